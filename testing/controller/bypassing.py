@@ -1,6 +1,6 @@
 """Pods that came to their nodes past this system, and what the controller does about them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpushare.kube.api import JsonObject
@@ -57,6 +57,18 @@ def tick(world: World, seconds: float = 0) -> None:
     world.see()
 
 
+def when_more(world: World, times: range, count: Callable[[], int], then: Callable[[], object] = int) -> list[int]:
+    """At which of these times, in seconds, a tick made it more; `then` something happens."""
+    found = []
+    for second in times:
+        before = count()
+        tick(world, times.step)
+        if count() > before:
+            found.append(second)
+            then()
+    return found
+
+
 def requests(world: World) -> list[Call]:
     """What was asked of the API server beside the watches."""
     return [call for call in world.api.calls if call.verb not in {"watch", "list"}]
@@ -76,7 +88,5 @@ def annotations(world: World, pod: JsonObject) -> Mapping[str, str]:
 
 def is_there(world: World, pod: JsonObject) -> bool:
     """Whether the pod exists and no one has asked for its deletion."""
-    return any(
-        found["metadata"]["uid"] == pod["metadata"]["uid"] and "deletionTimestamp" not in found["metadata"]
-        for found in world.api.objects("/api/v1/pods")
-    )
+    found = world.find(pod)
+    return found is not None and "deletionTimestamp" not in found["metadata"]

@@ -119,6 +119,21 @@ class World:
         pod: Json = {"metadata": {"name": name, **metadata}, "spec": {"containers": containers}}
         return self.api.seed(f"/api/v1/namespaces/{namespace}/pods", pod)
 
+    def add_bound(self, *gib: int, node: str = "node-a", **metadata: object) -> JsonObject:
+        """A pod that was bound here, and that the watch has shown on its node."""
+        pod = self.add_pod(*gib, **metadata)  # type: ignore[arg-type] # passed on as it came
+        assert self.bind(pod, node).error == ""
+        self.see()
+        return pod
+
+    def add_waiting(self, *gib: int, **metadata: object) -> JsonObject:
+        """A pod that the scheduler has given up on."""
+        pod = self.add_pod(*gib, **metadata)  # type: ignore[arg-type] # passed on as it came
+        given_up = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
+        self.edit_pod(pod, lambda found: found["status"].update(conditions=given_up))
+        self.see()
+        return pod
+
     def edit_pod(self, pod: JsonObject, change: Callable[[JsonObject], object]) -> None:
         self.api.edit(path_of(pod), change)
 
@@ -182,6 +197,16 @@ class World:
     def held_by(self, pod: JsonObject) -> Allocation | None:
         """What the API server's copy of a pod says."""
         return held_gpus.allocation(self.api.read(path_of(pod)), GIB)
+
+    def find(self, pod: JsonObject) -> JsonObject | None:
+        """The API server's copy of a pod, unless it is gone or replaced."""
+        there = (found for found in self.api.objects(PODS) if found["metadata"]["uid"] == uid_of(pod))
+        return next(there, None)
+
+    def gpus_of(self, pod: JsonObject) -> list[str]:
+        """What its containers were given, as the API server's copy of a pod says."""
+        held = self.held_by(pod)
+        return [] if held is None else [gpu for grant in held.grants for gpu in grant.gpus]
 
 
 def path_of(pod: JsonObject) -> str:

@@ -10,6 +10,8 @@ import contextlib
 import os
 import secrets
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ import pytest
 from localcluster import cgroups
 from testing.manifests import tree
 
+ROOT = Path(__file__).parents[2]
 _SUFFIXES = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _ENTER = 'echo $$ > "$0" && exec "$@"'
 
@@ -76,6 +79,31 @@ def limited(name: str, limit: int) -> Iterator[MemoryGroup]:
         yield made
     finally:
         _end(group)
+
+
+@contextlib.contextmanager
+def program(workload: str, container: str, argv: Sequence[str], log: Path, **environ: str) -> Iterator["Program"]:
+    """A container's program below its limit, ended with the block; its standard error goes to `log`."""
+    with limited(container, manifest_limit(workload, container)) as group, log.open("wb") as output:
+        command = group.enter([sys.executable, "-m", *argv])
+        process = subprocess.Popen(command, cwd=ROOT, stderr=output, env={**os.environ, **environ})
+        try:
+            yield Program(process, group, log)
+            assert group.kills() == 0, group.report()
+        finally:
+            process.kill()
+            process.wait(20)
+
+
+@dataclass(frozen=True)
+class Program:
+    process: subprocess.Popen[bytes]
+    group: MemoryGroup
+    log: Path
+
+    def check(self) -> None:
+        """It still runs."""
+        assert self.process.poll() is None, f"{self.group.report()}\n{self.log.read_text()[-2000:]}"
 
 
 def manifest_limit(workload: str, container: str) -> int:

@@ -1,18 +1,132 @@
-"""Controller and device plugin live within the memory of their manifests, whatever pods the API server lists."""
+"""Controller and device plugin live within the memory of their manifests, whatever pods the API server lists.
 
+Those are of every kind that a tenant can make large. Each has about as many bytes as etcd stores, 1.5 MiB as protobuf,
+in the form that takes the most memory once parsed.
+"""
+
+import contextlib
 import os
-import subprocess
-import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
 
+import orjson
 import pytest
 
+from testing.builders import Json, make_container, make_inventory, make_node
+from testing.fakes import http_server
 from testing.fakes.kube_http import kubeconfig
 from tests.memory import groups
-from tests.memory.large import NODE, LargeServer, serving
 
-ROOT = Path(__file__).parents[2]
+LISTED: Final = 120
+CHANGED: Final = 12
+NODE: Final = "node-a"
+PODS: Final = "/api/v1/pods"
+_AFTER: Final = "9"
+
+
+def pods() -> dict[str, Json]:
+    """Specs by what is large about them. All ask for GPUs, so that what matters of them is kept."""
+    asking = make_container("main", 1)
+    variable = {"name": "NVIDIA_VISIBLE_DEVICES"}
+    term = {"weight": 1, "podAffinityTerm": {"topologyKey": "a"}}
+    return {
+        "affinity terms": {"affinity": {"podAffinity": {"preferred": [term] * 150_000}}},
+        "pull secrets": {"imagePullSecrets": [{"name": "a"}] * 300_000},
+        "variables": {"containers": [asking | {"env": [variable] * 50_000}]},
+        "escapes": {"containers": [asking | {"args": ["\u0001" * 1_500_000]}]},
+        "containers": {"containers": [make_container(f"c{i}", 1) for i in range(10_000)]},
+        "labels": {"labels": {f"k{i}": "" for i in range(100_000)}},
+    }
+
+
+class LargeServer:
+    """Serves one page of such pods, and a watch that changes some of them once more."""
+
+    def __init__(self) -> None:
+        self.digested = threading.Event()
+        """Set when a client has read the list and all changes, and asks for what comes after them."""
+        self.end = threading.Event()
+        self._kinds = [self._pod(spec) for spec in pods().values()]
+
+    @staticmethod
+    def _pod(spec: Json) -> tuple[bytes, bytes]:
+        """What stands before and after the number of the pod."""
+        spec = {"nodeName": NODE, "containers": [make_container("main", 1)], **spec}
+        labels = spec.pop("labels", {})
+        metadata = {"name": "pod", "namespace": "team", "uid": "uid-@", "resourceVersion": "7", "labels": labels}
+        data = orjson.dumps({"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+        before, _, after = data.partition(b"uid-@")
+        return before, after
+
+    def object(self, number: int) -> bytes:
+        """A pod."""
+        before, after = self._kinds[number % len(self._kinds)]
+        return b"%suid-%d%s" % (before, number, after)
+
+    def list(self) -> Iterator[bytes]:
+        """A page as the API server writes it."""
+        yield b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":['
+        for number in range(LISTED):
+            yield (b"," if number else b"") + self.object(number)
+        yield b"]}\n"
+
+    def changes(self, version: str) -> Iterator[bytes]:
+        """A watch from a version on."""
+        if version == _AFTER:
+            self.digested.set()
+            self.end.wait()
+            return
+        for number in range(CHANGED):
+            yield b'{"type":"MODIFIED","object":%s}\n' % self.object(number)
+        yield b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"%s"}}}\n' % _AFTER.encode()
+
+
+def serving(large: LargeServer) -> contextlib.AbstractContextManager[str]:
+    """The server's URL."""
+
+    class Handler(_Handler):
+        source = large
+
+    return http_server.serving(Handler, before_end=large.end.set)
+
+
+class _Handler(http_server.Handler):
+    source: LargeServer
+
+    def do_GET(self) -> None:
+        target = urlsplit(self.path)
+        params = dict(parse_qsl(target.query))
+        if target.path == PODS:
+            version = params.get("resourceVersion", "")
+            self.stream(self.source.changes(version) if "watch" in params else self.source.list())
+        elif params.get("watch"):
+            self.stream(self._nothing())
+        elif target.path.startswith("/api/v1/nodes/"):
+            self._answer(make_node(make_inventory(80, 80, node=NODE)))
+        elif target.path == "/api/v1/nodes":
+            self._answer(
+                {"metadata": {"resourceVersion": "7"}, "items": [make_node(make_inventory(80, 80, node=NODE))]}
+            )
+        elif "/leases/" in target.path:
+            self._answer({"kind": "Status", "message": "no such Lease"}, status=404)
+        else:
+            self._answer({"metadata": {"resourceVersion": "7"}, "items": []})
+
+    def do_POST(self) -> None:
+        self.body()
+        self._answer({"metadata": {"name": "x"}}, status=201)
+
+    do_PUT = do_PATCH = do_POST
+
+    def _nothing(self) -> Iterator[bytes]:
+        self.source.end.wait()
+        yield b""
+
+    def _answer(self, value: Any, *, status: int = 200) -> None:
+        self.send(status, orjson.dumps(value))
 
 
 @pytest.fixture
@@ -29,17 +143,10 @@ def config(large: LargeServer, tmp_path: Path) -> Iterator[Path]:
 
 
 def survives(workload: str, container: str, large: LargeServer, argv: list[str], log: Path) -> None:
-    limit = groups.manifest_limit(workload, container)
-    with groups.limited(container, limit) as group, log.open("wb") as output:
-        process = subprocess.Popen(group.enter([sys.executable, "-m", *argv]), cwd=ROOT, stderr=output)
-        try:
-            while not large.digested.wait(0.5):
-                assert process.poll() is None, f"{group.report()}\n{log.read_text()[-2000:]}"
-            assert group.kills() == 0, group.report()
-            print(group.report(), group.anonymous() // 2**20)
-        finally:
-            process.kill()
-            process.wait(20)
+    with groups.program(workload, container, argv, log) as program:
+        while not large.digested.wait(0.5):
+            program.check()
+        print(program.group.report(), program.group.anonymous() // 2**20)
 
 
 @pytest.mark.timeout(600)
@@ -63,16 +170,7 @@ def test_the_device_plugin_reads_pods_that_are_made_to_be_large(
 
 @pytest.mark.timeout(600)
 def test_the_controller_reads_pods_that_are_made_to_be_large(large: LargeServer, config: Path, tmp_path: Path) -> None:
-    argv = [
-        "controller",
-        "--kubeconfig",
-        str(config),
-        "--port",
-        "0",
-        "--probe-port",
-        "0",
-        "--bind-address",
-        "127.0.0.1",
-    ]
+    ports = ["--port", "0", "--probe-port", "0", "--bind-address", "127.0.0.1"]
+    argv = ["controller", "--kubeconfig", str(config), *ports]
     assert "GPUSHARE_PORT" not in os.environ
     survives("gpushare-controller", "controller", large, argv, tmp_path / "log")

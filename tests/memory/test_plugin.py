@@ -1,11 +1,8 @@
 """The device plugin's real process under the manifest's limit: a full node of 16 GPUs, and clients that attack it."""
 
 import contextlib
-import os
 import re
 import socket
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -24,7 +21,6 @@ from testing.fakes.kubelet import free_port
 from testing.nvml.stub import MIB, Stub
 from tests.memory import groups
 
-ROOT = Path(__file__).parents[2]
 NODE = NodeName("node-a")
 GPUS, PODS, PROCESSES = 16, 110, 10_000
 FIRST_PID = 2_000_000_000  # of no process
@@ -104,22 +100,15 @@ def attack(port: int) -> None:
 def test_a_full_node_with_usage_and_a_watchdog_stays_below_the_limit(
     node: str, nvml_stub: Stub, tmp_path: Path
 ) -> None:
-    port, log = free_port(), tmp_path / "log"
-    limit = groups.manifest_limit("gpushare-device-plugin", "device-plugin")
-    argv = [sys.executable, "-m", "deviceplugin", *flags(node, tmp_path, port)]
-    with groups.limited("plugin", limit) as group, log.open("wb") as output:
-        process = subprocess.Popen(group.enter(argv), cwd=ROOT, stderr=output, env={**os.environ, **nvml_stub.env})
-        try:
-            while not (found := foreign(text := page(port))) or float(found[0]) != PROCESSES * MIB:
-                assert process.poll() is None, f"{group.report()}\n{log.read_text()[-2000:]}"
-                time.sleep(0.5)
-            assert len(found) == GPUS
-            assert len(re.findall(r"^gpushare_plugin_container_used_bytes", text, flags=re.MULTILINE)) == GPUS * PODS
-            before = group.anonymous()
-            attack(port)
-            assert process.poll() is None, log.read_text()[-2000:]
-            assert group.kills() == 0, group.report()
-            print(f"{group.report()}, {before // MIB} MiB before the attack, {group.anonymous() // MIB} MiB after it")
-        finally:
-            process.kill()
-            process.wait(20)
+    port = free_port()
+    argv = ["deviceplugin", *flags(node, tmp_path, port)]
+    with groups.program("gpushare-device-plugin", "device-plugin", argv, tmp_path / "log", **nvml_stub.env) as program:
+        while not (found := foreign(text := page(port))) or float(found[0]) != PROCESSES * MIB:
+            program.check()
+            time.sleep(0.5)
+        assert len(found) == GPUS
+        assert len(re.findall(r"^gpushare_plugin_container_used_bytes", text, flags=re.MULTILINE)) == GPUS * PODS
+        group, before = program.group, program.group.anonymous()
+        attack(port)
+        program.check()
+        print(f"{group.report()}, {before // MIB} MiB before the attack, {group.anonymous() // MIB} MiB after it")

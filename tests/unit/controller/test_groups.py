@@ -1,18 +1,24 @@
 """Pods that want each other's GPU: the first of a group may go anywhere, and there is only one first."""
 
-import threading
+from typing import Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from controller.cluster_index import label_index_of
 from controller.extender.bind import Outcome
+from controller.label_index import LabelIndex
 from controller.state import Reserved
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
 from gpushare.model.request import PodRequest, RequestShape
+from gpushare.model.selector import LabelSelector, Operator, Requirement
 from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings
+from gpushare.wire import labels as labels_wire
 from gpushare.wire import requests
 from testing.controller.bypassing import add_bypassed, tick
 from testing.controller.world import RESOURCE_CONFIG, World, path_of
@@ -41,9 +47,8 @@ def is_first(world: World, pod: JsonObject) -> bool:
 
 
 def gpu_of(world: World, pod: JsonObject) -> str:
-    held = world.held_by(pod)
-    assert held is not None
-    return f"{held.node}/{held.grants[0].gpus[0]}"
+    [gpu] = world.gpus_of(pod)
+    return f"{world.api.read(path_of(pod))['spec']['nodeName']}/{gpu}"
 
 
 def test_a_pod_without_such_a_request_stays_as_it_is(world: World) -> None:
@@ -86,16 +91,8 @@ def test_a_pod_that_does_not_belong_to_the_group_is_never_its_first(world: World
     assert world.bind(guest).error == ""
 
 
-def test_groups_of_other_namespaces_do_not_count(world: World) -> None:
-    world.bind(member(world, namespace="other"))
-    world.see()
-    assert is_first(world, member(world))
-
-
 def test_labels_count_as_they_are_now(world: World) -> None:
-    one = world.add_pod(3)
-    world.bind(one)
-    world.see()
+    one = world.add_bound(3)
     assert is_first(world, member(world))
     world.edit_pod(one, lambda found: found["metadata"].update(labels=WEB))
     world.see()
@@ -165,19 +162,6 @@ def test_while_the_first_is_in_doubt_no_one_else_is_first(world: World) -> None:
     assert gpu_of(world, one) == gpu_of(world, two)
 
 
-def test_many_at_once_have_one_first(world: World) -> None:
-    pods = [member(world, 1) for _ in range(8)]
-    world.see()
-    nodes = [A if i % 2 else B for i in range(8)]
-    threads = [threading.Thread(target=world.bind, args=pair) for pair in zip(pods, nodes, strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    bound = {gpu_of(world, pod) for pod in pods if world.held_by(pod) is not None}
-    assert len(bound) == 1
-
-
 def test_pods_that_come_late_join_their_group(world: World) -> None:
     one, two = (add_bypassed(world, 3, labels=WEB, annotations=GROUP) for _ in range(2))
     tick(world)
@@ -191,17 +175,113 @@ def test_a_pod_of_a_group_is_nudged_when_its_group_has_room(world: World) -> Non
     """Waiting pods are judged by where their group is."""
     one = member(world, 8)
     world.bind(one, B)
-    two = member(world, 5)
-    given_up = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
-    world.edit_pod(two, lambda found: found["status"].update(conditions=given_up))
-    for _ in range(5):
-        tick(world, 1)
-    assert not is_nudged(world, two)
-    world.edit_pod(one, lambda found: found["metadata"].update(labels={}))
-    for _ in range(5):
-        tick(world, 1)
-    assert is_nudged(world, two)
+    two = world.add_waiting(5, labels=WEB, annotations=GROUP)
+    for nudged in (False, True):
+        for _ in range(5):
+            tick(world, 1)
+        assert (names.LABEL_RETRY in world.api.read(path_of(two))["metadata"]["labels"]) is nudged
+        world.edit_pod(one, lambda found: found["metadata"].update(labels={}))
 
 
-def is_nudged(world: World, pod: JsonObject) -> bool:
-    return names.LABEL_RETRY in world.api.read(path_of(pod))["metadata"]["labels"]
+Labels = dict[str, str]
+KEYS: Final = st.sampled_from(["app", "tier"])
+VALUES: Final = st.sampled_from(["a", "b", "c"])
+found = st.lists(st.tuples(st.sampled_from(["one", "two"]), st.dictionaries(KEYS, VALUES)), max_size=12)
+selectors = st.builds(
+    LabelSelector,
+    st.lists(
+        st.builds(
+            Requirement, KEYS, st.sampled_from(list(Operator)), st.lists(VALUES, max_size=3, unique=True).map(tuple)
+        ),
+        max_size=3,
+    ).map(tuple),
+    st.just(""),
+)
+
+
+def meant(known: LabelIndex, namespace: str, selector: LabelSelector) -> set[frozenset[tuple[str, str]]]:
+    return {frozenset(labels.items()) for labels in known.like(namespace, selector) if selector.matches(labels)}
+
+
+@given(found, found, selectors)
+def test_everybody_who_is_meant_is_found_and_no_one_who_has_gone(
+    gone: list[tuple[str, Labels]], stays: list[tuple[str, Labels]], selector: LabelSelector
+) -> None:
+    known = LabelIndex([*gone, *stays])
+    for namespace, labels in gone:
+        known.remove(namespace, labels)
+    assert known.counts() == LabelIndex(stays).counts()
+    for name in ("one", "two", "three"):
+        expected = {frozenset(labels.items()) for namespace, labels in stays if namespace == name}
+        assert meant(known, name, selector) == {labels for labels in expected if selector.matches(dict(labels))}
+
+
+@pytest.mark.parametrize(
+    ("text", "most"), [("app=web", 1), ("app in (web,api)", 2), ("app=web,own=p7", 1), ("app!=job,none", 0)]
+)
+def test_a_question_looks_at_few_of_many_pods(text: str, most: int) -> None:
+    """Pods of a StatefulSet or of a Job have a label each that no one else has."""
+    same: list[Labels] = [{"app": name} for name in ("web", "api")] * 500
+    known = LabelIndex(("team", labels) for labels in [*same, *({"app": "job", "own": f"p{i}"} for i in range(1000))])
+    assert len(list(known.like("team", labels_wire.parse(text)))) <= most
+
+
+def counted(world: World) -> dict[str, list[tuple[list[tuple[str, str]], int]]]:
+    state = world.state
+    reserved = [known.allocation for known in state._index.reservations.all()]
+    assert state._index.label_index.counts() == label_index_of(state._index.pods.values(), reserved).counts()
+    assert state.cache.snapshot().differences() == []
+    return {
+        namespace: sorted((sorted(labels), pods) for labels, pods in of.items())
+        for namespace, of in state._index.label_index.counts().items()
+    }
+
+
+def test_labels_are_counted_from_the_choice_until_the_pod_ends(world: World) -> None:
+    pod = world.add_pod(3, labels={"app": "web"})
+    web = {"team": [([("app", "web")], 1)]}
+    assert counted(world) == {}
+    assert world.bind(pod).error == ""
+    assert counted(world) == web
+    world.see()
+    assert counted(world) == web
+    world.edit_pod(pod, lambda found: found["metadata"].update(labels={}))
+    world.see()
+    assert counted(world) == {"team": [([], 1)]}
+    world.finish(pod)
+    world.see()
+    assert counted(world) == {}
+
+
+def test_a_choice_that_the_api_server_knows_otherwise_counts_as_it_has_it(world: World) -> None:
+    pod = world.add_pod(3, labels={"app": "web"})
+    world.see()
+    world.edit_pod(pod, lambda found: found["metadata"].update(labels={"app": "api"}))
+    world.api.fail_next(lambda call: call.path.endswith("/binding"), "lost-reply")
+    assert world.bind(pod).error == ""
+    assert counted(world) in ({"team": [([("app", name)], 1)]} for name in ("web", "api"))
+    world.see()
+    assert counted(world) == {"team": [([("app", "api")], 1)]}
+
+
+def test_a_count_that_is_wrong_is_found(world: World) -> None:
+    world.state._index.label_index.add("team", {"app": "web"})
+    assert world.state.cache.snapshot().differences() == [
+        "namespace team: disagree about the labels of pods that hold GPUs"
+    ]
+
+
+@given(found, found, selectors)
+def test_what_is_not_to_be_counted_hides_only_as_many_pods(
+    own: list[tuple[str, Labels]], others: list[tuple[str, Labels]], selector: LabelSelector
+) -> None:
+    known = LabelIndex([*own, *others])
+    mine = [labels for namespace, labels in own if namespace == "one"]
+    shown = {frozenset(labels.items()) for labels in known.like("one", selector, mine) if selector.matches(labels)}
+    assert shown == meant(LabelIndex(others), "one", selector)
+
+
+def test_groups_of_other_namespaces_do_not_count(world: World) -> None:
+    world.bind(member(world, namespace="other"))
+    world.see()
+    assert is_first(world, member(world))

@@ -27,11 +27,7 @@ def world() -> World:
 @pytest.fixture
 def summary(world: World) -> HandOverSummary:
     return HandOverSummary(
-        api=world.api,
-        state=world.state,
-        clock=world.clock,
-        namespace=names.NAMESPACE,
-        leading=lambda: world.leads,
+        api=world.api, state=world.state, clock=world.clock, namespace=names.NAMESPACE, leading=lambda: world.leads
     )
 
 
@@ -39,15 +35,6 @@ def add_node(world: World, name: str, by: HandOver | None) -> None:
     """Args: by: None for a node without an inventory."""
     inventory = by and replace(make_inventory(10, node=name), hand_over=by)
     world.api.seed(NODES, make_node(inventory, name=name))
-    world.see()
-
-
-def add_awaited(world: World, **fields: Any) -> None:
-    """A node without an inventory of which more is known."""
-    node = make_node(name="awaited")
-    node["metadata"] |= fields.pop("metadata", {})
-    node["status"] |= fields
-    world.api.seed(NODES, node)
     world.see()
 
 
@@ -72,9 +59,7 @@ CDI, ENVVAR, MOUNTS = HandOver
         ([MOUNTS, ENVVAR], "mixed"),
     ],
 )
-def test_one_word_tells_of_all_nodes(
-    world: World, summary: HandOverSummary, nodes: list[HandOver | None], word: str
-) -> None:
+def test_one_word_tells_of_all_nodes(world: World, summary: HandOverSummary, nodes: Any, word: str) -> None:
     for number, by in enumerate(nodes):
         add_node(world, f"node-{number}", by)
     summary.tick()
@@ -98,7 +83,11 @@ def test_a_node_that_will_share_counts_before_it_has_told_how(
     world: World, summary: HandOverSummary, fields: dict[str, Any], counts: bool
 ) -> None:
     """Else pods that are created meanwhile would be right on the nodes of today only."""
-    add_awaited(world, **fields)
+    node = make_node(name="awaited")
+    node["metadata"] |= fields.pop("metadata", {})
+    node["status"] |= fields
+    world.api.seed(NODES, node)
+    world.see()
     summary.tick()
     assert said(world) == ("unknown" if counts else "none")
     add_node(world, "a", CDI)

@@ -16,26 +16,13 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from gpushare.wire import inventory
-from testing.controller.bypassing import REPLICA_SET, add_bypassed
+from testing.controller.bypassing import REPLICA_SET, add_bypassed, run_containers
 from testing.controller.world import NODES, PODS, World, path_of, uid_of
 from testing.fakes.kube import Call, Fault, LandsLater, Meanwhile
 
 NODE_NAMES = ["node-a", "node-b"]
-faults = st.sampled_from(
-    [
-        None,
-        None,
-        None,
-        "lost-reply",
-        "lost-request",
-        LandsLater(),
-        LandsLater(),
-        LandsLater(),
-        kube.ServerFaultError("boom"),
-        kube.ConflictError("somebody else was first"),
-        kube.TooManyRequestsError("slow down"),
-    ]
-)
+errors = kube.ServerFaultError("boom"), kube.ConflictError("was first"), kube.TooManyRequestsError("slow down")
+faults = st.sampled_from([*[None] * 3, "lost-reply", "lost-request", *[LandsLater()] * 3, *errors])
 
 
 def is_binding(call: Call) -> bool:
@@ -44,6 +31,19 @@ def is_binding(call: Call) -> bool:
 
 def is_late_binding(call: Call) -> bool:
     return call.verb == "patch" and names.ANNOTATION_LATE in call.body["metadata"].get("annotations", {})
+
+
+def care(world: World, fault: Fault | None, unread: bool) -> None:
+    """A tick in which a patch goes wrong, and the pod cannot be read after it."""
+    if fault is not None:
+        world.api.fail_next(is_late_binding, fault)
+    if unread:
+        tried = sum(map(is_late_binding, world.api.calls))
+        world.api.fail_next(
+            lambda call: call.verb == "get" and sum(map(is_late_binding, world.api.calls)) > tried, "lost-request"
+        )
+    world.reconciler.tick()
+    world.api.calm()
 
 
 class Cluster(RuleBasedStateMachine):
@@ -139,16 +139,7 @@ class Cluster(RuleBasedStateMachine):
         """Pods on nodes are given GPUs there, or deleted."""
         if see:
             self.world.see()
-        if fault is not None:
-            self.world.api.fail_next(is_late_binding, fault)
-        if unread:
-            tried = sum(map(is_late_binding, self.world.api.calls))
-            self.world.api.fail_next(
-                lambda call: call.verb == "get" and sum(map(is_late_binding, self.world.api.calls)) > tried,
-                "lost-request",
-            )
-        self.world.reconciler.tick()
-        self.world.api.calm()
+        care(self.world, fault, unread)
 
     @rule(node=st.sampled_from(NODE_NAMES), gpus=st.sampled_from(["", "0", "0,1", "1,x", "7"]))
     def call_unhealthy(self, node: str, gpus: str) -> None:
@@ -185,7 +176,7 @@ class Cluster(RuleBasedStateMachine):
     @rule(target=pods, pod=pods, again=st.booleans())
     def vanish(self, pod: JsonObject, again: bool) -> Any:
         """A pod is gone; it may be recreated under the same name, with another request."""
-        if not any(found["metadata"]["uid"] == pod["metadata"]["uid"] for found in self.world.api.objects(PODS)):
+        if self.world.find(pod) is None:
             return multiple()
         self.world.api.vanish(path_of(pod))
         return self.world.add_pod(2, name=pod["metadata"]["name"]) if again else multiple()
@@ -281,12 +272,127 @@ class Cluster(RuleBasedStateMachine):
                     assert all("env" in container for container in pod["spec"]["containers"])
 
     def on_node(self, pod: JsonObject) -> NodeName | None:
-        for found in self.world.api.objects(PODS):
-            if found["metadata"]["uid"] == pod["metadata"]["uid"]:
-                node: NodeName | None = found["spec"].get("nodeName")
-                return node
-        return None
+        found = self.world.find(pod)
+        return None if found is None else found["spec"].get("nodeName")
 
 
 Cluster.TestCase.settings = settings(stateful_step_count=30)
 test_the_cluster_is_never_over_committed = Cluster.TestCase
+
+
+late_faults = st.sampled_from(
+    [None, "lost-reply", "lost-request", LandsLater(), LandsLater(), kube.ConflictError("no")]
+)
+
+
+class LateCluster(RuleBasedStateMachine):
+    """As above, with one node of 6 and 5 GiB, and little but pods that get there past the scheduler."""
+
+    pods = Bundle("pods")
+
+    @initialize(target=pods)
+    def start(self) -> Any:
+        self.world = World()
+        self.sent_at = self.world.clock.at
+        self.world.add_node("node-a", 6, 5)
+        self.world.list_all()
+        return multiple(*(self.arrive(gib) for gib in (4, 3)))
+
+    @rule(target=pods, gib=st.sampled_from([2, 4]))
+    def arrive(self, gib: int) -> JsonObject:
+        return add_bypassed(self.world, gib)
+
+    @rule(fault=late_faults, unread=st.booleans(), see=st.booleans(), seconds=st.sampled_from([0, 6, 50]))
+    def care(self, fault: Fault | None, unread: bool, see: bool, seconds: int) -> None:
+        self.time_passes(seconds)
+        if see:
+            self.world.see()
+        care(self.world, fault, unread)
+
+    @rule(target=pods, see=st.booleans())
+    def schedule(self, see: bool) -> Any:
+        """A pod comes by the scheduler and takes what is free."""
+        if see:
+            self.world.see()
+        pod = self.world.add_pod(3)
+        self.world.bind(pod)
+        return pod
+
+    @rule(target=pods, then=st.sampled_from(["news", "retry", "refusal", "nothing"]))
+    def others_come_before_a_patch_lands(self, then: str) -> Any:
+        self.care(LandsLater(), unread=False, see=True, seconds=400)
+        match then:
+            case "news":
+                self.other_news()
+            case "retry":
+                self.care(LandsLater(), unread=True, see=True, seconds=6)
+            case "refusal":
+                self.care(kube.ConflictError("no"), unread=False, see=True, seconds=6)
+        pod = self.schedule(see=True)
+        self.world.api.land()
+        return pod
+
+    @rule()
+    def other_news(self) -> None:
+        for pod in self.world.api.objects(PODS):
+            self.world.edit_pod(pod, lambda found: found["metadata"].update(labels={"at": str(self.world.clock.at)}))
+        self.world.see()
+
+    @rule(pod=pods, what=st.sampled_from(["end", "end", "vanish", "start"]))
+    def end(self, pod: JsonObject, what: str) -> None:
+        if self.world.find(pod) is None:
+            return
+        match what:
+            case "end":
+                self.world.finish(pod)
+            case "vanish":
+                self.world.api.vanish(path_of(pod))
+            case "start" if self.world.api.read(path_of(pod))["status"]["phase"] == "Pending":
+                run_containers(self.world, pod, "c0")
+
+    @rule(seconds=st.sampled_from([1, 50, 130]))
+    def time_passes(self, seconds: int) -> None:
+        """The API server drops what is on its way for longer than a minute."""
+        self.world.clock.at += seconds
+        if self.world.clock.at - self.sent_at > 60:
+            self.world.api.lose()
+            self.sent_at = self.world.clock.at
+
+    @rule()
+    def requests_land(self) -> None:
+        self.world.api.land()
+
+    @rule(landed=st.booleans())
+    def restart_controller(self, landed: bool) -> None:
+        self.world.api.land() if landed else self.world.api.lose()
+        self.world.start_controller()
+        self.world.list_all()
+
+    @rule()
+    def all_is_known_in_the_end(self) -> None:
+        """Nothing stays set aside when everything has been answered and looked at."""
+        self.world.api.lose()
+        for _ in range(4):
+            self.world.clock.at += 130
+            self.world.see()
+            self.world.reconciler.tick()
+        self.world.see()
+        assert self.world.state.cache.snapshot().unconfirmed == 0
+        assert self.world.state.cache.snapshot().differences() == []
+        [truth] = self.world.truth().values()
+        assert dict(self.world.ledger().used_mib) == dict(truth.used_mib)
+
+    @invariant()
+    def no_gpu_is_over_its_memory(self) -> None:
+        if hasattr(self, "world"):
+            assert [ledger.over_committed() for ledger in self.world.truth().values()] == [{}]
+
+    @invariant()
+    def the_ledger_holds_no_less_than_the_pods_that_were_seen(self) -> None:
+        if hasattr(self, "world"):
+            assert self.world.state.cache.snapshot().differences() == []
+            assert all(isinstance(ledger, NodeLedger) for ledger in self.world.state.cache.snapshot().ledgers.values())
+
+
+LateCluster.TestCase.settings = settings(stateful_step_count=25)
+test_late_binding_never_over_commits = LateCluster.TestCase

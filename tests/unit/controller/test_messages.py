@@ -1,11 +1,18 @@
+import sys
+from typing import Any
+
 import orjson
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from controller.extender import messages
+from controller.extender import messages, name_lists
 from controller.extender.messages import FilterResult
+from controller.extender.name_lists import NameList, NameLists
+from controller.preemption import Victims
 from gpushare.errors import WireError
-from gpushare.identity import NodeName
-from testing.builders import make_pod
+from gpushare.identity import NodeName, PodUid
+from testing.controller.world import World
 
 POD = b'{"metadata":{"name":"p","uid":"u"},"spec":{"containers":[{"name":"c"}]}}'
 
@@ -15,62 +22,49 @@ def args(text: str) -> bytes:
     return text.replace("POD", POD.decode()).encode()
 
 
+def within_spec(field: str) -> str:
+    return '{"Pod":{"metadata":{},"spec":{FIELD}}}'.replace("FIELD", field)
+
+
+def within_container(resources: str) -> str:
+    return within_spec('"containers":[{"name":"c","resources":RESOURCES}]'.replace("RESOURCES", resources))
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
         ("", "the body: empty; expected JSON"),
         ("{", "the body: not JSON (line 1, column 2)"),
-        ("\x00", "the body: not JSON (line 1, column 1)"),
         ("null", "the body: expected an object, found nothing"),
-        ("[]", "the body: expected an object, found a list"),
         ('"pod"', "the body: expected an object, found a string"),
-        ("7", "the body: expected an object, found a number"),
         ("{}", "Pod: missing; expected ExtenderArgs {Pod, Nodes, NodeNames}"),
         ('{"Pod":null}', "Pod: missing; expected ExtenderArgs {Pod, Nodes, NodeNames}"),
         ('{"Pod":"p"}', "Pod: expected an object, found a string"),
         ('{"Pod":{}}', "Pod.metadata: expected an object, found nothing"),
-        ('{"Pod":{"metadata":[]}}', "Pod.metadata: expected an object, found a list"),
         ('{"Pod":{"metadata":{}}}', "Pod.spec: expected an object, found nothing"),
-        ('{"Pod":{"metadata":{},"spec":true}}', "Pod.spec: expected an object, found true or false"),
         ('{"Pod":{"metadata":{"labels":1},"spec":{}}}', "Pod.metadata.labels: expected an object, found a number"),
         (
             '{"Pod":{"metadata":{"labels":{"a":1}},"spec":{}}}',
             "Pod.metadata.labels[a]: expected a string, found a number",
         ),
         (
-            '{"Pod":{"metadata":{"annotations":["a"]},"spec":{}}}',
+            '{"Pod":{"metadata":{"annotations":[]},"spec":{}}}',
             "Pod.metadata.annotations: expected an object, found a list",
         ),
+        (within_spec('"containers":{}'), "Pod.spec.containers: expected a list, found an object"),
+        (within_spec('"containers":[null]'), "Pod.spec.containers[0]: expected an object, found nothing"),
+        (within_spec('"containers":[{}]'), "Pod.spec.containers[0].name: expected a string, found nothing"),
         (
-            '{"Pod":{"metadata":{"annotations":{"a":null}},"spec":{}}}',
-            "Pod.metadata.annotations[a]: expected a string, found nothing",
-        ),
-        (
-            '{"Pod":{"metadata":{},"spec":{"containers":{}}}}',
-            "Pod.spec.containers: expected a list, found an object",
-        ),
-        (
-            '{"Pod":{"metadata":{},"spec":{"containers":[null]}}}',
-            "Pod.spec.containers[0]: expected an object, found nothing",
-        ),
-        (
-            '{"Pod":{"metadata":{},"spec":{"containers":[{}]}}}',
-            "Pod.spec.containers[0].name: expected a string, found nothing",
-        ),
-        (
-            '{"Pod":{"metadata":{},"spec":{"initContainers":[{"name":""}]}}}',
+            within_spec('"initContainers":[{"name":""}]'),
             "Pod.spec.initContainers[0].name: expected a string, found nothing",
         ),
+        (within_container("[]"), "Pod.spec.containers[0].resources: expected an object, found a list"),
         (
-            '{"Pod":{"metadata":{},"spec":{"containers":[{"name":"c","resources":[]}]}}}',
-            "Pod.spec.containers[0].resources: expected an object, found a list",
-        ),
-        (
-            '{"Pod":{"metadata":{},"spec":{"containers":[{"name":"c","resources":{"limits":"all"}}]}}}',
+            within_container('{"limits":"all"}'),
             "Pod.spec.containers[0].resources.limits: expected an object, found a string",
         ),
         (
-            '{"Pod":{"metadata":{},"spec":{"containers":[{"name":"c","resources":{"requests":3}}]}}}',
+            within_container('{"requests":3}'),
             "Pod.spec.containers[0].resources.requests: expected an object, found a number",
         ),
         ('{"Pod":POD,"NodeNames":"n"}', "NodeNames: expected a list, found a string"),
@@ -95,15 +89,10 @@ def test_a_bad_filter_body_is_refused_with_what_is_wrong_where(body: str, messag
     ("body", "message"),
     [
         ("x", "the body: not JSON (line 1, column 1)"),
-        ("[1]", "the body: expected an object, found a list"),
         ("{}", "PodNamespace: expected a string, found nothing"),
-        ('{"PodNamespace":"n"}', "PodName: expected a string, found nothing"),
         ('{"PodNamespace":"n","PodName":["p"]}', "PodName: expected a string, found a list"),
         ('{"PodNamespace":"n","PodName":"p"}', "PodUID: expected a string, found nothing"),
-        ('{"PodNamespace":"n","PodName":"p","PodUID":1}', "PodUID: expected a string, found a number"),
-        ('{"PodNamespace":"n","PodName":"p","PodUID":"u"}', "Node: expected a string, found nothing"),
         ('{"PodNamespace":"n","PodName":"p","PodUID":"u","Node":""}', "Node: expected a string, found an empty string"),
-        ('{"PodNamespace":"n","PodName":"p","PodUID":"u","Node":{}}', "Node: expected a string, found an object"),
     ],
 )
 def test_a_bad_bind_body_is_refused_with_what_is_wrong_where(body: str, message: str) -> None:
@@ -125,14 +114,12 @@ def test_whole_nodes_are_read_when_no_names_come() -> None:
     assert found.nodes == [{"metadata": {"name": "n1"}}]
 
 
-@pytest.mark.parametrize("text", ['{"Pod":POD}', '{"Pod":POD,"Nodes":null,"NodeNames":null}'])
-def test_no_nodes_are_no_error(text: str) -> None:
-    found = messages.node_args(args(text))
-    assert (list(found.names), found.nodes) == ([], None)
-
-
-def test_a_node_list_without_items_is_empty() -> None:
-    assert messages.node_args(args('{"Pod":POD,"Nodes":{}}')).names == []
+@pytest.mark.parametrize(
+    ("fields", "nodes"), [("", None), (',"Nodes":null,"NodeNames":null', None), (',"Nodes":{}', ())]
+)
+def test_no_nodes_are_no_error(fields: str, nodes: tuple[()] | None) -> None:
+    found = messages.node_args(args('{"Pod":PODFIELDS}'.replace("FIELDS", fields)))
+    assert (list(found.names), found.nodes) == ([], nodes)
 
 
 def test_bind_arguments_are_read_in_any_case() -> None:
@@ -173,6 +160,235 @@ def test_scores_are_json_whatever_nodes_are_called(name: str) -> None:
     assert orjson.loads(messages.priorities([NodeName(name)], [3])) == [{"Host": name, "Score": 3}]
 
 
-def test_a_real_pod_passes_the_checks() -> None:
-    pod = make_pod(labels={"a": "b"}, annotations={"c": "d"})
-    assert messages.node_args(orjson.dumps({"Pod": pod, "NodeNames": []})).pod == pod
+# Preemption, in both forms.
+
+
+def preempting(text: str) -> bytes:
+    pod = '{"metadata":{"name":"p","uid":"u"},"spec":{"priority":7,"containers":[{"name":"c"}]}}'
+    return text.replace("POD", pod).encode()
+
+
+NO_POD = "Pod: missing; expected ExtenderPreemptionArgs {Pod, NodeNameToVictims, NodeNameToMetaVictims}"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("", "the body: empty; expected JSON"),
+        ("[]", "the body: expected an object, found a list"),
+        ("{}", NO_POD),
+        ('{"Pod":null,"NodeNameToVictims":{}}', NO_POD),
+        ('{"Pod":[]}', "Pod: expected an object, found a list"),
+        ('{"Pod":{"metadata":{}}}', "Pod.spec: expected an object, found nothing"),
+        ('{"Pod":POD,"NodeNameToMetaVictims":[]}', "NodeNameToMetaVictims: expected an object, found a list"),
+        ('{"Pod":POD,"NodeNameToVictims":"n"}', "NodeNameToVictims: expected an object, found a string"),
+    ],
+)
+def test_a_bad_preempt_body_is_refused_with_what_is_wrong_where(body: str, message: str) -> None:
+    with pytest.raises(WireError) as error:
+        messages.preempt_args(preempting(body))
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("priority", "found"),
+    [
+        ('"high"', "a string"),
+        ('""', "an empty string"),
+        ("true", "true or false"),
+        ("1.5", "1.5"),
+        ("2147483648", "2147483648"),
+        ("{}", "an object"),
+    ],
+)
+def test_a_priority_is_a_whole_number_of_32_bits(priority: str, found: str) -> None:
+    with pytest.raises(WireError) as error:
+        messages.preempt_args(within_spec(f'"priority":{priority}').encode())
+    expected = "Pod.spec.priority: expected a whole number from -2147483648 to 2147483647, found "
+    assert str(error.value) == expected + found
+
+
+@pytest.mark.parametrize(
+    ("form", "node", "message"),
+    [
+        ("MetaVictims", "[]", ": expected an object, found a list"),
+        ("MetaVictims", '{"Pods":{}}', ".Pods: expected a list, found an object"),
+        ("MetaVictims", '{"Pods":["u"]}', ".Pods[0]: expected an object, found a string"),
+        ("MetaVictims", '{"Pods":[{"UID":"u"},null]}', ".Pods[1]: expected an object, found nothing"),
+        ("MetaVictims", '{"Pods":[{}]}', ".Pods[0].UID: expected a string, found nothing"),
+        ("MetaVictims", '{"Pods":[{"UID":""}]}', ".Pods[0].UID: expected a string, found an empty string"),
+        (
+            "MetaVictims",
+            '{"NumPDBViolations":-1}',
+            ".NumPDBViolations: expected a whole number from 0 to 2147483647, found -1",
+        ),
+        ("Victims", '{"Pods":[{"UID":"u"}]}', ".Pods[0].metadata: expected an object, found nothing"),
+        ("Victims", '{"Pods":[{"metadata":{"name":"a"}}]}', ".Pods[0].metadata.uid: expected a string, found nothing"),
+    ],
+)
+def test_bad_victims_are_refused_with_what_is_wrong_where(form: str, node: str, message: str) -> None:
+    with pytest.raises(WireError) as error:
+        messages.preempt_args(
+            preempting('{"Pod":POD,"NodeNameToFORM":{"n":NODE}}'.replace("FORM", form).replace("NODE}", node + "}"))
+        )
+    assert str(error.value) == f"NodeNameTo{form}[n]{message}"
+
+
+def victims(*uids: str, violations: int = 0) -> Victims:
+    return Victims(pods=tuple(PodUid(uid) for uid in uids), violations=violations)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"Pod":POD,"NodeNameToVictims":null,"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":"a"},{"UID":"b"}],"NumPDBViolations":2}}}',
+        '{"pod":POD,"nodenametometavictims":{"n":{"pods":[{"uid":"a"},{"Uid":"b"}],"numpdbviolations":2}}}',
+        '{"Pod":POD,"NodeNameToVictims":{"n":{"Pods":[{"metadata":{"uid":"a"}},{"metadata":{"uid":"b"}}],"NumPDBViolations":2}}}',
+        '{"pOD":POD,"NODENAMETOVICTIMS":{"n":{"pods":[{"metadata":{"uid":"a"}},{"metadata":{"uid":"b"}}],"numPDBViolations":2}}}',
+        '{"Pod":POD,"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":"a"},{"UID":"b"},{"UID":"a"}],"NumPDBViolations":2}}}',
+    ],
+)
+def test_both_forms_are_read_in_any_case(body: str) -> None:
+    found = messages.preempt_args(preempting(body))
+    assert (found.priority, found.victims) == (7, {"n": victims("a", "b", violations=2)})
+
+
+@pytest.mark.parametrize("body", ['{"Pod":POD}', '{"Pod":POD,"NodeNameToVictims":{},"NodeNameToMetaVictims":null}'])
+def test_no_nodes_to_preempt_on_are_no_error(body: str) -> None:
+    assert messages.preempt_args(preempting(body)).victims == {}
+
+
+@pytest.mark.parametrize("node", ["null", "{}", '{"Pods":null,"NumPDBViolations":null}'])
+def test_a_node_without_victims_is_no_error(node: str) -> None:
+    body = preempting('{"Pod":POD,"NodeNameToMetaVictims":{"Node-A":NODE}}'.replace("NODE}", node + "}"))
+    assert messages.preempt_args(body).victims == {"Node-A": victims()}
+
+
+def test_a_pod_without_priority_has_the_lowest_that_a_cluster_without_classes_knows() -> None:
+    assert messages.preempt_args(b'{"Pod":{"metadata":{},"spec":{}}}').priority == 0
+
+
+def test_the_answer_has_the_names_of_go() -> None:
+    answer = messages.preempt_result({NodeName("n"): victims("a", "b", violations=1)})
+    assert answer == b'{"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":"a"},{"UID":"b"}],"NumPDBViolations":1}}}'
+    assert orjson.loads(messages.preempt_result({})) == {"NodeNameToMetaVictims": {}}
+
+
+AWKWARD = st.text(st.sampled_from('ab"\\[]{},:é\n'), max_size=6) | st.sampled_from(['"NodeNames":["x"]}', "NodeNames"])
+KEYS = st.sampled_from(["Pod", "Nodes", "NodeNames", "nodenames", "x", 'x"NodeNames', "\\", "*NodeNames", "*nodeNames"])
+VALUES = st.none() | st.lists(AWKWARD, max_size=3) | st.dictionaries(KEYS, st.lists(AWKWARD, max_size=2), max_size=2)
+BODIES = st.lists(st.tuples(KEYS, VALUES), max_size=4)
+
+
+def body(pairs: list[tuple[str, Any]]) -> bytes:
+    """An object that may have a key twice; one that begins with * is spelled with an escape instead of N or n."""
+    entries = [spelled(key) + b":" + (POD if key == "Pod" else orjson.dumps(value)) for key, value in pairs]
+    return b"{" + b",".join(entries) + b"}"
+
+
+def spelled(key: str) -> bytes:
+    return b'"\\u%04x%s"' % (ord(key[1]), key[2:].encode()) if key.startswith("*") else orjson.dumps(key)
+
+
+def read(data: bytes, lists: NameLists | None) -> object:
+    try:
+        found = messages.node_args(data, lists)
+    except WireError as error:
+        return str(error)
+    return found.pod, list(found.names), found.nodes
+
+
+@given(BODIES, st.lists(AWKWARD, max_size=3))
+@example([("Pod", None), ('x"NodeNames', ["a"])], [])
+def test_a_known_list_is_read_as_it_would_be_decoded(pairs: list[tuple[str, Any]], names: list[str]) -> None:
+    data, lists = body([("Pod", None), *pairs, ("NodeNames", names)]), NameLists()
+    for known in (names, [], ["a"], ["b", "a"]):
+        lists.keep(orjson.dumps(known), [NodeName(name) for name in known])
+    assert read(data, lists) == read(data, None)
+    other = body(pairs)
+    assert read(other, lists) == read(other, None)
+
+
+@given(BODIES)
+@example([("*NodeNames", ["x"]), ('x"NodeNames', ["a"])])
+@example([("*NodeNames", None), ("*nodeNames", ["x"]), ("NodeNames", ["a"])])
+def test_no_request_decides_how_another_is_read(pairs: list[tuple[str, Any]]) -> None:
+    lists, sent = NameLists(), [value for _, value in pairs if isinstance(value, list)]
+    try:
+        found = messages.node_args(body([("Pod", None), *pairs]), lists)
+    except WireError:
+        return
+    messages.filter_result(FilterResult(fits=found.names), found, lists)
+    for names in sent:
+        other = body([("Pod", None), ("NodeNames", names)])
+        assert read(other, lists) == read(other, None)
+
+
+def test_prioritize_does_not_decode_what_filter_has_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod, found, get = world.add_pod(3), list[object](), NameLists.get
+    fits = world.post("filter", {"Pod": pod, "NodeNames": ["node-a", "node-x", "node-b"]})["NodeNames"]
+
+    def looked_up(self: NameLists, sent: bytes) -> object:
+        found.append(get(self, sent))
+        return found[-1]
+
+    monkeypatch.setattr(NameLists, "get", looked_up)
+    assert [each["Host"] for each in world.post("prioritize", {"Pod": pod, "NodeNames": fits})] == fits
+    (known,) = found
+    assert isinstance(known, NameList)
+    assert known.names == ["node-a", "node-b"]
+
+
+def test_lists_that_were_used_last_are_kept_within_a_bound() -> None:
+    lists, large = NameLists(), [NodeName("n" * 50)] * 2000
+    sent = [orjson.dumps([f"{i}", *large]) for i in range(8)]
+    for each in sent:
+        lists.keep(each, large)
+        lists.keep(sent[0], large)
+    kept = lists.get(sent[0])
+    assert kept is not None
+    assert kept.names is large
+    assert lists.get(sent[1]) is None
+    assert sum(len(each) for each in sent if lists.get(each)) <= name_lists.MAX_BYTES
+
+
+def test_where_the_pod_fits_everywhere_a_known_list_goes_back_as_it_came() -> None:
+    lists, data = NameLists(), b'{"Pod":%s,"NodeNames":["a","b"]}' % POD
+    args = messages.node_args(data, lists)
+    first = messages.filter_result(FilterResult(fits=args.names), args, lists)
+    args = messages.node_args(data, lists)
+    assert args.known is not None
+    assert args.known.sent == b'["a","b"]'
+    assert messages.filter_result(FilterResult(fits=args.names), args, lists) == first
+    assert b'"NodeNames":["a","b"],' in first
+    assert b'"NodeNames":["a"],' in messages.filter_result(FilterResult(fits=[NodeName("a")]), args, lists)
+
+
+def test_a_sheet_is_made_of_a_list_that_is_asked_about_again() -> None:
+    names = [NodeName(name) for name in ("b", "a", 'c"', "\u00e4")]
+    kept = NameList(orjson.dumps(names), names)
+    assert kept.sheet() is None
+    sheet = kept.sheet()
+    assert sheet is not None
+    assert kept.sheet() is sheet
+    assert sheet.blank == messages.priorities(names, [0] * 4)
+    for place, name in enumerate(sheet.names):
+        text = bytearray(sheet.blank)
+        text[sheet.offsets[place]] = ord("7")
+        assert bytes(text) == messages.priorities(names, [7 if each == name else 0 for each in names])
+    assert sheet.places == {name: place for place, name in enumerate(sorted(names))}
+
+
+def test_no_sheet_is_made_of_a_list_with_a_name_that_comes_twice() -> None:
+    kept = NameList(b"", [NodeName("a"), NodeName("a")])
+    assert [kept.sheet(), kept.sheet()] == [None, None]
+
+
+def test_a_list_with_its_sheet_takes_so_many_times_its_json() -> None:
+    names = [NodeName(f"n{i}") for i in range(5000)]
+    kept = NameList(orjson.dumps(names), names)
+    kept.sheet()
+    sheet = kept.sheet()
+    assert sheet is not None
+    sizes = map(sys.getsizeof, (names, sheet.names, sheet.places, *sheet.places.values(), sheet.blank, sheet.offsets))
+    assert sum(map(sys.getsizeof, names)) + sum(sizes) < 32 * len(kept.sent)

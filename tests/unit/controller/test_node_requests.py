@@ -18,8 +18,10 @@ from controller.reconcile.node_requests import (
     Steps,
     Why,
 )
-from controller.refusals import Refusal
-from gpushare.identity import NodeName, PodUid
+from controller.refusals import FORGET_S, MOST, MOST_NODES, Refusal, Refusals
+from gpushare.cluster.reasons import by_sum
+from gpushare.identity import NodeName, PodRef, PodUid
+from testing.clock import ManualClock
 
 NOW = 1000.0
 LIMITS = Limits(most=2, life_s=900)
@@ -69,13 +71,10 @@ def test_namespaces_take_turns() -> None:
     refused = {name: refusal(since=since, namespace="many") for name, since in (("p", 10.0), ("q", 20.0), ("r", 30.0))}
     refused["s"] = refusal(since=40.0, namespace="few")
     assert list(decide(refused=refused, waiting="pqrs").ask) == ["p", "s"]
-    assert list(decide(refused=refused, there={"p": asked(namespace="many")}, waiting="pqrs").ask) == ["s"]
-
-
-def test_after_a_change_of_leader_a_namespace_with_placeholders_still_yields() -> None:
-    """The new one knows of no refusal of their pods yet."""
-    refused = {"q": refusal(since=20.0, namespace="many"), "s": refusal(since=40.0, namespace="few")}
-    assert list(decide(refused=refused, there={"p": asked(namespace="many")}, waiting="pqs").ask) == ["s"]
+    there = {"p": asked(namespace="many")}
+    assert list(decide(refused=refused, there=there, waiting="pqrs").ask) == ["s"]
+    del refused["p"]  # after a change of leader it is not known
+    assert list(decide(refused=refused, there=there, waiting="pqrs").ask) == ["s"]
 
 
 def test_nodes_that_come_in_vain_for_pods_that_are_created_again_and_again_are_bounded() -> None:
@@ -95,20 +94,10 @@ def test_a_placeholder_costs_a_node_if_its_pod_did_not_get_there() -> None:
     assert not node_requests.costs(Why.EXPIRED, bound=False)
 
 
-def test_a_pod_has_one_placeholder_at_a_time() -> None:
+def test_a_pod_has_one_placeholder_until_it_is_bound_or_it_was_there_too_long() -> None:
     assert decide(refused={"p": refusal()}, there={"p": asked()}, waiting="p") == Steps(remove={}, ask={})
-
-
-def test_a_placeholder_goes_when_its_pod_does_not_wait_any_more() -> None:
+    assert decide(there={"p": asked()}, waiting="p").remove == {}  # a new leader has no refusal of the pod yet
     assert decide(there={"p": asked(age_s=0)}).remove == {"p": Why.DONE}
-
-
-def test_a_new_leader_keeps_a_placeholder_until_its_pod_is_bound() -> None:
-    """It has no refusal of the pod yet: kube-scheduler asks again when something changes."""
-    assert decide(there={"p": asked()}, waiting="p").remove == {}
-
-
-def test_a_placeholder_has_an_end() -> None:
     assert decide(there={"p": asked(age_s=LIMITS.life_s)}, waiting="p").remove == {"p": Why.EXPIRED}
 
 
@@ -158,3 +147,72 @@ def test_never_more_than_the_limit_and_never_for_a_pod_that_does_not_wait(
     assert not steps.ask.keys() & there.keys()
     assert left <= waiting
     assert all(there[uid].age_s < 900 for uid in left)
+
+
+def ref(uid: str, namespace: str = "team") -> PodRef:
+    return PodRef(namespace=namespace, name=uid, uid=PodUid(uid))
+
+
+P, Q = PodUid("p"), PodUid("q")
+ONE = [NodeName("a")]
+TWO = [*ONE, NodeName("b")]
+
+
+def test_the_first_time_and_the_last_nodes_are_kept() -> None:
+    clock = ManualClock(at=1)
+    refusals = Refusals(clock)
+    refusals.note(ref(P), ONE, fits=False)
+    clock.at = 2
+    refusals.note(ref(P), TWO, fits=False)
+    assert refusals.of({P}) == {P: Refusal(since=1, asked=2, nodes=TWO, namespace="team")}
+
+
+def test_a_pod_that_fits_or_about_which_no_node_was_named_is_none() -> None:
+    refusals = Refusals(ManualClock())
+    refusals.note(ref(P), ONE, fits=False)
+    refusals.note(ref(P), ONE, fits=True)
+    refusals.note(ref(Q), [], fits=False)
+    assert refusals.of({P, Q}) == {}
+
+
+def test_a_pod_that_the_watch_has_not_brought_yet_is_remembered_for_a_while() -> None:
+    clock = ManualClock()
+    refusals = Refusals(clock)
+    refusals.note(ref(P), ONE, fits=False)
+    assert refusals.of(set()) == {}
+    assert refusals.of({P})
+    clock.at += FORGET_S
+    assert refusals.of(set()) == {}
+    assert refusals.of({P}) == {}
+
+
+def test_the_number_of_pods_is_bounded() -> None:
+    refusals = Refusals(ManualClock())
+    pods = {PodUid(str(number)) for number in range(MOST + 1)}
+    for pod in pods:
+        refusals.note(ref(pod), ONE, fits=False)
+    assert len(refusals.of(pods)) == MOST
+
+
+def test_a_namespace_with_many_waiting_pods_leaves_places_to_others() -> None:
+    clock = ManualClock()
+    refusals = Refusals(clock)
+    for number in range(MOST):
+        clock.at = number
+        refusals.note(ref(str(number)), ONE, fits=False)
+    refusals.note(ref("p", "other"), ONE, fits=False)
+    refusals.note(ref("more"), ONE, fits=False)
+    known = refusals.of({P, PodUid("more"), *(PodUid(str(number)) for number in range(MOST))})
+    assert P in known
+    assert len(known) == MOST
+    assert PodUid(str(MOST - 1)) not in known  # the newest of the namespace with most
+
+
+def test_the_number_of_names_that_are_kept_is_bounded() -> None:
+    refusals = Refusals(ManualClock())
+    refusals.note(ref("p"), [NodeName(str(number)) for number in range(MOST_NODES + 5)], fits=False)
+    known = refusals.of({P})[P]
+    assert (len(known.nodes), known.left_out) == (MOST_NODES, 5)
+    assert by_sum(known.nodes, known.left_out).startswith(
+        f"what is free on 0, 1, 10 and {MOST_NODES + 2} more suffices"
+    )

@@ -1,12 +1,15 @@
 """Answers are kept for nodes that have not changed, and only for those; only nodes that were asked for are judged."""
 
 import random
+import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
+from controller import background
+from controller.background import Background
 from controller.extender import filter as filtering
 from controller.extender.messages import FilterResult
 from controller.extender.name_lists import NameList
@@ -18,15 +21,14 @@ from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
-from gpushare.model.selector import ANY_GPU
-from gpushare.model.verdict import Refused, Verdict
+from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.judge import Judge
 from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings
 from gpushare.placement.room import Room
-from gpushare.units import MemoryUnit
-from gpushare.wire import inventory
+from gpushare.units import GIB, MemoryUnit
 from testing.builders import make_container, make_inventory, make_shape
+from testing.clock import ManualClock, ending
 from testing.controller.world import NODES, PODS, World
 
 TEAM = "/api/v1/namespaces/team/pods"
@@ -55,7 +57,9 @@ def large(least_mib: int) -> RequestShape:
     return replace(make_shape(3), gpus=replace(make_shape(3).gpus, min_memory_mib=least_mib))
 
 
-KINDS = [compute(10), large(10), other(10)]
+EACH_KIND = pytest.mark.parametrize(
+    "shape", [make_shape(3), compute(10), large(10), other(10)], ids=["simple", "compute", "large", "other"]
+)
 
 
 @pytest.fixture
@@ -71,30 +75,20 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_only_nodes_that_were_asked_for_are_judged(world: World, judged: list[str]) -> None:
-    world.add_node("node-c", 10)
-    world.see()
-    assert world.node_verdicts.filter(other(10), [B]).fits == [B]
-    assert judged == ["node-b"]
-    assert world.node_verdicts.filter(other(10), [C, B, A]).fits == [C, B, A]
-    assert sorted(judged) == ["node-a", "node-b", "node-c"]
-
-
 def test_only_changed_nodes_are_judged_again(world: World, judged: list[str]) -> None:
     shape = other(10)
-    world.node_verdicts.answers(shape, [A, B])
-    assert sorted(judged) == ["node-a", "node-b"]
-    world.node_verdicts.answers(shape, [A, B])
-    assert len(judged) == 2
+    assert world.node_verdicts.filter(shape, [B]).fits == [B]
+    assert judged == ["node-b"]
+    for _ in range(2):
+        assert world.node_verdicts.filter(shape, [B, A]).fits == [B, A]
+        assert judged == ["node-b", "node-a"]
     world.bind(world.add_pod(3))
     judged.clear()
     world.node_verdicts.answers(shape, [A, B])
     assert judged == ["node-a"]
 
 
-@pytest.mark.parametrize(
-    "shape", [make_shape(3), compute(10), large(10), other(10)], ids=["simple", "compute", "large", "other"]
-)
+@EACH_KIND
 def test_nodes_come_and_go(world: World, shape: RequestShape) -> None:
     world.node_verdicts.answers(shape, [A, B])
     world.add_node("node-c", 10)
@@ -121,50 +115,6 @@ def test_a_pod_that_is_seen_on_its_node_as_it_was_bound_changes_nothing(world: W
     assert judged == []
 
 
-def test_simple_pods_are_judged_by_what_is_kept_beside_the_ledger(world: World, judged: list[str]) -> None:
-    for _ in range(2):
-        assert world.bind(world.add_pod(8)).error == ""
-    world.see()
-    judged.clear()
-    for gib in range(1, 12):
-        result = world.node_verdicts.filter(make_shape(gib), [A, B])
-        assert result.fits == ([A, B] if gib <= 2 else [B] if gib <= 10 else [])
-    assert judged == []
-
-
-def test_oversubscribed_gpus_cost_simple_pods_no_closer_look(world: World, judged: list[str]) -> None:
-    def oversubscribe(node: JsonObject) -> None:
-        known = make_inventory(10)
-        more = replace(known, gpus=(replace(known.gpus[0], extra_mib=5 * 1024),))
-        node["metadata"]["annotations"][names.ANNOTATION_INVENTORY] = inventory.encode(more)
-
-    world.api.edit(f"{NODES}/node-a", oversubscribe)
-    world.see()
-    found = {gib: world.node_verdicts.filter(make_shape(gib), [A]).fits for gib in (10, 11)}
-    assert found == {10: [A], 11: []}
-    pod = world.add_pod(8)
-    assert world.bind(pod, A).error == ""
-    world.see()
-    judged.clear()
-    assert [bool(world.node_verdicts.filter(make_shape(gib), [A]).fits) for gib in (7, 8)] == [True, False]
-    refused = world.node_verdicts.filter(replace(make_shape(1), gpus=replace(ANY_GPU, physical=True)), [A])
-    assert "0: oversubscribed" in refused.unresolvable[A]
-    assert judged == []
-
-
-@pytest.mark.parametrize(
-    "shape", [make_shape(8), compute(10), large(10), other(10)], ids=["simple", "compute", "large", "other"]
-)
-def test_the_answer_follows_the_ledger(world: World, shape: RequestShape) -> None:
-    assert world.node_verdicts.filter(shape, [A]).fits == [A]
-    for _ in range(2):
-        assert world.bind(world.add_pod(8)).error == ""
-    [(node, message)] = world.node_verdicts.filter(shape, [A]).failed.items()
-    assert node == A
-    assert message == world.node_verdicts.snapshot(shape)[A].message  # type: ignore[union-attr] # it was refused
-    assert message.startswith("needs ")
-
-
 @pytest.mark.parametrize(
     ("shape", "refusal"),
     [
@@ -178,16 +128,15 @@ def test_the_answer_follows_the_ledger(world: World, shape: RequestShape) -> Non
         (large(9 * 1024), "needs 3 GiB on one GPU; free per GPU on node-a: 2, 2 GiB"),
     ],
 )
-def test_one_container_is_judged_by_what_is_kept_of_nodes(
-    world: World, judged: list[str], shape: RequestShape, refusal: str
-) -> None:
+def test_one_container_needs_no_search(world: World, judged: list[str], shape: RequestShape, refusal: str) -> None:
     assert world.node_verdicts.filter(shape, [A, B]).fits == [A, B]
     for _ in range(2):
-        assert world.bind(world.add_pod(8)).error == ""
+        world.add_bound(8)
     judged.clear()
     found = world.node_verdicts.filter(shape, [A, B])
     assert found.fits == [B]
     assert found.failed[A].startswith(refusal)
+    assert world.node_verdicts.filter(shape, [A]).failed == found.failed
     assert judged == []
 
 
@@ -200,9 +149,7 @@ def with_most_of_the_compute(pod: JsonObject) -> None:
     [compute(10), compute(5), compute(8), asking(memory_mib=0, memory_percent=50, compute_percent=8)],
     ids=["more", "less", "between", "part"],
 )
-def test_where_gpus_are_plain_no_pod_of_one_needs_a_closer_look(
-    world: World, monkeypatch: pytest.MonkeyPatch, shape: RequestShape
-) -> None:
+def test_no_plain_gpu_is_looked_at(world: World, monkeypatch: pytest.MonkeyPatch, shape: RequestShape) -> None:
     fits, looked = Judge.fits, list[str]()
     world.node_verdicts.filter(shape, [A, B])
     for _ in range(2):
@@ -238,9 +185,7 @@ def test_gpus_of_another_kind_are_told_by_what_is_kept_of_nodes(world: World, ju
     assert judged == []
 
 
-def test_a_verdict_of_a_ledger_that_changed_meanwhile_is_not_kept(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_verdict_that_is_outdated_is_not_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def meanwhile(shape: RequestShape, ledger: NodeLedger, rankings: Rankings) -> Verdict:
         verdict = place(shape, ledger, rankings)
         monkeypatch.setattr("gpushare.cluster.node_ledger.place", place)
@@ -254,9 +199,7 @@ def test_a_verdict_of_a_ledger_that_changed_meanwhile_is_not_kept(
     assert world.node_verdicts.filter(other(10), [A]).fits == []
 
 
-@pytest.mark.parametrize(
-    "shape", [make_shape(3), compute(10), large(10), other(10)], ids=["simple", "compute", "large", "other"]
-)
+@EACH_KIND
 def test_a_question_is_answered_whole_while_others_notice_changes(world: World, shape: RequestShape) -> None:
     """A node that another request had just found changed was unknown to this one."""
     world.node_verdicts.answers(shape, [A, B])
@@ -266,15 +209,6 @@ def test_a_question_is_answered_whole_while_others_notice_changes(world: World, 
     world.bind(world.add_pod(3))
     world.node_verdicts.answers(shape, [B])
     assert answers.get(A) is before
-
-
-def test_many_kinds_are_kept(world: World, judged: list[str]) -> None:
-    for percent in range(1, 101):
-        world.node_verdicts.answers(other(percent), [A, B])
-    judged.clear()
-    for percent in range(1, 101):
-        world.node_verdicts.answers(other(percent), [A, B])
-    assert judged == []
 
 
 def test_kinds_that_were_not_asked_for_long_are_forgotten_where_memory_ends(
@@ -330,36 +264,14 @@ def slow(world: World, monkeypatch: pytest.MonkeyPatch) -> list[NodeName]:
     return [A, B, C, D]
 
 
-def test_one_container_is_never_refused_for_want_of_time(world: World, slow: list[NodeName]) -> None:
-    assert world.node_verdicts.filter(other(10), slow).fits == slow
-
-
 def test_a_search_that_takes_long_is_continued_at_the_next_try(world: World, slow: list[NodeName]) -> None:
+    assert world.node_verdicts.filter(other(10), slow).fits == slow  # never refused for want of time
     shape = make_shape(3, 2)
     first = world.node_verdicts.filter(shape, slow)
     assert first.fits == [A, B]
     assert set(first.failed) == {C, D}
     assert first.failed[D].endswith("takes long and has not ended yet; it goes on at the next try")
     assert world.node_verdicts.filter(shape, slow).fits == slow
-
-
-def test_a_snapshot_tells_of_all_nodes(world: World) -> None:
-    for shape in (make_shape(30), other(10)):
-        answers = world.node_verdicts.snapshot(shape)
-        assert set(answers) == {A, B}
-        assert isinstance(answers[A], Refused) == (shape == make_shape(30))
-
-
-def test_a_pod_that_is_labelled_otherwise_changes_its_node(world: World) -> None:
-    """Ledgers are equal whatever labels pods have, and who may be beside a pod depends on them."""
-    made = world.add_pod(3, labels={"app": "a"})
-    world.see()
-    assert world.bind(made).error == ""
-    world.see()
-    world.edit_pod(made, lambda pod: pod["metadata"].update(labels={"app": "b"}))
-    world.see()
-    (held,) = world.ledger().allocations.values()
-    assert held.labels == {"app": "b"}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -395,9 +307,7 @@ def test_what_a_list_had_free_is_right_whatever_changes(seed: int) -> None:
     assert remembered > 20
 
 
-def test_where_all_nodes_of_a_list_had_enough_only_changed_ones_are_looked_at(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_list_only_changed_nodes_are_looked_at(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     looked, decide = list[Sequence[NodeName]](), filtering.decide_simple
 
     def counted(names: Sequence[NodeName], mib: int, rooms: Rooms, unit: MemoryUnit) -> FilterResult:
@@ -410,8 +320,122 @@ def test_where_all_nodes_of_a_list_had_enough_only_changed_ones_are_looked_at(
         assert world.node_verdicts.filter(make_shape(gib), known.names, known=known).fits == [A, B]
         assert len(looked) == times
     for _ in range(2):
-        assert world.bind(world.add_pod(8)).error == ""
+        world.add_bound(8)
     assert world.node_verdicts.filter(make_shape(2), known.names, known=known).fits == [A, B]
     assert len(looked) == 2
     assert world.node_verdicts.filter(make_shape(3), known.names, known=known).fits == [B]
     assert len(looked) == 3
+
+
+FULL = Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, "full")
+NEVER = Refused(RefusalReason.TOO_FEW_GPUS, "never", permanent=True)
+ANSWERS: dict[NodeName, int | Refused] = {A: 0, B: FULL, C: NEVER}
+
+
+def test_every_node_is_answered_for_in_one_place() -> None:
+    result = filtering.decide([A, B, C, D], ANSWERS, frozenset())
+    assert result.fits == [A]
+    assert result.failed == {
+        B: "full",
+        D: "node node-d is unknown to the gpushare controller; it may have been added a moment ago",
+    }
+    assert result.unresolvable == {C: "never"}
+    assert filtering.decide([A, B], ANSWERS, frozenset({B})).fits == [A, B]  # where memory is reserved for this pod
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "ä", "a\n", ""])
+def test_refusals_of_simple_pods_are_json_whatever_nodes_are_called(name: str) -> None:
+    rooms, asked = Rooms(), [NodeName(name), NodeName(f"{name}-full"), A, B]
+    for each in asked[:3]:
+        rooms.set(each, Room(2048, 4096, f"; left on {each}", f"; never on {each}", (), make_inventory(4)))
+    rooms.set(B, Refused(RefusalReason.NO_INVENTORY, 'no "inventory"', permanent=True))
+    for gib, expected in ((3, "left"), (5, "never")):
+        result = filtering.decide_simple(asked, gib * 1024, rooms, GIB)
+        texts = {each: f"needs {gib} GiB on one GPU; {expected} on {each}" for each in asked[:3]}
+        failed, unresolvable = (texts, {}) if gib == 3 else ({}, texts)
+        assert (result.fits, result.failed, result.unresolvable) == ([], failed, {**unresolvable, B: 'no "inventory"'})
+        assert (len(result.failed), len(result.unresolvable)) == (len(failed), len(unresolvable) + 1)
+    assert filtering.decide_simple(asked, 1024, rooms, GIB).fits == asked[:3]
+
+
+MANY = [NodeName(f"node-{i}") for i in range(2 * background.SLICE + 1)]
+
+
+@dataclass
+class SlowJudge:
+    """Takes 0.1 s for each node."""
+
+    clock: ManualClock = field(default_factory=ManualClock)
+    asked: list[tuple[RequestShape, list[NodeName]]] = field(default_factory=list)
+
+    def __call__(self, shape: RequestShape, names: list[NodeName]) -> None:
+        self.asked.append((shape, names))
+        self.clock.at += 0.1 * len(names)
+
+
+def several(least_mib: int) -> RequestShape:
+    """A pod of two containers."""
+    shape = make_shape(1, 2)
+    return replace(shape, gpus=replace(shape.gpus, min_memory_mib=least_mib))
+
+
+def test_all_nodes_are_judged_a_few_at_a_time() -> None:
+    judge = SlowJudge()
+    made = Background(judge, MANY.copy, judge.clock)
+    assert not made.tick()
+    made.add(several(1))
+    made.add(several(1))
+    while made.tick():
+        pass
+    assert sorted(name for _, names in judge.asked for name in names) == sorted(MANY)
+    assert [len(names) for _, names in judge.asked] == [background.SLICE, background.SLICE, 1]
+
+
+def test_of_many_kinds_the_newest_are_judged() -> None:
+    judge = SlowJudge()
+    made = Background(judge, MANY[:1].copy, judge.clock)
+    kinds = [several(i) for i in range(1, background.MAX_KINDS + 3)]
+    for kind in kinds:
+        made.add(kind)
+    while made.tick():
+        pass
+    assert [shape for shape, _ in judge.asked] == kinds[2:]
+
+
+def test_a_pause_three_times_as_long_follows() -> None:
+    stop = threading.Event()
+    clock = ending(stop, 2)
+    made = Background(SlowJudge(clock), MANY[:10].copy, clock)
+    made.add(several(1))
+    made.run(stop)
+    assert clock.waits == pytest.approx([3.0, 1.0])
+
+
+def test_a_bug_does_not_end_the_background(caplog: pytest.LogCaptureFixture) -> None:
+    stop = threading.Event()
+    clock = ending(stop, 2)
+    made: Background[RequestShape] = Background(lambda _, __: 1 / 0, MANY.copy, clock)
+    made.add(several(1))
+    made.run(stop)
+    assert clock.waits == [1.0, 1.0]
+    assert "background failed" in caplog.messages
+
+
+def test_what_was_not_asked_for_is_kept_for_the_next_request(world: World) -> None:
+    shape = several(1)
+    world.node_verdicts.filter(shape, [NodeName("node-a")])
+    assert world.node_verdicts.background.tick()
+    assert not world.node_verdicts.background.tick()
+    assert set(world.node_verdicts.answers(shape, [])) == {"node-a", "node-b"}
+
+
+def test_nothing_is_left_of_simple_pods_and_of_questions_about_all_nodes(world: World) -> None:
+    world.node_verdicts.filter(make_shape(3), [NodeName("node-a")])
+    world.node_verdicts.answers(make_shape(3), [NodeName("node-a")])
+    world.node_verdicts.filter(several(1), [NodeName("node-a"), NodeName("node-b")])
+    assert not world.node_verdicts.background.tick()
+
+
+def test_a_kind_of_pod_that_is_forgotten_is_left_alone(world: World) -> None:
+    world.node_verdicts._judge(several(1), [NodeName("node-a")])
+    assert several(1) not in world.node_verdicts._cache

@@ -4,14 +4,25 @@ import itertools
 
 import pytest
 
-from controller.reconcile import bypassed_pods
+from controller.reconcile import bypass_decision, bypassed_pods
 from controller.reconcile.recreate_backoff import CAP_S, FORGET_S, RecreateBackoff
 from gpushare import names
 from gpushare.identity import PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
+from gpushare.resource_config import ResourceConfig
 from gpushare.wire import interop_read
-from testing.controller.bypassing import REPLICA_SET, add_bypassed, is_there, requests, run_containers, said, tick
+from testing.controller.bypassing import (
+    REPLICA_SET,
+    add_bypassed,
+    is_there,
+    reject,
+    requests,
+    run_containers,
+    said,
+    tick,
+    when_more,
+)
 from testing.controller.world import World, path_of, uid_of
 
 BLIND = (
@@ -39,9 +50,8 @@ def test_a_controllers_pod_is_deleted_after_it_was_told(world: World) -> None:
     pod = bypassed_pod(world)
     version = world.api.read(path_of(pod))["metadata"]["resourceVersion"]
     tick(world)
-    assert said(world) == [
-        ("GpuShareNotMutated", f"{BLIND}it is deleted now, so that its controller recreates it"),
-    ]
+    told = f"{BLIND}it is deleted now, so that its controller recreates it"
+    assert said(world) == [("GpuShareNotMutated", told)]
     assert [call.verb for call in requests(world)] == ["get", "create", "delete"]
     assert requests(world)[-1].body == {
         "apiVersion": "v1",
@@ -52,30 +62,24 @@ def test_a_controllers_pod_is_deleted_after_it_was_told(world: World) -> None:
     assert world.used() == {}
 
 
-def test_a_pod_without_controller_is_only_told(world: World) -> None:
-    pod = add_bypassed(world, 3, mutated=False)
-    for _ in range(3):
-        tick(world, 30)
-    assert said(world) == [
-        ("GpuShareNotMutated", f"{BLIND}delete it and create it again while gpushare-webhook is running"),
-    ]
-    assert is_there(world, pod)
-
-
 @pytest.mark.parametrize(
-    ("kind", "advice"),
+    ("owner", "advice"),
     [
-        ("Job", "delete it, so that its Job, which will count it as failed, makes it again"),
-        ("Node", "static pods cannot ask for GPUs: make it a Deployment or a DaemonSet, created"),
+        (None, "delete it and create it again"),
+        ({**REPLICA_SET, "kind": "Job"}, "delete it, so that its Job, which will count it as failed, makes it again"),
+        (
+            {**REPLICA_SET, "kind": "Node"},
+            "static pods cannot ask for GPUs: make it a Deployment or a DaemonSet, created",
+        ),
     ],
 )
-def test_pods_that_only_people_may_delete_are_told_so(world: World, kind: str, advice: str) -> None:
-    pod = bypassed_pod(world, {**REPLICA_SET, "kind": kind})
+def test_pods_that_only_people_may_delete_are_told_so(world: World, owner: JsonObject | None, advice: str) -> None:
+    pod = add_bypassed(world, 3, mutated=False, owner=owner)
     for _ in range(6):
         tick(world, 10)
     assert said(world) == [("GpuShareNotMutated", f"{BLIND}{advice} while gpushare-webhook is running")]
     assert is_there(world, pod)
-    assert world.api.count("get", "pods/") == 1
+    assert world.api.count("get", "pods/") == (1 if owner else 0)
 
 
 def test_a_pod_whose_template_has_annotations_of_another_system_is_recreated(world: World) -> None:
@@ -120,13 +124,9 @@ def test_what_cannot_be_fixed_is_looked_at_once_and_told_ever_less_often(world: 
     pods = [bypassed_pod(world, {**REPLICA_SET, "uid": name}) for name in "abc"]
     for pod in pods:
         run_containers(world, pod, "c0")
-    told = []
-    for minute in range(3000):
-        before = len(said(world))
-        tick(world, 60)
-        if len(said(world)) > before:
-            told.append(minute)
-    assert [after - before for before, after in itertools.pairwise(told)] == [45, 90, 180, 360, 720, 1440]
+    told = when_more(world, range(0, 180_000, 60), lambda: len(said(world)))
+    minutes = [(after - before) // 60 for before, after in itertools.pairwise(told)]
+    assert minutes == [45, 90, 180, 360, 720, 1440]
     assert len(said(world)) == 3 * len(told)
     assert world.api.count("get", "pods/") == 3
 
@@ -165,22 +165,13 @@ def test_an_absent_webhook_makes_no_storm(world: World) -> None:
     """The owner replaces what is deleted by pods that are as bad."""
     for _ in range(3):
         bypassed_pod(world)
-    told = []
-    for second in range(0, 4000, 10):
-        before = len(deletions(world))
-        tick(world, 10)
-        if len(deletions(world)) > before:
-            told.append(second)
-            gone(world)
-            bypassed_pod(world)
+
+    def replace() -> None:
+        gone(world)
+        bypassed_pod(world)
+
+    told = when_more(world, range(0, 4000, 10), lambda: len(deletions(world)), replace)
     assert [after - before for before, after in itertools.pairwise(told)] == [60, 120, 240, 480, 960, 960, 960]
-
-
-def test_owners_do_not_wait_for_each_other(world: World) -> None:
-    for name in "abc":
-        bypassed_pod(world, {**REPLICA_SET, "uid": name})
-    tick(world)
-    assert len(deletions(world)) == 3
 
 
 def test_deletions_are_limited_too(world: World) -> None:
@@ -227,3 +218,115 @@ def test_tries_of_an_owner_come_ever_later_until_they_are_forgotten() -> None:
     assert not backoff.may_delete("rs", now + CAP_S - 1)
     backoff.forget(now + FORGET_S)
     assert backoff.may_delete("rs", now + FORGET_S)
+
+
+RACE = "UnexpectedAdmissionError"
+NO_DEVICES = (
+    "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy devices"
+    " aliyun.com/gpu-mem, which is unexpected"
+)
+
+
+def rejected(
+    world: World, owner: JsonObject | None = None, reason: str = RACE, message: str = NO_DEVICES
+) -> JsonObject:
+    pod = add_bypassed(world, 3, owner=owner)
+    reject(world, pod, reason, message)
+    return pod
+
+
+def settle(world: World, ticks: int = 2) -> None:
+    for _ in range(ticks):
+        tick(world, bypass_decision.SETTLE_S)
+
+
+def test_a_rejected_pod_of_a_controller_is_deleted_after_a_while(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    pod = rejected(world, REPLICA_SET)
+    caplog.set_level("INFO")
+    tick(world)
+    tick(world, bypass_decision.SETTLE_S - 1)
+    assert is_there(world, pod)
+    assert (world.used(), world.state.cache.snapshot().differences()) == ({}, [])
+    tick(world, 1)
+    assert not is_there(world, pod)
+    assert [call.verb for call in requests(world)] == ["get", "delete"]
+    assert caplog.messages.count("rejected pod deleted") == world.reconciler.bypassed.rejected_deleted == 1
+
+
+def test_a_rejected_pod_that_has_lost_its_owner_is_not_deleted(world: World) -> None:
+    """The watch may be seconds behind, and no one would recreate it."""
+    pod = rejected(world, REPLICA_SET)
+    tick(world)
+    world.edit_pod(pod, lambda found: found["metadata"].pop("ownerReferences"))
+    world.clock.at += bypass_decision.SETTLE_S
+    world.reconciler.tick()
+    assert [call.verb for call in requests(world)] == ["get"]
+    assert is_there(world, pod)
+
+
+def test_a_rejected_pod_of_no_one_is_told_what_to_do_once(world: World) -> None:
+    pod = rejected(world)
+    settle(world, 5)
+    why = "node-a rejected it, as happens when a node starts again before its GPUs are reported"
+    assert said(world) == [("GpuShareRejected", f"{why}: {RACE}: {NO_DEVICES}; delete it and create it again")]
+    assert is_there(world, pod)
+
+
+@pytest.mark.parametrize(
+    ("failed", "expected"),
+    [
+        (f"{RACE}: {NO_DEVICES}", True),
+        ("OutOfaliyun.com/gpu-mem: Pod was rejected: Node didn't have enough resource: aliyun.com/gpu-mem", True),
+        ("OutOfnano-gpu/gpu-percent: too few", True),
+        (f"{RACE}: Allocate failed due to no healthy devices present; nvidia.com/gpu", False),
+        ("OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu", False),
+        ("Evicted: The node was low on resource: aliyun.com/gpu-mem", False),
+        ("NodeAffinity: Pod was rejected", False),
+        ("", False),
+    ],
+)
+def test_only_what_a_node_rejects_for_our_resources_counts(failed: str, expected: bool) -> None:
+    assert bypass_decision.is_ours(failed, ResourceConfig().resources) is expected
+    assert bypass_decision.is_ours(failed, ResourceConfig(whole_gpus=True).resources) is (
+        expected or names.GPU in failed
+    )
+
+
+def test_other_failures_are_left_alone(world: World) -> None:
+    rejected(world, REPLICA_SET, "Evicted", "The node was low on resource: memory")
+    ran = add_bypassed(world, 3, owner=REPLICA_SET)
+    states = [{"name": "c0", "state": {"terminated": {"exitCode": 1}}}]
+    status = {"phase": "Failed", "reason": RACE, "message": NO_DEVICES, "containerStatuses": states}
+    world.edit_pod(ran, lambda found: found["status"].update(status))
+    settle(world, 3)
+    assert requests(world) == []
+
+
+@pytest.mark.parametrize("kind", ["Job", "Node"])
+def test_the_record_of_a_job_is_left_to_it(world: World, kind: str) -> None:
+    pod = rejected(world, {**REPLICA_SET, "kind": kind})
+    settle(world, 5)
+    assert is_there(world, pod)
+    assert [call.verb for call in requests(world)] == ["get"]
+
+
+def test_a_new_pod_of_the_same_name_is_left_alone(world: World) -> None:
+    pod = rejected(world, {**REPLICA_SET, "kind": "StatefulSet"})
+    tick(world)
+    world.api.vanish(path_of(pod))
+    world.add_pod(3, name=pod["metadata"]["name"])
+    world.clock.at += bypass_decision.SETTLE_S
+    world.reconciler.tick()
+    assert [call.verb for call in requests(world)] == ["get"]
+
+
+def test_a_deletion_that_is_refused_is_tried_ever_less_often(world: World) -> None:
+    rejected(world, REPLICA_SET)
+    tick(world)
+    world.clock.at += bypass_decision.SETTLE_S
+    world.api.fail_next(lambda call: call.verb == "delete", kube.ForbiddenError("no"), times=99)
+    for _ in range(20):
+        tick(world, 1)
+    assert world.api.count("delete") == 3

@@ -14,16 +14,14 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import HandOver
 from gpushare.wire import hand_over
 from testing.builders import Json, make_inventory, make_node
-from testing.controller.bypassing import REPLICA_SET, is_there, requests, said, tick
+from testing.controller.bypassing import REPLICA_SET, is_there, requests, run_containers, said, tick, when_more
 from testing.controller.world import NODES, World, path_of, uid_of
 
-GIVEN_UP = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
 JOB = {**REPLICA_SET, "kind": "Job"}
 WHY = (
     "node-b hands GPUs over by envvar, and the pod was created without the RuntimeClass that this needs, while all"
     " nodes did so by CDI; create it again"
 )
-DELETED = ("GpuShareUnschedulable", f"{WHY}: it is deleted now, so that its controller does so")
 
 
 def seed_node(world: World, name: str, gib: int, by: HandOver) -> None:
@@ -42,9 +40,7 @@ def world() -> World:
 
 def waiting(world: World, owner: Mapping[str, Any] | None = REPLICA_SET, gib: int = 3, by: str = "cdi") -> JsonObject:
     owners = [dict(owner)] if owner else []
-    pod = world.add_pod(gib, annotations={names.ANNOTATION_HAND_OVER: by}, ownerReferences=owners)
-    world.edit_pod(pod, lambda found: found["status"].update(conditions=GIVEN_UP))
-    return pod
+    return world.add_waiting(gib, annotations={names.ANNOTATION_HAND_OVER: by}, ownerReferences=owners)
 
 
 def settle(world: World) -> None:
@@ -63,7 +59,7 @@ def test_one_that_a_controller_owns_is_told_why_and_deleted_after_a_while(world:
     assert is_there(world, pod)
     tick(world, 1)
     assert not is_there(world, pod)
-    assert said(world) == [DELETED]
+    assert said(world) == [("GpuShareUnschedulable", f"{WHY}: it is deleted now, so that its controller does so")]
     [body] = deletions(world)
     assert body["preconditions"]["uid"] == uid_of(pod)
     assert world.reconciler.waiting.outdated.recreated == 1
@@ -91,9 +87,7 @@ def test_what_only_its_author_may_delete_is_told_so(world: World, owner: JsonObj
         ({"gib": 11}, HandOver.ENVVAR),  # a new one would wait as well
     ],
 )
-def test_a_pod_that_would_wait_as_well_if_it_were_new_stays(
-    world: World, fields: dict[str, Any], other: HandOver
-) -> None:
+def test_a_pod_that_would_wait_if_it_were_new_stays(world: World, fields: dict[str, Any], other: HandOver) -> None:
     world.api.vanish(f"{NODES}/node-b")
     seed_node(world, "node-b", 10, other)
     pod = waiting(world, **fields)
@@ -119,13 +113,7 @@ def test_one_of_an_owner_is_tried_before_the_others(world: World) -> None:
 
 def test_an_owner_whose_new_pods_are_as_bad_loses_ever_fewer(world: World) -> None:
     waiting(world)
-    lost = []
-    for second in range(600):
-        before = len(deletions(world))
-        tick(world, 1)
-        if len(deletions(world)) > before:
-            lost.append(second)
-            waiting(world)
+    lost = when_more(world, range(600), lambda: len(deletions(world)), lambda: waiting(world))
     assert lost == [30, 90, 210, 450]
 
 
@@ -151,15 +139,6 @@ def test_a_request_that_fails_is_made_again_later(world: World, verb: str) -> No
     assert is_there(world, pod)
     tick(world, 1)
     assert not is_there(world, pod)
-
-
-def test_no_one_but_the_leader_deletes(world: World) -> None:
-    pod = waiting(world)
-    tick(world)
-    world.leads = False
-    tick(world, SETTLE_S)
-    assert is_there(world, pod)
-    assert said(world) == []
 
 
 # Those that are on a node already, of which its device plugin says that they can never start there.
@@ -188,13 +167,9 @@ def test_one_that_its_node_can_never_start_is_told_so_and_deleted_after_a_while(
     assert world.used() == {"GPU-0": 3}
     tick(world, 1)
     assert not is_there(world, pod)
-    assert said(world) == [
-        (
-            "GpuShareRejected",
-            "node-a handed GPUs over in another way when it came there, so its containers cannot start; it is deleted"
-            " now, so that its controller recreates it",
-        )
-    ]
+    why = "node-a handed GPUs over in another way when it came there, so its containers cannot start"
+    deleted = "it is deleted now, so that its controller recreates it"
+    assert said(world) == [("GpuShareRejected", f"{why}; {deleted}")]
     assert world.reconciler.bypassed.recreated == 1
 
 
@@ -232,8 +207,7 @@ def test_one_that_has_started_meanwhile_is_not_deleted(world: World) -> None:
     refuse(world, pod)
     tick(world)
     world.clock.at += SETTLE_S
-    states = [{"name": "c0", "state": {"running": {}}}]
-    world.edit_pod(pod, lambda found: found["status"].update(containerStatuses=states))
+    run_containers(world, pod, "c0")
     world.reconciler.tick()
     assert is_there(world, pod)
     assert said(world) == []

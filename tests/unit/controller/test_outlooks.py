@@ -46,13 +46,6 @@ def looks() -> Looks:
     return Looks()
 
 
-def test_it_looks_at_once_when_nothing_is_known(looks: Looks) -> None:
-    assert looks.outlooks.age_s() == float("inf")
-    assert looks.outlooks.tick()
-    assert looks.outlooks.age_s() == 0
-    assert not looks.outlooks.tick()
-
-
 @pytest.mark.parametrize(("known", "more"), [(0, 1), (1, 1), (8, 2), (100, 25), (900, EVERY)])
 def test_it_looks_again_when_a_quarter_more_pods_have_come(looks: Looks, known: int, more: int) -> None:
     looks.change(known)
@@ -68,7 +61,8 @@ def test_it_looks_again_when_a_quarter_more_pods_have_come(looks: Looks, known: 
 
 def test_it_looks_again_some_time_after_a_little_has_changed(looks: Looks) -> None:
     looks.change(EVERY)
-    looks.outlooks.tick()
+    assert looks.outlooks.age_s() == float("inf")
+    assert looks.outlooks.tick()
     looks.clock.at += 100
     assert not looks.outlooks.tick()  # for nothing
     assert looks.outlooks.age_s() == 0
@@ -115,8 +109,7 @@ def test_a_look_pauses_after_every_fifty(looks: Looks, nodes: int, choices: int,
 
 def test_what_has_not_changed_is_not_published_again(looks: Looks) -> None:
     looks.outlooks.tick()
-    epoch = looks.outlooks.outlook.epoch
-    number = len(looks.published)
+    epoch, number = looks.outlooks.outlook.epoch, len(looks.published)
     looks.cache.cluster_index.changes += EVERY
     looks.clock.at += 100
     assert looks.outlooks.tick()
@@ -126,16 +119,16 @@ def test_what_has_not_changed_is_not_published_again(looks: Looks) -> None:
 
 def test_it_is_what_follows_from_pods_and_nodes(world: World) -> None:
     for gib in (3, 3, 5):
-        assert world.bind(world.add_pod(gib)).error == ""
+        world.add_bound(gib)
     world.add_pod(8)
     world.see()
     assert world.outlooks.tick()
     rooms = list(world.state.cache.cluster_index.node_rooms.rooms().values())
     asked = [Ask(gpus=1, memory_mib=gib * 1024) for gib in (3, 3, 5, 8)]
-    fresh = World(api=world.api)
-    fresh.node_sink.replace(
-        [record for node in world.api.objects("/api/v1/nodes") if (record := fresh.node_sink.read(node))]
-    )
+    fresh = World()
+    for name in ("node-a", "node-b"):
+        fresh.add_node(name, 10, 10)
+    fresh.list_all()
     empty = list(fresh.state.cache.cluster_index.node_rooms.rooms().values())
     assert world.outlooks.outlook == reference.of_cluster(asked, empty, rooms, epoch=1)
     assert world.state.rankings.outlook == world.outlooks.outlook

@@ -18,8 +18,8 @@ from gpushare.model.request import RequestShape
 from gpushare.model.verdict import Refused
 from gpushare.wire import pods as pods_wire
 from testing.builders import make_container, make_pod
+from testing.controller.bypassing import said
 from testing.controller.world import World, path_of, uid_of
-from tests.unit.controller.test_reconciler import GIVEN_UP, said, waiting
 
 NODES = ["node-a", "node-b"]
 THERE = placeholder.path()
@@ -39,11 +39,7 @@ def chore(world: World, limits: Limits = ON) -> Placeholders:
 
 def fill(world: World) -> list[JsonObject]:
     """One pod on every GPU, which leaves 4 GiB of each."""
-    pods = [world.add_pod(6) for _ in range(4)]
-    for pod, node in zip(pods, NODES * 2, strict=True):
-        assert not world.bind(pod, node).error
-    world.see()
-    return pods
+    return [world.add_bound(6, node=node) for node in NODES * 2]
 
 
 def ask(world: World, pod: JsonObject, nodes: list[str] = NODES) -> list[str]:
@@ -55,10 +51,17 @@ def ask(world: World, pod: JsonObject, nodes: list[str] = NODES) -> list[str]:
 def stuck(world: World) -> JsonObject:
     """A pod for which the sums suffice, 8 GiB on each node, and no GPU does."""
     fill(world)
-    pod = waiting(world, 5)
+    pod = world.add_waiting(5)
     assert ask(world, pod) == []
     world.clock.at += ASK_AFTER_S
     return pod
+
+
+def asked(world: World) -> tuple[JsonObject, Placeholders]:
+    """Such a pod, for which a node was asked."""
+    pod, placeholders = stuck(world), chore(world)
+    placeholders.tick()
+    return pod, placeholders
 
 
 def required(terms: list[JsonObject]) -> JsonObject:
@@ -70,13 +73,11 @@ def term(zone: object) -> JsonObject:
 
 
 def away(pod: JsonObject) -> list[list[str]]:
-    terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    return [[field["values"][0] for field in term["matchFields"]] for term in terms["nodeSelectorTerms"]]
+    return [[field["values"][0] for field in term["matchFields"]] for term in placeholder.terms_of(pod["spec"])]
 
 
 def test_a_pod_that_fits_the_sums_and_no_gpu_gets_a_placeholder_that_keeps_away_from_these_nodes(world: World) -> None:
-    pod, placeholders = stuck(world), chore(world)
-    placeholders.tick()
+    pod, placeholders = asked(world)
     placeholders.tick()
     (there,) = world.api.objects(THERE)
     assert away(there) == [NODES]
@@ -90,17 +91,8 @@ def test_a_pod_that_fits_the_sums_and_no_gpu_gets_a_placeholder_that_keeps_away_
     assert ("GpuShareNodeRequested", message) in said(world)
 
 
-def test_a_pod_whose_request_exceeds_every_sum_needs_none(world: World) -> None:
-    """kube-scheduler does not ask about it, and an autoscaler sees by itself that it fits nowhere."""
-    waiting(world, 30)
-    world.clock.at += ASK_AFTER_S
-    chore(world).tick()
-    assert world.api.objects(THERE) == []
-
-
 def test_it_goes_when_the_pod_is_bound(world: World) -> None:
-    pod, placeholders = stuck(world), chore(world)
-    placeholders.tick()
+    pod, placeholders = asked(world)
     world.add_node("node-c", 10)
     world.see()
     assert ask(world, pod, [*NODES, "node-c"]) == ["node-c"]
@@ -163,18 +155,17 @@ def test_a_node_whose_gpus_are_not_known_yet_counts_as_one_that_may_have_room(wo
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("part", "change"),
     [
-        lambda pod: pod["status"].update(nominatedNodeName="node-a"),
-        lambda pod: pod["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"),
-        lambda pod: pod["spec"].update(nodeName="node-a"),
-        lambda pod: pod["spec"].update(priority=-11),
+        ("status", {"nominatedNodeName": "node-a"}),
+        ("metadata", {"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+        ("spec", {"nodeName": "node-a"}),
+        ("spec", {"priority": -11}),
     ],
     ids=["preempts", "is-deleted", "is-bound", "is-expendable"],
 )
-def test_no_node_is_asked_for_a_pod_that_needs_none_by_now(world: World, change: Any) -> None:
-    pod = stuck(world)
-    world.edit_pod(pod, change)  # which the watch has not told yet
+def test_no_node_is_asked_for_a_pod_that_needs_none_by_now(world: World, part: str, change: JsonObject) -> None:
+    world.edit_pod(stuck(world), lambda found: found[part].update(change))  # which the watch has not told yet
     chore(world).tick()
     assert world.api.objects(THERE) == []
 
@@ -185,7 +176,7 @@ def test_a_refusal_of_the_server_is_not_repeated_at_once(world: World, caplog: p
     world.api.fail_next(lambda call: call.verb == "create" and call.path == THERE, kube.ForbiddenError("quota"))
     placeholders.tick()
     placeholders.tick()
-    assert [call for call in world.api.calls if call.verb == "create" and call.path == THERE][1:] == []
+    assert world.api.count("create", THERE) == 1
     assert "no node asked for" in caplog.text
     world.clock.at += YIELD_S
     placeholders.tick()
@@ -193,9 +184,7 @@ def test_a_refusal_of_the_server_is_not_repeated_at_once(world: World, caplog: p
 
 
 def given_up(world: World, namespace: str) -> JsonObject:
-    pod = world.add_pod(5, namespace=namespace)
-    world.edit_pod(pod, lambda found: found["status"].update(conditions=GIVEN_UP))
-    world.see()
+    pod = world.add_waiting(5, namespace=namespace)
     assert ask(world, pod) == []
     return pod
 
@@ -219,14 +208,14 @@ def test_a_namespace_whose_pods_the_server_refuses_holds_up_no_other(world: Worl
 @pytest.mark.parametrize(
     "change",
     [
-        lambda spec: spec.update(affinity=required([term(zone) for zone in range(MOST_NODES)])),
-        lambda spec: spec.update(tolerations=[{"key": f"key-{each}" * 20} for each in range(2000)]),
+        {"affinity": required([term(zone) for zone in range(MOST_NODES)])},
+        {"tolerations": [{"key": f"key-{each}" * 20} for each in range(2000)]},
     ],
     ids=["terms-times-nodes", "bytes"],
 )
-def test_no_pod_makes_its_placeholder_huge(world: World, change: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_pod_makes_its_placeholder_huge(world: World, change: JsonObject, caplog: pytest.LogCaptureFixture) -> None:
     pod, placeholders = stuck(world), chore(world)
-    world.edit_pod(pod, lambda found: change(found["spec"]))
+    world.edit_pod(pod, lambda found: found["spec"].update(change))
     placeholders.tick()
     assert not [call for call in world.api.calls if call.verb == "create" and call.path == THERE]
     assert "no node asked for" in caplog.text
@@ -254,8 +243,7 @@ def test_one_that_is_there_already_is_taken_over(world: World) -> None:
 
 
 def test_one_that_somebody_deleted_comes_again(world: World) -> None:
-    pod, placeholders = stuck(world), chore(world)
-    placeholders.tick()
+    pod, placeholders = asked(world)
     world.api.delete(placeholder.path(uid_of(pod)))
     world.clock.at += LIST_S
     placeholders.tick()
@@ -263,8 +251,7 @@ def test_one_that_somebody_deleted_comes_again(world: World) -> None:
 
 
 def test_a_server_that_does_not_answer_changes_nothing(world: World) -> None:
-    pod, placeholders = stuck(world), chore(world)
-    placeholders.tick()
+    pod, placeholders = asked(world)
     world.api.delete(path_of(pod))
     world.see()
     world.api.fail_next(lambda call: call.verb == "delete", kube.UnreachableError("no"))
@@ -281,20 +268,19 @@ def test_a_server_that_does_not_answer_changes_nothing(world: World) -> None:
 @pytest.mark.parametrize("verb", ["list", "delete"])
 def test_a_server_that_is_gone_is_asked_less_and_less_often(world: World, verb: str) -> None:
     """One request a second, each with a deadline of seconds, would hold up all other chores."""
-    pod, placeholders = stuck(world), chore(world)
-    placeholders.tick()
+    pod, placeholders = asked(world)
     world.api.delete(path_of(pod))
     world.see()
     world.api.fail_next(
         lambda call: call.verb == verb and call.path.startswith(THERE), kube.UnreachableError("no"), times=999
     )
-    asked = [world.api.count(verb, THERE)]
+    counts = [world.api.count(verb, THERE)]
     for _ in range(10):
         for _ in range(60):
             world.clock.at += 1
             placeholders.tick()
-        asked.append(world.api.count(verb, THERE))
-    per_minute = [after - before for before, after in itertools.pairwise(asked)]
+        counts.append(world.api.count(verb, THERE))
+    per_minute = [after - before for before, after in itertools.pairwise(counts)]
     assert max(per_minute) <= 10
     assert sum(per_minute[5:]) <= (5 * 3 if verb == "list" else 5 * 10)
     world.api.calm()
@@ -308,7 +294,7 @@ def test_pods_that_are_recreated_do_not_bring_node_after_node(world: World) -> N
     fill(world)
     placeholders, nodes = chore(world), list(NODES)
     for number in range(MOST_IN_VAIN):
-        pod = waiting(world, 5)
+        pod = world.add_waiting(5)
         ask(world, pod, nodes)
         world.clock.at += ASK_AFTER_S
         placeholders.tick()
@@ -325,9 +311,7 @@ def test_pods_that_are_recreated_do_not_bring_node_after_node(world: World) -> N
     assert f"for-{uid_of(again)}" in {each["metadata"]["name"] for each in world.api.objects(THERE)}
 
 
-def test_judging_for_many_kinds_of_pods_leaves_the_processor_to_the_scheduler(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_judging_leaves_the_processor_to_the_scheduler(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(world)
     for _ in range(3):
         given_up(world, "team")
@@ -367,13 +351,11 @@ def test_the_author_is_told_that_an_autoscaler_sees_room(world: World) -> None:
     stuck(world)
     world.reconciler.tick()
     ((_, message),) = said(world)
-    assert message.endswith(
-        "; what is free on node-a, node-b suffices as a sum, and autoscalers count no more, so they add no node for it"
-    )
+    assert "; what is free on node-a, node-b suffices as a sum, and autoscalers" in message
 
 
 def test_a_pod_in_a_cluster_with_too_many_nodes_to_name_gets_none(world: World) -> None:
-    pod = waiting(world, 11)
+    pod = world.add_waiting(11)
     many = [f"n{number}" for number in range(MOST_NODES + 1)]
     for name in many:
         world.add_node(name, 10, 10)
@@ -385,7 +367,7 @@ def test_a_pod_in_a_cluster_with_too_many_nodes_to_name_gets_none(world: World) 
 
 
 def test_the_placeholder_takes_over_what_decides_about_nodes_and_nothing_else() -> None:
-    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in "ab"]
+    terms = [term(zone) for zone in "ab"]
     pod = make_pod(
         make_container("secret-name", 3, env=[{"name": "PASSWORD", "value": "x"}], command=["run"]),
         init=[make_container("side", 1, restartPolicy="Always"), make_container("once")],
@@ -397,10 +379,7 @@ def test_the_placeholder_takes_over_what_decides_about_nodes_and_nothing_else() 
         "serviceAccountName": "powerful",
         "priorityClassName": "high",
         "volumes": [{"name": "data"}],
-        "affinity": {
-            "podAntiAffinity": {},
-            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}},
-        },
+        "affinity": {"podAntiAffinity": {}, **required(terms)},
     }
     wanted = placeholder.wanted(pod)
     made = placeholder.make(pods_wire.ref(pod), wanted.spec, [NodeName("x"), NodeName("y")], 2)
@@ -408,19 +387,15 @@ def test_the_placeholder_takes_over_what_decides_about_nodes_and_nothing_else() 
     kept = {key: spec[key] for key in ("schedulerName", "nodeSelector", "tolerations")}
     assert kept == {key: pod["spec"][key] for key in kept}
     assert spec["priorityClassName"] == names.PRIORITY_PLACEHOLDER
-    assert "volumes" not in spec
-    assert "serviceAccountName" not in spec
-    assert [each["name"] for each in (*spec["initContainers"], *spec["containers"])] == [
-        "init0",
-        "init1",
-        "c0",
-    ]
+    assert not {"volumes", "serviceAccountName"} & spec.keys()
+    assert [each["name"] for each in (*spec["initContainers"], *spec["containers"])] == ["init0", "init1", "c0"]
     assert spec["initContainers"][0]["restartPolicy"] == "Always"
     assert "PASSWORD" not in str(spec)
     assert "run" not in spec["containers"][0].values()
     assert list(spec["affinity"]) == ["nodeAffinity"]
-    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert [term["matchExpressions"] for term in required] == [term["matchExpressions"] for term in terms]
+    assert [each["matchExpressions"] for each in placeholder.terms_of(spec)] == [
+        each["matchExpressions"] for each in terms
+    ]
     assert away(made) == [["x", "y"]] * 2
     made["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
     read = placeholder.read(made)

@@ -1,17 +1,22 @@
 """Whom to evict: on the GPU that helps, the least important, and no one in vain."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from controller import preemption
+from controller.extender import preempt
 from controller.preemption import Decision, Preemptor, Ruling, Victims
 from gpushare.cluster.budgets import Budget
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.records import Bound
 from gpushare.identity import ContainerName, NodeName, PodUid
+from gpushare.kube.api import JsonObject
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
@@ -21,7 +26,17 @@ from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings
 from gpushare.wire import labels as labels_wire
-from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ref, make_shape
+from testing.builders import (
+    make_allocation,
+    make_container,
+    make_gpu,
+    make_grant,
+    make_inventory,
+    make_pod,
+    make_ref,
+    make_shape,
+)
+from testing.controller.world import World, uid_of
 
 EVERYBODY = LabelSelector((), "")
 
@@ -34,6 +49,10 @@ def pod(name: str, *grants: Grant, **fields: Any) -> Bound:
 
 def on(gpu: int, gib: int) -> Grant:
     return make_grant(gpu, gib=gib)
+
+
+def held(name: str, gpu: int, gib: int, priority: int, **fields: Any) -> Bound:
+    return pod(name, on(gpu, gib), priority=priority, **fields)
 
 
 def make_node_ledger(*pods: Bound, sizes: Sequence[int] = (10, 10)) -> NodeLedger:
@@ -82,103 +101,50 @@ def chosen(*args: Any, **fields: Any) -> list[str]:
 
 # Which pods help.
 
-SMALL, BIG = pod("small", on(0, 4), priority=1), pod("big", on(1, 8), priority=1)
-CASES: Mapping[str, tuple[RequestShape, Sequence[Bound], Sequence[str], Sequence[str]]] = {
-    "the right victim stays": (make_shape(8), [SMALL, BIG], ["big"], ["big"]),
-    "a victim on the wrong GPU is dropped and one on the right GPU added": (
-        make_shape(8),
-        [pod("wrong", on(0, 9), priority=50), pod("right", on(1, 4), priority=1), pod("vip", on(0, 1), priority=100)],
-        ["wrong"],
-        ["wrong"],  # 10 - 1 GiB would do as well: the scheduler's own choice is kept where it helps
-    ),
-    "a victim beside somebody who stays is dropped": (
-        make_shape(8),
-        [pod("wrong", on(0, 4), priority=1), pod("vip", on(0, 4), priority=100), pod("right", on(1, 4), priority=50)],
-        ["wrong"],
-        ["right"],
-    ),
-    "two victims on one GPU": (
-        make_shape(9),
-        [pod("a", on(0, 4), priority=2), pod("b", on(0, 4), priority=1), pod("c", on(1, 4), priority=100)],
-        ["b", "c"],
-        ["a", "b"],
-    ),
-    "the scheduler's victims all stay if they are enough, because it has spared whom it could": (
-        make_shape(6),
-        [pod("a", on(0, 5), priority=2), pod("b", on(1, 5), priority=1)],
-        ["a", "cpu", "b"],
-        ["cpu", "a", "b"],
-    ),
-    "victims that hold GPUs do not stay where others are chosen": (
-        make_shape(9),
-        [pod("a", on(0, 5), priority=2), pod("b", on(1, 5), priority=1), pod("vip", on(0, 2), priority=100)],
-        ["a", "cpu"],
-        ["cpu", "b"],
-    ),
-    "of two others on two GPUs only one is needed": (
-        make_shape(6),
-        [pod("a", on(0, 5), priority=2), pod("b", on(1, 5), priority=1)],
-        ["cpu"],
-        ["b", "cpu"],
-    ),
-    "what has no GPU stays, because it makes room for something else": (
-        make_shape(6),
-        [SMALL, pod("big", on(1, 8), priority=1), pod("vip", on(0, 4), priority=100)],
-        ["cpu", "small"],
-        ["cpu", "small"],
-    ),
-    "what has no GPU stays also where other GPU pods are chosen": (
-        make_shape(9),
-        [SMALL, pod("vip", on(0, 4), priority=100), pod("big", on(1, 8), priority=1)],
-        ["cpu", "small"],
-        ["big", "cpu"],
-    ),
-    "no one may be evicted who is as important": (
-        make_shape(8),
-        [pod("a", on(0, 9), priority=100), pod("b", on(1, 9), priority=101)],
-        ["a"],
-        ["*"],
-    ),
-    "no one is evicted where it does not help": (make_shape(11), [SMALL, BIG], ["small", "big"], ["*"]),
-    "a pod that fits already needs the victims for something else": (
-        make_shape(2),
-        [SMALL, BIG],
-        ["cpu", "big"],
-        ["+", "cpu", "big"],
-    ),
-    "without victims the scheduler takes no node": (make_shape(2), [SMALL, BIG], [], ["*"]),
-    "several GPUs": (
-        make_shape((8, 2)),
-        [pod("a", on(0, 5), priority=1), pod("b", on(1, 5), priority=9), pod("c", on(1, 1), priority=1)],
-        ["a"],
-        ["b", "a"],
-    ),
-    "several GPUs of which one is held by an equal": (
-        make_shape((8, 2)),
-        [pod("a", on(0, 5)), pod("b", on(1, 5), priority=100)],
-        ["a"],
-        ["*"],
-    ),
-    "a pod on several GPUs": (
-        make_shape(8),
-        [pod("wide", make_grant(0, 1, gib=5), priority=1), pod("a", on(0, 3), priority=2)],
-        ["a"],
-        ["wide"],
-    ),
-    "several containers": (
-        make_shape(6, 6),
-        [pod("a", on(0, 5), priority=1), pod("b", on(1, 3), priority=1), pod("c", on(1, 3), priority=2)],
-        ["a"],
-        ["a", "b"],
-    ),
-}
+SMALL, BIG = held("small", 0, 4, 1), held("big", 1, 8, 1)
 
 
-@pytest.mark.parametrize(("shape", "pods", "given", "expected"), CASES.values(), ids=CASES.keys())
-def test_only_pods_that_help_are_evicted(
-    shape: RequestShape, pods: Sequence[Bound], given: Sequence[str], expected: Sequence[str]
-) -> None:
-    assert chosen(shape, pods, *given) == expected
+@pytest.mark.parametrize(
+    ("asked", "pods", "given", "expected"),
+    [
+        # the right victim stays
+        ([8], [SMALL, BIG], ["big"], ["big"]),
+        # the scheduler's own choice is kept where it helps, although 10 - 1 GiB would do as well
+        ([8], [held("wrong", 0, 9, 50), held("right", 1, 4, 1), held("vip", 0, 1, 100)], ["wrong"], ["wrong"]),
+        # a victim beside somebody who stays is dropped
+        ([8], [held("wrong", 0, 4, 1), held("vip", 0, 4, 100), held("right", 1, 4, 50)], ["wrong"], ["right"]),
+        # two victims on one GPU
+        ([9], [held("a", 0, 4, 2), held("b", 0, 4, 1), held("c", 1, 4, 100)], ["b", "c"], ["a", "b"]),
+        # the scheduler's victims all stay if they are enough, because it has spared whom it could
+        ([6], [held("a", 0, 5, 2), held("b", 1, 5, 1)], ["a", "cpu", "b"], ["cpu", "a", "b"]),
+        # victims that hold GPUs do not stay where others are chosen
+        ([9], [held("a", 0, 5, 2), held("b", 1, 5, 1), held("vip", 0, 2, 100)], ["a", "cpu"], ["cpu", "b"]),
+        # of two others on two GPUs only one is needed
+        ([6], [held("a", 0, 5, 2), held("b", 1, 5, 1)], ["cpu"], ["b", "cpu"]),
+        # what has no GPU stays, because it makes room for something else
+        ([6], [SMALL, held("big", 1, 8, 1), held("vip", 0, 4, 100)], ["cpu", "small"], ["cpu", "small"]),
+        # what has no GPU stays also where other GPU pods are chosen
+        ([9], [SMALL, held("vip", 0, 4, 100), held("big", 1, 8, 1)], ["cpu", "small"], ["big", "cpu"]),
+        # no one may be evicted who is as important
+        ([8], [held("a", 0, 9, 100), held("b", 1, 9, 101)], ["a"], ["*"]),
+        # no one is evicted where it does not help
+        ([11], [SMALL, BIG], ["small", "big"], ["*"]),
+        # a pod that fits already needs the victims for something else
+        ([2], [SMALL, BIG], ["cpu", "big"], ["+", "cpu", "big"]),
+        # without victims the scheduler takes no node
+        ([2], [SMALL, BIG], [], ["*"]),
+        # several GPUs
+        ([(8, 2)], [held("a", 0, 5, 1), held("b", 1, 5, 9), held("c", 1, 1, 1)], ["a"], ["b", "a"]),
+        # several GPUs of which one is held by an equal
+        ([(8, 2)], [pod("a", on(0, 5)), held("b", 1, 5, 100)], ["a"], ["*"]),
+        # a pod on several GPUs
+        ([8], [pod("wide", make_grant(0, 1, gib=5), priority=1), held("a", 0, 3, 2)], ["a"], ["wide"]),
+        # several containers
+        ([6, 6], [held("a", 0, 5, 1), held("b", 1, 3, 1), held("c", 1, 3, 2)], ["a"], ["a", "b"]),
+    ],
+)
+def test_only_pods_that_help_are_evicted(asked: Any, pods: Sequence[Bound], given: Any, expected: Any) -> None:
+    assert chosen(make_shape(*asked), pods, *given) == expected
 
 
 # Who goes first.
@@ -186,33 +152,23 @@ def test_only_pods_that_help_are_evicted(
 
 def test_the_lowest_priority_goes_first_and_then_the_youngest() -> None:
     pods = [
-        pod("old", on(0, 9), priority=1, created="2026-01-01T00:00:00Z"),
-        pod("young", on(1, 9), priority=1, created="2026-01-02T00:00:00Z"),
-        pod("vip", on(2, 9), priority=2, created="2026-01-03T00:00:00Z"),
+        held("old", 0, 9, 1, created="2026-01-01T00:00:00Z"),
+        held("young", 1, 9, 1, created="2026-01-02T00:00:00Z"),
+        held("vip", 2, 9, 2, created="2026-01-03T00:00:00Z"),
     ]
     assert chosen(make_shape(9), pods, sizes=(10, 10, 10)) == ["young"]
     assert chosen(make_shape((9, 2)), pods, sizes=(10, 10, 10)) == ["old", "young"]
 
 
-def test_the_schedulers_own_victims_are_kept_where_they_help() -> None:
-    pods = [pod("a", on(0, 9), priority=50), pod("b", on(1, 9), priority=1)]
-    assert chosen(make_shape(9), pods, "a") == ["a"]
-
-
-def test_who_is_going_anyway_goes_first() -> None:
-    pods = [pod("a", on(0, 9), priority=50, deleting=True), pod("b", on(1, 9), priority=1)]
-    assert chosen(make_shape(9), pods, "b") == ["a"]
-
-
 def test_a_protected_pod_is_kept_if_another_helps() -> None:
-    pods = [pod("a", on(0, 9), priority=1), pod("b", on(1, 9), priority=50, labels={"app": "free"})]
+    pods = [held("a", 0, 9, 1), held("b", 1, 9, 50, labels={"app": "free"})]
     protect = budget(0, selector=labels_wire.parse("app!=free"))
     assert chosen(make_shape(9), pods, known=[protect]) == ["b"]
     assert chosen(make_shape(9), pods, "a", known=[protect]) == ["a"]  # the scheduler has its reasons
 
 
 def test_a_budget_is_used_up_by_the_least_important() -> None:
-    pods = [pod(name, on(i, 9), priority=9 - i) for i, name in enumerate("abc")]
+    pods = [held(name, i, 9, 9 - i) for i, name in enumerate("abc")]
     found = decide(make_shape(9), pods, known=[budget(1)], sizes=(10, 10, 10))
     assert (found.victims.pods, found.victims.violations) == (("uid-c",), 0)
 
@@ -233,7 +189,7 @@ def test_a_budget_is_used_up_by_the_least_important() -> None:
     ],
 )
 def test_broken_budgets_are_counted(known: Sequence[Budget], violations: int) -> None:
-    pods = [pod("a", on(0, 9), priority=2), pod("b", on(1, 9), priority=1, labels={"app": "web"})]
+    pods = [held("a", 0, 9, 2), held("b", 1, 9, 1, labels={"app": "web"})]
     assert decide(make_shape((9, 2)), pods, known=known).victims.violations == violations
 
 
@@ -247,31 +203,25 @@ def test_broken_budgets_are_counted(known: Sequence[Budget], violations: int) ->
         (["wrong"], 1, 1),
     ],
 )
-def test_budgets_of_pods_without_gpus_are_counted_by_the_scheduler(
-    given: Sequence[str], named: int, violations: int
-) -> None:
-    pods = [
-        pod("wrong", on(0, 4), priority=1),
-        pod("vip", on(0, 4), priority=100),
-        pod("right", on(1, 4), priority=50),
-    ]
+def test_the_scheduler_counts_budgets_of_other_pods(given: Sequence[str], named: int, violations: int) -> None:
+    pods = [held("wrong", 0, 4, 1), held("vip", 0, 4, 100), held("right", 1, 4, 50)]
     found = decide(make_shape(8), pods, *given, violations=named, known=[budget(0)])
     assert "uid-right" in found.victims.pods
     assert found.victims.violations == violations
 
 
 def test_evicting_who_is_going_anyway_breaks_no_budget() -> None:
-    pods = [pod("a", on(0, 9), deleting=True), pod("b", on(1, 9), priority=1)]
+    pods = [held("a", 0, 9, 50, deleting=True), held("b", 1, 9, 1)]
     found = decide(make_shape(9), pods, "b", known=[budget(0)])
     assert (found.victims.pods, found.victims.violations) == (("uid-a",), 0)
 
 
 def test_the_most_important_victim_comes_first() -> None:
     pods = [
-        pod("low", on(0, 9), priority=1),
-        pod("middle", on(1, 9), priority=5),
+        held("low", 0, 9, 1),
+        held("middle", 1, 9, 5),
         pod("late", priority=7),  # on the node, but without GPUs
-        pod("high", on(2, 9), priority=9),
+        held("high", 2, 9, 9),
     ]
     shape, sizes = make_shape((9, 3)), (10, 10, 10)
     assert chosen(shape, pods, "low", sizes=sizes) == ["high", "middle", "low"]
@@ -289,11 +239,7 @@ def wants(**fields: Any) -> RequestShape:
 
 def test_percent_counts_memory_and_compute() -> None:
     half = Grant(container=ContainerName("c"), gpus=make_grant(0).gpus, memory_mib=5 * 1024, compute_percent=50)
-    pods = [
-        pod("a", half, priority=1),
-        pod("b", replace(half, memory_mib=1024), priority=2),
-        pod("c", on(1, 9), priority=100),
-    ]
+    pods = [pod("a", half, priority=1), pod("b", replace(half, memory_mib=1024), priority=2), held("c", 1, 9, 100)]
     assert chosen(wants(memory_percent=50, compute_percent=50), pods, "c") == ["a"]
     assert chosen(wants(memory_percent=40, compute_percent=50), pods, "c") == ["a"]
     assert chosen(wants(memory_percent=40, compute_percent=60), pods, "c") == ["b", "a"]
@@ -301,11 +247,11 @@ def test_percent_counts_memory_and_compute() -> None:
 
 
 def test_whole_gpus_need_everybody_gone_from_them() -> None:
-    pods = [pod("a", on(0, 1), priority=1), pod("b", on(0, 1), priority=2), pod("c", on(1, 1), priority=50)]
+    pods = [held("a", 0, 1, 1), held("b", 0, 1, 2), held("c", 1, 1, 50)]
     assert chosen(wants(whole=True), pods, "b") == ["b", "a"]
     assert chosen(wants(whole=True, gpu_count=2), pods, "b") == ["c", "b", "a"]
     holder = pod("whole", replace(on(0, 10), whole=True), priority=1)
-    assert chosen(make_shape(2), [holder, pod("d", on(1, 9), priority=100)]) == ["whole"]
+    assert chosen(make_shape(2), [holder, held("d", 1, 9, 100)]) == ["whole"]
 
 
 def affine(shape: RequestShape, *, same: str = "", other: str = "", first: bool = False) -> RequestShape:
@@ -321,17 +267,13 @@ def affine(shape: RequestShape, *, same: str = "", other: str = "", first: bool 
 
 
 def test_a_pod_that_must_be_avoided_is_evicted() -> None:
-    pods = [pod("a", on(0, 1), priority=1, labels={"app": "noisy"}), pod("b", on(1, 9), priority=100)]
+    pods = [held("a", 0, 1, 1, labels={"app": "noisy"}), held("b", 1, 9, 100)]
     assert chosen(affine(make_shape(3), other="app=noisy"), pods) == ["a"]
 
 
 def test_the_pod_whose_gpu_is_wanted_stays() -> None:
     web = {"app": "web"}
-    pods = [
-        pod("web", on(0, 4), priority=1, labels=web),
-        pod("a", on(0, 4), priority=2),
-        pod("other", on(1, 9), priority=1),
-    ]
+    pods = [held("web", 0, 4, 1, labels=web), held("a", 0, 4, 2), held("other", 1, 9, 1)]
     shape = affine(make_shape(6), same="app=web")
     assert chosen(shape, pods, "web") == ["a"]
     assert chosen(shape, pods, "web", "a") == ["a"]
@@ -340,12 +282,12 @@ def test_the_pod_whose_gpu_is_wanted_stays() -> None:
 
 def test_one_of_those_whose_gpu_is_wanted_stays_if_not_all_can() -> None:
     web = {"app": "web"}
-    pods = [pod("x", on(0, 5), priority=1, labels=web), pod("y", on(0, 5), priority=2, labels=web)]
+    pods = [held("x", 0, 5, 1, labels=web), held("y", 0, 5, 2, labels=web)]
     assert chosen(affine(make_shape(5), same="app=web"), pods, "x", sizes=(10,)) == ["x"]
 
 
 def test_who_does_not_count_for_the_request_may_go() -> None:
-    pods = [pod("a", on(0, 9), priority=1, labels={"app": "web"})]
+    pods = [held("a", 0, 9, 1, labels={"app": "web"})]
     elsewhere = affine(make_shape(9), same="app=web")
     assert elsewhere.affinity is not None
     elsewhere = replace(elsewhere, affinity=replace(elsewhere.affinity, namespace="team", first=True))
@@ -368,16 +310,11 @@ def test_a_node_whose_gpus_take_no_new_pods_is_dropped() -> None:
     assert chosen(make_shape(3), [a], "a", ledger=NodeLedger.of(inventory, [a.allocation])) == ["*"]
 
 
-def test_a_pod_that_may_be_bound_there_already_leaves_the_victims_as_they_are() -> None:
-    ledger = NodeLedger.of(make_inventory(10), [make_allocation("preemptor", on(0, 10))])
-    assert chosen(make_shape(10), [], "cpu", ledger=ledger) == ["+", "cpu"]
-
-
 def test_a_choice_that_is_not_yet_seen_on_its_pod_cannot_be_evicted() -> None:
     ledger = NodeLedger.of(make_inventory(10), [make_allocation("sent", on(0, 9))])
     assert chosen(make_shape(9), [], "sent", "cpu", ledger=ledger) == ["*"]
     ledger = ledger.with_allocation(make_allocation("a", on(0, 1)))
-    assert chosen(make_shape(1), [pod("a", on(0, 1), priority=1)], "sent", "cpu", ledger=ledger) == ["a", "cpu"]
+    assert chosen(make_shape(1), [held("a", 0, 1, 1)], "sent", "cpu", ledger=ledger) == ["a", "cpu"]
 
 
 def test_no_one_is_evicted_on_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,6 +327,173 @@ def test_no_one_is_evicted_on_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
         return too_long if ledger.allocations else place(shape, ledger, rankings)
 
     monkeypatch.setattr(preemption, "place", hard)
-    pods = [pod(f"p{i}", on(i % 2, 2), priority=1) for i in range(8)]
+    pods = [held(f"p{i}", i % 2, 2, 1) for i in range(8)]
     assert chosen(make_shape(4, 3), pods, "p0") == ["*"]
     assert asked == preemption.MAX_LONG_SEARCHES + 1
+
+
+def running(world: World, *gib: int, node: str = "node-a", priority: int = 0) -> JsonObject:
+    """A pod that the extender has bound."""
+    pod = world.add_pod(*gib)
+    world.edit_pod(pod, lambda found: found["spec"].update(priority=priority))
+    assert world.bind(pod, node).error == ""
+    world.see()
+    return pod
+
+
+def wanting(world: World, *gib: int, priority: int = 100) -> JsonObject:
+    pod = world.add_pod(*gib)
+    pod["spec"]["priority"] = priority
+    return pod
+
+
+def meta(**nodes: Sequence[JsonObject | str]) -> dict[str, Any]:
+    """The scheduler's choice by UIDs; underscores stand for hyphens."""
+    return {
+        name.replace("_", "-"): {"Pods": [{"UID": _uid(pod)} for pod in pods], "NumPDBViolations": 0}
+        for name, pods in nodes.items()
+    }
+
+
+def _uid(pod: JsonObject | str) -> str:
+    return pod if isinstance(pod, str) else uid_of(pod)
+
+
+def ask(world: World, pod: JsonObject, nodes: dict[str, Any]) -> Any:
+    return world.post("preempt", {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": nodes})[
+        "NodeNameToMetaVictims"
+    ]
+
+
+def test_victims_on_the_wrong_gpu_are_replaced_and_hopeless_nodes_dropped(world: World) -> None:
+    running(world, 5, priority=100)
+    wrong = running(world, 4, priority=1)  # on the GPU where an equal has 5 GiB
+    right = running(world, 7, priority=2)
+    equal = running(world, 9, node="node-b", priority=100)
+    small = running(world, 9, node="node-b", priority=100)
+    answer = ask(world, wanting(world, 8), meta(node_a=[wrong], node_b=[equal, small], node_x=["u"]))
+    assert answer == meta(node_a=[right])
+
+
+@pytest.mark.parametrize("unready", ["", "this replica does not lead"])
+def test_a_pod_without_a_request_preempts_as_the_scheduler_says(world: World, unready: str) -> None:
+    world.unready = unready
+    pod = make_pod(make_container())
+    assert ask(world, pod, meta(x=["a", "b"], y=[])) == meta(x=["a", "b"])
+
+
+def test_a_pod_that_may_be_bound_there_leaves_the_victims_as_they_are(world: World) -> None:
+    pod = wanting(world, 10)
+    world.bind(pod)
+    assert ask(world, pod, meta(node_a=["cpu"])) == meta(node_a=["cpu"])
+
+
+def test_a_protected_pod_is_spared_and_counted(world: World) -> None:
+    everybody = LabelSelector((), "")
+    spared, other = running(world, 9, priority=1), running(world, 9, priority=2)
+    known = {
+        ("team", name): Budget(namespace="team", name=name, selector=everybody, allowed=0, disrupted=frozenset(names))
+        for name, names in (("a", [other["metadata"]["name"]]), ("b", []))
+    }
+    pod = wanting(world, 9)
+    world.budgets.by_key = {("team", "a"): known["team", "a"]}
+    assert ask(world, pod, meta(node_a=[])) == meta(node_a=[other])
+    world.budgets.by_key = known
+    assert ask(world, pod, meta(node_a=[spared]))["node-a"]["NumPDBViolations"] == 1
+
+
+def test_a_group_that_no_one_has_begun_is_begun_where_there_is_room(world: World) -> None:
+    victim = running(world, 9, priority=1)
+    running(world, 9, priority=100)
+    pod = wanting(world, 9)
+    pod["metadata"] |= {"labels": {"app": "web"}, "annotations": {"gpushare.dev/same-gpu-as": "app=web"}}
+    assert ask(world, pod, meta(node_a=[victim])) == meta(node_a=[victim])
+    pod["metadata"]["labels"] = {}
+    assert ask(world, pod, meta(node_a=[victim])) == {}
+
+
+def test_a_replica_that_is_not_ready_evicts_no_one(world: World) -> None:
+    victim = running(world, 9, priority=1)
+    world.unready = "this replica does not lead"
+    assert ask(world, wanting(world, 10), meta(node_a=[victim])) == {}
+
+
+@pytest.mark.parametrize(
+    ("spec", "error"),
+    [
+        ("[]", "Pod.spec: expected an object, found a list"),
+        (
+            '{"containers":[{"name":"c","resources":{"limits":{"aliyun.com/gpu-mem":"x"}}}]}',
+            "spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 'x' is not a number; write a whole number of"
+            " units such as 3",
+        ),
+    ],
+)
+def test_garbage_evicts_no_one_and_is_logged(
+    world: World, caplog: pytest.LogCaptureFixture, spec: str, error: str
+) -> None:
+    body = '{"Pod":{"metadata":{},"spec":SPEC},"NodeNameToMetaVictims":{"node-a":{"Pods":[{"UID":"u"}]}}}'
+    response = world.client().post("/gpushare-scheduler/preempt", body.replace("SPEC", spec).encode())
+    assert (response.status, orjson.loads(response.body)) == (200, {"NodeNameToMetaVictims": {}})
+    [line] = [record for record in caplog.records if record.getMessage() == "preempt failed"]
+    assert line.gpushare_fields == {"error": error}  # type: ignore[attr-defined]  # set by `logs.event`
+
+
+def test_a_bug_evicts_no_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim = running(world, 9, priority=1)
+    monkeypatch.setattr("controller.preemption.decide", lambda *_: 1 / 0)
+    assert ask(world, wanting(world, 10), meta(node_a=[victim])) == {}
+
+
+def test_nodes_for_which_there_is_no_time_are_left_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    victims = {node: running(world, 9, node=node, priority=1) for node in ("node-a", "node-b")}
+    for node in victims:
+        running(world, 9, node=node, priority=100)
+    decide = preemption.decide
+
+    def slow(*args: Any) -> Any:
+        world.clock.at += preempt.BUDGET_S
+        return decide(*args)
+
+    monkeypatch.setattr("controller.preemption.decide", slow)
+    asked = wanting(world, 8)
+    answer = ask(world, asked, meta(node_a=[victims["node-a"]], node_b=[victims["node-b"]]))
+    assert answer == meta(node_a=[victims["node-a"]])
+    assert counted(world)["gpushare_preempt_nodes_total", "late"] == 1
+
+
+def counted(world: World) -> dict[tuple[str, ...], float]:
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(world.client().get("/metrics").body.decode())
+        for sample in family.samples
+    }
+
+
+def test_what_was_decided_is_counted_and_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    running(world, 5, priority=100)
+    wrong, right = running(world, 4, priority=1), running(world, 7, priority=2)
+    pod = wanting(world, 8)
+    with caplog.at_level(logging.INFO):
+        ask(world, pod, meta(node_a=["cpu", wrong], node_b=["disk"], node_x=["u", "v"]))
+        ask(world, wanting(world, 11), meta(node_b=["cpu"]))
+        world.client().post("/gpushare-scheduler/preempt", b"x")
+    found = counted(world)
+    assert found["gpushare_extender_requests_total", "nodes", "preempt"] == 1
+    assert found["gpushare_extender_requests_total", "no-nodes", "preempt"] == 1
+    assert found["gpushare_extender_requests_total", "invalid", "preempt"] == 1
+    assert found["gpushare_preempt_nodes_total", "chosen"] == 1
+    assert found["gpushare_preempt_nodes_total", "as-given"] == 1
+    assert found["gpushare_preempt_nodes_total", "dropped"] == 2
+    assert found["gpushare_preempt_victims_total", "kept"] == 2
+    assert found["gpushare_preempt_victims_total", "added"] == 1
+    assert found["gpushare_preempt_victims_total", "dropped"] == 4
+    first, _ = [record for record in caplog.records if record.getMessage() == "preempt"]
+    assert first.gpushare_fields == {  # type: ignore[attr-defined]  # set by `logs.event`
+        "pod": f"team/{pod['metadata']['name']}",
+        "uid": uid_of(pod),
+        "priority": 100,
+        "nodes": {"chosen": 1, "as-given": 1, "dropped": 1},
+        "victims": {"kept": 2, "dropped": 3, "added": 1},
+        "chosen": f"node-a: {uid_of(right)}, cpu",
+    }

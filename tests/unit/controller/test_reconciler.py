@@ -1,34 +1,37 @@
 """The leader's chores, against the fake API server."""
 
-import logging
 import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from controller.reconcile import in_doubt_bindings, overridden, unschedulable
+from controller.reconcile import waiting as chores
+from controller.reconcile.advice import REASON_UNSCHEDULABLE, Tell
+from controller.reconcile.apply import Writer
+from controller.reconcile.deliver import LateBinder, NotNow
+from controller.reconcile.unschedulable import Note, Nudge
 from controller.reconcile.waiting import MAX_ACTIONS
 from controller.snapshot import Snapshot
 from gpushare import names
+from gpushare.cluster.records import Pending
+from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
-from testing.controller.world import World, path_of
-
-EVENTS = "/api/v1/namespaces/team/events"
-GIVEN_UP = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
-
-
-def waiting(world: World, gib: int) -> JsonObject:
-    pod = world.add_pod(gib)
-    world.edit_pod(pod, lambda found: found["status"].update(conditions=GIVEN_UP))
-    world.see()
-    return pod
-
-
-def said(world: World) -> list[tuple[str, str]]:
-    return sorted((event["reason"], event["message"]) for event in world.api.objects(EVENTS))
+from gpushare.model.request import PodRequest, RequestShape
+from gpushare.model.verdict import RefusalReason, Refused
+from gpushare.wire import pods as pods_wire
+from gpushare.wire import requests as requests_wire
+from testing.builders import make_ledger, make_ref, make_shape
+from testing.controller.bypassing import EVENTS, add_bypassed, requests, said, tick
+from testing.controller.world import RESOURCE_CONFIG, World, path_of
+from testing.fakes.kube import FakeKube
 
 
 def test_a_waiting_pod_is_told_why_with_numbers(world: World) -> None:
-    pod = waiting(world, 11)
+    pod = world.add_waiting(11)
     world.reconciler.tick()
     world.reconciler.tick()
     tail = "10, 10 GiB (its largest GPU has 10 GiB in all)"
@@ -40,15 +43,8 @@ def test_a_waiting_pod_is_told_why_with_numbers(world: World) -> None:
     assert event["source"] == {"component": "gpushare-controller"}
 
 
-def test_a_pod_that_the_scheduler_has_not_given_up_on_is_left_alone(world: World) -> None:
-    world.add_pod(11)
-    world.see()
-    world.reconciler.tick()
-    assert said(world) == []
-
-
 def test_a_pod_that_fits_is_nudged_when_the_scheduler_does_not_notice(world: World) -> None:
-    pod = waiting(world, 5)
+    pod = world.add_waiting(5)
     world.reconciler.tick()
     assert world.api.count("patch") == 0
     world.clock.at += 3
@@ -57,7 +53,7 @@ def test_a_pod_that_fits_is_nudged_when_the_scheduler_does_not_notice(world: Wor
 
 
 def test_a_pod_recreated_is_not_nudged_for_its_predecessor(world: World) -> None:
-    pod = waiting(world, 5)
+    pod = world.add_waiting(5)
     world.reconciler.tick()
     world.api.vanish(path_of(pod))
     world.add_pod(5, name=pod["metadata"]["name"])
@@ -69,7 +65,7 @@ def test_a_pod_recreated_is_not_nudged_for_its_predecessor(world: World) -> None
 
 def test_only_so_many_pods_are_cared_for_in_one_tick(world: World) -> None:
     for _ in range(MAX_ACTIONS + 5):
-        waiting(world, 11)
+        world.add_waiting(11)
     world.reconciler.tick()
     assert len(said(world)) == MAX_ACTIONS
     world.reconciler.tick()
@@ -77,7 +73,7 @@ def test_only_so_many_pods_are_cared_for_in_one_tick(world: World) -> None:
 
 
 def test_an_event_that_cannot_be_posted_is_only_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    waiting(world, 11)
+    world.add_waiting(11)
     world.api.fail_next(lambda call: call.verb == "create", kube.ForbiddenError("events is forbidden"))
     world.reconciler.tick()
     assert "event failed" in caplog.messages
@@ -90,35 +86,25 @@ def test_a_pod_whose_allocation_cannot_be_read_is_told_once(world: World) -> Non
     world.see()
     for _ in range(2):
         world.reconciler.tick()
-    assert said(world) == [
-        (
-            "GpuShareUnreadableAllocation",
-            "what this pod holds cannot be read, so its node takes no new pods:"
-            " annotation gpushare.dev/allocation: expected an object, found a list;"
-            " and annotation devices.gpushare.dev/c0: expected UUIDs of different GPUs, found None;"
-            " delete it, or install the version of gpushare that bound it",
-        )
-    ]
+    [(reason, message)] = said(world)
+    assert reason == "GpuShareUnreadableAllocation"
+    assert message.startswith("what this pod holds cannot be read, so its node takes no new pods: annotation ")
+    assert message.endswith(" found None; delete it, or install the version of gpushare that bound it")
 
 
 def test_a_pod_that_is_counted_from_its_other_annotations_is_told_so(world: World) -> None:
-    pod = world.add_pod(3)
-    world.bind(pod)
-    world.edit_pod(pod, lambda found: found["metadata"]["annotations"].update({names.ANNOTATION_ALLOCATION: "[]"}))
+    unreadable = {names.ANNOTATION_ALLOCATION: "[]"}
+    world.edit_pod(world.add_bound(3), lambda found: found["metadata"]["annotations"].update(unreadable))
     world.see()
     world.reconciler.tick()
-    assert said(world) == [
-        (
-            "GpuShareUnreadableAllocation",
-            "its allocation cannot be read and is counted from its other annotations:"
-            " annotation gpushare.dev/allocation: expected an object, found a list",
-        )
-    ]
+    [(reason, message)] = said(world)
+    told = (
+        "its allocation cannot be read and is counted from its other annotations: annotation gpushare.dev/allocation: "
+    )
+    assert (reason, message.startswith(told)) == ("GpuShareUnreadableAllocation", True)
 
 
-def test_the_ledger_is_checked_now_and_then(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_ledger_is_audited(world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     world.reconciler.tick()
     assert world.reconciler.audit_differences == 0
     monkeypatch.setattr(Snapshot, "differences", lambda _: ["node x: missing"])
@@ -143,7 +129,368 @@ def test_a_failing_chore_does_not_end_the_loop(
         raise RuntimeError("boom")
 
     monkeypatch.setattr(world.reconciler, "tick", boom)
-    with caplog.at_level(logging.ERROR):
-        world.reconciler.run(stop)
+    world.reconciler.run(stop)
     assert ticks == 2
     assert caplog.messages == ["reconcile failed"] * 2
+
+
+Answers = dict[NodeName, int | Refused]
+A = NodeName("node-a")
+
+
+def test_many_kinds_of_waiting_pods_take_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And leave the scheduler's cache alone."""
+    asked: list[int] = []
+    snapshot = world.reconciler.node_verdicts.snapshot
+
+    def counting(shape: RequestShape) -> Answers:
+        asked.append(shape.containers[0].memory_mib // 1024)
+        return snapshot(shape)
+
+    monkeypatch.setattr(world.reconciler.node_verdicts, "snapshot", counting)
+    kinds = range(20, 20 + 3 * chores.MAX_KINDS)
+    for gib in kinds:
+        world.add_waiting(gib)
+    whole = replace(make_shape(1), only_cdi=True)  # not a simple pod: its verdicts are kept
+    kept = world.node_verdicts.answers(whole, [A])
+    kept = world.node_verdicts.answers(whole, [A])
+    for turns in (1, 2, 3):
+        world.reconciler.tick()
+        assert len(asked) == turns * chores.MAX_KINDS
+    assert sorted(asked) == list(kinds)
+    assert world.node_verdicts.answers(whole, [A]) is kept
+    world.reconciler.tick()
+    assert len(asked) == 4 * chores.MAX_KINDS
+
+
+def test_judging_stops_when_its_time_is_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for gib in range(20, 25):
+        world.add_waiting(gib)
+    snapshot = world.reconciler.node_verdicts.snapshot
+
+    def slow(shape: RequestShape) -> Answers:
+        world.clock.at += chores.JUDGE_S / 2
+        return snapshot(shape)
+
+    monkeypatch.setattr(world.reconciler.node_verdicts, "snapshot", slow)
+    for told in (2, 4, 5):
+        world.reconciler.tick()
+        assert len(world.api.objects(EVENTS)) == told
+
+
+def add_pods(world: World, count: int, **labels: str) -> None:
+    """Pods that wait for the GPU of a group."""
+    for _ in range(count):
+        world.add_waiting(3, labels=labels, annotations={names.ANNOTATION_SAME_GPU: "app=web"})
+
+
+def test_a_group_is_looked_up_once_for_each_kind_of_pod(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+    resolve = world.state.resolve
+
+    def counting(shape: RequestShape, labels: Mapping[str, str]) -> RequestShape:
+        nonlocal asked
+        asked += 1
+        return resolve(shape, labels)
+
+    monkeypatch.setattr(world.state, "resolve", counting)
+    add_pods(world, 30, app="web")
+    add_pods(world, 30, app="guest")
+    world.reconciler.tick()
+    assert asked == 2
+    for gib in range(20, 20 + 2 * chores.MAX_KINDS):
+        world.add_waiting(gib)
+    asked = 0
+    world.reconciler.tick()
+    assert asked == chores.MAX_KINDS
+
+
+def test_who_may_begin_a_group_is_told_nothing_while_others_do_not(world: World) -> None:
+    add_pods(world, 1, app="guest")
+    add_pods(world, 1, app="web")
+    world.reconciler.tick()
+    [told] = world.api.objects(EVENTS)
+    assert told["message"].startswith("needs 3 GiB on one GPU")
+
+
+def add_in_doubt(world: World, count: int) -> None:
+    """Bindings of which no one knows what became."""
+    for i in range(count):
+        pod = world.add_pod(1)
+        world.see()
+        world.api.fail_next(lambda call: call.path.endswith("/binding"), "lost-request")
+        world.bind(pod, "node-a" if i % 2 else "node-b")
+    world.clock.at += 130
+    world.api.calls.clear()
+
+
+def test_only_so_many_in_doubt_reservations_are_looked_at_in_one_tick(world: World) -> None:
+    add_in_doubt(world, in_doubt_bindings.MAX_READS + 5)
+    world.reconciler.tick()
+    assert world.api.count("get") == in_doubt_bindings.MAX_READS
+    assert world.state.cache.snapshot().unconfirmed == 5
+    world.reconciler.tick()
+    assert world.state.cache.snapshot().unconfirmed == 0
+
+
+def test_in_doubt_reservations_are_left_for_later_when_the_api_server_cannot_be_reached(world: World) -> None:
+    add_in_doubt(world, 3)
+    world.api.fail_next(lambda call: call.verb == "get", "lost-request")
+    world.reconciler.tick()
+    assert world.api.count("get") == 1
+    assert world.state.cache.snapshot().unconfirmed == 3
+    world.clock.at += 10
+    world.reconciler.tick()
+    assert world.state.cache.snapshot().unconfirmed == 0
+
+
+def test_waiting_pods_are_counted_by_reason(world: World) -> None:
+    world.add_pod(2)
+    invalid = world.add_pod(2)
+    world.edit_pod(invalid, lambda found: found["metadata"].update(annotations={names.ANNOTATION_GPUS: "many"}))
+    for gib in (2, 30, 31, 31):
+        world.add_waiting(gib)
+    world.reconciler.tick()
+    counts = world.reconciler.waiting.counts
+    assert counts.keys() == set(chores.REASONS)
+    assert {reason: count for reason, count in counts.items() if count} == {
+        chores.NOT_TRIED: 1,
+        chores.INVALID: 1,
+        chores.FITS: 1,
+        RefusalReason.INSUFFICIENT_GPU_MEMORY.value: 3,
+    }
+
+
+def test_kinds_of_pods_that_were_not_judged_yet_are_counted_as_such(world: World) -> None:
+    for gib in range(30, 30 + chores.MAX_KINDS + 1):
+        world.add_waiting(gib)
+    world.reconciler.tick()
+    assert world.reconciler.waiting.counts[chores.NOT_JUDGED] == 1
+    world.reconciler.tick()
+    assert world.reconciler.waiting.counts[chores.NOT_JUDGED] == 0
+
+
+REQUEST = PodRequest(pod=make_ref(), shape=make_shape(10))
+POD = Pending(ref=make_ref(), request=REQUEST, unschedulable=True)
+
+
+def step(note: Note, *, fits: bool, now: float, why: str = "full", freed: int = 0) -> tuple[object, Note]:
+    return unschedulable.decide(POD, fits=fits, why=lambda: "" if fits else why, note=note, now=now, freed=freed)
+
+
+def refused(message: str, *, permanent: bool = False) -> Refused:
+    return Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, message, permanent=permanent)
+
+
+def acted(times: Iterable[int], decide: Callable[[Note, int], tuple[object, Note]]) -> list[int]:
+    """When something was done."""
+    found, note = [], Note()
+    for now in times:
+        action, note = decide(note, now)
+        if action:
+            found.append(now)
+    return found
+
+
+def test_another_reason_is_told_after_a_while_and_then_ever_less_often() -> None:
+    every = acted(range(4000), lambda note, now: step(note, fits=False, now=now, why=f"full at {now}"))
+    assert every == [0, 60, 180, 420, 900, 1860, 2820, 3780]
+
+
+def test_the_same_reason_is_told_again_before_its_event_expires() -> None:
+    assert acted(range(2701), lambda note, now: step(note, fits=False, now=now)) == [0, 2700]
+    action, note = step(Note(), fits=False, now=0)
+    assert action == step(note, fits=False, now=2700)[0] == Tell(make_ref(), REASON_UNSCHEDULABLE, "full")
+
+
+def test_a_pod_that_fits_is_told_what_there_is_to_tell_and_nudged() -> None:
+    action, note = unschedulable.decide(POD, fits=True, why=lambda: "create it again", note=Note(), now=0, freed=0)
+    assert action == Tell(make_ref(), REASON_UNSCHEDULABLE, "create it again")
+    _, note = step(note, fits=True, now=1)
+    assert step(note, fits=True, now=4)[0] == Nudge(make_ref(), "1")
+
+
+def test_nudges_come_ever_less_often_and_only_when_memory_was_freed() -> None:
+    assert acted(range(300), lambda note, now: step(note, fits=True, now=now, freed=now // 100)) == [3, 100, 200]
+    every = acted(range(300), lambda note, now: step(note, fits=True, now=now, freed=now))
+    assert every == [3, 9, 21, 45, 93, 153, 213, 273]
+
+
+def test_a_pod_that_stops_to_fit_starts_again() -> None:
+    _, note = step(Note(), fits=True, now=0)
+    _, note = step(note, fits=False, now=2)
+    assert step(note, fits=True, now=4)[0] is None
+
+
+@pytest.mark.parametrize(("before", "after"), [("", "1"), ("7", "8"), ("x", "1"), ("1000000", "1")])
+def test_a_nudge_writes_another_value(before: str, after: str) -> None:
+    pod = Pending(ref=make_ref(), request=REQUEST, unschedulable=True, retry=before)
+    note = Note(fits_since=0)
+    action, _ = unschedulable.decide(pod, fits=True, why=str, note=note, now=3, freed=1)
+    assert action == Nudge(make_ref(), after)
+
+
+def test_the_message_has_the_numbers_of_the_closest_nodes() -> None:
+    sizes = {"a": 3, "b": 9, "c": 7, "d": 5, "e": 1}
+    answers: dict[NodeName, int | Refused] = {
+        NodeName(name): refused(f"needs 10 GiB on one GPU; free per GPU on {name}: {free} GiB")
+        for name, free in sizes.items()
+    }
+    answers[NodeName("cpu")] = Refused(RefusalReason.NO_INVENTORY, "no GPUs", permanent=True)
+    ledgers = {NodeName(name): make_ledger([free]) for name, free in sizes.items()}
+    assert unschedulable.explain(answers, ledgers) == (
+        "needs 10 GiB on one GPU; free per GPU on b: 9 GiB; free per GPU on c: 7 GiB; free per GPU on d: 5 GiB;"
+        " and 2 more nodes with GPUs"
+    )
+    assert not unschedulable.fits_somewhere(answers)
+    assert unschedulable.fits_somewhere({**answers, NodeName("f"): 0})
+
+
+def test_nodes_that_can_never_hold_the_pod_come_last() -> None:
+    answers: dict[NodeName, int | Refused] = {NodeName(name): refused(f"{name} is full") for name in "bcd"}
+    answers = {NodeName("a"): refused("needs 2 GPUs; a has 1", permanent=True), **answers}
+    assert unschedulable.explain(answers, {}) == "b is full; c is full; d is full; and 1 more node with GPUs"
+
+
+def test_a_cluster_without_gpus_says_so() -> None:
+    none = Refused(RefusalReason.NO_INVENTORY, "x", permanent=True)
+    assert unschedulable.explain({}, {}) == "the cluster has no nodes"
+    assert unschedulable.explain({NodeName("a"): none, NodeName("b"): none}, {}) == (
+        "none of the 2 nodes has reported GPUs; is the gpushare device plugin running?"
+    )
+
+
+def reasons(*answers: tuple[RefusalReason, bool]) -> RefusalReason:
+    return unschedulable.reason(
+        {NodeName(f"n{number}"): Refused(reason, "", permanent=stays) for number, (reason, stays) in enumerate(answers)}
+    )
+
+
+def test_a_pod_waits_for_what_most_nodes_lack_that_may_have_it_one_day() -> None:
+    memory, healthy = (RefusalReason.INSUFFICIENT_GPU_MEMORY, False), (RefusalReason.NO_HEALTHY_GPU, False)
+    few, unknown = (RefusalReason.TOO_FEW_GPUS, True), (RefusalReason.NO_INVENTORY, False)
+    assert reasons(memory, healthy, memory, few, few, few) is RefusalReason.INSUFFICIENT_GPU_MEMORY
+    assert reasons(few, unknown, unknown) is RefusalReason.TOO_FEW_GPUS
+    assert reasons(unknown) is RefusalReason.NO_INVENTORY
+    assert reasons() is RefusalReason.NO_INVENTORY
+
+
+MARK = {names.ANNOTATION_OVERRIDDEN: "c0"}
+TAIL = (
+    ": NVIDIA_VISIBLE_DEVICES was replaced when the pod was created; a container sees the GPUs that it is given and no"
+    " others; remove the variable from the pod's template"
+)
+
+
+def test_each_pod_is_warned_once(world: World) -> None:
+    pod = world.add_pod(3, annotations=MARK)
+    tick(world)
+    assert said(world) == [("GpuShareDevicesOverridden", f"container c0{TAIL}")]
+    world.bind(pod)
+    for _ in range(3):
+        tick(world, 60)
+    assert len(said(world)) == 1
+
+
+def test_all_such_containers_are_named(world: World) -> None:
+    world.add_pod(3, annotations={names.ANNOTATION_OVERRIDDEN: "c0,side"})
+    tick(world)
+    assert said(world) == [("GpuShareDevicesOverridden", f"containers c0, side{TAIL}")]
+
+
+def test_after_a_change_of_leader_only_new_pods_are_warned(world: World) -> None:
+    clock = "2026-01-01T00:16:40Z"  # this world's clock begins 1000 seconds after midnight
+    for created in ("2026-01-01T00:00:00Z", clock):
+        world.bind(world.add_pod(1, annotations=MARK, creationTimestamp=created))
+    world.start_controller()
+    world.list_all()
+    tick(world)
+    assert len(said(world)) == 1
+
+
+def test_only_so_many_are_warned_in_one_tick(world: World) -> None:
+    for _ in range(overridden.MAX_EVENTS + 2):
+        world.add_pod(1, annotations=MARK)
+    tick(world)
+    assert len(said(world)) == overridden.MAX_EVENTS
+    tick(world)
+    assert len(said(world)) == overridden.MAX_EVENTS + 2
+
+
+@pytest.fixture
+def writer(world: World) -> Writer:
+    return Writer(api=world.api, clock=world.clock, leading=lambda: world.leads)
+
+
+def wanted(pod: JsonObject) -> PodRequest:
+    request = requests_wire.of_pod(pod, RESOURCE_CONFIG)
+    assert request is not None
+    return request
+
+
+def test_a_follower_writes_nothing_at_all(world: World, writer: Writer) -> None:
+    pod = pods_wire.ref(world.add_pod(3))
+    world.leads = False
+    writer.warn(pod, "Reason", "full")
+    writer.nudge(pod, "1")
+    writer.tell(pod, "Reason", "message")
+    assert writer.delete(pod, "1") is False
+    assert requests(world) == []
+
+
+def test_a_leader_that_falls_while_it_prepares_changes_no_pod(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading the token and connecting may take seconds."""
+    waiting, bypassed_pod = pods_wire.ref(world.add_pod(3)), add_bypassed(world, 3)
+    world.see()
+    request = wanted(bypassed_pod)
+    for verb in ("patch", "delete"):
+        monkeypatch.setattr(world.api, verb, lambda *a, verb=verb, **o: leaving(world, verb, *a, **o))
+    writer = Writer(api=world.api, clock=world.clock, leading=lambda: world.leads)
+    binder = LateBinder(api=world.api, state=world.state, clock=world.clock, leading=lambda: world.leads)
+    writer.nudge(waiting, "1")
+    world.leads = True
+    assert writer.delete(waiting, "1") is False
+    world.leads = True
+    assert binder.bind(request, NodeName("node-a")) == NotNow("this replica does not lead any more")
+    assert requests(world) == []
+    assert world.used() == {}
+
+
+def leaving(world: World, verb: str, *args: Any, **options: Any) -> JsonObject:
+    world.leads = False
+    found: JsonObject = getattr(FakeKube, verb)(world.api, *args, **options)
+    return found
+
+
+def test_a_nudge_that_fails_is_only_logged(world: World, writer: Writer, caplog: pytest.LogCaptureFixture) -> None:
+    pod = pods_wire.ref(world.add_pod(3))
+    world.api.fail_next(lambda call: call.verb == "patch", kube.TooManyRequestsError("slow down"))
+    writer.nudge(pod, "1")
+    assert caplog.messages == ["nudge failed"]
+
+
+def test_a_pod_that_is_gone_was_not_deleted(world: World, writer: Writer, caplog: pytest.LogCaptureFixture) -> None:
+    pod = pods_wire.ref(world.add_pod(3))
+    world.api.fail_next(lambda call: call.verb == "delete", kube.NotFoundError("gone"))
+    assert writer.delete(pod, "1") is False
+    assert caplog.messages == []
+
+
+def test_a_pod_that_has_its_gpus_is_not_given_others(world: World) -> None:
+    pod = world.add_bound(3)
+    request = wanted(pod)
+    binder = LateBinder(api=world.api, state=world.state, clock=world.clock, leading=lambda: True)
+    found = binder.bind(request, NodeName("node-a"))
+    assert found == NotNow("it has its GPUs already, or is on node-a")
+    assert world.api.count("patch") == 0
+    assert world.used() == {"GPU-0": 3}
+
+
+def test_a_pod_that_ended_meanwhile_is_given_nothing(world: World) -> None:
+    pod = add_bypassed(world, 3)
+    request = wanted(pod)
+    world.finish(pod)
+    world.see()
+    binder = LateBinder(api=world.api, state=world.state, clock=world.clock, leading=lambda: True)
+    assert isinstance(binder.bind(request, NodeName("node-a")), NotNow)
+    assert world.used() == {}

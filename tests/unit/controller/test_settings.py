@@ -1,11 +1,16 @@
 import logging
+import os
+import signal
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from controller.main import main
+from controller.server import Server
 from controller.settings import Settings
 from gpushare.errors import SettingsError
 from gpushare.model.request import Policy
@@ -61,10 +66,7 @@ def test_flags_win_over_the_environment() -> None:
         (["--gpu-policy", "best"], "--gpu-policy='best': write binpack, spread, dense or fgd"),
         (["--lease-seconds", "-1"], "--lease-seconds='-1': write a number above 0"),
         (["--lease-seconds", "0.9"], "--lease-seconds='0.9': write at least 1; a Lease counts whole seconds"),
-        (
-            ["--renew-seconds", "20"],
-            "--retry-seconds 2 < --renew-seconds 20 < --lease-seconds 15 must hold",
-        ),
+        (["--renew-seconds", "20"], "--retry-seconds 2 < --renew-seconds 20 < --lease-seconds 15 must hold"),
         (
             ["--bind-seconds", "3"],
             "--bind-seconds 3: twice this must be less than --lease-seconds minus --renew-seconds, which is 5,"
@@ -98,3 +100,36 @@ def test_a_probe_port_that_is_taken_is_a_message(capsys: pytest.CaptureFixture[s
 def test_a_missing_kubeconfig_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--kubeconfig", "/nowhere/config"]) == 2
     assert "/nowhere/config" in capsys.readouterr().err
+
+
+def test_an_address_that_cannot_be_used_is_told_with_the_flags_that_say_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingsError, match=f"--bind-address 127.0.0.1 --port {port}: Address already in use"):
+            Server(Settings(bind_address="127.0.0.1", port=port), os.getpid())
+
+
+@pytest.mark.parametrize("dual", [True, False])
+def test_the_address_of_all_includes_ipv4_where_it_can(monkeypatch: pytest.MonkeyPatch, dual: bool) -> None:
+    create = Mock()
+    monkeypatch.setattr(socket, "create_server", create)
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: dual)
+    Server(Settings(bind_address="::", port=7), os.getpid())
+    assert create.call_args.args == (("::", 7),)
+    assert create.call_args.kwargs["family"] is socket.AF_INET6
+    assert create.call_args.kwargs["dualstack_ipv6"] is dual
+
+
+def test_a_request_does_not_wait_long_for_a_thread_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    interval = Mock()
+    monkeypatch.setattr(sys, "setswitchinterval", interval)
+    monkeypatch.setattr(socket, "create_server", Mock())
+    try:
+        with pytest.raises(ZeroDivisionError):
+            Server(Settings(port=7), os.getpid()).serve(Mock(side_effect=ZeroDivisionError), Mock())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    [(seconds,)] = [call.args for call in interval.call_args_list]
+    assert 0 < seconds <= 0.001

@@ -1,26 +1,40 @@
 """The ledger follows nodes and pods, in whatever order the watches tell of them."""
 
+import random
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any
 
 import pytest
 
-from controller.state import AlreadyBound, Reserved
+from controller.hosts import Hosts
+from controller.state import Reserved
 from gpushare import names
-from gpushare.cluster import cluster_ledger, node_ledger
-from gpushare.identity import NodeName
+from gpushare.cluster import cluster_ledger, node_ledger, pod_records
+from gpushare.cluster.records import NOTHING, Bound, Guest
+from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
-from gpushare.model.gpu import GpuHealth, NodeInventory
+from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
+from gpushare.model.room import HostRoom, NodeRoom
 from gpushare.model.verdict import RefusalReason, Refused
+from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
 from gpushare.wire import allocation as allocation_wire
-from gpushare.wire import inventory as inventory_wire
+from gpushare.wire import asks, host, requests
 from gpushare.wire import pods as pods_wire
-from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_node, make_ref, make_shape
+from testing.builders import (
+    make_allocation,
+    make_container,
+    make_grant,
+    make_inventory,
+    make_node,
+    make_pod,
+    make_ref,
+    make_shape,
+)
 from testing.controller.world import NODES, World, path_of, uid_of
 
-A = NodeName("node-a")
+A, B = NodeName("node-a"), NodeName("node-b")
 
 
 def place_by_hand(world: World, pod: JsonObject, gpu: int = 0, gib: int = 3, node: str = "node-a") -> None:
@@ -48,17 +62,8 @@ def test_a_bound_pod_holds_its_memory_until_its_containers_have_ended(world: Wor
     world.edit_pod(pod, lambda found: found["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"))
     world.see()
     assert world.used() == {"GPU-0": 3}
-    world.finish(pod)
-    world.see()
-    assert world.used() == {}
-
-
-def test_a_pod_that_vanished_gives_its_memory_back(world: World) -> None:
-    pod = world.add_pod(3)
-    place_by_hand(world, pod)
-    world.see()
-    world.api.vanish(path_of(pod))
     freed = world.state.cache.freed
+    world.finish(pod)
     world.see()
     assert world.used() == {}
     assert world.state.cache.freed > freed
@@ -101,25 +106,18 @@ def test_pods_stay_counted_while_their_node_has_no_inventory(world: World) -> No
     world.see()
     world.api.edit(f"{NODES}/node-a", lambda node: node["metadata"].pop("annotations"))
     world.see()
-    assert refusal(world).message == ("node-a has no GPU inventory: no gpushare device plugin has reported GPUs there")
+    assert refusal(world).message == "node-a has no GPU inventory: no gpushare device plugin has reported GPUs there"
     world.api.vanish(f"{NODES}/node-a")
     world.see()
     world.add_node("node-a", 4)
     world.see()
     assert world.used() == {"GPU-0": 3}
-
-
-def test_a_node_recreated_with_other_gpus_has_only_those(world: World) -> None:
-    world.api.vanish(f"{NODES}/node-a")
-    world.add_node("node-a", 40)
-    world.see()
-    assert [gpu.memory_mib for gpu in world.ledger().inventory.gpus] == [40 * 1024]
+    assert [gpu.memory_mib for gpu in world.ledger().inventory.gpus] == [4 * 1024]
 
 
 def test_an_inventory_that_cannot_be_read_is_the_refusal(world: World) -> None:
-    world.api.edit(
-        f"{NODES}/node-a", lambda node: node["metadata"].update(annotations={names.ANNOTATION_INVENTORY: "{}"})
-    )
+    broken = {names.ANNOTATION_INVENTORY: "{}"}
+    world.api.edit(f"{NODES}/node-a", lambda node: node["metadata"].update(annotations=broken))
     world.see()
     assert refusal(world) == Refused(
         RefusalReason.NO_INVENTORY,
@@ -150,17 +148,6 @@ def test_what_another_system_bound_is_counted_in_the_nodes_unit_once_that_is_kno
     assert world.used() == {"GPU-1": 3}
 
 
-def test_a_pod_that_cannot_be_read_is_reported_until_it_is_gone(world: World) -> None:
-    pod = world.add_pod(3)
-    world.edit_pod(pod, lambda found: found["metadata"].update(annotations={names.ANNOTATION_ALLOCATION: "?"}))
-    world.edit_pod(pod, lambda found: found["spec"].update(nodeName="node-a"))
-    world.see()
-    assert [ref.uid for ref in world.state.cache.snapshot().problems] == [uid_of(pod)]
-    world.api.vanish(path_of(pod))
-    world.see()
-    assert world.state.cache.snapshot().problems == {}
-
-
 def test_a_node_with_a_pod_that_cannot_be_read_takes_no_new_pods(world: World) -> None:
     pod = world.add_pod(3, name="odd")
     world.edit_pod(pod, lambda found: found["metadata"].update(annotations={names.ANNOTATION_ALLOCATION: "[]"}))
@@ -175,18 +162,17 @@ def test_a_node_with_a_pod_that_cannot_be_read_takes_no_new_pods(world: World) -
     )
     assert world.bind(world.add_pod(3)).error == refusal(world).message
     assert world.state.cache.snapshot().differences() == []
+    assert [ref.uid for ref in world.state.cache.snapshot().problems] == [uid_of(pod)]
     world.finish(pod)
     world.see()
-    assert world.used() == {}
+    assert (world.used(), world.state.cache.snapshot().problems) == ({}, {})
 
 
 def test_memory_whose_allocation_cannot_be_read_is_not_given_twice(world: World) -> None:
     """As after a roll-back to a version that cannot read what its successor wrote."""
     newer = {names.ANNOTATION_ALLOCATION: '{"version":3,"minReader":3}'}
     for gib in (9, 9):
-        pod = world.add_pod(gib)
-        assert world.bind(pod).error == ""
-        world.edit_pod(pod, lambda found: found["metadata"]["annotations"].update(newer))
+        world.edit_pod(world.add_bound(gib), lambda found: found["metadata"]["annotations"].update(newer))
     world.see()
     assert world.used() == {"GPU-0": 9, "GPU-1": 9}
     assert world.bind(world.add_pod(3)).error == "needs 3 GiB on one GPU; free per GPU on node-a: 1, 1 GiB"
@@ -194,47 +180,11 @@ def test_memory_whose_allocation_cannot_be_read_is_not_given_twice(world: World)
     assert world.state.cache.snapshot().differences() == []
 
 
-def test_a_gpu_that_shrank_below_its_use_has_nothing_left(world: World) -> None:
-    place_by_hand(world, world.add_pod(9), gib=9)
-    smaller = inventory_wire.encode(make_inventory(4, 10))
-    world.api.edit(
-        f"{NODES}/node-a", lambda n: n["metadata"]["annotations"].update({names.ANNOTATION_INVENTORY: smaller})
-    )
-    world.see()
-    assert world.ledger().over_committed() == {"GPU-0": 5 * 1024}
-    assert world.ledger().free_mib(world.ledger().inventory.gpus[0]) == 0
-
-
-def test_an_unhealthy_gpu_takes_no_new_work(world: World) -> None:
-    ill = NodeInventory(
-        node=A,
-        gpus=(make_gpu(0, 10, health=GpuHealth.UNHEALTHY), make_gpu(1, 10)),
-        unit=world.state.resource_config.unit,
-    )
-    text = inventory_wire.encode(ill)
-    world.api.edit(f"{NODES}/node-a", lambda n: n["metadata"]["annotations"].update({names.ANNOTATION_INVENTORY: text}))
-    world.see()
-    pod = world.add_pod(3)
-    assert world.bind(pod).error == ""
-    held = world.held_by(pod)
-    assert held is not None
-    assert held.grants[0].gpus == ("GPU-1",)
-
-
 def test_the_ledger_is_equal_to_what_is_computed_from_the_objects(world: World) -> None:
     for gib in (3, 4, 5):
-        assert world.bind(world.add_pod(gib)).error == ""
-    world.see()
-    kept = {name: world.ledger(name) for name in ("node-a", "node-b")}
-    assert cluster_ledger.differences(world.truth(), {NodeName(name): ledger for name, ledger in kept.items()}) == []
-    assert world.state.cache.snapshot().differences() == []
-
-
-@pytest.mark.parametrize("seen", [True, False])
-def test_the_check_of_the_ledger_allows_for_reservations(world: World, seen: bool) -> None:
-    assert world.bind(world.add_pod(3)).error == ""
-    if seen:
-        world.see()
+        world.add_bound(gib)
+    kept = {NodeName(name): world.ledger(name) for name in ("node-a", "node-b")}
+    assert cluster_ledger.differences(world.truth(), kept) == []
     assert world.state.cache.snapshot().differences() == []
 
 
@@ -257,24 +207,15 @@ def test_the_check_of_the_ledger_finds_what_differs(world: World) -> None:
     assert cluster_ledger.differences(left, right) == ["node node-a: disagree about default/p"]
 
 
-def test_a_pod_that_is_bound_as_chosen_costs_the_same_whatever_else_is_on_its_node(
+def test_a_ledger_is_not_computed_for_a_pod_that_is_bound_as_chosen(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for gib in (1, 2):
-        assert world.bind(world.add_pod(gib)).error == ""
-        world.see()
-
-    def computed(*_: object) -> NoReturn:
-        raise AssertionError("the ledger was computed from all pods")
-
+        world.add_bound(gib)
     with monkeypatch.context() as patched:
-        patched.setattr(node_ledger, "of_node", computed)
-        pod = world.add_pod(3)
-        assert world.bind(pod).error == ""
-        world.see()
-    held = world.held_by(pod)
-    assert held is not None
-    assert world.ledger().allocations[uid_of(pod)] == held
+        patched.setattr(node_ledger, "of_node", lambda *_: pytest.fail("computed from all pods"))
+        pod = world.add_bound(3)
+    assert world.ledger().allocations[uid_of(pod)] == world.held_by(pod)
     assert world.state.cache.snapshot().differences() == []
 
 
@@ -293,10 +234,8 @@ def test_a_pod_that_is_bound_otherwise_than_chosen_counts_as_it_is(world: World,
     world.edit_pod(pod, change)
     place_by_hand(world, pod, gpu=1 if changed == "grant" else 0)
     world.see()
-    held = world.held_by(pod)
-    assert held is not None
     counted = world.ledger().allocations[uid_of(pod)]
-    assert counted == held
+    assert counted == world.held_by(pod)
     assert counted.labels == pods_wire.labels(world.api.get(path_of(pod)))
     index = world.state.cache.cluster_index
     index.settle()
@@ -304,14 +243,6 @@ def test_a_pod_that_is_bound_otherwise_than_chosen_counts_as_it_is(world: World,
     index.rebuild({A}, frees=False)
     index.settle()
     assert room == index.node_rooms.room(A)
-
-
-def test_a_pod_is_bound_somewhere_as_soon_as_its_binding_is_confirmed(world: World) -> None:
-    pod = world.add_pod(3)
-    request = PodRequest(pod=pods_wire.ref(pod), shape=make_shape(3))
-    world.bind(pod)
-    again = world.state.reserve(request, NodeName("node-b"), now=0)
-    assert again == AlreadyBound(node=A, granted=True)
 
 
 def test_two_tries_at_once_share_one_reservation(world: World) -> None:
@@ -340,3 +271,204 @@ def test_the_end_of_a_binding_leaves_what_is_patched_into_its_pod_on_the_same_no
     assert world.used() == {"GPU-0": 3}
     world.state.undo(patched)
     assert world.used() == {}
+
+
+HAS = HostRoom(8000, 16384)
+PODS = "/api/v1/namespaces/team/pods"
+
+
+def node(name: str, *gib: int, cpu: str = "8") -> JsonObject:
+    made = make_node(make_inventory(*gib, node=name)) if gib else make_node(name=name)
+    made["status"]["allocatable"] |= {"cpu": cpu, "memory": "16Gi"}
+    return made
+
+
+def pod(name: str, on: str | None = None, *, cpu: str = "1", gib: int | None = None) -> JsonObject:
+    amounts: dict[str, Any] = {"requests": {"cpu": cpu, "memory": "1Gi"}}
+    if gib:
+        amounts["limits"] = {names.GPU_MEM: gib}
+    return make_pod(make_container(resources=amounts), name=name, namespace="team", node=on, phase="Running")
+
+
+@pytest.fixture
+def hosts() -> World:
+    """Two nodes with a host, of which the second has no GPU."""
+    world = World()
+    world.api.seed(NODES, node("node-a", 10, 10))
+    world.api.seed(NODES, node("node-b"))
+    world.list_all()
+    return world
+
+
+def left(world: World, name: NodeName = A) -> HostRoom | None:
+    world.state.cache.cluster_index.settle()
+    room = world.state.cache.cluster_index.node_rooms.room(name)
+    assert room is not None
+    return room.host
+
+
+def test_a_node_that_does_not_say_what_it_gives_is_not_known(world: World) -> None:
+    assert left(world) is None
+
+
+def test_a_node_that_gives_less_has_less(hosts: World) -> None:
+    hosts.api.edit(f"{NODES}/node-a", lambda found: found["status"]["allocatable"].update(cpu="6"))
+    hosts.see()
+    assert left(hosts) == HostRoom(6000, 16384)
+
+
+def test_a_pod_that_was_resized_counts_with_what_it_has_now(hosts: World) -> None:
+    one = hosts.api.seed(PODS, pod("one", "node-a"))
+    hosts.see()
+    resized = {"requests": {"cpu": "3", "memory": "1Gi"}}
+    hosts.edit_pod(one, lambda found: found["spec"]["containers"][0].update(resources=resized))
+    hosts.see()
+    assert left(hosts) == HostRoom(5000, 15360)
+
+
+def test_pods_with_gpus_count_from_the_choice_on_and_once(hosts: World) -> None:
+    made = hosts.api.seed(PODS, pod("gpus", gib=3))
+    hosts.see()
+    request = requests.of_pod(made, ResourceConfig())
+    assert request is not None
+    reserved = hosts.state.reserve(request, A, now=hosts.clock.at)
+    assert isinstance(reserved, Reserved)
+    assert left(hosts) == HostRoom(7000, 15360)
+    hosts.state.undo(reserved)
+    assert left(hosts) == HAS
+    assert hosts.bind(made).error == ""
+    assert left(hosts) == HostRoom(7000, 15360)
+    hosts.see()
+    assert left(hosts) == HostRoom(7000, 15360)
+    hosts.finish(made)
+    hosts.see()
+    assert left(hosts) == HAS
+
+
+def test_pods_of_a_node_that_comes_later_count_until_it_goes(hosts: World) -> None:
+    hosts.api.seed(PODS, pod("one", "node-c"))
+    hosts.see()
+    hosts.api.seed(NODES, node("node-c"))
+    hosts.see()
+    assert left(hosts, NodeName("node-c")) == HostRoom(7000, 15360)
+    hosts.api.vanish(f"{NODES}/node-c")
+    hosts.see()
+    hosts.state.cache.cluster_index.settle()
+    assert hosts.state.cache.cluster_index.node_rooms.room(NodeName("node-c")) is None
+
+
+def test_an_amount_that_is_none_counts_as_nothing(hosts: World) -> None:
+    hosts.api.seed(PODS, pod("odd", "node-a", cpu="fast"))
+    hosts.api.seed(PODS, pod("good", "node-a"))
+    hosts.see()
+    assert left(hosts) == HostRoom(7000, 15360)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_rooms_are_those_of_the_objects_whatever_happened(hosts: World, seed: int) -> None:
+    chance = random.Random(seed)
+    made: list[JsonObject] = []
+    for step in range(120):
+        match chance.randrange(6):
+            case 0 | 1:
+                on = chance.choice(["node-a", "node-b", "node-c"])
+                made.append(hosts.api.seed(PODS, pod(f"guest-{step}", on, cpu=chance.choice(["1", "500m"]))))
+            case 2:
+                bound = hosts.api.seed(PODS, pod(f"pod-{step}", gib=1))
+                hosts.see()
+                if not hosts.bind(bound).error:
+                    made.append(bound)
+                hosts.see()  # a choice outlives a pod that goes before it was seen on its node
+            case 3 if made:
+                hosts.finish(chance.choice(made))
+            case 4 if made:
+                gone = made.pop(chance.randrange(len(made)))
+                hosts.api.vanish(f"{PODS}/{gone['metadata']['name']}")
+            case 5:
+                hosts.see() if chance.random() < 0.7 else hosts.list_all()
+    hosts.see()
+    hosts.state.cache.cluster_index.settle()
+    expected = _rooms(hosts)
+    assert hosts.state.cache.cluster_index.node_rooms.rooms() == expected
+    hosts.start_controller()
+    hosts.list_all()
+    assert hosts.state.cache.cluster_index.node_rooms.rooms() == expected
+
+
+def _rooms(world: World) -> dict[NodeName, NodeRoom]:
+    """From nothing but the objects."""
+    ledgers = world.truth()
+    result = {}
+    for found in world.api.objects(NODES):
+        name = NodeName(found["metadata"]["name"])
+        there = [each for each in world.api.objects("/api/v1/pods") if each["spec"].get("nodeName") == name]
+        taken = [host.requested(each) for each in there if each["status"]["phase"] == "Running"]
+        has = host.allocatable(found)
+        assert has is not None
+        rest, ledger = host.left(has, taken), ledgers.get(name)
+        assert ledger is None or isinstance(ledger, NodeLedger)
+        result[name] = NodeRoom(model="", gpus=(), host=rest) if ledger is None else NodeRoom.of(ledger, rest)
+    return result
+
+
+def test_nodes_with_equal_rooms_share_a_number_that_is_never_used_again(world: World) -> None:
+    index = world.state.cache.cluster_index
+    ids = index.node_rooms.ids
+    assert ids[A] == ids[B]
+    before = ids[A]
+    for name in ("node-a", "node-b"):
+        assert world.bind(world.add_pod(3), name).error == ""
+    index.settle()
+    assert ids[A] == ids[B] != before
+    assert set(index.node_rooms.by_id) == {ids[A]}
+
+
+def test_of_many_pods_little_is_kept() -> None:
+    """Of 50,000 pods a few MiB: a number, and an amount that equal pods share."""
+    hosts = Hosts()
+    takes = HostRoom(500, 512)
+    hosts.replace_guests(Guest(PodUid(f"uid-{i}"), NodeName(f"node-{i % 50}"), takes) for i in range(500))
+    kept = [entry for there in hosts._guests.values() for entry in there.items()]
+    assert len(kept) == 500
+    assert all(type(key) is int and value is takes for key, value in kept)
+    hosts.replace_guests([])
+    assert not hosts._guests
+    assert not hosts._taken
+
+
+def test_equal_amounts_of_pods_are_one_object() -> None:
+    one, two = (pod_records.guest(pod(name, "node-a")) for name in ("one", "two"))
+    assert one is not None
+    assert two is not None
+    assert one.takes is two.takes
+    assert one.takes != NOTHING
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations"),
+    [
+        ({names.GPU_MEM: 3}, {}),
+        ({names.GPU_MEM: 3, names.GPU_CORE: 20}, {}),
+        ({names.GPU_MEM: 3}, {names.ANNOTATION_GPUS: "2"}),
+        ({names.GPU_MEM: 3}, {names.ANNOTATION_MODEL: "T4,!A100"}),
+        ({names.GPU_MEM: 3}, {names.ANNOTATION_MIG: "never"}),
+        ({names.GPU_PERCENT: 25}, {}),
+        ({names.GPU: 2}, {}),
+    ],
+)
+def test_a_pod_asks_for_the_same_when_it_is_bound(limits: dict[str, int], annotations: dict[str, str]) -> None:
+    world, config = World(), ResourceConfig(whole_gpus=True)
+    world.start_controller(config)
+    world.api.seed(NODES, node("node-a", 10, 10, 10))
+    amounts = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": limits}
+    made = make_pod(make_container(resources=amounts), namespace="team", annotations={"some": "note", **annotations})
+    bound = world.api.seed(PODS, made)
+    world.list_all()
+    request = requests.of_pod(bound, config)
+    assert request is not None
+    assert world.bind(bound).error == ""
+    world.see()
+    record = world.state.cache.cluster_index.pods[uid_of(bound)]
+    assert isinstance(record, Bound)
+    assert record.ask == asks.of_request(request)
+    assert world.state.cache.cluster_index.asks == {record.ask: 1}

@@ -1,0 +1,449 @@
+"""Namespaces' policies, disruption budgets and marks of unhealthy GPUs are followed, as far as the controller may."""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from controller import disruption, namespaces, optional, unhealthy
+from controller.disruption import V1, V1BETA1, Budgets, BudgetSink
+from controller.namespaces import NamespaceSink, Policies
+from controller.unhealthy import PATH
+from gpushare import names
+from gpushare.cluster.records import Bound
+from gpushare.identity import NodeName
+from gpushare.kube import api as kube
+from gpushare.model.gpu import GpuHealth
+from gpushare.model.request import Policy
+from testing.builders import make_ref
+from testing.clock import ManualClock, ending
+from testing.controller import world as worlds
+from testing.controller.world import World
+from testing.fakes.kube import Call, FakeKube, Fault
+
+NODES = ["node-a", "node-b"]
+
+
+def namespace(name: str, policy: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": {names.LABEL_POLICY: policy}}}
+
+
+def labelled(*objects: dict[str, Any]) -> NamespaceSink:
+    sink = NamespaceSink(Policies())
+    sink.replace([each for each in map(sink.read, objects) if each is not None])
+    return sink
+
+
+def upsert(sink: NamespaceSink, obj: dict[str, Any]) -> None:
+    found = sink.read(obj)
+    assert found is not None
+    sink.upsert(found)
+
+
+def test_the_sink_follows_the_collection() -> None:
+    sink = labelled(namespace("a", "spread"), namespace("b", "dense"))
+    assert sink.policies.by_namespace == {"a": Policy.SPREAD, "b": Policy.DENSE}
+    upsert(sink, namespace("a", "binpack"))
+    upsert(sink, namespace("c", "fgd"))
+    gone = sink.read(namespace("b", "dense"))
+    assert gone is not None
+    sink.remove(gone)
+    assert sink.policies.by_namespace == {"a": Policy.BINPACK, "c": Policy.FGD}
+    assert sink.policies.of("b") is None
+
+
+def test_a_label_that_names_no_policy_has_no_effect_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    sink = labelled(namespace("a", "spread"))
+    upsert(sink, namespace("a", "fast"))
+    assert sink.policies.by_namespace == {}
+    [line] = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert line.gpushare_fields == {  # type: ignore[attr-defined]  # set by `logs.event`
+        "namespace": "a",
+        "error": "'fast' is no policy; write binpack, spread, dense or fgd",
+    }
+
+
+@pytest.mark.parametrize("obj", [{"metadata": 3}, {"metadata": {"labels": []}}, {"metadata": {"name": ["x"]}}])
+def test_what_is_no_namespace_is_left_out(obj: dict[str, Any]) -> None:
+    assert NamespaceSink(Policies()).read(obj) is None
+
+
+def test_only_namespaces_with_the_label_are_read() -> None:
+    api, known, stop = FakeKube(), Policies(), threading.Event()
+    api.seed("/api/v1/namespaces", namespace("a", "spread"))
+    api.seed("/api/v1/namespaces", {"metadata": {"name": "b"}})
+    api.close()
+
+    namespaces.watch(api=api, clock=ending(stop), known=known).run(stop)
+    assert known.by_namespace == {"a": Policy.SPREAD}
+    assert {call.params["labelSelector"] for call in api.calls if call.params.get("limit") != "1"} == {
+        names.LABEL_POLICY
+    }
+
+
+def test_pods_that_name_no_policy_have_that_of_their_namespace(world: World) -> None:
+    world.bind(world.add_pod(3), "node-a")
+    world.see()
+    scores = {"team": 10, "apart": 1}
+    world.state.policies.by_namespace = {"apart": Policy.SPREAD}
+    for namespace, score in scores.items():
+        pod = world.add_pod(3, namespace=namespace)
+        answer = world.post("prioritize", {"Pod": pod, "NodeNames": NODES})
+        assert {each["Host"]: each["Score"] for each in answer}["node-a"] == score
+        world.bind(pod, "node-a")
+        world.see()
+    assert world.used() == {"GPU-0": 6, "GPU-1": 3}
+    own = world.add_pod(4, namespace="apart", annotations={names.ANNOTATION_POLICY: "binpack"})
+    world.bind(own)
+    assert world.used() == {"GPU-0": 10, "GPU-1": 3}
+
+
+COLLECTION = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+
+
+def pdb(name: str = "web", allowed: object = 1, **selector: object) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"selector": selector},
+        "status": {"disruptionsAllowed": allowed},
+    }
+
+
+def allowed(budgets: Budgets) -> dict[str, int]:
+    return {budget.name: budget.allowed for budget in budgets.all()}
+
+
+def sink(empty_is_all: bool = True) -> BudgetSink:
+    return BudgetSink(budgets=Budgets(), empty_is_all=empty_is_all)
+
+
+def test_budgets_follow_the_collection() -> None:
+    followed = sink()
+    followed.replace([followed.read(pdb("a")), followed.read(pdb("b", 2))])
+    assert allowed(followed.budgets) == {"a": 1, "b": 2}
+    followed.upsert(followed.read(pdb("a", 0)))
+    followed.upsert(followed.read(pdb("c", 3)))
+    followed.remove(followed.read(pdb("b")))
+    followed.remove(followed.read(pdb("unknown")))
+    assert allowed(followed.budgets) == {"a": 0, "c": 3}
+
+
+def test_a_budget_that_means_nothing_is_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    followed = sink()
+    followed.replace([followed.read(pdb("a")), followed.read(pdb("b", "many"))])
+    followed.upsert(followed.read(pdb("a", "many")))
+    followed.upsert(followed.read({"metadata": {}}))
+    assert allowed(followed.budgets) == {}
+    fields = [record.gpushare_fields for record in caplog.records]  # type: ignore[attr-defined]  # set by `logs.event`
+    assert [(line["budget"], line["error"]) for line in fields] == [
+        ("default/b", "status.disruptionsAllowed: expected a whole number, 0 or more, found a string"),
+        ("default/a", "status.disruptionsAllowed: expected a whole number, 0 or more, found a string"),
+        ("None/None", "metadata.namespace: expected a string, found nothing"),
+    ]
+
+
+class Followed:
+    """A watch, and what it has told."""
+
+    def __init__(self, api: FakeKube, clock: ManualClock) -> None:
+        self.budgets = Budgets()
+        self.watch = disruption.watch(api=api, clock=clock, known=self.budgets)
+
+
+def follow(api: FakeKube, waits: int = 1) -> tuple[Followed, ManualClock]:
+    stop = threading.Event()
+    clock = ending(stop, waits)
+    followed = Followed(api, clock)
+    api.close()
+    assert not followed.watch.settled()
+    followed.watch.run(stop)
+    return followed, clock
+
+
+def at(path: str) -> Callable[[Any], bool]:
+    return lambda call: bool(call.path == path)
+
+
+@pytest.mark.parametrize(("path", "protects"), [(V1, True), (V1BETA1, False)])
+def test_an_old_server_has_an_older_version_in_which_an_empty_selector_means_no_one(path: str, protects: bool) -> None:
+    api = FakeKube()
+    if path == V1BETA1:
+        api.fail_next(at(V1), MISSING)
+    api.seed(path.replace("/pod", "/namespaces/default/pod"), pdb())
+    followed, _ = follow(api)
+    assert followed.watch.settled()
+    [budget] = followed.budgets.all()
+    assert budget.counts(Bound(ref=make_ref(), node=NodeName("n"), labels={"app": "web"})) is protects
+
+
+FORBIDDEN, MISSING = kube.ForbiddenError("no"), kube.NotFoundError("the server could not find the requested resource")
+GRANT = "grant the controller list and watch of poddisruptionbudgets in the API group policy"
+
+
+def lines(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, object]]:
+    return [record.gpushare_fields for record in caplog.records if record.getMessage() == name]  # type: ignore[attr-defined]  # set by `logs.event`
+
+
+@pytest.mark.parametrize(
+    ("faults", "fix"),
+    [
+        ({V1: FORBIDDEN}, GRANT),
+        ({V1: MISSING, V1BETA1: FORBIDDEN}, GRANT),
+        ({V1: MISSING, V1BETA1: MISSING}, "none; this server has no such objects"),
+    ],
+)
+def test_the_controller_goes_on_without_the_right_to_read_budgets(
+    caplog: pytest.LogCaptureFixture, faults: dict[str, Fault], fix: str
+) -> None:
+    api = FakeKube()
+    api.seed(COLLECTION, pdb())
+    for path, fault in faults.items():
+        api.fail_next(at(path), fault)
+    with caplog.at_level(logging.WARNING):
+        refused, clock = follow(api)
+    assert refused.watch.settled()
+    assert allowed(refused.budgets) == {}
+    assert clock.waits == [optional.ASK_AGAIN_S]
+    [line] = lines(caplog, "not watched")
+    assert (line["path"], line["fix"]) == (V1, fix)
+    assert line["effect"] == "preemption takes no account of PodDisruptionBudgets"
+
+    for path, fault in faults.items():
+        api.fail_next(at(path), fault)
+    granted, clock = follow(api, waits=2)
+    assert allowed(granted.budgets) == {"web": 1}
+    assert clock.waits[0] == optional.ASK_AGAIN_S
+
+
+def test_a_server_that_is_upgraded_is_followed_in_its_new_version() -> None:
+    api = FakeKube()
+    api.seed(COLLECTION.replace("v1", "v1beta1"), pdb(allowed=1))
+    api.seed(COLLECTION, pdb(allowed=2))
+    api.fail_next(at(V1), MISSING)
+    api.fail_next(lambda call: call.verb == "watch" and call.path == V1BETA1, MISSING)
+    followed, _ = follow(api, waits=2)
+    assert allowed(followed.budgets) == {"web": 2}
+    assert [call.path for call in api.calls if call.verb == "watch"] == [V1BETA1, V1]
+
+
+def test_a_right_that_is_taken_away_leaves_what_was_read_until_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    api = FakeKube()
+    api.seed(COLLECTION, pdb())
+    api.fail_next(lambda call: call.verb == "watch", FORBIDDEN)
+    asks = 0
+
+    def second(call: Call) -> bool:
+        nonlocal asks
+        asks += call.params == {"limit": "1"}
+        return asks == 2
+
+    api.fail_next(second, FORBIDDEN)
+    with caplog.at_level(logging.WARNING):
+        followed, clock = follow(api, waits=3)
+    assert allowed(followed.budgets) == {"web": 1}
+    assert clock.waits[1] == optional.ASK_AGAIN_S
+    [line] = lines(caplog, "not watched")
+    assert line["effect"] == "what was read before stays as it was"
+    assert api.count("watch") == 2
+
+
+def test_a_collection_that_may_be_listed_but_not_watched_makes_no_storm() -> None:
+    api = FakeKube()
+    api.fail_next(lambda call: call.verb == "watch", FORBIDDEN, times=1000)
+    _, clock = follow(api, waits=20)
+    assert clock.waits[-1] >= 5
+    assert api.count("watch") == 20
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for_forever(caplog: pytest.LogCaptureFixture) -> None:
+    api = FakeKube()
+    api.fail_next(at(V1), kube.UnreachableError("no route to host"), times=100)
+    stop = threading.Event()
+    settled: list[bool] = []
+
+    def look(at: float) -> None:
+        settled.append(followed.watch.settled())
+        assert settled[-1] == (at - 1000 >= optional.PATIENCE_S)
+        if len(settled) == 100:
+            stop.set()
+
+    clock = ManualClock(on_wait=look)
+    followed = Followed(api, clock)
+    with caplog.at_level(logging.WARNING):
+        followed.watch.run(stop)
+    assert not settled[0]
+    assert settled[-1]
+    assert lines(caplog, "watch failed")[0]["error"] == "no route to host"
+
+
+def call_ill(world: World, value: object, node: str = "node-a") -> None:
+    name = f"unhealthy-gpu-{node}"
+    if any(found["metadata"]["name"] == name for found in world.api.objects(PATH)):
+        world.api.edit(f"{PATH}/{name}", lambda found: found.update(data={"gpus": value}))
+    else:
+        world.api.seed(PATH, {"metadata": {"name": name}, "data": {"gpus": value}})
+    world.see()
+
+
+def health(world: World, node: str = "node-a") -> list[GpuHealth]:
+    return [gpu.health for gpu in world.ledger(node).inventory.gpus]
+
+
+OK, ILL, CORDONED = GpuHealth.HEALTHY, GpuHealth.UNHEALTHY, GpuHealth.CORDONED
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        {"metadata": 3},
+        {"metadata": {"name": "unhealthy-gpu-a"}, "data": "0"},
+        {"metadata": {"name": "unhealthy-gpu-a"}, "data": {"gpus": 7}},
+    ],
+)
+def test_what_is_no_config_map_is_left_out(world: World, obj: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert world.unhealthy_sink.read(obj) is None
+    assert caplog.messages == ["object left out"]
+
+
+def test_a_gpu_that_is_called_unhealthy_takes_no_new_pod_until_it_is_not(world: World) -> None:
+    call_ill(world, "0")
+    assert health(world) == [ILL, OK]
+    assert health(world, "node-b") == [OK, OK]
+    pod = world.add_pod(3)
+    assert world.bind(pod).error == ""
+    assert world.gpus_of(pod) == ["GPU-1"]
+    call_ill(world, "")
+    assert health(world) == [OK, OK]
+    assert world.state.cache.snapshot().differences() == []
+
+
+def test_pods_on_it_keep_what_they_have(world: World) -> None:
+    world.add_bound(3)
+    call_ill(world, "0,1")
+    assert world.used() == {"GPU-0": 3}
+    assert world.bind(world.add_pod(3)).error.startswith("node-a has no healthy GPU")
+    assert world.state.cache.snapshot().differences() == []
+
+
+def test_without_its_config_map_a_node_is_as_its_plugin_says(world: World) -> None:
+    call_ill(world, "0")
+    world.api.vanish(f"{PATH}/unhealthy-gpu-node-a")
+    world.see()
+    assert health(world) == [OK, OK]
+    call_ill(world, "0")
+    world.api.vanish(f"{PATH}/unhealthy-gpu-node-a")
+    world.list_all()
+    assert health(world) == [OK, OK]
+
+
+def test_marks_that_went_while_they_must_not_be_read_are_cleared(world: World) -> None:
+    call_ill(world, "0")
+    stop = threading.Event()
+
+    def look(_at: float) -> None:
+        if not world.api.objects(PATH):
+            stop.set()
+        else:
+            assert health(world) == [ILL, OK]
+            world.api.vanish(f"{PATH}/unhealthy-gpu-node-a")
+
+    world.api.fail_next(lambda call: call.verb == "watch", kube.ForbiddenError("no"))
+    world.api.close()
+    unhealthy.watch(api=world.api, state=world.state, clock=ManualClock(on_wait=look)).run(stop)
+    assert health(world) == [OK, OK]
+
+
+def test_a_node_that_comes_later_has_what_was_said_before() -> None:
+    world = World()
+    world.list_all()
+    call_ill(world, "1", "node-c")
+    assert world.state.cache.snapshot().ledgers == {}
+    world.add_node("node-c", 10, 10)
+    world.see()
+    assert health(world, "node-c") == [OK, ILL]
+    world.api.vanish(f"{worlds.NODES}/node-c")
+    world.see()
+    world.add_node("node-c", 10, 10)
+    world.see()
+    assert health(world, "node-c") == [OK, ILL]
+
+
+def test_a_cordon_and_an_ill_gpu_add_up(world: World) -> None:
+    call_ill(world, "0")
+    world.api.edit(
+        f"{worlds.NODES}/node-a",
+        lambda node: node["metadata"]["annotations"].update({names.ANNOTATION_CORDON: "GPU-1, 0"}),
+    )
+    world.see()
+    assert health(world) == [ILL, CORDONED]
+    call_ill(world, "")
+    assert health(world) == [CORDONED, CORDONED]
+    assert world.bind(world.add_pod(3)).error != ""
+
+
+def test_a_complaint_is_logged_once_until_it_changes(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    for value in ("0,x", "0,x", "x,1"):
+        call_ill(world, value)
+        world.list_all()
+    assert caplog.messages.count("unhealthy GPUs unreadable") == 1
+    call_ill(world, "y")
+    call_ill(world, "1")
+    call_ill(world, "y")
+    assert caplog.messages.count("unhealthy GPUs unreadable") == 3
+
+
+def test_numbers_that_no_gpu_has_are_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    call_ill(world, "0,7")
+    world.api.edit(
+        f"{worlds.NODES}/node-b",
+        lambda node: node["metadata"]["annotations"].update({names.ANNOTATION_CORDON: "GPU-9,1"}),
+    )
+    world.see()
+    for _ in range(3):
+        world.reconciler.tick()
+    found = [record.__dict__["gpushare_fields"] for record in caplog.records if record.message == "no such GPUs"]
+    assert found == [{"node": "node-a", "gpus": "7"}, {"node": "node-b", "gpus": "GPU-9"}]
+    assert health(world) == [ILL, OK]
+    call_ill(world, "0,8")
+    world.reconciler.tick()
+    assert caplog.messages.count("no such GPUs") == 3
+
+
+def test_freed_gpus_let_waiting_pods_try_again(world: World) -> None:
+    call_ill(world, "0,1")
+    before = world.state.cache.freed
+    call_ill(world, "1")
+    assert world.state.cache.freed > before
+
+
+def test_without_the_right_to_read_them_the_controller_goes_on(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    stop = threading.Event()
+    watch = unhealthy.watch(api=world.api, state=world.state, clock=ending(stop))
+    assert not watch.settled()
+    world.api.fail_next(lambda call: call.path == PATH, kube.ForbiddenError("configmaps is forbidden"))
+    with caplog.at_level(logging.WARNING):
+        watch.run(stop)
+    assert watch.settled()
+    fields = caplog.records[-1].__dict__["gpushare_fields"]
+    assert fields["fix"] == "grant the controller list and watch of configmaps in namespace kube-system"
+    assert fields["effect"] == "ConfigMaps unhealthy-gpu-NODE keep no GPU from being used"
+
+
+def test_the_watch_feeds_the_ledger(world: World) -> None:
+    world.api.seed(PATH, {"metadata": {"name": "unhealthy-gpu-node-a"}, "data": {"gpus": "1"}})
+    world.api.seed(PATH, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "x"}})
+    watch = unhealthy.watch(api=world.api, state=world.state, clock=world.clock)
+    stop = threading.Event()
+    thread = threading.Thread(target=watch.run, args=(stop,))
+    thread.start()
+    try:
+        while not watch.settled():
+            stop.wait(0.01)
+        assert health(world) == [OK, ILL]
+        assert watch.stale_for() == 0
+    finally:
+        stop.set()
+        world.api.close()
+        thread.join()
