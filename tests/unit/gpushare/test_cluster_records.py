@@ -67,27 +67,6 @@ def test_a_bypassed_pod_that_asks_for_nonsense_says_what() -> None:
     assert found.problem.startswith("spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 'x' is not a number")
 
 
-@pytest.mark.parametrize(
-    ("report", "started"),
-    [
-        ({"state": {"waiting": {}}}, False),
-        ({"state": {"running": {}}}, True),
-        ({"state": {"terminated": {}}}, True),
-        ({"state": {"waiting": {}}, "lastState": {"terminated": {}}}, True),
-    ],
-)
-def test_whether_a_container_has_run_is_read_from_its_status(report: Json, started: bool) -> None:
-    pod = make_pod(mutated(), node="node-a")
-    pod["status"]["containerStatuses"] = [{"name": "main", **report}]
-    assert bypassed(pod).started is started
-
-
-def test_what_beside_containers_have_done_does_not_count_as_a_start() -> None:
-    pod = make_pod(mutated(), make_container("plain"), node="node-a")
-    pod["status"]["containerStatuses"] = [{"name": "plain", "state": {"running": {}}}]
-    assert not bypassed(pod).started
-
-
 def test_a_node_on_which_another_plugin_gave_out_whole_gpus_takes_no_one_until_they_have_ended() -> None:
     pod = make_pod({**make_container("main"), "resources": {"limits": {names.GPU: "2"}}}, name="old", node="node-a")
     pod["status"] = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}

@@ -14,6 +14,7 @@ def test_every_node_has_a_grade() -> None:
 
 def test_one_node_alone_is_the_best_by_a_distance_that_other_plugins_do_not_make_up_for() -> None:
     """Kube-scheduler would choose among equal ones by chance."""
+    assert grades([A], [3]) == [10]
     assert grades([A, B, C, D], [2**90, -1, -2, 2**91]) == [4, 6, 10, 1]
 
 

@@ -113,12 +113,6 @@ def test_a_reply_that_was_lost_is_not_taken_for_a_lead() -> None:
     assert elector.attempt()
 
 
-def test_a_candidate_stops_without_having_led() -> None:
-    api, clock = FakeKube(), ManualClock(0)
-    make_elector(api, "a", clock).attempt()
-    assert lead(make_elector(api, "b", clock), clock, until=6) == []
-
-
 def test_a_release_that_fails_is_logged_only(caplog: pytest.LogCaptureFixture) -> None:
     api, clock = FakeKube(), ManualClock(0)
     elector = make_elector(api, "a", clock)

@@ -141,11 +141,6 @@ def test_a_gpu_that_vanished_is_over_committed_by_all_that_is_held_on_it() -> No
     assert replace(make_ledger([15, 15], {1: 9}), inventory=make_inventory(15)).over_committed() == {"GPU-1": 9 * 1024}
 
 
-def test_pods_of_other_systems_count_by_gpu_number() -> None:
-    held = make_allocation("old", make_grant(str(by_index(1)), gib=4))
-    assert NodeLedger.of(make_inventory(15, 15), [held]).used_mib == {"GPU-1": 4096}
-
-
 def test_a_part_that_was_written_down_in_per_cent_is_rounded_down_as_at_the_choice() -> None:
     part = replace(make_grant(0, gib=0), memory_percent=33)
     inventory = replace(make_inventory(15), gpus=(make_gpu(0, mib=15109),))

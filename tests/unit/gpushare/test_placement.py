@@ -46,9 +46,6 @@ def test_the_pods_policy_beats_the_clusters() -> None:
 
 def test_equal_gpus_are_taken_by_index() -> None:
     assert gpus(place(make_shape(3), make_ledger([15, 15]))) == ["GPU-0"]
-
-
-def test_equal_gpus_are_taken_by_index_when_spreading_too() -> None:
     assert gpus(place(make_shape(3, policy=Policy.SPREAD), make_ledger([15, 15]))) == ["GPU-0"]
     assert gpus(place(make_shape(3, 3, policy=Policy.SPREAD), make_ledger([15, 15, 15]))) == ["GPU-0", "GPU-1"]
 
@@ -71,35 +68,9 @@ def test_containers_with_different_gpu_counts_are_placed_together() -> None:
     assert gpus(place(make_shape((4, 2), 1, 6), make_ledger([6, 5, 6]))) == ["GPU-1,GPU-0", "GPU-1", "GPU-2"]
 
 
-def test_an_init_container_shares_the_memory_of_the_app() -> None:
-    containers = (
-        ContainerRequest(container=ContainerName("init"), kind=ContainerKind.INIT, memory_mib=10 * 1024),
-        ContainerRequest(container=ContainerName("app"), memory_mib=9 * 1024),
-    )
-    assert gpus(place(RequestShape(containers=containers), make_ledger([10]))) == ["GPU-0", "GPU-0"]
-
-
-def test_an_init_container_that_is_smaller_than_the_app_needs_nothing_more() -> None:
-    containers = (
-        ContainerRequest(container=ContainerName("init"), kind=ContainerKind.INIT, memory_mib=8 * 1024),
-        ContainerRequest(container=ContainerName("app"), memory_mib=9 * 1024),
-    )
-    assert gpus(place(RequestShape(containers=containers), make_ledger([10]))) == ["GPU-0", "GPU-0"]
-
-
 def test_the_largest_container_is_placed_first() -> None:
     assert gpus(place(make_shape(2, 7), make_ledger([9, 8]))) == ["GPU-0", "GPU-1"]
     assert gpus(place(make_shape(7, (2, 2)), make_ledger([9, 9, 12]))) == ["GPU-0", "GPU-0,GPU-1"]
-
-
-def test_a_sidecar_adds_to_what_starts_after_it() -> None:
-    containers = (
-        ContainerRequest(container=ContainerName("side"), kind=ContainerKind.SIDECAR, memory_mib=2 * 1024),
-        ContainerRequest(container=ContainerName("init"), kind=ContainerKind.INIT, memory_mib=9 * 1024),
-        ContainerRequest(container=ContainerName("app"), memory_mib=1024),
-    )
-    assert isinstance(place(RequestShape(containers=containers), make_ledger([10])), Refused)
-    assert gpus(place(RequestShape(containers=containers), make_ledger([11]))) == ["GPU-0"] * 3
 
 
 def test_a_refusal_has_the_numbers() -> None:

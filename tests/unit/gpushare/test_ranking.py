@@ -2,12 +2,10 @@
 
 import pytest
 
-from gpushare.identity import NodeName
 from gpushare.model.request import Policy
 from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.model.selector import MigChoice
 from gpushare.model.verdict import Placed
-from gpushare.placement import grade
 from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings, ranking
 from gpushare.placement.ranking import ROOM, best, cost_of
@@ -59,11 +57,3 @@ def test_the_host_counts_for_policies_that_look_at_it() -> None:
     assert isinstance(verdict, Placed)
     found = cost_of(verdict.grants, ledger, Host(), host=HostRoom(500, 50), takes=HostRoom(30, 3))
     assert found == (500 - 470) * ROOM
-
-
-def test_grades_go_by_rank_and_one_node_alone_is_the_best() -> None:
-    names = [NodeName(name) for name in "abcde"]
-    assert grade.grades(names, [None, -5, 2**99, -5, 7]) == [0, 10, 1, 8, 5]
-    assert grade.grades(names[:1], [3]) == [10]
-    assert grade.grades(names[:2], [3, 3], {names[1]}) == [8, 10]
-    assert grade.grades(names[:2], [None, None]) == [0, 0]

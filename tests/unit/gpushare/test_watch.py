@@ -105,27 +105,6 @@ def test_bookmarks_move_the_version_on() -> None:
             api.bookmark()
 
 
-def test_an_expired_version_leads_to_a_new_list() -> None:
-    api = FakeKube()
-    with running(api) as (collection, _):
-        collection.wait_for(lambda m: m.lists == 1)
-        seed(api, "x")
-        collection.wait_for(lambda m: m.names == {"x"})
-        api.vanish("/api/v1/namespaces/default/pods/x")
-        api.compact()
-        api.cut()
-        collection.wait_for(lambda m: m.lists == 2 and not m.names)
-
-
-def test_an_unreachable_server_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
-    api = FakeKube()
-    seed(api, "a")
-    api.fail_next(lambda call: call.verb == "list", kube.UnreachableError("no route"), times=3)
-    with running(api) as (collection, _):
-        collection.wait_for(lambda m: m.names == {"a"})
-    assert caplog.messages.count("watch failed") == 3
-
-
 def test_an_error_event_in_the_stream_is_an_error() -> None:
     api = FakeKube()
 
@@ -137,22 +116,3 @@ def test_an_error_event_in_the_stream_is_an_error() -> None:
     with pytest.raises(kube.GoneError, match="too old"):
         list(reflector._stream())
     api.close()
-
-
-def test_a_stream_that_lasted_resets_the_back_off() -> None:
-    clock = quick()
-
-    class Slow(FakeKube):
-        streams = 0
-
-        def watch(self, path: str, params: kube.Params, *, timeout_s: float) -> Iterator[kube.JsonObject]:
-            self.streams += 1
-            clock.at += 10
-            if self.streams == 3:
-                stop.set()
-            yield from ()
-
-    stop, api = threading.Event(), Slow()
-    Reflector(api=api, path=PODS, sink=Collection(), clock=clock)._watch(stop)
-    assert api.streams == 3
-    assert clock.at == 30  # no waits in between

@@ -148,6 +148,11 @@ def test_a_version_that_expired_after_a_long_stream_is_listed_again_at_once() ->
     assert [at for at, _ in server.listed] == [0.0, 60.0]
 
 
+def test_a_stream_that_lasted_resets_the_back_off() -> None:
+    server = Server([LIST], [[10.0]], requests=4).run()
+    assert server.at == 30  # no waits in between
+
+
 def test_a_crowded_server_is_asked_again_for_the_watch_only() -> None:
     server = Server([LIST], [kube.TooManyRequestsError("later")], requests=10).run()
     assert (len(server.listed), len(server.watched)) == (1, 9)
