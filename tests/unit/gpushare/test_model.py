@@ -128,10 +128,6 @@ def test_adding_a_pod_twice_changes_nothing() -> None:
     assert ledger.free_mib(make_gpu(0)) == 12 * 1024
 
 
-def test_an_unhealthy_gpu_has_nothing_free() -> None:
-    assert make_ledger([15]).free_mib(make_gpu(0, health=GpuHealth.UNHEALTHY)) == 0
-
-
 def test_a_gpu_that_shrank_is_over_committed_and_has_nothing_free() -> None:
     ledger = replace(make_ledger([15, 15], {0: 9}), inventory=make_inventory(8, 15))
     assert ledger.free_mib(make_gpu(0, 8)) == 0
@@ -159,12 +155,11 @@ def test_a_pod_reads_as_namespace_and_name() -> None:
     assert str(make_ref("web", "team-a")) == "team-a/web"
 
 
-def test_a_gpu_that_takes_no_new_work_has_nothing_free() -> None:
-    inventory = make_inventory(15)
-    sick = NodeInventory(node=inventory.node, gpus=(make_gpu(0, health=GpuHealth.CORDONED),), unit=GIB)
-    ledger = NodeLedger.of(sick)
-    assert (ledger.free_mib(sick.gpus[0]), ledger.free_percent(sick.gpus[0])) == (0, 0)
-    assert not ledger.untouched(sick.gpus[0])
+@pytest.mark.parametrize("health", [GpuHealth.CORDONED, GpuHealth.UNHEALTHY])
+def test_a_gpu_that_takes_no_new_work_has_nothing_free(health: GpuHealth) -> None:
+    sick = make_gpu(0, health=health)
+    ledger = NodeLedger.of(NodeInventory(node=NodeName("node-a"), gpus=(sick,), unit=GIB))
+    assert (ledger.free_mib(sick), ledger.free_percent(sick), ledger.untouched(sick)) == (0, 0, False)
 
 
 def test_compute_beyond_a_gpu_is_told() -> None:
