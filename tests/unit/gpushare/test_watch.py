@@ -122,10 +122,11 @@ def test_what_is_there_and_what_comes_and_goes_is_mirrored() -> None:
     assert server.sink.names == ["b", "c"]
 
 
-@pytest.mark.parametrize("kind", ["ADDED", "BOOKMARK"])
-def test_a_cut_stream_is_resumed_where_it_ended_without_a_new_list(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "names"), [("ADDED", ["p"]), ("BOOKMARK", [])])
+def test_a_cut_stream_is_resumed_where_it_ended_without_a_new_list(kind: str, names: list[str]) -> None:
     server = Server([LIST], [[event(kind, "p"), kube.UnreachableError("cut")], [9.0]], requests=3).run()
     assert (len(server.listed), [version for _, version in server.watched]) == (1, ["7", "8"])
+    assert server.sink.names == names
 
 
 ERROR_410 = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}}
