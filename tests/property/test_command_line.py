@@ -106,12 +106,9 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
         if chosen is None:
             continue
         assert said.answers[0].node == chosen
-        reserved = state.reserve(request, chosen, now=0.0)
-        assert isinstance(reserved, Reserved)
+        reserved, on_it = bound(state, pod, chosen)
         assert reserved.allocation.grants == row.grants
-        present.append(on_node(pod, reserved.allocation))
-        state.confirm(reserved, reserved.allocation)
-        PodSink(state).upsert(bound_record(present[-1]))
+        present.append(on_it)
         held = decide.explain(present[-1], Cluster(nodes=tuple(found), pods=tuple(present)), Settings(memory_unit=GIB))
         assert (held.state, held.node, held.good) == (State.HOLDS, chosen, True)
         assert {share.uuid for share in held.shares} == {gpu for grant in row.grants for gpu in grant.gpus}
@@ -142,24 +139,22 @@ def test_explain_names_the_node_that_the_controller_ranks_first(found: list[Json
         present.append(pod)
         if not any(scores.values()):
             continue
-        reserved = state.reserve(request, said.answers[0].node, now=0.0)
-        assert isinstance(reserved, Reserved)
-        present[-1] = on_node(pod, reserved.allocation)
-        state.confirm(reserved, reserved.allocation)
-        PodSink(state).upsert(bound_record(present[-1]))
+        _, present[-1] = bound(state, pod, said.answers[0].node)
 
 
-def on_node(pod: Json, allocation: Allocation) -> Json:
-    annotations = pod["metadata"].get("annotations", {})
-    annotation = {"gpushare.dev/allocation": allocation_wire.encode(allocation)}
-    return {
+def bound(state: ClusterState, pod: Json, node: NodeName) -> tuple[Reserved, Json]:
+    """Bind a pod as the controller does; the pod as it is then."""
+    reserved = state.reserve(request_of(pod), node, now=0.0)
+    assert isinstance(reserved, Reserved)
+    metadata, allocation = pod["metadata"], reserved.allocation
+    annotations = {**metadata.get("annotations", {}), "gpushare.dev/allocation": allocation_wire.encode(allocation)}
+    made = {
         **pod,
-        "metadata": {**pod["metadata"], "annotations": {**annotations, **annotation}},
-        "spec": {**pod["spec"], "nodeName": NodeName(allocation.node)},
+        "metadata": {**metadata, "annotations": annotations},
+        "spec": {**pod["spec"], "nodeName": allocation.node},
     }
-
-
-def bound_record(pod: Json) -> Bound:
-    record = pod_records.read(pod, RESOURCE_CONFIG)
+    state.confirm(reserved, allocation)
+    record = pod_records.read(made, RESOURCE_CONFIG)
     assert isinstance(record, Bound)
-    return record
+    PodSink(state).upsert(record)
+    return reserved, made

@@ -9,19 +9,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import ContainerKind, ContainerRequest, Need, Policy, RequestShape
+from gpushare.model.request import Need, Policy
 from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
-from gpushare.model.selector import ANY_GPU, Choice, MigChoice
-from gpushare.model.verdict import Placed
+from gpushare.model.selector import Choice, MigChoice
 from gpushare.placement import outlook
 from gpushare.placement.demand import MAX_KINDS
 from gpushare.placement.dense import SERVED, STRANDED, Dense
-from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings
 from gpushare.placement.prices import SLOTS, WHOLE, prices
 from gpushare.placement.ranking import best
 from gpushare.placement.tally import PART, Tally
-from tests.property.strategies import container_requests, ledgers
+from tests.property.strategies import ledgers
 
 TOTALS = st.sampled_from([8, 24, 80])
 MODELS = ("T4", "A100")
@@ -71,27 +69,6 @@ def test_what_is_chosen_has_room_for_it(ask: Ask, sample: list[Ask], nodes: list
             assert all(gpu.free_mib >= 0 and gpu.free_percent >= 0 for gpu in after.gpus)
             assert after.host is None or min(after.host) >= 0
             assert len(after.gpus) == len(room.gpus)
-
-
-@given(container_requests("c", ContainerKind.APP), ledgers(), samples)
-def test_a_node_has_a_cost_exactly_when_placement_finds_a_fit(
-    request: ContainerRequest, ledger: NodeLedger, sample: list[Ask]
-) -> None:
-    shape = RequestShape(containers=(request,), gpus=ANY_GPU)
-    room = NodeRoom.of(ledger)
-    fits = best(Ask.of(shape), room, learned(sample, [room])) is not None
-    assert fits == isinstance(place(shape, ledger), Placed)
-
-
-@given(asks, samples, clusters, st.randoms(use_true_random=False))
-def test_neither_the_order_of_pods_nor_that_of_nodes_changes_a_cost(
-    ask: Ask, sample: list[Ask], nodes: list[NodeRoom], rng: random.Random
-) -> None:
-    """So a restart changes nothing either: an outlook has no past."""
-    before = [best(ask, room, learned(sample, nodes)) for room in nodes]
-    mixed = rng.sample(nodes, len(nodes))
-    dense = learned(rng.sample(sample, len(sample)), mixed)
-    assert [best(ask, room, dense) for room in nodes] == before
 
 
 @given(ledgers(), st.randoms(use_true_random=False))

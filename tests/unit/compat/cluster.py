@@ -5,7 +5,6 @@ variables before them.
 """
 
 import itertools
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,14 @@ import yaml
 
 from gpushare.kube.api import JsonObject
 from gpushare.resource_config import ResourceConfig
+from testing import granted
 from testing.controller.world import World, path_of
-from webhook import mutation
-from webhook.mutation import Denied, Mutated
 from webhook.rules import Rules
 
 Json = dict[str, Any]
 SEEDS = Path(__file__).parents[2] / "seeds"
 RESOURCE_CONFIG = ResourceConfig(whole_gpus=True)
 RULES = Rules(resource_config=RESOURCE_CONFIG)
-_FIELD = re.compile(r"metadata\.annotations\['([^']+)'\]")
-_REFERENCE = re.compile(r"\$\(([A-Z_]+)\)")
 _NUMBERS = itertools.count()
 
 
@@ -64,20 +60,6 @@ def cluster(*nodes: tuple[int, ...]) -> World:
     return world
 
 
-def admitted(pod: Json) -> Mutated:
-    """As the webhook lets it in."""
-    decision = mutation.mutate(pod, RULES)
-    assert isinstance(decision, Mutated), decision
-    return decision
-
-
-def refusal(pod: Json) -> str:
-    """Why the webhook does not let it in."""
-    decision = mutation.mutate(pod, RULES)
-    assert isinstance(decision, Denied), decision
-    return " | ".join(map(str, decision.errors))
-
-
 def run(world: World, pod: Json, *nodes: str) -> JsonObject:
     """Create a pod, and do with it what kube-scheduler does; the pod as the API server has it then."""
     created = create(world, pod)
@@ -91,22 +73,14 @@ def run(world: World, pod: Json, *nodes: str) -> JsonObject:
 
 def create(world: World, pod: Json) -> JsonObject:
     """The pod, waiting for a node."""
-    intended = admitted(pod).pod
+    intended = granted.admitted(pod, RULES).pod
     metadata = {**intended["metadata"], "name": intended["metadata"].get("name") or f"pod-{next(_NUMBERS)}"}
     created = world.api.seed("/api/v1/namespaces/team/pods", {**intended, "metadata": metadata})
     world.see()
     return created
 
 
-def environment(pod: JsonObject, container: str = "c0") -> dict[str, str]:
+def environment(pod: JsonObject, container: str = "c0") -> Mapping[str, str]:
     """What a container's own variables are when its kubelet starts it."""
     [spec] = [each for each in pod["spec"]["containers"] if each["name"] == container]
-    result: dict[str, str] = {}
-    for entry in spec.get("env") or ():
-        if "valueFrom" in entry:
-            match = _FIELD.fullmatch(entry["valueFrom"]["fieldRef"]["fieldPath"])
-            assert match is not None, entry
-            result[entry["name"]] = pod["metadata"]["annotations"].get(match[1], "")
-        else:
-            result[entry["name"]] = _REFERENCE.sub(lambda found: result[found[1]], entry["value"])
-    return result
+    return granted.resolved(spec, pod["metadata"]["annotations"])

@@ -1,13 +1,11 @@
 """The fake API server keeps the semantics that other tests rely on."""
 
-import threading
 from typing import Any
 
 import pytest
 
 from gpushare.kube import api as kube
-from gpushare.kube.api import PatchKind
-from testing.fakes.kube import Call, Delayed, FakeKube, LandsLater
+from testing.fakes.kube import FakeKube
 
 PODS = "/api/v1/namespaces/team/pods"
 ALL_PODS = "/api/v1/pods"
@@ -26,15 +24,6 @@ def api() -> FakeKube:
     return FakeKube()
 
 
-def test_a_created_object_has_uid_version_and_namespace(api: FakeKube) -> None:
-    made = api.create(PODS, pod("a"))
-    assert made["metadata"]["uid"]
-    assert made["metadata"]["namespace"] == "team"
-    assert api.get(f"{PODS}/a") == made
-    with pytest.raises(kube.ConflictError, match='pods "a" already exists'):
-        api.create(PODS, pod("a"))
-
-
 def test_a_stale_replace_is_a_conflict(api: FakeKube) -> None:
     first = api.create(PODS, pod("a"))
     api.patch(f"{PODS}/a", {"metadata": {"labels": {"x": "1"}}})
@@ -43,19 +32,6 @@ def test_a_stale_replace_is_a_conflict(api: FakeKube) -> None:
     fresh = api.get(f"{PODS}/a")
     fresh["metadata"]["labels"] = None
     assert api.replace(f"{PODS}/a", fresh)["metadata"]["labels"] is None
-
-
-def test_patches_of_all_kinds(api: FakeKube) -> None:
-    api.create(PODS, pod("a", labels={"x": "1", "y": "2"}))
-    assert api.patch(f"{PODS}/a", {"metadata": {"labels": {"x": None}}})["metadata"]["labels"] == {"y": "2"}
-    operation = {"op": "replace", "path": "/metadata/labels/y", "value": "3"}
-    assert api.patch(f"{PODS}/a", [operation], kind=PatchKind.JSON)["metadata"]["labels"] == {"y": "3"}
-    with pytest.raises(kube.BadRequestError):
-        api.patch(f"{PODS}/a", [{"op": "remove", "path": "/nothing"}], kind=PatchKind.JSON)
-    for status in ("False", "True"):
-        change = {"status": {"conditions": [{"type": "Ready", "status": status}]}}
-        api.patch(f"{PODS}/a/status", change, kind=PatchKind.STRATEGIC)
-    assert api.read(f"{PODS}/a")["status"]["conditions"] == [{"type": "Ready", "status": "True"}]
 
 
 def test_a_patch_that_changes_nothing_makes_no_version(api: FakeKube) -> None:
@@ -149,59 +125,3 @@ def test_a_watch_from_a_forgotten_version_is_gone(api: FakeKube) -> None:
     assert [event["object"]["code"] for event in open_watch] == [410]
     with pytest.raises(kube.GoneError):
         api.watch(ALL_PODS, {"resourceVersion": since}, timeout_s=5)
-
-
-def test_open_watches_can_be_cut_bookmarked_and_closed(api: FakeKube) -> None:
-    since = api.get(ALL_PODS)["metadata"]["resourceVersion"]
-    watch = api.watch(ALL_PODS, {"resourceVersion": since, "allowWatchBookmarks": "true"}, timeout_s=5)
-    timer = threading.Timer(0.05, api.bookmark)
-    timer.start()
-    assert next(watch)["type"] == "BOOKMARK"
-    timer.join()
-    api.cut()
-    with pytest.raises(kube.UnreachableError):
-        next(watch)
-    api.close()
-    assert list(api.watch(ALL_PODS, {"resourceVersion": since}, timeout_s=5)) == []
-
-
-def test_faults_hit_the_calls_that_they_were_planned_for(api: FakeKube) -> None:
-    api.fail_next(lambda call: call.verb == "create", "lost-request")
-    api.fail_next(lambda call: call.verb == "create", "lost-reply")
-    api.fail_next(lambda call: call.verb == "create", kube.ServerFaultError("boom"))
-    for _ in range(3):
-        with pytest.raises((kube.UnreachableError, kube.ServerFaultError)):
-            api.create(PODS, pod("a"))
-    with pytest.raises(kube.ConflictError):
-        api.create(PODS, pod("a"))
-    assert api.calls == [Call("create", PODS, pod("a"), {})] * 4
-    assert api.count("create", "/team/") == 4
-
-
-def test_a_late_request_takes_effect_when_it_lands(api: FakeKube) -> None:
-    api.fail_next(lambda _: True, LandsLater(), times=2)
-    for _ in range(2):
-        with pytest.raises(kube.UnreachableError):
-            api.create(PODS, pod("a"))
-    assert api.objects(ALL_PODS) == []
-    assert api.land() == 1
-    assert len(api.objects(ALL_PODS)) == 1
-
-
-def test_a_delayed_request_waits(api: FakeKube) -> None:
-    gate = threading.Event()
-    api.fail_next(lambda _: True, Delayed(gate))
-    thread = threading.Thread(target=api.create, args=(PODS, pod("a")))
-    thread.start()
-    assert api.objects(ALL_PODS) == []
-    gate.set()
-    thread.join()
-    assert len(api.objects(ALL_PODS)) == 1
-
-
-def test_cluster_objects_and_other_groups_have_their_own_collections(api: FakeKube) -> None:
-    api.create("/api/v1/namespaces", {"metadata": {"name": "team"}})
-    assert api.get("/api/v1/namespaces/team")["metadata"]["name"] == "team"
-    leases = "/apis/coordination.k8s.io/v1/namespaces/team/leases"
-    api.create(leases, {"metadata": {"generateName": "l-"}, "spec": {}})
-    assert api.objects(leases)[0]["metadata"]["name"].startswith("l-")

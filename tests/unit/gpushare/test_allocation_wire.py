@@ -10,6 +10,7 @@ from gpushare.units import GIB
 from gpushare.wire import allocation, held_gpus
 from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_pod, make_ref
 
+ACK = "scheduler.framework.gpushare.allocation"
 WHAT = "annotation gpushare.dev/allocation"
 
 
@@ -51,42 +52,42 @@ def test_when_a_container_runs_is_written_as_previous_versions_read_it(kind: str
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nonsense", f"{WHAT}: not JSON ("),
-        ('{"version":1}', f"{WHAT}: node: expected a string, found nothing"),
-        ('{"version":1,"node":""}', f"{WHAT}: node: expected a string, found an empty string"),
-        ('{"version":1,"node":"n"}', f"{WHAT}: containers: expected a list, found nothing"),
+        ("nonsense", "not JSON ("),
+        ('{"version":1}', "node: expected a string, found nothing"),
+        ('{"version":1,"node":""}', "node: expected a string, found an empty string"),
+        ('{"version":1,"node":"n"}', "containers: expected a list, found nothing"),
         (
             '{"version":1,"node":"n","containers":[{}]}',
-            f"{WHAT}: containers[0].gpus: expected UUIDs of different GPUs, found []",
+            "containers[0].gpus: expected UUIDs of different GPUs, found []",
         ),
         (
             '{"version":1,"node":"n","containers":[{"gpus":[]}]}',
-            f"{WHAT}: containers[0].gpus: expected UUIDs of different GPUs, found []",
+            "containers[0].gpus: expected UUIDs of different GPUs, found []",
         ),
         (
             '{"version":1,"node":"n","containers":[{"gpus":["a",1]}]}',
-            f"{WHAT}: containers[0].gpus[1]: expected a string, found a number",
+            "containers[0].gpus[1]: expected a string, found a number",
         ),
         (
             '{"version":1,"node":"n","containers":[{"gpus":["a","a"]}]}',
-            f"{WHAT}: containers[0].gpus: expected UUIDs of different GPUs, found ['a', 'a']",
+            "containers[0].gpus: expected UUIDs of different GPUs, found ['a', 'a']",
         ),
         (
             '{"version":1,"node":"n","containers":[{"gpus":["a"],"kind":"x"}]}',
-            f"{WHAT}: containers[0].kind: expected init, sidecar or app, found 'x'",
+            "containers[0].kind: expected init, sidecar or app, found 'x'",
         ),
         (
             '{"version":1,"node":"n","containers":[{"gpus":["a"],"kind":"app"}]}',
-            f"{WHAT}: containers[0].name: expected a string, found nothing",
+            "containers[0].name: expected a string, found nothing",
         ),
         (
             '{"version":1,"node":"n","containers":[{"gpus":["a"],"kind":"app","name":"c","memoryMiB":-1}]}',
-            f"{WHAT}: containers[0].memoryMiB: expected a whole number, 0 or more, found -1",
+            "containers[0].memoryMiB: expected a whole number, 0 or more, found -1",
         ),
     ],
 )
 def test_a_broken_allocation_says_what_is_wrong(text: str, message: str) -> None:
-    with pytest.raises(WireError, match=re.escape(message)):
+    with pytest.raises(WireError, match=re.escape(f"{WHAT}: {message}")):
         allocation.decode(text, make_ref())
 
 
@@ -127,35 +128,29 @@ def test_a_pod_of_ack_counts_on_each_of_its_gpus() -> None:
         ({"ALIYUN_COM_GPU_MEM_IDX": "x"}, "ALIYUN_COM_GPU_MEM_IDX: expected the number of a GPU, found 'x'"),
         ({"ALIYUN_COM_GPU_MEM_IDX": "-1"}, "ALIYUN_COM_GPU_MEM_IDX: expected the number of a GPU, found '-1'"),
         (
-            {"scheduler.framework.gpushare.allocation": "{"},
+            {ACK: "{"},
             "scheduler.framework.gpushare.allocation: expected container index, GPU index and units, found '{' (",
         ),
         (
-            {"scheduler.framework.gpushare.allocation": '{"7":{"0":1}}'},
+            {ACK: '{"7":{"0":1}}'},
             """expected container index, GPU index and units, found '{"7":{"0":1}}' (list index out of range)""",
         ),
         (
-            {"scheduler.framework.gpushare.allocation": '{"0":{"0":-1}}'},
+            {ACK: '{"0":{"0":-1}}'},
             """expected container index, GPU index and units, found '{"0":{"0":-1}}' ('-1' is no amount)""",
         ),
         (
-            {"scheduler.framework.gpushare.allocation": '{"-1":{"0":1}}'},
+            {ACK: '{"-1":{"0":1}}'},
             """expected container index, GPU index and units, found '{"-1":{"0":1}}' ('-1' is no index)""",
         ),
-        (
-            {"scheduler.framework.gpushare.allocation": '{"0":{"0":99999999999}}'},
-            "('99999999999' is no amount)",
-        ),
-        (
-            {"scheduler.framework.gpushare.allocation": '{"0":{"12345":1}}'},
-            "('12345' is no index)",
-        ),
+        ({ACK: '{"0":{"0":99999999999}}'}, "('99999999999' is no amount)"),
+        ({ACK: '{"0":{"12345":1}}'}, "('12345' is no index)"),
         (
             {"ALIYUN_COM_GPU_MEM_IDX": "9" * 5000},
             f"ALIYUN_COM_GPU_MEM_IDX: expected the number of a GPU, found '{'9' * 99}",
         ),
         (
-            {"scheduler.framework.gpushare.allocation": "[1]"},
+            {ACK: "[1]"},
             "expected container index, GPU index and units, found '[1]' ('list' object has no attribute 'items')",
         ),
     ],

@@ -81,15 +81,6 @@ def test_a_length_with_zeros_before_it_is_the_same_length(connection: Connection
     assert whole(connection.arrival) == request(3)
 
 
-def test_requests_that_come_together_are_told_apart(connection: Connection) -> None:
-    first, second = request(5), request(LARGE)
-    assert connection.send(first + second) is Progress.WHOLE
-    assert whole(connection.arrival) == first
-    connection.arrival.answered()
-    assert connection.send(b"") is Progress.WHOLE
-    assert whole(connection.arrival) == second
-
-
 def test_its_time_begins_with_its_first_byte(connection: Connection) -> None:
     began = list[float | None]()
     for moment, data in enumerate((b"", b"POST", request(3)[4:], b"", request(3)), start=1):
@@ -185,12 +176,6 @@ def test_headers_without_an_end_end_the_connection(connection: Connection) -> No
     assert connection.send(b"x" * 1000) is Progress.ENDED
 
 
-def test_a_peer_that_leaves_in_the_middle_ends_the_connection(connection: Connection) -> None:
-    assert connection.send(request(5)[:-1]) is Progress.MORE
-    connection.theirs.close()
-    assert connection.arrival.advance(connection.ours, 0) is Progress.ENDED
-
-
 def test_a_large_request_waits_for_room_before_its_body_is_read(connection: Connection) -> None:
     assert connection.room.take(2 * LARGE + 1)
     assert connection.send(request(LARGE, sent=10)) is Progress.ROOM
@@ -229,10 +214,3 @@ def test_without_room_the_beginning_is_all_that_is_waited_for(connection: Connec
 def test_a_small_request_needs_no_room(connection: Connection) -> None:
     assert connection.room.take(3 * LARGE)
     assert connection.send(request(65_536)) is Progress.WHOLE
-
-
-def test_a_connection_that_is_closed_gives_its_room_back(connection: Connection) -> None:
-    assert connection.send(request(LARGE, sent=10)) is Progress.MORE
-    assert not connection.room.take(3 * LARGE)
-    connection.arrival.close()
-    assert connection.room.take(3 * LARGE)

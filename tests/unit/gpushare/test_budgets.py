@@ -79,6 +79,14 @@ def test_an_empty_selector_means_no_one_in_v1beta1(selector: object) -> None:
 
 
 ALLOWED = "status.disruptionsAllowed: expected a whole number, 0 or more, found"
+WRONG_EXPRESSIONS: list[tuple[object, str]] = [
+    (1, ": expected an object, found a number"),
+    ({"operator": "In"}, ".key: expected a string, found nothing"),
+    ({"key": "a", "operator": "Gt"}, ".operator: expected In, NotIn, Exists, DoesNotExist, found 'Gt'"),
+    ({"key": "a", "operator": "In", "values": []}, ".values: In needs at least one"),
+    ({"key": "a", "operator": "Exists", "values": ["b"]}, ".values: Exists needs no values"),
+    ({"key": "a", "operator": "In", "values": [1]}, ".values[0]: expected a string, found a number"),
+]
 
 
 @pytest.mark.parametrize(
@@ -89,46 +97,19 @@ ALLOWED = "status.disruptionsAllowed: expected a whole number, 0 or more, found"
         ({"metadata": []}, "object.metadata: expected an object, found a list"),
         ({"spec": "all"}, "object.spec: expected an object, found a string"),
         ({"spec": {"selector": []}}, "spec.selector: expected an object, found a list"),
-        (
-            {"spec": {"selector": {"matchLabels": {"app": 1}}}},
-            "spec.selector.matchLabels.app: expected a string, found a number",
+        *(
+            ({"spec": {"selector": {"matchLabels": labels}}}, f"spec.selector.matchLabels{message}")
+            for labels, message in (
+                ({"app": 1}, ".app: expected a string, found a number"),
+                (["app"], ": expected an object, found a list"),
+            )
         ),
-        (
-            {"spec": {"selector": {"matchLabels": ["app"]}}},
-            "spec.selector.matchLabels: expected an object, found a list",
+        *(
+            ({"spec": {"selector": {"matchExpressions": [found]}}}, f"spec.selector.matchExpressions[0]{message}")
+            for found, message in WRONG_EXPRESSIONS
         ),
-        (
-            {"spec": {"selector": {"matchExpressions": [1]}}},
-            "spec.selector.matchExpressions[0]: expected an object, found a number",
-        ),
-        (
-            {"spec": {"selector": {"matchExpressions": [{"operator": "In"}]}}},
-            "spec.selector.matchExpressions[0].key: expected a string, found nothing",
-        ),
-        (
-            {"spec": {"selector": expression("app", "Gt", "3")}},
-            "spec.selector.matchExpressions[0].operator: expected In, NotIn, Exists, DoesNotExist, found 'Gt'",
-        ),
-        (
-            {"spec": {"selector": expression("app", "In")}},
-            "spec.selector.matchExpressions[0].values: In needs at least one",
-        ),
-        (
-            {"spec": {"selector": expression("app", "Exists", "web")}},
-            "spec.selector.matchExpressions[0].values: Exists needs no values",
-        ),
-        (
-            {"spec": {"selector": {"matchExpressions": [{"key": "a", "operator": "In", "values": [1]}]}}},
-            "spec.selector.matchExpressions[0].values[0]: expected a string, found a number",
-        ),
-        (
-            {"status": {"disruptionsAllowed": "1"}},
-            "status.disruptionsAllowed: expected a whole number, 0 or more, found a string",
-        ),
-        (
-            {"status": {"disruptionsAllowed": True}},
-            "status.disruptionsAllowed: expected a whole number, 0 or more, found true or false",
-        ),
+        ({"status": {"disruptionsAllowed": "1"}}, f"{ALLOWED} a string"),
+        ({"status": {"disruptionsAllowed": True}}, f"{ALLOWED} true or false"),
         ({"status": {"disruptedPods": ["a"]}}, "status.disruptedPods: expected an object, found a list"),
     ],
 )

@@ -13,6 +13,8 @@ from gpushare.errors import WireError
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.resource_config import ResourceConfig
+from gpushare.units import GIB
+from gpushare.wire import held_gpus
 from testing import ledgers
 from testing.builders import Json, make_container, make_inventory, make_mig, make_node, make_pod
 
@@ -65,27 +67,6 @@ def test_a_bypassed_pod_that_asks_for_nonsense_says_what() -> None:
     found = bypassed(make_pod(mutated(gpu_mem="x"), node="node-a"))
     assert found.request is None
     assert found.problem.startswith("spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 'x' is not a number")
-
-
-@pytest.mark.parametrize(
-    ("report", "started"),
-    [
-        ({"state": {"waiting": {}}}, False),
-        ({"state": {"running": {}}}, True),
-        ({"state": {"terminated": {}}}, True),
-        ({"state": {"waiting": {}}, "lastState": {"terminated": {}}}, True),
-    ],
-)
-def test_whether_a_container_has_run_is_read_from_its_status(report: Json, started: bool) -> None:
-    pod = make_pod(mutated(), node="node-a")
-    pod["status"]["containerStatuses"] = [{"name": "main", **report}]
-    assert bypassed(pod).started is started
-
-
-def test_what_beside_containers_have_done_does_not_count_as_a_start() -> None:
-    pod = make_pod(mutated(), make_container("plain"), node="node-a")
-    pod["status"]["containerStatuses"] = [{"name": "plain", "state": {"running": {}}}]
-    assert not bypassed(pod).started
 
 
 def test_a_node_on_which_another_plugin_gave_out_whole_gpus_takes_no_one_until_they_have_ended() -> None:
@@ -233,3 +214,52 @@ def test_entries_that_name_no_gpu_are_known() -> None:
 def test_annotations_of_a_node_that_are_no_texts_are_refused() -> None:
     with pytest.raises(WireError, match="expected strings"):
         node(7)
+
+
+def odd_pod(node: str = "", **metadata: object) -> Json:
+    made = make_pod(make_container("main", 3), node=node or None)
+    return {**made, "metadata": {**made["metadata"], **metadata}}
+
+
+def test_a_pod_without_a_uid_cannot_be_kept_apart_from_others() -> None:
+    with pytest.raises(WireError, match=r"^metadata\.uid: missing$"):
+        pod_records.read(odd_pod(uid=""), RESOURCE_CONFIG)
+
+
+def test_a_waiting_pod_keeps_its_name_and_the_problem() -> None:
+    record = pod_records.read(odd_pod(labels=7), RESOURCE_CONFIG)
+    assert isinstance(record, Pending)
+    assert (record.ref.name, record.problem) == ("pod", "metadata.labels: expected an object, found a number")
+
+
+def test_a_bound_pod_keeps_what_can_be_read_and_the_problem() -> None:
+    record = pod_records.read(odd_pod("node-a", annotations={names.ANNOTATION_ALLOCATION: 7}), RESOURCE_CONFIG)
+    assert isinstance(record, Bound)
+    assert (record.node, record.allocation) == ("node-a", None)
+    assert "metadata.annotations" in record.problem
+
+
+def test_of_a_bound_pod_with_odd_labels_only_its_place_is_kept() -> None:
+    record = pod_records.read(odd_pod("node-a", labels=7), RESOURCE_CONFIG)
+    assert isinstance(record, Bound)
+    assert (record.node, record.labels) == ("node-a", {})
+    assert record.problem == "metadata.labels: expected an object, found a number"
+
+
+@pytest.mark.parametrize("annotations", [{}, {names.ALIYUN_IDX: "x"}])
+def test_other_annotations_are_not_looked_at_where_there_is_none_of_ours(annotations: Json) -> None:
+    found = odd_pod("node-a", annotations=annotations)
+    if not annotations:
+        assert held_gpus.of_pod(found, RESOURCE_CONFIG, GIB).allocation is None
+        return
+    with pytest.raises(WireError, match=names.ALIYUN_IDX):
+        held_gpus.of_pod(found, RESOURCE_CONFIG, GIB)
+
+
+def test_the_mark_of_devices_that_their_author_chose_is_kept_of_waiting_and_of_bound_pods() -> None:
+    marks = {names.ANNOTATION_OVERRIDDEN: "main,side"}
+    pods = make_pod(annotations=marks), make_pod(annotations=marks, node="node-a"), make_pod()
+    found = [pod_records.read(pod, RESOURCE_CONFIG) for pod in pods]
+    assert [each.overridden for each in found if isinstance(each, Pending | Bound)] == ["main,side", "main,side", ""]
+    assert names.ANNOTATION_OVERRIDDEN in names.WEBHOOK_ANNOTATIONS
+    assert not names.is_reserved(names.ANNOTATION_OVERRIDDEN)

@@ -36,15 +36,17 @@ def waiting(gib: int, count: int = 1, **fields: object) -> PodToPlace:
     return PodToPlace(ref=make_ref("waits"), shape=make_shape((gib, count)), **fields)  # type: ignore[arg-type]
 
 
+def planned(pod: PodToPlace, snapshot: Snapshot) -> Plan:
+    plan = defrag.plan(pod, snapshot)
+    assert plan is not None
+    return plan
+
+
 def test_three_small_pods_move_if_no_fewer_are_enough() -> None:
     names = ("one", "two", "three")
-    nodes = {A: on_node(A, (15,), dict.fromkeys(names, (0, 5))), B: on_node(B, (14,), {})}
-    nodes[B] = on_node(B, (10, 10), {})
+    nodes = {A: on_node(A, (15,), dict.fromkeys(names, (0, 5))), B: on_node(B, (10, 10), {})}
     snapshot = Snapshot(nodes=nodes, evictable=[evictable(name, 5) for name in names])
-
-    plan = defrag.plan(waiting(15), snapshot)
-
-    assert plan is not None
+    plan = planned(waiting(15), snapshot)
     assert {move.pod.name for move in plan.moves} == set(names)
     assert {move.target for move in plan.moves} == {B}
     assert defrag.plan(waiting(15), snapshot, most=2) is None
@@ -53,10 +55,7 @@ def test_three_small_pods_move_if_no_fewer_are_enough() -> None:
 def test_a_pod_for_two_gpus_moves_one_of_each() -> None:
     nodes = {A: on_node(A, (15, 15), {"one": (0, 4), "two": (1, 4)}), B: on_node(B, (8,), {})}
     snapshot = Snapshot(nodes=nodes, evictable=[evictable("one", 4), evictable("two", 4)])
-
-    plan = defrag.plan(waiting(15, 2), snapshot)
-
-    assert plan is not None
+    plan = planned(waiting(15, 2), snapshot)
     assert len(plan.moves) == 2
     assert plan.kept_free == {"GPU-0", "GPU-1"}
 
@@ -69,20 +68,14 @@ def test_what_a_node_has_too_little_of_beside_gpus_counts() -> None:
         B: on_node(B, (8,), {}, spare=full),
     }
     snapshot = Snapshot(nodes=nodes, evictable=[evictable("one", 4, sums={"aliyun.com/gpu-mem": 4})])
-
-    plan = defrag.plan(waiting(15, sums={"aliyun.com/gpu-mem": 15}), snapshot)
-
-    assert plan is not None
+    plan = planned(waiting(15, sums={"aliyun.com/gpu-mem": 15}), snapshot)
     assert [move.target for move in plan.waiting] == [None]
 
 
 def test_of_two_plans_that_leave_pods_waiting_the_lesser_evil_is_told() -> None:
     nodes = {A: on_node(A, (15,), {"one": (0, 8), "two": (0, 7)}), B: on_node(B, (14,), {"three": (0, 8)})}
     snapshot = Snapshot(nodes=nodes, evictable=[evictable("one", 8), evictable("two", 7), evictable("three", 8, B)])
-
-    plan = defrag.plan(waiting(13), snapshot)
-
-    assert plan is not None
+    plan = planned(waiting(13), snapshot)
     assert [move.pod.name for move in plan.waiting] == ["three"]
 
 
@@ -101,10 +94,7 @@ def test_who_wants_a_neighbour_is_placed_beside_it() -> None:
     }
     pod = PodToPlace(ref=make_ref("guest"), shape=wants, labels={"app": "web"})
     snapshot = Snapshot(nodes=nodes, evictable=[Evictable(bound=Bound(ref=pod.ref, node=A), pod=pod)])
-
-    plan = defrag.plan(waiting(13), snapshot)
-
-    assert plan is not None
+    plan = planned(waiting(13), snapshot)
     assert [(move.target, move.grants[0].gpus) for move in plan.moves] == [(B, ("GPU-1",))]
 
 
@@ -115,10 +105,7 @@ def test_no_successor_comes_back_to_a_host_that_has_no_cpu_for_both() -> None:
         B: on_node(B, (8,), {}, host=HostRoom(4000, 8192)),
     }
     snapshot = Snapshot(nodes=nodes, evictable=[evictable("one", 4, takes=HostRoom(1000, 1024))])
-
-    plan = defrag.plan(waiting(14, takes=HostRoom(1500, 1024)), snapshot)
-
-    assert plan is not None
+    plan = planned(waiting(14, takes=HostRoom(1500, 1024)), snapshot)
     assert plan.kept_free == {"GPU-0", "GPU-1"}
     assert [move.target for move in plan.moves] == [B]
 
@@ -127,8 +114,7 @@ def test_the_rest_of_a_plan_is_judged_by_the_cluster_as_it_is_then() -> None:
     nodes = {A: on_node(A, (15,), {"one": (0, 4), "two": (0, 4)}), B: on_node(B, (8,), {})}
     snapshot = Snapshot(nodes=nodes, evictable=[evictable("one", 4), evictable("two", 4)])
     pod = waiting(15)
-    plan = defrag.plan(pod, snapshot)
-    assert plan is not None
+    plan = planned(pod, snapshot)
     first, second = plan.moves
 
     held = {second.pod.name: (0, 4)}
@@ -189,10 +175,7 @@ def test_of_very_many_pods_as_few_move_as_it_takes() -> None:
         evictable=[evictable(name, 1) for name in names],
         admits=lambda pod, node: (pod.ref.name, node) != ("waits", B),
     )
-
-    plan = defrag.plan(waiting(3), snapshot)
-
-    assert plan is not None
+    plan = planned(waiting(3), snapshot)
     assert len(plan.moves) == 3
     assert not plan.waiting
 
@@ -200,8 +183,7 @@ def test_of_very_many_pods_as_few_move_as_it_takes() -> None:
 def test_a_plan_is_over_when_another_pod_has_come_to_its_gpu() -> None:
     nodes = {A: on_node(A, (15,), {"one": (0, 4)}), B: on_node(B, (8,), {})}
     pod, snapshot = waiting(15), Snapshot(nodes=nodes, evictable=[evictable("one", 4)])
-    plan = defrag.plan(pod, snapshot)
-    assert plan is not None
+    plan = planned(pod, snapshot)
 
     rival = {**nodes, A: on_node(A, (15,), {"one": (0, 4), "rival": (0, 1)})}
     assert defrag.again(pod, Snapshot(nodes=rival, evictable=snapshot.evictable), plan, [plan.moves[0].pod.uid]) is None
@@ -231,10 +213,7 @@ def test_the_small_pod_moves_first_if_the_large_one_would_take_its_only_place() 
         evictable=[evictable("large", 5), evictable("small", 4)],
         admits=lambda pod, node: (pod.ref.name, node) != ("small", "node-c"),
     )
-
-    plan = defrag.plan(waiting(15), snapshot)
-
-    assert plan is not None
+    plan = planned(waiting(15), snapshot)
     assert [(move.pod.name, move.target) for move in plan.moves] == [("small", B), ("large", "node-c")]
 
 

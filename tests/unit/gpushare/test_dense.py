@@ -124,11 +124,6 @@ def test_with_nothing_known_the_fullest_gpu_is_taken() -> None:
     assert [gpu.free_mib for gpu in found.gpus] == [300]
 
 
-@pytest.mark.parametrize("room", [node(200), node(), node(1000, cpu=500)])
-def test_a_pod_that_does_not_fit_has_no_cost(room: NodeRoom) -> None:
-    assert best(share(300, cpu=1000), room, Dense(outlook.of_cluster([share(300)], [room], [room]))) is None
-
-
 def test_demand_is_bounded_whatever_pods_ask_for() -> None:
     shares = [Ask(gpus=1, memory_mib=n, cpu_milli=n * n, host_mib=7 * n) for n in range(1, 3000)]
     found = demand.of([*shares, *map(whole, range(1, 64)), Ask(cpu_milli=4000)])

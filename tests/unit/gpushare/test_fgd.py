@@ -52,12 +52,6 @@ def test_a_model_that_a_pod_does_not_accept_is_of_no_use_to_it() -> None:
     assert learned(Ask(gpus=1, whole=True, models=Choice(wanted=("A100",)))).usable(node(1000)) == 0
 
 
-def test_a_pod_that_does_not_fit_has_no_score() -> None:
-    fgd = learned(HALF)
-    assert best(HALF, node(400), fgd) is None
-    assert best(HALF, node(1000, cpu=0), fgd) is None
-
-
 @pytest.mark.parametrize(("free", "taken"), [((500, 1000), 500), ((900, 1000), 1000)])
 def test_on_a_node_it_takes_the_gpu_where_the_least_becomes_of_no_use(free: tuple[int, ...], taken: int) -> None:
     found = best(HALF, node(*free), learned(*[HALF] * 9, WHOLE))

@@ -56,15 +56,268 @@ def fill(ledger: NodeLedger, *container_requests: RequestShape) -> NodeLedger:
     return ledger
 
 
+def of_gpus(*found: Gpu) -> NodeLedger:
+    return NodeLedger.of(replace(make_inventory(15), gpus=found))
+
+
+def mixed() -> NodeLedger:
+    """A T4 of 15 GiB and an A100 of 80 GiB, of which 70 are held."""
+    a100 = Gpu(uuid=make_gpu(1).uuid, index=1, model="NVIDIA A100-SXM4-80GB", memory_mib=80 * 1024)
+    ledger = make_ledger([15, 80], {1: 70})
+    return replace(ledger, inventory=replace(ledger.inventory, gpus=(make_gpu(0, 15), a100)))
+
+
+def with_mig(*gib: int) -> NodeLedger:
+    """GPUs of these sizes, and one that has three MIG instances of 5 GiB."""
+    return of_gpus(*make_inventory(*gib).gpus, *(make_mig(len(gib), number) for number in range(3)))
+
+
+def limited(limit: Limit, count: int = 2) -> NodeLedger:
+    """The last GPUs have this limit."""
+    return of_gpus(*(make_gpu(0),) * (2 - count), *(replace(make_gpu(i), limit=limit) for i in range(2 - count, 2)))
+
+
+def neighbour(gpu: int, app: str = "web", namespace: str = "default") -> Allocation:
+    found = make_allocation(f"n{gpu}", make_grant(gpu, gib=1))
+    return replace(found, labels={"app": app}, pod=replace(found.pod, namespace=namespace))
+
+
+def beside(**fields: object) -> RequestShape:
+    return shape(request(gib=3), affinity=replace(Affinity(namespace="default"), **fields))  # type: ignore[arg-type]
+
+
+def several(count: int, gib: int = 1, name: str = "c") -> ContainerRequest:
+    return replace(request(name, gib=gib), gpu_count=count)
+
+
+def near(*allocations: Allocation, gpus: int = 2) -> NodeLedger:
+    return NodeLedger.of(make_inventory(*[15] * gpus), allocations)
+
+
+def model(name: str, **fields: int) -> GpuSelector:
+    return GpuSelector(models=Choice(wanted=(name,)), min_memory_mib=fields.get("least_mib", 0))
+
+
+INIT, ENFORCED, ONLY = ContainerKind.INIT, GpuSelector(enforced=True), GpuSelector(mig=MigChoice.ONLY)
+BUSY = fill(make_ledger([15]), shape(request(gib=3, compute=70)))
+USED_UP = fill(make_ledger([15]), shape(request(gib=3, compute=100)))
+OF_OTHER_SYSTEM = near(replace(make_allocation("old", make_grant(str(by_index(1)), gib=1)), labels={"app": "web"}))
+WHOLE_BESIDE = shape(request("a", whole=1), request("b", gib=3))
+
+PLACED: dict[str, tuple[RequestShape, NodeLedger, list[str]]] = {
+    "what others leave of compute": (shape(request(gib=3, compute=30)), BUSY, ["GPU-0"]),
+    "who asks for no compute shares it": (shape(request(gib=12)), BUSY, ["GPU-0"]),
+    "a part that others leave": (shape(request(percent=30)), BUSY, ["GPU-0"]),
+    "a dead end is left again": (
+        shape(*(request(f"c{i}", gib=4 - i, compute=compute) for i, compute in enumerate((40, 50, 60, 50)))),
+        make_ledger([15, 15]),
+        ["GPU-0", "GPU-1", "GPU-0", "GPU-1"],
+    ),
+    "parts of unlike GPUs are counted by the smallest": (
+        shape(*(request(f"c{i}", percent=50) for i in range(4))),
+        make_ledger([4, 20]),
+        ["GPU-0"] * 2 + ["GPU-1"] * 2,
+    ),
+    "an init container's compute": (
+        shape(request("init", kind=INIT, gib=1, compute=80), request("app", gib=1, compute=60)),
+        make_ledger([15]),
+        ["GPU-0", "GPU-0"],
+    ),
+    "whole GPUs that no one touched": (shape(request(whole=2)), make_ledger([15, 15, 15], {1: 1}), ["GPU-0,GPU-2"]),
+    "a whole GPU beside a share": (WHOLE_BESIDE, make_ledger([15, 15], {0: 3}), ["GPU-1", "GPU-0"]),
+    "an init container may use the whole GPU of a later share": (
+        shape(request("init", kind=INIT, whole=1), request("app", gib=3)),
+        make_ledger([15]),
+        ["GPU-0", "GPU-0"],
+    ),
+    "a model": (shape(request(gib=10), gpus=model("A100")), mixed(), ["GPU-1"]),
+    "an enforced limit": (shape(request(gib=10), gpus=ENFORCED), limited(Limit.CGROUP, 1), ["GPU-1"]),
+    "all of a MIG instance": (shape(request(gib=15), gpus=ENFORCED), limited(Limit.MIG), ["GPU-0"]),
+    "a whole MIG instance": (shape(request(whole=1), gpus=ENFORCED), limited(Limit.MIG), ["GPU-0"]),
+    "a part of a MIG instance": (shape(request(gib=14)), limited(Limit.MIG), ["GPU-0"]),
+    "the smallest is an instance": (shape(request()), with_mig(15, 15), ["MIG-2-0"]),
+    "several GPUs are no instances": (shape(several(2)), with_mig(15, 15), ["GPU-0,GPU-1"]),
+    "several whole GPUs are no instances": (shape(request(whole=2)), with_mig(15, 15), ["GPU-0,GPU-1"]),
+    "several GPUs beside an instance": (
+        shape(several(2, 2), request("b", gib=5)),
+        with_mig(15, 15),
+        ["GPU-0,GPU-1", "MIG-2-0"],
+    ),
+    "the GPU of others": (beside(same=WEB), near(neighbour(1), gpus=3), ["GPU-1"]),
+    "the GPU of others, known by number": (beside(same=WEB), OF_OTHER_SYSTEM, ["GPU-1"]),
+    "another GPU than others, known by number": (beside(other=WEB), OF_OTHER_SYSTEM, ["GPU-0"]),
+    "the first of a group": (beside(same=WEB, first=True), make_ledger([15]), ["GPU-0"]),
+    "another GPU than others": (beside(other=WEB), near(neighbour(0), neighbour(1, app="api")), ["GPU-1"]),
+}
+
+
+@pytest.mark.parametrize(("asked", "ledger", "expected"), PLACED.values(), ids=PLACED.keys())
+def test_a_pod_goes_to_gpus_of_the_kind_that_it_asks_for(
+    asked: RequestShape, ledger: NodeLedger, expected: list[str]
+) -> None:
+    assert gpus(place(asked, ledger)) == expected
+
+
+MEMORY, COMPUTE = (RefusalReason.INSUFFICIENT_GPU_MEMORY, False), (RefusalReason.INSUFFICIENT_GPU_COMPUTE, False)
+NEVER, UNTOUCHED = (RefusalReason.INSUFFICIENT_GPU_MEMORY, True), (RefusalReason.NO_UNTOUCHED_GPU, False)
+MATCHING, NEIGHBOURS = (RefusalReason.NO_MATCHING_GPU, True), (RefusalReason.NO_MATCHING_GPU, False)
+T4 = "(Tesla T4, 15360 MiB)"
+INSTANCES = ", ".join(f"1:{number}: MIG (NVIDIA A100-SXM4-40GB MIG 1g.5gb, 5120 MiB)" for number in range(3))
+SEVERAL = "for one container, which MIG instances cannot be, as a process uses one of them; GPUs of node-a:"
+ODD = NodeLedger.of(make_inventory(15), [make_allocation("odd", make_grant(0, gib=0))])
+FULL_BESIDE_MIG = fill(with_mig(15), shape(request(gib=14)))
+FULL_PAIR = fill(with_mig(15, 15), shape(several(2, 14)))
+FREE = "; free per GPU on node-a: "
+HAS = "; GPUs of node-a: "
+SICK = of_gpus(make_gpu(0, 80, health=GpuHealth.UNHEALTHY), make_gpu(1, 15))
+
+REFUSED: list[tuple[RequestShape, NodeLedger, tuple[RefusalReason, bool], str]] = [
+    (
+        shape(request(gib=3, compute=40)),
+        BUSY,
+        COMPUTE,
+        f"needs 3 GiB and 40 % of compute on one GPU{FREE}12 GiB and 30 %",
+    ),
+    (shape(request(percent=40)), BUSY, COMPUTE, f"needs 40 % of one GPU{FREE}12 GiB and 30 %"),
+    (
+        shape(request(gib=12, compute=1)),
+        USED_UP,
+        COMPUTE,
+        f"needs 12 GiB and 1 % of compute on one GPU{FREE}12 GiB and 0 %",
+    ),
+    (
+        shape(request(gib=13, compute=1)),
+        USED_UP,
+        MEMORY,
+        f"needs 13 GiB and 1 % of compute on one GPU{FREE}12 GiB and 0 %",
+    ),
+    (shape(request(whole=1)), ODD, UNTOUCHED, f"needs 1 whole GPU{FREE}15 of 15 GiB and 100 %"),
+    (WHOLE_BESIDE, ODD, UNTOUCHED, f"needs 1 whole GPU (a) + 3 GiB on one GPU (b){FREE}15 of 15 GiB and 100 %"),
+    (
+        shape(request(whole=2)),
+        make_ledger([15, 15], {0: 3}),
+        UNTOUCHED,
+        f"needs 2 whole GPUs{FREE}12 of 15 GiB and 100 %, 15 of 15 GiB and 100 %",
+    ),
+    (
+        shape(replace(request(percent=60), gpu_count=2)),
+        fill(make_ledger([15, 15]), shape(request(percent=50))),
+        MEMORY,
+        f"needs 60 % of each of 2 GPUs{FREE}7 GiB and 50 %, 15 GiB and 100 %",
+    ),
+    (shape(request(gib=11), gpus=model("A100")), mixed(), MEMORY, f"needs 11 GiB on one GPU{FREE}other model, 10 GiB"),
+    (
+        shape(request(gib=90)),
+        mixed(),
+        NEVER,
+        f"needs 90 GiB on one GPU{FREE}15, 10 GiB (its largest GPU has 80 GiB in all)",
+    ),
+    (
+        shape(request(), gpus=model("H100", least_mib=40000)),
+        mixed(),
+        MATCHING,
+        f"needs a GPU with model H100 and at least 40000 MiB in all{HAS}0: other model {T4}, 1: other model"
+        " (NVIDIA A100-SXM4-80GB, 81920 MiB)",
+    ),
+    (
+        shape(several(2), gpus=model("A100")),
+        mixed(),
+        MATCHING,
+        f"needs 2 GPUs with model A100{HAS}0: other model {T4}, 1: fits (NVIDIA A100-SXM4-80GB, 81920 MiB)",
+    ),
+    (
+        shape(request(gib=16), gpus=ENFORCED),
+        limited(Limit.CGROUP, 1),
+        NEVER,
+        f"needs 16 GiB on one GPU{FREE}limit advisory, 15 GiB (its largest GPU has 15 GiB in all)",
+    ),
+    (
+        shape(request(gib=10), gpus=ENFORCED),
+        make_ledger([15, 15]),
+        MATCHING,
+        f"needs a GPU with an enforced limit{HAS}0: limit advisory {T4}, 1: limit advisory {T4}",
+    ),
+    (
+        shape(request(gib=14), gpus=ENFORCED),
+        limited(Limit.MIG),
+        MATCHING,
+        f"needs a GPU with an enforced limit{HAS}0: only a part of MIG {T4}, 1: only a part of MIG {T4}",
+    ),
+    (
+        shape(request(whole=1)),
+        FULL_BESIDE_MIG,
+        UNTOUCHED,
+        f"needs 1 whole GPU{FREE}1 of 15 GiB and 100 %, MIG, MIG, MIG",
+    ),
+    (
+        shape(request("a", whole=1), request("b", gib=4)),
+        FULL_BESIDE_MIG,
+        UNTOUCHED,
+        f"needs 1 whole GPU (a) + 4 GiB on one GPU (b){FREE}1 of 15 GiB and 100 %"
+        + ", 5 of 5 in MIG GiB and 100 %" * 3,
+    ),
+    (shape(several(2)), with_mig(15), MATCHING, f"needs 2 GPUs {SEVERAL} 0: fits {T4}, {INSTANCES}"),
+    (shape(request(whole=2)), with_mig(15), MATCHING, f"needs 2 GPUs {SEVERAL} 0: fits {T4}, {INSTANCES}"),
+    (
+        shape(several(2), gpus=ONLY),
+        with_mig(15),
+        MATCHING,
+        f"needs 2 GPUs with MIG {SEVERAL} 0: no MIG {T4}, {INSTANCES}",
+    ),
+    (shape(several(2, 4)), FULL_PAIR, MEMORY, f"needs 4 GiB on each of 2 GPUs{FREE}1, 1, MIG, MIG, MIG GiB"),
+    (
+        shape(several(2, 4, "a"), request("b", gib=4)),
+        FULL_PAIR,
+        MEMORY,
+        f"needs 4 GiB on each of 2 GPUs (a) + 4 GiB on one GPU (b){FREE}1, 1, 5 in MIG, 5 in MIG, 5 in MIG GiB",
+    ),
+    (
+        shape(request(), gpus=GpuSelector(min_memory_mib=20 * 1024)),
+        SICK,
+        MATCHING,
+        f"needs a GPU with at least 20480 MiB in all{HAS}0: unhealthy (Tesla T4, 81920 MiB), 1: too small {T4}",
+    ),
+    (
+        shape(request(whole=2), gpus=GpuSelector(min_memory_mib=16000)),
+        make_ledger([20, 15]),
+        MATCHING,
+        f"needs 2 GPUs with at least 16000 MiB in all{HAS}0: fits (Tesla T4, 20480 MiB), 1: too small {T4}",
+    ),
+    (
+        shape(request(), gpus=GpuSelector(min_memory_mib=20 * 1024)),
+        make_ledger([15] * 10),
+        MATCHING,
+        f"needs a GPU with at least 20480 MiB in all{HAS}"
+        + ", ".join(f"{i}: too small {T4}" for i in range(8))
+        + " and 2 more",
+    ),
+    (
+        beside(same=WEB),
+        near(neighbour(1, namespace="other"), gpus=3),
+        NEIGHBOURS,
+        f"needs 3 GiB on one GPU{FREE}without app=web, without app=web, without app=web",
+    ),
+    (beside(other=WEB), near(neighbour(0), gpus=1), NEIGHBOURS, f"needs 3 GiB on one GPU{FREE}with app=web"),
+]
+
+
+@pytest.mark.parametrize(("asked", "ledger", "kind", "message"), REFUSED)
+def test_a_refusal_says_what_is_needed_and_what_there_is(
+    asked: RequestShape, ledger: NodeLedger, kind: tuple[RefusalReason, bool], message: str
+) -> None:
+    assert refused(place(asked, ledger)) == (kind[0], message, kind[1])
+
+
+def test_what_the_kind_could_never_hold_is_permanent() -> None:
+    assert refused(place(shape(request(gib=20), gpus=model("T4")), mixed()))[2]
+    assert refused(place(shape(several(2, 4)), with_mig(3, 3)))[2], "an empty node could not hold it either"
+
+
 def test_five_fifths_of_a_gpu_fit_although_its_memory_does_not_divide() -> None:
-    inventory = replace(make_inventory(15), gpus=(make_gpu(0, mib=15109),))
-    full = fill(NodeLedger.of(inventory), *[shape(request(percent=20))] * 5)
+    full = fill(of_gpus(make_gpu(0, mib=15109)), *[shape(request(percent=20))] * 5)
     assert (dict(full.used_mib), dict(full.used_percent)) == ({"GPU-0": 5 * 3021}, {"GPU-0": 100})
-    assert refused(place(shape(request(percent=1)), full)) == (
-        RefusalReason.INSUFFICIENT_GPU_MEMORY,
-        "needs 1 % of one GPU; free per GPU on node-a: 0 GiB and 0 %",
-        False,
-    )
+    message = "needs 1 % of one GPU; free per GPU on node-a: 0 GiB and 0 %"
+    assert refused(place(shape(request(percent=1)), full)) == (RefusalReason.INSUFFICIENT_GPU_MEMORY, message, False)
 
 
 def test_a_part_is_granted_as_so_much_of_the_gpu_that_was_chosen() -> None:
@@ -74,109 +327,16 @@ def test_a_part_is_granted_as_so_much_of_the_gpu_that_was_chosen() -> None:
     assert (grant.gpus, grant.memory_mib, grant.compute_percent) == (("GPU-1",), 10 * 1024, 50)
 
 
-def test_compute_is_counted_like_memory() -> None:
-    ledger = fill(make_ledger([15]), shape(request(gib=3, compute=70)))
-    assert refused(place(shape(request(gib=3, compute=40)), ledger)) == (
-        RefusalReason.INSUFFICIENT_GPU_COMPUTE,
-        "needs 3 GiB and 40 % of compute on one GPU; free per GPU on node-a: 12 GiB and 30 %",
-        False,
-    )
-    assert gpus(place(shape(request(gib=3, compute=30)), ledger)) == ["GPU-0"]
-    assert gpus(place(shape(request(gib=12)), ledger)) == ["GPU-0"], "who asks for no compute shares it"
-
-
-def test_a_part_needs_its_compute_as_well_as_its_memory() -> None:
-    ledger = fill(make_ledger([15]), shape(request(gib=3, compute=70)))
-    assert refused(place(shape(request(percent=40)), ledger)) == (
-        RefusalReason.INSUFFICIENT_GPU_COMPUTE,
-        "needs 40 % of one GPU; free per GPU on node-a: 12 GiB and 30 %",
-        False,
-    )
-    assert gpus(place(shape(request(percent=30)), ledger)) == ["GPU-0"]
-
-
-@pytest.mark.parametrize("memory", [True, False])
-def test_the_worst_moment_of_a_pod_may_be_in_the_middle_of_its_start(memory: bool) -> None:
-    def of(name: str, amount: int, kind: ContainerKind = ContainerKind.APP) -> ContainerRequest:
-        return request(name, kind=kind, gib=amount) if memory else request(name, kind=kind, compute=amount)
-
-    sidecar, app = of("side", 50, ContainerKind.SIDECAR), of("app", 10)
-    large, small = of("large", 60, ContainerKind.INIT), of("small", 5, ContainerKind.INIT)
-    node = make_ledger([100])
-    for early in ((sidecar, large), (sidecar, large, small), (sidecar, small, large)):
-        assert isinstance(place(shape(*early, app), node), Refused)
-    for early in ((large, sidecar), (large, small, sidecar), (sidecar, small)):
-        assert isinstance(place(shape(*early, app), node), Placed)
-
-
-def test_a_dead_end_is_left_again() -> None:
-    """The first two would share a GPU, and the last would have none."""
-    pod = shape(*(request(f"c{i}", gib=4 - i, compute=compute) for i, compute in enumerate((40, 50, 60, 50))))
-    assert gpus(place(pod, make_ledger([15, 15]))) == ["GPU-0", "GPU-1", "GPU-0", "GPU-1"]
-
-
-def test_parts_of_gpus_of_different_sizes_are_counted_by_the_smallest() -> None:
-    """Two halves on each GPU; four halves of the larger one are more than both have."""
-    assert gpus(place(shape(*(request(f"c{i}", percent=50) for i in range(4))), make_ledger([4, 20]))) == [
-        *["GPU-0"] * 2,
-        *["GPU-1"] * 2,
-    ]
-
-
-def test_compute_follows_the_formula_of_init_containers() -> None:
-    init = request("init", kind=ContainerKind.INIT, gib=1, compute=80)
-    assert gpus(place(shape(init, request("app", gib=1, compute=60)), make_ledger([15]))) == ["GPU-0", "GPU-0"]
-    sidecar = request("side", kind=ContainerKind.SIDECAR, gib=1, compute=50)
-    assert isinstance(place(shape(sidecar, request("app", gib=1, compute=60)), make_ledger([15])), Refused)
-
-
-def test_the_least_compute_is_counted_as_well() -> None:
-    ledger = fill(make_ledger([15]), shape(request(gib=3, compute=100)))
-    assert refused(place(shape(request(gib=12, compute=1)), ledger))[0] is RefusalReason.INSUFFICIENT_GPU_COMPUTE
-    assert refused(place(shape(request(gib=13, compute=1)), ledger))[0] is RefusalReason.INSUFFICIENT_GPU_MEMORY
-
-
-def test_a_gpu_on_which_somebody_holds_nothing_that_is_known_is_not_whole() -> None:
-    ledger = NodeLedger.of(make_inventory(15), [make_allocation("odd", make_grant(0, gib=0))])
-    assert refused(place(shape(request(whole=1)), ledger))[0] is RefusalReason.NO_UNTOUCHED_GPU
-    assert refused(place(shape(request("a", whole=1), request("b")), ledger))[0] is RefusalReason.NO_UNTOUCHED_GPU
-
-
-def test_whole_gpus_are_those_that_no_one_touched() -> None:
-    assert gpus(place(shape(request(whole=2)), make_ledger([15, 15, 15], {1: 1}))) == ["GPU-0,GPU-2"]
-
-
 def test_a_whole_gpu_has_room_for_no_one_else_even_when_it_grows() -> None:
-    ledger = fill(make_ledger([15]), shape(request(whole=1)))
-    grown = replace(ledger, inventory=make_inventory(16))
+    grown = replace(fill(make_ledger([15]), shape(request(whole=1))), inventory=make_inventory(16))
     assert isinstance(place(make_shape(1), grown), Refused)
     assert dict(grown.used_mib) == {"GPU-0": 16 * 1024}
-    assert ledger.over_committed() == ledger.over_computed() == {}
+    assert grown.over_committed() == grown.over_computed() == {}
 
 
 def test_whole_gpus_of_different_sizes_are_held_whole() -> None:
     ledger = fill(make_ledger([10, 20]), shape(request(whole=2)))
     assert dict(ledger.used_mib) == {"GPU-0": 10 * 1024, "GPU-1": 20 * 1024}
-
-
-def test_shares_and_whole_gpus_live_side_by_side() -> None:
-    assert gpus(place(shape(request("a", whole=1), request("b", gib=3)), make_ledger([15, 15], {0: 3}))) == [
-        "GPU-1",
-        "GPU-0",
-    ]
-
-
-def test_an_init_container_may_use_the_whole_gpu_of_a_later_share() -> None:
-    init = request("init", kind=ContainerKind.INIT, whole=1)
-    assert gpus(place(shape(init, request("app", gib=3)), make_ledger([15]))) == ["GPU-0", "GPU-0"]
-
-
-def test_a_refusal_of_whole_gpus_shows_what_is_used() -> None:
-    assert refused(place(shape(request(whole=2)), make_ledger([15, 15], {0: 3}))) == (
-        RefusalReason.NO_UNTOUCHED_GPU,
-        "needs 2 whole GPUs; free per GPU on node-a: 12 of 15 GiB and 100 %, 15 of 15 GiB and 100 %",
-        False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -203,47 +363,8 @@ def test_a_refusal_of_whole_gpus_shows_what_is_used() -> None:
 def test_a_refusal_counts_in_the_terms_of_the_request(
     container_requests: list[ContainerRequest], needs: str, free: str
 ) -> None:
-    node = replace(make_inventory(15), gpus=(make_gpu(0, mib=15109),))
-    ledger = NodeLedger.of(node, [make_allocation("p", make_grant(0, gib=2))])
+    ledger = of_gpus(make_gpu(0, mib=15109)).with_allocation(make_allocation("p", make_grant(0, gib=2)))
     assert refused(place(shape(*container_requests), ledger))[1] == f"needs {needs}; free per GPU on node-a: {free}"
-
-
-def test_a_part_of_several_gpus_is_told_as_such() -> None:
-    parts = replace(request(percent=60), gpu_count=2)
-    assert refused(place(shape(parts), fill(make_ledger([15, 15]), shape(request(percent=50)))))[1] == (
-        "needs 60 % of each of 2 GPUs; free per GPU on node-a: 7 GiB and 50 %, 15 GiB and 100 %"
-    )
-
-
-def mixed() -> NodeLedger:
-    """A T4 of 15 GiB and an A100 of 80 GiB, of which 70 are held."""
-    a100 = Gpu(uuid=make_gpu(1).uuid, index=1, model="NVIDIA A100-SXM4-80GB", memory_mib=80 * 1024)
-    ledger = make_ledger([15, 80], {1: 70})
-    return replace(ledger, inventory=replace(ledger.inventory, gpus=(make_gpu(0, 15), a100)))
-
-
-def test_a_kind_of_gpu_is_chosen() -> None:
-    a100 = GpuSelector(models=Choice(wanted=("A100",)))
-    assert gpus(place(shape(request(gib=10), gpus=a100), mixed())) == ["GPU-1"]
-    assert refused(place(shape(request(gib=11), gpus=a100), mixed())) == (
-        RefusalReason.INSUFFICIENT_GPU_MEMORY,
-        "needs 11 GiB on one GPU; free per GPU on node-a: other model, 10 GiB",
-        False,
-    )
-
-
-def test_a_node_without_the_kind_says_what_it_has() -> None:
-    h100 = GpuSelector(models=Choice(wanted=("H100",)), min_memory_mib=40000)
-    assert refused(place(shape(request(), gpus=h100), mixed())) == (
-        RefusalReason.NO_MATCHING_GPU,
-        "needs a GPU with model H100 and at least 40000 MiB in all; GPUs of node-a: 0: other model (Tesla T4, 15360"
-        " MiB), 1: other model (NVIDIA A100-SXM4-80GB, 81920 MiB)",
-        True,
-    )
-    two = GpuSelector(models=Choice(wanted=("A100",)))
-    assert refused(place(replace(make_shape((1, 2)), gpus=two), mixed()))[1].endswith(
-        "1: fits (NVIDIA A100-SXM4-80GB, 81920 MiB)"
-    )
 
 
 @pytest.mark.parametrize("by", [HandOver.ENVVAR, HandOver.VOLUME_MOUNTS])
@@ -262,64 +383,12 @@ def test_a_pod_created_without_a_runtime_class_goes_to_no_node_that_needs_one(by
     )
 
 
-def test_a_pod_that_demands_a_limit_is_placed_where_one_is_enforced() -> None:
-    enforced = GpuSelector(enforced=True)
-    ledger = make_ledger([15, 15])
-    advisory, cgroup = ledger.inventory.gpus
-    mixed = replace(ledger, inventory=replace(ledger.inventory, gpus=(advisory, replace(cgroup, limit=Limit.CGROUP))))
-    assert gpus(place(shape(request(gib=10), gpus=enforced), mixed)) == ["GPU-1"]
-    assert refused(place(shape(request(gib=16), gpus=enforced), mixed))[1].startswith(
-        "needs 16 GiB on one GPU; free per GPU on node-a: limit advisory, 15 GiB"
-    )
-    assert refused(place(shape(request(gib=10), gpus=enforced), ledger)) == (
-        RefusalReason.NO_MATCHING_GPU,
-        "needs a GPU with an enforced limit; GPUs of node-a: 0: limit advisory (Tesla T4, 15360 MiB), 1: limit advisory"
-        " (Tesla T4, 15360 MiB)",
-        True,
-    )
-
-
-def test_a_part_of_a_mig_instance_is_no_enforced_limit_and_all_of_one_is() -> None:
-    ledger = make_ledger([15, 15])
-    instances = tuple(replace(gpu, limit=Limit.MIG) for gpu in ledger.inventory.gpus)
-    mig = replace(ledger, inventory=replace(ledger.inventory, gpus=instances))
-    enforced = GpuSelector(enforced=True)
-    assert gpus(place(shape(request(gib=15), gpus=enforced), mig)) == ["GPU-0"]
-    assert gpus(place(shape(request(whole=1), gpus=enforced), mig)) == ["GPU-0"]
-    assert gpus(place(shape(request(gib=14)), mig)) == ["GPU-0"]
-    assert refused(place(shape(request(gib=14), gpus=enforced), mig)) == (
-        RefusalReason.NO_MATCHING_GPU,
-        "needs a GPU with an enforced limit; GPUs of node-a: 0: only a part of MIG (Tesla T4, 15360 MiB), 1: only a"
-        " part of MIG (Tesla T4, 15360 MiB)",
-        True,
-    )
-
-
-def with_mig(*gib: int) -> NodeLedger:
-    """GPUs of these sizes, and one that has three MIG instances of 5 GiB."""
-    inventory = make_inventory(*gib)
-    instances = tuple(make_mig(len(gib), number) for number in range(3))
-    return NodeLedger.of(replace(inventory, gpus=(*inventory.gpus, *instances)))
-
-
-def several(count: int, gib: int = 1, name: str = "c") -> ContainerRequest:
-    return replace(request(name, gib=gib), gpu_count=count)
-
-
-def test_a_container_that_asks_for_several_gpus_gets_no_mig_instance() -> None:
-    assert gpus(place(shape(request()), with_mig(15, 15))) == ["MIG-2-0"]
-    assert gpus(place(shape(several(2)), with_mig(15, 15))) == ["GPU-0,GPU-1"]
-    assert gpus(place(shape(request(whole=2)), with_mig(15, 15))) == ["GPU-0,GPU-1"]
-    assert gpus(place(shape(several(2, 2), request("b", gib=5)), with_mig(15, 15))) == ["GPU-0,GPU-1", "MIG-2-0"]
-
-
 def test_a_whole_gpu_is_a_mig_instance_only_for_pods_that_want_instances() -> None:
-    only = GpuSelector(mig=MigChoice.ONLY)
     for policy in Policy:
         assert gpus(place(shape(request(whole=1)), with_mig(15), Rankings(policy))) == ["GPU-0"]
         beside = shape(request("a", whole=1), request("b"))
         assert gpus(place(beside, with_mig(15), Rankings(policy))) == ["GPU-0", "MIG-1-0"]
-        assert gpus(place(shape(request(whole=1), gpus=only), with_mig(15), Rankings(policy))) == ["MIG-1-0"]
+        assert gpus(place(shape(request(whole=1), gpus=ONLY), with_mig(15), Rankings(policy))) == ["MIG-1-0"]
 
 
 @pytest.mark.parametrize(
@@ -334,117 +403,6 @@ def test_a_node_with_mig_instances_alone_never_has_a_whole_gpu(mig: MigChoice | 
         reason, message, permanent = refused(place(shape(*containers, gpus=GpuSelector(mig=mig)), with_mig()))
         assert (reason, permanent) == (RefusalReason.NO_MATCHING_GPU, True)
         assert message.startswith(f"{said} 0:0: MIG (NVIDIA A100")
-
-
-def test_mig_instances_do_not_count_as_room_for_a_whole_gpu() -> None:
-    full = fill(with_mig(15), shape(request(gib=14)))
-    assert refused(place(shape(request(whole=1)), full)) == (
-        RefusalReason.NO_UNTOUCHED_GPU,
-        "needs 1 whole GPU; free per GPU on node-a: 1 of 15 GiB and 100 %, MIG, MIG, MIG",
-        False,
-    )
-    assert refused(place(shape(request("a", whole=1), request("b", gib=4)), full))[1] == (
-        "needs 1 whole GPU (a) + 4 GiB on one GPU (b); free per GPU on node-a: 1 of 15 GiB and 100 %,"
-        " 5 of 5 in MIG GiB and 100 %, 5 of 5 in MIG GiB and 100 %, 5 of 5 in MIG GiB and 100 %"
-    )
-
-
-def test_several_mig_instances_are_refused_with_the_reason() -> None:
-    cannot = "for one container, which MIG instances cannot be, as a process uses one of them; GPUs of node-a:"
-    instances = ", ".join(f"1:{number}: MIG (NVIDIA A100-SXM4-40GB MIG 1g.5gb, 5120 MiB)" for number in range(3))
-    found = f"0: fits (Tesla T4, 15360 MiB), {instances}"
-    for wanted in (several(2), request(whole=2)):
-        assert refused(place(shape(wanted), with_mig(15))) == (
-            RefusalReason.NO_MATCHING_GPU,
-            f"needs 2 GPUs {cannot} {found}",
-            True,
-        )
-    only = GpuSelector(mig=MigChoice.ONLY)
-    assert refused(place(shape(several(2), gpus=only), with_mig(15)))[1] == (
-        f"needs 2 GPUs with MIG {cannot} {found.replace('fits', 'no MIG')}"
-    )
-
-
-def test_mig_instances_do_not_count_as_room_for_several_gpus() -> None:
-    full = fill(with_mig(15, 15), shape(several(2, 14)))
-    assert refused(place(shape(several(2, 4)), full)) == (
-        RefusalReason.INSUFFICIENT_GPU_MEMORY,
-        "needs 4 GiB on each of 2 GPUs; free per GPU on node-a: 1, 1, MIG, MIG, MIG GiB",
-        False,
-    )
-    beside = place(shape(several(2, 4, "a"), request("b", gib=4)), full)
-    assert refused(beside)[1] == (
-        "needs 4 GiB on each of 2 GPUs (a) + 4 GiB on one GPU (b); free per GPU on node-a: 1, 1,"
-        " 5 in MIG, 5 in MIG, 5 in MIG GiB"
-    )
-    assert refused(place(shape(several(2, 4)), with_mig(3, 3)))[2], "an empty node could not hold it either"
-
-
-def test_a_gpu_of_the_kind_that_is_unhealthy_is_told_as_such() -> None:
-    gpus = (make_gpu(0, 80, health=GpuHealth.UNHEALTHY), make_gpu(1, 15))
-    ledger = NodeLedger.of(replace(make_inventory(15), gpus=gpus))
-    assert refused(place(shape(request(), gpus=GpuSelector(min_memory_mib=20 * 1024)), ledger))[1] == (
-        "needs a GPU with at least 20480 MiB in all; GPUs of node-a: 0: unhealthy (Tesla T4, 81920 MiB), 1: too small"
-        " (Tesla T4, 15360 MiB)"
-    )
-    assert refused(place(shape(request(whole=2), gpus=GpuSelector(min_memory_mib=16000)), make_ledger([20, 15])))[
-        1
-    ] == (
-        "needs 2 GPUs with at least 16000 MiB in all; GPUs of node-a: 0: fits (Tesla T4, 20480 MiB), 1: too small"
-        " (Tesla T4, 15360 MiB)"
-    )
-
-
-def test_a_node_with_many_gpus_of_another_kind_names_a_few() -> None:
-    selector = GpuSelector(min_memory_mib=20 * 1024)
-    message = refused(place(shape(request(), gpus=selector), make_ledger([15] * 10)))[1]
-    assert message.endswith("7: too small (Tesla T4, 15360 MiB) and 2 more")
-
-
-def test_what_the_kind_could_never_hold_is_permanent() -> None:
-    t4 = GpuSelector(models=Choice(wanted=("T4",)))
-    verdict = place(shape(request(gib=20), gpus=t4), mixed())
-    assert refused(verdict)[2]
-    assert refused(place(shape(request(gib=90)), mixed()))[1].endswith("(its largest GPU has 80 GiB in all)")
-
-
-def neighbour(gpu: int, app: str = "web", namespace: str = "default") -> Allocation:
-    found = make_allocation(f"n{gpu}", make_grant(gpu, gib=1))
-    return replace(found, labels={"app": app}, pod=replace(found.pod, namespace=namespace))
-
-
-def beside(ledger: NodeLedger, **fields: object) -> object:
-    affinity = replace(Affinity(namespace="default"), **fields)  # type: ignore[arg-type]  # the test's own fields
-    return place(shape(request(gib=3), affinity=affinity), ledger)
-
-
-def test_the_gpu_of_other_pods_is_shared() -> None:
-    ledger = NodeLedger.of(make_inventory(15, 15, 15), [neighbour(1)])
-    assert gpus(beside(ledger, same=WEB)) == ["GPU-1"]
-    foreign = NodeLedger.of(make_inventory(15, 15, 15), [neighbour(1, namespace="other")])
-    assert refused(beside(foreign, same=WEB)) == (
-        RefusalReason.NO_MATCHING_GPU,
-        "needs 3 GiB on one GPU; free per GPU on node-a: without app=web, without app=web, without app=web",
-        False,
-    )
-
-
-def test_pods_of_other_systems_are_neighbours_although_they_know_gpus_by_number() -> None:
-    held = replace(make_allocation("old", make_grant(str(by_index(1)), gib=1)), labels={"app": "web"})
-    ledger = NodeLedger.of(make_inventory(15, 15), [held])
-    assert gpus(beside(ledger, same=WEB)) == ["GPU-1"]
-    assert gpus(beside(ledger, other=WEB)) == ["GPU-0"]
-
-
-def test_the_first_of_a_group_may_start_anywhere() -> None:
-    assert gpus(beside(make_ledger([15]), same=WEB, first=True)) == ["GPU-0"]
-
-
-def test_the_gpus_of_other_pods_are_avoided() -> None:
-    ledger = NodeLedger.of(make_inventory(15, 15), [neighbour(0), neighbour(1, app="api")])
-    assert gpus(beside(ledger, other=WEB)) == ["GPU-1"]
-    both = NodeLedger.of(make_inventory(15), [neighbour(0)])
-    assert refused(beside(both, other=WEB))[1] == "needs 3 GiB on one GPU; free per GPU on node-a: with app=web"
 
 
 @pytest.mark.parametrize("health", [GpuHealth.CORDONED, GpuHealth.UNHEALTHY])

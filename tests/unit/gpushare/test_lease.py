@@ -13,6 +13,12 @@ def make_elector(api: FakeKube, identity: str, clock: ManualClock) -> Elector:
     return Elector(api=api, clock=clock, namespace="ns", name="lead", identity=identity)
 
 
+def leader(api: FakeKube, clock: ManualClock) -> Elector:
+    found = make_elector(api, "a", clock)
+    assert found.attempt()
+    return found
+
+
 def lead(elector: Elector, clock: ManualClock, *, until: float, retry_s: float = 2.0) -> list[float]:
     """Compete every `retry_s` until a moment, then release; the times at which the lead was won."""
     won = []
@@ -87,11 +93,10 @@ def test_a_leader_that_cannot_renew_knows_it_before_anybody_else_leads() -> None
 
 def test_a_lease_taken_by_another_ends_the_lead_at_once() -> None:
     api, clock = FakeKube(), ManualClock(0)
-    leader = make_elector(api, "a", clock)
-    leader.attempt()
+    elector = leader(api, clock)
     api.edit(LEASE, lambda lease: lease["spec"].update(holderIdentity="b"))
-    assert not leader.attempt()
-    assert not leader.leading()
+    assert not elector.attempt()
+    assert not elector.leading()
 
 
 def test_of_two_candidates_at_once_one_wins() -> None:
@@ -113,16 +118,9 @@ def test_a_reply_that_was_lost_is_not_taken_for_a_lead() -> None:
     assert elector.attempt()
 
 
-def test_a_candidate_stops_without_having_led() -> None:
-    api, clock = FakeKube(), ManualClock(0)
-    make_elector(api, "a", clock).attempt()
-    assert lead(make_elector(api, "b", clock), clock, until=6) == []
-
-
 def test_a_release_that_fails_is_logged_only(caplog: pytest.LogCaptureFixture) -> None:
     api, clock = FakeKube(), ManualClock(0)
-    elector = make_elector(api, "a", clock)
-    elector.attempt()
+    elector = leader(api, clock)
     api.fail_next(lambda call: call.verb == "get", kube.UnreachableError("gone"))
     elector.release()
     assert "lease not released" in caplog.messages
@@ -163,8 +161,7 @@ class Slow(FakeKube):
 
 def test_a_leader_renews_by_one_request() -> None:
     api, clock = FakeKube(), ManualClock(0)
-    elector = make_elector(api, "a", clock)
-    elector.attempt()
+    elector = leader(api, clock)
     api.calls.clear()
     assert elector.attempt()
     assert [call.verb for call in api.calls] == ["update"]
@@ -174,8 +171,7 @@ def test_a_slow_server_costs_no_one_the_lead() -> None:
     """Every request takes four seconds, as on an overloaded machine."""
     clock = ManualClock(0)
     api = Slow(clock)
-    elector = make_elector(api, "a", clock)
-    elector.attempt()
+    elector = leader(api, clock)
     api.takes_s = 4.0
     for _ in range(10):
         clock.at += 2
@@ -185,8 +181,7 @@ def test_a_slow_server_costs_no_one_the_lead() -> None:
 def test_a_request_that_is_lost_is_repeated_before_the_lead_ends() -> None:
     clock = ManualClock(0)
     api = Slow(clock)
-    elector = make_elector(api, "a", clock)
-    elector.attempt()
+    elector = leader(api, clock)
     clock.at = 2.0
     api.sent.clear()
     api.takes_s = 100.0
@@ -197,8 +192,7 @@ def test_a_request_that_is_lost_is_repeated_before_the_lead_ends() -> None:
 
 def test_a_renewal_whose_answer_was_lost_is_found_by_the_next_attempt() -> None:
     api, clock = FakeKube(), ManualClock(0)
-    elector = make_elector(api, "a", clock)
-    elector.attempt()
+    elector = leader(api, clock)
     api.fail_next(lambda call: call.verb == "update", "lost-reply")
     clock.at = 2
     elector.attempt()
@@ -224,8 +218,7 @@ def test_a_candidate_counts_from_the_answer_that_showed_a_renewal() -> None:
 
 def test_a_lease_is_not_believed_after_a_suspend() -> None:
     api, clock = FakeKube(), ManualClock(0)
-    elector = make_elector(api, "a", clock)
-    elector.attempt()
+    elector = leader(api, clock)
     clock.at += 3600  # the machine slept, and its clock did not
     assert not elector.leading()
 

@@ -10,9 +10,10 @@ import pytest
 from gpushare.kube import api as kube
 from gpushare.kube.watch import Reflector
 from testing.builders import Json, make_pod
+from testing.clock import ManualClock
 from testing.fakes.kube import Call, FakeKube
-from tests.unit.gpushare.test_watch import PODS, quick
 
+PODS = "/api/v1/pods"
 NAMESPACE = "/api/v1/namespaces/default/pods"
 
 
@@ -44,7 +45,7 @@ class Copy:
 
 def listed(api: FakeKube, copy: Copy) -> list[dict[str, str]]:
     """The parameters of all lists until the copy has stopped."""
-    Reflector(api=api, path=PODS, sink=copy, clock=quick()).run(copy.stop)
+    Reflector(api=api, path=PODS, sink=copy, clock=ManualClock(0)).run(copy.stop)
     return [dict(call.params) for call in api.calls if call.verb == "list"]
 
 
@@ -137,7 +138,7 @@ def test_pages_get_smaller_while_they_fail_and_grow_again() -> None:
     assert limits == ["500", "125", "31", "7", "1", "1", "1"]
     api.calls.clear()
     copy = Copy()
-    reflector = Reflector(api=api, path=PODS, sink=copy, clock=quick())
+    reflector = Reflector(api=api, path=PODS, sink=copy, clock=ManualClock(0))
     api.fail_next(is_list(), kube.UnreachableError("cut"))
     reflector.run(copy.stop)
     copy.stop.clear()

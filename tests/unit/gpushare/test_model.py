@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare.identity import ContainerName, GpuUuid, NodeName, by_index
+from gpushare.identity import ContainerName, GpuUuid, NodeName, PodUid, by_index
 from gpushare.model.allocation import Held, footprint
 from gpushare.model.gpu import MAX_GPUS, MAX_INSTANCES, Gpu, GpuHealth, NodeInventory, label, mig_index
 from gpushare.model.ledger import NodeLedger
@@ -11,6 +11,7 @@ from gpushare.model.room import Ask
 from gpushare.units import GIB
 from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ledger, make_ref
 
+GPU = GpuUuid("GPU-0")
 INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
 
 
@@ -127,10 +128,6 @@ def test_adding_a_pod_twice_changes_nothing() -> None:
     assert ledger.free_mib(make_gpu(0)) == 12 * 1024
 
 
-def test_an_unhealthy_gpu_has_nothing_free() -> None:
-    assert make_ledger([15]).free_mib(make_gpu(0, health=GpuHealth.UNHEALTHY)) == 0
-
-
 def test_a_gpu_that_shrank_is_over_committed_and_has_nothing_free() -> None:
     ledger = replace(make_ledger([15, 15], {0: 9}), inventory=make_inventory(8, 15))
     assert ledger.free_mib(make_gpu(0, 8)) == 0
@@ -139,11 +136,6 @@ def test_a_gpu_that_shrank_is_over_committed_and_has_nothing_free() -> None:
 
 def test_a_gpu_that_vanished_is_over_committed_by_all_that_is_held_on_it() -> None:
     assert replace(make_ledger([15, 15], {1: 9}), inventory=make_inventory(15)).over_committed() == {"GPU-1": 9 * 1024}
-
-
-def test_pods_of_other_systems_count_by_gpu_number() -> None:
-    held = make_allocation("old", make_grant(str(by_index(1)), gib=4))
-    assert NodeLedger.of(make_inventory(15, 15), [held]).used_mib == {"GPU-1": 4096}
 
 
 def test_a_part_that_was_written_down_in_per_cent_is_rounded_down_as_at_the_choice() -> None:
@@ -163,12 +155,11 @@ def test_a_pod_reads_as_namespace_and_name() -> None:
     assert str(make_ref("web", "team-a")) == "team-a/web"
 
 
-def test_a_gpu_that_takes_no_new_work_has_nothing_free() -> None:
-    inventory = make_inventory(15)
-    sick = NodeInventory(node=inventory.node, gpus=(make_gpu(0, health=GpuHealth.CORDONED),), unit=GIB)
-    ledger = NodeLedger.of(sick)
-    assert (ledger.free_mib(sick.gpus[0]), ledger.free_percent(sick.gpus[0])) == (0, 0)
-    assert not ledger.untouched(sick.gpus[0])
+@pytest.mark.parametrize("health", [GpuHealth.CORDONED, GpuHealth.UNHEALTHY])
+def test_a_gpu_that_takes_no_new_work_has_nothing_free(health: GpuHealth) -> None:
+    sick = make_gpu(0, health=health)
+    ledger = NodeLedger.of(NodeInventory(node=NodeName("node-a"), gpus=(sick,), unit=GIB))
+    assert (ledger.free_mib(sick), ledger.free_percent(sick), ledger.untouched(sick)) == (0, 0, False)
 
 
 def test_compute_beyond_a_gpu_is_told() -> None:
@@ -191,3 +182,52 @@ def test_what_a_pod_of_several_containers_asks_for_is_what_the_largest_does() ->
     )
     found = Ask.of(RequestShape(containers=containers), cpu_milli=300, host_mib=40)
     assert found == Ask(gpus=2, memory_mib=7, compute_percent=20, cpu_milli=300, host_mib=40)
+
+
+def test_a_whole_gpu_has_nothing_left_also_if_no_compute_was_written_down() -> None:
+    whole = replace(make_grant(0, gib=3), whole=True, compute_percent=0)
+    ledger = NodeLedger.of(make_inventory(15, 15), [make_allocation("a", whole)])
+    gpu = ledger.inventory.by_uuid[GPU]
+    assert ledger.whole == {GPU}
+    assert ledger.used_mib == {GPU: 15 * 1024}
+    assert (ledger.free_mib(gpu), ledger.free_percent(gpu)) == (0, 0)
+
+
+@pytest.mark.parametrize("whole", [(True, False), (False, True), (False, False)])
+def test_a_gpu_by_its_index_is_the_same_as_by_its_uuid(whole: tuple[bool, bool]) -> None:
+    grants = (
+        replace(make_grant(gib=2, container="a"), gpus=(GPU,), whole=whole[0], memory_percent=10),
+        replace(make_grant(gib=3, container="b"), gpus=(by_index(0),), whole=whole[1]),
+    )
+    ledger = NodeLedger.of(make_inventory(20), [make_allocation("a", *grants)])
+    assert ledger.whole == ({GPU} if any(whole) else set())
+    assert ledger.used_mib == {GPU: {(True, False): 23, (False, True): 24, (False, False): 7}[whole] * 1024}
+
+
+def test_parts_of_a_gpu_that_is_not_listed_are_unknown() -> None:
+    grant = replace(make_grant(gib=2), gpus=(GpuUuid("GPU-unknown"),), memory_percent=50)
+    assert NodeLedger.of(make_inventory(15), [make_allocation("a", grant)]).used_mib == {
+        GpuUuid("GPU-unknown"): 2 * 1024
+    }
+
+
+def test_the_least_excess_is_told() -> None:
+    full = replace(make_grant(0), memory_mib=1000, compute_percent=100)
+    inventory = replace(make_inventory(), gpus=(make_gpu(0, mib=1000),))
+    assert not NodeLedger.of(inventory, [make_allocation("a", full)]).over_committed()
+    assert not NodeLedger.of(inventory, [make_allocation("a", full)]).over_computed()
+    more = make_allocation("b", replace(make_grant(0), memory_mib=1, compute_percent=1))
+    ledger = NodeLedger.of(inventory, [make_allocation("a", full), more])
+    assert ledger.over_committed() == {GPU: 1}
+    assert ledger.over_computed() == {GPU: 1}
+
+
+def test_a_ledger_cannot_be_changed() -> None:
+    allocation = make_allocation("a", make_grant(0))
+    empty = NodeLedger.of(make_inventory(15))
+    for ledger in (empty, empty.with_allocation(allocation)):
+        for mapping in (ledger.allocations, ledger.used_mib, ledger.used_percent):
+            assert not hasattr(mapping, "__setitem__")
+        assert not hasattr(ledger.whole, "add")
+    assert empty.allocations == {}
+    assert empty.with_allocation(allocation).allocations == {PodUid(allocation.pod.uid): allocation}

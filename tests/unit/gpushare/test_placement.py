@@ -29,92 +29,68 @@ def test_every_policy_has_a_row() -> None:
     assert set(POLICIES) == set(Policy)
 
 
-def test_binpack_takes_the_fullest_gpu_that_fits() -> None:
-    assert gpus(place(make_shape(3), make_ledger([15, 15, 15], {0: 4, 1: 9, 2: 13}))) == ["GPU-1"]
+def container_requests(*pairs: tuple[int, int]) -> RequestShape:
+    """MiB on so many GPUs."""
+    return RequestShape(
+        containers=tuple(
+            ContainerRequest(container=ContainerName(f"c{i}"), memory_mib=mib, gpu_count=count)
+            for i, (mib, count) in enumerate(pairs)
+        )
+    )
 
 
-def test_spread_takes_the_emptiest_gpu() -> None:
-    shape = make_shape(3, policy=Policy.SPREAD)
-    assert gpus(place(shape, make_ledger([15, 15, 15], {0: 4, 1: 9}))) == ["GPU-2"]
+SPREAD, BINPACK = Policy.SPREAD, Policy.BINPACK
+
+
+@pytest.mark.parametrize(
+    ("shape", "ledger", "expected"),
+    [
+        pytest.param(make_shape(3), make_ledger([15] * 3, {0: 4, 1: 9, 2: 13}), "1", id="binpack takes the fullest"),
+        pytest.param(make_shape(3, policy=SPREAD), make_ledger([15] * 3, {0: 4, 1: 9}), "2", id="spread the emptiest"),
+        pytest.param(make_shape(3), make_ledger([15, 15]), "0", id="equal ones by index"),
+        pytest.param(make_shape(3, policy=SPREAD), make_ledger([15, 15]), "0", id="equal ones by index, spread"),
+        pytest.param(make_shape(3, 3, policy=SPREAD), make_ledger([15] * 3), "0 1", id="equal ones, two containers"),
+        pytest.param(make_shape(5, 3, policy=SPREAD), make_ledger([10, 9]), "0 1", id="by what others leave, spread"),
+        pytest.param(make_shape(6, 2, policy=BINPACK), make_ledger([8, 5]), "0 0", id="by what others leave, binpack"),
+        pytest.param(make_shape((3, 2)), make_ledger([15] * 3, {1: 2}), "1,0", id="several are different"),
+        pytest.param(make_shape(3, 3, 4), make_ledger([6, 4]), "0 0 1", id="a fit that greedy misses"),
+        pytest.param(make_shape((4, 2), 1, 6), make_ledger([6, 5, 6]), "1,0 1 2", id="different numbers of GPUs"),
+        pytest.param(make_shape(2, 7), make_ledger([9, 8]), "0 1", id="the largest container first"),
+        pytest.param(make_shape(7, (2, 2)), make_ledger([9, 9, 12]), "0 0,1", id="the one on most GPUs first"),
+    ],
+)
+def test_a_pod_gets_the_gpus_that_its_policy_likes_best(shape: RequestShape, ledger: NodeLedger, expected: str) -> None:
+    assert " ".join(gpus(place(shape, ledger))).replace("GPU-", "") == expected
 
 
 def test_the_pods_policy_beats_the_clusters() -> None:
     ledger = make_ledger([15, 15], {0: 4})
-    assert gpus(place(make_shape(3), ledger, Rankings(Policy.SPREAD))) == ["GPU-1"]
-    assert gpus(place(make_shape(3, policy=Policy.BINPACK), ledger, Rankings(Policy.SPREAD))) == ["GPU-0"]
+    assert gpus(place(make_shape(3), ledger, Rankings(SPREAD))) == ["GPU-1"]
+    assert gpus(place(make_shape(3, policy=BINPACK), ledger, Rankings(SPREAD))) == ["GPU-0"]
 
 
-def test_equal_gpus_are_taken_by_index() -> None:
-    assert gpus(place(make_shape(3), make_ledger([15, 15]))) == ["GPU-0"]
+MEMORY, FREE = RefusalReason.INSUFFICIENT_GPU_MEMORY, "; free per GPU on node-a: "
 
 
-def test_equal_gpus_are_taken_by_index_when_spreading_too() -> None:
-    assert gpus(place(make_shape(3, policy=Policy.SPREAD), make_ledger([15, 15]))) == ["GPU-0"]
-    assert gpus(place(make_shape(3, 3, policy=Policy.SPREAD), make_ledger([15, 15, 15]))) == ["GPU-0", "GPU-1"]
-
-
-def test_the_containers_of_a_pod_are_ranked_by_what_the_ones_before_leave() -> None:
-    assert gpus(place(make_shape(5, 3, policy=Policy.SPREAD), make_ledger([10, 9]))) == ["GPU-0", "GPU-1"]
-    assert gpus(place(make_shape(6, 2, policy=Policy.BINPACK), make_ledger([8, 5]))) == ["GPU-0", "GPU-0"]
-
-
-def test_several_gpus_of_one_container_are_different() -> None:
-    assert gpus(place(make_shape((3, 2)), make_ledger([15, 15, 15], {1: 2}))) == ["GPU-1,GPU-0"]
-
-
-def test_a_fit_that_greedy_misses_is_found() -> None:
-    """GPUs with 6 and 4 GiB free hold 3 + 3 + 4 only in one way."""
-    assert gpus(place(make_shape(3, 3, 4), make_ledger([6, 4]))) == ["GPU-0", "GPU-0", "GPU-1"]
-
-
-def test_containers_with_different_gpu_counts_are_placed_together() -> None:
-    assert gpus(place(make_shape((4, 2), 1, 6), make_ledger([6, 5, 6]))) == ["GPU-1,GPU-0", "GPU-1", "GPU-2"]
-
-
-def test_an_init_container_shares_the_memory_of_the_app() -> None:
-    containers = (
-        ContainerRequest(container=ContainerName("init"), kind=ContainerKind.INIT, memory_mib=10 * 1024),
-        ContainerRequest(container=ContainerName("app"), memory_mib=9 * 1024),
-    )
-    assert gpus(place(RequestShape(containers=containers), make_ledger([10]))) == ["GPU-0", "GPU-0"]
-
-
-def test_an_init_container_that_is_smaller_than_the_app_needs_nothing_more() -> None:
-    containers = (
-        ContainerRequest(container=ContainerName("init"), kind=ContainerKind.INIT, memory_mib=8 * 1024),
-        ContainerRequest(container=ContainerName("app"), memory_mib=9 * 1024),
-    )
-    assert gpus(place(RequestShape(containers=containers), make_ledger([10]))) == ["GPU-0", "GPU-0"]
-
-
-def test_the_largest_container_is_placed_first() -> None:
-    assert gpus(place(make_shape(2, 7), make_ledger([9, 8]))) == ["GPU-0", "GPU-1"]
-    assert gpus(place(make_shape(7, (2, 2)), make_ledger([9, 9, 12]))) == ["GPU-0", "GPU-0,GPU-1"]
-
-
-def test_a_sidecar_adds_to_what_starts_after_it() -> None:
-    containers = (
-        ContainerRequest(container=ContainerName("side"), kind=ContainerKind.SIDECAR, memory_mib=2 * 1024),
-        ContainerRequest(container=ContainerName("init"), kind=ContainerKind.INIT, memory_mib=9 * 1024),
-        ContainerRequest(container=ContainerName("app"), memory_mib=1024),
-    )
-    assert isinstance(place(RequestShape(containers=containers), make_ledger([10])), Refused)
-    assert gpus(place(RequestShape(containers=containers), make_ledger([11]))) == ["GPU-0"] * 3
-
-
-def test_a_refusal_has_the_numbers() -> None:
-    ledger = make_ledger([15, 15, 15, 15], {0: 12, 1: 12, 2: 8, 3: 6})
-    message = "needs 10 GiB on one GPU; free per GPU on node-a: 3, 3, 7, 9 GiB"
-    assert refusal(place(make_shape(10), ledger)) == (RefusalReason.INSUFFICIENT_GPU_MEMORY, message, False)
+@pytest.mark.parametrize(
+    ("shape", "ledger", "needs", "free"),
+    [
+        (make_shape(10), make_ledger([15] * 4, {0: 12, 1: 12, 2: 8, 3: 6}), "10 GiB on one GPU", "3, 3, 7, 9 GiB"),
+        (
+            make_shape(3, (4, 2)),
+            make_ledger([4, 6]),
+            "3 GiB on one GPU (c0) + 4 GiB on each of 2 GPUs (c1)",
+            "4, 6 GiB",
+        ),
+    ],
+)
+def test_a_refusal_has_the_numbers(shape: RequestShape, ledger: NodeLedger, needs: str, free: str) -> None:
+    assert refusal(place(shape, ledger)) == (MEMORY, f"needs {needs}{FREE}{free}", False)
 
 
 def test_a_node_that_could_never_hold_the_pod_says_so() -> None:
-    message = "needs 20 GiB on one GPU; free per GPU on node-a: 15, 12 GiB (its largest GPU has 15 GiB in all)"
-    assert refusal(place(make_shape(20), make_ledger([15, 15], {1: 3}))) == (
-        RefusalReason.INSUFFICIENT_GPU_MEMORY,
-        message,
-        True,
-    )
+    message = f"needs 20 GiB on one GPU{FREE}15, 12 GiB (its largest GPU has 15 GiB in all)"
+    assert refusal(place(make_shape(20), make_ledger([15, 15], {1: 3}))) == (MEMORY, message, True)
 
 
 def test_one_container_that_could_never_be_held_is_enough_for_never() -> None:
@@ -127,11 +103,6 @@ def test_what_is_asked_is_rounded_up_and_what_is_free_is_rounded_down() -> None:
     node = NodeLedger.of(replace(make_inventory(15), gpus=(make_gpu(0, mib=2900),)))
     text = "needs 3 GiB on one GPU; free per GPU on node-a: 2 GiB (its largest GPU has 2 GiB in all)"
     assert refusal(place(container_requests((3000, 1)), node))[1] == text
-
-
-def test_a_refusal_of_several_containers_names_them() -> None:
-    message = "needs 3 GiB on one GPU (c0) + 4 GiB on each of 2 GPUs (c1); free per GPU on node-a: 4, 6 GiB"
-    assert refusal(place(make_shape(3, (4, 2)), make_ledger([4, 6])))[1] == message
 
 
 def test_a_node_with_too_few_gpus_says_how_many() -> None:
@@ -223,16 +194,6 @@ def nearly_equal(count: int) -> NodeLedger:
     """GPUs of which no two have the same memory."""
     gpus = tuple(make_gpu(i, mib=80_000 + 7 * i) for i in range(count))
     return NodeLedger.of(replace(make_inventory(15), gpus=gpus))
-
-
-def container_requests(*pairs: tuple[int, int]) -> RequestShape:
-    """MiB on so many GPUs."""
-    return RequestShape(
-        containers=tuple(
-            ContainerRequest(container=ContainerName(f"c{i}"), memory_mib=mib, gpu_count=count)
-            for i, (mib, count) in enumerate(pairs)
-        )
-    )
 
 
 @pytest.fixture

@@ -139,107 +139,73 @@ def test_the_inventory_of_a_shipped_profile_is_the_one_that_the_plugin_publishes
     ]
 
 
+WHOLE = "expected a whole number, 1 or more, found"
+COUNT = "expected a whole number, 0 or more, found"
+OWN_UUID = "GPU-01234567-89ab-cdef-0123-456789abcdef"
+WRONG: list[tuple[Any, str]] = [
+    (None, "expected an object, found nothing"),
+    ([], "expected an object, found a list"),
+    ({"gpu": []}, "unknown field 'gpu'; known are faults, gpus, nodes, seed"),
+    ({}, "gpus: expected a list, found nothing"),
+    ({"gpus": {}}, "gpus: expected a list, found an object"),
+    ({"gpus": []}, "gpus: 0 GPUs; a node has 1 to 64"),
+    ({"gpus": [{**T4, "count": 65}]}, "gpus: 65 GPUs; a node has 1 to 64"),
+    ({"gpus": ["T4"]}, "gpus[0]: expected an object, found a string"),
+    ({"gpus": [{"memoryMiB": 1}]}, "gpus[0].model: expected a string, found nothing"),
+    ({"gpus": [T4, {"model": "T4"}]}, f"gpus[1].memoryMiB: {WHOLE} nothing"),
+    (
+        {"gpus": [{**T4, "uuid": OWN_UUID}] * 2},
+        "gpus: two GPUs with the same uuid; leave uuid out to have them derived",
+    ),
+    ({"gpus": [T4], "seed": "x"}, f"seed: {COUNT} a string"),
+    ({"gpus": [T4], "faults": 3}, "faults: expected a list, found a number"),
+    ({"gpus": [T4], "faults": {"a": 1}}, "faults: expected a list, found an object"),
+    ({"gpus": [T4], "faults": [3]}, "faults[0]: expected an object, found a number"),
+    ({"gpus": [T4], "nodes": ["node-b"]}, "nodes: expected an object, found a list"),
+]
+WRONG_GPUS: list[tuple[dict[str, Any], str]] = [
+    ({"memoryGiB": 15}, ": unknown field 'memoryGiB'; known are count, memoryMiB, mig, model, numa, reservedMiB, uuid"),
+    ({"reservedMiB": 15360}, ".reservedMiB: 15360 MiB of 15360 leave nothing to share"),
+    ({"mig": 7}, ".mig: expected a list, found a number"),
+    ({"mig": [7]}, ".mig[0]: expected an object, found a number"),
+    ({"mig": [{"profile": "1g.5gb"}]}, f".mig[0].memoryMiB: {WHOLE} nothing"),
+    ({"mig": [{"profile": "1g.5gb", "memoryMiB": 1, "count": 10**9}]}, ".mig: 17 instances; a GPU has up to 16"),
+    ({"model": ""}, ".model: expected a string, found an empty string"),
+    ({"model": 4}, ".model: expected a string, found a number"),
+    ({"memoryMiB": "15Gi"}, f".memoryMiB: {WHOLE} a string"),
+    ({"memoryMiB": 0}, f".memoryMiB: {WHOLE} 0"),
+    ({"memoryMiB": 1.5}, f".memoryMiB: {WHOLE} 1.5"),
+    ({"count": 0}, f".count: {WHOLE} 0"),
+    ({"count": True}, f".count: {WHOLE} true or false"),
+    ({"numa": -1}, f".numa: {COUNT} -1"),
+    ({"uuid": "GPU-1"}, ".uuid: expected GPU- and 32 hexadecimal digits in NVIDIA's groups, found 'GPU-1'"),
+    ({"uuid": 5}, ".uuid: expected a string, found a number"),
+    ({"count": 2, "uuid": OWN_UUID}, ".uuid: 2 GPUs cannot share one; leave it out or set count to 1"),
+]
+WRONG_FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"gpu": 0}, "kind: expected one of xid, ecc, lost, found None"),
+    ({"gpu": 0, "kind": "fire"}, "kind: expected one of xid, ecc, lost, found 'fire'"),
+    ({"gpu": 1, "kind": "xid"}, "gpu: there is no GPU 1; the node has 0 to 0"),
+    ({"kind": "xid", "afterSeconds": -1}, "afterSeconds: expected a number, 0 or more, found -1"),
+    ({"kind": "xid", "afterSeconds": float("nan")}, "afterSeconds: expected a number, 0 or more, found nan"),
+    ({"kind": "xid", "recoversAfterPolls": 0}, f"recoversAfterPolls: {WHOLE} 0"),
+]
+WRONG_NODES: list[tuple[Any, str]] = [
+    (None, ": expected an object, found nothing"),
+    ({"gpus": 3}, ".gpus: expected a list, found a number"),
+    ({"nodes": {}}, ": unknown field 'nodes'; known are faults, gpus, seed"),
+    ({"gpus": [{"model": "X"}]}, f".gpus[0].memoryMiB: {WHOLE} nothing"),
+    ({"seed": -1}, f".seed: {COUNT} -1"),
+]
+
+
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        (None, "expected an object, found nothing"),
-        ([], "expected an object, found a list"),
-        ({"gpu": []}, "unknown field 'gpu'; known are faults, gpus, nodes, seed"),
-        ({}, "gpus: expected a list, found nothing"),
-        ({"gpus": {}}, "gpus: expected a list, found an object"),
-        ({"gpus": []}, "gpus: 0 GPUs; a node has 1 to 64"),
-        ({"gpus": [{**T4, "count": 65}]}, "gpus: 65 GPUs; a node has 1 to 64"),
-        ({"gpus": ["T4"]}, "gpus[0]: expected an object, found a string"),
-        (
-            {"gpus": [{**T4, "memoryGiB": 15}]},
-            "gpus[0]: unknown field 'memoryGiB'; known are count, memoryMiB, mig, model, numa, reservedMiB, uuid",
-        ),
-        (
-            {"gpus": [{**T4, "reservedMiB": 15360}]},
-            "gpus[0].reservedMiB: 15360 MiB of 15360 leave nothing to share",
-        ),
-        ({"gpus": [{**T4, "mig": 7}]}, "gpus[0].mig: expected a list, found a number"),
-        ({"gpus": [{**T4, "mig": [7]}]}, "gpus[0].mig[0]: expected an object, found a number"),
-        (
-            {"gpus": [{**T4, "mig": [{"profile": "1g.5gb"}]}]},
-            "gpus[0].mig[0].memoryMiB: expected a whole number, 1 or more, found nothing",
-        ),
-        (
-            {"gpus": [{**T4, "mig": [{"profile": "1g.5gb", "memoryMiB": 1, "count": 10**9}]}]},
-            "gpus[0].mig: 17 instances; a GPU has up to 16",
-        ),
-        ({"gpus": [{"memoryMiB": 1}]}, "gpus[0].model: expected a string, found nothing"),
-        ({"gpus": [{"model": "", "memoryMiB": 1}]}, "gpus[0].model: expected a string, found an empty string"),
-        ({"gpus": [{"model": 4, "memoryMiB": 1}]}, "gpus[0].model: expected a string, found a number"),
-        ({"gpus": [T4, {"model": "T4"}]}, "gpus[1].memoryMiB: expected a whole number, 1 or more, found nothing"),
-        (
-            {"gpus": [{**T4, "memoryMiB": "15Gi"}]},
-            "gpus[0].memoryMiB: expected a whole number, 1 or more, found a string",
-        ),
-        ({"gpus": [{**T4, "memoryMiB": 0}]}, "gpus[0].memoryMiB: expected a whole number, 1 or more, found 0"),
-        ({"gpus": [{**T4, "memoryMiB": 1.5}]}, "gpus[0].memoryMiB: expected a whole number, 1 or more, found 1.5"),
-        ({"gpus": [{**T4, "count": 0}]}, "gpus[0].count: expected a whole number, 1 or more, found 0"),
-        ({"gpus": [{**T4, "count": True}]}, "gpus[0].count: expected a whole number, 1 or more, found true or false"),
-        ({"gpus": [{**T4, "numa": -1}]}, "gpus[0].numa: expected a whole number, 0 or more, found -1"),
-        (
-            {"gpus": [{**T4, "uuid": "GPU-1"}]},
-            "gpus[0].uuid: expected GPU- and 32 hexadecimal digits in NVIDIA's groups, found 'GPU-1'",
-        ),
-        (
-            {"gpus": [{**T4, "uuid": 5}]},
-            "gpus[0].uuid: expected a string, found a number",
-        ),
-        (
-            {"gpus": [{**T4, "count": 2, "uuid": "GPU-01234567-89ab-cdef-0123-456789abcdef"}]},
-            "gpus[0].uuid: 2 GPUs cannot share one; leave it out or set count to 1",
-        ),
-        (
-            {"gpus": [{**T4, "uuid": "GPU-01234567-89ab-cdef-0123-456789abcdef"}] * 2},
-            "gpus: two GPUs with the same uuid; leave uuid out to have them derived",
-        ),
-        ({"gpus": [T4], "seed": "x"}, "seed: expected a whole number, 0 or more, found a string"),
-        ({"gpus": [T4], "faults": 3}, "faults: expected a list, found a number"),
-        ({"gpus": [T4], "faults": {"a": 1}}, "faults: expected a list, found an object"),
-        (
-            {"gpus": [T4], "faults": [3]},
-            "faults[0]: expected an object, found a number",
-        ),
-        ({"gpus": [T4], "faults": [{"gpu": 0}]}, "faults[0].kind: expected one of xid, ecc, lost, found None"),
-        (
-            {"gpus": [T4], "faults": [{"gpu": 0, "kind": "fire"}]},
-            "faults[0].kind: expected one of xid, ecc, lost, found 'fire'",
-        ),
-        (
-            {"gpus": [T4], "faults": [{"gpu": 1, "kind": "xid"}]},
-            "faults[0].gpu: there is no GPU 1; the node has 0 to 0",
-        ),
-        (
-            {"gpus": [T4], "faults": [{"kind": "xid", "afterSeconds": -1}]},
-            "faults[0].afterSeconds: expected a number, 0 or more, found -1",
-        ),
-        (
-            {"gpus": [T4], "faults": [{"kind": "xid", "afterSeconds": float("nan")}]},
-            "faults[0].afterSeconds: expected a number, 0 or more, found nan",
-        ),
-        (
-            {"gpus": [T4], "faults": [{"kind": "xid", "recoversAfterPolls": 0}]},
-            "faults[0].recoversAfterPolls: expected a whole number, 1 or more, found 0",
-        ),
-        ({"gpus": [T4], "nodes": ["node-b"]}, "nodes: expected an object, found a list"),
-        ({"gpus": [T4], "nodes": {"node-b": None}}, "nodes.node-b: expected an object, found nothing"),
-        ({"gpus": [T4], "nodes": {"node-b": {"gpus": 3}}}, "nodes.node-b.gpus: expected a list, found a number"),
-        (
-            {"gpus": [T4], "nodes": {"node-b": {"nodes": {}}}},
-            "nodes.node-b: unknown field 'nodes'; known are faults, gpus, seed",
-        ),
-        (
-            {"gpus": [T4], "nodes": {"node-b": {"gpus": [{"model": "X"}]}}},
-            "nodes.node-b.gpus[0].memoryMiB: expected a whole number, 1 or more, found nothing",
-        ),
-        (
-            {"gpus": [T4], "nodes": {"node-b": {"seed": -1}}},
-            "nodes.node-b.seed: expected a whole number, 0 or more, found -1",
-        ),
+        *WRONG,
+        *(({"gpus": [{**T4, **gpu}]}, f"gpus[0]{message}") for gpu, message in WRONG_GPUS),
+        *(({"gpus": [T4], "faults": [fault]}, f"faults[0].{message}") for fault, message in WRONG_FAULTS),
+        *(({"gpus": [T4], "nodes": {"node-b": node}}, f"nodes.node-b{message}") for node, message in WRONG_NODES),
     ],
 )
 def test_a_wrong_profile_is_refused_with_path_and_fix(document: Any, message: str) -> None:

@@ -7,7 +7,7 @@ from gpushare.model.request import Policy
 from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.model.selector import MigChoice
 from gpushare.model.verdict import Placed
-from gpushare.placement import grade
+from gpushare.placement.grade import grades
 from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings, ranking
 from gpushare.placement.ranking import ROOM, best, cost_of
@@ -61,9 +61,25 @@ def test_the_host_counts_for_policies_that_look_at_it() -> None:
     assert found == (500 - 470) * ROOM
 
 
-def test_grades_go_by_rank_and_one_node_alone_is_the_best() -> None:
-    names = [NodeName(name) for name in "abcde"]
-    assert grade.grades(names, [None, -5, 2**99, -5, 7]) == [0, 10, 1, 8, 5]
-    assert grade.grades(names[:1], [3]) == [10]
-    assert grade.grades(names[:2], [3, 3], {names[1]}) == [8, 10]
-    assert grade.grades(names[:2], [None, None]) == [0, 0]
+A, B, C, D = (NodeName(name) for name in "abcd")
+
+
+def test_every_node_has_a_grade() -> None:
+    assert grades([A, B, C], [7, None, None]) == [10, 0, 0]
+    assert grades([B, D], [None, None]) == [0, 0]
+    assert grades([], []) == []
+
+
+def test_one_node_alone_is_the_best_by_a_distance_that_other_plugins_do_not_make_up_for() -> None:
+    """Kube-scheduler would choose among equal ones by chance."""
+    assert grades([A], [3]) == [10]
+    assert grades([A, B, C, D], [2**90, -1, -2, 2**91]) == [4, 6, 10, 1]
+
+
+def test_of_equal_nodes_the_first_by_name_is_the_best_in_whatever_order_they_are_asked_for() -> None:
+    assert grades([D, C, A, B], [3, 3, 9, 3]) == [8, 8, 1, 10]
+    assert grades([A, B, C, D], [9, 3, 3, 3]) == [1, 10, 8, 8]
+
+
+def test_a_node_where_memory_is_reserved_for_this_pod_is_the_best() -> None:
+    assert grades([A, B], [7, None], frozenset({B})) == [8, 10]

@@ -43,7 +43,3 @@ def test_programs_can_rely_on_the_words_of_reasons() -> None:
         "OtherHandOver",
         "SearchTooLong",
     ]
-
-
-def test_preemption_may_help_where_a_refusal_says_nothing_else() -> None:
-    assert not Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, "x").permanent

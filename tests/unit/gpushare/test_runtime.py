@@ -98,10 +98,15 @@ def root_logger() -> Iterator[logging.Logger]:
     root.setLevel(level)
 
 
-@pytest.mark.usefixtures("root_logger")
-def test_a_log_line_is_json_with_the_fields_of_the_decision() -> None:
+@pytest.fixture
+def stream(root_logger: logging.Logger) -> io.StringIO:
+    """What is logged, from here on."""
     stream = io.StringIO()
     logs.configure(stream=stream)
+    return stream
+
+
+def test_a_log_line_is_json_with_the_fields_of_the_decision(stream: io.StringIO) -> None:
     logs.event(logging.getLogger("x"), "bound", pod="default/a", gpus=["GPU-1"])
     logs.event(logging.getLogger("x"), "detail", level=logging.DEBUG)
     line = json.loads(stream.getvalue())
@@ -109,20 +114,14 @@ def test_a_log_line_is_json_with_the_fields_of_the_decision() -> None:
     assert line == {"level": "info", "logger": "x", "event": "bound", "pod": "default/a", "gpus": ["GPU-1"]}
 
 
-@pytest.mark.usefixtures("root_logger")
-def test_a_log_line_does_not_look_for_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_line_does_not_look_for_its_caller(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(logging.Logger, "findCaller")
-    out = io.StringIO()
-    logs.configure(stream=out)
     logs.event(logging.getLogger("test"), "bound", pod="team/a")
     logs.event(logging.getLogger("test"), "seen", level=logging.DEBUG)
-    assert [json.loads(line)["event"] for line in out.getvalue().splitlines()] == ["bound"]
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["bound"]
 
 
-@pytest.mark.usefixtures("root_logger")
-def test_a_text_from_foreign_pods_does_not_make_a_log_line_endless() -> None:
-    stream = io.StringIO()
-    logs.configure(stream=stream)
+def test_a_text_from_foreign_pods_does_not_make_a_log_line_endless(stream: io.StringIO) -> None:
     logs.event(logging.getLogger("x"), "refused", error="x" * 100_000, short="y" * 2000)
     line = json.loads(stream.getvalue())
     assert (line["error"], line["short"]) == ("x" * 1996 + " ...", "y" * 2000)

@@ -15,11 +15,8 @@ from gpushare.wire import labels, requests
 from testing.builders import make_gpu, make_pod
 
 MODEL = "metadata.annotations[gpushare.dev/gpu-model]"
-UUID = "metadata.annotations[gpushare.dev/gpu-uuid]"
-MEMORY = "metadata.annotations[gpushare.dev/min-gpu-memory]"
-SAME = "metadata.annotations[gpushare.dev/same-gpu-as]"
-OTHER = "metadata.annotations[gpushare.dev/other-gpu-than]"
 MODELS = "write models such as A100 or T4, separated by commas; ! before one excludes it"
+AMOUNT = "is no amount of memory; write one such as 16Gi or 40000Mi"
 UUIDS = "write UUIDs as nvidia-smi -L prints them, separated by commas; ! before one excludes it"
 
 
@@ -202,67 +199,44 @@ def test_affinity_knows_its_namespace() -> None:
 @pytest.mark.parametrize(
     ("key", "text", "message"),
     [
-        ("gpu-model", "", f"{MODEL}: '' is none; {MODELS}"),
-        ("gpu-model", "A100,,T4", f"{MODEL}: '' is none; {MODELS}"),
-        ("gpu-model", "--", f"{MODEL}: '--' is none; {MODELS}"),
-        ("gpu-model", "!", f"{MODEL}: '!' is none; {MODELS}"),
-        ("gpu-model", ",".join(["T4"] * 65), f"{MODEL}: 65 entries are more than 16; {MODELS}"),
-        ("gpu-model", "T4\u001b[2J", f"{MODEL}: 'T4\\x1b[2J' is none; {MODELS}"),
-        ("gpu-model", "x" * 65, f"{MODEL}: '{'x' * 65}' is none; {MODELS}"),
-        ("gpu-uuid", "", f"{UUID}: '' is none; {UUIDS}"),
-        ("gpu-uuid", "0", f"{UUID}: '0' is none; {UUIDS}"),
-        ("gpu-uuid", "MIG-", f"{UUID}: 'MIG-' is none; {UUIDS}"),
-        ("gpu-uuid", "CPU-1234", f"{UUID}: 'CPU-1234' is none; {UUIDS}"),
-        ("gpu-uuid", "GPU-1 GPU-2", f"{UUID}: 'GPU-1 GPU-2' is none; {UUIDS}"),
-        ("min-gpu-memory", "", f"{MEMORY}: '' is no amount of memory; write one such as 16Gi or 40000Mi"),
-        ("min-gpu-memory", "lots", f"{MEMORY}: 'lots' is no amount of memory; write one such as 16Gi or 40000Mi"),
-        ("min-gpu-memory", "-1Gi", f"{MEMORY}: '-1Gi' is no amount of memory; write one such as 16Gi or 40000Mi"),
-        ("min-gpu-memory", "16gi", f"{MEMORY}: '16gi' is no amount of memory; write one such as 16Gi or 40000Mi"),
-        (
-            "min-gpu-memory",
-            "0",
-            f"{MEMORY}: 0 asks for nothing; remove the annotation or write an amount such as 16Gi",
-        ),
-        (
-            "min-gpu-memory",
-            "999999Ti",
-            f"{MEMORY}: 999999Ti is more than any GPU has; write an amount such as 16Gi",
-        ),
-        (
-            "limit",
-            "Enforced",
-            "metadata.annotations[gpushare.dev/limit]: 'Enforced' is no strength of a limit; write enforced, or remove"
-            " the annotation",
-        ),
-        (
-            "mig",
-            "true",
-            "metadata.annotations[gpushare.dev/mig]: 'true' does not say whether MIG instances are taken; write only or"
-            " never",
-        ),
-        ("same-gpu-as", "", f"{SAME}: it is empty, which would mean every pod; {labels.FIX}"),
-        ("same-gpu-as", " ", f"{SAME}: it is empty, which would mean every pod; {labels.FIX}"),
-        ("same-gpu-as", "app=web,", f"{SAME}: '' is no condition on a label; {labels.FIX}"),
-        ("same-gpu-as", "app=we b", f"{SAME}: 'app=we b' is no condition on a label; {labels.FIX}"),
-        ("same-gpu-as", "app=-web", f"{SAME}: '-web' cannot be the value of a label; {labels.FIX}"),
-        ("same-gpu-as", "app in web", f"{SAME}: 'app in web' is no condition on a label; {labels.FIX}"),
-        ("same-gpu-as", "app in (we/b)", f"{SAME}: 'we/b' cannot be the value of a label; {labels.FIX}"),
-        ("same-gpu-as", "=web", f"{SAME}: '=web' is no condition on a label; {labels.FIX}"),
-        ("same-gpu-as", "a" * 257, f"{SAME}: it has more than 256 characters; {labels.FIX}"),
-        ("other-gpu-than", "app>1", f"{OTHER}: 'app>1' is no condition on a label; {labels.FIX}"),
-        ("other-gpu-than", "app in (a", f"{OTHER}: 'app in (a' is no condition on a label; {labels.FIX}"),
-        (
-            "gpu-policy",
-            "Binpack",
-            "metadata.annotations[gpushare.dev/gpu-policy]: 'Binpack' is no policy;"
-            " write binpack, spread, dense or fgd",
-        ),
+        ("gpu-model", "", f"'' is none; {MODELS}"),
+        ("gpu-model", "A100,,T4", f"'' is none; {MODELS}"),
+        ("gpu-model", "--", f"'--' is none; {MODELS}"),
+        ("gpu-model", "!", f"'!' is none; {MODELS}"),
+        ("gpu-model", ",".join(["T4"] * 65), f"65 entries are more than 16; {MODELS}"),
+        ("gpu-model", "T4\u001b[2J", f"'T4\\x1b[2J' is none; {MODELS}"),
+        ("gpu-model", "x" * 65, f"'{'x' * 65}' is none; {MODELS}"),
+        ("gpu-uuid", "", f"'' is none; {UUIDS}"),
+        ("gpu-uuid", "0", f"'0' is none; {UUIDS}"),
+        ("gpu-uuid", "MIG-", f"'MIG-' is none; {UUIDS}"),
+        ("gpu-uuid", "CPU-1234", f"'CPU-1234' is none; {UUIDS}"),
+        ("gpu-uuid", "GPU-1 GPU-2", f"'GPU-1 GPU-2' is none; {UUIDS}"),
+        ("min-gpu-memory", "", f"'' {AMOUNT}"),
+        ("min-gpu-memory", "lots", f"'lots' {AMOUNT}"),
+        ("min-gpu-memory", "-1Gi", f"'-1Gi' {AMOUNT}"),
+        ("min-gpu-memory", "16gi", f"'16gi' {AMOUNT}"),
+        ("min-gpu-memory", "0", "0 asks for nothing; remove the annotation or write an amount such as 16Gi"),
+        ("min-gpu-memory", "999999Ti", "999999Ti is more than any GPU has; write an amount such as 16Gi"),
+        ("limit", "Enforced", "'Enforced' is no strength of a limit; write enforced, or remove the annotation"),
+        ("mig", "true", "'true' does not say whether MIG instances are taken; write only or never"),
+        ("same-gpu-as", "", f"it is empty, which would mean every pod; {labels.FIX}"),
+        ("same-gpu-as", " ", f"it is empty, which would mean every pod; {labels.FIX}"),
+        ("same-gpu-as", "app=web,", f"'' is no condition on a label; {labels.FIX}"),
+        ("same-gpu-as", "app=we b", f"'app=we b' is no condition on a label; {labels.FIX}"),
+        ("same-gpu-as", "app=-web", f"'-web' cannot be the value of a label; {labels.FIX}"),
+        ("same-gpu-as", "app in web", f"'app in web' is no condition on a label; {labels.FIX}"),
+        ("same-gpu-as", "app in (we/b)", f"'we/b' cannot be the value of a label; {labels.FIX}"),
+        ("same-gpu-as", "=web", f"'=web' is no condition on a label; {labels.FIX}"),
+        ("same-gpu-as", "a" * 257, f"it has more than 256 characters; {labels.FIX}"),
+        ("other-gpu-than", "app>1", f"'app>1' is no condition on a label; {labels.FIX}"),
+        ("other-gpu-than", "app in (a", f"'app in (a' is no condition on a label; {labels.FIX}"),
+        ("gpu-policy", "Binpack", "'Binpack' is no policy; write binpack, spread, dense or fgd"),
     ],
 )
 def test_a_bad_request_says_where_and_what_to_do(key: str, text: str, message: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         requests.of_pod(make_pod(annotations={f"gpushare.dev/{key}": text}), ResourceConfig())
-    assert str(caught.value) == message
+    assert str(caught.value) == f"metadata.annotations[gpushare.dev/{key}]: {message}"
 
 
 def test_a_request_that_is_no_text_is_refused() -> None:

@@ -1,158 +1,310 @@
+"""What a watch makes of good and bad answers: asked ever more seldom, and never the end of the watch."""
+
+import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
+import orjson
 import pytest
 
 from gpushare.kube import api as kube
+from gpushare.kube import stream
 from gpushare.kube.watch import Reflector
-from testing.builders import Json, make_pod
-from testing.clock import ManualClock
-from testing.fakes.kube import FakeKube
+from testing.builders import Json
 
-PODS = "/api/v1/pods"
-
-
-def quick() -> ManualClock:
-    """Its waits are short, but real enough to let another thread work."""
-    return ManualClock(0, lambda _at: time.sleep(0.005))
+PATH = "/api/v1/pods"
+LIST: Json = {"metadata": {"resourceVersion": "7"}, "items": []}
+POD: Json = {"metadata": {"name": "p", "resourceVersion": "8"}}
 
 
-class Collection:
-    """What a sink knows."""
-
+class Sink:
     def __init__(self) -> None:
-        self.names: set[str] = set()
-        self.lists = 0
-        self._changed = threading.Condition()
+        self.names: list[str] = []
 
     def read(self, obj: Json) -> str | None:
-        name: str = obj["metadata"]["name"]
+        name = str(obj["metadata"]["name"])
         return None if name.startswith("other") else name
 
     def replace(self, found: list[str]) -> None:
-        with self._changed:
-            self.names = set(found)
-            self.lists += 1
-            self._changed.notify_all()
+        self.names = list(found)
 
     def upsert(self, found: str) -> None:
-        with self._changed:
-            self.names.add(found)
-            self._changed.notify_all()
+        self.names.append(found)
 
     def remove(self, found: str) -> None:
-        with self._changed:
-            self.names.remove(found)
-            self._changed.notify_all()
-
-    def wait_for(self, condition: Callable[["Collection"], bool]) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: condition(self))
+        self.names.remove(found)
 
 
-@contextmanager
-def running(api: FakeKube, **options: Any) -> Iterator[tuple[Collection, Reflector[str]]]:
-    collection, stop = Collection(), threading.Event()
-    reflector = Reflector(api=api, path=PODS, sink=collection, clock=quick(), **options)
-    thread = threading.Thread(target=reflector.run, args=(stop,))
-    thread.start()
-    yield collection, reflector
-    stop.set()
-    api.close()
-    thread.join()
-    assert not thread.is_alive()
+class Server:
+    """Answers lists and watches from scripts, whose last line repeats; stops the reflector after so many requests.
+
+    Time passes only when the reflector waits, for `answer_s` before each answer, and in streams that say so.
+    """
+
+    def __init__(self, lists: list[Any], streams: list[Any], requests: int = 60, answer_s: float = 0.0) -> None:
+        self.at = 0.0
+        self.answer_s = answer_s
+        self.stop = threading.Event()
+        self.sink = Sink()
+        self.listed: list[tuple[float, dict[str, str]]] = []
+        self.watched: list[tuple[float, str]] = []
+        self._lists, self._streams, self._left = lists, streams, requests
+
+    def run(self, **options: Any) -> "Server":
+        self.reflector(**options).run(self.stop)
+        return self
+
+    def reflector(self, **options: Any) -> Reflector[str]:
+        return Reflector(api=self, path=PATH, sink=self.sink, clock=self, **options)  # type: ignore[arg-type]
+
+    def list_page(
+        self, path: str, params: dict[str, str], *, keep: Callable[[Json], Any], timeout_s: float = 300.0
+    ) -> kube.Page[Any]:
+        self._count()
+        self.listed.append((self.at, dict(params)))
+        self.at += self.answer_s
+        answer = self._next(self._lists)
+        if isinstance(answer, Exception):
+            raise answer
+        return stream.page(f"GET {path}", [orjson.dumps(answer)], keep)
+
+    def watch(self, path: str, params: dict[str, str], *, timeout_s: float) -> Iterator[Json]:
+        self._count()
+        self.watched.append((self.at, params["resourceVersion"]))
+        self.at += self.answer_s
+        answer = self._next(self._streams)
+        if isinstance(answer, Exception):
+            raise answer
+        return self._stream(answer)
+
+    def _stream(self, answer: list[Any]) -> Iterator[Json]:
+        for event in answer:
+            if isinstance(event, float):
+                self.at += event
+            elif isinstance(event, Exception):
+                raise event
+            else:
+                yield event
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC)
+
+    def monotonic(self) -> float:
+        return self.at
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        self.at += seconds
+        return stop.is_set()
+
+    def _next(self, script: list[Any]) -> Any:
+        return script.pop(0) if len(script) > 1 else script[0]
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            self.stop.set()
 
 
-def seed(api: FakeKube, *names: str) -> None:
-    for name in names:
-        api.seed("/api/v1/namespaces/default/pods", make_pod(name=name))
+def event(kind: str, name: str) -> Json:
+    return {"type": kind, "object": {"metadata": {"name": name, "resourceVersion": "8"}}}
 
 
 def test_what_is_there_and_what_comes_and_goes_is_mirrored() -> None:
-    api = FakeKube()
-    seed(api, "a", "b")
-    seed(api, "other-a")
-    with running(api) as (collection, reflector):
-        collection.wait_for(lambda m: m.names == {"a", "b"})
-        assert reflector.synced.wait(5)
-        seed(api, "other-b")
-        api.vanish("/api/v1/namespaces/default/pods/other-b")
-        seed(api, "c")
-        api.vanish("/api/v1/namespaces/default/pods/a")
-        collection.wait_for(lambda m: m.names == {"b", "c"})
+    there = [event("", name)["object"] for name in ("a", "b", "other-a")]
+    changes = [event("MODIFIED", "other-a"), event("DELETED", "other-b"), event("ADDED", "c"), event("DELETED", "a")]
+    server = Server([{**LIST, "items": there}], [changes], requests=3)
+    reflector = server.reflector()
+    assert not reflector.synced.is_set()
+    reflector.run(server.stop)
+    assert reflector.synced.is_set()
+    assert server.sink.names == ["b", "c"]
 
 
-def test_a_cut_stream_is_resumed_without_a_new_list() -> None:
-    api = FakeKube()
-    with running(api) as (collection, _):
-        collection.wait_for(lambda m: m.lists == 1)
-        api.cut()
-        seed(api, "late")
-        collection.wait_for(lambda m: m.names == {"late"})
-        assert collection.lists == 1
+@pytest.mark.parametrize(("kind", "names"), [("ADDED", ["p"]), ("BOOKMARK", [])])
+def test_a_cut_stream_is_resumed_where_it_ended_without_a_new_list(kind: str, names: list[str]) -> None:
+    server = Server([LIST], [[event(kind, "p"), kube.UnreachableError("cut")], [9.0]], requests=3).run()
+    assert (len(server.listed), [version for _, version in server.watched]) == (1, ["7", "8"])
+    assert server.sink.names == names
 
 
-def test_bookmarks_move_the_version_on() -> None:
-    api = FakeKube()
-    with running(api) as (collection, reflector):
-        collection.wait_for(lambda m: m.lists == 1)
-        api.seed("/api/v1/nodes", {"metadata": {"name": "n"}})
-        version = reflector._version
-        while reflector._version == version:
-            api.bookmark()
+ERROR_410 = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}}
 
 
-def test_an_expired_version_leads_to_a_new_list() -> None:
-    api = FakeKube()
-    with running(api) as (collection, _):
-        collection.wait_for(lambda m: m.lists == 1)
-        seed(api, "x")
-        collection.wait_for(lambda m: m.names == {"x"})
-        api.vanish("/api/v1/namespaces/default/pods/x")
-        api.compact()
-        api.cut()
-        collection.wait_for(lambda m: m.lists == 2 and not m.names)
+@pytest.mark.parametrize(
+    "stream",
+    [
+        kube.GoneError("too old"),
+        [ERROR_410],
+        kube.ForbiddenError("no"),
+        kube.TooManyRequestsError("later"),
+        kube.ServerFaultError("oops"),
+        [{"type": "ERROR", "object": {"code": "x"}}],
+        [{}],
+    ],
+)
+def test_a_watch_that_always_fails_costs_a_list_every_ten_seconds_at_most(stream: Any) -> None:
+    server = Server([LIST], [stream]).run()
+    later = [at for at, _ in server.listed if at > 30]
+    assert all(b - a >= 5 for a, b in itertools.pairwise(later))
+    assert server.at > 100
 
 
-def test_an_unreachable_server_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
-    api = FakeKube()
-    seed(api, "a")
-    api.fail_next(lambda call: call.verb == "list", kube.UnreachableError("no route"), times=3)
-    with running(api) as (collection, _):
-        collection.wait_for(lambda m: m.names == {"a"})
-    assert caplog.messages.count("watch failed") == 3
+@pytest.mark.parametrize("stream", [kube.GoneError("too old"), [ERROR_410]])
+def test_a_fresh_version_that_has_always_expired_costs_pauses_however_long_answers_take(stream: Any) -> None:
+    server = Server([LIST], [stream], answer_s=6.0).run()
+    later = [at for at, _ in server.listed if at > 150]
+    assert len(later) > 5
+    assert all(b - a >= 6 + 6 + 5 for a, b in itertools.pairwise(later))
 
 
-def test_an_error_event_in_the_stream_is_an_error() -> None:
-    api = FakeKube()
+def test_a_long_list_that_always_expires_costs_pauses() -> None:
+    server = Server([kube.GoneError("continue is too old")], [[9.0]], answer_s=6.0).run()
+    later = [at for at, _ in server.listed[10:]]
+    assert len(later) > 5
+    assert all(b - a >= 6 + 5 for a, b in itertools.pairwise(later))
 
-    class Once(FakeKube):
-        def watch(self, path: str, params: kube.Params, *, timeout_s: float) -> Iterator[kube.JsonObject]:
-            yield {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}}
 
-    reflector = Reflector(api=Once(), path=PODS, sink=Collection(), clock=quick())
-    with pytest.raises(kube.GoneError, match="too old"):
-        list(reflector._stream())
-    api.close()
+@pytest.mark.parametrize("gone", [kube.GoneError("too old"), [ERROR_410]])
+def test_a_version_that_expired_after_a_long_stream_is_listed_again_at_once(gone: Any) -> None:
+    server = Server([LIST], [[60.0], gone, [1.0]], requests=5).run()
+    assert [at for at, _ in server.listed] == [0.0, 60.0]
 
 
 def test_a_stream_that_lasted_resets_the_back_off() -> None:
-    clock = quick()
+    server = Server([LIST], [[10.0]], requests=4).run()
+    assert server.at == 30  # no waits in between
 
-    class Slow(FakeKube):
-        streams = 0
 
-        def watch(self, path: str, params: kube.Params, *, timeout_s: float) -> Iterator[kube.JsonObject]:
-            self.streams += 1
-            clock.at += 10
-            if self.streams == 3:
-                stop.set()
-            yield from ()
+def test_a_crowded_server_is_asked_again_for_the_watch_only() -> None:
+    server = Server([LIST], [kube.TooManyRequestsError("later")], requests=10).run()
+    assert (len(server.listed), len(server.watched)) == (1, 9)
 
-    stop, api = threading.Event(), Slow()
-    Reflector(api=api, path=PODS, sink=Collection(), clock=clock)._watch(stop)
-    assert api.streams == 3
-    assert clock.at == 30  # no waits in between
+
+def test_a_stream_that_delivered_events_counts_as_a_success() -> None:
+    server = Server([LIST], [[{"type": "ADDED", "object": POD}]]).run()
+    assert server.watched[-1][0] <= 59 * 0.2
+    assert server.watched[-1][1] == "8"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"items": []},
+        {"metadata": None},
+        {"metadata": []},
+        {"metadata": {}, "items": []},
+        {"metadata": {"resourceVersion": 7}, "items": []},
+        {"metadata": {"resourceVersion": "7"}, "items": {}},
+        {"metadata": {"resourceVersion": "7"}, "items": [None]},
+        {"metadata": {"resourceVersion": "7"}, "items": [{}]},
+        {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {}}]},
+    ],
+)
+def test_a_list_that_is_none_is_asked_for_again(answer: Json, caplog: pytest.LogCaptureFixture) -> None:
+    server = Server([answer, {**LIST, "items": [POD]}], [[9.0]], requests=3)
+    server.run()
+    assert server.sink.names == ["p"]
+    assert caplog.messages == ["watch failed"]
+
+
+def test_a_list_whose_items_are_null_is_empty() -> None:
+    server = Server([{**LIST, "items": None}], [[9.0]], requests=2).run()
+    assert len(server.listed) == 1
+    assert server.sink.names == []
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"object": POD},
+        {"type": "ADDED"},
+        {"type": "ADDED", "object": None},
+        {"type": "ADDED", "object": {}},
+        {"type": "ADDED", "object": {"metadata": {"name": "x"}}},
+        {"type": "CHANGED", "object": POD},
+        {"type": None, "object": POD},
+    ],
+)
+def test_an_event_that_is_none_leads_to_a_new_list(event: Json) -> None:
+    server = Server([LIST, {**LIST, "items": [POD]}], [[event], [9.0]], requests=4).run()
+    assert len(server.listed) == 2
+    assert server.sink.names == ["p"]
+
+
+def test_a_page_that_expired_restarts_the_list() -> None:
+    first = {"metadata": {"resourceVersion": "7", "continue": "token"}, "items": [POD]}
+    gone = kube.GoneError("too old")
+    server = Server([first, gone, gone, {**LIST, "items": [POD]}], [[9.0]], requests=5)
+    server.run()
+    assert [params.get("continue") for _, params in server.listed] == [None, None, "token", None]
+    assert server.sink.names == ["p"]
+    assert server.at < 9.3
+
+
+def test_pages_that_always_expire_are_asked_for_ever_more_seldom() -> None:
+    server = Server([kube.GoneError("continue is too old")], [[9.0]]).run()
+    assert server.at > 100
+
+
+@pytest.mark.parametrize(
+    ("lists", "streams"),
+    [
+        ([kube.UnreachableError("no route")], [[9.0]]),
+        ([{}], [[9.0]]),
+        ([LIST, kube.ServerFaultError("oops")], [kube.GoneError("too old")]),
+    ],
+    ids=["never listed", "no list", "never watched"],
+)
+def test_a_collection_that_cannot_be_read_grows_stale(lists: list[Any], streams: list[Any]) -> None:
+    server = Server(lists, streams)
+    reflector = server.reflector()
+    server.at = 5.0  # it counts from the start of the work
+    reflector.run(server.stop)
+    assert reflector.stale_for() == server.at - 5.0 > 100
+
+
+@pytest.mark.parametrize(
+    "stream", [[60.0, {"type": "BOOKMARK", "object": POD}], [60.0, {"type": "ADDED", "object": POD}]]
+)
+def test_every_event_is_a_sign_of_life(stream: list[Any]) -> None:
+    server = Server([LIST], [[*stream, 7.0]], requests=2)
+    reflector = server.reflector()
+    reflector.run(server.stop)
+    assert reflector.stale_for() == 0
+    assert server.at == 60
+
+
+def test_a_quiet_watch_that_the_server_accepts_again_is_not_stale() -> None:
+    server = Server([LIST], [[95.0, kube.UnreachableError("quiet")]], requests=5)
+    reflector = server.reflector()
+    reflector.run(server.stop)
+    assert server.at > 300
+    assert reflector.stale_for() <= 95
+
+
+def test_why_a_collection_cannot_be_read_is_told_after_a_while_and_until_it_can() -> None:
+    server = Server([LIST, kube.ForbiddenError("Unauthorized")], [kube.GoneError("too old")], requests=12)
+    reflector = server.reflector()
+    assert reflector.failing(0) == ""
+    reflector.run(server.stop)
+    assert reflector.failing(10) == "Unauthorized"
+    assert reflector.failing(server.at + 1) == ""
+    server.stop.clear()
+    Server.__init__(server, [LIST], [[9.0]], requests=2)
+    reflector.run(server.stop)
+    assert reflector.failing(0) == ""
+
+
+def test_an_error_event_in_the_stream_is_an_error() -> None:
+    with pytest.raises(kube.GoneError, match="too old"):
+        list(Server([LIST], [[ERROR_410]]).reflector()._stream())
+
+
+def test_a_stream_that_is_cut_and_taken_up_again_is_no_failure() -> None:
+    server = Server([LIST], [[95.0, kube.UnreachableError("quiet")]], requests=5)
+    reflector = server.reflector()
+    reflector.run(server.stop)
+    assert reflector.failing(10) == ""
