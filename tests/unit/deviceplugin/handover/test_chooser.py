@@ -72,20 +72,12 @@ def test_what_is_only_guessed_agrees_with_no_inventory(
     assert not chooser.agrees(cdi)
 
 
-def test_the_label_for_limits_is_not_known_before_the_node_was_read(api: FakeKube, tmp_path: Path) -> None:
+def test_labels_are_not_known_before_the_node_was_read(api: FakeKube, tmp_path: Path) -> None:
     chooser = chooser_of(api, tmp_path)
-    assert chooser.limits_label() is None
-    api.seed(PATH, node_with("containerd://2.1.9", limits="mps"))
+    assert chooser.limits_label() is chooser.oversubscription_label() is None
+    api.seed(PATH, node_with("containerd://2.1.9", limits="mps", oversubscription="1.5"))
     chooser.look()
-    assert chooser.limits_label() == "mps"
-
-
-def test_the_label_for_oversubscription_is_not_known_before_the_node_was_read(api: FakeKube, tmp_path: Path) -> None:
-    chooser = chooser_of(api, tmp_path)
-    assert chooser.oversubscription_label() is None
-    api.seed(PATH, node_with("containerd://2.1.9", oversubscription="1.5"))
-    chooser.look()
-    assert chooser.oversubscription_label() == "1.5"
+    assert (chooser.limits_label(), chooser.oversubscription_label()) == ("mps", "1.5")
 
 
 def test_the_node_is_read_once_in_a_while(api: FakeKube, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
