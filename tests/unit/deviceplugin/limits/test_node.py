@@ -81,9 +81,7 @@ def test_until_the_node_was_read_nothing_starts_by_an_order_that_may_be_another_
     node.label = None
     assert node.limits.assess(INVENTORY) is INVENTORY
     assert node.cgroup.proofs == 0
-    with pytest.raises(
-        LimitError, match="nothing holds limits on GPU-0 yet, or the Node was not read yet; the"
-    ):
+    with pytest.raises(LimitError, match="nothing holds limits on GPU-0 yet, or the Node was not read yet; the"):
         node.limits.prepare(start_of(0))
     node.label = "advisory"
     assert node.shown() == [Limit.ADVISORY, Limit.ADVISORY]
