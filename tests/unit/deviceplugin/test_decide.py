@@ -315,11 +315,7 @@ ELSEWHERE = f"{MAIN} takes variables from elsewhere (envFrom), which may be {OTH
             Reason.UNREADABLE,
             f"pod default/pod: annotation {IDX}: expected the number of a GPU, found '-1'; {AGAIN}",
         ),
-        (
-            aliyun(annotations={IDX: "7"}),
-            Reason.GPU_GONE,
-            f"{MAIN}: GPU index:7 is gone from node node-a; {ANOTHER}",
-        ),
+        (aliyun(annotations={IDX: "7"}), Reason.GPU_GONE, f"{MAIN}: GPU index:7 is gone from node node-a; {ANOTHER}"),
         (
             nano(30),
             Reason.WRONG_AMOUNT,

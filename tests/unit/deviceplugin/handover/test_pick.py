@@ -148,10 +148,7 @@ def test_the_drivers_own_nodes_come_once_and_under_their_own_names() -> None:
     assert nvidia.paths(picked(gpu(0), spec(document))) == [*CONTROL, "/dev/nvidia0"]
 
 
-@pytest.mark.parametrize(
-    ("part", "caps"),
-    [(instance(0, 0, 66, 67), (66, 67)), (instance(1, 0, 75, 76), (75, 76))],
-)
+@pytest.mark.parametrize(("part", "caps"), [(instance(0, 0, 66, 67), (66, 67)), (instance(1, 0, 75, 76), (75, 76))])
 def test_a_mig_instance_has_the_node_of_its_gpu_and_its_own_capabilities(part: RawGpu, caps: tuple[int, int]) -> None:
     by_uuid, by_type = (
         nvidia.document(

@@ -165,8 +165,7 @@ ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files aw
 
 
 @pytest.mark.parametrize(
-    ("mode", "user", "problem"),
-    [(0o666, 0, CHMOD), (0o664, 0, CHMOD), pytest.param(0o644, 1000, CHOWN, marks=ROOT)],
+    ("mode", "user", "problem"), [(0o666, 0, CHMOD), (0o664, 0, CHMOD), pytest.param(0o644, 1000, CHOWN, marks=ROOT)]
 )
 def test_a_file_that_others_than_root_may_write_is_not_believed(
     reader: SpecReader, dynamic: Path, caplog: pytest.LogCaptureFixture, mode: int, user: int, problem: str
