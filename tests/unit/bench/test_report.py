@@ -25,17 +25,8 @@ def run(trace: str, policy: str, level: float, **more: object) -> dict[str, Any]
 
 
 def question(key: str, nodes: int, p50_ms: float) -> dict[str, Any]:
-    return {
-        "key": key,
-        "nodes": nodes,
-        "question": key,
-        "p50_ms": p50_ms,
-        "p99_ms": 9.0,
-        "cpu_ms": p50_ms,
-        "floor_p50_ms": 0.5,
-        "floor_cpu_ms": 0.1,
-        "bytes": 1,
-    }
+    cpu = {"cpu_ms": p50_ms, "floor_p50_ms": 0.5, "floor_cpu_ms": 0.1, "bytes": 1}
+    return {"key": key, "nodes": nodes, "question": key, "p50_ms": p50_ms, "p99_ms": 9.0, **cpu}
 
 
 def results(good: bool) -> dict[str, Any]:

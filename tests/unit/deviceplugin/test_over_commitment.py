@@ -82,58 +82,6 @@ def test_of_a_pod_that_refuses_and_what_is_too_much_beside_it_the_first_one_star
     assert found == {"refuser": first == "refuser", "other": first == "other"}
 
 
-def test_other_gpus_do_not_matter() -> None:
-    mine = held("mine", 10, at=9, gpu=1)
-    assert starts(mine, held("a", 10, at=1), held("b", 10, at=2))
-
-
-def test_pods_that_have_ended_hold_nothing() -> None:
-    mine = held("mine", 10, at=9)
-    assert starts(mine, held("a", 10, at=1, phase="Succeeded"), held("b", 10, at=2, phase="Failed"))
-
-
-def test_a_failed_pod_whose_container_still_runs_holds_its_memory() -> None:
-    evicted = held("evicted", 10, at=1, phase="Failed")
-    evicted["status"]["containerStatuses"] = [{"state": {"running": {}}}]
-    assert not starts(held("mine", 10, at=9), evicted)
-
-
-def test_pods_that_say_nothing_of_their_time_come_last() -> None:
-    mine = held("mine", 10, at=9)
-    assert starts(mine, held("a", 10, at=None), held("b", 10, at="soon"), held("c", 10, at="9" * 5000))
-
-
-def test_a_pod_whose_allocation_cannot_be_read_counts_by_its_other_annotations() -> None:
-    newer = held("newer", 10, at=1)
-    newer["metadata"]["annotations"]["gpushare.dev/allocation"] = '{"version":3,"minReader":3}'
-    assert not starts(held("mine", 10, at=9), newer)
-
-
-def test_pods_of_which_nothing_can_be_read_do_not_stop_those_that_were_bound() -> None:
-    broken = bound_pod(name="broken", annotations={"gpushare.dev/allocation": "?", "devices.gpushare.dev/main": None})
-    assert starts(held("mine", 10, at=9), broken, make_pod(name="plain", node=NODE))
-
-
-def test_pods_that_another_system_bound_by_index_count() -> None:
-    interop_pod = make_pod(name="legacy", node=NODE, annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"}, phase="Running")
-    interop_pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSUME_TIME"] = "1"
-    interop_pod["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-mem"] = 10
-    assert not starts(held("mine", 10, at=9), interop_pod)
-
-
-def test_memory_on_a_gpu_that_is_gone_does_not_hide_what_its_pod_holds_elsewhere() -> None:
-    both = bound_pod(make_grant("GPU-9", 0, gib=10), name="both", assumed=1)
-    assert not starts(held("mine", 10, at=9), both)
-
-
-def test_a_pod_that_asks_for_nothing_holds_nothing_whatever_it_claims() -> None:
-    """No one guards the annotations of such pods, and a claim of long ago would beat everybody's."""
-    forger = held("forger", 15, at=0)
-    for container in forger["spec"]["containers"]:
-        container.pop("resources")
-    assert starts(held("honest", 10, at=1), forger)
-
-
 ROOM = "delete the pod and create it again, so that it is placed where there is room"
 
 
@@ -151,6 +99,44 @@ def test_an_init_container_counts_by_its_maximum() -> None:
     assert starts(mine, mine)
 
 
+def elsewhere(annotations: dict[str, str], **limits: Any) -> Json:
+    """A pod that another system bound, before all others."""
+    written = annotations | {"ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1"}
+    container = make_container(resources={"limits": limits})
+    return make_pod(container, name="other", node=NODE, annotations=written, phase="Running")
+
+
+FAILED = held("evicted", 10, at=1, phase="Failed")
+FAILED_BUT_RUNS = FAILED | {"status": {"phase": "Failed", "containerStatuses": [{"state": {"running": {}}}]}}
+ALLOCATION, DEVICES = "gpushare.dev/allocation", "devices.gpushare.dev/main"
+NEWER = {ALLOCATION: '{"version":3,"minReader":3}', "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1"}
+# No one guards the annotations of pods that ask for nothing, and a claim of long ago would beat everybody's.
+FORGED = bound_pod(make_grant(0, gib=15), name="forger", assumed=0, containers=[make_container("main")])
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([held("a", 10, at=1, gpu=1), held("b", 10, at=2, gpu=1)], True),
+        ([held("a", 10, at=1, phase="Succeeded"), FAILED], True),
+        ([FAILED_BUT_RUNS], False),
+        ([held("a", 10, at=None), held("b", 10, at="soon"), held("c", 10, at="9" * 5000)], True),
+        ([bound_pod(make_grant(0, gib=10), name="newer", annotations=NEWER)], False),
+        ([bound_pod(name="broken", annotations={ALLOCATION: "?", DEVICES: None}), make_pod(name="x", node=NODE)], True),
+        ([elsewhere({"ALIYUN_COM_GPU_MEM_IDX": "0"}, **{"aliyun.com/gpu-mem": 10})], False),
+        (
+            [elsewhere({"nano-gpu/assume": "true", "nano-gpu/container-main": "0"}, **{"nano-gpu/gpu-percent": "90"})],
+            False,
+        ),
+        ([bound_pod(make_grant("GPU-9", 0, gib=10), name="both", assumed=1)], False),
+        ([FORGED], True),
+    ],
+    ids=["other GPUs", "ended", "failed but runs", "no time", "newer", "broken", "index", "nano-gpu", "gone", "forged"],
+)
+def test_what_other_pods_hold_decides_whether_it_starts(others: list[Json], expected: bool) -> None:
+    assert starts(held("mine", 10, at=9), *others) is expected
+
+
 def test_compute_is_counted_like_memory() -> None:
     older, mine = held("older", at=1, compute_percent=60), held("mine", at=2, compute_percent=60)
     assert why(mine, older, gib=3) == (
@@ -164,13 +150,6 @@ def test_compute_is_counted_like_memory() -> None:
 def test_nothing_starts_beside_a_pod_that_has_the_gpu_for_itself() -> None:
     whole = held("owner", 15, at=1, whole=True, compute_percent=100)
     assert "bound earlier leave 0 MiB, 3072 MiB too few" in why(held("mine", at=2), whole, gib=3)
-
-
-def test_pods_that_nano_gpu_bound_count() -> None:
-    container = make_container(resources={"limits": {"nano-gpu/gpu-percent": "90"}})
-    annotations = {"nano-gpu/assume": "true", "nano-gpu/container-main": "0", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1"}
-    nano = make_pod(container, name="nano", node=NODE, annotations=annotations, phase="Running")
-    assert not starts(held("mine", at=2), nano, gib=3)
 
 
 @given(st.lists(st.tuples(st.integers(1, 15), st.integers(0, 3), st.integers(0, 1)), min_size=1, max_size=8))

@@ -144,36 +144,39 @@ class Specs:
         return self.chooser.latest().way if self.chooser.known.is_set() else None
 
 
+CDI, ENVVAR = HandOver.CDI, HandOver.ENVVAR
+
+
 def test_specs_that_are_missing_for_a_while_change_nothing(api: FakeKube, tmp_path: Path) -> None:
     """A driver or toolkit that is replaced takes them away and brings them back."""
     specs = Specs(api, tmp_path, None, there=True)
-    assert [specs.after(s, there=s == 0) for s in (0, 10, 589)] == [HandOver.CDI] * 3
-    assert specs.chooser.latest().reason == (
-        "containerd 2.1.9 injects CDI devices; NVIDIA's CDI specs are missing, without which no container starts"
-    )
-    assert specs.after(0, there=True) is HandOver.CDI
-    assert specs.chooser.latest().reason == "containerd 2.1.9 injects CDI devices"
-    assert [specs.after(s, there=False) for s in (599, 1)] == [HandOver.CDI, HandOver.ENVVAR]
+    assert [specs.after(s, there=s == 0) for s in (0, 10, 589)] == [CDI] * 3
+    injects = "containerd 2.1.9 injects CDI devices"
+    missing = f"{injects}; NVIDIA's CDI specs are missing, without which no container starts"
+    assert specs.chooser.latest().reason == missing
+    assert specs.after(0, there=True) is CDI
+    assert specs.chooser.latest().reason == injects
+    assert [specs.after(s, there=False) for s in (599, 1)] == [CDI, ENVVAR]
 
 
-def test_a_node_that_has_handed_over_by_cdi_goes_on_until_its_specs_are_written_again(
-    api: FakeKube, tmp_path: Path
+@pytest.mark.parametrize(
+    ("published", "looks", "ways"),
+    [
+        (CDI, [(0, False), (599, False), (1, False)], [CDI, CDI, ENVVAR]),  # goes on until they are written again
+        (None, [(0, False), (29, False), (0, True)], [None, None, CDI]),  # a new node: they may come
+        (None, [(0, False), (30, False)], [None, ENVVAR]),
+        (ENVVAR, [(0, False), (1, True)], [ENVVAR, CDI]),
+    ],
+)
+def test_specs_that_are_not_there_are_waited_for_by_what_the_node_has_handed_over_by(
+    api: FakeKube,
+    tmp_path: Path,
+    published: HandOver | None,
+    looks: list[tuple[float, bool]],
+    ways: list[HandOver | None],
 ) -> None:
-    specs = Specs(api, tmp_path, HandOver.CDI, there=False)
-    assert [specs.after(s, there=False) for s in (0, 599, 1)] == [HandOver.CDI, HandOver.CDI, HandOver.ENVVAR]
-
-
-def test_a_new_node_tells_nothing_while_its_specs_may_come(api: FakeKube, tmp_path: Path) -> None:
-    specs = Specs(api, tmp_path, None, there=False)
-    assert [specs.after(s, there=False) for s in (0, 29)] == [None, None]
-    assert specs.after(0, there=True) is HandOver.CDI
-    specs = Specs(FakeKube(), tmp_path, None, there=False)
-    assert [specs.after(s, there=False) for s in (0, 30)] == [None, HandOver.ENVVAR]
-
-
-def test_a_node_that_has_handed_over_otherwise_waits_for_no_specs(api: FakeKube, tmp_path: Path) -> None:
-    specs = Specs(api, tmp_path, HandOver.ENVVAR, there=False)
-    assert [specs.after(s, there=there) for s, there in ((0, False), (1, True))] == [HandOver.ENVVAR, HandOver.CDI]
+    specs = Specs(api, tmp_path, published, there=False)
+    assert [specs.after(seconds, there=there) for seconds, there in looks] == ways
 
 
 class Stop:

@@ -134,13 +134,6 @@ def uses(*mib: int | None, **how: Any) -> Callable[[Scene], int]:
 ABOVE = uses(4000)
 
 
-def test_a_restart_begins_it_again() -> None:
-    scene = Scene()
-    scene.looks(3, 4000)
-    scene.pod = running_pod(1, make_grant(0), ids={"main": 12})
-    assert scene.looks(4, 4000, container=12) == [0, 0, 0, 1]
-
-
 @pytest.mark.parametrize(
     ("looks", "over"),
     [
