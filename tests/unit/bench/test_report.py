@@ -70,15 +70,8 @@ def results(good: bool) -> dict[str, Any]:
         ],
         "webhook": [{"way": "webhook", "question": "a GPU pod", "a second and core": round(900 * ratio)}],
     }
-    head = {
-        "date": "2026-01-01",
-        "machine": "m",
-        "load_before": 1.0,
-        "load_after": 1.0,
-        "seconds": 1,
-        "policy": "dense",
-    }
-    return {name: {**head, "rows": rows} for name, rows in by_name.items()}
+    head = {"date": "2026-01-01", "machine": "m", "load_before": 1.0, "load_after": 1.0, "seconds": 1}
+    return {name: {**head, "policy": "dense", "rows": rows} for name, rows in by_name.items()}
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.what[:40])

@@ -110,6 +110,7 @@ FAILED = held("evicted", 10, at=1, phase="Failed")
 FAILED_BUT_RUNS = FAILED | {"status": {"phase": "Failed", "containerStatuses": [{"state": {"running": {}}}]}}
 ALLOCATION, DEVICES = "gpushare.dev/allocation", "devices.gpushare.dev/main"
 NEWER = {ALLOCATION: '{"version":3,"minReader":3}', "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1"}
+NANO = {"nano-gpu/assume": "true", "nano-gpu/container-main": "0"}
 # No one guards the annotations of pods that ask for nothing, and a claim of long ago would beat everybody's.
 FORGED = bound_pod(make_grant(0, gib=15), name="forger", assumed=0, containers=[make_container("main")])
 
@@ -124,10 +125,7 @@ FORGED = bound_pod(make_grant(0, gib=15), name="forger", assumed=0, containers=[
         ([bound_pod(make_grant(0, gib=10), name="newer", annotations=NEWER)], False),
         ([bound_pod(name="broken", annotations={ALLOCATION: "?", DEVICES: None}), make_pod(name="x", node=NODE)], True),
         ([elsewhere({"ALIYUN_COM_GPU_MEM_IDX": "0"}, **{"aliyun.com/gpu-mem": 10})], False),
-        (
-            [elsewhere({"nano-gpu/assume": "true", "nano-gpu/container-main": "0"}, **{"nano-gpu/gpu-percent": "90"})],
-            False,
-        ),
+        ([elsewhere(NANO, **{"nano-gpu/gpu-percent": "90"})], False),
         ([bound_pod(make_grant("GPU-9", 0, gib=10), name="both", assumed=1)], False),
         ([FORGED], True),
     ],

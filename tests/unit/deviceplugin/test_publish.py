@@ -21,6 +21,7 @@ from testing.fakes.kube import FakeKube
 from testing.fakes.kubelet import wait_until
 
 PATH = "/api/v1/nodes/node-a"
+AMOUNTS = {"aliyun.com/gpu-count": "2", "aliyun.com/gpu-core.percentage": "200"}
 
 
 @pytest.fixture
@@ -61,8 +62,7 @@ def test_the_inventory_and_the_number_of_gpus_are_written_beside_what_others_wro
         pass
     found = node(api)
     assert wire.of_node(found) == make_inventory(4, 4)
-    amounts = {"aliyun.com/gpu-count": "2", "aliyun.com/gpu-core.percentage": "200"}
-    assert (found["status"]["capacity"], found["status"]["allocatable"]) == ({"cpu": "4"} | amounts, amounts)
+    assert (found["status"]["capacity"], found["status"]["allocatable"]) == ({"cpu": "4"} | AMOUNTS, AMOUNTS)
     assert [call.verb for call in api.calls] == ["patch", "patch"]
 
 
@@ -92,13 +92,6 @@ def test_what_somebody_changed_is_put_right(api: FakeKube, caplog: pytest.LogCap
     assert fields_of(caplog, "inventory was changed by others")
 
 
-def test_a_kubelet_that_forgot_the_number_of_gpus_is_told_again(api: FakeKube) -> None:
-    with publishing(api) as publisher:
-        api.edit(PATH, lambda found: found["status"].update(capacity={}, allocatable={}))
-        publisher.recheck()
-        wait_until(lambda: node(api)["status"]["capacity"])
-
-
 @pytest.mark.parametrize(("gpus", "amounts"), [(10, ("10", "1k")), (0, ("0", "0"))])
 def test_a_check_writes_no_amount_that_is_as_the_api_server_spells_it(
     api: FakeKube, gpus: int, amounts: tuple[str, str]
@@ -112,21 +105,13 @@ def test_a_check_writes_no_amount_that_is_as_the_api_server_spells_it(
     assert api.count("patch") == 2
 
 
-@pytest.mark.parametrize("lost", ["aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage"])
-def test_each_amount_that_was_lost_is_written_again(api: FakeKube, lost: str) -> None:
+@pytest.mark.parametrize("lost", [["aliyun.com/gpu-count"], ["aliyun.com/gpu-core.percentage"], [*AMOUNTS]])
+def test_amounts_that_a_kubelet_forgot_are_written_again(api: FakeKube, lost: list[str]) -> None:
+    kept = {name: amount for name, amount in AMOUNTS.items() if name not in lost}
     with publishing(api) as publisher:
-        api.edit(PATH, lambda found: found["status"]["capacity"].pop(lost))
+        api.edit(PATH, lambda found: found["status"].update(capacity=kept, allocatable=kept))
         publisher.recheck()
-        wait_until(lambda: lost in node(api)["status"]["capacity"])
-
-
-def test_a_node_that_was_recreated_is_written_again(api: FakeKube) -> None:
-    with publishing(api) as publisher:
-        api.vanish(PATH)
-        publisher.recheck()
-        wait_until(lambda: api.count("get"))
-        api.seed(PATH, make_node(name="node-a"))
-        wait_until(lambda: wire.of_node(node(api)) is not None)
+        wait_until(lambda: node(api)["status"]["capacity"] == AMOUNTS)
 
 
 def test_nothing_is_written_before_the_gpus_are_known(api: FakeKube) -> None:
