@@ -56,7 +56,7 @@ def test_the_largest_list_is_far_below_what_a_kubelet_can_receive() -> None:
     ("gib", "unit", "devices", "fits"),
     [([80] * 8, "MiB", 655360, 64), ([140] * 8, "32MiB", 35840, 64), ([20], "MiB", 20480, 2)],
 )
-def test_a_unit_that_makes_too_many_devices_is_refused_with_one_that_does_not(
+def test_a_unit_that_does_not_fit_is_refused_with_one_that_does(
     gib: list[int], unit: str, devices: int, fits: int
 ) -> None:
     with pytest.raises(SettingsError) as caught:
