@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from deviceplugin import resources
+from deviceplugin.decision import Start
 from deviceplugin.handover.choice import Choice
 from deviceplugin.handover.devices import DeviceHandOver
 from deviceplugin.handover.spec_files import SpecFiles
@@ -15,11 +16,12 @@ from deviceplugin.handover.spec_reader import SpecReader
 from deviceplugin.resources import Resource
 from deviceplugin.source import RawGpu
 from gpushare import names, units
-from gpushare.identity import GpuUuid, NodeName
+from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import HandOver
+from gpushare.resource_config import ResourceConfig
 from gpushare.wire import allocation as wire
-from testing.builders import Json, env_of, make_container, make_grant, make_pod, make_ref
+from testing.builders import Json, env_of, make_container, make_grant, make_inventory, make_pod, make_ref
 
 NODE = NodeName("node-a")
 
@@ -98,3 +100,16 @@ def handing_over(
 def fields_of(caplog: pytest.LogCaptureFixture, event: str) -> list[Json]:
     """Fields of all log lines with this event name."""
     return [record.__dict__["gpushare_fields"] for record in caplog.records if record.message == event]
+
+
+def start_of(pod: Json, *containers: str, devices: int | frozenset[str] = 3, **fields: Any) -> Start:
+    """On a node with two GPUs of 15 GiB. Args: containers: main, if none. devices: IDs, or how many of the plugin's."""
+    resource = fields.get("resource", resources.MEMORY)
+    given: dict[str, Any] = {
+        "resource": resource,
+        "ids": ids_of(devices, resource) if isinstance(devices, int) else devices,
+        "inventory": make_inventory(15, 15),
+    }
+    names_of = tuple(map(ContainerName, containers or ("main",)))
+    config = ResourceConfig(whole_gpus=True)
+    return Start(pod=pod, containers=names_of, node=NODE, resource_config=config, **given | fields)

@@ -1,12 +1,14 @@
-"""The real NVML binding over a library in C: what the fake module of the unit tests assumes is so."""
+"""The real NVML binding over a library in C, and what the plugin reads through it."""
 
+import logging
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deviceplugin.nvml import binding
+from deviceplugin.nvml import binding, xids
 from deviceplugin.nvml.deadline import Deadline
 from deviceplugin.nvml.devices import MemoryRule
 from deviceplugin.nvml.source import NvmlSource
@@ -95,11 +97,14 @@ def test_the_driver_says_when_a_gpu_is_well_again(nvml_stub: Stub, nvml_binding:
     assert faults(source) == [""]
 
 
-def test_only_gpus_that_were_never_read_are_left_out(source: NvmlSource, nvml_stub: Stub) -> None:
+def test_only_gpus_that_were_never_read_are_left_out_and_named_once(
+    source: NvmlSource, nvml_stub: Stub, caplog: pytest.LogCaptureFixture
+) -> None:
     nvml_stub.add_gpu()
     nvml_stub.add_gpu()
-    nvml_stub.set({"0.mig": 1})
-    source.read()
+    nvml_stub.set({"0.mig": 1, "1.mig": 0})
+    assert faults(source) == faults(source) == [""]
+    assert len(fields_of(caplog, "gpu left out")) == 1
     assert [(gpu.index, gpu.reason.partition(";")[0]) for gpu in source.left_out] == [
         (0, "in MIG mode without instances")
     ]
@@ -133,6 +138,133 @@ def test_what_the_driver_asks_for_can_be_ignored(nvml_stub: Stub, nvml_binding: 
 
 def faults(source: NvmlSource) -> list[str]:
     return [gpu.fault for gpu in source.read()]
+
+
+def test_errors_of_programs_do_not_make_a_gpu_unhealthy() -> None:
+    assert [number for number in range(200) if not xids.reason(number)] == [13, 31, 43, 45, 68, 109]
+
+
+@pytest.mark.parametrize(("text", "numa"), [("1\n", 1), ("0\n", 0), ("-1\n", None), ("", None), ("none", None)])
+def test_a_gpu_is_read_with_its_numa_node_if_the_machine_has_any(
+    source: NvmlSource, nvml_stub: Stub, tmp_path: Path, text: str, numa: int | None
+) -> None:
+    nvml_stub.add_gpu(bus="00000000:3B:00.0")
+    (tmp_path / "0000:3b:00.0").mkdir()
+    (tmp_path / "0000:3b:00.0" / "numa_node").write_text(text)
+    uuid, memory = str(nvml_stub.keys["0.uuid"]), (15360 - 300) * MIB
+    assert source.read() == [RawGpu(uuid=uuid, index=0, model="Tesla T4", memory_bytes=memory, numa=numa, minor=0)]
+
+
+def test_older_bindings_return_bytes() -> None:
+    assert binding.text(b"GPU-a") == "GPU-a"
+
+
+class Calls:
+    """The binding; counts the functions that are called."""
+
+    def __init__(self, nvml: Any) -> None:
+        self.nvml, self.made = nvml, Counter[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        self.made[name] += 1
+        return getattr(self.nvml, name)
+
+    def open(self) -> tuple[int, int]:
+        """Libraries and sets of events that were not given back."""
+        made = self.made
+        sets = made["nvmlEventSetCreate"] - made["nvmlEventSetFree"]
+        return made["nvmlInit"] - made["nvmlShutdown"], sets
+
+
+def test_a_missing_driver_is_explained_and_asked_again_and_what_was_opened_is_given_back(
+    nvml_binding: Any, nvml_stub: Stub, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    calls, clock = Calls(nvml_binding), ManualClock()
+    source = NvmlSource(nvml=calls, clock=clock)
+    nvml_stub.add_gpu()
+    source.close()
+    source.wait(threading.Event(), 3.0)
+    assert (clock.waits, calls.open()) == ([3.0], (0, 0))
+    nvml_stub.set({"fail.nvmlInitWithFlags": 9})
+    with pytest.raises(GpuSourceError) as caught:
+        source.read()
+    assert str(caught.value) == (
+        "the NVIDIA driver does not answer (Driver Not Loaded); is the driver installed on the node, and is its library"
+        " mounted into this container (runtimeClassName nvidia, or the driver's directory as a volume)?"
+    )
+    nvml_stub.set({"fail.nvmlInitWithFlags": None})
+    calls.made.clear()
+    assert (faults(source), calls.open()) == ([""], (1, 1))
+    nvml_stub.set({"fail.all": 1})
+    with pytest.raises(GpuSourceError):
+        source.read()
+    assert calls.open() == (0, 0)
+    nvml_stub.set({"fail.all": None})
+    assert (faults(source), calls.open()) == ([""], (1, 1))
+    for _ in range(2):
+        source.close()
+        assert calls.open() == (0, 0)
+    assert fields_of(caplog, "nvml not closed") == [{"error": "Uninitialized"}] * 2
+
+
+def test_a_gpu_without_fault_events_is_shared_all_the_same(
+    source: NvmlSource, nvml_stub: Stub, caplog: pytest.LogCaptureFixture
+) -> None:
+    nvml_stub.add_gpu()
+    nvml_stub.add_gpu()
+    nvml_stub.set({"0.fail.nvmlDeviceGetSupportedEventTypes": stub.NOT_SUPPORTED})
+    assert faults(source) == faults(source) == ["", ""]
+    assert fields_of(caplog, "no fault events") == [{"gpu": nvml_stub.keys["0.uuid"], "error": "Not Supported"}]
+
+
+def test_a_driver_without_events_is_only_read(
+    nvml_binding: Any, nvml_stub: Stub, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls, clock = Calls(nvml_binding), ManualClock()
+    source = NvmlSource(nvml=calls, clock=clock)
+    nvml_stub.add_gpu()
+    nvml_stub.set({"fail.nvmlEventSetCreate": stub.NOT_SUPPORTED})
+    assert faults(source) == [""]
+    source.wait(threading.Event(), 3.0)
+    source.close()
+    assert (clock.waits, calls.open()) == ([3.0], (0, 1))
+    assert fields_of(caplog, "no fault events") == [{"error": "Not Supported"}]
+
+
+def test_waiting_looks_for_the_stop_in_between(
+    source: NvmlSource, nvml_binding: Any, nvml_stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml_stub.add_gpu()
+    source.clock = clock = ManualClock()
+    stop = threading.Event()
+
+    def wait(_events: object, milliseconds: int) -> None:
+        clock.wait(stop, milliseconds / 1000)
+        raise nvml_binding.NVMLError_Timeout
+
+    monkeypatch.setattr(nvml_binding, "nvmlEventSetWait_v2", wait)
+    source.read()
+    source.wait(stop, 1.2)
+    assert [round(seconds, 1) for seconds in clock.waits] == [0.5, 0.5, 0.2]
+    stop.set()
+    source.wait(stop, 1.2)
+    assert len(clock.waits) == 3
+
+
+def test_failing_events_lead_to_a_new_start_at_the_next_reading(
+    nvml_binding: Any, nvml_stub: Stub, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls, clock = Calls(nvml_binding), ManualClock()
+    source = NvmlSource(nvml=calls, clock=clock)
+    nvml_stub.add_gpu()
+    nvml_stub.set({"fail.nvmlEventSetWait_v2": stub.GPU_IS_LOST})
+    for _ in range(2):
+        assert (faults(source), calls.open()) == ([""], (1, 1))
+        source.wait(threading.Event(), 3.0)
+        assert calls.open() == (0, 0)
+    assert clock.waits == [3.0, 3.0]
+    assert fields_of(caplog, "fault events failed") == [{"error": "GPU is lost"}]
 
 
 @pytest.mark.parametrize(

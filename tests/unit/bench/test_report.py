@@ -25,17 +25,8 @@ def run(trace: str, policy: str, level: float, **more: object) -> dict[str, Any]
 
 
 def question(key: str, nodes: int, p50_ms: float) -> dict[str, Any]:
-    return {
-        "key": key,
-        "nodes": nodes,
-        "question": key,
-        "p50_ms": p50_ms,
-        "p99_ms": 9.0,
-        "cpu_ms": p50_ms,
-        "floor_p50_ms": 0.5,
-        "floor_cpu_ms": 0.1,
-        "bytes": 1,
-    }
+    cpu = {"cpu_ms": p50_ms, "floor_p50_ms": 0.5, "floor_cpu_ms": 0.1, "bytes": 1}
+    return {"key": key, "nodes": nodes, "question": key, "p50_ms": p50_ms, "p99_ms": 9.0, **cpu}
 
 
 def results(good: bool) -> dict[str, Any]:
@@ -79,15 +70,8 @@ def results(good: bool) -> dict[str, Any]:
         ],
         "webhook": [{"way": "webhook", "question": "a GPU pod", "a second and core": round(900 * ratio)}],
     }
-    head = {
-        "date": "2026-01-01",
-        "machine": "m",
-        "load_before": 1.0,
-        "load_after": 1.0,
-        "seconds": 1,
-        "policy": "dense",
-    }
-    return {name: {**head, "rows": rows} for name, rows in by_name.items()}
+    head = {"date": "2026-01-01", "machine": "m", "load_before": 1.0, "load_after": 1.0, "seconds": 1}
+    return {name: {**head, "policy": "dense", "rows": rows} for name, rows in by_name.items()}
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.what[:40])

@@ -13,14 +13,8 @@ from gpushare import names
 from gpushare.model.room import Ask, HostRoom
 
 GPU_POD, CPU_POD = Ask(gpus=1, memory_mib=500, cpu_milli=1000, host_mib=1000), Ask(cpu_milli=1000, host_mib=1000)
-OURS = Extender(
-    path="/x",
-    filter_verb="filter",
-    prioritize_verb="prioritize",
-    bind_verb="bind",
-    weight=1,
-    resources=frozenset({names.GPU_MEM}),
-)
+VERBS = {"filter_verb": "filter", "prioritize_verb": "prioritize", "bind_verb": "bind"}
+OURS = Extender(path="/x", weight=1, resources=frozenset({names.GPU_MEM}), **VERBS)
 RANKS_ALL = Extender(path="/y", prioritize_verb="rank", weight=30)
 
 
@@ -71,10 +65,9 @@ def test_the_best_node_of_all_scores_is_bound_by_the_extender() -> None:
 
 
 def test_an_error_of_an_extender_ends_the_run() -> None:
+    answers = Answers(filter={"NodeNames": None, "Error": "not ready"})
     with pytest.raises(RuntimeError, match="filter: not ready"):
-        scheduler(Answers(filter={"NodeNames": None, "Error": "not ready"}), OURS).schedule(
-            pod("p", GPU_POD), GPU_POD.host
-        )
+        scheduler(answers, OURS).schedule(pod("p", GPU_POD), GPU_POD.host)
 
 
 def test_pods_without_gpus_are_told_to_extenders_without_resources_alone() -> None:

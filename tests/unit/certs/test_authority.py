@@ -31,7 +31,9 @@ def test_a_leaf_serves_its_names_only_and_may_not_sign() -> None:
     usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert list(usage) == [ExtendedKeyUsageOID.SERVER_AUTH]
     assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert authority.read_ca(LEAF.certificate) == Unreadable("may not sign: basicConstraints do not say CA")
     assert read(LEAF.certificate).names == {"webhook.svc", "10.0.0.7"}
+    assert not read(CA.certificate).names
     key = certificate.public_key()
     assert isinstance(key, ec.EllipticCurvePublicKey)
     assert key.curve.name == "secp256r1"
@@ -50,13 +52,9 @@ def test_a_leaf_never_outlives_its_ca() -> None:
 
 
 def test_the_issuer_is_found_by_signature_among_several() -> None:
-    assert (
-        read(LEAF.certificate, b"garbage", OTHER.certificate, CA.certificate).issuer == read(CA.certificate).fingerprint
-    )
+    among = (b"garbage", OTHER.certificate, CA.certificate)
+    assert read(LEAF.certificate, *among).issuer == read(CA.certificate).fingerprint
     assert read(LEAF.certificate, OTHER.certificate).issuer is None
-
-
-def test_every_ca_has_a_subject_of_its_own() -> None:
     subjects = {x509.load_pem_x509_certificate(pem).subject for pem in (CA.certificate, OTHER.certificate)}
     assert len(subjects) == 2
 
@@ -96,14 +94,6 @@ def test_a_key_that_cannot_sign_for_tls_is_unreadable() -> None:
     assert authority.read_key(pem) == Unreadable("is neither an elliptic-curve nor an RSA key")
     with pytest.raises(TypeError, match="neither an elliptic-curve nor an RSA key"):
         authority.make_leaf(KeyPair(CA.certificate, pem), names=frozenset({"x"}), now=START, life=DAY)
-
-
-def test_a_certificate_without_names_has_none() -> None:
-    assert read(CA.certificate).names == frozenset()
-
-
-def test_a_leaf_is_no_ca() -> None:
-    assert authority.read_ca(LEAF.certificate) == Unreadable("may not sign: basicConstraints do not say CA")
 
 
 @pytest.mark.parametrize("pem", [b"", b"  \n"])

@@ -54,10 +54,7 @@ def test_the_command_makes_what_is_missing(
             {"GPUSHARE_CERT_RETIRE_S": "30"},
             "cert_retire_s=30: replicas look every cert_check_s=30 seconds; write at least 60",
         ),
-        (
-            {"GPUSHARE_CERT_CA_DAYS": "100"},
-            "cert_ca_days=100: a CA must outlive its leaves by far; write at least 180",
-        ),
+        ({"GPUSHARE_CERT_CA_DAYS": "100"}, "cert_ca_days=100: a CA must outlive its leaves by far; write at least 180"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(variables: dict[str, str], message: str) -> None:

@@ -25,11 +25,11 @@ def versions(directory: Path) -> set[str]:
 
 def test_files_are_written_once_and_only_if_different(tmp_path: Path) -> None:
     files = FileStore(tmp_path / "new" / "certs")
-    assert files.save(FIRST)
-    assert not files.save(FIRST)
-    assert files.save(SECOND)
+    assert [files.save(each) for each in (FIRST, FIRST, SECOND)] == [True, False, True]
     assert files.load().leaf.certificate == (files.directory / "tls.crt").read_bytes() == SECOND.leaf.certificate
     assert files.load().bundle == SECOND.bundle
+    assert files.save(FIRST)  # whose version is still there
+    assert files.load().leaf.key == FIRST.leaf.key
 
 
 def test_the_keys_are_for_the_owner_only_and_the_ca_key_is_not_there(tmp_path: Path) -> None:
@@ -58,22 +58,12 @@ def test_old_versions_and_left_overs_are_cleared_away(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("..new-*"))
 
 
-def test_going_back_to_a_version_that_is_still_there_works(tmp_path: Path) -> None:
-    files = FileStore(tmp_path)
-    for each in (FIRST, SECOND, FIRST):
-        files.save(each)
-    assert files.load().leaf.key == FIRST.leaf.key
-
-
 def test_plain_files_of_somebody_else_are_replaced(tmp_path: Path) -> None:
     for name in ("tls.crt", "tls.key", "ca.crt"):
         (tmp_path / name).write_text("garbage")
+    assert pair_paths(tmp_path) == (tmp_path / "tls.crt", tmp_path / "tls.key")
     FileStore(tmp_path).save(FIRST)
     assert verifies(tmp_path, FIRST.bundle, server="webhook.svc")
-
-
-def test_plain_files_without_versions_are_found_as_a_pair(tmp_path: Path) -> None:
-    assert pair_paths(tmp_path) == (tmp_path / "tls.crt", tmp_path / "tls.key")
 
 
 def test_an_interrupted_write_leaves_the_old_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ import pytest
 from certs import store
 from certs.manager import CertificateManager
 from certs.rotation import Phase
-from tests.unit.certs.world import DAY_S, SECRET, World, verifies
+from gpushare.kube import api as kube
+from tests.unit.certs.world import DAY_S, MUTATING, SECRET, VALIDATING, World, verifies
 
 PROPAGATION_S, TICK_S = 60, 5
 
@@ -43,28 +44,18 @@ class Watchers:
             self.check()
 
 
-def ask(world: World) -> None:
-    world.ask_rotation("2026-03-01")
-
-
-def delete(world: World) -> None:
-    world.api.vanish(SECRET)
-
-
-def lose_ca_key(world: World) -> None:
-    world.corrupt(ca_key=None)
-
-
-def damage_all(world: World) -> None:
-    world.corrupt(ca_key=None, ca_crt="%%", tls_crt="%%", tls_key=None)
+CAUSES: dict[str, Callable[[World], None]] = {
+    "asked for": lambda world: world.ask_rotation("2026-03-01"),
+    "no Secret": lambda world: world.api.vanish(SECRET),
+    "no key of the CA": lambda world: world.corrupt(ca_key=None),
+    "damaged": lambda world: world.corrupt(ca_key=None, ca_crt="%%", tls_crt="%%", tls_key=None),
+}
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize("cause", [ask, delete, lose_ca_key, damage_all])
+@pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES.keys())
 def test_no_handshake_fails_while_the_ca_is_replaced(world: World, cause: Callable[[World], None], lazy: bool) -> None:
-    replicas = [world.replica(name) for name in "abc"]
-    for replica in replicas:
-        replica.ensure_once()
+    replicas = [world.looked(name) for name in "abc"]
     before = world.secret()
     watchers = Watchers(world, replicas)
     watchers.live(PROPAGATION_S, lazy=lazy)
@@ -92,44 +83,34 @@ def test_a_ca_is_replaced_well_before_it_expires(world: World) -> None:
 
 
 def test_restarts_at_any_moment_of_a_rotation_lose_nothing(world: World) -> None:
-    world.replica("a").ensure_once()
+    world.looked()
     world.ask_rotation("1")
     for tick in range(60):
         world.pass_s(TICK_S)
-        fresh = world.replica(f"restarted-{tick}")
-        fresh.ensure_once()
+        fresh = world.looked(f"restarted-{tick}")
         assert all(verifies(fresh.settings.cert_dir, bundle) for bundle in world.bundles())
     assert world.replica().ensure_once().phase is Phase.STEADY
     assert world.secret().rotated == "1"
 
 
 def test_a_value_is_rotated_for_once_and_the_next_value_again(world: World) -> None:
-    manager = world.replica()
-    manager.ensure_once()
+    manager = world.looked()
     cas = [world.secret().ca.certificate]
     for value in ("1", "1", "2"):
         world.ask_rotation(value)
-        for _ in range(80):
-            world.pass_s(TICK_S)
-            manager.ensure_once()
+        world.live(manager)
         cas.append(world.secret().ca.certificate)
     assert cas[0] != cas[1] == cas[2] != cas[3]
 
 
 def test_the_switch_waits_until_both_configurations_were_read_back(world: World) -> None:
-    from gpushare.kube import api as kube
-    from tests.unit.certs.world import VALIDATING
-
-    manager = world.replica()
-    manager.ensure_once()
+    manager = world.looked()
     before = world.secret()
     world.ask_rotation("1")
     world.api.fail_next(
         lambda call: call.path == VALIDATING and call.verb == "update", kube.ForbiddenError("no"), times=40
     )
-    for _ in range(40):
-        world.pass_s(TICK_S)
-        manager.ensure_once()
+    world.live(manager, seconds=200)
     assert world.secret().leaf.key == before.leaf.key
     for _ in range(12):
         manager.ensure_once()
@@ -140,16 +121,12 @@ def test_the_switch_waits_until_both_configurations_were_read_back(world: World)
 
 
 def test_a_bundle_that_vanishes_restarts_the_waiting_time(world: World) -> None:
-    manager = world.replica()
-    manager.ensure_once()
+    manager = world.looked()
     before = world.secret()
     world.ask_rotation("1")
     manager.ensure_once()
     world.pass_s(55)
-    world.api.edit(
-        "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gpushare-webhook",
-        lambda body: body["webhooks"][1]["clientConfig"].pop("caBundle"),
-    )
+    world.api.edit(MUTATING, lambda body: body["webhooks"][1]["clientConfig"].pop("caBundle"))
     manager.ensure_once()
     world.pass_s(10)
     manager.ensure_once()

@@ -1,14 +1,13 @@
 import base64
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from certs.contents import Contents
+from certs import contents
 from certs.manager import CertificateManager
-from certs.policy import Facts
 from certs.rotation import Phase
-from certs.store import FileStore
 from gpushare.kube import api as kube
 from testing.fakes.kube import Fault
 from tests.unit.certs.world import DAY_S, MUTATING, SECRET, SECRETS, VALIDATING, World, verifies
@@ -16,15 +15,9 @@ from tests.unit.certs.world import DAY_S, MUTATING, SECRET, SECRETS, VALIDATING,
 GARBAGE = base64.b64encode(b"garbage").decode()
 
 
-def settle(*managers: CertificateManager, world: World, seconds: int = 400) -> None:
-    for _ in range(seconds // 5):
-        world.pass_s(5)
-        for manager in managers:
-            manager.ensure_once()
-
-
 def test_a_fresh_cluster_gets_secret_files_and_bundle_in_one_look(world: World) -> None:
     manager = world.replica()
+    assert (manager.status, manager.days_left()) == (None, None)
     status = manager.ensure_once()
     assert (status.phase, status.carried) == (Phase.STEADY, True)
     assert world.api.read(SECRET)["type"] == "kubernetes.io/tls"
@@ -33,23 +26,10 @@ def test_a_fresh_cluster_gets_secret_files_and_bundle_in_one_look(world: World) 
 
 
 def test_a_second_look_writes_nothing(world: World) -> None:
-    manager = world.replica()
-    manager.ensure_once()
+    manager = world.looked()
     world.api.calls.clear()
     manager.ensure_once()
     assert [call.verb for call in world.api.calls] == ["get", "get", "get"]
-
-
-def test_before_the_first_look_nothing_is_known(world: World) -> None:
-    assert world.replica().days_left() is None
-    assert world.replica().status is None
-
-
-def test_a_new_replica_serves_what_the_secret_holds(world: World) -> None:
-    world.replica("a").ensure_once()
-    fresh = world.replica("b")
-    fresh.ensure_once()
-    assert FileStore(Path(fresh.settings.cert_dir)).load().leaf.key == world.secret().leaf.key
 
 
 def test_three_replicas_that_start_together_agree_on_one_ca(world: World) -> None:
@@ -106,25 +86,22 @@ def test_a_configuration_that_is_applied_later_gets_the_bundle(world: World) -> 
 
 @pytest.mark.parametrize("left", [None, "", "bm8=", "not base64"])
 def test_a_bundle_that_somebody_spoils_is_written_again(world: World, left: str | None) -> None:
-    manager = world.replica()
-    manager.ensure_once()
+    manager = world.looked()
     world.api.edit(MUTATING, lambda body: body["webhooks"][0]["clientConfig"].update(caBundle=left))
     manager.ensure_once()
     assert set(world.bundles()) == {world.secret().bundle}
 
 
 def test_a_secret_lost_while_bundles_are_spoilt_heals(world: World) -> None:
-    world.replica("a").ensure_once()
+    world.looked("a")
     world.api.edit(MUTATING, lambda body: body["webhooks"][0]["clientConfig"].update(caBundle="not base64"))
     world.api.vanish(SECRET)
-    heir = world.replica("b")
-    heir.ensure_once()
+    heir = world.looked("b")
     assert all(verifies(heir.settings.cert_dir, bundle) for bundle in world.bundles())
 
 
 def test_a_leaf_is_renewed_after_two_thirds_of_its_life_by_the_same_ca(world: World) -> None:
-    manager = world.replica()
-    manager.ensure_once()
+    manager = world.looked()
     before = world.secret()
     world.pass_s(61 * DAY_S)
     manager.ensure_once()
@@ -133,59 +110,45 @@ def test_a_leaf_is_renewed_after_two_thirds_of_its_life_by_the_same_ca(world: Wo
     assert manager.days_left() == pytest.approx(90)
 
 
+def spoil(values: Mapping[str, str | None]) -> Callable[[World], None]:
+    return lambda world: world.corrupt(**values)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
-        {"tls_crt": GARBAGE},
-        {"tls_key": GARBAGE},
-        {"tls_crt": None, "tls_key": None},
-        {"tls_key": "not base64 !"},
-        {"ca_key": None},
-        {"ca_key": GARBAGE},
-        {"ca_crt": GARBAGE},
-        {"ca_crt": None, "ca_key": None},
-        {"tls_crt": GARBAGE, "tls_key": "%%%", "ca_crt": "", "ca_key": GARBAGE},
-        {"tls_crt": None, "tls_key": None, "ca_crt": None, "ca_key": None, "state.json": None},
-        {"state.json": GARBAGE},
-        {"state.json": base64.b64encode(b'{"version": 2, "since": "2026-03-01T00:00:00", "later": 1}').decode()},
-        {"state.json": base64.b64encode(b"[1]").decode()},
-        {"next-ca.crt": GARBAGE},
-        {"next-ca.key": GARBAGE},
+        spoil({"tls_crt": GARBAGE}),
+        spoil({"tls_key": GARBAGE}),
+        spoil({"tls_crt": None, "tls_key": None}),
+        spoil({"tls_key": "not base64 !"}),
+        spoil({"ca_key": None}),
+        spoil({"ca_key": GARBAGE}),
+        spoil({"ca_crt": GARBAGE}),
+        spoil({"ca_crt": None, "ca_key": None}),
+        spoil({"tls_crt": GARBAGE, "tls_key": "%%%", "ca_crt": "", "ca_key": GARBAGE}),
+        spoil({"tls_crt": None, "tls_key": None, "ca_crt": None, "ca_key": None, "state.json": None}),
+        spoil({"state.json": GARBAGE}),
+        spoil({"state.json": base64.b64encode(b'{"version": 2, "since": "2026-03-01T00:00:00", "later": 1}').decode()}),
+        spoil({"state.json": base64.b64encode(b"[1]").decode()}),
+        spoil({"next-ca.crt": GARBAGE}),
+        spoil({"next-ca.key": GARBAGE}),
+        lambda world: world.api.edit(SECRET, lambda secret: secret.update(data=None)),
+        lambda world: world.corrupt(tls_key=base64.b64encode(world.secret().ca.key).decode()),
     ],
 )
 @pytest.mark.parametrize("files", ["kept", "lost"])
-def test_a_damaged_secret_heals(world: World, damage: dict[str, str | None], files: str) -> None:
-    manager = world.replica("a")
-    manager.ensure_once()
-    world.corrupt(**damage)
+def test_a_damaged_secret_heals(world: World, damage: Callable[[World], None], files: str) -> None:
+    manager = world.looked("a")
+    damage(world)
     heir = manager if files == "kept" else world.replica("b")
-    heir.ensure_once()
-    settle(heir, world=world)
+    world.live(heir)
     status = heir.ensure_once()
     assert (status.phase, status.carried) == (Phase.STEADY, True)
     assert all(verifies(heir.settings.cert_dir, bundle) for bundle in world.bundles())
 
 
-def test_a_secret_without_data_heals(world: World) -> None:
-    world.api.seed(
-        SECRETS, {"metadata": {"name": SECRET.rpartition("/")[2]}, "type": "kubernetes.io/tls", "data": None}
-    )
-    manager = world.replica()
-    manager.ensure_once()
-    assert all(verifies(manager.settings.cert_dir, bundle) for bundle in world.bundles())
-
-
-def test_a_key_of_another_certificate_heals(world: World) -> None:
-    manager = world.replica()
-    manager.ensure_once()
-    world.corrupt(tls_key=base64.b64encode(world.secret().ca.key).decode())
-    manager.ensure_once()
-    assert verifies(manager.settings.cert_dir, world.secret().bundle)
-
-
 def test_metadata_and_keys_of_others_survive(world: World) -> None:
-    manager = world.replica()
-    manager.ensure_once()
+    manager = world.looked()
     world.corrupt(note=GARBAGE, tls_key=GARBAGE)
     world.ask_rotation("")
     manager.ensure_once()
@@ -231,11 +194,10 @@ def test_the_loop_outlives_what_no_one_foresaw(world: World, monkeypatch: pytest
 
 
 def test_with_files_of_somebody_else_nothing_is_made(world: World, tmp_path: Path) -> None:
-    world.replica("theirs").ensure_once()
+    world.looked("theirs")
     made = world.secret()
     world.api.calls.clear()
-    manager = world.replica("theirs", cert_source="files")
-    manager.ensure_once()
+    manager = world.looked("theirs", cert_source="files")
     assert manager.days_left() == pytest.approx(90)
     assert world.api.calls == []
     empty = world.replica("empty", cert_source="files")
@@ -246,33 +208,17 @@ def test_with_files_of_somebody_else_nothing_is_made(world: World, tmp_path: Pat
 
 def test_no_key_reaches_a_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
-    manager = world.replica()
-    manager.ensure_once()
+    manager = world.looked()
     world.ask_rotation("1")
-    settle(manager, world=world)
+    world.live(manager)
     assert caplog.records
     assert not any("PRIVATE" in str(vars(record)) for record in caplog.records)
 
 
-def leaf_facts(contents: Contents) -> Facts:
-    from certs import contents as module
-
-    facts = module.material(contents).leaf.facts
-    assert facts is not None
-    return facts
-
-
-def test_the_leaf_has_the_services_names_and_those_of_the_setting(world: World) -> None:
-    world.replica(cert_extra_names=("10.1.2.3", "hook.example")).ensure_once()
-    assert leaf_facts(world.secret()).names == {
-        "gpushare-webhook.gpushare-system.svc",
-        "gpushare-webhook.gpushare-system.svc.cluster.local",
-        "10.1.2.3",
-        "hook.example",
-    }
-
-
-def test_another_name_in_the_settings_makes_a_new_leaf(world: World) -> None:
-    world.replica("a").ensure_once()
-    world.replica("b", cert_extra_names=("hook.example",)).ensure_once()
-    assert "hook.example" in leaf_facts(world.secret()).names
+def test_the_leaf_has_the_services_names_and_those_of_the_setting_as_it_is_now(world: World) -> None:
+    service = {"gpushare-webhook.gpushare-system.svc", "gpushare-webhook.gpushare-system.svc.cluster.local"}
+    for more in (set(), {"10.1.2.3", "hook.example"}):
+        world.looked(cert_extra_names=tuple(more))
+        facts = contents.material(world.secret()).leaf.facts
+        assert facts is not None
+        assert facts.names == service | more

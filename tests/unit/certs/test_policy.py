@@ -35,11 +35,7 @@ DEAD = replace(GOOD, not_after=NOW)
         (Pair(replace(GOOD, issuer="old"), "key"), Reason.UNKNOWN_ISSUER, "leaf: not signed by the CA in use"),
         (Pair(replace(GOOD, issuer=None), "key"), Reason.UNKNOWN_ISSUER, "leaf: not signed by the CA in use"),
         (Pair(DEAD, "key"), Reason.EXPIRED, "leaf: expired at 2026-03-01T00:00:00Z"),
-        (
-            Pair(OLD, "key"),
-            Reason.NEAR_EXPIRY,
-            "leaf: 67% of its life is over, expires at 2026-03-31T00:00:00Z",
-        ),
+        (Pair(OLD, "key"), Reason.NEAR_EXPIRY, "leaf: 67% of its life is over, expires at 2026-03-31T00:00:00Z"),
         (
             Pair(replace(DEAD, issuer="old"), "other"),
             Reason.KEY_MISMATCH,

@@ -27,6 +27,7 @@ def facts(name: str, *, issuer: str, age: float = 1, left: float = 89) -> Facts:
 LEAF = Pair(facts("leaf", issuer="ca"), "leaf-key")
 CA = Pair(facts("ca", issuer="ca"), "ca-key")
 NEXT = Pair(facts("next", issuer="next"), "next-key")
+OLD = "67% of its life is over, expires at 2026-03-30T00:00:00Z"
 OLD_LEAF = Pair(facts("leaf", issuer="ca", age=61, left=29), "leaf-key")
 DEAD_LEAF = Pair(facts("leaf", issuer="ca", age=90, left=0), "leaf-key")
 OLD_CA = Pair(facts("ca", issuer="ca", age=61, left=29), "ca-key")
@@ -44,16 +45,10 @@ RETIRING = replace(STEADY, others=1, since=NOW - 599 * SECOND)
     [
         # Steady.
         (STEADY, None),
-        (
-            replace(STEADY, leaf=OLD_LEAF),
-            Step(Action.RENEW_LEAF, "leaf: 67% of its life is over, expires at 2026-03-30T00:00:00Z"),
-        ),
+        (replace(STEADY, leaf=OLD_LEAF), Step(Action.RENEW_LEAF, f"leaf: {OLD}")),
         (replace(STEADY, leaf=DEAD_LEAF), Step(Action.RENEW_LEAF, "leaf: expired at 2026-03-01T00:00:00Z")),
         (replace(STEADY, leaf=BROKEN), Step(Action.RENEW_LEAF, "leaf: private key missing")),
-        (
-            replace(STEADY, ca=OLD_CA),
-            Step(Action.ANNOUNCE, "CA: 67% of its life is over, expires at 2026-03-30T00:00:00Z"),
-        ),
+        (replace(STEADY, ca=OLD_CA), Step(Action.ANNOUNCE, f"CA: {OLD}")),
         (replace(STEADY, ca=KEYLESS_CA), Step(Action.ANNOUNCE, "CA: private key missing")),
         (replace(STEADY, ca=KEYLESS_CA, leaf=OLD_LEAF), Step(Action.ANNOUNCE, "CA: private key missing")),
         (replace(STEADY, rotate="1"), Step(Action.ANNOUNCE, "rotation was asked for")),
@@ -69,10 +64,7 @@ RETIRING = replace(STEADY, others=1, since=NOW - 599 * SECOND)
         (replace(WAITING, since=NOW + 61 * SECOND), Step(Action.CONFIRM)),
         (replace(WAITING, since=NOW + 5 * SECOND), None),
         (replace(WAITING, rotate="2"), None),
-        (
-            replace(WAITING, leaf=OLD_LEAF),
-            Step(Action.RENEW_LEAF, "leaf: 67% of its life is over, expires at 2026-03-30T00:00:00Z"),
-        ),
+        (replace(WAITING, leaf=OLD_LEAF), Step(Action.RENEW_LEAF, f"leaf: {OLD}")),
         (replace(WAITING, leaf=OLD_LEAF, ca=KEYLESS_CA), None),
         (replace(WAITING, leaf=DEAD_LEAF, ca=KEYLESS_CA), Step(Action.SWITCH, "leaf: expired at 2026-03-01T00:00:00Z")),
         (replace(WAITING, ca=DEAD_CA), Step(Action.SWITCH, "CA: expired at 2026-03-01T00:00:00Z")),

@@ -48,8 +48,21 @@ class World:
         chosen = CertSettings(**{"cert_dir": str(self.root / name), **SHORT, **settings})
         return CertificateManager(api=self.api, clock=self.clock, settings=chosen)
 
+    def looked(self, name: str = "a", **settings: object) -> CertificateManager:
+        """A replica that has looked once."""
+        made = self.replica(name, **settings)
+        made.ensure_once()
+        return made
+
     def pass_s(self, seconds: float) -> None:
         self.clock.at += seconds
+
+    def live(self, *managers: CertificateManager, seconds: int = 400) -> None:
+        """Replicas look every 5 s."""
+        for _ in range(seconds // 5):
+            self.pass_s(5)
+            for manager in managers:
+                manager.ensure_once()
 
     def secret(self) -> Contents:
         return contents.from_secret(self.api.read(SECRET))

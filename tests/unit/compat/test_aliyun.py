@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,7 +30,7 @@ GOLDEN = Path(clusters.__file__).parent / "golden"
 MEM = "aliyun.com/gpu-mem"
 
 
-def of_version_1(annotations: dict[str, str]) -> dict[str, str]:
+def of_version_1(annotations: Mapping[str, str]) -> dict[str, str]:
     prefix = "ALIYUN_COM_GPU_MEM_"
     return {key.removeprefix(prefix): value for key, value in annotations.items() if key.startswith(prefix)}
 

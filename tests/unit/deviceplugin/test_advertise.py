@@ -23,25 +23,10 @@ def memory(inventory: NodeInventory) -> Advertisement:
     return advertise.devices(inventory, [resources.MEMORY])["aliyun.com/gpu-mem"]
 
 
-def test_every_unit_of_every_gpu_is_one_device() -> None:
-    assert memory(make_inventory(2, 1)).healthy == ("g000", "g001", "g002")
-
-
 def test_what_is_left_below_a_unit_on_each_gpu_is_not_offered() -> None:
     gpus = (make_gpu(0, mib=15109), make_gpu(1, mib=15109))
     inventory = NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB)
     assert len(memory(inventory).healthy) == 28
-
-
-def test_an_unhealthy_gpu_takes_its_units_with_it() -> None:
-    gpus = (make_gpu(0, 2), make_gpu(1, 3, health=GpuHealth.UNHEALTHY), make_gpu(2, 1))
-    found = memory(NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB))
-    assert found.healthy == ("g000", "g001", "g005")
-    assert found.unhealthy == ("g002", "g003", "g004")
-
-
-def test_a_node_without_gpus_offers_nothing() -> None:
-    assert memory(make_inventory()) == advertise.Advertisement(healthy=())
 
 
 @given(st.lists(st.tuples(st.integers(0, 99_999), HEALTH), min_size=1, max_size=8), st.sampled_from([1, 64, 256, 1024]))
@@ -68,48 +53,34 @@ def test_the_largest_list_is_far_below_what_a_kubelet_can_receive() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gib", "unit", "message"),
-    [
-        (
-            [80] * 8,
-            "MiB",
-            "in units of MiB this node's GPUs are 655360 devices, more than the 20000 that a kubelet can count;"
-            " --memory-unit=64MiB would fit",
-        ),
-        (
-            [140] * 8,
-            "32MiB",
-            "in units of 32MiB this node's GPUs are 35840 devices, more than the 20000 that a kubelet can count;"
-            " --memory-unit=64MiB would fit",
-        ),
-        (
-            [20],
-            "MiB",
-            "in units of MiB this node's GPUs are 20480 devices, more than the 20000 that a kubelet can count;"
-            " --memory-unit=2MiB would fit",
-        ),
-        (
-            [15, 15],
-            "16GiB",
-            "a unit of 16GiB is larger than the largest GPU (15360 MiB); choose a smaller --memory-unit, such as GiB",
-        ),
-    ],
+    ("gib", "unit", "devices", "fits"),
+    [([80] * 8, "MiB", 655360, 64), ([140] * 8, "32MiB", 35840, 64), ([20], "MiB", 20480, 2)],
 )
-def test_a_unit_that_does_not_fit_is_refused_with_one_that_does(gib: list[int], unit: str, message: str) -> None:
+def test_a_unit_that_does_not_fit_is_refused_with_one_that_does(
+    gib: list[int], unit: str, devices: int, fits: int
+) -> None:
     with pytest.raises(SettingsError) as caught:
         memory(make_inventory(*gib, unit=MemoryUnit.parse(unit)))
-    assert str(caught.value) == message
+    assert str(caught.value) == (
+        f"in units of {unit} this node's GPUs are {devices} devices, more than the 20000 that a kubelet can count;"
+        f" --memory-unit={fits}MiB would fit"
+    )
 
 
-def test_the_unit_that_is_named_fits() -> None:
-    assert len(memory(make_inventory(*[80] * 8, unit=MemoryUnit(64))).healthy) == 10240
+def test_a_unit_of_which_there_is_none_is_refused() -> None:
+    with pytest.raises(SettingsError) as caught:
+        memory(make_inventory(15, 15, unit=MemoryUnit.parse("16GiB")))
+    assert str(caught.value) == (
+        "a unit of 16GiB is larger than the largest GPU (15360 MiB); choose a smaller --memory-unit, such as GiB"
+    )
 
 
 def test_every_resource_has_its_devices_of_every_gpu() -> None:
     gpus = (make_gpu(0, 2), make_gpu(1, 3, health=GpuHealth.UNHEALTHY), make_gpu(2, 1))
     found = advertise.devices(NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB), EVERYTHING)
     assert list(found) == ["aliyun.com/gpu-mem", "nano-gpu/gpu-percent", "nvidia.com/gpu"]
-    assert (len(found["aliyun.com/gpu-mem"].healthy), len(found["aliyun.com/gpu-mem"].unhealthy)) == (3, 3)
+    units = Advertisement(healthy=("g000", "g001", "g005"), unhealthy=("g002", "g003", "g004"))
+    assert found["aliyun.com/gpu-mem"] == units
     percent = found["nano-gpu/gpu-percent"]
     assert (len(percent.healthy), len(percent.unhealthy)) == (200, 100)
     assert (percent.healthy[0], percent.unhealthy[0], percent.unhealthy[-1]) == ("p000", "p02s", "p05j")

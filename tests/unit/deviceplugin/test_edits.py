@@ -12,13 +12,8 @@ def test_edits_are_written_as_the_cdi_specification_has_them() -> None:
     )
     assert json.loads(json.dumps(edits.encode())) == {
         "env": ["A=1", "B="],
-        "deviceNodes": [
-            {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0},
-            {"path": "/dev/nvidiactl"},
-        ],
-        "mounts": [
-            {"hostPath": "/lib/a", "containerPath": "/lib/b", "options": ["ro", "nosuid", "nodev", "bind"]},
-        ],
+        "deviceNodes": [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}, {"path": "/dev/nvidiactl"}],
+        "mounts": [{"hostPath": "/lib/a", "containerPath": "/lib/b", "options": ["ro", "nosuid", "nodev", "bind"]}],
         "hooks": [{"hookName": "createContainer", "path": "/bin/hook", "args": ["hook", "x"], "timeout": 5}],
     }
     assert ContainerEdits().encode() == {}

@@ -15,9 +15,8 @@ def ids(text: str) -> frozenset[str]:
 
 
 def listed(name: str, container: str, text: str, namespace: str = "default") -> Listed:
-    return Listed(
-        resource="aliyun.com/gpu-mem", namespace=namespace, name=name, container=ContainerName(container), ids=ids(text)
-    )
+    held, which = ids(text), ContainerName(container)
+    return Listed(resource="aliyun.com/gpu-mem", namespace=namespace, name=name, container=which, ids=held)
 
 
 def recorded(uid: str, container: str, text: str) -> Recorded:
@@ -34,76 +33,58 @@ def owner(uid: str | None, name: str, *containers: str) -> Owner:
     )
 
 
+INIT = (recorded("1", "init", "a b"),)
+
+
 def test_what_allocate_has_answered_is_known_from_the_checkpoint() -> None:
     (read,) = identify.read_checkpoint(checkpoint_of({**entry(["a"]), "AllocResp": "Cg=="}), resources.MEMORY)
     assert read.response == "Cg=="
 
 
-def test_both_records_together_give_uid_and_name() -> None:
-    pods = [listed("p", "main", "a b"), listed("q", "main", "c d")]
-    checkpoint = [recorded("1", "main", "a b"), recorded("2", "main", "c d")]
-    assert identify.owner(ids("d c"), pods, checkpoint) == owner("2", "q", "main")
+@pytest.mark.parametrize(
+    ("asked", "pods", "checkpoint", "expected"),
+    [
+        (
+            "d c",
+            [listed("p", "main", "a b"), listed("q", "main", "c d")],
+            [recorded("1", "main", "a b"), recorded("2", "main", "c d")],
+            owner("2", "q", "main"),
+        ),
+        ("a", [listed("p", "main", "a")], [], owner(None, "p", "main")),
+        ("a b", [], [recorded("1", "init", "a b")], owner("1", "", "init")),
+        # A container that took over devices of an init container tells the name of their pod.
+        ("a b", [listed("p", "main", "a b c")], [*INIT, recorded("1", "main", "a b c")], owner("1", "p", "init")),
+        ("a b", [listed("p", "main", "a")], [*INIT, recorded("1", "main", "a")], owner("1", "p", "init")),
+        ("a b", [listed("p", "main", "b x")], [*INIT, recorded("1", "main", "b x")], owner("1", "p", "init")),
+        # All that have passed on the same ones are named, and each once.
+        ("a b", [listed("p", "main", "a b")], [*INIT, recorded("1", "main", "a b")], owner("1", "p", "init", "main")),
+        ("a", [], [recorded("1", "main", "a"), recorded("1", "main", "a")], owner("1", "", "main")),
+    ],
+)
+def test_the_records_of_the_kubelet_lead_to_one_owner(
+    asked: str, pods: list[Listed], checkpoint: list[Recorded], expected: Owner
+) -> None:
+    assert identify.owner(ids(asked), pods, checkpoint) == expected
 
 
-def test_without_a_checkpoint_the_name_is_known_alone() -> None:
-    assert identify.owner(ids("a"), [listed("p", "main", "a")], []) == owner(None, "p", "main")
-
-
-def test_an_init_container_is_known_by_uid_alone() -> None:
-    assert identify.owner(ids("a b"), [], [recorded("1", "init", "a b")]) == owner("1", "", "init")
-
-
-@pytest.mark.parametrize("successor", ["a b c", "a", "b x"])
-def test_an_init_containers_pod_gets_its_name_from_the_container_that_took_over_ids(successor: str) -> None:
-    checkpoint = [recorded("1", "init", "a b"), recorded("1", "main", successor)]
-    assert identify.owner(ids("a b"), [listed("p", "main", successor)], checkpoint) == owner("1", "p", "init")
-
-
-def test_containers_that_passed_on_the_same_ids_are_all_named() -> None:
-    checkpoint = [recorded("1", "init", "a b"), recorded("1", "main", "a b")]
-    assert identify.owner(ids("a b"), [listed("p", "main", "a b")], checkpoint) == owner("1", "p", "init", "main")
-
-
-def test_a_container_that_is_recorded_twice_is_named_once() -> None:
-    checkpoint = [recorded("1", "main", "a"), recorded("1", "main", "a")]
-    assert identify.owner(ids("a"), [], checkpoint) == owner("1", "", "main")
+NO_ONE = "neither PodResources nor kubelet_internal_checkpoint knows a container with exactly the devices"
+SEVERAL = "several pods hold the devices a"
 
 
 @pytest.mark.parametrize(
     ("asked", "pods", "checkpoint", "message"),
     [
         ("", [], [], "the kubelet named no device IDs"),
-        (
-            "a",
-            [],
-            [],
-            "neither PodResources nor kubelet_internal_checkpoint knows a container with exactly the devices a",
-        ),
+        ("a", [], [], f"{NO_ONE} a"),
         (
             "a b c d e",
             [listed("p", "main", "a b c d")],
             [recorded("1", "main", "a b c d e f")],
-            "neither PodResources nor kubelet_internal_checkpoint knows a container with exactly the devices a, b, c"
-            " and 2 more",
+            f"{NO_ONE} a, b, c and 2 more",
         ),
-        (
-            "a",
-            [listed("p", "main", "a"), listed("q", "main", "a")],
-            [],
-            "several pods hold the devices a",
-        ),
-        (
-            "a",
-            [listed("p", "main", "a"), listed("p", "main", "a", namespace="other")],
-            [recorded("1", "main", "a")],
-            "several pods hold the devices a",
-        ),
-        (
-            "a",
-            [listed("p", "main", "a")],
-            [recorded("1", "main", "a"), recorded("2", "main", "a")],
-            "several pods hold the devices a",
-        ),
+        ("a", [listed("p", "main", "a"), listed("q", "main", "a")], [], SEVERAL),
+        ("a", [listed("p", "main", "a"), listed("p", "main", "a", "other")], [recorded("1", "main", "a")], SEVERAL),
+        ("a", [listed("p", "main", "a")], [recorded("1", "main", "a"), recorded("2", "main", "a")], SEVERAL),
         (
             "a",
             [listed("p", "main", "a")],
@@ -119,13 +100,8 @@ def test_what_the_records_do_not_say_is_not_guessed(
 
 
 def entry(device_ids: object, resource: str = "aliyun.com/gpu-mem") -> dict[str, object]:
-    return {
-        "PodUID": "1",
-        "ContainerName": "main",
-        "ResourceName": resource,
-        "DeviceIDs": device_ids,
-        "AllocResp": "",
-    }
+    held = {"ResourceName": resource, "DeviceIDs": device_ids, "AllocResp": ""}
+    return {"PodUID": "1", "ContainerName": "main", **held}
 
 
 def checkpoint_of(*entries: dict[str, object]) -> bytes:
@@ -137,11 +113,6 @@ def test_checkpoints_of_old_and_new_kubelets_are_read(device_ids: object) -> Non
     assert identify.read_checkpoint(checkpoint_of(entry(device_ids)), resources.MEMORY) == [
         recorded("1", "main", "a b")
     ]
-
-
-def test_other_resources_in_a_checkpoint_are_passed_over() -> None:
-    text = checkpoint_of(entry(["x"], resource="nvidia.com/gpu"), entry(["a"]))
-    assert identify.read_checkpoint(text, resources.MEMORY) == [recorded("1", "main", "a")]
 
 
 @pytest.mark.parametrize("resource", resources.BY_NAME.values(), ids=lambda resource: resource.prefix)

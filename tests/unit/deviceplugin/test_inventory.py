@@ -5,13 +5,13 @@ import pytest
 from deviceplugin import inventory
 from deviceplugin.source import GpuSourceError, RawGpu
 from gpushare.identity import GpuUuid
-from gpushare.model.gpu import Gpu, GpuHealth, Limit, MigInstance, NodeInventory, mig_index
+from gpushare.model.gpu import Gpu, Limit, MigInstance, NodeInventory, mig_index
 from gpushare.units import GIB, MemoryUnit
 from testing.deviceplugin.build import NODE, raw_gpu
 
 
-def build(*raw: RawGpu, previous: NodeInventory | None = None) -> NodeInventory:
-    return inventory.build(raw, node=NODE, unit=GIB, previous=previous)
+def build(*raw: RawGpu, previous: NodeInventory | None = None, unit: MemoryUnit = GIB) -> NodeInventory:
+    return inventory.build(raw, node=NODE, unit=unit, previous=previous)
 
 
 def healths(found: NodeInventory) -> dict[str, str]:
@@ -20,40 +20,27 @@ def healths(found: NodeInventory) -> dict[str, str]:
 
 def test_memory_is_rounded_down_to_whole_mib() -> None:
     raw = RawGpu(uuid="GPU-x", index=3, model="Tesla T4", memory_bytes=15109 * 1024**2 + 1024**2 - 1, numa=1)
-    assert build(raw).gpus == (
-        Gpu(uuid=GpuUuid("GPU-x"), index=3, model="Tesla T4", memory_mib=15109, numa=1, health=GpuHealth.HEALTHY),
-    )
+    assert build(raw).gpus == (Gpu(uuid=GpuUuid("GPU-x"), index=3, model="Tesla T4", memory_mib=15109, numa=1),)
 
 
-def test_gpus_are_ordered_by_their_number() -> None:
-    assert [gpu.index for gpu in build(raw_gpu(2), raw_gpu(0), raw_gpu(1)).gpus] == [0, 1, 2]
+def test_gpus_are_ordered_by_their_number_and_the_unhealthy_ones_have_their_reason() -> None:
+    found = build(raw_gpu(1, fault="Xid 79"), raw_gpu(0), previous=build(raw_gpu(0), raw_gpu(1), raw_gpu(2)))
+    assert healths(found) == {"GPU-0": "Healthy", "GPU-1": "Unhealthy", "GPU-2": "Unhealthy"}
+    assert [gpu.index for gpu in found.gpus] == [0, 1, 2]
+    assert [gpu.reason for gpu in found.gpus] == ["", "Xid 79", "the driver does not list it any more"]
 
 
-def test_a_fault_makes_a_gpu_unhealthy() -> None:
-    assert healths(build(raw_gpu(0), raw_gpu(1, fault="Xid 79"))) == {"GPU-0": "Healthy", "GPU-1": "Unhealthy"}
-
-
-def test_a_gpu_that_disappears_stays_in_the_ledger_as_unhealthy() -> None:
-    before = build(raw_gpu(0), raw_gpu(1))
-    after = build(raw_gpu(0), previous=before)
-    assert healths(after) == {"GPU-0": "Healthy", "GPU-1": "Unhealthy"}
-    assert after.total_units == before.total_units
-
-
-def test_a_gpu_that_comes_back_is_healthy_again() -> None:
+def test_a_gpu_that_disappears_stays_in_the_ledger_as_unhealthy_until_it_comes_back() -> None:
     before = build(raw_gpu(0), raw_gpu(1))
     gone = build(raw_gpu(0), previous=before)
+    assert healths(gone) == {"GPU-0": "Healthy", "GPU-1": "Unhealthy"}
+    assert gone.total_units == before.total_units
     assert build(raw_gpu(0), raw_gpu(1), previous=gone) == before
 
 
 def test_a_gpu_whose_number_another_one_took_is_forgotten() -> None:
-    before = build(raw_gpu(0), raw_gpu(1))
-    after = build(raw_gpu(0, uuid="GPU-new"), previous=before)
+    after = build(raw_gpu(0, uuid="GPU-new"), previous=build(raw_gpu(0), raw_gpu(1)))
     assert healths(after) == {"GPU-new": "Healthy", "GPU-1": "Unhealthy"}
-
-
-def test_all_gpus_may_disappear() -> None:
-    assert healths(build(previous=build(raw_gpu(0)))) == {"GPU-0": "Unhealthy"}
 
 
 def test_two_gpus_with_one_uuid_are_a_broken_source() -> None:
@@ -62,24 +49,12 @@ def test_two_gpus_with_one_uuid_are_a_broken_source() -> None:
     assert str(caught.value) == "node node-a: two GPUs with the same UUID or index; the GPU source is broken"
 
 
-def test_each_unhealthy_gpu_has_its_reason() -> None:
-    found = build(raw_gpu(0), raw_gpu(1, fault="Xid 79"), previous=build(raw_gpu(0), raw_gpu(1), raw_gpu(2)))
-    assert [gpu.reason for gpu in found.gpus] == ["", "Xid 79", "the driver does not list it any more"]
-
-
-def test_a_mig_instance_is_a_gpu_whose_limit_the_hardware_holds() -> None:
-    mig = MigInstance(gpu=0, number=1, profile="1g.5gb")
-    raw = RawGpu(uuid="MIG-x", index=mig_index(0, 1), model="A MIG 1g.5gb", memory_bytes=4864 * 1024**2, mig=mig)
-    (found,) = build(raw).gpus
-    assert (found.index, found.label, found.limit, found.mig) == (65, "0:1", Limit.MIG, mig)
-
-
 @pytest.mark.parametrize(("unit", "mib"), [(GIB, 4096), (MemoryUnit(1), 4864), (MemoryUnit(8192), 4864)])
 def test_who_asks_for_all_units_of_a_mig_instance_has_all_of_it(unit: MemoryUnit, mib: int) -> None:
     """Nothing is left of it that another container could be given, so the hardware holds the limit."""
     mig = MigInstance(gpu=0, number=1, profile="1g.5gb")
     raw = RawGpu(uuid="MIG-x", index=mig_index(0, 1), model="A MIG 1g.5gb", memory_bytes=4864 * 1024**2, mig=mig)
-    (found,) = inventory.build([raw], node=NODE, unit=unit).gpus
-    assert found.memory_mib == mib
+    (found,) = build(raw, unit=unit).gpus
+    assert (found.index, found.label, found.limit, found.mig, found.memory_mib) == (65, "0:1", Limit.MIG, mig, mib)
     if units := unit.floor(mib):
         assert found.limit_of(units * unit.mib) is Limit.MIG

@@ -1,4 +1,4 @@
-"""If the ledger of a GPU do not add up, the pods that were bound first keep what they have."""
+"""If the ledger of a GPU does not add up, the pods that were bound first keep what they have."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,45 +7,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin import decide, resources
-from deviceplugin.decision import Accept, Decision, Reason, Refuse, Start
-from gpushare.identity import ContainerName
+from deviceplugin import decide
+from deviceplugin.decision import Accept, Reason
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.request import ContainerKind
-from gpushare.resource_config import ResourceConfig
 from testing.builders import Json, make_container, make_grant, make_inventory, make_pod
-from testing.deviceplugin.build import NODE, bound_pod, ids_of
+from testing.deviceplugin.build import NODE, bound_pod, start_of
 
 
-def held(name: str, gib: int, *, at: int | str | None, gpu: int = 0, phase: str = "Running") -> Json:
-    return bound_pod(make_grant(gpu, gib=gib), name=name, assumed=at, phase=phase)
+def held(name: str, gib: int = 3, *, at: int | str | None, gpu: int = 0, phase: str = "Running", **grant: Any) -> Json:
+    return bound_pod(make_grant(gpu, gib=gib, **grant), name=name, assumed=at, phase=phase)
 
 
-def asked(pod: Json, *others: Json, gib: int = 10, inventory: NodeInventory | None = None) -> Decision:
-    return decide.decide(
-        Start(
-            pod=pod,
-            containers=(ContainerName("main"),),
-            resource=resources.MEMORY,
-            ids=ids_of(gib),
-            node=NODE,
-            resource_config=ResourceConfig(),
-            inventory=inventory or make_inventory(15, 15),
-            others=others,
-        )
-    )
-
-
-def why(pod: Json, *others: Json, inventory: NodeInventory) -> str:
-    decision = asked(pod, *others, inventory=inventory)
-    assert isinstance(decision, Refuse)
+def why(pod: Json, *others: Json, gib: int = 10, inventory: NodeInventory | None = None) -> str:
+    """What a refusal says; nothing if the pod starts."""
+    inventory = inventory or make_inventory(15, 15)
+    decision = decide.decide(start_of(pod, devices=gib, inventory=inventory, others=others))
+    if isinstance(decision, Accept):
+        return ""
+    assert decision.reason is Reason.OVER_COMMITTED
     return decision.message
 
 
 def starts(pod: Json, *others: Json, gib: int = 10, inventory: NodeInventory | None = None) -> bool:
-    decision = asked(pod, *others, gib=gib, inventory=inventory)
-    assert isinstance(decision, Accept) or decision.reason is Reason.OVER_COMMITTED
-    return isinstance(decision, Accept)
+    return not why(pod, *others, gib=gib, inventory=inventory)
 
 
 def test_the_older_of_two_pods_starts_and_the_younger_does_not() -> None:
@@ -62,16 +47,8 @@ def test_of_pods_bound_at_the_same_moment_the_uid_decides() -> None:
 
 def test_a_small_pod_starts_in_what_a_refused_one_cannot_use() -> None:
     first, large, small = held("first", 10, at=1), held("large", 10, at=2), held("small", 4, at=3)
-    everybody = (first, large, small)
-    assert [starts(pod, *everybody, gib=gib) for pod, gib in ((first, 10), (large, 10), (small, 4))] == [
-        True,
-        False,
-        True,
-    ]
-
-
-def granted(name: str, gib: int, *, at: int, **fields: Any) -> Json:
-    return bound_pod(make_grant(0, gib=gib, **fields), name=name, assumed=at, phase="Running")
+    asked = ((first, 10), (large, 10), (small, 4))
+    assert [starts(pod, first, large, small, gib=gib) for pod, gib in asked] == [True, False, True]
 
 
 def with_factor(extra_gib: int) -> NodeInventory:
@@ -80,7 +57,7 @@ def with_factor(extra_gib: int) -> NodeInventory:
 
 
 def test_pods_start_in_all_that_may_be_granted_of_an_oversubscribed_gpu_and_in_no_more() -> None:
-    pods = [granted(name, 10, at=at, extra_mib=7 * 1024) for at, name in enumerate("abc")]
+    pods = [held(name, 10, at=at, extra_mib=7 * 1024) for at, name in enumerate("abc")]
     assert [starts(pod, *pods, inventory=with_factor(7)) for pod in pods] == [True, True, False]
     assert why(pods[2], *pods, inventory=with_factor(7)).startswith(
         "pod default/c: GPU GPU-0 of node node-a, oversubscribed to 22528 MiB, has 15360 MiB, and pods that were bound"
@@ -89,15 +66,15 @@ def test_pods_start_in_all_that_may_be_granted_of_an_oversubscribed_gpu_and_in_n
 
 
 def test_what_was_granted_under_a_larger_factor_starts_again_under_a_smaller_one() -> None:
-    pods = [granted(name, 10, at=at, extra_mib=7 * 1024) for at, name in enumerate("ab")]
+    pods = [held(name, 10, at=at, extra_mib=7 * 1024) for at, name in enumerate("ab")]
     assert [starts(pod, *pods, inventory=with_factor(extra)) for extra in (7, 3, 0) for pod in pods] == [True] * 6
 
 
 @pytest.mark.parametrize("first", ["refuser", "other"])
 def test_of_a_pod_that_refuses_and_what_is_too_much_beside_it_the_first_one_starts(first: str) -> None:
     """The controller never grants both; two that believe to lead might."""
-    refuser = granted("refuser", 10, at=1 if first == "refuser" else 2, physical=True)
-    other = granted("other", 10, at=2 if first == "refuser" else 1, extra_mib=7 * 1024)
+    refuser = held("refuser", 10, at=1 if first == "refuser" else 2, physical=True)
+    other = held("other", 10, at=2 if first == "refuser" else 1, extra_mib=7 * 1024)
     found = {
         name: starts(pod, refuser, other, inventory=with_factor(7))
         for name, pod in (("refuser", refuser), ("other", other))
@@ -105,76 +82,14 @@ def test_of_a_pod_that_refuses_and_what_is_too_much_beside_it_the_first_one_star
     assert found == {"refuser": first == "refuser", "other": first == "other"}
 
 
-def test_other_gpus_do_not_matter() -> None:
-    mine = held("mine", 10, at=9, gpu=1)
-    assert starts(mine, held("a", 10, at=1), held("b", 10, at=2))
-
-
-def test_pods_that_have_ended_hold_nothing() -> None:
-    mine = held("mine", 10, at=9)
-    assert starts(mine, held("a", 10, at=1, phase="Succeeded"), held("b", 10, at=2, phase="Failed"))
-
-
-def test_a_failed_pod_whose_container_still_runs_holds_its_memory() -> None:
-    evicted = held("evicted", 10, at=1, phase="Failed")
-    evicted["status"]["containerStatuses"] = [{"state": {"running": {}}}]
-    assert not starts(held("mine", 10, at=9), evicted)
-
-
-def test_pods_that_say_nothing_of_their_time_come_last() -> None:
-    mine = held("mine", 10, at=9)
-    assert starts(mine, held("a", 10, at=None), held("b", 10, at="soon"), held("c", 10, at="9" * 5000))
-
-
-def test_a_pod_whose_allocation_cannot_be_read_counts_by_its_other_annotations() -> None:
-    newer = held("newer", 10, at=1)
-    newer["metadata"]["annotations"]["gpushare.dev/allocation"] = '{"version":3,"minReader":3}'
-    assert not starts(held("mine", 10, at=9), newer)
-
-
-def test_pods_of_which_nothing_can_be_read_do_not_stop_those_that_were_bound() -> None:
-    broken = bound_pod(name="broken", annotations={"gpushare.dev/allocation": "?", "devices.gpushare.dev/main": None})
-    assert starts(held("mine", 10, at=9), broken, make_pod(name="plain", node=NODE))
-
-
-def test_pods_that_another_system_bound_by_index_count() -> None:
-    interop_pod = make_pod(name="legacy", node=NODE, annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"}, phase="Running")
-    interop_pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSUME_TIME"] = "1"
-    interop_pod["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-mem"] = 10
-    assert not starts(held("mine", 10, at=9), interop_pod)
-
-
-def test_memory_on_a_gpu_that_is_gone_does_not_hide_what_its_pod_holds_elsewhere() -> None:
-    both = bound_pod(make_grant("GPU-9", 0, gib=10), name="both", assumed=1)
-    assert not starts(held("mine", 10, at=9), both)
-
-
-def test_a_pod_that_asks_for_nothing_holds_nothing_whatever_it_claims() -> None:
-    """No one guards the annotations of such pods, and a claim of long ago would beat everybody's."""
-    forger = held("forger", 15, at=0)
-    for container in forger["spec"]["containers"]:
-        container.pop("resources")
-    assert starts(held("honest", 10, at=1), forger)
+ROOM = "delete the pod and create it again, so that it is placed where there is room"
 
 
 def test_the_message_counts_what_is_missing() -> None:
     mine, other = held("mine", 10, at=9), held("other", 10, at=1)
-    decision = decide.decide(
-        Start(
-            pod=mine,
-            containers=(ContainerName("main"),),
-            resource=resources.MEMORY,
-            ids=ids_of(10),
-            node=NODE,
-            resource_config=ResourceConfig(),
-            inventory=make_inventory(15),
-            others=[mine, other],
-        )
-    )
-    assert decision == Refuse(
-        Reason.OVER_COMMITTED,
+    assert why(mine, mine, other) == (
         "pod default/mine: GPU GPU-0 of node node-a has 15360 MiB, and pods that were bound earlier leave 5120 MiB,"
-        " 5120 MiB too few; delete the pod and create it again, so that it is placed where there is room",
+        f" 5120 MiB too few; {ROOM}"
     )
 
 
@@ -184,52 +99,55 @@ def test_an_init_container_counts_by_its_maximum() -> None:
     assert starts(mine, mine)
 
 
-def decided(mine: Json, *others: Json, count: int = 3) -> Decision:
-    start = Start(
-        pod=mine,
-        containers=(ContainerName("main"),),
-        resource=resources.MEMORY,
-        ids=ids_of(count),
-        node=NODE,
-        inventory=make_inventory(15),
-        resource_config=ResourceConfig(whole_gpus=True),
-        others=[mine, *others],
-    )
-    return decide.decide(start)
+def elsewhere(annotations: dict[str, str], **limits: Any) -> Json:
+    """A pod that another system bound, before all others."""
+    written = annotations | {"ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1"}
+    container = make_container(resources={"limits": limits})
+    return make_pod(container, name="other", node=NODE, annotations=written, phase="Running")
 
 
-def computes(name: str, percent: int, *, at: int) -> Json:
-    return bound_pod(replace(make_grant(0), compute_percent=percent), name=name, assumed=at)
+FAILED = held("evicted", 10, at=1, phase="Failed")
+FAILED_BUT_RUNS = FAILED | {"status": {"phase": "Failed", "containerStatuses": [{"state": {"running": {}}}]}}
+ALLOCATION, DEVICES = "gpushare.dev/allocation", "devices.gpushare.dev/main"
+NEWER = {ALLOCATION: '{"version":3,"minReader":3}', "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1"}
+NANO = {"nano-gpu/assume": "true", "nano-gpu/container-main": "0"}
+# No one guards the annotations of pods that ask for nothing, and a claim of long ago would beat everybody's.
+FORGED = bound_pod(make_grant(0, gib=15), name="forger", assumed=0, containers=[make_container("main")])
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([held("a", 10, at=1, gpu=1), held("b", 10, at=2, gpu=1)], True),
+        ([held("a", 10, at=1, phase="Succeeded"), FAILED], True),
+        ([FAILED_BUT_RUNS], False),
+        ([held("a", 10, at=None), held("b", 10, at="soon"), held("c", 10, at="9" * 5000)], True),
+        ([bound_pod(make_grant(0, gib=10), name="newer", annotations=NEWER)], False),
+        ([bound_pod(name="broken", annotations={ALLOCATION: "?", DEVICES: None}), make_pod(name="x", node=NODE)], True),
+        ([elsewhere({"ALIYUN_COM_GPU_MEM_IDX": "0"}, **{"aliyun.com/gpu-mem": 10})], False),
+        ([elsewhere(NANO, **{"nano-gpu/gpu-percent": "90"})], False),
+        ([bound_pod(make_grant("GPU-9", 0, gib=10), name="both", assumed=1)], False),
+        ([FORGED], True),
+    ],
+    ids=["other GPUs", "ended", "failed but runs", "no time", "newer", "broken", "index", "nano-gpu", "gone", "forged"],
+)
+def test_what_other_pods_hold_decides_whether_it_starts(others: list[Json], expected: bool) -> None:
+    assert starts(held("mine", 10, at=9), *others) is expected
 
 
 def test_compute_is_counted_like_memory() -> None:
-    older, mine = computes("older", 60, at=1), computes("mine", 60, at=2)
-    assert decided(mine, older) == Refuse(
-        Reason.OVER_COMMITTED,
+    older, mine = held("older", at=1, compute_percent=60), held("mine", at=2, compute_percent=60)
+    assert why(mine, older, gib=3) == (
         "pod default/mine: pods that were bound earlier leave 40 % of the compute of GPU GPU-0 of node node-a, 20 % too"
-        " few; delete the pod and create it again, so that it is placed where there is room",
+        f" few; {ROOM}"
     )
-    assert isinstance(decided(older, mine), Accept)
-    assert isinstance(decided(mine, computes("older", 40, at=1)), Accept)
+    assert starts(older, mine, gib=3)
+    assert starts(mine, held("older", at=1, compute_percent=40), gib=3)
 
 
 def test_nothing_starts_beside_a_pod_that_has_the_gpu_for_itself() -> None:
-    whole = replace(make_grant(0, gib=15), whole=True, compute_percent=100)
-    mine = bound_pod(make_grant(0), name="mine", assumed=2)
-    assert decided(mine, bound_pod(whole, name="owner", assumed=1)) == Refuse(
-        Reason.OVER_COMMITTED,
-        "pod default/mine: GPU GPU-0 of node node-a has 15360 MiB, and pods that were bound earlier leave 0 MiB, 3072"
-        " MiB too few; delete the pod and create it again, so that it is placed where there is room",
-    )
-
-
-def test_pods_that_nano_gpu_bound_count() -> None:
-    container = make_container(resources={"limits": {"nano-gpu/gpu-percent": "90"}})
-    annotations = {"nano-gpu/assume": "true", "nano-gpu/container-main": "0", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1"}
-    nano = make_pod(container, name="nano", node=NODE, annotations=annotations, phase="Running")
-    refusal = decided(bound_pod(make_grant(0), name="mine", assumed=2), nano)
-    assert isinstance(refusal, Refuse)
-    assert refusal.reason is Reason.OVER_COMMITTED
+    whole = held("owner", 15, at=1, whole=True, compute_percent=100)
+    assert "bound earlier leave 0 MiB, 3072 MiB too few" in why(held("mine", at=2), whole, gib=3)
 
 
 @given(st.lists(st.tuples(st.integers(1, 15), st.integers(0, 3), st.integers(0, 1)), min_size=1, max_size=8))

@@ -27,9 +27,8 @@ def test_the_watch_asks_for_the_nodes_pods_only() -> None:
 
 
 def test_a_reduced_pod_says_all_that_a_decision_needs() -> None:
-    pod = bound_pod(
-        make_grant(0), annotations={"other": "x"}, initContainers=[{"name": "i", "restartPolicy": "Always"}]
-    )
+    init = [{"name": "i", "restartPolicy": "Always"}]
+    pod = bound_pod(make_grant(0), annotations={"other": "x"}, initContainers=init)
     pod["status"]["containerStatuses"] = [{"name": "main", "state": {"running": {"startedAt": "now"}}}]
     pod["spec"]["containers"][0] |= {"volumeMounts": [{}], "image": "x"}
     reduced = pods.reduce(pod)
@@ -136,6 +135,7 @@ def test_a_waiter_gives_up_in_time_however_much_changes() -> None:
 
     assert cache.wait_for(look, 3.0) is None
     assert len(looks) == 3
+    assert cache.wait_for(lambda: None, 0.01) is cache.wait_for(lambda: None, -1.0) is None
 
 
 def test_waiters_decide_one_at_a_time_when_something_has_changed() -> None:
@@ -187,43 +187,21 @@ def test_a_waiter_whose_turn_does_not_come_gives_up_in_time() -> None:
     waiter.join()
 
 
-def test_a_waiter_gives_up_in_time() -> None:
-    cache = PodCache(ManualClock())
-    assert cache.wait_for(lambda: cache.by_uid(PodUid("uid-a")), 0.01) is None
-    assert cache.wait_for(lambda: cache.by_uid(PodUid("uid-a")), -1.0) is None
-
-
 def test_a_reduced_pod_keeps_every_resource_and_every_systems_allocation() -> None:
-    limits = {
-        "aliyun.com/gpu-mem": "3",
-        "nano-gpu/gpu-percent": "20",
-        "aliyun.com/gpu-core.percentage": "10",
-        "nvidia.com/gpu": "1",
-    }
-    annotations = {
-        "gpushare.dev/bound-late": "true",
-        "scheduler.framework.gpushare.allocation": "{}",
-        "ALIYUN_COM_GPU_MEM_IDX": "0",
-        "nano-gpu/assume": "true",
-        "nano-gpu/container-main": "0",
-    }
+    limits = {"aliyun.com/gpu-mem": "3", "nano-gpu/gpu-percent": "20"}
+    limits |= {"aliyun.com/gpu-core.percentage": "10", "nvidia.com/gpu": "1"}
+    annotations = {"gpushare.dev/bound-late": "true", "scheduler.framework.gpushare.allocation": "{}"}
+    annotations |= {"ALIYUN_COM_GPU_MEM_IDX": "0", "nano-gpu/assume": "true", "nano-gpu/container-main": "0"}
     container = {**make_container(), "resources": {"limits": {**limits, "cpu": "1"}, "requests": limits}}
     reduced = pods.reduce(make_pod(container, annotations={**annotations, "other": "x"}))
     assert reduced["spec"]["containers"][0]["resources"] == {"limits": limits}
     assert reduced["metadata"]["annotations"] == annotations
 
 
-def test_a_pod_that_nano_gpu_bound_is_read_alike_when_it_is_reduced() -> None:
-    container = {**make_container(), "resources": {"limits": {"nano-gpu/gpu-percent": "20"}}}
-    annotations = {"nano-gpu/assume": "true", "nano-gpu/container-main": "1"}
-    pod = make_pod(container, node="node-a", annotations=annotations)
-    assert held_gpus.allocation(pods.reduce(pod), GIB) == held_gpus.allocation(pod, GIB) is not None
-
-
 UID = PodUid("uid-pod")
 
 
-def test_an_allocation_is_shown_since_the_watch_told_of_it_first() -> None:
+def test_an_allocation_is_shown_since_the_watch_told_of_it_first_and_while_the_pod_is_there() -> None:
     clock = ManualClock()
     cache = PodCache(clock)
     assert cache.shown_since(UID) is None
@@ -235,6 +213,11 @@ def test_an_allocation_is_shown_since_the_watch_told_of_it_first() -> None:
     cache.upsert(bound_pod(phase="Running"))
     cache.replace([bound_pod()])
     assert cache.shown_since(UID) == 2000.0
+    cache.remove(bound_pod())
+    assert cache.shown_since(UID) is None
+    cache.upsert(bound_pod())
+    cache.replace([])
+    assert cache.shown_since(UID) is None
 
 
 def test_another_allocation_counts_from_when_it_is_shown() -> None:
@@ -249,16 +232,6 @@ def test_another_allocation_counts_from_when_it_is_shown() -> None:
     assert cache.shown_since(UID) is None
     cache.replace([bound_pod(make_grant(1))])
     assert cache.shown_since(UID) == 3000.0
-
-
-def test_of_a_pod_that_is_gone_nothing_is_remembered() -> None:
-    cache = PodCache(ManualClock())
-    cache.upsert(bound_pod())
-    cache.remove(bound_pod())
-    assert cache.shown_since(UID) is None
-    cache.upsert(bound_pod())
-    cache.replace([])
-    assert cache.shown_since(UID) is None
 
 
 def size(value: object) -> int:
@@ -333,7 +306,21 @@ def test_the_last_variable_counts() -> None:
         assert wire.takes_its_grant(container, "main") is takes
 
 
-def test_places_of_containers_stay_where_another_system_counts_them() -> None:
-    pod = make_pod({"name": "side"}, asking(), annotations={"scheduler.framework.gpushare.allocation": '{"1":{"0":1}}'})
-    pod["spec"]["nodeName"] = "node-a"
+@pytest.mark.parametrize(
+    ("containers", "annotations"),
+    [
+        (  # places of containers stay where they count
+            [{"name": "side"}, make_container("main", 1)],
+            {"scheduler.framework.gpushare.allocation": '{"1":{"0":1}}'},
+        ),
+        (
+            [make_container(resources={"limits": {"nano-gpu/gpu-percent": "20"}})],
+            {"nano-gpu/assume": "true", "nano-gpu/container-main": "1"},
+        ),
+    ],
+)
+def test_a_pod_that_another_system_bound_is_read_alike_when_it_is_reduced(
+    containers: list[Json], annotations: dict[str, str]
+) -> None:
+    pod = make_pod(*containers, node="node-a", annotations=annotations)
     assert held_gpus.allocation(pods.reduce(pod), GIB) == held_gpus.allocation(pod, GIB) is not None

@@ -1,32 +1,34 @@
-"""What is gathered before a decision, and what is done when some of it is missing."""
+"""What is gathered before a decision, what is done when some of it is missing, and pods that were bound late."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
 import pytest
 
-from deviceplugin import resources
+from deviceplugin import late, resources
 from deviceplugin.decision import Accept, Decision, Reason, Refuse
-from deviceplugin.identify import Listed, ListerError
+from deviceplugin.identify import Listed
 from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.late import LateStarts
 from deviceplugin.pods import PodCache
 from deviceplugin.prestart import StartCheck
 from deviceplugin.refusals import Refusals
 from deviceplugin.resources import Resource
-from gpushare.identity import ContainerName
+from gpushare.identity import ContainerName, PodUid
 from gpushare.kube import api as kube
 from gpushare.resource_config import ResourceConfig
-from gpushare.runtime.clock import SystemClock
 from testing.builders import Json, make_grant, make_inventory
-from testing.deviceplugin.build import NODE, bound_pod, fields_of, handing_over
+from testing.clock import ManualClock
+from testing.deviceplugin.build import NODE, bound_pod, fields_of, handing_over, ids_of
 from testing.deviceplugin.running import feed_with
 from testing.fakes.kube import FakeKube
 
-IDS = ["g00a", "g00b", "g00c"]
+DEVICES = {"main": ids_of(3), "side": ids_of(3, first=10)}
+POD = "/api/v1/namespaces/default/pods/p"
 
 
 @dataclass
@@ -34,75 +36,74 @@ class TableLister:
     """See Lister."""
 
     table: list[Listed] = field(default_factory=list)
-    error: str = ""
 
     def list(self, resource: Resource, timeout_s: float) -> Sequence[Listed]:
-        if self.error:
-            raise ListerError(self.error)
         return [one for one in self.table if one.resource == resource.name]
 
 
-@dataclass(kw_only=True)
 class Node:
-    """A gate and all it looks at."""
+    """A gate, and what it looks at."""
 
-    start_check: StartCheck
-    api: FakeKube
-    cache: PodCache
-    lister: TableLister
-
-    def lists(self, name: str, container: str = "main") -> None:
-        self.lister.table.append(
-            Listed(
-                resource="aliyun.com/gpu-mem",
-                namespace="default",
-                name=name,
-                container=ContainerName(container),
-                ids=frozenset(IDS),
-            )
+    def __init__(self, directory: Path) -> None:
+        self.api, self.clock, self.lister = FakeKube(), ManualClock(), TableLister()
+        self.cache = PodCache(self.clock)
+        self.start_check = StartCheck(
+            node=NODE,
+            resource_config=ResourceConfig(),
+            feed=feed_with(make_inventory(15)),
+            cache=self.cache,
+            api=self.api,
+            lister=self.lister,
+            checkpoint=directory / "kubelet_internal_checkpoint",
+            refusals=Refusals(api=self.api, clock=self.clock),
+            late=LateStarts(cache=self.cache, clock=self.clock),
+            hand_over=handing_over(),
         )
 
-    def records(self, uid: str, *containers: str) -> None:
+    def lists(self, name: str) -> None:
+        main, ids = ContainerName("main"), DEVICES["main"]
+        found = Listed(resource="aliyun.com/gpu-mem", namespace="default", name=name, container=main, ids=ids)
+        self.lister.table.append(found)
+
+    def records(self, uid: str) -> None:
         entries = [
-            {"PodUID": uid, "ContainerName": name, "ResourceName": "aliyun.com/gpu-mem", "DeviceIDs": IDS}
-            for name in containers or ("main",)
+            {"PodUID": uid, "ContainerName": name, "ResourceName": "aliyun.com/gpu-mem", "DeviceIDs": sorted(ids)}
+            for name, ids in DEVICES.items()
         ]
         self.start_check.checkpoint.write_bytes(orjson.dumps({"Data": {"PodDeviceEntries": entries}}))
 
-    def check(self) -> Decision:
-        return self.start_check.check(resources.MEMORY, IDS)
+    def knows(self, name: str = "p") -> None:
+        """The kubelet tells of this pod in both ways."""
+        self.lists(name)
+        self.records(f"uid-{name}")
+
+    def check(self, container: str = "main") -> Decision:
+        return self.start_check.check(resources.MEMORY, sorted(DEVICES[container]))
 
     def refusal(self) -> Refuse:
         decision = self.check()
         assert isinstance(decision, Refuse)
         return decision
 
+    def start(self, container: str = "main") -> str:
+        """Reason of the refusal, or nothing."""
+        decision = self.check(container)
+        return "" if isinstance(decision, Accept) else decision.reason.value
+
+    @contextmanager
+    def starting(self, reason: str = "") -> Iterator[None]:
+        """While the gate decides, which it does for this reason."""
+        answers: list[str] = []
+        thread = threading.Thread(target=lambda: answers.append(self.start()))
+        thread.start()
+        yield
+        thread.join()
+        assert answers == [reason]
+
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    clock = SystemClock()
-    api, cache, lister = FakeKube(), PodCache(clock), TableLister()
-    start_check = StartCheck(
-        node=NODE,
-        resource_config=ResourceConfig(),
-        feed=feed_with(make_inventory(15)),
-        cache=cache,
-        api=api,
-        lister=lister,
-        checkpoint=tmp_path / "kubelet_internal_checkpoint",
-        refusals=Refusals(api=api, clock=clock),
-        late=LateStarts(cache=cache, clock=clock),
-        hand_over=handing_over(),
-    )
-    return Node(start_check=start_check, api=api, cache=cache, lister=lister)
-
-
-def test_a_known_pod_needs_no_request(node: Node) -> None:
-    node.cache.upsert(bound_pod(name="p"))
-    node.lists("p")
-    node.records("uid-p")
-    assert isinstance(node.check(), Accept)
-    assert node.api.calls == []
+    return Node(tmp_path)
 
 
 def test_without_a_checkpoint_the_api_server_tells_the_pod_of_that_name(
@@ -110,30 +111,26 @@ def test_without_a_checkpoint_the_api_server_tells_the_pod_of_that_name(
 ) -> None:
     node.cache.upsert(bound_pod(name="p"))
     node.lists("p")
-    node.api.seed("/api/v1/namespaces/default/pods", bound_pod(name="p"))
-    assert isinstance(node.check(), Accept)
+    node.api.seed(POD, bound_pod(name="p"))
+    assert node.start() == ""
     node.start_check.checkpoint.write_text("{")
-    assert isinstance(node.check(), Accept)
+    assert node.start() == ""
     assert len(fields_of(caplog, "checkpoint unreadable")) == 2
     assert node.api.count("get") == 2
 
 
 def test_without_a_checkpoint_a_predecessor_is_not_taken_for_the_pod(node: Node) -> None:
-    old = bound_pod(name="web-0")
+    old = bound_pod(name="p")
     node.cache.upsert(old | {"metadata": old["metadata"] | {"uid": "uid-old"}})
-    node.lists("web-0")
-    node.api.seed("/api/v1/namespaces/default/pods", bound_pod(make_grant("GPU-9"), name="web-0"))
-    assert node.refusal().reason is Reason.GPU_GONE
+    node.lists("p")
+    node.api.seed(POD, bound_pod(make_grant("GPU-9"), name="p"))
+    assert node.start() == "GpuGone"
 
 
 def test_a_pod_whose_name_only_the_watch_can_tell_is_waited_for(node: Node) -> None:
     node.records("uid-p")
-    answers: list[Decision] = []
-    thread = threading.Thread(target=lambda: answers.append(node.check()))
-    thread.start()
-    node.cache.upsert(bound_pod(name="p"))
-    thread.join()
-    assert isinstance(answers[0], Accept)
+    with node.starting():
+        node.cache.upsert(bound_pod(name="p"))
     assert node.api.calls == []
 
 
@@ -141,33 +138,16 @@ def test_a_new_pod_with_an_old_name_is_not_taken_for_it(node: Node) -> None:
     node.cache.upsert(bound_pod(name="p"))
     node.lists("p")
     node.records("uid-of-the-new-one")
-    node.api.seed("/api/v1/namespaces/default/pods/p", bound_pod(name="p"))
-    assert node.refusal().reason is Reason.UNKNOWN_POD
+    node.api.seed(POD, bound_pod(name="p"))
+    assert node.start() == "UnknownPod"
     assert node.api.count("get") == 1
-
-
-def test_pod_resources_out_of_reach(node: Node) -> None:
-    node.lister.error = "the kubelet's PodResources API does not answer"
-    assert node.refusal() == Refuse(Reason.KUBELET_SILENT, "the kubelet's PodResources API does not answer")
-
-
-def test_devices_of_no_one(node: Node) -> None:
-    assert node.refusal() == Refuse(
-        Reason.UNIDENTIFIED,
-        "neither PodResources nor kubelet_internal_checkpoint knows a container with exactly the devices g00a, g00b,"
-        " g00c; the"
-        " kubelet will try again",
-    )
 
 
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
         (lambda node: node.lists("p"), "the API server knows no pod default/p on node node-a; "),
-        (
-            lambda node: (node.lists("p"), node.records("uid-1")),
-            "the API server knows no pod default/p with uid uid-1 on node node-a; ",
-        ),
+        (lambda node: node.knows("p"), "the API server knows no pod default/p with uid uid-p on node node-a; "),
         (lambda node: node.records("uid-1"), "the API server knows no pod with uid uid-1 on node node-a; "),
     ],
 )
@@ -179,27 +159,27 @@ def test_a_pod_that_the_api_server_does_not_know(node: Node, prepare: Callable[[
     assert node.api.count("create") == 0
 
 
-def test_an_api_server_out_of_reach(node: Node) -> None:
+def test_an_api_server_out_of_reach_or_a_pod_that_cannot_be_read(node: Node) -> None:
     node.lists("p")
     node.api.fail_next(lambda call: call.verb == "get", kube.UnreachableError("connection refused"))
     assert node.refusal() == Refuse(
         Reason.API_SILENT, "pod default/p cannot be read (connection refused); the kubelet will try again"
     )
+    node.api.seed(POD, bound_pod(name="p") | {"spec": 3})
+    assert node.start() == "ApiSilent"
 
 
 def test_gpus_that_are_not_known_yet(node: Node) -> None:
     node.start_check.feed = InventoryFeed()
     node.cache.upsert(bound_pod(name="p"))
-    node.lists("p")
-    node.records("uid-p")
+    node.knows()
     assert node.refusal().message == "the GPUs of node node-a are not known yet; the kubelet will try again"
 
 
 def test_every_decision_is_one_log_line(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     node.cache.upsert(bound_pod(name="p"))
-    node.lists("p")
-    node.records("uid-p")
+    node.knows()
     node.check()
     node.cache.upsert(bound_pod(make_grant("GPU-9"), name="p"))
     node.check()
@@ -211,8 +191,7 @@ def test_every_decision_is_one_log_line(node: Node, caplog: pytest.LogCaptureFix
 
 
 def test_what_is_told_and_remembered_is_short_however_much_an_author_has_written(node: Node) -> None:
-    node.lists("p")
-    node.records("uid-p")
+    node.knows()
     node.cache.upsert(bound_pod(name="p", node="x" * 100_000))
     assert len(node.refusal().message) == 2048
     node.cache.upsert(bound_pod(name="p", annotations={"devices.gpushare.dev/main": "x" * 100_000}))
@@ -221,33 +200,146 @@ def test_what_is_told_and_remembered_is_short_however_much_an_author_has_written
     assert message.endswith("it was changed after the pod was bound; delete the pod and create it again")
 
 
-def full(name: str, at: int) -> Json:
+def full(name: str, at: int = 0) -> Json:
     return bound_pod(make_grant(0, gib=13), name=name, assumed=at)
 
 
+ENDED = {"status": {"phase": "Succeeded"}}
+
+
 def test_a_pod_that_takes_the_place_of_one_that_just_ended_is_not_refused(node: Node) -> None:
-    ended, mine = full("ended", 1), bound_pod(make_grant(0, gib=3), name="mine", assumed=2)
-    node.cache.replace([ended, mine])
-    node.lists("mine")
-    node.records("uid-mine")
-    answers: list[Decision] = []
-    thread = threading.Thread(target=lambda: answers.append(node.check()))
-    thread.start()
-    node.cache.upsert(ended | {"status": {"phase": "Succeeded"}})
-    thread.join()
-    assert isinstance(answers[0], Accept)
+    node.cache.replace([full("ended"), bound_pod(name="p")])
+    node.knows()
+    with node.starting():
+        node.cache.upsert(full("ended") | ENDED)
 
 
 def test_a_gpu_that_stays_full_is_refused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deviceplugin.prestart._CHANGE_S", 0.05)
-    node.cache.replace([full("older", 1), bound_pod(make_grant(0, gib=3), name="mine", assumed=2)])
-    node.lists("mine")
-    node.records("uid-mine")
-    assert node.refusal().reason is Reason.OVER_COMMITTED
+    node.cache.replace([full("older"), bound_pod(name="p")])
+    node.knows()
+    assert node.start() == "OverCommitted"
     assert node.api.count("create", "events") == 1
 
 
-def test_a_pod_that_cannot_be_read_is_refused(node: Node) -> None:
-    node.lists("p")
-    node.api.seed("/api/v1/namespaces/default/pods", bound_pod(name="p") | {"spec": 3})
-    assert node.refusal().reason is Reason.API_SILENT
+# Pods that were given their GPUs after the kubelet had seen them.
+
+TRY_S = 12.0  # a kubelet tries again after 10 to 15 s
+
+
+def waiting() -> Json:
+    return bound_pod(name="p", annotations={"gpushare.dev/allocation": None, "devices.gpushare.dev/main": None})
+
+
+def late_pod(name: str = "p") -> Json:
+    grants = [make_grant(0, container=container) for container in DEVICES]
+    return bound_pod(*grants, name=name, annotations={"gpushare.dev/bound-late": "true"})
+
+
+@pytest.fixture
+def admitted(node: Node) -> Node:
+    """The kubelet has noted whose devices they are."""
+    node.records("uid-p")
+    return node
+
+
+def test_a_refusal_takes_until_the_kubelet_has_seen_the_allocation_too(admitted: Node) -> None:
+    admitted.cache.upsert(late_pod())
+    admitted.clock.at += 1.0
+    assert admitted.start() == "Late"
+    assert (admitted.clock.waits, admitted.api.calls) == ([2.0], [])
+    assert admitted.start() == ""
+
+
+def test_a_kubelet_that_began_long_ago_does_not_have_the_allocation_however_long_it_has_been_shown(
+    admitted: Node,
+) -> None:
+    admitted.cache.upsert(waiting())
+    assert admitted.start() == "NotBound"
+    admitted.cache.upsert(late_pod())
+    admitted.clock.at += 300.0  # it has been pulling the image all the time, with the pod as it was before
+    assert admitted.start() == "Late"
+    assert admitted.clock.waits == []
+    assert admitted.start() == ""
+
+
+def test_every_container_is_begun_again(admitted: Node) -> None:
+    admitted.cache.upsert(late_pod())
+    admitted.clock.at += 10.0
+    assert [admitted.start("main"), admitted.start("side")] == ["Late", "Late"]
+    assert [admitted.start("main"), admitted.start("side")] == ["", ""]
+
+
+def test_a_refusal_for_another_reason_does_not_count(admitted: Node) -> None:
+    admitted.cache.upsert(late_pod())
+    admitted.start_check.feed = feed_with(make_inventory())
+    assert admitted.start() == "GpuGone"
+    admitted.start_check.feed = feed_with(make_inventory(15))
+    assert [admitted.start(), admitted.start()] == ["Late", ""]
+
+
+def test_after_a_restart_of_the_plugin_the_time_of_its_list_counts(admitted: Node) -> None:
+    admitted.cache.upsert(late_pod())
+    assert [admitted.start(), admitted.start()] == ["Late", ""]
+    admitted.start_check.cache = restarted = PodCache(admitted.clock)
+    admitted.start_check.late = LateStarts(cache=restarted, clock=admitted.clock)
+    restarted.replace([late_pod()])
+    assert admitted.start() == "Late"
+    assert admitted.clock.waits == [late.LAG_S, late.LAG_S]
+    assert admitted.start() == ""
+
+
+def test_an_allocation_that_was_changed_has_to_be_seen_again(admitted: Node) -> None:
+    admitted.cache.upsert(late_pod())
+    assert [admitted.start(), admitted.start()] == ["Late", ""]
+    changed = late_pod()
+    allocation = orjson.loads(changed["metadata"]["annotations"]["gpushare.dev/allocation"])
+    changed["metadata"]["annotations"]["gpushare.dev/allocation"] = orjson.dumps({**allocation, "new": 1}).decode()
+    admitted.cache.upsert(changed)
+    assert [admitted.start(), admitted.start()] == ["Late", ""]
+
+
+def test_a_pod_that_was_bound_in_time_is_not_held_up(admitted: Node) -> None:
+    admitted.cache.upsert(bound_pod(name="p"))
+    assert admitted.start() == ""
+    assert (admitted.clock.waits, admitted.api.calls) == ([], [])
+
+
+@pytest.mark.parametrize("mark", ["true", "false", ""])
+def test_the_mark_counts_whatever_it_says(admitted: Node, mark: str) -> None:
+    admitted.cache.upsert(bound_pod(name="p", annotations={"gpushare.dev/bound-late": mark}))
+    assert admitted.start() == "Late"
+
+
+def test_a_pod_that_only_the_api_server_shows_is_not_started(admitted: Node) -> None:
+    admitted.lists("p")
+    admitted.api.seed(POD, late_pod())
+    for _ in range(3):
+        assert admitted.start() == "Late"
+        admitted.clock.at += TRY_S
+    admitted.cache.upsert(late_pod())
+    assert [admitted.start(), admitted.start()] == ["Late", ""]
+
+
+def test_waiting_for_room_does_not_let_it_start_within_the_same_call(admitted: Node) -> None:
+    admitted.cache.replace([full("older"), late_pod()])
+    with admitted.starting("Late"):
+        admitted.cache.upsert(full("older") | ENDED)
+    assert admitted.api.count("create") == 0
+    assert admitted.start() == ""
+
+
+def test_waiting_for_the_watch_does_not_let_it_start_within_the_same_call(admitted: Node) -> None:
+    with admitted.starting("Late"):
+        admitted.cache.upsert(late_pod())
+    assert admitted.start() == ""
+
+
+def test_what_is_remembered_has_an_end(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late, "_REMEMBERED", 2)
+    starts, main = node.start_check.late, (ContainerName("main"),)
+    uids = [PodUid(f"uid-{name}") for name in "abc"]
+    for uid in uids:
+        node.cache.upsert(late_pod(uid.removeprefix("uid-")))
+        starts.refuse(uid, main)
+    assert [starts.up_to_date(uid, main) for uid in uids] == [False, True, True]

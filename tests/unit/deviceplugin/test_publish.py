@@ -21,6 +21,7 @@ from testing.fakes.kube import FakeKube
 from testing.fakes.kubelet import wait_until
 
 PATH = "/api/v1/nodes/node-a"
+AMOUNTS = {"aliyun.com/gpu-count": "2", "aliyun.com/gpu-core.percentage": "200"}
 
 
 @pytest.fixture
@@ -31,12 +32,18 @@ def api() -> FakeKube:
 
 
 @contextmanager
-def publishing(api: FakeKube, feed: InventoryFeed, recheck_s: float = 300.0, **more: Any) -> Iterator[Publisher]:
+def publishing(
+    api: FakeKube, feed: InventoryFeed | None = None, recheck_s: float = 300.0, **more: Any
+) -> Iterator[Publisher]:
+    """Until the inventory has been published, unless the test gives a feed itself."""
+    is_known, feed = feed is None, feed or feed_with()
     publisher = Publisher(api=api, feed=feed, clock=SystemClock(), node=NODE, recheck_s=recheck_s, **more)
     stop = threading.Event()
     thread = threading.Thread(target=publisher.run, args=(stop,))
     thread.start()
     try:
+        if is_known:
+            publisher.published.wait()
         yield publisher
     finally:
         stop.set()
@@ -49,15 +56,13 @@ def node(api: FakeKube) -> Json:
     return api.read(PATH)
 
 
-def test_the_inventory_and_the_number_of_gpus_are_written(api: FakeKube) -> None:
-    inventory = make_inventory(15, 15)
-    with publishing(api, feed_with(inventory)) as publisher:
-        assert publisher.published.wait()
+def test_the_inventory_and_the_number_of_gpus_are_written_beside_what_others_wrote(api: FakeKube) -> None:
+    api.edit(PATH, lambda found: found["status"].update(capacity={"cpu": "4"}))
+    with publishing(api):
+        pass
     found = node(api)
-    assert wire.of_node(found) == inventory
-    amounts = {"aliyun.com/gpu-count": "2", "aliyun.com/gpu-core.percentage": "200"}
-    assert found["status"]["capacity"] == amounts
-    assert found["status"]["allocatable"] == amounts
+    assert wire.of_node(found) == make_inventory(4, 4)
+    assert (found["status"]["capacity"], found["status"]["allocatable"]) == ({"cpu": "4"} | AMOUNTS, AMOUNTS)
     assert [call.verb for call in api.calls] == ["patch", "patch"]
 
 
@@ -80,88 +85,33 @@ def test_what_is_not_final_is_not_told(api: FakeKube) -> None:
     assert [call.verb for call in api.calls] == ["patch", "patch"]
 
 
-def test_other_resources_of_the_node_are_left_alone(api: FakeKube) -> None:
-    api.edit(PATH, lambda found: found["status"].update(capacity={"cpu": "4"}))
-    with publishing(api, feed_with()) as publisher:
-        publisher.published.wait()
-    assert node(api)["status"]["capacity"] == {
-        "cpu": "4",
-        "aliyun.com/gpu-count": "2",
-        "aliyun.com/gpu-core.percentage": "200",
-    }
-
-
-def test_every_change_is_written(api: FakeKube) -> None:
-    feed = feed_with(make_inventory(15))
-    with publishing(api, feed) as publisher:
-        publisher.published.wait()
-        show(feed, make_inventory(15, 15))
-        wait_until(lambda: wire.of_node(node(api)) == make_inventory(15, 15))
-
-
-def test_an_api_server_that_does_not_answer_is_tried_again(api: FakeKube, caplog: pytest.LogCaptureFixture) -> None:
-    api.fail_next(lambda call: call.verb == "patch", kube.UnreachableError("connection refused"), times=2)
-    with publishing(api, feed_with()) as publisher:
-        assert publisher.published.wait()
-    assert [line["error"] for line in fields_of(caplog, "not published")] == ["connection refused"] * 2
-
-
 def test_what_somebody_changed_is_put_right(api: FakeKube, caplog: pytest.LogCaptureFixture) -> None:
-    with publishing(api, feed_with(), recheck_s=0.05) as publisher:
-        publisher.published.wait()
+    with publishing(api, recheck_s=0.05):
         api.edit(PATH, lambda found: found["metadata"]["annotations"].clear())
         wait_until(lambda: wire.of_node(node(api)) == make_inventory(4, 4))
     assert fields_of(caplog, "inventory was changed by others")
 
 
-def test_a_kubelet_that_forgot_the_number_of_gpus_is_told_again(api: FakeKube) -> None:
-    with publishing(api, feed_with()) as publisher:
-        publisher.published.wait()
-        api.edit(PATH, lambda found: found["status"].update(capacity={}, allocatable={}))
-        publisher.recheck()
-        wait_until(lambda: node(api)["status"]["capacity"])
-
-
-def test_a_check_that_finds_all_right_writes_nothing(api: FakeKube) -> None:
-    with publishing(api, feed_with()) as publisher:
+@pytest.mark.parametrize(("gpus", "amounts"), [(10, ("10", "1k")), (0, ("0", "0"))])
+def test_a_check_writes_no_amount_that_is_as_the_api_server_spells_it(
+    api: FakeKube, gpus: int, amounts: tuple[str, str]
+) -> None:
+    with publishing(api, feed_with(make_inventory(*[15] * gpus))) as publisher:
         publisher.published.wait()
         publisher.recheck()
         wait_until(lambda: api.count("get"))
+    capacity = node(api)["status"]["capacity"]
+    assert (capacity["aliyun.com/gpu-count"], capacity["aliyun.com/gpu-core.percentage"]) == amounts
     assert api.count("patch") == 2
 
 
-def test_amounts_are_spelled_as_the_api_server_gives_them_back(api: FakeKube) -> None:
-    with publishing(api, feed_with(make_inventory(*[15] * 10))) as publisher:
-        publisher.published.wait()
+@pytest.mark.parametrize("lost", [["aliyun.com/gpu-count"], ["aliyun.com/gpu-core.percentage"], [*AMOUNTS]])
+def test_amounts_that_a_kubelet_forgot_are_written_again(api: FakeKube, lost: list[str]) -> None:
+    kept = {name: amount for name, amount in AMOUNTS.items() if name not in lost}
+    with publishing(api) as publisher:
+        api.edit(PATH, lambda found: found["status"].update(capacity=kept, allocatable=kept))
         publisher.recheck()
-        wait_until(lambda: api.count("get"))
-    assert node(api)["status"]["capacity"] == {"aliyun.com/gpu-count": "10", "aliyun.com/gpu-core.percentage": "1k"}
-    assert api.count("patch") == 2
-
-
-def test_a_node_without_gpus_says_so(api: FakeKube) -> None:
-    with publishing(api, feed_with(make_inventory())) as publisher:
-        publisher.published.wait()
-    assert node(api)["status"]["capacity"] == {"aliyun.com/gpu-count": "0", "aliyun.com/gpu-core.percentage": "0"}
-
-
-@pytest.mark.parametrize("lost", ["aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage"])
-def test_each_amount_that_was_lost_is_written_again(api: FakeKube, lost: str) -> None:
-    with publishing(api, feed_with()) as publisher:
-        publisher.published.wait()
-        api.edit(PATH, lambda found: found["status"]["capacity"].pop(lost))
-        publisher.recheck()
-        wait_until(lambda: lost in node(api)["status"]["capacity"])
-
-
-def test_a_node_that_was_recreated_is_written_again(api: FakeKube) -> None:
-    with publishing(api, feed_with()) as publisher:
-        publisher.published.wait()
-        api.vanish(PATH)
-        publisher.recheck()
-        wait_until(lambda: api.count("get"))
-        api.seed(PATH, make_node(name="node-a"))
-        wait_until(lambda: wire.of_node(node(api)) is not None)
+        wait_until(lambda: node(api)["status"]["capacity"] == AMOUNTS)
 
 
 def test_nothing_is_written_before_the_gpus_are_known(api: FakeKube) -> None:
@@ -182,10 +132,10 @@ def test_nothing_is_written_before_the_gpus_are_known(api: FakeKube) -> None:
         (kube.ServerFaultError("etcd is slow"), "etcd is slow"),
     ],
 )
-def test_a_failure_says_what_to_do(
+def test_a_failure_says_what_to_do_and_is_tried_again(
     api: FakeKube, caplog: pytest.LogCaptureFixture, error: kube.KubeError, message: str
 ) -> None:
-    api.fail_next(lambda call: call.verb == "patch", error)
-    with publishing(api, feed_with()) as publisher:
-        publisher.published.wait()
-    assert fields_of(caplog, "not published")[0]["error"] == message
+    api.fail_next(lambda call: call.verb == "patch", error, times=2)
+    with publishing(api):
+        pass
+    assert [line["error"] for line in fields_of(caplog, "not published")] == [message] * 2

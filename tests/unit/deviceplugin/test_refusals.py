@@ -11,81 +11,67 @@ from testing.clock import ManualClock
 from testing.deviceplugin.build import fields_of
 from testing.fakes.kube import FakeKube
 
-MAIN = (ContainerName("main"),)
-GONE = Refuse(Reason.GPU_GONE, "GPU GPU-1 is gone")
+
+class Scene:
+    def __init__(self) -> None:
+        self.api, self.clock = FakeKube(), ManualClock()
+        self.refusals = Refusals(api=self.api, clock=self.clock)
+
+    def tell(self, pod: str = "pod", container: str = "main", gpu: str = "GPU-1") -> None:
+        refusal = Refuse(Reason.GPU_GONE, f"GPU {gpu} is gone")
+        self.refusals.tell(make_ref(pod), (ContainerName(container),), refusal)
+
+    @property
+    def posted(self) -> list[Json]:
+        return self.api.objects("/api/v1/namespaces/default/events")
 
 
-@pytest.fixture
-def api() -> FakeKube:
-    return FakeKube()
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def refusals(api: FakeKube, clock: ManualClock) -> Refusals:
-    return Refusals(api=api, clock=clock)
-
-
-def posted(api: FakeKube) -> list[Json]:
-    return api.objects("/api/v1/namespaces/default/events")
-
-
-def test_the_author_is_told_once_however_often_the_kubelet_tries(refusals: Refusals, api: FakeKube) -> None:
+def test_the_author_is_told_once_however_often_the_kubelet_tries() -> None:
+    scene = Scene()
     for _ in range(50):
-        refusals.tell(make_ref(), MAIN, GONE)
-    (event,) = posted(api)
+        scene.tell()
+    (event,) = scene.posted
     assert (event["type"], event["reason"], event["message"]) == ("Warning", "GpuRefused", "GPU GPU-1 is gone")
     assert event["source"] == {"component": "gpushare-device-plugin"}
     assert event["involvedObject"]["uid"] == "uid-pod"
 
 
-def test_another_pod_container_or_message_is_news(refusals: Refusals, api: FakeKube, clock: ManualClock) -> None:
-    refusals.tell(make_ref(), MAIN, GONE)
-    refusals.tell(make_ref("other"), MAIN, GONE)
-    clock.at += 1
-    refusals.tell(make_ref(), (ContainerName("side"),), GONE)
-    refusals.tell(make_ref(), MAIN, Refuse(Reason.GPU_GONE, "GPU GPU-2 is gone"))
-    assert len(posted(api)) == 4
+def test_another_pod_container_or_message_is_news() -> None:
+    scene = Scene()
+    scene.tell()
+    scene.tell("other")
+    scene.clock.at += 1
+    scene.tell(container="side")
+    scene.tell(gpu="GPU-2")
+    assert len(scene.posted) == 4
 
 
-def test_after_half_an_hour_it_is_told_again(refusals: Refusals, api: FakeKube, clock: ManualClock) -> None:
-    refusals.tell(make_ref(), MAIN, GONE)
-    clock.at += 1799
-    refusals.tell(make_ref(), MAIN, GONE)
-    assert len(posted(api)) == 1
-    clock.at += 2
-    refusals.tell(make_ref(), MAIN, GONE)
-    assert len(posted(api)) == 2
+@pytest.mark.parametrize("at", [0.0, 1000.0])  # also right after the machine has started
+def test_after_half_an_hour_it_is_told_again(at: float) -> None:
+    scene = Scene()
+    scene.clock.at = at
+    for seconds, posted in ((0, 1), (1799, 1), (2, 2)):
+        scene.clock.at += seconds
+        scene.tell()
+        assert len(scene.posted) == posted
 
 
-def test_right_after_the_machine_has_started_it_is_told_too(
-    refusals: Refusals, api: FakeKube, clock: ManualClock
-) -> None:
-    clock.at = 0.0
-    refusals.tell(make_ref(), MAIN, GONE)
-    assert len(posted(api)) == 1
-
-
-def test_a_failure_is_logged_and_tried_at_the_next_refusal(
-    refusals: Refusals, api: FakeKube, caplog: pytest.LogCaptureFixture
-) -> None:
-    api.fail_next(lambda call: call.verb == "create", kube.UnreachableError("connection refused"))
-    refusals.tell(make_ref(), MAIN, GONE)
-    assert posted(api) == []
+def test_a_failure_is_logged_and_tried_at_the_next_refusal(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene()
+    scene.api.fail_next(lambda call: call.verb == "create", kube.UnreachableError("connection refused"))
+    scene.tell()
+    assert scene.posted == []
     assert fields_of(caplog, "event not posted") == [{"pod": "default/pod", "error": "connection refused"}]
-    refusals.tell(make_ref(), MAIN, GONE)
-    assert len(posted(api)) == 1
+    scene.tell()
+    assert len(scene.posted) == 1
 
 
-def test_only_the_latest_refusals_are_remembered(refusals: Refusals, api: FakeKube, clock: ManualClock) -> None:
+def test_only_the_latest_refusals_are_remembered() -> None:
+    scene = Scene()
     for i in range(1100):
-        refusals.tell(make_ref(f"p{i}"), MAIN, GONE)
-    refusals.tell(make_ref("p1099"), MAIN, GONE)
-    assert len(posted(api)) == 1100
-    clock.at += 1
-    refusals.tell(make_ref("p0"), MAIN, GONE)
-    assert len(posted(api)) == 1101
+        scene.tell(f"p{i}")
+    scene.tell("p1099")
+    assert len(scene.posted) == 1100
+    scene.clock.at += 1
+    scene.tell("p0")
+    assert len(scene.posted) == 1101

@@ -8,8 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from deviceplugin import resources, server
-from deviceplugin.advertise import Advertisement
+from deviceplugin import resources
 from deviceplugin.api import deviceplugin_pb2 as api
 from deviceplugin.decision import Accept, Decision, Reason, Refuse
 from deviceplugin.resources import Resource
@@ -49,20 +48,17 @@ def pre_start(asked: Servicer, *ids: str) -> Any:
     return asked.pre_start(api.PreStartContainerRequest(devices_ids=ids), Context())
 
 
-def test_an_accepted_container_gets_an_empty_answer() -> None:
-    start_check = FixedStartCheck(Accept(()))
-    assert pre_start(servicer(start_check, resources.PERCENT), "a", "b") == api.PreStartContainerResponse()
-    assert start_check.asked == [("nano-gpu/gpu-percent", ["a", "b"])]
+FAILED, LATER = grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILABLE
 
 
 @pytest.mark.parametrize(
     ("reason", "code"),
     [
-        (Reason.GPU_GONE, grpc.StatusCode.FAILED_PRECONDITION),
-        (Reason.UNIDENTIFIED, grpc.StatusCode.FAILED_PRECONDITION),
-        (Reason.API_SILENT, grpc.StatusCode.UNAVAILABLE),
-        (Reason.KUBELET_SILENT, grpc.StatusCode.UNAVAILABLE),
-        (Reason.LATE, grpc.StatusCode.UNAVAILABLE),
+        (Reason.GPU_GONE, FAILED),
+        (Reason.UNIDENTIFIED, FAILED),
+        (Reason.API_SILENT, LATER),
+        (Reason.KUBELET_SILENT, LATER),
+        (Reason.LATE, LATER),
     ],
 )
 def test_a_refusal_becomes_a_status(reason: Reason, code: grpc.StatusCode) -> None:
@@ -89,19 +85,12 @@ def test_too_many_starts_at_once_are_put_off() -> None:
         pre_start(one, "b")
     start_check.open.set()
     first.join()
-    assert caught.value.args == (
-        grpc.StatusCode.UNAVAILABLE,
-        "too many containers start at once; the kubelet will try again",
-    )
+    assert caught.value.args == (LATER, "too many containers start at once; the kubelet will try again")
     assert pre_start(one, "c") == api.PreStartContainerResponse()
+    assert start_check.asked == [("nvidia.com/gpu", ["a"]), ("nvidia.com/gpu", ["c"])]
 
 
 def test_preferences_are_not_offered() -> None:
     with pytest.raises(Aborted) as caught:
         servicer(FixedStartCheck(Accept(()))).preferred(None, Context())
     assert caught.value.args == (grpc.StatusCode.UNIMPLEMENTED, "device IDs of this plugin are all alike")
-
-
-def test_devices_are_listed_with_their_health() -> None:
-    message = server.device_list(Advertisement(healthy=("a",), unhealthy=("b",)))
-    assert [(device.ID, device.health) for device in message.devices] == [("a", "Healthy"), ("b", "Unhealthy")]

@@ -1,6 +1,5 @@
 """What an administrator can set, and what he is told when it is wrong."""
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -52,18 +51,18 @@ def test_variables_and_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUSHARE_MEMORY_UNIT", "MiB")
     monkeypatch.setenv("GPUSHARE_GPU_PERCENT", "false")
     flags = ["--memory-unit=256MiB", "--gpu-source=simulated:/etc/gpus.yaml", "--whole-gpus=true"]
+    flags += ["--gpu-memory=total", "--unified-memory=96Gi", "--ignored-xids=63, 94", "--xid-recovery=600"]
     found = options.load(Settings, flags, prog="plugin")
     assert (found.gpu_percent, found.whole_gpus) == (False, True)
-    assert found.node_name == "node-a.example.com"
-    assert found.memory_unit == MemoryUnit(256)
-    assert found.gpu_source == "simulated:/etc/gpus.yaml"
-
-
-def test_settings_of_the_gpus_as_they_are() -> None:
-    flags = ["--gpu-memory=total", "--unified-memory=96Gi", "--ignored-xids=63, 94", "--xid-recovery=600"]
-    found = options.load(Settings, flags, prog="plugin")
-    assert (found.gpu_memory, found.unified_memory) == ("total", 96 * 1024)
+    assert (found.node_name, found.gpu_source) == ("node-a.example.com", "simulated:/etc/gpus.yaml")
+    assert (found.memory_unit, found.gpu_memory, found.unified_memory) == (MemoryUnit(256), "total", 96 * 1024)
     assert (found.ignored_xids, found.xid_recovery) == (frozenset({63, 94}), 600.0)
+
+
+NODE = "write the name of this machine's Node object; in a pod take it from spec.nodeName"
+SOURCE = "write nvml for the node's own GPUs, or simulated:PATH for those of a profile"
+LOTS = "'lots' is no amount of memory; write one such as 16Gi or 40000Mi"
+XIDS = "write the numbers of Xids with commas between them, such as 63,94"
 
 
 @pytest.mark.parametrize(
@@ -71,40 +70,15 @@ def test_settings_of_the_gpus_as_they_are() -> None:
     [
         (["--watchdog=Kill"], "--watchdog='Kill': write one of off, report, evict, kill"),
         (["--watchdog-tolerance-mib=-1"], "--watchdog-tolerance-mib='-1': write a whole number of MiB"),
-        (
-            ["--node-name=a b"],
-            "--node-name='a b': write the name of this machine's Node object; in a pod take it from spec.nodeName",
-        ),
-        (
-            ["--node-name="],
-            "--node-name='': write the name of this machine's Node object; in a pod take it from spec.nodeName",
-        ),
-        (
-            ["--node-name=a,spec.nodeName=b"],
-            "--node-name='a,spec.nodeName=b': write the name of this machine's Node object; in a pod take it from"
-            " spec.nodeName",
-        ),
-        (
-            ["--gpu-source=cuda"],
-            "--gpu-source='cuda': write nvml for the node's own GPUs, or simulated:PATH for those of a profile",
-        ),
-        (
-            ["--gpu-source=simulated:"],
-            "--gpu-source='simulated:': write nvml for the node's own GPUs, or simulated:PATH for those of a profile",
-        ),
-        (
-            ["--memory-unit=3GB"],
-            "--memory-unit='3GB': memory unit '3GB': write GiB, MiB or a multiple such as 256MiB",
-        ),
+        (["--node-name=a b"], f"--node-name='a b': {NODE}"),
+        (["--node-name="], f"--node-name='': {NODE}"),
+        (["--node-name=a,spec.nodeName=b"], f"--node-name='a,spec.nodeName=b': {NODE}"),
+        (["--gpu-source=cuda"], f"--gpu-source='cuda': {SOURCE}"),
+        (["--gpu-source=simulated:"], f"--gpu-source='simulated:': {SOURCE}"),
+        (["--memory-unit=3GB"], "--memory-unit='3GB': memory unit '3GB': write GiB, MiB or a multiple such as 256MiB"),
         (["--gpu-memory=all"], "--gpu-memory='all': write one of usable, total"),
-        (
-            ["--unified-memory=lots"],
-            "--unified-memory='lots': 'lots' is no amount of memory; write one such as 16Gi or 40000Mi",
-        ),
-        (
-            ["--ignored-xids=63;94"],
-            "--ignored-xids='63;94': write the numbers of Xids with commas between them, such as 63,94",
-        ),
+        (["--unified-memory=lots"], f"--unified-memory='lots': {LOTS}"),
+        (["--ignored-xids=63;94"], f"--ignored-xids='63;94': {XIDS}"),
         (["--xid-recovery=-1"], "--xid-recovery='-1': write a number of seconds, or 0 for never"),
         (["--gpu-percent=maybe"], "--gpu-percent='maybe': write true or false"),
         (["--whole-gpus="], "--whole-gpus='': write true or false"),
@@ -113,7 +87,6 @@ def test_settings_of_the_gpus_as_they_are() -> None:
         (["--publish-interval=-1"], "--publish-interval='-1': write a number above 0"),
         (["--log-level=loud"], "--log-level='loud': write one of debug, info, warning, error"),
         ([], "the node's name is missing: set --node-name or GPUSHARE_NODE_NAME; in a pod take it from spec.nodeName"),
-        (["--node-name=node-a"], "not in a cluster: KUBERNETES_SERVICE_HOST is not set; give --kubeconfig"),
         (["--node-name=node-a", "--kubeconfig=/none"], "kubeconfig /none: no such file"),
     ],
 )
@@ -122,13 +95,3 @@ def test_a_wrong_setting_ends_the_program_with_a_message(
 ) -> None:
     assert program.main(flags) == 2
     assert capsys.readouterr().err == f"gpushare-device-plugin: {message}\n"
-
-
-def test_a_check_needs_no_other_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert program.main(["--check", f"--probe-port={port}"]) == 0
-    assert program.main(["--check", f"--probe-port={port}"]) == 1
-    assert capsys.readouterr().err == (
-        f"the plugin is not registered with the kubelet (port {port}: Connection refused); its log says why\n"
-    )

@@ -1,7 +1,6 @@
 """Simulated GPUs: the same in every run, with faults that come and go as told."""
 
 import os
-import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -30,9 +29,9 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make(path: Path, clock: ManualClock) -> Make:
-    def source(text: str, node: str = "node-a") -> SimulatedSource:
+    def source(text: str) -> SimulatedSource:
         path.write_text(text)
-        return SimulatedSource(path=path, node=NodeName(node), clock=clock)
+        return SimulatedSource(path=path, node=NodeName("node-a"), clock=clock)
 
     return source
 
@@ -47,33 +46,15 @@ def rewrite(path: Path, text: str) -> None:
     os.utime(path, ns=(stamp, stamp))
 
 
-def test_uuids_have_nvidias_format_and_stay_the_same(make: Make) -> None:
-    first, again = make(FOUR).read(), make(FOUR).read()
-    assert first == again
-    uuids = [gpu.uuid for gpu in first]
-    assert len(set(uuids)) == 4
-    assert all(re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", uuid) for uuid in uuids)
-    assert first[0].uuid == "GPU-5208b3b1-3434-23f9-3ec9-4ebb6cf69fce"
-
-
-def test_uuids_differ_between_nodes_and_seeds(make: Make) -> None:
-    uuids = {make(text, node).read()[0].uuid for text in (FOUR, FOUR + "seed: 1") for node in ("node-a", "node-b")}
-    assert len(uuids) == 4
-
-
 def test_a_gpu_has_what_the_profile_says(make: Make) -> None:
     gpu = make("gpus: [{model: X, memoryMiB: 100, numa: 1, uuid: GPU-01234567-89ab-cdef-0123-456789abcdef}]").read()[0]
     assert (gpu.uuid, gpu.index, gpu.model) == ("GPU-01234567-89ab-cdef-0123-456789abcdef", 0, "X")
     assert (gpu.memory_bytes, gpu.numa, gpu.fault) == (100 * 1024 * 1024, 1, "")
 
 
-def test_a_fault_comes_after_so_many_readings_and_stays(make: Make) -> None:
+def test_a_fault_comes_after_so_many_readings_and_stays_or_passes(make: Make) -> None:
     source = make(FOUR + "faults: [{gpu: 1, kind: xid, afterPolls: 2}]")
-    seen = [state(source)[1] for _ in range(5)]
-    assert seen == ["", "", "simulated xid", "simulated xid", "simulated xid"]
-
-
-def test_a_fault_may_pass(make: Make) -> None:
+    assert [state(source)[1] for _ in range(5)] == ["", "", "simulated xid", "simulated xid", "simulated xid"]
     source = make(FOUR + "faults: [{gpu: 1, kind: ecc, afterPolls: 1, recoversAfterPolls: 2}]")
     assert [state(source)[1] for _ in range(4)] == ["", "simulated ecc", "simulated ecc", ""]
 
@@ -113,10 +94,9 @@ def test_a_change_for_the_worse_keeps_the_last_good_profile(
     make: Make, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = make(FOUR)
-    assert len(state(source)) == 4
+    state(source)
     rewrite(path, "gpus: 3")
-    assert len(state(source)) == 4
-    assert len(state(source)) == 4
+    assert [len(state(source)) for _ in range(2)] == [4, 4]
     assert fields_of(caplog, "profile rejected") == [
         {"error": f"profile {path}: gpus: expected a list, found a number"}
     ]
@@ -139,12 +119,10 @@ def test_a_profile_that_is_fixed_is_used(make: Make, path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("gpus: [", "not YAML at line 1, column 8; check indentation and brackets"),
         ("a: b: c", "not YAML at line 1, column 5; check indentation and brackets"),
         ("x: !!python/object:os.system {}", "not YAML at line 1, column 4; check indentation and brackets"),
         ("gpus: \x00", "not YAML; check indentation and brackets"),
         ("", "expected an object, found nothing"),
-        ("gpus: []", "gpus: 0 GPUs; a node has 1 to 64"),
     ],
 )
 def test_a_profile_that_cannot_be_used_is_named(make: Make, path: Path, text: str, message: str) -> None:
@@ -153,16 +131,14 @@ def test_a_profile_that_cannot_be_used_is_named(make: Make, path: Path, text: st
     assert str(caught.value) == f"profile {path}: {message}"
 
 
-def test_a_profile_that_is_no_text_is_named(path: Path, clock: ManualClock) -> None:
+def test_a_profile_that_is_no_text_or_not_there_is_named(make: Make, path: Path) -> None:
+    source = make("")
     path.write_bytes(b"\xff\xfe\xfd")
+    with pytest.raises(GpuSourceError, match=r"^profile .*: not YAML; check indentation and brackets$"):
+        source.read()
+    path.unlink()
     with pytest.raises(GpuSourceError) as caught:
-        SimulatedSource(path=path, node=NodeName("node-a"), clock=clock).read()
-    assert str(caught.value) == f"profile {path}: not YAML; check indentation and brackets"
-
-
-def test_a_profile_that_is_not_there_is_named(path: Path, clock: ManualClock) -> None:
-    with pytest.raises(GpuSourceError) as caught:
-        SimulatedSource(path=path, node=NodeName("node-a"), clock=clock).read()
+        source.read()
     assert str(caught.value) == (
         f"profile {path}: cannot be read (No such file or directory); mount it or fix --gpu-source"
     )

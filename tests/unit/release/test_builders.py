@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,7 @@ LOCK_FILE = (ROOT / "requirements" / "image.txt").read_text()
 ONE = Wanted(
     name="gpushare:1", sources=Path("/src"), machine="linux/amd64", epoch=1700000000, archive=Path("/out/image.tar")
 )
-BOTH = Wanted(
-    name="gpushare:1",
-    sources=Path("/src"),
-    machine="linux/amd64",
-    platforms=builders.PLATFORMS,
-    python_image="mirror/python:3.12",
-    epoch=1700000000,
-    archive=Path("/out/image.tar"),
-)
+BOTH = replace(ONE, platforms=builders.PLATFORMS, python_image="mirror/python:3.12")
 
 
 @pytest.mark.parametrize(

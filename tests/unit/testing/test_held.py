@@ -43,10 +43,6 @@ def test_pods_hold_together_what_each_holds_at_its_worst_moment(pods: list[Any],
     assert held.over_memory([node()], pods) == expected
 
 
-def test_an_oversubscribed_gpu_may_hold_what_its_node_says() -> None:
-    assert held.over_memory([node(grantableMiB=11)], [pod(("app", 11))]) == []
-
-
 def test_a_whole_gpu_is_held_with_all_that_it_has() -> None:
     whole = pod(("app", 1))
     document = json.loads(whole["metadata"]["annotations"]["gpushare.dev/allocation"])
@@ -56,6 +52,6 @@ def test_a_whole_gpu_is_held_with_all_that_it_has() -> None:
     assert held.over_memory([node()], [whole, pod(("app", 1))]) == OVER
 
 
-def test_objects_without_annotations_hold_nothing() -> None:
+def test_an_oversubscribed_gpu_may_hold_what_its_node_says_and_other_objects_hold_nothing() -> None:
     plain = {"metadata": {"name": "x"}, "spec": {}, "status": {}}
-    assert held.over_memory([node(), plain], [plain]) == []
+    assert held.over_memory([node(grantableMiB=11), plain], [pod(("app", 11)), plain]) == []

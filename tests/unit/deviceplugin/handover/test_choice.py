@@ -17,6 +17,13 @@ def facts(runtime: str = "containerd://2.1.9", kubelet: str = KUBELET, label: st
     return Facts(node=NodeFacts(runtime=runtime, kubelet=kubelet, label=label), **given)
 
 
+DOES_NOT = "does not inject CDI devices; containerd does from 2.0 on, CRI-O from 1.28"
+UNKNOWN = "is not known to inject CDI devices; if it does, label the node gpushare.dev/hand-over=cdi"
+NO_DIRECTORY = "/var/run/cdi is not mounted into the device plugin, not writable, or was removed since its pod started"
+LABEL = "the node's label gpushare.dev/hand-over"
+ENVVAR = "label the node gpushare.dev/hand-over=envvar"
+
+
 @pytest.mark.parametrize(
     ("found", "way", "reason"),
     [
@@ -31,63 +38,32 @@ def facts(runtime: str = "containerd://2.1.9", kubelet: str = KUBELET, label: st
             "containerd 1.7.24 injects CDI devices only with enable_cdi = true in its configuration; if it has that,"
             " label the node gpushare.dev/hand-over=cdi",
         ),
-        (
-            facts("containerd://1.6.20~ds1"),
-            "envvar",
-            "containerd 1.6.20~ds1 does not inject CDI devices; containerd does from 2.0 on, CRI-O from 1.28",
-        ),
-        (
-            facts("cri-o://1.27.4"),
-            "envvar",
-            "cri-o 1.27.4 does not inject CDI devices; containerd does from 2.0 on, CRI-O from 1.28",
-        ),
-        (
-            facts("docker://24.0.7"),
-            "envvar",
-            "docker 24.0.7 is not known to inject CDI devices; if it does, label the node gpushare.dev/hand-over=cdi",
-        ),
-        (
-            facts("containerd://"),
-            "envvar",
-            "containerd is not known to inject CDI devices; if it does, label the node gpushare.dev/hand-over=cdi",
-        ),
-        (
-            facts(writable=False),
-            "envvar",
-            "/var/run/cdi is not mounted into the device plugin, not writable, or was removed since its pod started",
-        ),
+        (facts("containerd://1.6.20~ds1"), "envvar", f"containerd 1.6.20~ds1 {DOES_NOT}"),
+        (facts("cri-o://1.27.4"), "envvar", f"cri-o 1.27.4 {DOES_NOT}"),
+        (facts("docker://24.0.7"), "envvar", f"docker 24.0.7 {UNKNOWN}"),
+        (facts("containerd://"), "envvar", f"containerd {UNKNOWN}"),
+        (facts(writable=False), "envvar", NO_DIRECTORY),
         (
             facts(nvidia_specs=False),
             "envvar",
             "the node has no CDI spec of NVIDIA's; nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml or the GPU"
             " Operator writes one",
         ),
-        (facts(label="envvar"), "envvar", "the node's label gpushare.dev/hand-over says so"),
-        (facts("containerd://1.7.24", label="cdi"), "cdi", "the node's label gpushare.dev/hand-over says so"),
-        (
-            facts(setting="cdi", label="volume-mounts"),
-            "volume-mounts",
-            "the node's label gpushare.dev/hand-over says so",
-        ),
+        (facts(label="envvar"), "envvar", f"{LABEL} says so"),
+        (facts("containerd://1.7.24", label="cdi"), "cdi", f"{LABEL} says so"),
+        (facts(setting="cdi", label="volume-mounts"), "volume-mounts", f"{LABEL} says so"),
         (facts(setting="volume-mounts"), "volume-mounts", "the setting --hand-over=volume-mounts says so"),
         (
             facts("containerd://1.6.0", setting="cdi"),
             "cdi",
-            "the setting --hand-over=cdi demands CDI, but containerd 1.6.0 does not inject CDI devices; containerd does"
-            " from 2.0 on, CRI-O from 1.28; label the node gpushare.dev/hand-over=envvar",
+            f"the setting --hand-over=cdi demands CDI, but containerd 1.6.0 {DOES_NOT}; {ENVVAR}",
         ),
-        (
-            facts(writable=False, label="cdi"),
-            "cdi",
-            "the node's label gpushare.dev/hand-over demands CDI, but /var/run/cdi is not mounted into the device"
-            " plugin, not writable, or was removed since its pod started; label the node gpushare.dev/hand-over=envvar",
-        ),
+        (facts(writable=False, label="cdi"), "cdi", f"{LABEL} demands CDI, but {NO_DIRECTORY}; {ENVVAR}"),
         (facts(setting="envvar", label="auto"), "envvar", "the setting --hand-over=envvar says so"),
         (
             facts(label="CDI"),
             "cdi",
-            "containerd 2.1.9 injects CDI devices; the node's label gpushare.dev/hand-over=CDI is none of auto, cdi,"
-            " envvar, volume-mounts",
+            f"containerd 2.1.9 injects CDI devices; {LABEL}=CDI is none of auto, cdi, envvar, volume-mounts",
         ),
     ],
 )

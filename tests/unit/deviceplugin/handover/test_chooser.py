@@ -20,6 +20,8 @@ from testing.deviceplugin.build import NODE, fields_of
 from testing.fakes.kube import FakeKube
 
 PATH = "/api/v1/nodes/node-a"
+CDI, ENVVAR = HandOver.CDI, HandOver.ENVVAR
+OLD, NEW = "containerd://1.6.20", "containerd://2.1.9"
 
 
 def node_with(runtime: str, **labels: str) -> Json:
@@ -29,182 +31,160 @@ def node_with(runtime: str, **labels: str) -> Json:
     return node
 
 
-@pytest.fixture
-def api() -> FakeKube:
-    return FakeKube()
+class Scene:
+    """A node with simulated GPUs, unless the test says otherwise, that the API server does not know yet."""
+
+    def __init__(self, directory: Path, **fields: Any) -> None:
+        self.api, self.clock = FakeKube(), ManualClock()
+        given: dict[str, Any] = {"simulated": True, "has_nvidia_specs": lambda: False} | fields
+        self.chooser = Chooser(
+            api=self.api,
+            node=NODE,
+            clock=self.clock,
+            files=SpecFiles(directory),
+            setting="auto",
+            nvidia_default=False,
+            recheck_s=300.0,
+            **given,
+        )
+
+    def has(self, runtime: str, **labels: str) -> None:
+        self.api.seed(PATH, node_with(runtime, **labels))
+
+    @property
+    def way(self) -> HandOver:
+        return self.chooser.latest().way
+
+    def look(self) -> HandOver:
+        self.chooser.look()
+        return self.way
 
 
-def chooser_of(api: FakeKube, directory: Path, clock: ManualClock | None = None, **fields: Any) -> Chooser:
-    given: dict[str, Any] = {
-        "api": api,
-        "node": NODE,
-        "clock": clock or ManualClock(),
-        "files": SpecFiles(directory),
-        "setting": "auto",
-        "nvidia_default": False,
-        "simulated": True,
-        "has_nvidia_specs": lambda: False,
-        "recheck_s": 300.0,
-    }
-    return Chooser(**given | fields)
+def test_before_the_node_was_read_the_directory_decides(tmp_path: Path) -> None:
+    assert (Scene(tmp_path).way, Scene(tmp_path / "none").way) == (CDI, ENVVAR)
 
 
-def test_before_the_node_was_read_the_directory_decides(api: FakeKube, tmp_path: Path) -> None:
-    assert chooser_of(api, tmp_path).latest().way is HandOver.CDI
-    assert chooser_of(api, tmp_path / "none").latest().way is HandOver.ENVVAR
-
-
-def test_what_is_only_guessed_agrees_with_no_inventory(
-    api: FakeKube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_only_guessed_agrees_with_no_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that needs NVIDIA's runtime must not look like one that does not, also not for a moment."""
     monkeypatch.setattr("deviceplugin.handover.chooser._FIRST_S", 250.0)
-    cdi, envvar = (replace(make_inventory(15), hand_over=way) for way in (HandOver.CDI, HandOver.ENVVAR))
-    chooser = chooser_of(api, tmp_path)
-    assert chooser.latest().way is HandOver.CDI
-    assert not chooser.agrees(cdi)
-    api.seed(PATH, node_with("containerd://1.6.20"))
-    reader = threading.Thread(target=chooser.look)
+    cdi, envvar = (replace(make_inventory(15), hand_over=way) for way in (CDI, ENVVAR))
+    scene = Scene(tmp_path)
+    assert scene.way is CDI
+    assert not scene.chooser.agrees(cdi)
+    scene.has(OLD)
+    reader = threading.Thread(target=scene.look)
     reader.start()
-    assert chooser.settled().way is HandOver.ENVVAR
+    assert scene.chooser.settled().way is ENVVAR
     reader.join()
-    assert chooser.agrees(envvar)
-    assert not chooser.agrees(cdi)
+    assert scene.chooser.agrees(envvar)
+    assert not scene.chooser.agrees(cdi)
 
 
-def test_the_label_for_limits_is_not_known_before_the_node_was_read(api: FakeKube, tmp_path: Path) -> None:
-    chooser = chooser_of(api, tmp_path)
-    assert chooser.limits_label() is None
-    api.seed(PATH, node_with("containerd://2.1.9", limits="mps"))
-    chooser.look()
-    assert chooser.limits_label() == "mps"
+def test_labels_are_not_known_before_the_node_was_read(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    assert scene.chooser.limits_label() is scene.chooser.oversubscription_label() is None
+    scene.has(NEW, limits="mps", oversubscription="1.5")
+    scene.look()
+    assert (scene.chooser.limits_label(), scene.chooser.oversubscription_label()) == ("mps", "1.5")
 
 
-def test_the_label_for_oversubscription_is_not_known_before_the_node_was_read(api: FakeKube, tmp_path: Path) -> None:
-    chooser = chooser_of(api, tmp_path)
-    assert chooser.oversubscription_label() is None
-    api.seed(PATH, node_with("containerd://2.1.9", oversubscription="1.5"))
-    chooser.look()
-    assert chooser.oversubscription_label() == "1.5"
-
-
-def test_the_node_is_read_once_in_a_while(api: FakeKube, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_node_is_read_once_in_a_while(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    clock = ManualClock()
-    chooser = chooser_of(api, tmp_path, clock)
-    api.seed(PATH, node_with("containerd://1.6.20"))
-    chooser.look()
-    assert chooser.known.is_set()
-    assert chooser.latest().way is HandOver.ENVVAR
+    scene = Scene(tmp_path)
+    scene.has(OLD)
+    assert (scene.look(), scene.chooser.known.is_set()) == (ENVVAR, True)
     labels = {"metadata": {"labels": {"gpushare.dev/hand-over": "cdi"}}}
-    api.patch(PATH, labels, kind=kube.PatchKind.MERGE, timeout_s=1.0)
-    chooser.look()
-    assert chooser.latest().way is HandOver.ENVVAR
-    clock.at += 300.0
-    chooser.look()
-    assert chooser.latest().way is HandOver.CDI
+    scene.api.patch(PATH, labels, kind=kube.PatchKind.MERGE, timeout_s=1.0)
+    assert scene.look() is ENVVAR
+    scene.clock.at += 300.0
+    assert scene.look() is CDI
     assert [said["way"] for said in fields_of(caplog, "hand-over")] == ["envvar", "cdi"]
-    assert api.count("get") == 2
+    assert scene.api.count("get") == 2
 
 
-def test_a_directory_that_comes_later_is_noticed(api: FakeKube, tmp_path: Path) -> None:
-    api.seed(PATH, node_with("containerd://2.1.9"))
-    chooser = chooser_of(api, tmp_path / "cdi")
-    chooser.look()
-    assert chooser.latest().way is HandOver.ENVVAR
+def test_a_directory_that_comes_later_is_noticed(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "cdi")
+    scene.has(NEW)
+    assert scene.look() is ENVVAR
     (tmp_path / "cdi").mkdir()
-    chooser.look()
-    assert chooser.latest().way is HandOver.CDI
+    assert scene.look() is CDI
 
 
-def test_a_directory_that_was_removed_under_its_mount_is_none(api: FakeKube, tmp_path: Path) -> None:
+def test_a_directory_that_was_removed_under_its_mount_is_none(tmp_path: Path) -> None:
     (tmp_path / "cdi").mkdir()
     mounted = os.open(tmp_path / "cdi", os.O_RDONLY)
     try:
-        chooser = chooser_of(api, Path(f"/proc/self/fd/{mounted}"))
-        assert chooser.latest().way is HandOver.CDI
+        scene = Scene(Path(f"/proc/self/fd/{mounted}"))
+        assert scene.way is CDI
         (tmp_path / "cdi").rmdir()
-        api.seed(PATH, node_with("containerd://2.1.9"))
-        chooser.look()
-        assert chooser.latest().way is HandOver.ENVVAR
-        assert chooser.latest().reason.endswith("not writable, or was removed since its pod started")
+        scene.has(NEW)
+        assert scene.look() is ENVVAR
+        assert scene.chooser.latest().reason.endswith("not writable, or was removed since its pod started")
     finally:
         os.close(mounted)
 
 
-class Specs:
+class Specs(Scene):
     """Those of NVIDIA's on a node with real GPUs and containerd 2.1, which come and go."""
 
-    def __init__(self, api: FakeKube, directory: Path, published: HandOver | None, *, there: bool) -> None:
-        node = node_with("containerd://2.1.9")
+    def __init__(self, directory: Path, published: HandOver | None, *, there: bool) -> None:
+        self.there = there
+        super().__init__(directory, simulated=False, has_nvidia_specs=lambda: self.there)
+        node = node_with(NEW)
         if published:
             inventory = replace(make_inventory(15), hand_over=published)
             node["metadata"]["annotations"] = {names.ANNOTATION_INVENTORY: wire.encode(inventory)}
-        api.seed(PATH, node)
-        self.there, self.clock = there, ManualClock()
-        self.chooser = chooser_of(api, directory, self.clock, simulated=False, has_nvidia_specs=lambda: self.there)
+        self.api.seed(PATH, node)
 
     def after(self, seconds: float, *, there: bool) -> HandOver | None:
         """What is known then."""
         self.clock.at += seconds
         self.there = there
-        self.chooser.look()
-        return self.chooser.latest().way if self.chooser.known.is_set() else None
+        way = self.look()
+        return way if self.chooser.known.is_set() else None
 
 
-def test_specs_that_are_missing_for_a_while_change_nothing(api: FakeKube, tmp_path: Path) -> None:
+def test_specs_that_are_missing_for_a_while_change_nothing(tmp_path: Path) -> None:
     """A driver or toolkit that is replaced takes them away and brings them back."""
-    specs = Specs(api, tmp_path, None, there=True)
-    assert [specs.after(s, there=s == 0) for s in (0, 10, 589)] == [HandOver.CDI] * 3
-    assert specs.chooser.latest().reason == (
-        "containerd 2.1.9 injects CDI devices; NVIDIA's CDI specs are missing, without which no container starts"
-    )
-    assert specs.after(0, there=True) is HandOver.CDI
-    assert specs.chooser.latest().reason == "containerd 2.1.9 injects CDI devices"
-    assert [specs.after(s, there=False) for s in (599, 1)] == [HandOver.CDI, HandOver.ENVVAR]
+    specs = Specs(tmp_path, None, there=True)
+    assert [specs.after(s, there=s == 0) for s in (0, 10, 589)] == [CDI] * 3
+    injects = "containerd 2.1.9 injects CDI devices"
+    missing = f"{injects}; NVIDIA's CDI specs are missing, without which no container starts"
+    assert specs.chooser.latest().reason == missing
+    assert specs.after(0, there=True) is CDI
+    assert specs.chooser.latest().reason == injects
+    assert [specs.after(s, there=False) for s in (599, 1)] == [CDI, ENVVAR]
 
 
-def test_a_node_that_has_handed_over_by_cdi_goes_on_until_its_specs_are_written_again(
-    api: FakeKube, tmp_path: Path
+@pytest.mark.parametrize(
+    ("published", "looks", "ways"),
+    [
+        (CDI, [(0, False), (599, False), (1, False)], [CDI, CDI, ENVVAR]),  # goes on until they are written again
+        (None, [(0, False), (29, False), (0, True)], [None, None, CDI]),  # a new node: they may come
+        (None, [(0, False), (30, False)], [None, ENVVAR]),
+        (ENVVAR, [(0, False), (1, True)], [ENVVAR, CDI]),
+    ],
+)
+def test_specs_that_are_not_there_are_waited_for_by_what_the_node_has_handed_over_by(
+    tmp_path: Path, published: HandOver | None, looks: list[tuple[float, bool]], ways: list[HandOver | None]
 ) -> None:
-    specs = Specs(api, tmp_path, HandOver.CDI, there=False)
-    assert [specs.after(s, there=False) for s in (0, 599, 1)] == [HandOver.CDI, HandOver.CDI, HandOver.ENVVAR]
+    specs = Specs(tmp_path, published, there=False)
+    assert [specs.after(seconds, there=there) for seconds, there in looks] == ways
 
 
-def test_a_new_node_tells_nothing_while_its_specs_may_come(api: FakeKube, tmp_path: Path) -> None:
-    specs = Specs(api, tmp_path, None, there=False)
-    assert [specs.after(s, there=False) for s in (0, 29)] == [None, None]
-    assert specs.after(0, there=True) is HandOver.CDI
-    specs = Specs(FakeKube(), tmp_path, None, there=False)
-    assert [specs.after(s, there=False) for s in (0, 30)] == [None, HandOver.ENVVAR]
+def test_a_node_that_cannot_be_read_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    scene, stop = Scene(tmp_path), threading.Event()
+    scene.has(OLD)
+    scene.api.fail_next(lambda call: call.verb == "get", kube.UnreachableError("connection refused"))
+    known: list[bool] = []
 
+    def note(_at: float) -> None:
+        known.append(scene.chooser.known.is_set())
+        if len(known) == 2:
+            stop.set()
 
-def test_a_node_that_has_handed_over_otherwise_waits_for_no_specs(api: FakeKube, tmp_path: Path) -> None:
-    specs = Specs(api, tmp_path, HandOver.ENVVAR, there=False)
-    assert [specs.after(s, there=there) for s, there in ((0, False), (1, True))] == [HandOver.ENVVAR, HandOver.CDI]
-
-
-class Stop:
-    """Set after so many looks."""
-
-    def __init__(self, looks: int) -> None:
-        self.left = looks + 1
-
-    def is_set(self) -> bool:
-        self.left -= 1
-        return self.left <= 0
-
-
-def test_a_node_that_cannot_be_read_is_tried_again(
-    api: FakeKube, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    clock = ManualClock()
-    chooser = chooser_of(api, tmp_path, clock)
-    api.seed(PATH, node_with("containerd://1.6.20"))
-    api.fail_next(lambda call: call.verb == "get", kube.UnreachableError("connection refused"))
-    chooser.run(Stop(1))  # type: ignore[arg-type]
-    assert not chooser.known.is_set()
+    scene.clock.on_wait = note
+    scene.chooser.run(stop)
+    assert known == [False, True]
     assert fields_of(caplog, "node not read")[0]["error"] == "connection refused"
-    chooser.run(Stop(1))  # type: ignore[arg-type]
-    assert chooser.known.is_set()
-    assert clock.waits[1] == 10.0
+    assert scene.clock.waits[1] == 10.0

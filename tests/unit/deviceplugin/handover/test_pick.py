@@ -77,26 +77,25 @@ def test_a_device_of_all_gpus_gives_nothing_but_the_nodes_of_one() -> None:
     assert dict(edits.env).keys() == {"NVIDIA_CTK_LIBCUDA_DIR"}
 
 
-def test_numbers_that_the_driver_gives_in_another_order() -> None:
-    # The GPU with index 0 has the minor number 3; a spec by index may have been written under another order.
-    assert nvidia.paths(picked(gpu(0, 3), spec(BY_INDEX)))[-1] == "/dev/nvidia3"
+def with_common(*nodes: Any) -> Any:
+    """A spec of one GPU with more of what every device gets."""
+    document = nvidia.document(nvidia.device("0", nvidia.node(0)))
+    document["containerEdits"]["deviceNodes"] += nodes
+    return document
 
 
-def test_a_uuid_with_the_nodes_of_another_gpu_is_not_believed() -> None:
-    wrong = nvidia.document(nvidia.device(nvidia.UUIDS[0], nvidia.node(1)), nvidia.device("0", nvidia.node(0)))
-    assert nvidia.paths(picked(gpu(0), spec(wrong)))[-1] == "/dev/nvidia0"
-
-
-def test_a_uuid_with_the_nodes_of_all_gpus_gives_one() -> None:
-    wrong = nvidia.document(nvidia.device(nvidia.UUIDS[0], *map(nvidia.node, range(4))))
-    assert nvidia.paths(picked(gpu(0), spec(wrong))) == [*CONTROL, "/dev/nvidia0"]
-
-
-def test_gpus_among_what_every_device_gets_are_left_out() -> None:
-    wrong = nvidia.document(nvidia.device("0", nvidia.node(0)))
-    more = [nvidia.node(3), nvidia.plain("/dev/dri/card1"), nvidia.cap(9), nvidia.plain("/dev/nvidia-caps/nvidia-cap9")]
-    wrong["containerEdits"]["deviceNodes"] += more
-    assert nvidia.paths(picked(gpu(0), spec(wrong))) == [*CONTROL, "/dev/nvidia0"]
+@pytest.mark.parametrize(
+    "document",
+    [
+        nvidia.document(nvidia.device(nvidia.UUIDS[0], nvidia.node(1)), nvidia.device("0", nvidia.node(0))),
+        nvidia.document(nvidia.device(nvidia.UUIDS[0], *map(nvidia.node, range(4)))),
+        with_common(nvidia.node(3), nvidia.plain("/dev/dri/card1"), nvidia.cap(9)),
+        nvidia.document(*MIG["devices"][:2]),  # only instances of it
+    ],
+    ids=["UUID of another", "UUID of all", "among what every device gets", "instances"],
+)
+def test_a_spec_that_names_gpus_wrongly_gives_the_granted_one_alone(document: Any) -> None:
+    assert nvidia.paths(picked(gpu(0), spec(document))) == [*CONTROL, "/dev/nvidia0"]
 
 
 @pytest.mark.parametrize(
@@ -112,10 +111,7 @@ def test_gpus_among_what_every_device_gets_are_left_out() -> None:
 )
 def test_another_gpu_under_another_name_is_left_out(other: dict[str, str]) -> None:
     of_device = nvidia.document(nvidia.device("0", nvidia.node(0), other))
-    of_all = nvidia.document(nvidia.device("0", nvidia.node(0)))
-    of_all["containerEdits"]["deviceNodes"].append(other)
-    only_that = nvidia.document(nvidia.device("0", other))
-    for document in (of_device, of_all, only_that):
+    for document in (of_device, with_common(other), nvidia.document(nvidia.device("0", other))):
         edits = picked(gpu(0), spec(document))
         assert nvidia.paths(edits) == [*CONTROL, "/dev/nvidia0"]
         assert not any("nvidia3" in node.host_path for node in edits.device_nodes)
@@ -146,26 +142,13 @@ def test_a_gpu_that_came_after_the_spec_was_written(document: Any) -> None:
     assert len(edits.mounts) == 1
 
 
-def test_a_mig_instance_is_found_where_all_gpus_are_one_device() -> None:
-    found = picked(instance(1, 0, 75, 76), spec(MANAGEMENT))
-    assert nvidia.paths(found) == [
-        *CONTROL,
-        "/dev/nvidia0",
-        "/dev/nvidia-caps/nvidia-cap75",
-        "/dev/nvidia-caps/nvidia-cap76",
-    ]
-
-
 def test_the_drivers_own_nodes_come_once_and_under_their_own_names() -> None:
     nodes = [*map(nvidia.plain, CONTROL), {"path": "/dev/nvidiactl", "hostPath": "/dev/nvidia3"}, nvidia.node(0)]
     document = nvidia.document(nvidia.device("all", *nodes, {"path": "/dev/x", "hostPath": "/dev/nvidia-modeset"}))
     assert nvidia.paths(picked(gpu(0), spec(document))) == [*CONTROL, "/dev/nvidia0"]
 
 
-@pytest.mark.parametrize(
-    ("part", "caps"),
-    [(instance(0, 0, 66, 67), (66, 67)), (instance(1, 0, 75, 76), (75, 76))],
-)
+@pytest.mark.parametrize(("part", "caps"), [(instance(0, 0, 66, 67), (66, 67)), (instance(1, 0, 75, 76), (75, 76))])
 def test_a_mig_instance_has_the_node_of_its_gpu_and_its_own_capabilities(part: RawGpu, caps: tuple[int, int]) -> None:
     by_uuid, by_type = (
         nvidia.document(
@@ -178,7 +161,7 @@ def test_a_mig_instance_has_the_node_of_its_gpu_and_its_own_capabilities(part: R
     )
     only_all = nvidia.document(MIG["devices"][-1])
     expected = ["/dev/nvidia0", *(f"/dev/nvidia-caps/nvidia-cap{cap}" for cap in caps)]
-    for document in (MIG, by_uuid, by_type, only_all):
+    for document in (MIG, by_uuid, by_type, only_all, MANAGEMENT):
         assert nvidia.paths(picked(part, spec(document)))[3:] == expected
 
 
@@ -199,11 +182,6 @@ def test_a_whole_gpu_beside_mig_instances() -> None:
     assert nvidia.paths(picked(gpu(1), spec(MIG)))[3:] == ["/dev/nvidia1"]
 
 
-def test_a_whole_gpu_is_not_found_in_an_instance_of_it() -> None:
-    only_instances = nvidia.document(*MIG["devices"][:2])
-    assert nvidia.paths(picked(gpu(0), spec(only_instances)))[3:] == ["/dev/nvidia0"]
-
-
 @pytest.mark.parametrize(("document", "found"), [(BY_UUID, True), (BY_INDEX, True), (ONLY_ALL, False)])
 def test_without_a_minor_number_only_a_device_of_one_gpu_will_do(document: Any, found: bool) -> None:
     result = pick(gpu(2, None), [spec(document)])
@@ -211,18 +189,14 @@ def test_without_a_minor_number_only_a_device_of_one_gpu_will_do(document: Any, 
     assert result is None or "/dev/nvidia2" in nvidia.paths(result.edits)
 
 
-def test_the_spec_for_containers_is_preferred_to_those_for_management() -> None:
-    management, own = spec(ONLY_ALL, "/var/run/cdi/management.yaml"), spec(BY_INDEX, "/etc/cdi/nvidia.yaml")
-    result = pick(gpu(1), [management, own])
+@pytest.mark.parametrize(("document", "taken"), [(ONLY_ALL, 1), (BY_INDEX, 0)])
+def test_the_spec_for_containers_is_preferred_to_those_for_management_then_the_one_that_counts_more(
+    document: Any, taken: int
+) -> None:
+    specs = [spec(document, "/var/run/cdi/first.yaml"), spec(BY_INDEX, "/etc/cdi/nvidia.yaml")]
+    result = pick(gpu(1), specs)
     assert result is not None
-    assert result.spec is own
-
-
-def test_of_two_of_a_kind_the_one_that_counts_more_is_taken() -> None:
-    later, earlier = spec(BY_INDEX, "/var/run/cdi/nvidia.yaml"), spec(BY_INDEX, "/etc/cdi/nvidia.yaml")
-    result = pick(gpu(1), [later, earlier])
-    assert result is not None
-    assert result.spec is later
+    assert result.spec is specs[taken]
 
 
 @pytest.mark.parametrize(
@@ -230,11 +204,7 @@ def test_of_two_of_a_kind_the_one_that_counts_more_is_taken() -> None:
 )
 def test_specs_of_others_are_passed_over(kind: str) -> None:
     other = nvidia.document(nvidia.device("0", nvidia.node(0)), kind=kind)
-    assert pick(gpu(0), [spec(other)]) is None
-
-
-def test_without_any_spec_there_is_nothing_to_give() -> None:
-    assert pick(gpu(0), []) is None
+    assert pick(gpu(0), [spec(other)]) is pick(gpu(0), []) is None
 
 
 PREFIXES = st.sampled_from(["", "/", "/dev/..", "/dev/.", "/run/nvidia/driver", "//dev/.."])

@@ -44,17 +44,27 @@ def marked(*, mark: bool = True) -> Json:
 
 
 ACCEPT = Accept((make_grant(0),))
-MESSAGE = (
+SUITS = "delete the pod and create it again, so that it suits how the node hands GPUs over now"
+BY_VARIABLE = (
     "this node hands GPUs over by envvar, and the pod was created without the RuntimeClass that this needs, while all"
-    " nodes did so by CDI; delete the pod and create it again, so that it suits how the node hands GPUs over now"
+    f" nodes did so by CDI; {SUITS}"
+)
+BEFORE_CDI = (
+    "the pod came to the node when GPUs were not handed over by CDI, and was created without the RuntimeClass that this"
+    f" needed; {SUITS}"
 )
 
 
-@pytest.mark.parametrize("told", [None, response()])
-def test_a_pod_without_a_runtime_class_does_not_start_where_only_nvidias_runtime_shows_gpus(told: str | None) -> None:
+@pytest.mark.parametrize(
+    ("told", "choice", "message"),
+    [(None, ENVVAR, BY_VARIABLE), (response(), ENVVAR, BY_VARIABLE), (response(), CDI, BEFORE_CDI)],
+)
+def test_a_pod_without_a_runtime_class_does_not_start_where_only_nvidias_runtime_shows_gpus(
+    told: str | None, choice: Choice, message: str
+) -> None:
     with pytest.raises(HandOverError) as caught:
-        recipients.of(marked(), owner(told), ACCEPT, ENVVAR)
-    assert str(caught.value) == MESSAGE
+        recipients.of(marked(), owner(told), ACCEPT, choice)
+    assert str(caught.value) == message
 
 
 def test_it_starts_where_it_sees_its_gpus() -> None:
@@ -81,15 +91,6 @@ def test_only_a_device_that_a_container_runtime_was_told_of_reaches_it(told: str
     assert recipients.of(marked(), owner(told), ACCEPT, Choice(way=way, reason="", nvidia_default=True))
 
 
-def test_a_pod_that_came_before_the_node_handed_over_by_cdi_is_told_so() -> None:
-    with pytest.raises(HandOverError) as caught:
-        recipients.of(marked(), owner(response()), ACCEPT, CDI)
-    assert str(caught.value) == (
-        "the pod came to the node when GPUs were not handed over by CDI, and was created without the RuntimeClass that"
-        " this needed; delete the pod and create it again, so that it suits how the node hands GPUs over now"
-    )
-
-
 def test_a_limit_that_would_not_arrive_refuses_the_start() -> None:
     mps = ContainerEdits(mounts=(Mount(host_path="/a", container_path="/a"),))
     limited = Accept((make_grant(0),), limits={MAIN: mps})
@@ -99,5 +100,5 @@ def test_a_limit_that_would_not_arrive_refuses_the_start() -> None:
         recipients.of(marked(mark=False), owner(response()), limited, CDI)
     assert str(caught.value) == (
         "container main came to the node when GPUs were not handed over by CDI, and what now holds its memory limit"
-        " comes by CDI only; delete the pod and create it again, so that it suits how the node hands GPUs over now"
+        f" comes by CDI only; {SUITS}"
     )

@@ -41,23 +41,18 @@ def test_other_files(file: str) -> None:
     assert share_name.read_file_name(file) is None
 
 
+OWN = f"gpushare.dev/share={NAME}"
+FIELD = {"cdi_devices": [api.CDIDevice(name=OWN)]}
+PATH = f"/var/run/nvidia-container-devices/cdi/gpushare.dev/share/{NAME}"
+
+
 @pytest.mark.parametrize(
     "fields",
     [
-        {"cdi_devices": [api.CDIDevice(name=f"gpushare.dev/share={NAME}")]},
-        {"annotations": {"cdi.k8s.io/gpushare-g": f"other.dev/x=1,gpushare.dev/share={NAME}"}},
-        {
-            "cdi_devices": [api.CDIDevice(name=f"gpushare.dev/share={NAME}")],
-            "annotations": {"cdi.k8s.io/gpushare-g": f"gpushare.dev/share={NAME}"},
-        },
-        {
-            "mounts": [
-                api.Mount(
-                    host_path="/dev/null",
-                    container_path=f"/var/run/nvidia-container-devices/cdi/gpushare.dev/share/{NAME}",
-                )
-            ]
-        },
+        FIELD,
+        {"annotations": {"cdi.k8s.io/gpushare-g": f"other.dev/x=1,{OWN}"}},
+        {**FIELD, "annotations": {"cdi.k8s.io/gpushare-g": OWN}},
+        {"mounts": [api.Mount(host_path="/dev/null", container_path=PATH)]},
     ],
 )
 def test_names_are_found_in_what_allocate_has_said(fields: dict[str, object]) -> None:

@@ -38,6 +38,9 @@ def put(path: Path, document: Any) -> Path:
     return path
 
 
+OWN = f"gpushare.dev-share_uid_c{'0' * 16}-{{:016}}.json"
+
+
 def problems(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [(Path(said["path"]).name, said["error"]) for said in fields_of(caplog, "spec unreadable")]
 
@@ -63,29 +66,19 @@ def test_other_files_and_directories_are_passed_over(reader: SpecReader, dynamic
     assert reader.specs() == []
 
 
-def test_what_this_plugin_wrote_is_not_read_but_only_where_it_writes(
-    reader: SpecReader, static: Path, dynamic: Path
+def test_what_this_plugin_wrote_is_not_read_but_only_where_it_writes_whatever_that_is_called(
+    reader: SpecReader, static: Path, dynamic: Path, tmp_path: Path
 ) -> None:
-    name = f"gpushare.dev-share_uid_c{'0' * 16}-{'1' * 16}.json"
     own = nvidia.document(nvidia.device("c", nvidia.node(0)), kind="gpushare.dev/share")
-    put(dynamic / name, own)
-    put(static / name, own)
-    assert [spec.path for spec in reader.specs()] == [static / name]
-
-
-def test_a_directory_with_two_names_is_one(reader: SpecReader, tmp_path: Path, dynamic: Path) -> None:
-    name = f"gpushare.dev-share_uid_c{'0' * 16}-{'1' * 16}.json"
-    put(dynamic / name, nvidia.document(nvidia.device("c", nvidia.node(0)), kind="gpushare.dev/share"))
+    put(dynamic / OWN.format(1), own)
+    put(static / OWN.format(1), own)
+    assert [spec.path for spec in reader.specs()] == [static / OWN.format(1)]
     put(dynamic / "nvidia.json", nvidia.BY_UUID)
-    (tmp_path / "link").symlink_to(dynamic)
-    reader.own = tmp_path / "link"
-    for directories in ((tmp_path / "link", dynamic), (dynamic, tmp_path / "link")):
+    reader.own = link = tmp_path / "link"
+    link.symlink_to(dynamic)
+    for directories in ((link, dynamic, tmp_path / "none"), (dynamic, link)):
         reader.directories = directories
         assert [spec.path.name for spec in reader.specs()] == ["nvidia.json"]
-
-
-def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
-    assert SpecReader(directories=(tmp_path / "none",), own=tmp_path).specs() == []
 
 
 def test_a_file_is_read_again_when_it_changes_and_forgotten_when_it_is_gone(
@@ -166,27 +159,26 @@ def test_a_link_to_a_good_file_is_followed_as_container_runtimes_do(
     assert [spec.path for spec in reader.specs()] == [dynamic / "link.yaml"]
 
 
-@pytest.mark.parametrize("mode", [0o666, 0o664])
+CHMOD = "users other than root may write to it; if its content is right, run chmod 0644 on it"
+CHOWN = "it belongs to user 1000; if its content is right, run chown root on it"
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@pytest.mark.parametrize(
+    ("mode", "user", "problem"), [(0o666, 0, CHMOD), (0o664, 0, CHMOD), pytest.param(0o644, 1000, CHOWN, marks=ROOT)]
+)
 def test_a_file_that_others_than_root_may_write_is_not_believed(
-    reader: SpecReader, dynamic: Path, caplog: pytest.LogCaptureFixture, mode: int
+    reader: SpecReader, dynamic: Path, caplog: pytest.LogCaptureFixture, mode: int, user: int, problem: str
 ) -> None:
-    put(dynamic / "nvidia.json", nvidia.BY_UUID).chmod(mode)
+    file = put(dynamic / "nvidia.json", nvidia.BY_UUID)
+    file.chmod(mode)
+    if user:
+        os.chown(file, user, 0)
     assert reader.specs() == []
-    problem = "users other than root may write to it; if its content is right, run chmod 0644 on it"
     assert problems(caplog) == [("nvidia.json", problem)]
-    (dynamic / "nvidia.json").chmod(0o644)
-    assert len(reader.specs()) == 1
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_file_of_another_user_is_not_believed(
-    reader: SpecReader, dynamic: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    os.chown(put(dynamic / "nvidia.json", nvidia.BY_UUID), 1000, 0)
-    assert reader.specs() == []
-    problem = "it belongs to user 1000; if its content is right, run chown root on it"
-    assert problems(caplog) == [("nvidia.json", problem)]
-    os.chown(dynamic / "nvidia.json", 0, 0)
+    file.chmod(0o644)
+    if user:
+        os.chown(file, 0, 0)
     assert len(reader.specs()) == 1
 
 
@@ -221,22 +213,16 @@ def test_many_large_files_do_not_fill_the_memory(
         assert [spec.path.name for spec in reader.specs()] == ["0.json", "1.json"]
 
 
-def test_a_directory_full_of_files_is_read_in_part(
+def test_a_directory_full_of_files_is_read_in_part_but_however_many_of_them_this_plugin_wrote(
     reader: SpecReader, dynamic: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spec_reader, "_FILES", 3)
     for i in range(5):
-        put(dynamic / f"{i}.json", nvidia.ONLY_ALL)
-    assert len(reader.specs()) == len(reader.specs()) == 3
-    assert [said["files"] for said in fields_of(caplog, "specs left out")] == [5]
-
-
-def test_however_many_specs_this_plugin_wrote_those_of_nvidias_are_read(
-    reader: SpecReader, dynamic: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(spec_reader, "_FILES", 3)
-    for i in range(5):
-        (dynamic / f"gpushare.dev-share_uid_c{'0' * 16}-{i:016}.json").touch()
+        (dynamic / OWN.format(i)).touch()
     put(dynamic / "nvidia.yaml", nvidia.BY_UUID)
     assert [spec.path.name for spec in reader.specs()] == ["nvidia.yaml"]
     assert fields_of(caplog, "specs left out") == []
+    for i in range(4):
+        put(dynamic / f"{i}.json", nvidia.ONLY_ALL)
+    assert len(reader.specs()) == len(reader.specs()) == 3
+    assert [said["files"] for said in fields_of(caplog, "specs left out")] == [5]

@@ -50,24 +50,27 @@ def swept(tmp_path: Path) -> Swept:
     return Swept(tmp_path)
 
 
-def test_what_a_pod_of_the_node_needs_stays(swept: Swept) -> None:
-    swept.write(1000.0)
-    assert swept.left() == [OLD]
+def holder(phase: str = "Running") -> Pod:
+    return bound_pod(make_grant(0), name="p", phase=phase)
 
 
-@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_what_a_pod_that_has_ended_had_goes(swept: Swept, phase: str) -> None:
-    swept.write(61.0)
-    swept.pods = [bound_pod(make_grant(0), name="p", phase=phase)]
-    assert swept.left() == []
-
-
-def test_what_a_pod_that_is_gone_had_goes_but_not_before_the_watch_must_have_told_of_it(swept: Swept) -> None:
-    swept.write(59.0)
-    swept.pods = []
-    assert swept.left() == [OLD]
-    swept.clock.at += 2.0
-    assert swept.left() == []
+@pytest.mark.parametrize(
+    ("age_s", "pods", "stays"),
+    [
+        (1000.0, [holder()], True),
+        (61.0, [holder("Succeeded")], False),
+        (61.0, [holder("Failed")], False),
+        (59.0, [], True),  # the watch may not have told of it yet
+        (61.0, [], False),
+        (1000.0, None, True),  # they are not known
+    ],
+)
+def test_what_a_pod_of_the_node_needs_stays_and_the_rest_goes(
+    swept: Swept, age_s: float, pods: list[Pod] | None, stays: bool
+) -> None:
+    swept.write(age_s)
+    swept.pods = pods
+    assert swept.left() == [OLD] * stays
 
 
 def test_what_a_pod_had_that_was_known_before_goes_at_once(swept: Swept) -> None:
@@ -75,12 +78,6 @@ def test_what_a_pod_had_that_was_known_before_goes_at_once(swept: Swept) -> None
     assert swept.left() == [OLD]
     swept.pods = []
     assert swept.left() == []
-
-
-def test_nothing_goes_while_the_pods_are_not_known(swept: Swept) -> None:
-    swept.write(1000.0)
-    swept.pods = None
-    assert swept.left() == [OLD]
 
 
 def test_what_was_never_finished_goes(swept: Swept, tmp_path: Path) -> None:

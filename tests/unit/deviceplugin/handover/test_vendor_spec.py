@@ -26,7 +26,10 @@ def changed(*path: str | int, to: Any) -> Any:
     return document
 
 
-EDITS = ("devices", 0, "containerEdits")
+EDITS, FIRST = ("devices", 0, "containerEdits"), "devices[0].containerEdits."
+NODE, OF_NODE = (*EDITS, "deviceNodes", 0), f"{FIRST}deviceNodes[0]."
+HOOK = ("containerEdits", "hooks", 0)
+MOUNT, OF_MOUNT = ("containerEdits", "mounts", 0), "containerEdits.mounts[0]."
 
 
 @pytest.mark.parametrize(
@@ -41,48 +44,24 @@ EDITS = ("devices", 0, "containerEdits")
         (changed("devices", to=[{}] * 2), "devices: two with the same name"),
         (changed("devices", to=[{}] * 2049), "devices: 2049 entries, more than 2048"),
         (changed("devices", 0, "name", to=LONG), "devices[0].name: a string of 5000 characters; expected at most 4096"),
-        (changed(*EDITS, "env", to=["X"]), "devices[0].containerEdits.env: expected NAME=VALUE, found 'X'"),
-        (changed(*EDITS, "env", to=["=1"]), "devices[0].containerEdits.env: expected NAME=VALUE, found '=1'"),
-        (changed(*EDITS, "env", to=[1]), "devices[0].containerEdits.env[0]: expected a string, found a number"),
-        (changed(*EDITS, "env", to=["A=\0"]), "devices[0].containerEdits.env: a string of 3 characters"),
-        (changed(*EDITS, "env", to=["A=1"] * 2049), "devices[0].containerEdits.env: 2049 entries, more than 2048"),
+        (changed(*EDITS, "env", to=["X"]), f"{FIRST}env: expected NAME=VALUE, found 'X'"),
+        (changed(*EDITS, "env", to=["=1"]), f"{FIRST}env: expected NAME=VALUE, found '=1'"),
+        (changed(*EDITS, "env", to=[1]), f"{FIRST}env[0]: expected a string, found a number"),
+        (changed(*EDITS, "env", to=["A=\0"]), f"{FIRST}env: a string of 3 characters"),
+        (changed(*EDITS, "env", to=["A=1"] * 2049), f"{FIRST}env: 2049 entries, more than 2048"),
+        (changed(*NODE, "path", to="dev/nvidia0"), f"{OF_NODE}path: expected an absolute path, found 'dev/nvidia0'"),
+        (changed(*NODE, "major", to=2**31), f"{OF_NODE}major: expected a whole number from 0 to 2147483647"),
+        (changed(*NODE, "minor", to="1"), f"{OF_NODE}minor: expected a whole number from 0 to 2147483647"),
+        (changed(*NODE, "type", to="d"), f"{OF_NODE}type: expected b, c, u or p, found 'd'"),
+        (changed(*NODE, "permissions", to="rwx"), f"{OF_NODE}permissions: expected letters of rwm, found 'rwx'"),
         (
-            changed(*EDITS, "deviceNodes", 0, "path", to="dev/nvidia0"),
-            "devices[0].containerEdits.deviceNodes[0].path: expected an absolute path, found 'dev/nvidia0'",
-        ),
-        (
-            changed(*EDITS, "deviceNodes", 0, "major", to=2**31),
-            "devices[0].containerEdits.deviceNodes[0].major: expected a whole number from 0 to 2147483647",
-        ),
-        (
-            changed(*EDITS, "deviceNodes", 0, "minor", to="1"),
-            "devices[0].containerEdits.deviceNodes[0].minor: expected a whole number from 0 to 2147483647",
-        ),
-        (
-            changed(*EDITS, "deviceNodes", 0, "type", to="d"),
-            "devices[0].containerEdits.deviceNodes[0].type: expected b, c, u or p, found 'd'",
-        ),
-        (
-            changed(*EDITS, "deviceNodes", 0, "permissions", to="rwx"),
-            "devices[0].containerEdits.deviceNodes[0].permissions: expected letters of rwm, found 'rwx'",
-        ),
-        (
-            changed("containerEdits", "hooks", 0, "hookName", to="now"),
+            changed(*HOOK, "hookName", to="now"),
             "containerEdits.hooks[0].hookName: expected one of createContainer, createRuntime, poststart, poststop,"
             " prestart, startContainer, found 'now'",
         ),
-        (
-            changed("containerEdits", "hooks", 0, "path", to="x"),
-            "containerEdits.hooks[0].path: expected an absolute path, found 'x'",
-        ),
-        (
-            changed("containerEdits", "mounts", 0, "hostPath", to=""),
-            "containerEdits.mounts[0].hostPath: expected a string, found an empty string",
-        ),
-        (
-            changed("containerEdits", "mounts", 0, "containerPath", to="x"),
-            "containerEdits.mounts[0].containerPath: expected an absolute path, found 'x'",
-        ),
+        (changed(*HOOK, "path", to="x"), "containerEdits.hooks[0].path: expected an absolute path, found 'x'"),
+        (changed(*MOUNT, "hostPath", to=""), f"{OF_MOUNT}hostPath: expected a string, found an empty string"),
+        (changed(*MOUNT, "containerPath", to="x"), f"{OF_MOUNT}containerPath: expected an absolute path, found 'x'"),
         (changed("containerEdits", to="x"), "containerEdits: expected an object, found a string"),
     ],
 )

@@ -79,18 +79,13 @@ def test_images_without_glibc_are_refused_as_far_as_their_name_says(backend: Ham
     )
 
 
-def test_other_images_are_not_refused(backend: HamiCoreBackend) -> None:
-    start = start_of(0, image="nvidia/cuda:12.4.0-base-ubuntu22.04")
+def test_a_part_of_a_containers_gpus_cannot_be_held_nor_anything_without_the_files(
+    backend: HamiCoreBackend, tmp_path: Path
+) -> None:
+    start = start_of(0, 1, image="nvidia/cuda:12.4.0-base-ubuntu22.04")
     assert backend.prepare(start, start.gpus).mounts
-
-
-def test_a_part_of_a_containers_gpus_cannot_be_held(backend: HamiCoreBackend) -> None:
-    start = start_of(0, 1)
     with pytest.raises(LimitError, match="holds the same limit on all GPUs of a container"):
         backend.prepare(start, start.gpus[:1])
-
-
-def test_files_that_have_gone_refuse_the_start(backend: HamiCoreBackend, tmp_path: Path) -> None:
     (tmp_path / "ld.so.preload").unlink()
     with pytest.raises(LimitError, match=r"ld\.so\.preload cannot be read"):
-        backend.prepare(start := start_of(0), start.gpus)
+        backend.prepare(start, start.gpus)

@@ -16,7 +16,7 @@ from deviceplugin.limits.mig import MigBackend
 from deviceplugin.limits.mps import MpsBackend
 from deviceplugin.limits.node import NodeLimits, OnFailure
 from deviceplugin.limits.starts import LimitStarts
-from gpushare.model.gpu import GpuHealth, HandOver, Limit
+from gpushare.model.gpu import HandOver, Limit
 from testing.builders import make_grant, make_inventory
 from testing.clock import ManualClock
 from testing.deviceplugin.build import bound_pod, fields_of
@@ -44,6 +44,10 @@ class Node:
     def shown(self) -> list[Limit]:
         return [gpu.limit for gpu in self.limits.assess(INVENTORY).gpus]
 
+    def half(self) -> None:
+        """The first back end works on the first GPU alone."""
+        self.cgroup.works = lambda gpu: PROVEN if gpu.index == 0 else "old driver"
+
     def fails(self, why: str) -> None:
         """The first back end fails, until it is given up."""
         self.cgroup.works = lambda _gpu: why
@@ -52,35 +56,24 @@ class Node:
             self.shown()
 
 
-def test_what_works_is_shown_and_used() -> None:
+def test_what_works_is_shown_and_used_at_once_on_all_gpus_with_the_same_back_end() -> None:
     node = Node()
-    node.cgroup.works = lambda gpu: PROVEN if gpu.index == 0 else "old driver"
+    assert node.shown() == [Limit.CGROUP, Limit.CGROUP]
+    node.limits.prepare(start_of(0, 1))
+    assert (node.cgroup.prepared, node.advisory.prepared) == ([("GPU-0", "GPU-1")], [])
+    node = Node()
+    node.half()
     assert node.shown() == [Limit.CGROUP, Limit.ADVISORY]
-    edits = node.limits.prepare(start_of(0, 1))
-    assert edits.env == (("BY_CGROUP_main", "GPU-0"), ("BY_ADVISORY_main", "GPU-1"))
+    assert node.limits.prepare(start_of(0, 1)).env == (("BY_CGROUP_main", "GPU-0"), ("BY_ADVISORY_main", "GPU-1"))
 
 
 def test_frameworks_are_told_nothing_where_the_gpus_of_a_container_are_limited_in_different_ways() -> None:
     node = Node()
-    node.cgroup.works = lambda gpu: PROVEN if gpu.index == 0 else "old driver"
+    node.half()
     node.limits.backends = {Limit.CGROUP: node.cgroup, Limit.ADVISORY: AdvisoryBackend()}
     node.shown()
     assert node.limits.prepare(start_of(0, 1)).env == (("BY_CGROUP_main", "GPU-0"),)
     assert len(node.limits.prepare(start_of(1)).env) == 3
-
-
-def test_gpus_with_the_same_back_end_are_prepared_at_once() -> None:
-    node = Node()
-    node.shown()
-    node.limits.prepare(start_of(0, 1))
-    assert (node.cgroup.prepared, node.advisory.prepared) == ([("GPU-0", "GPU-1")], [])
-
-
-def test_before_anything_is_proven_nothing_starts() -> None:
-    with pytest.raises(
-        LimitError, match="nothing holds limits on GPU-0 yet, or the Node was not read yet; the kubelet will try again"
-    ):
-        Node().limits.prepare(start_of(0))
 
 
 def test_until_the_node_was_read_nothing_starts_by_an_order_that_may_be_another_ones() -> None:
@@ -88,7 +81,7 @@ def test_until_the_node_was_read_nothing_starts_by_an_order_that_may_be_another_
     node.label = None
     assert node.limits.assess(INVENTORY) is INVENTORY
     assert node.cgroup.proofs == 0
-    with pytest.raises(LimitError, match="or the Node was not read yet; the kubelet will try again"):
+    with pytest.raises(LimitError, match="nothing holds limits on GPU-0 yet, or the Node was not read yet; the"):
         node.limits.prepare(start_of(0))
     node.label = "advisory"
     assert node.shown() == [Limit.ADVISORY, Limit.ADVISORY]
@@ -122,20 +115,10 @@ def test_one_proof_that_fails_does_not_weaken_the_limits_of_what_starts_meanwhil
     assert node.shown() == [Limit.CGROUP, Limit.CGROUP]
 
 
-def test_without_a_back_end_left_the_gpu_takes_no_containers() -> None:
-    node = Node(wanted="cgroup")
-    node.cgroup.works = lambda _gpu: "the driver is older now"
-    gpu = node.limits.assess(INVENTORY).gpus[0]
-    assert gpu.health is GpuHealth.UNHEALTHY
-    assert gpu.reason == ("no limit can be held: cgroup: the driver is older now")
-    with pytest.raises(LimitError, match="nothing holds limits"):
-        node.limits.prepare(start_of(0))
-
-
 def test_the_log_says_what_works_and_why_the_rest_does_not(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     node = Node()
-    node.cgroup.works = lambda gpu: PROVEN if gpu.index == 0 else "old driver"
+    node.half()
     node.shown()
     node.clock.at += 10.0
     node.shown()

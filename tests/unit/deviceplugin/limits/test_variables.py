@@ -8,6 +8,7 @@ from deviceplugin.limits import variables
 from deviceplugin.limits.advisory import AdvisoryBackend
 from deviceplugin.limits.backend import LimitedStart, LimitError
 from deviceplugin.limits.mig import MigBackend
+from gpushare.model.allocation import Grant
 from gpushare.model.gpu import MigInstance
 from testing.builders import make_gpu, make_grant, make_inventory
 from testing.deviceplugin.limits import start_of
@@ -21,8 +22,9 @@ def of(start: LimitedStart) -> tuple[tuple[str, str], ...]:
     return AdvisoryBackend().prepare(start, start.gpus).env
 
 
-def test_by_default_those_that_cannot_break_anything() -> None:
-    assert of(start_of(gib=3)) == (JAX, PADDLE, CUPY)
+@pytest.mark.parametrize("grant", [make_grant(0, gib=3), make_grant(0, gib=0, memory_percent=20)])
+def test_by_default_those_that_cannot_break_anything(grant: Grant) -> None:
+    assert of(start_of(grant=grant)) == (JAX, PADDLE, CUPY)
 
 
 @pytest.mark.parametrize(
@@ -69,11 +71,6 @@ def test_fractions_are_rounded_down_but_never_to_nothing() -> None:
     assert dict(of(tiny))["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.0001"
 
 
-def test_a_share_in_percent_of_the_gpu_counts() -> None:
-    start = start_of(grant=make_grant(0, gib=0, memory_percent=20))
-    assert of(start) == (JAX, PADDLE, CUPY)
-
-
 def test_under_mps_only_jax_is_told_because_it_takes_a_part_of_the_whole_gpu() -> None:
     start = start_of(gib=3)
     assert variables.mps(start, start.gpus) == (("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.1900"),)
@@ -92,7 +89,3 @@ def test_a_mig_instance_is_held_by_the_hardware_and_a_part_of_it_by_variables() 
         "FLAGS_gpu_memory_limit_mb": "1024",
         "CUPY_GPU_MEMORY_LIMIT": str(1024**3),
     }
-
-
-def test_advisory_works_everywhere() -> None:
-    assert AdvisoryBackend().prove([make_gpu(0)]) == {"GPU-0": ""}

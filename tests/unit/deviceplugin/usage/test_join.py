@@ -54,23 +54,6 @@ def test_without_a_sample_only_what_was_granted_is_known() -> None:
     ]
 
 
-def test_processes_count_for_the_container_in_whose_cgroup_they_are() -> None:
-    read = sample(
-        {"GPU-0": {100: 500, 101: 700}, "GPU-1": {101: 10, 102: 20, 103: 40}},
-        process(100, 1, 11),
-        process(101, 1, 11),
-        process(102, 1, 12),
-        process(103, None),
-    )
-    usage = shown(read, TWO)
-    assert rows(usage) == [
-        ("pod-1", "a", "GPU-0", 2048, 1200, 1200),
-        ("pod-1", "a", "GPU-1", 2048, 10, 10),
-        ("pod-1", "b", "GPU-1", 3072, 20, 20),
-    ]
-    assert usage.foreign == {"GPU-0": 0, "GPU-1": 40 * MIB}
-
-
 def test_containers_that_hold_nothing_of_a_gpu_share_a_row() -> None:
     read = sample({"GPU-0": {100: 500, 101: 1, 102: 2}}, process(100, 1, 12), process(101, 1, 99), process(102, 1, 0))
     assert rows(shown(read, TWO))[0] == ("pod-1", "", "GPU-0", 0, 503, 503)

@@ -17,7 +17,7 @@ from deviceplugin.usage.current import CurrentUsage
 from deviceplugin.usage.loop import UsageLoop
 from deviceplugin.usage.procfs import TICKS, Procfs
 from deviceplugin.usage.simulated import SimulatedProcesses
-from deviceplugin.usage.values import Lists, Reading
+from deviceplugin.usage.values import Lists, NodeUsage, Reading
 from gpushare.identity import GpuUuid
 from gpushare.resource_config import ResourceConfig
 from testing.builders import Json, make_grant, make_inventory
@@ -62,11 +62,15 @@ class Scene:
         document = {"processes": processes, "silent": ["GPU-0"] if silent else []}
         (self.directory / "processes.json").write_text(json.dumps(document))
 
+    @property
+    def view(self) -> NodeUsage:
+        found = self.current.view()
+        assert found is not None
+        return found
+
     def shown(self) -> list[tuple[int | None, int | None]]:
         """MiB used and peak."""
-        view = self.current.view()
-        assert view is not None
-        return [tuple(None if each is None else each // MIB for each in (row.used, row.peak)) for row in view.rows]  # type: ignore[misc] # two
+        return [tuple(None if each is None else each // MIB for each in (row.used, row.peak)) for row in self.view.rows]  # type: ignore[misc] # two
 
 
 def test_use_and_peak_follow_the_samples(tmp_path: Path) -> None:
@@ -93,9 +97,7 @@ def test_an_old_sample_says_nothing_of_what_is_used_now(tmp_path: Path) -> None:
     scene.clock.at += 2.0
     assert set(scene.current.unseen()) == {"GPU-0"}
     assert scene.shown() == [(None, 500)]
-    view = scene.current.view()
-    assert view is not None
-    assert (view.reading, view.processes) == (Reading.SILENT, None)
+    assert (scene.view.reading, scene.view.processes) == (Reading.SILENT, None)
 
 
 def test_lists_that_took_too_long_say_nothing(tmp_path: Path) -> None:
@@ -133,9 +135,7 @@ def test_memory_that_an_ended_process_left_is_not_that_of_the_next_one_with_its_
         scene.tell(orphan)
         scene.clock.at += 5.0
     scene.loop.look()
-    view = scene.current.view()
-    assert view is not None
-    assert (scene.shown(), view.foreign, view.processes) == ([(0, 0)], {"GPU-0": 9000 * MIB}, (0, 1))
+    assert (scene.shown(), scene.view.foreign, scene.view.processes) == ([(0, 0)], {"GPU-0": 9000 * MIB}, (0, 1))
     scene.tell()
     scene.loop.look()
     scene.run(100, 500, started=began)
@@ -145,8 +145,6 @@ def test_memory_that_an_ended_process_left_is_not_that_of_the_next_one_with_its_
 
 def test_it_looks_until_the_plugin_ends(tmp_path: Path) -> None:
     scene, stop = Scene(tmp_path), threading.Event()
-    scene.know_gpus()
-
     clock = ending(stop, 3)
     object.__setattr__(scene.loop, "clock", clock)
     scene.loop.run(stop)
@@ -159,9 +157,7 @@ def test_processes_that_the_machine_does_not_know_are_counted(tmp_path: Path) ->
     scene.run(100, 500)
     scene.tell(*({"gpu": "GPU-0", "pid": pid, "memoryMiB": 1} for pid in (100, 101, 102)))
     scene.loop.look()
-    view = scene.current.view()
-    assert view is not None
-    assert (view.reading, view.processes) == (Reading.ON, (1, 2))
+    assert (scene.view.reading, scene.view.processes) == (Reading.ON, (1, 2))
 
 
 @pytest.mark.parametrize(

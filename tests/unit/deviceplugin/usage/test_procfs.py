@@ -73,10 +73,7 @@ def test_start_times_are_counted_by_the_plugins_clock(child: subprocess.Popen[by
 def test_exactly_that_process_is_ended(child: subprocess.Popen[bytes]) -> None:
     found = Procfs().read(child.pid)
     assert found is not None
-    for other in (
-        replace(found, started=found.started - 1),
-        replace(found, owner=process(1, 1, 11).owner),
-    ):
+    for other in (replace(found, started=found.started - 1), replace(found, owner=process(1, 1, 11).owner)):
         assert procfs.send(Procfs(), other, signal.SIGKILL) is Sent.GONE
     assert child.poll() is None
     assert procfs.send(Procfs(), found, signal.SIGTERM) is Sent.DONE
@@ -136,13 +133,8 @@ def test_processes_that_are_younger_than_the_lists_are_not_believed() -> None:
     assert read == {1: old}
 
 
-def test_reading_ends_in_time() -> None:
-    clock = ManualClock()
-    table = Table(clock, *(process(pid, 1) for pid in range(10)))
-    assert set(procfs.known(dict.fromkeys(range(10), 1000.0), table, clock, until=1003.0)) == {0, 1, 2}
-
-
-def test_no_more_than_so_many_are_read() -> None:
-    clock = ManualClock()
-    table = Table(clock, *(process(pid, 1) for pid in range(5000)))
-    assert len(procfs.known(dict.fromkeys(range(5000), 1000.0), table, clock, until=1e9)) == 4096
+@pytest.mark.parametrize(("there", "until", "read"), [(10, 1003.0, 3), (5000, 1e9, 4096)])
+def test_reading_ends_in_time_and_at_so_many(there: int, until: float, read: int) -> None:
+    clock, pids = ManualClock(), range(there)
+    table = Table(clock, *(process(pid, 1) for pid in pids))
+    assert set(procfs.known(dict.fromkeys(pids, 1000.0), table, clock, until=until)) == set(range(read))

@@ -1,7 +1,7 @@
 """What is done about containers above their grant."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -87,6 +87,9 @@ class Scene:
         pods = holding.holding([cache.reduce(self.pod)], INVENTORY, ResourceConfig())
         return self.dog.look(join.join(sample(lists, *processes, at=self.clock.at), pods))
 
+    def looks(self, times: int, *mib: int | None, **how: Any) -> list[int]:
+        return [self.look(*mib, **how) for _ in range(times)]
+
     def events(self) -> list[str]:
         return [event["reason"] for event in self.api.objects("/api/v1/namespaces/default/events")]
 
@@ -96,7 +99,7 @@ class Scene:
 
 def test_a_container_is_told_once_when_the_grace_period_is_over(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
-    assert [scene.look(2000, 1073) for _ in range(6)] == [0, 0, 0, 1, 1, 1]
+    assert scene.looks(6, 2000, 1073) == [0, 0, 0, 1, 1, 1]
     (event,) = scene.api.objects("/api/v1/namespaces/default/events")
     assert event["reason"] == "GpuShareOverGrant"
     assert event["message"] == (
@@ -111,60 +114,50 @@ def test_a_container_is_told_once_when_the_grace_period_is_over(caplog: pytest.L
 
 def test_all_of_the_grant_may_be_used_and_the_tolerance_too() -> None:
     scene, tolerant = Scene(), Scene(tolerance_mib=100)
-    assert [scene.look(3072) for _ in range(6)] == [0] * 6
-    assert [tolerant.look(3172) for _ in range(6)] == [0] * 6
-    assert [tolerant.look(3173) for _ in range(4)] == [0, 0, 0, 1]
+    assert scene.looks(6, 3072) == [0] * 6
+    assert tolerant.looks(6, 3172) == [0] * 6
+    assert tolerant.looks(4, 3173) == [0, 0, 0, 1]
 
 
 def test_who_has_a_gpu_alone_may_use_what_rounding_left_out() -> None:
     """The driver counts in bytes, and a whole GPU in MiB, rounded down."""
     pod = running_pod(1, replace(make_grant(0, gib=16), whole=True), ids={"main": 11})
     scene = Scene(Policy.KILL, pod=pod)
-    assert [scene.look(16385) for _ in range(6)] == [0] * 6
-    assert [scene.look(16385, container=99) for _ in range(6)] == [0] * 6
+    assert scene.looks(6, 16385) == [0] * 6
+    assert scene.looks(6, 16385, container=99) == [0] * 6
 
 
-def test_a_moment_below_the_grant_begins_it_again() -> None:
+def uses(*mib: int | None, **how: Any) -> Callable[[Scene], int]:
+    return lambda scene: scene.look(*mib, **how)
+
+
+ABOVE = uses(4000)
+
+
+@pytest.mark.parametrize(
+    ("looks", "over"),
+    [
+        ([*[ABOVE] * 3, uses(3000), *[ABOVE] * 4], 7),
+        ([*[ABOVE] * 3, uses(4000, after=21), *[ABOVE] * 3], 6),
+        ([*[ABOVE] * 3, uses(4000, gpu=False), ABOVE], 4),
+        ([uses(None, 3073)] * 4, 3),
+        ([uses(None, 3072)] * 4, 4),
+    ],
+    ids=["a moment below", "a long gap", "no answer for a moment", "one not told of", "none above by what is told"],
+)
+def test_a_sample_within_the_grant_or_a_gap_begins_it_again_and_what_is_not_known_does_not(
+    looks: list[Callable[[Scene], int]], over: int
+) -> None:
+    """Args: over: the first look at which it is above for too long."""
     scene = Scene()
-    assert [scene.look(mib) for mib in (4000, 4000, 4000, 3000, 4000, 4000, 4000, 4000)] == [0] * 7 + [1]
-
-
-def test_a_restart_begins_it_again() -> None:
-    scene = Scene()
-    for _ in range(3):
-        scene.look(4000)
-    scene.pod = running_pod(1, make_grant(0), ids={"main": 12})
-    assert [scene.look(4000, container=12) for _ in range(4)] == [0, 0, 0, 1]
-
-
-def test_a_gpu_that_does_not_answer_for_a_moment_changes_nothing() -> None:
-    scene = Scene()
-    for _ in range(3):
-        scene.look(4000)
-    assert scene.look(4000, gpu=False) == 0
-    assert scene.look(4000) == 1
-
-
-def test_a_long_gap_begins_it_again() -> None:
-    scene = Scene()
-    for _ in range(3):
-        scene.look(4000)
-    assert [scene.look(4000, after=after) for after in (21, 10, 10, 10)] == [0, 0, 0, 1]
-
-
-def test_what_the_driver_tells_of_is_enough() -> None:
-    scene = Scene()
-    assert [scene.look(None, 3073) for _ in range(4)] == [0, 0, 0, 1]
-    assert [scene.look(None, 3072) for _ in range(4)] == [0] * 4
+    assert [look(scene) for look in looks] == [0] * over + [1] * (len(looks) - over)
 
 
 def test_a_container_that_holds_nothing_counts_with_its_pod() -> None:
     scene = Scene(Policy.KILL)
-    assert [scene.look(3072, container=99) for _ in range(6)] == [0] * 6
-    assert [scene.look(3073, container=99) for _ in range(4)] == [0, 0, 0, 1]
-    (event,) = [
-        each for each in scene.api.objects("/api/v1/namespaces/default/events") if "OverGrant" in each["reason"]
-    ]
+    assert scene.looks(6, 3072, container=99) == [0] * 6
+    assert scene.looks(4, 3073, container=99) == [0, 0, 0, 1]
+    event, _ = scene.api.objects("/api/v1/namespaces/default/events")
     assert event["message"].startswith("the pod (or a container of it that was granted nothing) uses 3073 MiB")
     assert scene.machine.sent == [(100, "SIGTERM")]
 
@@ -173,8 +166,7 @@ def test_a_container_that_holds_nothing_counts_with_its_pod() -> None:
 def test_exactly_this_pod_is_evicted_and_again_if_it_stays(version: str) -> None:
     scene = Scene(Policy.EVICT)
     scene.api.evictions = version
-    for _ in range(7):
-        scene.look(4000)
+    scene.looks(7, 4000)
     evictions = [body for body in scene.asked() if body["apiVersion"] == version]
     assert [body["deleteOptions"]["preconditions"]["uid"] for body in evictions] == [uid(1)] * 2  # 30 s later again
     assert scene.counts.actions() == {("report", "done"): 1, ("evict", "done"): 2}
@@ -188,8 +180,7 @@ def test_another_pod_of_the_same_name_is_not_evicted() -> None:
     other = running_pod(2, make_grant(0))
     other["metadata"]["name"] = "pod-1"
     scene.api.seed("/api/v1/namespaces/default/pods/pod-1", other)
-    for _ in range(4):
-        scene.look(4000)
+    scene.looks(4, 4000)
     assert "deletionTimestamp" not in scene.api.read("/api/v1/namespaces/default/pods/pod-1")["metadata"]
     assert scene.counts.actions()["evict", "gone"] == 1
     assert scene.events() == ["GpuShareOverGrant"]
@@ -208,8 +199,7 @@ def test_an_eviction_that_is_refused_is_tried_again(
 ) -> None:
     scene = Scene(Policy.EVICT)
     scene.api.fail_next(lambda call: call.path == EVICTION, error)
-    for _ in range(7):
-        scene.look(4000)
+    scene.looks(7, 4000)
     assert scene.counts.actions() == {("report", "done"): 1, ("evict", result): 1, ("evict", "done"): 1}
     (failed,) = [each for each in fields_of(caplog, "above its grant") if each["result"] == result]
     assert str(error) in failed["problem"]
@@ -219,8 +209,7 @@ def test_an_eviction_that_is_refused_is_tried_again(
 
 def test_processes_are_asked_to_end_and_then_made_to() -> None:
     scene = Scene(Policy.KILL)
-    for _ in range(4):
-        scene.look(2000, 2000)
+    scene.looks(4, 2000, 2000)
     assert scene.machine.sent == [(100, "SIGTERM"), (101, "SIGTERM")]
     scene.look(2000, 2000, after=9)
     assert len(scene.machine.sent) == 2
@@ -241,8 +230,7 @@ def test_a_process_that_gives_its_memory_back_is_not_killed() -> None:
 def test_a_process_that_must_not_be_signalled_is_counted_as_such() -> None:
     scene = Scene(Policy.KILL)
     scene.machine.allowed = False
-    for _ in range(4):
-        scene.look(4000)
+    scene.looks(4, 4000)
     assert scene.counts.actions() == {("report", "done"): 1, ("terminate", "failed"): 1}
     assert scene.events() == ["GpuShareOverGrant"]
 
@@ -266,8 +254,7 @@ def test_the_strictest_policy_counts(node: str, namespace: str, author: str, doe
         "/api/v1/namespaces/default",
         lambda found: found["metadata"].update(labels={"gpushare.dev/watchdog": namespace}),
     )
-    for _ in range(4):
-        scene.look(4000)
+    scene.looks(4, 4000)
     assert (bool(scene.asked()), bool(scene.machine.sent)) == (does == "evict", does == "kill")
 
 
@@ -276,8 +263,7 @@ def test_a_namespace_that_cannot_be_read_changes_nothing_and_is_read_once_a_minu
 ) -> None:
     scene = Scene(Policy.REPORT)
     scene.api.vanish("/api/v1/namespaces/default")
-    for _ in range(12):
-        scene.look(4000)
+    scene.looks(12, 4000)
     assert len(fields_of(caplog, "namespace unread")) == 2
     assert scene.events() == ["GpuShareOverGrant"]
 
@@ -332,6 +318,6 @@ def test_a_program_that_obeys_its_variables_is_left_alone_by_default() -> None:
     context = 500  # MiB, of PyTorch on an H100
     tolerance = Settings().watchdog_tolerance_mib
     scene, strict = Scene(Policy.KILL, tolerance_mib=tolerance), Scene(Policy.KILL)
-    assert [scene.look(tensors + context) for _ in range(6)] == [0] * 6
-    assert [strict.look(tensors + context) for _ in range(4)] == [0, 0, 0, 1]
-    assert [scene.look(3072 + tolerance + 1) for _ in range(4)] == [0, 0, 0, 1]
+    assert scene.looks(6, tensors + context) == [0] * 6
+    assert strict.looks(4, tensors + context) == [0, 0, 0, 1]
+    assert scene.looks(4, 3072 + tolerance + 1) == [0, 0, 0, 1]

@@ -1,4 +1,4 @@
-"""The simulated scheduler over a trace that is small enough to count."""
+"""The replay and the simulated scheduler over a trace that is small enough to count."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,19 @@ from pathlib import Path
 import pytest
 
 from bench import trace_simulated
+from bench.packing.policies import POLICIES
+from bench.packing.replay import replay
+from bench.packing.workload import Workload
 from testing import traces
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_allocation_follows_what_arrived_and_never_exceeds_it(tmp_path: Path, policy: str) -> None:
+    workload = Workload.read(traces.small(tmp_path), "small")
+    order, nodes = workload.orders(1, recorded=True)
+    curve = replay(workload, order, nodes, policy)
+    assert all(allocated <= min(load + 0.5, 100) for load, allocated in curve.items())
+    assert curve[130] >= 70
 
 
 def test_a_row_for_each_policy_every_run_in_the_file_and_a_line_in_the_plot(
