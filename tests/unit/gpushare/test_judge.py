@@ -58,6 +58,14 @@ def test_where_only_compute_is_missing_that_is_said() -> None:
     assert said == place(shape, ledger)
 
 
+def test_a_percentage_is_left_to_placement_where_gpus_differ() -> None:
+    [container] = make_shape(3).containers
+    half = replace(container, memory_mib=0, memory_percent=50)
+
+    assert of("node", 16, 16).fits(half) is True
+    assert of("node", 16, 32).fits(half) is None
+
+
 def test_nodes_with_too_few_gpus_are_left_to_placement() -> None:
     assert Judge(make_shape((3, 2)), GIB).fits(of("node", 15)) is None
 
