@@ -17,18 +17,19 @@ from gpushare.units import GIB
 from gpushare.wire import inventory as inventory_wire
 from localcluster.apiserver import ApiServer
 from localcluster.provision import Version
+from testing import asking
+from testing.asking import Asking
 from testing.builders import make_gpu
 
 Json = dict[str, Any]
 T = TypeVar("T")
-POLL_S: Final = 0.1
 PATIENCE_S: Final = 120.0
 EDIT: Final = "edit"
 ALWAYS_THERE: Final = {"cpu": "64", "memory": "256Gi", "pods": "500"}
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class Server(Asking):
     """What a test sees of it."""
 
     running: ApiServer
@@ -85,10 +86,6 @@ class Server:
     def _token(self, namespace: str) -> bool:
         """Whether the service account has the token without which an old server admits no pod."""
         return bool(self.api.get(f"/api/v1/namespaces/{namespace}/serviceaccounts/default").get("secrets"))
-
-    def exists(self, path: str) -> bool:
-        """Whether there is such an object."""
-        return not isinstance(refusal(lambda: self.api.get(path)), kube.NotFoundError)
 
     def create_node(
         self,
@@ -160,16 +157,6 @@ class Server:
         finally:
             self.delete_node(name)
 
-    def pods(self, namespace: str, selector: str = "") -> list[Json]:
-        """All pods of a namespace."""
-        params = {"labelSelector": selector} if selector else {}
-        listed: list[Json] = self.api.get(f"/api/v1/namespaces/{namespace}/pods", params, timeout_s=30)["items"]
-        return listed
-
-    def pod(self, namespace: str, name: str) -> Json:
-        """One pod."""
-        return self.api.get(kube.pod_path(namespace, name), timeout_s=10)
-
     def create_pod(self, namespace: str, pod: Json, user: RestClient | None = None) -> Json:
         """As it is stored."""
         return (user or self.api).create(f"/api/v1/namespaces/{namespace}/pods", pod, timeout_s=30)
@@ -211,13 +198,6 @@ class Server:
 
         return self.eventually(f"{name} is unschedulable", message)
 
-    def events(self, namespace: str, pod: str = "") -> list[str]:
-        """`reason: message` of a namespace's events, oldest first."""
-        items = self.api.get(f"/api/v1/namespaces/{namespace}/events", timeout_s=30)["items"]
-        chosen = [event for event in items if not pod or event["involvedObject"].get("name") == pod]
-        chosen.sort(key=lambda event: event["metadata"]["creationTimestamp"])
-        return [f"{event.get('reason')}: {event.get('message')}" for event in chosen]
-
     def inspect(self) -> Mapping[str, Json]:
         """The controller's own ledger, by node."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -241,15 +221,7 @@ class Server:
 
     def eventually(self, what: str, condition: Callable[[], T], timeout_s: float = PATIENCE_S) -> T:
         """The condition's first true value; an AssertionError with its last value when time is up."""
-        end = time.monotonic() + timeout_s
-        while True:
-            value = condition()
-            if value:
-                return value
-            if time.monotonic() > end:
-                self.running.check_alive()
-                raise AssertionError(f"{what}: still {value!r} after {timeout_s} s")
-            time.sleep(POLL_S)
+        return asking.eventually(what, condition, timeout_s, still=self.running.check_alive)
 
 
 def refusal(call: Callable[[], object]) -> kube.KubeError | None:

@@ -20,6 +20,8 @@ from gpushare.wire import inventory as inventory_wire
 from gpushare.wire import pods as pod_wire
 from localcluster.cluster import BUSYBOX_IMAGE, Cluster
 from localcluster.provision import Version
+from testing import asking
+from testing.asking import Asking
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -33,29 +35,11 @@ PROMPT_S = 240.0
 
 
 @dataclass(frozen=True, slots=True)
-class System:
+class System(Asking):
     """What a test sees of the cluster: the API server, its own containers' logs, and the machine's processes."""
 
     cluster: Cluster
     api: RestClient
-
-    def pods(self, namespace: str, selector: str = "") -> list[Json]:
-        """All pods of a namespace."""
-        params = {"labelSelector": selector} if selector else {}
-        listed: list[Json] = self.api.get(f"/api/v1/namespaces/{namespace}/pods", params, timeout_s=30)["items"]
-        return listed
-
-    def pod(self, namespace: str, name: str) -> Json:
-        """One pod."""
-        return self.api.get(kube.pod_path(namespace, name), timeout_s=10)
-
-    def exists(self, path: str) -> bool:
-        """Whether there is such an object."""
-        try:
-            self.api.get(path, timeout_s=30)
-        except kube.NotFoundError:
-            return False
-        return True
 
     def create_namespace(self, name: str) -> None:
         """Make a namespace, and wait until pods can be created there: the API server needs its service account first.
@@ -122,14 +106,7 @@ class System:
 
     def eventually(self, what: str, condition: Callable[[], T], timeout_s: float = PATIENCE_S) -> T:
         """The condition's first true value; an AssertionError with its last value when time is up."""
-        end = time.monotonic() + timeout_s
-        while True:
-            value = condition()
-            if value:
-                return value
-            if time.monotonic() > end:
-                raise AssertionError(f"{what}: still {value!r} after {timeout_s} s")
-            time.sleep(POLL_S)
+        return asking.eventually(what, condition, timeout_s, poll_s=POLL_S)
 
     def all_running(self, namespace: str, count: int, timeout_s: float = PATIENCE_S) -> list[Json]:
         """Wait until so many pods run with every container ready; these pods."""
@@ -196,13 +173,6 @@ class System:
         lines = [line.partition("=") for line in log.text.splitlines()]
         variables = {name: value for name, equals, value in lines if equals}
         return variables if log.is_good and LAST_PRINTED in variables else None
-
-    def events(self, namespace: str, pod: str = "") -> list[str]:
-        """`reason: message` of a namespace's events, oldest first."""
-        items = self.api.get(f"/api/v1/namespaces/{namespace}/events", timeout_s=30)["items"]
-        chosen = [event for event in items if not pod or event["involvedObject"].get("name") == pod]
-        chosen.sort(key=lambda event: event["metadata"]["creationTimestamp"])
-        return [f"{event.get('reason')}: {event.get('message')}" for event in chosen]
 
     def ledgers(self) -> Mapping[NodeName, NodeLedger]:
         """The ledger, computed here from what the API server says, with nothing from the controller."""
