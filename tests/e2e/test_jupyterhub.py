@@ -132,11 +132,19 @@ def placeholder(system: System) -> Iterator[Json]:
 
 def test_a_server_that_finds_no_room_evicts_one_placeholder(system: System, namespace: str, placeholder: Json) -> None:
     """The page's, each as large as a GPU; as many as there are GPUs on a node that no one uses."""
-    node, ledger = next(iter(system.ledgers().items()))
+
+    def empty() -> tuple[int, str] | None:
+        """How many GPUs of a node no one uses; pods of other tests may still be going."""
+        free = {
+            name: sum(not of.used_mib.get(gpu.uuid) for gpu in of.inventory.gpus)
+            for name, of in system.ledgers().items()
+        }
+        count, node = max((count, name) for name, count in free.items())
+        return (count, node) if count > 1 else None
+
+    count, node = system.eventually("several GPUs of one node are free", empty) or (0, "")
     selector = {"kubernetes.io/hostname": node}
     placeholder["spec"]["nodeSelector"] = selector
-    count = sum(not ledger.used_mib.get(gpu.uuid) for gpu in ledger.inventory.gpus)
-    assert count > 1
     system.create_complete(namespace, *[{**placeholder, "metadata": {"name": f"empty-{i}"}} for i in range(count)])
     system.all_running(namespace, count)
     hub = Hub(system, namespace, node_selector=selector)
