@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from prometheus_client.parser import text_string_to_metric_families
 
 from controller.boards import Boards
 from controller.disruption import Budgets
@@ -91,6 +92,15 @@ class World:
         if self._client is None:
             self._client = self._make_client()
         return self._client
+
+    def samples(self) -> dict[tuple[str, ...], float]:
+        """What the metrics say: name and values of labels -> value."""
+        page = self.client().get("/metrics").body.decode()
+        return {
+            (sample.name, *sorted(sample.labels.values())): sample.value
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+        }
 
     def _make_client(self) -> Client:
         services = Services(

@@ -7,7 +7,7 @@ devices that it has given them. The cluster's own scheduler binds the pods, whic
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpushare import names
@@ -128,15 +128,12 @@ ALIYUN = Former(
         "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1600000000000000000",
     },
 )
-ACK = Former(
-    daemon_set="gpushare-device-plugin-ds",
+ACK = replace(
+    ALIYUN,
     labels={"name": "gpushare-device-plugin-ds"},
     node_label=("ack.node.gpu.schedule", "share"),
     nodes_share=False,
     scheduler="",
-    plugin_file="device-plugin-ds.yaml",
-    devices_per_gpu=26,
-    amount=3,
     annotations={
         "scheduler.framework.gpushare.allocation": json.dumps({"0": {str(GPU): 3}}),
         "scheduler.framework.gpushare.assigned": "true",

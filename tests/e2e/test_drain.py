@@ -1,8 +1,5 @@
 """`gpushare drain` on the real cluster: one GPU is emptied as budgets allow, and the dry run says what then happens."""
 
-import json
-import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -12,7 +9,7 @@ from gpushare import names
 from localcluster.provision import Version
 from tests.e2e import checks
 from tests.e2e.background import Background
-from tests.e2e.system import Json, Share, System, allocated, is_ready
+from tests.e2e.system import Json, Share, System, allocated, gpushare, gpushare_json, is_ready
 
 pytestmark = pytest.mark.e2e
 NODE = "node-1"
@@ -160,18 +157,3 @@ def steps(planned: list[Json]) -> dict[str, int]:
     """How many of each."""
     words = [each["step"] for each in planned]
     return {word: words.count(word) for word in words}
-
-
-def gpushare(system: System, *argv: str) -> tuple[int, str, str]:
-    """Run a command as its user does."""
-    command = [sys.executable, "-m", "gpushare_cli", *argv, "--kubeconfig", str(system.cluster.kubeconfig)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    return done.returncode, done.stdout, done.stderr
-
-
-def gpushare_json(system: System, code: int, *argv: str) -> Json:
-    """What it prints for programs, if it ends as expected."""
-    found, out, err = gpushare(system, *argv, "-o", "json")
-    assert found == code, out + err
-    value: Json = json.loads(out)
-    return value

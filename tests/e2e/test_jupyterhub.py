@@ -133,16 +133,13 @@ def placeholder(system: System) -> Iterator[Json]:
 def test_a_server_that_finds_no_room_evicts_one_placeholder(system: System, namespace: str, placeholder: Json) -> None:
     """The page's, each as large as a GPU; as many as there are GPUs on a node that no one uses."""
 
-    def empty() -> tuple[int, str] | None:
-        """How many GPUs of a node no one uses; pods of other tests may still be going."""
-        free = {
-            name: sum(not of.used_mib.get(gpu.uuid) for gpu in of.inventory.gpus)
-            for name, of in system.ledgers().items()
-        }
-        count, node = max((count, name) for name, count in free.items())
-        return (count, node) if count > 1 else None
+    def free() -> tuple[int, str]:
+        """GPUs of the node that has the most; pods of other tests may still be going."""
+        ledgers = system.ledgers().items()
+        return max((sum(not of.used_mib.get(gpu.uuid) for gpu in of.inventory.gpus), node) for node, of in ledgers)
 
-    count, node = system.eventually("several GPUs of one node are free", empty) or (0, "")
+    system.eventually("several GPUs of one node are free", lambda: free()[0] > 1)
+    count, node = free()
     selector = {"kubernetes.io/hostname": node}
     placeholder["spec"]["nodeSelector"] = selector
     system.create_complete(namespace, *[{**placeholder, "metadata": {"name": f"empty-{i}"}} for i in range(count)])

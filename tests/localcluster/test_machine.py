@@ -1,45 +1,12 @@
 """What a cluster takes from the machine, and how it gives it back, without a cluster."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from localcluster import cgroups, inotify, leftovers, process, provision
-
-
-@pytest.fixture
-def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A group of a cluster whose kubelet removes one of its groups whenever somebody is about to read that."""
-    (tmp_path / "cgroup.controllers").touch()
-    group = tmp_path / "gpushare180"
-    for name, pid in (("pod-a", 11), ("pod-b", 22), ("pod-c", 33)):
-        (group / name).mkdir(parents=True)
-        (group / name / "cgroup.procs").write_text(f"{pid}\n")
-    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
-    scandir = os.scandir
-
-    def removing(path: str | Path) -> object:
-        if Path(path).name == "pod-b":
-            (group / "pod-b" / "cgroup.procs").unlink(missing_ok=True)
-            (group / "pod-b").rmdir()
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", removing)
-    return group
-
-
-def test_processes_are_found_while_a_kubelet_removes_groups(group: Path) -> None:
-    assert cgroups.pids(group.name) == {11, 33}
-
-
-def test_groups_are_removed_while_a_kubelet_removes_them_too(group: Path) -> None:
-    for name in ("pod-a", "pod-b", "pod-c"):
-        (group / name / "cgroup.procs").unlink()
-    cgroups.remove(group.name)
-    assert not group.exists()
+from localcluster import inotify, leftovers, process, provision
 
 
 def abandoned(state: Path, name: str) -> leftovers.Owned:

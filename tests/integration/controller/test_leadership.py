@@ -43,14 +43,6 @@ class Clock(SharedClock):
             time.sleep(0.01)
 
 
-@pytest.fixture(autouse=True)
-def no_thread_outlives_its_test() -> Iterator[None]:
-    """A controller that goes on writes into the log and takes the processor of the tests after it."""
-    before = set(threading.enumerate())
-    yield
-    assert [thread.name for thread in threading.enumerate() if thread not in before] == []
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()

@@ -1,7 +1,6 @@
 """Short directories, because a unix socket's path has room for 107 bytes."""
 
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,12 +29,3 @@ def pod_resources() -> Iterator[FakePodResources]:
         fake = FakePodResources(Path(path) / "kubelet.sock")
         yield fake
         fake.stop()
-
-
-@pytest.fixture(autouse=True)
-def no_thread_outlives_its_test() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    for thread in set(threading.enumerate()) - before:
-        thread.join()
-        assert not thread.is_alive(), f"thread {thread.name} is left"

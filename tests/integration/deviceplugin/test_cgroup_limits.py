@@ -186,9 +186,13 @@ def test_where_limits_nest_the_container_gets_its_own(node: Node) -> None:
     assert node.memory.allocate(0, main, 3073) is None
 
 
+def two(node: Node) -> tuple[Grant, Grant]:
+    return node.grant(0, gib=3), node.grant(0, gib=2, container="second")
+
+
 @pytest.mark.parametrize("mode", ["misc"])
 def test_where_they_do_not_nest_the_pod_is_held_as_a_whole(node: Node) -> None:
-    grants = (node.grant(0, gib=3), node.grant(0, gib=2, container="second"))
+    grants = two(node)
     told = node.prepare(grants[0], *grants)
     assert told["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.6000", "of the five that CUDA reports"
     main = node.runs(*grants)
@@ -242,8 +246,7 @@ def test_a_container_is_limited_as_soon_as_its_group_is_there(node: Node) -> Non
 
 
 def test_containers_that_start_one_after_another_get_each_its_own(node: Node) -> None:
-    grants = (node.grant(0, gib=3), node.grant(0, gib=2, container="second"))
-    for grant in grants:
+    for grant in (grants := two(node)):
         node.prepare(grant, *grants)
         appears(node, grant.container)
         node.early.look()
@@ -251,8 +254,7 @@ def test_containers_that_start_one_after_another_get_each_its_own(node: Node) ->
 
 
 def test_where_it_is_not_known_which_container_has_appeared_the_kubelet_is_waited_for(node: Node) -> None:
-    grants = (node.grant(0, gib=3), node.grant(0, gib=2, container="second"))
-    for grant in grants:
+    for grant in (grants := two(node)):
         node.prepare(grant, *grants)
     main = node.runs(*grants)
     node.early.look()

@@ -176,13 +176,18 @@ class Calls:
         return made["nvmlInit"] - made["nvmlShutdown"], sets
 
 
+def counted(nvml_binding: Any, nvml_stub: Stub) -> tuple[NvmlSource, Calls, ManualClock]:
+    """Of a machine with one GPU."""
+    calls, clock = Calls(nvml_binding), ManualClock()
+    nvml_stub.add_gpu()
+    return NvmlSource(nvml=calls, clock=clock), calls, clock
+
+
 def test_a_missing_driver_is_explained_and_asked_again_and_what_was_opened_is_given_back(
     nvml_binding: Any, nvml_stub: Stub, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    calls, clock = Calls(nvml_binding), ManualClock()
-    source = NvmlSource(nvml=calls, clock=clock)
-    nvml_stub.add_gpu()
+    source, calls, clock = counted(nvml_binding, nvml_stub)
     source.close()
     source.wait(threading.Event(), 3.0)
     assert (clock.waits, calls.open()) == ([3.0], (0, 0))
@@ -221,9 +226,7 @@ def test_a_gpu_without_fault_events_is_shared_all_the_same(
 def test_a_driver_without_events_is_only_read(
     nvml_binding: Any, nvml_stub: Stub, caplog: pytest.LogCaptureFixture
 ) -> None:
-    calls, clock = Calls(nvml_binding), ManualClock()
-    source = NvmlSource(nvml=calls, clock=clock)
-    nvml_stub.add_gpu()
+    source, calls, clock = counted(nvml_binding, nvml_stub)
     nvml_stub.set({"fail.nvmlEventSetCreate": stub.NOT_SUPPORTED})
     assert faults(source) == [""]
     source.wait(threading.Event(), 3.0)
@@ -255,9 +258,7 @@ def test_waiting_looks_for_the_stop_in_between(
 def test_failing_events_lead_to_a_new_start_at_the_next_reading(
     nvml_binding: Any, nvml_stub: Stub, caplog: pytest.LogCaptureFixture
 ) -> None:
-    calls, clock = Calls(nvml_binding), ManualClock()
-    source = NvmlSource(nvml=calls, clock=clock)
-    nvml_stub.add_gpu()
+    source, calls, clock = counted(nvml_binding, nvml_stub)
     nvml_stub.set({"fail.nvmlEventSetWait_v2": stub.GPU_IS_LOST})
     for _ in range(2):
         assert (faults(source), calls.open()) == ([""], (1, 1))

@@ -228,12 +228,7 @@ def test_metrics_count_what_was_asked_and_what_is_held(world: World) -> None:
     world.api.fail_next(lambda call: call.path.endswith("/binding"), LandsLater())
     for pod in (first, second):
         world.post("bind", asked_to_bind(pod))
-    page = world.client().get("/metrics").body.decode()
-    found = {
-        (sample.name, *sorted(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(page)
-        for sample in family.samples
-    }
+    found = world.samples()
     gib = 1024**3
     assert found["gpushare_extender_requests_total", "bind", "bound"] == 1
     assert found["gpushare_extender_requests_total", "bind", "in-doubt"] == 1

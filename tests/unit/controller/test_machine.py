@@ -46,8 +46,25 @@ def care(world: World, fault: Fault | None, unread: bool) -> None:
     world.api.calm()
 
 
-class Cluster(RuleBasedStateMachine):
-    """Two small nodes, a controller that may be restarted, and an API server that loses and delays requests."""
+class Machine(RuleBasedStateMachine):
+    """A controller that may be restarted, and an API server that loses and delays requests."""
+
+    world: World
+
+    @rule()
+    def requests_land(self) -> None:
+        self.world.api.land()
+
+    @rule(landed=st.booleans())
+    def restart_controller(self, landed: bool) -> None:
+        """The next leader lists only after everything of the former has landed or been dropped."""
+        self.world.api.land() if landed else self.world.api.lose()
+        self.world.start_controller()
+        self.world.list_all()
+
+
+class Cluster(Machine):
+    """Two small nodes."""
 
     pods = Bundle("pods")
 
@@ -127,7 +144,7 @@ class Cluster(RuleBasedStateMachine):
         if seconds:
             self.time_passes(seconds, see=False)
         self.schedule(other, node, None, unread=False, see=False)
-        self.late_bindings_land()
+        self.requests_land()
 
     @rule(target=pods, gib=st.sampled_from([[4], [3], [2, 2]]), node=st.sampled_from(NODE_NAMES), mutated=st.booleans())
     def arrive(self, gib: list[int], node: str, mutated: bool) -> JsonObject:
@@ -203,17 +220,6 @@ class Cluster(RuleBasedStateMachine):
         self.world.reconciler.tick()
 
     @rule()
-    def late_bindings_land(self) -> None:
-        self.world.api.land()
-
-    @rule(landed=st.booleans())
-    def restart_controller(self, landed: bool) -> None:
-        """The next leader lists only after everything of the former has landed or been dropped."""
-        self.world.api.land() if landed else self.world.api.lose()
-        self.world.start_controller()
-        self.world.list_all()
-
-    @rule()
     def the_ledger_equals_the_pods(self) -> None:
         """Once the watches have caught up, nothing but open reservations differs."""
         self.world.see()
@@ -285,7 +291,7 @@ late_faults = st.sampled_from(
 )
 
 
-class LateCluster(RuleBasedStateMachine):
+class LateCluster(Machine):
     """As above, with one node of 6 and 5 GiB, and little but pods that get there past the scheduler."""
 
     pods = Bundle("pods")
@@ -357,16 +363,6 @@ class LateCluster(RuleBasedStateMachine):
         if self.world.clock.at - self.sent_at > 60:
             self.world.api.lose()
             self.sent_at = self.world.clock.at
-
-    @rule()
-    def requests_land(self) -> None:
-        self.world.api.land()
-
-    @rule(landed=st.booleans())
-    def restart_controller(self, landed: bool) -> None:
-        self.world.api.land() if landed else self.world.api.lose()
-        self.world.start_controller()
-        self.world.list_all()
 
     @rule()
     def all_is_known_in_the_end(self) -> None:

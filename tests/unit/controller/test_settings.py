@@ -1,9 +1,7 @@
-import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -17,16 +15,6 @@ from gpushare.model.request import Policy
 from gpushare.runtime import options
 from gpushare.units import GIB, MemoryUnit
 from testing.fakes.kube_http import kubeconfig
-
-
-@pytest.fixture(autouse=True)
-def _own_logging() -> Iterator[None]:
-    """The program sends all logs to its standard error, which ends with a test."""
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield
-    root.handlers = handlers
-    root.setLevel(level)
 
 
 def load(*argv: str, **environ: str) -> Settings:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -90,16 +89,7 @@ def test_backoff_doubles_up_to_its_cap_and_starts_again_after_a_success() -> Non
 
 
 @pytest.fixture
-def root_logger() -> Iterator[logging.Logger]:
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield root
-    root.handlers = handlers
-    root.setLevel(level)
-
-
-@pytest.fixture
-def stream(root_logger: logging.Logger) -> io.StringIO:
+def stream() -> io.StringIO:
     """What is logged, from here on."""
     stream = io.StringIO()
     logs.configure(stream=stream)
@@ -127,7 +117,6 @@ def test_a_text_from_foreign_pods_does_not_make_a_log_line_endless(stream: io.St
     assert (line["error"], line["short"]) == ("x" * 1996 + " ...", "y" * 2000)
 
 
-@pytest.mark.usefixtures("root_logger")
 @pytest.mark.parametrize("text", [True, False])
 def test_a_logged_error_has_its_stack(text: bool) -> None:
     stream = io.StringIO()
@@ -140,7 +129,6 @@ def test_a_logged_error_has_its_stack(text: bool) -> None:
     assert ("ERROR   x failed pod=a" in stream.getvalue()) is text
 
 
-@pytest.mark.usefixtures("root_logger")
 def test_a_group_ends_when_its_first_part_ends() -> None:
     ended = []
 
@@ -152,7 +140,6 @@ def test_a_group_ends_when_its_first_part_ends() -> None:
     assert ended == ["waits"]
 
 
-@pytest.mark.usefixtures("root_logger")
 def test_a_part_that_fails_ends_the_group_with_an_error(caplog: pytest.LogCaptureFixture) -> None:
     def fails(_stop: threading.Event) -> None:
         raise RuntimeError("boom")

@@ -1,4 +1,5 @@
 import io
+from collections.abc import Callable
 
 import pytest
 
@@ -25,39 +26,30 @@ TWO = make_inventory(15, 15)
 
 
 @pytest.mark.parametrize(
-    ("before", "inventory", "name", "after"),
+    ("change", "before", "inventory", "name", "after"),
     [
-        ("", TWO, "0", "GPU-0"),
-        ("", TWO, "GPU-1", "GPU-1"),
-        ("1", TWO, "0", "1,GPU-0"),
-        ("0", TWO, "0", "0"),
-        (" 0 ,GPU-9", TWO, "GPU-0", " 0 ,GPU-9"),
-        ("", MIG, "0:1", "MIG-0-1"),
-        ("", MIG, "0", "0"),
-        ("0:0", MIG, "0", "0:0,0"),
-        ("0:0,0:1", MIG, "0", "0:0,0:1"),
+        (cordons.added, "", TWO, "0", "GPU-0"),
+        (cordons.added, "", TWO, "GPU-1", "GPU-1"),
+        (cordons.added, "1", TWO, "0", "1,GPU-0"),
+        (cordons.added, "0", TWO, "0", "0"),
+        (cordons.added, " 0 ,GPU-9", TWO, "GPU-0", " 0 ,GPU-9"),
+        (cordons.added, "", MIG, "0:1", "MIG-0-1"),
+        (cordons.added, "", MIG, "0", "0"),
+        (cordons.added, "0:0", MIG, "0", "0:0,0"),
+        (cordons.added, "0:0,0:1", MIG, "0", "0:0,0:1"),
+        (cordons.removed, "GPU-0", TWO, "0", ""),
+        (cordons.removed, "0", TWO, "GPU-0", ""),
+        (cordons.removed, "0,1, GPU-0", TWO, "0", "1"),
+        (cordons.removed, "GPU-9,1", TWO, "GPU-9", "1"),
+        (cordons.removed, "GPU-9", None, "GPU-9", ""),
+        (cordons.removed, "0:0,0", MIG, "0", ""),
+        (cordons.removed, "MIG-0-1,0:0", MIG, "0:1", "0:0"),
     ],
 )
-def test_a_gpu_is_added_once(before: str, inventory: NodeInventory, name: str, after: str) -> None:
-    assert cordons.added(before, inventory, name) == after
-
-
-@pytest.mark.parametrize(
-    ("before", "inventory", "name", "after"),
-    [
-        ("GPU-0", TWO, "0", ""),
-        ("0", TWO, "GPU-0", ""),
-        ("0,1, GPU-0", TWO, "0", "1"),
-        ("GPU-9,1", TWO, "GPU-9", "1"),
-        ("GPU-9", None, "GPU-9", ""),
-        ("0:0,0", MIG, "0", ""),
-        ("MIG-0-1,0:0", MIG, "0:1", "0:0"),
-    ],
-)
-def test_a_gpu_is_removed_however_it_was_written(
-    before: str, inventory: NodeInventory | None, name: str, after: str
+def test_a_gpu_is_added_once_and_removed_however_it_was_written(
+    change: Callable[..., str], before: str, inventory: NodeInventory | None, name: str, after: str
 ) -> None:
-    assert cordons.removed(before, inventory, name) == after
+    assert change(before, inventory, name) == after
 
 
 @pytest.mark.parametrize(

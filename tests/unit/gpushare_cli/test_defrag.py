@@ -239,36 +239,6 @@ def test_it_stops_if_a_successor_finds_no_place_and_opens_the_gpu_again() -> Non
     assert cordons_of(api) is None
 
 
-def test_it_stops_if_the_cluster_changes_meanwhile() -> None:
-    """Two have to move; when the first has, the place of the second is gone."""
-    objects = [
-        A,
-        B,
-        on(0, "one", 5),
-        on(0, "two", 5),
-        on(1, "big", 15),
-        bound("guest", make_grant(0, gib=4), node="node-b"),
-        waits(),
-    ]
-    api = kube_of(objects)
-    assert len(json.loads(defrag(api, output="json").out)["plan"]["evictions"]) == 2
-
-    def meanwhile(seconds: float) -> None:
-        leaving = [pod for pod in api.objects(POD) if pod["metadata"].get("deletionTimestamp")]
-        end(api)
-        for pod in leaving:
-            uid = pod["metadata"]["ownerReferences"][0]["uid"]
-            api.seed(POD, owned(bound("again", make_grant(0, gib=5), node="node-b"), uid=uid))
-            api.seed(POD, bound("rival", make_grant(0, gib=8), node="node-b"))
-
-    found = defrag(api, ManualClock(0, meanwhile), yes=True)
-
-    assert found.code == 3
-    assert found.err.endswith("error: the cluster has changed, and the rest of the plan would not help any more\n")
-    assert {"one", "two"} & pods(api)
-    assert cordons_of(api) is None
-
-
 def of_two(happens: Callable[[FakeKube], object]) -> tuple[FakeKube, Result]:
     """Two have to move; something happens when the first has gone."""
     there = [on(0, "one", 5), on(0, "two", 5), on(1, "big", 15), bound("guest", make_grant(0, gib=4), node="node-b")]
@@ -296,6 +266,11 @@ def replaced(api: FakeKube) -> None:
     [
         (lambda api: api.vanish(f"{POD}/large"), 3, "error: default/large is gone, and needs no room any more"),
         (replaced, 3, "error: default/large is gone, and needs no room any more"),
+        (
+            lambda api: api.seed(POD, bound("rival", make_grant(0, gib=8), node="node-b")),
+            3,
+            "error: the cluster has changed, and the rest of the plan would not help any more",
+        ),
         (lambda api: api.edit(f"{POD}/large", bind), 0, "default/large: is on node-a"),
         (
             lambda api: api.edit("/api/v1/nodes/node-a", lambda node: node.update(spec={"unschedulable": True})),

@@ -80,6 +80,7 @@ def kept_off(*nodes: str) -> Change:
     return change
 
 
+ALIYUN, VOLCANO = ("kube-system", "gpushare-device-plugin-ds"), ("volcano-system", "volcano-device-plugin")
 ROWS: list[tuple[Change, str]] = [
     (
         runs(world.daemon_pod(MPS)),
@@ -119,41 +120,36 @@ ROWS: list[tuple[Change, str]] = [
         " which are the GPUs that are shared | find who: kubectl get pods -A --field-selector spec.nodeName=node-a;"
         " take it off the node",
     ),
-    (
-        runs(world.daemon_pod("gpushare-device-plugin-ds")),
-        "error sharing-plugins node/node-a | the device plugin of Aliyun gpushare (pod"
-        " kube-system/gpushare-device-plugin-ds-x7k2p) hands out the same GPUs | kubectl -n kube-system delete"
-        " daemonset gpushare-device-plugin-ds",
+    *(
+        (
+            runs(world.daemon_pod(name, namespace=namespace)),
+            f"error sharing-plugins node/node-a | the device plugin of {system} (pod {namespace}/{name}-x7k2p) hands"
+            f" out the same GPUs | {fix}",
+        )
+        for system, namespace, name, fix in (
+            ("Aliyun gpushare", *ALIYUN, "kubectl -n kube-system delete daemonset gpushare-device-plugin-ds"),
+            (
+                "nano-gpu",
+                *("kube-system", "nano-gpu-agent"),
+                "kubectl -n kube-system delete daemonset nano-gpu-agent, and restore the NVIDIA runtime's hook that its"
+                " init container replaced on the node",
+            ),
+            (
+                "HAMi",
+                *("kube-system", "hami-device-plugin"),
+                "kubectl label node node-a gpu- (the label that its DaemonSet hami-device-plugin selects)",
+            ),
+            ("Volcano", *VOLCANO, "kubectl -n volcano-system delete daemonset volcano-device-plugin"),
+        )
     ),
-    (
-        runs(world.daemon_pod("nano-gpu-agent")),
-        "error sharing-plugins node/node-a | the device plugin of nano-gpu (pod kube-system/nano-gpu-agent-x7k2p)"
-        " hands out the same GPUs | kubectl -n kube-system delete daemonset nano-gpu-agent, and restore the NVIDIA"
-        " runtime's hook that its init container replaced on the node",
-    ),
-    (
-        runs(world.daemon_pod("hami-device-plugin")),
-        "error sharing-plugins node/node-a | the device plugin of HAMi (pod kube-system/hami-device-plugin-x7k2p)"
-        " hands out the same GPUs | kubectl label node node-a gpu- (the label that its DaemonSet hami-device-plugin"
-        " selects)",
-    ),
-    (
-        runs(world.daemon_pod("volcano-device-plugin", namespace="volcano-system")),
-        "error sharing-plugins node/node-a | the device plugin of Volcano (pod"
-        " volcano-system/volcano-device-plugin-x7k2p) hands out the same GPUs | kubectl -n volcano-system delete"
-        " daemonset volcano-device-plugin",
-    ),
-    (
-        runs(world.deployed_pod("gpushare-schd-extender")),
-        "warning other-schedulers deployment/kube-system/gpushare-schd-extender | the scheduler of Aliyun gpushare"
-        " still runs; where kube-scheduler asks it as well, both choose GPUs | take its entry out of kube-scheduler's"
-        " extenders, then: kubectl -n kube-system delete deployment gpushare-schd-extender",
-    ),
-    (
-        runs(world.deployed_pod("nano-gpu-scheduler")),
-        "warning other-schedulers deployment/kube-system/nano-gpu-scheduler | the scheduler of nano-gpu still runs;"
-        " where kube-scheduler asks it as well, both choose GPUs | take its entry out of kube-scheduler's extenders,"
-        " then: kubectl -n kube-system delete deployment nano-gpu-scheduler",
+    *(
+        (
+            runs(world.deployed_pod(name)),
+            f"warning other-schedulers deployment/kube-system/{name} | the scheduler of {system} still runs; where"
+            " kube-scheduler asks it as well, both choose GPUs | take its entry out of kube-scheduler's extenders,"
+            f" then: kubectl -n kube-system delete deployment {name}",
+        )
+        for system, name in (("Aliyun gpushare", "gpushare-schd-extender"), ("nano-gpu", "nano-gpu-scheduler"))
     ),
     (
         further_extender(
