@@ -1,15 +1,24 @@
 """`gpushare drain` on the real cluster: one GPU is emptied as budgets allow, and the dry run says what then happens."""
 
 import threading
-from typing import Any
 
 import pytest
 
 from gpushare import names
-from localcluster.provision import Version
+from gpushare.model.request import Policy
 from tests.e2e import checks
 from tests.e2e.background import Background
-from tests.e2e.system import Json, Share, System, allocated, gpushare, gpushare_json, is_ready
+from tests.e2e.system import (
+    Json,
+    Share,
+    System,
+    allocated,
+    disruption_budget,
+    gpushare,
+    gpushare_json,
+    is_ready,
+    replica_set,
+)
 
 pytestmark = pytest.mark.e2e
 NODE = "node-1"
@@ -17,7 +26,9 @@ NODE = "node-1"
 
 def test_a_gpu_is_drained_as_its_budget_allows_and_takes_pods_again(system: System, namespace: str) -> None:
     """Three replicas of 4 GiB and a bare pod on one GPU, of which the budget wants two replicas at any time."""
-    system.create(namespace, replicas("web", 3, gib=4), budget(system, "web", 2), bare("alone", gib=3))
+    system.create(
+        namespace, replica_set(bare("web", gib=4), 3), disruption_budget(system, "web", 2), bare("alone", gib=3)
+    )
     pods = system.all_running(namespace, 4)
     watched = Watched(system, namespace, "app=web")
     card = card_of(pods)
@@ -58,7 +69,7 @@ def test_a_gpu_is_drained_as_its_budget_allows_and_takes_pods_again(system: Syst
 
 
 def test_a_drain_that_is_never_allowed_says_so_and_evicts_no_one(system: System, namespace: str) -> None:
-    system.create(namespace, replicas("db", 2, gib=5), budget(system, "db", 2))
+    system.create(namespace, replica_set(bare("db", gib=5), 2), disruption_budget(system, "db", 2))
     pods = system.all_running(namespace, 2)
     target = f"{NODE}/{card_of(pods)}"
     try:
@@ -110,41 +121,11 @@ def is_healthy(pod: Json) -> bool:
     return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
 
 
-def replicas(name: str, count: int, *, gib: int, **spec: Any) -> Json:
-    """A ReplicaSet whose pods are put on the same GPU."""
-    pod = bare(name, gib=gib, **spec)
-    metadata = {"labels": {"app": name}, "annotations": pod["metadata"].get("annotations", {})}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "ReplicaSet",
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": count,
-            "selector": {"matchLabels": {"app": name}},
-            "template": {"metadata": metadata, "spec": pod["spec"]},
-        },
-    }
-
-
-def bare(name: str, *, gib: int, gpus: int = 1, node: str = NODE, policy: str = "binpack") -> Json:
+def bare(name: str, *, gib: int) -> Json:
     """A pod that nothing recreates."""
-    annotations = {names.ANNOTATION_POLICY: policy}
-    if gpus > 1:
-        annotations[names.ANNOTATION_GPUS] = str(gpus)
-    pod = Share(name=name, gib=(gib,), annotations=annotations).document()
-    if node:
-        pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+    pod = Share(name=name, gib=(gib,), annotations={names.ANNOTATION_POLICY: Policy.BINPACK.value}).document()
+    pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": NODE}
     return pod
-
-
-def budget(system: System, name: str, least: int) -> Json:
-    """A PodDisruptionBudget."""
-    return {
-        "apiVersion": "policy/v1" if system.cluster.version >= Version(1, 21) else "policy/v1beta1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": name},
-        "spec": {"minAvailable": least, "selector": {"matchLabels": {"app": name}}},
-    }
 
 
 def card_of(pods: list[Json]) -> str:
