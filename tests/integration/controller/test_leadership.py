@@ -23,8 +23,8 @@ from gpushare.wire import hand_over
 from testing import ledgers
 from testing.builders import make_container, make_inventory, make_node, make_pod
 from testing.controller.bypassing import changed
-from testing.controller.world import NODES, PODS, bind_args, path_of
-from testing.fakes.kube import Call, Delayed, FakeKube, LandsLater
+from testing.controller.world import NODES, PODS, bind_args, is_binding, path_of
+from testing.fakes.kube import Delayed, FakeKube, LandsLater
 from tests.integration.controller.replicas import LEASE, Replica, SharedClock, stopping
 
 PATIENCE = 50  # ticks, far fewer than a watch may be silent for
@@ -256,7 +256,7 @@ def test_a_binding_that_lands_while_the_lead_changes_is_in_the_new_leaders_ledge
         clock.eventually("first is ready", lambda: ready(first))
         second.start()
         pod = add_pod(api, "p")
-        api.fail_next(lambda call: call.path.endswith("/binding"), LandsLater())
+        api.fail_next(is_binding, LandsLater())
         assert "the memory stays reserved" in first.binder.bind(bind_args(pod)).error
         first.die()
         api.land()
@@ -293,7 +293,7 @@ def test_pods_are_bound_while_the_lead_changes_again_and_again(api: FakeKube, cl
 
     with stopping(replicas), concurrent.futures.ThreadPoolExecutor(8) as pool, contextlib.ExitStack() as end:
         end.callback(done.set)
-        api.fail_next(lambda call: call.path.endswith("/binding"), "lost-reply", times=3)
+        api.fail_next(is_binding, "lost-reply", times=3)
         futures = [pool.submit(schedule, pod) for pod in pods]
         for _ in range(3):
             clock.eventually("somebody leads", lambda: any(map(ready, replicas)))
@@ -310,7 +310,3 @@ def test_pods_are_bound_while_the_lead_changes_again_and_again(api: FakeKube, cl
         clock.eventually("the ledger is equal", lambda: cluster_ledger.differences(truth(api), kept(leader)) == [])
     assert all(ledger.over_committed() == {} for ledger in truth(api).values())
     assert len([call for call in api.calls if is_binding(call)]) < 12 + 3 + 8 * 4
-
-
-def is_binding(call: Call) -> bool:
-    return call.path.endswith("/binding")

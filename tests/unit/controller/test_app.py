@@ -24,7 +24,7 @@ from gpushare.units import MemoryUnit
 from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.podding import bound
 from testing.clock import ManualClock
-from testing.controller.world import World
+from testing.controller.world import World, is_binding
 from testing.fakes.kube import LandsLater
 
 NODES = ["node-a", "node-b"]
@@ -225,15 +225,10 @@ def test_metrics_count_what_was_asked_and_what_is_held(world: World) -> None:
     first, second = world.add_pod(3), world.add_pod(4)
     world.post("filter", {"Pod": first, "NodeNames": [*NODES, "node-x"]})
     world.post("filter", {"Pod": world.add_pod(11), "NodeNames": NODES})
-    world.api.fail_next(lambda call: call.path.endswith("/binding"), LandsLater())
+    world.api.fail_next(is_binding, LandsLater())
     for pod in (first, second):
         world.post("bind", asked_to_bind(pod))
-    page = world.client().get("/metrics").body.decode()
-    found = {
-        (sample.name, *sorted(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(page)
-        for sample in family.samples
-    }
+    found = world.counted()
     gib = 1024**3
     assert found["gpushare_extender_requests_total", "bind", "bound"] == 1
     assert found["gpushare_extender_requests_total", "bind", "in-doubt"] == 1

@@ -9,12 +9,8 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.wire import allocation as allocation_wire
 from testing.builders import make_allocation, make_grant
-from testing.controller.world import World, path_of, uid_of
+from testing.controller.world import World, is_binding, path_of, uid_of
 from testing.fakes.kube import Call, Fault, LandsLater, Meanwhile
-
-
-def is_binding(call: Call) -> bool:
-    return call.path.endswith("/binding")
 
 
 def is_read(call: Call) -> bool:

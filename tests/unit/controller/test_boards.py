@@ -35,9 +35,8 @@ from gpushare.placement.outlook import Outlook
 from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings
 from gpushare.placement.tally import Tally
-from gpushare.wire import requests
 from testing.builders import make_container, make_inventory, make_node, make_pod, make_shape
-from testing.controller.world import NODES, RESOURCE_CONFIG, World
+from testing.controller.world import NODES, World, request_of
 
 PODS = "/api/v1/namespaces/team/pods"
 A, B = NodeName("node-a"), NodeName("node-b")
@@ -84,8 +83,7 @@ def grown(seed: int, policy: Policy = Policy.DENSE, nodes: int = 12) -> World:
 
 
 def kind_of(made: JsonObject) -> Kind:
-    request = requests.of_pod(made, RESOURCE_CONFIG)
-    assert request is not None
+    request = request_of(made)
     return Kind(request.shape, HostRoom(request.cpu_milli, request.host_mib))
 
 

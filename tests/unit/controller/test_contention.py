@@ -29,8 +29,8 @@ from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings
 from gpushare.wire import pods as pods_wire
 from testing.builders import make_ref, make_shape
-from testing.controller.world import NODES, PODS, World, bind_args, uid_of
-from testing.fakes.kube import Call, Delayed
+from testing.controller.world import NODES, PODS, World, bind_args, is_binding, uid_of
+from testing.fakes.kube import Delayed
 
 A = NodeName("node-a")
 
@@ -125,10 +125,6 @@ def test_names_of_nodes_that_are_gone_are_forgotten(world: World, monkeypatch: p
 
 THREADS = 32  # of the server, by default
 BUSY = "this replica of the gpushare controller is binding as many pods as it can; try again"
-
-
-def is_binding(call: Call) -> bool:
-    return call.path.endswith("/binding")
 
 
 def bind_body(pod: JsonObject, node: str = "node-a") -> bytes:

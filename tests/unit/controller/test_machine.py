@@ -17,16 +17,12 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from gpushare.wire import inventory
 from testing.controller.bypassing import REPLICA_SET, add_bypassed, run_containers
-from testing.controller.world import NODES, PODS, World, path_of, uid_of
+from testing.controller.world import NODES, PODS, World, is_binding, path_of, uid_of
 from testing.fakes.kube import Call, Fault, LandsLater, Meanwhile
 
 NODE_NAMES = ["node-a", "node-b"]
 errors = kube.ServerFaultError("boom"), kube.ConflictError("was first"), kube.TooManyRequestsError("slow down")
 faults = st.sampled_from([*[None] * 3, "lost-reply", "lost-request", *[LandsLater()] * 3, *errors])
-
-
-def is_binding(call: Call) -> bool:
-    return call.path.endswith("/binding")
 
 
 def is_late_binding(call: Call) -> bool:

@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from controller import preemption
 from controller.extender import preempt
@@ -459,15 +458,7 @@ def test_nodes_for_which_there_is_no_time_are_left_out(world: World, monkeypatch
     asked = wanting(world, 8)
     answer = ask(world, asked, meta(node_a=[victims["node-a"]], node_b=[victims["node-b"]]))
     assert answer == meta(node_a=[victims["node-a"]])
-    assert counted(world)["gpushare_preempt_nodes_total", "late"] == 1
-
-
-def counted(world: World) -> dict[tuple[str, ...], float]:
-    return {
-        (sample.name, *sorted(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(world.client().get("/metrics").body.decode())
-        for sample in family.samples
-    }
+    assert world.counted()["gpushare_preempt_nodes_total", "late"] == 1
 
 
 def test_what_was_decided_is_counted_and_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -478,7 +469,7 @@ def test_what_was_decided_is_counted_and_logged(world: World, caplog: pytest.Log
         ask(world, pod, meta(node_a=["cpu", wrong], node_b=["disk"], node_x=["u", "v"]))
         ask(world, wanting(world, 11), meta(node_b=["cpu"]))
         world.client().post("/gpushare-scheduler/preempt", b"x")
-    found = counted(world)
+    found = world.counted()
     assert found["gpushare_extender_requests_total", "nodes", "preempt"] == 1
     assert found["gpushare_extender_requests_total", "no-nodes", "preempt"] == 1
     assert found["gpushare_extender_requests_total", "invalid", "preempt"] == 1

@@ -23,10 +23,9 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.request import PodRequest, RequestShape
 from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.wire import pods as pods_wire
-from gpushare.wire import requests as requests_wire
 from testing.builders import make_ledger, make_ref, make_shape
 from testing.controller.bypassing import EVENTS, add_bypassed, requests, said, tick
-from testing.controller.world import RESOURCE_CONFIG, World, path_of
+from testing.controller.world import World, is_binding, path_of, request_of
 from testing.fakes.kube import FakeKube
 
 
@@ -218,7 +217,7 @@ def add_in_doubt(world: World, count: int) -> None:
     for i in range(count):
         pod = world.add_pod(1)
         world.see()
-        world.api.fail_next(lambda call: call.path.endswith("/binding"), "lost-request")
+        world.api.fail_next(is_binding, "lost-request")
         world.bind(pod, "node-a" if i % 2 else "node-b")
     world.clock.at += 130
     world.api.calls.clear()
@@ -422,12 +421,6 @@ def writer(world: World) -> Writer:
     return Writer(api=world.api, clock=world.clock, leading=lambda: world.leads)
 
 
-def wanted(pod: JsonObject) -> PodRequest:
-    request = requests_wire.of_pod(pod, RESOURCE_CONFIG)
-    assert request is not None
-    return request
-
-
 def test_a_follower_writes_nothing_at_all(world: World, writer: Writer) -> None:
     pod = pods_wire.ref(world.add_pod(3))
     world.leads = False
@@ -442,7 +435,7 @@ def test_a_leader_that_falls_while_it_prepares_changes_no_pod(world: World, monk
     """Reading the token and connecting may take seconds."""
     waiting, bypassed_pod = pods_wire.ref(world.add_pod(3)), add_bypassed(world, 3)
     world.see()
-    request = wanted(bypassed_pod)
+    request = request_of(bypassed_pod)
     for verb in ("patch", "delete"):
         monkeypatch.setattr(world.api, verb, lambda *a, verb=verb, **o: leaving(world, verb, *a, **o))
     writer = Writer(api=world.api, clock=world.clock, leading=lambda: world.leads)
@@ -478,7 +471,7 @@ def test_a_pod_that_is_gone_was_not_deleted(world: World, writer: Writer, caplog
 
 def test_a_pod_that_has_its_gpus_is_not_given_others(world: World) -> None:
     pod = world.add_bound(3)
-    request = wanted(pod)
+    request = request_of(pod)
     binder = LateBinder(api=world.api, state=world.state, clock=world.clock, leading=lambda: True)
     found = binder.bind(request, NodeName("node-a"))
     assert found == NotNow("it has its GPUs already, or is on node-a")
@@ -488,7 +481,7 @@ def test_a_pod_that_has_its_gpus_is_not_given_others(world: World) -> None:
 
 def test_a_pod_that_ended_meanwhile_is_given_nothing(world: World) -> None:
     pod = add_bypassed(world, 3)
-    request = wanted(pod)
+    request = request_of(pod)
     world.finish(pod)
     world.see()
     binder = LateBinder(api=world.api, state=world.state, clock=world.clock, leading=lambda: True)
