@@ -42,7 +42,29 @@ def care(world: World, fault: Fault | None, unread: bool) -> None:
     world.api.calm()
 
 
-class Cluster(RuleBasedStateMachine):
+class Machine(RuleBasedStateMachine):
+    """What is true of every cluster. Invariants are looked at once it has been started."""
+
+    world: World
+
+    @rule()
+    def requests_land(self) -> None:
+        self.world.api.land()
+
+    @rule(landed=st.booleans())
+    def restart_controller(self, landed: bool) -> None:
+        """The next leader lists only after everything of the former has landed or been dropped."""
+        self.world.api.land() if landed else self.world.api.lose()
+        self.world.start_controller()
+        self.world.list_all()
+
+    @invariant()
+    def no_gpu_is_over_its_memory(self) -> None:
+        for name, ledger in self.world.truth().items():
+            assert ledger.over_committed() == {}, name
+
+
+class Cluster(Machine):
     """Two small nodes, a controller that may be restarted, and an API server that loses and delays requests."""
 
     pods = Bundle("pods")
@@ -123,7 +145,7 @@ class Cluster(RuleBasedStateMachine):
         if seconds:
             self.time_passes(seconds, see=False)
         self.schedule(other, node, None, unread=False, see=False)
-        self.late_bindings_land()
+        self.requests_land()
 
     @rule(target=pods, gib=st.sampled_from([[4], [3], [2, 2]]), node=st.sampled_from(NODE_NAMES), mutated=st.booleans())
     def arrive(self, gib: list[int], node: str, mutated: bool) -> JsonObject:
@@ -199,17 +221,6 @@ class Cluster(RuleBasedStateMachine):
         self.world.reconciler.tick()
 
     @rule()
-    def late_bindings_land(self) -> None:
-        self.world.api.land()
-
-    @rule(landed=st.booleans())
-    def restart_controller(self, landed: bool) -> None:
-        """The next leader lists only after everything of the former has landed or been dropped."""
-        self.world.api.land() if landed else self.world.api.lose()
-        self.world.start_controller()
-        self.world.list_all()
-
-    @rule()
     def the_ledger_equals_the_pods(self) -> None:
         """Once the watches have caught up, nothing but open reservations differs."""
         self.world.see()
@@ -235,37 +246,27 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def nothing_but_a_binding_in_doubt_is_counted_after_its_pod_was_seen(self) -> None:
         """Between two steps no request is under way."""
-        if hasattr(self, "world"):
-            snapshot = self.world.state.cache.snapshot()
-            seen = [held for held in snapshot.reserved if held not in snapshot.chosen]
-            assert {held.pod.uid for held in seen} <= self.doubted
-
-    @invariant()
-    def no_gpu_is_over_its_memory(self) -> None:
-        if hasattr(self, "world"):
-            for name, ledger in self.world.truth().items():
-                assert ledger.over_committed() == {}, name
+        snapshot = self.world.state.cache.snapshot()
+        seen = [held for held in snapshot.reserved if held not in snapshot.chosen]
+        assert {held.pod.uid for held in seen} <= self.doubted
 
     @invariant()
     def no_gpu_of_a_pod_that_refuses_that_is_oversubscribed(self) -> None:
-        if hasattr(self, "world"):
-            for ledger in self.world.truth().values():
-                for uuid in ledger.physical:
-                    assert ledger.used_mib[uuid] <= ledger.inventory.by_uuid[uuid].memory_mib
+        for ledger in self.world.truth().values():
+            for uuid in ledger.physical:
+                assert ledger.used_mib[uuid] <= ledger.inventory.by_uuid[uuid].memory_mib
 
     @invariant()
     def every_bound_pod_has_its_gpus(self) -> None:
-        if hasattr(self, "world"):
-            for pod in self.world.api.objects(PODS):
-                if pod["spec"].get("nodeName") and not pod["metadata"]["name"].startswith("bypassed"):
-                    assert names.ANNOTATION_ALLOCATION in pod["metadata"]["annotations"]
+        for pod in self.world.api.objects(PODS):
+            if pod["spec"].get("nodeName") and not pod["metadata"]["name"].startswith("bypassed"):
+                assert names.ANNOTATION_ALLOCATION in pod["metadata"]["annotations"]
 
     @invariant()
     def only_pods_for_which_it_helps_are_bound_late(self) -> None:
-        if hasattr(self, "world"):
-            for pod in self.world.api.objects(PODS):
-                if names.ANNOTATION_LATE in pod["metadata"].get("annotations", {}):
-                    assert all("env" in container for container in pod["spec"]["containers"])
+        for pod in self.world.api.objects(PODS):
+            if names.ANNOTATION_LATE in pod["metadata"].get("annotations", {}):
+                assert all("env" in container for container in pod["spec"]["containers"])
 
     def on_node(self, pod: JsonObject) -> NodeName | None:
         found = self.world.find(pod)
@@ -281,7 +282,7 @@ late_faults = st.sampled_from(
 )
 
 
-class LateCluster(RuleBasedStateMachine):
+class LateCluster(Machine):
     """As above, with one node of 6 and 5 GiB, and little but pods that get there past the scheduler."""
 
     pods = Bundle("pods")
@@ -355,16 +356,6 @@ class LateCluster(RuleBasedStateMachine):
             self.sent_at = self.world.clock.at
 
     @rule()
-    def requests_land(self) -> None:
-        self.world.api.land()
-
-    @rule(landed=st.booleans())
-    def restart_controller(self, landed: bool) -> None:
-        self.world.api.land() if landed else self.world.api.lose()
-        self.world.start_controller()
-        self.world.list_all()
-
-    @rule()
     def all_is_known_in_the_end(self) -> None:
         """Nothing stays set aside when everything has been answered and looked at."""
         self.world.api.lose()
@@ -379,15 +370,9 @@ class LateCluster(RuleBasedStateMachine):
         assert dict(self.world.ledger().used_mib) == dict(truth.used_mib)
 
     @invariant()
-    def no_gpu_is_over_its_memory(self) -> None:
-        if hasattr(self, "world"):
-            assert [ledger.over_committed() for ledger in self.world.truth().values()] == [{}]
-
-    @invariant()
     def the_ledger_holds_no_less_than_the_pods_that_were_seen(self) -> None:
-        if hasattr(self, "world"):
-            assert self.world.state.cache.snapshot().differences() == []
-            assert all(isinstance(ledger, NodeLedger) for ledger in self.world.state.cache.snapshot().ledgers.values())
+        assert self.world.state.cache.snapshot().differences() == []
+        assert all(isinstance(ledger, NodeLedger) for ledger in self.world.state.cache.snapshot().ledgers.values())
 
 
 LateCluster.TestCase.settings = settings(stateful_step_count=25)
