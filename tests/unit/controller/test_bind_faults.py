@@ -255,18 +255,6 @@ def test_an_in_doubt_reservation_about_a_pod_that_the_watch_has_not_shown_yet_is
     assert world.used() == ({"GPU-0": 6} if landed else {})
 
 
-def test_an_in_doubt_reservation_is_kept_while_the_pod_cannot_be_read(world: World, pod: JsonObject) -> None:
-    world.api.fail_next(is_binding, "lost-request")
-    world.bind(pod)
-    world.clock.at += 121
-    world.api.fail_next(is_read, "lost-request")
-    world.reconciler.tick()
-    assert world.used() == {"GPU-0": 6}
-    world.clock.at += 11
-    world.reconciler.tick()
-    assert world.used() == {}
-
-
 @pytest.mark.parametrize("again", [True, False])
 def test_an_in_doubt_reservation_about_a_pod_that_is_gone_ends_soon_but_not_at_once(
     world: World, pod: JsonObject, again: bool

@@ -188,20 +188,6 @@ def test_a_bind_of_which_the_scheduler_has_given_up_is_not_sent(world: World) ->
     assert world.used() == {}
 
 
-def test_a_bind_is_not_sent_when_preparing_it_took_too_long(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    pod, create = world.add_pod(3), world.api.create
-    world.see()
-
-    def slow(*args: Any, **options: Any) -> JsonObject:
-        world.clock.at += 4  # the token, or the connection
-        return create(*args, **options)
-
-    monkeypatch.setattr(world.api, "create", slow)
-    assert world.bind(pod).outcome is Outcome.OUT_OF_TIME
-    assert world.api.count("create") == 0
-    assert world.used() == {}
-
-
 @pytest.mark.parametrize("read_s", [0.1, 1.4])
 def test_all_steps_of_a_bind_end_before_the_scheduler_gives_up(
     world: World, monkeypatch: pytest.MonkeyPatch, read_s: float
