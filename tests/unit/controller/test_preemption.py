@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
@@ -317,18 +318,15 @@ def test_a_choice_that_is_not_yet_seen_on_its_pod_cannot_be_evicted() -> None:
 
 
 def test_no_one_is_evicted_on_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = 0
-
     def hard(shape: RequestShape, ledger: NodeLedger, rankings: Rankings) -> Verdict:
-        nonlocal asked
-        asked += 1
         too_long = Refused(RefusalReason.SEARCH_TOO_LONG, "too long")
         return too_long if ledger.allocations else place(shape, ledger, rankings)
 
-    monkeypatch.setattr(preemption, "place", hard)
+    search = Mock(side_effect=hard)
+    monkeypatch.setattr(preemption, "place", search)
     pods = [held(f"p{i}", i % 2, 2, 1) for i in range(8)]
     assert chosen(make_shape(4, 3), pods, "p0") == ["*"]
-    assert asked == preemption.MAX_LONG_SEARCHES + 1
+    assert search.call_count == preemption.MAX_LONG_SEARCHES + 1
 
 
 def running(world: World, *gib: int, node: str = "node-a", priority: int = 0) -> JsonObject:

@@ -1,9 +1,10 @@
 """The leader's chores, against the fake API server."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -118,18 +119,11 @@ def test_the_ledger_is_audited(world: World, monkeypatch: pytest.MonkeyPatch, ca
 def test_a_failing_chore_does_not_end_the_loop(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stop, ticks = threading.Event(), 0
-
-    def boom() -> None:
-        nonlocal ticks
-        ticks += 1
-        if ticks == 2:
-            stop.set()
-        raise RuntimeError("boom")
-
+    stop, boom = threading.Event(), Mock(side_effect=RuntimeError("boom"))
+    world.clock.on_wait = lambda _at: stop.set() if boom.call_count == 2 else None
     monkeypatch.setattr(world.reconciler, "tick", boom)
     world.reconciler.run(stop)
-    assert ticks == 2
+    assert boom.call_count == 2
     assert caplog.messages == ["reconcile failed"] * 2
 
 
@@ -139,14 +133,8 @@ A = NodeName("node-a")
 
 def test_many_kinds_of_waiting_pods_take_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """And leave the scheduler's cache alone."""
-    asked: list[int] = []
-    snapshot = world.reconciler.node_verdicts.snapshot
-
-    def counting(shape: RequestShape) -> Answers:
-        asked.append(shape.containers[0].memory_mib // 1024)
-        return snapshot(shape)
-
-    monkeypatch.setattr(world.reconciler.node_verdicts, "snapshot", counting)
+    snapshot = Mock(wraps=world.reconciler.node_verdicts.snapshot)
+    monkeypatch.setattr(world.reconciler.node_verdicts, "snapshot", snapshot)
     kinds = range(20, 20 + 3 * chores.MAX_KINDS)
     for gib in kinds:
         world.add_waiting(gib)
@@ -155,11 +143,11 @@ def test_many_kinds_of_waiting_pods_take_turns(world: World, monkeypatch: pytest
     kept = world.node_verdicts.answers(whole, [A])
     for turns in (1, 2, 3):
         world.reconciler.tick()
-        assert len(asked) == turns * chores.MAX_KINDS
-    assert sorted(asked) == list(kinds)
+        assert snapshot.call_count == turns * chores.MAX_KINDS
+    assert sorted(call.args[0].containers[0].memory_mib // 1024 for call in snapshot.call_args_list) == list(kinds)
     assert world.node_verdicts.answers(whole, [A]) is kept
     world.reconciler.tick()
-    assert len(asked) == 4 * chores.MAX_KINDS
+    assert snapshot.call_count == 4 * chores.MAX_KINDS
 
 
 def test_judging_stops_when_its_time_is_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,24 +172,17 @@ def add_pods(world: World, count: int, **labels: str) -> None:
 
 
 def test_a_group_is_looked_up_once_for_each_kind_of_pod(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = 0
-    resolve = world.state.resolve
-
-    def counting(shape: RequestShape, labels: Mapping[str, str]) -> RequestShape:
-        nonlocal asked
-        asked += 1
-        return resolve(shape, labels)
-
-    monkeypatch.setattr(world.state, "resolve", counting)
+    resolve = Mock(wraps=world.state.resolve)
+    monkeypatch.setattr(world.state, "resolve", resolve)
     add_pods(world, 30, app="web")
     add_pods(world, 30, app="guest")
     world.reconciler.tick()
-    assert asked == 2
+    assert resolve.call_count == 2
     for gib in range(20, 20 + 2 * chores.MAX_KINDS):
         world.add_waiting(gib)
-    asked = 0
+    resolve.reset_mock()
     world.reconciler.tick()
-    assert asked == chores.MAX_KINDS
+    assert resolve.call_count == chores.MAX_KINDS
 
 
 def test_who_may_begin_a_group_is_told_nothing_while_others_do_not(world: World) -> None:
