@@ -237,3 +237,9 @@ def is_binding(call: Call) -> bool:
 def bind_args(pod: JsonObject, node: str = "node-a") -> BindArgs:
     meta = pod["metadata"]
     return BindArgs(namespace=meta["namespace"], name=meta["name"], uid=PodUid(meta["uid"]), node=NodeName(node))
+
+
+def bind_request(pod: JsonObject, node: str = "node-a") -> JsonObject:
+    """The same as kube-scheduler sends it."""
+    args = bind_args(pod, node)
+    return {"PodName": args.name, "PodNamespace": args.namespace, "PodUID": args.uid, "Node": args.node}

@@ -21,11 +21,11 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import hand_over
 from testing import ledgers
-from testing.builders import make_container, make_inventory, make_node, make_pod
+from testing.builders import make_container, make_inventory, make_node
 from testing.controller.bypassing import changed
 from testing.controller.world import NODES, PODS, bind_args, is_binding, path_of
 from testing.fakes.kube import Delayed, FakeKube, LandsLater
-from tests.integration.controller.replicas import LEASE, Replica, SharedClock, stopping
+from tests.integration.controller.replicas import LEASE, Replica, SharedClock, add_pod, stopping
 
 PATIENCE = 50  # ticks, far fewer than a watch may be silent for
 
@@ -63,12 +63,6 @@ def api() -> Iterator[FakeKube]:
         api.seed(NODES, make_node(make_inventory(10, 10, node=name)))
     yield api
     api.close()
-
-
-def add_pod(api: FakeKube, name: str) -> JsonObject:
-    pod = make_pod(name=name)
-    del pod["metadata"]["uid"]
-    return api.seed("/api/v1/namespaces/team/pods", pod)
 
 
 def ready(replica: Replica) -> bool:

@@ -19,10 +19,11 @@ import pytest
 
 from gpushare import names
 from gpushare.kube.api import JsonObject
-from testing.builders import make_inventory, make_node, make_pod
-from testing.controller.world import NODES, path_of
+from testing.builders import make_inventory, make_node
+from testing.controller.world import NODES, bind_request, path_of
 from testing.fakes.kube import Delayed, FakeKube
 from testing.fakes.kube_http import kubeconfig, serving
+from tests.integration.controller.replicas import add_pod
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{names.LEASE}"
 QUICK = {"LEASE_SECONDS": "3", "RENEW_SECONDS": "1.5", "RETRY_SECONDS": "0.3", "BIND_SECONDS": "0.7"}
@@ -124,12 +125,6 @@ def eventually(what: str, check: Callable[[], object], timeout_s: float = 250.0)
         time.sleep(0.05)
 
 
-def add_pod(api: FakeKube, name: str) -> JsonObject:
-    pod = make_pod(name=name)
-    del pod["metadata"]["uid"]
-    return api.seed("/api/v1/namespaces/team/pods", pod)
-
-
 def schedule(program: Program, pod: JsonObject) -> str:
     """What kube-scheduler does for one pod; the error of bind."""
     assert program.post("filter", {"Pod": pod, "NodeNames": ["node-a"]})["NodeNames"] == ["node-a"]
@@ -137,9 +132,7 @@ def schedule(program: Program, pod: JsonObject) -> str:
 
 
 def bind_error(program: Program, pod: JsonObject) -> str:
-    meta = pod["metadata"]
-    args = {"PodName": meta["name"], "PodNamespace": "team", "PodUID": meta["uid"], "Node": "node-a"}
-    return str(program.post("bind", args)["Error"])
+    return str(program.post("bind", bind_request(pod))["Error"])
 
 
 def test_a_program_serves_binds_and_gives_the_lease_back(api: FakeKube, program: Program) -> None:

@@ -80,9 +80,7 @@ def test_an_event_that_cannot_be_posted_is_only_logged(world: World, caplog: pyt
 
 
 def test_a_pod_whose_allocation_cannot_be_read_is_told_once(world: World) -> None:
-    pod = world.add_pod(3)
-    world.edit_pod(pod, lambda found: found["metadata"].update(annotations={names.ANNOTATION_ALLOCATION: "[]"}))
-    world.edit_pod(pod, lambda found: found["spec"].update(nodeName="node-a"))
+    add_bypassed(world, 3, annotations={names.ANNOTATION_ALLOCATION: "[]"})
     world.see()
     for _ in range(2):
         world.reconciler.tick()

@@ -9,7 +9,7 @@ import pytest
 
 from controller import disruption, namespaces, optional, unhealthy
 from controller.disruption import V1, V1BETA1, Budgets, BudgetSink
-from controller.namespaces import NamespaceSink, Policies
+from controller.namespaces import NamespaceSink, Policies, Read
 from controller.unhealthy import PATH
 from gpushare import names
 from gpushare.cluster.records import Bound
@@ -32,31 +32,29 @@ def namespace(name: str, policy: str) -> dict[str, Any]:
 
 def labelled(*objects: dict[str, Any]) -> NamespaceSink:
     sink = NamespaceSink(Policies())
-    sink.replace([each for each in map(sink.read, objects) if each is not None])
+    sink.replace([read(sink, each) for each in objects])
     return sink
 
 
-def upsert(sink: NamespaceSink, obj: dict[str, Any]) -> None:
+def read(sink: NamespaceSink, obj: dict[str, Any]) -> Read:
     found = sink.read(obj)
     assert found is not None
-    sink.upsert(found)
+    return found
 
 
 def test_the_sink_follows_the_collection() -> None:
     sink = labelled(namespace("a", "spread"), namespace("b", "dense"))
     assert sink.policies.by_namespace == {"a": Policy.SPREAD, "b": Policy.DENSE}
-    upsert(sink, namespace("a", "binpack"))
-    upsert(sink, namespace("c", "fgd"))
-    gone = sink.read(namespace("b", "dense"))
-    assert gone is not None
-    sink.remove(gone)
+    sink.upsert(read(sink, namespace("a", "binpack")))
+    sink.upsert(read(sink, namespace("c", "fgd")))
+    sink.remove(read(sink, namespace("b", "dense")))
     assert sink.policies.by_namespace == {"a": Policy.BINPACK, "c": Policy.FGD}
     assert sink.policies.of("b") is None
 
 
 def test_a_label_that_names_no_policy_has_no_effect_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
     sink = labelled(namespace("a", "spread"))
-    upsert(sink, namespace("a", "fast"))
+    sink.upsert(read(sink, namespace("a", "fast")))
     assert sink.policies.by_namespace == {}
     [line] = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert line.gpushare_fields == {  # type: ignore[attr-defined]  # set by `logs.event`

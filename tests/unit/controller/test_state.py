@@ -32,6 +32,7 @@ from testing.builders import (
     make_ref,
     make_shape,
 )
+from testing.controller.bypassing import add_bypassed
 from testing.controller.world import NODES, World, path_of, request_of, uid_of
 
 A, B = NodeName("node-a"), NodeName("node-b")
@@ -139,9 +140,7 @@ def test_a_node_with_another_unit_is_refused(world: World) -> None:
 
 def test_what_another_system_bound_is_counted_in_the_nodes_unit_once_that_is_known() -> None:
     world = World()
-    pod = world.add_pod(3)
-    world.edit_pod(pod, lambda found: found["metadata"].update(annotations={names.ALIYUN_IDX: "1"}))
-    world.edit_pod(pod, lambda found: found["spec"].update(nodeName="node-a"))
+    add_bypassed(world, 3, annotations={names.ALIYUN_IDX: "1"})
     world.list_all()
     world.add_node("node-a", 10, 10)
     world.see()
@@ -149,9 +148,7 @@ def test_what_another_system_bound_is_counted_in_the_nodes_unit_once_that_is_kno
 
 
 def test_a_node_with_a_pod_that_cannot_be_read_takes_no_new_pods(world: World) -> None:
-    pod = world.add_pod(3, name="odd")
-    world.edit_pod(pod, lambda found: found["metadata"].update(annotations={names.ANNOTATION_ALLOCATION: "[]"}))
-    world.edit_pod(pod, lambda found: found["spec"].update(nodeName="node-a"))
+    pod = add_bypassed(world, 3, name="odd", annotations={names.ANNOTATION_ALLOCATION: "[]"})
     world.see()
     assert refusal(world) == Refused(
         RefusalReason.INSUFFICIENT_GPU_MEMORY,
