@@ -30,14 +30,14 @@ from gpushare.kube.api import JsonObject
 from gpushare.kube.watch import Sink
 from gpushare.model.allocation import Allocation
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import Policy
+from gpushare.model.request import PodRequest, Policy
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB
-from gpushare.wire import held_gpus, unhealthy
+from gpushare.wire import held_gpus, requests, unhealthy
 from testing.builders import Json, make_container, make_inventory, make_node
 from testing.clock import ManualClock
 from testing.controller.client import Client
-from testing.fakes.kube import FakeKube
+from testing.fakes.kube import Call, FakeKube
 
 PODS = "/api/v1/pods"
 NODES = "/api/v1/nodes"
@@ -92,15 +92,6 @@ class World:
         if self._client is None:
             self._client = self._make_client()
         return self._client
-
-    def samples(self) -> dict[tuple[str, ...], float]:
-        """What the metrics say: name and values of labels -> value."""
-        page = self.client().get("/metrics").body.decode()
-        return {
-            (sample.name, *sorted(sample.labels.values())): sample.value
-            for family in text_string_to_metric_families(page)
-            for sample in family.samples
-        }
 
     def _make_client(self) -> Client:
         services = Services(
@@ -181,6 +172,12 @@ class World:
         assert response.status == 200
         return orjson.loads(response.body)
 
+    def counted(self) -> dict[tuple[str, ...], float]:
+        """Series of /metrics, by their names and the values of their labels."""
+        families = text_string_to_metric_families(self.client().get("/metrics").body.decode())
+        samples = (sample for family in families for sample in family.samples)
+        return {(sample.name, *sorted(sample.labels.values())): sample.value for sample in samples}
+
     # The truth.
 
     def truth(self) -> cluster_ledger.Ledgers:
@@ -227,6 +224,22 @@ def uid_of(pod: JsonObject) -> PodUid:
     return PodUid(pod["metadata"]["uid"])
 
 
+def request_of(pod: JsonObject, resource_config: ResourceConfig = RESOURCE_CONFIG) -> PodRequest:
+    request = requests.of_pod(pod, resource_config)
+    assert request is not None
+    return request
+
+
+def is_binding(call: Call) -> bool:
+    return call.path.endswith("/binding")
+
+
 def bind_args(pod: JsonObject, node: str = "node-a") -> BindArgs:
     meta = pod["metadata"]
     return BindArgs(namespace=meta["namespace"], name=meta["name"], uid=PodUid(meta["uid"]), node=NodeName(node))
+
+
+def bind_request(pod: JsonObject, node: str = "node-a") -> JsonObject:
+    """The same as kube-scheduler sends it."""
+    args = bind_args(pod, node)
+    return {"PodName": args.name, "PodNamespace": args.namespace, "PodUID": args.uid, "Node": args.node}

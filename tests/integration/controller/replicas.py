@@ -19,6 +19,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Params
 from gpushare.kube.lease import Elector
 from gpushare.resource_config import ResourceConfig
+from testing.builders import make_pod
 from testing.fakes.kube import FakeKube
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/lead"
@@ -218,6 +219,12 @@ class Replica:
             lease_s=self._lease_s,
             renew_s=self._lease_s * 2 / 3,
         )
+
+
+def add_pod(api: FakeKube, name: str) -> JsonObject:
+    pod = make_pod(name=name)
+    del pod["metadata"]["uid"]
+    return api.seed("/api/v1/namespaces/team/pods", pod)
 
 
 @contextlib.contextmanager

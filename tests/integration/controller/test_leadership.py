@@ -21,11 +21,11 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import hand_over
 from testing import ledgers
-from testing.builders import make_container, make_inventory, make_node, make_pod
+from testing.builders import make_container, make_inventory, make_node
 from testing.controller.bypassing import changed
-from testing.controller.world import NODES, PODS, bind_args, path_of
-from testing.fakes.kube import Call, Delayed, FakeKube, LandsLater
-from tests.integration.controller.replicas import LEASE, Replica, SharedClock, stopping
+from testing.controller.world import NODES, PODS, bind_args, is_binding, path_of
+from testing.fakes.kube import Delayed, FakeKube, LandsLater
+from tests.integration.controller.replicas import LEASE, Replica, SharedClock, add_pod, stopping
 
 PATIENCE = 50  # ticks, far fewer than a watch may be silent for
 
@@ -57,14 +57,21 @@ def api() -> Iterator[FakeKube]:
     api.close()
 
 
-def add_pod(api: FakeKube, name: str) -> JsonObject:
-    pod = make_pod(name=name)
-    del pod["metadata"]["uid"]
-    return api.seed("/api/v1/namespaces/team/pods", pod)
-
-
 def ready(replica: Replica) -> bool:
     return not replica.line.is_cut.is_set() and replica.leadership.unready() == ""
+
+
+@contextlib.contextmanager
+def leading(api: FakeKube, clock: Clock, **options: float) -> Iterator[Replica]:
+    """The first replica, once it is ready."""
+    first = Replica(api, clock, "first", **options).start()
+    with stopping([first]):
+        clock.eventually("first is ready", lambda: ready(first))
+        yield first
+
+
+def following(api: FakeKube, clock: Clock) -> contextlib.AbstractContextManager[list[Replica]]:
+    return stopping([Replica(api, clock, "second").start()])
 
 
 def truth(api: FakeKube) -> cluster_ledger.Ledgers:
@@ -80,10 +87,7 @@ def kept(replica: Replica) -> cluster_ledger.Ledgers:
 
 
 def test_one_leads_and_the_other_waits_for_the_lease(api: FakeKube, clock: Clock) -> None:
-    first, second = Replica(api, clock, "first").start(), Replica(api, clock, "second")
-    with stopping([first, second]):
-        clock.eventually("first is ready", lambda: ready(first))
-        second.start()
+    with leading(api, clock) as first, following(api, clock) as [second]:
         for _ in range(30):
             clock.tick()
         assert second.leadership.unready() == "this replica of the gpushare controller does not lead"
@@ -104,9 +108,8 @@ def test_the_leader_tells_the_webhook_how_nodes_hand_over_gpus(api: FakeKube, cl
 
 
 def test_a_stopped_leader_releases_the_lease(api: FakeKube, clock: Clock) -> None:
-    first = Replica(api, clock, "first", lease_s=60).start()
-    clock.eventually("first is ready", lambda: ready(first))
-    first.stop()
+    with leading(api, clock, lease_s=60) as first:
+        pass
     assert api.read(LEASE)["spec"]["holderIdentity"] == ""
     assert not first.lost.is_set()
     second = Replica(api, clock, "second", lease_s=60).start()
@@ -119,9 +122,7 @@ def test_a_leader_that_is_stopped_in_the_middle_of_its_chores_ends_them_before_i
 ) -> None:
     gate = threading.Event()
     api.fail_next(lambda call: call.verb == "get" and "/pods/" in call.path, Delayed(gate))
-    first = Replica(api, clock, "first", lease_s=60, quiet_s=30).start()
-    with stopping([first]):
-        clock.eventually("first is ready", lambda: ready(first))
+    with leading(api, clock, lease_s=60, quiet_s=30) as first:
         for name in ("late-0", "late-1"):
             spec = {"nodeName": "node-a", "containers": [changed(make_container("main", 3))]}
             api.seed("/api/v1/namespaces/team/pods", {"metadata": {"name": name}, "spec": spec})
@@ -141,9 +142,7 @@ def looks(api: FakeKube) -> int:
 
 
 def test_a_leader_whose_lease_was_taken_follows_again_without_what_it_knew(api: FakeKube, clock: Clock) -> None:
-    first = Replica(api, clock, "first").start()
-    with stopping([first]):
-        clock.eventually("first is ready", lambda: ready(first))
+    with leading(api, clock) as first:
         term = first.term
         api.edit(LEASE, lambda lease: lease["spec"].update(holderIdentity="thief", renewTime="now"))
         clock.eventually("first loses the lead", first.lost.is_set)
@@ -155,9 +154,7 @@ def test_a_leader_whose_lease_was_taken_follows_again_without_what_it_knew(api: 
 
 
 def test_a_leader_without_the_api_server_stops_binding_before_its_lease_ends(api: FakeKube, clock: Clock) -> None:
-    first = Replica(api, clock, "first").start()
-    with stopping([first]):
-        clock.eventually("first is ready", lambda: ready(first))
+    with leading(api, clock) as first:
         first.line.is_cut.set()
         clock.eventually("first loses the lead", first.lost.is_set)
         assert first.binder.bind(bind_args(add_pod(api, "p"))).error == (
@@ -182,10 +179,7 @@ def test_a_leader_whose_watch_is_dead_gives_up_the_lead(
     api: FakeKube, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The lease is renewed, and what the leader knows is of the past."""
-    first, second = Replica(api, clock, "first", dead_s=3).start(), Replica(api, clock, "second")
-    with stopping([first, second]):
-        clock.eventually("first is ready", lambda: ready(first))
-        second.start()
+    with leading(api, clock, dead_s=3) as first, following(api, clock) as [second]:
         term = first.term
         api.fail_next(
             lambda call: call.path == PODS and not first.lost.is_set(), kube.ServerFaultError("oops"), times=10**6
@@ -222,9 +216,7 @@ def test_a_new_leader_is_not_ready_before_it_has_read_the_cluster(api: FakeKube,
 def test_a_leader_that_must_not_read_budgets_and_marks_works_without_them(api: FakeKube, clock: Clock) -> None:
     optional = {disruption.V1, unhealthy.PATH}
     api.fail_next(lambda call: call.path in optional, kube.ForbiddenError("forbidden"), times=1000)
-    first = Replica(api, clock, "first", lease_s=60).start()
-    with stopping([first]):
-        clock.eventually("ready", lambda: ready(first))
+    with leading(api, clock, lease_s=60) as first:
         pod = add_pod(api, "p")
         assert first.binder.bind(bind_args(pod)).error == ""
 
@@ -233,9 +225,7 @@ def test_a_leader_knows_the_budgets(api: FakeKube, clock: Clock) -> None:
     collection = disruption.V1.replace("/pod", "/namespaces/team/pod")
     budget = {"metadata": {"name": "web"}, "spec": {"selector": {}}, "status": {"disruptionsAllowed": 1}}
     api.seed(collection, budget)
-    first = Replica(api, clock, "first", lease_s=60).start()
-    with stopping([first]):
-        clock.eventually("ready", lambda: ready(first))
+    with leading(api, clock, lease_s=60) as first:
         [found] = first.leadership.budgets.all()
         assert (found.namespace, found.name, found.allowed) == ("team", "web", 1)
         api.edit(f"{collection}/web", lambda obj: obj["status"].update(disruptionsAllowed=0))
@@ -243,12 +233,9 @@ def test_a_leader_knows_the_budgets(api: FakeKube, clock: Clock) -> None:
 
 
 def test_a_binding_that_lands_while_the_lead_changes_is_in_the_new_leaders_ledger(api: FakeKube, clock: Clock) -> None:
-    first, second = Replica(api, clock, "first").start(), Replica(api, clock, "second")
-    with stopping([first, second]):
-        clock.eventually("first is ready", lambda: ready(first))
-        second.start()
+    with leading(api, clock) as first, following(api, clock) as [second]:
         pod = add_pod(api, "p")
-        api.fail_next(lambda call: call.path.endswith("/binding"), LandsLater())
+        api.fail_next(is_binding, LandsLater())
         assert "the memory stays reserved" in first.binder.bind(bind_args(pod)).error
         first.die()
         api.land()
@@ -258,9 +245,7 @@ def test_a_binding_that_lands_while_the_lead_changes_is_in_the_new_leaders_ledge
 
 
 def test_watches_survive_cuts_and_expired_versions(api: FakeKube, clock: Clock) -> None:
-    first = Replica(api, clock, "first", lease_s=60).start()
-    with stopping([first]):
-        clock.eventually("ready", lambda: ready(first))
+    with leading(api, clock, lease_s=60) as first:
         for disturb in (api.cut, api.compact, api.bookmark):
             disturb()
             pod = add_pod(api, f"p-{disturb.__name__}")
@@ -285,7 +270,7 @@ def test_pods_are_bound_while_the_lead_changes_again_and_again(api: FakeKube, cl
 
     with stopping(replicas), concurrent.futures.ThreadPoolExecutor(8) as pool, contextlib.ExitStack() as end:
         end.callback(done.set)
-        api.fail_next(lambda call: call.path.endswith("/binding"), "lost-reply", times=3)
+        api.fail_next(is_binding, "lost-reply", times=3)
         futures = [pool.submit(schedule, pod) for pod in pods]
         for _ in range(3):
             clock.eventually("somebody leads", lambda: any(map(ready, replicas)))
@@ -302,7 +287,3 @@ def test_pods_are_bound_while_the_lead_changes_again_and_again(api: FakeKube, cl
         clock.eventually("the ledger is equal", lambda: cluster_ledger.differences(truth(api), kept(leader)) == [])
     assert all(ledger.over_committed() == {} for ledger in truth(api).values())
     assert len([call for call in api.calls if is_binding(call)]) < 12 + 3 + 8 * 4
-
-
-def is_binding(call: Call) -> bool:
-    return call.path.endswith("/binding")

@@ -19,10 +19,11 @@ import pytest
 
 from gpushare import names
 from gpushare.kube.api import JsonObject
-from testing.builders import make_inventory, make_node, make_pod
-from testing.controller.world import NODES, path_of
+from testing.builders import make_inventory, make_node
+from testing.controller.world import NODES, bind_request, path_of
 from testing.fakes.kube import Delayed, FakeKube
 from testing.fakes.kube_http import kubeconfig, serving
+from tests.integration.controller.replicas import add_pod
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{names.LEASE}"
 QUICK = {"LEASE_SECONDS": "3", "RENEW_SECONDS": "1.5", "RETRY_SECONDS": "0.3", "BIND_SECONDS": "0.7"}
@@ -60,11 +61,14 @@ class Program:
     def post(self, verb: str, body: object) -> Any:
         return orjson.loads(self.ask("POST", f"{names.EXTENDER_PREFIX}/{verb}", body)[1])
 
-    def is_ready(self) -> bool:
+    def answers(self, path: str = "/livez") -> bool:
         try:
-            return self.probe("/readyz")[0] == 200
+            return self.probe(path)[0] == 200
         except (OSError, http.client.HTTPException):
             return False
+
+    def is_ready(self) -> bool:
+        return self.answers("/readyz")
 
     def probe(self, path: str) -> tuple[int, bytes]:
         return self.ask("GET", path, port=self.probe_port)
@@ -106,17 +110,19 @@ def start(api: FakeKube, tmp_path: Path) -> Iterator[Callable[..., Program]]:
             program.kill()
 
 
+@pytest.fixture
+def program(start: Callable[..., Program]) -> Program:
+    """One that is ready."""
+    program = start()
+    eventually("ready", program.is_ready)
+    return program
+
+
 def eventually(what: str, check: Callable[[], object], timeout_s: float = 250.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not check():
         assert time.monotonic() < deadline, f"never: {what}"
         time.sleep(0.05)
-
-
-def add_pod(api: FakeKube, name: str) -> JsonObject:
-    pod = make_pod(name=name)
-    del pod["metadata"]["uid"]
-    return api.seed("/api/v1/namespaces/team/pods", pod)
 
 
 def schedule(program: Program, pod: JsonObject) -> str:
@@ -126,14 +132,10 @@ def schedule(program: Program, pod: JsonObject) -> str:
 
 
 def bind_error(program: Program, pod: JsonObject) -> str:
-    meta = pod["metadata"]
-    args = {"PodName": meta["name"], "PodNamespace": "team", "PodUID": meta["uid"], "Node": "node-a"}
-    return str(program.post("bind", args)["Error"])
+    return str(program.post("bind", bind_request(pod))["Error"])
 
 
-def test_a_program_serves_binds_and_gives_the_lease_back(api: FakeKube, start: Callable[..., Program]) -> None:
-    program = start()
-    eventually("ready", program.is_ready)
+def test_a_program_serves_binds_and_gives_the_lease_back(api: FakeKube, program: Program) -> None:
     pod = add_pod(api, "p")
     assert schedule(program, pod) == ""
     bound = api.read(path_of(pod))
@@ -148,13 +150,11 @@ def test_a_program_serves_binds_and_gives_the_lease_back(api: FakeKube, start: C
 
 
 def test_the_other_replica_takes_over_from_a_killed_leader_with_the_same_ledger(
-    api: FakeKube, start: Callable[..., Program]
+    api: FakeKube, program: Program, start: Callable[..., Program]
 ) -> None:
-    first = start()
-    eventually("first is ready", first.is_ready)
-    second = start()
+    first, second = program, start()
     assert schedule(first, add_pod(api, "p")) == ""
-    eventually("second follows", lambda: answers(second))
+    eventually("second follows", second.answers)
     assert second.probe("/readyz") == (503, b"this replica of the gpushare controller does not lead\n")
     assert second.probe("/livez") == (200, b"ok\n")
     first.kill()
@@ -162,13 +162,6 @@ def test_the_other_replica_takes_over_from_a_killed_leader_with_the_same_ledger(
     reported = orjson.loads(second.ask("GET", f"{names.EXTENDER_PREFIX}/inspect")[1])
     assert reported["nodes"][0]["devs"][0]["pods"] == [{"name": "p", "namespace": "team", "usedGPU": 3}]
     assert schedule(second, add_pod(api, "q")) == ""
-
-
-def answers(program: Program) -> bool:
-    try:
-        return program.probe("/livez")[0] == 200
-    except (OSError, http.client.HTTPException):
-        return False
 
 
 def bindings(api: FakeKube) -> int:
@@ -180,14 +173,12 @@ def stop(program: Program) -> int:
     return program.process.wait(60)
 
 
-def test_a_replica_that_does_not_lead_keeps_no_connection(api: FakeKube, start: Callable[..., Program]) -> None:
+def test_a_replica_that_does_not_lead_keeps_no_connection(program: Program, start: Callable[..., Program]) -> None:
     """kube-scheduler keeps its connection for as long as it is answered: it would ask this replica for ever."""
-    leader = start()
-    eventually("ready", leader.is_ready)
     follower = start()
-    eventually("it follows", lambda: answers(follower))
-    for program, closes in ((leader, False), (follower, True)):
-        connection = http.client.HTTPConnection("127.0.0.1", program.port, timeout=60)
+    eventually("it follows", follower.answers)
+    for asked, closes in ((program, False), (follower, True)):
+        connection = http.client.HTTPConnection("127.0.0.1", asked.port, timeout=60)
         with contextlib.closing(connection):
             connection.request("POST", f"{names.EXTENDER_PREFIX}/bind", b"{}")
             answer = connection.getresponse()
@@ -198,13 +189,11 @@ def test_a_replica_that_does_not_lead_keeps_no_connection(api: FakeKube, start: 
 
 
 def test_a_leader_that_was_stopped_for_longer_than_its_lease_writes_nothing(
-    api: FakeKube, start: Callable[..., Program]
+    api: FakeKube, program: Program, start: Callable[..., Program]
 ) -> None:
     """As a virtual machine that is paused, with a request of kube-scheduler on its way."""
-    first = start()
-    eventually("first is ready", first.is_ready)
-    second = start()
-    eventually("second follows", lambda: answers(second))
+    first, second = program, start()
+    eventually("second follows", second.answers)
     pod = add_pod(api, "p")
     first.all_processes(signal.SIGSTOP)
     with ThreadPoolExecutor() as pool:
@@ -214,15 +203,13 @@ def test_a_leader_that_was_stopped_for_longer_than_its_lease_writes_nothing(
         first.all_processes(signal.SIGCONT)
         with contextlib.suppress(OSError, http.client.HTTPException):  # the worker may die before it has answered
             assert "does not lead" in error.result(60)
-    eventually("first follows with a fresh worker", lambda: answers(first))
+    eventually("first follows with a fresh worker", first.answers)
     assert bindings(api) == sent
     assert schedule(second, pod) == ""
     assert first.process.poll() is None
 
 
-def test_a_worker_that_stands_still_is_replaced(api: FakeKube, start: Callable[..., Program]) -> None:
-    program = start()
-    eventually("ready", program.is_ready)
+def test_a_worker_that_stands_still_is_replaced(api: FakeKube, program: Program) -> None:
     worker = program.worker()
     os.kill(worker, signal.SIGSTOP)
     eventually("it is killed", lambda: not Path(f"/proc/{worker}").exists())
@@ -231,9 +218,7 @@ def test_a_worker_that_stands_still_is_replaced(api: FakeKube, start: Callable[.
     assert stop(program) == 0
 
 
-def test_a_worker_without_its_supervisor_ends(start: Callable[..., Program]) -> None:
-    program = start()
-    eventually("ready", program.is_ready)
+def test_a_worker_without_its_supervisor_ends(program: Program) -> None:
     worker = program.worker()
     os.kill(program.process.pid, signal.SIGKILL)
     program.process.wait(60)

@@ -1,6 +1,7 @@
 """The extender over HTTP."""
 
 from dataclasses import replace
+from typing import Any
 
 import orjson
 import pytest
@@ -24,15 +25,10 @@ from gpushare.units import MemoryUnit
 from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.podding import bound
 from testing.clock import ManualClock
-from testing.controller.world import World
+from testing.controller.world import World, bind_request, is_binding
 from testing.fakes.kube import LandsLater
 
 NODES = ["node-a", "node-b"]
-
-
-def asked_to_bind(pod: JsonObject) -> JsonObject:
-    meta = pod["metadata"]
-    return {"PodName": meta["name"], "PodNamespace": "team", "PodUID": meta["uid"], "Node": "node-a"}
 
 
 def test_filter_returns_every_fitting_node_and_numbers_for_the_others(world: World) -> None:
@@ -94,19 +90,20 @@ def test_a_replica_that_is_not_ready_says_so_inside_of_the_answer(world: World) 
     pod = world.add_pod(3)
     assert world.post("filter", {"Pod": pod, "NodeNames": NODES})["Error"] == "this replica does not lead"
     assert world.post("prioritize", {"Pod": pod, "NodeNames": NODES}) == []
-    assert world.post("bind", asked_to_bind(pod)) == {"Error": "this replica does not lead"}
+    assert world.post("bind", bind_request(pod)) == {"Error": "this replica does not lead"}
     assert world.api.calls == []
 
 
 @pytest.mark.parametrize(
-    ("verb", "body", "error"),
+    ("verb", "sent", "error"),
     [
-        ("filter", b"", "the body: empty; expected JSON"),
-        ("bind", b"[]", "the body: expected an object, found a list"),
+        ("filter", {}, "the body: empty; expected JSON"),
+        ("bind", {"body": b"[]"}, "the body: expected an object, found a list"),
+        ("bind", {"chunked": True}, "the body: Transfer-Encoding is not read; send a Content-Length"),
     ],
 )
-def test_garbage_is_answered_with_200_and_an_error(world: World, verb: str, body: bytes, error: str) -> None:
-    response = world.client().post(f"/gpushare-scheduler/{verb}", body)
+def test_garbage_is_answered_with_200_and_an_error(world: World, verb: str, sent: Any, error: str) -> None:
+    response = world.client().post(f"/gpushare-scheduler/{verb}", **sent)
     assert (response.status, orjson.loads(response.body)["Error"]) == (200, error)
 
 
@@ -136,12 +133,6 @@ def test_a_large_request_may_have_to_come_again(world: World, monkeypatch: pytes
     assert world.post("filter", {"Pod": world.add_pod(3), "NodeNames": NODES})["NodeNames"]
 
 
-def test_a_body_without_a_length_is_answered_with_200(world: World) -> None:
-    response = world.client().post("/gpushare-scheduler/bind", chunked=True)
-    message = "the body: Transfer-Encoding is not read; send a Content-Length"
-    assert (response.status, orjson.loads(response.body)) == (200, {"Error": message})
-
-
 def test_other_methods_and_paths_are_told_so(world: World) -> None:
     client = world.client()
     assert client.get("/gpushare-scheduler/filter").status == 405
@@ -163,7 +154,7 @@ def test_the_paths_of_nano_gpu_answer_the_same(world: World) -> None:
         ("filter", "filter", nodes),
         ("prioritize", "priorities", nodes),
         ("preempt", "preempt", victims),
-        ("bind", "bind", asked_to_bind(pod)),
+        ("bind", "bind", bind_request(pod)),
     ):
         found = world.client().post(f"/scheduler/{nanos}", orjson.dumps(body))
         assert (found.status, orjson.loads(found.body)) == (200, world.post(ours, body))
@@ -225,10 +216,10 @@ def test_metrics_count_what_was_asked_and_what_is_held(world: World) -> None:
     first, second = world.add_pod(3), world.add_pod(4)
     world.post("filter", {"Pod": first, "NodeNames": [*NODES, "node-x"]})
     world.post("filter", {"Pod": world.add_pod(11), "NodeNames": NODES})
-    world.api.fail_next(lambda call: call.path.endswith("/binding"), LandsLater())
+    world.api.fail_next(is_binding, LandsLater())
     for pod in (first, second):
-        world.post("bind", asked_to_bind(pod))
-    found = world.samples()
+        world.post("bind", bind_request(pod))
+    found = world.counted()
     gib = 1024**3
     assert found["gpushare_extender_requests_total", "bind", "bound"] == 1
     assert found["gpushare_extender_requests_total", "bind", "in-doubt"] == 1

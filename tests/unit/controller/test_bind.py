@@ -154,16 +154,23 @@ def test_a_replica_that_does_not_lead_binds_nothing(world: World) -> None:
     assert world.api.calls == []
 
 
-def test_a_leader_that_falls_while_it_prepares_sends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("leads", "seconds", "outcome"), [(False, 0, Outcome.NOT_LEADING), (True, 4, Outcome.OUT_OF_TIME)]
+)
+def test_a_leader_that_falls_or_has_no_time_left_when_it_has_prepared_sends_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, leads: bool, seconds: int, outcome: Outcome
+) -> None:
     """Reading the token and connecting may take seconds."""
     pod, create = world.add_pod(3), world.api.create
+    world.see()
 
     def slow(*args: Any, **options: Any) -> JsonObject:
-        world.leads = False
+        world.leads = leads
+        world.clock.at += seconds
         return create(*args, **options)
 
     monkeypatch.setattr(world.api, "create", slow)
-    assert world.bind(pod).outcome is Outcome.NOT_LEADING
+    assert world.bind(pod).outcome is outcome
     assert world.api.count("create") == 0
     assert world.used() == {}
 

@@ -9,12 +9,8 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.wire import allocation as allocation_wire
 from testing.builders import make_allocation, make_grant
-from testing.controller.world import World, path_of, uid_of
+from testing.controller.world import World, is_binding, path_of, uid_of
 from testing.fakes.kube import Call, Fault, LandsLater, Meanwhile
-
-
-def is_binding(call: Call) -> bool:
-    return call.path.endswith("/binding")
 
 
 def is_read(call: Call) -> bool:
@@ -257,18 +253,6 @@ def test_an_in_doubt_reservation_about_a_pod_that_the_watch_has_not_shown_yet_is
     world.clock.at += 119
     world.reconciler.tick()
     assert world.used() == ({"GPU-0": 6} if landed else {})
-
-
-def test_an_in_doubt_reservation_is_kept_while_the_pod_cannot_be_read(world: World, pod: JsonObject) -> None:
-    world.api.fail_next(is_binding, "lost-request")
-    world.bind(pod)
-    world.clock.at += 121
-    world.api.fail_next(is_read, "lost-request")
-    world.reconciler.tick()
-    assert world.used() == {"GPU-0": 6}
-    world.clock.at += 11
-    world.reconciler.tick()
-    assert world.used() == {}
 
 
 @pytest.mark.parametrize("again", [True, False])

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -35,9 +36,8 @@ from gpushare.placement.outlook import Outlook
 from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings
 from gpushare.placement.tally import Tally
-from gpushare.wire import requests
 from testing.builders import make_container, make_inventory, make_node, make_pod, make_shape
-from testing.controller.world import NODES, RESOURCE_CONFIG, World
+from testing.controller.world import NODES, World, request_of
 
 PODS = "/api/v1/namespaces/team/pods"
 A, B = NodeName("node-a"), NodeName("node-b")
@@ -59,6 +59,15 @@ def pod(name: str, *, gib: int = 0, cpu: str = "1", on: str | None = None, **ann
         amounts["limits"] = {names.GPU_MEM: gib}
     notes = {f"gpushare.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
     return make_pod(make_container(resources=amounts), name=name, namespace="team", node=on, annotations=notes)
+
+
+def of_nodes(*nodes: JsonObject) -> World:
+    world = World()
+    world.start_controller(policy=Policy.DENSE)
+    for each in nodes:
+        world.api.seed(NODES, each)
+    world.list_all()
+    return world
 
 
 def grown(seed: int, policy: Policy = Policy.DENSE, nodes: int = 12) -> World:
@@ -84,8 +93,7 @@ def grown(seed: int, policy: Policy = Policy.DENSE, nodes: int = 12) -> World:
 
 
 def kind_of(made: JsonObject) -> Kind:
-    request = requests.of_pod(made, RESOURCE_CONFIG)
-    assert request is not None
+    request = request_of(made)
     return Kind(request.shape, HostRoom(request.cpu_milli, request.host_mib))
 
 
@@ -168,12 +176,7 @@ def test_only_rooms_of_named_nodes_are_looked_at_and_those_once(world: World, co
 
 def many(number: int) -> World:
     """Nodes of which no two are alike."""
-    world = World()
-    world.start_controller(policy=Policy.DENSE)
-    for i in range(number):
-        world.api.seed(NODES, node(f"node-{i:03}", 16, cpu=8 + i))
-    world.list_all()
-    return world
+    return of_nodes(*(node(f"node-{i:03}", 16, cpu=8 + i) for i in range(number)))
 
 
 def test_the_background_looks_at_the_rest(counted: list[NodeRoom], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,10 +239,7 @@ def test_for_other_pods_nodes_with_full_gpus_come_first(
     monkeypatch: pytest.MonkeyPatch, counted: list[NodeRoom]
 ) -> None:
     monkeypatch.setattr(boards, "MOST", 1)
-    world = World()
-    for name, free in (("node-a", 16), ("node-b", 4), ("node-c", 8)):
-        world.api.seed(NODES, node(name, free))
-    world.list_all()
+    world = of_nodes(node("node-a", 16), node("node-b", 4), node("node-c", 8))
     world.boards.grades(Kind(None, LITTLE), [A, B, NodeName("node-c")])
     assert [room.gpus[0].free_mib for room in counted] == [4096]
 
@@ -318,11 +318,7 @@ def test_boards_are_forgotten_where_memory_ends(counted: list[NodeRoom], monkeyp
 
 
 def test_what_is_kept_of_gpus_that_all_differ_counts_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
-    world.start_controller(policy=Policy.DENSE)
-    for i in range(100):
-        world.api.seed(NODES, node(f"node-{i:03}", *range(8 * i + 4, 8 * i + 12)))
-    world.list_all()
+    world = of_nodes(*(node(f"node-{i:03}", *range(8 * i + 4, 8 * i + 12)) for i in range(100)))
     monkeypatch.setattr(boards, "MOST", 100)
     known, kind = list(world.state.cache.cluster_index.nodes), Kind(make_shape(3), LITTLE)
     world.boards.costs(kind, known)
@@ -337,9 +333,7 @@ def test_what_is_kept_of_gpus_that_all_differ_counts_as_memory(monkeypatch: pyte
 
 def test_what_was_found_for_rooms_of_the_past_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(board, "_SPARE", 0)
-    world = World()
-    world.api.seed(NODES, node("node-a", 16))
-    world.list_all()
+    world = of_nodes(node("node-a", 16))
     kind = Kind(make_shape(3), LITTLE)
     for i in range(12):
         world.api.seed(PODS, pod(f"guest-{i}", on="node-a"))
@@ -373,11 +367,9 @@ def test_a_pod_that_takes_only_cdi_costs_nothing_to_nodes_without(world: World) 
 
 
 def test_on_a_node_with_several_models_the_gpus_that_the_pod_accepts_count() -> None:
-    world = World()
     mixed = make_inventory(16, 16)
     gpus = (mixed.gpus[0], replace(mixed.gpus[1], model="NVIDIA A10"))
-    world.api.seed(NODES, make_node(replace(mixed, gpus=gpus)))
-    world.list_all()
+    world = of_nodes(make_node(replace(mixed, gpus=gpus)))
     shape = make_shape(3)
     wants = replace(shape, gpus=replace(shape.gpus, models=Choice(wanted=("A10",))))
     kind = Kind(wants, LITTLE)
@@ -588,17 +580,11 @@ def test_rankings_of_the_past_are_not_kept() -> None:
 
 
 def test_a_verdict_holds_for_one_ledger_and_one_outlook(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, searches, ledger = list[int](), Searches(), NodeLedger.of(make_inventory(16))
-    search = node_ledger.verdict
-
-    def counted(*args: object) -> object:
-        found.append(1)
-        return search(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(node_ledger, "verdict", counted)
+    searches, ledger, search = Searches(), NodeLedger.of(make_inventory(16)), Mock(wraps=node_ledger.verdict)
+    monkeypatch.setattr(node_ledger, "verdict", search)
     for epoch, of in [(1, ledger), (1, ledger), (2, ledger), (2, NodeLedger.of(make_inventory(16)))]:
         searches.verdict(make_shape(3), of, Rankings(Policy.DENSE, Outlook(epoch=epoch)))
-    assert len(found) == 3
+    assert search.call_count == 3
 
 
 COSTS = [None, *range(-3, 30), 2**90, 2**90 + 1]

@@ -29,8 +29,8 @@ from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings
 from gpushare.wire import pods as pods_wire
 from testing.builders import make_ref, make_shape
-from testing.controller.world import NODES, PODS, World, bind_args, uid_of
-from testing.fakes.kube import Call, Delayed
+from testing.controller.world import NODES, PODS, World, bind_request, is_binding, uid_of
+from testing.fakes.kube import Delayed
 
 A = NodeName("node-a")
 
@@ -127,15 +127,6 @@ THREADS = 32  # of the server, by default
 BUSY = "this replica of the gpushare controller is binding as many pods as it can; try again"
 
 
-def is_binding(call: Call) -> bool:
-    return call.path.endswith("/binding")
-
-
-def bind_body(pod: JsonObject, node: str = "node-a") -> bytes:
-    args = bind_args(pod, node)
-    return orjson.dumps({"PodName": args.name, "PodNamespace": args.namespace, "PodUID": args.uid, "Node": args.node})
-
-
 @pytest.fixture
 def silent(world: World) -> Iterator[threading.Event]:
     """The API server answers no Binding until the event is set."""
@@ -150,20 +141,17 @@ def test_while_binds_wait_for_the_api_server_everything_else_is_answered(world: 
     pods = [world.add_pod(1) for _ in range(150)]
     world.see()
     client = world.client()
-    node_args = orjson.dumps({"Pod": pods[0], "NodeNames": ["node-c"]})
-
-    def post(verb: str, body: bytes) -> Any:
-        return orjson.loads(client.post(f"/gpushare-scheduler/{verb}", body).body)
+    node_args = {"Pod": pods[0], "NodeNames": ["node-c"]}
 
     def status(path: str) -> int:
         return client.get(path).status
 
     with ThreadPoolExecutor(THREADS) as server:
         try:
-            binds = [server.submit(post, "bind", bind_body(pod, "node-c")) for pod in pods]
+            binds = [server.submit(world.post, "bind", bind_request(pod, "node-c")) for pod in pods]
             probes = [server.submit(status, path) for path in ("/readyz", "/healthz", "/metrics")]
             assert [probe.result(timeout=30) for probe in probes] == [200] * 3
-            assert server.submit(post, "filter", node_args).result(timeout=30)["NodeNames"] == ["node-c"]
+            assert server.submit(world.post, "filter", node_args).result(timeout=30)["NodeNames"] == ["node-c"]
             ended = islice(as_completed(binds, timeout=30), len(pods) - app.BINDS)
             assert {bind.result()["Error"] for bind in ended} == {BUSY}
         finally:
@@ -175,33 +163,18 @@ def test_while_binds_wait_for_the_api_server_everything_else_is_answered(world: 
 
 def test_binds_that_have_ended_make_room_for_others(world: World) -> None:
     for _ in range(app.BINDS + 1):
-        assert world.post("bind", orjson.loads(bind_body(world.add_pod(0))))["Error"] != ""
-    assert world.post("bind", orjson.loads(bind_body(world.add_pod(1))))["Error"] == ""
+        assert world.post("bind", bind_request(world.add_pod(0)))["Error"] != ""
+    assert world.post("bind", bind_request(world.add_pod(1)))["Error"] == ""
 
 
 def test_a_bind_of_which_the_scheduler_has_given_up_is_not_sent(world: World) -> None:
     """It has waited in the server's queue; that it was taken from there does not make it new."""
     pod = world.add_pod(3)
     world.see()
-    answer = world.client().post("/gpushare-scheduler/bind", bind_body(pod), received=world.clock.at - 5)
-    assert (
-        orjson.loads(answer.body)["Error"]
-        == "there was no time left to bind the pod before kube-scheduler gives up; try again"
-    )
-    assert world.api.count("create") == 0
-    assert world.used() == {}
-
-
-def test_a_bind_is_not_sent_when_preparing_it_took_too_long(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    pod, create = world.add_pod(3), world.api.create
-    world.see()
-
-    def slow(*args: Any, **options: Any) -> JsonObject:
-        world.clock.at += 4  # the token, or the connection
-        return create(*args, **options)
-
-    monkeypatch.setattr(world.api, "create", slow)
-    assert world.bind(pod).outcome is Outcome.OUT_OF_TIME
+    body = orjson.dumps(bind_request(pod))
+    answer = world.client().post("/gpushare-scheduler/bind", body, received=world.clock.at - 5)
+    why = "there was no time left to bind the pod before kube-scheduler gives up; try again"
+    assert orjson.loads(answer.body) == {"Error": why}
     assert world.api.count("create") == 0
     assert world.used() == {}
 

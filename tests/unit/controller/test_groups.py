@@ -13,15 +13,14 @@ from controller.state import Reserved
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
-from gpushare.model.request import PodRequest, RequestShape
+from gpushare.model.request import RequestShape
 from gpushare.model.selector import LabelSelector, Operator, Requirement
 from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings
 from gpushare.wire import labels as labels_wire
-from gpushare.wire import requests
 from testing.controller.bypassing import add_bypassed, tick
-from testing.controller.world import RESOURCE_CONFIG, World, path_of
+from testing.controller.world import World, is_binding, path_of, request_of
 from testing.fakes.kube import Fault, LandsLater
 
 A, B = NodeName("node-a"), NodeName("node-b")
@@ -33,14 +32,8 @@ def member(world: World, gib: int = 3, namespace: str = "team") -> JsonObject:
     return world.add_pod(gib, namespace=namespace, labels=WEB, annotations=GROUP)
 
 
-def request(pod: JsonObject) -> PodRequest:
-    found = requests.of_pod(pod, RESOURCE_CONFIG)
-    assert found is not None
-    return found
-
-
 def is_first(world: World, pod: JsonObject) -> bool:
-    asked = request(pod)
+    asked = request_of(pod)
     affinity = world.state.resolve(asked.shape, asked.labels, asked.pod).affinity
     assert affinity is not None
     return affinity.first
@@ -53,7 +46,7 @@ def gpu_of(world: World, pod: JsonObject) -> str:
 
 def test_a_pod_without_such_a_request_stays_as_it_is(world: World) -> None:
     for pod in (world.add_pod(3), world.add_pod(3, annotations={names.ANNOTATION_OTHER_GPU: "app=web"})):
-        asked = request(pod)
+        asked = request_of(pod)
         assert world.state.resolve(asked.shape, asked.labels) is asked.shape
 
 
@@ -76,7 +69,7 @@ def test_the_first_of_a_group_is_first_until_there_is_another(world: World) -> N
 
 def test_a_resolved_request_is_resolved_again(world: World) -> None:
     one, two = member(world), member(world)
-    asked = request(two)
+    asked = request_of(two)
     resolved = world.state.resolve(asked.shape, asked.labels)
     assert world.state.resolve(resolved, asked.labels) is resolved
     world.bind(one)
@@ -128,10 +121,10 @@ def test_two_that_both_seem_to_be_first_end_on_one_gpu(world: World, monkeypatch
         return place(shape, ledger, rankings)  # type: ignore[arg-type] # passed on as it came
 
     monkeypatch.setattr("gpushare.cluster.node_ledger.place", meanwhile)
-    found = world.state.reserve(request(two), A, now=0)
+    found = world.state.reserve(request_of(two), A, now=0)
     assert isinstance(found, Refused)
     assert found.reason is RefusalReason.NO_MATCHING_GPU
-    assert isinstance(world.state.reserve(request(two), B, now=0), Reserved)
+    assert isinstance(world.state.reserve(request_of(two), B, now=0), Reserved)
 
 
 @pytest.mark.parametrize("fault", ["lost-request", LandsLater()])
@@ -139,7 +132,7 @@ def test_the_first_of_a_group_whose_binding_failed_may_start_it_on_another_node(
     """Its own reservation, which stays for as long as the Binding is in doubt, is no member of the group."""
     one = member(world)
     world.see()
-    world.api.fail_next(lambda call: call.path.endswith("/binding"), fault)
+    world.api.fail_next(is_binding, fault)
     assert world.bind(one, A).outcome is Outcome.IN_DOUBT
     assert world.post("filter", {"Pod": one, "NodeNames": [B]})["NodeNames"] == [B]
     assert world.bind(one, B).error == ""
@@ -151,7 +144,7 @@ def test_the_first_of_a_group_whose_binding_failed_may_start_it_on_another_node(
 def test_while_the_first_is_in_doubt_no_one_else_is_first(world: World) -> None:
     one, two = member(world), member(world)
     world.see()
-    world.api.fail_next(lambda call: call.path.endswith("/binding"), "lost-request")
+    world.api.fail_next(is_binding, "lost-request")
     world.bind(one, A)
     assert not is_first(world, two)
     assert world.bind(two, B).outcome is Outcome.REFUSED
@@ -257,7 +250,7 @@ def test_a_choice_that_the_api_server_knows_otherwise_counts_as_it_has_it(world:
     pod = world.add_pod(3, labels={"app": "web"})
     world.see()
     world.edit_pod(pod, lambda found: found["metadata"].update(labels={"app": "api"}))
-    world.api.fail_next(lambda call: call.path.endswith("/binding"), "lost-reply")
+    world.api.fail_next(is_binding, "lost-reply")
     assert world.bind(pod).error == ""
     assert counted(world) in ({"team": [([("app", name)], 1)]} for name in ("web", "api"))
     world.see()

@@ -328,18 +328,3 @@ def test_gpus_that_fell_ill_while_no_one_knows_are_not_sent_again(world: World) 
         tick(world, 65)
     assert world.gpus_of(pod) == ["GPU-1"]
     assert world.state.cache.snapshot().differences() == []
-
-
-def test_a_leader_that_falls_sends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_bypassed(world, 9)
-    world.see()
-    reserve = world.state.reserve_bypassed
-
-    def losing(*args: object, **options: object) -> object:
-        world.leads = False
-        return reserve(*args, **options)  # type: ignore[arg-type] # passed on as it came
-
-    monkeypatch.setattr(world.state, "reserve_bypassed", losing)
-    world.reconciler.tick()
-    assert world.api.count("patch") == 0
-    assert world.used() == {}

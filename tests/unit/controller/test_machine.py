@@ -17,16 +17,12 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from gpushare.wire import inventory
 from testing.controller.bypassing import REPLICA_SET, add_bypassed, run_containers
-from testing.controller.world import NODES, PODS, World, path_of, uid_of
+from testing.controller.world import NODES, PODS, World, is_binding, path_of, uid_of
 from testing.fakes.kube import Call, Fault, LandsLater, Meanwhile
 
 NODE_NAMES = ["node-a", "node-b"]
 errors = kube.ServerFaultError("boom"), kube.ConflictError("was first"), kube.TooManyRequestsError("slow down")
 faults = st.sampled_from([*[None] * 3, "lost-reply", "lost-request", *[LandsLater()] * 3, *errors])
-
-
-def is_binding(call: Call) -> bool:
-    return call.path.endswith("/binding")
 
 
 def is_late_binding(call: Call) -> bool:
@@ -47,7 +43,7 @@ def care(world: World, fault: Fault | None, unread: bool) -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """A controller that may be restarted, and an API server that loses and delays requests."""
+    """What is true of every cluster. Invariants are looked at once it has been started."""
 
     world: World
 
@@ -62,9 +58,14 @@ class Machine(RuleBasedStateMachine):
         self.world.start_controller()
         self.world.list_all()
 
+    @invariant()
+    def no_gpu_is_over_its_memory(self) -> None:
+        for name, ledger in self.world.truth().items():
+            assert ledger.over_committed() == {}, name
+
 
 class Cluster(Machine):
-    """Two small nodes."""
+    """Two small nodes, a controller that may be restarted, and an API server that loses and delays requests."""
 
     pods = Bundle("pods")
 
@@ -245,37 +246,27 @@ class Cluster(Machine):
     @invariant()
     def nothing_but_a_binding_in_doubt_is_counted_after_its_pod_was_seen(self) -> None:
         """Between two steps no request is under way."""
-        if hasattr(self, "world"):
-            snapshot = self.world.state.cache.snapshot()
-            seen = [held for held in snapshot.reserved if held not in snapshot.chosen]
-            assert {held.pod.uid for held in seen} <= self.doubted
-
-    @invariant()
-    def no_gpu_is_over_its_memory(self) -> None:
-        if hasattr(self, "world"):
-            for name, ledger in self.world.truth().items():
-                assert ledger.over_committed() == {}, name
+        snapshot = self.world.state.cache.snapshot()
+        seen = [held for held in snapshot.reserved if held not in snapshot.chosen]
+        assert {held.pod.uid for held in seen} <= self.doubted
 
     @invariant()
     def no_gpu_of_a_pod_that_refuses_that_is_oversubscribed(self) -> None:
-        if hasattr(self, "world"):
-            for ledger in self.world.truth().values():
-                for uuid in ledger.physical:
-                    assert ledger.used_mib[uuid] <= ledger.inventory.by_uuid[uuid].memory_mib
+        for ledger in self.world.truth().values():
+            for uuid in ledger.physical:
+                assert ledger.used_mib[uuid] <= ledger.inventory.by_uuid[uuid].memory_mib
 
     @invariant()
     def every_bound_pod_has_its_gpus(self) -> None:
-        if hasattr(self, "world"):
-            for pod in self.world.api.objects(PODS):
-                if pod["spec"].get("nodeName") and not pod["metadata"]["name"].startswith("bypassed"):
-                    assert names.ANNOTATION_ALLOCATION in pod["metadata"]["annotations"]
+        for pod in self.world.api.objects(PODS):
+            if pod["spec"].get("nodeName") and not pod["metadata"]["name"].startswith("bypassed"):
+                assert names.ANNOTATION_ALLOCATION in pod["metadata"]["annotations"]
 
     @invariant()
     def only_pods_for_which_it_helps_are_bound_late(self) -> None:
-        if hasattr(self, "world"):
-            for pod in self.world.api.objects(PODS):
-                if names.ANNOTATION_LATE in pod["metadata"].get("annotations", {}):
-                    assert all("env" in container for container in pod["spec"]["containers"])
+        for pod in self.world.api.objects(PODS):
+            if names.ANNOTATION_LATE in pod["metadata"].get("annotations", {}):
+                assert all("env" in container for container in pod["spec"]["containers"])
 
     def on_node(self, pod: JsonObject) -> NodeName | None:
         found = self.world.find(pod)
@@ -379,15 +370,9 @@ class LateCluster(Machine):
         assert dict(self.world.ledger().used_mib) == dict(truth.used_mib)
 
     @invariant()
-    def no_gpu_is_over_its_memory(self) -> None:
-        if hasattr(self, "world"):
-            assert [ledger.over_committed() for ledger in self.world.truth().values()] == [{}]
-
-    @invariant()
     def the_ledger_holds_no_less_than_the_pods_that_were_seen(self) -> None:
-        if hasattr(self, "world"):
-            assert self.world.state.cache.snapshot().differences() == []
-            assert all(isinstance(ledger, NodeLedger) for ledger in self.world.state.cache.snapshot().ledgers.values())
+        assert self.world.state.cache.snapshot().differences() == []
+        assert all(isinstance(ledger, NodeLedger) for ledger in self.world.state.cache.snapshot().ledgers.values())
 
 
 LateCluster.TestCase.settings = settings(stateful_step_count=25)

@@ -1,4 +1,5 @@
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -28,6 +29,12 @@ def within_spec(field: str) -> str:
 
 def within_container(resources: str) -> str:
     return within_spec('"containers":[{"name":"c","resources":RESOURCES}]'.replace("RESOURCES", resources))
+
+
+def refused(read: Callable[[bytes], object], body: bytes) -> str:
+    with pytest.raises(WireError) as error:
+        read(body)
+    return str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +87,7 @@ def within_container(resources: str) -> str:
     ],
 )
 def test_a_bad_filter_body_is_refused_with_what_is_wrong_where(body: str, message: str) -> None:
-    with pytest.raises(WireError) as error:
-        messages.node_args(args(body))
-    assert str(error.value) == message
+    assert refused(messages.node_args, args(body)) == message
 
 
 @pytest.mark.parametrize(
@@ -96,9 +101,7 @@ def test_a_bad_filter_body_is_refused_with_what_is_wrong_where(body: str, messag
     ],
 )
 def test_a_bad_bind_body_is_refused_with_what_is_wrong_where(body: str, message: str) -> None:
-    with pytest.raises(WireError) as error:
-        messages.bind_args(body.encode())
-    assert str(error.value) == message
+    assert refused(messages.bind_args, body.encode()) == message
 
 
 @pytest.mark.parametrize("keys", [("Pod", "NodeNames"), ("pod", "nodenames"), ("POD", "nodeNames")])
@@ -185,9 +188,7 @@ NO_POD = "Pod: missing; expected ExtenderPreemptionArgs {Pod, NodeNameToVictims,
     ],
 )
 def test_a_bad_preempt_body_is_refused_with_what_is_wrong_where(body: str, message: str) -> None:
-    with pytest.raises(WireError) as error:
-        messages.preempt_args(preempting(body))
-    assert str(error.value) == message
+    assert refused(messages.preempt_args, preempting(body)) == message
 
 
 @pytest.mark.parametrize(
@@ -202,10 +203,8 @@ def test_a_bad_preempt_body_is_refused_with_what_is_wrong_where(body: str, messa
     ],
 )
 def test_a_priority_is_a_whole_number_of_32_bits(priority: str, found: str) -> None:
-    with pytest.raises(WireError) as error:
-        messages.preempt_args(within_spec(f'"priority":{priority}').encode())
     expected = "Pod.spec.priority: expected a whole number from -2147483648 to 2147483647, found "
-    assert str(error.value) == expected + found
+    assert refused(messages.preempt_args, within_spec(f'"priority":{priority}').encode()) == expected + found
 
 
 @pytest.mark.parametrize(
@@ -227,11 +226,8 @@ def test_a_priority_is_a_whole_number_of_32_bits(priority: str, found: str) -> N
     ],
 )
 def test_bad_victims_are_refused_with_what_is_wrong_where(form: str, node: str, message: str) -> None:
-    with pytest.raises(WireError) as error:
-        messages.preempt_args(
-            preempting('{"Pod":POD,"NodeNameToFORM":{"n":NODE}}'.replace("FORM", form).replace("NODE}", node + "}"))
-        )
-    assert str(error.value) == f"NodeNameTo{form}[n]{message}"
+    body = '{"Pod":POD,"NodeNameToFORM":{"n":NODE}}'.replace("FORM", form).replace("NODE}", node + "}")
+    assert refused(messages.preempt_args, preempting(body)) == f"NodeNameTo{form}[n]{message}"
 
 
 def victims(*uids: str, violations: int = 0) -> Victims:

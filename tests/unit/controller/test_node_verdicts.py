@@ -2,16 +2,15 @@
 
 import random
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from controller import background
 from controller.background import Background
 from controller.extender import filter as filtering
-from controller.extender.messages import FilterResult
 from controller.extender.name_lists import NameList
 from controller.rooms import Rooms
 from gpushare import names
@@ -26,7 +25,7 @@ from gpushare.placement.judge import Judge
 from gpushare.placement.place import place
 from gpushare.placement.policies import Rankings
 from gpushare.placement.room import Room
-from gpushare.units import GIB, MemoryUnit
+from gpushare.units import GIB
 from testing.builders import make_container, make_inventory, make_shape
 from testing.clock import ManualClock, ending
 from testing.controller.world import NODES, PODS, World
@@ -150,20 +149,14 @@ def with_most_of_the_compute(pod: JsonObject) -> None:
     ids=["more", "less", "between", "part"],
 )
 def test_no_plain_gpu_is_looked_at(world: World, monkeypatch: pytest.MonkeyPatch, shape: RequestShape) -> None:
-    fits, looked = Judge.fits, list[str]()
     world.node_verdicts.filter(shape, [A, B])
     for _ in range(2):
         pod = world.add_pod(3)
         world.edit_pod(pod, with_most_of_the_compute)
         assert world.bind(pod).error == ""
 
-    def counted(self: Judge, found: Room) -> bool | Refused | None:
-        looked.append(found.inventory.node)
-        return fits(self, found)
-
-    monkeypatch.setattr(Judge, "fits", counted)
+    monkeypatch.setattr(Judge, "fits", lambda *_: pytest.fail("looked at"))
     result = world.node_verdicts.filter(shape, [A, B, C])
-    assert looked == []
     assert result.fits == ([B] if shape.containers[0].compute_percent == 10 else [A, B])
     assert set(result.failed) == {A, B, C} - set(result.fits)
 
@@ -308,23 +301,18 @@ def test_what_a_list_had_free_is_right_whatever_changes(seed: int) -> None:
 
 
 def test_of_a_list_only_changed_nodes_are_looked_at(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked, decide = list[Sequence[NodeName]](), filtering.decide_simple
-
-    def counted(names: Sequence[NodeName], mib: int, rooms: Rooms, unit: MemoryUnit) -> FilterResult:
-        looked.append(names)
-        return decide(names, mib, rooms, unit)
-
-    monkeypatch.setattr(filtering, "decide_simple", counted)
+    look = Mock(wraps=filtering.decide_simple)
+    monkeypatch.setattr(filtering, "decide_simple", look)
     known = NameList(b"", [A, B])
     for gib, times in ((8, 1), (8, 1), (2, 1), (9, 2), (8, 2)):
         assert world.node_verdicts.filter(make_shape(gib), known.names, known=known).fits == [A, B]
-        assert len(looked) == times
+        assert look.call_count == times
     for _ in range(2):
         world.add_bound(8)
     assert world.node_verdicts.filter(make_shape(2), known.names, known=known).fits == [A, B]
-    assert len(looked) == 2
+    assert look.call_count == 2
     assert world.node_verdicts.filter(make_shape(3), known.names, known=known).fits == [B]
-    assert len(looked) == 3
+    assert look.call_count == 3
 
 
 FULL = Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, "full")

@@ -181,25 +181,20 @@ def test_deletions_are_limited_too(world: World) -> None:
     assert len(deletions(world)) == bypassed_pods.MAX_STEPS
 
 
-def test_a_deletion_that_fails_is_tried_again_and_told_once(world: World) -> None:
+@pytest.mark.parametrize("error", [kube.ConflictError("it has changed"), kube.ForbiddenError("pods is forbidden")])
+def test_a_deletion_that_fails_is_logged_and_tried_again_and_told_once(
+    world: World, caplog: pytest.LogCaptureFixture, error: kube.KubeError
+) -> None:
     pod = bypassed_pod(world)
-    world.api.fail_next(lambda call: call.verb == "delete", kube.ConflictError("it has changed"))
+    world.api.fail_next(lambda call: call.verb == "delete", error)
     tick(world)
     assert is_there(world, pod)
     tick(world, 1)
     assert len(deletions(world)) == 1
+    assert "not deleted" in caplog.messages
     tick(world, 5)
     assert not is_there(world, pod)
     assert len(said(world)) == 1
-
-
-def test_a_missing_right_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    bypassed_pod(world)
-    world.api.fail_next(lambda call: call.verb == "delete", kube.ForbiddenError("pods is forbidden"), times=9)
-    for _ in range(4):
-        tick(world, 1)
-    assert len(deletions(world)) == 1
-    assert "not deleted" in caplog.messages
 
 
 def test_tries_of_an_owner_come_ever_later_until_they_are_forgotten() -> None:
@@ -255,15 +250,19 @@ def test_a_rejected_pod_of_a_controller_is_deleted_after_a_while(
     assert caplog.messages.count("rejected pod deleted") == world.reconciler.bypassed.rejected_deleted == 1
 
 
-def test_a_rejected_pod_that_has_lost_its_owner_is_not_deleted(world: World) -> None:
+@pytest.mark.parametrize("again", [False, True], ids=["has lost its owner", "has a successor of the same name"])
+def test_a_rejected_pod_that_changed_meanwhile_is_not_deleted(world: World, again: bool) -> None:
     """The watch may be seconds behind, and no one would recreate it."""
-    pod = rejected(world, REPLICA_SET)
+    pod = rejected(world, {**REPLICA_SET, "kind": "StatefulSet"})
     tick(world)
-    world.edit_pod(pod, lambda found: found["metadata"].pop("ownerReferences"))
+    if again:
+        world.api.vanish(path_of(pod))
+        world.add_pod(3, name=pod["metadata"]["name"])
+    else:
+        world.edit_pod(pod, lambda found: found["metadata"].pop("ownerReferences"))
     world.clock.at += bypass_decision.SETTLE_S
     world.reconciler.tick()
     assert [call.verb for call in requests(world)] == ["get"]
-    assert is_there(world, pod)
 
 
 def test_a_rejected_pod_of_no_one_is_told_what_to_do_once(world: World) -> None:
@@ -309,16 +308,6 @@ def test_the_record_of_a_job_is_left_to_it(world: World, kind: str) -> None:
     pod = rejected(world, {**REPLICA_SET, "kind": kind})
     settle(world, 5)
     assert is_there(world, pod)
-    assert [call.verb for call in requests(world)] == ["get"]
-
-
-def test_a_new_pod_of_the_same_name_is_left_alone(world: World) -> None:
-    pod = rejected(world, {**REPLICA_SET, "kind": "StatefulSet"})
-    tick(world)
-    world.api.vanish(path_of(pod))
-    world.add_pod(3, name=pod["metadata"]["name"])
-    world.clock.at += bypass_decision.SETTLE_S
-    world.reconciler.tick()
     assert [call.verb for call in requests(world)] == ["get"]
 
 

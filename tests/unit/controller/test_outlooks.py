@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import dataclass, field
+from unittest.mock import Mock
 
 import pytest
 
@@ -151,33 +152,17 @@ def test_of_very_many_requests_the_most_frequent_count(looks: Looks, monkeypatch
 
 
 def test_it_waits_until_the_cluster_is_known_and_survives_a_bug(looks: Looks, caplog: pytest.LogCaptureFixture) -> None:
-    stop, asked = threading.Event(), 0
-
-    def ready() -> bool:
-        nonlocal asked
-        asked += 1
-        if asked == 3:
-            stop.set()
-        if asked == 2:
-            raise ZeroDivisionError
-        return False
-
+    stop, ready = threading.Event(), Mock(side_effect=[False, ZeroDivisionError, False])
+    looks.clock.on_wait = lambda _at: stop.set() if ready.call_count == 3 else None
     looks.outlooks.run(stop, ready, lambda: False)
-    assert asked == 3
+    assert ready.call_count == 3
     assert looks.outlooks.age_s() == float("inf")
     assert "outlook failed" in caplog.messages
 
 
 def test_it_does_a_little_of_something_else_meanwhile(looks: Looks) -> None:
-    stop, done = threading.Event(), 0
-
-    def other() -> bool:
-        nonlocal done
-        done += 1
-        if done == 2:
-            stop.set()
-        return True
-
+    stop, other = threading.Event(), Mock(return_value=True)
+    looks.clock.on_wait = lambda _at: stop.set() if other.call_count == 2 else None
     looks.outlooks.run(stop, lambda: True, other)
-    assert done == 2
+    assert other.call_count == 2
     assert looks.outlooks.age_s() == 0

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
@@ -317,18 +318,15 @@ def test_a_choice_that_is_not_yet_seen_on_its_pod_cannot_be_evicted() -> None:
 
 
 def test_no_one_is_evicted_on_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = 0
-
     def hard(shape: RequestShape, ledger: NodeLedger, rankings: Rankings) -> Verdict:
-        nonlocal asked
-        asked += 1
         too_long = Refused(RefusalReason.SEARCH_TOO_LONG, "too long")
         return too_long if ledger.allocations else place(shape, ledger, rankings)
 
-    monkeypatch.setattr(preemption, "place", hard)
+    search = Mock(side_effect=hard)
+    monkeypatch.setattr(preemption, "place", search)
     pods = [held(f"p{i}", i % 2, 2, 1) for i in range(8)]
     assert chosen(make_shape(4, 3), pods, "p0") == ["*"]
-    assert asked == preemption.MAX_LONG_SEARCHES + 1
+    assert search.call_count == preemption.MAX_LONG_SEARCHES + 1
 
 
 def running(world: World, *gib: int, node: str = "node-a", priority: int = 0) -> JsonObject:
@@ -458,7 +456,7 @@ def test_nodes_for_which_there_is_no_time_are_left_out(world: World, monkeypatch
     asked = wanting(world, 8)
     answer = ask(world, asked, meta(node_a=[victims["node-a"]], node_b=[victims["node-b"]]))
     assert answer == meta(node_a=[victims["node-a"]])
-    assert world.samples()["gpushare_preempt_nodes_total", "late"] == 1
+    assert world.counted()["gpushare_preempt_nodes_total", "late"] == 1
 
 
 def test_what_was_decided_is_counted_and_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -469,7 +467,7 @@ def test_what_was_decided_is_counted_and_logged(world: World, caplog: pytest.Log
         ask(world, pod, meta(node_a=["cpu", wrong], node_b=["disk"], node_x=["u", "v"]))
         ask(world, wanting(world, 11), meta(node_b=["cpu"]))
         world.client().post("/gpushare-scheduler/preempt", b"x")
-    found = world.samples()
+    found = world.counted()
     assert found["gpushare_extender_requests_total", "nodes", "preempt"] == 1
     assert found["gpushare_extender_requests_total", "no-nodes", "preempt"] == 1
     assert found["gpushare_extender_requests_total", "invalid", "preempt"] == 1

@@ -1,9 +1,10 @@
 """The leader's chores, against the fake API server."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -23,10 +24,9 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.request import PodRequest, RequestShape
 from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.wire import pods as pods_wire
-from gpushare.wire import requests as requests_wire
 from testing.builders import make_ledger, make_ref, make_shape
 from testing.controller.bypassing import EVENTS, add_bypassed, requests, said, tick
-from testing.controller.world import RESOURCE_CONFIG, World, path_of
+from testing.controller.world import World, is_binding, path_of, request_of
 from testing.fakes.kube import FakeKube
 
 
@@ -80,9 +80,7 @@ def test_an_event_that_cannot_be_posted_is_only_logged(world: World, caplog: pyt
 
 
 def test_a_pod_whose_allocation_cannot_be_read_is_told_once(world: World) -> None:
-    pod = world.add_pod(3)
-    world.edit_pod(pod, lambda found: found["metadata"].update(annotations={names.ANNOTATION_ALLOCATION: "[]"}))
-    world.edit_pod(pod, lambda found: found["spec"].update(nodeName="node-a"))
+    add_bypassed(world, 3, annotations={names.ANNOTATION_ALLOCATION: "[]"})
     world.see()
     for _ in range(2):
         world.reconciler.tick()
@@ -119,18 +117,11 @@ def test_the_ledger_is_audited(world: World, monkeypatch: pytest.MonkeyPatch, ca
 def test_a_failing_chore_does_not_end_the_loop(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stop, ticks = threading.Event(), 0
-
-    def boom() -> None:
-        nonlocal ticks
-        ticks += 1
-        if ticks == 2:
-            stop.set()
-        raise RuntimeError("boom")
-
+    stop, boom = threading.Event(), Mock(side_effect=RuntimeError("boom"))
+    world.clock.on_wait = lambda _at: stop.set() if boom.call_count == 2 else None
     monkeypatch.setattr(world.reconciler, "tick", boom)
     world.reconciler.run(stop)
-    assert ticks == 2
+    assert boom.call_count == 2
     assert caplog.messages == ["reconcile failed"] * 2
 
 
@@ -140,14 +131,8 @@ A = NodeName("node-a")
 
 def test_many_kinds_of_waiting_pods_take_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """And leave the scheduler's cache alone."""
-    asked: list[int] = []
-    snapshot = world.reconciler.node_verdicts.snapshot
-
-    def counting(shape: RequestShape) -> Answers:
-        asked.append(shape.containers[0].memory_mib // 1024)
-        return snapshot(shape)
-
-    monkeypatch.setattr(world.reconciler.node_verdicts, "snapshot", counting)
+    snapshot = Mock(wraps=world.reconciler.node_verdicts.snapshot)
+    monkeypatch.setattr(world.reconciler.node_verdicts, "snapshot", snapshot)
     kinds = range(20, 20 + 3 * chores.MAX_KINDS)
     for gib in kinds:
         world.add_waiting(gib)
@@ -156,11 +141,11 @@ def test_many_kinds_of_waiting_pods_take_turns(world: World, monkeypatch: pytest
     kept = world.node_verdicts.answers(whole, [A])
     for turns in (1, 2, 3):
         world.reconciler.tick()
-        assert len(asked) == turns * chores.MAX_KINDS
-    assert sorted(asked) == list(kinds)
+        assert snapshot.call_count == turns * chores.MAX_KINDS
+    assert sorted(call.args[0].containers[0].memory_mib // 1024 for call in snapshot.call_args_list) == list(kinds)
     assert world.node_verdicts.answers(whole, [A]) is kept
     world.reconciler.tick()
-    assert len(asked) == 4 * chores.MAX_KINDS
+    assert snapshot.call_count == 4 * chores.MAX_KINDS
 
 
 def test_judging_stops_when_its_time_is_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,24 +170,17 @@ def add_pods(world: World, count: int, **labels: str) -> None:
 
 
 def test_a_group_is_looked_up_once_for_each_kind_of_pod(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = 0
-    resolve = world.state.resolve
-
-    def counting(shape: RequestShape, labels: Mapping[str, str]) -> RequestShape:
-        nonlocal asked
-        asked += 1
-        return resolve(shape, labels)
-
-    monkeypatch.setattr(world.state, "resolve", counting)
+    resolve = Mock(wraps=world.state.resolve)
+    monkeypatch.setattr(world.state, "resolve", resolve)
     add_pods(world, 30, app="web")
     add_pods(world, 30, app="guest")
     world.reconciler.tick()
-    assert asked == 2
+    assert resolve.call_count == 2
     for gib in range(20, 20 + 2 * chores.MAX_KINDS):
         world.add_waiting(gib)
-    asked = 0
+    resolve.reset_mock()
     world.reconciler.tick()
-    assert asked == chores.MAX_KINDS
+    assert resolve.call_count == chores.MAX_KINDS
 
 
 def test_who_may_begin_a_group_is_told_nothing_while_others_do_not(world: World) -> None:
@@ -218,7 +196,7 @@ def add_in_doubt(world: World, count: int) -> None:
     for i in range(count):
         pod = world.add_pod(1)
         world.see()
-        world.api.fail_next(lambda call: call.path.endswith("/binding"), "lost-request")
+        world.api.fail_next(is_binding, "lost-request")
         world.bind(pod, "node-a" if i % 2 else "node-b")
     world.clock.at += 130
     world.api.calls.clear()
@@ -422,12 +400,6 @@ def writer(world: World) -> Writer:
     return Writer(api=world.api, clock=world.clock, leading=lambda: world.leads)
 
 
-def wanted(pod: JsonObject) -> PodRequest:
-    request = requests_wire.of_pod(pod, RESOURCE_CONFIG)
-    assert request is not None
-    return request
-
-
 def test_a_follower_writes_nothing_at_all(world: World, writer: Writer) -> None:
     pod = pods_wire.ref(world.add_pod(3))
     world.leads = False
@@ -442,7 +414,7 @@ def test_a_leader_that_falls_while_it_prepares_changes_no_pod(world: World, monk
     """Reading the token and connecting may take seconds."""
     waiting, bypassed_pod = pods_wire.ref(world.add_pod(3)), add_bypassed(world, 3)
     world.see()
-    request = wanted(bypassed_pod)
+    request = request_of(bypassed_pod)
     for verb in ("patch", "delete"):
         monkeypatch.setattr(world.api, verb, lambda *a, verb=verb, **o: leaving(world, verb, *a, **o))
     writer = Writer(api=world.api, clock=world.clock, leading=lambda: world.leads)
@@ -478,7 +450,7 @@ def test_a_pod_that_is_gone_was_not_deleted(world: World, writer: Writer, caplog
 
 def test_a_pod_that_has_its_gpus_is_not_given_others(world: World) -> None:
     pod = world.add_bound(3)
-    request = wanted(pod)
+    request = request_of(pod)
     binder = LateBinder(api=world.api, state=world.state, clock=world.clock, leading=lambda: True)
     found = binder.bind(request, NodeName("node-a"))
     assert found == NotNow("it has its GPUs already, or is on node-a")
@@ -488,7 +460,7 @@ def test_a_pod_that_has_its_gpus_is_not_given_others(world: World) -> None:
 
 def test_a_pod_that_ended_meanwhile_is_given_nothing(world: World) -> None:
     pod = add_bypassed(world, 3)
-    request = wanted(pod)
+    request = request_of(pod)
     world.finish(pod)
     world.see()
     binder = LateBinder(api=world.api, state=world.state, clock=world.clock, leading=lambda: True)

@@ -9,7 +9,7 @@ import pytest
 
 from controller import disruption, namespaces, optional, unhealthy
 from controller.disruption import V1, V1BETA1, Budgets, BudgetSink
-from controller.namespaces import NamespaceSink, Policies
+from controller.namespaces import NamespaceSink, Policies, Read
 from controller.unhealthy import PATH
 from gpushare import names
 from gpushare.cluster.records import Bound
@@ -32,31 +32,29 @@ def namespace(name: str, policy: str) -> dict[str, Any]:
 
 def labelled(*objects: dict[str, Any]) -> NamespaceSink:
     sink = NamespaceSink(Policies())
-    sink.replace([each for each in map(sink.read, objects) if each is not None])
+    sink.replace([read(sink, each) for each in objects])
     return sink
 
 
-def upsert(sink: NamespaceSink, obj: dict[str, Any]) -> None:
+def read(sink: NamespaceSink, obj: dict[str, Any]) -> Read:
     found = sink.read(obj)
     assert found is not None
-    sink.upsert(found)
+    return found
 
 
 def test_the_sink_follows_the_collection() -> None:
     sink = labelled(namespace("a", "spread"), namespace("b", "dense"))
     assert sink.policies.by_namespace == {"a": Policy.SPREAD, "b": Policy.DENSE}
-    upsert(sink, namespace("a", "binpack"))
-    upsert(sink, namespace("c", "fgd"))
-    gone = sink.read(namespace("b", "dense"))
-    assert gone is not None
-    sink.remove(gone)
+    sink.upsert(read(sink, namespace("a", "binpack")))
+    sink.upsert(read(sink, namespace("c", "fgd")))
+    sink.remove(read(sink, namespace("b", "dense")))
     assert sink.policies.by_namespace == {"a": Policy.BINPACK, "c": Policy.FGD}
     assert sink.policies.of("b") is None
 
 
 def test_a_label_that_names_no_policy_has_no_effect_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
     sink = labelled(namespace("a", "spread"))
-    upsert(sink, namespace("a", "fast"))
+    sink.upsert(read(sink, namespace("a", "fast")))
     assert sink.policies.by_namespace == {}
     [line] = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert line.gpushare_fields == {  # type: ignore[attr-defined]  # set by `logs.event`
@@ -144,22 +142,16 @@ def test_a_budget_that_means_nothing_is_left_out_and_said(caplog: pytest.LogCapt
     ]
 
 
-class Followed:
-    """A watch, and what it has told."""
-
-    def __init__(self, api: FakeKube, clock: ManualClock) -> None:
-        self.budgets = Budgets()
-        self.watch = disruption.watch(api=api, clock=clock, known=self.budgets)
-
-
-def follow(api: FakeKube, waits: int = 1) -> tuple[Followed, ManualClock]:
-    stop = threading.Event()
+def follow(api: FakeKube, waits: int = 1) -> tuple[Budgets, ManualClock]:
+    """What was told until so many waits, by a watch that is settled then."""
+    stop, budgets = threading.Event(), Budgets()
     clock = ending(stop, waits)
-    followed = Followed(api, clock)
+    watch = disruption.watch(api=api, clock=clock, known=budgets)
     api.close()
-    assert not followed.watch.settled()
-    followed.watch.run(stop)
-    return followed, clock
+    assert not watch.settled()
+    watch.run(stop)
+    assert watch.settled()
+    return budgets, clock
 
 
 def at(path: str) -> Callable[[Any], bool]:
@@ -172,9 +164,8 @@ def test_an_old_server_has_an_older_version_in_which_an_empty_selector_means_no_
     if path == V1BETA1:
         api.fail_next(at(V1), MISSING)
     api.seed(path.replace("/pod", "/namespaces/default/pod"), pdb())
-    followed, _ = follow(api)
-    assert followed.watch.settled()
-    [budget] = followed.budgets.all()
+    budgets, _ = follow(api)
+    [budget] = budgets.all()
     assert budget.counts(Bound(ref=make_ref(), node=NodeName("n"), labels={"app": "web"})) is protects
 
 
@@ -203,8 +194,7 @@ def test_the_controller_goes_on_without_the_right_to_read_budgets(
         api.fail_next(at(path), fault)
     with caplog.at_level(logging.WARNING):
         refused, clock = follow(api)
-    assert refused.watch.settled()
-    assert allowed(refused.budgets) == {}
+    assert allowed(refused) == {}
     assert clock.waits == [optional.ASK_AGAIN_S]
     [line] = lines(caplog, "not watched")
     assert (line["path"], line["fix"]) == (V1, fix)
@@ -213,7 +203,7 @@ def test_the_controller_goes_on_without_the_right_to_read_budgets(
     for path, fault in faults.items():
         api.fail_next(at(path), fault)
     granted, clock = follow(api, waits=2)
-    assert allowed(granted.budgets) == {"web": 1}
+    assert allowed(granted) == {"web": 1}
     assert clock.waits[0] == optional.ASK_AGAIN_S
 
 
@@ -223,8 +213,8 @@ def test_a_server_that_is_upgraded_is_followed_in_its_new_version() -> None:
     api.seed(COLLECTION, pdb(allowed=2))
     api.fail_next(at(V1), MISSING)
     api.fail_next(lambda call: call.verb == "watch" and call.path == V1BETA1, MISSING)
-    followed, _ = follow(api, waits=2)
-    assert allowed(followed.budgets) == {"web": 2}
+    budgets, _ = follow(api, waits=2)
+    assert allowed(budgets) == {"web": 2}
     assert [call.path for call in api.calls if call.verb == "watch"] == [V1BETA1, V1]
 
 
@@ -241,8 +231,8 @@ def test_a_right_that_is_taken_away_leaves_what_was_read_until_it_is_back(caplog
 
     api.fail_next(second, FORBIDDEN)
     with caplog.at_level(logging.WARNING):
-        followed, clock = follow(api, waits=3)
-    assert allowed(followed.budgets) == {"web": 1}
+        budgets, clock = follow(api, waits=3)
+    assert allowed(budgets) == {"web": 1}
     assert clock.waits[1] == optional.ASK_AGAIN_S
     [line] = lines(caplog, "not watched")
     assert line["effect"] == "what was read before stays as it was"
@@ -264,15 +254,14 @@ def test_a_server_that_does_not_answer_is_not_waited_for_forever(caplog: pytest.
     settled: list[bool] = []
 
     def look(at: float) -> None:
-        settled.append(followed.watch.settled())
+        settled.append(watch.settled())
         assert settled[-1] == (at - 1000 >= optional.PATIENCE_S)
         if len(settled) == 100:
             stop.set()
 
-    clock = ManualClock(on_wait=look)
-    followed = Followed(api, clock)
+    watch = disruption.watch(api=api, clock=ManualClock(on_wait=look), known=Budgets())
     with caplog.at_level(logging.WARNING):
-        followed.watch.run(stop)
+        watch.run(stop)
     assert not settled[0]
     assert settled[-1]
     assert lines(caplog, "watch failed")[0]["error"] == "no route to host"
@@ -434,16 +423,16 @@ def test_without_the_right_to_read_them_the_controller_goes_on(world: World, cap
 def test_the_watch_feeds_the_ledger(world: World) -> None:
     world.api.seed(PATH, {"metadata": {"name": "unhealthy-gpu-node-a"}, "data": {"gpus": "1"}})
     world.api.seed(PATH, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "x"}})
-    watch = unhealthy.watch(api=world.api, state=world.state, clock=world.clock)
-    stop = threading.Event()
-    thread = threading.Thread(target=watch.run, args=(stop,))
-    thread.start()
-    try:
-        while not watch.settled():
-            stop.wait(0.01)
-        assert health(world) == [OK, ILL]
-        assert watch.stale_for() == 0
-    finally:
+    stop, stale = threading.Event(), list[float]()
+
+    def look(_at: float) -> None:
+        stale.append(watch.stale_for())
         stop.set()
-        world.api.close()
-        thread.join()
+
+    clock = ManualClock(on_wait=look)
+    watch = unhealthy.watch(api=world.api, state=world.state, clock=clock)
+    world.api.close()
+    watch.run(stop)
+    assert watch.settled()
+    assert health(world) == [OK, ILL]
+    assert stale[0] == pytest.approx(clock.waits[0])

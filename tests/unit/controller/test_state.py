@@ -20,7 +20,7 @@ from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
 from gpushare.wire import allocation as allocation_wire
-from gpushare.wire import asks, host, requests
+from gpushare.wire import asks, host
 from gpushare.wire import pods as pods_wire
 from testing.builders import (
     make_allocation,
@@ -32,7 +32,8 @@ from testing.builders import (
     make_ref,
     make_shape,
 )
-from testing.controller.world import NODES, World, path_of, uid_of
+from testing.controller.bypassing import add_bypassed
+from testing.controller.world import NODES, World, path_of, request_of, uid_of
 
 A, B = NodeName("node-a"), NodeName("node-b")
 
@@ -139,9 +140,7 @@ def test_a_node_with_another_unit_is_refused(world: World) -> None:
 
 def test_what_another_system_bound_is_counted_in_the_nodes_unit_once_that_is_known() -> None:
     world = World()
-    pod = world.add_pod(3)
-    world.edit_pod(pod, lambda found: found["metadata"].update(annotations={names.ALIYUN_IDX: "1"}))
-    world.edit_pod(pod, lambda found: found["spec"].update(nodeName="node-a"))
+    add_bypassed(world, 3, annotations={names.ALIYUN_IDX: "1"})
     world.list_all()
     world.add_node("node-a", 10, 10)
     world.see()
@@ -149,9 +148,7 @@ def test_what_another_system_bound_is_counted_in_the_nodes_unit_once_that_is_kno
 
 
 def test_a_node_with_a_pod_that_cannot_be_read_takes_no_new_pods(world: World) -> None:
-    pod = world.add_pod(3, name="odd")
-    world.edit_pod(pod, lambda found: found["metadata"].update(annotations={names.ANNOTATION_ALLOCATION: "[]"}))
-    world.edit_pod(pod, lambda found: found["spec"].update(nodeName="node-a"))
+    pod = add_bypassed(world, 3, name="odd", annotations={names.ANNOTATION_ALLOCATION: "[]"})
     world.see()
     assert refusal(world) == Refused(
         RefusalReason.INSUFFICIENT_GPU_MEMORY,
@@ -329,9 +326,7 @@ def test_a_pod_that_was_resized_counts_with_what_it_has_now(hosts: World) -> Non
 def test_pods_with_gpus_count_from_the_choice_on_and_once(hosts: World) -> None:
     made = hosts.api.seed(PODS, pod("gpus", gib=3))
     hosts.see()
-    request = requests.of_pod(made, ResourceConfig())
-    assert request is not None
-    reserved = hosts.state.reserve(request, A, now=hosts.clock.at)
+    reserved = hosts.state.reserve(request_of(made), A, now=hosts.clock.at)
     assert isinstance(reserved, Reserved)
     assert left(hosts) == HostRoom(7000, 15360)
     hosts.state.undo(reserved)
@@ -464,11 +459,9 @@ def test_a_pod_asks_for_the_same_when_it_is_bound(limits: dict[str, int], annota
     made = make_pod(make_container(resources=amounts), namespace="team", annotations={"some": "note", **annotations})
     bound = world.api.seed(PODS, made)
     world.list_all()
-    request = requests.of_pod(bound, config)
-    assert request is not None
     assert world.bind(bound).error == ""
     world.see()
     record = world.state.cache.cluster_index.pods[uid_of(bound)]
     assert isinstance(record, Bound)
-    assert record.ask == asks.of_request(request)
+    assert record.ask == asks.of_request(request_of(bound, config))
     assert world.state.cache.cluster_index.asks == {record.ask: 1}
