@@ -229,18 +229,6 @@ def test_a_plot_in_a_directory_that_is_not_there_is_an_error_before_the_files_ar
     )
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"weight": 0}, "--weight 0: write a whole number from 1 to 10000"),
-        ({"others_weight": -3}, "--rank-others -3: write a whole number from 1 to 10000"),
-    ],
-)
-def test_a_weight_that_kube_scheduler_refuses_is_an_error(given: dict[str, Any], message: str) -> None:
-    found = simulate(node("node-a", 15), manifest(pod("x", 1)), **given)
-    assert (found.code, found.err) == (2, f"error: {message}\n")
-
-
 def test_without_a_pod_no_free_gpu_counts_as_too_small_and_a_note_says_why_nothing_is_placed() -> None:
     found = simulate(node("node-a", 15), as_json=True)
     assert (found.code, found.value["summary"]["gpus"][0]["freeTooSmall"]) == (0, 0.0)
