@@ -143,17 +143,14 @@ ROWS: list[tuple[Change, str]] = [
         " volcano-system/volcano-device-plugin-x7k2p) hands out the same GPUs | kubectl -n volcano-system delete"
         " daemonset volcano-device-plugin",
     ),
-    (
-        runs(world.deployed_pod("gpushare-schd-extender")),
-        "warning other-schedulers deployment/kube-system/gpushare-schd-extender | the scheduler of Aliyun gpushare"
-        " still runs; where kube-scheduler asks it as well, both choose GPUs | take its entry out of kube-scheduler's"
-        " extenders, then: kubectl -n kube-system delete deployment gpushare-schd-extender",
-    ),
-    (
-        runs(world.deployed_pod("nano-gpu-scheduler")),
-        "warning other-schedulers deployment/kube-system/nano-gpu-scheduler | the scheduler of nano-gpu still runs;"
-        " where kube-scheduler asks it as well, both choose GPUs | take its entry out of kube-scheduler's extenders,"
-        " then: kubectl -n kube-system delete deployment nano-gpu-scheduler",
+    *(
+        (
+            runs(world.deployed_pod(name)),
+            f"warning other-schedulers deployment/kube-system/{name} | the scheduler of {system} still runs; where"
+            " kube-scheduler asks it as well, both choose GPUs | take its entry out of kube-scheduler's extenders,"
+            f" then: kubectl -n kube-system delete deployment {name}",
+        )
+        for name, system in (("gpushare-schd-extender", "Aliyun gpushare"), ("nano-gpu-scheduler", "nano-gpu"))
     ),
     (
         further_extender(
@@ -334,6 +331,7 @@ def test_the_runtime_classes_are_those_of_the_policy() -> None:
 
 
 DRIVER = "gpu.nvidia.com"
+LACKING = kube.NotFoundError("the server could not find the requested resource")
 V1, V1BETA1 = "/apis/resource.k8s.io/v1", "/apis/resource.k8s.io/v1beta1"
 AWAY = (
     "keep the driver's kubelet plugin off nodes with the label gpushare, as in"
@@ -426,16 +424,14 @@ def test_one_for_whole_gpus_is_an_error_where_they_are_this_projects() -> None:
 
 def test_servers_that_serve_only_an_older_version_are_read_too() -> None:
     api = world.healthy()
-    lacking = kube.NotFoundError("the server could not find the requested resource")
-    api.fail_next(lambda call: call.path.startswith((f"{V1}/", "/apis/resource.k8s.io/v1beta2/")), lacking, times=9)
+    api.fail_next(lambda call: call.path.startswith((f"{V1}/", "/apis/resource.k8s.io/v1beta2/")), LACKING, times=9)
     offer(api, {"name": "gpu-0", "basic": device("", "GPU-0")}, group=V1BETA1)
     assert world.lines(api) == [told(DRIVER, 1, "gpu-0")]
 
 
 def test_servers_without_dynamic_resource_allocation_pass() -> None:
     api = world.healthy()
-    lacking = kube.NotFoundError("the server could not find the requested resource")
-    api.fail_next(lambda call: call.path.startswith("/apis/resource.k8s.io/"), lacking, times=9)
+    api.fail_next(lambda call: call.path.startswith("/apis/resource.k8s.io/"), LACKING, times=9)
     found = world.diagnosis(api)
     assert list(world.formatted(found)) == []
     passed = {result.check.id for result in found.results if result.passed}

@@ -187,8 +187,7 @@ def test_an_eviction_that_is_forbidden_is_not_tried_for_ever() -> None:
     api.fail_next(
         lambda call: call.path.endswith("/eviction"), kube.ForbiddenError("pods/eviction is forbidden"), times=9
     )
-    clock = ManualClock(0)
-    found = drain(api, clock=clock)
+    found = drain(api, clock=ManualClock(0))
     assert found.code == 3
     assert "stays  cannot be evicted: pods/eviction is forbidden" in found.out
     assert api.count("create", "/eviction") == 3

@@ -343,8 +343,7 @@ def test_a_pod_of_another_plugin_is_left_alone(pod: Json, code: int, may: str) -
             "POD:    default/pod",
             "STATE:  on node-a without GPUs from gpushare",
             "WHY:    the webhook did not change it, and nothing says that gpushare hands out GPUs there: anyone else"
-            " who"
-            f" does so {may}, and gpushare leaves it alone",
+            f" who does so {may}, and gpushare leaves it alone",
         ),
     )
 

@@ -11,7 +11,7 @@ from gpushare_cli.schedconfig import ServerVersion
 from gpushare_cli.simulate.orders import Order
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 from testing.cli.calling import Run
-from testing.cli.simulating import Result, listed, manifest, simulate, where, workload
+from testing.cli.simulating import Result, lines, listed, manifest, simulate, where, workload
 
 NONE = ("none",)
 
@@ -110,18 +110,15 @@ def test_several_policies_and_seeds_have_a_run_each_and_a_line_in_the_summary() 
 
 def test_only_the_summary_if_that_is_wanted() -> None:
     found = simulate(node("node-a", 15), manifest(pod("x", 20)), summary=True)
-    assert found.out == "".join(
-        f"{line}\n"
-        for line in (
-            "POLICY   SEEDS  PODS PLACED  GPU MEMORY  ASKED FOR",
-            "binpack  1      0 of 1       0.0 %       133.3 %",
-            "",
-            "NOT PLACED BECAUSE OF  PODS",
-            "InsufficientGpuMemory  1",
-            "",
-            "MODEL     GPUS  ALLOCATED  FREE  TOO SMALL  NO CPU OR MEMORY",
-            "Tesla T4  1     0.0        1.0   1.0        0.0",
-        )
+    assert found.out == lines(
+        "POLICY   SEEDS  PODS PLACED  GPU MEMORY  ASKED FOR",
+        "binpack  1      0 of 1       0.0 %       133.3 %",
+        "",
+        "NOT PLACED BECAUSE OF  PODS",
+        "InsufficientGpuMemory  1",
+        "",
+        "MODEL     GPUS  ALLOCATED  FREE  TOO SMALL  NO CPU OR MEMORY",
+        "Tesla T4  1     0.0        1.0   1.0        0.0",
     )
 
 
