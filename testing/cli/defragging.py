@@ -13,15 +13,21 @@ from testing.fakes.kube import FakeKube
 
 
 def defrag(
-    api: FakeKube, clock: ManualClock | None = None, *, pod: str = "large", width: int = tables.ENDLESS, **options: Any
+    api: FakeKube,
+    clock: ManualClock | None = None,
+    *,
+    pod: str = "large",
+    width: int = tables.ENDLESS,
+    stdin: str = "",
+    **options: Any,
 ) -> Result:
     """Make room for a pod."""
     out, err = io.StringIO(), io.StringIO()
     streams = Streams(out=out, err=err, width=width)
     target = None if options.get("file") else Target.parse(pod)
     asked = command.Options(pod=target, **options)
-    stdin = io.StringIO(options.pop("stdin", ""))
+    text = io.StringIO(stdin)
     code = commands.answer(
-        streams, lambda: command.run(api, streams, asked, lambda: "default", clock or ManualClock(0), stdin)
+        streams, lambda: command.run(api, streams, asked, lambda: "default", clock or ManualClock(0), text)
     )
     return Result(code=code, out=out.getvalue(), err=err.getvalue())

@@ -143,13 +143,15 @@ def test_without_any_cluster_the_three_places_are_named(
         ({"KUBECONFIG": "/env"}, [], "/env"),
         ({"KUBECONFIG": "/env"}, ["--kubeconfig", "/flag"], "/flag"),
         ({}, [], "{home}/.kube/config"),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, [], ""),  # in a pod, as its service account
     ],
 )
 def test_the_kubeconfig_is_found_as_kubectl_finds_it(
     environment: dict[str, str], flag: list[str], expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / ".kube").mkdir()
-    (tmp_path / ".kube" / "config").touch()
+    if "KUBERNETES_SERVICE_HOST" not in environment:
+        (tmp_path / ".kube").mkdir()
+        (tmp_path / ".kube" / "config").touch()
     monkeypatch.delenv("KUBECONFIG", raising=False)
     for name, value in {"HOME": str(tmp_path), **environment}.items():
         monkeypatch.setenv(name, value)
@@ -162,21 +164,6 @@ def test_the_kubeconfig_is_found_as_kubectl_finds_it(
     monkeypatch.setattr("gpushare.kube.client.connect", connect)
     cli.inspect_main([*flag, "--context", "ctx"])
     assert asked == [(expected.format(home=tmp_path), "ctx")]
-
-
-def test_in_a_pod_the_service_account_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    asked: list[str] = []
-
-    def connect(path: str, _context: str) -> FakeKube:
-        asked.append(path)
-        return api_of()
-
-    monkeypatch.setattr("gpushare.kube.client.connect", connect)
-    cli.inspect_main([])
-    assert asked == [""]
 
 
 @pytest.mark.parametrize("argv", [["-x"], ["a", "b"], ["-o", "xml"], ["--kubeconfig"]])

@@ -240,7 +240,9 @@ def test_a_gpu_that_is_gone_is_told() -> None:
 
 
 def test_of_a_bound_pod_only_what_is_shown_is_kept() -> None:
-    pod = bound("a", make_grant(0))
+    pod = told(bound("a", make_grant(0)), "0", "15")
+    binding = dict(pod["metadata"]["annotations"])
+    pod["metadata"]["annotations"]["other.example/x"] = "x"
     pod["metadata"]["managedFields"] = [{"manager": "x"}]
     pod["spec"] |= {"volumes": [{"name": "v"}], "tolerations": [{}]}
     pod["spec"]["containers"][0] |= {
@@ -252,6 +254,7 @@ def test_of_a_bound_pod_only_what_is_shown_is_kept() -> None:
     assert kept["spec"].keys() == {"nodeName", "containers", "initContainers"}
     assert [entry["name"] for entry in kept["spec"]["containers"][0]["env"]] == [names.ENV_VISIBLE_DEVICES]
     assert "managedFields" not in kept["metadata"]
+    assert kept["metadata"]["annotations"] == binding
     assert view_of(kept) == view_of(pod)
 
 
@@ -335,15 +338,6 @@ def test_a_pod_that_waits_keeps_what_decides_about_its_place() -> None:
     assert kept["metadata"]["annotations"].items() >= asks.items()
     assert kept["spec"]["tolerations"] == pod["spec"]["tolerations"]
     assert kept["spec"]["containers"][0]["resources"] == pod["spec"]["containers"][0]["resources"]
-
-
-def test_a_pod_on_a_node_keeps_its_binding() -> None:
-    pod = clusters.running("large", "GPU-x", 3, on="n")
-    binding = dict(pod["metadata"]["annotations"])
-    pod["metadata"]["annotations"]["other.example/x"] = LARGE
-    kept = objects.pod(pod)
-    assert isinstance(kept, dict)
-    assert kept["metadata"]["annotations"] == binding
 
 
 def test_bindings_of_other_systems_are_kept() -> None:

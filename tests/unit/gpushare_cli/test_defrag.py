@@ -43,6 +43,8 @@ def waits(gib: int = 15, **fields: Any) -> Json:
 
 FULL = (on(0, "small", 3), on(1, "big", 13), on(0, "guest", 7, node="node-b"))
 """15 GiB fit nowhere; without `small`, which fits on node-b, they do."""
+BARE = [bound("big", make_grant(1, gib=13)), bound("guest", make_grant(0, gib=7), node="node-b")]
+"""The same without controllers that would recreate them."""
 
 
 def test_the_one_eviction_that_makes_room_is_named_with_where_the_pod_goes() -> None:
@@ -101,8 +103,7 @@ def test_a_pod_whose_victim_would_wait_moves_no_one() -> None:
 def test_a_pod_that_may_not_come_back_stays(change: Callable[[Json], object], why: str) -> None:
     small = on(0, "small", 3)
     change(small)
-    others = [bound("big", make_grant(1, gib=13)), bound("guest", make_grant(0, gib=7), node="node-b")]
-    found = defrag(kube_of([A, B, small, *others, waits()]))
+    found = defrag(kube_of([A, B, small, *BARE, waits()]))
     assert found.code == 3
     assert why in found.out
     assert "default/large: no evictions make room: needs 15 GiB on one GPU; free per GPU on node-" in found.out
@@ -116,8 +117,7 @@ def test_no_pod_moves_for_one_that_has_room_as_soon_as_others_have_ended() -> No
     said = "default/large fits on node-a as soon as pods have ended that are being deleted; no pod has to move\n"
     assert (found.code, found.out) == (0, said)
     assert json.loads(defrag(kube_of(objects), output="json").out)["fitsSoon"] == ["node-a"]
-    blocked = [bound("more", make_grant(0, gib=4)), bound("guest", make_grant(0, gib=7), node="node-b")]
-    still = defrag(kube_of([A, B, small, bound("big", make_grant(1, gib=13)), *blocked, waits()]))
+    still = defrag(kube_of([A, B, small, *BARE, bound("more", make_grant(0, gib=4)), waits()]))
     assert still.code == 3
     assert "1 pod are being deleted already" in still.out
 
@@ -132,8 +132,7 @@ def test_other_pods_that_may_take_the_room_are_told() -> None:
 
 def test_a_pod_that_its_budget_protects_stays() -> None:
     small = on(0, "small", 3, labels={"app": "web"})
-    others = [bound("big", make_grant(1, gib=13)), bound("guest", make_grant(0, gib=7), node="node-b")]
-    api = kube_of([A, B, small, *others, waits()])
+    api = kube_of([A, B, small, *BARE, waits()])
     assert defrag(seeded(api, budget("web", 0, app="web"))).code == 3
     api.vanish("/apis/policy/v1/namespaces/default/poddisruptionbudgets/web")
     assert defrag(seeded(api, budget("web", 1, app="web"))).code == 0
@@ -147,22 +146,10 @@ def test_a_node_that_does_not_take_the_evicted_pod_is_no_place_for_it() -> None:
 
 
 def test_a_manifest_is_answered_like_a_pod() -> None:
-    manifest = json.dumps(make_pod(make_container(gpu_mem=15), name="new") | {"status": {}})
-    value = json.loads(manifest)
-    del value["metadata"]["uid"]
-    api = kube_of([A, B, *FULL])
-    found = read_from(api, json.dumps(value))
+    pod = make_pod(make_container(gpu_mem=15), name="new") | {"status": {}}
+    del pod["metadata"]["uid"]
+    found = defrag(kube_of([A, B, *FULL]), file="-", stdin=json.dumps(pod))
     assert found.out.splitlines()[-1] == "1 eviction makes room for default/new on node-a"
-
-
-def read_from(api: FakeKube, text: str, **options: Any) -> Result:
-    out, err = io.StringIO(), io.StringIO()
-    streams = Streams(out=out, err=err)
-    asked = command.Options(file="-", **options)
-    code = commands.answer(
-        streams, lambda: command.run(api, streams, asked, lambda: "default", ManualClock(0), io.StringIO(text))
-    )
-    return Result(code=code, out=out.getvalue(), err=err.getvalue())
 
 
 class Living:
@@ -231,12 +218,22 @@ def test_a_cordon_that_was_there_before_stays() -> None:
     assert cordons_of(api) == "1"
 
 
-def test_it_stops_if_a_successor_finds_no_place_and_opens_the_gpu_again() -> None:
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_it_stops_if_a_successor_finds_no_place_opens_the_gpu_again_and_tells_who_was_evicted(output: str) -> None:
     api = kube_of([A, B, *FULL, waits()])
-    found = defrag(api, ManualClock(0, Living(api, places=False)), yes=True, timeout=20)
-    assert found.code == 3
-    assert found.err.splitlines()[-1] == "error: the successor of default/small has no place after 20 s"
+    found = defrag(api, ManualClock(0, Living(api, places=False)), yes=True, timeout=20, output=output)
+    why = "the successor of default/small has no place after 20 s"
+    assert (found.code, found.err.splitlines()[-1]) == (3, f"error: {why}")
     assert cordons_of(api) is None
+    if output == "json":
+        value = json.loads(found.out)
+        assert (value["moved"], value["stopped"]) == ({"uid-small": None}, why)
+    else:
+        assert found.out == lines(
+            "POD            FROM    NOW ON",
+            "default/small  node-a  evicted; its successor waits",
+            "1 of 1 pods evicted for default/large, which has no place",
+        )
 
 
 def of_two(happens: Callable[[FakeKube], object]) -> tuple[FakeKube, Result]:
@@ -256,6 +253,10 @@ def of_two(happens: Callable[[FakeKube], object]) -> tuple[FakeKube, Result]:
     return api, defrag(api, ManualClock(0, meanwhile), yes=True)
 
 
+CHANGED = "error: the cluster has changed, and the rest of the plan would not help any more"
+GONE = "error: default/large is gone, and needs no room any more"
+
+
 def replaced(api: FakeKube) -> None:
     api.vanish(f"{POD}/large")
     api.seed(POD, waits() | {"metadata": waits()["metadata"] | {"uid": "another"}})
@@ -264,19 +265,15 @@ def replaced(api: FakeKube) -> None:
 @pytest.mark.parametrize(
     ("happens", "code", "said"),
     [
-        (lambda api: api.vanish(f"{POD}/large"), 3, "error: default/large is gone, and needs no room any more"),
-        (replaced, 3, "error: default/large is gone, and needs no room any more"),
-        (
-            lambda api: api.seed(POD, bound("rival", make_grant(0, gib=8), node="node-b")),
-            3,
-            "error: the cluster has changed, and the rest of the plan would not help any more",
-        ),
+        (lambda api: api.vanish(f"{POD}/large"), 3, GONE),
+        (replaced, 3, GONE),
         (lambda api: api.edit(f"{POD}/large", bind), 0, "default/large: is on node-a"),
         (
             lambda api: api.edit("/api/v1/nodes/node-a", lambda node: node.update(spec={"unschedulable": True})),
             3,
-            "error: the cluster has changed, and the rest of the plan would not help any more",
+            CHANGED,
         ),
+        (lambda api: api.seed(POD, bound("rival", make_grant(0, gib=8), node="node-b")), 3, CHANGED),
         (
             lambda api: run_cordon(api, "node-a/1"),
             3,
@@ -284,7 +281,7 @@ def replaced(api: FakeKube) -> None:
         ),
     ],
 )
-def test_no_pod_moves_for_one_that_needs_no_room_any_more(
+def test_no_further_pod_moves_once_its_move_would_not_help_any_more(
     happens: Callable[[FakeKube], object], code: int, said: str
 ) -> None:
     api, found = of_two(happens)
@@ -326,10 +323,7 @@ def test_a_plan_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_pod_moves_once_another_has_made_room() -> None:
-    def happens(api: FakeKube) -> None:
-        api.vanish(f"{POD}/big")
-
-    api, found = of_two(happens)
+    api, found = of_two(lambda api: api.vanish(f"{POD}/big"))
     assert "default/large: there is room now without further evictions" in found.err
     assert len({"one", "two"} & pods(api)) == 1
     assert cordons_of(api) is None
@@ -395,28 +389,12 @@ def test_the_need_is_looked_at_again_before_each_try_of_an_eviction() -> None:
 
     why = "Cannot evict pod as it would violate the pod's disruption budget."
     assert f"default/small cannot be evicted now ({why}); trying again\n" in found.err
-    assert (found.code, found.err.splitlines()[-1]) == (3, "error: default/large is gone, and needs no room any more")
+    assert (found.code, found.err.splitlines()[-1]) == (3, GONE)
     assert "small" in pods(api)
     assert found.out == lines(
         "POD            FROM    NOW ON",
         "default/small  node-a  not evicted",
         "0 of 1 pods evicted for default/large, which has no place",
-    )
-
-
-def test_who_was_evicted_before_it_stopped_is_told() -> None:
-    api = kube_of([A, B, *FULL, waits()])
-    found = defrag(api, ManualClock(0, Living(api, places=False)), yes=True, timeout=20)
-    assert found.out == lines(
-        "POD            FROM    NOW ON",
-        "default/small  node-a  evicted; its successor waits",
-        "1 of 1 pods evicted for default/large, which has no place",
-    )
-    api = kube_of([A, B, *FULL, waits()])
-    value = json.loads(defrag(api, ManualClock(0, Living(api, places=False)), yes=True, timeout=20, output="json").out)
-    assert (value["moved"], value["stopped"]) == (
-        {"uid-small": None},
-        "the successor of default/small has no place after 20 s",
     )
 
 
@@ -452,13 +430,6 @@ def test_a_server_that_is_away_between_two_evictions_ends_nothing() -> None:
     api, found = of_two(away)
     assert "default/two cannot be evicted now (connection refused); trying again" in found.err
     assert not {"one", "two"} & pods(api)
-
-
-def test_a_pod_that_is_being_deleted_gets_no_room() -> None:
-    pod = waits()
-    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    found = defrag(kube_of([A, B, *FULL, pod]))
-    assert (found.code, found.err) == (2, "error: pod default/large is being deleted\n")
 
 
 def test_an_interrupt_leaves_no_cordon() -> None:
@@ -504,14 +475,6 @@ def test_a_pod_with_two_budgets_is_not_proposed() -> None:
     assert "small" not in defrag(api).out
 
 
-def test_a_pod_behind_a_scheduling_gate_gets_no_room() -> None:
-    gated = waits()
-    gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
-    found = defrag(kube_of([A, B, *FULL, gated]))
-    why = "waits for others to remove its scheduling gates: kueue.x-k8s.io/admission"
-    assert (found.code, found.err) == (2, f"error: pod default/large {why}\n")
-
-
 def test_an_eviction_that_is_forbidden_ends_it() -> None:
     api = kube_of([A, B, *FULL, waits()])
     api.fail_next(lambda call: call.path.endswith("/eviction"), kube.ForbiddenError("no"))
@@ -530,13 +493,20 @@ def test_an_eviction_that_is_forbidden_ends_it() -> None:
         ({"pod": "deployment/web"}, "deployment/web: name one pod, or give its manifest with -f"),
         ({"pod": "small"}, "pod default/small is on node-a already"),
         ({"pod": "cpu"}, "pod default/cpu asks for no GPU"),
+        ({"pod": "leaves"}, "pod default/leaves is being deleted\n"),
+        (
+            {"pod": "gated"},
+            "pod default/gated waits for others to remove its scheduling gates: kueue.x-k8s.io/admission\n",
+        ),
     ],
 )
 def test_what_it_cannot_be_asked_is_told(options: dict[str, Any], message: str) -> None:
-    cpu = make_pod(make_container(), name="cpu")
-    found = defrag(kube_of([A, *FULL, waits(), cpu]), **options)
+    cpu, leaves, gated = make_pod(make_container(), name="cpu"), make_pod(name="leaves"), make_pod(name="gated")
+    leaves["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    found = defrag(kube_of([A, *FULL, waits(), cpu, leaves, gated]), **options)
     assert found.err.startswith(f"error: {message}")
-    assert found.code in {1, 2}
+    assert found.code == (1 if "file" in options else 2)
 
 
 def test_a_file_with_several_pods_is_told() -> None:
@@ -546,7 +516,7 @@ def test_a_file_with_several_pods_is_told() -> None:
         "metadata": {"name": "web"},
         "spec": {"replicas": 2, "template": {"spec": {"containers": [make_container(gpu_mem=3)]}}},
     }
-    found = read_from(kube_of([A]), json.dumps(workload))
+    found = defrag(kube_of([A]), file="-", stdin=json.dumps(workload))
     message = "standard input: has 2 pods; give one pod, or a workload with one replica"
     assert (found.code, found.err) == (2, f"error: {message}\n")
 

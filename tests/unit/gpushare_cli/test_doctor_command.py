@@ -153,16 +153,13 @@ AGAIN = "ask again; if it stays, check the API server"
 OF_NODES = (
     "isolation, hand-over-summary, other-pods, plugin-daemonset, plugin-running, inventory, memory-unit, node-amounts,"
     " stale-inventory, gpu-health, gpu-cordon, hand-over, limits, limit-strength, oversubscription,"
-    " nvidia-plugin,"
-    " nvidia-sharing, sharing-plugins, dra-devices,"
-    " pods-without-gpus, pods-unreadable, over-committed"
+    " nvidia-plugin, nvidia-sharing, sharing-plugins, dra-devices, pods-without-gpus, pods-unreadable, over-committed"
 )
 OF_PODS = (
     "isolation, controller-running, other-pods, plugin-daemonset, plugin-running, inventory, memory-unit,"
     " node-amounts, stale-inventory, gpu-health, gpu-cordon, hand-over, limits, limit-strength, oversubscription,"
-    " nvidia-plugin,"
-    " nvidia-sharing, sharing-plugins, other-schedulers, dra-devices, pods-pending, pods-without-gpus, pods-refused,"
-    " pods-unreadable, pods-rejected, over-committed"
+    " nvidia-plugin, nvidia-sharing, sharing-plugins, other-schedulers, dra-devices, pods-pending, pods-without-gpus,"
+    " pods-refused, pods-unreadable, pods-rejected, over-committed"
 )
 OF_SETTINGS = (
     "settings, runtime-class, webhook-policies, runtime-class-policy, scheduler-running, scheduler-leads,"

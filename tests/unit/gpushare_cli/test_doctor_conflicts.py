@@ -80,7 +80,6 @@ def kept_off(*nodes: str) -> Change:
     return change
 
 
-ALIYUN, VOLCANO = ("kube-system", "gpushare-device-plugin-ds"), ("volcano-system", "volcano-device-plugin")
 ROWS: list[tuple[Change, str]] = [
     (
         runs(world.daemon_pod(MPS)),
@@ -120,27 +119,29 @@ ROWS: list[tuple[Change, str]] = [
         " which are the GPUs that are shared | find who: kubectl get pods -A --field-selector spec.nodeName=node-a;"
         " take it off the node",
     ),
-    *(
-        (
-            runs(world.daemon_pod(name, namespace=namespace)),
-            f"error sharing-plugins node/node-a | the device plugin of {system} (pod {namespace}/{name}-x7k2p) hands"
-            f" out the same GPUs | {fix}",
-        )
-        for system, namespace, name, fix in (
-            ("Aliyun gpushare", *ALIYUN, "kubectl -n kube-system delete daemonset gpushare-device-plugin-ds"),
-            (
-                "nano-gpu",
-                *("kube-system", "nano-gpu-agent"),
-                "kubectl -n kube-system delete daemonset nano-gpu-agent, and restore the NVIDIA runtime's hook that its"
-                " init container replaced on the node",
-            ),
-            (
-                "HAMi",
-                *("kube-system", "hami-device-plugin"),
-                "kubectl label node node-a gpu- (the label that its DaemonSet hami-device-plugin selects)",
-            ),
-            ("Volcano", *VOLCANO, "kubectl -n volcano-system delete daemonset volcano-device-plugin"),
-        )
+    (
+        runs(world.daemon_pod("gpushare-device-plugin-ds")),
+        "error sharing-plugins node/node-a | the device plugin of Aliyun gpushare (pod"
+        " kube-system/gpushare-device-plugin-ds-x7k2p) hands out the same GPUs | kubectl -n kube-system delete"
+        " daemonset gpushare-device-plugin-ds",
+    ),
+    (
+        runs(world.daemon_pod("nano-gpu-agent")),
+        "error sharing-plugins node/node-a | the device plugin of nano-gpu (pod kube-system/nano-gpu-agent-x7k2p)"
+        " hands out the same GPUs | kubectl -n kube-system delete daemonset nano-gpu-agent, and restore the NVIDIA"
+        " runtime's hook that its init container replaced on the node",
+    ),
+    (
+        runs(world.daemon_pod("hami-device-plugin")),
+        "error sharing-plugins node/node-a | the device plugin of HAMi (pod kube-system/hami-device-plugin-x7k2p)"
+        " hands out the same GPUs | kubectl label node node-a gpu- (the label that its DaemonSet hami-device-plugin"
+        " selects)",
+    ),
+    (
+        runs(world.daemon_pod("volcano-device-plugin", namespace="volcano-system")),
+        "error sharing-plugins node/node-a | the device plugin of Volcano (pod"
+        " volcano-system/volcano-device-plugin-x7k2p) hands out the same GPUs | kubectl -n volcano-system delete"
+        " daemonset volcano-device-plugin",
     ),
     *(
         (
@@ -149,7 +150,7 @@ ROWS: list[tuple[Change, str]] = [
             " kube-scheduler asks it as well, both choose GPUs | take its entry out of kube-scheduler's extenders,"
             f" then: kubectl -n kube-system delete deployment {name}",
         )
-        for system, name in (("Aliyun gpushare", "gpushare-schd-extender"), ("nano-gpu", "nano-gpu-scheduler"))
+        for name, system in (("gpushare-schd-extender", "Aliyun gpushare"), ("nano-gpu-scheduler", "nano-gpu"))
     ),
     (
         further_extender(
@@ -330,6 +331,7 @@ def test_the_runtime_classes_are_those_of_the_policy() -> None:
 
 
 DRIVER = "gpu.nvidia.com"
+LACKING = kube.NotFoundError("the server could not find the requested resource")
 V1, V1BETA1 = "/apis/resource.k8s.io/v1", "/apis/resource.k8s.io/v1beta1"
 AWAY = (
     "keep the driver's kubelet plugin off nodes with the label gpushare, as in"
@@ -422,16 +424,14 @@ def test_one_for_whole_gpus_is_an_error_where_they_are_this_projects() -> None:
 
 def test_servers_that_serve_only_an_older_version_are_read_too() -> None:
     api = world.healthy()
-    lacking = kube.NotFoundError("the server could not find the requested resource")
-    api.fail_next(lambda call: call.path.startswith((f"{V1}/", "/apis/resource.k8s.io/v1beta2/")), lacking, times=9)
+    api.fail_next(lambda call: call.path.startswith((f"{V1}/", "/apis/resource.k8s.io/v1beta2/")), LACKING, times=9)
     offer(api, {"name": "gpu-0", "basic": device("", "GPU-0")}, group=V1BETA1)
     assert world.lines(api) == [told(DRIVER, 1, "gpu-0")]
 
 
 def test_servers_without_dynamic_resource_allocation_pass() -> None:
     api = world.healthy()
-    lacking = kube.NotFoundError("the server could not find the requested resource")
-    api.fail_next(lambda call: call.path.startswith("/apis/resource.k8s.io/"), lacking, times=9)
+    api.fail_next(lambda call: call.path.startswith("/apis/resource.k8s.io/"), LACKING, times=9)
     found = world.diagnosis(api)
     assert list(world.formatted(found)) == []
     passed = {result.check.id for result in found.results if result.passed}

@@ -100,22 +100,17 @@ ROWS: list[tuple[Change, str]] = [
         " every GPU of their node | if tenants may create pods there: take the name out of the webhook configuration"
         " and the policies",
     ),
-    (
-        namespace("team-a", **{"gpushare.dev/limit": "true"}),
-        "warning namespace-limits namespace/team-a | the label gpushare.dev/limit=true has no effect; only enforced has"
-        " one | kubectl label namespace team-a --overwrite gpushare.dev/limit=enforced, or gpushare.dev/limit-",
-    ),
-    (
-        namespace("team-a", **{"gpushare.dev/gpu-policy": "Spread"}),
-        "warning namespace-limits namespace/team-a | the label gpushare.dev/gpu-policy=Spread has no effect; only"
-        " binpack or spread or dense or fgd has one | kubectl label namespace team-a --overwrite"
-        " gpushare.dev/gpu-policy=binpack, or gpushare.dev/gpu-policy-",
-    ),
-    (
-        namespace("team-a", **{"gpushare.dev/watchdog": "Evict"}),
-        "warning namespace-limits namespace/team-a | the label gpushare.dev/watchdog=Evict has no effect; only report"
-        " or evict or kill has one | kubectl label namespace team-a --overwrite gpushare.dev/watchdog=report, or"
-        " gpushare.dev/watchdog-",
+    *(
+        (
+            namespace("team-a", **{f"gpushare.dev/{key}": value}),
+            f"warning namespace-limits namespace/team-a | the label gpushare.dev/{key}={value} has no effect; only"
+            f" {known} | kubectl label namespace team-a --overwrite gpushare.dev/{key}={first}, or gpushare.dev/{key}-",
+        )
+        for key, value, known, first in (
+            ("limit", "true", "enforced has one", "enforced"),
+            ("gpu-policy", "Spread", "binpack or spread or dense or fgd has one", "binpack"),
+            ("watchdog", "Evict", "report or evict or kill has one", "report"),
+        )
     ),
     (
         namespace("team-a", **{"gpushare.dev/watchdog": "evict"}),
@@ -138,13 +133,9 @@ def test_a_runtime_class_is_not_missed_where_nothing_needs_it(mode: str) -> None
     setting("GPUSHARE_RUNTIME_CLASS_MODE", mode)(api)
     source = {"name": "GPUSHARE_GPU_SOURCE", "value": "simulated:/etc/gpushare/profile.yaml"}
     if mode == "if-exists":
-        containers = "spec", "template", "spec", "containers"
 
         def simulate(plugin: JsonObject) -> None:
-            found = plugin
-            for key in containers[:-1]:
-                found = found[key]
-            found["containers"][0]["env"].append(source)
+            plugin["spec"]["template"]["spec"]["containers"][0]["env"].append(source)
 
         world.edit(api, "DaemonSet", world.PLUGIN, simulate)
     assert world.lines(api) == []
@@ -167,30 +158,19 @@ def test_a_server_that_is_too_old_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overlay", "version"),
-    [
-        ("production", "v1.30.2"),
-        ("production", "v1.36.0+k3s1"),
-        ("production-1.25", "v1.27.3"),
-        ("production-1.23", "v1.24.17"),
-        ("production-1.20", "v1.20.15"),
-    ],
-)
-def test_an_installation_as_the_manifests_make_it_has_no_finding(overlay: str, version: str) -> None:
-    assert world.lines(world.healthy(overlay, version)) == []
-
-
-@pytest.mark.parametrize(
     ("overlay", "version", "server"),
     [
         ("production", "v1.30.2", "1.30"),
-        ("production", "v1.36.0", "1.30"),
+        ("production", "v1.36.0+k3s1", "1.30"),
         ("production-1.25", "v1.27.3", "1.25"),
         ("production-1.23", "v1.24.17", "1.23"),
         ("production-1.20", "v1.20.15", "1.20"),
     ],
 )
-def test_neither_has_one_that_hands_out_whole_gpus_as_well(overlay: str, version: str, server: str) -> None:
+def test_an_installation_as_the_manifests_make_it_has_no_finding_with_whole_gpus_or_without(
+    overlay: str, version: str, server: str
+) -> None:
+    assert world.lines(world.healthy(overlay, version)) == []
     assert world.lines(world.with_whole_gpus(overlay, version, server)) == []
 
 

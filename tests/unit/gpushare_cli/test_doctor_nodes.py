@@ -18,6 +18,7 @@ from testing.manifests import tree
 DAEMONSET = f"daemonset/{NS}/{PLUGIN}"
 RESTART = f"kubectl -n {NS} delete pod -l app.kubernetes.io/name={PLUGIN} --field-selector spec.nodeName=node-b"
 LOGS = f"kubectl -n {NS} logs {PLUGIN}-node-b"
+NO_PLUGIN = f"no {PLUGIN} pod is there | kubectl -n {NS} describe daemonset {PLUGIN}"
 
 
 def node(change: Callable[[JsonObject], object], name: str = "node-b") -> Change:
@@ -44,8 +45,7 @@ def publish(inventory: NodeInventory) -> Change:
 
 def with_faulty_gpu(reason: str = "") -> NodeInventory:
     sound = make_inventory(15, 15, node="node-b")
-    gpus = (sound.gpus[0], replace(make_gpu(1, health=GpuHealth.UNHEALTHY), reason=reason))
-    return NodeInventory(node=sound.node, gpus=gpus, unit=sound.unit)
+    return replace(sound, gpus=(sound.gpus[0], replace(make_gpu(1, health=GpuHealth.UNHEALTHY), reason=reason)))
 
 
 def oversubscribed(limit: Limit) -> NodeInventory:
@@ -80,14 +80,8 @@ def config_map(name: str, gpus: str) -> Change:
 
 
 ROWS: list[tuple[Change, str]] = [
-    (
-        lambda api: world.vanish(api, "Pod", f"{PLUGIN}-node-b"),
-        f"error plugin-running node/node-b | no {PLUGIN} pod is there | kubectl -n {NS} describe daemonset {PLUGIN}",
-    ),
-    (
-        ending_plugin,
-        f"error plugin-running node/node-b | no {PLUGIN} pod is there | kubectl -n {NS} describe daemonset {PLUGIN}",
-    ),
+    (lambda api: world.vanish(api, "Pod", f"{PLUGIN}-node-b"), f"error plugin-running node/node-b | {NO_PLUGIN}"),
+    (ending_plugin, f"error plugin-running node/node-b | {NO_PLUGIN}"),
     (
         unready_plugin,
         f"error plugin-running node/node-b | its device plugin {PLUGIN}-node-b is not ready; new GPU pods cannot start"
@@ -235,9 +229,7 @@ def test_nodes_are_those_that_the_daemonset_selects() -> None:
     world.edit(api, "DaemonSet", PLUGIN, select)
     world.gpu_node(api, "node-c", labels={"pool": "gpu"}, with_plugin=False)
     lines = [line for line in world.lines(api) if " plugin-running " in line]
-    assert lines == [
-        f"error plugin-running node/node-c | no {PLUGIN} pod is there | kubectl -n {NS} describe daemonset {PLUGIN}"
-    ]
+    assert lines == [f"error plugin-running node/node-c | {NO_PLUGIN}"]
 
 
 @pytest.mark.parametrize("name", ["a-first", "z-last"])

@@ -20,6 +20,7 @@ from testing.clock import ManualClock
 from testing.fakes.kube import Call, FakeKube
 
 NODE = make_node(make_inventory(15, 15))
+WEB = {"app": "web"}
 
 
 def on(gpu: int, name: str, *, gib: int = 3, **fields: object) -> Json:
@@ -80,8 +81,7 @@ def test_a_pod_of_the_kubelet_is_told() -> None:
 
 
 def test_a_budget_is_waited_for_until_it_allows_the_next() -> None:
-    labels = {"app": "web"}
-    api = seeded(kube_of([NODE, on(0, "one", labels=labels), on(0, "two", labels=labels)]), budget("web", 1, **labels))
+    api = seeded(kube_of([NODE, on(0, "one", labels=WEB), on(0, "two", labels=WEB)]), budget("web", 1, **WEB))
 
     def meanwhile(seconds: float) -> None:
         end(api)
@@ -101,8 +101,7 @@ def test_a_budget_is_waited_for_until_it_allows_the_next() -> None:
 
 
 def test_when_time_is_up_it_says_who_is_left_and_why() -> None:
-    labels = {"app": "web"}
-    api = seeded(kube_of([NODE, on(0, "one", labels=labels)]), budget("web", 0, **labels))
+    api = seeded(kube_of([NODE, on(0, "one", labels=WEB)]), budget("web", 0, **WEB))
     clock = ManualClock(0)
     found = drain(api, clock=clock, timeout=30)
     assert (found.code, clock.at) == (3, 30)
@@ -135,14 +134,13 @@ def test_a_pod_that_came_after_the_cordon_leaves_as_well() -> None:
 
 
 def test_the_least_important_pods_leave_first_and_of_these_the_youngest() -> None:
-    labels = {"app": "web"}
     there = []
     for name, priority, day in (("old", 0, 1), ("young", 0, 9), ("high", 5, 9)):
-        pod = on(0, name, labels=labels)
+        pod = on(0, name, labels=WEB)
         pod["spec"]["priority"] = priority
         pod["metadata"]["creationTimestamp"] = f"2026-01-0{day}T00:00:00Z"
         there.append(pod)
-    api = seeded(kube_of([NODE, *there]), budget("web", 1, **labels))
+    api = seeded(kube_of([NODE, *there]), budget("web", 1, **WEB))
     promised = json.loads(drain(api, dry_run=True, output="json").out)["planned"]
     drain(api, clock=ManualClock(0), timeout=0)
     assert [row["name"] for row in promised] == ["young", "old", "high"]
@@ -189,17 +187,15 @@ def test_an_eviction_that_is_forbidden_is_not_tried_for_ever() -> None:
     api.fail_next(
         lambda call: call.path.endswith("/eviction"), kube.ForbiddenError("pods/eviction is forbidden"), times=9
     )
-    clock = ManualClock(0)
-    found = drain(api, clock=clock)
+    found = drain(api, clock=ManualClock(0))
     assert found.code == 3
     assert "stays  cannot be evicted: pods/eviction is forbidden" in found.out
     assert api.count("create", "/eviction") == 3
 
 
 def test_the_dry_run_says_what_the_drain_then_does_first() -> None:
-    labels = {"app": "web"}
-    objects = [NODE, bound("bare", make_grant(0)), *(on(0, f"web-{i}", labels=labels) for i in range(4))]
-    api = seeded(kube_of(objects), budget("web", 2, **labels))
+    objects = [NODE, bound("bare", make_grant(0)), *(on(0, f"web-{i}", labels=WEB) for i in range(4))]
+    api = seeded(kube_of(objects), budget("web", 2, **WEB))
     promised = json.loads(drain(api, dry_run=True, output="json").out)["planned"]
     asked = json.loads(drain(api, clock=ManualClock(0), timeout=0, output="json").out)
     assert asked["planned"] == promised
@@ -212,8 +208,7 @@ def test_the_dry_run_says_what_the_drain_then_does_first() -> None:
 
 def test_a_pod_that_waits_to_start_is_not_protected_by_a_budget() -> None:
     """The eviction API asks no budget then."""
-    labels = {"app": "web"}
-    api = seeded(kube_of([NODE, on(0, "one", labels=labels, phase="Pending")]), budget("web", 0, **labels))
+    api = seeded(kube_of([NODE, on(0, "one", labels=WEB, phase="Pending")]), budget("web", 0, **WEB))
     assert drain(api, dry_run=True).code == 0
     assert drain(api).code == 0
 
@@ -225,10 +220,9 @@ def ready(pod: Json) -> Json:
 
 def test_a_pod_that_is_not_ready_leaves_without_its_budget_if_enough_others_are() -> None:
     """`one` does not count as healthy for the eviction API, so the disruption that is allowed is left for `two`."""
-    labels = {"app": "web"}
-    web = budget("web", 1, **labels)
+    web = budget("web", 1, **WEB)
     web["status"].update(currentHealthy=2, desiredHealthy=1)
-    pods_there = [on(0, "one", labels=labels), ready(on(0, "two", labels=labels)), ready(on(0, "zwei", labels=labels))]
+    pods_there = [on(0, "one", labels=WEB), ready(on(0, "two", labels=WEB)), ready(on(0, "zwei", labels=WEB))]
     api = seeded(kube_of([NODE, *pods_there]), web)
     promised = json.loads(drain(api, dry_run=True, output="json").out)["planned"]
     asked = json.loads(drain(api, clock=ManualClock(0), timeout=0, output="json").out)
@@ -328,8 +322,7 @@ def test_a_gpu_that_is_not_there_is_told(gpu: str, code: int, message: str) -> N
 
 
 def test_budgets_that_may_not_be_read_are_told_and_obeyed() -> None:
-    labels = {"app": "web"}
-    api = seeded(kube_of([NODE, on(0, "one", labels=labels)]), budget("web", 0, **labels))
+    api = seeded(kube_of([NODE, on(0, "one", labels=WEB)]), budget("web", 0, **WEB))
     api.fail_next(lambda call: "poddisruptionbudgets" in call.path, kube.ForbiddenError("no"), times=99)
     found = drain(api, timeout=4)
     assert found.code == 3

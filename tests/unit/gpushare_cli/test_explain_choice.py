@@ -90,7 +90,6 @@ def test_a_remainder_that_few_pods_ask_for_counts_against_a_node() -> None:
     assert choice(waiting(5, "dense"), node("a", 16), node("b", 16), node("z", *[16] * 8), *usual, *full)[1] == (
         "b is next: it would leave 3 GiB of a GPU, which few pods here ask for"
     )
-    usual = [holds(8, "z", gpu) for gpu in range(8)]
     told = choice(waiting(7, "dense"), node("b", 16), node("z", *[16] * 8), *usual, holds(8, "b"))
     assert told[0] == "b, GPU 0: 8 of 16 GiB are free, and 1 GiB stay free, which few pods here ask for"
 

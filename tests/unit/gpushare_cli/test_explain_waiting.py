@@ -83,13 +83,6 @@ def test_what_kubernetes_has_against_a_node_with_room_is_named(spec: Json, why: 
     )
 
 
-def test_a_node_selector_that_no_node_has_is_named() -> None:
-    found = explain(waiting(nodeSelector={"gpu": "a100"}), NODE_B)
-    assert found.out.splitlines()[-1] == (
-        "node-b  no    node-b has room, but: spec.nodeSelector wants gpu=a100, the node has no such label"
-    )
-
-
 def test_the_sum_of_the_node_is_told_where_its_gpus_would_have_room() -> None:
     node = copy(NODE_A)
     node["status"]["allocatable"][names.GPU_MEM] = "15"

@@ -15,7 +15,6 @@ from gpushare_cli import gather, render, report
 from testing.builders import make_allocation, make_grant, make_inventory, make_mig, make_node
 from testing.cli.podding import bound
 from testing.fakes.kube import FakeKube
-from tests.unit.gpushare_cli import clusters
 from tests.unit.gpushare_cli.clusters import (
     CONFIG_MAPS,
     Object,
@@ -105,14 +104,21 @@ def test_an_unreadable_inventory_is_noted_and_the_status_is_shown() -> None:
     )
 
 
-def test_an_unreadable_allocation_is_noted_and_counted_as_pending() -> None:
-    pods = [our_pod("moved", "GPU-node-a-0", mib=2048, made_for="node-b")]
-    found = report.build([our_node("node-a", 15360)], pods)
+@pytest.mark.parametrize(
+    ("pod", "note"),
+    [
+        (
+            our_pod("moved", "GPU-node-a-0", mib=2048, made_for="node-b"),
+            "annotation gpushare.dev/allocation: made for node node-b, but the pod is on node-a; and annotation"
+            " devices.gpushare.dev/main: expected UUIDs of different GPUs, found None; counted as pending",
+        ),
+        (our_pod("p", "GPU-gone", mib=2048), "holds memory on GPU GPU-gone, which node node-a does not list"),
+    ],
+)
+def test_an_unreadable_allocation_and_a_lost_gpu_are_noted_and_counted_as_pending(pod: Object, note: str) -> None:
+    found = report.build([our_node("node-a", 15360)], [pod])
     assert found.nodes[0].pending_mib == 2048
-    assert found.notes == (
-        "pod default/moved: annotation gpushare.dev/allocation: made for node node-b, but the pod is on node-a;"
-        " and annotation devices.gpushare.dev/main: expected UUIDs of different GPUs, found None; counted as pending",
-    )
+    assert found.notes == (f"pod default/{pod['metadata']['name']}: {note}",)
 
 
 def test_an_unreadable_allocation_is_counted_by_the_other_annotations_of_its_binding() -> None:
@@ -126,12 +132,6 @@ def test_an_unreadable_allocation_is_counted_by_the_other_annotations_of_its_bin
     assert found.nodes[0].pending_mib == 0
     assert found.nodes[0].gpus[0].used_mib == 2048
     assert found.notes[0].endswith("upgrade it; counted by the other annotations of its binding")
-
-
-def test_memory_on_a_lost_gpu_is_noted_and_counted_as_pending() -> None:
-    found = report.build([our_node("node-a", 15360)], [our_pod("p", "GPU-gone", mib=2048)])
-    assert found.nodes[0].pending_mib == 2048
-    assert found.notes == ("pod default/p: holds memory on GPU GPU-gone, which node node-a does not list",)
 
 
 def test_a_bound_pod_whose_request_cannot_be_read_is_noted() -> None:
@@ -269,11 +269,6 @@ def test_gpus_are_as_the_annotation_and_the_config_map_say(
     assert found.nodes[0].gpus[0].gpu.health is expected
 
 
-def test_a_gpu_of_141_gib_is_counted_in_the_unit_of_its_inventory() -> None:
-    (row,) = report.build([our_node("node-a", 144384)], []).nodes
-    assert (row.unit.name, row.gpus[0].total_mib) == ("GiB", 141 * 1024)
-
-
 def plain(name: str) -> dict[str, object]:
     return {
         "metadata": {"name": name, "namespace": "default"},
@@ -310,14 +305,10 @@ def test_pods_that_neither_ask_nor_hold_are_dropped() -> None:
     assert [found["metadata"]["name"] for found in cluster.pods] == ["ack", "gpu", "ours"]
 
 
-def test_an_expired_list_is_read_again() -> None:
+def test_a_list_that_expires_is_read_again_and_given_up_at_the_third_time() -> None:
     api = api_of([aliyun_node()])
     api.fail_next(lambda _: True, kube.GoneError("too old"), times=2)
     assert len(gather.gather(api).nodes) == 1
-
-
-def test_a_list_that_expires_every_time_is_given_up() -> None:
-    api = api_of([aliyun_node()])
     api.fail_next(lambda _: True, kube.GoneError("too old"), times=3)
     with pytest.raises(kube.GoneError):
         gather.gather(api)
@@ -366,27 +357,29 @@ def golden(name: str) -> str:
     return (GOLDEN / name).read_text(encoding="utf-8")
 
 
-def summary(nodes: list[clusters.Object], pods: list[clusters.Object] | None = None) -> str:
+def summary(nodes: list[Object], pods: list[Object] | None = None) -> str:
     return render.summary(report.build(nodes, pods or []))
 
 
-def detail(nodes: list[clusters.Object], pods: list[clusters.Object] | None = None) -> str:
+def detail(nodes: list[Object], pods: list[Object] | None = None) -> str:
     return render.detail(report.build(nodes, pods or []))
 
 
 @pytest.mark.parametrize(("node", "pods"), [(aliyun_node(), NINE), (our_node("node-a", T4, T4), OURS)])
-def test_summary_is_the_captured_one(node: clusters.Object, pods: list[clusters.Object]) -> None:
+def test_summary_is_the_captured_one_with_a_pending_pod_or_without(node: Object, pods: list[Object]) -> None:
     assert summary([node], pods) == golden("summary.txt")
-
-
-@pytest.mark.parametrize(("node", "pods"), [(aliyun_node(), NINE), (our_node("node-a", T4, T4), OURS)])
-def test_summary_with_a_pending_pod_is_the_captured_one(node: clusters.Object, pods: list[clusters.Object]) -> None:
     assert summary([node], [*pods, pod("waiting", mem=5)]) == golden("summary-pending.txt")
 
 
-def test_detail_with_a_pod_of_two_gpus_is_the_captured_one() -> None:
-    pods = [*NINE, ack_pod("multi-1", '{"0":{"0":4,"1":4}}', mem=8)]
-    assert detail([aliyun_node()], pods) == golden("detail.txt")
+@pytest.mark.parametrize(
+    ("node", "pods"),
+    [
+        (aliyun_node(), [*NINE, ack_pod("multi-1", '{"0":{"0":4,"1":4}}', mem=8)]),
+        (our_node("node-a", T4, T4), [*OURS, our_pod("multi-1", "GPU-node-a-0", "GPU-node-a-1", mib=4 * 1024)]),
+    ],
+)
+def test_detail_with_a_pod_of_two_gpus_is_the_captured_one(node: Object, pods: list[Object]) -> None:
+    assert detail([node], pods) == golden("detail.txt")
 
 
 def test_what_may_be_granted_beyond_what_gpus_have_is_a_table_of_its_own() -> None:
@@ -402,11 +395,6 @@ def test_what_may_be_granted_beyond_what_gpus_have_is_a_table_of_its_own() -> No
     ]
     told = json.loads(render.as_json(report.build([more], pods)))["nodes"][0]["gpus"]
     assert [gpu.get("grantableMiB") for gpu in told] == [24 * 1024, None]
-
-
-def test_detail_of_our_own_pods_looks_the_same() -> None:
-    pods = [*OURS, our_pod("multi-1", "GPU-node-a-0", "GPU-node-a-1", mib=4 * 1024)]
-    assert detail([our_node("node-a", T4, T4)], pods) == golden("detail.txt")
 
 
 def test_dashes_of_a_wide_row_are_counted_from_the_raw_row() -> None:
@@ -439,14 +427,9 @@ def test_mig_instances_have_columns_of_their_own() -> None:
         our_node("a", 15 * 1024, instances=[make_mig(1, 0), make_mig(1, 2, 20)]),
         our_node("b", 15 * 1024, 15 * 1024),
     ]
+    columns = [f"GPU{label}(Allocated/Total)" for label in ("0", "1", "1:0", "1:2")]
     assert [line.split() for line in summary(nodes, [our_pod("p", "MIG-1-2", mib=2048, on="a")]).split("\n")[:3]] == [
-        [
-            "NAME",
-            "IPADDRESS",
-            *(f"GPU{label}(Allocated/Total)" for label in ("0", "1", "1:0", "1:2")),
-            "GPU",
-            "Memory(GiB)",
-        ],
+        ["NAME", "IPADDRESS", *columns, "GPU", "Memory(GiB)"],
         ["a", "192.168.0.71", "0/15", "0/0", "0/5", "2/20", "2/40"],
         ["b", "192.168.0.71", "0/15", "0/15", "0/0", "0/0", "0/30"],
     ]
@@ -493,11 +476,7 @@ def test_detail_has_a_pending_column_only_where_something_is_pending() -> None:
     assert "waiting      default    0                0                5                   " in text
 
 
-def test_detail_of_an_idle_node_has_ten_dashes() -> None:
-    assert "\n" + "-" * 10 + "\n" in detail([aliyun_node()])
-
-
-def test_dashes_of_the_first_node_are_used_for_all() -> None:
+def test_the_ten_dashes_of_an_idle_first_node_are_used_for_all() -> None:
     text = detail([aliyun_node("a"), aliyun_node("b")], [pod("waiting", on="b", mem=5)])
     assert [line for line in text.split("\n") if line.startswith("-")] == ["-" * 10, "-" * 10]
 

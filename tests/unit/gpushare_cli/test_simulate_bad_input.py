@@ -203,38 +203,36 @@ def test_profiles_that_cannot_be_used(profile: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("objects", "options", "message"),
     [
-        ({}, "nothing to simulate: give files with -f, or a cluster with --profile"),
-        ({"nodes": 3}, "nothing to simulate: give files with -f, or a cluster with --profile"),
+        ([], {}, "nothing to simulate: give files with -f, or a cluster with --profile"),
+        ([], {"nodes": 3}, "nothing to simulate: give files with -f, or a cluster with --profile"),
+        (["-", "-"], {}, "- stands for the standard input, which can be read only once"),
         (
+            [],
             {"profile": T4S, "replay": True, "order": Order.SHUFFLED},
             "--replay --order shuffled: replayed pods come when they were created; leave out --order",
         ),
-        ({"profile": T4S, "nodes": 0}, "--nodes 0: write at least 1"),
-        ({"profile": T4S, "nodes": 5001}, "--nodes 5001: at most 5000 nodes can be made up"),
+        ([NODE], {"nodes": 2}, "--nodes 2: needs --profile, which says what GPUs they have"),
+        ([], {"profile": T4S, "nodes": 0}, "--nodes 0: write at least 1"),
+        ([], {"profile": T4S, "nodes": 5001}, "--nodes 5001: at most 5000 nodes can be made up"),
         (
+            [],
             {
                 "profile": "nodes: {a: {gpus: [{model: T, memoryMiB: 1}]}, b: {gpus: [{model: T, memoryMiB: 1}]}}",
                 "nodes": 1,
             },
             "--nodes 1: the profile names 2 nodes: a, b",
         ),
+        ([NODE], {"weight": 0}, "--weight 0: write a whole number from 1 to 10000"),
+        ([NODE], {"others_weight": -3}, "--rank-others -3: write a whole number from 1 to 10000"),
     ],
 )
-def test_arguments_that_do_not_go_together(options: Json, message: str) -> None:
-    found = simulate(**options)
+def test_arguments_that_do_not_go_together_or_mean_nothing(
+    objects: list[Json | str], options: Json, message: str
+) -> None:
+    found = simulate(*objects, **options)
     assert (found.code, found.out, found.err) == (2, "", f"error: {message}\n")
-
-
-def test_a_number_of_nodes_needs_a_profile() -> None:
-    found = simulate(NODE, nodes=2)
-    assert (found.code, found.err) == (2, "error: --nodes 2: needs --profile, which says what GPUs they have\n")
-
-
-def test_the_standard_input_is_read_once() -> None:
-    found = simulate("-", "-")
-    assert (found.code, found.err) == (2, "error: - stands for the standard input, which can be read only once\n")
 
 
 def test_nodes_in_different_units_need_the_clusters() -> None:

@@ -11,7 +11,7 @@ from gpushare_cli.schedconfig import ServerVersion
 from gpushare_cli.simulate.orders import Order
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 from testing.cli.calling import Run
-from testing.cli.simulating import Result, listed, manifest, simulate, where, workload
+from testing.cli.simulating import Result, lines, listed, manifest, simulate, where, workload
 
 NONE = ("none",)
 
@@ -110,18 +110,15 @@ def test_several_policies_and_seeds_have_a_run_each_and_a_line_in_the_summary() 
 
 def test_only_the_summary_if_that_is_wanted() -> None:
     found = simulate(node("node-a", 15), manifest(pod("x", 20)), summary=True)
-    assert found.out == "".join(
-        f"{line}\n"
-        for line in (
-            "POLICY   SEEDS  PODS PLACED  GPU MEMORY  ASKED FOR",
-            "binpack  1      0 of 1       0.0 %       133.3 %",
-            "",
-            "NOT PLACED BECAUSE OF  PODS",
-            "InsufficientGpuMemory  1",
-            "",
-            "MODEL     GPUS  ALLOCATED  FREE  TOO SMALL  NO CPU OR MEMORY",
-            "Tesla T4  1     0.0        1.0   1.0        0.0",
-        )
+    assert found.out == lines(
+        "POLICY   SEEDS  PODS PLACED  GPU MEMORY  ASKED FOR",
+        "binpack  1      0 of 1       0.0 %       133.3 %",
+        "",
+        "NOT PLACED BECAUSE OF  PODS",
+        "InsufficientGpuMemory  1",
+        "",
+        "MODEL     GPUS  ALLOCATED  FREE  TOO SMALL  NO CPU OR MEMORY",
+        "Tesla T4  1     0.0        1.0   1.0        0.0",
     )
 
 
@@ -227,18 +224,6 @@ def test_a_plot_in_a_directory_that_is_not_there_is_an_error_before_the_files_ar
         2,
         f"error: --plot {tmp_path}/no/plot.svg: there is no such directory; make it first\n",
     )
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"weight": 0}, "--weight 0: write a whole number from 1 to 10000"),
-        ({"others_weight": -3}, "--rank-others -3: write a whole number from 1 to 10000"),
-    ],
-)
-def test_a_weight_that_kube_scheduler_refuses_is_an_error(given: dict[str, Any], message: str) -> None:
-    found = simulate(node("node-a", 15), manifest(pod("x", 1)), **given)
-    assert (found.code, found.err) == (2, f"error: {message}\n")
 
 
 def test_without_a_pod_no_free_gpu_counts_as_too_small_and_a_note_says_why_nothing_is_placed() -> None:

@@ -75,7 +75,7 @@ def test_the_policy_is_that_of_pods_that_name_none(policy: Policy, gpus: str) ->
 
 def test_mig_instances_are_named_as_nvidia_smi_counts_them() -> None:
     inventory = make_inventory(15)
-    node = make_node(type(inventory)(node=inventory.node, gpus=(*inventory.gpus, make_mig(1, 2)), unit=inventory.unit))
+    node = make_node(replace(inventory, gpus=(*inventory.gpus, make_mig(1, 2))))
     found = simulate(listed(node, bound("holder", make_grant("MIG-1-2", gib=2))))
     assert found.details.splitlines()[:2] == ["NODE    GPU0  GPU1:2  MEMORY(GiB)", "node-a  0/15  2/5     2/20 (10%)"]
 
@@ -83,9 +83,7 @@ def test_mig_instances_are_named_as_nvidia_smi_counts_them() -> None:
 def test_a_cluster_without_new_pods_shows_how_full_it_is() -> None:
     ill = make_gpu(1, health=GpuHealth.UNHEALTHY)
     inventory = make_inventory(15, 15, 15)
-    node = make_node(
-        type(inventory)(node=inventory.node, gpus=(inventory.gpus[0], ill, inventory.gpus[2]), unit=inventory.unit)
-    )
+    node = make_node(replace(inventory, gpus=(inventory.gpus[0], ill, inventory.gpus[2])))
     node["metadata"]["annotations"][names.ANNOTATION_CORDON] = "2"
     found = simulate(listed(node, make_node(name="cpu-only"), bound("holder", make_grant(0, gib=6))))
     assert found.code == 0

@@ -73,6 +73,12 @@ def inspect(api: FakeKube, options: Inspect) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
+def explained(api: FakeKube) -> str:
+    out, options = io.StringIO(), explain.Options(pod=Target(namespace="default", name="web"))
+    assert explain.run(api, Streams(out=out, err=io.StringIO()), options, lambda: "") == 0
+    return out.getvalue()
+
+
 def test_a_page_of_the_plugin_is_read() -> None:
     assert usage.parse(PAGE) == NodeUse(
         uses={("default", "web", "main", "GPU-0"): Use(2, 4096), ("default", "web", "", "GPU-1"): Use(5, None)}
@@ -167,11 +173,7 @@ def test_it_is_told_why_the_use_is_not_known(
     code, out, err = inspect(api, Inspect(limits=True))
     assert (code, err) == (0, f"note: what is used on node node-a is not known: {problem}\n")
     assert "node-a  default    web  main       0    cgroup    3 GiB    ?     ?\n" in out
-    out_, err_ = io.StringIO(), io.StringIO()
-    explain.run(
-        api, Streams(out=out_, err=err_), explain.Options(pod=Target(namespace="default", name="web")), lambda: ""
-    )
-    assert f"USE:        not known: {problem}\n" in out_.getvalue()
+    assert f"USE:        not known: {problem}\n" in explained(api)
 
 
 def test_a_list_of_plugins_that_is_forbidden_is_told() -> None:
@@ -182,23 +184,16 @@ def test_a_list_of_plugins_that_is_forbidden_is_told() -> None:
 
 
 def test_explain_shows_each_container_on_each_gpu() -> None:
-    out = io.StringIO()
-    api = cluster(Reply(status=200, text=PAGE))
-    options = explain.Options(pod=Target(namespace="default", name="web"))
-    assert explain.run(api, Streams(out=out, err=io.StringIO()), options, lambda: "") == 0
-    assert (
-        "LIMIT:      the NVIDIA driver, for the pod's cgroup; nothing: no variable tells its programs about their"
-        in out.getvalue()
+    out = explained(cluster(Reply(status=200, text=PAGE)))
+    held_by = "the NVIDIA driver, for the pod's cgroup; nothing: no variable tells its programs about their"
+    assert f"LIMIT:      {held_by}" in out
+    table = lines(
+        "CONTAINER  GPU  LIMIT     GRANTED  USED   PEAK",
+        "main       0    cgroup    3 GiB    2 MiB  4 GiB",
+        "main       1    advisory  3 GiB    ?      ?",
+        "(others)   1    advisory  0 GiB    5 MiB  ?",
     )
-    assert (
-        lines(
-            "CONTAINER  GPU  LIMIT     GRANTED  USED   PEAK",
-            "main       0    cgroup    3 GiB    2 MiB  4 GiB",
-            "main       1    advisory  3 GiB    ?      ?",
-            "(others)   1    advisory  0 GiB    5 MiB  ?",
-        )
-        in out.getvalue()
-    )
+    assert table in out
 
 
 def test_why_limits_are_not_stronger_is_told() -> None:
@@ -217,14 +212,8 @@ def test_why_limits_are_not_stronger_is_told() -> None:
     assert err == "note: limits on node node-a are mps; no stronger limit holds: cgroup: old driver\n"
     row, *_ = orjson.loads(inspect(api, Inspect(output="json", limits=True))[1])["limits"]
     assert row["limitReason"] == "cgroup: old driver"
-    out = io.StringIO()
-    explain.run(
-        api, Streams(out=out, err=io.StringIO()), explain.Options(pod=Target(namespace="default", name="web")), str
-    )
-    assert (
-        "LIMIT:      MPS, each process by itself, which programs can bypass; no stronger limit holds: cgroup: old"
-        " driver\n"
-    ) in out.getvalue()
+    held_by = "MPS, each process by itself, which programs can bypass; no stronger limit holds: cgroup: old driver"
+    assert f"LIMIT:      {held_by}\n" in explained(api)
 
 
 def test_pods_that_hold_nothing_or_cannot_be_read_have_no_line() -> None:
