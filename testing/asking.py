@@ -48,7 +48,12 @@ class Asking:
 
 
 def eventually(
-    what: str, condition: Callable[[], T], timeout_s: float, *, poll_s: float = 0.1, still: Callable[[], object] = bool
+    what: str,
+    condition: Callable[[], T],
+    timeout_s: float,
+    *,
+    poll_s: float = 0.1,
+    check: Callable[[], object] | None = None,
 ) -> T:
     """The condition's first true value; an AssertionError with its last value when time is up.
 
@@ -57,12 +62,13 @@ def eventually(
         condition: asked again and again.
         timeout_s: how long.
         poll_s: from one question to the next.
-        still: called before the error; it may raise a better one.
+        check: called when time is up; it may raise an error that says more.
     """
     end = time.monotonic() + timeout_s
     while not (value := condition()):
         if time.monotonic() > end:
-            still()
+            if check:
+                check()
             raise AssertionError(f"{what}: still {value!r} after {timeout_s} s")
         time.sleep(poll_s)
     return value

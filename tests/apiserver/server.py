@@ -221,7 +221,7 @@ class Server(Asking):
 
     def eventually(self, what: str, condition: Callable[[], T], timeout_s: float = PATIENCE_S) -> T:
         """The condition's first true value; an AssertionError with its last value when time is up."""
-        return asking.eventually(what, condition, timeout_s, still=self.running.check_alive)
+        return asking.eventually(what, condition, timeout_s, check=self.running.check_alive)
 
 
 def refusal(call: Callable[[], object]) -> kube.KubeError | None:
