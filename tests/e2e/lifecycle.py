@@ -10,11 +10,12 @@ from localcluster import installation
 from localcluster.installation import Tree
 from tests.e2e import checks, former, former_version, seen
 from tests.e2e.seen import Grants, Seen
-from tests.e2e.system import Json, Share, System, is_ready
+from tests.e2e.system import Json, Share, System, is_ready, replica_set
 
 NODES: Final = ("node-1", "node-2")
 GATE: Final = "gpushare.test/gate"
 """A label of nodes for which a pod waits."""
+MEANWHILE: Final = 4
 RUNTIME_CLASS: Final = f"runtimeclass.node.k8s.io/{names.RUNTIME_CLASS}"
 
 
@@ -38,11 +39,21 @@ def start_waiting(system: System, namespace: str, age: str) -> None:
     system.create(namespace, pod)
 
 
-def created_meanwhile(system: System, namespace: str, what: str) -> list[str]:
-    """Pods that come while parts of this project are replaced; their names."""
-    pods = [Share(name=f"during-{what}-{i}").document() for i in range(4)]
-    system.create(namespace, *pods)
-    return [pod["metadata"]["name"] for pod in pods]
+def created_meanwhile(system: System, namespace: str, what: str) -> None:
+    """Pods of an owner, which come while parts of this project are replaced."""
+    system.create(namespace, replica_set(Share(name=f"during-{what}").document(), MEANWHILE))
+
+
+def run_meanwhile(system: System, namespace: str, what: str) -> None:
+    """The kubelet rejects a pod that comes while no plugin is registered; its owner makes another (operate.md)."""
+
+    def running() -> bool:
+        pods = [pod for pod in system.pods(namespace) if pod["metadata"]["name"].startswith(f"during-{what}-")]
+        failed = [pod["status"].get("reason") for pod in pods if pod["status"].get("phase") == "Failed"]
+        assert {*failed} <= {"UnexpectedAdmissionError"}, failed
+        return sum(map(is_ready, pods)) == MEANWHILE
+
+    system.eventually(f"{MEANWHILE} pods that came during {what} run", running)
 
 
 def restart_containers(system: System, namespace: str, pods: Sequence[str]) -> None:

@@ -32,6 +32,7 @@ from tests.e2e.lifecycle import (
     named,
     never_stopped,
     restart_containers,
+    run_meanwhile,
     sees_its_gpus,
     start,
     start_waiting,
@@ -158,10 +159,10 @@ def the_former_version_comes(system: System, namespace: str, old: Tree) -> None:
 def it_is_upgraded(system: System, namespace: str) -> None:
     """With pods that run, one on all of a GPU of which the driver keeps a part, and pods that are created meanwhile."""
     former_version.apply(system, LOCAL, {"GPUSHARE_GPU_MEMORY": "total"}, WITH_RESERVED)
-    during = created_meanwhile(system, namespace, "upgrade")
+    created_meanwhile(system, namespace, "upgrade")
     former_version.wait_rolled(system, LOCAL)
     never_stopped(system, namespace, [*named("old"), "full"])
-    system.running(namespace, *during)
+    run_meanwhile(system, namespace, "upgrade")
     ledger_is_right(system)
 
 
@@ -230,10 +231,10 @@ def a_release_takes_over_is_upgraded_and_goes_back(system: System, namespace: st
 
     write(helm, values(image={"tag": "next"}, settings={"logLevel": "debug"}))
     helm.follows("upgrade")
-    during = created_meanwhile(system, namespace, "release")
+    created_meanwhile(system, namespace, "release")
     deployed(system, revision=2)
     all_replaced(system, NEXT)
-    system.running(namespace, *during)
+    run_meanwhile(system, namespace, "release")
     assert log_level(system) == "debug"
 
     helm.follows("go back")
