@@ -10,5 +10,5 @@ GENERATED = "deviceplugin/api/"
 OPTIONS = (
     *("-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--hypothesis-profile=mutants", "--timeout=120"),
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # about what is loaded already
-    *("-m", "not e2e and not browser and not soak"),
+    *("-m", "not e2e and not browser and not soak and not lint"),
 )

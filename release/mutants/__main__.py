@@ -15,12 +15,12 @@ import subprocess
 import sys
 import tomllib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from release.mutants import reach
+from release.mutants import lint, reach
 from release.mutants.changes import Mutant, mutants_of
 from release.mutants.run import Job, Outcome, Pool, end_with, in_loaded_process, in_new_process, outcome
 
@@ -29,8 +29,8 @@ EXPLAINED: Final = ROOT / "tests/equivalent_mutants.toml"
 KEPT: Final = ROOT / "build/mutants"
 LAST: Final = KEPT / "last.jsonl"
 LOG: Final = KEPT / "log"
-TESTS: Final = ("tests/unit", "tests/property", "tests/integration")
-NOTICED: Final = ("killed", "timed out")
+TESTS: Final = ("tests/unit", "tests/property", "tests/docs", "tests/integration")
+NOTICED: Final = ("killed", "timed out", "refused by mypy")
 
 Results = dict[Mutant, Outcome]
 
@@ -59,6 +59,8 @@ def main(argv: Sequence[str]) -> int:
     left = [mutant for mutant in drawn if mutant not in _read(given.results)]
     if left:
         _run(left, given)
+    results = _read(given.results)
+    _lint({mutant for mutant in drawn if results[mutant] not in NOTICED}, given.results)
     results = _read(given.results)
     return verdict({one: results[one] for one in drawn}, before, given.at_most, whole=len(drawn) == len(present))
 
@@ -131,6 +133,17 @@ def _run(mutants: Sequence[Mutant], given: argparse.Namespace) -> None:
             sys.exit(f"tests fail without any change, or cannot be loaded: see {LOG}")
         done = _read(given.results)
         in_new_process([job for job in jobs if job.mutant not in done], pool, LOG)
+
+
+def _lint(mutants: Set[Mutant], results: Path) -> None:
+    """Write down which of those that tests have not noticed the type checker refuses."""
+    with results.open("a", encoding="utf-8", buffering=1) as out:
+
+        def report(mutant: Mutant, refused: bool) -> None:
+            if refused:
+                out.write(json.dumps({"mutant": asdict(mutant), "outcome": "refused by mypy"}) + "\n")
+
+        lint.refused(ROOT, KEPT / "mypy", mutants, report)
 
 
 def _jobs(mutants: Sequence[Mutant], reaches: Mapping[str, reach.Reach]) -> list[Job]:

@@ -29,6 +29,10 @@ OTHER_NAMES: Final = OTHER_NAME | {other: name for name, other in OTHER_NAME.ite
 LARGER: Final = ("min", "max")
 UNTOUCHED: Final = ("strict", "repr")
 """Keywords: an assertion of `zip`, and how a value looks to a developer."""
+SAME: Final = ("NodeName", "GpuUuid", "PodUid", "ContainerName", "assert_never", "cast")
+"""What returns its argument, for the type checker."""
+LOGS: Final = ("logs.event", "_LOG.")
+"""How statements begin that write a line of the log, which other tools leave out too: nothing depends on one."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -99,12 +103,14 @@ def _places(parent: ast.AST, function: str, within: ast.stmt | None) -> Iterator
 
 
 def _is_text(parent: ast.AST, node: ast.AST) -> bool:
-    """A docstring, a name for the type checker, or a piece of an f-string, which is emptied as a whole."""
+    """A docstring, a log line, a name for the type checker, or a piece of an f-string, which is emptied as a whole."""
     if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "TypeVar":
         return True
     if isinstance(parent, ast.JoinedStr):
         return isinstance(node, ast.Constant)
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    if not isinstance(node, ast.Expr):
+        return False
+    return isinstance(node.value, ast.Constant) or ast.unparse(node.value).startswith(LOGS)
 
 
 def _others(node: ast.expr | ast.stmt) -> Iterator[ast.expr | ast.stmt]:  # noqa: C901, PLR0912 - a table of kinds
@@ -167,6 +173,8 @@ def _unfiltered(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictCo
 def _other_calls(node: ast.Call) -> Iterator[ast.expr]:
     """Another function of the same kind, one argument or the object itself instead of the result, no keyword."""
     match node.func:
+        case ast.Name(id=name) if name in SAME:
+            return
         case ast.Name(id=name) if name in OTHER_NAMES:
             yield ast.Call(ast.Name(OTHER_NAMES[name], ast.Load()), node.args, node.keywords)
         case ast.Attribute(value=value, attr=name) if name in OTHER_NAMES:

@@ -2,7 +2,9 @@
 
 import functools
 import hashlib
+import itertools
 import json
+import os
 import re
 import sqlite3
 from collections import Counter, defaultdict
@@ -24,6 +26,17 @@ REACHED: Final = """
     select path, context, numbits from line_bits
     join file on file.id = file_id join context on context.id = context_id
 """
+PROGRAMS: Final = """[run]
+parallel = true
+data_file = {data}-program
+source = {sources}
+omit = {omit}
+context = ${{PYTEST_CURRENT_TEST-}}
+patch = _exit
+    fork
+disable_warnings = module-not-imported, no-data-collected
+"""
+"""How coverage measures the programs that tests start."""
 MOST: Final = 200  # tests for one mutant; those beyond are counted in the results
 
 
@@ -86,11 +99,15 @@ class _Recorder:
 
 
 def record(root: Path, files: Sequence[str], data: Path, log: Path) -> int:
-    """Run the tests, as those of a mutant are run, and write what each reaches; 1 if some fail."""
+    """Run the tests, as those of a mutant are run, and write what each reaches, in programs too; 1 if some fail."""
     sources = [str(root / name) for name in PRODUCT]
     measured = coverage.Coverage(str(data), source=sources, omit=[f"{GENERATED}*"], config_file=False, branch=False)
     measured.set_option("run:disable_warnings", ["module-not-imported"])
     recorder = _Recorder(measured)
+    settings = data.with_suffix(".ini")
+    lines = "\n    ".join(sources)
+    settings.write_text(PROGRAMS.format(data=data, sources=lines, omit=f"{GENERATED}*"), encoding="utf-8")
+    os.environ["COVERAGE_PROCESS_START"] = str(settings)
     measured.start()
     status = run_pytest(log, ["--tb=short", *files], recorder)
     measured.stop()
@@ -144,5 +161,26 @@ def read(recorded: Iterable[Path], root: Path, tests: Sequence[str], modules: Se
                     sizes[test] += int.from_bytes(numbits).bit_count()
                     if reached := found.get(path.removeprefix(f"{root}/")):
                         reached.lines[test] = numbits_union(reached.lines[test], numbits)
+    for data in recorded:
+        passed = {*json.loads(data.with_suffix(".passed").read_text(encoding="utf-8"))}
+        for program in data.parent.glob(f"{data.name}-program*"):
+            _read_program(program, root, passed, found, sizes)
     del sizes[""]
     return found
+
+
+def _read_program(data: Path, root: Path, passed: Set[str], found: Mapping[str, Reach], sizes: Counter[str]) -> None:
+    """What a program has run that the tests' own process does not run at import.
+
+    A program that was started before a test's call serves all tests of its file.
+    """
+    with closing(sqlite3.connect(data)) as rows:
+        for path, at, numbits in rows.execute(REACHED):
+            test, _, phase = at.rpartition(" ")
+            file = test.partition("::")[0]
+            served = {test} if phase == "(call)" else {each for each in passed if each.startswith(f"{file}::")}
+            if reached := found.get(path.removeprefix(f"{root}/")):
+                own = bytes(a & ~b for a, b in itertools.zip_longest(numbits, reached.lines.get("", b""), fillvalue=0))
+                for each in served & passed:
+                    sizes[each] += int.from_bytes(own).bit_count()
+                    reached.lines[each] = numbits_union(reached.lines[each], own)

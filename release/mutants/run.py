@@ -5,6 +5,7 @@ import functools
 import gc
 import importlib
 import inspect
+import marshal
 import os
 import resource
 import shutil
@@ -14,7 +15,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Final, Generic, Literal, NoReturn, TypeVar
@@ -23,13 +23,14 @@ import pytest
 
 from release.mutants import OPTIONS
 from release.mutants.changes import Mutant
+from release.mutants.child import sitecustomize
 
 PRELOADED: Final = ("hypothesis.stateful", "flask", "orjson", "prometheus_client", "cryptography.x509", "yaml")
 MEMORY: Final = 4 << 30  # bytes of address space; a loop that no longer ends must not take the machine with it
 CPU_S: Final = 30  # for the tests of one mutant; then those that are left are left out
 
 T = TypeVar("T")
-Outcome = Literal["killed", "survived", "timed out", "not covered"]
+Outcome = Literal["killed", "survived", "timed out", "not covered", "refused by mypy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,15 +169,15 @@ def in_new_process(jobs: Sequence[Job], pool: Pool[Job], log: Path) -> None:
 
 
 def _change(job: Job) -> None:
-    """Serve the module with the change to every import from now on, and end this process if the tests run on."""
+    """Serve the module with the change, here and in programs that tests start, and end this process if tests run on."""
     resource.setrlimit(resource.RLIMIT_CPU, (2 * CPU_S, 2 * CPU_S + 5))
     path = str(Path.cwd() / job.mutant.file)
-    ask = SourceFileLoader.get_code
-
-    def get_code(loader: SourceFileLoader, name: str) -> CodeType | None:
-        return job.changed if loader.path == path else ask(loader, name)
-
-    SourceFileLoader.get_code = get_code  # type: ignore[assignment, method-assign]  # for this process
+    code = Path(tempfile.mkdtemp()) / "code"
+    code.write_bytes(marshal.dumps(job.changed))
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    given = os.pathsep.join(filter(None, [str(Path(sitecustomize.__file__).parent), *known]))
+    os.environ |= {sitecustomize.MODULE: path, sitecustomize.CODE: str(code), "PYTHONPATH": given}
+    sitecustomize.serve(path, job.changed)
 
 
 Key = tuple[str, str, int, bytes]

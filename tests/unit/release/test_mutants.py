@@ -34,6 +34,14 @@ def small(n):
     return n < LIMIT
 def unused(n):
     return not n
+def text(n: int) -> str:
+    return str(n)
+"""
+PROGRAM = """
+import subprocess, sys
+def test_in_a_program():
+    program = "from gpushare.sizes import unused; raise SystemExit(not unused(0))"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 """
 TESTS = """
 from gpushare.sizes import LIMIT, small
@@ -71,17 +79,29 @@ def mutants_of_sizes(root: Path, tests: str, *also: str) -> subprocess.Completed
     return subprocess.run(command, cwd=root, env=os.environ | sources, capture_output=True, text=True, check=False)
 
 
+def results(root: Path) -> set[tuple[str, str, str]]:
+    """Function, change and outcome: the last one that is written."""
+    lines = map(json.loads, (root / "results").read_text().splitlines())
+    last = {(one["mutant"]["function"], one["mutant"]["change"]): one["outcome"] for one in lines}
+    return {(*mutant, outcome) for mutant, outcome in last.items()}
+
+
 def test_each_mutant_is_run_by_the_tests_that_reach_it(tmp_path: Path) -> None:
     ran = mutants_of_sizes(tmp_path, TESTS)
-    found = [json.loads(line) for line in (tmp_path / "results").read_text().splitlines()]
-    assert {(one["mutant"]["change"], one["outcome"]) for one in found} == {
+    assert {(change, outcome) for _, change, outcome in results(tmp_path)} == {
         ("5 -> 6", "killed"),
         ("n < LIMIT -> n <= LIMIT", "survived"),
         ("n < LIMIT -> n >= LIMIT", "killed"),
         ("not n -> n", "not covered"),
+        ("str(n) -> n", "refused by mypy"),
     }, ran.stderr
-    assert "4 of 4 mutants, --seed 1: gpushare 4" in ran.stdout
+    assert "5 of 5 mutants, --seed 1: gpushare 5" in ran.stdout
     assert ran.returncode == 1
+
+
+def test_programs_that_tests_start_have_the_mutant(tmp_path: Path) -> None:
+    ran = mutants_of_sizes(tmp_path, TESTS + PROGRAM)
+    assert ("unused", "not n -> n", "killed") in results(tmp_path), ran.stderr
 
 
 @pytest.mark.parametrize("also", ["gpushare/size.py", "--compare=nothing_left"])
