@@ -88,8 +88,10 @@ def node_args(body: bytes, lists: NameLists | None = None) -> NodeArgs:
     """
     head, sent = name_lists.split(body)
     if lists is not None and sent and (known := lists.get(sent)) is not None:
-        args = _load(head)
-        if args.get("NodeNames", sent) is None:
+        given = _object(head)
+        args = _spelled(given)
+        # Of two keys that are the same in Go, the later one counts: both must be read.
+        if len(args) == len(given) and args.get("NodeNames", sent) is None:
             pod = _pod(args, "ExtenderArgs {Pod, Nodes, NodeNames}")
             return NodeArgs(pod=pod, names=known.names, nodes=None, known=known)
     args = _load(body)
@@ -240,13 +242,17 @@ def bind_result(error: str = "") -> bytes:
 
 
 def _load(body: bytes) -> JsonObject:
+    return _spelled(_object(body))
+
+
+def _object(body: bytes) -> JsonObject:
     if not body:
         raise WireError("the body: empty; expected JSON")
     try:
         value: object = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise WireError(f"the body: not JSON (line {error.lineno}, column {error.colno})") from error
-    return _spelled(fields.an_object(value, "the body"))
+    return fields.an_object(value, "the body")
 
 
 def _spelled(value: JsonObject) -> JsonObject:

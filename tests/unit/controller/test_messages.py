@@ -296,6 +296,7 @@ def read(data: bytes, lists: NameLists | None) -> object:
 
 @given(BODIES, st.lists(AWKWARD, max_size=3))
 @example([("Pod", None), ('x"NodeNames', ["a"])], [])
+@example([("*NodeNames", {}), ("*nodeNames", None)], ["a"])
 def test_a_known_list_is_read_as_it_would_be_decoded(pairs: list[tuple[str, Any]], names: list[str]) -> None:
     data, lists = body([("Pod", None), *pairs, ("NodeNames", names)]), NameLists()
     for known in (names, [], ["a"], ["b", "a"]):
