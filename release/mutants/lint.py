@@ -1,4 +1,4 @@
-"""Whether the type checker, which `make lint` runs, refuses a mutant: nobody could commit it."""
+"""Whether the type checker, which `make lint` runs, refuses a mutant: it cannot be committed then."""
 
 import ast
 import re
