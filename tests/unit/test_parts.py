@@ -33,9 +33,13 @@ def test_parts_are_made_until_one_fails_and_a_table_says_what_each_took(
 def test_a_part_that_is_interrupted_ends_as_after_control_c(sent: signal.Signals, tmp_path: Path) -> None:
     """Tests then remove their clusters; make alone would leave them to run on."""
     make = tmp_path / "make"
-    make.write_text("#!/bin/sh\ntrap 'echo interrupted; exit 7' INT\necho began; while :; do sleep 0.1; done\n")
+    make.write_text(
+        "#!/bin/sh\ntrap 'echo interrupted; exit 7' INT\necho began; for i in $(seq 600); do sleep 0.1; done\n"
+    )
     make.chmod(0o755)
-    with subprocess.Popen([PARTS, make, "long", "next"], stdout=subprocess.PIPE, text=True) as running:
+    # A shell that was started in the background ignores SIGINT, and so would all that it starts.
+    command = ["env", "--default-signal=INT", PARTS, make, "long", "next"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout
         assert [running.stdout.readline() for _ in range(3)] == ["\n", "== long\n", "began\n"]
         running.send_signal(sent)
