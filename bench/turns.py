@@ -88,7 +88,7 @@ def cpu_ms(*pids: int) -> float:
             total += time.process_time() * 1000
             continue
         for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 total += int(task.read_text(encoding="ascii").split()[0]) / 1e6
     return total
 

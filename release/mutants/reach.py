@@ -55,8 +55,9 @@ def state_of(root: Path) -> str:
 
 
 def files_of(root: Path, tests: Sequence[str]) -> list[str]:
-    """The files with tests in these directories."""
-    return [file for file in _sources(root, tuple(tests)) if file.rpartition("/")[2].startswith("test_")]
+    """The files with tests in these directories; those of benchmarks start the product to measure, not to judge it."""
+    names = (file for file in _sources(root, tuple(tests)) if "/bench/" not in file)
+    return [file for file in names if file.rpartition("/")[2].startswith("test_")]
 
 
 def importers(root: Path, tests: Sequence[str], module: Path) -> set[str]:
