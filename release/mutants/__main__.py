@@ -21,7 +21,7 @@ from typing import Final
 
 from release.mutants import lint, reach
 from release.mutants.changes import Mutant, mutants_of
-from release.mutants.run import Job, Outcome, Pool, end_with, in_loaded_process, in_new_process, outcome
+from release.mutants.run import WALL_S, Job, Outcome, Pool, end_with, in_loaded_process, in_new_process, outcome
 
 ROOT: Final = Path.cwd()
 EXPLAINED: Final = ROOT / "tests/equivalent_mutants.toml"
@@ -129,7 +129,7 @@ def _run(mutants: Sequence[Mutant], given: argparse.Namespace) -> None:
                 jobs.append(job)
             else:
                 report(job, "not covered", 0)
-        pool = Pool[Job](given.jobs, lambda job, status, cpu_s: report(job, outcome(status), cpu_s))
+        pool = Pool[Job](given.jobs, lambda job, status, cpu_s: report(job, outcome(status), cpu_s), WALL_S)
         if in_loaded_process(jobs, pool, LOG):
             sys.exit(f"tests fail without any change, or cannot be loaded: see {LOG}")
         done = _read(given.results)

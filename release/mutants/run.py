@@ -6,6 +6,7 @@ import gc
 import importlib
 import inspect
 import marshal
+import math
 import os
 import resource
 import shutil
@@ -28,6 +29,7 @@ from release.mutants.child import sitecustomize
 PRELOADED: Final = ("hypothesis.stateful", "flask", "orjson", "prometheus_client", "cryptography.x509", "yaml")
 MEMORY: Final = 4 << 30  # bytes of address space; a loop that no longer ends must not take the machine with it
 CPU_S: Final = 30  # for the tests of one mutant; then those that are left are left out
+WALL_S: Final = 400  # for a mutant's tests, which may wait for what it keeps from coming
 
 T = TypeVar("T")
 Outcome = Literal["killed", "survived", "timed out", "not covered", "refused by mypy"]
@@ -45,12 +47,13 @@ class Job:
 
 
 class Pool(Generic[T]):
-    """So many forks at a time, each in a session and with a temporary directory of its own."""
+    """So many forks at a time, for so long, each in a session and with a temporary directory of its own."""
 
-    def __init__(self, size: int, report: Callable[[T, int, float], None]) -> None:
+    def __init__(self, size: int, report: Callable[[T, int, float], None], wall_s: float = math.inf) -> None:
         self._size = size
         self._report = report
-        self._running: dict[int, tuple[T, str]] = {}
+        self._wall_s = wall_s
+        self._running: dict[int, tuple[T, str, float]] = {}
 
     def fork(self, job: T) -> bool:
         """Fork once there is room; true in the child."""
@@ -63,7 +66,7 @@ class Pool(Generic[T]):
             tempfile.tempdir = directory
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
             return True
-        self._running[pid] = job, directory
+        self._running[pid] = job, directory, time.monotonic() + self._wall_s
         return False
 
     def finish(self) -> None:
@@ -71,8 +74,12 @@ class Pool(Generic[T]):
             self._wait()
 
     def _wait(self) -> None:
-        pid, status, used = os.wait4(-1, 0)
-        job, directory = self._running.pop(pid)
+        while not (ended := os.wait4(-1, os.WNOHANG))[0]:
+            time.sleep(0.05)
+            for pid in [pid for pid, (*_, until) in self._running.items() if time.monotonic() > until]:
+                os.kill(pid, signal.SIGKILL)
+        pid, status, used = ended
+        job, directory, _ = self._running.pop(pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)  # what a test has started and not ended
         shutil.rmtree(directory, ignore_errors=True)
