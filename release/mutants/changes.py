@@ -27,8 +27,8 @@ OTHER: Final[dict[type[ast.AST], tuple[type[ast.AST], ...]]] = {
 OTHER_NAME: Final = {"min": "max", "any": "all", "floor": "ceil", "nsmallest": "nlargest"}
 OTHER_NAMES: Final = OTHER_NAME | {other: name for name, other in OTHER_NAME.items()}
 LARGER: Final = ("min", "max")
-UNTOUCHED: Final = ("strict", "repr")
-"""Keywords: an assertion of `zip`, and how a value looks to a developer."""
+UNTOUCHED: Final = ("strict", "repr", "init")
+"""Keywords: an assertion of `zip`, how a value looks to a developer, what a class keeps for itself."""
 SAME: Final = ("NodeName", "GpuUuid", "PodUid", "ContainerName", "assert_never", "cast")
 """What returns its argument, for the type checker."""
 LOGS: Final = ("logs.event", "_LOG.")
