@@ -28,11 +28,12 @@ def test_the_watch_asks_for_the_nodes_pods_only() -> None:
 
 def test_a_reduced_pod_says_all_that_a_decision_needs() -> None:
     init = [{"name": "i", "restartPolicy": "Always"}]
-    pod = bound_pod(make_grant(0), annotations={"other": "x"}, initContainers=init)
+    pod = bound_pod(make_grant(0), annotations={"other": "x"}, initContainers=init, runtimeClassName="nvidia")
     pod["status"]["containerStatuses"] = [{"name": "main", "state": {"running": {"startedAt": "now"}}}]
     pod["spec"]["containers"][0] |= {"volumeMounts": [{}], "image": "x"}
     reduced = pods.reduce(pod)
     assert wire.ref(reduced) == wire.ref(pod)
+    assert reduced["spec"]["runtimeClassName"] == "nvidia"  # which container runtime writes what it is handed
     assert held_gpus.allocation(reduced, GIB) == held_gpus.allocation(pod, GIB)
     assert wire.holds_gpus(reduced) == wire.holds_gpus(pod)
     assert [kind for _, kind, _ in wire.containers(reduced)] == [ContainerKind.APP]  # the one that asks
