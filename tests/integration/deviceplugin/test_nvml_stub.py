@@ -155,10 +155,6 @@ def test_a_gpu_is_read_with_its_numa_node_if_the_machine_has_any(
     assert source.read() == [RawGpu(uuid=uuid, index=0, model="Tesla T4", memory_bytes=memory, numa=numa, minor=0)]
 
 
-def test_older_bindings_return_bytes() -> None:
-    assert binding.text(b"GPU-a") == "GPU-a"
-
-
 class Calls:
     """The binding; counts the functions that are called."""
 

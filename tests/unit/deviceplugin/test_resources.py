@@ -29,8 +29,8 @@ def test_memory_is_always_offered(percent: bool, whole: bool, offered: tuple[Res
 
 
 def test_names_sockets_and_ids_are_different() -> None:
-    everything = list(resources.BY_NAME.values())
-    assert list(resources.BY_NAME) == ["aliyun.com/gpu-mem", "nano-gpu/gpu-percent", "nvidia.com/gpu"]
+    everything = resources.offered(percent=True, whole_gpus=True)
+    assert [one.name for one in everything] == ["aliyun.com/gpu-mem", "nano-gpu/gpu-percent", "nvidia.com/gpu"]
     assert len({one.socket for one in everything}) == len({one.prefix for one in everything}) == 3
 
 

@@ -56,6 +56,7 @@ def test_variables_and_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.gpu_percent, found.whole_gpus) == (False, True)
     assert (found.node_name, found.gpu_source) == ("node-a.example.com", "simulated:/etc/gpus.yaml")
     assert (found.memory_unit, found.gpu_memory, found.unified_memory) == (MemoryUnit(256), "total", 96 * 1024)
+    assert options.load(Settings, [f"--node-name={'a' * 253}"], prog="plugin").node_name == "a" * 253
     assert (found.ignored_xids, found.xid_recovery) == (frozenset({63, 94}), 600.0)
 
 
@@ -71,6 +72,7 @@ XIDS = "write the numbers of Xids with commas between them, such as 63,94"
         (["--watchdog=Kill"], "--watchdog='Kill': write one of off, report, evict, kill"),
         (["--watchdog-tolerance-mib=-1"], "--watchdog-tolerance-mib='-1': write a whole number of MiB"),
         (["--node-name=a b"], f"--node-name='a b': {NODE}"),
+        ([f"--node-name={'a' * 254}"], f"--node-name='{'a' * 254}': {NODE}"),
         (["--node-name="], f"--node-name='': {NODE}"),
         (["--node-name=a,spec.nodeName=b"], f"--node-name='a,spec.nodeName=b': {NODE}"),
         (["--gpu-source=cuda"], f"--gpu-source='cuda': {SOURCE}"),
