@@ -17,7 +17,7 @@ from gpushare.wire import held_gpus
 from gpushare.wire import pods as wire
 from testing.builders import Json, make_container, make_grant, make_pod
 from testing.clock import ManualClock
-from testing.deviceplugin.build import bound_pod
+from testing.deviceplugin.build import bound_pod, fields_of
 
 EVERYTHING = ResourceConfig(whole_gpus=True)
 
@@ -293,10 +293,14 @@ def test_of_pods_that_have_ended_nothing_is_kept() -> None:
     assert cache.all() == ()
 
 
-def test_pods_that_ask_for_nothing_are_not_kept_and_those_that_cannot_be_read_neither() -> None:
+def test_pods_that_ask_for_nothing_are_not_kept_and_those_that_cannot_be_read_neither(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     cache = PodCache(ManualClock())
     assert cache.read(make_pod({"name": "c", "resources": {"limits": {"cpu": "1"}}})) is None
     assert cache.read(make_pod(asking()) | {"metadata": 3}) is None
+    assert cache.read(make_pod(asking() | {"env": [DEVICES | {"valueFrom": 3}]})) is None
+    assert [line["error"].partition(":")[0] for line in fields_of(caplog, "object left out")][1] == "env.valueFrom"
     assert cache.read(make_pod({"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}})) is not None
 
 
