@@ -221,6 +221,7 @@ def test_messages_are_read_as_they_were_written() -> None:
 
 def test_programs_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     control = MpsControl(tmp_path)
+    assert control.shared_memory == Path("/dev/shm")  # where CUDA looks for it
     with pytest.raises(MpsError, match="nvidia-cuda-mps-control get_default_active_thread_percentage"):
         control.probe()
     monkeypatch.setenv("PATH", str(tmp_path))
