@@ -6,7 +6,6 @@ about a GPU, because the kubelet picks IDs at random: which GPU a container gets
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 from deviceplugin.resources import Resource
@@ -32,7 +31,7 @@ def devices(inventory: NodeInventory, offered: Iterable[Resource]) -> Mapping[st
     Raises:
         SettingsError: a setting makes too many devices, or none; names the one that would do.
     """
-    return MappingProxyType({resource.name: _devices(inventory, resource) for resource in offered})
+    return {resource.name: _devices(inventory, resource) for resource in offered}
 
 
 def _devices(inventory: NodeInventory, resource: Resource) -> Advertisement:

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import grpc
 
-from deviceplugin import resources
 from deviceplugin.api import podresources_pb2 as api
 from deviceplugin.identify import Listed, ListerError
 from deviceplugin.resources import Resource
@@ -105,6 +104,5 @@ def _ids(container: Any) -> Mapping[str, frozenset[str]]:
     """By resource; the kubelet makes one entry for each NUMA node."""
     ids: dict[str, frozenset[str]] = {}
     for entry in container.devices:
-        if entry.resource_name in resources.BY_NAME and entry.device_ids:
-            ids[entry.resource_name] = ids.get(entry.resource_name, frozenset()).union(entry.device_ids)
+        ids[entry.resource_name] = ids.get(entry.resource_name, frozenset()).union(entry.device_ids)
     return ids

@@ -80,9 +80,9 @@ def reduce(pod: JsonObject) -> JsonObject:
 
 def _ended(pod: Pod) -> JsonObject:
     """Enough of a pod to forget it: a node rejects as many as a tenant creates, and they stay."""
-    ref, status = wire.ref(pod), fields.mapping(pod, "status", "pod")
+    ref = wire.ref(pod)
     identity = {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid}
-    return {"metadata": identity, "status": {"phase": status.get("phase")}}
+    return {"metadata": identity, "status": {"phase": pod["status"]["phase"]}}
 
 
 def _reports(pod: JsonObject, among: Collection[str]) -> list[JsonObject]:

@@ -3,9 +3,8 @@
 A kubelet sees each of them as a plugin of its own, with its own socket.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
 from gpushare import names
@@ -82,7 +81,6 @@ WHOLE: Final = Resource(
     of_gpu=lambda _gpu, _unit: 1,
     of_grant=_whole,
 )
-BY_NAME: Final[Mapping[str, Resource]] = MappingProxyType({each.name: each for each in (MEMORY, PERCENT, WHOLE)})
 
 
 def offered(*, percent: bool, whole_gpus: bool) -> tuple[Resource, ...]:

@@ -39,8 +39,8 @@ class SimulatedSource:
     left_out: Sequence[LeftOut] = field(init=False, default=())
     _profile: Profile | None = field(init=False, default=None)
     _stamp: tuple[int, int, int] | None = field(init=False, default=None)
-    _loaded_at: float = field(init=False, default=0.0)
-    _polls: int = field(init=False, default=0)
+    _loaded_at: float = field(init=False)
+    _polls: int = field(init=False)
 
     def read(self) -> Sequence[RawGpu]:
         """The profile's GPUs, with the faults that they have at this reading."""

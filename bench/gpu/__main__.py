@@ -14,7 +14,7 @@ def driver() -> str:
     nvml = binding.library()
     nvml.nvmlInit()
     try:
-        return binding.text(nvml.nvmlSystemGetDriverVersion())
+        return str(nvml.nvmlSystemGetDriverVersion())
     finally:
         nvml.nvmlShutdown()
 

@@ -54,7 +54,7 @@ def pod_bytes(start: LimitedStart, gpu: Gpu) -> int:
 def _bytes(at_once: Sequence[Grant], gpu: Gpu) -> int:
     there = [each for each in at_once if gpu.uuid in each.gpus]
     mib = sum(mib_on(each, gpu) for each in there)
-    if any(each.whole for each in there) or (len(there) == 1 and mib >= gpu.memory_mib):
+    if len(there) == 1 and mib >= gpu.memory_mib:
         return UNLIMITED
     return min(mib, gpu.memory_mib) * MIB
 

@@ -38,7 +38,7 @@ def start(pod: Pod, grant: Grant, accepted: Accept, inventory: NodeInventory) ->
         of_pod=accepted.of_pod,
         instead=tuple(each for each in accepted.grants if each != grant),
         inventory=inventory,
-        variables=frozenset(str(entry.get("name")) for entry in container.get("env") or ()),
+        variables=frozenset(entry["name"] for entry in container.get("env") or ()),
         open_env=bool(container.get("envFrom")),
         image=str(container.get("image") or ""),
         annotations=pods.annotations(pod),

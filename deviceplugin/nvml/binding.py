@@ -14,11 +14,6 @@ def library() -> Any:
     return pynvml
 
 
-def text(value: str | bytes) -> str:
-    """A string of the library: older bindings return bytes."""
-    return value.decode() if isinstance(value, bytes) else value
-
-
 def problem() -> str | None:
     """Why this process cannot read the driver; None if it can."""
     nvml = library()

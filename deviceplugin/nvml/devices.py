@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from deviceplugin.nvml.binding import text
 from gpushare.errors import GpuShareError
 from gpushare.model.gpu import MAX_INSTANCES
 
@@ -110,7 +109,7 @@ def advice(action: int | None) -> str:
 def numa(nvml: Any, handle: Any, pci_devices: Path) -> int | None:
     """The NUMA node of the GPU's PCI slot, which NVML itself does not tell on most machines."""
     try:
-        bus = text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+        bus = nvml.nvmlDeviceGetPciInfo(handle).busId.lower()
         number = int((pci_devices / bus[-12:] / "numa_node").read_text(encoding="ascii"))
     except (nvml.NVMLError, OSError, ValueError):
         return None

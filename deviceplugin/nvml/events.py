@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deviceplugin.nvml import xids
-from deviceplugin.nvml.binding import text
 from deviceplugin.nvml.faults import Faults
 
 
@@ -64,7 +63,7 @@ class Events:
             return False
         reason = self._reason(event)
         if reason:
-            self.faults.add(text(nvml.nvmlDeviceGetUUID(event.device)), int(event.gpuInstanceId), reason, now)
+            self.faults.add(nvml.nvmlDeviceGetUUID(event.device), int(event.gpuInstanceId), reason, now)
         return bool(reason)
 
     def _reason(self, event: Any) -> str:

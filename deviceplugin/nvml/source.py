@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from deviceplugin.nvml import devices
-from deviceplugin.nvml.binding import text
 from deviceplugin.nvml.deadline import Deadline, SilentDriverError
 from deviceplugin.nvml.devices import LeftOutError, MemoryRule
 from deviceplugin.nvml.events import Events
@@ -156,11 +155,11 @@ class NvmlSource:
     def _read(self, index: int) -> Sequence[RawGpu]:
         nvml = self.nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        uuid = text(nvml.nvmlDeviceGetUUID(handle))
+        uuid = nvml.nvmlDeviceGetUUID(handle)
         gpu = RawGpu(
             uuid=uuid,
             index=index,
-            model=text(nvml.nvmlDeviceGetName(handle)),
+            model=nvml.nvmlDeviceGetName(handle),
             memory_bytes=0,
             numa=devices.numa(nvml, handle, self.pci_devices),
             minor=devices.minor(nvml, handle),
@@ -191,10 +190,10 @@ class NvmlSource:
     def _instance(self, gpu: RawGpu, advice: str, number: int, handle: Any) -> RawGpu:
         """Args: gpu: of which it is a part. advice: of the driver about that GPU."""
         nvml = self.nvml
-        model = text(nvml.nvmlDeviceGetName(handle))
+        model = nvml.nvmlDeviceGetName(handle)
         return replace(
             gpu,
-            uuid=text(nvml.nvmlDeviceGetUUID(handle)),
+            uuid=nvml.nvmlDeviceGetUUID(handle),
             index=mig_index(gpu.index, number),
             model=model,
             memory_bytes=devices.memory_bytes(nvml, handle, self.memory),

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Xid:
     """One kind of error."""
 
@@ -19,53 +19,45 @@ class Xid:
     """Whether the GPU counts as unhealthy after it."""
 
 
-def _program(number: int, name: str) -> Xid:
-    return Xid(number=number, name=name, condemns=False)
-
-
-def _gpu(number: int, name: str) -> Xid:
-    return Xid(number=number, name=name)
-
-
 KNOWN: Final[Mapping[int, Xid]] = MappingProxyType(
     {
         xid.number: xid
         for xid in (
-            _program(13, "graphics engine exception"),
-            _program(31, "GPU memory page fault"),
-            _gpu(32, "invalid or corrupted push buffer stream"),
-            _gpu(38, "driver firmware error"),
-            _program(43, "GPU stopped processing"),
-            _gpu(44, "graphics engine fault during context switch"),
-            _program(45, "preemptive cleanup, due to previous errors"),
-            _gpu(46, "GPU stopped processing"),
-            _gpu(48, "double bit ECC error"),
-            _gpu(54, "auxiliary power is not connected"),
-            _gpu(61, "internal micro-controller breakpoint"),
-            _gpu(62, "internal micro-controller halt"),
-            _gpu(63, "ECC page retirement or row remapping recorded"),
-            _gpu(64, "ECC page retirement or row remapping failed"),
-            _program(68, "video decoder exception"),
-            _gpu(69, "graphics engine class error"),
-            _gpu(74, "NVLink error"),
-            _gpu(79, "GPU has fallen off the bus"),
-            _gpu(92, "high single-bit ECC error rate"),
-            _gpu(94, "contained ECC error"),
-            _gpu(95, "uncontained ECC error"),
-            _program(109, "context switch timeout"),
-            _gpu(110, "security fault"),
-            _gpu(119, "GSP RPC timeout"),
-            _gpu(120, "GSP error"),
-            _gpu(121, "C2C link corrected error"),
-            _gpu(136, "link training failed"),
-            _gpu(137, "NVLink fabric address error"),
-            _gpu(140, "unrecovered ECC error"),
-            _gpu(143, "GPU initialization failed"),
-            _gpu(149, "NVLink network interface error"),
-            _gpu(154, "GPU recovery action changed"),
-            _gpu(155, "NVLink software-defined error"),
-            _gpu(156, "memory resource retired"),
-            _gpu(157, "memory resource retirement failed"),
+            Xid(13, "graphics engine exception", condemns=False),
+            Xid(31, "GPU memory page fault", condemns=False),
+            Xid(32, "invalid or corrupted push buffer stream"),
+            Xid(38, "driver firmware error"),
+            Xid(43, "GPU stopped processing", condemns=False),
+            Xid(44, "graphics engine fault during context switch"),
+            Xid(45, "preemptive cleanup, due to previous errors", condemns=False),
+            Xid(46, "GPU stopped processing"),
+            Xid(48, "double bit ECC error"),
+            Xid(54, "auxiliary power is not connected"),
+            Xid(61, "internal micro-controller breakpoint"),
+            Xid(62, "internal micro-controller halt"),
+            Xid(63, "ECC page retirement or row remapping recorded"),
+            Xid(64, "ECC page retirement or row remapping failed"),
+            Xid(68, "video decoder exception", condemns=False),
+            Xid(69, "graphics engine class error"),
+            Xid(74, "NVLink error"),
+            Xid(79, "GPU has fallen off the bus"),
+            Xid(92, "high single-bit ECC error rate"),
+            Xid(94, "contained ECC error"),
+            Xid(95, "uncontained ECC error"),
+            Xid(109, "context switch timeout", condemns=False),
+            Xid(110, "security fault"),
+            Xid(119, "GSP RPC timeout"),
+            Xid(120, "GSP error"),
+            Xid(121, "C2C link corrected error"),
+            Xid(136, "link training failed"),
+            Xid(137, "NVLink fabric address error"),
+            Xid(140, "unrecovered ECC error"),
+            Xid(143, "GPU initialization failed"),
+            Xid(149, "NVLink network interface error"),
+            Xid(154, "GPU recovery action changed"),
+            Xid(155, "NVLink software-defined error"),
+            Xid(156, "memory resource retired"),
+            Xid(157, "memory resource retirement failed"),
         )
     }
 )

@@ -154,7 +154,7 @@ def _total(gpu: Gpu, unit: MemoryUnit, pods: Pods, joined: Joined | None) -> Gpu
     return GpuTotal(
         usable_mib=unit.floor(gpu.memory_mib) * unit.mib if gpu.health is GpuHealth.HEALTHY else 0,
         granted_mib=sum(pod.most[gpu.uuid] for pod in holders),
-        granted_percent=sum(pod.percent.get(gpu.uuid, 0) for pod in holders),
+        granted_percent=sum(pod.percent[gpu.uuid] for pod in holders),
         pods=len(holders),
         used=joined.used_of(gpu.uuid) if joined else None,
     )

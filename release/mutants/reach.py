@@ -132,17 +132,20 @@ class Reach:
 
         One case of each test function comes first, those of files that import the module before others, and of these
         the one that reaches the fewest lines: it is the fastest, and the most about this one. What runs at import is
-        for every test that reaches the module, and for all in the files that import it.
+        also for every test that reaches the module, and for all in the files that import it, after those during which
+        it was imported.
         """
         reaching = self._reaching(mutant.line) or self._reaching(mutant.statement)
-        tests = reaching - {""}
-        if reaching != tests:
-            tests |= self.lines.keys() - {""} | {test for test in self.sizes if test.partition("::")[0] in self.near}
+        during = reaching - {""}
+        if "" in reaching:
+            reaching.update(self.lines)
+            reaching.update(test for test in self.sizes if test.partition("::")[0] in self.near)
         cases = Counter[str]()
         ranked = []
-        for test in sorted(tests, key=lambda test: (self.sizes[test], test)):
+        for test in sorted(reaching - {""}, key=lambda test: (self.sizes[test], test)):
             function = test.partition("[")[0]
-            ranked.append((cases[function], test.partition("::")[0] not in self.near, self.sizes[test], test))
+            is_far = test.partition("::")[0] not in self.near
+            ranked.append((test not in during, cases[function], is_far, self.sizes[test], test))
             cases[function] += 1
         return [test for *_, test in sorted(ranked)[:MOST]], max(0, len(ranked) - MOST)
 

@@ -8,6 +8,7 @@ pid=$CUDA_MPS_PIPE_DIRECTORY/control.pid
 if [ "$1" = -f ]; then
     [ -e {state}/broken ] && exit 7
     echo "start $* $CUDA_DEVICE_ORDER $CUDA_MPS_LOG_DIRECTORY" >> {state}/log
+    [ -e {state}/deaf ] && trap "" TERM
     echo $$ > $pid
     exec sleep 600
 fi

@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from gpushare.units import GIB
 from testing.builders import Json, make_grant
 from testing.clock import ManualClock
 from testing.deviceplugin.build import bound_pod, fields_of
+from testing.fakes.kubelet import wait_until
 from testing.nvml import stub
 from testing.nvml.memory import Memory
 from testing.nvml.stub import MIB, Stub
@@ -243,6 +245,19 @@ def test_a_container_is_limited_as_soon_as_its_group_is_there(node: Node) -> Non
     other = appears(node, "second")
     node.early.look()
     assert node.limit(other) is None, "none that was announced"
+
+
+def test_until_it_is_there_it_is_looked_for(node: Node) -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=node.early.run, args=(stop,))
+    thread.start()
+    try:
+        node.prepare(node.grant(0, gib=3))
+        main = appears(node, "main")
+        wait_until(lambda: node.limit(main) == 3072)
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_containers_that_start_one_after_another_get_each_its_own(node: Node) -> None:
@@ -613,11 +628,12 @@ def test_a_container_that_cannot_be_limited_is_told_once(node: Node, caplog: pyt
         node.stub.set({"0.fail.nvmlDeviceSetMemoryLimits_v1": error})
         for _ in range(3):
             node.leaves.look()
-    assert [line["error"].split(":")[0] for line in fields_of(caplog, "container not limited")] == [
-        "the driver says Unknown Error",
-        "the driver says GPU is lost",
-        "the driver says Unknown Error",
-    ]
     node.stub.set({"0.fail.nvmlDeviceSetMemoryLimits_v1": None})
     node.leaves.look()
     assert node.limit(leaf) == 3072
+    node.stub.set({"0.fail.nvmlDeviceSetMemoryLimits_v1": 999})
+    node.clock.at += 60
+    node.leaves.look()
+    said = [line["error"].split(":")[0] for line in fields_of(caplog, "container not limited")]
+    unknown = "the driver says Unknown Error"
+    assert said == [unknown, "the driver says GPU is lost", unknown, unknown]

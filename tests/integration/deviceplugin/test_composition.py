@@ -14,6 +14,7 @@ from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.settings import Settings
 from gpushare.identity import NodeName
 from gpushare.kube import client
+from gpushare.kube.api import ServerFaultError
 from gpushare.runtime.clock import SystemClock
 from gpushare.wire import inventory as wire
 from testing.builders import make_grant, make_node
@@ -49,6 +50,8 @@ def test_a_pod_starts_on_a_node_that_has_just_come_up(
 ) -> None:
     api, port = FakeKube(), free_port()
     api.seed("/api/v1/nodes/node-a", make_node(name="node-a"))
+    api.fail_next(lambda call: call.verb == "patch", ServerFaultError("slow"))  # the kubelet waits for the inventory
+    monkeypatch.setattr(program, "_PUBLISH_FIRST_S", 250.0)
     monkeypatch.setattr(client, "connect", lambda _kubeconfig: api)
 
     def act() -> None:

@@ -100,6 +100,15 @@ def test_the_daemon_runs_for_all_users_on_gpus_that_only_it_may_use(node: Node) 
     assert not wire.socket_path(node.mps).exists()
 
 
+def test_a_daemon_that_does_not_end_is_killed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deviceplugin.mps.supervisor._END_S", 0.1)
+    (node.state / "deaf").touch()
+    with node.running():
+        pid = node.pid()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
 def test_a_daemon_that_ends_is_started_again_with_the_same_limits(node: Node) -> None:
     with node.running():
         node.backend.prepare(start_of(0), INVENTORY.gpus[:1])
@@ -212,6 +221,7 @@ def test_messages_are_read_as_they_were_written() -> None:
 
 def test_programs_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     control = MpsControl(tmp_path)
+    assert control.shared_memory == Path("/dev/shm")  # where CUDA looks for it
     with pytest.raises(MpsError, match="nvidia-cuda-mps-control get_default_active_thread_percentage"):
         control.probe()
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -59,7 +59,7 @@ def process(flags: dict[str, str], env: Mapping[str, str] = MappingProxyType({})
     try:
         yield started
     finally:
-        started.kill()
+        started.terminate()
         started.communicate()
 
 

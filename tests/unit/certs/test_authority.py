@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from certs import authority
+from certs import authority, contents
 from certs.authority import KeyPair
 from certs.contents import Contents
 from certs.policy import Facts, Unreadable
@@ -104,6 +104,10 @@ def test_nothing_is_nothing(pem: bytes) -> None:
 def test_keys_do_not_show_in_messages() -> None:
     assert "PRIVATE" not in repr(LEAF)
     assert "PRIVATE" not in repr(Contents(leaf=LEAF))
+
+
+def test_a_secret_has_the_keys_of_its_type_even_if_they_are_empty() -> None:
+    assert contents.into_secret(Contents(), {})["data"].items() >= {"tls.crt": "", "tls.key": ""}.items()
 
 
 def test_a_client_verifies_by_name_address_and_ca(tmp_path: Path) -> None:

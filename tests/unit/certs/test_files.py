@@ -52,9 +52,12 @@ def test_old_versions_and_left_overs_are_cleared_away(tmp_path: Path) -> None:
     files = FileStore(tmp_path)
     (tmp_path / "..new-crashed").mkdir()
     (tmp_path / "..link-data").symlink_to("nowhere")
-    for each in (FIRST, SECOND, contents(), contents()):
+    used = list[str]()
+    for time, each in enumerate((FIRST, SECOND, contents(), contents())):
         files.save(each)
-    assert len(versions(tmp_path)) == 2
+        used.append((tmp_path / "..data").resolve().name)
+        os.utime(tmp_path / used[-1], (time, time))
+    assert versions(tmp_path) == set(used[-2:])
     assert not list(tmp_path.glob("..new-*"))
 
 

@@ -110,6 +110,14 @@ def test_a_leaf_is_renewed_after_two_thirds_of_its_life_by_the_same_ca(world: Wo
     assert manager.days_left() == pytest.approx(90)
 
 
+def test_a_ca_that_has_expired_leaves_the_bundle(world: World) -> None:
+    manager, before = world.looked(), world.secret()
+    world.pass_s(10_000 * DAY_S)
+    manager.ensure_once()
+    assert world.secret().ca != before.ca
+    assert world.secret().bundle == world.secret().ca.certificate
+
+
 def spoil(values: Mapping[str, str | None]) -> Callable[[World], None]:
     return lambda world: world.corrupt(**values)
 

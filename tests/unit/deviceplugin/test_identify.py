@@ -115,9 +115,12 @@ def test_checkpoints_of_old_and_new_kubelets_are_read(device_ids: object) -> Non
     ]
 
 
-@pytest.mark.parametrize("resource", resources.BY_NAME.values(), ids=lambda resource: resource.prefix)
+ALL = resources.offered(percent=True, whole_gpus=True)
+
+
+@pytest.mark.parametrize("resource", ALL, ids=lambda resource: resource.prefix)
 def test_every_resource_has_its_own_entries(resource: Resource) -> None:
-    text = checkpoint_of(*(entry([one.prefix], resource=name) for name, one in resources.BY_NAME.items()))
+    text = checkpoint_of(*(entry([one.prefix], resource=one.name) for one in ALL))
     assert identify.read_checkpoint(text, resource) == [recorded("1", "main", resource.prefix)]
 
 

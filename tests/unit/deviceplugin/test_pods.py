@@ -17,7 +17,7 @@ from gpushare.wire import held_gpus
 from gpushare.wire import pods as wire
 from testing.builders import Json, make_container, make_grant, make_pod
 from testing.clock import ManualClock
-from testing.deviceplugin.build import bound_pod
+from testing.deviceplugin.build import bound_pod, fields_of
 
 EVERYTHING = ResourceConfig(whole_gpus=True)
 
@@ -28,11 +28,12 @@ def test_the_watch_asks_for_the_nodes_pods_only() -> None:
 
 def test_a_reduced_pod_says_all_that_a_decision_needs() -> None:
     init = [{"name": "i", "restartPolicy": "Always"}]
-    pod = bound_pod(make_grant(0), annotations={"other": "x"}, initContainers=init)
+    pod = bound_pod(make_grant(0), annotations={"other": "x"}, initContainers=init, runtimeClassName="nvidia")
     pod["status"]["containerStatuses"] = [{"name": "main", "state": {"running": {"startedAt": "now"}}}]
     pod["spec"]["containers"][0] |= {"volumeMounts": [{}], "image": "x"}
     reduced = pods.reduce(pod)
     assert wire.ref(reduced) == wire.ref(pod)
+    assert reduced["spec"]["runtimeClassName"] == "nvidia"  # which container runtime writes what it is handed
     assert held_gpus.allocation(reduced, GIB) == held_gpus.allocation(pod, GIB)
     assert wire.holds_gpus(reduced) == wire.holds_gpus(pod)
     assert [kind for _, kind, _ in wire.containers(reduced)] == [ContainerKind.APP]  # the one that asks
@@ -292,10 +293,14 @@ def test_of_pods_that_have_ended_nothing_is_kept() -> None:
     assert cache.all() == ()
 
 
-def test_pods_that_ask_for_nothing_are_not_kept_and_those_that_cannot_be_read_neither() -> None:
+def test_pods_that_ask_for_nothing_are_not_kept_and_those_that_cannot_be_read_neither(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     cache = PodCache(ManualClock())
     assert cache.read(make_pod({"name": "c", "resources": {"limits": {"cpu": "1"}}})) is None
     assert cache.read(make_pod(asking()) | {"metadata": 3}) is None
+    assert cache.read(make_pod(asking() | {"env": [DEVICES | {"valueFrom": 3}]})) is None
+    assert [line["error"].partition(":")[0] for line in fields_of(caplog, "object left out")][1] == "env.valueFrom"
     assert cache.read(make_pod({"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}})) is not None
 
 

@@ -52,10 +52,13 @@ def test_variables_and_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUSHARE_GPU_PERCENT", "false")
     flags = ["--memory-unit=256MiB", "--gpu-source=simulated:/etc/gpus.yaml", "--whole-gpus=true"]
     flags += ["--gpu-memory=total", "--unified-memory=96Gi", "--ignored-xids=63, 94", "--xid-recovery=600"]
+    flags += ["--mps-shared-memory=/shm", "--cdi-dir=/cdi"]
     found = options.load(Settings, flags, prog="plugin")
     assert (found.gpu_percent, found.whole_gpus) == (False, True)
     assert (found.node_name, found.gpu_source) == ("node-a.example.com", "simulated:/etc/gpus.yaml")
     assert (found.memory_unit, found.gpu_memory, found.unified_memory) == (MemoryUnit(256), "total", 96 * 1024)
+    assert options.load(Settings, [f"--node-name={'a' * 253}"], prog="plugin").node_name == "a" * 253
+    assert (found.mps_shared_memory, found.cdi_dir) == (Path("/shm"), Path("/cdi"))
     assert (found.ignored_xids, found.xid_recovery) == (frozenset({63, 94}), 600.0)
 
 
@@ -71,6 +74,7 @@ XIDS = "write the numbers of Xids with commas between them, such as 63,94"
         (["--watchdog=Kill"], "--watchdog='Kill': write one of off, report, evict, kill"),
         (["--watchdog-tolerance-mib=-1"], "--watchdog-tolerance-mib='-1': write a whole number of MiB"),
         (["--node-name=a b"], f"--node-name='a b': {NODE}"),
+        ([f"--node-name={'a' * 254}"], f"--node-name='{'a' * 254}': {NODE}"),
         (["--node-name="], f"--node-name='': {NODE}"),
         (["--node-name=a,spec.nodeName=b"], f"--node-name='a,spec.nodeName=b': {NODE}"),
         (["--gpu-source=cuda"], f"--gpu-source='cuda': {SOURCE}"),

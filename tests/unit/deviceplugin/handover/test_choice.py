@@ -121,7 +121,7 @@ def test_the_default_runtime_by_label_and_setting(label: str, setting: bool, exp
 
 def test_a_node_is_read() -> None:
     labels = {"hand-over": "cdi", "nvidia-default-runtime": "true", "limits": "mps.advisory"}
-    node = {
+    node: dict[str, Any] = {
         "metadata": {"labels": {f"gpushare.dev/{name}": value for name, value in labels.items()}},
         "status": {"nodeInfo": {"containerRuntimeVersion": "containerd://2.1.9", "kubeletVersion": KUBELET}},
     }
@@ -129,8 +129,17 @@ def test_a_node_is_read() -> None:
         runtime="containerd://2.1.9", kubelet=KUBELET, label="cdi", default_label="true", limits_label="mps.advisory"
     )
     assert choice.read_node({}) == NodeFacts()
-    with pytest.raises(WireError):
-        choice.read_node({"status": {"nodeInfo": 3}})
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("node.metadata", {"metadata": 3}),
+        ("node.status", {"status": 3}),
+        ("status.nodeInfo", {"status": {"nodeInfo": 3}}),
+        ("metadata.labels", {"metadata": {"labels": 3}}),
+        *((f"status.nodeInfo.{key}", {"status": {"nodeInfo": {key: 3}}}) for key in node["status"]["nodeInfo"]),
+        *((f"metadata.labels.{key}", {"metadata": {"labels": {key: 3}}}) for key in node["metadata"]["labels"]),
+    ]
+    for path, found in wrong:
+        with pytest.raises(WireError, match=f"^{path}: "):
+            choice.read_node(found)
 
 
 def test_only_the_variable_needs_no_spec() -> None:

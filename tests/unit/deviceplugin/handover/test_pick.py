@@ -1,6 +1,7 @@
 """A GPU is found in every kind of spec that NVIDIA's programs write, and never more than this GPU."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,9 @@ def test_a_gpu_that_came_after_the_spec_was_written(document: Any) -> None:
     edits = picked(gpu(3, 7), spec(document))
     assert nvidia.paths(edits) == [*CONTROL, "/dev/nvidia7"]
     assert len(edits.mounts) == 1
+    several = picked(replace(gpu(3, 7), caps=tuple(range(9))), spec(document))
+    caps = [f"/dev/nvidia-caps/nvidia-cap{number}" for number in range(9)]
+    assert nvidia.paths(several) == [*CONTROL, *caps, "/dev/nvidia7"]
 
 
 def test_the_drivers_own_nodes_come_once_and_under_their_own_names() -> None:

@@ -86,6 +86,10 @@ def test_a_part_of_a_containers_gpus_cannot_be_held_nor_anything_without_the_fil
     assert backend.prepare(start, start.gpus).mounts
     with pytest.raises(LimitError, match="holds the same limit on all GPUs of a container"):
         backend.prepare(start, start.gpus[:1])
+    most, more = (start_of(grant=make_grant(*range(n)), inventory=make_inventory(*[15] * n)) for n in (16, 17))
+    assert backend.prepare(most, most.gpus).mounts
+    with pytest.raises(LimitError, match="at most on 16"):
+        backend.prepare(more, more.gpus)
     (tmp_path / "ld.so.preload").unlink()
     with pytest.raises(LimitError, match=r"ld\.so\.preload cannot be read"):
         backend.prepare(start, start.gpus)

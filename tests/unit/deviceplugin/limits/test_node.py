@@ -246,5 +246,5 @@ def test_a_start_gets_the_edits_of_each_container_that_may_be_meant() -> None:
     }
     node.cgroup.error = "no such group"
     assert LimitStarts(node.limits)(bound_pod(*grants), Accept(grants, grants), INVENTORY) == Refuse(
-        Reason.NOT_LIMITED, "pod default/pod: the memory limit (cgroup) cannot be set: no such group"
+        Reason("NotLimited"), "pod default/pod: the memory limit (cgroup) cannot be set: no such group"
     )
