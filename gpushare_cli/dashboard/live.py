@@ -105,9 +105,9 @@ class Live:
             logs.event(_LOG, event, level=logging.ERROR, exc_info=True)
 
     def _patience(self) -> float:
-        """For how many seconds there is nothing to do but to wait for a change."""
+        """For how many seconds there is nothing to do but to wait for a change; negative for none."""
         until = self._queue_at - self.clock.monotonic() if self._queue_due else _TICK_S
-        return min(max(until, 0.0), _TICK_S)
+        return min(until, _TICK_S)
 
     def refresh(self) -> None:
         """Publish what has changed."""
