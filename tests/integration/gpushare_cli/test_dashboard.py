@@ -305,6 +305,8 @@ def test_every_answer_has_the_policy(site: Client) -> None:
 def test_a_head_has_no_body_and_a_post_changes_nothing(site: Client) -> None:
     assert site.get("/", "HEAD").read() == b""
     assert site.get("/", "POST").status == 405
+    assert site.get("/", content_length="9").headers["Connection"] == "close"
+    assert site.get("/", transfer_encoding="chunked").headers["Connection"] == "close"
     assert site.get(STREAM, "HEAD").read() == b""
 
 

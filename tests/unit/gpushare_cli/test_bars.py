@@ -149,7 +149,7 @@ def test_what_does_not_fit_is_counted() -> None:
 def test_pods_that_wait_are_told_with_the_reason_and_the_rest_is_counted() -> None:
     waits = Waiting(namespace="n", name="p", others=2, asks="", headline="", reason="why", good=False, since="")
     assert list(bars.of_waiting([waits] * 6, 18, PLAIN))[:3] == ["Waiting\n", "  n/p and 2 more\n", "    why\n"]
-    assert list(bars.of_waiting([waits] * 6, 20, PLAIN))[-1] == "  and 5 more pods; see gpushare dashboard\n"
+    assert list(bars.of_waiting([waits] * 6, 16, PLAIN))[-1] == "  and 1 more pod; see gpushare dashboard\n"
     assert list(bars.of_waiting([waits] * 5, 15, PLAIN))[-1] == "    why\n"
     assert list(bars.of_waiting([], 0, PLAIN)) == []
 

@@ -189,6 +189,7 @@ def test_it_does_what_the_dry_run_says() -> None:
     value = json.loads(found.out)
     assert found.code == 0, found.err
     assert value["plan"] == promised["plan"]
+    assert (value["plan"]["gpus"], value["plan"]["cordonedMeanwhile"]) == (["GPU-0"], ["GPU-0", "GPU-1"])
     assert (value["moved"], value["node"]) == ({"uid-small": "node-b"}, "node-a")
     assert pods(api) == {"small-again", "big", "guest", "large"}
     assert living.seen == {"small": "GPU-0,GPU-1"}, "nothing came back while the successor looked for a place"

@@ -154,10 +154,11 @@ ROWS: list[tuple[Change, str]] = [
     ),
     (
         further_extender(
-            urlPrefix="http://127.0.0.1:32766/gpushare-scheduler", managedResources=[{"name": "aliyun.com/gpu-mem"}]
+            urlPrefix="http://127.0.0.1:32766/gpushare-scheduler",
+            managedResources=[{"name": names.GPU}, {"name": "aliyun.com/gpu-mem"}],
         ),
         f"error other-schedulers {CONFIG} | the extender http://127.0.0.1:32766/gpushare-scheduler is asked about"
-        f" aliyun.com/gpu-mem as well | remove it from the extenders: kubectl -n {NS} edit configmap"
+        f" aliyun.com/gpu-mem, nvidia.com/gpu as well | remove it from the extenders: kubectl -n {NS} edit configmap"
         " gpushare-scheduler",
     ),
 ]
