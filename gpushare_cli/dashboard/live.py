@@ -227,7 +227,7 @@ class Live:
         nodes = [NodeName(view.name) for view in shown if any(card.blocks for card in view.cards)]
         known = self._uses
         self._uses = usage.read(self.api, nodes, self.installation) if nodes and self.scope.nodes else {}
-        changed = [name for name in known.keys() | self._uses.keys() if known.get(name) != self._uses.get(name)]
+        changed = [name for name in {*known, *self._uses} if known.get(name) != self._uses.get(name)]
         self.state.mark(changed)
         self._use_read = True
         self.state.changed.set()

@@ -148,8 +148,11 @@ def test_a_node_that_does_not_take_the_evicted_pod_is_no_place_for_it() -> None:
 def test_a_manifest_is_answered_like_a_pod() -> None:
     pod = make_pod(make_container(gpu_mem=15), name="new") | {"status": {}}
     del pod["metadata"]["uid"]
-    found = defrag(kube_of([A, B, *FULL]), file="-", stdin=json.dumps(pod))
+    api = kube_of([A, B, *FULL])
+    found = defrag(api, file="-", stdin=json.dumps(pod))
     assert found.out.splitlines()[-1] == "1 eviction makes room for default/new on node-a"
+    made = defrag(api, ManualClock(0, Living(api)), yes=True, file="-", stdin=json.dumps(pod))
+    assert (made.code, made.out.splitlines()[-1]) == (0, "there is room for default/new on node-a")
 
 
 class Living:

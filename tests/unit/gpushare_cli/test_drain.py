@@ -62,6 +62,7 @@ def test_a_pod_that_nothing_recreates_is_evicted_by_force_only(force: bool) -> N
     found = drain(api, force=force)
     assert pods(api) == (set() if force else {"bare"})
     assert found.code == (0 if force else 3)
+    assert ("default/bare: stays: nothing recreates it" in found.err) is not force
     assert ("node-a/0 stays cordoned; gpushare uncordon node-a/0 lets new pods in" in found.err) is not force
 
 
