@@ -143,8 +143,7 @@ def read(api: KubeApi, card: Card, permissions: Permissions, known: tuple[Gpu, .
 def _occupant(
     pod: JsonObject, inventory: NodeInventory, gpus: Sequence[Gpu], permissions: Permissions
 ) -> Occupant | None:
-    config = resource_configs.of_pod(pod, ResourceConfig(unit=inventory.unit))
-    bound = pod_records.read(pod, config)
+    bound = pod_records.read(pod, resource_configs.of_pod(pod, ResourceConfig()))
     if not isinstance(bound, Bound):
         return None
     held_mib, unclear = _held(bound, inventory, gpus)
