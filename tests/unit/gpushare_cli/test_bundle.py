@@ -61,7 +61,8 @@ def with_secrets(pod: Json) -> Json:
         "note": CANARY,
         f"not{names.DOMAIN}/x": CANARY,
     }
-    pod["metadata"]["managedFields"] = [{"manager": CANARY}]
+    owner = {"kind": "Job", "name": "j", "blockOwnerDeletion": CANARY}
+    pod["metadata"] |= {"managedFields": [{"manager": CANARY}], "ownerReferences": [owner]}
     terminated = {"reason": "Error", "exitCode": 1, "message": CANARY}
     pod["status"]["containerStatuses"] = [{"name": "main", "ready": False, "lastState": {"terminated": terminated}}]
     return pod
@@ -77,6 +78,7 @@ def test_what_pods_keep_to_themselves_is_not_in_the_report(tmp_path: Path) -> No
     assert [name for name, text in files.items() if CANARY in text] == []
     (theirs,) = [each for each in yaml.safe_load_all(files["pods.yaml"]) if each["metadata"]["name"] == "theirs"]
     assert theirs["metadata"]["annotations"].keys() == {names.ANNOTATION_ALLOCATION}
+    assert theirs["metadata"]["ownerReferences"] == [{"kind": "Job", "name": "j"}]
     assert theirs["spec"]["containers"][0]["resources"] == {"limits": {names.GPU_MEM: 3}}
     variables = theirs["spec"]["containers"][0]["env"]
     assert variables[0]["valueFrom"].keys() == {"fieldRef"}
@@ -126,6 +128,8 @@ def test_it_has_what_helps(tmp_path: Path) -> None:
     assert {"README.txt", "doctor.txt", "inspect.txt", "inspect.json", "nodes.yaml", "own.yaml", "settings.yaml"} <= {
         *files
     }
+    workloads = [each["spec"] for each in yaml.safe_load_all(files["own.yaml"]) if "template" in each["spec"]]
+    assert len(workloads) == len([each for each in workloads if each["template"]["spec"]["containers"][0]["image"]]) > 2
     told = {each["metadata"]["name"] for each in yaml.safe_load_all(files["settings.yaml"])}
     assert names.CONFIG in told
     assert (tmp_path / "report.tar.gz").stat().st_mode & 0o777 == 0o600

@@ -137,6 +137,15 @@ def test_use_is_not_said_to_be_known_before_its_nodes_are_drawn_again(
     assert (live.asked.is_set(), used(live)) == (False, None)
 
 
+def test_a_pod_is_gone_once_it_is_deleted_and_not_when_it_has_changed() -> None:
+    state, pod = State(), {"spec": {"nodeName": "a"}}
+    gone = []
+    for each in ({}, pod, None):
+        state.put_pod("u", each)
+        gone.append(state.take_changes().gone)
+    assert gone == [(), (), (pod,)]
+
+
 OVERVIEW = Overview(server="s", complete=True, scope="", totals=Totals())
 
 
