@@ -80,6 +80,7 @@ def test_of_a_node_that_may_not_be_read_nothing_is_made_up() -> None:
     view = views.of_unread_node(NodeName("node-a"), [bound("a", make_grant("GPU-x", gib=3))], make_inventory().unit)
     assert view is not None
     assert drawn(view) == ["node-a  3/? GiB  model not known", f"  0    [{'#' * 24}]  3/? GiB{' ' * 30}1 pod"]
+    assert drawn(replace(node(), address="unknown"))[0] == "node-a  0/32 GiB  Tesla T4"
 
 
 EVIL = "\x1b[2J\x1b]0;x\x07\u202e\n"

@@ -75,13 +75,15 @@ def test_a_browser_gets_a_file_because_everyone_may_read_its_arguments(monkeypat
     assert not file.parent.exists()
 
 
-def test_a_machine_without_a_browser_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_browser_is_no_fault(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> None:
         raise webbrowser.Error("could not locate runnable browser")
 
     monkeypatch.setattr(webbrowser, "get", none)
-    with browser.showing(ADDRESS) as shown:
-        assert not shown
+    err = io.StringIO()
+    asked = command.Options(port=0, browser=True)
+    assert command.run(live, Streams(out=io.StringIO(), err=err), asked, SystemClock(), lambda: True) == 0
+    assert err.getvalue().splitlines()[-1] == "note: no browser was found on this machine"
 
 
 @pytest.fixture
