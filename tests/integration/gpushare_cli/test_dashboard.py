@@ -167,6 +167,7 @@ def test_a_user_who_may_list_nodes_sees_all_gpus_and_own_pods(api: FakeKube, fol
 
 
 def test_namespaces_that_are_asked_for_are_shown_alone(api: FakeKube, follow: Callable[..., Followed]) -> None:
+    forbid(api, lambda path: path.startswith("/api/v1/pods"))
     picture = follow(api, namespace=("serving", "notebooks")).until(lambda picture: picture.overview.totals.pods == 2)
     assert blocks(picture) == {"serving/embed-api", "notebooks/notebook-ada"}
 

@@ -139,9 +139,10 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_written(tmp_path: Path) ->
     api = world.healthy()
     api.fail_next(lambda call: call.path.endswith("/events"), kube.ForbiddenError("events is forbidden"))
     api.fail_next(lambda call: call.path.endswith("/runtimeclasses"), kube.ForbiddenError("no"), times=9)
+    api.says(names.WEBHOOK_SERVICE, "metrics", kube.ForbiddenError("no"))
     code, files, err = made(api, tmp_path, logs=0)
     assert code == 0
-    told = ["runtimeclasses: no", "events: events is forbidden"]
+    told = ["runtimeclasses: no", f"/metrics of service/{NS}/gpushare-webhook: no", "events: events is forbidden"]
     assert files["not-read.txt"].splitlines() == told
     assert [line for line in err.splitlines() if "not in" in line] == [f"note: not in the report: {x}" for x in told]
     assert not [name for name in files if name.startswith("logs/")]
