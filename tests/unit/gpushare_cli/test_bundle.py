@@ -76,6 +76,8 @@ def test_what_pods_keep_to_themselves_is_not_in_the_report(tmp_path: Path) -> No
     code, files, _ = made(api, tmp_path)
     assert code == 0
     assert [name for name, text in files.items() if CANARY in text] == []
+    (info,) = [each["status"]["nodeInfo"] for each in yaml.safe_load_all(files["nodes.yaml"]) if "node-a" in str(each)]
+    assert info == {"kubeletVersion": "v1"}
     (theirs,) = [each for each in yaml.safe_load_all(files["pods.yaml"]) if each["metadata"]["name"] == "theirs"]
     assert theirs["metadata"]["annotations"].keys() == {names.ANNOTATION_ALLOCATION}
     assert theirs["metadata"]["ownerReferences"] == [{"kind": "Job", "name": "j"}]

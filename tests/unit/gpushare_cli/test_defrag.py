@@ -49,7 +49,7 @@ BARE = [bound("big", make_grant(1, gib=13)), bound("guest", make_grant(0, gib=7)
 
 def test_the_one_eviction_that_makes_room_is_named_with_where_the_pod_goes() -> None:
     api = kube_of([A, B, *FULL, waits()])
-    found = defrag(api)
+    found = defrag(api, max_moves=1, timeout=1)
     assert (found.code, found.err) == (0, "note: nothing was changed; --yes does it\n")
     assert found.out == lines(
         "EVICT          FROM    TO",
