@@ -98,8 +98,6 @@ def between(before: NodeView | None, after: NodeView | None, now: datetime) -> I
             healthy = card.health == GpuHealth.HEALTHY.value
             text = "is healthy again" if healthy else f"is {card.why}; nothing new is placed on it"
             yield Happening(at=at, kind="health", warning=not healthy, subject=_gpu(name, card), text=text)
-    if before is None:
-        return
     for uuid in old.keys() - new.keys():
         text = "is not listed by its node any more"
         yield Happening(at=at, kind="health", warning=True, subject=_gpu(name, old[uuid]), text=text)

@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -357,7 +358,8 @@ def started(url: str, directory: Path, *arguments: str) -> subprocess.Popen[str]
     config = directory / "config"
     config.write_text(kube_http.kubeconfig(url))
     argv = [sys.executable, "-m", "gpushare_cli", *arguments, "--kubeconfig", str(config)]
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    env = os.environ | {"PYTHONUNBUFFERED": ""}
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 
 def test_the_command_prints_an_address_that_opens_the_page_and_ends_with_ctrl_c(api: FakeKube, tmp_path: Path) -> None:

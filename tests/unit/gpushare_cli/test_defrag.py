@@ -143,6 +143,9 @@ def test_a_node_that_does_not_take_the_evicted_pod_is_no_place_for_it() -> None:
     tainted["spec"] = {"taints": [{"key": "team", "value": "ml", "effect": "NoSchedule"}]}
     objects = [A, tainted, on(0, "small", 3), on(1, "big", 13)]
     assert "would wait" in defrag(kube_of([*objects, waits()])).out
+    picky = on(0, "small", 3)
+    picky["spec"]["nodeSelector"] = {"pool": "a"}
+    assert "default/guest" in defrag(kube_of([A, B, picky, *FULL[1:], waits()])).out
 
 
 def test_a_manifest_is_answered_like_a_pod() -> None:
@@ -493,7 +496,9 @@ def test_an_eviction_that_is_forbidden_ends_it() -> None:
         ({"dry_run": True, "yes": True}, "--dry-run and --yes contradict each other; leave one out"),
         ({"max_moves": 0}, "--max-moves 0: write at least 1"),
         ({"timeout": 0}, "--timeout 0: write at least 1"),
-        ({"file": "x.yaml", "pod": "y"}, "x.yaml: "),
+        ({"file": "x.yaml"}, "x.yaml: "),
+        ({"file": "-", "pod": "y"}, "give a pod that waits, or its manifest with -f"),
+        ({"pod": ""}, "give a pod that waits, or its manifest with -f"),
         ({"pod": "deployment/web"}, "deployment/web: name one pod, or give its manifest with -f"),
         ({"pod": "small"}, "pod default/small is on node-a already"),
         ({"pod": "cpu"}, "pod default/cpu asks for no GPU"),
@@ -510,7 +515,7 @@ def test_what_it_cannot_be_asked_is_told(options: dict[str, Any], message: str) 
     gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
     found = defrag(kube_of([A, *FULL, waits(), cpu, leaves, gated]), **options)
     assert found.err.startswith(f"error: {message}")
-    assert found.code == (1 if "file" in options else 2)
+    assert found.code == (1 if message == "x.yaml: " else 2)
 
 
 def test_a_file_with_several_pods_is_told() -> None:
