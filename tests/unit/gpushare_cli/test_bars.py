@@ -75,7 +75,7 @@ def test_a_bar_is_never_longer_than_its_place(pods: int) -> None:
 def test_a_gpu_that_takes_nothing_new_says_why() -> None:
     view = node(health=GpuHealth.UNHEALTHY, reason="Xid 79")
     assert drawn(view)[2] == "        unhealthy: Xid 79"
-    assert [*top.lines(picture(view), (), PLAIN)][0].endswith("  2 out of use\n")
+    assert next(iter(top.lines(picture(view), (), PLAIN))).endswith("  2 out of use\n")
 
 
 def test_of_a_node_that_may_not_be_read_nothing_is_made_up() -> None:
