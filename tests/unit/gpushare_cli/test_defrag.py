@@ -116,7 +116,8 @@ def test_no_pod_moves_for_one_that_has_room_as_soon_as_others_have_ended() -> No
     found = defrag(kube_of(objects), yes=True)
     said = "default/large fits on node-a as soon as pods have ended that are being deleted; no pod has to move\n"
     assert (found.code, found.out) == (0, said)
-    assert json.loads(defrag(kube_of(objects), output="json").out)["fitsSoon"] == ["node-a"]
+    value = json.loads(defrag(kube_of(objects), output="json").out)
+    assert (value["fitsSoon"], value["stay"]) == (["node-a"], {"are being deleted already": 1})
     still = defrag(kube_of([A, B, small, *BARE, bound("more", make_grant(0, gib=4)), waits()]))
     assert still.code == 3
     assert "1 pod are being deleted already" in still.out
