@@ -63,6 +63,7 @@ def with_secrets(pod: Json) -> Json:
     }
     owner = {"kind": "Job", "name": "j", "blockOwnerDeletion": CANARY}
     pod["metadata"] |= {"managedFields": [{"manager": CANARY}], "ownerReferences": [owner]}
+    pod["spec"]["runtimeClassName"] = "nvidia"
     terminated = {"reason": "Error", "exitCode": 1, "message": CANARY}
     pod["status"]["containerStatuses"] = [{"name": "main", "ready": False, "lastState": {"terminated": terminated}}]
     return pod
@@ -81,6 +82,7 @@ def test_what_pods_keep_to_themselves_is_not_in_the_report(tmp_path: Path) -> No
     (theirs,) = [each for each in yaml.safe_load_all(files["pods.yaml"]) if each["metadata"]["name"] == "theirs"]
     assert theirs["metadata"]["annotations"].keys() == {names.ANNOTATION_ALLOCATION}
     assert theirs["metadata"]["ownerReferences"] == [{"kind": "Job", "name": "j"}]
+    assert theirs["spec"]["runtimeClassName"] == "nvidia"
     assert theirs["spec"]["containers"][0]["resources"] == {"limits": {names.GPU_MEM: 3}}
     variables = theirs["spec"]["containers"][0]["env"]
     assert variables[0]["valueFrom"].keys() == {"fieldRef"}
@@ -120,7 +122,7 @@ def test_it_has_what_helps(tmp_path: Path) -> None:
 
     code, files, err = made(api, tmp_path, logs=5)
 
-    assert (code, err) == (0, "")
+    assert (code, err, files["README.txt"][:9]) == (0, "", "A report ")
     assert files[f"logs/{name}/{container}.log"] == "started\nAuthorization: Bearer (hidden)\n"
     assert f"logs/{name}/{container}.previous.log" not in files
     assert [each["message"] for each in yaml.safe_load_all(files["events.yaml"])] == ["needs 20 GiB on one GPU"]
