@@ -119,6 +119,7 @@ def test_it_has_what_helps(tmp_path: Path) -> None:
     query = f"container={container}&tailLines=5&limitBytes=1048576&previous="
     api.replies[f"{path}?{query}false"] = Reply(status=200, text="started\nAuthorization: Bearer abc.def\n")
     api.replies[f"{path}?{query}true"] = Reply(status=400, text="previous terminated container not found")
+    world.edit(api, "ConfigMap", names.SCHEDULER, lambda each: each["data"].update({"policy.cfg": "{}"}))
 
     code, files, err = made(api, tmp_path, logs=5)
 
@@ -134,8 +135,9 @@ def test_it_has_what_helps(tmp_path: Path) -> None:
     }
     workloads = [each["spec"] for each in yaml.safe_load_all(files["own.yaml"]) if "template" in each["spec"]]
     assert len(workloads) == len([each for each in workloads if each["template"]["spec"]["containers"][0]["image"]]) > 2
-    told = {each["metadata"]["name"] for each in yaml.safe_load_all(files["settings.yaml"])}
+    told = {each["metadata"]["name"]: each["data"] for each in yaml.safe_load_all(files["settings.yaml"])}
     assert names.CONFIG in told
+    assert credentials.HIDDEN not in told[names.SCHEDULER].values()
     assert (tmp_path / "report.tar.gz").stat().st_mode & 0o777 == 0o600
 
 

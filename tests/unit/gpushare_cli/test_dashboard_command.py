@@ -377,4 +377,5 @@ def test_the_files_of_the_page_ask_no_other_server_and_make_no_markup_of_text() 
         assert "https://" not in text, path
         for sink in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "style=", "onclick"):
             assert sink not in text, (path, sink)
-    assert {"/", "/app.js", "/style.css", "/icon.svg"} <= server.assets().keys()
+    kinds = [server.assets()[path].media.partition(";")[0] for path in ("/", "/app.js", "/style.css", "/icon.svg")]
+    assert kinds == ["text/html", "text/javascript", "text/css", "image/svg+xml"]
