@@ -4,7 +4,7 @@ import json
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, Final
 
@@ -132,8 +132,6 @@ def _json(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        return {each.name: getattr(value, each.name) for each in fields(value)}
     if isinstance(value, Enum):
         return value.value
-    raise TypeError(f"{type(value).__name__} is not shown")
+    return {each.name: getattr(value, each.name) for each in fields(value)}

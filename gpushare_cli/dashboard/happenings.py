@@ -75,15 +75,15 @@ def of_deleted(pod: Object, now: datetime) -> Happening | None:
 
 
 def of_event(event: Object) -> Happening:
-    """An Event on a pod."""
-    about = fields.mapping(event, "involvedObject", "event")
+    """An Event on a pod, as `objects.event` keeps it."""
+    about = event["involvedObject"]
     stamps = [event.get(key) for key in ("lastTimestamp", "eventTime", "firstTimestamp")]
     return Happening(
         at=next((f"{stamp[:19]}Z" for stamp in stamps if isinstance(stamp, str) and stamp), ""),
-        kind=fields.text(event, "reason", "event").removeprefix(names.EVENT_PREFIX),
+        kind=event["reason"].removeprefix(names.EVENT_PREFIX),
         warning=event.get("type") == "Warning",
-        subject=f"{about.get('namespace', '')}/{about.get('name', '')}",
-        text=fields.text(event, "message", "event"),
+        subject=f"{about['namespace']}/{about['name']}",
+        text=event["message"],
     )
 
 
@@ -98,8 +98,6 @@ def between(before: NodeView | None, after: NodeView | None, now: datetime) -> I
             healthy = card.health == GpuHealth.HEALTHY.value
             text = "is healthy again" if healthy else f"is {card.why}; nothing new is placed on it"
             yield Happening(at=at, kind="health", warning=not healthy, subject=_gpu(name, card), text=text)
-    if before is None:
-        return
     for uuid in old.keys() - new.keys():
         text = "is not listed by its node any more"
         yield Happening(at=at, kind="health", warning=True, subject=_gpu(name, old[uuid]), text=text)

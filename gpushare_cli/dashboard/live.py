@@ -105,9 +105,9 @@ class Live:
             logs.event(_LOG, event, level=logging.ERROR, exc_info=True)
 
     def _patience(self) -> float:
-        """For how many seconds there is nothing to do but to wait for a change."""
+        """For how many seconds there is nothing to do but to wait for a change; negative for none."""
         until = self._queue_at - self.clock.monotonic() if self._queue_due else _TICK_S
-        return min(max(until, 0.0), _TICK_S)
+        return min(until, _TICK_S)
 
     def refresh(self) -> None:
         """Publish what has changed."""
@@ -227,7 +227,7 @@ class Live:
         nodes = [NodeName(view.name) for view in shown if any(card.blocks for card in view.cards)]
         known = self._uses
         self._uses = usage.read(self.api, nodes, self.installation) if nodes and self.scope.nodes else {}
-        changed = [name for name in known.keys() | self._uses.keys() if known.get(name) != self._uses.get(name)]
+        changed = [name for name in {*known, *self._uses} if known.get(name) != self._uses.get(name)]
         self.state.mark(changed)
         self._use_read = True
         self.state.changed.set()

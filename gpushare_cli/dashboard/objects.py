@@ -81,8 +81,8 @@ def event(obj: Object) -> Object | None:
         "metadata": {"uid": uid},
         "type": "Warning" if obj.get("type") == "Warning" else "Normal",
         "reason": reason[:_LONGEST_NAME],
-        "message": str(obj.get("message") or "")[:_LONGEST],
-        "involvedObject": {key: str(about.get(key) or "")[:_LONGEST_NAME] for key in ("namespace", "name")},
+        "message": fields.text(obj, "message", "event")[:_LONGEST],
+        "involvedObject": {key: fields.text(about, key, "event")[:_LONGEST_NAME] for key in ("namespace", "name")},
     }
 
 

@@ -32,7 +32,6 @@ HEADERS: Final[Mapping[str, str]] = {
 }
 """Of every answer."""
 STREAM: Final = "/stream"
-_LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _HOST: Final = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(?::[0-9]{1,5})?")
 _VERSION: Final = re.compile(r"(?P<run>[A-Za-z0-9_-]+)\.(?P<version>[0-9]{1,15})")
 _LONGEST: Final = 4096
@@ -122,7 +121,7 @@ def is_local(host: str) -> bool:
         return False
     name = match["name"].lower()
     try:
-        return name in _LOCAL or ipaddress.ip_address(name.strip("[]")).is_loopback
+        return name == "localhost" or ipaddress.ip_address(name.strip("[]")).is_loopback
     except ValueError:
         return False
 

@@ -16,15 +16,16 @@ def defrag(
     api: FakeKube,
     clock: ManualClock | None = None,
     *,
-    pod: str = "large",
+    pod: str | None = None,
     width: int = tables.ENDLESS,
     stdin: str = "",
     **options: Any,
 ) -> Result:
-    """Make room for a pod."""
+    """Make room for a pod; by default, and if there is no file, for `large`."""
     out, err = io.StringIO(), io.StringIO()
     streams = Streams(out=out, err=err, width=width)
-    target = None if options.get("file") else Target.parse(pod)
+    name = ("" if options.get("file") else "large") if pod is None else pod
+    target = Target.parse(name) if name else None
     asked = command.Options(pod=target, **options)
     text = io.StringIO(stdin)
     code = commands.answer(

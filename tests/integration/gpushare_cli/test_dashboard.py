@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -159,7 +160,7 @@ def test_a_user_of_one_namespace_sees_no_name_of_anothers_pods(api: FakeKube, fo
 
 
 def test_a_user_who_may_list_nodes_sees_all_gpus_and_own_pods(api: FakeKube, follow: Callable[..., Followed]) -> None:
-    forbid(api, lambda path: path.startswith("/api/v1/pods"))
+    forbid(api, lambda path: path.startswith("/api/v1/pods") or path.endswith("/events"))
     picture = follow(api).until(lambda picture: picture.nodes)
     assert len(picture.nodes["gpu-0000"].cards) == 2
     assert blocks(picture) == {"research/train-resnet"}
@@ -167,6 +168,7 @@ def test_a_user_who_may_list_nodes_sees_all_gpus_and_own_pods(api: FakeKube, fol
 
 
 def test_namespaces_that_are_asked_for_are_shown_alone(api: FakeKube, follow: Callable[..., Followed]) -> None:
+    forbid(api, lambda path: path.startswith("/api/v1/pods"))
     picture = follow(api, namespace=("serving", "notebooks")).until(lambda picture: picture.overview.totals.pods == 2)
     assert blocks(picture) == {"serving/embed-api", "notebooks/notebook-ada"}
 
@@ -305,6 +307,9 @@ def test_every_answer_has_the_policy(site: Client) -> None:
 def test_a_head_has_no_body_and_a_post_changes_nothing(site: Client) -> None:
     assert site.get("/", "HEAD").read() == b""
     assert site.get("/", "POST").status == 405
+    for _ in range(130):  # more than there are places for connections
+        assert site.get("/", content_length="9").headers["Connection"] == "close"
+    assert site.get("/", transfer_encoding="chunked").headers["Connection"] == "close"
     assert site.get(STREAM, "HEAD").read() == b""
 
 
@@ -353,7 +358,8 @@ def started(url: str, directory: Path, *arguments: str) -> subprocess.Popen[str]
     config = directory / "config"
     config.write_text(kube_http.kubeconfig(url))
     argv = [sys.executable, "-m", "gpushare_cli", *arguments, "--kubeconfig", str(config)]
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    env = os.environ | {"PYTHONUNBUFFERED": ""}
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 
 def test_the_command_prints_an_address_that_opens_the_page_and_ends_with_ctrl_c(api: FakeKube, tmp_path: Path) -> None:

@@ -73,13 +73,16 @@ def test_a_bar_is_never_longer_than_its_place(pods: int) -> None:
 
 
 def test_a_gpu_that_takes_nothing_new_says_why() -> None:
-    assert drawn(node(health=GpuHealth.UNHEALTHY, reason="Xid 79"))[2] == "        unhealthy: Xid 79"
+    view = node(health=GpuHealth.UNHEALTHY, reason="Xid 79")
+    assert drawn(view)[2] == "        unhealthy: Xid 79"
+    assert next(iter(top.lines(picture(view), (), PLAIN))).endswith("  2 out of use\n")
 
 
 def test_of_a_node_that_may_not_be_read_nothing_is_made_up() -> None:
     view = views.of_unread_node(NodeName("node-a"), [bound("a", make_grant("GPU-x", gib=3))], make_inventory().unit)
     assert view is not None
     assert drawn(view) == ["node-a  3/? GiB  model not known", f"  0    [{'#' * 24}]  3/? GiB{' ' * 30}1 pod"]
+    assert drawn(replace(node(), address="unknown"))[0] == "node-a  0/32 GiB  Tesla T4"
 
 
 EVIL = "\x1b[2J\x1b]0;x\x07\u202e\n"
@@ -149,7 +152,7 @@ def test_what_does_not_fit_is_counted() -> None:
 def test_pods_that_wait_are_told_with_the_reason_and_the_rest_is_counted() -> None:
     waits = Waiting(namespace="n", name="p", others=2, asks="", headline="", reason="why", good=False, since="")
     assert list(bars.of_waiting([waits] * 6, 18, PLAIN))[:3] == ["Waiting\n", "  n/p and 2 more\n", "    why\n"]
-    assert list(bars.of_waiting([waits] * 6, 20, PLAIN))[-1] == "  and 5 more pods; see gpushare dashboard\n"
+    assert list(bars.of_waiting([waits] * 6, 16, PLAIN))[-1] == "  and 1 more pod; see gpushare dashboard\n"
     assert list(bars.of_waiting([waits] * 5, 15, PLAIN))[-1] == "    why\n"
     assert list(bars.of_waiting([], 0, PLAIN)) == []
 

@@ -61,7 +61,9 @@ def with_secrets(pod: Json) -> Json:
         "note": CANARY,
         f"not{names.DOMAIN}/x": CANARY,
     }
-    pod["metadata"]["managedFields"] = [{"manager": CANARY}]
+    owner = {"kind": "Job", "name": "j", "blockOwnerDeletion": CANARY}
+    pod["metadata"] |= {"managedFields": [{"manager": CANARY}], "ownerReferences": [owner]}
+    pod["spec"]["runtimeClassName"] = "nvidia"
     terminated = {"reason": "Error", "exitCode": 1, "message": CANARY}
     pod["status"]["containerStatuses"] = [{"name": "main", "ready": False, "lastState": {"terminated": terminated}}]
     return pod
@@ -75,8 +77,12 @@ def test_what_pods_keep_to_themselves_is_not_in_the_report(tmp_path: Path) -> No
     code, files, _ = made(api, tmp_path)
     assert code == 0
     assert [name for name, text in files.items() if CANARY in text] == []
+    (info,) = [each["status"]["nodeInfo"] for each in yaml.safe_load_all(files["nodes.yaml"]) if "node-a" in str(each)]
+    assert info == {"kubeletVersion": "v1"}
     (theirs,) = [each for each in yaml.safe_load_all(files["pods.yaml"]) if each["metadata"]["name"] == "theirs"]
     assert theirs["metadata"]["annotations"].keys() == {names.ANNOTATION_ALLOCATION}
+    assert theirs["metadata"]["ownerReferences"] == [{"kind": "Job", "name": "j"}]
+    assert theirs["spec"]["runtimeClassName"] == "nvidia"
     assert theirs["spec"]["containers"][0]["resources"] == {"limits": {names.GPU_MEM: 3}}
     variables = theirs["spec"]["containers"][0]["env"]
     assert variables[0]["valueFrom"].keys() == {"fieldRef"}
@@ -113,10 +119,11 @@ def test_it_has_what_helps(tmp_path: Path) -> None:
     query = f"container={container}&tailLines=5&limitBytes=1048576&previous="
     api.replies[f"{path}?{query}false"] = Reply(status=200, text="started\nAuthorization: Bearer abc.def\n")
     api.replies[f"{path}?{query}true"] = Reply(status=400, text="previous terminated container not found")
+    world.edit(api, "ConfigMap", names.SCHEDULER, lambda each: each["data"].update({"policy.cfg": "{}"}))
 
     code, files, err = made(api, tmp_path, logs=5)
 
-    assert (code, err) == (0, "")
+    assert (code, err, files["README.txt"][:9]) == (0, "", "A report ")
     assert files[f"logs/{name}/{container}.log"] == "started\nAuthorization: Bearer (hidden)\n"
     assert f"logs/{name}/{container}.previous.log" not in files
     assert [each["message"] for each in yaml.safe_load_all(files["events.yaml"])] == ["needs 20 GiB on one GPU"]
@@ -126,8 +133,11 @@ def test_it_has_what_helps(tmp_path: Path) -> None:
     assert {"README.txt", "doctor.txt", "inspect.txt", "inspect.json", "nodes.yaml", "own.yaml", "settings.yaml"} <= {
         *files
     }
-    told = {each["metadata"]["name"] for each in yaml.safe_load_all(files["settings.yaml"])}
+    workloads = [each["spec"] for each in yaml.safe_load_all(files["own.yaml"]) if "template" in each["spec"]]
+    assert len(workloads) == len([each for each in workloads if each["template"]["spec"]["containers"][0]["image"]]) > 2
+    told = {each["metadata"]["name"]: each["data"] for each in yaml.safe_load_all(files["settings.yaml"])}
     assert names.CONFIG in told
+    assert credentials.HIDDEN not in told[names.SCHEDULER].values()
     assert (tmp_path / "report.tar.gz").stat().st_mode & 0o777 == 0o600
 
 
@@ -135,9 +145,10 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_written(tmp_path: Path) ->
     api = world.healthy()
     api.fail_next(lambda call: call.path.endswith("/events"), kube.ForbiddenError("events is forbidden"))
     api.fail_next(lambda call: call.path.endswith("/runtimeclasses"), kube.ForbiddenError("no"), times=9)
+    api.says(names.WEBHOOK_SERVICE, "metrics", kube.ForbiddenError("no"))
     code, files, err = made(api, tmp_path, logs=0)
     assert code == 0
-    told = ["runtimeclasses: no", "events: events is forbidden"]
+    told = ["runtimeclasses: no", f"/metrics of service/{NS}/gpushare-webhook: no", "events: events is forbidden"]
     assert files["not-read.txt"].splitlines() == told
     assert [line for line in err.splitlines() if "not in" in line] == [f"note: not in the report: {x}" for x in told]
     assert not [name for name in files if name.startswith("logs/")]
@@ -208,7 +219,7 @@ def test_it_goes_to_what_is_no_file(tmp_path: Path) -> None:
         api, streams = world.healthy(), Streams(out=io.StringIO(), err=io.StringIO())
         assert command.run(api, streams, Options(file=str(pipe), logs=0), world.skewed()) == 0
     with tarfile.open(fileobj=io.BytesIO(read.result())) as archive:
-        assert "gpushare-report/README.txt" in archive.getnames()
+        assert not archive.getmember("gpushare-report/README.txt").pax_headers  # which few other programs read
 
 
 def odd_spec(part: Json) -> Callable[[Json], None]:

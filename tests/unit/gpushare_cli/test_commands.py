@@ -310,6 +310,7 @@ def test_a_script_for_each_shell_knows_every_command_and_its_flags(
         (["gpushare", "dr"], {"drain"}),
         (["gpushare", "drain", "node-a/0", "--dry"], {"--dry-run"}),
         (["gpushare", "explain", "-o", ""], {"table", "json", "yaml"}),
+        (["gpushare", "explain", "--context", "N"], {""}),
         (["gpushare", "completion", "f"], {"fish"}),
         (["gpushare", "simulate", "--order", ""], {"given", "shuffled", "timestamps"}),
         (["gpushare", "scheduler-config", "--kind", "p"], {"policy"}),

@@ -143,6 +143,8 @@ def test_what_another_writes_at_the_same_time_is_kept() -> None:
     api.get = raced  # type: ignore[method-assign] # a side door
     assert run(api, "node-a/1")[0] == 0
     assert cordons_of(api) == "0,GPU-1"
+    api.fail_next(lambda call: call.verb == "patch", kube.ConflictError("changed"), times=5)
+    assert "node node-a was changed by others 5 times" in run(api, "node-a/1", undo=True)[1]
 
 
 @pytest.mark.parametrize("undo", [False, True])

@@ -75,13 +75,15 @@ def test_a_browser_gets_a_file_because_everyone_may_read_its_arguments(monkeypat
     assert not file.parent.exists()
 
 
-def test_a_machine_without_a_browser_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_browser_is_no_fault(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> None:
         raise webbrowser.Error("could not locate runnable browser")
 
     monkeypatch.setattr(webbrowser, "get", none)
-    with browser.showing(ADDRESS) as shown:
-        assert not shown
+    err = io.StringIO()
+    asked = command.Options(port=0, browser=True)
+    assert command.run(live, Streams(out=io.StringIO(), err=err), asked, SystemClock(), lambda: True) == 0
+    assert err.getvalue().splitlines()[-1] == "note: no browser was found on this machine"
 
 
 @pytest.fixture
@@ -135,6 +137,15 @@ def test_use_is_not_said_to_be_known_before_its_nodes_are_drawn_again(
         overtaking.setattr(State, "mark", draw_and_mark)
         live.ask_use()
     assert (live.asked.is_set(), used(live)) == (False, None)
+
+
+def test_a_pod_is_gone_once_it_is_deleted_and_not_when_it_has_changed() -> None:
+    state, pod = State(), {"spec": {"nodeName": "a"}}
+    gone = []
+    for each in ({}, pod, None):
+        state.put_pod("u", each)
+        gone.append(state.take_changes().gone)
+    assert gone == [(), (), (pod,)]
 
 
 OVERVIEW = Overview(server="s", complete=True, scope="", totals=Totals())
@@ -366,4 +377,5 @@ def test_the_files_of_the_page_ask_no_other_server_and_make_no_markup_of_text() 
         assert "https://" not in text, path
         for sink in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "style=", "onclick"):
             assert sink not in text, (path, sink)
-    assert {"/", "/app.js", "/style.css", "/icon.svg"} <= server.assets().keys()
+    kinds = [server.assets()[path].media.partition(";")[0] for path in ("/", "/app.js", "/style.css", "/icon.svg")]
+    assert kinds == ["text/html", "text/javascript", "text/css", "image/svg+xml"]

@@ -290,8 +290,8 @@ def test_an_event_has_the_time_that_it_has() -> None:
         "eventTime": "2026-11-01T11:30:00.123456Z",
         "firstTimestamp": "2020-01-01T00:00:00Z",
     }
-    event = {"involvedObject": {"namespace": "a", "name": "b"}, "reason": "Preempted", "type": "Normal", **stamps}
-    found = happenings.of_event(event)
+    about = {"namespace": "a", "name": "b"}
+    found = happenings.of_event({"involvedObject": about, "reason": "Preempted", "message": "", **stamps})
     assert (found.at, found.subject, found.warning) == ("2026-11-01T11:30:00Z", "a/b", False)
 
 

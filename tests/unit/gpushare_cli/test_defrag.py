@@ -49,7 +49,7 @@ BARE = [bound("big", make_grant(1, gib=13)), bound("guest", make_grant(0, gib=7)
 
 def test_the_one_eviction_that_makes_room_is_named_with_where_the_pod_goes() -> None:
     api = kube_of([A, B, *FULL, waits()])
-    found = defrag(api)
+    found = defrag(api, max_moves=1, timeout=1)
     assert (found.code, found.err) == (0, "note: nothing was changed; --yes does it\n")
     assert found.out == lines(
         "EVICT          FROM    TO",
@@ -116,7 +116,8 @@ def test_no_pod_moves_for_one_that_has_room_as_soon_as_others_have_ended() -> No
     found = defrag(kube_of(objects), yes=True)
     said = "default/large fits on node-a as soon as pods have ended that are being deleted; no pod has to move\n"
     assert (found.code, found.out) == (0, said)
-    assert json.loads(defrag(kube_of(objects), output="json").out)["fitsSoon"] == ["node-a"]
+    value = json.loads(defrag(kube_of(objects), output="json").out)
+    assert (value["fitsSoon"], value["stay"]) == (["node-a"], {"are being deleted already": 1})
     still = defrag(kube_of([A, B, small, *BARE, bound("more", make_grant(0, gib=4)), waits()]))
     assert still.code == 3
     assert "1 pod are being deleted already" in still.out
@@ -143,13 +144,19 @@ def test_a_node_that_does_not_take_the_evicted_pod_is_no_place_for_it() -> None:
     tainted["spec"] = {"taints": [{"key": "team", "value": "ml", "effect": "NoSchedule"}]}
     objects = [A, tainted, on(0, "small", 3), on(1, "big", 13)]
     assert "would wait" in defrag(kube_of([*objects, waits()])).out
+    picky = on(0, "small", 3)
+    picky["spec"]["nodeSelector"] = {"pool": "a"}
+    assert "default/guest" in defrag(kube_of([A, B, picky, *FULL[1:], waits()])).out
 
 
 def test_a_manifest_is_answered_like_a_pod() -> None:
     pod = make_pod(make_container(gpu_mem=15), name="new") | {"status": {}}
     del pod["metadata"]["uid"]
-    found = defrag(kube_of([A, B, *FULL]), file="-", stdin=json.dumps(pod))
+    api = kube_of([A, B, *FULL])
+    found = defrag(api, file="-", stdin=json.dumps(pod))
     assert found.out.splitlines()[-1] == "1 eviction makes room for default/new on node-a"
+    made = defrag(api, ManualClock(0, Living(api)), yes=True, file="-", stdin=json.dumps(pod))
+    assert (made.code, made.out.splitlines()[-1]) == (0, "there is room for default/new on node-a")
 
 
 class Living:
@@ -189,6 +196,7 @@ def test_it_does_what_the_dry_run_says() -> None:
     value = json.loads(found.out)
     assert found.code == 0, found.err
     assert value["plan"] == promised["plan"]
+    assert (value["plan"]["gpus"], value["plan"]["cordonedMeanwhile"]) == (["GPU-0"], ["GPU-0", "GPU-1"])
     assert (value["moved"], value["node"]) == ({"uid-small": "node-b"}, "node-a")
     assert pods(api) == {"small-again", "big", "guest", "large"}
     assert living.seen == {"small": "GPU-0,GPU-1"}, "nothing came back while the successor looked for a place"
@@ -489,7 +497,9 @@ def test_an_eviction_that_is_forbidden_ends_it() -> None:
         ({"dry_run": True, "yes": True}, "--dry-run and --yes contradict each other; leave one out"),
         ({"max_moves": 0}, "--max-moves 0: write at least 1"),
         ({"timeout": 0}, "--timeout 0: write at least 1"),
-        ({"file": "x.yaml", "pod": "y"}, "x.yaml: "),
+        ({"file": "x.yaml"}, "x.yaml: "),
+        ({"file": "-", "pod": "y"}, "give a pod that waits, or its manifest with -f"),
+        ({"pod": ""}, "give a pod that waits, or its manifest with -f"),
         ({"pod": "deployment/web"}, "deployment/web: name one pod, or give its manifest with -f"),
         ({"pod": "small"}, "pod default/small is on node-a already"),
         ({"pod": "cpu"}, "pod default/cpu asks for no GPU"),
@@ -506,7 +516,7 @@ def test_what_it_cannot_be_asked_is_told(options: dict[str, Any], message: str) 
     gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
     found = defrag(kube_of([A, *FULL, waits(), cpu, leaves, gated]), **options)
     assert found.err.startswith(f"error: {message}")
-    assert found.code == (1 if "file" in options else 2)
+    assert found.code == (1 if message == "x.yaml: " else 2)
 
 
 def test_a_file_with_several_pods_is_told() -> None:

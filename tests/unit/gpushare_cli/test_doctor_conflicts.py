@@ -154,10 +154,11 @@ ROWS: list[tuple[Change, str]] = [
     ),
     (
         further_extender(
-            urlPrefix="http://127.0.0.1:32766/gpushare-scheduler", managedResources=[{"name": "aliyun.com/gpu-mem"}]
+            urlPrefix="http://127.0.0.1:32766/gpushare-scheduler",
+            managedResources=[{"name": names.GPU}, {"name": "aliyun.com/gpu-mem"}],
         ),
         f"error other-schedulers {CONFIG} | the extender http://127.0.0.1:32766/gpushare-scheduler is asked about"
-        f" aliyun.com/gpu-mem as well | remove it from the extenders: kubectl -n {NS} edit configmap"
+        f" aliyun.com/gpu-mem, nvidia.com/gpu as well | remove it from the extenders: kubectl -n {NS} edit configmap"
         " gpushare-scheduler",
     ),
 ]
@@ -313,13 +314,14 @@ def test_one_that_needs_none_or_asks_for_some_is_no_matter(spec: Mapping[str, An
 
 def test_a_webhook_that_is_missing_blinds_nothing() -> None:
     api = world.healthy()
+    world.seed(api, daemonset(**UNDER_NVIDIA))  # in a namespace without labels
+    assert any("gpu-addons" in line for line in world.lines(api))
     world.edit(
         api,
         "MutatingWebhookConfiguration",
         names.MUTATING_WEBHOOK,
         lambda config: config.update(webhooks=[{"name": "other", "clientConfig": {}}]),
     )
-    world.seed(api, daemonset(**UNDER_NVIDIA))
     assert not any("gpu-addons" in line for line in world.lines(api))
 
 

@@ -247,6 +247,9 @@ def test_servers_before_conditions_have_neither_policy_nor_a_webhook_to_switch_o
     publish(api, "node-b", HandOver.CDI)
     tell(api, "cdi")
     assert world.lines(api) == [OF_BOTH]
+    skipped = {each.check.id: each.skipped for each in world.diagnosis(api).results if each.skipped}
+    for check in ("server-policies", "runtime-class-policy"):
+        assert skipped[check] == "this server has no such policies"
 
 
 def demanding(name: str, **fields: object) -> JsonObject:

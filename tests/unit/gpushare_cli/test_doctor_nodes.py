@@ -62,6 +62,11 @@ def unready_plugin(api: DoctorKube) -> None:
     world.edit(api, "Pod", f"{PLUGIN}-node-b", lambda pod: pod["status"].pop("conditions"))
 
 
+def new_node(api: DoctorKube) -> None:
+    node(lambda each: each["metadata"].update(annotations={}))(api)
+    world.vanish(api, "Pod", f"{PLUGIN}-node-b")
+
+
 def ending_plugin(api: DoctorKube) -> None:
     def ask(pod: JsonObject) -> None:
         pod["metadata"]["deletionTimestamp"] = world.ago(seconds=1)
@@ -80,7 +85,7 @@ def config_map(name: str, gpus: str) -> Change:
 
 
 ROWS: list[tuple[Change, str]] = [
-    (lambda api: world.vanish(api, "Pod", f"{PLUGIN}-node-b"), f"error plugin-running node/node-b | {NO_PLUGIN}"),
+    (new_node, f"error plugin-running node/node-b | {NO_PLUGIN}"),
     (ending_plugin, f"error plugin-running node/node-b | {NO_PLUGIN}"),
     (
         unready_plugin,

@@ -62,6 +62,7 @@ def test_a_pod_that_nothing_recreates_is_evicted_by_force_only(force: bool) -> N
     found = drain(api, force=force)
     assert pods(api) == (set() if force else {"bare"})
     assert found.code == (0 if force else 3)
+    assert ("default/bare: stays: nothing recreates it" in found.err) is not force
     assert ("node-a/0 stays cordoned; gpushare uncordon node-a/0 lets new pods in" in found.err) is not force
 
 
@@ -69,6 +70,8 @@ def test_a_pod_that_nothing_recreates_is_evicted_by_force_only(force: bool) -> N
 def test_a_pod_with_data_of_its_own_is_evicted_if_that_may_be_lost(agreed: bool) -> None:
     pod = on(0, "writes")
     pod["spec"]["volumes"] = [{"name": "cache", "emptyDir": {}}, {"name": "code", "configMap": {}}]
+    promised = drain(kube_of([NODE, pod]), delete_emptydir_data=agreed, dry_run=True)
+    assert ("fits on node-a" in promised.out) is agreed
     found = drain(kube_of([NODE, pod]), delete_emptydir_data=agreed)
     assert found.code == (0 if agreed else 3)
     why = "it would lose what it keeps in emptyDir volumes (cache); --delete-emptydir-data accepts that"

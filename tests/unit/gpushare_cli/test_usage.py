@@ -125,6 +125,7 @@ def test_what_is_no_number_of_bytes_is_passed_over(value: str) -> None:
 def test_the_plain_output_stays_and_the_limits_follow() -> None:
     api = cluster(Reply(status=200, text=PAGE))
     _, plain, _ = inspect(api, Inspect(details=True))
+    assert plain != inspect(api, Inspect())[1]
     assert api.asked == []
     code, out, err = inspect(api, Inspect(details=True, limits=True))
     assert (code, err) == (0, "")
