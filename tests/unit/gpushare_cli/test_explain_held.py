@@ -119,6 +119,7 @@ def test_ill_and_lost_gpus_and_stuck_containers_are_notes() -> None:
         "note: container main waits: CreateContainerError: no device",
     )
     assert "main       ?    GPU-gone  ?         3 GiB        shared\n" in found.out
+    assert "main       ?    ?         3 GiB    ?     ?\n" in found.out
 
 
 def test_an_allocation_that_only_its_other_annotations_tell_is_a_note() -> None:

@@ -1,8 +1,11 @@
 """Why a pod waits: the words, the numbers, and the exit code."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpushare import names
+from gpushare.model.gpu import HandOver
 from gpushare.units import MemoryUnit
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.explaining import config_map, copy, explain
@@ -175,16 +178,18 @@ def test_all_that_a_pod_asks_for_is_listed() -> None:
                 names.ANNOTATION_SAME_GPU: "app=web",
                 names.ANNOTATION_OTHER_GPU: "app=batch",
                 names.ANNOTATION_POLICY: "spread",
+                names.ANNOTATION_HAND_OVER: "cdi",
             },
         )
     )
-    found = explain(pod, NODE_B)
+    found = explain(pod, make_node(replace(make_inventory(15, node="node-b"), hand_over=HandOver.CDI)))
 
-    assert found.out.splitlines()[3:10] == [
+    assert found.out.splitlines()[3:11] == [
         "ASKS FOR:   first (init): 1 GiB on one GPU",
         "            main: 3 GiB and 20% of compute on one GPU",
         "            part: 30% of one GPU",
         "            only GPUs with model T4",
+        "            only nodes that hand GPUs over by CDI: it was created without a RuntimeClass",
         "            only GPUs that a pod with app=web holds",
         "            only GPUs that no pod with app=batch holds",
         "POLICY:     spread: the emptiest GPU first (named by the pod)",

@@ -82,9 +82,16 @@ def test_an_uneven_total_of_the_old_system_stays_whole_in_the_nodes_total() -> N
     assert row.total_mib == 31 * 1024
 
 
-def test_a_missing_count_is_noted_and_shown_as_one_gpu() -> None:
-    found = report.build([node(allocatable={names.GPU_MEM: "16"})], [])
-    assert found.notes == ("node node-a: no aliyun.com/gpu-count in its status; its memory is shown as one GPU",)
+@pytest.mark.parametrize(
+    ("count", "note"),
+    [
+        ({}, "no aliyun.com/gpu-count in its status; its memory is shown as one GPU"),
+        ({names.GPU_COUNT: "65"}, "aliyun.com/gpu-count is 65, more than any node has; shown as one GPU"),
+    ],
+)
+def test_a_missing_or_wild_count_is_noted_and_shown_as_one_gpu(count: dict[str, str], note: str) -> None:
+    found = report.build([node(allocatable={names.GPU_MEM: "80", **count})], [])
+    assert found.notes == (f"node node-a: {note}",)
     assert len(found.nodes[0].gpus) == 1
 
 
