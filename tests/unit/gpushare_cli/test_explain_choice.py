@@ -214,8 +214,8 @@ GIB = 1024
         (MoreUse(), "what the pod would take of the GPUs of a is of more use to other pods"),
         (Kept("T4"), "GPUs of model T4 are kept for pods that need them"),
         (
-            Room(Ask(gpus=8, whole=True, cpu_milli=90_500, host_mib=300 * GIB), 1, 0),
-            "on a the pod takes the room of 1 pod with 8 whole GPUs, 90.5 CPU and 300 GiB of memory, on b of none",
+            Room(Ask(gpus=2, whole=True, cpu_milli=90_500, host_mib=300 * GIB), 1, 0),
+            "on a the pod takes the room of 1 pod with 2 whole GPUs, 90.5 CPU and 300 GiB of memory, on b of none",
         ),
         (
             Room(Ask(gpus=1, whole=True), 2.25, 1.5),
