@@ -264,6 +264,8 @@ def commands_completion() -> dict[str, argparse.ArgumentParser]:
 
 def test_every_command_has_examples() -> None:
     assert commands_completion().keys() == EXAMPLES.keys()
+    listed = cli.command_line().format_help()
+    assert all(re.search(rf"\n    {name}(  +|\n {{20,}})\w", listed) for name in EXAMPLES), "and a line in the list"
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

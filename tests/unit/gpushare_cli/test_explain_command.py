@@ -133,6 +133,7 @@ def test_the_latest_reason_that_gpushare_published_is_the_answer(
         event(pod, "GpuShareUnschedulable", "needs 10 GiB on one GPU; free per GPU on node-a: 3 GiB", 1),
         event(pod, "GpuShareUnschedulable", "needs 10 GiB on one GPU; free per GPU on node-a: 9 GiB", 2),
         event(pod, "FailedScheduling", "0/3 nodes are available", 3),
+        event(pod, "GpuShareUnschedulable", "of an unknown time", 4) | {"lastTimestamp": None},
     ]
     code, out, err = explain(capsys, monkeypatch, pod, *said)
     assert (code, err) == (3, LEFT_OUT)

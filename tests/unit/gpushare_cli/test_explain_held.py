@@ -244,6 +244,7 @@ def test_json_has_the_shares_and_the_neighbours() -> None:
     gpu = {"index": 0, "uuid": "GPU-0", "model": "Tesla T4", "totalMiB": 15360, "usedMiB": 4096, "computePercent": 0}
     assert value["gpus"][0] == {**gpu, "sharedWith": [web]}
     assert value["policy"] == "spread: the emptiest GPU first (named by the pod)"
+    assert value["useProblem"] == "there is no gpushare-device-plugin on it"
 
 
 def test_a_gpu_of_which_more_may_be_granted_than_it_has_is_told() -> None:
@@ -253,7 +254,7 @@ def test_a_gpu_of_which_more_may_be_granted_than_it_has_is_told() -> None:
     assert "20 GiB of 16 GiB (125%), oversubscribed up to 24 GiB" in found.out
 
 
-def bypassed(gpu_mem: int = 3, **metadata: object) -> Json:
+def bypassed(gpu_mem: object = 3, **metadata: object) -> Json:
     pod = mutated(make_pod(make_container(gpu_mem=gpu_mem), node="node-a"))
     pod["metadata"] |= metadata
     return pod
@@ -350,4 +351,10 @@ def test_a_pod_of_another_plugin_is_left_alone(pod: Json, code: int, may: str) -
 
 
 def test_a_pod_whose_node_is_gone_gets_nothing() -> None:
-    assert "WHY:       its node node-a is gone\n" in explain(bypassed(), make_node(name="node-b")).out
+    gone = " its node node-a is gone"
+    for pod, why in (
+        (bypassed(), gone),
+        (plain(), gone),
+        (bypassed("many"), " what it asks for cannot be understood: "),
+    ):
+        assert why in explain(pod, make_node(name="node-b")).out.splitlines()[2]

@@ -60,9 +60,9 @@ def test_a_pod_that_fits_is_told_where_and_what_happens_next() -> None:
 
 
 def test_the_best_nodes_come_first_and_a_few_are_named() -> None:
-    nodes = [make_node(make_inventory(15, node=f"node-{name}")) for name in "abcde"]
+    nodes = [make_node(make_inventory(15, node=f"node-{name}")) for name in "abcd"]
     found = explain(waiting(), *nodes, bound("holder", make_grant(0, gib=5), node="node-d"))
-    assert found.out.splitlines()[1] == "STATE:      waits; it fits on node-d, node-a, node-b and 2 more"
+    assert found.out.splitlines()[1] == "STATE:      waits; it fits on node-d, node-a, node-b and 1 more"
     assert "the scheduler has not come to it yet" in found.out
 
 

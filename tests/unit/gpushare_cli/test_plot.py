@@ -9,7 +9,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def plotted(*lines: Line, title: str = "T") -> ET.Element:
-    return ET.fromstring(plot.svg(Plot(title=title, description="D", across="x, %", up="y, %", lines=lines)))
+    return ET.fromstring(plot.svg(Plot(title=title, description="D & d", across="x & %", up="y & %", lines=lines)))
 
 
 def line(name: str, *points: tuple[float, float], note: str = "") -> Line:
@@ -25,15 +25,15 @@ def test_title_and_description_are_there_for_screen_readers() -> None:
     assert root.get("role") == "img"
     labels = (root.get("aria-labelledby") or "").split()
     found = {element.get("id"): element.text for element in root if element.get("id")}
-    assert [found[label] for label in labels] == ["<GPUs> & more", "D"]
+    assert [found[label] for label in labels] == ["<GPUs> & more", "D & d"]
 
 
 def test_every_line_has_a_name_a_colour_for_either_ground_and_a_dash_of_its_own() -> None:
-    names = ["dense", "fgd", "binpack", "spread", "none"]
-    root = plotted(*(line(name, (0, i), (10, i + 1), note=f"{i} %") for i, name in enumerate(names)))
+    names = ["dense", "fgd", "binpack & co", "spread", "none"]
+    root = plotted(*(line(name, (0, i), (10, i + 1), note=f"{i} & %") for i, name in enumerate(names)))
     style = next(root.iter(f"{SVG}style")).text or ""
     light, dark = style.split("@media(prefers-color-scheme:dark)")
-    assert set(texts(root)) > {*names, *(f"{i} %" for i in range(len(names)))}
+    assert set(texts(root)) > {*names, *(f"{i} & %" for i in range(len(names)))}
     for ground in (light, dark):
         colours = [ground.split(f".l{i}{{stroke:")[1].split("}")[0] for i in range(len(names))]
         assert len(set(colours)) == len(names)
@@ -43,7 +43,7 @@ def test_every_line_has_a_name_a_colour_for_either_ground_and_a_dash_of_its_own(
 
 def test_axes_begin_and_end_at_round_numbers() -> None:
     root = plotted(line("a", (61.3, 88.4), (130, 95.9)))
-    assert {"60", "80", "100", "120", "140", "88", "96", "x, %", "y, %"} < set(texts(root))
+    assert {"60", "80", "100", "120", "140", "88", "96", "x & %", "y & %"} < set(texts(root))
 
 
 def test_points_lie_where_the_axes_say() -> None:
