@@ -1,3 +1,4 @@
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -52,7 +53,9 @@ def test_points_lie_where_the_axes_say() -> None:
     xs, ys = zip(*(map(float, point.split()) for point in (path or "").removeprefix("M").split("L")), strict=True)
     assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], abs=0.2)
     assert ys[0] - ys[1] == pytest.approx(ys[1] - ys[2], abs=0.2)
-    assert ys[0] > ys[2]
+    lowest, *_ = re.findall(r'd="M(\d+) ([\d.]+)H(\d+)"', ET.tostring(root, encoding="unicode"))
+    assert (xs[0], ys[0], xs[2]) == tuple(map(float, lowest))
+    assert ys[0] > ys[2] > 0
 
 
 def test_a_flat_line_and_a_single_point_are_plotted() -> None:

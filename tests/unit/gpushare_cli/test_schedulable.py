@@ -108,10 +108,7 @@ OF_NODES = "spec.affinity.nodeAffinity"
 @pytest.mark.parametrize(
     "path",
     [
-        "spec.nodeSelector",
-        "spec.tolerations",
-        "spec.tolerations.value",
-        "spec.affinity",
+        *(f"spec.{field}" for field in ("nodeSelector", "tolerations", "tolerations.value", "affinity")),
         OF_NODES,
         *(f"{OF_NODES}.{REQUIRED}{end}" for end in ("", ".nodeSelectorTerms", ".nodeSelectorTerms[0].matchFields")),
         f"{OF_NODES}.{REQUIRED}.nodeSelectorTerms[0].matchFields[0].values",
@@ -125,7 +122,7 @@ def test_a_field_of_another_type_is_named(path: str) -> None:
         value = [value] if part == "0" else {part: [value] if part == "tolerations" and value != 3 else value}
     found, node = pod(**value["spec"]), facts(taints=[TAINT])
     with pytest.raises(WireError, match=f"^{re.escape(path)}: expected"):
-        assert schedulable.misplaced(found, node) and nodefacts.attracting(found, node)
+        _ = schedulable.misplaced(found, node), nodefacts.attracting(found, node)
 
 
 @pytest.mark.parametrize("required", [{}, {"nodeSelectorTerms": []}, {"nodeSelectorTerms": [{}]}])
