@@ -147,11 +147,11 @@ def test_preemption_and_deletion_are_notes() -> None:
 
 
 def test_gates_come_before_all_nodes() -> None:
-    found = explain(waiting(schedulingGates=[{"name": "quota"}]), NODE_B)
+    found = explain(waiting(schedulingGates=[{"name": "quota"}, {"name": "b"}]), NODE_B)
     assert found.code == 3
     assert found.out.splitlines()[1:3] == [
         "STATE:      waits behind scheduling gates",
-        "WHY:        no scheduler looks at it until its scheduling gates are removed: quota",
+        "WHY:        no scheduler looks at it until its scheduling gates are removed: quota, b",
     ]
 
 
