@@ -43,8 +43,8 @@ def test_every_line_has_a_name_a_colour_for_either_ground_and_a_dash_of_its_own(
 
 
 def test_axes_begin_and_end_at_round_numbers() -> None:
-    root = plotted(line("a", (61.3, 88.4), (130, 95.9)))
-    assert {"60", "80", "100", "120", "140", "88", "96", "x & %", "y & %"} < set(texts(root))
+    root = plotted(line("a", (61.3, 88.4), (130, 93.9)))
+    assert {"60", "80", "100", "120", "140", "88", "89", "94", "x & %", "y & %"} < set(texts(root))
 
 
 def test_points_lie_where_the_axes_say() -> None:
