@@ -43,7 +43,7 @@ def test_every_line_has_a_name_a_colour_for_either_ground_and_a_dash_of_its_own(
 
 
 def test_axes_begin_and_end_at_round_numbers() -> None:
-    root = plotted(line("a", (61.3, 88.4), (130, 93.9)))
+    root = plotted(line("a", (61.3, 88), (130, 94)))
     assert {"60", "80", "100", "120", "140", "88", "89", "94", "x & %", "y & %"} < set(texts(root))
 
 
