@@ -50,9 +50,9 @@ def choice(*objects: Json) -> list[str]:
 
 
 def test_the_fullest_node_and_gpu_are_said_to_be_that() -> None:
-    assert choice(waiting(3), node("a", 15, 15), node("b", 15), holds(12, "a")) == [
+    assert choice(waiting(3), node("a", 15, 15, 2), node("b", 15), holds(12, "a")) == [
         "a, GPU 0: 3 of 15 GiB are free, and it fills them exactly; the fullest of 2 with room there",
-        "b is next: with the pod, 12 of 15 GiB of GPU memory would be free on b, and 15 of 30 GiB on a",
+        "b is next: with the pod, 12 of 15 GiB of GPU memory would be free on b, and 17 of 32 GiB on a",
     ]
 
 
@@ -169,9 +169,10 @@ def test_equal_nodes_are_told_apart_by_name() -> None:
 
 def test_of_many_gpus_some_are_named() -> None:
     pod = mutated(make_pod(make_container(gpu_mem=3), annotations={names.ANNOTATION_GPUS: "6"}))
-    [text, _] = choice(pod, node("a", *[15] * 8))
+    [text, _] = choice(pod, node("a", *[15] * 8), holds(3, "a", 7))
     assert text.count("15 of 15 GiB are free, and 12 GiB stay free") == 4
     assert text.endswith("; and 2 more")
+    assert "main: 3 GiB on each of 6 GPUs\n" in explain(pod, node("a")).out
 
 
 @pytest.mark.parametrize(
@@ -207,15 +208,15 @@ GIB = 1024
     [
         (Nothing(), "the policy finds both equal"),
         (
-            Free((3 * GIB, 15 * GIB), (1000, 15 * GIB)),
-            "with the pod, 3 of 15 GiB of GPU memory would be free on a, and 1000 of 15360 MiB on b",
+            Free((3 * GIB, 15_000), (1000, 15 * GIB)),
+            "with the pod, 3072 of 15000 MiB of GPU memory would be free on a, and 1000 of 15360 MiB on b",
         ),
         (Remainder(GpuRoom(15 * GIB, 2 * GIB)), "it would leave 2 GiB of a GPU, which few pods here ask for"),
         (MoreUse(), "what the pod would take of the GPUs of a is of more use to other pods"),
         (Kept("T4"), "GPUs of model T4 are kept for pods that need them"),
         (
-            Room(Ask(gpus=8, whole=True, cpu_milli=90_500, host_mib=300 * GIB), 1, 0),
-            "on a the pod takes the room of 1 pod with 8 whole GPUs, 90.5 CPU and 300 GiB of memory, on b of none",
+            Room(Ask(gpus=2, whole=True, cpu_milli=90_500, host_mib=300 * GIB), 1, 0),
+            "on a the pod takes the room of 1 pod with 2 whole GPUs, 90.5 CPU and 300 GiB of memory, on b of none",
         ),
         (
             Room(Ask(gpus=1, whole=True), 2.25, 1.5),

@@ -1,5 +1,6 @@
 """`gpushare explain` and `gpushare simulate` as a user calls them: arguments, errors, exit codes."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -115,12 +116,12 @@ def waiting(message: str = "0/3 nodes are available: 3 Insufficient aliyun.com/g
 
 
 def explain(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *objects: Json, name: str = "pod"
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *objects: Json, argv: str = "pod"
 ) -> tuple[int, str, str]:
     found: FakeKube = kube_of([make_node(make_inventory(15)), *objects])
     found.fail_next(lambda call: call.path == "/api/v1/nodes", FORBIDDEN, times=9)
     reached(monkeypatch, found, "ml")
-    code = cli.main(["explain", name])
+    code = cli.main(["explain", *argv.split()])
     said = capsys.readouterr()
     return code, said.out, said.err
 
@@ -133,6 +134,7 @@ def test_the_latest_reason_that_gpushare_published_is_the_answer(
         event(pod, "GpuShareUnschedulable", "needs 10 GiB on one GPU; free per GPU on node-a: 3 GiB", 1),
         event(pod, "GpuShareUnschedulable", "needs 10 GiB on one GPU; free per GPU on node-a: 9 GiB", 2),
         event(pod, "FailedScheduling", "0/3 nodes are available", 3),
+        event(pod, "GpuShareUnschedulable", "of an unknown time", 4) | {"lastTimestamp": None},
     ]
     code, out, err = explain(capsys, monkeypatch, pod, *said)
     assert (code, err) == (3, LEFT_OUT)
@@ -148,12 +150,23 @@ def test_without_events_the_schedulers_condition_is_the_answer(
     assert "WHY:        0/3 nodes are available: 3 Insufficient aliyun.com/gpu-mem.\nASKS FOR:   " in out
 
 
+def test_of_a_pod_on_a_node_that_nothing_says_anything_about_that_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = mutated(make_pod(namespace="ml", node="node-a"))
+    del pod["spec"]["schedulerName"], pod["status"]["phase"]
+    value = json.loads(explain(capsys, monkeypatch, pod, argv="pod -o json")[1])
+    told = ["node", "state", "headline", "scheduler", "phase", "summary"]
+    where = ["node-a", "WithoutGpu", "on node-a without GPUs", "default-scheduler", "Pending"]
+    assert [value[key] for key in told] == [*where, "neither the scheduler nor gpushare has said anything about it yet"]
+
+
 def test_a_pod_that_was_bound_shows_its_share_without_its_node(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pod = bound("web", make_grant(0))
     pod["metadata"]["namespace"] = "ml"
-    code, out, err = explain(capsys, monkeypatch, pod, name="web")
+    code, out, err = explain(capsys, monkeypatch, pod, argv="web")
     assert (code, err) == (0, LEFT_OUT)
     assert "not listed by its node" not in out + err
     assert "web" in out

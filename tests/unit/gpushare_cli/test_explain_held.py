@@ -62,10 +62,11 @@ def test_parts_show_their_compute_and_whole_gpus_need_no_limit() -> None:
     part = Grant(container=ContainerName("main"), gpus=(GpuUuid("GPU-0"),), memory_mib=5068, compute_percent=33)
     found = explain(bound("pod", part), NODE)
     assert "main       0    GPU-0  Tesla T4  5068 MiB (32%)  33%\n" in found.out
-    assert "0    5068 MiB of 15 GiB (32%), 33% of compute  none\n" in found.out
+    assert found.out.endswith("SHARED WITH\n0    5068 MiB of 15 GiB (32%), 33% of compute  none\n")
     whole = Grant(
         container=ContainerName("main"), gpus=(GpuUuid("GPU-1"),), memory_mib=15360, compute_percent=100, whole=True
     )
+    assert "LIMIT:      nothing: no" in explain(bound("pod", whole, make_grant(0, container="side")), NODE).out
     found = explain(bound("pod", whole), NODE)
     assert "WHY:        it has all of GPU 1\n" in found.out
     assert "LIMIT:      nothing is needed: no one else is on its GPUs\n" in found.out
@@ -109,7 +110,7 @@ def test_ill_and_lost_gpus_and_stuck_containers_are_notes() -> None:
     pod = bound("pod", make_grant(0, "GPU-gone", gib=3), phase="Pending")
     pod["status"]["containerStatuses"] = [
         {"name": "main", "state": {"waiting": {"reason": "CreateContainerError", "message": "no device"}}},
-        {"name": "next", "state": {"waiting": {"reason": "ContainerCreating"}}},
+        {"name": "next", "state": {"waiting": {"reason": "PodInitializing"}}},
     ]
     found = explain(pod, NODE, config_map("unhealthy-gpu-node-a", "kube-system", {"gpus": "0"}))
     assert found.code == 0
@@ -119,6 +120,7 @@ def test_ill_and_lost_gpus_and_stuck_containers_are_notes() -> None:
         "note: container main waits: CreateContainerError: no device",
     )
     assert "main       ?    GPU-gone  ?         3 GiB        shared\n" in found.out
+    assert "main       ?    ?         3 GiB    ?     ?\n" in found.out
 
 
 def test_an_allocation_that_only_its_other_annotations_tell_is_a_note() -> None:
@@ -205,11 +207,11 @@ WHOLE = make_pod(make_container(resources={"limits": {names.GPU: 1}}))
 def test_whole_gpus_of_another_plugin_are_named() -> None:
     other = make_node(make_inventory(8, node="node-b"))
     other["status"] = {"allocatable": {names.GPU: "8"}}
-    found = explain(WHOLE, NODE, other)
-    assert found.out.splitlines()[2] == (
-        "WHY:    it asks for nvidia.com/gpu, which gpushare does not hand out in this cluster; another device plugin"
-        " does, on 1 node"
-    )
+    third = {**copy(other), "metadata": {"name": "node-c"}}
+    for others, where in (([other], "1 node"), ([other, third], "2 nodes")):
+        state, why = explain(WHOLE, NODE, *others).out.splitlines()[1:3]
+        assert state == "STATE:  Pending; none of gpushare's"
+        assert why.endswith(f"gpushare does not hand out in this cluster; another device plugin does, on {where}")
 
 
 def test_whole_gpus_that_nothing_serves_are_not_blamed_on_another_plugin() -> None:
@@ -243,6 +245,22 @@ def test_json_has_the_shares_and_the_neighbours() -> None:
     gpu = {"index": 0, "uuid": "GPU-0", "model": "Tesla T4", "totalMiB": 15360, "usedMiB": 4096, "computePercent": 0}
     assert value["gpus"][0] == {**gpu, "sharedWith": [web]}
     assert value["policy"] == "spread: the emptiest GPU first (named by the pod)"
+    assert value["useProblem"] == "there is no gpushare-device-plugin on it"
+
+
+def test_programs_get_what_a_pod_is_and_where() -> None:
+    gpu = make_grant(0)
+    for pod, state, node, good in (
+        (bound("pod", gpu, phase="Failed"), "Ended", "node-a", True),
+        (bound("pod", gpu, annotations={names.ANNOTATION_ALLOCATION: "{}"}), "Unreadable", "node-a", True),
+        (bypassed(), "WithoutGpu", "node-a", True),
+        (bypassed(20), "WithoutGpu", "node-a", False),
+        (make_pod(phase="Failed"), "Ended", None, True),
+        (make_pod(make_container(), node="node-a"), "AsksForNoGpu", "node-a", True),
+    ):
+        value = explain(pod, NODE, as_json=True).value
+        assert (value["state"], value["node"], value["good"]) == (state, node, good)
+        assert [answer["node"] for answer in value["nodes"]] == (["node-a"] if state == "WithoutGpu" else [])
 
 
 def test_a_gpu_of_which_more_may_be_granted_than_it_has_is_told() -> None:
@@ -252,7 +270,7 @@ def test_a_gpu_of_which_more_may_be_granted_than_it_has_is_told() -> None:
     assert "20 GiB of 16 GiB (125%), oversubscribed up to 24 GiB" in found.out
 
 
-def bypassed(gpu_mem: int = 3, **metadata: object) -> Json:
+def bypassed(gpu_mem: object = 3, **metadata: object) -> Json:
     pod = mutated(make_pod(make_container(gpu_mem=gpu_mem), node="node-a"))
     pod["metadata"] |= metadata
     return pod
@@ -320,7 +338,7 @@ NO_ROOM = (
     ],
 )
 def test_what_is_said_of_a_pod_without_gpus_is_what_the_controller_does(pod: Json, why: str) -> None:
-    found = explain(copy(pod), NODE)
+    found = explain(copy(pod), {**copy(NODE), "spec": {"unschedulable": True}}, make_node(make_inventory(9, node="b")))
     said = [" ".join(line.split()) for line in found.out.splitlines()]
     assert said[1:3] == ["STATE: on node-a without GPUs", f"WHY: {why}"]
     assert found.code == (0 if why.startswith("there is room") else 3)
@@ -349,4 +367,6 @@ def test_a_pod_of_another_plugin_is_left_alone(pod: Json, code: int, may: str) -
 
 
 def test_a_pod_whose_node_is_gone_gets_nothing() -> None:
-    assert "WHY:       its node node-a is gone\n" in explain(bypassed(), make_node(name="node-b")).out
+    gone = " its node node-a is gone"
+    for pod, why in ((bypassed(), gone), (plain(), gone), (bypassed("many"), " what it asks for cannot ")):
+        assert why in explain(pod, make_node(name="node-b")).out.splitlines()[2]

@@ -1,8 +1,11 @@
 """Why a pod waits: the words, the numbers, and the exit code."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpushare import names
+from gpushare.model.gpu import HandOver
 from gpushare.units import MemoryUnit
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.explaining import config_map, copy, explain
@@ -57,9 +60,9 @@ def test_a_pod_that_fits_is_told_where_and_what_happens_next() -> None:
 
 
 def test_the_best_nodes_come_first_and_a_few_are_named() -> None:
-    nodes = [make_node(make_inventory(15, node=f"node-{name}")) for name in "abcde"]
+    nodes = [make_node(make_inventory(15, node=f"node-{name}")) for name in "abcd"]
     found = explain(waiting(), *nodes, bound("holder", make_grant(0, gib=5), node="node-d"))
-    assert found.out.splitlines()[1] == "STATE:      waits; it fits on node-d, node-a, node-b and 2 more"
+    assert found.out.splitlines()[1] == "STATE:      waits; it fits on node-d, node-a, node-b and 1 more"
     assert "the scheduler has not come to it yet" in found.out
 
 
@@ -144,11 +147,11 @@ def test_preemption_and_deletion_are_notes() -> None:
 
 
 def test_gates_come_before_all_nodes() -> None:
-    found = explain(waiting(schedulingGates=[{"name": "quota"}]), NODE_B)
+    found = explain(waiting(schedulingGates=[{"name": "quota"}, {"name": "b"}]), NODE_B)
     assert found.code == 3
     assert found.out.splitlines()[1:3] == [
         "STATE:      waits behind scheduling gates",
-        "WHY:        no scheduler looks at it until its scheduling gates are removed: quota",
+        "WHY:        no scheduler looks at it until its scheduling gates are removed: quota, b",
     ]
 
 
@@ -175,16 +178,18 @@ def test_all_that_a_pod_asks_for_is_listed() -> None:
                 names.ANNOTATION_SAME_GPU: "app=web",
                 names.ANNOTATION_OTHER_GPU: "app=batch",
                 names.ANNOTATION_POLICY: "spread",
+                names.ANNOTATION_HAND_OVER: "cdi",
             },
         )
     )
-    found = explain(pod, NODE_B)
+    found = explain(pod, make_node(replace(make_inventory(15, node="node-b"), hand_over=HandOver.CDI)))
 
-    assert found.out.splitlines()[3:10] == [
+    assert found.out.splitlines()[3:11] == [
         "ASKS FOR:   first (init): 1 GiB on one GPU",
         "            main: 3 GiB and 20% of compute on one GPU",
         "            part: 30% of one GPU",
         "            only GPUs with model T4",
+        "            only nodes that hand GPUs over by CDI: it was created without a RuntimeClass",
         "            only GPUs that a pod with app=web holds",
         "            only GPUs that no pod with app=batch holds",
         "POLICY:     spread: the emptiest GPU first (named by the pod)",

@@ -71,9 +71,8 @@ def test_pods_of_the_old_system_are_found_by_index_on_a_node_with_an_inventory()
 
 
 def test_a_total_of_more_than_100_for_each_gpu_is_mib() -> None:
-    (row,) = report.build([aliyun_node(mem="15k", count="1")], []).nodes
-    assert row.unit.name == "MiB"
-    assert row.total_mib == 15000
+    found = report.build([aliyun_node("a", mem="101", count="1"), aliyun_node("b", mem="200", count="2")], []).nodes
+    assert [(row.unit.name, row.total_mib) for row in found] == [("MiB", 101), ("GiB", 200 * 1024)]
 
 
 def test_an_uneven_total_of_the_old_system_stays_whole_in_the_nodes_total() -> None:
@@ -82,9 +81,16 @@ def test_an_uneven_total_of_the_old_system_stays_whole_in_the_nodes_total() -> N
     assert row.total_mib == 31 * 1024
 
 
-def test_a_missing_count_is_noted_and_shown_as_one_gpu() -> None:
-    found = report.build([node(allocatable={names.GPU_MEM: "16"})], [])
-    assert found.notes == ("node node-a: no aliyun.com/gpu-count in its status; its memory is shown as one GPU",)
+@pytest.mark.parametrize(
+    ("count", "note"),
+    [
+        ({}, "no aliyun.com/gpu-count in its status; its memory is shown as one GPU"),
+        ({names.GPU_COUNT: "65"}, "aliyun.com/gpu-count is 65, more than any node has; shown as one GPU"),
+    ],
+)
+def test_a_missing_or_wild_count_is_noted_and_shown_as_one_gpu(count: dict[str, str], note: str) -> None:
+    found = report.build([node(allocatable={names.GPU_MEM: "80", **count})], [])
+    assert found.notes == (f"node node-a: {note}",)
     assert len(found.nodes[0].gpus) == 1
 
 
@@ -455,8 +461,8 @@ def test_nodes_of_different_units_are_shown_in_mib() -> None:
 
 
 def test_a_share_that_is_no_whole_unit_is_rounded_up() -> None:
-    text = summary([our_node("node-a", T4)], [our_pod("p", "GPU-node-a-0", mib=1500)])
-    assert "2/15" in text
+    objects = [our_node("node-a", T4)], [our_pod("p", "GPU-node-a-0", mib=1500)]
+    assert (summary(*objects).count("2/15"), detail(*objects).count(" 2 ")) == (3, 2)
 
 
 def test_a_node_without_address_is_unknown() -> None:

@@ -1,15 +1,18 @@
 """What Kubernetes itself has against a node, in the words that users read."""
 
+import re
 from typing import Any
 
 import pytest
 
 from gpushare import names
+from gpushare.errors import WireError
 from gpushare_cli import nodefacts, schedulable
 from gpushare_cli.nodefacts import NodeFacts
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 TAINT = {"key": "dedicated", "value": "ml", "effect": "NoSchedule"}
 TAINTED = "taint dedicated=ml:NoSchedule is not tolerated"
 CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
@@ -50,7 +53,8 @@ def affinity(*expressions: Any, fields: Any = ()) -> Json:
         ({"taints": [TAINT | {"effect": "PreferNoSchedule"}]}, {}, []),
         ({"taints": [TAINT]}, {"tolerations": [{"key": "dedicated", "value": "ml"}]}, []),
         ({"taints": [TAINT]}, {"tolerations": [{"key": "dedicated", "operator": "Exists"}]}, []),
-        ({"taints": [TAINT]}, {"tolerations": [TAINT | {"effect": "NoSchedule"}]}, []),
+        ({"taints": [TAINT]}, {"tolerations": [TAINT | {"operator": "Equal"}]}, []),
+        ({"taints": [TAINT]}, {"tolerations": [TAINT | {"key": "other"}]}, [TAINTED]),
         ({"taints": [TAINT]}, {"tolerations": [TAINT | {"effect": "NoExecute"}]}, [TAINTED]),
         ({"taints": [TAINT]}, {"tolerations": [TAINT | {"value": "web"}]}, [TAINTED]),
         ({"taints": [TAINT]}, {"tolerations": [TAINT | {"operator": "Lt"}]}, [TAINTED]),
@@ -82,6 +86,7 @@ def test_nodes_are_refused_as_by_the_scheduler(node: Json, spec: Json, expected:
         ({"key": "size", "operator": "Gt", "values": ["3"]}, True),
         ({"key": "size", "operator": "Gt", "values": ["4"]}, False),
         ({"key": "size", "operator": "Lt", "values": ["5"]}, True),
+        ({"key": "size", "operator": "Lt", "values": ["4"]}, False),
         ({"key": "gpu", "operator": "Lt", "values": ["5"]}, False),
         ({"key": "size", "operator": "Lt", "values": []}, False),
         ({"key": "other", "operator": "Lt", "values": ["5"]}, False),
@@ -97,6 +102,29 @@ def test_required_node_affinity_is_looked_at(expression: Json, fits: bool) -> No
 def test_node_affinity_by_name_is_that_of_daemon_sets(name: str, fits: bool) -> None:
     wanted = affinity(fields=[{"key": "metadata.name", "operator": "In", "values": [name]}])
     assert (schedulable.misplaced(pod(affinity=wanted), facts()) == []) is fits
+
+
+OF_NODES = "spec.affinity.nodeAffinity"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(f"spec.{field}" for field in ("nodeSelector", "tolerations", "tolerations.value", "affinity")),
+        OF_NODES,
+        *(f"{OF_NODES}.{REQUIRED}{end}" for end in ("", ".nodeSelectorTerms", ".nodeSelectorTerms[0].matchFields")),
+        f"{OF_NODES}.{REQUIRED}.nodeSelectorTerms[0].matchFields[0].values",
+        f"{OF_NODES}.{REQUIRED}.nodeSelectorTerms[0].matchExpressions[0].values",
+        *(f"{OF_NODES}.{PREFERRED}{end}" for end in ("", "[0].preference", "[0].preference.matchExpressions")),
+    ],
+)
+def test_a_field_of_another_type_is_named(path: str) -> None:
+    value: Any = 3
+    for part in reversed(re.findall(r"\w+", path)):
+        value = [value] if part == "0" else {part: [value] if part == "tolerations" and value != 3 else value}
+    found, node = pod(**value["spec"]), facts(taints=[TAINT])
+    with pytest.raises(WireError, match=f"^{re.escape(path)}: expected"):
+        _ = schedulable.misplaced(found, node), nodefacts.attracting(found, node)
 
 
 @pytest.mark.parametrize("required", [{}, {"nodeSelectorTerms": []}, {"nodeSelectorTerms": [{}]}])

@@ -158,6 +158,7 @@ def test_nodes_of_aliyuns_plugin_have_equal_gpus() -> None:
         "old   0/15  12/15  12/30 (40%)",
         "1 of 1 pods placed; 12/30 GiB (40%) of GPU memory in use",
     ]
+    assert "MEMORY(256MiB)\nold   0/15  0/15  0/30 (0%)\n" in simulate(listed(node), memory_unit=MemoryUnit(256)).out
 
 
 def test_input_may_come_from_the_standard_input() -> None:
