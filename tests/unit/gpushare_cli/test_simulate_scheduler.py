@@ -1,5 +1,6 @@
 """What of kube-scheduler `gpushare simulate` looks at: CPU, memory, other pods, chance, and orders."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -177,22 +178,23 @@ def test_replicas_of_a_deployment_go_to_different_nodes() -> None:
     assert sorted(str(where) for where in nodes_of(found).values()) == ["node-a", "node-b", "node-c"]
 
 
-def test_a_replay_places_what_a_cluster_had_again_for_as_long_as_it_ran() -> None:
-    def ran(name: str, minute: int, minutes: int | None) -> Json:
-        made = pod(name, 10, node="node-a", namespace="ml", phase="Succeeded" if minutes else "Running")
-        made["metadata"]["creationTimestamp"] = f"2026-01-01T00:{minute:02}:00Z"
-        if minutes:
-            end = {"finishedAt": f"2026-01-01T00:{minute + minutes:02}:00Z"}
-            made["status"] |= {
-                "startTime": f"2026-01-01T00:{minute:02}:00Z",
-                "containerStatuses": [{"name": "main", "state": {"terminated": end}}],
-            }
-        return made
+def ran(name: str, minute: int, minutes: int | None) -> Json:
+    made = pod(name, 10, node="node-a", namespace="ml", phase="Succeeded" if minutes else "Running")
+    made["metadata"]["creationTimestamp"] = f"2026-01-01T00:{minute:02}:00Z"
+    if minutes:
+        ends = [{"finishedAt": end} for end in (None, f"2026-01-01T00:{minute + minutes:02}:00Z")]
+        made["status"] |= {
+            "startTime": f"2026-01-01T00:{minute:02}:00Z",
+            "containerStatuses": [{"name": "main", "state": {"terminated": end}} for end in ends],
+        }
+    return made
 
+
+def test_a_replay_places_what_a_cluster_had_again_for_as_long_as_it_ran() -> None:
     daemon = pod("daemon", cpu="1", node="node-a", phase="Running")
     daemon["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}]
     cluster = listed(
-        node("node-a", 15), daemon, ran("c", 20, None), ran("a", 0, 10), ran("b", 5, 10), ran("d", 25, None)
+        node("node-a", 15), daemon, ran("c", 20, 10), ran("a", 0, 10), ran("b", 5, 10), ran("d", 25, None)
     )
     found = simulate(cluster, replay=True, as_json=True)
     assert nodes_of(found) == {"a": "node-a", "b": "node-a", "c": "node-a", "d": None}
@@ -213,6 +215,16 @@ def test_a_plot_has_a_line_for_each_policy(tmp_path: Path) -> None:
     assert "asked for by pods, % of all GPU memory" in text
 
 
+def test_a_plot_of_pods_that_end_is_over_hours(tmp_path: Path) -> None:
+    drawn = tmp_path / "plot.svg"
+    simulate(listed(node("node-a", 15), ran("stays", 0, None), ran("ends", 30, 10)), replay=True, plot=str(drawn))
+    text = drawn.read_text(encoding="utf-8")
+    assert "hours since the first pod" in text
+    (points,) = re.findall(r'd="M([^"]*)"><title>', text)
+    first, second = (float(point.split()[0]) for point in points.split("L"))
+    assert first < second
+
+
 def test_a_plot_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     found = simulate(node("node-a", 15), manifest(pod("x", 1)), plot=str(tmp_path))
     assert (found.code, found.err.replace(str(tmp_path), "FOLDER")) == (1, "error: FOLDER: Is a directory\n")
@@ -230,6 +242,15 @@ def test_without_a_pod_no_free_gpu_counts_as_too_small_and_a_note_says_why_nothi
     found = simulate(node("node-a", 15), as_json=True)
     assert (found.code, found.value["summary"]["gpus"][0]["freeTooSmall"]) == (0, 0.0)
     assert found.err == "note: no pod in the input, so nothing is placed; give pods or workloads with -f\n"
+
+
+def test_a_replay_of_pods_that_do_not_say_when_they_came_is_an_error() -> None:
+    odd = ran("x", 0, None)
+    odd["metadata"]["creationTimestamp"] = "today"
+    assert simulate(node("node-a", 15), odd, replay=True).err == (
+        "error: 2.yaml: Pod ml/x: metadata.creationTimestamp: expected a time such as 2026-01-31T12:00:00Z, found"
+        " 'today'\n"
+    )
 
 
 def test_a_replay_of_nothing_is_noted() -> None:
