@@ -160,6 +160,7 @@ def test_what_is_not_evaluated_is_named() -> None:
         "topologySpreadConstraints": [{}],
         "volumes": [{"persistentVolumeClaim": {}}],
         "resourceClaims": [{}],
+        "workloadRef": {"name": "gang"},
     }
     assert schedulable.overlooked(found) == [
         "CPU, memory and other resources",
@@ -168,6 +169,7 @@ def test_what_is_not_evaluated_is_named() -> None:
         "volumes",
         "host ports",
         "resource claims",
+        "other pods of its group",
     ]
     assert schedulable.overlooked(make_pod()) == []
 
