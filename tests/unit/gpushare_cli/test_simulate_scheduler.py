@@ -193,9 +193,7 @@ def ran(name: str, minute: int, minutes: int | None) -> Json:
 def test_a_replay_places_what_a_cluster_had_again_for_as_long_as_it_ran() -> None:
     daemon = pod("daemon", cpu="1", node="node-a", phase="Running")
     daemon["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}]
-    cluster = listed(
-        node("node-a", 15), daemon, ran("c", 20, 10), ran("a", 0, 10), ran("b", 5, 10), ran("d", 25, None)
-    )
+    cluster = listed(node("node-a", 15), daemon, ran("c", 20, 10), ran("a", 0, 10), ran("b", 5, 10), ran("d", 25, None))
     found = simulate(cluster, replay=True, as_json=True)
     assert nodes_of(found) == {"a": "node-a", "b": "node-a", "c": "node-a", "d": None}
     assert found.value["summary"]["usedMiB"] == 10 * 1024
