@@ -215,12 +215,13 @@ def test_a_plot_has_a_line_for_each_policy(tmp_path: Path) -> None:
 
 def test_a_plot_of_pods_that_end_is_over_hours(tmp_path: Path) -> None:
     drawn = tmp_path / "plot.svg"
-    simulate(listed(node("node-a", 15), ran("stays", 0, None), ran("ends", 30, 10)), replay=True, plot=str(drawn))
+    cluster = listed(node("node-a", 15), ran("stays", 0, None), ran("ends", 30, 10))
+    simulate(cluster, manifest(pod("new", 1)), replay=True, plot=str(drawn))
     text = drawn.read_text(encoding="utf-8")
     assert "hours since the first pod" in text
     (points,) = re.findall(r'd="M([^"]*)"><title>', text)
-    first, second = (float(point.split()[0]) for point in points.split("L"))
-    assert first < second
+    first, second, new = (float(point.split()[0]) for point in points.split("L"))
+    assert first < second == new
 
 
 def test_a_plot_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
