@@ -99,8 +99,8 @@ def overlooked(pod: Object, *, with_host: bool = False) -> list[str]:
     demanded = {
         "CPU, memory and other resources": not with_host and _asks_beside(pod, RESOURCES),
         "resources other than GPUs, CPU and memory": with_host and _asks_beside(pod, (*RESOURCES, "cpu", "memory")),
-        "pod affinity": bool(affinity.get("podAffinity") or affinity.get("podAntiAffinity")),
-        "topology spread constraints": bool(spec.get("topologySpreadConstraints")),
+        "pod affinity": affinity.get("podAffinity") or affinity.get("podAntiAffinity"),
+        "topology spread constraints": spec.get("topologySpreadConstraints"),
         "volumes": any(
             "persistentVolumeClaim" in volume or "ephemeral" in volume
             for volume in fields.objects(spec, "volumes", "spec")
@@ -110,7 +110,7 @@ def overlooked(pod: Object, *, with_host: bool = False) -> list[str]:
             for path, _, container in pods_wire.containers(pod)
             for port in fields.objects(container, "ports", path)
         ),
-        "resource claims": bool(spec.get("resourceClaims")),
+        "resource claims": spec.get("resourceClaims"),
         "other pods of its group": _has_group(pod, spec),
     }
     return [what for what, there in demanded.items() if there]

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -257,6 +258,8 @@ def test_fuller_nodes_come_first_in_the_words_of_each_release() -> None:
 
 def test_a_policy_file_that_changes_one_priority_names_all_of_them() -> None:
     named = {each["name"]: each["weight"] for each in policy(most_allocated=True)["priorities"]}
+    aliyuns = orjson.loads(Path("tests/seeds/policy.cfg").read_bytes())["priorities"]
+    assert named.keys() - {each["name"] for each in aliyuns} == {"MostRequestedPriority", "EvenPodsSpreadPriority"}
     assert "LeastRequestedPriority" not in named
     assert named["MostRequestedPriority"] == 1
     assert sum(named.values()) == 10_000 + 3 + 6, "preferred nodes to avoid, other preferences, and the rest"

@@ -258,7 +258,8 @@ def test_many_different_pods_are_placed_as_few_are() -> None:
 
 
 def test_json_says_why_a_node_takes_nothing() -> None:
-    found = simulate(make_node(name="cpu"), as_json=True)
+    found = simulate(make_node(name="cpu"), manifest(make_pod()), as_json=True)
+    assert found.value["summary"]["refused"] == {"NoInventory": 1}
     why = "cpu has no GPU inventory: no gpushare device plugin has reported GPUs there"
     assert found.value["nodes"] == [{"name": "cpu", "gpus": [], "totalMiB": 0, "usedMiB": 0, "problem": why}]
 
