@@ -118,7 +118,7 @@ def overlooked(pod: Object, *, with_host: bool = False) -> list[str]:
 
 def _has_group(pod: Object, spec: Object) -> bool:
     """Whether a scheduler starts it together with others."""
-    marks = pods_wire.labels(pod).keys() | pods_wire.annotations(pod).keys()
+    marks = {*pods_wire.labels(pod), *pods_wire.annotations(pod)}
     return bool(spec.get("schedulingGroup") or spec.get("workloadRef") or marks & _GROUPS)
 
 

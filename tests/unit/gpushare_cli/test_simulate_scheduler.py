@@ -35,6 +35,7 @@ def nodes_of(result: Result) -> dict[str, str | None]:
 
 def test_cpu_keeps_a_pod_away_and_strands_gpus() -> None:
     pods = [manifest(pod(name, 5, cpu="3")) for name in ("one", "two")]
+    pods += [manifest(pod(name, 20)) for name in ("large", "huge")]
     found = simulate(node("node-a", 15, cpu="4"), *pods)
     value = simulate(node("node-a", 15, cpu="4"), *pods, as_json=True).value
     assert found.code == 3
@@ -42,7 +43,8 @@ def test_cpu_keeps_a_pod_away_and_strands_gpus() -> None:
         "waits: node-a has room, but: Insufficient cpu: 3000m asked for, 4000m allocatable, 3000m requested by pods"
         " there" in found.details
     )
-    assert (value["summary"]["refused"], value["notes"]) == ({"Insufficient cpu": 1}, [])
+    assert list(value["summary"]["refused"].items()) == [("InsufficientGpuMemory", 2), ("Insufficient cpu", 1)]
+    assert value["notes"] == []
     room = {"allocated": 0.333, "free": 0.667, "freeTooSmall": 0.0, "freeWithoutHost": 0.667}
     assert value["summary"]["gpus"] == [{"model": "Tesla T4", "gpus": 1, **room}]
 
@@ -243,6 +245,15 @@ def test_without_a_pod_no_free_gpu_counts_as_too_small_and_a_note_says_why_nothi
     assert found.err == "note: no pod in the input, so nothing is placed; give pods or workloads with -f\n"
 
 
+def test_an_annotation_that_bars_no_gpu_changes_no_choice() -> None:
+    def places(**annotations: str) -> dict[str, str | None]:
+        pods = (manifest(pod(f"p{i}", 5, cpu="1", annotations=annotations)) for i in range(4))
+        return nodes_of(simulate(cluster, *pods, policies=("dense",), as_json=True))
+
+    cluster = listed(node("node-a", 15, 15, cpu="4"), node("node-b", 15, 15, cpu="8"))
+    assert places() == places(**{names.ANNOTATION_MIN_MEMORY: "1Gi"})
+
+
 def test_a_replay_of_pods_that_do_not_say_when_they_came_is_an_error() -> None:
     odd = ran("x", 0, None)
     odd["metadata"]["creationTimestamp"] = "today"
@@ -418,9 +429,10 @@ def test_a_required_constraint_keeps_the_skew_and_pods_waiting() -> None:
     small = zoned("node-b", "two")
     small["status"]["allocatable"]["pods"] = "1"
     pods = [evenly(f"p{i}", "DoNotSchedule", maxSkew=2) for i in range(5)]
+    pods.append(evenly("nowhere", "DoNotSchedule", "rack"))
     found = simulate(listed(zoned("node-a", "one"), small, node("node-c")), *pods, as_json=True)
     where = list(nodes_of(found).values())
-    assert (where.count("node-a"), where.count("node-b"), where.count(None)) == (3, 1, 1)  # node-c has no zone
+    assert (where.count("node-a"), where.count("node-b"), where.count(None)) == (3, 1, 2)  # node-c has no zone
     assert found.value["notes"] == []
 
 
