@@ -85,6 +85,10 @@ def test_documents_are_read(text: str, expected: list[object]) -> None:
     assert yamls.load_all(text, "f.yaml") == expected
 
 
+def test_no_text_goes_on_in_a_next_line() -> None:
+    assert yamls.dump({"a": "b " * 99 + "b"}).count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -140,11 +140,11 @@ def test_objects_that_cannot_be_used(value: Json, message: str) -> None:
     assert (found.code, found.out, found.err) == (1, "", f"error: {where}{message}\n")
 
 
-@pytest.mark.parametrize("field", ["affinity", "volumes"])
-def test_a_field_of_the_spec_that_is_odd_is_named(field: str) -> None:
+@pytest.mark.parametrize("path", ["spec.affinity", "spec.affinity.podAffinity", "spec.volumes"])
+def test_a_field_of_the_spec_that_is_odd_is_named(path: str) -> None:
     odd = manifest(make_pod())
-    odd["spec"][field] = 3
-    assert f"spec.{field}: expected a" in simulate(NODE, odd).err
+    odd["spec"] |= {"affinity": {"podAffinity": 3}} if path.endswith("podAffinity") else {path.partition(".")[2]: 3}
+    assert f"{path}: expected a" in simulate(NODE, odd).err
 
 
 @pytest.mark.parametrize(

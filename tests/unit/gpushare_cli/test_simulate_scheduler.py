@@ -1,5 +1,6 @@
 """What of kube-scheduler `gpushare simulate` looks at: CPU, memory, other pods, chance, and orders."""
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from gpushare_cli.schedconfig import ServerVersion
 from gpushare_cli.simulate.orders import Order
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 from testing.cli.calling import Run
+from testing.cli.explaining import explain
 from testing.cli.simulating import Result, lines, listed, manifest, simulate, where, workload
 
 NONE = ("none",)
@@ -37,7 +39,7 @@ def test_cpu_keeps_a_pod_away_and_strands_gpus() -> None:
     pods = [manifest(pod(name, 5, cpu="3")) for name in ("one", "two")]
     pods += [manifest(pod(name, 20)) for name in ("large", "huge")]
     found = simulate(node("node-a", 15, cpu="4"), *pods)
-    value = simulate(node("node-a", 15, cpu="4"), *pods, as_json=True).value
+    value = simulate(node("node-a", 15, cpu="4"), *pods, policies=("binpack", "none"), as_json=True).value
     assert found.code == 3
     assert (
         "waits: node-a has room, but: Insufficient cpu: 3000m asked for, 4000m allocatable, 3000m requested by pods"
@@ -245,22 +247,20 @@ def test_without_a_pod_no_free_gpu_counts_as_too_small_and_a_note_says_why_nothi
     assert found.err == "note: no pod in the input, so nothing is placed; give pods or workloads with -f\n"
 
 
-def test_an_annotation_that_bars_no_gpu_changes_no_choice() -> None:
-    def places(**annotations: str) -> dict[str, str | None]:
-        pods = (manifest(pod(f"p{i}", 5, cpu="1", annotations=annotations)) for i in range(4))
-        return nodes_of(simulate(cluster, *pods, policies=("dense",), as_json=True))
+@pytest.mark.parametrize("annotations", [{}, {names.ANNOTATION_MIN_MEMORY: "1Gi"}])
+def test_a_simulation_chooses_the_node_that_explain_prefers(annotations: dict[str, str]) -> None:
+    """An annotation that bars no GPU changes nothing."""
+    nodes = make_node(make_inventory(15, 15, node="node-b")), node("node-a", 15, 15, cpu="4")
+    waits = pod("pod", 5, cpu="2", annotations=annotations)
+    found = simulate(*nodes, manifest(waits), policies=("dense",), as_json=True)
+    assert explain(*nodes, waits, as_json=True).value["nodes"][0]["node"] == nodes_of(found)["pod"] == "node-b"
 
-    cluster = listed(node("node-a", 15, 15, cpu="4"), node("node-b", 15, 15, cpu="8"))
-    assert places() == places(**{names.ANNOTATION_MIN_MEMORY: "1Gi"})
 
-
-def test_a_replay_of_pods_that_do_not_say_when_they_came_is_an_error() -> None:
-    odd = ran("x", 0, None)
-    odd["metadata"]["creationTimestamp"] = "today"
-    assert simulate(node("node-a", 15), odd, replay=True).err == (
-        "error: 2.yaml: Pod ml/x: metadata.creationTimestamp: expected a time such as 2026-01-31T12:00:00Z, found"
-        " 'today'\n"
-    )
+def test_a_time_of_a_replay_that_is_none_is_named() -> None:
+    whole = json.dumps(ran("x", 7, 2))
+    for minute, path in ("07", "metadata.creationTimestamp"), ("09", "status.containerStatuses.finishedAt"):
+        found = simulate(node("node-a", 15), whole.replace(f"2026-01-01T00:{minute}:00Z", "today"), replay=True)
+        assert f"2.yaml: Pod ml/x: {path}: expected a time such as 2026-01-31T12:00:00Z, found 'today'" in found.err
 
 
 def test_a_replay_of_nothing_is_noted() -> None:
