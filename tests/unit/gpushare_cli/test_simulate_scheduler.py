@@ -455,8 +455,8 @@ def test_nodes_that_a_pods_selector_does_not_mean_are_no_domains() -> None:
 def test_a_preferred_constraint_counts_more_than_free_cpu() -> None:
     busy = manifest(pod("busy", cpu="2", memory="4Gi", node="node-b"))
     cluster = listed(zoned("node-a", "one"), zoned("node-b", "two"))
+    pods = [*(evenly(f"p{i}", "ScheduleAnyway") for i in range(4)), evenly("other", "ScheduleAnyway", "rack")]
     for seed in range(4):
-        where = nodes_of(
-            simulate(cluster, busy, *(evenly(f"p{i}", "ScheduleAnyway") for i in range(4)), seeds=(seed,), as_json=True)
-        )
+        where = nodes_of(simulate(cluster, busy, *pods, seeds=(seed,), as_json=True))
+        assert where["other"] is not None, "no node has such a label, and none needs it"
         assert sorted(str(where[f"p{i}"]) for i in range(4)) == ["node-a", "node-a", "node-b", "node-b"]
