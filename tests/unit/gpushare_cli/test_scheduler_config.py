@@ -161,11 +161,8 @@ def test_the_command_line_asks_for_whole_gpus_by_a_flag(flags: list[str], capsys
     assert ("name: nvidia.com/gpu" in capsys.readouterr().out) == bool(flags)
 
 
-def test_a_policy_file_leaves_the_in_tree_predicates_at_their_defaults() -> None:
+def test_a_policy_file_is_read_by_old_releases_and_leaves_the_in_tree_predicates_at_their_defaults() -> None:
     assert policy(ServerVersion(1, 22)).keys() == {"kind", "apiVersion", "extenders"}
-
-
-def test_a_policy_file_is_read_by_releases_before_the_first_configuration() -> None:
     [extender] = policy(ServerVersion(1, 16))["extenders"]
     assert (extender["bindVerb"], extender["preemptVerb"]) == ("bind", "preempt")
 
@@ -223,7 +220,11 @@ def lead_of_the_best() -> int:
 
 @pytest.mark.parametrize(
     ("found", "plugins", "most"),
-    [(configuration(), scores.UNASKED, 500), (policy(), scores.UNASKED_BY_POLICY_FILE, 600)],
+    [
+        (configuration(), scores.UNASKED, 500),
+        (policy(), scores.UNASKED_BY_POLICY_FILE, 600),
+        (configuration(weight=76), {**scores.UNASKED, **scores.PREFERENCES}, 1500),  # as the help of --weight says
+    ],
 )
 def test_the_controllers_best_node_wins_against_all_that_kube_scheduler_adds_by_itself(
     found: dict[str, Any], plugins: Mapping[str, int], most: int

@@ -228,12 +228,9 @@ def test_a_plot_of_pods_that_end_is_over_hours(tmp_path: Path) -> None:
     assert first < second == new
 
 
-def test_a_plot_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_a_plot_that_cannot_be_written_is_an_error_without_a_directory_before_files_are_read(tmp_path: Path) -> None:
     found = simulate(node("node-a", 15), manifest(pod("x", 1)), plot=str(tmp_path))
     assert (found.code, found.err.replace(str(tmp_path), "FOLDER")) == (1, "error: FOLDER: Is a directory\n")
-
-
-def test_a_plot_in_a_directory_that_is_not_there_is_an_error_before_the_files_are_read(tmp_path: Path) -> None:
     found = simulate("[", plot=str(tmp_path / "no" / "plot.svg"))
     assert (found.code, found.err) == (
         2,
