@@ -127,15 +127,15 @@ class Reach:
     """How many lines of all modules each test reaches."""
     near: Set[str]
 
-    def of(self, mutant: Mutant) -> tuple[list[str], int]:
-        """The tests for a mutant, and how many more reach it.
+    def of(self, mutant: Mutant, *, at_import: bool) -> tuple[list[str], int]:
+        """The tests for a mutant, which may be outside of all functions, and how many more reach it.
 
         One case of each test function comes first, those of files that import the module before others, and of these
-        the one that reaches the fewest lines: it is the fastest, and the most about this one. What runs at import only
+        the one that reaches the fewest lines: it is the fastest, and the most about this one. What runs at import
         is for every test that reaches the module, and for all in the files that import it.
         """
         reaching = self._reaching(mutant.line) or self._reaching(mutant.statement)
-        if reaching == {""}:
+        if at_import or reaching == {""}:
             reaching.update(self.lines)
             reaching.update(test for test in self.sizes if test.partition("::")[0] in self.near)
         cases = Counter[str]()
