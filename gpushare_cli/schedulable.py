@@ -99,8 +99,8 @@ def overlooked(pod: Object, *, with_host: bool = False) -> list[str]:
     demanded = {
         "CPU, memory and other resources": not with_host and _asks_beside(pod, RESOURCES),
         "resources other than GPUs, CPU and memory": with_host and _asks_beside(pod, (*RESOURCES, "cpu", "memory")),
-        "pod affinity": bool(affinity.get("podAffinity") or affinity.get("podAntiAffinity")),
-        "topology spread constraints": bool(spec.get("topologySpreadConstraints")),
+        "pod affinity": affinity.get("podAffinity") or affinity.get("podAntiAffinity"),
+        "topology spread constraints": spec.get("topologySpreadConstraints"),
         "volumes": any(
             "persistentVolumeClaim" in volume or "ephemeral" in volume
             for volume in fields.objects(spec, "volumes", "spec")
@@ -110,7 +110,7 @@ def overlooked(pod: Object, *, with_host: bool = False) -> list[str]:
             for path, _, container in pods_wire.containers(pod)
             for port in fields.objects(container, "ports", path)
         ),
-        "resource claims": bool(spec.get("resourceClaims")),
+        "resource claims": spec.get("resourceClaims"),
         "other pods of its group": _has_group(pod, spec),
     }
     return [what for what, there in demanded.items() if there]
@@ -118,7 +118,7 @@ def overlooked(pod: Object, *, with_host: bool = False) -> list[str]:
 
 def _has_group(pod: Object, spec: Object) -> bool:
     """Whether a scheduler starts it together with others."""
-    marks = pods_wire.labels(pod).keys() | pods_wire.annotations(pod).keys()
+    marks = {*pods_wire.labels(pod), *pods_wire.annotations(pod)}
     return bool(spec.get("schedulingGroup") or spec.get("workloadRef") or marks & _GROUPS)
 
 

@@ -126,7 +126,8 @@ def fitted(found: Sequence[str], height: int, look: Look) -> list[str]:
 
 def _follow(live: Live, options: Options, screen: Screen, ended: Callable[[], bool]) -> int:
     screen.out.write(_OPEN)
-    version, drawn = -1, ((0, 0), "")
+    version = -1
+    drawn: object = None
     try:
         while not ended():
             latest = live.feed.wait(version, _LOOK_S)

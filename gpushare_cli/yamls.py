@@ -61,11 +61,10 @@ def in_notation(json: str, output: str) -> str:
 
 
 def _load(text: str, what: str) -> list[object]:
-    if text.lstrip()[:1] == "{":
-        try:
-            return [orjson.loads(text)]
-        except orjson.JSONDecodeError:
-            pass  # several documents, or YAML that begins with a brace; where it ends, YAML knows as well
+    try:
+        return [orjson.loads(text)]
+    except orjson.JSONDecodeError:
+        pass  # several documents, or YAML; where it ends, YAML knows as well
     try:
         _check_depth(text, what)
         return list(yaml.load_all(text, _Loader))

@@ -76,6 +76,8 @@ def prepare(
     created, noted = workloads.expand(given.wanted, given.known, [facts for _, facts in known.values()])
     new = [_new(pod, resource_config) for pod in created]
     old = list(_replayed(given.known, resource_config)) if replay else []
+    if old:
+        new = [replace(pod, at_s=old[-1].at_s) for pod in new]
     notes += [*_oddities(state), *noted, *_omissions(given)]
     policies = dict(_policies(given.namespaces))
     pods = tuple(_with_policy(pod, policies) for pod in (*_waiting(existing, state), *old, *new))

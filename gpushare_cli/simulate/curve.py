@@ -12,15 +12,15 @@ _MOST = 1_200
 class Curve:
     """In per cent of the GPU memory of all nodes that may be granted."""
 
-    def __init__(self, rooms: Sequence[NodeRoom]) -> None:
-        """Nodes before the first pod."""
+    def __init__(self, rooms: Sequence[NodeRoom], *, ends: bool) -> None:
+        """Nodes before the first pod, and whether any pod ends."""
         gpus = [gpu for room in rooms for gpu in room.gpus]
         self.total_mib = sum(gpu.total_mib for gpu in gpus)
         self._mean_mib = self.total_mib // max(len(gpus), 1)
         self.allocated_mib = self.asked_mib = self.total_mib - sum(gpu.free_mib for gpu in gpus)
         """`asked_mib`: what is there before the first pod and what pods ask for, also those that are on no node."""
-        self.ends = False
-        """Whether pods end: then the points are over hours, else over what was asked for."""
+        self.ends = ends
+        """If so, the points are over hours, else over what was asked for."""
         self.points: list[tuple[float, float]] = []
         self._every = 1
         self._seen = 0
@@ -31,7 +31,6 @@ class Curve:
         if not isinstance(event, Came):
             return
         self.asked_mib += self._asks(event.arrival)
-        self.ends = self.ends or event.arrival.lasts_s is not None
         self._seen += 1
         if self._seen % self._every == 0:
             across = event.arrival.at_s / 3600 if self.ends else self._percent(self.asked_mib)

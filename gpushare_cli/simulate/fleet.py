@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gpushare.cluster import groups, node_ledger
 from gpushare.cluster.node_ledger import LedgerOrRefused
@@ -38,7 +37,7 @@ class Fleet:
     def __init__(
         self,
         world: World,
-        hosts: Mapping[NodeName, HostRoom],
+        hosts: Mapping[NodeName, HostRoom | None],
         left: Mapping[NodeName, HostRoom],
         policy: Policy,
         *,
@@ -50,7 +49,7 @@ class Fleet:
 
         Args:
             world: its nodes.
-            hosts: CPU and memory of nodes; without those that do not tell.
+            hosts: CPU and memory of nodes; None for those that do not tell.
             left: what no pod has requested of it.
             policy: of pods that name none.
             known: what the pods ask for that are there already.
@@ -180,9 +179,9 @@ class Fleet:
         return found
 
 
-def grants(taken: Any) -> tuple[Grant, ...]:
+def grants(taken: Taken) -> tuple[Grant, ...]:
     """What a pod was given."""
-    return taken.allocation.grants if isinstance(taken, Taken) and taken.allocation is not None else ()
+    return taken.allocation.grants if taken.allocation is not None else ()
 
 
 def _wanted(kind: Kind) -> Wanted | None:

@@ -28,8 +28,8 @@ class Hosts:
     """What kube-scheduler knows of the nodes of a world, in their order."""
 
     nodes: Nodes
-    rooms: Mapping[NodeName, HostRoom]
-    """CPU and memory of those nodes that tell."""
+    rooms: Mapping[NodeName, HostRoom | None]
+    """CPU and memory of nodes; None for those that do not tell."""
     there: Sequence[tuple[Mapping[str, Any], int]]
     """Pods on nodes, and the places of these."""
     known: Sequence[Ask]
@@ -38,7 +38,7 @@ class Hosts:
     @property
     def silent(self) -> int:
         """How many nodes do not tell."""
-        return sum(room.cpu_milli >= _ENOUGH for room in self.rooms.values())
+        return sum(room is None for room in self.rooms.values())
 
     @property
     def left(self) -> dict[NodeName, HostRoom]:
@@ -46,7 +46,7 @@ class Hosts:
         return {
             name: HostRoom(room.cpu_milli - used.cpu_milli, room.memory_mib - used.memory_mib)
             for (name, room), used in zip(self.rooms.items(), self.nodes.used, strict=True)
-            if room.cpu_milli < _ENOUGH
+            if room is not None
         }
 
 
@@ -56,9 +56,8 @@ def hosts_of(nodes: Iterable[Found], state: World, pods: Sequence[Found], resour
     places = {name: i for i, name in enumerate(state.nodes)}
     rooms, hosts = {}, []
     for name in places:
-        room = host.allocatable(given[name]) if name in given else None
-        rooms[name] = room or HostRoom(_ENOUGH, _ENOUGH)
-        hosts.append(Host(*rooms[name], _pods(given[name]) if name in given else _ENOUGH))
+        room = rooms[name] = host.allocatable(given[name]) if name in given else None
+        hosts.append(Host(*(room or HostRoom(_ENOUGH, _ENOUGH)), _pods(given[name]) if name in given else _ENOUGH))
     values = [pod.value for pod in pods]
     used, replicas = kinds.on_nodes(values, places)
     zones = [state.nodes[name].facts.labels.get(_ZONE) for name in places]

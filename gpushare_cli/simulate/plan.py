@@ -153,7 +153,7 @@ class Cluster:
         refusals = Refusals(self._world, gpus, scheduler)
         rows: dict[int, Row] = {}
         counts: dict[Kind, int] = {}
-        curve = Curve(gpus.rooms)
+        curve = Curve(gpus.rooms, ends=any(pod.lasts_s is not None for pod in self.pods))
         arrivals = (arrival for number in _counted(order, told) if (arrival := self._arrival(number)) is not None)
         for event in timeline.run(scheduler, arrivals):
             number, kind = event.arrival.number, event.arrival.kind

@@ -24,7 +24,7 @@ def text(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, width: int, *, detai
     parts = [summary_text.text(plan, runs, width)]
     if details:
         parts.append(table(plan, unit, width))
-    return "\n".join(part for part in parts if part)
+    return "\n".join(parts)
 
 
 def table(plan: Plan, unit: MemoryUnit, width: int) -> str:

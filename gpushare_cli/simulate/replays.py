@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpushare import names
-from gpushare.errors import WireError
 from gpushare.wire import fields, interop_read
 from gpushare.wire import pods as pods_wire
 from gpushare_cli.simulate.objects import Found, JsonObject
@@ -87,4 +86,4 @@ def _moment(text: str, path: str, pod: Found) -> float:
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
-        raise pod.fail(WireError(f"{path}: expected a time such as 2026-01-31T12:00:00Z, found {text!r}")) from None
+        raise pod.fail(f"{path}: expected a time such as 2026-01-31T12:00:00Z, found {text!r}") from None

@@ -130,8 +130,9 @@ def _stateful_set(found: Found, spec: Mapping[str, Any]) -> _Batch:
     start = fields.integer(fields.mapping(spec, "ordinals", "spec"), "start", "spec.ordinals", default=0)
 
     def make(i: int) -> NewPod:
-        name = f"{found.name}-{start + i}"
-        labels = {"statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": str(start + i)}
+        index = str(start + i)
+        name = f"{found.name}-{index}"
+        labels = {"statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": index}
         return _new(found, spec, "spec", name, labels)
 
     return _Batch(count=fields.integer(spec, "replicas", "spec", default=1), make=make)

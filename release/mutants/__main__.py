@@ -21,7 +21,17 @@ from typing import Final
 
 from release.mutants import lint, reach
 from release.mutants.changes import Mutant, mutants_of
-from release.mutants.run import WALL_S, Job, Outcome, Pool, end_with, in_loaded_process, in_new_process, outcome
+from release.mutants.run import (
+    WALL_S,
+    Job,
+    Outcome,
+    Pool,
+    changed_functions,
+    end_with,
+    in_loaded_process,
+    in_new_process,
+    outcome,
+)
 
 ROOT: Final = Path.cwd()
 EXPLAINED: Final = ROOT / "tests/equivalent_mutants.toml"
@@ -159,7 +169,9 @@ def _jobs(mutants: Sequence[Mutant], reaches: Mapping[str, reach.Reach]) -> list
             original = compile(source, path, "exec")
             for mutant, tree in mutants_of(source, file):
                 if mutant in wanted:
-                    found[mutant] = Job(mutant, original, compile(tree, path, "exec"), *of_module.of(mutant))
+                    changed = compile(tree, path, "exec")
+                    at_import = changed_functions(original, changed) is None
+                    found[mutant] = Job(mutant, original, changed, *of_module.of(mutant, at_import=at_import))
     return [found[mutant] for mutant in mutants]
 
 

@@ -127,25 +127,22 @@ class Reach:
     """How many lines of all modules each test reaches."""
     near: Set[str]
 
-    def of(self, mutant: Mutant) -> tuple[list[str], int]:
-        """The tests for a mutant, and how many more reach it.
+    def of(self, mutant: Mutant, *, at_import: bool) -> tuple[list[str], int]:
+        """The tests for a mutant, which may be outside of all functions, and how many more reach it.
 
         One case of each test function comes first, those of files that import the module before others, and of these
-        the one that reaches the fewest lines: it is the fastest, and the most about this one. What runs at import is
-        also for every test that reaches the module, and for all in the files that import it, after those during which
-        it was imported.
+        the one that reaches the fewest lines: it is the fastest, and the most about this one. What runs at import
+        is for every test that reaches the module, and for all in the files that import it.
         """
         reaching = self._reaching(mutant.line) or self._reaching(mutant.statement)
-        during = reaching - {""}
-        if "" in reaching:
+        if at_import or reaching == {""}:
             reaching.update(self.lines)
             reaching.update(test for test in self.sizes if test.partition("::")[0] in self.near)
         cases = Counter[str]()
         ranked = []
         for test in sorted(reaching - {""}, key=lambda test: (self.sizes[test], test)):
             function = test.partition("[")[0]
-            is_far = test.partition("::")[0] not in self.near
-            ranked.append((test not in during, cases[function], is_far, self.sizes[test], test))
+            ranked.append((cases[function], test.partition("::")[0] not in self.near, self.sizes[test], test))
             cases[function] += 1
         return [test for *_, test in sorted(ranked)[:MOST]], max(0, len(ranked) - MOST)
 

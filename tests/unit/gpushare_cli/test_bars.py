@@ -174,7 +174,10 @@ def test_inspect_adds_bars_and_changes_nothing_else(cluster: Any, capsys: pytest
     assert "  0    [" in after.removeprefix(before)
 
 
-def test_top_prints_once_and_plainly_where_it_is_no_terminal(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_top_prints_once_and_plainly_where_it_is_no_terminal(
+    cluster: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(top, "_LOOK_S", 0.0)
     assert cli.main(["top"]) == 0
     out, err = capsys.readouterr()
     assert out.splitlines()[0] == "1 GPU on 1 node  4/16 GiB  1 pod"

@@ -78,10 +78,15 @@ def test_yaml_says_what_json_says(
         ("{a: 1}\n---\n{b: 2}", [{"a": 1}, {"b": 2}]),
         ("time: 2024-01-01T00:00:00Z", [{"time": "2024-01-01T00:00:00Z"}]),
         ("a: &x [1]\nb: *x", [{"a": [1], "b": [1]}]),
+        ("[" * 100 + "]" * 100, [json.loads("[" * 100 + "]" * 100)]),
     ],
 )
 def test_documents_are_read(text: str, expected: list[object]) -> None:
     assert yamls.load_all(text, "f.yaml") == expected
+
+
+def test_no_text_goes_on_in_a_next_line() -> None:
+    assert yamls.dump({"a": "b " * 99 + "b"}).count("\n") == 1
 
 
 @pytest.mark.parametrize(

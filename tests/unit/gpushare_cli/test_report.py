@@ -403,12 +403,9 @@ def test_what_may_be_granted_beyond_what_gpus_have_is_a_table_of_its_own() -> No
     assert [gpu.get("grantableMiB") for gpu in told] == [24 * 1024, None]
 
 
-def test_dashes_of_a_wide_row_are_counted_from_the_raw_row() -> None:
+def test_dashes_of_a_wide_row_and_of_a_narrow_one_are_counted_from_the_raw_row() -> None:
     node = aliyun_node("dev-server-153", mem="184", count="8", address="192.168.0.153")
     assert summary([node]).split("\n")[2] == "-" * 95
-
-
-def test_dashes_of_a_narrow_row_are_counted_from_the_raw_row() -> None:
     lines = summary([aliyun_node("archlinux", mem="16", count="1", address="192.168.8.100")]).split("\n")
     assert lines[2] == "-" * 54
     assert lines[4] == "0/16 (0%)  "

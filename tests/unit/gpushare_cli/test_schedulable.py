@@ -188,6 +188,7 @@ def test_what_is_not_evaluated_is_named() -> None:
         "topologySpreadConstraints": [{}],
         "volumes": [{"persistentVolumeClaim": {}}],
         "resourceClaims": [{}],
+        "workloadRef": {"name": "gang"},
     }
     assert schedulable.overlooked(found) == [
         "CPU, memory and other resources",
@@ -196,6 +197,7 @@ def test_what_is_not_evaluated_is_named() -> None:
         "volumes",
         "host ports",
         "resource claims",
+        "other pods of its group",
     ]
     assert schedulable.overlooked(make_pod()) == []
 

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -160,11 +161,8 @@ def test_the_command_line_asks_for_whole_gpus_by_a_flag(flags: list[str], capsys
     assert ("name: nvidia.com/gpu" in capsys.readouterr().out) == bool(flags)
 
 
-def test_a_policy_file_leaves_the_in_tree_predicates_at_their_defaults() -> None:
+def test_a_policy_file_is_read_by_old_releases_and_leaves_the_in_tree_predicates_at_their_defaults() -> None:
     assert policy(ServerVersion(1, 22)).keys() == {"kind", "apiVersion", "extenders"}
-
-
-def test_a_policy_file_is_read_by_releases_before_the_first_configuration() -> None:
     [extender] = policy(ServerVersion(1, 16))["extenders"]
     assert (extender["bindVerb"], extender["preemptVerb"]) == ("bind", "preempt")
 
@@ -222,7 +220,11 @@ def lead_of_the_best() -> int:
 
 @pytest.mark.parametrize(
     ("found", "plugins", "most"),
-    [(configuration(), scores.UNASKED, 500), (policy(), scores.UNASKED_BY_POLICY_FILE, 600)],
+    [
+        (configuration(), scores.UNASKED, 500),
+        (policy(), scores.UNASKED_BY_POLICY_FILE, 600),
+        (configuration(weight=76), {**scores.UNASKED, **scores.PREFERENCES}, 1500),  # as the help of --weight says
+    ],
 )
 def test_the_controllers_best_node_wins_against_all_that_kube_scheduler_adds_by_itself(
     found: dict[str, Any], plugins: Mapping[str, int], most: int
@@ -257,6 +259,8 @@ def test_fuller_nodes_come_first_in_the_words_of_each_release() -> None:
 
 def test_a_policy_file_that_changes_one_priority_names_all_of_them() -> None:
     named = {each["name"]: each["weight"] for each in policy(most_allocated=True)["priorities"]}
+    aliyuns = orjson.loads(Path("tests/seeds/policy.cfg").read_bytes())["priorities"]
+    assert named.keys() - {each["name"] for each in aliyuns} == {"MostRequestedPriority", "EvenPodsSpreadPriority"}
     assert "LeastRequestedPriority" not in named
     assert named["MostRequestedPriority"] == 1
     assert sum(named.values()) == 10_000 + 3 + 6, "preferred nodes to avoid, other preferences, and the rest"

@@ -140,6 +140,13 @@ def test_objects_that_cannot_be_used(value: Json, message: str) -> None:
     assert (found.code, found.out, found.err) == (1, "", f"error: {where}{message}\n")
 
 
+@pytest.mark.parametrize("path", ["spec.affinity", "spec.affinity.podAffinity", "spec.volumes"])
+def test_a_field_of_the_spec_that_is_odd_is_named(path: str) -> None:
+    odd = manifest(make_pod())
+    odd["spec"] |= {"affinity": {"podAffinity": 3}} if path.endswith("podAffinity") else {path.partition(".")[2]: 3}
+    assert f"{path}: expected a" in simulate(NODE, odd).err
+
+
 @pytest.mark.parametrize(
     ("objects", "message"),
     [
@@ -275,4 +282,5 @@ def test_an_unreadable_allocation_keeps_new_pods_away() -> None:
     holder["spec"]["containers"] = [make_container(gpu_mem=3)]
     found = simulate(NODE, holder, manifest(make_pod(namespace="ml")))
     assert found.code == 3
+    assert "counted by" not in found.err
     assert "node-a takes no new pods, because what default/holder holds there cannot be read: annotation" in found.out

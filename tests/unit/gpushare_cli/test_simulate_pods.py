@@ -6,6 +6,7 @@ import pytest
 
 from gpushare import names
 from gpushare.errors import WireError
+from gpushare.simulation.scores import Load
 from gpushare_cli.simulate import kinds, replays
 from gpushare_cli.simulate.objects import Found
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
@@ -99,8 +100,8 @@ def test_a_daemon_set_reaches_every_node_that_it_tolerates() -> None:
     tainted = make_node(make_inventory(15, node="node-b"))
     tainted["spec"] = {"taints": [{"key": "a", "effect": "NoSchedule"}]}
     found = simulate(listed(cordoned, tainted), workload("DaemonSet", "web"), as_json=True)
-    assert [(pod["name"][:4], pod["node"], pod["outcome"]) for pod in found.value["pods"]] == [
-        ("web-", "node-a", "Placed")
+    assert [(pod["of"], pod["node"], pod["outcome"]) for pod in found.value["pods"]] == [
+        ("DaemonSet default/web", "node-a", "Placed")
     ]
 
 
@@ -258,7 +259,8 @@ def test_many_different_pods_are_placed_as_few_are() -> None:
 
 
 def test_json_says_why_a_node_takes_nothing() -> None:
-    found = simulate(make_node(name="cpu"), as_json=True)
+    found = simulate(make_node(name="cpu"), manifest(make_pod()), as_json=True)
+    assert found.value["summary"]["refused"] == {"NoInventory": 1}
     why = "cpu has no GPU inventory: no gpushare device plugin has reported GPUs there"
     assert found.value["nodes"] == [{"name": "cpu", "gpus": [], "totalMiB": 0, "usedMiB": 0, "problem": why}]
 
@@ -342,6 +344,10 @@ OWNED: dict[str, Any] = {
 def test_a_kind_that_is_no_string_is_named(look: Callable[[dict[str, Any]], object]) -> None:
     with pytest.raises(WireError, match=r"metadata\.ownerReferences\.kind"):
         look(OWNED)
+
+
+def test_scores_count_a_little_for_a_container_that_requests_nothing() -> None:
+    assert kinds.load(make_pod(make_container())) == Load(scored_cpu_milli=100, scored_memory_mib=200)
 
 
 def test_a_pod_without_a_spec_is_replaced_by_its_owner() -> None:

@@ -1,5 +1,7 @@
 """What of kube-scheduler `gpushare simulate` looks at: CPU, memory, other pods, chance, and orders."""
 
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from gpushare_cli.schedconfig import ServerVersion
 from gpushare_cli.simulate.orders import Order
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 from testing.cli.calling import Run
+from testing.cli.explaining import explain
 from testing.cli.simulating import Result, lines, listed, manifest, simulate, where, workload
 
 NONE = ("none",)
@@ -34,14 +37,16 @@ def nodes_of(result: Result) -> dict[str, str | None]:
 
 def test_cpu_keeps_a_pod_away_and_strands_gpus() -> None:
     pods = [manifest(pod(name, 5, cpu="3")) for name in ("one", "two")]
+    pods += [manifest(pod(name, 20)) for name in ("large", "huge")]
     found = simulate(node("node-a", 15, cpu="4"), *pods)
-    value = simulate(node("node-a", 15, cpu="4"), *pods, as_json=True).value
+    value = simulate(node("node-a", 15, cpu="4"), *pods, policies=("binpack", "none"), as_json=True).value
     assert found.code == 3
     assert (
         "waits: node-a has room, but: Insufficient cpu: 3000m asked for, 4000m allocatable, 3000m requested by pods"
         " there" in found.details
     )
-    assert value["summary"]["refused"] == {"Insufficient cpu": 1}
+    assert list(value["summary"]["refused"].items()) == [("InsufficientGpuMemory", 2), ("Insufficient cpu", 1)]
+    assert value["notes"] == []
     room = {"allocated": 0.333, "free": 0.667, "freeTooSmall": 0.0, "freeWithoutHost": 0.667}
     assert value["summary"]["gpus"] == [{"model": "Tesla T4", "gpus": 1, **room}]
 
@@ -177,23 +182,22 @@ def test_replicas_of_a_deployment_go_to_different_nodes() -> None:
     assert sorted(str(where) for where in nodes_of(found).values()) == ["node-a", "node-b", "node-c"]
 
 
-def test_a_replay_places_what_a_cluster_had_again_for_as_long_as_it_ran() -> None:
-    def ran(name: str, minute: int, minutes: int | None) -> Json:
-        made = pod(name, 10, node="node-a", namespace="ml", phase="Succeeded" if minutes else "Running")
-        made["metadata"]["creationTimestamp"] = f"2026-01-01T00:{minute:02}:00Z"
-        if minutes:
-            end = {"finishedAt": f"2026-01-01T00:{minute + minutes:02}:00Z"}
-            made["status"] |= {
-                "startTime": f"2026-01-01T00:{minute:02}:00Z",
-                "containerStatuses": [{"name": "main", "state": {"terminated": end}}],
-            }
-        return made
+def ran(name: str, minute: int, minutes: int | None) -> Json:
+    made = pod(name, 10, node="node-a", namespace="ml", phase="Succeeded" if minutes else "Running")
+    made["metadata"]["creationTimestamp"] = f"2026-01-01T00:{minute:02}:00Z"
+    if minutes:
+        ends = [{"finishedAt": end} for end in (None, f"2026-01-01T00:{minute + minutes:02}:00Z")]
+        made["status"] |= {
+            "startTime": f"2026-01-01T00:{minute:02}:00Z",
+            "containerStatuses": [{"name": "main", "state": {"terminated": end}} for end in ends],
+        }
+    return made
 
+
+def test_a_replay_places_what_a_cluster_had_again_for_as_long_as_it_ran() -> None:
     daemon = pod("daemon", cpu="1", node="node-a", phase="Running")
     daemon["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}]
-    cluster = listed(
-        node("node-a", 15), daemon, ran("c", 20, None), ran("a", 0, 10), ran("b", 5, 10), ran("d", 25, None)
-    )
+    cluster = listed(node("node-a", 15), daemon, ran("c", 20, 10), ran("a", 0, 10), ran("b", 5, 10), ran("d", 25, None))
     found = simulate(cluster, replay=True, as_json=True)
     assert nodes_of(found) == {"a": "node-a", "b": "node-a", "c": "node-a", "d": None}
     assert found.value["summary"]["usedMiB"] == 10 * 1024
@@ -213,12 +217,20 @@ def test_a_plot_has_a_line_for_each_policy(tmp_path: Path) -> None:
     assert "asked for by pods, % of all GPU memory" in text
 
 
-def test_a_plot_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_a_plot_of_pods_that_end_is_over_hours(tmp_path: Path) -> None:
+    drawn = tmp_path / "plot.svg"
+    cluster = listed(node("node-a", 15), ran("stays", 0, None), ran("ends", 30, 10))
+    simulate(cluster, manifest(pod("new", 1)), replay=True, plot=str(drawn))
+    text = drawn.read_text(encoding="utf-8")
+    assert "hours since the first pod" in text
+    (points,) = re.findall(r'd="M([^"]*)"><title>', text)
+    first, second, new = (float(point.split()[0]) for point in points.split("L"))
+    assert first < second == new
+
+
+def test_a_plot_that_cannot_be_written_is_an_error_without_a_directory_before_files_are_read(tmp_path: Path) -> None:
     found = simulate(node("node-a", 15), manifest(pod("x", 1)), plot=str(tmp_path))
     assert (found.code, found.err.replace(str(tmp_path), "FOLDER")) == (1, "error: FOLDER: Is a directory\n")
-
-
-def test_a_plot_in_a_directory_that_is_not_there_is_an_error_before_the_files_are_read(tmp_path: Path) -> None:
     found = simulate("[", plot=str(tmp_path / "no" / "plot.svg"))
     assert (found.code, found.err) == (
         2,
@@ -230,6 +242,22 @@ def test_without_a_pod_no_free_gpu_counts_as_too_small_and_a_note_says_why_nothi
     found = simulate(node("node-a", 15), as_json=True)
     assert (found.code, found.value["summary"]["gpus"][0]["freeTooSmall"]) == (0, 0.0)
     assert found.err == "note: no pod in the input, so nothing is placed; give pods or workloads with -f\n"
+
+
+@pytest.mark.parametrize("annotations", [{}, {names.ANNOTATION_MIN_MEMORY: "1Gi"}])
+def test_a_simulation_chooses_the_node_that_explain_prefers(annotations: dict[str, str]) -> None:
+    """An annotation that bars no GPU changes nothing."""
+    nodes = make_node(make_inventory(15, 15, node="node-b")), node("node-a", 15, 15, cpu="4")
+    waits = pod("pod", 5, cpu="2", annotations=annotations)
+    found = simulate(*nodes, manifest(waits), policies=("dense",), as_json=True)
+    assert explain(*nodes, waits, as_json=True).value["nodes"][0]["node"] == nodes_of(found)["pod"] == "node-b"
+
+
+def test_a_time_of_a_replay_that_is_none_is_named() -> None:
+    whole = json.dumps(ran("x", 7, 2))
+    for minute, path in ("07", "metadata.creationTimestamp"), ("09", "status.containerStatuses.finishedAt"):
+        found = simulate(node("node-a", 15), whole.replace(f"2026-01-01T00:{minute}:00Z", "today"), replay=True)
+        assert f"2.yaml: Pod ml/x: {path}: expected a time such as 2026-01-31T12:00:00Z, found 'today'" in found.err
 
 
 def test_a_replay_of_nothing_is_noted() -> None:
@@ -256,9 +284,9 @@ def test_the_policy_of_a_namespace_is_that_of_its_pods_that_name_none() -> None:
     namespace = {"kind": "Namespace", "metadata": {"name": "ml", "labels": {names.ANNOTATION_POLICY: "spread"}}}
     cluster = listed(node("node-a", 15, 15), namespace, {"kind": "Namespace", "metadata": {"name": "plain"}})
     named = {names.ANNOTATION_POLICY: "binpack"}
-    pods = [pod(f"p{i}", 3, namespace="ml") for i in range(2)] + [pod("own", 3, namespace="ml", annotations=named)]
+    pods = [pod(f"p{i}", 3 + i, namespace="ml") for i in range(2)] + [pod("own", 3, namespace="ml", annotations=named)]
     found = simulate(cluster, *map(manifest, pods), as_json=True)
-    assert [each[2] for each in where(found)] == [[[0]], [[1]], [[0]]]
+    assert [each[2] for each in where(found)] == [[[0]], [[1]], [[1]]]
     assert found.value["notes"] == []
 
 
@@ -389,7 +417,7 @@ def test_selectors_and_namespaces_say_which_pods_are_meant() -> None:
 def evenly(name: str, when: str, topology: str = "zone", **more: Any) -> Json:
     made = manifest(pod(name, labels={"app": "web"}))
     selector = {"matchLabels": {"app": "web"}}
-    constraint = {"maxSkew": 1, "topologyKey": topology, "whenUnsatisfiable": when, "labelSelector": selector, **more}
+    constraint = {"topologyKey": topology, "whenUnsatisfiable": when, "labelSelector": selector, **more}
     made["spec"]["topologySpreadConstraints"] = [constraint]
     return made
 
@@ -397,10 +425,11 @@ def evenly(name: str, when: str, topology: str = "zone", **more: Any) -> Json:
 def test_a_required_constraint_keeps_the_skew_and_pods_waiting() -> None:
     small = zoned("node-b", "two")
     small["status"]["allocatable"]["pods"] = "1"
-    pods = [evenly(f"p{i}", "DoNotSchedule") for i in range(4)]
+    pods = [evenly(f"p{i}", "DoNotSchedule", maxSkew=2) for i in range(5)]
+    pods.append(evenly("nowhere", "DoNotSchedule", "rack"))
     found = simulate(listed(zoned("node-a", "one"), small, node("node-c")), *pods, as_json=True)
     where = list(nodes_of(found).values())
-    assert (where.count("node-a"), where.count("node-b"), where.count(None)) == (2, 1, 1)  # node-c has no zone
+    assert (where.count("node-a"), where.count("node-b"), where.count(None)) == (3, 1, 2)  # node-c has no zone
     assert found.value["notes"] == []
 
 
@@ -423,8 +452,8 @@ def test_nodes_that_a_pods_selector_does_not_mean_are_no_domains() -> None:
 def test_a_preferred_constraint_counts_more_than_free_cpu() -> None:
     busy = manifest(pod("busy", cpu="2", memory="4Gi", node="node-b"))
     cluster = listed(zoned("node-a", "one"), zoned("node-b", "two"))
+    pods = [*(evenly(f"p{i}", "ScheduleAnyway") for i in range(4)), evenly("other", "ScheduleAnyway", "rack")]
     for seed in range(4):
-        where = nodes_of(
-            simulate(cluster, busy, *(evenly(f"p{i}", "ScheduleAnyway") for i in range(4)), seeds=(seed,), as_json=True)
-        )
+        where = nodes_of(simulate(cluster, busy, *pods, seeds=(seed,), as_json=True))
+        assert where["other"] is not None, "no node has such a label, and none needs it"
         assert sorted(str(where[f"p{i}"]) for i in range(4)) == ["node-a", "node-a", "node-b", "node-b"]

@@ -173,6 +173,7 @@ def test_what_is_no_terminal_is_not_folded(monkeypatch: pytest.MonkeyPatch, caps
         ("", ""),
         ("plain\n", "plain\n"),
         ("a\tb\nlong\tc\n", "a     b\nlong  c\n"),
+        ("a\tb", "a  b"),
         ("a\t\n", "a  \n"),  # a cell that ends with a tab is padded, also at the line's end
         ("a\tlonger than all\nb\tc\n", "a  longer than all\nb  c\n"),  # the last cell belongs to no column
         ("a\tb\nno tab\nlonger\tc\n", "a  b\nno tab\nlonger  c\n"),  # a line without tabs ends the block

@@ -1,5 +1,6 @@
 import io
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -183,6 +184,18 @@ def test_a_list_of_plugins_that_is_forbidden_is_told() -> None:
     api.fail_next(lambda call: "gpushare-system" in call.path, kube.ForbiddenError("pods is forbidden"))
     known = usage.read(api, [NodeName("node-a")], names.NAMESPACE)
     assert known == {"node-a": NodeUse(problem="device plugins cannot be listed: pods is forbidden")}
+
+
+def test_a_plugin_that_there_was_no_time_to_ask_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    api, over = cluster(None, plugins=(plugin(), plugin("node-b", name="plugin-b"))), threading.Event()
+    monkeypatch.setattr(usage, "_ALL_S", 0.0)
+    monkeypatch.setattr(usage, "_AT_ONCE", 1)
+    monkeypatch.setattr(api, "ask", lambda *_, **__: Reply(status=200, text=PAGE) if over.wait() else None)
+    try:
+        known = usage.read(api, nodes := [NodeName("node-a"), NodeName("node-b")], names.NAMESPACE)
+    finally:
+        over.set()
+    assert known == dict.fromkeys(nodes, NodeUse(problem="there was no time to ask it"))
 
 
 def test_explain_shows_each_container_on_each_gpu() -> None:
