@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.errors import SettingsError
-from gpushare.kube import api, client
+from gpushare.kube import api, client, transport
 from gpushare.kube.api import PatchKind, Reply
 from gpushare.kube.client import RestClient
 from gpushare.kube.credentials import Credentials, in_cluster
@@ -144,6 +144,10 @@ def test_a_server_that_is_not_there_is_not_said_to_be_slow() -> None:
         for ask in (gone.get, gone.ask, lambda path: gone.list_page(path, keep=lambda obj: obj)):
             with pytest.raises(api.UnreachableError, match=r"^GET /x: .*Connection refused$"):
                 ask("/x")
+
+
+def test_a_server_that_accepts_no_connection_is_given_up_long_before_one_that_makes_a_list() -> None:
+    assert [transport._timeout(seconds).connect_timeout for seconds in (30, 3)] == [5, 3]
 
 
 def test_large_objects_are_parsed_and_reduced_one_at_a_time(server: Server, rest: RestClient) -> None:

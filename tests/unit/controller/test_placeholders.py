@@ -7,6 +7,7 @@ import pytest
 
 from controller.reconcile import placeholder
 from controller.reconcile.apply import Writer
+from controller.reconcile.in_vain import InVain
 from controller.reconcile.node_requests import ASK_AFTER_S, ATTEMPTS, MOST_IN_VAIN, OFF, REPLACE_AFTER_S, REST_S, Limits
 from controller.reconcile.placeholders import ASK_S, LIST_S, RETRY_S, YIELD_S, Placeholders
 from controller.refusals import MOST_NODES
@@ -145,6 +146,14 @@ def test_nodes_that_come_in_vain_are_bounded(world: World) -> None:
     world.clock.at += 1
     placeholders.tick()
     assert away(world.api.objects(THERE)[0]) == [sorted(nodes)]
+
+
+def test_a_node_that_came_in_vain_counts_for_an_hour() -> None:
+    in_vain = InVain()
+    for at in (0, 1):
+        in_vain.note("default", at)
+    assert in_vain.counts(REST_S - 1) == {"default": 2}
+    assert in_vain.counts(REST_S) == {"default": 1}
 
 
 def test_a_node_whose_gpus_are_not_known_yet_counts_as_one_that_may_have_room(world: World) -> None:

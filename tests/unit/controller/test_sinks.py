@@ -240,11 +240,18 @@ def test_a_right_that_is_taken_away_leaves_what_was_read_until_it_is_back(caplog
 
 
 def test_a_collection_that_may_be_listed_but_not_watched_makes_no_storm() -> None:
-    api = FakeKube()
-    api.fail_next(lambda call: call.verb == "watch", FORBIDDEN, times=1000)
-    _, clock = follow(api, waits=20)
-    assert clock.waits[-1] >= 5
-    assert api.count("watch") == 20
+    api, stop = FakeKube(), threading.Event()
+    clock = ending(stop, waits=21)
+
+    def watched(call: Call) -> bool:
+        clock.at += optional.ASK_AGAIN_S * (len(clock.waits) == 20)
+        return call.verb == "watch"
+
+    api.fail_next(watched, FORBIDDEN, times=1000)
+    disruption.watch(api=api, clock=clock, known=Budgets()).run(stop)
+    assert clock.waits[19] >= 5
+    assert api.count("watch") == 21
+    assert clock.waits[20] < 1, "one that was watched for long is watched again at once"
 
 
 def test_a_server_that_does_not_answer_is_not_waited_for_forever(caplog: pytest.LogCaptureFixture) -> None:

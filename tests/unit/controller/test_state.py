@@ -426,9 +426,14 @@ def test_of_many_pods_little_is_kept() -> None:
     kept = [entry for there in hosts._guests.values() for entry in there.items()]
     assert len(kept) == 500
     assert all(type(key) is int and value is takes for key, value in kept)
+    hosts.set_guest(Guest(PodUid("uid-0"), NodeName("node-0"), NOTHING))
+    assert hosts.guests == {takes: 499}
     hosts.replace_guests([])
     assert not hosts._guests
     assert not hosts._taken
+    for left in (takes, NOTHING):
+        hosts.set_guest(Guest(PodUid("uid"), NodeName("node"), left))
+    assert not hosts._guests
 
 
 def test_equal_amounts_of_pods_are_one_object() -> None:

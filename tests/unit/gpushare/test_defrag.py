@@ -52,6 +52,14 @@ def test_three_small_pods_move_if_no_fewer_are_enough() -> None:
     assert defrag.plan(waiting(15), snapshot, most=2) is None
 
 
+def test_the_pods_of_another_gpu_move_if_those_of_the_first_find_no_place() -> None:
+    held = {"a": (0, 5), "b": (0, 5), "c": (0, 5), "d": (1, 13), "e": (1, 1), "f": (1, 1)}
+    nodes = {A: on_node(A, (15, 15), held), B: on_node(B, (13, 1, 1), {})}
+    snapshot = Snapshot(nodes=nodes, evictable=[evictable(name, gib) for name, (_, gib) in held.items()])
+    plan = planned(waiting(15), snapshot)
+    assert ({move.pod.name for move in plan.moves}, plan.waiting) == (set("def"), ())
+
+
 def test_a_pod_for_two_gpus_moves_one_of_each() -> None:
     nodes = {A: on_node(A, (15, 15), {"one": (0, 4), "two": (1, 4)}), B: on_node(B, (8,), {})}
     snapshot = Snapshot(nodes=nodes, evictable=[evictable("one", 4), evictable("two", 4)])
@@ -165,6 +173,7 @@ def test_no_one_moves_from_a_node_that_does_not_take_the_pod_or_is_too_small() -
     snapshot = Snapshot(nodes=nodes, evictable=found, admits=lambda pod, node: (pod.ref.name, node) != ("waits", A))
 
     assert defrag.plan(waiting(15), snapshot) is None
+    assert planned(waiting(14), snapshot).node == B
 
 
 def test_of_very_many_pods_as_few_move_as_it_takes() -> None:
