@@ -397,6 +397,7 @@ def test_the_placeholder_takes_over_what_decides_about_nodes_and_nothing_else() 
     assert kept == {key: pod["spec"][key] for key in kept}
     assert spec["priorityClassName"] == names.PRIORITY_PLACEHOLDER
     assert not {"volumes", "serviceAccountName"} & spec.keys()
+    assert spec["securityContext"].keys() == {"runAsNonRoot", "runAsUser", "seccompProfile"}
     assert [each["name"] for each in (*spec["initContainers"], *spec["containers"])] == ["init0", "init1", "c0"]
     assert spec["initContainers"][0]["restartPolicy"] == "Always"
     assert "PASSWORD" not in str(spec)

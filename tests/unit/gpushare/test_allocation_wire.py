@@ -33,7 +33,9 @@ def test_a_binding_of_one_gpu_speaks_aliyuns_language_too() -> None:
 
 def test_a_binding_of_several_gpus_has_a_variable_for_every_container() -> None:
     grants = make_grant(0, 1, gib=4, container="a"), make_grant(1, gib=2, container="b", kind=ContainerKind.SIDECAR)
-    written = allocation.binding_annotations(make_allocation("p", *grants), make_inventory(14, 15), 77)
+    first, second = make_inventory(14, 15).gpus
+    inventory = replace(make_inventory(), gpus=(replace(first, memory_mib=first.memory_mib + 1), second))
+    written = allocation.binding_annotations(make_allocation("p", *grants), inventory, 77)
     assert written["devices.gpushare.dev/a"] == "GPU-0,GPU-1"
     assert written["index.gpushare.dev/a"] == "0,1"
     assert written["capacity.gpushare.dev/a"] == "14"

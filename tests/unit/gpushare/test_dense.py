@@ -170,6 +170,15 @@ def test_a_grant_of_no_memory_is_a_kind_that_takes_some() -> None:
     assert best(share(500), FULL, Dense(known)) is not None
 
 
+def test_every_request_counts_where_it_is_accepted() -> None:
+    assert outlook.of_cluster([share(500)] * 3, [FULL], [FULL]).accepted == {"T4": (1, 3)}, "one that takes it whole"
+
+
+def test_the_usual_gpu_is_the_mean() -> None:
+    room = NodeRoom("T4", tuple(GpuRoom(mib, mib) for mib in (500, 500, 2000)))
+    assert outlook.of_cluster(USUAL, [room], [room]).usual_mib == 1000
+
+
 def test_nearly_equal_requests_are_one_kind_with_the_share_that_most_have() -> None:
     found = demand.of([share(470, cpu=8_000), share(470, cpu=7_000), share(480, cpu=6_000)])
     (kind,) = found.kinds

@@ -114,13 +114,13 @@ def test_a_resized_sidecar_counts_and_an_init_container_does_not() -> None:
     assert host.requested(pod) == HostRoom(2000, 2048)
 
 
-@pytest.mark.parametrize(("reason", "counts"), [("Infeasible", 2000), ("Deferred", 6000)])
-def test_a_resize_of_the_whole_pod_counts_alike(reason: str, counts: int) -> None:
+def test_a_resize_of_the_whole_pod_counts_alike() -> None:
     pod = make_pod(container(cpu="1", memory="1Gi"))
     pod["spec"]["resources"] = {"requests": {"cpu": "6"}}
     told = {"resources": {"requests": {"cpu": "2", "memory": "9Gi"}}, "allocatedResources": {"cpu": "1500m"}}
-    pod["status"] = {"conditions": [{**INFEASIBLE, "reason": reason}], **told}
-    assert host.requested(pod) == HostRoom(counts, 1024)
+    for condition, counts in ((INFEASIBLE, 2000), (DEFERRED, 6000)):
+        pod["status"] = {"conditions": [condition], **told}
+        assert host.requested(pod) == HostRoom(counts, 1024)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +138,7 @@ def test_a_status_that_cannot_be_read_is_named(told: Json, message: str) -> None
 
 def test_a_pod_that_asks_for_nothing_takes_nothing() -> None:
     assert host.requested(make_pod(make_container())) == HostRoom(0, 0)
+    assert host.requested({"spec": {"containers": []}}) == HostRoom(0, 0)
 
 
 def test_an_amount_that_is_none_is_named() -> None:

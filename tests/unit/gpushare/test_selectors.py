@@ -194,6 +194,7 @@ def test_affinity_knows_its_namespace() -> None:
     affinity = shape(same="app=web", other="app=noisy").affinity
     assert affinity is not None
     assert (affinity.namespace, str(affinity.same), str(affinity.other)) == ("default", "app=web", "app=noisy")
+    assert shape(other="app=noisy").affinity is not None
 
 
 @pytest.mark.parametrize(
