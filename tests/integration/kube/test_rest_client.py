@@ -146,7 +146,8 @@ def test_a_server_that_is_not_there_is_not_said_to_be_slow() -> None:
                 ask("/x")
 
 
-def test_a_server_that_accepts_no_connection_is_given_up_long_before_one_that_makes_a_list() -> None:
+def test_a_server_that_accepts_no_connection_or_has_vanished_is_given_up_soon(rest: RestClient) -> None:
+    assert rest._transport._streams.connection_pool_kw["socket_options"] == transport._KEEPALIVE
     assert [transport._timeout(seconds).connect_timeout for seconds in (30, 3)] == [5, 3]
 
 
@@ -259,6 +260,7 @@ def test_outside_of_a_cluster_the_fix_is_named(tmp_path: Path, monkeypatch: pyte
         (200, b"ok", "yesterday", Reply(status=200, text="ok")),
         (503, b"not yet", DATE, Reply(status=503, text="not yet", at=AT)),
         (200, b'{"gitVersion": "v1.30.0"}', "", Reply(status=200, text='{"gitVersion": "v1.30.0"}')),
+        (200, b'{"kind": "Status"}', "", Reply(status=200, text='{"kind": "Status"}')),
         (500, b'{"kind": "Sta', "", Reply(status=500, text='{"kind": "Sta')),
         (404, b"\xff", "", Reply(status=404, text="�")),
     ],

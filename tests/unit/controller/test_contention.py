@@ -213,6 +213,7 @@ def test_all_steps_of_a_bind_end_before_the_scheduler_gives_up(
     assert world.bind(pod).outcome is Outcome.IN_DOUBT
     assert world.clock.at - started <= names.EXTENDER_TIMEOUT_S - 1
     assert allowed
+    assert 0.02 in world.clock.waits, "the watch is given some time"
     assert world.api.count("create") == 1
     assert world.state.cache.reserved_on(uid_of(pod)) == {"node-a"}
 

@@ -124,7 +124,7 @@ def test_a_controller_without_the_option_removes_what_is_left(world: World) -> N
     assert world.api.objects(THERE) == []
 
 
-def test_nodes_that_come_in_vain_are_bounded(world: World) -> None:
+def test_nodes_that_come_in_vain_are_bounded(world: World, caplog: pytest.LogCaptureFixture) -> None:
     pod, placeholders = stuck(world), chore(world)
     nodes = list(NODES)
     for attempt in range(1, ATTEMPTS + 1):
@@ -143,17 +143,15 @@ def test_nodes_that_come_in_vain_are_bounded(world: World) -> None:
     assert world.api.objects(THERE) == []
     expected = "a node came that has no room for its pod either; a node is asked for again in 60 minutes"
     assert expected in {message for _, message in said(world)}
+    assert "nodes in vain" not in caplog.messages, "fewer than a namespace may have"
     world.clock.at += 1
     placeholders.tick()
     assert away(world.api.objects(THERE)[0]) == [sorted(nodes)]
 
 
 def test_a_node_that_came_in_vain_counts_for_an_hour() -> None:
-    in_vain = InVain()
-    for at in (0, 1):
-        in_vain.note("default", at)
-    assert in_vain.counts(REST_S - 1) == {"default": 2}
-    assert in_vain.counts(REST_S) == {"default": 1}
+    in_vain = InVain([(0, "default"), (1, "default")])
+    assert [in_vain.counts(at) for at in (REST_S - 1, REST_S)] == [{"default": 2}, {"default": 1}]
 
 
 def test_a_node_whose_gpus_are_not_known_yet_counts_as_one_that_may_have_room(world: World) -> None:

@@ -416,6 +416,8 @@ def test_nodes_with_equal_rooms_share_a_number_that_is_never_used_again(world: W
     index.settle()
     assert ids[A] == ids[B] != before
     assert set(index.node_rooms.by_id) == {ids[A]}
+    world.see()
+    assert index.came == 2
 
 
 def test_of_many_pods_little_is_kept() -> None:

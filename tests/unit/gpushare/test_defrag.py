@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from gpushare.cluster import defrag
 from gpushare.cluster.defrag import Plan
+from gpushare.cluster.eviction_sets import candidates
 from gpushare.cluster.records import Bound
 from gpushare.cluster.snapshot import Evictable, NodeState, PodToPlace, Snapshot, fits
 from gpushare.identity import GpuUuid, NodeName
@@ -58,6 +59,7 @@ def test_the_pods_of_another_gpu_move_if_those_of_the_first_find_no_place() -> N
     snapshot = Snapshot(nodes=nodes, evictable=[evictable(name, gib) for name, (_, gib) in held.items()])
     plan = planned(waiting(15), snapshot)
     assert ({move.pod.name for move in plan.moves}, plan.waiting) == (set("def"), ())
+    assert len(list(candidates(waiting(15), snapshot, 3))) == 2
 
 
 def test_a_pod_for_two_gpus_moves_one_of_each() -> None:
