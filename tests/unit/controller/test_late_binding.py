@@ -152,6 +152,17 @@ def test_only_so_many_are_cared_for_in_one_tick(world: World) -> None:
     assert world.api.count("get") == bypassed_pods.MAX_STEPS + 3
 
 
+def test_pods_that_are_told_nothing_new_keep_no_one_waiting(world: World) -> None:
+    for _ in range(bypassed_pods.MAX_STEPS):
+        add_bypassed(world, 30)
+    tick(world)
+    last = add_bypassed(world, 3)
+    world.api.fail_next(lambda call: call.verb == "get", kube.ForbiddenError("no"))
+    tick(world)
+    tick(world, 5)
+    assert world.held_by(last) is not None
+
+
 def test_a_follower_writes_nothing(world: World) -> None:
     add_bypassed(world, 3)
     add_bypassed(world, 99)

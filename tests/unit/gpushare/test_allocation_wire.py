@@ -51,6 +51,21 @@ def test_when_a_container_runs_is_written_as_previous_versions_read_it(kind: str
     assert f'"kind":"{word}"' in written
 
 
+DIFFERENT = "expected UUIDs of different GPUs, found"
+IN_A_CONTAINER = [
+    ("{}", f"gpus: {DIFFERENT} []"),
+    ('{"gpus":[]}', f"gpus: {DIFFERENT} []"),
+    ('{"gpus":["a",1]}', "gpus[1]: expected a string, found a number"),
+    ('{"gpus":["a","a"]}', f"gpus: {DIFFERENT} ['a', 'a']"),
+    ('{"gpus":["a"],"kind":"x"}', "kind: expected init, sidecar or app, found 'x'"),
+    ('{"gpus":["a"],"kind":"app"}', "name: expected a string, found nothing"),
+    (
+        '{"gpus":["a"],"kind":"app","name":"c","memoryMiB":-1}',
+        "memoryMiB: expected a whole number, 0 or more, found -1",
+    ),
+]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -58,34 +73,7 @@ def test_when_a_container_runs_is_written_as_previous_versions_read_it(kind: str
         ('{"version":1}', "node: expected a string, found nothing"),
         ('{"version":1,"node":""}', "node: expected a string, found an empty string"),
         ('{"version":1,"node":"n"}', "containers: expected a list, found nothing"),
-        (
-            '{"version":1,"node":"n","containers":[{}]}',
-            "containers[0].gpus: expected UUIDs of different GPUs, found []",
-        ),
-        (
-            '{"version":1,"node":"n","containers":[{"gpus":[]}]}',
-            "containers[0].gpus: expected UUIDs of different GPUs, found []",
-        ),
-        (
-            '{"version":1,"node":"n","containers":[{"gpus":["a",1]}]}',
-            "containers[0].gpus[1]: expected a string, found a number",
-        ),
-        (
-            '{"version":1,"node":"n","containers":[{"gpus":["a","a"]}]}',
-            "containers[0].gpus: expected UUIDs of different GPUs, found ['a', 'a']",
-        ),
-        (
-            '{"version":1,"node":"n","containers":[{"gpus":["a"],"kind":"x"}]}',
-            "containers[0].kind: expected init, sidecar or app, found 'x'",
-        ),
-        (
-            '{"version":1,"node":"n","containers":[{"gpus":["a"],"kind":"app"}]}',
-            "containers[0].name: expected a string, found nothing",
-        ),
-        (
-            '{"version":1,"node":"n","containers":[{"gpus":["a"],"kind":"app","name":"c","memoryMiB":-1}]}',
-            "containers[0].memoryMiB: expected a whole number, 0 or more, found -1",
-        ),
+        *((f'{{"version":1,"node":"n","containers":[{one}]}}', f"containers[0].{why}") for one, why in IN_A_CONTAINER),
     ],
 )
 def test_a_broken_allocation_says_what_is_wrong(text: str, message: str) -> None:

@@ -78,10 +78,10 @@ INSTANCE = MigInstance(gpu=0, number=1, profile="1g.10gb")
     [
         ({"limit": "enforced"}, Limit.MIG, INSTANCE, ""),
         ({"limit": "enforced"}, Limit.CGROUP, None, ""),
-        ({"limit": "enforced"}, Limit.MPS, None, "limit mps"),
-        ({"limit": "enforced"}, Limit.HAMI_CORE, None, "limit hami-core"),
-        ({"limit": "enforced"}, Limit.WATCHDOG, None, "limit watchdog"),
-        ({"limit": "enforced"}, Limit.ADVISORY, None, "limit advisory"),
+        *(
+            ({"limit": "enforced"}, Limit(each), None, f"limit {each}")
+            for each in ("mps", "hami-core", "watchdog", "advisory")
+        ),
         ({"limit": "enforced", "memory": "20Gi"}, Limit.ADVISORY, None, "too small"),
         ({"mig": "only"}, Limit.MIG, INSTANCE, ""),
         ({"mig": "only"}, Limit.CGROUP, None, "no MIG"),
