@@ -131,18 +131,20 @@ class Reach:
         """The tests for a mutant, and how many more reach it.
 
         One case of each test function comes first, those of files that import the module before others, and of these
-        the one that reaches the fewest lines: it is the fastest, and the most about this one. What runs at import only
-        is for every test that reaches the module, and for all in the files that import it.
+        the one that reaches the fewest lines: it is the fastest, and the most about this one. What runs at import is
+        for every test that reaches the module, and for all in the files that import it, after those that reach it.
         """
-        reaching = self._reaching(mutant.line) or self._reaching(mutant.statement)
-        if reaching == {""}:
+        direct = self._reaching(mutant.line) or self._reaching(mutant.statement)
+        reaching = set(direct)
+        if "" in direct:
             reaching.update(self.lines)
             reaching.update(test for test in self.sizes if test.partition("::")[0] in self.near)
         cases = Counter[str]()
         ranked = []
         for test in sorted(reaching - {""}, key=lambda test: (self.sizes[test], test)):
             function = test.partition("[")[0]
-            ranked.append((cases[function], test.partition("::")[0] not in self.near, self.sizes[test], test))
+            far = test.partition("::")[0] not in self.near
+            ranked.append((test not in direct, cases[function], far, self.sizes[test], test))
             cases[function] += 1
         return [test for *_, test in sorted(ranked)[:MOST]], max(0, len(ranked) - MOST)
 

@@ -59,6 +59,7 @@ def mutants_of_sizes(root: Path, tests: str, *also: str) -> subprocess.Completed
         "gpushare/__init__.py": "",
         "gpushare/sizes.py": MODULE,
         "tests/unit/test_sizes.py": tests,
+        "tests/unit/late/test_late.py": "def test_late():\n    import gpushare.sizes\n",
         "tests/conftest.py": CONFTEST,
         "tests/equivalent_mutants.toml": "mutants = []",
         "pytest.ini": "[pytest]\npythonpath = .\nmarkers =\n    e2e\n    browser\n    soak\n",
