@@ -158,7 +158,7 @@ class Boards:
         ranks = board.ranks
         if ranks is not None and not ranks.worn() and ranks.know(numbers):
             return ranks
-        missing = set(numbers) - board.by_number.keys()
+        missing = numbers - board.by_number.keys()
         if len(missing) > MOST:
             return None
         self._find(board, missing, MOST)

@@ -246,9 +246,7 @@ class ClusterIndex:
     def _compute(self, record: NodeRecord) -> LedgerOrRefused:
         reserved = (known.allocation for known in self.reservations.on_node(record.name).values())
         unit = self._resource_config.unit
-        ledger, problems = node_ledger.of_node(record, self.bound_on(record.name), reserved, unit)
-        if problems:
-            self.problems[record.name] = problems
+        ledger, self.problems[record.name] = node_ledger.of_node(record, self.bound_on(record.name), reserved, unit)
         return ledger
 
 

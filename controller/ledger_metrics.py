@@ -161,7 +161,7 @@ def _namespaces(nodes: Iterable[_Sums]) -> Iterator[Metric]:
         "gpushare_namespace_memory_granted_bytes", "GPU memory that the pods of a namespace were granted", "namespace"
     )
     counted = _gauge("gpushare_namespace_pods", "Pods of a namespace that hold GPU memory", "namespace")
-    for namespace, (mib, pods) in sorted(named):
+    for namespace, (mib, pods) in named:
         granted.add_metric([namespace], mib * _MIB)
         counted.add_metric([namespace], pods)
     yield from (granted, counted)

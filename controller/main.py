@@ -196,8 +196,8 @@ def _supervisor(settings: Settings, api: client.RestClient, signals: Signals) ->
 def readings(leadership: Leadership, outlooks: Outlooks) -> dict[str, tuple[str, Reading]]:
     """What the parts of a worker tell of themselves: help text and value, by the name of the metric."""
     return {
-        "gpushare_leading": ("1 while this replica leads", lambda: float(leadership.leading())),
-        "gpushare_ready": ("1 while kube-scheduler may ask this replica", lambda: float(not leadership.unready())),
+        "gpushare_leading": ("1 while this replica leads", leadership.leading),
+        "gpushare_ready": ("1 while kube-scheduler may ask this replica", lambda: not leadership.unready()),
         "gpushare_watch_nodes_age_seconds": (
             "Seconds since the watch of nodes said anything",
             leadership.nodes.stale_for,

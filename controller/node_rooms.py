@@ -60,7 +60,7 @@ class NodeRooms:
             if number is None:
                 number = self._number_of[room] = next(self._numbers)
                 self.by_id[number] = room
-                for gpu in set(room.gpus):
+                for gpu in room.gpus:
                     self.by_gpu.setdefault(gpu, set()).add(number)
             self._nodes[number] = self._nodes.get(number, 0) + 1
             self.ids[name] = number

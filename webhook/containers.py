@@ -104,7 +104,7 @@ def _grants(name: str, request: ContainerRequest, *, pod_units: int, unit: Memor
         return
     yield env.from_annotation(names.ENV_MEMORY_MIB, names.PREFIX_MEMORY + name)
     # The kubelet puts in what an entry before this one says.
-    limit = f"$({names.ENV_MEMORY_MIB})" if request.memory_percent else str(request.memory_mib)
+    limit = f"$({names.ENV_MEMORY_MIB})" if request.memory_percent else request.memory_mib
     if not request.memory_percent:
         yield env.from_annotation(names.ALIYUN_IDX, names.PREFIX_INDEX + name)
         yield env.from_annotation(names.ALIYUN_DEV, names.PREFIX_CAPACITY + name)

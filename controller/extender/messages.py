@@ -221,7 +221,7 @@ def priorities(names: Sequence[NodeName], scores: Iterable[int]) -> bytes:
 
 def _is_plain(text: str) -> bool:
     """Whether JSON has the string as it is. The names of nodes are."""
-    return text.isascii() and text.isprintable() and '"' not in text and "\\" not in text
+    return text.isprintable() and '"' not in text and "\\" not in text
 
 
 def preempt_result(victims: Mapping[NodeName, Victims]) -> bytes:

@@ -36,7 +36,7 @@ class Asked:
     """On which it must not be."""
     attempt: int
     age_s: float
-    namespace: str = ""
+    namespace: str
     """Of its pod."""
 
 

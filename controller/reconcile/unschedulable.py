@@ -54,8 +54,11 @@ def decide(
     """
     if not fits:
         note = replace(note, fits_since=None)
-    message = "" if note.explained.too_early(now) else why()
-    if message and (explained := note.explained.after(message, now)) is not None:
+    if (
+        not note.explained.too_early(now)
+        and (message := why())
+        and (explained := note.explained.after(message, now)) is not None
+    ):
         return Tell(pod.ref, REASON_UNSCHEDULABLE, message), replace(note, explained=explained)
     if not fits:
         return None, note

@@ -41,7 +41,7 @@ def differences(expected: Ledgers, actual: Ledgers) -> list[str]:
         elif left.inventory.gpus != right.inventory.gpus:
             lines.append(f"node {name}: other GPUs")
         elif dict(left.allocations) != dict(right.allocations):
-            wrong = left.allocations.keys() ^ right.allocations.keys() or left.allocations.keys()
+            wrong = set(left.allocations).symmetric_difference(right.allocations) or left.allocations
             pods = ", ".join(sorted(str((left.allocations.get(uid) or right.allocations[uid]).pod) for uid in wrong))
             lines.append(f"node {name}: disagree about {pods}")
     return lines

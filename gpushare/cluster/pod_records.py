@@ -170,14 +170,12 @@ def _reduced(pod: Mapping[str, Any]) -> JsonObject:
     containers = fields.objects(pod["spec"], "containers", "spec")
     return {
         "metadata": {
-            **{key: metadata[key] for key in ("name", "namespace", "uid") if key in metadata},
             "labels": pods_wire.labels(pod),
             "annotations": {
                 key: value for key, value in metadata["annotations"].items() if interop_read.is_annotation(key)
             },
         },
         "spec": {
-            "nodeName": pod["spec"]["nodeName"],
             "containers": [
                 {"name": container.get("name"), "resources": {"limits": _gpu_amounts(container)}}
                 for container in containers[:MAX_CONTAINERS]

@@ -10,7 +10,7 @@ from gpushare.model.allocation import Allocation
 from gpushare.model.request import PodRequest
 from gpushare.model.room import Ask, HostRoom
 from gpushare.units import MemoryUnit
-from gpushare.wire import asks, held_gpus
+from gpushare.wire import asks, interop_read
 from gpushare.wire.fields import JsonObject
 
 NOTHING: Final = HostRoom(0, 0)
@@ -127,7 +127,7 @@ def held(bound: Bound, unit: MemoryUnit) -> Allocation | None:
     if bound.problem and bound.allocation is None:
         raise WireError(bound.problem)
     if bound.interop_pod is not None:
-        return held_gpus.allocation(bound.interop_pod, unit)
+        return interop_read.allocation(bound.interop_pod, bound.ref, bound.node, unit)
     return bound.allocation
 
 

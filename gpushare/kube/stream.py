@@ -122,7 +122,7 @@ class Objects:
         return self._taken(self._end(), json.parse)
 
     def _taken(self, end: int, parse: Callable[[bytes], Any]) -> JsonObject:
-        value = _an_object(parse(bytes(self._buffer[:end])), "an item")
+        value: JsonObject = parse(bytes(self._buffer[:end]))
         del self._buffer[:end]
         return value
 

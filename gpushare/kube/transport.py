@@ -124,7 +124,7 @@ def _unreachable(what: str) -> Iterator[None]:
 
 
 def _timeout(seconds: float) -> urllib3.Timeout:
-    return urllib3.Timeout(connect=min(seconds, _CONNECT_S), total=seconds)
+    return urllib3.Timeout(connect=_CONNECT_S, total=seconds)
 
 
 def _pools_with_deadline(clock: Clock) -> dict[str, Any]:

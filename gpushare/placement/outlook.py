@@ -96,7 +96,7 @@ def of(
         pace: hands out choices of models, of which tenants can make thousands; it may pause between them.
     """
     kinds = tuple(kind.ask for kind in demand.kinds)
-    in_all = [sum(numbers) for numbers in zip(*empty.values(), strict=True)] if empty else [0] * len(kinds)
+    in_all = [sum(numbers) for numbers in zip(*empty.values(), strict=True)]
     raw = {model: [0] * len(kinds) for model in empty}
     taken = {model: [0] * len(kinds) for model in empty}
     for position, choice, number in pace(_choices(demand)):

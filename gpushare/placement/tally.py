@@ -54,7 +54,7 @@ def _grants(kind: Ask, gpu: GpuRoom) -> int:
     """Grants of a kind that fit on one GPU; those of one pod need different GPUs."""
     if not kind.fits(gpu):
         return 0
-    if kind.whole or kind.gpus > 1:
+    if kind.gpus > 1:
         return 1
     need = kind.need(gpu)
     many = gpu.free_mib // max(need.memory_mib, 1)  # an annotation may say 0

@@ -55,8 +55,6 @@ def parse(data: bytes) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
-        if _MANAGED_FIELDS not in data:
-            raise
         return orjson.loads(without_managed_fields(data))
 
 

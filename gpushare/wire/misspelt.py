@@ -29,7 +29,7 @@ def meant(resource: str, resource_config: ResourceConfig) -> str | None:
     domain, slash, name = resource.lower().partition("/")
     if not slash or len(resource) > _LONGEST or resource in {*ours, names.GPU_COUNT}:
         return None
-    if not difflib.get_close_matches(domain, _DOMAINS, n=1, cutoff=_NEAR_DOMAIN):
+    if not difflib.get_close_matches(domain, _DOMAINS, cutoff=_NEAR_DOMAIN):
         return next((each for each in ours if each != names.GPU and each.partition("/")[2] == name), None)
     best = max(ours, key=lambda each: (_likeness(name, each), each.startswith(f"{domain}/")))
     return best if _likeness(name, best) >= _NEAR else None

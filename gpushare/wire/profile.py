@@ -154,7 +154,7 @@ def _fault(entry: object, path: str, total: int) -> Fault:
         instance=fields.optional_integer(value, "instance", path),
         kind=kind,
         after_polls=fields.integer(value, "afterPolls", path, default=0),
-        after_seconds=float(seconds),
+        after_seconds=seconds,
         recovers_after_polls=fields.optional_integer(value, "recoversAfterPolls", path, least=1),
     )
 

@@ -87,7 +87,7 @@ class FakeKube:
     ) -> JsonObject:
         target, change = Target.parse(path), clone(body)
         _check(precondition)
-        return self._serve(Call("patch", path, change), lambda: self._patch(target, change, kind))
+        return self._serve(Call("patch", path, change, dict(params or {})), lambda: self._patch(target, change, kind))
 
     def delete(
         self,

@@ -76,10 +76,7 @@ def cluster(seed: int) -> tuple[PodToPlace, Snapshot]:
     known = [Budget(namespace="default", name="guard", selector=APP, allowed=chance.choice([0, 1, 5]))]
     closed = {(one.pod.ref.uid, node) for one in evictable for node in nodes if chance.random() < 0.1}
     snapshot = Snapshot(
-        nodes=nodes,
-        evictable=evictable,
-        known=known,
-        admits=lambda pod, node: (pod.ref.uid, node) not in closed,
+        nodes=nodes, evictable=evictable, known=known, admits=lambda pod, node: (pod.ref.uid, node) not in closed
     )
     return PodToPlace(ref=make_ref("waits"), shape=shape(chance, size // 4, size), takes=HostRoom(500, GIB)), snapshot
 

@@ -17,7 +17,7 @@ def write(path: Path, name: str, *, is_current: bool = True, host: str = "") -> 
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": name, "cluster": {"server": f"http://{host or name}:1"}}],
-        "users": [{"name": name, "user": {"token": f"token-of-{host or name}"}}],
+        "users": [{"name": name, "user": {"token": f"token-of-{host or name}", "client-certificate": str(path)}}],
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
         "current-context": name if is_current else "",
     }
@@ -34,6 +34,9 @@ def test_contexts_of_all_files_can_be_chosen_and_the_first_current_one_counts(tm
     assert config.load(paths).server == "http://b:1"
     chosen = config.load(paths, "c")
     assert (chosen.server, chosen.token_source()) == ("http://c:1", "token-of-c")
+    secure = tmp_path / "3"
+    secure.write_text(secure.read_text().replace("http:", "https:"))
+    assert config.load(paths, "c").cert_file == str(secure)
 
 
 def test_the_first_of_two_entries_with_one_name_counts(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.errors import SettingsError
-from gpushare.kube import api, client
+from gpushare.kube import api, client, transport
 from gpushare.kube.api import PatchKind, Reply
 from gpushare.kube.client import RestClient
 from gpushare.kube.credentials import Credentials, in_cluster
@@ -146,6 +146,11 @@ def test_a_server_that_is_not_there_is_not_said_to_be_slow() -> None:
                 ask("/x")
 
 
+def test_a_server_that_accepts_no_connection_or_has_vanished_is_given_up_soon(rest: RestClient) -> None:
+    assert rest._transport._streams.connection_pool_kw["socket_options"] == transport._KEEPALIVE
+    assert [transport._timeout(seconds).connect_timeout for seconds in (30, 3)] == [5, 3]
+
+
 def test_large_objects_are_parsed_and_reduced_one_at_a_time(server: Server, rest: RestClient) -> None:
     """Many at once, such as on many binds, would take more memory than a process has."""
     large, small = b'{"pad":"' + b"x" * 2**20 + b'"}', b'{"pad":"x"}'
@@ -255,6 +260,7 @@ def test_outside_of_a_cluster_the_fix_is_named(tmp_path: Path, monkeypatch: pyte
         (200, b"ok", "yesterday", Reply(status=200, text="ok")),
         (503, b"not yet", DATE, Reply(status=503, text="not yet", at=AT)),
         (200, b'{"gitVersion": "v1.30.0"}', "", Reply(status=200, text='{"gitVersion": "v1.30.0"}')),
+        (200, b'{"kind": "Status"}', "", Reply(status=200, text='{"kind": "Status"}')),
         (500, b'{"kind": "Sta', "", Reply(status=500, text='{"kind": "Sta')),
         (404, b"\xff", "", Reply(status=404, text="�")),
     ],

@@ -285,6 +285,8 @@ def found(state: ClusterState, name: str) -> dict[tuple[str, ...], float]:
 def test_the_namespaces_that_hold_most_have_series_and_the_others_share_one() -> None:
     state = ClusterState(resource_config=CONFIG)
     with_node(state, "node-a", 4000)
+    with_pods(state, MOST_NAMESPACES)
+    assert (names.OTHERS,) not in found(state, "gpushare_namespace_pods")
     with_pods(state, MOST_NAMESPACES + 5)
     with_pods(state, 5, node="node-b")  # which is not there
     granted = found(state, "gpushare_namespace_memory_granted_bytes")

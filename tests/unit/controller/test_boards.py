@@ -608,6 +608,7 @@ def test_ranks_agree_with_sorted_costs_whatever_came_later(seed: int) -> None:
     in_order = sorted(zip(names, numbers, strict=True), key=operator.itemgetter(0))
     ordered = [number for _, number in in_order]
     first = ranks.first(ordered, ranks.of(ordered))
+    assert ranks.first([], []) is None
     assert [in_order[place][0] for place in [first] if place is not None] == [
         name for name, value in zip(names, found, strict=True) if value == 10
     ]
@@ -625,7 +626,7 @@ def test_reserved_nodes_are_the_best() -> None:
     a, b = NodeName("a"), NodeName("b")
     ranks = Ranks({1: 5, 2: None})
     assert ranks.grades([a, b], [1, 2], {b})[1] == 10
-    assert ranks.grades([a, b], [1, 2], ()) == [10, 0]
+    assert ranks.grades([a, b], [1, 2], ()) == ranks.grades([a, b], [1, None], ()) == [10, 0]
     assert ranks.grades([], [], ()) == []
 
 

@@ -34,6 +34,7 @@ def test_a_pod_on_a_node_is_given_gpus_there_by_one_patch(world: World) -> None:
     assert annotations(world, pod)[f"{names.PREFIX_DEVICES}c0"] == "GPU-0"
     assert annotations(world, pod)[names.ALIYUN_ASSIGNED] == "true"
     (patch,) = (call for call in world.api.calls if call.verb == "patch")
+    assert patch.params == {"timeout": "2s"}
     assert patch.body["metadata"]["uid"] == uid_of(pod)
     assert "resourceVersion" not in patch.body["metadata"]
     assert world.used() == {"GPU-0": 3}
@@ -142,12 +143,24 @@ def test_the_older_pod_is_first(world: World) -> None:
 
 
 def test_only_so_many_are_cared_for_in_one_tick(world: World) -> None:
+    world.api.fail_next(lambda call: call.verb == "get", kube.ForbiddenError("no"), times=3)
     for _ in range(bypassed_pods.MAX_STEPS + 3):
         add_bypassed(world, 1)
     tick(world)
-    assert world.api.count("patch") == bypassed_pods.MAX_STEPS
+    assert (world.api.count("get"), world.api.count("patch")) == (bypassed_pods.MAX_STEPS, bypassed_pods.MAX_STEPS - 3)
     tick(world)
-    assert world.api.count("patch") == bypassed_pods.MAX_STEPS + 3
+    assert world.api.count("get") == bypassed_pods.MAX_STEPS + 3
+
+
+def test_pods_that_are_told_nothing_new_keep_no_one_waiting(world: World) -> None:
+    for _ in range(bypassed_pods.MAX_STEPS):
+        add_bypassed(world, 30)
+    tick(world)
+    last = add_bypassed(world, 3)
+    world.api.fail_next(lambda call: call.verb == "get", kube.ForbiddenError("no"))
+    tick(world)
+    tick(world, 5)
+    assert world.held_by(last) is not None
 
 
 def test_a_follower_writes_nothing(world: World) -> None:
@@ -160,7 +173,7 @@ def test_a_follower_writes_nothing(world: World) -> None:
     assert world.used() == {}
 
 
-def test_the_pod_itself_decides_and_not_what_the_watch_says(world: World) -> None:
+def test_the_pod_itself_decides_and_not_what_the_watch_says(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """The watch may be seconds behind."""
     bound, changed_since, gone = (add_bypassed(world, 3) for _ in range(3))
     world.see()
@@ -170,6 +183,7 @@ def test_the_pod_itself_decides_and_not_what_the_watch_says(world: World) -> Non
     world.reconciler.tick()
     assert world.api.count("patch") == 0
     assert said(world) == []
+    assert caplog.messages == []
     world.reconciler.tick()
     assert world.api.count("get") == 4
 
@@ -190,7 +204,9 @@ def test_an_api_server_that_says_no_is_asked_again_ever_later(world: World, capl
     assert when_more(world, range(100), lambda: world.api.count("patch")) == [0, 5, 15, 35, 75]
     assert world.used() == {}
     assert world.held_by(pod) is None
-    assert caplog.messages.count("not cared for") == 5
+    told = [line.gpushare_fields for line in caplog.records if line.getMessage() == "not cared for"]  # type: ignore[attr-defined]  # set by `logs.event`
+    assert [line["retry_s"] for line in told] == [5, 10, 20, 40, 80]
+    assert told[0]["error"] == "the API server refused it: no"
 
 
 def is_patch(call: Call) -> bool:

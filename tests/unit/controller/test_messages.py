@@ -356,6 +356,7 @@ def test_where_the_pod_fits_everywhere_a_known_list_goes_back_as_it_came() -> No
     args = messages.node_args(data, lists)
     assert args.known is not None
     assert args.known.sent == b'["a","b"]'
+    assert name_lists.split(data[:-1] + b"]") == (b"", b"")
     assert messages.filter_result(FilterResult(fits=args.names), args, lists) == first
     assert b'"NodeNames":["a","b"],' in first
     assert b'"NodeNames":["a"],' in messages.filter_result(FilterResult(fits=[NodeName("a")]), args, lists)

@@ -7,6 +7,7 @@ import pytest
 
 from controller.reconcile import placeholder
 from controller.reconcile.apply import Writer
+from controller.reconcile.in_vain import InVain
 from controller.reconcile.node_requests import ASK_AFTER_S, ATTEMPTS, MOST_IN_VAIN, OFF, REPLACE_AFTER_S, REST_S, Limits
 from controller.reconcile.placeholders import ASK_S, LIST_S, RETRY_S, YIELD_S, Placeholders
 from controller.refusals import MOST_NODES
@@ -123,7 +124,7 @@ def test_a_controller_without_the_option_removes_what_is_left(world: World) -> N
     assert world.api.objects(THERE) == []
 
 
-def test_nodes_that_come_in_vain_are_bounded(world: World) -> None:
+def test_nodes_that_come_in_vain_are_bounded(world: World, caplog: pytest.LogCaptureFixture) -> None:
     pod, placeholders = stuck(world), chore(world)
     nodes = list(NODES)
     for attempt in range(1, ATTEMPTS + 1):
@@ -142,9 +143,15 @@ def test_nodes_that_come_in_vain_are_bounded(world: World) -> None:
     assert world.api.objects(THERE) == []
     expected = "a node came that has no room for its pod either; a node is asked for again in 60 minutes"
     assert expected in {message for _, message in said(world)}
+    assert "nodes in vain" not in caplog.messages, "fewer than a namespace may have"
     world.clock.at += 1
     placeholders.tick()
     assert away(world.api.objects(THERE)[0]) == [sorted(nodes)]
+
+
+def test_a_node_that_came_in_vain_counts_for_an_hour() -> None:
+    in_vain = InVain([(0, "default"), (1, "default")])
+    assert [in_vain.counts(at) for at in (REST_S - 1, REST_S)] == [{"default": 2}, {"default": 1}]
 
 
 def test_a_node_whose_gpus_are_not_known_yet_counts_as_one_that_may_have_room(world: World) -> None:
@@ -388,6 +395,7 @@ def test_the_placeholder_takes_over_what_decides_about_nodes_and_nothing_else() 
     assert kept == {key: pod["spec"][key] for key in kept}
     assert spec["priorityClassName"] == names.PRIORITY_PLACEHOLDER
     assert not {"volumes", "serviceAccountName"} & spec.keys()
+    assert spec["securityContext"].keys() == {"runAsNonRoot", "runAsUser", "seccompProfile"}
     assert [each["name"] for each in (*spec["initContainers"], *spec["containers"])] == ["init0", "init1", "c0"]
     assert spec["initContainers"][0]["restartPolicy"] == "Always"
     assert "PASSWORD" not in str(spec)

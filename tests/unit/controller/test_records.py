@@ -118,6 +118,7 @@ def test_an_allocation_that_cannot_be_read_is_remembered_with_the_reason(annotat
     other = "annotation devices.gpushare.dev/main: expected UUIDs of different GPUs, found None"
     why = f"annotation gpushare.dev/allocation: {problem}; and {other}"
     assert record == Bound(ref=make_ref(), node=ALLOCATION.node, problem=why)
+    assert record.holds
     with pytest.raises(WireError, match="annotation "):
         records.held(record, GIB)
     assert records.all_held([record], GIB) == ([], {make_ref(): Problem(why=why, counted=False)})

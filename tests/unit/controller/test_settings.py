@@ -7,13 +7,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from controller.main import main
+from controller.main import Controller, main
 from controller.server import Server
 from controller.settings import Settings
 from gpushare.errors import SettingsError
 from gpushare.model.request import Policy
 from gpushare.runtime import options
 from gpushare.units import GIB, MemoryUnit
+from testing.fakes.kube import FakeKube
 from testing.fakes.kube_http import kubeconfig
 
 
@@ -30,6 +31,13 @@ def test_the_promised_defaults() -> None:
     assert (settings.namespace, settings.lease) == ("gpushare-system", "gpushare-controller")
     assert (settings.lease_seconds, settings.renew_seconds, settings.retry_seconds) == (15.0, 10.0, 2.0)
     assert (settings.bind_seconds, settings.in_doubt_seconds) == (2.0, 120.0)
+
+
+def test_a_worker_has_its_settings_and_ends_its_parts() -> None:
+    made = Controller(Settings(in_doubt_seconds=7.0), FakeKube(), Mock(), Mock())
+    assert made._leadership.state._in_doubt_s == 7.0
+    made.shut_down()
+    assert made._leadership._stop_working.is_set()
 
 
 def test_flags_win_over_the_environment() -> None:

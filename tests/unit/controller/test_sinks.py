@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.request import Policy
-from testing.builders import make_ref
+from gpushare.model.room import NodeRoom
+from testing.builders import make_ref, make_shape
 from testing.clock import ManualClock, ending
 from testing.controller import world as worlds
 from testing.controller.world import World
@@ -150,6 +152,7 @@ def follow(api: FakeKube, waits: int = 1) -> tuple[Budgets, ManualClock]:
     api.close()
     assert not watch.settled()
     watch.run(stop)
+    clock.at = 0.0  # not because of the time that has passed
     assert watch.settled()
     return budgets, clock
 
@@ -240,11 +243,18 @@ def test_a_right_that_is_taken_away_leaves_what_was_read_until_it_is_back(caplog
 
 
 def test_a_collection_that_may_be_listed_but_not_watched_makes_no_storm() -> None:
-    api = FakeKube()
-    api.fail_next(lambda call: call.verb == "watch", FORBIDDEN, times=1000)
-    _, clock = follow(api, waits=20)
-    assert clock.waits[-1] >= 5
-    assert api.count("watch") == 20
+    api, stop = FakeKube(), threading.Event()
+    clock = ending(stop, waits=21)
+
+    def watched(call: Call) -> bool:
+        clock.at += optional.ASK_AGAIN_S * (len(clock.waits) == 20)
+        return call.verb == "watch"
+
+    api.fail_next(watched, FORBIDDEN, times=1000)
+    disruption.watch(api=api, clock=clock, known=Budgets()).run(stop)
+    assert clock.waits[19] >= 5
+    assert api.count("watch") == 21
+    assert clock.waits[20] < 1, "one that was watched for long is watched again at once"
 
 
 def test_a_server_that_does_not_answer_is_not_waited_for_forever(caplog: pytest.LogCaptureFixture) -> None:
@@ -299,6 +309,7 @@ def test_what_is_no_config_map_is_left_out(world: World, obj: Any, caplog: pytes
 def test_a_gpu_that_is_called_unhealthy_takes_no_new_pod_until_it_is_not(world: World) -> None:
     call_ill(world, "0")
     assert health(world) == [ILL, OK]
+    assert len(NodeRoom.of(world.ledger("node-a")).gpus) == 1
     assert health(world, "node-b") == [OK, OK]
     pod = world.add_pod(3)
     assert world.bind(pod).error == ""
@@ -313,6 +324,8 @@ def test_pods_on_it_keep_what_they_have(world: World) -> None:
     call_ill(world, "0,1")
     assert world.used() == {"GPU-0": 3}
     assert world.bind(world.add_pod(3)).error.startswith("node-a has no healthy GPU")
+    found = world.node_verdicts.filter(replace(make_shape(3), only_cdi=True), [NodeName("node-a")])
+    assert "hands GPUs over by" in found.unresolvable[NodeName("node-a")]
     assert world.state.cache.snapshot().differences() == []
 
 

@@ -416,6 +416,8 @@ def test_nodes_with_equal_rooms_share_a_number_that_is_never_used_again(world: W
     index.settle()
     assert ids[A] == ids[B] != before
     assert set(index.node_rooms.by_id) == {ids[A]}
+    world.see()
+    assert index.came == 2
 
 
 def test_of_many_pods_little_is_kept() -> None:
@@ -426,9 +428,14 @@ def test_of_many_pods_little_is_kept() -> None:
     kept = [entry for there in hosts._guests.values() for entry in there.items()]
     assert len(kept) == 500
     assert all(type(key) is int and value is takes for key, value in kept)
+    hosts.set_guest(Guest(PodUid("uid-0"), NodeName("node-0"), NOTHING))
+    assert hosts.guests == {takes: 499}
     hosts.replace_guests([])
     assert not hosts._guests
     assert not hosts._taken
+    for left in (takes, NOTHING):
+        hosts.set_guest(Guest(PodUid("uid"), NodeName("node"), left))
+    assert not hosts._guests
 
 
 def test_equal_amounts_of_pods_are_one_object() -> None:

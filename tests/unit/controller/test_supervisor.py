@@ -310,7 +310,7 @@ def test_a_signal_to_the_supervisor_is_not_the_workers_and_the_other_way_round()
     program = """
         signals = Signals()
         signals.install()
-        worker = fork(sleep)
+        worker = fork(lambda: signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and sleep())
         worker.terminate()
         print(ended(worker), signals.number)
         """

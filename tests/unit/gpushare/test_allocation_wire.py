@@ -33,7 +33,9 @@ def test_a_binding_of_one_gpu_speaks_aliyuns_language_too() -> None:
 
 def test_a_binding_of_several_gpus_has_a_variable_for_every_container() -> None:
     grants = make_grant(0, 1, gib=4, container="a"), make_grant(1, gib=2, container="b", kind=ContainerKind.SIDECAR)
-    written = allocation.binding_annotations(make_allocation("p", *grants), make_inventory(14, 15), 77)
+    first, second = make_inventory(14, 15).gpus
+    inventory = replace(make_inventory(), gpus=(replace(first, memory_mib=first.memory_mib + 1), second))
+    written = allocation.binding_annotations(make_allocation("p", *grants), inventory, 77)
     assert written["devices.gpushare.dev/a"] == "GPU-0,GPU-1"
     assert written["index.gpushare.dev/a"] == "0,1"
     assert written["capacity.gpushare.dev/a"] == "14"
@@ -49,6 +51,21 @@ def test_when_a_container_runs_is_written_as_previous_versions_read_it(kind: str
     assert f'"kind":"{word}"' in written
 
 
+DIFFERENT = "expected UUIDs of different GPUs, found"
+IN_A_CONTAINER = [
+    ("{}", f"gpus: {DIFFERENT} []"),
+    ('{"gpus":[]}', f"gpus: {DIFFERENT} []"),
+    ('{"gpus":["a",1]}', "gpus[1]: expected a string, found a number"),
+    ('{"gpus":["a","a"]}', f"gpus: {DIFFERENT} ['a', 'a']"),
+    ('{"gpus":["a"],"kind":"x"}', "kind: expected init, sidecar or app, found 'x'"),
+    ('{"gpus":["a"],"kind":"app"}', "name: expected a string, found nothing"),
+    (
+        '{"gpus":["a"],"kind":"app","name":"c","memoryMiB":-1}',
+        "memoryMiB: expected a whole number, 0 or more, found -1",
+    ),
+]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -56,34 +73,7 @@ def test_when_a_container_runs_is_written_as_previous_versions_read_it(kind: str
         ('{"version":1}', "node: expected a string, found nothing"),
         ('{"version":1,"node":""}', "node: expected a string, found an empty string"),
         ('{"version":1,"node":"n"}', "containers: expected a list, found nothing"),
-        (
-            '{"version":1,"node":"n","containers":[{}]}',
-            "containers[0].gpus: expected UUIDs of different GPUs, found []",
-        ),
-        (
-            '{"version":1,"node":"n","containers":[{"gpus":[]}]}',
-            "containers[0].gpus: expected UUIDs of different GPUs, found []",
-        ),
-        (
-            '{"version":1,"node":"n","containers":[{"gpus":["a",1]}]}',
-            "containers[0].gpus[1]: expected a string, found a number",
-        ),
-        (
-            '{"version":1,"node":"n","containers":[{"gpus":["a","a"]}]}',
-            "containers[0].gpus: expected UUIDs of different GPUs, found ['a', 'a']",
-        ),
-        (
-            '{"version":1,"node":"n","containers":[{"gpus":["a"],"kind":"x"}]}',
-            "containers[0].kind: expected init, sidecar or app, found 'x'",
-        ),
-        (
-            '{"version":1,"node":"n","containers":[{"gpus":["a"],"kind":"app"}]}',
-            "containers[0].name: expected a string, found nothing",
-        ),
-        (
-            '{"version":1,"node":"n","containers":[{"gpus":["a"],"kind":"app","name":"c","memoryMiB":-1}]}',
-            "containers[0].memoryMiB: expected a whole number, 0 or more, found -1",
-        ),
+        *((f'{{"version":1,"node":"n","containers":[{one}]}}', f"containers[0].{why}") for one, why in IN_A_CONTAINER),
     ],
 )
 def test_a_broken_allocation_says_what_is_wrong(text: str, message: str) -> None:

@@ -57,6 +57,7 @@ def test_a_request_comes_whole_or_not_at_all(connection: Connection, length: int
     assert connection.send(sent[:-1]) is Progress.MORE
     assert connection.send(sent[-1:]) is Progress.WHOLE
     assert whole(connection.arrival) == sent
+    assert not connection.arrival.busy
 
 
 def test_a_request_without_a_body_ends_with_its_headers(connection: Connection) -> None:

@@ -117,10 +117,7 @@ def test_what_preemption_looks_at_is_kept() -> None:
         ({"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no"}, "UnexpectedAdmissionError: no"),
         ({"phase": "Failed"}, ""),
         ({"phase": "Succeeded", "reason": "x"}, ""),
-        (
-            {"phase": "Failed", "reason": "Evicted", "containerStatuses": [{"state": {"terminated": {}}}]},
-            "",
-        ),
+        ({"phase": "Failed", "reason": "Evicted", "containerStatuses": [{"state": {"terminated": {}}}]}, ""),
     ],
 )
 def test_a_pod_that_its_node_rejected_says_why(status: Json, failed: str) -> None:

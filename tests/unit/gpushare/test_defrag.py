@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from gpushare.cluster import defrag
 from gpushare.cluster.defrag import Plan
+from gpushare.cluster.eviction_sets import candidates
 from gpushare.cluster.records import Bound
 from gpushare.cluster.snapshot import Evictable, NodeState, PodToPlace, Snapshot, fits
 from gpushare.identity import GpuUuid, NodeName
@@ -50,6 +51,15 @@ def test_three_small_pods_move_if_no_fewer_are_enough() -> None:
     assert {move.pod.name for move in plan.moves} == set(names)
     assert {move.target for move in plan.moves} == {B}
     assert defrag.plan(waiting(15), snapshot, most=2) is None
+
+
+def test_the_pods_of_another_gpu_move_if_those_of_the_first_find_no_place() -> None:
+    held = {"a": (0, 5), "b": (0, 5), "c": (0, 5), "d": (1, 13), "e": (1, 1), "f": (1, 1)}
+    nodes = {A: on_node(A, (15, 15), held), B: on_node(B, (13, 1, 1), {})}
+    snapshot = Snapshot(nodes=nodes, evictable=[evictable(name, gib) for name, (_, gib) in held.items()])
+    plan = planned(waiting(15), snapshot)
+    assert ({move.pod.name for move in plan.moves}, plan.waiting) == (set("def"), ())
+    assert len(list(candidates(waiting(15), snapshot, 3))) == 2
 
 
 def test_a_pod_for_two_gpus_moves_one_of_each() -> None:
@@ -165,6 +175,7 @@ def test_no_one_moves_from_a_node_that_does_not_take_the_pod_or_is_too_small() -
     snapshot = Snapshot(nodes=nodes, evictable=found, admits=lambda pod, node: (pod.ref.name, node) != ("waits", A))
 
     assert defrag.plan(waiting(15), snapshot) is None
+    assert planned(waiting(14), snapshot).node == B
 
 
 def test_of_very_many_pods_as_few_move_as_it_takes() -> None:

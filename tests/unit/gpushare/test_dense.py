@@ -11,6 +11,7 @@ from gpushare.placement import demand, outlook
 from gpushare.placement.dense import Dense
 from gpushare.placement.outlook import NOTHING_KNOWN
 from gpushare.placement.ranking import best
+from gpushare.placement.tally import Tally
 
 MIB = 1000
 T4 = Choice(wanted=("T4",))
@@ -102,6 +103,7 @@ def test_a_part_of_each_gpu_is_priced_on_each_gpu() -> None:
 def test_a_gpu_without_compute_is_no_loss() -> None:
     nodes = {"used up": NodeRoom("T4", (GpuRoom(MIB, 600, 0),)), "half": NodeRoom("T4", (GpuRoom(MIB, 600, 60),))}
     assert chosen(share(500), nodes, [share(500)]) == "used up"
+    assert not GpuRoom(MIB, MIB, 99).untouched
 
 
 def test_several_gpus_are_those_whose_remainders_lose_the_least() -> None:
@@ -110,6 +112,7 @@ def test_several_gpus_are_those_whose_remainders_lose_the_least() -> None:
     found = best(Ask(gpus=2, memory_mib=200), room, Dense(outlook.of_cluster([share(800)] * 9, [room], [room])))
     assert found is not None
     assert sorted(gpu.free_mib for gpu in found.gpus) == [700, 1000]
+    assert Tally((whole(2, cpu=2_000),)).of(node(1000, 1000, cpu=1_000)) == (0,), "a part of a pod is none"
 
 
 def test_with_nothing_known_several_gpus_are_the_fullest_that_fit() -> None:
@@ -170,8 +173,16 @@ def test_a_grant_of_no_memory_is_a_kind_that_takes_some() -> None:
     assert best(share(500), FULL, Dense(known)) is not None
 
 
+def test_an_outlook_knows_the_usual_gpu_and_how_many_pods_each_model_may_get() -> None:
+    room = NodeRoom("T4", tuple(GpuRoom(mib, mib) for mib in (500, 500, 2000)))
+    known = outlook.of_cluster([share(500)] * 3, [room], [room])
+    assert (known.usual_mib, known.accepted) == (1000, {"T4": (1, 3)}), "one that takes all GPUs"
+
+
 def test_nearly_equal_requests_are_one_kind_with_the_share_that_most_have() -> None:
     found = demand.of([share(470, cpu=8_000), share(470, cpu=7_000), share(480, cpu=6_000)])
     (kind,) = found.kinds
     assert (kind.ask.memory_mib, kind.ask.cpu_milli, sum(kind.wanted.values())) == (470, 7_000, 3)
     assert [size.memory_mib for size in found.sizes] == [470, 480]
+    several = demand.of([Ask(gpus=2, memory_mib=470)] * 2 + [share(300)] * 3)
+    assert [size.memory_mib for size in several.sizes] == [470, 300], "once for each GPU"

@@ -1,5 +1,6 @@
 """CPU and memory of hosts, as kube-scheduler counts them."""
 
+import re
 from typing import Any
 
 import pytest
@@ -17,14 +18,9 @@ def container(name: str = "main", **requests: object) -> Json:
 @pytest.mark.parametrize(
     ("cpu", "memory", "found"),
     [
-        ("4", "16Gi", HostRoom(4000, 16384)),
-        ("3920m", "15990124Ki", HostRoom(3920, 15615)),
-        (96, "412316860416", HostRoom(96000, 393216)),
-        ("0.1", "1.5Gi", HostRoom(100, 1536)),
-        ("-1", "-1Gi", HostRoom(0, 0)),
-        ("many", "16Gi", None),
-        ("1e30", "16Gi", None),
-        (None, "16Gi", None),
+        *(("4", "16Gi", HostRoom(4000, 16384)), ("3920m", "15990124Ki", HostRoom(3920, 15615))),
+        *((96, "412316860416", HostRoom(96000, 393216)), ("0.1", "1.5Gi", HostRoom(100, 1536))),
+        *(("-1", "-1Gi", HostRoom(0, 0)), ("many", "16Gi", None), ("1e30", "16Gi", None), (None, "16Gi", None)),
     ],
 )
 def test_what_a_node_gives_to_pods(cpu: object, memory: object, found: HostRoom | None) -> None:
@@ -114,13 +110,13 @@ def test_a_resized_sidecar_counts_and_an_init_container_does_not() -> None:
     assert host.requested(pod) == HostRoom(2000, 2048)
 
 
-@pytest.mark.parametrize(("reason", "counts"), [("Infeasible", 2000), ("Deferred", 6000)])
-def test_a_resize_of_the_whole_pod_counts_alike(reason: str, counts: int) -> None:
+def test_a_resize_of_the_whole_pod_counts_alike() -> None:
     pod = make_pod(container(cpu="1", memory="1Gi"))
     pod["spec"]["resources"] = {"requests": {"cpu": "6"}}
     told = {"resources": {"requests": {"cpu": "2", "memory": "9Gi"}}, "allocatedResources": {"cpu": "1500m"}}
-    pod["status"] = {"conditions": [{**INFEASIBLE, "reason": reason}], **told}
-    assert host.requested(pod) == HostRoom(counts, 1024)
+    for condition, counts in ((INFEASIBLE, 2000), (DEFERRED, 6000)):
+        pod["status"] = {"conditions": [condition], **told}
+        assert host.requested(pod) == HostRoom(counts, 1024)
 
 
 @pytest.mark.parametrize(
@@ -138,13 +134,20 @@ def test_a_status_that_cannot_be_read_is_named(told: Json, message: str) -> None
 
 def test_a_pod_that_asks_for_nothing_takes_nothing() -> None:
     assert host.requested(make_pod(make_container())) == HostRoom(0, 0)
+    assert host.requested({"spec": {"containers": []}}) == HostRoom(0, 0)
 
 
 def test_an_amount_that_is_none_is_named() -> None:
-    with pytest.raises(
-        WireError, match=r"spec\.containers\[0\]\.resources\.cpu: expected an amount such as 500m or 2Gi"
+    for spec, message in (
+        (
+            make_pod(container(cpu="fast"))["spec"],
+            "containers[0].resources.cpu: expected an amount such as 500m or 2Gi",
+        ),
+        ({"resources": 3}, "resources: expected an object"),
+        *(({"overhead": {key: "much"}}, f"overhead.{key}: expected an amount") for key in ("cpu", "memory")),
     ):
-        host.requested(make_pod(container(cpu="fast")))
+        with pytest.raises(WireError, match="^" + re.escape(f"spec.{message}")):
+            host.requested({"spec": spec})
 
 
 def test_a_long_amount_is_read_and_not_remembered() -> None:

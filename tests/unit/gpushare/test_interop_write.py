@@ -1,5 +1,7 @@
 """Annotations of Aliyun gpushare, ACK and nano-gpu: written for their tools, read from their pods."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpushare import names
@@ -12,7 +14,7 @@ from gpushare.placement.place import place
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB
 from gpushare.wire import allocation, held_gpus, interop_read, requests
-from testing.builders import Json, make_container, make_inventory, make_ledger, make_pod, make_ref
+from testing.builders import Json, make_container, make_gpu, make_inventory, make_ledger, make_pod, make_ref
 
 RESOURCE_CONFIG = ResourceConfig(whole_gpus=True)
 
@@ -82,8 +84,8 @@ def test_whole_gpus_are_written_with_all_their_units_and_for_new_readers_only() 
 
 
 def test_a_full_gpu_is_never_written_with_more_units_than_it_has() -> None:
-    inventory = make_ledger([15]).inventory
-    grant = Grant(container=limited("a")["name"], gpus=(inventory.gpus[0].uuid,), memory_mib=15 * 1024 - 100)
+    inventory = replace(make_inventory(), gpus=(make_gpu(mib=15 * 1024 + 100),))
+    grant = Grant(container=limited("a")["name"], gpus=(inventory.gpus[0].uuid,), memory_mib=15 * 1024 + 50)
     made = Allocation(pod=make_ref(), node=inventory.node, grants=(grant,))
     assert allocation.binding_annotations(made, inventory, 1)[names.ALIYUN_POD] == "15"
 
@@ -107,11 +109,7 @@ def test_a_pod_of_nano_gpu_counts_as_a_part_of_its_gpu() -> None:
         (20, "x", "annotation nano-gpu/container-a: expected the number of a GPU, found 'x'"),
         (20, "-1", "annotation nano-gpu/container-a: expected the number of a GPU, found '-1'"),
         (20, "12345", "annotation nano-gpu/container-a: expected the number of a GPU, found '12345'"),
-        (
-            "x",
-            "0",
-            "annotation nano-gpu/container-a: 'x' is not a number; write a whole number of per cent such as 3",
-        ),
+        ("x", "0", "annotation nano-gpu/container-a: 'x' is not a number; write a whole number of per cent such as 3"),
     ],
 )
 def test_a_pod_of_nano_gpu_that_cannot_be_read_says_why(percent: object, index: str, message: str) -> None:

@@ -56,6 +56,7 @@ def test_where_only_compute_is_missing_that_is_said() -> None:
     assert isinstance(said, Refused)
     assert said.reason is RefusalReason.INSUFFICIENT_GPU_COMPUTE
     assert said == place(shape, ledger)
+    assert found.fits(replace(container, memory_mib=1, compute_percent=30)) is False
 
 
 def test_a_percentage_is_left_to_placement_where_gpus_differ() -> None:

@@ -74,9 +74,10 @@ def test_a_scarce_model_is_kept_for_those_who_need_it() -> None:
 
 
 def test_cpu_that_other_pods_need_beside_their_gpus_counts_as_their_room() -> None:
-    rich, poor = node(1024, cpu=40_000), node(1024, cpu=8_000)
+    """Also where the model is another one that is wanted as much."""
+    rich, poor = node(1024, cpu=40_000), node(1024, cpu=8_000, model="V100")
     usual = share(1024, cpu=20_000)
-    known = outlook.of_cluster([usual] * 5, [rich, rich], [rich, poor])
+    known = outlook.of_cluster([usual] * 5, [rich, node(1024, cpu=40_000, model="V100")], [rich, poor])
     lack = found(Policy.DENSE, share(1024, cpu=1_000), rich, poor, known)
 
     assert isinstance(lack, Room)

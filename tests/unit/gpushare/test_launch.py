@@ -94,6 +94,11 @@ def test_a_missing_library_names_the_extra_to_install(function: str, command: st
     assert ran.stderr == f"{command}: the library {library} is missing; run: pip install 'gpushare[{extra}]'\n"
 
 
+def test_a_module_of_ours_that_is_missing_is_no_library() -> None:
+    ran = run(DENY.format(denied={"controller"}) + "from gpushare import launch\nsys.exit(launch.controller())")
+    assert "ModuleNotFoundError: No module named 'controller'" in ran.stderr
+
+
 def test_a_kubeconfig_without_its_library_names_the_extra_to_install() -> None:
     code = DENY.format(denied={"kubernetes"}) + "from gpushare.kube import client\nclient.connect('/nowhere')"
 

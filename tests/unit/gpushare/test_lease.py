@@ -123,6 +123,7 @@ def test_a_release_that_fails_is_logged_only(caplog: pytest.LogCaptureFixture) -
     elector = leader(api, clock)
     api.fail_next(lambda call: call.verb == "get", kube.UnreachableError("gone"))
     elector.release()
+    assert not elector.leading()
     assert "lease not released" in caplog.messages
     elector = make_elector(api, "b", clock)
     elector.release()

@@ -16,19 +16,13 @@ from testing.builders import Json, make_gpu
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (None, "nothing"),
-        (True, "true or false"),
-        ("x", "a string"),
-        ("", "an empty string"),
-        (3, "a number"),
-        (1.5, "a number"),
-        ([], "a list"),
-        ({}, "an object"),
-        (date(2026, 1, 2), "a date"),
+        *((None, "nothing"), (True, "true or false"), ("x", "a string"), ("", "an empty string"), (3, "a number")),
+        *((1.5, "a number"), ([], "a list"), ({}, "an object"), (date(2026, 1, 2), "a date")),
     ],
 )
 def test_values_have_words(value: object, expected: str) -> None:
     assert fields.kind(value) == expected
+    assert fields.mismatch("a number", 2**64) == "expected a number, found a number"
 
 
 WHOLE = "expected a whole number from 1 to 9, found"

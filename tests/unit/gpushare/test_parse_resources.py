@@ -72,11 +72,7 @@ def test_containers_of_one_pod_may_ask_in_different_ways() -> None:
     assert [
         (container_request.container, parse_resources.counted(container_request, GIB))
         for container_request in found.shape.containers
-    ] == [
-        ("a", (names.GPU_MEM, 3)),
-        ("b", (names.GPU_PERCENT, 50)),
-        ("c", (names.GPU, 1)),
-    ]
+    ] == [("a", (names.GPU_MEM, 3)), ("b", (names.GPU_PERCENT, 50)), ("c", (names.GPU, 1))]
     assert found.app_containers == ("a", "b", "c", "idle")
 
 

@@ -30,7 +30,7 @@ def test_a_share_that_is_frequent_is_priced_before_one_that_is_rare() -> None:
 def test_with_no_demand_at_all_every_part_is_worth_what_it_is() -> None:
     value = prices([])
     assert [value[part] for part in (0, 7, HALF, SLOTS)] == [0, WHOLE // SLOTS * 7, WHOLE // 2, WHOLE]
-    assert prices([0, SLOTS]) == value
+    assert prices([0, SLOTS]) == prices([1, HALF]) == value
 
 
 def test_what_fits_together_on_a_gpu_does_in_slots() -> None:

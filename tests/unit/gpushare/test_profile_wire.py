@@ -126,6 +126,11 @@ def test_a_gpu_in_mig_mode_offers_its_instances_alone() -> None:
     assert found.offered(NODE, 2) == ()
 
 
+def test_gpus_come_before_the_instances_of_others_in_an_inventory() -> None:
+    split = {**T4, "mig": [{"profile": "1g.5gb", "memoryMiB": 4864}]}
+    assert [gpu.index for gpu in profile.inventory({"gpus": [split, T4]}, NODE, GIB).gpus] == [1, 64]
+
+
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_the_inventory_of_a_shipped_profile_is_the_one_that_the_plugin_publishes(path: Path) -> None:
     document = yaml.safe_load(path.read_text(encoding="utf-8"))

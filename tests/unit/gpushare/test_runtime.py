@@ -189,11 +189,13 @@ import logging, threading
 from gpushare.runtime import group
 class Stuck(logging.Handler):
     def flush(self):
+        print("flushed", flush=True)
         threading.Event().wait()
 logging.getLogger().addHandler(Stuck())
 group.exit_now(3)
 """
-    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 3
+    ended = subprocess.run([sys.executable, "-c", program], timeout=60, check=False, capture_output=True)
+    assert (ended.returncode, ended.stdout) == (3, b"flushed\n")
 
 
 def test_the_systems_clock_waits_until_the_event() -> None:

@@ -15,6 +15,7 @@ from gpushare.wire import labels, requests
 from testing.builders import make_gpu, make_pod
 
 MODEL = "metadata.annotations[gpushare.dev/gpu-model]"
+LARGE = "NVIDIA A100-SXM4-80GB"
 MODELS = "write models such as A100 or T4, separated by commas; ! before one excludes it"
 AMOUNT = "is no amount of memory; write one such as 16Gi or 40000Mi"
 UUIDS = "write UUIDs as nvidia-smi -L prints them, separated by commas; ! before one excludes it"
@@ -45,16 +46,9 @@ def test_a_pod_that_says_nothing_takes_any_gpu() -> None:
 @pytest.mark.parametrize(
     ("meant", "model", "expected"),
     [
-        ("A100", "NVIDIA A100-SXM4-80GB", True),
-        ("a100", "NVIDIA A100-SXM4-80GB", True),
-        ("A100-SXM4", "NVIDIA A100-SXM4-80GB", True),
-        ("NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", True),
-        ("A10", "NVIDIA A100-SXM4-80GB", False),
-        ("A100", "NVIDIA A10", False),
-        ("T4", "Tesla T4", True),
-        ("Tesla-T4", "Tesla T4", True),
-        (" T4-", "Tesla T4", True),
-        ("SXM4 A100", "NVIDIA A100-SXM4-80GB", False),
+        *((meant, LARGE, True) for meant in ("A100", "a100", "A100-SXM4", LARGE)),
+        *(("A10", LARGE, False), ("SXM4 A100", LARGE, False), ("A100", "NVIDIA A10", False)),
+        *((meant, "Tesla T4", True) for meant in ("T4", "Tesla-T4", " T4-")),
     ],
 )
 def test_a_model_is_meant_by_whole_words(meant: str, model: str, expected: bool) -> None:
@@ -64,19 +58,12 @@ def test_a_model_is_meant_by_whole_words(meant: str, model: str, expected: bool)
 @pytest.mark.parametrize(
     ("annotations", "why"),
     [
-        ({"model": "T4"}, ""),
-        ({"model": "A100, T4"}, ""),
-        ({"model": "A100"}, "other model"),
-        ({"model": "!T4"}, "other model"),
-        ({"model": "!A100"}, ""),
+        *(({"model": text}, "") for text in ("T4", "A100, T4", "!A100")),
+        *(({"model": text}, "other model") for text in ("A100", "!T4")),
         ({"uuid": "GPU-0"}, ""),
-        ({"uuid": "GPU-1,GPU-2"}, "other UUID"),
-        ({"uuid": "! GPU-0"}, "other UUID"),
-        ({"uuid": "MIG-5a1f, MIG-GPU-0/1/2"}, "other UUID"),
-        ({"memory": "15Gi"}, ""),
-        ({"memory": "15"}, ""),
-        ({"memory": "16Gi"}, "too small"),
-        ({"model": "T4", "memory": "20GB"}, "too small"),
+        *(({"uuid": text}, "other UUID") for text in ("GPU-1,GPU-2", "! GPU-0", "MIG-5a1f, MIG-GPU-0/1/2")),
+        *(({"memory": text}, "") for text in ("15Gi", "15")),
+        *(({"memory": "16Gi"}, "too small"), ({"model": "T4", "memory": "20GB"}, "too small")),
     ],
 )
 def test_a_gpu_is_chosen_by_what_it_is(annotations: dict[str, str], why: str) -> None:
@@ -91,10 +78,10 @@ INSTANCE = MigInstance(gpu=0, number=1, profile="1g.10gb")
     [
         ({"limit": "enforced"}, Limit.MIG, INSTANCE, ""),
         ({"limit": "enforced"}, Limit.CGROUP, None, ""),
-        ({"limit": "enforced"}, Limit.MPS, None, "limit mps"),
-        ({"limit": "enforced"}, Limit.HAMI_CORE, None, "limit hami-core"),
-        ({"limit": "enforced"}, Limit.WATCHDOG, None, "limit watchdog"),
-        ({"limit": "enforced"}, Limit.ADVISORY, None, "limit advisory"),
+        *(
+            ({"limit": "enforced"}, Limit(each), None, f"limit {each}")
+            for each in ("mps", "hami-core", "watchdog", "advisory")
+        ),
         ({"limit": "enforced", "memory": "20Gi"}, Limit.ADVISORY, None, "too small"),
         ({"mig": "only"}, Limit.MIG, INSTANCE, ""),
         ({"mig": "only"}, Limit.CGROUP, None, "no MIG"),
@@ -194,6 +181,7 @@ def test_affinity_knows_its_namespace() -> None:
     affinity = shape(same="app=web", other="app=noisy").affinity
     assert affinity is not None
     assert (affinity.namespace, str(affinity.same), str(affinity.other)) == ("default", "app=web", "app=noisy")
+    assert shape(other="app=noisy").affinity is not None
 
 
 @pytest.mark.parametrize(

@@ -65,11 +65,7 @@ def running(made: S) -> Iterator[S]:
 
 @pytest.fixture(params=["gunicorn", "gunicorn with TLS", "own"])
 def server(request: pytest.FixtureRequest, certificate: Path) -> Iterator[Server]:
-    made: dict[str, Any] = {
-        "gunicorn": Gunicorn,
-        "gunicorn with TLS": lambda: Gunicorn(certificate),
-        "own": Own,
-    }
+    made: dict[str, Any] = {"gunicorn": Gunicorn, "gunicorn with TLS": lambda: Gunicorn(certificate), "own": Own}
     with running(made[request.param]()) as started:
         yield started
 

@@ -32,6 +32,7 @@ def scheduler(*rooms: NodeRoom, used: tuple[Load, ...] = (), weight: int = 26) -
 def test_a_small_weight_leaves_the_choice_to_free_cpu(weight: int, chosen: int) -> None:
     used = (Load(8000, 8192, 8000, 8192), Load(pods=0))
     assert scheduler(room(500), room(1000), used=used, weight=weight).choose(Kind.plain(HALF)) == chosen
+    assert scheduler(weight=weight).choose(Kind.plain(HALF)) is None
 
 
 def test_a_host_that_does_not_tell_what_it_has_takes_pods_and_gives_back() -> None:

@@ -46,7 +46,7 @@ def test_replicas_are_kept_apart_between_nodes_and_between_zones() -> None:
 
     assert scores.spread(rules, {}, zones, [0, 1, 2]) == [100, 100, 100]
     # ln 5 = 1.61 for each replica on a node, ln 4 = 1.39 in a zone; 2 and 4 for skews of 3 and 5.
-    assert scores.spread(rules, {0: 2}, zones, [0, 1, 2]) == [100 * (12 + 6 - found) // 12 for found in (12, 9, 6)]
+    assert scores.spread(rules, {0: 5}, zones, [0, 1, 2]) == [100 * (21 + 6 - found) // 21 for found in (21, 13, 6)]
 
 
 def test_nodes_without_a_zone_are_told_apart_by_their_replicas() -> None:

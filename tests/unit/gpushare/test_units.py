@@ -94,11 +94,15 @@ def test_nothing_is_left_of_a_gpu_that_shrank() -> None:
     [
         *(("3", 3), (3, 3), ("+3", 3), ("1k", 1000), ("10E", 10**19), ("8Ei", 2**63), ("1e10", 10**10), ("1E3", 1000)),
         *(("2E", 2 * 10**18), ("5.", 5), ("-1", -1), ("0", 0), (0.0, 0), ("1500m", decimal.Decimal("1.5"))),
-        *((".5k", 500), ("1Ki", 1024), (" 2 ", 2), ("9" * 41, decimal.Decimal("Infinity"))),
+        *((".5k", 500), ("2G", 2 * 10**9), ("1Ki", 1024), ("9" * 41, decimal.Decimal("Infinity"))),
     ],
 )
 def test_every_spelling_of_an_amount_is_read(text: object, amount: object) -> None:
     assert units.quantity(text) == amount
+
+
+def test_white_space_around_an_amount_means_nothing() -> None:
+    assert units.quantity(" 2 ") == 2
 
 
 @pytest.mark.parametrize("text", ["", "x", "1x", "E", "1.2.3", "1 k", "1kk", "1e", "e3", True, None, [1], "x" * 100])

@@ -135,13 +135,8 @@ ERROR_410 = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message
 @pytest.mark.parametrize(
     "stream",
     [
-        kube.GoneError("too old"),
-        [ERROR_410],
-        kube.ForbiddenError("no"),
-        kube.TooManyRequestsError("later"),
-        kube.ServerFaultError("oops"),
-        [{"type": "ERROR", "object": {"code": "x"}}],
-        [{}],
+        *(kube.GoneError("too old"), kube.ForbiddenError("no"), kube.TooManyRequestsError("later")),
+        *(kube.ServerFaultError("oops"), [ERROR_410], [{"type": "ERROR", "object": {"code": "x"}}], [{}]),
     ],
 )
 def test_a_watch_that_always_fails_costs_a_list_every_ten_seconds_at_most(stream: Any) -> None:

@@ -68,9 +68,8 @@ def test_what_is_not_cordoned_by_itself_is_told(before: str, inventory: NodeInve
 HELD = Cordon(gpus="1,GPU-0,MIG-0-1", held="GPU-0,MIG-0-1")
 
 
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
+def test_each_takes_back_the_cordon_that_it_has_made() -> None:
+    for found, expected in (
         (Cordon(gpus="1").holding([GpuUuid("GPU-0")]), Cordon(gpus="1,GPU-0", held="GPU-0")),
         (Cordon().holding([GpuUuid("GPU-0"), GpuUuid("GPU-1")]), Cordon(gpus="GPU-0,GPU-1", held="GPU-0,GPU-1")),
         (HELD.released([GpuUuid("GPU-0")]), Cordon(gpus="1,MIG-0-1", held="MIG-0-1")),
@@ -81,10 +80,8 @@ HELD = Cordon(gpus="1,GPU-0,MIG-0-1", held="GPU-0,MIG-0-1")
         (Cordon(gpus="MIG-0-1", held="MIG-0-1").closed(MIG, "0"), Cordon(gpus="MIG-0-1,0")),
         (Cordon(gpus="GPU-0,GPU-1", held="GPU-0,GPU-1").opened(TWO, "0"), Cordon(gpus="GPU-1", held="GPU-1")),
         (Cordon(gpus="0", held="GPU-1").opened(TWO, "0"), Cordon()),
-    ],
-)
-def test_each_takes_back_the_cordon_that_it_has_made(found: Cordon, expected: Cordon) -> None:
-    assert found == expected
+    ):
+        assert found == expected
 
 
 @pytest.mark.parametrize(

@@ -75,12 +75,7 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        pod(asking(gpu=1, core=30)),
-        pod(asking(requests={"count": 1})),
-        pod(asking(requests={"mem": 1})),
-    ],
+    "value", [pod(asking(gpu=1, core=30)), pod(asking(requests={"count": 1})), pod(asking(requests={"mem": 1}))]
 )
 def test_resources_that_make_no_request_but_are_meant_for_us_are_refused(value: Json) -> None:
     assert refusals(value, RULES)

@@ -131,6 +131,11 @@ def test_gpu_pods_have_to_come_again_while_it_is_unknown(ignorant: Webhook) -> N
     assert ignorant.ask("/mutate", asked) == {"uid": "u-1", "allowed": False, "status": status}
 
 
+def test_gpu_pods_get_none_where_it_does_not_exist(ignorant: Webhook, down: Api) -> None:
+    down.answer = NO
+    assert "runtimeClassName" not in ignorant.admit("/mutate", review(pod(container(gpu_mem=2))))["spec"]
+
+
 def test_pods_that_it_does_not_concern_are_decided_without_a_look(ignorant: Webhook, down: Api) -> None:
     """The API server gives up after 3 seconds on the webhook for pods without GPUs, and creates them as they are."""
     assert ignorant.ask("/mutate", review(pod(container())))["allowed"]

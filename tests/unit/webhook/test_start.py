@@ -79,6 +79,13 @@ def test_without_a_signal_the_server_is_left_alone(tmp_path: Path) -> None:
     assert caught == []
 
 
+@pytest.mark.parametrize(("wanted", "whole"), [(7.6, 8), (0.2, 1)])
+def test_one_process_has_whole_seconds_to_end_its_requests(wanted: float, whole: int, tmp_path: Path) -> None:
+    settings = Settings(graceful_timeout_s=wanted)
+    options = server._options(settings, Contexts(directory=tmp_path), threading.Event(), Signals())
+    assert (options["workers"], options["graceful_timeout"]) == (1, whole)
+
+
 def test_a_server_with_a_certificate_is_ready_until_it_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contexts, kept = Contexts(directory=tmp_path), manager(tmp_path, FakeKube(), hasty())
     assert program._not_ready(contexts, kept).startswith("no certificate: ")

@@ -211,7 +211,7 @@ def test_a_gpu_pod_with_what_controls_the_nodes_gpus_is_told(path: str, what: st
     assert warnings(pod(container("a"), volumes=volumes)) == ()
 
 
-@pytest.mark.parametrize("path", ["/data", "/var/log", "/var/lib/kubelet/pods", "/var/lib/kubelet2", "/var/lib/docker"])
+@pytest.mark.parametrize("path", ["/data", "/var/lib/kubelet/pods", "/var/lib/kubelet2", "/var/lib/kube", "/etc/cdi2"])
 def test_other_paths_of_the_node_need_no_word(path: str) -> None:
     odd: list[Json] = [{}, {"hostPath": None}, {"hostPath": {}}]
     assert warnings(pod(asking("a", mem=1), volumes=[*odd, {"name": "v", "hostPath": {"path": path}}])) == ()
