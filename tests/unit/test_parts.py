@@ -38,7 +38,7 @@ def test_a_part_that_is_interrupted_ends_as_after_control_c(sent: signal.Signals
     )
     make.chmod(0o755)
     # A shell that was started in the background ignores SIGINT, and so would all that it starts.
-    command = ["env", "--default-signal=INT", PARTS, make, "long", "next"]
+    command: list[str | Path] = ["env", "--default-signal=INT", PARTS, make, "long", "next"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout
         assert [running.stdout.readline() for _ in range(3)] == ["\n", "== long\n", "began\n"]
