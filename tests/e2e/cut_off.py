@@ -19,9 +19,10 @@ def reachable_by_service(system: System, node: Node) -> Iterator[None]:
     file = node.directory / "kubelet.kubeconfig"
     before = file.read_text()
     file.write_text(before.replace(system.cluster.server, f"https://{system.cluster.plan.api_service_ip}:443"))
+    reported = disturb.last_report(system, node)
     try:
         disturb.restart_kubelet(node)
-        system.eventually("all plugins are ready", lambda: disturb.plugins_ready(system))
+        system.eventually("it admits GPU pods again", lambda: disturb.admits_gpu_pods(system, node, reported))
         yield
     finally:
         file.write_text(before)

@@ -118,6 +118,21 @@ def plugins_ready(system: System) -> bool:
     return len(pods) == len(system.cluster.nodes) and all(map(is_ready, pods))
 
 
+def last_report(system: System, node: Node) -> str:
+    """When a node's kubelet has reported its status."""
+    conditions = system.api.get(f"/api/v1/nodes/{node.name}")["status"]["conditions"]
+    return str(next(each["lastHeartbeatTime"] for each in conditions if each["type"] == "Ready"))
+
+
+def admits_gpu_pods(system: System, node: Node, before: str) -> bool:
+    """Whether a kubelet that was restarted after a report knows the device plugin: until then it rejects GPU pods.
+
+    The plugin's pod is still ready by what the former process has reported.
+    """
+    allocatable = system.api.get(f"/api/v1/nodes/{node.name}")["status"]["allocatable"]
+    return last_report(system, node) != before and int(allocatable[names.GPU_MEM]) > 0
+
+
 def remove_ended(system: System, stop: threading.Event, every_s: float = 2.0) -> None:
     """Delete pods whose deletion was asked for when their containers have ended, until told to stop."""
     while not stop.wait(every_s):
