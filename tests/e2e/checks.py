@@ -33,10 +33,14 @@ def no_gpu_is_over_its_memory(system: System) -> None:
 
 def the_controllers_ledger_equals_the_pods(system: System) -> None:
     """The ledger of the leader is what can be computed from the pods, of which some may be going at this moment."""
-    system.eventually(
-        "the controller's ledger equals the pods",
-        lambda: ledger_of_the_controller(system) == held_of(system.ledgers()),
-    )
+
+    def equal() -> bool:
+        try:
+            return ledger_of_the_controller(system) == held_of(system.ledgers())
+        except OSError:  # there is no leader for a while
+            return False
+
+    system.eventually("the controller's ledger equals the pods", equal)
 
 
 def held_of(ledgers: Mapping[NodeName, NodeLedger]) -> dict[tuple[str, int], int]:

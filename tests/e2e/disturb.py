@@ -11,7 +11,7 @@ from gpushare import names
 from gpushare.kube import api as kube
 from localcluster.node import Node
 from localcluster.process import ClusterError
-from tests.e2e.system import Json, System, ended, is_ready
+from tests.e2e.system import PATIENCE_S, Json, System, ended, is_ready
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{names.LEASE}"
 
@@ -69,7 +69,7 @@ def kill_leader(system: System) -> None:
             return
 
 
-def wait_for_new_leader(system: System, done: threading.Event, timeout_s: float = 60.0) -> None:
+def wait_for_new_leader(system: System, done: threading.Event, timeout_s: float = PATIENCE_S) -> None:
     """Until a controller that is alive holds the lease and reports ready; `done` ends the wait early."""
     end = time.monotonic() + timeout_s
     while time.monotonic() < end and not done.is_set():
@@ -82,7 +82,14 @@ def wait_for_new_leader(system: System, done: threading.Event, timeout_s: float 
     assert done.is_set(), f"no new leader in {timeout_s} s"
 
 
-def restart_kubelet(node: Node) -> None:
+def restart_kubelet(system: System, node: Node) -> None:
+    """Restart a node's kubelet, and wait until it admits GPU pods again: it rejects those that come before."""
+    before = last_report(system, node)
+    only_restart_kubelet(node)
+    system.eventually(f"{node.name} admits GPU pods again", lambda: admits_gpu_pods(system, node, before))
+
+
+def only_restart_kubelet(node: Node) -> None:
     """Restart a node's kubelet as systemd does, again and again until it stays.
 
     Kubelet 1.20 gives up at its start when mounts change while it reads them, which they do while pods start.

@@ -39,7 +39,7 @@ def scheduler(system: System, chance: random.Random) -> None:
 
 
 def kubelet(system: System, chance: random.Random) -> None:
-    disturb.restart_kubelet(chance.choice(system.cluster.nodes))
+    disturb.only_restart_kubelet(chance.choice(system.cluster.nodes))
 
 
 def containerd(system: System, chance: random.Random) -> None:

@@ -231,7 +231,7 @@ def _install(system: System, former: Former, files: Path) -> None:
         (files / name).write_text(json.dumps(document))
         system.cluster.kubectl("apply", "-f", str(files / name))
     system.cluster.kubectl(
-        "rollout", "status", "-n", NAMESPACE, f"daemonset/{former.daemon_set}", "--timeout=60s", timeout_s=90
+        "rollout", "status", "-n", NAMESPACE, f"daemonset/{former.daemon_set}", "--timeout=300s", timeout_s=330
     )
     expected = str(former.devices_per_gpu * GPUS_PER_NODE)
 

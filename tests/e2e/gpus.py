@@ -36,7 +36,8 @@ def exchange(system: System, profile: Mapping[str, Any]) -> None:
     # a kubelet up to a minute.
     for node in system.cluster.nodes:
         disturb.kill_plugin(system, node.name)
-    system.eventually("the nodes advertise the new GPUs", lambda: _shown(system, profile))
+    advertised = "the nodes advertise the new GPUs, by plugins that live"
+    system.eventually(advertised, lambda: _shown(system, profile) and disturb.plugins_ready(system))
 
 
 def _shown(system: System, profile: Mapping[str, Any]) -> bool:

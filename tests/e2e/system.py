@@ -174,6 +174,18 @@ class System(Asking):
         variables = {name: value for name, equals, value in lines if equals}
         return variables if log.is_good and LAST_PRINTED in variables else None
 
+    def log(self, namespace: str, pod: str, *, until: str) -> list[str]:
+        """The lines of a pod's log before the one that it prints last: it runs before its log is written."""
+        path = kube.pod_path(namespace, pod, "log")
+
+        def lines() -> list[str]:
+            log = self.api.ask(path, timeout_s=30)
+            return log.text.splitlines() if log.is_good else []
+
+        self.eventually(f"{path} is whole", lambda: until in lines())
+        found = lines()
+        return found[: found.index(until)]
+
     def ledgers(self) -> Mapping[NodeName, NodeLedger]:
         """The ledger, computed here from what the API server says, with nothing from the controller."""
         nodes = self.api.get("/api/v1/nodes", timeout_s=30)["items"]

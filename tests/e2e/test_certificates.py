@@ -7,7 +7,7 @@ import pytest
 
 from gpushare import names
 from gpushare.kube import api as kube
-from tests.e2e.system import Json, Share, System
+from tests.e2e.system import Json, Share, System, is_incomplete
 
 pytestmark = pytest.mark.e2e
 PER_SECOND = 20
@@ -25,6 +25,8 @@ def leaf(system: System) -> str:
 
 def test_no_admission_fails_while_certificates_rotate(system: System, namespace: str) -> None:
     stop, failures, admitted = threading.Event(), list[str](), list[Json]()
+    log = system.cluster.logs / "kube-apiserver.log"
+    told = log.stat().st_size
 
     def admit(offset: float) -> None:
         time.sleep(offset)
@@ -52,9 +54,10 @@ def test_no_admission_fails_while_certificates_rotate(system: System, namespace:
         for thread in threads:
             thread.join()
     assert not failures, (len(failures), len(admitted), failures[:3])
-    assert len(admitted) > PER_SECOND * 5
-    visible = [env["name"] for env in admitted[-1]["spec"]["containers"][0]["env"]]
-    assert names.ENV_VISIBLE_DEVICES in visible
+    # Kubernetes before 1.30 admits a pod when a busy webhook is late; that a certificate is not trusted is no reason.
+    left_out = [line for line in log.read_bytes()[told:].decode().splitlines() if "ailed calling webhook" in line]
+    assert not [line for line in left_out if "deadline exceeded" not in line], left_out
+    assert sum(map(is_incomplete, admitted)) <= len(left_out) < len(admitted)
 
 
 def rotated(system: System, before: set[str]) -> bool:

@@ -47,10 +47,11 @@ def test_a_gpu_is_drained_as_its_budget_allows_and_takes_pods_again(system: Syst
         with Background(watched.run):
             done = gpushare_json(system, 3, "drain", evictable)
             now = system.all_running(namespace, 4)
+            moved = {pod["metadata"]["uid"] for pod in pods if pod["metadata"]["name"] != "alone"}
+            system.eventually("the others are gone", lambda: watched.gone == moved)
         assert done["planned"] == promised
         assert [(each["name"], each["step"]) for each in done["left"]] == [("alone", "stay")]
         assert [pod["metadata"]["name"] for pod in now if card in allocated(pod)["c0"]] == ["alone"]
-        assert watched.gone == {pod["metadata"]["uid"] for pod in pods if pod["metadata"]["name"] != "alone"}
         assert watched.fewest == 2
         assert gpushare(system, "drain", evictable, "--force")[0] == 0
         assert not [pod for pod in system.pods(namespace) if card in allocated(pod)["c0"]]

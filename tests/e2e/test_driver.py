@@ -123,14 +123,8 @@ def limited(node: str, name: str, gib: int, gpus: int) -> Json:
 
 def limits_at_start(system: System, pod: Json) -> Mapping[int, int]:
     """MiB by GPU, of the pod's cgroup, as its container has printed them."""
-    path = kube.pod_path(pod["metadata"]["namespace"], pod["metadata"]["name"], "log")
-
-    def printed() -> Sequence[str]:  # a container counts as running before its log is written
-        lines = system.api.ask(path, timeout_s=30.0).text.splitlines()
-        return lines if READ in lines else ()
-
-    lines = [line.split() for line in system.eventually(f"{path} is whole", printed) if line != READ]
-    uid = pod["metadata"]["uid"]
+    printed = system.log(pod["metadata"]["namespace"], pod["metadata"]["name"], until=READ)
+    lines, uid = [line.split() for line in printed], pod["metadata"]["uid"]
     return {stub.gpu_of(gpu): int(hard) // stub.MIB for gpu, _, hard, group in lines if group.endswith(uid)}
 
 

@@ -40,14 +40,6 @@ def told(pod: Json) -> set[tuple[int, str]]:
     return found
 
 
-def is_counted(system: System) -> bool:
-    """Whether there is a leader, which the lost node may have had, and it counts what the pods hold."""
-    try:
-        return checks.ledger_of_the_controller(system) == checks.held_of(system.ledgers())
-    except OSError:
-        return False
-
-
 def test_a_node_without_the_api_server_keeps_and_restarts_its_containers_and_comes_back(
     system: System, namespace: str
 ) -> None:
@@ -78,4 +70,4 @@ def test_a_node_without_the_api_server_keeps_and_restarts_its_containers_and_com
     assert restarts == {"stays": 0, "dies": 1}
     assert [pod["metadata"]["uid"] for pod in pods] == [before[name]["metadata"]["uid"] for name in ("stays", "dies")]
     checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
-    system.eventually("the controller's ledger equals the pods", lambda: is_counted(system))
+    checks.the_controllers_ledger_equals_the_pods(system)

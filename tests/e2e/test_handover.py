@@ -110,7 +110,7 @@ def test_pods_land_on_nodes_of_every_kind_and_see_the_right_gpu(system: System, 
 
 def restart_kubelets(system: System) -> None:
     for node in system.cluster.nodes:
-        disturb.restart_kubelet(node)
+        disturb.restart_kubelet(system, node)
 
 
 def restart_runtimes(system: System) -> None:
@@ -159,14 +159,13 @@ def test_an_init_container_and_the_one_after_it_see_their_own_gpus(system: Syste
 @NEEDS_CDI
 def test_who_is_not_root_may_open_the_device_nodes(system: System, namespace: str) -> None:
     """No driver answers for a simulated GPU, but the kernel says so only to those who may ask."""
-    script = "env; for node in /dev/nvidia*; do (: <$node) 2>&1; done; exec /wait"
+    script = "env; for node in /dev/nvidia*; do (: <$node) 2>&1; done; echo tried; exec /wait"
     pod = placed(with_cdi(system)[0], Share(name="plain"), securityContext={"runAsUser": 65532, "runAsNonRoot": True})
     pod["spec"]["containers"][0]["command"] = ["sh", "-c", script]
     system.create(namespace, pod)
     system.running(namespace, "plain")
-    log = kube.pod_path(namespace, "plain", "log")
-    said = system.eventually("it has tried", lambda: system.api.ask(log, timeout_s=30).text)
-    assert said.endswith("No such device or address\n")
+    said = system.log(namespace, "plain", until="tried")
+    assert said[-1].endswith("No such device or address")
 
 
 @NEEDS_CDI

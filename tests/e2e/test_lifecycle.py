@@ -17,7 +17,7 @@ from gpushare.wire import hand_over
 from localcluster import installation
 from localcluster.installation import LOCAL, ROOT, Tree
 from testing.manifests import helm_cli
-from tests.e2e import checks, former_version
+from tests.e2e import checks, disturb, former_version
 from tests.e2e.administrator import Administrator
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE, PROFILE
 from tests.e2e.lifecycle import (
@@ -171,8 +171,7 @@ def what_was_started_before_starts_again(system: System, namespace: str) -> None
     restart_containers(system, namespace, [*named("old"), "full"])
     sees_its_gpus(system, namespace, [*named("old"), "full"])
     for node in system.cluster.nodes:
-        node.restart_kubelet()
-        node.wait_kubelet()
+        disturb.restart_kubelet(system, node)
     restart_containers(system, namespace, named("old"))
     sees_its_gpus(system, namespace, named("old"))
 

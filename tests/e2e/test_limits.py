@@ -125,14 +125,12 @@ def test_a_container_is_pointed_at_mps_and_does_not_start_without_it(system: Sys
     with tempfile.TemporaryDirectory() as made, mps(system, Path(made)) as end:  # a socket's path must be short
         directory = Path(made)
         pod = on(1, "limited")
-        show = f"grep -e /dev/shm -e {directory} /proc/mounts; env; sleep 10000"
+        show = f"grep -e /dev/shm -e {directory} /proc/mounts; env; echo shown; sleep 10000"
         pod["spec"]["containers"][0]["command"] = ["sh", "-c", show]
         system.create(namespace, pod)
         system.all_running(namespace, 1)
-        path = kube.pod_path(namespace, "limited")
         gpu = system.pod(namespace, "limited")["metadata"]["annotations"]["devices.gpushare.dev/c0"]
-        log = system.eventually("its log", lambda: system.api.ask(f"{path}/log", timeout_s=30).text)
-        lines = log.splitlines()
+        lines = system.log(namespace, "limited", until="shown")
         assert f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={gpu}=3072M" in lines
         assert f"CUDA_MPS_PIPE_DIRECTORY={directory}/mps/pipe" in lines
         mounted = [line.split()[1] for line in lines if line.count(" ") == 5]

@@ -3,6 +3,7 @@
 import pytest
 
 from gpushare import names
+from tests.e2e import disturb
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
 from tests.e2e.system import Share, System
 
@@ -13,7 +14,7 @@ def test_memory_is_given_back_when_containers_have_ended_not_when_deletion_is_as
     system: System, namespace: str
 ) -> None:
     slow = Share(name="slow", gib=(GPU_GIB,)).document()
-    slow["spec"]["terminationGracePeriodSeconds"] = 8
+    slow["spec"]["terminationGracePeriodSeconds"] = 600
     slow["spec"]["containers"][0]["command"] = ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"]
     system.create(namespace, slow)
     system.all_running(namespace, 1)
@@ -22,6 +23,7 @@ def test_memory_is_given_back_when_containers_have_ended_not_when_deletion_is_as
     held = [name for name, ledger in system.ledgers().items() if ledger.used_mib]
     used = sum(dev["usedGPU"] for node in system.inspect()["nodes"] for dev in node["devs"])
     assert (len(held), used) == (1, GPU_GIB)
+    disturb.kill_containers(system.pod(namespace, "slow"))
     system.eventually("gone", lambda: not system.pods(namespace))
     system.eventually(
         "memory given back",

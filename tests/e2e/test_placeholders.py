@@ -46,9 +46,13 @@ def test_a_node_is_asked_for_until_there_is_room(system: System, namespace: str)
     read = placeholder.read(there)
     assert read is not None
     assert read.nodes == {node.name for node in system.cluster.nodes}
-    told = "".join(system.events(namespace, "waits"))
-    assert "suffices as a sum" in told
-    assert f"asked for by the pod {names.PLACEHOLDERS}/{there['metadata']['name']}" in told
+    told = {"suffices as a sum", f"asked for by the pod {names.PLACEHOLDERS}/{there['metadata']['name']}"}
+
+    def all_told() -> bool:
+        events = "".join(system.events(namespace, "waits"))
+        return all(each in events for each in told)
+
+    system.eventually("events say why", all_told)
 
     system.cluster.kubectl("delete", "pod", "-n", namespace, "big-0", "--wait=false")
     system.eventually("the pod that waited runs", lambda: is_ready(system.pod(namespace, "waits")), timeout_s=PROMPT_S)

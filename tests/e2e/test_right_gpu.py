@@ -67,8 +67,8 @@ def test_a_kubelet_restart_in_the_middle_changes_nothing(system: System, namespa
     def restart(_done: threading.Event) -> None:
         for number, node in enumerate(system.cluster.nodes, 1):
             disturb.wait_for_bound(system, namespace, number * count // 4)
-            ran.update(ready(system, namespace))
-            disturb.restart_kubelet(node)
+            ran.update(system.eventually("some run", lambda: ready(system, namespace)))
+            disturb.only_restart_kubelet(node)
 
     rejected = run_disturbed(system, namespace, [replica_set(Share(name="p").document(), count)], restart, count=count)
     only_the_kubelet_rejected(rejected)
@@ -96,7 +96,7 @@ def test_a_plugin_restart_in_the_middle_changes_nothing(system: System, namespac
     def restart(_done: threading.Event) -> None:
         for number, node in enumerate(system.cluster.nodes, 1):
             disturb.wait_for_bound(system, namespace, number * count // 4)
-            ran.update(ready(system, namespace))
+            ran.update(system.eventually("some run", lambda: ready(system, namespace)))
             disturb.kill_plugin(system, node.name)
 
     rejected = run_disturbed(system, namespace, [replica_set(Share(name="p").document(), count)], restart, count=count)

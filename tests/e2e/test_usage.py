@@ -4,6 +4,7 @@ The component `watchdog-kill` and the rights of `watchdog-evict` are added to th
 the manifests. The processes are real; only how much they use is written by the test, in the place of the driver.
 """
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -56,15 +57,17 @@ def watchdog(system: System) -> Iterator[None]:
 
 
 def pids(pod: Json) -> list[int]:
-    """Of a pod's containers, without its sandbox, as the node counts them."""
+    """Of a pod's containers, without its sandbox, as the node counts them, in the order of their start."""
     started = [status["containerID"].rpartition("/")[2] for status in pod["status"]["containerStatuses"]]
     found = []
     for pid in disturb.processes_of(pod):
-        groups, status = (Path(f"/proc/{pid}/{name}").read_text() for name in ("cgroup", "status"))
-        if any(each in groups for each in started):
-            [line] = [line for line in status.splitlines() if line.startswith("NSpid:")]
-            found.append(int(line.split()[2]))  # of this machine, of the node, of the container
-    return found
+        with contextlib.suppress(OSError):  # it has ended
+            groups, status = (Path(f"/proc/{pid}/{name}").read_text() for name in ("cgroup", "status"))
+            if any(each in groups for each in started):
+                [line] = [line for line in status.splitlines() if line.startswith("NSpid:")]
+                of_node, of_container = line.split()[2:4]
+                found.append((int(of_container), int(of_node)))
+    return [of_node for _, of_node in sorted(found)]
 
 
 def use(system: System, node: str, amounts: Mapping[str, tuple[Json, int]]) -> None:
@@ -116,6 +119,7 @@ def test_use_is_shown_and_only_who_is_above_its_grant_is_touched(system: System,
     checks = json.loads(shown(system, "doctor", "-o", "json"))["checks"]
     assert [each["result"] for each in checks if each["id"] == "usage"] == ["ok"]
 
+    before = pids(running["innocent"])
     use(system, node.name, {name: (pod, 2048 if name == "innocent" else 2049) for name, pod in running.items()})
     system.eventually("one is evicted", lambda: any("GpuShareEvicted" in each for each in system.events(namespace)))
     system.eventually("it is gone", lambda: not system.exists(kube.pod_path(namespace, "evicted")))
@@ -130,7 +134,7 @@ def test_use_is_shown_and_only_who_is_above_its_grant_is_touched(system: System,
     assert not [each for each in system.events(namespace, "innocent") if "GpuShareOverGrant" in each]
     innocent = system.pod(namespace, "innocent")
     assert innocent["status"]["containerStatuses"][0]["restartCount"] == 0
-    assert set(pids(innocent)) == set(pids(running["innocent"]))
+    assert pids(innocent) == before
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ def cluster() -> Iterator[Cluster]:
         service = {"selector": {"app": "server"}, "ports": [{"port": 80, "targetPort": 8080}]}
         running.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": service})
         running.apply(pod("client", "node-1", runtimeClassName="nvidia"), pod("server", "node-2", command=SERVE))
-        running.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
+        running.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--timeout=300s", timeout_s=330)
         yield running
 
 
