@@ -145,7 +145,7 @@ mutants: setup ## change the product in one place at a time: do the tests notice
 
 some-mutants: setup ## ten mutants of the modules that differ from upstream, with the tests next to them
 	@seed=$$((0x$$(git rev-parse --short=6 HEAD))); \
-	exec $(BIN)/python -m release.mutants --since "$(BASE)" --sample 10 --seed $$seed --near --tests tests/unit --at-most 70
+	exec $(BIN)/python -m release.mutants --since "$(BASE)" --sample 10 --seed $$seed --near --tests tests/unit --at-most 40
 
 soak: setup ## before a release: large numbers, and SOAK_SECONDS of random faults (3600); SOAK_SEED repeats their order
 	$(BIN)/python -m localcluster.provision

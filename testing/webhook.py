@@ -37,12 +37,13 @@ class Server:
     directory: Path
     authorities: str = ""
 
-    def install(self) -> bytes:
-        """Replace the certificate by one of a new CA; the leaf, PEM."""
+    def install(self, known: Callable[[], object] = lambda: None) -> bytes:
+        """Replace the certificate by one of a new CA; the leaf, PEM. `known` returns when all clients know the CA."""
         now = datetime.now(UTC)
         ca = authority.make_ca(now=now, life=timedelta(days=2))
         leaf = authority.make_leaf(ca, names=frozenset({"localhost"}), now=now, life=timedelta(days=1))
         self.authorities += ca.certificate.decode()
+        known()
         FileStore(self.directory).save(Contents(leaf=leaf, ca=KeyPair(ca.certificate, b"")))
         return leaf.certificate
 

@@ -63,6 +63,10 @@ def main(argv: Sequence[str]) -> int:
     else:
         drawn = sorted(present, key=lambda mutant: _place(mutant, given.seed))[: given.sample]
         print(f"{len(drawn)} of {len(present)} mutants, --seed {given.seed}: {_by_package(drawn)}", flush=True)
+        if not present:
+            where = f"the modules that have changed since {given.since}" if given.since else "these modules"
+            print(f"no mutant was drawn: {where} have none")
+            return 0
     KEPT.mkdir(parents=True, exist_ok=True)
     LOG.unlink(missing_ok=True)
     if given.results == LAST:

@@ -117,9 +117,9 @@ def _change(change: Change) -> Row:
     what = " and ".join(done) or f"{CHANGED[change.name]} of"
     what += f" a pod {'with' if change.holds else 'without'} a share"
     what += f", by `pods/{change.subresource}`" if change.subresource else ""
-    outcome = "refused" if change.is_refused else "unchanged"
+    outcome = "refused" if change.by else "unchanged"
     older = "; before 1.30 written, without effect" if change.since_130 else ""
-    return _same(what, outcome, ("the webhook or the API server" if change.is_refused else "the API server") + older)
+    return _same(what, outcome, ("the webhook or the API server" if change.by else "the API server") + older)
 
 
 def _binding(name: str) -> Row:

@@ -7,12 +7,15 @@ from typing import Final
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, PatchKind
-from testing.tenant.attempts import ALL, CDI_KEYS, FORGED, container
+from testing.tenant.attempts import ALL, CDI_KEYS, FORGED, POLICY, container
 
 PODS: Final = {True: "victim", False: "idle"}
 """Whether it holds a share of a GPU -> a pod of the tenant's that runs."""
 UNBOUND: Final = "unbound"
 """A pod that asks for a share and that no one schedules."""
+WEBHOOK: Final = '.gpushare.dev" denied the request: metadata.'
+API_SERVER: Final = "spec: Forbidden: "
+"""As `POLICY`: what a refusal by each says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +28,8 @@ class Change:
     body: JsonObject
     subresource: str = ""
     kind: PatchKind = PatchKind.STRATEGIC
-    is_refused: bool = True
-    """Otherwise the API server drops the change."""
+    by: str = WEBHOOK
+    """Who refuses it: what that says. Empty if the API server drops the change."""
     since_130: bool = False
     """On older servers the change is written, which has no effect on the containers."""
 
@@ -64,29 +67,29 @@ def _cdi() -> Iterator[Change]:
     for number, key in enumerate(CDI_KEYS):
         for holds in (True, False):
             body = annotated(**{key: "nvidia.com/gpu=all"})
-            yield Change(name=f"cdi-{number}-{PODS[holds]}", holds=holds, body=body, since_130=not holds)
+            yield Change(name=f"cdi-{number}-{PODS[holds]}", holds=holds, body=body, by=POLICY, since_130=not holds)
 
 
 def _containers() -> Iterator[Change]:
     env: JsonObject = {"spec": {"containers": [container(env=[ALL])]}}
     for holds in (True, False):
-        yield Change(name=f"env-{PODS[holds]}", holds=holds, body=env)
+        yield Change(name=f"env-{PODS[holds]}", holds=holds, body=env, by=API_SERVER)
     more: JsonObject = {"spec": {"containers": [{"name": "c0", "resources": {"limits": {names.GPU_MEM: "20"}}}]}}
-    yield Change(name="more-memory", holds=True, body=more)
-    yield Change(name="more-memory-by-resize", holds=True, body=more, subresource="resize")
+    yield Change(name="more-memory", holds=True, body=more, by=API_SERVER)
+    yield Change(name="more-memory-by-resize", holds=True, body=more, by=API_SERVER, subresource="resize")
 
 
 def _subresources() -> Iterator[Change]:
     """With rights that the role `edit` does not give."""
     for subresource in ("status", "ephemeralcontainers", "resize"):
-        for number, key in enumerate(("devices.gpushare.dev/c0", "nvidia.cdi.k8s.io/pod")):
+        for number, (key, by) in enumerate((("devices.gpushare.dev/c0", WEBHOOK), ("nvidia.cdi.k8s.io/pod", POLICY))):
             for holds in (True, False):
                 yield Change(
                     name=f"{subresource}-{number}-{PODS[holds]}",
                     holds=holds,
                     body=annotated(**{key: "all"}),
                     subresource=subresource,
-                    is_refused=subresource == "status",
+                    by=by if subresource == "status" else "",
                     since_130=not holds,
                 )
 

@@ -53,33 +53,39 @@ def peer(connection: Any) -> bytes:
 
 
 def test_no_admission_fails_while_certificates_change(server: Server) -> None:
-    """Twenty new connections a second, four changes of CA and leaf."""
-    leaves: list[bytes] = []
+    """Four clients with new connections all the time, four changes of CA and leaf."""
+    leaves = [list[bytes]() for _ in range(4)]
     failures: list[Exception] = []
     stop = threading.Event()
 
-    def ask() -> None:
-        while not stop.wait(0.2):
+    def ask(seen: list[bytes]) -> None:
+        while not stop.wait(0.05):
             try:
-                leaves.append(admit(server))
+                seen.append(admit(server))
             except Exception as error:  # noqa: BLE001 - the test reports them all
                 failures.append(error)
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
+    def asked_again() -> None:
+        """Wait for the ends of all admissions that have begun."""
+        before = [len(seen) for seen in leaves]
+        while not failures and any(len(seen) == count for seen, count in zip(leaves, before, strict=True)):
+            time.sleep(0.01)
+
+    threads = [threading.Thread(target=ask, args=(seen,)) for seen in leaves]
     for thread in threads:
         thread.start()
-    installed = []
+    installed, served = list[set[bytes]](), list[set[bytes]]()
     for _ in range(4):
-        time.sleep(1)
-        installed.append(server.install())
-    time.sleep(1)
+        installed.append({server.install(asked_again)})
+        asked_again()
+        before = [len(seen) for seen in leaves]
+        asked_again()
+        served.append({leaf for seen, count in zip(leaves, before, strict=True) for leaf in seen[count:]})
     stop.set()
     for thread in threads:
         thread.join()
     assert failures == []
-    assert len(leaves) > 50
-    assert installed[0] in leaves
-    assert leaves[-1] == admit(server) == installed[-1]
+    assert served == installed
 
 
 def test_a_connection_is_kept_for_the_next_request(server: Server) -> None:

@@ -114,6 +114,11 @@ def test_a_run_without_a_mutant_fails(also: str, tmp_path: Path) -> None:
     assert "not a module" in ran.stderr or "none of them is left" in ran.stderr
 
 
+def test_a_module_without_a_mutant_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert mutants.main(["certs/__init__.py"]) == 0
+    assert capsys.readouterr().out.endswith("\nno mutant was drawn: these modules have none\n")
+
+
 def test_tests_that_fail_without_a_change_kill_nothing(tmp_path: Path) -> None:
     only_where_loaded = "import os\nPID = os.getpid()\n" + TESTS + "    assert os.getpid() == PID\n"
     ran = mutants_of_sizes(tmp_path, only_where_loaded)
