@@ -44,7 +44,7 @@ class Hosts:
     def left(self) -> dict[NodeName, HostRoom]:
         """CPU and memory that no pod has requested."""
         return {
-            name: HostRoom(room.cpu_milli - used.cpu_milli, room.memory_mib - used.memory_mib)
+            name: host.left(room, [HostRoom(used.cpu_milli, used.memory_mib)])
             for (name, room), used in zip(self.rooms.items(), self.nodes.used, strict=True)
             if room is not None
         }

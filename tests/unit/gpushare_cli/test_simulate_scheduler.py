@@ -64,6 +64,12 @@ def test_memory_and_the_number_of_pods_keep_a_pod_away(has: dict[str, Any], asks
     assert message in found.details
 
 
+def test_a_node_of_which_more_is_requested_than_it_has_takes_pods_that_request_none() -> None:
+    there = pod("there", cpu="9", node="node-a", phase="Running")
+    found = simulate(listed(node("node-a", 15), there), manifest(pod("train", 5)), as_json=True)
+    assert nodes_of(found) == {"train": "node-a"}
+
+
 def test_pods_without_gpus_take_cpu_before_and_after() -> None:
     there = pod("there", cpu="4", node="node-a", phase="Running")
     found = simulate(
