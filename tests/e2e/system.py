@@ -178,13 +178,13 @@ class System(Asking):
         """The lines of a pod's log before the one that it prints last: it runs before its log is written."""
         path = kube.pod_path(namespace, pod, "log")
 
-        def lines() -> list[str]:
+        def whole() -> list[str]:
             log = self.api.ask(path, timeout_s=30)
-            return log.text.splitlines() if log.is_good else []
+            lines = log.text.splitlines()
+            return lines if log.is_good and until in lines else []
 
-        self.eventually(f"{path} is whole", lambda: until in lines())
-        found = lines()
-        return found[: found.index(until)]
+        lines = self.eventually(f"{path} is whole", whole)
+        return lines[: lines.index(until)]
 
     def ledgers(self) -> Mapping[NodeName, NodeLedger]:
         """The ledger, computed here from what the API server says, with nothing from the controller."""
