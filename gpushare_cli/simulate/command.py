@@ -52,6 +52,8 @@ def run(options: Options, streams: Streams, stdin: TextIO) -> int:
     if first is None:
         raise SettingsError("--policy: write at least one")
     if options.plot:
+        if not any(run.pods for run in runs):
+            raise SettingsError("--plot: there is no pod to place, so nothing to draw; --replay takes those that run")
         _write(options.plot, plot.svg(drawing.of(runs)))
     missing = render.overlooked(first)
     notes = [*question.notes, *([f"not evaluated: {', '.join(missing)}"] if missing else [])]

@@ -242,6 +242,9 @@ def test_a_plot_that_cannot_be_written_is_an_error_without_a_directory_before_fi
         2,
         f"error: --plot {tmp_path}/no/plot.svg: there is no such directory; make it first\n",
     )
+    found = simulate(node("node-a", 15), plot=str(tmp_path / "plot.svg"))
+    assert found.code == 2
+    assert found.err.startswith("error: --plot: there is no pod to place, so nothing to draw; ")
 
 
 def test_without_a_pod_no_free_gpu_counts_as_too_small_and_a_note_says_why_nothing_is_placed() -> None:
