@@ -29,8 +29,8 @@ from bench.turns import Way
 from gpushare import names
 from gpushare.kube.watch import Reflector
 from gpushare.runtime.clock import SystemClock
-from gpushare_cli import extenders, schedconfig
-from gpushare_cli.schedconfig import Options, ServerVersion
+from gpushare_cli import scheduler_config
+from gpushare_cli.scheduler_config import Options, ServerVersion
 from localcluster.process import Process
 
 PLAIN = "plain-scheduler"
@@ -46,9 +46,11 @@ def scheduler(plane: ControlPlane, directory: Path, name: str, extender: str = "
     """A kube-scheduler of this name, with the extender at this address if there is one."""
     version = plane.programs.version
     options = Options(
-        server=ServerVersion(version.major, version.minor), scheduler_name=name, url=extender or extenders.DEFAULT_URL
+        server=ServerVersion(version.major, version.minor),
+        scheduler_name=name,
+        url=extender or scheduler_config.DEFAULT_URL,
     )
-    value: Json = yaml.safe_load(schedconfig.configuration(options))
+    value: Json = yaml.safe_load(scheduler_config.configuration(options))
     # Old versions have plain-text ports, and here are two schedulers.
     value = {key: f"127.0.0.1:{free_port()}" if key.endswith("BindAddress") else part for key, part in value.items()}
     value |= {

@@ -26,7 +26,7 @@ from gpushare.simulation.engine import Extender, Scheduler
 from gpushare.simulation.learner import Learner
 from gpushare.simulation.plain_gpus import PlainGpus
 from gpushare.simulation.scores import Fit, Rules
-from gpushare_cli import plot, schedconfig, scores
+from gpushare_cli import plot, scheduler_config, scores
 from gpushare_cli.plot import Line, Plot
 
 UNRANKED = "unranked"
@@ -65,7 +65,7 @@ def once(workload: Workload, policy: str, row: str, seed: int, *, minor: int, ow
         hosts(workload.nodes),
         PlainGpus(workload.nodes, Policy.BINPACK if policy == UNRANKED else Policy(policy), learner),
         rules=Rules(minor=minor, fit=fit),
-        extender=Extender(weight=weight, others_weight=schedconfig.OTHERS_WEIGHT if others and weight else 0),
+        extender=Extender(weight=weight, others_weight=scheduler_config.OTHERS_WEIGHT if others and weight else 0),
         pick=random.Random(seed).randrange,
     )
     curve, placed = fill(scheduler, workload, order)

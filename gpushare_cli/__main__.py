@@ -24,7 +24,7 @@ from gpushare.runtime.interrupts import as_interrupt
 from gpushare.runtime.options import environment
 from gpushare.runtime.signals import Signals
 from gpushare_cli import arguments as common
-from gpushare_cli import commands, completion, examples, schedconfig, scheduler_arguments, tables, top
+from gpushare_cli import commands, completion, examples, scheduler_command, scheduler_config, tables, top
 from gpushare_cli.bars import Look
 from gpushare_cli.bundle import command as bundle
 from gpushare_cli.commands import NoClusterError, Streams
@@ -66,7 +66,7 @@ def command_line() -> argparse.ArgumentParser:
             "scheduler-config",
             "configuration of kube-scheduler",
             _EXIT_CODES_OFFLINE,
-            scheduler_arguments.add,
+            scheduler_command.add,
             _scheduler_config,
         ),
         ("doctor", "what is wrong with an installation", doctor.EXIT_CODES, doctor.add, _doctor),
@@ -170,8 +170,8 @@ def _simulate(arguments: argparse.Namespace, streams: Streams) -> int:
 
 
 def _scheduler_config(arguments: argparse.Namespace, streams: Streams) -> int:
-    options = common.typed(schedconfig.Options, arguments)
-    return commands.scheduler_config(streams, options=options, kind=arguments.kind)
+    options = common.typed(scheduler_config.Options, arguments)
+    return scheduler_command.run(streams, options=options, kind=arguments.kind)
 
 
 def _doctor(arguments: argparse.Namespace, streams: Streams) -> int:

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, assert_never
+from typing import Final
 
 from gpushare import names
 from gpushare.errors import GpuShareError, SettingsError, WireError
@@ -11,10 +10,9 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import GpuHealth
-from gpushare_cli import bars, gather, limits, render, report, schedconfig, tables, terminal, usage, yamls
+from gpushare_cli import bars, gather, limits, render, report, tables, terminal, usage, yamls
 from gpushare_cli.bars import Look
 from gpushare_cli.dashboard import views
-from gpushare_cli.schedconfig import Kind, Options
 from gpushare_cli.terminal import Writer
 from gpushare_cli.usage import NodeUse
 
@@ -123,40 +121,6 @@ def _uses(api: KubeApi, built: report.Report, options: Inspect) -> Mapping[NodeN
     """What is used on the nodes that share GPUs and have pods on them, if it is asked for."""
     nodes = [NodeName(node.name) for node in built.nodes if node.pods] if options.limits else []
     return usage.read(api, nodes, options.installation) if nodes else {}
-
-
-def scheduler_config(streams: Streams, *, options: Options, kind: Kind) -> int:
-    """Print a configuration for kube-scheduler. The exit code.
-
-    Raises:
-        SettingsError: the arguments do not go together.
-    """
-    match kind:
-        case Kind.CONFIGURATION:
-            streams.out.write(schedconfig.configuration(options))
-        case Kind.POLICY:
-            streams.out.write(schedconfig.policy(options))
-            streams.note(f"start kube-scheduler with {' '.join(schedconfig.policy_flags(options))}")
-        case _:
-            assert_never(kind)
-    if options.scheduler_name and (options.others_weight is not None or options.most_allocated):
-        streams.note(
-            f"only pods that name the scheduler {options.scheduler_name} are ranked by it; pods without GPUs usually go"
-            " to the cluster's own, for which give --scheduler-name ''"
-        )
-    return OK
-
-
-def read_ca(path: str) -> bytes:
-    """The PEM file of `--extender-ca`.
-
-    Raises:
-        SettingsError: it cannot be read.
-    """
-    try:
-        return Path(path).expanduser().read_bytes()
-    except OSError as error:
-        raise SettingsError(f"extender CA {path}: {error.strerror}") from error
 
 
 def _told(error: kube.KubeError) -> str:

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from gpushare_cli import schedconfig
-from gpushare_cli.schedconfig import Options, ServerVersion
+from gpushare_cli import scheduler_config
+from gpushare_cli.scheduler_config import Options, ServerVersion
 
 Json = Mapping[str, Any]
 
@@ -51,10 +51,10 @@ def printed(server: str, *, rank_others: bool = False, most_allocated: bool = Fa
     options = Options(
         server=ServerVersion.parse(server),
         whole_gpus=True,
-        others_weight=schedconfig.OTHERS_WEIGHT if rank_others else None,
+        others_weight=scheduler_config.OTHERS_WEIGHT if rank_others else None,
         most_allocated=most_allocated,
     )
-    return read(yaml.safe_load(schedconfig.configuration(options)))
+    return read(yaml.safe_load(scheduler_config.configuration(options)))
 
 
 def read(value: Json) -> Configuration:

@@ -7,7 +7,7 @@ from typing import Final
 from gpushare import names
 from gpushare.kube.api import JsonObject
 from gpushare.wire import fields
-from gpushare_cli import extenders
+from gpushare_cli import scheduler_config
 from gpushare_cli.doctor import finding, objects, own
 from gpushare_cli.doctor.cluster import Cluster
 from gpushare_cli.doctor.finding import Finding
@@ -113,7 +113,7 @@ def _alive(cluster: Cluster) -> int:
 
 
 def _not_checked(cluster: Cluster, where: str, what: str, unread: Unread) -> Finding:
-    forward = cluster.kubectl(f"port-forward svc/{names.CONTROLLER} {extenders.CONTROLLER_PORT}")
+    forward = cluster.kubectl(f"port-forward svc/{names.CONTROLLER} {scheduler_config.CONTROLLER_PORT}")
     return finding.warning(
         where,
         f"not checked {what}: {unread.error}",

@@ -10,7 +10,7 @@ from gpushare_cli.doctor import finding, objects, own
 from gpushare_cli.doctor.cluster import Cluster
 from gpushare_cli.doctor.finding import Finding
 from gpushare_cli.doctor.snapshot import known
-from gpushare_cli.schedconfig import ServerVersion
+from gpushare_cli.scheduler_config import ServerVersion
 
 _OLDEST: Final = ServerVersion(1, 20)
 FIRST_WITH_CONDITIONS: Final = ServerVersion(1, 30)

@@ -6,12 +6,12 @@ from typing import Any
 from gpushare import names
 from gpushare.errors import SettingsError, WireError
 from gpushare.wire import fields
-from gpushare_cli import schedconfig, yamls
+from gpushare_cli import scheduler_config, yamls
 from gpushare_cli.doctor import checks_controller, finding, objects, own, scheduler_file
 from gpushare_cli.doctor.cluster import Cluster
 from gpushare_cli.doctor.finding import Finding
 from gpushare_cli.doctor.snapshot import NothingToCheckError, Unread, known
-from gpushare_cli.schedconfig import DEFAULT_SCHEDULER, Options, ServerVersion
+from gpushare_cli.scheduler_config import DEFAULT_SCHEDULER, Options, ServerVersion
 
 
 def running(cluster: Cluster) -> Iterator[Finding]:
@@ -110,7 +110,7 @@ def parsed_settings(cluster: Cluster) -> Mapping[str, Any]:
 def _shipped(cluster: Cluster) -> Mapping[str, Any]:
     """The extender as `gpushare scheduler-config` writes it for this server."""
     options = Options(server=cluster.snapshot.server, whole_gpus=cluster.settings.whole_gpus)
-    [written] = yamls.load_all(schedconfig.configuration(options), own.SCHEDULER_KEY)
+    [written] = yamls.load_all(scheduler_config.configuration(options), own.SCHEDULER_KEY)
     [extender] = scheduler_file.extenders(fields.an_object(written, own.SCHEDULER_KEY))
     return extender
 

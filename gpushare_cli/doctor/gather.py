@@ -20,7 +20,7 @@ from gpushare_cli import gather as lists
 from gpushare_cli import usage
 from gpushare_cli.doctor import foreign, objects, own, trial
 from gpushare_cli.doctor.snapshot import READ, Object, Objects, Snapshot, Text, Unread
-from gpushare_cli.schedconfig import ServerVersion
+from gpushare_cli.scheduler_config import ServerVersion
 from gpushare_cli.usage import NodeUse
 
 _ONE_S: Final = 10.0

@@ -11,9 +11,9 @@ from gpushare.errors import GpuShareError
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Reply
-from gpushare_cli import extenders
+from gpushare_cli import scheduler_config
 from gpushare_cli.doctor import own
-from gpushare_cli.schedconfig import ServerVersion
+from gpushare_cli.scheduler_config import ServerVersion
 from gpushare_cli.usage import NodeUse
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _APPS: Final = f"/apis/apps/v1/{_INSIDE}"
 _LEASES: Final = f"/apis/coordination.k8s.io/v1/{_INSIDE}/leases"
 _WEBHOOK: Final = f"https:{names.WEBHOOK}:{own.WEBHOOK_PORT}"
-_CONTROLLER: Final = f"{names.CONTROLLER}:{extenders.CONTROLLER_PORT}"
+_CONTROLLER: Final = f"{names.CONTROLLER}:{scheduler_config.CONTROLLER_PORT}"
 
 
 def part(method: str, *arguments: str) -> Any:

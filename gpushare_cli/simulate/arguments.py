@@ -9,8 +9,8 @@ from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.model.request import DEFAULT_POLICY, Policy
 from gpushare.units import MemoryUnit
-from gpushare_cli import arguments, schedconfig, scheduler_arguments, scores
-from gpushare_cli.schedconfig import ServerVersion
+from gpushare_cli import arguments, scheduler_command, scheduler_config, scores
+from gpushare_cli.scheduler_config import ServerVersion
 from gpushare_cli.simulate import orders
 from gpushare_cli.simulate.orders import Order
 
@@ -100,7 +100,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _add_scheduler(parser: argparse.ArgumentParser) -> None:
     """How kube-scheduler is configured, in the words of scheduler-config."""
-    scheduler_arguments.add_server(
+    scheduler_command.add_server(
         parser, f"of the kube-scheduler whose scores count (default: the newest kubelet in the input, or {NEWEST})"
     )
     parser.add_argument(
@@ -109,9 +109,10 @@ def _add_scheduler(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"of the controller's scores for GPU pods (default: {scores.needed(scores.UNASKED)}, as printed)",
     )
-    scheduler_arguments.add_rank_others(
+    scheduler_command.add_rank_others(
         parser,
-        f"the controller ranks nodes for pods without GPUs, too; by default with weight {schedconfig.OTHERS_WEIGHT}",
+        "the controller ranks nodes for pods without GPUs, too; by default with weight"
+        f" {scheduler_config.OTHERS_WEIGHT}",
     )
     parser.add_argument(
         "--most-allocated", action="store_true", help="nodes with less free CPU and memory come first, for all pods"

@@ -21,7 +21,7 @@ from gpushare.wire import pods as pods_wire
 from gpushare_cli import inventories, nodefacts, resource_configs, schedulable, world
 from gpushare_cli.answers import why_not
 from gpushare_cli.nodefacts import NodeFacts
-from gpushare_cli.schedconfig import ServerVersion
+from gpushare_cli.scheduler_config import ServerVersion
 from gpushare_cli.simulate import replays, workloads
 from gpushare_cli.simulate.hosts import Hosts, hosts_of
 from gpushare_cli.simulate.objects import Found, Input

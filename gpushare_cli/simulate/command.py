@@ -11,7 +11,7 @@ from gpushare.model.request import Policy
 from gpushare.simulation.engine import Extender
 from gpushare.simulation.scores import Fit, Rules
 from gpushare.units import MemoryUnit
-from gpushare_cli import plot, schedconfig, scores, yamls
+from gpushare_cli import plot, scheduler_config, scores, yamls
 from gpushare_cli.commands import BAD, OK, Streams
 from gpushare_cli.simulate import cluster, drawing, madeup, objects, orders, render
 from gpushare_cli.simulate.arguments import EXIT_CODES, NEWEST, NONE, Options, add
@@ -107,7 +107,7 @@ def _check(options: Options) -> None:
         raise SettingsError(f"--nodes {options.nodes}: write at least 1")
     for flag, weight in ("--weight", options.weight), ("--rank-others", options.others_weight):
         if weight is not None:
-            schedconfig.checked_weight(flag, weight)
+            scheduler_config.checked_weight(flag, weight)
     if options.plot and not Path(options.plot).expanduser().parent.is_dir():
         raise SettingsError(f"--plot {options.plot}: there is no such directory; make it first")
 

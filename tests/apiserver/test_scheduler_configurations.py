@@ -19,9 +19,9 @@ import pytest
 
 from gpushare import names
 from gpushare.model.request import Policy
-from gpushare_cli import schedconfig
+from gpushare_cli import scheduler_config
 from gpushare_cli.doctor import objects
-from gpushare_cli.schedconfig import Options, ServerVersion
+from gpushare_cli.scheduler_config import Options, ServerVersion
 from localcluster import controlplane, installation, process
 from localcluster.controlplane import MASTERS
 from testing import notebooks, skips
@@ -36,7 +36,7 @@ ZONE = "topology.kubernetes.io/zone"
 
 
 Flags = Sequence[str]
-ALL: Final[Mapping[str, Any]] = {"others_weight": schedconfig.OTHERS_WEIGHT, "most_allocated": True}
+ALL: Final[Mapping[str, Any]] = {"others_weight": scheduler_config.OTHERS_WEIGHT, "most_allocated": True}
 """Options that change what kube-scheduler does with pods without GPUs."""
 
 
@@ -69,14 +69,14 @@ def options(server: Server, kubeconfig: Path, **more: Any) -> Options:
 def printed_policy(server: Server, kubeconfig: Path, directory: Path) -> Flags:
     path = directory / "policy.json"
     chosen = options(server, kubeconfig, **ALL)
-    path.write_text(schedconfig.policy(chosen))
-    flags = schedconfig.policy_flags(chosen, str(path))
+    path.write_text(scheduler_config.policy(chosen))
+    flags = scheduler_config.policy_flags(chosen, str(path))
     return [*(flag for flag in flags if not flag.startswith(("--leader-elect", "--scheduler-name"))), *alone()]
 
 
 def printed(server: Server, kubeconfig: Path, directory: Path, **more: Any) -> Flags:
     path = directory / "scheduler.yaml"
-    configuration = schedconfig.configuration(options(server, kubeconfig, **more))
+    configuration = scheduler_config.configuration(options(server, kubeconfig, **more))
     # Old versions: a port of plain text, which others on this machine may have.
     [port] = controlplane.free_ports(1)
     path.write_text(configuration.replace("127.0.0.1:10251", f"127.0.0.1:{port}"))

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from gpushare import names
-from gpushare_cli import schedconfig
+from gpushare_cli import scheduler_config
 from release.pages import architecture, chart, generate, pod_way, top_picture
 from testing.manifests import helm
 from testing.pages import ROOT
@@ -35,7 +35,7 @@ def test_the_picture_of_a_pods_way_has_the_steps_of_the_code() -> None:
     steps = {step: who for step, who, _ in pod_way.table()}
     assert steps.keys() - pod_way.SHORT == {names.OTHERS_VERB}  # for pods without GPUs
     assert {*pod_way.SHORT} <= steps.keys()
-    written = schedconfig.configuration(schedconfig.Options(server=schedconfig.ServerVersion(1, 30)))
+    written = scheduler_config.configuration(scheduler_config.Options(server=scheduler_config.ServerVersion(1, 30)))
     [extender] = yaml.safe_load(written)["extenders"]
     verbs = {value for key, value in extender.items() if key.endswith("Verb")}
     assert {step for step, who in steps.items() if who == "controller"} == verbs | {names.OTHERS_VERB, "end"}

@@ -10,7 +10,7 @@ import yaml
 
 from gpushare import names
 from gpushare_cli import __main__ as cli
-from gpushare_cli import extenders
+from gpushare_cli import scheduler_config
 from testing import pages
 from testing.manifests import helm, tree
 
@@ -34,7 +34,7 @@ def test_the_extender_through_the_proxy_is_named_alike_in_the_right_and_in_the_c
 
     [reached] = rule["resourceNames"]
     assert f"/namespaces/{names.NAMESPACE}/services/{reached}/proxy{names.EXTENDER_PREFIX}" in extender["urlPrefix"]
-    assert reached == f"{names.CONTROLLER_SERVICE}:{extenders.CONTROLLER_PORT}"
+    assert reached == f"{names.CONTROLLER_SERVICE}:{scheduler_config.CONTROLLER_PORT}"
     assert (rule["resources"], rule["verbs"]) == (["services/proxy"], ["create"])
     assert {"certFile", "keyFile"} < set(extender["tlsConfig"])
 

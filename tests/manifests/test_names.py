@@ -13,8 +13,8 @@ from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.runtime import options
 from gpushare.wire.profile import parse
-from gpushare_cli import schedconfig
-from gpushare_cli.schedconfig import Options, ServerVersion
+from gpushare_cli import scheduler_config
+from gpushare_cli.scheduler_config import Options, ServerVersion
 from testing.manifests import tree
 from testing.manifests.tree import ROOT, SERVERS, Json
 from webhook.settings import Settings as WebhookSettings
@@ -112,7 +112,7 @@ def test_the_second_scheduler_is_configured_as_the_command_line_prints_it(server
     [found] = tree.documents(tree.MANIFESTS / directory / "scheduler.yaml")
     configuration = yaml.safe_load(found["data"]["scheduler.yaml"])
     given = Options(server=ServerVersion.parse(server), whole_gpus=whole)
-    assert configuration == yaml.safe_load(schedconfig.configuration(given))
+    assert configuration == yaml.safe_load(scheduler_config.configuration(given))
     assert configuration["percentageOfNodesToScore"] == 100
     [extender] = configuration["extenders"]
     host = f"{names.CONTROLLER_SERVICE}.{names.NAMESPACE}.svc:{ControllerSettings().port}"

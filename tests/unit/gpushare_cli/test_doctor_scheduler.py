@@ -7,7 +7,8 @@ import yaml
 
 from gpushare import names
 from gpushare.kube import api as kube
-from gpushare_cli import extenders
+from gpushare_cli import scheduler_config
+from gpushare_cli.scheduler_config import Options, ServerVersion
 from testing.builders import make_pod
 from testing.cli import doctor_cluster as world
 from testing.cli.doctor_cluster import NS, Change, DoctorKube
@@ -28,7 +29,7 @@ SKEW = (
 APPLY = "apply the overlay for your server's version again: kubectl apply -k manifests/overlays/OVERLAY"
 
 
-OTHERS = extenders.for_others(extenders.Server(url=extenders.DEFAULT_URL), 9)
+OTHERS = scheduler_config.for_others(Options(server=ServerVersion(1, 30)), 9)
 
 
 def ready(count: int, *, waiting: int = 0) -> Change:
@@ -71,7 +72,7 @@ def update(value: Any, **fields: object) -> None:
     value.update(fields)
 
 
-def put_first(value: Any, entry: extenders.Entry) -> None:
+def put_first(value: Any, entry: scheduler_config.Entry) -> None:
     value["extenders"].insert(0, entry)
 
 

@@ -14,8 +14,8 @@ from gpushare.errors import SettingsError
 from gpushare.identity import NodeName
 from gpushare.placement import grade
 from gpushare_cli import __main__ as cli
-from gpushare_cli import extenders, schedconfig, scores
-from gpushare_cli.schedconfig import Options, ServerVersion
+from gpushare_cli import scheduler_config, scores
+from gpushare_cli.scheduler_config import Options, ServerVersion
 
 V1 = ServerVersion(1, 36)
 OLD = ServerVersion(1, 20)
@@ -23,13 +23,13 @@ PEM = b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 
 
 def configuration(server: ServerVersion = V1, **options: Any) -> dict[str, Any]:
-    value = yaml.safe_load(schedconfig.configuration(Options(server=server, **options)))
+    value = yaml.safe_load(scheduler_config.configuration(Options(server=server, **options)))
     assert isinstance(value, dict)
     return value
 
 
 def policy(server: ServerVersion = OLD, **options: Any) -> dict[str, Any]:
-    value = orjson.loads(schedconfig.policy(Options(server=server, **options)))
+    value = orjson.loads(scheduler_config.policy(Options(server=server, **options)))
     assert isinstance(value, dict)
     return value
 
@@ -169,13 +169,13 @@ def test_a_policy_file_is_read_by_old_releases_and_leaves_the_in_tree_predicates
 
 def test_flags_say_what_a_policy_file_cannot() -> None:
     server = ServerVersion(1, 20)
-    assert schedconfig.policy_flags(Options(server=server, scheduler_name="", kubeconfig="/k")) == [
+    assert scheduler_config.policy_flags(Options(server=server, scheduler_name="", kubeconfig="/k")) == [
         "--policy-config-file=/etc/kubernetes/scheduler-policy.json",
         "--kube-api-qps=500",
         "--kube-api-burst=1000",
         "--kubeconfig=/k",
     ]
-    assert schedconfig.policy_flags(Options(server=server))[3:] == [
+    assert scheduler_config.policy_flags(Options(server=server))[3:] == [
         "--scheduler-name=gpushare-scheduler",
         "--leader-elect-resource-lock=leases",
         "--leader-elect-resource-name=gpushare-scheduler",
@@ -313,7 +313,7 @@ LETTERS = "write lower-case letters, digits, '-' and '.', such as gpushare-sched
             "server version 1.18: KubeSchedulerConfiguration is supported from 1.19; use --kind policy",
         ),
         *(
-            ({"url": url}, f"extender URL '{url}': {problem}; write something like {extenders.DEFAULT_URL}")
+            ({"url": url}, f"extender URL '{url}': {problem}; write something like {scheduler_config.DEFAULT_URL}")
             for url, problem in (
                 ("gpushare:12345", "must begin with http:// or https://"),
                 ("http:///gpushare-scheduler", "has no host"),
@@ -350,14 +350,14 @@ LETTERS = "write lower-case letters, digits, '-' and '.', such as gpushare-sched
 )
 def test_a_request_that_makes_no_configuration_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        schedconfig.configuration(Options(**{"server": V1, **options}))
+        scheduler_config.configuration(Options(**{"server": V1, **options}))
     assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("minor", [23, 36])
 def test_a_policy_file_is_refused_where_nothing_reads_it(minor: int) -> None:
     with pytest.raises(SettingsError) as caught:
-        schedconfig.policy(Options(server=ServerVersion(1, minor)))
+        scheduler_config.policy(Options(server=ServerVersion(1, minor)))
     assert str(caught.value) == (
         f"server version 1.{minor}: policy files were removed in 1.23; leave out --kind policy to get a"
         " KubeSchedulerConfiguration"

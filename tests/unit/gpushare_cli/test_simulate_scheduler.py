@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from gpushare_cli.schedconfig import ServerVersion
+from gpushare_cli.scheduler_config import ServerVersion
 from gpushare_cli.simulate.orders import Order
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 from testing.cli.calling import Run

@@ -1,26 +1,51 @@
-"""Arguments of `gpushare scheduler-config`, each with what it costs and brings."""
+"""`gpushare scheduler-config`: its arguments, each with what it costs and brings, and what it prints."""
 
 import argparse
+from pathlib import Path
+from typing import assert_never
 
 from gpushare import names
-from gpushare_cli import arguments, commands, extenders, schedconfig, scores
-from gpushare_cli.schedconfig import Kind, ServerVersion
+from gpushare.errors import SettingsError
+from gpushare_cli import arguments, scheduler_config, scores
+from gpushare_cli.commands import OK, Streams
+from gpushare_cli.scheduler_config import Kind, Options, ServerVersion
+
+
+def run(streams: Streams, *, options: Options, kind: Kind) -> int:
+    """Print a configuration for kube-scheduler. The exit code.
+
+    Raises:
+        SettingsError: the arguments do not go together.
+    """
+    match kind:
+        case Kind.CONFIGURATION:
+            streams.out.write(scheduler_config.configuration(options))
+        case Kind.POLICY:
+            streams.out.write(scheduler_config.policy(options))
+            streams.note(f"start kube-scheduler with {' '.join(scheduler_config.policy_flags(options))}")
+        case _:
+            assert_never(kind)
+    if options.scheduler_name and (options.others_weight is not None or options.most_allocated):
+        streams.note(
+            f"only pods that name the scheduler {options.scheduler_name} are ranked by it; pods without GPUs usually go"
+            " to the cluster's own, for which give --scheduler-name ''"
+        )
+    return OK
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments."""
     parser.description = "Print the configuration with which kube-scheduler asks the controller about shared GPUs."
     add_server(parser, "of the cluster, such as v1.29.3+k3s1", required=True)
     arguments.add_choice(
         parser, "--kind", Kind.CONFIGURATION, "policy: a policy file, for --policy-config-file of 1.22 and older"
     )
     parser.add_argument(
-        "--extender-url", dest="url", default=extenders.DEFAULT_URL, metavar="URL", help="default: %(default)s"
+        "--extender-url", dest="url", default=scheduler_config.DEFAULT_URL, metavar="URL", help="default: %(default)s"
     )
     parser.add_argument(
         "--extender-ca",
         dest="ca_pem",
-        type=commands.read_ca,
+        type=_read_ca,
         default=b"",
         metavar="FILE",
         help="PEM file; needed if the URL is https",
@@ -43,7 +68,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--client-qps",
         type=int,
-        default=schedconfig.DEFAULT_QPS,
+        default=scheduler_config.DEFAULT_QPS,
         metavar="N",
         help="requests a second that kube-scheduler may send to the API server, and twice as many at once; its own 50"
         " keep it from placing more pods than that (default: %(default)s)",
@@ -51,20 +76,18 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def add_server(parser: argparse.ArgumentParser, text: str, *, required: bool = False) -> None:
-    """Describe `--server-version`; the help is the caller's."""
     parser.add_argument(
         "--server-version", dest="server", type=ServerVersion.parse, required=required, metavar="X.Y", help=text
     )
 
 
 def add_rank_others(parser: argparse.ArgumentParser, text: str) -> None:
-    """Describe `--rank-others`, whose weight has a default; the help is the caller's."""
     parser.add_argument(
         "--rank-others",
         dest="others_weight",
         nargs="?",
         type=int,
-        const=schedconfig.OTHERS_WEIGHT,
+        const=scheduler_config.OTHERS_WEIGHT,
         metavar="WEIGHT",
         help=text,
     )
@@ -107,7 +130,7 @@ def _add_scores(parser: argparse.ArgumentParser) -> None:
         parser,
         "have the controller rank nodes for pods without GPUs too, so that they leave CPU and memory to GPUs that"
         " are free. Costs a request for each of these pods; while the controller is away they are scheduled without it."
-        f" By default with weight {schedconfig.OTHERS_WEIGHT}: a node may get several replicas of a workload",
+        f" By default with weight {scheduler_config.OTHERS_WEIGHT}: a node may get several replicas of a workload",
     )
     parser.add_argument(
         "--most-allocated",
@@ -115,3 +138,10 @@ def _add_scores(parser: argparse.ArgumentParser) -> None:
         help="nodes with less free CPU and memory come first, for all pods of the scheduler. Keeps whole nodes free for"
         " an autoscaler and needs no request; costs GPUs with the policy dense, see docs/scheduling.md",
     )
+
+
+def _read_ca(path: str) -> bytes:
+    try:
+        return Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise SettingsError(f"extender CA {path}: {error.strerror}") from error

@@ -1,30 +1,38 @@
-"""Writes the configuration with which a kube-scheduler of a given version calls the extender. Pure.
+"""Writes the configuration with which a kube-scheduler of a given version asks the controller. Pure.
 
-The same extender is spelled differently over the versions: KubeSchedulerConfiguration changed its API version four
-times, and before it there was the Policy file, which kube-scheduler read up to 1.22.
+The extender is spelled differently over the versions: KubeSchedulerConfiguration changed its API version four times,
+and before it there was the Policy file, which kube-scheduler read up to 1.22.
 """
 
+import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.resource_config import ResourceConfig
-from gpushare_cli import extenders, scores, yamls
+from gpushare_cli import scores, yamls
 
+CONTROLLER_PORT: Final = 12345
+"""Port of the controller's Service, the same as Aliyun's extender has."""
+DEFAULT_URL: Final = f"http://{names.CONTROLLER_SERVICE}.{names.NAMESPACE}.svc:{CONTROLLER_PORT}{names.EXTENDER_PREFIX}"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
+DEFAULT_QPS: Final = 500
+OTHERS_WEIGHT: Final = 9
+"""With a lead of 180 points more than what kube-scheduler's plugins for CPU and memory usually differ by, and less than
+the 200 by which it keeps replicas apart once a node has several."""
 _VERSION: Final = re.compile(r"v?(?P<major>[0-9]{1,3})\.(?P<minor>[0-9]{1,4})(?:\.[0-9]+)?(?:[+.-][0-9A-Za-z.+_-]*)?")
 _SINCE: Final = ((25, "v1"), (23, "v1beta3"), (22, "v1beta2"), (19, "v1beta1"))
 _DNS_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _MOST_WEIGHT: Final = 10_000
 _MOST_QPS: Final = 100_000
-DEFAULT_QPS: Final = 500
-OTHERS_WEIGHT: Final = 9
-"""With a lead of 180 points more than what kube-scheduler's plugins for CPU and memory usually differ by, and less than
-the 200 by which it keeps replicas apart once a node has several."""
+
+Entry = dict[str, Any]
+"""An extender as KubeSchedulerConfiguration spells it, but for `httpTimeout`, which is in seconds."""
 
 
 class Kind(Enum):
@@ -69,7 +77,7 @@ class Options:
     """What the configuration is for."""
 
     server: ServerVersion
-    url: str = extenders.DEFAULT_URL
+    url: str = DEFAULT_URL
     """Prefix of the extender's paths, as kube-scheduler reaches it."""
     scheduler_name: str = names.SCHEDULER
     """Empty to change the cluster's own scheduler, else the name of a second one."""
@@ -169,28 +177,8 @@ def policy_flags(options: Options, path: str = "/etc/kubernetes/scheduler-policy
     return flags
 
 
-def _api_version(server: ServerVersion) -> str:
-    for minor, name in _SINCE:
-        if server >= ServerVersion(1, minor):
-            return name
-    raise SettingsError(
-        f"server version {server}: KubeSchedulerConfiguration is supported from 1.19; use --kind policy"
-    )
-
-
-def _entries(options: Options, unasked: Mapping[str, int]) -> Iterator[extenders.Entry]:
-    resources = ResourceConfig(whole_gpus=options.whole_gpus).resources
-    weight = checked_weight("--weight", options.weight) if options.weight is not None else scores.needed(unasked)
-    server = extenders.Server(
-        url=options.url, ca_pem=options.ca_pem, client_cert=options.client_cert, client_key=options.client_key
-    )
-    yield extenders.for_gpus(server, resources, weight)
-    if options.others_weight is not None:
-        yield extenders.for_others(server, checked_weight("--rank-others", options.others_weight))
-
-
 def checked_weight(flag: str, weight: int) -> int:
-    """The weight of an entry as it was given.
+    """The weight of an extender as it was given.
 
     Raises:
         SettingsError: kube-scheduler would not start with it.
@@ -198,6 +186,104 @@ def checked_weight(flag: str, weight: int) -> int:
     if not 0 < weight <= _MOST_WEIGHT:
         raise SettingsError(f"{flag} {weight}: write a whole number from 1 to {_MOST_WEIGHT}")
     return weight
+
+
+def for_others(options: Options, weight: int) -> Entry:
+    """Ranks nodes for pods without GPUs, and does nothing else: without an answer they are scheduled as ever.
+
+    Raises:
+        SettingsError: URL and certificates do not go together.
+    """
+    return {
+        "urlPrefix": _url(options.url),
+        "prioritizeVerb": names.OTHERS_VERB,
+        "weight": weight,
+        **_tls(options),
+        "nodeCacheCapable": True,
+        "ignorable": True,
+        "httpTimeout": names.OTHERS_TIMEOUT_S,
+    }
+
+
+def _for_gpus(options: Options, weight: int) -> Entry:
+    return {
+        "urlPrefix": _url(options.url),
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "preemptVerb": "preempt",
+        "weight": weight,
+        "bindVerb": "bind",
+        **_tls(options),
+        "nodeCacheCapable": True,
+        # Not ignored: the sums that the scheduler counts by itself keep out most nodes, and make it preempt.
+        "managedResources": [
+            {"name": name, "ignoredByScheduler": False}
+            for name in ResourceConfig(whole_gpus=options.whole_gpus).resources
+        ],
+        "ignorable": False,
+        "httpTimeout": names.EXTENDER_TIMEOUT_S,
+    }
+
+
+def _entries(options: Options, unasked: Mapping[str, int]) -> Iterator[Entry]:
+    weight = checked_weight("--weight", options.weight) if options.weight is not None else scores.needed(unasked)
+    yield _for_gpus(options, weight)
+    if options.others_weight is not None:
+        yield for_others(options, checked_weight("--rank-others", options.others_weight))
+
+
+def _tls(options: Options) -> Entry:
+    url, client = options.url, bool(options.client_cert)
+    if client != bool(options.client_key):
+        raise SettingsError("extender client certificate: give --extender-client-cert and --extender-client-key")
+    if not url.startswith("https:"):
+        if options.ca_pem or client:
+            what = "a CA" if options.ca_pem else "a client certificate"
+            raise SettingsError(f"extender URL {url!r}: {what} is given, but the URL is not https")
+        return {"enableHTTPS": False}
+    if not options.ca_pem:
+        # kube-scheduler would switch verification off without a word.
+        raise SettingsError(f"extender URL {url!r}: https needs the CA of its certificate; give --extender-ca FILE")
+    if b"-----BEGIN CERTIFICATE-----" not in options.ca_pem:
+        raise SettingsError("extender CA: no PEM certificate in it")
+    if "/proxy/" in url and not client:
+        raise SettingsError(
+            f"extender URL {url!r}: the API server's proxy must know kube-scheduler, which sends it no token; give"
+            " --extender-client-cert PATH and --extender-client-key PATH"
+        )
+    files = {"certFile": options.client_cert, "keyFile": options.client_key} if client else {}
+    return {"enableHTTPS": True, "tlsConfig": {"caData": base64.b64encode(options.ca_pem).decode(), **files}}
+
+
+def _url(url: str) -> str:
+    problem = _url_problem(url)
+    if problem:
+        raise SettingsError(f"extender URL {url!r}: {problem}; write something like {DEFAULT_URL}")
+    return url.rstrip("/")
+
+
+def _url_problem(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # reading it checks it
+    except ValueError as error:
+        return str(error)
+    if parts.scheme not in {"http", "https"}:
+        return "must begin with http:// or https://"
+    if not parts.hostname:
+        return "has no host"
+    if parts.query or parts.fragment or parts.username:
+        return "must have neither user, query nor fragment"
+    return ""
+
+
+def _api_version(server: ServerVersion) -> str:
+    for minor, name in _SINCE:
+        if server >= ServerVersion(1, minor):
+            return name
+    raise SettingsError(
+        f"server version {server}: KubeSchedulerConfiguration is supported from 1.19; use --kind policy"
+    )
 
 
 def _client(options: Options) -> dict[str, Any]:
