@@ -11,9 +11,9 @@ from typing import Final
 from gpushare import names
 from gpushare.identity import PodRef
 from gpushare.kube import api as kube
-from gpushare.kube import events
+from gpushare.kube import pods as kube_pods
 from gpushare.kube.api import KubeApi
-from gpushare.kube.events import EventType
+from gpushare.kube.pods import EventType
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 
@@ -69,9 +69,9 @@ class Writer:
     def _post(self, pod: PodRef, kind: EventType, reason: str, message: str) -> None:
         if not self.leading():
             return
-        body = events.event(pod, kind, reason, message, component=names.CONTROLLER, now=self.clock.now())
+        body = kube_pods.event(pod, kind, reason, message, component=names.CONTROLLER, now=self.clock.now())
         try:
-            events.post(self.api, body)
+            kube_pods.post_event(self.api, body)
             logs.event(_LOG, "told" if kind is EventType.NORMAL else "warned", pod=str(pod), reason=reason)
         except kube.KubeError as error:
             logs.event(_LOG, "event failed", level=logging.WARNING, pod=str(pod), reason=reason, error=str(error))

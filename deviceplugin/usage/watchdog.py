@@ -16,9 +16,9 @@ from deviceplugin.usage.procfs import ProcessTable, Sent
 from deviceplugin.usage.values import Policy, Process
 from gpushare import units
 from gpushare.identity import PodUid
-from gpushare.kube import eviction
+from gpushare.kube import pods as kube_pods
 from gpushare.kube.api import KubeApi
-from gpushare.kube.eviction import Evicted
+from gpushare.kube.pods import Evicted
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 
@@ -93,7 +93,7 @@ class Watchdog:
         if uid in self._evicted and at < self._evicted[uid] + _EVICT_AGAIN_S:
             return
         self._evicted[uid] = at
-        outcome, problem = eviction.evict(self.api, excess.pod.ref, if_forbidden=_IF_FORBIDDEN)
+        outcome, problem = kube_pods.evict(self.api, excess.pod.ref, if_forbidden=_IF_FORBIDDEN)
         self._done("evict", outcome.value, excess, problem=problem)
         if outcome is Evicted.DONE:
             self._tell(excess, REASON_EVICTED, "so the pod is evicted")

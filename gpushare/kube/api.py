@@ -9,6 +9,8 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+import orjson
+
 from gpushare.errors import GpuShareError
 
 JsonObject = dict[str, Any]
@@ -228,6 +230,27 @@ def error_of(status: int, message: str) -> KubeError:
     """The error class for an HTTP status."""
     default = ServerFaultError if status >= 500 else BadRequestError
     return _BY_STATUS.get(status, default)(message)
+
+
+def error_in(code: int, body: bytes) -> KubeError:
+    """The error for an answer; only the message of a `kind: Status` is kept, so that no data reaches a log."""
+    status = status_in(body)
+    problem = error_of(code, f"HTTP {code}" if status is None else str(status.get("message", ""))[:1024])
+    metadata = status.get("metadata") if status else None
+    if isinstance(problem, GoneError) and isinstance(metadata, dict):
+        problem.more = str(metadata.get("continue") or "")
+    return problem
+
+
+def status_in(body: bytes) -> JsonObject | None:
+    """The API server's own `kind: Status`, if an answer is one."""
+    if not body.startswith(b"{"):
+        return None
+    try:
+        value: JsonObject = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return value if value.get("kind") == "Status" else None
 
 
 def pod_path(namespace: str, name: str, subresource: str = "") -> str:

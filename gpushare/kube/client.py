@@ -8,17 +8,19 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from types import ModuleType
 from typing import Final, TypeVar
 
 import orjson
 
 from gpushare.errors import SettingsError, WireError
-from gpushare.kube import answers, stream
 from gpushare.kube import api as kube
+from gpushare.kube import stream
 from gpushare.kube.api import JsonObject, Page, Params, PatchKind, Precondition, Reply
 from gpushare.kube.credentials import Credentials, in_cluster, own_namespace
-from gpushare.kube.transport import Transport
+from gpushare.kube.transport import HttpReply, Transport
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock, SystemClock
 from gpushare.wire import fields, json
@@ -30,6 +32,7 @@ _GRACE_S: Final = 15.0  # a watch may end this much later than asked
 # collection costs one request in this time, and a peer that accepts bytes but never answers is noticed.
 _QUIET_S: Final = 100.0
 _LIST_QUIET_S: Final = 30.0  # a server that makes a long list says nothing at first
+_NOT_REACHED: Final = "error trying to reach service"  # of older API servers' proxies, in plain text
 _LARGE: Final = 2**20  # bytes; no usual object is, and parsed it may be ten times as large
 T = TypeVar("T")
 
@@ -87,12 +90,12 @@ class RestClient:
         self._transport = Transport(credentials, self._clock)
 
     def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject:
-        return answers.an_object(self._call("GET", path, params, timeout_s=timeout_s))
+        return _an_object(self._call("GET", path, params, timeout_s=timeout_s))
 
     def read_object(self, path: str, *, keep: Callable[[JsonObject], T], timeout_s: float = 5.0) -> T:
         answer = self._call("GET", path, timeout_s=timeout_s)
         with self._large if len(answer.data) > _LARGE else contextlib.nullcontext():
-            return keep(answers.an_object(answer))
+            return keep(_an_object(answer))
 
     def list_page(
         self, path: str, params: Params | None = None, *, keep: Callable[[JsonObject], T], timeout_s: float = 300.0
@@ -111,12 +114,10 @@ class RestClient:
         timeout_s: float = 5.0,
         precondition: Precondition | None = None,
     ) -> JsonObject:
-        return answers.an_object(
-            self._call("POST", path, params, body=body, timeout_s=timeout_s, precondition=precondition)
-        )
+        return _an_object(self._call("POST", path, params, body=body, timeout_s=timeout_s, precondition=precondition))
 
     def replace(self, path: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:
-        return answers.an_object(self._call("PUT", path, body=body, timeout_s=timeout_s))
+        return _an_object(self._call("PUT", path, body=body, timeout_s=timeout_s))
 
     def patch(
         self,
@@ -128,7 +129,7 @@ class RestClient:
         timeout_s: float = 5.0,
         precondition: Precondition | None = None,
     ) -> JsonObject:
-        return answers.an_object(
+        return _an_object(
             self._call(
                 "PATCH", path, params, body=body, media=kind.value, timeout_s=timeout_s, precondition=precondition
             )
@@ -142,7 +143,7 @@ class RestClient:
         timeout_s: float = 5.0,
         precondition: Precondition | None = None,
     ) -> JsonObject:
-        return answers.an_object(self._call("DELETE", path, body=body, timeout_s=timeout_s, precondition=precondition))
+        return _an_object(self._call("DELETE", path, body=body, timeout_s=timeout_s, precondition=precondition))
 
     def watch(self, path: str, params: Params, *, timeout_s: float) -> Iterator[JsonObject]:
         query = {**params, "watch": "true", "timeoutSeconds": str(int(timeout_s))}
@@ -152,7 +153,7 @@ class RestClient:
             return _events(path, chunks, opened.pop_all())
 
     def ask(self, path: str, *, timeout_s: float = 5.0) -> Reply:
-        return answers.reply(self._call("GET", path, timeout_s=timeout_s))
+        return _reply(self._call("GET", path, timeout_s=timeout_s))
 
     def close(self) -> None:
         """Close idle connections."""
@@ -174,7 +175,7 @@ class RestClient:
         body: JsonObject | Sequence[JsonObject] | None = None,
         media: str = "application/json",
         precondition: Precondition | None = None,
-    ) -> answers.Answer:
+    ) -> HttpReply:
         until = self._clock.monotonic() + timeout_s
         headers = self._headers()
         if body is None and precondition is not None:
@@ -235,3 +236,39 @@ def _events(path: str, chunks: Iterable[bytes], opened: contextlib.ExitStack) ->
 
 def _event(line: bytes) -> JsonObject:
     return fields.an_object(json.parse(line), "")
+
+
+def _an_object(answer: HttpReply) -> JsonObject:
+    """The object in an answer.
+
+    Raises:
+        KubeError: the server did not agree, or there is none.
+    """
+    if not 200 <= answer.status < 300:
+        raise kube.error_in(answer.status, answer.data)
+    try:
+        return fields.an_object(json.parse(answer.data), "")
+    except (ValueError, WireError) as problem:
+        raise kube.ServerFaultError(f"{answer.what}: unreadable answer ({problem})") from problem
+
+
+def _reply(answer: HttpReply) -> Reply:
+    """What an endpoint said.
+
+    Raises:
+        KubeError: the API server itself said no, or could not reach the endpoint.
+    """
+    status = kube.status_in(answer.data)
+    if status is not None and status.get("status") == "Failure":
+        raise kube.error_in(answer.status, answer.data)
+    said = Reply(status=answer.status, text=answer.data.decode("utf-8", "replace"), at=_moment(answer.date))
+    if said.status >= 500 and said.text.lower().startswith(_NOT_REACHED):
+        raise kube.error_of(said.status, said.brief)
+    return said
+
+
+def _moment(header: str | None) -> datetime | None:
+    try:
+        return parsedate_to_datetime(header) if header else None
+    except ValueError:
+        return None

@@ -1,16 +1,18 @@
 """HTTP to one server: pooled connections and a deadline on everything. The only importer of urllib3."""
 
 import contextlib
+import http.client
+import io
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 import urllib3
 
-from gpushare.kube import answers, deadline
 from gpushare.kube import api as kube
 from gpushare.kube.api import Params
 from gpushare.kube.credentials import Credentials
@@ -31,6 +33,18 @@ _KEEPALIVE: Final = [
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpReply:
+    """What came back, read whole."""
+
+    what: str
+    """The request, for messages."""
+    status: int
+    data: bytes
+    date: str | None
+    """The header."""
 
 
 class Transport:
@@ -61,7 +75,7 @@ class Transport:
         *,
         body: bytes | Iterable[bytes] | None,
         timeout_s: float,
-    ) -> answers.Answer:
+    ) -> HttpReply:
         """A request and its answer, which is read whole within so many seconds."""
         what = f"{method} {path}"
         with _unreachable(what):
@@ -71,7 +85,7 @@ class Transport:
             response = pool.urlopen(
                 method, target, body=body, headers=headers, timeout=_timeout(timeout_s), redirect=False
             )
-        return answers.Answer(what=what, status=response.status, data=response.data, date=response.headers.get("Date"))
+        return HttpReply(what=what, status=response.status, data=response.data, date=response.headers.get("Date"))
 
     @contextlib.contextmanager
     def opened(
@@ -91,7 +105,7 @@ class Transport:
             )
             try:
                 if response.status != 200:
-                    raise answers.error(response.status, response.read(_LARGEST_ERROR))
+                    raise kube.error_in(response.status, response.read(_LARGEST_ERROR))
                 yield response.stream(_CHUNK, decode_content=True)
             finally:
                 response.close()
@@ -129,7 +143,7 @@ def _timeout(seconds: float) -> urllib3.Timeout:
 
 def _pools_with_deadline(clock: Clock) -> dict[str, Any]:
     """Pools whose answers have to be read whole within the timeout; urllib3's own bounds each wait for bytes only."""
-    answer = staticmethod(partial(deadline.Answer, clock=clock))
+    answer = staticmethod(partial(_TimedResponse, clock=clock))
 
     class Plain(_AtOnce):
         response_class = answer  # type: ignore[assignment] # called, never asked for its type
@@ -170,3 +184,40 @@ class _AtOnce(urllib3.connection.HTTPConnection):
         if self._unsent is not None:
             data, self._unsent, self._has_body = self._unsent + data, None, False
         super().send(data)
+
+
+class _TimedResponse(http.client.HTTPResponse):
+    """A response, headers included, whose deadline is the socket's timeout counted from the start of reading."""
+
+    def __init__(self, sock: socket.socket, *args: Any, clock: Clock, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.fp.close()
+        self.fp = io.BufferedReader(_Timed(sock, clock))
+
+
+class _Timed(io.RawIOBase):
+    def __init__(self, sock: socket.socket, clock: Clock) -> None:
+        self._sock = sock
+        self._file = sock.makefile("rb", buffering=0)
+        self._clock = clock
+        self._timeout = sock.gettimeout()
+        self._until = clock.monotonic() + (self._timeout if self._timeout is not None else float("inf"))
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if self._timeout is None:
+            return self._file.readinto(buffer)
+        left = self._until - self._clock.monotonic()
+        if left <= 0:
+            raise TimeoutError("the answer took longer than its deadline")
+        self._sock.settimeout(left)
+        try:
+            return self._file.readinto(buffer)
+        finally:
+            self._sock.settimeout(self._timeout)  # what the connection's next request starts with
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

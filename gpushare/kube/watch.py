@@ -1,4 +1,4 @@
-"""List, then watch, for ever: a copy of one collection that survives broken streams and expired versions."""
+"""List, then watch, forever: a copy of one collection that survives broken streams and expired versions."""
 
 import logging
 import threading
@@ -54,7 +54,7 @@ class Reflector(Generic[T]):
     params: dict[str, str] = field(default_factory=dict)
     """Field and label selectors."""
     optional: bool = False
-    """Whether to end when the collection is gone or must not be read, instead of trying for ever."""
+    """Whether to end when the collection is gone or must not be read, instead of trying forever."""
     watch_timeout_s: float = 300.0
     synced: threading.Event = field(default_factory=threading.Event)
     """Set after the first list."""

@@ -8,7 +8,7 @@ from gpushare.cluster import pod_records
 from gpushare.cluster.defrag import Move, Plan
 from gpushare.identity import PodUid
 from gpushare.kube import api as kube
-from gpushare.kube import eviction
+from gpushare.kube import pods as kube_pods
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import gather
@@ -120,7 +120,7 @@ class Defragmentation:
             before.update(str(pods_wire.ref(pod).uid) for pod in self._siblings(move))
         self._unsure.add(move.pod.uid)
         try:
-            eviction.ask(self.api, move.pod)
+            kube_pods.request_eviction(self.api, move.pod)
         except kube.TooManyRequestsError:
             self._unsure.discard(move.pod.uid)
             raise

@@ -10,7 +10,7 @@ from gpushare.cluster.drain import Permissions, Row, Step
 from gpushare.errors import GpuShareError
 from gpushare.identity import PodUid
 from gpushare.kube import api as kube
-from gpushare.kube import eviction
+from gpushare.kube import pods as kube_pods
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import Gpu
 from gpushare.runtime.clock import Clock
@@ -102,7 +102,7 @@ class Drainer:
             return replace(row, step=Step.WAIT, why=why)
 
         try:
-            eviction.ask(self.api, row.pod)
+            kube_pods.request_eviction(self.api, row.pod)
         except kube.TooManyRequestsError as error:
             self._tell(row, f"waits: {row.why or error}")
             return waits(row.why or str(error))

@@ -3,9 +3,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpushare.kube import events
+from gpushare.kube import pods as kube_pods
 from gpushare.kube.api import node_path, pod_path
-from gpushare.kube.events import EventType
+from gpushare.kube.pods import EventType
 from testing.builders import make_ref
 from testing.fakes.kube import FakeKube
 
@@ -13,7 +13,7 @@ NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 
 
 def make(message: str = "no GPU") -> dict[str, object]:
-    return events.event(make_ref("web"), EventType.WARNING, "GpuRefused", message, component="x", now=NOW)
+    return kube_pods.event(make_ref("web"), EventType.WARNING, "GpuRefused", message, component="x", now=NOW)
 
 
 def test_an_event_points_at_its_pod() -> None:
@@ -37,7 +37,7 @@ def test_a_long_message_is_cut_to_what_the_api_server_accepts() -> None:
 
 @pytest.mark.parametrize("name", ["a" * 228 + "-.-b", "a" * 229 + ".b", "a" * 253])
 def test_the_name_of_an_event_is_one_that_the_api_server_accepts(name: str) -> None:
-    event = events.event(make_ref(name), EventType.NORMAL, "R", "m", component="x", now=NOW)
+    event = kube_pods.event(make_ref(name), EventType.NORMAL, "R", "m", component="x", now=NOW)
     part = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
     assert re.fullmatch(rf"{part}(\.{part})*", event["metadata"]["name"])
     assert len(event["metadata"]["name"]) <= 253
@@ -45,7 +45,7 @@ def test_the_name_of_an_event_is_one_that_the_api_server_accepts(name: str) -> N
 
 def test_an_event_is_created_in_its_pods_namespace() -> None:
     api = FakeKube()
-    events.post(api, make())
+    kube_pods.post_event(api, make())
     assert [str(call) for call in api.calls] == ["create /api/v1/namespaces/default/events"]
 
 
