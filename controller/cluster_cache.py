@@ -9,7 +9,7 @@ from controller.rooms import STEP, Rooms
 from controller.snapshot import Snapshot
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.records import Bound, Pending
+from gpushare.cluster.pod_records import Bound, Pending
 from gpushare.identity import NodeName, PodUid
 from gpushare.resource_config import ResourceConfig
 

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping
 
 from controller.changelog import ChangeLog
 from controller.hosts import Hosts
-from controller.label_index import LabelIndex
 from controller.node_rooms import NodeRooms
 from controller.reservations import Reservation, Reservations
 from controller.rooms import Rooms
-from gpushare.cluster import groups, node_ledger, node_records, records
+from gpushare.cluster import groups, node_ledger, node_records, pod_records
+from gpushare.cluster.groups import LabelIndex
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.records import Bound, Guest, PodRecord, Problem
+from gpushare.cluster.pod_records import Bound, NonGpuPod, PodRecord, Problem
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
 from gpushare.model.ledger import NodeLedger
@@ -134,13 +134,13 @@ class ClusterIndex:
         """Stop counting reservations that ended. Nothing changes for a pod that is seen with its GPUs."""
         self.rebuild({known.allocation.node for known in ended if not self._is_seen(known)}, frees=True)
 
-    def set_guest(self, guest: Guest) -> None:
+    def set_guest(self, guest: NonGpuPod) -> None:
         """A pod without GPUs came to a node, changed or ended."""
         if self.hosts.set_guest(guest):
-            self.came += guest.takes != records.NOTHING
+            self.came += guest.takes != pod_records.NOTHING
             self._unsettle(guest.node)
 
-    def replace_guests(self, guests: Iterable[Guest]) -> None:
+    def replace_guests(self, guests: Iterable[NonGpuPod]) -> None:
         """There are these pods without GPUs and no others."""
         for name in self.hosts.replace_guests(guests):
             self._unsettle(name)
@@ -191,7 +191,7 @@ class ClusterIndex:
         self.changes += 1
 
     def _count(self, record: PodRecord | None, number: int) -> None:
-        ask = records.NO_ASK if record is None else record.ask
+        ask = pod_records.NO_ASK if record is None else record.ask
         if ask.gpus:
             self.changes += 1
             self.asks[ask] += number

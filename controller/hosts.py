@@ -6,7 +6,7 @@ Pods without GPUs are ten times as many as others, so of each only a hash of its
 from collections import Counter
 from collections.abc import Iterable
 
-from gpushare.cluster.records import NOTHING, Guest
+from gpushare.cluster.pod_records import NOTHING, NonGpuPod
 from gpushare.identity import NodeName
 from gpushare.model.room import HostRoom
 
@@ -34,7 +34,7 @@ class Hosts:
         """A pod has left a node."""
         self._set(node, self.taken_on(node).without(takes))
 
-    def set_guest(self, guest: Guest) -> bool:
+    def set_guest(self, guest: NonGpuPod) -> bool:
         """A pod without GPUs came, changed or ended. Whether the sum of its node is another one."""
         there = self._guests.setdefault(guest.node, {})
         before = there.pop(hash(guest.uid), NOTHING)
@@ -50,7 +50,7 @@ class Hosts:
         self.add(guest.node, guest.takes)
         return True
 
-    def replace_guests(self, guests: Iterable[Guest]) -> set[NodeName]:
+    def replace_guests(self, guests: Iterable[NonGpuPod]) -> set[NodeName]:
         """There are these pods without GPUs and no others. Nodes whose sums may be other ones."""
         nodes = set(self._guests)
         for node, there in self._guests.items():

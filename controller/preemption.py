@@ -12,7 +12,7 @@ from typing import Final
 from gpushare.cluster import budgets
 from gpushare.cluster.budgets import Budget
 from gpushare.cluster.node_ledger import LedgerOrRefused
-from gpushare.cluster.records import Bound
+from gpushare.cluster.pod_records import Bound
 from gpushare.identity import PodUid
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest

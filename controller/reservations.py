@@ -10,8 +10,8 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from controller.label_index import LabelIndex
-from gpushare.cluster.records import NOTHING
+from gpushare.cluster.groups import LabelIndex
+from gpushare.cluster.pod_records import NOTHING
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
 from gpushare.model.room import HostRoom

@@ -4,11 +4,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from controller import cluster_index
-from controller.label_index import Counts
 from gpushare.cluster import cluster_ledger, cordons, node_records
+from gpushare.cluster.groups import Counts
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.records import Bound, PodRecord, Problem
+from gpushare.cluster.pod_records import Bound, PodRecord, Problem
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.allocation import Allocation
 from gpushare.model.ledger import NodeLedger

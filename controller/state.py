@@ -14,7 +14,7 @@ from controller.reservations import InDoubt, Reservation
 from controller.searches import Searches
 from gpushare.cluster import node_ledger
 from gpushare.cluster.node_ledger import LedgerOrRefused
-from gpushare.cluster.records import Bound
+from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import NodeInventory

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.state import ClusterState
-from gpushare.cluster import node_records, pod_records, records
+from gpushare.cluster import node_records, pod_records
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.records import AnyPod, Bound, Guest
+from gpushare.cluster.pod_records import AnyPod, Bound, NonGpuPod
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
@@ -63,14 +63,14 @@ class PodSink:
     def read(self, pod: JsonObject) -> AnyPod | None:
         """What a pod asks for and holds. Which of the two it is never changes, and a node is never left."""
         try:
-            return pod_records.read(pod, self.state.resource_config) or pod_records.guest(pod)
+            return pod_records.read(pod, self.state.resource_config) or pod_records.non_gpu_pod(pod)
         except WireError as error:
             _complain("pod", error)
             return None
 
     def replace(self, pods: list[AnyPod]) -> None:
         """Keep these pods and no others."""
-        fresh = {record.ref.uid: record for record in pods if not isinstance(record, Guest)}
+        fresh = {record.ref.uid: record for record in pods if not isinstance(record, NonGpuPod)}
         dirty: set[NodeName] = set()
         with self.state.cache.lock:
             index = self.state.cache.cluster_index
@@ -79,14 +79,14 @@ class PodSink:
             for uid, record in fresh.items():
                 dirty |= index.set_pod(uid, record)
             index.rebuild(dirty, frees=True)
-            index.replace_guests(record for record in pods if isinstance(record, Guest))
+            index.replace_guests(record for record in pods if isinstance(record, NonGpuPod))
             index.settle()  # no request has to do it for all nodes
 
     def upsert(self, pod: AnyPod) -> None:
         """Keep a pod that was added or changed."""
         with self.state.cache.lock:
             index = self.state.cache.cluster_index
-            if isinstance(pod, Guest):
+            if isinstance(pod, NonGpuPod):
                 index.set_guest(pod)
                 return
             dirty = index.set_pod(pod.ref.uid, pod)
@@ -97,8 +97,8 @@ class PodSink:
         """Forget a pod that is gone, or asks for nothing any more."""
         with self.state.cache.lock:
             index = self.state.cache.cluster_index
-            if isinstance(pod, Guest):
-                index.set_guest(pod._replace(takes=records.NOTHING))
+            if isinstance(pod, NonGpuPod):
+                index.set_guest(pod._replace(takes=pod_records.NOTHING))
             elif pod.ref.uid in index.pods:
                 index.rebuild(index.set_pod(pod.ref.uid, None), frees=True)
 

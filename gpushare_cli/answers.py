@@ -8,8 +8,8 @@ from gpushare import names
 from gpushare.cluster import bypass
 from gpushare.cluster.bypass import AskAuthor, Hopeless, Invalid, Recreate, TooLate
 from gpushare.cluster.node_ledger import LedgerOrRefused
+from gpushare.cluster.pod_records import Bypassed
 from gpushare.cluster.reasons import NODES_NAMED, largest_free, together
-from gpushare.cluster.records import Bypassed
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Grant
 from gpushare.model.request import ContainerKind, ContainerRequest

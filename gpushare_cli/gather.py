@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 
 from gpushare import names
 from gpushare.cluster import pod_records
-from gpushare.cluster.records import Guest
+from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
@@ -29,7 +29,7 @@ class Cluster:
     nodes: tuple[JsonObject, ...]
     pods: tuple[JsonObject, ...]
     """Pods that ask for GPUs or carry an allocation."""
-    guests: tuple[Guest, ...] = ()
+    guests: tuple[NonGpuPod, ...] = ()
     """What all other pods on nodes take of their hosts."""
     unhealthy: dict[NodeName, frozenset[int]] = field(default_factory=dict)
     """Numbers of the GPUs that Aliyun's ConfigMaps call unhealthy."""
@@ -69,9 +69,9 @@ def config_map(api: KubeApi, namespace: str, name: str) -> JsonObject | None:
 
 
 def _cluster(api: KubeApi, nodes: list[JsonObject], selector: dict[str, str]) -> Cluster:
-    found: list[JsonObject | Guest] = _listed(api, "/api/v1/pods", selector, _reduced)
-    guests = tuple(each for each in found if isinstance(each, Guest))
-    concerned = tuple(each for each in found if not isinstance(each, Guest))
+    found: list[JsonObject | NonGpuPod] = _listed(api, "/api/v1/pods", selector, _reduced)
+    guests = tuple(each for each in found if isinstance(each, NonGpuPod))
+    concerned = tuple(each for each in found if not isinstance(each, NonGpuPod))
     try:
         maps = listed(api, CONFIG_MAPS, {}, keep=is_unhealthy_list)
     except kube.KubeError as error:
@@ -81,12 +81,12 @@ def _cluster(api: KubeApi, nodes: list[JsonObject], selector: dict[str, str]) ->
     return Cluster(nodes=tuple(nodes), pods=concerned, guests=guests, unhealthy=unhealthy.of_all(maps))
 
 
-def _reduced(pod: JsonObject) -> JsonObject | Guest | None:
+def _reduced(pod: JsonObject) -> JsonObject | NonGpuPod | None:
     """Of pods without GPUs only what they take: a cluster may have ten times as many of them as of others."""
     if concerns_gpus(pod):
         return pod
     try:
-        return pod_records.guest(pod)
+        return pod_records.non_gpu_pod(pod)
     except WireError:
         return None
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpushare.cluster import node_records, pod_records
-from gpushare.cluster.records import PodRecord
+from gpushare.cluster.pod_records import PodRecord
 from gpushare.identity import NodeName
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit

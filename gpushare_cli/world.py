@@ -8,7 +8,7 @@ from typing import Any
 from gpushare.cluster import groups, node_ledger
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.records import Bound, Guest, PodRecord, Problem
+from gpushare.cluster.pod_records import Bound, NonGpuPod, PodRecord, Problem
 from gpushare.errors import SettingsError
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.ledger import NodeLedger
@@ -64,7 +64,7 @@ def build(
     known: Iterable[tuple[NodeRecord, NodeFacts]],
     pods: Iterable[tuple[Object, PodRecord | None]],
     unit: MemoryUnit,
-    guests: Iterable[Guest] = (),
+    guests: Iterable[NonGpuPod] = (),
 ) -> World:
     """The state of a cluster of these nodes, of pods with what the controller would keep of each, and of other pods."""
     by_name = {record.name: (record, facts) for record, facts in known}

@@ -16,7 +16,7 @@ from controller.extender.messages import BindArgs
 from controller.reconcile import placeholder
 from controller.state import AlreadyBound, ClusterState, Reserved
 from gpushare import errors, names
-from gpushare.cluster.records import Pending
+from gpushare.cluster.pod_records import Pending
 from gpushare.errors import WireError
 from gpushare.identity import PodRef, PodUid
 from gpushare.kube import api as kube

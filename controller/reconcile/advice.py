@@ -5,7 +5,7 @@ from typing import Final
 
 from gpushare import names
 from gpushare.cluster import bypass
-from gpushare.cluster.records import Bound
+from gpushare.cluster.pod_records import Bound
 from gpushare.identity import PodRef
 
 _NOT_MUTATED: Final = (

@@ -15,7 +15,7 @@ from controller.reconcile.event_throttle import NO_EVENT, REPEAT_S, EventThrottl
 from gpushare.cluster import bypass
 from gpushare.cluster.bypass import Owner
 from gpushare.cluster.node_ledger import LedgerOrRefused
-from gpushare.cluster.records import Bound, Bypassed
+from gpushare.cluster.pod_records import Bound, Bypassed
 from gpushare.model.request import PodRequest
 
 REMIND_CAP_S: Final = 86400.0

@@ -17,7 +17,7 @@ from controller.state import ClusterState
 from gpushare.cluster import bypass
 from gpushare.cluster.bypass import Outcome
 from gpushare.cluster.node_ledger import LedgerOrRefused
-from gpushare.cluster.records import Bound
+from gpushare.cluster.pod_records import Bound
 from gpushare.errors import WireError
 from gpushare.identity import PodUid
 from gpushare.kube import api as kube

@@ -13,7 +13,7 @@ from controller.reconcile import live_pod
 from controller.reconcile.advice import REASON_UNSCHEDULABLE
 from controller.reconcile.apply import Writer
 from controller.reconcile.recreate_backoff import RecreateBackoff
-from gpushare.cluster.records import Pending
+from gpushare.cluster.pod_records import Pending
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube

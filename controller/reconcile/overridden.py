@@ -7,7 +7,7 @@ from typing import Final
 from controller.reconcile.apply import Writer
 from controller.state import ClusterState
 from gpushare import names
-from gpushare.cluster.records import Bound, PodRecord
+from gpushare.cluster.pod_records import Bound, PodRecord
 from gpushare.identity import PodUid
 from gpushare.runtime.clock import Clock
 

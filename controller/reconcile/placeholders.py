@@ -17,7 +17,7 @@ from controller.refusals import MOST_NODES, Refusal, Refusals
 from controller.snapshot import Snapshot
 from controller.state import ClusterState
 from gpushare import names
-from gpushare.cluster.records import Bound, Pending
+from gpushare.cluster.pod_records import Bound, Pending
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube

@@ -5,7 +5,6 @@ word about GPUs: so the controller says on the pod, with numbers, what each node
 scheduler does not notice, a changed label on the pod makes it try again.
 """
 
-import heapq
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,9 +12,7 @@ from typing import Final
 
 from controller.reconcile.advice import REASON_UNSCHEDULABLE, Tell
 from controller.reconcile.event_throttle import NO_EVENT, EventThrottle
-from gpushare.cluster.node_ledger import LedgerOrRefused
-from gpushare.cluster.reasons import NODES_NAMED, largest_free, together
-from gpushare.cluster.records import Pending
+from gpushare.cluster.pod_records import Pending
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.verdict import RefusalReason, Refused
 
@@ -86,27 +83,6 @@ def reason(answers: Mapping[NodeName, int | Refused]) -> RefusalReason:
         return RefusalReason.NO_INVENTORY
     counted = [answer for answer in refused if not answer.permanent] or refused
     return Counter(answer.reason for answer in counted).most_common(1)[0][0]
-
-
-def explain(answers: Mapping[NodeName, int | Refused], ledgers: Mapping[NodeName, LedgerOrRefused]) -> str:
-    """What the nodes that come closest lack, with numbers; every node has refused the pod."""
-    refused = {
-        name: answer
-        for name, answer in answers.items()
-        if isinstance(answer, Refused) and answer.reason is not RefusalReason.NO_INVENTORY
-    }
-    if not refused:
-        return _no_gpus(len(answers))
-    closest = heapq.nsmallest(
-        NODES_NAMED, refused, key=lambda name: (refused[name].permanent, -largest_free(ledgers.get(name)), name)
-    )
-    return together([refused[name].message for name in closest], len(refused), " with GPUs")
-
-
-def _no_gpus(nodes: int) -> str:
-    if nodes == 0:
-        return "the cluster has no nodes"
-    return f"none of the {nodes} nodes has reported GPUs; is the gpushare device plugin running?"
 
 
 def _next(value: str) -> str:

@@ -14,8 +14,8 @@ from controller.reconcile.outdated import OutdatedPods
 from controller.reconcile.unschedulable import Note, Nudge
 from controller.refusals import Refusal, Refusals
 from controller.state import ClusterState
-from gpushare.cluster.reasons import by_sum
-from gpushare.cluster.records import Pending
+from gpushare.cluster import reasons
+from gpushare.cluster.pod_records import Pending
 from gpushare.identity import NodeName, PodUid
 from gpushare.model.request import PodRequest, RequestShape
 from gpushare.model.verdict import RefusalReason, Refused
@@ -123,7 +123,7 @@ class WaitingPods:
 
     def _sums(self, pod: Pending) -> str:
         refusal = self._refused.get(pod.ref.uid)
-        return "" if refusal is None else f"; {by_sum(refusal.nodes, refusal.left_out)}"
+        return "" if refusal is None else f"; {reasons.by_sum(refusal.nodes, refusal.left_out)}"
 
     def _kinds(self, requests: Mapping[_KindKey, PodRequest]) -> dict[_KindKey, "_Kind"]:
         """The kinds of pods to judge in this tick: those whose turn is the longest ago."""
@@ -164,7 +164,7 @@ class _Kind:
 
     @functools.cached_property
     def message(self) -> str:
-        return unschedulable.explain(self._answers, self.state.cache.snapshot().ledgers)
+        return reasons.closest(self._answers, self.state.cache.snapshot().ledgers)
 
 
 def _kind_key(request: PodRequest) -> _KindKey:

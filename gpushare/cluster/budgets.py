@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpushare.cluster.records import Bound
+from gpushare.cluster.pod_records import Bound
 from gpushare.errors import WireError
 from gpushare.identity import PodUid
 from gpushare.model.selector import LabelSelector, Operator, Requirement

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from gpushare.cluster import records
+from gpushare.cluster import pod_records
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.records import Bound, PodRecord
+from gpushare.cluster.pod_records import Bound, PodRecord
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
 
@@ -24,8 +24,8 @@ def from_records(nodes: Iterable[NodeRecord], pods: Iterable[PodRecord | None]) 
     for node in nodes:
         if node.inventory is not None:
             pods_there = on_node.get(node.name, ())
-            held, problems = records.all_held(pods_there, node.inventory.unit)
-            foreign = any(map(records.has_foreign_gpus, pods_there))
+            held, problems = pod_records.all_held(pods_there, node.inventory.unit)
+            foreign = any(map(pod_records.has_foreign_gpus, pods_there))
             if not foreign and all(problem.counted for problem in problems.values()):
                 ledgers[node.name] = NodeLedger.of(node.inventory, held)
     return ledgers

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from gpushare.cluster import budgets, pod_records
 from gpushare.cluster.budgets import Budget
-from gpushare.cluster.records import Bound
+from gpushare.cluster.pod_records import Bound
 from gpushare.identity import PodRef
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from gpushare import names
-from gpushare.cluster import records
+from gpushare.cluster import pod_records
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.records import Bound, Problem
+from gpushare.cluster.pod_records import Bound, Problem
 from gpushare.identity import PodRef
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import GpuHealth, NodeInventory
@@ -31,7 +31,7 @@ def of_node(
     if node.inventory is None:
         return Refused(RefusalReason.NO_INVENTORY, _no_inventory(node), permanent=True), {}
     bound = list(bound)
-    held, problems = records.all_held(bound, node.inventory.unit)
+    held, problems = pod_records.all_held(bound, node.inventory.unit)
     if node.inventory.unit != unit:
         message = (
             f"{node.name} counts {names.GPU_MEM} in {node.inventory.unit.name}, the controller in {unit.name};"
@@ -41,7 +41,7 @@ def of_node(
     unknown = next((pod for pod, problem in problems.items() if not problem.counted), None)
     if unknown is not None:
         return Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, _unknown(unknown, node, problems[unknown].why)), problems
-    if (foreign := next(filter(records.has_foreign_gpus, bound), None)) is not None:
+    if (foreign := next(filter(pod_records.has_foreign_gpus, bound), None)) is not None:
         return Refused(RefusalReason.NO_UNTOUCHED_GPU, _foreign_gpus(foreign.ref, node)), problems
     return NodeLedger.of(node.inventory, [*reserved, *held]), problems
 

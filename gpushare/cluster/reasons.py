@@ -1,12 +1,13 @@
 """What many nodes say about one pod, in one sentence. Pure."""
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
+from gpushare.model.verdict import RefusalReason, Refused
 
 NODES_NAMED: Final = 3
 
@@ -25,6 +26,27 @@ def together(messages: Sequence[str], nodes: int, which: str) -> str:
         messages = [*heads, *(tail for message in messages if (tail := message.partition("; ")[2]))]
     text = "; ".join(messages)
     return f"{text}; and {more} more node{'s' if more > 1 else ''}{which}" if more else text
+
+
+def closest(answers: Mapping[NodeName, int | Refused], ledgers: Mapping[NodeName, LedgerOrRefused]) -> str:
+    """What the nodes that come closest lack, with numbers; every node has refused the pod."""
+    refused = {
+        name: answer
+        for name, answer in answers.items()
+        if isinstance(answer, Refused) and answer.reason is not RefusalReason.NO_INVENTORY
+    }
+    if not refused:
+        return _no_gpus(len(answers))
+    names = heapq.nsmallest(
+        NODES_NAMED, refused, key=lambda name: (refused[name].permanent, -largest_free(ledgers.get(name)), name)
+    )
+    return together([refused[name].message for name in names], len(refused), " with GPUs")
+
+
+def _no_gpus(nodes: int) -> str:
+    if nodes == 0:
+        return "the cluster has no nodes"
+    return f"none of the {nodes} nodes has reported GPUs; is the gpushare device plugin running?"
 
 
 def largest_free(ledger: LedgerOrRefused | None) -> int:

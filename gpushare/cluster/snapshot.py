@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from gpushare.cluster import groups
 from gpushare.cluster.budgets import Budget
-from gpushare.cluster.records import NOTHING, Bound
+from gpushare.cluster.pod_records import NOTHING, Bound
 from gpushare.identity import GpuUuid, NodeName, PodRef
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import GpuHealth

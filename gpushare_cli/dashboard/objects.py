@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from gpushare import names
 from gpushare.cluster import pod_records
-from gpushare.cluster.records import Guest
+from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import gather
@@ -47,14 +47,14 @@ def node(obj: Object) -> Object:
     }
 
 
-def pod(obj: Object) -> Object | Guest | None:
+def pod(obj: Object) -> Object | NonGpuPod | None:
     """A pod that asks for GPUs, less of one that has a node; of others what they take of their node, if anything.
 
     Raises:
         WireError: it is no pod.
     """
     if not gather.may_hold_gpus(obj):
-        return pod_records.guest(obj)
+        return pod_records.non_gpu_pod(obj)
     metadata = _some(fields.mapping(obj, "metadata", "pod"), _OF_METADATA)
     metadata["annotations"] = gather.own_annotations(pods_wire.annotations(obj))
     status = fields.mapping(obj, "status", "pod")

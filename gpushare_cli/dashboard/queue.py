@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from gpushare import names
 from gpushare.cluster import pod_records
-from gpushare.cluster.records import Bound, Bypassed, Pending, PodRecord
+from gpushare.cluster.pod_records import Bound, Bypassed, Pending, PodRecord
 from gpushare.model.request import PodRequest, Policy
 from gpushare.placement.policies import Rankings
 from gpushare.resource_config import ResourceConfig

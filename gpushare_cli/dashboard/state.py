@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gpushare.cluster.records import Guest
+from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.identity import NodeName
 from gpushare.wire import pods as pods_wire
 from gpushare_cli.gather import Cluster
@@ -31,7 +31,7 @@ class State:
     changed: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     _nodes: dict[str, Object] = field(init=False, default_factory=dict)
-    _pods: dict[str, Object | Guest] = field(init=False, default_factory=dict)
+    _pods: dict[str, Object | NonGpuPod] = field(init=False, default_factory=dict)
     """By UID; of those without GPUs what they take of their node."""
     _on_node: dict[str, set[str]] = field(init=False, default_factory=dict)
     _events: dict[str, Object] = field(init=False, default_factory=dict)
@@ -52,7 +52,7 @@ class State:
                 self._nodes[name] = node
             self._mark(name)
 
-    def put_pod(self, uid: str, pod: "Object | Guest | None") -> None:
+    def put_pod(self, uid: str, pod: "Object | NonGpuPod | None") -> None:
         """A pod was added or changed; None if it is gone."""
         with self._lock:
             before = self._pods.get(uid)
@@ -62,10 +62,10 @@ class State:
                 del self._pods[uid]
             else:
                 self._pods[uid] = pod
-            if pod is None and before is not None and not isinstance(before, Guest):
+            if pod is None and before is not None and not isinstance(before, NonGpuPod):
                 self._gone.append(before)
             for each, add in ((before, False), (pod, True)):
-                if each is not None and not isinstance(each, Guest):
+                if each is not None and not isinstance(each, NonGpuPod):
                     node = pods_wire.node_of(each) or ""
                     (set.add if add else set.discard)(self._on_node.setdefault(node, set()), uid)
                     self._mark(node)
@@ -113,7 +113,7 @@ class State:
         """A node, its pods that concern GPUs, and the numbers of GPUs that Aliyun's ConfigMap calls unhealthy."""
         with self._lock:
             pods = [self._pods[uid] for uid in sorted(self._on_node.get(name, ()))]
-            on_it = [pod for pod in pods if not isinstance(pod, Guest)]
+            on_it = [pod for pod in pods if not isinstance(pod, NonGpuPod)]
             return self._nodes.get(name), on_it, self._unhealthy.get(NodeName(name), frozenset())
 
     def events(self) -> Sequence[Object]:
@@ -127,7 +127,7 @@ class State:
             pods = list(self._pods.values())
             return Cluster(
                 nodes=tuple(map(dict, self._nodes.values())),
-                pods=tuple(dict(pod) for pod in pods if not isinstance(pod, Guest)),
-                guests=tuple(pod for pod in pods if isinstance(pod, Guest)),
+                pods=tuple(dict(pod) for pod in pods if not isinstance(pod, NonGpuPod)),
+                guests=tuple(pod for pod in pods if isinstance(pod, NonGpuPod)),
                 unhealthy=dict(self._unhealthy),
             )

@@ -8,7 +8,7 @@ from typing import Any, Final
 from gpushare.cluster import drain, pod_records
 from gpushare.cluster.budgets import Budget
 from gpushare.cluster.drain import Permissions
-from gpushare.cluster.records import Bound
+from gpushare.cluster.pod_records import Bound
 from gpushare.cluster.snapshot import Evictable, NodeState, PodToPlace, Snapshot
 from gpushare.errors import InvalidRequestError
 from gpushare.identity import NodeName

@@ -8,7 +8,7 @@ from typing import Any, Final, TextIO
 from gpushare.cluster import defrag, snapshot
 from gpushare.cluster.defrag import Plan
 from gpushare.cluster.drain import Permissions
-from gpushare.cluster.records import Pending
+from gpushare.cluster.pod_records import Pending
 from gpushare.cluster.snapshot import PodToPlace
 from gpushare.errors import InvalidRequestError, SettingsError, WireError
 from gpushare.identity import NodeName, PodUid

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpushare import names, units
-from gpushare.cluster.records import Bound, Pending
+from gpushare.cluster.pod_records import Bound, Pending
 from gpushare.identity import NodeName
 from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.model.ledger import mib_on

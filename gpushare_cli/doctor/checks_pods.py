@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Final
 
 from gpushare import units
-from gpushare.cluster import records
-from gpushare.cluster.records import Bound, Pending
+from gpushare.cluster import pod_records
+from gpushare.cluster.pod_records import Bound, Pending
 from gpushare.identity import PodRef
 from gpushare.kube.api import JsonObject
 from gpushare.wire import fields
@@ -88,7 +88,7 @@ def unreadable(cluster: Cluster) -> Iterator[Finding]:
     for _, record in cluster.pods:
         if not isinstance(record, Bound) or (inventory := inventories.get(record.node)) is None:
             continue
-        _, problems = records.all_held([record], inventory.unit)
+        _, problems = pod_records.all_held([record], inventory.unit)
         for problem in problems.values():
             effect = "it is counted by its other annotations" if problem.counted else f"{record.node} takes no GPU pods"
             make = finding.warning if problem.counted else finding.error

@@ -9,7 +9,7 @@ from gpushare import names
 from gpushare.cluster import cluster_ledger, node_records, pod_records
 from gpushare.cluster.cluster_ledger import Ledgers
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.records import PodRecord
+from gpushare.cluster.pod_records import PodRecord
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import names
-from gpushare.cluster import cordons, drain, node_records, pod_records, records
+from gpushare.cluster import cordons, drain, node_records, pod_records
 from gpushare.cluster.cordons import Cordon
 from gpushare.cluster.drain import Occupant, Permissions
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.records import Bound
+from gpushare.cluster.pod_records import Bound
 from gpushare.errors import SettingsError, WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
@@ -161,10 +161,10 @@ def _occupant(
 
 def _held(bound: Bound, inventory: NodeInventory, gpus: Sequence[Gpu]) -> tuple[int | None, str]:
     """MiB of these GPUs, or why no one can tell; None if it holds nothing of them."""
-    if records.has_foreign_gpus(bound):
+    if pod_records.has_foreign_gpus(bound):
         return 0, f"it has {names.GPU} of another plugin, and no one can tell which; delete it if it uses this GPU"
     try:
-        allocation = records.held(bound, inventory.unit)
+        allocation = pod_records.held(bound, inventory.unit)
     except WireError as error:
         return 0, f"what it holds cannot be read ({error}); delete it if it uses this GPU"
     if allocation is None:

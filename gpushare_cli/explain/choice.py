@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpushare.cluster.records import Bound
+from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import Gpu

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare import names
-from gpushare.cluster import node_records, records
-from gpushare.cluster.records import Bound, Bypassed, Pending
+from gpushare.cluster import node_records, pod_records
+from gpushare.cluster.pod_records import Bound, Bypassed, Pending
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory
@@ -106,7 +106,7 @@ def _bound(blank: Explanation, pod: Object, record: Bound, state: World, cluster
     shown = inventory or _equal_gpus(record.node, cluster)
     unit = shown.unit if shown else blank.unit
     try:
-        allocation = records.held(record, unit)
+        allocation = pod_records.held(record, unit)
     except WireError as error:
         return held.unreadable(blank, record, str(error))
     if allocation is None:

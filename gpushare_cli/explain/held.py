@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gpushare import names, units
-from gpushare.cluster.records import Bound
+from gpushare.cluster.pod_records import Bound
 from gpushare.errors import WireError
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import Limit, NodeInventory

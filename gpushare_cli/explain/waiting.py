@@ -10,8 +10,8 @@ from typing import Any
 from gpushare import names
 from gpushare.cluster import bypass
 from gpushare.cluster.bypass import Bind, Invalid, LeftAlone
+from gpushare.cluster.pod_records import Bound, Bypassed, Pending
 from gpushare.cluster.reasons import NODES_NAMED, by_sum
-from gpushare.cluster.records import Bound, Bypassed, Pending
 from gpushare.model.request import PodRequest
 from gpushare.model.room import HostRoom
 from gpushare.model.verdict import Refused

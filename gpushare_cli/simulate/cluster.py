@@ -9,7 +9,7 @@ from gpushare import names
 from gpushare.cluster import bypass, node_records, pod_records
 from gpushare.cluster.bypass import Bind, Hopeless, LeftAlone
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.records import Bound, Bypassed, Pending, PodRecord
+from gpushare.cluster.pod_records import Bound, Bypassed, Pending, PodRecord
 from gpushare.errors import InvalidRequestError, SettingsError, WireError
 from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory

@@ -11,7 +11,7 @@ from controller.outlooks import QUIET_S, Outlooks
 from controller.state import ClusterState, Reserved
 from controller.watches import NodeSink, PodSink
 from gpushare.cluster import groups, node_records, pod_records
-from gpushare.cluster.records import Bound
+from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Allocation
 from gpushare.model.ledger import NodeLedger

@@ -12,7 +12,7 @@ from hypothesis import settings
 from gpushare.cluster import budgets, defrag
 from gpushare.cluster.budgets import Budget
 from gpushare.cluster.defrag import Plan
-from gpushare.cluster.records import Bound
+from gpushare.cluster.pod_records import Bound
 from gpushare.cluster.snapshot import Evictable, NodeState, NodeStates, PodToPlace, Snapshot, best, fits
 from gpushare.identity import ContainerName, NodeName
 from gpushare.model.allocation import Allocation

@@ -15,7 +15,7 @@ from controller.watches import NodeSink, PodSink
 from deviceplugin import pods as plugin_pods
 from gpushare import names
 from gpushare.cluster import node_records
-from gpushare.cluster.records import NOTHING
+from gpushare.cluster.pod_records import NOTHING
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName
 from gpushare.resource_config import ResourceConfig

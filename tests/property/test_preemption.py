@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from controller import preemption
 from controller.preemption import Decision, Preemptor, Ruling, Victims
 from gpushare.cluster.budgets import Budget
-from gpushare.cluster.records import Bound
+from gpushare.cluster.pod_records import Bound
 from gpushare.identity import ContainerName, PodUid
 from gpushare.model.allocation import Grant
 from gpushare.model.ledger import NodeLedger

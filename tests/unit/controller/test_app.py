@@ -14,7 +14,7 @@ from controller.state import ClusterState
 from controller.watches import PodSink
 from gpushare import names
 from gpushare.cluster import node_records, pod_records
-from gpushare.cluster.records import Bound
+from gpushare.cluster.pod_records import Bound
 from gpushare.identity import ContainerName, GpuUuid, NodeName, by_index
 from gpushare.kube.api import JsonObject
 from gpushare.model.allocation import Grant

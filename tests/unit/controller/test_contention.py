@@ -17,7 +17,7 @@ from controller.state import AlreadyBound, Reserved
 from controller.watches import NodeSink, PodSink
 from gpushare import names
 from gpushare.cluster import node_records
-from gpushare.cluster.records import AnyPod
+from gpushare.cluster.pod_records import AnyPod
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject

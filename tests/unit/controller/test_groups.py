@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from controller.cluster_index import label_index_of
 from controller.extender.bind import Outcome
-from controller.label_index import LabelIndex
 from controller.state import Reserved
 from gpushare import names
+from gpushare.cluster.groups import LabelIndex
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
 from gpushare.model.request import RequestShape

@@ -15,7 +15,7 @@ from controller.extender.name_lists import NameList
 from controller.rooms import Rooms
 from gpushare import names
 from gpushare.cluster import verdicts
-from gpushare.cluster.records import Bound
+from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger

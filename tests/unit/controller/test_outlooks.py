@@ -10,7 +10,7 @@ from controller import outlooks
 from controller.cluster_cache import ClusterCache
 from controller.outlooks import Outlooks
 from gpushare.cluster import node_records
-from gpushare.cluster.records import Guest
+from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.identity import NodeName, PodUid
 from gpushare.model.room import Ask, HostRoom
 from gpushare.model.selector import Choice
@@ -137,7 +137,7 @@ def test_it_is_what_follows_from_pods_and_nodes(world: World) -> None:
 
 def test_pods_without_gpus_are_known_by_what_they_take(looks: Looks) -> None:
     takes = HostRoom(500, 512)
-    looks.cache.cluster_index.replace_guests([Guest(PodUid("one"), NodeName("node-a"), takes)])
+    looks.cache.cluster_index.replace_guests([NonGpuPod(PodUid("one"), NodeName("node-a"), takes)])
     looks.outlooks.tick()
     assert looks.outlooks.outlook.typical == {Ask(cpu_milli=500): 1}
 

@@ -14,7 +14,7 @@ from controller.extender import preempt
 from controller.preemption import Decision, Preemptor, Ruling, Victims
 from gpushare.cluster.budgets import Budget
 from gpushare.cluster.node_ledger import LedgerOrRefused
-from gpushare.cluster.records import Bound
+from gpushare.cluster.pod_records import Bound
 from gpushare.identity import ContainerName, NodeName, PodUid
 from gpushare.kube.api import JsonObject
 from gpushare.model.allocation import Grant

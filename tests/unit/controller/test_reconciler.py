@@ -17,7 +17,8 @@ from controller.reconcile.unschedulable import Note, Nudge
 from controller.reconcile.waiting import MAX_ACTIONS
 from controller.snapshot import Snapshot
 from gpushare import names
-from gpushare.cluster.records import Pending
+from gpushare.cluster import reasons
+from gpushare.cluster.pod_records import Pending
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
@@ -316,7 +317,7 @@ def test_the_message_has_the_numbers_of_the_closest_nodes() -> None:
     }
     answers[NodeName("cpu")] = Refused(RefusalReason.NO_INVENTORY, "no GPUs", permanent=True)
     ledgers = {NodeName(name): make_ledger([free]) for name, free in sizes.items()}
-    assert unschedulable.explain(answers, ledgers) == (
+    assert reasons.closest(answers, ledgers) == (
         "needs 10 GiB on one GPU; free per GPU on b: 9 GiB; free per GPU on c: 7 GiB; free per GPU on d: 5 GiB;"
         " and 2 more nodes with GPUs"
     )
@@ -327,18 +328,18 @@ def test_the_message_has_the_numbers_of_the_closest_nodes() -> None:
 def test_nodes_that_can_never_hold_the_pod_come_last() -> None:
     answers: dict[NodeName, int | Refused] = {NodeName(name): refused(f"{name} is full") for name in "bcd"}
     answers = {NodeName("a"): refused("needs 2 GPUs; a has 1", permanent=True), **answers}
-    assert unschedulable.explain(answers, {}) == "b is full; c is full; d is full; and 1 more node with GPUs"
+    assert reasons.closest(answers, {}) == "b is full; c is full; d is full; and 1 more node with GPUs"
 
 
 def test_a_cluster_without_gpus_says_so() -> None:
     none = Refused(RefusalReason.NO_INVENTORY, "x", permanent=True)
-    assert unschedulable.explain({}, {}) == "the cluster has no nodes"
-    assert unschedulable.explain({NodeName("a"): none, NodeName("b"): none}, {}) == (
+    assert reasons.closest({}, {}) == "the cluster has no nodes"
+    assert reasons.closest({NodeName("a"): none, NodeName("b"): none}, {}) == (
         "none of the 2 nodes has reported GPUs; is the gpushare device plugin running?"
     )
 
 
-def reasons(*answers: tuple[RefusalReason, bool]) -> RefusalReason:
+def most_common(*answers: tuple[RefusalReason, bool]) -> RefusalReason:
     return unschedulable.reason(
         {NodeName(f"n{number}"): Refused(reason, "", permanent=stays) for number, (reason, stays) in enumerate(answers)}
     )
@@ -347,10 +348,10 @@ def reasons(*answers: tuple[RefusalReason, bool]) -> RefusalReason:
 def test_a_pod_waits_for_what_most_nodes_lack_that_may_have_it_one_day() -> None:
     memory, healthy = (RefusalReason.INSUFFICIENT_GPU_MEMORY, False), (RefusalReason.NO_HEALTHY_GPU, False)
     few, unknown = (RefusalReason.TOO_FEW_GPUS, True), (RefusalReason.NO_INVENTORY, False)
-    assert reasons(memory, healthy, memory, few, few, few) is RefusalReason.INSUFFICIENT_GPU_MEMORY
-    assert reasons(few, unknown, unknown) is RefusalReason.TOO_FEW_GPUS
-    assert reasons(unknown) is RefusalReason.NO_INVENTORY
-    assert reasons() is RefusalReason.NO_INVENTORY
+    assert most_common(memory, healthy, memory, few, few, few) is RefusalReason.INSUFFICIENT_GPU_MEMORY
+    assert most_common(few, unknown, unknown) is RefusalReason.TOO_FEW_GPUS
+    assert most_common(unknown) is RefusalReason.NO_INVENTORY
+    assert most_common() is RefusalReason.NO_INVENTORY
 
 
 MARK = {names.ANNOTATION_OVERRIDDEN: "c0"}

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from gpushare.cluster import node_records, pod_records, records
-from gpushare.cluster.records import Bound, Pending, Problem
+from gpushare.cluster import node_records, pod_records
+from gpushare.cluster.pod_records import Bound, Pending, Problem
 from gpushare.errors import WireError
 from gpushare.model.allocation import footprint
 from gpushare.model.request import ContainerKind
@@ -83,7 +83,7 @@ def test_a_bound_pod_is_kept_with_what_it_holds() -> None:
     record = pod_records.read(make_pod(node="node-a", annotations=WRITTEN), RESOURCE_CONFIG)
     ask = Ask(gpus=1, memory_mib=3072)
     assert record == Bound(ref=make_ref(), node=ALLOCATION.node, allocation=ALLOCATION, ask=ask)
-    assert records.held(record, GIB) == ALLOCATION
+    assert pod_records.held(record, GIB) == ALLOCATION
 
 
 def test_a_finished_pod_holds_nothing() -> None:
@@ -100,7 +100,7 @@ def test_a_pod_whose_deletion_was_asked_for_still_holds_its_memory() -> None:
 
 def test_a_bound_pod_without_allocation_holds_nothing_but_waits_for_gpus() -> None:
     record = read(make_pod(node="node-a"))
-    assert (record.allocation, record.problem, records.held(record, GIB)) == (None, "", None)
+    assert (record.allocation, record.problem, pod_records.held(record, GIB)) == (None, "", None)
     assert record.bypassed is not None
     assert (record.bypassed.mutated, record.bypassed.started, record.bypassed.owner) == (False, False, "")
 
@@ -120,8 +120,8 @@ def test_an_allocation_that_cannot_be_read_is_remembered_with_the_reason(annotat
     assert record == Bound(ref=make_ref(), node=ALLOCATION.node, problem=why)
     assert record.holds
     with pytest.raises(WireError, match="annotation "):
-        records.held(record, GIB)
-    assert records.all_held([record], GIB) == ([], {make_ref(): Problem(why=why, counted=False)})
+        pod_records.held(record, GIB)
+    assert pod_records.all_held([record], GIB) == ([], {make_ref(): Problem(why=why, counted=False)})
 
 
 @pytest.mark.parametrize("annotation", ["garbage", '{"version":3,"minReader":3}'])
@@ -139,7 +139,7 @@ def test_an_allocation_that_cannot_be_read_is_counted_from_the_other_annotations
         annotations={**written, names.ANNOTATION_ALLOCATION: annotation},
     )
     record = read(pod)
-    (held,), problems = records.all_held([record], GIB)
+    (held,), problems = pod_records.all_held([record], GIB)
     assert {gpu: held.memory_mib for gpu, held in footprint(held.grants).items()} == {"GPU-0": 7168, "GPU-1": 4096}
     assert problems == {make_ref(): Problem(why=record.problem, counted=True)}
     assert record.problem.startswith("annotation gpushare.dev/allocation: ")
@@ -163,7 +163,7 @@ def test_other_annotations_that_cannot_be_read_either_are_named(of: str, value: 
 
 
 def test_a_pod_of_another_system_is_counted_in_its_nodes_unit() -> None:
-    held = records.held(read(bound_pod(**{names.ALIYUN_IDX: "1"})), MemoryUnit(256))
+    held = pod_records.held(read(bound_pod(**{names.ALIYUN_IDX: "1"})), MemoryUnit(256))
     assert held is not None
     assert (held.grants[0].gpus, held.grants[0].memory_mib) == (("index:1",), 768)
 
@@ -197,7 +197,7 @@ def test_annotations_of_another_system_count_unless_it_never_gave_the_pod_its_de
 def test_a_pod_of_another_system_that_cannot_be_read_is_a_problem() -> None:
     record = read(bound_pod(**{names.ALIYUN_IDX: "first"}))
     problem = "annotation ALIYUN_COM_GPU_MEM_IDX: expected the number of a GPU, found 'first'"
-    assert records.all_held([record], GIB) == ([], {make_ref(): Problem(why=problem, counted=False)})
+    assert pod_records.all_held([record], GIB) == ([], {make_ref(): Problem(why=problem, counted=False)})
 
 
 def test_a_heartbeat_of_a_node_is_recognised() -> None:

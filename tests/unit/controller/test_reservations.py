@@ -5,8 +5,8 @@ from typing import Final
 
 import pytest
 
-from controller.label_index import LabelIndex
 from controller.reservations import GONE_GRACE_S, Reservation, Reservations
+from gpushare.cluster.groups import LabelIndex
 from gpushare.identity import NodeName, PodUid
 from testing.builders import make_allocation, make_grant
 

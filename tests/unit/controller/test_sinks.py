@@ -13,7 +13,7 @@ from controller.disruption import V1, V1BETA1, Budgets, BudgetSink
 from controller.namespaces import NamespaceSink, Policies, Read
 from controller.unhealthy import PATH
 from gpushare import names
-from gpushare.cluster.records import Bound
+from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.model.gpu import GpuHealth

@@ -10,7 +10,7 @@ from controller.hosts import Hosts
 from controller.state import Reserved
 from gpushare import names
 from gpushare.cluster import cluster_ledger, node_ledger, pod_records
-from gpushare.cluster.records import NOTHING, Bound, Guest
+from gpushare.cluster.pod_records import NOTHING, Bound, NonGpuPod
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
@@ -424,22 +424,22 @@ def test_of_many_pods_little_is_kept() -> None:
     """Of 50,000 pods a few MiB: a number, and an amount that equal pods share."""
     hosts = Hosts()
     takes = HostRoom(500, 512)
-    hosts.replace_guests(Guest(PodUid(f"uid-{i}"), NodeName(f"node-{i % 50}"), takes) for i in range(500))
+    hosts.replace_guests(NonGpuPod(PodUid(f"uid-{i}"), NodeName(f"node-{i % 50}"), takes) for i in range(500))
     kept = [entry for there in hosts._guests.values() for entry in there.items()]
     assert len(kept) == 500
     assert all(type(key) is int and value is takes for key, value in kept)
-    hosts.set_guest(Guest(PodUid("uid-0"), NodeName("node-0"), NOTHING))
+    hosts.set_guest(NonGpuPod(PodUid("uid-0"), NodeName("node-0"), NOTHING))
     assert hosts.guests == {takes: 499}
     hosts.replace_guests([])
     assert not hosts._guests
     assert not hosts._taken
     for left in (takes, NOTHING):
-        hosts.set_guest(Guest(PodUid("uid"), NodeName("node"), left))
+        hosts.set_guest(NonGpuPod(PodUid("uid"), NodeName("node"), left))
     assert not hosts._guests
 
 
 def test_equal_amounts_of_pods_are_one_object() -> None:
-    one, two = (pod_records.guest(pod(name, "node-a")) for name in ("one", "two"))
+    one, two = (pod_records.non_gpu_pod(pod(name, "node-a")) for name in ("one", "two"))
     assert one is not None
     assert two is not None
     assert one.takes is two.takes

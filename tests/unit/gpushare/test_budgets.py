@@ -7,7 +7,7 @@ import pytest
 
 from gpushare.cluster import budgets
 from gpushare.cluster.budgets import Budget
-from gpushare.cluster.records import Bound
+from gpushare.cluster.pod_records import Bound
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from testing.builders import make_ref

@@ -5,7 +5,7 @@ import pytest
 from gpushare.cluster import bypass, node_ledger, pod_records
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.records import Bound, Bypassed
+from gpushare.cluster.pod_records import Bound, Bypassed
 from gpushare.identity import NodeName
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB, MemoryUnit

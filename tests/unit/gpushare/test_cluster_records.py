@@ -8,7 +8,7 @@ import pytest
 from gpushare import names
 from gpushare.cluster import node_ledger, node_records, pod_records
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.records import Bound, Bypassed, Pending
+from gpushare.cluster.pod_records import Bound, Bypassed, Pending
 from gpushare.errors import WireError
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.verdict import RefusalReason, Refused

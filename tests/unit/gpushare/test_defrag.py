@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from gpushare.cluster import defrag
 from gpushare.cluster.defrag import Plan
 from gpushare.cluster.eviction_sets import candidates
-from gpushare.cluster.records import Bound
+from gpushare.cluster.pod_records import Bound
 from gpushare.cluster.snapshot import Evictable, NodeState, PodToPlace, Snapshot, fits
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.allocation import Allocation

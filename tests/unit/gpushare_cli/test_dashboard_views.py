@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from gpushare.cluster.records import Guest
+from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.identity import NodeName
 from gpushare.model.gpu import GpuHealth
 from gpushare.units import GIB
@@ -259,7 +259,7 @@ def test_of_a_bound_pod_only_what_is_shown_is_kept() -> None:
 
 
 def test_of_a_pod_without_gpus_only_what_it_takes_is_kept() -> None:
-    assert isinstance(objects.pod(make_pod(make_container(), node="node-a")), Guest)
+    assert isinstance(objects.pod(make_pod(make_container(), node="node-a")), NonGpuPod)
     assert objects.pod(make_pod(make_container())) is None
 
 
@@ -304,7 +304,7 @@ def test_a_pod_that_asks_for_no_gpu_holds_none_whatever_its_annotations_claim() 
     claims = [bound(name, make_grant(0, gib=2**52)) for name in "ab"]
     for pod in claims:
         pod["spec"]["containers"][0].pop("resources")
-    assert isinstance(objects.pod(claims[0]), Guest)
+    assert isinstance(objects.pod(claims[0]), NonGpuPod)
     assert view_of(*claims).cards[0].granted_mib == 0
 
 
