@@ -15,11 +15,11 @@ from typing import Final
 from controller.ranks import Ranks
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
+from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.request import Policy, RequestShape
-from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.model.selector import ANY_GPU, accepts
 from gpushare.placement import ranking
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 
 FREE: Final = -(2**200)
 """Cost of a node without GPUs for a pod without GPUs; all others are far above."""
@@ -42,17 +42,17 @@ class Kind:
 
     shape: RequestShape | None
     """Resolved; None for a pod without GPUs."""
-    takes: HostRoom
+    takes: FreeHost
 
 
 class Board:
     """Costs for one kind of pod."""
 
-    def __init__(self, kind: Kind, rankings: Rankings, worths: dict[int, int]) -> None:
+    def __init__(self, kind: Kind, policies: Policies, worths: dict[int, int]) -> None:
         """Nothing is known yet, but what rooms are worth to the policy, by their numbers; it is shared."""
         shape, takes = kind.shape, kind.takes
         self.kind = kind
-        self.policy = rankings.of(policy_of(kind))
+        self.policy = policies.of(policy_of(kind))
         self._worths = worths
         self.ask = (
             Ask(cpu_milli=takes.cpu_milli, host_mib=takes.memory_mib)
@@ -68,7 +68,7 @@ class Board:
         """Of `by_number`."""
         self.lock = threading.Lock()
         """Held while costs are found."""
-        self._prices: dict[GpuRoom, float] = {}
+        self._prices: dict[FreeGpu, float] = {}
         self._models: dict[str, bool] = {}
 
     @property
@@ -76,7 +76,7 @@ class Board:
         """How many costs are kept, of nodes and of GPUs."""
         return len(self.by_number) + len(self.placed) + len(self._prices)
 
-    def cost(self, number: int, room: NodeRoom) -> Cost:
+    def cost(self, number: int, room: NodeCapacity) -> Cost:
         """What a node with this room costs, as `ranking.best` says. Whether its host has room kube-scheduler says."""
         if self.kind.shape is None and not room.gpus:
             return FREE
@@ -96,7 +96,7 @@ class Board:
                 self._worths[number] = worth
         return self.policy.first(room, after) * ranking.ROOM + worth - self.policy.worth(after)
 
-    def promise(self, room: NodeRoom) -> float:
+    def promise(self, room: NodeCapacity) -> float:
         """By which good nodes come first, without a look at typical pods. Infinite where the GPUs have no room.
 
         Thousands of nodes have one each.
@@ -106,7 +106,7 @@ class Board:
         prices = sorted(price for _, price in self._priced(room.gpus))
         return sum(prices[: self.ask.gpus]) if len(prices) >= self.ask.gpus else math.inf
 
-    def sorted_gpus(self, gpus: Collection[GpuRoom]) -> list[list[GpuRoom]]:
+    def sorted_gpus(self, gpus: Collection[FreeGpu]) -> list[list[FreeGpu]]:
         """Those that have room for the pod, the best first; equally good ones together."""
         fitting = sorted((price, gpu) for gpu, price in self._priced(gpus) if price < math.inf)
         return [[gpu for _, gpu in each] for _, each in itertools.groupby(fitting, operator.itemgetter(0))]
@@ -124,7 +124,7 @@ class Board:
         if len(self.placed) > 2 * len(nodes) + _SPARE:
             self.placed = {name: each for name, each in self.placed.items() if name in nodes}
 
-    def _priced(self, gpus: Collection[GpuRoom]) -> Iterable[tuple[GpuRoom, float]]:
+    def _priced(self, gpus: Collection[FreeGpu]) -> Iterable[tuple[FreeGpu, float]]:
         """What the pod takes of each GPU; infinite where it has no room. Few GPUs of a cluster differ."""
         if not self.ask.gpus:
             return ()
@@ -146,8 +146,8 @@ class Board:
 class Generation:
     """Boards under one outlook, those last used at the end. Guarded by the lock of `Boards`."""
 
-    def __init__(self, rankings: Rankings) -> None:
-        self.rankings = rankings
+    def __init__(self, policies: Policies) -> None:
+        self.policies = policies
         self.boards: OrderedDict[Kind, Board] = OrderedDict()
         self._worths: dict[Policy | None, dict[int, int]] = {}
         self._weights: dict[Kind, int] = {}
@@ -158,7 +158,7 @@ class Generation:
         board = self.boards.get(kind)
         if board is None:
             worths = self._worths.setdefault(policy_of(kind), {})
-            board = self.boards[kind] = Board(kind, self.rankings, worths)
+            board = self.boards[kind] = Board(kind, self.policies, worths)
             self._weights[kind] = own = _BOARD + _CHARACTER * len(repr(kind))
             self._total += own
         self.boards.move_to_end(kind)

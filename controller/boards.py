@@ -23,12 +23,12 @@ from controller.sheets import Sheet
 from controller.state import ClusterState
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
+from gpushare.model.allocation import Placed
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.selector import ANY_GPU
-from gpushare.model.verdict import Placed
 from gpushare.placement import grade, ranking
 from gpushare.placement.outlook import Outlook
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 from gpushare.placement.tally import Tally
 from gpushare.runtime.clock import Clock
 
@@ -52,7 +52,7 @@ class Boards:
         self._clock = clock
         self._rooms = state.cache.cluster_index.node_rooms
         self._lock = threading.Lock()
-        self._now = Generation(state.rankings)
+        self._now = Generation(state.policies)
         self._answers = Answers()
         self.background: Background[Kind] = Background(self._find_some, lambda: list(self._rooms.ids), clock)
         """To be run for what requests have left."""
@@ -104,7 +104,7 @@ class Boards:
 
     def publish(self, outlook: Outlook, tally: Tally, gently: Callable[[list[int]], Iterable[int]]) -> None:
         """Use a new outlook, once the boards that were used last are as long under it as they were."""
-        fresh = Generation(Rankings(self._state.rankings.default, outlook, tally))
+        fresh = Generation(Policies(self._state.policies.default, outlook, tally))
         with self._lock:
             used = [board for board in reversed(self._now.boards.values()) if not board.by_place]
         left = WARM
@@ -122,7 +122,7 @@ class Boards:
         with self._lock:
             fresh.boards = OrderedDict(reversed(fresh.boards.items()))
             self._now = fresh
-            self._state.rankings = fresh.rankings
+            self._state.policies = fresh.policies
 
     def _find_some(self, kind: Kind, names: list[NodeName]) -> None:
         with self._lock:

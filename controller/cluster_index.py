@@ -18,11 +18,10 @@ from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound, NonGpuPod, PodRecord, Problem
 from gpushare.identity import NodeName, PodRef, PodUid
-from gpushare.model.allocation import Allocation
+from gpushare.model.allocation import Allocation, RefusalReason, Refused
+from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
-from gpushare.model.room import Ask, HostRoom
-from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.placement import room
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import host
@@ -198,7 +197,7 @@ class ClusterIndex:
             if not self.asks[ask]:
                 del self.asks[ask]
 
-    def _left(self, record: NodeRecord) -> HostRoom | None:
+    def _left(self, record: NodeRecord) -> FreeHost | None:
         """What pods leave of a host, with those that are on their way to it."""
         if record.allocatable is None:
             return None

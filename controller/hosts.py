@@ -8,29 +8,29 @@ from collections.abc import Iterable
 
 from gpushare.cluster.pod_records import NOTHING, NonGpuPod
 from gpushare.identity import NodeName
-from gpushare.model.room import HostRoom
+from gpushare.model.capacity import FreeHost
 
 
 class Hosts:
     """Sums for every node that pods are on, whether the node is known or not."""
 
     def __init__(self) -> None:
-        self.guests: Counter[HostRoom] = Counter()
+        self.guests: Counter[FreeHost] = Counter()
         """How many pods without GPUs take how much."""
-        self._taken: dict[NodeName, HostRoom] = {}
+        self._taken: dict[NodeName, FreeHost] = {}
         """By all pods."""
-        self._guests: dict[NodeName, dict[int, HostRoom]] = {}
+        self._guests: dict[NodeName, dict[int, FreeHost]] = {}
         """By each pod without GPUs. Python seeds its hashes, so no one can make two UIDs collide."""
 
-    def taken_on(self, node: NodeName) -> HostRoom:
+    def taken_on(self, node: NodeName) -> FreeHost:
         """The sum on a node."""
         return self._taken.get(node, NOTHING)
 
-    def add(self, node: NodeName, takes: HostRoom) -> None:
+    def add(self, node: NodeName, takes: FreeHost) -> None:
         """A pod came to a node."""
         self._set(node, self.taken_on(node).plus(takes))
 
-    def subtract(self, node: NodeName, takes: HostRoom) -> None:
+    def subtract(self, node: NodeName, takes: FreeHost) -> None:
         """A pod has left a node."""
         self._set(node, self.taken_on(node).without(takes))
 
@@ -62,13 +62,13 @@ class Hosts:
             self.set_guest(guest)
         return nodes | set(self._guests)
 
-    def _count(self, takes: HostRoom, number: int) -> None:
+    def _count(self, takes: FreeHost, number: int) -> None:
         if takes != NOTHING:
             self.guests[takes] += number
             if not self.guests[takes]:
                 del self.guests[takes]
 
-    def _set(self, node: NodeName, taken: HostRoom) -> None:
+    def _set(self, node: NodeName, taken: FreeHost) -> None:
         if taken == NOTHING:
             self._taken.pop(node, None)
         else:

@@ -61,7 +61,7 @@ class Leadership:
         self.budgets = Budgets()
         self.disruptions = disruption.watch(api=api, clock=clock, known=self.budgets)
         self.unhealthy = unhealthy.watch(api=api, state=state, clock=clock)
-        self.namespaces = namespaces.watch(api=api, clock=clock, known=state.policies)
+        self.namespaces = namespaces.watch(api=api, clock=clock, known=state.namespace_policies)
         self._optional = (self.disruptions, self.unhealthy, self.namespaces)
         self._reflectors = (self.nodes, self.pods)
         self._stop_working = threading.Event()

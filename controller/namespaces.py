@@ -19,7 +19,7 @@ PATH: Final = "/api/v1/namespaces"
 
 
 @dataclass(slots=True)
-class Policies:
+class NamespacePolicies:
     """Policies by namespace. Safe for use by many threads: one thread replaces the mapping, and changes none."""
 
     by_namespace: Mapping[str, Policy] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Read(NamedTuple):
 class NamespaceSink:
     """Sink of the watch of namespaces that have the label."""
 
-    policies: Policies
+    policies: NamespacePolicies
 
     def read(self, namespace: JsonObject) -> Read | None:
         """The policy of a namespace, also if there is none of that name; None if it is no namespace."""
@@ -73,7 +73,7 @@ class NamespaceSink:
         self.policies.by_namespace = {name: policy for name, policy in kept.items() if name != found.namespace}
 
 
-def watch(*, api: KubeApi, clock: Clock, known: Policies) -> OptionalWatch:
+def watch(*, api: KubeApi, clock: Clock, known: NamespacePolicies) -> OptionalWatch:
     """Keeps the policies up to date."""
     return OptionalWatch(
         api=api,

@@ -11,9 +11,9 @@ from controller.changelog import ChangeLog
 from gpushare.cluster import node_ledger
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
+from gpushare.model.capacity import FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.gpu import HandOver
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.room import GpuRoom, HostRoom, NodeRoom
 
 
 class NodeRooms:
@@ -23,34 +23,34 @@ class NodeRooms:
         self.ids: dict[NodeName, int] = {}
         self.log = ChangeLog()
         """Of nodes whose numbers have changed. Not to be looked at without the lock, but for its `sequence`."""
-        self.by_id: dict[int, NodeRoom] = {}
-        self.by_gpu: dict[GpuRoom, set[int]] = {}
+        self.by_id: dict[int, NodeCapacity] = {}
+        self.by_gpu: dict[FreeGpu, set[int]] = {}
         """Numbers of the rooms that have such a GPU. Few GPUs of a cluster differ."""
         self.mixed: set[NodeName] = set()
         """Nodes with GPUs of several models: their rooms do not tell which GPU is of which."""
         self.without_cdi: set[NodeName] = set()
         """Nodes that hand GPUs over in another way than CDI."""
         self._numbers = itertools.count(1)
-        self._number_of: dict[NodeRoom, int] = {}
+        self._number_of: dict[NodeCapacity, int] = {}
         self._nodes: dict[int, int] = {}
         """How many nodes have a number."""
         self._ledgers: dict[NodeName, LedgerOrRefused] = {}
         """Of which each room was made."""
 
-    def room(self, name: NodeName) -> NodeRoom | None:
+    def room(self, name: NodeName) -> NodeCapacity | None:
         """A node's room; None for a node that is not known."""
         number = self.ids.get(name)
         return None if number is None else self.by_id.get(number)
 
-    def rooms(self) -> Mapping[NodeName, NodeRoom]:
+    def rooms(self) -> Mapping[NodeName, NodeCapacity]:
         """All of them; a copy."""
         return {name: self.by_id[number] for name, number in self.ids.items()}
 
-    def set(self, name: NodeName, ledger: LedgerOrRefused, host: HostRoom | None) -> None:
+    def set(self, name: NodeName, ledger: LedgerOrRefused, host: FreeHost | None) -> None:
         """A node has another ledger, or its pods leave another part of the host."""
         before = self.room(name)
         if before is not None and self._ledgers[name] is ledger:
-            room = NodeRoom(model=before.model, gpus=before.gpus, host=host)
+            room = NodeCapacity(model=before.model, gpus=before.gpus, host=host)
         else:
             room = node_ledger.room(ledger, host)
             self._note(name, ledger)

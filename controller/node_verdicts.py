@@ -21,8 +21,8 @@ from controller.state import ClusterState
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.verdicts import ShapeCache
 from gpushare.identity import NodeName
+from gpushare.model.allocation import RefusalReason, Refused
 from gpushare.model.request import RequestShape
-from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.placement import judge, room
 from gpushare.placement.judge import Judge
 from gpushare.placement.room import Room

@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 from controller.cluster_cache import ClusterCache
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.identity import NodeName
+from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.room import Ask, HostRoom, NodeRoom
 from gpushare.placement import demand, looks, outlook
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.tally import Tally
@@ -42,9 +42,9 @@ class _Seen:
     """The cluster at one moment; copies."""
 
     asks: Counter[Ask]
-    guests: Counter[HostRoom]
+    guests: Counter[FreeHost]
     nodes: list[NodeRecord]
-    rooms: list[NodeRoom]
+    rooms: list[NodeCapacity]
     changes: int
     came: int
 
@@ -64,7 +64,7 @@ class Outlooks:
         self._publish = publish
         self._clock = clock
         self._stop = threading.Event()
-        self._empty: dict[NodeName, tuple[NodeRecord, NodeRoom]] = {}
+        self._empty: dict[NodeName, tuple[NodeRecord, NodeCapacity]] = {}
         self._tally = Tally(())
         self._changes = -1
         """Of the cluster, when it was looked at last."""
@@ -158,7 +158,7 @@ class Outlooks:
                 came=index.came,
             )
 
-    def _emptied(self, nodes: Iterable[NodeRecord]) -> list[NodeRoom]:
+    def _emptied(self, nodes: Iterable[NodeRecord]) -> list[NodeCapacity]:
         """The rooms of nodes as if no pod were there, without those that have no GPU."""
         kept, self._empty = self._empty, {}
         for record in self.gently(nodes):
@@ -166,6 +166,6 @@ class Outlooks:
             if known is not None and known[0] is record:
                 self._empty[record.name] = known
             elif record.inventory is not None:
-                room = NodeRoom.of(NodeLedger.of(record.inventory), record.allocatable)
+                room = NodeCapacity.of(NodeLedger.of(record.inventory), record.allocatable)
                 self._empty[record.name] = record, room
         return [room for _, room in self._empty.values() if room.gpus]

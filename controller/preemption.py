@@ -14,12 +14,12 @@ from gpushare.cluster.budgets import Budget
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import PodUid
+from gpushare.model.allocation import Placed, RefusalReason, Refused
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
 from gpushare.model.selector import Affinity
-from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement.place import place
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 
 MAX_LONG_SEARCHES: Final = 3  # on one node; each takes some 50 ms, and kube-scheduler waits
 
@@ -59,7 +59,7 @@ class Preemptor:
 
     request: PodRequest
     priority: int
-    rankings: Rankings = field(default_factory=Rankings)
+    policies: Policies = field(default_factory=Policies)
 
 
 def decide(
@@ -118,7 +118,7 @@ class _Trial:
         """Whether the preemptor fits when these pods are gone."""
         rest = (held for uid, held in self.ledger.allocations.items() if uid not in gone)
         ledger = NodeLedger.of(self.ledger.inventory, rest)
-        verdict = place(self.preemptor.request.shape, ledger, self.preemptor.rankings)
+        verdict = place(self.preemptor.request.shape, ledger, self.preemptor.policies)
         if isinstance(verdict, Refused) and verdict.reason is RefusalReason.SEARCH_TOO_LONG:
             self.long += 1
             if self.long >= MAX_LONG_SEARCHES:

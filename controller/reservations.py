@@ -14,7 +14,7 @@ from gpushare.cluster.groups import LabelIndex
 from gpushare.cluster.pod_records import NOTHING
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
-from gpushare.model.room import HostRoom
+from gpushare.model.capacity import FreeHost
 
 GONE_GRACE_S: Final = 10.0  # a Binding in doubt when its pod is deleted has arrived or failed by then
 READ_AGAIN_S: Final = 10.0
@@ -30,7 +30,7 @@ class Reservation:
     allocation: Allocation
     since: float
     """Monotonic time of the last try to bind."""
-    takes: HostRoom = NOTHING
+    takes: FreeHost = NOTHING
     """CPU and memory of the host."""
     senders: int = 0
     """Requests that are sending this choice right now."""

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from gpushare.identity import NodeName
-from gpushare.model.verdict import Refused
+from gpushare.model.allocation import Refused
 from gpushare.placement.room import Room, RoomOrRefused
 
 NONE: Final = -1

@@ -9,10 +9,10 @@ from typing import Final
 from gpushare.cluster import node_ledger
 from gpushare.cluster.verdicts import ShapeCache
 from gpushare.identity import NodeName
+from gpushare.model.allocation import Verdict
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
-from gpushare.model.verdict import Verdict
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 
 _PART: Final = 16
 """Of the memory for verdicts: grants are larger than these."""
@@ -21,7 +21,7 @@ _PART: Final = 16
 class _Found:
     """By node: the ledger and the epoch of the outlook for which it was found, and the verdict.
 
-    Not the rankings themselves: they remember tens of MiB of what they have counted, and new ones come all the time.
+    Not the policies themselves: they remember tens of MiB of what they have counted, and new ones come all the time.
     """
 
     def __init__(self) -> None:
@@ -35,14 +35,14 @@ class Searches:
         self._lock = threading.Lock()
         self._cache = ShapeCache(lambda _: _Found(), part=_PART)
 
-    def verdict(self, shape: RequestShape, ledger: NodeLedger, rankings: Rankings) -> Verdict:
+    def verdict(self, shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
         """Whether a pod fits, and on which GPUs."""
-        name, epoch = ledger.inventory.node, rankings.outlook.epoch
+        name, epoch = ledger.inventory.node, policies.outlook.epoch
         with self._lock:
             known = self._cache.of(shape).by_node.get(name)
         if known is not None and known[0] is ledger and known[1] == epoch:
             return known[2]
-        verdict = node_ledger.verdict(shape, ledger, rankings)
+        verdict = node_ledger.verdict(shape, ledger, policies)
         with self._lock:
             self._cache.of(shape).by_node[name] = ledger, epoch, verdict
             self._cache.weigh(shape)

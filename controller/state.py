@@ -9,20 +9,19 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.cluster_cache import ClusterCache
-from controller.namespaces import Policies
+from controller.namespaces import NamespacePolicies
 from controller.reservations import InDoubt, Reservation
 from controller.searches import Searches
 from gpushare.cluster import node_ledger
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName, PodRef, PodUid
-from gpushare.model.allocation import Allocation
+from gpushare.model.allocation import Allocation, Placed, RefusalReason, Refused, Verdict
+from gpushare.model.capacity import FreeHost
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import DEFAULT_POLICY, PodRequest, Policy, RequestShape
-from gpushare.model.room import HostRoom
-from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 from gpushare.resource_config import ResourceConfig
 
 TRIES: Final = 5  # to choose GPUs while a node's ledger stays as it was
@@ -65,11 +64,11 @@ class ClusterState:
         self, *, resource_config: ResourceConfig, policy: Policy = DEFAULT_POLICY, in_doubt_s: float = 120.0
     ) -> None:
         self.resource_config = resource_config
-        self.rankings = Rankings(policy)
+        self.policies = Policies(policy)
         """Replaced as a whole whenever more is known of the cluster. Whether a pod fits never depends on it."""
         self.cache = ClusterCache(resource_config)
         """What the watches say, for everybody; reservations are made here alone."""
-        self.policies = Policies()
+        self.namespace_policies = NamespacePolicies()
         """What namespaces say of their pods."""
         self._lock = self.cache.lock
         self._index = self.cache.cluster_index
@@ -84,8 +83,8 @@ class ClusterState:
     def verdict(self, shape: RequestShape, ledger: LedgerOrRefused) -> Verdict:
         """Whether a pod fits, and on which GPUs. Pure, but for what is kept of long searches."""
         if isinstance(ledger, Refused) or len(shape.containers) == 1:
-            return node_ledger.verdict(shape, ledger, self.rankings)
-        return self._searches.verdict(shape, ledger, self.rankings)
+            return node_ledger.verdict(shape, ledger, self.policies)
+        return self._searches.verdict(shape, ledger, self.policies)
 
     def resolve(self, shape: RequestShape, labels: Mapping[str, str], pod: PodRef | None = None) -> RequestShape:
         """What a pod asks for, with what its namespace says: the policy, and whether it may start its own group.
@@ -189,7 +188,7 @@ class ClusterState:
         return self._index.resolved(self._with_policy(shape, pod), claim.request.labels, pod.uid)
 
     def _with_policy(self, shape: RequestShape, pod: PodRef) -> RequestShape:
-        of_namespace = self.policies.of(pod.namespace)
+        of_namespace = self.namespace_policies.of(pod.namespace)
         return shape if of_namespace is None or shape.policy is not None else replace(shape, policy=of_namespace)
 
     def _standing(self, claim: _Claim, ledger: LedgerOrRefused) -> NodeLedger | Reserved | AlreadyBound | Refused:
@@ -211,7 +210,7 @@ class ClusterState:
             return bound  # meanwhile, to another node
         request = claim.request
         allocation = Allocation(pod=request.pod, node=claim.node, grants=verdict.grants, labels=request.labels)
-        takes = HostRoom.of(request)
+        takes = FreeHost.of(request)
         known = Reservation(allocation=allocation, since=claim.now, takes=takes, bypassed=claim.bypassed)
         self._index.reserve(known)
         return _sending(known, ledger, now=claim.now)

@@ -1,4 +1,4 @@
-"""The error tree. A refusal to place a pod is no error but a value (`gpushare.model.verdict`)."""
+"""The error tree. A refusal to place a pod is no error but a value (`gpushare.model.allocation`)."""
 
 from dataclasses import dataclass
 

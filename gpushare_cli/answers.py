@@ -11,9 +11,8 @@ from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bypassed
 from gpushare.cluster.reasons import NODES_NAMED, largest_free, together
 from gpushare.identity import NodeName
-from gpushare.model.allocation import Grant
+from gpushare.model.allocation import Grant, Placed, RefusalReason, Refused, Verdict
 from gpushare.model.request import ContainerKind, ContainerRequest
-from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
 from gpushare_cli import schedulable
 from gpushare_cli.nodefacts import NodeFacts
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gpushare import names, units
 from gpushare.model.allocation import peak
-from gpushare.model.room import HostRoom
+from gpushare.model.capacity import FreeHost
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import nodefacts
@@ -55,7 +55,7 @@ def short(pod: Object, node: NodeFacts, requested: Mapping[str, int]) -> list[st
     return lacking
 
 
-def short_of_host(takes: HostRoom, host: HostRoom | None) -> list[str]:
+def short_of_host(takes: FreeHost, host: FreeHost | None) -> list[str]:
     """CPU and memory of which a node has too little left; nothing where it is not known what it has."""
     if host is None:
         return []

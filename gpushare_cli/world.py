@@ -11,14 +11,14 @@ from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound, NonGpuPod, PodRecord, Problem
 from gpushare.errors import SettingsError
 from gpushare.identity import NodeName, PodRef
+from gpushare.model.allocation import Placed
+from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy
-from gpushare.model.room import Ask, HostRoom, NodeRoom
-from gpushare.model.verdict import Placed
 from gpushare.placement import grade, ranking
 from gpushare.placement import outlook as outlooks
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
-from gpushare.placement.policies import LEARNING, Rankings
+from gpushare.placement.policies import LEARNING, Policies
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import asks as asks_wire
 from gpushare.wire import host
@@ -40,7 +40,7 @@ class Node:
     """Its ledger with all pods that hold GPUs, or why nothing can be placed there."""
     requested: Mapping[str, int] = field(default_factory=dict)
     """GPU resources that the pods on it ask for, by kube-scheduler's count."""
-    host: HostRoom | None = None
+    host: FreeHost | None = None
     """CPU and memory that no pod there has requested; None if its kubelet has not said what it has."""
 
 
@@ -72,7 +72,7 @@ def build(
     requested: dict[NodeName, Counter[str]] = {name: Counter() for name in by_name}
     elsewhere: Counter[str] = Counter()
     holders: dict[str, list[Mapping[str, str]]] = {}
-    taken: dict[NodeName, list[HostRoom]] = {name: [] for name in by_name}
+    taken: dict[NodeName, list[FreeHost]] = {name: [] for name in by_name}
     asks: list[Ask] = []
     for guest in guests:
         taken.get(guest.node, []).append(guest.takes)
@@ -122,29 +122,29 @@ def outlook(world: World) -> Outlook:
         for node in world.nodes.values()
         if isinstance(node.ledger, NodeLedger) and node.ledger.inventory.gpus
     ]
-    now = [NodeRoom.of(ledger, node.host) for ledger, node in ledgers]
-    empty = [NodeRoom.of(NodeLedger.of(ledger.inventory), node.record.allocatable) for ledger, node in ledgers]
+    now = [NodeCapacity.of(ledger, node.host) for ledger, node in ledgers]
+    empty = [NodeCapacity.of(NodeLedger.of(ledger.inventory), node.record.allocatable) for ledger, node in ledgers]
     return outlooks.of_cluster(world.asks, empty, now)
 
 
-def rankings(world: World, request: PodRequest, default: Policy) -> Rankings:
+def policies(world: World, request: PodRequest, default: Policy) -> Policies:
     """The policies for a pod in this cluster."""
     chosen = request.shape.policy or default
-    return Rankings(default, outlook(world) if chosen in LEARNING else NOTHING_KNOWN)
+    return Policies(default, outlook(world) if chosen in LEARNING else NOTHING_KNOWN)
 
 
-def ask(world: World, pod: Object, request: PodRequest, rankings: Rankings) -> list[Answer]:
+def ask(world: World, pod: Object, request: PodRequest, policies: Policies) -> list[Answer]:
     """What every node answers to a pod, the best first."""
-    takes = HostRoom.of(request)
+    takes = FreeHost.of(request)
     shape = groups.resolved(request.shape, request.labels, lambda namespace: world.holders.get(namespace, ()))
     found: dict[NodeName, Answer] = {}
     costs: dict[NodeName, int] = {}
     for name, node in world.nodes.items():
-        verdict = node_ledger.verdict(shape, node.ledger, rankings)
+        verdict = node_ledger.verdict(shape, node.ledger, policies)
         answer = answers.of_node(pod, node.facts, node.requested, verdict)
         found[name] = replace(answer, blockers=(*answer.blockers, *schedulable.short_of_host(takes, node.host)))
         if isinstance(verdict, Placed) and isinstance(node.ledger, NodeLedger):
-            policy = rankings.of(shape.policy)
+            policy = policies.of(shape.policy)
             costs[name] = ranking.cost_of(verdict.grants, node.ledger, policy, host=node.host, takes=takes)
     # Kube-scheduler asks for the score of those nodes alone that pass all filters.
     meant = [name for name, answer in found.items() if answer.fits]

@@ -4,9 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from gpushare.model.allocation import Allocation
+from gpushare.model.allocation import Allocation, Placed
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.verdict import Placed
 from gpushare.placement.place import place
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import allocation as allocation_wire

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from bench.packing.workload import Workload
+from gpushare.model.capacity import Ask, NodeCapacity
 from gpushare.model.request import Policy
-from gpushare.model.room import Ask, NodeRoom
 from gpushare.placement import demand
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.tally import Tally
@@ -26,7 +26,7 @@ class Told:
 
     def left(self, ask: Ask) -> None: ...
 
-    def look(self, rooms: Iterable[NodeRoom]) -> bool:  # noqa: ARG002 - of the protocol
+    def look(self, rooms: Iterable[NodeCapacity]) -> bool:  # noqa: ARG002 - of the protocol
         """The first and only time."""
         return True
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bench.packing.policies import POLICIES
 from bench.packing.workload import Workload, asks_for
-from gpushare.model.room import NodeRoom
+from gpushare.model.capacity import NodeCapacity
 from gpushare.simulation import scores
 from gpushare.simulation.cluster import Nodes
 from gpushare.simulation.engine import Extender, Scheduler
@@ -53,7 +53,7 @@ class Curve:
         return shown | {load: means[max(known for known in means if known <= load)] for load in LOADS}
 
 
-def hosts(rooms: Sequence[NodeRoom]) -> Nodes:
+def hosts(rooms: Sequence[NodeCapacity]) -> Nodes:
     """Nodes of a trace, which all tell their CPU and memory."""
     return Nodes([Host(*room.host, PODS) for room in rooms if room.host is not None])
 

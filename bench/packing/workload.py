@@ -10,7 +10,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
+from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.selector import Choice
 
 FULL = 1000  # MiB that stand for a GPU: the trace counts thousandths
@@ -21,7 +21,7 @@ LOAD = 130  # per cent of the GPUs for which pods ask in all
 class Workload:
     trace: str
     directory: Path
-    nodes: tuple[NodeRoom, ...]
+    nodes: tuple[NodeCapacity, ...]
     pods: tuple[Ask, ...]
     seconds: tuple[float, ...]
     """How long each of them ran; 0 where the list does not tell."""
@@ -73,9 +73,9 @@ def _rows(directory: Path, name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(raw.decode())))
 
 
-def _node(row: dict[str, str]) -> NodeRoom:
-    gpus = (GpuRoom(FULL, FULL),) * int(row["gpu"])
-    return NodeRoom(row["model"], gpus, HostRoom(int(row["cpu_milli"]), int(row["memory_mib"])))
+def _node(row: dict[str, str]) -> NodeCapacity:
+    gpus = (FreeGpu(FULL, FULL),) * int(row["gpu"])
+    return NodeCapacity(row["model"], gpus, FreeHost(int(row["cpu_milli"]), int(row["memory_mib"])))
 
 
 def _pod(row: dict[str, str]) -> Ask:

@@ -4,8 +4,8 @@ from typing import Any
 
 from gpushare import names
 from gpushare.identity import GpuUuid, NodeName
+from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
 from gpushare.model.gpu import Gpu, NodeInventory
-from gpushare.model.room import Ask, HostRoom, NodeRoom
 from gpushare.units import MemoryUnit
 from testing.builders import make_node, make_pod
 
@@ -16,7 +16,7 @@ SETTINGS = ("--memory-unit=MiB", "--whole-gpus=true")  # of the controller
 Json = dict[str, Any]
 
 
-def node(name: str, room: NodeRoom) -> Json:
+def node(name: str, room: NodeCapacity) -> Json:
     """An empty one, with the inventory that its device plugin publishes."""
     gpus = tuple(
         Gpu(uuid=GpuUuid(f"GPU-{name}-{index}"), index=index, model=room.model, memory_mib=gpu.total_mib)
@@ -28,7 +28,7 @@ def node(name: str, room: NodeRoom) -> Json:
     return made
 
 
-def host(room: NodeRoom) -> HostRoom:
+def host(room: NodeCapacity) -> FreeHost:
     """CPU and memory, which every node of a trace has."""
     if room.host is None:
         raise ValueError("a node of a trace without CPU and memory")
@@ -49,5 +49,5 @@ def pod(name: str, ask: Ask) -> Json:
     )
 
 
-def _host(room: HostRoom) -> dict[str, str]:
+def _host(room: FreeHost) -> dict[str, str]:
     return {"cpu": f"{room.cpu_milli}m", "memory": f"{room.memory_mib}Mi"}

@@ -11,7 +11,7 @@ import orjson
 from bench.scheduling import scores
 from bench.scheduling.configuration import Configuration, Extender
 from bench.scheduling.scores import SPREAD_WEIGHT, ResourceScores, Spread
-from gpushare.model.room import HostRoom
+from gpushare.model.capacity import FreeHost
 
 _PER_POINT = 10  # of the score of an extender with weight 1, which is 0 to 10
 
@@ -54,7 +54,7 @@ class Scheduler:
         self,
         *,
         names: Sequence[str],
-        has: Sequence[HostRoom],
+        has: Sequence[FreeHost],
         configuration: Configuration,
         transport: Transport,
         seed: int,
@@ -73,7 +73,7 @@ class Scheduler:
         self.unanswered = 0
         """Questions for scores to which there was no answer."""
 
-    def schedule(self, pod: Json, asks: HostRoom, owner: object = None) -> Decided:
+    def schedule(self, pod: Json, asks: FreeHost, owner: object = None) -> Decided:
         """Choose a node and bind the pod there.
 
         Args:
@@ -88,18 +88,18 @@ class Scheduler:
             self._add(node, asks, owner, 1)
         return Decided(node, self._times)
 
-    def gone(self, node: int, asks: HostRoom, owner: object = None) -> None:
+    def gone(self, node: int, asks: FreeHost, owner: object = None) -> None:
         """A pod has left its node."""
         self._add(node, asks, owner, -1)
 
-    def _add(self, node: int, asks: HostRoom, owner: object, sign: int) -> None:
+    def _add(self, node: int, asks: FreeHost, owner: object, sign: int) -> None:
         for place, amount in enumerate(asks):
             self._free[node][place] -= sign * amount
         self._scores.add(node, asks, sign)
         if owner is not None:
             self._spread.add(owner, node, sign)
 
-    def _node(self, pod: Json, asks: HostRoom, owner: object) -> int | None:
+    def _node(self, pod: Json, asks: FreeHost, owner: object) -> int | None:
         cpu, memory = asks
         asked = [extender for extender in self._extenders if extender.is_asked(pod)]
         fits = [place for place, (c, m) in enumerate(self._free) if c >= cpu and m >= memory]
@@ -130,7 +130,7 @@ class Scheduler:
             return {}
         return {entry["Host"]: entry["Score"] for entry in answer}
 
-    def _own(self, asks: HostRoom, owner: object, fits: Sequence[int]) -> list[int]:
+    def _own(self, asks: FreeHost, owner: object, fits: Sequence[int]) -> list[int]:
         known = self._scores.of(asks)
         found = [known[place] for place in fits]
         if owner is None:

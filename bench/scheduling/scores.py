@@ -9,39 +9,39 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpushare.model.room import HostRoom
+from gpushare.model.capacity import FreeHost
 
 MOST = 100
 SPREAD_WEIGHT = 2  # of PodTopologySpread; all others here have 1
 _SKEW = 3  # of the system's default constraint on hosts
-_DEFAULT = HostRoom(100, 200)  # milli CPU and MiB that count for what a pod does not request
+_DEFAULT = FreeHost(100, 200)  # milli CPU and MiB that count for what a pod does not request
 
-Formula = Callable[[HostRoom, HostRoom, HostRoom], int]
+Formula = Callable[[FreeHost, FreeHost, FreeHost], int]
 """Requested of the node before the pod and with it, and what it has: a score."""
 
 
-def counted(pod: HostRoom) -> HostRoom:
+def counted(pod: FreeHost) -> FreeHost:
     """What a pod's request counts as."""
-    return HostRoom(pod.cpu_milli or _DEFAULT.cpu_milli, pod.memory_mib or _DEFAULT.memory_mib)
+    return FreeHost(pod.cpu_milli or _DEFAULT.cpu_milli, pod.memory_mib or _DEFAULT.memory_mib)
 
 
-def least_allocated(_: HostRoom, requested: HostRoom, has: HostRoom) -> int:
+def least_allocated(_: FreeHost, requested: FreeHost, has: FreeHost) -> int:
     return (
         sum((most - each) * MOST // most if each <= most else 0 for each, most in zip(requested, has, strict=True)) // 2
     )
 
 
-def most_allocated(_: HostRoom, requested: HostRoom, has: HostRoom) -> int:
+def most_allocated(_: FreeHost, requested: FreeHost, has: FreeHost) -> int:
     return sum(min(each, most) * MOST // most for each, most in zip(requested, has, strict=True)) // 2
 
 
-def balanced(_: HostRoom, requested: HostRoom, has: HostRoom) -> int:
+def balanced(_: FreeHost, requested: FreeHost, has: FreeHost) -> int:
     """BalancedAllocation up to Kubernetes 1.35."""
     cpu, memory = (min(1.0, each / most) for each, most in zip(requested, has, strict=True))
     return int((1 - abs(cpu - memory) / 2) * MOST)
 
 
-def more_balanced(before: HostRoom, requested: HostRoom, has: HostRoom) -> int:
+def more_balanced(before: FreeHost, requested: FreeHost, has: FreeHost) -> int:
     """BalancedAllocation since Kubernetes 1.36: by how much the pod changes the balance."""
     return MOST // 2 + (MOST // 2 + balanced(before, requested, has) - balanced(before, before, has)) // 2
 
@@ -57,22 +57,22 @@ class _Known:
 class ResourceScores:
     """The sum of some formulas for every node; only nodes that have changed are computed again."""
 
-    def __init__(self, has: Sequence[HostRoom], formulas: Sequence[Formula]) -> None:
+    def __init__(self, has: Sequence[FreeHost], formulas: Sequence[Formula]) -> None:
         self._has = has
         self._formulas = formulas
-        self._requested = [HostRoom(0, 0)] * len(has)
+        self._requested = [FreeHost(0, 0)] * len(has)
         self._changed: list[int] = []
-        self._known: dict[HostRoom, _Known] = {}
+        self._known: dict[FreeHost, _Known] = {}
 
-    def add(self, node: int, pod: HostRoom, sign: int = 1) -> None:
+    def add(self, node: int, pod: FreeHost, sign: int = 1) -> None:
         """A pod comes to a node; with sign -1 it goes."""
         before, asked = self._requested[node], counted(pod)
-        self._requested[node] = HostRoom(
+        self._requested[node] = FreeHost(
             before.cpu_milli + sign * asked.cpu_milli, before.memory_mib + sign * asked.memory_mib
         )
         self._changed.append(node)
 
-    def of(self, pod: HostRoom) -> Sequence[int]:
+    def of(self, pod: FreeHost) -> Sequence[int]:
         """By node."""
         asked = counted(pod)
         known = self._known.get(asked)
@@ -84,9 +84,9 @@ class ResourceScores:
         known.seen = len(self._changed)
         return known.scores
 
-    def _score(self, node: int, asked: HostRoom) -> int:
+    def _score(self, node: int, asked: FreeHost) -> int:
         before, has = self._requested[node], self._has[node]
-        requested = HostRoom(before.cpu_milli + asked.cpu_milli, before.memory_mib + asked.memory_mib)
+        requested = FreeHost(before.cpu_milli + asked.cpu_milli, before.memory_mib + asked.memory_mib)
         return sum(formula(before, requested, has) for formula in self._formulas)
 
 

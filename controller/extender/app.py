@@ -24,9 +24,9 @@ from gpushare import names
 from gpushare.errors import GpuShareError, WireError
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
+from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
-from gpushare.model.room import HostRoom
 from gpushare.runtime import http, logs
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.http import Request, Response
@@ -176,7 +176,7 @@ class Extender:
         request = self._request(args.pod)
         if request is None:
             return messages.priorities(args.names, [0] * len(args.names)), "no-gpu"
-        kind = Kind(request.shape, HostRoom(request.cpu_milli, request.host_mib))
+        kind = Kind(request.shape, FreeHost(request.cpu_milli, request.host_mib))
         boards, sheet = self._services.boards, args.known.sheet() if args.known else None
         reserved = self._services.state.cache.reserved_on(request.pod.uid)
         if sheet is not None and not reserved and (ready := boards.answer(kind, sheet)) is not None:

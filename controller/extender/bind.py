@@ -21,9 +21,8 @@ from gpushare.errors import WireError
 from gpushare.identity import PodRef, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
-from gpushare.model.allocation import Allocation
+from gpushare.model.allocation import Allocation, Refused
 from gpushare.model.request import PodRequest
-from gpushare.model.verdict import Refused
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.wire import pods as pods_wire

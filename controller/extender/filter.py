@@ -9,8 +9,8 @@ from controller.extender.messages import Entries, FilterResult
 from controller.rooms import NONE, Ready, Rooms, json_rest, json_start
 from gpushare.cluster import node_records
 from gpushare.identity import NodeName
+from gpushare.model.allocation import Refused
 from gpushare.model.request import RequestShape
-from gpushare.model.verdict import Refused
 from gpushare.placement import explain
 from gpushare.placement.room import Room
 from gpushare.units import MemoryUnit

@@ -44,7 +44,7 @@ class Preemption:
         if request is None:
             decisions = {node: preemption.as_given(given) for node, given in args.victims.items()}
         else:
-            preemptor = Preemptor(request=request, priority=args.priority, rankings=self.state.rankings)
+            preemptor = Preemptor(request=request, priority=args.priority, policies=self.state.policies)
             decisions = self._judged(preemptor, args)
         self._tell(args, decisions)
         return {node: decision.victims for node, decision in decisions.items() if decision.ruling is not Ruling.DROPPED}

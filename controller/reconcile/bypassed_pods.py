@@ -21,8 +21,7 @@ from gpushare.cluster.pod_records import Bound
 from gpushare.errors import WireError
 from gpushare.identity import PodUid
 from gpushare.kube import api as kube
-from gpushare.model.allocation import Allocation
-from gpushare.model.verdict import Refused
+from gpushare.model.allocation import Allocation, Refused
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 

@@ -14,9 +14,8 @@ from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
-from gpushare.model.allocation import Allocation
+from gpushare.model.allocation import Allocation, Refused
 from gpushare.model.request import PodRequest
-from gpushare.model.verdict import Refused
 from gpushare.runtime.clock import Clock
 
 _READ_S: Final = 1.5

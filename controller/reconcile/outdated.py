@@ -17,7 +17,7 @@ from gpushare.cluster.pod_records import Pending
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
-from gpushare.model.verdict import RefusalReason, Refused
+from gpushare.model.allocation import RefusalReason, Refused
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import logs
 

@@ -22,8 +22,8 @@ from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
+from gpushare.model.allocation import Refused
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.verdict import Refused
 from gpushare.runtime import logs
 from gpushare.runtime.backoff import Backoff
 

@@ -14,7 +14,7 @@ from controller.reconcile.advice import REASON_UNSCHEDULABLE, Tell
 from controller.reconcile.event_throttle import NO_EVENT, EventThrottle
 from gpushare.cluster.pod_records import Pending
 from gpushare.identity import NodeName, PodRef
-from gpushare.model.verdict import RefusalReason, Refused
+from gpushare.model.allocation import RefusalReason, Refused
 
 NUDGE_FIRST_S: Final = 3.0
 NUDGE_CAP_S: Final = 60.0

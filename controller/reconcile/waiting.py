@@ -17,8 +17,8 @@ from controller.state import ClusterState
 from gpushare.cluster import reasons
 from gpushare.cluster.pod_records import Pending
 from gpushare.identity import NodeName, PodUid
+from gpushare.model.allocation import RefusalReason, Refused
 from gpushare.model.request import PodRequest, RequestShape
-from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.runtime.clock import Clock
 
 MAX_ACTIONS: Final = 20  # a tick; a thousand waiting pods must not become a thousand requests a second

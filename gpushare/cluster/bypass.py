@@ -10,8 +10,8 @@ from typing import Any, Final
 from gpushare.cluster import pod_records
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bypassed
+from gpushare.model.allocation import RefusalReason, Refused
 from gpushare.model.request import PodRequest
-from gpushare.model.verdict import RefusalReason, Refused
 
 
 @dataclass(frozen=True, slots=True)

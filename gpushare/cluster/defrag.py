@@ -112,7 +112,7 @@ def again(pod: PodToPlace, snapshot: Snapshot, begun: Plan, left: Sequence[PodUi
 def _worked_out(pod: PodToPlace, snapshot: Snapshot, node: NodeName, gone: Sequence[Evictable]) -> Plan | None:
     """The plan of moving these pods, without which the first one fits; None if it does not fit in the end."""
     before = snapshot.nodes[node].without([one.pod for one in gone])
-    wanted = before.grants(pod, resolved(pod, snapshot.nodes), snapshot.rankings) or ()
+    wanted = before.grants(pod, resolved(pod, snapshot.nodes), snapshot.policies) or ()
     kept_free = frozenset(gpu for grant in wanted for gpu in grant.gpus)
     if _is_tight(before.plus(pod, Allocation(pod=pod.ref, node=node, grants=wanted)), gone):
         kept_free = frozenset(gpu.uuid for gpu in before.ledger.inventory.gpus if gpu.health is GpuHealth.HEALTHY)
@@ -143,7 +143,7 @@ def _carried_out(
         moves.append(Move(pod=one.bound.ref, source=node, target=target, grants=grants))
     inventory = snapshot.nodes[node].ledger.inventory
     opened = replace(nodes[node], ledger=NodeLedger.of(inventory, nodes[node].ledger.allocations.values()))
-    grants_now = opened.grants(pod, resolved(pod, nodes), snapshot.rankings)
+    grants_now = opened.grants(pod, resolved(pod, nodes), snapshot.policies)
     made = Plan(node=node, kept_free=kept_free, moves=tuple(moves), grants=grants_now or ())
     return made if grants_now is not None else None
 

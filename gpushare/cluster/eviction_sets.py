@@ -10,7 +10,7 @@ from gpushare.cluster.snapshot import Evictable, NodeState, PodToPlace, Snapshot
 from gpushare.identity import GpuUuid, NodeName, PodUid
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 
 _PAIRS_OF: Final = 40
 """Pods of a node, up to which every two of them are tried together."""
@@ -26,7 +26,7 @@ def candidates(pod: PodToPlace, snapshot: Snapshot, most: int) -> Iterator[tuple
     for node, evictable in sorted(on_node.items()):
         if node not in snapshot.nodes or not snapshot.admits(pod, node):
             continue
-        trial = _Trial(pod, shape, snapshot.nodes[node], snapshot.rankings)
+        trial = _Trial(pod, shape, snapshot.nodes[node], snapshot.policies)
         if trial.fits(evictable):
             trials.append((node, trial, evictable))
     single: set[PodUid] = set()
@@ -50,12 +50,12 @@ class _Trial:
     pod: PodToPlace
     shape: RequestShape
     node_state: NodeState
-    rankings: Rankings
+    policies: Policies
 
     def fits(self, gone: Iterable[Evictable]) -> bool:
         """Whether the pod fits when these are gone."""
         left = self.node_state.without([one.pod for one in gone])
-        return left.grants(self.pod, self.shape, self.rankings) is not None
+        return left.grants(self.pod, self.shape, self.policies) is not None
 
 
 def _singles(trial: _Trial, evictable: Sequence[Evictable]) -> Iterator[Sequence[Evictable]]:

@@ -7,14 +7,13 @@ from gpushare.cluster import pod_records
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound, Problem
 from gpushare.identity import PodRef
-from gpushare.model.allocation import Allocation
+from gpushare.model.allocation import Allocation, RefusalReason, Refused, Verdict
+from gpushare.model.capacity import FreeHost, NodeCapacity
 from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
-from gpushare.model.room import HostRoom, NodeRoom
-from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 from gpushare.units import MemoryUnit
 
 LedgerOrRefused = NodeLedger | Refused
@@ -53,14 +52,16 @@ def _foreign_gpus(pod: PodRef, node: NodeRecord) -> str:
     )
 
 
-def verdict(shape: RequestShape, ledger: LedgerOrRefused, rankings: Rankings) -> Verdict:
+def verdict(shape: RequestShape, ledger: LedgerOrRefused, policies: Policies) -> Verdict:
     """Whether a pod fits on a node, and on which GPUs; the shape has to be resolved (`groups`)."""
-    return ledger if isinstance(ledger, Refused) else place(shape, ledger, rankings)
+    return ledger if isinstance(ledger, Refused) else place(shape, ledger, policies)
 
 
-def room(ledger: LedgerOrRefused, host: HostRoom | None) -> NodeRoom:
+def room(ledger: LedgerOrRefused, host: FreeHost | None) -> NodeCapacity:
     """What is free on a node. One that takes no pods with GPUs is as one without any."""
-    return NodeRoom.of(ledger, host) if isinstance(ledger, NodeLedger) else NodeRoom(model="", gpus=(), host=host)
+    return (
+        NodeCapacity.of(ledger, host) if isinstance(ledger, NodeLedger) else NodeCapacity(model="", gpus=(), host=host)
+    )
 
 
 def lost_gpus(allocation: Allocation, inventory: NodeInventory) -> Refused | None:

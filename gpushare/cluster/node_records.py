@@ -9,8 +9,8 @@ from gpushare.cluster import cordons
 from gpushare.cluster.cordons import Cordon
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
+from gpushare.model.capacity import FreeHost
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
-from gpushare.model.room import HostRoom
 from gpushare.wire import fields, host
 from gpushare.wire import inventory as inventory_wire
 
@@ -35,7 +35,7 @@ class NodeRecord:
     awaited: bool = False
     """It has none that can be read, and will share: it has the device plugin's label, or the resource of a system from
     which this one takes over. Nodes with `nvidia.com/gpu` alone may keep another plugin for good."""
-    allocatable: HostRoom | None = None
+    allocatable: FreeHost | None = None
     """CPU and memory that it gives to pods; None if its kubelet has not said so."""
 
     @property

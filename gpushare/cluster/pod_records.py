@@ -11,15 +11,15 @@ from gpushare import names
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
+from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.request import MAX_CONTAINERS, PodRequest
-from gpushare.model.room import Ask, HostRoom
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
 from gpushare.wire import asks, fields, hand_over, held_gpus, host, interop_read, parse_resources, requests
 from gpushare.wire import pods as pods_wire
 from gpushare.wire.fields import JsonObject
 
-NOTHING: Final = HostRoom(0, 0)
+NOTHING: Final = FreeHost(0, 0)
 NO_ASK: Final = Ask()
 _LONGEST: Final = 2000  # characters of a message
 
@@ -110,7 +110,7 @@ class NonGpuPod(NamedTuple):
 
     uid: PodUid
     node: NodeName
-    takes: HostRoom
+    takes: FreeHost
     """Nothing once it has ended."""
 
 

@@ -7,15 +7,14 @@ from gpushare.cluster import groups
 from gpushare.cluster.budgets import Budget
 from gpushare.cluster.pod_records import NOTHING, Bound
 from gpushare.identity import GpuUuid, NodeName, PodRef
-from gpushare.model.allocation import Allocation, Grant
+from gpushare.model.allocation import Allocation, Grant, Placed
+from gpushare.model.capacity import FreeHost
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
-from gpushare.model.room import HostRoom
-from gpushare.model.verdict import Placed
 from gpushare.placement import ranking
 from gpushare.placement.place import place
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +24,7 @@ class PodToPlace:
     ref: PodRef
     shape: RequestShape
     labels: Mapping[str, str] = field(default_factory=dict)
-    takes: HostRoom = NOTHING
+    takes: FreeHost = NOTHING
     """CPU and memory of the host."""
     sums: Mapping[str, int] = field(default_factory=dict)
     """Extended resources, by kube-scheduler's count."""
@@ -44,7 +43,7 @@ class NodeState:
     """What is there and left on a node."""
 
     ledger: NodeLedger
-    host: HostRoom | None = None
+    host: FreeHost | None = None
     """None if it is not known, and counts as enough."""
     spare: Mapping[str, int] | None = None
     """Extended resources that no pod has requested; None as above."""
@@ -82,14 +81,14 @@ class NodeState:
         )
         return replace(self, ledger=NodeLedger.of(replace(inventory, gpus=back), self.ledger.allocations.values()))
 
-    def grants(self, pod: PodToPlace, shape: RequestShape, rankings: Rankings) -> tuple[Grant, ...] | None:
+    def grants(self, pod: PodToPlace, shape: RequestShape, policies: Policies) -> tuple[Grant, ...] | None:
         """The GPUs that a pod would get here; None if it does not fit."""
         host, spare = self.host, self.spare
         if host is not None and (pod.takes.cpu_milli > host.cpu_milli or pod.takes.memory_mib > host.memory_mib):
             return None
         if spare is not None and any(amount > spare.get(resource, 0) for resource, amount in pod.sums.items()):
             return None
-        verdict = place(shape, self.ledger, rankings)
+        verdict = place(shape, self.ledger, policies)
         return verdict.grants if isinstance(verdict, Placed) else None
 
 
@@ -106,7 +105,7 @@ class Snapshot:
     """Budgets."""
     admits: Callable[[PodToPlace, NodeName], bool] = lambda _mover, _node: True
     """Whether a node takes a pod as far as taints, selectors and the like tell."""
-    rankings: Rankings = field(default_factory=Rankings)
+    policies: Policies = field(default_factory=Policies)
 
 
 def after(snapshot: Snapshot, gone: Collection[Evictable]) -> Snapshot:
@@ -123,17 +122,17 @@ def fits(pod: PodToPlace, snapshot: Snapshot) -> tuple[NodeName, ...]:
     return tuple(
         name
         for name, node_state in sorted(snapshot.nodes.items())
-        if snapshot.admits(pod, name) and node_state.grants(pod, shape, snapshot.rankings) is not None
+        if snapshot.admits(pod, name) and node_state.grants(pod, shape, snapshot.policies) is not None
     )
 
 
 def best(pod: PodToPlace, snapshot: Snapshot) -> tuple[NodeName | None, tuple[Grant, ...]]:
     """The node that costs least by the pod's policy."""
     shape = resolved(pod, snapshot.nodes)
-    policy = snapshot.rankings.of(shape.policy)
+    policy = snapshot.policies.of(shape.policy)
     found = []
     for name, node_state in sorted(snapshot.nodes.items()):
-        if snapshot.admits(pod, name) and (grants := node_state.grants(pod, shape, snapshot.rankings)) is not None:
+        if snapshot.admits(pod, name) and (grants := node_state.grants(pod, shape, snapshot.policies)) is not None:
             cost = ranking.cost_of(grants, node_state.ledger, policy, host=node_state.host, takes=pod.takes)
             found.append((cost, name, grants))
     if not found:

@@ -1,7 +1,8 @@
-"""What a pod was given: decided once at bind and never changed."""
+"""What a pod was given: decided once at bind and never changed. Or why it fits on no GPUs: a value with numbers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from operator import add
 
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef
@@ -100,3 +101,38 @@ def _hold(grants: Sequence[Grant]) -> Held:
         any(grant.physical for grant in grants),
         max(grant.extra_mib for grant in grants),
     )
+
+
+class RefusalReason(Enum):
+    """Stable reasons for programs; the message is for people."""
+
+    NO_INVENTORY = "NoInventory"
+    NO_HEALTHY_GPU = "NoHealthyGpu"
+    UNIT_MISMATCH = "UnitMismatch"
+    INSUFFICIENT_GPU_MEMORY = "InsufficientGpuMemory"
+    INSUFFICIENT_GPU_COMPUTE = "InsufficientGpuCompute"
+    NO_UNTOUCHED_GPU = "NoUntouchedGpu"
+    NO_MATCHING_GPU = "NoMatchingGpu"
+    TOO_FEW_GPUS = "TooFewGpus"
+    OTHER_HAND_OVER = "OtherHandOver"
+    SEARCH_TOO_LONG = "SearchTooLong"
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The pod fits; `grants` say where, in the order in which the containers start."""
+
+    grants: tuple[Grant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The pod does not fit."""
+
+    reason: RefusalReason
+    message: str
+    permanent: bool = False
+    """True if removing pods from the node cannot help, so preemption there is pointless."""
+
+
+Verdict = Placed | Refused

@@ -3,11 +3,11 @@
 As `ranking.best` has it, for pods of one container and pods without GPUs. Pure, but for what it remembers.
 """
 
-from gpushare.model.room import Ask, GpuRoom, NodeRoom
+from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare.model.selector import accepts
 from gpushare.placement.ranking import Ranking
 
-_Lost = tuple[int, GpuRoom]
+_Lost = tuple[int, FreeGpu]
 
 
 class Chooser:
@@ -28,7 +28,7 @@ class Chooser:
         """How many GPUs are."""
         return len(self._lost)
 
-    def first(self, room: NodeRoom) -> int | None:
+    def first(self, room: NodeCapacity) -> int | None:
         """What comes first in the comparison of nodes; None if the pod does not fit."""
         if not self.ask.fits_host(room.host) or not self.admits(room.model):
             return None
@@ -38,11 +38,11 @@ class Chooser:
         gpus = self.gpus(room)
         return None if gpus is None else self.ranking.first(room, room.after(self.ask, gpus))
 
-    def worth_after(self, room: NodeRoom) -> int:
+    def worth_after(self, room: NodeCapacity) -> int:
         """What a node on which the pod fits is worth beside `first` when the pod is there (`Ranking.worth`)."""
         return self.ranking.worth(room.after(self.ask, self.gpus(room) or ()))
 
-    def gpus(self, room: NodeRoom) -> tuple[GpuRoom, ...] | None:
+    def gpus(self, room: NodeCapacity) -> tuple[FreeGpu, ...] | None:
         """Those of the node that the pod gets, in any order; None if too few have room."""
         chosen = self._best(room.gpus)
         return None if chosen is None else tuple([gpu for _, gpu in chosen])
@@ -54,7 +54,7 @@ class Chooser:
             known = self._models[model] = not self.ask.gpus or accepts(self.ask.models, model)
         return known
 
-    def _best(self, gpus: tuple[GpuRoom, ...]) -> list[_Lost] | None:
+    def _best(self, gpus: tuple[FreeGpu, ...]) -> list[_Lost] | None:
         number = self.ask.gpus
         if not number:
             return []
@@ -67,14 +67,14 @@ class Chooser:
         return fitting[:number]
 
 
-class _Known(dict[GpuRoom, _Lost | None]):
+class _Known(dict[FreeGpu, _Lost | None]):
     """What is lost by taking what the pod needs of a GPU; None where it does not fit."""
 
     def __init__(self, ask: Ask, ranking: Ranking) -> None:
         super().__init__()
         self.ask, self.ranking = ask, ranking
 
-    def __missing__(self, gpu: GpuRoom) -> _Lost | None:
+    def __missing__(self, gpu: FreeGpu) -> _Lost | None:
         fits = self.ask.fits(gpu)
         found = self[gpu] = (self.ranking.gpu(gpu, self.ask.need(gpu)), gpu) if fits else None
         return found

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
+from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.selector import ANY_GPU, Choice
 
 MAX_KINDS: Final = 32
@@ -55,7 +55,7 @@ def of(asks: Iterable[Ask], gpu_mib: int = _MODEL_MIB) -> Demand:
         asks: of pods; those without GPUs count only for `Demand.typical`.
         gpu_mib: memory of the cluster's usual GPU.
     """
-    usual = GpuRoom(gpu_mib, gpu_mib)
+    usual = FreeGpu(gpu_mib, gpu_mib)
     every = Counter(asks)
     counts = {ask: count for ask, count in every.items() if ask.gpus}
     groups: dict[tuple[int, ...], Counter[Ask]] = {}
@@ -110,7 +110,7 @@ class Largest(NamedTuple):
     host_mib: float = math.inf
 
     @classmethod
-    def of(cls, empty: Collection[NodeRoom]) -> "Largest":
+    def of(cls, empty: Collection[NodeCapacity]) -> "Largest":
         """Of these nodes; without any, nothing is known."""
         if not empty:
             return cls()
@@ -139,14 +139,14 @@ def _every(ask: Ask) -> tuple[object, ...]:
     return -ask.gpus, not ask.whole, *size, ask.models.wanted, ask.models.unwanted, str(ask.mig)
 
 
-def widest(empty: Iterable[NodeRoom]) -> list[Ask]:
+def widest(empty: Iterable[NodeCapacity]) -> list[Ask]:
     """For every number of GPUs above one that nodes have, a pod that takes all of the largest such node.
 
     It belongs to the sample of a cluster that has not seen a wide pod yet: one of these would keep a node free for it.
     """
-    largest: dict[int, HostRoom] = {}
+    largest: dict[int, FreeHost] = {}
     for room in empty:
-        host = room.host or HostRoom(0, 0)
+        host = room.host or FreeHost(0, 0)
         largest[len(room.gpus)] = max(largest.get(len(room.gpus), host), host)
     return [
         Ask(gpus=number, whole=True, cpu_milli=host.cpu_milli, host_mib=host.memory_mib)
@@ -155,7 +155,7 @@ def widest(empty: Iterable[NodeRoom]) -> list[Ask]:
     ]
 
 
-def _group(ask: Ask, usual: GpuRoom) -> tuple[int, ...]:
+def _group(ask: Ask, usual: FreeGpu) -> tuple[int, ...]:
     """Shares within half an octave, CPU within one and memory within two are alike; of wide pods within a quarter.
 
     Wide pods need most of a host, so a few CPUs decide whether there is any that they fit on.
@@ -170,7 +170,7 @@ def _group(ask: Ask, usual: GpuRoom) -> tuple[int, ...]:
     )
 
 
-def _weight(members: Counter[Ask], usual: GpuRoom) -> int:
+def _weight(members: Counter[Ask], usual: FreeGpu) -> int:
     # By what they ask for, and once more by how wide they are: few nodes are left to those, so they must be known.
     return sum(count * ask.gpus**2 * ask.need(usual).memory_mib for ask, count in members.items())
 

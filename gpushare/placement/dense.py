@@ -8,8 +8,8 @@ left is lost as well, and only where pods that take little of both go decides ho
 from functools import lru_cache
 from typing import Final
 
+from gpushare.model.capacity import FreeGpu, NodeCapacity
 from gpushare.model.request import Need
-from gpushare.model.room import GpuRoom, NodeRoom
 from gpushare.placement.outlook import Outlook
 from gpushare.placement.ranking import Ranking
 from gpushare.placement.tally import PART, Tally
@@ -49,22 +49,22 @@ class Dense(Ranking):
         self._rows = lru_cache(_MOST_NODES)(self._counted)
         self._tally = tally or Tally(outlook.kinds)
 
-    def gpu(self, before: GpuRoom, need: Need) -> int:
+    def gpu(self, before: FreeGpu, need: Need) -> int:
         """Value of the remainder that is given up, less that of the one that stays."""
         return self._value(before) - self._value(before.without(need))
 
-    def first(self, before: NodeRoom, after: NodeRoom) -> int:
+    def first(self, before: NodeCapacity, after: NodeCapacity) -> int:
         """What remainders of GPUs lose in value."""
         return self._free(before) - self._free(after)
 
-    def worth(self, room: NodeRoom) -> int:
+    def worth(self, room: NodeCapacity) -> int:
         """What it can be used for; of nodes that are alike in this, an empty one is worth more than a full one."""
         left = 0
         for gpu in room.gpus:
             left += gpu.free_mib
         return self._useful(room) * _EMPTY + left * left
 
-    def _useful(self, room: NodeRoom) -> int:
+    def _useful(self, room: NodeCapacity) -> int:
         """What the host can serve of the GPUs, and room for typical pods, by their weights."""
         free, asked, rows = self._rows(room.model, room.gpus)
         cpu, memory = (_ENOUGH, _ENOUGH) if room.host is None else room.host
@@ -83,7 +83,7 @@ class Dense(Ranking):
             pods += weight * fit
         return free * (min(PART, served // asked) if asked else PART) + pods
 
-    def _counted(self, model: str, gpus: tuple[GpuRoom, ...]) -> tuple[int, int, list[_Row]]:
+    def _counted(self, model: str, gpus: tuple[FreeGpu, ...]) -> tuple[int, int, list[_Row]]:
         """What `worth` needs to know of nodes with these GPUs: their value, who asks, and each kind that they fit."""
         weights, accepted = self._outlook.weights.get(model), self._outlook.accepted.get(model)
         if weights is None or accepted is None:
@@ -98,5 +98,5 @@ class Dense(Ranking):
                 rows.append((weight, served, by_gpus, kind.cpu_milli, kind.host_mib, kind.gpus > 1))
         return STRANDED * (sum(map(self._value, gpus)) // self._outlook.usual_mib), asked, rows
 
-    def _free(self, room: NodeRoom) -> int:
+    def _free(self, room: NodeCapacity) -> int:
         return sum(map(self._value, room.gpus))

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
+from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare.model.gpu import MAX_GPUS
 from gpushare.model.request import Need
-from gpushare.model.room import Ask, GpuRoom, NodeRoom
 from gpushare.model.selector import accepts
 from gpushare.placement.ranking import Ranking
 
@@ -43,24 +43,24 @@ class Fgd(Ranking):
         self.usable = lru_cache(_MOST)(self._count)
         """What is free on a node and of use, summed over the sample."""
 
-    def gpu(self, before: GpuRoom, need: Need) -> int:
+    def gpu(self, before: FreeGpu, need: Need) -> int:
         """How much more of a GPU is of no use. CPU and model of its node are left to `first`: they change little."""
         after = before.without(need)
         return (self._of_one(before) - self._of_one(after)) - (_parts(before) - _parts(after)) * self.number
 
-    def first(self, before: NodeRoom, after: NodeRoom) -> int:
+    def first(self, before: NodeCapacity, after: NodeCapacity) -> int:
         """The published score, negative: the lowest cost is the highest score."""
         return -bisect_right(_STEPS, -self.grown(before, after) * 1000 // self.number)
 
-    def grown(self, before: NodeRoom, after: NodeRoom) -> int:
+    def grown(self, before: NodeCapacity, after: NodeCapacity) -> int:
         """By how much a node's fragment grows, in parts of a GPU, summed over the sample."""
         return (_free(after) - _free(before)) * self.number - (self.usable(after) - self.usable(before))
 
-    def _of_one(self, gpu: GpuRoom) -> int:
+    def _of_one(self, gpu: FreeGpu) -> int:
         free, step = _parts(gpu), len(self._cpu)
         return self._remainder(_ANY, step, free) + self._whole(_ANY, step, MAX_GPUS if free == FULL else 0) // MAX_GPUS
 
-    def _count(self, room: NodeRoom) -> int:
+    def _count(self, room: NodeCapacity) -> int:
         step = len(self._cpu) if room.host is None else bisect_right(self._cpu, room.host.cpu_milli)
         parts = [_parts(gpu) for gpu in room.gpus]
         usable = sum(self._remainder(room.model, step, free) for free in parts)
@@ -89,12 +89,12 @@ class Fgd(Ranking):
 
 def _need(ask: Ask) -> int:
     """Parts of one GPU."""
-    return FULL if ask.whole else ask.need(GpuRoom(FULL, FULL)).memory_mib
+    return FULL if ask.whole else ask.need(FreeGpu(FULL, FULL)).memory_mib
 
 
-def _parts(gpu: GpuRoom) -> int:
+def _parts(gpu: FreeGpu) -> int:
     return gpu.free_mib * FULL // max(gpu.total_mib, 1)
 
 
-def _free(room: NodeRoom) -> int:
+def _free(room: NodeCapacity) -> int:
     return sum(map(_parts, room.gpus))

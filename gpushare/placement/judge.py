@@ -7,10 +7,10 @@ What a GPU is worth to the pod is found once for GPUs that are alike, so that a 
 from typing import Final, NamedTuple
 
 from gpushare.identity import GpuUuid
+from gpushare.model.allocation import RefusalReason, Refused
 from gpushare.model.gpu import Gpu, HandOver, Limit, MigInstance
 from gpushare.model.request import Need, RequestShape
 from gpushare.model.selector import ANY_GPU
-from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.placement import candidates, explain
 from gpushare.placement.room import GpuKind, GpuState, Room
 from gpushare.units import MemoryUnit

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
+from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare.model.request import Policy
-from gpushare.model.room import Ask, GpuRoom, NodeRoom
 from gpushare.placement import fgd, policies
 from gpushare.placement.outlook import Outlook
 from gpushare.placement.prices import WHOLE
@@ -20,11 +20,11 @@ from gpushare.placement.tally import PART, Tally
 class Change:
     """A node before and after it gets the pod."""
 
-    before: NodeRoom
-    after: NodeRoom
+    before: NodeCapacity
+    after: NodeCapacity
 
     @property
-    def remainders(self) -> tuple[GpuRoom, ...]:
+    def remainders(self) -> tuple[FreeGpu, ...]:
         """The GPUs that the pod gets, as they are after it."""
         return tuple((Counter(self.after.gpus) - Counter(self.before.gpus)).elements())
 
@@ -47,7 +47,7 @@ class Free:
 class Remainder:
     """The pod would leave this of a GPU there, which hardly any pod of the cluster asks for."""
 
-    gpu: GpuRoom
+    gpu: FreeGpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def lack(policy: Policy, outlook: Outlook, there: Change, here: Change) -> Lack:
             assert_never(policy)
 
 
-def little_asked_for(gpu: GpuRoom, outlook: Outlook) -> bool:
+def little_asked_for(gpu: FreeGpu, outlook: Outlook) -> bool:
     """Whether less than half of what is free on a GPU can be filled by pods that are usual in the cluster."""
     return gpu.total_mib in outlook.prices and 2 * outlook.value(gpu) < gpu.free_mib * WHOLE
 
@@ -140,7 +140,7 @@ def _taken(change: Change, outlook: Outlook) -> int:
     return sum(outlook.value(gpu) for gpu in change.before.gpus) - sum(outlook.value(gpu) for gpu in change.after.gpus)
 
 
-def _free(room: NodeRoom) -> tuple[int, int]:
+def _free(room: NodeCapacity) -> tuple[int, int]:
     return sum(gpu.free_mib for gpu in room.gpus), sum(gpu.total_mib for gpu in room.gpus)
 
 

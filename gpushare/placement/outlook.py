@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
-from gpushare.model.room import Ask, GpuRoom, NodeRoom
+from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare.model.selector import Choice, accepts
 from gpushare.placement import demand as demands
 from gpushare.placement.demand import Demand
@@ -57,7 +57,7 @@ class Outlook:
     """The most frequent requests, and how many pods make each: what `fgd` knows. Memory is in thousandths of the usual
     GPU instead of MiB."""
 
-    def value(self, gpu: GpuRoom) -> int:
+    def value(self, gpu: FreeGpu) -> int:
         """Of what is free on a GPU: the MiB that usual pods can fill, times `prices.WHOLE`; 0 if no price is known.
 
         Memory without compute is worth no more than the compute.
@@ -72,7 +72,7 @@ class Outlook:
 NOTHING_KNOWN: Final = Outlook()
 
 
-def totals(tally: Tally, rooms: Iterable[NodeRoom]) -> dict[str, Counts]:
+def totals(tally: Tally, rooms: Iterable[NodeCapacity]) -> dict[str, Counts]:
     """How many pods of each kind fit on the nodes of each model."""
     result: dict[str, Counts] = {}
     for room in rooms:
@@ -122,7 +122,9 @@ def of(
     )
 
 
-def of_cluster(asks: Iterable[Ask], empty: Iterable[NodeRoom], now: Iterable[NodeRoom], epoch: int = 0) -> Outlook:
+def of_cluster(
+    asks: Iterable[Ask], empty: Iterable[NodeCapacity], now: Iterable[NodeCapacity], epoch: int = 0
+) -> Outlook:
     """The outlook from nothing but the pods' requests and the nodes, in any order."""
     empty = list(empty)
     gpu_mib = sizes(empty)
@@ -133,7 +135,7 @@ def of_cluster(asks: Iterable[Ask], empty: Iterable[NodeRoom], now: Iterable[Nod
     return of(demand, totals(tally, empty), totals(tally, now), gpu_mib, epoch)
 
 
-def sizes(rooms: Iterable[NodeRoom]) -> dict[int, int]:
+def sizes(rooms: Iterable[NodeCapacity]) -> dict[int, int]:
     """How many GPUs have so many MiB."""
     result: dict[int, int] = {}
     for room in rooms:
@@ -168,5 +170,5 @@ def _width(kind: Ask) -> int:
 
 
 def _slots(demand: Demand, total_mib: int) -> list[int]:
-    gpu = GpuRoom(total_mib, total_mib)
+    gpu = FreeGpu(total_mib, total_mib)
     return [slots(need, total_mib) for size in demand.sizes if (need := size.need(gpu).memory_mib) * SLOTS >= total_mib]

@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from gpushare.model.capacity import FreeGpu, NodeCapacity
 from gpushare.model.request import Need
-from gpushare.model.room import GpuRoom, NodeRoom
 from gpushare.placement.ranking import Ranking
 
 _WHOLE: Final = 10**9
@@ -16,11 +16,11 @@ class Binpack(Ranking):
     by_gpus = True
     basis = None
 
-    def gpu(self, before: GpuRoom, need: Need) -> int:  # noqa: ARG002 - of the protocol
+    def gpu(self, before: FreeGpu, need: Need) -> int:  # noqa: ARG002 - of the protocol
         """Its free MiB."""
         return before.free_mib
 
-    def first(self, before: NodeRoom, after: NodeRoom) -> int:  # noqa: ARG002 - of the protocol
+    def first(self, before: NodeCapacity, after: NodeCapacity) -> int:  # noqa: ARG002 - of the protocol
         """The part of the node's GPUs that stays free."""
         return binpack(sum(gpu.free_mib for gpu in after.gpus), sum(gpu.total_mib for gpu in after.gpus))
 
@@ -31,11 +31,11 @@ class Spread(Ranking):
     by_gpus = True
     basis = None
 
-    def gpu(self, before: GpuRoom, need: Need) -> int:  # noqa: ARG002 - of the protocol
+    def gpu(self, before: FreeGpu, need: Need) -> int:  # noqa: ARG002 - of the protocol
         """Its free MiB, the most first."""
         return -before.free_mib
 
-    def first(self, before: NodeRoom, after: NodeRoom) -> int:  # noqa: ARG002 - of the protocol
+    def first(self, before: NodeCapacity, after: NodeCapacity) -> int:  # noqa: ARG002 - of the protocol
         """The part of the node's GPUs that stays free, the most first."""
         return spread(sum(gpu.free_mib for gpu in after.gpus), sum(gpu.total_mib for gpu in after.gpus))
 

@@ -4,20 +4,19 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpushare.identity import GpuUuid
-from gpushare.model.allocation import Grant
+from gpushare.model.allocation import Grant, Placed, RefusalReason, Refused, Verdict
+from gpushare.model.capacity import FreeGpu
 from gpushare.model.gpu import Gpu, HandOver
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, Need, RequestShape
-from gpushare.model.room import GpuRoom
-from gpushare.model.verdict import Placed, RefusalReason, Refused, Verdict
 from gpushare.placement import candidates, explain, search
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 from gpushare.placement.ranking import Key, Ranking, key
 
-_DEFAULT: Final = Rankings()
+_DEFAULT: Final = Policies()
 
 
-def place(shape: RequestShape, ledger: NodeLedger, rankings: Rankings = _DEFAULT) -> Verdict:
+def place(shape: RequestShape, ledger: NodeLedger, policies: Policies = _DEFAULT) -> Verdict:
     """The decision for one pod on one node. The same input always gives the same answer.
 
     Whether it fits, and the words of a refusal, depend on no policy; only which GPUs it gets does. What they cost the
@@ -26,7 +25,7 @@ def place(shape: RequestShape, ledger: NodeLedger, rankings: Rankings = _DEFAULT
     Args:
         shape: what the pod asks for.
         ledger: the node's ledger.
-        rankings: the policies, and the default of pods that name none.
+        policies: the policies, and the default of pods that name none.
     """
     if shape.only_cdi and ledger.inventory.hand_over is not HandOver.CDI:
         return Refused(RefusalReason.OTHER_HAND_OVER, explain.other_hand_over(ledger), permanent=True)
@@ -45,7 +44,7 @@ def place(shape: RequestShape, ledger: NodeLedger, rankings: Rankings = _DEFAULT
     barred = {**candidates.by_neighbours(shape.affinity, ledger), **barred}
     usable = [gpu for gpu in of_kind if gpu.uuid not in barred]
     try:
-        chosen = _choose(shape, usable, ledger, rankings.of(shape.policy))
+        chosen = _choose(shape, usable, ledger, policies.of(shape.policy))
     except search.SearchTooLongError:
         return Refused(RefusalReason.SEARCH_TOO_LONG, explain.search_too_long(shape, ledger))
     if chosen is None:
@@ -66,7 +65,7 @@ def _choose(
             search.Bin(
                 uuid=gpu.uuid,
                 index=gpu.index,
-                room=GpuRoom.of(gpu, ledger),
+                room=FreeGpu.of(gpu, ledger),
                 needs=tuple(_need(shape, request, gpu, ledger) for request in containers),
             )
             for gpu in usable
@@ -77,7 +76,7 @@ def _choose(
     fitting: list[tuple[Key, GpuUuid]] = []
     for gpu in _open_to(shape, request, usable):
         if _fits_alone(shape, request, gpu, ledger.free_mib(gpu), ledger):
-            room = GpuRoom.of(gpu, ledger)
+            room = FreeGpu.of(gpu, ledger)
             need = Need(room.total_mib, 100) if request.whole else request.need(gpu)
             fitting.append((key(ranking, room, need, gpu.index), gpu.uuid))
     if len(fitting) < request.gpu_count:

@@ -29,7 +29,7 @@ def ranking(policy: Policy, outlook: Outlook = NOTHING_KNOWN) -> Ranking:
 
 
 @dataclass(frozen=True, slots=True)
-class Rankings:
+class Policies:
     """All policies under one outlook, and the one that holds for pods that name none."""
 
     default: Policy = DEFAULT_POLICY

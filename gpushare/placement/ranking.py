@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from gpushare.model.allocation import Grant, footprint
+from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.model.request import Need
-from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 
 ROOM: Final = 2**128
 """More than twice of what any `Ranking.worth` is."""
@@ -25,34 +25,34 @@ class Ranking(Protocol):
     """Whether `first` is the sum of `gpu` over the GPUs that a pod gets."""
 
     basis: object
-    """What `first` depends on: equal in two rankings where it is the same."""
+    """What `first` depends on: equal in two policies where it is the same."""
 
-    def gpu(self, before: GpuRoom, need: Need) -> int:
+    def gpu(self, before: FreeGpu, need: Need) -> int:
         """What is lost by taking so much of a GPU that has room for it. Of several GPUs, it adds up."""
 
-    def first(self, before: NodeRoom, after: NodeRoom) -> int:
+    def first(self, before: NodeCapacity, after: NodeCapacity) -> int:
         """What the cluster loses when a pod makes this of a node. Comparable for one pod among all nodes."""
 
-    def worth(self, room: NodeRoom) -> int:  # noqa: ARG002 - of those that have one
+    def worth(self, room: NodeCapacity) -> int:  # noqa: ARG002 - of those that have one
         """What a node is worth beside that. It decides among nodes that lose equally much at first, by what they lose.
 
         It may take longer than `first`.
         """
         return 0
 
-    def cost(self, before: NodeRoom, after: NodeRoom) -> int:
+    def cost(self, before: NodeCapacity, after: NodeCapacity) -> int:
         """Both in one number, which may be negative, and has no bound."""
         return self.first(before, after) * ROOM + self.then(before, after)
 
-    def then(self, before: NodeRoom, after: NodeRoom) -> int:
+    def then(self, before: NodeCapacity, after: NodeCapacity) -> int:
         """What decides among nodes that lose equally much at first."""
         return self.worth(before) - self.worth(after)
 
 
-Key = tuple[int, GpuRoom, int]
+Key = tuple[int, FreeGpu, int]
 
 
-def key(ranking: Ranking, room: GpuRoom, need: Need, index: int) -> Key:
+def key(ranking: Ranking, room: FreeGpu, need: Need, index: int) -> Key:
     """By which GPUs of a node are sorted, the best first. Only equal GPUs are told apart by their index."""
     return ranking.gpu(room, need), room, index
 
@@ -61,10 +61,10 @@ class Best(NamedTuple):
     """The best GPUs of a node for a pod."""
 
     cost: int
-    gpus: tuple[GpuRoom, ...]
+    gpus: tuple[FreeGpu, ...]
 
 
-def best(ask: Ask, room: NodeRoom, ranking: Ranking) -> Best | None:
+def best(ask: Ask, room: NodeCapacity, ranking: Ranking) -> Best | None:
     """What a pod of one container gets of a node, as `place` chooses it; None if GPUs or host have no room for it.
 
     Whether it accepts the node's model is not looked at.
@@ -74,7 +74,7 @@ def best(ask: Ask, room: NodeRoom, ranking: Ranking) -> Best | None:
     return Best(ranking.cost(room, room.after(ask, gpus)), gpus)
 
 
-def choose(ask: Ask, gpus: Sequence[GpuRoom], ranking: Ranking) -> tuple[GpuRoom, ...] | None:
+def choose(ask: Ask, gpus: Sequence[FreeGpu], ranking: Ranking) -> tuple[FreeGpu, ...] | None:
     """The best GPUs of a node, in any order; None if there are too few with room."""
     fitting = [(ranking.gpu(gpu, ask.need(gpu)), gpu) for gpu in gpus if ask.fits(gpu)]
     if len(fitting) < ask.gpus:
@@ -88,8 +88,8 @@ def cost_of(
     ledger: NodeLedger,
     ranking: Ranking,
     *,
-    host: HostRoom | None = None,
-    takes: HostRoom = HostRoom(0, 0),  # noqa: B008 - immutable
+    host: FreeHost | None = None,
+    takes: FreeHost = FreeHost(0, 0),  # noqa: B008 - immutable
 ) -> int:
     """What a node costs a pod that gets these grants of it, whatever containers it has.
 
@@ -100,13 +100,13 @@ def cost_of(
         host: what pods leave of the node's CPU and memory; None if it is not known.
         takes: CPU and memory that the pod requests.
     """
-    before = NodeRoom.of(ledger, host)
+    before = NodeCapacity.of(ledger, host)
     left = list(before.gpus)
     for uuid, held in footprint(grants).items():
         gpu = ledger.inventory.by_uuid[uuid]
-        room = GpuRoom.of(gpu, ledger)
+        room = FreeGpu.of(gpu, ledger)
         left.remove(room)
         need = Need(room.total_mib, 100) if held.whole else Need(mib_on(held, gpu), held.compute_percent)
         left.append(room.without(need))
     after = host and host.without(takes)
-    return ranking.cost(before, NodeRoom(model=before.model, gpus=tuple(sorted(left)), host=after))
+    return ranking.cost(before, NodeCapacity(model=before.model, gpus=tuple(sorted(left)), host=after))

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from gpushare.model.allocation import RefusalReason, Refused
 from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, RequestShape
 from gpushare.model.selector import ANY_GPU
-from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.placement import candidates, explain
 
 

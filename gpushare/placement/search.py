@@ -11,8 +11,8 @@ from typing import Final
 
 from gpushare.identity import GpuUuid
 from gpushare.model.allocation import peak
+from gpushare.model.capacity import FreeGpu
 from gpushare.model.request import ContainerKind, ContainerRequest, Need
-from gpushare.model.room import GpuRoom
 from gpushare.placement.ranking import Ranking, key
 
 MAX_STEPS: Final = 40_000  # looks at a GPU, some 50 ms; a pod made to be hard must not stop the scheduler
@@ -28,7 +28,7 @@ class Bin:
 
     uuid: GpuUuid
     index: int
-    room: GpuRoom
+    room: FreeGpu
     needs: tuple[Need | None, ...]
     """What each container would take from it; None if the container may not be there."""
 
@@ -71,7 +71,7 @@ def _may_fit(containers: Sequence[ContainerRequest], bins: Sequence[Bin]) -> boo
     return together <= sum(one.room.free_mib for one in bins)
 
 
-def _within(need: Need, room: GpuRoom) -> bool:
+def _within(need: Need, room: FreeGpu) -> bool:
     return room.has_mib >= need.memory_mib <= room.free_mib and need.compute_percent <= room.free_percent
 
 

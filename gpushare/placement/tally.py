@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import Final
 
-from gpushare.model.room import Ask, GpuRoom, NodeRoom
+from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 
 PART: Final = 16
 """Parts of a pod in which CPU and memory of a host are counted: a host for 3.5 pods is better than one for 3."""
@@ -25,7 +25,7 @@ class Tally:
         self._hosts = [(kind.cpu_milli, kind.host_mib) for kind in kinds]
         self._wide = [place for place, kind in enumerate(kinds) if kind.gpus > 1]
 
-    def of(self, room: NodeRoom) -> Counts:
+    def of(self, room: NodeCapacity) -> Counts:
         """How many pods of each kind fit on a node. A part of a wide pod is none: it runs on one node."""
         known = self.by_gpus(room.gpus)
         if room.host is None:
@@ -40,17 +40,17 @@ class Tally:
                 fits[wide] = 0
         return tuple(fits)
 
-    def _count(self, gpus: tuple[GpuRoom, ...]) -> Counts:
+    def _count(self, gpus: tuple[FreeGpu, ...]) -> Counts:
         if not gpus:
             return (0,) * len(self.kinds)
         grants = map(sum, zip(*map(self._on_one, gpus), strict=True))
         return tuple(PART * (number // kind.gpus) for kind, number in zip(self.kinds, grants, strict=True))
 
-    def _grants(self, gpu: GpuRoom) -> Counts:
+    def _grants(self, gpu: FreeGpu) -> Counts:
         return tuple(_grants(kind, gpu) for kind in self.kinds)
 
 
-def _grants(kind: Ask, gpu: GpuRoom) -> int:
+def _grants(kind: Ask, gpu: FreeGpu) -> int:
     """Grants of a kind that fit on one GPU; those of one pod need different GPUs."""
     if not kind.fits(gpu):
         return 0

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
+from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare.model.request import Policy
-from gpushare.model.room import Ask, GpuRoom, NodeRoom
 from gpushare.placement.chooser import Chooser
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 from gpushare.placement.ranking import Ranking
 
 _MOST: Final = 200_000
@@ -17,21 +17,21 @@ T = TypeVar("T")
 class Costs:
     """Of one policy."""
 
-    def __init__(self, policy: Policy, rankings: Rankings) -> None:
-        """As the rankings have the cluster."""
+    def __init__(self, policy: Policy, policies: Policies) -> None:
+        """As the policies have the cluster."""
         self._policy = policy
-        self.ranking: Ranking = rankings.of(policy)
+        self.ranking: Ranking = policies.of(policy)
         self._choosers: dict[Ask, Chooser] = {}
-        self._fine: dict[Ask, dict[NodeRoom, int]] = {}
-        self._worths: dict[NodeRoom, int] = {}
+        self._fine: dict[Ask, dict[NodeCapacity, int]] = {}
+        self._worths: dict[NodeCapacity, int] = {}
         self._kept = 0
         """Of `_fine`."""
         self.remembered = 0
         """GPUs."""
 
-    def update(self, rankings: Rankings) -> bool:
+    def update(self, policies: Policies) -> bool:
         """Look at the cluster so from now on; whether `of` may say something else."""
-        before, self.ranking = self.ranking, rankings.of(self._policy)
+        before, self.ranking = self.ranking, policies.of(self._policy)
         self._forget_rooms()
         if self.ranking.basis != before.basis:
             self._forget()
@@ -40,11 +40,11 @@ class Costs:
             chooser.under(self.ranking)
         return False
 
-    def of(self, ask: Ask, rooms: Iterable[NodeRoom]) -> list[int | None]:
+    def of(self, ask: Ask, rooms: Iterable[NodeCapacity]) -> list[int | None]:
         """What comes first in the comparison of nodes; None where a pod does not fit."""
         return self._by(ask, lambda chooser: list(map(chooser.first, rooms)))
 
-    def fine(self, ask: Ask, rooms: Iterable[NodeRoom]) -> list[int]:
+    def fine(self, ask: Ask, rooms: Iterable[NodeCapacity]) -> list[int]:
         """What tells nodes apart on which a pod fits, and for which `of` says the same: `Ranking.then`."""
         if self._kept > _MOST:
             self._forget_rooms()
@@ -64,13 +64,13 @@ class Costs:
         self._kept += len(known) - before
         return result
 
-    def _worth(self, room: NodeRoom) -> int:
+    def _worth(self, room: NodeCapacity) -> int:
         found = self._worths.get(room)
         if found is None:
             found = self._worths[room] = self.ranking.worth(room)
         return found
 
-    def choice(self, ask: Ask, room: NodeRoom) -> tuple[GpuRoom, ...]:
+    def choice(self, ask: Ask, room: NodeCapacity) -> tuple[FreeGpu, ...]:
         """The GPUs that a pod gets of a node on which it fits."""
         return self._by(ask, lambda chooser: chooser.gpus(room)) or ()
 

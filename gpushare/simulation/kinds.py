@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-from gpushare.model.room import Ask
+from gpushare.model.capacity import Ask
 from gpushare.simulation.scores import Load
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from gpushare.model.room import Ask, NodeRoom
+from gpushare.model.capacity import Ask, NodeCapacity
 from gpushare.placement import demand, looks, outlook
 from gpushare.placement.demand import Demand
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
@@ -29,7 +29,7 @@ class Knowledge(Protocol):
     def left(self, ask: Ask) -> None:
         """A pod has ended."""
 
-    def look(self, rooms: Iterable[NodeRoom]) -> bool:
+    def look(self, rooms: Iterable[NodeCapacity]) -> bool:
         """Make the outlook of nodes that look like this; whether it has changed."""
 
 
@@ -38,7 +38,7 @@ class Learner:
 
     def __init__(
         self,
-        empty: Sequence[NodeRoom],
+        empty: Sequence[NodeCapacity],
         known: Iterable[Ask] = (),
         *,
         learns: bool = True,
@@ -79,7 +79,7 @@ class Learner:
         if self._learns and self._seen[ask]:
             self._seen[ask] -= 1
 
-    def look(self, rooms: Iterable[NodeRoom]) -> bool:
+    def look(self, rooms: Iterable[NodeCapacity]) -> bool:
         """Make the outlook of nodes that look like this; whether it has changed."""
         found, known = self._made(rooms), self.outlook
         if found == replace(known, epoch=found.epoch):
@@ -92,7 +92,7 @@ class Learner:
         due = looks.due_after(self._seen.total())
         return due if self._chance is None else 1 + self._chance(2 * due - 1)
 
-    def _made(self, rooms: Iterable[NodeRoom]) -> Outlook:
+    def _made(self, rooms: Iterable[NodeCapacity]) -> Outlook:
         seen = self._largest.possible(+self._seen)
         wanted: Demand = demand.of(seen + Counter(self._widest), outlook.usual_mib(self._sizes))
         kinds = tuple(kind.ask for kind in wanted.kinds)

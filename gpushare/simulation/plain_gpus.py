@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gpushare.model.capacity import Ask, NodeCapacity
 from gpushare.model.request import Need, Policy
-from gpushare.model.room import Ask, NodeRoom
 from gpushare.placement.ranking import Ranking
 from gpushare.simulation.kinds import Kind
 from gpushare.simulation.learner import Knowledge
@@ -16,7 +16,7 @@ Taken = tuple[Ask, tuple[int, ...]]
 class PlainGpus:
     """`Gpus` of nodes that are only numbers."""
 
-    def __init__(self, rooms: Sequence[NodeRoom], policy: Policy, knowledge: Knowledge) -> None:
+    def __init__(self, rooms: Sequence[NodeCapacity], policy: Policy, knowledge: Knowledge) -> None:
         """Nodes as they are now, and a policy for all pods."""
         self.rooms = list(rooms)
         self._gpus = [list(room.gpus) for room in rooms]

@@ -9,8 +9,8 @@ from typing import Final
 from gpushare import names
 from gpushare.errors import InvalidRequestError
 from gpushare.model.allocation import Allocation, Grant
+from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.request import PodRequest
-from gpushare.model.room import Ask, HostRoom
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import host, parse_resources, pods, requests
 
@@ -44,7 +44,7 @@ def of_request(request: PodRequest) -> Ask:
 
 
 @functools.lru_cache(maxsize=_OFTEN)
-def of_host(takes: HostRoom) -> Ask:
+def of_host(takes: FreeHost) -> Ask:
     """What a pod without GPUs takes. Equal ones are mostly one object: a cluster has tens of thousands of pods."""
     return Ask(cpu_milli=takes.cpu_milli, host_mib=takes.memory_mib)
 
@@ -60,12 +60,12 @@ def _is_plain(pod: pods.Pod, grant: Grant) -> bool:
     )
 
 
-def _of_grant(grant: Grant, takes: HostRoom) -> Ask:
+def _of_grant(grant: Grant, takes: FreeHost) -> Ask:
     return _ask(len(grant.gpus), 0 if grant.whole else grant.memory_mib, grant.compute_percent, grant.whole, takes)
 
 
 @functools.lru_cache(maxsize=_OFTEN)
-def _ask(gpus: int, memory_mib: int, compute_percent: int, whole: bool, takes: HostRoom) -> Ask:
+def _ask(gpus: int, memory_mib: int, compute_percent: int, whole: bool, takes: FreeHost) -> Ask:
     return Ask(
         gpus=gpus,
         memory_mib=memory_mib,

@@ -9,8 +9,8 @@ from typing import Any, Final
 from gpushare import units
 from gpushare.errors import WireError
 from gpushare.model.allocation import peak
+from gpushare.model.capacity import FreeHost
 from gpushare.model.request import ContainerKind
-from gpushare.model.room import HostRoom
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 
@@ -22,7 +22,7 @@ _MOST: Final = 2**53
 """What JSON readers hold exactly; more is no amount of anything."""
 
 
-def allocatable(node: Mapping[str, Any]) -> HostRoom | None:
+def allocatable(node: Mapping[str, Any]) -> FreeHost | None:
     """What a node gives to pods; None if its kubelet has not said so, or not legibly.
 
     Raises:
@@ -35,10 +35,10 @@ def allocatable(node: Mapping[str, Any]) -> HostRoom | None:
         cpu, memory = _amount(given["cpu"], _MILLI), _amount(given["memory"], _MIB)
     except ValueError:
         return None
-    return HostRoom(math.floor(cpu), math.floor(memory))
+    return FreeHost(math.floor(cpu), math.floor(memory))
 
 
-def requested(pod: Mapping[str, Any]) -> HostRoom:
+def requested(pod: Mapping[str, Any]) -> FreeHost:
     """What kube-scheduler counts for a pod, rounded up: its formula for init containers and sidecars, and the overhead.
 
     Where requests are set for the whole pod, they count instead of the containers'.
@@ -77,20 +77,20 @@ def requested(pod: Mapping[str, Any]) -> HostRoom:
     return _shared(cpu, memory)
 
 
-def counted(pod: Mapping[str, Any]) -> HostRoom:
+def counted(pod: Mapping[str, Any]) -> FreeHost:
     """What is counted for a pod: `requested`, or nothing where that cannot be read."""
     try:
         return requested(pod)
     except WireError:
-        return HostRoom(0, 0)
+        return FreeHost(0, 0)
 
 
-def left(has: HostRoom, pods: Iterable[HostRoom]) -> HostRoom:
+def left(has: FreeHost, pods: Iterable[FreeHost]) -> FreeHost:
     """What pods leave of a node; never less than nothing, as a node may have shrunk."""
     cpu, memory = has
     for pod in pods:
         cpu, memory = cpu - pod.cpu_milli, memory - pod.memory_mib
-    return HostRoom(max(cpu, 0), max(memory, 0))
+    return FreeHost(max(cpu, 0), max(memory, 0))
 
 
 def _is_infeasible(pod: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
@@ -142,9 +142,9 @@ def _ceiling(amounts: Mapping[str, Any], resource: str, unit: Decimal, path: str
 
 
 @functools.lru_cache(maxsize=4096)
-def _shared(cpu_milli: int, memory_mib: int) -> HostRoom:
+def _shared(cpu_milli: int, memory_mib: int) -> FreeHost:
     # One object for all replicas: a cluster has tens of thousands of pods.
-    return HostRoom(cpu_milli, memory_mib)
+    return FreeHost(cpu_milli, memory_mib)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -7,7 +7,7 @@ from gpushare import names
 from gpushare.cluster import pod_records
 from gpushare.cluster.pod_records import Bound, Bypassed, Pending, PodRecord
 from gpushare.model.request import PodRequest, Policy
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import fields
@@ -27,7 +27,7 @@ MOST: Final = 100
 _LONGEST: Final = 2048
 """Characters of a reason: a pod's author may name as many scheduling gates as an object can hold."""
 NOT_EVALUATED: Final = "not evaluated, because pods of too many kinds wait; see gpushare explain"
-_RANKINGS: Final = Rankings(Policy.BINPACK)
+_RANKINGS: Final = Policies(Policy.BINPACK)
 """Whether a pod fits is the same with every policy, and this one needs to know nothing of the cluster."""
 _NOTHING: Final = Cluster(nodes=(), pods=())
 

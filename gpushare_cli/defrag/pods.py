@@ -12,10 +12,10 @@ from gpushare.cluster.pod_records import Bound
 from gpushare.cluster.snapshot import Evictable, NodeState, PodToPlace, Snapshot
 from gpushare.errors import InvalidRequestError
 from gpushare.identity import NodeName
+from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
-from gpushare.model.room import HostRoom
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import requests
 from gpushare_cli import resource_configs, schedulable
@@ -43,7 +43,7 @@ def prepare(
     wanted: Mapping[str, Object],
     known: Known,
     budgets: Sequence[Budget],
-    rankings: Rankings,
+    policies: Policies,
     permissions: Permissions,
 ) -> Prepared:
     """All nodes that take pods, and all pods that may move.
@@ -52,7 +52,7 @@ def prepare(
         wanted: pods that need room, by UID.
         known: the cluster.
         budgets: the cluster's.
-        rankings: its policies.
+        policies: its policies.
         permissions: what the administrator agrees to lose.
     """
     evictable: list[Evictable] = []
@@ -79,7 +79,7 @@ def prepare(
         evictable=evictable,
         known=budgets,
         admits=_Admits(known.state, objects),
-        rankings=rankings,
+        policies=policies,
     )
     return Prepared(snapshot=snapshot, stay=stay, owners=owners, ending=ending)
 
@@ -90,7 +90,7 @@ def to_place(value: Object, request: PodRequest) -> PodToPlace:
         ref=request.pod,
         shape=request.shape,
         labels=request.labels,
-        takes=HostRoom(request.cpu_milli, request.host_mib),
+        takes=FreeHost(request.cpu_milli, request.host_mib),
         sums=schedulable.requests(value),
     )
 

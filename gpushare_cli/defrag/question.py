@@ -14,7 +14,7 @@ from gpushare.errors import InvalidRequestError, SettingsError, WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import KubeApi
 from gpushare.model.request import PodRequest
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import requests
 from gpushare_cli import answers, disruptions, gather, installed, known, resource_configs, schedulable, world, yamls
@@ -117,7 +117,7 @@ def look(api: KubeApi, question: Question) -> Answer:
     soon = () if fits else snapshot.fits(seen.pod, snapshot.after(seen.prepared.snapshot, seen.prepared.ending))
     plan = None if fits or soon else defrag.plan(seen.pod, seen.prepared.snapshot, most=question.most)
     done = fits or soon or plan
-    answered = () if done else world.ask(seen.state, question.pod, seen.request, seen.prepared.snapshot.rankings)
+    answered = () if done else world.ask(seen.state, question.pod, seen.request, seen.prepared.snapshot.policies)
     return Answer(
         prepared=seen.prepared,
         fits=fits,
@@ -152,14 +152,14 @@ def _read(api: KubeApi, question: Question) -> _Seen:
     set_there = installed.read(api, question.installation, pods_wire.ref(question.pod).namespace)
     found = known.known(cluster, set_there)
     request = _request(question, found)
-    rankings = Rankings(set_there.gpu_policy, world.outlook(found.state))
+    policies = Policies(set_there.gpu_policy, world.outlook(found.state))
     pod = pods.to_place(question.pod, request)
     missing = schedulable.overlooked(question.pod, with_host=True)
     notes = [*cluster.notes, note, f"not evaluated: {', '.join(missing)}" if missing else ""]
     return _Seen(
         pod=pod,
         request=request,
-        prepared=pods.prepare({pod.ref.uid: question.pod}, found, budgets, rankings, question.permissions),
+        prepared=pods.prepare({pod.ref.uid: question.pod}, found, budgets, policies, question.permissions),
         state=found.state,
         rivals=tuple(str(record.ref) for record in _waiting(found) if record.ref.uid != pod.ref.uid),
         notes=tuple(filter(None, notes)),

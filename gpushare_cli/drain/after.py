@@ -11,7 +11,7 @@ from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import Gpu
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 from gpushare_cli import gather, installed, known, world
 from gpushare_cli.defrag import pods
 from gpushare_cli.drain.card import Card
@@ -32,7 +32,7 @@ def successors(
         found = known.known(gather.everything(api), settings)
     except (kube.KubeError, WireError, SettingsError) as error:
         return {}, f"whether the pods fit elsewhere is not told: {error}"
-    rankings = Rankings(settings.gpu_policy, world.outlook(found.state))
-    prepared = pods.prepare({}, found, (), rankings, _ALL)
+    policies = Policies(settings.gpu_policy, world.outlook(found.state))
+    prepared = pods.prepare({}, found, (), policies, _ALL)
     closed = {gpu.uuid for gpu in gpus}
     return defrag.successors(prepared.snapshot, NodeName(card.node), closed, leaving), ""

@@ -9,15 +9,14 @@ from typing import Final
 
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName, PodRef
-from gpushare.model.allocation import Allocation, Grant
+from gpushare.model.allocation import Allocation, Grant, Placed
+from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.gpu import Gpu
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy
-from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
-from gpushare.model.verdict import Placed
 from gpushare.placement import lacks
 from gpushare.placement.lacks import Change, Nothing
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 from gpushare_cli.answers import Answer
 from gpushare_cli.explain import lack_words
 from gpushare_cli.explain.model import Choice
@@ -39,16 +38,16 @@ class _Candidate:
     cost: int
     node: NodeName
     change: Change
-    gpus: tuple[tuple[Gpu, GpuRoom, GpuRoom], ...]
+    gpus: tuple[tuple[Gpu, FreeGpu, FreeGpu], ...]
     """Those that the pod gets: free before, and after."""
 
 
 def of_waiting(
-    pod: PodRef, request: PodRequest, world: World, answered: Sequence[Answer], rankings: Rankings
+    pod: PodRef, request: PodRequest, world: World, answered: Sequence[Answer], policies: Policies
 ) -> Choice | None:
     """Where a pod would go now; None if it fits nowhere."""
-    found = _candidates(pod, request, world, _granted(answered), rankings)
-    return _told(request, found[0], found[1:], rankings, chosen_now=True) if found else None
+    found = _candidates(pod, request, world, _granted(answered), policies)
+    return _told(request, found[0], found[1:], policies, chosen_now=True) if found else None
 
 
 def of_bound(
@@ -57,7 +56,7 @@ def of_bound(
     request: PodRequest,
     world: World,
     answered: Sequence[Answer],
-    rankings: Rankings,
+    policies: Policies,
 ) -> Choice | None:
     """Why a pod is where it is; None if that node is unknown.
 
@@ -67,17 +66,17 @@ def of_bound(
         request: what it asked for.
         world: the cluster without the pod.
         answered: what its nodes answer to the pod.
-        rankings: of that cluster.
+        policies: of that cluster.
     """
     granted = _granted(answered)
     now = granted.get(record.node, ())
-    found = _candidates(record.ref, request, world, {**granted, record.node: allocation.grants}, rankings)
+    found = _candidates(record.ref, request, world, {**granted, record.node: allocation.grants}, policies)
     own = next((each for each in found if each.node == record.node), None)
     if own is None:
         return None
     same = [grant.gpus for grant in now] == [grant.gpus for grant in allocation.grants]
     others = [each for each in found if each is not own]
-    return replace(_told(request, own, others, rankings, chosen_now=same), in_hindsight=True)
+    return replace(_told(request, own, others, policies, chosen_now=same), in_hindsight=True)
 
 
 def _granted(answered: Sequence[Answer]) -> dict[NodeName, tuple[Grant, ...]]:
@@ -85,36 +84,36 @@ def _granted(answered: Sequence[Answer]) -> dict[NodeName, tuple[Grant, ...]]:
 
 
 def _candidates(
-    pod: PodRef, request: PodRequest, world: World, granted: Mapping[NodeName, tuple[Grant, ...]], rankings: Rankings
+    pod: PodRef, request: PodRequest, world: World, granted: Mapping[NodeName, tuple[Grant, ...]], policies: Policies
 ) -> list[_Candidate]:
     """Nodes with room, the best first."""
-    return sorted(_compared(pod, request, world, granted, rankings), key=lambda each: (each.cost, each.node))
+    return sorted(_compared(pod, request, world, granted, policies), key=lambda each: (each.cost, each.node))
 
 
 def _compared(
-    pod: PodRef, request: PodRequest, world: World, granted: Mapping[NodeName, tuple[Grant, ...]], rankings: Rankings
+    pod: PodRef, request: PodRequest, world: World, granted: Mapping[NodeName, tuple[Grant, ...]], policies: Policies
 ) -> Iterator[_Candidate]:
-    ranking = rankings.of(request.shape.policy)
+    ranking = policies.of(request.shape.policy)
     for name, grants in granted.items():
         node = world.nodes.get(name)
         if node is None or not isinstance(node.ledger, NodeLedger):
             continue
         host = node.host
-        left = host and host.without(HostRoom.of(request))
+        left = host and host.without(FreeHost.of(request))
         allocation = Allocation(pod=pod, node=name, grants=grants)
         before, held = node.ledger, node.ledger.held(allocation)
         after = before.with_allocation(allocation)
-        change = Change(NodeRoom.of(before, host), NodeRoom.of(after, left))
+        change = Change(NodeCapacity.of(before, host), NodeCapacity.of(after, left))
         gpus = [gpu for gpu in before.inventory.gpus if gpu.uuid in held]
-        rooms = tuple((gpu, GpuRoom.of(gpu, before), GpuRoom.of(gpu, after)) for gpu in gpus)
+        rooms = tuple((gpu, FreeGpu.of(gpu, before), FreeGpu.of(gpu, after)) for gpu in gpus)
         yield _Candidate(ranking.cost(change.before, change.after), name, change, rooms)
 
 
 def _told(
-    request: PodRequest, here: _Candidate, others: Sequence[_Candidate], rankings: Rankings, *, chosen_now: bool
+    request: PodRequest, here: _Candidate, others: Sequence[_Candidate], policies: Policies, *, chosen_now: bool
 ) -> Choice:
-    policy, outlook = request.shape.policy or rankings.default, rankings.outlook
-    why = [_of_gpu(each, policy, rankings) for each in here.gpus[:_GPUS_NAMED]]
+    policy, outlook = request.shape.policy or policies.default, policies.outlook
+    why = [_of_gpu(each, policy, policies) for each in here.gpus[:_GPUS_NAMED]]
     if len(here.gpus) > _GPUS_NAMED:
         why.append(f"and {len(here.gpus) - _GPUS_NAMED} more")
     ask = Ask.of(request.shape)
@@ -138,7 +137,7 @@ def _told(
     return Choice(node=here.node, why="; ".join(why), next=there.node, lack=text)
 
 
-def _of_gpu(gpu: tuple[Gpu, GpuRoom, GpuRoom], policy: Policy, rankings: Rankings) -> str:
+def _of_gpu(gpu: tuple[Gpu, FreeGpu, FreeGpu], policy: Policy, policies: Policies) -> str:
     which, before, after = gpu
-    few = policy is Policy.DENSE and lacks.little_asked_for(after, rankings.outlook)
+    few = policy is Policy.DENSE and lacks.little_asked_for(after, policies.outlook)
     return f"GPU {which.label}: {lack_words.of_gpu(before, after, few_ask=few)}"

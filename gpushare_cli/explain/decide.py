@@ -125,10 +125,10 @@ def _choice(blank: Explanation, pod: Object, record: Bound, state: World) -> Cho
     if blank.request is None or record.allocation is None or late:
         return None
     alone = world.without(state, record)
-    rankings = world.rankings(alone, blank.request, blank.policy)
+    policies = world.policies(alone, blank.request, blank.policy)
     unbound = {**pod, "spec": {key: value for key, value in pod["spec"].items() if key != "nodeName"}}
-    answered = world.ask(alone, unbound, blank.request, rankings)
-    return choice.of_bound(record, record.allocation, blank.request, alone, answered, rankings)
+    answered = world.ask(alone, unbound, blank.request, policies)
+    return choice.of_bound(record, record.allocation, blank.request, alone, answered, policies)
 
 
 def _with_request(blank: Explanation, pod: Object, resource_config: ResourceConfig) -> Explanation:

@@ -3,7 +3,7 @@
 from typing import assert_never
 
 from gpushare import units
-from gpushare.model.room import Ask, GpuRoom
+from gpushare.model.capacity import Ask, FreeGpu
 from gpushare.placement.lacks import Fragments, Free, Kept, Lack, MoreUse, Nothing, Remainder, Room
 
 FEW: str = "which few pods here ask for"
@@ -45,7 +45,7 @@ def of_lack(lack: Lack, there: str, here: str, it: str) -> str:
             assert_never(lack)
 
 
-def of_gpu(before: GpuRoom, after: GpuRoom, *, few_ask: bool) -> str:
+def of_gpu(before: FreeGpu, after: FreeGpu, *, few_ask: bool) -> str:
     """What a pod does to a GPU; whether few pods ask for what it leaves."""
     free = _part(before.free_mib, before.total_mib)
     if not after.free_mib:

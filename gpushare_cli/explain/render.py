@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from gpushare import units
 from gpushare.cluster.reasons import NODES_NAMED
+from gpushare.model.allocation import Placed
 from gpushare.model.gpu import label
 from gpushare.model.request import ContainerRequest, Policy, RequestShape
-from gpushare.model.verdict import Placed
 from gpushare_cli import answers, limits, tables, yamls
 from gpushare_cli.answers import Answer
 from gpushare_cli.explain.model import Choice, Explanation, Fill, Share, State

@@ -12,9 +12,9 @@ from gpushare.cluster import bypass
 from gpushare.cluster.bypass import Bind, Invalid, LeftAlone
 from gpushare.cluster.pod_records import Bound, Bypassed, Pending
 from gpushare.cluster.reasons import NODES_NAMED, by_sum
+from gpushare.model.allocation import Refused
+from gpushare.model.capacity import FreeHost
 from gpushare.model.request import PodRequest
-from gpushare.model.room import HostRoom
-from gpushare.model.verdict import Refused
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
@@ -39,13 +39,13 @@ def pending(
     blank = replace(blank, state=State.WAITS, scheduler=scheduler, said=said(pod), good=False)
     if record.request is None:
         return replace(blank, headline=UNREADABLE, summary=fix(record))
-    rankings = world.rankings(state, record.request, blank.policy)
-    answered = world.ask(state, pod, record.request, rankings)
+    policies = world.policies(state, record.request, blank.policy)
+    answered = world.ask(state, pod, record.request, policies)
     blank = replace(
         blank,
         request=record.request,
         answers=tuple(answered),
-        choice=choice.of_waiting(record.ref, record.request, state, answered, rankings),
+        choice=choice.of_waiting(record.ref, record.request, state, answered, policies),
         notes=(
             *blank.notes,
             *_notes(pod, scheduler, resource_config, state),
@@ -115,8 +115,8 @@ def bypassed(blank: Explanation, pod: Object, record: Bound, way: Bypassed, stat
 
 def _on_its_node(blank: Explanation, request: PodRequest, alone: World, again: str) -> Explanation:
     # Kubernetes has nothing more to say: the pod is there.
-    rankings = world.rankings(alone, request, blank.policy)
-    (answer,) = [replace(answered, blockers=()) for answered in world.ask(alone, {}, request, rankings)]
+    policies = world.policies(alone, request, blank.policy)
+    (answer,) = [replace(answered, blockers=()) for answered in world.ask(alone, {}, request, policies)]
     blank = replace(blank, answers=(answer,))
     if answer.fits:
         summary = "there is room: the controller chooses its GPUs within moments, and its containers start then"
@@ -156,7 +156,7 @@ def _sums(pod: Object, request: PodRequest, state: World, answered: Sequence[Ans
     """What an autoscaler does about a pod that fits on no node."""
     if any(answer.fits for answer in answered):
         return ()
-    takes, suffice = HostRoom.of(request), []
+    takes, suffice = FreeHost.of(request), []
     for answer in answered:
         node = state.nodes[answer.node]
         if isinstance(answer.verdict, Refused) and answer.has_gpus and not answer.blockers:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpushare.model.room import NodeRoom
+from gpushare.model.capacity import NodeCapacity
 from gpushare.simulation.timeline import Arrival, Came, Event
 
 _MOST = 1_200
@@ -12,7 +12,7 @@ _MOST = 1_200
 class Curve:
     """In per cent of the GPU memory of all nodes that may be granted."""
 
-    def __init__(self, rooms: Sequence[NodeRoom], *, ends: bool) -> None:
+    def __init__(self, rooms: Sequence[NodeCapacity], *, ends: bool) -> None:
         """Nodes before the first pod, and whether any pod ends."""
         gpus = [gpu for room in rooms for gpu in room.gpus]
         self.total_mib = sum(gpu.total_mib for gpu in gpus)

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from gpushare.cluster import groups, node_ledger
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName, PodRef
-from gpushare.model.allocation import Allocation, Grant
+from gpushare.model.allocation import Allocation, Grant, Placed, Refused, Verdict
+from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy, RequestShape
-from gpushare.model.room import Ask, HostRoom, NodeRoom
-from gpushare.model.verdict import Placed, Refused, Verdict
 from gpushare.placement import ranking
 from gpushare.simulation.costs import Costs
 from gpushare.simulation.kinds import Kind
@@ -37,8 +36,8 @@ class Fleet:
     def __init__(
         self,
         world: World,
-        hosts: Mapping[NodeName, HostRoom | None],
-        left: Mapping[NodeName, HostRoom],
+        hosts: Mapping[NodeName, FreeHost | None],
+        left: Mapping[NodeName, FreeHost],
         policy: Policy,
         *,
         known: Iterable[Ask],
@@ -124,7 +123,7 @@ class Fleet:
         wanted = _wanted(kind)
         if wanted is None:
             return NO_GPUS
-        return node_ledger.verdict(self._resolve(wanted), self.ledgers[node], self._by_policy.rankings)
+        return node_ledger.verdict(self._resolve(wanted), self.ledgers[node], self._by_policy.policies)
 
     def _is_short(self, kind: Kind, node: int) -> bool:
         """Whether the node as a whole has too little of a GPU resource, by kube-scheduler's count."""
@@ -188,7 +187,7 @@ def _wanted(kind: Kind) -> Wanted | None:
     return kind.more if isinstance(kind.more, Wanted) else None
 
 
-def _free(room: NodeRoom) -> int:
+def _free(room: NodeCapacity) -> int:
     return sum(gpu.free_mib for gpu in room.gpus)
 
 

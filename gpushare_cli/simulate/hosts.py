@@ -7,7 +7,7 @@ from typing import Any, Final
 from gpushare import units
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
-from gpushare.model.room import Ask, HostRoom
+from gpushare.model.capacity import Ask, FreeHost
 from gpushare.resource_config import ResourceConfig
 from gpushare.simulation.cluster import Nodes
 from gpushare.simulation.scores import Host
@@ -28,7 +28,7 @@ class Hosts:
     """What kube-scheduler knows of the nodes of a world, in their order."""
 
     nodes: Nodes
-    rooms: Mapping[NodeName, HostRoom | None]
+    rooms: Mapping[NodeName, FreeHost | None]
     """CPU and memory of nodes; None for those that do not tell."""
     there: Sequence[tuple[Mapping[str, Any], int]]
     """Pods on nodes, and the places of these."""
@@ -41,10 +41,10 @@ class Hosts:
         return sum(room is None for room in self.rooms.values())
 
     @property
-    def left(self) -> dict[NodeName, HostRoom]:
+    def left(self) -> dict[NodeName, FreeHost]:
         """CPU and memory that no pod has requested."""
         return {
-            name: host.left(room, [HostRoom(used.cpu_milli, used.memory_mib)])
+            name: host.left(room, [FreeHost(used.cpu_milli, used.memory_mib)])
             for (name, room), used in zip(self.rooms.items(), self.nodes.used, strict=True)
             if room is not None
         }
@@ -57,7 +57,7 @@ def hosts_of(nodes: Iterable[Found], state: World, pods: Sequence[Found], resour
     rooms, hosts = {}, []
     for name in places:
         room = rooms[name] = host.allocatable(given[name]) if name in given else None
-        hosts.append(Host(*(room or HostRoom(_ENOUGH, _ENOUGH)), _pods(given[name]) if name in given else _ENOUGH))
+        hosts.append(Host(*(room or FreeHost(_ENOUGH, _ENOUGH)), _pods(given[name]) if name in given else _ENOUGH))
     values = [pod.value for pod in pods]
     used, replicas = kinds.on_nodes(values, places)
     zones = [state.nodes[name].facts.labels.get(_ZONE) for name in places]

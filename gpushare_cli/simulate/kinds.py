@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare.identity import NodeName
+from gpushare.model.capacity import Ask
 from gpushare.model.request import PodRequest, Policy, RequestShape
-from gpushare.model.room import Ask
 from gpushare.simulation import scores
 from gpushare.simulation.kinds import ANYWHERE, Kind, Terms
 from gpushare.simulation.scores import Load

@@ -11,8 +11,8 @@ from typing import Any, Final
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.allocation import Grant
+from gpushare.model.capacity import NodeCapacity
 from gpushare.model.request import DEFAULT_POLICY, PodRequest, Policy
-from gpushare.model.room import NodeRoom
 from gpushare.simulation import timeline
 from gpushare.simulation.cluster import Nodes
 from gpushare.simulation.engine import Extender, Scheduler
@@ -98,7 +98,7 @@ class Plan:
 
     rows: tuple[Row, ...]
     ledgers: Mapping[NodeName, LedgerOrRefused]
-    rooms: tuple[NodeRoom, ...]
+    rooms: tuple[NodeCapacity, ...]
     kinds: Mapping[Kind, int]
     """How many pods of each came."""
     curve: Curve

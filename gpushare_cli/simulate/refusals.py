@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gpushare.identity import NodeName
-from gpushare.model.verdict import Placed, RefusalReason, Refused
+from gpushare.model.allocation import Placed, RefusalReason, Refused
 from gpushare.simulation.engine import Scheduler
 from gpushare.simulation.kinds import Kind
 from gpushare.simulation.scores import Host, Load

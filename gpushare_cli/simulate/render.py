@@ -6,10 +6,9 @@ from typing import Any, Final
 from gpushare import units
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
-from gpushare.model.allocation import Grant
+from gpushare.model.allocation import Grant, Refused
 from gpushare.model.gpu import Gpu, GpuHealth, label
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.verdict import Refused
 from gpushare.units import MemoryUnit
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpushare.model.room import Ask, GpuRoom, NodeRoom
+from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare_cli.simulate import refusals
 from gpushare_cli.simulate.curve import Curve
 from gpushare_cli.simulate.plan import Outcome, Plan, Row
@@ -90,7 +90,7 @@ def by_policy(runs: Iterable[Run]) -> dict[str, list[Run]]:
     return found
 
 
-def _lost(room: NodeRoom, gpu: GpuRoom, asks: Sequence[Ask], free: float) -> tuple[float, float]:
+def _lost(room: NodeCapacity, gpu: FreeGpu, asks: Sequence[Ask], free: float) -> tuple[float, float]:
     """Of one GPU: free in a remainder that is too small, and free without CPU and memory beside it."""
     if not free or not asks:
         return 0.0, 0.0

@@ -16,9 +16,9 @@ from deviceplugin.settings import Settings as PluginSettings
 from gpushare import names, units
 from gpushare.cluster import reasons
 from gpushare.identity import NodeName
+from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.gpu import Limit, NodeInventory
 from gpushare.model.request import DEFAULT_POLICY, Policy
-from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.placement import outlook
 from gpushare.placement.policies import ranking
 from gpushare.placement.ranking import best
@@ -164,7 +164,9 @@ def test_the_setting_and_the_right_for_those_who_upgrade_are_those_of_the_contro
 
 
 def test_which_policies_learn_from_pods_is_told() -> None:
-    nodes = [NodeRoom("T4", (GpuRoom(1000, free), GpuRoom(1000, 1000)), HostRoom(32_000, 2**20)) for free in (700, 800)]
+    nodes = [
+        NodeCapacity("T4", (FreeGpu(1000, free), FreeGpu(1000, 1000)), FreeHost(32_000, 2**20)) for free in (700, 800)
+    ]
     asked, learn = Ask(gpus=1, memory_mib=300, cpu_milli=4000), set()
     for policy in Policy:
         found = set()

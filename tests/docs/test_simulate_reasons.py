@@ -9,7 +9,7 @@ import pytest
 
 from gpushare import names
 from gpushare.identity import NodeName
-from gpushare.model.verdict import Placed
+from gpushare.model.allocation import Placed
 from gpushare_cli.answers import Answer
 from gpushare_cli.simulate import refusals
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod

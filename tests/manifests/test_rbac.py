@@ -11,7 +11,7 @@ from certs.manager import CertificateManager
 from certs.settings import CertSettings
 from controller import disruption, namespaces, unhealthy
 from controller.disruption import Budgets
-from controller.namespaces import Policies
+from controller.namespaces import NamespacePolicies
 from controller.state import ClusterState
 from gpushare import names
 from gpushare.kube.lease import Elector
@@ -195,7 +195,7 @@ def test_the_watches_that_the_controller_can_do_without_need_no_more() -> None:
     for watch in (
         disruption.watch(api=api, clock=ending(stop), known=Budgets()),
         unhealthy.watch(api=api, clock=ending(stop), state=ClusterState(resource_config=ResourceConfig())),
-        namespaces.watch(api=api, clock=ending(stop), known=Policies()),
+        namespaces.watch(api=api, clock=ending(stop), known=NamespacePolicies()),
     ):
         stop.clear()
         watch.run(stop)

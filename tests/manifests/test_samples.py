@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
+from gpushare.model.allocation import Placed
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
-from gpushare.model.verdict import Placed
 from gpushare.placement.place import place
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import requests

@@ -10,9 +10,9 @@ from controller.state import AlreadyBound, ClusterState, Reserved
 from controller.watches import NodeSink
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.identity import NodeName
+from gpushare.model.allocation import Refused
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, RequestShape
-from gpushare.model.verdict import Refused
 from gpushare.placement.place import place
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock

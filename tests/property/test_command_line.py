@@ -14,9 +14,9 @@ from gpushare.cluster import groups, node_records, pod_records
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Allocation
+from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy
-from gpushare.model.room import HostRoom
 from gpushare.placement import grade
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
@@ -96,7 +96,7 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
         request = request_of(pod)
         shape = state.resolve(request.shape, request.labels)
         fits = node_verdicts.filter(shape, names).fits
-        costs = boards.costs(Kind(shape, HostRoom(request.cpu_milli, request.host_mib)), names)
+        costs = boards.costs(Kind(shape, FreeHost(request.cpu_milli, request.host_mib)), names)
         scores = dict(zip(names, grade.grades(names, costs), strict=True))
         assert said.state is State.WAITS
         assert sorted(answer.node for answer in said.answers if answer.fits) == fits
@@ -133,7 +133,7 @@ def test_explain_names_the_node_that_the_controller_ranks_first(found: list[Json
         said = decide.explain(pod, cluster_, Settings(memory_unit=GIB, whole_gpus=True))
         request = request_of(pod)
         shape = state.resolve(request.shape, request.labels)
-        costs = boards.costs(Kind(shape, HostRoom(request.cpu_milli, request.host_mib)), names)
+        costs = boards.costs(Kind(shape, FreeHost(request.cpu_milli, request.host_mib)), names)
         scores = dict(zip(names, grade.grades(names, costs), strict=True))
         assert {answer.node: answer.score or 0 for answer in said.answers} == scores
         present.append(pod)

@@ -15,14 +15,13 @@ from gpushare.cluster.defrag import Plan
 from gpushare.cluster.pod_records import Bound
 from gpushare.cluster.snapshot import Evictable, NodeState, NodeStates, PodToPlace, Snapshot, best, fits
 from gpushare.identity import ContainerName, NodeName
-from gpushare.model.allocation import Allocation
+from gpushare.model.allocation import Allocation, Placed
+from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, Policy, RequestShape
-from gpushare.model.room import HostRoom
 from gpushare.model.selector import LabelSelector, Operator, Requirement
-from gpushare.model.verdict import Placed
 from gpushare.placement.place import place
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 from testing.builders import make_inventory, make_ref
 
 CLUSTERS: Final = 5 * settings().max_examples
@@ -55,12 +54,12 @@ def cluster(seed: int) -> tuple[PodToPlace, Snapshot]:
     for n in range(chance.randint(1, 4)):
         node = NodeName(f"node-{n}")
         ledger = NodeLedger.of(make_inventory(*[size] * chance.randint(1, 4), node=node))
-        host = HostRoom(chance.randint(4, 12) * 1000, 64 * GIB) if chance.random() < 0.5 else None
+        host = FreeHost(chance.randint(4, 12) * 1000, 64 * GIB) if chance.random() < 0.5 else None
         node_state = NodeState(ledger=ledger, host=host)
         for p in range(chance.randint(4, 12)):
-            pod = PodToPlace(ref=make_ref(f"p{n}-{p}"), shape=shape(chance, 1, size // 2), takes=HostRoom(500, GIB))
+            pod = PodToPlace(ref=make_ref(f"p{n}-{p}"), shape=shape(chance, 1, size // 2), takes=FreeHost(500, GIB))
             # At random, as a cluster is after a while.
-            grants = node_state.grants(pod, replace(pod.shape, policy=chance.choice([*Policy])), Rankings())
+            grants = node_state.grants(pod, replace(pod.shape, policy=chance.choice([*Policy])), Policies())
             if grants is None:
                 continue
             labels = {"app": "guarded"} if chance.random() < 0.2 else {}
@@ -78,7 +77,7 @@ def cluster(seed: int) -> tuple[PodToPlace, Snapshot]:
     snapshot = Snapshot(
         nodes=nodes, evictable=evictable, known=known, admits=lambda pod, node: (pod.ref.uid, node) not in closed
     )
-    return PodToPlace(ref=make_ref("waits"), shape=shape(chance, size // 4, size), takes=HostRoom(500, GIB)), snapshot
+    return PodToPlace(ref=make_ref("waits"), shape=shape(chance, size // 4, size), takes=FreeHost(500, GIB)), snapshot
 
 
 def waiting() -> Iterator[tuple[int, PodToPlace, Snapshot]]:
@@ -105,11 +104,11 @@ def carried_out(pod: PodToPlace, snapshot: Snapshot, plan: Plan) -> NodeStates:
         there = nodes[move.target]
         open_now = there.holding_back(plan.kept_free) if move.target == plan.node else there
         assert snapshot.admits(moved, move.target)
-        verdict = place(moved.shape, open_now.ledger, snapshot.rankings)
+        verdict = place(moved.shape, open_now.ledger, snapshot.policies)
         assert isinstance(verdict, Placed)
         assert verdict.grants == move.grants
         nodes[move.target] = there.plus(moved, Allocation(pod=move.pod, node=move.target, grants=move.grants))
-    verdict = place(pod.shape, nodes[plan.node].ledger, snapshot.rankings)
+    verdict = place(pod.shape, nodes[plan.node].ledger, snapshot.policies)
     assert isinstance(verdict, Placed)
     assert verdict.grants == plan.grants
     nodes[plan.node] = nodes[plan.node].plus(pod, Allocation(pod=pod.ref, node=plan.node, grants=plan.grants))
@@ -137,7 +136,7 @@ def test_it_never_makes_it_worse_and_evicts_no_pod_in_vain() -> None:
         gone = [one.pod for one in snapshot.evictable if one.bound.ref.uid in moved]
         for stays in gone:
             left = snapshot.nodes[plan.node].without([pod for pod in gone if pod is not stays])
-            assert left.grants(pod, pod.shape, snapshot.rankings) is None, seed
+            assert left.grants(pod, pod.shape, snapshot.policies) is None, seed
     assert helped > CLUSTERS // 20, "the clusters are such that it matters"
 
 
@@ -159,14 +158,14 @@ def enough(pod: PodToPlace, snapshot: Snapshot, one: Evictable) -> bool:
     if budgets.violating([one.bound], snapshot.known) or not snapshot.admits(pod, one.bound.node):
         return False
     left = snapshot.nodes[one.bound.node].without([one.pod])
-    grants = left.grants(pod, pod.shape, snapshot.rankings)
+    grants = left.grants(pod, pod.shape, snapshot.policies)
     if grants is None:
         return False
     kept = {gpu for grant in grants for gpu in grant.gpus}
     taken = left.plus(pod, Allocation(pod=pod.ref, node=one.bound.node, grants=grants)).holding_back(kept)
     nodes = {**snapshot.nodes, one.bound.node: taken}
     return any(
-        snapshot.admits(one.pod, node) and node_state.grants(one.pod, one.pod.shape, snapshot.rankings) is not None
+        snapshot.admits(one.pod, node) and node_state.grants(one.pod, one.pod.shape, snapshot.policies) is not None
         for node, node_state in nodes.items()
     )
 
@@ -194,15 +193,15 @@ def in_the_way(pod: PodToPlace, snapshot: Snapshot, gone: Sequence[Evictable]) -
         return False
     here = snapshot.nodes[gone[0].bound.node]
     smaller = [[other.pod for other in gone if other is not one] for one in gone]
-    return here.without([one.pod for one in gone]).grants(pod, pod.shape, snapshot.rankings) is not None and not any(
-        here.without(some).grants(pod, pod.shape, snapshot.rankings) for some in smaller
+    return here.without([one.pod for one in gone]).grants(pod, pod.shape, snapshot.policies) is not None and not any(
+        here.without(some).grants(pod, pod.shape, snapshot.policies) for some in smaller
     )
 
 
 def replayed(pod: PodToPlace, snapshot: Snapshot, order: Sequence[Evictable]) -> bool:
     """Whether all of these get a place when they are evicted one after another, and then the pod."""
     node = order[0].bound.node
-    grants = snapshot.nodes[node].without([one.pod for one in order]).grants(pod, pod.shape, snapshot.rankings)
+    grants = snapshot.nodes[node].without([one.pod for one in order]).grants(pod, pod.shape, snapshot.policies)
     kept = {gpu for grant in grants or () for gpu in grant.gpus}
     nodes = {**snapshot.nodes, node: snapshot.nodes[node].holding_back(kept)}
     for one in order:
@@ -212,7 +211,7 @@ def replayed(pod: PodToPlace, snapshot: Snapshot, order: Sequence[Evictable]) ->
             return False
         allocation = Allocation(pod=one.pod.ref, node=target, grants=taken, labels=one.pod.labels)
         nodes[target] = nodes[target].plus(one.pod, allocation)
-    return nodes[node].opened(kept).grants(pod, pod.shape, snapshot.rankings) is not None
+    return nodes[node].opened(kept).grants(pod, pod.shape, snapshot.policies) is not None
 
 
 @pytest.mark.parametrize("most", [0, 1, 2])

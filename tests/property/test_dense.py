@@ -8,14 +8,14 @@ from dataclasses import replace
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Need, Policy
-from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.model.selector import Choice, MigChoice
 from gpushare.placement import outlook
 from gpushare.placement.demand import MAX_KINDS
 from gpushare.placement.dense import SERVED, STRANDED, Dense
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 from gpushare.placement.prices import SLOTS, WHOLE, prices
 from gpushare.placement.ranking import best
 from gpushare.placement.tally import PART, Tally
@@ -26,16 +26,16 @@ MODELS = ("T4", "A100")
 
 
 @st.composite
-def gpu_rooms(draw: st.DrawFn) -> GpuRoom:
+def gpu_rooms(draw: st.DrawFn) -> FreeGpu:
     total = draw(TOTALS)
-    return GpuRoom(total, draw(st.integers(0, total)), draw(st.sampled_from([100, 100, 100, 40, 0])))
+    return FreeGpu(total, draw(st.integers(0, total)), draw(st.sampled_from([100, 100, 100, 40, 0])))
 
 
 @st.composite
-def rooms(draw: st.DrawFn) -> NodeRoom:
+def rooms(draw: st.DrawFn) -> NodeCapacity:
     gpus = tuple(sorted(draw(st.lists(gpu_rooms(), min_size=1, max_size=4))))
-    host = draw(st.none() | st.builds(HostRoom, st.integers(0, 64_000), st.integers(0, 256)))
-    return NodeRoom(draw(st.sampled_from(MODELS)), gpus, host)
+    host = draw(st.none() | st.builds(FreeHost, st.integers(0, 64_000), st.integers(0, 256)))
+    return NodeCapacity(draw(st.sampled_from(MODELS)), gpus, host)
 
 
 asks = st.builds(
@@ -51,16 +51,16 @@ samples = st.lists(asks, max_size=12)
 clusters = st.lists(rooms(), min_size=1, max_size=5)
 
 
-def emptied(room: NodeRoom) -> NodeRoom:
-    return replace(room, gpus=tuple(sorted(GpuRoom(gpu.total_mib, gpu.total_mib) for gpu in room.gpus)))
+def emptied(room: NodeCapacity) -> NodeCapacity:
+    return replace(room, gpus=tuple(sorted(FreeGpu(gpu.total_mib, gpu.total_mib) for gpu in room.gpus)))
 
 
-def learned(sample: Sequence[Ask], nodes: Sequence[NodeRoom]) -> Dense:
+def learned(sample: Sequence[Ask], nodes: Sequence[NodeCapacity]) -> Dense:
     return Dense(outlook.of_cluster(sample, map(emptied, nodes), nodes))
 
 
 @given(asks, samples, clusters)
-def test_what_is_chosen_has_room_for_it(ask: Ask, sample: list[Ask], nodes: list[NodeRoom]) -> None:
+def test_what_is_chosen_has_room_for_it(ask: Ask, sample: list[Ask], nodes: list[NodeCapacity]) -> None:
     dense = learned(sample, nodes)
     for room in nodes:
         if (found := best(ask, room, dense)) is not None:
@@ -79,11 +79,11 @@ def test_the_order_of_gpus_changes_no_room(ledger: NodeLedger, rng: random.Rando
     mixed = NodeLedger.of(
         replace(ledger.inventory, gpus=tuple(rng.sample(gpus, len(gpus)))), ledger.allocations.values()
     )
-    assert NodeRoom.of(mixed) == NodeRoom.of(same)
+    assert NodeCapacity.of(mixed) == NodeCapacity.of(same)
 
 
 @given(asks, rooms())
-def test_room_is_as_many_pods_as_fit_one_after_another(kind: Ask, room: NodeRoom) -> None:
+def test_room_is_as_many_pods_as_fit_one_after_another(kind: Ask, room: NodeCapacity) -> None:
     kind = replace(kind, models=Choice())
     counted = Tally((kind,)).of(room)[0] // PART
     fitting, left = 0, room
@@ -94,7 +94,7 @@ def test_room_is_as_many_pods_as_fit_one_after_another(kind: Ask, room: NodeRoom
 
 
 @given(samples, clusters)
-def test_what_a_node_is_worth_is_what_plain_counting_says(sample: list[Ask], nodes: list[NodeRoom]) -> None:
+def test_what_a_node_is_worth_is_what_plain_counting_says(sample: list[Ask], nodes: list[NodeCapacity]) -> None:
     known = outlook.of_cluster(sample, map(emptied, nodes), nodes)
     tally, found = Tally(known.kinds), Dense(known)
     for room in nodes:
@@ -124,22 +124,22 @@ odd_asks = st.builds(
     ),
     mig=st.sampled_from([None, *MigChoice]),
 )
-odd_gpus = st.builds(GpuRoom, extremes, extremes, st.sampled_from([-5, 0, 100, 2**63]), st.booleans())
+odd_gpus = st.builds(FreeGpu, extremes, extremes, st.sampled_from([-5, 0, 100, 2**63]), st.booleans())
 odd_rooms = st.builds(
-    NodeRoom,
+    NodeCapacity,
     st.sampled_from(["", "T4", "/"]),
     st.lists(odd_gpus, max_size=3).map(lambda gpus: tuple(sorted(gpus))),
-    st.none() | st.builds(HostRoom, extremes, extremes),
+    st.none() | st.builds(FreeHost, extremes, extremes),
 )
 
 
-@example(Ask(), [Ask(gpus=1)], [NodeRoom("T4", (GpuRoom(8, 8),))], Policy.DENSE)
+@example(Ask(), [Ask(gpus=1)], [NodeCapacity("T4", (FreeGpu(8, 8),))], Policy.DENSE)
 @given(odd_asks, st.lists(odd_asks, max_size=6), st.lists(odd_rooms, max_size=3), st.sampled_from(Policy))
-def test_no_amount_ends_what_is_learned(ask: Ask, sample: list[Ask], nodes: list[NodeRoom], policy: Policy) -> None:
+def test_no_amount_ends_what_is_learned(ask: Ask, sample: list[Ask], nodes: list[NodeCapacity], policy: Policy) -> None:
     known = outlook.of_cluster(sample, nodes, nodes)
     assert len(known.kinds) <= MAX_KINDS
     for room in nodes:
-        best(ask, room, Rankings(policy, known).of(policy))
+        best(ask, room, Policies(policy, known).of(policy))
 
 
 @given(st.lists(st.integers(-3, SLOTS + 3), max_size=8))

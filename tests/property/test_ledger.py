@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gpushare.identity import NodeName
-from gpushare.model.allocation import Allocation
+from gpushare.model.allocation import Allocation, Placed
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
-from gpushare.model.verdict import Placed
 from gpushare.placement.place import place
 from gpushare.units import GIB
 from gpushare.wire import allocation as allocation_wire

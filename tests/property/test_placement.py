@@ -5,9 +5,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.model.allocation import Placed, RefusalReason, Refused
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
-from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement.place import place
 from testing.builders import make_allocation, make_inventory
 from tests.property.brute_force import brute_force, fits, grant, may_be, may_use

@@ -8,13 +8,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.model.allocation import Placed, Refused, Verdict
+from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
-from gpushare.model.room import Ask, HostRoom, NodeRoom
 from gpushare.model.selector import GpuSelector, MigChoice, accepts
-from gpushare.model.verdict import Placed, Refused, Verdict
 from gpushare.placement.place import place
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 from gpushare.placement.ranking import Ranking, best, cost_of
 from gpushare.simulation.costs import Costs
 from gpushare.simulation.learner import Learner
@@ -27,20 +27,20 @@ policies = st.sampled_from(Policy)
 any_asks = asks | st.builds(Ask, cpu_milli=st.integers(0, 20_000), host_mib=st.integers(0, 64))
 
 
-def learned(default: Policy, sample: Sequence[Ask], nodes: Sequence[NodeRoom]) -> Rankings:
+def learned(default: Policy, sample: Sequence[Ask], nodes: Sequence[NodeCapacity]) -> Policies:
     learner = Learner([emptied(room) for room in nodes], sample)
     learner.look(nodes)
-    return Rankings(default, learner.outlook, learner.tally)
+    return Policies(default, learner.outlook, learner.tally)
 
 
-def of_ledger(policy: Policy, sample: Sequence[Ask], ledger: NodeLedger) -> Rankings:
-    return learned(policy, sample, [NodeRoom.of(ledger)])
+def of_ledger(policy: Policy, sample: Sequence[Ask], ledger: NodeLedger) -> Policies:
+    return learned(policy, sample, [NodeCapacity.of(ledger)])
 
 
-def cost(verdict: Verdict, ledger: NodeLedger, rankings: Rankings, policy: Policy) -> int | None:
+def cost(verdict: Verdict, ledger: NodeLedger, policies: Policies, policy: Policy) -> int | None:
     if isinstance(verdict, Refused):
         return None
-    return cost_of(verdict.grants, ledger, rankings.of(policy), host=HostRoom(9000, 900), takes=HostRoom(10, 1))
+    return cost_of(verdict.grants, ledger, policies.of(policy), host=FreeHost(9000, 900), takes=FreeHost(10, 1))
 
 
 @given(shapes(), ledgers(), samples, policies)
@@ -75,18 +75,18 @@ def test_the_order_of_gpus_changes_no_cost(
     found = []
     for order in (gpus, mixed):
         here = NodeLedger.of(replace(ledger.inventory, gpus=tuple(order)), ledger.allocations.values())
-        rankings = of_ledger(policy, sample, here)
-        found.append(cost(place(shape, here, rankings), here, rankings, policy))
+        policies = of_ledger(policy, sample, here)
+        found.append(cost(place(shape, here, policies), here, policies, policy))
     assert found[0] == found[1]
 
 
 @given(any_asks, samples, clusters, policies, st.randoms(use_true_random=False))
 def test_the_order_of_pods_and_nodes_changes_no_cost(
-    ask: Ask, sample: list[Ask], nodes: list[NodeRoom], policy: Policy, rng: random.Random
+    ask: Ask, sample: list[Ask], nodes: list[NodeCapacity], policy: Policy, rng: random.Random
 ) -> None:
-    rankings = learned(policy, sample, nodes)
+    policies = learned(policy, sample, nodes)
     mixed = learned(policy, rng.sample(sample, len(sample)), rng.sample(nodes, len(nodes)))
-    assert [best(ask, room, rankings.of(policy)) for room in nodes] == [
+    assert [best(ask, room, policies.of(policy)) for room in nodes] == [
         best(ask, room, mixed.of(policy)) for room in nodes
     ]
 
@@ -97,7 +97,7 @@ def test_the_order_of_pods_and_nodes_changes_no_cost(
     ledgers(),
     samples,
     policies,
-    st.none() | st.builds(HostRoom, st.integers(100, 9000), st.integers(100, 9000)),
+    st.none() | st.builds(FreeHost, st.integers(100, 9000), st.integers(100, 9000)),
 )
 def test_a_pod_is_ranked_by_the_gpus_that_it_then_gets(
     request: ContainerRequest,
@@ -105,34 +105,34 @@ def test_a_pod_is_ranked_by_the_gpus_that_it_then_gets(
     ledger: NodeLedger,
     sample: list[Ask],
     policy: Policy,
-    host: HostRoom | None,
+    host: FreeHost | None,
 ) -> None:
     shape = RequestShape(containers=(request,), policy=policy, gpus=GpuSelector(mig=mig))
-    rankings = of_ledger(policy, sample, ledger)
-    verdict = place(shape, ledger, rankings)
-    ranked = best(Ask.of(shape, cpu_milli=70, host_mib=90), NodeRoom.of(ledger, host), rankings.of(policy))
+    policies = of_ledger(policy, sample, ledger)
+    verdict = place(shape, ledger, policies)
+    ranked = best(Ask.of(shape, cpu_milli=70, host_mib=90), NodeCapacity.of(ledger, host), policies.of(policy))
     assert (ranked is None) == isinstance(verdict, Refused)
     if isinstance(verdict, Placed) and ranked is not None:
-        takes = HostRoom(70, 90)
-        assert ranked.cost == cost_of(verdict.grants, ledger, rankings.of(policy), host=host, takes=takes)
+        takes = FreeHost(70, 90)
+        assert ranked.cost == cost_of(verdict.grants, ledger, policies.of(policy), host=host, takes=takes)
 
 
 @given(st.lists(samples | st.tuples(any_asks, clusters), max_size=12), any_asks, clusters, policies)
 def test_what_is_kept_from_pod_to_pod_is_what_would_be_computed_now(
-    history: list[list[Ask] | tuple[Ask, list[NodeRoom]]], last: Ask, nodes: list[NodeRoom], policy: Policy
+    history: list[list[Ask] | tuple[Ask, list[NodeCapacity]]], last: Ask, nodes: list[NodeCapacity], policy: Policy
 ) -> None:
-    rankings = Rankings(policy)
-    costs = Costs(policy, rankings)
+    policies = Policies(policy)
+    costs = Costs(policy, policies)
     for step in [*history, (last, nodes)]:
         if isinstance(step, tuple):
-            check(costs, rankings.of(None), *step)
+            check(costs, policies.of(None), *step)
         else:
             before = costs.of(last, nodes)
-            rankings = learned(policy, step, nodes)
-            assert costs.update(rankings) or costs.of(last, nodes) == before
+            policies = learned(policy, step, nodes)
+            assert costs.update(policies) or costs.of(last, nodes) == before
 
 
-def check(costs: Costs, ranking: Ranking, ask: Ask, rooms: list[NodeRoom]) -> None:
+def check(costs: Costs, ranking: Ranking, ask: Ask, rooms: list[NodeCapacity]) -> None:
     """Nodes are in the same order, and equal where they are."""
     kept = [
         None if first is None else (first, *costs.fine(ask, [room]))
@@ -150,7 +150,7 @@ def order(costs: Sequence[Any]) -> list[int | None]:
 
 
 @given(st.lists(samples, min_size=1, max_size=4), clusters, any_asks, policies)
-def test_a_restart_changes_nothing(looks: list[list[Ask]], nodes: list[NodeRoom], ask: Ask, policy: Policy) -> None:
+def test_a_restart_changes_nothing(looks: list[list[Ask]], nodes: list[NodeCapacity], ask: Ask, policy: Policy) -> None:
     """The new one has seen what is there at last, and nothing of what came and left before."""
     empty = [emptied(room) for room in nodes]
     old = Learner(empty)
@@ -160,7 +160,7 @@ def test_a_restart_changes_nothing(looks: list[list[Ask]], nodes: list[NodeRoom]
         old.look(empty if i < len(looks) - 1 else nodes)
         for left in sample if i < len(looks) - 1 else ():
             old.left(left)
-    before = Rankings(policy, old.outlook, old.tally)
+    before = Policies(policy, old.outlook, old.tally)
     after = learned(policy, looks[-1], nodes)
     assert replace(before.outlook, epoch=0) == replace(after.outlook, epoch=0)
     for room in nodes:

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from controller.rooms import STEP, Rooms
 from gpushare.identity import NodeName
+from gpushare.model.allocation import Placed, RefusalReason, Refused
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.model.selector import ANY_GPU
-from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement import explain, judge, room
 from gpushare.placement.judge import Judge
 from gpushare.placement.place import place

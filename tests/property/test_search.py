@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.identity import ContainerName
+from gpushare.model.allocation import Placed
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, RequestShape
-from gpushare.model.verdict import Placed
 from gpushare.placement.place import place
 from testing.builders import make_allocation, make_inventory
 from tests.property.brute_force import brute_force

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.identity import NodeName
+from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.request import Policy
-from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.model.selector import Choice, accepts
 from gpushare.placement import grade, ranking
 from gpushare.simulation import scores
@@ -31,7 +31,9 @@ asks = st.builds(
     models=st.sampled_from([Choice(), Choice(), Choice(wanted=("T4",)), Choice(unwanted=("T4",))]),
 )
 rooms = st.builds(
-    lambda model, gpus, cores, gib: NodeRoom(model, (GpuRoom(1000, 1000),) * gpus, HostRoom(cores * 1000, gib * 1024)),
+    lambda model, gpus, cores, gib: NodeCapacity(
+        model, (FreeGpu(1000, 1000),) * gpus, FreeHost(cores * 1000, gib * 1024)
+    ),
     st.sampled_from(MODELS),
     st.integers(0, 4),
     st.integers(4, 16),
@@ -116,7 +118,7 @@ class Plain:
     st.builds(Extender, weight=st.sampled_from([0, 1, 4, 26]), others_weight=st.sampled_from([0, 1, 26])),
 )
 def test_it_chooses_what_a_plain_one_chooses(
-    cluster: list[NodeRoom], data: st.DataObject, policy: Policy, fit: Fit, extender: Extender
+    cluster: list[NodeCapacity], data: st.DataObject, policy: Policy, fit: Fit, extender: Extender
 ) -> None:
     hosts = [Host(room.host.cpu_milli, room.host.memory_mib, 8) for room in cluster if room.host is not None]
     rules = Rules(fit=fit)

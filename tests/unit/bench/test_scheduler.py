@@ -9,7 +9,7 @@ from bench.scheduling.configuration import Configuration, Extender
 from bench.scheduling.objects import pod
 from bench.scheduling.scheduler import Scheduler
 from gpushare import names
-from gpushare.model.room import Ask, HostRoom
+from gpushare.model.capacity import Ask, FreeHost
 
 GPU_POD = Ask(gpus=1, memory_mib=500, cpu_milli=1000, host_mib=1000)
 
@@ -26,7 +26,7 @@ class Failing:
 def test_an_error_of_an_extender_ends_the_run() -> None:
     extender = Extender(path="/x", weight=1, resources=frozenset({names.GPU_MEM}), filter_verb="filter")
     asking = Configuration(extenders=(extender,), packs=False)
-    scheduler = Scheduler(names="ab", has=[HostRoom(8000, 8000)] * 2, configuration=asking, transport=Failing(), seed=1)
+    scheduler = Scheduler(names="ab", has=[FreeHost(8000, 8000)] * 2, configuration=asking, transport=Failing(), seed=1)
     with pytest.raises(RuntimeError, match="filter: not ready"):
         scheduler.schedule(pod("p", GPU_POD), GPU_POD.host)
 

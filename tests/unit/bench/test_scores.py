@@ -6,25 +6,25 @@ import pytest
 
 from bench.scheduling import scores
 from bench.scheduling.scores import Formula, ResourceScores, Spread
-from gpushare.model.room import HostRoom
+from gpushare.model.capacity import FreeHost
 from gpushare.simulation import scores as simulated
 from gpushare.simulation.scores import Fit, Host, Load, Rules
 
-HAS = HostRoom(10_000, 20_000)
-NONE = HostRoom(0, 0)
+HAS = FreeHost(10_000, 20_000)
+NONE = FreeHost(0, 0)
 
 
 @pytest.mark.parametrize(
     ("requested", "least", "most", "balanced"),
     [
-        (HostRoom(0, 0), 100, 0, 100),
-        (HostRoom(3000, 5000), 72, 27, 97),  # (70 + 75) / 2, (30 + 25) / 2, 1 - 0.05 / 2
-        (HostRoom(6000, 5000), 57, 42, 82),
-        (HostRoom(10_000, 20_000), 0, 100, 100),
-        (HostRoom(11_000, 10_000), 25, 75, 75),  # more than there is counts as all of it
+        (FreeHost(0, 0), 100, 0, 100),
+        (FreeHost(3000, 5000), 72, 27, 97),  # (70 + 75) / 2, (30 + 25) / 2, 1 - 0.05 / 2
+        (FreeHost(6000, 5000), 57, 42, 82),
+        (FreeHost(10_000, 20_000), 0, 100, 100),
+        (FreeHost(11_000, 10_000), 25, 75, 75),  # more than there is counts as all of it
     ],
 )
-def test_scores_are_those_of_the_formulas(requested: HostRoom, least: int, most: int, balanced: int) -> None:
+def test_scores_are_those_of_the_formulas(requested: FreeHost, least: int, most: int, balanced: int) -> None:
     assert scores.least_allocated(NONE, requested, HAS) == least
     assert scores.most_allocated(NONE, requested, HAS) == most
     assert scores.balanced(NONE, requested, HAS) == balanced
@@ -33,27 +33,27 @@ def test_scores_are_those_of_the_formulas(requested: HostRoom, least: int, most:
 @pytest.mark.parametrize(
     ("before", "requested", "score"),
     [
-        (HostRoom(3000, 6000), HostRoom(4000, 8000), 75),  # as balanced as before
-        (HostRoom(5000, 0), HostRoom(5000, 10_000), 87),  # 50 + (50 + 100 - 75) / 2
-        (HostRoom(0, 0), HostRoom(10_000, 0), 50),
+        (FreeHost(3000, 6000), FreeHost(4000, 8000), 75),  # as balanced as before
+        (FreeHost(5000, 0), FreeHost(5000, 10_000), 87),  # 50 + (50 + 100 - 75) / 2
+        (FreeHost(0, 0), FreeHost(10_000, 0), 50),
     ],
 )
-def test_since_1_36_the_change_of_the_balance_counts(before: HostRoom, requested: HostRoom, score: int) -> None:
+def test_since_1_36_the_change_of_the_balance_counts(before: FreeHost, requested: FreeHost, score: int) -> None:
     assert scores.more_balanced(before, requested, HAS) == score
 
 
 def test_what_a_pod_does_not_request_counts_as_the_schedulers_default() -> None:
-    assert scores.counted(HostRoom(0, 0)) == HostRoom(100, 200)
-    assert scores.counted(HostRoom(5, 7)) == HostRoom(5, 7)
+    assert scores.counted(FreeHost(0, 0)) == FreeHost(100, 200)
+    assert scores.counted(FreeHost(5, 7)) == FreeHost(5, 7)
 
 
 def test_scores_follow_the_pods_that_come_and_go() -> None:
     kept = ResourceScores([HAS, HAS], (scores.least_allocated,))
-    small = HostRoom(1000, 2000)
+    small = FreeHost(1000, 2000)
     assert list(kept.of(small)) == [90, 90]
-    kept.add(1, HostRoom(5000, 10_000))
+    kept.add(1, FreeHost(5000, 10_000))
     assert list(kept.of(small)) == [90, 40]
-    kept.add(1, HostRoom(5000, 10_000), -1)
+    kept.add(1, FreeHost(5000, 10_000), -1)
     assert list(kept.of(small)) == [90, 90]
 
 
@@ -73,8 +73,8 @@ def test_nodes_with_pods_of_the_same_owner_get_less() -> None:
 def test_simulate_has_the_same_scores(fit: Fit, formula: Formula, minor: int, balance: Formula) -> None:
     chance, points = random.Random(1), simulated.resources(Rules(minor=minor, fit=fit))
     for _ in range(200):
-        before = HostRoom(chance.randrange(9000), chance.randrange(19_000))
-        pod = HostRoom(chance.randrange(1, 10_000), chance.randrange(1, 20_000))
+        before = FreeHost(chance.randrange(9000), chance.randrange(19_000))
+        pod = FreeHost(chance.randrange(1, 10_000), chance.randrange(1, 20_000))
         asked, used = (Load(*each, *each) for each in (pod, before))
         after = before.plus(pod)
         assert points(asked, used, Host(*HAS)) == formula(before, after, HAS) + balance(before, after, HAS)

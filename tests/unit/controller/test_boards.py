@@ -26,22 +26,22 @@ from gpushare import names
 from gpushare.cluster import node_ledger
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
+from gpushare.model.allocation import Placed
+from gpushare.model.capacity import FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy, RequestShape
-from gpushare.model.room import HostRoom, NodeRoom
 from gpushare.model.selector import Choice
-from gpushare.model.verdict import Placed
 from gpushare.placement import grade, ranking
 from gpushare.placement.outlook import Outlook
 from gpushare.placement.place import place
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 from gpushare.placement.tally import Tally
 from testing.builders import make_container, make_inventory, make_node, make_pod, make_shape
 from testing.controller.world import NODES, World, request_of
 
 PODS = "/api/v1/namespaces/team/pods"
 A, B = NodeName("node-a"), NodeName("node-b")
-LITTLE = HostRoom(500, 512)
+LITTLE = FreeHost(500, 512)
 
 
 def node(name: str, *gib: int, cpu: int = 32, model: str = "") -> JsonObject:
@@ -94,27 +94,27 @@ def grown(seed: int, policy: Policy = Policy.DENSE, nodes: int = 12) -> World:
 
 def kind_of(made: JsonObject) -> Kind:
     request = request_of(made)
-    return Kind(request.shape, HostRoom(request.cpu_milli, request.host_mib))
+    return Kind(request.shape, FreeHost(request.cpu_milli, request.host_mib))
 
 
 def reference(world: World, kind: Kind) -> dict[NodeName, int]:
     """What `place` chooses on each node that fits, and what that costs."""
-    index, rankings, shape = world.state.cache.cluster_index, world.state.rankings, kind.shape
+    index, policies, shape = world.state.cache.cluster_index, world.state.policies, kind.shape
     assert shape is not None
     index.settle()
     costs = {}
     for name, ledger in index.ledgers.items():
-        verdict = node_ledger.verdict(shape, ledger, rankings)
+        verdict = node_ledger.verdict(shape, ledger, policies)
         if isinstance(verdict, Placed) and isinstance(ledger, NodeLedger):
             room = index.node_rooms.room(name)
             assert room is not None
             costs[name] = ranking.cost_of(
-                verdict.grants, ledger, rankings.of(shape.policy), host=_enough(room, kind), takes=kind.takes
+                verdict.grants, ledger, policies.of(shape.policy), host=_enough(room, kind), takes=kind.takes
             )
     return costs
 
 
-def _enough(room: NodeRoom, kind: Kind) -> HostRoom | None:
+def _enough(room: NodeCapacity, kind: Kind) -> FreeHost | None:
     if room.host is None or (room.host.cpu_milli >= kind.takes.cpu_milli and room.host.memory_mib >= kind.takes[1]):
         return room.host
     return kind.takes
@@ -149,11 +149,11 @@ def test_the_best_node_costs_least(seed: int, policy: Policy, few: int, monkeypa
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[NodeRoom]:
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[NodeCapacity]:
     """Rooms whose costs were found."""
-    found: list[NodeRoom] = []
+    found: list[NodeCapacity] = []
 
-    def cost(self: Board, number: int, room: NodeRoom) -> Cost:
+    def cost(self: Board, number: int, room: NodeCapacity) -> Cost:
         found.append(room)
         return original(self, number, room)
 
@@ -162,7 +162,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[NodeRoom]:
     return found
 
 
-def test_only_rooms_of_named_nodes_are_looked_at_and_those_once(world: World, counted: list[NodeRoom]) -> None:
+def test_only_rooms_of_named_nodes_are_looked_at_and_those_once(world: World, counted: list[NodeCapacity]) -> None:
     kind = Kind(make_shape(3), LITTLE)
     before = world.boards.costs(kind, [A, B])  # which are alike
     assert len(counted) == 1
@@ -179,7 +179,7 @@ def many(number: int) -> World:
     return of_nodes(*(node(f"node-{i:03}", 16, cpu=8 + i) for i in range(number)))
 
 
-def test_the_background_looks_at_the_rest(counted: list[NodeRoom], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_background_looks_at_the_rest(counted: list[NodeCapacity], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boards, "MOST", 10)
     world, kind = many(25), Kind(make_shape(3), LITTLE)
     known = list(world.state.cache.cluster_index.nodes)
@@ -198,13 +198,13 @@ def test_the_background_looks_at_the_rest(counted: list[NodeRoom], monkeypatch: 
 @pytest.mark.parametrize("most", [1, 2, 3, 5])
 @pytest.mark.parametrize("made", ASKING[:3], ids=["share", "large", "wide"])
 def test_nodes_with_the_best_gpus_and_then_the_best_hosts_are_looked_at(
-    made: JsonObject, most: int, monkeypatch: pytest.MonkeyPatch, counted: list[NodeRoom]
+    made: JsonObject, most: int, monkeypatch: pytest.MonkeyPatch, counted: list[NodeCapacity]
 ) -> None:
     monkeypatch.setattr(boards, "MOST", most)
     world, kind = grown(most), kind_of(made)
     world.bind(world.api.seed(PODS, pod("last", gib=2)), "node-03")
     world.see()
-    index, alone = world.state.cache.cluster_index, Board(kind, world.state.rankings, {})
+    index, alone = world.state.cache.cluster_index, Board(kind, world.state.policies, {})
     index.settle()
     rooms = set(index.node_rooms.rooms().values())
     assert {gpu for room in rooms for gpu in room.gpus} == set(index.node_rooms.by_gpu)
@@ -236,7 +236,7 @@ def test_after_the_background_the_answers_are_exact(few: int, monkeypatch: pytes
 
 
 def test_for_other_pods_nodes_with_full_gpus_come_first(
-    monkeypatch: pytest.MonkeyPatch, counted: list[NodeRoom]
+    monkeypatch: pytest.MonkeyPatch, counted: list[NodeCapacity]
 ) -> None:
     monkeypatch.setattr(boards, "MOST", 1)
     world = of_nodes(node("node-a", 16), node("node-b", 4), node("node-c", 8))
@@ -244,7 +244,7 @@ def test_for_other_pods_nodes_with_full_gpus_come_first(
     assert [room.gpus[0].free_mib for room in counted] == [4096]
 
 
-def test_what_changes_between_two_requests_counts(monkeypatch: pytest.MonkeyPatch, counted: list[NodeRoom]) -> None:
+def test_what_changes_between_two_requests_counts(monkeypatch: pytest.MonkeyPatch, counted: list[NodeCapacity]) -> None:
     monkeypatch.setattr(boards, "FEW", 0)
     world, kind = grown(2), Kind(make_shape(3), LITTLE)
     known = list(world.state.cache.cluster_index.nodes)
@@ -288,9 +288,9 @@ def test_a_search_that_takes_long_does_not_hold_a_request(monkeypatch: pytest.Mo
     world = many(10)
     known = list(world.state.cache.cluster_index.nodes)
 
-    def slow(shape: RequestShape, ledger: NodeLedger, rankings: Any) -> Any:
+    def slow(shape: RequestShape, ledger: NodeLedger, policies: Any) -> Any:
         world.clock.at += 0.2
-        return place(shape, ledger, rankings)
+        return place(shape, ledger, policies)
 
     monkeypatch.setattr(node_ledger, "verdict", slow)
     at, kind = world.clock.at, Kind(make_shape(3, 2), LITTLE)
@@ -302,7 +302,7 @@ def test_a_search_that_takes_long_does_not_hold_a_request(monkeypatch: pytest.Mo
     assert (world.boards.costs(kind, known), world.clock.at) == (costs, at)
 
 
-def test_boards_are_forgotten_where_memory_ends(counted: list[NodeRoom], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_boards_are_forgotten_where_memory_ends(counted: list[NodeCapacity], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(board, "MAX_BYTES", 100_000)
     world = many(50)
     known = list(world.state.cache.cluster_index.nodes)
@@ -344,17 +344,17 @@ def test_what_was_found_for_rooms_of_the_past_is_forgotten(monkeypatch: pytest.M
     assert len(kept._worths) <= 3
 
 
-def test_a_new_outlook_is_used_when_the_boards_are_ready(counted: list[NodeRoom]) -> None:
+def test_a_new_outlook_is_used_when_the_boards_are_ready(counted: list[NodeCapacity]) -> None:
     world, kind = grown(5), Kind(make_shape(3), LITTLE)
     known = list(world.state.cache.cluster_index.nodes)
     world.boards.costs(kind, known)
-    rankings = world.state.rankings
+    policies = world.state.policies
     for i in range(5):
         world.api.seed(PODS, pod(f"other-{i}", gib=5))
     world.see()
     world.clock.at += 60
     assert world.outlooks.tick()
-    assert world.state.rankings is not rankings
+    assert world.state.policies is not policies
     counted.clear()
     found = world.boards.costs(kind, known)
     assert counted == []
@@ -382,7 +382,7 @@ def test_a_node_whose_host_seems_full_still_has_a_cost(world: World) -> None:
     """Whether CPU and memory are enough is for kube-scheduler to say, which may know of a change earlier."""
     world.api.seed(NODES, node("node-c", 16, cpu=1))
     world.see()
-    assert world.boards.costs(Kind(make_shape(3), HostRoom(8000, 512)), [NodeName("node-c")]) != [None]
+    assert world.boards.costs(Kind(make_shape(3), FreeHost(8000, 512)), [NodeName("node-c")]) != [None]
 
 
 def test_a_node_that_is_not_known_has_no_cost(world: World) -> None:
@@ -412,7 +412,7 @@ def test_pods_without_gpus_go_to_nodes_without() -> None:
 def test_among_nodes_with_gpus_one_alone_is_the_best() -> None:
     world = grown(11)
     known = [name for name, ledger in world.state.cache.cluster_index.ledgers.items() if isinstance(ledger, NodeLedger)]
-    kind = Kind(None, HostRoom(4000, 1024))
+    kind = Kind(None, FreeHost(4000, 1024))
     costs = dict(zip(known, world.boards.costs(kind, known), strict=True))
     found = others(world, pod("guest", cpu="4"), *known)
     assert [name for name in known if found[name] == 10] == [min(known, key=lambda name: (costs[name], name))]
@@ -571,10 +571,10 @@ def test_a_pod_that_is_ranked_by_place_gets_no_ready_answer(world: World) -> Non
 
 def test_rankings_of_the_past_are_not_kept() -> None:
     """Each remembers tens of MiB of what it has counted, and pods make a new one every few seconds."""
-    searches, rankings = Searches(), Rankings(Policy.DENSE)
-    searches.verdict(make_shape(3), NodeLedger.of(make_inventory(16)), rankings)
-    made = weakref.ref(rankings.of(None))
-    del rankings
+    searches, policies = Searches(), Policies(Policy.DENSE)
+    searches.verdict(make_shape(3), NodeLedger.of(make_inventory(16)), policies)
+    made = weakref.ref(policies.of(None))
+    del policies
     gc.collect()
     assert made() is None
 
@@ -583,7 +583,7 @@ def test_a_verdict_holds_for_one_ledger_and_one_outlook(monkeypatch: pytest.Monk
     searches, ledger, search = Searches(), NodeLedger.of(make_inventory(16)), Mock(wraps=node_ledger.verdict)
     monkeypatch.setattr(node_ledger, "verdict", search)
     for epoch, of in [(1, ledger), (1, ledger), (2, ledger), (2, NodeLedger.of(make_inventory(16)))]:
-        searches.verdict(make_shape(3), of, Rankings(Policy.DENSE, Outlook(epoch=epoch)))
+        searches.verdict(make_shape(3), of, Policies(Policy.DENSE, Outlook(epoch=epoch)))
     assert search.call_count == 3
 
 

@@ -22,11 +22,11 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.kube.watch import Reflector
+from gpushare.model.allocation import RefusalReason, Refused, Verdict
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, RequestShape
-from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 from gpushare.wire import pods as pods_wire
 from testing.builders import make_ref, make_shape
 from testing.controller.world import NODES, PODS, World, bind_request, is_binding, uid_of
@@ -46,9 +46,9 @@ class Meanwhile:
         self.world, self.pods, self.searches = world, pods, 0
         monkeypatch.setattr("gpushare.cluster.node_ledger.place", self.place)
 
-    def place(self, shape: RequestShape, ledger: NodeLedger, rankings: Rankings) -> Verdict:
+    def place(self, shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
         self.searches += 1
-        verdict = place(shape, ledger, rankings)
+        verdict = place(shape, ledger, policies)
         if len(shape.containers) > 1 and self.pods:
             self.world.state.reserve(self.pods.pop(0), A, now=0)
         return verdict
@@ -66,10 +66,10 @@ def test_a_choice_from_an_outdated_ledger_is_made_again(world: World, monkeypatc
 def test_a_pod_that_was_bound_elsewhere_is_not_given_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     pod = world.add_pod(3)
 
-    def elsewhere(shape: RequestShape, ledger: NodeLedger, rankings: Rankings) -> Verdict:
+    def elsewhere(shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
         monkeypatch.setattr("gpushare.cluster.node_ledger.place", place)
         assert world.bind(pod, "node-b").error == ""
-        return place(shape, ledger, rankings)
+        return place(shape, ledger, policies)
 
     monkeypatch.setattr("gpushare.cluster.node_ledger.place", elsewhere)
     wanted = PodRequest(pod=pods_wire.ref(pod), shape=make_shape(3))

@@ -13,11 +13,11 @@ from gpushare import names
 from gpushare.cluster.groups import LabelIndex
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
+from gpushare.model.allocation import RefusalReason, Refused, Verdict
 from gpushare.model.request import RequestShape
 from gpushare.model.selector import LabelSelector, Operator, Requirement
-from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 from gpushare.wire import labels as labels_wire
 from testing.controller.bypassing import add_bypassed, tick
 from testing.controller.world import World, is_binding, path_of, request_of
@@ -115,10 +115,10 @@ def test_two_that_both_seem_to_be_first_end_on_one_gpu(world: World, monkeypatch
     """While GPUs are chosen for the second, the first one starts the group on another node."""
     one, two = member(world), member(world)
 
-    def meanwhile(shape: RequestShape, ledger: object, rankings: Rankings) -> Verdict:
+    def meanwhile(shape: RequestShape, ledger: object, policies: Policies) -> Verdict:
         monkeypatch.setattr("gpushare.cluster.node_ledger.place", place)
         assert world.bind(one, B).error == ""
-        return place(shape, ledger, rankings)  # type: ignore[arg-type] # passed on as it came
+        return place(shape, ledger, policies)  # type: ignore[arg-type] # passed on as it came
 
     monkeypatch.setattr("gpushare.cluster.node_ledger.place", meanwhile)
     found = world.state.reserve(request_of(two), A, now=0)

@@ -18,12 +18,12 @@ from gpushare.cluster import verdicts
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
+from gpushare.model.allocation import RefusalReason, Refused, Verdict
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
-from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.judge import Judge
 from gpushare.placement.place import place
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 from gpushare.placement.room import Room
 from gpushare.units import GIB
 from testing.builders import make_container, make_inventory, make_shape
@@ -66,9 +66,9 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the nodes that were judged again."""
     names: list[str] = []
 
-    def counting(shape: RequestShape, ledger: NodeLedger, rankings: Rankings) -> Verdict:
+    def counting(shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
         names.append(ledger.inventory.node)
-        return place(shape, ledger, rankings)
+        return place(shape, ledger, policies)
 
     monkeypatch.setattr("gpushare.cluster.node_ledger.place", counting)
     return names
@@ -179,8 +179,8 @@ def test_gpus_of_another_kind_are_told_by_what_is_kept_of_nodes(world: World, ju
 
 
 def test_a_verdict_that_is_outdated_is_not_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def meanwhile(shape: RequestShape, ledger: NodeLedger, rankings: Rankings) -> Verdict:
-        verdict = place(shape, ledger, rankings)
+    def meanwhile(shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
+        verdict = place(shape, ledger, policies)
         monkeypatch.setattr("gpushare.cluster.node_ledger.place", place)
         for _ in range(2):
             assert world.bind(world.add_pod(9)).error == ""
@@ -246,9 +246,9 @@ def test_large_kinds_of_pods_count_with_what_they_are(
 def slow(world: World, monkeypatch: pytest.MonkeyPatch) -> list[NodeName]:
     """Four nodes, and a second for each verdict."""
 
-    def judge(shape: RequestShape, ledger: NodeLedger, rankings: Rankings) -> Verdict:
+    def judge(shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
         world.clock.at += 1
-        return place(shape, ledger, rankings)
+        return place(shape, ledger, policies)
 
     monkeypatch.setattr("gpushare.cluster.node_ledger.place", judge)
     for name in (C, D):

@@ -12,7 +12,7 @@ from controller.outlooks import Outlooks
 from gpushare.cluster import node_records
 from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.identity import NodeName, PodUid
-from gpushare.model.room import Ask, HostRoom
+from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.selector import Choice
 from gpushare.placement import outlook as reference
 from gpushare.placement.looks import EVERY
@@ -132,11 +132,11 @@ def test_it_is_what_follows_from_pods_and_nodes(world: World) -> None:
     fresh.list_all()
     empty = list(fresh.state.cache.cluster_index.node_rooms.rooms().values())
     assert world.outlooks.outlook == reference.of_cluster(asked, empty, rooms, epoch=1)
-    assert world.state.rankings.outlook == world.outlooks.outlook
+    assert world.state.policies.outlook == world.outlooks.outlook
 
 
 def test_pods_without_gpus_are_known_by_what_they_take(looks: Looks) -> None:
-    takes = HostRoom(500, 512)
+    takes = FreeHost(500, 512)
     looks.cache.cluster_index.replace_guests([NonGpuPod(PodUid("one"), NodeName("node-a"), takes)])
     looks.outlooks.tick()
     assert looks.outlooks.outlook.typical == {Ask(cpu_milli=500): 1}

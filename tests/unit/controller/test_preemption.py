@@ -17,14 +17,13 @@ from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import ContainerName, NodeName, PodUid
 from gpushare.kube.api import JsonObject
-from gpushare.model.allocation import Grant
+from gpushare.model.allocation import Grant, RefusalReason, Refused, Verdict
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, PodRequest, RequestShape
 from gpushare.model.selector import Affinity, LabelSelector
-from gpushare.model.verdict import RefusalReason, Refused, Verdict
 from gpushare.placement.place import place
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 from gpushare.wire import labels as labels_wire
 from testing.builders import (
     make_allocation,
@@ -318,9 +317,9 @@ def test_a_choice_that_is_not_yet_seen_on_its_pod_cannot_be_evicted() -> None:
 
 
 def test_no_one_is_evicted_on_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hard(shape: RequestShape, ledger: NodeLedger, rankings: Rankings) -> Verdict:
+    def hard(shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
         too_long = Refused(RefusalReason.SEARCH_TOO_LONG, "too long")
-        return too_long if ledger.allocations else place(shape, ledger, rankings)
+        return too_long if ledger.allocations else place(shape, ledger, policies)
 
     search = Mock(side_effect=hard)
     monkeypatch.setattr(preemption, "place", search)

@@ -22,8 +22,8 @@ from gpushare.cluster.pod_records import Pending
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
+from gpushare.model.allocation import RefusalReason, Refused
 from gpushare.model.request import PodRequest, RequestShape
-from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.wire import pods as pods_wire
 from testing.builders import make_ledger, make_ref, make_shape
 from testing.controller.bypassing import EVENTS, add_bypassed, requests, said, tick

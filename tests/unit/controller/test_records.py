@@ -7,8 +7,8 @@ from gpushare.cluster import node_records, pod_records
 from gpushare.cluster.pod_records import Bound, Pending, Problem
 from gpushare.errors import WireError
 from gpushare.model.allocation import footprint
+from gpushare.model.capacity import Ask
 from gpushare.model.request import ContainerKind
-from gpushare.model.room import Ask
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import allocation as allocation_wire

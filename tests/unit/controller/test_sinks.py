@@ -10,15 +10,15 @@ import pytest
 
 from controller import disruption, namespaces, optional, unhealthy
 from controller.disruption import V1, V1BETA1, Budgets, BudgetSink
-from controller.namespaces import NamespaceSink, Policies, Read
+from controller.namespaces import NamespacePolicies, NamespaceSink, Read
 from controller.unhealthy import PATH
 from gpushare import names
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
+from gpushare.model.capacity import NodeCapacity
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.request import Policy
-from gpushare.model.room import NodeRoom
 from testing.builders import make_ref, make_shape
 from testing.clock import ManualClock, ending
 from testing.controller import world as worlds
@@ -33,7 +33,7 @@ def namespace(name: str, policy: str) -> dict[str, Any]:
 
 
 def labelled(*objects: dict[str, Any]) -> NamespaceSink:
-    sink = NamespaceSink(Policies())
+    sink = NamespaceSink(NamespacePolicies())
     sink.replace([read(sink, each) for each in objects])
     return sink
 
@@ -67,11 +67,11 @@ def test_a_label_that_names_no_policy_has_no_effect_and_is_told(caplog: pytest.L
 
 @pytest.mark.parametrize("obj", [{"metadata": 3}, {"metadata": {"labels": []}}, {"metadata": {"name": ["x"]}}])
 def test_what_is_no_namespace_is_left_out(obj: dict[str, Any]) -> None:
-    assert NamespaceSink(Policies()).read(obj) is None
+    assert NamespaceSink(NamespacePolicies()).read(obj) is None
 
 
 def test_only_namespaces_with_the_label_are_read() -> None:
-    api, known, stop = FakeKube(), Policies(), threading.Event()
+    api, known, stop = FakeKube(), NamespacePolicies(), threading.Event()
     api.seed("/api/v1/namespaces", namespace("a", "spread"))
     api.seed("/api/v1/namespaces", {"metadata": {"name": "b"}})
     api.close()
@@ -87,7 +87,7 @@ def test_pods_that_name_no_policy_have_that_of_their_namespace(world: World) -> 
     world.bind(world.add_pod(3), "node-a")
     world.see()
     scores = {"team": 10, "apart": 1}
-    world.state.policies.by_namespace = {"apart": Policy.SPREAD}
+    world.state.namespace_policies.by_namespace = {"apart": Policy.SPREAD}
     for namespace, score in scores.items():
         pod = world.add_pod(3, namespace=namespace)
         answer = world.post("prioritize", {"Pod": pod, "NodeNames": NODES})
@@ -309,7 +309,7 @@ def test_what_is_no_config_map_is_left_out(world: World, obj: Any, caplog: pytes
 def test_a_gpu_that_is_called_unhealthy_takes_no_new_pod_until_it_is_not(world: World) -> None:
     call_ill(world, "0")
     assert health(world) == [ILL, OK]
-    assert len(NodeRoom.of(world.ledger("node-a")).gpus) == 1
+    assert len(NodeCapacity.of(world.ledger("node-a")).gpus) == 1
     assert health(world, "node-b") == [OK, OK]
     pod = world.add_pod(3)
     assert world.bind(pod).error == ""

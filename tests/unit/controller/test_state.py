@@ -13,10 +13,10 @@ from gpushare.cluster import cluster_ledger, node_ledger, pod_records
 from gpushare.cluster.pod_records import NOTHING, Bound, NonGpuPod
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
+from gpushare.model.allocation import RefusalReason, Refused
+from gpushare.model.capacity import FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
-from gpushare.model.room import HostRoom, NodeRoom
-from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import MemoryUnit
 from gpushare.wire import allocation as allocation_wire
@@ -270,7 +270,7 @@ def test_the_end_of_a_binding_leaves_what_is_patched_into_its_pod_on_the_same_no
     assert world.used() == {}
 
 
-HAS = HostRoom(8000, 16384)
+HAS = FreeHost(8000, 16384)
 PODS = "/api/v1/namespaces/team/pods"
 
 
@@ -297,7 +297,7 @@ def hosts() -> World:
     return world
 
 
-def left(world: World, name: NodeName = A) -> HostRoom | None:
+def left(world: World, name: NodeName = A) -> FreeHost | None:
     world.state.cache.cluster_index.settle()
     room = world.state.cache.cluster_index.node_rooms.room(name)
     assert room is not None
@@ -311,7 +311,7 @@ def test_a_node_that_does_not_say_what_it_gives_is_not_known(world: World) -> No
 def test_a_node_that_gives_less_has_less(hosts: World) -> None:
     hosts.api.edit(f"{NODES}/node-a", lambda found: found["status"]["allocatable"].update(cpu="6"))
     hosts.see()
-    assert left(hosts) == HostRoom(6000, 16384)
+    assert left(hosts) == FreeHost(6000, 16384)
 
 
 def test_a_pod_that_was_resized_counts_with_what_it_has_now(hosts: World) -> None:
@@ -320,7 +320,7 @@ def test_a_pod_that_was_resized_counts_with_what_it_has_now(hosts: World) -> Non
     resized = {"requests": {"cpu": "3", "memory": "1Gi"}}
     hosts.edit_pod(one, lambda found: found["spec"]["containers"][0].update(resources=resized))
     hosts.see()
-    assert left(hosts) == HostRoom(5000, 15360)
+    assert left(hosts) == FreeHost(5000, 15360)
 
 
 def test_pods_with_gpus_count_from_the_choice_on_and_once(hosts: World) -> None:
@@ -328,13 +328,13 @@ def test_pods_with_gpus_count_from_the_choice_on_and_once(hosts: World) -> None:
     hosts.see()
     reserved = hosts.state.reserve(request_of(made), A, now=hosts.clock.at)
     assert isinstance(reserved, Reserved)
-    assert left(hosts) == HostRoom(7000, 15360)
+    assert left(hosts) == FreeHost(7000, 15360)
     hosts.state.undo(reserved)
     assert left(hosts) == HAS
     assert hosts.bind(made).error == ""
-    assert left(hosts) == HostRoom(7000, 15360)
+    assert left(hosts) == FreeHost(7000, 15360)
     hosts.see()
-    assert left(hosts) == HostRoom(7000, 15360)
+    assert left(hosts) == FreeHost(7000, 15360)
     hosts.finish(made)
     hosts.see()
     assert left(hosts) == HAS
@@ -345,7 +345,7 @@ def test_pods_of_a_node_that_comes_later_count_until_it_goes(hosts: World) -> No
     hosts.see()
     hosts.api.seed(NODES, node("node-c"))
     hosts.see()
-    assert left(hosts, NodeName("node-c")) == HostRoom(7000, 15360)
+    assert left(hosts, NodeName("node-c")) == FreeHost(7000, 15360)
     hosts.api.vanish(f"{NODES}/node-c")
     hosts.see()
     hosts.state.cache.cluster_index.settle()
@@ -356,7 +356,7 @@ def test_an_amount_that_is_none_counts_as_nothing(hosts: World) -> None:
     hosts.api.seed(PODS, pod("odd", "node-a", cpu="fast"))
     hosts.api.seed(PODS, pod("good", "node-a"))
     hosts.see()
-    assert left(hosts) == HostRoom(7000, 15360)
+    assert left(hosts) == FreeHost(7000, 15360)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -390,7 +390,7 @@ def test_the_rooms_are_those_of_the_objects_whatever_happened(hosts: World, seed
     assert hosts.state.cache.cluster_index.node_rooms.rooms() == expected
 
 
-def _rooms(world: World) -> dict[NodeName, NodeRoom]:
+def _rooms(world: World) -> dict[NodeName, NodeCapacity]:
     """From nothing but the objects."""
     ledgers = world.truth()
     result = {}
@@ -402,7 +402,7 @@ def _rooms(world: World) -> dict[NodeName, NodeRoom]:
         assert has is not None
         rest, ledger = host.left(has, taken), ledgers.get(name)
         assert ledger is None or isinstance(ledger, NodeLedger)
-        result[name] = NodeRoom(model="", gpus=(), host=rest) if ledger is None else NodeRoom.of(ledger, rest)
+        result[name] = NodeCapacity(model="", gpus=(), host=rest) if ledger is None else NodeCapacity.of(ledger, rest)
     return result
 
 
@@ -423,7 +423,7 @@ def test_nodes_with_equal_rooms_share_a_number_that_is_never_used_again(world: W
 def test_of_many_pods_little_is_kept() -> None:
     """Of 50,000 pods a few MiB: a number, and an amount that equal pods share."""
     hosts = Hosts()
-    takes = HostRoom(500, 512)
+    takes = FreeHost(500, 512)
     hosts.replace_guests(NonGpuPod(PodUid(f"uid-{i}"), NodeName(f"node-{i % 50}"), takes) for i in range(500))
     kept = [entry for there in hosts._guests.values() for entry in there.items()]
     assert len(kept) == 500

@@ -10,8 +10,8 @@ from gpushare.cluster import node_ledger, node_records, pod_records
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound, Bypassed, Pending
 from gpushare.errors import WireError
+from gpushare.model.allocation import RefusalReason, Refused
 from gpushare.model.gpu import GpuHealth
-from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB
 from gpushare.wire import held_gpus

@@ -9,9 +9,9 @@ from gpushare.cluster.pod_records import Bound
 from gpushare.cluster.snapshot import Evictable, NodeState, PodToPlace, Snapshot, fits
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.allocation import Allocation
+from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
-from gpushare.model.room import HostRoom
 from gpushare.model.selector import Affinity, LabelSelector, Operator, Requirement
 from testing.builders import make_grant, make_inventory, make_ref, make_shape
 
@@ -111,11 +111,11 @@ def test_who_wants_a_neighbour_is_placed_beside_it() -> None:
 def test_no_successor_comes_back_to_a_host_that_has_no_cpu_for_both() -> None:
     """GPU 1 of node-a has room for it."""
     nodes = {
-        A: on_node(A, (15, 15), {"one": (0, 4)}, host=HostRoom(500, 1024)),
-        B: on_node(B, (8,), {}, host=HostRoom(4000, 8192)),
+        A: on_node(A, (15, 15), {"one": (0, 4)}, host=FreeHost(500, 1024)),
+        B: on_node(B, (8,), {}, host=FreeHost(4000, 8192)),
     }
-    snapshot = Snapshot(nodes=nodes, evictable=[evictable("one", 4, takes=HostRoom(1000, 1024))])
-    plan = planned(waiting(14, takes=HostRoom(1500, 1024)), snapshot)
+    snapshot = Snapshot(nodes=nodes, evictable=[evictable("one", 4, takes=FreeHost(1000, 1024))])
+    plan = planned(waiting(14, takes=FreeHost(1500, 1024)), snapshot)
     assert plan.kept_free == {"GPU-0", "GPU-1"}
     assert [move.target for move in plan.moves] == [B]
 
@@ -160,13 +160,13 @@ def test_the_rest_of_a_plan_is_judged_while_the_gpus_that_are_held_take_no_pods(
 
 def test_the_nodes_that_have_room_are_those_that_are_open_and_have_cpu_for_it() -> None:
     nodes = {
-        A: on_node(A, (15,), {}, host=HostRoom(500, 1024)),
+        A: on_node(A, (15,), {}, host=FreeHost(500, 1024)),
         B: on_node(B, (15,), {}),
         NodeName("node-c"): on_node(NodeName("node-c"), (15,), {}),
     }
     snapshot = Snapshot(nodes=nodes, admits=lambda _, node: node != "node-c")
 
-    assert fits(waiting(3, takes=HostRoom(1000, 512)), snapshot) == (B,)
+    assert fits(waiting(3, takes=FreeHost(1000, 512)), snapshot) == (B,)
 
 
 def test_no_one_moves_from_a_node_that_does_not_take_the_pod_or_is_too_small() -> None:
@@ -229,8 +229,8 @@ def test_the_small_pod_moves_first_if_the_large_one_would_take_its_only_place() 
 
 
 def test_no_one_moves_from_a_host_whose_cpu_would_not_be_enough_all_the_same() -> None:
-    nodes = {A: on_node(A, (15,), {"one": (0, 4)}, host=HostRoom(500, 1024)), B: on_node(B, (8,), {})}
-    snapshot = Snapshot(nodes=nodes, evictable=[evictable("one", 4, takes=HostRoom(1000, 512))])
+    nodes = {A: on_node(A, (15,), {"one": (0, 4)}, host=FreeHost(500, 1024)), B: on_node(B, (8,), {})}
+    snapshot = Snapshot(nodes=nodes, evictable=[evictable("one", 4, takes=FreeHost(1000, 512))])
 
-    assert defrag.plan(waiting(15, takes=HostRoom(2000, 512)), snapshot) is None
-    assert defrag.plan(waiting(15, takes=HostRoom(1500, 512)), snapshot) is not None
+    assert defrag.plan(waiting(15, takes=FreeHost(2000, 512)), snapshot) is None
+    assert defrag.plan(waiting(15, takes=FreeHost(1500, 512)), snapshot) is not None

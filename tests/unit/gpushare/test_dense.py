@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
+from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.selector import ANY_GPU, Choice
 from gpushare.placement import demand, outlook
 from gpushare.placement.dense import Dense
@@ -17,9 +17,9 @@ MIB = 1000
 T4 = Choice(wanted=("T4",))
 
 
-def node(*free: int, model: str = "T4", cpu: int | None = None, memory: int = 10**6) -> NodeRoom:
-    gpus = tuple(sorted(GpuRoom(MIB, mib) for mib in free))
-    return NodeRoom(model, gpus, None if cpu is None else HostRoom(cpu, memory))
+def node(*free: int, model: str = "T4", cpu: int | None = None, memory: int = 10**6) -> NodeCapacity:
+    gpus = tuple(sorted(FreeGpu(MIB, mib) for mib in free))
+    return NodeCapacity(model, gpus, None if cpu is None else FreeHost(cpu, memory))
 
 
 def share(mib: int, cpu: int = 0, models: Choice = ANY_GPU.models) -> Ask:
@@ -30,7 +30,9 @@ def whole(gpus: int = 1, cpu: int = 0, models: Choice = ANY_GPU.models) -> Ask:
     return Ask(gpus=gpus, whole=True, cpu_milli=cpu, models=models)
 
 
-def chosen(ask: Ask, nodes: Mapping[str, NodeRoom], others: Sequence[Ask], empty: Sequence[NodeRoom] = ()) -> str:
+def chosen(
+    ask: Ask, nodes: Mapping[str, NodeCapacity], others: Sequence[Ask], empty: Sequence[NodeCapacity] = ()
+) -> str:
     """The name of the node with the least cost."""
     dense = Dense(outlook.of_cluster(others, empty or nodes.values(), nodes.values()))
     found = {name: best(ask, room, dense) for name, room in nodes.items()}
@@ -96,14 +98,17 @@ def test_before_any_wide_pod_was_seen_the_largest_free_node_is_kept_for_one() ->
 
 def test_a_part_of_each_gpu_is_priced_on_each_gpu() -> None:
     percent = Ask(gpus=1, memory_percent=30, compute_percent=30)
-    nodes = {"rest": NodeRoom("T4", (GpuRoom(MIB, 400, 30),)), "untouched": node(1000)}
+    nodes = {"rest": NodeCapacity("T4", (FreeGpu(MIB, 400, 30),)), "untouched": node(1000)}
     assert chosen(percent, nodes, [percent, whole()]) == "rest"
 
 
 def test_a_gpu_without_compute_is_no_loss() -> None:
-    nodes = {"used up": NodeRoom("T4", (GpuRoom(MIB, 600, 0),)), "half": NodeRoom("T4", (GpuRoom(MIB, 600, 60),))}
+    nodes = {
+        "used up": NodeCapacity("T4", (FreeGpu(MIB, 600, 0),)),
+        "half": NodeCapacity("T4", (FreeGpu(MIB, 600, 60),)),
+    }
     assert chosen(share(500), nodes, [share(500)]) == "used up"
-    assert not GpuRoom(MIB, MIB, 99).untouched
+    assert not FreeGpu(MIB, MIB, 99).untouched
 
 
 def test_several_gpus_are_those_whose_remainders_lose_the_least() -> None:
@@ -162,7 +167,7 @@ def test_wide_pods_that_wait_displace_no_others() -> None:
 
 
 @pytest.mark.parametrize("empty", [[], [replace(FULL, host=None)]])
-def test_where_nodes_are_not_known_every_request_counts(empty: list[NodeRoom]) -> None:
+def test_where_nodes_are_not_known_every_request_counts(empty: list[NodeCapacity]) -> None:
     asked = share(500, cpu=10**9)
     assert any(kind.cpu_milli for kind in outlook.of_cluster([asked], empty, empty).kinds)
 
@@ -174,7 +179,7 @@ def test_a_grant_of_no_memory_is_a_kind_that_takes_some() -> None:
 
 
 def test_an_outlook_knows_the_usual_gpu_and_how_many_pods_each_model_may_get() -> None:
-    room = NodeRoom("T4", tuple(GpuRoom(mib, mib) for mib in (500, 500, 2000)))
+    room = NodeCapacity("T4", tuple(FreeGpu(mib, mib) for mib in (500, 500, 2000)))
     known = outlook.of_cluster([share(500)] * 3, [room], [room])
     assert (known.usual_mib, known.accepted) == (1000, {"T4": (1, 3)}), "one that takes all GPUs"
 

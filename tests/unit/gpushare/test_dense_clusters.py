@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
+from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.selector import Choice, accepts
 from gpushare.placement import outlook
 from gpushare.placement.dense import Dense
@@ -14,8 +14,8 @@ GIB = 1024
 MIB = {"T4": 15360, "A10": 23028, "A100": 40960, "H100": 81559}
 
 
-def node(model: str, gpus: int = 2, cpu: int = 64_000) -> NodeRoom:
-    return NodeRoom(model, (GpuRoom(MIB[model], MIB[model]),) * gpus, HostRoom(cpu, 256 * GIB))
+def node(model: str, gpus: int = 2, cpu: int = 64_000) -> NodeCapacity:
+    return NodeCapacity(model, (FreeGpu(MIB[model], MIB[model]),) * gpus, FreeHost(cpu, 256 * GIB))
 
 
 def share(gib: int, *models: str) -> Ask:
@@ -26,7 +26,9 @@ def whole(*models: str, gpus: int = 1) -> Ask:
     return Ask(gpus=gpus, whole=True, cpu_milli=4000, host_mib=8 * GIB, models=Choice(wanted=models))
 
 
-def filled(empty: Sequence[NodeRoom], pods: Sequence[Ask], *, dense: bool = True) -> tuple[list[NodeRoom], list[int]]:
+def filled(
+    empty: Sequence[NodeCapacity], pods: Sequence[Ask], *, dense: bool = True
+) -> tuple[list[NodeCapacity], list[int]]:
     """The nodes, and where each pod went; -1 if nowhere. What comes later is not known."""
     nodes, went = list(empty), list[int]()
     for position, pod in enumerate(pods):
@@ -43,7 +45,7 @@ def filled(empty: Sequence[NodeRoom], pods: Sequence[Ask], *, dense: bool = True
     return nodes, went
 
 
-def untouched(nodes: Sequence[NodeRoom]) -> int:
+def untouched(nodes: Sequence[NodeCapacity]) -> int:
     return sum(gpu.untouched for room in nodes for gpu in room.gpus)
 
 

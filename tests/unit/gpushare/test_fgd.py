@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
+from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.request import Need
-from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.model.selector import Choice
 from gpushare.placement import demand
 from gpushare.placement.fgd import Fgd
@@ -19,11 +19,11 @@ def learned(*sample: Ask) -> Fgd:
     return Fgd(demand.typical(Counter(sample)))
 
 
-def node(*free: int, cpu: int = 10_000) -> NodeRoom:
-    return NodeRoom("T4", tuple(sorted(GpuRoom(1000, mib) for mib in free)), HostRoom(cpu, 10**6))
+def node(*free: int, cpu: int = 10_000) -> NodeCapacity:
+    return NodeCapacity("T4", tuple(sorted(FreeGpu(1000, mib) for mib in free)), FreeHost(cpu, 10**6))
 
 
-def score(fgd: Fgd, ask: Ask, room: NodeRoom) -> int:
+def score(fgd: Fgd, ask: Ask, room: NodeCapacity) -> int:
     found = best(ask, room, fgd)
     assert found is not None
     return -found.cost // ROOM
@@ -60,4 +60,4 @@ def test_on_a_node_it_takes_the_gpu_where_the_least_becomes_of_no_use(free: tupl
 
 
 def test_gpus_that_are_taken_whole_are_worth_the_same() -> None:
-    assert learned(WHOLE, WHOLE).gpu(GpuRoom(1000, 1000), Need(1000, 100)) == 0
+    assert learned(WHOLE, WHOLE).gpu(FreeGpu(1000, 1000), Need(1000, 100)) == 0

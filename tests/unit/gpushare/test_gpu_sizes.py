@@ -2,8 +2,8 @@
 
 import pytest
 
+from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare.model.request import Policy
-from gpushare.model.room import Ask, GpuRoom, NodeRoom
 from gpushare.placement import outlook, policies, ranking
 
 ORDER = {
@@ -17,8 +17,8 @@ ORDER = {
 @pytest.mark.parametrize("policy", Policy)
 @pytest.mark.parametrize("size", [1000, 16_000, 81_000])
 def test_the_size_of_gpus_changes_no_order(policy: Policy, size: int) -> None:
-    def node(*percent: int) -> NodeRoom:
-        return NodeRoom("T4", tuple(sorted(GpuRoom(size, size * part // 100) for part in percent)))
+    def node(*percent: int) -> NodeCapacity:
+        return NodeCapacity("T4", tuple(sorted(FreeGpu(size, size * part // 100) for part in percent)))
 
     def share(percent: int) -> Ask:
         return Ask(gpus=1, memory_mib=size * percent // 100)

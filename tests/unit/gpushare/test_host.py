@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpushare.errors import WireError
-from gpushare.model.room import HostRoom
+from gpushare.model.capacity import FreeHost
 from gpushare.wire import host
 from testing.builders import Json, make_container, make_node, make_pod
 
@@ -18,42 +18,42 @@ def container(name: str = "main", **requests: object) -> Json:
 @pytest.mark.parametrize(
     ("cpu", "memory", "found"),
     [
-        *(("4", "16Gi", HostRoom(4000, 16384)), ("3920m", "15990124Ki", HostRoom(3920, 15615))),
-        *((96, "412316860416", HostRoom(96000, 393216)), ("0.1", "1.5Gi", HostRoom(100, 1536))),
-        *(("-1", "-1Gi", HostRoom(0, 0)), ("many", "16Gi", None), ("1e30", "16Gi", None), (None, "16Gi", None)),
+        *(("4", "16Gi", FreeHost(4000, 16384)), ("3920m", "15990124Ki", FreeHost(3920, 15615))),
+        *((96, "412316860416", FreeHost(96000, 393216)), ("0.1", "1.5Gi", FreeHost(100, 1536))),
+        *(("-1", "-1Gi", FreeHost(0, 0)), ("many", "16Gi", None), ("1e30", "16Gi", None), (None, "16Gi", None)),
     ],
 )
-def test_what_a_node_gives_to_pods(cpu: object, memory: object, found: HostRoom | None) -> None:
+def test_what_a_node_gives_to_pods(cpu: object, memory: object, found: FreeHost | None) -> None:
     given: dict[str, Any] = {"memory": memory} if cpu is None else {"cpu": cpu, "memory": memory}
     assert host.allocatable({**make_node(), "status": {"allocatable": given}}) == found
 
 
 def test_containers_add_up_and_are_rounded_up() -> None:
     pod = make_pod(container(cpu="1500u", memory="1"), container("side", cpu="500m", memory="1Gi"))
-    assert host.requested(pod) == HostRoom(2 + 500, 1 + 1024)
+    assert host.requested(pod) == FreeHost(2 + 500, 1 + 1024)
 
 
 def test_an_init_container_counts_by_maximum_with_the_sidecars_before_it() -> None:
     sidecar = {**container("proxy", cpu="200m", memory="64Mi"), "restartPolicy": "Always"}
     pod = make_pod(container(cpu="1", memory="1Gi"), init=[sidecar, container("load", cpu="4", memory="512Mi")])
-    assert host.requested(pod) == HostRoom(4200, 1088)
+    assert host.requested(pod) == FreeHost(4200, 1088)
 
 
 def test_a_limit_counts_where_there_is_no_request() -> None:
     both = {"limits": {"cpu": "4", "memory": "4Gi"}, "requests": {"cpu": "1"}}
-    assert host.requested(make_pod(make_container(resources=both))) == HostRoom(1000, 4096)
+    assert host.requested(make_pod(make_container(resources=both))) == FreeHost(1000, 4096)
 
 
 def test_requests_of_the_whole_pod_count_instead_of_the_containers() -> None:
     pod = make_pod(container(cpu="1", memory="1Gi"))
     pod["spec"]["resources"] = {"requests": {"cpu": "6"}}
-    assert host.requested(pod) == HostRoom(6000, 1024)
+    assert host.requested(pod) == FreeHost(6000, 1024)
 
 
 def test_a_runtimes_overhead_is_added() -> None:
     pod = make_pod(container(cpu="1", memory="1Gi"))
     pod["spec"]["overhead"] = {"cpu": "250m", "memory": "120Mi"}
-    assert host.requested(pod) == HostRoom(1250, 1144)
+    assert host.requested(pod) == FreeHost(1250, 1144)
 
 
 INFEASIBLE = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
@@ -107,7 +107,7 @@ def test_a_resized_sidecar_counts_and_an_init_container_does_not() -> None:
     pod = make_pod(container(**SMALL), init=[sidecar, container("load", **SMALL)])
     told = [running(SMALL, "proxy"), running(LARGE, "load")]
     pod["status"] = {"initContainerStatuses": told, "conditions": [INFEASIBLE]}
-    assert host.requested(pod) == HostRoom(2000, 2048)
+    assert host.requested(pod) == FreeHost(2000, 2048)
 
 
 def test_a_resize_of_the_whole_pod_counts_alike() -> None:
@@ -116,7 +116,7 @@ def test_a_resize_of_the_whole_pod_counts_alike() -> None:
     told = {"resources": {"requests": {"cpu": "2", "memory": "9Gi"}}, "allocatedResources": {"cpu": "1500m"}}
     for condition, counts in ((INFEASIBLE, 2000), (DEFERRED, 6000)):
         pod["status"] = {"conditions": [condition], **told}
-        assert host.requested(pod) == HostRoom(counts, 1024)
+        assert host.requested(pod) == FreeHost(counts, 1024)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ def test_a_status_that_cannot_be_read_is_named(told: Json, message: str) -> None
 
 
 def test_a_pod_that_asks_for_nothing_takes_nothing() -> None:
-    assert host.requested(make_pod(make_container())) == HostRoom(0, 0)
-    assert host.requested({"spec": {"containers": []}}) == HostRoom(0, 0)
+    assert host.requested(make_pod(make_container())) == FreeHost(0, 0)
+    assert host.requested({"spec": {"containers": []}}) == FreeHost(0, 0)
 
 
 def test_an_amount_that_is_none_is_named() -> None:
@@ -153,9 +153,9 @@ def test_an_amount_that_is_none_is_named() -> None:
 def test_a_long_amount_is_read_and_not_remembered() -> None:
     """The API server admits none, but the extender reads what anyone sends."""
     before = host._known_ceiling.cache_info()
-    assert host.requested(make_pod(container(cpu="1" + " " * 1000))) == HostRoom(1000, 0)
+    assert host.requested(make_pod(container(cpu="1" + " " * 1000))) == FreeHost(1000, 0)
     assert host._known_ceiling.cache_info() == before
 
 
 def test_what_pods_leave_is_never_less_than_nothing() -> None:
-    assert host.left(HostRoom(4000, 4096), [HostRoom(1000, 1024), HostRoom(500, 4096)]) == HostRoom(2500, 0)
+    assert host.left(FreeHost(4000, 4096), [FreeHost(1000, 1024), FreeHost(500, 4096)]) == FreeHost(2500, 0)

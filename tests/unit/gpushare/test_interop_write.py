@@ -7,9 +7,8 @@ import pytest
 from gpushare import names
 from gpushare.errors import WireError
 from gpushare.identity import by_index
-from gpushare.model.allocation import Allocation, Grant
+from gpushare.model.allocation import Allocation, Grant, Placed
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.verdict import Placed
 from gpushare.placement.place import place
 from gpushare.resource_config import ResourceConfig
 from gpushare.units import GIB

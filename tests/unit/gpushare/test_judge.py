@@ -6,10 +6,10 @@ import pytest
 
 from gpushare.cluster.verdicts import ShapeCache
 from gpushare.identity import NodeName
+from gpushare.model.allocation import RefusalReason, Refused
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.model.selector import Choice, GpuSelector
-from gpushare.model.verdict import RefusalReason, Refused
 from gpushare.placement import judge, room
 from gpushare.placement.judge import Judge
 from gpushare.placement.place import place

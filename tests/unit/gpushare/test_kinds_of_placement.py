@@ -5,14 +5,13 @@ from dataclasses import replace
 import pytest
 
 from gpushare.identity import ContainerName, by_index
-from gpushare.model.allocation import Allocation
+from gpushare.model.allocation import Allocation, Placed, RefusalReason, Refused
 from gpushare.model.gpu import Gpu, GpuHealth, HandOver, Limit
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
 from gpushare.model.selector import Affinity, Choice, GpuSelector, MigChoice
-from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement.place import place
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 from gpushare.wire import labels
 from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ledger, make_mig, make_shape
 
@@ -385,10 +384,10 @@ def test_a_pod_created_without_a_runtime_class_goes_to_no_node_that_needs_one(by
 
 def test_a_whole_gpu_is_a_mig_instance_only_for_pods_that_want_instances() -> None:
     for policy in Policy:
-        assert gpus(place(shape(request(whole=1)), with_mig(15), Rankings(policy))) == ["GPU-0"]
+        assert gpus(place(shape(request(whole=1)), with_mig(15), Policies(policy))) == ["GPU-0"]
         beside = shape(request("a", whole=1), request("b"))
-        assert gpus(place(beside, with_mig(15), Rankings(policy))) == ["GPU-0", "MIG-1-0"]
-        assert gpus(place(shape(request(whole=1), gpus=ONLY), with_mig(15), Rankings(policy))) == ["MIG-1-0"]
+        assert gpus(place(beside, with_mig(15), Policies(policy))) == ["GPU-0", "MIG-1-0"]
+        assert gpus(place(shape(request(whole=1), gpus=ONLY), with_mig(15), Policies(policy))) == ["MIG-1-0"]
 
 
 @pytest.mark.parametrize(

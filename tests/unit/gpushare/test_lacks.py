@@ -2,8 +2,8 @@
 
 import pytest
 
+from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.request import Policy
-from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.model.selector import ANY_GPU, Choice
 from gpushare.placement import lacks, outlook, policies
 from gpushare.placement.lacks import Change, Fragments, Free, Kept, Lack, MoreUse, Nothing, Remainder, Room
@@ -12,22 +12,22 @@ from gpushare.placement.outlook import Outlook
 GPU = 1024
 
 
-def node(*free: int, model: str = "T4", cpu: int | None = None) -> NodeRoom:
-    gpus = tuple(sorted(GpuRoom(GPU, mib) for mib in free))
-    return NodeRoom(model, gpus, None if cpu is None else HostRoom(cpu, 10**6))
+def node(*free: int, model: str = "T4", cpu: int | None = None) -> NodeCapacity:
+    gpus = tuple(sorted(FreeGpu(GPU, mib) for mib in free))
+    return NodeCapacity(model, gpus, None if cpu is None else FreeHost(cpu, 10**6))
 
 
 def share(mib: int, cpu: int = 0, models: Choice = ANY_GPU.models) -> Ask:
     return Ask(gpus=1, memory_mib=mib, cpu_milli=cpu, models=models)
 
 
-def change(ask: Ask, before: NodeRoom, free: int | None = None) -> Change:
+def change(ask: Ask, before: NodeCapacity, free: int | None = None) -> Change:
     """What becomes of a node whose GPU with so much free memory, the first if none is named, gets a pod."""
     gpu = next(gpu for gpu in before.gpus if free in {None, gpu.free_mib})
     return Change(before, before.after(ask, (gpu,)))
 
 
-def found(policy: Policy, ask: Ask, there: NodeRoom, here: NodeRoom, known: Outlook | None = None) -> Lack:
+def found(policy: Policy, ask: Ask, there: NodeCapacity, here: NodeCapacity, known: Outlook | None = None) -> Lack:
     """What the first node lacks; the policy must find the second one better."""
     known = known or outlook.of_cluster([ask], [there, here], [there, here])
     of_there, of_here = change(ask, there), change(ask, here)
@@ -51,11 +51,11 @@ def test_equal_nodes_lack_nothing(policy: Policy) -> None:
 def test_a_remainder_that_few_pods_ask_for_is_named() -> None:
     known = outlook.of_cluster([share(512)] * 9, [node(1024)] * 3, [node(1024)] * 3)
 
-    assert found(Policy.DENSE, share(400), node(512), node(400), known) == Remainder(GpuRoom(GPU, 112))
-    assert lacks.little_asked_for(GpuRoom(GPU, 64), known)
-    assert not lacks.little_asked_for(GpuRoom(GPU, 512), known)
-    assert not lacks.little_asked_for(GpuRoom(GPU, 0), known), "nothing is left of it"
-    assert not lacks.little_asked_for(GpuRoom(4 * GPU, 64), known), "nothing is known of GPUs of this size"
+    assert found(Policy.DENSE, share(400), node(512), node(400), known) == Remainder(FreeGpu(GPU, 112))
+    assert lacks.little_asked_for(FreeGpu(GPU, 64), known)
+    assert not lacks.little_asked_for(FreeGpu(GPU, 512), known)
+    assert not lacks.little_asked_for(FreeGpu(GPU, 0), known), "nothing is left of it"
+    assert not lacks.little_asked_for(FreeGpu(4 * GPU, 64), known), "nothing is known of GPUs of this size"
 
 
 def test_memory_that_others_can_use_is_left_to_them() -> None:
@@ -97,4 +97,4 @@ def test_fragments_are_counted_in_gpus() -> None:
 def test_only_the_gpus_that_the_pod_gets_count_as_remainders() -> None:
     of_two = change(share(256), node(512, 512, 300), free=512)
 
-    assert of_two.remainders == (GpuRoom(GPU, 256),)
+    assert of_two.remainders == (FreeGpu(GPU, 256),)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpushare.model.room import Ask
+from gpushare.model.capacity import Ask
 from gpushare.placement.looks import EVERY, due_after
 from gpushare.simulation.learner import Learner
 

@@ -9,12 +9,12 @@ import pytest
 from gpushare import names
 from gpushare.errors import FieldError, WireError
 from gpushare.identity import ContainerName, NodeName
+from gpushare.model.allocation import Placed, RefusalReason, Refused
+from gpushare.model.capacity import Ask, FreeGpu
 from gpushare.model.gpu import Gpu
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, RequestShape
-from gpushare.model.room import Ask, GpuRoom
 from gpushare.model.selector import ANY_GPU
-from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement import room
 from gpushare.placement.judge import Judge
 from gpushare.placement.place import place
@@ -118,7 +118,7 @@ def test_compute_and_parts_of_a_gpu_stay_as_they_are() -> None:
         assert verdict.grants[0].memory_mib == 8 * 1024
         known = known.with_allocation(make_allocation(name, *verdict.grants))
     assert isinstance(place(shape, known), Refused)
-    found = GpuRoom.of(gpu(), ledger())
+    found = FreeGpu.of(gpu(), ledger())
     assert Ask.of(shape).need(found).memory_mib == 8 * 1024
     assert (found.has_mib, found.without(Ask.of(shape).need(found)).extra_mib) == (16 * 1024, HALF)
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 import pytest
 
 from gpushare.identity import ContainerName
+from gpushare.model.allocation import Placed, RefusalReason, Refused
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
-from gpushare.model.verdict import Placed, RefusalReason, Refused
 from gpushare.placement import search
 from gpushare.placement.place import place
-from gpushare.placement.policies import POLICIES, Rankings, ranking
+from gpushare.placement.policies import POLICIES, Policies, ranking
 from gpushare.placement.ranking import ROOM, cost_of
 from testing.builders import make_gpu, make_inventory, make_ledger, make_shape
 
@@ -65,8 +65,8 @@ def test_a_pod_gets_the_gpus_that_its_policy_likes_best(shape: RequestShape, led
 
 def test_the_pods_policy_beats_the_clusters() -> None:
     ledger = make_ledger([15, 15], {0: 4})
-    assert gpus(place(make_shape(3), ledger, Rankings(SPREAD))) == ["GPU-1"]
-    assert gpus(place(make_shape(3, policy=BINPACK), ledger, Rankings(SPREAD))) == ["GPU-0"]
+    assert gpus(place(make_shape(3), ledger, Policies(SPREAD))) == ["GPU-1"]
+    assert gpus(place(make_shape(3, policy=BINPACK), ledger, Policies(SPREAD))) == ["GPU-0"]
 
 
 MEMORY, FREE = RefusalReason.INSUFFICIENT_GPU_MEMORY, "; free per GPU on node-a: "
@@ -290,7 +290,7 @@ def test_what_cannot_be_any_more_is_not_searched(
         )
     )
     node = replace(make_inventory(15), gpus=tuple(make_gpu(i, mib=mib) for i, mib in enumerate(sizes)))
-    place(shape, NodeLedger.of(node), Rankings(Policy.BINPACK))
+    place(shape, NodeLedger.of(node), Policies(Policy.BINPACK))
     assert sum(steps) <= most
 
 

@@ -3,18 +3,18 @@
 import pytest
 
 from gpushare.identity import NodeName
+from gpushare.model.allocation import Placed
+from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.request import Policy
-from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.model.selector import MigChoice
-from gpushare.model.verdict import Placed
 from gpushare.placement.grade import grades
 from gpushare.placement.place import place
-from gpushare.placement.policies import Rankings, ranking
+from gpushare.placement.policies import Policies, ranking
 from gpushare.placement.ranking import ROOM, best, cost_of
 from testing.builders import make_ledger, make_shape
 
-SLICE = GpuRoom(10, 10, mig=True)
-CARD = GpuRoom(10, 10)
+SLICE = FreeGpu(10, 10, mig=True)
+CARD = FreeGpu(10, 10)
 
 
 @pytest.mark.parametrize(
@@ -28,12 +28,12 @@ CARD = GpuRoom(10, 10)
         (Ask(gpus=1, memory_mib=4, mig=MigChoice.NEVER), [CARD]),
     ],
 )
-def test_a_mig_instance_is_no_whole_gpu_and_no_part_of_several(ask: Ask, fits: list[GpuRoom]) -> None:
+def test_a_mig_instance_is_no_whole_gpu_and_no_part_of_several(ask: Ask, fits: list[FreeGpu]) -> None:
     assert [room for room in (SLICE, CARD) if ask.fits(room)] == fits
 
 
 def test_a_node_without_gpus_is_the_best_for_a_pod_that_needs_none() -> None:
-    none, full, idle = NodeRoom("", ()), NodeRoom("T4", (GpuRoom(10, 0),)), NodeRoom("T4", (CARD,))
+    none, full, idle = NodeCapacity("", ()), NodeCapacity("T4", (FreeGpu(10, 0),)), NodeCapacity("T4", (CARD,))
     for policy in (Policy.BINPACK, Policy.SPREAD):
         costs = [found.cost for room in (none, full, idle) if (found := best(Ask(), room, ranking(policy)))]
         assert min(costs) == costs[0]
@@ -41,15 +41,15 @@ def test_a_node_without_gpus_is_the_best_for_a_pod_that_needs_none() -> None:
 
 
 def test_the_cost_of_a_pod_of_several_containers_is_that_of_all_of_them() -> None:
-    ledger, rankings = make_ledger([10, 10]), Rankings(Policy.BINPACK)
-    verdict = place(make_shape(3, 4), ledger, rankings)
+    ledger, policies = make_ledger([10, 10]), Policies(Policy.BINPACK)
+    verdict = place(make_shape(3, 4), ledger, policies)
     assert isinstance(verdict, Placed)
-    assert cost_of(verdict.grants, ledger, rankings.of(None)) == 650_000_000 * ROOM
+    assert cost_of(verdict.grants, ledger, policies.of(None)) == 650_000_000 * ROOM
 
 
 def test_the_host_counts_for_policies_that_look_at_it() -> None:
     class Host(type(ranking(Policy.BINPACK))):  # type: ignore[misc] # a policy that looks at nothing else
-        def first(self, before: NodeRoom, after: NodeRoom) -> int:
+        def first(self, before: NodeCapacity, after: NodeCapacity) -> int:
             assert before.host is not None
             assert after.host is not None
             return before.host.cpu_milli - 10 * after.host.memory_mib
@@ -57,7 +57,7 @@ def test_the_host_counts_for_policies_that_look_at_it() -> None:
     ledger = make_ledger([10])
     verdict = place(make_shape(3), ledger)
     assert isinstance(verdict, Placed)
-    found = cost_of(verdict.grants, ledger, Host(), host=HostRoom(500, 50), takes=HostRoom(30, 3))
+    found = cost_of(verdict.grants, ledger, Host(), host=FreeHost(500, 50), takes=FreeHost(30, 3))
     assert found == (500 - 470) * ROOM
 
 

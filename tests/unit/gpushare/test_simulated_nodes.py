@@ -2,9 +2,9 @@
 
 import pytest
 
+from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.request import Policy
-from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
-from gpushare.placement.policies import Rankings
+from gpushare.placement.policies import Policies
 from gpushare.simulation import costs, scores, views
 from gpushare.simulation.cluster import Nodes
 from gpushare.simulation.costs import Costs
@@ -18,11 +18,11 @@ HALF = Ask(gpus=1, memory_mib=500)
 HAS = Host(8000, 8192)
 
 
-def room(*free_mib: int, host: HostRoom | None = None) -> NodeRoom:
-    return NodeRoom("T4", tuple(sorted(GpuRoom(1000, free) for free in free_mib)), host)
+def room(*free_mib: int, host: FreeHost | None = None) -> NodeCapacity:
+    return NodeCapacity("T4", tuple(sorted(FreeGpu(1000, free) for free in free_mib)), host)
 
 
-def scheduler(*rooms: NodeRoom, used: tuple[Load, ...] = (), weight: int = 26) -> Scheduler:
+def scheduler(*rooms: NodeCapacity, used: tuple[Load, ...] = (), weight: int = 26) -> Scheduler:
     gpus = PlainGpus(rooms, Policy.BINPACK, Learner(rooms))
     nodes = Nodes([HAS] * len(rooms), used)
     return Scheduler(nodes, gpus, rules=Rules(), extender=Extender(weight=weight), pick=lambda _: 0)
@@ -40,34 +40,34 @@ def test_a_host_that_does_not_tell_what_it_has_takes_pods_and_gives_back() -> No
     taken = gpus.take(Kind.plain(HALF), 0, 1)
 
     assert gpus.rooms == [room(1000, 500)]
-    assert gpus.ranking.gpu(GpuRoom(1000, 500), HALF.need(GpuRoom(1000, 500))) == 500
+    assert gpus.ranking.gpu(FreeGpu(1000, 500), HALF.need(FreeGpu(1000, 500))) == 500
     gpus.give(0, taken)
     assert gpus.rooms == [room(1000, 1000)]
 
 
 def test_cpu_and_memory_of_the_host_count_in_costs() -> None:
-    found = Costs(Policy.DENSE, Rankings(Policy.DENSE))
+    found = Costs(Policy.DENSE, Policies(Policy.DENSE))
     asks = [Ask(gpus=1, memory_mib=500, cpu_milli=cpu, host_mib=mib) for cpu, mib in ((2000, 9), (9, 2000), (9, 9))]
 
-    assert [found.of(ask, [room(1000, host=HostRoom(1000, 1000))]) == [None] for ask in asks] == [True, True, False]
+    assert [found.of(ask, [room(1000, host=FreeHost(1000, 1000))]) == [None] for ask in asks] == [True, True, False]
 
 
 def test_what_is_remembered_of_gpus_is_forgotten_when_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
     rooms = [room(free) for free in range(500, 1000, 50)]
-    rankings = Rankings(Policy.BINPACK)
-    expected = [Costs(Policy.BINPACK, rankings).choice(HALF, each) for each in rooms]
+    policies = Policies(Policy.BINPACK)
+    expected = [Costs(Policy.BINPACK, policies).choice(HALF, each) for each in rooms]
     monkeypatch.setattr(costs, "_MOST", 3)
-    found = Costs(Policy.BINPACK, rankings)
+    found = Costs(Policy.BINPACK, policies)
 
     assert [found.choice(HALF, each) for each in rooms] == expected
     assert found.remembered <= 3
 
 
 def test_what_is_remembered_of_rooms_is_forgotten_when_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    rooms = [room(free, host=HostRoom(9000, 9000)) for free in range(500, 1000, 50)]
+    rooms = [room(free, host=FreeHost(9000, 9000)) for free in range(500, 1000, 50)]
     learner = Learner(rooms, [HALF])
     learner.look(rooms)
-    found = Costs(Policy.DENSE, Rankings(Policy.DENSE, learner.outlook, learner.tally))
+    found = Costs(Policy.DENSE, Policies(Policy.DENSE, learner.outlook, learner.tally))
     expected = [found.ranking.then(each, each.after(HALF, found.choice(HALF, each))) for each in rooms]
     monkeypatch.setattr(costs, "_MOST", 3)
     kept = []

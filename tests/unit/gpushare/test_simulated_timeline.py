@@ -1,7 +1,7 @@
 """Pods that come, wait and end in a simulation."""
 
+from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.request import Policy
-from gpushare.model.room import Ask, GpuRoom, HostRoom, NodeRoom
 from gpushare.simulation import timeline
 from gpushare.simulation.cluster import Nodes
 from gpushare.simulation.engine import Extender, Scheduler
@@ -16,7 +16,7 @@ HALF = Kind.plain(Ask(gpus=1, memory_mib=500))
 
 
 def scheduler(*gpus: int, policy: Policy = Policy.BINPACK) -> Scheduler:
-    rooms = [NodeRoom("T4", (GpuRoom(1000, 1000),) * count, HostRoom(8000, 8192)) for count in gpus]
+    rooms = [NodeCapacity("T4", (FreeGpu(1000, 1000),) * count, FreeHost(8000, 8192)) for count in gpus]
     hosts = [Host(8000, 8192) for _ in rooms]
     fleet = PlainGpus(rooms, policy, Learner(rooms))
     return Scheduler(Nodes(hosts), fleet, rules=Rules(), extender=Extender(), pick=lambda number: number - 1)

@@ -9,7 +9,7 @@ from controller.state import ClusterState
 from controller.watches import NodeSink, PodSink
 from gpushare import names
 from gpushare.cluster import node_records, pod_records
-from gpushare.model.room import Ask, GpuRoom
+from gpushare.model.capacity import Ask, FreeGpu
 from gpushare.placement.lacks import Fragments, Free, Kept, Lack, MoreUse, Nothing, Remainder, Room
 from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
@@ -211,7 +211,7 @@ GIB = 1024
             Free((3 * GIB, 15_000), (1000, 15 * GIB)),
             "with the pod, 3072 of 15000 MiB of GPU memory would be free on a, and 1000 of 15360 MiB on b",
         ),
-        (Remainder(GpuRoom(15 * GIB, 2 * GIB)), "it would leave 2 GiB of a GPU, which few pods here ask for"),
+        (Remainder(FreeGpu(15 * GIB, 2 * GIB)), "it would leave 2 GiB of a GPU, which few pods here ask for"),
         (MoreUse(), "what the pod would take of the GPUs of a is of more use to other pods"),
         (Kept("T4"), "GPUs of model T4 are kept for pods that need them"),
         (
@@ -246,7 +246,7 @@ def test_each_lack_has_its_words(lack: Lack, words: str) -> None:
     ],
 )
 def test_each_gpu_has_its_words(before: int, after: int, few_ask: bool, words: str) -> None:
-    rooms = GpuRoom(15 * GIB, before), GpuRoom(15 * GIB, after)
+    rooms = FreeGpu(15 * GIB, before), FreeGpu(15 * GIB, after)
     assert lack_words.of_gpu(*rooms, few_ask=few_ask) == words
 
 

@@ -10,7 +10,7 @@ from gpushare.model.request import ContainerRequest, Need, PodRequest, RequestSh
 from gpushare.model.selector import ANY_GPU, Choice, MigChoice
 
 
-class GpuRoom(NamedTuple):
+class FreeGpu(NamedTuple):
     """One GPU. Equal ones are alike for every decision here."""
 
     total_mib: int
@@ -24,7 +24,7 @@ class GpuRoom(NamedTuple):
     """Of `total_mib`, what the GPU does not have: it is oversubscribed."""
 
     @classmethod
-    def of(cls, gpu: Gpu, ledger: NodeLedger) -> "GpuRoom":
+    def of(cls, gpu: Gpu, ledger: NodeLedger) -> "FreeGpu":
         """What is free on a GPU of a node."""
         mib = ledger.grantable_mib(gpu)
         return cls(mib, ledger.left_mib(gpu), ledger.free_percent(gpu), gpu.mig is not None, mib - gpu.memory_mib)
@@ -39,51 +39,51 @@ class GpuRoom(NamedTuple):
         """Whether no one holds anything on it."""
         return self.free_mib == self.total_mib and self.free_percent == 100
 
-    def without(self, need: Need) -> "GpuRoom":
+    def without(self, need: Need) -> "FreeGpu":
         """What is left after a grant."""
         free_mib, free_percent = self.free_mib - need.memory_mib, self.free_percent - need.compute_percent
-        return GpuRoom(self.total_mib, free_mib, free_percent, self.mig, self.extra_mib)
+        return FreeGpu(self.total_mib, free_mib, free_percent, self.mig, self.extra_mib)
 
 
-class HostRoom(NamedTuple):
+class FreeHost(NamedTuple):
     """CPU and memory of a node that no pod has requested."""
 
     cpu_milli: int
     memory_mib: int
 
     @classmethod
-    def of(cls, request: PodRequest) -> "HostRoom":
+    def of(cls, request: PodRequest) -> "FreeHost":
         """What a pod takes of its host."""
         return cls(request.cpu_milli, request.host_mib)
 
-    def plus(self, takes: "HostRoom") -> "HostRoom":
+    def plus(self, takes: "FreeHost") -> "FreeHost":
         """With what a pod gives back."""
-        return HostRoom(self.cpu_milli + takes.cpu_milli, self.memory_mib + takes.memory_mib)
+        return FreeHost(self.cpu_milli + takes.cpu_milli, self.memory_mib + takes.memory_mib)
 
-    def without(self, takes: "HostRoom") -> "HostRoom":
+    def without(self, takes: "FreeHost") -> "FreeHost":
         """Without what a pod takes."""
-        return HostRoom(self.cpu_milli - takes.cpu_milli, self.memory_mib - takes.memory_mib)
+        return FreeHost(self.cpu_milli - takes.cpu_milli, self.memory_mib - takes.memory_mib)
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRoom:
+class NodeCapacity:
     """What is free on one node. Nodes with equal rooms are alike."""
 
     model: str
     """Of its GPUs; of the first one where they differ."""
-    gpus: tuple[GpuRoom, ...]
+    gpus: tuple[FreeGpu, ...]
     """Sorted, so that the order of a node's GPUs changes nothing."""
-    host: HostRoom | None = None
+    host: FreeHost | None = None
     """None if it is not known, and counts as enough."""
 
     @classmethod
-    def of(cls, ledger: NodeLedger, host: HostRoom | None = None) -> "NodeRoom":
+    def of(cls, ledger: NodeLedger, host: FreeHost | None = None) -> "NodeCapacity":
         """The room on a node. GPUs that take no new pods are left out."""
         gpus = ledger.inventory.gpus
-        rooms = [GpuRoom.of(gpu, ledger) for gpu in gpus if gpu.health is GpuHealth.HEALTHY]
+        rooms = [FreeGpu.of(gpu, ledger) for gpu in gpus if gpu.health is GpuHealth.HEALTHY]
         return cls(model=gpus[0].model if gpus else "", gpus=tuple(sorted(rooms)), host=host)
 
-    def after(self, ask: "Ask", chosen: tuple[GpuRoom, ...]) -> "NodeRoom":
+    def after(self, ask: "Ask", chosen: tuple[FreeGpu, ...]) -> "NodeCapacity":
         """What is left when a pod gets these of its GPUs."""
         left = list(self.gpus)
         for gpu in chosen:
@@ -91,8 +91,8 @@ class NodeRoom:
             insort(left, gpu.without(ask.need(gpu)))
         host = self.host
         if host is not None:
-            host = HostRoom(host.cpu_milli - ask.cpu_milli, host.memory_mib - ask.host_mib)
-        return NodeRoom(self.model, tuple(left), host)
+            host = FreeHost(host.cpu_milli - ask.cpu_milli, host.memory_mib - ask.host_mib)
+        return NodeCapacity(self.model, tuple(left), host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +130,11 @@ class Ask:
         )
 
     @property
-    def host(self) -> HostRoom:
+    def host(self) -> FreeHost:
         """What it takes of the host."""
-        return HostRoom(self.cpu_milli, self.host_mib)
+        return FreeHost(self.cpu_milli, self.host_mib)
 
-    def need(self, gpu: GpuRoom) -> Need:
+    def need(self, gpu: FreeGpu) -> Need:
         """What it takes of one GPU. Parts are rounded down, as everywhere."""
         if self.whole:
             return Need(gpu.total_mib, 100)
@@ -142,7 +142,7 @@ class Ask:
             return Need(max(gpu.has_mib * self.memory_percent // 100, 1), self.compute_percent)
         return Need(self.memory_mib, self.compute_percent)
 
-    def fits(self, gpu: GpuRoom) -> bool:
+    def fits(self, gpu: FreeGpu) -> bool:
         """Whether one GPU has room for it, and may be had as it asks (`placement.candidates.takes`)."""
         if gpu.mig:
             only = self.mig is MigChoice.ONLY
@@ -155,7 +155,7 @@ class Ask:
         need = self.need(gpu)
         return gpu.free_mib >= need.memory_mib <= gpu.has_mib and gpu.free_percent >= need.compute_percent
 
-    def fits_host(self, host: HostRoom | None) -> bool:
+    def fits_host(self, host: FreeHost | None) -> bool:
         """Whether the host has room for it."""
         return host is None or (host.cpu_milli >= self.cpu_milli and host.memory_mib >= self.host_mib)
 
