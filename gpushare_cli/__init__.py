@@ -1,4 +1,4 @@
 """Command lines: `gpushare` and `kubectl inspect gpushare`.
 
-Whatever looks at an object that does not have its kind's form raises WireError, and `commands.answer` tells it.
+Whatever looks at an object that does not have its kind's form raises WireError, and `console.answered` tells it.
 """

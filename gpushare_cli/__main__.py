@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.kube import client
 from gpushare.runtime import logs
@@ -24,10 +23,10 @@ from gpushare.runtime.interrupts import as_interrupt
 from gpushare.runtime.options import environment
 from gpushare.runtime.signals import Signals
 from gpushare_cli import arguments as common
-from gpushare_cli import commands, completion, examples, scheduler_command, scheduler_config, tables, top
+from gpushare_cli import completion, console, examples, inspect_command, scheduler_command, scheduler_config, top
 from gpushare_cli.bars import Look
 from gpushare_cli.bundle import command as bundle
-from gpushare_cli.commands import NoClusterError, Streams
+from gpushare_cli.console import NoClusterError, Printable, Streams
 from gpushare_cli.dashboard import command as dashboard
 from gpushare_cli.dashboard.live import Live
 from gpushare_cli.defrag import command as defrag
@@ -35,7 +34,6 @@ from gpushare_cli.doctor import command as doctor
 from gpushare_cli.drain import command as drain
 from gpushare_cli.explain import command as explain
 from gpushare_cli.simulate import command as simulate
-from gpushare_cli.terminal import Printable
 
 T = TypeVar("T")
 _EXIT_CODES: Final = "Exit codes: 0 done; 1 the cluster cannot be read or shares no GPU; 2 wrong arguments."
@@ -59,7 +57,7 @@ def command_line() -> argparse.ArgumentParser:
     common.add_version(parser)
     sub = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, what, exit_codes, add, handler in (
-        ("inspect", "who holds how much of which GPU", _EXIT_CODES, _add_inspect, _inspect),
+        ("inspect", "who holds how much of which GPU", _EXIT_CODES, inspect_command.add, _inspect),
         ("explain", "why a pod waits, or where it is", explain.EXIT_CODES, explain.add, _explain),
         ("simulate", "what would go where, without a cluster", simulate.EXIT_CODES, simulate.add, _simulate),
         (
@@ -91,42 +89,22 @@ def inspect_main(argv: Sequence[str] | None = None) -> int:
     below = examples.epilog(examples.PLUGIN, _EXIT_CODES)
     parser = argparse.ArgumentParser(prog="kubectl inspect gpushare", epilog=below, formatter_class=examples.Formatter)
     common.add_version(parser)
-    _add_inspect(parser)
+    inspect_command.add(parser)
     parser.set_defaults(handler=_inspect)
     return _run(parser, argv)
 
 
-def _add_inspect(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Print who holds how much memory of which GPU."
-    parser.add_argument("node", metavar="NODE", nargs="?", help="only this node")
-    parser.add_argument("-d", "--details", action="store_true", help="one line for each pod")
-    parser.add_argument(
-        "--limits",
-        action="store_true",
-        help="also what holds each container to its share, and what it uses, as the device plugins tell",
-    )
-    parser.add_argument("--bars", action="store_true", help="also each GPU as a bar with a block for each pod")
-    parser.add_argument(
-        "--installation",
-        default=names.NAMESPACE,
-        metavar="NAME",
-        help="namespace of the device plugins, for --limits (default: %(default)s)",
-    )
-    common.add_output(parser)
-    common.add_cluster(parser)
-
-
 def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
-    width = shutil.get_terminal_size((tables.ENDLESS, 0)).columns
+    width = shutil.get_terminal_size((console.UNLIMITED, 0)).columns
     streams = Streams(out=Printable(sys.stdout), err=Printable(sys.stderr), width=width)
     try:
-        code = commands.answer(streams, lambda: _parsed_and_run(parser, argv, streams))
+        code = console.answered(streams, lambda: _parsed_and_run(parser, argv, streams))
         streams.out.flush()
     except SystemExit as end:  # argparse has printed help or the mistake
-        return end.code if isinstance(end.code, int) else commands.USAGE
+        return end.code if isinstance(end.code, int) else console.USAGE
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         _write_no_more()
-        return commands.OK
+        return console.OK
     except OSError as error:  # of files and sockets each command tells by itself
         _write_no_more()
         return streams.error(f"cannot write the answer: {error.strerror}")
@@ -147,7 +125,7 @@ def _parsed_and_run(parser: argparse.ArgumentParser, argv: Sequence[str] | None,
 
 
 def _inspect(arguments: argparse.Namespace, streams: Streams) -> int:
-    options = commands.Inspect(
+    options = inspect_command.Options(
         node=arguments.node,
         details=arguments.details,
         limits=arguments.limits,
@@ -155,7 +133,7 @@ def _inspect(arguments: argparse.Namespace, streams: Streams) -> int:
         bars=replace(_look(streams.width), colour=False) if arguments.bars else None,
         installation=arguments.installation,
     )
-    return commands.inspect(_of_cluster(client.connect, arguments), streams, options)
+    return inspect_command.run(_of_cluster(client.connect, arguments), streams, options)
 
 
 def _explain(arguments: argparse.Namespace, streams: Streams) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare import units
-from gpushare_cli import terminal
+from gpushare_cli import console
 from gpushare_cli.dashboard.model import Block, Card, NodeView, Overview, Waiting
 
 WIDTH: Final = 80
@@ -39,7 +39,7 @@ class Look:
 
     def line(self, *spans: Span) -> str:
         """One line; if it is longer than the width, it ends in a mark."""
-        whole = [(terminal.printable(_ENDS.sub(" ", text)), colour) for text, colour in spans]
+        whole = [(console.printable(_ENDS.sub(" ", text)), colour) for text, colour in spans]
         left, parts = self.width, []
         cut = len("".join(text for text, _ in whole).rstrip(" ")) > left
         left -= cut

@@ -4,7 +4,7 @@ import argparse
 from typing import Final
 
 from gpushare.errors import SettingsError
-from gpushare_cli.commands import OK, Streams
+from gpushare_cli.console import OK, Streams
 
 SHELLS: Final = ("bash", "zsh", "fish")
 EXIT_CODES: Final = "Exit codes: 0 done; 2 wrong arguments."

@@ -7,7 +7,7 @@ from typing import assert_never
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare_cli import arguments, scheduler_config, scores
-from gpushare_cli.commands import OK, Streams
+from gpushare_cli.console import OK, Streams
 from gpushare_cli.scheduler_config import Kind, Options, ServerVersion
 
 

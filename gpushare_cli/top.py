@@ -9,12 +9,11 @@ from typing import Final
 from gpushare.runtime.clock import Clock
 from gpushare_cli import arguments, bars
 from gpushare_cli.bars import Look
-from gpushare_cli.commands import FAILED, OK, Streams
+from gpushare_cli.console import FAILED, OK, Streams, Writer
 from gpushare_cli.dashboard import command
 from gpushare_cli.dashboard.command import Scoped
 from gpushare_cli.dashboard.feed import Picture
 from gpushare_cli.dashboard.live import Live
-from gpushare_cli.terminal import Writer
 
 EXIT_CODES: Final = "Exit codes: 0 done; 1 the cluster cannot be read or shares no GPU; 2 wrong arguments."
 _OPEN: Final = "\x1b[?1049h\x1b[?25l"

@@ -55,9 +55,9 @@ def dump_json(value: object) -> str:
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 
-def in_notation(json: str, output: str) -> str:
-    """JSON as it is, or the same as YAML if that is asked for."""
-    return dump(orjson.loads(json)) if output == "yaml" else json
+def dump_plain(value: object) -> str:
+    """YAML for programs, of the same values as `dump_json`: of enumerations and tuples what JSON makes of them."""
+    return dump(orjson.loads(orjson.dumps(value)))
 
 
 def _load(text: str, what: str) -> list[object]:

@@ -19,7 +19,7 @@ from gpushare.wire import fields
 from gpushare_cli import arguments
 from gpushare_cli import gather as lists
 from gpushare_cli.bundle import contents, credentials, redact
-from gpushare_cli.commands import OK, Streams
+from gpushare_cli.console import OK, Streams
 from gpushare_cli.doctor import gather
 
 EXIT_CODES: Final = (

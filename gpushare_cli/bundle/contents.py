@@ -8,12 +8,12 @@ import gpushare
 from gpushare import names
 from gpushare.errors import GpuShareError, WireError
 from gpushare.kube.api import JsonObject, Reply
-from gpushare_cli import gather, render, report, yamls
+from gpushare_cli import gather, inspect_command, report, yamls
 from gpushare_cli.bundle import credentials, redact
+from gpushare_cli.console import UNLIMITED
 from gpushare_cli.doctor import checks
 from gpushare_cli.doctor import render as doctor
 from gpushare_cli.doctor.snapshot import Snapshot, Unread
-from gpushare_cli.tables import ENDLESS
 
 Files = Mapping[str, str]
 NOT_READ: Final = "not-read.txt"
@@ -42,10 +42,10 @@ def files(snapshot: Snapshot, events: Sequence[JsonObject]) -> Files:
     return {
         "README.txt": _README,
         "about.json": yamls.dump_json({**about, "namespace": snapshot.namespace}),
-        "doctor.txt": credentials.text(doctor.table(diagnosis, ENDLESS)),
+        "doctor.txt": credentials.text(doctor.table(diagnosis, UNLIMITED)),
         "doctor.json": _json(doctor.as_json(diagnosis)),
-        "inspect.txt": _inspect(snapshot, lambda built: credentials.text(render.detail(built))),
-        "inspect.json": _inspect(snapshot, lambda built: _json(render.as_json(built))),
+        "inspect.txt": _inspect(snapshot, lambda built: credentials.text(inspect_command.detail(built))),
+        "inspect.json": _inspect(snapshot, lambda built: _json(inspect_command.as_value(built))),
         "nodes.yaml": _documents(map(redact.node, _read(snapshot.nodes))),
         "pods.yaml": _documents(redact.pod(each, own=False) for each in _gpu_pods(snapshot)),
         "own.yaml": _documents(_own(snapshot)),
@@ -118,5 +118,5 @@ def _documents(values: Iterable[Mapping[str, Any]]) -> str:
     return "".join(f"---\n{yamls.dump(credentials.value(value))}" for value in values)
 
 
-def _json(text: str) -> str:
-    return yamls.dump_json(credentials.value(json.loads(text)))
+def _json(value: object) -> str:
+    return yamls.dump_json(credentials.value(json.loads(yamls.dump_json(value))))

@@ -14,7 +14,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import Clock
 from gpushare_cli import arguments, settings
-from gpushare_cli.commands import OK, Streams
+from gpushare_cli.console import OK, Streams
 from gpushare_cli.dashboard import browser, server, watching
 from gpushare_cli.dashboard.live import Live
 from gpushare_cli.dashboard.routes import Site

@@ -13,7 +13,7 @@ import orjson
 from gpushare_cli.dashboard.model import Happening, NodeView, Overview, Waiting
 
 _HIDDEN: Final = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Characters that a tenant could write to make text look like other text, as in `gpushare_cli.terminal`."""
+"""Characters that a tenant could write to make text look like other text, as in `gpushare_cli.console`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from gpushare.errors import SettingsError
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import Clock
-from gpushare_cli import arguments, yamls
-from gpushare_cli.commands import BAD, OK, Streams
+from gpushare_cli import arguments
+from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.defrag import loop, render
 from gpushare_cli.defrag import question as questions
 from gpushare_cli.defrag.hold import Hold
@@ -139,11 +139,11 @@ def _carried_out(api: KubeApi, question: Question, answer: Answer, plan: Plan, p
 def _print(
     streams: Streams, options: Options, question: Question, answer: Answer, outcome: Outcome | None = None
 ) -> None:
-    if options.output == "table":
-        streams.out.write(render.text(question.name, answer, outcome, streams.width))
-    else:
-        value = yamls.dump_json(render.as_json(question.name, answer, outcome))
-        streams.out.write(yamls.in_notation(value, options.output))
+    streams.answer(
+        options.output,
+        lambda: render.as_json(question.name, answer, outcome),
+        lambda: render.text(question.name, answer, outcome, streams.width),
+    )
 
 
 def _check(options: Options) -> None:

@@ -11,7 +11,7 @@ from gpushare.identity import GpuUuid, NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import GpuHealth
-from gpushare_cli.commands import NotAllowedError
+from gpushare_cli.console import NotAllowedError
 from gpushare_cli.defrag.patience import Patience, StoppedError
 from gpushare_cli.drain import card as cards
 from gpushare_cli.drain.card import Card

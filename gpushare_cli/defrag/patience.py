@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from gpushare.errors import GpuShareError
 from gpushare.kube import api as kube
 from gpushare.runtime.clock import Clock
-from gpushare_cli.commands import Streams
+from gpushare_cli.console import Streams
 
 T = TypeVar("T")
 ROUND_S: Final = 2.0

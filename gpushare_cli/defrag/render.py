@@ -6,7 +6,7 @@ from typing import Any
 
 from gpushare.cluster.defrag import Plan
 from gpushare.identity import PodUid
-from gpushare_cli import tables
+from gpushare_cli import console
 from gpushare_cli.defrag.question import Answer
 
 
@@ -61,7 +61,7 @@ def text(name: str, answer: Answer, outcome: Outcome | None, width: int) -> str:
     if plan is None:
         stay = [f"{count} pods {why}" if count != 1 else f"1 pod {why}" for why, count in answer.prepared.stay.items()]
         told = "; ".join([f"{name}: no evictions make room: {answer.why_not}", *stay])
-        return tables.table([(told,)], width)
+        return console.table([(told,)], width)
     return _planned(name, plan, width) if outcome is None else _done(name, plan, outcome, width)
 
 
@@ -74,7 +74,7 @@ def _planned(name: str, plan: Plan, width: int) -> str:
         count = len(plan.moves)
         evictions = "1 eviction makes" if count == 1 else f"{count} evictions make"
         last = f"{evictions} room for {name} on {plan.node}\n"
-    return tables.table([("EVICT", "FROM", "TO"), *moves], width) + last
+    return console.table([("EVICT", "FROM", "TO"), *moves], width) + last
 
 
 def _done(name: str, plan: Plan, outcome: Outcome, width: int) -> str:
@@ -89,4 +89,4 @@ def _done(name: str, plan: Plan, outcome: Outcome, width: int) -> str:
         last = f"{len(outcome.moved)} of {len(plan.moves)} pods evicted for {name}, which has no place\n"
     else:
         last = f"there is room for {name} on {plan.node}\n"
-    return tables.table(rows, width) + last
+    return console.table(rows, width) + last

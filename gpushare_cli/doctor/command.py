@@ -6,8 +6,8 @@ from typing import Final
 
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import Clock
-from gpushare_cli import arguments, yamls
-from gpushare_cli.commands import BAD, OK, Streams
+from gpushare_cli import arguments
+from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.doctor import checks, gather, render
 from gpushare_cli.doctor.finding import Severity
 
@@ -41,8 +41,5 @@ def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
         WireError: it is of a kind that no one knows.
     """
     diagnosis = checks.diagnose(gather.gather(api, gather.server(api, clock), options.namespace, streams.note))
-    if options.output == "table":
-        streams.out.write(render.table(diagnosis, streams.width))
-    else:
-        streams.out.write(yamls.in_notation(render.as_json(diagnosis), options.output))
+    streams.answer(options.output, lambda: render.as_json(diagnosis), lambda: render.table(diagnosis, streams.width))
     return BAD if any(each.severity is Severity.ERROR for _, each in diagnosis.findings) else OK

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
-from gpushare_cli import tables, yamls
+from gpushare_cli import console
 from gpushare_cli.doctor.checks import CHECKS, Diagnosis
 from gpushare_cli.doctor.finding import Severity
 
@@ -15,15 +15,15 @@ _SHOWN: Final = 20  # lines of one check; a cluster of a thousand nodes may have
 
 def table(diagnosis: Diagnosis, width: int) -> str:
     """A row for each finding, one for each area's checks that passed, and the sum."""
-    findings = tables.table([("SEVERITY", "CHECK", "OBJECT", "FINDING"), *_findings(diagnosis)], width)
-    passed = tables.table(list(_passed(diagnosis)), width)
+    findings = console.table([("SEVERITY", "CHECK", "OBJECT", "FINDING"), *_findings(diagnosis)], width)
+    passed = console.table(list(_passed(diagnosis)), width)
     blocks = [findings if diagnosis.findings else "", passed, f"{summary(diagnosis)}\n"]
     return "\n".join(block for block in blocks if block)
 
 
-def as_json(diagnosis: Diagnosis) -> str:
+def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """The same for programs, and everything."""
-    value: dict[str, Any] = {
+    return {
         "version": VERSION,
         "namespace": diagnosis.snapshot.namespace,
         "server": str(diagnosis.snapshot.server),
@@ -48,7 +48,6 @@ def as_json(diagnosis: Diagnosis) -> str:
             for result in diagnosis.results
         ],
     }
-    return yamls.dump_json(value)
 
 
 def summary(diagnosis: Diagnosis) -> str:

@@ -18,7 +18,7 @@ from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.resource_config import ResourceConfig
 from gpushare.wire import fields
 from gpushare_cli import gather, resource_configs
-from gpushare_cli.commands import NotAllowedError
+from gpushare_cli.console import NotAllowedError
 
 _TRIES: Final = 5
 Change = Callable[[NodeRecord], Cordon]

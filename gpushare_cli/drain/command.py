@@ -13,8 +13,8 @@ from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import Clock
-from gpushare_cli import arguments, disruptions, tables, yamls
-from gpushare_cli.commands import BAD, OK, Streams
+from gpushare_cli import arguments, console, disruptions
+from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.drain import after
 from gpushare_cli.drain import card as cards
 from gpushare_cli.drain.card import Card, Occupied
@@ -179,8 +179,8 @@ def _print(
     left: Sequence[Row],
     then: Mapping[PodUid, NodeName | None] | None = None,
 ) -> None:
-    if options.output != "table":
-        value: dict[str, Any] = {
+    def value() -> dict[str, Any]:
+        return {
             "version": 1,
             "node": options.gpu.node,
             "gpus": cards.as_json(occupied.gpus),
@@ -189,16 +189,20 @@ def _print(
             "left": [_as_json(row) for row in left],
             **({} if then is None else {"successors": then}),
         }
-        streams.out.write(yamls.in_notation(yamls.dump_json(value), options.output))
-        return
+
+    streams.answer(options.output, value, lambda: _table(streams, options, left, then))
+
+
+def _table(
+    streams: Streams, options: Options, left: Sequence[Row], then: Mapping[PodUid, NodeName | None] | None
+) -> str:
     if not left:
-        streams.out.write(f"{options.gpu}: no pod is on it\n")
-        return
+        return f"{options.gpu}: no pod is on it\n"
     rows = [("POD", "MEMORY", "WHAT", *(["ITS SUCCESSOR"] if then is not None else []), "WHY")]
     for row in left:
         successor = [_successor(row.pod.uid, then)] if then is not None else []
         rows.append((str(row.pod), units.memory(row.memory_mib), _WORDS[row.step], *successor, row.why))
-    streams.out.write(tables.table(rows, streams.width))
+    return console.table(rows, streams.width)
 
 
 def _successor(pod: PodUid, then: Mapping[PodUid, NodeName | None]) -> str:

@@ -15,7 +15,7 @@ from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import Gpu
 from gpushare.runtime.clock import Clock
 from gpushare_cli import disruptions
-from gpushare_cli.commands import Streams
+from gpushare_cli.console import Streams
 from gpushare_cli.drain import card as cards
 from gpushare_cli.drain.card import Card
 

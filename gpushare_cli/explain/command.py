@@ -10,8 +10,8 @@ from gpushare.errors import SettingsError
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.units import MemoryUnit
-from gpushare_cli import arguments, gather, installed, usage, yamls
-from gpushare_cli.commands import BAD, FAILED, OK, Streams
+from gpushare_cli import arguments, gather, installed, usage
+from gpushare_cli.console import BAD, FAILED, OK, Streams
 from gpushare_cli.explain import decide, held, render, workloads
 from gpushare_cli.explain.model import Explanation, State
 from gpushare_cli.explain.workloads import Target
@@ -105,10 +105,10 @@ def _print(explained: Sequence[Explanation], streams: Streams, options: Options)
     explained = sorted(explained, key=lambda each: (each.good, each.pod.name))
     for note in dict.fromkeys(note for each in explained for note in each.notes):
         streams.note(note)
-    if options.output == "table":
-        streams.out.write(render.grouped(explained, streams.width))
-    else:
-        alone = options.pod.kind == workloads.POD
-        text = render.as_json(explained[0]) if alone else render.all_as_json(explained)
-        streams.out.write(yamls.in_notation(text, options.output))
+    alone = options.pod.kind == workloads.POD
+    streams.answer(
+        options.output,
+        lambda: render.as_json(explained[0]) if alone else {"pods": [render.as_json(each) for each in explained]},
+        lambda: render.grouped(explained, streams.width),
+    )
     return OK if all(each.good for each in explained) else BAD

@@ -9,7 +9,7 @@ from gpushare.cluster.reasons import NODES_NAMED
 from gpushare.model.allocation import Placed
 from gpushare.model.gpu import label
 from gpushare.model.request import ContainerRequest, Policy, RequestShape
-from gpushare_cli import answers, limits, tables, yamls
+from gpushare_cli import answers, console, limits
 from gpushare_cli.answers import Answer
 from gpushare_cli.explain.model import Choice, Explanation, Fill, Share, State
 from gpushare_cli.usage import Use
@@ -33,7 +33,7 @@ def text(explained: Explanation, width: int) -> str:
         blocks.append([("GPU", "USED", "SHARED WITH"), *map(_fill, explained.fills)])
     if explained.answers:
         blocks.append([("NODE", "FITS", "WHY"), *map(_answer, explained.answers)])
-    return "\n".join(tables.table(rows, width) for rows in blocks)
+    return "\n".join(console.table(rows, width) for rows in blocks)
 
 
 def grouped(explained: Sequence[Explanation], width: int) -> str:
@@ -46,23 +46,14 @@ def grouped(explained: Sequence[Explanation], width: int) -> str:
         others = [each.pod.name for each in same[1:]]
         named, more = ", ".join(others[:NODES_NAMED]), len(others) - NODES_NAMED
         told = f"The same holds for {named}{f' and {more} more' if more > 0 else ''}."
-        blocks.append(text(same[0], width) + (tables.table([(told,)], width) if others else ""))
+        blocks.append(text(same[0], width) + (console.table([(told,)], width) if others else ""))
     if rest := sum(map(len, itertools.islice(groups.values(), _GROUPS, None))):
         blocks.append(f"Not shown: {rest} more pod{'s' if rest > 1 else ''}; name one to see it.\n")
     return "\n".join(blocks)
 
 
-def all_as_json(explained: Sequence[Explanation]) -> str:
-    """The pods of a workload for programs."""
-    return yamls.dump_json({"pods": [_value(each) for each in explained]})
-
-
-def as_json(explained: Explanation) -> str:
+def as_json(explained: Explanation) -> dict[str, Any]:
     """The explanation for programs. All memory is in MiB."""
-    return yamls.dump_json(_value(explained))
-
-
-def _value(explained: Explanation) -> dict[str, Any]:
     return {
         "namespace": explained.pod.namespace,
         "name": explained.pod.name,

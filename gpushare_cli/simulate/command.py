@@ -12,7 +12,7 @@ from gpushare.simulation.engine import Extender
 from gpushare.simulation.scores import Fit, Rules
 from gpushare.units import MemoryUnit
 from gpushare_cli import plot, scheduler_config, scores, yamls
-from gpushare_cli.commands import BAD, OK, Streams
+from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.simulate import cluster, drawing, madeup, objects, orders, render
 from gpushare_cli.simulate.arguments import EXIT_CODES, NEWEST, NONE, Options, add
 from gpushare_cli.simulate.orders import Order
@@ -59,10 +59,11 @@ def run(options: Options, streams: Streams, stdin: TextIO) -> int:
     notes = [*question.notes, *([f"not evaluated: {', '.join(missing)}"] if missing else [])]
     for note in notes:
         streams.note(note)
-    if options.output != "table":
-        streams.out.write(yamls.in_notation(render.as_json(first, runs, question.unit, notes), options.output))
-    else:
-        streams.out.write(render.text(first, runs, question.unit, streams.width, details=not options.summary))
+    streams.answer(
+        options.output,
+        lambda: render.as_json(first, runs, question.unit, notes),
+        lambda: render.text(first, runs, question.unit, streams.width, details=not options.summary),
+    )
     return OK if all(row.outcome is Outcome.PLACED for row in first.rows) else BAD
 
 

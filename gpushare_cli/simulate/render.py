@@ -12,7 +12,7 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.units import MemoryUnit
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import answers, nodefacts, schedulable, tables, yamls
+from gpushare_cli import answers, console, nodefacts, schedulable
 from gpushare_cli.simulate import summary, summary_text
 from gpushare_cli.simulate.plan import Outcome, Plan, Row
 from gpushare_cli.simulate.summary import Run
@@ -30,8 +30,8 @@ def table(plan: Plan, unit: MemoryUnit, width: int) -> str:
     """A line for each container of each pod, one for each node, and the sums."""
     ledgers = _ledgers(plan.ledgers)
     header = ("POD", "NODE", "CONTAINER", "GPU", "AMOUNT")
-    pods = tables.table([header, *(line for row in plan.rows for line in _lines(row, plan))], width) + "\n"
-    nodes = tables.table(list(_fill(ledgers, unit)), width)
+    pods = console.table([header, *(line for row in plan.rows for line in _lines(row, plan))], width) + "\n"
+    nodes = console.table(list(_fill(ledgers, unit)), width)
     return (pods if plan.rows else "") + (nodes if ledgers else "") + f"{_sums(plan, ledgers, unit)}\n"
 
 
@@ -64,11 +64,11 @@ def _resources(container: Mapping[str, Any]) -> Iterator[str]:
         yield from fields.mapping(resources, key, "container.resources")
 
 
-def as_json(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, notes: Sequence[str]) -> str:
+def as_json(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, notes: Sequence[str]) -> dict[str, Any]:
     """The plan for programs. All memory is in MiB."""
     ledgers = _ledgers(plan.ledgers)
     used, total = _used_mib(ledgers.values()), _total_mib(ledgers.values())
-    value = {
+    return {
         "unit": unit.name,
         "policy": runs[0].policy,
         "pods": [_json_row(row, plan) for row in plan.rows],
@@ -85,7 +85,6 @@ def as_json(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, notes: Sequence[s
         "runs": [summary_text.run_json(each) for each in runs],
         "notes": notes,
     }
-    return yamls.dump_json(value)
 
 
 def amount(grant: Grant) -> str:
@@ -111,7 +110,7 @@ def _lines(row: Row, plan: Plan) -> Iterator[tuple[str, ...]]:
 
 
 def _fill(ledgers: Mapping[NodeName, NodeLedger], unit: MemoryUnit) -> Iterator[Sequence[str]]:
-    columns = tables.gpu_columns(gpu.index for ledger in ledgers.values() for gpu in ledger.inventory.gpus)
+    columns = console.gpu_columns(gpu.index for ledger in ledgers.values() for gpu in ledger.inventory.gpus)
     yield "NODE", *(f"GPU{label(i)}" for i in columns), f"MEMORY({unit.name})"
     for name, ledger in ledgers.items():
         by_index = {gpu.index: gpu for gpu in ledger.inventory.gpus}

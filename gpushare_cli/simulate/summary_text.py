@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gpushare_cli import tables
+from gpushare_cli import console
 from gpushare_cli.simulate import summary
 from gpushare_cli.simulate.plan import Plan
 from gpushare_cli.simulate.summary import Run, Spread, Stranded
@@ -11,13 +11,13 @@ from gpushare_cli.simulate.summary import Run, Spread, Stranded
 
 def text(plan: Plan, runs: Sequence[Run], width: int) -> str:
     """A line for each policy, why pods are on no node, and which GPUs are left."""
-    parts = [tables.table([("POLICY", "SEEDS", "PODS PLACED", "GPU MEMORY", "ASKED FOR"), *_policies(runs)], width)]
+    parts = [console.table([("POLICY", "SEEDS", "PODS PLACED", "GPU MEMORY", "ASKED FOR"), *_policies(runs)], width)]
     if reasons := summary.refused(plan.rows):
         rows = [(reason, str(count)) for reason, count in reasons.items()]
-        parts.append(tables.table([("NOT PLACED BECAUSE OF", "PODS"), *rows], width))
+        parts.append(console.table([("NOT PLACED BECAUSE OF", "PODS"), *rows], width))
     if found := summary.stranded(plan):
         header = ("MODEL", "GPUS", "ALLOCATED", "FREE", "TOO SMALL", "NO CPU OR MEMORY")
-        parts.append(tables.table([header, *map(_stranded, found)], width))
+        parts.append(console.table([header, *map(_stranded, found)], width))
     return "\n".join(parts)
 
 

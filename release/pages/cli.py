@@ -9,7 +9,7 @@ from pathlib import Path
 from gpushare import names
 from gpushare.kube.api import Reply
 from gpushare_cli import __main__ as cli
-from gpushare_cli.commands import Streams
+from gpushare_cli.console import Streams
 from gpushare_cli.explain import command as explain
 from gpushare_cli.explain.workloads import Target
 from gpushare_cli.simulate import command as simulate

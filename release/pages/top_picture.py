@@ -10,7 +10,7 @@ from typing import Final
 from gpushare.runtime.clock import SystemClock
 from gpushare_cli import top
 from gpushare_cli.bars import WIDTH, Look
-from gpushare_cli.commands import Streams
+from gpushare_cli.console import Streams
 from gpushare_cli.dashboard import command
 from testing import clusters
 

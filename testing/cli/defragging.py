@@ -3,8 +3,8 @@
 import io
 from typing import Any
 
-from gpushare_cli import commands, tables
-from gpushare_cli.commands import Streams
+from gpushare_cli import console
+from gpushare_cli.console import Streams
 from gpushare_cli.defrag import command
 from gpushare_cli.explain.workloads import Target
 from testing.cli.simulating import Result
@@ -17,7 +17,7 @@ def defrag(
     clock: ManualClock | None = None,
     *,
     pod: str | None = None,
-    width: int = tables.ENDLESS,
+    width: int = console.UNLIMITED,
     stdin: str = "",
     **options: Any,
 ) -> Result:
@@ -28,7 +28,7 @@ def defrag(
     target = Target.parse(name) if name else None
     asked = command.Options(pod=target, **options)
     text = io.StringIO(stdin)
-    code = commands.answer(
+    code = console.answered(
         streams, lambda: command.run(api, streams, asked, lambda: "default", clock or ManualClock(0), text)
     )
     return Result(code=code, out=out.getvalue(), err=err.getvalue())

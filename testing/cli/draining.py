@@ -5,8 +5,8 @@ from typing import Any
 
 from gpushare import names
 from gpushare.kube import api as kube
-from gpushare_cli import commands, tables
-from gpushare_cli.commands import Streams
+from gpushare_cli import console
+from gpushare_cli.console import Streams
 from gpushare_cli.drain import command
 from gpushare_cli.drain.card import Card
 from testing.builders import Json
@@ -52,14 +52,14 @@ def drain(
     gpu: str = "node-a/0",
     clock: ManualClock | None = None,
     *,
-    width: int = tables.ENDLESS,
+    width: int = console.UNLIMITED,
     **options: Any,
 ) -> Result:
     """Drain one GPU; pods end a moment after they are asked to, unless a clock says otherwise."""
     out, err = io.StringIO(), io.StringIO()
     streams = Streams(out=out, err=err, width=width)
     asked = command.Options(gpu=Card.parse(gpu), **options)
-    code = commands.answer(
+    code = console.answered(
         streams, lambda: command.run(api, streams, asked, clock or ManualClock(0, lambda _: end(api)))
     )
     return Result(code=code, out=out.getvalue(), err=err.getvalue())

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from gpushare.units import MemoryUnit
-from gpushare_cli import commands, tables
-from gpushare_cli.commands import Streams
+from gpushare_cli import console
+from gpushare_cli.console import Streams
 from gpushare_cli.explain import command
 from gpushare_cli.explain.command import Options
 from gpushare_cli.explain.workloads import Target
@@ -32,14 +32,14 @@ def explain(
     namespace: str = "default",
     unit: MemoryUnit | None = None,
     as_json: bool = False,
-    width: int = tables.ENDLESS,
+    width: int = console.UNLIMITED,
 ) -> Result:
     """Ask about one pod of a cluster with these objects."""
     out, err = io.StringIO(), io.StringIO()
     streams = Streams(out=out, err=err, width=width)
     target, output = Target(namespace=namespace, name=name), "json" if as_json else "table"
     options = Options(pod=target, memory_unit=unit, output=output)
-    code = commands.answer(streams, lambda: command.run(kube_of(objects), streams, options, lambda: "default"))
+    code = console.answered(streams, lambda: command.run(kube_of(objects), streams, options, lambda: "default"))
     return Result(code=code, out=out.getvalue(), err=err.getvalue())
 
 

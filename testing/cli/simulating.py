@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpushare_cli import commands, tables
-from gpushare_cli.commands import Streams
+from gpushare_cli import console
+from gpushare_cli.console import Streams
 from gpushare_cli.simulate import command
 from gpushare_cli.simulate.command import Options
 from testing.builders import Json
@@ -48,7 +48,7 @@ def simulate(
     nodes: int | None = None,
     policies: Sequence[str] = ("binpack",),
     stdin: str = "",
-    width: int = tables.ENDLESS,
+    width: int = console.UNLIMITED,
     as_json: bool = False,
     **more: Any,
 ) -> Result:
@@ -68,7 +68,7 @@ def simulate(
             output="json" if as_json else "table",
             **more,
         )
-        code = commands.answer(streams, lambda: command.run(options, streams, io.StringIO(stdin)))
+        code = console.answered(streams, lambda: command.run(options, streams, io.StringIO(stdin)))
     return Result(code=code, out=out.getvalue(), err=err.getvalue().replace(f"{folder}/", ""))
 
 

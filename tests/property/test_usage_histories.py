@@ -25,10 +25,11 @@ from gpushare import names
 from gpushare.identity import GpuUuid, PodUid
 from gpushare.kube.api import Reply
 from gpushare.resource_config import ResourceConfig
-from gpushare_cli import commands
-from gpushare_cli.commands import Inspect, Streams
+from gpushare_cli import inspect_command
+from gpushare_cli.console import Streams
 from gpushare_cli.explain import command as explain
 from gpushare_cli.explain.workloads import Target
+from gpushare_cli.inspect_command import Options as Inspect
 from testing.builders import make_container, make_node, make_pod
 from testing.deviceplugin.usage import uid
 from testing.fakes.kube import FakeKube
@@ -298,7 +299,7 @@ def views_agree(world: World, page: str, seed: int) -> None:
         if uid(number) in held_pods(world):
             api.seed(f"/api/v1/namespaces/default/pods/pod-{number}", world.pod(number))
     out = io.StringIO()
-    commands.inspect(api, Streams(out=out, err=io.StringIO()), Inspect(output="json", limits=True))
+    inspect_command.run(api, Streams(out=out, err=io.StringIO()), Inspect(output="json", limits=True))
     uuids = {gpu.label: gpu.uuid for gpu in INVENTORY.gpus}
     seen = {(row["pod"], row["container"], uuids[row["gpu"]]): row for row in json.loads(out.getvalue())["limits"]}
     for (pod, name, gpu), mib in world.grants.items():

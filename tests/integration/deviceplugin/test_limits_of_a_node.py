@@ -18,7 +18,7 @@ from gpushare.kube import client
 from gpushare.model.gpu import GpuHealth, Limit, NodeInventory
 from gpushare.runtime.clock import SystemClock
 from gpushare.wire import inventory as wire
-from gpushare_cli.commands import Streams
+from gpushare_cli.console import Streams
 from gpushare_cli.explain import command as explain
 from gpushare_cli.explain.workloads import Target
 from testing.builders import make_grant, make_node

@@ -17,10 +17,10 @@ import yaml
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import Reply
-from gpushare_cli import commands
+from gpushare_cli import console
 from gpushare_cli.bundle import command, credentials
 from gpushare_cli.bundle.command import Options
-from gpushare_cli.commands import Streams
+from gpushare_cli.console import Streams
 from testing.builders import Json, make_grant
 from testing.cli import doctor_cluster as world
 from testing.cli.calling import Run
@@ -36,7 +36,7 @@ def made(api: DoctorKube, tmp_path: Path, **options: Any) -> tuple[int, dict[str
     streams = Streams(out=io.StringIO(), err=err)
     path = tmp_path / "report.tar.gz"
     asked = Options(file=str(path), **options)
-    code = commands.answer(streams, lambda: command.run(api, streams, asked, world.skewed()))
+    code = console.answered(streams, lambda: command.run(api, streams, asked, world.skewed()))
     if not path.exists():
         return code, {}, err.getvalue()
     with tarfile.open(path) as archive:
@@ -199,7 +199,7 @@ def test_a_file_that_was_there_stays_until_the_new_one_is_whole(
     monkeypatch.setattr(Path, "replace", full)
     api, streams = world.healthy(), Streams(out=io.StringIO(), err=io.StringIO())
     asked = Options(file=str(there), logs=0)
-    assert commands.answer(streams, lambda: command.run(api, streams, asked, world.skewed())) == 1
+    assert console.answered(streams, lambda: command.run(api, streams, asked, world.skewed())) == 1
     assert [each.read_text() for each in tmp_path.iterdir()] == ["before"]
 
 

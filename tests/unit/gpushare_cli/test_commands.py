@@ -15,7 +15,7 @@ import pytest
 from gpushare.kube import api as kube
 from gpushare.model.gpu import GpuHealth, LeftOut
 from gpushare_cli import __main__ as cli
-from gpushare_cli import commands
+from gpushare_cli import console, inspect_command
 from gpushare_cli.completion import SHELLS
 from gpushare_cli.examples import EXAMPLES, FIRST, PLUGIN
 from testing.builders import make_inventory, make_node
@@ -209,7 +209,7 @@ def test_ctrl_c_is_no_stack_trace(monkeypatch: pytest.MonkeyPatch, api: FakeKube
     def interrupted(*_: object, **__: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commands, "inspect", interrupted)
+    monkeypatch.setattr(inspect_command, "run", interrupted)
     assert cli.inspect_main([]) == 130
 
 
@@ -222,22 +222,22 @@ def test_a_reader_that_goes_away_is_no_stack_trace() -> None:
 
 
 def test_notes_go_to_the_error_stream() -> None:
-    streams = commands.Streams(out=io.StringIO(), err=io.StringIO())
+    streams = console.Streams(out=io.StringIO(), err=io.StringIO())
     lost = aliyun_pod("odd", gpu=7, mem=1)
-    code = commands.inspect(api_of([aliyun_node()], [lost]), streams, commands.Inspect())
+    code = inspect_command.run(api_of([aliyun_node()], [lost]), streams, inspect_command.Options())
     assert code == 0
     expected = "note: pod default/odd: holds memory on GPU index:7, which node node-a does not list\n"
     assert streams.err.getvalue() == expected  # type: ignore[attr-defined] # a StringIO
 
 
 def test_gpus_that_take_nothing_are_named_with_the_cause() -> None:
-    streams = commands.Streams(out=io.StringIO(), err=io.StringIO())
+    streams = console.Streams(out=io.StringIO(), err=io.StringIO())
     why = "the driver does not say how much memory it has; set --unified-memory"
     inventory = make_inventory(15, 15)
     faulty = replace(inventory.gpus[1], health=GpuHealth.UNHEALTHY, reason="Xid 79: GPU has fallen off the bus")
     left_out = (LeftOut(index=2, reason=why),)
     known = make_node(replace(inventory, gpus=(inventory.gpus[0], faulty), left_out=left_out))
-    commands.inspect(api_of([known], []), streams, commands.Inspect())
+    inspect_command.run(api_of([known], []), streams, inspect_command.Options())
     assert streams.err.getvalue().splitlines() == [  # type: ignore[attr-defined] # a StringIO
         "note: node node-a: GPU1 (GPU-1) is unhealthy: Xid 79: GPU has fallen off the bus; nothing new is placed on it",
         f"note: node node-a: GPU2 is not shared: {why}",

@@ -11,8 +11,8 @@ from gpushare.identity import GpuUuid, NodeName
 from gpushare.kube import api as kube
 from gpushare.model.gpu import NodeInventory
 from gpushare.units import GIB
-from gpushare_cli import commands
-from gpushare_cli.commands import Streams
+from gpushare_cli import console
+from gpushare_cli.console import Streams
 from gpushare_cli.drain import command
 from gpushare_cli.drain.card import Card
 from testing.builders import make_gpu, make_inventory, make_mig, make_node
@@ -107,7 +107,7 @@ def run(api: FakeKube, gpu: str, *, undo: bool = False) -> tuple[int, str]:
     err = io.StringIO()
     streams = Streams(out=err, err=err)
     act = command.uncordon if undo else command.cordon
-    return commands.answer(streams, lambda: act(api, streams, Card.parse(gpu))), err.getvalue()
+    return console.answered(streams, lambda: act(api, streams, Card.parse(gpu))), err.getvalue()
 
 
 def test_a_cordon_is_written_and_taken_back() -> None:

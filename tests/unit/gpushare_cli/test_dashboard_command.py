@@ -17,7 +17,7 @@ import pytest
 
 from gpushare.runtime.clock import SystemClock
 from gpushare_cli import top
-from gpushare_cli.commands import Streams
+from gpushare_cli.console import Streams
 from gpushare_cli.dashboard import browser, command, routes, server
 from gpushare_cli.dashboard.feed import Feed
 from gpushare_cli.dashboard.live import Live

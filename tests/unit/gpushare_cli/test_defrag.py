@@ -14,8 +14,8 @@ from gpushare import names
 from gpushare.cluster import defrag as defragmentation
 from gpushare.kube import api as kube
 from gpushare.wire import allocation as allocation_wire
-from gpushare_cli import __main__, commands
-from gpushare_cli.commands import Streams
+from gpushare_cli import __main__, console
+from gpushare_cli.console import Streams
 from gpushare_cli.defrag import command
 from gpushare_cli.drain import command as drains
 from gpushare_cli.drain.card import Card
@@ -470,7 +470,7 @@ def test_a_reader_that_has_left_leaves_no_cordon() -> None:
     streams = Streams(out=io.StringIO(), err=Closed())
     asked = command.Options(pod=Target.parse("large"), yes=True)
     with pytest.raises(BrokenPipeError):
-        commands.answer(
+        console.answered(
             streams, lambda: command.run(api, streams, asked, lambda: "default", ManualClock(0), io.StringIO())
         )
     assert cordons_of(api) is None

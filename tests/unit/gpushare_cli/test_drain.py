@@ -8,7 +8,7 @@ import pytest
 
 from gpushare import names
 from gpushare.kube import api as kube
-from gpushare_cli.commands import Streams
+from gpushare_cli.console import Streams
 from gpushare_cli.drain import command
 from gpushare_cli.drain.card import Card
 from testing.builders import Json, make_grant, make_inventory, make_node

@@ -13,9 +13,9 @@ import yaml
 from gpushare.errors import WireError
 from gpushare.kube import api as kube
 from gpushare_cli import __main__ as cli
-from gpushare_cli import commands, yamls
+from gpushare_cli import inspect_command, yamls
 from gpushare_cli.__main__ import command_line
-from gpushare_cli.commands import Streams
+from gpushare_cli.console import Streams
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.calling import reached
 from testing.cli.doctor_cluster import DoctorKube, healthy
@@ -182,7 +182,7 @@ def test_inspect_quotes_an_annotation_on_one_line() -> None:
     grant = make_grant(0, gib=3)
     lost = bound("lost", type(grant)(container=grant.container, kind=grant.kind, gpus=(FORGED,), memory_mib=1024))  # type: ignore[arg-type]
     streams = Streams(out=io.StringIO(), err=io.StringIO())
-    commands.inspect(api_of([NODE], [lost]), streams, commands.Inspect())
+    inspect_command.run(api_of([NODE], [lost]), streams, inspect_command.Options())
     told = streams.err.getvalue()  # type: ignore[attr-defined] # a StringIO
     assert "holds memory on GPU x warning: all GPUs are lost" in told
     assert beginnings(told) == {"note:"}

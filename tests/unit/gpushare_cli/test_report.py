@@ -1,8 +1,6 @@
-import json
 from dataclasses import replace
 from pathlib import Path
 
-import orjson
 import pytest
 
 from gpushare import names
@@ -11,7 +9,7 @@ from gpushare.kube import api as kube
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth
 from gpushare.units import MemoryUnit
-from gpushare_cli import gather, render, report
+from gpushare_cli import gather, inspect_command, report
 from testing.builders import make_allocation, make_grant, make_inventory, make_mig, make_node
 from testing.cli.podding import bound
 from testing.fakes.kube import FakeKube
@@ -163,17 +161,17 @@ def test_rows_are_grouped_by_gpu_and_pending_pods_come_last() -> None:
 
 def test_json_is_in_mib_and_names_every_gpu() -> None:
     pods = [our_pod("p", "GPU-node-a-0", mib=2048), pod("waiting", mem=1)]
-    value = orjson.loads(render.as_json(report.build([our_node("node-a", 15500, unhealthy=[0])], pods)))
-    used = {"index": 0, "usedMiB": 2048, "computePercent": 0, "whole": False}
+    value = inspect_command.as_value(report.build([our_node("node-a", 15500, unhealthy=[0])], pods))
+    used = {"index": 0, "grantedMiB": 2048, "usedMiB": 2048, "computePercent": 0, "whole": False}
     health = {"health": "Unhealthy", "reason": "Xid 79: GPU has fallen off the bus"}
     gpu = {**used, "uuid": "GPU-node-a-0", "model": "Tesla T4", **health, "totalMiB": 15360}
     pods = [
         {"namespace": "default", "name": "p", "gpus": [used], "pendingMiB": 0},
         {"namespace": "default", "name": "waiting", "gpus": [], "pendingMiB": 1024},
     ]
-    total = {"unit": "GiB", "totalMiB": 15360, "usedMiB": 3072}
+    total = {"unit": "GiB", "totalMiB": 15360, "grantedMiB": 3072, "usedMiB": 3072}
     node = {"name": "node-a", "address": "192.168.0.71", **total, "pendingMiB": 1024, "gpus": [gpu], "pods": pods}
-    assert value == {**total, "nodes": [node], "notes": []}
+    assert value == {**total, "nodes": [node], "notes": ()}
 
 
 PART = Grant(container=ContainerName("main"), gpus=(GpuUuid("GPU-node-a-0"),), memory_mib=3072, compute_percent=20)
@@ -192,7 +190,7 @@ def asking(name: str, **limits: object) -> Object:
 def test_compute_and_whole_gpus_follow_the_memory_in_a_table_of_their_own() -> None:
     pods = [given("part", make_allocation("part", PART)), given("train", make_allocation("train", WHOLE))]
     found = report.build([our_node("node-a", 15360, 15360)], pods)
-    assert render.summary(found) == (
+    assert inspect_command.summary(found) == (
         "NAME    IPADDRESS     GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)\n"
         "node-a  192.168.0.71  3/15                   15/15                  18/30\n"
         "---------------------------------------------------------\n"
@@ -207,7 +205,7 @@ def test_compute_and_whole_gpus_follow_the_memory_in_a_table_of_their_own() -> N
 
 def test_details_end_with_the_same_table() -> None:
     found = report.build([our_node("node-a", 15360)], [given("part", make_allocation("part", PART))])
-    assert render.detail(found).endswith(
+    assert inspect_command.detail(found).endswith(
         "Allocated/Total GPU Memory In Cluster:  3/15 (20%)  \n"
         "\n"
         "NAME    GPU  Compute(Allocated)  Whole GPU Of\n"
@@ -217,11 +215,11 @@ def test_details_end_with_the_same_table() -> None:
 
 def test_json_has_percent_and_whole_of_gpus_and_pods() -> None:
     pods = [given("part", make_allocation("part", PART)), given("train", make_allocation("train", WHOLE))]
-    (node,) = orjson.loads(render.as_json(report.build([our_node("node-a", 15360, 15360)], pods)))["nodes"]
+    (node,) = inspect_command.as_value(report.build([our_node("node-a", 15360, 15360)], pods))["nodes"]
     assert [(gpu["computePercent"], gpu["whole"]) for gpu in node["gpus"]] == [(20, False), (100, True)]
     assert [entry["gpus"] for entry in node["pods"]] == [
-        [{"index": 0, "usedMiB": 3072, "computePercent": 20, "whole": False}],
-        [{"index": 1, "usedMiB": 15360, "computePercent": 100, "whole": True}],
+        [{"index": 0, "grantedMiB": 3072, "usedMiB": 3072, "computePercent": 20, "whole": False}],
+        [{"index": 1, "grantedMiB": 15360, "usedMiB": 15360, "computePercent": 100, "whole": True}],
     ]
 
 
@@ -364,11 +362,11 @@ def golden(name: str) -> str:
 
 
 def summary(nodes: list[Object], pods: list[Object] | None = None) -> str:
-    return render.summary(report.build(nodes, pods or []))
+    return inspect_command.summary(report.build(nodes, pods or []))
 
 
 def detail(nodes: list[Object], pods: list[Object] | None = None) -> str:
-    return render.detail(report.build(nodes, pods or []))
+    return inspect_command.detail(report.build(nodes, pods or []))
 
 
 @pytest.mark.parametrize(("node", "pods"), [(aliyun_node(), NINE), (our_node("node-a", T4, T4), OURS)])
@@ -399,7 +397,7 @@ def test_what_may_be_granted_beyond_what_gpus_have_is_a_table_of_its_own() -> No
         "NAME    GPU  Oversubscription  Allocated/Grantable/Total",
         "node-a  0    1.5               20/24/16",
     ]
-    told = json.loads(render.as_json(report.build([more], pods)))["nodes"][0]["gpus"]
+    told = inspect_command.as_value(report.build([more], pods))["nodes"][0]["gpus"]
     assert [gpu.get("grantableMiB") for gpu in told] == [24 * 1024, None]
 
 

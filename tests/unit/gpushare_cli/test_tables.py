@@ -9,7 +9,7 @@ from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.units import GIB
 from gpushare_cli import __main__ as cli
-from gpushare_cli import tables, tabwriter
+from gpushare_cli import console, inspect_command
 from testing.builders import make_container, make_node, make_pod
 from testing.cli import doctor_cluster as world
 from testing.cli.calling import reached
@@ -40,33 +40,33 @@ def words(text: str) -> str:
 
 def test_a_table_that_fits_is_laid_out_in_columns() -> None:
     rows = [("NODE", "FITS", "WHY"), ("node-a", "yes", "score 7 of 10"), ("b", "no", "")]
-    assert tables.table(rows, 80) == lines("NODE    FITS  WHY", "node-a  yes   score 7 of 10", "b       no")
+    assert console.table(rows, 80) == lines("NODE    FITS  WHY", "node-a  yes   score 7 of 10", "b       no")
 
 
 def test_prose_is_folded_in_its_column() -> None:
     rows = [("NODE", "WHY"), ("node-a", "it has three words and then some more of them, which is too long")]
-    assert tables.table(rows, 50) == lines(
+    assert console.table(rows, 50) == lines(
         "NODE    WHY", "node-a  it has three words and then some more of", "        them, which is too long"
     )
 
 
 def test_prose_without_room_goes_below() -> None:
     rows = [("NODE", "FITS", "WHY"), (LONG, "no", "needs 20 GiB on one GPU"), ("b", "yes", "short")]
-    assert tables.table(rows, 80) == lines(
+    assert console.table(rows, 80) == lines(
         f"{'NODE':63}  FITS  WHY", f"{LONG}  no", "    needs 20 GiB on one GPU", f"{'b':63}  yes   short"
     )
 
 
 def test_columns_without_room_go_below_in_every_row() -> None:
     rows = [("UUID", "NODE", "GPU", "MEMORY"), (UUIDS[0], LONG, "0", "3 GiB"), ("?", "b", "?", "")]
-    assert tables.table(rows, 80) == lines(
+    assert console.table(rows, 80) == lines(
         "UUID", f"    {'NODE':63}  GPU  MEMORY", UUIDS[0], f"    {LONG}  0    3 GiB", "?", f"    {'b':63}  ?"
     )
 
 
 def test_a_word_that_is_too_long_stays_whole() -> None:
     name = "x" * 100
-    assert tables.table([("A", "B"), (name, f"of {name}")], 80) == lines("A", "    B", name, "    of", f"    {name}")
+    assert console.table([("A", "B"), (name, f"of {name}")], 80) == lines("A", "    B", name, "    of", f"    {name}")
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ def test_a_word_that_is_too_long_stays_whole() -> None:
     ],
 )
 def test_a_command_stays_on_one_line(prose: str, command: str) -> None:
-    found = tables.folded(prose, 60)
+    found = console.folded(prose, 60)
     (line,) = [line for line in found if line.startswith(("kubectl", "gpushare"))]
     assert line.rstrip(";,").endswith(command)
     assert " ".join(found) == prose
 
 
 def test_lines_and_tabs_of_a_cell_break_no_table() -> None:
-    assert tables.table([("a\tb", "c\nd\te")], 80) == "a b  c d e\n"
+    assert console.table([("a\tb", "c\nd\te")], 80) == "a b  c d e\n"
 
 
 def test_explain_shows_why_a_pod_waits_in_80_columns() -> None:
@@ -183,4 +183,4 @@ def test_what_is_no_terminal_is_not_folded(monkeypatch: pytest.MonkeyPatch, caps
     ],
 )
 def test_cells_of_neighbouring_lines_form_columns(text: str, expected: str) -> None:
-    assert tabwriter.layout(text) == expected
+    assert inspect_command.layout(text) == expected

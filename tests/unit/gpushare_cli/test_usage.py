@@ -18,13 +18,14 @@ from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Limit, NodeInventory, Strength
 from gpushare.wire import inventory as inventory_wire
 from gpushare_cli import __main__ as cli
-from gpushare_cli import commands, limits, usage
-from gpushare_cli.commands import Inspect, Streams
+from gpushare_cli import inspect_command, limits, usage
+from gpushare_cli.console import Streams
 from gpushare_cli.dashboard import views
 from gpushare_cli.dashboard.feed import Feed
 from gpushare_cli.dashboard.model import Overview, Totals
 from gpushare_cli.explain import command as explain
 from gpushare_cli.explain.workloads import Target
+from gpushare_cli.inspect_command import Options as Inspect
 from gpushare_cli.usage import NodeUse, Use
 from testing.builders import Json, make_grant, make_inventory, make_node
 from testing.cli.calling import reached
@@ -70,7 +71,7 @@ def cluster(reply: Reply | kube.KubeError | None, *pods: Json, plugins: tuple[Js
 
 def inspect(api: FakeKube, options: Inspect) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
-    code = commands.inspect(api, Streams(out=out, err=err), options)
+    code = inspect_command.run(api, Streams(out=out, err=err), options)
     return code, out.getvalue(), err.getvalue()
 
 

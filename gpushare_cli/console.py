@@ -1,0 +1,174 @@
+"""What a command writes: its streams and exit codes, and text that a terminal shows and does not obey."""
+
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from gpushare.errors import GpuShareError, SettingsError, WireError
+from gpushare.kube import api as kube
+from gpushare.model.gpu import MAX_GPUS
+from gpushare_cli import yamls
+
+OK: Final = 0
+FAILED: Final = 1  # the cluster cannot be read, or it has nothing to show
+USAGE: Final = 2
+BAD: Final = 3  # the answer is a bad one: a pod fits nowhere, or errors were found
+
+UNLIMITED: Final = sys.maxsize
+"""The width of what is no terminal."""
+HIDDEN: Final = "\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069"
+"""Inside a class of a regular expression: controls beyond ASCII, and characters that change the direction of text."""
+_COMMANDS: Final = re.compile(f"[\x00-\x08\x0b-\x1f{HIDDEN}]")
+"""Control characters but tab and newline, and what is hidden."""
+_GAP: Final = 2
+_INDENT: Final = 4
+_ENOUGH: Final = 40
+"""Characters in which prose can still be read."""
+_COMMAND: Final = re.compile(r"\b(kubectl|gpushare (explain|scheduler-config)) .*?(?=[;,]? \(|[;,] |$)")
+_UNBROKEN: Final = "\N{NO-BREAK SPACE}"
+
+
+class NoClusterError(GpuShareError):
+    """There is no usable kubeconfig."""
+
+
+class NotAllowedError(GpuShareError):
+    """The API server does not let this user do it; says which right is needed."""
+
+
+class Writer(Protocol):
+    """What a command writes to."""
+
+    def write(self, text: str, /) -> int: ...
+
+    def flush(self) -> None: ...
+
+
+class Printable:
+    r"""Writes control characters as `\u001b`, which JSON reads as the same.
+
+    Kubernetes checks no schedulerName, and no value of an annotation: a tenant could write to an administrator's
+    terminal otherwise.
+    """
+
+    def __init__(self, stream: Writer) -> None:
+        self._stream = stream
+
+    def write(self, text: str, /) -> int:
+        return self._stream.write(printable(text))
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streams:
+    """Where a command writes: answers to `out`, everything else to `err`."""
+
+    out: Writer
+    err: Writer
+    width: int = UNLIMITED
+    """Of the lines of tables."""
+
+    def answer(self, output: str, value: Callable[[], Any], table: Callable[[], str]) -> None:
+        """Write the answer as `-o` wants it: a table for people, or a value as JSON or YAML for programs."""
+        if output == "table":
+            self.out.write(table())
+        else:
+            self.out.write(yamls.dump_plain(value()) if output == "yaml" else yamls.dump_json(value()))
+
+    def note(self, text: str) -> None:
+        """Say something beside the answer."""
+        self.progress(f"note: {text}")
+
+    def progress(self, text: str) -> None:
+        """Say how far it is."""
+        self.err.write(f"{one_line(text)}\n")
+        self.err.flush()
+
+    def error(self, text: object) -> int:
+        """Say why there is no answer. The exit code."""
+        self.err.write(f"error: {one_line(str(text))}\n")
+        return FAILED
+
+
+def answered(streams: Streams, command: Callable[[], int]) -> int:
+    """Run a command; what keeps it from an answer becomes a message. The exit code."""
+    try:
+        return command()
+    except SettingsError as error:
+        streams.error(error)
+        return USAGE
+    except kube.KubeError as error:
+        return streams.error(_explained(error))
+    except (NoClusterError, NotAllowedError, WireError) as error:
+        return streams.error(error)
+
+
+def _explained(error: kube.KubeError) -> str:
+    match error:
+        case kube.UnreachableError():
+            return f"cannot reach the API server: {error}"
+        case kube.UnauthorizedError():
+            return f"the API server does not accept the credentials: {error}; log in again"
+        case kube.ForbiddenError():
+            return f"not allowed: {error}; listing nodes and pods of all namespaces is needed"
+        case _:
+            return f"the API server answered: {error}"
+
+
+def printable(text: str) -> str:
+    """The same text without control characters but tab and newline."""
+    return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def one_line(text: str) -> str:
+    """The same text with blanks for the ends of its lines and for tabs, so that it looks like no other line or cell."""
+    return " ".join(text.split())
+
+
+def gpu_columns(indices: Iterable[int]) -> Sequence[int]:
+    """The indices that are columns: every GPU up to the highest, as a lost one leaves a gap, and the MIG instances."""
+    found = set(indices)
+    count = max((index + 1 for index in found if index < MAX_GPUS), default=0)
+    return [*range(count), *sorted(index for index in found if index >= MAX_GPUS)]
+
+
+def table(rows: Sequence[Sequence[str]], width: int) -> str:
+    """Lines for all rows, which have equally many cells; the last one of each is prose.
+
+    Nothing is cut: names, UUIDs and commands stay whole, so a line may be too long if one of them is. What does not
+    fit beside the other columns goes to an indented line of its own, and prose is folded.
+    """
+    cells = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "".join(f"{line.rstrip()}\n" for row in cells for line in _lines(row, widths, width))
+
+
+def _lines(row: Sequence[str], widths: Sequence[int], width: int) -> list[str]:
+    lines = [""]
+    start = 0
+    *columns, prose = row
+    for cell, wide in zip(columns, widths, strict=False):
+        if start and start + wide > width:
+            lines.append("")
+            start = _INDENT
+        lines[-1] = lines[-1].ljust(start) + cell
+        start += wide + _GAP
+    if not prose:
+        return lines
+    if len(prose) > width - start and width - start < max(_ENOUGH, *map(len, prose.split())):
+        lines.append("")
+        start = _INDENT
+    first, *rest = folded(prose, width - start)
+    return [*lines[:-1], lines[-1].ljust(start) + first, *(" " * start + line for line in rest)]
+
+
+def folded(prose: str, width: int) -> list[str]:
+    """Lines of prose. A command stays on one, where it can be copied from."""
+    whole = _COMMAND.sub(lambda found: found[0].replace(" ", _UNBROKEN), prose)
+    lines = textwrap.wrap(whole, max(width, _ENOUGH), break_long_words=False, break_on_hyphens=False)
+    return [line.replace(_UNBROKEN, " ") for line in lines]

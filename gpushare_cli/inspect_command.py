@@ -1,0 +1,282 @@
+"""`gpushare inspect`, `kubectl inspect gpushare`: byte for byte as Aliyun's plug-in prints it, or JSON for programs."""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare import names, units
+from gpushare.identity import NodeName
+from gpushare.kube import api as kube
+from gpushare.kube.api import KubeApi
+from gpushare.model.gpu import GpuHealth, label
+from gpushare.units import MemoryUnit
+from gpushare_cli import arguments, bars, console, gather, limits, report, usage
+from gpushare_cli.bars import Look
+from gpushare_cli.console import FAILED, OK, Streams
+from gpushare_cli.dashboard import views
+from gpushare_cli.limits import LimitRow
+from gpushare_cli.report import NodeRow, PodRow, Report
+from gpushare_cli.usage import NodeUse
+
+_PADDING: Final = 2
+"""Of Go's text/tabwriter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What of the cluster is shown."""
+
+    node: str | None = None
+    details: bool = False
+    limits: bool = False
+    output: str = "table"
+    bars: Look | None = None
+    installation: str = names.NAMESPACE
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Print who holds how much memory of which GPU."
+    parser.add_argument("node", metavar="NODE", nargs="?", help="only this node")
+    parser.add_argument("-d", "--details", action="store_true", help="one line for each pod")
+    parser.add_argument(
+        "--limits",
+        action="store_true",
+        help="also what holds each container to its share, and what it uses, as the device plugins tell",
+    )
+    parser.add_argument("--bars", action="store_true", help="also each GPU as a bar with a block for each pod")
+    parser.add_argument(
+        "--installation",
+        default=names.NAMESPACE,
+        metavar="NAME",
+        help="namespace of the device plugins, for --limits (default: %(default)s)",
+    )
+    arguments.add_output(parser)
+    arguments.add_cluster(parser)
+
+
+def run(api: KubeApi, streams: Streams, options: Options) -> int:
+    """Print who holds how much of which GPU. The exit code.
+
+    Raises:
+        KubeError: the cluster cannot be read.
+    """
+    try:
+        cluster = gather.gather(api, options.node)
+    except kube.NotFoundError:
+        if options.node is None:
+            raise
+        return streams.error(f"there is no node {options.node}")
+    built = report.build(cluster.nodes, cluster.pods, cluster.unhealthy)
+    uses = _uses(api, built, options)
+    rows = limits.of_cluster(cluster.nodes, cluster.pods, uses) if options.limits else ()
+    gpus = [(NodeName(node.name), row.gpu) for node in built.nodes for row in node.gpus] if options.limits else []
+    for note in [*cluster.notes, *built.notes, *_unhealthy(built), *limits.notes(uses, gpus)]:
+        streams.note(note)
+    if built.nodes or options.output != "table":
+        streams.answer(
+            options.output,
+            lambda: as_value(built, rows if options.limits else None),
+            lambda: "\n".join(_tables(built, rows, uses, options, streams.width)),
+        )
+    if built.nodes:
+        return OK
+    where = f"node {options.node} shares no GPU" if options.node else "no node of this cluster shares a GPU"
+    streams.err.write(
+        f"{where}: neither {names.GPU_MEM} in its status nor an inventory; is the device plugin running there?\n"
+    )
+    return FAILED
+
+
+def _uses(api: KubeApi, built: Report, options: Options) -> Mapping[NodeName, NodeUse]:
+    """What is used on the nodes that share GPUs and have pods on them, if it is asked for."""
+    nodes = [NodeName(node.name) for node in built.nodes if node.pods] if options.limits else []
+    return usage.read(api, nodes, options.installation) if nodes else {}
+
+
+def _tables(
+    built: Report, rows: Sequence[LimitRow], uses: Mapping[NodeName, NodeUse], options: Options, width: int
+) -> Iterator[str]:
+    yield detail(built) if options.details else summary(built)
+    if options.bars is not None:
+        shown = [views.of_row(node, uses.get(NodeName(node.name))) for node in built.nodes]
+        yield "".join([*bars.of_nodes(shown, options.bars), bars.legend(options.bars)])
+    if options.limits:
+        yield console.table([limits.HEADER, *map(limits.cells, rows)], width)
+
+
+def _unhealthy(built: Report) -> list[str]:
+    faulty = [
+        f"node {node.name}: GPU{row.gpu.label} ({row.gpu.uuid}) is {row.gpu.why}; nothing new is placed on it"
+        for node in built.nodes
+        for row in node.gpus
+        if row.gpu.health is not GpuHealth.HEALTHY
+    ]
+    left_out = [
+        f"node {node.name}: GPU{gpu.index} is not shared: {gpu.reason}" for node in built.nodes for gpu in node.left_out
+    ]
+    return faulty + left_out
+
+
+def summary(report: Report) -> str:
+    """One line for each node, then the cluster's total."""
+    unit = report.unit
+    columns = console.gpu_columns(row.gpu.index for node in report.nodes for row in node.gpus)
+    has_pending = any(node.pending_mib for node in report.nodes)
+    header = ["NAME", "IPADDRESS", *(f"GPU{label(i)}(Allocated/Total)" for i in columns)]
+    header += ["PENDING(Allocated)"] if has_pending else []
+    lines = ["\t".join([*header, f"GPU Memory({unit.name})"])]
+    lines += [_summary_row(node, unit, columns=columns, has_pending=has_pending) for node in report.nodes]
+    lines += ["-" * (len(lines[1]) + 1 + 20 if report.nodes else 20)]  # + 1: the row's newline counts
+    lines += ["Allocated/Total GPU Memory In Cluster:", f"{_total(report)}\t", *_beyond_memory(report), ""]
+    return layout("\n".join(lines))
+
+
+def detail(report: Report) -> str:
+    """A block for each node with a line for each pod, then the cluster's total."""
+    unit = report.unit
+    lines: list[str] = []
+    dashes = ""
+    for node in report.nodes:
+        has_pending = bool(node.pending_mib)
+        columns = console.gpu_columns(row.gpu.index for row in node.gpus)
+        header = ["NAME", "NAMESPACE", *(f"GPU{label(i)}(Allocated)" for i in columns)]
+        header += ["Pending(Allocated)"] if has_pending else []
+        rows = [_detail_row(pod, unit, columns=columns, has_pending=has_pending) for pod in node.pods]
+        dashes = dashes or "-" * (sum(len(row) + 1 for row in rows) + 10)  # + 1: newlines count
+        used, total = unit.ceil(node.used_mib), unit.floor(node.total_mib)
+        lines += ["", f"NAME:\t{node.name}", f"IPADDRESS:\t{node.address}", ""]
+        lines += ["\t".join(header) + "\t", *rows]
+        lines += [f"Allocated :\t{used} ({units.percent(used, total)}%)\t", f"Total :\t{total}\t", dashes]
+    lines += ["", "", f"Allocated/Total GPU Memory In Cluster:\t{_total(report)}\t", *_beyond_memory(report), ""]
+    return layout("\n".join(lines))
+
+
+def as_value(report: Report, rows: Sequence[LimitRow] | None = None) -> dict[str, Any]:
+    """The report for programs, with limits if they were asked for. All memory is in MiB."""
+    return {
+        "unit": report.unit.name,
+        "totalMiB": report.total_mib,
+        "grantedMiB": report.used_mib,
+        "usedMiB": report.used_mib,  # the former name: what is used is measured
+        "nodes": [_json_node(node) for node in report.nodes],
+        "notes": report.notes,
+        **({} if rows is None else {"limits": [limits.as_json(row) for row in rows]}),
+    }
+
+
+def _summary_row(node: NodeRow, unit: MemoryUnit, *, columns: Sequence[int], has_pending: bool) -> str:
+    by_index = {row.gpu.index: row for row in node.gpus}
+    cells = [node.name, node.address]
+    for i in columns:
+        row = by_index.get(i)
+        cells.append(f"{unit.ceil(row.used_mib)}/{unit.floor(row.total_mib)}" if row else "0/0")
+    if has_pending:
+        cells.append(str(unit.ceil(node.pending_mib)) if node.pending_mib else "")
+    cells.append(f"{unit.ceil(node.used_mib)}/{unit.floor(node.total_mib)}")
+    return "\t".join(cells)
+
+
+def _detail_row(pod: PodRow, unit: MemoryUnit, *, columns: Sequence[int], has_pending: bool) -> str:
+    cells = [pod.name, pod.namespace, *(str(unit.ceil(pod.on(i).memory_mib)) for i in columns)]
+    cells += [str(unit.ceil(pod.pending_mib))] if has_pending else []
+    return "\t".join(cells) + "\t"
+
+
+def _beyond_memory(report: Report) -> list[str]:
+    """What Aliyun's layout has no place for: a table of its own, if there is any of it."""
+    rows = [
+        f"{node.name}\t{row.gpu.label}\t{row.compute_percent}%\t{', '.join(row.whole)}"
+        for node in report.nodes
+        for row in node.gpus
+        if row.compute_percent or row.whole
+    ]
+    tables = ["", "NAME\tGPU\tCompute(Allocated)\tWhole GPU Of", *rows] if rows else []
+    unit = report.unit
+    oversubscribed = [
+        f"{node.name}\t{row.gpu.label}\t{row.gpu.factor}\t"
+        f"{unit.ceil(row.used_mib)}/{unit.floor(row.grantable_mib)}/{unit.floor(row.total_mib)}"
+        for node in report.nodes
+        for row in node.gpus
+        if row.gpu.extra_mib
+    ]
+    if oversubscribed:
+        tables += ["", "NAME\tGPU\tOversubscription\tAllocated/Grantable/Total", *oversubscribed]
+    return tables
+
+
+def _total(report: Report) -> str:
+    used, total = report.unit.ceil(report.used_mib), report.unit.floor(report.total_mib)
+    return f"{used}/{total} ({units.percent(used, total)}%)"
+
+
+def _json_node(node: NodeRow) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "address": node.address,
+        "unit": node.unit.name,
+        "totalMiB": node.total_mib,
+        "grantedMiB": node.used_mib,
+        "usedMiB": node.used_mib,
+        "pendingMiB": node.pending_mib,
+        "gpus": [
+            {
+                "index": row.gpu.index,
+                "uuid": row.gpu.uuid,
+                "model": row.gpu.model,
+                "health": row.gpu.health.value,
+                "reason": row.gpu.reason,
+                "totalMiB": row.total_mib,
+                **({"grantableMiB": row.grantable_mib} if row.gpu.extra_mib else {}),
+                "grantedMiB": row.used_mib,
+                "usedMiB": row.used_mib,
+                "computePercent": row.compute_percent,
+                "whole": bool(row.whole),
+            }
+            for row in node.gpus
+        ],
+        "pods": [
+            {
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "gpus": [
+                    {
+                        "index": index,
+                        "grantedMiB": held.memory_mib,
+                        "usedMiB": held.memory_mib,
+                        "computePercent": held.compute_percent,
+                        "whole": held.whole,
+                    }
+                    for index, held in sorted(pod.held.items())
+                ],
+                "pendingMiB": pod.pending_mib,
+            }
+            for pod in node.pods
+        ],
+    }
+
+
+def layout(text: str) -> str:
+    """Replace tabs by spaces so that columns line up."""
+    lines = [line.split("\t") for line in text.split("\n")]
+    done: list[str] = [""] * len(lines)
+    _block(lines, 0, len(lines), (), done)
+    return "\n".join(done)
+
+
+def _block(lines: Sequence[Sequence[str]], start: int, end: int, widths: tuple[int, ...], done: list[str]) -> None:
+    """Lay out lines `start` to `end`, whose first cells have the given column widths."""
+    column = len(widths)
+    row = start
+    while row < end:
+        last = row
+        while last < end and len(lines[last]) - 1 > column:
+            last += 1
+        if last == row:
+            padded = (cell.ljust(width) for cell, width in zip(lines[row], widths, strict=False))
+            done[row] = "".join(padded) + lines[row][-1]
+            row += 1
+        else:
+            width = max(len(cells[column]) for cells in lines[row:last]) + _PADDING
+            _block(lines, row, last, (*widths, width), done)
+            row = last
