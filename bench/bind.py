@@ -34,8 +34,8 @@ from gpushare.cluster import node_records, pod_records
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import client
 from gpushare.kube.api import pod_path
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
+from gpushare.units import ResourceConfig
 
 STREAMS = (1, 8)
 

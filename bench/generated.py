@@ -9,7 +9,7 @@ from gpushare import names
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.units import GIB
-from gpushare.wire import allocation as allocation_wire
+from gpushare.wire import allocations
 from testing.builders import make_allocation, make_container, make_grant, make_node, make_pod
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/default/pods"
@@ -45,7 +45,7 @@ def gpu_pod(number: int, nodes: int) -> Json:
     uuid = GpuUuid(f"GPU-{on}-{number // nodes % GPUS}")
     grant = make_grant(uuid, gib=HELD_GIB)
     notes = {
-        names.ANNOTATION_ALLOCATION: allocation_wire.encode(make_allocation("pod", grant, node=on)),
+        names.ANNOTATION_ALLOCATION: allocations.encode(make_allocation("pod", grant, node=on)),
         names.PREFIX_DEVICES + "main": uuid,
         names.PREFIX_MEMORY + "main": str(HELD_GIB * 1024),
     }

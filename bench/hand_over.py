@@ -25,7 +25,7 @@ from deviceplugin.resources import MEMORY
 from gpushare import names, units
 from gpushare.identity import NodeName
 from gpushare.model.gpu import HandOver, NodeInventory
-from gpushare.wire import allocation as allocation_wire
+from gpushare.wire import allocations
 from gpushare.wire import inventory as inventory_wire
 from testing.builders import Json, make_allocation, make_container, make_grant, make_node, make_pod
 from testing.fakes import kube_http
@@ -45,7 +45,7 @@ def pod_of(number: int, inventory: NodeInventory) -> Json:
     path = f"metadata.annotations['{names.PREFIX_DEVICES}main']"
     variable = {"name": names.ENV_VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": path}}}
     annotations = {
-        names.ANNOTATION_ALLOCATION: allocation_wire.encode(make_allocation(name, grant)),
+        names.ANNOTATION_ALLOCATION: allocations.encode(make_allocation(name, grant)),
         names.PREFIX_DEVICES + "main": gpu.uuid,
         names.PREFIX_MEMORY + "main": str(grant.memory_mib),
     }

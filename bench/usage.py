@@ -24,9 +24,9 @@ from deviceplugin.usage.simulated import SimulatedProcesses
 from gpushare import names
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
-from gpushare.wire import allocation as allocation_wire
+from gpushare.units import ResourceConfig
+from gpushare.wire import allocations
 from testing.builders import Json, make_container, make_grant, make_inventory, make_pod
 
 GPUS, TIMES = 8, 50
@@ -36,7 +36,7 @@ def pod_of(number: int) -> Json:
     """A pod that runs."""
     ref = PodRef(namespace="default", name=f"pod-{number}", uid=PodUid(f"00000000-0000-4000-8000-{number:012x}"))
     allocation = Allocation(pod=ref, node=NodeName("node-a"), grants=(make_grant(number % GPUS, gib=4),))
-    annotations = {names.ANNOTATION_ALLOCATION: allocation_wire.encode(allocation)}
+    annotations = {names.ANNOTATION_ALLOCATION: allocations.encode(allocation)}
     pod = make_pod(make_container("main", 4), name=ref.name, node="node-a", annotations=annotations, phase="Running")
     pod["metadata"]["uid"] = ref.uid
     report = {"name": "main", "containerID": f"containerd://{number:064x}", "state": {"running": {}}}

@@ -11,7 +11,7 @@ from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound, Pending
 from gpushare.identity import NodeName, PodUid
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

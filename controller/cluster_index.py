@@ -23,7 +23,7 @@ from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.placement import room
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from gpushare.wire import host
 
 

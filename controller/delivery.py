@@ -15,8 +15,7 @@ from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.model.allocation import Allocation
 from gpushare.model.request import PodRequest
 from gpushare.runtime.clock import Clock
-from gpushare.wire import allocation as allocation_wire
-from gpushare.wire import held_gpus
+from gpushare.wire import allocations
 from gpushare.wire import pods as pods_wire
 
 
@@ -49,7 +48,7 @@ class Undelivered:
 def annotations(reserved: Reserved, request: PodRequest, clock: Clock) -> dict[str, str]:
     """What is written on a pod that gets this choice."""
     assumed_ns = int(clock.now().timestamp() * 1_000_000) * 1000
-    return allocation_wire.binding_annotations(reserved.allocation, reserved.inventory, assumed_ns, request)
+    return allocations.binding_annotations(reserved.allocation, reserved.inventory, assumed_ns, request)
 
 
 def deliver(
@@ -97,7 +96,7 @@ def _shown_by(pod: JsonObject, chosen: Allocation, state: ClusterState) -> Shown
         return Absent.UNBOUND
     if node != chosen.node:
         return AlreadyBound(node=node, granted=True)
-    return held_gpus.allocation(pod, state.resource_config.unit) or AlreadyBound(node=node, granted=False)
+    return allocations.granted(pod, state.resource_config.unit) or AlreadyBound(node=node, granted=False)
 
 
 def _sent(chosen: Allocation, send: Callable[[], object], read: Callable[[], Shown]) -> Allocation | Undelivered:

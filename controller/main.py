@@ -32,12 +32,12 @@ from gpushare.kube.api import KubeApi
 from gpushare.kube.lease import Elector
 from gpushare.placement.outlook import Outlook
 from gpushare.placement.tally import Tally
-from gpushare.resource_config import ResourceConfig
-from gpushare.runtime import group, logs, options
+from gpushare.runtime import logs, options, process
 from gpushare.runtime.clock import SystemClock
 from gpushare.runtime.http_server import Handler
 from gpushare.runtime.pages import Page, PageServer, verdict
-from gpushare.runtime.signals import Signals
+from gpushare.runtime.process import Signals
+from gpushare.units import ResourceConfig
 
 _LOST: Final = 3  # a worker's exit code
 _STOP_S: Final = 18.0  # requests, then chores; with the release of the lease below a pod's 30 s of grace
@@ -108,7 +108,7 @@ class Controller:
         self._probes.start()
         threading.Thread(target=self._background.run, args=(self._stopping,), name="background", daemon=True).start()
         threading.Thread(target=self._look, name="outlook", daemon=True).start()
-        self._leadership.start(lambda: group.exit_now(_LOST))
+        self._leadership.start(lambda: process.exit_now(_LOST))
 
     def shut_down(self) -> None:
         """Finish what was begun."""

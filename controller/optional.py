@@ -13,8 +13,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.kube.watch import Reflector, Sink
 from gpushare.runtime import logs
-from gpushare.runtime.backoff import Backoff
-from gpushare.runtime.clock import Clock
+from gpushare.runtime.clock import Backoff, Clock
 
 _LOG: Final = logging.getLogger(__name__)
 PATIENCE_S: Final = 20.0  # how long to wait for the first list

@@ -15,7 +15,7 @@ from gpushare.errors import SettingsError
 from gpushare.runtime.clock import Clock, SystemClock
 from gpushare.runtime.http_server import Handler, HttpServer
 from gpushare.runtime.intake import MIB
-from gpushare.runtime.signals import Signals
+from gpushare.runtime.process import Signals
 
 GRACE_S: Final = 8  # every request has an answer by then: a bind's deadline is below the scheduler's 5 s
 KEEP_ALIVE_S: Final = 75  # kube-scheduler keeps its connections; closing them first would race with its requests

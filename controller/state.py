@@ -22,7 +22,7 @@ from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import DEFAULT_POLICY, PodRequest, Policy, RequestShape
 from gpushare.placement.policies import Policies
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 
 TRIES: Final = 5  # to choose GPUs while a node's ledger stays as it was
 

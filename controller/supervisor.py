@@ -20,8 +20,7 @@ from typing import Final, Protocol
 from controller.fence import Fence
 from gpushare.kube.lease import Elector
 from gpushare.runtime import logs
-from gpushare.runtime.backoff import Backoff
-from gpushare.runtime.clock import Clock
+from gpushare.runtime.clock import Backoff, Clock
 
 _LOG: Final = logging.getLogger(__name__)
 _TICK_S: Final = 0.1  # how late a signal or the end of a worker may be noticed

@@ -12,7 +12,7 @@ from gpushare.errors import WireError
 from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import NodeInventory
-from gpushare.wire import held_gpus, interop_read, pods
+from gpushare.wire import allocations, interop, pods
 
 _WEBHOOK: Final = names.WEBHOOK_SERVICE
 _CONTROLLER: Final = names.CONTROLLER_SERVICE
@@ -74,7 +74,7 @@ def _allocation(start: Start) -> Allocation | None:
     former = not any(map(start.resource.made, start.ids))
     if not _is_own(start) and not former:
         return None
-    found = held_gpus.allocation(start.pod, start.inventory.unit)
+    found = allocations.granted(start.pod, start.inventory.unit)
     return None if found is None else replace(found, grants=known(found.grants, start.inventory))
 
 
@@ -111,8 +111,8 @@ def _container(start: Start, allocation: Allocation, name: ContainerName) -> Gra
 
 
 def _not_bound(who: str, start: Start) -> str:
-    if interop_read.is_bound(pods.annotations(start.pod)):
-        return f"{who} {interop_read.OTHER_DEVICES}, with which it would see none; {AGAIN} while {_WEBHOOK} is running"
+    if interop.is_bound(pods.annotations(start.pod)):
+        return f"{who} {interop.OTHER_DEVICES}, with which it would see none; {AGAIN} while {_WEBHOOK} is running"
     scheduler = start.pod["spec"].get("schedulerName") or "none"
     text = f"{who} was never given a GPU by {_CONTROLLER}: it was scheduled by {scheduler}"
     if pods.is_mutated(start.pod, start.resource_config):

@@ -10,7 +10,7 @@ from deviceplugin.resources import Resource
 from gpushare.identity import ContainerName, NodeName
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import NodeInventory
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from gpushare.wire.pods import Pod
 
 AGAIN: Final = "delete the pod and create it again"

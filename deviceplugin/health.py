@@ -17,8 +17,7 @@ from gpushare.errors import SettingsError
 from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory
 from gpushare.runtime import logs
-from gpushare.runtime.backoff import Backoff
-from gpushare.runtime.clock import Clock
+from gpushare.runtime.clock import Backoff, Clock
 from gpushare.units import MemoryUnit
 
 _LOG: Final = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from deviceplugin import probe
 from deviceplugin.settings import Settings
 from gpushare import names
 from gpushare.errors import SettingsError
-from gpushare.runtime import group, logs, options
+from gpushare.runtime import logs, options, process
 from gpushare.runtime.clock import SystemClock
 
 _CHECK: Final = "--check"
@@ -51,4 +51,4 @@ def _run(settings: Settings) -> int:
     from deviceplugin import parts
     from gpushare.kube import client
 
-    return group.run(parts.of(settings, client.connect(settings.kubeconfig), clock, publish_until=publish_until))
+    return process.run(parts.of(settings, client.connect(settings.kubeconfig), clock, publish_until=publish_until))

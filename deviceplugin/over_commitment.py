@@ -13,9 +13,8 @@ from gpushare.identity import GpuUuid
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
-from gpushare.resource_config import ResourceConfig
-from gpushare.units import MemoryUnit
-from gpushare.wire import held_gpus, pods
+from gpushare.units import MemoryUnit, ResourceConfig
+from gpushare.wire import allocations, pods
 from gpushare.wire.pods import Pod
 
 _LAST: Final = 10**20  # nanoseconds; later than any pod
@@ -65,7 +64,7 @@ def _held(
             # Who asks for nothing holds nothing, whatever its annotations claim: no one guards those.
             if not pods.needs_gpu(pod, resource_config):
                 continue
-            other = held_gpus.of_pod(pod, resource_config, unit).allocation
+            other = allocations.held(pod, resource_config, unit).allocation
         except WireError:
             continue  # its own containers are refused, and the controller sends no new pods to this node
         if other is not None:

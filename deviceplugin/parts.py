@@ -32,9 +32,9 @@ from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube.api import KubeApi
 from gpushare.kube.watch import Reflector
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import Clock
-from gpushare.runtime.group import Part
+from gpushare.runtime.process import Part
+from gpushare.units import ResourceConfig
 
 
 def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) -> Mapping[str, Part]:

@@ -13,10 +13,10 @@ from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
 from gpushare.model.request import MAX_ASKING, MAX_CONTAINERS
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
-from gpushare.wire import fields, interop_read
+from gpushare.units import ResourceConfig
+from gpushare.wire import fields, interop
 from gpushare.wire import pods as wire
 from gpushare.wire.pods import Pod
 
@@ -53,7 +53,7 @@ def reduce(pod: JsonObject) -> JsonObject:
     ref, annotations = wire.ref(pod), wire.annotations(pod)
     spec, status = fields.mapping(pod, "spec", "pod"), fields.mapping(pod, "status", "pod")
     # Another system's annotations may count containers by their place.
-    keep_all = interop_read.is_bound(annotations)
+    keep_all = interop.is_bound(annotations)
     containers = {field: _containers(spec, field, keep_all=keep_all) for field in ("initContainers", "containers")}
     if sum(map(len, containers.values())) > (MAX_CONTAINERS if keep_all else MAX_ASKING):
         containers = {}

@@ -26,8 +26,8 @@ from gpushare.identity import ContainerName, NodeName, PodRef
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import NodeInventory
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import logs
+from gpushare.units import ResourceConfig
 from gpushare.wire import pods as wire
 from gpushare.wire.pods import Pod
 

@@ -13,8 +13,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi, PatchKind
 from gpushare.model.gpu import NodeInventory
 from gpushare.runtime import logs
-from gpushare.runtime.backoff import Backoff
-from gpushare.runtime.clock import Clock
+from gpushare.runtime.clock import Backoff, Clock
 from gpushare.wire import inventory as wire
 
 _LOG: Final = logging.getLogger(__name__)

@@ -18,8 +18,7 @@ from deviceplugin.api import deviceplugin_pb2 as api
 from deviceplugin.inventory_feed import InventoryFeed
 from deviceplugin.resources import Resource
 from gpushare.runtime import logs
-from gpushare.runtime.backoff import Backoff
-from gpushare.runtime.clock import Clock
+from gpushare.runtime.clock import Backoff, Clock
 
 _LOG: Final = logging.getLogger(__name__)
 KUBELET_SOCKET: Final = "kubelet.sock"

@@ -21,7 +21,7 @@ from gpushare.model.gpu import LeftOut
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.wire import profile
-from gpushare.wire.simulated_gpus import Fault, FaultKind, Profile
+from gpushare.wire.profile import Fault, FaultKind, Profile
 
 _LOG: Final = logging.getLogger(__name__)
 _MIB: Final = 1024 * 1024

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from gpushare import errors
+from gpushare import errors, names
 
 _UNIT: Final = re.compile(r"(?P<count>[1-9][0-9]{0,6})?\s?(?P<name>GiB|MiB)")
 _INTEGER: Final = re.compile(r"[0-9]+[kM]?")  # the API server shortens amounts: 16000 comes back as 16k, 2000000 as 2M
@@ -191,3 +191,18 @@ def memory(mib: int) -> str:
 def percent(used: int, total: int) -> int:
     """Truncated, as Aliyun's tool does; 0 of nothing."""
     return used * 100 // total if total else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceConfig:
+    """The settings by which a pod's request is read."""
+
+    unit: MemoryUnit = GIB
+    """What one `aliyun.com/gpu-mem` stands for."""
+    whole_gpus: bool = False
+    """Whether `nvidia.com/gpu` is this project's; otherwise it is another plugin's and none of our business."""
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Extended resources that make a pod one of ours."""
+        return (*names.SHARED_RESOURCES, names.GPU) if self.whole_gpus else names.SHARED_RESOURCES

@@ -19,9 +19,8 @@ from gpushare.errors import SettingsError
 from gpushare.kube import client
 from gpushare.runtime import logs
 from gpushare.runtime.clock import SystemClock
-from gpushare.runtime.interrupts import as_interrupt
 from gpushare.runtime.options import environment
-from gpushare.runtime.signals import Signals
+from gpushare.runtime.process import Signals, as_interrupt
 from gpushare_cli import arguments as common
 from gpushare_cli import completion, console, examples, inspect_command, scheduler_command, scheduler_config, top
 from gpushare_cli.bars import Look

@@ -11,8 +11,8 @@ from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
-from gpushare.resource_config import ResourceConfig
-from gpushare.wire import interop_read, pods, unhealthy
+from gpushare.units import ResourceConfig
+from gpushare.wire import interop, pods, unhealthy
 
 T = TypeVar("T")
 _PAGE: Final = "500"
@@ -126,7 +126,7 @@ def _pages(api: KubeApi, path: str, params: dict[str, str], reduce: Callable[[Js
 def concerns_gpus(pod: JsonObject) -> bool:
     """Whether a pod asks for GPUs or carries an allocation, of whatever system."""
     notes = pods.annotations(pod)
-    return may_hold_gpus(pod) or names.ANNOTATION_ALLOCATION in notes or interop_read.is_bound(notes)
+    return may_hold_gpus(pod) or names.ANNOTATION_ALLOCATION in notes or interop.is_bound(notes)
 
 
 def may_hold_gpus(pod: Mapping[str, Any]) -> bool:
@@ -141,7 +141,7 @@ def own_annotations(annotations: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in annotations.items()
         if f".{key.partition('/')[0]}".endswith(f".{names.DOMAIN}")
         or names.is_reserved(key)
-        or interop_read.is_annotation(key)
+        or interop.is_annotation(key)
     }
 
 

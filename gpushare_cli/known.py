@@ -7,8 +7,7 @@ from typing import Any
 from gpushare.cluster import node_records, pod_records
 from gpushare.cluster.pod_records import PodRecord
 from gpushare.identity import NodeName
-from gpushare.resource_config import ResourceConfig
-from gpushare.units import MemoryUnit
+from gpushare.units import MemoryUnit, ResourceConfig
 from gpushare_cli import nodefacts, resource_configs, world
 from gpushare_cli.gather import Cluster
 from gpushare_cli.settings import Settings

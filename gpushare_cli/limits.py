@@ -10,8 +10,8 @@ from gpushare.identity import NodeName
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import Gpu, Limit, NodeInventory, label
 from gpushare.model.ledger import mib_on
-from gpushare.resource_config import ResourceConfig
-from gpushare.wire import held_gpus
+from gpushare.units import ResourceConfig
+from gpushare.wire import allocations
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import inventories, resource_configs
 from gpushare_cli.usage import NodeUse, Use
@@ -147,6 +147,6 @@ def _allocation(pod: Object, inventory: NodeInventory) -> Allocation | None:
         if not pods_wire.holds_gpus(pod):
             return None
         config = resource_configs.of_pod(pod, ResourceConfig(unit=inventory.unit))
-        return held_gpus.of_pod(pod, config, inventory.unit).allocation
+        return allocations.held(pod, config, inventory.unit).allocation
     except WireError:
         return None  # the report has a note about it

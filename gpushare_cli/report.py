@@ -14,9 +14,8 @@ from gpushare.model.allocation import Allocation, Grant, Held
 from gpushare.model.gpu import Gpu, LeftOut, NodeInventory
 from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.model.request import ContainerRequest
-from gpushare.resource_config import ResourceConfig
-from gpushare.units import MemoryUnit
-from gpushare.wire import held_gpus, requests
+from gpushare.units import MemoryUnit, ResourceConfig
+from gpushare.wire import allocations, requests
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import gather, inventories, resource_configs
 
@@ -170,7 +169,7 @@ def _pod_row(pod: Mapping[str, Any], inventory: NodeInventory, notes: list[str])
     who = pods_wire.ref(pod)
     resource_config = resource_configs.of_pod(pod, ResourceConfig(unit=inventory.unit))
     try:
-        holding = held_gpus.of_pod(pod, resource_config, inventory.unit)
+        holding = allocations.held(pod, resource_config, inventory.unit)
         allocation = holding.allocation
         if holding.problem:
             notes.append(f"pod {who}: {holding.problem}; counted by the other annotations of its binding")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare import names
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 

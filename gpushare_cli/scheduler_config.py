@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from gpushare import names
 from gpushare.errors import SettingsError
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from gpushare_cli import scores, yamls
 
 CONTROLLER_PORT: Final = 12345

@@ -6,10 +6,9 @@ from typing import Any
 
 from gpushare import names
 from gpushare.model.request import DEFAULT_POLICY, Policy
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import options
 from gpushare.runtime.options import option
-from gpushare.units import GIB, MemoryUnit
+from gpushare.units import GIB, MemoryUnit, ResourceConfig
 from gpushare.wire import fields
 
 

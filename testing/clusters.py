@@ -10,7 +10,7 @@ from gpushare.kube.api import Reply
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import Gpu, GpuHealth, Limit, NodeInventory
 from gpushare.units import GIB
-from gpushare.wire import allocation as allocation_wire
+from gpushare.wire import allocations
 from testing.builders import Json, env_of, make_container, make_node, make_pod
 from testing.cli.podding import mutated
 from testing.fakes.kube import FakeKube
@@ -63,7 +63,7 @@ def running(
     grant = Grant(container=ContainerName("main"), gpus=(GpuUuid(uuid),), memory_mib=gib * 1024)
     allocation = Allocation(pod=ref, node=NodeName(on), grants=(grant,))
     annotations = {
-        names.ANNOTATION_ALLOCATION: allocation_wire.encode(allocation),
+        names.ANNOTATION_ALLOCATION: allocations.encode(allocation),
         f"{names.PREFIX_INDEX}main": str(index),
         f"{names.PREFIX_CAPACITY}main": "15",
     }

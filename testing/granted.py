@@ -7,9 +7,8 @@ from typing import Any
 from gpushare.model.allocation import Allocation, Placed
 from gpushare.model.ledger import NodeLedger
 from gpushare.placement.place import place
-from gpushare.resource_config import ResourceConfig
-from gpushare.wire import allocation as allocation_wire
-from gpushare.wire import pods, requests
+from gpushare.units import ResourceConfig
+from gpushare.wire import allocations, pods, requests
 from webhook import mutation
 from webhook.rules import Rules
 
@@ -37,7 +36,7 @@ def environments(pod: Json, ledger: NodeLedger, resource_config: ResourceConfig)
     """Container -> the variables that the webhook wrote, with the values that the kubelet puts in."""
     created = {**pod, "metadata": {"uid": "u", **pod["metadata"]}}
     result = admitted(created, Rules(resource_config=resource_config)).pod
-    written = allocation_wire.binding_annotations(allocation(result, ledger, resource_config), ledger.inventory, 1)
+    written = allocations.binding_annotations(allocation(result, ledger, resource_config), ledger.inventory, 1)
     return {container["name"]: resolved(container, written) for container in result["spec"]["containers"]}
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from gpushare.cluster import cluster_ledger, node_records, pod_records
 from gpushare.cluster.cluster_ledger import Ledgers
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 
 
 def of_objects(

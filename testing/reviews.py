@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 
 from gpushare import names
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from webhook import mutation
 from webhook.mutation import Denied, Mutated
 from webhook.rules import Rules

@@ -1,7 +1,7 @@
 """Which rule answers which request. Pure: a review and what holds right now -> decision."""
 
 from gpushare.errors import FieldError, InvalidRequestError
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from webhook import mutation, validation
 from webhook.mutation import Decision, Denied, Untouched
 from webhook.review import Review

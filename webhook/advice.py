@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import names
-from gpushare.wire import parse_resources, pods
+from gpushare.wire import pods
 from gpushare.wire.fields import JsonObject
 from webhook import containers, mounts, objects, unread
 from webhook.rules import DEFAULT_SCHEDULER, Rules
@@ -98,7 +98,7 @@ def _removed(before: JsonObject, after: JsonObject) -> Iterator[str]:
 
 
 def _asked(container: Mapping[str, Any], ours: Sequence[str]) -> str | None:
-    return next((resource for resource in ours if resource in parse_resources.amounts(container, "limits")), None)
+    return next((resource for resource in ours if resource in pods.amounts(container, "limits")), None)
 
 
 def _set_by(container: JsonObject, ours: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from gpushare import names, units
 from gpushare.errors import FieldError, InvalidRequestError
 from gpushare.model.request import MAX_CONTAINERS, ContainerRequest
 from gpushare.units import MemoryUnit
-from gpushare.wire import frameworks, parse_resources, pods
+from gpushare.wire import pods, requests, selectors
 from gpushare.wire.fields import JsonObject
 from webhook import containers, mounts, objects
 from webhook.rules import Rules
@@ -78,7 +78,7 @@ def impossible_amounts(pod: JsonObject, rules: Rules) -> Iterator[FieldError]:
     read = (*rules.resource_config.resources, names.GPU_COUNT, names.GPU_CORE)
     for path, _, container in pods.containers(pod):
         for field in ("limits", "requests"):
-            for resource, amount in parse_resources.amounts(container, field).items():
+            for resource, amount in pods.amounts(container, field).items():
                 is_gpu = resource.startswith(names.GPU_DOMAINS) or rules.is_foreign(resource)
                 if is_gpu and resource not in read and (units.quantity(amount) or 0) > units.MAX_UNITS:
                     yield FieldError(
@@ -101,7 +101,7 @@ def bad_totals(pod: JsonObject) -> Iterator[FieldError]:
 def framework_variables(pod: JsonObject) -> Iterator[FieldError]:
     """Words for which no container of the pod would start."""
     try:
-        frameworks.read(objects.annotations(pod).get(names.ANNOTATION_FRAMEWORK_VARIABLES))
+        selectors.frameworks(objects.annotations(pod).get(names.ANNOTATION_FRAMEWORK_VARIABLES))
     except ValueError as error:
         problem, _, fix = str(error).partition("; ")
         yield FieldError(f"metadata.annotations[{names.ANNOTATION_FRAMEWORK_VARIABLES}]", problem, fix)
@@ -110,7 +110,7 @@ def framework_variables(pod: JsonObject) -> Iterator[FieldError]:
 def excess(container_requests: tuple[ContainerRequest, ...], unit: MemoryUnit) -> Iterator[FieldError]:
     """Products that the next reader would refuse as an amount."""
     for request in container_requests:
-        _, total = parse_resources.counted(request, unit)
+        _, total = requests.counted(request, unit)
         if total > units.MAX_UNITS:
             yield FieldError(
                 f"metadata.annotations[{names.ANNOTATION_GPUS}]",

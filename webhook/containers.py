@@ -6,7 +6,8 @@ from typing import Any, Final
 from gpushare import names, units
 from gpushare.model.request import ContainerRequest
 from gpushare.units import MemoryUnit
-from gpushare.wire import parse_resources
+from gpushare.wire import pods
+from gpushare.wire import requests as requests_wire
 from gpushare.wire.fields import JsonObject
 from webhook import env
 from webhook.rules import Rules
@@ -61,8 +62,8 @@ def without_zero(container: JsonObject) -> JsonObject:
 def foreign(container: Mapping[str, Any], rules: Rules) -> str | None:
     """A resource of another GPU plugin that it asks for; that plugin then sets the container's devices itself."""
     amounts = [
-        *parse_resources.amounts(container, "limits").items(),
-        *parse_resources.amounts(container, "requests").items(),
+        *pods.amounts(container, "limits").items(),
+        *pods.amounts(container, "requests").items(),
     ]
     return next((name for name, amount in amounts if rules.is_foreign(name) and _is_positive(amount)), None)
 
@@ -93,7 +94,7 @@ def is_privileged(container: Mapping[str, Any]) -> bool:
 
 def memory_units(container_requests: Iterable[ContainerRequest], unit: MemoryUnit) -> int:
     """Units of gpu-mem that these containers take from the node, over all their GPUs."""
-    counted = (parse_resources.counted(request, unit) for request in container_requests)
+    counted = (requests_wire.counted(request, unit) for request in container_requests)
     return sum(amount for resource, amount in counted if resource == names.GPU_MEM)
 
 
@@ -119,7 +120,7 @@ def _grants(name: str, request: ContainerRequest, *, pod_units: int, unit: Memor
 
 def _resources(resources: JsonObject, request: ContainerRequest, unit: MemoryUnit) -> JsonObject:
     """With what the kubelet counts as the limit, and requests that are equal, as they must be."""
-    resource, amount = parse_resources.counted(request, unit)
+    resource, amount = requests_wire.counted(request, unit)
     limits, requests = dict(resources["limits"]), dict(resources.get("requests") or {})
     if units.parse_amount(limits[resource]) != amount:
         limits[resource] = requests[resource] = str(amount)

@@ -14,9 +14,8 @@ from gpushare import names
 from gpushare.errors import GpuShareError, SettingsError
 from gpushare.kube import client
 from gpushare.runtime import logs, options
-from gpushare.runtime.backoff import Backoff
-from gpushare.runtime.clock import Clock, SystemClock
-from gpushare.runtime.signals import Signals
+from gpushare.runtime.clock import Backoff, Clock, SystemClock
+from gpushare.runtime.process import Signals
 from webhook import app, server
 from webhook.metrics import Metrics
 from webhook.runtimeclass import RuntimeClass

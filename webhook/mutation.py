@@ -11,7 +11,7 @@ from typing import Final
 from gpushare import names
 from gpushare.errors import FieldError, InvalidRequestError
 from gpushare.model.request import ContainerRequest
-from gpushare.wire import parse_resources, pods, requests
+from gpushare.wire import pods, requests
 from gpushare.wire.fields import JsonObject
 from webhook import advice, checks, containers, metadata, objects
 from webhook.rules import DEFAULT_SCHEDULER, Rules
@@ -98,7 +98,7 @@ def _without_zeros(pod: JsonObject, rules: Rules) -> JsonObject:
 def _wants_gpu(pod: JsonObject, rules: Rules) -> bool:
     wanted = {*rules.resource_config.resources, *_MEANT_FOR_US}
     return any(
-        wanted & parse_resources.amounts(container, field).keys()
+        wanted & pods.amounts(container, field).keys()
         for _, _, container in pods.containers(pod)
         for field in ("limits", "requests")
     )

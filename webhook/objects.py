@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final, cast
 
 from gpushare.errors import FieldError, InvalidRequestError
-from gpushare.wire import fields, structure
+from gpushare.wire import fields, pods
 from gpushare.wire.fields import JsonObject
 
 MOST_ERRORS: Final = 20
@@ -23,7 +23,7 @@ def pod(value: object) -> JsonObject:
     Raises:
         InvalidRequestError: they cannot; the first errors at once.
     """
-    return _checked(value, structure.POD)
+    return _checked(value, pods.POD)
 
 
 def with_metadata(value: object) -> JsonObject:
@@ -32,7 +32,7 @@ def with_metadata(value: object) -> JsonObject:
     Raises:
         InvalidRequestError: they cannot.
     """
-    return _checked(value, structure.ANY_OBJECT)
+    return _checked(value, pods.ANY_OBJECT)
 
 
 def is_pod(value: object) -> bool:
@@ -67,7 +67,7 @@ def first(errors: Iterable[FieldError]) -> tuple[FieldError, ...]:
     return tuple(itertools.islice(errors, MOST_ERRORS + 1))
 
 
-def _checked(value: object, check: structure.Check) -> JsonObject:
+def _checked(value: object, check: pods.Check) -> JsonObject:
     if errors := first(_error(path, problem) for path, problem in check(value, "")):
         raise InvalidRequestError(errors)
     return cast(JsonObject, value)

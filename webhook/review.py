@@ -12,7 +12,7 @@ from typing import Final, NotRequired, TypedDict
 import orjson
 
 from gpushare.errors import FieldError, WireError
-from gpushare.wire import fields, json
+from gpushare.wire import fields
 from gpushare.wire.fields import JsonObject
 from webhook import objects, patch
 
@@ -80,7 +80,7 @@ def parse(body: bytes) -> Review:
     if not body:
         raise WireError("the body is empty")
     try:
-        value = json.parse(body)
+        value = fields.parse_json(body)
     except ValueError as error:
         raise WireError(f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare import names
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 

@@ -15,7 +15,7 @@ from gunicorn.app.base import BaseApplication
 from gpushare import names
 from gpushare.runtime import serving, worker
 from gpushare.runtime.intake import MIB
-from gpushare.runtime.signals import Signals
+from gpushare.runtime.process import Signals
 from webhook.settings import Settings
 from webhook.tls import Contexts
 

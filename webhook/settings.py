@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 from certs.settings import CertSettings
 from gpushare import names, units
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import options
 from gpushare.runtime.options import option
-from gpushare.units import MemoryUnit
+from gpushare.units import MemoryUnit, ResourceConfig
 from webhook.runtimeclass import Mode
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gpushare import names
-from gpushare.wire import misspelt
+from gpushare.wire import typos
 from gpushare.wire.fields import JsonObject
 from webhook import objects
 from webhook.rules import Rules
@@ -24,7 +24,7 @@ _LIMIT: Final = 256  # characters of a warning that Kubernetes shows for sure
 
 def resources(pod: JsonObject, rules: Rules) -> Iterator[str]:
     """Resources that were probably meant to be ours."""
-    likely = (each for each in misspelt.of_pod(pod, rules.resource_config) if not rules.is_foreign(each[1]))
+    likely = (each for each in typos.of_pod(pod, rules.resource_config) if not rules.is_foreign(each[1]))
     for name, resource, meant in itertools.islice(likely, _TOLD):
         yield cut(f"container {name}: gpushare does not know {resource} and gives no GPU for it; do you mean {meant}?")
 

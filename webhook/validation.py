@@ -10,7 +10,7 @@ from typing import Final
 
 from gpushare import names
 from gpushare.errors import FieldError
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from gpushare.wire import pods
 from gpushare.wire.fields import JsonObject
 from webhook import objects

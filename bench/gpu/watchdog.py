@@ -34,9 +34,9 @@ from gpushare import names
 from gpushare.identity import ContainerName, PodRef, PodUid
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import Gpu, NodeInventory
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
-from gpushare.wire import allocation as allocation_wire
+from gpushare.units import ResourceConfig
+from gpushare.wire import allocations
 from testing.builders import Json, make_container, make_pod
 from testing.fakes.kube import FakeKube
 
@@ -53,7 +53,7 @@ def pod_of(number: int, gpu: Gpu, grant_mib: int) -> Json:
     ref = PodRef(namespace="default", name=NAMES[number], uid=uid(number))
     grant = Grant(container=ContainerName("main"), gpus=(gpu.uuid,), memory_mib=grant_mib)
     allocation = Allocation(pod=ref, node=machine.NODE, grants=(grant,))
-    annotations = {names.ANNOTATION_ALLOCATION: allocation_wire.encode(allocation)}
+    annotations = {names.ANNOTATION_ALLOCATION: allocations.encode(allocation)}
     pod = make_pod(
         make_container("main", 1), name=ref.name, node=machine.NODE, annotations=annotations, phase="Running"
     )

@@ -16,7 +16,8 @@ from controller.extender.name_lists import NameList, NameLists
 from controller.preemption import Victims
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
-from gpushare.wire import fields, structure
+from gpushare.wire import fields
+from gpushare.wire import pods as pods_wire
 from gpushare.wire.fields import JsonObject
 
 MAX_SCORE: Final = 10
@@ -266,7 +267,7 @@ def _pod(args: JsonObject, expected: str) -> JsonObject:
         raise WireError(f"Pod: missing; expected {expected}")
     pod = fields.needed_mapping(args, "Pod", "")
     fields.needed_mapping(pod, "metadata", "Pod")
-    for path, problem in structure.POD(pod, "Pod"):
+    for path, problem in pods_wire.POD(pod, "Pod"):
         raise WireError(f"{path}: {problem}")
     return pod
 

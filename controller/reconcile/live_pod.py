@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 from gpushare.cluster import bypass, pod_records
 from gpushare.cluster.bypass import Owner
 from gpushare.cluster.pod_records import Bound, Pending
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from gpushare.wire import fields
 
 P = TypeVar("P", Bound, Pending)

@@ -18,8 +18,8 @@ from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.model.allocation import RefusalReason, Refused
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import logs
+from gpushare.units import ResourceConfig
 
 _LOG: Final = logging.getLogger(__name__)
 SETTLE_S: Final = 30.0  # the webhook has learnt of the other node by then, and the scheduler has tried the pod again

@@ -25,7 +25,7 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.allocation import Refused
 from gpushare.model.ledger import NodeLedger
 from gpushare.runtime import logs
-from gpushare.runtime.backoff import Backoff
+from gpushare.runtime.clock import Backoff
 
 _LOG: Final = logging.getLogger(__name__)
 REASON: Final = "GpuShareNodeRequested"

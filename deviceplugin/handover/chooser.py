@@ -15,8 +15,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import HandOver, NodeInventory
 from gpushare.runtime import logs
-from gpushare.runtime.backoff import Backoff
-from gpushare.runtime.clock import Clock
+from gpushare.runtime.clock import Backoff, Clock
 
 _LOG: Final = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 3.0

@@ -17,7 +17,7 @@ from deviceplugin.limits.node import NodeLimits, OnFailure
 from deviceplugin.settings import NVML, Settings
 from gpushare.model.gpu import Gpu
 from gpushare.runtime.clock import Clock
-from gpushare.runtime.group import Part
+from gpushare.runtime.process import Part
 from gpushare.wire.pods import Pod
 
 

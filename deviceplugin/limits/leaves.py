@@ -20,7 +20,7 @@ from gpushare.model.gpu import Gpu, Limit, NodeInventory
 from gpushare.model.ledger import mib_on
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
-from gpushare.wire import held_gpus
+from gpushare.wire import allocations
 from gpushare.wire import pods as wire
 from gpushare.wire.pods import Pod
 
@@ -54,7 +54,7 @@ def running(pods: Sequence[Pod], inventory: NodeInventory) -> Sequence[RunningCo
 
 def _running(pod: Pod, inventory: NodeInventory) -> Iterator[RunningContainer]:
     ids = wire.container_ids(pod)
-    allocation = held_gpus.allocation(pod, inventory.unit) if ids else None
+    allocation = allocations.granted(pod, inventory.unit) if ids else None
     for grant in decide.known(allocation.grants, inventory) if allocation else ():
         if grant.container in ids:
             gpus = tuple(inventory.by_uuid[gpu] for gpu in grant.gpus if gpu in inventory.by_uuid)

@@ -21,7 +21,7 @@ from gpushare.errors import WireError
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import Gpu, Limit, NodeInventory
 from gpushare.model.ledger import mib_on
-from gpushare.wire import held_gpus
+from gpushare.wire import allocations
 from gpushare.wire import pods as wire_pods
 from gpushare.wire.pods import Pod
 
@@ -35,7 +35,7 @@ def largest(pods: Sequence[Pod], inventory: NodeInventory) -> Mapping[GpuUuid, i
     found: dict[GpuUuid, int] = {}
     for pod in pods:
         try:
-            allocation = held_gpus.allocation(pod, inventory.unit) if wire_pods.holds_gpus(pod) else None
+            allocation = allocations.granted(pod, inventory.unit) if wire_pods.holds_gpus(pod) else None
         except WireError:
             continue
         for grant in decide.known(allocation.grants, inventory) if allocation else ():

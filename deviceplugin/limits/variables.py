@@ -10,8 +10,8 @@ from typing import Final
 from deviceplugin.limits.backend import LimitedStart, LimitError
 from gpushare import names
 from gpushare.model.gpu import Gpu
-from gpushare.wire import frameworks
-from gpushare.wire.frameworks import Framework
+from gpushare.wire import selectors
+from gpushare.wire.selectors import Framework
 
 _MIB: Final = 1024 * 1024
 _MPS_USABLE: Final = 0.95
@@ -66,7 +66,7 @@ def mps(start: LimitedStart, gpus: Sequence[Gpu]) -> tuple[tuple[str, str], ...]
 
 def _wanted(start: LimitedStart) -> tuple[Framework, ...]:
     try:
-        return frameworks.read(start.annotations.get(names.ANNOTATION_FRAMEWORK_VARIABLES))
+        return selectors.frameworks(start.annotations.get(names.ANNOTATION_FRAMEWORK_VARIABLES))
     except ValueError as error:
         raise LimitError(f"annotation {names.ANNOTATION_FRAMEWORK_VARIABLES}: {error}") from error
 

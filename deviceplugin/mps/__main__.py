@@ -8,7 +8,7 @@ from deviceplugin.mps.settings import Settings
 from deviceplugin.mps.supervisor import Supervisor
 from gpushare import names
 from gpushare.errors import SettingsError
-from gpushare.runtime import group, logs, options
+from gpushare.runtime import logs, options, process
 from gpushare.runtime.clock import SystemClock
 
 
@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     logs.configure(level=settings.log_level)
     supervisor = Supervisor(control=MpsControl(settings.mps_dir), clock=SystemClock())
-    return group.run({"daemon": supervisor.run, "socket": supervisor.serve}, grace_s=15.0)
+    return process.run({"daemon": supervisor.run, "socket": supervisor.serve}, grace_s=15.0)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,7 @@ from deviceplugin.mps.control import MpsControl, MpsError
 from deviceplugin.mps.wire import Status
 from gpushare.errors import WireError
 from gpushare.runtime import logs
-from gpushare.runtime.backoff import Backoff
-from gpushare.runtime.clock import Clock
+from gpushare.runtime.clock import Backoff, Clock
 
 _LOG: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 0.5

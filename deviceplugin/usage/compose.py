@@ -22,7 +22,7 @@ from deviceplugin.usage.watchdog import Watchdog
 from gpushare.model.gpu import NodeInventory
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
-from gpushare.runtime.group import Part
+from gpushare.runtime.process import Part
 
 _LOG: Final = logging.getLogger(__name__)
 _HIDDEN: Final = (

@@ -9,8 +9,8 @@ from deviceplugin.usage import holding, join
 from deviceplugin.usage.join import Joined
 from deviceplugin.usage.values import Key, Listed, NodeUsage, Reading
 from gpushare.identity import GpuUuid
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import Clock
+from gpushare.units import ResourceConfig
 
 
 @dataclass(frozen=True, slots=True)

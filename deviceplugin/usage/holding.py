@@ -9,8 +9,8 @@ from gpushare.errors import WireError
 from gpushare.identity import ContainerName, GpuUuid
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger, mib_on
-from gpushare.resource_config import ResourceConfig
-from gpushare.wire import held_gpus
+from gpushare.units import ResourceConfig
+from gpushare.wire import allocations
 from gpushare.wire import pods as wire
 from gpushare.wire.pods import Pod
 
@@ -25,7 +25,7 @@ def _one(pod: Pod, inventory: NodeInventory, resource_config: ResourceConfig) ->
     try:
         if not wire.holds_gpus(pod):
             return None
-        allocation = held_gpus.of_pod(pod, resource_config, inventory.unit).allocation
+        allocation = allocations.held(pod, resource_config, inventory.unit).allocation
         containers = {identity: name for name, identity in wire.container_ids(pod).items()}
     except WireError:
         return None

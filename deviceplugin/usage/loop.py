@@ -13,8 +13,8 @@ from deviceplugin.usage.procfs import ProcessTable
 from deviceplugin.usage.values import Listed, Lists, Sample
 from deviceplugin.usage.watchdog import Watchdog
 from gpushare.identity import GpuUuid
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import Clock
+from gpushare.units import ResourceConfig
 
 _READ_S: Final = 2.0
 

@@ -13,9 +13,9 @@ from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
 from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.request import MAX_CONTAINERS, PodRequest
-from gpushare.resource_config import ResourceConfig
-from gpushare.units import MemoryUnit
-from gpushare.wire import asks, fields, hand_over, held_gpus, host, interop_read, parse_resources, requests
+from gpushare.units import MemoryUnit, ResourceConfig
+from gpushare.wire import allocations as allocations_wire
+from gpushare.wire import asks, fields, hand_over, host, interop, requests
 from gpushare.wire import pods as pods_wire
 from gpushare.wire.fields import JsonObject
 
@@ -55,7 +55,7 @@ class Bound:
     ref: PodRef
     node: NodeName
     allocation: Allocation | None = None
-    """What it holds; None if it was given nothing, has given it back, or only `interop_read` or `problem` tells."""
+    """What it holds; None if it was given nothing, has given it back, or only `interop` or `problem` tells."""
     interop_pod: JsonObject | None = None
     """The pod, reduced, if another system bound it: its amounts count in the node's unit, which comes separately."""
     problem: str = ""
@@ -134,7 +134,7 @@ def held(bound: Bound, unit: MemoryUnit) -> Allocation | None:
     if bound.problem and bound.allocation is None:
         raise WireError(bound.problem)
     if bound.interop_pod is not None:
-        return interop_read.allocation(bound.interop_pod, bound.ref, bound.node, unit)
+        return interop.allocation(bound.interop_pod, bound.ref, bound.node, unit)
     return bound.allocation
 
 
@@ -259,12 +259,12 @@ def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, resource_config:
         return _bare(pod, ref, node, failed=_rejection(pod))
     annotations = pods_wire.annotations(pod)
     if names.ANNOTATION_ALLOCATION in annotations:
-        holding = held_gpus.of_pod(pod, resource_config, resource_config.unit)
+        holding = allocations_wire.held(pod, resource_config, resource_config.unit)
         outdated = _owner(pod) if _is_outdated(pod, resource_config) else ""
         ask = asks.of_bound(pod, holding.allocation, resource_config)
         return _bare(pod, ref, node, ask=ask, allocation=holding.allocation, problem=holding.problem, outdated=outdated)
     asking = pods_wire.asking(pod, resource_config)
-    if interop_read.is_bound(annotations) and not pods_wire.is_refused(pod, asking, interop_read.OTHER_DEVICES):
+    if interop.is_bound(annotations) and not pods_wire.is_refused(pod, asking, interop.OTHER_DEVICES):
         return _bare(pod, ref, node, ask=asks.of_bound(pod, None, resource_config), interop_pod=_reduced(pod))
     request, problem = _request(pod, resource_config)
     ask = asks.of_host(host.counted(pod)) if request is None else asks.of_request(request)
@@ -309,15 +309,13 @@ def _rejection(pod: Mapping[str, Any]) -> str:
 
 
 def _reduced(pod: Mapping[str, Any]) -> JsonObject:
-    """The parts of a pod that `gpushare.wire.interop_read` reads."""
+    """The parts of a pod that `gpushare.wire.interop` reads."""
     metadata = pod["metadata"]
     containers = fields.objects(pod["spec"], "containers", "spec")
     return {
         "metadata": {
             "labels": pods_wire.labels(pod),
-            "annotations": {
-                key: value for key, value in metadata["annotations"].items() if interop_read.is_annotation(key)
-            },
+            "annotations": {key: value for key, value in metadata["annotations"].items() if interop.is_annotation(key)},
         },
         "spec": {
             "containers": [
@@ -329,5 +327,5 @@ def _reduced(pod: Mapping[str, Any]) -> JsonObject:
 
 
 def _gpu_amounts(container: Mapping[str, Any]) -> JsonObject:
-    limits = parse_resources.amounts(container, "limits")
+    limits = pods_wire.amounts(container, "limits")
     return {resource: limits[resource] for resource in names.SHARED_RESOURCES if resource in limits}

@@ -23,7 +23,7 @@ from gpushare.kube.credentials import Credentials, in_cluster, own_namespace
 from gpushare.kube.transport import HttpReply, Transport
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock, SystemClock
-from gpushare.wire import fields, json
+from gpushare.wire import fields
 
 _LOG: Final = logging.getLogger(__name__)
 _USER_AGENT: Final = "gpushare"
@@ -235,7 +235,7 @@ def _events(path: str, chunks: Iterable[bytes], opened: contextlib.ExitStack) ->
 
 
 def _event(line: bytes) -> JsonObject:
-    return fields.an_object(json.parse(line), "")
+    return fields.an_object(fields.parse_json(line), "")
 
 
 def _an_object(answer: HttpReply) -> JsonObject:
@@ -247,7 +247,7 @@ def _an_object(answer: HttpReply) -> JsonObject:
     if not 200 <= answer.status < 300:
         raise kube.error_in(answer.status, answer.data)
     try:
-        return fields.an_object(json.parse(answer.data), "")
+        return fields.an_object(fields.parse_json(answer.data), "")
     except (ValueError, WireError) as problem:
         raise kube.ServerFaultError(f"{answer.what}: unreadable answer ({problem})") from problem
 

@@ -12,7 +12,7 @@ import orjson
 
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Page
-from gpushare.wire import json
+from gpushare.wire import fields
 
 LARGEST: Final = 16 * 2**20
 """Bytes of an object in JSON. What etcd stores is smaller, whatever it holds."""
@@ -79,7 +79,7 @@ class Objects:
     def __iter__(self) -> Iterator[JsonObject]:
         head = self._head()
         if head is None:  # `items` is missing or null
-            self.envelope = _an_object(json.parse(bytes(self._buffer)), "the answer")
+            self.envelope = _an_object(fields.parse_json(bytes(self._buffer)), "the answer")
             if self.envelope.get("items") is not None:
                 raise ValueError("items is not a list")
             return
@@ -119,7 +119,7 @@ class Objects:
                 return self._taken(at + 1, orjson.loads)
             except orjson.JSONDecodeError:
                 pass  # the same bytes stand inside of the object, or it is too deep; a value has one end only
-        return self._taken(self._end(), json.parse)
+        return self._taken(self._end(), fields.parse_json)
 
     def _taken(self, end: int, parse: Callable[[bytes], Any]) -> JsonObject:
         value: JsonObject = parse(bytes(self._buffer[:end]))
@@ -140,13 +140,13 @@ class Objects:
             raise ValueError("an item is not an object")
         depth = at = 0
         while True:
-            for token in json.TOKEN.finditer(self._buffer, at):
+            for token in fields.TOKEN.finditer(self._buffer, at):
                 kind = self._buffer[token.start()]
-                if kind == json.QUOTE and token[1] is None:
+                if kind == fields.QUOTE and token[1] is None:
                     break  # the string goes on in what was not read yet
                 at = token.end()
                 depth += (kind in b"[{") - (kind in b"]}")
-                if depth == 0 and kind != json.QUOTE:
+                if depth == 0 and kind != fields.QUOTE:
                     return at
             wanted = 2 * len(self._buffer) - at  # so many that no long string is looked at again and again
             if not self._more():

@@ -9,9 +9,8 @@ from typing import Final, Generic, Protocol, TypeVar
 from gpushare.errors import WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi, Page
-from gpushare.runtime import heap, logs
-from gpushare.runtime.backoff import Backoff
-from gpushare.runtime.clock import Clock
+from gpushare.runtime import logs, process
+from gpushare.runtime.clock import Backoff, Clock
 from gpushare.wire import fields
 
 _LOG: Final = logging.getLogger(__name__)
@@ -128,7 +127,7 @@ class Reflector(Generic[T]):
     def _list(self) -> bool:
         """Read the whole collection. Whether it is of one version, from which a watch can go on."""
         self._was_healthy = False
-        with heap.loading():
+        with process.collector_paused():
             page = self._all()
             self.sink.replace([record for record in page.items if record is not None])
         self._version = page.version

@@ -1,7 +1,9 @@
-"""Time as an argument, so that tests own it."""
+"""Time as an argument, so that tests own it, and delays between tries."""
 
+import random
 import threading
 import time
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
@@ -39,3 +41,22 @@ class SystemClock:
     def wait(self, stop: threading.Event, seconds: float) -> bool:
         """Sleep until `stop` is set, or for so long."""
         return stop.wait(seconds)
+
+
+@dataclass(slots=True, kw_only=True)
+class Backoff:
+    """Delays for retries of one thing. Not shared between threads."""
+
+    first_s: float = 0.2
+    cap_s: float = 10.0
+    rng: random.Random = field(default_factory=random.Random)
+    _next_s: float = field(init=False, default=0.0)
+
+    def next_s(self) -> float:
+        """Seconds to wait before the next try: doubling, with up to 50 % taken off so that clients spread."""
+        self._next_s = min(self.cap_s, max(self.first_s, self._next_s * 2))
+        return self._next_s * (1 - self.rng.random() / 2)
+
+    def reset(self) -> None:
+        """After a success."""
+        self._next_s = 0.0

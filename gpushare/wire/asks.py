@@ -11,8 +11,8 @@ from gpushare.errors import InvalidRequestError
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.request import PodRequest
-from gpushare.resource_config import ResourceConfig
-from gpushare.wire import host, parse_resources, pods, requests
+from gpushare.units import ResourceConfig
+from gpushare.wire import host, pods, requests
 
 _OFTEN: Final = 4096
 _CHOICES: Final = frozenset({names.ANNOTATION_MODEL, names.ANNOTATION_MIG})
@@ -55,9 +55,7 @@ def _is_plain(pod: pods.Pod, grant: Grant) -> bool:
         return False
     if grant.whole or not grant.compute_percent:
         return True  # a part is of compute, too
-    return not any(
-        names.GPU_PERCENT in parse_resources.amounts(container, "limits") for _, _, container in pods.containers(pod)
-    )
+    return not any(names.GPU_PERCENT in pods.amounts(container, "limits") for _, _, container in pods.containers(pod))
 
 
 def _of_grant(grant: Grant, takes: FreeHost) -> Ask:

@@ -8,7 +8,7 @@ from gpushare.errors import WireError
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.gpu import Gpu, GpuHealth, HandOver, LeftOut, Limit, MigInstance, NodeInventory
 from gpushare.units import MemoryUnit
-from gpushare.wire import fields, json
+from gpushare.wire import fields
 
 _HAND_OVERS: Final = {each.value: each for each in HandOver}
 _LIMITS: Final = {each.value: each for each in Limit}
@@ -25,7 +25,7 @@ def encode(inventory: NodeInventory) -> str:
         value["handOver"] = {"strategy": inventory.hand_over.value, "reason": inventory.hand_over_reason}
     if inventory.left_out:
         value["leftOut"] = [{"index": gpu.index, "reason": gpu.reason} for gpu in inventory.left_out]
-    return json.dump(value)
+    return fields.dump_json(value)
 
 
 def decode(text: str, node: NodeName) -> NodeInventory:
@@ -35,7 +35,7 @@ def decode(text: str, node: NodeName) -> NodeInventory:
         WireError: not an inventory that this version can read.
     """
     try:
-        value = json.load(text)
+        value = fields.load_versioned(text)
         gpus = [_gpu(entry, f"gpus[{i}]") for i, entry in enumerate(fields.needed_objects(value, "gpus", ""))]
         unit = MemoryUnit(fields.integer(value, "unitMiB", "", least=1))
         hand_over = fields.mapping(value, "handOver", "")

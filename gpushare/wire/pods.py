@@ -3,14 +3,14 @@
 Whatever an object looks like, nothing but WireError comes out of here.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from gpushare import names
 from gpushare.identity import ContainerName, NodeName, PodRef, PodUid
 from gpushare.model.request import ContainerKind
-from gpushare.resource_config import ResourceConfig
-from gpushare.wire import fields, parse_resources
+from gpushare.units import ResourceConfig
+from gpushare.wire import fields
 
 Pod = Mapping[str, Any]
 MAX_LABELS: Final = 256
@@ -51,9 +51,14 @@ def containers(pod: Pod) -> Iterator[tuple[str, ContainerKind, Mapping[str, Any]
         yield f"spec.containers[{i}]", ContainerKind.APP, container
 
 
+def amounts(container: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    """A container's limits or requests."""
+    return fields.mapping(fields.mapping(container, "resources", "container"), field, "container.resources")
+
+
 def asks(container: Mapping[str, Any], resource_config: ResourceConfig) -> bool:
     """Whether a container names one of the resources that make a pod ours, with whatever amount."""
-    named = parse_resources.amounts(container, "limits").keys() | parse_resources.amounts(container, "requests").keys()
+    named = amounts(container, "limits").keys() | amounts(container, "requests").keys()
     return any(resource in named for resource in resource_config.resources)
 
 
@@ -162,3 +167,100 @@ def takes_its_grant(container: Mapping[str, Any], name: str) -> bool:
 def limits_are_totals(pod: Pod) -> bool:
     """Whether the webhook has multiplied the limits of the per-GPU form already."""
     return names.ANNOTATION_TOTALS in annotations(pod)
+
+
+Check = Callable[[object, str], Iterator[tuple[str, str]]]
+"""Value and its path -> path and problem of each field in which it has another structure."""
+
+
+def _a_string(value: object, path: str) -> Iterator[tuple[str, str]]:
+    """A string."""
+    if not isinstance(value, str):
+        yield path, fields.mismatch("a string", value)
+
+
+def _a_name(value: object, path: str) -> Iterator[tuple[str, str]]:
+    """A string that is not empty."""
+    return _a_string(value or None, path)  # the API server writes a missing one as ""
+
+
+def _an_object(**known: Check) -> Check:
+    """An object with these fields, among others."""
+
+    def check(value: object, path: str) -> Iterator[tuple[str, str]]:
+        if not isinstance(value, dict):
+            yield path, fields.mismatch("an object", value)
+            return
+        for key, inner in known.items():
+            yield from inner(value.get(key), fields.at(path, key))
+
+    return check
+
+
+def _a_list(item: Check) -> Check:
+    """A list of such items."""
+
+    def check(value: object, path: str) -> Iterator[tuple[str, str]]:
+        if not isinstance(value, list):
+            yield path, fields.mismatch("a list", value)
+            return
+        for i, each in enumerate(value):
+            yield from item(each, f"{path}[{i}]")
+
+    return check
+
+
+def _objects(value: object, path: str) -> Iterator[tuple[str, str]]:
+    """A list of objects of which nothing more is asked. There may be a million."""
+    if not isinstance(value, list):
+        yield path, fields.mismatch("a list", value)
+        return
+    for i, each in enumerate(value):
+        if not isinstance(each, dict):
+            yield f"{path}[{i}]", fields.mismatch("an object", each)
+
+
+def _strings_by_name(value: object, path: str) -> Iterator[tuple[str, str]]:
+    """An object whose values are strings, such as labels."""
+    if not isinstance(value, dict):
+        yield path, fields.mismatch("an object", value)
+        return
+    for key, each in value.items():
+        if not isinstance(each, str):
+            yield f"{path}[{key}]", fields.mismatch("a string", each)
+
+
+def _optional(check: Check) -> Check:
+    """The same where the field may be missing."""
+    return lambda value, path: iter(()) if value is None else check(value, path)
+
+
+_TEXT: Final = _optional(_a_string)
+_OBJECT: Final = _optional(_an_object())
+_OBJECTS: Final = _optional(_objects)
+_RESOURCES: Final = _an_object(limits=_OBJECT, requests=_OBJECT)
+_CONTAINER: Final = _an_object(
+    name=_a_name, securityContext=_OBJECT, resources=_optional(_RESOURCES), env=_OBJECTS, volumeMounts=_OBJECTS
+)
+_CONTAINERS: Final = _optional(_a_list(_CONTAINER))
+_METADATA: Final = _an_object(
+    name=_TEXT,
+    generateName=_TEXT,
+    namespace=_TEXT,
+    uid=_TEXT,
+    labels=_optional(_strings_by_name),
+    annotations=_optional(_strings_by_name),
+)
+_SPEC: Final = _an_object(
+    nodeName=_TEXT,
+    schedulerName=_TEXT,
+    runtimeClassName=_TEXT,
+    volumes=_optional(_a_list(_an_object(hostPath=_OBJECT))),
+    initContainers=_CONTAINERS,
+    containers=_CONTAINERS,
+    ephemeralContainers=_CONTAINERS,
+)
+ANY_OBJECT: Final = _an_object(metadata=_optional(_METADATA))
+"""Of any kind, with the metadata that this project reads."""
+POD: Final = _an_object(metadata=_optional(_METADATA), spec=_SPEC)
+"""A pod, as far as this project reads it before its fields are looked up one by one."""

@@ -2,20 +2,38 @@
 
 import re
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Final, TypeVar
 
 from gpushare import names, units
 from gpushare.errors import FieldError
 from gpushare.model.request import Policy
-from gpushare.model.selector import ANY_GPU, Affinity, Choice, GpuSelector, LabelSelector, MigChoice
+from gpushare.model.selector import (
+    ANY_GPU,
+    Affinity,
+    Choice,
+    GpuSelector,
+    LabelSelector,
+    MigChoice,
+    Operator,
+    Requirement,
+)
 from gpushare.units import MemoryUnit
-from gpushare.wire import labels
 
 _UUID: Final = re.compile(r"(GPU|MIG)-[0-9A-Za-z][0-9A-Za-z/-]{0,60}")
 _MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/-]{0,63}")
 _MODELS: Final = "write models such as A100 or T4, separated by commas; ! before one excludes it"
 _UUIDS: Final = "write UUIDs as nvidia-smi -L prints them, separated by commas; ! before one excludes it"
 _MOST: Final = 16
+_NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_KEY: Final = rf"(?P<key>(?:[a-z0-9](?:[a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_NAME})"
+_VALUE: Final = re.compile(rf"(?:{_NAME})?")
+_EXISTS: Final = re.compile(rf"(?P<absent>!)?\s*{_KEY}")
+_EQUAL: Final = re.compile(rf"{_KEY}\s*(?P<operator>==|=|!=)\s*(?P<values>\S*)")
+_SET: Final = re.compile(rf"{_KEY}\s+(?P<operator>in|notin)\s*\((?P<values>[^()]*)\)")
+_COMMA: Final = re.compile(r",(?![^()]*\))")
+_LONGEST: Final = 256  # characters; it is matched against every pod of a node, and told for every GPU
+LABELS_FIX: Final = "write a label selector such as app=web or app in (web, api)"
 T = TypeVar("T")
 Annotations = Mapping[str, str]
 
@@ -113,6 +131,67 @@ def _mig(text: str) -> MigChoice:
 
 def _labels(text: str) -> LabelSelector:
     try:
-        return labels.parse(text)
+        return parse_labels(text)
     except ValueError as error:
-        raise ValueError(f"{error}; {labels.FIX}") from None
+        raise ValueError(f"{error}; {LABELS_FIX}") from None
+
+
+def parse_labels(text: str) -> LabelSelector:
+    """Read a selector such as `app=web,tier in (a, b),!canary`.
+
+    Raises:
+        ValueError: it is none; the message says why.
+    """
+    if not text.strip():
+        raise ValueError("it is empty, which would mean every pod")
+    if len(text) > _LONGEST:
+        raise ValueError(f"it has more than {_LONGEST} characters")
+    parts = list(dict.fromkeys(part.strip() for part in _COMMA.split(text)))
+    return LabelSelector(tuple(_requirement(part) for part in parts), ", ".join(parts))
+
+
+def _requirement(text: str) -> Requirement:
+    if match := _EXISTS.fullmatch(text):
+        return Requirement(match["key"], Operator.ABSENT if match["absent"] else Operator.EXISTS)
+    match = _EQUAL.fullmatch(text) or _SET.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r:.80} is no condition on a label")
+    values = tuple(value.strip() for value in match["values"].split(","))
+    for value in values:
+        if _VALUE.fullmatch(value) is None:
+            raise ValueError(f"{value!r:.80} cannot be the value of a label")
+    return Requirement(match["key"], Operator.NOT_IN if match["operator"] in {"!=", "notin"} else Operator.IN, values)
+
+
+class Framework(Enum):
+    """One that reads a limit from a variable."""
+
+    JAX = "jax"
+    PADDLE = "paddle"
+    CUPY = "cupy"
+    PYTORCH = "pytorch"
+
+
+DEFAULT_FRAMEWORKS: Final = (Framework.JAX, Framework.PADDLE, Framework.CUPY)
+"""Without PyTorch, which ends with an error before 2.10 when it reads a key that it does not know."""
+_NONE: Final = "none"
+
+
+def frameworks(text: str | None) -> tuple[Framework, ...]:
+    """Names with commas between them, or `none`; None for a pod without the annotation.
+
+    Raises:
+        ValueError: it names something else; the message says what to write.
+    """
+    if text is None:
+        return DEFAULT_FRAMEWORKS
+    words = [word.strip() for word in text.split(",")]
+    if words == [_NONE]:
+        return ()
+    known = {framework.value: framework for framework in Framework}
+    fix = f"write {_NONE}, or some of {', '.join(known)}, each once, with commas between them"
+    if unknown := [word for word in words if word not in known]:
+        raise ValueError(f"{unknown[0]!r:.80} is no framework that gpushare knows; {fix}")
+    if len(set(words)) != len(words):
+        raise ValueError(f"{text!r:.80} names a framework twice; {fix}")
+    return tuple(known[word] for word in words)

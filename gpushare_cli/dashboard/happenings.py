@@ -8,7 +8,7 @@ from gpushare import names, units
 from gpushare.errors import WireError
 from gpushare.model.gpu import GpuHealth
 from gpushare.units import GIB
-from gpushare.wire import fields, held_gpus
+from gpushare.wire import allocations, fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli.dashboard.model import Card, Happening, NodeView
 
@@ -105,7 +105,7 @@ def between(before: NodeView | None, after: NodeView | None, now: datetime) -> I
 
 def _was_given(pod: Object) -> bool:
     try:
-        return held_gpus.allocation(pod, GIB) is not None
+        return allocations.granted(pod, GIB) is not None
     except WireError:
         return False
 

@@ -8,8 +8,7 @@ from gpushare.cluster import pod_records
 from gpushare.cluster.pod_records import Bound, Bypassed, Pending, PodRecord
 from gpushare.model.request import PodRequest, Policy
 from gpushare.placement.policies import Policies
-from gpushare.resource_config import ResourceConfig
-from gpushare.units import GIB, MemoryUnit
+from gpushare.units import GIB, MemoryUnit, ResourceConfig
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import known, schedulable, world

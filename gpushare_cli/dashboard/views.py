@@ -9,9 +9,8 @@ from gpushare import names, units
 from gpushare.errors import WireError
 from gpushare.identity import GpuUuid, NodeName, by_index
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
-from gpushare.resource_config import ResourceConfig
-from gpushare.units import MemoryUnit
-from gpushare.wire import fields, held_gpus
+from gpushare.units import MemoryUnit, ResourceConfig
+from gpushare.wire import allocations, fields
 from gpushare.wire import inventory as inventory_wire
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import report
@@ -180,7 +179,7 @@ def _held_gpus(pods: Sequence[Object], unit: MemoryUnit) -> Iterator[Gpu]:
 def _bindings(pod: Object, unit: MemoryUnit) -> Iterator[tuple[GpuUuid, int | None, int]]:
     """GPUs that a pod holds: UUID, number on its node if it is told, and memory in MiB, 0 if it is not told."""
     try:
-        allocation = held_gpus.of_pod(pod, ResourceConfig(unit=unit, whole_gpus=True), unit).allocation
+        allocation = allocations.held(pod, ResourceConfig(unit=unit, whole_gpus=True), unit).allocation
     except WireError:
         return
     if allocation is None or not pods_wire.holds_gpus(pod):

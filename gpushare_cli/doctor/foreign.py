@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gpushare import names
 from gpushare.kube.api import JsonObject
-from gpushare.wire import fields, parse_resources
+from gpushare.wire import fields, pods
 from gpushare_cli.doctor import objects, own
 
 
@@ -131,7 +131,7 @@ def needs_every_gpu(workload: JsonObject) -> bool:
     spec = objects.pod_spec(workload)
     under_nvidia = fields.text(spec, "runtimeClassName", "spec") in own.RUNTIME_CLASSES
     return any(
-        not any(resource.startswith(names.GPU_DOMAINS) for resource in parse_resources.amounts(container, "limits"))
+        not any(resource.startswith(names.GPU_DOMAINS) for resource in pods.amounts(container, "limits"))
         and (under_nvidia or image(fields.text(container, "image", "container")) in _SEES_ALL or _says_all(container))
         for container in fields.objects(spec, "containers", "spec")
     )

@@ -15,7 +15,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.model.ledger import NodeLedger, mib_on
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from gpushare.wire import fields
 from gpushare_cli import gather, resource_configs
 from gpushare_cli.console import NotAllowedError

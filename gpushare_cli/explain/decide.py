@@ -12,9 +12,8 @@ from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy
-from gpushare.resource_config import ResourceConfig
-from gpushare.units import MemoryUnit
-from gpushare.wire import fields, misspelt, requests
+from gpushare.units import MemoryUnit, ResourceConfig
+from gpushare.wire import fields, requests, typos
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import inventories, known, nodefacts, resource_configs, schedulable, world
 from gpushare_cli.explain import choice, held, waiting
@@ -77,7 +76,7 @@ def blank_of(pod: Object, cluster: Cluster, unit: MemoryUnit, policy: Policy) ->
 
 def _not_ours(blank: Explanation, pod: Object, cluster: Cluster, resource_config: ResourceConfig) -> Explanation:
     blank = replace(blank, node=pods_wire.node_of(pod))
-    for container, resource, meant in misspelt.of_pod(pod, resource_config):
+    for container, resource, meant in typos.of_pod(pod, resource_config):
         summary = f"container {container} asks for {resource}, which gpushare does not know; do you mean {meant}?"
         return replace(
             blank, headline=f"{blank.phase}; asks for no GPU that gpushare knows", summary=summary, good=False

@@ -11,7 +11,7 @@ from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import Limit, NodeInventory
 from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.units import GIB
-from gpushare.wire import fields, held_gpus
+from gpushare.wire import allocations, fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import limits
 from gpushare_cli.explain.model import Explanation, Fill, Share, State
@@ -93,7 +93,7 @@ def unreadable(blank: Explanation, record: Bound, why: str) -> Explanation:
 def ended(blank: Explanation, pod: Object, record: Bound, inventory: NodeInventory | None) -> Explanation:
     """A pod whose containers have ended."""
     try:
-        held = held_gpus.allocation(pod, inventory.unit if inventory else GIB)
+        held = allocations.granted(pod, inventory.unit if inventory else GIB)
     except WireError:
         held = None  # it holds nothing any more, whatever the annotation says
     were_held = tuple(shares(held, inventory)) if held else ()

@@ -15,7 +15,7 @@ from gpushare.cluster.reasons import NODES_NAMED, by_sum
 from gpushare.model.allocation import Refused
 from gpushare.model.capacity import FreeHost
 from gpushare.model.request import PodRequest
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import answers, schedulable, world

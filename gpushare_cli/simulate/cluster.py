@@ -14,9 +14,8 @@ from gpushare.errors import InvalidRequestError, SettingsError, WireError
 from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.request import Policy
-from gpushare.resource_config import ResourceConfig
-from gpushare.units import MemoryUnit
-from gpushare.wire import fields, host, misspelt, requests, selectors, unhealthy
+from gpushare.units import MemoryUnit, ResourceConfig
+from gpushare.wire import fields, host, requests, selectors, typos, unhealthy
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import inventories, nodefacts, resource_configs, schedulable, world
 from gpushare_cli.answers import why_not
@@ -90,7 +89,7 @@ def prepare(
     notes += dict.fromkeys(
         f"{made.of}: container {container} asks for {resource}, which gpushare does not know; do you mean {near}?"
         for made in created
-        for container, resource, near in misspelt.of_pod(made.value, resource_config)
+        for container, resource, near in typos.of_pod(made.value, resource_config)
     )
     return Question(world=state, hosts=hosts, server=_server(given.nodes), pods=pods, unit=unit, notes=tuple(notes))
 

@@ -8,9 +8,9 @@ from gpushare import units
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.model.capacity import Ask, FreeHost
-from gpushare.resource_config import ResourceConfig
 from gpushare.simulation.cluster import Nodes
 from gpushare.simulation.scores import Host
+from gpushare.units import ResourceConfig
 from gpushare.wire import asks, fields, host
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import schedulable

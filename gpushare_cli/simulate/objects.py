@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gpushare import names
 from gpushare.errors import WireError
-from gpushare.wire import fields, interop_read, unhealthy
+from gpushare.wire import fields, interop, unhealthy
 
 JsonObject = dict[str, Any]
 
@@ -166,7 +166,7 @@ def _is_known(pod: Found) -> bool:
         notes = fields.mapping(metadata, "annotations", "metadata")
         if fields.text(metadata, "uid", "metadata"):
             return True
-        was_given = names.ANNOTATION_ALLOCATION in notes or interop_read.is_bound(notes)
+        was_given = names.ANNOTATION_ALLOCATION in notes or interop.is_bound(notes)
         return was_given and bool(fields.text(spec, "nodeName", "spec"))
     except WireError as error:
         raise pod.fail(error) from error

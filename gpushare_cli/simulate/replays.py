@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpushare import names
-from gpushare.wire import fields, interop_read
+from gpushare.wire import fields, interop
 from gpushare.wire import pods as pods_wire
 from gpushare_cli.simulate.objects import Found, JsonObject
 
@@ -57,7 +57,7 @@ def _as_created(value: JsonObject) -> JsonObject:
     notes = {
         key: text
         for key, text in (metadata.get("annotations") or {}).items()
-        if key != names.ANNOTATION_ALLOCATION and not interop_read.is_annotation(key)
+        if key != names.ANNOTATION_ALLOCATION and not interop.is_annotation(key)
     }
     kept = {key: metadata[key] for key in ("namespace", "name", "uid", "labels", "ownerReferences") if key in metadata}
     return {**value, "metadata": {**kept, "annotations": notes}, "spec": spec, "status": {"phase": "Pending"}}

@@ -28,8 +28,8 @@ from gpushare import names
 from gpushare.cluster import node_records, pod_records
 from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.gpu import GpuHealth, Limit
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
+from gpushare.units import ResourceConfig
 from testing.builders import make_gpu, make_grant, make_inventory, make_node, make_ref
 from testing.cli.podding import bound
 from testing.fakes.kube import FakeKube

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from gpushare import names
 from gpushare.model.request import ContainerRequest, PodRequest, RequestShape
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from gpushare.wire import requests
 
 Json = dict[str, Any]

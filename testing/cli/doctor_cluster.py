@@ -239,9 +239,9 @@ def allocatable(inventory: NodeInventory) -> dict[str, str]:
 
 
 def bound_pod(name: str, *, node: str = "node-a", held_by: Any = None, created: str = "", **fields: Any) -> JsonObject:
-    from gpushare.wire import allocation as allocation_wire
+    from gpushare.wire import allocations
 
-    notes = {names.ANNOTATION_ALLOCATION: allocation_wire.encode(held_by)} if held_by else {}
+    notes = {names.ANNOTATION_ALLOCATION: allocations.encode(held_by)} if held_by else {}
     pod = make_pod(name=name, node=node, annotations={**notes, **fields.pop("annotations", {})}, **fields)
     pod["metadata"]["creationTimestamp"] = created or ago(hours=1)
     return pod

@@ -4,13 +4,13 @@ from typing import Any
 
 from gpushare import names
 from gpushare.model.allocation import Grant
-from gpushare.wire import allocation as allocation_wire
+from gpushare.wire import allocations
 from testing.builders import Json, env_of, make_allocation, make_container, make_pod
 
 
 def bound(name: str, *grants: Grant, node: str = "node-a", phase: str = "Running", **fields: Any) -> Json:
     """A pod that has these grants and asks for as much."""
-    text = allocation_wire.encode(make_allocation(name, *grants, node=node))
+    text = allocations.encode(make_allocation(name, *grants, node=node))
     annotations = {names.ANNOTATION_ALLOCATION: text, **fields.pop("annotations", {})}
     containers = [
         make_container(grant.container, grant.memory_mib * len(grant.gpus) // 1024, env=[env_of(grant.container)])

@@ -31,9 +31,8 @@ from gpushare.kube.watch import Sink
 from gpushare.model.allocation import Allocation
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy
-from gpushare.resource_config import ResourceConfig
-from gpushare.units import GIB
-from gpushare.wire import held_gpus, requests, unhealthy
+from gpushare.units import GIB, ResourceConfig
+from gpushare.wire import allocations, requests, unhealthy
 from testing.builders import Json, make_container, make_inventory, make_node
 from testing.clock import ManualClock
 from testing.controller.client import Client
@@ -203,7 +202,7 @@ class World:
 
     def held_by(self, pod: JsonObject) -> Allocation | None:
         """What the API server's copy of a pod says."""
-        return held_gpus.allocation(self.api.read(path_of(pod)), GIB)
+        return allocations.granted(self.api.read(path_of(pod)), GIB)
 
     def find(self, pod: JsonObject) -> JsonObject | None:
         """The API server's copy of a pod, unless it is gone or replaced."""

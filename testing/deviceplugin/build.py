@@ -19,8 +19,8 @@ from gpushare import names, units
 from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import HandOver
-from gpushare.resource_config import ResourceConfig
-from gpushare.wire import allocation as wire
+from gpushare.units import ResourceConfig
+from gpushare.wire import allocations
 from testing.builders import Json, env_of, make_container, make_grant, make_inventory, make_pod, make_ref
 
 NODE = NodeName("node-a")
@@ -57,7 +57,7 @@ def bound_pod(
     """A pod that was mutated and bound. Annotations given as None are left out."""
     given = grants or (make_grant(0),)
     allocation = Allocation(pod=make_ref(name), node=NodeName(node), grants=given)
-    written: dict[str, str | None] = {names.ANNOTATION_ALLOCATION: wire.encode(allocation)}
+    written: dict[str, str | None] = {names.ANNOTATION_ALLOCATION: allocations.encode(allocation)}
     for grant in given:
         written[names.PREFIX_DEVICES + grant.container] = ",".join(grant.gpus)
         written[names.PREFIX_MEMORY + grant.container] = str(grant.memory_mib)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from gpushare.identity import NodeName
-from gpushare.wire.simulated_gpus import Profile, mig_uuid_of, uuid_of
+from gpushare.wire.profile import Profile, mig_uuid_of, uuid_of
 
 _SOURCES: Final = {"libnvidia-ml.so.1": "libnvidia-ml.c", "libcuda.so.1": "libcuda.c"}
 _FLAGS: Final = ["-std=c11", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC"]

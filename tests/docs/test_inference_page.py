@@ -14,8 +14,7 @@ from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
-from gpushare.resource_config import ResourceConfig
-from gpushare.units import GIB
+from gpushare.units import GIB, ResourceConfig
 from gpushare.wire import profile as profile_wire
 from release.pages.requests import EXAMPLES, RESOURCE_CONFIG, Example
 from testing import pages

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gpushare import names
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from gpushare.wire import requests
 from testing import pages
 from webhook import mutation

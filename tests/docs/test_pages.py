@@ -24,7 +24,7 @@ from gpushare.placement.policies import ranking
 from gpushare.placement.ranking import best
 from gpushare.runtime import options
 from gpushare.units import GIB
-from gpushare.wire.frameworks import Framework
+from gpushare.wire.selectors import Framework
 from gpushare_cli.__main__ import command_line
 from gpushare_cli.simulate.arguments import Options
 from release.pages import doctor, escapes

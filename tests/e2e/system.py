@@ -15,7 +15,7 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.client import RestClient
 from gpushare.model.ledger import NodeLedger
-from gpushare.wire import held_gpus
+from gpushare.wire import allocations
 from gpushare.wire import inventory as inventory_wire
 from gpushare.wire import pods as pod_wire
 from localcluster.cluster import BUSYBOX_IMAGE, Cluster
@@ -196,7 +196,7 @@ class System(Asking):
             for inventory in inventories
             for pod in pods
             if pod_wire.node_of(pod) == inventory.node and pod_wire.holds_gpus(pod)
-            if (allocation := held_gpus.allocation(pod, inventory.unit)) is not None
+            if (allocation := allocations.granted(pod, inventory.unit)) is not None
         ]
         return {
             inventory.node: NodeLedger.of(inventory, [one for one in held if one.node == inventory.node])

@@ -11,7 +11,7 @@ import pytest
 
 from gpushare import names
 from gpushare.identity import NodeName
-from gpushare.wire import parse_resources
+from gpushare.wire import requests
 from localcluster.cluster import BUSYBOX_IMAGE
 from release.pages.requests import EXAMPLES as ALL_EXAMPLES
 from release.pages.requests import RESOURCE_CONFIG, Example
@@ -130,7 +130,7 @@ def test_all_that_tells_of_a_grant_tells_the_same(granted: Granted, example: Exa
     assert environment.get(names.ENV_MPS_THREAD_PERCENTAGE) == percent
 
     # The kubelet counts it.
-    resource, amount = parse_resources.counted(request, RESOURCE_CONFIG.unit)
+    resource, amount = requests.counted(request, RESOURCE_CONFIG.unit)
     assert pod["spec"]["containers"][0]["resources"]["limits"][resource] == str(amount)
 
     # The controller's ledger and the table have it.

@@ -12,7 +12,7 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.model.gpu import HandOver
 from gpushare.model.ledger import NodeLedger
-from gpushare.wire import allocation as allocation_wire
+from gpushare.wire import allocations
 from testing.builders import Json, make_allocation, make_grant, make_ledger, make_pod
 from tests.e2e import faults, witness
 from tests.e2e.system import System
@@ -20,7 +20,7 @@ from tests.e2e.system import System
 
 def running_pod(name: str = "pod") -> Json:
     grant = make_grant(0, gib=3)
-    note = allocation_wire.encode(make_allocation(name, grant))
+    note = allocations.encode(make_allocation(name, grant))
     pod = make_pod(name=name, node="node-a", annotations={names.ANNOTATION_ALLOCATION: note}, phase="Running")
     pod["status"]["containerStatuses"] = [{"name": "main", "ready": True, "restartCount": 0}]
     return pod

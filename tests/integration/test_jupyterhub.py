@@ -9,7 +9,7 @@ import yaml
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from gpushare.wire import profile as profile_wire
 from gpushare_cli import scores
 from gpushare_cli.__main__ import main

@@ -15,8 +15,8 @@ from controller.namespaces import NamespacePolicies
 from controller.state import ClusterState
 from gpushare import names
 from gpushare.kube.lease import Elector
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
+from gpushare.units import ResourceConfig
 from gpushare_cli.dashboard import command
 from gpushare_cli.dashboard.command import Options
 from testing import clusters

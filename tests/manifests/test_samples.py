@@ -6,7 +6,7 @@ from gpushare.model.allocation import Placed
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.placement.place import place
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from gpushare.wire import requests
 from testing.builders import make_inventory
 from testing.manifests import tree

@@ -13,7 +13,7 @@ import pytest
 from gpushare import names
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
-from gpushare.wire import allocation as allocation_wire
+from gpushare.wire import allocations
 from testing.builders import Json, make_container, make_grant, make_node, make_pod
 from testing.fakes import kube_http
 from testing.fakes.kube import FakeKube
@@ -31,7 +31,7 @@ def pod_of(number: int, uuids: list[str]) -> Json:
     """One that holds a part of every GPU."""
     ref = PodRef(namespace="default", name=f"pod-{number}", uid=PodUid(f"00000000-0000-4000-8000-{number:012x}"))
     allocation = Allocation(pod=ref, node=NODE, grants=(make_grant(*uuids, gib=1),))
-    annotations = {names.ANNOTATION_ALLOCATION: allocation_wire.encode(allocation)}
+    annotations = {names.ANNOTATION_ALLOCATION: allocations.encode(allocation)}
     pod = make_pod(make_container("main", GPUS), name=ref.name, node=NODE, annotations=annotations, phase="Running")
     pod["metadata"]["uid"] = ref.uid
     report = {"name": "main", "containerID": f"containerd://{number:064x}", "state": {"running": {}}}

@@ -14,8 +14,8 @@ from gpushare.model.allocation import Refused
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, RequestShape
 from gpushare.placement.place import place
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
+from gpushare.units import ResourceConfig
 from testing.builders import make_ref
 from tests.property.brute_force import brute_force
 from tests.property.strategies import ledgers, shapes

@@ -18,13 +18,11 @@ from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy
 from gpushare.placement import grade
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
 from gpushare.simulation.engine import Extender
 from gpushare.simulation.scores import Rules
-from gpushare.units import GIB
-from gpushare.wire import allocation as allocation_wire
-from gpushare.wire import requests
+from gpushare.units import GIB, ResourceConfig
+from gpushare.wire import allocations, requests
 from gpushare_cli.explain import decide
 from gpushare_cli.explain.model import State
 from gpushare_cli.gather import Cluster
@@ -147,7 +145,7 @@ def bound(state: ClusterState, pod: Json, node: NodeName) -> tuple[Reserved, Jso
     reserved = state.reserve(request_of(pod), node, now=0.0)
     assert isinstance(reserved, Reserved)
     metadata, allocation = pod["metadata"], reserved.allocation
-    annotations = {**metadata.get("annotations", {}), "gpushare.dev/allocation": allocation_wire.encode(allocation)}
+    annotations = {**metadata.get("annotations", {}), "gpushare.dev/allocation": allocations.encode(allocation)}
     made = {
         **pod,
         "metadata": {**metadata, "annotations": annotations},

@@ -11,8 +11,7 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.placement.place import place
 from gpushare.units import GIB
-from gpushare.wire import allocation as allocation_wire
-from gpushare.wire import held_gpus, pods
+from gpushare.wire import allocations, pods
 from testing.builders import Json, make_inventory, make_pod, make_ref
 from tests.property.strategies import shapes
 
@@ -38,7 +37,7 @@ class Ledgers(RuleBasedStateMachine):
         ref = make_ref(f"pod-{self.count}")
         given = Allocation(pod=ref, node=NodeName("node-a"), grants=verdict.grants)
         self.ledger = self.ledger.with_allocation(given)
-        annotations = allocation_wire.binding_annotations(given, self.inventory, self.count)
+        annotations = allocations.binding_annotations(given, self.inventory, self.count)
         self.cluster[ref.uid] = make_pod(name=ref.name, node="node-a", annotations=annotations, phase="Running")
 
     @precondition(lambda self: self.cluster)
@@ -77,7 +76,7 @@ class Ledgers(RuleBasedStateMachine):
 
     def recomputed(self) -> NodeLedger:
         holding = [pod for pod in self.cluster.values() if pods.holds_gpus(pod)]
-        found = [held_gpus.allocation(pod, GIB) for pod in holding]
+        found = [allocations.granted(pod, GIB) for pod in holding]
         return NodeLedger.of(self.inventory, [held for held in found if held is not None])
 
     @invariant()

@@ -18,10 +18,9 @@ from gpushare.cluster import node_records
 from gpushare.cluster.pod_records import NOTHING
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
-from gpushare.units import GIB
-from gpushare.wire import held_gpus, interop_read, inventory, pods, requests
+from gpushare.units import GIB, ResourceConfig
+from gpushare.wire import allocations, interop, inventory, pods, requests
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod, make_ref, make_shape
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
@@ -146,9 +145,9 @@ def weigh(pod: pods.Pod) -> None:
         with readable:
             read(pod, RESOURCE_CONFIG)
     with readable:
-        held_gpus.allocation(pod, GIB)
+        allocations.granted(pod, GIB)
     with readable:
-        held_gpus.of_pod(pod, RESOURCE_CONFIG, GIB)
+        allocations.held(pod, RESOURCE_CONFIG, GIB)
 
 
 def look(state: ClusterState) -> None:
@@ -169,7 +168,7 @@ def test_no_pod_crashes_its_readers(pod: Json) -> None:
             read(pod)
     weigh(pod)
     with readable:
-        interop_read.allocation(pod, make_ref(), make_inventory().node, GIB)
+        interop.allocation(pod, make_ref(), make_inventory().node, GIB)
 
 
 @given(st.lists(odd_pods, max_size=3), st.booleans())

@@ -24,7 +24,7 @@ from deviceplugin.usage.watchdog import Watchdog
 from gpushare import names
 from gpushare.identity import GpuUuid, PodUid
 from gpushare.kube.api import Reply
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from gpushare_cli import inspect_command
 from gpushare_cli.console import Streams
 from gpushare_cli.explain import command as explain

@@ -9,7 +9,9 @@ from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import NodeInventory
-from gpushare.wire import allocation, inventory, json
+from gpushare.wire import allocations as allocations_wire
+from gpushare.wire import fields as fields_wire
+from gpushare.wire import inventory
 from testing.builders import make_ref
 from tests.property.strategies import allocations, inventories
 
@@ -34,21 +36,21 @@ def test_an_inventory_survives_the_annotation(value: NodeInventory) -> None:
 
 @given(allocations)
 def test_an_allocation_survives_the_annotation(value: Allocation) -> None:
-    assert allocation.decode(allocation.encode(value), make_ref()) == value
+    assert allocations_wire.decode(allocations_wire.encode(value), make_ref()) == value
 
 
-@given(st.text(max_size=60) | json_values.map(lambda value: json.dump({"version": 1, "x": value})))
+@given(st.text(max_size=60) | json_values.map(lambda value: fields_wire.dump_json({"version": 1, "x": value})))
 def test_garbage_is_a_wire_error(text: str) -> None:
     with contextlib.suppress(WireError):
         inventory.decode(text, NodeName("n"))
     with contextlib.suppress(WireError):
-        allocation.decode(text, make_ref())
+        allocations_wire.decode(text, make_ref())
 
 
 @given(st.dictionaries(st.sampled_from(["gpus", "unitMiB", "node", "containers"]), json_values))
 def test_wrong_types_in_the_right_places_are_a_wire_error(fields: dict[str, object]) -> None:
-    text = json.dump({"version": 1, **fields})
+    text = fields_wire.dump_json({"version": 1, **fields})
     with contextlib.suppress(WireError):
         inventory.decode(text, NodeName("n"))
     with contextlib.suppress(WireError):
-        allocation.decode(text, make_ref())
+        allocations_wire.decode(text, make_ref())

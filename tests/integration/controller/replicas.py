@@ -18,7 +18,7 @@ from controller.supervisor import Supervisor
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Params
 from gpushare.kube.lease import Elector
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from testing.builders import make_pod
 from testing.fakes.kube import FakeKube
 

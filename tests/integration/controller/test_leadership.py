@@ -18,7 +18,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import HandOver
 from gpushare.model.ledger import NodeLedger
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from gpushare.wire import hand_over
 from testing import ledgers
 from testing.builders import make_container, make_inventory, make_node

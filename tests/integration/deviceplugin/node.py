@@ -18,8 +18,8 @@ from deviceplugin.prestart import StartCheck
 from deviceplugin.refusals import Refusals
 from deviceplugin.resources import MEMORY, Resource
 from gpushare.kube.watch import Reflector
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
+from gpushare.units import ResourceConfig
 from testing.builders import Json, make_inventory
 from testing.deviceplugin.build import NODE, handing_over
 from testing.deviceplugin.running import feed_with, running_all

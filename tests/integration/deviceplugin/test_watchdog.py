@@ -25,8 +25,8 @@ from deviceplugin.usage.namespaces import Namespaces
 from deviceplugin.usage.procfs import Procfs
 from deviceplugin.usage.values import Policy, Reading
 from deviceplugin.usage.watchdog import Watchdog
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
+from gpushare.units import ResourceConfig
 from testing.builders import make_grant, make_inventory
 from testing.clock import ManualClock
 from testing.deviceplugin.usage import container_id, running_pod, uid

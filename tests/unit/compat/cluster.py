@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from gpushare.kube.api import JsonObject
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from testing import granted
 from testing.controller.world import World, path_of
 from webhook.rules import Rules

@@ -19,9 +19,8 @@ from gpushare.identity import ContainerName, GpuUuid, NodeName, by_index
 from gpushare.kube.api import JsonObject
 from gpushare.model.allocation import Grant
 from gpushare.model.ledger import NodeLedger
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import intake
-from gpushare.units import MemoryUnit
+from gpushare.units import MemoryUnit, ResourceConfig
 from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.podding import bound
 from testing.clock import ManualClock

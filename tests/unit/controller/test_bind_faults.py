@@ -7,7 +7,7 @@ from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
-from gpushare.wire import allocation as allocation_wire
+from gpushare.wire import allocations
 from testing.builders import make_allocation, make_grant
 from testing.controller.world import World, is_binding, path_of, uid_of
 from testing.fakes.kube import Call, Fault, LandsLater, Meanwhile
@@ -150,7 +150,7 @@ def test_a_conflict_while_the_pod_cannot_be_read_is_in_doubt(world: World, pod: 
 @pytest.mark.parametrize("seen", [True, False])
 def test_a_conflict_with_another_writer_follows_the_pod(world: World, pod: JsonObject, seen: bool) -> None:
     """A former leader bound the pod to the same node, on the other GPU. Its labels have changed since, too."""
-    text = allocation_wire.encode(make_allocation("p", make_grant(1, gib=6, container="c0")))
+    text = allocations.encode(make_allocation("p", make_grant(1, gib=6, container="c0")))
 
     def change(found: JsonObject) -> None:
         found["spec"]["nodeName"] = "node-a"

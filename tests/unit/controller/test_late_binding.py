@@ -6,7 +6,7 @@ from controller.reconcile import advice, bypassed_pods
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
-from gpushare.wire import allocation as allocation_wire
+from gpushare.wire import allocations
 from testing.builders import make_allocation, make_grant
 from testing.controller.bypassing import (
     REPLICA_SET,
@@ -305,7 +305,7 @@ def test_a_refusal_because_somebody_else_was_first_shows_what_he_gave(world: Wor
     pod = add_bypassed(world, 9)
     world.see()
     theirs = make_allocation("x", make_grant(1, gib=9, container="c0"))
-    written = {names.ANNOTATION_ALLOCATION: allocation_wire.encode(theirs)}
+    written = {names.ANNOTATION_ALLOCATION: allocations.encode(theirs)}
     world.api.fail_next(is_patch, kube.ConflictError("somebody was first"))
     real = world.api.patch
 

@@ -10,8 +10,8 @@ from gpushare import names
 from gpushare.identity import PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
-from gpushare.resource_config import ResourceConfig
-from gpushare.wire import interop_read
+from gpushare.units import ResourceConfig
+from gpushare.wire import interop
 from testing.controller.bypassing import (
     REPLICA_SET,
     add_bypassed,
@@ -88,7 +88,7 @@ def test_a_pod_whose_template_has_annotations_of_another_system_is_recreated(wor
     world.edit_pod(pod, lambda found: found["metadata"].update(annotations={names.ALIYUN_IDX: "0"}))
     tick(world, 60)
     assert (world.used(), requests(world)) == ({"GPU-0": 3}, [])
-    waits = {"reason": "CreateContainerConfigError", "message": f"container c0 {interop_read.OTHER_DEVICES}"}
+    waits = {"reason": "CreateContainerConfigError", "message": f"container c0 {interop.OTHER_DEVICES}"}
     states = [{"name": "c0", "state": {"waiting": waits}}]
     world.edit_pod(pod, lambda found: found["status"].update(containerStatuses=states))
     tick(world)

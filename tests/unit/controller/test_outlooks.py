@@ -17,7 +17,7 @@ from gpushare.model.selector import Choice
 from gpushare.placement import outlook as reference
 from gpushare.placement.looks import EVERY
 from gpushare.placement.outlook import Outlook
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from testing.builders import make_inventory, make_node
 from testing.clock import ManualClock
 from testing.controller.world import World

@@ -9,10 +9,9 @@ from gpushare.errors import WireError
 from gpushare.model.allocation import footprint
 from gpushare.model.capacity import Ask
 from gpushare.model.request import ContainerKind
-from gpushare.resource_config import ResourceConfig
-from gpushare.units import GIB, MemoryUnit
-from gpushare.wire import allocation as allocation_wire
-from gpushare.wire.interop_read import OTHER_DEVICES
+from gpushare.units import GIB, MemoryUnit, ResourceConfig
+from gpushare.wire import allocations
+from gpushare.wire.interop import OTHER_DEVICES
 from testing.builders import (
     Json,
     make_allocation,
@@ -26,7 +25,7 @@ from testing.builders import (
 
 RESOURCE_CONFIG = ResourceConfig()
 ALLOCATION = make_allocation("pod", make_grant(0))
-WRITTEN = {names.ANNOTATION_ALLOCATION: allocation_wire.encode(ALLOCATION)}
+WRITTEN = {names.ANNOTATION_ALLOCATION: allocations.encode(ALLOCATION)}
 
 
 def bound_pod(**annotations: str) -> dict[str, Any]:
@@ -127,7 +126,7 @@ def test_an_allocation_that_cannot_be_read_is_remembered_with_the_reason(annotat
 @pytest.mark.parametrize("annotation", ["garbage", '{"version":3,"minReader":3}'])
 def test_an_allocation_that_cannot_be_read_is_counted_from_the_other_annotations(annotation: str) -> None:
     """Kinds are not told there, so the init container's share is added and not compared."""
-    written = allocation_wire.binding_annotations(
+    written = allocations.binding_annotations(
         make_allocation("pod", make_grant(0, container="init", kind=ContainerKind.INIT), make_grant(0, 1, gib=4)),
         make_inventory(15, 15),
         1,
@@ -156,7 +155,7 @@ def test_an_allocation_that_cannot_be_read_is_counted_from_the_other_annotations
 )
 def test_other_annotations_that_cannot_be_read_either_are_named(of: str, value: str, problem: str) -> None:
     name = f"{of}.gpushare.dev/main"
-    written = {**allocation_wire.binding_annotations(ALLOCATION, make_inventory(15), 1), name: value}
+    written = {**allocations.binding_annotations(ALLOCATION, make_inventory(15), 1), name: value}
     record = read(bound_pod(**{**written, names.ANNOTATION_ALLOCATION: "[]"}))
     unread = "annotation gpushare.dev/allocation: expected an object, found a list"
     assert (record.allocation, record.problem) == (None, f"{unread}; and annotation {name}: {problem}")

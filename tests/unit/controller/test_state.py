@@ -17,10 +17,8 @@ from gpushare.model.allocation import RefusalReason, Refused
 from gpushare.model.capacity import FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
-from gpushare.resource_config import ResourceConfig
-from gpushare.units import MemoryUnit
-from gpushare.wire import allocation as allocation_wire
-from gpushare.wire import asks, host
+from gpushare.units import MemoryUnit, ResourceConfig
+from gpushare.wire import allocations, asks, host
 from gpushare.wire import pods as pods_wire
 from testing.builders import (
     make_allocation,
@@ -43,7 +41,7 @@ def place_by_hand(world: World, pod: JsonObject, gpu: int = 0, gib: int = 3, nod
 
     def change(found: JsonObject) -> None:
         allocation = make_allocation("x", make_grant(gpu, gib=gib, container="c0"), node=node)
-        found["metadata"]["annotations"] = {names.ANNOTATION_ALLOCATION: allocation_wire.encode(allocation)}
+        found["metadata"]["annotations"] = {names.ANNOTATION_ALLOCATION: allocations.encode(allocation)}
         found["spec"]["nodeName"] = node
 
     world.edit_pod(pod, change)

@@ -15,7 +15,7 @@ from controller.fence import Fence
 from controller.supervisor import Supervisor
 from gpushare.kube import api as kube
 from gpushare.kube.lease import Elector
-from gpushare.runtime.backoff import Backoff
+from gpushare.runtime.clock import Backoff
 from testing.clock import ManualClock
 from testing.fakes.kube import FakeKube
 
@@ -254,7 +254,7 @@ import os, signal, sys, threading, time
 from controller.fence import Fence
 from controller.process import fork
 from gpushare.runtime.clock import SystemClock
-from gpushare.runtime.signals import Signals
+from gpushare.runtime.process import Signals
 
 def ended(worker):
     while worker.exit_code() is None:

@@ -10,10 +10,9 @@ from deviceplugin import pods
 from deviceplugin.pods import PodCache
 from gpushare.identity import NodeName, PodUid
 from gpushare.model.request import ContainerKind
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
-from gpushare.units import GIB
-from gpushare.wire import held_gpus
+from gpushare.units import GIB, ResourceConfig
+from gpushare.wire import allocations
 from gpushare.wire import pods as wire
 from testing.builders import Json, make_container, make_grant, make_pod
 from testing.clock import ManualClock
@@ -34,7 +33,7 @@ def test_a_reduced_pod_says_all_that_a_decision_needs() -> None:
     reduced = pods.reduce(pod)
     assert wire.ref(reduced) == wire.ref(pod)
     assert reduced["spec"]["runtimeClassName"] == "nvidia"  # which container runtime writes what it is handed
-    assert held_gpus.allocation(reduced, GIB) == held_gpus.allocation(pod, GIB)
+    assert allocations.granted(reduced, GIB) == allocations.granted(pod, GIB)
     assert wire.holds_gpus(reduced) == wire.holds_gpus(pod)
     assert [kind for _, kind, _ in wire.containers(reduced)] == [ContainerKind.APP]  # the one that asks
     assert wire.asks(reduced["spec"]["containers"][0], EVERYTHING)
@@ -328,4 +327,4 @@ def test_a_pod_that_another_system_bound_is_read_alike_when_it_is_reduced(
     containers: list[Json], annotations: dict[str, str]
 ) -> None:
     pod = make_pod(*containers, node="node-a", annotations=annotations)
-    assert held_gpus.allocation(pods.reduce(pod), GIB) == held_gpus.allocation(pod, GIB) is not None
+    assert allocations.granted(pods.reduce(pod), GIB) == allocations.granted(pod, GIB) is not None

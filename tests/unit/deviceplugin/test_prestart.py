@@ -20,7 +20,7 @@ from deviceplugin.refusals import Refusals
 from deviceplugin.resources import Resource
 from gpushare.identity import ContainerName, PodUid
 from gpushare.kube import api as kube
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from testing.builders import Json, make_grant, make_inventory
 from testing.clock import ManualClock
 from testing.deviceplugin.build import NODE, bound_pod, fields_of, handing_over, ids_of

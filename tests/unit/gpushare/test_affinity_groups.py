@@ -7,10 +7,10 @@ import pytest
 
 from gpushare.cluster import groups
 from gpushare.model.selector import Affinity
-from gpushare.wire import labels
+from gpushare.wire import selectors
 from testing.builders import make_shape
 
-WEB = labels.parse("app=web")
+WEB = selectors.parse_labels("app=web")
 SHAPE = make_shape(3)
 BESIDE = replace(SHAPE, affinity=Affinity(namespace="team", same=WEB))
 FIRST = replace(SHAPE, affinity=Affinity(namespace="team", same=WEB, first=True))

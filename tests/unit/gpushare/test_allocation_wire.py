@@ -7,7 +7,7 @@ from gpushare.errors import WireError
 from gpushare.identity import by_index
 from gpushare.model.request import ContainerKind
 from gpushare.units import GIB
-from gpushare.wire import allocation, held_gpus
+from gpushare.wire import allocations
 from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_pod, make_ref
 
 ACK = "scheduler.framework.gpushare.allocation"
@@ -15,7 +15,7 @@ WHAT = "annotation gpushare.dev/allocation"
 
 
 def test_a_binding_of_one_gpu_speaks_aliyuns_language_too() -> None:
-    written = allocation.binding_annotations(make_allocation("p", make_grant(1)), make_inventory(14, 15), 77)
+    written = allocations.binding_annotations(make_allocation("p", make_grant(1)), make_inventory(14, 15), 77)
     assert written == {
         "gpushare.dev/allocation": '{"version":1,"node":"node-a","containers":'
         '[{"name":"main","kind":"app","gpus":["GPU-1"],"memoryMiB":3072}]}',
@@ -35,7 +35,7 @@ def test_a_binding_of_several_gpus_has_a_variable_for_every_container() -> None:
     grants = make_grant(0, 1, gib=4, container="a"), make_grant(1, gib=2, container="b", kind=ContainerKind.SIDECAR)
     first, second = make_inventory(14, 15).gpus
     inventory = replace(make_inventory(), gpus=(replace(first, memory_mib=first.memory_mib + 1), second))
-    written = allocation.binding_annotations(make_allocation("p", *grants), inventory, 77)
+    written = allocations.binding_annotations(make_allocation("p", *grants), inventory, 77)
     assert written["devices.gpushare.dev/a"] == "GPU-0,GPU-1"
     assert written["index.gpushare.dev/a"] == "0,1"
     assert written["capacity.gpushare.dev/a"] == "14"
@@ -47,7 +47,7 @@ def test_a_binding_of_several_gpus_has_a_variable_for_every_container() -> None:
 @pytest.mark.parametrize(("kind", "word"), [("INIT", "init"), ("SIDECAR", "sidecar"), ("APP", "app")])
 def test_when_a_container_runs_is_written_as_previous_versions_read_it(kind: str, word: str) -> None:
     made = make_allocation("p", make_grant(1, kind=ContainerKind[kind]))
-    written = allocation.binding_annotations(made, make_inventory(14, 15), 77)["gpushare.dev/allocation"]
+    written = allocations.binding_annotations(made, make_inventory(14, 15), 77)["gpushare.dev/allocation"]
     assert f'"kind":"{word}"' in written
 
 
@@ -78,38 +78,38 @@ IN_A_CONTAINER = [
 )
 def test_a_broken_allocation_says_what_is_wrong(text: str, message: str) -> None:
     with pytest.raises(WireError, match=re.escape(f"{WHAT}: {message}")):
-        allocation.decode(text, make_ref())
+        allocations.decode(text, make_ref())
 
 
 def test_a_pods_allocation_is_what_its_binding_wrote() -> None:
     given = make_allocation("p", make_grant(1))
-    annotations = allocation.binding_annotations(given, make_inventory(15, 15), 1)
-    assert held_gpus.allocation(make_pod(name="p", node="node-a", annotations=annotations), GIB) == given
+    annotations = allocations.binding_annotations(given, make_inventory(15, 15), 1)
+    assert allocations.granted(make_pod(name="p", node="node-a", annotations=annotations), GIB) == given
 
 
 def test_a_pod_that_is_not_bound_holds_nothing() -> None:
-    annotations = {"gpushare.dev/allocation": allocation.encode(make_allocation("p", make_grant(1)))}
-    assert held_gpus.allocation(make_pod(name="p", annotations=annotations), GIB) is None
+    annotations = {"gpushare.dev/allocation": allocations.encode(make_allocation("p", make_grant(1)))}
+    assert allocations.granted(make_pod(name="p", annotations=annotations), GIB) is None
 
 
 def test_an_allocation_for_another_node_is_refused() -> None:
-    text = allocation.encode(replace(make_allocation("p", make_grant(1))))
+    text = allocations.encode(replace(make_allocation("p", make_grant(1))))
     pod = make_pod(node="node-b", annotations={"gpushare.dev/allocation": text})
     with pytest.raises(WireError, match=re.escape(f"{WHAT}: made for node node-a, but the pod is on node-b")):
-        held_gpus.allocation(pod, GIB)
+        allocations.granted(pod, GIB)
 
 
 def test_a_pod_of_aliyun_gpushare_counts_by_its_spec() -> None:
     annotations = {"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_POD": "99"}
     pod = make_pod(make_container("a", 3), make_container("side"), name="p", node="node-a", annotations=annotations)
-    assert held_gpus.allocation(pod, GIB) == make_allocation("p", make_grant(by_index(2), gib=3, container="a"))
+    assert allocations.granted(pod, GIB) == make_allocation("p", make_grant(by_index(2), gib=3, container="a"))
 
 
 def test_a_pod_of_ack_counts_on_each_of_its_gpus() -> None:
     annotations = {"scheduler.framework.gpushare.allocation": '{"1":{"0":4,"3":5}}'}
     pod = make_pod(make_container("side"), make_container("b", 9), name="p", node="node-a", annotations=annotations)
     grants = make_grant(by_index(0), gib=4, container="b"), make_grant(by_index(3), gib=5, container="b")
-    assert held_gpus.allocation(pod, GIB) == make_allocation("p", *grants)
+    assert allocations.granted(pod, GIB) == make_allocation("p", *grants)
 
 
 @pytest.mark.parametrize(
@@ -147,14 +147,14 @@ def test_a_pod_of_ack_counts_on_each_of_its_gpus() -> None:
 )
 def test_a_broken_allocation_of_another_system_says_what_is_wrong(annotations: dict[str, str], message: str) -> None:
     with pytest.raises(WireError, match=re.escape(message)):
-        held_gpus.allocation(make_pod(node="node-a", annotations=annotations), GIB)
+        allocations.granted(make_pod(node="node-a", annotations=annotations), GIB)
 
 
 def test_a_pod_of_aliyun_with_a_broken_amount_says_which_container() -> None:
     pod = make_pod(make_container("a", "1.5"), node="n", annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"})
     with pytest.raises(WireError, match=re.escape("container a: 1.5 is not whole; a share is a whole number of units")):
-        held_gpus.allocation(pod, GIB)
+        allocations.granted(pod, GIB)
 
 
 def test_a_pod_without_any_allocation_has_none() -> None:
-    assert held_gpus.allocation(make_pod(node="node-a"), GIB) is None
+    assert allocations.granted(make_pod(node="node-a"), GIB) is None

@@ -6,7 +6,7 @@ How numbers are read is in test_units.py.
 import pytest
 
 from gpushare.errors import InvalidRequestError
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from gpushare.wire import requests
 from testing.reviews import Json, asking, container, pod
 

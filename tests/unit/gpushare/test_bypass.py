@@ -7,8 +7,7 @@ from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound, Bypassed
 from gpushare.identity import NodeName
-from gpushare.resource_config import ResourceConfig
-from gpushare.units import GIB, MemoryUnit
+from gpushare.units import GIB, MemoryUnit, ResourceConfig
 from testing.builders import Json, make_container, make_inventory, make_pod
 
 

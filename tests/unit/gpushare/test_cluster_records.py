@@ -12,9 +12,8 @@ from gpushare.cluster.pod_records import Bound, Bypassed, Pending
 from gpushare.errors import WireError
 from gpushare.model.allocation import RefusalReason, Refused
 from gpushare.model.gpu import GpuHealth
-from gpushare.resource_config import ResourceConfig
-from gpushare.units import GIB
-from gpushare.wire import held_gpus
+from gpushare.units import GIB, ResourceConfig
+from gpushare.wire import allocations
 from testing import ledgers
 from testing.builders import Json, make_container, make_inventory, make_mig, make_node, make_pod
 
@@ -247,10 +246,10 @@ def test_of_a_bound_pod_with_odd_labels_only_its_place_is_kept() -> None:
 def test_other_annotations_are_not_looked_at_where_there_is_none_of_ours(annotations: Json) -> None:
     found = odd_pod("node-a", annotations=annotations)
     if not annotations:
-        assert held_gpus.of_pod(found, RESOURCE_CONFIG, GIB).allocation is None
+        assert allocations.held(found, RESOURCE_CONFIG, GIB).allocation is None
         return
     with pytest.raises(WireError, match=names.ALIYUN_IDX):
-        held_gpus.of_pod(found, RESOURCE_CONFIG, GIB)
+        allocations.held(found, RESOURCE_CONFIG, GIB)
 
 
 def test_the_mark_of_devices_that_their_author_chose_is_kept_of_waiting_and_of_bound_pods() -> None:

@@ -10,9 +10,8 @@ from gpushare.identity import by_index
 from gpushare.model.allocation import Allocation, Grant, Placed
 from gpushare.model.ledger import NodeLedger
 from gpushare.placement.place import place
-from gpushare.resource_config import ResourceConfig
-from gpushare.units import GIB
-from gpushare.wire import allocation, held_gpus, interop_read, requests
+from gpushare.units import GIB, ResourceConfig
+from gpushare.wire import allocations, interop, requests
 from testing.builders import Json, make_container, make_gpu, make_inventory, make_ledger, make_pod, make_ref
 
 RESOURCE_CONFIG = ResourceConfig(whole_gpus=True)
@@ -30,7 +29,7 @@ def bound(pod: Json, ledger: NodeLedger) -> dict[str, str]:
     verdict = place(request.shape, ledger)
     assert isinstance(verdict, Placed), verdict
     made = Allocation(pod=request.pod, node=ledger.inventory.node, grants=verdict.grants)
-    return allocation.binding_annotations(made, ledger.inventory, 77, request)
+    return allocations.binding_annotations(made, ledger.inventory, 77, request)
 
 
 def test_a_pod_on_several_gpus_speaks_acks_language() -> None:
@@ -48,7 +47,7 @@ def test_acks_own_reading_of_it_gives_the_same_ledger() -> None:
     pod = make_pod(limited("a", mem=8), labels={names.LABEL_GPU_COUNT: "2"}, node="node-a")
     written = bound(pod, make_ledger([15, 15]))
     del written[names.ANNOTATION_ALLOCATION]
-    found = held_gpus.allocation({**pod, "metadata": {**pod["metadata"], "annotations": written}}, GIB)
+    found = allocations.granted({**pod, "metadata": {**pod["metadata"], "annotations": written}}, GIB)
     assert found is not None
     assert dict(NodeLedger.of(make_inventory(15, 15), [found]).used_mib) == {"GPU-0": 4096, "GPU-1": 4096}
 
@@ -79,14 +78,14 @@ def test_whole_gpus_are_written_with_all_their_units_and_for_new_readers_only() 
     )
     assert written[names.ACK_ALLOCATION] == '{"0":{"0":10,"1":20}}'
     assert written[names.ALIYUN_POD] == "30"
-    assert allocation.decode(written[names.ANNOTATION_ALLOCATION], make_ref()).grants[0].whole
+    assert allocations.decode(written[names.ANNOTATION_ALLOCATION], make_ref()).grants[0].whole
 
 
 def test_a_full_gpu_is_never_written_with_more_units_than_it_has() -> None:
     inventory = replace(make_inventory(), gpus=(make_gpu(mib=15 * 1024 + 100),))
     grant = Grant(container=limited("a")["name"], gpus=(inventory.gpus[0].uuid,), memory_mib=15 * 1024 + 50)
     made = Allocation(pod=make_ref(), node=inventory.node, grants=(grant,))
-    assert allocation.binding_annotations(made, inventory, 1)[names.ALIYUN_POD] == "15"
+    assert allocations.binding_annotations(made, inventory, 1)[names.ALIYUN_POD] == "15"
 
 
 NANO = {"nano-gpu/assume": "true", "nano-gpu/container-a": "1", "nano-gpu/container-side": "-1"}
@@ -94,7 +93,7 @@ NANO = {"nano-gpu/assume": "true", "nano-gpu/container-a": "1", "nano-gpu/contai
 
 def test_a_pod_of_nano_gpu_counts_as_a_part_of_its_gpu() -> None:
     pod = make_pod(limited("a", percent=20), make_container("side"), node="node-a", annotations=NANO)
-    found = held_gpus.allocation(pod, GIB)
+    found = allocations.granted(pod, GIB)
     assert found is not None
     assert [(grant.container, grant.gpus) for grant in found.grants] == [("a", (by_index(1),))]
     ledger = NodeLedger.of(make_inventory(15, 20), [found])
@@ -115,15 +114,15 @@ def test_a_pod_of_nano_gpu_that_cannot_be_read_says_why(percent: object, index: 
     annotations = {"nano-gpu/assume": "true", "nano-gpu/container-a": index}
     pod = make_pod(limited("a", percent=percent), node="node-a", annotations=annotations)
     with pytest.raises(WireError) as caught:
-        held_gpus.allocation(pod, GIB)
+        allocations.granted(pod, GIB)
     assert str(caught.value) == message
 
 
 def test_which_annotations_speak_of_another_system() -> None:
-    assert all(interop_read.is_annotation(key) for key in (*NANO, names.ALIYUN_IDX, names.ACK_ALLOCATION))
-    assert not interop_read.is_annotation(names.ALIYUN_POD)
-    assert interop_read.is_bound(NANO)
-    assert not interop_read.is_bound({names.ALIYUN_POD: "3"})
+    assert all(interop.is_annotation(key) for key in (*NANO, names.ALIYUN_IDX, names.ACK_ALLOCATION))
+    assert not interop.is_annotation(names.ALIYUN_POD)
+    assert interop.is_bound(NANO)
+    assert not interop.is_bound({names.ALIYUN_POD: "3"})
 
 
 @pytest.mark.parametrize(
@@ -138,7 +137,7 @@ def test_what_annotations_of_containers_do_not_tell_is_taken_from_the_request(
         "devices.gpushare.dev/a": "GPU-0",
         "memory.gpushare.dev/a": "3072",
     }
-    found = held_gpus.of_pod(make_pod(container, node="node-a", annotations=annotations), RESOURCE_CONFIG, GIB)
+    found = allocations.held(make_pod(container, node="node-a", annotations=annotations), RESOURCE_CONFIG, GIB)
     assert found.allocation is not None
     (grant,) = found.allocation.grants
     assert (grant.memory_mib, grant.compute_percent, grant.whole) == (3072, compute, whole)

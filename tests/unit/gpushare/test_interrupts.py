@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from gpushare.runtime.interrupts import as_interrupt
+from gpushare.runtime.process import as_interrupt
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

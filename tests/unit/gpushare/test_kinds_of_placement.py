@@ -12,10 +12,10 @@ from gpushare.model.request import ContainerKind, ContainerRequest, Policy, Requ
 from gpushare.model.selector import Affinity, Choice, GpuSelector, MigChoice
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
-from gpushare.wire import labels
+from gpushare.wire import selectors
 from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ledger, make_mig, make_shape
 
-WEB = labels.parse("app=web")
+WEB = selectors.parse_labels("app=web")
 
 
 def request(name: str = "c", *, kind: ContainerKind = ContainerKind.APP, **fields: int) -> ContainerRequest:

@@ -3,8 +3,8 @@
 import pytest
 
 from gpushare import names
-from gpushare.resource_config import ResourceConfig
-from gpushare.wire import misspelt
+from gpushare.units import ResourceConfig
+from gpushare.wire import typos
 
 SHARED, WHOLE = ResourceConfig(), ResourceConfig(whole_gpus=True)
 
@@ -32,7 +32,7 @@ SHARED, WHOLE = ResourceConfig(), ResourceConfig(whole_gpus=True)
     ],
 )
 def test_the_nearest_of_ours_is_meant(resource: str, meant: str) -> None:
-    assert misspelt.meant(resource, SHARED) == meant
+    assert typos.meant(resource, SHARED) == meant
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_the_nearest_of_ours_is_meant(resource: str, meant: str) -> None:
     ],
 )
 def test_what_is_ours_or_somebody_elses_means_what_it_says(resource: str) -> None:
-    assert misspelt.meant(resource, SHARED) is None
+    assert typos.meant(resource, SHARED) is None
 
 
 def test_whole_gpus_are_meant_only_where_they_are_ours() -> None:
-    assert misspelt.meant("aliyun.com/gpu", WHOLE) == names.GPU
-    assert misspelt.meant("amd.com/gpu", WHOLE) is None
+    assert typos.meant("aliyun.com/gpu", WHOLE) == names.GPU
+    assert typos.meant("amd.com/gpu", WHOLE) is None

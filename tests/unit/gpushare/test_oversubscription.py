@@ -18,10 +18,8 @@ from gpushare.model.selector import ANY_GPU
 from gpushare.placement import room
 from gpushare.placement.judge import Judge
 from gpushare.placement.place import place
-from gpushare.resource_config import ResourceConfig
-from gpushare.units import GIB
-from gpushare.wire import allocation as allocation_wire
-from gpushare.wire import held_gpus, inventory, requests, selectors
+from gpushare.units import GIB, ResourceConfig
+from gpushare.wire import allocations, inventory, requests, selectors
 from testing.builders import make_allocation, make_container, make_gpu, make_grant, make_inventory, make_pod, make_shape
 
 HALF: Final = 8 * 1024
@@ -153,10 +151,10 @@ def test_an_inventory_without_a_factor_is_as_before_and_readers_of_before_see_wh
 
 def test_an_allocation_says_what_else_counts_for_it_in_version_1() -> None:
     given = make_allocation("p", make_grant(0, gib=3, physical=True), make_grant(0, container="b", extra_mib=HALF))
-    text = allocation_wire.encode(given)
+    text = allocations.encode(given)
     assert json.loads(text)["version"] == 1
-    assert allocation_wire.decode(text, given.pod) == given
-    assert "physical" not in allocation_wire.encode(make_allocation("p", make_grant(0)))
+    assert allocations.decode(text, given.pod) == given
+    assert "physical" not in allocations.encode(make_allocation("p", make_grant(0)))
 
 
 def test_a_pod_refuses_in_one_word() -> None:
@@ -185,6 +183,6 @@ def test_a_pod_whose_allocation_cannot_be_read_still_refuses() -> None:
         names.PREFIX_DEVICES + "main": "GPU-0",
         names.PREFIX_MEMORY + "main": "3072",
     }
-    found = held_gpus.of_pod(make_pod(node="node-a", annotations=annotations), ResourceConfig(), GIB)
+    found = allocations.held(make_pod(node="node-a", annotations=annotations), ResourceConfig(), GIB)
     assert found.allocation is not None
     assert [grant.physical for grant in found.allocation.grants] == [True]

@@ -6,9 +6,8 @@ import pytest
 
 from gpushare import names
 from gpushare.model.request import ContainerRequest, PodRequest
-from gpushare.resource_config import ResourceConfig
-from gpushare.units import GIB, MemoryUnit
-from gpushare.wire import parse_resources, pods, requests
+from gpushare.units import GIB, MemoryUnit, ResourceConfig
+from gpushare.wire import pods, requests
 from testing.builders import Json, make_container, make_pod
 
 WHOLE = ResourceConfig(whole_gpus=True)
@@ -37,13 +36,13 @@ def test_percent_is_a_part_of_the_memory_and_of_the_compute_of_one_gpu() -> None
         container_request.compute_percent,
         container_request.gpu_count,
     ) == (0, 20, 20, 1)
-    assert parse_resources.counted(container_request, GIB) == (names.GPU_PERCENT, 20)
+    assert requests.counted(container_request, GIB) == (names.GPU_PERCENT, 20)
 
 
 def test_whole_gpus_are_ours_only_if_the_administrator_says_so() -> None:
     container_request = only(asking({names.GPU: 2}))
     assert (container_request.whole, container_request.gpu_count, container_request.compute_percent) == (True, 2, 100)
-    assert parse_resources.counted(container_request, GIB) == (names.GPU, 2)
+    assert requests.counted(container_request, GIB) == (names.GPU, 2)
     assert requests.of_pod(asking({names.GPU: 2}), ResourceConfig()) is None
     assert not pods.needs_gpu(asking({names.GPU: 2}), ResourceConfig())
 
@@ -51,13 +50,13 @@ def test_whole_gpus_are_ours_only_if_the_administrator_says_so() -> None:
 def test_core_is_the_part_of_compute_beside_gpu_mem() -> None:
     container_request = only(asking({names.GPU_MEM: 4, names.GPU_CORE: 30}))
     assert (container_request.memory_mib, container_request.compute_percent) == (4096, 30)
-    assert parse_resources.counted(container_request, GIB) == (names.GPU_MEM, 4)
+    assert requests.counted(container_request, GIB) == (names.GPU_MEM, 4)
 
 
 def test_the_unit_of_gpu_mem_is_a_setting() -> None:
     container_request = only(asking({names.GPU_MEM: 3}), ResourceConfig(unit=MemoryUnit(256)))
     assert container_request.memory_mib == 768
-    assert parse_resources.counted(container_request, MemoryUnit(256)) == (names.GPU_MEM, 3)
+    assert requests.counted(container_request, MemoryUnit(256)) == (names.GPU_MEM, 3)
 
 
 def test_whole_gpus_count_by_themselves_whatever_the_pods_label_says_of_memory() -> None:
@@ -70,7 +69,7 @@ def test_containers_of_one_pod_may_ask_in_different_ways() -> None:
     third = {**make_container("c"), "resources": {"limits": {names.GPU: 1}}}
     found = request(make_pod(first, second, third, make_container("idle")))
     assert [
-        (container_request.container, parse_resources.counted(container_request, GIB))
+        (container_request.container, requests.counted(container_request, GIB))
         for container_request in found.shape.containers
     ] == [("a", (names.GPU_MEM, 3)), ("b", (names.GPU_PERCENT, 50)), ("c", (names.GPU, 1))]
     assert found.app_containers == ("a", "b", "c", "idle")

@@ -4,8 +4,7 @@ import pytest
 
 from gpushare.errors import InvalidRequestError
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy
-from gpushare.resource_config import ResourceConfig
-from gpushare.units import GIB, MemoryUnit
+from gpushare.units import GIB, MemoryUnit, ResourceConfig
 from gpushare.wire import pods, requests
 from testing.builders import make_container, make_pod
 

@@ -17,8 +17,8 @@ from gpushare.identity import NodeName
 from gpushare.model.gpu import Limit, MigInstance
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
-from gpushare.wire import profile, simulated_gpus
-from gpushare.wire.simulated_gpus import Fault, FaultKind, GpuSpec, MigSpec, Profile
+from gpushare.wire import profile
+from gpushare.wire.profile import Fault, FaultKind, GpuSpec, MigSpec, Profile
 
 NODE = NodeName("node-a")
 SHIPPED = sorted((Path(__file__).parents[3] / "testing" / "profiles").glob("*.yaml"))
@@ -92,9 +92,9 @@ def test_no_faults_may_be_said_as_nothing_at_all(nothing: object) -> None:
 
 def test_derived_uuids_stay_the_same_from_version_to_version() -> None:
     """Pods that run hold GPUs by them."""
-    assert simulated_gpus.uuid_of(1, NODE, 0) == "GPU-c38ef6ed-3f9d-cc54-e8eb-24bb9813eb03"
-    assert simulated_gpus.uuid_of(1, NODE, 1) == "GPU-9e2f1580-22a6-7b37-216b-2b318029ff73"
-    assert simulated_gpus.uuid_of(1, NodeName("node-b"), 0) == "GPU-250e5b34-9dcd-6a5f-06d4-5b52243ec128"
+    assert profile.uuid_of(1, NODE, 0) == "GPU-c38ef6ed-3f9d-cc54-e8eb-24bb9813eb03"
+    assert profile.uuid_of(1, NODE, 1) == "GPU-9e2f1580-22a6-7b37-216b-2b318029ff73"
+    assert profile.uuid_of(1, NodeName("node-b"), 0) == "GPU-250e5b34-9dcd-6a5f-06d4-5b52243ec128"
 
 
 def test_a_gpu_in_mig_mode_offers_its_instances_alone() -> None:

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import pytest
 
 from gpushare.errors import SettingsError
-from gpushare.runtime import group, logs, options
-from gpushare.runtime.backoff import Backoff
-from gpushare.runtime.clock import SystemClock
+from gpushare.runtime import logs, options, process
+from gpushare.runtime.clock import Backoff, SystemClock
 from gpushare.runtime.options import option
 from gpushare.units import GIB, MemoryUnit
 
@@ -136,7 +135,7 @@ def test_a_group_ends_when_its_first_part_ends() -> None:
         stop.wait()
         ended.append("waits")
 
-    assert group.run({"waits": waits, "ends": lambda _stop: None}) == 1
+    assert process.run({"waits": waits, "ends": lambda _stop: None}) == 1
     assert ended == ["waits"]
 
 
@@ -144,13 +143,13 @@ def test_a_part_that_fails_ends_the_group_with_an_error(caplog: pytest.LogCaptur
     def fails(_stop: threading.Event) -> None:
         raise RuntimeError("boom")
 
-    assert group.run({"fails": fails}) == 1
+    assert process.run({"fails": fails}) == 1
     assert "part failed" in caplog.messages
 
 
 def test_a_part_that_does_not_end_is_named(caplog: pytest.LogCaptureFixture) -> None:
     release = threading.Event()
-    group.run({"stuck": lambda _stop: (release.wait(), None)[1], "ends": lambda _stop: None}, grace_s=0.05)
+    process.run({"stuck": lambda _stop: (release.wait(), None)[1], "ends": lambda _stop: None}, grace_s=0.05)
     release.set()
     assert "part did not end" in caplog.messages
 
@@ -160,7 +159,7 @@ def test_a_signal_ends_the_group_without_an_error() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         stop.wait()
 
-    assert group.run({"waits": waits}) == 0
+    assert process.run({"waits": waits}) == 0
 
 
 def test_a_signal_in_the_middle_of_the_events_own_lock_does_no_harm() -> None:
@@ -180,19 +179,19 @@ def test_a_signal_in_the_middle_of_the_events_own_lock_does_no_harm() -> None:
             assert not self.is_locked, "this would wait for ever"
             super().set()
 
-    assert group.run({"waits": lambda stop: (stop.wait(), None)[1]}, stop=Busy()) == 0
+    assert process.run({"waits": lambda stop: (stop.wait(), None)[1]}, stop=Busy()) == 0
 
 
 def test_a_stuck_log_does_not_keep_a_process_that_has_to_end() -> None:
     program = """
 import logging, threading
-from gpushare.runtime import group
+from gpushare.runtime import process
 class Stuck(logging.Handler):
     def flush(self):
         print("flushed", flush=True)
         threading.Event().wait()
 logging.getLogger().addHandler(Stuck())
-group.exit_now(3)
+process.exit_now(3)
 """
     ended = subprocess.run([sys.executable, "-c", program], timeout=60, check=False, capture_output=True)
     assert (ended.returncode, ended.stdout) == (3, b"flushed\n")

@@ -9,9 +9,8 @@ from gpushare.errors import InvalidRequestError
 from gpushare.model.gpu import Limit, MigInstance
 from gpushare.model.request import RequestShape
 from gpushare.model.selector import ANY_GPU, GpuSelector, MigChoice, Operator, is_model
-from gpushare.resource_config import ResourceConfig
-from gpushare.units import GIB, MemoryUnit, parse_memory
-from gpushare.wire import labels, requests
+from gpushare.units import GIB, MemoryUnit, ResourceConfig, parse_memory
+from gpushare.wire import requests, selectors
 from testing.builders import make_gpu, make_pod
 
 MODEL = "metadata.annotations[gpushare.dev/gpu-model]"
@@ -161,13 +160,13 @@ def test_memory_is_read_as_people_write_it(text: str, mib: int) -> None:
 def test_a_label_selector_means_what_kubectl_means(
     selector: str, matching: list[dict[str, str]], others: list[dict[str, str]]
 ) -> None:
-    parsed = labels.parse(selector)
+    parsed = selectors.parse_labels(selector)
     assert all(parsed.matches(one) for one in matching)
     assert not any(parsed.matches(one) for one in others)
 
 
 def test_every_operator_is_read() -> None:
-    parsed = labels.parse("a=1,b!=1,c,!d")
+    parsed = selectors.parse_labels("a=1,b!=1,c,!d")
     assert [one.operator for one in parsed.requirements] == [
         Operator.IN,
         Operator.NOT_IN,
@@ -207,17 +206,17 @@ def test_affinity_knows_its_namespace() -> None:
         ("min-gpu-memory", "999999Ti", "999999Ti is more than any GPU has; write an amount such as 16Gi"),
         ("limit", "Enforced", "'Enforced' is no strength of a limit; write enforced, or remove the annotation"),
         ("mig", "true", "'true' does not say whether MIG instances are taken; write only or never"),
-        ("same-gpu-as", "", f"it is empty, which would mean every pod; {labels.FIX}"),
-        ("same-gpu-as", " ", f"it is empty, which would mean every pod; {labels.FIX}"),
-        ("same-gpu-as", "app=web,", f"'' is no condition on a label; {labels.FIX}"),
-        ("same-gpu-as", "app=we b", f"'app=we b' is no condition on a label; {labels.FIX}"),
-        ("same-gpu-as", "app=-web", f"'-web' cannot be the value of a label; {labels.FIX}"),
-        ("same-gpu-as", "app in web", f"'app in web' is no condition on a label; {labels.FIX}"),
-        ("same-gpu-as", "app in (we/b)", f"'we/b' cannot be the value of a label; {labels.FIX}"),
-        ("same-gpu-as", "=web", f"'=web' is no condition on a label; {labels.FIX}"),
-        ("same-gpu-as", "a" * 257, f"it has more than 256 characters; {labels.FIX}"),
-        ("other-gpu-than", "app>1", f"'app>1' is no condition on a label; {labels.FIX}"),
-        ("other-gpu-than", "app in (a", f"'app in (a' is no condition on a label; {labels.FIX}"),
+        ("same-gpu-as", "", f"it is empty, which would mean every pod; {selectors.LABELS_FIX}"),
+        ("same-gpu-as", " ", f"it is empty, which would mean every pod; {selectors.LABELS_FIX}"),
+        ("same-gpu-as", "app=web,", f"'' is no condition on a label; {selectors.LABELS_FIX}"),
+        ("same-gpu-as", "app=we b", f"'app=we b' is no condition on a label; {selectors.LABELS_FIX}"),
+        ("same-gpu-as", "app=-web", f"'-web' cannot be the value of a label; {selectors.LABELS_FIX}"),
+        ("same-gpu-as", "app in web", f"'app in web' is no condition on a label; {selectors.LABELS_FIX}"),
+        ("same-gpu-as", "app in (we/b)", f"'we/b' cannot be the value of a label; {selectors.LABELS_FIX}"),
+        ("same-gpu-as", "=web", f"'=web' is no condition on a label; {selectors.LABELS_FIX}"),
+        ("same-gpu-as", "a" * 257, f"it has more than 256 characters; {selectors.LABELS_FIX}"),
+        ("other-gpu-than", "app>1", f"'app>1' is no condition on a label; {selectors.LABELS_FIX}"),
+        ("other-gpu-than", "app in (a", f"'app in (a' is no condition on a label; {selectors.LABELS_FIX}"),
         ("gpu-policy", "Binpack", "'Binpack' is no policy; write binpack, spread, dense or fgd"),
     ],
 )
@@ -236,8 +235,8 @@ def test_a_request_that_is_no_text_is_refused() -> None:
 
 
 def test_a_selector_that_just_fits_is_told_whole() -> None:
-    assert str(labels.parse("v" * 63 + "=" + "w" * 16)) == "v" * 63 + "=" + "w" * 16
-    assert str(labels.parse("v" * 63 + "=" + "w" * 17)) == "v" * 63 + "=" + "w" * 13 + "..."
+    assert str(selectors.parse_labels("v" * 63 + "=" + "w" * 16)) == "v" * 63 + "=" + "w" * 16
+    assert str(selectors.parse_labels("v" * 63 + "=" + "w" * 17)) == "v" * 63 + "=" + "w" * 13 + "..."
 
 
 def test_a_gpu_without_memory_is_a_gpu() -> None:
@@ -248,8 +247,8 @@ def test_a_long_selector_is_told_by_its_beginning() -> None:
     selector = shape(model=",".join(f"MODEL{i}" for i in range(16))).gpus
     assert str(selector).endswith("...")
     assert len(str(selector)) == len("model ") + 80
-    assert len(str(labels.parse("app in (" + ",".join("v" * 9 for _ in range(20)) + ")"))) == 80
+    assert len(str(selectors.parse_labels("app in (" + ",".join("v" * 9 for _ in range(20)) + ")"))) == 80
 
 
 def test_conditions_that_are_written_twice_count_once() -> None:
-    assert len(labels.parse("a,a,a,!b").requirements) == 2
+    assert len(selectors.parse_labels("a,a,a,!b").requirements) == 2

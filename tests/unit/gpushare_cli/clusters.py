@@ -6,7 +6,7 @@ from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 from gpushare.units import GIB, MemoryUnit
-from gpushare.wire import allocation as allocation_wire
+from gpushare.wire import allocations
 from gpushare.wire import inventory as inventory_wire
 from testing.fakes.kube import FakeKube
 
@@ -90,13 +90,13 @@ def our_pod(
     who = PodRef(namespace=namespace, name=name, uid=PodUid(f"uid-{name}"))
     grant = Grant(container="main", gpus=tuple(GpuUuid(gpu) for gpu in gpus), memory_mib=mib)  # type: ignore[arg-type] # a plain text reads better in a test
     allocation = Allocation(pod=who, node=NodeName(made_for or on), grants=(grant,))
-    text = allocation_wire.encode(allocation)
+    text = allocations.encode(allocation)
     return pod(name, namespace=namespace, on=on, mem=mib // 1024, annotations={names.ANNOTATION_ALLOCATION: text})
 
 
 def given(name: str, allocation: Allocation, *, namespace: str = "default", mem: int | str = 3) -> Object:
     """A running pod with this allocation."""
-    text = allocation_wire.encode(allocation)
+    text = allocations.encode(allocation)
     annotations = {names.ANNOTATION_ALLOCATION: text}
     return pod(name, namespace=namespace, on=allocation.node, mem=mem, annotations=annotations)
 

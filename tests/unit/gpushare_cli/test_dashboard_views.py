@@ -11,7 +11,7 @@ from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.identity import NodeName
 from gpushare.model.gpu import GpuHealth
 from gpushare.units import GIB
-from gpushare.wire import interop_read
+from gpushare.wire import interop
 from gpushare_cli import gather
 from gpushare_cli.dashboard import happenings, objects, queue, views
 from gpushare_cli.dashboard.model import NodeView
@@ -342,7 +342,7 @@ def test_a_pod_that_waits_keeps_what_decides_about_its_place() -> None:
 
 def test_bindings_of_other_systems_are_kept() -> None:
     bindings = {names.ACK_ALLOCATION: "{}", names.ALIYUN_IDX: "0", f"{names.PREFIX_NANO_CONTAINER}main": "0"}
-    assert all(map(interop_read.is_annotation, bindings))
+    assert all(map(interop.is_annotation, bindings))
     assert gather.own_annotations({**bindings, "gpushare.dev.evil.example/x": LARGE}) == bindings
 
 

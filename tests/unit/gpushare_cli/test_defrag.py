@@ -13,7 +13,7 @@ import pytest
 from gpushare import names
 from gpushare.cluster import defrag as defragmentation
 from gpushare.kube import api as kube
-from gpushare.wire import allocation as allocation_wire
+from gpushare.wire import allocations
 from gpushare_cli import __main__, console
 from gpushare_cli.console import Streams
 from gpushare_cli.defrag import command
@@ -182,7 +182,7 @@ class Living:
 
 def bind(pod: Json) -> None:
     pod["spec"]["nodeName"] = "node-a"
-    text = allocation_wire.encode(make_allocation("large", make_grant(0, gib=15)))
+    text = allocations.encode(make_allocation("large", make_grant(0, gib=15)))
     pod["metadata"].setdefault("annotations", {})[names.ANNOTATION_ALLOCATION] = text
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import controller.main
 from gpushare.kube.api import JsonObject
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from gpushare_cli.doctor import checks_controller, checks_webhook, objects, trial
 from testing.cli import doctor_cluster as world
 from testing.cli.doctor_cluster import NS, Change, DoctorKube

@@ -11,8 +11,8 @@ from gpushare import names
 from gpushare.cluster import node_records, pod_records
 from gpushare.model.capacity import Ask, FreeGpu
 from gpushare.placement.lacks import Fragments, Free, Kept, Lack, MoreUse, Nothing, Remainder, Room
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime.clock import SystemClock
+from gpushare.units import ResourceConfig
 from gpushare_cli import gather, nodefacts, world
 from gpushare_cli.explain import lack_words
 from gpushare_cli.world import World

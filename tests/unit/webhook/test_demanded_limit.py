@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpushare import names
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from gpushare.wire import requests
 from testing.reviews import ALL, RULES, VOID, Json, asking, container, mutated, pod, refusals, review, warnings
 from tests.unit.webhook.conftest import Webhook

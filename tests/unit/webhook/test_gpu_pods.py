@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.resource_config import ResourceConfig
-from gpushare.units import MemoryUnit
+from gpushare.units import MemoryUnit, ResourceConfig
 from testing.reviews import (
     ALL,
     PLAIN,

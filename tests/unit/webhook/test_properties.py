@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpushare import names
 from gpushare.errors import WireError
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from gpushare.wire import pods as pods_wire
 from testing.reviews import Json, review
 from webhook import admission, containers, mutation

@@ -1,9 +1,8 @@
 import pytest
 
 from gpushare.errors import SettingsError
-from gpushare.resource_config import ResourceConfig
 from gpushare.runtime import options
-from gpushare.units import MemoryUnit
+from gpushare.units import MemoryUnit, ResourceConfig
 from webhook.runtimeclass import Mode
 from webhook.settings import Settings
 

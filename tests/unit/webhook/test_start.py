@@ -12,7 +12,7 @@ import pytest
 from certs.manager import CertificateManager
 from certs.settings import CertSettings
 from gpushare.kube import api as kube
-from gpushare.runtime.signals import Signals
+from gpushare.runtime.process import Signals
 from testing.clock import ManualClock
 from testing.fakes.kube import FakeKube
 from webhook import main as program

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from testing.reviews import CONTROLLER, RULES, WHOLE, Json, asking, container, encoded, pod, review
 from tests.unit.webhook.conftest import Webhook
 from webhook import admission

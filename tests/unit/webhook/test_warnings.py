@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpushare.resource_config import ResourceConfig
-from gpushare.wire import misspelt
+from gpushare.units import ResourceConfig
+from gpushare.wire import typos
 from testing.reviews import ALL, RULES, VOID, WHOLE, Json, asking, container, mutated, pod, visible, warnings
 from webhook import mutation, unread
 from webhook.mutation import Untouched
@@ -133,7 +133,7 @@ def test_of_many_a_few_are_compared_and_told(monkeypatch: pytest.MonkeyPatch) ->
         compared.append(resource)
         return "aliyun.com/gpu-mem" if resource.startswith("aliyun.com/") else None
 
-    monkeypatch.setattr(misspelt, "meant", counted)
+    monkeypatch.setattr(typos, "meant", counted)
     assert len(warnings(pod(limits({f"aliyun.com/gpumem{i}": 1 for i in range(10_000)})))) == 8
     assert len(compared) <= 9
     compared.clear()

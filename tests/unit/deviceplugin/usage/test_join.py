@@ -11,7 +11,7 @@ from deviceplugin.usage.values import GpuProcess, Key, NodeUsage, Policy, Sample
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.request import ContainerKind
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from testing.builders import Json, make_gpu, make_grant, make_inventory
 from testing.deviceplugin.usage import MIB, process, running_pod, sample, uid
 

@@ -19,7 +19,7 @@ from deviceplugin.usage.procfs import TICKS, Procfs
 from deviceplugin.usage.simulated import SimulatedProcesses
 from deviceplugin.usage.values import Lists, NodeUsage, Reading
 from gpushare.identity import GpuUuid
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from testing.builders import Json, make_grant, make_inventory
 from testing.clock import ManualClock, ending
 from testing.deviceplugin.usage import MIB, container_id, running_pod, uid

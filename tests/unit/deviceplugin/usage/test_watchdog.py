@@ -21,7 +21,7 @@ from gpushare import names
 from gpushare.identity import GpuUuid
 from gpushare.kube import api as kube
 from gpushare.model.gpu import Limit
-from gpushare.resource_config import ResourceConfig
+from gpushare.units import ResourceConfig
 from testing.builders import Json, make_grant, make_inventory
 from testing.clock import ManualClock
 from testing.deviceplugin.build import fields_of

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gpushare import names
-from gpushare.resource_config import ResourceConfig
-from gpushare.wire import parse_resources, pods
+from gpushare.units import ResourceConfig
+from gpushare.wire import pods
 
 COMPARED: Final = 64
 """Most resources of a pod that are compared with ours: a pod may carry hundreds of thousands."""
@@ -48,7 +48,7 @@ def of_pod(pod: Mapping[str, Any], resource_config: ResourceConfig) -> Iterator[
     asked = (
         (str(container.get("name")), resource)
         for _, _, container in pods.containers(pod)
-        for resource in parse_resources.amounts(container, "limits")
+        for resource in pods.amounts(container, "limits")
         if "/" in resource
     )
     for name, resource in itertools.islice(asked, COMPARED):

@@ -2,16 +2,18 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from gpushare import names
-from gpushare.errors import WireError
+from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.request import ContainerKind, PodRequest
-from gpushare.wire import fields, interop_write, json
+from gpushare.units import MemoryUnit, ResourceConfig
+from gpushare.wire import fields, interop, pods, requests
 
 _MIB: Final = re.compile(r"[0-9]{1,15}")
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
@@ -21,7 +23,7 @@ def encode(allocation: Allocation) -> str:
     """The annotation's value. Readers of version 1 do not know whole GPUs and would count too little of them."""
     whole = any(grant.whole for grant in allocation.grants)
     head: dict[str, Any] = {"version": 2, "minReader": 2} if whole else {"version": 1}
-    return json.dump(
+    return fields.dump_json(
         {**head, "node": allocation.node, "containers": [_container(grant) for grant in allocation.grants]}
     )
 
@@ -49,7 +51,7 @@ def decode(text: str, pod: PodRef, labels: Mapping[str, str] = _NONE) -> Allocat
         WireError: not an allocation that this version can read.
     """
     try:
-        value = json.load(text)
+        value = fields.load_versioned(text)
         return Allocation(
             pod=pod,
             node=NodeName(fields.needed(value, "node", "")),
@@ -136,4 +138,86 @@ def binding_annotations(
         result[names.PREFIX_MEMORY + grant.container] = str(grant.memory_mib)
         result[names.PREFIX_INDEX + grant.container] = ",".join(str(gpu.index) for gpu in gpus)
         result[names.PREFIX_CAPACITY + grant.container] = str(unit.floor(min(gpu.memory_mib for gpu in gpus)))
-    return result | interop_write.annotations(allocation, inventory, assumed_ns, request)
+    return result | interop.annotations(allocation, inventory, assumed_ns, request)
+
+
+def granted(pod: pods.Pod, unit: MemoryUnit) -> Allocation | None:
+    """What a bound pod was given, by this system or by one that it replaces; None if nothing.
+
+    Args:
+        pod: a bound pod.
+        unit: of its node; annotations of other systems count in units.
+
+    Raises:
+        WireError: the annotation cannot be read or speaks of another node.
+    """
+    node = pods.node_of(pod)
+    if node is None:
+        return None
+    if names.ANNOTATION_ALLOCATION not in pods.annotations(pod):
+        return interop.allocation(pod, pods.ref(pod), node, unit)
+    text = fields.text(pods.annotations(pod), names.ANNOTATION_ALLOCATION, "metadata.annotations")
+    written = decode(text, pods.ref(pod), pods.labels(pod))
+    if written.node != node:
+        raise WireError(
+            f"annotation {names.ANNOTATION_ALLOCATION}: made for node {written.node}, but the pod is on {node}"
+        )
+    return written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldGpus:
+    """What a bound pod holds, for a ledger in which what cannot be read must not count as nothing."""
+
+    allocation: Allocation | None
+    problem: str = ""
+    """Why its own annotation cannot be read; `allocation` is then what the others of its Binding tell."""
+
+
+def held(pod: pods.Pod, resource_config: ResourceConfig, unit: MemoryUnit) -> HeldGpus:
+    """What a bound pod holds, from whichever annotation can be read.
+
+    Args:
+        pod: a bound pod.
+        resource_config: of the cluster.
+        unit: of its node.
+
+    Raises:
+        WireError: none can.
+    """
+    try:
+        return HeldGpus(allocation=granted(pod, unit))
+    except WireError as error:
+        node = pods.node_of(pod)
+        if node is None or names.ANNOTATION_ALLOCATION not in pods.annotations(pod):
+            raise
+        asking = pods.asking(pod, resource_config)
+        try:
+            partial = of_containers(pods.annotations(pod), asking, pod=pods.ref(pod), node=node)
+        except WireError as other:
+            raise WireError(f"{error}; and {other}") from error
+        return HeldGpus(
+            allocation=replace(_completed(partial, pod, resource_config), labels=pods.labels(pod)), problem=str(error)
+        )
+
+
+def _completed(partial: Allocation, pod: pods.Pod, resource_config: ResourceConfig) -> Allocation:
+    """With what the annotations of single containers do not tell, but the pod's own request does."""
+    try:
+        asked = requests.of_pod(pod, resource_config)
+    except InvalidRequestError:
+        return partial
+    wanted = {request.container: request for request in asked.shape.containers} if asked else {}
+    physical = asked is not None and asked.shape.gpus.physical
+    grants = tuple(
+        replace(
+            grant,
+            compute_percent=wanted[grant.container].compute_percent,
+            whole=wanted[grant.container].whole,
+            physical=physical,
+        )
+        if grant.container in wanted
+        else grant
+        for grant in partial.grants
+    )
+    return replace(partial, grants=grants)
