@@ -4,7 +4,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from controller import cluster_index
-from gpushare.cluster import cluster_ledger, cordons, node_records
+from gpushare.cluster import cordons, node_records
+from gpushare.cluster import world as cluster_world
 from gpushare.cluster.groups import Counts
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
@@ -46,13 +47,13 @@ class Snapshot:
     def differences(self) -> list[str]:
         """Between the ledger as it is kept and as computed from nodes and pods alone: none, ever."""
         kept = {name: ledger for name, ledger in self.ledgers.items() if isinstance(ledger, NodeLedger)}
-        expected = cluster_ledger.from_records(self.nodes, self.pods)
+        expected = cluster_world.ledgers(self.nodes, self.pods)
         for allocation in self.reserved:
             if (ledger := expected.get(allocation.node)) is not None and allocation.pod.uid not in ledger.allocations:
                 expected[allocation.node] = ledger.with_allocation(allocation)
         usable = {name: ledger for name, ledger in expected.items() if ledger.inventory.unit == self.unit}
         labels = cluster_index.label_index_of(self.pods, self.chosen).counts()
-        return cluster_ledger.differences(usable, kept) + _other_labels(labels, self.labels)
+        return cluster_world.differences(usable, kept) + _other_labels(labels, self.labels)
 
 
 def _other_labels(expected: Counts, actual: Counts) -> list[str]:

@@ -11,7 +11,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import GpuHealth, label
 from gpushare.units import MemoryUnit
-from gpushare_cli import arguments, bars, console, gather, limits, report, usage
+from gpushare_cli import arguments, bars, console, limits, reading, report, usage
 from gpushare_cli.bars import Look
 from gpushare_cli.console import FAILED, OK, Streams
 from gpushare_cli.dashboard import views
@@ -62,7 +62,7 @@ def run(api: KubeApi, streams: Streams, options: Options) -> int:
         KubeError: the cluster cannot be read.
     """
     try:
-        cluster = gather.gather(api, options.node)
+        cluster = reading.on_nodes(api, options.node)
     except kube.NotFoundError:
         if options.node is None:
             raise

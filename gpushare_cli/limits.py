@@ -13,7 +13,7 @@ from gpushare.model.ledger import mib_on
 from gpushare.units import ResourceConfig
 from gpushare.wire import allocations
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import inventories, resource_configs
+from gpushare_cli import world
 from gpushare_cli.usage import NodeUse, Use
 
 Object = Mapping[str, Any]
@@ -54,7 +54,7 @@ def of_cluster(
     nodes: Iterable[Object], pods: Iterable[Object], uses: Mapping[NodeName, NodeUse]
 ) -> tuple[LimitRow, ...]:
     """Of all pods that hold GPUs of these nodes, by node and pod; those that cannot be read are left out."""
-    known = [found[0] for node in nodes if (found := inventories.of_node(node, {}, [])) is not None]
+    known = [found[0] for node in nodes if (found := world.inventory_of(node, {}, [])) is not None]
     by_name = {inventory.node: inventory for inventory in known}
     rows: list[LimitRow] = []
     for pod in pods:
@@ -146,7 +146,7 @@ def _allocation(pod: Object, inventory: NodeInventory) -> Allocation | None:
     try:
         if not pods_wire.holds_gpus(pod):
             return None
-        config = resource_configs.of_pod(pod, ResourceConfig(unit=inventory.unit))
+        config = world.config_of(pod, ResourceConfig(unit=inventory.unit))
         return allocations.held(pod, config, inventory.unit).allocation
     except WireError:
         return None  # the report has a note about it

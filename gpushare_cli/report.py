@@ -17,7 +17,7 @@ from gpushare.model.request import ContainerRequest
 from gpushare.units import MemoryUnit, ResourceConfig
 from gpushare.wire import allocations, requests
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import gather, inventories, resource_configs
+from gpushare_cli import reading, world
 
 _MIB: Final = MemoryUnit(1)
 _NOWHERE: Final = GpuUuid("pending")
@@ -123,11 +123,11 @@ def build(
     by_node: dict[str, list[Mapping[str, Any]]] = {}
     for pod in pods:
         node_name = pods_wire.node_of(pod)
-        if node_name is not None and gather.may_hold_gpus(pod) and pods_wire.holds_gpus(pod):
+        if node_name is not None and reading.may_hold_gpus(pod) and pods_wire.holds_gpus(pod):
             by_node.setdefault(node_name, []).append(pod)
     rows = []
     for node in nodes:
-        known = inventories.of_node(node, unhealthy, notes)
+        known = world.inventory_of(node, unhealthy, notes)
         if known is not None:
             inventory, total_mib = known
             rows.append(_node_row(node, inventory, total_mib, by_node.get(inventory.node, ()), notes))
@@ -167,7 +167,7 @@ def _node_row(
 
 def _pod_row(pod: Mapping[str, Any], inventory: NodeInventory, notes: list[str]) -> PodRow | None:
     who = pods_wire.ref(pod)
-    resource_config = resource_configs.of_pod(pod, ResourceConfig(unit=inventory.unit))
+    resource_config = world.config_of(pod, ResourceConfig(unit=inventory.unit))
     try:
         holding = allocations.held(pod, resource_config, inventory.unit)
         allocation = holding.allocation

@@ -1,21 +1,25 @@
-"""What Kubernetes itself demands of a node for a pod, as far as its objects tell. Pure.
+"""What Kubernetes itself demands of a node for a pod, as far as their objects tell. Pure.
 
-It covers what decides about GPU pods most often, and `overlooked` names the rest: no answer of the command line claims
-more than was evaluated.
+Cordon, taints, selectors, affinity, and the sums of GPU resources: what decides about GPU pods most often. `overlooked`
+names the rest: no answer of the command line claims more than was evaluated.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import names, units
+from gpushare.identity import NodeName
 from gpushare.model.allocation import peak
-from gpushare.model.capacity import FreeHost
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import nodefacts
-from gpushare_cli.nodefacts import RESOURCES, NodeFacts
 
 Object = Mapping[str, Any]
+HOSTNAME: Final = "kubernetes.io/hostname"
+BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
+_CORDON: Final = "node.kubernetes.io/unschedulable"
+RESOURCES: Final = (names.GPU_MEM, names.GPU_PERCENT, names.GPU_CORE, names.GPU)
+"""Extended resources whose sum kube-scheduler checks for every node, beside the GPUs' own ledger."""
 _GROUPS: Final = frozenset(
     {
         "kueue.x-k8s.io/pod-group-name",
@@ -27,44 +31,161 @@ _GROUPS: Final = frozenset(
 """Labels and annotations by which schedulers know the pods of a group; kube-scheduler's own is in the spec."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taint:
+    """Keeps away pods that do not tolerate it."""
+
+    key: str
+    value: str
+    effect: str
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """What kube-scheduler knows of a node."""
+
+    name: NodeName
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...] = ()
+    cordoned: bool = False
+    allocatable: Mapping[str, int] | None = None
+    """GPU resources that the kubelet reports; None if the object has no status."""
+
+
+def node_facts(node: Object) -> NodeFacts:
+    """What matters of a node."""
+    metadata = fields.mapping(node, "metadata", "node")
+    spec, status = fields.mapping(node, "spec", "node"), fields.mapping(node, "status", "node")
+    name = NodeName(fields.needed(metadata, "name", "metadata"))
+    allocatable = fields.mapping(status, "allocatable", "status")
+    return NodeFacts(
+        name=name,
+        labels={HOSTNAME: name, **fields.mapping(metadata, "labels", "metadata")},
+        taints=tuple(_taint(taint, i) for i, taint in enumerate(fields.objects(spec, "taints", "spec"))),
+        cordoned=spec.get("unschedulable") is True,
+        allocatable={key: units.whole(allocatable.get(key)) for key in RESOURCES} if allocatable else None,
+    )
+
+
+def _taint(taint: Object, i: int) -> Taint:
+    path = f"spec.taints[{i}]"
+    return Taint(
+        key=fields.needed(taint, "key", path),
+        value=fields.text(taint, "value", path),
+        effect=fields.text(taint, "effect", path),
+    )
+
+
 def misplaced(pod: Object, node: NodeFacts) -> list[str]:
     """Everything about a node's place in the cluster that keeps a pod away, in a few words each."""
     preset = pods_wire.node_of(pod)
     if preset is not None:  # no one asks the scheduler
         return [] if preset == node.name else [f"spec.nodeName is {preset}"]
+    cordoned = node.cordoned and not _tolerates(pod, Taint(key=_CORDON, value="", effect="NoSchedule"))
+    taints = [taint for taint in node.taints if taint.effect in BLOCKING and taint.key != _CORDON]
     return [
-        *nodefacts.cordoned(pod, node),
-        *nodefacts.untolerated(pod, node),
-        *nodefacts.unselected(pod, node),
+        *(["cordoned (spec.unschedulable)"] if cordoned else []),
+        *(f"taint {taint} is not tolerated" for taint in taints if not _tolerates(pod, taint)),
+        *unselected(pod, node),
     ]
 
 
-def short(pod: Object, node: NodeFacts, requested: Mapping[str, int]) -> list[str]:
-    """GPU resources of which the node as a whole has too little left, by kube-scheduler's count.
+def repelling(pod: Object, node: NodeFacts) -> int:
+    """How many taints that pods avoid if they can (PreferNoSchedule) the pod does not tolerate."""
+    return sum(taint.effect == "PreferNoSchedule" and not _tolerates(pod, taint) for taint in node.taints)
 
-    That is less than the GPUs have where pods hold a part of one that does not count any more, because it is unhealthy.
+
+def attracting(pod: Object, node: NodeFacts) -> int:
+    """The sum of the weights of preferred node affinity that hold of a node."""
+    affinity = fields.mapping(fields.mapping(pod, "spec", "pod"), "affinity", "spec")
+    path = "spec.affinity.nodeAffinity"
+    field = "preferredDuringSchedulingIgnoredDuringExecution"
+    total = 0
+    for i, each in enumerate(fields.objects(fields.mapping(affinity, "nodeAffinity", "spec.affinity"), field, path)):
+        where = f"{path}.{field}[{i}]"
+        if _term(fields.mapping(each, "preference", where), node, f"{where}.preference"):
+            total += fields.integer(each, "weight", where, default=0)
+    return total
+
+
+def _tolerates(pod: Object, taint: Taint) -> bool:
+    tolerations = fields.objects(fields.mapping(pod, "spec", "pod"), "tolerations", "spec")
+    return any(_matches_taint(toleration, taint) for toleration in tolerations)
+
+
+def _matches_taint(toleration: Object, taint: Taint) -> bool:
+    key, effect, operator, value = (
+        fields.text(toleration, field, "spec.tolerations") for field in ("key", "effect", "operator", "value")
+    )
+    if effect not in {"", taint.effect}:
+        return False
+    if operator == "Exists":
+        return key in {"", taint.key}
+    return operator in {"", "Equal"} and key == taint.key and value == taint.value
+
+
+def unselected(pod: Object, node: NodeFacts) -> Iterator[str]:
+    """Of the node selector and the required node affinity."""
+    spec = fields.mapping(pod, "spec", "pod")
+    for key, value in sorted(fields.mapping(spec, "nodeSelector", "spec").items()):
+        if node.labels.get(key) != value:
+            has = f"the node has {node.labels[key]}" if key in node.labels else "the node has no such label"
+            yield f"spec.nodeSelector wants {key}={value}, {has}"
+    affinity = fields.mapping(fields.mapping(spec, "affinity", "spec"), "nodeAffinity", "spec.affinity")
+    field = "requiredDuringSchedulingIgnoredDuringExecution"
+    path = f"spec.affinity.nodeAffinity.{field}"
+    if affinity.get(field) is None:
+        return
+    required = fields.mapping(affinity, field, "spec.affinity.nodeAffinity")
+    terms = fields.objects(required, "nodeSelectorTerms", path)
+    if not any(_term(term, node, f"{path}.nodeSelectorTerms[{i}]") for i, term in enumerate(terms)):
+        yield "no term of the required node affinity matches"
+
+
+def _term(term: Object, node: NodeFacts, path: str) -> bool:
+    """As Kubernetes: a term without conditions matches nothing."""
+    by_label = fields.objects(term, "matchExpressions", path)
+    by_field = fields.objects(term, "matchFields", path)
+    if not by_label and not by_field:
+        return False
+    values = {"metadata.name": str(node.name)}
+    return all(holds(each, node.labels, f"{path}.matchExpressions[{i}]") for i, each in enumerate(by_label)) and all(
+        holds(each, values, f"{path}.matchFields[{i}]") for i, each in enumerate(by_field)
+    )
+
+
+def holds(condition: Object, labels: Mapping[str, str], path: str) -> bool:
+    """Whether labels meet one of an object's `matchExpressions`, which `path` names.
+
+    Raises:
+        WireError: its values are no list of strings.
     """
-    if node.allocatable is None:
-        return []
-    lacking = []
-    for resource, amount in requests(pod).items():
-        total, used = node.allocatable.get(resource, 0), requested.get(resource, 0)
-        if amount > total - used:
-            have = f"{total} allocatable" if total else "none allocatable"
-            lacking.append(f"Insufficient {resource}: {amount} asked for, {have}, {used} requested by pods there")
-    return lacking
+    value = labels.get(str(condition.get("key")))
+    wanted = fields.strings(condition, "values", path)
+    match condition.get("operator"):
+        case "In":
+            return value in wanted
+        case "NotIn":
+            return value not in wanted
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt" as operator:
+            return _compare(operator, value, wanted)
+        case _:
+            return False
 
 
-def short_of_host(takes: FreeHost, host: FreeHost | None) -> list[str]:
-    """CPU and memory of which a node has too little left; nothing where it is not known what it has."""
-    if host is None:
-        return []
-    lacking = []
-    if takes.cpu_milli > host.cpu_milli:
-        lacking.append(f"Insufficient cpu: {takes.cpu_milli}m asked for, {host.cpu_milli}m free")
-    if takes.memory_mib > host.memory_mib:
-        lacking.append(f"Insufficient memory: {takes.memory_mib}Mi asked for, {host.memory_mib}Mi free")
-    return lacking
+def _compare(operator: str, value: str | None, wanted: Sequence[Any]) -> bool:
+    try:
+        left, right = int(value or ""), int(wanted[0])
+    except (ValueError, TypeError, IndexError):
+        return False
+    return left > right if operator == "Gt" else left < right
 
 
 def gates(pod: Object) -> list[str]:
@@ -84,12 +205,6 @@ def requests(pod: Object) -> dict[str, int]:
         amounts = (units.whole(limits.get(resource)) * times.get(resource, 1) for resource in resources)
         steps.append((kind, tuple(amounts)))
     return {resource: amount for resource, amount in zip(resources, peak(steps), strict=False) if amount}
-
-
-def counts(pod: Object) -> bool:
-    """Whether kube-scheduler counts a bound pod: until it has ended, also while it is being deleted."""
-    phase = fields.text(fields.mapping(pod, "status", "pod"), "phase", "status")
-    return phase not in {"Succeeded", "Failed"}
 
 
 def overlooked(pod: Object, *, with_host: bool = False) -> list[str]:

@@ -14,7 +14,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import gather
+from gpushare_cli import reading
 
 _AT_ONCE: Final = 16
 _ASK_S: Final = 5.0
@@ -137,7 +137,7 @@ def _ask(api: KubeApi, path: str) -> NodeUse:
 def _plugins(api: KubeApi, namespace: str) -> Mapping[NodeName, str]:
     """Paths of the plugins' metrics."""
     selector = {"labelSelector": f"app.kubernetes.io/name={names.PLUGIN}"}
-    pods = gather.listed(api, f"/api/v1/namespaces/{namespace}/pods", selector)
+    pods = reading.listed(api, f"/api/v1/namespaces/{namespace}/pods", selector)
     return {
         node: kube.pod_path(namespace, f"{pods_wire.ref(pod).name}:{port}", "proxy/metrics")
         for pod in pods

@@ -1,55 +1,62 @@
-"""Nodes and pods as API objects -> what the controller knows of them, and what kube-scheduler does. Pure."""
+"""A cluster as the controller and kube-scheduler see it, and what its nodes answer to a pod. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, Final
 
-from gpushare.cluster import groups, node_ledger
+from gpushare import names, units
+from gpushare.cluster import bypass, groups, node_ledger, node_records, pod_records
+from gpushare.cluster import world as cluster_world
+from gpushare.cluster.bypass import AskAuthor, Hopeless, Invalid, Recreate, TooLate
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.pod_records import Bound, NonGpuPod, PodRecord, Problem
+from gpushare.cluster.pod_records import Bound, Bypassed, PodRecord, Problem
+from gpushare.cluster.reasons import NODES_NAMED, largest_free, together
+from gpushare.cluster.world import PodToPlace
 from gpushare.errors import SettingsError
-from gpushare.identity import NodeName, PodRef
-from gpushare.model.allocation import Placed
+from gpushare.identity import NodeName, PodRef, by_index
+from gpushare.model.allocation import Grant, Placed, RefusalReason, Refused, Verdict
 from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
+from gpushare.model.gpu import MAX_GPUS, Gpu, NodeInventory
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import PodRequest, Policy
+from gpushare.model.request import DEFAULT_POLICY, ContainerKind, ContainerRequest, PodRequest, Policy
 from gpushare.placement import grade, ranking
 from gpushare.placement import outlook as outlooks
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.policies import LEARNING, Policies
-from gpushare.units import GIB, MemoryUnit
+from gpushare.units import GIB, MemoryUnit, ResourceConfig
 from gpushare.wire import asks as asks_wire
-from gpushare.wire import host
+from gpushare.wire import fields, host
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import answers, schedulable
-from gpushare_cli.answers import Answer
-from gpushare_cli.nodefacts import NodeFacts
+from gpushare_cli import schedulable
+from gpushare_cli.reading import Objects, Settings
+from gpushare_cli.schedulable import NodeFacts
 
 Object = Mapping[str, Any]
+Recorded = tuple[Object, PodRecord | None]
+"""A pod, with what the controller keeps of it."""
+_MIB: Final = MemoryUnit(1)
+_NOT_MUTATED: Final = "the webhook did not change it, so its containers would not see GPUs that they are given"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(cluster_world.Node):
     """One node."""
 
-    record: NodeRecord
     facts: NodeFacts
-    ledger: LedgerOrRefused
-    """Its ledger with all pods that hold GPUs, or why nothing can be placed there."""
-    requested: Mapping[str, int] = field(default_factory=dict)
-    """GPU resources that the pods on it ask for, by kube-scheduler's count."""
-    host: FreeHost | None = None
-    """CPU and memory that no pod there has requested; None if its kubelet has not said what it has."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class World:
     """The whole cluster."""
 
     nodes: Mapping[NodeName, Node]
     """By name, sorted."""
+    pods: tuple[Recorded, ...]
+    """Those that concern GPUs."""
+    resource_config: ResourceConfig
     holders: Mapping[str, Sequence[Mapping[str, str]]]
     """Namespace -> labels of each of its pods that hold GPUs."""
     problems: Mapping[PodRef, Problem]
@@ -58,25 +65,94 @@ class World:
     """Nodes that are not known -> how many pods of theirs hold or want GPUs."""
     asks: tuple[Ask, ...] = ()
     """What pods take: those that hold GPUs or wait for some, and those on nodes without any."""
+    objects: Objects = field(default_factory=Objects)
+    """What it was made of."""
+    policy: Policy = DEFAULT_POLICY
+    """Of pods that name none."""
+
+    @property
+    def unit(self) -> MemoryUnit:
+        """In which requests count."""
+        return self.resource_config.unit
+
+    @cached_property
+    def outlook(self) -> Outlook:
+        """What placement knows of the cluster, from what its pods ask for and what is free."""
+        nodes = [
+            (node, node.ledger)
+            for node in self.nodes.values()
+            if isinstance(node.ledger, NodeLedger) and node.ledger.inventory.gpus
+        ]
+        now = [NodeCapacity.of(ledger, node.host) for node, ledger in nodes]
+        empty = [NodeCapacity.of(NodeLedger.of(ledger.inventory), node.record.allocatable) for node, ledger in nodes]
+        return outlooks.of_cluster(self.asks, empty, now)
+
+    def policies(self, request: PodRequest | None = None) -> Policies:
+        """The policies, for one pod or for any."""
+        learns = request is None or (request.shape.policy or self.policy) in LEARNING
+        return Policies(self.policy, self.outlook if learns else NOTHING_KNOWN)
+
+    def without(self, pod: PodToPlace, name: NodeName) -> "World":
+        """The cluster as it would be if a pod on one of its nodes were not there."""
+        node = self.nodes.get(name)
+        return self if node is None else replace(self, nodes={**self.nodes, name: node.without([pod])})
+
+
+def of(objects: Objects, settings: Settings) -> World:
+    """Make sense of what was read.
+
+    Raises:
+        WireError: an object cannot be read.
+        SettingsError: the nodes count in different units, and none is set.
+    """
+    nodes = []
+    for node in objects.nodes:
+        facts = schedulable.node_facts(node)
+        nodes.append((node_records.read(node, None, objects.unhealthy.get(facts.name, frozenset())), facts))
+    unit = settings.memory_unit or unit_of(record for record, _ in nodes)
+    config = ResourceConfig(unit=unit, whole_gpus=settings.whole_gpus)
+    built = build(nodes, [(pod, record(pod, config)) for pod in objects.pods], config, objects)
+    return replace(built, policy=settings.gpu_policy)
+
+
+def record(pod: Object, resource_config: ResourceConfig) -> PodRecord | None:
+    """What the controller keeps of a pod."""
+    return pod_records.read(pod, config_of(pod, resource_config))
+
+
+def config_of(pod: Object, resource_config: ResourceConfig) -> ResourceConfig:
+    """By which a pod's request is read: whole GPUs are ours where our webhook or controller has taken care of them."""
+    taken_care_of = names.ANNOTATION_ALLOCATION in pods_wire.annotations(pod) or _is_granted(pod)
+    return replace(resource_config, whole_gpus=resource_config.whole_gpus or taken_care_of)
+
+
+def _is_granted(pod: Object) -> bool:
+    """Whether a container that asks for whole GPUs takes its devices from the binding's annotation."""
+    return any(
+        pods_wire.asks(container, ResourceConfig(whole_gpus=True))
+        and not pods_wire.asks(container, ResourceConfig())
+        and pods_wire.takes_its_grant(container, fields.text(container, "name", path))
+        for path, _, container in pods_wire.containers(pod)
+    )
 
 
 def build(
     known: Iterable[tuple[NodeRecord, NodeFacts]],
-    pods: Iterable[tuple[Object, PodRecord | None]],
-    unit: MemoryUnit,
-    guests: Iterable[NonGpuPod] = (),
+    pods: Iterable[Recorded],
+    resource_config: ResourceConfig,
+    objects: Objects | None = None,
 ) -> World:
     """The state of a cluster of these nodes, of pods with what the controller would keep of each, and of other pods."""
     by_name = {record.name: (record, facts) for record, facts in known}
+    objects, pods = objects or Objects(), tuple(pods)
     on_node: dict[NodeName, list[Bound]] = {name: [] for name in by_name}
     requested: dict[NodeName, Counter[str]] = {name: Counter() for name in by_name}
+    taken: dict[NodeName, list[FreeHost]] = {name: [] for name in by_name}
     elsewhere: Counter[str] = Counter()
     holders: dict[str, list[Mapping[str, str]]] = {}
-    taken: dict[NodeName, list[FreeHost]] = {name: [] for name in by_name}
-    asks: list[Ask] = []
-    for guest in guests:
+    asks = [asks_wire.of_host(guest.takes) for guest in objects.guests]
+    for guest in objects.guests:
         taken.get(guest.node, []).append(guest.takes)
-        asks.append(asks_wire.of_host(guest.takes))
     for value, record in pods:
         if record is not None and record.ask.gpus:
             asks.append(record.ask)
@@ -89,68 +165,32 @@ def build(
             else:
                 elsewhere[record.node] += 1
         node = pods_wire.node_of(value)
-        if node is not None and node in by_name and schedulable.counts(value):
+        if node is not None and node in by_name and pods_wire.counts(value):
             requested[node].update(schedulable.requests(value))
     nodes: dict[NodeName, Node] = {}
     problems: dict[PodRef, Problem] = {}
     for name in sorted(by_name):
-        record_of_node, facts = by_name[name]
-        ledger, unreadable = node_ledger.of_node(record_of_node, on_node[name], (), unit)
+        node_record, facts = by_name[name]
+        ledger, unreadable = node_ledger.of_node(node_record, on_node[name], (), resource_config.unit)
         problems |= unreadable
-        has = record_of_node.allocatable
-        room = host.left(has, taken[name]) if has else None
-        nodes[name] = Node(record=record_of_node, facts=facts, ledger=ledger, requested=requested[name], host=room)
-    missing = dict(sorted(elsewhere.items()))
-    return World(nodes=nodes, holders=holders, problems=problems, elsewhere=missing, asks=tuple(asks))
-
-
-def without(world: World, pod: Bound) -> World:
-    """The cluster as it would be if a pod on one of its nodes were not there."""
-    node = world.nodes.get(pod.node)
-    if node is None or not isinstance(node.ledger, NodeLedger):
-        return world
-    others = [each for each in node.ledger.allocations.values() if each.pod.uid != pod.ref.uid]
-    room = node.host and node.host.plus(pod.ask.host)
-    alone = replace(node, ledger=NodeLedger.of(node.ledger.inventory, others), host=room)
-    return replace(world, nodes={**world.nodes, pod.node: alone})
-
-
-def outlook(world: World) -> Outlook:
-    """What placement knows of the cluster, from what its pods ask for and what is free."""
-    ledgers = [
-        (node.ledger, node)
-        for node in world.nodes.values()
-        if isinstance(node.ledger, NodeLedger) and node.ledger.inventory.gpus
-    ]
-    now = [NodeCapacity.of(ledger, node.host) for ledger, node in ledgers]
-    empty = [NodeCapacity.of(NodeLedger.of(ledger.inventory), node.record.allocatable) for ledger, node in ledgers]
-    return outlooks.of_cluster(world.asks, empty, now)
-
-
-def policies(world: World, request: PodRequest, default: Policy) -> Policies:
-    """The policies for a pod in this cluster."""
-    chosen = request.shape.policy or default
-    return Policies(default, outlook(world) if chosen in LEARNING else NOTHING_KNOWN)
-
-
-def ask(world: World, pod: Object, request: PodRequest, policies: Policies) -> list[Answer]:
-    """What every node answers to a pod, the best first."""
-    takes = FreeHost.of(request)
-    shape = groups.resolved(request.shape, request.labels, lambda namespace: world.holders.get(namespace, ()))
-    found: dict[NodeName, Answer] = {}
-    costs: dict[NodeName, int] = {}
-    for name, node in world.nodes.items():
-        verdict = node_ledger.verdict(shape, node.ledger, policies)
-        answer = answers.of_node(pod, node.facts, node.requested, verdict)
-        found[name] = replace(answer, blockers=(*answer.blockers, *schedulable.short_of_host(takes, node.host)))
-        if isinstance(verdict, Placed) and isinstance(node.ledger, NodeLedger):
-            policy = policies.of(shape.policy)
-            costs[name] = ranking.cost_of(verdict.grants, node.ledger, policy, host=node.host, takes=takes)
-    # Kube-scheduler asks for the score of those nodes alone that pass all filters.
-    meant = [name for name, answer in found.items() if answer.fits]
-    for name, score in zip(meant, grade.grades(meant, [costs[name] for name in meant]), strict=True):
-        found[name] = replace(found[name], score=score)
-    return answers.closest_first(found.values(), {name: node.ledger for name, node in world.nodes.items()})
+        nodes[name] = Node(
+            record=node_record,
+            facts=facts,
+            ledger=ledger,
+            host=host.left(node_record.allocatable, taken[name]) if node_record.allocatable else None,
+            allocatable=facts.allocatable,
+            requested=requested[name],
+        )
+    return World(
+        nodes=nodes,
+        pods=pods,
+        resource_config=resource_config,
+        holders=holders,
+        problems=problems,
+        elsewhere=dict(sorted(elsewhere.items())),
+        asks=tuple(asks),
+        objects=objects,
+    )
 
 
 def unit_of(known: Iterable[NodeRecord]) -> MemoryUnit:
@@ -167,3 +207,160 @@ def unit_of(known: Iterable[NodeRecord]) -> MemoryUnit:
         counts = " and ".join(f"{name} in {unit.name}" for unit, name in counted.items())
         raise SettingsError(f"--memory-unit: needed, because nodes count in different ones: {counts}")
     return next(iter(counted), GIB)
+
+
+def to_place(value: Object, request: PodRequest) -> PodToPlace:
+    """A pod as placement sees it."""
+    takes, counted = FreeHost.of(request), schedulable.requests(value)
+    return PodToPlace(ref=request.pod, shape=request.shape, labels=request.labels, takes=takes, counted=counted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAnswer:
+    """What one node answers to a pod."""
+
+    node: NodeName
+    verdict: Verdict
+    """Of the GPUs, as the controller decides."""
+    blockers: tuple[str, ...] = ()
+    """What Kubernetes itself has against the node, in a few words each."""
+    score: int | None = None
+    """What kube-scheduler is told of it: 10 for the best node, 1 to 8 for others; None if it does not fit."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the pod can go there, as far as anybody looked."""
+        return isinstance(self.verdict, Placed) and not self.blockers
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether the node has GPUs to share at all."""
+        return not (isinstance(self.verdict, Refused) and self.verdict.reason is RefusalReason.NO_INVENTORY)
+
+    @property
+    def why_not(self) -> str:
+        """In words; empty if it fits."""
+        blockers = ", ".join(self.blockers)
+        match self.verdict:
+            case Refused(message=message):
+                return f"{message}; and {blockers}" if blockers else message
+            case Placed():
+                return f"{self.node} has room, but: {blockers}" if blockers else ""
+
+
+def ask(world: World, pod: Object, request: PodRequest, policies: Policies) -> list[NodeAnswer]:
+    """What every node answers to a pod, the best first."""
+    takes, counted = FreeHost.of(request), schedulable.requests(pod)
+    shape = groups.resolved(request.shape, request.labels, lambda namespace: world.holders.get(namespace, ()))
+    policy = policies.of(shape.policy)
+    found: dict[NodeName, NodeAnswer] = {}
+    costs: dict[NodeName, int] = {}
+    for name, node in world.nodes.items():
+        verdict = node_ledger.verdict(shape, node.ledger, policies)
+        # A refusal has better numbers than the sums of what is requested.
+        lacks = node.lacks(takes, counted if isinstance(verdict, Placed) else {})
+        answer = NodeAnswer(node=name, verdict=verdict, blockers=(*schedulable.misplaced(pod, node.facts), *lacks))
+        found[name] = answer
+        if answer.fits and isinstance(verdict, Placed) and isinstance(node.ledger, NodeLedger):
+            costs[name] = ranking.cost_of(verdict.grants, node.ledger, policy, host=node.host, takes=takes)
+    # Kube-scheduler asks for the score of those nodes alone that pass all filters.
+    for name, score in zip(costs, grade.grades(list(costs), list(costs.values())), strict=True):
+        found[name] = replace(found[name], score=score)
+    return closest_first(found.values(), {name: node.ledger for name, node in world.nodes.items()})
+
+
+def closest_first(answers: Iterable[NodeAnswer], ledgers: Mapping[NodeName, LedgerOrRefused]) -> list[NodeAnswer]:
+    """Nodes that take the pod as the scheduler ranks them, then those that lack the least."""
+    return sorted(answers, key=lambda answer: (*_distance(answer, ledgers.get(answer.node)), answer.node))
+
+
+def _distance(answer: NodeAnswer, ledger: LedgerOrRefused | None) -> tuple[int, int]:
+    match answer.verdict:
+        case Placed():
+            return (0, -(answer.score or 0)) if answer.fits else (1, 0)
+        case Refused(permanent=permanent):
+            kind = 4 if not answer.has_gpus else 3 if permanent else 2
+            return kind, -largest_free(ledger)
+
+
+def summary(answers: Sequence[NodeAnswer]) -> str:
+    """Why a pod fits on none of these nodes: what the first of them say, and how many there are beside them."""
+    if not answers:
+        return "there are no nodes"
+    relevant = [answer for answer in answers if answer.has_gpus]
+    meant, which = (relevant, " with GPUs") if relevant else (answers, "")
+    return together([answer.why_not for answer in meant[:NODES_NAMED]], len(meant), which)
+
+
+def why_bypassed(outcome: Hopeless, pod: Bypassed) -> str:
+    """Why a pod that bypassed the scheduler gets no GPUs, and what is done about it."""
+    again = bypass.again(pod)
+    match outcome:
+        case Invalid(problem):
+            return f"what it asks for cannot be understood: {problem}; fix that and {again}"
+        case TooLate():
+            return (
+                "its containers have started without GPUs from gpushare, and cannot be given any more;"
+                f" {again} without spec.nodeName and with the scheduler {names.SCHEDULER}"
+            )
+        case Recreate():
+            return f"{_NOT_MUTATED}; the controller deletes it, so that its owner recreates it"
+        case AskAuthor(""):
+            return f"{_NOT_MUTATED}; {again}"
+        case AskAuthor(advice):
+            return f"{_NOT_MUTATED}; {advice} while {names.WEBHOOK} is running"
+
+
+def named(part: ContainerRequest | Grant) -> str:
+    """A container, with its kind unless it is an ordinary one."""
+    return part.container if part.kind is ContainerKind.APP else f"{part.container} ({part.kind.value})"
+
+
+def as_json(answer: NodeAnswer) -> dict[str, Any]:
+    """For programs."""
+    refused = answer.verdict if isinstance(answer.verdict, Refused) else None
+    return {
+        "node": answer.node,
+        "fits": answer.fits,
+        "gpusFit": refused is None,
+        "score": answer.score,
+        "reason": refused.reason.value if refused else None,
+        "message": refused.message if refused else None,
+        "blockers": answer.blockers,
+    }
+
+
+def inventory_of(
+    node: Mapping[str, Any], unhealthy: Mapping[NodeName, frozenset[int]], notes: list[str]
+) -> tuple[NodeInventory, int] | None:
+    """GPUs of a node and the MiB that it can hand out, or None if it shares no GPUs."""
+    name = node_records.name_of(node)
+    record = node_records.read(node, None, unhealthy.get(name, frozenset()))
+    if record.inventory is not None:
+        return record.inventory, record.inventory.unit.to_mib(record.inventory.total_units)
+    if record.problem:
+        notes.append(f"{record.problem}; its GPUs are shown as equal")
+    return equal_gpus(node, notes)
+
+
+def equal_gpus(
+    node: Mapping[str, Any], notes: list[str], unit: MemoryUnit | None = None
+) -> tuple[NodeInventory, int] | None:
+    """GPUs of a node of which Aliyun's plugin tells how many there are and what they have together."""
+    name = node_records.name_of(node)
+    allocatable = fields.mapping(fields.mapping(node, "status", "node"), "allocatable", "status")
+    total = units.whole(allocatable.get(names.GPU_MEM))
+    if total == 0:
+        return None
+    count = units.whole(allocatable.get(names.GPU_COUNT))
+    if count == 0:
+        notes.append(f"node {name}: no {names.GPU_COUNT} in its status; its memory is shown as one GPU")
+        count = 1
+    if count > MAX_GPUS:
+        notes.append(f"node {name}: {names.GPU_COUNT} is {count}, more than any node has; shown as one GPU")
+        count = 1
+    # Else Aliyun's own rule, which has no other sign of the unit.
+    unit = unit or (_MIB if total // count > 100 else GIB)
+    each = unit.to_mib(total // count)
+    gpus = tuple(Gpu(uuid=by_index(i), index=i, model="unknown", memory_mib=each) for i in range(count))
+    return NodeInventory(node=name, gpus=gpus, unit=unit), unit.to_mib(total)

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpushare.cluster import cluster_ledger, node_records, pod_records
-from gpushare.cluster.cluster_ledger import Ledgers
+from gpushare.cluster import node_records, pod_records
+from gpushare.cluster import world as cluster_world
+from gpushare.cluster.world import Ledgers
 from gpushare.units import ResourceConfig
 
 
@@ -18,6 +19,6 @@ def of_objects(
         pods: all pods of all namespaces.
         resource_config: of the cluster.
     """
-    return cluster_ledger.from_records(
+    return cluster_world.ledgers(
         map(node_records.read, nodes), (pod_records.read(pod, resource_config) for pod in pods)
     )

@@ -17,7 +17,7 @@ from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.runtime.clock import Clock
 from gpushare.wire import fields
 from gpushare_cli import arguments
-from gpushare_cli import gather as lists
+from gpushare_cli import reading as lists
 from gpushare_cli.bundle import contents, credentials, redact
 from gpushare_cli.console import OK, Streams
 from gpushare_cli.doctor import gather

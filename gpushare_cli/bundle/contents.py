@@ -8,7 +8,7 @@ import gpushare
 from gpushare import names
 from gpushare.errors import GpuShareError, WireError
 from gpushare.kube.api import JsonObject, Reply
-from gpushare_cli import gather, inspect_command, report, yamls
+from gpushare_cli import inspect_command, reading, report, yamls
 from gpushare_cli.bundle import credentials, redact
 from gpushare_cli.console import UNLIMITED
 from gpushare_cli.doctor import checks
@@ -63,7 +63,7 @@ def own_pods(snapshot: Snapshot) -> Sequence[JsonObject]:
 def _gpu_pods(snapshot: Snapshot) -> list[JsonObject]:
     def is_meant(pod: JsonObject) -> bool:
         try:
-            return gather.concerns_gpus(pod)
+            return reading.concerns_gpus(pod)
         except WireError:
             return True  # odd ones are what others have to see
 

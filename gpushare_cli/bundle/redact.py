@@ -7,7 +7,7 @@ What credentials are in their texts is removed later, see `credentials`.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from gpushare_cli import gather
+from gpushare_cli import reading
 from gpushare_cli.bundle.credentials import HIDDEN
 
 Object = Mapping[str, Any]
@@ -92,7 +92,7 @@ def _kept(value: Object, fields: Mapping[str, tuple[str, ...] | None]) -> dict[s
     for key, wanted in fields.items():
         there = part(value, key)
         kept[key] = dict(there) if wanted is None else _of(there, wanted)
-    kept["metadata"]["annotations"] = gather.own_annotations(part(part(value, "metadata"), "annotations"))
+    kept["metadata"]["annotations"] = reading.own_annotations(part(part(value, "metadata"), "annotations"))
     return kept
 
 

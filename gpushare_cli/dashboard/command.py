@@ -13,13 +13,13 @@ from gpushare.errors import GpuShareError, SettingsError
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import Clock
-from gpushare_cli import arguments, settings
+from gpushare_cli import arguments, reading
 from gpushare_cli.console import OK, Streams
 from gpushare_cli.dashboard import browser, server, watching
 from gpushare_cli.dashboard.live import Live
 from gpushare_cli.dashboard.routes import Site
 from gpushare_cli.dashboard.server import Served
-from gpushare_cli.settings import Settings
+from gpushare_cli.reading import Settings
 
 EXIT_CODES: Final = "Exit codes: 0 ended by Ctrl-C or a signal; 1 the cluster cannot be read; 2 wrong arguments."
 PORT: Final = 8127
@@ -142,7 +142,7 @@ def _settings(api: KubeApi, installation: str) -> tuple[Settings, tuple[str, ...
     except (kube.ForbiddenError, kube.NotFoundError):
         return Settings(), ()
     try:
-        return settings.load(found), ()
+        return reading.settings_of(found), ()
     except GpuShareError as error:
         return Settings(), (f"ConfigMap {names.CONFIG}: {error}; its settings are not applied",)
 

@@ -20,7 +20,7 @@ from gpushare_cli.dashboard.feed import Feed
 from gpushare_cli.dashboard.model import Happening, NodeView, Overview, Totals, Waiting
 from gpushare_cli.dashboard.state import Changes, State
 from gpushare_cli.dashboard.watching import Found, Scope
-from gpushare_cli.settings import Settings
+from gpushare_cli.reading import Settings
 from gpushare_cli.usage import NodeUse
 
 _LOG: Final = logging.getLogger(__name__)

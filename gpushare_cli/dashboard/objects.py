@@ -8,7 +8,7 @@ from gpushare.cluster import pod_records
 from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import gather
+from gpushare_cli import reading
 
 Object = Mapping[str, Any]
 _OF_METADATA: Final = (
@@ -53,10 +53,10 @@ def pod(obj: Object) -> Object | NonGpuPod | None:
     Raises:
         WireError: it is no pod.
     """
-    if not gather.may_hold_gpus(obj):
+    if not reading.may_hold_gpus(obj):
         return pod_records.non_gpu_pod(obj)
     metadata = _some(fields.mapping(obj, "metadata", "pod"), _OF_METADATA)
-    metadata["annotations"] = gather.own_annotations(pods_wire.annotations(obj))
+    metadata["annotations"] = reading.own_annotations(pods_wire.annotations(obj))
     status = fields.mapping(obj, "status", "pod")
     whole = fields.mapping(obj, "spec", "pod")
     bound = pods_wire.node_of(obj) is not None

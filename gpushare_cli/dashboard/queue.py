@@ -8,14 +8,13 @@ from gpushare.cluster import pod_records
 from gpushare.cluster.pod_records import Bound, Bypassed, Pending, PodRecord
 from gpushare.model.request import PodRequest, Policy
 from gpushare.placement.policies import Policies
-from gpushare.units import GIB, MemoryUnit, ResourceConfig
+from gpushare.units import GIB, ResourceConfig
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import known, schedulable, world
+from gpushare_cli import world
 from gpushare_cli.dashboard.model import Waiting
 from gpushare_cli.explain import decide, render, waiting
-from gpushare_cli.gather import Cluster
-from gpushare_cli.settings import Settings
+from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.world import World
 
 Object = Mapping[str, Any]
@@ -28,25 +27,24 @@ _LONGEST: Final = 2048
 NOT_EVALUATED: Final = "not evaluated, because pods of too many kinds wait; see gpushare explain"
 _RANKINGS: Final = Policies(Policy.BINPACK)
 """Whether a pod fits is the same with every policy, and this one needs to know nothing of the cluster."""
-_NOTHING: Final = Cluster(nodes=(), pods=())
 
 
 def may_wait(pod: Object) -> bool:
     """Whether a pod that concerns GPUs may have none, by a quick look."""
     bound = pods_wire.node_of(pod) is not None and names.ANNOTATION_ALLOCATION in pods_wire.annotations(pod)
-    return not bound and schedulable.counts(pod)
+    return not bound and pods_wire.counts(pod)
 
 
-def of_cluster(cluster: Cluster, settings: Settings) -> tuple[Waiting, ...]:
+def of_cluster(cluster: Objects, settings: Settings) -> tuple[Waiting, ...]:
     """Why pods wait in a cluster of which everything may be read, those that came first at the top.
 
     Raises:
         SettingsError: the nodes count in different units, and none is known.
         WireError: an object cannot be read.
     """
-    found = known.known(cluster, settings)
+    found = world.of(cluster, settings)
     return tuple(
-        _told(group, _why(*group[0], found.state, found.unit) if i < MOST else (waiting.WAITS, NOT_EVALUATED, False))
+        _told(group, _why(*group[0], found) if i < MOST else (waiting.WAITS, NOT_EVALUATED, False))
         for i, group in enumerate(_groups(found.pods))
     )
 
@@ -54,7 +52,7 @@ def of_cluster(cluster: Cluster, settings: Settings) -> tuple[Waiting, ...]:
 def of_scheduler(pods: Sequence[Object], settings: Settings) -> tuple[Waiting, ...]:
     """What the scheduler has written on pods that wait, where the cluster may not be read."""
     config = ResourceConfig(unit=settings.memory_unit or GIB, whole_gpus=settings.whole_gpus)
-    groups = _groups([(pod, known.record(pod, config)) for pod in pods])
+    groups = _groups([(pod, world.record(pod, config)) for pod in pods])
     return tuple(_told(group, _said(*group[0])) for group in groups)
 
 
@@ -65,7 +63,7 @@ def _groups(recorded: Iterable[_Recorded]) -> list[list[_Recorded]]:
     """Pods that wait: those of one owner that ask for the same together."""
     found: dict[tuple[str, ...], list[_Recorded]] = {}
     for pod, record in sorted(recorded, key=lambda each: (_created(each[0]), str(pods_wire.ref(each[0])))):
-        if not schedulable.counts(pod):
+        if not pods_wire.counts(pod):
             continue
         match record:
             case Pending() | Bound(bypassed=Bypassed()):
@@ -96,11 +94,10 @@ def _told(group: Sequence[_Recorded], why: Why) -> Waiting:
     )
 
 
-def _why(pod: Object, record: PodRecord | None, state: World, unit: MemoryUnit) -> Why:
+def _why(pod: Object, record: PodRecord | None, state: World) -> Why:
     match record:
         case Bound(bypassed=Bypassed() as way):
-            blank = decide.blank_of(pod, _NOTHING, unit, Policy.BINPACK)
-            told = waiting.bypassed(blank, pod, record, way, state)
+            told = waiting.bypassed(decide.blank_of(pod, state), pod, record, way, state)
             return told.headline, told.summary, told.good
         case Pending(request=PodRequest() as request):
             return waiting.reason(pod, world.ask(state, pod, request, _RANKINGS))

@@ -8,7 +8,7 @@ from typing import Any, Final
 from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.identity import NodeName
 from gpushare.wire import pods as pods_wire
-from gpushare_cli.gather import Cluster
+from gpushare_cli.reading import Objects
 
 Object = Mapping[str, Any]
 _MOST_EVENTS: Final = 2000
@@ -121,11 +121,11 @@ class State:
         with self._lock:
             return list(self._events.values())
 
-    def cluster(self) -> Cluster:
+    def cluster(self) -> Objects:
         """Everything but the events, as other commands read it once."""
         with self._lock:
             pods = list(self._pods.values())
-            return Cluster(
+            return Objects(
                 nodes=tuple(map(dict, self._nodes.values())),
                 pods=tuple(dict(pod) for pod in pods if not isinstance(pod, NonGpuPod)),
                 guests=tuple(pod for pod in pods if isinstance(pod, NonGpuPod)),

@@ -11,7 +11,7 @@ from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.kube.watch import Reflector
 from gpushare.runtime.clock import Clock
 from gpushare.wire import fields, unhealthy
-from gpushare_cli import gather
+from gpushare_cli import reading
 from gpushare_cli.dashboard import objects
 from gpushare_cli.dashboard.state import State
 
@@ -76,7 +76,7 @@ def reflectors(api: KubeApi, scope: Scope, state: State, clock: Clock) -> Mappin
 
     if scope.nodes:
         add("nodes", "/api/v1/nodes", _node, state.put_node)
-        add("ConfigMaps", gather.CONFIG_MAPS, _unhealthy, state.put_unhealthy)
+        add("ConfigMaps", reading.CONFIG_MAPS, _unhealthy, state.put_unhealthy)
     for namespace in scope.namespaces or ("",):
         of = f" of {namespace}" if namespace else ""
         add(f"pods{of}", _pods(namespace), _pod, state.put_pod)

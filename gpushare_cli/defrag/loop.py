@@ -11,7 +11,7 @@ from gpushare.kube import api as kube
 from gpushare.kube import pods as kube_pods
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import gather
+from gpushare_cli import reading
 from gpushare_cli.defrag import question as questions
 from gpushare_cli.defrag.hold import Hold
 from gpushare_cli.defrag.patience import Patience, StoppedError
@@ -142,5 +142,5 @@ class Defragmentation:
     def _siblings(self, move: Move) -> list[JsonObject]:
         """Pods of the same controller."""
         owner = self.owners[move.pod.uid]
-        found = gather.listed(self.api, f"/api/v1/namespaces/{move.pod.namespace}/pods", {})
+        found = reading.listed(self.api, f"/api/v1/namespaces/{move.pod.namespace}/pods", {})
         return [pod for pod in found if (pod_records.controller_of(pod) or {}).get("uid") == owner]

@@ -18,8 +18,7 @@ from gpushare.model.request import PodRequest
 from gpushare.placement.policies import Policies
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import requests
-from gpushare_cli import resource_configs, schedulable
-from gpushare_cli.known import Known
+from gpushare_cli import schedulable, world
 from gpushare_cli.world import World
 
 Object = Mapping[str, Any]
@@ -41,7 +40,7 @@ class Prepared:
 
 def prepare(
     wanted: Mapping[str, Object],
-    known: Known,
+    known: World,
     budgets: Sequence[Budget],
     policies: Policies,
     permissions: Permissions,
@@ -61,7 +60,7 @@ def prepare(
     owners: dict[str, str] = {}
     stay: Counter[str] = Counter()
     for value, record in known.pods:
-        if not isinstance(record, Bound) or not record.holds or record.node not in known.state.nodes:
+        if not isinstance(record, Bound) or not record.holds or record.node not in known.nodes:
             continue
         request = _request(value, known)
         why = _why_not(value, record, request, permissions) or _protected(value, record, budgets)
@@ -75,10 +74,10 @@ def prepare(
         objects[record.ref.uid] = _unbound(value)
         owners[record.ref.uid] = str((pod_records.controller_of(value) or {}).get("uid"))
     snapshot = Snapshot(
-        nodes=dict(_nodes(known.state)),
+        nodes=dict(_nodes(known)),
         evictable=evictable,
         known=budgets,
-        admits=_Admits(known.state, objects),
+        admits=_Admits(known, objects),
         policies=policies,
     )
     return Prepared(snapshot=snapshot, stay=stay, owners=owners, ending=ending)
@@ -120,9 +119,9 @@ def _nodes(state: World) -> Iterator[tuple[NodeName, NodeState]]:
         yield name, NodeState(ledger=node.ledger, host=node.host, spare=spare)
 
 
-def _request(value: Object, known: Known) -> PodRequest | None:
+def _request(value: Object, known: World) -> PodRequest | None:
     try:
-        return requests.of_pod(value, resource_configs.of_pod(value, known.resource_config))
+        return requests.of_pod(value, world.config_of(value, known.resource_config))
     except InvalidRequestError:
         return None
 

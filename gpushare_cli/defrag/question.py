@@ -14,15 +14,13 @@ from gpushare.errors import InvalidRequestError, SettingsError, WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import KubeApi
 from gpushare.model.request import PodRequest
-from gpushare.placement.policies import Policies
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import requests
-from gpushare_cli import answers, disruptions, gather, installed, known, resource_configs, schedulable, world, yamls
+from gpushare_cli import reading, schedulable, world, yamls
 from gpushare_cli.defrag import pods
 from gpushare_cli.defrag.pods import Prepared
 from gpushare_cli.explain import workloads
 from gpushare_cli.explain.workloads import Target
-from gpushare_cli.known import Known
 from gpushare_cli.simulate import objects
 from gpushare_cli.simulate import workloads as new_pods
 from gpushare_cli.world import World
@@ -123,7 +121,7 @@ def look(api: KubeApi, question: Question) -> Answer:
         fits=fits,
         soon=soon,
         plan=plan,
-        why_not=answers.summary(answered) if answered else "",
+        why_not=world.summary(answered) if answered else "",
         notes=(*seen.notes, *([_rivals(seen)] if plan and seen.rivals else [])),
     )
 
@@ -147,12 +145,12 @@ class _Seen:
 
 
 def _read(api: KubeApi, question: Question) -> _Seen:
-    cluster = gather.everything(api)
-    budgets, note = disruptions.read(api)
-    set_there = installed.read(api, question.installation, pods_wire.ref(question.pod).namespace)
-    found = known.known(cluster, set_there)
+    cluster = reading.everything(api)
+    budgets, note = reading.budgets(api)
+    set_there = reading.settings(api, question.installation, pods_wire.ref(question.pod).namespace)
+    found = world.of(cluster, set_there)
     request = _request(question, found)
-    policies = Policies(set_there.gpu_policy, world.outlook(found.state))
+    policies = found.policies()
     pod = pods.to_place(question.pod, request)
     missing = schedulable.overlooked(question.pod, with_host=True)
     notes = [*cluster.notes, note, f"not evaluated: {', '.join(missing)}" if missing else ""]
@@ -160,13 +158,13 @@ def _read(api: KubeApi, question: Question) -> _Seen:
         pod=pod,
         request=request,
         prepared=pods.prepare({pod.ref.uid: question.pod}, found, budgets, policies, question.permissions),
-        state=found.state,
+        state=found,
         rivals=tuple(str(record.ref) for record in _waiting(found) if record.ref.uid != pod.ref.uid),
         notes=tuple(filter(None, notes)),
     )
 
 
-def _waiting(found: Known) -> Iterator[Pending]:
+def _waiting(found: World) -> Iterator[Pending]:
     for value, record in found.pods:
         if isinstance(record, Pending) and record.request is not None and not schedulable.gates(value):
             yield record
@@ -181,8 +179,8 @@ def rest(api: KubeApi, question: Question, begun: Plan, left: Sequence[PodUid]) 
     return defrag.again(seen.pod, seen.prepared.snapshot, begun, left)
 
 
-def _request(question: Question, found: Known) -> PodRequest:
-    config = resource_configs.of_pod(question.pod, found.resource_config)
+def _request(question: Question, found: World) -> PodRequest:
+    config = world.config_of(question.pod, found.resource_config)
     try:
         request = requests.of_pod(question.pod, config)
     except InvalidRequestError as error:

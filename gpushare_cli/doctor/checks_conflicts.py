@@ -6,7 +6,7 @@ from typing import Final
 from gpushare import names, units
 from gpushare.kube.api import JsonObject
 from gpushare.wire import fields
-from gpushare_cli import nodefacts
+from gpushare_cli import schedulable
 from gpushare_cli.doctor import checks_scheduler, checks_webhook, finding, foreign, own, scheduler_file
 from gpushare_cli.doctor.cluster import Cluster, GpuNode
 from gpushare_cli.doctor.finding import Finding
@@ -184,4 +184,4 @@ def _calls(webhook: JsonObject, labels: Mapping[str, str]) -> bool:
     selector = fields.mapping(webhook, "namespaceSelector", "webhook")
     equal = fields.mapping(selector, "matchLabels", "namespaceSelector").items() <= labels.items()
     expressions = fields.objects(selector, "matchExpressions", "namespaceSelector")
-    return equal and all(nodefacts.holds(each, labels, "namespaceSelector.matchExpressions") for each in expressions)
+    return equal and all(schedulable.holds(each, labels, "namespaceSelector.matchExpressions") for each in expressions)

@@ -9,7 +9,7 @@ from gpushare_cli.doctor import finding, own
 from gpushare_cli.doctor.cluster import Cluster, GpuNode
 from gpushare_cli.doctor.finding import Finding
 from gpushare_cli.doctor.snapshot import NothingToCheckError, Unread, known
-from gpushare_cli.settings import Settings
+from gpushare_cli.reading import Settings
 
 
 def daemonset(cluster: Cluster) -> Iterator[Finding]:

@@ -6,22 +6,23 @@ from functools import cached_property
 from typing import Any, Final
 
 from gpushare import names
-from gpushare.cluster import cluster_ledger, node_records, pod_records
-from gpushare.cluster.cluster_ledger import Ledgers
+from gpushare.cluster import node_records, pod_records
+from gpushare.cluster import world as cluster_world
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import PodRecord
+from gpushare.cluster.world import Ledgers
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import HandOver, NodeInventory
 from gpushare.wire import fields, hand_over, unhealthy
 from gpushare.wire import inventory as inventory_wire
-from gpushare_cli import nodefacts, settings
+from gpushare_cli import reading, schedulable
 from gpushare_cli.doctor import objects, own
 from gpushare_cli.doctor.foreign import ForeignPod, foreign_pod
 from gpushare_cli.doctor.snapshot import Snapshot, Unread, known
-from gpushare_cli.nodefacts import Taint
-from gpushare_cli.settings import Settings
+from gpushare_cli.reading import Settings
+from gpushare_cli.schedulable import Taint
 
 _OWN_TAINTS: Final = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
@@ -83,7 +84,7 @@ class Cluster:
         Raises:
             SettingsError: one cannot be read.
         """
-        return settings.load(known(self.snapshot.settings))
+        return reading.settings_of(known(self.snapshot.settings))
 
     @cached_property
     def is_simulated(self) -> bool:
@@ -158,7 +159,7 @@ class Cluster:
     @cached_property
     def ledgers(self) -> Ledgers:
         """Who holds what."""
-        return cluster_ledger.from_records((node.record for node in self.nodes), (record for _, record in self.pods))
+        return cluster_world.ledgers((node.record for node in self.nodes), (record for _, record in self.pods))
 
     @cached_property
     def _plugins(self) -> Mapping[str, JsonObject]:
@@ -200,7 +201,7 @@ class Cluster:
             ),
             is_wanted=self._is_wanted(node),
             is_ready=fields.is_true(node, "Ready", "node"),
-            is_tainted=any(map(_keeps_pods_away, nodefacts.node_facts(node).taints)),
+            is_tainted=any(map(_keeps_pods_away, schedulable.node_facts(node).taints)),
             plugin=plugin,
         )
 
@@ -213,4 +214,4 @@ class Cluster:
 
 def _keeps_pods_away(taint: Taint) -> bool:
     """Kubernetes' own taints tell of a node's state, and go away by themselves."""
-    return taint.effect in nodefacts.BLOCKING and not taint.key.startswith(_OWN_TAINTS)
+    return taint.effect in schedulable.BLOCKING and not taint.key.startswith(_OWN_TAINTS)

@@ -16,7 +16,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.runtime.clock import Clock
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import gather as lists
+from gpushare_cli import reading as lists
 from gpushare_cli import usage
 from gpushare_cli.doctor import foreign, objects, own, trial
 from gpushare_cli.doctor.snapshot import READ, Object, Objects, Snapshot, Text, Unread

@@ -11,8 +11,7 @@ from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import Gpu
-from gpushare.placement.policies import Policies
-from gpushare_cli import gather, installed, known, world
+from gpushare_cli import reading, world
 from gpushare_cli.defrag import pods
 from gpushare_cli.drain.card import Card
 
@@ -28,11 +27,11 @@ def successors(
     Pods that nothing recreates, or that demand what is not evaluated, are left out.
     """
     try:
-        settings = installed.read(api, names.NAMESPACE, _ANY_NAMESPACE)
-        found = known.known(gather.everything(api), settings)
+        settings = reading.settings(api, names.NAMESPACE, _ANY_NAMESPACE)
+        found = world.of(reading.everything(api), settings)
     except (kube.KubeError, WireError, SettingsError) as error:
         return {}, f"whether the pods fit elsewhere is not told: {error}"
-    policies = Policies(settings.gpu_policy, world.outlook(found.state))
+    policies = found.policies()
     prepared = pods.prepare({}, found, (), policies, _ALL)
     closed = {gpu.uuid for gpu in gpus}
     return defrag.successors(prepared.snapshot, NodeName(card.node), closed, leaving), ""

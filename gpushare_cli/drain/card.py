@@ -17,7 +17,7 @@ from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.units import ResourceConfig
 from gpushare.wire import fields
-from gpushare_cli import gather, resource_configs
+from gpushare_cli import reading, world
 from gpushare_cli.console import NotAllowedError
 
 _TRIES: Final = 5
@@ -125,7 +125,7 @@ def read(api: KubeApi, card: Card, permissions: Permissions, known: tuple[Gpu, .
         KubeError: the cluster cannot be read.
         SettingsError: there is no such GPU.
     """
-    cluster = gather.gather(api, card.node)
+    cluster = reading.on_nodes(api, card.node)
     (node,) = cluster.nodes
     record = node_records.read(node)
     inventory = inventory_of(record)
@@ -143,7 +143,7 @@ def read(api: KubeApi, card: Card, permissions: Permissions, known: tuple[Gpu, .
 def _occupant(
     pod: JsonObject, inventory: NodeInventory, gpus: Sequence[Gpu], permissions: Permissions
 ) -> Occupant | None:
-    config = resource_configs.of_pod(pod, ResourceConfig(unit=inventory.unit))
+    config = world.config_of(pod, ResourceConfig(unit=inventory.unit))
     bound = pod_records.read(pod, config)
     if not isinstance(bound, Bound):
         return None

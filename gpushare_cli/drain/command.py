@@ -13,7 +13,7 @@ from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import Clock
-from gpushare_cli import arguments, console, disruptions
+from gpushare_cli import arguments, console, reading
 from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.drain import after
 from gpushare_cli.drain import card as cards
@@ -101,7 +101,7 @@ def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
         occupied = cards.read(api, options.gpu, permissions)
     except kube.NotFoundError:
         return streams.error(f"there is no node {options.gpu.node}")
-    known, note = disruptions.read(api)
+    known, note = reading.budgets(api)
     for each in filter(None, (*occupied.notes, note)):
         streams.note(each)
     planned = drain.plan(occupied.occupants, known)

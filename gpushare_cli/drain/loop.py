@@ -14,7 +14,7 @@ from gpushare.kube import pods as kube_pods
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import Gpu
 from gpushare.runtime.clock import Clock
-from gpushare_cli import disruptions
+from gpushare_cli import reading
 from gpushare_cli.console import Streams
 from gpushare_cli.drain import card as cards
 from gpushare_cli.drain.card import Card
@@ -73,7 +73,7 @@ class Drainer:
 
     def _round(self) -> tuple[Row, ...]:
         """Ask every pod that may leave to do so; who is there now."""
-        known, _ = disruptions.read(self.api)
+        known, _ = reading.budgets(self.api)
         occupied = cards.read(self.api, self.card, self.permissions, self.gpus)
         if not occupied.cordoned:
             raise UncordonedError(f"{self.card} was uncordoned by others meanwhile; nothing more is evicted")

@@ -17,10 +17,9 @@ from gpushare.model.request import PodRequest, Policy
 from gpushare.placement import lacks
 from gpushare.placement.lacks import Change, Nothing
 from gpushare.placement.policies import Policies
-from gpushare_cli.answers import Answer
 from gpushare_cli.explain import lack_words
 from gpushare_cli.explain.model import Choice
-from gpushare_cli.world import World
+from gpushare_cli.world import NodeAnswer, World
 
 _GPUS_NAMED: Final = 4
 _BEST: Final = {
@@ -43,7 +42,7 @@ class _Candidate:
 
 
 def of_waiting(
-    pod: PodRef, request: PodRequest, world: World, answered: Sequence[Answer], policies: Policies
+    pod: PodRef, request: PodRequest, world: World, answered: Sequence[NodeAnswer], policies: Policies
 ) -> Choice | None:
     """Where a pod would go now; None if it fits nowhere."""
     found = _candidates(pod, request, world, _granted(answered), policies)
@@ -55,7 +54,7 @@ def of_bound(
     allocation: Allocation,
     request: PodRequest,
     world: World,
-    answered: Sequence[Answer],
+    answered: Sequence[NodeAnswer],
     policies: Policies,
 ) -> Choice | None:
     """Why a pod is where it is; None if that node is unknown.
@@ -79,7 +78,7 @@ def of_bound(
     return replace(_told(request, own, others, policies, chosen_now=same), in_hindsight=True)
 
 
-def _granted(answered: Sequence[Answer]) -> dict[NodeName, tuple[Grant, ...]]:
+def _granted(answered: Sequence[NodeAnswer]) -> dict[NodeName, tuple[Grant, ...]]:
     return {each.node: each.verdict.grants for each in answered if each.fits and isinstance(each.verdict, Placed)}
 
 

@@ -10,12 +10,12 @@ from gpushare.errors import SettingsError
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.units import MemoryUnit
-from gpushare_cli import arguments, gather, installed, usage
+from gpushare_cli import arguments, reading, usage, world
 from gpushare_cli.console import BAD, FAILED, OK, Streams
 from gpushare_cli.explain import decide, held, render, workloads
 from gpushare_cli.explain.model import Explanation, State
 from gpushare_cli.explain.workloads import Target
-from gpushare_cli.gather import Cluster
+from gpushare_cli.reading import Objects
 
 EXIT_CODES: Final = (
     "Exit codes: 0 the pod has its GPUs, needs none (any more), or fits somewhere; 1 it or the cluster cannot be read;"
@@ -70,9 +70,10 @@ def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[]
     try:
         pods = workloads.pods(api, target.kind, where, target.name)
         cluster = _cluster(api)
-        known = installed.read(api, options.installation, where, options.memory_unit)
+        known = reading.settings(api, options.installation, where, options.memory_unit)
         events = workloads.events if cluster.forbidden else lambda _api, _pod: ()
-        explained = [decide.explain(pod, cluster, known, events(api, pod)) for pod in pods]
+        state = world.of(cluster, known)
+        explained = [decide.explain(pod, state, events(api, pod)) for pod in pods]
         if not cluster.forbidden:
             explained = _with_use(api, explained, options.installation)
     except kube.NotFoundError:
@@ -86,12 +87,12 @@ def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[]
     return _print(explained, streams, options)
 
 
-def _cluster(api: KubeApi) -> Cluster:
+def _cluster(api: KubeApi) -> Objects:
     """What may be read of it: users without rights on nodes still learn what their own pods tell."""
     try:
-        return gather.everything(api)
+        return reading.everything(api)
     except kube.ForbiddenError as error:
-        return Cluster(nodes=(), pods=(), forbidden=str(error))
+        return Objects(nodes=(), pods=(), forbidden=str(error))
 
 
 def _with_use(api: KubeApi, explained: Sequence[Explanation], installation: str) -> list[Explanation]:

@@ -11,38 +11,34 @@ from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import Policy
-from gpushare.units import MemoryUnit, ResourceConfig
+from gpushare.units import ResourceConfig
 from gpushare.wire import fields, requests, typos
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import inventories, known, nodefacts, resource_configs, schedulable, world
+from gpushare_cli import schedulable, world
 from gpushare_cli.explain import choice, held, waiting
 from gpushare_cli.explain.model import Choice, Explanation, State
-from gpushare_cli.gather import Cluster
-from gpushare_cli.settings import Settings
+from gpushare_cli.reading import Objects
 from gpushare_cli.world import World
 
 Object = Mapping[str, Any]
 
 
-def explain(pod: Object, cluster: Cluster, settings: Settings, events: Sequence[Object] = ()) -> Explanation:
+def explain(pod: Object, state: World, events: Sequence[Object] = ()) -> Explanation:
     """All about one pod.
 
     Events on it, the latest last, serve where the cluster may not be read.
 
     Raises:
         WireError: an object cannot be read.
-        SettingsError: the nodes count in different units, and none is known.
     """
-    found = known.known(cluster, settings)
-    state, resource_config = found.state, found.resource_config
-    blank = blank_of(pod, cluster, found.unit, settings.gpu_policy)
-    record = known.record(pod, resource_config)
+    cluster, resource_config = state.objects, state.resource_config
+    blank = blank_of(pod, state)
+    record = world.record(pod, resource_config)
     match record:
-        case Pending() | Bound(bypassed=Bypassed()) if cluster.forbidden and schedulable.counts(pod):
+        case Pending() | Bound(bypassed=Bypassed()) if cluster.forbidden and pods_wire.counts(pod):
             return waiting.told(_with_request(blank, pod, resource_config), pod, events)
-        case Pending() if schedulable.counts(pod):
-            own = resource_configs.of_pod(pod, resource_config)
+        case Pending() if pods_wire.counts(pod):
+            own = world.config_of(pod, resource_config)
             return waiting.pending(blank, pod, record, state, own)
         case Pending():
             headline = f"{blank.phase}; it has ended"
@@ -55,12 +51,12 @@ def explain(pod: Object, cluster: Cluster, settings: Settings, events: Sequence[
             return _not_ours(blank, pod, cluster, resource_config)
 
 
-def blank_of(pod: Object, cluster: Cluster, unit: MemoryUnit, policy: Policy) -> Explanation:
+def blank_of(pod: Object, state: World) -> Explanation:
     """What holds for a pod that asks for nothing."""
     phase = fields.text(fields.mapping(pod, "status", "pod"), "phase", "status") or "Pending"
-    notes = cluster.notes
-    if cluster.forbidden:
-        notes = (f"not evaluated: nodes and the pods of other namespaces ({cluster.forbidden})", *notes)
+    notes = state.objects.notes
+    if forbidden := state.objects.forbidden:
+        notes = (f"not evaluated: nodes and the pods of other namespaces ({forbidden})", *notes)
     return Explanation(
         pod=pods_wire.ref(pod),
         phase=phase,
@@ -68,13 +64,13 @@ def blank_of(pod: Object, cluster: Cluster, unit: MemoryUnit, policy: Policy) ->
         headline=f"{phase}; asks for no GPU",
         summary="no container of it asks for a GPU, so it is none of gpushare's",
         good=True,
-        unit=unit,
-        policy=policy,
+        unit=state.unit,
+        policy=state.policy,
         notes=notes,
     )
 
 
-def _not_ours(blank: Explanation, pod: Object, cluster: Cluster, resource_config: ResourceConfig) -> Explanation:
+def _not_ours(blank: Explanation, pod: Object, cluster: Objects, resource_config: ResourceConfig) -> Explanation:
     blank = replace(blank, node=pods_wire.node_of(pod))
     for container, resource, meant in typos.of_pod(pod, resource_config):
         summary = f"container {container} asks for {resource}, which gpushare does not know; do you mean {meant}?"
@@ -83,7 +79,7 @@ def _not_ours(blank: Explanation, pod: Object, cluster: Cluster, resource_config
         )
     if not pods_wire.needs_gpu(pod, ResourceConfig(whole_gpus=True)):
         return blank
-    serving = [node for node in cluster.nodes if (nodefacts.node_facts(node).allocatable or {}).get(names.GPU)]
+    serving = [node for node in cluster.nodes if (schedulable.node_facts(node).allocatable or {}).get(names.GPU)]
     if serving or cluster.forbidden:
         summary = f"it asks for {names.GPU}, which gpushare does not hand out in this cluster"
         if serving:
@@ -96,7 +92,7 @@ def _not_ours(blank: Explanation, pod: Object, cluster: Cluster, resource_config
     return replace(blank, headline=f"{blank.phase}; none of gpushare's", summary=summary, good=blank.phase != "Pending")
 
 
-def _bound(blank: Explanation, pod: Object, record: Bound, state: World, cluster: Cluster) -> Explanation:
+def _bound(blank: Explanation, pod: Object, record: Bound, state: World, cluster: Objects) -> Explanation:
     """A pod on a node that was given GPUs by somebody."""
     node = state.nodes.get(record.node)
     inventory = node.record.inventory if node else None
@@ -123,8 +119,9 @@ def _choice(blank: Explanation, pod: Object, record: Bound, state: World) -> Cho
     late = pods_wire.annotations(pod).get(names.ANNOTATION_LATE)
     if blank.request is None or record.allocation is None or late:
         return None
-    alone = world.without(state, record)
-    policies = world.policies(alone, blank.request, blank.policy)
+    leaving = replace(world.to_place(pod, blank.request), takes=record.ask.host)
+    alone = state.without(leaving, record.node)
+    policies = alone.policies(blank.request)
     unbound = {**pod, "spec": {key: value for key, value in pod["spec"].items() if key != "nodeName"}}
     answered = world.ask(alone, unbound, blank.request, policies)
     return choice.of_bound(record, record.allocation, blank.request, alone, answered, policies)
@@ -133,14 +130,14 @@ def _choice(blank: Explanation, pod: Object, record: Bound, state: World) -> Cho
 def _with_request(blank: Explanation, pod: Object, resource_config: ResourceConfig) -> Explanation:
     """What a pod asked for, if that can still be understood; it does not matter any more."""
     try:
-        request = requests.of_pod(pod, resource_configs.of_pod(pod, resource_config))
+        request = requests.of_pod(pod, world.config_of(pod, resource_config))
     except InvalidRequestError:
         return blank
     return replace(blank, request=request)
 
 
-def _equal_gpus(name: NodeName, cluster: Cluster) -> NodeInventory | None:
+def _equal_gpus(name: NodeName, cluster: Objects) -> NodeInventory | None:
     """GPUs of a node of Aliyun's plugin, to show what its pods hold."""
     node = next((node for node in cluster.nodes if node_records.name_of(node) == name), None)
-    equal = inventories.equal_gpus(node, []) if node else None
+    equal = world.equal_gpus(node, []) if node else None
     return equal[0] if equal else None

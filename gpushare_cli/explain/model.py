@@ -10,8 +10,8 @@ from gpushare.model.allocation import Grant, Held
 from gpushare.model.gpu import Gpu, Limit
 from gpushare.model.request import PodRequest, Policy
 from gpushare.units import MemoryUnit
-from gpushare_cli.answers import Answer
 from gpushare_cli.usage import UNKNOWN, Use
+from gpushare_cli.world import NodeAnswer
 
 
 class State(Enum):
@@ -107,7 +107,7 @@ class Explanation:
     scheduler: str = ""
     said: str = ""
     """What the scheduler wrote on the pod when it last gave up."""
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[NodeAnswer, ...] = ()
     """Of all nodes that come into question, the best first."""
     choice: Choice | None = None
     """None if no node takes it, or another system chose its GPUs."""

@@ -9,10 +9,10 @@ from gpushare.cluster.reasons import NODES_NAMED
 from gpushare.model.allocation import Placed
 from gpushare.model.gpu import label
 from gpushare.model.request import ContainerRequest, Policy, RequestShape
-from gpushare_cli import answers, console, limits
-from gpushare_cli.answers import Answer
+from gpushare_cli import console, limits, world
 from gpushare_cli.explain.model import Choice, Explanation, Fill, Share, State
 from gpushare_cli.usage import Use
+from gpushare_cli.world import NodeAnswer
 
 _GROUPS: Final = 5
 """Most groups of equal pods that are shown."""
@@ -69,7 +69,7 @@ def as_json(explained: Explanation) -> dict[str, Any]:
         "scheduler": explained.scheduler or None,
         "schedulerMessage": explained.said or None,
         "choice": _json_choice(explained.choice) if explained.choice else None,
-        "nodes": [answers.as_json(answer) for answer in explained.answers],
+        "nodes": [world.as_json(answer) for answer in explained.answers],
         "containers": [_json_share(share) for share in explained.shares],
         "gpus": [_json_fill(fill) for fill in explained.fills],
         "chosenBy": explained.origin or None,
@@ -106,7 +106,7 @@ def _choice(choice: Choice) -> Iterator[tuple[str, ...]]:
 
 def asks(shape: RequestShape) -> list[str]:
     """One for each container that asks, and one for each thing that the pod says about its GPUs."""
-    asked = [f"{answers.named(request)}: {_amount(request)}" for request in shape.containers]
+    asked = [f"{world.named(request)}: {_amount(request)}" for request in shape.containers]
     if text := str(shape.gpus):
         asked.append(f"only GPUs with {text}")
     if shape.only_cdi:
@@ -151,13 +151,13 @@ def _share(share: Share) -> tuple[str, ...]:
     if share.memory_percent and not grant.whole:
         memory += f" ({share.memory_percent}%)"
     compute = f"{grant.compute_percent}%" if grant.compute_percent else "shared"
-    return answers.named(grant), index, share.uuid, model, memory, compute
+    return world.named(grant), index, share.uuid, model, memory, compute
 
 
 def _limited(share: Share) -> tuple[str, ...]:
     gpu = label(share.gpu.index) if share.gpu else "?"
     kind = share.limit.value if share.limit else "?"
-    return _limit(answers.named(share.grant), gpu, kind, share.memory_mib, share.use)
+    return _limit(world.named(share.grant), gpu, kind, share.memory_mib, share.use)
 
 
 def _of_others(explained: Explanation, uuid: str) -> tuple[str, str]:
@@ -181,7 +181,7 @@ def _fill(fill: Fill) -> tuple[str, ...]:
     return fill.gpu.label, used, ", ".join(beside) or "none"
 
 
-def _answer(answer: Answer) -> tuple[str, ...]:
+def _answer(answer: NodeAnswer) -> tuple[str, ...]:
     if isinstance(answer.verdict, Placed) and answer.fits:
         return answer.node, "yes", f"score {answer.score} of 10"
     return answer.node, "no", answer.why_not

@@ -18,11 +18,10 @@ from gpushare.model.request import PodRequest
 from gpushare.units import ResourceConfig
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import answers, schedulable, world
-from gpushare_cli.answers import Answer, why_not
+from gpushare_cli import schedulable, world
 from gpushare_cli.explain import choice
 from gpushare_cli.explain.model import Explanation, State
-from gpushare_cli.world import World
+from gpushare_cli.world import NodeAnswer, World, why_bypassed
 
 Object = Mapping[str, Any]
 _DEFAULT_SCHEDULER = "default-scheduler"
@@ -39,7 +38,7 @@ def pending(
     blank = replace(blank, state=State.WAITS, scheduler=scheduler, said=said(pod), good=False)
     if record.request is None:
         return replace(blank, headline=UNREADABLE, summary=fix(record))
-    policies = world.policies(state, record.request, blank.policy)
+    policies = state.policies(record.request)
     answered = world.ask(state, pod, record.request, policies)
     blank = replace(
         blank,
@@ -56,14 +55,14 @@ def pending(
     return replace(blank, headline=headline, summary=summary, good=good)
 
 
-def reason(pod: Object, answered: Sequence[Answer]) -> tuple[str, str, bool]:
+def reason(pod: Object, answered: Sequence[NodeAnswer]) -> tuple[str, str, bool]:
     """Why a pod that asks for GPUs is on no node: in a few words, in full, and whether a node takes it by now."""
     if gates := schedulable.gates(pod):
         summary = f"no scheduler looks at it until its scheduling gates are removed: {', '.join(gates)}"
         return "waits behind scheduling gates", summary, False
     fitting = [answer.node for answer in answered if answer.fits]
     if not fitting:
-        return "waits; it fits on no node", answers.summary(answered), False
+        return "waits; it fits on no node", world.summary(answered), False
     return f"waits; it fits on {_nodes(fitting)}", _soon(pod, fitting), True
 
 
@@ -104,18 +103,18 @@ def bypassed(blank: Explanation, pod: Object, record: Bound, way: Bypassed, stat
         )
         return replace(blank, headline=f"{headline} from gpushare", summary=summary, good=way.started)
     if isinstance(outcome, Invalid):
-        return replace(blank, summary=why_not(outcome, way))
+        return replace(blank, summary=why_bypassed(outcome, way))
     blank = replace(blank, request=way.request)
     if node is None or isinstance(outcome, LeftAlone):
         return replace(blank, summary=f"its node {record.node} is gone")
     if isinstance(outcome, Bind):
         return _on_its_node(blank, outcome.request, replace(state, nodes={record.node: node}), bypass.again(way))
-    return replace(blank, summary=why_not(outcome, way))
+    return replace(blank, summary=why_bypassed(outcome, way))
 
 
 def _on_its_node(blank: Explanation, request: PodRequest, alone: World, again: str) -> Explanation:
     # Kubernetes has nothing more to say: the pod is there.
-    policies = world.policies(alone, request, blank.policy)
+    policies = alone.policies(request)
     (answer,) = [replace(answered, blockers=()) for answered in world.ask(alone, {}, request, policies)]
     blank = replace(blank, answers=(answer,))
     if answer.fits:
@@ -152,16 +151,15 @@ def _notes(pod: Object, scheduler: str, resource_config: ResourceConfig, state: 
     return notes
 
 
-def _sums(pod: Object, request: PodRequest, state: World, answered: Sequence[Answer]) -> Sequence[str]:
+def _sums(pod: Object, request: PodRequest, state: World, answered: Sequence[NodeAnswer]) -> Sequence[str]:
     """What an autoscaler does about a pod that fits on no node."""
     if any(answer.fits for answer in answered):
         return ()
-    takes, suffice = FreeHost.of(request), []
+    takes, counted, suffice = FreeHost.of(request), schedulable.requests(pod), []
     for answer in answered:
         node = state.nodes[answer.node]
         if isinstance(answer.verdict, Refused) and answer.has_gpus and not answer.blockers:
-            short = schedulable.short(pod, node.facts, node.requested) + schedulable.short_of_host(takes, node.host)
-            suffice += [] if short else [answer.node]
+            suffice += [] if node.lacks(takes, counted) else [answer.node]
     return (by_sum(suffice),) if suffice else ()
 
 

@@ -9,7 +9,7 @@ from gpushare.errors import SettingsError, WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.wire import fields
-from gpushare_cli import gather
+from gpushare_cli import reading
 
 _TIMEOUT_S: Final = 30.0
 
@@ -76,7 +76,7 @@ def pods(api: KubeApi, kind: Kind, namespace: str, name: str) -> Sequence[JsonOb
     if kind == POD:
         return [named]
     params = {"labelSelector": selector_of(named)}
-    return gather.listed(api, f"/api/v1/namespaces/{quote(namespace, safe='')}/pods", params)
+    return reading.listed(api, f"/api/v1/namespaces/{quote(namespace, safe='')}/pods", params)
 
 
 def selector_of(workload: Mapping[str, Any]) -> str:
@@ -113,7 +113,7 @@ def events(api: KubeApi, pod: JsonObject) -> Sequence[JsonObject]:
     path = f"/api/v1/namespaces/{quote(str(metadata.get('namespace')), safe='')}/events"
     params = {"fieldSelector": f"involvedObject.uid={metadata.get('uid')}"}
     try:
-        events_on_it = gather.listed(api, path, params)
+        events_on_it = reading.listed(api, path, params)
     except kube.ForbiddenError:
         return ()
     return sorted(events_on_it, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))

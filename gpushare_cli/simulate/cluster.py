@@ -17,16 +17,15 @@ from gpushare.model.request import Policy
 from gpushare.units import MemoryUnit, ResourceConfig
 from gpushare.wire import fields, host, requests, selectors, typos, unhealthy
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import inventories, nodefacts, resource_configs, schedulable, world
-from gpushare_cli.answers import why_not
-from gpushare_cli.nodefacts import NodeFacts
+from gpushare_cli import schedulable, world
+from gpushare_cli.schedulable import NodeFacts
 from gpushare_cli.scheduler_config import ServerVersion
 from gpushare_cli.simulate import replays, workloads
 from gpushare_cli.simulate.hosts import Hosts, hosts_of
 from gpushare_cli.simulate.objects import Found, Input
 from gpushare_cli.simulate.plan import Outcome, Pod
 from gpushare_cli.simulate.workloads import NewPod
-from gpushare_cli.world import World
+from gpushare_cli.world import World, why_bypassed
 
 MakeUp = Callable[[MemoryUnit, Sequence[str]], Sequence[NodeInventory]]
 """Unit of the cluster and names that are taken -> nodes that exist in a profile only."""
@@ -71,7 +70,7 @@ def prepare(
     resource_config = ResourceConfig(unit=unit, whole_gpus=whole_gpus)
     there = [pod for pod in given.known if not replay or replays.stays(pod)]
     existing = [(pod, _record(pod, resource_config)) for pod in there]
-    state = world.build(known.values(), ((pod.value, record) for pod, record in existing), unit)
+    state = world.build(known.values(), ((pod.value, record) for pod, record in existing), resource_config)
     created, noted = workloads.expand(given.wanted, given.known, [facts for _, facts in known.values()])
     new = [_new(pod, resource_config) for pod in created]
     old = list(_replayed(given.known, resource_config)) if replay else []
@@ -96,7 +95,7 @@ def prepare(
 
 def _made_up(inventory: NodeInventory) -> tuple[NodeRecord, NodeFacts]:
     """A node that exists in a profile only."""
-    labels = {nodefacts.HOSTNAME: inventory.node, names.LABEL_SHARES: "true"}
+    labels = {schedulable.HOSTNAME: inventory.node, names.LABEL_SHARES: "true"}
     return (
         NodeRecord(name=inventory.node, published="", inventory=inventory),
         NodeFacts(name=inventory.node, labels=labels),
@@ -110,10 +109,10 @@ def _nodes(given: Input, unit: MemoryUnit | None, notes: list[str]) -> dict[Node
         name = NodeName(node.name)
         try:
             record = node_records.read(node.value, None, marked.get(name, frozenset()))
-            if record.published is None and (equal := inventories.equal_gpus(node.value, notes, unit)) is not None:
+            if record.published is None and (equal := world.equal_gpus(node.value, notes, unit)) is not None:
                 record = replace(record, inventory=equal[0])
                 notes.append(f"node {name}: has no inventory, so its GPUs are taken to be equal")
-            known[name] = record, nodefacts.node_facts(node.value)
+            known[name] = record, schedulable.node_facts(node.value)
         except WireError as error:
             raise node.fail(error) from error
         if record.problem:
@@ -123,7 +122,7 @@ def _nodes(given: Input, unit: MemoryUnit | None, notes: list[str]) -> dict[Node
 
 def _record(pod: Found, resource_config: ResourceConfig) -> PodRecord | None:
     try:
-        return pod_records.read(pod.value, resource_configs.of_pod(pod.value, resource_config))
+        return pod_records.read(pod.value, world.config_of(pod.value, resource_config))
     except WireError as error:
         raise pod.fail(error) from error
 
@@ -172,7 +171,7 @@ def _bypassed(pod: Found, record: Bound, way: Bypassed, outcome: Bind | Hopeless
     bound = Pod(ref=record.ref, value=pod.value, request=None, only=record.node, bound=True)
     if isinstance(outcome, Bind):
         return replace(bound, request=outcome.request)
-    return replace(bound, problem=why_not(outcome, way))
+    return replace(bound, problem=why_bypassed(outcome, way))
 
 
 def _new(new: NewPod, resource_config: ResourceConfig) -> Pod:
@@ -259,7 +258,7 @@ def _age(pod: Found) -> tuple[str, str, str]:
 def _is_alive(pod: Found) -> bool:
     """Whether anybody still looks for a GPU for a pod."""
     deleted = fields.mapping(pod.value, "metadata", "pod").get("deletionTimestamp") is not None
-    return schedulable.counts(pod.value) and not deleted
+    return pods_wire.counts(pod.value) and not deleted
 
 
 def _priority(pod: Found) -> int:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare.wire import fields
-from gpushare_cli import nodefacts
-from gpushare_cli.nodefacts import NodeFacts
+from gpushare_cli import schedulable
+from gpushare_cli.schedulable import NodeFacts
 
 Object = Mapping[str, Any]
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -79,7 +79,7 @@ def company(pod: Object, nodes: Sequence[NodeFacts]) -> Company:
     affinity = fields.mapping(spec, "affinity", "spec")
     near, apart = (fields.mapping(affinity, key, "spec.affinity") for key in ("podAffinity", "podAntiAffinity"))
     constraints = tuple(map(_constraint, fields.objects(spec, _CONSTRAINTS, "spec")))
-    meant = frozenset(i for i, node in enumerate(nodes) if constraints and not any(nodefacts.unselected(pod, node)))
+    meant = frozenset(i for i, node in enumerate(nodes) if constraints and not any(schedulable.unselected(pod, node)))
     return Company(
         namespace=namespace,
         labels=tuple(sorted(fields.mapping(metadata, "labels", "metadata").items())),
@@ -132,5 +132,5 @@ def selects(selector: str, labels: Mapping[str, str]) -> bool:
     exact = fields.mapping(said, "matchLabels", "labelSelector")
     conditions = fields.objects(said, "matchExpressions", "labelSelector")
     return all(labels.get(key) == value for key, value in exact.items()) and all(
-        nodefacts.holds(each, labels, "labelSelector.matchExpressions") for each in conditions
+        schedulable.holds(each, labels, "labelSelector.matchExpressions") for each in conditions
     )

@@ -13,7 +13,6 @@ from gpushare.simulation.scores import Host
 from gpushare.units import ResourceConfig
 from gpushare.wire import asks, fields, host
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import schedulable
 from gpushare_cli.simulate import kinds
 from gpushare_cli.simulate.objects import Found
 from gpushare_cli.world import World
@@ -61,11 +60,11 @@ def hosts_of(nodes: Iterable[Found], state: World, pods: Sequence[Found], resour
     values = [pod.value for pod in pods]
     used, replicas = kinds.on_nodes(values, places)
     zones = [state.nodes[name].facts.labels.get(_ZONE) for name in places]
-    known = [_ask(value, resource_config) for value in values if schedulable.counts(value)]
+    known = [_ask(value, resource_config) for value in values if pods_wire.counts(value)]
     there = [
         (value, places[node])
         for value in values
-        if (node := pods_wire.node_of(value)) is not None and node in places and schedulable.counts(value)
+        if (node := pods_wire.node_of(value)) is not None and node in places and pods_wire.counts(value)
     ]
     return Hosts(nodes=Nodes(hosts, used, zones, replicas), rooms=rooms, there=there, known=known)
 

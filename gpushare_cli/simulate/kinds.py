@@ -13,8 +13,8 @@ from gpushare.simulation.kinds import ANYWHERE, Kind, Terms
 from gpushare.simulation.scores import Load
 from gpushare.wire import asks, fields, host
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import nodefacts, schedulable
-from gpushare_cli.nodefacts import NodeFacts
+from gpushare_cli import schedulable
+from gpushare_cli.schedulable import NodeFacts
 from gpushare_cli.simulate import company
 
 Object = Mapping[str, Any]
@@ -94,8 +94,8 @@ class Kinds:
 
     def _judged(self, pod: Object) -> Terms:
         allowed = frozenset(i for i, node in enumerate(self._nodes) if not schedulable.misplaced(pod, node))
-        repelled = {i: count for i, node in enumerate(self._nodes) if (count := nodefacts.repelling(pod, node))}
-        attracted = {i: weight for i, node in enumerate(self._nodes) if (weight := nodefacts.attracting(pod, node))}
+        repelled = {i: count for i, node in enumerate(self._nodes) if (count := schedulable.repelling(pod, node))}
+        attracted = {i: weight for i, node in enumerate(self._nodes) if (weight := schedulable.attracting(pod, node))}
         if len(allowed) == len(self._nodes) and not repelled and not attracted:
             return ANYWHERE
         return Terms(
@@ -163,7 +163,7 @@ def on_nodes(pods: Iterable[Object], places: Mapping[NodeName, int]) -> tuple[li
     replicas: dict[object, dict[int, int]] = {}
     for pod in pods:
         node = pods_wire.node_of(pod)
-        if node is None or node not in places or not schedulable.counts(pod):
+        if node is None or node not in places or not pods_wire.counts(pod):
             continue
         used[places[node]] = used[places[node]].plus(load(pod))
         if (of := owner(pod)) is not None:

@@ -19,8 +19,7 @@ from gpushare.simulation.engine import Extender, Scheduler
 from gpushare.simulation.kinds import Kind
 from gpushare.simulation.scores import Rules
 from gpushare.simulation.timeline import Arrival, Came, Ended, Event
-from gpushare_cli import answers
-from gpushare_cli.answers import Answer
+from gpushare_cli import world
 from gpushare_cli.simulate import company, fleet
 from gpushare_cli.simulate.curve import Curve
 from gpushare_cli.simulate.fleet import Fleet
@@ -28,7 +27,7 @@ from gpushare_cli.simulate.hosts import Hosts
 from gpushare_cli.simulate.kinds import Kinds
 from gpushare_cli.simulate.neighbours import Neighbours
 from gpushare_cli.simulate.refusals import Refusals
-from gpushare_cli.world import World
+from gpushare_cli.world import NodeAnswer, World
 
 _UNKNOWN: Final = -1
 """Place of a node that is not there."""
@@ -81,7 +80,7 @@ class Row:
     outcome: Outcome
     node: NodeName | None = None
     grants: tuple[Grant, ...] = ()
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[NodeAnswer, ...] = ()
     """For a pod that no node takes: all nodes that came into question, those that come closest first."""
 
     @property
@@ -89,7 +88,7 @@ class Row:
         """Why it is on no node."""
         if self.outcome is Outcome.PLACED:
             return ""
-        return self.pod.problem or answers.summary(self.answers)
+        return self.pod.problem or world.summary(self.answers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.units import MemoryUnit
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import answers, console, nodefacts, schedulable
+from gpushare_cli import console, schedulable, world
 from gpushare_cli.simulate import summary, summary_text
 from gpushare_cli.simulate.plan import Outcome, Plan, Row
 from gpushare_cli.simulate.summary import Run
@@ -54,7 +54,7 @@ def not_evaluated(pod: Mapping[str, Any]) -> list[str]:
     if others not in found:
         return found
     rest = {resource for _, _, container in pods_wire.containers(pod) for resource in _resources(container)}
-    named = ["other resources"] if rest - {"cpu", "memory", *nodefacts.RESOURCES} else []
+    named = ["other resources"] if rest - {"cpu", "memory", *schedulable.RESOURCES} else []
     return [*named, *(what for what in found if what != others)]
 
 
@@ -106,7 +106,7 @@ def _lines(row: Row, plan: Plan) -> Iterator[tuple[str, ...]]:
     for i, grant in enumerate(row.grants):
         pod, node = (who, row.node) if i == 0 else ("", "")
         gpus = ",".join(gpu.label for gpu in _gpus(grant, plan.ledgers[row.node]))
-        yield pod, node, answers.named(grant), gpus, amount(grant)
+        yield pod, node, world.named(grant), gpus, amount(grant)
 
 
 def _fill(ledgers: Mapping[NodeName, NodeLedger], unit: MemoryUnit) -> Iterator[Sequence[str]]:
@@ -178,7 +178,7 @@ def _json_row(row: Row, plan: Plan) -> dict[str, Any]:
         "node": row.node,
         "containers": [_json_grant(grant, ledger) for grant in row.grants],
         "message": row.why or None,
-        "nodes": [answers.as_json(answer) for answer in row.answers],
+        "nodes": [world.as_json(answer) for answer in row.answers],
         "notLookedAt": not_evaluated(row.pod.value),
     }
 

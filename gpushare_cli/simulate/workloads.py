@@ -8,7 +8,7 @@ from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.wire import fields
 from gpushare_cli import schedulable
-from gpushare_cli.nodefacts import NodeFacts
+from gpushare_cli.schedulable import NodeFacts
 from gpushare_cli.simulate import objects
 from gpushare_cli.simulate.objects import Found, JsonObject
 

@@ -23,7 +23,8 @@ from controller.state import ClusterState
 from controller.unhealthy import PATH as CONFIG_MAPS
 from controller.unhealthy import UnhealthySink
 from controller.watches import NodeSink, PodSink
-from gpushare.cluster import cluster_ledger, node_records, pod_records
+from gpushare.cluster import node_records, pod_records
+from gpushare.cluster import world as cluster_world
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
@@ -179,14 +180,14 @@ class World:
 
     # The truth.
 
-    def truth(self) -> cluster_ledger.Ledgers:
+    def truth(self) -> cluster_world.Ledgers:
         """The ledger as the API server's objects have them."""
         ill = unhealthy.of_all(self.api.objects(CONFIG_MAPS))
         nodes = (
             node_records.read(node, None, ill.get(node_records.name_of(node), frozenset()))
             for node in self.api.objects(NODES)
         )
-        return cluster_ledger.from_records(
+        return cluster_world.ledgers(
             nodes, (pod_records.read(pod, self.state.resource_config) for pod in self.api.objects(PODS))
         )
 

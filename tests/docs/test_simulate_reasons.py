@@ -10,8 +10,8 @@ import pytest
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Placed
-from gpushare_cli.answers import Answer
 from gpushare_cli.simulate import refusals
+from gpushare_cli.world import NodeAnswer
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 from testing.cli.simulating import manifest, simulate
 
@@ -83,8 +83,8 @@ def test_every_reason_beside_gpus_is_told(reason: str) -> None:
     assert is_told(reason)
 
 
-@pytest.mark.parametrize("told", [[], [Answer(node=NodeName("node-a"), verdict=Placed(()))]])
-def test_what_is_said_where_no_node_says_anything_is_told(told: list[Answer]) -> None:
+@pytest.mark.parametrize("told", [[], [NodeAnswer(node=NodeName("node-a"), verdict=Placed(()))]])
+def test_what_is_said_where_no_node_says_anything_is_told(told: list[NodeAnswer]) -> None:
     assert refusals.reason(told) in TOLD
 
 

@@ -23,10 +23,10 @@ from gpushare.simulation.engine import Extender
 from gpushare.simulation.scores import Rules
 from gpushare.units import GIB, ResourceConfig
 from gpushare.wire import allocations, requests
+from gpushare_cli import world
 from gpushare_cli.explain import decide
 from gpushare_cli.explain.model import State
-from gpushare_cli.gather import Cluster
-from gpushare_cli.settings import Settings
+from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.simulate import cluster, objects, plan
 from gpushare_cli.simulate.plan import Outcome, Plan, Way
 from testing import ledgers
@@ -86,11 +86,8 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
     names = sorted(node_records.name_of(node) for node in found)
     present: list[Json] = []
     for row, pod in zip(made.rows, pods, strict=True):
-        said = decide.explain(
-            pod,
-            Cluster(nodes=tuple(found), pods=(*present, pod)),
-            Settings(memory_unit=GIB, whole_gpus=True, gpu_policy=Policy.BINPACK),
-        )
+        settings = Settings(memory_unit=GIB, whole_gpus=True, gpu_policy=Policy.BINPACK)
+        said = decide.explain(pod, world.of(Objects(nodes=tuple(found), pods=(*present, pod)), settings))
         request = request_of(pod)
         shape = state.resolve(request.shape, request.labels)
         fits = node_verdicts.filter(shape, names).fits
@@ -107,7 +104,9 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
         reserved, on_it = bound(state, pod, chosen)
         assert reserved.allocation.grants == row.grants
         present.append(on_it)
-        held = decide.explain(present[-1], Cluster(nodes=tuple(found), pods=tuple(present)), Settings(memory_unit=GIB))
+        held = decide.explain(
+            present[-1], world.of(Objects(nodes=tuple(found), pods=tuple(present)), Settings(memory_unit=GIB))
+        )
         assert (held.state, held.node, held.good) == (State.HOLDS, chosen, True)
         assert {share.uuid for share in held.shares} == {gpu for grant in row.grants for gpu in grant.gpus}
 
@@ -127,8 +126,8 @@ def test_explain_names_the_node_that_the_controller_ranks_first(found: list[Json
         PodSink(state).upsert(waiting)
         clock.at += QUIET_S
         assert outlooks.tick()
-        cluster_ = Cluster(nodes=tuple(found), pods=(*present, pod))
-        said = decide.explain(pod, cluster_, Settings(memory_unit=GIB, whole_gpus=True))
+        cluster_ = Objects(nodes=tuple(found), pods=(*present, pod))
+        said = decide.explain(pod, world.of(cluster_, Settings(memory_unit=GIB, whole_gpus=True)))
         request = request_of(pod)
         shape = state.resolve(request.shape, request.labels)
         costs = boards.costs(Kind(shape, FreeHost(request.cpu_milli, request.host_mib)), names)

@@ -15,11 +15,10 @@ from gpushare.model.request import Policy
 from gpushare.simulation.engine import Extender
 from gpushare.simulation.scores import Rules
 from gpushare.wire import profile, unhealthy
-from gpushare_cli import yamls
+from gpushare_cli import world, yamls
 from gpushare_cli.explain import decide
 from gpushare_cli.explain import render as explain_render
-from gpushare_cli.gather import Cluster
-from gpushare_cli.settings import Settings
+from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.simulate import cluster, madeup, objects, plan, render
 from gpushare_cli.simulate.plan import Way
 from gpushare_cli.simulate.summary import Run
@@ -153,8 +152,8 @@ def test_simulate_answers_or_says_what_is_wrong(found: list[Any], whole: bool, r
 def test_explain_answers_or_says_what_is_wrong(found: list[Any], which: int, whole: bool) -> None:
     with readable:
         nodes, pods = tuple(found[:2]), tuple(found[2:6])
-        around = Cluster(nodes=nodes, pods=pods, unhealthy=unhealthy.of_all(found[6:]))
-        said = decide.explain(pods[which - 2], around, Settings(whole_gpus=whole))
+        around = Objects(nodes=nodes, pods=pods, unhealthy=unhealthy.of_all(found[6:]))
+        said = decide.explain(pods[which - 2], world.of(around, Settings(whole_gpus=whole)))
         explain_render.text(said, 80)
         explain_render.as_json(said)
 

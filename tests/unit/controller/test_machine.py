@@ -10,7 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from controller.extender.bind import Outcome
 from controller.unhealthy import PATH as CONFIG_MAPS
 from gpushare import names
-from gpushare.cluster import cluster_ledger
+from gpushare.cluster import world as cluster_world
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
@@ -241,7 +241,7 @@ class Cluster(Machine):
                         bypassed_pod.ref.uid for bypassed_pod in self.world.state.cache.snapshot().bypassed
                     }
                     expected[name] = expected[name].with_allocation(held)
-            assert cluster_ledger.differences(expected, ledgers) == []
+            assert cluster_world.differences(expected, ledgers) == []
 
     @invariant()
     def nothing_but_a_binding_in_doubt_is_counted_after_its_pod_was_seen(self) -> None:

@@ -9,7 +9,8 @@ import pytest
 from controller.hosts import Hosts
 from controller.state import Reserved
 from gpushare import names
-from gpushare.cluster import cluster_ledger, node_ledger, pod_records
+from gpushare.cluster import node_ledger, pod_records
+from gpushare.cluster import world as cluster_world
 from gpushare.cluster.pod_records import NOTHING, Bound, NonGpuPod
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
@@ -179,7 +180,7 @@ def test_the_ledger_is_equal_to_what_is_computed_from_the_objects(world: World) 
     for gib in (3, 4, 5):
         world.add_bound(gib)
     kept = {NodeName(name): world.ledger(name) for name in ("node-a", "node-b")}
-    assert cluster_ledger.differences(world.truth(), kept) == []
+    assert cluster_world.differences(world.truth(), kept) == []
     assert world.state.cache.snapshot().differences() == []
 
 
@@ -188,18 +189,18 @@ def test_the_check_of_the_ledger_finds_what_differs(world: World) -> None:
     found[A] = found[A].with_allocation(make_allocation("p", make_grant(0)))
     del expected[NodeName("node-b")]
     expected[NodeName("node-c")] = found[A]
-    assert cluster_ledger.differences(expected, found) == [
+    assert cluster_world.differences(expected, found) == [
         f"node node-a: disagree about {make_ref('p')}",
         "node node-b: not expected",
         "node node-c: missing",
     ]
     found = world.truth()
     found[A] = replace(found[A], inventory=make_inventory(1))
-    assert cluster_ledger.differences(world.truth(), found) == ["node node-a: other GPUs"]
+    assert cluster_world.differences(world.truth(), found) == ["node node-a: other GPUs"]
     left, right = world.truth(), world.truth()
     left[A] = left[A].with_allocation(make_allocation("p", make_grant(0)))
     right[A] = right[A].with_allocation(make_allocation("p", make_grant(1)))
-    assert cluster_ledger.differences(left, right) == ["node node-a: disagree about default/p"]
+    assert cluster_world.differences(left, right) == ["node node-a: disagree about default/p"]
 
 
 def test_a_ledger_is_not_computed_for_a_pod_that_is_bound_as_chosen(

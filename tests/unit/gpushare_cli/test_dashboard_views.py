@@ -12,11 +12,10 @@ from gpushare.identity import NodeName
 from gpushare.model.gpu import GpuHealth
 from gpushare.units import GIB
 from gpushare.wire import interop
-from gpushare_cli import gather
+from gpushare_cli import reading
 from gpushare_cli.dashboard import happenings, objects, queue, views
 from gpushare_cli.dashboard.model import NodeView
-from gpushare_cli.gather import Cluster
-from gpushare_cli.settings import Settings
+from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.usage import NodeUse, Use
 from testing import clusters
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
@@ -115,8 +114,8 @@ def pending(name: str, gib: int, *, owner: str = "", created: str = "2026-11-01T
     return pod
 
 
-def cluster(*pods: Json) -> Cluster:
-    return Cluster(nodes=(make_node(make_inventory(15)),), pods=pods)
+def cluster(*pods: Json) -> Objects:
+    return Objects(nodes=(make_node(make_inventory(15)),), pods=pods)
 
 
 def waits(*pods: Json) -> list[tuple[str, int, str, bool]]:
@@ -343,7 +342,7 @@ def test_a_pod_that_waits_keeps_what_decides_about_its_place() -> None:
 def test_bindings_of_other_systems_are_kept() -> None:
     bindings = {names.ACK_ALLOCATION: "{}", names.ALIYUN_IDX: "0", f"{names.PREFIX_NANO_CONTAINER}main": "0"}
     assert all(map(interop.is_annotation, bindings))
-    assert gather.own_annotations({**bindings, "gpushare.dev.evil.example/x": LARGE}) == bindings
+    assert reading.own_annotations({**bindings, "gpushare.dev.evil.example/x": LARGE}) == bindings
 
 
 def test_an_event_is_short_whatever_its_author_wrote() -> None:

@@ -8,13 +8,13 @@ from controller.outlooks import Outlooks
 from controller.state import ClusterState
 from controller.watches import NodeSink, PodSink
 from gpushare import names
-from gpushare.cluster import node_records, pod_records
 from gpushare.model.capacity import Ask, FreeGpu
 from gpushare.placement.lacks import Fragments, Free, Kept, Lack, MoreUse, Nothing, Remainder, Room
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import ResourceConfig
-from gpushare_cli import gather, nodefacts, world
+from gpushare_cli import reading, world
 from gpushare_cli.explain import lack_words
+from gpushare_cli.reading import Settings
 from gpushare_cli.world import World
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.explaining import explain, kube_of
@@ -275,10 +275,8 @@ PODS = [
 
 
 def of_command_line() -> World:
-    cluster = gather.everything(kube_of([*NODES, *PODS]))
-    known = [(node_records.read(each), nodefacts.node_facts(each)) for each in cluster.nodes]
-    pods = ((pod, pod_records.read(pod, CONFIG)) for pod in cluster.pods)
-    return world.build(known, pods, CONFIG.unit, cluster.guests)
+    cluster = reading.everything(kube_of([*NODES, *PODS]))
+    return world.of(cluster, Settings(memory_unit=CONFIG.unit))
 
 
 def test_the_controller_and_explain_know_the_same() -> None:
@@ -288,7 +286,7 @@ def test_the_controller_and_explain_know_the_same() -> None:
     outlooks = Outlooks(state.cache, lambda *_: None, SystemClock())
     assert outlooks.tick()
     found = of_command_line()
-    assert outlooks.outlook == replace(world.outlook(found), epoch=1)
+    assert outlooks.outlook == replace(found.outlook, epoch=1)
     assert len(outlooks.outlook.kinds) > 2
     rooms = state.cache.cluster_index.node_rooms.rooms()
     assert {name: each.host for name, each in found.nodes.items()} == {name: room.host for name, room in rooms.items()}

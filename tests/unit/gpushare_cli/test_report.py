@@ -9,7 +9,7 @@ from gpushare.kube import api as kube
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth
 from gpushare.units import MemoryUnit
-from gpushare_cli import gather, inspect_command, report
+from gpushare_cli import inspect_command, reading, report
 from testing.builders import make_allocation, make_grant, make_inventory, make_mig, make_node
 from testing.cli.podding import bound
 from testing.fakes.kube import FakeKube
@@ -286,7 +286,7 @@ def asked(api: FakeKube) -> list[str]:
 
 def test_lists_are_read_page_by_page_and_of_pods_only_the_bound_ones() -> None:
     api = api_of([aliyun_node(f"n{i}") for i in range(1001)], [aliyun_pod(f"p{i}", gpu=0, mem=1) for i in range(501)])
-    cluster = gather.gather(api)
+    cluster = reading.on_nodes(api)
     assert (len(cluster.nodes), len(cluster.pods)) == (1001, 501)
     assert asked(api) == ["/api/v1/nodes"] * 3 + ["/api/v1/pods"] * 2 + [CONFIG_MAPS]
     assert {(call.verb, call.params["limit"]) for call in api.calls} == {("list", "500")}
@@ -295,7 +295,7 @@ def test_lists_are_read_page_by_page_and_of_pods_only_the_bound_ones() -> None:
 
 def test_one_node_needs_no_list_of_nodes() -> None:
     api = api_of([aliyun_node("a"), aliyun_node("b")], [pod("x", on="a"), pod("y", on="b")])
-    cluster = gather.gather(api, "b")
+    cluster = reading.on_nodes(api, "b")
     assert asked(api) == ["/api/v1/nodes/b", "/api/v1/pods", CONFIG_MAPS]
     assert [found["metadata"]["name"] for found in cluster.pods] == ["y"]
 
@@ -305,17 +305,17 @@ def test_pods_that_neither_ask_nor_hold_are_dropped() -> None:
     no_limit["spec"]["containers"] = [{"name": "main"}]
     ack = ack_pod("ack", '{"0":{"0":1}}', mem=1)
     ack["spec"]["containers"] = [{"name": "main"}]
-    cluster = gather.gather(api_of([], [plain("web"), pod("gpu"), no_limit, ack]))
+    cluster = reading.on_nodes(api_of([], [plain("web"), pod("gpu"), no_limit, ack]))
     assert [found["metadata"]["name"] for found in cluster.pods] == ["ack", "gpu", "ours"]
 
 
 def test_a_list_that_expires_is_read_again_and_given_up_at_the_third_time() -> None:
     api = api_of([aliyun_node()])
     api.fail_next(lambda _: True, kube.GoneError("too old"), times=2)
-    assert len(gather.gather(api).nodes) == 1
+    assert len(reading.on_nodes(api).nodes) == 1
     api.fail_next(lambda _: True, kube.GoneError("too old"), times=3)
     with pytest.raises(kube.GoneError):
-        gather.gather(api)
+        reading.on_nodes(api)
 
 
 def test_config_maps_of_unhealthy_gpus_are_read_by_node() -> None:
@@ -324,7 +324,7 @@ def test_config_maps_of_unhealthy_gpus_are_read_by_node() -> None:
         unhealthy_gpus("node-b", ""),
         {"metadata": {"name": "kube-root-ca.crt", "namespace": "kube-system"}},
     ]
-    cluster = gather.gather(api_of([aliyun_node()], [], maps))
+    cluster = reading.on_nodes(api_of([aliyun_node()], [], maps))
     assert cluster.unhealthy == {"node-a": frozenset({0, 2}), "node-b": frozenset()}
     assert cluster.notes == ()
 
@@ -332,7 +332,7 @@ def test_config_maps_of_unhealthy_gpus_are_read_by_node() -> None:
 def test_config_maps_that_may_not_be_read_become_a_note() -> None:
     api = api_of([aliyun_node()])
     api.fail_next(lambda call: call.path == CONFIG_MAPS, kube.ForbiddenError("configmaps is forbidden"))
-    cluster = gather.gather(api)
+    cluster = reading.on_nodes(api)
     assert cluster.unhealthy == {}
     assert cluster.notes == (
         "ConfigMaps unhealthy-gpu-* in kube-system cannot be read (configmaps is forbidden);"
@@ -343,7 +343,7 @@ def test_config_maps_that_may_not_be_read_become_a_note() -> None:
 def test_everything_includes_pods_that_wait() -> None:
     waiting = pod("waiting")
     del waiting["spec"]["nodeName"]
-    assert [found["metadata"]["name"] for found in gather.everything(api_of([], [waiting, plain("web")])).pods] == [
+    assert [found["metadata"]["name"] for found in reading.everything(api_of([], [waiting, plain("web")])).pods] == [
         "waiting"
     ]
 

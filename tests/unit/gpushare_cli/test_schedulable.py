@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from gpushare import names
+from gpushare.cluster import world as cluster_world
 from gpushare.errors import WireError
-from gpushare_cli import nodefacts, schedulable
-from gpushare_cli.nodefacts import NodeFacts
+from gpushare_cli import schedulable
+from gpushare_cli.schedulable import NodeFacts
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -26,7 +27,7 @@ def facts(
     node["metadata"]["labels"] = labels or {}
     node["spec"] = spec
     node["status"]["allocatable"] = allocatable
-    return nodefacts.node_facts(node)
+    return schedulable.node_facts(node)
 
 
 def pod(**spec: object) -> Json:
@@ -124,7 +125,7 @@ def test_a_field_of_another_type_is_named(path: str) -> None:
         value = [value] if part == "0" else {part: [value] if part == "tolerations" and value != 3 else value}
     found, node = pod(**value["spec"]), facts(taints=[TAINT])
     with pytest.raises(WireError, match=f"^{re.escape(path)}: expected"):
-        _ = schedulable.misplaced(found, node), nodefacts.attracting(found, node)
+        _ = schedulable.misplaced(found, node), schedulable.attracting(found, node)
 
 
 @pytest.mark.parametrize("required", [{}, {"nodeSelectorTerms": []}, {"nodeSelectorTerms": [{}]}])
@@ -157,7 +158,7 @@ def test_an_empty_affinity_matches_no_node(required: Json) -> None:
 )
 def test_the_nodes_own_sum_counts(allocatable: dict[str, str] | None, requested: int, expected: list[str]) -> None:
     node = facts(allocatable=allocatable)
-    assert schedulable.short(pod(), node, {names.GPU_MEM: requested}) == expected
+    assert cluster_world.short(schedulable.requests(pod()), node.allocatable, {names.GPU_MEM: requested}) == expected
 
 
 def test_requests_follow_the_formula_of_kubernetes() -> None:
@@ -205,4 +206,4 @@ def test_what_is_not_evaluated_is_named() -> None:
 def test_a_node_without_a_status_has_no_sum() -> None:
     node = make_node(make_inventory(15))
     del node["status"]
-    assert nodefacts.node_facts(node).allocatable is None
+    assert schedulable.node_facts(node).allocatable is None

@@ -1,0 +1,246 @@
+"""What commands read of a cluster: objects, budgets and the installation's settings. Changes nothing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+from gpushare import names
+from gpushare.cluster import budgets as budgets_of
+from gpushare.cluster import pod_records
+from gpushare.cluster.budgets import Budget
+from gpushare.cluster.pod_records import NonGpuPod
+from gpushare.errors import SettingsError, WireError
+from gpushare.identity import NodeName
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject, KubeApi
+from gpushare.model.request import DEFAULT_POLICY, Policy
+from gpushare.runtime import options
+from gpushare.runtime.options import option
+from gpushare.units import GIB, MemoryUnit, ResourceConfig
+from gpushare.wire import fields, interop, selectors, unhealthy
+from gpushare.wire import pods as pods_wire
+
+T = TypeVar("T")
+CONFIG_MAPS: Final = f"/api/v1/namespaces/{names.UNHEALTHY_NAMESPACE}/configmaps"
+BUDGETS: Final = ("/apis/policy/v1/poddisruptionbudgets", "/apis/policy/v1beta1/poddisruptionbudgets")
+"""The first from Kubernetes 1.21 on."""
+_PAGE: Final = "500"
+_TIMEOUT_S: Final = 30.0
+_TRIES: Final = 3  # a list of many pages expires when the server compacts its history meanwhile
+_ANY: Final = ResourceConfig(whole_gpus=True)  # no matter whose resource it is; what is read decides later
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objects:
+    """What was read of a cluster, as plain API objects."""
+
+    nodes: tuple[JsonObject, ...] = ()
+    pods: tuple[JsonObject, ...] = ()
+    """Pods that ask for GPUs or carry an allocation."""
+    guests: tuple[NonGpuPod, ...] = ()
+    """What all other pods on nodes take of their hosts."""
+    unhealthy: Mapping[NodeName, frozenset[int]] = field(default_factory=dict)
+    """Numbers of the GPUs that Aliyun's ConfigMaps call unhealthy."""
+    notes: tuple[str, ...] = ()
+    """What could not be read although it may matter."""
+    forbidden: str = ""
+    """Why neither nodes nor the pods of all namespaces could be read, although the API server answers."""
+
+
+def on_nodes(api: KubeApi, node: str | None = None) -> Objects:
+    """Read all nodes and the pods on them, or one node and its pods.
+
+    Raises:
+        KubeError: the cluster cannot be read; NotFoundError if there is no such node.
+    """
+    if node is None:
+        return _objects(api, listed(api, "/api/v1/nodes"), {"fieldSelector": "spec.nodeName!="})
+    nodes = [api.get(kube.node_path(node), timeout_s=_TIMEOUT_S)]
+    return _objects(api, nodes, {"fieldSelector": f"spec.nodeName={node}"})
+
+
+def everything(api: KubeApi) -> Objects:
+    """Read all nodes and all pods that concern GPUs, also those that wait.
+
+    Raises:
+        KubeError: the cluster cannot be read.
+    """
+    return _objects(api, listed(api, "/api/v1/nodes"), {})
+
+
+def _objects(api: KubeApi, nodes: list[JsonObject], selector: Mapping[str, str]) -> Objects:
+    found: list[JsonObject | NonGpuPod] = _listed(api, "/api/v1/pods", selector, _reduced)
+    guests = tuple(each for each in found if isinstance(each, NonGpuPod))
+    concerned = tuple(each for each in found if not isinstance(each, NonGpuPod))
+    marked: Mapping[NodeName, frozenset[int]] = {}
+    notes: tuple[str, ...] = ()
+    try:
+        marked = unhealthy.of_all(listed(api, CONFIG_MAPS, keep=is_unhealthy_list))
+    except kube.KubeError as error:
+        what = f"ConfigMaps {names.PREFIX_UNHEALTHY}* in {names.UNHEALTHY_NAMESPACE}"
+        notes = (f"{what} cannot be read ({error}); GPUs that they name are taken for healthy",)
+    return Objects(nodes=tuple(nodes), pods=concerned, guests=guests, unhealthy=marked, notes=notes)
+
+
+def _reduced(pod: JsonObject) -> JsonObject | NonGpuPod | None:
+    """Of pods without GPUs only what they take: a cluster may have ten times as many of them as of others."""
+    if concerns_gpus(pod):
+        return pod
+    try:
+        return pod_records.non_gpu_pod(pod)
+    except WireError:
+        return None
+
+
+def listed(
+    api: KubeApi,
+    path: str,
+    params: Mapping[str, str] | None = None,
+    *,
+    keep: Callable[[JsonObject], bool] = lambda _: True,
+) -> list[JsonObject]:
+    """All objects of a collection, page by page; those of no interest are dropped.
+
+    Raises:
+        KubeError: it cannot be read.
+    """
+    return _listed(api, path, params or {}, lambda obj: obj if keep(obj) else None)
+
+
+def _listed(
+    api: KubeApi, path: str, params: Mapping[str, str], reduce: Callable[[JsonObject], T | None], tries: int = _TRIES
+) -> list[T]:
+    """What is of no interest is dropped at once, so that it never lies in memory together."""
+    kept: list[T] = []
+    query = {**params, "limit": _PAGE}
+    while True:
+        try:
+            page = api.list_page(path, query, keep=reduce, timeout_s=_TIMEOUT_S)
+        except kube.GoneError:
+            if tries == 1:
+                raise
+            return _listed(api, path, params, reduce, tries - 1)
+        kept.extend(obj for obj in page.items if obj is not None)
+        if not page.more:
+            return kept
+        query["continue"] = page.more
+
+
+def namespaced(namespace: str, resource: str, name: str = "", *, group: str = "/api/v1") -> str:
+    """The path of a collection or an object, of names that a user may have written."""
+    path = f"{group}/namespaces/{quote(namespace, safe='')}/{resource}"
+    return f"{path}/{quote(name, safe='')}" if name else path
+
+
+def budgets(api: KubeApi) -> tuple[Sequence[Budget], str]:
+    """All PodDisruptionBudgets, and what keeps the answer from being complete.
+
+    A server that does not show them obeys them all the same.
+    """
+    for path in BUDGETS:
+        try:
+            objects = listed(api, path)
+        except kube.NotFoundError:
+            continue
+        except kube.KubeError as error:
+            return (), f"PodDisruptionBudgets cannot be read ({error}); the API server obeys them all the same"
+        found: list[Budget] = []
+        unread = ""
+        for each in objects:
+            try:
+                found.append(budgets_of.parse(each, empty_is_all=path == BUDGETS[0]))
+            except WireError as error:
+                unread = unread or f"a PodDisruptionBudget cannot be read: {error}"
+        return found, unread
+    return (), ""
+
+
+def config_map(api: KubeApi, namespace: str, name: str) -> JsonObject | None:
+    """Read a ConfigMap; None if there is none or it may not be read."""
+    try:
+        return api.get(namespaced(namespace, "configmaps", name), timeout_s=_TIMEOUT_S)
+    except kube.KubeError:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the administrators decided for all components. Fields are named as in the components' own settings."""
+
+    memory_unit: MemoryUnit | None = option(None, "None for the one in which the nodes count", parse=MemoryUnit.parse)
+    whole_gpus: bool = option(False, f"whether {names.GPU} is this project's", parse=options.boolean)
+    gpu_policy: Policy = option(DEFAULT_POLICY, "of pods that name none", parse=Policy)
+    gpu_percent: bool = option(True, f"whether nodes offer {names.GPU_PERCENT}", parse=options.boolean)
+    scheduler_name: str = option(names.SCHEDULER, "empty if GPU pods go to the cluster's own")
+    runtime_class: str = option(names.RUNTIME_CLASS, "of GPU pods that name none")
+    runtime_class_mode: str = option("where-needed", "when the webhook writes it")
+
+    @property
+    def resource_config(self) -> ResourceConfig:
+        """By which requests are read where nothing is set."""
+        return ResourceConfig(unit=self.memory_unit or GIB, whole_gpus=self.whole_gpus)
+
+
+def settings_of(config: Mapping[str, Any] | None) -> Settings:
+    """The settings of the installation's ConfigMap; the defaults without one.
+
+    Raises:
+        SettingsError: one cannot be understood.
+        WireError: this is no ConfigMap.
+    """
+    data = fields.mapping(config or {}, "data", names.CONFIG)
+    variables = {key: fields.text(data, key, f"{names.CONFIG}.data") for key in data}
+    return options.load(Settings, (), prog=names.CONFIG, environ=variables)
+
+
+def settings(api: KubeApi, installation: str, namespace: str, memory_unit: MemoryUnit | None = None) -> Settings:
+    """Those of the installation, as far as they can be read, of the pods' namespace, and of the command line.
+
+    Raises:
+        WireError: one cannot be understood.
+    """
+    try:
+        installed = settings_of(config_map(api, installation, names.CONFIG))
+    except SettingsError as error:
+        raise WireError(f"ConfigMap {names.CONFIG}: {error}") from error
+    policy = _policy(api, namespace) or installed.gpu_policy
+    return replace(installed, memory_unit=memory_unit or installed.memory_unit, gpu_policy=policy)
+
+
+def _policy(api: KubeApi, namespace: str) -> Policy | None:
+    """Of pods in a namespace that name none; None if its label names none, or it may not be read."""
+    try:
+        found = api.get(f"/api/v1/namespaces/{quote(namespace, safe='')}")
+        labels = fields.mapping(fields.mapping(found, "metadata", "namespace"), "labels", "metadata")
+        return selectors.parse_policy(fields.text(labels, names.LABEL_POLICY, "labels"))
+    except (kube.ForbiddenError, kube.NotFoundError, WireError, ValueError):
+        return None
+
+
+def concerns_gpus(pod: JsonObject) -> bool:
+    """Whether a pod asks for GPUs or carries an allocation, of whatever system."""
+    notes = pods_wire.annotations(pod)
+    return may_hold_gpus(pod) or names.ANNOTATION_ALLOCATION in notes or interop.is_bound(notes)
+
+
+def may_hold_gpus(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod asks for GPUs. One that does not holds none: its annotations may be forged."""
+    return pods_wire.needs_gpu(pod, _ANY)
+
+
+def own_annotations(annotations: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that this project, or one that it takes over from, reads or writes."""
+    return {
+        key: value
+        for key, value in annotations.items()
+        if f".{key.partition('/')[0]}".endswith(f".{names.DOMAIN}")
+        or names.is_reserved(key)
+        or interop.is_annotation(key)
+    }
+
+
+def is_unhealthy_list(config_map: JsonObject) -> bool:
+    """Whether a ConfigMap says which GPUs of a node must not be used."""
+    metadata = config_map.get("metadata") or {}
+    return unhealthy.is_one(names.UNHEALTHY_NAMESPACE, str(metadata.get("name")))
