@@ -82,12 +82,12 @@ def measure(plane: ControlPlane, started: Started, nodes: int, count: int, resul
     def seen() -> list[BindArgs]:
         nonlocal fresh
         state = ClusterState(resource_config=ResourceConfig())
-        NodeSink(state).replace([node_records.read(generated.node(number)) for number in range(nodes)])
+        NodeSink(state.index).replace([node_records.read(generated.node(number)) for number in range(nodes)])
         fresh = Binder(api=api, state=state, clock=SystemClock(), leading=lambda: True)
         made = pods.made()
         for pod in made:
             if (record := pod_records.read(pod, state.resource_config)) is not None:
-                PodSink(state).upsert(record)
+                PodSink(state.index).upsert(record)
         return pods.args(made)
 
     def bare(args: BindArgs) -> None:

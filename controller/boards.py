@@ -50,7 +50,7 @@ class Boards:
         """Nothing is known yet."""
         self._state = state
         self._clock = clock
-        self._rooms = state.cache.cluster_index.node_rooms
+        self._rooms = state.index.node_rooms
         self._lock = threading.Lock()
         self._now = Generation(state.policies)
         self._answers = Answers()
@@ -91,7 +91,7 @@ class Boards:
 
     @contextlib.contextmanager
     def _using(self, kind: Kind) -> Iterator[Board]:
-        self._state.cache.settle()
+        self._state.index.settle()
         with self._lock:
             generation = self._now
             board = generation.board(kind)
@@ -170,7 +170,7 @@ class Boards:
     def _ready(self, board: Board, sheet: Sheet) -> bytes | None:
         answer, ids = self._answers.get(id(board)), self._rooms.ids
         if answer is not None and answer.is_of(sheet, board.ranks):
-            changed = self._state.cache.rooms_changed_since(answer.sequence)
+            changed = self._state.index.rooms_changed_since(answer.sequence)
             if changed.names is not None:
                 new = {sheet.places[name]: ids.get(name) for name in changed.names if name in sheet.places}
                 if (ranks := self._ranks(board, list(new.values()))) is None:
@@ -270,7 +270,7 @@ class Boards:
         self, board: Board, names: Sequence[NodeName], numbers: Sequence[int | None], most: int
     ) -> tuple[list[Cost], set[NodeName]]:
         """Costs where only the ledger tells which GPUs the pod gets, of so many nodes at most that have changed."""
-        ledgers = self._state.cache.ledgers(names)
+        ledgers = self._state.index.ledgers(names)
         deadline = self._clock.monotonic() + BUDGET_S
         costs: list[Cost] = []
         late: set[NodeName] = set()

@@ -1,4 +1,4 @@
-"""Which nodes have changed since somebody asked last. Not thread-safe: `controller.cluster_cache` holds the lock."""
+"""Which nodes have changed since somebody asked last. Not thread-safe: `controller.index` holds the lock."""
 
 import itertools
 from typing import Final

@@ -56,8 +56,8 @@ class Leadership:
         self._chores: threading.Thread | None = None
         self.threads: list[threading.Thread] = []
         """Of this term; they end soon after `stop`."""
-        self.nodes = Reflector(api=api, path="/api/v1/nodes", sink=NodeSink(state), clock=clock)
-        self.pods = Reflector(api=api, path="/api/v1/pods", sink=PodSink(state), clock=clock)
+        self.nodes = Reflector(api=api, path="/api/v1/nodes", sink=NodeSink(state.index), clock=clock)
+        self.pods = Reflector(api=api, path="/api/v1/pods", sink=PodSink(state.index), clock=clock)
         self.budgets = Budgets()
         self.disruptions = disruption.watch(api=api, clock=clock, known=self.budgets)
         self.unhealthy = unhealthy.watch(api=api, state=state, clock=clock)
@@ -120,7 +120,7 @@ class Leadership:
         deadline = self.clock.monotonic() + self.quiet_s
         if self._chores is not None:
             self._chores.join(self.quiet_s)  # no new request begins, but one may be on its way
-        while self.state.cache.snapshot().unconfirmed and self.clock.monotonic() < deadline:
+        while self.state.index.unconfirmed() and self.clock.monotonic() < deadline:
             self.clock.wait(threading.Event(), 0.1)
 
     def _wait(self, on_lost: Callable[[], None]) -> None:

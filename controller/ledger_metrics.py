@@ -77,7 +77,7 @@ class LedgerGauges(Collector):
         """All of them; none before the cluster was read, as on replicas that follow."""
         if not self.is_read():
             return
-        snapshot = self.state.cache.snapshot()
+        snapshot = self.state.index.snapshot()
         sums: dict[NodeName, tuple[NodeLedger, _Sums]] = {}
         for name, ledger in snapshot.ledgers.items():
             if isinstance(ledger, NodeLedger):
@@ -91,7 +91,7 @@ class LedgerGauges(Collector):
         yield GaugeMetricFamily(
             "gpushare_reservations_unconfirmed",
             "Choices whose Binding is being sent or in doubt",
-            value=snapshot.unconfirmed,
+            value=self.state.index.unconfirmed(),
         )
         yield GaugeMetricFamily(
             "gpushare_pods_unreadable",

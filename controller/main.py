@@ -60,7 +60,7 @@ class Controller:
         node_verdicts = NodeVerdicts(state, clock)
         self._background = node_verdicts.background
         self._boards = Boards(state, clock)
-        self._outlooks = Outlooks(state.cache, self._publish, clock)
+        self._outlooks = Outlooks(state.index, self._publish, clock)
         refusals = Refusals(clock)
         self._leadership = Leadership(
             api=api,

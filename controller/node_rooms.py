@@ -1,4 +1,4 @@
-"""What is free on every node, as far as it matters for costs. Written under the lock of `controller.cluster_cache`.
+"""What is free on every node, as far as it matters for costs. Written under the lock of `controller.index`.
 
 Nodes with equal rooms are alike for nearly every cost, and share a number, which no other room ever has: what was
 found for a number stays true. Look-ups need no lock; each sees the newest that there is of one node.

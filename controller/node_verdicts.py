@@ -57,7 +57,7 @@ class NodeVerdicts:
         self._clock = clock
         self._lock = threading.Lock()
         self._cache = ShapeCache(lambda _: _Kept(), part=part)
-        self.background = Background(self._judge, lambda: list(state.cache.ledgers()), clock)
+        self.background = Background(self._judge, lambda: list(state.index.ledgers()), clock)
         """To be run for the scheduler's questions."""
 
     def filter(
@@ -83,7 +83,7 @@ class NodeVerdicts:
 
     def _filter_simple(self, mib: int, names: Sequence[NodeName], known: NameList | None) -> FilterResult:
         """By one look-up for each node."""
-        cache = self._state.cache
+        cache = self._state.index
         if self._all_have(mib, known, None, cache.rooms.free_mib):
             return FilterResult(fits=names)
         sequence = cache.sequence
@@ -94,7 +94,7 @@ class NodeVerdicts:
 
     def _filter_one(self, shape: RequestShape, names: Sequence[NodeName], known: NameList | None) -> FilterResult:
         """Where one GPU surely has enough, memory decides by one look-up; only the other nodes are judged."""
-        cache, percent = self._state.cache, shape.containers[0].compute_percent
+        cache, percent = self._state.index, shape.containers[0].compute_percent
         mib = room.enough_mib(shape, cache.rooms.largest_mib)
         free_mib = cache.free_mib(percent)
         if self._all_have(mib, known, percent, free_mib):
@@ -130,7 +130,7 @@ class NodeVerdicts:
         before, least = (0, NONE) if known is None else known.least.get(percent, (0, NONE))
         if known is None or least < mib:
             return False
-        changed = self._state.cache.changed_since(before)
+        changed = self._state.index.changed_since(before)
         if changed.names is None:
             return False
         least = min(itertools.chain([least], map(free_mib.get, changed.names, itertools.repeat(NONE))))
@@ -145,7 +145,7 @@ class NodeVerdicts:
         with self._lock:
             kept = self._cache.of(shape)
         answers = self._answers(shape, kept, names)
-        if not judge.can_judge(shape) and len(kept.by_node) < self._state.cache.count:
+        if not judge.can_judge(shape) and len(kept.by_node) < self._state.index.count:
             self.background.add(shape)
         return answers
 
@@ -154,7 +154,7 @@ class NodeVerdicts:
         if not (missing := [name for name in names if name not in known]):
             return known
         judged = self._quickly(shape, missing) if judge.can_judge(shape) else {}
-        ledgers = self._state.cache.ledgers([name for name in missing if name not in judged] if judged else missing)
+        ledgers = self._state.index.ledgers([name for name in missing if name not in judged] if judged else missing)
         judged |= self._judged(shape, ledgers)
         self._keep(kept, judged, sequence)
         with self._lock:
@@ -171,7 +171,7 @@ class NodeVerdicts:
 
     def snapshot(self, shape: RequestShape) -> dict[NodeName, Fits | Refused]:
         """Fit or refusal of every known node; a copy."""
-        known = self._state.cache.ledgers()
+        known = self._state.index.ledgers()
         answers = self.answers(shape, known)
         return {name: answer for name in known if (answer := answers.get(name)) is not None}
 
@@ -179,9 +179,9 @@ class NodeVerdicts:
         """Forget verdicts of nodes that have changed. All others, and the number of the last change that was seen."""
         with kept.lock:
             if not kept.by_node:  # it need not know which ones
-                kept.sequence = self._state.cache.sequence
+                kept.sequence = self._state.index.sequence
                 return kept.by_node, kept.sequence
-            changed = self._state.cache.changed_since(kept.sequence)
+            changed = self._state.index.changed_since(kept.sequence)
             if changed.names is None:
                 kept.by_node = {}
             elif changed.names:
@@ -194,7 +194,7 @@ class NodeVerdicts:
     def _keep(self, kept: _Kept, judged: Answers, sequence: int) -> None:
         """Keep verdicts, unless their nodes have changed since a sequence number: others may have caught up."""
         with kept.lock:
-            changed = self._state.cache.changed_since(sequence)
+            changed = self._state.index.changed_since(sequence)
             if changed.names is not None:
                 meanwhile = frozenset(changed.names)
                 kept.by_node.update({name: each for name, each in judged.items() if name not in meanwhile})
@@ -202,7 +202,7 @@ class NodeVerdicts:
     def _quickly(self, shape: RequestShape, names: Iterable[NodeName]) -> dict[NodeName, Fits | Refused]:
         """Verdicts of the nodes without those that need a closer look."""
         found: dict[NodeName, Fits | Refused] = {}
-        rooms, fits = self._state.cache.rooms.by_node, Judge(shape, self._state.resource_config.unit).fits
+        rooms, fits = self._state.index.rooms.by_node, Judge(shape, self._state.resource_config.unit).fits
         for name in names:
             room = rooms.get(name)
             if type(room) is Room:

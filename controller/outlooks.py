@@ -9,13 +9,13 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeVar
 
-from controller.cluster_cache import ClusterCache
+from controller.index import Index
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.identity import NodeName
-from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
+from gpushare.model.capacity import NodeCapacity
 from gpushare.model.ledger import NodeLedger
 from gpushare.placement import demand, looks, outlook
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
@@ -37,30 +37,18 @@ _IDLE_S: Final = 0.2
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The cluster at one moment; copies."""
-
-    asks: Counter[Ask]
-    guests: Counter[FreeHost]
-    nodes: list[NodeRecord]
-    rooms: list[NodeCapacity]
-    changes: int
-    came: int
-
-
 class Outlooks:
     """One outlook after another. One thread calls `run`, or `tick`."""
 
-    def __init__(self, cache: ClusterCache, publish: Callable[[Outlook, Tally], None], clock: Clock) -> None:
+    def __init__(self, index: Index, publish: Callable[[Outlook, Tally], None], clock: Clock) -> None:
         """Nothing is known.
 
         Args:
-            cache: what the watches say.
+            index: what the watches say.
             publish: told of every outlook that differs from the one before, and of what was counted for it.
             clock: for the pauses.
         """
-        self._cache = cache
+        self._index = index
         self._publish = publish
         self._clock = clock
         self._stop = threading.Event()
@@ -82,8 +70,8 @@ class Outlooks:
     def tick(self) -> bool:
         """Look at the cluster if that is due. Whether it was."""
         now = self._clock.monotonic()
-        self._cache.settle()  # so that a request has little of it to do
-        index = self._cache.cluster_index
+        self._index.settle()  # so that a request has little of it to do
+        index = self._index
         if index.changes == self._changes:
             self._current_at = now
             return False
@@ -123,10 +111,10 @@ class Outlooks:
                 began = self._clock.monotonic()
 
     def _look(self) -> None:
-        seen = self._seen()
+        seen = self._index.demand()
         empty = self._emptied(seen.nodes)
         sizes = outlook.sizes(empty)
-        for takes, number in seen.guests.items():
+        for takes, number in seen.others.items():
             seen.asks[asks.of_host(takes)] += number
         due_at = seen.came + looks.due_after(seen.asks.total())
         asked = Counter(demand.most(demand.Largest.of(empty).possible(seen.asks), MAX_ASKS))
@@ -144,19 +132,6 @@ class Outlooks:
             self.outlook = found
             logs.event(_LOG, "outlook", level=logging.DEBUG, epoch=found.epoch, kinds=len(found.kinds))
         self._changes, self._due_at = seen.changes, due_at
-
-    def _seen(self) -> _Seen:
-        with self._cache.lock:
-            index = self._cache.cluster_index
-            index.settle()
-            return _Seen(
-                asks=index.asks.copy(),
-                guests=index.hosts.guests.copy(),
-                nodes=list(index.nodes.values()),
-                rooms=[room for room in index.node_rooms.rooms().values() if room.gpus],
-                changes=index.changes,
-                came=index.came,
-            )
 
     def _emptied(self, nodes: Iterable[NodeRecord]) -> list[NodeCapacity]:
         """The rooms of nodes as if no pod were there, without those that have no GPU."""

@@ -1,4 +1,4 @@
-"""What every node has for simple pods, kept beside the ledgers. Written under the lock of `controller.cluster_cache`.
+"""What every node has for simple pods, kept beside the ledgers. Written under the lock of `controller.index`.
 
 Read without it: each look-up sees the newest that there is of one node, and a filter takes a third of a millisecond.
 """

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from controller.cluster_cache import ClusterCache
+from controller.index import Index
 from controller.namespaces import NamespacePolicies
 from controller.reservations import InDoubt, Reservation
 from controller.searches import Searches
@@ -66,18 +66,16 @@ class ClusterState:
         self.resource_config = resource_config
         self.policies = Policies(policy)
         """Replaced as a whole whenever more is known of the cluster. Whether a pod fits never depends on it."""
-        self.cache = ClusterCache(resource_config)
+        self.index = Index(resource_config)
         """What the watches say, for everybody; reservations are made here alone."""
         self.namespace_policies = NamespacePolicies()
         """What namespaces say of their pods."""
-        self._lock = self.cache.lock
-        self._index = self.cache.cluster_index
         self._in_doubt_s = in_doubt_s
         self._searches = Searches()
 
     def bound(self, uid: PodUid) -> AlreadyBound | None:
         """Where a pod is bound, as far as is known."""
-        with self._lock:
+        with self.index.lock:
             return self._bound_to(uid)
 
     def verdict(self, shape: RequestShape, ledger: LedgerOrRefused) -> Verdict:
@@ -97,8 +95,8 @@ class ClusterState:
             shape = self._with_policy(shape, pod)
         if shape.affinity is None or shape.affinity.same is None:
             return shape
-        with self._lock:
-            return self._index.resolved(shape, labels, uid)
+        with self.index.lock:
+            return self.index.resolved(shape, labels, uid)
 
     def reserve(self, request: PodRequest, node: NodeName, *, now: float) -> Reserved | AlreadyBound | Refused:
         """Choose GPUs and set their memory aside. Every `Reserved` must be ended by confirm, mark_in_doubt or undo."""
@@ -110,45 +108,45 @@ class ClusterState:
 
     def confirm(self, reserved: Reserved, allocation: Allocation) -> None:
         """The API server says that the pod is bound like this."""
-        with self._lock:
-            known, reservations = reserved.reservation, self._index.reservations
+        with self.index.lock:
+            known, reservations = reserved.reservation, self.index.reservations
             known.confirmed = True
             # If the watch was faster, the pod itself is in the ledger.
             if known.allocation != allocation and reservations.get(allocation.pod.uid, allocation.node) is known:
                 reservations.correct(known, allocation)
-                self._index.rebuild({allocation.node}, frees=True)
+                self.index.rebuild({allocation.node}, frees=True)
             self._returned(known)
 
     def mark_in_doubt(self, reserved: Reserved) -> None:
         """No one knows whether what was sent took effect: keep the memory."""
-        with self._lock:
+        with self.index.lock:
             reserved.reservation.in_doubt = True
             self._returned(reserved.reservation)
 
     def undo(self, reserved: Reserved) -> None:
         """What was sent did not take effect: give the memory back, unless an earlier request may still arrive."""
-        with self._lock:
+        with self.index.lock:
             self._returned(reserved.reservation)
 
     def in_doubt(self, now: float, *, most: int) -> list[InDoubt]:
         """Reservations whose pods are to be looked at now, so many at most."""
-        with self._lock:
-            self._index.give_back(self._index.reservations.expire(now))
-            known = self._index.pods
-            return self._index.reservations.in_doubt(now, after_s=self._in_doubt_s, known=known, most=most)
+        with self.index.lock:
+            self.index.give_back(self.index.reservations.expire(now))
+            known = self.index.pods
+            return self.index.reservations.in_doubt(now, after_s=self._in_doubt_s, known=known, most=most)
 
     def end(self, in_doubt: InDoubt) -> None:
         """A look at the pod has shown that what was sent did not and will not take effect."""
-        with self._lock:
-            known = self._index.reservations.get(in_doubt.pod.uid, in_doubt.node)
+        with self.index.lock:
+            known = self.index.reservations.get(in_doubt.pod.uid, in_doubt.node)
             if known is not None and known.senders == 0 and known.since == in_doubt.since:
-                self._index.reservations.drop(in_doubt.pod.uid, in_doubt.node)
-                self._index.rebuild({in_doubt.node}, frees=True)
+                self.index.reservations.drop(in_doubt.pod.uid, in_doubt.node)
+                self.index.rebuild({in_doubt.node}, frees=True)
 
     def _reserve(self, claim: _Claim) -> Reserved | AlreadyBound | Refused:
         for _ in range(TRIES):
-            with self._lock:
-                ledger = self._index.ledger(claim.node)
+            with self.index.lock:
+                ledger = self.index.ledger(claim.node)
                 standing = self._standing(claim, ledger)
                 shape = self._resolved(claim, claim.request.shape)
             if not isinstance(standing, NodeLedger):
@@ -157,8 +155,8 @@ class ClusterState:
             verdict = self.verdict(shape, standing)
             if isinstance(verdict, Refused):
                 return verdict
-            with self._lock:
-                if self._index.ledger(claim.node) is ledger and shape == self._resolved(claim, shape):
+            with self.index.lock:
+                if self.index.ledger(claim.node) is ledger and shape == self._resolved(claim, shape):
                     return self._set_aside(claim, standing, verdict)
         return self._reserve_at_once(claim)
 
@@ -169,8 +167,8 @@ class ClusterState:
                 f"{claim.node} changed {TRIES} times while GPUs were chosen for {claim.request.pod}; it is tried again"
             )
             return Refused(RefusalReason.SEARCH_TOO_LONG, message)
-        with self._lock:
-            standing = self._standing(claim, self._index.ledger(claim.node))
+        with self.index.lock:
+            standing = self._standing(claim, self.index.ledger(claim.node))
             if not isinstance(standing, NodeLedger):
                 return standing
             verdict = self.verdict(self._resolved(claim, claim.request.shape), standing)
@@ -181,11 +179,11 @@ class ClusterState:
     # Inside the lock.
 
     def _returned(self, known: Reservation) -> None:
-        self._index.give_back(self._index.reservations.returned(known))
+        self.index.give_back(self.index.reservations.returned(known))
 
     def _resolved(self, claim: _Claim, shape: RequestShape) -> RequestShape:
         pod = claim.request.pod
-        return self._index.resolved(self._with_policy(shape, pod), claim.request.labels, pod.uid)
+        return self.index.resolved(self._with_policy(shape, pod), claim.request.labels, pod.uid)
 
     def _with_policy(self, shape: RequestShape, pod: PodRef) -> RequestShape:
         of_namespace = self.namespace_policies.of(pod.namespace)
@@ -197,7 +195,7 @@ class ClusterState:
             return bound
         if isinstance(ledger, Refused):
             return ledger
-        known = self._index.reservations.get(claim.request.pod.uid, claim.node)
+        known = self.index.reservations.get(claim.request.pod.uid, claim.node)
         if known is None:
             return ledger
         if (refusal := node_ledger.lost_gpus(known.allocation, ledger.inventory)) is not None:
@@ -212,14 +210,14 @@ class ClusterState:
         allocation = Allocation(pod=request.pod, node=claim.node, grants=verdict.grants, labels=request.labels)
         takes = FreeHost.of(request)
         known = Reservation(allocation=allocation, since=claim.now, takes=takes, bypassed=claim.bypassed)
-        self._index.reserve(known)
+        self.index.reserve(known)
         return _sending(known, ledger, now=claim.now)
 
     def _in_the_way(self, claim: _Claim) -> AlreadyBound | None:
         """Why no choice may be made for a pod any more."""
         if claim.bypassed:
-            record = self._index.pods.get(claim.request.pod.uid)
-            known = self._index.reservations.get(claim.request.pod.uid, claim.node)
+            record = self.index.pods.get(claim.request.pod.uid)
+            known = self.index.reservations.get(claim.request.pod.uid, claim.node)
             waits = isinstance(record, Bound) and record.node == claim.node and record.bypassed is not None
             if waits and (known is None or not known.confirmed):
                 return None
@@ -227,10 +225,10 @@ class ClusterState:
 
     def _bound_to(self, uid: PodUid) -> AlreadyBound | None:
         # A confirmed choice tells more than a pod that was seen on its node before it was made.
-        for node, known in self._index.reservations.of_pod(uid).items():
+        for node, known in self.index.reservations.of_pod(uid).items():
             if known.confirmed:
                 return AlreadyBound(node=node, granted=True)
-        record = self._index.pods.get(uid)
+        record = self.index.pods.get(uid)
         if isinstance(record, Bound):
             granted = record.allocation is not None or record.interop_pod is not None
             return AlreadyBound(node=record.node, granted=granted)

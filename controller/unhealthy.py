@@ -56,13 +56,13 @@ class UnhealthySink:
             name = f"{names.UNHEALTHY_NAMESPACE}/{names.PREFIX_UNHEALTHY}{marked.node}"
             logs.event(_LOG, "unhealthy GPUs unreadable", level=logging.ERROR, config_map=name, error=marked.problem)
         self._told[marked.node] = marked.problem
-        if marked.gpus != self.state.cache.unhealthy_on(marked.node):
+        if marked.gpus != self.state.index.unhealthy_on(marked.node):
             logs.event(_LOG, "GPUs called unhealthy", node=marked.node, gpus=sorted(marked.gpus))
-        self.state.cache.set_unhealthy(marked.node, marked.gpus)
+        self.state.index.set_unhealthy(marked.node, marked.gpus)
 
     def _forget(self, node: NodeName) -> None:
         self._told.pop(node, None)
-        self.state.cache.set_unhealthy(node, frozenset())
+        self.state.index.set_unhealthy(node, frozenset())
         logs.event(_LOG, "GPUs called unhealthy", node=node, gpus=[])
 
 

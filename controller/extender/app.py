@@ -125,7 +125,7 @@ class Extender:
             return Response(500, b"internal error\n", http.TEXT)
 
     def _inspect(self, node: NodeName | None = None) -> Response:
-        known = self._services.state.cache.snapshot().ledgers
+        known = self._services.state.index.snapshot().ledgers
         ledgers = {name: ledger for name, ledger in known.items() if isinstance(ledger, NodeLedger)}
         report = inspect.report(ledgers, node)
         if reason := self._services.unready():
@@ -163,7 +163,7 @@ class Extender:
         if request.pod.namespace == names.PLACEHOLDERS:
             never = messages.FilterResult(fits=(), failed=dict.fromkeys(args.names, placeholder.REFUSED))
             return messages.filter_result(never, args), "no-fit"
-        reserved = self._services.state.cache.reserved_on(request.pod.uid)
+        reserved = self._services.state.index.reserved_on(request.pod.uid)
         result = self._services.node_verdicts.filter(request.shape, args.names, reserved, args.known)
         self._services.refusals.note(request.pod, args.names, fits=bool(result.fits))
         self._services.metrics.filtered(
@@ -178,7 +178,7 @@ class Extender:
             return messages.priorities(args.names, [0] * len(args.names)), "no-gpu"
         kind = Kind(request.shape, FreeHost(request.cpu_milli, request.host_mib))
         boards, sheet = self._services.boards, args.known.sheet() if args.known else None
-        reserved = self._services.state.cache.reserved_on(request.pod.uid)
+        reserved = self._services.state.index.reserved_on(request.pod.uid)
         if sheet is not None and not reserved and (ready := boards.answer(kind, sheet)) is not None:
             return ready, "scored"
         return messages.priorities(args.names, boards.grades(kind, args.names, reserved)), "scored"

@@ -142,7 +142,7 @@ class Binder:
     def _pending(self, uid: PodUid) -> Pending | None:
         """The pod as the watch has it. It may be a moment behind kube-scheduler's own watch; a request costs more."""
         for _ in range(_WATCH_LOOKS):
-            if (pending := self.state.cache.pending(uid)) is not None:
+            if (pending := self.state.index.pending(uid)) is not None:
                 return pending
             self.clock.wait(_NEVER, _WATCH_LOOK_S)
         return None

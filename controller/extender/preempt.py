@@ -57,7 +57,7 @@ class Preemption:
         for node, given in args.victims.items():
             if self.clock.monotonic() >= deadline:
                 break
-            ledger, bound = self.state.cache.occupants(node)
+            ledger, bound = self.state.index.occupants(node)
             decisions[node] = preemption.decide(preemptor, given, ledger, bound, known)
         return decisions
 

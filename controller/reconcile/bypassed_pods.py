@@ -50,7 +50,7 @@ class BypassedPods:
 
     def tick(self) -> None:
         """Look after those whose turn it is: who was judged the longest ago, and of those the oldest pods."""
-        bypassed, now = self.state.cache.snapshot().bypassed, self.clock.monotonic()
+        bypassed, now = self.state.index.snapshot().bypassed, self.clock.monotonic()
         self._notes = {pod.ref.uid: self._notes.get(pod.ref.uid, Note(since=now)) for pod in bypassed}
         self._backoff.forget(now)
         self._bad = {}
@@ -76,7 +76,7 @@ class BypassedPods:
 
     def _judge(self, pod: Bound) -> Step | None:
         note, now = self._notes[pod.ref.uid], self.clock.monotonic()
-        ledger = self.state.cache.occupants(pod.node)[0]
+        ledger = self.state.index.occupants(pod.node)[0]
         refusal = self._refusal(pod, note, ledger)
         resources = self.state.resource_config.resources
         step = bypass_decision.decide(pod, note, ledger=ledger, refusal=refusal, resources=resources, now=now)
@@ -86,7 +86,7 @@ class BypassedPods:
 
     def _refusal(self, pod: Bound, note: Note, ledger: LedgerOrRefused) -> str:
         """Why a pod does not fit on its node; empty also if GPUs were chosen for it before."""
-        if self.state.cache.reserved_on(pod.ref.uid):
+        if self.state.index.reserved_on(pod.ref.uid):
             return ""
         request = bypass_decision.to_place(pod, note, ledger)
         if request is None:
@@ -166,7 +166,7 @@ class BypassedPods:
         live = self._fresh(pod)
         if live is None or live.pod.bypassed is None:
             return None
-        ledger = self.state.cache.occupants(pod.node)[0]
+        ledger = self.state.index.occupants(pod.node)[0]
         match bypass.outcome(live.pod.bypassed, ledger, live.owner):
             case bypass.TooLate():
                 self._give_up(pod, advice.without_gpu(pod))

@@ -39,7 +39,7 @@ class HandOverSummary:
 
     def tick(self) -> None:
         """Write if there is reason to."""
-        word = hand_over.summary(node_records.sharing(self.state.cache.snapshot().nodes))
+        word = hand_over.summary(node_records.sharing(self.state.index.snapshot().nodes))
         now = self.clock.monotonic()
         if word == self._word and now < self._due:
             return

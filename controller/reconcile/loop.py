@@ -1,11 +1,13 @@
 """The leader's chores: resolve what is in doubt, care for waiting and bypassed pods, report, audit the ledger."""
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from controller.index import Index
 from controller.node_verdicts import NodeVerdicts
 from controller.reconcile import apply, in_doubt_bindings
 from controller.reconcile.apply import Writer
@@ -15,8 +17,13 @@ from controller.reconcile.overridden import OverriddenPods
 from controller.reconcile.waiting import WaitingPods
 from controller.refusals import Refusals
 from controller.state import ClusterState
+from gpushare.cluster import cordons, node_ledger, node_records, world
+from gpushare.cluster.groups import LabelIndex
+from gpushare.cluster.node_records import NodeRecord
+from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName, PodRef
 from gpushare.kube.api import KubeApi
+from gpushare.model.allocation import Allocation
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 
@@ -91,7 +98,7 @@ class Reconciler:
             self._audit()
 
     def _unreadable(self) -> None:
-        problems = self.state.cache.snapshot().problems
+        problems = self.state.index.snapshot().problems
         self._reported &= problems.keys()
         for pod in list(problems.keys() - self._reported)[:MAX_REPORTS]:
             self._reported.add(pod)
@@ -108,14 +115,49 @@ class Reconciler:
 
     def _unknown_gpus(self) -> None:
         """Nodes may be known later than what is said of them, so this is no business of the watches."""
-        unknown = self.state.cache.snapshot().unknown_gpus()
+        snapshot = self.state.index.snapshot()
+        unknown = {record.name: ", ".join(numbers) for record in snapshot.nodes if (numbers := _unknown_gpus(record))}
         for node, gpus in unknown.items():
             if self._unknown.get(node) != gpus:
                 logs.event(_LOG, "no such GPUs", level=logging.WARNING, node=node, gpus=gpus)
         self._unknown = unknown
 
     def _audit(self) -> None:
-        differences = self.state.cache.snapshot().differences()
+        differences = audit(self.state.index)
         self.audit_differences = len(differences)
         for line in differences[:10]:
             logs.event(_LOG, "ledger differs", level=logging.ERROR, difference=line)
+
+
+def audit(index: Index) -> list[str]:
+    """Between the ledgers and counts of labels as they are kept and as computed afresh: no difference, ever."""
+    snapshot, labels = index.snapshot_with_labels()
+    bound: dict[NodeName, list[Bound]] = {}
+    for pod in snapshot.pods:
+        if isinstance(pod, Bound):
+            bound.setdefault(pod.node, []).append(pod)
+    reserved: dict[NodeName, list[Allocation]] = {}
+    for allocation in snapshot.reserved:
+        reserved.setdefault(allocation.node, []).append(allocation)
+    expected = {
+        node.name: node_ledger.of_node(
+            node, bound.get(node.name, ()), reserved.get(node.name, ()), index.resource_config.unit
+        )[0]
+        for node in snapshot.nodes
+    }
+    holding = ((pod.ref.namespace, pod.labels) for pods in bound.values() for pod in pods if pod.holds)
+    chosen = ((allocation.pod.namespace, allocation.labels) for allocation in snapshot.chosen)
+    counted = LabelIndex(itertools.chain(holding, chosen)).counts()
+    wrong = [name for name in sorted(counted.keys() | labels.keys()) if counted.get(name) != labels.get(name)]
+    return [
+        *world.differences(expected, snapshot.ledgers),
+        *(f"namespace {name}: disagree about the labels of pods that hold GPUs" for name in wrong),
+    ]
+
+
+def _unknown_gpus(record: NodeRecord) -> list[str]:
+    """GPUs of a node that somebody has cordoned, or called unhealthy, and that it does not have."""
+    if record.inventory is None or not (record.cordon or record.unhealthy):
+        return []
+    known = {number for gpu in record.inventory.gpus for number in cordons.numbers(gpu)}
+    return [*node_records.unknown_gpus(record), *(str(index) for index in sorted(record.unhealthy - known))]

@@ -27,7 +27,7 @@ class OverriddenPods:
 
     def tick(self) -> None:
         """Warn those that have not been warned."""
-        pods = {record.ref.uid: record for record in self.state.cache.snapshot().overridden}
+        pods = {record.ref.uid: record for record in self.state.index.snapshot().overridden}
         self._told &= pods.keys()
         # An earlier leader has told those that are older; after a change of leader no one needs all of it again.
         since = (self.clock.now() - RECENT).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -7,6 +7,7 @@ from typing import Final
 
 import orjson
 
+from controller.index import Snapshot
 from controller.node_verdicts import NodeVerdicts
 from controller.reconcile import node_requests, placeholder
 from controller.reconcile.apply import Writer
@@ -14,7 +15,6 @@ from controller.reconcile.in_vain import InVain
 from controller.reconcile.node_requests import MOST_IN_VAIN, REST_S, Asked, Known, Limits, Why
 from controller.reconcile.placeholder import Placeholder
 from controller.refusals import MOST_NODES, Refusal, Refusals
-from controller.snapshot import Snapshot
 from controller.state import ClusterState
 from gpushare import names
 from gpushare.cluster.pod_records import Bound, Pending
@@ -68,7 +68,7 @@ class Placeholders:
             return
         if not self._there and self.limits.most <= 0:
             return
-        snapshot = self.state.cache.snapshot()
+        snapshot = self.state.index.snapshot()
         waiting = {pod.ref.uid: pod for pod in snapshot.pods if isinstance(pod, Pending)}
         self._attempts = {uid: number for uid, number in self._attempts.items() if uid in waiting}
         self._resting = {uid: until for uid, until in self._resting.items() if uid in waiting}

@@ -66,7 +66,7 @@ class WaitingPods:
         """Look after those whose turn it is."""
         waiting: list[tuple[Pending, _KindKey]] = []
         requests: dict[_KindKey, PodRequest] = {}
-        pending = [pod for pod in self.state.cache.snapshot().pods if isinstance(pod, Pending)]
+        pending = [pod for pod in self.state.index.snapshot().pods if isinstance(pod, Pending)]
         for pod in pending:
             if pod.unschedulable and pod.request is not None:
                 waiting.append((pod, key := _kind_key(pod.request)))
@@ -112,7 +112,7 @@ class WaitingPods:
             why=lambda: outdated or ("" if kind.fits else kind.message + self._sums(pod)),
             note=self._notes[pod.ref.uid],
             now=now,
-            freed=self.state.cache.freed,
+            freed=self.state.index.freed,
         )
         match action:
             case Tell(ref, reason, message):
@@ -164,7 +164,7 @@ class _Kind:
 
     @functools.cached_property
     def message(self) -> str:
-        return reasons.closest(self._answers, self.state.cache.snapshot().ledgers)
+        return reasons.closest(self._answers, self.state.index.snapshot().ledgers)
 
 
 def _kind_key(request: PodRequest) -> _KindKey:

@@ -9,7 +9,7 @@ from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import NOTHING, Bound, PodRecord
 from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
-from gpushare.model.allocation import Allocation, Grant, Held, Placed
+from gpushare.model.allocation import Allocation, Grant, Held, Placed, Refused
 from gpushare.model.capacity import FreeHost
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
@@ -140,13 +140,16 @@ def ledgers(nodes: Iterable[NodeRecord], pods: Iterable[PodRecord | None]) -> Le
     return found
 
 
-def differences(expected: Ledgers, actual: Ledgers) -> list[str]:
-    """What two ledgers disagree about, in words; empty if they are equal."""
+def differences(expected: Mapping[NodeName, LedgerOrRefused], actual: Mapping[NodeName, LedgerOrRefused]) -> list[str]:
+    """What two views of a cluster disagree about, in words; empty if they are equal. Of refusals the reason counts."""
     lines: list[str] = []
     for name in sorted(expected.keys() | actual.keys()):
         left, right = expected.get(name), actual.get(name)
-        if left is None or right is None:
-            lines.append(f"node {name}: {'not expected' if left is None else 'missing'}")
+        if isinstance(left, Refused) and isinstance(right, Refused):
+            if left.reason is not right.reason:
+                lines.append(f"node {name}: refuses for {right.reason.value}, expected {left.reason.value}")
+        elif not isinstance(left, NodeLedger) or not isinstance(right, NodeLedger):
+            lines.append(f"node {name}: {'missing' if isinstance(left, NodeLedger) else 'not expected'}")
         elif left.inventory.gpus != right.inventory.gpus:
             lines.append(f"node {name}: other GPUs")
         elif dict(left.allocations) != dict(right.allocations):

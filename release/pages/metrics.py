@@ -45,14 +45,14 @@ def controller_page() -> str:
     """Of a leader with a node that holds more than it has."""
     clock, config = SystemClock(), ResourceConfig()
     state = ClusterState(resource_config=config)
-    index = state.cache.cluster_index
+    index = state.index
     index.set_node(NODE, node_records.read(make_node(make_inventory(16, 8))))
     for name in ("a", "b"):
         record = pod_records.read(bound(name, make_grant(0, gib=16, compute_percent=60)), config)
         assert record is not None
-        index.rebuild(index.set_pod(record.ref.uid, record), frees=False)
+        index.set_pod(record)
     leadership = Leadership(api=FakeKube(), clock=clock, fence=Fence(clock), state=state, refusals=Refusals(clock))
-    outlooks = Outlooks(state.cache, lambda _outlook, _tally: None, clock)
+    outlooks = Outlooks(state.index, lambda _outlook, _tally: None, clock)
     metrics = ControllerMetrics(clock)
     metrics.watch(
         state,

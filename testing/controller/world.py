@@ -17,6 +17,7 @@ from controller.extender.preempt import Preemption
 from controller.metrics import Metrics
 from controller.node_verdicts import NodeVerdicts
 from controller.outlooks import Outlooks
+from controller.reconcile import loop
 from controller.reconcile.loop import Reconciler
 from controller.refusals import Refusals
 from controller.state import ClusterState
@@ -65,7 +66,7 @@ class World:
         self.node_verdicts = NodeVerdicts(self.state, self.clock)
         self.boards = Boards(self.state, self.clock)
         self.outlooks = Outlooks(
-            self.state.cache,
+            self.state.index,
             lambda outlook, tally: self.boards.publish(outlook, tally, self.outlooks.gently),
             self.clock,
         )
@@ -81,8 +82,8 @@ class World:
             leading=lambda: self.leads,
             refusals=self.refusals,
         )
-        self.node_sink = NodeSink(self.state)
-        self.pod_sink = PodSink(self.state)
+        self.node_sink = NodeSink(self.state.index)
+        self.pod_sink = PodSink(self.state.index)
         self.unhealthy_sink = UnhealthySink(state=self.state)
         self._version = ""
         self._client: Client | None = None
@@ -191,9 +192,13 @@ class World:
             nodes, (pod_records.read(pod, self.state.resource_config) for pod in self.api.objects(PODS))
         )
 
+    def audit(self) -> list[str]:
+        """What the index has wrong."""
+        return loop.audit(self.state.index)
+
     def ledger(self, node: str = "node-a") -> NodeLedger:
         """The ledger of a node as the controller has them."""
-        ledger = self.state.cache.snapshot().ledgers[NodeName(node)]
+        ledger = self.state.index.snapshot().ledgers[NodeName(node)]
         assert isinstance(ledger, NodeLedger)
         return ledger
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.node_verdicts import NodeVerdicts
+from controller.reconcile import loop
 from controller.state import AlreadyBound, ClusterState, Reserved
 from controller.watches import NodeSink
 from gpushare.cluster.node_records import NodeRecord
@@ -37,13 +38,13 @@ def test_filter_agrees_with_brute_force_and_bind_never_over_commits(
     nodes: list[NodeRecord], workload: Workload, rng: random.Random
 ) -> None:
     state = ClusterState(resource_config=ResourceConfig(whole_gpus=True))
-    NodeSink(state).replace(nodes)
+    NodeSink(state.index).replace(nodes)
     node_verdicts = NodeVerdicts(state, SystemClock())
     names = [node.name for node in nodes]
     for i, (shape, labels) in enumerate(workload):
         request = PodRequest(pod=make_ref(f"p{i}"), shape=shape, labels=labels)
         resolved = state.resolve(shape, labels)
-        found = node_verdicts.filter(resolved, names, state.cache.reserved_on(request.pod.uid))
+        found = node_verdicts.filter(resolved, names, state.index.reserved_on(request.pod.uid))
         long = {name: one for name in names if isinstance(one := place(resolved, ledger(state, name)), Refused)}
         assert {**found.failed, **found.unresolvable} == {name: each.message for name, each in long.items()}
         assert set(found.unresolvable) == {name for name, each in long.items() if each.permanent}
@@ -66,10 +67,10 @@ def test_filter_agrees_with_brute_force_and_bind_never_over_commits(
         for name in names:
             assert ledger(state, name).over_committed() == {}
             assert ledger(state, name).over_computed() == {}
-    assert state.cache.snapshot().differences() == []
+    assert loop.audit(state.index) == []
 
 
 def ledger(state: ClusterState, name: NodeName) -> NodeLedger:
-    ledger = state.cache.snapshot().ledgers[name]
+    ledger = state.index.snapshot().ledgers[name]
     assert isinstance(ledger, NodeLedger)
     return ledger

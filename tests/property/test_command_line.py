@@ -81,7 +81,7 @@ def test_a_plan_places_what_brute_force_places_and_never_over_commits(found: lis
 def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pods: list[Json]) -> None:
     made = simulated(found, pods)
     state = ClusterState(resource_config=RESOURCE_CONFIG, policy=Policy.BINPACK)
-    NodeSink(state).replace([node_records.read(node) for node in found])
+    NodeSink(state.index).replace([node_records.read(node) for node in found])
     node_verdicts, boards = NodeVerdicts(state, SystemClock()), Boards(state, SystemClock())
     names = sorted(node_records.name_of(node) for node in found)
     present: list[Json] = []
@@ -115,15 +115,15 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
 def test_explain_names_the_node_that_the_controller_ranks_first(found: list[Json], pods: list[Json]) -> None:
     """By what both know of typical pods."""
     state, clock = ClusterState(resource_config=RESOURCE_CONFIG), ManualClock()
-    NodeSink(state).replace([node_records.read(node) for node in found])
+    NodeSink(state.index).replace([node_records.read(node) for node in found])
     boards = Boards(state, clock)
-    outlooks = Outlooks(state.cache, lambda known, tally: boards.publish(known, tally, iter), clock)
+    outlooks = Outlooks(state.index, lambda known, tally: boards.publish(known, tally, iter), clock)
     names = sorted(node_records.name_of(node) for node in found)
     present: list[Json] = []
     for pod in pods:
         waiting = pod_records.read(pod, RESOURCE_CONFIG)
         assert waiting is not None
-        PodSink(state).upsert(waiting)
+        PodSink(state.index).upsert(waiting)
         clock.at += QUIET_S
         assert outlooks.tick()
         cluster_ = Objects(nodes=tuple(found), pods=(*present, pod))
@@ -153,5 +153,5 @@ def bound(state: ClusterState, pod: Json, node: NodeName) -> tuple[Reserved, Jso
     state.confirm(reserved, allocation)
     record = pod_records.read(made, RESOURCE_CONFIG)
     assert isinstance(record, Bound)
-    PodSink(state).upsert(record)
+    PodSink(state.index).upsert(record)
     return reserved, made

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from controller.board import Kind
 from controller.boards import Boards
 from controller.outlooks import Outlooks
+from controller.reconcile import loop
 from controller.state import ClusterState
 from controller.watches import NodeSink, PodSink
 from deviceplugin import pods as plugin_pods
@@ -153,10 +154,10 @@ def weigh(pod: pods.Pod) -> None:
 def look(state: ClusterState) -> None:
     """Learn from what is there, as the thread for that does, and rank its nodes."""
     boards = Boards(state, SystemClock())
-    outlooks = Outlooks(state.cache, lambda outlook, tally: boards.publish(outlook, tally, iter), SystemClock())
-    assert outlooks.tick() or not state.cache.cluster_index.changes
+    outlooks = Outlooks(state.index, lambda outlook, tally: boards.publish(outlook, tally, iter), SystemClock())
+    assert outlooks.tick() or not state.index.changes
     for shape in (None, make_shape(3)):
-        boards.grades(Kind(shape, NOTHING), list(state.cache.cluster_index.nodes))
+        boards.grades(Kind(shape, NOTHING), list(state.index.ledgers()))
 
 
 @given(odd_pods)
@@ -176,27 +177,28 @@ def test_no_pod_crashes_its_readers(pod: Json) -> None:
 @example([grant_of_nothing()], False)
 def test_the_controller_survives_every_pod(found: list[Json], listed: bool) -> None:
     state = ClusterState(resource_config=RESOURCE_CONFIG)
-    NodeSink(state).upsert(node_records.read(make_node(make_inventory(15))))
-    sink = PodSink(state)
+    NodeSink(state.index).upsert(node_records.read(make_node(make_inventory(15))))
+    sink = PodSink(state.index)
     kept = [record for pod in found if (record := sink.read(pod)) is not None]
     if listed:
         sink.replace(kept)
     for pod in kept:
         sink.upsert(pod)
-    assert state.cache.snapshot().differences() == []
+    assert loop.audit(state.index) == []
     look(state)
     for pod in kept:
         sink.remove(pod)
     look(state)
-    index = state.cache.cluster_index
-    assert (index.asks, index.hosts.guests, index.hosts.taken_on(NodeName("node-a"))) == ({}, {}, NOTHING)
-    assert state.cache.snapshot().problems == {}
-    assert list(state.cache.snapshot().pods) == []
+    index = state.index
+    assert (index._asks, index._hosts.others, index._hosts.taken_on(NodeName("node-a"))) == ({}, {}, NOTHING)
+    assert state.index.snapshot().problems == {}
+    assert list(state.index.snapshot().pods) == []
 
 
 @given(st.lists(odd_nodes, max_size=3), st.booleans())
 def test_the_controller_survives_every_node(found: list[Json], listed: bool) -> None:
-    sink = NodeSink(ClusterState(resource_config=RESOURCE_CONFIG))
+    state = ClusterState(resource_config=RESOURCE_CONFIG)
+    sink = NodeSink(state.index)
     for node in found:
         with readable:
             inventory.of_node(node)
@@ -205,10 +207,10 @@ def test_the_controller_survives_every_node(found: list[Json], listed: bool) -> 
         sink.replace(kept)
     for record in kept:
         sink.upsert(record)
-    look(sink.state)
+    look(state)
     for record in kept:
         sink.remove(record)
-    assert sink.state.cache.snapshot().ledgers == {}
+    assert state.index.snapshot().ledgers == {}
 
 
 @given(odd_pods)

@@ -81,7 +81,7 @@ def truth(api: FakeKube) -> cluster_world.Ledgers:
 def kept(replica: Replica) -> cluster_world.Ledgers:
     return {
         name: ledger
-        for name, ledger in replica.state.cache.snapshot().ledgers.items()
+        for name, ledger in replica.state.index.snapshot().ledgers.items()
         if isinstance(ledger, NodeLedger)
     }
 
@@ -91,7 +91,7 @@ def test_one_leads_and_the_other_waits_for_the_lease(api: FakeKube, clock: Clock
         for _ in range(30):
             clock.tick()
         assert second.leadership.unready() == "this replica of the gpushare controller does not lead"
-        assert second.state.cache.snapshot().ledgers == {}
+        assert second.state.index.snapshot().ledgers == {}
         first.die()
         clock.eventually("second is ready", lambda: ready(second))
 
@@ -148,7 +148,7 @@ def test_a_leader_whose_lease_was_taken_follows_again_without_what_it_knew(api: 
         clock.eventually("first loses the lead", first.lost.is_set)
         assert term.exit_code() in {3, -9}
         assert not first.leadership.leading()
-        assert first.state.cache.snapshot().ledgers == {}
+        assert first.state.index.snapshot().ledgers == {}
         clock.eventually("first is ready again, after the thief's lease", lambda: ready(first))
         assert api.read(LEASE)["spec"]["holderIdentity"] == "first_2"
 
@@ -196,7 +196,7 @@ def test_a_leader_with_a_broken_part_ends(api: FakeKube, clock: Clock, monkeypat
     def boom(*_: object, **__: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr(first.state.cache.cluster_index, "rebuild", boom)
+    monkeypatch.setattr(first.state.index, "rebuild", boom)
     with stopping([first.start()]):
         clock.eventually("first loses the lead", first.lost.is_set)
 
@@ -240,7 +240,7 @@ def test_a_binding_that_lands_while_the_lead_changes_is_in_the_new_leaders_ledge
         first.die()
         api.land()
         clock.eventually("second is ready", lambda: ready(second))
-        assert second.state.cache.snapshot().ledgers[NodeName("node-a")] == truth(api)[NodeName("node-a")]
+        assert second.state.index.snapshot().ledgers[NodeName("node-a")] == truth(api)[NodeName("node-a")]
         assert truth(api)[NodeName("node-a")].used_mib == {"GPU-0": 3072}
 
 
@@ -249,7 +249,7 @@ def test_watches_survive_cuts_and_expired_versions(api: FakeKube, clock: Clock) 
         for disturb in (api.cut, api.compact, api.bookmark):
             disturb()
             pod = add_pod(api, f"p-{disturb.__name__}")
-            clock.eventually("the pod is seen", lambda: first.state.cache.pending(pod["metadata"]["uid"]))  # noqa: B023 - used at once
+            clock.eventually("the pod is seen", lambda: first.state.index.pending(pod["metadata"]["uid"]))  # noqa: B023 - used at once
 
 
 def test_pods_are_bound_while_the_lead_changes_again_and_again(api: FakeKube, clock: Clock) -> None:

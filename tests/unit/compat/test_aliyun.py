@@ -128,7 +128,7 @@ def test_point_5_gpus_that_the_config_map_calls_unhealthy_are_not_used(value: st
     config_map = {"metadata": {"name": "unhealthy-gpu-node-a"}, "data": {"gpus": value}}
     marked = unhealthy.parse(config_map)
     assert marked is not None
-    world.state.cache.set_unhealthy(marked.node, marked.gpus)
+    world.state.index.set_unhealthy(marked.node, marked.gpus)
     for _ in left:
         run(world, make_pod({MEM: 8}))
     assert set(world.used()) == {f"GPU-{index}" for index in left}

@@ -244,7 +244,7 @@ def test_over_committed_compute_is_a_metric(world: World) -> None:
     world.metrics.watch(world.state, {}, dict, is_read=lambda: True)
     for name in ("a", "b"):
         allocation = make_allocation(name, replace(make_grant(0), compute_percent=60))
-        PodSink(world.state).upsert(Bound(ref=allocation.pod, node=allocation.node, allocation=allocation))
+        PodSink(world.state.index).upsert(Bound(ref=allocation.pod, node=allocation.node, allocation=allocation))
     assert 'gpushare_gpu_over_committed_compute_ratio{UUID="GPU-0",node="node-a"} 0.2' in world.metrics.page().decode()
 
 
@@ -254,18 +254,17 @@ GIB = 1024**3
 
 def with_pods(state: ClusterState, count: int, *, node: str = "node-a", gpu: str = "GPU-0", gib: int = 1) -> None:
     """One in each of so many namespaces, on a GPU of its own if the name has a place for its number."""
-    index = state.cache.cluster_index
+    index = state.index
     for number in range(count):
         pod = bound(f"p{number}-{node}", make_grant(gpu.format(number), gib=gib), node=node)
         pod["metadata"]["namespace"] = f"team-{number:05}"
         record = pod_records.read(pod, CONFIG)
         assert record is not None
-        index.set_pod(record.ref.uid, record)
-    index.rebuild({NodeName(node)}, frees=False)
+        index.set_pod(record)
 
 
 def with_node(state: ClusterState, name: str, *gib: int) -> None:
-    state.cache.cluster_index.set_node(NodeName(name), node_records.read(make_node(make_inventory(*gib, node=name))))
+    state.index.set_node(NodeName(name), node_records.read(make_node(make_inventory(*gib, node=name))))
 
 
 def page(state: ClusterState, *, is_read: bool = True) -> str:
@@ -345,7 +344,7 @@ def test_only_nodes_that_have_changed_are_summed_up_again() -> None:
 def test_what_may_be_granted_is_told_beside_what_gpus_have() -> None:
     state, known = ClusterState(resource_config=CONFIG), make_inventory(16, 16)
     more = replace(known, gpus=(replace(known.gpus[0], extra_mib=8 * 1024), known.gpus[1]))
-    state.cache.cluster_index.set_node(NodeName("node-a"), node_records.read(make_node(more)))
+    state.index.set_node(NodeName("node-a"), node_records.read(make_node(more)))
     kinds = ("total", "usable", "grantable")
     assert [found(state, f"gpushare_node_memory_{kind}_bytes")["node-a",] / GIB for kind in kinds] == [32, 32, 40]
 

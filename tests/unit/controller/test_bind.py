@@ -53,9 +53,9 @@ def test_other_systems_annotations_count_containers_as_the_pod_has_them(world: W
 def test_a_pod_of_which_nothing_is_left_to_give_is_refused(world: World) -> None:
     pod = world.add_pod(3)
     world.see()
-    record = world.state.cache.pending(uid_of(pod))
+    record = world.state.index.pending(uid_of(pod))
     assert record is not None
-    PodSink(world.state).upsert(replace(record, request=None))
+    PodSink(world.state.index).upsert(replace(record, request=None))
     answer = world.bind(pod)
     assert answer.outcome is Outcome.INVALID
     assert answer.error == f"pod team/{pod['metadata']['name']} asks for no GPU; let kube-scheduler bind it"
@@ -216,4 +216,4 @@ def test_an_unexpected_failure_while_sending_keeps_the_memory(world: World) -> N
     with pytest.raises(TypeError, match="not supported between"):
         world.bind(pod)
     assert world.used() == {"GPU-0": 3}
-    assert world.state.cache.snapshot().unconfirmed == 1
+    assert world.state.index.unconfirmed() == 1

@@ -29,7 +29,7 @@ def test_a_lost_reply_is_a_success_when_the_pod_says_so(world: World, pod: JsonO
     world.api.fail_next(is_binding, "lost-reply")
     assert world.bind(pod).outcome is Outcome.BOUND
     assert [call.verb for call in world.api.calls] == ["create", "get"]
-    assert world.state.cache.snapshot().unconfirmed == 0
+    assert world.state.index.unconfirmed() == 0
     world.see()
     assert world.used() == {"GPU-0": 6}
 
@@ -84,15 +84,15 @@ def test_a_retry_on_another_node_counts_on_both_until_nothing_is_on_its_way(worl
     assert (world.used("node-a"), world.used("node-b")) == ({"GPU-0": 6}, {"GPU-0": 6})
     assert world.api.land() == 0
     world.see()
-    assert world.state.cache.reserved_on(uid_of(pod)) == frozenset()
+    assert world.state.index.reserved_on(uid_of(pod)) == frozenset()
     world.clock.at += 9
     world.reconciler.tick()
     assert (world.used("node-a"), world.used("node-b")) == ({"GPU-0": 6}, {"GPU-0": 6})
-    assert world.state.cache.snapshot().differences() == []
+    assert world.audit() == []
     world.clock.at += 1
     world.reconciler.tick()
     assert (world.used("node-a"), world.used("node-b")) == ({}, {"GPU-0": 6})
-    assert world.state.cache.snapshot().differences() == []
+    assert world.audit() == []
 
 
 def test_a_retry_on_another_node_finds_the_late_binding(world: World, pod: JsonObject) -> None:
@@ -124,7 +124,7 @@ def test_a_conflict_is_resolved_by_reading_too(world: World, pod: JsonObject) ->
     world.api.fail_next(is_read, "lost-request")
     world.bind(pod)
     assert world.bind(pod).outcome is Outcome.BOUND
-    assert world.state.cache.snapshot().unconfirmed == 0
+    assert world.state.index.unconfirmed() == 0
 
 
 def test_a_conflict_on_an_unbound_pod_gives_the_memory_back(world: World, pod: JsonObject) -> None:
@@ -162,10 +162,10 @@ def test_a_conflict_with_another_writer_follows_the_pod(world: World, pod: JsonO
         world.api.fail_next(is_binding, Meanwhile(world.see))
     assert world.bind(pod).outcome is Outcome.BOUND
     assert world.used() == {"GPU-1": 6}
-    assert world.state.cache.snapshot().differences() == []
+    assert world.audit() == []
     world.see()
     assert world.used() == {"GPU-1": 6}
-    assert world.state.cache.snapshot().differences() == []
+    assert world.audit() == []
 
 
 def test_an_old_server_may_bind_the_successor_and_the_ledger_follows_the_pod() -> None:
@@ -212,7 +212,7 @@ def test_an_old_server_may_bind_the_successor_of_a_pod_that_was_seen_on_another_
     world.clock.at += 10
     world.reconciler.tick()
     assert world.used("node-a") == {"GPU-0": 4}
-    assert world.state.cache.snapshot().differences() == []
+    assert world.audit() == []
 
 
 @pytest.mark.parametrize("landed", [True, False])
@@ -234,7 +234,7 @@ def test_an_in_doubt_reservation_ends_when_the_pod_is_seen_bound_or_long_after(
         world.clock.at += 1
         world.reconciler.tick()
     assert world.used() == ({"GPU-0": 6} if landed else {})
-    assert world.state.cache.snapshot().unconfirmed == 0
+    assert world.state.index.unconfirmed() == 0
 
 
 @pytest.mark.parametrize("landed", [True, False])
@@ -321,18 +321,18 @@ def test_a_lost_reply_about_a_pod_that_is_gone_keeps_the_memory_for_a_while(worl
 
 def test_the_watch_may_be_faster_than_the_answer(world: World, pod: JsonObject) -> None:
     """However the request ends, the pod itself is in the ledger already, and what is in doubt outlives it."""
-    freed = world.state.cache.freed
+    freed = world.state.index.freed
     world.api.fail_next(is_binding, Meanwhile(world.see))
     assert world.bind(pod).outcome is Outcome.BOUND
-    assert world.state.cache.freed == freed
+    assert world.state.index.freed == freed
     world.api.fail_next(is_binding, Meanwhile(world.see, "lost-reply"), times=2)
     world.api.fail_next(is_read, "lost-request")
     second, third = world.add_pod(2), world.add_pod(2)
     world.see()
     assert world.bind(second).outcome is Outcome.IN_DOUBT
     assert world.bind(third).outcome is Outcome.BOUND
-    assert world.state.cache.snapshot().unconfirmed == 0
-    assert world.state.cache.snapshot().differences() == []
+    assert world.state.index.unconfirmed() == 0
+    assert world.audit() == []
     assert world.used() == {"GPU-0": 10}
     for ended in (pod, second, third):
         world.finish(ended)
@@ -371,7 +371,7 @@ def test_a_binding_of_a_pod_that_has_ended_counts_until_its_reply_or_while_in_do
     assert under_way == [{"GPU-0": 6}]
     # A pod that is seen on a node settles what a lost reply leaves open.
     assert world.used() == ({"GPU-0": 6} if in_doubt and gone else {})
-    assert world.state.cache.snapshot().differences() == []
+    assert world.audit() == []
     world.clock.at += 10
     world.reconciler.tick()
     assert world.used() == {}

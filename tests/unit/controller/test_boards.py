@@ -99,11 +99,11 @@ def kind_of(made: JsonObject) -> Kind:
 
 def reference(world: World, kind: Kind) -> dict[NodeName, int]:
     """What `place` chooses on each node that fits, and what that costs."""
-    index, policies, shape = world.state.cache.cluster_index, world.state.policies, kind.shape
+    index, policies, shape = world.state.index, world.state.policies, kind.shape
     assert shape is not None
     index.settle()
     costs = {}
-    for name, ledger in index.ledgers.items():
+    for name, ledger in index.ledgers().items():
         verdict = node_ledger.verdict(shape, ledger, policies)
         if isinstance(verdict, Placed) and isinstance(ledger, NodeLedger):
             room = index.node_rooms.room(name)
@@ -136,7 +136,7 @@ ASKING = [
 def test_the_best_node_costs_least(seed: int, policy: Policy, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boards, "FEW", few)
     world = grown(seed, policy)
-    known = list(world.state.cache.cluster_index.nodes)
+    known = list(world.state.index.ledgers())
     for made in ASKING:
         expected = reference(world, kind_of(made))
         scores = {each["Host"]: each["Score"] for each in world.post("prioritize", {"Pod": made, "NodeNames": known})}
@@ -182,7 +182,7 @@ def many(number: int) -> World:
 def test_the_background_looks_at_the_rest(counted: list[NodeCapacity], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boards, "MOST", 10)
     world, kind = many(25), Kind(make_shape(3), LITTLE)
-    known = list(world.state.cache.cluster_index.nodes)
+    known = list(world.state.index.ledgers())
     first = world.boards.costs(kind, known)
     assert len(counted) == 10
     assert None not in first
@@ -204,13 +204,13 @@ def test_nodes_with_the_best_gpus_and_then_the_best_hosts_are_looked_at(
     world, kind = grown(most), kind_of(made)
     world.bind(world.api.seed(PODS, pod("last", gib=2)), "node-03")
     world.see()
-    index, alone = world.state.cache.cluster_index, Board(kind, world.state.policies, {})
+    index, alone = world.state.index, Board(kind, world.state.policies, {})
     index.settle()
     rooms = set(index.node_rooms.rooms().values())
     assert {gpu for room in rooms for gpu in room.gpus} == set(index.node_rooms.by_gpu)
     fitting = [(alone.promise(room), room.host or (), room.model, room.gpus) for room in rooms]
     fitting = sorted(each for each in fitting if each[0] < math.inf)
-    world.boards.costs(kind, list(index.nodes))
+    world.boards.costs(kind, list(index.ledgers()))
     assert len(counted) == min(most, len(fitting))
     assert {(room.host, room.model, room.gpus) for room in counted} == {each[1:] for each in fitting[:most]}
 
@@ -220,7 +220,7 @@ def test_after_the_background_the_answers_are_exact(few: int, monkeypatch: pytes
     monkeypatch.setattr(boards, "FEW", few)
     monkeypatch.setattr(boards, "MOST", 2)
     world = grown(9)
-    known = list(world.state.cache.cluster_index.nodes)
+    known = list(world.state.index.ledgers())
     for made in ASKING:
         kind = kind_of(made)
         first = world.boards.grades(kind, known)
@@ -247,7 +247,7 @@ def test_for_other_pods_nodes_with_full_gpus_come_first(
 def test_what_changes_between_two_requests_counts(monkeypatch: pytest.MonkeyPatch, counted: list[NodeCapacity]) -> None:
     monkeypatch.setattr(boards, "FEW", 0)
     world, kind = grown(2), Kind(make_shape(3), LITTLE)
-    known = list(world.state.cache.cluster_index.nodes)
+    known = list(world.state.index.ledgers())
     for step in range(20):
         scores = world.boards.grades(kind, known)
         expected = reference(world, kind)
@@ -261,7 +261,7 @@ def test_what_changes_between_two_requests_counts(monkeypatch: pytest.MonkeyPatc
 
 def test_only_so_much_is_found_before_a_new_outlook_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     world = grown(5)
-    known = list(world.state.cache.cluster_index.nodes)
+    known = list(world.state.index.ledgers())
     for gib in (1, 2, 3):
         world.boards.costs(Kind(make_shape(gib), LITTLE), known)
     entries = {kind.shape: len(each.by_number) for kind, each in world.boards._now.boards.items()}
@@ -277,7 +277,7 @@ def test_only_so_much_is_found_before_a_new_outlook_is_used(monkeypatch: pytest.
 def test_the_background_ends_for_a_kind_of_pod_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boards, "MOST", 1)
     world = many(5)
-    world.boards.costs(Kind(make_shape(3), LITTLE), list(world.state.cache.cluster_index.nodes))
+    world.boards.costs(Kind(make_shape(3), LITTLE), list(world.state.index.ledgers()))
     world.boards._now.boards.clear()
     assert world.boards.background.tick()
     assert not world.boards.background.tick()
@@ -286,7 +286,7 @@ def test_the_background_ends_for_a_kind_of_pod_that_is_forgotten(monkeypatch: py
 
 def test_a_search_that_takes_long_does_not_hold_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     world = many(10)
-    known = list(world.state.cache.cluster_index.nodes)
+    known = list(world.state.index.ledgers())
 
     def slow(shape: RequestShape, ledger: NodeLedger, policies: Any) -> Any:
         world.clock.at += 0.2
@@ -305,7 +305,7 @@ def test_a_search_that_takes_long_does_not_hold_a_request(monkeypatch: pytest.Mo
 def test_boards_are_forgotten_where_memory_ends(counted: list[NodeCapacity], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(board, "MAX_BYTES", 100_000)
     world = many(50)
-    known = list(world.state.cache.cluster_index.nodes)
+    known = list(world.state.index.ledgers())
     for gib in range(1, 17):
         world.boards.costs(Kind(make_shape(gib), LITTLE), known)
     counted.clear()
@@ -320,7 +320,7 @@ def test_boards_are_forgotten_where_memory_ends(counted: list[NodeCapacity], mon
 def test_what_is_kept_of_gpus_that_all_differ_counts_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     world = of_nodes(*(node(f"node-{i:03}", *range(8 * i + 4, 8 * i + 12)) for i in range(100)))
     monkeypatch.setattr(boards, "MOST", 100)
-    known, kind = list(world.state.cache.cluster_index.nodes), Kind(make_shape(3), LITTLE)
+    known, kind = list(world.state.index.ledgers()), Kind(make_shape(3), LITTLE)
     world.boards.costs(kind, known)
     generation = world.boards._now
     (kept,) = generation.boards.values()
@@ -346,7 +346,7 @@ def test_what_was_found_for_rooms_of_the_past_is_forgotten(monkeypatch: pytest.M
 
 def test_a_new_outlook_is_used_when_the_boards_are_ready(counted: list[NodeCapacity]) -> None:
     world, kind = grown(5), Kind(make_shape(3), LITTLE)
-    known = list(world.state.cache.cluster_index.nodes)
+    known = list(world.state.index.ledgers())
     world.boards.costs(kind, known)
     policies = world.state.policies
     for i in range(5):
@@ -411,7 +411,7 @@ def test_pods_without_gpus_go_to_nodes_without() -> None:
 
 def test_among_nodes_with_gpus_one_alone_is_the_best() -> None:
     world = grown(11)
-    known = [name for name, ledger in world.state.cache.cluster_index.ledgers.items() if isinstance(ledger, NodeLedger)]
+    known = [name for name, ledger in world.state.index.ledgers().items() if isinstance(ledger, NodeLedger)]
     kind = Kind(None, FreeHost(4000, 1024))
     costs = dict(zip(known, world.boards.costs(kind, known), strict=True))
     found = others(world, pod("guest", cpu="4"), *known)
@@ -437,13 +437,13 @@ def twin_of(world: World) -> Boards:
         for each in (twin, world.boards):
             each.publish(outlook, tally, lambda some: some)
 
-    world.outlooks = Outlooks(world.state.cache, publish, world.clock)
+    world.outlooks = Outlooks(world.state.index, publish, world.clock)
     return twin
 
 
 def change(world: World, chance: random.Random, step: int) -> None:
     """What happens between two requests."""
-    known = sorted(world.state.cache.cluster_index.nodes)
+    known = sorted(world.state.index.ledgers())
     for i in range(chance.choice([0, 0, 1, 1, 2, 9])):
         name, on = f"{step}-{i}", chance.choice(known)
         match chance.randrange(7):
@@ -473,13 +473,13 @@ def test_ready_answers_are_exact(seed: int, policy: Policy, monkeypatch: pytest.
     monkeypatch.setattr(boards, "MOST", 8)
     chance, world = random.Random(seed), grown(seed, policy, nodes=14)
     twin = twin_of(world)
-    first = [NodeName(name) for name in world.state.cache.cluster_index.nodes]
+    first = [NodeName(name) for name in world.state.index.ledgers()]
     lists = [Sheet(first), Sheet([NodeName("unknown"), *first[3:]])]
     compared = 0
     for step in range(60):
         change(world, chance, step)
         if step % 20 == 10:
-            lists[1] = Sheet(list(world.state.cache.cluster_index.nodes))
+            lists[1] = Sheet(list(world.state.index.ledgers()))
         for made in (ASKING[0], ASKING[2], ASKING[3]):
             kind, sheet = kind_of(made), chance.choice(lists)
             names = asked(sheet)
@@ -512,7 +512,7 @@ def test_the_third_answer_about_a_list_is_ready_and_sees_what_changes(monkeypatc
         return answer(self, kind, sheet)
 
     monkeypatch.setattr(Boards, "answer", seen)
-    known = world.post("filter", {"Pod": made, "NodeNames": list(world.state.cache.cluster_index.nodes)})["NodeNames"]
+    known = world.post("filter", {"Pod": made, "NodeNames": list(world.state.index.ledgers())})["NodeNames"]
     first = scores(world, made, known)
     assert not ready
     assert scores(world, made, known) == first
@@ -537,17 +537,17 @@ def test_a_node_where_memory_is_set_aside_for_the_pod_is_the_best(monkeypatch: p
     world = grown(3)
     made = world.api.seed(f"{PODS}/mine", pod("mine", gib=2))
     world.see()
-    known = world.post("filter", {"Pod": made, "NodeNames": list(world.state.cache.cluster_index.nodes)})["NodeNames"]
+    known = world.post("filter", {"Pod": made, "NodeNames": list(world.state.index.ledgers())})["NodeNames"]
     before = [scores(world, made, known) for _ in range(3)].pop()
     other = next(name for name in known if before[name] < 10)
-    monkeypatch.setattr(world.state.cache, "reserved_on", lambda _: frozenset({other}))
+    monkeypatch.setattr(world.state.index, "reserved_on", lambda _: frozenset({other}))
     assert [name for name, score in scores(world, made, known).items() if score == 10] == [other]
 
 
 def test_answers_that_were_not_used_for_long_are_forgotten_where_memory_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boards, "FEW", 0)
     world = grown(1)
-    sheet = Sheet([NodeName(name) for name in world.state.cache.cluster_index.nodes])
+    sheet = Sheet([NodeName(name) for name in world.state.index.ledgers()])
     size = 2 * len(sheet.blank) + 16 * len(sheet.names)
     monkeypatch.setattr(answers, "MAX_BYTES", 3 * size)
     kinds = [Kind(make_shape(gib), LITTLE) for gib in (1, 2, 3, 4)]
@@ -646,7 +646,7 @@ def test_an_answer_keeps_neither_its_sheet_nor_ranks(monkeypatch: pytest.MonkeyP
     """They have limits of their own."""
     monkeypatch.setattr(boards, "FEW", 0)
     world, kind = grown(1), Kind(make_shape(3), LITTLE)
-    sheet = Sheet([NodeName(name) for name in world.state.cache.cluster_index.nodes])
+    sheet = Sheet([NodeName(name) for name in world.state.index.ledgers()])
     assert world.boards.answer(kind, sheet)
     board = world.boards._now.boards[kind]
     answer = world.boards._answers.get(id(board))

@@ -116,7 +116,7 @@ def test_names_of_nodes_that_are_gone_are_forgotten(world: World, monkeypatch: p
             assert "new-2" in snapshot(shape)
         world.api.vanish(f"/api/v1/nodes/new-{i}")
         world.see()
-    assert len(world.state._index.log) == 2 + 3
+    assert len(world.state.index.log) == 2 + 3
     assert set(snapshot(shape)) == {"node-a", "node-b"}
     world.add_node("node-c", 10)
     world.see()
@@ -215,7 +215,7 @@ def test_all_steps_of_a_bind_end_before_the_scheduler_gives_up(
     assert allowed
     assert 0.02 in world.clock.waits, "the watch is given some time"
     assert world.api.count("create") == 1
-    assert world.state.cache.reserved_on(uid_of(pod)) == {"node-a"}
+    assert world.state.index.reserved_on(uid_of(pod)) == {"node-a"}
 
 
 CROWD = 600  # more than a page
@@ -248,8 +248,8 @@ def test_a_stale_cache_does_not_grant_a_gpu_twice(catches_up: bool) -> None:
     world.start_controller()  # the next leader
     stop = threading.Event()
     for node in world.api.objects(NODES):
-        NodeSink(world.state).upsert(node_records.read(node))
-    Reflector(api=world.api, path=PODS, sink=Once(world.state, stop), clock=world.clock).run(stop)
+        NodeSink(world.state.index).upsert(node_records.read(node))
+    Reflector(api=world.api, path=PODS, sink=Once(world.state.index, stop), clock=world.clock).run(stop)
     assert world.bind(second).error != ""
     assert world.held_by(second) is None
-    assert world.state.cache.snapshot().differences() == []
+    assert world.audit() == []

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.cluster_index import label_index_of
 from controller.extender.bind import Outcome
 from controller.state import Reserved
 from gpushare import names
@@ -93,7 +92,7 @@ def test_labels_count_as_they_are_now(world: World) -> None:
     assert not is_first(world, two)
     assert world.bind(two).error == ""
     assert gpu_of(world, two) == gpu_of(world, one)
-    assert world.state.cache.snapshot().differences() == []
+    assert world.audit() == []
 
 
 def test_what_another_system_bound_may_be_of_the_group(world: World) -> None:
@@ -138,7 +137,7 @@ def test_the_first_of_a_group_whose_binding_failed_may_start_it_on_another_node(
     assert world.bind(one, B).error == ""
     assert gpu_of(world, one) == "node-b/GPU-0"
     world.see()
-    assert world.state.cache.snapshot().differences() == []
+    assert world.audit() == []
 
 
 def test_while_the_first_is_in_doubt_no_one_else_is_first(world: World) -> None:
@@ -221,12 +220,10 @@ def test_a_question_looks_at_few_of_many_pods(text: str, most: int) -> None:
 
 def counted(world: World) -> dict[str, list[tuple[list[tuple[str, str]], int]]]:
     state = world.state
-    reserved = [known.allocation for known in state._index.reservations.all()]
-    assert state._index.label_index.counts() == label_index_of(state._index.pods.values(), reserved).counts()
-    assert state.cache.snapshot().differences() == []
+    assert world.audit() == []
     return {
         namespace: sorted((sorted(labels), pods) for labels, pods in of.items())
-        for namespace, of in state._index.label_index.counts().items()
+        for namespace, of in state.index.label_index.counts().items()
     }
 
 
@@ -258,10 +255,8 @@ def test_a_choice_that_the_api_server_knows_otherwise_counts_as_it_has_it(world:
 
 
 def test_a_count_that_is_wrong_is_found(world: World) -> None:
-    world.state._index.label_index.add("team", {"app": "web"})
-    assert world.state.cache.snapshot().differences() == [
-        "namespace team: disagree about the labels of pods that hold GPUs"
-    ]
+    world.state.index.label_index.add("team", {"app": "web"})
+    assert world.audit() == ["namespace team: disagree about the labels of pods that hold GPUs"]
 
 
 @given(found, found, selectors)

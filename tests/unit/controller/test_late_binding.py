@@ -41,7 +41,7 @@ def test_a_pod_on_a_node_is_given_gpus_there_by_one_patch(world: World) -> None:
     assert said(world) == [
         ("GpuShareBoundLate", "it came to node-a without GPUs, and was given them there: container c0: GPU-0")
     ]
-    assert world.state.cache.snapshot().differences() == []
+    assert world.audit() == []
     bypassed = world.reconciler.bypassed
     assert (bypassed.bound_late, bypassed.recreated, bypassed.rejected_deleted) == (1, 0, 0)
     world.api.calls.clear()
@@ -60,7 +60,7 @@ def test_its_memory_counts_from_the_choice_until_the_watch_shows_it(world: World
     assert world.api.count("patch") == 1
     world.see()
     assert world.used() == {"GPU-0": 9, "GPU-1": 9}
-    assert world.state.cache.snapshot().unconfirmed == 0
+    assert world.state.index.unconfirmed() == 0
 
 
 def test_a_pod_that_does_not_fit_is_told_why_and_given_gpus_when_there_is_room(world: World) -> None:
@@ -226,7 +226,7 @@ def disturbed(world: World, gib: int, fault: Fault, *, unread: bool = False) -> 
 
 def test_a_lost_reply_is_resolved_by_reading_the_pod(world: World) -> None:
     pod = disturbed(world, 3, "lost-reply")
-    assert world.state.cache.snapshot().unconfirmed == 0
+    assert world.state.index.unconfirmed() == 0
     assert world.used() == {"GPU-0": 3}
     world.see()
     assert world.held_by(pod) is not None
@@ -236,15 +236,15 @@ def test_a_lost_reply_is_resolved_by_reading_the_pod(world: World) -> None:
 
 def test_a_lost_reply_and_a_pod_that_cannot_be_read_keep_the_memory(world: World) -> None:
     disturbed(world, 9, "lost-reply", unread=True)
-    assert world.state.cache.snapshot().unconfirmed == 1
+    assert world.state.index.unconfirmed() == 1
     assert world.used() == {"GPU-0": 9}
     world.clock.at += 130
     world.reconciler.tick()
     assert world.used() == {"GPU-0": 9}
     world.see()
-    assert world.state.cache.snapshot().unconfirmed == 0
+    assert world.state.index.unconfirmed() == 0
     assert world.used() == {"GPU-0": 9}
-    assert world.state.cache.snapshot().differences() == []
+    assert world.audit() == []
 
 
 @pytest.mark.parametrize("fault", ["lost-request", LandsLater(), kube.ServerFaultError("boom")])
@@ -257,7 +257,7 @@ def test_without_any_word_the_same_choice_is_sent_again(world: World, fault: Fau
     world.api.land()
     world.see()
     assert world.used() == {"GPU-0": 9}
-    assert world.state.cache.snapshot().unconfirmed == 0
+    assert world.state.index.unconfirmed() == 0
 
 
 def test_an_in_doubt_reservation_ends_when_the_pod_shows_nothing_long_after(world: World) -> None:
@@ -267,7 +267,7 @@ def test_an_in_doubt_reservation_ends_when_the_pod_shows_nothing_long_after(worl
     assert world.used() == {"GPU-0": 9}
     tick(world, 61)
     assert world.used() == {}
-    assert world.state.cache.snapshot().unconfirmed == 0
+    assert world.state.index.unconfirmed() == 0
 
 
 def test_an_in_doubt_reservation_ends_with_its_pod(world: World) -> None:
@@ -287,7 +287,7 @@ def test_a_pod_that_ends_gives_back_what_was_set_aside_for_it(world: World) -> N
     world.api.land()
     tick(world, 1)
     assert world.used() == {}
-    assert world.state.cache.snapshot().differences() == []
+    assert world.audit() == []
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_one_silence_is_enough_for_a_tick(world: World) -> None:
 
 def test_gpus_that_fell_ill_while_no_one_knows_are_not_sent_again(world: World) -> None:
     pod = disturbed(world, 9, "lost-request")
-    world.state.cache.set_unhealthy(world.ledger().inventory.node, frozenset({0}))
+    world.state.index.set_unhealthy(world.ledger().inventory.node, frozenset({0}))
     tick(world, 5)
     assert world.api.count("patch") == 1
     assert world.used() == {"GPU-0": 9}
@@ -343,4 +343,4 @@ def test_gpus_that_fell_ill_while_no_one_knows_are_not_sent_again(world: World) 
     for _ in range(5):
         tick(world, 65)
     assert world.gpus_of(pod) == ["GPU-1"]
-    assert world.state.cache.snapshot().differences() == []
+    assert world.audit() == []

@@ -224,9 +224,9 @@ class Cluster(Machine):
     def the_ledger_equals_the_pods(self) -> None:
         """Once the watches have caught up, nothing but open reservations differs."""
         self.world.see()
-        assert self.world.state.cache.snapshot().differences() == []
-        if self.world.state.cache.snapshot().unconfirmed == 0:
-            kept = self.world.state.cache.snapshot().ledgers
+        assert self.world.audit() == []
+        if self.world.state.index.unconfirmed() == 0:
+            kept = self.world.state.index.snapshot().ledgers
             ledgers = {name: ledger for name, ledger in kept.items() if isinstance(ledger, NodeLedger)}
             expected = self.world.truth()
             reserved = {
@@ -236,9 +236,9 @@ class Cluster(Machine):
             # A confirmed reservation of a pod that was deleted before it was seen lives a few seconds longer.
             for name, allocations in reserved.items():
                 for held in allocations:
-                    assert self.world.state.cache.pending(held.pod.uid) is None
+                    assert self.world.state.index.pending(held.pod.uid) is None
                     assert held.pod.uid not in {
-                        bypassed_pod.ref.uid for bypassed_pod in self.world.state.cache.snapshot().bypassed
+                        bypassed_pod.ref.uid for bypassed_pod in self.world.state.index.snapshot().bypassed
                     }
                     expected[name] = expected[name].with_allocation(held)
             assert cluster_world.differences(expected, ledgers) == []
@@ -246,7 +246,7 @@ class Cluster(Machine):
     @invariant()
     def nothing_but_a_binding_in_doubt_is_counted_after_its_pod_was_seen(self) -> None:
         """Between two steps no request is under way."""
-        snapshot = self.world.state.cache.snapshot()
+        snapshot = self.world.state.index.snapshot()
         seen = [held for held in snapshot.reserved if held not in snapshot.chosen]
         assert {held.pod.uid for held in seen} <= self.doubted
 
@@ -364,15 +364,15 @@ class LateCluster(Machine):
             self.world.see()
             self.world.reconciler.tick()
         self.world.see()
-        assert self.world.state.cache.snapshot().unconfirmed == 0
-        assert self.world.state.cache.snapshot().differences() == []
+        assert self.world.state.index.unconfirmed() == 0
+        assert self.world.audit() == []
         [truth] = self.world.truth().values()
         assert dict(self.world.ledger().used_mib) == dict(truth.used_mib)
 
     @invariant()
     def the_ledger_holds_no_less_than_the_pods_that_were_seen(self) -> None:
-        assert self.world.state.cache.snapshot().differences() == []
-        assert all(isinstance(ledger, NodeLedger) for ledger in self.world.state.cache.snapshot().ledgers.values())
+        assert self.world.audit() == []
+        assert all(isinstance(ledger, NodeLedger) for ledger in self.world.state.index.snapshot().ledgers.values())
 
 
 LateCluster.TestCase.settings = settings(stateful_step_count=25)

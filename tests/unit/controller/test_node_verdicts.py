@@ -104,12 +104,12 @@ def test_nodes_come_and_go(world: World, shape: RequestShape) -> None:
 def test_a_pod_that_is_seen_on_its_node_as_it_was_bound_changes_nothing(world: World, judged: list[str]) -> None:
     assert world.bind(world.add_pod(3)).error == ""
     world.node_verdicts.answers(other(10), [A])
-    ledger, sequence = world.state.cache.ledgers()[A], world.state.cache.sequence
+    ledger, sequence = world.state.index.ledgers()[A], world.state.index.sequence
     judged.clear()
     world.see()
-    assert [type(record) for record in world.state.cache.snapshot().pods] == [Bound]
-    assert world.state.cache.ledgers()[A] is ledger
-    assert world.state.cache.sequence == sequence
+    assert [type(record) for record in world.state.index.snapshot().pods] == [Bound]
+    assert world.state.index.ledgers()[A] is ledger
+    assert world.state.index.sequence == sequence
     world.node_verdicts.answers(other(10), [A])
     assert judged == []
 
@@ -164,10 +164,10 @@ def test_no_plain_gpu_is_looked_at(world: World, monkeypatch: pytest.MonkeyPatch
 def test_what_has_compute_left_is_kept_in_few_steps(world: World) -> None:
     for percent in range(101):
         world.node_verdicts.filter(compute(percent) if percent else make_shape(3), [A, B])
-    assert set(world.state.cache.rooms.with_compute) == set(range(5, 101, 5))
+    assert set(world.state.index.rooms.with_compute) == set(range(5, 101, 5))
     world.api.vanish(f"{NODES}/node-a")
     world.see()
-    assert [list(each) for each in world.state.cache.rooms.with_compute.values()] == [[B]] * 20
+    assert [list(each) for each in world.state.index.rooms.with_compute.values()] == [[B]] * 20
 
 
 def test_gpus_of_another_kind_are_told_by_what_is_kept_of_nodes(world: World, judged: list[str]) -> None:

@@ -243,7 +243,7 @@ def test_a_rejected_pod_of_a_controller_is_deleted_after_a_while(
     tick(world)
     tick(world, bypass_decision.SETTLE_S - 1)
     assert is_there(world, pod)
-    assert (world.used(), world.state.cache.snapshot().differences()) == ({}, [])
+    assert (world.used(), world.audit()) == ({}, [])
     tick(world, 1)
     assert not is_there(world, pod)
     assert [call.verb for call in requests(world)] == ["get", "delete"]

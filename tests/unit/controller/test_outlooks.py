@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from controller import outlooks
-from controller.cluster_cache import ClusterCache
+from controller.index import Index
 from controller.outlooks import Outlooks
 from gpushare.cluster import node_records
 from gpushare.cluster.pod_records import NonGpuPod
@@ -27,19 +27,19 @@ from testing.controller.world import World
 class Looks:
     """A cluster, and the outlooks that were published."""
 
-    cache: ClusterCache = field(default_factory=lambda: ClusterCache(ResourceConfig()))
+    index: Index = field(default_factory=lambda: Index(ResourceConfig()))
     clock: ManualClock = field(default_factory=ManualClock)
     published: list[Outlook] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.outlooks = Outlooks(self.cache, lambda outlook, _: self.published.append(outlook), self.clock)
+        self.outlooks = Outlooks(self.index, lambda outlook, _: self.published.append(outlook), self.clock)
 
     def change(self, times: int = 1) -> None:
         for _ in range(times):
-            ask = Ask(gpus=1, memory_mib=1024 + self.cache.cluster_index.changes)
-            self.cache.cluster_index.asks[ask] += 1
-            self.cache.cluster_index.changes += 1
-            self.cache.cluster_index.came += 1
+            ask = Ask(gpus=1, memory_mib=1024 + self.index.changes)
+            self.index._asks[ask] += 1
+            self.index.changes += 1
+            self.index.came += 1
 
 
 @pytest.fixture
@@ -100,10 +100,10 @@ def test_a_look_that_takes_long_is_not_followed_by_another_soon(looks: Looks, mo
 def test_a_look_pauses_after_every_fifty(looks: Looks, nodes: int, choices: int, slices: int) -> None:
     for number in range(nodes):
         node = make_node(make_inventory(16, node=f"node-{number}"))
-        looks.cache.cluster_index.set_node(NodeName(f"node-{number}"), node_records.read(node, None, frozenset()))
+        looks.index.set_node(NodeName(f"node-{number}"), node_records.read(node, None, frozenset()))
     for number in range(choices):
         models = Choice(wanted=(f"model-{number}",))
-        looks.cache.cluster_index.asks[Ask(gpus=1, memory_mib=1024, models=models)] += 1
+        looks.index._asks[Ask(gpus=1, memory_mib=1024, models=models)] += 1
     looks.outlooks.tick()
     assert slices <= len(looks.clock.waits) < slices + 4
 
@@ -111,7 +111,7 @@ def test_a_look_pauses_after_every_fifty(looks: Looks, nodes: int, choices: int,
 def test_what_has_not_changed_is_not_published_again(looks: Looks) -> None:
     looks.outlooks.tick()
     epoch, number = looks.outlooks.outlook.epoch, len(looks.published)
-    looks.cache.cluster_index.changes += EVERY
+    looks.index.changes += EVERY
     looks.clock.at += 100
     assert looks.outlooks.tick()
     assert len(looks.published) == number
@@ -124,20 +124,20 @@ def test_it_is_what_follows_from_pods_and_nodes(world: World) -> None:
     world.add_pod(8)
     world.see()
     assert world.outlooks.tick()
-    rooms = list(world.state.cache.cluster_index.node_rooms.rooms().values())
+    rooms = list(world.state.index.node_rooms.rooms().values())
     asked = [Ask(gpus=1, memory_mib=gib * 1024) for gib in (3, 3, 5, 8)]
     fresh = World()
     for name in ("node-a", "node-b"):
         fresh.add_node(name, 10, 10)
     fresh.list_all()
-    empty = list(fresh.state.cache.cluster_index.node_rooms.rooms().values())
+    empty = list(fresh.state.index.node_rooms.rooms().values())
     assert world.outlooks.outlook == reference.of_cluster(asked, empty, rooms, epoch=1)
     assert world.state.policies.outlook == world.outlooks.outlook
 
 
 def test_pods_without_gpus_are_known_by_what_they_take(looks: Looks) -> None:
     takes = FreeHost(500, 512)
-    looks.cache.cluster_index.replace_guests([NonGpuPod(PodUid("one"), NodeName("node-a"), takes)])
+    looks.index.replace_pods([NonGpuPod(PodUid("one"), NodeName("node-a"), takes)])
     looks.outlooks.tick()
     assert looks.outlooks.outlook.typical == {Ask(cpu_milli=500): 1}
 
@@ -146,7 +146,7 @@ def test_of_very_many_requests_the_most_frequent_count(looks: Looks, monkeypatch
     monkeypatch.setattr(outlooks, "MAX_ASKS", 3)
     looks.change(10)
     often = [Ask(gpus=1, memory_percent=70 + i) for i in range(3)]
-    looks.cache.cluster_index.asks.update(often * 2)
+    looks.index._asks.update(often * 2)
     looks.outlooks.tick()
     assert looks.outlooks.outlook.typical == dict.fromkeys(often, 2)
 

@@ -349,7 +349,7 @@ def test_the_scheduler_never_gets_a_node_for_a_placeholder(world: World) -> None
 def test_placeholders_do_not_count_as_pods_that_wait(world: World) -> None:
     world.add_pod(5, namespace=names.PLACEHOLDERS)
     world.see()
-    assert not world.state.cache.snapshot().pods
+    assert not world.state.index.snapshot().pods
     world.reconciler.tick()
     assert sum(world.reconciler.waiting.counts.values()) == 0
 

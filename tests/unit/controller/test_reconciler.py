@@ -8,14 +8,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from controller.reconcile import in_doubt_bindings, overridden, unschedulable
+from controller.reconcile import in_doubt_bindings, loop, overridden, unschedulable
 from controller.reconcile import waiting as chores
 from controller.reconcile.advice import REASON_UNSCHEDULABLE, Tell
 from controller.reconcile.apply import Writer
 from controller.reconcile.deliver import LateBinder, NotNow
 from controller.reconcile.unschedulable import Note, Nudge
 from controller.reconcile.waiting import MAX_ACTIONS
-from controller.snapshot import Snapshot
 from gpushare import names
 from gpushare.cluster import reasons
 from gpushare.cluster.pod_records import Pending
@@ -106,7 +105,7 @@ def test_a_pod_that_is_counted_from_its_other_annotations_is_told_so(world: Worl
 def test_the_ledger_is_audited(world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     world.reconciler.tick()
     assert world.reconciler.audit_differences == 0
-    monkeypatch.setattr(Snapshot, "differences", lambda _: ["node x: missing"])
+    monkeypatch.setattr(loop, "audit", lambda *_: ["node x: missing"])
     world.reconciler.tick()
     assert world.reconciler.audit_differences == 0
     world.clock.at += 60
@@ -207,9 +206,9 @@ def test_only_so_many_in_doubt_reservations_are_looked_at_in_one_tick(world: Wor
     add_in_doubt(world, in_doubt_bindings.MAX_READS + 5)
     world.reconciler.tick()
     assert world.api.count("get") == in_doubt_bindings.MAX_READS
-    assert world.state.cache.snapshot().unconfirmed == 5
+    assert world.state.index.unconfirmed() == 5
     world.reconciler.tick()
-    assert world.state.cache.snapshot().unconfirmed == 0
+    assert world.state.index.unconfirmed() == 0
 
 
 def test_in_doubt_reservations_are_left_for_later_when_the_api_server_cannot_be_reached(world: World) -> None:
@@ -217,10 +216,10 @@ def test_in_doubt_reservations_are_left_for_later_when_the_api_server_cannot_be_
     world.api.fail_next(lambda call: call.verb == "get", "lost-request")
     world.reconciler.tick()
     assert world.api.count("get") == 1
-    assert world.state.cache.snapshot().unconfirmed == 3
+    assert world.state.index.unconfirmed() == 3
     world.clock.at += 10
     world.reconciler.tick()
-    assert world.state.cache.snapshot().unconfirmed == 0
+    assert world.state.index.unconfirmed() == 0
 
 
 def test_waiting_pods_are_counted_by_reason(world: World) -> None:

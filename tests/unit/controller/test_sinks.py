@@ -316,7 +316,7 @@ def test_a_gpu_that_is_called_unhealthy_takes_no_new_pod_until_it_is_not(world: 
     assert world.gpus_of(pod) == ["GPU-1"]
     call_ill(world, "")
     assert health(world) == [OK, OK]
-    assert world.state.cache.snapshot().differences() == []
+    assert world.audit() == []
 
 
 def test_pods_on_it_keep_what_they_have(world: World) -> None:
@@ -326,7 +326,7 @@ def test_pods_on_it_keep_what_they_have(world: World) -> None:
     assert world.bind(world.add_pod(3)).error.startswith("node-a has no healthy GPU")
     found = world.node_verdicts.filter(replace(make_shape(3), only_cdi=True), [NodeName("node-a")])
     assert "hands GPUs over by" in found.unresolvable[NodeName("node-a")]
-    assert world.state.cache.snapshot().differences() == []
+    assert world.audit() == []
 
 
 def test_without_its_config_map_a_node_is_as_its_plugin_says(world: World) -> None:
@@ -361,7 +361,7 @@ def test_a_node_that_comes_later_has_what_was_said_before() -> None:
     world = World()
     world.list_all()
     call_ill(world, "1", "node-c")
-    assert world.state.cache.snapshot().ledgers == {}
+    assert world.state.index.snapshot().ledgers == {}
     world.add_node("node-c", 10, 10)
     world.see()
     assert health(world, "node-c") == [OK, ILL]
@@ -415,9 +415,9 @@ def test_numbers_that_no_gpu_has_are_logged_once(world: World, caplog: pytest.Lo
 
 def test_freed_gpus_let_waiting_pods_try_again(world: World) -> None:
     call_ill(world, "0,1")
-    before = world.state.cache.freed
+    before = world.state.index.freed
     call_ill(world, "1")
-    assert world.state.cache.freed > before
+    assert world.state.index.freed > before
 
 
 def test_without_the_right_to_read_them_the_controller_goes_on(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.hosts import Hosts
+from controller.index import HostSums
 from controller.state import Reserved
 from gpushare import names
 from gpushare.cluster import node_ledger, pod_records
@@ -49,7 +49,7 @@ def place_by_hand(world: World, pod: JsonObject, gpu: int = 0, gib: int = 3, nod
 
 
 def refusal(world: World, node: str = "node-a") -> Refused:
-    ledger = world.state.cache.snapshot().ledgers[NodeName(node)]
+    ledger = world.state.index.snapshot().ledgers[NodeName(node)]
     assert isinstance(ledger, Refused)
     return ledger
 
@@ -62,11 +62,11 @@ def test_a_bound_pod_holds_its_memory_until_its_containers_have_ended(world: Wor
     world.edit_pod(pod, lambda found: found["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"))
     world.see()
     assert world.used() == {"GPU-0": 3}
-    freed = world.state.cache.freed
+    freed = world.state.index.freed
     world.finish(pod)
     world.see()
     assert world.used() == {}
-    assert world.state.cache.freed > freed
+    assert world.state.index.freed > freed
 
 
 def test_a_list_replaces_what_was_known(world: World) -> None:
@@ -78,15 +78,15 @@ def test_a_list_replaces_what_was_known(world: World) -> None:
     world.api.vanish(f"{NODES}/node-b")
     world.list_all()
     assert world.used() == {"GPU-0": 3}
-    assert list(world.state.cache.snapshot().ledgers) == ["node-a"]
+    assert list(world.state.index.snapshot().ledgers) == ["node-a"]
 
 
 def test_an_unchanged_list_leaves_every_ledger_as_it_is(world: World) -> None:
     place_by_hand(world, world.add_pod(3))
     world.see()
-    before = world.state.cache.snapshot().ledgers
+    before = world.state.index.snapshot().ledgers
     world.list_all()
-    after = world.state.cache.snapshot().ledgers
+    after = world.state.index.snapshot().ledgers
     assert {name: id(ledger) for name, ledger in after.items()} == {name: id(ledger) for name, ledger in before.items()}
     assert before
 
@@ -95,7 +95,7 @@ def test_pods_are_counted_before_their_node_is_known() -> None:
     world = World()
     place_by_hand(world, world.add_pod(3))
     world.list_all()
-    assert world.state.cache.snapshot().ledgers == {}
+    assert world.state.index.snapshot().ledgers == {}
     world.add_node("node-a", 10)
     world.see()
     assert world.used() == {"GPU-0": 3}
@@ -157,11 +157,11 @@ def test_a_node_with_a_pod_that_cannot_be_read_takes_no_new_pods(world: World) -
         " delete that pod, or install the version of gpushare that bound it",
     )
     assert world.bind(world.add_pod(3)).error == refusal(world).message
-    assert world.state.cache.snapshot().differences() == []
-    assert [ref.uid for ref in world.state.cache.snapshot().problems] == [uid_of(pod)]
+    assert world.audit() == []
+    assert [ref.uid for ref in world.state.index.snapshot().problems] == [uid_of(pod)]
     world.finish(pod)
     world.see()
-    assert (world.used(), world.state.cache.snapshot().problems) == ({}, {})
+    assert (world.used(), world.state.index.snapshot().problems) == ({}, {})
 
 
 def test_memory_whose_allocation_cannot_be_read_is_not_given_twice(world: World) -> None:
@@ -172,8 +172,8 @@ def test_memory_whose_allocation_cannot_be_read_is_not_given_twice(world: World)
     world.see()
     assert world.used() == {"GPU-0": 9, "GPU-1": 9}
     assert world.bind(world.add_pod(3)).error == "needs 3 GiB on one GPU; free per GPU on node-a: 1, 1 GiB"
-    assert {problem.counted for problem in world.state.cache.snapshot().problems.values()} == {True}
-    assert world.state.cache.snapshot().differences() == []
+    assert {problem.counted for problem in world.state.index.snapshot().problems.values()} == {True}
+    assert world.audit() == []
 
 
 def test_the_ledger_is_equal_to_what_is_computed_from_the_objects(world: World) -> None:
@@ -181,7 +181,7 @@ def test_the_ledger_is_equal_to_what_is_computed_from_the_objects(world: World) 
         world.add_bound(gib)
     kept = {NodeName(name): world.ledger(name) for name in ("node-a", "node-b")}
     assert cluster_world.differences(world.truth(), kept) == []
-    assert world.state.cache.snapshot().differences() == []
+    assert world.audit() == []
 
 
 def test_the_check_of_the_ledger_finds_what_differs(world: World) -> None:
@@ -201,6 +201,22 @@ def test_the_check_of_the_ledger_finds_what_differs(world: World) -> None:
     left[A] = left[A].with_allocation(make_allocation("p", make_grant(0)))
     right[A] = right[A].with_allocation(make_allocation("p", make_grant(1)))
     assert cluster_world.differences(left, right) == ["node node-a: disagree about default/p"]
+    full, odd = Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, "one"), Refused(RefusalReason.UNIT_MISMATCH, "two")
+    assert cluster_world.differences({A: full}, {A: replace(full, message="other pod")}) == []
+    assert cluster_world.differences({A: full}, {A: odd}) == [
+        "node node-a: refuses for UnitMismatch, expected InsufficientGpuMemory"
+    ]
+
+
+def test_of_two_pods_that_cannot_be_read_the_audit_may_name_another_first(world: World) -> None:
+    for name in ("b", "a"):
+        world.add_pod(3, name=name, annotations={names.ANNOTATION_ALLOCATION: "[]"})
+        world.edit_pod(
+            world.api.read(f"/api/v1/namespaces/team/pods/{name}"), lambda pod: pod["spec"].update(nodeName=A)
+        )
+        world.see()
+    assert isinstance(world.state.index.ledgers()[A], Refused)
+    assert world.audit() == []
 
 
 def test_a_ledger_is_not_computed_for_a_pod_that_is_bound_as_chosen(
@@ -212,7 +228,7 @@ def test_a_ledger_is_not_computed_for_a_pod_that_is_bound_as_chosen(
         patched.setattr(node_ledger, "of_node", lambda *_: pytest.fail("computed from all pods"))
         pod = world.add_bound(3)
     assert world.ledger().allocations[uid_of(pod)] == world.held_by(pod)
-    assert world.state.cache.snapshot().differences() == []
+    assert world.audit() == []
 
 
 @pytest.mark.parametrize("changed", ["labels", "grant", "cpu"])
@@ -233,7 +249,7 @@ def test_a_pod_that_is_bound_otherwise_than_chosen_counts_as_it_is(world: World,
     counted = world.ledger().allocations[uid_of(pod)]
     assert counted == world.held_by(pod)
     assert counted.labels == pods_wire.labels(world.api.get(path_of(pod)))
-    index = world.state.cache.cluster_index
+    index = world.state.index
     index.settle()
     room = index.node_rooms.room(A)
     index.rebuild({A}, frees=False)
@@ -297,8 +313,8 @@ def hosts() -> World:
 
 
 def left(world: World, name: NodeName = A) -> FreeHost | None:
-    world.state.cache.cluster_index.settle()
-    room = world.state.cache.cluster_index.node_rooms.room(name)
+    world.state.index.settle()
+    room = world.state.index.node_rooms.room(name)
     assert room is not None
     return room.host
 
@@ -347,8 +363,8 @@ def test_pods_of_a_node_that_comes_later_count_until_it_goes(hosts: World) -> No
     assert left(hosts, NodeName("node-c")) == FreeHost(7000, 15360)
     hosts.api.vanish(f"{NODES}/node-c")
     hosts.see()
-    hosts.state.cache.cluster_index.settle()
-    assert hosts.state.cache.cluster_index.node_rooms.room(NodeName("node-c")) is None
+    hosts.state.index.settle()
+    assert hosts.state.index.node_rooms.room(NodeName("node-c")) is None
 
 
 def test_an_amount_that_is_none_counts_as_nothing(hosts: World) -> None:
@@ -381,12 +397,12 @@ def test_the_rooms_are_those_of_the_objects_whatever_happened(hosts: World, seed
             case 5:
                 hosts.see() if chance.random() < 0.7 else hosts.list_all()
     hosts.see()
-    hosts.state.cache.cluster_index.settle()
+    hosts.state.index.settle()
     expected = _rooms(hosts)
-    assert hosts.state.cache.cluster_index.node_rooms.rooms() == expected
+    assert hosts.state.index.node_rooms.rooms() == expected
     hosts.start_controller()
     hosts.list_all()
-    assert hosts.state.cache.cluster_index.node_rooms.rooms() == expected
+    assert hosts.state.index.node_rooms.rooms() == expected
 
 
 def _rooms(world: World) -> dict[NodeName, NodeCapacity]:
@@ -406,7 +422,7 @@ def _rooms(world: World) -> dict[NodeName, NodeCapacity]:
 
 
 def test_nodes_with_equal_rooms_share_a_number_that_is_never_used_again(world: World) -> None:
-    index = world.state.cache.cluster_index
+    index = world.state.index
     ids = index.node_rooms.ids
     assert ids[A] == ids[B]
     before = ids[A]
@@ -421,20 +437,20 @@ def test_nodes_with_equal_rooms_share_a_number_that_is_never_used_again(world: W
 
 def test_of_many_pods_little_is_kept() -> None:
     """Of 50,000 pods a few MiB: a number, and an amount that equal pods share."""
-    hosts = Hosts()
+    hosts = HostSums()
     takes = FreeHost(500, 512)
-    hosts.replace_guests(NonGpuPod(PodUid(f"uid-{i}"), NodeName(f"node-{i % 50}"), takes) for i in range(500))
-    kept = [entry for there in hosts._guests.values() for entry in there.items()]
+    hosts.replace(NonGpuPod(PodUid(f"uid-{i}"), NodeName(f"node-{i % 50}"), takes) for i in range(500))
+    kept = [entry for there in hosts._others.values() for entry in there.items()]
     assert len(kept) == 500
     assert all(type(key) is int and value is takes for key, value in kept)
-    hosts.set_guest(NonGpuPod(PodUid("uid-0"), NodeName("node-0"), NOTHING))
-    assert hosts.guests == {takes: 499}
-    hosts.replace_guests([])
-    assert not hosts._guests
+    hosts.put(NonGpuPod(PodUid("uid-0"), NodeName("node-0"), NOTHING))
+    assert hosts.others == {takes: 499}
+    hosts.replace([])
+    assert not hosts._others
     assert not hosts._taken
     for left in (takes, NOTHING):
-        hosts.set_guest(NonGpuPod(PodUid("uid"), NodeName("node"), left))
-    assert not hosts._guests
+        hosts.put(NonGpuPod(PodUid("uid"), NodeName("node"), left))
+    assert not hosts._others
 
 
 def test_equal_amounts_of_pods_are_one_object() -> None:
@@ -467,7 +483,7 @@ def test_a_pod_asks_for_the_same_when_it_is_bound(limits: dict[str, int], annota
     world.list_all()
     assert world.bind(bound).error == ""
     world.see()
-    record = world.state.cache.cluster_index.pods[uid_of(bound)]
+    record = world.state.index.pods[uid_of(bound)]
     assert isinstance(record, Bound)
     assert record.ask == asks.of_request(request_of(bound, config))
-    assert world.state.cache.cluster_index.asks == {record.ask: 1}
+    assert world.state.index._asks == {record.ask: 1}

@@ -281,12 +281,12 @@ def of_command_line() -> World:
 
 def test_the_controller_and_explain_know_the_same() -> None:
     state = ClusterState(resource_config=CONFIG)
-    NodeSink(state).replace([known for each in NODES if (known := NodeSink(state).read(each))])
-    PodSink(state).replace([record for pod in PODS if (record := PodSink(state).read(pod))])
-    outlooks = Outlooks(state.cache, lambda *_: None, SystemClock())
+    NodeSink(state.index).replace([known for each in NODES if (known := NodeSink(state.index).read(each))])
+    PodSink(state.index).replace([record for pod in PODS if (record := PodSink(state.index).read(pod))])
+    outlooks = Outlooks(state.index, lambda *_: None, SystemClock())
     assert outlooks.tick()
     found = of_command_line()
     assert outlooks.outlook == replace(found.outlook, epoch=1)
     assert len(outlooks.outlook.kinds) > 2
-    rooms = state.cache.cluster_index.node_rooms.rooms()
+    rooms = state.index.node_rooms.rooms()
     assert {name: each.host for name, each in found.nodes.items()} == {name: room.host for name, room in rooms.items()}

@@ -1,0 +1,517 @@
+"""The live index: nodes and pods as the watches told of them, reservations, and one immutable ledger of each node.
+
+One lock guards it, under which there is arithmetic only, never a request to anybody and never a wait. Methods take the
+lock themselves, but those of the last part, which `controller.state` calls while it holds the lock.
+"""
+
+import functools
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from controller.changelog import ChangeLog
+from controller.node_rooms import NodeRooms
+from controller.reservations import Reservation, Reservations
+from controller.rooms import STEP, Rooms
+from gpushare.cluster import groups, node_ledger, node_records, pod_records
+from gpushare.cluster.groups import Counts, LabelIndex
+from gpushare.cluster.node_ledger import LedgerOrRefused
+from gpushare.cluster.node_records import NodeRecord
+from gpushare.cluster.pod_records import NOTHING, AnyPod, Bound, NonGpuPod, Pending, PodRecord, Problem
+from gpushare.identity import NodeName, PodRef, PodUid
+from gpushare.model.allocation import Allocation, RefusalReason, Refused
+from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import RequestShape
+from gpushare.placement import room
+from gpushare.units import ResourceConfig
+from gpushare.wire import host
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The cluster at one moment, for readers that look at all of it. Copies; what they hold is immutable."""
+
+    nodes: Collection[NodeRecord]
+    pods: Collection[PodRecord]
+    ledgers: Mapping[NodeName, LedgerOrRefused]
+    bypassed: Collection[Bound]
+    """Pods that got to their nodes without GPUs, or were rejected there, or can never start there; none that was just
+    given GPUs."""
+    overridden: Collection[PodRecord]
+    """Pods whose authors chose devices themselves, which the webhook has undone."""
+    problems: Mapping[PodRef, Problem]
+    """Bound pods whose allocations cannot be read."""
+    reserved: Collection[Allocation]
+    """Choices whose memory is counted; some may still arrive though their pods were seen on nodes."""
+    chosen: Collection[Allocation]
+    """Those of pods that were not seen with GPUs yet."""
+
+    @functools.cached_property
+    def pending(self) -> list[Pending]:
+        return [pod for pod in self.pods if isinstance(pod, Pending)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What pods ask for and nodes have, at one moment. Copies."""
+
+    asks: Counter[Ask]
+    """Of all pods that hold GPUs or wait for them."""
+    others: Counter[FreeHost]
+    """Of pods without GPUs on nodes."""
+    nodes: list[NodeRecord]
+    rooms: list[NodeCapacity]
+    """Of nodes with GPUs."""
+    changes: int
+    came: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """Nodes that somebody has not seen as they are now."""
+
+    names: list[NodeName] | None
+    """None if no one can tell which ones."""
+    sequence: int
+    """To ask with next."""
+
+
+class Index:
+    """Safe for use by many threads. What has no `_` and is no method may be looked at, not changed."""
+
+    def __init__(self, resource_config: ResourceConfig) -> None:
+        self.lock = threading.Lock()
+        self.freed = 0
+        """Grows whenever a node may have got more room."""
+        self.changes = 0
+        """Of rooms and of requests."""
+        self.came = 0
+        """Pods, with and without GPUs."""
+        self.log = ChangeLog()
+        self.rooms = Rooms()
+        """What nodes have for simple pods, as of this very moment."""
+        self.node_rooms = NodeRooms()
+        """As of the last `settle`."""
+        self.pods: dict[PodUid, PodRecord] = {}
+        self.label_index = LabelIndex()
+        """Of all pods that hold GPUs or are about to."""
+        self.reservations = Reservations(self.label_index)
+        self.resource_config = resource_config
+        self._nodes: dict[NodeName, NodeRecord] = {}
+        self._unhealthy: dict[NodeName, frozenset[int]] = {}
+        self._ledgers: dict[NodeName, LedgerOrRefused] = {}
+        self._problems: dict[NodeName, dict[PodRef, Problem]] = {}
+        self._on_node: dict[NodeName, dict[PodUid, Bound]] = {}
+        self._bypassed: dict[PodUid, Bound] = {}
+        self._overridden: dict[PodUid, PodRecord] = {}
+        self._hosts = HostSums()
+        self._asks: Counter[Ask] = Counter()
+        self._unsettled: set[NodeName] = set()
+        """Nodes whose rooms have changed since the last `settle`."""
+
+    # What the watches tell.
+
+    def replace_nodes(self, nodes: Iterable[NodeRecord]) -> None:
+        """There are these nodes and no others."""
+        fresh = {record.name: record for record in nodes}
+        with self.lock:
+            for name in self._nodes.keys() - fresh.keys():
+                self._set_node(name, None)
+            for name, record in fresh.items():
+                self._set_node(name, record)
+            self._settle()
+
+    def set_node(self, name: NodeName, record: NodeRecord | None) -> None:
+        """A node came, changed or went. What its pods hold is remembered for as long as they exist."""
+        with self.lock:
+            self._set_node(name, record)
+
+    def set_unhealthy(self, name: NodeName, indices: frozenset[int]) -> None:
+        """Somebody beside the plugin said which GPUs of a node must not be used; it may be known only later."""
+        with self.lock:
+            self._unhealthy.pop(name, None)
+            if indices:
+                self._unhealthy[name] = indices
+            if (record := self._nodes.get(name)) is not None:
+                self._set_node(name, record)
+
+    def replace_pods(self, pods: Iterable[AnyPod]) -> None:
+        """There are these pods and no others."""
+        fresh: dict[PodUid, PodRecord] = {}
+        others: list[NonGpuPod] = []
+        for pod in pods:
+            if isinstance(pod, NonGpuPod):
+                others.append(pod)
+            else:
+                fresh[pod.ref.uid] = pod
+        with self.lock:
+            dirty: set[NodeName] = set()
+            for uid in self.pods.keys() - fresh.keys():
+                dirty |= self._set_pod(uid, None)
+            for uid, record in fresh.items():
+                dirty |= self._set_pod(uid, record)
+            self.rebuild(dirty, frees=True)
+            for name in self._hosts.replace(others):
+                self._unsettle(name)
+            self._settle()  # no request has to do it for all nodes
+
+    def set_pod(self, pod: AnyPod) -> None:
+        """A pod was added or changed. Whether it asks for GPUs never changes, and a node is never left."""
+        with self.lock:
+            if isinstance(pod, NonGpuPod):
+                self._set_other(pod)
+                return
+            dirty = self._set_pod(pod.ref.uid, pod)
+            gave_back = isinstance(pod, Bound) and pod.allocation is None
+            self.rebuild(dirty, frees=gave_back or len(dirty) > 1)
+
+    def forget_pod(self, pod: AnyPod) -> None:
+        """A pod is gone."""
+        with self.lock:
+            if isinstance(pod, NonGpuPod):
+                self._set_other(pod._replace(takes=NOTHING))
+            elif pod.ref.uid in self.pods:
+                self.rebuild(self._set_pod(pod.ref.uid, None), frees=True)
+
+    # Questions.
+
+    def node(self, name: NodeName) -> NodeRecord | None:
+        with self.lock:
+            return self._nodes.get(name)
+
+    def unhealthy_on(self, name: NodeName) -> frozenset[int]:
+        """What `set_unhealthy` was told last."""
+        with self.lock:
+            return self._unhealthy.get(name, frozenset())
+
+    def ledgers(self, names: Iterable[NodeName] | None = None) -> dict[NodeName, LedgerOrRefused]:
+        """The ledgers of these nodes, as far as they are known, or of all."""
+        with self.lock:
+            known = self._ledgers
+            return dict(known) if names is None else {name: known[name] for name in names if name in known}
+
+    def occupants(self, name: NodeName) -> tuple[LedgerOrRefused, list[Bound]]:
+        """One node's ledger and the pods on it that ask for GPUs, as of one moment."""
+        with self.lock:
+            return self.ledger(name), list(self._on_node.get(name, {}).values())
+
+    def pending(self, uid: PodUid) -> Pending | None:
+        """A pod that waits for a node."""
+        with self.lock:
+            record = self.pods.get(uid)
+            return record if isinstance(record, Pending) else None
+
+    def reserved_on(self, uid: PodUid) -> frozenset[NodeName]:
+        """Nodes on which memory is set aside for a pod that may be bound there already."""
+        with self.lock:
+            return frozenset(self.reservations.of_pod(uid))
+
+    def unconfirmed(self) -> int:
+        """How many choices are being sent or in doubt."""
+        with self.lock:
+            return sum(not reservation.confirmed for reservation in self.reservations.all())
+
+    def snapshot(self) -> Snapshot:
+        with self.lock:
+            return self._snapshot()
+
+    def snapshot_with_labels(self) -> tuple[Snapshot, Counts]:
+        """All of it, and the labels of pods that hold GPUs or are about to as they are counted, as of one moment."""
+        with self.lock:
+            return self._snapshot(), self.label_index.counts()
+
+    def demand(self) -> Demand:
+        with self.lock:
+            self._settle()
+            return Demand(
+                asks=self._asks.copy(),
+                others=self._hosts.others.copy(),
+                nodes=list(self._nodes.values()),
+                rooms=[room for room in self.node_rooms.rooms().values() if room.gpus],
+                changes=self.changes,
+                came=self.came,
+            )
+
+    @property
+    def count(self) -> int:
+        """Of nodes."""
+        return len(self._ledgers)
+
+    @property
+    def sequence(self) -> int:
+        """Number of the last change of a node."""
+        return self.log.sequence
+
+    def changed_since(self, sequence: int) -> Changed:
+        """Nodes that changed, came or went after a sequence number."""
+        with self.lock:
+            return Changed(names=self.log.since(sequence), sequence=self.log.sequence)
+
+    def rooms_changed_since(self, sequence: int) -> Changed:
+        """The same of rooms on nodes (`controller.node_rooms`), whose changes have other numbers."""
+        with self.lock:
+            log = self.node_rooms.log
+            return Changed(names=log.since(sequence), sequence=log.sequence)
+
+    def free_mib(self, percent: int) -> Mapping[NodeName, int]:
+        """MiB free on each node on the best GPU that surely has so many per cent of compute left. Live."""
+        step = -(-percent // STEP) * STEP
+        known: Mapping[NodeName, int] | None = self.rooms.with_compute.get(step)
+        if known is None:
+            with self.lock:
+                known = self.rooms.keep(step)
+        return known
+
+    def settle(self) -> None:
+        """Bring the rooms on nodes (`controller.node_rooms`) up to date."""
+        if self._unsettled:
+            with self.lock:
+                self._settle()
+
+    # Inside the lock, for `controller.state`.
+
+    def ledger(self, name: NodeName) -> LedgerOrRefused:
+        """A node's ledger, or why it has none."""
+        return self._ledgers.get(name) or Refused(RefusalReason.NO_INVENTORY, node_records.unknown(name))
+
+    def reserve(self, reservation: Reservation) -> None:
+        """A choice that was made from the node's ledger as it is: only that is added to it."""
+        pod, name = reservation.allocation.pod.uid, reservation.allocation.node
+        ledger = self._ledgers.get(name)
+        self.reservations.add(reservation)
+        if isinstance(ledger, NodeLedger) and pod not in ledger.allocations:
+            self._unsettle(name)
+            self._keep(name, ledger.with_allocation(reservation.allocation))
+        else:
+            self.rebuild({name}, frees=False)
+
+    def give_back(self, ended: Iterable[Reservation]) -> None:
+        """Stop counting reservations that ended. Nothing changes for a pod that is seen with its GPUs."""
+        self.rebuild({known.allocation.node for known in ended if not self._is_seen(known)}, frees=True)
+
+    def rebuild(self, nodes: Iterable[NodeName], *, frees: bool) -> None:
+        """Compute the ledgers of nodes that changed; `frees` if they may have more room than before.
+
+        One that is as before is kept, and with it all that follows from it: a pod is seen on its node as it was chosen.
+        """
+        for name in nodes:
+            self.freed += frees
+            self._unsettle(name)
+            self._problems.pop(name, None)
+            if (record := self._nodes.get(name)) is None:
+                self._ledgers.pop(name, None)
+                self.rooms.forget(name)
+                self.log.note(name, exists=False)
+            elif not _is_alike(ledger := self._compute(record), self._ledgers.get(name)):
+                self._keep(name, ledger)
+
+    def resolved(self, shape: RequestShape, labels: Mapping[str, str], uid: PodUid | None) -> RequestShape:
+        """What a pod asks for, with what depends on all other pods of its namespace (`groups`)."""
+        if shape.affinity is None or (same := shape.affinity.same) is None:
+            return shape
+        own = [] if uid is None else [known.allocation.labels for known in self.reservations.of_pod(uid).values()]
+        return groups.resolved(shape, labels, lambda namespace: self.label_index.like(namespace, same, own))
+
+    def _snapshot(self) -> Snapshot:
+        confirmed = self.reservations.is_confirmed
+        return Snapshot(
+            nodes=list(self._nodes.values()),
+            pods=list(self.pods.values()),
+            ledgers=dict(self._ledgers),
+            bypassed=[pod for uid, pod in self._bypassed.items() if not confirmed(uid)],
+            overridden=list(self._overridden.values()),
+            problems={ref: why for on_node in self._problems.values() for ref, why in on_node.items()},
+            reserved=self.reservations.counted(),
+            chosen=[reservation.allocation for reservation in self.reservations.all()],
+        )
+
+    def _set_node(self, name: NodeName, record: NodeRecord | None) -> None:
+        if record is not None:
+            record = node_records.marked_unhealthy(record, self._unhealthy.get(name, frozenset()))
+        if self._nodes.get(name) == record:
+            return
+        if record is None:
+            del self._nodes[name]
+        else:
+            self._nodes[name] = record
+        self.rebuild({name}, frees=True)
+
+    def _set_pod(self, uid: PodUid, record: PodRecord | None) -> set[NodeName]:
+        """A pod came, changed or went. The nodes whose ledger changes by it; `rebuild` has to follow."""
+        before = self.pods.get(uid)
+        if before == record:
+            return set()
+        dirty: set[NodeName] = set()
+        self.came += before is None
+        self._count(before, -1)
+        self._count(record, 1)
+        if isinstance(before, Bound):
+            self._hosts.subtract(before.node, before.ask.host)
+            del self._on_node[before.node][uid]
+            if not self._on_node[before.node]:
+                del self._on_node[before.node]
+            if before.holds:
+                self.label_index.remove(before.ref.namespace, before.labels)
+            self._bypassed.pop(uid, None)
+            dirty.add(before.node)
+        self._overridden.pop(uid, None)
+        if record is None:
+            del self.pods[uid]
+            return dirty
+        self.pods[uid] = record
+        if record.overridden:
+            self._overridden[uid] = record
+        if isinstance(record, Bound):
+            dirty |= self._came(record, moved=bool(dirty))
+        return dirty
+
+    def _set_other(self, pod: NonGpuPod) -> None:
+        if self._hosts.put(pod):
+            self.came += pod.takes != NOTHING
+            self._unsettle(pod.node)
+
+    def _settle(self) -> None:
+        while self._unsettled:
+            name = self._unsettled.pop()
+            if (record := self._nodes.get(name)) is None:
+                self.node_rooms.forget(name)
+            else:
+                self.node_rooms.set(name, self._ledgers[name], self._left(record))
+
+    def _unsettle(self, name: NodeName) -> None:
+        self._unsettled.add(name)
+        self.changes += 1
+
+    def _count(self, record: PodRecord | None, number: int) -> None:
+        ask = pod_records.NO_ASK if record is None else record.ask
+        if ask.gpus:
+            self.changes += 1
+            self._asks[ask] += number
+            if not self._asks[ask]:
+                del self._asks[ask]
+
+    def _left(self, record: NodeRecord) -> FreeHost | None:
+        """What pods leave of a host, with those that are on their way to it."""
+        if record.allocatable is None:
+            return None
+        on_node = self._on_node.get(record.name, {})
+        reserved = self.reservations.on_node(record.name).items()
+        takes = [known.takes for uid, known in reserved if uid not in on_node]
+        return host.left(record.allocatable, [self._hosts.taken_on(record.name), *takes])
+
+    def _came(self, record: Bound, *, moved: bool) -> set[NodeName]:
+        """A pod is on a node now, or is another one there (`moved`). The nodes whose ledger changes by it."""
+        uid = record.ref.uid
+        self._on_node.setdefault(record.node, {})[uid] = record
+        self._hosts.add(record.node, record.ask.host)
+        if record.holds:
+            self.label_index.add(record.ref.namespace, record.labels)
+        if record.bypassed is not None or record.failed or record.outdated:
+            self._bypassed[uid] = record
+        as_chosen = not moved and self._is_as_chosen(record)
+        # Seen on a node, a pod cannot be bound again: no choice in a Binding can come true any more. One that is
+        # patched into a pod on its node can, for as long as the pod shows nothing of it and lives.
+        bypassed_on = record.node if record.bypassed is not None else None
+        ended = self.reservations.drop_pod(uid, but_bypassed_on=bypassed_on)
+        return set() if as_chosen else {record.node, *ended}
+
+    def _keep(self, name: NodeName, ledger: LedgerOrRefused) -> None:
+        self._ledgers[name] = ledger
+        self.rooms.set(name, room.of_ledger(ledger))
+        self.log.note(name, exists=True)
+
+    def _is_as_chosen(self, record: Bound) -> bool:
+        """Whether a pod came to its node with what was reserved there for it and for nothing else: nearly every pod.
+
+        All that its reservation counted for stays as it is.
+        """
+        chosen = self.reservations.of_pod(record.ref.uid)
+        known = chosen.get(record.node)
+        if known is None or len(chosen) > 1 or record.problem or record.allocation != known.allocation:
+            return False
+        return known.takes == record.ask.host and known.allocation.labels == record.labels
+
+    def _is_seen(self, known: Reservation) -> bool:
+        record = self._on_node.get(known.allocation.node, {}).get(known.allocation.pod.uid)
+        return record is not None and record.allocation is not None
+
+    def _compute(self, record: NodeRecord) -> LedgerOrRefused:
+        on_node = self._on_node.get(record.name, {}).values()
+        reserved = (known.allocation for known in self.reservations.on_node(record.name).values())
+        ledger, self._problems[record.name] = node_ledger.of_node(record, on_node, reserved, self.resource_config.unit)
+        return ledger
+
+
+def _is_alike(ledger: LedgerOrRefused, before: LedgerOrRefused | None) -> bool:
+    """Whether nothing follows from a ledger that did not follow before. Ledgers are equal whatever labels pods have."""
+    if ledger != before:
+        return False
+    if not (isinstance(ledger, NodeLedger) and isinstance(before, NodeLedger)):
+        return True
+    return all(held.labels == before.allocations[uid].labels for uid, held in ledger.allocations.items())
+
+
+class HostSums:
+    """What pods have requested of the CPU and memory of every node that they are on, whether it is known or not.
+
+    Pods without GPUs are ten times as many as others, so of each only a hash of its UID and a shared amount is kept.
+    """
+
+    def __init__(self) -> None:
+        self.others: Counter[FreeHost] = Counter()
+        """How many pods without GPUs take how much."""
+        self._taken: dict[NodeName, FreeHost] = {}
+        """By all pods."""
+        self._others: dict[NodeName, dict[int, FreeHost]] = {}
+        """By each pod without GPUs. Python seeds its hashes, so no one can make two UIDs collide."""
+
+    def taken_on(self, node: NodeName) -> FreeHost:
+        return self._taken.get(node, NOTHING)
+
+    def add(self, node: NodeName, takes: FreeHost) -> None:
+        self._set(node, self.taken_on(node).plus(takes))
+
+    def subtract(self, node: NodeName, takes: FreeHost) -> None:
+        self._set(node, self.taken_on(node).without(takes))
+
+    def put(self, pod: NonGpuPod) -> bool:
+        """A pod without GPUs came, changed or ended. Whether the sum of its node is another one."""
+        there = self._others.setdefault(pod.node, {})
+        before = there.pop(hash(pod.uid), NOTHING)
+        self._count(before, -1)
+        self._count(pod.takes, 1)
+        if pod.takes != NOTHING:
+            there[hash(pod.uid)] = pod.takes
+        elif not there:
+            del self._others[pod.node]
+        if before == pod.takes:
+            return False
+        self.subtract(pod.node, before)
+        self.add(pod.node, pod.takes)
+        return True
+
+    def replace(self, pods: Iterable[NonGpuPod]) -> set[NodeName]:
+        """There are these pods without GPUs and no others. Nodes whose sums may be other ones."""
+        nodes = set(self._others)
+        for node, there in self._others.items():
+            for takes in there.values():
+                self.subtract(node, takes)
+        self._others = {}
+        self.others.clear()
+        for pod in pods:
+            self.put(pod)
+        return nodes | set(self._others)
+
+    def _count(self, takes: FreeHost, number: int) -> None:
+        if takes != NOTHING:
+            self.others[takes] += number
+            if not self.others[takes]:
+                del self.others[takes]
+
+    def _set(self, node: NodeName, taken: FreeHost) -> None:
+        if taken == NOTHING:
+            self._taken.pop(node, None)
+        else:
+            self._taken[node] = taken
