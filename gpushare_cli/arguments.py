@@ -1,31 +1,141 @@
-"""What several commands have on their command lines. Values are read by argparse, so an argument's type is its parser.
+"""What describes a command and what one call of it gets, and the arguments that several commands have.
 
-A SettingsError of such a parser ends the command with its own message.
+Values are read by argparse, so an argument's type is its parser; a SettingsError of such a parser ends the command with
+its own message.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import re
-from enum import Enum
-from typing import Final, TypeVar
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, TextIO, TypeVar
 
 import gpushare
 from gpushare import names
 from gpushare.errors import SettingsError
+from gpushare.kube import client
+from gpushare.kube.api import KubeApi
+from gpushare.runtime.clock import Clock
+from gpushare.runtime.options import environment
+from gpushare.runtime.process import Signals
 from gpushare.units import MemoryUnit
+from gpushare_cli.console import OK, NoClusterError, Streams
 
 T = TypeVar("T")
+Example = tuple[str, str]
+"""What for, and what to type."""
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_EXAMPLES: Final = "Examples:"
+_FILES: Final = {"bash": "_shtab_compgen_files", "zsh": "_files", "fish": "(__fish_complete_path (commandline -ct))"}
+"""How a shell completes names of files: `shtab.FILE`, also where that library is not installed."""
 
 
-def typed(kind: type[T], arguments: argparse.Namespace) -> T:
-    """The arguments as a dataclass, whose fields have the names under which argparse keeps them."""
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type] # a dataclass
-    return kind(**{field.name: getattr(arguments, field.name) for field in fields})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of a command. The cluster is looked for when it is asked for, as some commands need none."""
+
+    parser: argparse.ArgumentParser
+    """Of all commands."""
+    arguments: argparse.Namespace
+    streams: Streams
+    clock: Clock
+
+    def options(self, kind: type[T]) -> T:
+        """The arguments as a dataclass, whose fields have the names under which argparse keeps them."""
+        fields = dataclasses.fields(kind)  # type: ignore[arg-type] # a dataclass
+        return kind(**{each.name: getattr(self.arguments, each.name) for each in fields if each.name in self.arguments})
+
+    @property
+    def stdin(self) -> TextIO:
+        return sys.stdin
+
+    def api(self) -> KubeApi:
+        return self._of_cluster(client.connect)
+
+    def namespace(self) -> str:
+        """The kubeconfig's."""
+        return self._of_cluster(client.namespace)
+
+    def context_name(self) -> str:
+        return self._of_cluster(client.context_name)
+
+    def _of_cluster(self, read: Callable[[str, str], T]) -> T:
+        try:
+            return read(_kubeconfig(self.arguments.kubeconfig), self.arguments.context)
+        except SettingsError as error:
+            raise NoClusterError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command of `gpushare`."""
+
+    name: str
+    what: str
+    """A few words for the list of all."""
+    exit_codes: str
+    """What stands behind "Exit codes: 0"."""
+    examples: Sequence[Example]
+    add: Callable[[argparse.ArgumentParser], None]
+    """Describes the arguments."""
+    run: Callable[[Call], int]
+    """The exit code."""
+
+    def describe(self, parser: argparse.ArgumentParser) -> None:
+        self.add(parser)
+        describe(parser, parser.description or "", self.examples, self.exit_codes)
+        parser.set_defaults(run=self.run)
+
+
+def describe(parser: argparse.ArgumentParser, description: str, examples: Sequence[Example], exit_codes: str) -> None:
+    """What stands above and below the arguments."""
+    lines = "\n".join(f"  # {what}\n  {command}" for what, command in examples)
+    parser.formatter_class = _Formatter
+    parser.description = description
+    parser.epilog = f"{_EXAMPLES}\n{lines}\n\nExit codes: 0 {exit_codes}"
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Folds prose, and leaves examples as they are."""
+
+    def add_text(self, text: str | None) -> None:
+        width = max(shutil.get_terminal_size().columns - 2, 11)
+        parts = (text or "").split("\n\n")
+        super().add_text(
+            "\n\n".join(part if part.startswith(_EXAMPLES) else textwrap.fill(part, width) for part in parts) or None
+        )
+
+
+def _kubeconfig(flag: str) -> str:
+    """As kubectl: the flag, else $KUBECONFIG, else ~/.kube/config, else (empty) the cluster that this pod runs in."""
+    path = flag or environment("KUBECONFIG") or ""
+    default = Path("~/.kube/config").expanduser()
+    if not path and default.is_file():
+        path = str(default)
+    if not path and not environment("KUBERNETES_SERVICE_HOST"):
+        raise SettingsError(f"no cluster: neither --kubeconfig nor KUBECONFIG is given, and there is no {default}")
+    return path
+
+
+@contextlib.contextmanager
+def told_to_end() -> Iterator[Callable[[], bool]]:
+    """Whether SIGINT or SIGTERM came."""
+    signals = Signals()
+    before = signals.install()
+    try:
+        yield lambda: signals.number != 0
+    finally:
+        signals.restore(before)
 
 
 def add_version(parser: argparse.ArgumentParser) -> None:
-    """`--version`."""
     parser.add_argument("--version", action="version", version=f"{parser.prog} {gpushare.__version__}")
 
 
@@ -41,43 +151,81 @@ def _namespace(text: str) -> str:
     return text
 
 
+def add_installation(parser: argparse.ArgumentParser, what: str) -> None:
+    """`--installation`, with the words for what is there."""
+    what = f"namespace of {what} (default: %(default)s)"
+    parser.add_argument("--installation", default=names.NAMESPACE, metavar="NAME", help=what)
+
+
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """`-o`."""
     what = "json or yaml for programs, in MiB"
     parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help=what)
 
 
-def add_choice(parser: argparse.ArgumentParser, flag: str, default: Enum, what: str) -> None:
+def add_choice(parser: argparse.ArgumentParser, flag: str, default: StrEnum, what: str) -> None:
     """One of the values of an enumeration, which is that of the default."""
     kind = type(default)
-    values = [str(each.value) for each in kind]
+    values = [each.value for each in kind]
 
-    def parse(text: str) -> Enum:
+    def parse(text: str) -> StrEnum:
         if text not in values:
             raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {', '.join(values)})")
         return kind(text)
 
-    parser.add_argument(flag, type=parse, default=default, metavar="|".join(values), help=what)
+    parser.add_argument(flag, type=parse, choices=values, default=default, metavar="|".join(values), help=what)
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """Which cluster to look at."""
-    parser.add_argument("--kubeconfig", default="", metavar="FILE", help="by default $KUBECONFIG or ~/.kube/config")
+    what = "by default $KUBECONFIG or ~/.kube/config"
+    is_file(parser.add_argument("--kubeconfig", default="", metavar="FILE", help=what))
     parser.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig; by default the current one")
 
 
 def add_namespaces(parser: argparse.ArgumentParser) -> None:
     """That of the pod, and that of the installation."""
     parser.add_argument("-n", "--namespace", default="", metavar="NAME", help="by default the kubeconfig's")
-    parser.add_argument(
-        "--installation",
-        default=names.NAMESPACE,
-        metavar="NAME",
-        help="namespace of gpushare's own settings (default: %(default)s)",
-    )
+    add_installation(parser, "gpushare's own settings")
 
 
 def add_memory_unit(parser: argparse.ArgumentParser, default: str) -> None:
     """`--memory-unit`, with the words for what is taken without it."""
     what = f"what one {names.GPU_MEM} is: GiB, MiB, or 256MiB; by default {default}"
     parser.add_argument("--memory-unit", type=MemoryUnit.parse, metavar="UNIT", help=what)
+
+
+def is_file(argument: argparse.Action) -> None:
+    """Have shells complete the argument as the name of a file."""
+    argument.complete = _FILES  # type: ignore[attr-defined] # where shtab looks for it
+
+
+SHELLS: Final = ("bash", "zsh", "fish")
+
+
+def _add_completion(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Print a script that completes the commands and flags of gpushare in a shell."
+    parser.add_argument("shell", choices=SHELLS, metavar="|".join(SHELLS), help="for which shell")
+
+
+def _complete(call: Call) -> int:
+    try:
+        import shtab  # late: the commands are also in images that lack it
+    except ModuleNotFoundError as error:
+        raise SettingsError("completion needs the library shtab; run: pip install 'gpushare[cli]'") from error
+    call.streams.out.write(f"{shtab.complete(call.parser, call.arguments.shell)}\n")
+    return OK
+
+
+COMPLETION: Final = Command(
+    name="completion",
+    what="a script for completion in a shell",
+    exit_codes="done; 2 wrong arguments.",
+    examples=(
+        ("For this bash", "source <(gpushare completion bash)"),
+        ("For every bash to come", "gpushare completion bash > ~/.local/share/bash-completion/completions/gpushare"),
+        ("For zsh, in a directory of its fpath", "gpushare completion zsh > ~/.zfunc/_gpushare"),
+        ("For fish", "gpushare completion fish > ~/.config/fish/completions/gpushare.fish"),
+    ),
+    add=_add_completion,
+    run=_complete,
+)

@@ -4,11 +4,13 @@ Text that tenants write never reaches the terminal's own commands: `Look.line` e
 """
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from gpushare import units
+from gpushare.runtime.options import environment
 from gpushare_cli import console
 from gpushare_cli.dashboard.model import Block, Card, NodeView, Overview, Waiting
 
@@ -37,6 +39,12 @@ class Look:
     unicode: bool = False
     width: int = WIDTH
 
+    @classmethod
+    def of_output(cls, width: int) -> "Look":
+        """What standard output can show: https://no-color.org, and no colours where it is no terminal."""
+        utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+        return cls(colour=obeys() and not environment("NO_COLOR"), unicode=utf8, width=width)
+
     def line(self, *spans: Span) -> str:
         """One line; if it is longer than the width, it ends in a mark."""
         whole = [(console.printable(_ENDS.sub(" ", text)), colour) for text, colour in spans]
@@ -48,6 +56,11 @@ class Look:
             left -= len(shown)
             parts.append(f"\x1b[{colour}m{shown}{_RESET}" if colour and self.colour and shown.strip() else shown)
         return f"{''.join(parts).rstrip(' ')}{_CUT[self.unicode] if cut else ''}\n"
+
+
+def obeys() -> bool:
+    """Whether standard output is a terminal that takes commands."""
+    return sys.stdout.isatty() and environment("TERM", "dumb") != "dumb"
 
 
 def of_nodes(nodes: Sequence[NodeView], look: Look, *, with_pods: bool = False) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gpushare import names, units
@@ -12,6 +12,7 @@ from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import GpuHealth, label
 from gpushare.units import MemoryUnit
 from gpushare_cli import arguments, bars, console, limits, reading, report, usage
+from gpushare_cli.arguments import Call, Command
 from gpushare_cli.bars import Look
 from gpushare_cli.console import FAILED, OK, Streams
 from gpushare_cli.dashboard import views
@@ -45,12 +46,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="also what holds each container to its share, and what it uses, as the device plugins tell",
     )
     parser.add_argument("--bars", action="store_true", help="also each GPU as a bar with a block for each pod")
-    parser.add_argument(
-        "--installation",
-        default=names.NAMESPACE,
-        metavar="NAME",
-        help="namespace of the device plugins, for --limits (default: %(default)s)",
-    )
+    arguments.add_installation(parser, "the device plugins, for --limits")
     arguments.add_output(parser)
     arguments.add_cluster(parser)
 
@@ -280,3 +276,31 @@ def _block(lines: Sequence[Sequence[str]], start: int, end: int, widths: tuple[i
             width = max(len(cells[column]) for cells in lines[row:last]) + _PADDING
             _block(lines, row, last, (*widths, width), done)
             row = last
+
+
+def _run(call: Call) -> int:
+    look = replace(Look.of_output(call.streams.width), colour=False) if call.arguments.bars else None
+    return run(call.api(), call.streams, replace(call.options(Options), bars=look))
+
+
+COMMAND: Final = Command(
+    name="inspect",
+    what="who holds how much of which GPU",
+    exit_codes="done; 1 the cluster cannot be read or shares no GPU; 2 wrong arguments.",
+    examples=(
+        ("Who holds how much, node by node", "gpushare inspect"),
+        ("One node, a line for each pod", "gpushare inspect node-a --details"),
+        ("Also as bars, with a block for each pod", "gpushare inspect --bars"),
+        ("What holds each container to its share, and what it uses", "gpushare inspect --limits"),
+    ),
+    add=add,
+    run=_run,
+)
+PLUGIN: Final = replace(
+    COMMAND,
+    examples=(
+        ("Who holds how much, node by node", "kubectl inspect gpushare"),
+        ("One node, a line for each pod", "kubectl inspect gpushare node-a -d"),
+    ),
+)
+"""The same as kubectl's plug-in."""

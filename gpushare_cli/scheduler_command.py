@@ -2,11 +2,12 @@
 
 import argparse
 from pathlib import Path
-from typing import assert_never
+from typing import Final, assert_never
 
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare_cli import arguments, scheduler_config, scores
+from gpushare_cli.arguments import Call, Command
 from gpushare_cli.console import OK, Streams
 from gpushare_cli.scheduler_config import Kind, Options, ServerVersion
 
@@ -42,7 +43,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--extender-url", dest="url", default=scheduler_config.DEFAULT_URL, metavar="URL", help="default: %(default)s"
     )
-    parser.add_argument(
+    ca = parser.add_argument(
         "--extender-ca",
         dest="ca_pem",
         type=_read_ca,
@@ -50,6 +51,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="PEM file; needed if the URL is https",
     )
+    arguments.is_file(ca)
     for part in ("cert", "key"):
         parser.add_argument(
             f"--extender-client-{part}",
@@ -145,3 +147,23 @@ def _read_ca(path: str) -> bytes:
         return Path(path).expanduser().read_bytes()
     except OSError as error:
         raise SettingsError(f"extender CA {path}: {error.strerror}") from error
+
+
+def _run(call: Call) -> int:
+    return run(call.streams, options=call.options(Options), kind=call.arguments.kind)
+
+
+COMMAND: Final = Command(
+    name="scheduler-config",
+    what="configuration of kube-scheduler",
+    exit_codes="done; 2 wrong arguments.",
+    examples=(
+        ("For kube-scheduler of Kubernetes 1.30", "gpushare scheduler-config --server-version 1.30"),
+        (
+            "Into a file for an old kube-scheduler",
+            "gpushare scheduler-config --server-version 1.20 --kind policy > policy.cfg",
+        ),
+    ),
+    add=add,
+    run=_run,
+)

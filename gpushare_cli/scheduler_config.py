@@ -8,7 +8,7 @@ import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -35,7 +35,7 @@ Entry = dict[str, Any]
 """An extender as KubeSchedulerConfiguration spells it, but for `httpTimeout`, which is in seconds."""
 
 
-class Kind(Enum):
+class Kind(StrEnum):
     """The two families of configuration files."""
 
     CONFIGURATION = "configuration"

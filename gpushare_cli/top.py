@@ -1,6 +1,8 @@
 """`gpushare top`: what the dashboard shows, in a terminal; once where the output is no terminal."""
 
 import argparse
+import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -8,6 +10,7 @@ from typing import Final
 
 from gpushare.runtime.clock import Clock
 from gpushare_cli import arguments, bars
+from gpushare_cli.arguments import Call, Command, told_to_end
 from gpushare_cli.bars import Look
 from gpushare_cli.console import FAILED, OK, Streams, Writer
 from gpushare_cli.dashboard import command
@@ -15,7 +18,6 @@ from gpushare_cli.dashboard.command import Scoped
 from gpushare_cli.dashboard.feed import Picture
 from gpushare_cli.dashboard.live import Live
 
-EXIT_CODES: Final = "Exit codes: 0 done; 1 the cluster cannot be read or shares no GPU; 2 wrong arguments."
 _OPEN: Final = "\x1b[?1049h\x1b[?25l"
 """The terminal's other screen, without a cursor; what stood there before comes back in the end."""
 _CLOSE: Final = "\x1b[?25h\x1b[?1049l"
@@ -47,7 +49,6 @@ class Screen:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments."""
     parser.description = (
         "Show every GPU as a bar with its pods, and what waits, as it changes; once if the output is no terminal."
     )
@@ -153,3 +154,26 @@ def _page(picture: Picture | None, problem: str, options: Options, look: Look) -
         return [look.line((text, "")) for text in ("Reading the cluster ...", problem) if text]
     notes = filter(None, (picture.overview.scope, *picture.overview.notes))
     return [*lines(picture, options.node, look), *(look.line((note, "")) for note in notes)]
+
+
+def _run(call: Call) -> int:
+    options = call.options(Options)
+    live = command.of_call(call, options)
+    screen = Screen(
+        out=sys.stdout, look=Look.of_output(call.streams.width), live=bars.obeys(), size=shutil.get_terminal_size
+    )
+    with told_to_end() as ended:
+        return run(live, call.streams, options, screen, call.clock, ended)
+
+
+COMMAND: Final = Command(
+    name="top",
+    what="all GPUs as bars in the terminal, live",
+    exit_codes="done; 1 the cluster cannot be read or shares no GPU; 2 wrong arguments.",
+    examples=(
+        ("All GPUs, as they change, until Ctrl-C", "gpushare top"),
+        ("Two nodes, once", "gpushare top --once node-a node-b"),
+    ),
+    add=add,
+    run=_run,
+)

@@ -18,13 +18,11 @@ from gpushare.runtime.clock import Clock
 from gpushare.wire import fields
 from gpushare_cli import arguments
 from gpushare_cli import reading as lists
+from gpushare_cli.arguments import Call, Command
 from gpushare_cli.bundle import contents, credentials, redact
 from gpushare_cli.console import OK, Streams
 from gpushare_cli.doctor import gather
 
-EXIT_CODES: Final = (
-    "Exit codes: 0 the file is written; 1 the cluster cannot be read, or the file cannot be written; 2 wrong arguments."
-)
 _LINES: Final = 2_000
 _BYTES: Final = 2**20
 _LOG_S: Final = 20.0
@@ -44,14 +42,12 @@ class Options:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments."""
     parser.description = (
         "Write a file for those who help with a problem: GPUs, allocations, settings, versions, what doctor"
         " finds, Events and logs of gpushare. Secrets are not read, and variables and commands of pods are left out."
     )
-    parser.add_argument(
-        "-f", "--file", default="", metavar="FILE", help="where to (default: gpushare-report-TIME.tar.gz here)"
-    )
+    what = "where to (default: gpushare-report-TIME.tar.gz here)"
+    arguments.is_file(parser.add_argument("-f", "--file", default="", metavar="FILE", help=what))
     arguments.add_installed(parser)
     parser.add_argument(
         "--logs",
@@ -168,3 +164,20 @@ def _write(path: Path, data: bytes) -> None:
                 raise
     except OSError as error:
         raise WireError(f"{path}: {error.strerror}") from error
+
+
+def _run(call: Call) -> int:
+    return run(call.api(), call.streams, call.options(Options), call.clock)
+
+
+COMMAND: Final = Command(
+    name="report",
+    what="a file for those who help with a problem",
+    exit_codes="the file is written; 1 the cluster cannot be read, or the file cannot be written; 2 wrong arguments.",
+    examples=(
+        ("A file with all that helps, in the current directory", "gpushare report"),
+        ("Without logs, under a name of your own", "gpushare report --logs 0 -f report.tar.gz"),
+    ),
+    add=add,
+    run=_run,
+)

@@ -5,15 +5,17 @@ import contextlib
 import secrets
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gpushare import names
 from gpushare.errors import GpuShareError, SettingsError
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
+from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare_cli import arguments, reading
+from gpushare_cli.arguments import Call, Command, told_to_end
 from gpushare_cli.console import OK, Streams
 from gpushare_cli.dashboard import browser, server, watching
 from gpushare_cli.dashboard.live import Live
@@ -21,7 +23,6 @@ from gpushare_cli.dashboard.routes import Site
 from gpushare_cli.dashboard.server import Served
 from gpushare_cli.reading import Settings
 
-EXIT_CODES: Final = "Exit codes: 0 ended by Ctrl-C or a signal; 1 the cluster cannot be read; 2 wrong arguments."
 PORT: Final = 8127
 
 
@@ -44,7 +45,6 @@ class Options(Scoped):
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments."""
     parser.description = (
         "Serve a page that shows the GPUs, who holds them, and what waits, to this machine's own browser. It reads the"
         " cluster with your rights, changes nothing, and needs nothing in the cluster."
@@ -65,8 +65,7 @@ def add_scope(parser: argparse.ArgumentParser) -> None:
     """What of the cluster is read."""
     what = "only its pods, may be repeated; by default all, or where you may not read all, the kubeconfig's"
     parser.add_argument("-n", "--namespace", action="append", default=[], metavar="NAME", help=what)
-    what = "namespace of the device plugins, which tell what is used (default: %(default)s)"
-    parser.add_argument("--installation", default=names.NAMESPACE, metavar="NAME", help=what)
+    arguments.add_installation(parser, "the device plugins, which tell what is used")
 
 
 def run(live: Live, streams: Streams, options: Options, clock: Clock, ended: Callable[[], bool]) -> int:
@@ -112,6 +111,15 @@ def _follow(live: Live, streams: Streams, clock: Clock, stop: threading.Event, e
         clock.wait(stop, _LOOK_S)
 
 
+def of_call(call: Call, options: Scoped) -> Live:
+    """What may be read is asked first, as every command asks: there, Ctrl-C ends the process at once.
+
+    From here on faults are told and warnings are not: the picture says what is old.
+    """
+    logs.configure(level="error", text=True)
+    return picture(call.api(), options, call.namespace, call.clock)
+
+
 def picture(api: KubeApi, options: Scoped, own: Callable[[], str], clock: Clock) -> Live:
     """The picture of a cluster, of which nothing is read yet but what may be read.
 
@@ -151,3 +159,26 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise SettingsError(f"port {text!r}: write a number from 0 to 65535")
     return int(text)
+
+
+def _run(call: Call) -> int:
+    options = replace(call.options(Options), context=call.context_name())
+    live = of_call(call, options)
+    with told_to_end() as ended:
+        return run(live, call.streams, options, call.clock, ended)
+
+
+COMMAND: Final = Command(
+    name="dashboard",
+    what="a page with all GPUs, live",
+    exit_codes="ended by Ctrl-C or a signal; 1 the cluster cannot be read; 2 wrong arguments.",
+    examples=(
+        ("Print an address for the browser on this machine", "gpushare dashboard"),
+        (
+            "Pods of two namespaces, on any free port, and open the browser",
+            "gpushare dashboard -n ml -n web --port 0 --browser",
+        ),
+    ),
+    add=add,
+    run=_run,
+)

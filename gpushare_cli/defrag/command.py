@@ -13,7 +13,9 @@ from gpushare.errors import SettingsError
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import Clock
+from gpushare.runtime.process import as_interrupt
 from gpushare_cli import arguments
+from gpushare_cli.arguments import Call, Command
 from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.defrag import loop, render
 from gpushare_cli.defrag import question as questions
@@ -23,10 +25,6 @@ from gpushare_cli.defrag.question import Answer, Question
 from gpushare_cli.defrag.render import Outcome
 from gpushare_cli.explain.workloads import Target
 
-EXIT_CODES: Final = (
-    "Exit codes: 0 there is room, or the plan makes it; 1 the cluster cannot be read or changed; 2 wrong arguments;"
-    " 3 no evictions make room, or the plan was not carried out to its end."
-)
 _DEFAULT_S: Final = 300
 
 
@@ -47,7 +45,6 @@ class Options:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments."""
     parser.description = (
         "Name the few pods whose eviction makes room for a pod that fits on no GPU, and where each of them fits then."
         " Pods that nothing recreates, that would have no place, or that a budget protects stay where they are."
@@ -56,13 +53,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "pod", type=Target.parse, nargs="?", metavar="POD", help="NAME or NAMESPACE/NAME of one that waits"
     )
-    parser.add_argument(
-        "-f",
-        "--file",
-        default="",
-        metavar="FILE",
-        help="its manifest instead, before it is created; - for the standard input",
-    )
+    what = "its manifest instead, before it is created; - for the standard input"
+    arguments.is_file(parser.add_argument("-f", "--file", default="", metavar="FILE", help=what))
     arguments.add_namespaces(parser)
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done, as without --yes")
     parser.add_argument("--yes", action="store_true", help="evict these pods, one after another, as budgets allow")
@@ -173,3 +165,24 @@ def _question(api: KubeApi, options: Options, namespace: Callable[[], str], stdi
         permissions=Permissions(delete_emptydir_data=options.delete_emptydir_data),
         most=options.max_moves,
     )
+
+
+def _run(call: Call) -> int:
+    options = call.options(Options)
+    with as_interrupt():  # cordons that it made for the time being are removed
+        return run(call.api(), call.streams, options, call.namespace, call.clock, call.stdin)
+
+
+COMMAND: Final = Command(
+    name="defrag",
+    what="the few evictions that make room for a pod",
+    exit_codes="there is room, or the plan makes it; 1 the cluster cannot be read or changed; 2 wrong arguments;"
+    " 3 no evictions make room, or the plan was not carried out to its end.",
+    examples=(
+        ("Which evictions make room for a pod that waits", "gpushare defrag train"),
+        ("For one that is not created yet", "gpushare defrag -f large.yaml --dry-run"),
+        ("Carry it out", "gpushare defrag ml/train --yes"),
+    ),
+    add=add,
+    run=_run,
+)

@@ -7,13 +7,10 @@ from typing import Final
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import Clock
 from gpushare_cli import arguments
+from gpushare_cli.arguments import Call, Command
 from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.doctor import checks, gather, render
 from gpushare_cli.doctor.finding import Severity
-
-EXIT_CODES: Final = (
-    "Exit codes: 0 no errors, perhaps warnings; 1 the cluster cannot be read; 2 wrong arguments; 3 errors were found."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +23,6 @@ class Options:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments."""
     parser.description = "Say what is wrong with an installation of gpushare, and how to fix it. Changes nothing."
     arguments.add_installed(parser)
     arguments.add_output(parser)
@@ -43,3 +39,20 @@ def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
     diagnosis = checks.diagnose(gather.gather(api, gather.server(api, clock), options.namespace, streams.note))
     streams.answer(options.output, lambda: render.as_json(diagnosis), lambda: render.table(diagnosis, streams.width))
     return BAD if any(each.severity is Severity.ERROR for _, each in diagnosis.findings) else OK
+
+
+def _run(call: Call) -> int:
+    return run(call.api(), call.streams, call.options(Options), call.clock)
+
+
+COMMAND: Final = Command(
+    name="doctor",
+    what="what is wrong with an installation",
+    exit_codes="no errors, perhaps warnings; 1 the cluster cannot be read; 2 wrong arguments; 3 errors were found.",
+    examples=(
+        ("What is wrong, and how to fix it", "gpushare doctor"),
+        ("Only what it found, for programs", "gpushare doctor -o json"),
+    ),
+    add=add,
+    run=_run,
+)

@@ -13,18 +13,15 @@ from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import Clock
+from gpushare.runtime.process import as_interrupt
 from gpushare_cli import arguments, console, reading
+from gpushare_cli.arguments import Call, Command
 from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.drain import after
 from gpushare_cli.drain import card as cards
 from gpushare_cli.drain.card import Card, Occupied
 from gpushare_cli.drain.loop import Drainer, UncordonedError
 
-EXIT_CODES: Final = (
-    "Exit codes: 0 nothing is left on the GPU; 1 the cluster cannot be read or changed; 2 wrong arguments; 3 pods are"
-    " left, and the table says why."
-)
-EXIT_CODES_CORDON: Final = "Exit codes: 0 done; 1 the cluster cannot be read or changed; 2 wrong arguments."
 _DEFAULT_S: Final = 600
 _WORDS: Final[Mapping[Step, str]] = {
     Step.EVICT: "is evicted",
@@ -220,3 +217,50 @@ def _as_json(row: Row) -> dict[str, Any]:
         "step": row.step.value,
         "why": row.why or None,
     }
+
+
+def _drain(call: Call) -> int:
+    with as_interrupt():  # it says then that the GPU stays cordoned
+        return run(call.api(), call.streams, call.options(Options), call.clock)
+
+
+def _cordon(call: Call) -> int:
+    return cordon(call.api(), call.streams, call.arguments.gpu)
+
+
+def _uncordon(call: Call) -> int:
+    return uncordon(call.api(), call.streams, call.arguments.gpu)
+
+
+DRAIN: Final = Command(
+    name="drain",
+    what="take a GPU out of service",
+    exit_codes="nothing is left on the GPU; 1 the cluster cannot be read or changed; 2 wrong arguments; 3 pods are"
+    " left, and the table says why.",
+    examples=(
+        ("Who would be evicted, and who would stay", "gpushare drain node-a/2 --dry-run"),
+        ("Evict the pods of a GPU as budgets allow", "gpushare drain node-a/2"),
+        ("Also pods that nothing recreates, for at most a minute", "gpushare drain node-a/2 --force --timeout 60"),
+    ),
+    add=add,
+    run=_drain,
+)
+CORDON: Final = Command(
+    name="cordon",
+    what="keep new pods away from a GPU",
+    exit_codes="done; 1 the cluster cannot be read or changed; 2 wrong arguments.",
+    examples=(
+        ("By the number of the GPU", "gpushare cordon node-a/2"),
+        ("MIG instance 1 of GPU 0", "gpushare cordon node-a/0:1"),
+    ),
+    add=add_cordon,
+    run=_cordon,
+)
+UNCORDON: Final = Command(
+    name="uncordon",
+    what="let new pods onto a GPU again",
+    exit_codes=CORDON.exit_codes,
+    examples=(("After a drain", "gpushare uncordon node-a/2"),),
+    add=add_uncordon,
+    run=_uncordon,
+)

@@ -11,16 +11,12 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.units import MemoryUnit
 from gpushare_cli import arguments, reading, usage, world
+from gpushare_cli.arguments import Call, Command
 from gpushare_cli.console import BAD, FAILED, OK, Streams
 from gpushare_cli.explain import decide, held, render, workloads
 from gpushare_cli.explain.model import Explanation, State
 from gpushare_cli.explain.workloads import Target
 from gpushare_cli.reading import Objects
-
-EXIT_CODES: Final = (
-    "Exit codes: 0 the pod has its GPUs, needs none (any more), or fits somewhere; 1 it or the cluster cannot be read;"
-    " 2 wrong arguments; 3 it waits and fits nowhere."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +33,6 @@ class Options:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments."""
     parser.description = "Say why a pod waits, node by node, or where it is and what holds it to its share there."
     parser.add_argument(
         "pod",
@@ -113,3 +108,21 @@ def _print(explained: Sequence[Explanation], streams: Streams, options: Options)
         lambda: render.grouped(explained, streams.width),
     )
     return OK if all(each.good for each in explained) else BAD
+
+
+def _run(call: Call) -> int:
+    return run(call.api(), call.streams, call.options(Options), call.namespace)
+
+
+COMMAND: Final = Command(
+    name="explain",
+    what="why a pod waits, or where it is",
+    exit_codes="the pod has its GPUs, needs none (any more), or fits somewhere; 1 it or the cluster cannot be read;"
+    " 2 wrong arguments; 3 it waits and fits nowhere.",
+    examples=(
+        ("Why a pod waits, or where it is and why", "gpushare explain train"),
+        ("All pods of a Deployment in another namespace", "gpushare explain deployment/web -n ml"),
+    ),
+    add=add,
+    run=_run,
+)

@@ -14,9 +14,6 @@ from gpushare_cli.scheduler_config import ServerVersion
 from gpushare_cli.simulate import orders
 from gpushare_cli.simulate.orders import Order
 
-EXIT_CODES: Final = (
-    "Exit codes: 0 every pod is placed; 1 the input cannot be read; 2 wrong arguments; 3 some pod is not placed."
-)
 NONE: Final = "none"
 """Instead of a policy: nodes are not ranked, and a pod gets the fullest GPUs with room."""
 _KNOWN: Final = (*(policy.value for policy in Policy), NONE)
@@ -53,16 +50,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         " chance where they are equal. Pods that a cluster's list shows as waiting come first, then the pods and"
         " workloads of the other files, in their order. The details are of the first policy and seed."
     )
-    parser.add_argument(
-        "-f",
-        "--filename",
-        dest="files",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="manifests, or what kubectl get nodes,pods -A -o yaml prints; - for the standard input; may be repeated",
+    what = "manifests, or what kubectl get nodes,pods -A -o yaml prints; - for the standard input; may be repeated"
+    files = parser.add_argument(
+        "-f", "--filename", dest="files", action="append", default=[], metavar="FILE", help=what
     )
-    parser.add_argument("--profile", default="", metavar="FILE", help="GPUs of made-up nodes, as of simulated GPUs")
+    what = "GPUs of made-up nodes, as of simulated GPUs"
+    profile = parser.add_argument("--profile", default="", metavar="FILE", help=what)
     parser.add_argument("--nodes", type=int, metavar="N", help="how many nodes to make up from the profile")
     parser.add_argument(
         "--policy",
@@ -92,9 +85,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     arguments.add_memory_unit(parser, "the unit in which the nodes count")
     parser.add_argument("--whole-gpus", action="store_true", help=f"{names.GPU} is gpushare's, not another plugin's")
     parser.add_argument("--summary", action="store_true", help="leave out the tables of pods and nodes")
-    parser.add_argument(
-        "--plot", default="", metavar="FILE.svg", help="write there how much is allocated, a line for each policy"
-    )
+    what = "write there how much is allocated, a line for each policy"
+    plot = parser.add_argument("--plot", default="", metavar="FILE.svg", help=what)
+    for each in (files, profile, plot):
+        arguments.is_file(each)
     arguments.add_output(parser)
 
 

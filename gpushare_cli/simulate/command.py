@@ -12,14 +12,15 @@ from gpushare.simulation.engine import Extender
 from gpushare.simulation.scores import Fit, Rules
 from gpushare.units import MemoryUnit
 from gpushare_cli import plot, scheduler_config, scores, yamls
+from gpushare_cli.arguments import Call, Command
 from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.simulate import cluster, drawing, madeup, objects, orders, render
-from gpushare_cli.simulate.arguments import EXIT_CODES, NEWEST, NONE, Options, add
+from gpushare_cli.simulate.arguments import NEWEST, NONE, Options, add
 from gpushare_cli.simulate.orders import Order
 from gpushare_cli.simulate.plan import Cluster, Outcome, Plan, Way
 from gpushare_cli.simulate.summary import Run
 
-__all__ = ["EXIT_CODES", "Options", "add", "run"]
+__all__ = ["COMMAND", "Options", "run"]
 _STDIN: Final = "-"
 
 
@@ -141,3 +142,27 @@ def _load(path: str, stdin: TextIO) -> list[object]:
 
 def _name(path: str) -> str:
     return "standard input" if path == _STDIN else path
+
+
+def _run(call: Call) -> int:
+    return run(call.options(Options), call.streams, call.stdin)
+
+
+COMMAND: Final = Command(
+    name="simulate",
+    what="what would go where, without a cluster",
+    exit_codes="every pod is placed; 1 the input cannot be read; 2 wrong arguments; 3 some pod is not placed.",
+    examples=(
+        (
+            "Whether a workload would fit on ten made-up nodes",
+            "gpushare simulate -f web.yaml --profile gpus.yaml --nodes 10",
+        ),
+        (
+            "The same on the cluster as it is",
+            "kubectl get nodes,pods -A -o yaml | gpushare simulate -f - -f web.yaml",
+        ),
+        ("Policies compared", "gpushare simulate -f web.yaml --profile gpus.yaml --policy dense,binpack --summary"),
+    ),
+    add=add,
+    run=_run,
+)

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
 from gpushare.errors import SettingsError
@@ -11,7 +11,7 @@ from gpushare_cli.simulate.plan import Pod
 MAX_SEEDS: Final = 100
 
 
-class Order(Enum):
+class Order(StrEnum):
     """How pods are put in order. Those that are on a node already always come first."""
 
     GIVEN = "given"

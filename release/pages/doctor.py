@@ -3,7 +3,7 @@
 from gpushare import names
 from gpushare_cli.doctor import render
 from gpushare_cli.doctor.checks import CHECKS
-from gpushare_cli.doctor.command import EXIT_CODES
+from gpushare_cli.doctor.command import COMMAND
 
 RIGHTS: tuple[tuple[str, str, str], ...] = (
     ("namespaces", "get, list", "cluster"),
@@ -30,7 +30,7 @@ It changes nothing: the one thing that it sends is a dry run of a new pod, which
 Everything is read at the same time, each with a deadline.
 This page is written by `make docs` from the code; do not edit it.
 
-{EXIT_CODES}
+Exit codes: 0 {COMMAND.exit_codes}
 
 | severity | meaning |
 |---|---|

@@ -224,4 +224,4 @@ def test_colours_are_for_terminals_that_have_them_and_users_who_want_them(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert cli._look(80).colour is coloured
+    assert Look.of_output(80).colour is coloured

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import orjson
 import pytest
+import shtab
 
 from gpushare.kube import api as kube
 from gpushare.model.gpu import GpuHealth, LeftOut
 from gpushare_cli import __main__ as cli
-from gpushare_cli import console, inspect_command
-from gpushare_cli.completion import SHELLS
-from gpushare_cli.examples import EXAMPLES, FIRST, PLUGIN
+from gpushare_cli import arguments, console, inspect_command
+from gpushare_cli.__main__ import COMMANDS, FIRST
+from gpushare_cli.arguments import SHELLS, Command
+from gpushare_cli.inspect_command import PLUGIN
 from testing.builders import make_inventory, make_node
 from testing.cli.calling import Run, reached
 from testing.fakes.kube import FakeKube
@@ -249,38 +251,37 @@ def commands_completion() -> dict[str, argparse.ArgumentParser]:
     return dict(found)
 
 
-def test_every_command_has_examples() -> None:
-    assert commands_completion().keys() == EXAMPLES.keys()
+def test_every_command_has_a_line_in_the_list() -> None:
     listed = cli.command_line().format_help()
     assert "\n\nLook at shared GPUs" in listed
-    assert all(re.search(rf"\n    {name}(  +|\n {{20,}})\w", listed) for name in EXAMPLES), "and a line in the list"
+    assert all(re.search(rf"\n    {each.name}(  +|\n {{20,}})\w", listed) for each in COMMANDS)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_the_help_shows_its_examples_line_by_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([name, "--help"]) == 0
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_the_help_shows_examples_line_by_line(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.examples
+    assert cli.main([command.name, "--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    for what, command in EXAMPLES[name]:
+    for what, typed in command.examples:
         at = lines.index(f"  # {what}")
-        assert lines[at + 1] == f"  {command}"
+        assert lines[at + 1] == f"  {typed}"
     assert any(line.startswith("Exit codes: 0") for line in lines)
 
 
 def test_the_programs_themselves_have_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert (cli.main(["--help"]), cli.inspect_main(["--help"])) == (0, 0)
     out = capsys.readouterr().out
-    assert all(what and f"  {command}\n" in out for what, command in (*FIRST, *PLUGIN))
+    assert all(what and f"  {command}\n" in out for what, command in (*FIRST, *PLUGIN.examples))
     assert out.count("Exit codes: 0 done; 1 the cluster cannot be read") == 2
 
 
-ALL = [*(each for examples in EXAMPLES.values() for each in examples), *FIRST[:-1]]
-
-
-@pytest.mark.parametrize("command", sorted({command for _, command in ALL}))
-def test_every_example_is_one_that_the_command_takes(command: str) -> None:
-    typed = re.search(r"gpushare [^|)>]*", command)
+@pytest.mark.parametrize(
+    "example", sorted({typed for each in COMMANDS for _, typed in each.examples} | {typed for _, typed in FIRST[:-1]})
+)
+def test_every_example_is_one_that_the_command_takes(example: str) -> None:
+    typed = re.search(r"gpushare [^|)>]*", example)
     assert typed is not None
-    assert cli.command_line().parse_args(shlex.split(typed[0])[1:]).handler
+    assert cli.command_line().parse_args(shlex.split(typed[0])[1:]).run
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -325,6 +326,13 @@ def test_bash_completes_as_typed(
     )
     done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert {line.strip() for line in done.stdout.splitlines()} == offered, done.stderr
+
+
+def test_files_are_completed_as_shtab_does_it() -> None:
+    parser = argparse.ArgumentParser()
+    argument = parser.add_argument("file")
+    arguments.is_file(argument)
+    assert shtab.FILE.items() >= argument.complete.items()  # type: ignore[attr-defined] # where shtab looks
 
 
 def test_without_its_library_it_says_what_to_install(
