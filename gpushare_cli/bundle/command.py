@@ -21,7 +21,7 @@ from gpushare_cli import reading as lists
 from gpushare_cli.arguments import Call, Command
 from gpushare_cli.bundle import contents, credentials, redact
 from gpushare_cli.console import OK, Streams
-from gpushare_cli.doctor import gather
+from gpushare_cli.doctor import snapshot as doctor
 
 _LINES: Final = 2_000
 _BYTES: Final = 2**20
@@ -66,7 +66,7 @@ def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
         KubeError: the API server does not answer, or not to us.
         WireError: the file cannot be written.
     """
-    snapshot = gather.gather(api, gather.server(api, clock), options.namespace, streams.note)
+    snapshot = doctor.take(api, clock, options.namespace, streams.note)
     missing = list(contents.unread(snapshot))
     files = dict(contents.files(snapshot, _events(api, missing)))
     if options.logs > 0:

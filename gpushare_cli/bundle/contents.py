@@ -12,8 +12,8 @@ from gpushare_cli import inspect_command, reading, report, yamls
 from gpushare_cli.bundle import credentials, redact
 from gpushare_cli.console import UNLIMITED
 from gpushare_cli.doctor import checks
-from gpushare_cli.doctor import render as doctor
-from gpushare_cli.doctor.snapshot import Snapshot, Unread
+from gpushare_cli.doctor import command as doctor
+from gpushare_cli.doctor.snapshot import Snapshot, Unreadable
 
 Files = Mapping[str, str]
 NOT_READ: Final = "not-read.txt"
@@ -80,14 +80,14 @@ def _inspect(snapshot: Snapshot, shown: Callable[[report.Report], str]) -> str:
 
 
 def _read(part: Any) -> Sequence[JsonObject]:
-    return () if isinstance(part, Unread) or part is None else part
+    return () if isinstance(part, Unreadable) or part is None else part
 
 
 def unread(snapshot: Snapshot) -> Iterator[str]:
     """Parts that could not be read, and why."""
     for name in snapshot.__slots__:
         part = getattr(snapshot, name)
-        if isinstance(part, Unread):
+        if isinstance(part, Unreadable):
             yield f"{part.what}: {part.error}"
 
 

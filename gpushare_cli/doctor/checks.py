@@ -1,31 +1,23 @@
 """The table of all checks, and what they say of a cluster. Pure."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from gpushare.errors import SettingsError, WireError
 from gpushare.kube import api as kube
 from gpushare_cli.doctor import (
+    checks_admission,
     checks_conflicts,
-    checks_controller,
-    checks_dra,
-    checks_hand_over,
-    checks_install,
-    checks_limits,
-    checks_others,
-    checks_plugin,
-    checks_pods,
-    checks_scheduler,
-    checks_usage,
-    checks_webhook,
+    checks_control_plane,
+    checks_nodes,
+    checks_scheduling,
     finding,
 )
-from gpushare_cli.doctor.cluster import Cluster
+from gpushare_cli.doctor.facts import Facts, LastFindingError, NothingToCheckError
 from gpushare_cli.doctor.finding import Finding, Severity
-from gpushare_cli.doctor.snapshot import NothingToCheckError, NotReadError, Snapshot, Unread
+from gpushare_cli.doctor.snapshot import Snapshot, Unreadable, UnreadableError
 
-Run = Callable[[Cluster], Iterable[Finding]]
 READ: Final = "cluster-read"
 """Id under which parts that cannot be read are reported, each once."""
 
@@ -37,7 +29,7 @@ class Check:
     id: str
     area: str
     """Under which passed checks are counted."""
-    run: Run
+    run: Callable[[Facts], Iterable[Finding]]
 
     @property
     def meaning(self) -> str:
@@ -45,61 +37,60 @@ class Check:
         return (self.run.__doc__ or "").strip().splitlines()[0]
 
 
-INSTALLED: Final = Check("installed", "installation", checks_install.installed)
 CHECKS: Final = (
-    INSTALLED,
-    Check("server-version", "installation", checks_install.server_version),
-    Check("settings", "installation", checks_install.settings),
-    Check("runtime-class", "installation", checks_install.runtime_class),
-    Check("namespace-labels", "installation", checks_install.namespace_labels),
-    Check("isolation-exceptions", "installation", checks_install.isolation_exceptions),
-    Check("namespace-limits", "installation", checks_install.namespace_limits),
-    Check("webhook-configured", "webhook", checks_webhook.configured),
-    Check("webhook-running", "webhook", checks_webhook.running),
-    Check("webhook-ca", "webhook", checks_webhook.authority),
-    Check("webhook-policies", "webhook", checks_webhook.policies),
-    Check("webhook-answers", "webhook", checks_webhook.answers),
-    Check("webhook-certificate", "webhook", checks_webhook.certificate),
-    Check("webhook-admission", "webhook", checks_webhook.admission),
-    Check("server-policies", "webhook", checks_webhook.server_policies),
-    Check("runtime-class-policy", "webhook", checks_hand_over.runtime_class_policy),
-    Check("isolation", "webhook", checks_hand_over.isolation),
-    Check("controller-running", "controller", checks_controller.running),
-    Check("controller-leads", "controller", checks_controller.leads),
-    Check("controller-answers", "controller", checks_controller.answers),
-    Check("controller-ledger", "controller", checks_controller.ledger),
-    Check("hand-over-summary", "controller", checks_hand_over.summary),
-    Check("scheduler-running", "scheduler", checks_scheduler.running),
-    Check("scheduler-leads", "scheduler", checks_scheduler.leads),
-    Check("scheduler-config", "scheduler", checks_scheduler.configuration),
-    Check("scheduler-version", "scheduler", checks_scheduler.version),
-    Check("other-pods", "scheduler", checks_others.spread),
-    Check("plugin-daemonset", "nodes", checks_plugin.daemonset),
-    Check("plugin-running", "nodes", checks_plugin.running),
-    Check("inventory", "nodes", checks_plugin.inventory),
-    Check("memory-unit", "nodes", checks_plugin.memory_unit),
-    Check("node-amounts", "nodes", checks_plugin.amounts),
-    Check("stale-inventory", "nodes", checks_plugin.stale),
-    Check("gpu-health", "nodes", checks_plugin.gpu_health),
-    Check("gpu-cordon", "nodes", checks_plugin.gpu_cordon),
-    Check("hand-over", "nodes", checks_hand_over.ways),
-    Check("limits", "nodes", checks_limits.demanded),
-    Check("limit-strength", "nodes", checks_limits.weaker),
-    Check("oversubscription", "nodes", checks_limits.oversubscribed),
-    Check("usage", "nodes", checks_usage.usage),
+    Check("installed", "installation", checks_control_plane.installed),
+    Check("server-version", "installation", checks_control_plane.server_version),
+    Check("settings", "installation", checks_control_plane.settings),
+    Check("runtime-class", "installation", checks_admission.runtime_class),
+    Check("namespace-labels", "installation", checks_admission.namespace_labels),
+    Check("isolation-exceptions", "installation", checks_admission.isolation_exceptions),
+    Check("namespace-limits", "installation", checks_admission.namespace_limits),
+    Check("webhook-configured", "webhook", checks_admission.configured),
+    Check("webhook-running", "webhook", checks_control_plane.webhook_running),
+    Check("webhook-ca", "webhook", checks_admission.authority),
+    Check("webhook-policies", "webhook", checks_admission.policies),
+    Check("webhook-answers", "webhook", checks_control_plane.webhook_answers),
+    Check("webhook-certificate", "webhook", checks_control_plane.webhook_certificate),
+    Check("webhook-admission", "webhook", checks_admission.admission),
+    Check("server-policies", "webhook", checks_admission.server_policies),
+    Check("runtime-class-policy", "webhook", checks_admission.runtime_class_policy),
+    Check("isolation", "webhook", checks_admission.isolation),
+    Check("controller-running", "controller", checks_control_plane.controller_running),
+    Check("controller-leads", "controller", checks_control_plane.controller_leads),
+    Check("controller-answers", "controller", checks_control_plane.controller_answers),
+    Check("controller-ledger", "controller", checks_control_plane.controller_ledger),
+    Check("hand-over-summary", "controller", checks_nodes.hand_over_summary),
+    Check("scheduler-running", "scheduler", checks_control_plane.scheduler_running),
+    Check("scheduler-leads", "scheduler", checks_control_plane.scheduler_leads),
+    Check("scheduler-config", "scheduler", checks_scheduling.configuration),
+    Check("scheduler-version", "scheduler", checks_control_plane.scheduler_version),
+    Check("other-pods", "scheduler", checks_scheduling.pods_without_gpus),
+    Check("plugin-daemonset", "nodes", checks_nodes.daemonset),
+    Check("plugin-running", "nodes", checks_nodes.running),
+    Check("inventory", "nodes", checks_nodes.inventory),
+    Check("memory-unit", "nodes", checks_nodes.memory_unit),
+    Check("node-amounts", "nodes", checks_nodes.amounts),
+    Check("stale-inventory", "nodes", checks_nodes.stale),
+    Check("gpu-health", "nodes", checks_nodes.gpu_health),
+    Check("gpu-cordon", "nodes", checks_nodes.gpu_cordon),
+    Check("hand-over", "nodes", checks_nodes.hand_over_ways),
+    Check("limits", "nodes", checks_nodes.demanded_limits),
+    Check("limit-strength", "nodes", checks_nodes.weaker_limits),
+    Check("oversubscription", "nodes", checks_nodes.oversubscribed),
+    Check("usage", "nodes", checks_nodes.usage),
     Check("nvidia-plugin", "conflicts", checks_conflicts.nvidia_plugin),
     Check("nvidia-sharing", "conflicts", checks_conflicts.nvidia_sharing),
     Check("sharing-plugins", "conflicts", checks_conflicts.sharing_plugins),
     Check("other-schedulers", "conflicts", checks_conflicts.schedulers),
-    Check("dra-devices", "conflicts", checks_dra.devices),
-    Check("device-classes", "conflicts", checks_dra.device_classes),
+    Check("dra-devices", "conflicts", checks_conflicts.dra_devices),
+    Check("device-classes", "conflicts", checks_conflicts.device_classes),
     Check("gpu-addons", "conflicts", checks_conflicts.addons),
-    Check("pods-pending", "pods", checks_pods.pending),
-    Check("pods-without-gpus", "pods", checks_pods.unallocated),
-    Check("pods-refused", "pods", checks_pods.refused),
-    Check("pods-unreadable", "pods", checks_pods.unreadable),
-    Check("pods-rejected", "pods", checks_pods.rejected),
-    Check("over-committed", "pods", checks_pods.over_committed),
+    Check("pods-pending", "pods", checks_scheduling.pending),
+    Check("pods-without-gpus", "pods", checks_scheduling.unallocated),
+    Check("pods-refused", "pods", checks_scheduling.refused),
+    Check("pods-unreadable", "pods", checks_scheduling.unreadable),
+    Check("pods-rejected", "pods", checks_scheduling.rejected),
+    Check("over-committed", "pods", checks_scheduling.over_committed),
 )
 
 
@@ -142,28 +133,27 @@ class Diagnosis:
 
 def diagnose(snapshot: Snapshot) -> Diagnosis:
     """Run every check. Without an installation only the first means anything."""
-    cluster = Cluster(snapshot)
-    unread: dict[Unread, list[str]] = {}
-    first = _run(INSTALLED, cluster, unread)
-    if first.findings:
-        rest = tuple(Result(check=check, skipped="gpushare is not installed") for check in CHECKS[1:])
-    else:
-        rest = tuple(_run(check, cluster, unread) for check in CHECKS[1:])
-    return Diagnosis(
-        snapshot=snapshot,
-        results=(first, *rest),
-        unread=tuple(_not_read(part, checks) for part, checks in unread.items()),
-    )
+    facts = Facts(snapshot)
+    unread: dict[Unreadable, list[str]] = {}
+    results = [_run(CHECKS[0], facts, unread)]
+    for check in CHECKS[1:]:
+        is_installed = not results[0].findings
+        missing = Result(check=check, skipped="gpushare is not installed")
+        results.append(_run(check, facts, unread) if is_installed else missing)
+    parts = tuple(_unreadable(part, checks) for part, checks in unread.items())
+    return Diagnosis(snapshot=snapshot, results=tuple(results), unread=parts)
 
 
-def _run(check: Check, cluster: Cluster, unread: dict[Unread, list[str]]) -> Result:
+def _run(check: Check, facts: Facts, unread: dict[Unreadable, list[str]]) -> Result:
     """What it says, which is not lost if it comes to something that cannot be read."""
     findings: list[Finding] = []
     skipped = ""
     try:
-        findings.extend(check.run(cluster))
-    except NotReadError as error:
-        unread.setdefault(error.unread, []).append(check.id)
+        findings.extend(check.run(facts))
+    except LastFindingError as end:
+        findings.append(end.finding)
+    except UnreadableError as error:
+        unread.setdefault(error.part, []).append(check.id)
         skipped = f"cannot read {error}"
     except NothingToCheckError as error:
         skipped = str(error)
@@ -175,15 +165,12 @@ def _run(check: Check, cluster: Cluster, unread: dict[Unread, list[str]]) -> Res
     return Result(check=check, findings=tuple(findings), skipped=skipped)
 
 
-def _not_read(part: Unread, checks: list[str]) -> Finding:
-    return finding.error(
-        part.what, f"cannot be read: {part.error}; not checked: {', '.join(checks)}", _way_out(part.error)
-    )
-
-
-def _way_out(error: kube.KubeError) -> str:
-    ways: Mapping[type[kube.KubeError], str] = {
-        kube.ForbiddenError: "ask a user who may read it; docs/reference/doctor.md lists the rights",
-        kube.UnauthorizedError: "log in again",
-    }
-    return ways.get(type(error), "ask again; if it stays, check the API server")
+def _unreadable(part: Unreadable, checks: list[str]) -> Finding:
+    match part.error:
+        case kube.ForbiddenError():
+            way_out = "ask a user who may read it; docs/reference/doctor.md lists the rights"
+        case kube.UnauthorizedError():
+            way_out = "log in again"
+        case _:
+            way_out = "ask again; if it stays, check the API server"
+    return finding.error(part.what, f"cannot be read: {part.error}; not checked: {', '.join(checks)}", way_out)

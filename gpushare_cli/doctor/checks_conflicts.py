@@ -1,160 +1,198 @@
 """Whether anybody else hands out the same GPUs, and the cluster's own GPU add-ons see those that they need. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Final
+from collections.abc import Iterator, Mapping, Set
+from typing import Any, Final
 
 from gpushare import names, units
 from gpushare.kube.api import JsonObject
 from gpushare.wire import fields
 from gpushare_cli import schedulable
-from gpushare_cli.doctor import checks_scheduler, checks_webhook, finding, foreign, own, scheduler_file
-from gpushare_cli.doctor.cluster import Cluster, GpuNode
-from gpushare_cli.doctor.finding import Finding
+from gpushare_cli.doctor import checks_admission, checks_scheduling, foreign, objects
+from gpushare_cli.doctor.facts import Facts, GpuNode
+from gpushare_cli.doctor.finding import Finding, error, warning
 from gpushare_cli.doctor.foreign import ForeignPod, Role
-from gpushare_cli.doctor.snapshot import Unread, known
+from gpushare_cli.doctor.snapshot import Unreadable, read
 
-_MIG: Final = "nvidia.com/mig-"
 # Labels of nodes that NVIDIA's GPU Operator, its plugin and its feature discovery read or write.
-_KEPT_OFF: Final = "nvidia.com/gpu.deploy.device-plugin"
-_CONFIG: Final = "nvidia.com/device-plugin.config"
+KEPT_OFF: Final = "nvidia.com/gpu.deploy.device-plugin"
+CONFIG: Final = "nvidia.com/device-plugin.config"
+MPS_CAPABLE: Final = "nvidia.com/mps.capable"
 _STRATEGY: Final = "nvidia.com/gpu.sharing-strategy"
 _REPLICAS: Final = "nvidia.com/gpu.replicas"
-_MPS_CAPABLE: Final = "nvidia.com/mps.capable"
+_MIG: Final = "nvidia.com/mig-"
+_DRA_DRIVER: Final = "gpu.nvidia.com"  # its other driver, compute-domain.nvidia.com, hands out no GPUs
 
 
-def nvidia_plugin(cluster: Cluster) -> Iterator[Finding]:
+def nvidia_plugin(facts: Facts) -> Iterator[Finding]:
     """NVIDIA's own plugin does not hand out the GPUs of a node that shares."""
-    for node in _sharing(cluster):
-        plugin = next((each for each in _plugins_on(cluster, node) if each.system is foreign.NVIDIA), None)
-        offered = _offered(node, {names.GPU} if cluster.settings.whole_gpus and plugin is None else frozenset())
+    for node in facts.sharing:
+        plugin = next((each for each in _plugins_on(facts, node) if each.system is foreign.NVIDIA), None)
+        offered = _offered(node, {names.GPU} if facts.settings.whole_gpus and plugin is None else frozenset())
         if plugin is not None:
             what = f"; the node offers {offered}" if offered else ""
-            yield finding.error(
-                f"node/{node.name}",
-                f"{plugin} hands out the same GPUs{what}",
-                _fix(plugin),
-            )
+            yield error(f"node/{node.name}", f"{plugin} hands out the same GPUs{what}", _fix(plugin))
         elif offered:
-            yield finding.error(
+            yield error(
                 f"node/{node.name}",
                 f"another plugin offers {offered} there, which are the GPUs that are shared",
                 f"find who: kubectl get pods -A --field-selector spec.nodeName={node.name}; take it off the node",
             )
 
 
-def nvidia_sharing(cluster: Cluster) -> Iterator[Finding]:
+def nvidia_sharing(facts: Facts) -> Iterator[Finding]:
     """NVIDIA's plugin is not configured to share the GPUs of such a node itself, by MPS or by time-slicing."""
-    daemons = {pod.node: pod for pod in cluster.foreign_pods if pod.role is Role.MPS}
-    for node in _sharing(cluster):
+    daemons = {pod.node: pod for pod in facts.foreign_pods if pod.role is Role.MPS}
+    for node in facts.sharing:
         if (daemon := daemons.get(node.name)) is not None:
-            yield finding.error(
+            yield error(
                 f"node/{node.name}",
                 f"{daemon} runs there: it keeps GPUs in exclusive mode, so that one container alone can use each",
-                f"kubectl label node {node.name} {_MPS_CAPABLE}- {_CONFIG}-, and see docs/gpu-operator.md",
+                f"kubectl label node {node.name} {MPS_CAPABLE}- {CONFIG}-, and see docs/gpu-operator.md",
             )
-        elif told := _told_to_share(node):
-            yield finding.warning(
+        elif labels := _sharing_labels(node):
+            yield warning(
                 f"node/{node.name}",
-                f"NVIDIA's software is configured to share its GPUs as well ({', '.join(told)})",
-                f"kubectl label node {node.name} {_KEPT_OFF}=false --overwrite; kubectl label node {node.name}"
-                f" {_CONFIG}- {_MPS_CAPABLE}-; see docs/gpu-operator.md",
+                f"NVIDIA's software is configured to share its GPUs as well ({', '.join(labels)})",
+                f"kubectl label node {node.name} {KEPT_OFF}=false --overwrite; kubectl label node {node.name}"
+                f" {CONFIG}- {MPS_CAPABLE}-; see docs/gpu-operator.md",
             )
-    yield from _nvidia_configs(cluster)
+    yield from _nvidia_configs(facts)
 
 
-def _told_to_share(node: GpuNode) -> list[str]:
-    """Labels that NVIDIA's feature discovery writes by the configuration of its plugin."""
+def _sharing_labels(node: GpuNode) -> list[str]:
+    """Those that NVIDIA's feature discovery writes by the configuration of its plugin."""
     replicas = str(node.labels.get(_REPLICAS, ""))
-    found = [(_STRATEGY, node.labels.get(_STRATEGY) in {"mps", "time-slicing"})]
-    found += [(_MPS_CAPABLE, node.labels.get(_MPS_CAPABLE) == "true")]
-    found += [(_REPLICAS, replicas.isdecimal() and int(replicas) > 1)]
-    return [f"{key}={node.labels[key]}" for key, shares in found if shares]
+    found = {
+        _STRATEGY: node.labels.get(_STRATEGY) in {"mps", "time-slicing"},
+        MPS_CAPABLE: node.labels.get(MPS_CAPABLE) == "true",
+        _REPLICAS: replicas.isdecimal() and int(replicas) > 1,
+    }
+    return [f"{key}={node.labels[key]}" for key, shares in found.items() if shares]
 
 
-def _nvidia_configs(cluster: Cluster) -> Iterator[Finding]:
-    reached = [node for node in _sharing(cluster) if node.labels.get(_KEPT_OFF) != "false"]
-    part = cluster.snapshot.nvidia_configs
-    if isinstance(part, Unread):
-        yield finding.warning(
+def _nvidia_configs(facts: Facts) -> Iterator[Finding]:
+    part = facts.snapshot.nvidia_configs
+    if isinstance(part, Unreadable):
+        yield warning(
             "configmaps of NVIDIA's plugin",
             f"not checked whether they have it share GPUs: {part.error}",
             f"get rights to list ConfigMaps in {', '.join(names.ADDON_NAMESPACES)}",
         )
         return
+    reached = [node.name for node in facts.sharing if node.labels.get(KEPT_OFF) != "false"]
     for config in part if reached else ():
-        namespace, name = (str(config["metadata"][key]) for key in ("namespace", "name"))
         ways = ", ".join(f"{key} by {way}" for key, way in sorted(foreign.sharing(config).items()))
-        yield finding.warning(
-            f"configmap/{namespace}/{name}",
-            f"it has NVIDIA's plugin share GPUs ({ways}), and that plugin is not kept off {_count(reached)}",
-            f"kubectl label node {reached[0].name} {_KEPT_OFF}=false, and so on for each",
+        count = f"{len(reached)} nodes that share" if len(reached) > 1 else f"node {reached[0]}, which shares"
+        yield warning(
+            f"configmap/{config['metadata']['namespace']}/{objects.name_of(config)}",
+            f"it has NVIDIA's plugin share GPUs ({ways}), and that plugin is not kept off {count}",
+            f"kubectl label node {reached[0]} {KEPT_OFF}=false, and so on for each",
         )
 
 
-def _count(nodes: Sequence[GpuNode]) -> str:
-    return f"{len(nodes)} nodes that share" if len(nodes) > 1 else f"node {nodes[0].name}, which shares"
-
-
-def sharing_plugins(cluster: Cluster) -> Iterator[Finding]:
+def sharing_plugins(facts: Facts) -> Iterator[Finding]:
     """No other system that shares GPUs is left on a node that shares."""
-    for node in _sharing(cluster):
-        for plugin in _plugins_on(cluster, node):
+    for node in facts.sharing:
+        for plugin in _plugins_on(facts, node):
             if plugin.system is not foreign.NVIDIA:
-                yield finding.error(
-                    f"node/{node.name}",
-                    f"{plugin} hands out the same GPUs",
-                    _fix(plugin),
-                )
+                yield error(f"node/{node.name}", f"{plugin} hands out the same GPUs", _fix(plugin))
 
 
-def schedulers(cluster: Cluster) -> Iterator[Finding]:
+def schedulers(facts: Facts) -> Iterator[Finding]:
     """No other system's scheduler or extender chooses GPUs."""
-    for theirs in {each.workload: each for each in cluster.foreign_pods if each.role is Role.SCHEDULER}.values():
-        yield finding.warning(
+    for theirs in {each.workload: each for each in facts.foreign_pods if each.role is Role.SCHEDULER}.values():
+        yield warning(
             f"deployment/{theirs.namespace}/{theirs.workload}",
             f"the scheduler of {theirs.system.name} still runs; where kube-scheduler asks it as well, both choose GPUs",
             "take its entry out of kube-scheduler's extenders, then:"
             f" kubectl -n {theirs.namespace} delete deployment {theirs.workload}",
         )
-    for extender in scheduler_file.extenders(checks_scheduler.parsed_settings(cluster)):
+    for extender in checks_scheduling.other_extenders(facts):
         managed = {str(entry.get("name")) for entry in fields.objects(extender, "managedResources", "extender")}
-        shared = sorted(managed & {names.GPU_MEM, names.GPU_PERCENT, names.GPU})
-        if shared and not scheduler_file.is_ours(extender):
-            yield finding.error(
-                f"configmap/{cluster.namespace}/{own.SCHEDULER_SETTINGS}",
+        if shared := sorted(managed & {names.GPU_MEM, names.GPU_PERCENT, names.GPU}):
+            yield error(
+                f"configmap/{facts.namespace}/{names.SCHEDULER}",
                 f"the extender {extender.get('urlPrefix')} is asked about {', '.join(shared)} as well",
-                f"remove it from the extenders: {cluster.kubectl(f'edit configmap {own.SCHEDULER_SETTINGS}')}",
+                f"remove it from the extenders: {facts.kubectl(f'edit configmap {names.SCHEDULER}')}",
             )
 
 
-def addons(cluster: Cluster) -> Iterator[Finding]:
+def addons(facts: Facts) -> Iterator[Finding]:
     """DaemonSets that need every GPU of their nodes get them."""
-    labels = {
-        str(each["metadata"]["name"]): fields.mapping(each["metadata"], "labels", "metadata")
-        for each in known(cluster.snapshot.namespaces)
-    }
-    for workload in known(cluster.snapshot.daemonsets):
-        namespace, name = (str(workload["metadata"][key]) for key in ("namespace", "name"))
-        if _is_isolated(cluster, labels.get(namespace, {})):
-            yield finding.warning(
+    labels = {objects.name_of(each): objects.labels(each) for each in read(facts.snapshot.namespaces)}
+    for workload in read(facts.snapshot.daemonsets):
+        namespace, name = str(workload["metadata"]["namespace"]), objects.name_of(workload)
+        if _is_isolated(facts, labels.get(namespace, {})):
+            yield warning(
                 f"daemonset/{namespace}/{name}",
-                f"it needs every GPU of its nodes, but {names.WEBHOOK} gives its containers none",
+                f"it must see all GPUs of its nodes, but {names.WEBHOOK} hides them",
                 f"if no one but administrators may create pods there: kubectl label namespace {namespace}"
                 f" {names.LABEL_ISOLATION}=disabled; then: kubectl -n {namespace} rollout restart daemonset {name}",
             )
 
 
-def _sharing(cluster: Cluster) -> Iterator[GpuNode]:
-    return (node for node in cluster.nodes if node.is_wanted or node.plugin is not None)
+def dra_devices(facts: Facts) -> Iterator[Finding]:
+    """No DRA driver offers GPUs of a node that shares: a ResourceClaim would get a GPU on which pods hold shares."""
+    nodes = {node.name: node for node in facts.sharing}
+    found: dict[tuple[str, str], set[str]] = {}
+    for each in read(facts.snapshot.resource_slices):
+        spec = fields.mapping(each, "spec", "ResourceSlice")
+        name, driver = fields.text(spec, "nodeName", "spec"), fields.text(spec, "driver", "spec")
+        if node := nodes.get(name):
+            offered = {device for device, uuid in _devices(spec) if _is_shared(node, driver, uuid)}
+            found.setdefault((name, driver), set()).update(offered)
+    for (name, driver), offered in sorted(found.items()):
+        if offered:
+            yield error(
+                f"node/{name}",
+                f"the DRA driver {driver} offers {len(offered)} devices there that are shared"
+                f" ({', '.join(sorted(offered))}); nothing in Kubernetes keeps a ResourceClaim off a GPU on which pods"
+                " hold shares",
+                f"keep the driver's kubelet plugin off nodes with the label {names.LABEL_SHARES}, as in"
+                " docs/gpu-operator.md#beside-nvidias-dra-driver; before that, drain the node",
+            )
 
 
-def _plugins_on(cluster: Cluster, node: GpuNode) -> Iterator[ForeignPod]:
+def device_classes(facts: Facts) -> Iterator[Finding]:
+    """No DeviceClass has kube-scheduler serve requests for shares with whole devices (extendedResourceName)."""
+    ours = {*names.SHARED_RESOURCES, names.GPU_CORE, *({names.GPU} if facts.settings.whole_gpus else ())}
+    for each in read(facts.snapshot.device_classes):
+        name = objects.name_of(each)
+        resource = fields.text(fields.mapping(each, "spec", "DeviceClass"), "extendedResourceName", "spec")
+        if resource in ours:
+            yield error(
+                f"deviceclass/{name}",
+                f"its extendedResourceName is {resource}: where a node offers none of it, kube-scheduler serves a"
+                f" request for 3 of it with 3 whole devices of this class (by default from 1.36 on)",
+                f"kubectl patch deviceclass {name} --type=json"
+                """ -p='[{"op": "remove", "path": "/spec/extendedResourceName"}]'""",
+            )
+
+
+def _devices(spec: JsonObject) -> Iterator[tuple[str, str]]:
+    """Name and UUID of the devices of a slice; the UUID is empty if the driver does not tell it."""
+    for device in fields.objects(spec, "devices", "spec"):
+        basic = device.get("basic")  # until v1beta1
+        attributes = fields.mapping(basic if isinstance(basic, dict) else device, "attributes", "device")
+        # Attributes may have the driver's domain before their name.
+        found = (value for key, value in attributes.items() if key.rpartition("/")[2] == "uuid")
+        uuid = next((str(value.get("string", "")) for value in found if isinstance(value, dict)), "")
+        yield fields.text(device, "name", "device"), uuid
+
+
+def _is_shared(node: GpuNode, driver: str, uuid: str) -> bool:
+    if node.published is None or not uuid:
+        return driver == _DRA_DRIVER
+    return uuid in {gpu.uuid for gpu in node.published.gpus}
+
+
+def _plugins_on(facts: Facts, node: GpuNode) -> list[ForeignPod]:
     """One pod of each system."""
-    seen: set[str] = set()
-    for pod in cluster.foreign_pods:
-        if pod.role is Role.PLUGIN and pod.node == node.name and pod.system.name not in seen:
-            seen.add(pod.system.name)
-            yield pod
+    found: dict[str, ForeignPod] = {}
+    for pod in facts.foreign_pods:
+        if pod.role is Role.PLUGIN and pod.node == node.name:
+            found.setdefault(pod.system.name, pod)
+    return list(found.values())
 
 
 def _offered(node: GpuNode, ours: Set[str]) -> str:
@@ -170,17 +208,17 @@ def _fix(pod: ForeignPod) -> str:
     return pod.system.fix.format(namespace=pod.namespace, workload=pod.workload, node=pod.node)
 
 
-def _is_isolated(cluster: Cluster, labels: Mapping[str, str]) -> bool:
+def _is_isolated(facts: Facts, labels: Mapping[str, Any]) -> bool:
     """Whether a webhook is called for every new pod of a namespace with these labels."""
-    config = known(cluster.snapshot.mutating) or {}
+    config = read(facts.snapshot.mutating) or {}
     webhooks = {str(each.get("name")): each for each in fields.objects(config, "webhooks", "configuration")}
-    found = [webhooks.get(checks_webhook.ISOLATION)]
-    if found == [None]:  # servers without conditions
-        found = [webhooks.get(name) for name in (checks_webhook.GPU, checks_webhook.LIMIT)]
-    return any(_calls(webhook, labels) for webhook in found if webhook is not None)
+    called = [checks_admission.ISOLATION]
+    if checks_admission.ISOLATION not in webhooks:  # servers without conditions
+        called = [checks_admission.GPU, checks_admission.LIMIT]
+    return any(_calls(webhooks[name], labels) for name in called if name in webhooks)
 
 
-def _calls(webhook: JsonObject, labels: Mapping[str, str]) -> bool:
+def _calls(webhook: JsonObject, labels: Mapping[str, Any]) -> bool:
     selector = fields.mapping(webhook, "namespaceSelector", "webhook")
     equal = fields.mapping(selector, "matchLabels", "namespaceSelector").items() <= labels.items()
     expressions = fields.objects(selector, "matchExpressions", "namespaceSelector")

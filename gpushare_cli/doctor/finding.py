@@ -1,12 +1,13 @@
-"""What a check says."""
+"""What checks are made of: a question to the cluster, and what it finds."""
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Severity(IntEnum):
-    """How bad it is."""
-
     OK = 0
     """An intentional setting."""
     WARNING = 1
@@ -16,7 +17,6 @@ class Severity(IntEnum):
 
     @property
     def word(self) -> str:
-        """As it is printed."""
         return self.name.lower()
 
 
@@ -34,7 +34,6 @@ class Finding:
 
 
 def error(object_: str, problem: str, fix: str) -> Finding:
-    """Something that breaks what was promised."""
     return Finding(severity=Severity.ERROR, object=object_, problem=problem, fix=fix)
 
 
@@ -44,5 +43,4 @@ def warning(object_: str, problem: str, fix: str) -> Finding:
 
 
 def note(object_: str, problem: str, fix: str = "") -> Finding:
-    """Something that is good to know."""
     return Finding(severity=Severity.OK, object=object_, problem=problem, fix=fix)

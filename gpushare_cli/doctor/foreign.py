@@ -9,7 +9,7 @@ from typing import Any, Final
 from gpushare import names
 from gpushare.kube.api import JsonObject
 from gpushare.wire import fields, pods
-from gpushare_cli.doctor import objects, own
+from gpushare_cli.doctor import objects
 
 
 class Role(Enum):
@@ -22,8 +22,6 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """One of them."""
-
     name: str
     plugin: re.Pattern[str]
     """Names of the DaemonSet."""
@@ -109,37 +107,24 @@ def foreign_pod(pod: Mapping[str, Any]) -> ForeignPod | None:
     if fields.text(fields.mapping(pod, "status", "pod"), "phase", "status") in {"Succeeded", "Failed"}:
         return None
     owner, workload = _workload(metadata)
-    images = {
-        image(fields.text(container, "image", "container")) for container in fields.objects(spec, "containers", "spec")
-    }
+    images = set(map(_image, fields.objects(spec, "containers", "spec")))
     for system in (NVIDIA, *SHARING):
-        role = _role(system, owner, workload, images)
-        if role is not None:
-            return ForeignPod(
-                system=system,
-                role=role,
-                namespace=fields.text(metadata, "namespace", "metadata"),
-                pod=fields.text(metadata, "name", "metadata"),
-                workload=workload,
-                node=fields.text(spec, "nodeName", "spec"),
-            )
+        if (role := _role(system, owner, workload, images)) is not None:
+            namespace, name = (fields.text(metadata, key, "metadata") for key in ("namespace", "name"))
+            node = fields.text(spec, "nodeName", "spec")
+            return ForeignPod(system=system, role=role, namespace=namespace, pod=name, workload=workload, node=node)
     return None
 
 
 def needs_every_gpu(workload: JsonObject) -> bool:
     """Whether a DaemonSet is made to see the GPUs of its nodes without asking for any."""
     spec = objects.pod_spec(workload)
-    under_nvidia = fields.text(spec, "runtimeClassName", "spec") in own.RUNTIME_CLASSES
+    under_nvidia = fields.text(spec, "runtimeClassName", "spec") in objects.RUNTIME_CLASSES
     return any(
         not any(resource.startswith(names.GPU_DOMAINS) for resource in pods.amounts(container, "limits"))
-        and (under_nvidia or image(fields.text(container, "image", "container")) in _SEES_ALL or _says_all(container))
+        and (under_nvidia or _image(container) in _SEES_ALL or _says_all(container))
         for container in fields.objects(spec, "containers", "spec")
     )
-
-
-def shares(config_map: JsonObject) -> bool:
-    """Whether a ConfigMap has NVIDIA's plugin share GPUs."""
-    return bool(sharing(config_map))
 
 
 def sharing(config_map: JsonObject) -> Mapping[str, str]:
@@ -180,6 +165,7 @@ def _workload(metadata: Mapping[str, Any]) -> tuple[str, str]:
     return "", fields.text(metadata, "name", "metadata")
 
 
-def image(name: str) -> str:
-    """The last part of an image's name, without tag and digest."""
+def _image(container: Mapping[str, Any]) -> str:
+    """The last part of its image's name, without tag and digest."""
+    name = fields.text(container, "image", "container")
     return name.partition("@")[0].rsplit("/", 1)[-1].partition(":")[0]

@@ -1,7 +1,7 @@
-"""Look-ups in objects of the API server that several checks make. Pure."""
+"""Names of the installation's objects, and look-ups in objects of the API server. Pure."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -9,19 +9,31 @@ from gpushare import names
 from gpushare.kube.api import JsonObject
 from gpushare.runtime import options
 from gpushare.wire import fields
-from gpushare_cli.doctor.snapshot import NothingToCheckError, Object, known
 
+SCHEDULER_KEY: Final = "scheduler.yaml"
+LABEL_APP: Final = "app.kubernetes.io/name"
+LABEL_NAMESPACE: Final = "kubernetes.io/metadata.name"
+KUBE_SYSTEM: Final = "kube-system"
+RUNTIME_CLASSES: Final = (names.RUNTIME_CLASS, "nvidia-cdi", "nvidia-legacy", "nvidia-experimental")
+APPLY: Final = "apply the overlay for your server's version again: kubectl apply -k manifests/overlays/OVERLAY"
 _NAMED: Final = 4
 
 
+def name_of(item: JsonObject) -> str:
+    return str(item["metadata"]["name"])
+
+
 def annotations(item: JsonObject) -> Mapping[str, Any]:
-    """Of an object."""
     return fields.mapping(fields.mapping(item, "metadata", "object"), "annotations", "metadata")
+
+
+def labels(item: JsonObject) -> Mapping[str, Any]:
+    return fields.mapping(fields.mapping(item, "metadata", "object"), "labels", "metadata")
 
 
 def label(item: JsonObject, key: str) -> str:
     """Empty if it is not there."""
-    return fields.text(fields.mapping(fields.mapping(item, "metadata", "object"), "labels", "metadata"), key, "labels")
+    return fields.text(labels(item), key, "labels")
 
 
 def pod_spec(workload: JsonObject) -> Mapping[str, Any]:
@@ -59,16 +71,6 @@ def endpoints(item: JsonObject | None) -> int:
     return sum(len(fields.objects(subset, "addresses", "subsets")) for subset in subsets)
 
 
-def needs_endpoint(item: Object) -> None:
-    """End a check that asks a Service which sends to no one.
-
-    Raises:
-        NothingToCheckError: its endpoints are empty.
-    """
-    if not endpoints(known(item)):
-        raise NothingToCheckError("no replica is ready")
-
-
 def moment(text: object) -> datetime | None:
     """A time as the API server writes it."""
     try:
@@ -78,35 +80,28 @@ def moment(text: object) -> datetime | None:
     return when if when.tzinfo else when.replace(tzinfo=UTC)
 
 
-def created(item: JsonObject) -> datetime | None:
-    """When an object was created."""
-    return moment(fields.mapping(item, "metadata", "object").get("creationTimestamp"))
-
-
-def metric(text: str, name: str) -> float | None:
+def metric(page: str, name: str) -> float | None:
     """A gauge without labels, from a page of metrics."""
-    for line in text.splitlines():
-        head, _, value = line.rpartition(" ")
-        if head == name:
-            try:
-                return float(value)
-            except ValueError:
-                return None
-    return None
+    return next((value for series, value in _samples(page) if series == name), None)
 
 
-def counted(text: str, name: str, *labels: str) -> float:
-    """The sum of a counter over the lines with these labels, such as `verb="filter"`, from a page of metrics."""
-    total = 0.0
-    for line in text.splitlines():
-        head, _, value = line.rpartition(" ")
-        if head.startswith(f"{name}{{") and all(label in head for label in labels):
-            with contextlib.suppress(ValueError):
-                total += float(value)
-    return total
+def counted(page: str, name: str, *labels: str) -> float:
+    """The sum of a counter over the series with these labels, such as `verb="filter"`, from a page of metrics."""
+    return sum(
+        value
+        for series, value in _samples(page)
+        if series.startswith(f"{name}{{") and all(label in series for label in labels)
+    )
 
 
 def listed(nodes: Sequence[str]) -> str:
     """Nodes of which the same is told."""
     more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
     return ", ".join(nodes[:_NAMED]) + more
+
+
+def _samples(page: str) -> Iterator[tuple[str, float]]:
+    for line in page.splitlines():
+        series, _, value = line.rpartition(" ")
+        with contextlib.suppress(ValueError):
+            yield series, float(value)

@@ -1,26 +1,45 @@
-"""What is read of a cluster, and how: each part is there, or absent, or says why it could not be read."""
+"""Reads all that the checks look at, everything at the same time. Changes nothing: its one POST is a dry run.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+Each part of the snapshot is there, or absent, or says why it could not be read.
+"""
+
+from collections.abc import Callable, Mapping
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from operator import methodcaller
 from typing import Any, Final, TypeVar
 
+import orjson
+
 from gpushare import names
-from gpushare.errors import GpuShareError
+from gpushare.errors import GpuShareError, SettingsError, WireError
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject, Reply
-from gpushare_cli import scheduler_config
-from gpushare_cli.doctor import own
-from gpushare_cli.scheduler_config import ServerVersion
+from gpushare.kube.api import JsonObject, KubeApi, Reply
+from gpushare.runtime.clock import Clock
+from gpushare.wire import pods as pods_wire
+from gpushare_cli import reading, usage
+from gpushare_cli.doctor import foreign, objects
+from gpushare_cli.scheduler_config import CONTROLLER_PORT, ServerVersion
 from gpushare_cli.usage import NodeUse
+
+TRIAL_NAMESPACE: Final = "default"
+TRIAL_CONTAINER: Final = "main"
+WEBHOOK_PORT: Final = 443
+_ONE_S: Final = 10.0
+_ASK_S: Final = 5.0
+_TRIAL_S: Final = 20.0  # the API server waits up to 10 s for a webhook
+_AT_ONCE: Final = 32
+_DRA_VERSIONS: Final = ("v1", "v1beta2", "v1beta1")  # from Kubernetes 1.34, 1.33, 1.32 on
+_QUIET_S: Final = 4.0  # after this long without an end, a word about what is still being read
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class Unreadable:
     """A read that failed."""
 
     what: str
@@ -28,45 +47,42 @@ class Unread:
     error: kube.KubeError
 
 
-class NotReadError(GpuShareError):
+class UnreadableError(GpuShareError):
     """A check looked at a part that could not be read."""
 
-    def __init__(self, unread: Unread) -> None:
-        super().__init__(f"{unread.what}: {unread.error}")
-        self.unread = unread
+    def __init__(self, part: Unreadable) -> None:
+        super().__init__(f"{part.what}: {part.error}")
+        self.part = part
 
 
-class NothingToCheckError(GpuShareError):
-    """A check has no meaning, because of something that another check reports."""
-
-
-def known(part: T | Unread) -> T:
+def read(part: T | Unreadable) -> T:
     """A part that was read.
 
     Raises:
-        NotReadError: it was not; ends the check, and is reported once for all checks.
+        UnreadableError: it was not; ends the check, and is reported once for all checks.
     """
-    if isinstance(part, Unread):
-        raise NotReadError(part)
+    if isinstance(part, Unreadable):
+        raise UnreadableError(part)
     return part
 
 
-Object = JsonObject | None | Unread
-Objects = tuple[JsonObject, ...] | Unread
-Text = Reply | Unread
+Object = JsonObject | None | Unreadable
+Objects = tuple[JsonObject, ...] | Unreadable
+Text = Reply | Unreadable
 
-READ: Final = "read"
+_READ: Final = "read"
 _INSIDE: Final = "namespaces/{namespace}"
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _APPS: Final = f"/apis/apps/v1/{_INSIDE}"
+_MAPS: Final = f"/api/v1/{_INSIDE}/configmaps"
 _LEASES: Final = f"/apis/coordination.k8s.io/v1/{_INSIDE}/leases"
-_WEBHOOK: Final = f"https:{names.WEBHOOK}:{own.WEBHOOK_PORT}"
-_CONTROLLER: Final = f"{names.CONTROLLER}:{scheduler_config.CONTROLLER_PORT}"
+_WEBHOOK: Final = f"https:{names.WEBHOOK}:{WEBHOOK_PORT}"
+_CONTROLLER: Final = f"{names.CONTROLLER}:{CONTROLLER_PORT}"
 
 
 def part(method: str, *arguments: str) -> Any:
     """A part, and the reader's method that reads it; `{namespace}` in a path is the installation's."""
-    return field(metadata={READ: methodcaller(method, *arguments)})
+    return field(metadata={_READ: methodcaller(method, *arguments)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +96,12 @@ class Snapshot:
     """When it was asked, by the clock of the API server if it told."""
 
     installed: Object = part("one", f"/api/v1/{_INSIDE}")
-    """The installation's Namespace."""
     namespaces: Objects = part("many", "/api/v1/namespaces")
-    settings: Object = part("one", f"/api/v1/{_INSIDE}/configmaps/{names.CONFIG}")
+    settings: Object = part("one", f"{_MAPS}/{names.CONFIG}")
     """The ConfigMap that all components share."""
-    hand_over: Object = part("one", f"/api/v1/{_INSIDE}/configmaps/{names.HAND_OVER}")
+    hand_over: Object = part("one", f"{_MAPS}/{names.HAND_OVER}")
     """What the controller says of the nodes."""
-    refused_classes: Object = part("one", f"/api/v1/{_INSIDE}/configmaps/{names.RUNTIME_CLASS_POLICY}")
+    refused_classes: Object = part("one", f"{_MAPS}/{names.RUNTIME_CLASS_POLICY}")
     """To whom RuntimeClasses of NVIDIA are refused."""
     runtime_classes: Objects = part("many", "/apis/node.k8s.io/v1/runtimeclasses")
 
@@ -98,7 +113,7 @@ class Snapshot:
     webhook_endpoints: Object = part("one", f"/api/v1/{_INSIDE}/endpoints/{names.WEBHOOK}")
     webhook_ready: Text = part("ask", _WEBHOOK, "readyz")
     webhook_metrics: Text = part("metrics", _WEBHOOK)
-    admitted: JsonObject | Unread = part("admitted")
+    admitted: JsonObject | Unreadable = part("admitted")
     """What a new pod that asks for one unit comes back as; it was not stored."""
 
     controller_deployment: Object = part("one", f"{_APPS}/deployments/{names.CONTROLLER}")
@@ -108,12 +123,12 @@ class Snapshot:
     controller_metrics: Text = part("metrics", _CONTROLLER)
 
     scheduler_deployment: Object = part("one", f"{_APPS}/deployments/{names.SCHEDULER}")
-    scheduler_settings: Object = part("one", f"/api/v1/{_INSIDE}/configmaps/{own.SCHEDULER_SETTINGS}")
+    scheduler_settings: Object = part("one", f"{_MAPS}/{names.SCHEDULER}")
     scheduler_lease: Object = part("one", f"{_LEASES}/{names.SCHEDULER}")
 
     plugin: Object = part("one", f"{_APPS}/daemonsets/{names.PLUGIN}")
     """The DaemonSet."""
-    usage: Mapping[NodeName, NodeUse] | Unread = part("usage")
+    usage: Mapping[NodeName, NodeUse] | Unreadable
     """What the device plugins tell of the use of GPUs, where they are to read it."""
     daemonsets: Objects = part("daemonsets")
     """Those of the whole cluster that need every GPU."""
@@ -127,3 +142,175 @@ class Snapshot:
     """ConfigMaps of GPUs that must not be used."""
     pods: Objects = part("pods")
     """Those that ask for GPUs or hold some, the installation's own, and other GPU plugins'."""
+
+
+def take(api: KubeApi, clock: Clock, namespace: str, say: Callable[[str], None]) -> Snapshot:
+    """Read the cluster, and say every few seconds what is still being read.
+
+    Args:
+        api: the cluster.
+        clock: for a server that does not say what time it is.
+        namespace: of the installation.
+        say: takes a sentence for the user.
+
+    Raises:
+        KubeError: the API server does not answer, or not to us.
+        WireError: it is of a version that no one knows.
+    """
+    version, now = _server(api, clock)
+    reader = _Reader(api, namespace)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        how = {each.name: each.metadata[_READ] for each in fields(Snapshot) if _READ in each.metadata}
+        reads: dict[str, Future[Any]] = {part: pool.submit(read, reader) for part, read in how.items()}
+        reads["usage"] = pool.submit(lambda: reader.usage(reads["plugin"].result(), reads["settings"].result()))
+        waiting = set(reads.values())
+        while waiting:
+            _, waiting = futures.wait(waiting, timeout=_QUIET_S)
+            if waiting:
+                left = sorted(part for part, read in reads.items() if read in waiting)
+                say(f"still reading {', '.join(left).replace('_', ' ')}")
+    parts = {part: read.result() for part, read in reads.items()}
+    return Snapshot(namespace=namespace, server=version, now=now, **parts)
+
+
+def _server(api: KubeApi, clock: Clock) -> tuple[ServerVersion, datetime]:
+    answer = api.ask("/version", timeout_s=_ONE_S)
+    if not answer.is_good:
+        raise kube.error_of(answer.status, answer.brief)
+    try:
+        version = str(orjson.loads(answer.text)["gitVersion"])
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise kube.ServerFaultError(f"/version: no answer of an API server: {answer.brief}") from error
+    try:
+        return ServerVersion.parse(version), answer.at or clock.now()
+    except SettingsError as error:
+        raise WireError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads parts; none of its methods raises a KubeError."""
+
+    api: KubeApi
+    namespace: str
+
+    def one(self, path: str) -> Object:
+        """None if there is none."""
+        path = path.format(namespace=self.namespace)
+        try:
+            return self.api.get(path, timeout_s=_ONE_S)
+        except kube.NotFoundError:
+            return None
+        except kube.KubeError as error:
+            return Unreadable(_what(path), error)
+
+    def many(self, path: str, keep: Callable[[JsonObject], bool] = lambda _: True) -> Objects:
+        try:
+            return tuple(reading.listed(self.api, path, {}, keep=keep))
+        except kube.KubeError as error:
+            return Unreadable(_what(path), error)
+
+    def ask(self, service: str, path: str) -> Text:
+        """What a Service's endpoint says."""
+        try:
+            return self.api.ask(kube.proxy_path(self.namespace, service, path), timeout_s=_ASK_S)
+        except kube.KubeError as error:
+            return Unreadable(self._endpoint(service, path), error)
+
+    def metrics(self, service: str) -> Text:
+        """Anything but a page of metrics is no answer."""
+        page = self.ask(service, "metrics")
+        if isinstance(page, Unreadable) or page.is_good:
+            return page
+        return Unreadable(self._endpoint(service, "metrics"), kube.error_of(page.status, page.brief))
+
+    def admitted(self) -> JsonObject | Unreadable:
+        path = f"/api/v1/namespaces/{TRIAL_NAMESPACE}/pods"
+        try:
+            return self.api.create(path, trial_pod(), {"dryRun": "All"}, timeout_s=_TRIAL_S)
+        except kube.KubeError as error:
+            return Unreadable(f"a dry run of a new pod in namespace {TRIAL_NAMESPACE}", error)
+
+    def policies(self, collection: str) -> Objects:
+        """Those of the installation, or their bindings, that exist; on servers without such policies, none."""
+        present = [self.one(f"{collection}/{name}") for name in names.POLICIES]
+        unread = next((each for each in present if isinstance(each, Unreadable)), None)
+        return unread or tuple(each for each in present if isinstance(each, dict))
+
+    def usage(self, plugin: Object, shared: Object) -> Mapping[NodeName, NodeUse] | Unreadable:
+        """Of all nodes with a plugin that is to read it; none if the plugins are not."""
+        if isinstance(plugin, Unreadable) or isinstance(shared, Unreadable) or not objects.reads_usage(plugin, shared):
+            return {}  # what cannot be read is reported by itself
+        try:
+            return usage.read_all(self.api, self.namespace)
+        except kube.KubeError as error:
+            return Unreadable(f"pods of {names.PLUGIN}", error)
+        except WireError:
+            return {}  # checks of pods say what is odd about it
+
+    def daemonsets(self) -> Objects:
+        return self.many("/apis/apps/v1/daemonsets", keep=foreign.needs_every_gpu)
+
+    def nvidia_configs(self) -> Objects:
+        """In the namespaces of GPU add-ons."""
+        found: list[JsonObject] = []
+        for namespace in names.ADDON_NAMESPACES:
+            part = self.many(f"/api/v1/namespaces/{namespace}/configmaps", lambda each: bool(foreign.sharing(each)))
+            if isinstance(part, Unreadable):
+                return part
+            found += part
+        return tuple(found)
+
+    def dra(self, collection: str) -> Objects:
+        """All objects of dynamic resource allocation; on servers without it, none."""
+        for version in _DRA_VERSIONS:
+            part = self.many(f"/apis/resource.k8s.io/{version}/{collection}")
+            if not (isinstance(part, Unreadable) and isinstance(part.error, kube.NotFoundError)):
+                return part
+        return ()
+
+    def unhealthy(self) -> Objects:
+        return self.many(reading.CONFIG_MAPS, keep=reading.is_unhealthy_list)
+
+    def pods(self) -> Objects:
+        return self.many("/api/v1/pods", self._concerns_checks)
+
+    def _concerns_checks(self, pod: JsonObject) -> bool:
+        try:
+            is_own = pods_wire.ref(pod).namespace == self.namespace
+            return is_own or reading.concerns_gpus(pod) or foreign.foreign_pod(pod) is not None
+        except WireError:
+            return True  # a check says what is odd about it
+
+    def _endpoint(self, service: str, path: str) -> str:
+        return f"/{path} of service/{self.namespace}/{service.removeprefix('https:').partition(':')[0]}"
+
+
+def _what(path: str) -> str:
+    """An API path in words: `nodes`, `lease gpushare-system/gpushare-controller`."""
+    parts = path.strip("/").split("/")
+    rest = parts[2:] if parts[0] == "api" else parts[3:]
+    if rest[0] == "namespaces" and len(rest) > 2:
+        return f"{rest[2]}/{rest[1]}" + "".join(f"/{part}" for part in rest[3:])
+    return "/".join(rest)
+
+
+def trial_pod() -> JsonObject:
+    """A pod that asks for one unit, and that the strictest policies and quotas of a namespace would let in."""
+    amounts = {"cpu": "10m", "memory": "16Mi"}
+    container = {
+        "name": TRIAL_CONTAINER,
+        "image": "registry.k8s.io/pause:3.9",  # never pulled
+        "resources": {"requests": amounts, "limits": {**amounts, names.GPU_MEM: "1"}},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "gpushare-doctor-"},
+        "spec": {
+            "automountServiceAccountToken": False,
+            "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [container],
+        },
+    }

@@ -1,9 +1,8 @@
 """What docs/reference/doctor.md says."""
 
 from gpushare import names
-from gpushare_cli.doctor import render
+from gpushare_cli.doctor import command
 from gpushare_cli.doctor.checks import CHECKS
-from gpushare_cli.doctor.command import COMMAND
 
 RIGHTS: tuple[tuple[str, str, str], ...] = (
     ("namespaces", "get, list", "cluster"),
@@ -30,7 +29,7 @@ It changes nothing: the one thing that it sends is a dry run of a new pod, which
 Everything is read at the same time, each with a deadline.
 This page is written by `make docs` from the code; do not edit it.
 
-Exit codes: 0 {COMMAND.exit_codes}
+Exit codes: 0 {command.COMMAND.exit_codes}
 
 | severity | meaning |
 |---|---|
@@ -38,7 +37,7 @@ Exit codes: 0 {COMMAND.exit_codes}
 | warning | it works, but not as it should, or something could not be read |
 | ok | intentional setting |
 
-`-o json` prints an object with `version` {render.VERSION}, `server`, `namespace`, and two lists.
+`-o json` prints an object with `version` {command.VERSION}, `server`, `namespace`, and two lists.
 `findings` has `check`, `severity`, `object`, `problem` and `fix`.
 `checks` has `id`, `area`, `meaning`, `result`, and in `skipped` why not all could be said.
 Fields may be added; a field that changes its meaning changes the version.

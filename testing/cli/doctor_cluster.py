@@ -14,7 +14,7 @@ from gpushare.kube.api import JsonObject, Params, Reply
 from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import hand_over
-from gpushare_cli.doctor import checks, gather
+from gpushare_cli.doctor import checks, snapshot
 from gpushare_cli.doctor.checks import Diagnosis
 from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.clock import ManualClock
@@ -263,7 +263,7 @@ def deployed_pod(workload: str, *, namespace: str = "kube-system") -> JsonObject
 
 def diagnosis(api: DoctorKube, namespace: str = NS) -> Diagnosis:
     said: list[str] = []
-    return checks.diagnose(gather.gather(api, gather.server(api, skewed()), namespace, said.append))
+    return checks.diagnose(snapshot.take(api, skewed(), namespace, said.append))
 
 
 def lines(api: DoctorKube) -> list[str]:

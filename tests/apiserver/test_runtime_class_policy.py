@@ -3,7 +3,7 @@
 import pytest
 
 from gpushare import names
-from gpushare_cli.doctor import own
+from gpushare_cli.doctor import objects
 from tests.apiserver.policies import (
     CHOICE,
     OF_NVIDIA,
@@ -48,13 +48,13 @@ WITHOUT_GPUS = {
     "hostdev": pod(container("a", VOID, limits={"nvidia.com/hostdev": 1, "nvidia.com/gpux": 1})),
     "forged": pod(IDLE, annotations={names.ANNOTATION_ALLOCATION: "{}"}, labels={names.LABEL_MANAGED: "true"}),
 }
-SHIPPED = {"names": ",".join(own.RUNTIME_CLASSES), "refuse": "without-gpus"}
+SHIPPED = {"names": ",".join(objects.RUNTIME_CLASSES), "refuse": "without-gpus"}
 NVIDIA, PLAIN = under("nvidia", WITH_GPUS["memory"]), under("nvidia", WITHOUT_GPUS["plain"])
 
 
 def test_it_reads_the_administrators_choice_of_the_classes_that_the_isolation_policy_knows(policies: Server) -> None:
     assert policies.api.get(CHOICE)["data"] == SHIPPED
-    assert (names.RUNTIME_CLASS, *OF_NVIDIA) == own.RUNTIME_CLASSES
+    assert (names.RUNTIME_CLASS, *OF_NVIDIA) == objects.RUNTIME_CLASSES
 
 
 def test_as_shipped_it_refuses_them_to_pods_without_gpus(policies: Server) -> None:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from gpushare import names
-from gpushare_cli.doctor import checks_conflicts, checks_webhook
+from gpushare_cli.doctor import checks_admission, checks_conflicts
 from testing.cli import doctor_cluster
 from testing.manifests import tree
 from testing.pages import blocks, section, text
@@ -32,11 +32,11 @@ def test_the_webhook_that_it_takes_out_is_that_for_pods_without_gpus() -> None:
     config = tree.one(tree.objects("servers/1.30"), patched["target"]["kind"], patched["target"]["name"])
     left = jsonpatch.apply_patch(config, operations)["webhooks"]
     assert [each for each in config["webhooks"] if each not in left] == [
-        each for each in config["webhooks"] if each["name"] == checks_webhook.ISOLATION
+        each for each in config["webhooks"] if each["name"] == checks_admission.ISOLATION
     ]
     added = yaml.safe_load((tree.MANIFESTS / "whole-gpus/1.30/webhooks.yaml").read_text(encoding="utf-8"))
     whole = jsonpatch.apply_patch(config, added)
-    assert [each["name"] for each in whole["webhooks"]].index(checks_webhook.ISOLATION) == 3
+    assert [each["name"] for each in whole["webhooks"]].index(checks_admission.ISOLATION) == 3
     with pytest.raises(jsonpatch.JsonPatchTestFailed):
         jsonpatch.apply_patch(whole, operations)
 
@@ -54,9 +54,9 @@ def test_its_steps_are_what_the_doctor_asks_for() -> None:
     """A node on which the operator's plugin shares by MPS, as the operator and its feature discovery label it."""
     cluster = doctor_cluster.healthy()
     node: dict[str, str] = {
-        checks_conflicts._KEPT_OFF: "true",
-        checks_conflicts._CONFIG: "shared",
-        checks_conflicts._MPS_CAPABLE: "true",
+        checks_conflicts.KEPT_OFF: "true",
+        checks_conflicts.CONFIG: "shared",
+        checks_conflicts.MPS_CAPABLE: "true",
     }
 
     def conflicts() -> list[str]:
@@ -71,8 +71,8 @@ def test_its_steps_are_what_the_doctor_asks_for() -> None:
     for command in commands:
         node = labelled(node, command)
     assert conflicts() == []
-    assert node == {names.LABEL_SHARES: "true", checks_conflicts._KEPT_OFF: "false"}
+    assert node == {names.LABEL_SHARES: "true", checks_conflicts.KEPT_OFF: "false"}
     node |= {names.LABEL_HAND_OVER: "cdi", names.LABEL_LIMITS: "mps", names.LABEL_NVIDIA_DEFAULT: "true"}
     for command in re.findall(r"\$ (kubectl label node NODE .*)", PAGE.split("\n## Back\n")[1]):
         node = labelled(node, command)
-    assert node == {checks_conflicts._KEPT_OFF: "true"}
+    assert node == {checks_conflicts.KEPT_OFF: "true"}

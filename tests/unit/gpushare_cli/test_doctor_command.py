@@ -7,7 +7,7 @@ import pytest
 
 from gpushare.kube import api as kube
 from gpushare_cli import __main__ as cli
-from gpushare_cli.doctor import checks, gather
+from gpushare_cli.doctor import checks, snapshot
 from testing.cli import doctor_cluster as world
 from testing.cli.calling import Run, reached
 from testing.cli.doctor_cluster import NS, DoctorKube, skewed
@@ -44,7 +44,7 @@ def test_warnings_alone_are_no_failure(api: DoctorKube, capsys: pytest.CaptureFi
     world.vanish(api, "RuntimeClass", "nvidia")
     assert cli.main(["doctor"]) == 0
     out = capsys.readouterr().out
-    assert "\nwarning   runtime-class  runtimeclass/nvidia  there is none: " in out
+    assert "\nwarning   runtime-class  runtimeclass/nvidia  it is missing: " in out
     assert "\nok  installation  6 of 7 checks passed\n" in out
     assert out.endswith(f"\n0 errors, 1 warning, {COUNT - 1} of {COUNT} checks passed\n")
 
@@ -291,7 +291,7 @@ def test_nothing_is_written_and_the_endpoints_are_asked_through_the_proxy() -> N
 
 
 def test_whichever_waits_is_told_for_what(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "_QUIET_S", 0.05)
+    monkeypatch.setattr(snapshot, "_QUIET_S", 0.05)
     api, said, answered = world.healthy(), list[str](), threading.Event()
     api.fail_next(lambda call: call.path == "/api/v1/nodes", Delayed(answered))
 
@@ -300,7 +300,7 @@ def test_whichever_waits_is_told_for_what(monkeypatch: pytest.MonkeyPatch) -> No
         if text == "still reading nodes":
             answered.set()
 
-    found = checks.diagnose(gather.gather(api, gather.server(api, skewed()), NS, say))
+    found = checks.diagnose(snapshot.take(api, skewed(), NS, say))
     assert said[-1] == "still reading nodes"
     assert found.findings == ()
 

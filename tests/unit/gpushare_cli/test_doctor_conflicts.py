@@ -9,7 +9,7 @@ import yaml
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
-from gpushare_cli.doctor import checks, foreign, own
+from gpushare_cli.doctor import checks, foreign, objects
 from gpushare_cli.doctor.foreign import Role
 from testing.builders import make_container, make_pod
 from testing.cli import doctor_cluster as world
@@ -257,8 +257,8 @@ def daemonset(namespace: str = "monitoring", name: str = "dcgm-exporter", **spec
 def lines(workload: JsonObject, version: str = "v1.30.2", **labels: str) -> list[str]:
     api = world.healthy("production" if version == "v1.30.2" else "production-1.20", version)
     name = workload["metadata"]["namespace"]
-    if name != own.KUBE_SYSTEM:
-        metadata = {"name": name, "labels": {own.LABEL_NAMESPACE: name, **labels}}
+    if name != objects.KUBE_SYSTEM:
+        metadata = {"name": name, "labels": {objects.LABEL_NAMESPACE: name, **labels}}
         world.seed(api, {"kind": "Namespace", "metadata": metadata})
     world.seed(api, workload)
     return world.lines(api)
@@ -280,8 +280,8 @@ UNDER_NVIDIA: dict[str, Any] = {"runtimeClassName": "nvidia"}
 )
 def test_one_that_needs_every_gpu_and_gets_none_is_named_with_the_fix(spec: Mapping[str, Any], version: str) -> None:
     assert lines(daemonset(**spec), version) == [
-        "warning gpu-addons daemonset/monitoring/dcgm-exporter | it needs every GPU of its nodes, but gpushare-webhook"
-        " gives its containers none | if no one but administrators may create pods there: kubectl label namespace"
+        "warning gpu-addons daemonset/monitoring/dcgm-exporter | it must see all GPUs of its nodes, but"
+        " gpushare-webhook hides them | if no one but administrators may create pods there: kubectl label namespace"
         " monitoring gpushare.dev/isolation=disabled; then: kubectl -n monitoring rollout restart daemonset"
         " dcgm-exporter"
     ]
@@ -328,7 +328,7 @@ def test_a_webhook_that_is_missing_blinds_nothing() -> None:
 def test_the_runtime_classes_are_those_of_the_policy() -> None:
     policy = tree.one(tree.objects("servers/1.30"), "ValidatingAdmissionPolicy", names.ISOLATION_POLICY)
     [condition] = policy["spec"]["matchConditions"]
-    assert all(f"'{each}'" in condition["expression"] for each in own.RUNTIME_CLASSES)
+    assert all(f"'{each}'" in condition["expression"] for each in objects.RUNTIME_CLASSES)
     assert not foreign.needs_every_gpu(daemonset(runtimeClassName="other"))
 
 

@@ -218,7 +218,7 @@ def test_a_runtime_class_of_nvidia_that_the_policies_do_not_know_is_told() -> No
     for name, handler in (("gpu", "nvidia"), ("nvidia-cdi", "nvidia-cdi"), ("kata", "kata-qemu-nvidia-gpu")):
         world.seed(api, {"kind": "RuntimeClass", "metadata": {"name": name}, "handler": handler})
     assert world.lines(api) == [
-        "warning runtime-class-policy runtimeclass/gpu | it leads to NVIDIA's runtime (handler nvidia), and no policy"
+        "warning runtime-class-policy runtimeclass/gpu | it uses NVIDIA's runtime (handler nvidia), and no policy"
         " looks for it: while gpushare-webhook is away, a pod that names it may see every GPU of its node | add it to"
         f" names: {EDIT}; and to the match condition of gpushare-isolation in your overlay"
     ]
@@ -301,7 +301,7 @@ def test_a_pod_whose_limit_is_enforced_no_more_is_told() -> None:
         held = replace(make_allocation(name, make_grant(gpu), node=node))
         world.seed(api, world.bound_pod(name, node=node, held_by=held, annotations=notes, phase="Running"))
     assert [line for line in world.lines(api) if " limits " in line] == [
-        "warning limits pod/default/loose | it demands an enforced limit, and has none any more on node node-a (GPU 1:"
+        "warning limits pod/default/loose | it demands an enforced limit, and no longer has one on node node-a (GPU 1:"
         f" advisory) | gpushare explain -n default loose {WHY}"
     ]
 
@@ -313,7 +313,7 @@ def test_a_part_of_a_mig_instance_does_not_meet_the_demand() -> None:
     notes = {names.ANNOTATION_LIMIT: "enforced"}
     world.seed(api, world.bound_pod("part", node="node-b", held_by=held, annotations=notes, phase="Running"))
     (line,) = (line for line in world.lines(api) if " limits " in line)
-    assert "has none any more on node node-b (GPU 0: advisory)" in line
+    assert "no longer has one on node node-b (GPU 0: advisory)" in line
 
 
 def test_configurations_of_nvidias_plugin_that_must_not_be_read_are_told() -> None:

@@ -7,7 +7,7 @@ import pytest
 import controller.main
 from gpushare.kube.api import JsonObject
 from gpushare.units import ResourceConfig
-from gpushare_cli.doctor import checks_controller, checks_webhook, objects, trial
+from gpushare_cli.doctor import checks_admission, checks_control_plane, objects, snapshot
 from testing.cli import doctor_cluster as world
 from testing.cli.doctor_cluster import NS, Change, DoctorKube
 from webhook import mutation
@@ -68,14 +68,14 @@ ROWS: list[tuple[Change, str]] = [
     ),
     (
         no_runtime_class,
-        "warning runtime-class runtimeclass/nvidia | there is none: containers see their GPUs only where NVIDIA's is"
+        "warning runtime-class runtimeclass/nvidia | it is missing: containers see their GPUs only where NVIDIA's is"
         " the nodes' default runtime, and there every other pod runs under it too"
         f" | {HANDLER}",
     ),
     (
         no_runtime_class_but_always,
-        "error runtime-class runtimeclass/nvidia | there is none, and the webhook writes it into every GPU pod, which"
-        f" no node runs | {HANDLER}",
+        "error runtime-class runtimeclass/nvidia | it is missing; the webhook sets it on every GPU pod, so all of"
+        f" them are rejected | {HANDLER}",
     ),
     (
         unlabel("kube-system"),
@@ -175,17 +175,17 @@ def test_an_installation_as_the_manifests_make_it_has_no_finding_with_whole_gpus
 
 
 def test_the_webhook_completes_the_trial_pod_and_that_is_noticed() -> None:
-    decision = mutation.mutate(trial.pod(), Rules(resource_config=ResourceConfig()))
+    decision = mutation.mutate(snapshot.trial_pod(), Rules(resource_config=ResourceConfig()))
     assert isinstance(decision, Mutated)
-    assert trial.missing(decision.pod) == []
+    assert checks_admission.missing(decision.pod) == []
     assert decision.warnings == ()
 
 
 def test_the_webhook_tells_the_time_left_under_the_expected_name() -> None:
     page = Metrics(lambda: 61.25, lambda: None).exposition().decode()
-    assert objects.metric(page, checks_webhook.LEFT) == 61.25
+    assert objects.metric(page, checks_control_plane.CERTIFICATE_TTL) == 61.25
 
 
 def test_the_controller_tells_the_differences_under_the_expected_name() -> None:
     source = Path(controller.main.__file__).read_text(encoding="utf-8")
-    assert f'"{checks_controller.DIFFERENCES}"' in source
+    assert f'"{checks_control_plane.DIFFERENCES}"' in source

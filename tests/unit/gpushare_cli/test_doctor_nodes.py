@@ -276,8 +276,8 @@ CONTROLLER = names.CONTROLLER_SERVICE
 ASKED = "gpushare_extender_requests_total"
 WHAT = (
     "also take pods without GPUs, and no scheduler has asked the controller where these cost the least: by default"
-    " kube-scheduler spreads them, and GPUs stay free for want of CPU and memory | have the scheduler that decides"
-    " about them ask it (gpushare scheduler-config --rank-others), or keep these nodes for GPU pods by a taint:"
+    " kube-scheduler spreads them, and GPUs stay idle because CPU or memory runs out first | have the scheduler that"
+    " decides about them ask it (gpushare scheduler-config --rank-others), or keep these nodes for GPU pods by a taint:"
     " docs/scheduling.md says what each costs and brings"
 )
 

@@ -104,7 +104,7 @@ ROWS: list[tuple[Change, str]] = [
     ),
     (
         holds("a", "GPU-old", 10),
-        "error over-committed node/node-b | GPU GPU-old, which it does not have any more, has 0 GiB, and pods hold 10"
+        "error over-committed node/node-b | GPU GPU-old, which it no longer has, has 0 GiB, and pods hold 10"
         " GiB more | see who holds it: kubectl inspect gpushare -d node-b; delete one of them",
     ),
 ]

@@ -255,10 +255,7 @@ LEADER_LOGS = f"kubectl -n {NS} logs -l app.kubernetes.io/name=gpushare-controll
 NO_LEADER = f"so no controller leads and no GPU pod is placed | {LEADER_LOGS}"
 SERVICE = f"service/{NS}/gpushare-controller |"
 FORBIDDEN = kube.ForbiddenError("services/proxy is forbidden")
-LOOK = (
-    f"it takes rights for services/proxy in {NS}, and the NetworkPolicy gpushare-controller may keep the control plane"
-    f" out; check by kubectl -n {NS} port-forward svc/gpushare-controller 12345"
-)
+BY_HAND = f"check by kubectl -n {NS} port-forward svc/gpushare-controller 12345"
 
 
 def endpoints(count: int) -> Change:
@@ -310,11 +307,13 @@ ROWS: list[tuple[Change, str]] = [
     ),
     (
         answer("readyz", FORBIDDEN),
-        f"warning controller-answers {SERVICE} not checked whether it answers: services/proxy is forbidden | {LOOK}",
+        f"warning controller-answers {SERVICE} not checked whether it answers: services/proxy is forbidden | get"
+        f" rights for services/proxy in {NS}, or {BY_HAND}",
     ),
     (
         answer("metrics", kube.ServerFaultError("i/o timeout")),
-        f"warning controller-ledger {SERVICE} not checked its ledger: i/o timeout | {LOOK}",
+        f"warning controller-ledger {SERVICE} not checked its ledger: i/o timeout | the NetworkPolicy"
+        f" gpushare-controller may keep the control plane out; {BY_HAND}",
     ),
     (
         answer("metrics", kube.Reply(status=200, text="gpushare_ledger_differences 2.0\n")),

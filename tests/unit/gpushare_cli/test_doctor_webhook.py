@@ -5,7 +5,7 @@ import pytest
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
-from gpushare_cli.doctor import checks_webhook
+from gpushare_cli.doctor import checks_admission, checks_control_plane
 from testing.cli import doctor_cluster as world
 from testing.cli.doctor_cluster import NS, Change, DoctorKube
 from testing.manifests import tree
@@ -16,9 +16,8 @@ PODS = f"kubectl -n {NS} get pods -l app.kubernetes.io/name=gpushare-webhook"
 MUTATING = "mutatingwebhookconfiguration/gpushare-webhook"
 VALIDATING = "validatingwebhookconfiguration/gpushare-webhook"
 RENEW = f"look for 'certificates not checked': {LOGS}"
-RIGHTS = (
-    f"get rights for services/proxy in {NS}, or check by kubectl -n {NS} port-forward svc/gpushare-webhook 8443:443"
-)
+BY_HAND = f"check by kubectl -n {NS} port-forward svc/gpushare-webhook 8443:443"
+RIGHTS = f"get rights for services/proxy in {NS}, or {BY_HAND}"
 FORBIDDEN = kube.ForbiddenError('services "https:gpushare-webhook:443" is forbidden')
 
 
@@ -30,7 +29,10 @@ def answer(path: str, said: kube.Reply | kube.KubeError) -> Change:
 
 
 def days(value: str) -> Change:
-    return answer("metrics", kube.Reply(status=200, text=f"# TYPE\n{checks_webhook.LEFT} {86400 * float(value)}\n"))
+    return answer(
+        "metrics",
+        kube.Reply(status=200, text=f"# TYPE\n{checks_control_plane.CERTIFICATE_TTL} {86400 * float(value)}\n"),
+    )
 
 
 def webhook(name: str, change: Callable[[JsonObject], object], kind: str = "Mutating") -> Change:
@@ -124,7 +126,7 @@ ROWS: list[tuple[Change, str]] = [
     (
         webhook("gpu.gpushare.dev", lambda each: each.update(matchConditions=OLD_CONDITIONS)),
         f"error {POLICIES} the matchConditions of gpu.gpushare.dev do not name nano-gpu/gpu-percent, so pods that ask"
-        f" for it slip by | {APPLY}",
+        f" for it bypass the webhook | {APPLY}",
     ),
     (
         lambda api: world.edit(
@@ -144,7 +146,10 @@ ROWS: list[tuple[Change, str]] = [
     ),
     (answer("readyz", FORBIDDEN), f"warning {ANSWERS} not checked whether it answers: {FORBIDDEN} | {RIGHTS}"),
     (answer("metrics", FORBIDDEN), f"warning {UNKNOWN} {FORBIDDEN} | {RIGHTS}"),
-    (answer("metrics", kube.Reply(status=404, text="Not Found")), f"warning {UNKNOWN} Not Found | try again"),
+    (
+        answer("metrics", kube.Reply(status=404, text="Not Found")),
+        f"warning {UNKNOWN} Not Found | the NetworkPolicy gpushare-webhook may keep the control plane out; {BY_HAND}",
+    ),
     (days("6.5"), f"warning {CERTIFICATE} the webhook's certificate expires in 6.5 days and was not renewed | {RENEW}"),
     (days("-2.0"), f"error {CERTIFICATE} the webhook's certificate expired 2.0 days ago | {RENEW}"),
     (days("NaN"), f"error {CERTIFICATE} the webhook does not tell how long its certificate is good | {RENEW}"),
@@ -192,15 +197,15 @@ def test_whole_gpus_need_a_webhook_that_names_them() -> None:
 
     assert whole(lambda api: world.edit(api, "MutatingWebhookConfiguration", "gpushare-webhook", without)) == [
         f"error webhook-policies {MUTATING} | the matchConditions of gpu.gpushare.dev do not name nvidia.com/gpu, so"
-        " pods that ask for it slip by | write ../../whole-gpus/ for ../../gpus/ and ../../servers/ in the overlay, as"
-        " manifests/README.md says, then: kubectl apply -k manifests/overlays/OVERLAY"
+        " pods that ask for it bypass the webhook | write ../../whole-gpus/ for ../../gpus/ and ../../servers/ in the"
+        " overlay, as manifests/README.md says, then: kubectl apply -k manifests/overlays/OVERLAY"
     ]
 
 
 def test_two_webhooks_name_the_resources_together() -> None:
     assert whole(webhook("gpu.gpushare.dev", lambda each: each.update(matchConditions=OLD_CONDITIONS))) == [
         f"error webhook-policies {MUTATING} | the matchConditions of whole.gpushare.dev and gpu.gpushare.dev do not"
-        f" name nano-gpu/gpu-percent, so pods that ask for it slip by | {APPLY}"
+        f" name nano-gpu/gpu-percent, so pods that ask for it bypass the webhook | {APPLY}"
     ]
     assert (
         whole(webhook("gpu.gpushare.dev", lambda each: each.update(matchConditions=[], objectSelector={"a": "b"})))
@@ -221,7 +226,7 @@ def test_without_configurations_no_policy_is_looked_for() -> None:
     world.vanish(api, "ValidatingWebhookConfiguration", "gpushare-webhook")
     found = world.diagnosis(api)
     assert list(world.formatted(found)) == [
-        f"error webhook-configured {kind} | it is missing, so no pod comes past the webhook | {APPLY}"
+        f"error webhook-configured {kind} | it is missing, so no pod passes the webhook | {APPLY}"
         for kind in (MUTATING, VALIDATING)
     ]
     [policies] = [result for result in found.results if result.check.id == "webhook-policies"]
@@ -246,4 +251,4 @@ def test_the_policies_that_are_expected_are_those_that_are_shipped(directory: st
         if item["kind"].endswith("WebhookConfiguration")
         for each in item["webhooks"]
     }
-    assert checks_webhook.SHIPPED[directory == "1.30"] == found
+    assert checks_admission.SHIPPED[directory == "1.30"] == found

@@ -222,17 +222,17 @@ def test_what_an_api_server_answers_is_one_line(
 def test_doctor_says_on_one_line_what_it_still_reads(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from gpushare_cli.doctor import gather
+    from gpushare_cli.doctor import snapshot
 
-    gathered = gather.gather
+    taken = snapshot.take
 
     def slow(*arguments: object) -> object:
         say = arguments[-1]
         assert callable(say)
         say(FORGED)
-        return gathered(*arguments)  # type: ignore[arg-type] # passed on as they came
+        return taken(*arguments)  # type: ignore[arg-type] # passed on as they came
 
-    monkeypatch.setattr(gather, "gather", slow)
+    monkeypatch.setattr(snapshot, "take", slow)
     reached(monkeypatch, healthy())
     cli.main(["doctor"])
     said = "x warning: all GPUs are lost warning: delete your pods"

@@ -1,0 +1,214 @@
+"""Whether each part of the installation is there, ready, reached, and led by one. Pure."""
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from gpushare import names
+from gpushare.errors import SettingsError
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject
+from gpushare.wire import fields
+from gpushare_cli.doctor import objects
+from gpushare_cli.doctor.facts import Facts
+from gpushare_cli.doctor.finding import Finding, error, note, warning
+from gpushare_cli.doctor.snapshot import Unreadable, read
+from gpushare_cli.scheduler_config import DEFAULT_SCHEDULER, ServerVersion
+
+DIFFERENCES: Final = "gpushare_ledger_differences"
+CERTIFICATE_TTL: Final = "gpushare_webhook_certificate_ttl_seconds"
+_OLDEST: Final = ServerVersion(1, 20)
+_FEW_DAYS: Final = 7  # a leaf is renewed 30 days before its end, so somebody has had time
+
+
+def installed(facts: Facts) -> Iterator[Finding]:
+    """The installation's Namespace exists."""
+    if read(facts.snapshot.installed) is None:
+        yield error(
+            f"namespace/{facts.namespace}",
+            "there is no such namespace, so gpushare is not installed or is in another one",
+            "install it as docs/install.md says, or say which namespace with -n",
+        )
+
+
+def server_version(facts: Facts) -> Iterator[Finding]:
+    """The server is one that the project supports."""
+    server = facts.snapshot.server
+    if server < _OLDEST:
+        yield error(
+            "server", f"Kubernetes {server} is older than {_OLDEST}, the oldest that works", "upgrade the cluster"
+        )
+
+
+def settings(facts: Facts) -> Iterator[Finding]:
+    """The settings that all components share are there and can be read."""
+    where = f"configmap/{facts.namespace}/{names.CONFIG}"
+    facts.needed(where, facts.snapshot.settings, ", and no component's container starts without it")
+    try:
+        _ = facts.settings
+    except SettingsError as odd:
+        restart = facts.kubectl("rollout restart deployment,daemonset")
+        yield error(where, str(odd), f"{facts.kubectl(f'edit configmap {names.CONFIG}')}; then: {restart}")
+
+
+def webhook_running(facts: Facts) -> Iterator[Finding]:
+    """Replicas are ready, and the Service knows them."""
+    where, part = f"deployment/{facts.namespace}/{names.WEBHOOK}", facts.snapshot.webhook_deployment
+    deployment = facts.needed(where, part, ", so GPU pods are refused or are created incomplete")
+    reached = objects.endpoints(read(facts.snapshot.webhook_endpoints))
+    effect = f" and its Service has {reached} endpoints, so no one answers the API server"
+    yield from _replicas(facts, names.WEBHOOK, deployment, effect, is_reached=reached > 0)
+
+
+def webhook_answers(facts: Facts) -> Iterator[Finding]:
+    """It answers through its Service, and says that it can work."""
+    facts.needs_ready_replica(facts.snapshot.webhook_endpoints)
+    where, part = f"service/{facts.namespace}/{names.WEBHOOK}", facts.snapshot.webhook_ready
+    if isinstance(part, Unreadable) and isinstance(part.error, kube.ServerFaultError):
+        yield error(
+            where,
+            f"the API server does not reach it: {part.error}",
+            "let the control plane reach port 8443 of its pods: firewall, security group or NetworkPolicy",
+        )
+        return
+    answer = facts.answer(names.WEBHOOK, part, "whether it answers")
+    if not answer.is_good:
+        yield error(where, f"it is not ready: {answer.brief}", facts.kubectl(f"logs deploy/{names.WEBHOOK}"))
+
+
+def webhook_certificate(facts: Facts) -> Iterator[Finding]:
+    """The served certificate is good for days."""
+    facts.needs_ready_replica(facts.snapshot.webhook_endpoints)
+    where, part = f"secret/{facts.namespace}/{names.WEBHOOK_SECRET}", facts.snapshot.webhook_metrics
+    page = facts.answer(names.WEBHOOK, part, "how long the certificate is good", where)
+    seconds = objects.metric(page.text, CERTIFICATE_TTL)
+    logs = f"look for 'certificates not checked': {facts.kubectl(f'logs deploy/{names.WEBHOOK}')}"
+    if seconds is None or math.isnan(seconds):
+        yield error(where, "the webhook does not tell how long its certificate is good", logs)
+    elif seconds <= 0:
+        yield error(where, f"the webhook's certificate expired {-seconds / 86400:.1f} days ago", logs)
+    elif (days := seconds / 86400) < _FEW_DAYS:
+        yield warning(where, f"the webhook's certificate expires in {days:.1f} days and was not renewed", logs)
+
+
+def controller_running(facts: Facts) -> Iterator[Finding]:
+    """One replica is ready and the Service knows it; another one waits to take over."""
+    where, part = f"deployment/{facts.namespace}/{names.CONTROLLER}", facts.snapshot.controller_deployment
+    _, wanted = objects.replicas(facts.needed(where, part, ", so no GPU pod is placed"))
+    reached = objects.endpoints(read(facts.snapshot.controller_endpoints))
+    look, logs = _pods(facts, names.CONTROLLER), facts.all_logs(names.CONTROLLER)
+    if not reached:
+        problem = "its Service has no endpoint, because no replica leads: no GPU pod is placed"
+        yield error(where, problem, f"{look}; {logs}")
+    elif reached > 1:
+        yield error(
+            where,
+            f"{reached} replicas report ready, but only one may lead; normal for some seconds while the lead changes",
+            f"ask again; if it stays: {look}; {logs}",
+        )
+    else:  # whether they lead or wait
+        phases = [(pod.get("status") or {}).get("phase") for pod in facts.own_pods(names.CONTROLLER)]
+        if (alive := phases.count("Running")) < wanted:
+            yield warning(where, f"{alive} of {wanted} replicas run, so no one may be there to take over", look)
+
+
+def controller_leads(facts: Facts) -> Iterator[Finding]:
+    """The Lease has a holder that renews it."""
+    if problem := facts.lease_problem(facts.snapshot.controller_lease):
+        problem = f"{problem}, so no controller leads and no GPU pod is placed"
+        yield error(f"lease/{facts.namespace}/{names.LEASE}", problem, facts.all_logs(names.CONTROLLER))
+
+
+def controller_answers(facts: Facts) -> Iterator[Finding]:
+    """The leader says that kube-scheduler may ask it."""
+    facts.needs_ready_replica(facts.snapshot.controller_endpoints)
+    answer = facts.answer(names.CONTROLLER, facts.snapshot.controller_ready, "whether it answers")
+    if not answer.is_good:
+        logs = facts.kubectl(f"logs deploy/{names.CONTROLLER}")
+        where = f"service/{facts.namespace}/{names.CONTROLLER}"
+        yield error(where, f"it is not ready: {answer.brief}", f"ask again in a minute; if it stays: {logs}")
+
+
+def controller_ledger(facts: Facts) -> Iterator[Finding]:
+    """The leader's ledger is what the pods alone tell."""
+    facts.needs_ready_replica(facts.snapshot.controller_endpoints)
+    page = facts.answer(names.CONTROLLER, facts.snapshot.controller_metrics, "its ledger")
+    where, differences = f"service/{facts.namespace}/{names.CONTROLLER}", objects.metric(page.text, DIFFERENCES)
+    if differences is None:
+        same = "check whether all components have the same version of the image"
+        yield warning(where, f"it has no metric {DIFFERENCES}", same)
+    elif differences:
+        restart = facts.kubectl(f"rollout restart deployment/{names.CONTROLLER}")
+        problem = f"its ledgers of {differences:g} nodes differ from what the pods tell"
+        yield error(where, problem, f"keep its log for a report, then: {restart}")
+
+
+def scheduler_running(facts: Facts) -> Iterator[Finding]:
+    """The scheduler that GPU pods name runs."""
+    wanted = facts.settings.scheduler_name
+    if wanted != names.SCHEDULER:
+        yield note(
+            f"configmap/{facts.namespace}/{names.CONFIG}",
+            f"GPU pods go to {wanted or DEFAULT_SCHEDULER}, whose configuration cannot be read through the API server",
+            "compare its file with: gpushare scheduler-config"
+            f" --server-version {facts.snapshot.server} --scheduler-name '{wanted}'",
+        )
+        return
+    waiting = f"; {count} GPU pods wait for it" if (count := _waiting(facts, wanted)) else ""
+    effect = f", so no one schedules GPU pods{waiting}"
+    where = f"deployment/{facts.namespace}/{names.SCHEDULER}"
+    deployment = facts.needed(where, facts.snapshot.scheduler_deployment, effect)
+    yield from _replicas(facts, names.SCHEDULER, deployment, effect)
+
+
+def scheduler_leads(facts: Facts) -> Iterator[Finding]:
+    """One replica of the second scheduler leads."""
+    facts.needs_second_scheduler()
+    if problem := facts.lease_problem(facts.snapshot.scheduler_lease):
+        problem = f"{problem}, so no one schedules GPU pods"
+        yield error(f"lease/{facts.namespace}/{names.SCHEDULER}", problem, facts.all_logs(names.SCHEDULER))
+
+
+def scheduler_version(facts: Facts) -> Iterator[Finding]:
+    """The second scheduler has the server's minor version, or the one before it."""
+    facts.needs_second_scheduler()
+    deployment = read(facts.snapshot.scheduler_deployment)
+    server = facts.snapshot.server
+    for container in fields.objects(objects.pod_spec(deployment or {}), "containers", "spec"):
+        tag = fields.text(container, "image", "container").partition("@")[0].rpartition(":")[2]
+        try:
+            found = ServerVersion.parse(tag)
+        except SettingsError:
+            continue  # somebody's own tag, or none; nothing says that it is wrong
+        if not 0 <= server.minor - found.minor <= 1:
+            yield warning(
+                f"deployment/{facts.namespace}/{names.SCHEDULER}",
+                f"kube-scheduler {found} runs against a server {server};"
+                " it may be one minor version older, and not newer",
+                f"set newTag: v{server}.0 for registry.k8s.io/kube-scheduler in the overlay, and apply it",
+            )
+
+
+def _replicas(
+    facts: Facts, name: str, deployment: JsonObject, effect: str, *, is_reached: bool = True
+) -> Iterator[Finding]:
+    """Args: effect: of no replica being ready, or none being reached."""
+    ready, wanted = objects.replicas(deployment)
+    where, told = f"deployment/{facts.namespace}/{name}", f"{ready} of {wanted} replicas are ready"
+    fix = f"{_pods(facts, name)}; {facts.kubectl(f'logs deploy/{name}')}"
+    if not ready or not is_reached:
+        yield error(where, f"{told}{effect}", fix)
+    elif ready < wanted:
+        yield warning(where, told, fix)
+
+
+def _pods(facts: Facts, component: str) -> str:
+    return facts.kubectl(f"get pods -l {objects.LABEL_APP}={component}")
+
+
+def _waiting(facts: Facts, scheduler: str) -> int:
+    """GPU pods on no node that name this scheduler, if anybody can tell."""
+    if isinstance(facts.snapshot.pods, Unreadable):
+        return 0
+    specs = (pod.get("spec") or {} for pod, _ in facts.pods)
+    return sum(not spec.get("nodeName") and spec.get("schedulerName") == scheduler for spec in specs)

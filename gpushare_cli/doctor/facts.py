@@ -1,0 +1,327 @@
+"""What follows from a snapshot, each fact worked out once, and the questions that several checks ask. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, Final
+
+from gpushare import names
+from gpushare.cluster import node_records, pod_records, world
+from gpushare.cluster.node_records import NodeRecord
+from gpushare.cluster.pod_records import PodRecord
+from gpushare.cluster.world import Ledgers
+from gpushare.errors import GpuShareError, WireError
+from gpushare.identity import NodeName
+from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject, Reply
+from gpushare.model.gpu import Gpu, HandOver, NodeInventory
+from gpushare.wire import fields, hand_over, unhealthy
+from gpushare.wire import inventory as inventory_wire
+from gpushare_cli import reading, schedulable
+from gpushare_cli.doctor import finding, objects
+from gpushare_cli.doctor.finding import Finding
+from gpushare_cli.doctor.foreign import ForeignPod, foreign_pod
+from gpushare_cli.doctor.snapshot import WEBHOOK_PORT, Object, Snapshot, Text, Unreadable, read
+from gpushare_cli.reading import Settings
+from gpushare_cli.schedulable import Taint
+from gpushare_cli.scheduler_config import CONTROLLER_PORT, ServerVersion
+
+FIRST_WITH_CONDITIONS: Final = ServerVersion(1, 30)
+"""Servers whose webhooks have matchConditions and whose policies are stable."""
+_OWN_TAINTS: Final = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+_SKEW: Final = timedelta(seconds=30)  # between the clocks of the holder of a Lease and of anyone who tells us the time
+_LEASE_S: Final = 15
+_PORTS: Final = {names.WEBHOOK: f"8443:{WEBHOOK_PORT}", names.CONTROLLER: f"{CONTROLLER_PORT}"}
+"""By which a user forwards a Service."""
+
+
+class NothingToCheckError(GpuShareError):
+    """A check has no meaning, because of something that another check reports."""
+
+
+class LastFindingError(GpuShareError):
+    """A check finds this and has nothing more to say."""
+
+    def __init__(self, told: Finding) -> None:
+        super().__init__(told.problem)
+        self.finding = told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuNode:
+    """A node that shares its GPUs, should do so, or has done so."""
+
+    name: str
+    record: NodeRecord
+    """With what others beside the plugin say of its GPUs."""
+    published: NodeInventory | None
+    """As the plugin wrote it; None if it wrote none that can be read."""
+    allocatable: Mapping[str, Any]
+    is_selected: bool
+    """By the DaemonSet's node selector."""
+    labels: Mapping[str, Any]
+    handlers: frozenset[str]
+    """Of its container runtime; empty if its kubelet does not tell."""
+    is_ready: bool
+    is_tainted: bool
+    """A taint of an administrator keeps pods away that do not tolerate it."""
+    plugin: JsonObject | None
+    """The device plugin's pod there, the ready one if there are two."""
+
+    @property
+    def runs_plugin(self) -> bool:
+        """Whether the device plugin there is registered with the kubelet."""
+        return self.plugin is not None and fields.is_true(self.plugin, "Ready", "pod")
+
+    @property
+    def shares(self) -> bool:
+        return self.is_selected or self.plugin is not None
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """With what others beside the plugin say of them."""
+        return self.record.inventory.gpus if self.record.inventory else ()
+
+    @property
+    def needs_runtime_class(self) -> bool:
+        """Whether GPU pods there run under NVIDIA's runtime."""
+        return self.published is not None and self.published.hand_over is not HandOver.CDI
+
+    @property
+    def no_usable_gpu(self) -> bool:
+        """Whether an administrator demands a way of handing over that cannot work there."""
+        told = self.published
+        return told is not None and any(gpu.reason and gpu.reason == told.hand_over_reason for gpu in told.gpus)
+
+
+class Facts:
+    """A snapshot, and what follows from it. What cannot be told raises when it is looked at."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.namespace = snapshot.namespace
+        self.now = snapshot.now
+
+    def kubectl(self, command: str) -> str:
+        """A command in the installation's namespace."""
+        return f"kubectl -n {self.namespace} {command}"
+
+    def all_logs(self, component: str) -> str:
+        return self.kubectl(f"logs -l {objects.LABEL_APP}={component} --prefix --tail=100")
+
+    def needed(self, where: str, part: Object, consequence: str, *, severe: bool = True) -> JsonObject:
+        """An object without which a check has nothing more to say.
+
+        Raises:
+            LastFindingError: there is none; ends the check with this finding.
+        """
+        if (found := read(part)) is None:
+            make = finding.error if severe else finding.warning
+            raise LastFindingError(make(where, f"it is missing{consequence}", objects.APPLY))
+        return found
+
+    def answer(self, service: str, answer: Text, what: str, where: str = "") -> Reply:
+        """What a Service said.
+
+        Args:
+            service: its name.
+            answer: that was read.
+            what: is not checked if nothing was read.
+            where: the object of that finding, if it is not the Service.
+
+        Raises:
+            LastFindingError: nothing was read; ends the check with this finding.
+        """
+        if not isinstance(answer, Unreadable):
+            return answer
+        by_hand = self.kubectl(f"port-forward svc/{service} {_PORTS[service]}")
+        if isinstance(answer.error, kube.ForbiddenError):
+            way_out = f"get rights for services/proxy in {self.namespace}, or check by {by_hand}"
+        else:
+            way_out = f"the NetworkPolicy {service} may keep the control plane out; check by {by_hand}"
+        where = where or f"service/{self.namespace}/{service}"
+        raise LastFindingError(finding.warning(where, f"not checked {what}: {answer.error}", way_out))
+
+    def needs_ready_replica(self, endpoints: Object) -> None:
+        """End a check that asks a Service which sends to no one.
+
+        Raises:
+            NothingToCheckError: its endpoints are empty.
+        """
+        if not objects.endpoints(read(endpoints)):
+            raise NothingToCheckError("no replica is ready")
+
+    def needs_conditions(self, otherwise: str) -> None:
+        """End a check of what older servers do not have.
+
+        Raises:
+            NothingToCheckError: this is one.
+        """
+        if self.snapshot.server < FIRST_WITH_CONDITIONS:
+            raise NothingToCheckError(otherwise)
+
+    def needs_second_scheduler(self) -> None:
+        """End a check of the installation's own scheduler, where GPU pods name another one.
+
+        Raises:
+            NothingToCheckError: they do.
+        """
+        if self.settings.scheduler_name != names.SCHEDULER:
+            raise NothingToCheckError("GPU pods go to another scheduler")
+
+    def lease_problem(self, part: Object) -> str:
+        """Why no one can be leading by this Lease; empty if one can be."""
+        if (lease := read(part)) is None:
+            return "there is no such Lease"
+        spec = fields.mapping(lease, "spec", "lease")
+        holder, renewed = fields.text(spec, "holderIdentity", "spec"), objects.moment(spec.get("renewTime"))
+        if not holder or renewed is None:
+            return "no one holds it"
+        length = spec.get("leaseDurationSeconds") or _LEASE_S
+        age = self.now - renewed
+        if age > timedelta(seconds=length) + _SKEW:
+            return f"{holder} has not renewed it for {age.total_seconds():.0f} s, and it lasts {length} s"
+        return ""
+
+    def plugin_setting(self, setting: str) -> str:
+        """As the device plugin's DaemonSet or the shared settings have it; empty if neither does."""
+        return objects.plugin_setting(read(self.snapshot.plugin), read(self.snapshot.settings), setting)
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Of all components.
+
+        Raises:
+            SettingsError: one cannot be read.
+        """
+        return reading.settings_of(read(self.snapshot.settings))
+
+    @cached_property
+    def reads_usage(self) -> bool:
+        """Whether the device plugins are to read what containers use."""
+        return objects.reads_usage(read(self.snapshot.plugin), read(self.snapshot.settings))
+
+    @cached_property
+    def wanted_labels(self) -> Mapping[str, str]:
+        """Labels of the nodes on which the device plugin should run."""
+        plugin = read(self.snapshot.plugin)
+        chosen = fields.mapping(objects.pod_spec(plugin), "nodeSelector", "spec") if plugin else {}
+        return chosen or {names.LABEL_SHARES: "true"}
+
+    @cached_property
+    def nodes(self) -> tuple[GpuNode, ...]:
+        """By name."""
+        found = [self._gpu_node(node) for node in read(self.snapshot.nodes) if self._concerns(node)]
+        return tuple(sorted(found, key=lambda each: each.name))
+
+    @cached_property
+    def sharing(self) -> tuple[GpuNode, ...]:
+        return tuple(node for node in self.nodes if node.shares)
+
+    @cached_property
+    def hand_over(self) -> str:
+        """How the nodes that share hand over GPUs, in the word that the controller has for it."""
+        return hand_over.summary(node_records.sharing(map(node_records.read, read(self.snapshot.nodes))))
+
+    def isolates(self, node: GpuNode) -> bool:
+        """Whether no container there sees a GPU that it was not granted, whatever its variables say."""
+        if node.published is None or node.published.hand_over is not HandOver.CDI:
+            return False
+        # The label counts more than the setting.
+        nvidia_default = node.labels.get(names.LABEL_NVIDIA_DEFAULT) or self.plugin_setting("nvidia_default_runtime")
+        return str(nvidia_default) != "true"
+
+    @cached_property
+    def writes_runtime_class(self) -> bool:
+        """Whether GPU pods get a RuntimeClass, if there is one: by what the webhook reads."""
+        match self.settings.runtime_class_mode:
+            case "never":
+                return False
+            case "where-needed":
+                is_refused = hand_over.refuses(read(self.snapshot.refused_classes), self.settings.runtime_class)
+                return not is_refused and not hand_over.is_all_cdi(read(self.snapshot.hand_over))
+            case _:
+                return True
+
+    @cached_property
+    def runtime_classes(self) -> Mapping[str, str]:
+        """Name -> handler."""
+        found = read(self.snapshot.runtime_classes)
+        return {objects.name_of(each): fields.text(each, "handler", "RuntimeClass") for each in found}
+
+    @cached_property
+    def pods(self) -> tuple[tuple[JsonObject, PodRecord], ...]:
+        """Those that ask for GPUs, as the API server and as the ledger has them."""
+        resource_config = self.settings.resource_config
+        found = ((pod, pod_records.read(pod, resource_config)) for pod in read(self.snapshot.pods))
+        return tuple((pod, record) for pod, record in found if record is not None)
+
+    @cached_property
+    def foreign_pods(self) -> tuple[ForeignPod, ...]:
+        """Pods of other systems that hand out GPUs."""
+        return tuple(found for pod in read(self.snapshot.pods) if (found := foreign_pod(pod)) is not None)
+
+    @cached_property
+    def ledgers(self) -> Ledgers:
+        """Also of nodes in another unit, whose over-commitment is to be told."""
+        return world.ledgers((node.record for node in self.nodes), (record for _, record in self.pods))
+
+    def own_pods(self, component: str) -> list[JsonObject]:
+        return [
+            pod
+            for pod in read(self.snapshot.pods)
+            if fields.mapping(pod, "metadata", "pod").get("namespace") == self.namespace
+            and objects.label(pod, objects.LABEL_APP) == component
+        ]
+
+    @cached_property
+    def _plugins(self) -> Mapping[str, JsonObject]:
+        """Node -> the device plugin's pod there."""
+        by_node: dict[str, JsonObject] = {}
+        for pod in self.own_pods(names.PLUGIN):
+            node = fields.text(fields.mapping(pod, "spec", "pod"), "nodeName", "spec")
+            if pod["metadata"].get("deletionTimestamp"):
+                continue
+            if node not in by_node or fields.is_true(pod, "Ready", "pod"):
+                by_node[node] = pod
+        return by_node
+
+    def _concerns(self, node: JsonObject) -> bool:
+        is_published = names.ANNOTATION_INVENTORY in objects.annotations(node)
+        return self._is_selected(node) or is_published or node_records.name_of(node) in self._plugins
+
+    def _is_selected(self, node: JsonObject) -> bool:
+        return all(objects.label(node, key) == value for key, value in self.wanted_labels.items())
+
+    def _gpu_node(self, node: JsonObject) -> GpuNode:
+        name = node_records.name_of(node)
+        try:
+            published = inventory_wire.of_node(node)
+        except WireError:
+            published = None  # the record has the reason
+        status = fields.mapping(node, "status", "node")
+        handlers = fields.objects(status, "runtimeHandlers", "status")
+        return GpuNode(
+            name=name,
+            record=node_records.read(node, None, self._unhealthy.get(name, frozenset())),
+            published=published,
+            allocatable=fields.mapping(status, "allocatable", "status"),
+            labels=objects.labels(node),
+            handlers=frozenset(fields.text(each, "name", "runtimeHandlers") for each in handlers),
+            is_selected=self._is_selected(node),
+            is_ready=fields.is_true(node, "Ready", "node"),
+            is_tainted=any(map(_keeps_pods_away, schedulable.node_facts(node).taints)),
+            plugin=self._plugins.get(name),
+        )
+
+    @cached_property
+    def _unhealthy(self) -> Mapping[NodeName, frozenset[int]]:
+        """Node -> numbers of GPUs that a ConfigMap calls unhealthy."""
+        part = self.snapshot.unhealthy
+        return unhealthy.of_all(() if isinstance(part, Unreadable) else part)
+
+
+def _keeps_pods_away(taint: Taint) -> bool:
+    """Kubernetes' own taints tell of a node's state, and go away by themselves."""
+    return taint.effect in schedulable.BLOCKING and not taint.key.startswith(_OWN_TAINTS)
