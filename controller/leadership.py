@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from controller import disruption, namespaces, unhealthy
-from controller.disruption import Budgets
+from controller import optional_watches
 from controller.fence import Fence
 from controller.node_verdicts import NodeVerdicts
 from controller.reconcile.apply import Writer
@@ -58,11 +57,10 @@ class Leadership:
         """Of this term; they end soon after `stop`."""
         self.nodes = Reflector(api=api, path="/api/v1/nodes", sink=NodeSink(state.index), clock=clock)
         self.pods = Reflector(api=api, path="/api/v1/pods", sink=PodSink(state.index), clock=clock)
-        self.budgets = Budgets()
-        self.disruptions = disruption.watch(api=api, clock=clock, known=self.budgets)
-        self.unhealthy = unhealthy.watch(api=api, state=state, clock=clock)
-        self.namespaces = namespaces.watch(api=api, clock=clock, known=state.namespace_policies)
-        self._optional = (self.disruptions, self.unhealthy, self.namespaces)
+        self.budgets = optional_watches.disruption_budgets(api=api, clock=clock)
+        self.unhealthy = optional_watches.unhealthy_gpus(api=api, clock=clock, index=state.index)
+        self.namespaces = optional_watches.namespace_policies(api=api, clock=clock, state=state)
+        self._optional = (self.budgets, self.unhealthy, self.namespaces)
         self._reflectors = (self.nodes, self.pods)
         self._stop_working = threading.Event()
 

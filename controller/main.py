@@ -92,7 +92,9 @@ class Controller:
                 node_verdicts=node_verdicts,
                 boards=self._boards,
                 binder=binder,
-                preemption=Preemption(state=state, budgets=self._leadership.budgets, clock=clock, metrics=metrics),
+                preemption=Preemption(
+                    state=state, budgets=self._leadership.budgets.values, clock=clock, metrics=metrics
+                ),
                 metrics=metrics,
                 refusals=refusals,
                 clock=clock,
@@ -205,7 +207,7 @@ def readings(leadership: Leadership, outlooks: Outlooks) -> dict[str, tuple[str,
         "gpushare_watch_pods_age_seconds": ("Seconds since the watch of pods said anything", leadership.pods.stale_for),
         "gpushare_watch_disruption_budgets_age_seconds": (
             "Seconds since the watch of PodDisruptionBudgets said anything; NaN if they must not be read",
-            leadership.disruptions.stale_for,
+            leadership.budgets.stale_for,
         ),
         "gpushare_watch_unhealthy_gpus_age_seconds": (
             "Seconds since the watch of ConfigMaps unhealthy-gpu-NODE said anything; NaN if they must not be read",

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.index import Index
-from controller.namespaces import NamespacePolicies
 from controller.reservations import InDoubt, Reservation
 from controller.searches import Searches
 from gpushare.cluster import node_ledger
@@ -68,8 +67,8 @@ class ClusterState:
         """Replaced as a whole whenever more is known of the cluster. Whether a pod fits never depends on it."""
         self.index = Index(resource_config)
         """What the watches say, for everybody; reservations are made here alone."""
-        self.namespace_policies = NamespacePolicies()
-        """What namespaces say of their pods."""
+        self.namespace_policies: Mapping[str, Policy] = {}
+        """What namespaces say of their pods; replaced as a whole."""
         self._in_doubt_s = in_doubt_s
         self._searches = Searches()
 
@@ -186,7 +185,7 @@ class ClusterState:
         return self.index.resolved(self._with_policy(shape, pod), claim.request.labels, pod.uid)
 
     def _with_policy(self, shape: RequestShape, pod: PodRef) -> RequestShape:
-        of_namespace = self.namespace_policies.of(pod.namespace)
+        of_namespace = self.namespace_policies.get(pod.namespace)
         return shape if of_namespace is None or shape.policy is not None else replace(shape, policy=of_namespace)
 
     def _standing(self, claim: _Claim, ledger: LedgerOrRefused) -> NodeLedger | Reserved | AlreadyBound | Refused:

@@ -3,16 +3,16 @@
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from controller import preemption
-from controller.disruption import Budgets
 from controller.extender.messages import PreemptArgs
 from controller.metrics import Metrics
 from controller.preemption import Decision, Preemptor, Ruling, Victims
 from controller.state import ClusterState
+from gpushare.cluster.budgets import Budget
 from gpushare.identity import NodeName
 from gpushare.model.request import PodRequest
 from gpushare.runtime import logs
@@ -29,7 +29,7 @@ class Preemption:
     """Answers what to evict. It evicts no one itself. Safe for use by many threads."""
 
     state: ClusterState
-    budgets: Budgets
+    budgets: Callable[[], Sequence[Budget]]
     clock: Clock
     metrics: Metrics
 
@@ -52,7 +52,7 @@ class Preemption:
     def _judged(self, preemptor: Preemptor, args: PreemptArgs) -> Mapping[NodeName, Decision]:
         """In the scheduler's order; nodes for which there is no time are left out."""
         deadline = self.clock.monotonic() + BUDGET_S
-        known = self.budgets.all()
+        known = self.budgets()
         decisions: dict[NodeName, Decision] = {}
         for node, given in args.victims.items():
             if self.clock.monotonic() >= deadline:

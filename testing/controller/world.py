@@ -8,21 +8,20 @@ from typing import Any
 import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
+from controller import optional_watches
 from controller.boards import Boards
-from controller.disruption import Budgets
 from controller.extender.app import Extender, Services
 from controller.extender.bind import Answer, Binder
 from controller.extender.messages import BindArgs
 from controller.extender.preempt import Preemption
 from controller.metrics import Metrics
 from controller.node_verdicts import NodeVerdicts
+from controller.optional_watches import CONFIG_MAPS
 from controller.outlooks import Outlooks
 from controller.reconcile import loop
 from controller.reconcile.loop import Reconciler
 from controller.refusals import Refusals
 from controller.state import ClusterState
-from controller.unhealthy import PATH as CONFIG_MAPS
-from controller.unhealthy import UnhealthySink
 from controller.watches import NodeSink, PodSink
 from gpushare.cluster import node_records, pod_records
 from gpushare.cluster import world as cluster_world
@@ -71,7 +70,7 @@ class World:
             self.clock,
         )
         self.metrics = Metrics(self.clock)
-        self.budgets = Budgets()
+        self.budgets = optional_watches.disruption_budgets(api=self.api, clock=self.clock)
         self.refusals = Refusals(self.clock)
         self.binder = Binder(api=self.api, state=self.state, clock=self.clock, leading=lambda: self.leads)
         self.reconciler = Reconciler(
@@ -84,7 +83,7 @@ class World:
         )
         self.node_sink = NodeSink(self.state.index)
         self.pod_sink = PodSink(self.state.index)
-        self.unhealthy_sink = UnhealthySink(state=self.state)
+        self.unhealthy = optional_watches.unhealthy_gpus(api=self.api, clock=self.clock, index=self.state.index)
         self._version = ""
         self._client: Client | None = None
 
@@ -100,7 +99,9 @@ class World:
             node_verdicts=self.node_verdicts,
             boards=self.boards,
             binder=self.binder,
-            preemption=Preemption(state=self.state, budgets=self.budgets, clock=self.clock, metrics=self.metrics),
+            preemption=Preemption(
+                state=self.state, budgets=self.budgets.values, clock=self.clock, metrics=self.metrics
+            ),
             metrics=self.metrics,
             refusals=self.refusals,
             clock=self.clock,
@@ -160,7 +161,7 @@ class World:
         self._version = self.api.get(PODS)["metadata"]["resourceVersion"]
 
     def _sinks(self) -> tuple[tuple[str, Sink[Any]], ...]:
-        return (NODES, self.node_sink), (PODS, self.pod_sink), (CONFIG_MAPS, self.unhealthy_sink)
+        return (NODES, self.node_sink), (PODS, self.pod_sink), (CONFIG_MAPS, self.unhealthy)
 
     # The scheduler.
 

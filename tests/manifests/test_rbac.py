@@ -9,9 +9,7 @@ import pytest
 
 from certs.manager import CertificateManager
 from certs.settings import CertSettings
-from controller import disruption, namespaces, unhealthy
-from controller.disruption import Budgets
-from controller.namespaces import NamespacePolicies
+from controller import optional_watches
 from controller.state import ClusterState
 from gpushare import names
 from gpushare.kube.lease import Elector
@@ -190,12 +188,12 @@ def test_the_election_needs_no_more() -> None:
 
 def test_the_watches_that_the_controller_can_do_without_need_no_more() -> None:
     api, stop = FakeKube(), threading.Event()
+    state = ClusterState(resource_config=ResourceConfig())
     api.close()
-
     for watch in (
-        disruption.watch(api=api, clock=ending(stop), known=Budgets()),
-        unhealthy.watch(api=api, clock=ending(stop), state=ClusterState(resource_config=ResourceConfig())),
-        namespaces.watch(api=api, clock=ending(stop), known=NamespacePolicies()),
+        optional_watches.disruption_budgets(api=api, clock=ending(stop)),
+        optional_watches.unhealthy_gpus(api=api, clock=ending(stop), index=state.index),
+        optional_watches.namespace_policies(api=api, clock=ending(stop), state=state),
     ):
         stop.clear()
         watch.run(stop)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller import disruption, unhealthy
+from controller.optional_watches import BUDGETS_V1, CONFIG_MAPS
 from gpushare import names
 from gpushare.cluster import world as cluster_world
 from gpushare.identity import NodeName
@@ -201,7 +201,7 @@ def test_a_leader_with_a_broken_part_ends(api: FakeKube, clock: Clock, monkeypat
         clock.eventually("first loses the lead", first.lost.is_set)
 
 
-@pytest.mark.parametrize("path", [PODS, disruption.V1, unhealthy.PATH])
+@pytest.mark.parametrize("path", [PODS, BUDGETS_V1, CONFIG_MAPS])
 def test_a_new_leader_is_not_ready_before_it_has_read_the_cluster(api: FakeKube, clock: Clock, path: str) -> None:
     gate = threading.Event()
     api.fail_next(lambda call: call.path == path, Delayed(gate))
@@ -214,7 +214,7 @@ def test_a_new_leader_is_not_ready_before_it_has_read_the_cluster(api: FakeKube,
 
 
 def test_a_leader_that_must_not_read_budgets_and_marks_works_without_them(api: FakeKube, clock: Clock) -> None:
-    optional = {disruption.V1, unhealthy.PATH}
+    optional = {BUDGETS_V1, CONFIG_MAPS}
     api.fail_next(lambda call: call.path in optional, kube.ForbiddenError("forbidden"), times=1000)
     with leading(api, clock, lease_s=60) as first:
         pod = add_pod(api, "p")
@@ -222,14 +222,14 @@ def test_a_leader_that_must_not_read_budgets_and_marks_works_without_them(api: F
 
 
 def test_a_leader_knows_the_budgets(api: FakeKube, clock: Clock) -> None:
-    collection = disruption.V1.replace("/pod", "/namespaces/team/pod")
+    collection = BUDGETS_V1.replace("/pod", "/namespaces/team/pod")
     budget = {"metadata": {"name": "web"}, "spec": {"selector": {}}, "status": {"disruptionsAllowed": 1}}
     api.seed(collection, budget)
     with leading(api, clock, lease_s=60) as first:
-        [found] = first.leadership.budgets.all()
+        [found] = first.leadership.budgets.values()
         assert (found.namespace, found.name, found.allowed) == ("team", "web", 1)
         api.edit(f"{collection}/web", lambda obj: obj["status"].update(disruptionsAllowed=0))
-        clock.eventually("seen", lambda: first.leadership.budgets.all()[0].allowed == 0)
+        clock.eventually("seen", lambda: first.leadership.budgets.values()[0].allowed == 0)
 
 
 def test_a_binding_that_lands_while_the_lead_changes_is_in_the_new_leaders_ledger(api: FakeKube, clock: Clock) -> None:

@@ -388,11 +388,11 @@ def test_a_protected_pod_is_spared_and_counted(world: World) -> None:
     everybody = LabelSelector((), "")
     spared, other = running(world, 9, priority=1), running(world, 9, priority=2)
     known = {
-        ("team", name): Budget(namespace="team", name=name, selector=everybody, allowed=0, disrupted=frozenset(names))
+        name: Budget(namespace="team", name=name, selector=everybody, allowed=0, disrupted=frozenset(names))
         for name, names in (("a", [other["metadata"]["name"]]), ("b", []))
     }
     pod = wanting(world, 9)
-    world.budgets.by_key = {("team", "a"): known["team", "a"]}
+    world.budgets.by_key = {"a": known["a"]}
     assert ask(world, pod, meta(node_a=[])) == meta(node_a=[other])
     world.budgets.by_key = known
     assert ask(world, pod, meta(node_a=[spared]))["node-a"]["NumPDBViolations"] == 1

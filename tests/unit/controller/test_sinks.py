@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from controller import disruption, namespaces, optional, unhealthy
-from controller.disruption import V1, V1BETA1, Budgets, BudgetSink
-from controller.namespaces import NamespacePolicies, NamespaceSink, Read
-from controller.unhealthy import PATH
+from controller import optional_watches
+from controller.optional_watches import BUDGETS_V1, BUDGETS_V1BETA1, CONFIG_MAPS, OptionalWatch
+from controller.state import ClusterState
 from gpushare import names
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName
@@ -19,6 +18,7 @@ from gpushare.kube import api as kube
 from gpushare.model.capacity import NodeCapacity
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.request import Policy
+from gpushare.units import ResourceConfig
 from testing.builders import make_ref, make_shape
 from testing.clock import ManualClock, ending
 from testing.controller import world as worlds
@@ -32,52 +32,93 @@ def namespace(name: str, policy: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": {names.LABEL_POLICY: policy}}}
 
 
-def labelled(*objects: dict[str, Any]) -> NamespaceSink:
-    sink = NamespaceSink(NamespacePolicies())
-    sink.replace([read(sink, each) for each in objects])
-    return sink
-
-
-def read(sink: NamespaceSink, obj: dict[str, Any]) -> Read:
-    found = sink.read(obj)
-    assert found is not None
-    return found
-
-
-def test_the_sink_follows_the_collection() -> None:
-    sink = labelled(namespace("a", "spread"), namespace("b", "dense"))
-    assert sink.policies.by_namespace == {"a": Policy.SPREAD, "b": Policy.DENSE}
-    sink.upsert(read(sink, namespace("a", "binpack")))
-    sink.upsert(read(sink, namespace("c", "fgd")))
-    sink.remove(read(sink, namespace("b", "dense")))
-    assert sink.policies.by_namespace == {"a": Policy.BINPACK, "c": Policy.FGD}
-    assert sink.policies.of("b") is None
-
-
-def test_a_label_that_names_no_policy_has_no_effect_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    sink = labelled(namespace("a", "spread"))
-    sink.upsert(read(sink, namespace("a", "fast")))
-    assert sink.policies.by_namespace == {}
-    [line] = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert line.gpushare_fields == {  # type: ignore[attr-defined]  # set by `logs.event`
-        "namespace": "a",
-        "error": "'fast' is no policy; write binpack, spread, dense or fgd",
+def pdb(name: str = "web", allowed: object = 1, **selector: object) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"selector": selector},
+        "status": {"disruptionsAllowed": allowed},
     }
+
+
+Watch = OptionalWatch[Any]
+STATE = ClusterState(resource_config=ResourceConfig())
+
+
+def policies(state: ClusterState = STATE) -> Watch:
+    return optional_watches.namespace_policies(api=FakeKube(), clock=ManualClock(), state=state)
+
+
+def budgets(api: FakeKube | None = None, clock: ManualClock | None = None) -> Watch:
+    return optional_watches.disruption_budgets(api=api or FakeKube(), clock=clock or ManualClock())
+
+
+def allowed(followed: Watch) -> dict[str, int]:
+    return {budget.name: budget.allowed for budget in followed.values()}
+
+
+def listed(watch: Watch, *objects: dict[str, Any]) -> None:
+    watch.replace([found for each in objects if (found := watch.read(each))])
+
+
+def tell(watch: Watch, what: Callable[[Any], None], obj: dict[str, Any]) -> None:
+    found = watch.read(obj)
+    assert found is not None
+    what(found)
+
+
+def test_policies_follow_the_collection() -> None:
+    state = ClusterState(resource_config=ResourceConfig())
+    watch = policies(state)
+    listed(watch, namespace("a", "spread"), namespace("b", "dense"))
+    assert state.namespace_policies == {"a": Policy.SPREAD, "b": Policy.DENSE}
+    tell(watch, watch.upsert, namespace("a", "binpack"))
+    tell(watch, watch.upsert, namespace("c", "fgd"))
+    tell(watch, watch.remove, namespace("b", "dense"))
+    tell(watch, watch.remove, namespace("unknown", "dense"))
+    assert state.namespace_policies == {"a": Policy.BINPACK, "c": Policy.FGD}
+
+
+def test_what_readers_have_of_a_collection_never_changes() -> None:
+    """They take no lock."""
+    watch = policies()
+    tell(watch, watch.upsert, namespace("a", "spread"))
+    before = watch.by_key
+    tell(watch, watch.upsert, namespace("b", "dense"))
+    tell(watch, watch.remove, namespace("a", "spread"))
+    assert before == {"a": Policy.SPREAD}
+
+
+def test_what_means_nothing_has_no_effect_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    watch, followed = policies(), budgets()
+    listed(watch, namespace("a", "spread"))
+    tell(watch, watch.upsert, namespace("a", "fast"))
+    listed(followed, pdb("a"), pdb("b", "many"))
+    tell(followed, followed.upsert, pdb("a", "many"))
+    tell(followed, followed.upsert, {"metadata": {}})
+    assert (watch.by_key, followed.by_key) == ({}, {})
+    fields = [record.gpushare_fields for record in caplog.records]  # type: ignore[attr-defined]  # set by `logs.event`
+    no_number = "status.disruptionsAllowed: expected a whole number, 0 or more, found a string"
+    assert fields == [
+        {"namespace": "a", "error": "'fast' is no policy; write binpack, spread, dense or fgd"},
+        {"budget": "default/b", "error": no_number},
+        {"budget": "default/a", "error": no_number},
+        {"budget": "None/None", "error": "metadata.namespace: expected a string, found nothing"},
+    ]
 
 
 @pytest.mark.parametrize("obj", [{"metadata": 3}, {"metadata": {"labels": []}}, {"metadata": {"name": ["x"]}}])
 def test_what_is_no_namespace_is_left_out(obj: dict[str, Any]) -> None:
-    assert NamespaceSink(NamespacePolicies()).read(obj) is None
+    assert policies().read(obj) is None
 
 
 def test_only_namespaces_with_the_label_are_read() -> None:
-    api, known, stop = FakeKube(), NamespacePolicies(), threading.Event()
+    api, stop = FakeKube(), threading.Event()
     api.seed("/api/v1/namespaces", namespace("a", "spread"))
     api.seed("/api/v1/namespaces", {"metadata": {"name": "b"}})
     api.close()
-
-    namespaces.watch(api=api, clock=ending(stop), known=known).run(stop)
-    assert known.by_namespace == {"a": Policy.SPREAD}
+    watch = optional_watches.namespace_policies(api=api, clock=ending(stop), state=STATE)
+    watch.run(stop)
+    assert watch.by_key == {"a": Policy.SPREAD}
     assert {call.params["labelSelector"] for call in api.calls if call.params.get("limit") != "1"} == {
         names.LABEL_POLICY
     }
@@ -87,7 +128,7 @@ def test_pods_that_name_no_policy_have_that_of_their_namespace(world: World) -> 
     world.bind(world.add_pod(3), "node-a")
     world.see()
     scores = {"team": 10, "apart": 1}
-    world.state.namespace_policies.by_namespace = {"apart": Policy.SPREAD}
+    world.state.namespace_policies = {"apart": Policy.SPREAD}
     for namespace, score in scores.items():
         pod = world.add_pod(3, namespace=namespace)
         answer = world.post("prioritize", {"Pod": pod, "NodeNames": NODES})
@@ -103,72 +144,31 @@ def test_pods_that_name_no_policy_have_that_of_their_namespace(world: World) -> 
 COLLECTION = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
 
-def pdb(name: str = "web", allowed: object = 1, **selector: object) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"selector": selector},
-        "status": {"disruptionsAllowed": allowed},
-    }
-
-
-def allowed(budgets: Budgets) -> dict[str, int]:
-    return {budget.name: budget.allowed for budget in budgets.all()}
-
-
-def sink(empty_is_all: bool = True) -> BudgetSink:
-    return BudgetSink(budgets=Budgets(), empty_is_all=empty_is_all)
-
-
-def test_budgets_follow_the_collection() -> None:
-    followed = sink()
-    followed.replace([followed.read(pdb("a")), followed.read(pdb("b", 2))])
-    assert allowed(followed.budgets) == {"a": 1, "b": 2}
-    followed.upsert(followed.read(pdb("a", 0)))
-    followed.upsert(followed.read(pdb("c", 3)))
-    followed.remove(followed.read(pdb("b")))
-    followed.remove(followed.read(pdb("unknown")))
-    assert allowed(followed.budgets) == {"a": 0, "c": 3}
-
-
-def test_a_budget_that_means_nothing_is_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
-    followed = sink()
-    followed.replace([followed.read(pdb("a")), followed.read(pdb("b", "many"))])
-    followed.upsert(followed.read(pdb("a", "many")))
-    followed.upsert(followed.read({"metadata": {}}))
-    assert allowed(followed.budgets) == {}
-    fields = [record.gpushare_fields for record in caplog.records]  # type: ignore[attr-defined]  # set by `logs.event`
-    assert [(line["budget"], line["error"]) for line in fields] == [
-        ("default/b", "status.disruptionsAllowed: expected a whole number, 0 or more, found a string"),
-        ("default/a", "status.disruptionsAllowed: expected a whole number, 0 or more, found a string"),
-        ("None/None", "metadata.namespace: expected a string, found nothing"),
-    ]
-
-
-def follow(api: FakeKube, waits: int = 1) -> tuple[Budgets, ManualClock]:
-    """What was told until so many waits, by a watch that is settled then."""
-    stop, budgets = threading.Event(), Budgets()
+def follow(api: FakeKube, waits: int = 1) -> tuple[Watch, ManualClock]:
+    """Budgets until so many waits; they are settled then."""
+    stop = threading.Event()
     clock = ending(stop, waits)
-    watch = disruption.watch(api=api, clock=clock, known=budgets)
+    watch = budgets(api, clock)
     api.close()
     assert not watch.settled()
     watch.run(stop)
     clock.at = 0.0  # not because of the time that has passed
     assert watch.settled()
-    return budgets, clock
+    return watch, clock
 
 
 def at(path: str) -> Callable[[Any], bool]:
     return lambda call: bool(call.path == path)
 
 
-@pytest.mark.parametrize(("path", "protects"), [(V1, True), (V1BETA1, False)])
+@pytest.mark.parametrize(("path", "protects"), [(BUDGETS_V1, True), (BUDGETS_V1BETA1, False)])
 def test_an_old_server_has_an_older_version_in_which_an_empty_selector_means_no_one(path: str, protects: bool) -> None:
     api = FakeKube()
-    if path == V1BETA1:
-        api.fail_next(at(V1), MISSING)
+    if path == BUDGETS_V1BETA1:
+        api.fail_next(at(BUDGETS_V1), MISSING)
     api.seed(path.replace("/pod", "/namespaces/default/pod"), pdb())
-    budgets, _ = follow(api)
-    [budget] = budgets.all()
+    followed, _ = follow(api)
+    [budget] = followed.values()
     assert budget.counts(Bound(ref=make_ref(), node=NodeName("n"), labels={"app": "web"})) is protects
 
 
@@ -183,9 +183,9 @@ def lines(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, object]
 @pytest.mark.parametrize(
     ("faults", "fix"),
     [
-        ({V1: FORBIDDEN}, GRANT),
-        ({V1: MISSING, V1BETA1: FORBIDDEN}, GRANT),
-        ({V1: MISSING, V1BETA1: MISSING}, "none; this server has no such objects"),
+        ({BUDGETS_V1: FORBIDDEN}, GRANT),
+        ({BUDGETS_V1: MISSING, BUDGETS_V1BETA1: FORBIDDEN}, GRANT),
+        ({BUDGETS_V1: MISSING, BUDGETS_V1BETA1: MISSING}, "none; this server has no such objects"),
     ],
 )
 def test_the_controller_goes_on_without_the_right_to_read_budgets(
@@ -198,27 +198,27 @@ def test_the_controller_goes_on_without_the_right_to_read_budgets(
     with caplog.at_level(logging.WARNING):
         refused, clock = follow(api)
     assert allowed(refused) == {}
-    assert clock.waits == [optional.ASK_AGAIN_S]
+    assert clock.waits == [optional_watches.ASK_AGAIN_S]
     [line] = lines(caplog, "not watched")
-    assert (line["path"], line["fix"]) == (V1, fix)
+    assert (line["path"], line["fix"]) == (BUDGETS_V1, fix)
     assert line["effect"] == "preemption takes no account of PodDisruptionBudgets"
 
     for path, fault in faults.items():
         api.fail_next(at(path), fault)
     granted, clock = follow(api, waits=2)
     assert allowed(granted) == {"web": 1}
-    assert clock.waits[0] == optional.ASK_AGAIN_S
+    assert clock.waits[0] == optional_watches.ASK_AGAIN_S
 
 
 def test_a_server_that_is_upgraded_is_followed_in_its_new_version() -> None:
     api = FakeKube()
     api.seed(COLLECTION.replace("v1", "v1beta1"), pdb(allowed=1))
     api.seed(COLLECTION, pdb(allowed=2))
-    api.fail_next(at(V1), MISSING)
-    api.fail_next(lambda call: call.verb == "watch" and call.path == V1BETA1, MISSING)
-    budgets, _ = follow(api, waits=2)
-    assert allowed(budgets) == {"web": 2}
-    assert [call.path for call in api.calls if call.verb == "watch"] == [V1BETA1, V1]
+    api.fail_next(at(BUDGETS_V1), MISSING)
+    api.fail_next(lambda call: call.verb == "watch" and call.path == BUDGETS_V1BETA1, MISSING)
+    followed, _ = follow(api, waits=2)
+    assert allowed(followed) == {"web": 2}
+    assert [call.path for call in api.calls if call.verb == "watch"] == [BUDGETS_V1BETA1, BUDGETS_V1]
 
 
 def test_a_right_that_is_taken_away_leaves_what_was_read_until_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
@@ -234,9 +234,9 @@ def test_a_right_that_is_taken_away_leaves_what_was_read_until_it_is_back(caplog
 
     api.fail_next(second, FORBIDDEN)
     with caplog.at_level(logging.WARNING):
-        budgets, clock = follow(api, waits=3)
-    assert allowed(budgets) == {"web": 1}
-    assert clock.waits[1] == optional.ASK_AGAIN_S
+        followed, clock = follow(api, waits=3)
+    assert allowed(followed) == {"web": 1}
+    assert clock.waits[1] == optional_watches.ASK_AGAIN_S
     [line] = lines(caplog, "not watched")
     assert line["effect"] == "what was read before stays as it was"
     assert api.count("watch") == 2
@@ -247,11 +247,11 @@ def test_a_collection_that_may_be_listed_but_not_watched_makes_no_storm() -> Non
     clock = ending(stop, waits=21)
 
     def watched(call: Call) -> bool:
-        clock.at += optional.ASK_AGAIN_S * (len(clock.waits) == 20)
+        clock.at += optional_watches.ASK_AGAIN_S * (len(clock.waits) == 20)
         return call.verb == "watch"
 
     api.fail_next(watched, FORBIDDEN, times=1000)
-    disruption.watch(api=api, clock=clock, known=Budgets()).run(stop)
+    budgets(api, clock).run(stop)
     assert clock.waits[19] >= 5
     assert api.count("watch") == 21
     assert clock.waits[20] < 1, "one that was watched for long is watched again at once"
@@ -259,17 +259,17 @@ def test_a_collection_that_may_be_listed_but_not_watched_makes_no_storm() -> Non
 
 def test_a_server_that_does_not_answer_is_not_waited_for_forever(caplog: pytest.LogCaptureFixture) -> None:
     api = FakeKube()
-    api.fail_next(at(V1), kube.UnreachableError("no route to host"), times=100)
+    api.fail_next(at(BUDGETS_V1), kube.UnreachableError("no route to host"), times=100)
     stop = threading.Event()
     settled: list[bool] = []
 
     def look(at: float) -> None:
         settled.append(watch.settled())
-        assert settled[-1] == (at - 1000 >= optional.PATIENCE_S)
+        assert settled[-1] == (at - 1000 >= optional_watches.PATIENCE_S)
         if len(settled) == 100:
             stop.set()
 
-    watch = disruption.watch(api=api, clock=ManualClock(on_wait=look), known=Budgets())
+    watch = budgets(api, ManualClock(on_wait=look))
     with caplog.at_level(logging.WARNING):
         watch.run(stop)
     assert not settled[0]
@@ -279,10 +279,10 @@ def test_a_server_that_does_not_answer_is_not_waited_for_forever(caplog: pytest.
 
 def call_ill(world: World, value: object, node: str = "node-a") -> None:
     name = f"unhealthy-gpu-{node}"
-    if any(found["metadata"]["name"] == name for found in world.api.objects(PATH)):
-        world.api.edit(f"{PATH}/{name}", lambda found: found.update(data={"gpus": value}))
+    if any(found["metadata"]["name"] == name for found in world.api.objects(CONFIG_MAPS)):
+        world.api.edit(f"{CONFIG_MAPS}/{name}", lambda found: found.update(data={"gpus": value}))
     else:
-        world.api.seed(PATH, {"metadata": {"name": name}, "data": {"gpus": value}})
+        world.api.seed(CONFIG_MAPS, {"metadata": {"name": name}, "data": {"gpus": value}})
     world.see()
 
 
@@ -302,7 +302,7 @@ OK, ILL, CORDONED = GpuHealth.HEALTHY, GpuHealth.UNHEALTHY, GpuHealth.CORDONED
     ],
 )
 def test_what_is_no_config_map_is_left_out(world: World, obj: Any, caplog: pytest.LogCaptureFixture) -> None:
-    assert world.unhealthy_sink.read(obj) is None
+    assert world.unhealthy.read(obj) is None
     assert caplog.messages == ["object left out"]
 
 
@@ -331,11 +331,11 @@ def test_pods_on_it_keep_what_they_have(world: World) -> None:
 
 def test_without_its_config_map_a_node_is_as_its_plugin_says(world: World) -> None:
     call_ill(world, "0")
-    world.api.vanish(f"{PATH}/unhealthy-gpu-node-a")
+    world.api.vanish(f"{CONFIG_MAPS}/unhealthy-gpu-node-a")
     world.see()
     assert health(world) == [OK, OK]
     call_ill(world, "0")
-    world.api.vanish(f"{PATH}/unhealthy-gpu-node-a")
+    world.api.vanish(f"{CONFIG_MAPS}/unhealthy-gpu-node-a")
     world.list_all()
     assert health(world) == [OK, OK]
 
@@ -345,15 +345,15 @@ def test_marks_that_went_while_they_must_not_be_read_are_cleared(world: World) -
     stop = threading.Event()
 
     def look(_at: float) -> None:
-        if not world.api.objects(PATH):
+        if not world.api.objects(CONFIG_MAPS):
             stop.set()
         else:
             assert health(world) == [ILL, OK]
-            world.api.vanish(f"{PATH}/unhealthy-gpu-node-a")
+            world.api.vanish(f"{CONFIG_MAPS}/unhealthy-gpu-node-a")
 
     world.api.fail_next(lambda call: call.verb == "watch", kube.ForbiddenError("no"))
     world.api.close()
-    unhealthy.watch(api=world.api, state=world.state, clock=ManualClock(on_wait=look)).run(stop)
+    optional_watches.unhealthy_gpus(api=world.api, clock=ManualClock(on_wait=look), index=world.state.index).run(stop)
     assert health(world) == [OK, OK]
 
 
@@ -422,9 +422,9 @@ def test_freed_gpus_let_waiting_pods_try_again(world: World) -> None:
 
 def test_without_the_right_to_read_them_the_controller_goes_on(world: World, caplog: pytest.LogCaptureFixture) -> None:
     stop = threading.Event()
-    watch = unhealthy.watch(api=world.api, state=world.state, clock=ending(stop))
+    watch = optional_watches.unhealthy_gpus(api=world.api, clock=ending(stop), index=world.state.index)
     assert not watch.settled()
-    world.api.fail_next(lambda call: call.path == PATH, kube.ForbiddenError("configmaps is forbidden"))
+    world.api.fail_next(lambda call: call.path == CONFIG_MAPS, kube.ForbiddenError("configmaps is forbidden"))
     with caplog.at_level(logging.WARNING):
         watch.run(stop)
     assert watch.settled()
@@ -434,8 +434,8 @@ def test_without_the_right_to_read_them_the_controller_goes_on(world: World, cap
 
 
 def test_the_watch_feeds_the_ledger(world: World) -> None:
-    world.api.seed(PATH, {"metadata": {"name": "unhealthy-gpu-node-a"}, "data": {"gpus": "1"}})
-    world.api.seed(PATH, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "x"}})
+    world.api.seed(CONFIG_MAPS, {"metadata": {"name": "unhealthy-gpu-node-a"}, "data": {"gpus": "1"}})
+    world.api.seed(CONFIG_MAPS, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "x"}})
     stop, stale = threading.Event(), list[float]()
 
     def look(_at: float) -> None:
@@ -443,7 +443,7 @@ def test_the_watch_feeds_the_ledger(world: World) -> None:
         stop.set()
 
     clock = ManualClock(on_wait=look)
-    watch = unhealthy.watch(api=world.api, state=world.state, clock=clock)
+    watch = optional_watches.unhealthy_gpus(api=world.api, clock=clock, index=world.state.index)
     world.api.close()
     watch.run(stop)
     assert watch.settled()
