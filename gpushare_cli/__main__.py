@@ -17,9 +17,8 @@ from gpushare_cli.arguments import Call, Command
 from gpushare_cli.bundle import command as bundle
 from gpushare_cli.console import Printable, Streams
 from gpushare_cli.dashboard import command as dashboard
-from gpushare_cli.defrag import command as defrag
 from gpushare_cli.doctor import command as doctor
-from gpushare_cli.drain import command as drain
+from gpushare_cli.evict import defrag, drain
 from gpushare_cli.explain import command as explain
 from gpushare_cli.simulate import command as simulate
 

@@ -215,6 +215,11 @@ def to_place(value: Object, request: PodRequest) -> PodToPlace:
     return PodToPlace(ref=request.pod, shape=request.shape, labels=request.labels, takes=takes, counted=counted)
 
 
+def unbound(value: Object) -> Object:
+    """The pod as it is, or its successor will be, before it is on a node."""
+    return {**value, "spec": {key: field for key, field in value["spec"].items() if key != "nodeName"}}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnswer:
     """What one node answers to a pod."""

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare import names
-from gpushare.errors import SettingsError
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.units import MemoryUnit
-from gpushare_cli import arguments, reading, usage, world
+from gpushare_cli import arguments, reading, targets, usage, world
 from gpushare_cli.arguments import Call, Command
 from gpushare_cli.console import BAD, FAILED, OK, Streams
-from gpushare_cli.explain import decide, held, render, workloads
+from gpushare_cli.explain import decide, held, render
 from gpushare_cli.explain.model import Explanation, State
-from gpushare_cli.explain.workloads import Target
 from gpushare_cli.reading import Objects
+from gpushare_cli.targets import Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +56,13 @@ def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[]
         SettingsError: the arguments contradict each other, or one is needed that was not given.
     """
     target = options.pod
-    if target.namespace and options.namespace not in {"", target.namespace}:
-        named = f"{target.namespace}/{target.name}"
-        raise SettingsError(f"pod {named!r}: --namespace {options.namespace} says another namespace")
-    where = target.namespace or options.namespace or namespace()
+    where = target.namespace_or(options.namespace, namespace)
     what = f"{target.kind.word} {target.name} in namespace {where}"
     try:
-        pods = workloads.pods(api, target.kind, where, target.name)
+        pods = targets.pods(api, target.kind, where, target.name)
         cluster = _cluster(api)
         known = reading.settings(api, options.installation, where, options.memory_unit)
-        events = workloads.events if cluster.forbidden else lambda _api, _pod: ()
+        events = targets.events if cluster.forbidden else lambda _api, _pod: ()
         state = world.of(cluster, known)
         explained = [decide.explain(pod, state, events(api, pod)) for pod in pods]
         if not cluster.forbidden:
@@ -101,7 +97,7 @@ def _print(explained: Sequence[Explanation], streams: Streams, options: Options)
     explained = sorted(explained, key=lambda each: (each.good, each.pod.name))
     for note in dict.fromkeys(note for each in explained for note in each.notes):
         streams.note(note)
-    alone = options.pod.kind == workloads.POD
+    alone = options.pod.kind == targets.POD
     streams.answer(
         options.output,
         lambda: render.as_json(explained[0]) if alone else {"pods": [render.as_json(each) for each in explained]},

@@ -122,8 +122,7 @@ def _choice(blank: Explanation, pod: Object, record: Bound, state: World) -> Cho
     leaving = replace(world.to_place(pod, blank.request), takes=record.ask.host)
     alone = state.without(leaving, record.node)
     policies = alone.policies(blank.request)
-    unbound = {**pod, "spec": {key: value for key, value in pod["spec"].items() if key != "nodeName"}}
-    answered = world.ask(alone, unbound, blank.request, policies)
+    answered = world.ask(alone, world.unbound(pod), blank.request, policies)
     return choice.of_bound(record, record.allocation, blank.request, alone, answered, policies)
 
 

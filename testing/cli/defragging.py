@@ -5,8 +5,8 @@ from typing import Any
 
 from gpushare_cli import console
 from gpushare_cli.console import Streams
-from gpushare_cli.defrag import command
-from gpushare_cli.explain.workloads import Target
+from gpushare_cli.evict import defrag as command
+from gpushare_cli.targets import Target
 from testing.cli.simulating import Result
 from testing.clock import ManualClock
 from testing.fakes.kube import FakeKube

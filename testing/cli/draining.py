@@ -7,8 +7,8 @@ from gpushare import names
 from gpushare.kube import api as kube
 from gpushare_cli import console
 from gpushare_cli.console import Streams
-from gpushare_cli.drain import command
-from gpushare_cli.drain.card import Card
+from gpushare_cli.evict import drain as command
+from gpushare_cli.evict.gpu_cordon import GpuName
 from testing.builders import Json
 from testing.cli.simulating import Result
 from testing.clock import ManualClock
@@ -58,7 +58,7 @@ def drain(
     """Drain one GPU; pods end a moment after they are asked to, unless a clock says otherwise."""
     out, err = io.StringIO(), io.StringIO()
     streams = Streams(out=out, err=err, width=width)
-    asked = command.Options(gpu=Card.parse(gpu), **options)
+    asked = command.Options(gpu=GpuName.parse(gpu), **options)
     code = console.answered(
         streams, lambda: command.run(api, streams, asked, clock or ManualClock(0, lambda _: end(api)))
     )

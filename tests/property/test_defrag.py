@@ -2,26 +2,28 @@
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 import pytest
 from hypothesis import settings
 
-from gpushare.cluster import budgets, defrag
+from gpushare.cluster import budgets
 from gpushare.cluster.budgets import Budget
-from gpushare.cluster.defrag import Plan
+from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound
-from gpushare.cluster.snapshot import Evictable, NodeState, NodeStates, PodToPlace, Snapshot, best, fits
+from gpushare.cluster.world import Node, PodToPlace
 from gpushare.identity import ContainerName, NodeName
-from gpushare.model.allocation import Allocation, Placed
+from gpushare.model.allocation import Placed
 from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, Policy, RequestShape
 from gpushare.model.selector import LabelSelector, Operator, Requirement
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
+from gpushare_cli.evict import move_search
+from gpushare_cli.evict.move_search import Evictable, Movable, Plan
 from testing.builders import make_inventory, make_ref
 
 CLUSTERS: Final = 5 * settings().max_examples
@@ -45,17 +47,17 @@ def shape(chance: random.Random, least: int, most: int) -> RequestShape:
     return RequestShape(containers=tuple(containers), policy=chance.choice([None, *Policy]))
 
 
-def cluster(seed: int) -> tuple[PodToPlace, Snapshot]:
+def cluster(seed: int) -> tuple[PodToPlace, Movable]:
     """Up to four nodes, filled with pods at random, and a pod that may wait."""
     chance = random.Random(seed)
-    nodes: dict[NodeName, NodeState] = {}
+    nodes: dict[NodeName, Node] = {}
     evictable: list[Evictable] = []
     size = chance.choice([8, 16, 24])
     for n in range(chance.randint(1, 4)):
         node = NodeName(f"node-{n}")
         ledger = NodeLedger.of(make_inventory(*[size] * chance.randint(1, 4), node=node))
         host = FreeHost(chance.randint(4, 12) * 1000, 64 * GIB) if chance.random() < 0.5 else None
-        node_state = NodeState(ledger=ledger, host=host)
+        node_state = Node(record=NodeRecord(name=node, published=None), ledger=ledger, host=host)
         for p in range(chance.randint(4, 12)):
             pod = PodToPlace(ref=make_ref(f"p{n}-{p}"), shape=shape(chance, 1, size // 2), takes=FreeHost(500, GIB))
             # At random, as a cluster is after a while.
@@ -64,7 +66,7 @@ def cluster(seed: int) -> tuple[PodToPlace, Snapshot]:
                 continue
             labels = {"app": "guarded"} if chance.random() < 0.2 else {}
             pod = replace(pod, labels=labels)
-            node_state = node_state.plus(pod, Allocation(pod=pod.ref, node=node, grants=grants, labels=labels))
+            node_state = node_state.plus(pod, grants)
             if chance.random() < 0.85:
                 bound = Bound(ref=pod.ref, node=node, labels=labels, priority=chance.choice([0, 0, 10]))
                 evictable.append(Evictable(bound=bound, pod=pod))
@@ -74,98 +76,103 @@ def cluster(seed: int) -> tuple[PodToPlace, Snapshot]:
         evictable.remove(ended)
     known = [Budget(namespace="default", name="guard", selector=APP, allowed=chance.choice([0, 1, 5]))]
     closed = {(one.pod.ref.uid, node) for one in evictable for node in nodes if chance.random() < 0.1}
-    snapshot = Snapshot(
-        nodes=nodes, evictable=evictable, known=known, admits=lambda pod, node: (pod.ref.uid, node) not in closed
+    movable = Movable(
+        nodes=nodes, evictable=evictable, budgets=known, admits=lambda pod, node: (pod.ref.uid, node) not in closed
     )
-    return PodToPlace(ref=make_ref("waits"), shape=shape(chance, size // 4, size), takes=FreeHost(500, GIB)), snapshot
+    return PodToPlace(ref=make_ref("waits"), shape=shape(chance, size // 4, size), takes=FreeHost(500, GIB)), movable
 
 
-def waiting() -> Iterator[tuple[int, PodToPlace, Snapshot]]:
+def waiting() -> Iterator[tuple[int, PodToPlace, Movable]]:
     """Clusters with a pod that fits nowhere."""
     for seed in range(CLUSTERS):
-        pod, snapshot = cluster(seed)
-        if not fits(pod, snapshot):
-            yield seed, pod, snapshot
+        pod, movable = cluster(seed)
+        if not movable.fits(pod):
+            yield seed, pod, movable
 
 
-def pods_in(nodes: NodeStates) -> set[str]:
-    return {str(uid) for node_state in nodes.values() for uid in node_state.ledger.allocations}
+def ledger_of(node: Node) -> NodeLedger:
+    assert isinstance(node.ledger, NodeLedger)
+    return node.ledger
 
 
-def carried_out(pod: PodToPlace, snapshot: Snapshot, plan: Plan) -> NodeStates:
+def pods_in(nodes: Mapping[NodeName, Node]) -> set[str]:
+    return {str(uid) for node_state in nodes.values() for uid in ledger_of(node_state).allocations}
+
+
+def carried_out(pod: PodToPlace, movable: Movable, plan: Plan) -> Mapping[NodeName, Node]:
     """The cluster after each step was taken for itself: an eviction, then its successor, and last the pod."""
-    pods = {one.bound.ref.uid: one.pod for one in snapshot.evictable}
-    nodes = dict(snapshot.nodes)
+    pods = {one.bound.ref.uid: one.pod for one in movable.evictable}
+    nodes = dict(movable.nodes)
     for move in plan.moves:
         moved = pods[move.pod.uid]
-        assert move.pod.uid in nodes[move.source].ledger.allocations
+        assert move.pod.uid in ledger_of(nodes[move.source]).allocations
         nodes[move.source] = nodes[move.source].without([moved])
         assert move.target is not None
         there = nodes[move.target]
-        open_now = there.holding_back(plan.kept_free) if move.target == plan.node else there
-        assert snapshot.admits(moved, move.target)
-        verdict = place(moved.shape, open_now.ledger, snapshot.policies)
+        open_now = there.closed(plan.kept_free) if move.target == plan.node else there
+        assert movable.admits(moved, move.target)
+        verdict = place(moved.shape, ledger_of(open_now), movable.policies)
         assert isinstance(verdict, Placed)
         assert verdict.grants == move.grants
-        nodes[move.target] = there.plus(moved, Allocation(pod=move.pod, node=move.target, grants=move.grants))
-    verdict = place(pod.shape, nodes[plan.node].ledger, snapshot.policies)
+        nodes[move.target] = there.plus(moved, move.grants)
+    verdict = place(pod.shape, ledger_of(nodes[plan.node]), movable.policies)
     assert isinstance(verdict, Placed)
     assert verdict.grants == plan.grants
-    nodes[plan.node] = nodes[plan.node].plus(pod, Allocation(pod=pod.ref, node=plan.node, grants=plan.grants))
+    nodes[plan.node] = nodes[plan.node].plus(pod, plan.grants)
     return nodes
 
 
 def test_it_never_makes_it_worse_and_evicts_no_pod_in_vain() -> None:
     helped = 0
-    for seed, pod, snapshot in waiting():
-        plan = defrag.plan(pod, snapshot)
+    for seed, pod, movable in waiting():
+        plan = move_search.plan(pod, movable)
         if plan is None or plan.waiting:
             continue
         helped += 1
-        after = carried_out(pod, snapshot, plan)
-        assert pods_in(after) == pods_in(snapshot.nodes) | {str(pod.ref.uid)}, seed
+        after = carried_out(pod, movable, plan)
+        assert pods_in(after) == pods_in(movable.nodes) | {str(pod.ref.uid)}, seed
         for node_state in after.values():
-            assert not node_state.ledger.over_committed(), seed
-            assert not node_state.ledger.over_computed(), seed
+            assert not ledger_of(node_state).over_committed(), seed
+            assert not ledger_of(node_state).over_computed(), seed
             assert node_state.host is None or min(node_state.host) >= 0, seed
         moved = {move.pod.uid for move in plan.moves}
-        bounds = [one.bound for one in snapshot.evictable if one.bound.ref.uid in moved]
-        assert not budgets.violating(bounds, snapshot.known), seed
+        bounds = [one.bound for one in movable.evictable if one.bound.ref.uid in moved]
+        assert not budgets.violating(bounds, movable.budgets), seed
         assert {move.source for move in plan.moves} == {plan.node}, seed
         # While any of them stays where it is, the pod does not fit there.
-        gone = [one.pod for one in snapshot.evictable if one.bound.ref.uid in moved]
+        gone = [one.pod for one in movable.evictable if one.bound.ref.uid in moved]
         for stays in gone:
-            left = snapshot.nodes[plan.node].without([pod for pod in gone if pod is not stays])
-            assert left.grants(pod, pod.shape, snapshot.policies) is None, seed
+            left = movable.nodes[plan.node].without([pod for pod in gone if pod is not stays])
+            assert left.grants(pod, pod.shape, movable.policies) is None, seed
     assert helped > CLUSTERS // 20, "the clusters are such that it matters"
 
 
 def test_if_one_eviction_is_enough_it_proposes_one() -> None:
     """By trying every pod of every node, without anything of the search."""
     found = 0
-    for seed, pod, snapshot in waiting():
-        if any(enough(pod, snapshot, one) for one in snapshot.evictable):
+    for seed, pod, movable in waiting():
+        if any(enough(pod, movable, one) for one in movable.evictable):
             found += 1
-            plan = defrag.plan(pod, snapshot)
+            plan = move_search.plan(pod, movable)
             assert plan is not None, seed
             assert len(plan.moves) == 1, seed
             assert not plan.waiting, seed
     assert found > CLUSTERS // 50
 
 
-def enough(pod: PodToPlace, snapshot: Snapshot, one: Evictable) -> bool:
+def enough(pod: PodToPlace, movable: Movable, one: Evictable) -> bool:
     """Whether the pod fits once this one has moved."""
-    if budgets.violating([one.bound], snapshot.known) or not snapshot.admits(pod, one.bound.node):
+    if budgets.violating([one.bound], movable.budgets) or not movable.admits(pod, one.bound.node):
         return False
-    left = snapshot.nodes[one.bound.node].without([one.pod])
-    grants = left.grants(pod, pod.shape, snapshot.policies)
+    left = movable.nodes[one.bound.node].without([one.pod])
+    grants = left.grants(pod, pod.shape, movable.policies)
     if grants is None:
         return False
     kept = {gpu for grant in grants for gpu in grant.gpus}
-    taken = left.plus(pod, Allocation(pod=pod.ref, node=one.bound.node, grants=grants)).holding_back(kept)
-    nodes = {**snapshot.nodes, one.bound.node: taken}
+    taken = left.plus(pod, grants).closed(kept)
+    nodes = {**movable.nodes, one.bound.node: taken}
     return any(
-        snapshot.admits(one.pod, node) and node_state.grants(one.pod, one.pod.shape, snapshot.policies) is not None
+        movable.admits(one.pod, node) and node_state.grants(one.pod, one.pod.shape, movable.policies) is not None
         for node, node_state in nodes.items()
     )
 
@@ -173,49 +180,48 @@ def enough(pod: PodToPlace, snapshot: Snapshot, one: Evictable) -> bool:
 def test_if_two_evictions_are_enough_it_proposes_no_more() -> None:
     """By trying every two pods of every node, both of which are in the way, one after the other in either order."""
     found = 0
-    for seed, pod, snapshot in waiting():
+    for seed, pod, movable in waiting():
         if any(
-            in_the_way(pod, snapshot, pair) and any(replayed(pod, snapshot, order) for order in (pair, pair[::-1]))
-            for node in snapshot.nodes
-            for pair in itertools.combinations([one for one in snapshot.evictable if one.bound.node == node], 2)
+            in_the_way(pod, movable, pair) and any(replayed(pod, movable, order) for order in (pair, pair[::-1]))
+            for node in movable.nodes
+            for pair in itertools.combinations([one for one in movable.evictable if one.bound.node == node], 2)
         ):
             found += 1
-            plan = defrag.plan(pod, snapshot)
+            plan = move_search.plan(pod, movable)
             assert plan is not None, seed
             assert len(plan.moves) <= 2, seed
             assert not plan.waiting, seed
     assert found > CLUSTERS // 100
 
 
-def in_the_way(pod: PodToPlace, snapshot: Snapshot, gone: Sequence[Evictable]) -> bool:
+def in_the_way(pod: PodToPlace, movable: Movable, gone: Sequence[Evictable]) -> bool:
     """Whether the pod fits without these, and not while one of them stays."""
-    if budgets.violating([one.bound for one in gone], snapshot.known) or not snapshot.admits(pod, gone[0].bound.node):
+    if budgets.violating([one.bound for one in gone], movable.budgets) or not movable.admits(pod, gone[0].bound.node):
         return False
-    here = snapshot.nodes[gone[0].bound.node]
+    here = movable.nodes[gone[0].bound.node]
     smaller = [[other.pod for other in gone if other is not one] for one in gone]
-    return here.without([one.pod for one in gone]).grants(pod, pod.shape, snapshot.policies) is not None and not any(
-        here.without(some).grants(pod, pod.shape, snapshot.policies) for some in smaller
+    return here.without([one.pod for one in gone]).grants(pod, pod.shape, movable.policies) is not None and not any(
+        here.without(some).grants(pod, pod.shape, movable.policies) for some in smaller
     )
 
 
-def replayed(pod: PodToPlace, snapshot: Snapshot, order: Sequence[Evictable]) -> bool:
+def replayed(pod: PodToPlace, movable: Movable, order: Sequence[Evictable]) -> bool:
     """Whether all of these get a place when they are evicted one after another, and then the pod."""
     node = order[0].bound.node
-    grants = snapshot.nodes[node].without([one.pod for one in order]).grants(pod, pod.shape, snapshot.policies)
+    grants = movable.nodes[node].without([one.pod for one in order]).grants(pod, pod.shape, movable.policies)
     kept = {gpu for grant in grants or () for gpu in grant.gpus}
-    nodes = {**snapshot.nodes, node: snapshot.nodes[node].holding_back(kept)}
+    nodes = {**movable.nodes, node: movable.nodes[node].closed(kept)}
     for one in order:
         nodes[node] = nodes[node].without([one.pod])
-        target, taken = best(one.pod, replace(snapshot, nodes=nodes))
+        target, taken = replace(movable, nodes=nodes).best(one.pod)
         if target is None:
             return False
-        allocation = Allocation(pod=one.pod.ref, node=target, grants=taken, labels=one.pod.labels)
-        nodes[target] = nodes[target].plus(one.pod, allocation)
-    return nodes[node].opened(kept).grants(pod, pod.shape, snapshot.policies) is not None
+        nodes[target] = nodes[target].plus(one.pod, taken)
+    return nodes[node].opened(kept).grants(pod, pod.shape, movable.policies) is not None
 
 
 @pytest.mark.parametrize("most", [0, 1, 2])
 def test_it_proposes_no_more_evictions_than_it_may(most: int) -> None:
     several = itertools.takewhile(lambda each: each[0] < CLUSTERS // 4, waiting())
-    plans = [defrag.plan(pod, snapshot, most=most) for _, pod, snapshot in several]
+    plans = [move_search.plan(pod, movable, most=most) for _, pod, movable in several]
     assert max(len(plan.moves) if plan else 0 for plan in plans) == most

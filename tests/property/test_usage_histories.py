@@ -28,8 +28,8 @@ from gpushare.units import ResourceConfig
 from gpushare_cli import inspect_command
 from gpushare_cli.console import Streams
 from gpushare_cli.explain import command as explain
-from gpushare_cli.explain.workloads import Target
 from gpushare_cli.inspect_command import Options as Inspect
+from gpushare_cli.targets import Target
 from testing.builders import make_container, make_node, make_pod
 from testing.deviceplugin.usage import uid
 from testing.fakes.kube import FakeKube

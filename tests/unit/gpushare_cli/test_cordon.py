@@ -13,8 +13,8 @@ from gpushare.model.gpu import NodeInventory
 from gpushare.units import GIB
 from gpushare_cli import console
 from gpushare_cli.console import Streams
-from gpushare_cli.drain import command
-from gpushare_cli.drain.card import Card
+from gpushare_cli.evict import drain as command
+from gpushare_cli.evict.gpu_cordon import GpuName
 from testing.builders import make_gpu, make_inventory, make_mig, make_node
 from testing.cli.draining import cordons_of
 from testing.cli.explaining import kube_of
@@ -107,7 +107,7 @@ def run(api: FakeKube, gpu: str, *, undo: bool = False) -> tuple[int, str]:
     err = io.StringIO()
     streams = Streams(out=err, err=err)
     act = command.uncordon if undo else command.cordon
-    return console.answered(streams, lambda: act(api, streams, Card.parse(gpu))), err.getvalue()
+    return console.answered(streams, lambda: act(api, streams, GpuName.parse(gpu))), err.getvalue()
 
 
 def test_a_cordon_is_written_and_taken_back() -> None:
@@ -157,5 +157,5 @@ def test_who_may_not_write_nodes_is_told_so(undo: bool) -> None:
 @pytest.mark.parametrize("text", ["node-a", "/0", "node-a/", "a/b/c", "a/0,1"])
 def test_what_names_no_gpu_is_a_wrong_argument(text: str) -> None:
     with pytest.raises(SettingsError) as error:
-        Card.parse(text)
+        GpuName.parse(text)
     assert str(error.value) == f"GPU {text!r}: write NODE/GPU, such as node-a/0, node-a/0:1 or node-a/GPU-UUID"

@@ -11,15 +11,15 @@ from unittest import mock
 import pytest
 
 from gpushare import names
-from gpushare.cluster import defrag as defragmentation
 from gpushare.kube import api as kube
 from gpushare.wire import allocations
 from gpushare_cli import __main__, console
 from gpushare_cli.console import Streams
-from gpushare_cli.defrag import command
-from gpushare_cli.drain import command as drains
-from gpushare_cli.drain.card import Card
-from gpushare_cli.explain.workloads import Target
+from gpushare_cli.evict import defrag as command
+from gpushare_cli.evict import drain as drains
+from gpushare_cli.evict import move_search
+from gpushare_cli.evict.gpu_cordon import GpuName
+from gpushare_cli.targets import Target
 from testing.builders import Json, make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.defragging import defrag
 from testing.cli.draining import budget, cordons_of, end, owned, pods, seeded
@@ -261,7 +261,7 @@ def of_two(happens: Callable[[FakeKube], object]) -> tuple[FakeKube, Result]:
     return api, defrag(api, ManualClock(0, meanwhile), yes=True)
 
 
-CHANGED = "error: the cluster has changed, and the rest of the plan would not help any more"
+CHANGED = "error: the cluster has changed, and the rest of the plan would no longer help"
 GONE = "error: default/large is gone, and needs no room any more"
 
 
@@ -301,12 +301,12 @@ def test_no_further_pod_moves_once_its_move_would_not_help_any_more(
 
 def run_cordon(api: FakeKube, gpu: str) -> None:
     """An administrator takes a GPU out of service."""
-    assert drains.cordon(api, Streams(out=io.StringIO(), err=io.StringIO()), Card.parse(gpu)) == 0
+    assert drains.cordon(api, Streams(out=io.StringIO(), err=io.StringIO()), GpuName.parse(gpu)) == 0
 
 
 @pytest.mark.parametrize("when", [2, 6])
 def test_a_cordon_of_an_administrator_is_never_removed(when: float) -> None:
-    """Nor is it read as one of the defragmentation, whenever it comes."""
+    """Nor is it read as one of the move_search, whenever it comes."""
     api = kube_of([A, B, *FULL, waits()])
     living = Living(api, places=False)
 
@@ -323,8 +323,8 @@ def test_a_cordon_of_an_administrator_is_never_removed(when: float) -> None:
 
 def test_a_plan_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a large cluster it takes long: the evictions would follow on what is no longer so."""
-    made = mock.Mock(wraps=defragmentation.plan)
-    monkeypatch.setattr(defragmentation, "plan", made)
+    made = mock.Mock(wraps=move_search.plan)
+    monkeypatch.setattr(move_search, "plan", made)
     api = kube_of([A, B, *FULL, waits()])
     assert defrag(api, ManualClock(0, Living(api)), yes=True).code == 0
     assert made.call_count == 1

@@ -9,8 +9,8 @@ import pytest
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare_cli.console import Streams
-from gpushare_cli.drain import command
-from gpushare_cli.drain.card import Card
+from gpushare_cli.evict import drain as command
+from gpushare_cli.evict.gpu_cordon import GpuName
 from testing.builders import Json, make_grant, make_inventory, make_node
 from testing.cli.draining import budget, cordons_of, drain, end, owned, pods, seeded
 from testing.cli.explaining import kube_of
@@ -282,7 +282,7 @@ def test_an_interrupt_says_that_the_gpu_stays_cordoned() -> None:
 
     streams = Streams(out=io.StringIO(), err=err)
     with pytest.raises(KeyboardInterrupt):
-        command.run(api, streams, command.Options(gpu=Card.parse("node-a/0")), ManualClock(0, interrupted))
+        command.run(api, streams, command.Options(gpu=GpuName.parse("node-a/0")), ManualClock(0, interrupted))
     how = "gpushare uncordon node-a/0 lets new pods in, gpushare drain node-a/0 goes on"
     assert err.getvalue().splitlines()[-1] == f"note: node-a/0 stays cordoned; {how}"
 

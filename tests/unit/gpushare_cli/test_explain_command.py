@@ -9,7 +9,7 @@ import pytest
 from gpushare.errors import WireError
 from gpushare.kube import api as kube
 from gpushare_cli import __main__ as cli
-from gpushare_cli.explain import workloads
+from gpushare_cli import targets
 from testing.builders import Json, make_grant, make_inventory, make_node, make_pod
 from testing.cli.calling import Run, reached
 from testing.cli.explaining import kube_of
@@ -233,10 +233,10 @@ def test_the_answer_for_programs_lists_every_pod(api: FakeKube, capsys: pytest.C
     ],
 )
 def test_selectors_are_written_as_lists_take_them(selector: Any, written: str) -> None:
-    assert workloads.selector_of({"spec": {"selector": selector}}) == written
+    assert targets.selector_of({"spec": {"selector": selector}}) == written
 
 
 @pytest.mark.parametrize("selector", [{}, {"matchExpressions": [{"key": "a", "operator": "Gt"}]}])
 def test_a_selector_that_would_match_everything_or_is_unknown_is_refused(selector: Any) -> None:
     with pytest.raises(WireError, match=r"spec\.selector"):
-        workloads.selector_of({"spec": {"selector": selector}})
+        targets.selector_of({"spec": {"selector": selector}})

@@ -24,8 +24,8 @@ from gpushare_cli.dashboard import views
 from gpushare_cli.dashboard.feed import Feed
 from gpushare_cli.dashboard.model import Overview, Totals
 from gpushare_cli.explain import command as explain
-from gpushare_cli.explain.workloads import Target
 from gpushare_cli.inspect_command import Options as Inspect
+from gpushare_cli.targets import Target
 from gpushare_cli.usage import NodeUse, Use
 from testing.builders import Json, make_grant, make_inventory, make_node
 from testing.cli.calling import reached

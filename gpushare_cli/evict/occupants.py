@@ -1,16 +1,24 @@
-"""Which pods of a GPU can be evicted now, which have to wait, and which stay, with the reason. Pure."""
+"""Who holds something of a GPU, and which of these pods can be evicted now, have to wait, or stay, with the reason."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from gpushare.cluster import budgets, pod_records
+from gpushare import names
+from gpushare.cluster import budgets, cordons, node_records, pod_records
 from gpushare.cluster.budgets import Budget
 from gpushare.cluster.pod_records import Bound
+from gpushare.errors import WireError
 from gpushare.identity import PodRef
+from gpushare.kube.api import JsonObject, KubeApi
+from gpushare.model.gpu import Gpu, NodeInventory
+from gpushare.model.ledger import NodeLedger, mib_on
+from gpushare.units import ResourceConfig
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
+from gpushare_cli import reading, world
+from gpushare_cli.evict.gpu_cordon import GpuName, inventory_of
 
 _MIRROR: Final = "kubernetes.io/config.mirror"
 
@@ -124,3 +132,77 @@ def _budgets_of(one: Occupant, known: Sequence[Budget]) -> Sequence[Budget]:
 def _rank(pod: Bound) -> tuple[int, tuple[int, ...], str, str]:
     """Low priority first, then the youngest, as preemption chooses."""
     return pod.priority, tuple(-ord(each) for each in pod.created), pod.ref.namespace, pod.ref.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupied:
+    """A GPU, and who is on it."""
+
+    gpus: tuple[Gpu, ...]
+    """Several if it is partitioned."""
+    occupants: tuple[Occupant, ...]
+    cordoned: bool
+    """Whether new pods are kept away from all of it."""
+    notes: tuple[str, ...]
+
+
+def read(api: KubeApi, gpu: GpuName, permissions: Permissions, known: tuple[Gpu, ...] = ()) -> Occupied:
+    """Look at a GPU and at who holds something of it.
+
+    Args:
+        api: where.
+        gpu: its name.
+        permissions: what the administrator agrees to lose.
+        known: what the name stood for before, if it was looked up: numbers change when a GPU fails.
+
+    Raises:
+        KubeError: the cluster cannot be read.
+        SettingsError: there is no such GPU.
+    """
+    cluster = reading.on_nodes(api, gpu.node)
+    (node,) = cluster.nodes
+    record = node_records.read(node)
+    inventory = inventory_of(record)
+    gpus = known or cordons.meant(inventory, gpu.gpu)
+    occupants = [one for pod in cluster.pods if (one := _occupant(pod, inventory, gpus, permissions)) is not None]
+    entries = set(cordons.entries(record.cordon))
+    return Occupied(
+        gpus=gpus,
+        occupants=tuple(occupants),
+        cordoned=all(cordons.names_of(gpu) & entries for gpu in gpus),
+        notes=cluster.notes,
+    )
+
+
+def _occupant(
+    pod: JsonObject, inventory: NodeInventory, gpus: Sequence[Gpu], permissions: Permissions
+) -> Occupant | None:
+    config = world.config_of(pod, ResourceConfig(unit=inventory.unit))
+    bound = pod_records.read(pod, config)
+    if not isinstance(bound, Bound):
+        return None
+    held_mib, unclear = _held(bound, inventory, gpus)
+    if held_mib is None:
+        return None
+    return Occupant(
+        bound=bound,
+        memory_mib=held_mib,
+        obstacle=unclear or obstacle(pod, permissions),
+        unstarted=is_unstarted(pod),
+        ready=fields.is_true(pod, "Ready", "pod"),
+    )
+
+
+def _held(bound: Bound, inventory: NodeInventory, gpus: Sequence[Gpu]) -> tuple[int | None, str]:
+    """MiB of these GPUs, or why no one can tell; None if it holds nothing of them."""
+    if pod_records.has_foreign_gpus(bound):
+        return 0, f"it has {names.GPU} of another plugin, and no one can tell which; delete it if it uses this GPU"
+    try:
+        allocation = pod_records.held(bound, inventory.unit)
+    except WireError as error:
+        return 0, f"what it holds cannot be read ({error}); delete it if it uses this GPU"
+    if allocation is None:
+        return None, ""
+    held = NodeLedger.of(inventory, [allocation]).held(allocation)
+    here = [mib_on(held[gpu.uuid], gpu) for gpu in gpus if gpu.uuid in held]
+    return (sum(here) if here else None), ""

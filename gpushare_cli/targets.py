@@ -1,9 +1,8 @@
 """The pods of what a user names: one pod, or all pods of a workload."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote
 
 from gpushare.errors import SettingsError, WireError
 from gpushare.kube import api as kube
@@ -25,7 +24,7 @@ class Kind:
 
     def path(self, namespace: str, name: str) -> str:
         """Of one object."""
-        return f"{self.group}/namespaces/{quote(namespace, safe='')}/{self.word}s/{quote(name, safe='')}"
+        return reading.namespaced(namespace, f"{self.word}s", name, group=self.group)
 
 
 POD: Final = Kind(word="pod", group="/api/v1")
@@ -64,6 +63,17 @@ class Target:
         kind = KINDS.get(before.lower())
         return cls(kind=kind, name=name) if kind else cls(namespace=before, name=name)
 
+    def namespace_or(self, option: str, default: Callable[[], str]) -> str:
+        """Its namespace: the one that it names, that of `--namespace`, or the one that a user means who names none.
+
+        Raises:
+            SettingsError: it and the option contradict each other.
+        """
+        if self.namespace and option not in {"", self.namespace}:
+            named = f"{self.namespace}/{self.name}"
+            raise SettingsError(f"pod {named!r}: --namespace {option} says another namespace")
+        return self.namespace or option or default()
+
 
 def pods(api: KubeApi, kind: Kind, namespace: str, name: str) -> Sequence[JsonObject]:
     """The pod of this name, or the pods that the workload's selector matches.
@@ -76,7 +86,7 @@ def pods(api: KubeApi, kind: Kind, namespace: str, name: str) -> Sequence[JsonOb
     if kind == POD:
         return [named]
     params = {"labelSelector": selector_of(named)}
-    return reading.listed(api, f"/api/v1/namespaces/{quote(namespace, safe='')}/pods", params)
+    return reading.listed(api, reading.namespaced(namespace, "pods"), params)
 
 
 def selector_of(workload: Mapping[str, Any]) -> str:
@@ -110,7 +120,7 @@ def _expression(expression: Mapping[str, Any]) -> str:
 def events(api: KubeApi, pod: JsonObject) -> Sequence[JsonObject]:
     """Events on a pod, the latest last; empty if they may not be read."""
     metadata = fields.mapping(pod, "metadata", "pod")
-    path = f"/api/v1/namespaces/{quote(str(metadata.get('namespace')), safe='')}/events"
+    path = reading.namespaced(str(metadata.get("namespace")), "events")
     params = {"fieldSelector": f"involvedObject.uid={metadata.get('uid')}"}
     try:
         events_on_it = reading.listed(api, path, params)

@@ -1,4 +1,4 @@
-"""Tries again until something is so, or time is up."""
+"""One wait for all that a drain or a defragmentation waits for."""
 
 import threading
 from collections.abc import Callable
@@ -15,19 +15,20 @@ ROUND_S: Final = 2.0
 
 
 class StoppedError(GpuShareError):
-    """The rest of the plan was not carried out; says why."""
+    """It does not go on; says why. Its cause is the error of the API server that it ended with, if any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long to wait for one thing."""
+class Waiter:
+    """Tries again until something is so, or time is up."""
 
     clock: Clock
     streams: Streams
     timeout_s: float
+    """For each thing."""
 
     def until(self, what: str, condition: Callable[[], T | None], *, every_s: float = ROUND_S) -> T:
-        """What a condition gives in the end. The API server may be away meanwhile.
+        """The first true value that a condition gives. The API server may be away meanwhile.
 
         Args:
             what: how it is while that is not so, for people.
@@ -39,14 +40,15 @@ class Patience:
         """
         began, told = self.clock.monotonic(), ""
         while True:
-            problem = ""
+            cause: kube.KubeError | None = None
             try:
                 if value := condition():
                     return value
             except kube.TRANSIENT as error:
-                problem = f" ({error})"
+                cause = error
+            problem = f" ({cause})" if cause else ""
             if self.clock.monotonic() - began >= self.timeout_s:
-                raise StoppedError(f"{what} after {self.timeout_s:.0f} s{problem}")
+                raise StoppedError(f"{what} after {self.timeout_s:.0f} s{problem}") from cause
             if problem and problem != told:
                 told = problem
                 self.streams.progress(f"{what} now{problem}; trying again")

@@ -1,1 +1,0 @@
-"""`gpushare defrag`: the few evictions that make room for a pod."""

@@ -1,0 +1,372 @@
+"""`gpushare defrag`: arguments, the plan carried out, what is printed."""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TextIO
+
+from gpushare import names
+from gpushare.cluster import pod_records
+from gpushare.errors import SettingsError
+from gpushare.identity import PodUid
+from gpushare.kube import api as kube
+from gpushare.kube import pods as kube_pods
+from gpushare.kube.api import JsonObject, KubeApi
+from gpushare.runtime.clock import Clock
+from gpushare.runtime.process import as_interrupt
+from gpushare.wire import pods as pods_wire
+from gpushare_cli import arguments, console, reading
+from gpushare_cli.arguments import Call, Command
+from gpushare_cli.console import BAD, OK, Streams
+from gpushare_cli.evict import movable, move_search
+from gpushare_cli.evict.gpu_cordon import TemporaryCordon
+from gpushare_cli.evict.movable import Assessment, DefragRequest
+from gpushare_cli.evict.move_search import Move, Plan
+from gpushare_cli.evict.occupants import Permissions
+from gpushare_cli.evict.waiting import StoppedError, Waiter
+from gpushare_cli.targets import Target
+
+_DEFAULT_S: Final = 300
+_BUDGET_S: Final = 5.0
+"""Between two tries to evict a pod, before each of which the whole cluster is read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The arguments."""
+
+    pod: Target | None = None
+    file: str = ""
+    namespace: str = ""
+    installation: str = names.NAMESPACE
+    dry_run: bool = False
+    yes: bool = False
+    delete_emptydir_data: bool = False
+    max_moves: int = move_search.MOST_MOVES
+    timeout: int = _DEFAULT_S
+    output: str = "table"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Name the few pods whose eviction makes room for a pod that fits on no GPU, and where each of them fits then."
+        " Pods that nothing recreates, that would have no place, or that a budget protects stay where they are."
+        " Without --yes nothing is changed."
+    )
+    parser.add_argument(
+        "pod", type=Target.parse, nargs="?", metavar="POD", help="NAME or NAMESPACE/NAME of one that waits"
+    )
+    what = "its manifest instead, before it is created; - for the standard input"
+    arguments.is_file(parser.add_argument("-f", "--file", default="", metavar="FILE", help=what))
+    arguments.add_namespaces(parser)
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done, as without --yes")
+    parser.add_argument("--yes", action="store_true", help="evict these pods, one after another, as budgets allow")
+    parser.add_argument(
+        "--delete-emptydir-data", action="store_true", help="also move pods that lose data in emptyDir volumes"
+    )
+    parser.add_argument(
+        "--max-moves",
+        type=int,
+        default=move_search.MOST_MOVES,
+        metavar="N",
+        help="how many pods may be evicted (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=int,
+        default=_DEFAULT_S,
+        metavar="SECONDS",
+        help="how long to wait for each budget and each successor (default: %(default)s)",
+    )
+    arguments.add_output(parser)
+    arguments.add_cluster(parser)
+
+
+def run(
+    api: KubeApi, streams: Streams, options: Options, namespace: Callable[[], str], clock: Clock, stdin: TextIO
+) -> int:
+    """Say what makes room for a pod, and do it if that is agreed. The exit code.
+
+    Raises:
+        KubeError: the cluster cannot be read or changed.
+        WireError: an object or a file cannot be read.
+        SettingsError: the arguments do not go together.
+    """
+    _check(options)
+    try:
+        asked = _asked(api, options, namespace, stdin)
+    except kube.NotFoundError:
+        return streams.error(f"there is no pod {options.pod.name if options.pod else options.file}")
+    found = movable.look(api, asked)
+    for note in found.notes:
+        streams.note(note)
+    plan = found.plan
+    helps = plan is not None and not plan.waiting
+    if plan is None or not helps or not options.yes:
+        _print(streams, options, asked, found)
+        if helps and not options.dry_run:
+            streams.note("nothing was changed; --yes does it")
+        return OK if found.fits or found.soon or helps else BAD
+    waiter = Waiter(clock=clock, streams=streams, timeout_s=options.timeout)
+    cordon = TemporaryCordon(api=api, waiter=waiter, node=plan.node, gpus=plan.kept_free)
+    done = Defragmentation(api=api, waiter=waiter, cordon=cordon, asked=asked, plan=plan)
+    done.run()
+    _print(streams, options, asked, found, done)
+    if done.problem:
+        streams.error(done.problem)
+    return BAD if done.problem else OK
+
+
+def _check(options: Options) -> None:
+    if (options.pod is None) == (not options.file):
+        raise SettingsError("give a pod that waits, or its manifest with -f")
+    if options.dry_run and options.yes:
+        raise SettingsError("--dry-run and --yes contradict each other; leave one out")
+    if options.timeout < 1:
+        raise SettingsError(f"--timeout {options.timeout}: write at least 1")
+    if options.max_moves < 1:
+        raise SettingsError(f"--max-moves {options.max_moves}: write at least 1")
+
+
+def _asked(api: KubeApi, options: Options, namespace: Callable[[], str], stdin: TextIO) -> DefragRequest:
+    target = options.pod
+    pod = (
+        movable.from_file(options.file, stdin)
+        if target is None
+        else movable.named(api, target, target.namespace_or(options.namespace, namespace))
+    )
+    return DefragRequest(
+        pod=pod,
+        exists=target is not None,
+        installation=options.installation,
+        permissions=Permissions(delete_emptydir_data=options.delete_emptydir_data),
+        most=options.max_moves,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Defragmentation:
+    """One plan, and what becomes of it: one eviction after another, each only if the rest still holds."""
+
+    api: KubeApi
+    waiter: Waiter
+    cordon: TemporaryCordon
+    asked: DefragRequest
+    plan: Plan
+    moved: dict[PodUid, str] = field(default_factory=dict)
+    """Pods that were evicted -> the node where the successor is; empty while it has none."""
+    node: str = ""
+    """Where the pod is for which room was made; empty if it is on none."""
+    problem: str = ""
+    """Why the plan was not carried out to its end."""
+    _unsure: set[PodUid] = field(default_factory=set)
+    """Pods whose eviction was asked for, perhaps without an answer."""
+
+    def run(self) -> None:
+        """Make room, and wait until the pod is there.
+
+        Raises:
+            KubeError: the cluster cannot be changed.
+            NotAllowedError: the user may not change it.
+        """
+        try:
+            self._make_room()
+            if self.asked.exists:
+                name = self.asked.name
+                self.node = self.waiter.until(f"{name} has room, and the scheduler has not placed it", self._placed)
+                self.waiter.streams.progress(f"{name}: is on {self.node}")
+        except StoppedError as error:
+            self.problem = str(error)
+
+    def _make_room(self) -> None:
+        try:
+            self.cordon.take()
+            for i, move in enumerate(self.plan.moves):
+                if not self._move(move, [each.pod.uid for each in self.plan.moves[i:]]):
+                    break
+        finally:
+            self.cordon.give_back()
+
+    def _is_needed(self, left: Sequence[PodUid]) -> bool:
+        """Whether these pods are still to be evicted for the one that needs room.
+
+        Raises:
+            StoppedError: they are, and it would not help.
+        """
+        if self._placed():
+            return False
+        if not self.cordon.stands():
+            raise StoppedError(f"others have cordoned or uncordoned GPUs of {self.plan.node} meanwhile")
+        rest = movable.remainder(self.api, self.asked, self.plan, left)
+        if rest is None:
+            raise StoppedError("the cluster has changed, and the rest of the plan would no longer help")
+        if not rest.moves:
+            self.waiter.streams.progress(f"{self.asked.name}: there is room now without further evictions")
+        return bool(rest.moves)
+
+    def _placed(self) -> str:
+        """The node that the pod is on meanwhile; empty while it needs room."""
+        if not self.asked.exists:
+            return ""
+        ref = pods_wire.ref(self.asked.pod)
+        try:
+            found = self.api.get(kube.pod_path(ref.namespace, ref.name))
+        except kube.NotFoundError:
+            found = None
+        if found is None or pods_wire.ref(found).uid != ref.uid or found["metadata"].get("deletionTimestamp"):
+            raise StoppedError(f"{ref} is gone, and needs no room any more")
+        return str(pods_wire.node_of(found) or "")
+
+    def _move(self, move: Move, left: Sequence[PodUid]) -> bool:
+        """Evict a pod and wait for its successor. False if nothing more needs to be evicted."""
+        before: set[str] = set()
+        (needed,) = self.waiter.until(
+            f"{move.pod} cannot be evicted", lambda: (self._evicted(move, left, before),), every_s=_BUDGET_S
+        )
+        if not needed:
+            return False
+        self.moved[move.pod.uid] = ""
+        self.waiter.streams.progress(f"{move.pod}: evicted")
+        what = f"the successor of {move.pod} has no place"
+        successor = self.waiter.until(what, lambda: self._successor(move, before))
+        self.moved[move.pod.uid] = node = str(pods_wire.node_of(successor))
+        self.waiter.streams.progress(f"{move.pod}: its successor {pods_wire.ref(successor).name} is on {node}")
+        return True
+
+    def _evicted(self, move: Move, left: Sequence[PodUid], before: set[str]) -> bool:
+        """Ask for an eviction if it is still needed: a budget may have kept it waiting since it was.
+
+        Args:
+            move: what is asked for.
+            left: all pods that are still to move.
+            before: is filled with the pods of the same controller that are there before.
+        """
+        if move.pod.uid not in self._unsure:
+            if not self._is_needed(left):
+                return False
+            before.clear()
+            before.update(str(pods_wire.ref(pod).uid) for pod in self._siblings(move))
+        self._unsure.add(move.pod.uid)
+        try:
+            kube_pods.request_eviction(self.api, move.pod)
+        except kube.TooManyRequestsError:
+            self._unsure.discard(move.pod.uid)
+            raise
+        except kube.TRANSIENT:
+            raise
+        except (kube.NotFoundError, kube.ConflictError):  # it has gone by itself
+            return True
+        except kube.KubeError as error:
+            raise StoppedError(f"{move.pod} cannot be evicted: {error}") from error
+        return True
+
+    def _successor(self, move: Move, before: set[str]) -> JsonObject | None:
+        """The pod that was made instead, once it is on a node and the former one is gone."""
+        there = self._siblings(move)
+        if any(pods_wire.ref(pod).uid == move.pod.uid for pod in there):
+            return None
+        return next((pod for pod in there if pods_wire.ref(pod).uid not in before and pods_wire.node_of(pod)), None)
+
+    def _siblings(self, move: Move) -> list[JsonObject]:
+        """Pods of the same controller."""
+        owner = move.owner
+        found = reading.listed(self.api, reading.namespaced(move.pod.namespace, "pods"))
+        return [pod for pod in found if (pod_records.controller_of(pod) or {}).get("uid") == owner]
+
+
+def _print(
+    streams: Streams, options: Options, asked: DefragRequest, found: Assessment, done: Defragmentation | None = None
+) -> None:
+    name = asked.name
+    streams.answer(options.output, lambda: _as_json(name, found, done), lambda: _text(name, found, done, streams.width))
+
+
+def _as_json(name: str, found: Assessment, done: Defragmentation | None) -> Mapping[str, Any]:
+    """For programs."""
+    return {
+        "version": 1,
+        "pod": name,
+        "fits": found.fits,
+        "fitsSoon": found.soon,
+        "plan": _plan(found.plan) if found.plan else None,
+        "stay": found.stay,
+        "why": found.why_not or None,
+        "moved": {uid: node or None for uid, node in done.moved.items()} if done else {},
+        "node": (done and done.node) or None,
+        "stopped": (done and done.problem) or None,
+    }
+
+
+def _plan(plan: Plan) -> Mapping[str, Any]:
+    return {
+        "node": plan.node,
+        "gpus": sorted({gpu for grant in plan.grants for gpu in grant.gpus}),
+        "cordonedMeanwhile": sorted(plan.kept_free),
+        "evictions": [
+            {"namespace": move.pod.namespace, "name": move.pod.name, "from": move.source, "to": move.target}
+            for move in plan.moves
+        ],
+    }
+
+
+def _text(name: str, found: Assessment, done: Defragmentation | None, width: int) -> str:
+    """For people."""
+    plan = found.plan
+    if found.fits:
+        return f"{name} fits on {', '.join(found.fits[:3])} as it is; no pod has to move\n"
+    if found.soon:
+        where = ", ".join(found.soon[:3])
+        return f"{name} fits on {where} as soon as pods have ended that are being deleted; no pod has to move\n"
+    if plan is None:
+        stay = [f"{count} pods {why}" if count != 1 else f"1 pod {why}" for why, count in found.stay.items()]
+        told = "; ".join([f"{name}: no evictions make room: {found.why_not}", *stay])
+        return console.table([(told,)], width)
+    return _planned(name, plan, width) if done is None else _done(name, plan, done, width)
+
+
+def _planned(name: str, plan: Plan, width: int) -> str:
+    to = [move.target or "would wait: it fits nowhere else" for move in plan.moves]
+    moves = [(str(move.pod), move.source, where) for move, where in zip(plan.moves, to, strict=True)]
+    if plan.waiting:
+        last = f"{name}: this would make room on {plan.node}, and take their place from others; not done\n"
+    else:
+        count = len(plan.moves)
+        evictions = "1 eviction makes" if count == 1 else f"{count} evictions make"
+        last = f"{evictions} room for {name} on {plan.node}\n"
+    return console.table([("EVICT", "FROM", "TO"), *moves], width) + last
+
+
+def _done(name: str, plan: Plan, done: Defragmentation, width: int) -> str:
+    rows = [("POD", "FROM", "NOW ON")]
+    for move in plan.moves:
+        evicted = move.pod.uid in done.moved
+        now = (done.moved[move.pod.uid] or "evicted; its successor waits") if evicted else "not evicted"
+        rows.append((str(move.pod), move.source, now))
+    if done.node:
+        last = f"{name} is on {done.node}\n"
+    elif done.problem:
+        last = f"{len(done.moved)} of {len(plan.moves)} pods evicted for {name}, which has no place\n"
+    else:
+        last = f"there is room for {name} on {plan.node}\n"
+    return console.table(rows, width) + last
+
+
+def _run(call: Call) -> int:
+    options = call.options(Options)
+    with as_interrupt():  # cordons that it made for the time being are removed
+        return run(call.api(), call.streams, options, call.namespace, call.clock, call.stdin)
+
+
+COMMAND: Final = Command(
+    name="defrag",
+    what="the few evictions that make room for a pod",
+    exit_codes="there is room, or the plan makes it; 1 the cluster cannot be read or changed; 2 wrong arguments;"
+    " 3 no evictions make room, or the plan was not carried out to its end.",
+    examples=(
+        ("Which evictions make room for a pod that waits", "gpushare defrag train"),
+        ("For one that is not created yet", "gpushare defrag -f large.yaml --dry-run"),
+        ("Carry it out", "gpushare defrag ml/train --yes"),
+    ),
+    add=add,
+    run=_run,
+)

@@ -1,0 +1,385 @@
+"""`gpushare drain`, `cordon`, `uncordon`: arguments, what is done, what is printed."""
+
+import argparse
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from gpushare import names, units
+from gpushare.errors import GpuShareError, SettingsError, WireError
+from gpushare.identity import NodeName, PodUid
+from gpushare.kube import api as kube
+from gpushare.kube import pods as kube_pods
+from gpushare.kube.api import KubeApi
+from gpushare.model.gpu import Gpu
+from gpushare.runtime.clock import Clock
+from gpushare.runtime.process import as_interrupt
+from gpushare_cli import arguments, console, reading, world
+from gpushare_cli.arguments import Call, Command
+from gpushare_cli.console import BAD, OK, Streams
+from gpushare_cli.evict import gpu_cordon, movable, move_search, occupants
+from gpushare_cli.evict.gpu_cordon import GpuName
+from gpushare_cli.evict.occupants import Occupied, Permissions, Row, Step
+from gpushare_cli.evict.waiting import StoppedError, Waiter
+
+_DEFAULT_S: Final = 600
+_SETTLE_S: Final = 10.0
+"""After the cordon, a pod whose binding was on its way may still come."""
+_FAILURES: Final = 3
+"""After which an eviction is not tried again that the server refuses for good, such as for a missing right."""
+_ALL: Final = Permissions(delete_emptydir_data=True)
+_ANY_NAMESPACE: Final = "default"  # policies of others decide which nodes are best, not whether one is enough
+_WORDS: Final[Mapping[Step, str]] = {
+    Step.EVICT: "is evicted",
+    Step.WAIT: "waits",
+    Step.LEAVING: "leaves",
+    Step.STAY: "stays",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The arguments."""
+
+    gpu: GpuName
+    dry_run: bool = False
+    force: bool = False
+    delete_emptydir_data: bool = False
+    timeout: int = _DEFAULT_S
+    output: str = "table"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments of drain."""
+    parser.description = (
+        "Take one GPU out of service: keep new pods away from it, and evict the pods that are on it, as budgets allow."
+        " Pods on other GPUs of the node stay."
+    )
+    _add_gpu(parser)
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done; changes nothing")
+    parser.add_argument("--force", action="store_true", help="also evict pods that nothing recreates")
+    parser.add_argument(
+        "--delete-emptydir-data", action="store_true", help="also evict pods that lose data in emptyDir volumes"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=int,
+        default=_DEFAULT_S,
+        metavar="SECONDS",
+        help="how long to wait for budgets and for pods to end (default: %(default)s)",
+    )
+    arguments.add_output(parser)
+    arguments.add_cluster(parser)
+
+
+def add_cordon(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments of cordon."""
+    parser.description = "Keep new pods away from one GPU; what runs there stays."
+    _add_gpu(parser)
+    arguments.add_cluster(parser)
+
+
+def add_uncordon(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments of uncordon."""
+    parser.description = "Let new pods onto one GPU again, after cordon or drain."
+    _add_gpu(parser)
+    arguments.add_cluster(parser)
+
+
+def _add_gpu(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "gpu", type=GpuName.parse, metavar="NODE/GPU", help="number or UUID of the GPU; 0:1 is MIG instance 1 of GPU 0"
+    )
+
+
+def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
+    """Drain a GPU, or say what that would do. The exit code.
+
+    Raises:
+        KubeError: the cluster cannot be read or changed.
+        SettingsError: there is no such GPU.
+    """
+    permissions = Permissions(force=options.force, delete_emptydir_data=options.delete_emptydir_data)
+    try:
+        occupied = occupants.read(api, options.gpu, permissions)
+    except kube.NotFoundError:
+        return streams.error(f"there is no node {options.gpu.node}")
+    budgets, note = reading.budgets(api)
+    for each in filter(None, (*occupied.notes, note)):
+        streams.note(each)
+    planned = occupants.plan(occupied.occupants, budgets)
+    if options.dry_run:
+        leaving = [row.pod.uid for row in planned if row.step in {Step.EVICT, Step.WAIT}]
+        then, note = _successors(api, options.gpu, occupied.gpus, leaving)
+        if note:
+            streams.note(note)
+        _print(streams, options, occupied, planned, planned, then)
+        return BAD if any(row.step in {Step.WAIT, Step.STAY} for row in planned) else OK
+    cordon(api, streams, options.gpu)
+    waiter = Waiter(clock=clock, streams=streams, timeout_s=options.timeout)
+    drainer = Drainer(api=api, waiter=waiter, gpu=options.gpu, gpus=occupied.gpus, permissions=permissions)
+    try:
+        left = drainer.run()
+    except UncordonedError as error:
+        _print(streams, options, occupied, planned, drainer.left)
+        streams.error(error)
+        return BAD
+    except (GpuShareError, KeyboardInterrupt):
+        _stays_cordoned(streams, options.gpu)
+        raise
+    _print(streams, options, occupied, planned, left)
+    if left:
+        _stays_cordoned(streams, options.gpu)
+    return BAD if left else OK
+
+
+def _successors(
+    api: KubeApi, gpu: GpuName, gpus: Sequence[Gpu], leaving: Sequence[PodUid]
+) -> tuple[Mapping[PodUid, NodeName | None], str]:
+    """A node for each pod whose successor fits on one, None for those that wait, and why nothing is told.
+
+    Pods that nothing recreates, or that demand what is not evaluated, are left out.
+    """
+    try:
+        settings = reading.settings(api, names.NAMESPACE, _ANY_NAMESPACE)
+        found = world.of(reading.everything(api), settings)
+    except (kube.KubeError, WireError, SettingsError) as error:
+        return {}, f"whether the pods fit elsewhere is not told: {error}"
+    closed = {each.uuid for each in gpus}
+    return move_search.successors(movable.prepare(found, (), _ALL), NodeName(gpu.node), closed, leaving), ""
+
+
+class UncordonedError(GpuShareError):
+    """New pods may come while the drain goes on, which would evict them forever; says so."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Drainer:
+    """One drain. Used by one thread."""
+
+    api: KubeApi
+    waiter: Waiter
+    gpu: GpuName
+    gpus: tuple[Gpu, ...]
+    """What its name stood for when the drain began."""
+    permissions: Permissions
+    _asked: dict[PodUid, Row] = field(default_factory=dict)
+    """Pods that were asked to leave."""
+    left: tuple[Row, ...] = ()
+    """Who was there when it looked last."""
+    _told: dict[PodUid, str] = field(default_factory=dict)
+    _failures: Counter[PodUid] = field(default_factory=Counter)
+
+    def run(self) -> tuple[Row, ...]:
+        """Evict until the GPU is empty, nothing more can be done, or time is up; who is left.
+
+        Raises:
+            KubeError: the cluster can no longer be read.
+            UncordonedError: others let new pods in.
+        """
+        clock, timeout_s = self.waiter.clock, self.waiter.timeout_s
+        began = clock.monotonic()
+
+        def settled() -> tuple[tuple[Row, ...]] | None:
+            self.left = self._round()
+            passed = clock.monotonic() - began
+            busy = any(row.step is not Step.STAY for row in self.left)
+            ended = passed >= timeout_s or (not busy and passed >= min(_SETTLE_S, timeout_s))
+            return (self.left,) if ended else None
+
+        try:
+            (left,) = self.waiter.until(f"{self.gpu}: cannot be read", settled)
+        except StoppedError as error:
+            raise error.__cause__ or error from None
+        return left
+
+    def _round(self) -> tuple[Row, ...]:
+        """Ask every pod that may leave to do so; who is there now."""
+        known, _ = reading.budgets(self.api)
+        occupied = occupants.read(self.api, self.gpu, self.permissions, self.gpus)
+        if not occupied.cordoned:
+            raise UncordonedError(f"{self.gpu} was uncordoned by others meanwhile; nothing more is evicted")
+        there = {one.bound.ref.uid for one in occupied.occupants}
+        for uid, row in self._asked.items():
+            if uid not in there:
+                self._tell(row, "gone")
+        return tuple(self._step(row) for row in occupants.plan(occupied.occupants, known))
+
+    def _step(self, row: Row) -> Row:
+        if row.step is Step.LEAVING and row.pod.uid not in self._asked:
+            self._asked[row.pod.uid] = row
+            self._tell(row, f"leaves: {row.why}")
+        elif row.step is Step.STAY:
+            self._tell(row, f"stays: {row.why}")
+        if row.step in {Step.STAY, Step.LEAVING}:
+            return row
+        if self._failures[row.pod.uid] >= _FAILURES:
+            return replace(row, step=Step.STAY, why=self._told[row.pod.uid])
+        return self._evicted(row)
+
+    def _evicted(self, row: Row) -> Row:
+        """What became of asking the API server."""
+
+        def waits(why: str) -> Row:
+            return replace(row, step=Step.WAIT, why=why)
+
+        try:
+            kube_pods.request_eviction(self.api, row.pod)
+        except kube.TooManyRequestsError as error:
+            self._tell(row, f"waits: {row.why or error}")
+            return waits(row.why or str(error))
+        except kube.TRANSIENT as error:
+            self._tell(row, f"cannot be evicted now: {error}")
+            return waits(f"cannot be evicted now: {error}")
+        except (kube.NotFoundError, kube.ConflictError):  # it ended by itself a moment ago
+            self._asked[row.pod.uid] = row
+            return replace(row, step=Step.LEAVING, why="it has ended")
+        except kube.KubeError as error:
+            self._failures[row.pod.uid] += 1
+            self._tell(row, f"cannot be evicted: {error}")
+            return waits(f"cannot be evicted: {error}")
+        self._asked[row.pod.uid] = row
+        self._tell(row, "evicted")
+        return replace(row, step=Step.LEAVING, why="its containers are ending")
+
+    def _tell(self, row: Row, text: str) -> None:
+        """Once for each change."""
+        if self._told.get(row.pod.uid) != text:
+            self._told[row.pod.uid] = text
+            self.waiter.streams.progress(f"{row.pod}: {text}")
+
+
+def _stays_cordoned(streams: Streams, gpu: GpuName) -> None:
+    streams.note(f"{gpu} stays cordoned; gpushare uncordon {gpu} lets new pods in, gpushare drain {gpu} goes on")
+
+
+def cordon(api: KubeApi, streams: Streams, gpu: GpuName) -> int:
+    """Keep new pods away from a GPU. The exit code.
+
+    Raises:
+        KubeError: the node cannot be read or changed.
+        SettingsError: there is no such GPU.
+    """
+    try:
+        changed = gpu_cordon.write(api, gpu.node, gpu_cordon.keeping_away(gpu))
+    except kube.NotFoundError:
+        return streams.error(f"there is no node {gpu.node}")
+    streams.progress(f"{gpu}: {'cordoned' if changed else 'was cordoned before'}; new pods stay away from it")
+    return OK
+
+
+def uncordon(api: KubeApi, streams: Streams, gpu: GpuName) -> int:
+    """Let new pods in again. The exit code.
+
+    Raises:
+        KubeError: the node cannot be read or changed.
+        SettingsError: it is not cordoned.
+    """
+    try:
+        gpu_cordon.write(api, gpu.node, gpu_cordon.letting_in(gpu))
+    except kube.NotFoundError:
+        return streams.error(f"there is no node {gpu.node}")
+    streams.progress(f"{gpu}: uncordoned; it takes new pods")
+    return OK
+
+
+def _print(
+    streams: Streams,
+    options: Options,
+    occupied: Occupied,
+    planned: Sequence[Row],
+    left: Sequence[Row],
+    then: Mapping[PodUid, NodeName | None] | None = None,
+) -> None:
+    def value() -> dict[str, Any]:
+        return {
+            "version": 1,
+            "node": options.gpu.node,
+            "gpus": [
+                {"index": gpu.index, "uuid": gpu.uuid, "model": gpu.model, "memoryMiB": gpu.memory_mib}
+                for gpu in occupied.gpus
+            ],
+            "dryRun": options.dry_run,
+            "planned": [_as_json(row) for row in planned],
+            "left": [_as_json(row) for row in left],
+            **({} if then is None else {"successors": then}),
+        }
+
+    streams.answer(options.output, value, lambda: _table(streams, options, left, then))
+
+
+def _table(
+    streams: Streams, options: Options, left: Sequence[Row], then: Mapping[PodUid, NodeName | None] | None
+) -> str:
+    if not left:
+        return f"{options.gpu}: no pod is on it\n"
+    rows = [("POD", "MEMORY", "WHAT", *(["ITS SUCCESSOR"] if then is not None else []), "WHY")]
+    for row in left:
+        successor = [_successor(row.pod.uid, then)] if then is not None else []
+        rows.append((str(row.pod), units.memory(row.memory_mib), _WORDS[row.step], *successor, row.why))
+    return console.table(rows, streams.width)
+
+
+def _successor(pod: PodUid, then: Mapping[PodUid, NodeName | None]) -> str:
+    if pod not in then:
+        return "-"
+    node = then[pod]
+    return f"fits on {node}" if node else "would wait"
+
+
+def _as_json(row: Row) -> dict[str, Any]:
+    return {
+        "namespace": row.pod.namespace,
+        "name": row.pod.name,
+        "memoryMiB": row.memory_mib,
+        "step": row.step.value,
+        "why": row.why or None,
+    }
+
+
+def _drain(call: Call) -> int:
+    with as_interrupt():  # it says then that the GPU stays cordoned
+        return run(call.api(), call.streams, call.options(Options), call.clock)
+
+
+def _cordon(call: Call) -> int:
+    return cordon(call.api(), call.streams, call.arguments.gpu)
+
+
+def _uncordon(call: Call) -> int:
+    return uncordon(call.api(), call.streams, call.arguments.gpu)
+
+
+DRAIN: Final = Command(
+    name="drain",
+    what="take a GPU out of service",
+    exit_codes="nothing is left on the GPU; 1 the cluster cannot be read or changed; 2 wrong arguments; 3 pods are"
+    " left, and the table says why.",
+    examples=(
+        ("Who would be evicted, and who would stay", "gpushare drain node-a/2 --dry-run"),
+        ("Evict the pods of a GPU as budgets allow", "gpushare drain node-a/2"),
+        ("Also pods that nothing recreates, for at most a minute", "gpushare drain node-a/2 --force --timeout 60"),
+    ),
+    add=add,
+    run=_drain,
+)
+CORDON: Final = Command(
+    name="cordon",
+    what="keep new pods away from a GPU",
+    exit_codes="done; 1 the cluster cannot be read or changed; 2 wrong arguments.",
+    examples=(
+        ("By the number of the GPU", "gpushare cordon node-a/2"),
+        ("MIG instance 1 of GPU 0", "gpushare cordon node-a/0:1"),
+    ),
+    add=add_cordon,
+    run=_cordon,
+)
+UNCORDON: Final = Command(
+    name="uncordon",
+    what="let new pods onto a GPU again",
+    exit_codes=CORDON.exit_codes,
+    examples=(("After a drain", "gpushare uncordon node-a/2"),),
+    add=add_uncordon,
+    run=_uncordon,
+)

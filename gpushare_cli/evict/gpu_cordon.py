@@ -1,0 +1,178 @@
+"""GPUs of a node that take no new pods: by an administrator's word, or for as long as a defragmentation lasts."""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from gpushare import names
+from gpushare.cluster import cordons, node_records
+from gpushare.cluster.cordons import Cordon
+from gpushare.cluster.node_records import NodeRecord
+from gpushare.errors import GpuShareError, SettingsError
+from gpushare.identity import GpuUuid, NodeName
+from gpushare.kube import api as kube
+from gpushare.kube.api import KubeApi
+from gpushare.model.gpu import GpuHealth, NodeInventory
+from gpushare_cli.console import NotAllowedError
+from gpushare_cli.evict.waiting import StoppedError, Waiter
+
+_TRIES: Final = 5
+Change = Callable[[NodeRecord], Cordon]
+"""What a cordon is to be, from what is known of its node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuName:
+    """What a user names."""
+
+    node: str
+    gpu: str
+    """Its number, UUID, or GPU:INSTANCE."""
+
+    def __str__(self) -> str:
+        return f"{self.node}/{self.gpu}"
+
+    @classmethod
+    def parse(cls, text: str) -> "GpuName":
+        """Read NODE/GPU.
+
+        Raises:
+            SettingsError: it is something else.
+        """
+        node, _, gpu = text.partition("/")
+        if not node or not gpu or "/" in gpu or "," in gpu:
+            raise SettingsError(f"GPU {text!r}: write NODE/GPU, such as node-a/0, node-a/0:1 or node-a/GPU-UUID")
+        return cls(node=node, gpu=gpu)
+
+
+def write(api: KubeApi, node: str, change: Change) -> bool:
+    """Change which GPUs of a node take no new pods. Whether anything was changed.
+
+    Raises:
+        KubeError: the node cannot be read or written.
+        NotAllowedError: the user may not write it.
+        SettingsError: there is no such GPU.
+    """
+    for _ in range(_TRIES):
+        found = api.get(kube.node_path(node))
+        record = node_records.read(found)
+        after = change(record)
+        if after == record.marks:
+            return False
+        body = {
+            "metadata": {
+                "resourceVersion": found["metadata"]["resourceVersion"],
+                "annotations": {names.ANNOTATION_CORDON: after.gpus or None, names.ANNOTATION_HELD: after.held or None},
+            }
+        }
+        try:
+            api.patch(kube.node_path(node), body)
+        except kube.ConflictError:  # kubelets write their nodes all the time
+            continue
+        except kube.ForbiddenError as error:
+            raise NotAllowedError(f"not allowed: {error}; patching nodes is needed") from error
+        return True
+    raise kube.ConflictError(f"node {node} was changed by others {_TRIES} times meanwhile; try again")
+
+
+def keeping_away(gpu: GpuName) -> Change:
+    """Cordon a GPU."""
+    return lambda record: record.marks.closed(inventory_of(record), gpu.gpu)
+
+
+def letting_in(gpu: GpuName) -> Change:
+    """Undo that."""
+    return lambda record: record.marks.opened(record.inventory, gpu.gpu)
+
+
+def inventory_of(record: NodeRecord) -> NodeInventory:
+    """The GPUs of a node.
+
+    Raises:
+        SettingsError: its device plugin has published none that can be read.
+    """
+    if record.inventory is None:
+        raise SettingsError(f"node {record.name} {record.problem or 'has no GPU inventory; it shares no GPU'}")
+    return record.inventory
+
+
+@dataclass(slots=True, kw_only=True)
+class TemporaryCordon:
+    """Keeps GPUs of a node free for a while, and takes back no cordon of others. Used by one thread."""
+
+    api: KubeApi
+    waiter: Waiter
+    node: NodeName
+    gpus: frozenset[GpuUuid]
+    _taken: bool = False
+    """Whether they may be cordoned by this."""
+
+    def take(self) -> None:
+        """Keep new pods away from all of them, or from none.
+
+        Raises:
+            KubeError: the node cannot be read or written.
+            NotAllowedError: the user may not write it.
+            StoppedError: others have cordoned one.
+        """
+        try:
+            write(self.api, self.node, self._closed)
+        except NotAllowedError:
+            self._taken = False
+            raise
+        for gpu in self._names():
+            self.waiter.streams.progress(f"{gpu}: cordoned for the time being")
+
+    def _closed(self, record: NodeRecord) -> Cordon:
+        """The cordon of the node with these GPUs, which are held then also if the answer to its write is lost."""
+        open_now = {gpu.uuid for gpu in inventory_of(record).gpus if gpu.health is not GpuHealth.CORDONED}
+        self._taken = self.gpus <= open_now
+        if not self._taken:
+            others = ", ".join(str(gpu) for gpu in self._names() if gpu.gpu not in open_now)
+            raise StoppedError(f"{others}: cordoned by others, or gone, meanwhile")
+        return record.marks.holding(sorted(self.gpus))
+
+    def stands(self) -> bool:
+        """Whether all of them are cordoned by this alone.
+
+        Raises:
+            KubeError: the node cannot be read.
+        """
+        return node_records.read(self.api.get(kube.node_path(self.node))).marks.holds(self.gpus)
+
+    def give_back(self) -> None:
+        """Open those that no one else has cordoned meanwhile. What fails here must not hide why the rest did."""
+        if not self._taken:
+            return
+        kept: set[str] = set()
+
+        def opened(record: NodeRecord) -> Cordon:
+            after = record.marks.released(self.gpus)
+            kept.update(self.gpus & set(cordons.entries(after.gpus)))
+            return after
+
+        def done() -> bool:
+            kept.clear()
+            write(self.api, self.node, opened)
+            return True
+
+        with contextlib.suppress(OSError):  # of a terminal that is gone
+            try:
+                self.waiter.until("the node cannot be written", done)
+            except GpuShareError as error:
+                self._stay_cordoned(str(error))
+            except KeyboardInterrupt:
+                self._stay_cordoned("interrupted")
+                raise
+            else:
+                for gpu in self._names():
+                    how = "stays cordoned: others have done so meanwhile" if gpu.gpu in kept else "uncordoned"
+                    self.waiter.streams.progress(f"{gpu}: {how}")
+
+    def _stay_cordoned(self, why: str) -> None:
+        for gpu in self._names():
+            self.waiter.streams.note(f"{gpu} stays cordoned: {why}; when it can be: gpushare uncordon {gpu}")
+
+    def _names(self) -> list[GpuName]:
+        return [GpuName(node=self.node, gpu=uuid) for uuid in sorted(self.gpus)]
