@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpushare.runtime.clock import SystemClock
-from gpushare_cli import arguments, console, inspect_command, scheduler_command, top
+from gpushare_cli import arguments, bundle, console, inspect_command, scheduler_command, top
 from gpushare_cli.arguments import Call, Command
-from gpushare_cli.bundle import command as bundle
 from gpushare_cli.console import Printable, Streams
 from gpushare_cli.dashboard import command as dashboard
 from gpushare_cli.doctor import command as doctor

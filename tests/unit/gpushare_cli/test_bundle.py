@@ -17,9 +17,8 @@ import yaml
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import Reply
-from gpushare_cli import console
-from gpushare_cli.bundle import command, credentials
-from gpushare_cli.bundle.command import Options
+from gpushare_cli import bundle, console, redaction
+from gpushare_cli.bundle import Options
 from gpushare_cli.console import Streams
 from testing.builders import Json, make_grant
 from testing.cli import doctor_cluster as world
@@ -36,7 +35,7 @@ def made(api: DoctorKube, tmp_path: Path, **options: Any) -> tuple[int, dict[str
     streams = Streams(out=io.StringIO(), err=err)
     path = tmp_path / "report.tar.gz"
     asked = Options(file=str(path), **options)
-    code = console.answered(streams, lambda: command.run(api, streams, asked, world.skewed()))
+    code = console.answered(streams, lambda: bundle.run(api, streams, asked, world.skewed()))
     if not path.exists():
         return code, {}, err.getvalue()
     with tarfile.open(path) as archive:
@@ -137,7 +136,7 @@ def test_it_has_what_helps(tmp_path: Path) -> None:
     assert len(workloads) == len([each for each in workloads if each["template"]["spec"]["containers"][0]["image"]]) > 2
     told = {each["metadata"]["name"]: each["data"] for each in yaml.safe_load_all(files["settings.yaml"])}
     assert names.CONFIG in told
-    assert credentials.HIDDEN not in told[names.SCHEDULER].values()
+    assert redaction.HIDDEN not in told[names.SCHEDULER].values()
     assert (tmp_path / "report.tar.gz").stat().st_mode & 0o777 == 0o600
 
 
@@ -165,7 +164,7 @@ def test_of_many_pods_the_logs_of_those_that_are_not_ready_come_first(
         api.edit(kube.pod_path(NS, name), partial(setting, ready))
     for limit, value, said in (("_ALL_BYTES", 1, "0 MiB"), ("_ALL_S", 0.0, "0 s")):
         with monkeypatch.context() as patch:
-            patch.setattr(command, limit, value)
+            patch.setattr(bundle, limit, value)
             _, files, err = made(api, tmp_path)
 
         of = {name.split("/")[1] for name in files if name.startswith("logs/")}
@@ -199,7 +198,7 @@ def test_a_file_that_was_there_stays_until_the_new_one_is_whole(
     monkeypatch.setattr(Path, "replace", full)
     api, streams = world.healthy(), Streams(out=io.StringIO(), err=io.StringIO())
     asked = Options(file=str(there), logs=0)
-    assert console.answered(streams, lambda: command.run(api, streams, asked, world.skewed())) == 1
+    assert console.answered(streams, lambda: bundle.run(api, streams, asked, world.skewed())) == 1
     assert [each.read_text() for each in tmp_path.iterdir()] == ["before"]
 
 
@@ -217,7 +216,7 @@ def test_it_goes_to_what_is_no_file(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         read = pool.submit(pipe.read_bytes)
         api, streams = world.healthy(), Streams(out=io.StringIO(), err=io.StringIO())
-        assert command.run(api, streams, Options(file=str(pipe), logs=0), world.skewed()) == 0
+        assert bundle.run(api, streams, Options(file=str(pipe), logs=0), world.skewed()) == 0
     with tarfile.open(fileobj=io.BytesIO(read.result())) as archive:
         assert not archive.getmember("gpushare-report/README.txt").pax_headers  # which few other programs read
 
@@ -330,10 +329,10 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_texts_lose_what_looks_like_a_credential(raw: str, expected: str) -> None:
-    assert credentials.text(raw) == expected
+    assert redaction.cleaned(raw) == expected
 
 
 def test_objects_lose_what_a_field_or_a_flag_names() -> None:
     given = {"args": ["--token", "abc", "--v=2", "x"], "dbPassword": "abc", "valueFrom": {"secretKeyRef": {"key": "k"}}}
     kept = {"args": ["--token", "(hidden)", "--v=2", "x"], "dbPassword": "(hidden)", "valueFrom": given["valueFrom"]}
-    assert credentials.value({**given, "nested": [given, 3, None]}) == {**kept, "nested": [kept, 3, None]}
+    assert redaction.cleaned_value({**given, "nested": [given, 3, None]}) == {**kept, "nested": [kept, 3, None]}

@@ -1,4 +1,4 @@
-"""`gpushare report`: reads the cluster and writes one compressed file."""
+"""`gpushare report`: one compressed file with what others need to understand a problem, and without secrets."""
 
 import argparse
 import io
@@ -16,12 +16,10 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.runtime.clock import Clock
 from gpushare.wire import fields
-from gpushare_cli import arguments
-from gpushare_cli import reading as lists
+from gpushare_cli import arguments, reading, redaction
 from gpushare_cli.arguments import Call, Command
-from gpushare_cli.bundle import contents, credentials, redact
 from gpushare_cli.console import OK, Streams
-from gpushare_cli.doctor import snapshot as doctor
+from gpushare_cli.doctor import snapshot
 
 _LINES: Final = 2_000
 _BYTES: Final = 2**20
@@ -66,12 +64,12 @@ def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
         KubeError: the API server does not answer, or not to us.
         WireError: the file cannot be written.
     """
-    snapshot = doctor.take(api, clock, options.namespace, streams.note)
-    missing = list(contents.unread(snapshot))
-    files = dict(contents.files(snapshot, _events(api, missing)))
+    taken = snapshot.take(api, clock, options.namespace, streams.note)
+    missing = list(redaction.unread(taken))
+    files = dict(redaction.files(taken, _events(api, missing)))
     if options.logs > 0:
-        files.update(_all_logs(api, contents.own_pods(snapshot), options.logs, missing, clock))
-    files[contents.NOT_READ] = "".join(f"{line}\n" for line in map(credentials.text, missing))
+        files.update(_all_logs(api, redaction.own_pods(taken), options.logs, missing, clock))
+    files["not-read.txt"] = "".join(f"{line}\n" for line in map(redaction.cleaned, missing))
     path = Path(options.file or f"gpushare-report-{clock.now():%Y%m%d-%H%M%S}.tar.gz").expanduser()
     _write(path, _packed(files, clock.now()))
     streams.out.write(f"{path}\n")
@@ -91,7 +89,7 @@ def _events(api: KubeApi, missing: list[str]) -> list[JsonObject]:
         return str(event.get("reason", "")).startswith(names.EVENT_PREFIX)
 
     try:
-        return lists.listed(api, "/api/v1/events", {}, keep=is_ours)
+        return reading.listed(api, "/api/v1/events", {}, keep=is_ours)
     except kube.KubeError as error:
         missing.append(f"events: {error}")
         return []
@@ -122,8 +120,8 @@ def _is_ready(pod: JsonObject) -> bool:
 
 def _logs(api: KubeApi, pod: JsonObject, lines: int) -> Iterator[tuple[str, str]]:
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
-    spec = redact.part(pod, "spec")
-    for container in [*redact.parts(spec, "initContainers"), *redact.parts(spec, "containers")]:
+    spec = redaction.part(pod, "spec")
+    for container in [*redaction.parts(spec, "initContainers"), *redaction.parts(spec, "containers")]:
         for kind, previous in (("", "false"), (".previous", "true")):
             query = f"container={container['name']}&tailLines={lines}&limitBytes={_BYTES}&previous={previous}"
             try:
@@ -133,7 +131,7 @@ def _logs(api: KubeApi, pod: JsonObject, lines: int) -> Iterator[tuple[str, str]
             else:
                 text = reply.text if reply.is_good else ""
             if text:
-                yield f"logs/{name}/{container['name']}{kind}.log", credentials.text(text)
+                yield f"logs/{name}/{container['name']}{kind}.log", redaction.cleaned(text)
 
 
 def _packed(files: Mapping[str, str], at: datetime) -> bytes:

@@ -1,1 +1,0 @@
-"""`gpushare report`: one file with what others need to understand a problem, and without secrets."""

@@ -1,0 +1,286 @@
+"""What may leave a cluster in a report, and as which files. Pure.
+
+Of objects only fields that are named here are kept: a new field of Kubernetes is left out until somebody has looked at
+it. All texts, such as logs and messages, lose what looks like a credential.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import gpushare
+from gpushare import names
+from gpushare.errors import GpuShareError, WireError
+from gpushare.kube.api import JsonObject, Reply
+from gpushare.wire import unhealthy
+from gpushare_cli import inspect_command, reading, report, yamls
+from gpushare_cli.console import UNLIMITED
+from gpushare_cli.doctor import checks
+from gpushare_cli.doctor import command as doctor
+from gpushare_cli.doctor.snapshot import Snapshot, Unreadable
+
+Object = Mapping[str, Any]
+HIDDEN: Final = "(hidden)"
+_SETTING: Final = "GPUSHARE_"
+_KNOWN_KEYS: Final = ("scheduler.yaml", "policy.cfg", "profile.yaml", "gpus", "handOver", "state")
+"""Of ConfigMaps, beside settings."""
+_NODE: Final = {
+    "metadata": ("name", "uid", "creationTimestamp", "labels"),
+    "spec": ("unschedulable", "taints"),
+    "status": ("capacity", "allocatable", "conditions"),
+}
+_MACHINE: Final = (
+    *("architecture", "operatingSystem", "osImage", "kernelVersion"),
+    *("containerRuntimeVersion", "kubeletVersion"),
+)
+"""Not the ids of the machine, which are confidential: machine-id(5)."""
+_POD: Final = {
+    "metadata": ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "labels"),
+    "spec": ("nodeName", "schedulerName", "runtimeClassName", "priority", "nodeSelector", "tolerations"),
+    "status": ("phase", "reason", "message", "conditions", "nominatedNodeName", "qosClass", "startTime"),
+}
+_WORKLOAD: Final = {
+    "metadata": ("name", "namespace", "generation", "creationTimestamp", "labels"),
+    "spec": ("replicas", "strategy", "updateStrategy"),
+    "status": None,
+}
+_EVENT: Final = ("reason", "message", "type", "count", "firstTimestamp", "lastTimestamp", "eventTime")
+_OF_OTHERS: Final = ("name", "image", "resources", "restartPolicy")
+_CONTAINER: Final = (*_OF_OTHERS, "ports", "args", "securityContext")
+_STATE: Final = ("reason", "exitCode", "signal", "startedAt", "finishedAt")
+_STATUS: Final = ("name", "ready", "restartCount", "image", "imageID", "started")
+_README: Final = """A report of `gpushare report`.
+
+about.json       versions, and when it was made
+not-read.txt     what could not be read, and why
+doctor.txt       what `gpushare doctor` finds; doctor.json for programs
+inspect.txt      GPUs, and who holds how much of which; inspect.json for programs
+nodes.yaml       nodes: resources, labels, taints, annotations of gpushare
+pods.yaml        pods with GPUs: requests, allocations, states; no variables, commands or volumes
+own.yaml         workloads and pods of the installation
+settings.yaml    ConfigMaps of the installation
+events.yaml      Events of gpushare
+metrics/, logs/  of the components
+
+Secrets are never read. Texts have lost what looks like a credential; look through them before you pass them on.
+"""
+_QUOTE: Final = r"""\\{0,7}["']"""
+"""With backslashes where the text is JSON within JSON."""
+_WORDS: Final = rf"""(?:pass(?:word|wd|phrase)|pwd|secret|token|(?:api|access|private)[_-]?key|key[_-]?data
+        |credentials?|signature|[?&]sig|\bauth(?={_QUOTE}))"""
+_LABEL: Final = rf"""{_WORDS}(?:{_QUOTE})?\s*[=:]\s*"""
+"""What is written before a value."""
+_PLAIN: Final = r"""(?P<plain>(?:[^\s"',;}\\]|\\(?!\\{0,6}["']))+)"""
+_SECRETS: Final = (
+    re.compile(r"-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\Z)", re.DOTALL),
+    re.compile(r"LS0tLS1CRUdJTi[\w+/=]+"),  # the same in Base64, as kubeconfig files have it
+    # JSON Web Tokens, as service accounts have. From the start of a run on, so that a long one is looked at once.
+    re.compile(r"(?<![\w-])(?=(?:[\w-]*-)?eyJ[\w-]{8})[\w-]++\.[\w-]+(?:\.[\w-]*)?"),
+    # Of GitHub, GitLab, Docker, Hugging Face, Slack, AWS, Google; of NVIDIA, whose start may be that of a pod's name.
+    re.compile(r"\b(?:gh[a-z]_|github_pat_|glpat-|dckr_pat_|hf_|xox[a-z]-|A[KS]IA|AIza)[\w-]{16,}"),
+    re.compile(r"\bnvapi-[\w-]{40,}"),
+    re.compile(rf"(?ix)authorization(?:{_QUOTE})?\s*[=:]\s*(?:{_QUOTE})?(?:[\w-]+[ ]+)?{_PLAIN}"),
+    re.compile(rf"(?ix)\bbearer[ ]{_PLAIN}"),
+    re.compile(r"(?i)\bbasic (?P<value>[\w+/=-]{8,})"),
+    re.compile(r"(?i)\bcookie: (?P<value>[^\n\"']+)"),
+    re.compile(r"://(?P<value>[^/\s@\"']+)@"),
+    re.compile(rf"""(?ix)--[\w-]{{0,30}}{_WORDS}(?:{_QUOTE},?)?\s+(?:-\s+)?(?:{_QUOTE})?(?!-){_PLAIN}"""),
+    re.compile(rf"""(?ix){_LABEL}(?:(?P<quote>{_QUOTE})(?P<value>[^\n]+?)(?P=quote)|(?:{_QUOTE})?+{_PLAIN})"""),
+)
+"""The last group of a match is hidden, or all of it where there is none."""
+_NAME: Final = re.compile(rf"(?ix)[\w./-]{{0,200}}{_WORDS}")
+"""Of a field, or a flag, whose value is hidden."""
+
+
+def files(snapshot: Snapshot, events: Sequence[JsonObject]) -> Mapping[str, str]:
+    """All files but the logs and the list of what was not read: name -> text."""
+    diagnosis = checks.diagnose(snapshot)
+    pods = list(filter(_concerns_gpus, _read(snapshot.pods)))
+    own = (snapshot.webhook_deployment, snapshot.controller_deployment, snapshot.scheduler_deployment, snapshot.plugin)
+    maps = (snapshot.settings, snapshot.hand_over, snapshot.refused_classes, snapshot.scheduler_settings)
+    about = {"version": gpushare.__version__, "server": str(snapshot.server), "made": snapshot.now.isoformat()}
+    metrics = {names.WEBHOOK: snapshot.webhook_metrics, names.CONTROLLER: snapshot.controller_metrics}
+    return {
+        "README.txt": _README,
+        "about.json": yamls.dump_json({**about, "namespace": snapshot.namespace}),
+        "doctor.txt": cleaned(doctor.table(diagnosis, UNLIMITED)),
+        "doctor.json": _json(doctor.as_json(diagnosis)),
+        "inspect.txt": _inspect(snapshot, pods, lambda built: cleaned(inspect_command.detail(built))),
+        "inspect.json": _inspect(snapshot, pods, lambda built: _json(inspect_command.as_value(built))),
+        "nodes.yaml": _documents(map(_node, _read(snapshot.nodes))),
+        "pods.yaml": _documents(_pod(each, own=False) for each in pods),
+        "own.yaml": _documents(
+            [*map(_workload, filter(None, map(_read, own))), *(_pod(each, own=True) for each in own_pods(snapshot))]
+        ),
+        "settings.yaml": _documents(map(_config_map, [*filter(None, map(_read, maps)), *_read(snapshot.unhealthy)])),
+        "events.yaml": _documents(map(_event, events)),
+        **{f"metrics/{name}.txt": cleaned(page.text) for name, page in metrics.items() if isinstance(page, Reply)},
+    }
+
+
+def own_pods(snapshot: Snapshot) -> Sequence[JsonObject]:
+    """Pods of the installation."""
+    return [pod for pod in _read(snapshot.pods) if pod["metadata"].get("namespace") == snapshot.namespace]
+
+
+def unread(snapshot: Snapshot) -> Iterator[str]:
+    """Parts that could not be read, and why."""
+    for name in snapshot.__slots__:
+        part = getattr(snapshot, name)
+        if isinstance(part, Unreadable):
+            yield f"{part.what}: {part.error}"
+
+
+def cleaned(text: str) -> str:
+    """The same text without what looks like a credential."""
+    for pattern in _SECRETS:
+        text = pattern.sub(_hidden, text)
+    return text
+
+
+def cleaned_value(raw: Any) -> Any:
+    """The same object, whose texts have lost what looks like a credential.
+
+    Before it is written as YAML or JSON: there, a text has marks of the notation in it.
+    """
+    match raw:
+        case str():
+            return cleaned(raw)
+        case list() | tuple():
+            return [_named(name, each) for name, each in zip([None, *raw], raw, strict=False)]
+        case dict():
+            return {key: _named(key, each) for key, each in raw.items()}
+        case _:
+            return raw
+
+
+def part(value: Object, key: str) -> Object:
+    """A field that is an object; one of another shape is left out, as no one can say what is in it."""
+    found = value.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def parts(value: Object, key: str) -> list[Object]:
+    """The objects of a list."""
+    found = value.get(key)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _read(part: Any) -> Any:
+    return () if isinstance(part, Unreadable) or part is None else part
+
+
+def _concerns_gpus(pod: JsonObject) -> bool:
+    try:
+        return reading.concerns_gpus(pod)
+    except WireError:
+        return True  # odd ones are what others have to see
+
+
+def _inspect(snapshot: Snapshot, pods: Sequence[JsonObject], shown: Callable[[report.Report], str]) -> str:
+    """Says why where something is so odd that it cannot be made."""
+    try:
+        built = report.build(_read(snapshot.nodes), pods, unhealthy.of_all(_read(snapshot.unhealthy)))
+        return shown(built) if built.nodes else "no node shares a GPU\n"
+    except GpuShareError as error:
+        return f"not made: {error}\n"
+
+
+def _documents(values: Iterable[Object]) -> str:
+    return "".join(f"---\n{yamls.dump(cleaned_value(value))}" for value in values)
+
+
+def _json(value: object) -> str:
+    return yamls.dump_json(cleaned_value(value))
+
+
+def _named(name: object, each: object) -> Any:
+    """A field's value, or what comes after a flag."""
+    is_flag_or_field = isinstance(name, str) and isinstance(each, str)
+    return HIDDEN if is_flag_or_field and _NAME.fullmatch(str(name)) else cleaned_value(each)
+
+
+def _hidden(found: re.Match[str]) -> str:
+    start, end = found.span(found.lastgroup or 0)
+    return found.string[found.start() : start] + HIDDEN + found.string[end : found.end()]
+
+
+def _node(value: Object) -> Object:
+    kept = _kept(value, _NODE)
+    kept["status"]["nodeInfo"] = _of(part(part(value, "status"), "nodeInfo"), _MACHINE)
+    return kept
+
+
+def _pod(value: Object, *, own: bool) -> Object:
+    """What it asks for and has; of the installation's own pods also the arguments."""
+    kept = _kept(value, _POD)
+    kept["spec"] |= _containers(part(value, "spec"), own=own)
+    status = part(value, "status")
+    for key in ("initContainerStatuses", "containerStatuses"):
+        if key in status:
+            kept["status"][key] = [_container_status(each) for each in parts(status, key)]
+    owners = parts(part(value, "metadata"), "ownerReferences")
+    kept["metadata"]["ownerReferences"] = [_of(each, ("kind", "name", "uid", "controller")) for each in owners]
+    return kept
+
+
+def _workload(value: Object) -> Object:
+    kept = _kept(value, _WORKLOAD)
+    template = part(part(value, "spec"), "template")
+    kept["spec"]["template"] = {"spec": _containers(part(template, "spec"), own=True)}
+    return kept
+
+
+def _config_map(value: Object) -> Object:
+    """Settings; of other keys than this project's, only the name."""
+    data = part(value, "data")
+    kept = {key: each if key.startswith(_SETTING) or key in _KNOWN_KEYS else HIDDEN for key, each in data.items()}
+    return {"metadata": _of(part(value, "metadata"), ("name", "namespace")), "data": kept}
+
+
+def _event(value: Object) -> Object:
+    return _of(value, _EVENT) | {"about": _of(part(value, "involvedObject"), ("kind", "namespace", "name", "uid"))}
+
+
+def _kept(value: Object, fields: Mapping[str, tuple[str, ...] | None]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for key, wanted in fields.items():
+        found = part(value, key)
+        kept[key] = dict(found) if wanted is None else _of(found, wanted)
+    kept["metadata"]["annotations"] = reading.own_annotations(part(part(value, "metadata"), "annotations"))
+    return kept
+
+
+def _of(value: Object, wanted: Iterable[str]) -> dict[str, Any]:
+    return {key: value[key] for key in wanted if key in value}
+
+
+def _containers(spec: Object, *, own: bool) -> dict[str, Any]:
+    wanted = _CONTAINER if own else _OF_OTHERS
+    return {
+        key: [_of(each, wanted) | {"env": _variables(parts(each, "env"), own=own)} for each in parts(spec, key)]
+        for key in ("initContainers", "containers")
+        if key in spec
+    }
+
+
+def _variables(env: Iterable[Object], *, own: bool) -> list[Object]:
+    """Names, and which field of the pod a value is; of the installation's own pods all sources, and its settings."""
+    kept: list[Object] = []
+    for each in env:
+        is_setting = own and str(each.get("name")).startswith(_SETTING)
+        found = part(each, "valueFrom")
+        source = {"valueFrom": found} if (found := found if own else _of(found, ("fieldRef",))) else {}
+        kept.append(_of(each, ("name", "value") if is_setting else ("name",)) | source)
+    return kept
+
+
+def _container_status(value: Object) -> Object:
+    """What the kubelet says; the message of a container that ended is the container's own."""
+    kept = _of(value, _STATUS)
+    for key in ("state", "lastState"):
+        states = part(value, key)
+        kept[key] = {word: _of(part(states, word), _STATE) for word in states}
+        if "waiting" in states:
+            kept[key]["waiting"] |= _of(part(states, "waiting"), ("message",))
+    return kept
