@@ -11,13 +11,13 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import GpuHealth, label
 from gpushare.units import MemoryUnit
-from gpushare_cli import arguments, bars, console, limits, reading, report, usage
+from gpushare_cli import arguments, bars, console, holders, limits, reading, usage
 from gpushare_cli.arguments import Call, Command
 from gpushare_cli.bars import Look
 from gpushare_cli.console import FAILED, OK, Streams
 from gpushare_cli.dashboard import views
+from gpushare_cli.holders import NodeRow, PodRow, Report
 from gpushare_cli.limits import LimitRow
-from gpushare_cli.report import NodeRow, PodRow, Report
 from gpushare_cli.usage import NodeUse
 
 _PADDING: Final = 2
@@ -63,9 +63,9 @@ def run(api: KubeApi, streams: Streams, options: Options) -> int:
         if options.node is None:
             raise
         return streams.error(f"there is no node {options.node}")
-    built = report.build(cluster.nodes, cluster.pods, cluster.unhealthy)
+    built = holders.build(cluster.nodes, cluster.pods, cluster.unhealthy)
     uses = _uses(api, built, options)
-    rows = limits.of_cluster(cluster.nodes, cluster.pods, uses) if options.limits else ()
+    rows = limits.of_report(built, uses) if options.limits else ()
     gpus = [(NodeName(node.name), row.gpu) for node in built.nodes for row in node.gpus] if options.limits else []
     for note in [*cluster.notes, *built.notes, *_unhealthy(built), *limits.notes(uses, gpus)]:
         streams.note(note)

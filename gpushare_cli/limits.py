@@ -5,18 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import units
-from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import Gpu, Limit, NodeInventory, label
 from gpushare.model.ledger import mib_on
-from gpushare.units import ResourceConfig
-from gpushare.wire import allocations
-from gpushare.wire import pods as pods_wire
-from gpushare_cli import world
+from gpushare_cli.holders import Report
 from gpushare_cli.usage import NodeUse, Use
 
-Object = Mapping[str, Any]
 OTHERS: Final = "(others)"
 """Containers of a pod that hold nothing of a GPU, and use it nevertheless."""
 NOT_STRONGER: Final = "no stronger limit holds:"
@@ -50,18 +45,15 @@ class LimitRow:
     use: Use
 
 
-def of_cluster(
-    nodes: Iterable[Object], pods: Iterable[Object], uses: Mapping[NodeName, NodeUse]
-) -> tuple[LimitRow, ...]:
-    """Of all pods that hold GPUs of these nodes, by node and pod; those that cannot be read are left out."""
-    known = [found[0] for node in nodes if (found := world.inventory_of(node, {}, [])) is not None]
-    by_name = {inventory.node: inventory for inventory in known}
-    rows: list[LimitRow] = []
-    for pod in pods:
-        node = pods_wire.node_of(pod)
-        inventory = by_name.get(node) if node else None
-        if inventory is not None and (allocation := _allocation(pod, inventory)) is not None:
-            rows += of_pod(allocation, inventory, uses.get(inventory.node, NodeUse()))
+def of_report(report: Report, uses: Mapping[NodeName, NodeUse]) -> tuple[LimitRow, ...]:
+    """Of all pods that hold GPUs, by node and pod; those that cannot be read are left out."""
+    rows = [
+        row
+        for node in report.nodes
+        for pod in node.pods
+        if pod.allocation is not None
+        for row in of_pod(pod.allocation, node.inventory, uses.get(node.inventory.node, NodeUse()))
+    ]
     return tuple(sorted(rows, key=lambda row: (row.node, row.namespace, row.pod)))
 
 
@@ -140,13 +132,3 @@ def notes(uses: Mapping[NodeName, NodeUse], gpus: Iterable[tuple[NodeName, Gpu]]
 def _listed(nodes: Sequence[str]) -> str:
     kind = "node" if len(nodes) == 1 else f"{len(nodes)} nodes"
     return f"{kind} {', '.join(nodes[:_NAMED])}{', ...' if len(nodes) > _NAMED else ''}"
-
-
-def _allocation(pod: Object, inventory: NodeInventory) -> Allocation | None:
-    try:
-        if not pods_wire.holds_gpus(pod):
-            return None
-        config = world.config_of(pod, ResourceConfig(unit=inventory.unit))
-        return allocations.held(pod, config, inventory.unit).allocation
-    except WireError:
-        return None  # the report has a note about it

@@ -13,7 +13,7 @@ from gpushare import names
 from gpushare.errors import GpuShareError, WireError
 from gpushare.kube.api import JsonObject, Reply
 from gpushare.wire import unhealthy
-from gpushare_cli import inspect_command, reading, report, yamls
+from gpushare_cli import holders, inspect_command, reading, yamls
 from gpushare_cli.console import UNLIMITED
 from gpushare_cli.doctor import checks
 from gpushare_cli.doctor import command as doctor
@@ -177,10 +177,10 @@ def _concerns_gpus(pod: JsonObject) -> bool:
         return True  # odd ones are what others have to see
 
 
-def _inspect(snapshot: Snapshot, pods: Sequence[JsonObject], shown: Callable[[report.Report], str]) -> str:
+def _inspect(snapshot: Snapshot, pods: Sequence[JsonObject], shown: Callable[[holders.Report], str]) -> str:
     """Says why where something is so odd that it cannot be made."""
     try:
-        built = report.build(_read(snapshot.nodes), pods, unhealthy.of_all(_read(snapshot.unhealthy)))
+        built = holders.build(_read(snapshot.nodes), pods, unhealthy.of_all(_read(snapshot.unhealthy)))
         return shown(built) if built.nodes else "no node shares a GPU\n"
     except GpuShareError as error:
         return f"not made: {error}\n"

@@ -13,9 +13,9 @@ from gpushare.units import MemoryUnit, ResourceConfig
 from gpushare.wire import allocations, fields
 from gpushare.wire import inventory as inventory_wire
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import report
+from gpushare_cli import holders
 from gpushare_cli.dashboard.model import Block, Card, Floating, NodeView, Totals
-from gpushare_cli.report import GpuRow, NodeRow
+from gpushare_cli.holders import GpuRow, NodeRow
 from gpushare_cli.usage import NodeUse
 
 Object = Mapping[str, Any]
@@ -35,7 +35,7 @@ def of_node(node: Object, pods: Sequence[Object], unhealthy: frozenset[int], use
         use: what its device plugin tells; None if it was not asked.
     """
     name = NodeName(fields.needed(fields.mapping(node, "metadata", "node"), "name", "metadata"))
-    built = report.build([node], pods, {name: unhealthy})
+    built = holders.build([node], pods, {name: unhealthy})
     if not built.nodes:
         return None
     since = {(ref.namespace, ref.name): placed_at(pod) for pod in pods for ref in [pods_wire.ref(pod)]}

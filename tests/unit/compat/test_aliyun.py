@@ -17,7 +17,7 @@ from gpushare.model.gpu import NodeInventory
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
 from gpushare.wire import unhealthy
-from gpushare_cli import inspect_command, report
+from gpushare_cli import holders, inspect_command
 from testing.builders import make_gpu, make_node
 from testing.controller.world import World
 from testing.deviceplugin.running import feed_with
@@ -141,9 +141,9 @@ def test_point_6_inspect_prints_the_same_bytes() -> None:
     single = [aliyun_pod("binpack-1-0", gpu=0, mem=6), aliyun_pod("jupyter-1", gpu=1, mem=3, namespace="team-a")]
     several, waiting = ack_pod("multi-1", '{"0":{"0":4,"1":4}}', mem=8), clusters.pod("waiting", mem=5)
     nodes = [aliyun_node()]
-    assert inspect_command.summary(report.build(nodes, single)) == golden("summary")
-    assert inspect_command.summary(report.build(nodes, [*single, waiting])) == golden("summary-pending")
-    assert inspect_command.detail(report.build(nodes, [*single, several])) == golden("detail")
+    assert inspect_command.summary(holders.build(nodes, single)) == golden("summary")
+    assert inspect_command.summary(holders.build(nodes, [*single, waiting])) == golden("summary-pending")
+    assert inspect_command.detail(holders.build(nodes, [*single, several])) == golden("detail")
 
 
 def golden(name: str) -> str:

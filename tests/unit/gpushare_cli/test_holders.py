@@ -9,7 +9,7 @@ from gpushare.kube import api as kube
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth
 from gpushare.units import MemoryUnit
-from gpushare_cli import inspect_command, reading, report
+from gpushare_cli import holders, inspect_command, reading
 from testing.builders import make_allocation, make_grant, make_inventory, make_mig, make_node
 from testing.cli.podding import bound
 from testing.fakes.kube import FakeKube
@@ -31,12 +31,12 @@ from tests.unit.gpushare_cli.clusters import (
 
 def used(nodes: list[Object], pods: list[Object]) -> tuple[list[int], int]:
     """MiB on each GPU of the only node, and pending."""
-    (row,) = report.build(nodes, pods).nodes
+    (row,) = holders.build(nodes, pods).nodes
     return [gpu.used_mib for gpu in row.gpus], row.pending_mib
 
 
 def test_nodes_without_gpus_do_not_appear() -> None:
-    found = report.build([node("cpu-only"), aliyun_node("b"), our_node("a", 1024)], [])
+    found = holders.build([node("cpu-only"), aliyun_node("b"), our_node("a", 1024)], [])
     assert [row.name for row in found.nodes] == ["a", "b"]
 
 
@@ -69,12 +69,12 @@ def test_pods_of_the_old_system_are_found_by_index_on_a_node_with_an_inventory()
 
 
 def test_a_total_of_more_than_100_for_each_gpu_is_mib() -> None:
-    found = report.build([aliyun_node("a", mem="101", count="1"), aliyun_node("b", mem="200", count="2")], []).nodes
+    found = holders.build([aliyun_node("a", mem="101", count="1"), aliyun_node("b", mem="200", count="2")], []).nodes
     assert [(row.unit.name, row.total_mib) for row in found] == [("MiB", 101), ("GiB", 200 * 1024)]
 
 
 def test_an_uneven_total_of_the_old_system_stays_whole_in_the_nodes_total() -> None:
-    (row,) = report.build([aliyun_node(mem="31")], []).nodes
+    (row,) = holders.build([aliyun_node(mem="31")], []).nodes
     assert [gpu.total_mib for gpu in row.gpus] == [15 * 1024, 15 * 1024]
     assert row.total_mib == 31 * 1024
 
@@ -87,20 +87,20 @@ def test_an_uneven_total_of_the_old_system_stays_whole_in_the_nodes_total() -> N
     ],
 )
 def test_a_missing_or_wild_count_is_noted_and_shown_as_one_gpu(count: dict[str, str], note: str) -> None:
-    found = report.build([node(allocatable={names.GPU_MEM: "80", **count})], [])
+    found = holders.build([node(allocatable={names.GPU_MEM: "80", **count})], [])
     assert found.notes == (f"node node-a: {note}",)
     assert len(found.nodes[0].gpus) == 1
 
 
 @pytest.mark.parametrize("mem", ["0", "-1", "many", ""])
 def test_a_node_whose_memory_is_no_positive_number_shares_nothing(mem: str) -> None:
-    assert report.build([aliyun_node(mem=mem)], []).nodes == ()
+    assert holders.build([aliyun_node(mem=mem)], []).nodes == ()
 
 
 def test_an_unreadable_inventory_is_noted_and_the_status_is_shown() -> None:
     broken = aliyun_node()
     broken["metadata"]["annotations"] = {names.ANNOTATION_INVENTORY: "{}"}
-    found = report.build([broken], [])
+    found = holders.build([broken], [])
     assert len(found.nodes[0].gpus) == 2
     assert found.notes == (
         "annotation gpushare.dev/inventory of node node-a: version: expected a whole number, 0 or more,"
@@ -120,7 +120,7 @@ def test_an_unreadable_inventory_is_noted_and_the_status_is_shown() -> None:
     ],
 )
 def test_an_unreadable_allocation_and_a_lost_gpu_are_noted_and_counted_as_pending(pod: Object, note: str) -> None:
-    found = report.build([our_node("node-a", 15360)], [pod])
+    found = holders.build([our_node("node-a", 15360)], [pod])
     assert found.nodes[0].pending_mib == 2048
     assert found.notes == (f"pod default/{pod['metadata']['name']}: {note}",)
 
@@ -132,14 +132,14 @@ def test_an_unreadable_allocation_is_counted_by_the_other_annotations_of_its_bin
         "devices.gpushare.dev/main": "GPU-node-a-0",
         "memory.gpushare.dev/main": "2048",
     }
-    found = report.build([our_node("node-a", 15360)], [pod])
+    found = holders.build([our_node("node-a", 15360)], [pod])
     assert found.nodes[0].pending_mib == 0
     assert found.nodes[0].gpus[0].used_mib == 2048
     assert found.notes[0].endswith("upgrade it; counted by the other annotations of its binding")
 
 
 def test_a_bound_pod_whose_request_cannot_be_read_is_noted() -> None:
-    found = report.build([our_node("node-a", 15360)], [pod("odd", mem="1.5")])
+    found = holders.build([our_node("node-a", 15360)], [pod("odd", mem="1.5")])
     assert found.nodes[0].pods == ()
     assert found.notes == (
         "pod default/odd: spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 1.5 is not whole;"
@@ -150,18 +150,18 @@ def test_a_bound_pod_whose_request_cannot_be_read_is_noted() -> None:
 def test_a_pod_that_asks_for_nothing_has_no_row() -> None:
     plain = pod("plain")
     plain["spec"]["containers"] = [{"name": "main"}]
-    assert report.build([our_node("node-a", 15360)], [plain]).nodes[0].pods == ()
+    assert holders.build([our_node("node-a", 15360)], [plain]).nodes[0].pods == ()
 
 
 def test_rows_are_grouped_by_gpu_and_pending_pods_come_last() -> None:
     pods = [pod("z"), aliyun_pod("b", gpu=1, mem=1), aliyun_pod("c", gpu=0, mem=1), aliyun_pod("a", gpu=1, mem=1)]
-    (row,) = report.build([aliyun_node()], pods).nodes
+    (row,) = holders.build([aliyun_node()], pods).nodes
     assert [entry.name for entry in row.pods] == ["c", "a", "b", "z"]
 
 
 def test_json_is_in_mib_and_names_every_gpu() -> None:
     pods = [our_pod("p", "GPU-node-a-0", mib=2048), pod("waiting", mem=1)]
-    value = inspect_command.as_value(report.build([our_node("node-a", 15500, unhealthy=[0])], pods))
+    value = inspect_command.as_value(holders.build([our_node("node-a", 15500, unhealthy=[0])], pods))
     used = {"index": 0, "grantedMiB": 2048, "usedMiB": 2048, "computePercent": 0, "whole": False}
     health = {"health": "Unhealthy", "reason": "Xid 79: GPU has fallen off the bus"}
     gpu = {**used, "uuid": "GPU-node-a-0", "model": "Tesla T4", **health, "totalMiB": 15360}
@@ -189,7 +189,7 @@ def asking(name: str, **limits: object) -> Object:
 
 def test_compute_and_whole_gpus_follow_the_memory_in_a_table_of_their_own() -> None:
     pods = [given("part", make_allocation("part", PART)), given("train", make_allocation("train", WHOLE))]
-    found = report.build([our_node("node-a", 15360, 15360)], pods)
+    found = holders.build([our_node("node-a", 15360, 15360)], pods)
     assert inspect_command.summary(found) == (
         "NAME    IPADDRESS     GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)\n"
         "node-a  192.168.0.71  3/15                   15/15                  18/30\n"
@@ -204,7 +204,7 @@ def test_compute_and_whole_gpus_follow_the_memory_in_a_table_of_their_own() -> N
 
 
 def test_details_end_with_the_same_table() -> None:
-    found = report.build([our_node("node-a", 15360)], [given("part", make_allocation("part", PART))])
+    found = holders.build([our_node("node-a", 15360)], [given("part", make_allocation("part", PART))])
     assert inspect_command.detail(found).endswith(
         "Allocated/Total GPU Memory In Cluster:  3/15 (20%)  \n"
         "\n"
@@ -215,7 +215,7 @@ def test_details_end_with_the_same_table() -> None:
 
 def test_json_has_percent_and_whole_of_gpus_and_pods() -> None:
     pods = [given("part", make_allocation("part", PART)), given("train", make_allocation("train", WHOLE))]
-    (node,) = inspect_command.as_value(report.build([our_node("node-a", 15360, 15360)], pods))["nodes"]
+    (node,) = inspect_command.as_value(holders.build([our_node("node-a", 15360, 15360)], pods))["nodes"]
     assert [(gpu["computePercent"], gpu["whole"]) for gpu in node["gpus"]] == [(20, False), (100, True)]
     assert [entry["gpus"] for entry in node["pods"]] == [
         [{"index": 0, "grantedMiB": 3072, "usedMiB": 3072, "computePercent": 20, "whole": False}],
@@ -224,24 +224,24 @@ def test_json_has_percent_and_whole_of_gpus_and_pods() -> None:
 
 
 def test_a_whole_gpu_that_has_grown_is_held_with_all_it_has() -> None:
-    found = report.build([our_node("node-a", 15360, 20480)], [given("train", make_allocation("train", WHOLE))])
+    found = holders.build([our_node("node-a", 15360, 20480)], [given("train", make_allocation("train", WHOLE))])
     assert found.nodes[0].gpus[1].used_mib == 20480
 
 
 def test_a_part_of_a_gpu_that_nano_gpu_gave_counts_as_that_part_of_its_memory() -> None:
     nano = asking("nano", **{names.GPU_PERCENT: "50"})
     nano["metadata"]["annotations"] = {names.NANO_ASSUME: "true", f"{names.PREFIX_NANO_CONTAINER}main": "0"}
-    (row,) = report.build([our_node("node-a", 15360)], [nano]).nodes
+    (row,) = holders.build([our_node("node-a", 15360)], [nano]).nodes
     assert (row.gpus[0].used_mib, row.gpus[0].compute_percent) == (7680, 50)
 
 
 def test_a_part_that_no_one_gave_is_pending_as_a_part_of_the_largest_gpu() -> None:
-    found = report.build([our_node("node-a", 10240, 20480)], [asking("waits", **{names.GPU_PERCENT: "50"})])
+    found = holders.build([our_node("node-a", 10240, 20480)], [asking("waits", **{names.GPU_PERCENT: "50"})])
     assert found.nodes[0].pending_mib == 10240
 
 
 def test_whole_gpus_of_another_plugin_are_none_of_ours() -> None:
-    found = report.build([our_node("node-a", 15360)], [asking("theirs", **{names.GPU: "1"})])
+    found = holders.build([our_node("node-a", 15360)], [asking("theirs", **{names.GPU: "1"})])
     assert found.nodes[0].pods == ()
 
 
@@ -251,7 +251,7 @@ def test_whole_gpus_that_the_webhook_has_taken_care_of_are_pending() -> None:
     ours["spec"]["containers"][0]["env"] = [
         {"name": names.ENV_VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": path}}}
     ]
-    assert report.build([our_node("node-a", 15360)], [ours]).nodes[0].pending_mib == 15360
+    assert holders.build([our_node("node-a", 15360)], [ours]).nodes[0].pending_mib == 15360
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_gpus_are_as_the_annotation_and_the_config_map_say(
 ) -> None:
     node = our_node("node-a", 15360)
     node["metadata"]["annotations"][names.ANNOTATION_CORDON] = cordon
-    found = report.build([node], [], {NodeName("node-a"): unhealthy})
+    found = holders.build([node], [], {NodeName("node-a"): unhealthy})
     assert found.nodes[0].gpus[0].gpu.health is expected
 
 
@@ -362,11 +362,11 @@ def golden(name: str) -> str:
 
 
 def summary(nodes: list[Object], pods: list[Object] | None = None) -> str:
-    return inspect_command.summary(report.build(nodes, pods or []))
+    return inspect_command.summary(holders.build(nodes, pods or []))
 
 
 def detail(nodes: list[Object], pods: list[Object] | None = None) -> str:
-    return inspect_command.detail(report.build(nodes, pods or []))
+    return inspect_command.detail(holders.build(nodes, pods or []))
 
 
 @pytest.mark.parametrize(("node", "pods"), [(aliyun_node(), NINE), (our_node("node-a", T4, T4), OURS)])
@@ -397,7 +397,7 @@ def test_what_may_be_granted_beyond_what_gpus_have_is_a_table_of_its_own() -> No
         "NAME    GPU  Oversubscription  Allocated/Grantable/Total",
         "node-a  0    1.5               20/24/16",
     ]
-    told = inspect_command.as_value(report.build([more], pods))["nodes"][0]["gpus"]
+    told = inspect_command.as_value(holders.build([more], pods))["nodes"][0]["gpus"]
     assert [gpu.get("grantableMiB") for gpu in told] == [24 * 1024, None]
 
 

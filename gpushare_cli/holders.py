@@ -19,9 +19,9 @@ from gpushare.wire import allocations, requests
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import reading, world
 
-_MIB: Final = MemoryUnit(1)
+Object = Mapping[str, Any]
 _NOWHERE: Final = GpuUuid("pending")
-_NO_POD: Final[Mapping[NodeName, frozenset[int]]] = {}
+_NONE: Final[Mapping[NodeName, frozenset[int]]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,8 @@ class PodRow:
 
     namespace: str
     name: str
+    allocation: Allocation | None
+    """None if it has none that can be read."""
     held: Mapping[int, Held]
     """By GPU index."""
     shares: Mapping[int, Sequence[int]]
@@ -56,25 +58,27 @@ class PodRow:
         """What it holds of a GPU, perhaps nothing."""
         return self.held.get(index, Held(0))
 
-    @property
-    def order(self) -> tuple[int, str, str]:
-        """Rows are grouped by GPU; pods that hold none come last."""
-        return min(self.held, default=1 << 30), self.namespace, self.name
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
-    """One node."""
+    """One node. Its pods are grouped by GPU; those that hold none come last."""
 
     name: str
     address: str
-    unit: MemoryUnit
+    inventory: NodeInventory
     gpus: tuple[GpuRow, ...]
     pods: tuple[PodRow, ...]
     total_mib: int
     """Not always the sum of the GPUs: Aliyun's equal shares drop the remainder."""
-    left_out: tuple[LeftOut, ...] = ()
-    """GPUs that cannot be shared as they are."""
+
+    @property
+    def unit(self) -> MemoryUnit:
+        return self.inventory.unit
+
+    @property
+    def left_out(self) -> Sequence[LeftOut]:
+        """GPUs that cannot be shared as they are."""
+        return self.inventory.left_out
 
     @property
     def pending_mib(self) -> int:
@@ -100,72 +104,68 @@ class Report:
     def unit(self) -> MemoryUnit:
         """The nodes' unit; MiB if they differ."""
         used = {node.unit for node in self.nodes}
-        return used.pop() if len(used) == 1 else _MIB
+        return used.pop() if len(used) == 1 else MemoryUnit(1)
 
     @property
     def total_mib(self) -> int:
-        """What all nodes can hand out."""
         return sum(node.total_mib for node in self.nodes)
 
     @property
     def used_mib(self) -> int:
-        """What all nodes have handed out."""
         return sum(node.used_mib for node in self.nodes)
 
 
 def build(
-    nodes: Iterable[Mapping[str, Any]],
-    pods: Iterable[Mapping[str, Any]],
-    unhealthy: Mapping[NodeName, frozenset[int]] = _NO_POD,
+    nodes: Iterable[Object], pods: Iterable[Object], unhealthy: Mapping[NodeName, frozenset[int]] = _NONE
 ) -> Report:
-    """Make the report. Nodes without GPUs to share do not appear; bad annotations become notes."""
+    """Make the report. Nodes without GPUs to share do not appear; bad annotations become notes.
+
+    Args:
+        nodes: as the API server has them.
+        pods: likewise; those that hold no GPUs or are on none of the nodes are left out.
+        unhealthy: numbers of GPUs that ConfigMaps call so, by node.
+    """
     notes: list[str] = []
-    by_node: dict[str, list[Mapping[str, Any]]] = {}
+    by_node: dict[str, list[Object]] = {}
     for pod in pods:
         node_name = pods_wire.node_of(pod)
         if node_name is not None and reading.may_hold_gpus(pod) and pods_wire.holds_gpus(pod):
             by_node.setdefault(node_name, []).append(pod)
     rows = []
     for node in nodes:
-        known = world.inventory_of(node, unhealthy, notes)
-        if known is not None:
-            inventory, total_mib = known
-            rows.append(_node_row(node, inventory, total_mib, by_node.get(inventory.node, ()), notes))
+        found = world.inventory_of(node, unhealthy, notes)
+        if found is not None:
+            inventory, total_mib = found
+            holders = [row for pod in by_node.get(inventory.node, ()) if (row := _pod_row(pod, inventory, notes))]
+            rows.append(_node_row(node, inventory, total_mib, holders))
     return Report(nodes=tuple(sorted(rows, key=lambda row: row.name)), notes=tuple(notes))
 
 
-def _node_row(
-    node: Mapping[str, Any],
-    inventory: NodeInventory,
-    total_mib: int,
-    bound: Sequence[Mapping[str, Any]],
-    notes: list[str],
-) -> NodeRow:
+def _node_row(node: Object, inventory: NodeInventory, total_mib: int, pods: Sequence[PodRow]) -> NodeRow:
     unit = inventory.unit
-    rows = [row for pod in bound if (row := _pod_row(pod, inventory, notes)) is not None]
     gpus = tuple(
         GpuRow(
             gpu=gpu,
             total_mib=unit.to_mib(unit.floor(gpu.memory_mib)),
             grantable_mib=unit.to_mib(unit.floor(gpu.grantable_mib)),
-            used_mib=sum(row.on(gpu.index).memory_mib for row in rows),
-            compute_percent=sum(row.on(gpu.index).compute_percent for row in rows),
-            whole=tuple(sorted(f"{row.namespace}/{row.name}" for row in rows if row.on(gpu.index).whole)),
+            used_mib=sum(pod.on(gpu.index).memory_mib for pod in pods),
+            compute_percent=sum(pod.on(gpu.index).compute_percent for pod in pods),
+            whole=tuple(sorted(f"{pod.namespace}/{pod.name}" for pod in pods if pod.on(gpu.index).whole)),
         )
         for gpu in inventory.gpus
     )
+    addresses = (node.get("status") or {}).get("addresses") or ()
     return NodeRow(
         name=inventory.node,
-        address=_address(node),
-        unit=unit,
+        address=next((each["address"] for each in addresses if each.get("type") == "InternalIP"), "unknown"),
+        inventory=inventory,
         gpus=gpus,
-        pods=tuple(sorted(rows, key=lambda row: row.order)),
+        pods=tuple(sorted(pods, key=lambda pod: (min(pod.held, default=1 << 30), pod.namespace, pod.name))),
         total_mib=total_mib,
-        left_out=inventory.left_out,
     )
 
 
-def _pod_row(pod: Mapping[str, Any], inventory: NodeInventory, notes: list[str]) -> PodRow | None:
+def _pod_row(pod: Object, inventory: NodeInventory, notes: list[str]) -> PodRow | None:
     who = pods_wire.ref(pod)
     resource_config = world.config_of(pod, ResourceConfig(unit=inventory.unit))
     try:
@@ -176,11 +176,10 @@ def _pod_row(pod: Mapping[str, Any], inventory: NodeInventory, notes: list[str])
     except WireError as error:
         notes.append(f"pod {who}: {error}; counted as pending")
         allocation = None
-    if allocation is None:
-        allocation = _asked(pod, resource_config, inventory, notes)
+    counted = allocation or _asked(pod, resource_config, inventory, notes)
     # A ledger knows what a whole GPU is, and what a part of one.
-    held = NodeLedger.of(inventory).held(allocation) if allocation else {}
-    if allocation is None or not held:
+    held = NodeLedger.of(inventory).held(counted) if counted else {}
+    if counted is None or not held:
         return None
     lost = {uuid: share.memory_mib for uuid, share in held.items() if uuid not in inventory.by_uuid}
     notes.extend(
@@ -188,21 +187,24 @@ def _pod_row(pod: Mapping[str, Any], inventory: NodeInventory, notes: list[str])
         for uuid in lost
         if uuid != _NOWHERE
     )
+    listed = [gpu for gpu in inventory.gpus if gpu.uuid in held]
     return PodRow(
         namespace=who.namespace,
         name=who.name,
-        held={gpu.index: held[gpu.uuid] for gpu in inventory.gpus if gpu.uuid in held},
-        shares={gpu.index: _shares(allocation, gpu, inventory) for gpu in inventory.gpus if gpu.uuid in held},
+        allocation=allocation,
+        held={gpu.index: held[gpu.uuid] for gpu in listed},
+        shares={
+            gpu.index: [
+                mib_on(grant, gpu) for grant in counted.grants if gpu.uuid in map(inventory.resolve, grant.gpus)
+            ]
+            for gpu in listed
+        },
         pending_mib=sum(lost.values()),
     )
 
 
-def _shares(allocation: Allocation, gpu: Gpu, inventory: NodeInventory) -> Sequence[int]:
-    return [mib_on(grant, gpu) for grant in allocation.grants if gpu.uuid in map(inventory.resolve, grant.gpus)]
-
-
 def _asked(
-    pod: Mapping[str, Any], resource_config: ResourceConfig, inventory: NodeInventory, notes: list[str]
+    pod: Object, resource_config: ResourceConfig, inventory: NodeInventory, notes: list[str]
 ) -> Allocation | None:
     """What a pod without a readable allocation asks for, as if all of it were on one GPU that is not of the node."""
     try:
@@ -213,25 +215,13 @@ def _asked(
     if request is None:
         return None
     grants = tuple(
-        Grant(
-            container=container_request.container,
-            kind=container_request.kind,
-            gpus=(_NOWHERE,),
-            memory_mib=_most(container_request, inventory),
-        )
-        for container_request in request.shape.containers
+        Grant(container=each.container, kind=each.kind, gpus=(_NOWHERE,), memory_mib=_most(each, inventory))
+        for each in request.shape.containers
     )
     return Allocation(pod=request.pod, node=inventory.node, grants=grants)
 
 
-def _most(container_request: ContainerRequest, inventory: NodeInventory) -> int:
+def _most(request: ContainerRequest, inventory: NodeInventory) -> int:
     """MiB that a request may come to on this node, over all its GPUs."""
-    return (
-        max((container_request.need(gpu).memory_mib for gpu in inventory.gpus), default=container_request.memory_mib)
-        * container_request.gpu_count
-    )
-
-
-def _address(node: Mapping[str, Any]) -> str:
-    addresses = (node.get("status") or {}).get("addresses") or ()
-    return next((entry["address"] for entry in addresses if entry.get("type") == "InternalIP"), "unknown")
+    needs = (request.need(gpu).memory_mib for gpu in inventory.gpus)
+    return max(needs, default=request.memory_mib) * request.gpu_count
