@@ -28,7 +28,7 @@ from bench.servers import forked, free_port
 from bench.turns import Way
 from certs import authority
 from certs.authority import KeyPair
-from certs.contents import Contents
+from certs.contents import SecretData
 from certs.store import FileStore
 from gpushare.kube.api import JsonObject
 from testing.builders import make_container, make_pod
@@ -73,7 +73,7 @@ def certificates(directory: Path) -> str:
     now = datetime.now(UTC)
     ca = authority.make_ca(now=now, life=timedelta(days=2))
     leaf = authority.make_leaf(ca, names=frozenset({"localhost"}), now=now, life=timedelta(days=1))
-    FileStore(directory).save(Contents(leaf=leaf, ca=KeyPair(ca.certificate, b"")))
+    FileStore(directory).save(SecretData(leaf=leaf, ca=KeyPair(ca.certificate, b"")))
     return ca.certificate.decode()
 
 

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 
-from certs.manager import CertificateManager, Status
+from certs.manager import DAY_S, CertificateManager, Status
 from certs.settings import CertSettings
 from gpushare.errors import GpuShareError
 from gpushare.kube import client
@@ -19,12 +19,14 @@ class _Settings(CertSettings):
     kubeconfig: str = option("", "path of a kubeconfig; by default the pod's service account")
 
 
-def describe(status: Status, days: float | None) -> str:
+def describe(status: Status, left_s: float | None) -> str:
     """The state as text, one line a fact."""
-    leaf = "none" if days is None else f"expires in {days:.1f} days ({status.leaf_expires:%Y-%m-%dT%H:%M:%SZ})"
+    leaf = (
+        "none" if left_s is None else f"expires in {left_s / DAY_S:.1f} days ({status.leaf_expires:%Y-%m-%dT%H:%M:%SZ})"
+    )
     ca = "none" if status.ca_expires is None else f"expires at {status.ca_expires:%Y-%m-%dT%H:%M:%SZ}"
-    carried = "carry the CA" if status.carried else "do not carry the CA yet"
-    return f"leaf: {leaf}\nCA: {ca}\nphase: {status.phase.value}\nwebhook configurations: {carried}"
+    carries = "carry the CA" if status.in_configurations else "do not carry the CA yet"
+    return f"leaf: {leaf}\nCA: {ca}\nphase: {status.phase.value}\nwebhook configurations: {carries}"
 
 
 def main() -> int:
@@ -37,8 +39,8 @@ def main() -> int:
     except (GpuShareError, OSError) as error:
         print(f"certs: {error}", file=sys.stderr)
         return 1
-    print(describe(status, manager.days_left()))
-    return 0 if status.carried and status.leaf_expires else 1
+    print(describe(status, manager.leaf_left_s()))
+    return 0 if status.in_configurations and status.leaf_expires else 1
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import orjson
 from certs import authority
 from certs.authority import KeyPair
 from certs.policy import Facts, Pair
-from certs.rotation import Action, Material, Plan
+from certs.rotation import Action, Plan, SecretState
 from gpushare import names
 from gpushare.kube.api import JsonObject
 
@@ -22,7 +22,7 @@ _EMPTY: Final = KeyPair(b"", b"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Contents:
+class SecretData:
     """The Secret's data, PEM. Without a repr, so that no log can show a key."""
 
     leaf: KeyPair = _EMPTY
@@ -42,11 +42,11 @@ class Contents:
         return b"".join(pem if pem.endswith(b"\n") else pem + b"\n" for pem in cas)
 
 
-def material(contents: Contents) -> Material:
+def state(contents: SecretData) -> SecretState:
     """The facts that decisions rest on."""
     cas = (contents.ca.certificate, *contents.others)
     coming = contents.next_ca
-    return Material(
+    return SecretState(
         leaf=Pair(authority.read_certificate(contents.leaf.certificate, cas), authority.read_key(contents.leaf.key)),
         ca=_ca(contents.ca),
         next_ca=_ca(coming) if coming else None,
@@ -58,8 +58,8 @@ def material(contents: Contents) -> Material:
 
 
 def after(
-    action: Action, before: Contents, plan: Plan, *, served: Contents, known: tuple[bytes, ...], now: datetime
-) -> Contents:
+    action: Action, before: SecretData, plan: Plan, *, served: SecretData, known: tuple[bytes, ...], now: datetime
+) -> SecretData:
     """The contents after a step at `now`, which is aware; before it they are empty if there was no Secret.
 
     Adopt takes what is served, from this replica's files; Make keeps the known CA certificates, with which API servers
@@ -93,7 +93,7 @@ def after(
             assert_never(action)
 
 
-def from_secret(secret: JsonObject) -> Contents:
+def from_secret(secret: JsonObject) -> SecretData:
     """Read a Secret. What cannot be decoded stays as it is, so that the policy reports it; nothing here fails."""
     data = secret.get("data") or {}
     values = {key: _decode(value) for key, value in data.items()}
@@ -102,7 +102,7 @@ def from_secret(secret: JsonObject) -> Contents:
     announced = bool(coming.certificate or coming.key)
     since, rotated = _state(values.get("state.json", b""))
     normal = authority.split(coming.certificate)
-    return Contents(
+    return SecretData(
         leaf=KeyPair(values.get("tls.crt", b""), values.get("tls.key", b"")),
         ca=KeyPair(cas[0] if cas else values.get("ca.crt", b""), values.get("ca.key", b"")),
         others=tuple(pem for pem in cas[1:] if pem not in normal),
@@ -113,7 +113,7 @@ def from_secret(secret: JsonObject) -> Contents:
     )
 
 
-def into_secret(contents: Contents, secret: JsonObject) -> JsonObject:
+def into_secret(contents: SecretData, secret: JsonObject) -> JsonObject:
     """A copy of the Secret with these contents; its metadata and foreign keys stay."""
     state = {
         "version": _VERSION,
@@ -141,7 +141,7 @@ def _ca(pair: KeyPair) -> Pair:
     return Pair(authority.read_ca(pair.certificate), authority.read_key(pair.key))
 
 
-def _with_leaf(contents: Contents, plan: Plan, now: datetime) -> Contents:
+def _with_leaf(contents: SecretData, plan: Plan, now: datetime) -> SecretData:
     return replace(contents, leaf=authority.make_leaf(contents.ca, names=plan.names, now=now, life=plan.leaf_life))
 
 

@@ -1,5 +1,8 @@
 """Keeps the webhook's certificates: gather, decide (`rotation`), apply; the same in every replica, without a leader."""
 
+import base64
+import binascii
+import copy
 import logging
 import threading
 from dataclasses import dataclass, field
@@ -7,10 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from certs import contents, inject, rotation
-from certs.contents import Contents
-from certs.inject import Configuration
-from certs.rotation import Phase, Seen, Step
+from certs import authority, contents, rotation
+from certs.contents import SecretData
+from certs.rotation import Observed, Phase, Step
 from certs.settings import FILES, CertSettings
 from certs.store import FileStore, SecretStore
 from gpushare import names
@@ -20,8 +22,90 @@ from gpushare.runtime import logs
 from gpushare.runtime.clock import Backoff, Clock
 
 _LOG: Final = logging.getLogger(__name__)
+DAY_S: Final = 86400.0
 _BUSY_S: Final = 2.0
 _ROUNDS: Final = 20  # a few are needed; more mean that others write all the time
+_GROUP: Final = "/apis/admissionregistration.k8s.io/v1"
+CONFIGURATIONS: Final = (
+    f"{_GROUP}/mutatingwebhookconfigurations/{names.MUTATING_WEBHOOK}",
+    f"{_GROUP}/validatingwebhookconfigurations/{names.VALIDATING_WEBHOOK}",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """A webhook configuration as read."""
+
+    path: str
+    body: JsonObject | None
+    """None if there is none: then no admission depends on its bundle."""
+    readable: bool = True
+    """False if the API server did not say what it holds."""
+
+    def has(self, bundle: bytes) -> bool:
+        """Whether every webhook in it has exactly this bundle."""
+        encoded = base64.b64encode(bundle).decode()
+        return self.readable and all(each["clientConfig"].get("caBundle") == encoded for each in self._webhooks())
+
+    def authorities(self) -> tuple[bytes, ...]:
+        """The CA certificates, PEM, that API servers may verify with now."""
+        cas: dict[bytes, None] = {}
+        for webhook in self._webhooks():
+            try:
+                bundle = base64.b64decode(webhook["clientConfig"].get("caBundle") or "")
+            except binascii.Error:
+                continue
+            cas.update(dict.fromkeys(authority.split(bundle)))
+        return tuple(cas)
+
+    def with_bundle(self, bundle: bytes) -> JsonObject:
+        """A copy with the bundle in every webhook."""
+        body = copy.deepcopy(self.body or {})
+        for webhook in body.get("webhooks") or []:
+            webhook["clientConfig"]["caBundle"] = base64.b64encode(bundle).decode()
+        return body
+
+    def _webhooks(self) -> list[JsonObject]:
+        return (self.body or {}).get("webhooks") or []
+
+
+def read_configurations(api: KubeApi) -> tuple[Configuration, ...]:
+    """Both configurations.
+
+    Read them before the Secret: then a write, which their resourceVersion guards, can never replace a newer bundle by
+    one of an older Secret.
+    """
+    return tuple(_read_configuration(api, path) for path in CONFIGURATIONS)
+
+
+def write_bundle(api: KubeApi, configurations: tuple[Configuration, ...], bundle: bytes) -> bool:
+    """Put the bundle where it is not. Whether anything was written; what fails is logged and tried again later."""
+    written = False
+    for configuration in configurations:
+        if configuration.body is None or configuration.has(bundle):
+            continue
+        path = configuration.path
+        try:
+            api.replace(path, configuration.with_bundle(bundle))
+        except (kube.ConflictError, kube.NotFoundError):
+            written = True  # somebody changed it: look again
+        except kube.KubeError as error:
+            logs.event(_LOG, "bundle not written", level=logging.WARNING, path=path, error=str(error))
+        else:
+            written = True
+            logs.event(_LOG, "bundle written", path=path)
+    return written
+
+
+def _read_configuration(api: KubeApi, path: str) -> Configuration:
+    try:
+        return Configuration(path=path, body=api.get(path))
+    except kube.NotFoundError:
+        logs.event(_LOG, "webhook configuration missing", level=logging.WARNING, path=path)
+        return Configuration(path=path, body=None)
+    except kube.KubeError as error:
+        logs.event(_LOG, "webhook configuration unreadable", level=logging.WARNING, path=path, error=str(error))
+        return Configuration(path=path, body=None, readable=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +116,7 @@ class Status:
     leaf_expires: datetime | None
     """None if there is no readable leaf."""
     ca_expires: datetime | None
-    carried: bool
+    in_configurations: bool
     """Whether both webhook configurations have the bundle."""
 
 
@@ -40,12 +124,12 @@ class Status:
 class _Gathered:
     configurations: tuple[Configuration, ...]
     secret: JsonObject | None
-    contents: Contents
-    served: Contents
+    contents: SecretData
+    served: SecretData
 
     @property
-    def carried(self) -> bool:
-        return all(configuration.carries(self.contents.bundle) for configuration in self.configurations)
+    def in_configurations(self) -> bool:
+        return all(configuration.has(self.contents.bundle) for configuration in self.configurations)
 
 
 @dataclass(kw_only=True)
@@ -66,11 +150,6 @@ class CertificateManager:
         """As `leaf_left_s`, of the CA."""
         return self._left_s(self.status.ca_expires if self.status else None)
 
-    def days_left(self) -> float | None:
-        """As `leaf_left_s`, in days."""
-        seconds = self.leaf_left_s()
-        return None if seconds is None else seconds / 86400
-
     def _left_s(self, expires: datetime | None) -> float | None:
         return None if expires is None else (expires - self.clock.now()).total_seconds()
 
@@ -88,7 +167,7 @@ class CertificateManager:
                 logs.event(_LOG, "certificates not checked", level=logging.ERROR, exc_info=True, retry_s=delay)
             else:
                 backoff.reset()
-                settled = status.phase is Phase.STEADY and status.carried
+                settled = status.phase is Phase.STEADY and status.in_configurations
                 delay = self.settings.cert_check_s if settled else min(_BUSY_S, self.settings.cert_check_s)
             self.clock.wait(stop, delay)
 
@@ -107,8 +186,8 @@ class CertificateManager:
             step = self._decide(gathered)
             if step is not None:
                 self._apply(step, gathered)
-            elif not inject.write(self.api, gathered.configurations, gathered.contents.bundle):
-                return self._report(gathered.contents, carried=gathered.carried)
+            elif not write_bundle(self.api, gathered.configurations, gathered.contents.bundle):
+                return self._report(gathered.contents, in_configurations=gathered.in_configurations)
         raise kube.ConflictError(f"the Secret {self._secret.name} or a webhook configuration is changed all the time")
 
     @property
@@ -120,12 +199,12 @@ class CertificateManager:
         return FileStore(Path(self.settings.cert_dir))
 
     def _gather(self) -> _Gathered:
-        configurations = inject.read(self.api)
+        configurations = read_configurations(self.api)
         secret = self._secret.load()
         return _Gathered(
             configurations=configurations,
             secret=secret,
-            contents=contents.from_secret(secret) if secret is not None else Contents(),
+            contents=contents.from_secret(secret) if secret is not None else SecretData(),
             served=self._files.load(),
         )
 
@@ -135,16 +214,16 @@ class CertificateManager:
             logs.event(_LOG, "certificate files written", directory=self.settings.cert_dir)
 
     def _decide(self, gathered: _Gathered) -> Step | None:
-        seen = Seen(
-            material=contents.material(gathered.contents) if gathered.secret is not None else None,
-            carried=gathered.carried,
+        seen = Observed(
+            material=contents.state(gathered.contents) if gathered.secret is not None else None,
+            in_configurations=gathered.in_configurations,
             adoptable=self._serves(gathered.served),
         )
         return rotation.decide(seen, self.settings.plan, self.clock.now())
 
-    def _serves(self, candidate: Contents) -> bool:
+    def _serves(self, candidate: SecretData) -> bool:
         """Whether the leaf is one that verifiers accept who trust its CA."""
-        ca, leaf = rotation.judge(contents.material(candidate), self.settings.plan, self.clock.now())
+        ca, leaf = rotation.judge(contents.state(candidate), self.settings.plan, self.clock.now())
         return not (leaf is not None and leaf.urgent) and not rotation.ca_expired(ca)
 
     def _apply(self, step: Step, gathered: _Gathered) -> None:
@@ -164,20 +243,20 @@ class CertificateManager:
         logs.event(_LOG, "certificates changed", step=step.action.value, reason=step.reason)
 
     def _look_at_files(self) -> Status:
-        status = self._report(self._files.load(), carried=True)
-        days = self.days_left()
-        if days is None or days < 1:
-            directory = self.settings.cert_dir
+        status = self._report(self._files.load(), in_configurations=True)
+        left_s = self.leaf_left_s()
+        if left_s is None or left_s < DAY_S:
+            days, directory = left_s and left_s / DAY_S, self.settings.cert_dir
             logs.event(_LOG, "certificate files old", level=logging.WARNING, directory=directory, days=days)
         return status
 
-    def _report(self, present: Contents, *, carried: bool) -> Status:
-        seen = contents.material(present)
+    def _report(self, present: SecretData, *, in_configurations: bool) -> Status:
+        seen = contents.state(present)
         status = Status(
             phase=seen.phase if self.settings.cert_source != FILES else Phase.STEADY,
             leaf_expires=seen.leaf.expires,
             ca_expires=seen.ca.expires,
-            carried=carried,
+            in_configurations=in_configurations,
         )
         self.status = status
         return status

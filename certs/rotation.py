@@ -27,7 +27,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Material:
+class SecretState:
     """What the Secret holds."""
 
     leaf: Pair
@@ -52,12 +52,12 @@ class Material:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Observed:
     """All that a decision rests on."""
 
-    material: Material | None
+    material: SecretState | None
     """None if there is no Secret."""
-    carried: bool
+    in_configurations: bool
     """Whether every existing webhook configuration carries exactly the Secret's bundle."""
     adoptable: bool
     """Whether this replica serves a good leaf of its own files that could go on being served."""
@@ -108,7 +108,7 @@ class Step:
     """Empty if time or another replica brings it about."""
 
 
-def decide(seen: Seen, plan: Plan, now: datetime) -> Step | None:
+def decide(seen: Observed, plan: Plan, now: datetime) -> Step | None:
     """The one change that the Secret needs now; None if it is as it should be."""
     material = seen.material
     if material is None:
@@ -128,7 +128,7 @@ def decide(seen: Seen, plan: Plan, now: datetime) -> Step | None:
     return Step(Action.ANNOUNCE, "rotation was asked for") if asked else None
 
 
-def judge(material: Material, plan: Plan, now: datetime) -> tuple[Renew | None, Renew | None]:
+def judge(material: SecretState, plan: Plan, now: datetime) -> tuple[Renew | None, Renew | None]:
     """Why the CA in use and the leaf are to be replaced, if they are."""
     issuers = frozenset({material.ca.facts.fingerprint} if material.ca.facts else ())
     leaf = Wanted(title="leaf", names=plan.names, issuers=issuers, renew_at=plan.renew_at)
@@ -143,11 +143,11 @@ def ca_expired(ca: Renew | None) -> bool:
     return ca is not None and ca.reason is Reason.EXPIRED
 
 
-def _begin(seen: Seen, reason: str) -> Step:
+def _begin(seen: Observed, reason: str) -> Step:
     return Step(Action.ADOPT if seen.adoptable else Action.MAKE, reason)
 
 
-def _announcing(material: Material, next_ca: Pair, seen: Seen, plan: Plan, now: datetime) -> Step | None:
+def _announcing(material: SecretState, next_ca: Pair, seen: Observed, plan: Plan, now: datetime) -> Step | None:
     ca, leaf = judge(material, plan, now)
     coming = policy.check(policy.CA, next_ca, Wanted(title="next CA", renew_at=plan.renew_at), now)
     if _unusable(coming):
@@ -156,7 +156,7 @@ def _announcing(material: Material, next_ca: Pair, seen: Seen, plan: Plan, now: 
         return Step(Action.SWITCH, _message(leaf) or _message(ca))
     if leaf is not None and not _unusable(ca):
         return Step(Action.RENEW_LEAF, leaf.message)
-    if not seen.carried:
+    if not seen.in_configurations:
         return Step(Action.UNCONFIRM) if material.since else None
     if material.since is None or _wrong(material.since, plan.propagation, now):
         return Step(Action.CONFIRM)
@@ -164,7 +164,7 @@ def _announcing(material: Material, next_ca: Pair, seen: Seen, plan: Plan, now: 
     return Step(Action.SWITCH, "the next CA is known everywhere") if known else None
 
 
-def _retiring(material: Material, plan: Plan, now: datetime) -> Step | None:
+def _retiring(material: SecretState, plan: Plan, now: datetime) -> Step | None:
     if material.since is None or _wrong(material.since, plan.retire, now):
         return Step(Action.CONFIRM)
     return Step(Action.RETIRE) if now - material.since >= plan.retire else None

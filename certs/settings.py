@@ -8,14 +8,11 @@ from typing import Final
 from certs.rotation import Plan
 from gpushare import names
 from gpushare.errors import SettingsError
+from gpushare.runtime import options
 from gpushare.runtime.options import choice, option, positive
 
 SELF: Final = "self"
 FILES: Final = "files"
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _seconds(text: str) -> float:
@@ -39,7 +36,7 @@ class CertSettings:
     cert_extra_names: tuple[str, ...] = option(
         (),
         "further DNS names or IP addresses of the webhook, separated by commas, if it is not called by its Service",
-        parse=_names,
+        parse=options.names,
     )
     cert_check_s: float = option(
         30.0,

@@ -11,7 +11,7 @@ from typing import Final
 
 from certs import authority, contents
 from certs.authority import KeyPair
-from certs.contents import Contents
+from certs.contents import SecretData
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 
@@ -39,7 +39,7 @@ class SecretStore:
         except kube.NotFoundError:
             return None
 
-    def save(self, wanted: Contents, before: JsonObject | None) -> None:
+    def save(self, wanted: SecretData, before: JsonObject | None) -> None:
         """Create the Secret, or replace the one that was read."""
         if before is None:
             metadata = {"name": self.name, "namespace": self.namespace}
@@ -55,17 +55,17 @@ class FileStore:
 
     directory: Path
 
-    def load(self) -> Contents:
+    def load(self) -> SecretData:
         """What is there; empty contents if nothing is."""
         files = {name: self._read(name) for name in _MODES}
         cas = authority.split(files["ca.crt"])
-        return Contents(
+        return SecretData(
             leaf=KeyPair(files["tls.crt"], files["tls.key"]),
             ca=KeyPair(cas[0] if cas else files["ca.crt"], b""),
             others=cas[1:],
         )
 
-    def save(self, wanted: Contents) -> bool:
+    def save(self, wanted: SecretData) -> bool:
         """Make the directory hold this leaf and bundle. Whether anything changed.
 
         The files of a version are complete and on disk before the one link that all three names go through is replaced.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from certs import authority
 from certs.authority import KeyPair
-from certs.contents import Contents
+from certs.contents import SecretData
 from certs.store import FileStore
 
 ROOT = Path(__file__).parents[1]
@@ -44,7 +44,7 @@ class Server:
         leaf = authority.make_leaf(ca, names=frozenset({"localhost"}), now=now, life=timedelta(days=1))
         self.authorities += ca.certificate.decode()
         known()
-        FileStore(self.directory).save(Contents(leaf=leaf, ca=KeyPair(ca.certificate, b"")))
+        FileStore(self.directory).save(SecretData(leaf=leaf, ca=KeyPair(ca.certificate, b"")))
         return leaf.certificate
 
     def connect(self, timeout_s: float = 10.0) -> http.client.HTTPSConnection:

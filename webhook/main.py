@@ -67,8 +67,8 @@ def _build(settings: Settings, contexts: Contexts, stop: threading.Event) -> fla
 def _not_ready(contexts: Contexts, manager: CertificateManager) -> str:
     if problem := contexts.problem():
         return problem
-    days = manager.days_left()
-    return "the certificate has expired" if days is not None and days <= 0 else ""
+    left_s = manager.leaf_left_s()
+    return "the certificate has expired" if left_s is not None and left_s <= 0 else ""
 
 
 def _manager(settings: Settings) -> CertificateManager:

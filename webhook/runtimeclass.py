@@ -20,14 +20,6 @@ class Mode(Enum):
     ALWAYS = "always"
     NEVER = "never"
 
-    @classmethod
-    def parse(cls, text: str) -> "Mode":
-        """Read a setting."""
-        try:
-            return cls(text)
-        except ValueError:
-            raise ValueError(f"write one of {', '.join(mode.value for mode in cls)}") from None
-
 
 class UnknownRuntimeClassError(GpuShareError):
     """No one has said yet whether the RuntimeClass exists, or whether pods need it."""

@@ -16,12 +16,8 @@ def _threads(text: str) -> int:
     return int(text)
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
 def _resources(text: str) -> tuple[str, ...]:
-    resources = _names(text)
+    resources = options.names(text)
     for name in resources:
         if "/" not in name or name.endswith("/") or "*" in name[:-1]:
             raise ValueError(
@@ -54,14 +50,14 @@ class Settings(CertSettings):
         (),
         "other schedulers that ask the controller as an extender, separated by commas; the author of a GPU pod that"
         " names yet another one is warned",
-        parse=_names,
+        parse=options.names,
     )
     runtime_class: str = option(names.RUNTIME_CLASS, "runtimeClassName of GPU pods that name none")
     runtime_class_mode: Mode = option(
         Mode.WHERE_NEEDED,
         "if-exists: write runtimeClassName if there is such a RuntimeClass; where-needed: the same, but not while every"
         " node that shares hands GPUs over by CDI; always; never",
-        parse=Mode.parse,
+        parse=options.one_of(Mode),
     )
     foreign_resources: tuple[str, ...] = option(
         names.PLUGIN_RESOURCES,

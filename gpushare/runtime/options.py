@@ -15,6 +15,7 @@ from gpushare.errors import SettingsError
 from gpushare.units import MemoryUnit
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Enum)
 
 
 def option(default: Any, help: str, *, parse: Callable[[str], Any] = str) -> Any:  # noqa: A002 - dataclasses.field returns Any too
@@ -65,6 +66,23 @@ def choice(*allowed: str) -> Callable[[str], str]:
         return text
 
     return parse
+
+
+def one_of(words: type[E]) -> Callable[[str], E]:
+    """Read a word of an Enum."""
+
+    def parse(text: str) -> E:
+        try:
+            return words(text)
+        except ValueError:
+            raise ValueError(f"write one of {', '.join(str(word.value) for word in words)}") from None
+
+    return parse
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Read names with commas between them."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def positive(text: str) -> float:

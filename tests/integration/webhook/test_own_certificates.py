@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from certs import contents, inject
+from certs import contents, manager
 from gpushare import names
 from testing.fakes import kube_http
 from testing.fakes.kube import FakeKube
@@ -28,7 +28,7 @@ QUICK = ("--cert-check-s", "0.3", "--cert-propagation-s", "1", "--cert-retire-s"
 def api() -> FakeKube:
     fake = FakeKube()
     service = {"name": names.WEBHOOK_SERVICE, "namespace": names.NAMESPACE}
-    for path in inject.CONFIGURATIONS:
+    for path in manager.CONFIGURATIONS:
         collection, _, name = path.rpartition("/")
         hooks = [{"name": "mutate.gpushare.dev", "clientConfig": {"service": service}}]
         fake.seed(collection, {"metadata": {"name": name}, "webhooks": hooks})
@@ -37,7 +37,7 @@ def api() -> FakeKube:
 
 
 def bundle(api: FakeKube) -> str:
-    hook = api.read(inject.CONFIGURATIONS[0])["webhooks"][0]
+    hook = api.read(manager.CONFIGURATIONS[0])["webhooks"][0]
     return base64.b64decode(hook["clientConfig"].get("caBundle", "")).decode()
 
 

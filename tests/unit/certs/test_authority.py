@@ -9,7 +9,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from certs import authority, contents
 from certs.authority import KeyPair
-from certs.contents import Contents
+from certs.contents import SecretData
 from certs.policy import Facts, Unreadable
 from certs.store import FileStore
 from tests.unit.certs.world import START, verifies
@@ -103,15 +103,15 @@ def test_nothing_is_nothing(pem: bytes) -> None:
 
 def test_keys_do_not_show_in_messages() -> None:
     assert "PRIVATE" not in repr(LEAF)
-    assert "PRIVATE" not in repr(Contents(leaf=LEAF))
+    assert "PRIVATE" not in repr(SecretData(leaf=LEAF))
 
 
 def test_a_secret_has_the_keys_of_its_type_even_if_they_are_empty() -> None:
-    assert contents.into_secret(Contents(), {})["data"].items() >= {"tls.crt": "", "tls.key": ""}.items()
+    assert contents.into_secret(SecretData(), {})["data"].items() >= {"tls.crt": "", "tls.key": ""}.items()
 
 
 def test_a_client_verifies_by_name_address_and_ca(tmp_path: Path) -> None:
-    FileStore(tmp_path).save(Contents(leaf=LEAF, ca=KeyPair(CA.certificate, b"")))
+    FileStore(tmp_path).save(SecretData(leaf=LEAF, ca=KeyPair(CA.certificate, b"")))
     assert verifies(tmp_path, CA.certificate, server="webhook.svc")
     assert verifies(tmp_path, CA.certificate, server="10.0.0.7")
     assert verifies(tmp_path, OTHER.certificate + CA.certificate, server="webhook.svc")

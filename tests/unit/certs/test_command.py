@@ -17,13 +17,13 @@ def test_the_state_is_told_in_four_lines_without_a_secret(world: World) -> None:
     world.clock.began = datetime(2026, 3, 1, 12, tzinfo=UTC)
     manager = world.replica()
     status = manager.ensure_once()
-    assert describe(status, manager.days_left()) == (
+    assert describe(status, manager.leaf_left_s()) == (
         "leaf: expires in 90.0 days (2026-05-30T12:00:00Z)\n"
         "CA: expires at 2028-02-29T12:00:00Z\n"
         "phase: steady\n"
         "webhook configurations: carry the CA"
     )
-    assert describe(replace(status, leaf_expires=None, ca_expires=None, carried=False), None) == (
+    assert describe(replace(status, leaf_expires=None, ca_expires=None, in_configurations=False), None) == (
         "leaf: none\nCA: none\nphase: steady\nwebhook configurations: do not carry the CA yet"
     )
 

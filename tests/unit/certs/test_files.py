@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from certs import authority
-from certs.contents import Contents
+from certs.contents import SecretData
 from certs.store import FileStore, pair_paths
 from tests.unit.certs.world import START, verifies
 
 
-def contents() -> Contents:
+def contents() -> SecretData:
     ca = authority.make_ca(now=START, life=timedelta(days=9))
     leaf = authority.make_leaf(ca, names=frozenset({"webhook.svc"}), now=START, life=timedelta(days=3))
-    return Contents(leaf=leaf, ca=ca)
+    return SecretData(leaf=leaf, ca=ca)
 
 
 FIRST, SECOND = contents(), contents()

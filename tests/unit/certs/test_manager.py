@@ -17,12 +17,12 @@ GARBAGE = base64.b64encode(b"garbage").decode()
 
 def test_a_fresh_cluster_gets_secret_files_and_bundle_in_one_look(world: World) -> None:
     manager = world.replica()
-    assert (manager.status, manager.days_left()) == (None, None)
+    assert (manager.status, manager.leaf_left_s()) == (None, None)
     status = manager.ensure_once()
-    assert (status.phase, status.carried) == (Phase.STEADY, True)
+    assert (status.phase, status.in_configurations) == (Phase.STEADY, True)
     assert world.api.read(SECRET)["type"] == "kubernetes.io/tls"
     assert all(verifies(manager.settings.cert_dir, bundle) for bundle in world.bundles())
-    assert manager.days_left() == pytest.approx(90)
+    assert manager.leaf_left_s() == pytest.approx(90 * DAY_S)
 
 
 def test_a_second_look_writes_nothing(world: World) -> None:
@@ -71,14 +71,14 @@ def test_any_one_failed_call_is_made_good_by_the_next_looks(world: World, verb: 
 def test_configurations_that_cannot_be_written_do_not_keep_the_leaf_from_being_served(world: World) -> None:
     manager = world.replica()
     world.api.fail_next(lambda call: "webhookconfigurations" in call.path, kube.ForbiddenError("rbac"), times=4)
-    assert not manager.ensure_once().carried
+    assert not manager.ensure_once().in_configurations
     assert verifies(manager.settings.cert_dir, world.secret().bundle)
 
 
 def test_a_configuration_that_is_applied_later_gets_the_bundle(world: World) -> None:
     world.api.vanish(VALIDATING)
     manager = world.replica()
-    assert manager.ensure_once().carried
+    assert manager.ensure_once().in_configurations
     world.configure(VALIDATING)
     manager.ensure_once()
     assert set(world.bundles()) == {world.secret().bundle}
@@ -107,7 +107,7 @@ def test_a_leaf_is_renewed_after_two_thirds_of_its_life_by_the_same_ca(world: Wo
     manager.ensure_once()
     assert world.secret().leaf.key != before.leaf.key
     assert world.secret().bundle == before.bundle
-    assert manager.days_left() == pytest.approx(90)
+    assert manager.leaf_left_s() == pytest.approx(90 * DAY_S)
 
 
 def test_a_ca_that_has_expired_leaves_the_bundle(world: World) -> None:
@@ -151,7 +151,7 @@ def test_a_damaged_secret_heals(world: World, damage: Callable[[World], None], f
     heir = manager if files == "kept" else world.replica("b")
     world.live(heir)
     status = heir.ensure_once()
-    assert (status.phase, status.carried) == (Phase.STEADY, True)
+    assert (status.phase, status.in_configurations) == (Phase.STEADY, True)
     assert all(verifies(heir.settings.cert_dir, bundle) for bundle in world.bundles())
 
 
@@ -206,11 +206,11 @@ def test_with_files_of_somebody_else_nothing_is_made(world: World, tmp_path: Pat
     made = world.secret()
     world.api.calls.clear()
     manager = world.looked("theirs", cert_source="files")
-    assert manager.days_left() == pytest.approx(90)
+    assert manager.leaf_left_s() == pytest.approx(90 * DAY_S)
     assert world.api.calls == []
     empty = world.replica("empty", cert_source="files")
     empty.ensure_once()
-    assert empty.days_left() is None
+    assert empty.leaf_left_s() is None
     assert made.leaf.key == world.secret().leaf.key
 
 
@@ -227,6 +227,6 @@ def test_the_leaf_has_the_services_names_and_those_of_the_setting_as_it_is_now(w
     service = {"gpushare-webhook.gpushare-system.svc", "gpushare-webhook.gpushare-system.svc.cluster.local"}
     for more in (set(), {"10.1.2.3", "hook.example"}):
         world.looked(cert_extra_names=tuple(more))
-        facts = contents.material(world.secret()).leaf.facts
+        facts = contents.state(world.secret()).leaf.facts
         assert facts is not None
         assert facts.names == service | more

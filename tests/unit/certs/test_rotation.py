@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from certs import contents, rotation
-from certs.contents import Contents
+from certs.contents import SecretData
 from certs.policy import Facts, Pair, Unreadable
-from certs.rotation import Action, Material, Phase, Plan, Seen, Step
+from certs.rotation import Action, Observed, Phase, Plan, SecretState, Step
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 DAY, SECOND = timedelta(days=1), timedelta(seconds=1)
@@ -34,7 +34,7 @@ OLD_CA = Pair(facts("ca", issuer="ca", age=61, left=29), "ca-key")
 DEAD_CA = Pair(facts("ca", issuer="ca", age=90, left=0), "ca-key")
 KEYLESS_CA = Pair(facts("ca", issuer="ca"), None)
 BROKEN = Pair(Unreadable("is no PEM certificate"), None)
-STEADY = Material(leaf=LEAF, ca=CA, next_ca=None, others=0, since=None, rotate="", rotated="")
+STEADY = SecretState(leaf=LEAF, ca=CA, next_ca=None, others=0, since=None, rotate="", rotated="")
 ANNOUNCING = replace(STEADY, next_ca=NEXT)
 WAITING = replace(ANNOUNCING, since=NOW - 59 * SECOND)
 RETIRING = replace(STEADY, others=1, since=NOW - 599 * SECOND)
@@ -81,8 +81,8 @@ RETIRING = replace(STEADY, others=1, since=NOW - 599 * SECOND)
         (replace(RETIRING, leaf=DEAD_LEAF), Step(Action.RENEW_LEAF, "leaf: expired at 2026-03-01T00:00:00Z")),
     ],
 )
-def test_the_next_step_follows_from_the_secret(material: Material, step: Step | None) -> None:
-    assert rotation.decide(Seen(material=material, carried=True, adoptable=False), PLAN, NOW) == step
+def test_the_next_step_follows_from_the_secret(material: SecretState, step: Step | None) -> None:
+    assert rotation.decide(Observed(material=material, in_configurations=True, adoptable=False), PLAN, NOW) == step
 
 
 @pytest.mark.parametrize(
@@ -95,25 +95,25 @@ def test_the_next_step_follows_from_the_secret(material: Material, step: Step | 
         (STEADY, None),
     ],
 )
-def test_a_new_ca_is_not_used_before_the_configurations_carry_it(material: Material, step: Step | None) -> None:
-    assert rotation.decide(Seen(material=material, carried=False, adoptable=False), PLAN, NOW) == step
+def test_a_new_ca_is_not_used_before_the_configurations_carry_it(material: SecretState, step: Step | None) -> None:
+    assert rotation.decide(Observed(material=material, in_configurations=False, adoptable=False), PLAN, NOW) == step
 
 
 @pytest.mark.parametrize("material", [None, replace(STEADY, ca=BROKEN), replace(STEADY, ca=BROKEN, leaf=BROKEN)])
-def test_a_leaf_that_is_served_outlives_the_loss_of_the_secret(material: Material | None) -> None:
+def test_a_leaf_that_is_served_outlives_the_loss_of_the_secret(material: SecretState | None) -> None:
     for adoptable, action in ((True, Action.ADOPT), (False, Action.MAKE)):
-        step = rotation.decide(Seen(material=material, carried=True, adoptable=adoptable), PLAN, NOW)
+        step = rotation.decide(Observed(material=material, in_configurations=True, adoptable=adoptable), PLAN, NOW)
         assert step is not None
         assert step.action is action
 
 
 def test_there_is_nothing_to_switch_to_without_a_next_ca() -> None:
     with pytest.raises(ValueError, match="there is no next CA to switch to"):
-        contents.after(Action.SWITCH, Contents(), PLAN, served=Contents(), known=(), now=NOW)
+        contents.after(Action.SWITCH, SecretData(), PLAN, served=SecretData(), known=(), now=NOW)
 
 
 @pytest.mark.parametrize(
     ("material", "phase"), [(STEADY, Phase.STEADY), (ANNOUNCING, Phase.ANNOUNCING), (RETIRING, Phase.RETIRING)]
 )
-def test_the_phase_follows_from_the_content(material: Material, phase: Phase) -> None:
+def test_the_phase_follows_from_the_content(material: SecretState, phase: Phase) -> None:
     assert material.phase is phase

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from certs import contents, inject, store
-from certs.contents import Contents
+from certs import contents, store
+from certs import manager as manager_certs
+from certs.contents import SecretData
 from certs.manager import CertificateManager
 from certs.settings import CertSettings
 from gpushare import names
@@ -21,7 +22,7 @@ DAY_S = 86400.0
 SECRETS = f"/api/v1/namespaces/{names.NAMESPACE}/secrets"
 SECRET = f"{SECRETS}/{names.WEBHOOK_SECRET}"
 SERVER = f"{names.WEBHOOK_SERVICE}.{names.NAMESPACE}.svc"
-MUTATING, VALIDATING = inject.CONFIGURATIONS
+MUTATING, VALIDATING = manager_certs.CONFIGURATIONS
 SHORT: dict[str, Any] = {"cert_check_s": 5.0, "cert_propagation_s": 60.0, "cert_retire_s": 120.0}
 
 
@@ -64,7 +65,7 @@ class World:
             for manager in managers:
                 manager.ensure_once()
 
-    def secret(self) -> Contents:
+    def secret(self) -> SecretData:
         return contents.from_secret(self.api.read(SECRET))
 
     def corrupt(self, **values: str | None) -> None:

@@ -91,7 +91,7 @@ def test_a_server_with_a_certificate_is_ready_until_it_expires(tmp_path: Path, m
     assert program._not_ready(contexts, kept).startswith("no certificate: ")
     kept.ensure_once()
     assert program._not_ready(contexts, kept) == ""
-    monkeypatch.setattr(CertificateManager, "days_left", lambda _: -0.1)
+    monkeypatch.setattr(CertificateManager, "leaf_left_s", lambda _: -0.1)
     assert program._not_ready(contexts, kept) == "the certificate has expired"
 
 
