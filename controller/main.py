@@ -34,7 +34,7 @@ from gpushare.placement.outlook import Outlook
 from gpushare.placement.tally import Tally
 from gpushare.runtime import logs, options, process
 from gpushare.runtime.clock import SystemClock
-from gpushare.runtime.http_server import Handler
+from gpushare.runtime.http import Handler
 from gpushare.runtime.pages import Page, PageServer, verdict
 from gpushare.runtime.process import Signals
 from gpushare.units import ResourceConfig

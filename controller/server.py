@@ -5,27 +5,26 @@ The sockets are opened once, before any worker is forked, so that requests betwe
 
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from controller.settings import Settings
-from gpushare.errors import SettingsError
+from gpushare.runtime import http
 from gpushare.runtime.clock import Clock, SystemClock
-from gpushare.runtime.http_server import Handler, HttpServer
+from gpushare.runtime.http import ByteBudget, Handler, HttpServer
 from gpushare.runtime.intake import MIB
 from gpushare.runtime.process import Signals
 
 GRACE_S: Final = 8  # every request has an answer by then: a bind's deadline is below the scheduler's 5 s
 KEEP_ALIVE_S: Final = 75  # kube-scheduler keeps its connections; closing them first would race with its requests
-_BACKLOG: Final = 2048
 SWITCH_S: Final = 0.0005
 """How long a thread that computes keeps others waiting: ten times as short as Python's default, which is longer than
 most answers take. A request waits so long whenever it has waited for bytes, and the background has much to compute."""
 MOST: Final = 64 * MIB
 """Bytes of the longest body that `controller.extender.app` reads."""
-ROOM: Final = 128 * MIB
+BUDGET: Final = 128 * MIB
+"""Bytes of all bodies above 64 KiB, while they arrive and are answered."""
 
 
 class Running(Protocol):
@@ -52,9 +51,10 @@ class Server:
             SettingsError: the address cannot be used.
         """
         self._supervisor_pid = supervisor_pid
-        self._turns = settings.threads
+        self._threads = settings.threads
         self._clock = clock or SystemClock()
-        self._socket = _listen(settings.bind_address, settings.port)
+        address, port = settings.bind_address, settings.port
+        self._listener = http.listen(address, port, f"--bind-address {address} --port {port}")
 
     def serve(self, build: Callable[[], Running], beat: Callable[[], None]) -> int:
         """Serve until SIGTERM or the supervisor's end. The exit code. To be called by the worker.
@@ -68,11 +68,11 @@ class Server:
         running = build()
         server = HttpServer(
             handler=running.handler,
-            listeners=[self._socket],
+            listener=self._listener,
             clock=self._clock,
-            turns=self._turns,
+            threads=self._threads,
             most=MOST,
-            room=ROOM,
+            budget=ByteBudget(BUDGET),
             keep_alive_s=KEEP_ALIVE_S,
         )
         running.start()
@@ -80,12 +80,3 @@ class Server:
         server.finish(beat, grace_s=GRACE_S)
         running.shut_down()
         return 0
-
-
-def _listen(address: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    dual = family is socket.AF_INET6 and socket.has_dualstack_ipv6()
-    try:
-        return socket.create_server((address, port), family=family, backlog=_BACKLOG, dualstack_ipv6=dual)
-    except OSError as error:
-        raise SettingsError(f"--bind-address {address} --port {port}: {error.strerror or error}") from error

@@ -26,8 +26,7 @@ from gpushare import names
 from gpushare.kube.api import JsonObject, Params
 from gpushare.runtime import options
 from gpushare.runtime.clock import SystemClock
-from gpushare.runtime.http import Request, Response
-from gpushare.runtime.http_server import Handler
+from gpushare.runtime.http import Handler, Request, Response
 from gpushare.runtime.pages import PageServer
 from testing.fakes.kube import FakeKube
 
@@ -85,10 +84,10 @@ class Fed:
         self._routes = {CREATE: self._create, BIND: self._bind, DELETE: self._delete}
 
     def _handle(self, request: Request) -> Response:
-        act = self._routes.get(request.head.path)
+        act = self._routes.get(request.path)
         if act is None:
             return self._controller.handler(request)
-        act(orjson.loads(request.body.read(request.head.length)))
+        act(orjson.loads(request.body.read(request.length)))
         return Response(200, b"{}")
 
     def start(self) -> None:

@@ -21,7 +21,7 @@ from controller.reconcile import placeholder
 from controller.refusals import Refusals
 from controller.state import ClusterState
 from gpushare import names
-from gpushare.errors import GpuShareError, WireError
+from gpushare.errors import GpuShareError
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
 from gpushare.model.capacity import FreeHost
@@ -109,7 +109,7 @@ class Extender:
 
     def handle(self, request: Request) -> Response:
         """The answer to a request."""
-        path, method = request.head.path, request.head.method
+        path, method = request.path, request.method
         if (verb := self._verbs.get(path)) is not None:
             return self._answer(verb, request) if method == "POST" else _not_allowed("POST")
         page = self._pages.get(path)
@@ -140,7 +140,7 @@ class Extender:
         """Do a verb; whatever goes wrong becomes an answer that kube-scheduler reads."""
         clock, started = self._services.clock, self._services.clock.monotonic()
         try:
-            with self._intake.body(request.body, _length(request), _LIMIT, busy=request.busy) as received:
+            with self._intake.body(request.body, request.length, _LIMIT) as received:
                 body, outcome = verb.act(received, request)
         except RefusedBodyError as error:
             body, outcome = verb.fail(f"the body: {error}"), "busy" if error.busy else "invalid"
@@ -233,12 +233,6 @@ def _no_victims(error: str) -> bytes:
     """An answer that evicts no one. It has no place for a reason."""
     logs.event(_LOG, "preempt failed", level=logging.WARNING, error=error)
     return messages.preempt_result({})
-
-
-def _length(request: Request) -> int:
-    if request.head.chunked:
-        raise WireError("the body: Transfer-Encoding is not read; send a Content-Length")
-    return request.head.length
 
 
 def _not_allowed(method: str) -> Response:

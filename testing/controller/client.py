@@ -1,11 +1,10 @@
 """Asks the extender as its server does, without a socket."""
 
 import io
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpushare.runtime.clock import Clock
-from gpushare.runtime.http import Head, Request, Response
-from gpushare.runtime.http_server import Handler
+from gpushare.runtime.http import Handler, Request, Response
 
 
 @dataclass(frozen=True)
@@ -16,13 +15,9 @@ class Client:
     def get(self, path: str) -> Response:
         return self._ask("GET", path, b"")
 
-    def post(self, path: str, body: bytes = b"", *, received: float | None = None, chunked: bool = False) -> Response:
-        return self._ask("POST", path, body, received=received, chunked=chunked)
+    def post(self, path: str, body: bytes = b"", *, received: float | None = None) -> Response:
+        return self._ask("POST", path, body, received=received)
 
-    def _ask(
-        self, method: str, path: str, body: bytes, *, received: float | None = None, chunked: bool = False
-    ) -> Response:
-        head = Head(method=method, path=path, length=len(body), chunked=False, keep=True)
-        head = replace(head, chunked=chunked)
+    def _ask(self, method: str, path: str, body: bytes, *, received: float | None = None) -> Response:
         at = self.clock.monotonic() if received is None else received
-        return self.handler(Request(head=head, body=io.BytesIO(body), received=at))
+        return self.handler(Request(method=method, path=path, length=len(body), body=io.BytesIO(body), received=at))

@@ -15,9 +15,6 @@ from typing import Any
 from gunicorn.config import Config
 
 from gpushare.runtime.arrival import BUSY, RECEIVED, Progress, Room
-from gpushare.runtime.conversation import Conversation, Waits
-from gpushare.runtime.http import Request, Response
-from gpushare.runtime.http_server import HttpServer
 from gpushare.runtime.serving import Deadlines
 from gpushare.runtime.worker import Logger, Worker
 from testing.clock import ManualClock
@@ -115,7 +112,7 @@ class Server:
 
     def is_wide(self, connection: Any) -> bool:
         """Whether the kernel may hold more for it."""
-        return bool(connection.wide if isinstance(connection, Conversation) else connection.is_wide)
+        return bool(connection.is_wide)
 
     def answer_to(self, path: str, seen: Seen) -> bytes:
         if path == "/gate":
@@ -228,61 +225,3 @@ class Gunicorn(Server):
 
     def waits_for_a_turn(self) -> object:
         return self.worker._queued
-
-
-class Own(Server):
-    """The server of the scheduler extender."""
-
-    def __init__(self, connections: int = 100, turns: int = AT_A_TIME) -> None:
-        super().__init__()
-        self.server = HttpServer(
-            handler=self._handle,
-            listeners=[self.listener],
-            clock=self.clock,
-            turns=turns,
-            most=MIB,
-            room=5 * MIB // 4,
-            keep_alive_s=75.0,
-            connections=connections,
-            tick_s=0.005,
-        )
-        self.stopping, self.beats = False, 0
-        self.room, self.deadlines = self.server._room, self.server._deadlines
-
-    def run(self) -> None:
-        self.server.serve(lambda: self.stopping, self._beat)
-        self.server.finish(self._beat, grace_s=8)
-
-    def _beat(self) -> None:
-        self.beats += 1
-
-    def end(self) -> None:
-        self.stopping = True
-
-    def stopped(self) -> None:
-        wait_until(lambda: not any(thread.name == "connection" for thread in threading.enumerate()))
-
-    def has_looked(self) -> bool:
-        return self.server._looked >= self.clock.at
-
-    def _handle(self, request: Request) -> Response:
-        size, head = 0, request.head
-        while piece := request.body.read(65536):
-            size += len(piece)
-        seen = Seen(head.path, size, request.received, request.busy, head.chunked)
-        return Response(200, self.answer_to(head.path, seen))
-
-    def count(self) -> int:
-        return len(self.server._open)
-
-    def waiting(self) -> Sequence[Conversation]:
-        return list(self.server._open)
-
-    def idle(self) -> Sequence[Conversation]:
-        return [one for one in self.waiting() if one.kept and one.waits is Waits.PEER and one.arrival.began is None]
-
-    def waits_for_room(self) -> bool:
-        return any(one.waits is Waits.ROOM for one in self.waiting())
-
-    def waits_for_a_turn(self) -> object:
-        return self.server._turns.awaited

@@ -1,80 +1,322 @@
-"""What is a request, and what is none."""
+"""Slow peers, more of them than are answered at a time, beside those that are served."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
 
 import pytest
 
+import controller.settings
 from gpushare.runtime import http
-from gpushare.runtime.http import BadRequestError, Head, Response
+from tests.unit.gpushare.http_peers import (
+    AT_A_TIME,
+    CHECK,
+    HALF_OF_ITS_HEADERS,
+    LARGE,
+    MIB,
+    STOPPED,
+    Server,
+    all_of,
+    answer,
+    is_closed,
+    post,
+    received,
+    running,
+    wait_until,
+)
 
 
-def head(*lines: bytes) -> Head:
-    return http.parse(b"\r\n".join([b"POST /a?b=c HTTP/1.1", *lines]))
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with running(Server()) as made:
+        yield made
 
 
-def test_a_request_is_its_method_path_and_length() -> None:
-    found = head(b"Host: x", b"content-LENGTH:  12 ", b"Accept-Encoding: gzip")
-    assert found == Head(method="POST", path="/a", length=12, chunked=False, keep=True)
+@pytest.mark.parametrize("sent", STOPPED.values(), ids=STOPPED.keys())
+def test_peers_that_stop_in_the_middle_keep_no_one_from_being_answered(server: Server, sent: bytes) -> None:
+    server.peers(sent)
+    peer = server.connect()
+    lengths = [0, 1000, MIB // 2]
+    if sent == STOPPED["the beginning of a large body"]:
+        lengths.pop()  # it would wait for memory, see below
+    for length in lengths:
+        peer.sendall(post(length, length))
+        assert answer(peer) == b"ok"
+        assert length in [seen.length for seen in server.seen]
 
 
-def test_without_fields_it_has_no_body() -> None:
-    assert http.parse(b"GET / HTTP/1.1") == Head(method="GET", path="/", length=0, chunked=False, keep=True)
+@pytest.mark.parametrize("sent", list(STOPPED.values())[1:], ids=list(STOPPED.keys())[1:])
+def test_a_request_that_is_not_sent_in_time_ends_its_connection(server: Server, sent: bytes) -> None:
+    [late] = server.peers(sent, 1)
+    server.wait_until_begun(at=1000.0)
+    late.sendall(b"x" * 10)  # also if it sends a little all the time
+    server.pass_time_until(lambda: server.count() == 0)
+    assert server.clock.at >= 1000.0 + http.RECEIVE_S
+    assert is_closed(late)
+
+
+def test_a_connection_between_two_requests_lives_for_its_time(server: Server) -> None:
+    peers = server.peers(CHECK, 2)
+    assert [answer(peer) for peer in peers] == [b"ok", b"ok"]
+    server.wait_until_idle(2)
+    server.pass_time(3 * http.RECEIVE_S)
+    peers[0].sendall(CHECK)
+    assert answer(peers[0]) == b"ok"
+    wait_until(lambda: [one.since for one in server.idle()].count(server.clock.at) == 1)
+    server.pass_time(75.0 - 3 * http.RECEIVE_S)
+    assert is_closed(peers[1])
+    peers[0].sendall(CHECK)
+    assert answer(peers[0]) == b"ok"
+
+
+def test_slow_senders_of_large_bodies_give_way_to_others(server: Server) -> None:
+    """Each holds its part of the memory, and there is no more."""
+    slow = server.peers(LARGE, 2)
+    server.wait_until_held(2)
+    peer = server.connect()
+    sender = threading.Thread(target=peer.sendall, args=(post(MIB // 2, MIB // 2),))
+    sender.start()
+    wait_until(server.waits_for_memory)
+    server.pass_time(http.CROWDED_S - 0.5)
+    assert server.seen == []
+    server.pass_time(0.5)
+    server.pass_time_until(lambda: server.seen)
+    assert answer(peer) == b"ok"
+    sender.join()
+    assert all(all_of(each).startswith(b"HTTP/1.1 503 Service Unavailable\r\n") for each in slow)
+    assert [seen.length for seen in server.seen] == [MIB // 2]
+
+
+@pytest.mark.parametrize(("connections", "limit_s"), [(100, http.BUDGET_S), (2, http.CROWDED_S)])
+def test_a_large_request_for_which_there_is_no_memory_is_told_so(connections: int, limit_s: float) -> None:
+    with running(Server(connections=connections)) as server:
+        assert server.budget.take(MIB)
+        [peer], _ = server.peers(post(MIB // 2, 5000), 1), server.peers(b"", 1)
+        wait_until(lambda: server.waits_for_memory() and server.count() == 2)
+        server.pass_time(limit_s - 0.5)
+        assert server.waits_for_memory()
+        server.pass_time(0.5)
+        assert all_of(peer).startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        assert server.seen == []
+
+
+def test_all_memory_comes_back(server: Server) -> None:
+    for stopped in STOPPED.values():
+        for peer in server.peers(stopped, 2):
+            peer.close()
+    peer = server.connect()
+    for _ in range(3):
+        peer.sendall(post(MIB, MIB))
+        server.pass_time_until(server.idle)
+        assert answer(peer) == b"ok"
+    wait_until(lambda: server.budget.left == 5 * MIB // 4)
+
+
+@pytest.mark.parametrize(("others", "limit_s"), [(1, http.CROWDED_S), (0, http.SEND_S)])
+def test_peers_that_do_not_read_their_answers_give_way_to_others(server: Server, others: int, limit_s: float) -> None:
+    """What waits for them in memory has a bound."""
+    slow = server.peers(CHECK.replace(b"/ok", b"/large"), AT_A_TIME)
+    wait_until(lambda: [1 for one in server.channels() if one.total_outbufs_len] == [1] * AT_A_TIME)
+    server.pass_time(http.LOOK_S)
+    assert all(one.total_outbufs_len <= 256 * 1024 for one in server.channels())
+    peers = server.peers(CHECK, others)
+    wait_until(lambda: len(server.server._server.task_dispatcher.queue) == others)
+    server.pass_time(limit_s - 0.5)
+    assert server.count() == AT_A_TIME + others
+    server.pass_time(0.5)
+    assert [answer(peer) for peer in peers] == [b"ok"] * others
+    server.pass_time_until(lambda: server.count() == others)
+    for peer in slow:
+        with contextlib.suppress(ConnectionError):
+            assert len(all_of(peer)) < 64 * MIB
+
+
+def test_a_request_that_is_computed_forever_loses_its_connection(server: Server) -> None:
+    [peer] = server.peers(CHECK.replace(b"/ok", b"/gate"), 1)
+    wait_until(lambda: [one.requests for one in server.channels()] not in ([], [[]]))
+    server.pass_time(http.REQUEST_S - 0.5)
+    assert server.count() == 1
+    server.pass_time(0.5)
+    assert is_closed(peer)
+
+
+def test_peers_that_stay_connected_after_the_end_are_ended(server: Server) -> None:
+    for peer in server.peers(CHECK.replace(b"Host", b"Connection: close\r\nHost")):
+        assert answer(peer) == b"ok"
+    [ready] = server.peers(CHECK, 1)
+    assert answer(ready) == b"ok"
+    server.pass_time_until(lambda: server.count() == 1)
+    assert server.clock.at >= 1000.0 + http.LEAVE_S
+
+
+def test_an_answer_is_not_lost_where_the_peer_still_sends(server: Server) -> None:
+    [peer] = server.peers(b"NONSENSE\r\n\r\n", 1)
+    with contextlib.suppress(OSError):
+        peer.sendall(b"x" * 30_000)
+    assert all_of(peer).startswith(b"HTTP/1.0 400 ")
+
+
+def test_what_is_read_after_the_end_has_a_bound(server: Server) -> None:
+    [peer] = server.peers(post(2 * MIB, 5000), 1)
+    with contextlib.suppress(OSError):
+        peer.sendall(b"x" * (2 * MIB))
+    wait_until(lambda: server.count() == 0)
+
+
+def test_connections_that_wait_give_way_where_there_are_too_many() -> None:
+    with running(Server(connections=10)) as server:
+        slow = server.peers(HALF_OF_ITS_HEADERS, 5) + server.peers(b"", 5)
+        server.wait_until_begun(at=1000.0, count=5)
+        wait_until(lambda: server.count() == len(slow))
+        [peer] = server.peers(CHECK, 1)
+        server.pass_time(http.CROWDED_S)
+        assert answer(peer) == b"ok"
+        assert all(map(is_closed, slow))
+
+
+def test_of_too_many_idle_connections_those_that_asked_last_are_kept() -> None:
+    """A peer that holds all places by asking once must not keep others from connecting, nor from being kept."""
+    with running(Server(connections=10)) as server:
+        idle = server.peers(b"", 9)
+        wait_until(lambda: server.count() == 9)
+        for count, peer in enumerate(idle, start=1):
+            server.clock.at += 0.01
+            peer.sendall(CHECK)
+            assert b"Connection: close" not in received(peer, b"ok")
+            server.wait_until_idle(count)
+        server.clock.at += 0.01
+        kept, peer = server.peers(CHECK, 2)
+        assert (answer(kept), answer(peer)) == (b"ok", b"ok")
+        server.pass_time_until(lambda: server.count() <= 7)
+        assert all(map(is_closed, idle[:4]))
+        kept.sendall(CHECK)
+        assert answer(kept) == b"ok"
+
+
+def test_requests_that_come_together_are_all_answered(server: Server) -> None:
+    [peer] = server.peers(CHECK * 3 + post(5, 5), 1)
+    data = b""
+    while data.count(b"\r\n\r\nok") < 4:
+        data += received(peer, b"ok")
+    assert [seen.length for seen in server.seen] == [0, 0, 0, 5]
+
+
+def test_peers_that_send_many_requests_at_once_wait_their_turn() -> None:
+    with running(Server(threads=1)) as server:
+        server.peers(CHECK.replace(b"/ok", b"/gate") + CHECK * 100, 1)
+        wait_until(lambda: [one for one in server.channels() if one.requests])
+        server.peers(CHECK.replace(b"/ok", b"/other"), 1)
+        wait_until(lambda: server.server._server.task_dispatcher.queue)
+        server.gate.set()
+        wait_until(lambda: len(server.seen) == 102)
+        assert [seen.path for seen in server.seen].index("/other") == 1
+
+
+def test_a_peer_that_asks_whether_to_send_gets_one_answer(server: Server) -> None:
+    """A question to go on would be sent without a limit of time, and what is refused would come nevertheless."""
+    expects = b"Expect: 100-continue\r\nHost"
+    [peer] = server.peers(post(5, 5).replace(b"Host", expects), 1)
+    assert answer(peer) == b"ok"
+    [refused] = server.peers(post(2 * MIB, 0).replace(b"Host", expects), 1)
+    assert b" 413 " in all_of(refused)[:20]
+
+
+def test_a_peer_that_asks_for_the_head_gets_no_body(server: Server) -> None:
+    [peer] = server.peers(CHECK.replace(b"GET", b"HEAD") + CHECK, 1)
+    data = received(peer, b"ok")
+    assert (data.count(b"Content-Length: 2\r\n"), data.count(b"ok")) == (2, 1)
 
 
 @pytest.mark.parametrize(
-    ("line", "fields", "keep"),
+    ("lines", "status"),
     [
-        (b"GET / HTTP/1.1", [], True),
-        (b"GET / HTTP/1.1", [b"Connection: Close"], False),
-        (b"GET / HTTP/1.1", [b"Connection: upgrade, close"], False),
-        (b"GET / HTTP/1.1", [b"X-Connection: close"], True),
-        (b"GET / HTTP/1.0", [], False),
-        (b"GET / HTTP/1.0", [b"connection:keep-alive"], True),
+        (b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked", 501),
+        (b"GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\nContent-Length: 5", 501),
+        (b"GET / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6", 400),
+        (b"GET / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 5", 400),
+        (b"GET / HTTP/1.1\r\nContent-Length: 5, 5", 400),
+        (b"GET / HTTP/1.1\r\nContent-Length: -5", 400),
+        (b"GET / HTTP/1.1\r\nContent-Length:", 400),
+        (b"GET / HTTP/1.1\r\nContent-Length: " + b"1" * 200, 413),
+        (b"GET / HTTP/1.1\r\nContent-Length : 5", 400),
+        (b"GET / HTTP/1.1\r\nHost", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\nContent-Length: 5", 400),
+        (b"get / HTTP/1.1\r\nHost: x", 400),
+        (b"\x16\x03\x01\r\nHost: x", 400),
+        (b"GET /" + b"a" * 40_000, 431),
     ],
 )
-def test_a_connection_is_kept_as_its_peer_says(line: bytes, fields: list[bytes], keep: bool) -> None:
-    assert http.parse(b"\r\n".join([line, *fields])).keep is keep
+def test_what_could_be_read_in_two_ways_ends_the_connection(server: Server, lines: bytes, status: int) -> None:
+    [peer] = server.peers(lines + b"\r\n\r\n" + CHECK, 1)
+    said = all_of(peer)
+    assert said.startswith(b"HTTP/1.0 %d" % status) or said.startswith(b"HTTP/1.1 %d" % status)
+    assert said.count(b"HTTP/1.") == 1
+    assert server.seen == []
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        [b"Content-Length: 5", b"Content-Length: 6"],
-        [b"Content-Length: 5", b"Content-Length: 5"],
-        [b"Content-Length: -5"],
-        [b"Content-Length: 5, 5"],
-        [b"Content-Length:"],
-        [b"Content-Length: 1" + b"0" * 18],
-        [b"Content-Length : 5"],
-        [b" Host: x"],
-        [b"Host"],
-        [b"Host: x\nContent-Length: 5\x00"],
-        [b""],
-    ],
-)
-def test_fields_that_could_be_read_in_two_ways_are_refused(lines: list[bytes]) -> None:
-    with pytest.raises(BadRequestError):
-        head(*lines)
+def test_what_the_kernel_holds_of_all_connections_has_a_bound() -> None:
+    """It counts as the container's memory. Of a connection that once was fast it would be megabytes."""
+    with http.listen("127.0.0.1", 0, "") as listener, socket.create_connection(listener.getsockname()):
+        one, _ = listener.accept()
+        with one:
+            sizes = [one.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_RCVBUF, socket.SO_SNDBUF)]
+            assert http.CONNECTIONS * sum(sizes) <= 200 * MIB
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"",
-        b"GET /",
-        b"ET / HTTP/1.1",
-        b"GET  / HTTP/1.1",
-        b"get / HTTP/1.1",
-        b"GET / HTTP/2.0",
-        b"GET /\xff HTTP/1.1",
-        b"\x16\x03",
-    ],
-)
-def test_what_does_not_begin_as_a_request_is_none(line: bytes) -> None:
-    with pytest.raises(BadRequestError, match="METHOD PATH"):
-        http.parse(line)
+def test_a_request_is_as_old_as_its_first_byte(server: Server) -> None:
+    peer = server.connect()
+    for moment in (1010.0, 1020.0):
+        server.clock.at = moment
+        peer.sendall(CHECK[:5])
+        server.wait_until_begun(at=moment)
+        server.clock.at += 3
+        peer.sendall(CHECK[5:])
+        assert answer(peer) == b"ok"
+        server.wait_until_idle()
+    assert [seen.received for seen in server.seen] == [1010.0, 1020.0]
 
 
-def test_an_answer_says_how_long_it_is() -> None:
-    assert http.encode(Response(503, b"no"), keep=False) == (
-        b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
-        b"Connection: close\r\n\r\n"
-    )
+def test_what_was_begun_is_answered_when_the_server_stops(server: Server) -> None:
+    idle, begun = server.connect(), server.connect()
+    begun.sendall(CHECK[:5])
+    server.wait_until_begun(at=1000.0)
+    wait_until(lambda: server.count() == 2)
+    server.stopping = True
+    assert is_closed(idle)
+    begun.sendall(CHECK[5:])
+    assert b"\r\nConnection: close\r\n" in received(begun, b"ok")
+    assert is_closed(begun)
+
+
+def test_a_request_that_never_ends_does_not_keep_the_server_from_stopping(server: Server) -> None:
+    [peer] = server.peers(HALF_OF_ITS_HEADERS, 1)
+    server.wait_until_begun(at=1000.0)
+    server.stopping = True
+    wait_until(lambda: server.server._stopping)
+    server.clock.at += 8
+    assert is_closed(peer)
+
+
+def test_a_bug_in_the_handler_is_logged_and_ends_its_connection_only(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    [peer] = server.peers(CHECK.replace(b"/ok", b"/bug"), 1)
+    assert all_of(peer).startswith(b"HTTP/1.1 500 ")
+    assert caplog.messages == ["Exception while serving /bug"]
+    [other] = server.peers(CHECK, 1)
+    assert answer(other) == b"ok"
+
+
+def test_the_main_loop_tells_that_it_goes_round(server: Server) -> None:
+    before = server.beats
+    wait_until(lambda: server.beats > before + 2)
+
+
+@pytest.mark.parametrize("settings", [controller.settings.Settings])
+def test_connections_do_not_use_up_the_usual_limit_of_open_files(settings: Any) -> None:
+    """A thread has two connections to the API server at most, and what it opens for a moment."""
+    threads: Any = next(field.default for field in fields(settings) if field.name == "threads")
+    assert http.CONNECTIONS + 4 * threads < 1024 - 64

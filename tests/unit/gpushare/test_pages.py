@@ -58,18 +58,16 @@ def test_clients_that_connect_and_say_nothing_keep_no_probe_out(port: int) -> No
         assert ask(port, "/livez")[0] == 200
 
 
-@pytest.mark.parametrize(
-    ("begin", "answer"), [(b"GET /livez HTTP/1.0\r\nX: ", b" 200 OK\r\n"), (b"GET /", b"not found\n")]
-)
-def test_no_more_is_read_of_a_request_than_one_needs(port: int, begin: bytes, answer: bytes) -> None:
-    """What is too long is cut off, and the end is not waited for."""
+@pytest.mark.parametrize("begin", [b"GET /livez HTTP/1.0\r\nX: ", b"GET /"])
+def test_no_more_is_read_of_a_request_than_one_needs(port: int, begin: bytes) -> None:
+    """The end of what is too long is not waited for."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
         client.sendall(begin + b"a" * 30_000)
         received = b""
         with contextlib.suppress(ConnectionError):  # the end of a connection of which not all was read
             while part := client.recv(4096):
                 received += part
-    assert answer in received
+    assert b" 431 " in received
 
 
 def test_a_port_that_is_taken_is_a_message(port: int) -> None:

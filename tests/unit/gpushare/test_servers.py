@@ -16,7 +16,7 @@ from gunicorn.workers.gthread import TConn
 import controller.settings
 import webhook.settings
 from certs import authority
-from gpushare.runtime import http, serving
+from gpushare.runtime import serving
 from gpushare.runtime.serving import Deadlines
 from testing.clock import ManualClock
 from tests.unit.gpushare.servers import (
@@ -28,8 +28,6 @@ from tests.unit.gpushare.servers import (
     MIB,
     STOPPED,
     Gunicorn,
-    Own,
-    Seen,
     Server,
     answer,
     is_closed,
@@ -39,9 +37,9 @@ from tests.unit.gpushare.servers import (
 )
 
 HELLO = b"\x16\x03\x01"  # the beginning of a handshake
-Kind = type[Gunicorn] | type[Own]
+Kind = type[Gunicorn]
 S = TypeVar("S", bound=Server)
-each_kind = pytest.mark.parametrize("kind", [Gunicorn, Own])
+each_kind = pytest.mark.parametrize("kind", [Gunicorn])
 
 
 @pytest.fixture(scope="module")
@@ -63,17 +61,11 @@ def running(made: S) -> Iterator[S]:
         made.stop()
 
 
-@pytest.fixture(params=["gunicorn", "gunicorn with TLS", "own"])
+@pytest.fixture(params=["gunicorn", "gunicorn with TLS"])
 def server(request: pytest.FixtureRequest, certificate: Path) -> Iterator[Server]:
-    made: dict[str, Any] = {"gunicorn": Gunicorn, "gunicorn with TLS": lambda: Gunicorn(certificate), "own": Own}
+    made: dict[str, Any] = {"gunicorn": Gunicorn, "gunicorn with TLS": lambda: Gunicorn(certificate)}
     with running(made[request.param]()) as started:
         yield started
-
-
-@pytest.fixture
-def own() -> Iterator[Own]:
-    with running(Own()) as made:
-        yield made
 
 
 @pytest.mark.parametrize("sent", STOPPED.values(), ids=STOPPED.keys())
@@ -122,14 +114,6 @@ def test_a_connection_between_two_requests_lives_on(server: Server) -> None:
         server.clock.at += 3 * serving.RECEIVE_S
     fresh.sendall(CHECK)
     assert answer(fresh) == b"ok"
-
-
-def test_a_connection_between_two_requests_lives_for_its_time(own: Own) -> None:
-    peers = own.peers(CHECK, 2)
-    assert [answer(peer) for peer in peers] == [b"ok", b"ok"]
-    own.wait_until_idle(2)
-    own.pass_time(75.0)
-    assert all(map(is_closed, peers))
 
 
 def test_slow_senders_of_large_bodies_give_way_to_others(server: Server) -> None:
@@ -209,8 +193,7 @@ def test_an_answer_is_not_lost_where_the_peer_still_sends(server: Server) -> Non
     [peer] = server.peers(b"NONSENSE\r\n\r\n", 1)
     with contextlib.suppress(OSError):
         peer.sendall(b"x" * 30_000)
-    end = b"HTTP/1.1\n" if isinstance(server, Own) else b"</html>\n"
-    assert received(peer, end).startswith(b"HTTP/1.1 400 ")
+    assert received(peer, b"</html>\n").startswith(b"HTTP/1.1 400 ")
     assert is_closed(peer)
 
 
@@ -252,7 +235,7 @@ def test_requests_that_come_together_are_all_answered(server: Server) -> None:
     assert [seen.length for seen in server.seen] == [0, 0, 0, 5]
 
 
-@pytest.mark.parametrize(("kind", "turns", "before"), [(Gunicorn, 2, 4), (Own, 1, 1)])
+@pytest.mark.parametrize(("kind", "turns", "before"), [(Gunicorn, 2, 4)])
 def test_peers_that_send_many_requests_at_once_wait_their_turn(kind: Kind, turns: int, before: int) -> None:
     with running(kind(turns=turns)) as server:
         server.peers(CHECK.replace(b"/ok", b"/gate") + CHECK * 100, turns)
@@ -282,19 +265,6 @@ def test_a_peer_that_asks_whether_to_send_gets_one_answer(server: Server) -> Non
     """Its body is there. A question to go on would be sent without a limit of time if it reads nothing."""
     [peer] = server.peers(post(5, 5).replace(b"Host", b"Expect: 100-continue\r\nHost"), 1)
     assert answer(peer) == b"ok"
-
-
-def test_a_peer_that_asks_for_the_head_gets_no_body(own: Own) -> None:
-    [peer] = own.peers(CHECK.replace(b"GET", b"HEAD") + CHECK, 1)
-    data = received(peer, b"ok")
-    assert (data.count(b"Content-Length: 2\r\n"), data.count(b"ok")) == (2, 1)
-
-
-def test_a_body_of_untold_length_ends_the_connection_after_the_answer(own: Own) -> None:
-    [peer] = own.peers(b"POST /ok HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", 1)
-    assert answer(peer) == b"ok"
-    assert is_closed(peer)
-    assert own.seen == [Seen("/ok", 0, 1000.0, busy=False, chunked=True)]
 
 
 def test_what_the_kernel_holds_of_all_connections_has_a_bound(server: Server) -> None:
@@ -349,29 +319,6 @@ def test_what_was_begun_is_answered_when_the_server_stops(server: Server) -> Non
     begun.sendall(CHECK[5:])
     assert b"\r\nConnection: close\r\n" in received(begun, b"ok")
     assert is_closed(begun)
-
-
-def test_a_request_that_never_ends_does_not_keep_the_server_from_stopping(own: Own) -> None:
-    [peer] = own.peers(HALF_OF_ITS_HEADERS, 1)
-    own.wait_until_begun(at=1000.0)
-    own.end()
-    wait_until(lambda: own.server._stopping)
-    own.clock.at += 8
-    assert is_closed(peer)
-
-
-def test_a_bug_in_the_handler_ends_its_connection_only(own: Own, caplog: pytest.LogCaptureFixture) -> None:
-    [peer] = own.peers(CHECK, 1)
-    assert answer(peer) == b"ok"
-    own.server.handler = lambda _: http.parse(b"")  # type: ignore[assignment,return-value] # a bug
-    peer.sendall(CHECK)
-    assert is_closed(peer)
-    assert "connection failed" in caplog.messages
-
-
-def test_the_main_loop_tells_that_it_goes_round(own: Own) -> None:
-    before = own.beats
-    wait_until(lambda: own.beats > before + 2)
 
 
 @pytest.mark.parametrize(("hurried", "limit_s"), [(False, serving.SEND_S), (True, serving.HURRY_S)])
