@@ -127,7 +127,8 @@ def bases(version: provision.Version, *, whole_gpus: bool = False, tree: Tree = 
     servers = [tuple(map(int, path.name.split("."))) for path in (manifests / "servers").iterdir()]
     since = "{}.{}".format(*max(server for server in servers if server <= (version.major, version.minor)))
     if whole_gpus:
-        return [manifests / "whole-gpus" / "simulated", manifests / "whole-gpus" / since]
+        former = manifests / "whole-gpus" / "simulated"  # of versions whose overlays had a second line for it
+        return [former if former.exists() else manifests / "gpus" / "simulated", manifests / "whole-gpus" / since]
     return [manifests / "overlays" / ("simulated" if since == "1.30" else f"simulated-{since}")]
 
 

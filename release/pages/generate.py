@@ -14,6 +14,7 @@ import deviceplugin.mps.settings
 import deviceplugin.settings
 import webhook.settings
 from gpushare.runtime import options
+from release import manifests
 from release.pages import chart, cli, doctor, escapes, metrics, pod_way, requests, top_picture, xids
 
 ROOT = Path(__file__).parents[2]
@@ -102,6 +103,9 @@ def main() -> int:
     for name, text in chart.written().items():
         (chart.CHART / name).write_text(text, encoding="utf-8")
         print(f"written: {(chart.CHART / name).relative_to(ROOT)}")
+    for path, text in manifests.files().items():
+        path.write_text(text, encoding="utf-8")
+        print(f"written: {path.relative_to(ROOT)}")
     for path, picture in {
         pod_way.PICTURE: pod_way.svg(pod_way.table()),
         top_picture.PICTURE: top_picture.made(),

@@ -220,7 +220,7 @@ def _filled(query: str) -> str:
 
 HEAD: Final = """# Metrics
 
-What Prometheus reads from each component, and the alerts of [rules.yaml](../../manifests/monitoring/rules.yaml).
+What Prometheus reads from each component, and the alerts of [rules.yaml](../../manifests/chart/files/rules.yaml).
 How to have them scraped, and what bounds their number, is in [monitoring](../monitoring.md).
 This page is written by `make docs` from the code; do not edit it.
 """
@@ -246,10 +246,10 @@ def _row(name: str, family: Family) -> str:
 
 
 def _alerts() -> str:
-    document: Any = yaml.safe_load((ROOT / "manifests/monitoring/rules.yaml").read_text(encoding="utf-8"))
+    document: Any = yaml.safe_load((ROOT / "manifests/chart/files/rules.yaml").read_text(encoding="utf-8"))
     head = ["## Alerts", "", "| Alert | If | For | Severity | What to do |", "|---|---|---|---|---|"]
     rows = []
-    for rule in (rule for group in document["spec"]["groups"] for rule in group["rules"]):
+    for rule in (rule for group in document["groups"] for rule in group["rules"]):
         expression = rule["expr"].replace("|", "\\|")
         told = rule["annotations"]["description"]
         severity = rule["labels"]["severity"]

@@ -1,9 +1,8 @@
 """An installation as the manifests make it, healthy in all its parts, and ways to break it."""
 
 import base64
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import orjson
@@ -49,7 +48,6 @@ METRICS = {
     f'gpushare_extender_requests_total{{outcome="scored",verb="{names.OTHERS_VERB}"}} 7.0\n',
 }
 PLUGIN = "gpushare-device-plugin"
-_WHOLE = tree.MANIFESTS / "whole-gpus"
 
 
 def skewed() -> ManualClock:
@@ -108,12 +106,14 @@ def ago(**parts: float) -> str:
     return stamp(NOW - timedelta(**parts))
 
 
-def healthy(overlay: str = "production", version: str = "v1.30.2") -> DoctorKube:
-    """Two nodes with four T4 each, one of which runs a pod."""
+def healthy(
+    overlay: str = "production", version: str = "v1.30.2", items: Sequence[JsonObject] | None = None
+) -> DoctorKube:
+    """Two nodes with four T4 each, one of which runs a pod; of an overlay, or of items that were applied."""
     api = DoctorKube()
     api.replies["/version"] = server(version)
     minor = int(version.split(".")[1])
-    for item in tree.listed(f"overlays/{overlay}"):
+    for item in items or tree.listed(f"overlays/{overlay}"):
         if item["kind"] in PATHS:
             seed(api, _as_running(item, minor))
     for name in ("kube-system", "default"):
@@ -137,24 +137,12 @@ def healthy(overlay: str = "production", version: str = "v1.30.2") -> DoctorKube
 
 
 def with_whole_gpus(overlay: str, version: str, server: str) -> DoctorKube:
-    """The same after `manifests/whole-gpus` was put into the overlay."""
-    api = healthy(overlay, version)
-    for file in ("nvidia/config.yaml", f"{server}/scheduler.yaml"):
-        for patch in tree.documents(_WHOLE / file):
-            edit(api, "ConfigMap", patch["metadata"]["name"], partial(_merge, patch))
-    if (_WHOLE / server / "webhooks.yaml").exists():
-        operations: Any = tree.documents(_WHOLE / server / "webhooks.yaml")
-        added = _with_bundle(operations[0][0]["value"])
-        edit(
-            api, "MutatingWebhookConfiguration", names.MUTATING_WEBHOOK, lambda each: each["webhooks"].insert(0, added)
-        )
+    """The same with `manifests/whole-gpus` in the overlay."""
+    gpus = "simulated" if overlay.startswith("simulated") else "nvidia"
+    api = healthy(version=version, items=tree.installed(server, gpus, whole_gpus=True))
     for name in ("node-a", "node-b"):
         edit(api, "Node", name, lambda node: node["status"]["allocatable"].update({names.GPU: "4"}))
     return api
-
-
-def _merge(patch: JsonObject, config: JsonObject) -> None:
-    config["data"] = {**config["data"], **patch["data"]}
 
 
 def _as_running(item: JsonObject, minor: int) -> JsonObject:

@@ -1,7 +1,6 @@
 """The chart as Helm renders it, and as kubectl makes the same from the kustomizations."""
 
 import functools
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -38,24 +37,6 @@ def documents(rendered: Mapping[str, str]) -> list[Json]:
     return [document for text in texts for document in yaml.safe_load_all(text) if document]
 
 
-def render_with(monitoring: Mapping[str, str], values: Json, directory: Path, *, linked: bool = True) -> list[Json]:
-    """What a copy of the chart renders to.
-
-    Args:
-        monitoring: files below manifests/monitoring in this copy.
-        values: of the chart.
-        directory: an empty one.
-        linked: whether the copy has what the links lead to.
-    """
-    copy = directory / "chart"
-    shutil.copytree(CHART, copy, symlinks=not linked, ignore=None if linked else shutil.ignore_patterns("files"))
-    for name, text in monitoring.items():
-        file = copy / "files" / "monitoring" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    return render(values, chart=copy)
-
-
 def normal(objects: list[Json]) -> dict[tuple[str, str, str], Json]:
     """By kind, namespace and name; lists of named things in the order of names, which is all that may differ."""
     return {
@@ -81,9 +62,11 @@ def _by_name(key: str, value: Any) -> Any:
 
 
 def without_helms_own(objects: list[Json]) -> list[Json]:
-    """The same without the two annotations that only Helm needs."""
+    """The same without the labels and the two annotations that only Helm needs."""
     for each in objects:
         metadata = each["metadata"]
+        for label in ("app.kubernetes.io/managed-by", "helm.sh/chart"):
+            metadata.get("labels", {}).pop(label, None)
         if metadata.get("annotations") == {"helm.sh/resource-policy": "keep"}:
             del metadata["annotations"]
         template = each.get("spec", {}).get("template", {}).get("metadata", {})

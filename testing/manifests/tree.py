@@ -11,7 +11,8 @@ Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "manifests"
 OVERLAYS = sorted(path.name for path in (MANIFESTS / "overlays").iterdir())
-SERVERS = sorted(path.name for path in (MANIFESTS / "servers").iterdir())
+SERVERS = ("1.20", "1.23", "1.25", "1.30")
+"""The oldest Kubernetes of each range that has manifests of its own."""
 
 
 class _Strict(yaml.CSafeLoader):
@@ -30,15 +31,6 @@ def documents(path: Path) -> list[Json]:
 
 def read(text: str) -> list[Json]:
     return [document for document in yaml.load_all(text, _Strict) if document]  # safe: a SafeLoader
-
-
-def is_json_patch(path: Path) -> bool:
-    """Whether the file is one that a kustomization applies by `patchesJson6902`."""
-    beside = path.parent / "kustomization.yaml"
-    if not beside.is_file():
-        return False
-    [kustomization] = documents(beside)
-    return path.name in [patch["path"] for patch in kustomization.get("patchesJson6902", ())]
 
 
 @functools.cache
@@ -61,6 +53,17 @@ def workloads(found: list[Json]) -> Iterator[tuple[str, Json]]:
     for each in found:
         if each["kind"] in {"Deployment", "DaemonSet", "StatefulSet"}:
             yield each["metadata"]["name"], each["spec"]["template"]["spec"]
+
+
+def installed(server: str = "1.30", gpus: str = "nvidia", *, whole_gpus: bool = False) -> list[Json]:
+    """All objects of an installation without optional components."""
+    return listed(f"gpus/{gpus}") + listed(f"{'whole-gpus' if whole_gpus else 'servers'}/{server}")
+
+
+def patches(component: str) -> list[Json]:
+    """What an optional component changes."""
+    [kustomization] = documents(MANIFESTS / component / "kustomization.yaml")
+    return [patch for text in kustomization.get("patchesStrategicMerge", ()) for patch in read(text)]
 
 
 def listed(directory: str) -> list[Json]:

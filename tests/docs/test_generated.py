@@ -9,6 +9,7 @@ import yaml
 
 from gpushare import names
 from gpushare_cli import scheduler_config
+from release import manifests
 from release.pages import architecture, chart, generate, pod_way, top_picture
 from testing.manifests import helm
 from testing.pages import ROOT
@@ -17,6 +18,7 @@ Files = Mapping[Path, str]
 MADE: Final[Mapping[str, Callable[[], Files]]] = {
     "reference": lambda: {ROOT / "docs/reference" / name: page for name, page in generate.pages().items()},
     "chart": lambda: {helm.CHART / name: file for name, file in chart.written().items()},
+    "manifests": manifests.files,
     "architecture": lambda: {architecture.PAGE: architecture.page()},
     "a pod's way": lambda: {pod_way.PICTURE: pod_way.svg(pod_way.table())},
     "top": lambda: {top_picture.PICTURE: top_picture.made()},

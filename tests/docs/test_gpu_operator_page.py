@@ -18,7 +18,7 @@ PAGE = text("docs/gpu-operator.md")
 
 def test_the_patch_names_the_container_of_the_device_plugin() -> None:
     [patch] = [yaml.safe_load(block) for block in blocks("docs/gpu-operator.md", "yaml") if "DaemonSet" in block]
-    found = tree.one(tree.objects("base"), patch["kind"], names.PLUGIN)
+    found = tree.one(tree.installed(), patch["kind"], names.PLUGIN)
     assert patch["metadata"] == {key: found["metadata"][key] for key in ("name", "namespace")}
     [patched], [container] = (each["spec"]["template"]["spec"]["containers"] for each in (patch, found))
     assert patched["name"] == container["name"]
@@ -34,8 +34,7 @@ def test_the_webhook_that_it_takes_out_is_that_for_pods_without_gpus() -> None:
     assert [each for each in config["webhooks"] if each not in left] == [
         each for each in config["webhooks"] if each["name"] == checks_admission.ISOLATION
     ]
-    added = yaml.safe_load((tree.MANIFESTS / "whole-gpus/1.30/webhooks.yaml").read_text(encoding="utf-8"))
-    whole = jsonpatch.apply_patch(config, added)
+    whole = tree.one(tree.objects("whole-gpus/1.30"), config["kind"], config["metadata"]["name"])
     assert [each["name"] for each in whole["webhooks"]].index(checks_admission.ISOLATION) == 3
     with pytest.raises(jsonpatch.JsonPatchTestFailed):
         jsonpatch.apply_patch(whole, operations)

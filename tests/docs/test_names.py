@@ -89,7 +89,7 @@ COVERS: Final = {each for page in EVERY for each in COVERED.findall(text(page))}
 FILES: Final = {path.rstrip("/.") for path in found(r"(?<![\w/])manifests/[\w./-]+(?![\w./-])(?<!\.py)", GUIDES)} - {
     "manifests/overlays/OVERLAY"
 }
-ALERTS: Final = found(r"- alert: (\w+)", ["manifests/monitoring/rules.yaml"])
+ALERTS: Final = found(r"- alert: (\w+)", ["manifests/chart/files/rules.yaml"])
 NAMED: Final[Mapping[str, tuple[set[Any], Callable[[], set[Any]]]]] = {
     "flag": (flags_named(), flags_known),
     "flag of the plugin": (found(r"`(--[\w-]+|GPUSHARE_\w+)`", ["docs/limits.md"]), lambda: SETTINGS),

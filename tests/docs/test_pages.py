@@ -110,7 +110,9 @@ def test_going_back_deletes_what_the_former_overlay_does_not_name() -> None:
     step = OPERATE.split("\n### Go back: what the former")[1].split("\n### ")[0]
     [deleted] = re.findall(r" delete --ignore-not-found (.*)", step)
     components = ("limits/cgroup", "limits/mps", "usage", "watchdog-evict", "watchdog-kill")
-    added = [each for name in components for each in tree.listed(name)]
+    added = [
+        each for name in components if (tree.MANIFESTS / name / "objects.yaml").exists() for each in tree.objects(name)
+    ]
     told = {f"{each['kind'].lower()}/{each['metadata']['name']}" for each in added}
     assert set(deleted.split()) == told | {f"configmap/{names.HAND_OVER}"}
 
@@ -124,7 +126,7 @@ def test_the_quota_page_shows_the_samples(sample: str) -> None:
 def test_the_migration_page_names_our_objects_as_the_manifests_do() -> None:
     typed = "\n".join(blocks("docs/migrate.md", "sh"))
     assert set(re.findall(r"-n (gpushare-\S+)", typed)) == {names.NAMESPACE}
-    plugin = tree.one(tree.objects("base"), "DaemonSet", names.PLUGIN)["spec"]["template"]
+    plugin = tree.one(tree.installed(), "DaemonSet", names.PLUGIN)["spec"]["template"]
     [label] = set(re.findall(r"app\.kubernetes\.io/name=([\w-]+)", typed))
     assert plugin["metadata"]["labels"]["app.kubernetes.io/name"] == label
     assert f"mutatingwebhookconfiguration,validatingwebhookconfiguration {names.MUTATING_WEBHOOK}" in typed

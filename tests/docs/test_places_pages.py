@@ -53,7 +53,7 @@ def test_the_values_that_the_table_of_distributions_names_are_admitted_and_do_wh
 
 
 def test_what_is_written_onto_the_namespace_by_hand_is_what_the_component_writes() -> None:
-    [namespace] = tree.documents(tree.MANIFESTS / "openshift" / "namespace.yaml")
+    [namespace] = [each for each in tree.patches("openshift") if each["kind"] == "Namespace"]
     base = tree.one(tree.objects("base"), "Namespace", names.NAMESPACE)["metadata"]["labels"]
     [labels] = re.findall(r"oc label namespace gpushare-system --overwrite (.*)", PAGES["openshift"])
     [notes] = re.findall(r"oc annotate namespace gpushare-system --overwrite (.*)", PAGES["openshift"])

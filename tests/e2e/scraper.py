@@ -20,7 +20,7 @@ from tests.e2e.system import Json, System
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "monitoring.md"
-RULES: Final = ROOT / "manifests" / "monitoring" / "rules.yaml"
+RULES: Final = ROOT / "manifests" / "chart" / "files" / "rules.yaml"
 LABEL: Final = "app.kubernetes.io/name"
 TARGETS: Final = "targets.json"
 CA_FILE: Final = "/etc/prometheus/gpushare-ca.crt"
@@ -93,8 +93,7 @@ def scraping(system: System, directory: Path) -> Iterator[Prometheus]:
     """Run it until the end of the block."""
     path = f"/api/v1/namespaces/{names.NAMESPACE}/secrets/{names.WEBHOOK_SECRET}"
     (directory / "ca.crt").write_bytes(base64.b64decode(system.api.get(path)["data"]["ca.crt"]))
-    rules = yaml.safe_load(RULES.read_text(encoding="utf-8"))["spec"] if RULES.exists() else {"groups": []}
-    (directory / "rules.yaml").write_text(yaml.safe_dump(rules))
+    (directory / "rules.yaml").write_bytes(RULES.read_bytes())
     (directory / TARGETS).write_text(json.dumps(targets(system)))
     (directory / "prometheus.yaml").write_text(yaml.safe_dump(configuration(directory)))
     address = f"127.0.0.1:{free_port()}"

@@ -3,20 +3,19 @@
 from typing import Final
 
 import pytest
-import yaml
 
 from gpushare import names
-from localcluster import installation
+from testing.manifests import tree
 from tests.e2e.system import Share, System
 
 pytestmark = pytest.mark.e2e
 NUMBERS: Final = {"KILL": 5, "SYS_ADMIN": 21}
 
 
-@pytest.mark.parametrize("file", ["limits/cgroup/device-plugin.yaml", "watchdog-kill/capability.yaml"])
-def test_the_plugin_has_the_capabilities_that_a_component_adds(system: System, namespace: str, file: str) -> None:
+@pytest.mark.parametrize("component", ["limits/cgroup", "watchdog-kill"])
+def test_the_plugin_has_the_capabilities_that_a_component_adds(system: System, namespace: str, component: str) -> None:
     """Of a name that a runtime does not know it makes nothing, without an error."""
-    patch = yaml.safe_load((installation.ROOT / "manifests" / file).read_text(encoding="utf-8"))
+    patch = tree.patches(component)[-1]
     assert patch["metadata"]["name"] == names.PLUGIN
     [container] = patch["spec"]["template"]["spec"]["containers"]
     added = container["securityContext"]["capabilities"]["add"]

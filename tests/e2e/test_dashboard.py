@@ -24,7 +24,7 @@ pytestmark = pytest.mark.e2e
 
 USER = "reader"
 RULES = [{"apiGroups": [""], "resources": ["pods", "events"], "verbs": ["get", "list", "watch"]}]
-DASHBOARD = Path(__file__).parents[2] / "manifests" / "dashboard" / "dashboard.yaml"
+DASHBOARD = Path(__file__).parents[2] / "manifests" / "dashboard" / "objects.yaml"
 PATIENCE_S = 120
 OTHERS = "confidential"
 """Stands in the names of pods that are another's."""

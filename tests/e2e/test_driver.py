@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.model.gpu import HandOver, Limit
 from gpushare.wire import inventory
-from localcluster import installation
 from localcluster.python_image import UNUSED_LIBRARIES
+from testing.manifests import tree
 from testing.nvml import stub
 from testing.nvml.stub import Stub
 from tests.e2e import disturb, plugins
@@ -32,7 +33,6 @@ SETTINGS = {
     "LD_LIBRARY_PATH": f"{INSIDE}:{UNUSED_LIBRARIES}",  # the image has its Python there
     "NVML_STUB_CONTROL": str(INSIDE / "nvml.control"),
 }
-CGROUP = "limits/cgroup/device-plugin.yaml"
 LIMITS = "nvml.control.limits"
 """What limits the stub knows: a line for each GPU and cgroup."""
 READ = "that is all"
@@ -57,7 +57,7 @@ def drivers(system: System) -> Iterator[Mapping[str, Stub]]:
         name: system.api.get(kube.node_path(name))["metadata"]["labels"].get(names.LABEL_HAND_OVER) for name in made
     }
     label(system, dict.fromkeys(made, HandOver.ENVVAR.value))
-    with plugins.patched(system, SETTINGS, (installation.ROOT / "manifests" / CGROUP).read_text(encoding="utf-8")):
+    with plugins.patched(system, SETTINGS, *(yaml.safe_dump(each) for each in tree.patches("limits/cgroup"))):
         yield made
         label(system, before)
     for node in system.cluster.nodes:

@@ -11,7 +11,7 @@ from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
 from tests.e2e.system import PROMPT_S, Json, Share, System, is_ready
 
 pytestmark = pytest.mark.e2e
-OBJECTS = installation.ROOT / "manifests" / "placeholders" / "placeholders.yaml"
+OBJECTS = installation.ROOT / "manifests" / "placeholders" / "objects.yaml"
 
 
 @pytest.fixture

@@ -10,11 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpushare import names
 from gpushare.kube import api as kube
 from localcluster.node import Node
 from release.pages import metrics
+from testing.manifests import tree
 from tests.e2e import disturb, plugins, scraper
 from tests.e2e.scraper import Prometheus
 from tests.e2e.system import Json, Share, System, allocated, gpushare, is_ready
@@ -46,8 +48,8 @@ def namespace(shared_namespace: str) -> str:
 @pytest.fixture(scope="module", autouse=True)
 def watchdog(system: System) -> Iterator[None]:
     """Plugins that see processes and may act; afterwards they are as before."""
-    patches = [(MANIFESTS / "watchdog-kill" / each).read_text() for each in ("device-plugin.yaml", "capability.yaml")]
-    rights = str(MANIFESTS / "watchdog-evict" / "rbac.yaml")
+    patches = [yaml.safe_dump(each) for each in tree.patches("watchdog-kill")]
+    rights = str(MANIFESTS / "watchdog-evict" / "objects.yaml")
     system.cluster.kubectl("apply", "-f", rights)
     with plugins.patched(system, SETTINGS, *patches):
         yield
@@ -170,7 +172,7 @@ def values(found: Prometheus, query: str) -> list[float]:
 
 def test_every_query_of_the_dashboard_answers(running: Prometheus, system: System, namespace: str) -> None:
     bind_one(system, namespace, "for-the-dashboard")
-    queries = list(metrics.dashboard_queries(MANIFESTS / "monitoring" / "overview.json"))
+    queries = list(metrics.dashboard_queries(MANIFESTS / "chart" / "files" / "overview.json"))
     assert len(queries) > 30
 
     def answer() -> bool:

@@ -101,13 +101,15 @@ def _copied(overlay: Path, components: Iterable[str]) -> dict[str, list[str]]:
     """As manifests/README.md says for kubectl 1.20."""
     lists: dict[str, list[str]] = {"patchesStrategicMerge": [], "resources": []}
     for component in components:
+        name = component.replace("/", "-")
         [kustomization] = tree.documents(MANIFESTS / component / "kustomization.yaml")
-        for kind, names in lists.items():
-            for file in kustomization.get(kind, ()):
-                if (component, file) == ("watchdog-kill", "capability.yaml") and "limits/cgroup" in components:
-                    continue
-                names.append(f"{component.replace('/', '-')}-{file}")
-                shutil.copy(MANIFESTS / component / file, overlay / names[-1])
+        for number, patch in enumerate(kustomization.get("patchesStrategicMerge", ())):
+            if "SYS_ADMIN" in patch or "KILL" not in patch or "limits/cgroup" not in components:
+                lists["patchesStrategicMerge"].append(f"{name}-{number}.yaml")
+                (overlay / lists["patchesStrategicMerge"][-1]).write_text(patch, encoding="utf-8")
+        for file in kustomization.get("resources", ()):
+            lists["resources"].append(f"{name}-{file}")
+            shutil.copy(MANIFESTS / component / file, overlay / lists["resources"][-1])
     return lists
 
 

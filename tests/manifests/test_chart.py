@@ -1,29 +1,17 @@
-"""The Helm chart renders to the objects of the kustomizations."""
+"""kubectl makes of the kustomizations what Helm makes of the chart."""
 
 import functools
 from collections.abc import Sequence
 
 import pytest
 
+from release.manifests import COMPONENTS, GPUS
 from testing.manifests import helm, tree
 from testing.manifests.tree import SERVERS, Json
 from tests.manifests.kustomize import Kubectl
 
-GPUS = ("nvidia", "simulated")
-COMPONENTS: dict[str, Json] = {
-    "usage": {"watchdog": "report"},
-    "watchdog-evict": {"watchdog": "evict"},
-    "watchdog-kill": {"watchdog": "kill"},
-    "limits/cgroup": {"limits": {"cgroup": True}},
-    "limits/mps": {"limits": {"mps": True}},
-    "dashboard": {"dashboard": {"enabled": True}},
-    "placeholders": {"placeholders": 10},
-    "openshift": {"openshift": {"enabled": True}},
-}
-"""With the values that stand for each."""
 TOGETHER = ("watchdog-kill", "limits/mps", "limits/cgroup", "dashboard", "placeholders", "openshift")
 """All that can be: the watchdog has one policy."""
-NO_PARTS = {"chart", "overlays", "samples"}
 
 
 def same(values: Json, *built: list[Json]) -> None:
@@ -48,9 +36,8 @@ def same_on(bases: Sequence[str], values: Json, kubectls: list[Kubectl], *compon
 
 @pytest.mark.parametrize(("server", "gpus"), [(server, GPUS[i % 2]) for i, server in enumerate(SERVERS)])
 def test_the_same_with_whole_gpus(server: str, gpus: str, kubectls: list[Kubectl]) -> None:
-    """No directory for a server meets one for GPUs in an object, so each of them is tried with one of the others."""
     values = {"kubeVersion": f"{server}.0", "gpus": gpus, "wholeGpus": True}
-    same_on((f"whole-gpus/{gpus}", f"whole-gpus/{server}"), values, kubectls)
+    same_on((f"gpus/{gpus}", f"whole-gpus/{server}"), values, kubectls)
 
 
 @pytest.mark.parametrize(
@@ -64,20 +51,12 @@ def test_the_same_with_components(components: Sequence[str], kubectls: list[Kube
 def test_the_same_with_everything_at_once(kubectls: list[Kubectl]) -> None:
     values = functools.reduce(helm.merged, (COMPONENTS[each] for each in TOGETHER))
     values |= {"kubeVersion": "1.25.0", "wholeGpus": True}
-    same_on(("whole-gpus/nvidia", "whole-gpus/1.25"), values, kubectls, *TOGETHER)
-
-
-def test_the_chart_reaches_every_directory_of_the_manifests() -> None:
-    links = {path.name: path.resolve() for path in (helm.CHART / "files").iterdir()}
-    assert links == {
-        path.name: path for path in tree.MANIFESTS.iterdir() if path.is_dir() and path.name not in NO_PARTS
-    }
+    same_on(("gpus/nvidia", "whole-gpus/1.25"), values, kubectls, *TOGETHER)
 
 
 def test_every_kustomization_has_a_counterpart_among_the_values() -> None:
-    """One that is new needs a value, a line in `templates/objects.yaml`, and its place in the tests above."""
-    compared = {"base", *COMPONENTS, *(f"gpus/{gpus}" for gpus in GPUS), *(f"servers/{server}" for server in SERVERS)}
-    compared |= {f"whole-gpus/{each}" for each in (*GPUS, *SERVERS)}
-    compared |= {"monitoring"}  # in test_monitoring.py
+    """One that is new needs a value, a row in `release.manifests.COMPONENTS`, and its place in the tests above."""
+    compared = {"base", *COMPONENTS, *(f"gpus/{gpus}" for gpus in GPUS)}
+    compared |= {f"{kind}/{server}" for kind in ("servers", "whole-gpus") for server in SERVERS}
     found = {path.parent.relative_to(tree.MANIFESTS) for path in tree.MANIFESTS.rglob("kustomization.yaml")}
-    assert compared == {str(path) for path in found if path.parts[0] not in NO_PARTS}
+    assert compared == {str(path) for path in found if path.parts[0] != "overlays"}

@@ -125,12 +125,8 @@ def test_rendering_again_changes_nothing() -> None:
     assert not re.findall(r"\b(?:gen[A-Z]\w+|rand\w+|uuidv4|lookup|now|\.Release\.Is\w+)\b", templates)
 
 
-def test_a_copy_that_lost_its_links_says_so(tmp_path: Path) -> None:
-    with pytest.raises(helm_python.HelmError, match=r"helm package"):
-        helm.render_with({}, BASE, tmp_path, linked=False)
-
-
-def test_a_package_holds_what_the_links_lead_to(tmp_path: Path) -> None:
+def test_a_package_renders_as_the_directory_does_and_has_no_links(tmp_path: Path) -> None:
+    assert not [path for path in tree.MANIFESTS.rglob("*") if path.is_symlink()]
     archive = helm_python.package(helm.CHART, destination=tmp_path)
     with helm_python.Chart.load(archive) as packed:
         rendered = packed.render(BASE, name="gpushare", namespace=names.NAMESPACE)

@@ -1,13 +1,10 @@
 """What the chart makes around the components: RuntimeClass, exemptions, networks, certificates, monitoring."""
 
-from pathlib import Path
-
 import pytest
-import yaml
 
 from gpushare import names
-from testing.manifests import helm, tree
-from testing.manifests.helm import BASE, objects, pod, variables
+from testing.manifests import tree
+from testing.manifests.helm import objects, pod, variables
 from testing.manifests.tree import Json
 
 
@@ -64,9 +61,9 @@ def test_the_clusters_own_scheduler_in_the_place_of_a_second_one() -> None:
 
 def test_prometheus_is_let_to_the_metrics_and_not_to_the_extender() -> None:
     found = objects(networkPolicy={"prometheusNamespaces": ["monitoring"]})
-    ports = {"gpushare-controller": "probes", names.PLUGIN: "metrics"}
+    ports = {names.CONTROLLER: "probes", names.PLUGIN: "metrics"}
     for name, port in ports.items():
-        rule = tree.one(found, "NetworkPolicy", name)["spec"]["ingress"][-1]
+        [rule] = tree.one(found, "NetworkPolicy", f"{name}-metrics")["spec"]["ingress"]
         [peer] = rule["from"]
         expression = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["monitoring"]}
         assert peer == {"namespaceSelector": {"matchExpressions": [expression]}}
@@ -122,16 +119,10 @@ def test_monitors_have_the_labels_and_the_interval_of_the_values() -> None:
         assert endpoint["interval"] == "30s"
 
 
-def test_rules_and_dashboards_are_the_files_of_the_monitoring_directory(tmp_path: Path) -> None:
-    rules = {"groups": [{"name": "g", "rules": [{"alert": "A", "annotations": {"summary": "{{ $labels.node }}"}}]}]}
-    found = helm.render_with(
-        {"rules.yaml": yaml.safe_dump(rules), "tests.yaml": "tests: []", "one/My_Board.json": '{"title": "{{node}}"}'},
-        {**BASE, "monitoring": {"rules": {"enabled": True}, "dashboards": {"enabled": True}, "namespace": "grafana"}},
-        tmp_path,
-    )
-    groups = tree.one(found, "PrometheusRule", "gpushare")["spec"]["groups"]
-    assert {"groups": groups} == rules
-    board = tree.one(found, "ConfigMap", "gpushare-dashboard-my-board")
-    assert board["data"] == {"My_Board.json": '{"title": "{{node}}"}'}
-    assert board["metadata"]["namespace"] == "grafana"
-    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+def test_rules_and_dashboards_are_found_by_the_labels_of_the_values() -> None:
+    on = {"enabled": True, "labels": {"team": "ml"}}
+    found = objects(monitoring={"rules": on, "dashboards": on, "namespace": "grafana"})
+    board = tree.one(found, "ConfigMap", "gpushare-dashboard-overview")["metadata"]
+    for metadata in (board, tree.one(found, "PrometheusRule", "gpushare")["metadata"]):
+        assert (metadata["namespace"], metadata["labels"]["team"]) == ("grafana", "ml")
+    assert board["labels"]["grafana_dashboard"] == "1"

@@ -9,8 +9,8 @@ import yaml
 import gpushare
 from gpushare import names
 from gpushare.runtime import options
-from release.pages import chart, chart_components
-from release.pages.chart_components import FIXED, SETTINGS, SHARED, WORDS, camel
+from release.pages import chart
+from release.pages.chart import FIXED, SETTINGS, SHARED, WORDS, camel
 from testing.manifests import helm, tree
 from testing.manifests.helm import objects, pod, variables
 from testing.manifests.tree import Json
@@ -28,15 +28,15 @@ def test_the_values_file_holds_the_defaults() -> None:
 
 def test_every_setting_is_a_value_or_left_to_the_manifests() -> None:
     known = {field.name for cls in SETTINGS.values() for field in dataclasses.fields(cls) if "help" in field.metadata}
-    given = {field.name for component in SETTINGS for field in chart_components.fields(component)}
+    given = {field.name for component in SETTINGS for field in chart.fields(component)}
     assert given | FIXED | set(SHARED) == known
     assert given & FIXED == set()
 
 
-@pytest.mark.parametrize("component", [name for name in SETTINGS if any(chart_components.fields(name))])
+@pytest.mark.parametrize("component", [name for name in SETTINGS if any(chart.fields(name))])
 def test_defaults_of_settings_are_admitted_and_arrive_as_the_components_variables(component: str) -> None:
-    fields = [field for field in chart_components.fields(component) if options.written(field.default)]
-    values = [value for value in chart_components.settings(component) if value.default != ""]
+    fields = [field for field in chart.fields(component) if options.written(field.default)]
+    values = [value for value in chart.settings(component) if value.default != ""]
     given: Json = {value.path.rpartition(".")[2]: value.default for value in values}
     found = objects(limits={"mps": True}, **{component: {"settings": given}})
     name = {"devicePlugin": names.PLUGIN, "mps": "gpushare-mps"}.get(component, f"gpushare-{component}")

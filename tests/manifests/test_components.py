@@ -92,7 +92,7 @@ def test_plugin_daemon_and_containers_agree_on_the_directories_of_limits(others:
 
 
 def test_the_daemon_runs_where_its_label_says_so_and_no_update_ends_it() -> None:
-    [daemon] = tree.documents(tree.MANIFESTS / "limits/mps/mps.yaml")
+    [daemon] = tree.objects("limits/mps")
     assert daemon["spec"]["updateStrategy"] == {"type": "OnDelete"}
     spec = daemon["spec"]["template"]["spec"]
     assert spec["nodeSelector"] == {names.LABEL_SHARES: "true", names.LABEL_LIMITS: "mps"}
@@ -110,7 +110,8 @@ def test_in_another_order_than_the_pages_tell_no_limit_can_be_set(kubectls: list
 
 
 def test_the_servers_own_bound_of_placeholders_is_the_controllers() -> None:
-    for given, bound in ((objects(placeholders=3, namespace={"quota": False}), 3), (tree.objects("placeholders"), 10)):
+    shipped = [*tree.objects("placeholders"), *tree.patches("placeholders")]
+    for given, bound in ((objects(placeholders=3, namespace={"quota": False}), 3), (shipped, 10)):
         quota = tree.one(given, "ResourceQuota", names.PLACEHOLDERS)
         assert quota["metadata"]["namespace"] == names.PLACEHOLDERS
         assert quota["spec"]["hard"] == {"pods": str(bound)}

@@ -4,12 +4,13 @@ from pathlib import Path
 import pytest
 
 from gpushare import names
+from release.manifests import COMPONENTS
 from testing.manifests import tree
 from testing.manifests.tree import MANIFESTS, OVERLAYS, ROOT, SERVERS
 from tests.manifests.kustomize import Kubectl
 
 KUSTOMIZATIONS = sorted(MANIFESTS.rglob("kustomization.yaml"), key=str)
-OLD_FIELDS = {"apiVersion", "kind", "bases", "resources", "patchesStrategicMerge", "patchesJson6902", "images"}
+OLD_FIELDS = {"apiVersion", "kind", "bases", "resources", "patchesStrategicMerge", "images"}
 
 
 FILES = sorted(path for path in MANIFESTS.rglob("*.yaml") if "chart" not in path.relative_to(MANIFESTS).parts)
@@ -19,18 +20,17 @@ def test_every_file_is_read_and_says_what_it_is() -> None:
     for path in FILES:
         found = tree.documents(path)
         assert found, path
-        assert tree.is_json_patch(path) or all(each["apiVersion"] and each["kind"] for each in found), path
+        assert all(each["apiVersion"] and each["kind"] for each in found), path
 
 
 @pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda path: str(path.parent.relative_to(MANIFESTS)))
 def test_a_kustomization_uses_every_file_beside_it_and_only_fields_that_kubectl_1_20_knows(path: Path) -> None:
     [found] = tree.documents(path)
-    components = OLD_FIELDS | {"components", "configMapGenerator", "generatorOptions"}
-    assert set(found) <= (components if found["kind"] == "Component" else OLD_FIELDS)
+    assert set(found) <= OLD_FIELDS
     assert "patches:" not in path.read_text()  # kubectl 1.20 replaces this text wherever it stands
-    used = [*found.get("resources", ()), *found.get("patchesStrategicMerge", ())]
-    used += [patch["path"] for patch in found.get("patchesJson6902", ())]
-    assert sorted(used) == sorted(each.name for each in path.parent.glob("*.yaml") if each != path)
+    assert sorted(found.get("resources", ())) == sorted(
+        each.name for each in path.parent.glob("*.yaml") if each != path
+    )
     assert all(
         (path.parent / base / "kustomization.yaml").is_file()
         for base in [*found.get("bases", ()), *found.get("components", ())]
@@ -78,3 +78,21 @@ def test_every_port_names_its_protocol_for_server_side_apply_of_old_servers() ->
     ports += [port for each in tree.objects("base") if each["kind"] == "Service" for port in each["spec"]["ports"]]
     assert ports
     assert {port.get("protocol") for port in ports} == {"TCP"}
+
+
+ALL = [each for name in ("base", "gpus", "servers", "whole-gpus", *COMPONENTS) for each in tree.objects(name)]
+
+
+def test_every_object_has_the_recommended_labels_and_no_selector_has_more_than_the_name() -> None:
+    """Selectors cannot be changed: with another one neither `kubectl apply` nor `helm upgrade` would go through."""
+    for each in ALL:
+        found = each["metadata"]["labels"]
+        assert found.keys() >= {f"app.kubernetes.io/{key}" for key in ("name", "part-of", "version")}, each["metadata"]
+        if "template" in (spec := each.get("spec", {})):
+            assert spec["selector"] == {"matchLabels": {"app.kubernetes.io/name": each["metadata"]["name"]}}
+            labels = spec["template"]["metadata"]["labels"]
+            assert set(labels) == {"app.kubernetes.io/name", "app.kubernetes.io/part-of"}
+
+
+def test_what_the_controller_writes_into_its_config_map_survives_another_apply() -> None:
+    assert "data" not in tree.one(ALL, "ConfigMap", names.HAND_OVER)

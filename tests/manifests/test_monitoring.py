@@ -4,7 +4,6 @@ import itertools
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -22,15 +21,15 @@ from localcluster import prometheus
 from localcluster.provision import ProvisionError
 from release.pages import metrics
 from testing.manifests import tree
-from testing.manifests.helm import objects
-from testing.manifests.tree import MANIFESTS
+from testing.manifests.helm import CHART
 from testing.pages import blocks
-from tests.manifests.kustomize import Kubectl
 from webhook.metrics import Outcome
 
-MONITORING: Final = MANIFESTS / "monitoring"
-RULES: Final[Mapping[str, Any]] = yaml.safe_load((MONITORING / "rules.yaml").read_text(encoding="utf-8"))["spec"]
-MONITORS: Final = tree.documents(MONITORING / "monitors.yaml")
+RULES_FILE: Final = CHART / "files" / "rules.yaml"
+BOARD: Final = CHART / "files" / "overview.json"
+RULES: Final[Mapping[str, Any]] = yaml.safe_load(RULES_FILE.read_text(encoding="utf-8"))
+COMPONENT: Final = tree.objects("monitoring")
+MONITORS: Final = [each for each in COMPONENT if each["kind"].endswith("Monitor")]
 ALERTS: Final = {rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"]}
 BAD: Final = 90
 """Minutes that a series is bad, after 10 good ones."""
@@ -130,14 +129,6 @@ CASES: Final[Mapping[str, Mapping[str, str]]] = {
 """Series of which some are bad for a while, and others, which are none of the alert's, are all the time."""
 
 
-@pytest.fixture(scope="module")
-def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As Prometheus reads them."""
-    path = tmp_path_factory.mktemp("rules") / "rules.yaml"
-    path.write_text(yaml.safe_dump(dict(RULES)))
-    return path
-
-
 def promtool(*arguments: str | Path, text: str = "") -> str:
     """What it prints; an AssertionError if it finds anything wrong. Skips where no package can be had."""
     try:
@@ -160,14 +151,14 @@ def firing(alert: str, minute: int, count: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def try_rules(rules: Path, tmp_path: Path) -> Callable[..., None]:
+def try_rules(tmp_path: Path) -> Callable[..., None]:
     """Has Prometheus see series, and asks it what a test of its own may ask."""
 
     def run(series: Mapping[str, str], **asked: list[dict[str, Any]]) -> None:
         given = [{"series": name, "values": values} for name, values in series.items()]
         test = {"interval": "1m", "input_series": given, **asked}
         path = tmp_path / "tests.yaml"
-        path.write_text(yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [test]}))
+        path.write_text(yaml.safe_dump({"rule_files": [str(RULES_FILE)], "evaluation_interval": "1m", "tests": [test]}))
         promtool("test", "rules", path)
 
     return run
@@ -221,17 +212,10 @@ def test_the_joins_on_the_page_work(query: str, expected: Mapping[str, int], try
     try_rules(series, promql_expr_test=[{"expr": query, "eval_time": "3m", "exp_samples": samples}])
 
 
-def test_the_page_shows_how_to_get_a_file_of_rules_that_prometheus_reads(tmp_path: Path) -> None:
-    [command] = [each for each in blocks("docs/monitoring.md", "sh") if each.startswith("python3 ")]
-    command = command.replace("python3", sys.executable).replace("> gpushare.rules.yaml", f"> {tmp_path}/rules.yaml")
-    subprocess.run(["bash", "-c", command], cwd=MANIFESTS.parent, check=True, timeout=60)
-    assert yaml.safe_load((tmp_path / "rules.yaml").read_text(encoding="utf-8")) == RULES
-
-
 def test_what_the_operator_scrapes_are_ports_that_there_are_and_others_are_let_in_nowhere_else() -> None:
     ports = {
         (name, port["name"])
-        for name, spec in tree.workloads(tree.objects("base"))
+        for name, spec in tree.workloads(tree.installed())
         for container in spec["containers"]
         for port in container.get("ports", ())
     }
@@ -246,7 +230,7 @@ def test_what_the_operator_scrapes_are_ports_that_there_are_and_others_are_let_i
     known = tree.one(tree.objects("base"), "Service", names.WEBHOOK)
     assert service["spec"]["selector"]["matchLabels"].items() <= known["metadata"]["labels"].items()
     assert _endpoint(service)["port"] in [port["name"] for port in known["spec"]["ports"]]
-    policies = tree.documents(MONITORING / "network-policies.yaml")
+    policies = [each for each in COMPONENT if each["kind"] == "NetworkPolicy"]
     admitted = {
         (policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/name"], port["port"])
         for policy in policies
@@ -264,27 +248,11 @@ def _endpoint(monitor: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def test_the_chart_makes_the_same_monitors_alerts_and_dashboard() -> None:
-    on = {"enabled": True}
-    everything = {"podMonitor": on, "serviceMonitor": on, "rules": on, "dashboards": on}
-    found = objects(monitoring=everything)
-    theirs = [each for each in found if each["kind"] in {"PodMonitor", "ServiceMonitor"}]
-    assert sorted(theirs, key=str) == sorted(MONITORS, key=str)
-    assert tree.one(found, "PrometheusRule", "gpushare")["spec"] == RULES
-    data = tree.one(found, "ConfigMap", "gpushare-dashboard-overview")["data"]
-    assert json.loads(data["overview.json"])["title"] == "gpushare"
-
-
-def test_every_kubectl_adds_the_component(kubectls: list[Kubectl]) -> None:
-    for kubectl in kubectls:
-        built = kubectl.with_components("monitoring")
-        assert tree.one(built, "PrometheusRule", "gpushare")["spec"] == RULES
-        assert [each for each in built if each["kind"].endswith("Monitor")]
-        if not kubectl.has_components:
-            continue  # a dashboard is no file that an overlay could list there
-        dashboard = tree.one(built, "ConfigMap", "gpushare-dashboard-overview")
-        assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
-        assert json.loads(dashboard["data"]["overview.json"])["title"] == "gpushare"
+def test_the_component_has_the_rules_and_the_dashboard_of_the_files() -> None:
+    assert tree.one(COMPONENT, "PrometheusRule", "gpushare")["spec"] == RULES
+    dashboard = tree.one(COMPONENT, "ConfigMap", "gpushare-dashboard-overview")
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(dashboard["data"]["overview.json"]) == json.loads(BOARD.read_text(encoding="utf-8"))
 
 
 def test_an_alert_says_what_it_means_and_what_to_do() -> None:
@@ -294,8 +262,8 @@ def test_an_alert_says_what_it_means_and_what_to_do() -> None:
         assert set(rule["annotations"]) == {"summary", "description"}, alert
 
 
-def test_prometheus_finds_nothing_wrong_with_the_rules(rules: Path) -> None:
-    assert f"{len(ALERTS)} rules found" in promtool("check", "rules", rules)
+def test_prometheus_finds_nothing_wrong_with_the_rules() -> None:
+    assert f"{len(ALERTS)} rules found" in promtool("check", "rules", RULES_FILE)
 
 
 @pytest.mark.parametrize("component", metrics.PAGES)
@@ -307,7 +275,7 @@ def queries() -> Iterator[tuple[str, str]]:
     """Of alerts, and of the dashboard's panels and variables."""
     for alert, rule in ALERTS.items():
         yield alert, rule["expr"]
-    yield from metrics.dashboard_queries(MONITORING / "overview.json")
+    yield from metrics.dashboard_queries(BOARD)
 
 
 VALUES: Final[Mapping[str, set[str]]] = {
@@ -339,12 +307,12 @@ def test_a_query_asks_for_series_labels_and_values_that_there_are(name: str, que
 
 
 def test_prometheus_can_read_every_query_of_the_dashboard(tmp_path: Path) -> None:
-    found = list(metrics.dashboard_queries(MONITORING / "overview.json"))
+    found = list(metrics.dashboard_queries(BOARD))
     recorded = [{"record": f"q:{number}", "expr": query} for number, (_, query) in enumerate(found)]
     path = tmp_path / "rules.yaml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": recorded}]}))
     promtool("check", "rules", path)
-    panels = json.loads((MONITORING / "overview.json").read_text(encoding="utf-8"))["panels"]
+    panels = json.loads((BOARD).read_text(encoding="utf-8"))["panels"]
     boxes = [panel["gridPos"] for panel in panels]
     for one, other in itertools.combinations(boxes, 2):
         apart = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]

@@ -19,7 +19,8 @@ from testing.manifests import tree
 from testing.manifests.tree import ROOT, SERVERS, Json
 from webhook.settings import Settings as WebhookSettings
 
-BASE = tree.objects("base")
+BASE = tree.installed()
+SIMULATED = tree.objects("gpus/simulated")
 SPECS = dict(tree.workloads(BASE))
 SETTINGS: dict[str, type[WebhookSettings | ControllerSettings | PluginSettings]] = {
     names.WEBHOOK: WebhookSettings,
@@ -81,14 +82,11 @@ def test_the_plugin_sees_the_directories_of_the_kubelet_and_of_cdi_alone() -> No
 
 def test_every_setting_in_the_manifests_exists_and_is_accepted() -> None:
     shared = tree.one(BASE, "ConfigMap", names.CONFIG)["data"]
-    profile = tree.settings_of(
-        tree.documents(tree.MANIFESTS / "gpus/simulated/device-plugin.yaml")[0]["spec"]["template"]["spec"][
-            "containers"
-        ][0]
-    )
+    profile = tree.settings_of(dict(tree.workloads(SIMULATED))[names.PLUGIN]["containers"][0])
+    of_nvidia = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
     for workload, cls in SETTINGS.items():
         own = {**tree.settings_of(container(workload)), **(profile if "plugin" in workload else {})}
-        own = {key: value or "node-a" for key, value in own.items()}
+        own = {key: value or "node-a" for key, value in own.items() if key not in of_nvidia}
         known = {options.flag_names(field.name)[1] for field in dataclasses.fields(cls)}
         assert {*shared, *own} <= known
         options.load(cls, [], prog=workload, environ={**shared, **own})
@@ -109,7 +107,7 @@ def test_the_cluster_adds_no_variables_that_look_like_settings() -> None:
 @pytest.mark.parametrize("server", SERVERS)
 def test_the_second_scheduler_is_configured_as_the_command_line_prints_it(server: str, whole: bool) -> None:
     directory = f"whole-gpus/{server}" if whole else f"servers/{server}"
-    [found] = tree.documents(tree.MANIFESTS / directory / "scheduler.yaml")
+    found = tree.one(tree.objects(directory), "ConfigMap", names.SCHEDULER)
     configuration = yaml.safe_load(found["data"]["scheduler.yaml"])
     given = Options(server=ServerVersion.parse(server), whole_gpus=whole)
     assert configuration == yaml.safe_load(scheduler_config.configuration(given))
@@ -137,13 +135,14 @@ def test_commands_are_packages_that_can_be_run_and_are_in_the_image() -> None:
 
 
 def test_simulated_gpus_are_a_profile_that_the_plugin_reads() -> None:
-    [profile] = tree.documents(tree.MANIFESTS / "gpus/simulated/profile.yaml")
+    profile = tree.one(SIMULATED, "ConfigMap", "gpushare-simulated-gpus")
     assert parse(yaml.safe_load(profile["data"]["profile.yaml"]), NodeName("node-a")).total == 4
-    patch = tree.documents(tree.MANIFESTS / "gpus/simulated/device-plugin.yaml")[0]["spec"]["template"]["spec"]
-    [mount] = patch["containers"][0]["volumeMounts"]
-    source = tree.settings_of(patch["containers"][0])["GPUSHARE_GPU_SOURCE"]
+    spec = dict(tree.workloads(SIMULATED))[names.PLUGIN]
+    [mount] = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "profile"]
+    source = tree.settings_of(spec["containers"][0])["GPUSHARE_GPU_SOURCE"]
     assert source == f"simulated:{mount['mountPath']}/profile.yaml"
-    assert patch["volumes"][0]["configMap"]["name"] == profile["metadata"]["name"]
+    [volume] = [each for each in spec["volumes"] if each["name"] == "profile"]
+    assert volume["configMap"]["name"] == profile["metadata"]["name"]
 
 
 def test_every_overlay_has_the_runtime_class_that_the_webhook_writes() -> None:

@@ -10,7 +10,7 @@ from gpushare.cluster import verdicts
 from testing.manifests import tree
 from testing.manifests.tree import Json
 
-BASE = [*tree.objects("base"), *tree.objects("dashboard")]
+BASE = [*tree.installed(), *tree.objects("dashboard")]
 SPECS = dict(tree.workloads(BASE))
 PLUGIN = "gpushare-device-plugin"
 DOCS = Path(__file__).parents[2] / "docs"

@@ -108,7 +108,7 @@ class Program:
 
 def manifest_limit(workload: str, container: str) -> int:
     """The memory limit in bytes that the base manifests give a container."""
-    specs = dict(tree.workloads(tree.objects("base")))
+    specs = dict(tree.workloads(tree.installed()))
     [found] = [each for each in specs[workload]["containers"] if each["name"] == container]
     limit = found["resources"]["limits"]["memory"]
     return int(limit[:-2]) * _SUFFIXES[limit[-2:]]

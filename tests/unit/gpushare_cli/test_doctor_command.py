@@ -188,7 +188,7 @@ ROWS = [
     (
         f"{ADMISSION}/mutatingwebhookconfigurations/gpushare-webhook",
         "mutatingwebhookconfigurations/gpushare-webhook",
-        "webhook-configured, webhook-ca, webhook-policies, isolation",
+        "webhook-configured, webhook-ca, webhook-policies, isolation, gpu-addons",
     ),
     (
         f"{ADMISSION}/validatingadmissionpolicies/gpushare-isolation",

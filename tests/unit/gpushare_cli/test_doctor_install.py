@@ -123,7 +123,9 @@ ROWS: list[tuple[Change, str]] = [
 
 @pytest.mark.parametrize(("change", "line"), ROWS)
 def test_each_has_its_line(change: Change, line: str) -> None:
-    assert world.after(change) == [line]
+    found = world.after(change)
+    # The plugin itself needs every GPU, and says so where its namespace is not excluded by its label.
+    assert [each for each in found if not each.startswith("warning gpu-addons")] == [line]
 
 
 @pytest.mark.parametrize("mode", ["never", "if-exists"])

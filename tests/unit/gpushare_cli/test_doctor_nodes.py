@@ -355,8 +355,7 @@ HEAD = f"warning usage daemonset/{NS}/{PLUGIN} | "
 def reading(component: str = "usage", **replies: Reply | kube.KubeError) -> DoctorKube:
     """A cluster after a component was applied. Args: replies: by the last letter of the node; all else is good."""
     api = world.healthy()
-    [patch] = tree.documents(tree.MANIFESTS / component / "device-plugin.yaml")
-    world.edit(api, "DaemonSet", PLUGIN, partial(apply, patch))
+    world.edit(api, "DaemonSet", PLUGIN, partial(apply, tree.patches(component)[0]))
     for letter in "ab":
         name = f"{PLUGIN}-node-{letter}"
         world.edit(api, "Pod", name, with_port)

@@ -187,11 +187,7 @@ def test_an_api_server_that_does_not_answer_costs_less_time_than_a_pods_creation
     api.answer = api.word = api.refuse = DOWN
     assert found.current() == THERE
     waited_s = sum(timeout_s for _, timeout_s in api.calls)
-    [config] = [
-        each
-        for each in tree.documents(tree.MANIFESTS / f"servers/{server}/webhooks.yaml")
-        if each["kind"] == "MutatingWebhookConfiguration"
-    ]
+    [config] = [each for each in tree.objects(f"servers/{server}") if each["kind"] == "MutatingWebhookConfiguration"]
     paths = {"/mutate", "/enforce"}
     limits = {each["timeoutSeconds"] for each in config["webhooks"] if each["clientConfig"]["service"]["path"] in paths}
     assert waited_s < min(limits) * 0.75
