@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller import optional_watches
-from controller.fence import Fence
 from controller.node_verdicts import NodeVerdicts
 from controller.reconcile.apply import Writer
 from controller.reconcile.hand_over import HandOverSummary
@@ -21,6 +20,7 @@ from controller.reconcile.node_requests import OFF, Limits
 from controller.reconcile.placeholders import Placeholders
 from controller.refusals import Refusals
 from controller.state import ClusterState
+from controller.supervisor import Fence
 from controller.watches import NodeSink, PodSink
 from gpushare import names
 from gpushare.kube.api import KubeApi

@@ -13,18 +13,16 @@ from controller.boards import Boards
 from controller.extender.app import Extender, Services
 from controller.extender.bind import Binder
 from controller.extender.preempt import Preemption
-from controller.fence import Fence
 from controller.leadership import Leadership
 from controller.metrics import CONTENT_TYPE, Metrics, Reading
 from controller.node_verdicts import NodeVerdicts
 from controller.outlooks import Outlooks
-from controller.process import Forked, fork
 from controller.reconcile.node_requests import Limits
 from controller.refusals import Refusals
 from controller.server import Server
 from controller.settings import Settings
 from controller.state import ClusterState
-from controller.supervisor import Supervisor
+from controller.supervisor import Fence, Forked, Supervisor, fork
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.kube import client
@@ -146,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         logs.configure(level=settings.log_level)
         # Checked before anything serves, so that a wrong path or port is a message and not a restart loop.
         api = client.connect(settings.kubeconfig)
-        _supervisor(settings, api, signals).run()
+        supervisor(settings, api, signals).run()
     except SettingsError as error:
         print(f"{names.CONTROLLER}: {error}", file=sys.stderr)
         return 2
@@ -155,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _supervisor(settings: Settings, api: client.RestClient, signals: Signals) -> Supervisor:
+def supervisor(settings: Settings, api: client.RestClient, signals: Signals) -> Supervisor:
     clock = SystemClock()
     fence = Fence(clock)
     address, port = settings.bind_address, settings.probe_port

@@ -1,22 +1,30 @@
-"""Prometheus metrics of the controller. Gauges of nodes are computed when they are asked for, from the ledger."""
+"""Prometheus metrics of the controller. Gauges of nodes and namespaces are computed when they are asked for."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+import heapq
+from collections import Counter as Multiset
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from controller.ledger_metrics import LedgerGauges
-from controller.reconcile.waiting import Waiting
 from controller.state import ClusterState
 from gpushare import names
+from gpushare.identity import GpuUuid, NodeName
+from gpushare.model.gpu import GpuHealth
+from gpushare.model.ledger import NodeLedger
 from gpushare.runtime import exposition
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.pages import Kept, Page
 
 CONTENT_TYPE: Final = exposition.CONTENT_TYPE
+MOST_NAMESPACES: Final = 1000
+"""With series of their own, by what they hold; the others share one."""
+MOST_GPUS: Final = 1000
+"""Over-committed ones, from the worst on. What a forged allocation names need not exist."""
+_MIB: Final = 1024 * 1024
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 Reading = Callable[[], float]
@@ -72,7 +80,7 @@ class Metrics:
         self,
         state: ClusterState,
         readings: Mapping[str, tuple[str, Reading]],
-        waiting: Callable[[], Waiting],
+        waiting: Callable[[], Mapping[str, int]],
         *,
         is_read: Callable[[], bool],
     ) -> None:
@@ -105,10 +113,156 @@ class _Readings(Collector):
 
 @dataclass(eq=False)
 class _WaitingPods(Collector):
-    waiting: Callable[[], Waiting]
+    waiting: Callable[[], Mapping[str, int]]
 
     def collect(self) -> Iterable[Metric]:
         family = GaugeMetricFamily("gpushare_pods_waiting", "Pods that wait for GPUs, by reason", labels=["reason"])
         for reason, count in self.waiting().items():
             family.add_metric([reason], count)
         yield family
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Of one node, in MiB."""
+
+    total: int
+    usable: int
+    grantable: int
+    granted: int
+    pods: int
+    health: Mapping[GpuHealth, int]
+    over: Mapping[GpuUuid, int]
+    over_percent: Mapping[GpuUuid, int]
+    namespaces: Mapping[str, tuple[int, int]]
+    """Granted, and pods."""
+
+    @classmethod
+    def of(cls, ledger: NodeLedger) -> "_Sums":
+        gpus, unit = ledger.inventory.gpus, ledger.inventory.unit
+        held: dict[str, tuple[int, int]] = {}
+        for allocation in ledger.allocations.values():
+            mib, pods = held.get(allocation.pod.namespace, (0, 0))
+            mib += sum(each.memory_mib for each in ledger.held(allocation).values())
+            held[allocation.pod.namespace] = mib, pods + 1
+        return cls(
+            total=sum(gpu.memory_mib for gpu in gpus),
+            usable=sum(unit.floor(gpu.memory_mib) * unit.mib for gpu in gpus if gpu.health is GpuHealth.HEALTHY),
+            grantable=sum(gpu.grantable_mib for gpu in gpus),
+            granted=sum(ledger.used_mib.values()),
+            pods=len(ledger.allocations),
+            health=Multiset(gpu.health for gpu in gpus),
+            over=ledger.over_committed(),
+            over_percent=ledger.over_computed(),
+            namespaces=held,
+        )
+
+
+@dataclass(eq=False)
+class LedgerGauges(Collector):
+    """For one thread at a time."""
+
+    state: ClusterState
+    is_read: Callable[[], bool]
+    """Whether nodes and pods are: before, nodes would look empty whose pods are still being listed."""
+    _known: dict[NodeName, tuple[NodeLedger, _Sums]] = field(init=False, default_factory=dict)
+    """A ledger is immutable: only those that have changed are summed up again."""
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        if not self.is_read():
+            return
+        snapshot = self.state.index.snapshot()
+        sums: dict[NodeName, tuple[NodeLedger, _Sums]] = {}
+        for name, ledger in snapshot.ledgers.items():
+            if isinstance(ledger, NodeLedger):
+                known = self._known.get(name)
+                sums[name] = known if known is not None and known[0] is ledger else (ledger, _Sums.of(ledger))
+        self._known = sums
+        nodes = {name: each for name, (_, each) in sums.items()}
+        yield from _nodes(nodes)
+        yield from _over_committed(nodes)
+        yield from _namespaces(nodes.values())
+        yield GaugeMetricFamily(
+            "gpushare_reservations_unconfirmed",
+            "Choices whose Binding is being sent or in doubt",
+            value=self.state.index.unconfirmed(),
+        )
+        yield GaugeMetricFamily(
+            "gpushare_pods_unreadable",
+            "Bound pods whose allocation cannot be read; their nodes may take no new pods",
+            value=len(snapshot.problems),
+        )
+
+
+def _nodes(nodes: Mapping[NodeName, _Sums]) -> Iterator[Metric]:
+    total = _gauge("gpushare_node_memory_total_bytes", "Memory of a node's GPUs, without what the driver keeps", "node")
+    usable = _gauge(
+        "gpushare_node_memory_usable_bytes",
+        "Memory of a node's GPUs that can be granted: of healthy GPUs, in whole units",
+        "node",
+    )
+    grantable = _gauge(
+        "gpushare_node_memory_grantable_bytes",
+        "Memory of a node's GPUs that may be granted in all; above the total where GPUs are oversubscribed",
+        "node",
+    )
+    granted = _gauge("gpushare_node_memory_granted_bytes", "GPU memory of a node that pods were granted", "node")
+    pods = _gauge("gpushare_node_pods", "Pods that hold GPU memory on a node", "node")
+    gpus = _gauge("gpushare_node_gpus", "GPUs of a node by health", "node", "health")
+    for name, sums in nodes.items():
+        total.add_metric([name], sums.total * _MIB)
+        usable.add_metric([name], sums.usable * _MIB)
+        grantable.add_metric([name], sums.grantable * _MIB)
+        granted.add_metric([name], sums.granted * _MIB)
+        pods.add_metric([name], sums.pods)
+        for health, count in sums.health.items():
+            gpus.add_metric([name, health.value], count)
+    yield from (total, usable, grantable, granted, pods, gpus)
+
+
+def _over_committed(nodes: Mapping[NodeName, _Sums]) -> Iterator[Metric]:
+    memory = _gauge(
+        "gpushare_gpu_over_committed_bytes",
+        "Memory granted beyond what a GPU has, because it shrank, vanished, or another system granted it",
+        *("node", "UUID"),
+    )
+    compute = _gauge(
+        "gpushare_gpu_over_committed_compute_ratio",
+        "Compute granted beyond all of a GPU's, because another system granted it; 1 is a whole GPU's",
+        *("node", "UUID"),
+    )
+    for family, scale, found in (
+        (memory, _MIB, [(mib, name, gpu) for name, sums in nodes.items() for gpu, mib in sums.over.items()]),
+        (compute, 0.01, [(part, name, gpu) for name, sums in nodes.items() for gpu, part in sums.over_percent.items()]),
+    ):
+        for amount, name, gpu in heapq.nlargest(MOST_GPUS, found):
+            family.add_metric([name, exposition.short(gpu)], amount * scale)
+    yield from (memory, compute)
+
+
+def _namespaces(nodes: Iterable[_Sums]) -> Iterator[Metric]:
+    held: dict[str, tuple[int, int]] = {}
+    for sums in nodes:
+        for namespace, (mib, pods) in sums.namespaces.items():
+            before = held.get(namespace, (0, 0))
+            held[namespace] = before[0] + mib, before[1] + pods
+    named = heapq.nlargest(MOST_NAMESPACES, held.items(), key=lambda each: (each[1], each[0]))
+    if len(named) < len(held):
+        known = dict(named)
+        rest = [amounts for namespace, amounts in held.items() if namespace not in known]
+        named.append((names.OTHERS, (sum(mib for mib, _ in rest), sum(pods for _, pods in rest))))
+    granted = _gauge(
+        "gpushare_namespace_memory_granted_bytes", "GPU memory that the pods of a namespace were granted", "namespace"
+    )
+    counted = _gauge("gpushare_namespace_pods", "Pods of a namespace that hold GPU memory", "namespace")
+    for namespace, (mib, pods) in named:
+        granted.add_metric([namespace], mib * _MIB)
+        counted.add_metric([namespace], pods)
+    yield from (granted, counted)
+
+
+def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, meaning, labels=labels)

@@ -10,14 +10,18 @@ The order is: the fence closes by the clock `renew_s` after the last renewal; th
 that moment; the others may lead `lease_s` after it. The difference is for requests that the API server has already.
 """
 
+import gc
 import logging
+import mmap
+import os
+import signal
+import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
-from controller.fence import Fence
 from gpushare.kube.lease import Elector
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Backoff, Clock
@@ -27,6 +31,56 @@ _TICK_S: Final = 0.1  # how late a signal or the end of a worker may be noticed
 _SILENT_S: Final = 5.0  # a shorter silence means nothing, however short the lease
 _LASTING_S: Final = 60.0  # a worker that served so long did not fail at once
 _NEVER: Final = threading.Event()
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_FAILED: Final = 1
+_UNTIL: Final = 0
+_WORKER: Final = 1
+_SUPERVISOR: Final = 2
+_LONG_AGO: Final = float("-inf")
+
+
+class Fence:
+    """Until when the worker may write, in memory that it shares with its supervisor. Made before any worker is forked.
+
+    The worker compares that moment with the clock right before every write, without waiting for anybody. Both read the
+    same clock of the machine, which goes on in suspend. Every slot is eight aligned bytes with one writer, so that a
+    reader sees the old value or the new one. The worker calls `leading` and `beat`, the supervisor all others.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._slots = memoryview(mmap.mmap(-1, 3 * struct.calcsize("d"))).cast("d")
+        self.close()
+
+    def close(self) -> None:
+        """No one may write. A worker that begins now has not been silent yet."""
+        self._slots[_UNTIL] = _LONG_AGO
+        self.beat()
+        self.supervisor_beat()
+
+    def lead_until(self, moment: float) -> None:
+        """The worker may write until then; seconds on the clock."""
+        self._slots[_UNTIL] = moment
+
+    def leading(self) -> bool:
+        """Whether the worker may write, at this very moment."""
+        return self._clock.monotonic() < self._slots[_UNTIL]
+
+    def beat(self) -> None:
+        """The worker's main loop goes round."""
+        self._slots[_WORKER] = self._clock.monotonic()
+
+    def worker_silent_s(self) -> float:
+        """Seconds since the worker's last beat."""
+        return self._clock.monotonic() - self._slots[_WORKER]
+
+    def supervisor_beat(self) -> None:
+        """The supervisor's loop goes round."""
+        self._slots[_SUPERVISOR] = self._clock.monotonic()
+
+    def supervisor_silent_s(self) -> float:
+        """Seconds since the supervisor's loop went round."""
+        return self._clock.monotonic() - self._slots[_SUPERVISOR]
 
 
 class Worker(Protocol):
@@ -81,7 +135,7 @@ class Supervisor:
             if ending is not _Ending.STOPPED:
                 if self.clock.monotonic() - began > _LASTING_S:
                     self.backoff.reset()
-                self._rest(self.backoff.next_s(), unless=self.told_to_stop)
+                self._wait(self.backoff.next_s(), unless=self.told_to_stop)
 
     def _term(self, worker: Worker, elector: Elector) -> _Ending:
         """One worker, from its start to its end."""
@@ -97,7 +151,7 @@ class Supervisor:
         if elector.leading():
             if not clean:
                 # What the worker sent last may be on its way still.
-                self._rest(elector.lease_s - elector.renew_s)
+                self._wait(elector.lease_s - elector.renew_s)
             elector.release()
         return ending
 
@@ -118,7 +172,7 @@ class Supervisor:
             if elector.leading() and not leads:
                 leads = True
                 logs.event(_LOG, "leading", identity=elector.identity, lease=elector.name)
-            self._tick()
+            self._loop_once()
         return _Ending.STOPPED
 
     def _stop(self, worker: Worker, elector: Elector) -> bool:
@@ -129,18 +183,86 @@ class Supervisor:
             if elector.leading() and self.clock.monotonic() >= due:
                 due = self.clock.monotonic() + self.retry_s
                 self._attempt(elector)
-            self._tick()
+            self._loop_once()
         return code == 0
 
     def _attempt(self, elector: Elector) -> None:
         elector.attempt()
         self.fence.lead_until(elector.leading_until)
 
-    def _rest(self, seconds: float, *, unless: Callable[[], bool] = lambda: False) -> None:
+    def _wait(self, seconds: float, *, unless: Callable[[], bool] = lambda: False) -> None:
         until = self.clock.monotonic() + seconds
         while self.clock.monotonic() < until and not unless():
-            self._tick()
+            self._loop_once()
 
-    def _tick(self) -> None:
-        self.fence.supervise()
+    def _loop_once(self) -> None:
+        self.fence.supervisor_beat()
         self.clock.wait(_NEVER, _TICK_S)
+
+
+@dataclass(slots=True)
+class Forked:
+    """A child of this process."""
+
+    pid: int
+    _code: int | None = field(init=False, default=None)
+
+    def exit_code(self) -> int | None:
+        """None while it runs; below 0 for a signal. Reaps also what the first process of a container inherits."""
+        while self._code is None:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            self._note(pid, status)
+        return self._code
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        if self._code is None:  # not reaped, so the number is still its own
+            os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it, also if it is stopped; all of its threads are gone when this returns."""
+        if self._code is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self._note(*os.waitpid(self.pid, 0))
+
+    def _note(self, pid: int, status: int) -> None:
+        if pid == self.pid:
+            self._code = os.waitstatus_to_exitcode(status)
+
+
+def fork(task: Callable[[], int]) -> Forked:
+    """Run a task, which gives an exit code, in a child, which starts with the default handlers of signals.
+
+    Everything is imported already, so the child is there in milliseconds, and shares that memory. The caller has one
+    thread only, so no lock is copied in the middle of its use.
+    """
+    # What exists now will hardly be freed: the collector would only write to, and so copy, pages that are shared.
+    gc.freeze()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until the child is the one who is meant
+    try:
+        pid = os.fork()
+        if not pid:
+            code = _FAILED
+            try:
+                code = _run(task, blocked)
+            finally:
+                os._exit(code)  # nothing may return into what the parent was doing
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    return Forked(pid)
+
+
+def _run(task: Callable[[], int], unblocked: set[int]) -> int:
+    """In the child."""
+    try:
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+        return task()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else _FAILED
+    except Exception:  # noqa: BLE001 - the top of a process
+        logs.event(_LOG, "worker failed", level=logging.ERROR, exc_info=True)
+        return _FAILED

@@ -18,10 +18,10 @@ from bench.interleaved import Client, Side
 from bench.scheduling import objects
 from bench.scheduling.scheduler import UnansweredError
 from bench.servers import serving
-from controller.fence import Fence
 from controller.main import Controller
 from controller.server import Server
 from controller.settings import Settings
+from controller.supervisor import Fence
 from gpushare import names
 from gpushare.kube.api import JsonObject, Params
 from gpushare.runtime import options

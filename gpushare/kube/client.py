@@ -30,7 +30,7 @@ _USER_AGENT: Final = "gpushare"
 _GRACE_S: Final = 15.0  # a watch may end this much later than asked
 # A watch that says nothing for so long is cut and resumed. Bookmarks come about once a minute; without them a quiet
 # collection costs one request in this time, and a peer that accepts bytes but never answers is noticed.
-_QUIET_S: Final = 100.0
+QUIET_S: Final = 100.0
 _LIST_QUIET_S: Final = 30.0  # a server that makes a long list says nothing at first
 _NOT_REACHED: Final = "error trying to reach service"  # of older API servers' proxies, in plain text
 _LARGE: Final = 2**20  # bytes; no usual object is, and parsed it may be ten times as large
@@ -147,7 +147,7 @@ class RestClient:
 
     def watch(self, path: str, params: Params, *, timeout_s: float) -> Iterator[JsonObject]:
         query = {**params, "watch": "true", "timeoutSeconds": str(int(timeout_s))}
-        quiet_s = min(timeout_s + _GRACE_S, _QUIET_S)
+        quiet_s = min(timeout_s + _GRACE_S, QUIET_S)
         with contextlib.ExitStack() as opened:
             chunks = opened.enter_context(self._transport.opened(path, query, self._headers(), quiet_s=quiet_s))
             return _events(path, chunks, opened.pop_all())

@@ -15,12 +15,12 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 import controller.main
-from controller.fence import Fence
 from controller.leadership import Leadership
 from controller.metrics import Metrics as ControllerMetrics
 from controller.outlooks import Outlooks
 from controller.refusals import Refusals
 from controller.state import ClusterState
+from controller.supervisor import Fence
 from deviceplugin import metrics as plugin_metrics
 from deviceplugin.counts import Counts
 from deviceplugin.usage.values import GpuTotal, NodeUsage, Reading, Row

@@ -10,11 +10,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from controller.extender.bind import Binder
-from controller.fence import Fence
 from controller.leadership import Leadership
 from controller.refusals import Refusals
 from controller.state import ClusterState
-from controller.supervisor import Supervisor
+from controller.supervisor import Fence, Supervisor
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Params
 from gpushare.kube.lease import Elector

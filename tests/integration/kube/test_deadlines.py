@@ -66,7 +66,7 @@ def test_a_dripping_answer_ends_at_its_deadline(text: bytes) -> None:
 
 
 def test_a_quiet_watch_is_cut_before_its_own_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_QUIET_S", 0.2)
+    monkeypatch.setattr(client, "QUIET_S", 0.2)
     event = b'{"type":"ADDED","object":{}}\n'
     server = socket.create_server(("127.0.0.1", 0))
     rest = RestClient(Credentials(server=f"http://127.0.0.1:{server.getsockname()[1]}"))

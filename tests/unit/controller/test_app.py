@@ -8,8 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.extender import inspect
-from controller.ledger_metrics import MOST_GPUS, MOST_NAMESPACES, LedgerGauges
-from controller.metrics import Metrics
+from controller.metrics import MOST_GPUS, MOST_NAMESPACES, LedgerGauges, Metrics
 from controller.state import ClusterState
 from controller.watches import PodSink
 from gpushare import names

@@ -64,6 +64,18 @@ class Machine(RuleBasedStateMachine):
             assert ledger.over_committed() == {}, name
 
 
+class Unlocked(list[Call]):
+    """Calls of the API server, none of which is made while the index is locked."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+
+    def append(self, call: Call) -> None:
+        assert not self.world.state.index.lock.locked()
+        super().append(call)
+
+
 class Cluster(Machine):
     """Two small nodes, a controller that may be restarted, and an API server that loses and delays requests."""
 
@@ -72,6 +84,7 @@ class Cluster(Machine):
     @initialize(target=pods, checks_uid=st.booleans())
     def start(self, checks_uid: bool) -> Any:
         self.world = World()
+        self.world.api.calls = Unlocked(self.world)
         self.doubted: set[PodUid] = set()
         self.world.api.binding_checks_uid = checks_uid
         for node in NODE_NAMES:

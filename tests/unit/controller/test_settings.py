@@ -7,12 +7,16 @@ from unittest.mock import Mock
 
 import pytest
 
+import controller.main
+from controller import leadership
 from controller.main import Controller, main
 from controller.server import Server
 from controller.settings import Settings
 from gpushare.errors import SettingsError
+from gpushare.kube import client
 from gpushare.model.request import Policy
 from gpushare.runtime import options
+from gpushare.runtime.process import Signals
 from gpushare.units import GIB, MemoryUnit
 from testing.fakes.kube import FakeKube
 from testing.fakes.kube_http import kubeconfig
@@ -129,3 +133,17 @@ def test_a_request_does_not_wait_long_for_a_thread_that_computes(monkeypatch: py
             signal.signal(number, handler)
     [(seconds,)] = [call.args for call in interval.call_args_list]
     assert 0 < seconds <= 0.001
+
+
+def test_a_connection_of_the_supervisor_is_closed_before_it_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No two processes may write on one."""
+    order = Mock()
+    for name in ("Server", "PageServer", "fork"):
+        monkeypatch.setattr(controller.main, name, getattr(order, name))
+    settings = options.load(Settings, [], prog="controller")
+    controller.main.supervisor(settings, order.api, Signals()).spawn()
+    assert [name for name, *_ in order.mock_calls][-2:] == ["api.close", "fork"]
+
+
+def test_a_watch_is_called_dead_only_after_it_was_cut_and_resumed() -> None:
+    assert leadership.DEAD_S > client.QUIET_S + 60

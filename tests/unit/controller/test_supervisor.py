@@ -11,8 +11,7 @@ from random import Random
 
 import pytest
 
-from controller.fence import Fence
-from controller.supervisor import Supervisor
+from controller.supervisor import Fence, Supervisor
 from gpushare.kube import api as kube
 from gpushare.kube.lease import Elector
 from gpushare.runtime.clock import Backoff
@@ -251,8 +250,8 @@ def test_the_worker_can_see_that_its_supervisor_stands_still(stage: Stage) -> No
 
 BEGIN = """
 import os, signal, sys, threading, time
-from controller.fence import Fence
-from controller.process import fork
+from controller.supervisor import Fence
+from controller.supervisor import fork
 from gpushare.runtime.clock import SystemClock
 from gpushare.runtime.process import Signals
 
