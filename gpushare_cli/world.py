@@ -22,7 +22,7 @@ from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
 from gpushare.model.gpu import MAX_GPUS, Gpu, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import DEFAULT_POLICY, ContainerKind, ContainerRequest, PodRequest, Policy
-from gpushare.placement import grade, ranking
+from gpushare.placement import grade
 from gpushare.placement import outlook as outlooks
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.policies import LEARNING, Policies
@@ -231,6 +231,8 @@ class NodeAnswer:
     """What Kubernetes itself has against the node, in a few words each."""
     score: int | None = None
     """What kube-scheduler is told of it: 10 for the best node, 1 to 8 for others; None if it does not fit."""
+    cost: int | None = None
+    """By the pod's policy, of which the score is made."""
 
     @property
     def fits(self) -> bool:
@@ -253,21 +255,21 @@ class NodeAnswer:
                 return f"{self.node} has room, but: {blockers}" if blockers else ""
 
 
-def ask(world: World, pod: Object, request: PodRequest, policies: Policies) -> list[NodeAnswer]:
+def ask(world: World, value: Object, request: PodRequest, policies: Policies) -> list[NodeAnswer]:
     """What every node answers to a pod, the best first."""
-    takes, counted = FreeHost.of(request), schedulable.requests(pod)
-    shape = groups.resolved(request.shape, request.labels, lambda namespace: world.holders.get(namespace, ()))
-    policy = policies.of(shape.policy)
+    pod = to_place(value, request)
+    shape = groups.resolved(pod.shape, pod.labels, lambda namespace: world.holders.get(namespace, ()))
     found: dict[NodeName, NodeAnswer] = {}
     costs: dict[NodeName, int] = {}
     for name, node in world.nodes.items():
         verdict = node_ledger.verdict(shape, node.ledger, policies)
         # A refusal has better numbers than the sums of what is requested.
-        lacks = node.lacks(takes, counted if isinstance(verdict, Placed) else {})
-        answer = NodeAnswer(node=name, verdict=verdict, blockers=(*schedulable.misplaced(pod, node.facts), *lacks))
-        found[name] = answer
-        if answer.fits and isinstance(verdict, Placed) and isinstance(node.ledger, NodeLedger):
-            costs[name] = ranking.cost_of(verdict.grants, node.ledger, policy, host=node.host, takes=takes)
+        lacks = node.lacks(pod.takes, pod.counted if isinstance(verdict, Placed) else {})
+        blockers = (*schedulable.misplaced(value, node.facts), *lacks)
+        cost = None
+        if isinstance(verdict, Placed) and not blockers:
+            cost = costs[name] = node.cost(pod, verdict.grants, policies)
+        found[name] = NodeAnswer(node=name, verdict=verdict, blockers=blockers, cost=cost)
     # Kube-scheduler asks for the score of those nodes alone that pass all filters.
     for name, score in zip(costs, grade.grades(list(costs), list(costs.values())), strict=True):
         found[name] = replace(found[name], score=score)

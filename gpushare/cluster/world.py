@@ -10,7 +10,7 @@ from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import NOTHING, Bound, PodRecord
 from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation, Grant, Held, Placed, Refused
-from gpushare.model.capacity import FreeHost
+from gpushare.model.capacity import FreeHost, NodeCapacity
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
@@ -106,6 +106,15 @@ class Node:
             return None
         verdict = node_ledger.verdict(shape, self.ledger, policies)
         return verdict.grants if isinstance(verdict, Placed) else None
+
+    @property
+    def capacity(self) -> NodeCapacity:
+        """What is free."""
+        return node_ledger.room(self.ledger, self.host)
+
+    def cost(self, pod: PodToPlace, grants: tuple[Grant, ...], policies: Policies) -> int:
+        """What it costs by the pod's policy to give it these GPUs, for comparison with other nodes."""
+        return policies.of(pod.shape.policy).cost(self.capacity, self.plus(pod, grants).capacity)
 
 
 def short(counted: Mapping[str, int], allocatable: Mapping[str, int] | None, requested: Mapping[str, int]) -> list[str]:

@@ -13,7 +13,7 @@ from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import world
 from gpushare_cli.dashboard.model import Waiting
-from gpushare_cli.explain import decide, render, waiting
+from gpushare_cli.explain import decide, render
 from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.world import World
 
@@ -44,7 +44,7 @@ def of_cluster(cluster: Objects, settings: Settings) -> tuple[Waiting, ...]:
     """
     found = world.of(cluster, settings)
     return tuple(
-        _told(group, _why(*group[0], found) if i < MOST else (waiting.WAITS, NOT_EVALUATED, False))
+        _told(group, _why(*group[0], found) if i < MOST else (decide.WAITS, NOT_EVALUATED, False))
         for i, group in enumerate(_groups(found.pods))
     )
 
@@ -97,20 +97,20 @@ def _told(group: Sequence[_Recorded], why: Why) -> Waiting:
 def _why(pod: Object, record: PodRecord | None, state: World) -> Why:
     match record:
         case Bound(bypassed=Bypassed() as way):
-            told = waiting.bypassed(decide.blank_of(pod, state), pod, record, way, state)
+            told = decide.bypassed(decide.blank_of(pod, state), pod, record, way, state)
             return told.headline, told.summary, told.good
         case Pending(request=PodRequest() as request):
-            return waiting.reason(pod, world.ask(state, pod, request, _RANKINGS))
+            return decide.reason(pod, world.ask(state, pod, request, _RANKINGS))
         case _:
             return _said(pod, record)
 
 
 def _said(pod: Object, record: PodRecord | None) -> Why:
     if isinstance(record, Pending) and record.request is None:
-        return waiting.UNREADABLE, waiting.fix(record), False
+        return decide.UNREADABLE, decide.fix(record), False
     node = pods_wire.node_of(pod)
-    headline = f"on {node} without GPUs" if node else waiting.WAITS
-    return headline, waiting.said(pod) or waiting.NOTHING_SAID, False
+    headline = f"on {node} without GPUs" if node else decide.WAITS
+    return headline, decide.said(pod) or decide.NOTHING_SAID, False
 
 
 def _request(record: PodRecord | None) -> PodRequest | None:

@@ -18,7 +18,6 @@ from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
-from gpushare.placement import ranking
 from gpushare.placement.policies import Policies
 
 MOST_MOVES: Final = 5
@@ -89,17 +88,11 @@ class Movable:
 
     def best(self, pod: PodToPlace) -> tuple[NodeName | None, tuple[Grant, ...]]:
         """The node that costs least by the pod's policy, and what the pod would get there."""
-        policy = self.policies.of(pod.shape.policy)
-        found = []
-        for name, grants in self.grants(pod):
-            node = self.nodes[name]
-            if isinstance(node.ledger, NodeLedger):
-                cost = ranking.cost_of(grants, node.ledger, policy, host=node.host, takes=pod.takes)
-                found.append((cost, name, grants))
+        found = dict(self.grants(pod))
         if not found:
             return None, ()
-        _, name, grants = min(found, key=lambda each: each[:2])
-        return name, grants
+        best = min(found, key=lambda name: (self.nodes[name].cost(pod, found[name], self.policies), name))
+        return best, found[best]
 
     def moved(self, pod: PodToPlace, source: NodeName) -> tuple["Movable", NodeName | None, tuple[Grant, ...]]:
         """When a pod has left its node and its successor has come to the best one, if there is any."""

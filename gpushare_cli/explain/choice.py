@@ -3,24 +3,26 @@
 The order of the nodes is the controller's own, by the same costs.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, assert_never
 
+from gpushare import units
 from gpushare.cluster.pod_records import Bound
-from gpushare.identity import NodeName, PodRef
+from gpushare.cluster.world import PodToPlace
+from gpushare.identity import NodeName
 from gpushare.model.allocation import Allocation, Grant, Placed
-from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
+from gpushare.model.capacity import Ask, FreeGpu
 from gpushare.model.gpu import Gpu
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import PodRequest, Policy
+from gpushare.model.request import Policy
 from gpushare.placement import lacks
-from gpushare.placement.lacks import Change, Nothing
+from gpushare.placement.lacks import Change, Fragments, Free, Kept, Lack, MoreUse, Nothing, Remainder, Room
 from gpushare.placement.policies import Policies
-from gpushare_cli.explain import lack_words
-from gpushare_cli.explain.model import Choice
+from gpushare_cli.explain.model import NodeChoice
 from gpushare_cli.world import NodeAnswer, World
 
+FEW: Final = "which few pods here ask for"
 _GPUS_NAMED: Final = 4
 _BEST: Final = {
     Policy.BINPACK: "the fullest",
@@ -28,115 +30,174 @@ _BEST: Final = {
     Policy.DENSE: "the one that usual pods miss least",
     Policy.FGD: "the one with the least fragmentation",
 }
+_Gpus = tuple[tuple[Gpu, FreeGpu, FreeGpu], ...]
+"""Those that the pod gets: free before, and after."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class _Candidate:
-    """A node with room for the pod."""
+    """A node with room for the pod; the best is the least."""
 
     cost: int
     node: NodeName
-    change: Change
-    gpus: tuple[tuple[Gpu, FreeGpu, FreeGpu], ...]
-    """Those that the pod gets: free before, and after."""
+    grants: tuple[Grant, ...]
 
 
-def of_waiting(
-    pod: PodRef, request: PodRequest, world: World, answered: Sequence[NodeAnswer], policies: Policies
-) -> Choice | None:
+def of_waiting(pod: PodToPlace, world: World, answered: Sequence[NodeAnswer], policies: Policies) -> NodeChoice | None:
     """Where a pod would go now; None if it fits nowhere."""
-    found = _candidates(pod, request, world, _granted(answered), policies)
-    return _told(request, found[0], found[1:], policies, chosen_now=True) if found else None
+    found = sorted(_candidates(answered).values())
+    return _told(pod, world, found[0], found[1:], policies, chosen_now=True) if found else None
 
 
 def of_bound(
     record: Bound,
     allocation: Allocation,
-    request: PodRequest,
+    pod: PodToPlace,
     world: World,
     answered: Sequence[NodeAnswer],
     policies: Policies,
-) -> Choice | None:
+) -> NodeChoice | None:
     """Why a pod is where it is; None if that node is unknown.
 
     Args:
         record: the pod.
         allocation: what it holds.
-        request: what it asked for.
+        pod: what it asked for.
         world: the cluster without the pod.
         answered: what its nodes answer to the pod.
         policies: of that cluster.
     """
-    granted = _granted(answered)
-    now = granted.get(record.node, ())
-    found = _candidates(record.ref, request, world, {**granted, record.node: allocation.grants}, policies)
-    own = next((each for each in found if each.node == record.node), None)
-    if own is None:
+    found = _candidates(answered)
+    now = found.pop(record.node, None)
+    node = world.nodes.get(record.node)
+    if node is None or not isinstance(node.ledger, NodeLedger):
         return None
-    same = [grant.gpus for grant in now] == [grant.gpus for grant in allocation.grants]
-    others = [each for each in found if each is not own]
-    return replace(_told(request, own, others, policies, chosen_now=same), in_hindsight=True)
+    own = _Candidate(node.cost(pod, allocation.grants, policies), record.node, allocation.grants)
+    same = now is not None and [grant.gpus for grant in now.grants] == [grant.gpus for grant in own.grants]
+    return replace(_told(pod, world, own, sorted(found.values()), policies, chosen_now=same), in_hindsight=True)
 
 
-def _granted(answered: Sequence[NodeAnswer]) -> dict[NodeName, tuple[Grant, ...]]:
-    return {each.node: each.verdict.grants for each in answered if each.fits and isinstance(each.verdict, Placed)}
-
-
-def _candidates(
-    pod: PodRef, request: PodRequest, world: World, granted: Mapping[NodeName, tuple[Grant, ...]], policies: Policies
-) -> list[_Candidate]:
-    """Nodes with room, the best first."""
-    return sorted(_compared(pod, request, world, granted, policies), key=lambda each: (each.cost, each.node))
-
-
-def _compared(
-    pod: PodRef, request: PodRequest, world: World, granted: Mapping[NodeName, tuple[Grant, ...]], policies: Policies
-) -> Iterator[_Candidate]:
-    ranking = policies.of(request.shape.policy)
-    for name, grants in granted.items():
-        node = world.nodes.get(name)
-        if node is None or not isinstance(node.ledger, NodeLedger):
-            continue
-        host = node.host
-        left = host and host.without(FreeHost.of(request))
-        allocation = Allocation(pod=pod, node=name, grants=grants)
-        before, held = node.ledger, node.ledger.held(allocation)
-        after = before.with_allocation(allocation)
-        change = Change(NodeCapacity.of(before, host), NodeCapacity.of(after, left))
-        gpus = [gpu for gpu in before.inventory.gpus if gpu.uuid in held]
-        rooms = tuple((gpu, FreeGpu.of(gpu, before), FreeGpu.of(gpu, after)) for gpu in gpus)
-        yield _Candidate(ranking.cost(change.before, change.after), name, change, rooms)
+def _candidates(answered: Sequence[NodeAnswer]) -> dict[NodeName, _Candidate]:
+    return {
+        each.node: _Candidate(each.cost, each.node, each.verdict.grants)
+        for each in answered
+        if each.cost is not None and isinstance(each.verdict, Placed)
+    }
 
 
 def _told(
-    request: PodRequest, here: _Candidate, others: Sequence[_Candidate], policies: Policies, *, chosen_now: bool
-) -> Choice:
-    policy, outlook = request.shape.policy or policies.default, policies.outlook
-    why = [_of_gpu(each, policy, policies) for each in here.gpus[:_GPUS_NAMED]]
-    if len(here.gpus) > _GPUS_NAMED:
-        why.append(f"and {len(here.gpus) - _GPUS_NAMED} more")
-    ask = Ask.of(request.shape)
-    fitting = [gpu for gpu in here.change.before.gpus if ask.fits(gpu)]
-    if chosen_now and len(here.gpus) == 1 == ask.gpus and len(set(fitting)) > 1:
+    pod: PodToPlace,
+    world: World,
+    here: _Candidate,
+    others: Sequence[_Candidate],
+    policies: Policies,
+    *,
+    chosen_now: bool,
+) -> NodeChoice:
+    policy, outlook = pod.shape.policy or policies.default, policies.outlook
+    change, gpus = _change(pod, world, here)
+    why = []
+    for gpu, before, after in gpus[:_GPUS_NAMED]:
+        few = policy is Policy.DENSE and lacks.little_asked_for(after, outlook)
+        why.append(f"GPU {gpu.label}: {of_gpu(before, after, few_ask=few)}")
+    if len(gpus) > _GPUS_NAMED:
+        why.append(f"and {len(gpus) - _GPUS_NAMED} more")
+    ask = Ask.of(pod.shape)
+    fitting = [gpu for gpu in change.before.gpus if ask.fits(gpu)]
+    if chosen_now and len(gpus) == 1 == ask.gpus and len(set(fitting)) > 1:
         why.append(f"{_BEST[policy]} of {len(fitting)} with room there")
+    told = NodeChoice(node=here.node, why="; ".join(why), lack="it fits on no other node")
     if not others:
-        return Choice(node=here.node, why="; ".join(why), lack="it fits on no other node")
+        return told
     there = others[0]
+    other, _ = _change(pod, world, there)
     if there.cost < here.cost:
-        lack = lacks.lack(policy, outlook, here.change, there.change)
-        words = lack_words.of_lack(lack, here.node, there.node, here.node)
-        text = f"{there.node} would be better: {words}"
+        words = of_lack(lacks.lack(policy, outlook, change, other), here.node, there.node, here.node)
+        return replace(told, next=there.node, lack=f"{there.node} would be better: {words}")
+    lack = lacks.lack(policy, outlook, other, change)
+    words = of_lack(lack, there.node, here.node, "it")
+    if isinstance(lack, Nothing) and here.node < there.node:
+        words += f", and {here.node} comes first by name"
+    return replace(told, next=there.node, lack=f"{there.node} is next: {words}")
+
+
+def _change(pod: PodToPlace, world: World, candidate: _Candidate) -> tuple[Change, _Gpus]:
+    """The node before and after the pod gets its GPUs there, and these."""
+    node = world.nodes[candidate.node]
+    then = node.plus(pod, candidate.grants)
+    change = Change(node.capacity, then.capacity)
+    if not isinstance(node.ledger, NodeLedger) or not isinstance(then.ledger, NodeLedger):
+        return change, ()
+    gpus = [gpu for gpu in node.ledger.inventory.gpus if gpu.uuid in then.held(pod.ref.uid)]
+    return change, tuple((gpu, FreeGpu.of(gpu, node.ledger), FreeGpu.of(gpu, then.ledger)) for gpu in gpus)
+
+
+def of_lack(lack: Lack, there: str, here: str, it: str) -> str:
+    """What one node lacks.
+
+    Args:
+        lack: found by `placement.lacks`.
+        there: the name of that node.
+        here: of the node that is better.
+        it: how the sentence calls the former.
+    """
+    match lack:
+        case Nothing():
+            return "the policy finds both equal"
+        case Free(of_there, of_here):
+            return (
+                f"with the pod, {_part(*of_there)} of GPU memory would be free on {there}, and {_part(*of_here)} on"
+                f" {here}"
+            )
+        case Remainder(gpu):
+            return f"{it} would leave {units.memory(gpu.free_mib)} of a GPU, {FEW}"
+        case MoreUse():
+            return f"what the pod would take of the GPUs of {there} is of more use to other pods"
+        case Kept(model):
+            return f"GPUs of model {model} are kept for pods that need them"
+        case Room(ask, pods, fewer):
+            return (
+                f"on {there} the pod takes the room of {_pods(pods)} with {_asking(ask)}, on {here} of {_pods(fewer)}"
+            )
+        case Fragments(gained, less):
+            return (
+                f"free GPU memory that usual pods cannot use would change by {gained:+.2f} GPUs on {there}, and by"
+                f" {less:+.2f} on {here}"
+            )
+        case _:
+            assert_never(lack)
+
+
+def of_gpu(before: FreeGpu, after: FreeGpu, *, few_ask: bool) -> str:
+    """What a pod does to a GPU; whether few pods ask for what it leaves."""
+    free = _part(before.free_mib, before.total_mib)
+    if not after.free_mib:
+        if before.untouched:
+            return f"all {units.memory(before.free_mib)} are free, and it takes them"
+        return f"{free} are free, and it fills them exactly"
+    rest = f"{free} are free, and {units.memory(after.free_mib)} stay free"
+    return f"{rest}, {FEW}" if few_ask else rest
+
+
+def _part(mib: int, of_mib: int) -> str:
+    """`3 of 15 GiB`."""
+    if mib % 1024 == 0 and of_mib % 1024 == 0:
+        return f"{mib // 1024} of {of_mib // 1024} GiB"
+    return f"{mib} of {of_mib} MiB"
+
+
+def _asking(ask: Ask) -> str:
+    if ask.whole:
+        amount = f"{ask.gpus} whole GPU{'s' if ask.gpus > 1 else ''}"
     else:
-        lack = lacks.lack(policy, outlook, there.change, here.change)
-        words = lack_words.of_lack(lack, there.node, here.node, "it")
-        by_name = (
-            f", and {here.node} comes first by name" if isinstance(lack, Nothing) and here.node < there.node else ""
-        )
-        text = f"{there.node} is next: {words}{by_name}"
-    return Choice(node=here.node, why="; ".join(why), next=there.node, lack=text)
+        size = f"{ask.memory_percent} %" if ask.memory_percent else units.memory(ask.memory_mib)
+        amount = f"{size} of {'one GPU' if ask.gpus == 1 else f'each of {ask.gpus} GPUs'}"
+    cpu = [f"{ask.cpu_milli / 1000:g} CPU"] if ask.cpu_milli else []
+    memory = [f"{units.memory(ask.host_mib)} of memory"] if ask.host_mib else []
+    *some, last = [amount, *cpu, *memory]
+    return f"{', '.join(some)} and {last}" if some else last
 
 
-def _of_gpu(gpu: tuple[Gpu, FreeGpu, FreeGpu], policy: Policy, policies: Policies) -> str:
-    which, before, after = gpu
-    few = policy is Policy.DENSE and lacks.little_asked_for(after, policies.outlook)
-    return f"GPU {which.label}: {lack_words.of_gpu(before, after, few_ask=few)}"
+def _pods(number: float) -> str:
+    """Room is counted in parts of a pod."""
+    return f"{round(number, 1):g} pod{'' if number == 1 else 's'}" if number else "none"

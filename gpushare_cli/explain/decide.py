@@ -1,26 +1,38 @@
-"""One pod and its cluster -> all that there is to say. Pure."""
+"""One pod and its cluster -> all that there is to say: why it waits, or where it is. Pure.
+
+The answers of the nodes are the controller's own, so what is said here is what the scheduler is told.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from gpushare import names
-from gpushare.cluster import node_records, pod_records
+from gpushare.cluster import bypass, node_records, pod_records
+from gpushare.cluster.bypass import Bind, Invalid, LeftAlone
 from gpushare.cluster.pod_records import Bound, Bypassed, Pending
+from gpushare.cluster.reasons import NODES_NAMED, by_sum
+from gpushare.cluster.world import PodToPlace
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName
+from gpushare.model.allocation import Placed, Refused
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import PodRequest
+from gpushare.placement import grade
 from gpushare.units import ResourceConfig
 from gpushare.wire import fields, requests, typos
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import schedulable, world
-from gpushare_cli.explain import choice, held, waiting
-from gpushare_cli.explain.model import Choice, Explanation, State
-from gpushare_cli.reading import Objects
-from gpushare_cli.world import World
+from gpushare_cli.explain import choice, held
+from gpushare_cli.explain.model import Explanation, NodeChoice, State
+from gpushare_cli.world import NodeAnswer, World
 
 Object = Mapping[str, Any]
+_DEFAULT_SCHEDULER: Final = "default-scheduler"
+WAITS: Final = "waits"
+NOTHING_SAID: Final = "neither the scheduler nor gpushare has said anything about it yet"
+UNREADABLE: Final = "waits; what it asks for cannot be understood"
 
 
 def explain(pod: Object, state: World, events: Sequence[Object] = ()) -> Explanation:
@@ -31,24 +43,22 @@ def explain(pod: Object, state: World, events: Sequence[Object] = ()) -> Explana
     Raises:
         WireError: an object cannot be read.
     """
-    cluster, resource_config = state.objects, state.resource_config
     blank = blank_of(pod, state)
-    record = world.record(pod, resource_config)
-    match record:
-        case Pending() | Bound(bypassed=Bypassed()) if cluster.forbidden and pods_wire.counts(pod):
-            return waiting.told(_with_request(blank, pod, resource_config), pod, events)
-        case Pending() if pods_wire.counts(pod):
-            own = world.config_of(pod, resource_config)
-            return waiting.pending(blank, pod, record, state, own)
+    config = world.config_of(pod, state.resource_config)
+    match pod_records.read(pod, config):
+        case Pending() | Bound(bypassed=Bypassed()) if state.objects.forbidden and pods_wire.counts(pod):
+            return _by_events(_with_request(blank, pod, config), pod, events)
+        case Pending() as record if pods_wire.counts(pod):
+            return _pending(blank, pod, record, state, config)
         case Pending():
             headline = f"{blank.phase}; it has ended"
             return replace(blank, state=State.ENDED, headline=headline, summary="it was on no node")
-        case Bound(bypassed=Bypassed() as way):
-            return waiting.bypassed(blank, pod, record, way, state)
-        case Bound():
-            return _bound(_with_request(blank, pod, resource_config), pod, record, state, cluster)
+        case Bound(bypassed=Bypassed() as way) as record:
+            return bypassed(blank, pod, record, way, state)
+        case Bound() as record:
+            return _bound(_with_request(blank, pod, config), pod, record, state)
         case None:
-            return _not_ours(blank, pod, cluster, resource_config)
+            return _not_ours(blank, pod, state)
 
 
 def blank_of(pod: Object, state: World) -> Explanation:
@@ -70,38 +80,164 @@ def blank_of(pod: Object, state: World) -> Explanation:
     )
 
 
-def _not_ours(blank: Explanation, pod: Object, cluster: Objects, resource_config: ResourceConfig) -> Explanation:
-    blank = replace(blank, node=pods_wire.node_of(pod))
-    for container, resource, meant in typos.of_pod(pod, resource_config):
-        summary = f"container {container} asks for {resource}, which gpushare does not know; do you mean {meant}?"
-        return replace(
-            blank, headline=f"{blank.phase}; asks for no GPU that gpushare knows", summary=summary, good=False
-        )
-    if not pods_wire.needs_gpu(pod, ResourceConfig(whole_gpus=True)):
+def _with_request(blank: Explanation, pod: Object, config: ResourceConfig) -> Explanation:
+    """With what a pod asked for, if that can still be understood."""
+    try:
+        return replace(blank, request=requests.of_pod(pod, config))
+    except InvalidRequestError:
         return blank
-    serving = [node for node in cluster.nodes if (schedulable.node_facts(node).allocatable or {}).get(names.GPU)]
-    if serving or cluster.forbidden:
-        summary = f"it asks for {names.GPU}, which gpushare does not hand out in this cluster"
-        if serving:
-            summary += f"; another device plugin does, on {len(serving)} node{'s' if len(serving) > 1 else ''}"
-        return replace(blank, headline=f"{blank.phase}; none of gpushare's", summary=summary)
-    summary = (
-        f"it asks for {names.GPU}, and no node offers it: whole GPUs are switched off in gpushare"
-        f" (GPUSHARE_WHOLE_GPUS in ConfigMap {names.CONFIG}), and no other device plugin serves it"
+
+
+def _by_events(blank: Explanation, pod: Object, events: Sequence[Object]) -> Explanation:
+    """A pod that waits in a cluster that may not be read: what the scheduler and gpushare have told its author."""
+    node = pods_wire.node_of(pod)
+    ours = [event for event in events if str(event.get("reason", "")).startswith(names.EVENT_PREFIX)]
+    words = [fields.text(event, "message", "event") for event in ours[-1:]]
+    return replace(
+        blank,
+        state=State.WITHOUT_GPU if node else State.WAITS,
+        node=node,
+        headline=f"on {node} without GPUs" if node else WAITS,
+        summary="".join(words) or said(pod) or NOTHING_SAID,
+        scheduler=_scheduler(pod),
+        said=said(pod),
+        good=False,
     )
-    return replace(blank, headline=f"{blank.phase}; none of gpushare's", summary=summary, good=blank.phase != "Pending")
 
 
-def _bound(blank: Explanation, pod: Object, record: Bound, state: World, cluster: Objects) -> Explanation:
+def _pending(blank: Explanation, pod: Object, record: Pending, state: World, config: ResourceConfig) -> Explanation:
+    """A pod that is on no node."""
+    blank = replace(blank, state=State.WAITS, scheduler=_scheduler(pod), said=said(pod), good=False)
+    if record.request is None:
+        return replace(blank, headline=UNREADABLE, summary=fix(record))
+    policies = state.policies(record.request)
+    answered = world.ask(state, pod, record.request, policies)
+    placed = world.to_place(pod, record.request)
+    headline, summary, good = reason(pod, answered)
+    return replace(
+        blank,
+        headline=headline,
+        summary=summary,
+        good=good,
+        request=record.request,
+        answers=tuple(answered),
+        choice=choice.of_waiting(placed, state, answered, policies),
+        notes=(*blank.notes, *_notes(pod, config, state), *([] if good else _sums(placed, state, answered))),
+    )
+
+
+def reason(pod: Object, answered: Sequence[NodeAnswer]) -> tuple[str, str, bool]:
+    """Why a pod that asks for GPUs is on no node: in a few words, in full, and whether a node takes it by now."""
+    if gates := schedulable.gates(pod):
+        summary = f"no scheduler looks at it until its scheduling gates are removed: {', '.join(gates)}"
+        return "waits behind scheduling gates", summary, False
+    fitting = [answer.node for answer in answered if answer.fits]
+    if not fitting:
+        return "waits; it fits on no node", world.summary(answered), False
+    more = len(fitting) - NODES_NAMED
+    where = ", ".join(fitting[:NODES_NAMED]) + (f" and {more} more" if more > 0 else "")
+    soon = (
+        "the controller makes the scheduler try again within seconds, unless something else keeps it away"
+        if said(pod)
+        else "the scheduler has not come to it yet"
+    )
+    return f"waits; it fits on {where}", f"there is room on {where} as far as was evaluated; {soon}", True
+
+
+def fix(record: Pending) -> str:
+    """What is wrong with a request that cannot be understood, and what its author does."""
+    return f"{record.problem}; fix that, delete the pod and create it again"
+
+
+def said(pod: Object) -> str:
+    """What the scheduler wrote on a pod when it last gave up; empty if it did not."""
+    scheduled = fields.condition(pod, "PodScheduled", "pod")
+    if scheduled.get("status") != "False":
+        return ""
+    return fields.text(scheduled, "message", "condition") or fields.text(scheduled, "reason", "condition")
+
+
+def _scheduler(pod: Object) -> str:
+    return fields.text(fields.mapping(pod, "spec", "pod"), "schedulerName", "spec") or _DEFAULT_SCHEDULER
+
+
+def _notes(pod: Object, config: ResourceConfig, state: World) -> Sequence[str]:
+    notes = []
+    if (scheduler := _scheduler(pod)) != names.SCHEDULER:
+        notes.append(
+            f"its scheduler is {scheduler}: only one that asks gpushare's extender gives it GPUs at once"
+            f" ({names.SCHEDULER} does; gpushare doctor tells of others)"
+        )
+    if not pods_wire.is_mutated(pod, config):
+        notes.append("the webhook did not change it, so its containers would not see their GPUs; recreate it")
+    with_host = all(node.host is not None for node in state.nodes.values())
+    if missing := schedulable.overlooked(pod, with_host=with_host):
+        notes.append(f"not evaluated: {', '.join(missing)}")
+    if nominated := fields.text(fields.mapping(pod, "status", "pod"), "nominatedNodeName", "status"):
+        notes.append(f"pods on {nominated} are being evicted to make room for it")
+    if fields.mapping(pod, "metadata", "pod").get("deletionTimestamp"):
+        notes.append("it is being deleted")
+    return notes
+
+
+def _sums(pod: PodToPlace, state: World, answered: Sequence[NodeAnswer]) -> Sequence[str]:
+    """What an autoscaler does about a pod that fits on no node."""
+    if any(answer.fits for answer in answered):
+        return ()
+    suffice = [
+        answer.node
+        for answer in answered
+        if isinstance(answer.verdict, Refused) and answer.has_gpus and not answer.blockers
+        if not state.nodes[answer.node].lacks(pod.takes, pod.counted)
+    ]
+    return (by_sum(suffice),) if suffice else ()
+
+
+def bypassed(blank: Explanation, pod: Object, record: Bound, way: Bypassed, state: World) -> Explanation:
+    """A pod that is on a node and was given no GPUs: what the controller does about it."""
+    headline = f"on {record.node} without GPUs"
+    blank = replace(blank, state=State.WITHOUT_GPU, node=record.node, headline=headline, good=False)
+    node = state.nodes.get(record.node)
+    outcome = bypass.outcome(way, node.ledger if node is not None else None, bypass.owner(pod))
+    if isinstance(outcome, Invalid):
+        return replace(blank, summary=world.why_bypassed(outcome, way))
+    if node is None:
+        return replace(blank, request=way.request, summary=f"its node {record.node} is gone")
+    match outcome:
+        case LeftAlone():
+            summary = (
+                "the webhook did not change it, and nothing says that gpushare hands out GPUs there: anyone else who"
+                f" does so {'has started it' if way.started else 'may start it'}, and gpushare leaves it alone"
+            )
+            return replace(blank, headline=f"{headline} from gpushare", summary=summary, good=way.started)
+        case Bind(request=request):
+            alone = replace(state, nodes={record.node: node})
+            return _on_its_node(replace(blank, request=way.request), request, alone, bypass.again(way))
+        case _:
+            return replace(blank, request=way.request, summary=world.why_bypassed(outcome, way))
+
+
+def _on_its_node(blank: Explanation, request: PodRequest, alone: World, again: str) -> Explanation:
+    (answer,) = world.ask(alone, {}, request, alone.policies(request))
+    fits = isinstance(answer.verdict, Placed)
+    # Kubernetes has nothing more to say: the pod is there.
+    answer = replace(answer, blockers=(), score=grade.BEST if fits else None)
+    if fits:
+        summary = "there is room: the controller chooses its GPUs within moments, and its containers start then"
+    else:
+        summary = f"its containers wait until there is room: {answer.why_not}; or {again}"
+    return replace(blank, answers=(answer,), summary=summary, good=fits)
+
+
+def _bound(blank: Explanation, pod: Object, record: Bound, state: World) -> Explanation:
     """A pod on a node that was given GPUs by somebody."""
     node = state.nodes.get(record.node)
     inventory = node.record.inventory if node else None
     if not pods_wire.holds_gpus(pod):
         return held.ended(blank, pod, record, inventory)
-    shown = inventory or _equal_gpus(record.node, cluster)
-    unit = shown.unit if shown else blank.unit
+    shown = inventory or _equal_gpus(record.node, state)
     try:
-        allocation = pod_records.held(record, unit)
+        allocation = pod_records.held(record, shown.unit if shown else blank.unit)
     except WireError as error:
         return held.unreadable(blank, record, str(error))
     if allocation is None:
@@ -114,29 +250,42 @@ def _bound(blank: Explanation, pod: Object, record: Bound, state: World, cluster
     return held.holds(blank, pod, allocation, shown, ledger)
 
 
-def _choice(blank: Explanation, pod: Object, record: Bound, state: World) -> Choice | None:
+def _choice(blank: Explanation, pod: Object, record: Bound, state: World) -> NodeChoice | None:
     """Why it is there, if gpushare chose its node and GPUs."""
     late = pods_wire.annotations(pod).get(names.ANNOTATION_LATE)
     if blank.request is None or record.allocation is None or late:
         return None
-    leaving = replace(world.to_place(pod, blank.request), takes=record.ask.host)
-    alone = state.without(leaving, record.node)
+    placed = world.to_place(pod, blank.request)
+    alone = state.without(replace(placed, takes=record.ask.host), record.node)
     policies = alone.policies(blank.request)
     answered = world.ask(alone, world.unbound(pod), blank.request, policies)
-    return choice.of_bound(record, record.allocation, blank.request, alone, answered, policies)
+    return choice.of_bound(record, record.allocation, placed, alone, answered, policies)
 
 
-def _with_request(blank: Explanation, pod: Object, resource_config: ResourceConfig) -> Explanation:
-    """What a pod asked for, if that can still be understood; it does not matter any more."""
-    try:
-        request = requests.of_pod(pod, world.config_of(pod, resource_config))
-    except InvalidRequestError:
-        return blank
-    return replace(blank, request=request)
-
-
-def _equal_gpus(name: NodeName, cluster: Objects) -> NodeInventory | None:
+def _equal_gpus(name: NodeName, state: World) -> NodeInventory | None:
     """GPUs of a node of Aliyun's plugin, to show what its pods hold."""
-    node = next((node for node in cluster.nodes if node_records.name_of(node) == name), None)
+    node = next((node for node in state.objects.nodes if node_records.name_of(node) == name), None)
     equal = world.equal_gpus(node, []) if node else None
     return equal[0] if equal else None
+
+
+def _not_ours(blank: Explanation, pod: Object, state: World) -> Explanation:
+    blank = replace(blank, node=pods_wire.node_of(pod))
+    for container, resource, meant in typos.of_pod(pod, state.resource_config):
+        summary = f"container {container} asks for {resource}, which gpushare does not know; do you mean {meant}?"
+        headline = f"{blank.phase}; asks for no GPU that gpushare knows"
+        return replace(blank, headline=headline, summary=summary, good=False)
+    if not pods_wire.needs_gpu(pod, ResourceConfig(whole_gpus=True)):
+        return blank
+    blank = replace(blank, headline=f"{blank.phase}; none of gpushare's")
+    serving = sum(bool((node.allocatable or {}).get(names.GPU)) for node in state.nodes.values())
+    if serving or state.objects.forbidden:
+        summary = f"it asks for {names.GPU}, which gpushare does not hand out in this cluster"
+        if serving:
+            summary += f"; another device plugin does, on {serving} node{'s' if serving > 1 else ''}"
+        return replace(blank, summary=summary)
+    summary = (
+        f"it asks for {names.GPU}, and no node offers it: whole GPUs are switched off in gpushare"
+        f" (GPUSHARE_WHOLE_GPUS in ConfigMap {names.CONFIG}), and no other device plugin serves it"
+    )
+    return replace(blank, summary=summary, good=blank.phase != "Pending")

@@ -118,7 +118,7 @@ def _fills(allocation: Allocation, ledger: NodeLedger) -> Iterator[Fill]:
         if gpu.uuid in mine:
             yield Fill(
                 gpu=gpu,
-                used_mib=ledger.used_mib.get(gpu.uuid, 0),
+                granted_mib=ledger.used_mib.get(gpu.uuid, 0),
                 compute_percent=ledger.used_percent.get(gpu.uuid, 0),
                 neighbours=[(pod, held[gpu.uuid]) for pod, held in beside if gpu.uuid in held],
             )

@@ -65,14 +65,14 @@ class Fill:
     """How full one of the pod's GPUs is, and who else is on it."""
 
     gpu: Gpu
-    used_mib: int
+    granted_mib: int
     compute_percent: int
     neighbours: Sequence[tuple[PodRef, Held]]
     """Other pods, and what they hold of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class NodeChoice:
     """Why a pod goes to a node, or is there, and not on another one with room."""
 
     node: NodeName
@@ -109,7 +109,7 @@ class Explanation:
     """What the scheduler wrote on the pod when it last gave up."""
     answers: tuple[NodeAnswer, ...] = ()
     """Of all nodes that come into question, the best first."""
-    choice: Choice | None = None
+    choice: NodeChoice | None = None
     """None if no node takes it, or another system chose its GPUs."""
     shares: tuple[Share, ...] = ()
     others: tuple[tuple[str, Use], ...] = ()

@@ -10,7 +10,7 @@ from gpushare.model.allocation import Placed
 from gpushare.model.gpu import label
 from gpushare.model.request import ContainerRequest, Policy, RequestShape
 from gpushare_cli import console, limits, world
-from gpushare_cli.explain.model import Choice, Explanation, Fill, Share, State
+from gpushare_cli.explain.model import Explanation, Fill, NodeChoice, Share, State
 from gpushare_cli.usage import Use
 from gpushare_cli.world import NodeAnswer
 
@@ -30,7 +30,7 @@ def text(explained: Explanation, width: int) -> str:
         others = [_limit(limits.OTHERS, *_of_others(explained, uuid), 0, use) for uuid, use in explained.others]
         blocks.append([header, *map(_limited, explained.shares), *others])
     if explained.fills:
-        blocks.append([("GPU", "USED", "SHARED WITH"), *map(_fill, explained.fills)])
+        blocks.append([("GPU", "GRANTED", "SHARED WITH"), *map(_fill, explained.fills)])
     if explained.answers:
         blocks.append([("NODE", "FITS", "WHY"), *map(_answer, explained.answers)])
     return "\n".join(console.table(rows, width) for rows in blocks)
@@ -99,7 +99,7 @@ def _head(explained: Explanation) -> Iterator[tuple[str, ...]]:
         yield "SCHEDULER:", f"{explained.scheduler}{': ' if explained.said else ''}{explained.said}"
 
 
-def _choice(choice: Choice) -> Iterator[tuple[str, ...]]:
+def _choice(choice: NodeChoice) -> Iterator[tuple[str, ...]]:
     yield "CHOICE:", f"{_HINDSIGHT if choice.in_hindsight else ''}{choice.node}, {choice.why}"
     yield "", choice.lack
 
@@ -171,14 +171,14 @@ def _limit(container: str, gpu: str, kind: str, granted_mib: int, use: Use) -> t
 
 
 def _fill(fill: Fill) -> tuple[str, ...]:
-    used = f"{units.memory(fill.used_mib)} of {units.memory(fill.gpu.memory_mib)}"
-    used += f" ({units.percent(fill.used_mib, fill.gpu.memory_mib)}%)"
+    granted = f"{units.memory(fill.granted_mib)} of {units.memory(fill.gpu.memory_mib)}"
+    granted += f" ({units.percent(fill.granted_mib, fill.gpu.memory_mib)}%)"
     if fill.gpu.extra_mib:
-        used += f", oversubscribed up to {units.memory(fill.gpu.grantable_mib)}"
+        granted += f", oversubscribed up to {units.memory(fill.gpu.grantable_mib)}"
     if fill.compute_percent:
-        used += f", {fill.compute_percent}% of compute"
+        granted += f", {fill.compute_percent}% of compute"
     beside = [f"{pod} ({units.memory(held.memory_mib)})" for pod, held in fill.neighbours]
-    return fill.gpu.label, used, ", ".join(beside) or "none"
+    return fill.gpu.label, granted, ", ".join(beside) or "none"
 
 
 def _answer(answer: NodeAnswer) -> tuple[str, ...]:
@@ -187,7 +187,7 @@ def _answer(answer: NodeAnswer) -> tuple[str, ...]:
     return answer.node, "no", answer.why_not
 
 
-def _json_choice(choice: Choice) -> dict[str, Any]:
+def _json_choice(choice: NodeChoice) -> dict[str, Any]:
     return {
         "node": choice.node,
         "why": choice.why,
@@ -222,12 +222,14 @@ def _json_fill(fill: Fill) -> dict[str, Any]:
         "model": fill.gpu.model,
         "totalMiB": fill.gpu.memory_mib,
         **({"grantableMiB": fill.gpu.grantable_mib} if fill.gpu.extra_mib else {}),
-        "usedMiB": fill.used_mib,
+        "grantedMiB": fill.granted_mib,
+        "usedMiB": fill.granted_mib,  # its former name
         "computePercent": fill.compute_percent,
         "sharedWith": [
             {
                 "namespace": pod.namespace,
                 "name": pod.name,
+                "grantedMiB": held.memory_mib,
                 "usedMiB": held.memory_mib,
                 "computePercent": held.compute_percent,
             }

@@ -13,7 +13,7 @@ from gpushare.placement.lacks import Fragments, Free, Kept, Lack, MoreUse, Nothi
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import ResourceConfig
 from gpushare_cli import reading, world
-from gpushare_cli.explain import lack_words
+from gpushare_cli.explain import choice as choices
 from gpushare_cli.reading import Settings
 from gpushare_cli.world import World
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
@@ -233,7 +233,7 @@ GIB = 1024
     ],
 )
 def test_each_lack_has_its_words(lack: Lack, words: str) -> None:
-    assert lack_words.of_lack(lack, "a", "b", "it") == words
+    assert choices.of_lack(lack, "a", "b", "it") == words
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_each_lack_has_its_words(lack: Lack, words: str) -> None:
 )
 def test_each_gpu_has_its_words(before: int, after: int, few_ask: bool, words: str) -> None:
     rooms = FreeGpu(15 * GIB, before), FreeGpu(15 * GIB, after)
-    assert lack_words.of_gpu(*rooms, few_ask=few_ask) == words
+    assert choices.of_gpu(*rooms, few_ask=few_ask) == words
 
 
 CONFIG = ResourceConfig()

@@ -52,7 +52,7 @@ def test_a_running_pod_is_told_where_what_beside_whom_and_what_holds_it() -> Non
         "side       0    advisory  2 GiB    ?     ?",
         "side       1    advisory  2 GiB    ?     ?",
         "",
-        "GPU  USED                    SHARED WITH",
+        "GPU  GRANTED                 SHARED WITH",
         "0    10 GiB of 15 GiB (66%)  default/web-0 (1 GiB), default/web-1 (4 GiB)",
         "1    2 GiB of 15 GiB (13%)   none",
     )
@@ -241,9 +241,9 @@ def test_json_has_the_shares_and_the_neighbours() -> None:
     place = {"container": "first", "kind": "init", "gpu": 1, "uuid": "GPU-1", "model": "Tesla T4"}
     share = {"memoryMiB": 2048, "memoryPercent": 13, "computePercent": 0, "whole": False, "limit": "advisory"}
     assert value["containers"][1] == {**place, **share, "usedMiB": None, "peakMiB": None, "trouble": None}
-    web = {"namespace": "default", "name": "web", "usedMiB": 1024, "computePercent": 0}
-    gpu = {"index": 0, "uuid": "GPU-0", "model": "Tesla T4", "totalMiB": 15360, "usedMiB": 4096, "computePercent": 0}
-    assert value["gpus"][0] == {**gpu, "sharedWith": [web]}
+    web = {"namespace": "default", "name": "web", "grantedMiB": 1024, "usedMiB": 1024, "computePercent": 0}
+    gpu = {"index": 0, "uuid": "GPU-0", "model": "Tesla T4", "totalMiB": 15360, "grantedMiB": 4096, "usedMiB": 4096}
+    assert value["gpus"][0] == {**gpu, "computePercent": 0, "sharedWith": [web]}
     assert value["policy"] == "spread: the emptiest GPU first (named by the pod)"
     assert value["useProblem"] == "there is no gpushare-device-plugin on it"
 
