@@ -13,12 +13,11 @@ from typing import Final
 
 from controller import optional_watches
 from controller.node_verdicts import NodeVerdicts
-from controller.reconcile.apply import Writer
 from controller.reconcile.hand_over import HandOverSummary
 from controller.reconcile.loop import Reconciler
-from controller.reconcile.node_requests import OFF, Limits
+from controller.reconcile.node_requests import OFF, Limits, Refusals
 from controller.reconcile.placeholders import Placeholders
-from controller.refusals import Refusals
+from controller.reconcile.writer import Writer
 from controller.state import ClusterState
 from controller.supervisor import Fence
 from controller.watches import NodeSink, PodSink

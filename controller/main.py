@@ -17,8 +17,7 @@ from controller.leadership import Leadership
 from controller.metrics import CONTENT_TYPE, Metrics, Reading
 from controller.node_verdicts import NodeVerdicts
 from controller.outlooks import Outlooks
-from controller.reconcile.node_requests import Limits
-from controller.refusals import Refusals
+from controller.reconcile.node_requests import Limits, Refusals
 from controller.server import Server
 from controller.settings import Settings
 from controller.state import ClusterState

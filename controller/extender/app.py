@@ -17,8 +17,8 @@ from controller.extender.name_lists import NameLists
 from controller.extender.preempt import Preemption
 from controller.metrics import CONTENT_TYPE, Metrics
 from controller.node_verdicts import NodeVerdicts
-from controller.reconcile import placeholder
-from controller.refusals import Refusals
+from controller.reconcile import node_requests
+from controller.reconcile.node_requests import Refusals
 from controller.state import ClusterState
 from gpushare import names
 from gpushare.errors import GpuShareError
@@ -161,7 +161,7 @@ class Extender:
         if request is None:
             return messages.filter_result(messages.FilterResult(fits=args.names), args), "no-gpu"
         if request.pod.namespace == names.PLACEHOLDERS:
-            never = messages.FilterResult(fits=(), failed=dict.fromkeys(args.names, placeholder.REFUSED))
+            never = messages.FilterResult(fits=(), failed=dict.fromkeys(args.names, node_requests.REFUSED))
             return messages.filter_result(never, args), "no-fit"
         reserved = self._services.state.index.reserved_on(request.pod.uid)
         result = self._services.node_verdicts.filter(request.shape, args.names, reserved, args.known)

@@ -13,7 +13,7 @@ from typing import Final, assert_never
 from controller import delivery
 from controller.delivery import Absent, Shown, Undelivered
 from controller.extender.messages import BindArgs
-from controller.reconcile import placeholder
+from controller.reconcile import node_requests
 from controller.state import AlreadyBound, ClusterState, Reserved
 from gpushare import errors, names
 from gpushare.cluster.pod_records import Pending
@@ -97,7 +97,7 @@ class Binder:
         if not self._in_time(until):
             return _out_of_time()
         if args.namespace == names.PLACEHOLDERS:
-            return Answer(Outcome.REFUSED, placeholder.REFUSED)
+            return Answer(Outcome.REFUSED, node_requests.REFUSED)
         if (bound := self.state.bound(args.uid)) is not None:
             return _bound_before(args, bound)
         request = self._request(args, until)

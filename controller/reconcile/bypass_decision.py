@@ -10,8 +10,7 @@ from enum import Enum, auto
 from typing import Final
 
 from controller.reconcile import advice
-from controller.reconcile.advice import Tell
-from controller.reconcile.event_throttle import NO_EVENT, REPEAT_S, EventThrottle
+from controller.reconcile.advice import NO_EVENT, REPEAT_S, EventThrottle, Tell
 from gpushare.cluster import bypass
 from gpushare.cluster.bypass import Owner
 from gpushare.cluster.node_ledger import LedgerOrRefused

@@ -9,10 +9,10 @@ from typing import Final, assert_never
 
 from controller.reconcile import advice, bypass_decision, live_pod
 from controller.reconcile.advice import Tell
-from controller.reconcile.apply import Writer
 from controller.reconcile.bypass_decision import Action, Note, Step
 from controller.reconcile.deliver import LateBinder, NotNow
 from controller.reconcile.recreate_backoff import RecreateBackoff
+from controller.reconcile.writer import Writer
 from controller.state import ClusterState
 from gpushare.cluster import bypass
 from gpushare.cluster.bypass import Outcome
@@ -143,7 +143,7 @@ class BypassedPods:
         logs.event(_LOG, "bound late", pod=str(pod.ref), uid=pod.ref.uid, node=pod.node)
         given = ", ".join(f"container {grant.container}: {', '.join(grant.gpus)}" for grant in allocation.grants)
         message = f"it came to {pod.node} without GPUs, and was given them there: {given}"
-        self.writer.tell(pod.ref, advice.REASON_BOUND_LATE, message)
+        self.writer.post_normal(pod.ref, advice.REASON_BOUND_LATE, message)
 
     def _recreate(self, pod: Bound) -> bool:
         owner, now = bypass_decision.recreating_owner(pod), self.clock.monotonic()

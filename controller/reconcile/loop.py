@@ -9,13 +9,13 @@ from typing import Final
 
 from controller.index import Index
 from controller.node_verdicts import NodeVerdicts
-from controller.reconcile import apply, in_doubt_bindings
-from controller.reconcile.apply import Writer
+from controller.reconcile import advice, in_doubt_bindings
 from controller.reconcile.bypassed_pods import BypassedPods
 from controller.reconcile.deliver import LateBinder
+from controller.reconcile.node_requests import Refusals
 from controller.reconcile.overridden import OverriddenPods
 from controller.reconcile.waiting import WaitingPods
-from controller.refusals import Refusals
+from controller.reconcile.writer import Writer
 from controller.state import ClusterState
 from gpushare.cluster import cordons, node_ledger, node_records, world
 from gpushare.cluster.groups import LabelIndex
@@ -111,7 +111,7 @@ class Reconciler:
                 else f"what this pod holds cannot be read, so its node takes no new pods: {why}; delete it, or"
                 " install the version of gpushare that bound it"
             )
-            self._writer.warn(pod, apply.REASON_UNREADABLE, message)
+            self._writer.warn(pod, advice.REASON_UNREADABLE, message)
 
     def _unknown_gpus(self) -> None:
         """Nodes may be known later than what is said of them, so this is no business of the watches."""

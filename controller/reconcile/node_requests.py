@@ -1,14 +1,22 @@
-"""For which waiting pods a node is asked for by a placeholder, and when that ends. Pure."""
+"""For which waiting pods a node is asked for by a placeholder, and when that ends.
 
+An autoscaler counts sums as kube-scheduler does, and asks no extender: it sees room for a pod that all nodes have
+refused whose sums suffice, because no single GPU has room, and adds no node. Pure, but for the lock of `Refusals`.
+"""
+
+import threading
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from controller.refusals import Refusal
-from gpushare.identity import NodeName, PodUid
+from gpushare.identity import NodeName, PodRef, PodUid
+from gpushare.runtime.clock import Clock
 
+FORGET_S: Final = 60.0  # filter may know of a pod before the watch does
+MOST_NODES: Final = 1000  # of one pod; anyone who reaches the port may name more than there are
+MOST: Final = 256  # pods; a namespace with few of them takes a place from the one with most
 ASK_AFTER_S: Final = 10.0  # a pod that ends may make room
 REPLACE_AFTER_S: Final = 30.0
 ATTEMPTS: Final = 3
@@ -17,6 +25,66 @@ MOST_IN_VAIN: Final = 10
 """The same for all pods of a namespace together, within `REST_S`: a pod that is created again has no attempts."""
 REST_S: Final = 3600.0
 """How long no node is asked for, for a pod for which none has come, or none that helped."""
+REFUSED: Final = "this pod only asks an autoscaler for a node, and never runs"
+"""Why no node takes a placeholder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """How kube-scheduler's last question about a pod ended."""
+
+    since: float
+    """Monotonic seconds, of the first such question."""
+    asked: float
+    """Of the last one."""
+    nodes: Sequence[NodeName]
+    """Those that it named, the first `MOST_NODES` of them."""
+    left_out: int = 0
+    """How many it named beside these."""
+    namespace: str = ""
+    """Of the pod."""
+
+
+class Refusals:
+    """Written by filter, read by the chores. Safe for use by many threads."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: dict[PodUid, Refusal] = {}
+
+    def note(self, pod: PodRef, nodes: Sequence[NodeName], *, fits: bool) -> None:
+        """kube-scheduler has asked about a pod."""
+        with self._lock:
+            if fits or not nodes:
+                self._known.pop(pod.uid, None)
+                return
+            known = self._known.get(pod.uid)
+            if known is not None or len(self._known) < MOST or self._makes_place(pod.namespace):
+                now = self._clock.monotonic()
+                since = now if known is None else known.since
+                left_out = max(len(nodes) - MOST_NODES, 0)
+                kept = nodes[:MOST_NODES] if left_out else nodes
+                refusal = Refusal(since=since, asked=now, nodes=kept, left_out=left_out, namespace=pod.namespace)
+                self._known[pod.uid] = refusal
+
+    def _makes_place(self, namespace: str) -> bool:
+        """Forget the newest pod of the namespace with most, unless this one would then have as many."""
+        counts = Counter(each.namespace for each in self._known.values())
+        largest, most = counts.most_common(1)[0]
+        if counts[namespace] + 1 >= most:
+            return False
+        del self._known[max((each.since, uid) for uid, each in self._known.items() if each.namespace == largest)[1]]
+        return True
+
+    def of(self, waiting: Set[PodUid]) -> Mapping[PodUid, Refusal]:
+        """Those of pods that wait; others are forgotten after a while."""
+        now = self._clock.monotonic()
+        with self._lock:
+            for pod in self._known.keys() - waiting:
+                if now - self._known[pod].asked >= FORGET_S:
+                    del self._known[pod]
+            return {pod: known for pod, known in self._known.items() if pod in waiting}
 
 
 class Why(Enum):
@@ -53,7 +121,7 @@ OFF: Final = Limits(most=0, life_s=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class Inputs:
     """What the decision is about; by the UID of the pod that waits."""
 
     waiting: Set[PodUid]
@@ -78,7 +146,7 @@ class Steps:
     """With the number of the attempt: of namespaces with few placeholders first, then those that wait longest."""
 
 
-def decide(known: Known, limits: Limits, now: float) -> Steps:
+def decide(known: Inputs, limits: Limits, now: float) -> Steps:
     """The next steps; `now` is monotonic seconds."""
     remove = {pod: why for pod in known.asked if (why := _ends(pod, known, limits)) is not None}
     room = limits.most - (len(known.asked) - len(remove))
@@ -112,7 +180,7 @@ def costs(why: Why, *, bound: bool) -> bool:
     return why is Why.OUTDATED or (why is Why.DONE and not bound)
 
 
-def _ends(pod: PodUid, known: Known, limits: Limits) -> Why | None:
+def _ends(pod: PodUid, known: Inputs, limits: Limits) -> Why | None:
     asked, refusal = known.asked[pod], known.refused.get(pod)
     if limits.most <= 0:
         return Why.OFF
@@ -123,3 +191,23 @@ def _ends(pod: PodUid, known: Known, limits: Limits) -> Why | None:
     if refusal is not None and asked.age_s >= REPLACE_AFTER_S and not asked.nodes.issuperset(refusal.nodes):
         return Why.OUTDATED
     return None
+
+
+@dataclass(slots=True)
+class FailedRequests:
+    """How many nodes were asked for in vain within the last `REST_S`, by namespace. Not for several threads.
+
+    A pod that is created again has all its attempts again, its namespace has not.
+    """
+
+    _ended: list[tuple[float, str]] = field(default_factory=list)
+    """When, in monotonic seconds, and for a pod of which namespace; the oldest first."""
+
+    def note(self, namespace: str, now: float) -> None:
+        """A node may have come and its pod has not got there."""
+        self._ended.append((now, namespace))
+
+    def counts(self, now: float) -> Mapping[str, int]:
+        """By namespace."""
+        self._ended = [each for each in self._ended if now - each[0] < REST_S]
+        return Counter(namespace for _, namespace in self._ended)

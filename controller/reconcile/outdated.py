@@ -11,8 +11,8 @@ from typing import Final
 
 from controller.reconcile import live_pod
 from controller.reconcile.advice import REASON_UNSCHEDULABLE
-from controller.reconcile.apply import Writer
 from controller.reconcile.recreate_backoff import RecreateBackoff
+from controller.reconcile.writer import Writer
 from gpushare.cluster.pod_records import Pending
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid

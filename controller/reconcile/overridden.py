@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from controller.reconcile.apply import Writer
+from controller.reconcile.writer import Writer
 from controller.state import ClusterState
 from gpushare import names
 from gpushare.cluster.pod_records import Bound, PodRecord

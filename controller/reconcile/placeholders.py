@@ -1,31 +1,47 @@
-"""Asks an autoscaler for nodes, by placeholders of waiting pods: gather, let `node_requests` decide, write."""
+"""Asks an autoscaler for nodes, by placeholders of waiting pods: gather, let `node_requests` decide, write.
+
+A placeholder asks for the same as its pod, and not on the nodes whose GPUs have no room. kube-scheduler never binds it,
+as the extender refuses it everywhere. An autoscaler, which asks no extender, sees that it fits on no node that is
+there, and on a new one.
+"""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from datetime import datetime
+from typing import Any, Final
 
 import orjson
 
 from controller.index import Snapshot
 from controller.node_verdicts import NodeVerdicts
-from controller.reconcile import node_requests, placeholder
-from controller.reconcile.apply import Writer
-from controller.reconcile.in_vain import InVain
-from controller.reconcile.node_requests import MOST_IN_VAIN, REST_S, Asked, Known, Limits, Why
-from controller.reconcile.placeholder import Placeholder
-from controller.refusals import MOST_NODES, Refusal, Refusals
+from controller.reconcile import node_requests
+from controller.reconcile.node_requests import (
+    MOST_IN_VAIN,
+    MOST_NODES,
+    REST_S,
+    Asked,
+    FailedRequests,
+    Inputs,
+    Limits,
+    Refusal,
+    Refusals,
+    Why,
+)
+from controller.reconcile.writer import Writer
 from controller.state import ClusterState
 from gpushare import names
 from gpushare.cluster.pod_records import Bound, Pending
 from gpushare.errors import WireError
-from gpushare.identity import NodeName, PodUid
+from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.allocation import Refused
 from gpushare.model.ledger import NodeLedger
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Backoff
+from gpushare.wire import fields
+from gpushare.wire import pods as pods_wire
 
 _LOG: Final = logging.getLogger(__name__)
 REASON: Final = "GpuShareNodeRequested"
@@ -35,6 +51,161 @@ YIELD_S: Final = 4 * RETRY_S  # in which pods of other namespaces have their tur
 CALLS: Final = 5  # a tick and kind
 ASK_S: Final = 0.25  # a tick; judging thousands of nodes for each of these must not take the scheduler's processor
 MOST_BYTES: Final = 256 * 1024  # of one, whose size its pod's author decides
+SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+_PREFIX: Final = "for-"
+_IMAGE: Final = "registry.k8s.io/pause:3.10"  # never pulled
+_NAME: Final = "metadata.name"
+_EXPENDABLE: Final = -10
+"""Cluster Autoscaler adds no nodes for pods of a lower priority, by default, and a placeholder must not change that."""
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placeholder:
+    """One that is there."""
+
+    uid: PodUid
+    pod: PodUid
+    """The pod that it stands for."""
+    nodes: frozenset[NodeName]
+    """On which it must not be."""
+    attempt: int
+    created: datetime
+    namespace: str
+    """Of that pod."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the API server says of a pod that waits."""
+
+    spec: JsonObject
+    """Of its placeholder, which may be on any node."""
+    settled: bool
+    """No other node is to be asked for: it is bound, going, expendable, or pods are evicted for it."""
+
+
+def placeholder_path(pod: PodUid | None = None) -> str:
+    """Of all placeholders, or of the one of a pod."""
+    collection = f"/api/v1/namespaces/{names.PLACEHOLDERS}/pods"
+    return collection if pod is None else f"{collection}/{_PREFIX}{pod}"
+
+
+def read_wanted(pod: Mapping[str, Any]) -> Wanted:
+    """Reduces a pod.
+
+    Raises:
+        WireError: its fields are not what they should be.
+    """
+    spec, status = fields.mapping(pod, "spec", "pod"), fields.mapping(pod, "status", "pod")
+    going = bool(fields.mapping(pod, "metadata", "pod").get("deletionTimestamp"))
+    affinity = fields.mapping(fields.mapping(spec, "affinity", "spec"), "nodeAffinity", "spec.affinity")
+    required = fields.mapping(affinity, _REQUIRED, "spec.affinity.nodeAffinity")
+    # One without conditions matches nothing; with the nodes to keep away from, it would match all others.
+    terms = [term for term in fields.objects(required, "nodeSelectorTerms", "required") if any(term.values())]
+    kept = {key: spec[key] for key in ("schedulerName", "nodeSelector", "tolerations") if spec.get(key)}
+    return Wanted(
+        spec={
+            **kept,
+            "priorityClassName": names.PRIORITY_PLACEHOLDER,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 0,
+            "restartPolicy": "Always",
+            "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+            "affinity": {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": terms or [{}]}}},
+            "initContainers": _containers(spec, "initContainers"),
+            "containers": _containers(spec, "containers"),
+        },
+        settled=going
+        or fields.integer(spec, "priority", "spec", default=0) < _EXPENDABLE
+        or bool(status.get("nominatedNodeName"))
+        or pods_wire.node_of(pod) is not None,
+    )
+
+
+def make(pod: PodRef, spec: JsonObject, nodes: Collection[NodeName], attempt: int) -> JsonObject:
+    """The placeholder of a pod.
+
+    Args:
+        pod: it waits.
+        spec: as `read_wanted` gives it.
+        nodes: on which it must not be; by name, because the label with a node's host name may differ from it.
+        attempt: from 1 on.
+    """
+    away = [{"key": _NAME, "operator": "NotIn", "values": [name]} for name in sorted(nodes)]
+    terms = [{**term, "matchFields": [*term.get("matchFields", ()), *away]} for term in terms_of(spec)]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{_PREFIX}{pod.uid}",
+            "namespace": names.PLACEHOLDERS,
+            "labels": {"app.kubernetes.io/name": "gpushare-placeholder", "app.kubernetes.io/part-of": "gpushare"},
+            "annotations": {
+                names.ANNOTATION_PLACEHOLDER_FOR: str(pod),
+                names.ANNOTATION_ATTEMPT: str(attempt),
+                # In its simulation an autoscaler puts it on the new node, where it must not count as one to be kept.
+                SAFE_TO_EVICT: "true",
+            },
+        },
+        "spec": {**spec, "affinity": {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": terms}}}},
+    }
+
+
+def terms_of(spec: JsonObject) -> Sequence[JsonObject]:
+    """The alternatives of a placeholder's node affinity: each of them names all nodes on which it must not be."""
+    terms: Sequence[JsonObject] = spec["affinity"]["nodeAffinity"][_REQUIRED]["nodeSelectorTerms"]
+    return terms
+
+
+def read(pod: Mapping[str, Any]) -> Placeholder | None:
+    """A pod of the placeholders' namespace; None if it is none of the controller's.
+
+    Raises:
+        WireError: its fields are not what they should be.
+    """
+    ref, meta = pods_wire.ref(pod), fields.mapping(pod, "metadata", "pod")
+    annotations = pods_wire.annotations(pod)
+    attempt = annotations.get(names.ANNOTATION_ATTEMPT)
+    if attempt is None or not ref.name.startswith(_PREFIX):
+        return None
+    created = fields.text(meta, "creationTimestamp", "metadata")
+    if not str(attempt).isdecimal():
+        raise WireError(f"metadata.annotations: {names.ANNOTATION_ATTEMPT}: expected a number")
+    try:
+        at = datetime.fromisoformat(created)
+    except ValueError:
+        raise WireError("metadata.creationTimestamp: expected a time") from None
+    affinity = fields.mapping(fields.mapping(pod, "spec", "pod"), "affinity", "spec").get("nodeAffinity", {})
+    terms = affinity.get(_REQUIRED, {}).get("nodeSelectorTerms", [])
+    away = [field for term in terms[:1] for field in term.get("matchFields", ()) if field["key"] == _NAME]
+    return Placeholder(
+        uid=ref.uid,
+        pod=PodUid(ref.name.removeprefix(_PREFIX)),
+        nodes=frozenset(NodeName(name) for field in away if field["operator"] == "NotIn" for name in field["values"]),
+        attempt=int(attempt),
+        created=at,
+        namespace=str(annotations.get(names.ANNOTATION_PLACEHOLDER_FOR, "")).partition("/")[0],
+    )
+
+
+def _containers(spec: Mapping[str, Any], key: str) -> list[JsonObject]:
+    """Nothing but what they take, and whether an init container stays."""
+    made = []
+    for number, container in enumerate(fields.objects(spec, key, "spec")):
+        resources = fields.mapping(container, "resources", f"spec.{key}")
+        stays = {"restartPolicy": container["restartPolicy"]} if container.get("restartPolicy") else {}
+        made.append(
+            {
+                "name": f"{'init' if key == 'initContainers' else 'c'}{number}",
+                "image": _IMAGE,
+                "resources": {part: resources[part] for part in ("requests", "limits") if resources.get(part)},
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                **stays,
+            }
+        )
+    return made
 
 
 @dataclass(kw_only=True)
@@ -51,7 +222,7 @@ class Placeholders:
     """By the UID of the waiting pod."""
     _attempts: dict[PodUid, int] = field(default_factory=dict)
     _resting: dict[PodUid, float] = field(default_factory=dict)
-    _in_vain: InVain = field(default_factory=InVain)
+    _failed: FailedRequests = field(default_factory=FailedRequests)
     _list_at: float = float("-inf")
     """When they are to be listed next."""
     _quiet_until: float = float("-inf")
@@ -72,13 +243,13 @@ class Placeholders:
         waiting = {pod.ref.uid: pod for pod in snapshot.pods if isinstance(pod, Pending)}
         self._attempts = {uid: number for uid, number in self._attempts.items() if uid in waiting}
         self._resting = {uid: until for uid, until in self._resting.items() if uid in waiting}
-        known = Known(
+        known = Inputs(
             waiting=waiting.keys(),
             refused=self._refused(waiting, snapshot),
             asked={uid: self._asked(each) for uid, each in self._there.items()},
             attempts=self._attempts,
             resting=self._resting,
-            in_vain=self._in_vain.counts(now),
+            in_vain=self._failed.counts(now),
         )
         steps = node_requests.decide(known, self.limits, now)
         for uid, why in list(steps.remove.items())[:CALLS]:
@@ -98,7 +269,7 @@ class Placeholders:
 
     def _list(self, now: float) -> bool:
         try:
-            page = self.writer.api.list_page(placeholder.path(), keep=_read, timeout_s=5.0)
+            page = self.writer.api.list_page(placeholder_path(), keep=_readable, timeout_s=5.0)
         except kube.KubeError as error:
             retry_s = self._wait(now)
             logs.event(_LOG, "placeholders not listed", level=logging.WARNING, error=str(error), retry_s=retry_s)
@@ -134,12 +305,12 @@ class Placeholders:
         self._resting[pod.ref.uid] = now + RETRY_S  # unless it comes about
         try:
             path = kube.pod_path(pod.ref.namespace, pod.ref.name)
-            wanted = self.writer.api.read_object(path, keep=placeholder.wanted, timeout_s=1.5)
+            wanted = self.writer.api.read_object(path, keep=read_wanted, timeout_s=1.5)
             if wanted.settled:
                 return
             body = self._made(pod, wanted.spec, nodes, attempt)
-            created = self.writer.api.create(placeholder.path(), body, timeout_s=3.0, precondition=self.writer.leading)
-            there = placeholder.read(created)
+            created = self.writer.api.create(placeholder_path(), body, timeout_s=3.0, precondition=self.writer.leading)
+            there = read(created)
         except kube.ConflictError:
             self._list_at = float("-inf")  # it is there
             return
@@ -156,14 +327,14 @@ class Placeholders:
         if there is not None:
             self._there[pod.ref.uid] = there
         logs.event(_LOG, "node asked for", pod=str(pod.ref), attempt=attempt, nodes=len(nodes))
-        self.writer.tell(pod.ref, REASON, _told(body["metadata"]["name"], len(nodes)))
+        self.writer.post_normal(pod.ref, REASON, _told(body["metadata"]["name"], len(nodes)))
 
     def _made(self, pod: Pending, spec: JsonObject, nodes: Collection[NodeName], attempt: int) -> JsonObject:
-        terms = len(placeholder.terms_of(spec))
+        terms = len(terms_of(spec))
         if terms * len(nodes) > MOST_NODES:
             # Some 90 bytes each.
             raise WireError(f"{len(nodes)} nodes in each of {terms} terms of its node affinity, more than {MOST_NODES}")
-        body = placeholder.make(pod.ref, spec, nodes, attempt)
+        body = make(pod.ref, spec, nodes, attempt)
         if (size := len(orjson.dumps(body))) > MOST_BYTES:
             raise WireError(f"the placeholder would have {size} bytes, more than {MOST_BYTES}")
         return body
@@ -183,7 +354,7 @@ class Placeholders:
         there = self._there[uid]
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": there.uid}}
         try:
-            self.writer.api.delete(placeholder.path(uid), body, timeout_s=3.0, precondition=self.writer.leading)
+            self.writer.api.delete(placeholder_path(uid), body, timeout_s=3.0, precondition=self.writer.leading)
         except (kube.NotFoundError, kube.ConflictError):
             self._list_at = float("-inf")
         except kube.KubeError as error:
@@ -197,8 +368,8 @@ class Placeholders:
         logs.event(_LOG, "placeholder removed", pod=uid, why=why.value)
         pod = next((each for each in snapshot.pods if each.ref.uid == uid), None)
         if node_requests.costs(why, bound=isinstance(pod, Bound)):
-            self._in_vain.note(there.namespace, now)
-            if self._in_vain.counts(now)[there.namespace] == MOST_IN_VAIN:
+            self._failed.note(there.namespace, now)
+            if self._failed.counts(now)[there.namespace] == MOST_IN_VAIN:
                 hour = f"no node is asked for on behalf of its pods for up to {REST_S / 60:.0f} minutes"
                 logs.event(_LOG, "nodes in vain", level=logging.WARNING, namespace=there.namespace, effect=hour)
         if isinstance(pod, Pending) and node_requests.rests(why, there.attempt):
@@ -208,9 +379,9 @@ class Placeholders:
         return True
 
 
-def _read(pod: Mapping[str, object]) -> Placeholder | None:
+def _readable(pod: Mapping[str, object]) -> Placeholder | None:
     try:
-        return placeholder.read(pod)
+        return read(pod)
     except WireError as error:
         logs.event(_LOG, "placeholder unreadable", level=logging.WARNING, error=str(error))
         return None

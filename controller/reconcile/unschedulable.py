@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controller.reconcile.advice import REASON_UNSCHEDULABLE, Tell
-from controller.reconcile.event_throttle import NO_EVENT, EventThrottle
+from controller.reconcile.advice import NO_EVENT, REASON_UNSCHEDULABLE, EventThrottle, Tell
 from gpushare.cluster.pod_records import Pending
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.allocation import RefusalReason, Refused

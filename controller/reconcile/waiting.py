@@ -9,10 +9,10 @@ from typing import Final
 from controller.node_verdicts import NodeVerdicts
 from controller.reconcile import outdated, unschedulable
 from controller.reconcile.advice import Tell
-from controller.reconcile.apply import Writer
+from controller.reconcile.node_requests import Refusal, Refusals
 from controller.reconcile.outdated import OutdatedPods
 from controller.reconcile.unschedulable import Note, Nudge
-from controller.refusals import Refusal, Refusals
+from controller.reconcile.writer import Writer
 from controller.state import ClusterState
 from gpushare.cluster import reasons
 from gpushare.cluster.pod_records import Pending

@@ -18,7 +18,7 @@ import controller.main
 from controller.leadership import Leadership
 from controller.metrics import Metrics as ControllerMetrics
 from controller.outlooks import Outlooks
-from controller.refusals import Refusals
+from controller.reconcile.node_requests import Refusals
 from controller.state import ClusterState
 from controller.supervisor import Fence
 from deviceplugin import metrics as plugin_metrics

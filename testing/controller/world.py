@@ -20,7 +20,7 @@ from controller.optional_watches import CONFIG_MAPS
 from controller.outlooks import Outlooks
 from controller.reconcile import loop
 from controller.reconcile.loop import Reconciler
-from controller.refusals import Refusals
+from controller.reconcile.node_requests import Refusals
 from controller.state import ClusterState
 from controller.watches import NodeSink, PodSink
 from gpushare.cluster import node_records, pod_records

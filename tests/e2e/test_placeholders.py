@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.reconcile import placeholder
+from controller.reconcile import placeholders
 from gpushare import names
 from localcluster import installation
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
@@ -43,7 +43,7 @@ def test_a_node_is_asked_for_until_there_is_room(system: System, namespace: str)
     waits = system.pod(namespace, "waits")
     assert there["metadata"]["name"] == f"for-{waits['metadata']['uid']}"
     assert there["spec"]["priority"] == -1
-    read = placeholder.read(there)
+    read = placeholders.read(there)
     assert read is not None
     assert read.nodes == {node.name for node in system.cluster.nodes}
     told = {"suffices as a sum", f"asked for by the pod {names.PLACEHOLDERS}/{there['metadata']['name']}"}

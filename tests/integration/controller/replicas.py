@@ -11,7 +11,7 @@ from typing import Any
 
 from controller.extender.bind import Binder
 from controller.leadership import Leadership
-from controller.refusals import Refusals
+from controller.reconcile.node_requests import Refusals
 from controller.state import ClusterState
 from controller.supervisor import Fence, Supervisor
 from gpushare.kube import api as kube

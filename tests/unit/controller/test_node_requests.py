@@ -9,16 +9,20 @@ from controller.reconcile import node_requests
 from controller.reconcile.node_requests import (
     ASK_AFTER_S,
     ATTEMPTS,
+    FORGET_S,
+    MOST,
     MOST_IN_VAIN,
+    MOST_NODES,
     OFF,
     REPLACE_AFTER_S,
     Asked,
-    Known,
+    Inputs,
     Limits,
+    Refusal,
+    Refusals,
     Steps,
     Why,
 )
-from controller.refusals import FORGET_S, MOST, MOST_NODES, Refusal, Refusals
 from gpushare.cluster.reasons import by_sum
 from gpushare.identity import NodeName, PodRef, PodUid
 from testing.clock import ManualClock
@@ -45,7 +49,7 @@ def decide(
     in_vain: Mapping[str, int] | None = None,
     limits: Limits = LIMITS,
 ) -> Steps:
-    known = Known(
+    known = Inputs(
         waiting={PodUid(each) for each in waiting},
         refused={PodUid(uid): each for uid, each in (refused or {}).items()},
         asked={PodUid(uid): each for uid, each in (there or {}).items()},
@@ -139,7 +143,7 @@ NODES = st.lists(st.sampled_from([A, B]), min_size=1, max_size=2)
 def test_never_more_than_the_limit_and_never_for_a_pod_that_does_not_wait(
     waiting: set[PodUid], refused: dict[PodUid, Refusal], there: dict[PodUid, Asked], most: int
 ) -> None:
-    known = Known(waiting=waiting, refused=refused, asked=there, attempts={}, resting={})
+    known = Inputs(waiting=waiting, refused=refused, asked=there, attempts={}, resting={})
     steps = node_requests.decide(known, Limits(most=most, life_s=900), NOW)
     left = there.keys() - steps.remove.keys()
     assert not steps.ask or len(left) + len(steps.ask) <= most

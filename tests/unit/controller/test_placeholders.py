@@ -5,12 +5,32 @@ from typing import Any
 
 import pytest
 
-from controller.reconcile import placeholder
-from controller.reconcile.apply import Writer
-from controller.reconcile.in_vain import InVain
-from controller.reconcile.node_requests import ASK_AFTER_S, ATTEMPTS, MOST_IN_VAIN, OFF, REPLACE_AFTER_S, REST_S, Limits
-from controller.reconcile.placeholders import ASK_S, LIST_S, RETRY_S, YIELD_S, Placeholders
-from controller.refusals import MOST_NODES
+from controller.reconcile import node_requests
+from controller.reconcile.node_requests import (
+    ASK_AFTER_S,
+    ATTEMPTS,
+    MOST_IN_VAIN,
+    MOST_NODES,
+    OFF,
+    REPLACE_AFTER_S,
+    REST_S,
+    FailedRequests,
+    Limits,
+)
+from controller.reconcile.placeholders import (
+    ASK_S,
+    LIST_S,
+    RETRY_S,
+    SAFE_TO_EVICT,
+    YIELD_S,
+    Placeholders,
+    make,
+    placeholder_path,
+    read,
+    read_wanted,
+    terms_of,
+)
+from controller.reconcile.writer import Writer
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
@@ -23,7 +43,7 @@ from testing.controller.bypassing import said
 from testing.controller.world import World, path_of, uid_of
 
 NODES = ["node-a", "node-b"]
-THERE = placeholder.path()
+THERE = placeholder_path()
 LIFE_S = 10_000.0  # the fake server's objects are 1,000 s old at once
 ON = Limits(most=2, life_s=LIFE_S)
 
@@ -74,7 +94,7 @@ def term(zone: object) -> JsonObject:
 
 
 def away(pod: JsonObject) -> list[list[str]]:
-    return [[field["values"][0] for field in term["matchFields"]] for term in placeholder.terms_of(pod["spec"])]
+    return [[field["values"][0] for field in term["matchFields"]] for term in terms_of(pod["spec"])]
 
 
 def test_a_pod_that_fits_the_sums_and_no_gpu_gets_a_placeholder_that_keeps_away_from_these_nodes(world: World) -> None:
@@ -83,7 +103,7 @@ def test_a_pod_that_fits_the_sums_and_no_gpu_gets_a_placeholder_that_keeps_away_
     (there,) = world.api.objects(THERE)
     assert away(there) == [NODES]
     assert there["spec"]["containers"][0]["resources"] == {"limits": {names.GPU_MEM: 5}}
-    assert there["metadata"]["annotations"][placeholder.SAFE_TO_EVICT] == "true"
+    assert there["metadata"]["annotations"][SAFE_TO_EVICT] == "true"
     assert there["metadata"]["annotations"][names.ANNOTATION_PLACEHOLDER_FOR] == "team/" + pod["metadata"]["name"]
     message = (
         "no GPU of 2 nodes has room for it, so a new node is asked for by the pod"
@@ -150,7 +170,7 @@ def test_nodes_that_come_in_vain_are_bounded(world: World, caplog: pytest.LogCap
 
 
 def test_a_node_that_came_in_vain_counts_for_an_hour() -> None:
-    in_vain = InVain([(0, "default"), (1, "default")])
+    in_vain = FailedRequests([(0, "default"), (1, "default")])
     assert [in_vain.counts(at) for at in (REST_S - 1, REST_S)] == [{"default": 2}, {"default": 1}]
 
 
@@ -235,8 +255,8 @@ def test_no_pod_makes_its_placeholder_huge(world: World, change: JsonObject, cap
 def test_a_term_without_conditions_still_matches_nothing() -> None:
     pod = make_pod(make_container("c", 3))
     pod["spec"]["affinity"] = required([{}, term("a"), {"matchExpressions": []}])
-    made = placeholder.make(pods_wire.ref(pod), placeholder.wanted(pod).spec, [NodeName("x")], 1)
-    assert [each["matchExpressions"] for each in placeholder.terms_of(made["spec"])] == [term("a")["matchExpressions"]]
+    made = make(pods_wire.ref(pod), read_wanted(pod).spec, [NodeName("x")], 1)
+    assert [each["matchExpressions"] for each in terms_of(made["spec"])] == [term("a")["matchExpressions"]]
 
 
 def test_one_that_is_there_already_is_taken_over(world: World) -> None:
@@ -251,7 +271,7 @@ def test_one_that_is_there_already_is_taken_over(world: World) -> None:
 
 def test_one_that_somebody_deleted_comes_again(world: World) -> None:
     pod, placeholders = asked(world)
-    world.api.delete(placeholder.path(uid_of(pod)))
+    world.api.delete(placeholder_path(uid_of(pod)))
     world.clock.at += LIST_S
     placeholders.tick()
     assert len(world.api.objects(THERE)) == 1
@@ -341,8 +361,8 @@ def test_the_scheduler_never_gets_a_node_for_a_placeholder(world: World) -> None
     pod = world.add_pod(5, namespace=names.PLACEHOLDERS)
     answer = world.post("filter", {"Pod": pod, "NodeNames": NODES})
     assert answer["NodeNames"] == []
-    assert answer["FailedNodes"] == dict.fromkeys(NODES, placeholder.REFUSED)
-    assert world.bind(pod, NODES[0]).error == placeholder.REFUSED  # who reaches the port needs not ask first
+    assert answer["FailedNodes"] == dict.fromkeys(NODES, node_requests.REFUSED)
+    assert world.bind(pod, NODES[0]).error == node_requests.REFUSED  # who reaches the port needs not ask first
     assert pods_wire.node_of(world.api.read(path_of(pod))) is None
 
 
@@ -388,8 +408,8 @@ def test_the_placeholder_takes_over_what_decides_about_nodes_and_nothing_else() 
         "volumes": [{"name": "data"}],
         "affinity": {"podAntiAffinity": {}, **required(terms)},
     }
-    wanted = placeholder.wanted(pod)
-    made = placeholder.make(pods_wire.ref(pod), wanted.spec, [NodeName("x"), NodeName("y")], 2)
+    wanted = read_wanted(pod)
+    made = make(pods_wire.ref(pod), wanted.spec, [NodeName("x"), NodeName("y")], 2)
     spec = made["spec"]
     kept = {key: spec[key] for key in ("schedulerName", "nodeSelector", "tolerations")}
     assert kept == {key: pod["spec"][key] for key in kept}
@@ -401,14 +421,12 @@ def test_the_placeholder_takes_over_what_decides_about_nodes_and_nothing_else() 
     assert "PASSWORD" not in str(spec)
     assert "run" not in spec["containers"][0].values()
     assert list(spec["affinity"]) == ["nodeAffinity"]
-    assert [each["matchExpressions"] for each in placeholder.terms_of(spec)] == [
-        each["matchExpressions"] for each in terms
-    ]
+    assert [each["matchExpressions"] for each in terms_of(spec)] == [each["matchExpressions"] for each in terms]
     assert away(made) == [["x", "y"]] * 2
     made["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    read = placeholder.read(made)
-    assert read is not None
-    assert (sorted(read.nodes), read.attempt, str(read.pod)) == (["x", "y"], 2, "uid-pod")
+    found = read(made)
+    assert found is not None
+    assert (sorted(found.nodes), found.attempt, str(found.pod)) == (["x", "y"], 2, "uid-pod")
 
 
 @pytest.mark.parametrize("change", [{"annotations": {}}, {"name": "mine"}], ids=["annotation", "name"])

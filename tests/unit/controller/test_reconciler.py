@@ -11,10 +11,10 @@ import pytest
 from controller.reconcile import in_doubt_bindings, loop, overridden, unschedulable
 from controller.reconcile import waiting as chores
 from controller.reconcile.advice import REASON_UNSCHEDULABLE, Tell
-from controller.reconcile.apply import Writer
 from controller.reconcile.deliver import LateBinder, NotNow
 from controller.reconcile.unschedulable import Note, Nudge
 from controller.reconcile.waiting import MAX_ACTIONS
+from controller.reconcile.writer import Writer
 from gpushare import names
 from gpushare.cluster import reasons
 from gpushare.cluster.pod_records import Pending
@@ -405,7 +405,7 @@ def test_a_follower_writes_nothing_at_all(world: World, writer: Writer) -> None:
     world.leads = False
     writer.warn(pod, "Reason", "full")
     writer.nudge(pod, "1")
-    writer.tell(pod, "Reason", "message")
+    writer.post_normal(pod, "Reason", "message")
     assert writer.delete(pod, "1") is False
     assert requests(world) == []
 

@@ -18,7 +18,6 @@ from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
-REASON_UNREADABLE: Final = "GpuShareUnreadableAllocation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +33,8 @@ class Writer:
         """Post a warning on a pod."""
         self._post(pod, EventType.WARNING, reason, message)
 
-    def tell(self, pod: PodRef, reason: str, message: str) -> None:
-        """Post good news on a pod."""
+    def post_normal(self, pod: PodRef, reason: str, message: str) -> None:
+        """Post a normal Event on a pod."""
         self._post(pod, EventType.NORMAL, reason, message)
 
     def delete(self, pod: PodRef, version: str) -> bool:
