@@ -241,6 +241,5 @@ def own_annotations(annotations: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_unhealthy_list(config_map: JsonObject) -> bool:
-    """Whether a ConfigMap says which GPUs of a node must not be used."""
     metadata = config_map.get("metadata") or {}
     return unhealthy.is_one(names.UNHEALTHY_NAMESPACE, str(metadata.get("name")))

@@ -56,7 +56,6 @@ class NodeFacts:
 
 
 def node_facts(node: Object) -> NodeFacts:
-    """What matters of a node."""
     metadata = fields.mapping(node, "metadata", "node")
     spec, status = fields.mapping(node, "spec", "node"), fields.mapping(node, "status", "node")
     name = NodeName(fields.needed(metadata, "name", "metadata"))
@@ -232,13 +231,11 @@ def overlooked(pod: Object, *, with_host: bool = False) -> list[str]:
 
 
 def _has_group(pod: Object, spec: Object) -> bool:
-    """Whether a scheduler starts it together with others."""
     marks = {*pods_wire.labels(pod), *pods_wire.annotations(pod)}
     return bool(spec.get("schedulingGroup") or spec.get("workloadRef") or marks & _GROUPS)
 
 
 def _asks_beside(pod: Object, known: Collection[str]) -> bool:
-    """Whether the pod asks for anything but these resources."""
     for _, _, container in pods_wire.containers(pod):
         resources = fields.mapping(container, "resources", "container")
         for field in ("limits", "requests"):

@@ -15,15 +15,12 @@ _TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of object that has pods."""
-
     word: str
     """As users and messages write it."""
     group: str
     """The beginning of its path at the API server."""
 
     def path(self, namespace: str, name: str) -> str:
-        """Of one object."""
         return reading.namespaced(namespace, f"{self.word}s", name, group=self.group)
 
 
@@ -43,20 +40,12 @@ KINDS: Final[Mapping[str, Kind]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a user names."""
-
     kind: Kind = POD
     namespace: str = ""
-    """Empty if it is not named."""
     name: str
 
     @classmethod
     def parse(cls, text: str) -> "Target":
-        """Read NAME, NAMESPACE/NAME or KIND/NAME.
-
-        Raises:
-            SettingsError: it is none of these.
-        """
         before, slash, name = text.rpartition("/")
         if "/" in before or not name or (slash and not before):
             raise SettingsError(f"pod {text!r}: write NAME, NAMESPACE/NAME or KIND/NAME")
@@ -64,11 +53,7 @@ class Target:
         return cls(kind=kind, name=name) if kind else cls(namespace=before, name=name)
 
     def namespace_or(self, option: str, default: Callable[[], str]) -> str:
-        """Its namespace: the one that it names, that of `--namespace`, or the one that a user means who names none.
-
-        Raises:
-            SettingsError: it and the option contradict each other.
-        """
+        """Its namespace: the one that it names, that of `--namespace`, or the one that a user means who names none."""
         if self.namespace and option not in {"", self.namespace}:
             named = f"{self.namespace}/{self.name}"
             raise SettingsError(f"pod {named!r}: --namespace {option} says another namespace")
@@ -76,12 +61,7 @@ class Target:
 
 
 def pods(api: KubeApi, kind: Kind, namespace: str, name: str) -> Sequence[JsonObject]:
-    """The pod of this name, or the pods that the workload's selector matches.
-
-    Raises:
-        KubeError: something cannot be read; NotFoundError if there is no such object.
-        WireError: the workload has no selector that can be read.
-    """
+    """The pod of this name, or the pods that the workload's selector matches."""
     named = api.get(kind.path(namespace, name), timeout_s=_TIMEOUT_S)
     if kind == POD:
         return [named]
@@ -90,11 +70,7 @@ def pods(api: KubeApi, kind: Kind, namespace: str, name: str) -> Sequence[JsonOb
 
 
 def selector_of(workload: Mapping[str, Any]) -> str:
-    """Its label selector, as a list request takes it.
-
-    Raises:
-        WireError: it has none, which would match every pod of the namespace.
-    """
+    """Its label selector, as a list request takes it."""
     spec = fields.mapping(fields.mapping(workload, "spec", "workload"), "selector", "spec")
     terms = [f"{key}={value}" for key, value in fields.mapping(spec, "matchLabels", "selector").items()]
     terms += [_expression(each) for each in fields.objects(spec, "matchExpressions", "selector")]

@@ -43,15 +43,11 @@ _NOT_MUTATED: Final = "the webhook did not change it, so its containers would no
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node(cluster_world.Node):
-    """One node."""
-
     facts: NodeFacts
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """The whole cluster."""
-
     nodes: Mapping[NodeName, Node]
     """By name, sorted."""
     pods: tuple[Recorded, ...]
@@ -66,13 +62,11 @@ class World:
     asks: tuple[Ask, ...] = ()
     """What pods take: those that hold GPUs or wait for some, and those on nodes without any."""
     objects: Objects = field(default_factory=Objects)
-    """What it was made of."""
     policy: Policy = DEFAULT_POLICY
     """Of pods that name none."""
 
     @property
     def unit(self) -> MemoryUnit:
-        """In which requests count."""
         return self.resource_config.unit
 
     @cached_property
@@ -116,7 +110,6 @@ def of(objects: Objects, settings: Settings) -> World:
 
 
 def record(pod: Object, resource_config: ResourceConfig) -> PodRecord | None:
-    """What the controller keeps of a pod."""
     return pod_records.read(pod, config_of(pod, resource_config))
 
 
@@ -210,7 +203,6 @@ def unit_of(known: Iterable[NodeRecord]) -> MemoryUnit:
 
 
 def to_place(value: Object, request: PodRequest) -> PodToPlace:
-    """A pod as placement sees it."""
     takes, counted = FreeHost.of(request), schedulable.requests(value)
     return PodToPlace(ref=request.pod, shape=request.shape, labels=request.labels, takes=takes, counted=counted)
 
@@ -222,8 +214,6 @@ def unbound(value: Object) -> Object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnswer:
-    """What one node answers to a pod."""
-
     node: NodeName
     verdict: Verdict
     """Of the GPUs, as the controller decides."""
@@ -324,7 +314,6 @@ def named(part: ContainerRequest | Grant) -> str:
 
 
 def as_json(answer: NodeAnswer) -> dict[str, Any]:
-    """For programs."""
     refused = answer.verdict if isinstance(answer.verdict, Refused) else None
     return {
         "node": answer.node,

@@ -58,7 +58,6 @@ class Cordon:
 
 
 def entries(text: str) -> list[str]:
-    """What an annotation names."""
     return [entry for part in text.split(_SEPARATOR) if (entry := part.strip())]
 
 

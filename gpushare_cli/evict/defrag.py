@@ -33,8 +33,6 @@ _BUDGET_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The arguments."""
-
     pod: Target | None = None
     file: str = ""
     namespace: str = ""
@@ -53,31 +51,19 @@ def add(parser: argparse.ArgumentParser) -> None:
         " Pods that nothing recreates, that would have no place, or that a budget protects stay where they are."
         " Without --yes nothing is changed."
     )
-    parser.add_argument(
-        "pod", type=Target.parse, nargs="?", metavar="POD", help="NAME or NAMESPACE/NAME of one that waits"
-    )
+    what = "NAME or NAMESPACE/NAME of one that waits"
+    parser.add_argument("pod", type=Target.parse, nargs="?", metavar="POD", help=what)
     what = "its manifest instead, before it is created; - for the standard input"
     arguments.is_file(parser.add_argument("-f", "--file", default="", metavar="FILE", help=what))
     arguments.add_namespaces(parser)
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done, as without --yes")
     parser.add_argument("--yes", action="store_true", help="evict these pods, one after another, as budgets allow")
-    parser.add_argument(
-        "--delete-emptydir-data", action="store_true", help="also move pods that lose data in emptyDir volumes"
-    )
-    parser.add_argument(
-        "--max-moves",
-        type=int,
-        default=move_search.MOST_MOVES,
-        metavar="N",
-        help="how many pods may be evicted (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=int,
-        default=_DEFAULT_S,
-        metavar="SECONDS",
-        help="how long to wait for each budget and each successor (default: %(default)s)",
-    )
+    what = "also move pods that lose data in emptyDir volumes"
+    parser.add_argument("--delete-emptydir-data", action="store_true", help=what)
+    what = "how many pods may be evicted (default: %(default)s)"
+    parser.add_argument("--max-moves", type=int, default=move_search.MOST_MOVES, metavar="N", help=what)
+    what = "how long to wait for each budget and each successor (default: %(default)s)"
+    parser.add_argument("--timeout", type=int, default=_DEFAULT_S, metavar="SECONDS", help=what)
     arguments.add_output(parser)
     arguments.add_cluster(parser)
 
@@ -85,13 +71,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(
     api: KubeApi, streams: Streams, options: Options, namespace: Callable[[], str], clock: Clock, stdin: TextIO
 ) -> int:
-    """Say what makes room for a pod, and do it if that is agreed. The exit code.
-
-    Raises:
-        KubeError: the cluster cannot be read or changed.
-        WireError: an object or a file cannot be read.
-        SettingsError: the arguments do not go together.
-    """
+    """Say what makes room for a pod, and do it if that is agreed. The exit code."""
     _check(options)
     try:
         asked = _asked(api, options, namespace, stdin)
@@ -163,12 +143,6 @@ class Defragmentation:
     """Pods whose eviction was asked for, perhaps without an answer."""
 
     def run(self) -> None:
-        """Make room, and wait until the pod is there.
-
-        Raises:
-            KubeError: the cluster cannot be changed.
-            NotAllowedError: the user may not change it.
-        """
         try:
             self._make_room()
             if self.asked.exists:
@@ -188,11 +162,7 @@ class Defragmentation:
             self.cordon.give_back()
 
     def _is_needed(self, left: Sequence[PodUid]) -> bool:
-        """Whether these pods are still to be evicted for the one that needs room.
-
-        Raises:
-            StoppedError: they are, and it would not help.
-        """
+        """Whether these pods are still to be evicted for the one that needs room, which must help."""
         if self._placed():
             return False
         if not self.cordon.stands():
@@ -236,10 +206,8 @@ class Defragmentation:
     def _evicted(self, move: Move, left: Sequence[PodUid], before: set[str]) -> bool:
         """Ask for an eviction if it is still needed: a budget may have kept it waiting since it was.
 
-        Args:
-            move: what is asked for.
-            left: all pods that are still to move.
-            before: is filled with the pods of the same controller that are there before.
+        `left` are all pods that are still to move; `before` is filled with the pods of the same controller that are
+        there before.
         """
         if move.pod.uid not in self._unsure:
             if not self._is_needed(left):
@@ -254,8 +222,8 @@ class Defragmentation:
             raise
         except kube.TRANSIENT:
             raise
-        except (kube.NotFoundError, kube.ConflictError):  # it has gone by itself
-            return True
+        except (kube.NotFoundError, kube.ConflictError):
+            pass  # it has gone by itself
         except kube.KubeError as error:
             raise StoppedError(f"{move.pod} cannot be evicted: {error}") from error
         return True
@@ -268,7 +236,6 @@ class Defragmentation:
         return next((pod for pod in there if pods_wire.ref(pod).uid not in before and pods_wire.node_of(pod)), None)
 
     def _siblings(self, move: Move) -> list[JsonObject]:
-        """Pods of the same controller."""
         owner = move.owner
         found = reading.listed(self.api, reading.namespaced(move.pod.namespace, "pods"))
         return [pod for pod in found if (pod_records.controller_of(pod) or {}).get("uid") == owner]
@@ -282,7 +249,6 @@ def _print(
 
 
 def _as_json(name: str, found: Assessment, done: Defragmentation | None) -> Mapping[str, Any]:
-    """For programs."""
     return {
         "version": 1,
         "pod": name,
@@ -310,7 +276,6 @@ def _plan(plan: Plan) -> Mapping[str, Any]:
 
 
 def _text(name: str, found: Assessment, done: Defragmentation | None, width: int) -> str:
-    """For people."""
     plan = found.plan
     if found.fits:
         return f"{name} fits on {', '.join(found.fits[:3])} as it is; no pod has to move\n"
@@ -319,13 +284,13 @@ def _text(name: str, found: Assessment, done: Defragmentation | None, width: int
         return f"{name} fits on {where} as soon as pods have ended that are being deleted; no pod has to move\n"
     if plan is None:
         stay = [f"{count} pods {why}" if count != 1 else f"1 pod {why}" for why, count in found.stay.items()]
-        told = "; ".join([f"{name}: no evictions make room: {found.why_not}", *stay])
+        told = "; ".join([f"{name}: no set of evictions makes room: {found.why_not}", *stay])
         return console.table([(told,)], width)
     return _planned(name, plan, width) if done is None else _done(name, plan, done, width)
 
 
 def _planned(name: str, plan: Plan, width: int) -> str:
-    to = [move.target or "would wait: it fits nowhere else" for move in plan.moves]
+    to = [move.target or "would stay Pending: it fits nowhere else" for move in plan.moves]
     moves = [(str(move.pod), move.source, where) for move, where in zip(plan.moves, to, strict=True)]
     if plan.waiting:
         last = f"{name}: this would make room on {plan.node}, and take their place from others; not done\n"
@@ -361,7 +326,7 @@ COMMAND: Final = Command(
     name="defrag",
     what="the few evictions that make room for a pod",
     exit_codes="there is room, or the plan makes it; 1 the cluster cannot be read or changed; 2 wrong arguments;"
-    " 3 no evictions make room, or the plan was not carried out to its end.",
+    " 3 no set of evictions makes room, or the plan was not carried out to its end.",
     examples=(
         ("Which evictions make room for a pod that waits", "gpushare defrag train"),
         ("For one that is not created yet", "gpushare defrag -f large.yaml --dry-run"),

@@ -2,7 +2,7 @@
 
 import argparse
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from gpushare_cli import arguments, console, reading, world
 from gpushare_cli.arguments import Call, Command
 from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.evict import gpu_cordon, movable, move_search, occupants
-from gpushare_cli.evict.gpu_cordon import GpuName
+from gpushare_cli.evict.gpu_cordon import Change, GpuName
 from gpushare_cli.evict.occupants import Occupied, Permissions, Row, Step
 from gpushare_cli.evict.waiting import StoppedError, Waiter
 
@@ -40,8 +40,6 @@ _WORDS: Final[Mapping[Step, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The arguments."""
-
     gpu: GpuName
     dry_run: bool = False
     force: bool = False
@@ -51,7 +49,6 @@ class Options:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments of drain."""
     parser.description = (
         "Take one GPU out of service: keep new pods away from it, and evict the pods that are on it, as budgets allow."
         " Pods on other GPUs of the node stay."
@@ -59,47 +56,33 @@ def add(parser: argparse.ArgumentParser) -> None:
     _add_gpu(parser)
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done; changes nothing")
     parser.add_argument("--force", action="store_true", help="also evict pods that nothing recreates")
-    parser.add_argument(
-        "--delete-emptydir-data", action="store_true", help="also evict pods that lose data in emptyDir volumes"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=int,
-        default=_DEFAULT_S,
-        metavar="SECONDS",
-        help="how long to wait for budgets and for pods to end (default: %(default)s)",
-    )
+    what = "also evict pods that lose data in emptyDir volumes"
+    parser.add_argument("--delete-emptydir-data", action="store_true", help=what)
+    what = "how long to wait for budgets and for pods to end (default: %(default)s)"
+    parser.add_argument("--timeout", type=int, default=_DEFAULT_S, metavar="SECONDS", help=what)
     arguments.add_output(parser)
     arguments.add_cluster(parser)
 
 
 def add_cordon(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments of cordon."""
     parser.description = "Keep new pods away from one GPU; what runs there stays."
     _add_gpu(parser)
     arguments.add_cluster(parser)
 
 
 def add_uncordon(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments of uncordon."""
     parser.description = "Let new pods onto one GPU again, after cordon or drain."
     _add_gpu(parser)
     arguments.add_cluster(parser)
 
 
 def _add_gpu(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "gpu", type=GpuName.parse, metavar="NODE/GPU", help="number or UUID of the GPU; 0:1 is MIG instance 1 of GPU 0"
-    )
+    what = "number or UUID of the GPU; 0:1 is MIG instance 1 of GPU 0"
+    parser.add_argument("gpu", type=GpuName.parse, metavar="NODE/GPU", help=what)
 
 
 def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
-    """Drain a GPU, or say what that would do. The exit code.
-
-    Raises:
-        KubeError: the cluster cannot be read or changed.
-        SettingsError: there is no such GPU.
-    """
+    """Drain a GPU, or say what that would do. The exit code."""
     permissions = Permissions(force=options.force, delete_emptydir_data=options.delete_emptydir_data)
     try:
         occupied = occupants.read(api, options.gpu, permissions)
@@ -119,19 +102,23 @@ def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
     cordon(api, streams, options.gpu)
     waiter = Waiter(clock=clock, streams=streams, timeout_s=options.timeout)
     drainer = Drainer(api=api, waiter=waiter, gpu=options.gpu, gpus=occupied.gpus, permissions=permissions)
+    stays = (
+        f"{options.gpu} stays cordoned; gpushare uncordon {options.gpu} lets new pods in, gpushare drain {options.gpu}"
+        " goes on"
+    )
     try:
-        left = drainer.run()
+        drainer.run()
     except UncordonedError as error:
         _print(streams, options, occupied, planned, drainer.left)
         streams.error(error)
         return BAD
     except (GpuShareError, KeyboardInterrupt):
-        _stays_cordoned(streams, options.gpu)
+        streams.note(stays)
         raise
-    _print(streams, options, occupied, planned, left)
-    if left:
-        _stays_cordoned(streams, options.gpu)
-    return BAD if left else OK
+    _print(streams, options, occupied, planned, drainer.left)
+    if drainer.left:
+        streams.note(stays)
+    return BAD if drainer.left else OK
 
 
 def _successors(
@@ -171,28 +158,21 @@ class Drainer:
     _told: dict[PodUid, str] = field(default_factory=dict)
     _failures: Counter[PodUid] = field(default_factory=Counter)
 
-    def run(self) -> tuple[Row, ...]:
-        """Evict until the GPU is empty, nothing more can be done, or time is up; who is left.
-
-        Raises:
-            KubeError: the cluster can no longer be read.
-            UncordonedError: others let new pods in.
-        """
+    def run(self) -> None:
+        """Evict until the GPU is empty, nothing more can be done, or time is up."""
         clock, timeout_s = self.waiter.clock, self.waiter.timeout_s
         began = clock.monotonic()
 
-        def settled() -> tuple[tuple[Row, ...]] | None:
+        def ended() -> bool:
             self.left = self._round()
             passed = clock.monotonic() - began
             busy = any(row.step is not Step.STAY for row in self.left)
-            ended = passed >= timeout_s or (not busy and passed >= min(_SETTLE_S, timeout_s))
-            return (self.left,) if ended else None
+            return passed >= timeout_s or (not busy and passed >= min(_SETTLE_S, timeout_s))
 
         try:
-            (left,) = self.waiter.until(f"{self.gpu}: cannot be read", settled)
+            self.waiter.until(f"{self.gpu}: cannot be read", ended)
         except StoppedError as error:
             raise error.__cause__ or error from None
-        return left
 
     def _round(self) -> tuple[Row, ...]:
         """Ask every pod that may leave to do so; who is there now."""
@@ -207,11 +187,11 @@ class Drainer:
         return tuple(self._step(row) for row in occupants.plan(occupied.occupants, known))
 
     def _step(self, row: Row) -> Row:
-        if row.step is Step.LEAVING and row.pod.uid not in self._asked:
+        if row.step is Step.STAY:
+            self._tell(row, f"stays: {row.why}")
+        elif row.step is Step.LEAVING and row.pod.uid not in self._asked:
             self._asked[row.pod.uid] = row
             self._tell(row, f"leaves: {row.why}")
-        elif row.step is Step.STAY:
-            self._tell(row, f"stays: {row.why}")
         if row.step in {Step.STAY, Step.LEAVING}:
             return row
         if self._failures[row.pod.uid] >= _FAILURES:
@@ -220,28 +200,26 @@ class Drainer:
 
     def _evicted(self, row: Row) -> Row:
         """What became of asking the API server."""
-
-        def waits(why: str) -> Row:
-            return replace(row, step=Step.WAIT, why=why)
-
+        why = "its containers are ending"
         try:
             kube_pods.request_eviction(self.api, row.pod)
+            self._tell(row, "evicted")
         except kube.TooManyRequestsError as error:
             self._tell(row, f"waits: {row.why or error}")
-            return waits(row.why or str(error))
+            return replace(row, step=Step.WAIT, why=row.why or str(error))
         except kube.TRANSIENT as error:
-            self._tell(row, f"cannot be evicted now: {error}")
-            return waits(f"cannot be evicted now: {error}")
-        except (kube.NotFoundError, kube.ConflictError):  # it ended by itself a moment ago
-            self._asked[row.pod.uid] = row
-            return replace(row, step=Step.LEAVING, why="it has ended")
+            return self._waits(row, f"cannot be evicted now: {error}")
+        except (kube.NotFoundError, kube.ConflictError):
+            why = "it has ended"  # by itself, a moment ago
         except kube.KubeError as error:
             self._failures[row.pod.uid] += 1
-            self._tell(row, f"cannot be evicted: {error}")
-            return waits(f"cannot be evicted: {error}")
+            return self._waits(row, f"cannot be evicted: {error}")
         self._asked[row.pod.uid] = row
-        self._tell(row, "evicted")
-        return replace(row, step=Step.LEAVING, why="its containers are ending")
+        return replace(row, step=Step.LEAVING, why=why)
+
+    def _waits(self, row: Row, why: str) -> Row:
+        self._tell(row, why)
+        return replace(row, step=Step.WAIT, why=why)
 
     def _tell(self, row: Row, text: str) -> None:
         """Once for each change."""
@@ -250,37 +228,24 @@ class Drainer:
             self.waiter.streams.progress(f"{row.pod}: {text}")
 
 
-def _stays_cordoned(streams: Streams, gpu: GpuName) -> None:
-    streams.note(f"{gpu} stays cordoned; gpushare uncordon {gpu} lets new pods in, gpushare drain {gpu} goes on")
-
-
 def cordon(api: KubeApi, streams: Streams, gpu: GpuName) -> int:
-    """Keep new pods away from a GPU. The exit code.
-
-    Raises:
-        KubeError: the node cannot be read or changed.
-        SettingsError: there is no such GPU.
-    """
-    try:
-        changed = gpu_cordon.write(api, gpu.node, gpu_cordon.keeping_away(gpu))
-    except kube.NotFoundError:
-        return streams.error(f"there is no node {gpu.node}")
-    streams.progress(f"{gpu}: {'cordoned' if changed else 'was cordoned before'}; new pods stay away from it")
-    return OK
+    """Keep new pods away from a GPU. The exit code."""
+    change = gpu_cordon.keeping_away(gpu)
+    how = {True: "cordoned", False: "was cordoned before"}
+    return _changed(api, streams, gpu, change, lambda changed: f"{how[changed]}; new pods stay away from it")
 
 
 def uncordon(api: KubeApi, streams: Streams, gpu: GpuName) -> int:
-    """Let new pods in again. The exit code.
+    """Let new pods in again. The exit code."""
+    return _changed(api, streams, gpu, gpu_cordon.letting_in(gpu), lambda _: "uncordoned; it takes new pods")
 
-    Raises:
-        KubeError: the node cannot be read or changed.
-        SettingsError: it is not cordoned.
-    """
+
+def _changed(api: KubeApi, streams: Streams, gpu: GpuName, change: Change, told: Callable[[bool], str]) -> int:
     try:
-        gpu_cordon.write(api, gpu.node, gpu_cordon.letting_in(gpu))
+        changed = gpu_cordon.write(api, gpu.node, change)
     except kube.NotFoundError:
         return streams.error(f"there is no node {gpu.node}")
-    streams.progress(f"{gpu}: uncordoned; it takes new pods")
+    streams.progress(f"{gpu}: {told(changed)}")
     return OK
 
 
@@ -306,26 +271,22 @@ def _print(
             **({} if then is None else {"successors": then}),
         }
 
-    streams.answer(options.output, value, lambda: _table(streams, options, left, then))
+    def table() -> str:
+        if not left:
+            return f"{options.gpu}: no pod is on it\n"
+        rows = [("POD", "MEMORY", "WHAT", *(["ITS SUCCESSOR"] if then is not None else []), "WHY")]
+        for row in left:
+            successor = [_successor(row.pod.uid, then)] if then is not None else []
+            rows.append((str(row.pod), units.memory(row.memory_mib), _WORDS[row.step], *successor, row.why))
+        return console.table(rows, streams.width)
 
-
-def _table(
-    streams: Streams, options: Options, left: Sequence[Row], then: Mapping[PodUid, NodeName | None] | None
-) -> str:
-    if not left:
-        return f"{options.gpu}: no pod is on it\n"
-    rows = [("POD", "MEMORY", "WHAT", *(["ITS SUCCESSOR"] if then is not None else []), "WHY")]
-    for row in left:
-        successor = [_successor(row.pod.uid, then)] if then is not None else []
-        rows.append((str(row.pod), units.memory(row.memory_mib), _WORDS[row.step], *successor, row.why))
-    return console.table(rows, streams.width)
+    streams.answer(options.output, value, table)
 
 
 def _successor(pod: PodUid, then: Mapping[PodUid, NodeName | None]) -> str:
     if pod not in then:
         return "-"
-    node = then[pod]
-    return f"fits on {node}" if node else "would wait"
+    return f"fits on {then[pod]}" if then[pod] else "would stay Pending"
 
 
 def _as_json(row: Row) -> dict[str, Any]:
@@ -341,14 +302,6 @@ def _as_json(row: Row) -> dict[str, Any]:
 def _drain(call: Call) -> int:
     with as_interrupt():  # it says then that the GPU stays cordoned
         return run(call.api(), call.streams, call.options(Options), call.clock)
-
-
-def _cordon(call: Call) -> int:
-    return cordon(call.api(), call.streams, call.arguments.gpu)
-
-
-def _uncordon(call: Call) -> int:
-    return uncordon(call.api(), call.streams, call.arguments.gpu)
 
 
 DRAIN: Final = Command(
@@ -373,7 +326,7 @@ CORDON: Final = Command(
         ("MIG instance 1 of GPU 0", "gpushare cordon node-a/0:1"),
     ),
     add=add_cordon,
-    run=_cordon,
+    run=lambda call: cordon(call.api(), call.streams, call.arguments.gpu),
 )
 UNCORDON: Final = Command(
     name="uncordon",
@@ -381,5 +334,5 @@ UNCORDON: Final = Command(
     exit_codes=CORDON.exit_codes,
     examples=(("After a drain", "gpushare uncordon node-a/2"),),
     add=add_uncordon,
-    run=_uncordon,
+    run=lambda call: uncordon(call.api(), call.streams, call.arguments.gpu),
 )

@@ -24,8 +24,6 @@ Change = Callable[[NodeRecord], Cordon]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuName:
-    """What a user names."""
-
     node: str
     gpu: str
     """Its number, UUID, or GPU:INSTANCE."""
@@ -35,11 +33,6 @@ class GpuName:
 
     @classmethod
     def parse(cls, text: str) -> "GpuName":
-        """Read NODE/GPU.
-
-        Raises:
-            SettingsError: it is something else.
-        """
         node, _, gpu = text.partition("/")
         if not node or not gpu or "/" in gpu or "," in gpu:
             raise SettingsError(f"GPU {text!r}: write NODE/GPU, such as node-a/0, node-a/0:1 or node-a/GPU-UUID")
@@ -47,13 +40,7 @@ class GpuName:
 
 
 def write(api: KubeApi, node: str, change: Change) -> bool:
-    """Change which GPUs of a node take no new pods. Whether anything was changed.
-
-    Raises:
-        KubeError: the node cannot be read or written.
-        NotAllowedError: the user may not write it.
-        SettingsError: there is no such GPU.
-    """
+    """Change which GPUs of a node take no new pods. Whether anything was changed."""
     for _ in range(_TRIES):
         found = api.get(kube.node_path(node))
         record = node_records.read(found)
@@ -77,21 +64,14 @@ def write(api: KubeApi, node: str, change: Change) -> bool:
 
 
 def keeping_away(gpu: GpuName) -> Change:
-    """Cordon a GPU."""
     return lambda record: record.marks.closed(inventory_of(record), gpu.gpu)
 
 
 def letting_in(gpu: GpuName) -> Change:
-    """Undo that."""
     return lambda record: record.marks.opened(record.inventory, gpu.gpu)
 
 
 def inventory_of(record: NodeRecord) -> NodeInventory:
-    """The GPUs of a node.
-
-    Raises:
-        SettingsError: its device plugin has published none that can be read.
-    """
     if record.inventory is None:
         raise SettingsError(f"node {record.name} {record.problem or 'has no GPU inventory; it shares no GPU'}")
     return record.inventory
@@ -106,16 +86,9 @@ class TemporaryCordon:
     node: NodeName
     gpus: frozenset[GpuUuid]
     _taken: bool = False
-    """Whether they may be cordoned by this."""
 
     def take(self) -> None:
-        """Keep new pods away from all of them, or from none.
-
-        Raises:
-            KubeError: the node cannot be read or written.
-            NotAllowedError: the user may not write it.
-            StoppedError: others have cordoned one.
-        """
+        """Keep new pods away from all of them, or from none."""
         try:
             write(self.api, self.node, self._closed)
         except NotAllowedError:
@@ -134,11 +107,7 @@ class TemporaryCordon:
         return record.marks.holding(sorted(self.gpus))
 
     def stands(self) -> bool:
-        """Whether all of them are cordoned by this alone.
-
-        Raises:
-            KubeError: the node cannot be read.
-        """
+        """Whether all of them are cordoned by this alone."""
         return node_records.read(self.api.get(kube.node_path(self.node))).marks.holds(self.gpus)
 
     def give_back(self) -> None:

@@ -44,34 +44,25 @@ class DefragRequest:
 
     @property
     def name(self) -> str:
-        """As people write it."""
         ref = pods_wire.ref(self.pod)
         return f"{ref.namespace}/{ref.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """What was found in the cluster as it is."""
-
     fits: tuple[NodeName, ...]
     """Nodes that have room already."""
     soon: tuple[NodeName, ...]
     """Nodes that have it as soon as pods have ended whose deletion was asked for."""
     plan: Plan | None
     stay: Mapping[str, int]
-    """As of `Movable`."""
     why_not: str
     """Why it fits nowhere, in the controller's words."""
     notes: tuple[str, ...]
 
 
 def named(api: KubeApi, target: Target, namespace: str) -> Object:
-    """A pod of the cluster that waits.
-
-    Raises:
-        KubeError: it cannot be read.
-        SettingsError: it is on a node already, is being deleted, is not to be placed yet, or is no pod.
-    """
+    """A pod of the cluster that waits."""
     if target.kind != targets.POD:
         raise SettingsError(f"{target.kind.word}/{target.name}: name one pod, or give its manifest with -f")
     (pod,) = targets.pods(api, target.kind, namespace, target.name)
@@ -86,12 +77,7 @@ def named(api: KubeApi, target: Target, namespace: str) -> Object:
 
 
 def from_file(path: str, stdin: TextIO) -> Object:
-    """The pod of a manifest, or that of a workload with one replica.
-
-    Raises:
-        WireError: the file cannot be read.
-        SettingsError: it has no pod, or several.
-    """
+    """The pod of a manifest, or that of a workload with one replica."""
     name = "standard input" if path == STDIN else path
     try:
         text = stdin.read() if path == STDIN else Path(path).expanduser().read_text(encoding="utf-8")
@@ -105,13 +91,7 @@ def from_file(path: str, stdin: TextIO) -> Object:
 
 
 def look(api: KubeApi, asked: DefragRequest) -> Assessment:
-    """Read the cluster and decide. Changes nothing.
-
-    Raises:
-        KubeError: the cluster cannot be read.
-        WireError: an object cannot be read.
-        SettingsError: the pod asks for no GPU, or for one in a way that cannot be understood.
-    """
+    """Read the cluster and decide. Changes nothing."""
     found, request, movable, note = _read(api, asked)
     pod = world.to_place(asked.pod, request)
     fits = movable.fits(pod)

@@ -57,7 +57,6 @@ class Movable:
     """Why other pods may not be moved -> how many."""
 
     def without(self, gone: Collection[Evictable]) -> "Movable":
-        """When these pods have ended."""
         nodes = dict(self.nodes)
         for node in {one.bound.node for one in gone} & nodes.keys():
             nodes[node] = nodes[node].without([one.pod for one in gone if one.bound.node == node])
@@ -83,7 +82,6 @@ class Movable:
                 yield name, grants
 
     def fits(self, pod: PodToPlace) -> tuple[NodeName, ...]:
-        """The nodes on which it fits as it is, by name."""
         return tuple(name for name, _ in self.grants(pod))
 
     def best(self, pod: PodToPlace) -> tuple[NodeName | None, tuple[Grant, ...]]:
@@ -105,11 +103,8 @@ class Movable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One pod that is evicted."""
-
     pod: PodRef
     owner: str
-    """As of `Evictable`."""
     source: NodeName
     target: NodeName | None
     """Where its successor fits; None if it would stay pending."""
@@ -118,20 +113,14 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What makes room."""
-
     node: NodeName
-    """Where."""
     kept_free: frozenset[GpuUuid]
     """GPUs there that take no pods until all have moved, so that no successor comes back to them."""
     moves: tuple[Move, ...]
-    """In the order in which they are evicted, one after another."""
     grants: tuple[Grant, ...]
-    """What the pod gets then."""
 
     @property
     def waiting(self) -> tuple[Move, ...]:
-        """Pods that would have no place."""
         return tuple(move for move in self.moves if move.target is None)
 
 
@@ -255,15 +244,12 @@ def candidates(pod: PodToPlace, movable: Movable, most: int) -> Iterator[tuple[N
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A node without some of its pods."""
-
     pod: PodToPlace
     shape: RequestShape
     node: Node
     policies: Policies
 
     def fits(self, gone: Collection[Evictable]) -> bool:
-        """Whether the pod fits when these are gone."""
         left = self.node.without([one.pod for one in gone])
         return left.grants(self.pod, self.shape, self.policies) is not None
 

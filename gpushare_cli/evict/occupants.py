@@ -24,8 +24,6 @@ _MIRROR: Final = "kubernetes.io/config.mirror"
 
 
 class Step(Enum):
-    """What a drain does about a pod."""
-
     EVICT = "evict"
     WAIT = "wait"
     """A budget does not allow it now; it is asked again."""
@@ -62,13 +60,10 @@ class Occupant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What a drain does about one pod."""
-
     pod: PodRef
     memory_mib: int
     step: Step
     why: str = ""
-    """Empty if it is evicted."""
 
 
 def obstacle(pod: Mapping[str, Any], permissions: Permissions) -> str:
@@ -90,7 +85,6 @@ def obstacle(pod: Mapping[str, Any], permissions: Permissions) -> str:
 
 
 def is_unstarted(pod: Mapping[str, Any]) -> bool:
-    """Whether its phase is Pending."""
     return fields.text(fields.mapping(pod, "status", "pod"), "phase", "status") == "Pending"
 
 
@@ -154,10 +148,6 @@ def read(api: KubeApi, gpu: GpuName, permissions: Permissions, known: tuple[Gpu,
         gpu: its name.
         permissions: what the administrator agrees to lose.
         known: what the name stood for before, if it was looked up: numbers change when a GPU fails.
-
-    Raises:
-        KubeError: the cluster cannot be read.
-        SettingsError: there is no such GPU.
     """
     cluster = reading.on_nodes(api, gpu.node)
     (node,) = cluster.nodes

@@ -25,7 +25,6 @@ class Waiter:
     clock: Clock
     streams: Streams
     timeout_s: float
-    """For each thing."""
 
     def until(self, what: str, condition: Callable[[], T | None], *, every_s: float = ROUND_S) -> T:
         """The first true value that a condition gives. The API server may be away meanwhile.
@@ -34,9 +33,6 @@ class Waiter:
             what: how it is while that is not so, for people.
             condition: is asked again and again.
             every_s: in this distance.
-
-        Raises:
-            StoppedError: time is up.
         """
         began, told = self.clock.monotonic(), ""
         while True:

@@ -20,8 +20,6 @@ from gpushare_cli.targets import Target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The arguments."""
-
     pod: Target
     namespace: str = ""
     """Empty for the one that the user means who names none."""
@@ -49,11 +47,6 @@ def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[]
     """Print all about a pod, or about the pods of a workload. The exit code.
 
     The namespace is asked for if the options name none.
-
-    Raises:
-        KubeError: the cluster cannot be read.
-        WireError: an object or a setting cannot be read.
-        SettingsError: the arguments contradict each other, or one is needed that was not given.
     """
     target = options.pod
     where = target.namespace_or(options.namespace, namespace)

@@ -39,9 +39,6 @@ def explain(pod: Object, state: World, events: Sequence[Object] = ()) -> Explana
     """All about one pod.
 
     Events on it, the latest last, serve where the cluster may not be read.
-
-    Raises:
-        WireError: an object cannot be read.
     """
     blank = blank_of(pod, state)
     config = world.config_of(pod, state.resource_config)
@@ -106,7 +103,6 @@ def _by_events(blank: Explanation, pod: Object, events: Sequence[Object]) -> Exp
 
 
 def _pending(blank: Explanation, pod: Object, record: Pending, state: World, config: ResourceConfig) -> Explanation:
-    """A pod that is on no node."""
     blank = replace(blank, state=State.WAITS, scheduler=_scheduler(pod), said=said(pod), good=False)
     if record.request is None:
         return replace(blank, headline=UNREADABLE, summary=fix(record))
@@ -251,7 +247,6 @@ def _bound(blank: Explanation, pod: Object, record: Bound, state: World) -> Expl
 
 
 def _choice(blank: Explanation, pod: Object, record: Bound, state: World) -> NodeChoice | None:
-    """Why it is there, if gpushare chose its node and GPUs."""
     late = pods_wire.annotations(pod).get(names.ANNOTATION_LATE)
     if blank.request is None or record.allocation is None or late:
         return None

@@ -32,7 +32,7 @@ def holds(
     blank: Explanation, pod: Object, allocation: Allocation, inventory: NodeInventory | None, others: NodeLedger | None
 ) -> Explanation:
     """A pod that has GPUs, of a node whose inventory and ledger may not be known."""
-    held = tuple(shares(allocation, inventory))
+    held = tuple(_shares(allocation, inventory))
     troubles = {f"GPU {share.uuid} is {share.trouble}" for share in held if share.trouble}
     return replace(
         blank,
@@ -49,18 +49,13 @@ def holds(
     )
 
 
-def shares(allocation: Allocation, inventory: NodeInventory | None) -> Iterator[Share]:
-    """Every container's part of every GPU."""
+def _shares(allocation: Allocation, inventory: NodeInventory | None) -> Iterator[Share]:
+    known = inventory is not None
     for grant in allocation.grants:
         for uuid in grant.gpus:
             gpu = inventory.by_uuid.get(inventory.resolve(uuid)) if inventory else None
-            yield Share(
-                grant=grant,
-                gpu=gpu,
-                uuid=gpu.uuid if gpu else uuid,
-                memory_mib=mib_on(grant, gpu),
-                evaluated=inventory is not None,
-            )
+            mib = mib_on(grant, gpu)
+            yield Share(grant=grant, gpu=gpu, uuid=gpu.uuid if gpu else uuid, memory_mib=mib, evaluated=known)
 
 
 def used(explained: Explanation, known: NodeUse) -> Explanation:
@@ -76,7 +71,6 @@ def used(explained: Explanation, known: NodeUse) -> Explanation:
 
 
 def unreadable(blank: Explanation, record: Bound, why: str) -> Explanation:
-    """A pod of which no one can tell what it holds."""
     return replace(
         blank,
         state=State.UNREADABLE,
@@ -91,12 +85,11 @@ def unreadable(blank: Explanation, record: Bound, why: str) -> Explanation:
 
 
 def ended(blank: Explanation, pod: Object, record: Bound, inventory: NodeInventory | None) -> Explanation:
-    """A pod whose containers have ended."""
     try:
         held = allocations.granted(pod, inventory.unit if inventory else GIB)
     except WireError:
         held = None  # it holds nothing any more, whatever the annotation says
-    were_held = tuple(shares(held, inventory)) if held else ()
+    were_held = tuple(_shares(held, inventory)) if held else ()
     if record.failed:
         summary = f"{record.node} rejected it before any container ran: {record.failed}; it holds no GPU"
         summary += ", and its controller makes another" if record.owned else "; delete it and create it again"
@@ -126,12 +119,11 @@ def _fills(allocation: Allocation, ledger: NodeLedger) -> Iterator[Fill]:
 
 def _together(held: Sequence[Share]) -> str:
     """`3 GiB of GPU 0 and 5 GiB of GPU 1`, container by container."""
-    return " and ".join(f"{amount(share)} of GPU {share.gpu.label if share.gpu else share.uuid}" for share in held)
-
-
-def amount(share: Share) -> str:
-    """How much of a GPU."""
-    return "all" if share.grant.whole else units.memory(share.memory_mib)
+    return " and ".join(
+        f"{'all' if share.grant.whole else units.memory(share.memory_mib)} of GPU"
+        f" {share.gpu.label if share.gpu else share.uuid}"
+        for share in held
+    )
 
 
 def _origin(pod: Object) -> str:

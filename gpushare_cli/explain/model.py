@@ -15,8 +15,6 @@ from gpushare_cli.world import NodeAnswer
 
 
 class State(Enum):
-    """How it is with the pod."""
-
     NO_GPU = "AsksForNoGpu"
     WAITS = "Waits"
     """On no node."""
@@ -54,7 +52,6 @@ class Share:
 
     @property
     def trouble(self) -> str:
-        """What is wrong with the GPU."""
         if self.gpu is None:
             return "not listed by its node any more" if self.evaluated else ""
         return self.gpu.why
@@ -81,22 +78,17 @@ class NodeChoice:
     next: NodeName | None = None
     """The best of all other nodes with room; better than its own if the cluster has changed since."""
     lack: str = ""
-    """What that one lacks."""
     in_hindsight: bool = False
     """The pod has a node already, and this is by the cluster as it is now without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """All that is told about one pod."""
-
     pod: PodRef
     phase: str
     state: State
     headline: str
-    """The state in a few words."""
     summary: str
-    """What it means and what happens next."""
     good: bool
     """It holds its GPUs, needs none (any more), or a node takes it."""
     unit: MemoryUnit
@@ -115,10 +107,7 @@ class Explanation:
     others: tuple[tuple[str, Use], ...] = ()
     """What containers use that hold nothing of a GPU, by its UUID."""
     use_problem: str = ""
-    """Why it is not known what its containers use."""
     fills: tuple[Fill, ...] = ()
     origin: str = ""
-    """Who chose its GPUs."""
     limit: str = ""
-    """What holds it to its share."""
     notes: tuple[str, ...] = ()

@@ -10,12 +10,18 @@ from gpushare.model.allocation import Placed
 from gpushare.model.gpu import label
 from gpushare.model.request import ContainerRequest, Policy, RequestShape
 from gpushare_cli import console, limits, world
-from gpushare_cli.explain.model import Explanation, Fill, NodeChoice, Share, State
+from gpushare_cli.explain.model import Explanation, Fill, Share, State
 from gpushare_cli.usage import Use
 from gpushare_cli.world import NodeAnswer
 
 _GROUPS: Final = 5
 """Most groups of equal pods that are shown."""
+_ORDER: Final = {
+    Policy.BINPACK: "the fullest GPU with room first",
+    Policy.SPREAD: "the emptiest GPU first",
+    Policy.DENSE: "the node and GPU that leave the most room for typical pods",
+    Policy.FGD: "the GPU and node with the least fragmentation",
+}
 _HINDSIGHT: Final = "as the cluster is now, without this pod: "
 
 
@@ -27,8 +33,7 @@ def text(explained: Explanation, width: int) -> str:
         blocks.append([header, *map(_share, explained.shares)])
     if explained.shares and explained.state is State.HOLDS:
         header = ("CONTAINER", "GPU", "LIMIT", "GRANTED", "USED", "PEAK")
-        others = [_limit(limits.OTHERS, *_of_others(explained, uuid), 0, use) for uuid, use in explained.others]
-        blocks.append([header, *map(_limited, explained.shares), *others])
+        blocks.append([header, *_limits(explained)])
     if explained.fills:
         blocks.append([("GPU", "GRANTED", "SHARED WITH"), *map(_fill, explained.fills)])
     if explained.answers:
@@ -54,6 +59,7 @@ def grouped(explained: Sequence[Explanation], width: int) -> str:
 
 def as_json(explained: Explanation) -> dict[str, Any]:
     """The explanation for programs. All memory is in MiB."""
+    choice = explained.choice
     return {
         "namespace": explained.pod.namespace,
         "name": explained.pod.name,
@@ -68,7 +74,14 @@ def as_json(explained: Explanation) -> dict[str, Any]:
         "node": explained.node,
         "scheduler": explained.scheduler or None,
         "schedulerMessage": explained.said or None,
-        "choice": _json_choice(explained.choice) if explained.choice else None,
+        "choice": choice
+        and {
+            "node": choice.node,
+            "why": choice.why,
+            "next": choice.next,
+            "lack": choice.lack,
+            "inHindsight": choice.in_hindsight,
+        },
         "nodes": [world.as_json(answer) for answer in explained.answers],
         "containers": [_json_share(share) for share in explained.shares],
         "gpus": [_json_fill(fill) for fill in explained.fills],
@@ -87,8 +100,9 @@ def _head(explained: Explanation) -> Iterator[tuple[str, ...]]:
         for i, line in enumerate(asks(explained.request.shape)):
             yield "" if i else "ASKS FOR:", line
         yield "POLICY:", _policy(explained.request.shape, explained.policy)
-    if explained.choice:
-        yield from _choice(explained.choice)
+    if choice := explained.choice:
+        yield "CHOICE:", f"{_HINDSIGHT if choice.in_hindsight else ''}{choice.node}, {choice.why}"
+        yield "", choice.lack
     if explained.origin:
         yield "CHOSEN BY:", explained.origin
     if explained.limit:
@@ -97,11 +111,6 @@ def _head(explained: Explanation) -> Iterator[tuple[str, ...]]:
         yield "USE:", f"not known: {explained.use_problem}"
     if explained.scheduler:
         yield "SCHEDULER:", f"{explained.scheduler}{': ' if explained.said else ''}{explained.said}"
-
-
-def _choice(choice: NodeChoice) -> Iterator[tuple[str, ...]]:
-    yield "CHOICE:", f"{_HINDSIGHT if choice.in_hindsight else ''}{choice.node}, {choice.why}"
-    yield "", choice.lack
 
 
 def asks(shape: RequestShape) -> list[str]:
@@ -119,18 +128,9 @@ def asks(shape: RequestShape) -> list[str]:
 
 
 def _policy(shape: RequestShape, default: Policy) -> str:
-    """How its GPUs are chosen."""
     chosen = shape.policy or default
     whose = "named by the pod" if shape.policy else "the cluster's default"
     return f"{chosen.value}: {_ORDER[chosen]} ({whose})"
-
-
-_ORDER: Final = {
-    Policy.BINPACK: "the fullest GPU with room first",
-    Policy.SPREAD: "the emptiest GPU first",
-    Policy.DENSE: "the node and GPU that leave the most room for typical pods",
-    Policy.FGD: "the GPU and node with the least fragmentation",
-}
 
 
 def _amount(request: ContainerRequest) -> str:
@@ -154,20 +154,21 @@ def _share(share: Share) -> tuple[str, ...]:
     return world.named(grant), index, share.uuid, model, memory, compute
 
 
-def _limited(share: Share) -> tuple[str, ...]:
-    gpu = label(share.gpu.index) if share.gpu else "?"
-    kind = share.limit.value if share.limit else "?"
-    return _limit(world.named(share.grant), gpu, kind, share.memory_mib, share.use)
+def _limits(explained: Explanation) -> Iterator[tuple[str, ...]]:
+    """What holds containers to their shares, and what those use that hold nothing of a GPU."""
+    gpus = {share.uuid: share.gpu for share in explained.shares if share.gpu}
+    for share in explained.shares:
+        gpu = label(share.gpu.index) if share.gpu else "?"
+        kind = share.limit.value if share.limit else "?"
+        yield world.named(share.grant), gpu, kind, *_amounts(share.memory_mib, share.use)
+    for uuid, use in explained.others:
+        other = gpus.get(uuid)
+        where = (label(other.index), other.limit_of(0).value) if other else (uuid, "?")
+        yield limits.OTHERS, *where, *_amounts(0, use)
 
 
-def _of_others(explained: Explanation, uuid: str) -> tuple[str, str]:
-    """Number and limit of a GPU that the pod need not hold."""
-    gpu = next((share.gpu for share in explained.shares if share.uuid == uuid and share.gpu), None)
-    return (label(gpu.index), gpu.limit_of(0).value) if gpu else (uuid, "?")
-
-
-def _limit(container: str, gpu: str, kind: str, granted_mib: int, use: Use) -> tuple[str, ...]:
-    return container, gpu, kind, *map(limits.amount, (granted_mib, use.used_mib, use.peak_mib))
+def _amounts(granted_mib: int, use: Use) -> Iterator[str]:
+    return map(limits.amount, (granted_mib, use.used_mib, use.peak_mib))
 
 
 def _fill(fill: Fill) -> tuple[str, ...]:
@@ -185,16 +186,6 @@ def _answer(answer: NodeAnswer) -> tuple[str, ...]:
     if isinstance(answer.verdict, Placed) and answer.fits:
         return answer.node, "yes", f"score {answer.score} of 10"
     return answer.node, "no", answer.why_not
-
-
-def _json_choice(choice: NodeChoice) -> dict[str, Any]:
-    return {
-        "node": choice.node,
-        "why": choice.why,
-        "next": choice.next,
-        "lack": choice.lack,
-        "inHindsight": choice.in_hindsight,
-    }
 
 
 def _json_share(share: Share) -> dict[str, Any]:

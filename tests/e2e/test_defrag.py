@@ -56,7 +56,7 @@ def test_what_a_budget_protects_stays_and_the_answer_says_so(system: System, nam
     fill(system, namespace, but=allocated(small)["c0"][0])
     code, out, err = gpushare(system, "defrag", "-f", "-", "--yes", given=json.dumps(pod("large", GPU_GIB)))
     assert code == 3, out + err
-    assert "no evictions make room" in out
+    assert "no set of evictions makes room" in out
     assert system.pod(namespace, small["metadata"]["name"])["metadata"]["uid"] == small["metadata"]["uid"]
 
 

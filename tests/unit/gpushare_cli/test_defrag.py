@@ -70,7 +70,7 @@ def test_a_pod_whose_victim_would_wait_moves_no_one() -> None:
     assert found.code == 3
     assert found.out == lines(
         "EVICT          FROM    TO",
-        "default/guest  node-b  would wait: it fits nowhere else",
+        "default/guest  node-b  would stay Pending: it fits nowhere else",
         "default/large: this would make room on node-b, and take their place from others; not done",
     )
     assert pods(api) == {"small", "big", "guest", "large"}
@@ -106,7 +106,7 @@ def test_a_pod_that_may_not_come_back_stays(change: Callable[[Json], object], wh
     found = defrag(kube_of([A, B, small, *BARE, waits()]))
     assert found.code == 3
     assert why in found.out
-    assert "default/large: no evictions make room: needs 15 GiB on one GPU; free per GPU on node-" in found.out
+    assert "default/large: no set of evictions makes room: needs 15 GiB on one GPU; free per GPU on node-" in found.out
 
 
 def test_no_pod_moves_for_one_that_has_room_as_soon_as_others_have_ended() -> None:
@@ -143,7 +143,7 @@ def test_a_node_that_does_not_take_the_evicted_pod_is_no_place_for_it() -> None:
     tainted = make_node(make_inventory(15, node="node-b"))
     tainted["spec"] = {"taints": [{"key": "team", "value": "ml", "effect": "NoSchedule"}]}
     objects = [A, tainted, on(0, "small", 3), on(1, "big", 13)]
-    assert "would wait" in defrag(kube_of([*objects, waits()])).out
+    assert "would stay Pending" in defrag(kube_of([*objects, waits()])).out
     picky = on(0, "small", 3)
     picky["spec"]["nodeSelector"] = {"pool": "a"}
     assert "default/guest" in defrag(kube_of([A, B, picky, *FULL[1:], waits()])).out
