@@ -21,7 +21,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 USABLE  := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 CODE    := gpushare webhook controller deviceplugin certs gpushare_cli
-PURE    := gpushare.names gpushare.identity gpushare.units gpushare.errors gpushare.model gpushare.wire gpushare.placement gpushare.simulation gpushare.cluster
+PURE    := gpushare.names gpushare.identity gpushare.units gpushare.errors gpushare.model gpushare.wire gpushare.placement gpushare.cluster gpushare_cli.simulate gpushare_cli.kube_scores
 CHECKED := $(CODE) localcluster testing release tests docs/site $(wildcard bench)
 
 PYTEST  := $(BIN)/pytest --durations=10

@@ -218,7 +218,8 @@ def _plots(data: Data) -> Iterator[tuple[str, Plot]]:
 
 def _plot(title: str, across: str, up: str, lines: Sequence[Line]) -> Plot:
     ends = "; ".join(f"{line.name}: {written(float(line.points[-1][1]))}" for line in lines)
-    return Plot(title=title, description=f"{up} over {across}. At the end {ends}.", across=across, up=up, lines=lines)
+    description = f"{up} over {across}. At the end {ends}."
+    return Plot(title=title, description=description, x_label=across, y_label=up, lines=lines)
 
 
 def _allocation_lines(data: Data) -> Iterator[Line]:

@@ -18,16 +18,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bench import arguments as arguments_of
-from bench.packing.replay import LOADS, fill, hosts
+from bench.packing.replay import LOADS, fill, scheduler_of
 from bench.packing.workload import Workload
 from bench.results import Results, progress
 from gpushare.model.request import Policy
-from gpushare.simulation.engine import Extender, Scheduler
-from gpushare.simulation.learner import Learner
-from gpushare.simulation.plain_gpus import PlainGpus
-from gpushare.simulation.scores import Fit, Rules
-from gpushare_cli import plot, scheduler_config, scores
+from gpushare_cli import kube_scores, plot, scheduler_config
+from gpushare_cli.kube_scores import Fit, Rules
 from gpushare_cli.plot import Line, Plot
+from gpushare_cli.simulate.cluster import Learner
+from gpushare_cli.simulate.scheduler import SchedulerConfig
 
 UNRANKED = "unranked"
 ROWS: Mapping[str, tuple[Fit, bool]] = {
@@ -59,15 +58,16 @@ def once(workload: Workload, policy: str, row: str, seed: int, *, minor: int, ow
     started = time.process_time()
     order, _ = workload.orders(seed, recorded=not own_orders)
     fit, others = ROWS[row]
-    learner = Learner(workload.nodes, chance=random.Random(f"{seed} looks").randrange)
-    weight = 0 if policy == UNRANKED else scores.needed(scores.UNASKED)
-    scheduler = Scheduler(
-        hosts(workload.nodes),
-        PlainGpus(workload.nodes, Policy.BINPACK if policy == UNRANKED else Policy(policy), learner),
+    learner = Learner(workload.nodes, draw=random.Random(f"{seed} looks").randrange)
+    weight = 0 if policy == UNRANKED else kube_scores.needed(kube_scores.UNASKED)
+    config = SchedulerConfig(
+        policy=Policy.BINPACK if policy == UNRANKED else Policy(policy),
         rules=Rules(minor=minor, fit=fit),
-        extender=Extender(weight=weight, others_weight=scheduler_config.OTHERS_WEIGHT if others and weight else 0),
-        pick=random.Random(seed).randrange,
+        weight=weight,
+        others_weight=scheduler_config.OTHERS_WEIGHT if others and weight else 0,
     )
+    nodes = range(len(workload.nodes))
+    scheduler = scheduler_of(workload, nodes, config, learner, random.Random(seed).randrange)
     curve, placed = fill(scheduler, workload, order)
     return Outcome(workload.trace, policy, row, seed, curve.at(), placed, round(time.process_time() - started, 1))
 
@@ -121,8 +121,8 @@ def _plot(rows: Sequence[Outcome]) -> Plot:
     return Plot(
         title="GPUs that pods get through kube-scheduler, by policy",
         description=f"Allocated part of all GPUs over what pods have asked for. At the end {ends}.",
-        across="asked for by pods, % of all GPUs",
-        up="allocated, % of all GPUs",
+        x_label="asked for by pods, % of all GPUs",
+        y_label="allocated, % of all GPUs",
         lines=lines,
     )
 

@@ -51,9 +51,9 @@ class Plot:
     title: str
     description: str
     """What a reader who cannot see it should know."""
-    across: str
-    """Name and unit of the axis, as `up`."""
-    up: str
+    x_label: str
+    """Name and unit of the axis."""
+    y_label: str
     lines: Sequence[Line]
 
 
@@ -75,9 +75,9 @@ def svg(plot: Plot) -> str:
         _style(len(plot.lines)),
         f'<text class="title" x="{_LEFT}" y="26">{escape(plot.title)}</text>',
         *_grid(across, up),
-        f'<text x="{_middle(_LEFT, _WIDTH - _RIGHT)}" y="{_HEIGHT - 14}" class="mid">{escape(plot.across)}</text>',
+        f'<text x="{_middle(_LEFT, _WIDTH - _RIGHT)}" y="{_HEIGHT - 14}" class="mid">{escape(plot.x_label)}</text>',
         f'<text transform="translate(16 {_middle(_TOP, _HEIGHT - _BOTTOM)}) rotate(-90)" class="mid">'
-        f"{escape(plot.up)}</text>",
+        f"{escape(plot.y_label)}</text>",
         *(_line(i, line, across, up) for i, line in enumerate(plot.lines)),
         *(part for i, line in enumerate(plot.lines) for part in _legend(i, line)),
         "</svg>",

@@ -6,7 +6,7 @@ from typing import Final, assert_never
 
 from gpushare import names
 from gpushare.errors import SettingsError
-from gpushare_cli import arguments, scheduler_config, scores
+from gpushare_cli import arguments, kube_scores, scheduler_config
 from gpushare_cli.arguments import Call, Command
 from gpushare_cli.console import OK, Streams
 from gpushare_cli.scheduler_config import Kind, Options, ServerVersion
@@ -118,8 +118,8 @@ def _add_second_scheduler(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_scores(parser: argparse.ArgumentParser) -> None:
-    default, by_policy = scores.needed(scores.UNASKED), scores.needed(scores.UNASKED_BY_POLICY_FILE)
-    above_all = scores.needed({**scores.UNASKED, **scores.PREFERENCES})
+    default, by_policy = kube_scores.needed(kube_scores.UNASKED), kube_scores.needed(kube_scores.UNASKED_BY_POLICY_FILE)
+    above_all = kube_scores.needed({**kube_scores.UNASKED, **kube_scores.PREFERENCES})
     parser.add_argument(
         "--weight",
         type=int,

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.units import ResourceConfig
-from gpushare_cli import scores, yamls
+from gpushare_cli import kube_scores, yamls
 
 CONTROLLER_PORT: Final = 12345
 """Port of the controller's Service, the same as Aliyun's extender has."""
@@ -129,10 +129,10 @@ def configuration(options: Options) -> str:
             "resourceName": _dns_name("lease name", options.lease_name),
             "resourceNamespace": _dns_name("lease namespace", options.lease_namespace),
         }
-    strategy = scores.most_allocated(api_version) if options.most_allocated else {}
+    strategy = kube_scores.most_allocated(api_version) if options.most_allocated else {}
     value["profiles"] = [{"schedulerName": _scheduler_name(options), **strategy}]
     value["extenders"] = [
-        {**entry, "httpTimeout": f"{entry['httpTimeout']}s"} for entry in _entries(options, scores.UNASKED)
+        {**entry, "httpTimeout": f"{entry['httpTimeout']}s"} for entry in _entries(options, kube_scores.UNASKED)
     ]
     return yamls.dump(value)
 
@@ -152,11 +152,11 @@ def policy(options: Options) -> str:
         raise SettingsError(
             f"server version {options.server}: a policy file with --most-allocated needs {_EVEN_SPREADING} or newer"
         )
-    entries = list(_entries(options, scores.UNASKED_BY_POLICY_FILE))
+    entries = list(_entries(options, kube_scores.UNASKED_BY_POLICY_FILE))
     for entry in entries:
         entry["enableHttps"] = entry.pop("enableHTTPS")
         entry["httpTimeout"] = int(entry["httpTimeout"] * 10**9)  # a Go time.Duration without a text form
-    priorities = {"priorities": scores.priorities_most_allocated()} if options.most_allocated else {}
+    priorities = {"priorities": kube_scores.priorities_most_allocated()} if options.most_allocated else {}
     return yamls.dump_json({"kind": "Policy", "apiVersion": "v1", **priorities, "extenders": entries})
 
 
@@ -226,7 +226,7 @@ def _for_gpus(options: Options, weight: int) -> Entry:
 
 
 def _entries(options: Options, unasked: Mapping[str, int]) -> Iterator[Entry]:
-    weight = checked_weight("--weight", options.weight) if options.weight is not None else scores.needed(unasked)
+    weight = checked_weight("--weight", options.weight) if options.weight is not None else kube_scores.needed(unasked)
     yield _for_gpus(options, weight)
     if options.others_weight is not None:
         yield for_others(options, checked_weight("--rank-others", options.others_weight))

@@ -1,23 +1,19 @@
 """Pods of a trace, one after another, to a scheduler that is simulated."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.packing.policies import POLICIES
 from bench.packing.workload import Workload, asks_for
-from gpushare.model.capacity import NodeCapacity
-from gpushare.simulation import scores
-from gpushare.simulation.cluster import Nodes
-from gpushare.simulation.engine import Extender, Scheduler
-from gpushare.simulation.kinds import Kind
-from gpushare.simulation.plain_gpus import PlainGpus
-from gpushare.simulation.scores import Host, Rules
+from gpushare_cli import kube_scores
+from gpushare_cli.kube_scores import Rules
+from gpushare_cli.simulate.cluster import Cluster, Learner
+from gpushare_cli.simulate.scheduler import Scheduler, SchedulerConfig
+from testing.simulated_cluster import nodes_of, request_of, signature_of
 
 SHOWN_FROM = 70  # per cent; before, everything fits
 LOADS = (90, 95, 100, 110, 120, 130)  # per cent
 PODS = 1_000  # of a node; the trace has no limit
-ALONE = Extender(weight=scores.MOST, others_weight=scores.MOST)
-"""Decides, whatever kube-scheduler thinks."""
 
 
 @dataclass(frozen=True)
@@ -53,25 +49,30 @@ class Curve:
         return shown | {load: means[max(known for known in means if known <= load)] for load in LOADS}
 
 
-def hosts(rooms: Sequence[NodeCapacity]) -> Nodes:
-    """Nodes of a trace, which all tell their CPU and memory."""
-    return Nodes([Host(*room.host, PODS) for room in rooms if room.host is not None])
-
-
 def fill(scheduler: Scheduler, workload: Workload, order: Sequence[int]) -> tuple[Curve, int]:
     """Let the pods come; what is allocated by then, and how many are placed."""
-    kinds, curve, placed = [Kind.plain(pod) for pod in workload.pods], Curve(workload.capacity), 0
-    for position in order:
-        bound = scheduler.place(kinds[position]) is not None
+    known = {ask: signature_of(ask) for ask in set(workload.pods)}
+    curve, placed = Curve(workload.capacity), 0
+    for number, position in enumerate(order):  # the same pod may come again
+        signature = known[workload.pods[position]]
+        bound = scheduler.place(signature, request_of(signature, number)) is not None
         placed += bound
         curve.came(asks_for(workload.pods[position]), placed=bound)
     return curve, placed
 
 
+def scheduler_of(
+    workload: Workload, order: Sequence[int], config: SchedulerConfig, learner: Learner, draw: Callable[[int], int]
+) -> Scheduler:
+    """The empty nodes of a trace, in an order that decides exact ties."""
+    nodes = nodes_of([workload.nodes[node] for node in order], max_pods=PODS)
+    return Scheduler(nodes, Cluster(nodes, config.policy, learner), config, draw)
+
+
 def replay(workload: Workload, order: Sequence[int], nodes: Sequence[int], policy: str) -> dict[int, float]:
     """Pods one after another, each to the node that ranks best; of equal ones to the first."""
-    ranked, knowledge = POLICIES[policy]
-    rooms = [workload.nodes[node] for node in nodes]
-    gpus = PlainGpus(rooms, ranked, knowledge(workload))
-    scheduler = Scheduler(hosts(rooms), gpus, rules=Rules(), extender=ALONE, pick=lambda _: 0)
+    ranked, learner = POLICIES[policy]
+    most = kube_scores.MOST  # decides, whatever kube-scheduler thinks
+    config = SchedulerConfig(policy=ranked, rules=Rules(), weight=most, others_weight=most)
+    scheduler = scheduler_of(workload, nodes, config, learner(workload), lambda _: 0)
     return fill(scheduler, workload, order)[0].at()

@@ -1,7 +1,7 @@
 """What kube-scheduler's default plugins give a node, 0 to 100 each. Pure.
 
 Formulas of Kubernetes' pkg/scheduler/framework/plugins, noderesources and podtopologyspread; integers are cut as there.
-Plugins that give all nodes of a trace the same (images, taints, affinities) are left out. `gpushare.simulation.scores`
+Plugins that give all nodes of a trace the same (images, taints, affinities) are left out. `gpushare_cli.kube_scores`
 has the same formulas: what simulate says is compared with what was scored here, so each was written without the other.
 """
 

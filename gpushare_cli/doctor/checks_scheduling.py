@@ -14,7 +14,7 @@ from gpushare.identity import PodRef
 from gpushare.kube.api import JsonObject
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import scheduler_config, scores, yamls
+from gpushare_cli import kube_scores, scheduler_config, yamls
 from gpushare_cli.doctor import foreign, objects
 from gpushare_cli.doctor.facts import Facts, NothingToCheckError
 from gpushare_cli.doctor.finding import Finding, error, note, warning
@@ -139,15 +139,18 @@ def _weaknesses(found: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[s
             f"percentageOfNodesToScore is {share}, not 100: in a large cluster it may stop looking before it comes to a"
             " node whose GPUs fit"
         )
-    weight, needed = _number(ours.get("weight")), scores.needed(scores.UNASKED)
+    weight, needed = _number(ours.get("weight")), kube_scores.needed(kube_scores.UNASKED)
     if 0 < weight < needed:
         yield (
             f"weight of the extender is {weight}: below {needed} kube-scheduler's own scores decide where GPU pods go,"
             " not the policy, and GPUs are filled less"
         )
     client = fields.mapping(found, "clientConnection", _KEY)
-    qps, burst = _number(client.get("qps")) or scores.CLIENT_QPS, _number(client.get("burst")) or scores.CLIENT_BURST
-    if qps <= scores.CLIENT_QPS or burst <= scores.CLIENT_BURST:
+    qps, burst = (
+        _number(client.get("qps")) or kube_scores.CLIENT_QPS,
+        _number(client.get("burst")) or kube_scores.CLIENT_BURST,
+    )
+    if qps <= kube_scores.CLIENT_QPS or burst <= kube_scores.CLIENT_BURST:
         yield (
             f"clientConnection has qps {qps} and burst {burst}: more requests than that to the API server wait in"
             " kube-scheduler, and with them the pods"

@@ -3,21 +3,20 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, TextIO
 
 from gpushare.cluster import pod_records
 from gpushare.cluster.budgets import Budget
 from gpushare.cluster.pod_records import Bound, Pending
 from gpushare.cluster.world import PodToPlace
-from gpushare.errors import InvalidRequestError, SettingsError, WireError
+from gpushare.errors import InvalidRequestError, SettingsError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import KubeApi
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import requests
-from gpushare_cli import reading, schedulable, targets, world, yamls
+from gpushare_cli import reading, schedulable, targets, world
 from gpushare_cli.evict import move_search, occupants
 from gpushare_cli.evict.move_search import Evictable, Movable, Plan
 from gpushare_cli.evict.occupants import Permissions
@@ -26,7 +25,6 @@ from gpushare_cli.targets import Target
 from gpushare_cli.world import World
 
 Object = Mapping[str, Any]
-STDIN: Final = "-"
 _NAMED: Final = 3
 _SAFE: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
@@ -78,12 +76,8 @@ def named(api: KubeApi, target: Target, namespace: str) -> Object:
 
 def from_file(path: str, stdin: TextIO) -> Object:
     """The pod of a manifest, or that of a workload with one replica."""
-    name = "standard input" if path == STDIN else path
-    try:
-        text = stdin.read() if path == STDIN else Path(path).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise WireError(f"{name}: {error}") from error
-    found = objects.collect([(name, yamls.load_all(text, name))])
+    name = objects.file_name(path)
+    found = objects.collect([(name, objects.read_file(path, stdin))])
     made, _ = workloads.expand(found.wanted, (), ())
     if len(made) != 1:
         raise SettingsError(f"{name}: has {len(made)} pods; give one pod, or a workload with one replica")

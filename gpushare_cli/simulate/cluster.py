@@ -1,266 +1,338 @@
-"""Objects and a profile -> the nodes with their ledgers, and the pods that are to be placed. Pure."""
+"""The nodes of a simulation: who gets which GPUs, and what that costs, are the controller's own decisions. Pure."""
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
-from gpushare import names
-from gpushare.cluster import bypass, node_records, pod_records
-from gpushare.cluster.bypass import Bind, Hopeless, LeftAlone
-from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.pod_records import Bound, Bypassed, Pending, PodRecord
-from gpushare.errors import InvalidRequestError, SettingsError, WireError
-from gpushare.identity import NodeName
-from gpushare.model.gpu import NodeInventory
-from gpushare.model.request import Policy
-from gpushare.units import MemoryUnit, ResourceConfig
-from gpushare.wire import fields, host, requests, selectors, typos, unhealthy
-from gpushare.wire import pods as pods_wire
-from gpushare_cli import schedulable, world
-from gpushare_cli.schedulable import NodeFacts
-from gpushare_cli.scheduler_config import ServerVersion
-from gpushare_cli.simulate import replays, workloads
-from gpushare_cli.simulate.hosts import Hosts, hosts_of
-from gpushare_cli.simulate.objects import Found, Input
-from gpushare_cli.simulate.plan import Outcome, Pod
-from gpushare_cli.simulate.workloads import NewPod
-from gpushare_cli.world import World, why_bypassed
+from gpushare.cluster import groups, node_ledger
+from gpushare.cluster.node_ledger import LedgerOrRefused
+from gpushare.model.allocation import Allocation, Placed, Refused, Verdict
+from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import PodRequest, Policy, RequestShape
+from gpushare.placement import demand, looks, outlook, ranking
+from gpushare.placement.chooser import Chooser
+from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
+from gpushare.placement.policies import LEARNING, Policies
+from gpushare.placement.ranking import Ranking
+from gpushare.placement.tally import Tally
+from gpushare_cli.kube_scores import Host, Load
+from gpushare_cli.simulate.signature import Owner, PodSignature
+from gpushare_cli.world import World
 
-MakeUp = Callable[[MemoryUnit, Sequence[str]], Sequence[NodeInventory]]
-"""Unit of the cluster and names that are taken -> nodes that exist in a profile only."""
+_NO_GPUS: Final = Placed(())
+_ENOUGH: Final = 10**15
+"""CPU, memory and pods of a node that does not tell."""
+_MOST: Final = 200_000
+"""GPUs that are remembered, and rooms, some 40 MiB each."""
+_ZONE: Final = "topology.kubernetes.io/zone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """All that a plan is made of."""
+class Nodes:
+    """The nodes before a run, each by its number: they are sorted by name."""
 
     world: World
-    hosts: Hosts
-    server: ServerVersion | None
-    """Of the newest kubelet, if any node tells."""
-    pods: tuple[Pod, ...]
-    """In the order in which they are placed."""
-    unit: MemoryUnit
-    notes: tuple[str, ...]
+    max_pods: Sequence[int | None]
+    """None for nodes that do not tell, as for their CPU and memory."""
+    used: Sequence[Load]
+    """What the pods on each take."""
+    replicas: Mapping[Owner, Mapping[int, int]]
+    """How many of these pods each owner has on which node."""
+    there: Sequence[tuple[Mapping[str, Any], int]]
+    """These pods, and their nodes."""
+    asks: Sequence[Ask]
+    """What all pods ask for that the cluster has already."""
+
+    @property
+    def has(self) -> list[FreeHost | None]:
+        """CPU and memory of each."""
+        return [node.record.allocatable for node in self.world.nodes.values()]
+
+    @property
+    def hosts(self) -> list[Host]:
+        """What each gives to pods, as kube-scheduler counts it."""
+        rooms = [has or FreeHost(_ENOUGH, _ENOUGH) for has in self.has]
+        return [Host(*room, pods or _ENOUGH) for room, pods in zip(rooms, self.max_pods, strict=True)]
+
+    @property
+    def left(self) -> list[FreeHost | None]:
+        """CPU and memory that no pod has requested; more may be requested than there is."""
+        return [
+            has and FreeHost(max(has.cpu_milli - used.cpu_milli, 0), max(has.memory_mib - used.memory_mib, 0))
+            for has, used in zip(self.has, self.used, strict=True)
+        ]
+
+    @property
+    def zones(self) -> list[str | None]:
+        """The label of each."""
+        return [node.facts.labels.get(_ZONE) for node in self.world.nodes.values()]
+
+    @property
+    def empty(self) -> list[NodeCapacity]:
+        """As if there were no pod."""
+        ledgers = [node.ledger for node in self.world.nodes.values()]
+        bare = [each if isinstance(each, Refused) else NodeLedger.of(each.inventory) for each in ledgers]
+        return list(map(node_ledger.room, bare, self.has))
 
 
-def prepare(
-    given: Input, make_up: MakeUp, unit: MemoryUnit | None, *, whole_gpus: bool, replay: bool = False
-) -> Question:
-    """Make sense of the input. Without a unit it is the one in which the nodes count.
+class Learner:
+    """What the controller learns of a cluster from its pods."""
 
-    Args:
-        given: the input.
-        make_up: nodes of a profile.
-        unit: of GPU memory.
-        whole_gpus: whether that resource is ours.
-        replay: place the cluster's pods again, from empty nodes on.
+    def __init__(
+        self,
+        empty: Sequence[NodeCapacity],
+        known: Iterable[Ask] = (),
+        *,
+        learns: bool = True,
+        draw: Callable[[int], int] | None = None,
+    ) -> None:
+        """Nothing is looked at yet.
 
-    Raises:
-        WireError: an object cannot be read.
-        SettingsError: the nodes count in different units, and none was given.
-    """
-    notes: list[str] = []
-    known = _nodes(given, unit, notes)
-    unit = unit or world.unit_of(record for record, _ in known.values())
-    known |= {inventory.node: _made_up(inventory) for inventory in make_up(unit, list(known))}
-    if not known:
-        raise WireError("no node in the input; add what kubectl get nodes,pods -A -o yaml prints, or give --profile")
-    resource_config = ResourceConfig(unit=unit, whole_gpus=whole_gpus)
-    there = [pod for pod in given.known if not replay or replays.stays(pod)]
-    existing = [(pod, _record(pod, resource_config)) for pod in there]
-    state = world.build(known.values(), ((pod.value, record) for pod, record in existing), resource_config)
-    created, noted = workloads.expand(given.wanted, given.known, [facts for _, facts in known.values()])
-    new = [_new(pod, resource_config) for pod in created]
-    old = list(_replayed(given.known, resource_config)) if replay else []
-    if old:
-        new = [replace(pod, at_s=old[-1].at_s) for pod in new]
-    notes += [*_oddities(state), *noted, *_omissions(given)]
-    policies = dict(_policies(given.namespaces))
-    pods = tuple(_with_policy(pod, policies) for pod in (*_waiting(existing, state), *old, *new))
-    hosts = hosts_of(given.nodes, state, there, resource_config)
-    notes += _silent(hosts, pods)
-    if replay and not old:
-        notes.append("--replay: no pod of a cluster in the input; give what kubectl get nodes,pods -A -o yaml prints")
-    elif not pods and not given.known:
-        notes.append("no pod in the input, so nothing is placed; give pods or workloads with -f")
-    notes += dict.fromkeys(
-        f"{made.of}: container {container} asks for {resource}, which gpushare does not know; do you mean {near}?"
-        for made in created
-        for container, resource, near in typos.of_pod(made.value, resource_config)
-    )
-    return Question(world=state, hosts=hosts, server=_server(given.nodes), pods=pods, unit=unit, notes=tuple(notes))
+        Args:
+            empty: all nodes, as if there were no pod.
+            known: what pods ask for that are there already.
+            learns: from pods that come.
+            draw: a number below the given one. By it the outlook is made earlier or later than it is due, for
+                the controller looks by the clock, too, and how fast pods come is not known; None: when it is due.
+        """
+        self._empty = list(empty)
+        self._sizes = outlook.sizes(self._empty)
+        self._widest = demand.widest(self._empty)
+        self._largest = demand.Largest.of(self._empty)
+        self._seen = Counter(known)
+        self._learns, self._draw = learns, draw
+        self._until_next = self._wait()
+        self.tally = Tally(())
+        self.outlook: Outlook = NOTHING_KNOWN
 
+    def came(self, ask: Ask) -> bool:
+        """A pod has come; whether the outlook should be made again."""
+        if self._learns:
+            self._seen[ask] += 1
+        self._until_next -= 1
+        if self._until_next:
+            return False
+        self._until_next = self._wait()
+        return True
 
-def _made_up(inventory: NodeInventory) -> tuple[NodeRecord, NodeFacts]:
-    """A node that exists in a profile only."""
-    labels = {schedulable.HOSTNAME: inventory.node, names.LABEL_SHARES: "true"}
-    return (
-        NodeRecord(name=inventory.node, published="", inventory=inventory),
-        NodeFacts(name=inventory.node, labels=labels),
-    )
+    def left(self, ask: Ask) -> None:
+        """A pod has ended: it is no part of the sample any more."""
+        if self._learns and self._seen[ask]:
+            self._seen[ask] -= 1
 
+    def look(self, rooms: Iterable[NodeCapacity]) -> bool:
+        """Make the outlook of nodes that look like this; whether it has changed."""
+        seen = self._largest.possible(+self._seen) + Counter(self._widest)
+        wanted = demand.of(seen, outlook.usual_mib(self._sizes))
+        kinds = tuple(kind.ask for kind in wanted.kinds)
+        if kinds != self.tally.kinds:
+            self.tally = Tally(kinds)
+        empty, now = outlook.totals(self.tally, self._empty), outlook.totals(self.tally, rooms)
+        found = outlook.of(wanted, empty, now, self._sizes, self.outlook.epoch + 1)
+        if found == replace(self.outlook, epoch=found.epoch):
+            return False
+        self.outlook = found
+        return True
 
-def _nodes(given: Input, unit: MemoryUnit | None, notes: list[str]) -> dict[NodeName, tuple[NodeRecord, NodeFacts]]:
-    marked = unhealthy.of_all(given.config_maps)
-    known: dict[NodeName, tuple[NodeRecord, NodeFacts]] = {}
-    for node in given.nodes:
-        name = NodeName(node.name)
-        try:
-            record = node_records.read(node.value, None, marked.get(name, frozenset()))
-            if record.published is None and (equal := world.equal_gpus(node.value, notes, unit)) is not None:
-                record = replace(record, inventory=equal[0])
-                notes.append(f"node {name}: has no inventory, so its GPUs are taken to be equal")
-            known[name] = record, schedulable.node_facts(node.value)
-        except WireError as error:
-            raise node.fail(error) from error
-        if record.problem:
-            notes.append(f"node {name}: takes no new pods: {record.problem}")
-    return known
+    def _wait(self) -> int:
+        """Pods until the outlook is made again."""
+        due = looks.due_after(self._seen.total())
+        return due if self._draw is None else 1 + self._draw(2 * due - 1)
 
 
-def _record(pod: Found, resource_config: ResourceConfig) -> PodRecord | None:
-    try:
-        return pod_records.read(pod.value, world.config_of(pod.value, resource_config))
-    except WireError as error:
-        raise pod.fail(error) from error
+class _Costs:
+    """What one policy thinks of nodes for pods that their `Ask` describes; kept for equal GPUs and rooms."""
+
+    def __init__(self, ranking: Ranking) -> None:
+        self._choosers: dict[Ask, Chooser] = {}
+        self._ties: dict[Ask, dict[NodeCapacity, int]] = {}
+        self._gpus_kept = self._ties_kept = 0
+        self._under(ranking)
+
+    def _under(self, ranking: Ranking) -> None:
+        self.ranking = ranking
+        self._worth = lru_cache(_MOST)(ranking.worth)
+        self._ties.clear()
+        self._ties_kept = 0
+
+    def update(self, ranking: Ranking) -> bool:
+        """Under another outlook; whether `of` may say something else."""
+        changed = ranking.basis != self.ranking.basis
+        self._under(ranking)
+        if changed:
+            self._forget()
+        for chooser in self._choosers.values():
+            chooser.under(ranking)
+        return changed
+
+    def of(self, ask: Ask, rooms: Iterable[NodeCapacity]) -> list[int | None]:
+        """What comes first in the comparison of nodes; None where a pod does not fit."""
+        chooser = self._chooser(ask)
+        before = chooser.remembered
+        found = list(map(chooser.first, rooms))
+        self._gpus_kept += chooser.remembered - before
+        if self._gpus_kept > _MOST:
+            self._forget()
+        return found
+
+    def _forget(self) -> None:
+        self._choosers.clear()
+        self._gpus_kept = 0
+
+    def tie_breakers(self, ask: Ask, rooms: Iterable[NodeCapacity]) -> list[int]:
+        """What tells nodes apart on which a pod fits, and for which `of` says the same: `Ranking.then`."""
+        if self._ties_kept > _MOST:
+            self._under(self.ranking)
+        known, chooser = self._ties.setdefault(ask, {}), self._chooser(ask)
+        found = []
+        for room in rooms:
+            tie = known.get(room)
+            if tie is None:
+                tie = known[room] = self._worth(room) - chooser.worth_after(room)
+                self._ties_kept += 1
+            found.append(tie)
+        return found
+
+    def _chooser(self, ask: Ask) -> Chooser:
+        found = self._choosers.get(ask)
+        if found is None:
+            found = self._choosers[ask] = Chooser(ask, self.ranking)
+        return found
 
 
-def _oddities(state: World) -> Iterator[str]:
-    for pod, problem in state.problems.items():
-        if problem.counted:
-            yield f"pod {pod}: {problem.why}; counted by the other annotations of its binding"
-    if state.elsewhere:
-        count, where = sum(state.elsewhere.values()), ", ".join(state.elsewhere)
-        what = "GPU pod is" if count == 1 else "GPU pods are"
-        yield f"{count} {what} not counted, on nodes that are not in the input: {where}"
+class Cluster:
+    """The ledger of every node, and what every policy in use thinks of it."""
 
+    def __init__(self, nodes: Nodes, policy: Policy, learner: Learner) -> None:
+        """The nodes as they are, and the policy of pods that name none."""
+        every = nodes.world.nodes
+        self.names = list(every)
+        self.ledgers: list[LedgerOrRefused] = [node.ledger for node in every.values()]
+        self.requested = [Counter(node.requested) for node in every.values()]
+        self._allocatable = [node.facts.allocatable for node in every.values()]
+        self._left = nodes.left
+        self.rooms = list(map(node_ledger.room, self.ledgers, self._left))
+        """Nodes as they look now."""
+        self.free_mib = sum(map(_free, self.rooms))
+        """On the GPUs of all nodes."""
+        self._mixed = any(isinstance(each, NodeLedger) and each.inventory.is_mixed for each in self.ledgers)
+        self._labels = {namespace: list(labels) for namespace, labels in nodes.world.holders.items()}
+        self._resolved: dict[PodSignature, RequestShape] = {}
+        self.costs_epoch = self.ties_epoch = 0
+        """Each changes when what `costs` or `tie_breakers` has said may be different, whatever has come to nodes."""
+        self._learner, self._default = learner, policy
+        self._policies = Policies(policy)
+        self._costs: dict[Policy, _Costs] = {}
+        self._costs_of(None)
+        self._look()
 
-def _waiting(existing: Iterable[tuple[Found, PodRecord | None]], state: World) -> Iterator[Pod]:
-    """Pods of the cluster that have no GPU yet: those on a node first, then by priority and age."""
-    alive = [(pod, record) for pod, record in existing if _is_alive(pod)]
-    bypassed = [
-        (pod, record, record.bypassed) for pod, record in alive if isinstance(record, Bound) and record.bypassed
-    ]
-    pending = [(pod, record) for pod, record in alive if record is None or isinstance(record, Pending)]
-    pending = [(pod, record) for pod, record in pending if pods_wire.node_of(pod.value) is None]
-    for pod, record, way in sorted(bypassed, key=lambda found: _age(found[0])):
-        node = state.nodes.get(record.node)
-        outcome = bypass.outcome(way, node.ledger if node is not None else None, bypass.owner(pod.value))
-        if not isinstance(outcome, LeftAlone):
-            yield _bypassed(pod, record, way, outcome)
-    for pod, waiting in sorted(pending, key=lambda pair: (-_priority(pair[0]), *_age(pair[0]))):
-        gates = schedulable.gates(pod.value)
-        problem = f"waits behind scheduling gates: {', '.join(gates)}" if gates else ""
-        if waiting is None:
-            yield Pod(
-                ref=pods_wire.ref(pod.value), value=pod.value, request=None, problem=problem, created=_age(pod)[0]
-            )
+    def came(self, pod: PodSignature) -> None:
+        """A pod has come, and is placed next."""
+        if self._learner.came(pod.ask):
+            self._look()
+        self._resolve(pod)
+
+    def _look(self) -> None:
+        if LEARNING.isdisjoint(self._costs) or not self._learner.look(self.rooms):
+            return
+        self._policies = Policies(self._default, self._learner.outlook, self._learner.tally)
+        self.ties_epoch += 1
+        changed = [costs.update(self._policies.of(policy)) for policy, costs in self._costs.items()]
+        self.costs_epoch += any(changed)
+
+    def ranking(self, policy: Policy | None = None) -> Ranking:
+        """By which nodes and GPUs are compared for the next pod that names this policy."""
+        return self._policies.of(policy)
+
+    def costs(self, pod: PodSignature, nodes: Sequence[int]) -> dict[int, int]:
+        """What those of the nodes cost a pod on which it fits, if their CPU and memory are enough."""
+        able = [node for node in nodes if not self._is_short(pod, node)]
+        if self._follows_from_room(pod):
+            found = self._costs_of(pod.shape).of(pod.ask, [self.rooms[node] for node in able])
         else:
-            yield Pod(
-                ref=waiting.ref,
-                value=pod.value,
-                request=waiting.request,
-                problem=waiting.problem or problem,
-                created=_age(pod)[0],
-            )
+            found = [self._cost_of_grants(pod, node) for node in able]
+        return {node: cost for node, cost in zip(able, found, strict=True) if cost is not None}
+
+    def tie_breakers(self, pod: PodSignature, nodes: Sequence[int]) -> list[int]:
+        """By which nodes that cost the same and fit are told apart; less is better."""
+        if not self._follows_from_room(pod):
+            return [0] * len(nodes)  # `costs` has said all
+        return self._costs_of(pod.shape).tie_breakers(pod.ask, [self.rooms[node] for node in nodes])
+
+    def verdict(self, pod: PodSignature, node: int) -> Verdict:
+        """Whether a pod fits on the GPUs of a node, and on which."""
+        shape = self._resolve(pod)
+        return _NO_GPUS if shape is None else node_ledger.verdict(shape, self.ledgers[node], self._policies)
+
+    def take(self, pod: PodSignature, node: int, request: PodRequest | None) -> Allocation | None:
+        """Give a pod its GPUs of a node where it fits; none to a pod without a request."""
+        ledger, allocation = self.ledgers[node], None
+        if request is not None and isinstance(ledger, NodeLedger):
+            verdict = self.verdict(pod, node)
+            if isinstance(verdict, Refused):
+                raise ValueError(f"{self.names[node]} has no room for {pod.shape}")
+            ref, labels = request.pod, request.labels
+            allocation = Allocation(pod=ref, node=self.names[node], grants=verdict.grants, labels=labels)
+            self.ledgers[node] = ledger.with_allocation(allocation)
+            self._labels.setdefault(ref.namespace, []).append(labels)
+        self._count(pod, node, 1)
+        return allocation
+
+    def give(self, pod: PodSignature, node: int, allocation: Allocation | None) -> None:
+        """A pod has left a node."""
+        ledger = self.ledgers[node]
+        if allocation is not None and isinstance(ledger, NodeLedger):
+            rest = (held for uid, held in ledger.allocations.items() if uid != allocation.pod.uid)
+            self.ledgers[node] = NodeLedger.of(ledger.inventory, rest)
+            self._labels[allocation.pod.namespace].remove(allocation.labels)
+        self._count(pod, node, -1)
+        self._learner.left(pod.ask)
+
+    def _count(self, pod: PodSignature, node: int, sign: int) -> None:
+        for resource, amount in pod.counted:
+            self.requested[node][resource] += sign * amount
+        if (left := self._left[node]) is not None:
+            self._left[node] = left.without(pod.ask.host) if sign > 0 else left.plus(pod.ask.host)
+        self.free_mib -= _free(self.rooms[node])
+        self.rooms[node] = node_ledger.room(self.ledgers[node], self._left[node])
+        self.free_mib += _free(self.rooms[node])
+
+    def _costs_of(self, shape: RequestShape | None) -> _Costs:
+        policy = (shape and shape.policy) or self._default
+        found = self._costs.get(policy)
+        if found is None:
+            found = self._costs[policy] = _Costs(self._policies.of(policy))
+        return found
+
+    def _follows_from_room(self, pod: PodSignature) -> bool:
+        return pod.shape is None or (pod.is_plain and not self._mixed)
+
+    def _cost_of_grants(self, pod: PodSignature, node: int) -> int | None:
+        verdict, ledger = self.verdict(pod, node), self.ledgers[node]
+        if isinstance(verdict, Refused) or isinstance(ledger, Refused):
+            return None
+        policy = self._costs_of(pod.shape).ranking
+        return ranking.cost_of(verdict.grants, ledger, policy, host=self._left[node], takes=pod.ask.host)
+
+    def _is_short(self, pod: PodSignature, node: int) -> bool:
+        """Whether the node as a whole has too little of a GPU resource, by kube-scheduler's count."""
+        has, used = self._allocatable[node], self.requested[node]
+        return has is not None and any(amount > has.get(key, 0) - used[key] for key, amount in pod.counted)
+
+    def _resolve(self, pod: PodSignature) -> RequestShape | None:
+        """With what depends on the pods of its namespace."""
+        shape = pod.shape
+        if shape is None or shape.affinity is None:
+            return shape
+        found = groups.resolved(shape, dict(pod.labels), lambda namespace: self._labels.get(namespace, ()))
+        if self._resolved.setdefault(pod, found) != found:
+            self._resolved[pod] = found
+            self.costs_epoch += 1
+        return found
 
 
-def _bypassed(pod: Found, record: Bound, way: Bypassed, outcome: Bind | Hopeless) -> Pod:
-    bound = Pod(ref=record.ref, value=pod.value, request=None, only=record.node, bound=True)
-    if isinstance(outcome, Bind):
-        return replace(bound, request=outcome.request)
-    return replace(bound, problem=why_bypassed(outcome, way))
-
-
-def _new(new: NewPod, resource_config: ResourceConfig) -> Pod:
-    """A pod that would be created."""
-    ref, of = pods_wire.ref(new.value), "" if new.of.kind == "Pod" else str(new.of)
-    only = new.only or pods_wire.node_of(new.value)
-    gates = schedulable.gates(new.value)
-    try:
-        request = requests.of_pod(new.value, resource_config)
-    except InvalidRequestError as error:
-        return Pod(ref=ref, value=new.value, request=None, outcome=Outcome.REFUSED, problem=str(error), of=of)
-    except WireError as error:
-        raise new.of.fail(error) from error
-    problem = f"waits behind scheduling gates: {', '.join(gates)}" if gates else ""
-    owner = (ref.namespace, new.of.kind, new.of.name) if new.of.kind in workloads.SPREAD else None
-    return Pod(ref=ref, value=new.value, request=request, problem=problem, of=of, only=only, replicas_of=owner)
-
-
-def _replayed(known: Iterable[Found], resource_config: ResourceConfig) -> Iterator[Pod]:
-    """Pods of the cluster as they came, each on its own."""
-    for one in replays.of(known):
-        pod = _new(NewPod(of=one.of, value=one.value), resource_config)
-        yield replace(pod, created=one.created, at_s=one.at_s, lasts_s=one.lasts_s)
-
-
-def _server(nodes: Iterable[Found]) -> ServerVersion | None:
-    """A kube-scheduler is no older than the kubelets of its cluster."""
-    found = []
-    for node in nodes:
-        info = fields.mapping(fields.mapping(node.value, "status", "node"), "nodeInfo", "status")
-        with contextlib.suppress(SettingsError):
-            found.append(ServerVersion.parse(fields.text(info, "kubeletVersion", "status.nodeInfo")))
-    return max(found, default=None)
-
-
-def _policies(namespaces: Iterable[Found]) -> Iterator[tuple[str, Policy]]:
-    for namespace in namespaces:
-        metadata = fields.mapping(namespace.value, "metadata", "namespace")
-        text = fields.mapping(metadata, "labels", "metadata").get(names.LABEL_POLICY)
-        try:
-            if text is not None:
-                yield namespace.name, selectors.parse_policy(str(text))
-        except ValueError as error:
-            raise namespace.fail(f"metadata.labels[{names.LABEL_POLICY}]: {error}") from error
-
-
-def _with_policy(pod: Pod, policies: Mapping[str, Policy]) -> Pod:
-    """With that of its namespace, if it names none."""
-    request, policy = pod.request, policies.get(pod.ref.namespace)
-    if request is None or policy is None or request.shape.policy is not None:
-        return pod
-    return replace(pod, request=replace(request, shape=replace(request.shape, policy=policy)))
-
-
-def _silent(hosts: Hosts, pods: Iterable[Pod]) -> Iterator[str]:
-    """That CPU and memory are asked for, and some nodes do not tell what they have."""
-    count = hosts.silent
-    if count and any(any(host.counted(pod.value)) for pod in pods):
-        many = (
-            "nodes do not tell what CPU and memory they have"
-            if count > 1
-            else "node does not tell what CPU and memory it has"
-        )
-        yield f"{count} {many}; they are taken to be enough"
-
-
-def _omissions(given: Input) -> Iterator[str]:
-    if given.ignored:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(given.ignored.items()))
-        yield f"not evaluated: {kinds}"
-    spaces = {pod.namespace for pod in given.known}
-    if given.nodes and len(spaces) == 1:
-        yield (
-            f"all pods of the input are in namespace {spaces.pop()}; if the list was made without -A, others hold more"
-            " than is counted here"
-        )
-
-
-def _age(pod: Found) -> tuple[str, str, str]:
-    metadata = fields.mapping(pod.value, "metadata", "pod")
-    return fields.text(metadata, "creationTimestamp", "metadata"), pod.namespace, pod.name
-
-
-def _is_alive(pod: Found) -> bool:
-    """Whether anybody still looks for a GPU for a pod."""
-    deleted = fields.mapping(pod.value, "metadata", "pod").get("deletionTimestamp") is not None
-    return pods_wire.counts(pod.value) and not deleted
-
-
-def _priority(pod: Found) -> int:
-    value: Any = fields.mapping(pod.value, "spec", "pod").get("priority")
-    return value if isinstance(value, int) else 0
+def _free(room: NodeCapacity) -> int:
+    return sum([gpu.free_mib for gpu in room.gpus])

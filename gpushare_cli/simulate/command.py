@@ -1,27 +1,162 @@
 """`gpushare simulate`: reads the files, makes the plans, prints them."""
 
+import argparse
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Final, TextIO
 
+from gpushare import names
 from gpushare.errors import SettingsError, WireError
 from gpushare.model.gpu import NodeInventory
-from gpushare.model.request import Policy
-from gpushare.simulation.engine import Extender
-from gpushare.simulation.scores import Fit, Rules
+from gpushare.model.request import DEFAULT_POLICY, Policy
 from gpushare.units import MemoryUnit
-from gpushare_cli import plot, scheduler_config, scores, yamls
+from gpushare_cli import arguments, kube_scores, plot, scheduler_command, scheduler_config
 from gpushare_cli.arguments import Call, Command
 from gpushare_cli.console import BAD, OK, Streams
-from gpushare_cli.simulate import cluster, drawing, madeup, objects, orders, render
-from gpushare_cli.simulate.arguments import NEWEST, NONE, Options, add
-from gpushare_cli.simulate.orders import Order
-from gpushare_cli.simulate.plan import Cluster, Outcome, Plan, Way
-from gpushare_cli.simulate.summary import Run
+from gpushare_cli.kube_scores import Fit, Rules
+from gpushare_cli.scheduler_config import ServerVersion
+from gpushare_cli.simulate import objects, plan, question, render
+from gpushare_cli.simulate.objects import STDIN
+from gpushare_cli.simulate.plan import Plan
+from gpushare_cli.simulate.question import Pod, Question
+from gpushare_cli.simulate.render import Run
+from gpushare_cli.simulate.scheduler import SchedulerConfig
 
-__all__ = ["COMMAND", "Options", "run"]
-_STDIN: Final = "-"
+NONE: Final = "none"
+"""Instead of a policy: nodes are not ranked, and a pod gets the fullest GPUs with room."""
+_KNOWN: Final = (*(policy.value for policy in Policy), NONE)
+_NEWEST: Final = ServerVersion(1, 36)
+"""Of which the scores are known."""
+_WEIGHT: Final = kube_scores.needed(kube_scores.UNASKED)
+_MANY: Final = 2_000
+"""Pods, from which on it takes a while."""
+MAX_SEEDS: Final = 100
+
+
+class Order(StrEnum):
+    """How pods are put in order. Those that are on a node already always come first."""
+
+    GIVEN = "given"
+    """Waiting pods by priority and age, then those of the files in their order."""
+    SHUFFLED = "shuffled"
+    """By chance, which a seed decides."""
+    TIMESTAMPS = "timestamps"
+    """By when they were created; those of which that is not known come last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The arguments."""
+
+    files: Sequence[str]
+    profile: str = ""
+    nodes: int | None = None
+    policies: Sequence[str] = (DEFAULT_POLICY.value,)
+    order: Order = Order.GIVEN
+    seeds: Sequence[int] = (1,)
+    replay: bool = False
+    server: ServerVersion | None = None
+    weight: int | None = None
+    others_weight: int | None = None
+    most_allocated: bool = False
+    memory_unit: MemoryUnit | None = None
+    whole_gpus: bool = False
+    summary: bool = False
+    plot: str = ""
+    output: str = "table"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Describe the arguments."""
+    parser.description = (
+        "Say which pods would go to which nodes and GPUs, without a cluster: with kube-scheduler's own scores, and"
+        " chance where they are equal. Pods that a cluster's list shows as waiting come first, then the pods and"
+        " workloads of the other files, in their order. The details are of the first policy and seed."
+    )
+    what = "manifests, or what kubectl get nodes,pods -A -o yaml prints; - for the standard input; may be repeated"
+    files = parser.add_argument(
+        "-f", "--filename", dest="files", action="append", default=[], metavar="FILE", help=what
+    )
+    what = "GPUs of made-up nodes, as of simulated GPUs"
+    profile = parser.add_argument("--profile", default="", metavar="FILE", help=what)
+    parser.add_argument("--nodes", type=int, metavar="N", help="how many nodes to make up from the profile")
+    parser.add_argument(
+        "--policy",
+        dest="policies",
+        type=_policies,
+        default=(DEFAULT_POLICY.value,),
+        metavar="NAME[,NAME]",
+        help=f"of pods that name none, one or several of {', '.join(_KNOWN)}; {NONE} leaves the choice of the node to"
+        f" kube-scheduler (default: {DEFAULT_POLICY.value})",
+    )
+    arguments.add_choice(parser, "--order", Order.GIVEN, "in which pods come (default: given)")
+    parser.add_argument(
+        "--seeds",
+        type=_seeds,
+        default=(1,),
+        metavar="1-5",
+        help="for chance among equal nodes and in when the controller learns what is typical, and for --order"
+        " shuffled; the summary has mean and deviation (default: 1)",
+    )
+    parser.add_argument(
+        "--replay",
+        action="store_true",
+        help="place the pods of the cluster's list again, from empty nodes on, when they were created and for as"
+        " long as they ran; pods of DaemonSets stay",
+    )
+    _add_scheduler(parser)
+    arguments.add_memory_unit(parser, "the unit in which the nodes count")
+    parser.add_argument("--whole-gpus", action="store_true", help=f"{names.GPU} is gpushare's, not another plugin's")
+    parser.add_argument("--summary", action="store_true", help="leave out the tables of pods and nodes")
+    what = "write there how much is allocated, a line for each policy"
+    plot = parser.add_argument("--plot", default="", metavar="FILE.svg", help=what)
+    for each in (files, profile, plot):
+        arguments.is_file(each)
+    arguments.add_output(parser)
+
+
+def _add_scheduler(parser: argparse.ArgumentParser) -> None:
+    """How kube-scheduler is configured, in the words of scheduler-config."""
+    scheduler_command.add_server(
+        parser, f"of the kube-scheduler whose scores count (default: the newest kubelet in the input, or {_NEWEST})"
+    )
+    parser.add_argument(
+        "--weight",
+        type=int,
+        metavar="N",
+        help=f"of the controller's scores for GPU pods (default: {_WEIGHT}, as printed)",
+    )
+    scheduler_command.add_rank_others(
+        parser,
+        "the controller ranks nodes for pods without GPUs, too; by default with weight"
+        f" {scheduler_config.OTHERS_WEIGHT}",
+    )
+    parser.add_argument(
+        "--most-allocated", action="store_true", help="nodes with less free CPU and memory come first, for all pods"
+    )
+
+
+def _policies(text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(text.split(",")))
+    for name in found:
+        if name not in _KNOWN:
+            raise SettingsError(f"--policy {text!r}: {name!r} is no policy; write some of {', '.join(_KNOWN)}")
+    return found
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    """`7`, `1-5` or `1,2,9`."""
+    first, dash, last = text.partition("-")
+    try:
+        found = tuple(range(int(first), int(last) + 1)) if dash else tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise SettingsError(f"--seeds {text}: write numbers, such as 1-5 or 1,2,9") from None
+    if not 0 < len(found) <= MAX_SEEDS:
+        raise SettingsError(f"--seeds {text}: write 1 to {MAX_SEEDS} numbers")
+    return found
 
 
 def run(options: Options, streams: Streams, stdin: TextIO) -> int:
@@ -32,61 +167,62 @@ def run(options: Options, streams: Streams, stdin: TextIO) -> int:
         SettingsError: the arguments do not go together.
     """
     _check(options)
-    question = _question(options, stdin)
-    state = Cluster(question.world, question.hosts, question.pods)
-    minor = (options.server or question.server or NEWEST).minor
+    asked = _question(options, stdin)
+    minor = (options.server or asked.server or _NEWEST).minor
+    count = len(asked.pods)
     first: Plan | None = None
     runs: list[Run] = []
-    for policy, seed in _pairs(options):
-        if len(options.policies) * len(options.seeds) > 1 or len(state.pods) > _MANY:
-            streams.progress(f"{policy}, seed {seed}: {len(state.pods)} pods on {len(question.world.nodes)} nodes ...")
-
-        def told(count: int) -> None:
-            streams.progress(f"{count} of {len(state.pods)} pods have come ...")
-
-        order = orders.ordered(state.pods, options.order, seed)
-        pick, chance = (random.Random(of).randrange for of in (seed, f"{seed} looks"))  # noqa: S311 - nothing secret
-        way = _way(options, policy, minor)
-        made = state.plan(way, order, pick, chance=chance, details=first is None, told=told)
+    for policy, seed in ((policy, seed) for policy in options.policies for seed in options.seeds):
+        if len(options.policies) * len(options.seeds) > 1 or count > _MANY:
+            streams.progress(f"{policy}, seed {seed}: {count} pods on {len(asked.nodes.world.nodes)} nodes ...")
+        draw, draw_look = (random.Random(of).randrange for of in (seed, f"{seed} looks"))  # noqa: S311 - nothing secret
+        made = plan.run(
+            asked,
+            _config(options, policy, minor),
+            _ordered(asked.pods, options.order, seed),
+            draw,
+            draw_look=draw_look,
+            details=first is None,
+            progress=lambda came: streams.progress(f"{came} of {count} pods have come ..."),
+        )
         first = first or made
-        runs.append(Run(policy=policy, seed=seed, pods=len(made.rows), placed=made.placed, curve=made.curve))
+        runs.append(Run(policy=policy, seed=seed, pods=count, placed=made.placed, series=made.series))
     if first is None:
         raise SettingsError("--policy: write at least one")
     if options.plot:
-        if not any(run.pods for run in runs):
+        if not count:
             raise SettingsError("--plot: there is no pod to place, so nothing to draw; --replay takes those that run")
-        _write(options.plot, plot.svg(drawing.of(runs)))
+        _write(options.plot, plot.svg(render.plot(runs)))
     missing = render.overlooked(first)
-    notes = [*question.notes, *([f"not evaluated: {', '.join(missing)}"] if missing else [])]
+    notes = [*asked.notes, *([f"not evaluated: {', '.join(missing)}"] if missing else [])]
     for note in notes:
         streams.note(note)
     streams.answer(
         options.output,
-        lambda: render.as_json(first, runs, question.unit, notes),
-        lambda: render.text(first, runs, question.unit, streams.width, details=not options.summary),
+        lambda: render.as_json(first, runs, asked.unit, notes),
+        lambda: render.text(first, runs, asked.unit, streams.width, details=not options.summary),
     )
-    return OK if all(row.outcome is Outcome.PLACED for row in first.rows) else BAD
+    return OK if first.placed == count else BAD
 
 
-_MANY: Final = 2_000
-"""Pods, from which on it takes a while."""
+def _ordered(pods: Sequence[Pod], order: Order, seed: int) -> list[int]:
+    """The numbers of the pods as they come."""
+    numbers = list(range(len(pods)))
+    first, rest = [i for i in numbers if pods[i].bound], [i for i in numbers if not pods[i].bound]
+    if order is Order.SHUFFLED:
+        random.Random(seed).shuffle(rest)  # noqa: S311 - nothing secret
+    elif order is Order.TIMESTAMPS:
+        rest.sort(key=lambda i: (pods[i].created == "", pods[i].created))
+    return first + rest
 
 
-def _pairs(options: Options) -> Iterator[tuple[str, int]]:
-    return ((policy, seed) for policy in options.policies for seed in options.seeds)
-
-
-def _way(options: Options, policy: str, minor: int) -> Way:
-    weight = scores.needed(scores.UNASKED) if options.weight is None else options.weight
-    ranks = policy != NONE
-    return Way(
-        policy=Policy(policy) if ranks else Policy.BINPACK,
-        rules=Rules(
-            minor=minor,
-            fit=Fit.MOST_ALLOCATED if options.most_allocated else Fit.LEAST_ALLOCATED,
-        ),
-        extender=Extender(weight=weight if ranks else 0, others_weight=(options.others_weight or 0) if ranks else 0),
-    )
+def _config(options: Options, policy: str, minor: int) -> SchedulerConfig:
+    fit = Fit.MOST_ALLOCATED if options.most_allocated else Fit.LEAST_ALLOCATED
+    rules = Rules(minor=minor, fit=fit)
+    if policy == NONE:
+        return SchedulerConfig(policy=Policy.BINPACK, rules=rules, weight=0)
+    weight = _WEIGHT if options.weight is None else options.weight
+    return SchedulerConfig(policy=Policy(policy), rules=rules, weight=weight, others_weight=options.others_weight or 0)
 
 
 def _write(path: str, text: str) -> None:
@@ -99,7 +235,7 @@ def _write(path: str, text: str) -> None:
 def _check(options: Options) -> None:
     if not options.files and not options.profile:
         raise SettingsError("nothing to simulate: give files with -f, or a cluster with --profile")
-    if options.files.count(_STDIN) + (options.profile == _STDIN) > 1:
+    if options.files.count(STDIN) + (options.profile == STDIN) > 1:
         raise SettingsError("- stands for the standard input, which can be read only once")
     if options.replay and options.order is Order.SHUFFLED:
         raise SettingsError("--replay --order shuffled: replayed pods come when they were created; leave out --order")
@@ -114,34 +250,20 @@ def _check(options: Options) -> None:
         raise SettingsError(f"--plot {options.plot}: there is no such directory; make it first")
 
 
-def _question(options: Options, stdin: TextIO) -> cluster.Question:
-    found = objects.collect((_name(file), _load(file, stdin)) for file in options.files)
-    profile = madeup.document(_load(options.profile, stdin), _name(options.profile)) if options.profile else None
+def _question(options: Options, stdin: TextIO) -> Question:
+    found = objects.collect((objects.file_name(file), objects.read_file(file, stdin)) for file in options.files)
+    name = objects.file_name(options.profile)
+    profile = question.profile_of(objects.read_file(options.profile, stdin), name) if options.profile else None
 
-    def make_up(unit: MemoryUnit, taken: Sequence[str]) -> Sequence[NodeInventory]:
+    def synthetic(unit: MemoryUnit, taken: Collection[str]) -> Sequence[NodeInventory]:
         if not options.profile:
             return ()
         try:
-            return madeup.inventories(profile, options.nodes, unit, taken)
+            return question.synthetic_nodes(profile, options.nodes, unit, taken)
         except WireError as error:
-            raise WireError(f"{_name(options.profile)}: {error}") from error
+            raise WireError(f"{name}: {error}") from error
 
-    return cluster.prepare(found, make_up, options.memory_unit, whole_gpus=options.whole_gpus, replay=options.replay)
-
-
-def _load(path: str, stdin: TextIO) -> list[object]:
-    name = _name(path)
-    try:
-        text = stdin.read() if path == _STDIN else Path(path).expanduser().read_text(encoding="utf-8")
-    except OSError as error:
-        raise WireError(f"{name}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise WireError(f"{name}: no text (byte {error.start} is not UTF-8)") from error
-    return yamls.load_all(text, name)
-
-
-def _name(path: str) -> str:
-    return "standard input" if path == _STDIN else path
+    return question.prepare(found, synthetic, options.memory_unit, whole_gpus=options.whole_gpus, replay=options.replay)
 
 
 def _run(call: Call) -> int:

@@ -1,4 +1,4 @@
-"""Files as `kubectl get -o yaml` prints them or users write them -> nodes, pods and workloads. Pure.
+"""Files as `kubectl get -o yaml` prints them or users write them -> nodes, pods and workloads.
 
 Whatever a file holds, nothing but WireError comes out of here; it names the file, the object in it and the field.
 """
@@ -7,24 +7,19 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, TextIO
 
 from gpushare import names
 from gpushare.errors import WireError
 from gpushare.wire import fields, interop, unhealthy
+from gpushare_cli import yamls
 
 JsonObject = dict[str, Any]
 
+STDIN: Final = "-"
 WORKLOADS: Final = frozenset(
-    {
-        "Deployment",
-        "ReplicaSet",
-        "StatefulSet",
-        "ReplicationController",
-        "DaemonSet",
-        "Job",
-        "CronJob",
-    }
+    {"Deployment", "ReplicaSet", "StatefulSet", "ReplicationController", "DaemonSet", "Job", "CronJob"}
 )
 _OF_THE_CLUSTER: Final = frozenset({"Node", "Namespace"})
 DEFAULT_NAMESPACE: Final = "default"
@@ -68,6 +63,27 @@ class Input:
     """Kinds that have nothing to do with GPUs, and how many objects of them there were."""
 
 
+def file_name(path: str) -> str:
+    """In words."""
+    return "standard input" if path == STDIN else path
+
+
+def read_file(path: str, stdin: TextIO) -> list[object]:
+    """The YAML documents of a file, or of the standard input.
+
+    Raises:
+        WireError: it cannot be read, or is no YAML.
+    """
+    name = file_name(path)
+    try:
+        text = stdin.read() if path == STDIN else Path(path).expanduser().read_text(encoding="utf-8")
+    except OSError as error:
+        raise WireError(f"{name}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise WireError(f"{name}: no text (byte {error.start} is not UTF-8)") from error
+    return yamls.load_all(text, name)
+
+
 def collect(files: Iterable[tuple[str, Sequence[object]]]) -> Input:
     """Sort the objects of all files, of which the names and the documents are given.
 
@@ -98,14 +114,10 @@ def collect(files: Iterable[tuple[str, Sequence[object]]]) -> Input:
 
 
 def _objects(file: str, documents: Sequence[object]) -> Iterator[Found]:
-    several = sum(document is not None for document in documents) > 1
-    empty = True
-    for i, document in enumerate(documents, start=1):
-        if document is None:
-            continue
-        empty = False
-        yield from _flat(document, f"{file}, document {i}" if several else file)
-    if empty:
+    there = [(i, document) for i, document in enumerate(documents, start=1) if document is not None]
+    for i, document in there:
+        yield from _flat(document, f"{file}, document {i}" if len(there) > 1 else file)
+    if not there:
         what_for = "expected manifests, or what kubectl get nodes,pods -A -o yaml prints"
         raise WireError(f"{file}: no object in it; {what_for}")
 
@@ -115,7 +127,9 @@ def _flat(document: object, where: str) -> Iterator[Found]:
     todo: list[tuple[object, str, str]] = [(document, where, "")]
     while todo:
         value, place, kind_of_list = todo.pop()
-        item = _an_object(value, place)
+        if not isinstance(value, dict):
+            raise WireError(f"{place}: {fields.mismatch('an object of Kubernetes', value)}")
+        item: JsonObject = value
         kind = _kind(item, place, kind_of_list)
         if not kind.endswith("List"):
             yield _found(item, kind, place)
@@ -141,8 +155,7 @@ def _kind(item: JsonObject, where: str, default: str) -> str:
 
 
 def _found(item: JsonObject, kind: str, where: str) -> Found:
-    relevant = kind in WORKLOADS or kind in {"Node", "Namespace", "Pod", "ConfigMap"}
-    if not relevant:
+    if kind not in {*WORKLOADS, "Node", "Namespace", "Pod", "ConfigMap"}:
         return Found(where=where, kind=kind, namespace="", name="", value=item)
     try:
         metadata = fields.mapping(item, "metadata", kind)
@@ -200,23 +213,13 @@ def check_texts(metadata: Mapping[str, Any], path: str) -> None:
                 raise WireError(f"{path}.{field_name}[{key}]: {fields.mismatch('a string', value)}; put it in quotes")
 
 
-def _an_object(value: object, where: str) -> JsonObject:
-    if not isinstance(value, dict):
-        raise WireError(f"{where}: {fields.mismatch('an object of Kubernetes', value)}")
-    return value
-
-
 def random_like(base: str, seed: str) -> str:
     """The name that Kubernetes would give: a base with five letters behind it, the same in every run."""
-    return f"{base[:_LONGEST]}{_letters(seed, 5)}"
+    return f"{base[:_LONGEST]}{letters(seed, 5)}"
 
 
-def template_hash(seed: str) -> str:
-    """What a Deployment puts between its name and the name of a pod."""
-    return _letters(seed, 10)
-
-
-def _letters(seed: str, count: int) -> str:
+def letters(seed: str, count: int) -> str:
+    """As many as are wanted, of those with which Kubernetes makes names unique; the same for the same seed."""
     number = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:16])
     found = []
     for _ in range(count):

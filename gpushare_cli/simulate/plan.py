@@ -1,75 +1,144 @@
-"""Pods of a simulation, and what becomes of them. Pure.
+"""Pods come, wait and end: what becomes of each, why some are on no node, and how full GPUs are. Pure.
 
-The node is kube-scheduler's choice (`gpushare.simulation`); whether and where a pod fits on GPUs is the controller's.
+The node is kube-scheduler's choice (`scheduler`); whether and where a pod fits on GPUs is the controller's (`cluster`).
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
-from typing import Any, Final
+import heapq
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
+from gpushare.cluster import world as cluster_world
 from gpushare.cluster.node_ledger import LedgerOrRefused
-from gpushare.identity import NodeName, PodRef
-from gpushare.model.allocation import Grant
+from gpushare.identity import NodeName
+from gpushare.model.allocation import Grant, Placed, RefusalReason, Refused
 from gpushare.model.capacity import NodeCapacity
-from gpushare.model.request import DEFAULT_POLICY, PodRequest, Policy
-from gpushare.simulation import timeline
-from gpushare.simulation.cluster import Nodes
-from gpushare.simulation.engine import Extender, Scheduler
-from gpushare.simulation.kinds import Kind
-from gpushare.simulation.scores import Rules
-from gpushare.simulation.timeline import Arrival, Came, Ended, Event
-from gpushare_cli import world
-from gpushare_cli.simulate import company, fleet
-from gpushare_cli.simulate.curve import Curve
-from gpushare_cli.simulate.fleet import Fleet
-from gpushare_cli.simulate.hosts import Hosts
-from gpushare_cli.simulate.kinds import Kinds
-from gpushare_cli.simulate.neighbours import Neighbours
-from gpushare_cli.simulate.refusals import Refusals
-from gpushare_cli.world import NodeAnswer, World
+from gpushare.model.request import PodRequest
+from gpushare_cli import schedulable, world
+from gpushare_cli.kube_scores import Host, Load
+from gpushare_cli.simulate import affinity
+from gpushare_cli.simulate.affinity import AffinityState
+from gpushare_cli.simulate.cluster import Cluster, Learner
+from gpushare_cli.simulate.question import Outcome, Pod, Question
+from gpushare_cli.simulate.scheduler import Bound, Scheduler, SchedulerConfig
+from gpushare_cli.simulate.signature import PodSignature
+from gpushare_cli.world import NodeAnswer
 
 _UNKNOWN: Final = -1
-"""Place of a node that is not there."""
+"""Number of a node that is not there."""
 _TOLD_EVERY: Final = 5_000
 """Pods."""
-
-
-class Outcome(Enum):
-    """What becomes of a pod."""
-
-    PLACED = "Placed"
-    WAITS = "Waits"
-    """No node takes it."""
-    REFUSED = "Refused"
-    """The webhook does not let it be created."""
+_MOST_ANSWERS: Final = 500_000
+"""Of nodes; from then on a pod that finds no room is told what the last one of its signature was told."""
+_MOST_POINTS: Final = 1_200
+"""Then every other one is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:
-    """A pod that is to be placed."""
+class Arrival:
+    """A pod that comes."""
 
-    ref: PodRef
-    value: Mapping[str, Any]
-    request: PodRequest | None
-    """None if it asks for no GPU, or `problem` says why it is not placed anywhere."""
-    outcome: Outcome = Outcome.WAITS
-    """What a problem means."""
-    problem: str = ""
-    of: str = ""
-    """The workload that makes it; empty for a pod of its own."""
-    only: NodeName | None = None
-    """The only node that comes into question."""
-    bound: bool = False
-    """It is on that node already and was given no GPU yet, so Kubernetes has nothing more to say."""
-    replicas_of: Hashable = None
-    """The owner whose pods kube-scheduler keeps apart, if it does not say so itself."""
-    created: str = ""
-    """Time of its creation, if that is known."""
+    pod: PodSignature
+    number: int
+    """By which its caller knows it."""
+    request: PodRequest | None = None
+    """None for a pod without GPUs."""
     at_s: float = 0.0
-    """When it comes, if pods end."""
-    lasts_s: float | None = None
-    """From its binding on."""
+    duration_s: float | None = None
+    """From its binding on; None if it never ends."""
+    only: int | None = None
+    """It is on this node already, or for it alone, and the scheduler has nothing to choose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A pod has come, and was bound or waits; or one that waited was bound, because another one had ended."""
+
+    arrival: Arrival
+    bound: Bound | None
+    came: bool
+
+
+def events(scheduler: Scheduler, arrivals: Iterable[Arrival]) -> Iterator[Event]:
+    """What happens, in the order of the arrivals, which is that of their times.
+
+    Pods that wait are tried again in their order whenever one ends, and hold up no other.
+    """
+    ends: list[tuple[float, int, Bound]] = []
+    waiting: dict[PodSignature, deque[tuple[int, Arrival]]] = {}
+
+    def hold(arrival: Arrival, bound: Bound, now_s: float) -> None:
+        if arrival.duration_s is not None:
+            heapq.heappush(ends, (now_s + arrival.duration_s, arrival.number, bound))
+
+    def freed(node: int, now_s: float) -> Iterator[Event]:
+        # What did not fit anywhere before can only fit on the node that has more room now.
+        for pod in sorted(waiting, key=lambda pod: waiting[pod][0][0]):
+            queue = waiting[pod]
+            while queue and queue[0][1].only in {None, node} and scheduler.fits(pod, node):
+                _, arrival = queue.popleft()
+                bound = scheduler.bind(pod, node, arrival.request)
+                hold(arrival, bound, now_s)
+                yield Event(arrival, bound, came=False)
+            if not queue:
+                del waiting[pod]
+
+    for position, arrival in enumerate(arrivals):
+        while ends and ends[0][0] <= arrival.at_s:
+            now_s, _, ended = heapq.heappop(ends)
+            scheduler.leave(ended)
+            yield from freed(ended.node, now_s)
+        bound = scheduler.place(arrival.pod, arrival.request, only=arrival.only)
+        if bound is not None:
+            hold(arrival, bound, arrival.at_s)
+        else:
+            waiting.setdefault(arrival.pod, deque()).append((position, arrival))
+        yield Event(arrival, bound, came=True)
+
+
+class AllocationSeries:
+    """How much of the GPUs is allocated while pods come, in per cent of the memory of all that may be granted."""
+
+    def __init__(self, rooms: Sequence[NodeCapacity], *, ends: bool) -> None:
+        """Nodes before the first pod, and whether any pod ends."""
+        gpus = [gpu for room in rooms for gpu in room.gpus]
+        self._total_mib = sum(gpu.total_mib for gpu in gpus)
+        self._mean_mib = self._total_mib // max(len(gpus), 1)
+        self._allocated_mib = self._asked_mib = self._total_mib - sum(gpu.free_mib for gpu in gpus)
+        self.ends = ends
+        """If so, the points are over hours, else over what was asked for."""
+        self.points: list[tuple[float, float]] = []
+        self._every, self._seen = 1, 0
+
+    def note(self, event: Event, free_mib: int) -> None:
+        """Something has happened, and so much is free now."""
+        self._allocated_mib = self._total_mib - free_mib
+        if not event.came:
+            return
+        ask = event.arrival.pod.ask  # parts and whole GPUs are counted as of a GPU of mean size
+        part = self._mean_mib if ask.whole else ask.memory_mib or self._mean_mib * ask.memory_percent // 100
+        self._asked_mib += ask.gpus * part
+        self._seen += 1
+        if self._seen % self._every == 0:
+            x = event.arrival.at_s / 3600 if self.ends else self.asked_percent
+            self.points.append((x, self.allocated_percent))
+        if len(self.points) > _MOST_POINTS:
+            self.points = self.points[::2]
+            self._every *= 2
+
+    @property
+    def allocated_percent(self) -> float:
+        """At the end."""
+        return self._percent(self._allocated_mib)
+
+    @property
+    def asked_percent(self) -> float:
+        """What was there before the first pod, and what pods asked for, also those that are on no node."""
+        return self._percent(self._asked_mib)
+
+    def _percent(self, mib: int) -> float:
+        return round(100 * mib / self._total_mib, 2) if self._total_mib else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +155,7 @@ class Row:
     @property
     def why(self) -> str:
         """Why it is on no node."""
-        if self.outcome is Outcome.PLACED:
-            return ""
-        return self.pod.problem or world.summary(self.answers)
+        return "" if self.outcome is Outcome.PLACED else self.pod.problem or world.summary(self.answers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,129 +165,150 @@ class Plan:
     rows: tuple[Row, ...]
     ledgers: Mapping[NodeName, LedgerOrRefused]
     rooms: tuple[NodeCapacity, ...]
-    kinds: Mapping[Kind, int]
+    signatures: Mapping[PodSignature, int]
     """How many pods of each came."""
-    curve: Curve
+    series: AllocationSeries
     placed: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """How pods are placed."""
+def run(
+    question: Question,
+    config: SchedulerConfig,
+    order: Iterable[int],
+    draw: Callable[[int], int],
+    *,
+    draw_look: Callable[[int], int] | None = None,
+    details: bool = True,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Plan:
+    """Place the pods, by their numbers, in this order.
 
-    policy: Policy = DEFAULT_POLICY
-    """Of pods that name none."""
-    rules: Rules
-    extender: Extender
+    Args:
+        question: the nodes as they are before, and the pods.
+        config: how.
+        order: the numbers of all pods.
+        draw: a number below the given one, for nodes with equal scores.
+        draw_look: the same, for when the controller looks at the cluster; None: when a look is due.
+        details: also why pods are on no node.
+        progress: is given how many pods have come, now and then.
+    """
+    nodes, pods = question.nodes, question.pods
+    cluster = Cluster(nodes, config.policy, Learner(nodes.empty, nodes.asks, draw=draw_look))
+    scheduler = Scheduler(nodes, cluster, config, draw, _affinity_state(question, config))
+    places = {name: i for i, name in enumerate(cluster.names)}
+    refusals = _Refusals(question, scheduler, places)
+    series = AllocationSeries(cluster.rooms, ends=any(pod.duration_s is not None for pod in pods))
+    rows = [Row(pod=pod, outcome=pod.outcome) for pod in pods]
+    counts: Counter[PodSignature] = Counter()
 
+    def arrivals() -> Iterator[Arrival]:
+        for count, number in enumerate(order):
+            if count and count % _TOLD_EVERY == 0:
+                progress(count)
+            pod, signature = pods[number], question.signatures[number]
+            if signature is not None:
+                yield Arrival(
+                    pod=signature,
+                    number=number,
+                    request=pod.request,
+                    at_s=pod.at_s,
+                    duration_s=pod.duration_s,
+                    only=None if pod.only is None else places.get(pod.only, _UNKNOWN),
+                )
 
-class Cluster:
-    """Nodes, and pods that are to be placed on them in several ways."""
-
-    def __init__(self, world: World, hosts: Hosts, pods: Sequence[Pod]) -> None:
-        """The nodes as they are before every plan."""
-        self._world, self._hosts = world, hosts
-        self.pods = list(pods)
-        self._places = {name: i for i, name in enumerate(world.nodes)}
-        values = [*(pod.value for pod in self.pods), *(value for value, _ in hosts.there)]
-        self._sociable = any(map(company.has_terms, values))
-        kinds = Kinds([node.facts for node in world.nodes.values()], sociable=self._sociable)
-        self._kinds = [_kind(pod, kinds) for pod in self.pods]
-
-    def plan(
-        self,
-        way: Way,
-        order: Iterable[int],
-        pick: Callable[[int], int],
-        *,
-        chance: Callable[[int], int] | None = None,
-        details: bool = True,
-        told: Callable[[int], None] = lambda _: None,
-    ) -> Plan:
-        """Place the pods, by their numbers, in this order.
-
-        Args:
-            way: how.
-            order: the numbers of all pods.
-            pick: a number below the given one, for nodes with equal scores.
-            chance: the same, for when the controller looks at the cluster; None: when a look is due.
-            details: also why pods are on no node.
-            told: is given how many pods have come, now and then.
-        """
-        gpus = self._fleet(way.policy, chance)
-        scheduler = Scheduler(self._nodes(way.rules), gpus, rules=way.rules, extender=way.extender, pick=pick)
-        refusals = Refusals(self._world, gpus, scheduler)
-        rows: dict[int, Row] = {}
-        counts: dict[Kind, int] = {}
-        curve = Curve(gpus.rooms, ends=any(pod.lasts_s is not None for pod in self.pods))
-        arrivals = (arrival for number in _counted(order, told) if (arrival := self._arrival(number)) is not None)
-        for event in timeline.run(scheduler, arrivals):
-            number, kind = event.arrival.number, event.arrival.kind
-            curve.note(event, gpus.free_mib)
-            if isinstance(event, Came):
-                counts[kind] = counts.get(kind, 0) + 1
-            if not isinstance(event, Ended):
-                rows[number] = self._row(event, gpus, refusals, details=details)
-        found = [rows.get(number) or Row(pod=pod, outcome=pod.outcome) for number, pod in enumerate(self.pods)]
-        return Plan(
-            rows=tuple(found),
-            ledgers=dict(zip(gpus.names, gpus.ledgers, strict=True)),
-            rooms=tuple(gpus.rooms),
-            kinds=counts,
-            curve=curve,
-            placed=sum(row.outcome is Outcome.PLACED for row in found),
-        )
-
-    def _fleet(self, policy: Policy, chance: Callable[[int], int] | None) -> Fleet:
-        return Fleet(
-            self._world,
-            self._hosts.rooms,
-            self._hosts.left,
-            policy,
-            known=self._hosts.known,
-            pods=lambda number: (self.pods[number].ref, _labels(self.pods[number])),
-            chance=chance,
-        )
-
-    def _nodes(self, rules: Rules) -> Nodes:
-        if not self._sociable:
-            return self._hosts.nodes
-        facts = [node.facts for node in self._world.nodes.values()]
-        there = [(company.company(value, facts), place) for value, place in self._hosts.there]
-        return replace(self._hosts.nodes, neighbours=Neighbours([one.labels for one in facts], there, rules))
-
-    def _arrival(self, number: int) -> Arrival | None:
-        pod, kind = self.pods[number], self._kinds[number]
-        only = None if pod.only is None else self._places.get(pod.only, _UNKNOWN)
-        if kind is None:
-            return None
-        return Arrival(kind=kind, number=number, at_s=pod.at_s, lasts_s=pod.lasts_s, only=only)
-
-    def _row(self, event: Event, gpus: Fleet, refusals: Refusals, *, details: bool) -> Row:
-        pod = self.pods[event.arrival.number]
-        if isinstance(event, Ended) or event.bound is None:
-            meant = [pod.only] if pod.only is not None else gpus.names
-            told = refusals.of(pod.value, event.arrival.kind, meant, bound=pod.bound) if details else ()
-            return Row(pod=pod, outcome=Outcome.WAITS, answers=told)
-        granted = fleet.grants(event.bound.taken)
-        return Row(pod=pod, outcome=Outcome.PLACED, node=gpus.names[event.bound.node], grants=granted)
+    for event in events(scheduler, arrivals()):
+        number, bound = event.arrival.number, event.bound
+        series.note(event, cluster.free_mib)
+        counts[event.arrival.pod] += event.came
+        if bound is None:
+            told = refusals.of(pods[number], event.arrival.pod) if details else ()
+            rows[number] = Row(pod=pods[number], outcome=Outcome.WAITS, answers=told)
+        else:
+            grants = bound.allocation.grants if bound.allocation is not None else ()
+            rows[number] = Row(pod=pods[number], outcome=Outcome.PLACED, node=cluster.names[bound.node], grants=grants)
+    return Plan(
+        rows=tuple(rows),
+        ledgers=dict(zip(cluster.names, cluster.ledgers, strict=True)),
+        rooms=tuple(cluster.rooms),
+        signatures=counts,
+        series=series,
+        placed=sum(row.outcome is Outcome.PLACED for row in rows),
+    )
 
 
-def _counted(order: Iterable[int], told: Callable[[int], None]) -> Iterator[int]:
-    for count, number in enumerate(order):
-        if count and count % _TOLD_EVERY == 0:
-            told(count)
-        yield number
-
-
-def _kind(pod: Pod, kinds: Kinds) -> Kind | None:
-    """None for a pod that is not placed anywhere."""
-    if pod.problem:
+def _affinity_state(question: Question, config: SchedulerConfig) -> AffinityState | None:
+    if not question.has_affinity:
         return None
-    if pod.bound:
-        return kinds.bound(pod.request) if pod.request is not None else None
-    return kinds.of(pod.value, pod.request, pod.replicas_of)
+    facts = [node.facts for node in question.nodes.world.nodes.values()]
+    there = [(affinity.read(value, facts), node) for value, node in question.nodes.there]
+    return AffinityState([one.labels for one in facts], there, config.rules)
 
 
-def _labels(pod: Pod) -> Mapping[str, str]:
-    return pod.request.labels if pod.request is not None else {}
+class _Refusals:
+    """Why pods are on no node, node by node; what one was told is kept for others of its signature."""
+
+    def __init__(self, question: Question, scheduler: Scheduler, places: Mapping[NodeName, int]) -> None:
+        self._facts = [node.facts for node in question.nodes.world.nodes.values()]
+        self._scheduler, self._cluster, self._places = scheduler, scheduler.cluster, places
+        self._told: dict[tuple[PodSignature, NodeName | None], tuple[int, tuple[NodeAnswer, ...]]] = {}
+        self._left = _MOST_ANSWERS
+
+    def of(self, pod: Pod, signature: PodSignature) -> tuple[NodeAnswer, ...]:
+        """What the nodes that come into question say to a pod, those that come closest first."""
+        changes = len(self._scheduler.changed)
+        known = self._told.get((signature, pod.only))
+        if known is not None and (known[0] == changes or self._left <= 0):
+            return known[1]
+        meant = self._cluster.names if pod.only is None else [pod.only]
+        self._left -= len(meant)
+        ledgers = dict(zip(self._cluster.names, self._cluster.ledgers, strict=True))
+        told = tuple(world.closest_first([self._answer(pod, signature, name) for name in meant], ledgers))
+        self._told[signature, pod.only] = changes, told
+        return told
+
+    def _answer(self, pod: Pod, signature: PodSignature, name: NodeName) -> NodeAnswer:
+        place = self._places.get(name)
+        if place is None:
+            unknown = Refused(RefusalReason.NO_INVENTORY, f"there is no node {name} in the input", permanent=True)
+            return NodeAnswer(node=name, verdict=unknown)
+        verdict = self._cluster.verdict(signature, place)
+        if pod.bound:
+            return NodeAnswer(node=name, verdict=verdict)
+        lacks = schedulable.misplaced(pod.value, self._facts[place])
+        if isinstance(verdict, Placed):  # a refusal has better numbers than the sums of what is requested
+            facts, requested = self._facts[place], self._cluster.requested[place]
+            lacks += cluster_world.short(dict(signature.counted), facts.allocatable, requested)
+        lacks += _short_of_host(signature.load, self._scheduler.used[place], self._scheduler.hosts[place])
+        if not self._scheduler.is_welcome(signature, place):
+            lacks.append("pod affinity or topology spread, its own or that of pods there, keeps it away")
+        return NodeAnswer(node=name, verdict=verdict, blockers=tuple(lacks))
+
+
+def _short_of_host(load: Load, used: Load, host: Host) -> list[str]:
+    """CPU, memory and pods of which a node has too little left."""
+    lacking = []
+    for what, unit, asked, taken, has in (
+        ("cpu", "m", load.cpu_milli, used.cpu_milli, host.cpu_milli),
+        ("memory", "Mi", load.memory_mib, used.memory_mib, host.memory_mib),
+    ):
+        if asked and asked + taken > has:
+            lacking.append(
+                f"Insufficient {what}: {asked}{unit} asked for, {has}{unit} allocatable, {taken}{unit} requested by"
+                " pods there"
+            )
+    if used.pods >= host.pods:
+        lacking.append(f"Too many pods: {used.pods} of {host.pods} there")
+    return lacking
+
+
+def reason(told: Sequence[NodeAnswer]) -> str:
+    """In a word or two what the node lacks that comes closest."""
+    relevant = [answer for answer in told if answer.has_gpus] or list(told)
+    if not relevant:
+        return "NoNodes"
+    match relevant[0].verdict:
+        case Refused(reason=why):
+            return why.value
+        case Placed():
+            blockers = relevant[0].blockers
+            return blockers[0].partition(":")[0].partition(" is ")[0] if blockers else "Unknown"

@@ -1,53 +1,216 @@
-"""A plan -> text for people, or JSON for programs. Pure."""
+"""Plans -> text for people, values for programs, lines of a plot. Pure."""
 
+import statistics
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from gpushare import units
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Grant, Refused
+from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare.model.gpu import Gpu, GpuHealth, label
 from gpushare.model.ledger import NodeLedger
 from gpushare.units import MemoryUnit
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import console, schedulable, world
-from gpushare_cli.simulate import summary, summary_text
-from gpushare_cli.simulate.plan import Outcome, Plan, Row
-from gpushare_cli.simulate.summary import Run
+from gpushare_cli.plot import Line, Plot, Point
+from gpushare_cli.simulate import plan as plans
+from gpushare_cli.simulate.plan import AllocationSeries, Plan, Row
+from gpushare_cli.simulate.question import Outcome
+
+_FOLLOWED: Final = frozenset({"pod affinity", "topology spread constraints"})
+_STEPS: Final = 200
+"""Points of a line that is a mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One policy with one seed."""
+
+    policy: str
+    seed: int
+    pods: int
+    placed: int
+    series: AllocationSeries
+
+
+class LeftOver(NamedTuple):
+    """Memory of all GPUs of a model, in GPUs."""
+
+    gpus: int
+    allocated: float
+    free: float
+    too_small: float
+    """Of what is free, in remainders that no pod of the input fits in."""
+    no_host: float
+    """Of it where one would fit, were there more CPU and memory on the node."""
 
 
 def text(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, width: int, *, details: bool) -> str:
-    """The summary, and below it the tables of pods and nodes if these are wanted."""
-    parts = [summary_text.text(plan, runs, width)]
-    if details:
-        parts.append(table(plan, unit, width))
-    return "\n".join(parts)
+    """A line for each policy, why pods are on no node, which GPUs are left; then, if wanted, all pods and nodes."""
+    policies = [("POLICY", "SEEDS", "PODS PLACED", "GPU MEMORY", "ASKED FOR")]
+    policies += [_policy(name, found) for name, found in _by_policy(runs).items()]
+    parts = [console.table(policies, width)]
+    if reasons := _refused(plan.rows):
+        counted = [(reason, str(count)) for reason, count in reasons.items()]
+        parts.append(console.table([("NOT PLACED BECAUSE OF", "PODS"), *counted], width))
+    if found := _left_over(plan):
+        header = ("MODEL", "GPUS", "ALLOCATED", "FREE", "TOO SMALL", "NO CPU OR MEMORY")
+        lines = [(model, str(each.gpus), *(f"{part:.1f}" for part in each[1:])) for model, each in found.items()]
+        parts.append(console.table([header, *lines], width))
+    return "\n".join([*parts, *([_table(plan, unit, width)] if details else [])])
 
 
-def table(plan: Plan, unit: MemoryUnit, width: int) -> str:
+def _policy(policy: str, runs: Sequence[Run]) -> tuple[str, str, str, str, str]:
+    placed = _mean_of([run.placed for run in runs], 0)
+    allocated = _mean_of([run.series.allocated_percent for run in runs], 1)
+    asked = statistics.mean(run.series.asked_percent for run in runs)
+    return policy, str(len(runs)), f"{placed} of {runs[0].pods}", f"{allocated} %", f"{asked:.1f} %"
+
+
+def _mean_of(values: Sequence[float], digits: int) -> str:
+    """With the deviation of the sample, if there are several."""
+    mean = f"{statistics.mean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.{digits + 1}f}" if len(values) > 1 else mean
+
+
+def _by_policy(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.policy, []).append(run)
+    return found
+
+
+def _refused(rows: Iterable[Row]) -> dict[str, int]:
+    """How many pods are on no node, by what the node lacks that comes closest, the most frequent first."""
+    counts = Counter(_reason(row) for row in rows if row.outcome is not Outcome.PLACED)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _reason(row: Row) -> str:
+    if row.outcome is Outcome.REFUSED:
+        return "RefusedByWebhook"
+    return "NotReady" if row.pod.problem else plans.reason(row.answers)
+
+
+def _left_over(plan: Plan) -> dict[str, LeftOver]:
+    """By model, what is free at the end and which of it no pod of the input could use."""
+    asks = list(dict.fromkeys(signature.ask for signature in plan.signatures if signature.ask.gpus))
+    by_model: dict[str, list[float]] = {}
+    for room, count in Counter(plan.rooms).items():
+        for gpu in room.gpus:
+            free = gpu.free_mib / max(gpu.total_mib, 1)
+            sums = by_model.setdefault(room.model, [0.0] * 4)
+            for i, value in enumerate((1.0, free, *_lost(room, gpu, asks, free))):
+                sums[i] += count * value
+    return {
+        model: LeftOver(round(gpus), gpus - free, free, too_small, no_host)
+        for model, (gpus, free, too_small, no_host) in sorted(by_model.items())
+    }
+
+
+def _lost(room: NodeCapacity, gpu: FreeGpu, asks: Sequence[Ask], free: float) -> tuple[float, float]:
+    """Of one GPU: free in a remainder that is too small, and free without CPU and memory beside it."""
+    fitting = [ask for ask in asks if ask.fits(gpu)]
+    if not asks or not fitting:
+        return (free if asks else 0.0), 0.0
+    return 0.0, 0.0 if any(ask.fits_host(room.host) for ask in fitting) else free
+
+
+def _table(plan: Plan, unit: MemoryUnit, width: int) -> str:
     """A line for each container of each pod, one for each node, and the sums."""
     ledgers = _ledgers(plan.ledgers)
     header = ("POD", "NODE", "CONTAINER", "GPU", "AMOUNT")
     pods = console.table([header, *(line for row in plan.rows for line in _lines(row, plan))], width) + "\n"
     nodes = console.table(list(_fill(ledgers, unit)), width)
-    return (pods if plan.rows else "") + (nodes if ledgers else "") + f"{_sums(plan, ledgers, unit)}\n"
+    used, total = unit.ceil(_used_mib(ledgers.values())), _total_units(ledgers.values(), unit)
+    counted = f"units of {unit.name}" if unit.name[0].isdigit() else unit.name
+    memory = f"{used}/{total} {counted} ({units.percent(used, total)}%) of GPU memory in use"
+    sums = f"{plan.placed} of {len(plan.rows)} pods placed; {memory}\n"
+    return (pods if plan.rows else "") + (nodes if ledgers else "") + sums
+
+
+def _lines(row: Row, plan: Plan) -> Iterator[tuple[str, ...]]:
+    who = f"{row.pod.ref.namespace}/{row.pod.ref.name}"
+    if row.node is None:
+        yield who, "-", "-", "-", f"{row.outcome.value.lower()}: {row.why}"
+        return
+    if not row.grants:
+        yield who, row.node, "-", "-", "no GPU"
+    for i, grant in enumerate(row.grants):
+        pod, node = (who, row.node) if i == 0 else ("", "")
+        gpus = ",".join(gpu.label for gpu in _gpus(grant, plan.ledgers[row.node]))
+        yield pod, node, world.named(grant), gpus, _amount(grant)
+
+
+def _amount(grant: Grant) -> str:
+    """What a container gets of each of its GPUs, in words."""
+    if grant.whole:
+        return "whole"
+    compute = f" and {grant.compute_percent}% of compute" if grant.compute_percent else ""
+    return f"{units.memory(grant.memory_mib)}{compute}{' on each' if len(grant.gpus) > 1 else ''}"
+
+
+def _fill(ledgers: Mapping[NodeName, NodeLedger], unit: MemoryUnit) -> Iterator[Sequence[str]]:
+    columns = console.gpu_columns(gpu.index for ledger in ledgers.values() for gpu in ledger.inventory.gpus)
+    yield "NODE", *(f"GPU{label(i)}" for i in columns), f"MEMORY({unit.name})"
+    for name, ledger in ledgers.items():
+        by_index = {gpu.index: gpu for gpu in ledger.inventory.gpus}
+        cells = [_cell(by_index[i], ledger, unit) if i in by_index else "-" for i in columns]
+        used, total = unit.ceil(_used_mib([ledger])), _total_units([ledger], unit)
+        yield name, *cells, f"{used}/{total} ({units.percent(used, total)}%)"
+
+
+def _cell(gpu: Gpu, ledger: NodeLedger, unit: MemoryUnit) -> str:
+    cell = f"{unit.ceil(ledger.used_mib.get(gpu.uuid, 0))}/{unit.floor(gpu.memory_mib)}"
+    marks = []
+    if gpu.uuid in ledger.whole:
+        marks.append("whole")
+    elif percent := ledger.used_percent.get(gpu.uuid, 0):
+        marks.append(f"{percent}% compute")
+    if gpu.extra_mib:
+        marks.append(f"of {unit.floor(gpu.grantable_mib)} oversubscribed")
+    if gpu.health is not GpuHealth.HEALTHY:
+        marks.append(gpu.health.value.lower())
+    return f"{cell} {', '.join(marks)}" if marks else cell
+
+
+def _ledgers(ledgers: Mapping[NodeName, LedgerOrRefused]) -> dict[NodeName, NodeLedger]:
+    return {name: ledger for name, ledger in ledgers.items() if isinstance(ledger, NodeLedger)}
+
+
+def _gpus(grant: Grant, ledger: LedgerOrRefused) -> list[Gpu]:
+    if not isinstance(ledger, NodeLedger):
+        return []
+    inventory = ledger.inventory
+    return sorted((inventory.by_uuid[inventory.resolve(uuid)] for uuid in grant.gpus), key=lambda gpu: gpu.index)
+
+
+def _used_mib(ledgers: Iterable[NodeLedger]) -> int:
+    """Held on GPUs that are listed; what is held on one that is gone fills no other."""
+    return sum(ledger.used_mib.get(gpu.uuid, 0) for ledger in ledgers for gpu in ledger.inventory.gpus)
+
+
+def _total_mib(ledgers: Iterable[NodeLedger]) -> int:
+    return sum(ledger.inventory.unit.to_mib(ledger.inventory.total_units) for ledger in ledgers)
+
+
+def _total_units(ledgers: Iterable[NodeLedger], unit: MemoryUnit) -> int:
+    return sum(unit.floor(gpu.memory_mib) for ledger in ledgers for gpu in ledger.inventory.gpus)
 
 
 def overlooked(plan: Plan) -> list[str]:
     """What pods demand of a node that is not evaluated, with how many of them do."""
-    found: dict[str, int] = {}
-    for row in plan.rows:
-        for what in not_evaluated(row.pod.value):
-            found[what] = found.get(what, 0) + 1
+    found = Counter(what for row in plan.rows for what in _not_evaluated(row.pod.value))
     return [f"{what} (of {count} pod{'s' if count > 1 else ''})" for what, count in found.items()]
 
 
-_FOLLOWED: Final = frozenset({"pod affinity", "topology spread constraints"})
-
-
-def not_evaluated(pod: Mapping[str, Any]) -> list[str]:
+def _not_evaluated(pod: Mapping[str, Any]) -> list[str]:
     """What a pod demands, beside CPU and memory, that a simulation does not look at."""
     found = [what for what in schedulable.overlooked(pod) if what not in _FOLLOWED]
     others = "CPU, memory and other resources"
@@ -75,115 +238,54 @@ def as_json(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, notes: Sequence[s
         "nodes": [_json_node(name, ledger) for name, ledger in plan.ledgers.items()],
         "summary": {
             "pods": len(plan.rows),
-            "placed": _placed(plan),
+            "placed": plan.placed,
             "totalMiB": total,
             "usedMiB": used,
             "usedPercent": units.percent(used, total),
-            "refused": summary.refused(plan.rows),
-            "gpus": [summary_text.stranded_json(each) for each in summary.stranded(plan)],
+            "refused": _refused(plan.rows),
+            "gpus": [_json_left_over(model, each) for model, each in _left_over(plan).items()],
         },
-        "runs": [summary_text.run_json(each) for each in runs],
+        "runs": [
+            {
+                "policy": run.policy,
+                "seed": run.seed,
+                "pods": run.pods,
+                "placed": run.placed,
+                "allocatedPercent": run.series.allocated_percent,
+                "askedPercent": run.series.asked_percent,
+            }
+            for run in runs
+        ],
         "notes": notes,
     }
 
 
-def amount(grant: Grant) -> str:
-    """What a container gets of each of its GPUs, in words."""
-    each = " on each" if len(grant.gpus) > 1 else ""
-    if grant.whole:
-        return "whole"
-    compute = f" and {grant.compute_percent}% of compute" if grant.compute_percent else ""
-    return f"{units.memory(grant.memory_mib)}{compute}{each}"
-
-
-def _lines(row: Row, plan: Plan) -> Iterator[tuple[str, ...]]:
-    who = f"{row.pod.ref.namespace}/{row.pod.ref.name}"
-    if row.outcome is not Outcome.PLACED or row.node is None:
-        yield who, "-", "-", "-", f"{row.outcome.value.lower()}: {row.why}"
-        return
-    if not row.grants:
-        yield who, row.node, "-", "-", "no GPU"
-    for i, grant in enumerate(row.grants):
-        pod, node = (who, row.node) if i == 0 else ("", "")
-        gpus = ",".join(gpu.label for gpu in _gpus(grant, plan.ledgers[row.node]))
-        yield pod, node, world.named(grant), gpus, amount(grant)
-
-
-def _fill(ledgers: Mapping[NodeName, NodeLedger], unit: MemoryUnit) -> Iterator[Sequence[str]]:
-    columns = console.gpu_columns(gpu.index for ledger in ledgers.values() for gpu in ledger.inventory.gpus)
-    yield "NODE", *(f"GPU{label(i)}" for i in columns), f"MEMORY({unit.name})"
-    for name, ledger in ledgers.items():
-        by_index = {gpu.index: gpu for gpu in ledger.inventory.gpus}
-        cells = [_cell(by_index[i], ledger, unit) if i in by_index else "-" for i in columns]
-        used, total = unit.ceil(_used_mib([ledger])), _total_units([ledger], unit)
-        yield name, *cells, f"{used}/{total} ({units.percent(used, total)}%)"
-
-
-def _cell(gpu: Gpu, ledger: NodeLedger, unit: MemoryUnit) -> str:
-    cell = f"{unit.ceil(ledger.used_mib.get(gpu.uuid, 0))}/{unit.floor(gpu.memory_mib)}"
-    marks = []
-    if gpu.uuid in ledger.whole:
-        marks.append("whole")
-    elif percent := ledger.used_percent.get(gpu.uuid, 0):
-        marks.append(f"{percent}% compute")
-    if gpu.extra_mib:
-        marks.append(f"of {unit.floor(gpu.grantable_mib)} oversubscribed")
-    if gpu.health is not GpuHealth.HEALTHY:
-        marks.append(gpu.health.value.lower())
-    return f"{cell} {', '.join(marks)}" if marks else cell
-
-
-def _sums(plan: Plan, ledgers: Mapping[NodeName, NodeLedger], unit: MemoryUnit) -> str:
-    used, total = unit.ceil(_used_mib(ledgers.values())), _total_units(ledgers.values(), unit)
-    counted = f"units of {unit.name}" if unit.name[0].isdigit() else unit.name
-    memory = f"{used}/{total} {counted} ({units.percent(used, total)}%) of GPU memory in use"
-    return f"{_placed(plan)} of {len(plan.rows)} pods placed; {memory}"
-
-
-def _placed(plan: Plan) -> int:
-    return sum(row.outcome is Outcome.PLACED for row in plan.rows)
-
-
-def _ledgers(ledgers: Mapping[NodeName, LedgerOrRefused]) -> dict[NodeName, NodeLedger]:
-    return {name: ledger for name, ledger in ledgers.items() if isinstance(ledger, NodeLedger)}
-
-
-def _gpus(grant: Grant, ledger: LedgerOrRefused | None) -> list[Gpu]:
-    if not isinstance(ledger, NodeLedger):
-        return []
-    inventory = ledger.inventory
-    return sorted((inventory.by_uuid[inventory.resolve(uuid)] for uuid in grant.gpus), key=lambda gpu: gpu.index)
-
-
-def _used_mib(ledgers: Iterable[NodeLedger]) -> int:
-    """Held on GPUs that are listed; what is held on one that is gone fills no other."""
-    return sum(ledger.used_mib.get(gpu.uuid, 0) for ledger in ledgers for gpu in ledger.inventory.gpus)
-
-
-def _total_mib(ledgers: Iterable[NodeLedger]) -> int:
-    return sum(ledger.inventory.unit.to_mib(ledger.inventory.total_units) for ledger in ledgers)
-
-
-def _total_units(ledgers: Iterable[NodeLedger], unit: MemoryUnit) -> int:
-    return sum(unit.floor(gpu.memory_mib) for ledger in ledgers for gpu in ledger.inventory.gpus)
+def _json_left_over(model: str, found: LeftOver) -> dict[str, Any]:
+    return {
+        "model": model,
+        "gpus": found.gpus,
+        "allocated": round(found.allocated, 3),
+        "free": round(found.free, 3),
+        "freeTooSmall": round(found.too_small, 3),
+        "freeWithoutHost": round(found.no_host, 3),
+    }
 
 
 def _json_row(row: Row, plan: Plan) -> dict[str, Any]:
-    ledger = plan.ledgers[row.node] if row.node else None
     return {
         "namespace": row.pod.ref.namespace,
         "name": row.pod.ref.name,
         "of": row.pod.of or None,
         "outcome": row.outcome.value,
         "node": row.node,
-        "containers": [_json_grant(grant, ledger) for grant in row.grants],
+        "containers": [_json_grant(grant, plan.ledgers[row.node]) for grant in row.grants if row.node],
         "message": row.why or None,
         "nodes": [world.as_json(answer) for answer in row.answers],
-        "notLookedAt": not_evaluated(row.pod.value),
+        "notLookedAt": _not_evaluated(row.pod.value),
     }
 
 
-def _json_grant(grant: Grant, ledger: LedgerOrRefused | None) -> dict[str, Any]:
+def _json_grant(grant: Grant, ledger: LedgerOrRefused) -> dict[str, Any]:
     return {
         "name": grant.container,
         "kind": grant.kind.value,
@@ -197,25 +299,56 @@ def _json_grant(grant: Grant, ledger: LedgerOrRefused | None) -> dict[str, Any]:
 def _json_node(name: NodeName, ledger: LedgerOrRefused) -> dict[str, Any]:
     if isinstance(ledger, Refused):
         return {"name": name, "gpus": [], "totalMiB": 0, "usedMiB": 0, "problem": ledger.message}
-    used, total = _used_mib([ledger]), _total_mib([ledger])
+    gpus = [
+        {
+            "index": gpu.index,
+            "uuid": gpu.uuid,
+            "model": gpu.model,
+            "health": gpu.health.value,
+            "totalMiB": gpu.memory_mib,
+            **({"grantableMiB": gpu.grantable_mib} if gpu.extra_mib else {}),
+            "usedMiB": ledger.used_mib.get(gpu.uuid, 0),
+            "usedPercent": units.percent(ledger.used_mib.get(gpu.uuid, 0), gpu.memory_mib),
+            "computePercent": ledger.used_percent.get(gpu.uuid, 0),
+            "whole": gpu.uuid in ledger.whole,
+        }
+        for gpu in ledger.inventory.gpus
+    ]
     return {
         "name": name,
-        "gpus": [
-            {
-                "index": gpu.index,
-                "uuid": gpu.uuid,
-                "model": gpu.model,
-                "health": gpu.health.value,
-                "totalMiB": gpu.memory_mib,
-                **({"grantableMiB": gpu.grantable_mib} if gpu.extra_mib else {}),
-                "usedMiB": ledger.used_mib.get(gpu.uuid, 0),
-                "usedPercent": units.percent(ledger.used_mib.get(gpu.uuid, 0), gpu.memory_mib),
-                "computePercent": ledger.used_percent.get(gpu.uuid, 0),
-                "whole": gpu.uuid in ledger.whole,
-            }
-            for gpu in ledger.inventory.gpus
-        ],
-        "totalMiB": total,
-        "usedMiB": used,
+        "gpus": gpus,
+        "totalMiB": _total_mib([ledger]),
+        "usedMiB": _used_mib([ledger]),
         "problem": None,
     }
+
+
+def plot(runs: Sequence[Run]) -> Plot:
+    """How much of the GPUs is allocated, a line for each policy: the mean over its seeds."""
+    over_time = any(run.series.ends for run in runs)
+    lines = []
+    for policy, found in _by_policy(runs).items():
+        points = _mean([run.series.points for run in found])
+        lines.append(Line(name=policy, points=points, note=f"{points[-1][1]:.1f} %" if points else ""))
+    ends = "; ".join(f"{line.name} {line.note}" for line in lines)
+    return Plot(
+        title="GPU memory that pods get",
+        description=f"Allocated part of all GPU memory while pods come. At the end: {ends}.",
+        x_label="hours since the first pod" if over_time else "asked for by pods, % of all GPU memory",
+        y_label="allocated, % of all GPU memory",
+        lines=lines,
+    )
+
+
+def _mean(curves: Sequence[Sequence[Point]]) -> list[Point]:
+    """Of several curves, at the same places; a curve stays where it was between its points."""
+    filled = [curve for curve in curves if curve]
+    if len(filled) < 2:
+        return list(filled[0]) if filled else []
+    low, high = max(curve[0][0] for curve in filled), min(curve[-1][0] for curve in filled)
+    places = [low + (high - low) * step / _STEPS for step in range(_STEPS + 1)]
+    return [(place, statistics.mean(_at(curve, place) for curve in filled)) for place in places]
+
+
+def _at(curve: Sequence[Point], place: float) -> float:
+    return curve[max(bisect_right(curve, place, key=lambda point: point[0]) - 1, 0)][1]

@@ -1,21 +1,25 @@
-"""Workloads -> the pods that their controllers would create. Pure."""
+"""Pods that do not exist yet: of workloads, and of a cluster whose pods come again. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final
 
+from gpushare import names
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
-from gpushare.wire import fields
+from gpushare.wire import fields, interop
+from gpushare.wire import pods as pods_wire
 from gpushare_cli import schedulable
 from gpushare_cli.schedulable import NodeFacts
-from gpushare_cli.simulate import objects
+from gpushare_cli.simulate import objects, signature
 from gpushare_cli.simulate.objects import Found, JsonObject
 
 MAX_PODS: Final = 100_000
 """More would take hours to place."""
-SPREAD: Final = frozenset({"Deployment", "ReplicaSet", "ReplicationController", "StatefulSet"})
+SPREAD: Final = signature.SPREAD | {"Deployment"}
 """Workloads whose pods PodTopologySpread keeps apart."""
+_STATIC: Final = frozenset({"DaemonSet", "Node"})
 _TOLERATED: Final = tuple(
     {"key": f"node.kubernetes.io/{what}", "operator": "Exists"}
     for what in ("not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")
@@ -32,6 +36,10 @@ class NewPod:
     value: JsonObject
     only: NodeName | None = None
     """The node for which a DaemonSet makes it."""
+    created: str = ""
+    """When, if a cluster has had it; and the seconds from the first one's creation, and from its start to its end."""
+    at_s: float = 0.0
+    duration_s: float | None = None
 
 
 def expand(
@@ -51,11 +59,14 @@ def expand(
         if made:
             notes.append(f"{found}: its {made} pods are in the input, so no others are made")
             continue
+        room = MAX_PODS - len(pods)
         try:
             batch = _batch(found, nodes)
-            pods += _made(batch, MAX_PODS - len(pods))
+            pods += map(batch.make, range(min(batch.count, room)))
         except WireError as error:
             raise found.fail(error) from error
+        if batch.count > room:
+            raise found.fail(f"{batch.count} pods; at most {MAX_PODS} can be simulated together; ask for fewer")
         notes += [f"{found}: {batch.note}"] if batch.note else []
     return pods, notes
 
@@ -69,21 +80,15 @@ class _Batch:
     note: str = ""
 
 
-def _made(batch: _Batch, room: int) -> list[NewPod]:
-    if batch.count > room:
-        raise WireError(f"{batch.count} pods; at most {MAX_PODS} can be simulated together; ask for fewer")
-    return [batch.make(i) for i in range(batch.count)]
-
-
 def _owned(found: Found, known: Iterable[Found]) -> int:
     """How many known pods this workload, or what it makes, owns."""
     through = {"Deployment": "ReplicaSet", "CronJob": "Job"}.get(found.kind, "")
-    return sum(
-        _owns(owner, found, through)
-        for pod in known
-        if pod.namespace == found.namespace
-        for owner in fields.objects(fields.mapping(pod.value, "metadata", "pod"), "ownerReferences", "metadata")
-    )
+    near = (pod for pod in known if pod.namespace == found.namespace)
+    return sum(_owns(owner, found, through) for pod in near for owner in _owners(pod))
+
+
+def _owners(pod: Found) -> Sequence[Mapping[str, Any]]:
+    return fields.objects(fields.mapping(pod.value, "metadata", "pod"), "ownerReferences", "metadata")
 
 
 def _owns(owner: Mapping[str, Any], found: Found, through: str) -> bool:
@@ -117,7 +122,7 @@ def _replicas(found: Found, spec: Mapping[str, Any]) -> _Batch:
     """Of a Deployment, a ReplicaSet or a ReplicationController."""
     base, labels = f"{found.name}-", {}
     if found.kind == "Deployment":
-        token = objects.template_hash(str(found))
+        token = objects.letters(str(found), 10)
         base, labels = f"{base}{token}-", {"pod-template-hash": token}
 
     def make(i: int) -> NewPod:
@@ -200,3 +205,65 @@ def _pod(found: Found, template: Mapping[str, Any], path: str, name: str, labels
         "spec": dict(spec),
         "status": {"phase": "Pending"},
     }
+
+
+def is_static(pod: Found) -> bool:
+    """Whether a pod is there before all others: of a DaemonSet, or of the kubelet itself."""
+    return any(fields.text(owner, "kind", "metadata.ownerReferences") in _STATIC for owner in _owners(pod))
+
+
+def replayed(pods: Iterable[Found]) -> list[NewPod]:
+    """Pods that a cluster has had, as they were, in the order in which they were created.
+
+    Raises:
+        WireError: one of them does not say when.
+    """
+    created = sorted(((_created(pod), pod) for pod in pods if not is_static(pod)), key=lambda pair: pair[0])
+    return [
+        NewPod(
+            of=pod,
+            value=_as_created(pod.value),
+            created=pod.value["metadata"]["creationTimestamp"],
+            at_s=at_s - created[0][0],
+            duration_s=_duration_s(pod),
+        )
+        for at_s, pod in created
+    ]
+
+
+def _as_created(value: JsonObject) -> JsonObject:
+    metadata, spec = value["metadata"], dict(value["spec"])
+    spec.pop("nodeName", None)
+    notes = {
+        key: text
+        for key, text in (metadata.get("annotations") or {}).items()
+        if key != names.ANNOTATION_ALLOCATION and not interop.is_annotation(key)
+    }
+    kept = {key: metadata[key] for key in ("namespace", "name", "uid", "labels", "ownerReferences") if key in metadata}
+    return {**value, "metadata": {**kept, "annotations": notes}, "spec": spec, "status": {"phase": "Pending"}}
+
+
+def _created(pod: Found) -> float:
+    metadata = fields.mapping(pod.value, "metadata", "pod")
+    return _moment(fields.needed(metadata, "creationTimestamp", "metadata"), "metadata.creationTimestamp", pod)
+
+
+def _duration_s(pod: Found) -> float | None:
+    status = fields.mapping(pod.value, "status", "pod")
+    began = fields.text(status, "startTime", "status")
+    ends = [
+        _moment(fields.needed(ended, "finishedAt", path), f"{path}.finishedAt", pod)
+        for path, report in pods_wire.reports(pod.value)
+        if (ended := fields.mapping(fields.mapping(report, "state", path), "terminated", path))
+        and ended.get("finishedAt")
+    ]
+    if not began or not ends or fields.text(status, "phase", "status") not in {"Succeeded", "Failed"}:
+        return None
+    return max(max(ends) - _moment(began, "status.startTime", pod), 0.0)
+
+
+def _moment(text: str, path: str, pod: Found) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise pod.fail(f"{path}: expected a time such as 2026-01-31T12:00:00Z, found {text!r}") from None

@@ -26,7 +26,7 @@ from gpushare.runtime import options
 from gpushare.units import GIB
 from gpushare.wire.selectors import Framework
 from gpushare_cli.__main__ import command_line
-from gpushare_cli.simulate.arguments import Options
+from gpushare_cli.simulate.command import Options
 from release.pages import doctor, escapes
 from release.pages.escapes import OUTCOMES, SECTIONS
 from testing.builders import make_gpu, make_mig

@@ -10,7 +10,7 @@ import pytest
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Placed
-from gpushare_cli.simulate import refusals
+from gpushare_cli.simulate import plan
 from gpushare_cli.world import NodeAnswer
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 from testing.cli.simulating import manifest, simulate
@@ -85,7 +85,7 @@ def test_every_reason_beside_gpus_is_told(reason: str) -> None:
 
 @pytest.mark.parametrize("told", [[], [NodeAnswer(node=NodeName("node-a"), verdict=Placed(()))]])
 def test_what_is_said_where_no_node_says_anything_is_told(told: list[NodeAnswer]) -> None:
-    assert refusals.reason(told) in TOLD
+    assert plan.reason(told) in TOLD
 
 
 def test_each_reason_says_what_to_do() -> None:

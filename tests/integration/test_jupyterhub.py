@@ -11,7 +11,7 @@ from gpushare.identity import NodeName
 from gpushare.model.ledger import NodeLedger
 from gpushare.units import ResourceConfig
 from gpushare.wire import profile as profile_wire
-from gpushare_cli import scores
+from gpushare_cli import kube_scores
 from gpushare_cli.__main__ import main
 from testing import granted, notebooks
 from testing.notebooks import Json
@@ -131,10 +131,10 @@ def test_its_weight_outvotes_the_charts_plugins_but_preferred_nodes() -> None:
     [extender] = page["extenders"]
     score = profile["plugins"]["score"]
     disabled = {each["name"] for each in score["disabled"]}
-    weights = {**scores.UNASKED, **scores.PREFERENCES}
+    weights = {**kube_scores.UNASKED, **kube_scores.PREFERENCES}
     weights = {name: weight for name, weight in weights.items() if name not in disabled}
     weights |= {each["name"]: each["weight"] for each in score["enabled"]}
-    lead = 10 * scores.LEAD * extender["weight"]
+    lead = 10 * kube_scores.LEAD * extender["weight"]
     preferred = weights.pop("NodeAffinity")
     assert 100 * sum(weights.values()) < lead < 100 * preferred
-    assert 100 * weights["NodeResourcesFit"] > 10 * scores.LEAD * scores.needed(scores.UNASKED)
+    assert 100 * weights["NodeResourcesFit"] > 10 * kube_scores.LEAD * kube_scores.needed(kube_scores.UNASKED)

@@ -19,16 +19,17 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy
 from gpushare.placement import grade
 from gpushare.runtime.clock import SystemClock
-from gpushare.simulation.engine import Extender
-from gpushare.simulation.scores import Rules
 from gpushare.units import GIB, ResourceConfig
 from gpushare.wire import allocations, requests
 from gpushare_cli import world
 from gpushare_cli.explain import decide
 from gpushare_cli.explain.model import State
+from gpushare_cli.kube_scores import Rules
 from gpushare_cli.reading import Objects, Settings
-from gpushare_cli.simulate import cluster, objects, plan
-from gpushare_cli.simulate.plan import Outcome, Plan, Way
+from gpushare_cli.simulate import objects, plan, question
+from gpushare_cli.simulate.plan import Plan
+from gpushare_cli.simulate.question import Outcome
+from gpushare_cli.simulate.scheduler import SchedulerConfig
 from testing import ledgers
 from testing.builders import Json
 from testing.cli.simulating import manifest
@@ -41,9 +42,9 @@ RESOURCE_CONFIG = ResourceConfig(whole_gpus=True)
 
 def simulated(found: Sequence[Json], pods: Sequence[Json]) -> Plan:
     read = objects.collect([("cluster", found), ("pods", [manifest(pod) for pod in pods])])
-    question = cluster.prepare(read, lambda _unit, _taken: (), GIB, whole_gpus=True)
-    ours = Way(policy=Policy.BINPACK, rules=Rules(), extender=Extender(weight=26))
-    return plan.Cluster(question.world, question.hosts, question.pods).plan(ours, range(len(pods)), lambda _: 0)
+    asked = question.prepare(read, lambda _unit, _taken: (), GIB, whole_gpus=True)
+    config = SchedulerConfig(policy=Policy.BINPACK, rules=Rules(), weight=26)
+    return plan.run(asked, config, range(len(pods)), lambda _: 0)
 
 
 def request_of(pod: Json) -> PodRequest:

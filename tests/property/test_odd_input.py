@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 from gpushare import names
 from gpushare.errors import SettingsError, WireError
 from gpushare.model.request import Policy
-from gpushare.simulation.engine import Extender
-from gpushare.simulation.scores import Rules
 from gpushare.wire import profile, unhealthy
 from gpushare_cli import world, yamls
 from gpushare_cli.explain import decide
 from gpushare_cli.explain import render as explain_render
+from gpushare_cli.kube_scores import Rules
 from gpushare_cli.reading import Objects, Settings
-from gpushare_cli.simulate import cluster, madeup, objects, plan, render
-from gpushare_cli.simulate.plan import Way
-from gpushare_cli.simulate.summary import Run
+from gpushare_cli.simulate import objects, plan, question, render
+from gpushare_cli.simulate.render import Run
+from gpushare_cli.simulate.scheduler import SchedulerConfig
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.explaining import config_map, copy
 from testing.cli.podding import bound, mutated
@@ -138,14 +137,13 @@ def odd(draw: st.DrawFn, right: list[Json]) -> list[Json]:
 def test_simulate_answers_or_says_what_is_wrong(found: list[Any], whole: bool, replay: bool) -> None:
     with readable:
         read = objects.collect([("f", found)])
-        question = cluster.prepare(read, lambda _unit, _taken: (), None, whole_gpus=whole, replay=replay)
-        ours = Way(policy=Policy.BINPACK, rules=Rules(), extender=Extender(weight=26))
-        state = plan.Cluster(question.world, question.hosts, question.pods)
-        made = state.plan(ours, range(len(question.pods)), lambda _: 0)
-        runs = [Run(policy="binpack", seed=1, pods=len(made.rows), placed=made.placed, curve=made.curve)]
-        render.text(made, runs, question.unit, 80, details=True)
+        asked = question.prepare(read, lambda _unit, _taken: (), None, whole_gpus=whole, replay=replay)
+        config = SchedulerConfig(policy=Policy.BINPACK, rules=Rules(), weight=26)
+        made = plan.run(asked, config, range(len(asked.pods)), lambda _: 0)
+        runs = [Run(policy="binpack", seed=1, pods=len(made.rows), placed=made.placed, series=made.series)]
+        render.text(made, runs, asked.unit, 80, details=True)
         render.overlooked(made)
-        render.as_json(made, runs, question.unit, question.notes)
+        render.as_json(made, runs, asked.unit, asked.notes)
 
 
 @given(odd(cluster_objects()), st.integers(2, 5), st.booleans())
@@ -160,10 +158,10 @@ def test_explain_answers_or_says_what_is_wrong(found: list[Any], which: int, who
 
 def test_the_objects_are_right_to_begin_with() -> None:
     read = objects.collect([("f", [*cluster_objects(), *workload_objects()])])
-    question = cluster.prepare(read, lambda _unit, _taken: (), None, whole_gpus=True)
+    asked = question.prepare(read, lambda _unit, _taken: (), None, whole_gpus=True)
 
-    assert len(question.pods) == 16
-    assert all(pod.request is not None for pod in question.pods)
+    assert len(asked.pods) == 16
+    assert all(pod.request is not None for pod in asked.pods)
 
 
 @given(st.text(max_size=40) | st.text("{}[]:-&*!|>#'\"\n \t,a1", max_size=60))
@@ -175,6 +173,6 @@ def test_any_text_is_values_or_an_error(text: str) -> None:
 @given(anything, st.none() | st.integers(-1, 3))
 def test_any_profile_is_nodes_or_an_error(document: Any, count: int | None) -> None:
     with readable:
-        madeup.inventories(document, count, make_inventory(1).unit, ())
+        question.synthetic_nodes(document, count, make_inventory(1).unit, ())
     with readable:
         profile.nodes(document)

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,12 +11,11 @@ from gpushare.model.allocation import Placed, Refused, Verdict
 from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
-from gpushare.model.selector import GpuSelector, MigChoice, accepts
+from gpushare.model.selector import GpuSelector, MigChoice
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
-from gpushare.placement.ranking import Ranking, best, cost_of
-from gpushare.simulation.costs import Costs
-from gpushare.simulation.learner import Learner
+from gpushare.placement.ranking import best, cost_of
+from gpushare_cli.simulate.cluster import Learner
 from testing.builders import make_allocation
 from tests.property.brute_force import brute_force
 from tests.property.strategies import container_requests, ledgers, shapes
@@ -115,38 +113,6 @@ def test_a_pod_is_ranked_by_the_gpus_that_it_then_gets(
     if isinstance(verdict, Placed) and ranked is not None:
         takes = FreeHost(70, 90)
         assert ranked.cost == cost_of(verdict.grants, ledger, policies.of(policy), host=host, takes=takes)
-
-
-@given(st.lists(samples | st.tuples(any_asks, clusters), max_size=12), any_asks, clusters, policies)
-def test_what_is_kept_from_pod_to_pod_is_what_would_be_computed_now(
-    history: list[list[Ask] | tuple[Ask, list[NodeCapacity]]], last: Ask, nodes: list[NodeCapacity], policy: Policy
-) -> None:
-    policies = Policies(policy)
-    costs = Costs(policy, policies)
-    for step in [*history, (last, nodes)]:
-        if isinstance(step, tuple):
-            check(costs, policies.of(None), *step)
-        else:
-            before = costs.of(last, nodes)
-            policies = learned(policy, step, nodes)
-            assert costs.update(policies) or costs.of(last, nodes) == before
-
-
-def check(costs: Costs, ranking: Ranking, ask: Ask, rooms: list[NodeCapacity]) -> None:
-    """Nodes are in the same order, and equal where they are."""
-    kept = [
-        None if first is None else (first, *costs.fine(ask, [room]))
-        for first, room in zip(costs.of(ask, rooms), rooms, strict=True)
-    ]
-    computed = [best(ask, room, ranking) if not ask.gpus or accepts(ask.models, room.model) else None for room in rooms]
-    assert order(kept) == order([None if found is None else found.cost for found in computed])
-    for room, found in zip(rooms, computed, strict=True):
-        assert found is None or sorted(costs.choice(ask, room)) == sorted(found.gpus)
-
-
-def order(costs: Sequence[Any]) -> list[int | None]:
-    distinct = sorted({cost for cost in costs if cost is not None})
-    return [None if cost is None else distinct.index(cost) for cost in costs]
 
 
 @given(st.lists(samples, min_size=1, max_size=4), clusters, any_asks, policies)

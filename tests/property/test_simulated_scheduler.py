@@ -11,13 +11,12 @@ from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.request import Policy
 from gpushare.model.selector import Choice, accepts
 from gpushare.placement import grade, ranking
-from gpushare.simulation import scores
-from gpushare.simulation.cluster import Nodes
-from gpushare.simulation.engine import Bound, Extender, Scheduler
-from gpushare.simulation.kinds import Kind, Terms
-from gpushare.simulation.learner import Learner
-from gpushare.simulation.plain_gpus import PlainGpus
-from gpushare.simulation.scores import Fit, Host, Load, Rules
+from gpushare_cli import kube_scores
+from gpushare_cli.kube_scores import Fit, Host, Load, Rules
+from gpushare_cli.simulate.cluster import Cluster, Learner
+from gpushare_cli.simulate.scheduler import Bound, Scheduler, SchedulerConfig
+from gpushare_cli.simulate.signature import NodeTerms, PodSignature
+from testing.simulated_cluster import nodes_of, request_of, signature_of
 
 MODELS = ("T4", "A10")
 asks = st.builds(
@@ -39,63 +38,63 @@ rooms = st.builds(
     st.integers(4, 16),
     st.integers(4, 16),
 )
-nodes = st.lists(rooms, min_size=1, max_size=2).flatmap(  # equal nodes among them
+clusters = st.lists(rooms, min_size=1, max_size=2).flatmap(  # equal nodes among them
     lambda shapes: st.lists(st.sampled_from(shapes), min_size=1, max_size=6)
 )
 
 
 @st.composite
-def kinds(draw: st.DrawFn, number: int) -> Kind:
-    """Kinds of pods for so many nodes."""
+def signatures(draw: st.DrawFn, number: int) -> PodSignature:
+    """Of pods for so many nodes."""
     places = st.integers(0, number - 1)
-    plain = Kind.plain(draw(asks))
-    terms = Terms(
+    terms = NodeTerms(
         allowed=draw(st.none() | st.frozensets(places, min_size=1)),
         repelled=draw(st.dictionaries(places, st.integers(1, 3), max_size=3)),
         attracted=draw(st.dictionaries(places, st.integers(1, 100), max_size=3)),
     )
-    return Kind(ask=plain.ask, load=plain.load, terms=terms, replicas_of=draw(st.sampled_from([None, "a", "b"])))
+    owners = [None, ("ml", "ReplicaSet", "a"), ("ml", "ReplicaSet", "b")]
+    return signature_of(draw(asks), terms=terms, replicas_of=draw(st.sampled_from(owners)))
 
 
 class Plain:
     """Remembers nothing but where pods are."""
 
-    def __init__(self, hosts: Sequence[Host], rules: Rules, extender: Extender) -> None:
-        self.hosts, self.rules, self.extender = hosts, rules, extender
+    def __init__(self, hosts: Sequence[Host], config: SchedulerConfig) -> None:
+        self.hosts, self.config = hosts, config
         self.bound: list[Bound] = []
 
-    def best(self, kind: Kind, gpus: PlainGpus, policy: ranking.Ranking) -> set[int]:
+    def best(self, pod: PodSignature, cluster: Cluster) -> set[int]:
         """All nodes that may be chosen."""
         costs: dict[int, int] = {}
-        for node, room in enumerate(gpus.rooms):
-            found = ranking.best(kind.ask, room, policy)
-            accepted = not kind.ask.gpus or accepts(kind.ask.models, room.model)
-            allowed = kind.terms.allowed is None or node in kind.terms.allowed
-            if found is not None and accepted and allowed and kind.load.fits(self._used(node), self.hosts[node]):
+        for node, room in enumerate(cluster.rooms):
+            found = ranking.best(pod.ask, room, cluster.ranking())
+            accepted = not pod.ask.gpus or accepts(pod.ask.models, room.model)
+            allowed = pod.terms.allowed is None or node in pod.terms.allowed
+            if found is not None and accepted and allowed and pod.load.fits(self._used(node), self.hosts[node]):
                 costs[node] = found.cost
         if not costs:
             return set()
-        total = dict(zip(costs, self._points(kind, list(costs)), strict=True))
-        weight = self.extender.weight if kind.ask.gpus else self.extender.others_weight
+        total = dict(zip(costs, self._points(pod, list(costs)), strict=True))
+        weight = self.config.weight if pod.ask.gpus else self.config.others_weight
         if weight:
             given = grade.grades([NodeName(f"{node:03}") for node in costs], list(costs.values()))
             total = {node: total[node] + 10 * weight * more for node, more in zip(costs, given, strict=True)}
         return {node for node, points in total.items() if points == max(total.values())}
 
-    def _points(self, kind: Kind, fitting: list[int]) -> list[int]:
-        host = scores.resources(self.rules)
-        total = [host(kind.load, self._used(node), self.hosts[node]) for node in fitting]
-        high = max(kind.terms.repelled.get(node, 0) for node in fitting)
+    def _points(self, pod: PodSignature, fitting: list[int]) -> list[int]:
+        host = kube_scores.resources(self.config.rules)
+        total = [host(pod.load, self._used(node), self.hosts[node]) for node in fitting]
+        high = max(pod.terms.repelled.get(node, 0) for node in fitting)
         for place, node in enumerate(fitting):
             if high:
-                total[place] -= 3 * (100 * kind.terms.repelled.get(node, 0) // high)
-        most = max(kind.terms.attracted.get(node, 0) for node in fitting)
+                total[place] -= 3 * (100 * pod.terms.repelled.get(node, 0) // high)
+        most = max(pod.terms.attracted.get(node, 0) for node in fitting)
         for place, node in enumerate(fitting):
             if most:
-                total[place] += 2 * (100 * kind.terms.attracted.get(node, 0) // most)
-        if kind.replicas_of is not None:
+                total[place] += 2 * (100 * pod.terms.attracted.get(node, 0) // most)
+        if pod.replicas_of is not None:
             counts = [
-                sum(b.node == node and b.kind.replicas_of == kind.replicas_of for b in self.bound) for node in fitting
+                sum(b.node == node and b.pod.replicas_of == pod.replicas_of for b in self.bound) for node in fitting
             ]
             raw = [math.floor(count * math.log(len(fitting) + 2) + 2.5) for count in counts]
             for place, one in enumerate(raw):
@@ -106,49 +105,50 @@ class Plain:
         used = Load(pods=0)
         for bound in self.bound:
             if bound.node == node:
-                used = used.plus(bound.kind.load)
+                used = used.plus(bound.pod.load)
         return used
 
 
 @given(
-    nodes,
+    clusters,
     st.data(),
     st.sampled_from(Policy),
     st.sampled_from(Fit),
-    st.builds(Extender, weight=st.sampled_from([0, 1, 4, 26]), others_weight=st.sampled_from([0, 1, 26])),
+    st.sampled_from([0, 1, 4, 26]),
+    st.sampled_from([0, 1, 26]),
 )
 def test_it_chooses_what_a_plain_one_chooses(
-    cluster: list[NodeCapacity], data: st.DataObject, policy: Policy, fit: Fit, extender: Extender
+    rooms: list[NodeCapacity], data: st.DataObject, policy: Policy, fit: Fit, weight: int, others_weight: int
 ) -> None:
-    hosts = [Host(room.host.cpu_milli, room.host.memory_mib, 8) for room in cluster if room.host is not None]
-    rules = Rules(fit=fit)
-    gpus = PlainGpus(cluster, policy, Learner(cluster))
+    config = SchedulerConfig(policy=policy, rules=Rules(fit=fit), weight=weight, others_weight=others_weight)
+    nodes = nodes_of(rooms, max_pods=8)
+    cluster = Cluster(nodes, policy, Learner(rooms))
     picked: list[int] = []
 
-    def pick(number: int) -> int:
+    def draw(number: int) -> int:
         picked.append(number)
         return 0
 
-    scheduler = Scheduler(Nodes(hosts), gpus, rules=rules, extender=extender, pick=pick)
-    plain = Plain(hosts, rules, extender)
-    known = data.draw(st.lists(kinds(len(cluster)), min_size=1, max_size=3))
+    scheduler = Scheduler(nodes, cluster, config, draw)
+    plain = Plain(nodes.hosts, config)
+    known = data.draw(st.lists(signatures(len(rooms)), min_size=1, max_size=3))
 
-    for _ in range(data.draw(st.integers(4, 24))):
+    for number in range(data.draw(st.integers(4, 24))):
         if plain.bound and data.draw(st.integers(0, 3)) == 0:
             scheduler.leave(plain.bound.pop(data.draw(st.integers(0, len(plain.bound) - 1))))
             continue
-        kind = data.draw(st.sampled_from(known))
-        gpus.came(kind)  # as `place` does first
-        expected = plain.best(kind, gpus, gpus.ranking)
-        node = scheduler.choose(kind)
+        pod = data.draw(st.sampled_from(known))
+        cluster.came(pod)  # as `place` does first
+        expected = plain.best(pod, cluster)
+        node = scheduler.choose(pod)
 
         assert (node is None) == (not expected)
         assert picked == ([len(expected)] if len(expected) > 1 else [])
         picked.clear()
         if node is not None:
             assert node in expected
-            plain.bound.append(scheduler.bind(kind, node))
+            plain.bound.append(scheduler.bind(pod, node, request_of(pod, number)))
     for bound in plain.bound:
         scheduler.leave(bound)
-    assert gpus.rooms == cluster
+    assert cluster.rooms == nodes.empty
     assert set(scheduler.used) == {Load(pods=0)}

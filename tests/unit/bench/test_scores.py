@@ -7,8 +7,8 @@ import pytest
 from bench.scheduling import scores
 from bench.scheduling.scores import Formula, ResourceScores, Spread
 from gpushare.model.capacity import FreeHost
-from gpushare.simulation import scores as simulated
-from gpushare.simulation.scores import Fit, Host, Load, Rules
+from gpushare_cli import kube_scores as simulated
+from gpushare_cli.kube_scores import Fit, Host, Load, Rules
 
 HAS = FreeHost(10_000, 20_000)
 NONE = FreeHost(0, 0)

@@ -10,7 +10,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def plotted(*lines: Line, title: str = "T") -> ET.Element:
-    return ET.fromstring(plot.svg(Plot(title=title, description="D & d", across="x & %", up="y & %", lines=lines)))
+    made = Plot(title=title, description="D & d", x_label="x & %", y_label="y & %", lines=lines)
+    return ET.fromstring(plot.svg(made))
 
 
 def line(name: str, *points: tuple[float, float], note: str = "") -> Line:

@@ -14,7 +14,7 @@ from gpushare.errors import SettingsError
 from gpushare.identity import NodeName
 from gpushare.placement import grade
 from gpushare_cli import __main__ as cli
-from gpushare_cli import scheduler_config, scores
+from gpushare_cli import kube_scores, scheduler_config
 from gpushare_cli.scheduler_config import Options, ServerVersion
 
 V1 = ServerVersion(1, 36)
@@ -221,9 +221,9 @@ def lead_of_the_best() -> int:
 @pytest.mark.parametrize(
     ("found", "plugins", "most"),
     [
-        (configuration(), scores.UNASKED, 500),
-        (policy(), scores.UNASKED_BY_POLICY_FILE, 600),
-        (configuration(weight=76), {**scores.UNASKED, **scores.PREFERENCES}, 1500),  # as the help of --weight says
+        (configuration(), kube_scores.UNASKED, 500),
+        (policy(), kube_scores.UNASKED_BY_POLICY_FILE, 600),
+        (configuration(weight=76), {**kube_scores.UNASKED, **kube_scores.PREFERENCES}, 1500),  # as --help says
     ],
 )
 def test_the_controllers_best_node_wins_against_all_that_kube_scheduler_adds_by_itself(
@@ -231,7 +231,7 @@ def test_the_controllers_best_node_wins_against_all_that_kube_scheduler_adds_by_
 ) -> None:
     """Source: default weights of kube-scheduler, and how it adds up scores: see the module."""
     [extender] = found["extenders"]
-    assert scores.points(plugins) == most
+    assert kube_scores.points(plugins) == most
     assert 10 * lead_of_the_best() * extender["weight"] > most
     assert 10 * lead_of_the_best() * (extender["weight"] - 1) <= most, "no more than is needed"
 

@@ -9,7 +9,7 @@ import pytest
 from gpushare import names
 from gpushare.units import MemoryUnit
 from gpushare_cli import __main__ as cli
-from gpushare_cli.simulate.orders import Order
+from gpushare_cli.simulate.command import Order
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 from testing.cli.podding import bound
 from testing.cli.simulating import T4S, listed, manifest, simulate, workload

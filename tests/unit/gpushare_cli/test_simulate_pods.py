@@ -6,8 +6,8 @@ import pytest
 
 from gpushare import names
 from gpushare.errors import WireError
-from gpushare.simulation.scores import Load
-from gpushare_cli.simulate import kinds, replays
+from gpushare_cli.kube_scores import Load
+from gpushare_cli.simulate import signature, workloads
 from gpushare_cli.simulate.objects import Found
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.podding import bound, mutated
@@ -339,7 +339,11 @@ OWNED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    "look", [kinds.owner, lambda pod: replays.stays(Found(where="f", kind="Pod", namespace="n", name="p", value=pod))]
+    "look",
+    [
+        signature.owner,
+        lambda pod: workloads.is_static(Found(where="f", kind="Pod", namespace="n", name="p", value=pod)),
+    ],
 )
 def test_a_kind_that_is_no_string_is_named(look: Callable[[dict[str, Any]], object]) -> None:
     with pytest.raises(WireError, match=r"metadata\.ownerReferences\.kind"):
@@ -347,9 +351,9 @@ def test_a_kind_that_is_no_string_is_named(look: Callable[[dict[str, Any]], obje
 
 
 def test_scores_count_a_little_for_a_container_that_requests_nothing() -> None:
-    assert kinds.load(make_pod(make_container())) == Load(scored_cpu_milli=100, scored_memory_mib=200)
+    assert signature.load(make_pod(make_container())) == Load(scored_cpu_milli=100, scored_memory_mib=200)
 
 
 def test_a_pod_without_a_spec_is_replaced_by_its_owner() -> None:
     pod = {"metadata": {"name": "p", "ownerReferences": [{"kind": "ReplicaSet", "uid": "u", "controller": True}]}}
-    assert kinds.Kinds(()).of(pod, None).replicas_of == kinds.owner(pod)
+    assert signature.Signatures(()).of(pod, None).replicas_of == signature.owner(pod)

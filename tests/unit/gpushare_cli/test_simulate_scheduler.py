@@ -10,7 +10,7 @@ import pytest
 
 from gpushare import names
 from gpushare_cli.scheduler_config import ServerVersion
-from gpushare_cli.simulate.orders import Order
+from gpushare_cli.simulate.command import Order
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 from testing.cli.calling import Run
 from testing.cli.explaining import explain

@@ -1,20 +1,50 @@
-"""What kube-scheduler's default plugins think of a node for a pod. Pure.
+"""Points that kube-scheduler's plugins give to nodes, and the weight that an extender needs against them. Pure.
 
-The formulas are those of its plugins NodeResourcesFit, NodeResourcesBalancedAllocation, PodTopologySpread,
-TaintToleration and NodeAffinity, with the weights of its default profile. ImageLocality gives every node the same where
-all have the same images, so it is left out.
+Source: the default plugins and prioritizeNodes of kube-scheduler 1.16 to 1.36. Every plugin gives 0 to 100, times its
+weight; an extender gives 0 to 10, times ten, times its weight. The highest sum wins, and chance decides among equals.
+ImageLocality gives every node the same where all have the same images, so a simulation leaves it out.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from gpushare.placement import grade
 
 MOST: Final = 100
 """Points of one plugin, before its weight."""
+PER_GRADE: Final = MOST // grade.BEST
 MOST_OF_RESOURCES: Final = 2 * MOST
 """Of the two that look at CPU and memory."""
+LEAD: Final = grade.BEST - grade.NEXT
+"""Of the controller's best node before all others."""
+
+UNASKED: Final[Mapping[str, int]] = {
+    "NodeResourcesFit": 1,
+    "NodeResourcesBalancedAllocation": 1,
+    "ImageLocality": 1,
+    "PodTopologySpread": 2,
+}
+"""Weights of the plugins that rank nodes for a pod although no one has asked for it. PodTopologySpread does so for pods
+of a Service or with an owner, from 1.20 on. Until 1.22 the first is called NodeResourcesLeastAllocated."""
+UNASKED_BY_POLICY_FILE: Final[Mapping[str, int]] = {**UNASKED, "SelectorSpread": 1}
+"""The same under a Policy file."""
+PREFERENCES: Final[Mapping[str, int]] = {
+    "TaintToleration": 3,
+    "NodeAffinity": 2,
+    "InterPodAffinity": 2,
+    "DynamicResources": 2,
+    "VolumeBinding": 1,
+}
+"""Weights of those that follow what authors and administrators ask for without insisting, as of 1.36. Before 1.23 each
+has 1."""
+
+CLIENT_QPS: Final = 50
+CLIENT_BURST: Final = 100
+"""Requests to the API server, a second and at once, that kube-scheduler allows itself if nothing else is configured."""
+
 _HOST_SKEW: Final = 3
 _ZONE_SKEW: Final = 5
 DEFAULT_CPU_MILLI: Final = 100
@@ -22,12 +52,48 @@ DEFAULT_CPU_MILLI: Final = 100
 DEFAULT_MEMORY_MIB: Final = 200
 _MERGED: Final = 23
 """From 1.23 on weights differ, and balance is half the difference of what is requested, without defaults."""
-_BEST_EFFORT: Final = 34
-"""From 1.34 on the balance of a pod that requests nothing does not matter."""
 _ROUNDED: Final = 24
 """From 1.24 on the points of PodTopologySpread are rounded, not cut."""
+_BEST_EFFORT: Final = 34
+"""From 1.34 on the balance of a pod that requests nothing does not matter."""
 _CHANGE: Final = 36
 """From 1.36 on the change of the balance counts, not what it is then."""
+
+
+def points(weights: Mapping[str, int]) -> int:
+    """By how much two nodes can differ."""
+    return MOST * sum(weights.values())
+
+
+def needed(weights: Mapping[str, int]) -> int:
+    """The least weight of an extender at which its best node wins, whatever these plugins think."""
+    return points(weights) // (LEAD * PER_GRADE) + 1
+
+
+def most_allocated(api_version: str) -> dict[str, Any]:
+    """The part of a profile by which nodes with less free CPU and memory come first."""
+    if api_version == "v1beta1":  # two plugins, of which one is on by default
+        off, on = {"name": "NodeResourcesLeastAllocated"}, {"name": "NodeResourcesMostAllocated", "weight": 1}
+        return {"plugins": {"score": {"disabled": [off], "enabled": [on]}}}
+    resources = [{"name": name, "weight": 1} for name in ("cpu", "memory")]
+    strategy = {"type": "MostAllocated", "resources": resources}
+    return {"pluginConfig": [{"name": "NodeResourcesFit", "args": {"scoringStrategy": strategy}}]}
+
+
+def priorities_most_allocated() -> list[dict[str, Any]]:
+    """The defaults of a Policy file, which names all or none, with MostRequested in the place of LeastRequested."""
+    weights = {
+        "SelectorSpreadPriority": 1,
+        "InterPodAffinityPriority": 1,
+        "MostRequestedPriority": 1,
+        "BalancedResourceAllocation": 1,
+        "NodePreferAvoidPodsPriority": 10_000,
+        "NodeAffinityPriority": 1,
+        "TaintTolerationPriority": 1,
+        "ImageLocalityPriority": 1,
+        "EvenPodsSpreadPriority": 2,
+    }
+    return [{"name": name, "weight": weight} for name, weight in weights.items()]
 
 
 class Fit(Enum):
@@ -80,25 +146,9 @@ class Rules:
     """Of its version 1.x."""
     fit: Fit = Fit.LEAST_ALLOCATED
 
-    @property
-    def taint_weight(self) -> int:
-        """Of TaintToleration."""
-        return 3 if self.minor >= _MERGED else 1
-
-    @property
-    def affinity_weight(self) -> int:
-        """Of NodeAffinity."""
-        return 2 if self.minor >= _MERGED else 1
-
-    @property
-    def neighbours_weight(self) -> int:
-        """Of InterPodAffinity."""
-        return 2 if self.minor >= _MERGED else 1
-
-    @property
-    def spread_weight(self) -> int:
-        """Of PodTopologySpread."""
-        return 2
+    def weight(self, plugin: str) -> int:
+        """Of one of `PREFERENCES`."""
+        return PREFERENCES[plugin] if self.minor >= _MERGED else 1
 
 
 def resources(rules: Rules) -> Callable[[Load, Load, Host], int]:
@@ -182,7 +232,8 @@ def evened(rules: Rules, found: Sequence[float | None]) -> list[int]:
     return [0 if points is None else MOST * (high + low - points) // high if high else MOST for points in cut]
 
 
-def normalized(counts: Sequence[int]) -> list[int]:
-    """Points in proportion to the largest count; none where all are 0."""
-    high = max(counts, default=0)
-    return [MOST * count // high if high else 0 for count in counts]
+def normalized(counts: Mapping[int, int], nodes: Sequence[int]) -> list[int]:
+    """Points of nodes in proportion to the largest of their counts; none where all are 0."""
+    found = [counts.get(node, 0) for node in nodes]
+    high = max(found, default=0)
+    return [MOST * count // high if high else 0 for count in found]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpushare.simulation import scores
-from gpushare.simulation.scores import Fit, Host, Load, Rules
+from gpushare_cli import kube_scores as scores
+from gpushare_cli.kube_scores import Fit, Host, Load, Rules
 
 HOST = Host(10_000, 20_000)
 POD = Load(2_500, 4_000, 2_500, 4_000)
@@ -55,9 +55,20 @@ def test_nodes_without_a_zone_are_told_apart_by_their_replicas() -> None:
     assert scores.spread(Rules(minor=23), {1: 1}, [None] * 3, [0, 1, 2]) == [100, 66, 100]
 
 
+def test_replicas_in_zones_that_do_not_come_into_question_do_not_count() -> None:
+    zones = ["a", "b", "c"]
+    alone = scores.spread(Rules(), {0: 1}, zones, [0, 1])
+    assert scores.spread(Rules(), {0: 1, 2: 5}, zones, [0, 1]) == alone
+    assert alone[0] < alone[1]
+
+
+def test_a_host_without_cpu_is_balanced() -> None:
+    assert scores.resources(Rules(minor=33))(Load(), Load(pods=0), Host(0, 1000)) == 50 + scores.MOST
+
+
 def test_counts_become_points_in_proportion() -> None:
-    assert scores.normalized([0, 1, 3]) == [0, 33, 100]
-    assert scores.normalized([0, 0]) == [0, 0]
+    assert scores.normalized({1: 1, 2: 3}, [0, 1, 2]) == [0, 33, 100]
+    assert scores.normalized({2: 1}, [0, 1]) == [0, 0]
 
 
 def test_a_pod_fits_by_what_it_requests_not_by_what_scores_count() -> None:

@@ -1,0 +1,157 @@
+"""All that decides where a pod goes, equal for replicas: what is known of one of them holds for the others. Pure."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gpushare.model.capacity import Ask, FreeHost
+from gpushare.model.request import PodRequest, RequestShape
+from gpushare.model.selector import GpuSelector
+from gpushare.wire import asks, fields, host
+from gpushare_cli import kube_scores, schedulable
+from gpushare_cli.kube_scores import Load
+from gpushare_cli.schedulable import NodeFacts
+from gpushare_cli.simulate import affinity
+from gpushare_cli.simulate.affinity import PodAffinity
+
+Object = Mapping[str, Any]
+Owner = tuple[str, str, str]
+"""Namespace, kind and name."""
+SPREAD: Final = frozenset({"ReplicaSet", "ReplicationController", "StatefulSet"})
+"""Owners of which PodTopologySpread knows the selector."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTerms:
+    """What a pod says of nodes, whatever is on them. Nodes are numbered."""
+
+    allowed: frozenset[int] | None = None
+    """By taints, selectors and required affinity; None for all."""
+    repelled: Mapping[int, int] = field(default_factory=dict, hash=False)
+    """How many taints with the effect PreferNoSchedule of a node it does not tolerate, where there are any."""
+    attracted: Mapping[int, int] = field(default_factory=dict, hash=False)
+    """Weights of preferred node affinity that hold of a node."""
+
+
+ANYWHERE: Final = NodeTerms()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSignature:
+    """Pods that nothing in a simulation tells apart."""
+
+    ask: Ask
+    """GPUs, and CPU and memory of the host."""
+    load: Load
+    """CPU and memory by kube-scheduler's count."""
+    shape: RequestShape | None = None
+    """None for a pod without GPUs."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Empty where the shape says nothing of other pods."""
+    counted: tuple[tuple[str, int], ...] = ()
+    """GPU resources by kube-scheduler's count, also if they are another plugin's."""
+    terms: NodeTerms = ANYWHERE
+    replicas_of: Owner | None = None
+    """The owner whose other pods PodTopologySpread keeps apart; None for pods of which it knows no owner."""
+    affinity: PodAffinity | None = None
+    """None if no pod says anything of others."""
+    is_plain: bool = field(init=False, compare=False)
+    """Whether `ask` says all of the shape but its policy."""
+
+    def __post_init__(self) -> None:
+        shape, plain = self.shape, None
+        if shape is not None:
+            gpus = GpuSelector(models=shape.gpus.models, mig=shape.gpus.mig)
+            plain = RequestShape(containers=shape.containers[:1], policy=shape.policy, gpus=gpus)
+        object.__setattr__(self, "is_plain", shape == plain)
+
+
+class Signatures:
+    """Reads pods for a cluster of these nodes; what several pods have in common is computed once."""
+
+    def __init__(self, nodes: Sequence[NodeFacts], *, has_affinity: bool = False) -> None:
+        """Of these nodes, and whether any pod says something of others."""
+        self._nodes, self._has_affinity = nodes, has_affinity
+        self._terms: dict[str, NodeTerms] = {}
+        self._known: dict[PodSignature, PodSignature] = {}
+
+    def of(self, pod: Object, request: PodRequest | None, replicas_of: Owner | None = None) -> PodSignature:
+        """The signature of a pod that is to be placed.
+
+        Args:
+            pod: the object.
+            request: what it asks for; None if it asks for no GPU.
+            replicas_of: its owner, if it does not say so itself.
+
+        Raises:
+            WireError: it is no pod.
+        """
+        own_spread = "topologySpreadConstraints" in fields.mapping(pod, "spec", "pod")
+        found = PodSignature(
+            ask=asks.of_host(host.counted(pod)) if request is None else asks.of_request(request),
+            load=load(pod),
+            shape=None if request is None else request.shape,
+            labels=() if request is None or request.shape.affinity is None else tuple(sorted(request.labels.items())),
+            counted=tuple(sorted(schedulable.requests(pod).items())),
+            terms=self._of_terms(pod),
+            replicas_of=None if own_spread else replicas_of or owner(pod),
+            affinity=affinity.read(pod, self._nodes) if self._has_affinity else None,
+        )
+        return self._known.setdefault(found, found)
+
+    def _of_terms(self, pod: Object) -> NodeTerms:
+        spec = fields.mapping(pod, "spec", "pod")
+        said = {key: spec.get(key) for key in ("nodeSelector", "nodeName", "tolerations")}
+        said["nodeAffinity"] = fields.mapping(spec, "affinity", "spec").get("nodeAffinity")
+        key = json.dumps(said, sort_keys=True, default=str)
+        found = self._terms.get(key)
+        if found is None:
+            found = self._terms[key] = self._judged(pod)
+        return found
+
+    def _judged(self, pod: Object) -> NodeTerms:
+        allowed = frozenset(i for i, node in enumerate(self._nodes) if not schedulable.misplaced(pod, node))
+        repelled = {i: count for i, node in enumerate(self._nodes) if (count := schedulable.repelling(pod, node))}
+        attracted = {i: weight for i, node in enumerate(self._nodes) if (weight := schedulable.attracting(pod, node))}
+        everywhere = len(allowed) == len(self._nodes)
+        return NodeTerms(allowed=None if everywhere else allowed, repelled=repelled, attracted=attracted)
+
+
+def of_bound(request: PodRequest) -> PodSignature:
+    """That of a pod that is on its node already, where its CPU and memory are counted, and is to get GPUs there."""
+    labels = tuple(sorted(request.labels.items())) if request.shape.affinity is not None else ()
+    return PodSignature(ask=Ask.of(request.shape), load=Load(pods=0), shape=request.shape, labels=labels)
+
+
+def load(pod: Object) -> Load:
+    """What kube-scheduler counts for a pod; nothing for amounts that cannot be read."""
+    return Load(*host.counted(pod), *_scored(pod))
+
+
+def _scored(pod: Object) -> FreeHost:
+    """As scores count it: containers that request no CPU or no memory have a little."""
+    spec = fields.mapping(pod, "spec", "pod")
+    changed = {
+        key: [_with_defaults(container) for container in fields.objects(spec, key, "spec")]
+        for key in ("initContainers", "containers")
+        if key in spec
+    }
+    return host.counted({**pod, "spec": {**spec, **changed}})
+
+
+def _with_defaults(container: Object) -> Object:
+    resources = fields.mapping(container, "resources", "container")
+    limits, requests = (fields.mapping(resources, key, "container.resources") for key in ("limits", "requests"))
+    few = {"cpu": f"{kube_scores.DEFAULT_CPU_MILLI}m", "memory": f"{kube_scores.DEFAULT_MEMORY_MIB}Mi"}
+    return {**container, "resources": {"requests": {**few, **limits, **requests}}}
+
+
+def owner(pod: Object) -> Owner | None:
+    """The controller whose pods PodTopologySpread keeps apart."""
+    metadata = fields.mapping(pod, "metadata", "pod")
+    for reference in fields.objects(metadata, "ownerReferences", "metadata"):
+        kind = fields.text(reference, "kind", "metadata.ownerReferences")
+        if reference.get("controller") is True and kind in SPREAD:
+            return str(metadata.get("namespace")), kind, str(reference.get("name"))
+    return None

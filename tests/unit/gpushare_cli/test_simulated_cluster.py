@@ -1,0 +1,155 @@
+"""Pods that come, wait and end: which nodes a simulated scheduler chooses, what it learns, and how little it keeps."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
+from gpushare.model.request import Policy
+from gpushare_cli.kube_scores import Load, Rules
+from gpushare_cli.simulate import cluster, plan
+from gpushare_cli.simulate import scheduler as schedulers
+from gpushare_cli.simulate.cluster import Cluster, Learner
+from gpushare_cli.simulate.plan import Arrival, Event
+from gpushare_cli.simulate.scheduler import Scheduler, SchedulerConfig
+from gpushare_cli.simulate.signature import NodeTerms, PodSignature
+from testing.simulated_cluster import nodes_of, request_of, signature_of
+
+HALF = signature_of(Ask(gpus=1, memory_mib=500))
+WHOLE = signature_of(Ask(gpus=1, whole=True, cpu_milli=1000))
+HOST = FreeHost(8000, 8192)
+
+
+def room(gpus: int, host: FreeHost | None = HOST, mib: int = 1000) -> NodeCapacity:
+    return NodeCapacity("T4", (FreeGpu(mib, mib),) * gpus, host)
+
+
+def scheduler(
+    *rooms: NodeCapacity, used: Sequence[Load] = (), policy: Policy = Policy.BINPACK, weight: int = 26
+) -> Scheduler:
+    nodes = nodes_of(rooms, used=used, max_pods=110)
+    config = SchedulerConfig(policy=policy, rules=Rules(), weight=weight)
+    return Scheduler(nodes, Cluster(nodes, policy, Learner(nodes.empty)), config, lambda number: number - 1)
+
+
+def came(pod: PodSignature, number: int, **more: Any) -> Arrival:
+    return Arrival(pod=pod, number=number, request=request_of(pod, number), **more)
+
+
+def told(events: Iterable[Event]) -> list[tuple[str, int, int | None]]:
+    """What happened to which pod, and on which node."""
+    return [
+        ("came" if event.came else "waited", event.arrival.number, event.bound.node if event.bound else None)
+        for event in events
+    ]
+
+
+def test_a_pod_that_waits_gets_the_place_of_one_that_ends() -> None:
+    arrivals = [
+        came(WHOLE, 1, at_s=0, duration_s=10),
+        came(WHOLE, 2, at_s=1, duration_s=10),
+        came(HALF, 3, at_s=2),
+        came(WHOLE, 4, at_s=15),
+        came(WHOLE, 5, at_s=25),
+    ]
+
+    assert told(plan.events(scheduler(room(1)), arrivals)) == [
+        ("came", 1, 0),
+        ("came", 2, None),
+        ("came", 3, None),
+        ("waited", 2, 0),
+        ("came", 4, None),
+        ("waited", 3, 0),
+        ("came", 5, None),
+    ]
+
+
+def test_a_pod_for_one_node_goes_nowhere_else() -> None:
+    arrivals = [came(WHOLE, number, only=1) for number in (1, 2)]
+    assert told(plan.events(scheduler(room(1), room(1)), arrivals)) == [("came", 1, 1), ("came", 2, None)]
+
+
+def test_a_node_that_is_not_allowed_takes_no_pod() -> None:
+    picky = replace(WHOLE, terms=NodeTerms(allowed=frozenset({1})))
+    three = [room(1)] * 3
+    assert told(plan.events(scheduler(*three), [came(picky, 1), came(picky, 2)])) == [("came", 1, 1), ("came", 2, None)]
+    assert told(plan.events(scheduler(room(2), room(1)), [came(picky, 1, only=0)])) == [("came", 1, None)]
+
+
+def test_what_pods_have_left_is_there_again() -> None:
+    found = scheduler(room(2), room(2), policy=Policy.DENSE)
+    events = list(plan.events(found, [came(HALF, n, at_s=n, duration_s=3) for n in range(40)]))
+
+    assert [event.came and event.bound is not None for event in events] == [True] * 40
+    assert sum(used.pods for used in found.used) == 3
+    assert found.cluster.free_mib == 4000 - 3 * 500
+
+
+def test_a_node_that_does_not_tell_its_cpu_takes_pods_and_gives_back() -> None:
+    found = scheduler(room(2, host=None))
+    before = list(found.cluster.rooms)
+    bound = found.place(WHOLE, request_of(WHOLE, 1))
+    assert bound is not None
+    assert found.cluster.rooms != before
+    found.leave(bound)
+    assert found.cluster.rooms == before
+
+
+@pytest.mark.parametrize(("weight", "chosen"), [(26, 0), (1, 1)])
+def test_a_small_weight_leaves_the_choice_to_free_cpu(weight: int, chosen: int) -> None:
+    used = (Load(8000, 8192, 8000, 8192), Load(pods=0))
+    found = scheduler(room(1, mib=500), room(1), used=used, weight=weight)
+    assert found.choose(HALF) == chosen
+    assert scheduler(weight=weight).choose(HALF) is None
+
+
+@pytest.mark.parametrize(("cpu", "mib", "fits"), [(9000, 9, False), (9, 9000, False), (9, 9, True)])
+def test_cpu_and_memory_of_the_host_count(cpu: int, mib: int, fits: bool) -> None:
+    pod = signature_of(Ask(gpus=1, memory_mib=500, cpu_milli=cpu, host_mib=mib))
+    assert (scheduler(room(1)).choose(pod) is not None) == fits
+    assert bool(scheduler(room(1)).cluster.costs(pod, [0])) == fits
+
+
+@pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.DENSE])
+def test_what_is_remembered_is_forgotten_when_it_is_much(monkeypatch: pytest.MonkeyPatch, policy: Policy) -> None:
+    pods = [signature_of(Ask(gpus=1, memory_mib=mib)) for mib in range(50, 500, 25)] * 2
+
+    def chosen() -> list[int | None]:
+        found = scheduler(room(4), room(3), room(8), policy=policy)
+        bound = [found.place(pod, request_of(pod, number)) for number, pod in enumerate(pods)]
+        return [each.node if each else None for each in bound]
+
+    expected = chosen()
+    monkeypatch.setattr(cluster, "_MOST", 3)
+    monkeypatch.setattr(schedulers, "_MOST_KEPT", 3)
+    assert chosen() == expected
+
+
+def test_what_is_remembered_of_pods_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedulers, "_MOST_KEPT", 40)
+    found = scheduler(room(1), room(1))
+    for mib in range(1, 31):
+        found.choose(signature_of(Ask(gpus=1, memory_mib=mib)))
+
+    assert len(found._views) == 20
+
+
+def test_who_knows_the_pods_to_come_learns_nothing_of_those_that_come() -> None:
+    rooms, third = [room(1, host=None)], Ask(gpus=1, memory_mib=333)
+    knows, learns = Learner(rooms, [HALF.ask], learns=False), Learner(rooms, [HALF.ask])
+    for one in (knows, learns):
+        one.came(third)
+        one.left(HALF.ask)
+        one.look(rooms)
+
+    assert [[ask.memory_mib for ask in one.outlook.kinds] for one in (knows, learns)] == [[500], [333]]
+
+
+def test_a_pod_that_was_never_seen_may_leave() -> None:
+    learner = Learner([room(1)])
+    learner.left(HALF.ask)
+    learner.look([room(1)])
+
+    assert learner.outlook.kinds == ()
