@@ -28,19 +28,36 @@ class Cordon:
     def closed(self, inventory: NodeInventory, name: str) -> "Cordon":
         """An administrator keeps new pods away from these GPUs, for longer than a defragmentation does.
 
+        A GPU is written by its UUID, so that the one that replaces it is free at once; a partitioned one by its
+        number, because its instances get other UUIDs whenever they are made.
+
         Raises:
             SettingsError: no GPU of the node has this name.
         """
-        return Cordon(gpus=added(self.gpus, inventory, name), held=_without(self.held, meant(inventory, name)))
+        gpus, known = meant(inventory, name), entries(self.gpus)
+        held = _joined(set(entries(self.held)) - {str(gpu.uuid) for gpu in gpus})
+        if all(names_of(gpu) & set(known) for gpu in gpus):
+            return Cordon(gpus=self.gpus, held=held)
+        partitioned = any(gpu.mig and name == str(gpu.mig.gpu) for gpu in gpus)
+        return Cordon(gpus=_SEPARATOR.join([*known, name if partitioned else str(gpus[0].uuid)]), held=held)
 
     def opened(self, inventory: NodeInventory | None, name: str) -> "Cordon":
-        """The GPUs take pods again, also those that a defragmentation keeps free.
+        """The GPUs take pods again, also those that a defragmentation keeps free; the name may be of one that is gone.
 
         Raises:
             SettingsError: nothing names the GPU, or an entry names others as well.
         """
-        gpus = removed(self.gpus, inventory, name)
-        return Cordon(gpus=gpus, held=_joined(set(entries(self.held)) & set(entries(gpus))))
+        known, there = entries(self.gpus), inventory.gpus if inventory is not None else ()
+        gpus = [gpu for gpu in there if name in names_of(gpu)]
+        going = {entry for entry in known if entry == name or any(entry in names_of(gpu) for gpu in gpus)}
+        if not going:
+            raise SettingsError(f"GPU {name!r} is not cordoned; {names.ANNOTATION_CORDON} is {self.gpus!r}")
+        for entry in sorted(going):
+            others = ", ".join(gpu.label for gpu in there if entry in names_of(gpu) and gpu not in gpus)
+            if others:
+                raise SettingsError(f"GPU {name!r} is cordoned together with {others}, by {entry!r}; uncordon that")
+        left = [entry for entry in known if entry not in going]
+        return Cordon(gpus=_SEPARATOR.join(left), held=_joined(set(entries(self.held)) & set(left)))
 
     def holding(self, gpus: Iterable[GpuUuid]) -> "Cordon":
         """A defragmentation keeps these free, which were open."""
@@ -82,41 +99,6 @@ def meant(inventory: NodeInventory, name: str) -> tuple[Gpu, ...]:
         there = ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in inventory.gpus) or "none"
         raise SettingsError(f"node {inventory.node} has no GPU {name!r}; its GPUs: {there}")
     return found
-
-
-def added(text: str, inventory: NodeInventory, name: str) -> str:
-    """The annotation that keeps new pods away from these GPUs, too.
-
-    A GPU is written by its UUID, so that the one that replaces it is free at once; a partitioned one by its number,
-    because its instances get other UUIDs whenever they are made.
-    """
-    gpus, known = meant(inventory, name), entries(text)
-    if all(names_of(gpu) & set(known) for gpu in gpus):
-        return text
-    whole_card = any(gpu.mig and name == str(gpu.mig.gpu) for gpu in gpus)
-    return _SEPARATOR.join([*known, name if whole_card else str(gpus[0].uuid)])
-
-
-def removed(text: str, inventory: NodeInventory | None, name: str) -> str:
-    """The annotation without what keeps pods away from these GPUs; the name may be of a GPU that is gone.
-
-    Raises:
-        SettingsError: nothing of it names the GPU, or an entry names others as well.
-    """
-    known, there = entries(text), inventory.gpus if inventory is not None else ()
-    gpus = [gpu for gpu in there if name in names_of(gpu)]
-    going = {entry for entry in known if entry == name or any(entry in names_of(gpu) for gpu in gpus)}
-    if not going:
-        raise SettingsError(f"GPU {name!r} is not cordoned; {names.ANNOTATION_CORDON} is {text!r}")
-    for entry in sorted(going):
-        others = ", ".join(gpu.label for gpu in there if entry in names_of(gpu) and gpu not in gpus)
-        if others:
-            raise SettingsError(f"GPU {name!r} is cordoned together with {others}, by {entry!r}; uncordon that")
-    return _SEPARATOR.join(entry for entry in known if entry not in going)
-
-
-def _without(held: str, gpus: Iterable[Gpu]) -> str:
-    return _joined(set(entries(held)) - {str(gpu.uuid) for gpu in gpus})
 
 
 def _joined(entries: Iterable[str]) -> str:

@@ -230,14 +230,25 @@ class Drainer:
 
 def cordon(api: KubeApi, streams: Streams, gpu: GpuName) -> int:
     """Keep new pods away from a GPU. The exit code."""
-    change = gpu_cordon.keeping_away(gpu)
     how = {True: "cordoned", False: "was cordoned before"}
-    return _changed(api, streams, gpu, change, lambda changed: f"{how[changed]}; new pods stay away from it")
+    return _changed(
+        api,
+        streams,
+        gpu,
+        lambda record: record.marks.closed(gpu_cordon.inventory_of(record), gpu.gpu),
+        lambda changed: f"{how[changed]}; new pods stay away from it",
+    )
 
 
 def uncordon(api: KubeApi, streams: Streams, gpu: GpuName) -> int:
     """Let new pods in again. The exit code."""
-    return _changed(api, streams, gpu, gpu_cordon.letting_in(gpu), lambda _: "uncordoned; it takes new pods")
+    return _changed(
+        api,
+        streams,
+        gpu,
+        lambda record: record.marks.opened(record.inventory, gpu.gpu),
+        lambda _: "uncordoned; it takes new pods",
+    )
 
 
 def _changed(api: KubeApi, streams: Streams, gpu: GpuName, change: Change, told: Callable[[bool], str]) -> int:

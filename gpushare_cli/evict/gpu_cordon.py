@@ -63,14 +63,6 @@ def write(api: KubeApi, node: str, change: Change) -> bool:
     raise kube.ConflictError(f"node {node} was changed by others {_TRIES} times meanwhile; try again")
 
 
-def keeping_away(gpu: GpuName) -> Change:
-    return lambda record: record.marks.closed(inventory_of(record), gpu.gpu)
-
-
-def letting_in(gpu: GpuName) -> Change:
-    return lambda record: record.marks.opened(record.inventory, gpu.gpu)
-
-
 def inventory_of(record: NodeRecord) -> NodeInventory:
     if record.inventory is None:
         raise SettingsError(f"node {record.name} {record.problem or 'has no GPU inventory; it shares no GPU'}")

@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, TextIO
 
 from gpushare.cluster import pod_records
 from gpushare.cluster.budgets import Budget
 from gpushare.cluster.pod_records import Bound, Pending
-from gpushare.cluster.world import PodToPlace
 from gpushare.errors import InvalidRequestError, SettingsError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import KubeApi
@@ -138,14 +138,7 @@ def _read(api: KubeApi, asked: DefragRequest) -> tuple[World, PodRequest, Movabl
 def prepare(
     found: World, budgets: Sequence[Budget], permissions: Permissions, wanted: Mapping[PodUid, Object] | None = None
 ) -> Movable:
-    """All nodes that take pods, and all pods that may move.
-
-    Args:
-        found: the cluster.
-        budgets: the cluster's.
-        permissions: what the administrator agrees to lose.
-        wanted: pods that need room.
-    """
+    """All nodes that take pods, and all pods that may move; `wanted` are those that need room."""
     evictable: list[Evictable] = []
     ending: list[Evictable] = []
     values: dict[PodUid, Object] = dict(wanted or {})
@@ -154,7 +147,7 @@ def prepare(
         if not isinstance(record, Bound) or not record.holds or record.node not in found.nodes:
             continue
         request = _request(value, found)
-        why = _why_not(value, record, request, permissions) or _protected(value, record, budgets)
+        why = _why_not(value, record, request, permissions, budgets)
         if request is not None and (record.deleting or not why):
             owner = str((pod_records.controller_of(value) or {}).get("uid"))
             one = Evictable(bound=record, pod=world.to_place(value, request), owner=owner)
@@ -162,31 +155,20 @@ def prepare(
             values[record.ref.uid] = world.unbound(value)
         if why:
             stay[why] += 1
+
+    @cache
+    def admits(pod: PodUid, node: NodeName) -> bool:
+        return not schedulable.misplaced(values[pod], found.nodes[node].facts)
+
     return Movable(
         nodes={name: node for name, node in found.nodes.items() if isinstance(node.ledger, NodeLedger)},
         evictable=evictable,
         budgets=budgets,
-        admits=_Admits(found, values),
+        admits=lambda pod, node: admits(pod.ref.uid, node),
         policies=found.policies(),
         ending=ending,
         stay=stay,
     )
-
-
-@dataclass(slots=True)
-class _Admits:
-    """Whether taints, selectors and the like let a pod on a node; told once for each."""
-
-    found: World
-    values: Mapping[PodUid, Object]
-    _told: dict[tuple[PodUid, NodeName], bool] = field(default_factory=dict)
-
-    def __call__(self, pod: PodToPlace, node: NodeName) -> bool:
-        key = pod.ref.uid, node
-        if key not in self._told:
-            value = self.values.get(pod.ref.uid, {})
-            self._told[key] = not schedulable.misplaced(value, self.found.nodes[node].facts)
-        return self._told[key]
 
 
 def _request(value: Object, found: World) -> PodRequest | None:
@@ -196,7 +178,9 @@ def _request(value: Object, found: World) -> PodRequest | None:
         return None
 
 
-def _why_not(value: Object, record: Bound, request: PodRequest | None, permissions: Permissions) -> str:
+def _why_not(
+    value: Object, record: Bound, request: PodRequest | None, permissions: Permissions, budgets: Sequence[Budget]
+) -> str:
     """Why a pod stays where it is; empty if it may move."""
     if record.deleting:
         return "are being deleted already"
@@ -208,11 +192,7 @@ def _why_not(value: Object, record: Bound, request: PodRequest | None, permissio
         return "have no controller that would recreate them"
     if why := occupants.obstacle(value, permissions):
         return f"must not be evicted: {why}"
-    missing = schedulable.overlooked(value, with_host=True)
-    return f"demand what is not evaluated: {', '.join(missing)}" if missing else ""
-
-
-def _protected(value: Object, record: Bound, budgets: Sequence[Budget]) -> str:
-    """Why the API server would never evict a pod; empty if it does some time."""
+    if missing := schedulable.overlooked(value, with_host=True):
+        return f"demand what is not evaluated: {', '.join(missing)}"
     several = sum(budget.selects(record) for budget in budgets) > 1 and not occupants.is_unstarted(value)
     return "have several budgets, and the API server evicts no such pod" if several else ""

@@ -28,28 +28,28 @@ TWO = make_inventory(15, 15)
 @pytest.mark.parametrize(
     ("change", "before", "inventory", "name", "after"),
     [
-        (cordons.added, "", TWO, "0", "GPU-0"),
-        (cordons.added, "", TWO, "GPU-1", "GPU-1"),
-        (cordons.added, "1", TWO, "0", "1,GPU-0"),
-        (cordons.added, "0", TWO, "0", "0"),
-        (cordons.added, " 0 ,GPU-9", TWO, "GPU-0", " 0 ,GPU-9"),
-        (cordons.added, "", MIG, "0:1", "MIG-0-1"),
-        (cordons.added, "", MIG, "0", "0"),
-        (cordons.added, "0:0", MIG, "0", "0:0,0"),
-        (cordons.added, "0:0,0:1", MIG, "0", "0:0,0:1"),
-        (cordons.removed, "GPU-0", TWO, "0", ""),
-        (cordons.removed, "0", TWO, "GPU-0", ""),
-        (cordons.removed, "0,1, GPU-0", TWO, "0", "1"),
-        (cordons.removed, "GPU-9,1", TWO, "GPU-9", "1"),
-        (cordons.removed, "GPU-9", None, "GPU-9", ""),
-        (cordons.removed, "0:0,0", MIG, "0", ""),
-        (cordons.removed, "MIG-0-1,0:0", MIG, "0:1", "0:0"),
+        (Cordon.closed, "", TWO, "0", "GPU-0"),
+        (Cordon.closed, "", TWO, "GPU-1", "GPU-1"),
+        (Cordon.closed, "1", TWO, "0", "1,GPU-0"),
+        (Cordon.closed, "0", TWO, "0", "0"),
+        (Cordon.closed, " 0 ,GPU-9", TWO, "GPU-0", " 0 ,GPU-9"),
+        (Cordon.closed, "", MIG, "0:1", "MIG-0-1"),
+        (Cordon.closed, "", MIG, "0", "0"),
+        (Cordon.closed, "0:0", MIG, "0", "0:0,0"),
+        (Cordon.closed, "0:0,0:1", MIG, "0", "0:0,0:1"),
+        (Cordon.opened, "GPU-0", TWO, "0", ""),
+        (Cordon.opened, "0", TWO, "GPU-0", ""),
+        (Cordon.opened, "0,1, GPU-0", TWO, "0", "1"),
+        (Cordon.opened, "GPU-9,1", TWO, "GPU-9", "1"),
+        (Cordon.opened, "GPU-9", None, "GPU-9", ""),
+        (Cordon.opened, "0:0,0", MIG, "0", ""),
+        (Cordon.opened, "MIG-0-1,0:0", MIG, "0:1", "0:0"),
     ],
 )
 def test_a_gpu_is_added_once_and_removed_however_it_was_written(
-    change: Callable[..., str], before: str, inventory: NodeInventory | None, name: str, after: str
+    change: Callable[..., Cordon], before: str, inventory: NodeInventory | None, name: str, after: str
 ) -> None:
-    assert change(before, inventory, name) == after
+    assert change(Cordon(gpus=before), inventory, name) == Cordon(gpus=after)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_gpu_is_added_once_and_removed_however_it_was_written(
 )
 def test_what_is_not_cordoned_by_itself_is_told(before: str, inventory: NodeInventory, name: str, message: str) -> None:
     with pytest.raises(SettingsError) as error:
-        cordons.removed(before, inventory, name)
+        Cordon(gpus=before).opened(inventory, name)
     assert str(error.value) == message
 
 
