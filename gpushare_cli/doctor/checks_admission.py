@@ -8,11 +8,12 @@ from typing import Any, Final
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
+from gpushare.model.gpu import HandOver
 from gpushare.model.request import Policy
 from gpushare.wire import fields, hand_over
 from gpushare.wire import pods as pods_wire
 from gpushare_cli.doctor import objects
-from gpushare_cli.doctor.facts import FIRST_WITH_CONDITIONS, Facts, NothingToCheckError
+from gpushare_cli.doctor.facts import FIRST_WITH_CONDITIONS, Facts, GpuNode, NothingToCheckError
 from gpushare_cli.doctor.finding import Finding, error, note, warning
 from gpushare_cli.doctor.objects import APPLY
 from gpushare_cli.doctor.snapshot import TRIAL_CONTAINER, TRIAL_NAMESPACE, Unreadable, read
@@ -29,6 +30,8 @@ SHIPPED: Final[Mapping[bool, Mapping[str, str]]] = {
     False: {GPU: "Ignore", LIMIT: "Ignore", BINDING: "Fail", STATUS: "Ignore"},
 }
 """Whether the server knows matchConditions -> webhook -> what happens while it does not answer."""
+_MUTATING: Final = f"mutatingwebhookconfiguration/{names.MUTATING_WEBHOOK}"
+_ALL_CDI: Final = "every node that shares hands GPUs over by CDI"
 _PEM: Final = b"-----BEGIN CERTIFICATE-----"
 _APPLY_WHOLE: Final = (
     "write ../../whole-gpus/ for ../../gpus/ and ../../servers/ in the overlay, as manifests/README.md says, then:"
@@ -67,8 +70,7 @@ def runtime_class(facts: Facts) -> Iterator[Finding]:
     elif not facts.plugin_setting("gpu_source").startswith(names.SIMULATED):
         yield warning(
             where,
-            "it is missing: containers see their GPUs only where NVIDIA's is the nodes' default runtime, and there"
-            " every other pod runs under it too",
+            "it is missing: containers see GPUs only where NVIDIA's is the default runtime, also of all other pods",
             fix,
         )
 
@@ -92,17 +94,13 @@ def isolation_exceptions(facts: Facts) -> Iterator[Finding]:
     for namespace in read(facts.snapshot.namespaces):
         name = objects.name_of(namespace)
         if name in names.ADDON_NAMESPACES:
-            yield note(
-                f"namespace/{name}",
-                "its name excludes it, as one of GPU add-ons: its pods may see every GPU of their node",
-                "if tenants may create pods there: take the name out of the webhook configuration and the policies",
-            )
+            problem = "its name excludes it, as one of GPU add-ons: its pods may see every GPU of their node"
+            fix = "if tenants may create pods there: take the name out of the webhook configuration and the policies"
+            yield note(f"namespace/{name}", problem, fix)
         elif objects.label(namespace, names.LABEL_ISOLATION) == "disabled":
-            yield note(
-                f"namespace/{name}",
-                f"the label {names.LABEL_ISOLATION}=disabled excludes it: its pods may see every GPU of their node",
-                f"if that is not meant: kubectl label namespace {name} {names.LABEL_ISOLATION}-",
-            )
+            problem = f"the label {names.LABEL_ISOLATION}=disabled excludes it: its pods may see all GPUs of their node"
+            fix = f"if that is not meant: kubectl label namespace {name} {names.LABEL_ISOLATION}-"
+            yield note(f"namespace/{name}", problem, fix)
 
 
 def namespace_limits(facts: Facts) -> Iterator[Finding]:
@@ -112,18 +110,13 @@ def namespace_limits(facts: Facts) -> Iterator[Finding]:
         for label, values in _OF_NAMESPACES.items():
             value = objects.label(namespace, label)
             if value not in {"", *values}:
-                yield warning(
-                    f"namespace/{name}",
-                    f"the label {label}={value} has no effect; only {' or '.join(values)} has one",
-                    f"kubectl label namespace {name} --overwrite {label}={values[0]}, or {label}-",
-                )
+                problem = f"the label {label}={value} has no effect; only {' or '.join(values)} has one"
+                fix = f"kubectl label namespace {name} --overwrite {label}={values[0]}, or {label}-"
+                yield warning(f"namespace/{name}", problem, fix)
             elif value and label == names.WATCHDOG and not facts.reads_usage:
-                yield warning(
-                    f"namespace/{name}",
-                    f"the label {label}={value} has no effect: the device plugins do not read what containers use",
-                    f"add manifests/{_WATCHDOGS[value]} to the overlay's components, or kubectl label namespace {name}"
-                    f" {label}-",
-                )
+                problem = f"the label {label}={value} has no effect: the device plugins do not read what containers use"
+                fix = f"add manifests/{_WATCHDOGS[value]} to the overlay, or kubectl label namespace {name} {label}-"
+                yield warning(f"namespace/{name}", problem, fix)
 
 
 def configured(facts: Facts) -> Iterator[Finding]:
@@ -148,11 +141,9 @@ def authority(facts: Facts) -> Iterator[Finding]:
         for webhook in fields.objects(config or {}, "webhooks", kind):
             bundle = fields.text(fields.mapping(webhook, "clientConfig", "webhook"), "caBundle", "clientConfig")
             if problem := _bundle_problem(bundle):
-                yield error(
-                    f"{kind}/{names.MUTATING_WEBHOOK}",
-                    f"the caBundle of {webhook.get('name')} {problem}, so the API server cannot call it",
-                    f"the webhook writes it at its next check; if it stays: {restart}, and let no other tool write it",
-                )
+                problem = f"the caBundle of {webhook.get('name')} {problem}, so the API server cannot call it"
+                fix = f"the webhook writes it at its next check; if it stays: {restart}, and let no other tool write it"
+                yield error(f"{kind}/{names.MUTATING_WEBHOOK}", problem, fix)
 
 
 def policies(facts: Facts) -> Iterator[Finding]:
@@ -176,8 +167,8 @@ def policies(facts: Facts) -> Iterator[Finding]:
         if policy == "Fail" and not is_narrow:
             yield error(
                 where,
-                f"{name} has failurePolicy Fail and neither matchConditions nor an objectSelector: while the webhook is"
-                f" away, no pod at all can be created (servers before {FIRST_WITH_CONDITIONS} need their own overlay)",
+                f"{name} has failurePolicy Fail and no conditions: while the webhook is away, no pod at all can be"
+                f" created (servers before {FIRST_WITH_CONDITIONS} need their own overlay)",
                 APPLY,
             )
         elif wanted and policy != wanted:
@@ -198,12 +189,9 @@ def _conditions(facts: Facts, found: Mapping[str, Mapping[str, Any]]) -> Iterato
             continue  # one without conditions is called for every pod
         unnamed = [resource for resource in resources if not any(resource in text for text in texts)]
         if present and unnamed:
-            yield error(
-                f"mutatingwebhookconfiguration/{names.MUTATING_WEBHOOK}",
-                f"the matchConditions of {' and '.join(present)} do not name {', '.join(unnamed)}, so pods that ask for"
-                " it bypass the webhook",
-                _APPLY_WHOLE if names.GPU in unnamed else APPLY,
-            )
+            told = f"the matchConditions of {' and '.join(present)} do not name {', '.join(unnamed)}"
+            fix = _APPLY_WHOLE if names.GPU in unnamed else APPLY
+            yield error(_MUTATING, f"{told}, so pods that ask for it bypass the webhook", fix)
 
 
 def admission(facts: Facts) -> Iterator[Finding]:
@@ -211,11 +199,9 @@ def admission(facts: Facts) -> Iterator[Finding]:
     where, admitted = f"pod/{TRIAL_NAMESPACE}/gpushare-doctor", facts.snapshot.admitted
     if not isinstance(admitted, Unreadable):
         if lacking := missing(admitted):
-            yield error(
-                where,
-                f"a new GPU pod (dry run) comes back without {' and without '.join(lacking)}",
-                f"the webhook was not called; the other findings may say why, else: {APPLY}",
-            )
+            problem = f"a new GPU pod (dry run) comes back without {' and without '.join(lacking)}"
+            fix = f"the webhook was not called; the other findings may say why, else: {APPLY}"
+            yield error(where, problem, fix)
     elif isinstance(admitted.error, kube.ServerFaultError | kube.BadRequestError):
         logs = facts.kubectl(f"logs deploy/{names.WEBHOOK}")
         yield error(where, f"a new GPU pod (dry run) is refused: {admitted.error}", logs)
@@ -268,12 +254,10 @@ def runtime_class_policy(facts: Facts) -> Iterator[Finding]:
         return
     has_class = not facts.runtime_classes.keys().isdisjoint(objects.RUNTIME_CLASSES)
     if word in {hand_over.NOTHING, hand_over.WITHOUT_GPUS} and not facts.writes_runtime_class and has_class:
-        yield note(
-            where,
-            "every node that shares hands GPUs over by CDI, so no GPU pod needs a RuntimeClass of NVIDIA, under which a"
-            " container could choose devices",
-            f"refuse it to all pods with refuse: always: {edit}",
+        problem = (
+            f"{_ALL_CDI}, so no GPU pod needs a RuntimeClass of NVIDIA, under which a container could choose devices"
         )
+        yield note(where, problem, f"refuse it to all pods with refuse: always: {edit}")
 
 
 def _unknown_classes(facts: Facts, data: JsonObject, edit: str) -> Iterator[Finding]:
@@ -281,12 +265,10 @@ def _unknown_classes(facts: Facts, data: JsonObject, edit: str) -> Iterator[Find
     listed = {*objects.RUNTIME_CLASSES, *map(str.strip, fields.text(data, "names", "data").split(","))}
     for name, handler in facts.runtime_classes.items():
         if handler.startswith(names.RUNTIME_CLASS) and name not in listed:
-            yield warning(
-                f"runtimeclass/{name}",
-                f"it uses NVIDIA's runtime (handler {handler}), and no policy looks for it: while"
-                f" {names.WEBHOOK} is away, a pod that names it may see every GPU of its node",
-                f"add it to names: {edit}; and to the match condition of {names.ISOLATION_POLICY} in your overlay",
-            )
+            told = f"it uses NVIDIA's runtime (handler {handler}), and no policy looks for it"
+            problem = f"{told}: while the webhook is away, a pod that names it may see every GPU"
+            fix = f"add it to names: {edit}; and to the match condition of {names.ISOLATION_POLICY} in your overlay"
+            yield warning(f"runtimeclass/{name}", problem, fix)
 
 
 def _conflict(facts: Facts, config_map: JsonObject) -> str:
@@ -295,7 +277,7 @@ def _conflict(facts: Facts, config_map: JsonObject) -> str:
         return ""
     if facts.writes_runtime_class:
         return "the webhook writes it into GPU pods"
-    others = [node.name for node in facts.nodes if node.needs_runtime_class]
+    others = [each.name for each in facts.nodes if each.published and each.published.hand_over is not HandOver.CDI]
     return f"no GPU pod without it can run on {objects.listed(others)}" if others else ""
 
 
@@ -304,23 +286,24 @@ def isolation(facts: Facts) -> Iterator[Finding]:
     facts.needs_conditions("on this server it completes GPU pods as well")
     if (config := read(facts.snapshot.mutating)) is None:
         raise NothingToCheckError("there are no webhooks")
-    where = f"mutatingwebhookconfiguration/{names.MUTATING_WEBHOOK}"
-    open_nodes = [node.name for node in facts.nodes if not facts.isolates(node)]
+    open_nodes = [node.name for node in facts.nodes if not _isolates(facts, node)]
     present = any(each.get("name") == ISOLATION for each in fields.objects(config, "webhooks", "it"))
     if present and facts.nodes and not open_nodes:
-        yield note(
-            where,
-            "every node that shares hands GPUs over by CDI, under another default runtime than NVIDIA's:"
-            f" {ISOLATION} is not needed there, since a container without a grant has no device",
-            "if that holds for nodes with GPUs of other plugins as well, take it out of the webhooks in your overlay",
-        )
+        problem = f"{_ALL_CDI}, under another default runtime than NVIDIA's: {ISOLATION} is not needed there"
+        fix = "if that holds for nodes with GPUs of other plugins as well, take it out of the webhooks in your overlay"
+        yield note(_MUTATING, problem, fix)
     elif not present and open_nodes:
-        yield error(
-            where,
-            f"{ISOLATION} is not configured, but {objects.listed(open_nodes)} would show every GPU to a"
-            " container that asks for none and says NVIDIA_VISIBLE_DEVICES=all",
-            APPLY,
-        )
+        told = f"{ISOLATION} is not configured, but {objects.listed(open_nodes)} would show every GPU"
+        yield error(_MUTATING, f"{told} to any container that says {names.ENV_VISIBLE_DEVICES}=all", APPLY)
+
+
+def _isolates(facts: Facts, node: GpuNode) -> bool:
+    """Whether no container there sees a GPU that it was not granted, whatever its variables say."""
+    if node.published is None or node.published.hand_over is not HandOver.CDI:
+        return False
+    # The label counts more than the setting.
+    nvidia_default = node.labels.get(names.LABEL_NVIDIA_DEFAULT) or facts.plugin_setting("nvidia_default_runtime")
+    return str(nvidia_default) != "true"
 
 
 def _configurations(facts: Facts) -> Iterator[tuple[str, JsonObject | None]]:

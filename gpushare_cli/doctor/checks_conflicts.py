@@ -20,6 +20,7 @@ MPS_CAPABLE: Final = "nvidia.com/mps.capable"
 _STRATEGY: Final = "nvidia.com/gpu.sharing-strategy"
 _REPLICAS: Final = "nvidia.com/gpu.replicas"
 _MIG: Final = "nvidia.com/mig-"
+_SEE: Final = "see docs/gpu-operator.md"
 _DRA_DRIVER: Final = "gpu.nvidia.com"  # its other driver, compute-domain.nvidia.com, hands out no GPUs
 
 
@@ -32,11 +33,9 @@ def nvidia_plugin(facts: Facts) -> Iterator[Finding]:
             what = f"; the node offers {offered}" if offered else ""
             yield error(f"node/{node.name}", f"{plugin} hands out the same GPUs{what}", _fix(plugin))
         elif offered:
-            yield error(
-                f"node/{node.name}",
-                f"another plugin offers {offered} there, which are the GPUs that are shared",
-                f"find who: kubectl get pods -A --field-selector spec.nodeName={node.name}; take it off the node",
-            )
+            problem = f"another plugin offers {offered} there, which are the GPUs that are shared"
+            fix = f"find who: kubectl get pods -A --field-selector spec.nodeName={node.name}; take it off the node"
+            yield error(f"node/{node.name}", problem, fix)
 
 
 def nvidia_sharing(facts: Facts) -> Iterator[Finding]:
@@ -44,18 +43,13 @@ def nvidia_sharing(facts: Facts) -> Iterator[Finding]:
     daemons = {pod.node: pod for pod in facts.foreign_pods if pod.role is Role.MPS}
     for node in facts.sharing:
         if (daemon := daemons.get(node.name)) is not None:
-            yield error(
-                f"node/{node.name}",
-                f"{daemon} runs there: it keeps GPUs in exclusive mode, so that one container alone can use each",
-                f"kubectl label node {node.name} {MPS_CAPABLE}- {CONFIG}-, and see docs/gpu-operator.md",
-            )
+            problem = f"{daemon} runs there: it keeps GPUs in exclusive mode, so that one container alone can use each"
+            fix = f"kubectl label node {node.name} {MPS_CAPABLE}- {CONFIG}-, and see docs/gpu-operator.md"
+            yield error(f"node/{node.name}", problem, fix)
         elif labels := _sharing_labels(node):
-            yield warning(
-                f"node/{node.name}",
-                f"NVIDIA's software is configured to share its GPUs as well ({', '.join(labels)})",
-                f"kubectl label node {node.name} {KEPT_OFF}=false --overwrite; kubectl label node {node.name}"
-                f" {CONFIG}- {MPS_CAPABLE}-; see docs/gpu-operator.md",
-            )
+            problem = f"NVIDIA's software is configured to share its GPUs as well ({', '.join(labels)})"
+            fix = f"kubectl label node {node.name} --overwrite {KEPT_OFF}=false {CONFIG}- {MPS_CAPABLE}-; {_SEE}"
+            yield warning(f"node/{node.name}", problem, fix)
     yield from _nvidia_configs(facts)
 
 
@@ -73,21 +67,17 @@ def _sharing_labels(node: GpuNode) -> list[str]:
 def _nvidia_configs(facts: Facts) -> Iterator[Finding]:
     part = facts.snapshot.nvidia_configs
     if isinstance(part, Unreadable):
-        yield warning(
-            "configmaps of NVIDIA's plugin",
-            f"not checked whether they have it share GPUs: {part.error}",
-            f"get rights to list ConfigMaps in {', '.join(names.ADDON_NAMESPACES)}",
-        )
+        problem = f"not checked whether they have it share GPUs: {part.error}"
+        fix = f"get rights to list ConfigMaps in {', '.join(names.ADDON_NAMESPACES)}"
+        yield warning("configmaps of NVIDIA's plugin", problem, fix)
         return
     reached = [node.name for node in facts.sharing if node.labels.get(KEPT_OFF) != "false"]
     for config in part if reached else ():
         ways = ", ".join(f"{key} by {way}" for key, way in sorted(foreign.sharing(config).items()))
         count = f"{len(reached)} nodes that share" if len(reached) > 1 else f"node {reached[0]}, which shares"
-        yield warning(
-            f"configmap/{config['metadata']['namespace']}/{objects.name_of(config)}",
-            f"it has NVIDIA's plugin share GPUs ({ways}), and that plugin is not kept off {count}",
-            f"kubectl label node {reached[0]} {KEPT_OFF}=false, and so on for each",
-        )
+        problem = f"it has NVIDIA's plugin share GPUs ({ways}), and that plugin is not kept off {count}"
+        fix = f"kubectl label node {reached[0]} {KEPT_OFF}=false, and so on for each"
+        yield warning(f"configmap/{config['metadata']['namespace']}/{objects.name_of(config)}", problem, fix)
 
 
 def sharing_plugins(facts: Facts) -> Iterator[Finding]:
@@ -101,20 +91,15 @@ def sharing_plugins(facts: Facts) -> Iterator[Finding]:
 def schedulers(facts: Facts) -> Iterator[Finding]:
     """No other system's scheduler or extender chooses GPUs."""
     for theirs in {each.workload: each for each in facts.foreign_pods if each.role is Role.SCHEDULER}.values():
-        yield warning(
-            f"deployment/{theirs.namespace}/{theirs.workload}",
-            f"the scheduler of {theirs.system.name} still runs; where kube-scheduler asks it as well, both choose GPUs",
-            "take its entry out of kube-scheduler's extenders, then:"
-            f" kubectl -n {theirs.namespace} delete deployment {theirs.workload}",
-        )
+        problem = f"the scheduler of {theirs.system.name} still runs: if kube-scheduler asks it too, both choose GPUs"
+        fix = f"take it out of the extenders, then: kubectl -n {theirs.namespace} delete deployment {theirs.workload}"
+        yield warning(f"deployment/{theirs.namespace}/{theirs.workload}", problem, fix)
     for extender in checks_scheduling.other_extenders(facts):
         managed = {str(entry.get("name")) for entry in fields.objects(extender, "managedResources", "extender")}
         if shared := sorted(managed & {names.GPU_MEM, names.GPU_PERCENT, names.GPU}):
-            yield error(
-                f"configmap/{facts.namespace}/{names.SCHEDULER}",
-                f"the extender {extender.get('urlPrefix')} is asked about {', '.join(shared)} as well",
-                f"remove it from the extenders: {facts.kubectl(f'edit configmap {names.SCHEDULER}')}",
-            )
+            problem = f"the extender {extender.get('urlPrefix')} is asked about {', '.join(shared)} as well"
+            fix = f"remove it from the extenders: {facts.kubectl(f'edit configmap {names.SCHEDULER}')}"
+            yield error(f"configmap/{facts.namespace}/{names.SCHEDULER}", problem, fix)
 
 
 def addons(facts: Facts) -> Iterator[Finding]:
@@ -126,7 +111,7 @@ def addons(facts: Facts) -> Iterator[Finding]:
             yield warning(
                 f"daemonset/{namespace}/{name}",
                 f"it must see all GPUs of its nodes, but {names.WEBHOOK} hides them",
-                f"if no one but administrators may create pods there: kubectl label namespace {namespace}"
+                f"if only administrators may create pods there: kubectl label namespace {namespace}"
                 f" {names.LABEL_ISOLATION}=disabled; then: kubectl -n {namespace} rollout restart daemonset {name}",
             )
 
@@ -143,14 +128,12 @@ def dra_devices(facts: Facts) -> Iterator[Finding]:
             found.setdefault((name, driver), set()).update(offered)
     for (name, driver), offered in sorted(found.items()):
         if offered:
-            yield error(
-                f"node/{name}",
-                f"the DRA driver {driver} offers {len(offered)} devices there that are shared"
-                f" ({', '.join(sorted(offered))}); nothing in Kubernetes keeps a ResourceClaim off a GPU on which pods"
-                " hold shares",
-                f"keep the driver's kubelet plugin off nodes with the label {names.LABEL_SHARES}, as in"
-                " docs/gpu-operator.md#beside-nvidias-dra-driver; before that, drain the node",
+            told = f"the DRA driver {driver} offers {len(offered)} devices there that are shared"
+            problem = f"{told} ({', '.join(sorted(offered))}): a ResourceClaim may get a GPU on which pods hold shares"
+            fix = (
+                f"keep it off nodes with the label {names.LABEL_SHARES}: docs/gpu-operator.md#beside-nvidias-dra-driver"
             )
+            yield error(f"node/{name}", problem, f"{fix}; before that, drain the node")
 
 
 def device_classes(facts: Facts) -> Iterator[Finding]:
@@ -162,8 +145,8 @@ def device_classes(facts: Facts) -> Iterator[Finding]:
         if resource in ours:
             yield error(
                 f"deviceclass/{name}",
-                f"its extendedResourceName is {resource}: where a node offers none of it, kube-scheduler serves a"
-                f" request for 3 of it with 3 whole devices of this class (by default from 1.36 on)",
+                f"its extendedResourceName is {resource}: where a node offers none, kube-scheduler serves a request for"
+                " 3 of it with 3 whole devices (by default from 1.36 on)",
                 f"kubectl patch deviceclass {name} --type=json"
                 """ -p='[{"op": "remove", "path": "/spec/extendedResourceName"}]'""",
             )

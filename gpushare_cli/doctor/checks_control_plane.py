@@ -24,20 +24,17 @@ _FEW_DAYS: Final = 7  # a leaf is renewed 30 days before its end, so somebody ha
 def installed(facts: Facts) -> Iterator[Finding]:
     """The installation's Namespace exists."""
     if read(facts.snapshot.installed) is None:
-        yield error(
-            f"namespace/{facts.namespace}",
-            "there is no such namespace, so gpushare is not installed or is in another one",
-            "install it as docs/install.md says, or say which namespace with -n",
-        )
+        problem = "there is no such namespace, so gpushare is not installed or is in another one"
+        fix = "install it as docs/install.md says, or say which namespace with -n"
+        yield error(f"namespace/{facts.namespace}", problem, fix)
 
 
 def server_version(facts: Facts) -> Iterator[Finding]:
     """The server is one that the project supports."""
     server = facts.snapshot.server
     if server < _OLDEST:
-        yield error(
-            "server", f"Kubernetes {server} is older than {_OLDEST}, the oldest that works", "upgrade the cluster"
-        )
+        problem = f"Kubernetes {server} is older than {_OLDEST}, the oldest that works"
+        yield error("server", problem, "upgrade the cluster")
 
 
 def settings(facts: Facts) -> Iterator[Finding]:
@@ -65,11 +62,9 @@ def webhook_answers(facts: Facts) -> Iterator[Finding]:
     facts.needs_ready_replica(facts.snapshot.webhook_endpoints)
     where, part = f"service/{facts.namespace}/{names.WEBHOOK}", facts.snapshot.webhook_ready
     if isinstance(part, Unreadable) and isinstance(part.error, kube.ServerFaultError):
-        yield error(
-            where,
-            f"the API server does not reach it: {part.error}",
-            "let the control plane reach port 8443 of its pods: firewall, security group or NetworkPolicy",
-        )
+        problem = f"the API server does not reach it: {part.error}"
+        fix = "let the control plane reach port 8443 of its pods: firewall, security group or NetworkPolicy"
+        yield error(where, problem, fix)
         return
     answer = facts.answer(names.WEBHOOK, part, "whether it answers")
     if not answer.is_good:
@@ -101,11 +96,9 @@ def controller_running(facts: Facts) -> Iterator[Finding]:
         problem = "its Service has no endpoint, because no replica leads: no GPU pod is placed"
         yield error(where, problem, f"{look}; {logs}")
     elif reached > 1:
-        yield error(
-            where,
-            f"{reached} replicas report ready, but only one may lead; normal for some seconds while the lead changes",
-            f"ask again; if it stays: {look}; {logs}",
-        )
+        problem = f"{reached} replicas report ready, but only one may lead (normal for seconds while the lead changes)"
+        fix = f"ask again; if it stays: {look}; {logs}"
+        yield error(where, problem, fix)
     else:  # whether they lead or wait
         phases = [(pod.get("status") or {}).get("phase") for pod in facts.own_pods(names.CONTROLLER)]
         if (alive := phases.count("Running")) < wanted:
@@ -147,12 +140,9 @@ def scheduler_running(facts: Facts) -> Iterator[Finding]:
     """The scheduler that GPU pods name runs."""
     wanted = facts.settings.scheduler_name
     if wanted != names.SCHEDULER:
-        yield note(
-            f"configmap/{facts.namespace}/{names.CONFIG}",
-            f"GPU pods go to {wanted or DEFAULT_SCHEDULER}, whose configuration cannot be read through the API server",
-            "compare its file with: gpushare scheduler-config"
-            f" --server-version {facts.snapshot.server} --scheduler-name '{wanted}'",
-        )
+        problem = f"GPU pods go to {wanted or DEFAULT_SCHEDULER}, whose file cannot be read through the API server"
+        ours = f"gpushare scheduler-config --server-version {facts.snapshot.server} --scheduler-name '{wanted}'"
+        yield note(f"configmap/{facts.namespace}/{names.CONFIG}", problem, f"compare it with: {ours}")
         return
     waiting = f"; {count} GPU pods wait for it" if (count := _waiting(facts, wanted)) else ""
     effect = f", so no one schedules GPU pods{waiting}"
@@ -181,12 +171,9 @@ def scheduler_version(facts: Facts) -> Iterator[Finding]:
         except SettingsError:
             continue  # somebody's own tag, or none; nothing says that it is wrong
         if not 0 <= server.minor - found.minor <= 1:
-            yield warning(
-                f"deployment/{facts.namespace}/{names.SCHEDULER}",
-                f"kube-scheduler {found} runs against a server {server};"
-                " it may be one minor version older, and not newer",
-                f"set newTag: v{server}.0 for registry.k8s.io/kube-scheduler in the overlay, and apply it",
-            )
+            problem = f"kube-scheduler {found} runs against a server {server}: it may be one minor older, not newer"
+            fix = f"set newTag: v{server}.0 for registry.k8s.io/kube-scheduler in the overlay, and apply it"
+            yield warning(f"deployment/{facts.namespace}/{names.SCHEDULER}", problem, fix)
 
 
 def _replicas(

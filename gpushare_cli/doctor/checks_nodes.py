@@ -58,11 +58,9 @@ def inventory(facts: Facts) -> Iterator[Finding]:
     for node in facts.nodes:
         look = facts.kubectl(f"logs {objects.name_of(node.plugin)}") if node.plugin else ""
         if node.record.problem:
-            yield error(
-                f"node/{node.name}",
-                f"its inventory cannot be read: {node.record.problem}",
-                "run the same version of all components; the plugin writes it again when it starts",
-            )
+            problem = f"its inventory cannot be read: {node.record.problem}"
+            fix = "run the same version of all components; the plugin writes it again when it starts"
+            yield error(f"node/{node.name}", problem, fix)
         elif node.runs_plugin and node.published is None:
             yield error(f"node/{node.name}", "its device plugin is ready, but has published no inventory", look)
         elif node.runs_plugin and node.published is not None and not node.published.gpus:
@@ -78,11 +76,9 @@ def amounts(facts: Facts) -> Iterator[Finding]:
         for resource, expected in _expected(node.published, settings).items():
             found = units.whole(node.allocatable.get(resource, "0"))
             if found != expected:
-                yield error(
-                    f"node/{node.name}",
-                    f"allocatable {resource} is {found}, but its healthy GPUs are {expected}",
-                    f"the kubelet may be behind for some seconds; if it stays: {_restart(facts, node)}",
-                )
+                problem = f"allocatable {resource} is {found}, but its healthy GPUs are {expected}"
+                fix = f"the kubelet may be behind for some seconds; if it stays: {_restart(facts, node)}"
+                yield error(f"node/{node.name}", problem, fix)
 
 
 def memory_unit(facts: Facts) -> Iterator[Finding]:
@@ -92,8 +88,7 @@ def memory_unit(facts: Facts) -> Iterator[Finding]:
         if node.published is not None and node.published.unit != wanted:
             yield error(
                 f"node/{node.name}",
-                f"it counts {names.GPU_MEM} in {node.published.unit.name}, the settings say {wanted.name}: it takes no"
-                " GPU pods",
+                f"it counts memory in {node.published.unit.name}, the settings in {wanted.name}: it takes no GPU pods",
                 facts.kubectl("rollout restart deployment,daemonset"),
             )
 
@@ -102,22 +97,18 @@ def stale(facts: Facts) -> Iterator[Finding]:
     """Nodes that no longer share have nothing left of it."""
     for node in facts.nodes:
         if not node.shares and node.record.published is not None:
-            yield warning(
-                f"node/{node.name}",
-                "it has an inventory of GPUs, but no device plugin is meant to run there",
-                f"kubectl annotate node {node.name} {names.ANNOTATION_INVENTORY}-, or label it again",
-            )
+            problem = "it has an inventory of GPUs, but no device plugin is meant to run there"
+            fix = f"kubectl annotate node {node.name} {names.ANNOTATION_INVENTORY}-, or label it again"
+            yield warning(f"node/{node.name}", problem, fix)
 
 
 def gpu_health(facts: Facts) -> Iterator[Finding]:
     """No GPU is kept out of use because it is unhealthy or cannot be shared."""
     lists = facts.snapshot.unhealthy
     if isinstance(lists, Unreadable):
-        yield warning(
-            f"configmap/{names.UNHEALTHY_NAMESPACE}/{names.PREFIX_UNHEALTHY}*",
-            f"not checked whether such ConfigMaps take GPUs out of use: {lists.error}",
-            f"get rights to list ConfigMaps in {names.UNHEALTHY_NAMESPACE}",
-        )
+        problem = f"not checked whether such ConfigMaps take GPUs out of use: {lists.error}"
+        fix = f"get rights to list ConfigMaps in {names.UNHEALTHY_NAMESPACE}"
+        yield warning(f"configmap/{names.UNHEALTHY_NAMESPACE}/{names.PREFIX_UNHEALTHY}*", problem, fix)
     for node in facts.nodes:
         for gpu in node.gpus:
             if gpu.health is GpuHealth.UNHEALTHY and not node.no_usable_gpu:
@@ -141,17 +132,13 @@ def gpu_cordon(facts: Facts) -> Iterator[Finding]:
                 which = f"GPU {selected[0]} is"
                 if len(selected) > 1:
                     which = f"GPUs {', '.join(selected)} of its {len(node.gpus)} are"
-                yield warning(
-                    f"node/{node.name}",
-                    f"{which} cordoned{by}; nothing new is placed there",
-                    f"{until}: " + " && ".join(f"gpushare uncordon {node.name}/{number}" for number in selected),
-                )
+                problem = f"{which} cordoned{by}; nothing new is placed there"
+                fix = f"{until}: " + " && ".join(f"gpushare uncordon {node.name}/{number}" for number in selected)
+                yield warning(f"node/{node.name}", problem, fix)
         if unknown := node_records.unknown_gpus(node.record):
-            yield warning(
-                f"node/{node.name}",
-                f"{names.ANNOTATION_CORDON} names {', '.join(map(repr, unknown))}, which is no GPU of it",
-                f"gpushare uncordon {node.name}/ENTRY for each of them",
-            )
+            problem = f"{names.ANNOTATION_CORDON} names {', '.join(map(repr, unknown))}, which is no GPU of it"
+            fix = f"gpushare uncordon {node.name}/ENTRY for each of them"
+            yield warning(f"node/{node.name}", problem, fix)
 
 
 def hand_over_ways(facts: Facts) -> Iterator[Finding]:
@@ -161,11 +148,9 @@ def hand_over_ways(facts: Facts) -> Iterator[Finding]:
         if node.published is None or not node.published.hand_over_reason:
             continue
         if node.no_usable_gpu:
-            yield error(
-                f"node/{node.name}",
-                f"no GPU of it is handed over: {node.published.hand_over_reason}",
-                f"kubectl label node {node.name} --overwrite {names.LABEL_HAND_OVER}={HandOver.ENVVAR.value}",
-            )
+            problem = f"no GPU of it is handed over: {node.published.hand_over_reason}"
+            fix = f"kubectl label node {node.name} --overwrite {names.LABEL_HAND_OVER}={HandOver.ENVVAR.value}"
+            yield error(f"node/{node.name}", problem, fix)
         else:
             groups[node.published.hand_over, node.published.hand_over_reason].append(node.name)
     for (way, reason), nodes in sorted(groups.items(), key=lambda group: (group[0][0].value, group[0][1])):
@@ -179,17 +164,15 @@ def hand_over_summary(facts: Facts) -> Iterator[Finding]:
     where, part = f"configmap/{facts.namespace}/{names.HAND_OVER}", facts.snapshot.hand_over
     effect = ", so every GPU pod gets a RuntimeClass, needed or not"
     config_map = facts.needed(where, part, effect, severe=False)
-    if facts.hand_over == hand_over.NO_NODE:
+    real = hand_over.summary(node_records.sharing(map(node_records.read, read(facts.snapshot.nodes))))
+    if real == hand_over.NO_NODE:
         raise NothingToCheckError("no node shares")
     found = hand_over.word(config_map)
-    misleads = hand_over.is_all_cdi(config_map) != (facts.hand_over == HandOver.CDI.value)
+    misleads = hand_over.is_all_cdi(config_map) != (real == HandOver.CDI.value)
     if misleads or found not in hand_over.WORDS:
-        yield warning(
-            where,
-            f"it says {found or 'nothing'} of the nodes' hand-over, but it is {facts.hand_over}",
-            "the leading controller writes it within a minute; if it stays, look for 'hand-over not written':"
-            f" {facts.kubectl(f'logs deploy/{names.CONTROLLER}')}",
-        )
+        problem = f"it says {found or 'nothing'} of the nodes' hand-over, but it is {real}"
+        fix = f"it is written each minute; look for 'hand-over not written': {facts.all_logs(names.CONTROLLER)}"
+        yield warning(where, problem, fix)
 
 
 def _handlers(facts: Facts) -> Iterator[Finding]:
@@ -203,8 +186,7 @@ def _handlers(facts: Facts) -> Iterator[Finding]:
             yield error(
                 f"node/{node.name}",
                 f"GPU pods get RuntimeClass {wanted}, whose handler {handler} its container runtime does not have",
-                "run nvidia-ctk runtime configure --runtime=containerd (or crio) there and restart the runtime; or have"
-                f" all nodes that share hand over by CDI: {_OPERATOR_PAGE}",
+                f"run nvidia-ctk runtime configure there and restart it, or hand over by CDI: {_OPERATOR_PAGE}",
             )
 
 
@@ -222,12 +204,8 @@ def demanded_limits(facts: Facts) -> Iterator[Finding]:
         found = Counter(gpu.limit.value for gpu in healthy)
         have = ", ".join(f"{count} {limit}" for limit, count in sorted(found.items()))
         for namespace in _demanding(facts):
-            yield warning(
-                f"namespace/{namespace}",
-                f"GPU pods demand an enforced limit there, and no healthy GPU has one (limits of GPUs: {have}): they"
-                " stay Pending",
-                _WHY,
-            )
+            problem = f"GPU pods there demand an enforced limit and stay Pending: no healthy GPU has one ({have})"
+            yield warning(f"namespace/{namespace}", problem, _WHY)
     yield from _lost(facts)
 
 
@@ -252,11 +230,9 @@ def oversubscribed(facts: Facts) -> Iterator[Finding]:
             if label := str(node.labels.get(names.LABEL_OVERSUBSCRIPTION) or ""):
                 units.parse_factor(label)
         except ValueError as odd:
-            yield warning(
-                f"node/{node.name}",
-                f"nothing is oversubscribed there, as its label {names.LABEL_OVERSUBSCRIPTION} cannot be read: {odd}",
-                f"kubectl label node {node.name} --overwrite {names.LABEL_OVERSUBSCRIPTION}=FACTOR, or remove it",
-            )
+            problem = f"its label {names.LABEL_OVERSUBSCRIPTION} cannot be read, so nothing is oversubscribed: {odd}"
+            fix = f"kubectl label node {node.name} --overwrite {names.LABEL_OVERSUBSCRIPTION}=FACTOR, or remove it"
+            yield warning(f"node/{node.name}", problem, fix)
 
 
 def _still_above(facts: Facts) -> Iterator[Finding]:
@@ -272,8 +248,7 @@ def _still_above(facts: Facts) -> Iterator[Finding]:
             which = f"GPUs {', '.join(gpus)} hold" if len(gpus) > 1 else f"GPU {gpus[0]} holds"
             yield warning(
                 f"node/{name}",
-                f"{which} more than may be granted since the factor was lowered, so pods may run out of memory within"
-                " what they were granted",
+                f"{which} more than may be granted since the factor was lowered: pods may run out of granted memory",
                 f"wait until pods there end, or evict those of a GPU: gpushare drain {name}/{gpus[0]}",
             )
 
@@ -310,9 +285,8 @@ def _lost(facts: Facts) -> Iterator[Finding]:
         if loose:
             have = ", ".join(dict.fromkeys(loose))
             problem = f"it demands an enforced limit, and no longer has one on node {record.node} ({have})"
-            yield warning(
-                f"pod/{record.ref}", problem, _WHY.replace("POD", f"-n {record.ref.namespace} {record.ref.name}")
-            )
+            pod_name = f"-n {record.ref.namespace} {record.ref.name}"
+            yield warning(f"pod/{record.ref}", problem, _WHY.replace("POD", pod_name))
 
 
 def usage(facts: Facts) -> Iterator[Finding]:
@@ -323,16 +297,14 @@ def usage(facts: Facts) -> Iterator[Finding]:
         return
     where = f"daemonset/{facts.namespace}/{names.PLUGIN}"
     if objects.pod_spec(plugin).get("hostPID") is not True:
-        yield warning(
-            where,
-            "its pods are to read what containers use (GPUSHARE_USAGE, GPUSHARE_WATCHDOG), and do not see the processes"
-            " of their nodes: nothing is read, and no watchdog acts",
-            "add manifests/usage or a component of the watchdog to the overlay (it sets hostPID), or take the two away",
+        problem = "GPUSHARE_USAGE or GPUSHARE_WATCHDOG is set, and its pods do not see the processes of their nodes"
+        fix = (
+            "add manifests/usage or a watchdog's component to the overlay (it sets hostPID), or take the settings away"
         )
+        yield warning(where, f"{problem}: nothing is read, and no watchdog acts", fix)
         return
     fix = (
-        f"see the pods' logs: {facts.kubectl(f'logs -l {objects.LABEL_APP}={names.PLUGIN}')}; where network policies"
-        f" are enforced, {names.PLUGIN} has to admit the API server to its port metrics"
+        f"{facts.all_logs(names.PLUGIN)}; the NetworkPolicy {names.PLUGIN} has to admit the API server to port metrics"
     )
     for problem in limits.notes(read(facts.snapshot.usage)):
         yield warning(where, problem, fix)

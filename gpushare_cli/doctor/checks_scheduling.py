@@ -179,11 +179,9 @@ def pods_without_gpus(facts: Facts) -> Iterator[Finding]:
         return
     yield note(
         "nodes" if len(open_to_all) > 1 else f"node/{open_to_all[0]}",
-        f"{len(open_to_all)} of {len(sharing)} nodes that share also take pods without GPUs, and no scheduler has asked"
-        " the controller where these cost the least: by default kube-scheduler spreads them, and GPUs stay idle because"
-        " CPU or memory runs out first",
-        "have the scheduler that decides about them ask it (gpushare scheduler-config --rank-others), or keep these"
-        " nodes for GPU pods by a taint: docs/scheduling.md says what each costs and brings",
+        f"{len(open_to_all)} of {len(sharing)} nodes that share also take pods without GPUs, and no scheduler asks the"
+        " controller where these cost the least: GPUs stay idle because CPU or memory runs out first",
+        "use gpushare scheduler-config --rank-others, or taint the nodes: docs/scheduling.md says what each costs",
     )
 
 
@@ -196,11 +194,9 @@ def pending(facts: Facts) -> Iterator[Finding]:
     count, which = "a GPU pod waits", "this one"
     if len(waiting) > 1:
         count, which = f"{len(waiting)} GPU pods wait", "the oldest"
-    yield warning(
-        f"pod/{record.ref}",
-        f"{count} for more than 5 minutes, {which} for {_age(facts, pod)}",
-        f"gpushare explain -n {record.ref.namespace} {record.ref.name}",
-    )
+    problem = f"{count} for more than 5 minutes, {which} for {_age(facts, pod)}"
+    fix = f"gpushare explain -n {record.ref.namespace} {record.ref.name}"
+    yield warning(f"pod/{record.ref}", problem, fix)
 
 
 def unallocated(facts: Facts) -> Iterator[Finding]:
@@ -211,13 +207,13 @@ def unallocated(facts: Facts) -> Iterator[Finding]:
             continue
         # Where nothing says that these GPUs are shared, another plugin may have started it, as with whole GPUs.
         if record.bypassed.mutated or record.node in ours:
-            yield error(
-                f"pod/{record.ref}",
-                f"it is on node {record.node} without GPUs for {_age(facts, pod)}: another scheduler or a preset node"
-                " brought it there",
-                f"its Events say why it got none: kubectl -n {record.ref.namespace} describe pod {record.ref.name};"
-                " delete it, and create it without spec.nodeName",
+            told = f"it is on node {record.node} without GPUs for {_age(facts, pod)}"
+            events = f"its Events say why: kubectl -n {record.ref.namespace} describe pod {record.ref.name}"
+            problem, fix = (
+                f"{told}: by another scheduler or a preset node",
+                f"{events}; create it without spec.nodeName",
             )
+            yield error(f"pod/{record.ref}", problem, fix)
 
 
 def refused(facts: Facts) -> Iterator[Finding]:
@@ -230,11 +226,9 @@ def refused(facts: Facts) -> Iterator[Finding]:
     for node, found in sorted(by_node.items()):
         _, ref, why = min(found, key=lambda each: each[0])
         pods = "a pod" if len(found) == 1 else f"{len(found)} pods"
-        yield warning(
-            f"node/{node}",
-            f"its device plugin starts no container of {pods}; of {ref} it says: {why}",
-            f"what it says tells what to do; docs/troubleshoot.md; gpushare explain -n {ref.namespace} {ref.name}",
-        )
+        problem = f"its device plugin starts no container of {pods}; of {ref} it says: {why}"
+        fix = f"what it says tells what to do; docs/troubleshoot.md; gpushare explain -n {ref.namespace} {ref.name}"
+        yield warning(f"node/{node}", problem, fix)
 
 
 def _refusals(pod: JsonObject) -> Iterator[str]:
@@ -257,11 +251,9 @@ def unreadable(facts: Facts) -> Iterator[Finding]:
             effect = "it is counted by its other annotations" if problem.counted else f"{record.node} takes no GPU pods"
             make = warning if problem.counted else error
             delete = f"kubectl -n {record.ref.namespace} delete pod {record.ref.name}"
-            yield make(
-                f"pod/{record.ref}",
-                f"what it holds cannot be read, so {effect}: {problem.why}",
-                f"{delete}, or install the version of gpushare that bound it",
-            )
+            told = f"what it holds cannot be read, so {effect}: {problem.why}"
+            fix = f"{delete}, or install the version of gpushare that bound it"
+            yield make(f"pod/{record.ref}", told, fix)
 
 
 def rejected(facts: Facts) -> Iterator[Finding]:
@@ -273,12 +265,9 @@ def rejected(facts: Facts) -> Iterator[Finding]:
     for (node, namespace), pods in sorted(found.items()):
         count = f"{len(pods)} pods" if len(pods) > 1 else "1 pod"
         named = " ".join(sorted(pods)[:_SHOWN]) + (" ..." if len(pods) > _SHOWN else "")
-        yield warning(
-            f"node/{node}",
-            f"{count} of namespace {namespace} failed there with {_REJECTED}, having come while no device plugin was"
-            " registered",
-            f"kubectl -n {namespace} delete pod {named}",
-        )
+        problem = f"{count} of namespace {namespace} failed there with {_REJECTED}: no device plugin was registered"
+        fix = f"kubectl -n {namespace} delete pod {named}"
+        yield warning(f"node/{node}", problem, fix)
 
 
 def over_committed(facts: Facts) -> Iterator[Finding]:

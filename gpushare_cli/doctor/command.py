@@ -3,7 +3,7 @@
 import argparse
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from gpushare.kube.api import KubeApi
@@ -50,10 +50,11 @@ def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
 
 def table(diagnosis: Diagnosis, width: int) -> str:
     """A row for each finding, one for each area's checks that passed, and the sum."""
-    findings = console.table([("SEVERITY", "CHECK", "OBJECT", "FINDING"), *_findings(diagnosis)], width)
-    passed = console.table(list(_passed(diagnosis)), width)
-    blocks = [findings if diagnosis.findings else "", passed, f"{summary(diagnosis)}\n"]
-    return "\n".join(block for block in blocks if block)
+    header = [("SEVERITY", "CHECK", "OBJECT", "FINDING")] if diagnosis.findings else []
+    blocks = [
+        console.table(rows, width) for rows in ([*header, *_findings(diagnosis)], list(_passed(diagnosis))) if rows
+    ]
+    return "\n".join([*blocks, f"{_summary(diagnosis)}\n"])
 
 
 def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -63,14 +64,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "namespace": diagnosis.snapshot.namespace,
         "server": str(diagnosis.snapshot.server),
         "findings": [
-            {
-                "check": check,
-                "severity": each.severity.word,
-                "object": each.object,
-                "problem": each.problem,
-                "fix": each.fix,
-            }
-            for check, each in diagnosis.findings
+            {"check": check, **asdict(each), "severity": each.severity.word} for check, each in diagnosis.findings
         ],
         "checks": [
             {
@@ -85,8 +79,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def summary(diagnosis: Diagnosis) -> str:
-    """The last line."""
+def _summary(diagnosis: Diagnosis) -> str:
     counts = Counter(each.severity for _, each in diagnosis.findings)
     passed = sum(result.passed for result in diagnosis.results)
     skipped = sum(bool(result.skipped) for result in diagnosis.results)

@@ -15,7 +15,7 @@ from gpushare.errors import GpuShareError, WireError
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Reply
-from gpushare.model.gpu import Gpu, HandOver, NodeInventory
+from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.wire import fields, hand_over, unhealthy
 from gpushare.wire import inventory as inventory_wire
 from gpushare_cli import reading, schedulable
@@ -24,7 +24,6 @@ from gpushare_cli.doctor.finding import Finding
 from gpushare_cli.doctor.foreign import ForeignPod, foreign_pod
 from gpushare_cli.doctor.snapshot import WEBHOOK_PORT, Object, Snapshot, Text, Unreadable, read
 from gpushare_cli.reading import Settings
-from gpushare_cli.schedulable import Taint
 from gpushare_cli.scheduler_config import CONTROLLER_PORT, ServerVersion
 
 FIRST_WITH_CONDITIONS: Final = ServerVersion(1, 30)
@@ -84,11 +83,6 @@ class GpuNode:
         return self.record.inventory.gpus if self.record.inventory else ()
 
     @property
-    def needs_runtime_class(self) -> bool:
-        """Whether GPU pods there run under NVIDIA's runtime."""
-        return self.published is not None and self.published.hand_over is not HandOver.CDI
-
-    @property
     def no_usable_gpu(self) -> bool:
         """Whether an administrator demands a way of handing over that cannot work there."""
         told = self.published
@@ -96,7 +90,11 @@ class GpuNode:
 
 
 class Facts:
-    """A snapshot, and what follows from it. What cannot be told raises when it is looked at."""
+    """A snapshot, and what follows from it.
+
+    What cannot be told raises an error that ends a check when it is looked at: UnreadableError, SettingsError,
+    NothingToCheckError or LastFindingError.
+    """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -111,28 +109,14 @@ class Facts:
         return self.kubectl(f"logs -l {objects.LABEL_APP}={component} --prefix --tail=100")
 
     def needed(self, where: str, part: Object, consequence: str, *, severe: bool = True) -> JsonObject:
-        """An object without which a check has nothing more to say.
-
-        Raises:
-            LastFindingError: there is none; ends the check with this finding.
-        """
+        """An object without which a check has nothing more to say than that it is missing."""
         if (found := read(part)) is None:
             make = finding.error if severe else finding.warning
             raise LastFindingError(make(where, f"it is missing{consequence}", objects.APPLY))
         return found
 
     def answer(self, service: str, answer: Text, what: str, where: str = "") -> Reply:
-        """What a Service said.
-
-        Args:
-            service: its name.
-            answer: that was read.
-            what: is not checked if nothing was read.
-            where: the object of that finding, if it is not the Service.
-
-        Raises:
-            LastFindingError: nothing was read; ends the check with this finding.
-        """
+        """What a Service said. If that was not read, `what` of `where` (or of the Service) is not checked."""
         if not isinstance(answer, Unreadable):
             return answer
         by_hand = self.kubectl(f"port-forward svc/{service} {_PORTS[service]}")
@@ -144,29 +128,17 @@ class Facts:
         raise LastFindingError(finding.warning(where, f"not checked {what}: {answer.error}", way_out))
 
     def needs_ready_replica(self, endpoints: Object) -> None:
-        """End a check that asks a Service which sends to no one.
-
-        Raises:
-            NothingToCheckError: its endpoints are empty.
-        """
+        """End a check that asks a Service which sends to no one."""
         if not objects.endpoints(read(endpoints)):
             raise NothingToCheckError("no replica is ready")
 
     def needs_conditions(self, otherwise: str) -> None:
-        """End a check of what older servers do not have.
-
-        Raises:
-            NothingToCheckError: this is one.
-        """
+        """End a check of what servers without matchConditions do not have."""
         if self.snapshot.server < FIRST_WITH_CONDITIONS:
             raise NothingToCheckError(otherwise)
 
     def needs_second_scheduler(self) -> None:
-        """End a check of the installation's own scheduler, where GPU pods name another one.
-
-        Raises:
-            NothingToCheckError: they do.
-        """
+        """End a check of the installation's own scheduler, where GPU pods name another one."""
         if self.settings.scheduler_name != names.SCHEDULER:
             raise NothingToCheckError("GPU pods go to another scheduler")
 
@@ -190,11 +162,7 @@ class Facts:
 
     @cached_property
     def settings(self) -> Settings:
-        """Of all components.
-
-        Raises:
-            SettingsError: one cannot be read.
-        """
+        """Of all components."""
         return reading.settings_of(read(self.snapshot.settings))
 
     @cached_property
@@ -212,25 +180,13 @@ class Facts:
     @cached_property
     def nodes(self) -> tuple[GpuNode, ...]:
         """By name."""
-        found = [self._gpu_node(node) for node in read(self.snapshot.nodes) if self._concerns(node)]
-        return tuple(sorted(found, key=lambda each: each.name))
+        found = map(self._gpu_node, read(self.snapshot.nodes))
+        concerned = [node for node in found if node.shares or node.record.published is not None]
+        return tuple(sorted(concerned, key=lambda each: each.name))
 
     @cached_property
     def sharing(self) -> tuple[GpuNode, ...]:
         return tuple(node for node in self.nodes if node.shares)
-
-    @cached_property
-    def hand_over(self) -> str:
-        """How the nodes that share hand over GPUs, in the word that the controller has for it."""
-        return hand_over.summary(node_records.sharing(map(node_records.read, read(self.snapshot.nodes))))
-
-    def isolates(self, node: GpuNode) -> bool:
-        """Whether no container there sees a GPU that it was not granted, whatever its variables say."""
-        if node.published is None or node.published.hand_over is not HandOver.CDI:
-            return False
-        # The label counts more than the setting.
-        nvidia_default = node.labels.get(names.LABEL_NVIDIA_DEFAULT) or self.plugin_setting("nvidia_default_runtime")
-        return str(nvidia_default) != "true"
 
     @cached_property
     def writes_runtime_class(self) -> bool:
@@ -287,13 +243,6 @@ class Facts:
                 by_node[node] = pod
         return by_node
 
-    def _concerns(self, node: JsonObject) -> bool:
-        is_published = names.ANNOTATION_INVENTORY in objects.annotations(node)
-        return self._is_selected(node) or is_published or node_records.name_of(node) in self._plugins
-
-    def _is_selected(self, node: JsonObject) -> bool:
-        return all(objects.label(node, key) == value for key, value in self.wanted_labels.items())
-
     def _gpu_node(self, node: JsonObject) -> GpuNode:
         name = node_records.name_of(node)
         try:
@@ -309,9 +258,13 @@ class Facts:
             allocatable=fields.mapping(status, "allocatable", "status"),
             labels=objects.labels(node),
             handlers=frozenset(fields.text(each, "name", "runtimeHandlers") for each in handlers),
-            is_selected=self._is_selected(node),
+            is_selected=all(objects.label(node, key) == value for key, value in self.wanted_labels.items()),
             is_ready=fields.is_true(node, "Ready", "node"),
-            is_tainted=any(map(_keeps_pods_away, schedulable.node_facts(node).taints)),
+            is_tainted=any(
+                # Kubernetes' own taints tell of a node's state, and go away by themselves.
+                taint.effect in schedulable.BLOCKING and not taint.key.startswith(_OWN_TAINTS)
+                for taint in schedulable.node_facts(node).taints
+            ),
             plugin=self._plugins.get(name),
         )
 
@@ -320,8 +273,3 @@ class Facts:
         """Node -> numbers of GPUs that a ConfigMap calls unhealthy."""
         part = self.snapshot.unhealthy
         return unhealthy.of_all(() if isinstance(part, Unreadable) else part)
-
-
-def _keeps_pods_away(taint: Taint) -> bool:
-    """Kubernetes' own taints tell of a node's state, and go away by themselves."""
-    return taint.effect in schedulable.BLOCKING and not taint.key.startswith(_OWN_TAINTS)

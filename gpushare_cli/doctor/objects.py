@@ -23,10 +23,6 @@ def name_of(item: JsonObject) -> str:
     return str(item["metadata"]["name"])
 
 
-def annotations(item: JsonObject) -> Mapping[str, Any]:
-    return fields.mapping(fields.mapping(item, "metadata", "object"), "annotations", "metadata")
-
-
 def labels(item: JsonObject) -> Mapping[str, Any]:
     return fields.mapping(fields.mapping(item, "metadata", "object"), "labels", "metadata")
 
@@ -43,7 +39,7 @@ def pod_spec(workload: JsonObject) -> Mapping[str, Any]:
 
 
 def plugin_setting(plugin: JsonObject | None, shared: JsonObject | None, setting: str) -> str:
-    """Of the device plugin, as its DaemonSet or the settings of all components have it; empty if neither does."""
+    """As the device plugin's DaemonSet or the settings of all components have it; empty if neither does."""
     _, variable = options.flag_names(setting)
     for container in fields.objects(pod_spec(plugin), "containers", "spec") if plugin else []:
         for entry in fields.objects(container, "env", "container"):

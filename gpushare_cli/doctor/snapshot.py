@@ -1,7 +1,4 @@
-"""Reads all that the checks look at, everything at the same time. Changes nothing: its one POST is a dry run.
-
-Each part of the snapshot is there, or absent, or says why it could not be read.
-"""
+"""Reads all that the checks look at, everything at the same time. Changes nothing: its one POST is a dry run."""
 
 from collections.abc import Callable, Mapping
 from concurrent import futures
@@ -40,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A read that failed."""
+    """In the place of a part of the snapshot that could not be read."""
 
     what: str
     """In words that a sentence can go on from."""
@@ -56,11 +53,7 @@ class UnreadableError(GpuShareError):
 
 
 def read(part: T | Unreadable) -> T:
-    """A part that was read.
-
-    Raises:
-        UnreadableError: it was not; ends the check, and is reported once for all checks.
-    """
+    """A part that was read; UnreadableError, which is reported once for all checks, if it was not."""
     if isinstance(part, Unreadable):
         raise UnreadableError(part)
     return part
@@ -145,13 +138,9 @@ class Snapshot:
 
 
 def take(api: KubeApi, clock: Clock, namespace: str, say: Callable[[str], None]) -> Snapshot:
-    """Read the cluster, and say every few seconds what is still being read.
+    """Read an installation's namespace and the cluster around it, and say every few seconds what is still being read.
 
-    Args:
-        api: the cluster.
-        clock: for a server that does not say what time it is.
-        namespace: of the installation.
-        say: takes a sentence for the user.
+    The clock is for a server that does not say what time it is.
 
     Raises:
         KubeError: the API server does not answer, or not to us.
@@ -189,7 +178,7 @@ def _server(api: KubeApi, clock: Clock) -> tuple[ServerVersion, datetime]:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads parts; none of its methods raises a KubeError."""
+    """None of its methods raises a KubeError."""
 
     api: KubeApi
     namespace: str

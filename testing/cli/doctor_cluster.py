@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import orjson
@@ -10,6 +11,7 @@ import orjson
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Params, Reply
+from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import hand_over
@@ -235,6 +237,13 @@ def bound_pod(name: str, *, node: str = "node-a", held_by: Any = None, created: 
     return pod
 
 
+def twice(grant: Grant) -> Change:
+    """Two pods that hold the same of a GPU."""
+    allocations = [make_allocation(name, grant, node="node-b") for name in "ab"]
+    pods = [bound_pod(held.pod.name, node="node-b", held_by=held) for held in allocations]
+    return together(*(partial(seed, item=pod) for pod in pods))
+
+
 def daemon_pod(workload: str, *, node: str = "node-a", namespace: str = "kube-system", image: str = "x") -> JsonObject:
     """A pod of somebody else's DaemonSet."""
     pod = make_pod(make_container(image=image), name=f"{workload}-x7k2p", namespace=namespace, node=node)
@@ -254,9 +263,9 @@ def diagnosis(api: DoctorKube, namespace: str = NS) -> Diagnosis:
     return checks.diagnose(snapshot.take(api, skewed(), namespace, said.append))
 
 
-def lines(api: DoctorKube) -> list[str]:
-    """Every finding: severity, check and object; problem; fix."""
-    return list(formatted(diagnosis(api)))
+def lines(api: DoctorKube, check: str = "") -> list[str]:
+    """Every finding, or those of a check: severity, check and object; problem; fix."""
+    return [line for line in formatted(diagnosis(api)) if not check or line.split()[1] == check]
 
 
 def after(change: Change) -> list[str]:

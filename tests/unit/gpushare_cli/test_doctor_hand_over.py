@@ -23,8 +23,8 @@ EDIT = f"kubectl -n {NS} edit configmap gpushare-runtime-class"
 INJECTS = "containerd 2.1.9 injects CDI devices"
 NOT_NEEDED = (
     f"ok isolation {MUTATING} | every node that shares hands GPUs over by CDI, under another default runtime than"
-    " NVIDIA's: isolation.gpushare.dev is not needed there, since a container without a grant has no device | if that"
-    " holds for nodes with GPUs of other plugins as well, take it out of the webhooks in your overlay"
+    " NVIDIA's: isolation.gpushare.dev is not needed there | if that holds for nodes with GPUs of other plugins as"
+    " well, take it out of the webhooks in your overlay"
 )
 REFUSE_ALL = (
     f"ok runtime-class-policy {CHOICE} | every node that shares hands GPUs over by CDI, so no GPU pod needs a"
@@ -147,10 +147,10 @@ def test_as_long_as_one_node_needs_it_pods_without_gpus_come_past_the_webhook(
     change(cdi)
     assert NOT_NEEDED not in world.lines(cdi)
     without_isolation(cdi)
-    assert (
-        f"error isolation {MUTATING} | isolation.gpushare.dev is not configured, but node-b would show every GPU to a"
-        f" container that asks for none and says NVIDIA_VISIBLE_DEVICES=all | {APPLY}"
-    ) in world.lines(cdi)
+    assert world.lines(cdi, "isolation") == [
+        f"error isolation {MUTATING} | isolation.gpushare.dev is not configured, but node-b would show every GPU to any"
+        f" container that says NVIDIA_VISIBLE_DEVICES=all | {APPLY}"
+    ]
 
 
 def test_a_node_that_has_told_nothing_yet_counts_as_one_that_needs_it(cdi: DoctorKube) -> None:
@@ -164,11 +164,10 @@ def test_a_node_that_has_told_nothing_yet_counts_as_one_that_needs_it(cdi: Docto
 def test_a_word_that_is_not_that_of_the_nodes_is_told(word: str, said: str) -> None:
     api = world.healthy()
     tell(api, word)
-    assert [line for line in world.lines(api) if "summary" in line] == [
-        f"warning hand-over-summary {SUMMARY} | it says {said} of the nodes' hand-over, but it is envvar | the leading"
-        " controller writes it within a minute; if it stays, look for 'hand-over not written':"
-        f" kubectl -n {NS} logs deploy/gpushare-controller"
-    ]
+    [line] = world.lines(api, "hand-over-summary")
+    assert line.startswith(
+        f"warning hand-over-summary {SUMMARY} | it says {said} of the nodes' hand-over, but it is envvar"
+    )
 
 
 def test_what_is_missing_is_told() -> None:
@@ -219,7 +218,7 @@ def test_a_runtime_class_of_nvidia_that_the_policies_do_not_know_is_told() -> No
         world.seed(api, {"kind": "RuntimeClass", "metadata": {"name": name}, "handler": handler})
     assert world.lines(api) == [
         "warning runtime-class-policy runtimeclass/gpu | it uses NVIDIA's runtime (handler nvidia), and no policy"
-        " looks for it: while gpushare-webhook is away, a pod that names it may see every GPU of its node | add it to"
+        " looks for it: while the webhook is away, a pod that names it may see every GPU | add it to"
         f" names: {EDIT}; and to the match condition of gpushare-isolation in your overlay"
     ]
     refuse(api, names="nvidia, gpu")
@@ -231,11 +230,8 @@ def test_a_node_without_the_handler_that_gpu_pods_get_is_told(cdi: DoctorKube) -
     world.edit(cdi, "Node", "node-a", lambda node: node["status"].update(handlers))
     assert [line for line in world.lines(cdi) if "error" in line] == []
     mixed(cdi)
-    assert [line for line in world.lines(cdi) if "error" in line] == [
-        "error hand-over node/node-a | GPU pods get RuntimeClass nvidia, whose handler nvidia its container runtime"
-        " does not have | run nvidia-ctk runtime configure --runtime=containerd (or crio) there and restart the"
-        " runtime; or have all nodes that share hand over by CDI: docs/gpu-operator.md"
-    ]
+    [line] = [line for line in world.lines(cdi) if "error" in line]
+    assert line.startswith("error hand-over node/node-a | GPU pods get RuntimeClass nvidia, whose handler nvidia its ")
     handlers["runtimeHandlers"].append({"name": "nvidia"})
     world.edit(cdi, "Node", "node-a", lambda node: node["status"].update(handlers))
     assert [line for line in world.lines(cdi) if "error" in line] == []
@@ -264,14 +260,13 @@ def test_a_demand_that_no_gpu_meets_is_told_where_it_is_made() -> None:
     world.seed(api, {"kind": "Namespace", "metadata": {"name": "team-b", "labels": {names.LABEL_LIMIT: "enforced"}}})
     world.seed(api, demanding("waits"))
     publish(api, "node-a", HandOver.ENVVAR, "", Limit.WATCHDOG)
-    expected = [
-        f"warning limits namespace/{name} | GPU pods demand an enforced limit there, and no healthy GPU has one (limits"
-        f" of GPUs: 4 advisory, 4 watchdog): they stay Pending | gpushare explain POD {WHY}"
+    assert world.lines(api, "limits") == [
+        f"warning limits namespace/{name} | GPU pods there demand an enforced limit and stay Pending: no healthy GPU"
+        f" has one (4 advisory, 4 watchdog) | gpushare explain POD {WHY}"
         for name in ("team-a", "team-b")
     ]
-    assert [line for line in world.lines(api) if " limits " in line] == expected
     publish(api, "node-a", HandOver.ENVVAR, "", Limit.CGROUP)
-    assert [line for line in world.lines(api) if " limits " in line] == []
+    assert world.lines(api, "limits") == []
 
 
 def test_whole_gpus_and_requests_that_cannot_be_read_meet_no_demand() -> None:
@@ -280,14 +275,14 @@ def test_whole_gpus_and_requests_that_cannot_be_read_meet_no_demand() -> None:
         container = make_container(resources={"limits": limits})
         notes = {names.ANNOTATION_LIMIT: "enforced"}
         world.seed(api, make_pod(container, name=name, namespace="team-a", annotations=notes))
-    assert [line for line in world.lines(api) if " limits " in line] == []
+    assert world.lines(api, "limits") == []
 
 
 def test_why_limits_are_not_stronger_is_told_for_all_nodes_together() -> None:
     api = world.healthy()
     for node, reason in (("node-a", "cgroup: old driver"), ("node-b", "cgroup: old driver")):
         publish(api, node, HandOver.ENVVAR, "", Limit.MPS, reason)
-    assert [line for line in world.lines(api) if " limit-strength " in line] == [
+    assert world.lines(api, "limit-strength") == [
         "ok limit-strength node/node-a, node-b | limits are mps; no stronger limit holds: cgroup: old driver |"
         " docs/limits.md"
     ]
@@ -300,7 +295,7 @@ def test_a_pod_whose_limit_is_enforced_no_more_is_told() -> None:
     for name, node, gpu in (("loose", "node-a", 1), ("held", "node-b", 0)):
         held = replace(make_allocation(name, make_grant(gpu), node=node))
         world.seed(api, world.bound_pod(name, node=node, held_by=held, annotations=notes, phase="Running"))
-    assert [line for line in world.lines(api) if " limits " in line] == [
+    assert world.lines(api, "limits") == [
         "warning limits pod/default/loose | it demands an enforced limit, and no longer has one on node node-a (GPU 1:"
         f" advisory) | gpushare explain -n default loose {WHY}"
     ]
@@ -312,7 +307,7 @@ def test_a_part_of_a_mig_instance_does_not_meet_the_demand() -> None:
     held = make_allocation("part", make_grant(0), node="node-b")
     notes = {names.ANNOTATION_LIMIT: "enforced"}
     world.seed(api, world.bound_pod("part", node="node-b", held_by=held, annotations=notes, phase="Running"))
-    (line,) = (line for line in world.lines(api) if " limits " in line)
+    [line] = world.lines(api, "limits")
     assert "no longer has one on node node-b (GPU 0: advisory)" in line
 
 

@@ -12,23 +12,10 @@ from gpushare_cli.scheduler_config import Options, ServerVersion
 from testing.builders import make_pod
 from testing.cli import doctor_cluster as world
 from testing.cli.doctor_cluster import NS, Change, DoctorKube
+from tests.unit.gpushare_cli import findings
 
-DEPLOYMENT = f"deployment/{NS}/gpushare-scheduler"
 CONFIG = f"configmap/{NS}/gpushare-scheduler"
-PODS = f"kubectl -n {NS} get pods -l app.kubernetes.io/name=gpushare-scheduler"
-LOGS = f"kubectl -n {NS} logs deploy/gpushare-scheduler"
 RESTART = f"kubectl -n {NS} rollout restart deployment/gpushare-scheduler"
-WRITE = (
-    "write what this prints into its key scheduler.yaml: gpushare scheduler-config --server-version 1.30; then:"
-    f" {RESTART}"
-)
-SKEW = (
-    "it may be one minor version older, and not newer | set newTag: v1.30.0 for registry.k8s.io/kube-scheduler in the"
-    " overlay, and apply it"
-)
-APPLY = "apply the overlay for your server's version again: kubectl apply -k manifests/overlays/OVERLAY"
-
-
 OTHERS = scheduler_config.for_others(Options(server=ServerVersion(1, 30)), 9)
 
 
@@ -83,122 +70,83 @@ def image(name: str) -> Change:
     return lambda api: world.edit(api, "Deployment", names.SCHEDULER, change)
 
 
-LOST: list[tuple[Change, str]] = [
-    (
-        lambda api: world.vanish(api, "Deployment", names.SCHEDULER),
-        f"error scheduler-running {DEPLOYMENT} | it is missing, so no one schedules GPU pods | {APPLY}",
-    ),
-    (
-        ready(0, waiting=3),
-        f"error scheduler-running {DEPLOYMENT} | 0 of 2 replicas are ready, so no one schedules GPU pods; 3 GPU pods"
-        f" wait for it | {PODS}; {LOGS}",
-    ),
-    (ready(1), f"warning scheduler-running {DEPLOYMENT} | 1 of 2 replicas are ready | {PODS}; {LOGS}"),
-    (
-        lambda api: world.vanish(api, "Lease", names.SCHEDULER),
-        f"error scheduler-leads lease/{NS}/gpushare-scheduler | there is no such Lease, so no one schedules GPU pods"
-        f" | kubectl -n {NS} logs -l app.kubernetes.io/name=gpushare-scheduler --prefix --tail=100",
-    ),
-    (
-        lambda api: world.vanish(api, "ConfigMap", names.SCHEDULER),
-        f"error scheduler-config {CONFIG} | it is missing, and the scheduler does not start without it | {APPLY}",
-    ),
-    *(
-        (
-            image(f"registry.k8s.io/kube-scheduler:v{version}.4@sha256:0123"),
-            f"warning scheduler-version {DEPLOYMENT} | kube-scheduler {version} runs against a server 1.30; {SKEW}",
-        )
-        for version in ("1.27", "1.31")
-    ),
-]
+def endpoints(count: int) -> Change:
+    subsets = [{"addresses": [{"ip": "10.0.0.1"}] * count}] if count else []
+    return lambda api: world.edit(api, "Endpoints", "gpushare-controller", lambda each: each.update(subsets=subsets))
 
 
-@pytest.mark.parametrize(("change", "line"), LOST)
-def test_each_has_its_line(change: Change, line: str) -> None:
-    assert world.after(change) == [line]
+def lease(**spec: object) -> Change:
+    return lambda api: world.edit(api, "Lease", names.LEASE, lambda each: each["spec"].update(spec))
 
 
-NO_PROFILE = "no profile has the schedulerName gpushare-scheduler that GPU pods have"
-URL = "http://gpushare-controller.gpushare-system.svc:12345/gpushare-scheduler"
-OTHER_VERB = "it must have no other verb, or pods without GPUs depend on the controller"
-WAITS = "more requests than that to the API server wait in kube-scheduler, and with them the pods"
+def answer(path: str, said: kube.Reply | kube.KubeError) -> Change:
+    return lambda api: api.says(names.CONTROLLER_SERVICE, path, said)
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (text({"config.yaml": "a"}), "it has no key scheduler.yaml"),
-        (text("a: [1\nb: 2"), "scheduler.yaml: not YAML at line 2, column 2; check indentation and brackets"),
-        (text("later"), "scheduler.yaml: expected an object, found a string"),
-        (text("a: 1\n---\nb: 2\n"), "scheduler.yaml: 2 documents, where kube-scheduler reads one"),
-        (
-            config(lambda value: value.update(profiles=[{"schedulerName": "default-scheduler"}])),
-            f"{NO_PROFILE}; there is default-scheduler",
-        ),
-        (config(lambda value: value.pop("profiles")), NO_PROFILE),
-        (
-            config(lambda value: value.pop("extenders")),
-            f"no extender has the urlPrefix {URL}, so no one asks the controller",
-        ),
+def metrics(page: str) -> Change:
+    return answer("metrics", kube.Reply(status=200, text=page))
+
+
+def missing(kind: str, name: str) -> Change:
+    return lambda api: world.vanish(api, kind, name)
+
+
+CHANGES: dict[str, list[Change]] = {
+    "scheduler-running": [missing("Deployment", names.SCHEDULER), ready(0, waiting=3), ready(1)],
+    "scheduler-leads": [missing("Lease", names.SCHEDULER)],
+    "scheduler-config": [
+        missing("ConfigMap", names.SCHEDULER),
+        text({"config.yaml": "a"}),
+        text("a: [1\nb: 2"),
+        text("later"),
+        text("a: 1\n---\nb: 2\n"),
+        config(lambda value: value.update(profiles=[{"schedulerName": "default-scheduler"}])),
+        config(lambda value: value.pop("profiles")),
+        config(lambda value: value.pop("extenders")),
+        *(extender(**{f"{verb}Verb": None}) for verb in ("filter", "prioritize", "preempt", "bind")),
+        extender(bindVerb="bindings"),
+        extender(nodeCacheCapable=None),
+        extender(managedResources=[{"name": "aliyun.com/gpu-mem"}]),
+        extender(ignorable=True),
+        *(config(partial(put_first, entry={**OTHERS, f"{verb}Verb": verb})) for verb in ("filter", "preempt", "bind")),
+        config(lambda value: value.pop("percentageOfNodesToScore")),
+        extender(weight=1),
         *(
-            (extender(**{f"{verb}Verb": None}), f"{verb}Verb of the extender is missing, not {verb}")
-            for verb in ("filter", "prioritize", "preempt", "bind")
-        ),
-        (extender(bindVerb="bindings"), "bindVerb of the extender is bindings, not bind"),
-        (
-            extender(nodeCacheCapable=None),
-            "nodeCacheCapable of the extender is not true, so that whole nodes would be sent for every pod",
-        ),
-        (
-            extender(managedResources=[{"name": "aliyun.com/gpu-mem"}]),
-            "managedResources of the extender lacks nano-gpu/gpu-percent: pods that ask for it get no GPU",
-        ),
-        (
-            extender(ignorable=True),
-            "ignorable of the extender is true: without the controller, pods would be bound without GPUs",
-        ),
-        *(
-            (
-                config(partial(put_first, entry={**OTHERS, f"{verb}Verb": verb})),
-                f"{verb}Verb of the extender with {names.OTHERS_VERB} is {verb}: {OTHER_VERB}",
-            )
-            for verb in ("filter", "preempt", "bind")
+            config(partial(update, clientConnection=limits))
+            for limits in ({}, {"qps": 50, "burst": 100}, {"qps": 500}, {"qps": 20.5, "burst": 400})
         ),
     ],
-)
-def test_what_keeps_the_scheduler_from_gpus_is_an_error(change: Change, problem: str) -> None:
-    assert world.after(change) == [f"error scheduler-config {CONFIG} | {problem} | {WRITE}"]
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (
-            config(lambda value: value.pop("percentageOfNodesToScore")),
-            "percentageOfNodesToScore is None, not 100: in a large cluster it may stop looking before it comes to a"
-            " node whose GPUs fit",
-        ),
-        (
-            extender(weight=1),
-            "weight of the extender is 1: below 26 kube-scheduler's own scores decide where GPU pods go, not the"
-            " policy, and GPUs are filled less",
-        ),
-        *(
-            (
-                config(partial(update, clientConnection=limits)),
-                f"clientConnection has qps {qps} and burst {burst}: {WAITS}",
-            )
-            for limits, qps, burst in (
-                ({}, 50, 100),
-                ({"qps": 50, "burst": 100}, 50, 100),
-                ({"qps": 500}, 500, 100),
-                ({"qps": 20.5, "burst": 400}, 20, 400),
-            )
-        ),
+    "scheduler-version": [
+        image(f"registry.k8s.io/kube-scheduler:v{version}.4@sha256:0123") for version in ("1.27", "1.31")
     ],
-)
-def test_what_makes_it_worse_is_a_warning(change: Change, problem: str) -> None:
-    assert world.after(change) == [f"warning scheduler-config {CONFIG} | {problem} | {WRITE}"]
+    "controller-running": [
+        missing("Deployment", "gpushare-controller"),
+        endpoints(0),
+        endpoints(2),
+        missing("Pod", "gpushare-controller-1"),
+    ],
+    "controller-leads": [
+        missing("Lease", names.LEASE),
+        lease(holderIdentity=""),
+        lease(renewTime=None),
+        lease(renewTime=world.ago(minutes=3)),
+    ],
+    "controller-answers": [
+        answer("readyz", kube.Reply(status=503, text="the gpushare controller is still reading /api/v1/pods\n")),
+        answer("readyz", kube.ForbiddenError("services/proxy is forbidden")),
+    ],
+    "controller-ledger": [
+        answer("metrics", kube.ServerFaultError("i/o timeout")),
+        metrics("gpushare_ledger_differences 2.0\n"),
+        metrics("gpushare_ledger_differences many\nother 1\n"),
+        metrics("other 1\n"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("check", "changes"), CHANGES.items())
+def test_each_change_has_its_line(check: str, changes: list[Change]) -> None:
+    findings.compare(check, changes)
 
 
 @pytest.mark.parametrize(
@@ -238,102 +186,14 @@ def test_another_scheduler_is_pointed_at(name: str, shown: str) -> None:
         world.vanish(api, kind, names.SCHEDULER)
     found = world.diagnosis(api)
     assert list(world.formatted(found)) == [
-        f"ok scheduler-running configmap/{NS}/gpushare-config | GPU pods go to {shown}, whose configuration cannot be"
-        " read through the API server | compare its file with: gpushare scheduler-config --server-version 1.30"
+        f"ok scheduler-running configmap/{NS}/gpushare-config | GPU pods go to {shown}, whose file cannot be read"
+        " through the API server | compare it with: gpushare scheduler-config --server-version 1.30"
         f" --scheduler-name '{name}'"
     ]
     skipped = {result.check.id: result.skipped for result in found.results if result.skipped}
     assert skipped == dict.fromkeys(
         ("scheduler-leads", "scheduler-config", "scheduler-version"), "GPU pods go to another scheduler"
     )
-
-
-RUNNING = f"controller-running deployment/{NS}/gpushare-controller |"
-LEADS = f"error controller-leads lease/{NS}/gpushare-controller |"
-LEADER_PODS = f"kubectl -n {NS} get pods -l app.kubernetes.io/name=gpushare-controller"
-LEADER_LOGS = f"kubectl -n {NS} logs -l app.kubernetes.io/name=gpushare-controller --prefix --tail=100"
-NO_LEADER = f"so no controller leads and no GPU pod is placed | {LEADER_LOGS}"
-SERVICE = f"service/{NS}/gpushare-controller |"
-FORBIDDEN = kube.ForbiddenError("services/proxy is forbidden")
-BY_HAND = f"check by kubectl -n {NS} port-forward svc/gpushare-controller 12345"
-
-
-def endpoints(count: int) -> Change:
-    subsets = [{"addresses": [{"ip": "10.0.0.1"}] * count}] if count else []
-    return lambda api: world.edit(api, "Endpoints", "gpushare-controller", lambda each: each.update(subsets=subsets))
-
-
-def lease(**spec: object) -> Change:
-    return lambda api: world.edit(api, "Lease", names.LEASE, lambda each: each["spec"].update(spec))
-
-
-def answer(path: str, said: kube.Reply | kube.KubeError) -> Change:
-    def change(api: DoctorKube) -> None:
-        api.says(names.CONTROLLER_SERVICE, path, said)
-
-    return change
-
-
-ROWS: list[tuple[Change, str]] = [
-    (
-        lambda api: world.vanish(api, "Deployment", "gpushare-controller"),
-        f"error {RUNNING} it is missing, so no GPU pod is placed | {APPLY}",
-    ),
-    (
-        endpoints(0),
-        f"error {RUNNING} its Service has no endpoint, because no replica leads: no GPU pod is placed | {LEADER_PODS};"
-        f" {LEADER_LOGS}",
-    ),
-    (
-        endpoints(2),
-        f"error {RUNNING} 2 replicas report ready, but only one may lead; normal for some seconds while the lead"
-        f" changes | ask again; if it stays: {LEADER_PODS}; {LEADER_LOGS}",
-    ),
-    (
-        lambda api: world.vanish(api, "Pod", "gpushare-controller-1"),
-        f"warning {RUNNING} 1 of 2 replicas run, so no one may be there to take over | {LEADER_PODS}",
-    ),
-    (lambda api: world.vanish(api, "Lease", names.LEASE), f"{LEADS} there is no such Lease, {NO_LEADER}"),
-    (lease(holderIdentity=""), f"{LEADS} no one holds it, {NO_LEADER}"),
-    (lease(renewTime=None), f"{LEADS} no one holds it, {NO_LEADER}"),
-    (
-        lease(renewTime=world.ago(minutes=3)),
-        f"{LEADS} gpushare-controller-0_ab12 has not renewed it for 180 s, and it lasts 15 s, {NO_LEADER}",
-    ),
-    (
-        answer("readyz", kube.Reply(status=503, text="the gpushare controller is still reading /api/v1/pods\n")),
-        f"error controller-answers {SERVICE} it is not ready: the gpushare controller is still reading /api/v1/pods"
-        f" | ask again in a minute; if it stays: kubectl -n {NS} logs deploy/gpushare-controller",
-    ),
-    (
-        answer("readyz", FORBIDDEN),
-        f"warning controller-answers {SERVICE} not checked whether it answers: services/proxy is forbidden | get"
-        f" rights for services/proxy in {NS}, or {BY_HAND}",
-    ),
-    (
-        answer("metrics", kube.ServerFaultError("i/o timeout")),
-        f"warning controller-ledger {SERVICE} not checked its ledger: i/o timeout | the NetworkPolicy"
-        f" gpushare-controller may keep the control plane out; {BY_HAND}",
-    ),
-    (
-        answer("metrics", kube.Reply(status=200, text="gpushare_ledger_differences 2.0\n")),
-        f"error controller-ledger {SERVICE} its ledgers of 2 nodes differ from what the pods tell | keep its log for a"
-        f" report, then: kubectl -n {NS} rollout restart deployment/gpushare-controller",
-    ),
-    *(
-        (
-            answer("metrics", kube.Reply(status=200, text=page)),
-            f"warning controller-ledger {SERVICE} it has no metric gpushare_ledger_differences | check whether all"
-            " components have the same version of the image",
-        )
-        for page in ("gpushare_ledger_differences many\nother 1\n", "other 1\n")
-    ),
-]
-
-
-@pytest.mark.parametrize(("change", "line"), ROWS)
-def test_each_of_the_controller_has_its_line(change: Change, line: str) -> None:
-    assert world.after(change) == [line]
 
 
 @pytest.mark.parametrize("renewed", [world.ago(seconds=44), world.ago(seconds=-600)])
