@@ -13,8 +13,7 @@ from typing import Final
 
 from controller import optional_watches
 from controller.node_verdicts import NodeVerdicts
-from controller.reconcile.hand_over import HandOverSummary
-from controller.reconcile.loop import Reconciler
+from controller.reconcile.loop import HandOverSummary, Reconciler
 from controller.reconcile.node_requests import OFF, Limits, Refusals
 from controller.reconcile.placeholders import Placeholders
 from controller.reconcile.writer import Writer
@@ -66,7 +65,7 @@ class Leadership:
         def may_write() -> bool:
             return self.leading() and not self._stop_working.is_set()
 
-        summary = HandOverSummary(api=api, state=state, clock=clock, namespace=self.namespace, leading=may_write)
+        summary = HandOverSummary(api=api, clock=clock, namespace=self.namespace, leading=may_write)
         # A cache of its own: a thousand kinds of waiting pods must not drive the scheduler's questions out of theirs.
         node_verdicts = NodeVerdicts(state, clock, part=4)
         placeholders = Placeholders(

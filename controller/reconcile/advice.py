@@ -5,7 +5,7 @@ from typing import Final
 
 from gpushare import names
 from gpushare.cluster import bypass
-from gpushare.cluster.pod_records import Bound
+from gpushare.cluster.pod_records import Bound, Problem
 from gpushare.identity import PodRef
 
 _NOT_MUTATED: Final = (
@@ -108,3 +108,23 @@ def rejected(pod: Bound) -> Tell:
     """Its node did not take it, and no one recreates it."""
     message = f"{pod.node} rejected it, as happens when a node starts again before its GPUs are reported: {pod.failed}"
     return Tell(pod.ref, REASON_REJECTED, f"{message}; {bypass.again(None)}")
+
+
+def overridden(containers: str) -> str:
+    """Its author chose devices, in containers whose names are given, comma-separated."""
+    listed = containers.split(",")
+    who = f"container{'s' if len(listed) > 1 else ''} {', '.join(listed)}"
+    return (
+        f"{who}: {names.ENV_VISIBLE_DEVICES} was replaced when the pod was created; a container sees the GPUs that it"
+        " is given and no others; remove the variable from the pod's template"
+    )
+
+
+def unreadable(problem: Problem) -> str:
+    """Its allocation cannot be read."""
+    if problem.counted:
+        return f"its allocation cannot be read and is counted from its other annotations: {problem.why}"
+    return (
+        f"what this pod holds cannot be read, so its node takes no new pods: {problem.why}; delete it, or"
+        " install the version of gpushare that bound it"
+    )

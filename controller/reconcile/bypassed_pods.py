@@ -7,6 +7,7 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
+from controller.index import Snapshot
 from controller.reconcile import advice, bypass_decision, live_pod
 from controller.reconcile.advice import Tell
 from controller.reconcile.bypass_decision import Action, Note, Step
@@ -48,9 +49,9 @@ class BypassedPods:
     _bad: dict[str, set[PodUid]] = field(default_factory=dict)
     """Pods that have to be created again, by the UIDs of their owners."""
 
-    def tick(self) -> None:
+    def tick(self, snapshot: Snapshot) -> None:
         """Look after those whose turn it is: who was judged the longest ago, and of those the oldest pods."""
-        bypassed, now = self.state.index.snapshot().bypassed, self.clock.monotonic()
+        bypassed, now = snapshot.bypassed, self.clock.monotonic()
         self._notes = {pod.ref.uid: self._notes.get(pod.ref.uid, Note(since=now)) for pod in bypassed}
         self._backoff.forget(now)
         self._bad = {}

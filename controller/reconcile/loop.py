@@ -1,36 +1,64 @@
-"""The leader's chores: resolve what is in doubt, care for waiting and bypassed pods, report, audit the ledger."""
+"""The leader's tick: one snapshot of the cluster, and all that is done about it, in a fixed order.
+
+What takes a page or less is here: reservations in doubt, warnings, the summary of how nodes hand over, the audit.
+"""
 
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from datetime import timedelta
+from typing import Final, TypeVar
 
-from controller.index import Index
+from controller.index import Index, Snapshot
 from controller.node_verdicts import NodeVerdicts
-from controller.reconcile import advice, in_doubt_bindings
+from controller.reconcile import advice
 from controller.reconcile.bypassed_pods import BypassedPods
 from controller.reconcile.deliver import LateBinder
 from controller.reconcile.node_requests import Refusals
-from controller.reconcile.overridden import OverriddenPods
 from controller.reconcile.waiting import WaitingPods
 from controller.reconcile.writer import Writer
+from controller.reservations import InDoubt
 from controller.state import ClusterState
+from gpushare import names
 from gpushare.cluster import cordons, node_ledger, node_records, world
 from gpushare.cluster.groups import LabelIndex
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound
-from gpushare.identity import NodeName, PodRef
+from gpushare.errors import WireError
+from gpushare.identity import NodeName
+from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.allocation import Allocation
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
+from gpushare.wire import hand_over
+from gpushare.wire import pods as pods_wire
 
 _LOG: Final = logging.getLogger(__name__)
 TICK_S: Final = 1.0
 AUDIT_S: Final = 60.0
 MAX_REPORTS: Final = 20  # a tick
+MAX_READS: Final = 20  # a tick
+RECENT: Final = timedelta(minutes=10)
+WRITE_AGAIN_S: Final = 60.0  # in case somebody changed the summary
+WRITE_RETRY_S: Final = 5.0
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class _Once:
+    """Takes of what is there, tick after tick, each once, and so many a tick."""
+
+    def __init__(self) -> None:
+        self._taken: set[Hashable] = set()
+
+    def of(self, there: Mapping[K, V]) -> dict[K, V]:
+        self._taken &= there.keys()
+        fresh = [key for key in there if key not in self._taken][:MAX_REPORTS]
+        self._taken.update(fresh)
+        return {key: there[key] for key in fresh}
 
 
 @dataclass(kw_only=True)
@@ -47,18 +75,18 @@ class Reconciler:
     refusals: Refusals
     bind_s: float = 2.0
     """Deadline of a patch that binds a pod late, as for a Binding."""
-    others: Sequence[Callable[[], None]] = ()
-    """Further chores, which do not concern pods."""
+    others: Sequence[Callable[[Snapshot], None]] = ()
+    """Further chores."""
     audit_differences: int = 0
     """Found by the last check of the ledger."""
     bypassed: BypassedPods = field(init=False)
-    _writer: Writer = field(init=False)
     waiting: WaitingPods = field(init=False)
-    _overridden: OverriddenPods = field(init=False)
-    _reported: set[PodRef] = field(default_factory=set)
-    _unknown: dict[NodeName, str] = field(default_factory=dict)
+    _writer: Writer = field(init=False)
+    _overridden: _Once = field(init=False, default_factory=_Once)
+    _unreadable: _Once = field(init=False, default_factory=_Once)
+    _unknown: dict[NodeName, str] = field(init=False, default_factory=dict)
     """GPUs that no one has and that were complained about."""
-    _audited: float = float("-inf")
+    _audited: float = field(init=False, default=float("-inf"))
 
     def __post_init__(self) -> None:
         api, state, clock = self.api, self.state, self.clock
@@ -70,52 +98,72 @@ class Reconciler:
             clock=clock,
             refusals=self.refusals,
         )
-        self._overridden = OverriddenPods(writer=self._writer, state=state, clock=clock)
         binder = LateBinder(api=api, state=state, clock=clock, leading=self.leading, deadline_s=self.bind_s)
         self.bypassed = BypassedPods(writer=self._writer, binder=binder, state=state, clock=clock)
 
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set."""
         while not self.clock.wait(stop, TICK_S):
-            try:
-                self.tick()
-            except Exception:  # noqa: BLE001 - the top of a loop: one pod must not end the care for all
-                logs.event(_LOG, "reconcile failed", level=logging.ERROR, exc_info=True)
+            self.tick()
 
     def tick(self) -> None:
-        """All chores once."""
-        in_doubt_bindings.resolve(api=self.api, state=self.state, clock=self.clock, leading=self.leading)
-        self.bypassed.tick()
-        self.waiting.tick()
-        self._overridden.tick()
-        self._unreadable()
-        self._unknown_gpus()
-        for chore in self.others:
-            chore()
-        now = self.clock.monotonic()
-        if now - self._audited >= AUDIT_S:
-            self._audited = now
-            self._audit()
+        """All chores once, each with a view of the cluster that is not older than a tick."""
+        self._attempt(self._resolve_in_doubt)  # first: it changes what is reserved
+        taken, snapshot = self.clock.monotonic(), self.state.index.snapshot()
+        for chore in (
+            self.bypassed.tick,
+            self.waiting.tick,
+            self._warn_overridden,
+            self._warn_unreadable,
+            self._tell_unknown_gpus,
+            *self.others,
+        ):
+            if self.clock.monotonic() - taken >= TICK_S:
+                taken, snapshot = self.clock.monotonic(), self.state.index.snapshot()
+            self._attempt(chore, snapshot)
+        self._attempt(self._audit)
 
-    def _unreadable(self) -> None:
-        problems = self.state.index.snapshot().problems
-        self._reported &= problems.keys()
-        for pod in list(problems.keys() - self._reported)[:MAX_REPORTS]:
-            self._reported.add(pod)
-            problem = problems[pod]
+    def _attempt(self, chore: Callable[..., None], *args: Snapshot) -> None:
+        try:
+            chore(*args)
+        except Exception:  # noqa: BLE001 - the top of a loop: one chore, or one pod, must not end the care for all
+            logs.event(_LOG, "reconcile failed", level=logging.ERROR, exc_info=True)
+
+    def _resolve_in_doubt(self) -> None:
+        """End reservations whose Binding or patch no one can account for, by looking at their pods long after."""
+        for in_doubt in self.state.in_doubt(self.clock.monotonic(), most=MAX_READS):
+            if not self.leading():
+                return
+            pod, node = str(in_doubt.pod), in_doubt.node
+            try:
+                over = _is_over(in_doubt, self.api)
+            except (kube.KubeError, WireError) as error:
+                logs.event(_LOG, "still in doubt", level=logging.WARNING, pod=pod, node=node, error=str(error))
+                if isinstance(error, kube.UnreachableError):
+                    return  # each further look would wait for its whole deadline, and so would all other chores
+                continue
+            if over:
+                self.state.end(in_doubt)
+                logs.event(_LOG, "reservation ended", pod=pod, uid=in_doubt.pod.uid, node=node)
+
+    def _warn_overridden(self, snapshot: Snapshot) -> None:
+        """Authors who chose devices themselves learn that it has no effect; the webhook cannot post Events.
+
+        An earlier leader has told those that are older; after a change of leader no one needs all of it again.
+        """
+        since = (self.clock.now() - RECENT).strftime("%Y-%m-%dT%H:%M:%SZ")
+        recent = {pod.ref.uid: pod for pod in snapshot.overridden if not isinstance(pod, Bound) or pod.created >= since}
+        for pod in self._overridden.of(recent).values():
+            self._writer.warn(pod.ref, advice.REASON_OVERRIDDEN, advice.overridden(pod.overridden))
+
+    def _warn_unreadable(self, snapshot: Snapshot) -> None:
+        for pod, problem in self._unreadable.of(snapshot.problems).items():
             why, counted = problem.why, problem.counted
             logs.event(_LOG, "allocation unreadable", level=logging.ERROR, pod=str(pod), counted=counted, error=why)
-            message = (
-                f"its allocation cannot be read and is counted from its other annotations: {why}"
-                if counted
-                else f"what this pod holds cannot be read, so its node takes no new pods: {why}; delete it, or"
-                " install the version of gpushare that bound it"
-            )
-            self._writer.warn(pod, advice.REASON_UNREADABLE, message)
+            self._writer.warn(pod, advice.REASON_UNREADABLE, advice.unreadable(problem))
 
-    def _unknown_gpus(self) -> None:
+    def _tell_unknown_gpus(self, snapshot: Snapshot) -> None:
         """Nodes may be known later than what is said of them, so this is no business of the watches."""
-        snapshot = self.state.index.snapshot()
         unknown = {record.name: ", ".join(numbers) for record in snapshot.nodes if (numbers := _unknown_gpus(record))}
         for node, gpus in unknown.items():
             if self._unknown.get(node) != gpus:
@@ -123,10 +171,62 @@ class Reconciler:
         self._unknown = unknown
 
     def _audit(self) -> None:
+        now = self.clock.monotonic()
+        if now - self._audited < AUDIT_S:
+            return
+        self._audited = now
         differences = audit(self.state.index)
         self.audit_differences = len(differences)
         for line in differences[:10]:
             logs.event(_LOG, "ledger differs", level=logging.ERROR, difference=line)
+
+
+@dataclass(kw_only=True)
+class HandOverSummary:
+    """Says in a ConfigMap how the nodes that share hand over GPUs, for the webhook (`gpushare.wire.hand_over`).
+
+    It is written when it changes, and now and then again. A node that will share counts before it has published GPUs: a
+    pod that is created now may land there.
+    """
+
+    api: KubeApi
+    clock: Clock
+    namespace: str
+    leading: Callable[[], bool]
+    """Whether this process may write, at this very moment."""
+    _summary: str = field(init=False, default="")
+    """What was written last, or is to be written when it is due."""
+    _due: float = field(init=False, default=float("-inf"))
+    _problem: str = field(init=False, default="")
+
+    def tick(self, snapshot: Snapshot) -> None:
+        summary = hand_over.summary(node_records.sharing(snapshot.nodes))
+        now = self.clock.monotonic()
+        if summary == self._summary and now < self._due:
+            return
+        changed, self._summary = summary != self._summary, summary
+        self._due = now + (WRITE_AGAIN_S if self._write(summary, tell=changed) else WRITE_RETRY_S)
+
+    def _write(self, summary: str, *, tell: bool) -> bool:
+        try:
+            self.api.patch(
+                hand_over.path(self.namespace), hand_over.data(summary), timeout_s=3.0, precondition=self.leading
+            )
+        except kube.KubeError as error:
+            self._complain(str(error))
+            return False
+        if tell or self._problem:
+            logs.event(_LOG, "hand-over summarized", hand_over=summary)
+        self._problem = ""
+        return True
+
+    def _complain(self, problem: str) -> None:
+        """Once for each problem."""
+        if problem != self._problem:
+            effect = f"the webhook goes by what ConfigMap {self.namespace}/{names.HAND_OVER} said last"
+            fix = "apply the manifests again, if it or the right to patch it is missing"
+            logs.event(_LOG, "hand-over not written", level=logging.WARNING, error=problem, effect=effect, fix=fix)
+        self._problem = problem
 
 
 def audit(index: Index) -> list[str]:
@@ -161,3 +261,15 @@ def _unknown_gpus(record: NodeRecord) -> list[str]:
         return []
     known = {number for gpu in record.inventory.gpus for number in cordons.numbers(gpu)}
     return [*node_records.unknown_gpus(record), *(str(index) for index in sorted(record.unhealthy - known))]
+
+
+def _is_over(in_doubt: InDoubt, api: KubeApi) -> bool:
+    """Whether what was sent cannot take effect . A pod that shows it is left to the watch."""
+    try:
+        pod = api.get(kube.pod_path(in_doubt.pod.namespace, in_doubt.pod.name))
+    except kube.NotFoundError:
+        return True
+    if pods_wire.ref(pod).uid != in_doubt.pod.uid:
+        return True
+    shows = names.ANNOTATION_ALLOCATION in pods_wire.annotations(pod) if in_doubt.bypassed else pods_wire.node_of(pod)
+    return in_doubt.expired and not shows

@@ -232,15 +232,14 @@ class Placeholders:
     _backoff: Backoff = field(default_factory=lambda: Backoff(first_s=LIST_S / 30, cap_s=LIST_S))
     """Between lists and removals that fail."""
 
-    def tick(self) -> None:
+    def tick(self, snapshot: Snapshot) -> None:
         """Look for what is to be done."""
         now = self.writer.clock.monotonic()
         if now < self._quiet_until or (now >= self._list_at and not self._list(now)):
             return
         if not self._there and self.limits.most <= 0:
             return
-        snapshot = self.state.index.snapshot()
-        waiting = {pod.ref.uid: pod for pod in snapshot.pods if isinstance(pod, Pending)}
+        waiting = {pod.ref.uid: pod for pod in snapshot.pending}
         self._attempts = {uid: number for uid, number in self._attempts.items() if uid in waiting}
         self._resting = {uid: until for uid, until in self._resting.items() if uid in waiting}
         known = Inputs(

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from controller.index import Snapshot
 from controller.node_verdicts import NodeVerdicts
 from controller.reconcile import outdated, unschedulable
 from controller.reconcile.advice import Tell
@@ -15,6 +16,7 @@ from controller.reconcile.unschedulable import Note, Nudge
 from controller.reconcile.writer import Writer
 from controller.state import ClusterState
 from gpushare.cluster import reasons
+from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Pending
 from gpushare.identity import NodeName, PodUid
 from gpushare.model.allocation import RefusalReason, Refused
@@ -62,19 +64,18 @@ class WaitingPods:
     def __post_init__(self) -> None:
         self.outdated = OutdatedPods(writer=self.writer, resource_config=self.state.resource_config)
 
-    def tick(self) -> None:
+    def tick(self, snapshot: Snapshot) -> None:
         """Look after those whose turn it is."""
         waiting: list[tuple[Pending, _KindKey]] = []
         requests: dict[_KindKey, PodRequest] = {}
-        pending = [pod for pod in self.state.index.snapshot().pods if isinstance(pod, Pending)]
-        for pod in pending:
+        for pod in snapshot.pending:
             if pod.unschedulable and pod.request is not None:
                 waiting.append((pod, key := _kind_key(pod.request)))
                 requests.setdefault(key, pod.request)
         self._notes = {pod.ref.uid: self._notes.get(pod.ref.uid, Note()) for pod, _ in waiting}
         self.outdated.note((pod for pod, _ in waiting), self.clock.monotonic())
-        self._refused = self.refusals.of({pod.ref.uid for pod in pending})
-        kinds = self._kinds(requests)
+        self._refused = self.refusals.of({pod.ref.uid for pod in snapshot.pending})
+        kinds = self._kinds(requests, snapshot.ledgers)
         started, actions = self.clock.monotonic(), 0
         for pod, key in sorted(waiting, key=lambda pair: self._notes[pair[0].ref.uid].explained.at):
             if actions >= MAX_ACTIONS:
@@ -89,7 +90,7 @@ class WaitingPods:
             actions += self._care(pod, kind)
             self._reasons[key] = kind.reason
         self._reasons = {key: reason for key, reason in self._reasons.items() if key in requests}
-        self.counts = self._counted(pending, [key for _, key in waiting])
+        self.counts = self._counted(snapshot.pending, [key for _, key in waiting])
 
     def _counted(self, pending: Collection[Pending], judged: Iterable[_KindKey]) -> Waiting:
         """Args: judged: kinds of the pods that kube-scheduler has given up on for now."""
@@ -125,12 +126,14 @@ class WaitingPods:
         refusal = self._refused.get(pod.ref.uid)
         return "" if refusal is None else f"; {reasons.by_sum(refusal.nodes, refusal.left_out)}"
 
-    def _kinds(self, requests: Mapping[_KindKey, PodRequest]) -> dict[_KindKey, "_Kind"]:
+    def _kinds(
+        self, requests: Mapping[_KindKey, PodRequest], ledgers: Mapping[NodeName, LedgerOrRefused]
+    ) -> dict[_KindKey, "_Kind"]:
         """The kinds of pods to judge in this tick: those whose turn is the longest ago."""
         self._tick += 1
         self._turns = {key: self._turns.get(key, 0) for key in requests}
         first = heapq.nsmallest(MAX_KINDS, self._turns, key=self._turns.__getitem__)
-        return {key: _Kind(requests[key], self.node_verdicts, self.state) for key in first}
+        return {key: _Kind(requests[key], ledgers, self.node_verdicts, self.state) for key in first}
 
 
 @dataclass
@@ -138,6 +141,7 @@ class _Kind:
     """How one kind of pod stands; expensive answers are computed once, and only if asked."""
 
     request: PodRequest
+    ledgers: Mapping[NodeName, LedgerOrRefused]
     node_verdicts: NodeVerdicts
     state: ClusterState
 
@@ -164,7 +168,7 @@ class _Kind:
 
     @functools.cached_property
     def message(self) -> str:
-        return reasons.closest(self._answers, self.state.index.snapshot().ledgers)
+        return reasons.closest(self._answers, self.ledgers)
 
 
 def _kind_key(request: PodRequest) -> _KindKey:

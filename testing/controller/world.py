@@ -14,6 +14,7 @@ from controller.extender.app import Extender, Services
 from controller.extender.bind import Answer, Binder
 from controller.extender.messages import BindArgs
 from controller.extender.preempt import Preemption
+from controller.index import Snapshot
 from controller.metrics import Metrics
 from controller.node_verdicts import NodeVerdicts
 from controller.optional_watches import CONFIG_MAPS
@@ -193,13 +194,16 @@ class World:
             nodes, (pod_records.read(pod, self.state.resource_config) for pod in self.api.objects(PODS))
         )
 
+    def snapshot(self) -> Snapshot:
+        return self.state.index.snapshot()
+
     def audit(self) -> list[str]:
         """What the index has wrong."""
         return loop.audit(self.state.index)
 
     def ledger(self, node: str = "node-a") -> NodeLedger:
         """The ledger of a node as the controller has them."""
-        ledger = self.state.index.snapshot().ledgers[NodeName(node)]
+        ledger = self.snapshot().ledgers[NodeName(node)]
         assert isinstance(ledger, NodeLedger)
         return ledger
 

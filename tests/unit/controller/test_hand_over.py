@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.reconcile.hand_over import AGAIN_S, RETRY_S, HandOverSummary
+from controller.reconcile.loop import WRITE_AGAIN_S, WRITE_RETRY_S, HandOverSummary
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.model.gpu import HandOver
@@ -26,9 +26,7 @@ def world() -> World:
 
 @pytest.fixture
 def summary(world: World) -> HandOverSummary:
-    return HandOverSummary(
-        api=world.api, state=world.state, clock=world.clock, namespace=names.NAMESPACE, leading=lambda: world.leads
-    )
+    return HandOverSummary(api=world.api, clock=world.clock, namespace=names.NAMESPACE, leading=lambda: world.leads)
 
 
 def add_node(world: World, name: str, by: HandOver | None) -> None:
@@ -62,7 +60,7 @@ CDI, ENVVAR, MOUNTS = HandOver
 def test_one_word_tells_of_all_nodes(world: World, summary: HandOverSummary, nodes: Any, word: str) -> None:
     for number, by in enumerate(nodes):
         add_node(world, f"node-{number}", by)
-    summary.tick()
+    summary.tick(world.snapshot())
     assert said(world) == word
     assert hand_over.is_all_cdi(world.api.read(f"{PATH}/{names.HAND_OVER}")) is (word == "cdi")
 
@@ -88,27 +86,27 @@ def test_a_node_that_will_share_counts_before_it_has_told_how(
     node["status"] |= fields
     world.api.seed(NODES, node)
     world.see()
-    summary.tick()
+    summary.tick(world.snapshot())
     assert said(world) == ("unknown" if counts else "none")
     add_node(world, "a", CDI)
-    summary.tick()
+    summary.tick(world.snapshot())
     assert said(world) == ("mixed" if counts else "cdi")
 
 
 def test_it_is_written_when_it_changes_and_now_and_then_again(world: World, summary: HandOverSummary) -> None:
     add_node(world, "a", CDI)
-    summary.tick()
-    summary.tick()
+    summary.tick(world.snapshot())
+    summary.tick(world.snapshot())
     assert world.api.count("patch") == 1
     add_node(world, "b", ENVVAR)
-    summary.tick()
+    summary.tick(world.snapshot())
     assert (said(world), world.api.count("patch")) == ("mixed", 2)
     world.api.edit(f"{PATH}/{names.HAND_OVER}", lambda found: found.update(data={"hand-over": "cdi"}))
-    world.clock.at += AGAIN_S - 1
-    summary.tick()
+    world.clock.at += WRITE_AGAIN_S - 1
+    summary.tick(world.snapshot())
     assert said(world) == "cdi"
     world.clock.at += 1
-    summary.tick()
+    summary.tick(world.snapshot())
     assert (said(world), world.api.count("patch")) == ("mixed", 3)
 
 
@@ -123,23 +121,23 @@ def test_a_write_that_fails_is_told_once_and_tried_again(
     add_node(world, "a", CDI)
     world.api.fail_next(lambda call: call.verb == "patch", fault, times=2)
     for _ in range(3):
-        summary.tick()
-        summary.tick()
-        world.clock.at += RETRY_S
+        summary.tick(world.snapshot())
+        summary.tick(world.snapshot())
+        world.clock.at += WRITE_RETRY_S
     assert (said(world), world.api.count("patch")) == ("cdi", 3)
     assert caplog.messages == ["hand-over not written", "hand-over summarized"]
 
 
 def test_a_change_is_not_kept_back_by_a_write_that_failed(world: World, summary: HandOverSummary) -> None:
     world.api.fail_next(lambda call: call.verb == "patch", kube.UnreachableError("down"))
-    summary.tick()
+    summary.tick(world.snapshot())
     add_node(world, "a", ENVVAR)
-    summary.tick()
+    summary.tick(world.snapshot())
     assert said(world) == "envvar"
 
 
 def test_no_one_but_the_leader_writes_it(world: World, summary: HandOverSummary) -> None:
     add_node(world, "a", CDI)
     world.leads = False
-    summary.tick()
+    summary.tick(world.snapshot())
     assert said(world) == ""

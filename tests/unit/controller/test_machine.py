@@ -239,7 +239,7 @@ class Cluster(Machine):
         self.world.see()
         assert self.world.audit() == []
         if self.world.state.index.unconfirmed() == 0:
-            kept = self.world.state.index.snapshot().ledgers
+            kept = self.world.snapshot().ledgers
             ledgers = {name: ledger for name, ledger in kept.items() if isinstance(ledger, NodeLedger)}
             expected = self.world.truth()
             reserved = {
@@ -250,16 +250,14 @@ class Cluster(Machine):
             for name, allocations in reserved.items():
                 for held in allocations:
                     assert self.world.state.index.pending(held.pod.uid) is None
-                    assert held.pod.uid not in {
-                        bypassed_pod.ref.uid for bypassed_pod in self.world.state.index.snapshot().bypassed
-                    }
+                    assert held.pod.uid not in {bypassed_pod.ref.uid for bypassed_pod in self.world.snapshot().bypassed}
                     expected[name] = expected[name].with_allocation(held)
             assert cluster_world.differences(expected, ledgers) == []
 
     @invariant()
     def nothing_but_a_binding_in_doubt_is_counted_after_its_pod_was_seen(self) -> None:
         """Between two steps no request is under way."""
-        snapshot = self.world.state.index.snapshot()
+        snapshot = self.world.snapshot()
         seen = [held for held in snapshot.reserved if held not in snapshot.chosen]
         assert {held.pod.uid for held in seen} <= self.doubted
 
@@ -385,7 +383,7 @@ class LateCluster(Machine):
     @invariant()
     def the_ledger_holds_no_less_than_the_pods_that_were_seen(self) -> None:
         assert self.world.audit() == []
-        assert all(isinstance(ledger, NodeLedger) for ledger in self.world.state.index.snapshot().ledgers.values())
+        assert all(isinstance(ledger, NodeLedger) for ledger in self.world.snapshot().ledgers.values())
 
 
 LateCluster.TestCase.settings = settings(stateful_step_count=25)

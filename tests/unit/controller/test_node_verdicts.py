@@ -107,7 +107,7 @@ def test_a_pod_that_is_seen_on_its_node_as_it_was_bound_changes_nothing(world: W
     ledger, sequence = world.state.index.ledgers()[A], world.state.index.sequence
     judged.clear()
     world.see()
-    assert [type(record) for record in world.state.index.snapshot().pods] == [Bound]
+    assert [type(record) for record in world.snapshot().pods] == [Bound]
     assert world.state.index.ledgers()[A] is ledger
     assert world.state.index.sequence == sequence
     world.node_verdicts.answers(other(10), [A])

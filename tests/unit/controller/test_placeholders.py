@@ -81,7 +81,7 @@ def stuck(world: World) -> JsonObject:
 def asked(world: World) -> tuple[JsonObject, Placeholders]:
     """Such a pod, for which a node was asked."""
     pod, placeholders = stuck(world), chore(world)
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
     return pod, placeholders
 
 
@@ -99,7 +99,7 @@ def away(pod: JsonObject) -> list[list[str]]:
 
 def test_a_pod_that_fits_the_sums_and_no_gpu_gets_a_placeholder_that_keeps_away_from_these_nodes(world: World) -> None:
     pod, placeholders = asked(world)
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
     (there,) = world.api.objects(THERE)
     assert away(there) == [NODES]
     assert there["spec"]["containers"][0]["resources"] == {"limits": {names.GPU_MEM: 5}}
@@ -119,28 +119,28 @@ def test_it_goes_when_the_pod_is_bound(world: World) -> None:
     assert ask(world, pod, [*NODES, "node-c"]) == ["node-c"]
     assert not world.bind(pod, "node-c").error
     world.see()
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
     assert world.api.objects(THERE) == []
 
 
 def test_it_goes_with_the_pod_also_after_a_restart(world: World) -> None:
     pod = stuck(world)
-    chore(world).tick()
+    chore(world).tick(world.snapshot())
     world.start_controller()
     world.list_all()
     placeholders = chore(world)
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
     assert len(world.api.objects(THERE)) == 1
     world.api.delete(path_of(pod))
     world.see()
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
     assert world.api.objects(THERE) == []
 
 
 def test_a_controller_without_the_option_removes_what_is_left(world: World) -> None:
     stuck(world)
-    chore(world).tick()
-    chore(world, OFF).tick()
+    chore(world).tick(world.snapshot())
+    chore(world, OFF).tick(world.snapshot())
     assert world.api.objects(THERE) == []
 
 
@@ -148,7 +148,7 @@ def test_nodes_that_come_in_vain_are_bounded(world: World, caplog: pytest.LogCap
     pod, placeholders = stuck(world), chore(world)
     nodes = list(NODES)
     for attempt in range(1, ATTEMPTS + 1):
-        placeholders.tick()
+        placeholders.tick(world.snapshot())
         (there,) = world.api.objects(THERE)
         assert there["metadata"]["annotations"][names.ANNOTATION_ATTEMPT] == str(attempt)
         nodes.append(f"small-{attempt}")
@@ -156,16 +156,16 @@ def test_nodes_that_come_in_vain_are_bounded(world: World, caplog: pytest.LogCap
         world.see()
         assert ask(world, pod, nodes) == []
         world.clock.at += REPLACE_AFTER_S
-        placeholders.tick()
+        placeholders.tick(world.snapshot())
     assert world.api.objects(THERE) == []
     world.clock.at += REST_S - 1
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
     assert world.api.objects(THERE) == []
     expected = "a node came that has no room for its pod either; a node is asked for again in 60 minutes"
     assert expected in {message for _, message in said(world)}
     assert "nodes in vain" not in caplog.messages, "fewer than a namespace may have"
     world.clock.at += 1
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
     assert away(world.api.objects(THERE)[0]) == [sorted(nodes)]
 
 
@@ -177,7 +177,7 @@ def test_a_node_that_came_in_vain_counts_for_an_hour() -> None:
 def test_a_node_whose_gpus_are_not_known_yet_counts_as_one_that_may_have_room(world: World) -> None:
     pod, placeholders = stuck(world), chore(world)
     assert ask(world, pod, [*NODES, "node-new"]) == []
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
     assert away(world.api.objects(THERE)[0]) == [NODES]
 
 
@@ -193,7 +193,7 @@ def test_a_node_whose_gpus_are_not_known_yet_counts_as_one_that_may_have_room(wo
 )
 def test_no_node_is_asked_for_a_pod_that_needs_none_by_now(world: World, part: str, change: JsonObject) -> None:
     world.edit_pod(stuck(world), lambda found: found[part].update(change))  # which the watch has not told yet
-    chore(world).tick()
+    chore(world).tick(world.snapshot())
     assert world.api.objects(THERE) == []
 
 
@@ -201,12 +201,12 @@ def test_a_refusal_of_the_server_is_not_repeated_at_once(world: World, caplog: p
     stuck(world)
     placeholders = chore(world)
     world.api.fail_next(lambda call: call.verb == "create" and call.path == THERE, kube.ForbiddenError("quota"))
-    placeholders.tick()
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
+    placeholders.tick(world.snapshot())
     assert world.api.count("create", THERE) == 1
     assert "no node asked for" in caplog.text
     world.clock.at += YIELD_S
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
     assert len(world.api.objects(THERE)) == 1
 
 
@@ -226,9 +226,9 @@ def test_a_namespace_whose_pods_the_server_refuses_holds_up_no_other(world: Worl
     world.clock.at += ASK_AFTER_S
     placeholders = chore(world)
     world.api.fail_next(lambda call: call.verb == "create" and call.path == THERE, kube.ForbiddenError("webhook"))
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
     world.clock.at += RETRY_S
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
     assert [each["metadata"]["name"] for each in world.api.objects(THERE)] == [f"for-{uid_of(other)}"]
 
 
@@ -243,12 +243,12 @@ def test_a_namespace_whose_pods_the_server_refuses_holds_up_no_other(world: Worl
 def test_no_pod_makes_its_placeholder_huge(world: World, change: JsonObject, caplog: pytest.LogCaptureFixture) -> None:
     pod, placeholders = stuck(world), chore(world)
     world.edit_pod(pod, lambda found: found["spec"].update(change))
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
     assert not [call for call in world.api.calls if call.verb == "create" and call.path == THERE]
     assert "no node asked for" in caplog.text
     reads = len(world.api.calls)
     world.clock.at += RETRY_S
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
     assert [call.verb for call in world.api.calls[reads:]] == []  # not at every look
 
 
@@ -262,10 +262,10 @@ def test_a_term_without_conditions_still_matches_nothing() -> None:
 def test_one_that_is_there_already_is_taken_over(world: World) -> None:
     stuck(world)
     mine, other = chore(world), chore(world)
-    mine.tick()
+    mine.tick(world.snapshot())
     other._list_at = world.clock.at + LIST_S
-    other.tick()
-    other.tick()
+    other.tick(world.snapshot())
+    other.tick(world.snapshot())
     assert len(other._there) == 1
 
 
@@ -273,7 +273,7 @@ def test_one_that_somebody_deleted_comes_again(world: World) -> None:
     pod, placeholders = asked(world)
     world.api.delete(placeholder_path(uid_of(pod)))
     world.clock.at += LIST_S
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
     assert len(world.api.objects(THERE)) == 1
 
 
@@ -282,13 +282,13 @@ def test_a_server_that_does_not_answer_changes_nothing(world: World) -> None:
     world.api.delete(path_of(pod))
     world.see()
     world.api.fail_next(lambda call: call.verb == "delete", kube.UnreachableError("no"))
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
     world.api.fail_next(lambda call: call.verb == "list", kube.UnreachableError("no"))
     world.clock.at += LIST_S
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
     assert len(world.api.objects(THERE)) == 1
     world.clock.at += LIST_S
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
     assert world.api.objects(THERE) == []
 
 
@@ -305,14 +305,14 @@ def test_a_server_that_is_gone_is_asked_less_and_less_often(world: World, verb: 
     for _ in range(10):
         for _ in range(60):
             world.clock.at += 1
-            placeholders.tick()
+            placeholders.tick(world.snapshot())
         counts.append(world.api.count(verb, THERE))
     per_minute = [after - before for before, after in itertools.pairwise(counts)]
     assert max(per_minute) <= 10
     assert sum(per_minute[5:]) <= (5 * 3 if verb == "list" else 5 * 10)
     world.api.calm()
     world.clock.at += LIST_S
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
     assert world.api.objects(THERE) == []
 
 
@@ -324,17 +324,17 @@ def test_pods_that_are_recreated_do_not_bring_node_after_node(world: World) -> N
         pod = world.add_waiting(5)
         ask(world, pod, nodes)
         world.clock.at += ASK_AFTER_S
-        placeholders.tick()
+        placeholders.tick(world.snapshot())
         assert len(world.api.objects(THERE)) == 1, number
         world.api.delete(path_of(pod))
         world.see()
-        placeholders.tick()
+        placeholders.tick(world.snapshot())
     again, other = given_up(world, "team"), given_up(world, "other")
     world.clock.at += ASK_AFTER_S
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
     assert [each["metadata"]["name"] for each in world.api.objects(THERE)] == [f"for-{uid_of(other)}"]
     world.clock.at += REST_S
-    placeholders.tick()
+    placeholders.tick(world.snapshot())
     assert f"for-{uid_of(again)}" in {each["metadata"]["name"] for each in world.api.objects(THERE)}
 
 
@@ -352,7 +352,7 @@ def test_judging_leaves_the_processor_to_the_scheduler(world: World, monkeypatch
 
     monkeypatch.setattr(placeholders.node_verdicts, "snapshot", slow)
     for count in (1, 2, 3):
-        placeholders.tick()
+        placeholders.tick(world.snapshot())
         assert len(world.api.objects(THERE)) == count
 
 
@@ -369,7 +369,7 @@ def test_the_scheduler_never_gets_a_node_for_a_placeholder(world: World) -> None
 def test_placeholders_do_not_count_as_pods_that_wait(world: World) -> None:
     world.add_pod(5, namespace=names.PLACEHOLDERS)
     world.see()
-    assert not world.state.index.snapshot().pods
+    assert not world.snapshot().pods
     world.reconciler.tick()
     assert sum(world.reconciler.waiting.counts.values()) == 0
 
@@ -389,7 +389,7 @@ def test_a_pod_in_a_cluster_with_too_many_nodes_to_name_gets_none(world: World) 
     world.see()
     ask(world, pod, many)
     world.clock.at += ASK_AFTER_S
-    chore(world).tick()
+    chore(world).tick(world.snapshot())
     assert world.api.objects(THERE) == []
 
 
@@ -433,8 +433,8 @@ def test_the_placeholder_takes_over_what_decides_about_nodes_and_nothing_else() 
 def test_other_pods_of_the_namespace_are_left_alone(world: World, change: dict[str, Any]) -> None:
     metadata = {"name": "for-x", "annotations": {names.ANNOTATION_ATTEMPT: "1"}} | change
     world.add_pod(5, namespace=names.PLACEHOLDERS, **metadata)
-    chore(world, OFF).tick()
+    chore(world, OFF).tick(world.snapshot())
     assert len(world.api.objects(THERE)) == 1
     bad = world.add_pod(5, name="for-y", namespace=names.PLACEHOLDERS, annotations={names.ANNOTATION_ATTEMPT: "many"})
-    chore(world, OFF).tick()
+    chore(world, OFF).tick(world.snapshot())
     assert world.api.read(path_of(bad))

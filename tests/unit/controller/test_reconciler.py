@@ -8,7 +8,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from controller.reconcile import in_doubt_bindings, loop, overridden, unschedulable
+from controller.index import Snapshot
+from controller.reconcile import loop, unschedulable
 from controller.reconcile import waiting as chores
 from controller.reconcile.advice import REASON_UNSCHEDULABLE, Tell
 from controller.reconcile.deliver import LateBinder, NotNow
@@ -114,15 +115,26 @@ def test_the_ledger_is_audited(world: World, monkeypatch: pytest.MonkeyPatch, ca
     assert "ledger differs" in caplog.messages
 
 
-def test_a_failing_chore_does_not_end_the_loop(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    stop, boom = threading.Event(), Mock(side_effect=RuntimeError("boom"))
+def test_a_failing_chore_ends_neither_the_loop_nor_the_others(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    stop, boom, other = threading.Event(), Mock(side_effect=RuntimeError("boom")), Mock()
     world.clock.on_wait = lambda _at: stop.set() if boom.call_count == 2 else None
-    monkeypatch.setattr(world.reconciler, "tick", boom)
+    world.reconciler.others = (boom, other)
     world.reconciler.run(stop)
-    assert boom.call_count == 2
+    assert (boom.call_count, other.call_count) == (2, 2)
     assert caplog.messages == ["reconcile failed"] * 2
+
+
+def test_a_tick_looks_at_one_copy_of_the_cluster_unless_it_takes_long(world: World) -> None:
+    seen: list[Snapshot] = []
+
+    def slow(snapshot: Snapshot) -> None:
+        seen.append(snapshot)
+        world.clock.at += loop.TICK_S / 2
+
+    world.reconciler.others = (slow,) * 4
+    world.reconciler.tick()
+    assert [snapshot is seen[0] for snapshot in seen] == [True, True, False, False]
+    assert seen[2] is seen[3]
 
 
 Answers = dict[NodeName, int | Refused]
@@ -203,9 +215,9 @@ def add_in_doubt(world: World, count: int) -> None:
 
 
 def test_only_so_many_in_doubt_reservations_are_looked_at_in_one_tick(world: World) -> None:
-    add_in_doubt(world, in_doubt_bindings.MAX_READS + 5)
+    add_in_doubt(world, loop.MAX_READS + 5)
     world.reconciler.tick()
-    assert world.api.count("get") == in_doubt_bindings.MAX_READS
+    assert world.api.count("get") == loop.MAX_READS
     assert world.state.index.unconfirmed() == 5
     world.reconciler.tick()
     assert world.state.index.unconfirmed() == 0
@@ -387,12 +399,12 @@ def test_after_a_change_of_leader_only_new_pods_are_warned(world: World) -> None
 
 
 def test_only_so_many_are_warned_in_one_tick(world: World) -> None:
-    for _ in range(overridden.MAX_EVENTS + 2):
+    for _ in range(loop.MAX_REPORTS + 2):
         world.add_pod(1, annotations=MARK)
     tick(world)
-    assert len(said(world)) == overridden.MAX_EVENTS
+    assert len(said(world)) == loop.MAX_REPORTS
     tick(world)
-    assert len(said(world)) == overridden.MAX_EVENTS + 2
+    assert len(said(world)) == loop.MAX_REPORTS + 2
 
 
 @pytest.fixture

@@ -361,7 +361,7 @@ def test_a_node_that_comes_later_has_what_was_said_before() -> None:
     world = World()
     world.list_all()
     call_ill(world, "1", "node-c")
-    assert world.state.index.snapshot().ledgers == {}
+    assert world.snapshot().ledgers == {}
     world.add_node("node-c", 10, 10)
     world.see()
     assert health(world, "node-c") == [OK, ILL]

@@ -49,7 +49,7 @@ def place_by_hand(world: World, pod: JsonObject, gpu: int = 0, gib: int = 3, nod
 
 
 def refusal(world: World, node: str = "node-a") -> Refused:
-    ledger = world.state.index.snapshot().ledgers[NodeName(node)]
+    ledger = world.snapshot().ledgers[NodeName(node)]
     assert isinstance(ledger, Refused)
     return ledger
 
@@ -78,15 +78,15 @@ def test_a_list_replaces_what_was_known(world: World) -> None:
     world.api.vanish(f"{NODES}/node-b")
     world.list_all()
     assert world.used() == {"GPU-0": 3}
-    assert list(world.state.index.snapshot().ledgers) == ["node-a"]
+    assert list(world.snapshot().ledgers) == ["node-a"]
 
 
 def test_an_unchanged_list_leaves_every_ledger_as_it_is(world: World) -> None:
     place_by_hand(world, world.add_pod(3))
     world.see()
-    before = world.state.index.snapshot().ledgers
+    before = world.snapshot().ledgers
     world.list_all()
-    after = world.state.index.snapshot().ledgers
+    after = world.snapshot().ledgers
     assert {name: id(ledger) for name, ledger in after.items()} == {name: id(ledger) for name, ledger in before.items()}
     assert before
 
@@ -95,7 +95,7 @@ def test_pods_are_counted_before_their_node_is_known() -> None:
     world = World()
     place_by_hand(world, world.add_pod(3))
     world.list_all()
-    assert world.state.index.snapshot().ledgers == {}
+    assert world.snapshot().ledgers == {}
     world.add_node("node-a", 10)
     world.see()
     assert world.used() == {"GPU-0": 3}
@@ -158,10 +158,10 @@ def test_a_node_with_a_pod_that_cannot_be_read_takes_no_new_pods(world: World) -
     )
     assert world.bind(world.add_pod(3)).error == refusal(world).message
     assert world.audit() == []
-    assert [ref.uid for ref in world.state.index.snapshot().problems] == [uid_of(pod)]
+    assert [ref.uid for ref in world.snapshot().problems] == [uid_of(pod)]
     world.finish(pod)
     world.see()
-    assert (world.used(), world.state.index.snapshot().problems) == ({}, {})
+    assert (world.used(), world.snapshot().problems) == ({}, {})
 
 
 def test_memory_whose_allocation_cannot_be_read_is_not_given_twice(world: World) -> None:
@@ -172,7 +172,7 @@ def test_memory_whose_allocation_cannot_be_read_is_not_given_twice(world: World)
     world.see()
     assert world.used() == {"GPU-0": 9, "GPU-1": 9}
     assert world.bind(world.add_pod(3)).error == "needs 3 GiB on one GPU; free per GPU on node-a: 1, 1 GiB"
-    assert {problem.counted for problem in world.state.index.snapshot().problems.values()} == {True}
+    assert {problem.counted for problem in world.snapshot().problems.values()} == {True}
     assert world.audit() == []
 
 
