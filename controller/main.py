@@ -233,7 +233,7 @@ def readings(leadership: Leadership, outlooks: Outlooks) -> dict[str, tuple[str,
         "gpushare_pods_recreated_total": (
             "Pods deleted so that their controllers recreate them: the webhook had not changed them, or nodes"
             " hand GPUs over in another way by now",
-            lambda: float(leadership.reconciler.bypassed.recreated + leadership.reconciler.waiting.outdated.recreated),
+            lambda: float(leadership.reconciler.recreated),
         ),
         "gpushare_rejected_pods_deleted_total": (
             "Failed pods deleted because their node had rejected them for GPUs that were not reported yet",

@@ -14,8 +14,7 @@ from typing import Final, TypeVar
 from controller.index import Index, Snapshot
 from controller.node_verdicts import NodeVerdicts
 from controller.reconcile import advice
-from controller.reconcile.bypassed_pods import BypassedPods
-from controller.reconcile.deliver import LateBinder
+from controller.reconcile.bypassed import BypassedPods, LateBinder
 from controller.reconcile.node_requests import Refusals
 from controller.reconcile.waiting import WaitingPods
 from controller.reconcile.writer import Writer
@@ -100,6 +99,11 @@ class Reconciler:
         )
         binder = LateBinder(api=api, state=state, clock=clock, leading=self.leading, deadline_s=self.bind_s)
         self.bypassed = BypassedPods(writer=self._writer, binder=binder, state=state, clock=clock)
+
+    @property
+    def recreated(self) -> int:
+        """Pods since the start that were deleted for their controllers to make them again."""
+        return self.bypassed.recreator.recreated + self.waiting.outdated.recreator.recreated
 
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set."""

@@ -84,5 +84,17 @@ def reason(answers: Mapping[NodeName, int | Refused]) -> RefusalReason:
     return Counter(answer.reason for answer in counted).most_common(1)[0][0]
 
 
+def elsewhere(answers: Mapping[NodeName, int | Refused], created_now: Mapping[NodeName, int | Refused]) -> str:
+    """Why the node refuses on which a pod would fit if it were created now; empty if there is none."""
+    refusals = (
+        answer.message
+        for name, answer in sorted(answers.items())
+        if isinstance(answer, Refused)
+        and answer.reason is RefusalReason.OTHER_HAND_OVER
+        and isinstance(created_now.get(name), int)
+    )
+    return next(refusals, "")
+
+
 def _next(value: str) -> str:
     return str(int(value) % 1_000_000 + 1) if value.isdecimal() else "1"

@@ -2,27 +2,33 @@
 
 import functools
 import heapq
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.index import Snapshot
 from controller.node_verdicts import NodeVerdicts
-from controller.reconcile import outdated, unschedulable
-from controller.reconcile.advice import Tell
+from controller.reconcile import unschedulable
+from controller.reconcile.advice import REASON_UNSCHEDULABLE, Tell
 from controller.reconcile.node_requests import Refusal, Refusals
-from controller.reconcile.outdated import OutdatedPods
+from controller.reconcile.recreate import Recreator
 from controller.reconcile.unschedulable import Note, Nudge
 from controller.reconcile.writer import Writer
 from controller.state import ClusterState
 from gpushare.cluster import reasons
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Pending
+from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
+from gpushare.kube import api as kube
 from gpushare.model.allocation import RefusalReason, Refused
 from gpushare.model.request import PodRequest, RequestShape
+from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 
+_LOG: Final = logging.getLogger(__name__)
+SETTLE_S: Final = 30.0  # the webhook has learnt of the other node by then, and the scheduler has tried the pod again
 MAX_ACTIONS: Final = 20  # a tick; a thousand waiting pods must not become a thousand requests a second
 MAX_KINDS: Final = 12  # of pods a tick, fewer than the cache holds; the others have their turn at the next ticks
 JUDGE_S: Final = 0.25  # a tick; judging many kinds for thousands of nodes must not take the scheduler's processor
@@ -37,6 +43,69 @@ REASONS: Final = (NOT_TRIED, INVALID, NOT_JUDGED, FITS, *(reason.value for reaso
 
 _KindKey = tuple[RequestShape, bool]
 """What pods have in common that fit on the same nodes: what they ask for, and whether they mean themselves by it."""
+
+
+@dataclass(kw_only=True)
+class OutdatedPods:
+    """Pods created without a RuntimeClass, while every node handed over by CDI, that fit on other nodes by now.
+
+    Nothing can add the class to a pod. One that a controller owns is deleted, so that it is created with the class,
+    which is right on every node; the author of any other is told to create it again.
+    """
+
+    writer: Writer
+    recreator: Recreator
+    _since: dict[PodUid, float] = field(default_factory=dict)
+    _advice: dict[PodUid, str] = field(default_factory=dict)
+    """For pods that have an owner, and that only their authors may delete."""
+
+    def note(self, waiting: Iterable[Pending], now: float) -> None:
+        """Which pods wait at all; `now` is monotonic."""
+        marked = [pod for pod in waiting if pod.request is not None and pod.request.shape.only_cdi]
+        self.recreator.note(((pod.owner, pod.ref.uid) for pod in marked), now)
+        self._since = {pod.ref.uid: self._since[pod.ref.uid] for pod in marked if pod.ref.uid in self._since}
+        self._advice = {uid: advice for uid, advice in self._advice.items() if uid in self._since}
+
+    def recreate(self, pod: Pending, why: str, now: float) -> bool:
+        """Delete the pod if it has waited long enough and is recreated. Whether a request was made.
+
+        Args:
+            pod: it waits.
+            why: `elsewhere`'s answer.
+            now: monotonic.
+        """
+        if not why:
+            self._since.pop(pod.ref.uid, None)
+        elif now - self._since.setdefault(pod.ref.uid, now) >= SETTLE_S and self._is_recreated(pod):
+            return self.recreator.may_delete(pod.owner, now) and self._delete(pod, why, now)
+        return False
+
+    def advice(self, pod: Pending, why: str, now: float) -> str:
+        """What the author is told of a pod that has waited long enough and that nothing recreates; else empty."""
+        if not why or now - self._since.get(pod.ref.uid, now) < SETTLE_S or self._is_recreated(pod):
+            return ""
+        return why + self._advice.get(pod.ref.uid, "")
+
+    def _is_recreated(self, pod: Pending) -> bool:
+        return bool(pod.owner) and pod.ref.uid not in self._advice
+
+    def _delete(self, pod: Pending, why: str, now: float) -> bool:
+        try:
+            live = self.recreator.read(pod)
+        except (kube.KubeError, WireError) as error:
+            logs.event(_LOG, "not recreated", level=logging.WARNING, pod=str(pod.ref), error=str(error))
+            live = None
+        if live is None:
+            self._since[pod.ref.uid] = now  # the watch is behind, and will tell
+            return True
+        if live.owner is None or live.owner.keeps_pods:
+            self._advice[pod.ref.uid] = f": {live.owner.advice}" if live.owner is not None else ""
+            return True
+        message = f"{why}: it is deleted now, so that its controller does so"
+        self.writer.warn(pod.ref, REASON_UNSCHEDULABLE, message)
+        if not self.recreator.delete(live, pod.owner, now):
+            self._since[pod.ref.uid] = now
+        return True
 
 
 @dataclass(kw_only=True)
@@ -62,7 +131,8 @@ class WaitingPods:
     """By nodes whose sums suffice."""
 
     def __post_init__(self) -> None:
-        self.outdated = OutdatedPods(writer=self.writer, resource_config=self.state.resource_config)
+        recreator = Recreator(writer=self.writer, resource_config=self.state.resource_config)
+        self.outdated = OutdatedPods(writer=self.writer, recreator=recreator)
 
     def tick(self, snapshot: Snapshot) -> None:
         """Look after those whose turn it is."""
@@ -156,7 +226,7 @@ class _Kind:
         if not shape.only_cdi:
             return ""
         shape = self.state.resolve(replace(shape, only_cdi=False), self.request.labels)
-        return outdated.elsewhere(self._answers, self.node_verdicts.snapshot(shape))
+        return unschedulable.elsewhere(self._answers, self.node_verdicts.snapshot(shape))
 
     @functools.cached_property
     def fits(self) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.reconcile import advice, bypassed_pods
+from controller.reconcile import advice, bypassed
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
@@ -43,7 +43,7 @@ def test_a_pod_on_a_node_is_given_gpus_there_by_one_patch(world: World) -> None:
     ]
     assert world.audit() == []
     bypassed = world.reconciler.bypassed
-    assert (bypassed.bound_late, bypassed.recreated, bypassed.rejected_deleted) == (1, 0, 0)
+    assert (bypassed.bound_late, bypassed.recreator.recreated, bypassed.rejected_deleted) == (1, 0, 0)
     world.api.calls.clear()
     tick(world, 60)
     assert requests(world) == []
@@ -144,16 +144,16 @@ def test_the_older_pod_is_first(world: World) -> None:
 
 def test_only_so_many_are_cared_for_in_one_tick(world: World) -> None:
     world.api.fail_next(lambda call: call.verb == "get", kube.ForbiddenError("no"), times=3)
-    for _ in range(bypassed_pods.MAX_STEPS + 3):
+    for _ in range(bypassed.MAX_STEPS + 3):
         add_bypassed(world, 1)
     tick(world)
-    assert (world.api.count("get"), world.api.count("patch")) == (bypassed_pods.MAX_STEPS, bypassed_pods.MAX_STEPS - 3)
+    assert (world.api.count("get"), world.api.count("patch")) == (bypassed.MAX_STEPS, bypassed.MAX_STEPS - 3)
     tick(world)
-    assert world.api.count("get") == bypassed_pods.MAX_STEPS + 3
+    assert world.api.count("get") == bypassed.MAX_STEPS + 3
 
 
 def test_pods_that_are_told_nothing_new_keep_no_one_waiting(world: World) -> None:
-    for _ in range(bypassed_pods.MAX_STEPS):
+    for _ in range(bypassed.MAX_STEPS):
         add_bypassed(world, 30)
     tick(world)
     last = add_bypassed(world, 3)

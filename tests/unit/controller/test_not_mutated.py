@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from controller.reconcile import bypass_decision, bypassed_pods
-from controller.reconcile.recreate_backoff import CAP_S, FORGET_S, RecreateBackoff
+from controller.reconcile import bypass_decision, bypassed
+from controller.reconcile.recreate import CAP_S, FORGET_S, RecreateBackoff
 from gpushare import names
 from gpushare.identity import PodUid
 from gpushare.kube import api as kube
@@ -58,7 +58,7 @@ def test_a_controllers_pod_is_deleted_after_it_was_told(world: World) -> None:
         "kind": "DeleteOptions",
         "preconditions": {"uid": uid_of(pod), "resourceVersion": version},
     }
-    assert world.reconciler.bypassed.recreated == 1
+    assert world.reconciler.recreated == 1
     assert world.used() == {}
 
 
@@ -175,10 +175,10 @@ def test_an_absent_webhook_makes_no_storm(world: World) -> None:
 
 
 def test_deletions_are_limited_too(world: World) -> None:
-    for i in range(bypassed_pods.MAX_STEPS + 2):
+    for i in range(bypassed.MAX_STEPS + 2):
         bypassed_pod(world, {**REPLICA_SET, "uid": str(i)})
     tick(world)
-    assert len(deletions(world)) == bypassed_pods.MAX_STEPS
+    assert len(deletions(world)) == bypassed.MAX_STEPS
 
 
 @pytest.mark.parametrize("error", [kube.ConflictError("it has changed"), kube.ForbiddenError("pods is forbidden")])

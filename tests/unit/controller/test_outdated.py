@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from controller.reconcile.outdated import SETTLE_S
-from controller.reconcile.recreate_backoff import FIRST_S
+from controller.reconcile.recreate import FIRST_S
+from controller.reconcile.waiting import SETTLE_S
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
@@ -62,7 +62,7 @@ def test_one_that_a_controller_owns_is_told_why_and_deleted_after_a_while(world:
     assert said(world) == [("GpuShareUnschedulable", f"{WHY}: it is deleted now, so that its controller does so")]
     [body] = deletions(world)
     assert body["preconditions"]["uid"] == uid_of(pod)
-    assert world.reconciler.waiting.outdated.recreated == 1
+    assert world.reconciler.recreated == 1
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_one_that_its_node_can_never_start_is_told_so_and_deleted_after_a_while(
     why = "node-a handed GPUs over in another way when it came there, so its containers cannot start"
     deleted = "it is deleted now, so that its controller recreates it"
     assert said(world) == [("GpuShareRejected", f"{why}; {deleted}")]
-    assert world.reconciler.bypassed.recreated == 1
+    assert world.reconciler.recreated == 1
 
 
 @pytest.mark.parametrize(

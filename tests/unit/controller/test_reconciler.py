@@ -12,7 +12,7 @@ from controller.index import Snapshot
 from controller.reconcile import loop, unschedulable
 from controller.reconcile import waiting as chores
 from controller.reconcile.advice import REASON_UNSCHEDULABLE, Tell
-from controller.reconcile.deliver import LateBinder, NotNow
+from controller.reconcile.bypassed import LateBinder, NotNow
 from controller.reconcile.unschedulable import Note, Nudge
 from controller.reconcile.waiting import MAX_ACTIONS
 from controller.reconcile.writer import Writer

@@ -1,35 +1,105 @@
 """Care for bypassed and rejected pods: gather, let `bypass_decision` decide, write.
 
-Whatever cannot be taken back is decided on the pod as the API server has it at that moment.
+A pod that waits on its node for GPUs gets them by one patch of its annotations, whose reply may be lost: as for a
+Binding, the choice is reserved in memory, sent once, then kept or given back (`controller.delivery`).
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
+from controller import delivery
+from controller.delivery import Absent, Shown, Undelivered
 from controller.index import Snapshot
-from controller.reconcile import advice, bypass_decision, live_pod
+from controller.reconcile import advice, bypass_decision
 from controller.reconcile.advice import Tell
 from controller.reconcile.bypass_decision import Action, Note, Step
-from controller.reconcile.deliver import LateBinder, NotNow
-from controller.reconcile.recreate_backoff import RecreateBackoff
+from controller.reconcile.recreate import READ_S, LivePod, Recreator
 from controller.reconcile.writer import Writer
-from controller.state import ClusterState
+from controller.state import AlreadyBound, ClusterState, Reserved
+from gpushare import names
 from gpushare.cluster import bypass
 from gpushare.cluster.bypass import Outcome
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bound
 from gpushare.errors import WireError
-from gpushare.identity import PodUid
+from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
+from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.model.allocation import Allocation, Refused
+from gpushare.model.request import PodRequest
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
 MAX_STEPS: Final = 10  # a tick, of one to four requests each
 JUDGE_S: Final = 0.25  # a tick; many strange pods must not take the scheduler's processor
-READ_S: Final = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class NotNow:
+    """It has to be tried again, or somebody else was first."""
+
+    why: str
+    reachable: bool = True
+    """False if the API server does not answer; others need not be tried now."""
+
+
+Result = Allocation | Refused | NotNow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateBinder:
+    """Binds pods late. For one thread."""
+
+    api: KubeApi
+    state: ClusterState
+    clock: Clock
+    leading: Callable[[], bool]
+    """Whether this process may write, at this very moment."""
+    deadline_s: float = 2.0
+
+    def bind(self, request: PodRequest, node: NodeName) -> Result:
+        """Choose GPUs for a pod on its node and write them on it. Doing it again changes nothing."""
+        reserved = self.state.reserve_bypassed(request, node, now=self.clock.monotonic())
+        match reserved:
+            case Refused():
+                return reserved
+            case AlreadyBound():
+                return NotNow(f"it has its GPUs already, or is on {reserved.node}")
+            case Reserved():
+                return self._deliver(request, reserved)
+
+    def _deliver(self, request: PodRequest, reserved: Reserved) -> Result:
+        def send() -> None:
+            path, body = kube.pod_path(request.pod.namespace, request.pod.name), self._patch(request, reserved)
+            # The API server drops the request after the same time, so that it cannot take effect much later.
+            limit = {"timeout": f"{self.deadline_s:g}s"}
+            self.api.patch(path, body, params=limit, timeout_s=self.deadline_s, precondition=self.leading)
+
+        def read() -> Shown:
+            shown = delivery.shown(self.api, self.state, reserved.allocation, timeout_s=READ_S)
+            # It was on its node before, so that tells nothing.
+            return Absent.UNBOUND if isinstance(shown, AlreadyBound) else shown
+
+        ended = delivery.deliver(self.state, reserved, send=send, read=read)
+        return ended if isinstance(ended, Allocation) else NotNow(_why(ended), reachable=not ended.in_doubt)
+
+    def _patch(self, request: PodRequest, reserved: Reserved) -> JsonObject:
+        written = delivery.annotations(reserved, request, self.clock)
+        # The uid guards a pod that was recreated under the same name.
+        return {"metadata": {"uid": request.pod.uid, "annotations": {**written, names.ANNOTATION_LATE: "true"}}}
+
+
+def _why(failure: Undelivered) -> str:
+    if isinstance(failure.error, kube.NotSentError):
+        return "this replica does not lead any more"
+    if failure.unread:
+        return f"{failure.error}; and the pod could not be read: {failure.unread}"
+    if failure.shown is not None:
+        return f"no word that it was written: {failure.error}"
+    return f"the API server refused it: {failure.error}"
 
 
 @dataclass(kw_only=True)
@@ -42,22 +112,20 @@ class BypassedPods:
     clock: Clock
     bound_late: int = 0
     """Pods since the start, as all these numbers."""
-    recreated: int = 0
     rejected_deleted: int = 0
     _notes: dict[PodUid, Note] = field(default_factory=dict)
-    _backoff: RecreateBackoff = field(default_factory=RecreateBackoff)
-    _bad: dict[str, set[PodUid]] = field(default_factory=dict)
-    """Pods that have to be created again, by the UIDs of their owners."""
+    recreator: Recreator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.recreator = Recreator(writer=self.writer, resource_config=self.state.resource_config)
 
     def tick(self, snapshot: Snapshot) -> None:
         """Look after those whose turn it is: who was judged the longest ago, and of those the oldest pods."""
         bypassed, now = snapshot.bypassed, self.clock.monotonic()
         self._notes = {pod.ref.uid: self._notes.get(pod.ref.uid, Note(since=now)) for pod in bypassed}
-        self._backoff.forget(now)
-        self._bad = {}
-        for pod in bypassed:
-            if owner := bypass_decision.recreating_owner(pod):
-                self._bad.setdefault(owner, set()).add(pod.ref.uid)
+        self.recreator.note(
+            ((owner, pod.ref.uid) for pod in bypassed if (owner := bypass_decision.recreating_owner(pod))), now
+        )
         steps, judging_s = 0, 0.0
         for pod in sorted(bypassed, key=lambda pod: (self._notes[pod.ref.uid].judged_at, pod.created, pod.ref.uid)):
             if steps >= MAX_STEPS or judging_s >= JUDGE_S or not self.writer.leading():
@@ -148,21 +216,17 @@ class BypassedPods:
 
     def _recreate(self, pod: Bound) -> bool:
         owner, now = bypass_decision.recreating_owner(pod), self.clock.monotonic()
-        if not self._backoff.may_delete(owner, now):
+        if not self.recreator.may_delete(owner, now):
             return False
         live = self._still_outdated(pod) if pod.outdated else self._still(pod, bypass.Recreate)
         if live is None:
             return True
         self._tell(advice.outdated(pod) if pod.outdated else advice.recreated(pod))
-        if not self.writer.delete(pod.ref, live.version):
+        if not self.recreator.delete(live, owner, now):
             self._failed(pod, "")
-            return True
-        self.recreated += 1
-        self._backoff.deleted(owner, self._bad[owner], now)
-        logs.event(_LOG, "pod recreated", pod=str(pod.ref), uid=pod.ref.uid, node=pod.node, owner=owner)
         return True
 
-    def _still(self, pod: Bound, wanted: type[Outcome]) -> live_pod.LivePod[Bound] | None:
+    def _still(self, pod: Bound, wanted: type[Outcome]) -> LivePod[Bound] | None:
         """The pod as it is now, if this is still what becomes of it. Its author is told if nothing can be done."""
         live = self._fresh(pod)
         if live is None or live.pod.bypassed is None:
@@ -179,7 +243,7 @@ class BypassedPods:
                 pass  # the watch is behind, and will tell
         return None
 
-    def _still_outdated(self, pod: Bound) -> live_pod.LivePod[Bound] | None:
+    def _still_outdated(self, pod: Bound) -> LivePod[Bound] | None:
         """The pod as it is now, if it still cannot start and is recreated. Its author knows it from its node."""
         live = self._fresh(pod)
         if live is None or not live.pod.outdated:
@@ -206,20 +270,17 @@ class BypassedPods:
         else:
             self._failed(pod, "")
 
-    def _fresh(self, pod: Bound) -> live_pod.LivePod[Bound] | None:
+    def _fresh(self, pod: Bound) -> LivePod[Bound] | None:
         """The pod as it is now; None if the watch is behind, and will tell.
 
         Raises:
             KubeError: it could not be read.
             WireError: it makes no sense.
         """
-        try:
-            current = self.writer.api.get(kube.pod_path(pod.ref.namespace, pod.ref.name), timeout_s=READ_S)
-            live = live_pod.read(current, pod, self.state.resource_config)
-        except kube.NotFoundError:
-            live = None
-        if live is None:
+        live = self.recreator.read(pod)
+        if live is None or (live.pod.bypassed is None and not live.pod.failed and not live.pod.outdated):
             self._failed(pod, "")
+            return None
         return live
 
     def _failed(self, pod: Bound, why: str) -> None:

@@ -1,0 +1,128 @@
+"""Deletes pods so that their controllers make them again.
+
+The webhook may still be away, or may never see pods of that namespace; then each new pod is as bad as the one before.
+So one pod of each owner is tried first. If no new one turns up as bad, the others follow; else one more is tried, ever
+later. Whatever cannot be taken back is decided on the pod as the API server has it at that moment.
+"""
+
+import logging
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from controller.reconcile.writer import Writer
+from gpushare.cluster import bypass, pod_records
+from gpushare.cluster.bypass import Owner
+from gpushare.cluster.pod_records import Bound, Pending
+from gpushare.identity import PodUid
+from gpushare.kube import api as kube
+from gpushare.runtime import logs
+from gpushare.units import ResourceConfig
+from gpushare.wire import fields
+
+_LOG: Final = logging.getLogger(__name__)
+READ_S: Final = 1.5
+FIRST_S: Final = 60.0  # any controller has made a new pod by then
+CAP_S: Final = 960.0
+FORGET_S: Final = 2 * CAP_S
+P = TypeVar("P", Bound, Pending)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivePod(Generic[P]):
+    """A pod as the API server has it now."""
+
+    pod: P
+    version: str
+    """Its resourceVersion."""
+    owner: Owner | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    at: float
+    wait_s: float
+    known: frozenset[PodUid]
+    """Bad pods of the owner at that time, the deleted one included."""
+
+    def has_worked(self, bad: Set[PodUid]) -> bool:
+        return bad <= self.known
+
+
+class RecreateBackoff:
+    """Tries by the owners' UIDs; times are monotonic seconds. Not shared between threads."""
+
+    def __init__(self) -> None:
+        self._tries: dict[str, _Try] = {}
+
+    def may_delete(self, owner: str, now: float) -> bool:
+        """Whether one of the owner's bad pods may be deleted now: always, or for one try."""
+        last = self._tries.get(owner)
+        return last is None or now - last.at >= last.wait_s
+
+    def deleted(self, owner: str, bad: Set[PodUid], now: float) -> None:
+        """One of the owner's bad pods was deleted; `bad` are all of them, that one included."""
+        last = self._tries.get(owner)
+        if last is not None and last.has_worked(bad):
+            return
+        wait = FIRST_S if last is None else min(last.wait_s * 2, CAP_S)
+        self._tries[owner] = _Try(now, wait, frozenset(bad))
+
+    def forget(self, now: float) -> None:
+        """Drop what is too long ago to matter."""
+        self._tries = {owner: last for owner, last in self._tries.items() if now - last.at < FORGET_S}
+
+
+@dataclass(kw_only=True)
+class Recreator:
+    """Reads pods again, and deletes those that their controllers recreate."""
+
+    writer: Writer
+    resource_config: ResourceConfig
+    recreated: int = 0
+    """Pods since the start."""
+    _backoff: RecreateBackoff = field(default_factory=RecreateBackoff)
+    _bad: dict[str, set[PodUid]] = field(default_factory=dict)
+    """Pods that have to be created again, by the UIDs of their owners."""
+
+    def note(self, bad: Iterable[tuple[str, PodUid]], now: float) -> None:
+        """Which pods have to be created again, by the UIDs of their owners; `now` is monotonic, as all times."""
+        self._backoff.forget(now)
+        self._bad = {}
+        for owner, pod in bad:
+            self._bad.setdefault(owner, set()).add(pod)
+
+    def may_delete(self, owner: str, now: float) -> bool:
+        """Whether one of an owner's pods may be deleted now."""
+        return self._backoff.may_delete(owner, now)
+
+    def read(self, known: P) -> LivePod[P] | None:
+        """A pod that the watch knows as it is now; None if it is gone, going or another one: the watch will tell.
+
+        Raises:
+            KubeError: it could not be read.
+            WireError: it makes no sense.
+        """
+        try:
+            current = self.writer.api.get(kube.pod_path(known.ref.namespace, known.ref.name), timeout_s=READ_S)
+        except kube.NotFoundError:
+            return None
+        record = pod_records.read(current, self.resource_config)
+        if not isinstance(record, type(known)) or record.ref != known.ref:
+            return None
+        metadata = current["metadata"]
+        if metadata.get("deletionTimestamp"):
+            return None
+        version = fields.text(metadata, "resourceVersion", "metadata")
+        return LivePod(pod=record, version=version, owner=bypass.owner(current))
+
+    def delete(self, live: LivePod[Bound] | LivePod[Pending], owner: str, now: float) -> bool:
+        """Delete a pod that was just read, for its owner to recreate it. Whether it was."""
+        pod = live.pod
+        if not self.writer.delete(pod.ref, live.version):
+            return False
+        self.recreated += 1
+        self._backoff.deleted(owner, self._bad[owner], now)
+        node = pod.node if isinstance(pod, Bound) else ""
+        logs.event(_LOG, "pod recreated", pod=str(pod.ref), uid=pod.ref.uid, node=node, owner=owner)
+        return True
