@@ -67,7 +67,7 @@ class Server:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the supervisor as well
         running = build()
         server = HttpServer(
-            handler=running.handler,
+            application=http.wsgi(running.handler),
             listener=self._listener,
             clock=self._clock,
             threads=self._threads,

@@ -140,7 +140,7 @@ class Extender:
         """Do a verb; whatever goes wrong becomes an answer that kube-scheduler reads."""
         clock, started = self._services.clock, self._services.clock.monotonic()
         try:
-            with self._intake.body(request.body, request.length, _LIMIT) as received:
+            with self._intake.body(request.body, request.length, _LIMIT, busy=request.busy) as received:
                 body, outcome = verb.act(received, request)
         except RefusedBodyError as error:
             body, outcome = verb.fail(f"the body: {error}"), "busy" if error.busy else "invalid"

@@ -1,4 +1,4 @@
-"""An HTTP server inside a process: waitress, with bounds on what its peers may take. The door to waitress.
+"""An HTTP server inside a process: waitress, with TLS, and with bounds on what its peers may take.
 
 A request takes a thread when it is there as a whole, so slow peers hold memory, and a main loop ends what is late.
 """
@@ -7,6 +7,7 @@ import contextlib
 import functools
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -14,14 +15,15 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from waitress import create_server, wasyncore
+from waitress.buffers import OverflowableBuffer
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser, TransferEncodingNotImplemented
+from waitress.receiver import FixedStreamReceiver
 from waitress.task import WSGITask
-from waitress.utilities import Error
 
 from gpushare.errors import SettingsError
 from gpushare.runtime.clock import Clock
-from gpushare.runtime.intake import SMALL, Stream
+from gpushare.runtime.intake import HEAD, SMALL, Stream
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
@@ -36,16 +38,24 @@ BUDGET_S: Final = 2.0
 CROWDED_S: Final = 1.0
 """What remains of these times for a peer whose place, thread or memory others need."""
 LOOK_S: Final = 0.2
-KERNEL_BYTES: Final = 64 * 1024
+_KERNEL: Final = 64 * 1024
 """That the kernel holds of what one connection has received, and of what it has to send. It takes twice as much for
 itself, counts it as the container's memory, and without a bound lets fast peers have megabytes."""
+_RECORDS: Final = 16
+"""Of TLS, 16 KiB each, that are read in one turn."""
 _BYTES_AFTER_END: Final = 65536  # that are read after the answer
-_PIECE: Final = 64 * 1024
-_UNSENT: Final = 128 * 1024
+_PIECE: Final = 256 * 1024
+_UNSENT: Final = 64 * 1024
 """Bytes of an answer that wait for their peer without a thread; a longer one holds its thread, as a bound for all."""
 _HEADERS: Final = 16 * 1024
 _BACKLOG: Final = 2048
-_RECEIVED, _CLOSE = "gpushare.received", "gpushare.close"  # in the WSGI environment
+RECEIVED: Final = "gpushare.received"
+"""In the WSGI environment: monotonic time at which the first bytes of a request were read."""
+BUSY: Final = "gpushare.busy"
+"""In the WSGI environment: whether others have taken all memory, so that only the beginning of the body is there."""
+_CLOSE: Final = "gpushare.close"
+
+Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +68,11 @@ class Request:
     length: int
     """Bytes of the body."""
     body: Stream
+    """What there is of it."""
     received: float
     """Monotonic time at which its first bytes were read."""
+    busy: bool = False
+    """Others have taken all memory, so that only the beginning of its body is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +110,7 @@ class ByteBudget:
 
 
 def listen(address: str, port: int, settings: str) -> socket.socket:
-    """Open a socket whose connections have small buffers in the kernel. No thread is started.
+    """Open a socket to serve at. No thread is started.
 
     Args:
         address: of the machine; `::` for all of them, IPv4 as well.
@@ -111,8 +124,6 @@ def listen(address: str, port: int, settings: str) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # connections inherit them
-            listener.setsockopt(socket.SOL_SOCKET, buffer, KERNEL_BYTES)
         if family is socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.bind((address, port))
@@ -123,32 +134,61 @@ def listen(address: str, port: int, settings: str) -> socket.socket:
     return listener
 
 
+def wsgi(handler: Handler) -> Wsgi:
+    """The WSGI application of a handler."""
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        request = Request(
+            method=environ["REQUEST_METHOD"],
+            path=environ["REQUEST_URI"].partition("?")[0],
+            length=int(environ.get("CONTENT_LENGTH") or 0),
+            body=environ["wsgi.input"],
+            received=environ[RECEIVED],
+            busy=environ[BUSY],
+        )
+        response = handler(request)
+        body = response.body
+        headers = [("Content-Type", response.content_type), ("Content-Length", str(len(body)))]
+        start_response(f"{response.status} {HTTPStatus(response.status).phrase}", headers)
+        if response.close:
+            environ[_CLOSE]()
+        if request.method == "HEAD":
+            return ()
+        return (body[start : start + _PIECE] for start in range(0, len(body), _PIECE))
+
+    return application
+
+
 @dataclass(kw_only=True, eq=False)
 class HttpServer:
     """Serves until it is told to stop. To be made in the process that serves: it starts threads."""
 
-    handler: Handler
+    application: Wsgi
     listener: socket.socket
     clock: Clock
     threads: int
     """Requests that are answered at the same time."""
     most: int
-    """Bytes of the longest body that is read."""
+    """Bytes of the longest body that is read. Of a longer one the application gets the beginning."""
     budget: ByteBudget
     keep_alive_s: float
+    tls: Callable[[], ssl.SSLContext] | None = None
+    """For the next connection. May raise OSError."""
     connections: int = CONNECTIONS
     crowded_s: float = CROWDED_S
     tick_s: float = LOOK_S
     """How late the main loop may notice that it is to stop, or that somebody is late."""
+    stopping: bool = field(init=False, default=False)
     _sockets: dict[int, Any] = field(init=False, default_factory=dict)
     _server: Any = field(init=False)
     _looked: float = field(init=False, default=float("-inf"))
-    _stopping: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         logging.getLogger("waitress").setLevel(logging.ERROR)  # else it warns of ordinary queues, and tells who leaves
+        for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # connections inherit them
+            self.listener.setsockopt(socket.SOL_SOCKET, buffer, _KERNEL)
         self._server = create_server(
-            self._application,
+            self.application,
             map=self._sockets,
             sockets=[self.listener],
             threads=self.threads,
@@ -157,7 +197,7 @@ class HttpServer:
             inbuf_overflow=2 * self.most,  # nothing goes to temporary files: the file system is read-only
             outbuf_high_watermark=_UNSENT,
             max_request_header_size=_HEADERS,
-            max_request_body_size=self.most + 1,  # the first length that it refuses
+            max_request_body_size=2**63,  # see `_Parser`
             channel_timeout=2**31,  # by the wall clock; see `_look`
             asyncore_use_poll=True,
             backlog=_BACKLOG,
@@ -165,7 +205,7 @@ class HttpServer:
             clear_untrusted_proxy_headers=False,
             log_socket_errors=False,
         )
-        self._server.channel_class = functools.partial(_Channel, self)
+        self._server.channel_class = self._connect
 
     def serve(self, told_to_stop: Callable[[], bool], beat: Callable[[], None]) -> None:
         """Accept and look after connections until told to stop; `beat` is called at least once a second."""
@@ -176,7 +216,7 @@ class HttpServer:
     def finish(self, beat: Callable[[], None], *, grace_s: float) -> None:
         """Answer what was begun, for so many seconds at most, and close."""
         until = self.clock.monotonic() + grace_s
-        self._stopping, self._server.accepting = True, False
+        self.stopping, self._server.accepting = True, False
         while self._server.active_channels and self.clock.monotonic() < until:
             beat()
             self._turn(self.tick_s / 10)
@@ -185,33 +225,27 @@ class HttpServer:
         self._server.task_dispatcher.shutdown(timeout=1)
         wasyncore.close_all(self._sockets)
 
+    def _connect(self, server: Any, sock: socket.socket, *args: Any, **more: Any) -> None:
+        """What waitress makes a channel by. Nothing may be raised: it would close the listener."""
+        if self.tls is None:
+            _Channel(self, server, sock, *args, **more)
+            return
+        try:
+            secure = self.tls().wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        except OSError:  # there is no certificate, or the peer has left
+            sock.close()
+        else:
+            _TlsChannel(self, server, secure, *args, **more)
+
     def _turn(self, timeout_s: float) -> None:
         self._look()
         wasyncore.loop(timeout=timeout_s, use_poll=True, map=self._sockets, count=1)
-
-    def _application(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        request = Request(
-            method=environ["REQUEST_METHOD"],
-            path=environ["REQUEST_URI"].partition("?")[0],
-            length=int(environ.get("CONTENT_LENGTH") or 0),
-            body=environ["wsgi.input"],
-            received=environ[_RECEIVED],
-        )
-        response = self.handler(request)
-        body = response.body
-        headers = [("Content-Type", response.content_type), ("Content-Length", str(len(body)))]
-        start_response(f"{response.status} {HTTPStatus(response.status).phrase}", headers)
-        if response.close or self._stopping:
-            environ[_CLOSE]()
-        if request.method == "HEAD":
-            return ()
-        return (body[start : start + _PIECE] for start in range(0, len(body), _PIECE))
 
     def _look(self) -> None:
         """End the connections that are late."""
         now, channels = self.clock.monotonic(), list(self._server.active_channels.values())
         crowded = len(channels) >= self.connections
-        if now < self._looked + LOOK_S and not (crowded or self._stopping):
+        if now < self._looked + LOOK_S and not (crowded or self.stopping):
             return
         if crowded:
             self._keep_fewer(channels)
@@ -233,8 +267,8 @@ class HttpServer:
         elif running:
             since, limit_s = running[0].began, REQUEST_S
         elif request is None:
-            since, limit_s = channel.since, 0.0 if self._stopping else self.keep_alive_s
-            crowded = crowded and not channel.answered
+            since, limit_s = channel.since, RECEIVE_S if channel.shakes_hands else self.keep_alive_s
+            limit_s, crowded = 0.0 if self.stopping else limit_s, crowded and not channel.answered
         elif request.awaits or (short and request.held):
             if now >= request.began + (BUDGET_S if request.awaits and not crowded else CROWDED_S):
                 channel.refuse(request)
@@ -251,20 +285,15 @@ class HttpServer:
             one.end()
 
 
-class _BusyError(Error):  # type: ignore[misc]  # waitress has no types
-    code = HTTPStatus.SERVICE_UNAVAILABLE.value
-    reason = HTTPStatus.SERVICE_UNAVAILABLE.phrase
-
-
 class _Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
-    """A request as it arrives. A large one waits for memory after its headers."""
+    """A request as it arrives. A large one waits for memory after its headers; too large a one ends after its head."""
 
     def __init__(self, server: HttpServer, adjustments: Any) -> None:
         super().__init__(adjustments)
         self.began = server.clock.monotonic()
         self.held = 0
-        self.awaits = False
-        self._server = server
+        self.awaits = self.busy = self.cut = False
+        self._budget, self._most = server.budget, server.most
 
     def parse_header(self, header_plus: bytes) -> None:
         super().parse_header(header_plus)
@@ -272,26 +301,47 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
         self.expect_continue = False
         if self.chunked or "TRANSFER_ENCODING" in self.headers:
             raise TransferEncodingNotImplemented("Transfer-Encoding is not read; send a Content-Length")
-        self.awaits = SMALL < self.content_length <= self._server.most
-        if self.awaits:
+        if self.content_length > self._most:
+            self._cut()
+        elif self.content_length > SMALL:
+            self.awaits = True
             self.take()
 
     def take(self) -> bool:
         """Whether there is memory for its body."""
-        if self._server.budget.take(self.content_length):
+        if self._budget.take(self.content_length):
             self.held, self.awaits = self.content_length, False
         return not self.awaits
+
+    def refuse(self) -> bool:
+        """Wait for the beginning only, by which the sender is answered. Whether it is there."""
+        self.awaits, self.busy = False, True
+        self._cut()
+        return bool(self.completed)
 
     def close(self) -> None:
         super().close()
         held, self.held = self.held, 0
-        self._server.budget.give_back(held)
+        self._budget.give_back(held)
+
+    def _cut(self) -> None:
+        beginning = self.get_body_stream().read(HEAD)
+        self.close()
+        self.cut, self.body_rcv = True, FixedStreamReceiver(HEAD, OverflowableBuffer(2 * HEAD))
+        self.body_rcv.received(beginning)
+        self.completed = self.body_rcv.completed
 
 
 class _Task(WSGITask):  # type: ignore[misc]  # waitress has no types
     def get_environment(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().get_environment()
-        environ[_RECEIVED], environ[_CLOSE] = self.request.began, self.set_close_on_finish
+        environ[RECEIVED], environ[BUSY], environ[_CLOSE] = (
+            self.request.began,
+            self.request.busy,
+            self.set_close_on_finish,
+        )
+        if self.request.cut or self.channel.ours.stopping:
+            self.set_close_on_finish()
         return environ
 
     def service(self) -> None:
@@ -306,33 +356,34 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     """
 
     task_class = _Task
+    shakes_hands = False
 
     def __init__(self, ours: HttpServer, *args: Any, **more: Any) -> None:
+        self.ours = ours
         self.since = ours.clock.monotonic()
         """When it was opened, or last answered."""
         self.answered = False
         self.unsent_since: float | None = None
         self.left: float | None = None
         self.request: _Parser | None = None
-        self._ours, self._dropped = ours, 0
+        self._dropped = 0
         self.parser_class = functools.partial(_Parser, ours)
         super().__init__(*args, **more)
 
     def note_answer(self) -> None:
-        self.since, self.answered, self.unsent_since = self._ours.clock.monotonic(), True, None
+        self.since, self.answered, self.unsent_since = self.ours.clock.monotonic(), True, None
 
     def refuse(self, request: _Parser) -> None:
-        """Answer the request that has not come as a whole: there is no memory for it."""
-        with self.requests_lock:
-            self.request = None
-            request.close()
-            request.error, request.completed = _BusyError("other large requests are being answered; try again"), True
-            self.requests.append(request)
-        self.server.add_task(self)
+        """Answer the request that has not come as a whole, as soon as its beginning is there."""
+        if request.refuse():
+            with self.requests_lock:
+                self.request = None
+                self.requests.append(request)
+            self.server.add_task(self)
 
     def end(self) -> None:
         """Close at once."""
-        self.left = self._ours.clock.monotonic()
+        self.left = self.ours.clock.monotonic()
         self.handle_close()
 
     def readable(self) -> bool:
@@ -350,10 +401,43 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         if self.request is not None:
             self.request.close()
             self.request = None
-        if self.left is None:
-            self.left = self._ours.clock.monotonic()
+        self.shakes_hands = False
+        if self.left is None and not self.requests:
+            self.left = self.ours.clock.monotonic()
             with contextlib.suppress(OSError):  # the peer has left
-                self.socket.shutdown(socket.SHUT_WR)
+                self.socket.shutdown(socket.SHUT_WR)  # from here on without TLS
                 self.will_close = self.close_when_flushed = False
                 return
         super().handle_close()
+
+
+class _TlsChannel(_Channel):
+    """The main loop reads only while no thread writes, so a connection's TLS is never used by two threads."""
+
+    shakes_hands = True
+
+    def handle_read(self) -> None:
+        try:
+            if self.shakes_hands:
+                self.socket.do_handshake()
+                self.shakes_hands, self.since = False, self.ours.clock.monotonic()
+            for _ in range(_RECORDS):  # a poll tells of none that has come, but of the next
+                if not self.readable():
+                    return
+                data = self.socket.recv(_PIECE)
+                if not data:
+                    break
+                self.received(data)
+            else:
+                return
+        except (ssl.SSLWantReadError, BlockingIOError):
+            return
+        except OSError:
+            pass
+        self.handle_close()
+
+    def send(self, data: bytes, do_close: bool = True) -> int:
+        try:
+            return int(super().send(data, do_close))
+        except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            return 0

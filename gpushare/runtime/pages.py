@@ -74,7 +74,7 @@ class PageServer:
 
     def _serve(self) -> None:
         server = HttpServer(
-            handler=self._answer,
+            application=http.wsgi(self._answer),
             listener=self._listener,
             clock=SystemClock(),
             threads=_THREADS,

@@ -2,12 +2,14 @@
 
 import contextlib
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gpushare.runtime import http
 from gpushare.runtime.http import ByteBudget, HttpServer, Request, Response
 from testing.clock import ManualClock
 
@@ -24,11 +26,14 @@ def post(length: int, sent: int) -> bytes:
 
 HALF_OF_ITS_HEADERS = b"POST /ok HTTP/1.1\r\nHost"
 LARGE = post(MIB // 2, 70_000)
+ENDLESS = post(2 * MIB, 5000)
 STOPPED = {
     "nothing": b"",
     "half of its headers": HALF_OF_ITS_HEADERS,
     "half of a small body": post(1000, 500),
     "the beginning of a large body": post(MIB // 2, 10),
+    "the beginning of too long a body": post(2 * MIB, 4000),
+    "too long a body of which nothing more comes": ENDLESS,
 }
 
 
@@ -55,12 +60,16 @@ def received(peer: socket.socket, end: bytes) -> bytes:
 
 def all_of(peer: socket.socket) -> bytes:
     """What comes until the server closes."""
-    return b"".join(iter(lambda: peer.recv(4096), b""))
+    data = b""
+    with contextlib.suppress(ssl.SSLEOFError):
+        while piece := peer.recv(4096):
+            data += piece
+    return data
 
 
 def is_closed(peer: socket.socket) -> bool:
     """Waits until the server has said something or closed."""
-    with contextlib.suppress(ConnectionError):
+    with contextlib.suppress(ConnectionError, ssl.SSLEOFError):
         return peer.recv(1) == b""
     return True
 
@@ -72,18 +81,25 @@ class Seen:
     path: str
     length: int
     received: float
+    busy: bool = False
 
 
 class Server:
     """The main loop in a thread."""
 
-    def __init__(self, connections: int = 100, threads: int = AT_A_TIME) -> None:
+    def __init__(
+        self,
+        connections: int = 100,
+        threads: int = AT_A_TIME,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
+        self.tls = tls
         self.clock, self.seen, self.gate = ManualClock(), list[Seen](), threading.Event()
         listener = socket.create_server(("127.0.0.1", 0), backlog=100)
         self._address, self._open = listener.getsockname(), contextlib.ExitStack()
         self.budget = ByteBudget(5 * MIB // 4)
         self.server = HttpServer(
-            handler=self._handle,
+            application=http.wsgi(self._handle),
             listener=listener,
             clock=self.clock,
             threads=threads,
@@ -91,6 +107,7 @@ class Server:
             budget=self.budget,
             keep_alive_s=75.0,
             connections=connections,
+            tls=tls,
             tick_s=0.005,
         )
         self.stopping, self.beats = False, 0
@@ -111,7 +128,7 @@ class Server:
             self.gate.wait()
         if request.path == "/bug":
             raise RuntimeError
-        self.seen.append(Seen(request.path, size, request.received))
+        self.seen.append(Seen(request.path, size, request.received, request.busy))
         return Response(200, b"x" * (64 * MIB) if request.path == "/large" else b"ok")
 
     def stop(self) -> None:
@@ -134,8 +151,17 @@ class Server:
     def connect(self) -> socket.socket:
         return self._open.enter_context(socket.create_connection(self._address))
 
+    def secure(self) -> socket.socket:
+        """A connection as the server's ordinary peers have it."""
+        connection = self.connect()
+        if self.tls is None:
+            return connection
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return self._open.enter_context(context.wrap_socket(connection))
+
     def peers(self, sent: bytes, count: int = SLOW) -> list[socket.socket]:
-        peers = [self.connect() for _ in range(count)]
+        peers = [self.secure() for _ in range(count)]
         for peer in peers:
             peer.sendall(sent)
         return peers

@@ -2,18 +2,23 @@
 
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from dataclasses import fields
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 import controller.settings
+import webhook.settings
+from certs import authority
 from gpushare.runtime import http
 from tests.unit.gpushare.http_peers import (
     AT_A_TIME,
     CHECK,
+    ENDLESS,
     HALF_OF_ITS_HEADERS,
     LARGE,
     MIB,
@@ -29,16 +34,28 @@ from tests.unit.gpushare.http_peers import (
 )
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with running(Server()) as made:
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+    directory, now = tmp_path_factory.mktemp("certs"), datetime.now(UTC)
+    ca = authority.make_ca(now=now, life=timedelta(days=2))
+    leaf = authority.make_leaf(ca, names=frozenset({"localhost"}), now=now, life=timedelta(days=1))
+    (directory / "tls.crt").write_bytes(leaf.certificate)
+    (directory / "tls.key").write_bytes(leaf.key)
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.load_cert_chain(directory / "tls.crt", directory / "tls.key")
+    return made
+
+
+@pytest.fixture(params=["plain", "TLS"])
+def server(request: pytest.FixtureRequest, context: ssl.SSLContext) -> Iterator[Server]:
+    with running(Server(tls=None if request.param == "plain" else lambda: context)) as made:
         yield made
 
 
 @pytest.mark.parametrize("sent", STOPPED.values(), ids=STOPPED.keys())
 def test_peers_that_stop_in_the_middle_keep_no_one_from_being_answered(server: Server, sent: bytes) -> None:
     server.peers(sent)
-    peer = server.connect()
+    peer = server.secure()
     lengths = [0, 1000, MIB // 2]
     if sent == STOPPED["the beginning of a large body"]:
         lengths.pop()  # it would wait for memory, see below
@@ -48,13 +65,45 @@ def test_peers_that_stop_in_the_middle_keep_no_one_from_being_answered(server: S
         assert length in [seen.length for seen in server.seen]
 
 
+def test_peers_that_stop_in_the_handshake_hold_no_thread(context: ssl.SSLContext) -> None:
+    with running(Server(tls=lambda: context)) as server:
+        late = [server.connect() for _ in range(3 * AT_A_TIME)]
+        for peer in late:
+            peer.sendall(b"\x16\x03\x01")
+        [ready] = server.peers(CHECK, 1)
+        assert answer(ready) == b"ok"
+        server.pass_time_until(lambda: server.count() == 1)
+        assert server.clock.at >= 1000.0 + http.RECEIVE_S
+        assert all(map(is_closed, late))
+
+
+def test_without_a_certificate_a_connection_is_closed_and_the_next_one_served(context: ssl.SSLContext) -> None:
+    contexts = [context]
+
+    def tls() -> ssl.SSLContext:
+        if not contexts:
+            raise FileNotFoundError
+        return contexts.pop()
+
+    with running(Server(tls=tls)) as server:
+        [peer] = server.peers(CHECK, 1)
+        assert answer(peer) == b"ok"
+        assert is_closed(server.connect())
+        contexts.append(context)
+        [peer] = server.peers(CHECK, 1)
+        assert answer(peer) == b"ok"
+
+
 @pytest.mark.parametrize("sent", list(STOPPED.values())[1:], ids=list(STOPPED.keys())[1:])
 def test_a_request_that_is_not_sent_in_time_ends_its_connection(server: Server, sent: bytes) -> None:
     [late] = server.peers(sent, 1)
-    server.wait_until_begun(at=1000.0)
+    if sent == ENDLESS:
+        assert answer(late) == b"ok"  # it has the beginning
+    else:
+        server.wait_until_begun(at=1000.0)
     late.sendall(b"x" * 10)  # also if it sends a little all the time
     server.pass_time_until(lambda: server.count() == 0)
-    assert server.clock.at >= 1000.0 + http.RECEIVE_S
+    assert server.clock.at >= 1000.0 + (http.LEAVE_S if sent == ENDLESS else http.RECEIVE_S)
     assert is_closed(late)
 
 
@@ -76,22 +125,23 @@ def test_slow_senders_of_large_bodies_give_way_to_others(server: Server) -> None
     """Each holds its part of the memory, and there is no more."""
     slow = server.peers(LARGE, 2)
     server.wait_until_held(2)
-    peer = server.connect()
+    peer = server.secure()
     sender = threading.Thread(target=peer.sendall, args=(post(MIB // 2, MIB // 2),))
     sender.start()
     wait_until(server.waits_for_memory)
     server.pass_time(http.CROWDED_S - 0.5)
     assert server.seen == []
     server.pass_time(0.5)
-    server.pass_time_until(lambda: server.seen)
+    server.pass_time_until(lambda: len(server.seen) == 3)
     assert answer(peer) == b"ok"
     sender.join()
-    assert all(all_of(each).startswith(b"HTTP/1.1 503 Service Unavailable\r\n") for each in slow)
-    assert [seen.length for seen in server.seen] == [MIB // 2]
+    assert [answer(each) for each in slow] == [b"ok", b"ok"]
+    assert sorted((seen.busy, seen.length) for seen in server.seen) == [(False, MIB // 2), (True, 4096), (True, 4096)]
 
 
 @pytest.mark.parametrize(("connections", "limit_s"), [(100, http.BUDGET_S), (2, http.CROWDED_S)])
 def test_a_large_request_for_which_there_is_no_memory_is_told_so(connections: int, limit_s: float) -> None:
+    """A connection that ends without an answer could let a pod pass that the webhook was not asked about."""
     with running(Server(connections=connections)) as server:
         assert server.budget.take(MIB)
         [peer], _ = server.peers(post(MIB // 2, 5000), 1), server.peers(b"", 1)
@@ -99,15 +149,15 @@ def test_a_large_request_for_which_there_is_no_memory_is_told_so(connections: in
         server.pass_time(limit_s - 0.5)
         assert server.waits_for_memory()
         server.pass_time(0.5)
-        assert all_of(peer).startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
-        assert server.seen == []
+        assert answer(peer) == b"ok"
+        assert [(seen.busy, seen.length) for seen in server.seen] == [(True, 4096)]
 
 
 def test_all_memory_comes_back(server: Server) -> None:
     for stopped in STOPPED.values():
         for peer in server.peers(stopped, 2):
             peer.close()
-    peer = server.connect()
+    peer = server.secure()
     for _ in range(3):
         peer.sendall(post(MIB, MIB))
         server.pass_time_until(server.idle)
@@ -121,7 +171,7 @@ def test_peers_that_do_not_read_their_answers_give_way_to_others(server: Server,
     slow = server.peers(CHECK.replace(b"/ok", b"/large"), AT_A_TIME)
     wait_until(lambda: [1 for one in server.channels() if one.total_outbufs_len] == [1] * AT_A_TIME)
     server.pass_time(http.LOOK_S)
-    assert all(one.total_outbufs_len <= 256 * 1024 for one in server.channels())
+    assert all(one.total_outbufs_len <= 320 * 1024 for one in server.channels())
     peers = server.peers(CHECK, others)
     wait_until(lambda: len(server.server._server.task_dispatcher.queue) == others)
     server.pass_time(limit_s - 0.5)
@@ -220,8 +270,9 @@ def test_a_peer_that_asks_whether_to_send_gets_one_answer(server: Server) -> Non
     expects = b"Expect: 100-continue\r\nHost"
     [peer] = server.peers(post(5, 5).replace(b"Host", expects), 1)
     assert answer(peer) == b"ok"
-    [refused] = server.peers(post(2 * MIB, 0).replace(b"Host", expects), 1)
-    assert b" 413 " in all_of(refused)[:20]
+    [long] = server.peers(post(2 * MIB, 5000).replace(b"Host", expects), 1)
+    assert answer(long) == b"ok"
+    assert [seen.length for seen in server.seen] == [5, 4096]
 
 
 def test_a_peer_that_asks_for_the_head_gets_no_body(server: Server) -> None:
@@ -257,17 +308,19 @@ def test_what_could_be_read_in_two_ways_ends_the_connection(server: Server, line
     assert server.seen == []
 
 
-def test_what_the_kernel_holds_of_all_connections_has_a_bound() -> None:
+def test_what_the_kernel_holds_of_all_connections_has_a_bound(server: Server) -> None:
     """It counts as the container's memory. Of a connection that once was fast it would be megabytes."""
-    with http.listen("127.0.0.1", 0, "") as listener, socket.create_connection(listener.getsockname()):
-        one, _ = listener.accept()
-        with one:
-            sizes = [one.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_RCVBUF, socket.SO_SNDBUF)]
-            assert http.CONNECTIONS * sum(sizes) <= 200 * MIB
+    peer = server.secure()
+    for _ in range(3):
+        peer.sendall(post(MIB, MIB))
+        assert answer(peer) == b"ok"
+    [one] = server.channels()
+    sizes = [one.socket.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_RCVBUF, socket.SO_SNDBUF)]
+    assert http.CONNECTIONS * sum(sizes) <= 200 * MIB
 
 
 def test_a_request_is_as_old_as_its_first_byte(server: Server) -> None:
-    peer = server.connect()
+    peer = server.secure()
     for moment in (1010.0, 1020.0):
         server.clock.at = moment
         peer.sendall(CHECK[:5])
@@ -280,7 +333,7 @@ def test_a_request_is_as_old_as_its_first_byte(server: Server) -> None:
 
 
 def test_what_was_begun_is_answered_when_the_server_stops(server: Server) -> None:
-    idle, begun = server.connect(), server.connect()
+    idle, begun = server.secure(), server.secure()
     begun.sendall(CHECK[:5])
     server.wait_until_begun(at=1000.0)
     wait_until(lambda: server.count() == 2)
@@ -295,7 +348,7 @@ def test_a_request_that_never_ends_does_not_keep_the_server_from_stopping(server
     [peer] = server.peers(HALF_OF_ITS_HEADERS, 1)
     server.wait_until_begun(at=1000.0)
     server.stopping = True
-    wait_until(lambda: server.server._stopping)
+    wait_until(lambda: server.server.stopping)
     server.clock.at += 8
     assert is_closed(peer)
 
@@ -315,7 +368,7 @@ def test_the_main_loop_tells_that_it_goes_round(server: Server) -> None:
     wait_until(lambda: server.beats > before + 2)
 
 
-@pytest.mark.parametrize("settings", [controller.settings.Settings])
+@pytest.mark.parametrize("settings", [controller.settings.Settings, webhook.settings.Settings])
 def test_connections_do_not_use_up_the_usual_limit_of_open_files(settings: Any) -> None:
     """A thread has two connections to the API server at most, and what it opens for a moment."""
     threads: Any = next(field.default for field in fields(settings) if field.name == "threads")
