@@ -7,14 +7,22 @@ import orjson
 from gpushare import names
 from gpushare.units import ResourceConfig
 from webhook import mutation
-from webhook.mutation import Denied, Mutated
-from webhook.rules import Rules
+from webhook.edits import Rules
+from webhook.mutation import Denied, Patched
+from webhook.runtimeclass import RuntimeClassChoice
 
 Json = dict[str, Any]
 
-RULES = Rules(resource_config=ResourceConfig())
-PLAIN = Rules(resource_config=ResourceConfig(), scheduler="", runtime_class=None)
-WHOLE = Rules(resource_config=ResourceConfig(whole_gpus=True))
+
+def rules(*, runtime_class: str | None = names.RUNTIME_CLASS, only_cdi: bool = False, **more: Any) -> Rules:
+    """With a RuntimeClass that is known."""
+    choice = RuntimeClassChoice(runtime_class, only_cdi=only_cdi)
+    return Rules(**{"resource_config": ResourceConfig(), "runtime_class": lambda: choice, **more})
+
+
+RULES = rules()
+PLAIN = rules(scheduler="", runtime_class=None)
+WHOLE = rules(resource_config=ResourceConfig(whole_gpus=True))
 CONTROLLER = "system:serviceaccount:gpushare-system:gpushare-controller"
 DEVICES = "devices.gpushare.dev/"
 RESOURCES = {
@@ -119,14 +127,14 @@ def debugged(*ephemeral: object) -> Json:
 def mutated(value: Json, rules: Rules = RULES) -> Any:
     """The pod that an admission makes of it."""
     decision = mutation.mutate(value, rules)
-    assert isinstance(decision, Mutated), decision
+    assert isinstance(decision, Patched), decision
     return decision.pod
 
 
 def warnings(value: Json, rules: Rules = RULES) -> tuple[str, ...]:
     """What its author is told."""
     decision = mutation.mutate(value, rules)
-    assert isinstance(decision, Mutated), decision
+    assert isinstance(decision, Patched), decision
     return decision.warnings
 
 

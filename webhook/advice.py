@@ -1,24 +1,152 @@
-"""What the author of a pod is told about changes of it, in plain words. Pure.
+"""What the author of a pod is told: why it is refused, and warnings in plain words. Pure.
 
-Kubernetes shows up to 256 characters of a warning for sure.
+Requests that cannot be understood are refused by `gpushare.wire.requests`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import difflib
+import itertools
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Final
 
-from gpushare import names
-from gpushare.wire import pods
+from gpushare import names, units
+from gpushare.errors import FieldError, InvalidRequestError
+from gpushare.model.request import ContainerRequest
+from gpushare.units import MemoryUnit
+from gpushare.wire import pods, requests, selectors, typos
 from gpushare.wire.fields import JsonObject
-from webhook import containers, mounts, objects, unread
-from webhook.rules import DEFAULT_SCHEDULER, Rules
-from webhook.unread import cut
+from webhook import edits, review
+from webhook.edits import DEFAULT_SCHEDULER, LISTS, OURS, Rules
 
-_LIST: Final = 150
-_FIELDS: Final = ("initContainers", "containers")
+_CHOICES: Final = "nvidia-container-devices"
+"""NVIDIA's runtime can be told to take mounts for a choice of devices whose path begins with /var/run and this name. It
+needs no slash after it: `…-devicesall` chooses all. No one else has a use for the name."""
+_SOCKETS: Final = ("/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources")
+"""Directories in which the kubelet and the device plugins serve."""
+_SPECS: Final = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
+"""Directories from which the container runtime takes devices."""
 _PRESET_NODE: Final = (
-    "spec.nodeName by-passes the scheduler, which looks for free GPUs: the pod waits on that node until they are free,"
-    " or for ever if they never fit; better choose it by spec.nodeSelector or node affinity on kubernetes.io/hostname"
+    "spec.nodeName bypasses the scheduler, which looks for free GPUs: the pod waits on that node until they are free,"
+    " or forever if they never fit; better choose it by spec.nodeSelector or node affinity on kubernetes.io/hostname"
 )
+_LISTED: Final = 150  # characters
+_ANNOTATIONS: Final = (*names.REQUEST_ANNOTATIONS, names.WATCHDOG)
+"""That an author may write."""
+_TOLD: Final = 8
+"""Most names that are told one by one: a pod may carry hundreds of thousands."""
+_LONGEST_NAME: Final = 63  # that Kubernetes admits after the slash
+_WARNING: Final = 256  # characters of a warning that Kubernetes shows for sure
+
+
+# Refusals, one function each.
+
+
+def refuse_huge(value: object) -> None:
+    """Refuse what would take too long to look at.
+
+    Raises:
+        InvalidRequestError: it has too many containers.
+    """
+    spec = value.get("spec") if isinstance(value, dict) else None
+    if isinstance(spec, dict) and (error := pods.too_many_containers(spec, (*LISTS, "ephemeralContainers"))):
+        raise InvalidRequestError((error,))
+
+
+def preset_node_of_other_plugin(pod: JsonObject, rules: Rules) -> Iterator[FieldError]:
+    """The kubelet ignores resources that its node does not have at all, and then nothing limits such a container.
+
+    Containers that ask for ours as well take their devices from our annotation, so they see none there.
+    """
+    if not pod["spec"].get("nodeName"):
+        return
+    for path, _, container in pods.containers(pod):
+        resource = edits.foreign(container, rules)
+        if resource and not pods.asks(container, rules.resource_config):
+            yield FieldError(
+                "spec.nodeName",
+                f"a preset node bypasses the scheduler, but {path} asks for {resource};"
+                " on a node without that resource it would see all GPUs",
+                "remove it and choose the node by spec.nodeSelector or node affinity on kubernetes.io/hostname",
+            )
+            return
+
+
+def mounted_devices(spec: JsonObject, lists: Sequence[str], existing: Set[str] = frozenset()) -> Iterator[FieldError]:
+    """Mounts by which NVIDIA's runtime would choose devices, where it is told to.
+
+    Args:
+        spec: of the pod.
+        lists: of its containers.
+        existing: names of containers that are there already and cannot be changed.
+    """
+    for field in lists:
+        for i, container in enumerate(spec.get(field) or ()):
+            number = _devices_mount(container)
+            if number is not None and container["name"] not in existing:
+                yield FieldError(
+                    f"spec.{field}[{i}].volumeMounts[{number}].mountPath",
+                    "it would choose devices past the scheduler",
+                    "remove it, and ask for GPUs by resources.limits",
+                )
+
+
+def impossible_amounts(pod: JsonObject, rules: Rules) -> Iterator[FieldError]:
+    """Of GPUs that others hand out; those of ours are read, and refused, by `gpushare.wire`.
+
+    kube-scheduler adds amounts in 64 bits, and a sum that leaves them fits every node. The kubelet ignores resources
+    that its node does not have, and then nothing limits the container.
+    """
+    read = (*rules.resource_config.resources, names.GPU_COUNT, names.GPU_CORE)
+    for path, _, container in pods.containers(pod):
+        for field, resource, amount in pods.named_resources(container):
+            is_gpu = resource.startswith(names.GPU_DOMAINS) or rules.is_foreign(resource)
+            if is_gpu and resource not in read and (units.quantity(amount) or 0) > units.MAX_UNITS:
+                yield FieldError(
+                    f"{path}.resources.{field}[{resource}]",
+                    f"{amount!s:.40} is more than any node can have",
+                    f"write a number up to {units.MAX_UNITS}",
+                )
+                return
+
+
+def bad_totals(pod: JsonObject) -> Iterator[FieldError]:
+    """The mark counts by being there, so an author who writes "false" would get the opposite."""
+    value = review.annotations(pod).get(names.ANNOTATION_TOTALS, "true")
+    if value != "true":
+        path = f"metadata.annotations[{names.ANNOTATION_TOTALS}]"
+        fix = 'remove it, or write "true" if the limits are totals over all GPUs already'
+        yield FieldError(path, f"{value!r} is no value of it", fix)
+
+
+def framework_variables(pod: JsonObject) -> Iterator[FieldError]:
+    """Words for which no container of the pod would start."""
+    try:
+        selectors.frameworks(review.annotations(pod).get(names.ANNOTATION_FRAMEWORK_VARIABLES))
+    except ValueError as error:
+        problem, _, fix = str(error).partition("; ")
+        yield FieldError(f"metadata.annotations[{names.ANNOTATION_FRAMEWORK_VARIABLES}]", problem, fix)
+
+
+def excess(container_requests: tuple[ContainerRequest, ...], unit: MemoryUnit) -> Iterator[FieldError]:
+    """Products that the next reader would refuse as an amount."""
+    for request in container_requests:
+        _, total = requests.counted(request, unit)
+        if total > units.MAX_UNITS:
+            yield FieldError(
+                f"metadata.annotations[{names.ANNOTATION_GPUS}]",
+                f"container {request.container}: {request.gpu_count} GPUs with {total // request.gpu_count} units each"
+                " exceed any node",
+                "write fewer GPUs or a smaller amount",
+            )
+
+
+def _devices_mount(container: Mapping[str, Any]) -> int | None:
+    """Number of a container's first mount that chooses devices."""
+    paths = (str(each.get("mountPath") or "") for each in container.get("volumeMounts") or ())
+    return next((number for number, path in enumerate(paths) if _CHOICES in path), None)
+
+
+# Warnings.
 
 
 def of_gpu_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[str]:
@@ -31,31 +159,31 @@ def of_gpu_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[
     """
     ours = rules.resource_config.resources
     yield from _removed(before, after)
-    yield from unread.marks(before)
-    yield from overridden(before["spec"], after["spec"], _FIELDS, ours=ours)
-    yield from unread.resources(before, rules)
+    yield from _ignored_marks(before)
+    yield from overridden(before["spec"], after["spec"], LISTS, ours=ours)
+    yield from _misspelt(before, rules)
     if after["spec"].get("nodeName"):
         yield _PRESET_NODE
     elif not rules.asks_us(scheduler := after["spec"].get("schedulerName") or DEFAULT_SCHEDULER):
-        yield cut(
+        yield truncate(
             f"spec.schedulerName {scheduler:.63} does not ask gpushare which GPUs are free: the pod waits on the node"
-            f" that it chooses until they are, or for ever; remove it, or write {rules.scheduler or DEFAULT_SCHEDULER}"
+            f" that it chooses until they are, or forever; remove it, or write {rules.scheduler or DEFAULT_SCHEDULER}"
         )
-    for name, path, what in mounts.of_the_node(after["spec"]):
-        yield cut(
+    for name, path, what in _volumes_of_the_node(after["spec"]):
+        yield truncate(
             f"volume {name} (hostPath {path:.80}) has {what}: a container that mounts it can reach all GPUs of its"
             " node, not only those granted to it"
         )
     for _, _, container in pods.containers(after):
         name, asked = container["name"], _asked(container, ours)
-        other = containers.foreign(container, rules)
+        other = edits.foreign(container, rules)
         if asked and other:
-            yield cut(
+            yield truncate(
                 f"container {name} asks for {asked} and for another plugin's GPUs ({other});"
                 " it will see only those of the former"
             )
-        if containers.is_privileged(container):
-            yield cut(
+        if (container.get("securityContext") or {}).get("privileged") is True:
+            yield truncate(
                 f"container {name} is privileged: it can reach all GPUs of its node, not only those granted to it"
             )
 
@@ -63,8 +191,8 @@ def of_gpu_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[
 def of_other_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[str]:
     """For a pod that asks for none."""
     yield from _removed(before, after)
-    yield from overridden(before["spec"], after["spec"], _FIELDS, ours=())
-    yield from unread.resources(before, rules)
+    yield from overridden(before["spec"], after["spec"], LISTS, ours=())
+    yield from _misspelt(before, rules)
 
 
 def overridden(before: JsonObject, after: JsonObject, fields: Sequence[str], *, ours: Sequence[str]) -> Iterator[str]:
@@ -78,21 +206,21 @@ def overridden(before: JsonObject, after: JsonObject, fields: Sequence[str], *, 
     """
     for field in fields:
         for old, new in zip(before.get(field) or (), after.get(field) or (), strict=True):
-            if value := containers.overridden(old, new):
-                yield cut(
+            if value := edits.overridden(old, new):
+                yield truncate(
                     f"container {new['name']}: {names.ENV_VISIBLE_DEVICES} is {_set_by(new, ours)}; {value} was removed"
                 )
 
 
 def _removed(before: JsonObject, after: JsonObject) -> Iterator[str]:
-    removed = sorted(set(objects.annotations(before)) - set(objects.annotations(after)))
+    removed = sorted(set(review.annotations(before)) - set(review.annotations(after)))
     if devices := [key for key in removed if names.is_cdi(key)]:
-        yield cut(f"annotations removed, because they choose devices past the scheduler: {_listed(devices)}")
+        yield truncate(f"annotations removed, because they choose devices past the scheduler: {_listed(devices)}")
     if forged := [key for key in removed if names.is_reserved(key)]:
-        yield cut(
+        yield truncate(
             f"annotations removed, because only {names.SERVICE_ACCOUNT_CONTROLLER} may write them: {_listed(forged)}"
         )
-    for key in (names.ANNOTATION_OVERRIDDEN, names.ANNOTATION_HAND_OVER):
+    for key in OURS:
         if key in removed:
             yield f"annotation removed, because only {names.WEBHOOK_SERVICE} may write it: {key}"
 
@@ -104,14 +232,89 @@ def _asked(container: Mapping[str, Any], ours: Sequence[str]) -> str | None:
 def _set_by(container: JsonObject, ours: Sequence[str]) -> str:
     if _asked(container, ours):
         return "set by gpushare to the GPUs that it is granted"
-    if containers.env_of_devices(container):
+    if edits.env_of_devices(container):
         return "set by gpushare to no GPU, because it asks for none"
     return "set by the plugin that serves its GPUs"
 
 
 def _listed(items: Sequence[str]) -> str:
-    shown = [items[0]]
-    while len(shown) < len(items) and len(", ".join(items[: len(shown) + 1])) <= _LIST:
-        shown.append(items[len(shown)])
-    rest = len(items) - len(shown)
-    return cut(", ".join(shown), _LIST) + (f" and {rest} more" if rest else "")
+    included = [items[0]]
+    while len(included) < len(items) and len(", ".join(items[: len(included) + 1])) <= _LISTED:
+        included.append(items[len(included)])
+    rest = len(items) - len(included)
+    return truncate(", ".join(included), _LISTED) + (f" and {rest} more" if rest else "")
+
+
+def _volumes_of_the_node(spec: JsonObject) -> Iterator[tuple[str, str, str]]:
+    """Name and path of the volumes that hold what controls the node's GPUs, or lie in its directory, and what it is."""
+    for volume in spec.get("volumes") or ():
+        path = (volume.get("hostPath") or {}).get("path")
+        if not isinstance(path, str):
+            continue
+        for roots, what in ((_SOCKETS, "the kubelet's sockets"), (_SPECS, "the node's CDI specs")):
+            if any(_is_in(_clean(path), root) or _is_in(root, _clean(path)) for root in roots):
+                yield str(volume.get("name")), path, what
+                break
+
+
+def _is_in(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _clean(path: str) -> str:
+    return posixpath.normpath("/" + path.lstrip("/"))
+
+
+def _misspelt(pod: JsonObject, rules: Rules) -> Iterator[str]:
+    """Resources that were probably meant to be ours."""
+    known = {*rules.resource_config.resources, names.GPU_CORE, names.GPU_COUNT}
+    limits = (resource for _, _, container in pods.containers(pod) for resource in pods.amounts(container, "limits"))
+    if all(resource in known or "/" not in resource for resource in limits):
+        return
+    suspects = (each for each in typos.of_pod(pod, rules.resource_config) if not rules.is_foreign(each[1]))
+    for name, resource, likely in itertools.islice(suspects, _TOLD):
+        yield truncate(
+            f"container {name}: gpushare does not know {resource} and gives no GPU for it; do you mean {likely}?"
+        )
+
+
+def _ignored_marks(pod: JsonObject) -> Iterator[str]:
+    """Labels and annotations of ours that mean nothing, with those that were probably meant."""
+    annotations = [key for key in review.annotations(pod) if key == names.LABEL_GPU_COUNT or not names.is_known(key)]
+    labels = [key for key in review.labels(pod) if key in _ANNOTATIONS or not names.is_known(key)]
+    if (policy := review.annotations(pod).get(names.WATCHDOG, "off")) not in names.WATCHDOG_POLICIES:
+        yield truncate(
+            f"annotation {names.WATCHDOG}: expected report, evict or kill, found {policy!r:.60}; it is ignored"
+        )
+    ignored = [("annotation", key) for key in sorted(annotations)] + [("label", key) for key in sorted(labels)]
+    for kind, key in ignored[:_TOLD]:
+        yield truncate(_ignored_annotation(key) if kind == "annotation" else _ignored_label(key))
+    if rest := len(ignored[_TOLD:]):
+        yield f"and {rest} more labels and annotations that gpushare does not read"
+
+
+def _ignored_annotation(key: str) -> str:
+    if key == names.LABEL_GPU_COUNT:
+        return f"{key} means something as a label only; it is ignored"
+    hint = _similar(key, (*_ANNOTATIONS, names.ANNOTATION_TOTALS))
+    return f"annotation {key} is none that gpushare knows; it is ignored{hint}"
+
+
+def _ignored_label(key: str) -> str:
+    if key in _ANNOTATIONS:
+        return f"{key} means something as an annotation only; it is ignored"
+    return f"label {key} is none that gpushare knows; it is ignored{_similar(key, (names.LABEL_GPU_COUNT,))}"
+
+
+def _similar(key: str, existing: Sequence[str]) -> str:
+    name = key.partition("/")[2]
+    if len(name) > _LONGEST_NAME:
+        return ""
+    by_name = {key.partition("/")[2]: key for key in existing}
+    near = difflib.get_close_matches(name, by_name, n=1)
+    return f"; do you mean {by_name[near[0]]}?" if near else ""
+
+
+def truncate(text: str, limit: int = _WARNING) -> str:
+    """At most so many characters of a warning."""
+    return text if len(text) <= limit else text[: limit - 4] + " ..."

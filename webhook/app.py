@@ -1,36 +1,36 @@
-"""What is served at which path. The only module of the webhook that uses Flask.
+"""What is served at which path: a review is read, decided, answered. The door to Flask."""
 
-Reviews go past it to `webhook.endpoint`: there are thousands of them for every probe.
-"""
-
-from collections.abc import Callable, Iterable, Mapping
+import functools
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import flask
 import orjson
 from werkzeug.exceptions import HTTPException
 
 from gpushare import names
+from gpushare.errors import FieldError, WireError
+from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
-from gpushare.runtime.intake import MIB, Intake, Limit
-from webhook import admission, review
-from webhook.endpoint import Endpoint
-from webhook.metrics import Metrics
-from webhook.mutation import Decision, Undecided
-from webhook.review import Review
-from webhook.rules import Rules
-from webhook.runtimeclass import RuntimeClass, UnknownRuntimeClassError
+from gpushare.runtime.http import BUSY
+from gpushare.runtime.intake import MIB, Intake, Limit, RefusedBodyError
+from webhook import mutation, review, validation
+from webhook.edits import Rules
+from webhook.metrics import Metrics, Outcome
+from webhook.mutation import Allowed, Decision, Denied, Patched, Unavailable
+from webhook.review import AdmissionReview, Review
+from webhook.runtimeclass import RuntimeClass
 from webhook.settings import Settings
 
-_ROOM: Final = 384 * MIB
+_LOG: Final = logging.getLogger(__name__)
+_MAX_BYTES: Final = 384 * MIB
 """For all large reviews together; about as much again is for the process, its small reviews and its connections."""
 _OF_ONE_POD: Final = Limit(body=6 * MIB, weight=64 * MIB)
 """Several times what etcd stores of one object, 1.5 MiB. What is heavier would take longer than an API server waits."""
 _OF_ANY_UPDATE: Final = Limit(body=16 * MIB, weight=320 * MIB)
 """A pod of the above size that has grown since, twice: its kubelet must go on reporting."""
-
-_Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,20 +47,19 @@ class Services:
 def create_app(settings: Settings, services: Services) -> flask.Flask:
     """The WSGI application."""
     app = flask.Flask(names.WEBHOOK, static_folder=None)
-    shared = Intake(room=_ROOM)
-
-    rules = _rules(settings)
-
-    def mutate(request: Review) -> Decision:
-        return _mutate(request, rules, services.runtime_class)
-
-    def enforce(request: Review) -> Decision:
-        return _mutate(request, replace(rules, demands_limit=True), services.runtime_class)
-
-    def validate(request: Review) -> Decision:
-        return admission.validate(request, settings.controller, settings.resource_config)
-
-    endpoints: dict[str, _Wsgi] = {}
+    intake = Intake(room=_MAX_BYTES)
+    rules = Rules(
+        resource_config=settings.resource_config,
+        scheduler=settings.scheduler_name,
+        other_schedulers=settings.extender_schedulers,
+        runtime_class=services.runtime_class.current,
+        foreign_resources=settings.foreign_resources,
+    )
+    mutate = functools.partial(mutation.decide, rules=rules)
+    enforce = functools.partial(mutation.decide, rules=replace(rules, demands_limit=True))
+    validate = functools.partial(
+        validation.validate, controller=settings.controller, resource_config=settings.resource_config
+    )
     for name, decide, refuse, limit in (
         ("mutate", mutate, review.invalid, _OF_ONE_POD),
         ("enforce", enforce, review.invalid, _OF_ONE_POD),
@@ -68,54 +67,98 @@ def create_app(settings: Settings, services: Services) -> flask.Flask:
         ("validate", validate, review.forbidden, _OF_ANY_UPDATE),
     ):
         services.metrics.expect(name)
-        endpoints[f"/{name}"] = Endpoint(
-            name=name,
-            decide=decide,
-            refuse=refuse,
-            clock=services.clock,
-            metrics=services.metrics,
-            intake=shared,
-            limit=limit,
-        )
-        app.add_url_rule(f"/{name}", name, methods=["POST"])  # by which all other methods are refused
+        endpoint = _Endpoint(name=name, decide=decide, refuse=refuse, services=services, intake=intake, limit=limit)
+        app.add_url_rule(f"/{name}", name, endpoint.answer, methods=["POST"])
     _add_probes(app, services)
     app.register_error_handler(HTTPException, _http_error)
-    setattr(app, "wsgi_app", _past_flask(endpoints, app.wsgi_app))  # noqa: B010 - Flask's way; mypy takes it for fixed
     return app
 
 
-def _past_flask(endpoints: Mapping[str, _Wsgi], others: _Wsgi) -> _Wsgi:
-    """The application that answers what is posted to an endpoint there, and all else as before."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Endpoint:
+    """One webhook."""
 
-    def call(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        endpoint = endpoints.get(environ["PATH_INFO"]) if environ["REQUEST_METHOD"] == "POST" else None
-        return (endpoint or others)(environ, start_response)
+    name: str
+    decide: Callable[[Review], Decision]
+    refuse: Callable[[Review, Sequence[FieldError]], AdmissionReview]
+    services: Services
+    intake: Intake
+    limit: Limit
 
-    return call
+    def answer(self) -> flask.Response:
+        """Answer the request at hand."""
+        started = self.services.clock.monotonic()
+        answer, outcome = self._answer(flask.request)
+        self.services.metrics.answered(self.name, outcome, seconds=self.services.clock.monotonic() - started)
+        return answer
 
+    def _answer(self, request: flask.Request) -> tuple[flask.Response, Outcome]:
+        if request.mimetype != "application/json":
+            found = request.mimetype or "none"
+            return _error(415, f"Content-Type: expected application/json, found {found}"), Outcome.MALFORMED
+        busy = bool(request.environ.get(BUSY))
+        try:
+            with self.intake.body(request.stream, request.content_length or 0, self.limit, busy=busy) as body:
+                return self._reviewed(body)
+        except RefusedBodyError as refused:
+            return self._not_looked_at(refused)
 
-def _rules(settings: Settings) -> Rules:
-    """As long as no one has looked which RuntimeClass GPU pods get."""
-    return Rules(
-        resource_config=settings.resource_config,
-        scheduler=settings.scheduler_name,
-        other_schedulers=settings.extender_schedulers,
-        runtime_class_unknown="not looked up",
-        foreign_resources=settings.foreign_resources,
-    )
+    def _not_looked_at(self, error: RefusedBodyError) -> tuple[flask.Response, Outcome]:
+        uid = review.uid_of(error.head)
+        message = f"the object is too large for {names.WEBHOOK_SERVICE}: {error}"
+        if error.busy:
+            message = f"{names.WEBHOOK_SERVICE} is busy: {error}"
+        logs.event(_LOG, "body refused", level=logging.WARNING, webhook=self.name, uid=uid, message=message)
+        if not uid:
+            return _error(503 if error.busy else 413, message), Outcome.MALFORMED
+        if error.busy:
+            return _json(200, review.unavailable(uid, message)), Outcome.FAILED
+        return _json(200, review.too_large(uid, message)), Outcome.DENIED
 
+    def _reviewed(self, body: bytes) -> tuple[flask.Response, Outcome]:
+        try:
+            request = review.parse(body)
+        except WireError as problem:
+            return _error(400, str(problem)), Outcome.MALFORMED
+        try:
+            return self._decided(request)
+        except Exception:  # noqa: BLE001 - a request's edge: the caller gets a message, the log the stack
+            self._log("admission failed", request, level=logging.ERROR)
+            return _error(500, "the webhook failed; its log says why"), Outcome.FAILED
 
-def _mutate(request: Review, rules: Rules, runtime_class: RuntimeClass) -> Decision:
-    """Only pods whose decision rests on it wait for the API server: the others, which are most, never depend on it."""
-    decision = admission.mutate(request, rules)
-    if not isinstance(decision, Undecided) or decision.decide is None:
-        return decision
-    try:
-        choice = runtime_class.current()
-    except UnknownRuntimeClassError as error:
-        return Undecided(str(error))
-    known = replace(rules, runtime_class=choice.name, only_cdi=choice.only_cdi, runtime_class_unknown="")
-    return decision.decide(known)
+    def _decided(self, request: Review) -> tuple[flask.Response, Outcome]:
+        decision = self.decide(request)
+        match decision:
+            case Allowed():
+                self._log("admitted", request, level=logging.DEBUG)
+                return _json(200, review.allowed(request)), Outcome.UNTOUCHED
+            case Patched(pod, warnings):
+                self._log("mutated", request, warnings=len(warnings))
+                return _json(200, review.patched(request, pod, warnings)), Outcome.MUTATED
+            case Denied(errors):
+                self._log("denied", request, message=review.message(errors))
+                return _json(200, self.refuse(request, errors)), Outcome.DENIED
+            case Unavailable(message):
+                self._log("undecided", request, level=logging.WARNING, message=message)
+                return _json(200, review.unavailable(request.uid, message)), Outcome.FAILED
+            case _:
+                assert_never(decision)
+
+    def _log(self, event: str, request: Review, *, level: int = logging.INFO, **more: object) -> None:
+        if not _LOG.isEnabledFor(level):
+            return
+        fields: dict[str, Any] = {
+            "webhook": self.name,
+            "operation": request.operation,
+            "resource": request.resource,
+            "namespace": request.namespace,
+            "pod": request.name,
+            "user": request.user,
+            "dry_run": request.is_dry_run,
+            "uid": request.uid,
+            **more,
+        }
+        logs.event(_LOG, event, level=level, exc_info=level == logging.ERROR, **fields)
 
 
 def _add_probes(app: flask.Flask, services: Services) -> None:
@@ -134,8 +177,16 @@ def _add_probes(app: flask.Flask, services: Services) -> None:
 
 
 def _http_error(error: HTTPException) -> flask.Response:
-    body = {"error": error.description or error.name}
-    return flask.Response(orjson.dumps(body), error.code or 500, content_type="application/json")
+    return _error(error.code or 500, error.description or error.name)
+
+
+def _error(status: int, message: str) -> flask.Response:
+    """What no API server is ever told."""
+    return _json(status, {"error": message})
+
+
+def _json(status: int, body: object) -> flask.Response:
+    return flask.Response(orjson.dumps(body), status, content_type="application/json")
 
 
 def _text(status: int, body: str) -> flask.Response:

@@ -7,20 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import flask
-
 from certs.manager import CertificateManager
 from gpushare import names
 from gpushare.errors import GpuShareError, SettingsError
 from gpushare.kube import client
 from gpushare.runtime import logs, options
 from gpushare.runtime.clock import Backoff, Clock, SystemClock
+from gpushare.runtime.http import Wsgi
 from gpushare.runtime.process import Signals
 from webhook import app, server
 from webhook.metrics import Metrics
 from webhook.runtimeclass import RuntimeClass
+from webhook.server import Contexts
 from webhook.settings import Settings
-from webhook.tls import Contexts
 
 _LOG: Final = logging.getLogger("webhook")
 _LOOK_S: Final = 0.5  # how late a signal may be noticed while there is no certificate
@@ -44,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _build(settings: Settings, contexts: Contexts, stop: threading.Event) -> flask.Flask:
+def _build(settings: Settings, contexts: Contexts, stop: threading.Event) -> Wsgi:
     """The application, and the thread that keeps its certificates."""
     manager = _manager(settings)
     clock = SystemClock()

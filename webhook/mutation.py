@@ -1,10 +1,9 @@
-"""What admission makes of a new pod: the pod as it should be, or why it is refused. Pure and idempotent.
+"""What admission makes of a new pod: the pod as it should be, or why it is refused. Idempotent.
 
 It never refuses a pod for being too big: a node that holds it may come.
 """
 
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,21 +12,22 @@ from gpushare.errors import FieldError, InvalidRequestError
 from gpushare.model.request import ContainerRequest
 from gpushare.wire import pods, requests
 from gpushare.wire.fields import JsonObject
-from webhook import advice, checks, containers, metadata, objects
-from webhook.rules import DEFAULT_SCHEDULER, Rules
+from webhook import advice, edits, review
+from webhook.edits import DEFAULT_SCHEDULER, LISTS, Rules
+from webhook.review import Review
+from webhook.runtimeclass import UnknownRuntimeClassError
 
-_FIELDS: Final = ("initContainers", "containers")  # in the order of `pods.containers`
 _MEANT_FOR_US: Final = (names.GPU_COUNT, names.GPU_CORE)
 """Resources that make no request by themselves, but whose authors want GPUs and are told how to ask."""
 
 
 @dataclass(frozen=True, slots=True)
-class Untouched:
+class Allowed:
     """The object is admitted as it is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mutated:
+class Patched:
     """The object is admitted as `pod`."""
 
     pod: JsonObject
@@ -43,27 +43,42 @@ class Denied:
 
 
 @dataclass(frozen=True, slots=True)
-class Undecided:
+class Unavailable:
     """What the decision rests on is not known at the moment; the client has to try again."""
 
     message: str
-    decide: Callable[[Rules], "Decision"] | None = dataclasses.field(default=None, compare=False)
-    """The decision by the same rules with the RuntimeClass, for those who find it out; None if they cannot."""
 
 
-Decision = Untouched | Mutated | Denied | Undecided
+Decision = Allowed | Patched | Denied | Unavailable
+
+
+def decide(request: Review, rules: Rules) -> Decision:
+    """For the mutating webhooks. What they are not made for is admitted as it is."""
+    match request.operation, request.resource, request.kind:
+        case "CREATE", "pods", _:
+            return mutate(request.obj, rules)
+        # Servers before 1.22 send kind EphemeralContainers, which has no pod around it.
+        case "UPDATE", "pods/ephemeralcontainers", "Pod":
+            return mutate_ephemeral(request.obj, request.old)
+        case _:
+            return Allowed()
 
 
 def mutate(value: object, rules: Rules) -> Decision:
-    """Decide on a pod that is being created."""
+    """Decide on a pod that is being created.
+
+    Only a GPU pod that names no RuntimeClass waits for the API server: all others, which are most, never depend on it.
+    """
     try:
-        checks.size(value)
-        pod = objects.pod(value)
+        advice.refuse_huge(value)
+        pod = review.pod(value)
         # Other pods are never refused for labels or annotations that only mean something beside a request.
         asked = _without_zeros(pod, rules)
         return _gpu_pod(pod, asked, rules) if _wants_gpu(asked, rules) else _other_pod(pod, asked, rules)
     except InvalidRequestError as error:
         return Denied(error.errors)
+    except UnknownRuntimeClassError as error:
+        return Unavailable(str(error))
 
 
 def mutate_ephemeral(value: object, old: object) -> Decision:
@@ -71,70 +86,69 @@ def mutate_ephemeral(value: object, old: object) -> Decision:
 
     Those that the pod has already cannot be changed any more and stay as they are.
     """
+    lists = ("ephemeralContainers",)
     try:
-        checks.size(value)
-        pod = objects.pod(value)
-        known = {container["name"] for container in objects.pod(old)["spec"].get("ephemeralContainers") or ()}
+        advice.refuse_huge(value)
+        pod = review.pod(value)
+        existing = {container["name"] for container in review.pod(old)["spec"].get("ephemeralContainers") or ()}
     except InvalidRequestError as error:
         return Denied(error.errors)
-    if errors := tuple(checks.mounted_devices(pod["spec"], ("ephemeralContainers",), known)):
+    if errors := tuple(advice.mounted_devices(pod["spec"], lists, existing)):
         return Denied(errors)
 
     def isolate(container: JsonObject) -> JsonObject:
-        return container if container["name"] in known else containers.isolate(container)
+        return container if container["name"] in existing else edits.isolate(container)
 
-    result = {**pod, "spec": _each(pod["spec"], ("ephemeralContainers",), isolate)}
-    notes = advice.overridden(pod["spec"], result["spec"], ("ephemeralContainers",), ours=())
-    return _decision(pod, result, notes)
+    result = {**pod, "spec": edits.each_container(pod["spec"], lists, isolate)}
+    return _decision(pod, result, advice.overridden(pod["spec"], result["spec"], lists, ours=()))
 
 
 def _without_zeros(pod: JsonObject, rules: Rules) -> JsonObject:
     """Without `nvidia.com/gpu: 0`, as many charts write it: kube-scheduler would send such pods to us for binding."""
     if not rules.resource_config.whole_gpus:
         return pod
-    return {**pod, "spec": _each(pod["spec"], _FIELDS, containers.without_zero)}
+    return {**pod, "spec": edits.each_container(pod["spec"], LISTS, edits.without_zero)}
 
 
 def _wants_gpu(pod: JsonObject, rules: Rules) -> bool:
     wanted = {*rules.resource_config.resources, *_MEANT_FOR_US}
     return any(
-        wanted & pods.amounts(container, field).keys()
+        resource in wanted
         for _, _, container in pods.containers(pod)
-        for field in ("limits", "requests")
+        for _, resource, _ in pods.named_resources(container)
     )
 
 
 def _gpu_pod(created: JsonObject, written: JsonObject, rules: Rules) -> Decision:
-    pod = metadata.demanding_limit(written) if rules.demands_limit else written
+    pod = edits.demanding_limit(written) if rules.demands_limit else written
     container_requests = _container_requests(pod, rules)
-
-    def decide(rules: Rules) -> Decision:
-        spec = _gpu_spec(pod["spec"], container_requests, rules)
-        only_cdi = rules.only_cdi and spec.get("runtimeClassName") is None
-        result = {**metadata.of_gpu_pod(pod, spec, container_requests, only_cdi=only_cdi), "spec": spec}
-        return _decision(created, result, advice.of_gpu_pod(written, result, rules))
-
-    if rules.runtime_class_unknown and pod["spec"].get("runtimeClassName") is None:
-        return Undecided(rules.runtime_class_unknown, decide)
-    return decide(rules)
+    spec = _gpu_spec(pod["spec"], container_requests, rules)
+    only_cdi = False
+    if spec.get("runtimeClassName") is None:
+        choice = rules.runtime_class()
+        only_cdi = choice.only_cdi
+        if choice.name:
+            spec["runtimeClassName"] = choice.name
+    result = {**edits.of_gpu_pod(pod, spec, container_requests, only_cdi=only_cdi), "spec": spec}
+    return _decision(created, result, advice.of_gpu_pod(written, result, rules))
 
 
 def _container_requests(pod: JsonObject, rules: Rules) -> tuple[ContainerRequest, ...]:
     errors: tuple[FieldError, ...] = ()
     container_requests: tuple[ContainerRequest, ...] = ()
     try:
-        request = requests.of_pod({**pod, "metadata": pod.get("metadata") or {}}, rules.resource_config)
-        container_requests = request.shape.containers if request else ()
+        shape = requests.shape_of({**pod, "metadata": pod.get("metadata") or {}}, rules.resource_config)
+        container_requests = shape.containers if shape else ()
     except InvalidRequestError as error:
         errors = error.errors
     errors = (
         *errors,
-        *checks.preset_node_of_other_plugin(pod, rules),
-        *checks.impossible_amounts(pod, rules),
-        *checks.bad_totals(pod),
-        *checks.framework_variables(pod),
-        *checks.mounted_devices(pod["spec"], _FIELDS),
-        *checks.excess(container_requests, rules.resource_config.unit),
+        *advice.preset_node_of_other_plugin(pod, rules),
+        *advice.impossible_amounts(pod, rules),
+        *advice.bad_totals(pod),
+        *advice.framework_variables(pod),
+        *advice.mounted_devices(pod["spec"], LISTS),
+        *advice.excess(container_requests, rules.resource_config.unit),
     )
     if errors:
         raise InvalidRequestError(errors)
@@ -142,49 +156,32 @@ def _container_requests(pod: JsonObject, rules: Rules) -> tuple[ContainerRequest
 
 
 def _gpu_spec(spec: JsonObject, container_requests: tuple[ContainerRequest, ...], rules: Rules) -> JsonObject:
-    asking = iter(container_requests)
-    pod_units = containers.memory_units(container_requests, rules.resource_config.unit)
+    asking, unit = iter(container_requests), rules.resource_config.unit
+    pod_units = edits.memory_units(container_requests, unit)
 
     def edit(container: JsonObject) -> JsonObject:
         if pods.asks(container, rules.resource_config):
-            return containers.grant(container, next(asking), pod_units=pod_units, unit=rules.resource_config.unit)
-        return _isolate(container, rules)
+            return edits.grant(container, next(asking), pod_units=pod_units, unit=unit)
+        return edits.isolate(container, rules)
 
-    result = _each(spec, _FIELDS, edit)
+    result = edits.each_container(spec, LISTS, edit)
     if rules.scheduler and spec.get("schedulerName") in {None, "", DEFAULT_SCHEDULER}:
         result["schedulerName"] = rules.scheduler
-    if rules.runtime_class and spec.get("runtimeClassName") is None:
-        result["runtimeClassName"] = rules.runtime_class
     return result
 
 
 def _other_pod(created: JsonObject, pod: JsonObject, rules: Rules) -> Decision:
     errors = (
-        *checks.preset_node_of_other_plugin(pod, rules),
-        *checks.impossible_amounts(pod, rules),
-        *checks.mounted_devices(pod["spec"], _FIELDS),
+        *advice.preset_node_of_other_plugin(pod, rules),
+        *advice.impossible_amounts(pod, rules),
+        *advice.mounted_devices(pod["spec"], LISTS),
     )
     if errors:
         return Denied(errors)
-    spec = _each(pod["spec"], _FIELDS, lambda container: _isolate(container, rules))
-    result = {**metadata.of_other_pod(pod), "spec": spec}
+    spec = edits.each_container(pod["spec"], LISTS, lambda container: edits.isolate(container, rules))
+    result = {**edits.of_other_pod(pod), "spec": spec}
     return _decision(created, result, advice.of_other_pod(pod, result, rules))
 
 
-def _isolate(container: JsonObject, rules: Rules) -> JsonObject:
-    if containers.foreign(container, rules):
-        return containers.yield_to_plugin(container)
-    return containers.isolate(container)
-
-
-def _each(spec: JsonObject, fields: tuple[str, ...], edit: Callable[[JsonObject], JsonObject]) -> JsonObject:
-    """A copy of the spec with every container of these lists edited."""
-    result = dict(spec)
-    for field in fields:
-        if spec.get(field):
-            result[field] = [edit(container) for container in spec[field]]
-    return result
-
-
-def _decision(before: JsonObject, after: JsonObject, notes: Iterator[str]) -> Decision:
-    return Untouched() if before == after else Mutated(after, tuple(notes))
+def _decision(before: JsonObject, after: JsonObject, warnings: Iterable[str]) -> Decision:
+    return Allowed() if before == after else Patched(after, tuple(warnings))

@@ -1,26 +1,32 @@
-"""AdmissionReview v1 in and out. Pure.
+"""AdmissionReview v1 in and out, the structure of its objects, and the patches between them. Pure.
 
-The API server sends a review with a `request` and reads one with a `response` of the same `uid`.
+The API server sends a review with a `request` and reads one with a `response` of the same `uid`. Its objects are well
+formed; everything else is answered with a message.
 """
 
 import base64
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NotRequired, TypedDict
+from typing import Any, Final, NotRequired, TypedDict, cast
 
+import jsonpatch
 import orjson
 
-from gpushare.errors import FieldError, WireError
-from gpushare.wire import fields
+from gpushare.errors import FieldError, InvalidRequestError, WireError
+from gpushare.wire import fields, pods
 from gpushare.wire.fields import JsonObject
-from webhook import objects, patch
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
-
-
+MOST_ERRORS: Final = 20
+"""That an author is told at once. A pod made to be hard has a million."""
+_INDEX: Final = re.compile(r"\[[^\]]*\]")
+_CONTAINERS: Final = ("/spec/initContainers", "/spec/containers", "/spec/ephemeralContainers")
 _UID: Final = re.compile(rb'"request":\{"uid":"([0-9A-Za-z-]{1,64})"')
+
+Operation = dict[str, Any]
 
 
 class Status(TypedDict):
@@ -62,7 +68,7 @@ class Review:
     kind: str
     namespace: str
     name: str
-    """As in `objects.named`: with a `*` while the API server has yet to complete it."""
+    """As in `named`: with a `*` while the API server has yet to complete it."""
     user: str
     is_dry_run: bool
     obj: object
@@ -108,7 +114,7 @@ def allowed(review: Review) -> AdmissionReview:
 
 def patched(review: Review, intended: JsonObject, warnings: Sequence[str]) -> AdmissionReview:
     """Admit the object with the changes that make it the intended one."""
-    operations = patch.verified(review.obj, intended)
+    operations = verified(cast(JsonObject, review.obj), intended)  # it was read as a pod
     response: Response = {
         "uid": review.uid,
         "allowed": True,
@@ -145,8 +151,8 @@ def too_large(uid: str, message: str) -> AdmissionReview:
 
 def message(errors: Sequence[FieldError]) -> str:
     """The errors as one line; of very many the first."""
-    more = ["and more"] if len(errors) > objects.MOST_ERRORS else []
-    return " | ".join([*(str(error) for error in errors[: objects.MOST_ERRORS]), *more])
+    more = ["and more"] if len(errors) > MOST_ERRORS else []
+    return " | ".join([*(str(error) for error in errors[:MOST_ERRORS]), *more])
 
 
 def _refused(review: Review, code: int, reason: str, errors: Sequence[FieldError]) -> AdmissionReview:
@@ -170,7 +176,7 @@ def _request(request: JsonObject) -> Review:
         resource=_resource(request),
         kind=fields.text(fields.needed_mapping(request, "kind", "request"), "kind", "request.kind"),
         namespace=fields.text(request, "namespace", "request"),
-        name=fields.text(request, "name", "request") or objects.named(obj),
+        name=fields.text(request, "name", "request") or named(obj),
         user=fields.text(fields.mapping(request, "userInfo", "request"), "username", "request.userInfo"),
         is_dry_run=request.get("dryRun") is True,
         obj=_without_managed_fields(obj),
@@ -191,3 +197,128 @@ def _resource(request: JsonObject) -> str:
     plural, group = (fields.text(resource, key, "request.resource") for key in ("resource", "group"))
     subresource = fields.text(request, "subResource", "request")
     return plural + (f"/{subresource}" if subresource else "") + (f".{group}" if group else "")
+
+
+# Objects.
+
+
+def pod(value: object) -> JsonObject:
+    """A pod whose labels, annotations and containers can be read.
+
+    Raises:
+        InvalidRequestError: they cannot; the first errors at once.
+    """
+    return _checked(value, pods.POD)
+
+
+def with_metadata(value: object) -> JsonObject:
+    """An object of any kind whose labels and annotations can be read.
+
+    Raises:
+        InvalidRequestError: they cannot.
+    """
+    return _checked(value, pods.ANY_OBJECT)
+
+
+def is_pod(value: object) -> bool:
+    """Whether `pod` accepts it."""
+    try:
+        pod(value)
+    except InvalidRequestError:
+        return False
+    return True
+
+
+def named(value: object) -> str:
+    """Name of an object for logs; with a `*` if the API server has yet to complete it. Never fails."""
+    metadata = value.get("metadata") if isinstance(value, dict) else None
+    if not isinstance(metadata, dict):
+        return ""
+    return str(metadata.get("name") or "") or f"{metadata.get('generateName') or ''}*"
+
+
+def labels(obj: JsonObject) -> dict[str, str]:
+    """All of an object of `pod` or `with_metadata`, however many."""
+    return (obj.get("metadata") or {}).get("labels") or {}
+
+
+def annotations(obj: JsonObject) -> dict[str, str]:
+    """See `labels`."""
+    return (obj.get("metadata") or {}).get("annotations") or {}
+
+
+def first(errors: Iterable[FieldError]) -> tuple[FieldError, ...]:
+    """As many as are told, and one more if there are more."""
+    return tuple(itertools.islice(errors, MOST_ERRORS + 1))
+
+
+def _checked(value: object, check: pods.Check) -> JsonObject:
+    if errors := first(_error(path, problem) for path, problem in check(value, "")):
+        raise InvalidRequestError(errors)
+    return cast(JsonObject, value)
+
+
+def _error(path: str, problem: str) -> FieldError:
+    field = _INDEX.sub("", path)
+    return FieldError(path or "object", problem, f"see kubectl explain {fields.at('pod', field) if field else 'pod'}")
+
+
+# Patches.
+
+
+def changes(before: JsonObject, after: JsonObject, path: str = "") -> Iterator[Operation]:
+    """JSON Patch (RFC 6902) from an object to another one, field by field of it, its metadata, spec and containers.
+
+    What lies deeper is replaced whole: the patch is a little longer, and right without any thought about indices.
+    """
+    for key in before:
+        if key not in after:
+            yield {"op": "remove", "path": f"{path}/{_escaped(key)}"}
+    for key, new in after.items():
+        old, pointer = before.get(key), f"{path}/{_escaped(key)}"
+        if key not in before:
+            yield {"op": "add", "path": pointer, "value": new}
+        elif pointer in {"/metadata", "/spec"} and old and new:
+            yield from changes(old, new, pointer)
+        elif pointer in _CONTAINERS and old and new and len(old) == len(new):
+            for number, (container, intended) in enumerate(zip(old, new, strict=True)):
+                yield from changes(container, intended, f"{pointer}/{number}")
+        elif old is not new and old != new:
+            yield {"op": "replace", "path": pointer, "value": new}
+
+
+def verified(before: JsonObject, after: JsonObject) -> list[Operation]:
+    """Operations from one object to the other, applied here first as the API server will.
+
+    Raises:
+        RuntimeError: they give another object. Nothing is sent then: a wrong patch could show a container a GPU.
+    """
+    operations = list(changes(before, after))
+    shared = [{**each, "value": _Shared(each["value"])} if "value" in each else each for each in operations]
+    if jsonpatch.JsonPatch(shared).apply(_opened(before), in_place=True) != after:
+        raise RuntimeError("the JSON patch does not give the intended object")
+    return operations
+
+
+class _Shared:
+    """A value of which the library's copy is the value itself: a large pod would take twice its memory."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __deepcopy__(self, memo: object) -> object:
+        return self._value
+
+
+def _opened(obj: JsonObject) -> JsonObject:
+    """The same object with copies of those parts, and no others, that `changes` may change."""
+    opened = {**obj, **{key: dict(obj[key]) for key in ("metadata", "spec") if obj.get(key)}}
+    for pointer in _CONTAINERS:
+        key = pointer.rpartition("/")[2]
+        if opened["spec"].get(key):
+            opened["spec"][key] = [dict(container) for container in opened["spec"][key]]
+    return opened
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")

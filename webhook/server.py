@@ -1,31 +1,44 @@
 """The process that serves: gunicorn with one worker, because the certificate manager and the metrics live in it.
 
-The only module of the webhook that uses gunicorn.
+The door to gunicorn. It looks after the process; its worker serves by `gpushare.runtime.http`, where no slow peer holds
+a thread, as anyone in the cluster may connect. Certificates change under a running server.
 """
 
+import logging
 import os
 import signal
 import ssl
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from gunicorn.app.base import BaseApplication
+from gunicorn.glogging import Logger as GunicornLogger
+from gunicorn.workers.base import Worker as GunicornWorker
 
+from certs import store
 from gpushare import names
-from gpushare.runtime import serving, worker
+from gpushare.runtime import logs
+from gpushare.runtime.clock import SystemClock
+from gpushare.runtime.http import ByteBudget, HttpServer, Wsgi
 from gpushare.runtime.intake import MIB
 from gpushare.runtime.process import Signals
 from webhook.settings import Settings
-from webhook.tls import Contexts
 
+_LOG: Final = logging.getLogger(__name__)
 _KEEP_ALIVE_S: Final = 75  # the API server pools connections for 90 s and should seldom find one closed
 _DEAD_S: Final = 60  # a worker whose loop stands still for so long is replaced
+_MOST: Final = 16 * MIB
+"""Bytes of the longest body that `webhook.app` reads."""
+_BUDGET: Final = 64 * MIB
+"""For all bodies above 64 KiB, while they arrive and are answered."""
 
-Wsgi = Callable[..., Any]
+_Stamp = tuple[int, int, int]
 
 
-def run(settings: Settings, contexts: Contexts, build: Callable[[threading.Event], Wsgi], signals: Signals) -> None:
+def run(settings: Settings, contexts: "Contexts", build: Callable[[threading.Event], Wsgi], signals: Signals) -> None:
     """Serve until SIGTERM or SIGINT; then finish what was begun. Ends the process.
 
     Args:
@@ -39,14 +52,11 @@ def run(settings: Settings, contexts: Contexts, build: Callable[[threading.Event
     _Server(_options(settings, contexts, stop, signals), lambda: build(stop)).run()
 
 
-def _options(settings: Settings, contexts: Contexts, stop: threading.Event, signals: Signals) -> dict[str, object]:
+def _options(settings: Settings, contexts: "Contexts", stop: threading.Event, signals: Signals) -> dict[str, object]:
     def deliver(_server: object) -> None:
         # gunicorn has just replaced the handlers that set this flag, so none is lost in between.
         if signals.number:
             os.kill(os.getpid(), signal.SIGTERM)
-
-    def ssl_context(_config: object, _default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
-        return contexts.current()
 
     return {
         "bind": f"{settings.address}:{settings.port}",
@@ -54,29 +64,47 @@ def _options(settings: Settings, contexts: Contexts, stop: threading.Event, sign
         "worker_class": Worker,
         "workers": 1,
         "threads": settings.threads,
-        "worker_connections": serving.CONNECTIONS,  # about 100 KiB each while they are idle
-        "limit_request_fields": 50,
-        "limit_request_field_size": 4096,
         "worker_tmp_dir": settings.worker_tmp_dir,
         "keepalive": _KEEP_ALIVE_S,
         "timeout": _DEAD_S,
         "graceful_timeout": max(1, round(settings.graceful_timeout_s)),
         "control_socket_disable": True,
-        # Naming files switches TLS on; they are read by `contexts` only.
-        "certfile": f"{settings.cert_dir}/tls.crt",
-        "keyfile": f"{settings.cert_dir}/tls.key",
-        "ssl_context": ssl_context,
-        "logger_class": worker.Logger,
+        "ssl_context": lambda _config, _default: contexts.current(),
+        "logger_class": Logger,
         "when_ready": deliver,
         "worker_exit": lambda _server, _worker: stop.set(),
     }
 
 
-class Worker(worker.Worker):
-    """Reads what `webhook.app` does."""
+class Worker(GunicornWorker):  # type: ignore[misc]  # gunicorn has no types
+    """One process of gunicorn's that serves."""
 
-    most = 16 * MIB
-    room = 64 * MIB
+    def run(self) -> None:
+        """See gunicorn.workers.base.Worker."""
+        server = HttpServer(
+            application=self.wsgi,
+            listener=self.sockets[0].sock,
+            clock=SystemClock(),
+            threads=self.cfg.threads,
+            most=_MOST,
+            budget=ByteBudget(_BUDGET),
+            keep_alive_s=self.cfg.keepalive,
+            tls=lambda: self.cfg.ssl_context(self.cfg, None),
+        )
+        server.serve(lambda: not self.alive or os.getppid() != self.ppid, self.notify)
+        server.finish(self.notify, grace_s=self.cfg.graceful_timeout)
+
+
+class Logger(GunicornLogger):  # type: ignore[misc]  # gunicorn has no types
+    """Hands everything to the process's own logging."""
+
+    def setup(self, cfg: Any) -> None:
+        """See gunicorn.glogging.Logger."""
+        self.cfg = cfg
+        # Its life cycle lines at INFO say nothing about pods.
+        self.error_log.setLevel(logging.WARNING)
+        self.error_log.propagate = True
+        self.access_log.setLevel(logging.CRITICAL)
 
 
 class _Server(BaseApplication):  # type: ignore[misc] # gunicorn has no type information
@@ -91,3 +119,54 @@ class _Server(BaseApplication):  # type: ignore[misc] # gunicorn has no type inf
 
     def load(self) -> Wsgi:
         return self._build()
+
+
+@dataclass(kw_only=True)
+class Contexts:
+    """The TLS context for the next connection, recreated when the files have changed. Safe for many threads."""
+
+    directory: Path
+    """Has tls.crt and tls.key, possibly through `certs.store`'s link."""
+    _current: ssl.SSLContext | None = field(init=False, default=None)
+    _stamp: tuple[_Stamp, _Stamp] | None = field(init=False, default=None)
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+
+    def current(self) -> ssl.SSLContext:
+        """The context of the newest certificate and key that fit together.
+
+        Raises:
+            OSError: there has been none yet; ssl.SSLError is one.
+        """
+        with self._lock:
+            try:
+                self._refresh()
+            except OSError as error:
+                if self._current is None:
+                    raise
+                logs.event(_LOG, "certificate not loaded", level=logging.WARNING, error=str(error))
+            assert self._current is not None  # noqa: S101 - _refresh has set it or raised
+            return self._current
+
+    def problem(self) -> str:
+        """Why no connection can be served; empty if it can."""
+        try:
+            self.current()
+        except OSError as error:
+            return f"no certificate: {error}"
+        return ""
+
+    def _refresh(self) -> None:
+        certificate, key = store.pair_paths(self.directory)
+        stamp = (_stat(certificate), _stat(key))
+        if stamp == self._stamp:
+            return
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(certificate, key)
+        self._current, self._stamp = context, stamp
+        logs.event(_LOG, "certificate loaded", path=str(certificate))
+
+
+def _stat(path: Path) -> _Stamp:
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -77,7 +77,7 @@ class Intake:
             busy: whether the server had no room for it, so that its first 4096 bytes are all that there is.
 
         Raises:
-            RefusedBodyError: it is not taken. Answer first and `skip` the rest of it then.
+            RefusedBodyError: it is not taken.
         """
         if length > limit.body:
             raise RefusedBodyError(
@@ -141,9 +141,3 @@ def _pieces(stream: Stream, length: int) -> Iterator[bytes]:
     while length > 0 and (piece := stream.read(min(length, _PIECE))):
         yield piece
         length -= len(piece)
-
-
-def skip(stream: Stream, length: int) -> None:
-    """Read up to so many bytes without keeping them: a sender whose connection ends may not read its answer."""
-    for _ in _pieces(stream, length):
-        pass

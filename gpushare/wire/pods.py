@@ -3,12 +3,13 @@
 Whatever an object looks like, nothing but WireError comes out of here.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import names
+from gpushare.errors import FieldError
 from gpushare.identity import ContainerName, NodeName, PodRef, PodUid
-from gpushare.model.request import ContainerKind
+from gpushare.model.request import MAX_CONTAINERS, ContainerKind
 from gpushare.units import ResourceConfig
 from gpushare.wire import fields
 
@@ -54,6 +55,23 @@ def containers(pod: Pod) -> Iterator[tuple[str, ContainerKind, Mapping[str, Any]
 def amounts(container: Mapping[str, Any], field: str) -> Mapping[str, Any]:
     """A container's limits or requests."""
     return fields.mapping(fields.mapping(container, "resources", "container"), field, "container.resources")
+
+
+def named_resources(container: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Field, resource and amount of all limits of a container, and of all requests."""
+    for field in ("limits", "requests"):
+        for resource, amount in amounts(container, field).items():
+            yield field, resource, amount
+
+
+def too_many_containers(spec: Mapping[str, Any], lists: Sequence[str]) -> FieldError | None:
+    """What would take too long to look at: a list with more containers than any node runs."""
+    for field in lists:
+        listed = spec.get(field)
+        if isinstance(listed, list) and len(listed) > MAX_CONTAINERS:
+            problem = f"{len(listed)} containers are more than any node runs"
+            return FieldError(f"spec.{field}", problem, f"write at most {MAX_CONTAINERS}")
+    return None
 
 
 def asks(container: Mapping[str, Any], resource_config: ResourceConfig) -> bool:

@@ -13,7 +13,6 @@ from gpushare.identity import ContainerName
 from gpushare.model.gpu import MAX_GPUS, HandOver
 from gpushare.model.request import (
     MAX_ASKING,
-    MAX_CONTAINERS,
     ContainerKind,
     ContainerRequest,
     PodRequest,
@@ -27,7 +26,6 @@ _SEVERAL: Final = (
     f"for several GPUs ask for {names.GPU_MEM} with the annotation {names.ANNOTATION_GPUS}, which gives so much on each"
 )
 _COUNTED: Final = {names.GPU_MEM: "units", names.GPU_PERCENT: "per cent", names.GPU_CORE: "per cent", names.GPU: "GPUs"}
-_AT_MOST: Final = f"write at most {MAX_CONTAINERS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,26 @@ class Spread:
 
 
 def of_pod(pod: pods.Pod, resource_config: ResourceConfig) -> PodRequest | None:
-    """What a pod asks for, from any spelling; None if it asks for no GPU.
+    """What a pod asks for, of GPUs and of its host; None if it asks for no GPU. Raises as `shape_of`."""
+    if (shape := shape_of(pod, resource_config)) is None:
+        return None
+    takes = host.counted(pod)
+    return PodRequest(
+        pod=pods.ref(pod),
+        shape=shape,
+        labels=pods.labels(pod),
+        app_containers=tuple(
+            fields.text(container, "name", path)
+            for path, kind, container in pods.containers(pod)
+            if kind is ContainerKind.APP
+        ),
+        cpu_milli=takes.cpu_milli,
+        host_mib=takes.memory_mib,
+    )
+
+
+def shape_of(pod: pods.Pod, resource_config: ResourceConfig) -> RequestShape | None:
+    """What a pod asks for of GPUs, from any spelling; None if it asks for none.
 
     Raises:
         InvalidRequestError: it asks in a way that cannot be granted; all errors at once.
@@ -72,24 +89,12 @@ def of_pod(pod: pods.Pod, resource_config: ResourceConfig) -> PodRequest | None:
         raise InvalidRequestError(tuple(dict.fromkeys(errors)))
     if not containers:
         return None
-    takes = host.counted(pod)
-    return PodRequest(
-        pod=pods.ref(pod),
-        shape=RequestShape(
-            containers=tuple(containers),
-            policy=policy,
-            gpus=gpus,
-            affinity=affinity,
-            only_cdi=notes.get(names.ANNOTATION_HAND_OVER) == HandOver.CDI.value,
-        ),
-        labels=pods.labels(pod),
-        app_containers=tuple(
-            fields.text(container, "name", path)
-            for path, kind, container in pods.containers(pod)
-            if kind is ContainerKind.APP
-        ),
-        cpu_milli=takes.cpu_milli,
-        host_mib=takes.memory_mib,
+    return RequestShape(
+        containers=tuple(containers),
+        policy=policy,
+        gpus=gpus,
+        affinity=affinity,
+        only_cdi=notes.get(names.ANNOTATION_HAND_OVER) == HandOver.CDI.value,
     )
 
 
@@ -104,9 +109,8 @@ def _where_shared(gpus: GpuSelector, containers: Sequence[ContainerRequest]) -> 
 def _too_large(pod: pods.Pod, resource_config: ResourceConfig) -> FieldError | None:
     """What would take too much time or memory to look at."""
     spec = fields.mapping(pod, "spec", "pod")
-    for field in ("initContainers", "containers"):
-        if (count := len(fields.objects(spec, field, "spec"))) > MAX_CONTAINERS:
-            return FieldError(f"spec.{field}", f"{count} containers are more than any node runs", _AT_MOST)
+    if too_many := pods.too_many_containers(spec, ("initContainers", "containers")):
+        return too_many
     asking = sum(pods.asks(container, resource_config) for _, _, container in pods.containers(pod))
     if asking > MAX_ASKING:
         return FieldError("spec", f"{asking} containers ask for GPUs", f"let at most {MAX_ASKING} of a pod ask")

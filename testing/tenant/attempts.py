@@ -440,7 +440,7 @@ def _overflowing(node: str) -> Iterator[Attempt]:
         by="the webhook",
         pod=pod(container(limits={MIG: "10E"}), nodeName=node, **NVIDIA),
         ends=Ends.REFUSED,
-        says="by-passes the scheduler",
+        says="bypasses the scheduler",
         without_webhook=POLICY,
     )
     yield Attempt(
@@ -509,7 +509,7 @@ def _other_plugins(node: str) -> Iterator[Attempt]:
             by=f"the webhook; `{names.ISOLATION_POLICY}`",
             pod=pod(container(limits={resource: 1}), nodeName=node, **NVIDIA),
             ends=Ends.REFUSED,
-            says="by-passes the scheduler",
+            says="bypasses the scheduler",
             without_webhook=UNCOMPLETED,
         )
     yield Attempt(

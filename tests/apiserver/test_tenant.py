@@ -316,7 +316,7 @@ def test_kubectl_prints_how_to_repair_a_bad_request(tenancy: Tenancy, name: str)
 
 def test_the_author_of_a_preset_node_is_told_that_it_is_unwise(tenancy: Tenancy) -> None:
     said = apply(tenancy.server, named(pod(container(limits={names.GPU_MEM: 1}), nodeName=NODE), "preset"))
-    assert "spec.nodeName by-passes the scheduler" in said
+    assert "spec.nodeName bypasses the scheduler" in said
 
 
 def apply(server: Server, body: Json) -> str:

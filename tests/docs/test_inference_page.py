@@ -20,8 +20,8 @@ from release.pages.requests import EXAMPLES, RESOURCE_CONFIG, Example
 from testing import pages
 from testing.granted import environments
 from testing.pages import fraction_of, text
+from testing.reviews import rules
 from webhook import mutation
-from webhook.rules import Rules
 
 PYTHON: Final = pages.blocks("docs/inference.md", "python")
 YAML: Final = [each for block in pages.blocks("docs/inference.md", "yaml") for each in yaml.safe_load_all(block)]
@@ -122,8 +122,8 @@ def test_the_deployment_is_admitted_as_it_is_and_mounts_the_script() -> None:
         "metadata": {"name": "p", **template["metadata"]},
         "spec": template["spec"],
     }
-    decision = mutation.mutate(pod, Rules(resource_config=ResourceConfig()))
-    assert isinstance(decision, mutation.Mutated), decision
+    decision = mutation.mutate(pod, rules(resource_config=ResourceConfig()))
+    assert isinstance(decision, mutation.Patched), decision
     assert decision.warnings == ()
     [container] = template["spec"]["containers"]
     [mount] = container["volumeMounts"]

@@ -3,13 +3,15 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpushare import names
-from testing.reviews import ALL, DEVICES, RULES, Json, asking, container, pod
+from testing.reviews import ALL, CONTROLLER, DEVICES, RULES, Json, asking, container, encoded, pod, review
 from webhook import mutation, validation
-from webhook.mutation import Denied, Mutated
+from webhook import review as reviews
+from webhook.mutation import Denied, Patched
 
 PAGE = (Path(__file__).parents[2] / "docs" / "troubleshoot.md").read_text(encoding="utf-8")
 ELSEWHERE = (
@@ -82,23 +84,29 @@ NEW: list[Json] = [
 def told_of_new_pods() -> Iterator[str]:
     for value in NEW:
         decision = mutation.mutate(value, RULES)
-        assert isinstance(decision, Denied | Mutated)
+        assert isinstance(decision, Denied | Patched)
         told = map(str, decision.errors) if isinstance(decision, Denied) else decision.warnings
         yield from told
 
 
 def told_of_changes() -> Iterator[str]:
     before, forged = pod(asking(mem=1), labels={names.LABEL_MANAGED: "true"}), annotated(f"{DEVICES}a", "GPU-1")
-    yield from map(str, validation.created(forged))
-    yield from map(str, validation.bound({"metadata": forged["metadata"]}))
-    yield from map(str, validation.bound({"metadata": {"labels": {names.LABEL_GPU_COUNT: "2"}}}))
+    yield from told_of(forged)
+    yield from told_of({"metadata": forged["metadata"]}, resource="pods/binding")
+    yield from told_of({"metadata": {"labels": {names.LABEL_GPU_COUNT: "2"}}}, resource="pods/binding")
     for after in (
         forged,
         annotated("cdi.k8s.io/x", "nvidia.com/gpu=all"),
         annotated(names.ANNOTATION_OVERRIDDEN, "a", asking(mem=1)),
         annotated(names.ANNOTATION_GPUS, "2", asking(mem=1)),
     ):
-        yield from map(str, validation.updated(after, before, RULES.resource_config, by_controller=False))
+        yield from told_of(after, old=before, operation="UPDATE")
+
+
+def told_of(value: object, **request: Any) -> Iterator[str]:
+    decision = validation.validate(reviews.parse(encoded(review(value, **request))), CONTROLLER, RULES.resource_config)
+    assert isinstance(decision, Denied)
+    yield from map(str, decision.errors)
 
 
 NEW_MESSAGES, CHANGE_MESSAGES = list(told_of_new_pods()), list(told_of_changes())

@@ -14,14 +14,14 @@ from gpushare import names
 from gpushare.units import ResourceConfig
 from gpushare.wire import requests
 from testing import pages
+from testing.reviews import rules
 from webhook import mutation
-from webhook.rules import Rules
 
 Json = dict[str, Any]
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 PAGES: Final = {path.stem: path.read_text(encoding="utf-8") for path in sorted((DOCS / "neighbours").glob("*.md"))}
-RULES: Final = Rules(resource_config=ResourceConfig(whole_gpus=True))
+RULES: Final = rules(resource_config=ResourceConfig(whole_gpus=True))
 ROWS: Final = re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", PAGES["kueue"].split("counts as |\n")[1], flags=re.MULTILINE)
 
 
@@ -52,7 +52,7 @@ def templates(value: object, metadata: Json | None = None) -> Iterator[Json]:
 
 def admitted(pod: Json) -> Json:
     decision = mutation.mutate(pod, RULES)
-    assert isinstance(decision, mutation.Mutated), decision
+    assert isinstance(decision, mutation.Patched), decision
     return decision.pod
 
 

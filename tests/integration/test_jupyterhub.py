@@ -16,9 +16,9 @@ from gpushare_cli.__main__ import main
 from testing import granted, notebooks
 from testing.notebooks import Json
 from testing.pages import blocks, text
-from webhook.rules import Rules
+from testing.reviews import rules
 
-RULES: Final = Rules(resource_config=ResourceConfig())
+RULES: Final = rules(resource_config=ResourceConfig())
 NODE: Final = NodeName("node-a")
 SIZES: Final = (2, 4, 8)
 TRAITS: Final = {"namespace": "jhub", "image": "jupyter", "start_timeout": 60}

@@ -15,12 +15,12 @@ from gpushare.kube.api import JsonObject
 from gpushare.units import ResourceConfig
 from testing import granted
 from testing.controller.world import World, path_of
-from webhook.rules import Rules
+from testing.reviews import rules
 
 Json = dict[str, Any]
 SEEDS = Path(__file__).parents[2] / "seeds"
 RESOURCE_CONFIG = ResourceConfig(whole_gpus=True)
-RULES = Rules(resource_config=RESOURCE_CONFIG)
+RULES = rules(resource_config=RESOURCE_CONFIG)
 _NUMBERS = itertools.count()
 
 

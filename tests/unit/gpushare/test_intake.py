@@ -63,13 +63,6 @@ def test_of_too_long_a_body_the_head_is_read(shared: Intake) -> None:
     assert stream.tell() == 4096
 
 
-def test_a_body_is_skipped_to_its_end() -> None:
-    stream = io.BytesIO(b"x" * 200_000 + b"next")
-    intake.skip(stream, 200_000)
-    assert stream.read() == b"next"
-    intake.skip(stream, 10)
-
-
 def test_too_heavy_a_body_is_refused_unparsed(shared: Intake) -> None:
     body = review(b"[" + b",".join([b'{"name":""}'] * 20) + b"]")
     error = refused(shared, io.BytesIO(body), len(body), Limit(body=10**6, weight=9000))

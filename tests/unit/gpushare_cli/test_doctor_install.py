@@ -13,8 +13,8 @@ from testing.cli.doctor_cluster import NS, Change, DoctorKube
 from tests.unit.gpushare_cli import findings
 from webhook import mutation
 from webhook.metrics import Metrics
-from webhook.mutation import Mutated
-from webhook.rules import Rules
+from webhook.mutation import Patched
+from testing.reviews import rules
 
 
 def setting(name: str, value: str) -> Change:
@@ -131,8 +131,8 @@ def test_an_installation_as_the_manifests_make_it_has_no_finding_with_whole_gpus
 
 
 def test_the_webhook_completes_the_trial_pod_and_that_is_noticed() -> None:
-    decision = mutation.mutate(snapshot.trial_pod(), Rules(resource_config=ResourceConfig()))
-    assert isinstance(decision, Mutated)
+    decision = mutation.mutate(snapshot.trial_pod(), rules(resource_config=ResourceConfig()))
+    assert isinstance(decision, Patched)
     assert checks_admission.missing(decision.pod) == []
     assert decision.warnings == ()
 

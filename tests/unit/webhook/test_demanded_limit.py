@@ -10,7 +10,7 @@ from gpushare.wire import requests
 from testing.reviews import ALL, RULES, VOID, Json, asking, container, mutated, pod, refusals, review, warnings
 from tests.unit.webhook.conftest import Webhook
 from webhook import mutation
-from webhook.mutation import Untouched
+from webhook.mutation import Allowed
 
 DEMANDING = replace(RULES, demands_limit=True)
 ENFORCED = {names.ANNOTATION_LIMIT: "enforced"}
@@ -28,7 +28,7 @@ def test_a_gpu_pod_demands_an_enforced_limit(asked: Json, before: dict[str, str]
     assert request is not None
     assert request.shape.gpus.enforced
     # Called by the one after the other, in whichever order.
-    assert mutation.mutate(made, DEMANDING) == mutation.mutate(made, RULES) == Untouched()
+    assert mutation.mutate(made, DEMANDING) == mutation.mutate(made, RULES) == Allowed()
     assert before == ENFORCED or mutated(other, DEMANDING) == made
 
 

@@ -22,9 +22,9 @@ from testing.reviews import (
     visible,
     warnings,
 )
-from webhook import mutation, patch
-from webhook.mutation import Mutated, Untouched
-from webhook.rules import Rules
+from webhook import mutation, review
+from webhook.edits import Rules
+from webhook.mutation import Allowed, Patched
 
 MEMORY, THREADS = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 CAPABILITIES = {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"}
@@ -134,7 +134,7 @@ def test_only_gpu_mem_is_multiplied_by_the_per_gpu_form_and_that_once() -> None:
     assert result["metadata"]["annotations"] == {"gpushare.dev/gpus": "4", "gpushare.dev/limits-are-totals": "true"}
     assert values(one)[MEMORY] == "0=5120M,1=5120M,2=5120M,3=5120M"
     assert values(one)["ALIYUN_COM_GPU_MEM_CONTAINER"] == "20"
-    assert mutation.mutate(result, WHOLE) == Untouched()
+    assert mutation.mutate(result, WHOLE) == Allowed()
 
 
 def test_an_amount_that_the_api_server_shortened_is_understood() -> None:
@@ -142,7 +142,7 @@ def test_an_amount_that_the_api_server_shortened_is_understood() -> None:
     assert result["spec"]["containers"][0]["resources"]["limits"] == {"aliyun.com/gpu-mem": "32000"}
     short = {"aliyun.com/gpu-mem": "32k"}
     result["spec"]["containers"][0]["resources"] = {"limits": short, "requests": short}
-    assert mutation.mutate(result, unit(1)) == Untouched()
+    assert mutation.mutate(result, unit(1)) == Allowed()
 
 
 def test_the_total_form_is_split_and_not_multiplied() -> None:
@@ -177,7 +177,7 @@ def test_whole_gpus_are_other_plugins_unless_an_administrator_says_otherwise() -
 @pytest.mark.parametrize("resource", ["nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"])
 def test_other_resources_of_nvidia_stay_foreign_beside_whole_gpus(resource: str) -> None:
     foreign = container("m", env=[ALL], resources={"limits": {resource: "1"}})
-    assert mutation.mutate(pod(container(resources={"limits": {resource: "1"}})), WHOLE) == Untouched()
+    assert mutation.mutate(pod(container(resources={"limits": {resource: "1"}})), WHOLE) == Allowed()
     assert mutated(pod(asking("a", gpu=1), foreign), WHOLE)["spec"]["containers"][1] == {**foreign, "env": []}
 
 
@@ -187,7 +187,7 @@ def test_no_whole_gpu_is_no_request_and_leaves_no_trace_for_the_scheduler(resour
     found = mutated(pod(container(resources={field: {**amounts, "cpu": "1"}})), WHOLE)
     assert found["spec"]["containers"][0] == container(resources={field: {"cpu": "1"}}, env=[VOID])
     assert "schedulerName" not in found["spec"]
-    assert mutation.mutate(found, WHOLE) == Untouched()
+    assert mutation.mutate(found, WHOLE) == Allowed()
     isolated = container(env=[VOID], resources=resources)
     assert first(pod(isolated)) == {**isolated, "resources": {field: {}}}
 
@@ -198,7 +198,7 @@ def test_no_whole_gpu_beside_a_share_is_a_share() -> None:
 
 def operations(value: Json) -> list[Json]:
     """The patch, without regard to the order of its independent parts."""
-    return sorted(patch.verified(value, mutated(value, WHOLE)), key=lambda each: str(each["path"]))
+    return sorted(review.verified(value, mutated(value, WHOLE)), key=lambda each: str(each["path"]))
 
 
 def test_a_sidecar_that_another_webhook_adds_is_all_that_changes_then() -> None:
@@ -206,16 +206,15 @@ def test_a_sidecar_that_another_webhook_adds_is_all_that_changes_then() -> None:
     once = mutated(pod(asking("a", percent=20), {**asking("b", gpu=1), "env": [ALL]}), WHOLE)
     once["spec"]["containers"].append(container("injected", env=[ALL]))
     assert operations(once) == [
-        {"op": "replace", "path": "/metadata/annotations/gpushare.dev~1overridden", "value": "b,injected"},
-        {"op": "replace", "path": "/spec/containers/2/env/0/value", "value": "void"},
+        {"op": "replace", "path": "/metadata/annotations", "value": {"gpushare.dev/overridden": "b,injected"}},
+        {"op": "replace", "path": "/spec/containers/2/env", "value": [VOID]},
     ]
 
 
 def test_the_patch_touches_only_what_changes() -> None:
     asked = pod(asking("a", percent=20, requests={"percent": 20}), container("b", env=[VOID]), labels={"app": "x"})
     assert [(each["op"], each["path"]) for each in operations(asked)] == [
-        ("add", "/metadata/labels/gpushare.dev~1managed"),
-        ("add", "/metadata/labels/nano-gpu~1assume"),
+        ("replace", "/metadata/labels"),
         ("add", "/spec/containers/0/env"),
         ("add", "/spec/runtimeClassName"),
         ("add", "/spec/schedulerName"),
@@ -243,7 +242,7 @@ def test_forged_annotations_are_stripped_and_named() -> None:
         "keep": "me",
     }
     decision = mutation.mutate(pod(container("a", "3"), annotations=forged), RULES)
-    assert isinstance(decision, Mutated)
+    assert isinstance(decision, Patched)
     assert decision.pod["metadata"]["annotations"] == {"keep": "me"}
     assert decision.warnings == (
         "annotations removed, because only gpushare-controller may write them: ALIYUN_COM_GPU_MEM_IDX,"
@@ -284,7 +283,7 @@ def test_only_the_last_of_several_values_is_a_choice(env: list[Json], mark: str 
 def test_the_mark_outlives_the_next_call_and_takes_in_what_another_webhook_adds() -> None:
     once = mutated(pod({**asking("a", mem=3), "env": [ALL]}, container("b", env=[ALL])))
     assert once["metadata"]["annotations"] == {OVERRIDDEN: "a,b"}
-    assert mutation.mutate(once, RULES) == Untouched()
+    assert mutation.mutate(once, RULES) == Allowed()
     once["spec"]["containers"].insert(0, container("injected", env=[ALL]))
     assert marked(once) == "injected,a,b"
 

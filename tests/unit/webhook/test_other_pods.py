@@ -7,7 +7,7 @@ import pytest
 
 from testing.reviews import ALL, RULES, VOID, Json, asking, container, debugged, mutated, pod, warnings
 from webhook import mutation
-from webhook.mutation import Mutated, Untouched
+from webhook.mutation import Allowed, Patched
 
 TAKEN = "NVIDIA_VISIBLE_DEVICES is set by gpushare to no GPU, because it asks for none; 'all' was removed"
 OTHER = {"name": "X", "value": "1"}
@@ -28,7 +28,7 @@ def test_every_container_is_isolated_and_nothing_else_changes() -> None:
 
 @pytest.mark.parametrize("spec", [{}, {"nodeName": "n1"}])
 def test_an_isolated_pod_is_untouched(spec: Json) -> None:
-    assert mutation.mutate(pod(container(env=[OTHER, VOID]), **spec), RULES) == Untouched()
+    assert mutation.mutate(pod(container(env=[OTHER, VOID]), **spec), RULES) == Allowed()
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_source_of_variables_stays_because_the_entry_beats_it() -> None:
 def test_a_container_of_nvidias_plugin_is_left_to_that_plugin(resources: Json) -> None:
     """Neither void, which would beat the plugin's choice, nor the author's value, which would too."""
     assert env_of(OTHER, ALL, resources=resources) == [OTHER]
-    assert mutation.mutate(pod(container(env=[OTHER], resources=resources)), RULES) == Untouched()
+    assert mutation.mutate(pod(container(env=[OTHER], resources=resources)), RULES) == Allowed()
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_an_amount_that_is_not_positive_makes_no_container_of_nvidias_plugin(amo
 )
 def test_which_plugins_there_are_is_a_setting(resources: tuple[str, ...], is_ours: bool) -> None:
     asks = pod(container(resources={"limits": {"vendor.example/gpu": "1"}}))
-    assert (mutation.mutate(asks, replace(RULES, foreign_resources=resources)) == Untouched()) == is_ours
+    assert (mutation.mutate(asks, replace(RULES, foreign_resources=resources)) == Allowed()) == is_ours
 
 
 def test_a_forged_binding_and_the_label_are_stripped() -> None:
@@ -107,12 +107,12 @@ def test_a_forged_binding_and_the_label_are_stripped() -> None:
 def test_new_ephemeral_containers_are_isolated_and_those_that_were_there_stay_as_they_are() -> None:
     old, new = container("old", env=[ALL]), {**asking("d", mem=3), "env": [ALL]}
     decision = mutation.mutate_ephemeral(debugged(old, new), debugged(old))
-    assert decision == Mutated(debugged(old, {**new, "env": [VOID]}), (f"container d: {TAKEN}",))
+    assert decision == Patched(debugged(old, {**new, "env": [VOID]}), (f"container d: {TAKEN}",))
 
 
 @pytest.mark.parametrize("spec", [{}, {"ephemeralContainers": None}, {"ephemeralContainers": []}])
 def test_a_pod_without_ephemeral_containers_is_untouched(spec: Json) -> None:
-    assert mutation.mutate_ephemeral(pod(container("a"), **spec), pod(container("a"))) == Untouched()
+    assert mutation.mutate_ephemeral(pod(container("a"), **spec), pod(container("a"))) == Allowed()
 
 
 @pytest.mark.parametrize("key", ["cdi.k8s.io/sly", "nvidia.cdi.k8s.io/pod", "nvidia.cdi.k8s.io/container.a"])

@@ -13,11 +13,11 @@ from gpushare import names
 from gpushare.errors import WireError
 from gpushare.units import ResourceConfig
 from gpushare.wire import pods as pods_wire
-from testing.reviews import Json, review
-from webhook import admission, containers, mutation
+from testing.reviews import Json, review, rules
+from webhook import edits, mutation, validation
 from webhook import review as reviews
-from webhook.mutation import Denied, Mutated, Untouched
-from webhook.rules import Rules
+from webhook.edits import Rules
+from webhook.mutation import Allowed, Denied, Patched
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 AMOUNT = st.sampled_from(["1", "3", 4, "12", "2k", "8"])
@@ -89,12 +89,12 @@ def pods(draw: st.DrawFn) -> Json:
 
 RULES = st.sampled_from(
     [
-        Rules(resource_config=ResourceConfig()),
-        Rules(resource_config=ResourceConfig(), scheduler="", runtime_class=None),
-        Rules(resource_config=ResourceConfig(), foreign_resources=()),
-        Rules(resource_config=ResourceConfig(whole_gpus=True)),
-        Rules(resource_config=ResourceConfig(), runtime_class=None, only_cdi=True),
-        Rules(resource_config=ResourceConfig(), demands_limit=True),
+        rules(),
+        rules(scheduler="", runtime_class=None),
+        rules(foreign_resources=()),
+        rules(resource_config=ResourceConfig(whole_gpus=True)),
+        rules(runtime_class=None, only_cdi=True),
+        rules(demands_limit=True),
     ]
 )
 
@@ -102,10 +102,10 @@ RULES = st.sampled_from(
 def stored(pod: Json, rules: Rules) -> Any:
     """The pod as the API server stores it: the patch of the answer applied. None if it is refused."""
     body = reviews.parse(orjson.dumps(review(pod)))
-    match admission.mutate(body, rules):
-        case Untouched():
+    match mutation.decide(body, rules):
+        case Allowed():
             return pod
-        case Mutated(intended, warnings):
+        case Patched(intended, warnings):
             answer = reviews.patched(body, intended, warnings)["response"]
             patch = jsonpatch.JsonPatch.from_string(base64.b64decode(answer["patch"]).decode())
             result = patch.apply(orjson.loads(orjson.dumps(pod)))  # parts that a strategy shares are apart in JSON
@@ -119,7 +119,7 @@ def stored(pod: Json, rules: Rules) -> Any:
 def test_the_patch_makes_the_intended_pod_and_mutating_again_changes_nothing(pod: Json, rules: Rules) -> None:
     once = stored(pod, rules)
     if once is not None:
-        assert mutation.mutate(once, rules) == Untouched()
+        assert mutation.mutate(once, rules) == Allowed()
 
 
 @given(pods(), RULES)
@@ -149,8 +149,9 @@ def test_a_gpu_pod_is_right_wherever_it_lands(pod: Json, rules: Rules) -> None:
     if result is None or not pods_wire.needs_gpu(result, rules.resource_config):
         return
     notes, runtime = result["metadata"].get("annotations") or {}, result["spec"].get("runtimeClassName")
-    assert runtime == (pod["spec"].get("runtimeClassName") or rules.runtime_class)
-    assert (notes.get(names.ANNOTATION_HAND_OVER) == "cdi") == (rules.only_cdi and runtime is None)
+    choice = rules.runtime_class()
+    assert runtime == (pod["spec"].get("runtimeClassName") or choice.name)
+    assert (notes.get(names.ANNOTATION_HAND_OVER) == "cdi") == (choice.only_cdi and runtime is None)
     if rules.demands_limit:
         assert notes[names.ANNOTATION_LIMIT] == names.ENFORCED
 
@@ -176,7 +177,7 @@ def test_the_mark_names_the_containers_whose_author_chose_devices(pod: Json, rul
     unsure = {
         old["name"]
         for old, new in zip(listed, after, strict=True)
-        if containers.env_of_devices(old) == containers.env_of_devices(new)
+        if edits.env_of_devices(old) == edits.env_of_devices(new)
     }
     assert [name for name in (marked or "").split(",") if name and name not in unsure] == chosen
 
@@ -248,15 +249,15 @@ def test_whatever_an_object_looks_like_there_is_an_answer(
     operation, resource, kind = request
     raw = orjson.dumps(review(obj, old=old, operation=operation, resource=resource, kind=kind))
     body = reviews.parse(raw)
-    match admission.mutate(body, Rules(resource_config=resource_config)):
-        case Mutated(intended, warnings):
+    match mutation.decide(body, rules(resource_config=resource_config)):
+        case Patched(intended, warnings):
             assert reviews.patched(body, intended, warnings)["response"]["allowed"]
         case Denied(errors):
             assert all(error.path and error.problem for error in errors)
             assert reviews.invalid(body, errors)["response"]["status"]["message"]
-        case Untouched():
+        case Allowed():
             pass
-    assert isinstance(admission.validate(body, "controller", resource_config), Untouched | Denied)
+    assert isinstance(validation.validate(body, "controller", resource_config), Allowed | Denied)
 
 
 @given(st.one_of(JSON, st.dictionaries(st.sampled_from(["kind", "apiVersion", "request"]), JSON)))

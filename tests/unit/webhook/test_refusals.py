@@ -22,8 +22,8 @@ from testing.reviews import (
 )
 from tests.unit.webhook.conftest import Webhook
 from webhook import mutation
-from webhook.mutation import Denied, Untouched
-from webhook.rules import Rules
+from webhook.edits import Rules
+from webhook.mutation import Allowed, Denied
 
 TOTALS, FRAMEWORKS, GPUS = (f"gpushare.dev/{key}" for key in ("limits-are-totals", "framework-variables", "gpus"))
 SOME = "write none, or some of jax, paddle, cupy, pytorch, each once, with commas between them"
@@ -83,7 +83,7 @@ def test_resources_that_make_no_request_but_are_meant_for_us_are_refused(value: 
 
 @pytest.mark.parametrize("marks", [{"aliyun.com/gpu-count": "two"}, {GPUS: "-1"}, {TOTALS: "no"}, {FRAMEWORKS: "x"}])
 def test_marks_that_mean_nothing_without_a_request_refuse_no_pod(marks: dict[str, str]) -> None:
-    assert mutation.mutate(pod(container(env=[VOID]), labels=marks, annotations=marks), RULES) == Untouched()
+    assert mutation.mutate(pod(container(env=[VOID]), labels=marks, annotations=marks), RULES) == Allowed()
 
 
 @pytest.mark.parametrize("amount", ["81", "1000000000"])
@@ -161,7 +161,7 @@ def test_a_preset_node_and_another_plugins_gpus_are_refused(
 ) -> None:
     asked["spec"]["nodeName"] = "node-a"
     assert refusals(asked, rules) == [
-        f"spec.nodeName: a preset node by-passes the scheduler, but spec.{path} asks for {resource};"
+        f"spec.nodeName: a preset node bypasses the scheduler, but spec.{path} asks for {resource};"
         " on a node without that resource it would see all GPUs; remove it and choose the node by spec.nodeSelector or"
         " node affinity on kubernetes.io/hostname"
     ]

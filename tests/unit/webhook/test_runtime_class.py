@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -11,19 +11,19 @@ from gpushare.kube import api as kube
 from gpushare.wire import requests
 from testing.clock import ManualClock
 from testing.manifests import tree
-from testing.reviews import RULES, Json, container, mutated, pod, review, warnings
+from testing.reviews import Json, container, mutated, pod, review, rules, warnings
 from tests.unit.webhook.conftest import Webhook
 from webhook import mutation
 from webhook.app import Services, create_app
 from webhook.metrics import Metrics
-from webhook.mutation import Untouched
-from webhook.runtimeclass import Choice, Mode, RuntimeClass, UnknownRuntimeClassError
+from webhook.mutation import Allowed
+from webhook.runtimeclass import Mode, RuntimeClass, RuntimeClassChoice, UnknownRuntimeClassError
 from webhook.settings import Settings
 
 CLASS = "/apis/node.k8s.io/v1/runtimeclasses/nvidia"
 CONFIG_MAP = "/api/v1/namespaces/gpushare-system/configmaps/gpushare-hand-over"
 POLICY = "/api/v1/namespaces/gpushare-system/configmaps/gpushare-runtime-class"
-BY_CDI, THERE, MISSING = Choice(None, only_cdi=True), Choice("nvidia"), Choice(None)
+BY_CDI, THERE, MISSING = RuntimeClassChoice(None, only_cdi=True), RuntimeClassChoice("nvidia"), RuntimeClassChoice(None)
 DOWN, NO, FORBIDDEN = kube.UnreachableError("down"), kube.NotFoundError("no"), kube.ForbiddenError("no")
 
 
@@ -54,7 +54,7 @@ def runtime_class(api: Api, clock: ManualClock, mode: Mode = Mode.IF_EXISTS) -> 
     return RuntimeClass(api=api, clock=clock, name="nvidia", mode=mode)
 
 
-def choice(mode: Mode = Mode.WHERE_NEEDED, api: Api | None = None, **answers: Any) -> Choice:
+def choice(mode: Mode = Mode.WHERE_NEEDED, api: Api | None = None, **answers: Any) -> RuntimeClassChoice:
     """Of a webhook that has just started."""
     return runtime_class(api or Api(**answers), ManualClock(0), mode).current()
 
@@ -146,7 +146,7 @@ def test_pods_that_it_does_not_concern_are_decided_without_a_look(ignorant: Webh
 
 
 @pytest.mark.parametrize(("mode", "expected"), [(Mode.ALWAYS, THERE), (Mode.NEVER, MISSING)])
-def test_a_fixed_choice_needs_no_look(mode: Mode, expected: Choice) -> None:
+def test_a_fixed_choice_needs_no_look(mode: Mode, expected: RuntimeClassChoice) -> None:
     api = Api()
     assert choice(mode, api) == expected
     assert api.calls == []
@@ -156,7 +156,9 @@ def test_a_fixed_choice_needs_no_look(mode: Mode, expected: Choice) -> None:
     ("word", "expected"),
     [("cdi", BY_CDI), *((word, THERE) for word in ("envvar", "mixed", "none", "", "CDI", "later", NO, FORBIDDEN))],
 )
-def test_it_is_left_out_where_every_node_hands_over_by_cdi(word: kube.KubeError | str, expected: Choice) -> None:
+def test_it_is_left_out_where_every_node_hands_over_by_cdi(
+    word: kube.KubeError | str, expected: RuntimeClassChoice
+) -> None:
     api = Api(word=word)
     assert choice(api=api) == expected
     assert api.calls == [(CONFIG_MAP, 0.7), *([] if expected == BY_CDI else [(POLICY, 0.7), (CLASS, 0.7)])]
@@ -169,7 +171,7 @@ def test_it_is_left_out_where_every_node_hands_over_by_cdi(word: kube.KubeError 
     [*((word, BY_CDI) for word in ("always", "alway", "")), *((word, THERE) for word in ("nothing", NO, FORBIDDEN))],
 )
 def test_it_is_left_out_where_an_administrator_refuses_it_to_all_pods(
-    refuse: kube.KubeError | str, expected: Choice
+    refuse: kube.KubeError | str, expected: RuntimeClassChoice
 ) -> None:
     """Also while a node joins that has not said how it hands over: no GPU pod could be created meanwhile."""
     assert choice(word="mixed", refuse=refuse) == expected
@@ -196,7 +198,7 @@ def test_an_api_server_that_does_not_answer_costs_less_time_than_a_pods_creation
 def test_a_refusal_of_another_class_is_none_of_this_one() -> None:
     api = Api(word="mixed", refuse="always")
     found = RuntimeClass(api=api, clock=ManualClock(0), name="gpus", mode=Mode.WHERE_NEEDED)
-    assert found.current() == Choice("gpus")
+    assert found.current() == RuntimeClassChoice("gpus")
 
 
 def test_while_no_one_has_said_whether_it_is_needed_gpu_pods_wait_and_then_the_last_word_holds() -> None:
@@ -228,18 +230,18 @@ def test_a_word_that_cannot_be_read_is_no_answer(caplog: pytest.LogCaptureFixtur
 
 
 def test_a_pod_without_a_runtime_class_is_marked_for_nodes_that_need_none() -> None:
-    rules = replace(RULES, runtime_class=None, only_cdi=True)
-    made = mutated(pod(container("a", gpu_mem=2)), rules)
+    cdi = rules(runtime_class=None, only_cdi=True)
+    made = mutated(pod(container("a", gpu_mem=2)), cdi)
     assert "runtimeClassName" not in made["spec"]
     assert made["metadata"]["annotations"] == {"gpushare.dev/hand-over": "cdi"}
-    assert mutation.mutate(made, rules) == Untouched()
-    request = requests.of_pod(made, rules.resource_config)
+    assert mutation.mutate(made, cdi) == Allowed()
+    request = requests.of_pod(made, cdi.resource_config)
     assert request is not None
     assert request.shape.only_cdi
     # The nodes have changed before the webhook is called for the same pod again.
     again = mutated(made)
     assert (again["spec"]["runtimeClassName"], again["metadata"]["annotations"]) == ("nvidia", {})
-    assert "annotations" not in mutated(pod(container("a", gpu_mem=2), runtimeClassName="mine"), rules)["metadata"]
+    assert "annotations" not in mutated(pod(container("a", gpu_mem=2), runtimeClassName="mine"), cdi)["metadata"]
 
 
 @pytest.mark.parametrize("wanted", [container("a"), container("a", gpu_mem=2)])

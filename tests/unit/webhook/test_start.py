@@ -17,8 +17,8 @@ from testing.clock import ManualClock
 from testing.fakes.kube import FakeKube
 from webhook import main as program
 from webhook import server
+from webhook.server import Contexts
 from webhook.settings import Settings
-from webhook.tls import Contexts
 
 
 @pytest.fixture(autouse=True)

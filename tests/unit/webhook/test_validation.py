@@ -7,9 +7,9 @@ import pytest
 from gpushare.units import ResourceConfig
 from testing.reviews import CONTROLLER, RULES, WHOLE, Json, asking, container, encoded, pod, review
 from tests.unit.webhook.conftest import Webhook
-from webhook import admission
 from webhook import review as reviews
-from webhook.mutation import Denied, Untouched
+from webhook import validation
+from webhook.mutation import Allowed, Denied
 
 LEAVE = "only gpushare-controller may change it; leave it as it is"
 FIXED = "part of the GPU request, which is fixed when the pod is created; create a new pod"
@@ -59,8 +59,8 @@ def bind(resource: str, user: str = "system:kube-scheduler", **metadata: object)
 
 
 def refusal(body: Json, resource_config: ResourceConfig = RULES.resource_config) -> str | None:
-    decision = admission.validate(reviews.parse(encoded(body)), CONTROLLER, resource_config)
-    if decision == Untouched():
+    decision = validation.validate(reviews.parse(encoded(body)), CONTROLLER, resource_config)
+    if decision == Allowed():
         return None
     assert isinstance(decision, Denied)
     return reviews.message(decision.errors)

@@ -10,12 +10,12 @@ import pytest
 from gpushare.units import ResourceConfig
 from gpushare.wire import typos
 from testing.reviews import ALL, RULES, VOID, WHOLE, Json, asking, container, mutated, pod, visible, warnings
-from webhook import mutation, unread
-from webhook.mutation import Untouched
+from webhook import advice, mutation
+from webhook.mutation import Allowed
 
 PRESET = (
-    "spec.nodeName by-passes the scheduler, which looks for free GPUs: the pod waits on that node until they are free,"
-    " or for ever if they never fit; better choose it by spec.nodeSelector or node affinity on kubernetes.io/hostname"
+    "spec.nodeName bypasses the scheduler, which looks for free GPUs: the pod waits on that node until they are free,"
+    " or forever if they never fit; better choose it by spec.nodeSelector or node affinity on kubernetes.io/hostname"
 )
 
 
@@ -93,7 +93,7 @@ def test_thousands_of_unknown_names_are_looked_at_a_few_at_a_time(monkeypatch: p
         compared.append(word)
         return difflib.get_close_matches(word, list(known), **options)
 
-    monkeypatch.setattr(unread, "difflib", type("Counting", (), {"get_close_matches": staticmethod(counted)}))
+    monkeypatch.setattr(advice, "difflib", type("Counting", (), {"get_close_matches": staticmethod(counted)}))
     found = told({f"gpushare.dev/gpu-model{i:05}": "" for i in range(20_000)}, {"gpushare.dev/gpus": "", "x": "y"})
     assert len(found) == 9
     assert found[7:] == (
@@ -147,7 +147,7 @@ def test_its_author_is_told_what_happens_and_what_to_do(scheduler: str) -> None:
     value = pod(asking(mem=1), schedulerName=scheduler)
     assert warnings(value) == (
         f"spec.schedulerName {scheduler} does not ask gpushare which GPUs are free: the pod waits on the node that it"
-        " chooses until they are, or for ever; remove it, or write gpushare-scheduler",
+        " chooses until they are, or forever; remove it, or write gpushare-scheduler",
     )
     assert mutated(value)["spec"]["schedulerName"] == scheduler
     assert warnings(pod(container(), schedulerName=scheduler)) == ()
@@ -176,7 +176,7 @@ def test_a_gpu_pod_with_a_preset_node_is_completed_and_its_author_told(asked: di
     made = mutated(value, WHOLE)
     assert (made["spec"]["nodeName"], made["spec"]["runtimeClassName"]) == ("node-a", "nvidia")
     assert [each["env"][0] for each in made["spec"]["containers"]] == [visible("a"), VOID]
-    assert mutation.mutate(made, WHOLE) == Untouched()
+    assert mutation.mutate(made, WHOLE) == Allowed()
 
 
 @pytest.mark.parametrize("name", ["", None])

@@ -1,0 +1,277 @@
+"""What is written into a pod, and by which rules. Pure and idempotent; returns new objects.
+
+In Kubernetes the last of several `env` entries of one name counts, and `env` beats `envFrom`, the image and the device
+plugin. So a variable that must hold is written, not only removed, and is the only one of its name.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare import names, units
+from gpushare.model.gpu import HandOver
+from gpushare.model.request import ContainerRequest
+from gpushare.units import MemoryUnit, ResourceConfig
+from gpushare.wire import pods, requests
+from gpushare.wire.fields import JsonObject
+from webhook.review import annotations, labels
+from webhook.runtimeclass import RuntimeClassChoice
+
+LISTS: Final = ("initContainers", "containers")  # in the order of `pods.containers`
+OURS: Final = (names.ANNOTATION_OVERRIDDEN, names.ANNOTATION_HAND_OVER)
+"""Annotations that are written for each pod that needs them, and by no one else."""
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+Entry = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the administrator decided, and where what holds in the cluster right now is looked up."""
+
+    resource_config: ResourceConfig
+    """Which resources are ours, and what one unit of them is."""
+    runtime_class: Callable[[], RuntimeClassChoice]
+    """For GPU pods that name none. Raises UnknownRuntimeClassError."""
+    scheduler: str = names.SCHEDULER
+    """For GPU pods that name none; empty to leave the cluster's default."""
+    other_schedulers: tuple[str, ...] = ()
+    """Further ones that ask the controller as an extender."""
+    demands_limit: bool = False
+    """Whether GPU pods demand an enforced limit, as those of a namespace with the label do."""
+    foreign_resources: tuple[str, ...] = names.PLUGIN_RESOURCES
+    """Resources of other GPU plugins that choose the devices of the containers that ask for them; a trailing * stands
+    for any ending. A container with any other resource gets no GPU by it, so none is shown to it."""
+
+    def asks_us(self, scheduler: str) -> bool:
+        """Whether a scheduler asks the controller where GPUs are free."""
+        return scheduler in {self.scheduler or DEFAULT_SCHEDULER, *self.other_schedulers}
+
+    def is_foreign(self, resource: str) -> bool:
+        """Whether another GPU plugin serves it and chooses devices by itself."""
+        return resource not in self.resource_config.resources and any(
+            resource.startswith(each[:-1]) if each.endswith("*") else resource == each
+            for each in self.foreign_resources
+        )
+
+
+# Containers.
+
+
+def each_container(spec: JsonObject, lists: Sequence[str], edit: Callable[[JsonObject], JsonObject]) -> JsonObject:
+    """A copy of the spec with every container of these lists edited."""
+    return {**spec, **{each: [edit(container) for container in spec[each]] for each in lists if spec.get(each)}}
+
+
+def grant(container: JsonObject, request: ContainerRequest, *, pod_units: int, unit: MemoryUnit) -> JsonObject:
+    """A container that asks for GPUs.
+
+    Args:
+        container: as its author wrote it, or as an earlier call of the webhook left it.
+        request: what it asks for.
+        pod_units: units of gpu-mem of all containers of the pod together.
+        unit: what one unit of gpu-mem stands for.
+    """
+    ours = list(_grants(container["name"], request, pod_units=pod_units, unit=unit))
+    before = container.get("env") or []
+    if not _of_name(before, names.ENV_DRIVER_CAPABILITIES):
+        ours.append(_fixed(names.ENV_DRIVER_CAPABILITIES, names.DRIVER_CAPABILITIES_DEFAULT))
+    return {**container, "env": _write(before, ours), "resources": _resources(container["resources"], request, unit)}
+
+
+def isolate(container: JsonObject, rules: Rules | None = None) -> JsonObject:
+    """A container that was granted no GPU: whatever its image and author say, the NVIDIA runtime leaves it alone.
+
+    What another plugin serves by these rules sets its devices itself, which the author's words must not beat.
+    """
+    before = container.get("env") or []
+    if rules and foreign(container, rules):
+        kept = [entry for entry in before if entry.get("name") != names.ENV_VISIBLE_DEVICES]
+        return container if len(kept) == len(before) else {**container, "env": kept}
+    if _of_name(before, names.ENV_VISIBLE_DEVICES) == [_VOID]:
+        return container
+    return {**container, "env": _write(before, [_VOID])}
+
+
+def without_zero(container: JsonObject) -> JsonObject:
+    """A container that does not ask for 0 whole GPUs, which means none."""
+    resources = container.get("resources") or {}
+    kept = {
+        field: {key: amount for key, amount in values.items() if key != names.GPU or str(amount).strip() != "0"}
+        for field in ("limits", "requests")
+        if (values := resources.get(field))
+    }
+    if all(kept[field] == resources[field] for field in kept):
+        return container
+    return {**container, "resources": {**resources, **kept}}
+
+
+def foreign(container: Mapping[str, Any], rules: Rules) -> str | None:
+    """A resource of another GPU plugin that it asks for; that plugin then sets the container's devices itself."""
+    return next(
+        (
+            resource
+            for _, resource, amount in pods.named_resources(container)
+            if rules.is_foreign(resource) and (units.quantity(amount) or 0) > 0
+        ),
+        None,
+    )
+
+
+def overridden(container: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """The author's `NVIDIA_VISIBLE_DEVICES` that `now` replaces, for a warning; None if there was none.
+
+    Args:
+        container: before.
+        now: the same container after.
+    """
+    before, after = env_of_devices(container), env_of_devices(now)
+    if not before or before[-1:] == after[-1:]:  # the last one counts
+        return None
+    value = before[-1].get("value")
+    return repr(value) if isinstance(value, str) and len(value) <= 40 else "its value"
+
+
+def env_of_devices(container: Mapping[str, Any]) -> list[Entry]:
+    """Entries that say which devices it sees."""
+    return _of_name(container.get("env") or (), names.ENV_VISIBLE_DEVICES)
+
+
+def memory_units(container_requests: Iterable[ContainerRequest], unit: MemoryUnit) -> int:
+    """Units of gpu-mem that these containers take from the node, over all their GPUs."""
+    counted = (requests.counted(request, unit) for request in container_requests)
+    return sum(amount for resource, amount in counted if resource == names.GPU_MEM)
+
+
+def _grants(name: str, request: ContainerRequest, *, pod_units: int, unit: MemoryUnit) -> Iterator[Entry]:
+    """A container with whole GPUs has no limits. How much a part of a GPU is, is known when the GPU is."""
+    yield _from_annotation(names.ENV_VISIBLE_DEVICES, names.PREFIX_DEVICES + name)
+    if request.whole:
+        return
+    yield _from_annotation(names.ENV_MEMORY_MIB, names.PREFIX_MEMORY + name)
+    # The kubelet puts in what an entry before this one says.
+    limit = f"$({names.ENV_MEMORY_MIB})" if request.memory_percent else request.memory_mib
+    if not request.memory_percent:
+        yield _from_annotation(names.ALIYUN_IDX, names.PREFIX_INDEX + name)
+        yield _from_annotation(names.ALIYUN_DEV, names.PREFIX_CAPACITY + name)
+        yield _fixed(names.ALIYUN_CONTAINER, str(memory_units([request], unit)))
+        yield _fixed(names.ALIYUN_POD, str(pod_units))
+    # One for each visible GPU: CUDA drops all limits if one of them names a GPU that it does not see.
+    limits = ",".join(f"{ordinal}={limit}M" for ordinal in range(request.gpu_count))
+    yield _fixed(names.ENV_MPS_MEMORY_LIMIT, limits)
+    if request.compute_percent:
+        yield _fixed(names.ENV_MPS_THREAD_PERCENTAGE, str(request.compute_percent))
+
+
+def _resources(resources: JsonObject, request: ContainerRequest, unit: MemoryUnit) -> JsonObject:
+    """With what the kubelet counts as the limit, and requests that are equal, as they must be."""
+    resource, amount = requests.counted(request, unit)
+    limits, asked = dict(resources["limits"]), dict(resources.get("requests") or {})
+    if units.parse_amount(limits[resource]) != amount:
+        limits[resource] = asked[resource] = str(amount)
+    for ours in (resource, names.GPU_CORE):
+        if ours in limits:
+            asked.setdefault(ours, limits[ours])
+    return {**resources, "limits": limits, "requests": asked}
+
+
+def _fixed(name: str, value: str) -> Entry:
+    return {"name": name, "value": value}
+
+
+_VOID: Final = _fixed(names.ENV_VISIBLE_DEVICES, names.VISIBLE_DEVICES_NONE)
+
+
+def _from_annotation(name: str, annotation: str) -> Entry:
+    """A variable that the kubelet fills from an annotation of the pod when the container starts; empty if it lacks."""
+    return {
+        "name": name,
+        "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"}},
+    }
+
+
+def _of_name(env: Sequence[Entry], name: str) -> list[Entry]:
+    return [entry for entry in env if entry.get("name") == name]
+
+
+def _write(env: Sequence[Entry], ours: Sequence[Entry]) -> list[Entry]:
+    """The list with `ours` as the only entries of their names.
+
+    They come first, so that `$(NAME)` in the author's entries refers to them.
+    """
+    taken = [entry["name"] for entry in ours]
+    return [*ours, *(entry for entry in env if entry.get("name") not in taken)]
+
+
+# Labels and annotations.
+
+
+def of_gpu_pod(
+    pod: JsonObject, spec: JsonObject, container_requests: Iterable[ContainerRequest], *, only_cdi: bool = False
+) -> JsonObject:
+    """The pod with the metadata of one that asks for GPUs; its spec is not touched.
+
+    Args:
+        pod: as it came.
+        spec: as it is admitted.
+        container_requests: what its containers ask for.
+        only_cdi: whether only nodes that hand over by CDI show it its GPUs.
+    """
+    kept = {**_labels(pod), names.LABEL_MANAGED: "true"}
+    if any(request.memory_percent for request in container_requests):
+        kept[names.NANO_ASSUME] = "true"  # nano-gpu's tools list pods by it, and a Binding cannot set labels
+    notes = _annotations(pod)
+    if names.ANNOTATION_GPUS in notes:
+        notes.setdefault(names.ANNOTATION_TOTALS, "true")
+    if replaced := _overridden(pod, spec):
+        notes[names.ANNOTATION_OVERRIDDEN] = replaced
+    if only_cdi:
+        notes[names.ANNOTATION_HAND_OVER] = HandOver.CDI.value
+    return _with(pod, kept, notes)
+
+
+def demanding_limit(pod: JsonObject) -> JsonObject:
+    """The pod with a demand for an enforced limit; what its author wrote there stays, and is read as any request."""
+    return _with(pod, labels(pod), {names.ANNOTATION_LIMIT: names.ENFORCED, **annotations(pod)})
+
+
+def of_other_pod(pod: JsonObject) -> JsonObject:
+    """The pod with the metadata of one that asks for none."""
+    return _with(pod, _labels(pod), _annotations(pod))
+
+
+def _overridden(pod: JsonObject, spec: JsonObject) -> str:
+    """Names of the containers whose author chose devices himself, for the Event that the controller posts.
+
+    An earlier call of the webhook has replaced his choice already. What it noted then stays if the container is as we
+    leave it; an author who forges all of that has no more of it than an Event on his own pod.
+    """
+    noted = annotations(pod).get(names.ANNOTATION_OVERRIDDEN, "").split(",")
+    replaced = []
+    for each in LISTS:
+        for old, new in zip(pod["spec"].get(each) or (), spec.get(each) or (), strict=True):
+            is_ours = env_of_devices(old) == env_of_devices(new)
+            if overridden(old, new) or (is_ours and new["name"] in noted):
+                replaced.append(new["name"])
+    return ",".join(replaced)
+
+
+def _labels(pod: JsonObject) -> dict[str, str]:
+    return {key: value for key, value in labels(pod).items() if key != names.LABEL_MANAGED}
+
+
+def _annotations(pod: JsonObject) -> dict[str, str]:
+    """Those that are the author's: the NVIDIA runtime reads CDI annotations before the variable that is set here."""
+    return {
+        key: value
+        for key, value in annotations(pod).items()
+        if not (names.is_reserved(key) or names.is_cdi(key) or key in OURS)
+    }
+
+
+def _with(pod: JsonObject, kept: dict[str, str], notes: dict[str, str]) -> JsonObject:
+    metadata = dict(pod.get("metadata") or {})
+    if notes != annotations(pod):
+        metadata["annotations"] = notes
+    if kept != labels(pod):
+        metadata["labels"] = kept
+    return {**pod, "metadata": metadata} if metadata else dict(pod)
