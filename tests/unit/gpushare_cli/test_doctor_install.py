@@ -10,11 +10,11 @@ from gpushare.units import ResourceConfig
 from gpushare_cli.doctor import checks_admission, checks_control_plane, objects, snapshot
 from testing.cli import doctor_cluster as world
 from testing.cli.doctor_cluster import NS, Change, DoctorKube
+from testing.reviews import rules
 from tests.unit.gpushare_cli import findings
 from webhook import mutation
 from webhook.metrics import Metrics
 from webhook.mutation import Patched
-from testing.reviews import rules
 
 
 def setting(name: str, value: str) -> Change:
