@@ -54,7 +54,7 @@ class Server:
         self._threads = settings.threads
         self._clock = clock or SystemClock()
         address, port = settings.bind_address, settings.port
-        self._listener = http.listen(address, port, f"--bind-address {address} --port {port}")
+        self.listener = http.listen(address, port, f"--bind-address {address} --port {port}")
 
     def serve(self, build: Callable[[], Running], beat: Callable[[], None]) -> int:
         """Serve until SIGTERM or the supervisor's end. The exit code. To be called by the worker.
@@ -68,7 +68,7 @@ class Server:
         running = build()
         server = HttpServer(
             application=http.wsgi(running.handler),
-            listener=self._listener,
+            listener=self.listener,
             clock=self._clock,
             threads=self._threads,
             most=MOST,

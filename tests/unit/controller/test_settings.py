@@ -113,10 +113,12 @@ def test_a_request_does_not_wait_long_for_a_thread_that_computes(monkeypatch: py
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     interval = Mock()
     monkeypatch.setattr(sys, "setswitchinterval", interval)
+    server = Server(Settings(port=0), os.getpid())
     try:
         with pytest.raises(ZeroDivisionError):
-            Server(Settings(port=0), os.getpid()).serve(Mock(side_effect=ZeroDivisionError), Mock())
+            server.serve(Mock(side_effect=ZeroDivisionError), Mock())
     finally:
+        server.listener.close()
         for number, handler in before.items():
             signal.signal(number, handler)
     [(seconds,)] = [call.args for call in interval.call_args_list]
