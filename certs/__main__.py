@@ -20,7 +20,6 @@ class _Settings(CertSettings):
 
 
 def describe(status: Status, left_s: float | None) -> str:
-    """The state as text, one line a fact."""
     leaf = (
         "none" if left_s is None else f"expires in {left_s / DAY_S:.1f} days ({status.leaf_expires:%Y-%m-%dT%H:%M:%SZ})"
     )

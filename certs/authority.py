@@ -54,11 +54,8 @@ def make_leaf(
 ) -> KeyPair:
     """A certificate for DNS names and IP addresses, of which a client has none; it never outlives its CA.
 
-    Its subject is a common name and an organization, which the API server takes for a client's user and group; it is
-    for `SERVER` or `SERVER_AND_CLIENT`.
-
-    Raises:
-        ValueError, TypeError: the CA cannot sign; check it by `certs.policy` first.
+    Its subject is a common name and an organization, which the API server takes for a client's user and group. Raises
+    ValueError or TypeError: the CA cannot sign; check it by `certs.policy` first.
     """
     issuer = x509.load_pem_x509_certificate(ca.certificate)
     signer = serialization.load_pem_private_key(ca.key, password=None)

@@ -43,7 +43,6 @@ class SecretData:
 
 
 def state(contents: SecretData) -> SecretState:
-    """The facts that decisions rest on."""
     cas = (contents.ca.certificate, *contents.others)
     coming = contents.next_ca
     return SecretState(

@@ -34,8 +34,6 @@ CONFIGURATIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """A webhook configuration as read."""
-
     path: str
     body: JsonObject | None
     """None if there is none: then no admission depends on its bundle."""
@@ -43,7 +41,6 @@ class Configuration:
     """False if the API server did not say what it holds."""
 
     def has(self, bundle: bytes) -> bool:
-        """Whether every webhook in it has exactly this bundle."""
         encoded = base64.b64encode(bundle).decode()
         return self.readable and all(each["clientConfig"].get("caBundle") == encoded for each in self._webhooks())
 
@@ -59,7 +56,6 @@ class Configuration:
         return tuple(cas)
 
     def with_bundle(self, bundle: bytes) -> JsonObject:
-        """A copy with the bundle in every webhook."""
         body = copy.deepcopy(self.body or {})
         for webhook in body.get("webhooks") or []:
             webhook["clientConfig"]["caBundle"] = base64.b64encode(bundle).decode()
@@ -110,8 +106,6 @@ def _read_configuration(api: KubeApi, path: str) -> Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """For people and metrics."""
-
     phase: Phase
     leaf_expires: datetime | None
     """None if there is no readable leaf."""

@@ -8,8 +8,6 @@ from typing import Final
 
 
 class Reason(Enum):
-    """Why a certificate is renewed."""
-
     MISSING = "Missing"
     UNREADABLE = "Unreadable"
     KEY_MISMATCH = "KeyMismatch"
@@ -21,8 +19,6 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """The certificate is to be replaced."""
-
     reason: Reason
     message: str
 
@@ -34,8 +30,6 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Something is there, but it is not what it should be."""
-
     problem: str
 
 
@@ -56,27 +50,21 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate and its private key as found."""
-
     certificate: Facts | Unreadable | None
     key: str | Unreadable | None
     """Fingerprint of the key's public half."""
 
     @property
     def facts(self) -> Facts | None:
-        """The certificate, if it could be read."""
         return self.certificate if isinstance(self.certificate, Facts) else None
 
     @property
     def expires(self) -> datetime | None:
-        """The end of the certificate's life, if it could be read."""
         return self.facts.not_after if self.facts else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a good certificate looks like."""
-
     title: str
     """Begins the messages."""
     names: frozenset[str] = frozenset()

@@ -28,8 +28,6 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretState:
-    """What the Secret holds."""
-
     leaf: Pair
     ca: Pair
     """The CA in use: the bundle's first certificate."""
@@ -45,7 +43,6 @@ class SecretState:
 
     @property
     def phase(self) -> Phase:
-        """Where in its life it is."""
         if self.next_ca is not None:
             return Phase.ANNOUNCING
         return Phase.RETIRING if self.others else Phase.STEADY
@@ -53,8 +50,6 @@ class SecretState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """All that a decision rests on."""
-
     material: SecretState | None
     """None if there is no Secret."""
     in_configurations: bool
@@ -65,8 +60,6 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What certificates look like, and when they change."""
-
     names: frozenset[str]
     """DNS names and IP addresses of a leaf."""
     leaf_life: timedelta
@@ -101,8 +94,6 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to do next."""
-
     action: Action
     reason: str = ""
     """Empty if time or another replica brings it about."""

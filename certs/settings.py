@@ -66,7 +66,6 @@ class CertSettings:
 
     @property
     def plan(self) -> Plan:
-        """What certificates look like, and when they change."""
         service = f"{names.WEBHOOK_SERVICE}.{self.namespace}.svc"
         propagation = timedelta(seconds=self.cert_propagation_s)
         return Plan(

@@ -33,14 +33,12 @@ class SecretStore:
         return f"/api/v1/namespaces/{self.namespace}/secrets"
 
     def load(self) -> JsonObject | None:
-        """The Secret, or None."""
         try:
             return self.api.get(f"{self._collection}/{self.name}")
         except kube.NotFoundError:
             return None
 
     def save(self, wanted: SecretData, before: JsonObject | None) -> None:
-        """Create the Secret, or replace the one that was read."""
         if before is None:
             metadata = {"name": self.name, "namespace": self.namespace}
             empty = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": metadata}
@@ -56,7 +54,6 @@ class FileStore:
     directory: Path
 
     def load(self) -> SecretData:
-        """What is there; empty contents if nothing is."""
         files = {name: self._read(name) for name in _MODES}
         cas = authority.split(files["ca.crt"])
         return SecretData(

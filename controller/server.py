@@ -32,9 +32,7 @@ class Running(Protocol):
 
     handler: Handler
 
-    def start(self) -> None:
-        """Start its threads."""
-        ...
+    def start(self) -> None: ...
 
     def shut_down(self) -> None:
         """Finish what was begun; called after the last request was answered."""
@@ -42,14 +40,8 @@ class Running(Protocol):
 
 
 class Server:
-    """The extender's socket."""
-
     def __init__(self, settings: Settings, supervisor_pid: int, clock: Clock | None = None) -> None:
-        """Open the socket. To be called by the supervisor.
-
-        Raises:
-            SettingsError: the address cannot be used.
-        """
+        """Open the socket. To be called by the supervisor. Raises SettingsError."""
         self._supervisor_pid = supervisor_pid
         self._threads = settings.threads
         self._clock = clock or SystemClock()

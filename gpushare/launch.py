@@ -15,27 +15,22 @@ _DISTRIBUTION = "gpushare"
 
 
 def cli() -> int:
-    """`gpushare`: the exit code."""
     return _run("gpushare", "gpushare_cli.__main__", "main", extra="cli")
 
 
 def inspect() -> int:
-    """`kubectl inspect gpushare`: the exit code."""
     return _run("kubectl-inspect-gpushare", "gpushare_cli.__main__", "inspect_main", extra="cli")
 
 
 def webhook() -> int:
-    """`gpushare-webhook`: the exit code."""
     return _run(names.WEBHOOK, "webhook.main", "main", extra="webhook")
 
 
 def controller() -> int:
-    """`gpushare-controller`: the exit code."""
     return _run(names.CONTROLLER, "controller.main", "main", extra="controller")
 
 
 def device_plugin() -> int:
-    """`gpushare-device-plugin`: the exit code."""
     return _run(names.PLUGIN, "deviceplugin.main", "main", extra="device-plugin")
 
 

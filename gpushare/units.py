@@ -28,11 +28,7 @@ class MemoryUnit:
 
     @classmethod
     def parse(cls, text: str) -> "MemoryUnit":
-        """Read `GiB`, `MiB`, or a multiple such as `256MiB`.
-
-        Raises:
-            SettingsError: the text is none of these.
-        """
+        """Read `GiB`, `MiB`, or a multiple such as `256MiB`. Raises SettingsError: it is none of these."""
         match = _UNIT.fullmatch(text.strip())
         if match is None:
             raise errors.SettingsError(f"memory unit {text!r}: write GiB, MiB or a multiple such as 256MiB")
@@ -40,7 +36,6 @@ class MemoryUnit:
 
     @property
     def name(self) -> str:
-        """`GiB`, `MiB`, or the multiple."""
         return {1: "MiB", 1024: "GiB"}.get(self.mib) or memory(self.mib).replace(" ", "")
 
     def floor(self, mib: int) -> int:
@@ -52,7 +47,6 @@ class MemoryUnit:
         return -(-mib // self.mib)
 
     def to_mib(self, units: int) -> int:
-        """MiB of so many units."""
         return units * self.mib
 
 
@@ -184,7 +178,6 @@ def spelled(number: int) -> str:
 
 
 def memory(mib: int) -> str:
-    """An amount of memory for people, exactly."""
     return f"{mib // 1024} GiB" if mib % 1024 == 0 else f"{mib} MiB"
 
 

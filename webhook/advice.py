@@ -42,11 +42,7 @@ _WARNING: Final = 256  # characters of a warning that Kubernetes shows for sure
 
 
 def refuse_huge(value: object) -> None:
-    """Refuse what would take too long to look at.
-
-    Raises:
-        InvalidRequestError: it has too many containers.
-    """
+    """Raise InvalidRequestError for what would take too long to look at."""
     spec = value.get("spec") if isinstance(value, dict) else None
     if isinstance(spec, dict) and (error := pods.too_many_containers(spec, (*LISTS, "ephemeralContainers"))):
         raise InvalidRequestError((error,))
@@ -72,13 +68,7 @@ def preset_node_of_other_plugin(pod: JsonObject, rules: Rules) -> Iterator[Field
 
 
 def mounted_devices(spec: JsonObject, lists: Sequence[str], existing: Set[str] = frozenset()) -> Iterator[FieldError]:
-    """Mounts by which NVIDIA's runtime would choose devices, where it is told to.
-
-    Args:
-        spec: of the pod.
-        lists: of its containers.
-        existing: names of containers that are there already and cannot be changed.
-    """
+    """Mounts by which NVIDIA's runtime would choose devices, but for those of `existing` containers, which stay."""
     for field in lists:
         for i, container in enumerate(spec.get(field) or ()):
             number = _devices_mount(container)
@@ -150,13 +140,7 @@ def _devices_mount(container: Mapping[str, Any]) -> int | None:
 
 
 def of_gpu_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[str]:
-    """For a pod that asks for GPUs.
-
-    Args:
-        before: as its author wrote it.
-        after: as it is admitted.
-        rules: by which it was changed.
-    """
+    """For a pod that asks for GPUs: as its author wrote it, and as it is admitted."""
     ours = rules.resource_config.resources
     yield from _removed(before, after)
     yield from _ignored_marks(before)
@@ -196,14 +180,7 @@ def of_other_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterato
 
 
 def overridden(before: JsonObject, after: JsonObject, fields: Sequence[str], *, ours: Sequence[str]) -> Iterator[str]:
-    """For containers whose author chose devices.
-
-    Args:
-        before: the spec as its author wrote it.
-        after: the spec as it is admitted.
-        fields: lists of containers.
-        ours: resources by which a container asks for GPUs.
-    """
+    """For containers of these lists whose author chose devices; `ours` are the resources that ask for GPUs."""
     for field in fields:
         for old, new in zip(before.get(field) or (), after.get(field) or (), strict=True):
             if value := edits.overridden(old, new):
@@ -266,7 +243,6 @@ def _clean(path: str) -> str:
 
 
 def _misspelt(pod: JsonObject, rules: Rules) -> Iterator[str]:
-    """Resources that were probably meant to be ours."""
     known = {*rules.resource_config.resources, names.GPU_CORE, names.GPU_COUNT}
     limits = (resource for _, _, container in pods.containers(pod) for resource in pods.amounts(container, "limits"))
     if all(resource in known or "/" not in resource for resource in limits):
@@ -316,5 +292,4 @@ def _similar(key: str, existing: Sequence[str]) -> str:
 
 
 def truncate(text: str, limit: int = _WARNING) -> str:
-    """At most so many characters of a warning."""
     return text if len(text) <= limit else text[: limit - 4] + " ..."

@@ -45,7 +45,6 @@ class Services:
 
 
 def create_app(settings: Settings, services: Services) -> flask.Flask:
-    """The WSGI application."""
     app = flask.Flask(names.WEBHOOK, static_folder=None)
     intake = Intake(room=_MAX_BYTES)
     rules = Rules(
@@ -76,8 +75,6 @@ def create_app(settings: Settings, services: Services) -> flask.Flask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Endpoint:
-    """One webhook."""
-
     name: str
     decide: Callable[[Review], Decision]
     refuse: Callable[[Review, Sequence[FieldError]], AdmissionReview]
@@ -86,7 +83,6 @@ class _Endpoint:
     limit: Limit
 
     def answer(self) -> flask.Response:
-        """Answer the request at hand."""
         started = self.services.clock.monotonic()
         answer, outcome = self._answer(flask.request)
         self.services.metrics.answered(self.name, outcome, seconds=self.services.clock.monotonic() - started)

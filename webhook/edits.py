@@ -43,7 +43,6 @@ class Rules:
     for any ending. A container with any other resource gets no GPU by it, so none is shown to it."""
 
     def asks_us(self, scheduler: str) -> bool:
-        """Whether a scheduler asks the controller where GPUs are free."""
         return scheduler in {self.scheduler or DEFAULT_SCHEDULER, *self.other_schedulers}
 
     def is_foreign(self, resource: str) -> bool:
@@ -58,19 +57,11 @@ class Rules:
 
 
 def each_container(spec: JsonObject, lists: Sequence[str], edit: Callable[[JsonObject], JsonObject]) -> JsonObject:
-    """A copy of the spec with every container of these lists edited."""
     return {**spec, **{each: [edit(container) for container in spec[each]] for each in lists if spec.get(each)}}
 
 
 def grant(container: JsonObject, request: ContainerRequest, *, pod_units: int, unit: MemoryUnit) -> JsonObject:
-    """A container that asks for GPUs.
-
-    Args:
-        container: as its author wrote it, or as an earlier call of the webhook left it.
-        request: what it asks for.
-        pod_units: units of gpu-mem of all containers of the pod together.
-        unit: what one unit of gpu-mem stands for.
-    """
+    """A container that asks for GPUs, in a pod that asks for so many units of gpu-mem in all."""
     ours = list(_grants(container["name"], request, pod_units=pod_units, unit=unit))
     before = container.get("env") or []
     if not _of_name(before, names.ENV_DRIVER_CAPABILITIES):
@@ -118,12 +109,7 @@ def foreign(container: Mapping[str, Any], rules: Rules) -> str | None:
 
 
 def overridden(container: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """The author's `NVIDIA_VISIBLE_DEVICES` that `now` replaces, for a warning; None if there was none.
-
-    Args:
-        container: before.
-        now: the same container after.
-    """
+    """The author's `NVIDIA_VISIBLE_DEVICES` that `now` replaces, for a warning; None if there was none."""
     before, after = env_of_devices(container), env_of_devices(now)
     if not before or before[-1:] == after[-1:]:  # the last one counts
         return None
@@ -132,7 +118,6 @@ def overridden(container: Mapping[str, Any], now: Mapping[str, Any]) -> str | No
 
 
 def env_of_devices(container: Mapping[str, Any]) -> list[Entry]:
-    """Entries that say which devices it sees."""
     return _of_name(container.get("env") or (), names.ENV_VISIBLE_DEVICES)
 
 
@@ -208,14 +193,7 @@ def _write(env: Sequence[Entry], ours: Sequence[Entry]) -> list[Entry]:
 def of_gpu_pod(
     pod: JsonObject, spec: JsonObject, container_requests: Iterable[ContainerRequest], *, only_cdi: bool = False
 ) -> JsonObject:
-    """The pod with the metadata of one that asks for GPUs; its spec is not touched.
-
-    Args:
-        pod: as it came.
-        spec: as it is admitted.
-        container_requests: what its containers ask for.
-        only_cdi: whether only nodes that hand over by CDI show it its GPUs.
-    """
+    """The pod with the metadata of one that asks for GPUs and is admitted with this spec; its own is not touched."""
     kept = {**_labels(pod), names.LABEL_MANAGED: "true"}
     if any(request.memory_percent for request in container_requests):
         kept[names.NANO_ASSUME] = "true"  # nano-gpu's tools list pods by it, and a Binding cannot set labels
@@ -235,7 +213,6 @@ def demanding_limit(pod: JsonObject) -> JsonObject:
 
 
 def of_other_pod(pod: JsonObject) -> JsonObject:
-    """The pod with the metadata of one that asks for none."""
     return _with(pod, _labels(pod), _annotations(pod))
 
 

@@ -44,7 +44,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _build(settings: Settings, contexts: Contexts, stop: threading.Event) -> Wsgi:
-    """The application, and the thread that keeps its certificates."""
     manager = _manager(settings)
     clock = SystemClock()
     services = app.Services(

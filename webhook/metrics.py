@@ -17,8 +17,6 @@ Reading = Callable[[], float | None]
 
 
 class Outcome(Enum):
-    """How a request ended."""
-
     UNTOUCHED = "untouched"
     MUTATED = "mutated"
     DENIED = "denied"
@@ -29,8 +27,6 @@ class Outcome(Enum):
 
 
 class Metrics:
-    """The counters of one server, in a registry of their own."""
-
     CONTENT_TYPE: Final = exposition.CONTENT_TYPE
 
     def __init__(self, certificate_left_s: Reading, ca_left_s: Reading) -> None:
@@ -66,12 +62,10 @@ class Metrics:
         self._seconds.labels(webhook=webhook)
 
     def answered(self, webhook: str, outcome: Outcome, *, seconds: float) -> None:
-        """Count one request."""
         self._admissions.labels(webhook=webhook, outcome=outcome.value).inc()
         self._seconds.labels(webhook=webhook).observe(seconds)
 
     def exposition(self) -> bytes:
-        """The text that Prometheus reads."""
         return exposition.page(self._registry)
 
 

@@ -7,7 +7,7 @@ formed; everything else is answered with a message.
 import base64
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NotRequired, TypedDict, cast
 
@@ -30,16 +30,12 @@ Operation = dict[str, Any]
 
 
 class Status(TypedDict):
-    """Why a request is refused; the API server gives `code` and `reason` to its client."""
-
     code: int
     reason: str
     message: str
 
 
 class Response(TypedDict):
-    """The answer to one request."""
-
     uid: str
     allowed: bool
     status: NotRequired[Status]
@@ -49,8 +45,6 @@ class Response(TypedDict):
 
 
 class AdmissionReview(TypedDict):
-    """What is sent back."""
-
     apiVersion: str
     kind: str
     response: Response
@@ -58,8 +52,6 @@ class AdmissionReview(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
-    """A request for admission."""
-
     uid: str
     operation: str
     """CREATE, UPDATE, DELETE or CONNECT."""
@@ -78,11 +70,7 @@ class Review:
 
 
 def parse(body: bytes) -> Review:
-    """Read the API server's request.
-
-    Raises:
-        WireError: the body is no AdmissionReview of a version that is spoken here; says what is wrong and where.
-    """
+    """Read the API server's request. Raises WireError: it is no AdmissionReview of a version that is spoken here."""
     if not body:
         raise WireError("the body is empty")
     try:
@@ -108,7 +96,6 @@ def uid_of(head: bytes) -> str:
 
 
 def allowed(review: Review) -> AdmissionReview:
-    """Admit the object as it is."""
     return _answer({"uid": review.uid, "allowed": True})
 
 
@@ -127,15 +114,11 @@ def patched(review: Review, intended: JsonObject, warnings: Sequence[str]) -> Ad
 
 
 def invalid(review: Review, errors: Sequence[FieldError]) -> AdmissionReview:
-    """Refuse a request that its author can fix.
-
-    Not with 422 Invalid: kubectl shows nothing of its message but "The request is invalid".
-    """
+    """Refuse a request that its author can fix. Not with 422, of which kubectl shows only that it is invalid."""
     return _refused(review, 400, "BadRequest", errors)
 
 
 def forbidden(review: Review, errors: Sequence[FieldError]) -> AdmissionReview:
-    """Refuse a change that this user may not make."""
     return _refused(review, 403, "Forbidden", errors)
 
 
@@ -203,20 +186,12 @@ def _resource(request: JsonObject) -> str:
 
 
 def pod(value: object) -> JsonObject:
-    """A pod whose labels, annotations and containers can be read.
-
-    Raises:
-        InvalidRequestError: they cannot; the first errors at once.
-    """
+    """A pod whose labels, annotations and containers can be read. Else raises InvalidRequestError, all at once."""
     return _checked(value, pods.POD)
 
 
 def with_metadata(value: object) -> JsonObject:
-    """An object of any kind whose labels and annotations can be read.
-
-    Raises:
-        InvalidRequestError: they cannot.
-    """
+    """An object of any kind whose labels and annotations can be read. Raises as `pod`."""
     return _checked(value, pods.ANY_OBJECT)
 
 
@@ -243,17 +218,15 @@ def labels(obj: JsonObject) -> dict[str, str]:
 
 
 def annotations(obj: JsonObject) -> dict[str, str]:
-    """See `labels`."""
     return (obj.get("metadata") or {}).get("annotations") or {}
 
 
 def first(errors: Iterable[FieldError]) -> tuple[FieldError, ...]:
-    """As many as are told, and one more if there are more."""
     return tuple(itertools.islice(errors, MOST_ERRORS + 1))
 
 
-def _checked(value: object, check: pods.Check) -> JsonObject:
-    if errors := first(_error(path, problem) for path, problem in check(value, "")):
+def _checked(value: object, structure: Mapping[str, Any]) -> JsonObject:
+    if errors := first(_error(path, problem) for path, problem in pods.problems(value, "", structure)):
         raise InvalidRequestError(errors)
     return cast(JsonObject, value)
 

@@ -81,11 +81,7 @@ class Lookup(Generic[T]):
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def current(self) -> T:
-        """What it says. If the API server does not answer, what it said last holds.
-
-        Raises:
-            NoAnswerError: it has not answered since the start.
-        """
+        """What it says, or said last. Raises NoAnswerError: the API server has not answered since the start."""
         with self._lock:
             now = self.clock.monotonic()
             holds_s = self.fresh_s if self._answers else self.retry_s
@@ -129,10 +125,7 @@ class Lookup(Generic[T]):
 
 
 class RuntimeClass:
-    """The RuntimeClass that GPU pods get. Safe for many threads."""
-
     def __init__(self, *, api: KubeApi, clock: Clock, name: str, mode: Mode, namespace: str = names.NAMESPACE) -> None:
-        """Args: namespace: of the installation, where the controller says how nodes hand over GPUs."""
         self.name = name
         self.mode = mode
         self._exists = Lookup(

@@ -41,12 +41,8 @@ _Stamp = tuple[int, int, int]
 def run(settings: Settings, contexts: "Contexts", build: Callable[[threading.Event], Wsgi], signals: Signals) -> None:
     """Serve until SIGTERM or SIGINT; then finish what was begun. Ends the process.
 
-    Args:
-        settings: address, threads, times.
-        contexts: for new connections.
-        build: makes the application and starts its threads, which run until the event is set. Called in the worker,
-            so that nothing is shared with the parent process.
-        signals: what came before gunicorn had handlers of its own; it counts as if it came right after.
+    `build` is called in the worker, as nothing is shared with the parent process; the threads that it starts run until
+    the event is set. A signal that came before gunicorn had handlers of its own counts as if it came right after.
     """
     stop = threading.Event()
     _Server(_options(settings, contexts, stop, signals), lambda: build(stop)).run()
@@ -80,7 +76,6 @@ class Worker(GunicornWorker):  # type: ignore[misc]  # gunicorn has no types
     """One process of gunicorn's that serves."""
 
     def run(self) -> None:
-        """See gunicorn.workers.base.Worker."""
         server = HttpServer(
             application=self.wsgi,
             listener=self.sockets[0].sock,
@@ -99,7 +94,6 @@ class Logger(GunicornLogger):  # type: ignore[misc]  # gunicorn has no types
     """Hands everything to the process's own logging."""
 
     def setup(self, cfg: Any) -> None:
-        """See gunicorn.glogging.Logger."""
         self.cfg = cfg
         # Its life cycle lines at INFO say nothing about pods.
         self.error_log.setLevel(logging.WARNING)
@@ -132,11 +126,7 @@ class Contexts:
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def current(self) -> ssl.SSLContext:
-        """The context of the newest certificate and key that fit together.
-
-        Raises:
-            OSError: there has been none yet; ssl.SSLError is one.
-        """
+        """That of the newest certificate and key that fit together. Raises OSError: there has been none yet."""
         with self._lock:
             try:
                 self._refresh()
@@ -148,7 +138,6 @@ class Contexts:
             return self._current
 
     def problem(self) -> str:
-        """Why no connection can be served; empty if it can."""
         try:
             self.current()
         except OSError as error:

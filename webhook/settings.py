@@ -82,10 +82,8 @@ class Settings(CertSettings):
 
     @property
     def resource_config(self) -> ResourceConfig:
-        """How the words of a request are read."""
         return ResourceConfig(unit=self.memory_unit, whole_gpus=self.whole_gpus)
 
     @property
     def controller(self) -> str:
-        """The user that may write bindings."""
         return self.controller_user or f"system:serviceaccount:{self.namespace}:{names.SERVICE_ACCOUNT_CONTROLLER}"

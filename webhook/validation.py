@@ -25,13 +25,7 @@ _CDI: Final = "it would choose devices past the scheduler"
 
 
 def validate(request: Review, controller: str, resource_config: ResourceConfig) -> Decision:
-    """For the validating webhook.
-
-    Args:
-        request: the request.
-        controller: the user that may write bindings.
-        resource_config: of the cluster.
-    """
+    """For the validating webhook; `controller` is the user that may write bindings."""
     try:
         errors = review.first(_errors(request, resource_config, by_controller=request.user == controller))
     except InvalidRequestError as error:  # the object cannot be read
@@ -69,7 +63,6 @@ def _bound(binding: object) -> Iterator[FieldError]:
 
 
 def _forged(value: object, problem: str, is_reserved: Callable[[str], bool]) -> Iterator[FieldError]:
-    """Args: problem: of the annotations that are reserved."""
     for key in sorted(review.annotations(review.with_metadata(value))):
         if names.is_cdi(key):
             yield FieldError(_annotation(key), _CDI, "remove it, and ask for GPUs by resources.limits")

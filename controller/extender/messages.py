@@ -267,7 +267,7 @@ def _pod(args: JsonObject, expected: str) -> JsonObject:
         raise WireError(f"Pod: missing; expected {expected}")
     pod = fields.needed_mapping(args, "Pod", "")
     fields.needed_mapping(pod, "metadata", "Pod")
-    for path, problem in pods_wire.POD(pod, "Pod"):
+    for path, problem in pods_wire.problems(pod, "Pod"):
         raise WireError(f"{path}: {problem}")
     return pod
 

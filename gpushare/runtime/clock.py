@@ -28,18 +28,13 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's time."""
-
     def now(self) -> datetime:
-        """Wall-clock time in UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Seconds of a clock that goes on in suspend."""
         return time.clock_gettime(_BOOTTIME)
 
     def wait(self, stop: threading.Event, seconds: float) -> bool:
-        """Sleep until `stop` is set, or for so long."""
         return stop.wait(seconds)
 
 
@@ -58,5 +53,4 @@ class Backoff:
         return self._next_s * (1 - self.rng.random() / 2)
 
     def reset(self) -> None:
-        """After a success."""
         self._next_s = 0.0

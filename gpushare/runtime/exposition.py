@@ -26,7 +26,6 @@ def registry(component: str) -> CollectorRegistry:
 
 
 def page(metrics: CollectorRegistry) -> bytes:
-    """The exposition."""
     return prometheus_client.generate_latest(metrics)
 
 

@@ -60,8 +60,6 @@ Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request that is there."""
-
     method: str
     path: str
     """As it was sent, without a query."""
@@ -77,8 +75,6 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer."""
-
     status: int
     body: bytes
     content_type: str = JSON
@@ -104,7 +100,6 @@ class ByteBudget:
             return taken
 
     def give_back(self, amount: int) -> None:
-        """What was taken."""
         with self._lock:
             self.left += amount
 
@@ -242,7 +237,6 @@ class HttpServer:
         wasyncore.loop(timeout=timeout_s, use_poll=True, map=self._sockets, count=1)
 
     def _look(self) -> None:
-        """End the connections that are late."""
         now, channels = self.clock.monotonic(), list(self._server.active_channels.values())
         crowded = len(channels) >= self.connections
         if now < self._looked + LOOK_S and not (crowded or self.stopping):
@@ -382,7 +376,6 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             self.server.add_task(self)
 
     def end(self) -> None:
-        """Close at once."""
         self.left = self.ours.clock.monotonic()
         self.handle_close()
 

@@ -26,8 +26,6 @@ an entry with the parser's own note of it. Measured with CPython 3.11 and orjson
 
 
 class Stream(Protocol):
-    """What a body is read from."""
-
     def read(self, size: int, /) -> bytes:
         """So many bytes at most; none at the end."""
         ...
@@ -68,16 +66,9 @@ class Intake:
 
     @contextlib.contextmanager
     def body(self, stream: Stream, length: int, limit: Limit, *, busy: bool = False) -> Iterator[bytes]:
-        """The body, and the room that its parsed form needs for as long as it is used.
+        """The body, and the memory that its parsed form needs for as long as it is used.
 
-        Args:
-            stream: has the body.
-            length: of the body.
-            limit: what is refused.
-            busy: whether the server had no room for it, so that its first 4096 bytes are all that there is.
-
-        Raises:
-            RefusedBodyError: it is not taken.
+        Where the server is `busy`, its first 4096 bytes are all that there is. Raises RefusedBodyError.
         """
         if length > limit.body:
             raise RefusedBodyError(

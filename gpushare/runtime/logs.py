@@ -38,12 +38,9 @@ class _TextFormatter(logging.Formatter):
 
 
 def configure(*, level: str = "info", stream: TextIO | None = None, text: bool | None = None) -> None:
-    """Send all logs to one stream. Called by composition roots only.
+    """Send all logs to one stream, standard error by default, as text on a terminal and else as JSON.
 
-    Args:
-        level: debug, info, warning or error.
-        stream: standard error by default.
-        text: force text or JSON; by default text on a terminal, JSON elsewhere.
+    Called by composition roots only; `level` is debug, info, warning or error.
     """
     target = stream or sys.stderr
     handler = logging.StreamHandler(target)

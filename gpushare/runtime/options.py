@@ -19,12 +19,9 @@ E = TypeVar("E", bound=Enum)
 
 
 def option(default: Any, help: str, *, parse: Callable[[str], Any] = str) -> Any:  # noqa: A002 - dataclasses.field returns Any too
-    """A setting.
+    """A setting: its default, its meaning for `--help` and the reference, and how its text is read.
 
-    Args:
-        default: used when neither flag nor variable is given.
-        help: meaning, unit and reason, for `--help` and the reference page.
-        parse: text -> value; its ValueError or SettingsError becomes the user's message.
+    `parse` may raise ValueError or SettingsError; what it says becomes the user's message.
     """
     return dataclasses.field(default=default, metadata={"help": help, "parse": parse})
 
@@ -49,7 +46,6 @@ def written(value: object) -> str:
 
 
 def boolean(text: str) -> bool:
-    """Read true or false."""
     if text.lower() in {"true", "1", "yes"}:
         return True
     if text.lower() in {"false", "0", "no"}:
@@ -58,8 +54,6 @@ def boolean(text: str) -> bool:
 
 
 def choice(*allowed: str) -> Callable[[str], str]:
-    """Read one of a few words."""
-
     def parse(text: str) -> str:
         if text not in allowed:
             raise ValueError(f"write one of {', '.join(allowed)}")
@@ -69,8 +63,6 @@ def choice(*allowed: str) -> Callable[[str], str]:
 
 
 def one_of(words: type[E]) -> Callable[[str], E]:
-    """Read a word of an Enum."""
-
     def parse(text: str) -> E:
         try:
             return words(text)
@@ -81,12 +73,10 @@ def one_of(words: type[E]) -> Callable[[str], E]:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Read names with commas between them."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def positive(text: str) -> float:
-    """Read a number above 0."""
     value = float(text)
     if not 0 < value < float("inf"):
         raise ValueError("write a number above 0")
@@ -94,7 +84,6 @@ def positive(text: str) -> float:
 
 
 def port(text: str) -> int:
-    """Read a TCP port; 0 asks the system for a free one."""
     value = int(text)
     if not 0 <= value < 65536:
         raise ValueError("write a port from 0 to 65535")
@@ -104,12 +93,7 @@ def port(text: str) -> int:
 def load(cls: type[T], argv: Sequence[str], *, prog: str, environ: Mapping[str, str] | None = None) -> T:
     """Build settings from flags and environment.
 
-    Args:
-        cls: a dataclass made of `option` fields. Field `memory_unit` is flag `--memory-unit` and variable
-            `GPUSHARE_MEMORY_UNIT`.
-        argv: arguments without the program's name.
-        prog: the program's name, for messages.
-        environ: by default the process's.
+    Field `memory_unit` of a dataclass made of `option` is flag `--memory-unit` and variable `GPUSHARE_MEMORY_UNIT`.
 
     Raises:
         SettingsError: a value cannot be used; names flag or variable, value and fix.
@@ -135,7 +119,6 @@ def load(cls: type[T], argv: Sequence[str], *, prog: str, environ: Mapping[str, 
 
 
 def flag_names(name: str) -> tuple[str, str]:
-    """Flag and environment variable of a field."""
     return "--" + name.replace("_", "-"), "GPUSHARE_" + name.upper()
 
 

@@ -21,8 +21,6 @@ _SHARE: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An answer."""
-
     status: int
     body: bytes
     content_type: str = http.TEXT
@@ -38,7 +36,6 @@ class Kept:
         self._due = float("-inf")
 
     def __call__(self) -> Page:
-        """The page of this moment, or of a little while ago."""
         with self._lock:
             began = self._clock.monotonic()
             if self._made is None or began >= self._due:
@@ -56,7 +53,6 @@ class PageServer:
     """Answers GET for a few paths."""
 
     def __init__(self, address: str, port: int, settings: str) -> None:
-        """Open the socket, without a thread: see `http.listen`."""
         self.pages: Mapping[str, Callable[[], Page]] = {}
         """To be set before `start`."""
         self._listener = http.listen(address, port, settings)
@@ -68,7 +64,6 @@ class PageServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Close the socket."""
         self._told.set()
         self._thread.join()
 

@@ -23,10 +23,7 @@ _FLUSH_S: Final = 1.0
 def run(parts: Mapping[str, Part], *, stop: threading.Event | None = None, grace_s: float = 5.0) -> int:
     """Run every part in a thread until one ends or SIGTERM or SIGINT arrives. Call from the main thread.
 
-    Args:
-        parts: name -> function; a part runs until the event that it gets is set.
-        stop: set by signals and by the first part that ends.
-        grace_s: how long parts may take to end, in seconds.
+    A part runs until the event that it gets, `stop`, is set; then it has `grace_s` seconds to end.
 
     Returns:
         0 after a signal, 1 if a part failed or ended by itself.
@@ -94,7 +91,6 @@ class Signals:
 
     @staticmethod
     def restore(handlers: Mapping[signal.Signals, Any]) -> None:
-        """Give the signals back."""
         for number, handler in handlers.items():
             signal.signal(number, handler)
 

@@ -68,15 +68,9 @@ def decode(text: str, pod: PodRef, labels: Mapping[str, str] = _NONE) -> Allocat
 def of_containers(
     annotations: Mapping[str, str], containers: Iterable[str], *, pod: PodRef, node: NodeName
 ) -> Allocation:
-    """The same decision from the annotations of each container, if the annotation of the pod cannot be read.
+    """The same decision from the annotations of each container that asks for GPUs, if that of the pod cannot be read.
 
     They do not tell kinds of containers, so all shares are added up: never less than the pod holds.
-
-    Args:
-        annotations: of the pod.
-        containers: those that ask for GPUs.
-        pod: the pod.
-        node: where it is.
 
     Raises:
         WireError: they do not tell of all these containers.
@@ -122,13 +116,10 @@ def _grant(entry: fields.JsonObject, path: str) -> Grant:
 def binding_annotations(
     allocation: Allocation, inventory: NodeInventory, assumed_ns: int, request: PodRequest | None = None
 ) -> dict[str, str]:
-    """Everything that the Binding writes on the pod.
+    """Everything that the Binding writes on the pod; every GPU of the allocation is in the inventory.
 
-    Args:
-        allocation: the decision; every GPU in it is in the inventory.
-        inventory: of the allocation's node.
-        assumed_ns: Unix time of the decision in nanoseconds, Aliyun's format.
-        request: what the pod asked for; without it nothing is written in the ways of ACK and nano-gpu.
+    `assumed_ns` is the Unix time of the decision in nanoseconds, Aliyun's format. Without the request nothing is
+    written in the ways of ACK and nano-gpu.
     """
     unit = inventory.unit
     result = {names.ANNOTATION_ALLOCATION: encode(allocation)}
@@ -142,11 +133,7 @@ def binding_annotations(
 
 
 def granted(pod: pods.Pod, unit: MemoryUnit) -> Allocation | None:
-    """What a bound pod was given, by this system or by one that it replaces; None if nothing.
-
-    Args:
-        pod: a bound pod.
-        unit: of its node; annotations of other systems count in units.
+    """What a bound pod was given, by this system or by one that it replaces, in units of its node; None if nothing.
 
     Raises:
         WireError: the annotation cannot be read or speaks of another node.
@@ -175,16 +162,7 @@ class HeldGpus:
 
 
 def held(pod: pods.Pod, resource_config: ResourceConfig, unit: MemoryUnit) -> HeldGpus:
-    """What a bound pod holds, from whichever annotation can be read.
-
-    Args:
-        pod: a bound pod.
-        resource_config: of the cluster.
-        unit: of its node.
-
-    Raises:
-        WireError: none can.
-    """
+    """What a bound pod holds, from whichever annotation can be read. Raises WireError if none can."""
     try:
         return HeldGpus(allocation=granted(pod, unit))
     except WireError as error:

@@ -27,7 +27,6 @@ that runs, or forged. The other system never gave them their devices, so such an
 
 
 def is_annotation(key: str) -> bool:
-    """Whether `allocation` reads this annotation."""
     return key in {names.ACK_ALLOCATION, names.ALIYUN_IDX, names.NANO_ASSUME} or key.startswith(
         names.PREFIX_NANO_CONTAINER
     )
@@ -119,7 +118,6 @@ def _nano(annotations: Mapping[str, str], containers: Sequence[Mapping[str, Any]
 
 
 def _limited(containers: Sequence[Mapping[str, Any]], resource: str) -> Iterator[tuple[str, object]]:
-    """Name and limit of the containers that ask for a resource."""
     for i, container in enumerate(containers):
         limits = pods.amounts(container, "limits")
         if resource in limits:
@@ -142,13 +140,9 @@ def _index(text: str) -> int:
 def annotations(
     allocation: Allocation, inventory: NodeInventory, assumed_ns: int, request: PodRequest | None
 ) -> dict[str, str]:
-    """Annotations for a Binding. Those of ACK and nano-gpu need the request, which names all containers.
+    """Annotations for a Binding; `assumed_ns` is the Unix time of the decision, Aliyun's format.
 
-    Args:
-        allocation: the decision; every GPU in it is in the inventory.
-        inventory: of the allocation's node.
-        assumed_ns: Unix time of the decision in nanoseconds, Aliyun's format.
-        request: what the pod asked for, if it is known.
+    Those of ACK and nano-gpu need the request, which names all containers.
     """
     result = _aliyun_annotations(allocation, inventory, assumed_ns)
     if request is None:

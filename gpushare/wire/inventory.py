@@ -15,7 +15,6 @@ _LIMITS: Final = {each.value: each for each in Limit}
 
 
 def encode(inventory: NodeInventory) -> str:
-    """The annotation's value."""
     value: dict[str, Any] = {
         "version": 1,
         "unitMiB": inventory.unit.mib,

@@ -3,7 +3,7 @@
 Whatever an object looks like, nothing but WireError comes out of here.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import names
@@ -19,14 +19,12 @@ _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 def ref(pod: Pod) -> PodRef:
-    """The pod's identity."""
     meta = fields.mapping(pod, "metadata", "pod")
     namespace, name, uid = (fields.text(meta, key, "metadata") for key in ("namespace", "name", "uid"))
     return PodRef(namespace=namespace, name=name, uid=PodUid(uid))
 
 
 def annotations(pod: Pod) -> Mapping[str, str]:
-    """The pod's annotations; empty if it has none."""
     return fields.mapping(fields.mapping(pod, "metadata", "pod"), "annotations", "metadata")
 
 
@@ -37,7 +35,6 @@ def labels(pod: Pod) -> Mapping[str, str]:
 
 
 def node_of(pod: Pod) -> NodeName | None:
-    """The node that the pod is bound to."""
     name = fields.text(fields.mapping(pod, "spec", "pod"), "nodeName", "spec")
     return NodeName(name) if name else None
 
@@ -53,7 +50,6 @@ def containers(pod: Pod) -> Iterator[tuple[str, ContainerKind, Mapping[str, Any]
 
 
 def amounts(container: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    """A container's limits or requests."""
     return fields.mapping(fields.mapping(container, "resources", "container"), field, "container.resources")
 
 
@@ -90,7 +86,6 @@ def asking(pod: Pod, resource_config: ResourceConfig) -> list[str]:
 
 
 def needs_gpu(pod: Pod, resource_config: ResourceConfig) -> bool:
-    """Whether any container of the pod does."""
     return any(asks(container, resource_config) for _, _, container in containers(pod))
 
 
@@ -112,12 +107,7 @@ def counts(pod: Pod) -> bool:
 
 
 def has_started(pod: Pod, among: Collection[str] | None = None) -> bool:
-    """Whether any container of the pod runs or has run.
-
-    Args:
-        pod: the pod.
-        among: names of the containers to look at; all by default.
-    """
+    """Whether any container of the pod, or of those with these names, runs or has run."""
     return any(
         fields.mapping(report, field, path).keys() & {"running", "terminated"}
         for path, report in reports(pod)
@@ -127,12 +117,9 @@ def has_started(pod: Pod, among: Collection[str] | None = None) -> bool:
 
 
 def is_refused(pod: Pod, asking: Collection[str], saying: str) -> bool:
-    """Whether no container that asks has started, and the device plugin refuses one of them for ever.
+    """Whether no container that asks has started, and the device plugin refuses one of them forever.
 
-    Args:
-        pod: the pod.
-        asking: names of the containers that ask for GPUs.
-        saying: a part of the plugin's message, which the kubelet puts into the pod's status.
+    `saying` is a part of the plugin's message, which the kubelet puts into the pod's status.
     """
     return any(
         saying in fields.text(fields.mapping(state, "waiting", path), "message", path)
@@ -143,11 +130,7 @@ def is_refused(pod: Pod, asking: Collection[str], saying: str) -> bool:
 
 
 def container_ids(pod: Pod) -> Mapping[ContainerName, str]:
-    """The container runtime's ID of each container, as the kubelet has told, without the runtime's name.
-
-    Raises:
-        WireError: it is no pod.
-    """
+    """The container runtime's ID of each container, as the kubelet has told, without the runtime's name."""
     return {
         ContainerName(fields.text(report, "name", path)): identity.rpartition("//")[2]
         for path, report in reports(pod)
@@ -187,98 +170,52 @@ def limits_are_totals(pod: Pod) -> bool:
     return names.ANNOTATION_TOTALS in annotations(pod)
 
 
-Check = Callable[[object, str], Iterator[tuple[str, str]]]
-"""Value and its path -> path and problem of each field in which it has another structure."""
+# The structure of objects. A key with a ! is of a field that must be there, a * stands for every key.
+_CONTAINERS: Final = [
+    {
+        "name!": str,
+        "securityContext": {},
+        "resources": {"limits": {}, "requests": {}},
+        "env": [{}],
+        "volumeMounts": [{}],
+    }
+]
+_METADATA: Final = {
+    **dict.fromkeys(("name", "generateName", "namespace", "uid"), str),
+    "labels": {"*": str},
+    "annotations": {"*": str},
+}
+_SPEC: Final = {
+    **dict.fromkeys(("nodeName", "schedulerName", "runtimeClassName"), str),
+    "volumes": [{"hostPath": {}}],
+    **dict.fromkeys(("initContainers", "containers", "ephemeralContainers"), _CONTAINERS),
+}
+_WANTED: Final[Mapping[type, str]] = {str: "a string", list: "a list", dict: "an object"}
+POD: Final[Mapping[str, Any]] = {"metadata": _METADATA, "spec!": _SPEC}
+"""As far as this project reads a pod before its fields are looked up one by one."""
+ANY_OBJECT: Final[Mapping[str, Any]] = {"metadata": _METADATA}
 
 
-def _a_string(value: object, path: str) -> Iterator[tuple[str, str]]:
-    """A string."""
-    if not isinstance(value, str):
-        yield path, fields.mismatch("a string", value)
+def problems(value: object, path: str, structure: Any = POD) -> Iterator[tuple[str, str]]:
+    """Path and problem of each field in which an object has another structure: all, lazily, where `fields` raises."""
+    kind: type = str if structure is str else type(structure)
+    if not isinstance(value, kind):
+        yield path, fields.mismatch(_WANTED[kind], value)
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            if structure[0] or not isinstance(item, dict):  # there may be a million
+                yield from problems(item, f"{path}[{i}]", structure[0])
+    elif isinstance(value, dict):
+        for key, inner in structure.items():
+            if key == "*":
+                for name, item in value.items():
+                    yield from problems(item, f"{path}[{name}]", inner)
+            else:
+                yield from _of_field(value, path, key, inner)
 
 
-def _a_name(value: object, path: str) -> Iterator[tuple[str, str]]:
-    """A string that is not empty."""
-    return _a_string(value or None, path)  # the API server writes a missing one as ""
-
-
-def _an_object(**known: Check) -> Check:
-    """An object with these fields, among others."""
-
-    def check(value: object, path: str) -> Iterator[tuple[str, str]]:
-        if not isinstance(value, dict):
-            yield path, fields.mismatch("an object", value)
-            return
-        for key, inner in known.items():
-            yield from inner(value.get(key), fields.at(path, key))
-
-    return check
-
-
-def _a_list(item: Check) -> Check:
-    """A list of such items."""
-
-    def check(value: object, path: str) -> Iterator[tuple[str, str]]:
-        if not isinstance(value, list):
-            yield path, fields.mismatch("a list", value)
-            return
-        for i, each in enumerate(value):
-            yield from item(each, f"{path}[{i}]")
-
-    return check
-
-
-def _objects(value: object, path: str) -> Iterator[tuple[str, str]]:
-    """A list of objects of which nothing more is asked. There may be a million."""
-    if not isinstance(value, list):
-        yield path, fields.mismatch("a list", value)
-        return
-    for i, each in enumerate(value):
-        if not isinstance(each, dict):
-            yield f"{path}[{i}]", fields.mismatch("an object", each)
-
-
-def _strings_by_name(value: object, path: str) -> Iterator[tuple[str, str]]:
-    """An object whose values are strings, such as labels."""
-    if not isinstance(value, dict):
-        yield path, fields.mismatch("an object", value)
-        return
-    for key, each in value.items():
-        if not isinstance(each, str):
-            yield f"{path}[{key}]", fields.mismatch("a string", each)
-
-
-def _optional(check: Check) -> Check:
-    """The same where the field may be missing."""
-    return lambda value, path: iter(()) if value is None else check(value, path)
-
-
-_TEXT: Final = _optional(_a_string)
-_OBJECT: Final = _optional(_an_object())
-_OBJECTS: Final = _optional(_objects)
-_RESOURCES: Final = _an_object(limits=_OBJECT, requests=_OBJECT)
-_CONTAINER: Final = _an_object(
-    name=_a_name, securityContext=_OBJECT, resources=_optional(_RESOURCES), env=_OBJECTS, volumeMounts=_OBJECTS
-)
-_CONTAINERS: Final = _optional(_a_list(_CONTAINER))
-_METADATA: Final = _an_object(
-    name=_TEXT,
-    generateName=_TEXT,
-    namespace=_TEXT,
-    uid=_TEXT,
-    labels=_optional(_strings_by_name),
-    annotations=_optional(_strings_by_name),
-)
-_SPEC: Final = _an_object(
-    nodeName=_TEXT,
-    schedulerName=_TEXT,
-    runtimeClassName=_TEXT,
-    volumes=_optional(_a_list(_an_object(hostPath=_OBJECT))),
-    initContainers=_CONTAINERS,
-    containers=_CONTAINERS,
-    ephemeralContainers=_CONTAINERS,
-)
-ANY_OBJECT: Final = _an_object(metadata=_optional(_METADATA))
-"""Of any kind, with the metadata that this project reads."""
-POD: Final = _an_object(metadata=_optional(_METADATA), spec=_SPEC)
-"""A pod, as far as this project reads it before its fields are looked up one by one."""
+def _of_field(value: Mapping[str, Any], path: str, key: str, structure: Any) -> Iterator[tuple[str, str]]:
+    name, needed = key.rstrip("!"), key.endswith("!")
+    found = value.get(name)
+    if needed or found is not None:  # the API server writes a missing name as ""
+        yield from problems(None if needed and found == "" else found, fields.at(path, name), structure)

@@ -51,8 +51,6 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigSpec:
-    """One MIG instance."""
-
     profile: str
     """Such as 1g.5gb."""
     memory_mib: int
@@ -61,8 +59,6 @@ class MigSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSpec:
-    """So many equal GPUs."""
-
     model: str
     memory_mib: int
     count: int = 1
@@ -77,8 +73,6 @@ class GpuSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault of one GPU."""
-
     gpu: int | None
     """Number on the node; None lets the seed choose."""
     kind: FaultKind
@@ -100,20 +94,15 @@ class Profile:
 
     @property
     def total(self) -> int:
-        """Number of GPUs."""
         return sum(spec.count for spec in self.gpus)
 
     def spec(self, index: int) -> GpuSpec:
-        """What the GPU with this number is like."""
         return [spec for spec in self.gpus for _ in range(spec.count)][index]
 
     def offered(self, node: NodeName, index: int, *, reserved: bool = False) -> tuple[Gpu, ...]:
-        """What the GPU with this number offers, before any fault: itself, or its instances.
+        """What the GPU with this number, from 0, offers before any fault: itself, or its instances.
 
-        Args:
-            node: whose GPUs they are; UUIDs differ between nodes.
-            index: number of the GPU, from 0.
-            reserved: whether memory that the driver keeps for itself counts.
+        UUIDs differ between nodes. `reserved` counts memory that the driver keeps for itself.
         """
         spec = self.spec(index)
         if spec.mig is None:
@@ -141,11 +130,7 @@ class Profile:
 
 
 def inventory(document: Any, node: NodeName, unit: MemoryUnit) -> NodeInventory:
-    """The inventory that a node with this profile publishes, before any fault.
-
-    Raises:
-        WireError: the document is wrong.
-    """
+    """The inventory that a node with this profile publishes, before any fault. Raises WireError."""
     profile = parse(document, node)
     gpus = (gpu.counted_in(unit) for index in range(profile.total) for gpu in profile.offered(node, index))
     ordered = tuple(sorted(gpus, key=lambda gpu: gpu.index))
@@ -153,20 +138,12 @@ def inventory(document: Any, node: NodeName, unit: MemoryUnit) -> NodeInventory:
 
 
 def nodes(document: Any) -> tuple[str, ...]:
-    """The nodes that a profile names, in its order.
-
-    Raises:
-        WireError: the document is wrong.
-    """
+    """The nodes that a profile names, in its order. Raises WireError."""
     return tuple(_overrides(_mapping(document, "", _TOP)))
 
 
 def parse(document: Any, node: NodeName) -> Profile:
-    """The profile of one node.
-
-    Raises:
-        WireError: the document is wrong, also in the part of another node.
-    """
+    """The profile of one node. Raises WireError: the document is wrong, also in the part of another node."""
     top = _mapping(document, "", _TOP)
     overrides = _overrides(top)
     # A node has its own faults or none: those at the top are about the GPUs at the top.

@@ -38,7 +38,7 @@ class Spread:
     """Where the number of GPUs was written; empty if nowhere."""
 
     def per_gpu(self, amount: int) -> int | None:
-        """Units on each GPU, or None if the total does not divide."""
+        """None if the total does not divide."""
         if not self.limits_are_totals:
             return amount
         return amount // self.count if amount % self.count == 0 else None
@@ -152,12 +152,7 @@ def of_container(
 ) -> ContainerRequest | Sequence[FieldError] | None:
     """What one container asks for: None for nothing, or all that is wrong with it.
 
-    Args:
-        path: of the container, for messages.
-        kind: of the container.
-        container: as the API server has it.
-        spread: over how many GPUs.
-        resource_config: of the cluster.
+    The path is for messages; `spread` says over how many GPUs.
     """
     limits, requests = pods.amounts(container, "limits"), pods.amounts(container, "requests")
     errors = [*_gpu_count(path, limits, requests)]

@@ -39,16 +39,11 @@ Annotations = Mapping[str, str]
 
 
 def policy(annotations: Annotations, errors: list[FieldError]) -> Policy | None:
-    """How GPUs are chosen, or None if the pod does not say."""
     return _read(annotations, names.ANNOTATION_POLICY, parse_policy, errors)
 
 
 def parse_policy(text: str) -> Policy:
-    """A policy by its name.
-
-    Raises:
-        ValueError: there is none of this name; the message says which ones there are.
-    """
+    """A policy by its name. Raises ValueError, which says which ones there are."""
     try:
         return Policy(text)
     except ValueError:
@@ -56,7 +51,6 @@ def parse_policy(text: str) -> Policy:
 
 
 def selector(annotations: Annotations, unit: MemoryUnit, errors: list[FieldError]) -> GpuSelector:
-    """What a GPU must be."""
     models = _read(annotations, names.ANNOTATION_MODEL, lambda text: _choice(text, _MODEL.fullmatch, _MODELS), errors)
     uuids = _read(annotations, names.ANNOTATION_UUID, lambda text: _choice(text, _UUID.fullmatch, _UUIDS), errors)
     memory = _read(annotations, names.ANNOTATION_MIN_MEMORY, lambda text: units.parse_memory(text, unit), errors)
@@ -137,11 +131,7 @@ def _labels(text: str) -> LabelSelector:
 
 
 def parse_labels(text: str) -> LabelSelector:
-    """Read a selector such as `app=web,tier in (a, b),!canary`.
-
-    Raises:
-        ValueError: it is none; the message says why.
-    """
+    """Read a selector such as `app=web,tier in (a, b),!canary`. Raises ValueError, which says why it is none."""
     if not text.strip():
         raise ValueError("it is empty, which would mean every pod")
     if len(text) > _LONGEST:
@@ -178,11 +168,7 @@ _NONE: Final = "none"
 
 
 def frameworks(text: str | None) -> tuple[Framework, ...]:
-    """Names with commas between them, or `none`; None for a pod without the annotation.
-
-    Raises:
-        ValueError: it names something else; the message says what to write.
-    """
+    """Names with commas between them, or `none`; None without the annotation. Raises ValueError with a fix."""
     if text is None:
         return DEFAULT_FRAMEWORKS
     words = [word.strip() for word in text.split(",")]

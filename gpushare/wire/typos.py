@@ -19,12 +19,7 @@ _BEGINS: Final = 0.9  # one name is the beginning of the other
 
 
 def meant(resource: str, resource_config: ResourceConfig) -> str | None:
-    """The resource of ours that an author probably meant; None if it is one of ours, or nothing like it.
-
-    Args:
-        resource: as it was written.
-        resource_config: of the cluster.
-    """
+    """The resource of ours that an author probably meant; None if it is one of ours, or nothing like it."""
     ours = (*resource_config.resources, names.GPU_CORE)
     domain, slash, name = resource.lower().partition("/")
     if not slash or len(resource) > _LONGEST or resource in {*ours, names.GPU_COUNT}:
@@ -36,11 +31,7 @@ def meant(resource: str, resource_config: ResourceConfig) -> str | None:
 
 
 def of_pod(pod: Mapping[str, Any], resource_config: ResourceConfig) -> Iterator[tuple[str, str, str]]:
-    """Container, resource and what was probably meant, for each misspelt limit among the first of a pod.
-
-    Args:
-        pod: a pod or a template of one.
-        resource_config: of the cluster.
+    """Container, resource and what was probably meant, for each misspelt limit among the first of a pod or template.
 
     Raises:
         WireError: it is no pod.
@@ -57,7 +48,6 @@ def of_pod(pod: Mapping[str, Any], resource_config: ResourceConfig) -> Iterator[
 
 
 def _likeness(name: str, ours: str) -> float:
-    """From 0 to 1."""
     other = ours.partition("/")[2]
     ratio = difflib.SequenceMatcher(None, name, other).ratio()
     begins = bool(name) and (name.startswith(other) or other.startswith(name))

@@ -45,10 +45,7 @@ def parse(config_map: Mapping[str, Any]) -> Marked | None:
 
 
 def of_all(config_maps: Iterable[Mapping[str, Any]]) -> dict[NodeName, frozenset[int]]:
-    """Numbers of the GPUs that must not be used, by node.
-
-    Args:
-        config_maps: any; those with other names or namespaces are passed over.
+    """Numbers of the GPUs that must not be used, by node; ConfigMaps with other names or namespaces are passed over.
 
     Raises:
         WireError: one is no ConfigMap.
