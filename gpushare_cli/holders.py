@@ -118,12 +118,9 @@ class Report:
 def build(
     nodes: Iterable[Object], pods: Iterable[Object], unhealthy: Mapping[NodeName, frozenset[int]] = _NONE
 ) -> Report:
-    """Make the report. Nodes without GPUs to share do not appear; bad annotations become notes.
+    """Make the report of objects of the API server, and the numbers of GPUs that ConfigMaps call unhealthy, by node.
 
-    Args:
-        nodes: as the API server has them.
-        pods: likewise; those that hold no GPUs or are on none of the nodes are left out.
-        unhealthy: numbers of GPUs that ConfigMaps call so, by node.
+    Nodes without GPUs to share and pods that hold none do not appear; bad annotations become notes.
     """
     notes: list[str] = []
     by_node: dict[str, list[Object]] = {}

@@ -74,34 +74,30 @@ _EVEN_SPREADING: Final = ServerVersion(1, 18)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the configuration is for."""
+    """What the configuration is for; the command's help says what each costs and brings."""
 
     server: ServerVersion
     url: str = DEFAULT_URL
-    """Prefix of the extender's paths, as kube-scheduler reaches it."""
     scheduler_name: str = names.SCHEDULER
-    """Empty to change the cluster's own scheduler, else the name of a second one."""
+    """Empty to change the cluster's own scheduler."""
     lease_name: str = names.SCHEDULER
     lease_namespace: str = names.NAMESPACE
     """A second scheduler needs a lease of its own; the cluster's scheduler keeps its default."""
     kubeconfig: str = ""
     """Path that kube-scheduler itself reads; empty to use its service account."""
     ca_pem: bytes = b""
-    """CA of an extender that is reached by https."""
     client_cert: str = ""
-    """Path, which kube-scheduler reads, of a client certificate for an extender behind the API server's proxy."""
     client_key: str = ""
+    """Paths, which kube-scheduler reads, for an extender behind the API server's proxy."""
     whole_gpus: bool = False
-    """Whether nvidia.com/gpu is this project's in the whole cluster. Where a node has it from another plugin, pods that
-    ask for it would find no node: the extender knows of no GPUs there."""
+    """Where a node has nvidia.com/gpu from another plugin, pods that ask for it would find no node."""
     weight: int | None = None
-    """Of the controller's scores for GPU pods; None for one at which its best node wins."""
+    """None for one at which the controller's best node wins."""
     others_weight: int | None = None
-    """Of its scores for pods without GPUs; None if it is not to be asked about these."""
+    """None if the controller is not to be asked about pods without GPUs."""
     most_allocated: bool = False
-    """Whether nodes with less free CPU and memory come first, for all pods of the scheduler."""
     client_qps: int = DEFAULT_QPS
-    """Requests to the API server that kube-scheduler allows itself, a second; twice as many at once."""
+    """Requests a second; twice as many at once."""
 
 
 def configuration(options: Options) -> str:
@@ -189,11 +185,7 @@ def checked_weight(flag: str, weight: int) -> int:
 
 
 def for_others(options: Options, weight: int) -> Entry:
-    """Ranks nodes for pods without GPUs, and does nothing else: without an answer they are scheduled as ever.
-
-    Raises:
-        SettingsError: URL and certificates do not go together.
-    """
+    """Ranks nodes for pods without GPUs, and does nothing else: without an answer they are scheduled as ever."""
     return {
         "urlPrefix": _url(options.url),
         "prioritizeVerb": names.OTHERS_VERB,

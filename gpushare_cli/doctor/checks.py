@@ -19,7 +19,7 @@ from gpushare_cli.doctor.finding import Finding, Severity
 from gpushare_cli.doctor.snapshot import Snapshot, Unreadable, UnreadableError
 
 READ: Final = "cluster-read"
-"""Id under which parts that cannot be read are reported, each once."""
+"""Id of the findings that a part cannot be read, one for each part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +135,14 @@ def diagnose(snapshot: Snapshot) -> Diagnosis:
     """Run every check. Without an installation only the first means anything."""
     facts = Facts(snapshot)
     unread: dict[Unreadable, list[str]] = {}
-    results = [_run(CHECKS[0], facts, unread)]
-    for check in CHECKS[1:]:
-        is_installed = not results[0].findings
-        missing = Result(check=check, skipped="gpushare is not installed")
-        results.append(_run(check, facts, unread) if is_installed else missing)
+    installed, *others = CHECKS
+    first = _run(installed, facts, unread)
+    rest = [
+        Result(check=check, skipped="gpushare is not installed") if first.findings else _run(check, facts, unread)
+        for check in others
+    ]
     parts = tuple(_unreadable(part, checks) for part, checks in unread.items())
-    return Diagnosis(snapshot=snapshot, results=tuple(results), unread=parts)
+    return Diagnosis(snapshot=snapshot, results=(first, *rest), unread=parts)
 
 
 def _run(check: Check, facts: Facts, unread: dict[Unreadable, list[str]]) -> Result:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -54,22 +54,17 @@ def configuration(facts: Facts) -> Iterator[Finding]:
         yield warning(where, weakness, fix)
 
 
-def other_extenders(facts: Facts) -> Iterator[Mapping[str, Any]]:
+def other_extenders(facts: Facts) -> Sequence[Mapping[str, Any]]:
     """Extenders of the second scheduler that are not the controller; none if its configuration cannot be read."""
     config = read(facts.snapshot.scheduler_settings)
     try:
-        extenders = list(_extenders(_parsed(config))) if config else []
+        return [each for each in _extenders(_parsed(config)) if not _is_ours(each)] if config else []
     except WireError:
-        return
-    yield from (each for each in extenders if not _is_ours(each))
+        return []
 
 
 def _parsed(config: JsonObject) -> Mapping[str, Any]:
-    """The file in the second scheduler's ConfigMap.
-
-    Raises:
-        WireError: there is none, or it is none.
-    """
+    """The file in the second scheduler's ConfigMap; WireError if it has none that can be read."""
     text = fields.text(fields.mapping(config, "data", "configmap"), _KEY, "data")
     if not text:
         raise WireError(f"it has no key {_KEY}")
@@ -79,8 +74,8 @@ def _parsed(config: JsonObject) -> Mapping[str, Any]:
     return fields.an_object(documents[0], _KEY)
 
 
-def _extenders(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield from fields.objects(config, "extenders", _KEY)
+def _extenders(config: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return fields.objects(config, "extenders", _KEY)
 
 
 def _is_ours(extender: Mapping[str, Any]) -> bool:
@@ -191,9 +186,8 @@ def pending(facts: Facts) -> Iterator[Finding]:
     if not waiting:
         return
     pod, record = min(waiting, key=lambda each: str(each[0]["metadata"].get("creationTimestamp")))
-    count, which = "a GPU pod waits", "this one"
-    if len(waiting) > 1:
-        count, which = f"{len(waiting)} GPU pods wait", "the oldest"
+    is_alone = len(waiting) == 1
+    count, which = ("a GPU pod waits", "this one") if is_alone else (f"{len(waiting)} GPU pods wait", "the oldest")
     problem = f"{count} for more than 5 minutes, {which} for {_age(facts, pod)}"
     fix = f"gpushare explain -n {record.ref.namespace} {record.ref.name}"
     yield warning(f"pod/{record.ref}", problem, fix)
@@ -285,13 +279,11 @@ def over_committed(facts: Facts) -> Iterator[Finding]:
 
 
 def _is_old(facts: Facts, pod: JsonObject) -> bool:
-    since = objects.moment(pod["metadata"].get("creationTimestamp"))
-    return since is not None and facts.now - since > _PATIENCE
+    return facts.now - objects.created(pod, facts.now) > _PATIENCE
 
 
 def _age(facts: Facts, pod: JsonObject) -> str:
-    since = objects.moment(pod["metadata"].get("creationTimestamp"))
-    minutes = int((facts.now - since) / timedelta(minutes=1)) if since else 0
+    minutes = int((facts.now - objects.created(pod, facts.now)) / timedelta(minutes=1))
     if minutes < 120:
         return f"{minutes} minutes"
     return f"{minutes // 60} hours" if minutes < 48 * 60 else f"{minutes // 1440} days"

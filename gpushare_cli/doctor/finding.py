@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
+from typing import Final
 
 
 class Severity(IntEnum):
@@ -30,13 +32,6 @@ class Finding:
     """What to do, a command where possible. Empty if there is nothing to do."""
 
 
-def error(object_: str, problem: str, fix: str) -> Finding:
-    return Finding(Severity.ERROR, object_, problem, fix)
-
-
-def warning(object_: str, problem: str, fix: str) -> Finding:
-    return Finding(Severity.WARNING, object_, problem, fix)
-
-
-def note(object_: str, problem: str, fix: str) -> Finding:
-    return Finding(Severity.OK, object_, problem, fix)
+error: Final = partial(Finding, Severity.ERROR)
+warning: Final = partial(Finding, Severity.WARNING)
+note: Final = partial(Finding, Severity.OK)

@@ -76,6 +76,11 @@ def moment(text: object) -> datetime | None:
     return when if when.tzinfo else when.replace(tzinfo=UTC)
 
 
+def created(item: JsonObject, now: datetime) -> datetime:
+    """When; now if it does not say."""
+    return moment(fields.mapping(item, "metadata", "object").get("creationTimestamp")) or now
+
+
 def metric(page: str, name: str) -> float | None:
     """A gauge without labels, from a page of metrics."""
     return next((value for series, value in _samples(page) if series == name), None)
