@@ -1,6 +1,7 @@
 import pytest
 
 from testing.cli.calling import run
+from tests.unit.gpushare_cli import findings
 
 __all__ = ["run"]
 
@@ -9,3 +10,10 @@ __all__ = ["run"]
 def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables are not folded, whatever terminal the tests run in; those of the folding say how wide theirs is."""
     monkeypatch.setenv("COLUMNS", "10000")
+
+
+@pytest.fixture
+def told(request: pytest.FixtureRequest) -> findings.Told:
+    """What doctor is to find, each time that a test asks."""
+    parts = iter(findings.parts(request.function.__name__))
+    return lambda: next(parts)

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import tarfile
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -249,6 +250,16 @@ def test_an_object_of_a_shape_that_no_one_expects_is_no_reason_to_write_nothing(
     assert "odd" in [each["metadata"]["name"] for each in pods]
 
 
+def test_gpus_that_a_config_map_takes_out_of_use_are_shown_so(tmp_path: Path) -> None:
+    api = world.healthy()
+    world.seed(
+        api, {**settings({"gpus": "2"}), "metadata": {"name": "unhealthy-gpu-node-b", "namespace": "kube-system"}}
+    )
+    _, files, _ = made(api, tmp_path, logs=0)
+    health = [gpu["health"] for node in json.loads(files["inspect.json"])["nodes"] for gpu in node["gpus"]]
+    assert health == ["Healthy"] * 6 + ["Unhealthy", "Healthy"]
+
+
 def test_what_cannot_be_made_says_why(tmp_path: Path) -> None:
     api = world.healthy()
     api.edit(kube.pod_path("default", "web"), odd_spec({"containers": "x"}))
@@ -330,6 +341,13 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 )
 def test_texts_lose_what_looks_like_a_credential(raw: str, expected: str) -> None:
     assert redaction.cleaned(raw) == expected
+
+
+@pytest.mark.parametrize("part", ["a-", "token ", "eyJ-", "--", "'", "a.b-token"])
+def test_a_long_text_takes_no_longer_than_it_is_long(part: str) -> None:
+    began = time.perf_counter()
+    redaction.cleaned(part * (2**18 // len(part)))
+    assert time.perf_counter() - began < 20
 
 
 def test_objects_lose_what_a_field_or_a_flag_names() -> None:

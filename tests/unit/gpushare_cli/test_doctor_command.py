@@ -10,8 +10,9 @@ from gpushare_cli import __main__ as cli
 from gpushare_cli.doctor import checks, snapshot
 from testing.cli import doctor_cluster as world
 from testing.cli.calling import Run, reached
-from testing.cli.doctor_cluster import NS, DoctorKube, skewed
+from testing.cli.doctor_cluster import NS, Change, DoctorKube, skewed
 from testing.fakes.faults import Delayed
+from tests.unit.gpushare_cli import findings
 
 COUNT = len(checks.CHECKS)
 
@@ -148,80 +149,45 @@ def test_wrong_arguments_are_exit_code_2(argv: list[str], api: DoctorKube, capsy
     assert capsys.readouterr().err.startswith("usage: gpushare")
 
 
-RIGHTS = "ask a user who may read it; docs/reference/doctor.md lists the rights"
 AGAIN = "ask again; if it stays, check the API server"
-OF_NODES = (
-    "isolation, hand-over-summary, other-pods, plugin-daemonset, plugin-running, inventory, memory-unit, node-amounts,"
-    " stale-inventory, gpu-health, gpu-cordon, hand-over, limits, limit-strength, oversubscription,"
-    " nvidia-plugin, nvidia-sharing, sharing-plugins, dra-devices, pods-without-gpus, pods-unreadable, over-committed"
-)
-OF_PODS = (
-    "isolation, controller-running, other-pods, plugin-daemonset, plugin-running, inventory, memory-unit,"
-    " node-amounts, stale-inventory, gpu-health, gpu-cordon, hand-over, limits, limit-strength, oversubscription,"
-    " nvidia-plugin, nvidia-sharing, sharing-plugins, other-schedulers, dra-devices, pods-pending, pods-without-gpus,"
-    " pods-refused, pods-unreadable, pods-rejected, over-committed"
-)
-OF_SETTINGS = (
-    "settings, runtime-class, webhook-policies, runtime-class-policy, scheduler-running, scheduler-leads,"
-    " scheduler-config, scheduler-version, memory-unit, node-amounts, hand-over, limits, oversubscription, usage,"
-    " nvidia-plugin, device-classes, pods-pending, pods-without-gpus, pods-refused, pods-unreadable, pods-rejected,"
-    " over-committed"
-)
 INSIDE = f"/api/v1/namespaces/{NS}"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-ROWS = [
-    ("/api/v1/nodes", "nodes", OF_NODES),
-    ("/api/v1/pods", "pods", OF_PODS),
-    (f"{INSIDE}/configmaps/gpushare-config", f"configmaps/{NS}/gpushare-config", OF_SETTINGS),
-    (
-        f"{INSIDE}/configmaps/gpushare-scheduler",
-        f"configmaps/{NS}/gpushare-scheduler",
-        "scheduler-config, other-schedulers",
-    ),
-    ("/apis/node.k8s.io/v1/runtimeclasses", "runtimeclasses", "runtime-class, runtime-class-policy, hand-over"),
-    (
-        "/api/v1/namespaces",
-        "namespaces",
-        "namespace-labels, isolation-exceptions, namespace-limits, limits, gpu-addons",
-    ),
-    ("/apis/apps/v1/daemonsets", "daemonsets", "gpu-addons"),
-    (
-        f"{ADMISSION}/mutatingwebhookconfigurations/gpushare-webhook",
-        "mutatingwebhookconfigurations/gpushare-webhook",
-        "webhook-configured, webhook-ca, webhook-policies, isolation, gpu-addons",
-    ),
-    (
-        f"{ADMISSION}/validatingadmissionpolicies/gpushare-isolation",
-        "validatingadmissionpolicies/gpushare-isolation",
-        "server-policies",
-    ),
-    (
-        f"{INSIDE}/endpoints/gpushare-webhook",
-        f"endpoints/{NS}/gpushare-webhook",
-        "webhook-running, webhook-answers, webhook-certificate",
-    ),
-    (
-        f"/apis/coordination.k8s.io/v1/namespaces/{NS}/leases/gpushare-controller",
-        f"leases/{NS}/gpushare-controller",
-        "controller-leads",
-    ),
-    (
-        f"/apis/apps/v1/namespaces/{NS}/deployments/gpushare-scheduler",
-        f"deployments/{NS}/gpushare-scheduler",
-        "scheduler-running, scheduler-version",
-    ),
-]
+APPS = "/apis/apps/v1"
+PATHS = (
+    "/api/v1/nodes",
+    "/api/v1/pods",
+    f"{INSIDE}/configmaps/gpushare-config",
+    f"{INSIDE}/configmaps/gpushare-scheduler",
+    "/apis/node.k8s.io/v1/runtimeclasses",
+    "/api/v1/namespaces",
+    f"{APPS}/daemonsets",
+    f"{ADMISSION}/mutatingwebhookconfigurations/gpushare-webhook",
+    f"{ADMISSION}/validatingadmissionpolicies/gpushare-isolation",
+    f"{INSIDE}/endpoints/gpushare-webhook",
+    f"/apis/coordination.k8s.io/v1/namespaces/{NS}/leases/gpushare-controller",
+    f"{APPS}/namespaces/{NS}/deployments/gpushare-scheduler",
+)
 
 
-@pytest.mark.parametrize(("path", "what", "unchecked"), ROWS, ids=[row[1] for row in ROWS])
-def test_a_read_that_fails_is_one_line_with_the_checks_that_miss_it(path: str, what: str, unchecked: str) -> None:
+def forbidden(path: str) -> Change:
+    return lambda api: api.fail_next(lambda call: call.path == path, kube.ForbiddenError("no"), times=9)
+
+
+CHANGES = {"cluster-read": [forbidden(path) for path in PATHS]}
+
+
+def test_a_read_that_fails_is_one_line_with_the_checks_that_miss_it() -> None:
+    findings.compare("cluster-read", CHANGES["cluster-read"])
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_checks_that_miss_a_read_are_skipped(path: str) -> None:
     api = world.healthy()
-    api.fail_next(lambda call: call.path == path, kube.ForbiddenError("no"), times=9)
+    forbidden(path)(api)
     found = world.diagnosis(api)
-    assert list(world.formatted(found)) == [
-        f"error cluster-read {what} | cannot be read: no; not checked: {unchecked} | {RIGHTS}"
-    ]
-    assert ", ".join(result.check.id for result in found.results if result.skipped) == unchecked
+    [(_, finding)] = found.findings
+    skipped = ", ".join(result.check.id for result in found.results if result.skipped)
+    assert finding.problem == f"cannot be read: no; not checked: {skipped}"
 
 
 @pytest.mark.parametrize(
@@ -258,23 +224,6 @@ def test_what_a_check_has_found_is_not_lost_when_it_comes_to_what_cannot_be_read
     [daemonset] = [result for result in found.results if result.check.id == "plugin-daemonset"]
     assert [each.problem for each in daemonset.findings] == ["it is missing, so no node shares a GPU"]
     assert daemonset.skipped == "cannot read nodes: no"
-
-
-def test_a_list_that_expires_is_read_again_and_given_up_at_the_third_time() -> None:
-    api = world.healthy()
-    api.fail_next(lambda call: call.path == "/api/v1/pods", kube.GoneError("too old"), times=2)
-    assert world.lines(api) == []
-    api.fail_next(lambda call: call.path == "/api/v1/pods", kube.GoneError("too old"), times=3)
-    assert [line.partition(";")[0] for line in world.lines(api)] == [
-        "error cluster-read pods | cannot be read: too old"
-    ]
-
-
-def test_lists_come_in_pages() -> None:
-    api = world.healthy()
-    world.lines(api)
-    lists = [call for call in api.calls if call.verb == "list"]
-    assert {call.params["limit"] for call in lists} == {"500"}
 
 
 def test_nothing_is_written_and_the_endpoints_are_asked_through_the_proxy() -> None:

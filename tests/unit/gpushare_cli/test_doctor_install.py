@@ -12,6 +12,7 @@ from testing.cli import doctor_cluster as world
 from testing.cli.doctor_cluster import NS, Change, DoctorKube
 from testing.reviews import rules
 from tests.unit.gpushare_cli import findings
+from tests.unit.gpushare_cli.findings import Told
 from webhook import mutation
 from webhook.metrics import Metrics
 from webhook.mutation import Patched
@@ -97,13 +98,10 @@ def test_a_runtime_class_is_not_missed_where_nothing_needs_it(mode: str) -> None
     assert world.lines(api) == []
 
 
-def test_without_an_installation_there_is_one_line_and_nothing_else_is_looked_at() -> None:
+def test_without_an_installation_there_is_one_line_and_nothing_else_is_looked_at(told: Told) -> None:
     api = DoctorKube()
     found = world.diagnosis(api, "elsewhere")
-    assert list(world.formatted(found)) == [
-        "error installed namespace/elsewhere | there is no such namespace, so gpushare is not installed or is in"
-        " another one | install it as docs/install.md says, or say which namespace with -n"
-    ]
+    assert list(world.formatted(found)) == told()
     assert {result.skipped for result in found.results[1:]} == {"gpushare is not installed"}
 
 

@@ -9,6 +9,7 @@ from testing.builders import make_allocation, make_container, make_grant, make_n
 from testing.cli import doctor_cluster as world
 from testing.cli.doctor_cluster import Change, DoctorKube
 from tests.unit.gpushare_cli import findings
+from tests.unit.gpushare_cli.findings import Told
 
 
 def waits(*minutes: float) -> Change:
@@ -128,7 +129,7 @@ def refuses(name: str, message: str, container: str = "main") -> Change:
     return change
 
 
-def test_containers_that_the_plugin_does_not_start_are_told_once_for_a_node() -> None:
+def test_containers_that_the_plugin_does_not_start_are_told_once_for_a_node(told: Told) -> None:
     said = (
         "device plugin PreStartContainer rpc failed with err: rpc error: code = FailedPrecondition desc = pod p: X; Y"
     )
@@ -140,7 +141,4 @@ def test_containers_that_the_plugin_does_not_start_are_told_once_for_a_node() ->
     refuses("leaves", said)(api)
     holds("other", 3, 1)(api)
     refuses("other", 'configmap "settings" not found')(api)
-    assert world.lines(api) == [
-        "warning pods-refused node/node-b | its device plugin starts no container of 2 pods; of default/first it says:"
-        " pod p: X; Y | what it says tells what to do; docs/troubleshoot.md; gpushare explain -n default first"
-    ]
+    assert world.lines(api) == told()

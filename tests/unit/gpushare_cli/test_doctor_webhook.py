@@ -10,6 +10,7 @@ from testing.cli import doctor_cluster as world
 from testing.cli.doctor_cluster import Change, DoctorKube
 from testing.manifests import tree
 from tests.unit.gpushare_cli import findings
+from tests.unit.gpushare_cli.findings import Told
 
 APPLY = "apply the overlay for your server's version again: kubectl apply -k manifests/overlays/OVERLAY"
 MUTATING = "mutatingwebhookconfiguration/gpushare-webhook"
@@ -131,33 +132,23 @@ def whole(change: Change) -> list[str]:
     return world.lines(api)
 
 
-def test_whole_gpus_need_a_webhook_that_names_them() -> None:
+def test_whole_gpus_need_a_webhook_that_names_them(told: Told) -> None:
     def without(config: JsonObject) -> None:
         config["webhooks"] = [each for each in config["webhooks"] if each["name"] != "whole.gpushare.dev"]
 
-    assert whole(lambda api: world.edit(api, "MutatingWebhookConfiguration", "gpushare-webhook", without)) == [
-        f"error webhook-policies {MUTATING} | the matchConditions of gpu.gpushare.dev do not name nvidia.com/gpu, so"
-        " pods that ask for it bypass the webhook | write ../../whole-gpus/ for ../../gpus/ and ../../servers/ in the"
-        " overlay, as manifests/README.md says, then: kubectl apply -k manifests/overlays/OVERLAY"
-    ]
+    assert whole(lambda api: world.edit(api, "MutatingWebhookConfiguration", "gpushare-webhook", without)) == told()
 
 
-def test_two_webhooks_name_the_resources_together() -> None:
-    assert whole(webhook("gpu.gpushare.dev", lambda each: each.update(matchConditions=OLD_CONDITIONS))) == [
-        f"error webhook-policies {MUTATING} | the matchConditions of whole.gpushare.dev and gpu.gpushare.dev do not"
-        f" name nano-gpu/gpu-percent, so pods that ask for it bypass the webhook | {APPLY}"
-    ]
+def test_two_webhooks_name_the_resources_together(told: Told) -> None:
+    assert whole(webhook("gpu.gpushare.dev", lambda each: each.update(matchConditions=OLD_CONDITIONS))) == told()
     assert (
         whole(webhook("gpu.gpushare.dev", lambda each: each.update(matchConditions=[], objectSelector={"a": "b"})))
         == []
     )
 
 
-def test_the_webhook_of_whole_gpus_must_not_be_skipped_either() -> None:
-    assert whole(webhook("whole.gpushare.dev", lambda each: each.update(failurePolicy="Ignore"))) == [
-        f"warning webhook-policies {MUTATING} | whole.gpushare.dev has failurePolicy Ignore; Fail is shipped for"
-        f" Kubernetes 1.30 | {APPLY}"
-    ]
+def test_the_webhook_of_whole_gpus_must_not_be_skipped_either(told: Told) -> None:
+    assert whole(webhook("whole.gpushare.dev", lambda each: each.update(failurePolicy="Ignore"))) == told()
 
 
 def test_without_configurations_no_policy_is_looked_for() -> None:
