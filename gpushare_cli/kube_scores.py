@@ -122,11 +122,9 @@ class Load(NamedTuple):
     pods: int = 1
 
     def plus(self, other: "Load") -> "Load":
-        """Both together."""
         return Load(*(one + two for one, two in zip(self, other, strict=True)))
 
     def minus(self, other: "Load") -> "Load":
-        """Without the other."""
         return Load(*(one - two for one, two in zip(self, other, strict=True)))
 
     def fits(self, used: "Load", host: Host) -> bool:
@@ -147,7 +145,6 @@ class Rules:
     fit: Fit = Fit.LEAST_ALLOCATED
 
     def weight(self, plugin: str) -> int:
-        """Of one of `PREFERENCES`."""
         return PREFERENCES[plugin] if self.minor >= _MERGED else 1
 
 

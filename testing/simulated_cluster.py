@@ -36,7 +36,7 @@ def nodes_of(rooms: Sequence[NodeCapacity], *, max_pods: int | None = None, used
         max_pods=[max_pods] * len(rooms),
         used=used or [Load(pods=0)] * len(rooms),
         replicas={},
-        there=(),
+        affinities=None,
         asks=(),
     )
 

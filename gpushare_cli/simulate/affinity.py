@@ -59,22 +59,14 @@ class PodAffinity:
 
 
 def is_said(pod: Object) -> bool:
-    """Whether a pod says anything of other pods.
-
-    Raises:
-        WireError: its affinity is none.
-    """
+    """Whether a pod says anything of other pods."""
     spec = fields.mapping(pod, "spec", "pod")
     affinity = fields.mapping(spec, "affinity", "spec")
     return bool(affinity.get("podAffinity") or affinity.get("podAntiAffinity") or spec.get(_CONSTRAINTS))
 
 
 def read(pod: Object, nodes: Sequence[NodeFacts]) -> PodAffinity:
-    """What a pod says of others, and they may say of it, in a cluster of these nodes.
-
-    Raises:
-        WireError: its affinity is none.
-    """
+    """What a pod says of others, and they may say of it, in a cluster of these nodes."""
     metadata, spec = fields.mapping(pod, "metadata", "pod"), fields.mapping(pod, "spec", "pod")
     namespace = fields.text(metadata, "namespace", "metadata")
     affinity = fields.mapping(spec, "affinity", "spec")
@@ -120,7 +112,6 @@ def _selector(said: Object) -> str:
 
 
 def _selects(selector: str, labels: Mapping[str, str]) -> bool:
-    """Whether a selector means a pod with these labels."""
     if not selector:
         return False
     said: Any = json.loads(selector)
@@ -137,7 +128,6 @@ class AffinityState:
     def __init__(
         self, labels: Sequence[Mapping[str, str]], there: Iterable[tuple[PodAffinity, int]], rules: Rules
     ) -> None:
-        """Labels of the nodes, the pods on them, and how kube-scheduler counts."""
         self._labels, self._rules = labels, rules
         self._there: dict[PodAffinity, dict[int, int]] = {}
         self._meant: dict[tuple[Term, PodAffinity], bool] = {}
@@ -152,7 +142,6 @@ class AffinityState:
             del counts[node]
 
     def admits(self, pod: PodAffinity) -> Callable[[int], bool]:
-        """Whether a node may take a pod, as things are."""
         apart = [(term.topology, self._values(term.topology, self._with(term))) for term in pod.anti]
         apart += [
             (term.topology, self._values(term.topology, nodes))
@@ -244,7 +233,6 @@ class AffinityState:
         return counts
 
     def _with(self, term: Term) -> set[int]:
-        """Nodes with pods that a term means."""
         return {node for other, nodes in self._there.items() if self._means(term, other) for node in nodes}
 
     def _values(self, topology: str, nodes: Iterable[int]) -> set[str]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from gpushare.cluster import groups, node_ledger
 from gpushare.cluster.node_ledger import LedgerOrRefused
@@ -19,6 +19,7 @@ from gpushare.placement.policies import LEARNING, Policies
 from gpushare.placement.ranking import Ranking
 from gpushare.placement.tally import Tally
 from gpushare_cli.kube_scores import Host, Load
+from gpushare_cli.simulate.affinity import PodAffinity
 from gpushare_cli.simulate.signature import Owner, PodSignature
 from gpushare_cli.world import World
 
@@ -27,7 +28,6 @@ _ENOUGH: Final = 10**15
 """CPU, memory and pods of a node that does not tell."""
 _MOST: Final = 200_000
 """GPUs that are remembered, and rooms, some 40 MiB each."""
-_ZONE: Final = "topology.kubernetes.io/zone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +41,13 @@ class Nodes:
     """What the pods on each take."""
     replicas: Mapping[Owner, Mapping[int, int]]
     """How many of these pods each owner has on which node."""
-    there: Sequence[tuple[Mapping[str, Any], int]]
-    """These pods, and their nodes."""
+    affinities: Sequence[tuple[PodAffinity, int]] | None
+    """What these pods say of others, and their nodes; None if no pod says anything."""
     asks: Sequence[Ask]
     """What all pods ask for that the cluster has already."""
 
     @property
     def has(self) -> list[FreeHost | None]:
-        """CPU and memory of each."""
         return [node.record.allocatable for node in self.world.nodes.values()]
 
     @property
@@ -66,9 +65,8 @@ class Nodes:
         ]
 
     @property
-    def zones(self) -> list[str | None]:
-        """The label of each."""
-        return [node.facts.labels.get(_ZONE) for node in self.world.nodes.values()]
+    def labels(self) -> list[Mapping[str, str]]:
+        return [node.facts.labels for node in self.world.nodes.values()]
 
     @property
     def empty(self) -> list[NodeCapacity]:
@@ -138,7 +136,6 @@ class Learner:
         return True
 
     def _wait(self) -> int:
-        """Pods until the outlook is made again."""
         due = looks.due_after(self._seen.total())
         return due if self._draw is None else 1 + self._draw(2 * due - 1)
 
@@ -207,9 +204,9 @@ class Cluster:
     """The ledger of every node, and what every policy in use thinks of it."""
 
     def __init__(self, nodes: Nodes, policy: Policy, learner: Learner) -> None:
-        """The nodes as they are, and the policy of pods that name none."""
         every = nodes.world.nodes
         self.names = list(every)
+        self.places = {name: number for number, name in enumerate(every)}
         self.ledgers: list[LedgerOrRefused] = [node.ledger for node in every.values()]
         self.requested = [Counter(node.requested) for node in every.values()]
         self._allocatable = [node.facts.allocatable for node in every.values()]
@@ -230,7 +227,6 @@ class Cluster:
         self._look()
 
     def came(self, pod: PodSignature) -> None:
-        """A pod has come, and is placed next."""
         if self._learner.came(pod.ask):
             self._look()
         self._resolve(pod)
@@ -263,7 +259,6 @@ class Cluster:
         return self._costs_of(pod.shape).tie_breakers(pod.ask, [self.rooms[node] for node in nodes])
 
     def verdict(self, pod: PodSignature, node: int) -> Verdict:
-        """Whether a pod fits on the GPUs of a node, and on which."""
         shape = self._resolve(pod)
         return _NO_GPUS if shape is None else node_ledger.verdict(shape, self.ledgers[node], self._policies)
 
@@ -282,7 +277,6 @@ class Cluster:
         return allocation
 
     def give(self, pod: PodSignature, node: int, allocation: Allocation | None) -> None:
-        """A pod has left a node."""
         ledger = self.ledgers[node]
         if allocation is not None and isinstance(ledger, NodeLedger):
             rest = (held for uid, held in ledger.allocations.items() if uid != allocation.pod.uid)

@@ -49,8 +49,6 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The arguments."""
-
     files: Sequence[str]
     profile: str = ""
     nodes: int | None = None
@@ -70,7 +68,6 @@ class Options:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Describe the arguments."""
     parser.description = (
         "Say which pods would go to which nodes and GPUs, without a cluster: with kube-scheduler's own scores, and"
         " chance where they are equal. Pods that a cluster's list shows as waiting come first, then the pods and"
@@ -111,7 +108,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     arguments.add_memory_unit(parser, "the unit in which the nodes count")
     parser.add_argument("--whole-gpus", action="store_true", help=f"{names.GPU} is gpushare's, not another plugin's")
     parser.add_argument("--summary", action="store_true", help="leave out the tables of pods and nodes")
-    what = "write there how much is allocated, a line for each policy"
+    what = "write there how much is allocated, a line for each policy; needs gpushare[plot]"
     plot = parser.add_argument("--plot", default="", metavar="FILE.svg", help=what)
     for each in (files, profile, plot):
         arguments.is_file(each)
@@ -119,7 +116,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_scheduler(parser: argparse.ArgumentParser) -> None:
-    """How kube-scheduler is configured, in the words of scheduler-config."""
     scheduler_command.add_server(
         parser, f"of the kube-scheduler whose scores count (default: the newest kubelet in the input, or {_NEWEST})"
     )
@@ -160,12 +156,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 def run(options: Options, streams: Streams, stdin: TextIO) -> int:
-    """Print what would go where. The exit code.
-
-    Raises:
-        WireError: a file cannot be read or written.
-        SettingsError: the arguments do not go together.
-    """
+    """Print what would go where. The exit code."""
     _check(options)
     asked = _question(options, stdin)
     minor = (options.server or asked.server or _NEWEST).minor
@@ -206,7 +197,6 @@ def run(options: Options, streams: Streams, stdin: TextIO) -> int:
 
 
 def _ordered(pods: Sequence[Pod], order: Order, seed: int) -> list[int]:
-    """The numbers of the pods as they come."""
     numbers = list(range(len(pods)))
     first, rest = [i for i in numbers if pods[i].bound], [i for i in numbers if not pods[i].bound]
     if order is Order.SHUFFLED:
@@ -246,6 +236,8 @@ def _check(options: Options) -> None:
     for flag, weight in ("--weight", options.weight), ("--rank-others", options.others_weight):
         if weight is not None:
             scheduler_config.checked_weight(flag, weight)
+    if options.plot:
+        plot.require()
     if options.plot and not Path(options.plot).expanduser().parent.is_dir():
         raise SettingsError(f"--plot {options.plot}: there is no such directory; make it first")
 

@@ -43,7 +43,6 @@ class Found:
         return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
 
     def fail(self, problem: object) -> WireError:
-        """The error that says what is wrong with this object."""
         return WireError(f"{self.where}: {self}: {problem}")
 
 
@@ -64,7 +63,6 @@ class Input:
 
 
 def file_name(path: str) -> str:
-    """In words."""
     return "standard input" if path == STDIN else path
 
 
@@ -202,11 +200,7 @@ def _check_uids(pods: Iterable[Found]) -> None:
 
 
 def check_texts(metadata: Mapping[str, Any], path: str) -> None:
-    """The API server takes texts only where YAML likes to read numbers and truth values.
-
-    Raises:
-        WireError: a label or annotation is none.
-    """
+    """The API server takes texts only where YAML likes to read numbers and truth values."""
     for field_name in ("labels", "annotations"):
         for key, value in fields.mapping(metadata, field_name, path).items():
             if not isinstance(value, str):

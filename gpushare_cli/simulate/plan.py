@@ -14,19 +14,14 @@ from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Grant, Placed, RefusalReason, Refused
 from gpushare.model.capacity import NodeCapacity
-from gpushare.model.request import PodRequest
 from gpushare_cli import schedulable, world
 from gpushare_cli.kube_scores import Host, Load
-from gpushare_cli.simulate import affinity
-from gpushare_cli.simulate.affinity import AffinityState
-from gpushare_cli.simulate.cluster import Cluster, Learner
+from gpushare_cli.simulate.cluster import Cluster, Learner, Nodes
 from gpushare_cli.simulate.question import Outcome, Pod, Question
 from gpushare_cli.simulate.scheduler import Bound, Scheduler, SchedulerConfig
 from gpushare_cli.simulate.signature import PodSignature
 from gpushare_cli.world import NodeAnswer
 
-_UNKNOWN: Final = -1
-"""Number of a node that is not there."""
 _TOLD_EVERY: Final = 5_000
 """Pods."""
 _MOST_ANSWERS: Final = 500_000
@@ -35,73 +30,56 @@ _MOST_POINTS: Final = 1_200
 """Then every other one is dropped."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """A pod that comes."""
-
-    pod: PodSignature
-    number: int
-    """By which its caller knows it."""
-    request: PodRequest | None = None
-    """None for a pod without GPUs."""
-    at_s: float = 0.0
-    duration_s: float | None = None
-    """From its binding on; None if it never ends."""
-    only: int | None = None
-    """It is on this node already, or for it alone, and the scheduler has nothing to choose."""
-
-
 @dataclass(frozen=True, slots=True)
 class Event:
     """A pod has come, and was bound or waits; or one that waited was bound, because another one had ended."""
 
-    arrival: Arrival
+    number: int
+    pod: Pod
+    signature: PodSignature
     bound: Bound | None
     came: bool
 
 
-def events(scheduler: Scheduler, arrivals: Iterable[Arrival]) -> Iterator[Event]:
-    """What happens, in the order of the arrivals, which is that of their times.
-
-    Pods that wait are tried again in their order whenever one ends, and hold up no other.
-    """
+def events(scheduler: Scheduler, pods: Iterable[tuple[int, Pod, PodSignature]]) -> Iterator[Event]:
+    """What happens to numbered pods. Those that wait are tried again in their order whenever one ends."""
     ends: list[tuple[float, int, Bound]] = []
-    waiting: dict[PodSignature, deque[tuple[int, Arrival]]] = {}
+    waiting: dict[PodSignature, deque[tuple[int, int, Pod]]] = {}
 
-    def hold(arrival: Arrival, bound: Bound, now_s: float) -> None:
-        if arrival.duration_s is not None:
-            heapq.heappush(ends, (now_s + arrival.duration_s, arrival.number, bound))
+    def hold(number: int, pod: Pod, bound: Bound, now_s: float) -> None:
+        if pod.duration_s is not None:
+            heapq.heappush(ends, (now_s + pod.duration_s, number, bound))
 
     def freed(node: int, now_s: float) -> Iterator[Event]:
         # What did not fit anywhere before can only fit on the node that has more room now.
-        for pod in sorted(waiting, key=lambda pod: waiting[pod][0][0]):
-            queue = waiting[pod]
-            while queue and queue[0][1].only in {None, node} and scheduler.fits(pod, node):
-                _, arrival = queue.popleft()
-                bound = scheduler.bind(pod, node, arrival.request)
-                hold(arrival, bound, now_s)
-                yield Event(arrival, bound, came=False)
+        for signature in sorted(waiting, key=lambda each: waiting[each][0][0]):
+            queue = waiting[signature]
+            only = {None, scheduler.cluster.names[node]}
+            while queue and queue[0][2].only in only and scheduler.fits(signature, node):
+                _, number, pod = queue.popleft()
+                bound = scheduler.bind(signature, node, pod.request)
+                hold(number, pod, bound, now_s)
+                yield Event(number, pod, signature, bound, came=False)
             if not queue:
-                del waiting[pod]
+                del waiting[signature]
 
-    for position, arrival in enumerate(arrivals):
-        while ends and ends[0][0] <= arrival.at_s:
+    for position, (number, pod, signature) in enumerate(pods):
+        while ends and ends[0][0] <= pod.at_s:
             now_s, _, ended = heapq.heappop(ends)
             scheduler.leave(ended)
             yield from freed(ended.node, now_s)
-        bound = scheduler.place(arrival.pod, arrival.request, only=arrival.only)
+        bound = scheduler.place(signature, pod.request, only=pod.only)
         if bound is not None:
-            hold(arrival, bound, arrival.at_s)
+            hold(number, pod, bound, pod.at_s)
         else:
-            waiting.setdefault(arrival.pod, deque()).append((position, arrival))
-        yield Event(arrival, bound, came=True)
+            waiting.setdefault(signature, deque()).append((position, number, pod))
+        yield Event(number, pod, signature, bound, came=True)
 
 
 class AllocationSeries:
     """How much of the GPUs is allocated while pods come, in per cent of the memory of all that may be granted."""
 
     def __init__(self, rooms: Sequence[NodeCapacity], *, ends: bool) -> None:
-        """Nodes before the first pod, and whether any pod ends."""
         gpus = [gpu for room in rooms for gpu in room.gpus]
         self._total_mib = sum(gpu.total_mib for gpu in gpus)
         self._mean_mib = self._total_mib // max(len(gpus), 1)
@@ -116,12 +94,12 @@ class AllocationSeries:
         self._allocated_mib = self._total_mib - free_mib
         if not event.came:
             return
-        ask = event.arrival.pod.ask  # parts and whole GPUs are counted as of a GPU of mean size
+        ask = event.signature.ask  # parts and whole GPUs are counted as of a GPU of mean size
         part = self._mean_mib if ask.whole else ask.memory_mib or self._mean_mib * ask.memory_percent // 100
         self._asked_mib += ask.gpus * part
         self._seen += 1
         if self._seen % self._every == 0:
-            x = event.arrival.at_s / 3600 if self.ends else self.asked_percent
+            x = event.pod.at_s / 3600 if self.ends else self.asked_percent
             self.points.append((x, self.allocated_percent))
         if len(self.points) > _MOST_POINTS:
             self.points = self.points[::2]
@@ -129,7 +107,6 @@ class AllocationSeries:
 
     @property
     def allocated_percent(self) -> float:
-        """At the end."""
         return self._percent(self._allocated_mib)
 
     @property
@@ -154,7 +131,6 @@ class Row:
 
     @property
     def why(self) -> str:
-        """Why it is on no node."""
         return "" if self.outcome is Outcome.PLACED else self.pod.problem or world.summary(self.answers)
 
 
@@ -194,38 +170,30 @@ def run(
     """
     nodes, pods = question.nodes, question.pods
     cluster = Cluster(nodes, config.policy, Learner(nodes.empty, nodes.asks, draw=draw_look))
-    scheduler = Scheduler(nodes, cluster, config, draw, _affinity_state(question, config))
-    places = {name: i for i, name in enumerate(cluster.names)}
-    refusals = _Refusals(question, scheduler, places)
+    scheduler = Scheduler(nodes, cluster, config, draw)
+    refusals = _Refusals(nodes, scheduler)
     series = AllocationSeries(cluster.rooms, ends=any(pod.duration_s is not None for pod in pods))
     rows = [Row(pod=pod, outcome=pod.outcome) for pod in pods]
     counts: Counter[PodSignature] = Counter()
 
-    def arrivals() -> Iterator[Arrival]:
+    def arrivals() -> Iterator[tuple[int, Pod, PodSignature]]:
         for count, number in enumerate(order):
             if count and count % _TOLD_EVERY == 0:
                 progress(count)
-            pod, signature = pods[number], question.signatures[number]
-            if signature is not None:
-                yield Arrival(
-                    pod=signature,
-                    number=number,
-                    request=pod.request,
-                    at_s=pod.at_s,
-                    duration_s=pod.duration_s,
-                    only=None if pod.only is None else places.get(pod.only, _UNKNOWN),
-                )
+            if (signature := pods[number].signature) is not None:
+                yield number, pods[number], signature
 
     for event in events(scheduler, arrivals()):
-        number, bound = event.arrival.number, event.bound
+        pod, signature, bound = event.pod, event.signature, event.bound
         series.note(event, cluster.free_mib)
-        counts[event.arrival.pod] += event.came
+        counts[signature] += event.came
         if bound is None:
-            told = refusals.of(pods[number], event.arrival.pod) if details else ()
-            rows[number] = Row(pod=pods[number], outcome=Outcome.WAITS, answers=told)
+            told = refusals.of(pod, signature) if details else ()
+            rows[event.number] = Row(pod=pod, outcome=Outcome.WAITS, answers=told)
         else:
             grants = bound.allocation.grants if bound.allocation is not None else ()
-            rows[number] = Row(pod=pods[number], outcome=Outcome.PLACED, node=cluster.names[bound.node], grants=grants)
+            node = cluster.names[bound.node]
+            rows[event.number] = Row(pod=pod, outcome=Outcome.PLACED, node=node, grants=grants)
     return Plan(
         rows=tuple(rows),
         ledgers=dict(zip(cluster.names, cluster.ledgers, strict=True)),
@@ -236,20 +204,12 @@ def run(
     )
 
 
-def _affinity_state(question: Question, config: SchedulerConfig) -> AffinityState | None:
-    if not question.has_affinity:
-        return None
-    facts = [node.facts for node in question.nodes.world.nodes.values()]
-    there = [(affinity.read(value, facts), node) for value, node in question.nodes.there]
-    return AffinityState([one.labels for one in facts], there, config.rules)
-
-
 class _Refusals:
     """Why pods are on no node, node by node; what one was told is kept for others of its signature."""
 
-    def __init__(self, question: Question, scheduler: Scheduler, places: Mapping[NodeName, int]) -> None:
-        self._facts = [node.facts for node in question.nodes.world.nodes.values()]
-        self._scheduler, self._cluster, self._places = scheduler, scheduler.cluster, places
+    def __init__(self, nodes: Nodes, scheduler: Scheduler) -> None:
+        self._facts = [node.facts for node in nodes.world.nodes.values()]
+        self._scheduler, self._cluster = scheduler, scheduler.cluster
         self._told: dict[tuple[PodSignature, NodeName | None], tuple[int, tuple[NodeAnswer, ...]]] = {}
         self._left = _MOST_ANSWERS
 
@@ -267,7 +227,7 @@ class _Refusals:
         return told
 
     def _answer(self, pod: Pod, signature: PodSignature, name: NodeName) -> NodeAnswer:
-        place = self._places.get(name)
+        place = self._cluster.places.get(name)
         if place is None:
             unknown = Refused(RefusalReason.NO_INVENTORY, f"there is no node {name} in the input", permanent=True)
             return NodeAnswer(node=name, verdict=unknown)
@@ -285,7 +245,6 @@ class _Refusals:
 
 
 def _short_of_host(load: Load, used: Load, host: Host) -> list[str]:
-    """CPU, memory and pods of which a node has too little left."""
     lacking = []
     for what, unit, asked, taken, has in (
         ("cpu", "m", load.cpu_milli, used.cpu_milli, host.cpu_milli),

@@ -2,7 +2,8 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
@@ -39,8 +40,6 @@ _IN_CONFIG_MAP: Final = "profile.yaml"
 
 
 class Outcome(Enum):
-    """What becomes of a pod."""
-
     PLACED = "Placed"
     WAITS = "Waits"
     """No node takes it."""
@@ -54,6 +53,8 @@ class Pod:
 
     ref: PodRef
     value: Object
+    signature: PodSignature | None = None
+    """None if it is not placed anywhere."""
     request: PodRequest | None = None
     """None if it asks for no GPU, or `problem` says why it is not placed anywhere."""
     outcome: Outcome = Outcome.WAITS
@@ -82,10 +83,6 @@ class Question:
     nodes: Nodes
     pods: tuple[Pod, ...]
     """In the order in which they are placed."""
-    signatures: tuple[PodSignature | None, ...]
-    """Of these pods; None for those that are not placed anywhere."""
-    has_affinity: bool
-    """Whether any pod says anything of others."""
     server: ServerVersion | None
     """Of the newest kubelet, if any node tells."""
     unit: MemoryUnit
@@ -126,7 +123,18 @@ def prepare(
     notes += [*_unreadable(state), *noted, *_omissions(given)]
     policies = dict(_policies(given.namespaces))
     pods = tuple(_with_policy(pod, policies) for pod in (*_waiting(existing, state), *old, *new))
-    nodes = _on_nodes(given.nodes, state, [pod.value for pod in there], resource_config)
+    facts = [node.facts for node in state.nodes.values()]
+    on_nodes = _on_nodes(there, state)
+    has_affinity = any(map(affinity.is_said, (*(pod.value for pod in pods), *(pod for pod, _ in on_nodes))))
+    signatures = Signatures(facts, has_affinity=has_affinity)
+    nodes = Nodes(
+        world=state,
+        max_pods=_max_pods(given.nodes, state),
+        used=_used(on_nodes, len(facts)),
+        replicas=_replicas(on_nodes),
+        affinities=[(affinity.read(pod, facts), node) for pod, node in on_nodes] if has_affinity else None,
+        asks=[_ask(pod.value, resource_config) for pod in there if pods_wire.counts(pod.value)],
+    )
     notes += _without_capacity(nodes, pods)
     if replay and not old:
         notes.append("--replay: no pod of a cluster in the input; give what kubectl get nodes,pods -A -o yaml prints")
@@ -137,13 +145,9 @@ def prepare(
         for made in created
         for container, resource, near in typos.of_pod(made.value, resource_config)
     )
-    has_affinity = any(map(affinity.is_said, (*(pod.value for pod in pods), *(pod for pod, _ in nodes.there))))
-    signatures = Signatures([node.facts for node in state.nodes.values()], has_affinity=has_affinity)
     return Question(
         nodes=nodes,
-        pods=pods,
-        signatures=tuple(_signature(pod, signatures) for pod in pods),
-        has_affinity=has_affinity,
+        pods=tuple(replace(pod, signature=_signature(pod, signatures)) for pod in pods),
         server=_server(given.nodes),
         unit=unit,
         notes=tuple(notes),
@@ -151,11 +155,7 @@ def prepare(
 
 
 def profile_of(documents: list[object], what: str) -> object:
-    """The profile of a file: itself, or inside of the ConfigMap that the device plugin reads.
-
-    Raises:
-        WireError: the profile inside of a ConfigMap is no YAML.
-    """
+    """The profile of a file: itself, or inside of the ConfigMap that the device plugin reads."""
     first = next((document for document in documents if document is not None), None)
     if isinstance(first, dict) and first.get("kind") == "ConfigMap":
         data: Any = first.get("data")
@@ -268,7 +268,6 @@ def _gated(pod: Object) -> str:
 
 
 def _new(new: NewPod, resource_config: ResourceConfig) -> Pod:
-    """A pod that would be created."""
     pod = Pod(
         ref=pods_wire.ref(new.value),
         value=new.value,
@@ -318,39 +317,40 @@ def _policies(namespaces: Iterable[Found]) -> Iterator[tuple[str, Policy]]:
 
 
 def _with_policy(pod: Pod, policies: Mapping[str, Policy]) -> Pod:
-    """With that of its namespace, if it names none."""
     request, policy = pod.request, policies.get(pod.ref.namespace)
     if request is None or policy is None or request.shape.policy is not None:
         return pod
     return replace(pod, request=replace(request, shape=replace(request.shape, policy=policy)))
 
 
-def _on_nodes(given: Iterable[Found], state: World, pods: Sequence[Object], resource_config: ResourceConfig) -> Nodes:
-    """The nodes of a world with what pods on them take."""
-    values = {node.name: node.value for node in given}
+def _on_nodes(pods: Iterable[Found], state: World) -> list[tuple[Object, int]]:
+    """Pods that count on the nodes of a world, and the numbers of these."""
     places = {name: i for i, name in enumerate(state.nodes)}
-    counted = [pod for pod in pods if pods_wire.counts(pod)]
-    there = [(pod, places[on]) for pod in counted if (on := pods_wire.node_of(pod)) is not None and on in places]
-    used = [Load(pods=0)] * len(places)
-    replicas: dict[Owner, dict[int, int]] = {}
-    for pod, node in there:
+    counted = [pod.value for pod in pods if pods_wire.counts(pod.value)]
+    return [(pod, places[on]) for pod in counted if (on := pods_wire.node_of(pod)) is not None and on in places]
+
+
+def _used(pods: Iterable[tuple[Object, int]], count: int) -> list[Load]:
+    used = [Load(pods=0)] * count
+    for pod, node in pods:
         used[node] = used[node].plus(signature.load(pod))
-        if (of := signature.owner(pod)) is not None:
-            counts = replicas.setdefault(of, {})
-            counts[node] = counts.get(node, 0) + 1
-    return Nodes(
-        world=state,
-        max_pods=[_max_pods(values[name]) if name in values else None for name in places],
-        used=used,
-        replicas=replicas,
-        there=there,
-        asks=[_ask(pod, resource_config) for pod in counted],
-    )
+    return used
 
 
-def _max_pods(node: Object) -> int | None:
-    allocatable = fields.mapping(fields.mapping(node, "status", "node"), "allocatable", "status")
-    return units.whole(allocatable.get("pods")) or None
+def _replicas(pods: Iterable[tuple[Object, int]]) -> dict[Owner, Counter[int]]:
+    replicas: dict[Owner, Counter[int]] = {}
+    for pod, node in pods:
+        if (owner := signature.owner(pod)) is not None:
+            replicas.setdefault(owner, Counter())[node] += 1
+    return replicas
+
+
+def _max_pods(given: Iterable[Found], state: World) -> list[int | None]:
+    found = dict.fromkeys(state.nodes, 0)
+    for node in given:
+        allocatable = fields.mapping(fields.mapping(node.value, "status", "node"), "allocatable", "status")
+        found[NodeName(node.name)] = units.whole(allocatable.get("pods"))
+    return [count or None for count in found.values()]
 
 
 def _ask(pod: Object, resource_config: ResourceConfig) -> Ask:

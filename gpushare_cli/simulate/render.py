@@ -30,8 +30,6 @@ _STEPS: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One policy with one seed."""
-
     policy: str
     seed: int
     pods: int
@@ -123,7 +121,6 @@ def _lost(room: NodeCapacity, gpu: FreeGpu, asks: Sequence[Ask], free: float) ->
 
 
 def _table(plan: Plan, unit: MemoryUnit, width: int) -> str:
-    """A line for each container of each pod, one for each node, and the sums."""
     ledgers = _ledgers(plan.ledgers)
     header = ("POD", "NODE", "CONTAINER", "GPU", "AMOUNT")
     pods = console.table([header, *(line for row in plan.rows for line in _lines(row, plan))], width) + "\n"
@@ -149,7 +146,6 @@ def _lines(row: Row, plan: Plan) -> Iterator[tuple[str, ...]]:
 
 
 def _amount(grant: Grant) -> str:
-    """What a container gets of each of its GPUs, in words."""
     if grant.whole:
         return "whole"
     compute = f" and {grant.compute_percent}% of compute" if grant.compute_percent else ""

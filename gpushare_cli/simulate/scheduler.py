@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gpushare.identity import NodeName
 from gpushare.model.allocation import Allocation
 from gpushare.model.request import DEFAULT_POLICY, PodRequest, Policy
 from gpushare.placement import grade
@@ -20,6 +21,7 @@ from gpushare_cli.simulate.affinity import AffinityState
 from gpushare_cli.simulate.cluster import Cluster, Nodes
 from gpushare_cli.simulate.signature import PodSignature
 
+_ZONE: Final = "topology.kubernetes.io/zone"
 _MOST_KEPT: Final = 20_000_000
 """Of nodes times signatures; some 500 MiB."""
 
@@ -39,8 +41,6 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A pod on its node."""
-
     pod: PodSignature
     node: int
     allocation: Allocation | None
@@ -55,7 +55,6 @@ class Scheduler:
         cluster: Cluster,
         config: SchedulerConfig,
         draw: Callable[[int], int],
-        affinity: AffinityState | None = None,
     ) -> None:
         """A cluster as it is.
 
@@ -64,32 +63,28 @@ class Scheduler:
             cluster: the GPUs of the same nodes.
             config: how pods are placed.
             draw: a number below the given one, for nodes with equal scores.
-            affinity: who is where; None if no pod says anything of others.
         """
         self.hosts, self.used = nodes.hosts, list(nodes.used)
-        self.cluster, self._config, self._draw, self._affinity = cluster, config, draw, affinity
+        self.cluster, self._config, self._draw = cluster, config, draw
+        self._affinity = None
+        if nodes.affinities is not None:
+            self._affinity = AffinityState(nodes.labels, nodes.affinities, config.rules)
         self.points = kube_scores.resources(config.rules)
-        self._zones = nodes.zones
+        self._zones = [labels.get(_ZONE) for labels in nodes.labels]
         self._replicas = {of: dict(counts) for of, counts in nodes.replicas.items()}
         self.changed: list[int] = []
         """The nodes to which a pod has come or that one has left, in this order."""
         self._views: OrderedDict[PodSignature, _View] = OrderedDict()
         self._most_views = max(_MOST_KEPT // max(len(self.hosts), 1), 16)
 
-    def place(self, pod: PodSignature, request: PodRequest | None, *, only: int | None = None) -> Bound | None:
+    def place(self, pod: PodSignature, request: PodRequest | None, *, only: NodeName | None = None) -> Bound | None:
         """Bind a pod that has come, if only one node comes into question to that one; None if no node takes it."""
         self.cluster.came(pod)
-        node = self.choose(pod) if only is None else only if self.fits(pod, only) else None
-        return None if node is None else self.bind(pod, node, request)
+        node = self.choose(pod) if only is None else self.cluster.places.get(only)
+        return None if node is None or (only and not self.fits(pod, node)) else self.bind(pod, node, request)
 
     def fits(self, pod: PodSignature, node: int) -> bool:
-        """Whether a node takes a pod."""
-        return (
-            0 <= node < len(self.hosts)
-            and self.admits(pod, node)
-            and self.is_welcome(pod, node)
-            and bool(self.cluster.costs(pod, [node]))
-        )
+        return self.admits(pod, node) and self.is_welcome(pod, node) and bool(self.cluster.costs(pod, [node]))
 
     def admits(self, pod: PodSignature, node: int) -> bool:
         """Whether a node is one for a pod, and has CPU and memory for it."""
@@ -101,14 +96,12 @@ class Scheduler:
         return self._affinity is None or pod.affinity is None or self._affinity.admits(pod.affinity)(node)
 
     def bind(self, pod: PodSignature, node: int, request: PodRequest | None) -> Bound:
-        """Put a pod on a node on which it fits."""
         bound = Bound(pod, node, self.cluster.take(pod, node, request))
         self.used[node] = self.used[node].plus(pod.load)
         self._count(pod, node, 1)
         return bound
 
     def leave(self, bound: Bound) -> None:
-        """A pod has ended."""
         self.cluster.give(bound.pod, bound.node, bound.allocation)
         self.used[bound.node] = self.used[bound.node].minus(bound.pod.load)
         self._count(bound.pod, bound.node, -1)
@@ -189,7 +182,6 @@ class _View:
         self._look(range(number) if allowed is None else allowed)
 
     def refresh(self) -> None:
-        """Look at the nodes that have changed."""
         changed = self._all.changed
         self._look(set(changed[self._seen :]))
         self._seen = len(changed)
@@ -203,7 +195,6 @@ class _View:
             self._costs[node] = cost
 
     def fitting(self) -> list[int]:
-        """The nodes where the pod fits."""
         return [node for node, cost in enumerate(self._costs) if cost != math.inf]
 
     def best(self) -> int | None:

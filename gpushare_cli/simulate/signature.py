@@ -71,22 +71,12 @@ class Signatures:
     """Reads pods for a cluster of these nodes; what several pods have in common is computed once."""
 
     def __init__(self, nodes: Sequence[NodeFacts], *, has_affinity: bool = False) -> None:
-        """Of these nodes, and whether any pod says something of others."""
         self._nodes, self._has_affinity = nodes, has_affinity
         self._terms: dict[str, NodeTerms] = {}
         self._known: dict[PodSignature, PodSignature] = {}
 
     def of(self, pod: Object, request: PodRequest | None, replicas_of: Owner | None = None) -> PodSignature:
-        """The signature of a pod that is to be placed.
-
-        Args:
-            pod: the object.
-            request: what it asks for; None if it asks for no GPU.
-            replicas_of: its owner, if it does not say so itself.
-
-        Raises:
-            WireError: it is no pod.
-        """
+        """That of a pod that is to be placed, whose owner is told where the pod does not say it itself."""
         own_spread = "topologySpreadConstraints" in fields.mapping(pod, "spec", "pod")
         found = PodSignature(
             ask=asks.of_host(host.counted(pod)) if request is None else asks.of_request(request),

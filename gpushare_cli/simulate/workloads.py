@@ -29,8 +29,6 @@ _TOLERATED: Final = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPod:
-    """A pod that would be created."""
-
     of: Found
     """The workload, or the pod's own manifest."""
     value: JsonObject
@@ -119,7 +117,6 @@ def _batch(found: Found, nodes: Sequence[NodeFacts]) -> _Batch:
 
 
 def _replicas(found: Found, spec: Mapping[str, Any]) -> _Batch:
-    """Of a Deployment, a ReplicaSet or a ReplicationController."""
     base, labels = f"{found.name}-", {}
     if found.kind == "Deployment":
         token = objects.letters(str(found), 10)
@@ -213,11 +210,7 @@ def is_static(pod: Found) -> bool:
 
 
 def replayed(pods: Iterable[Found]) -> list[NewPod]:
-    """Pods that a cluster has had, as they were, in the order in which they were created.
-
-    Raises:
-        WireError: one of them does not say when.
-    """
+    """Pods that a cluster has had, as they were, in the order in which they were created."""
     created = sorted(((_created(pod), pod) for pod in pods if not is_static(pod)), key=lambda pair: pair[0])
     return [
         NewPod(

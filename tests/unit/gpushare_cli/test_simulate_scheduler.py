@@ -229,7 +229,7 @@ def test_a_plot_of_pods_that_end_is_over_hours(tmp_path: Path) -> None:
     simulate(cluster, manifest(pod("new", 1)), replay=True, plot=str(drawn))
     text = drawn.read_text(encoding="utf-8")
     assert "hours since the first pod" in text
-    (points,) = re.findall(r'd="M([^"]*)"><title>', text)
+    (points,) = re.findall(r'id="line-0">\s*<path d="M([^"]*)"', text)
     first, second, new = (float(point.split()[0]) for point in points.split("L"))
     assert first < second == new
 

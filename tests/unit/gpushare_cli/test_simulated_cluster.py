@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
+from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.request import Policy
 from gpushare_cli.kube_scores import Load, Rules
 from gpushare_cli.simulate import cluster, plan
 from gpushare_cli.simulate import scheduler as schedulers
 from gpushare_cli.simulate.cluster import Cluster, Learner
-from gpushare_cli.simulate.plan import Arrival, Event
+from gpushare_cli.simulate.plan import Event
+from gpushare_cli.simulate.question import Pod
 from gpushare_cli.simulate.scheduler import Scheduler, SchedulerConfig
 from gpushare_cli.simulate.signature import NodeTerms, PodSignature
 from testing.simulated_cluster import nodes_of, request_of, signature_of
@@ -34,14 +36,15 @@ def scheduler(
     return Scheduler(nodes, Cluster(nodes, policy, Learner(nodes.empty)), config, lambda number: number - 1)
 
 
-def came(pod: PodSignature, number: int, **more: Any) -> Arrival:
-    return Arrival(pod=pod, number=number, request=request_of(pod, number), **more)
+def came(signature: PodSignature, number: int, **more: Any) -> tuple[int, Pod, PodSignature]:
+    ref = PodRef(namespace="default", name=f"pod-{number}", uid=PodUid(f"uid-{number}"))
+    return number, Pod(ref=ref, value={}, request=request_of(signature, number), **more), signature
 
 
 def told(events: Iterable[Event]) -> list[tuple[str, int, int | None]]:
     """What happened to which pod, and on which node."""
     return [
-        ("came" if event.came else "waited", event.arrival.number, event.bound.node if event.bound else None)
+        ("came" if event.came else "waited", event.number, event.bound.node if event.bound else None)
         for event in events
     ]
 
@@ -67,7 +70,7 @@ def test_a_pod_that_waits_gets_the_place_of_one_that_ends() -> None:
 
 
 def test_a_pod_for_one_node_goes_nowhere_else() -> None:
-    arrivals = [came(WHOLE, number, only=1) for number in (1, 2)]
+    arrivals = [came(WHOLE, number, only=NodeName("node-00001")) for number in (1, 2)]
     assert told(plan.events(scheduler(room(1), room(1)), arrivals)) == [("came", 1, 1), ("came", 2, None)]
 
 
@@ -75,7 +78,8 @@ def test_a_node_that_is_not_allowed_takes_no_pod() -> None:
     picky = replace(WHOLE, terms=NodeTerms(allowed=frozenset({1})))
     three = [room(1)] * 3
     assert told(plan.events(scheduler(*three), [came(picky, 1), came(picky, 2)])) == [("came", 1, 1), ("came", 2, None)]
-    assert told(plan.events(scheduler(room(2), room(1)), [came(picky, 1, only=0)])) == [("came", 1, None)]
+    elsewhere = came(picky, 1, only=NodeName("node-00000"))
+    assert told(plan.events(scheduler(room(2), room(1)), [elsewhere])) == [("came", 1, None)]
 
 
 def test_what_pods_have_left_is_there_again() -> None:
