@@ -78,9 +78,15 @@ def test_a_pod_with_data_of_its_own_is_evicted_if_that_may_be_lost(agreed: bool)
     assert (why in found.out) is not agreed
 
 
-def test_a_pod_of_the_kubelet_is_told() -> None:
-    pod = on(0, "static", annotations={"kubernetes.io/config.mirror": "x"})
-    assert "the kubelet runs it from a file of its node; remove that file" in drain(kube_of([NODE, pod])).out
+@pytest.mark.parametrize(
+    ("annotation", "value", "why"),
+    [
+        ("kubernetes.io/config.mirror", "x", "the kubelet runs it from a file of its node; remove that file"),
+        (names.ANNOTATION_ALLOCATION, "{", "what it holds cannot be read"),
+    ],
+)
+def test_a_pod_that_cannot_be_evicted_is_not_passed_over(annotation: str, value: str, why: str) -> None:
+    assert why in drain(kube_of([NODE, on(0, "odd", annotations={annotation: value})])).out
 
 
 def test_a_budget_is_waited_for_until_it_allows_the_next() -> None:
@@ -171,7 +177,7 @@ def test_a_number_that_becomes_another_gpus_evicts_none_of_its_pods() -> None:
 
 
 def test_nothing_is_evicted_any_more_once_others_let_new_pods_in() -> None:
-    api = seeded(kube_of([NODE, on(0, "one", labels={"a": "b"})]), budget("web", 0, a="b"))
+    api = seeded(kube_of([NODE, on(0, "one", labels=WEB)]), budget("web", 0, **WEB))
 
     def meanwhile(seconds: float) -> None:
         if seconds == 4:
@@ -194,19 +200,6 @@ def test_an_eviction_that_is_forbidden_is_not_tried_for_ever() -> None:
     assert found.code == 3
     assert "stays  cannot be evicted: pods/eviction is forbidden" in found.out
     assert api.count("create", "/eviction") == 3
-
-
-def test_the_dry_run_says_what_the_drain_then_does_first() -> None:
-    objects = [NODE, bound("bare", make_grant(0)), *(on(0, f"web-{i}", labels=WEB) for i in range(4))]
-    api = seeded(kube_of(objects), budget("web", 2, **WEB))
-    promised = json.loads(drain(api, dry_run=True, output="json").out)["planned"]
-    asked = json.loads(drain(api, clock=ManualClock(0), timeout=0, output="json").out)
-    assert asked["planned"] == promised
-    evicted = {each["name"] for each in promised if each["step"] == "evict"}
-    assert evicted == {"web-0", "web-1"}
-    assert {"web-0", "web-1", "web-2", "web-3", "bare"} - pods(api) == evicted
-    steps = {each["name"]: each["step"] for each in asked["left"]}
-    assert steps == {"bare": "stay", "web-0": "leaving", "web-1": "leaving", "web-2": "wait", "web-3": "wait"}
 
 
 def test_a_pod_that_waits_to_start_is_not_protected_by_a_budget() -> None:
@@ -303,12 +296,6 @@ def test_a_drain_takes_a_gpu_over_from_a_defragmentation() -> None:
     assert drain(api).code == 0
     assert cordons_of(api) == "GPU-0"
     assert names.ANNOTATION_HELD not in api.read("/api/v1/nodes/node-a")["metadata"]["annotations"]
-
-
-def test_a_pod_whose_allocation_cannot_be_read_is_not_passed_over() -> None:
-    pod = on(0, "odd")
-    pod["metadata"]["annotations"][names.ANNOTATION_ALLOCATION] = "{"
-    assert "what it holds cannot be read" in drain(kube_of([NODE, pod])).out
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """`gpushare explain` and `gpushare simulate` as a user calls them: arguments, errors, exit codes."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,18 +70,19 @@ def test_a_memory_unit_that_is_none_is_told_with_the_reason(command: str, capsys
     assert capsys.readouterr() == ("", message)
 
 
-def test_a_pod_that_is_not_there_is_told(cluster: FakeKube, run: Run) -> None:
-    assert run("explain", "none", "-n", "ml") == (1, "", "error: there is no pod none in namespace ml\n")
-
-
-def test_a_cluster_that_cannot_be_read_is_told(cluster: FakeKube, run: Run) -> None:
-    cluster.fail_next(lambda call: call.path == "/api/v1/pods", kube.UnreachableError("refused"))
-    assert run("explain", "web") == (1, "", "error: cannot reach the API server: refused\n")
-
-
-def test_a_pod_that_may_not_be_read_is_told(cluster: FakeKube, run: Run) -> None:
-    cluster.fail_next(lambda call: call.path.endswith("/pods/web"), kube.ForbiddenError("pods is forbidden"))
-    assert run("explain", "web") == (1, "", "error: not allowed: pods is forbidden\n")
+@pytest.mark.parametrize(
+    ("path", "error", "message"),
+    [
+        ("/pods/web", kube.NotFoundError("none"), "there is no pod web in namespace default"),
+        ("/pods/web", kube.ForbiddenError("pods is forbidden"), "not allowed: pods is forbidden"),
+        ("/api/v1/pods", kube.UnreachableError("refused"), "cannot reach the API server: refused"),
+    ],
+)
+def test_what_cannot_be_read_is_told(
+    path: str, error: kube.KubeError, message: str, cluster: FakeKube, run: Run
+) -> None:
+    cluster.fail_next(lambda call: call.path.endswith(path), error)
+    assert run("explain", "web") == (1, "", f"error: {message}\n")
 
 
 def test_simulate_needs_no_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,6 +92,7 @@ def test_simulate_needs_no_cluster(tmp_path: Path, capsys: pytest.CaptureFixture
     assert '"name": "node-2"' in capsys.readouterr().out
 
 
+Restricted = Callable[..., tuple[int, str, str]]
 FORBIDDEN = kube.ForbiddenError('nodes is forbidden: User "ann" cannot list resource "nodes" at the cluster scope')
 LEFT_OUT = f"note: not evaluated: nodes and the pods of other namespaces ({FORBIDDEN})\n"
 
@@ -115,20 +118,20 @@ def waiting(message: str = "0/3 nodes are available: 3 Insufficient aliyun.com/g
     return pod
 
 
-def explain(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *objects: Json, argv: str = "pod"
-) -> tuple[int, str, str]:
-    found: FakeKube = kube_of([make_node(make_inventory(15)), *objects])
-    found.fail_next(lambda call: call.path == "/api/v1/nodes", FORBIDDEN, times=9)
-    reached(monkeypatch, found, "ml")
-    code = cli.main(["explain", *argv.split()])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+@pytest.fixture
+def restricted(monkeypatch: pytest.MonkeyPatch, run: Run) -> Restricted:
+    """`gpushare explain` of a user who may not read nodes."""
+
+    def explain(*objects: Json, argv: str = "pod") -> tuple[int, str, str]:
+        found: FakeKube = kube_of([make_node(make_inventory(15)), *objects])
+        found.fail_next(lambda call: call.path == "/api/v1/nodes", FORBIDDEN, times=9)
+        reached(monkeypatch, found, "ml")
+        return run("explain", *argv.split())
+
+    return explain
 
 
-def test_the_latest_reason_that_gpushare_published_is_the_answer(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_latest_reason_that_gpushare_published_is_the_answer(restricted: Restricted) -> None:
     pod = waiting()
     said = [
         event(pod, "GpuShareUnschedulable", "needs 10 GiB on one GPU; free per GPU on node-a: 3 GiB", 1),
@@ -136,37 +139,31 @@ def test_the_latest_reason_that_gpushare_published_is_the_answer(
         event(pod, "FailedScheduling", "0/3 nodes are available", 3),
         event(pod, "GpuShareUnschedulable", "of an unknown time", 4) | {"lastTimestamp": None},
     ]
-    code, out, err = explain(capsys, monkeypatch, pod, *said)
+    code, out, err = restricted(pod, *said)
     assert (code, err) == (3, LEFT_OUT)
     assert "WHY:        needs 10 GiB on one GPU; free per GPU on node-a: 9 GiB\n" in out
     assert "SCHEDULER:  gpushare-scheduler: 0/3 nodes are available: 3 Insufficient aliyun.com/gpu-mem.\n" in out
 
 
-def test_without_events_the_schedulers_condition_is_the_answer(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code, out, _ = explain(capsys, monkeypatch, waiting())
+def test_without_events_the_schedulers_condition_is_the_answer(restricted: Restricted) -> None:
+    code, out, _ = restricted(waiting())
     assert code == 3
     assert "WHY:        0/3 nodes are available: 3 Insufficient aliyun.com/gpu-mem.\nASKS FOR:   " in out
 
 
-def test_of_a_pod_on_a_node_that_nothing_says_anything_about_that_is_told(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_pod_on_a_node_that_nothing_says_anything_about_that_is_told(restricted: Restricted) -> None:
     pod = mutated(make_pod(namespace="ml", node="node-a"))
     del pod["spec"]["schedulerName"], pod["status"]["phase"]
-    value = json.loads(explain(capsys, monkeypatch, pod, argv="pod -o json")[1])
+    value = json.loads(restricted(pod, argv="pod -o json")[1])
     told = ["node", "state", "headline", "scheduler", "phase", "summary"]
     where = ["node-a", "WithoutGpu", "on node-a without GPUs", "default-scheduler", "Pending"]
     assert [value[key] for key in told] == [*where, "neither the scheduler nor gpushare has said anything about it yet"]
 
 
-def test_a_pod_that_was_bound_shows_its_share_without_its_node(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pod_that_was_bound_shows_its_share_without_its_node(restricted: Restricted) -> None:
     pod = bound("web", make_grant(0))
     pod["metadata"]["namespace"] = "ml"
-    code, out, err = explain(capsys, monkeypatch, pod, argv="web")
+    code, out, err = restricted(pod, argv="web")
     assert (code, err) == (0, LEFT_OUT)
     assert "not listed by its node" not in out + err
     assert "web" in out

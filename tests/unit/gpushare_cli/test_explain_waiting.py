@@ -66,23 +66,12 @@ def test_the_best_nodes_come_first_and_a_few_are_named() -> None:
     assert "the scheduler has not come to it yet" in found.out
 
 
-@pytest.mark.parametrize(
-    ("spec", "why"),
-    [
-        ({"unschedulable": True}, "cordoned (spec.unschedulable)"),
-        (
-            {"taints": [{"key": "team", "value": "ml", "effect": "NoSchedule"}]},
-            "taint team=ml:NoSchedule is not tolerated",
-        ),
-    ],
-)
-def test_what_kubernetes_has_against_a_node_with_room_is_named(spec: Json, why: str) -> None:
-    node = copy(NODE_B)
-    node["spec"] = spec
-    found = explain(waiting(), NODE_A, node, *HOLDERS)
+def test_what_kubernetes_has_against_a_node_with_room_is_named() -> None:
+    found = explain(waiting(), NODE_A, {**NODE_B, "spec": {"unschedulable": True}}, *HOLDERS)
     assert found.code == 3
     assert found.out.splitlines()[2] == (
-        f"WHY:        node-b has room, but: {why}; needs 8 GiB on one GPU; free per GPU on node-a: 3, 5 GiB"
+        "WHY:        node-b has room, but: cordoned (spec.unschedulable); needs 8 GiB on one GPU; free per GPU on"
+        " node-a: 3, 5 GiB"
     )
 
 
@@ -98,9 +87,7 @@ def test_the_sum_of_the_node_is_told_where_its_gpus_would_have_room() -> None:
 
 def test_that_an_autoscaler_sees_room_in_a_sum_is_a_note() -> None:
     """8 GiB would fit into the 15 that the two GPUs of node-a have left, and no single one has as much."""
-    holders = [bound("h0", make_grant(0, gib=8)), bound("h1", make_grant(1, gib=8))]
-    for pod, gib in zip(holders, (8, 8), strict=True):
-        pod["spec"]["containers"][0]["resources"] = {"limits": {names.GPU_MEM: gib}}
+    holders = [bound(f"h{gpu}", make_grant(gpu, gib=8)) for gpu in range(2)]
     suffices = (
         "note: what is free on node-a suffices as a sum, and autoscalers count no more, so they add no node for it"
     )
@@ -116,34 +103,35 @@ def test_gpus_that_a_config_map_calls_unhealthy_do_not_count() -> None:
     assert found.out.splitlines()[-1] == "node-b  no    node-b has no healthy GPU (GPU 0 is unhealthy)"
 
 
-def test_what_is_not_evaluated_is_a_note() -> None:
-    found = explain(waiting(topologySpreadConstraints=[{}], resourceClaims=[{}]), NODE_B)
-    assert found.err == "note: not evaluated: topology spread constraints, resource claims\n"
+SCHEDULER = (
+    "its scheduler is volcano: only one that asks gpushare's extender gives it GPUs at once (gpushare-scheduler does;"
+    " gpushare doctor tells of others)"
+)
 
 
-@pytest.mark.parametrize("name", ["default-scheduler", "volcano"])
-def test_another_scheduler_is_a_note(name: str) -> None:
-    assert explain(waiting(schedulerName=name), NODE_B).err == (
-        f"note: its scheduler is {name}: only one that asks gpushare's extender gives it GPUs at once"
-        " (gpushare-scheduler does; gpushare doctor tells of others)\n"
-    )
-
-
-def test_a_pod_that_the_webhook_did_not_see_is_a_note() -> None:
+@pytest.mark.parametrize(
+    ("part", "change", "notes"),
+    [
+        (
+            "spec",
+            {"topologySpreadConstraints": [{}], "resourceClaims": [{}]},
+            ["not evaluated: topology spread constraints, resource claims"],
+        ),
+        ("spec", {"schedulerName": "volcano"}, [SCHEDULER]),
+        ("spec", {"schedulerName": None}, [SCHEDULER.replace("volcano", "default-scheduler")]),
+        (
+            "spec",
+            {"containers": [make_container(gpu_mem=8)]},
+            ["the webhook did not change it, so its containers would not see their GPUs; recreate it"],
+        ),
+        ("status", {"nominatedNodeName": "node-a"}, ["pods on node-a are being evicted to make room for it"]),
+        ("metadata", {"deletionTimestamp": "2026-01-01T00:00:00Z"}, ["it is being deleted"]),
+    ],
+)
+def test_what_else_may_keep_a_pod_away_is_a_note(part: str, change: Json, notes: list[str]) -> None:
     pod = waiting()
-    del pod["spec"]["containers"][0]["env"]
-    assert explain(pod, NODE_B).err == (
-        "note: the webhook did not change it, so its containers would not see their GPUs; recreate it\n"
-    )
-
-
-def test_preemption_and_deletion_are_notes() -> None:
-    pod = waiting()
-    pod["status"]["nominatedNodeName"] = "node-a"
-    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert explain(pod, NODE_B).err == (
-        "note: pods on node-a are being evicted to make room for it\nnote: it is being deleted\n"
-    )
+    pod[part] |= change
+    assert explain(pod, NODE_B).err == "".join(f"note: {note}\n" for note in notes)
 
 
 def test_gates_come_before_all_nodes() -> None:
