@@ -38,7 +38,7 @@ class Objects:
     nodes: tuple[JsonObject, ...] = ()
     pods: tuple[JsonObject, ...] = ()
     """Pods that ask for GPUs or carry an allocation."""
-    guests: tuple[NonGpuPod, ...] = ()
+    others: tuple[NonGpuPod, ...] = ()
     """What all other pods on nodes take of their hosts."""
     unhealthy: Mapping[NodeName, frozenset[int]] = field(default_factory=dict)
     """Numbers of the GPUs that Aliyun's ConfigMaps call unhealthy."""
@@ -71,7 +71,7 @@ def everything(api: KubeApi) -> Objects:
 
 def _objects(api: KubeApi, nodes: list[JsonObject], selector: Mapping[str, str]) -> Objects:
     found: list[JsonObject | NonGpuPod] = _listed(api, "/api/v1/pods", selector, _reduced)
-    guests = tuple(each for each in found if isinstance(each, NonGpuPod))
+    others = tuple(each for each in found if isinstance(each, NonGpuPod))
     concerned = tuple(each for each in found if not isinstance(each, NonGpuPod))
     marked: Mapping[NodeName, frozenset[int]] = {}
     notes: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ def _objects(api: KubeApi, nodes: list[JsonObject], selector: Mapping[str, str])
     except kube.KubeError as error:
         what = f"ConfigMaps {names.PREFIX_UNHEALTHY}* in {names.UNHEALTHY_NAMESPACE}"
         notes = (f"{what} cannot be read ({error}); GPUs that they name are taken for healthy",)
-    return Objects(nodes=tuple(nodes), pods=concerned, guests=guests, unhealthy=marked, notes=notes)
+    return Objects(nodes=tuple(nodes), pods=concerned, others=others, unhealthy=marked, notes=notes)
 
 
 def _reduced(pod: JsonObject) -> JsonObject | NonGpuPod | None:

@@ -1,6 +1,6 @@
 """A cluster as the controller and kube-scheduler see it, and what its nodes answer to a pod. Pure."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -138,28 +138,23 @@ def build(
     """The state of a cluster of these nodes, of pods with what the controller would keep of each, and of other pods."""
     by_name = {record.name: (record, facts) for record, facts in known}
     objects, pods = objects or Objects(), tuple(pods)
-    on_node: dict[NodeName, list[Bound]] = {name: [] for name in by_name}
-    requested: dict[NodeName, Counter[str]] = {name: Counter() for name in by_name}
-    taken: dict[NodeName, list[FreeHost]] = {name: [] for name in by_name}
-    elsewhere: Counter[str] = Counter()
-    holders: dict[str, list[Mapping[str, str]]] = {}
-    asks = [asks_wire.of_host(guest.takes) for guest in objects.guests]
-    for guest in objects.guests:
-        taken.get(guest.node, []).append(guest.takes)
-    for value, record in pods:
-        if record is not None and record.ask.gpus:
-            asks.append(record.ask)
-        if isinstance(record, Bound):
-            taken.get(record.node, []).append(record.ask.host)
-            if record.holds:
-                holders.setdefault(record.ref.namespace, []).append(record.labels)
-            if record.node in by_name:
-                on_node[record.node].append(record)
-            else:
-                elsewhere[record.node] += 1
-        node = pods_wire.node_of(value)
-        if node is not None and node in by_name and pods_wire.counts(value):
-            requested[node].update(schedulable.requests(value))
+    bound = [record for _, record in pods if isinstance(record, Bound)]
+    on_node: defaultdict[NodeName, list[Bound]] = defaultdict(list)
+    taken: defaultdict[NodeName, list[FreeHost]] = defaultdict(list)
+    holders: defaultdict[str, list[Mapping[str, str]]] = defaultdict(list)
+    requested: defaultdict[NodeName, Counter[str]] = defaultdict(Counter)
+    for other in objects.others:
+        taken[other.node].append(other.takes)
+    for each in bound:
+        on_node[each.node].append(each)
+        taken[each.node].append(each.ask.host)
+        if each.holds:
+            holders[each.ref.namespace].append(each.labels)
+    for value, _ in pods:
+        if (there := pods_wire.node_of(value)) in by_name and pods_wire.counts(value):
+            requested[there].update(schedulable.requests(value))
+    asks = [record.ask for _, record in pods if record is not None and record.ask.gpus]
+    elsewhere = Counter(each.node for each in bound if each.node not in by_name)
     nodes: dict[NodeName, Node] = {}
     problems: dict[PodRef, Problem] = {}
     for name in sorted(by_name):
@@ -181,7 +176,7 @@ def build(
         holders=holders,
         problems=problems,
         elsewhere=dict(sorted(elsewhere.items())),
-        asks=tuple(asks),
+        asks=(*asks, *(asks_wire.of_host(other.takes) for other in objects.others)),
         objects=objects,
     )
 

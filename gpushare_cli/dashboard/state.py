@@ -128,6 +128,6 @@ class State:
             return Objects(
                 nodes=tuple(map(dict, self._nodes.values())),
                 pods=tuple(dict(pod) for pod in pods if not isinstance(pod, NonGpuPod)),
-                guests=tuple(pod for pod in pods if isinstance(pod, NonGpuPod)),
+                others=tuple(pod for pod in pods if isinstance(pod, NonGpuPod)),
                 unhealthy=dict(self._unhealthy),
             )

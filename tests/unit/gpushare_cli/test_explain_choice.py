@@ -94,15 +94,6 @@ def test_a_remainder_that_few_pods_ask_for_counts_against_a_node() -> None:
     assert told[0] == "b, GPU 0: 8 of 16 GiB are free, and 1 GiB stay free, which few pods here ask for"
 
 
-def test_gpus_of_a_model_that_others_need_are_kept_for_them() -> None:
-    only = [holds(16, "t4", gpu, **{names.ANNOTATION_MODEL: "T4"}) for gpu in range(6)]
-    nodes = node("t4", *[16] * 8), node("v100", *[16] * 8, model="Tesla V100")
-    assert choice(waiting(16, "dense"), *nodes, *only) == [
-        "v100, GPU 0: all 16 GiB are free, and it takes them",
-        "t4 is next: GPUs of model Tesla T4 are kept for pods that need them",
-    ]
-
-
 def test_cpu_of_the_host_counts_as_room_for_pods_with_gpus() -> None:
     """The next node has as much of GPUs free, but its CPU is what usual pods need beside theirs."""
     usual = []
@@ -156,6 +147,14 @@ def test_a_pod_on_a_node_is_explained_by_the_cluster_as_it_is_now() -> None:
     ]
 
 
+def test_what_the_pod_itself_has_requested_does_not_count_against_it() -> None:
+    """The node as a whole is full with it."""
+    full = node("a", 15, 15)
+    full["status"]["allocatable"] |= {names.GPU_MEM: "25"}
+    pod = bound("pod", make_grant(0, gib=3), node="a", annotations={names.ANNOTATION_POLICY: "binpack"})
+    assert choice(pod, full, holds(12, "a"), holds(10, "a", 1))[0].endswith("; the fullest of 2 with room there")
+
+
 def test_a_gpu_that_would_not_be_chosen_now_is_not_called_the_best() -> None:
     told = choice(bound("pod", make_grant(1, gib=3), node="a"), node("a", 15, 15), holds(10, "a"))
     assert told[0] == "as the cluster is now, without this pod: a, GPU 1: 15 of 15 GiB are free, and 12 GiB stay free"
@@ -186,18 +185,6 @@ def test_of_many_gpus_some_are_named() -> None:
 )
 def test_nothing_is_said_where_gpushare_chose_no_node(pod: Json) -> None:
     assert choice(pod, node("a", 15)) == []
-
-
-def test_programs_get_the_same() -> None:
-    found = explain(waiting(3), node("a", 15), node("b", 16), as_json=True).value
-    assert found["choice"] == {
-        "node": "a",
-        "why": "GPU 0: 15 of 15 GiB are free, and 12 GiB stay free",
-        "next": "b",
-        "lack": "b is next: with the pod, 13 of 16 GiB of GPU memory would be free on b, and 12 of 15 GiB on a",
-        "inHindsight": False,
-    }
-    assert explain(waiting(20), node("a", 15), as_json=True).value["choice"] is None
 
 
 GIB = 1024
