@@ -14,6 +14,7 @@ from gpushare.model.capacity import FreeHost, NodeCapacity
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
+from gpushare.placement import ranking
 from gpushare.placement.policies import Policies
 
 Ledgers = dict[NodeName, NodeLedger]
@@ -114,7 +115,13 @@ class Node:
 
     def cost(self, pod: PodToPlace, grants: tuple[Grant, ...], policies: Policies) -> int:
         """What it costs by the pod's policy to give it these GPUs, for comparison with other nodes."""
-        return policies.of(pod.shape.policy).cost(self.capacity, self.plus(pod, grants).capacity)
+        policy, ledger = policies.of(pod.shape.policy), self.ledger
+        if isinstance(ledger, NodeLedger):
+            healthy = {gpu.uuid for gpu in ledger.inventory.gpus if gpu.health is GpuHealth.HEALTHY}
+            if healthy.issuperset(gpu for each in grants for gpu in each.gpus):
+                return ranking.cost_of(grants, ledger, policy, host=self.host, takes=pod.takes)
+        # Of a pod that holds GPUs which take no pods now.
+        return policy.cost(self.capacity, self.plus(pod, grants).capacity)
 
 
 def short(counted: Mapping[str, int], allocatable: Mapping[str, int] | None, requested: Mapping[str, int]) -> list[str]:
