@@ -168,7 +168,6 @@ class Index:
             self.rebuild(dirty, frees=gave_back or len(dirty) > 1)
 
     def forget_pod(self, pod: AnyPod) -> None:
-        """A pod is gone."""
         with self.lock:
             if isinstance(pod, NonGpuPod):
                 self._set_other(pod._replace(takes=NOTHING))
@@ -198,7 +197,6 @@ class Index:
             return self.ledger(name), list(self._on_node.get(name, {}).values())
 
     def pending(self, uid: PodUid) -> Pending | None:
-        """A pod that waits for a node."""
         with self.lock:
             record = self.pods.get(uid)
             return record if isinstance(record, Pending) else None

@@ -103,14 +103,12 @@ class Controller:
         probes.pages = self._pages(metrics)
 
     def start(self) -> None:
-        """Answer probes and wait for the lead."""
         self._probes.start()
         threading.Thread(target=self._background.run, args=(self._stopping,), name="background", daemon=True).start()
         threading.Thread(target=self._look, name="outlook", daemon=True).start()
         self._leadership.start(lambda: process.exit_now(_LOST))
 
     def shut_down(self) -> None:
-        """Finish what was begun."""
         self._stopping.set()
         self._leadership.shut_down()
 
@@ -193,7 +191,6 @@ def supervisor(settings: Settings, api: client.RestClient, signals: Signals) -> 
 
 
 def readings(leadership: Leadership, outlooks: Outlooks) -> dict[str, tuple[str, Reading]]:
-    """What the parts of a worker tell of themselves: help text and value, by the name of the metric."""
     return {
         "gpushare_leading": ("1 while this replica leads", leadership.leading),
         "gpushare_ready": ("1 while kube-scheduler may ask this replica", lambda: not leadership.unready()),

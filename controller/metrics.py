@@ -31,8 +31,6 @@ Reading = Callable[[], float]
 
 
 class Metrics:
-    """All metrics of one controller, in a registry of its own."""
-
     def __init__(self, clock: Clock) -> None:
         self._page = Kept(lambda: Page(200, exposition.page(self.registry), CONTENT_TYPE), clock)
         self.registry = exposition.registry(names.CONTROLLER)
@@ -60,12 +58,10 @@ class Metrics:
         )
 
     def answered(self, verb: str, outcome: str, seconds: float) -> None:
-        """One request of kube-scheduler."""
         self._seconds.labels(verb).observe(seconds)
         self._outcomes.labels(verb, outcome).inc()
 
     def filtered(self, *, fits: int, failed: int, unresolvable: int) -> None:
-        """Nodes of one filter."""
         for result, count in (("fits", fits), ("failed", failed), ("unresolvable", unresolvable)):
             if count:
                 self._refusals.labels(result).inc(count)
@@ -97,7 +93,6 @@ class Metrics:
         self.registry.register(_WaitingPods(waiting))
 
     def page(self) -> bytes:
-        """The exposition of this second."""
         return self._page().body
 
 
@@ -124,8 +119,6 @@ class _WaitingPods(Collector):
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """Of one node, in MiB."""
-
     total: int
     usable: int
     grantable: int

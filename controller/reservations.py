@@ -25,8 +25,6 @@ L = TypeVar("L")
 
 @dataclass(slots=True, kw_only=True)
 class Reservation:
-    """One pod's choice on one node."""
-
     allocation: Allocation
     since: float
     """Monotonic time of the last try to bind."""
@@ -62,11 +60,6 @@ class Reservations:
     """All reservations, by pod and by node."""
 
     def __init__(self, label_index: LabelIndex) -> None:
-        """None.
-
-        Args:
-            label_index: whose labels are counted; a choice counts from the moment in which it was made.
-        """
         self._label_index = label_index
         self._by_pod: dict[PodUid, dict[NodeName, Reservation]] = {}
         self._by_node: dict[NodeName, dict[PodUid, Reservation]] = {}
@@ -83,7 +76,6 @@ class Reservations:
         return self._by_node.get(node, {})
 
     def get(self, pod: PodUid, node: NodeName) -> Reservation | None:
-        """One reservation."""
         return self.of_pod(pod).get(node)
 
     def is_confirmed(self, pod: PodUid) -> bool:
@@ -91,7 +83,6 @@ class Reservations:
         return any(known.confirmed for known in self.of_pod(pod).values())
 
     def add(self, reservation: Reservation) -> None:
-        """A new choice."""
         pod, node = reservation.allocation.pod, reservation.allocation.node
         self.drop(pod.uid, node)
         self._by_pod.setdefault(pod.uid, {})[node] = reservation
@@ -105,7 +96,6 @@ class Reservations:
         reservation.allocation = allocation
 
     def drop(self, pod: PodUid, node: NodeName) -> None:
-        """Forget a reservation, if it is there."""
         if (known := self.get(pod, node)) is None:
             return
         _pop(self._by_pod, pod, node)
@@ -150,7 +140,6 @@ class Reservations:
         return self._end([known for known in self._outlived if _is_over(known, now)])
 
     def _end(self, over: list[Reservation]) -> list[Reservation]:
-        """Forget reservations that have outlived their pods' waiting."""
         self._outlived = [known for known in self._outlived if not any(known is one for one in over)]
         for known in over:
             pod, node = known.allocation.pod.uid, known.allocation.node

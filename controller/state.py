@@ -46,8 +46,6 @@ class AlreadyBound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Claim:
-    """A pod that wants GPUs of a node."""
-
     request: PodRequest
     node: NodeName
     now: float

@@ -63,7 +63,6 @@ class Fence:
         self._slots[_UNTIL] = moment
 
     def leading(self) -> bool:
-        """Whether the worker may write, at this very moment."""
         return self._clock.monotonic() < self._slots[_UNTIL]
 
     def beat(self) -> None:
@@ -71,21 +70,16 @@ class Fence:
         self._slots[_WORKER] = self._clock.monotonic()
 
     def worker_silent_s(self) -> float:
-        """Seconds since the worker's last beat."""
         return self._clock.monotonic() - self._slots[_WORKER]
 
     def supervisor_beat(self) -> None:
-        """The supervisor's loop goes round."""
         self._slots[_SUPERVISOR] = self._clock.monotonic()
 
     def supervisor_silent_s(self) -> float:
-        """Seconds since the supervisor's loop went round."""
         return self._clock.monotonic() - self._slots[_SUPERVISOR]
 
 
 class Worker(Protocol):
-    """The process of one term."""
-
     def exit_code(self) -> int | None:
         """None while it runs."""
         ...
@@ -100,8 +94,6 @@ class Worker(Protocol):
 
 
 class _Ending(Enum):
-    """Why a term is over."""
-
     STOPPED = "stopped"
     LOST = "lead lost"
     ENDED = "worker ended"
@@ -126,7 +118,6 @@ class Supervisor:
     """Between workers that do not last."""
 
     def run(self) -> None:
-        """Supervise until told to stop."""
         while not self.told_to_stop():
             self.fence.close()
             began = self.clock.monotonic()
@@ -156,7 +147,6 @@ class Supervisor:
         return ending
 
     def _follow(self, worker: Worker, elector: Elector) -> _Ending:
-        """Compete, and lead when the lead is won."""
         silent_s = max(elector.lease_s, _SILENT_S)
         leads, due = False, float("-inf")
         while not self.told_to_stop():
@@ -202,8 +192,6 @@ class Supervisor:
 
 @dataclass(slots=True)
 class Forked:
-    """A child of this process."""
-
     pid: int
     _code: int | None = field(init=False, default=None)
 
@@ -217,7 +205,6 @@ class Forked:
         return self._code
 
     def terminate(self) -> None:
-        """Ask it to end."""
         if self._code is None:  # not reaped, so the number is still its own
             os.kill(self.pid, signal.SIGTERM)
 
@@ -255,7 +242,6 @@ def fork(task: Callable[[], int]) -> Forked:
 
 
 def _run(task: Callable[[], int], unblocked: set[int]) -> int:
-    """In the child."""
     try:
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_DFL)

@@ -38,8 +38,6 @@ LEAST_S: Final = 0.2  # a request with less time than this would only leave its 
 
 
 class Outcome(Enum):
-    """How a bind went, for metrics and logs."""
-
     BOUND = "bound"
     BOUND_BEFORE = "bound-before"
     BOUND_ELSEWHERE = "bound-elsewhere"
@@ -172,7 +170,6 @@ class Binder:
         return self.clock.monotonic() + LEAST_S <= until
 
     def _at_most(self, seconds: float, until: float) -> float:
-        """The timeout of a request."""
         if not self._in_time(until):
             raise kube.NotSentError("there was no time left before kube-scheduler gives up")
         return min(seconds, until - self.clock.monotonic())

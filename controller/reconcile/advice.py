@@ -61,13 +61,11 @@ class Tell:
 
 
 def invalid(pod: Bound, problem: str) -> Tell:
-    """What it asks for cannot be understood."""
     message = f"it is on {pod.node} without GPUs, because what it asks for cannot be understood: {problem}"
     return Tell(pod.ref, REASON_INVALID, f"{message}; fix that in its manifest, then {bypass.again(pod.bypassed)}")
 
 
 def waiting(pod: Bound, refusal: str) -> Tell:
-    """It does not fit where it is."""
     return Tell(
         pod.ref,
         REASON_WAITING,
@@ -83,7 +81,6 @@ def not_mutated(pod: Bound, who: str = "") -> Tell:
 
 
 def recreated(pod: Bound) -> Tell:
-    """It is about to be deleted."""
     message = f"{_NOT_MUTATED}; it is deleted now, so that its controller recreates it"
     return Tell(pod.ref, REASON_NOT_MUTATED, message)
 
@@ -121,7 +118,6 @@ def overridden(containers: str) -> str:
 
 
 def unreadable(problem: Problem) -> str:
-    """Its allocation cannot be read."""
     if problem.counted:
         return f"its allocation cannot be read and is counted from its other annotations: {problem.why}"
     return (

@@ -23,8 +23,6 @@ SETTLE_S: Final = 30.0  # most controllers delete what their nodes rejected; thi
 
 
 class Action(Enum):
-    """What is done about a pod."""
-
     PLACE = auto()
     """Choose GPUs of its node for it."""
     RECREATE = auto()

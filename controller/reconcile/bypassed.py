@@ -51,8 +51,6 @@ Result = Allocation | Refused | NotNow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateBinder:
-    """Binds pods late. For one thread."""
-
     api: KubeApi
     state: ClusterState
     clock: Clock
@@ -104,8 +102,6 @@ def _why(failure: Undelivered) -> str:
 
 @dataclass(kw_only=True)
 class BypassedPods:
-    """Binds late, deletes, warns."""
-
     writer: Writer
     binder: LateBinder
     state: ClusterState

@@ -106,7 +106,6 @@ class Reconciler:
         return self.bypassed.recreator.recreated + self.waiting.outdated.recreator.recreated
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop` is set."""
         while not self.clock.wait(stop, TICK_S):
             self.tick()
 
@@ -225,7 +224,6 @@ class HandOverSummary:
         return True
 
     def _complain(self, problem: str) -> None:
-        """Once for each problem."""
         if problem != self._problem:
             effect = f"the webhook goes by what ConfigMap {self.namespace}/{names.HAND_OVER} said last"
             fix = "apply the manifests again, if it or the right to patch it is missing"

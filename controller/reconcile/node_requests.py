@@ -54,7 +54,6 @@ class Refusals:
         self._known: dict[PodUid, Refusal] = {}
 
     def note(self, pod: PodRef, nodes: Sequence[NodeName], *, fits: bool) -> None:
-        """kube-scheduler has asked about a pod."""
         with self._lock:
             if fits or not nodes:
                 self._known.pop(pod.uid, None)
@@ -88,8 +87,6 @@ class Refusals:
 
 
 class Why(Enum):
-    """What ends a placeholder."""
-
     DONE = "its pod is bound or gone"
     OFF = "no nodes are asked for any more"
     EXPIRED = "no node has come"
@@ -98,8 +95,6 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A placeholder that is there."""
-
     nodes: frozenset[NodeName]
     """On which it must not be."""
     attempt: int
@@ -208,6 +203,5 @@ class FailedRequests:
         self._ended.append((now, namespace))
 
     def counts(self, now: float) -> Mapping[str, int]:
-        """By namespace."""
         self._ended = [each for each in self._ended if now - each[0] < REST_S]
         return Counter(namespace for _, namespace in self._ended)

@@ -62,8 +62,6 @@ _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placeholder:
-    """One that is there."""
-
     uid: PodUid
     pod: PodUid
     """The pod that it stands for."""
@@ -233,7 +231,6 @@ class Placeholders:
     """Between lists and removals that fail."""
 
     def tick(self, snapshot: Snapshot) -> None:
-        """Look for what is to be done."""
         now = self.writer.clock.monotonic()
         if now < self._quiet_until or (now >= self._list_at and not self._list(now)):
             return

@@ -69,7 +69,6 @@ class RecreateBackoff:
         self._tries[owner] = _Try(now, wait, frozenset(bad))
 
     def forget(self, now: float) -> None:
-        """Drop what is too long ago to matter."""
         self._tries = {owner: last for owner, last in self._tries.items() if now - last.at < FORGET_S}
 
 
@@ -93,7 +92,6 @@ class Recreator:
             self._bad.setdefault(owner, set()).add(pod)
 
     def may_delete(self, owner: str, now: float) -> bool:
-        """Whether one of an owner's pods may be deleted now."""
         return self._backoff.may_delete(owner, now)
 
     def read(self, known: P) -> LivePod[P] | None:

@@ -67,7 +67,6 @@ def decide(
 
 
 def fits_somewhere(answers: Mapping[NodeName, int | Refused]) -> bool:
-    """Whether any node has room."""
     return any(not isinstance(answer, Refused) for answer in answers.values())
 
 

@@ -110,8 +110,6 @@ class OutdatedPods:
 
 @dataclass(kw_only=True)
 class WaitingPods:
-    """Explains and nudges."""
-
     writer: Writer
     state: ClusterState
     node_verdicts: NodeVerdicts

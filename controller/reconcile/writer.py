@@ -22,19 +22,15 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """Writes to the API server."""
-
     api: KubeApi
     clock: Clock
     leading: Callable[[], bool]
     """Whether this process may write, at this very moment."""
 
     def warn(self, pod: PodRef, reason: str, message: str) -> None:
-        """Post a warning on a pod."""
         self._post(pod, EventType.WARNING, reason, message)
 
     def post_normal(self, pod: PodRef, reason: str, message: str) -> None:
-        """Post a normal Event on a pod."""
         self._post(pod, EventType.NORMAL, reason, message)
 
     def delete(self, pod: PodRef, version: str) -> bool:

@@ -21,8 +21,6 @@ _SELECTOR: Final = "spec.selector"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """One PodDisruptionBudget."""
-
     namespace: str
     name: str
     selector: LabelSelector | None
@@ -35,7 +33,6 @@ class Budget:
     """Names of pods whose eviction was counted already."""
 
     def selects(self, pod: Bound) -> bool:
-        """Whether it is about a pod."""
         return self.selector is not None and self.namespace == pod.ref.namespace and self.selector.matches(pod.labels)
 
     def counts(self, pod: Bound) -> bool:

@@ -17,8 +17,6 @@ from gpushare.wire import inventory as inventory_wire
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
-    """A node of the cluster."""
-
     name: NodeName
     published: str | None
     """The inventory as it was read, to see without decoding that a node has not changed."""

@@ -21,8 +21,6 @@ _BRIEF: Final = 200
 
 
 class PatchKind(Enum):
-    """Kinds of patch; the value is the media type."""
-
     MERGE = "application/merge-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
     JSON = "application/json-patch+json"
@@ -39,12 +37,10 @@ class Reply:
 
     @property
     def is_good(self) -> bool:
-        """Whether it agreed."""
         return 200 <= self.status < 300
 
     @property
     def brief(self) -> str:
-        """The beginning, on one line."""
         return " ".join(self.text[:_BRIEF].split()) or f"HTTP {self.status}"
 
 
@@ -66,9 +62,7 @@ class KubeApi(Protocol):
     does not hold, nothing is sent, and the call raises NotSentError.
     """
 
-    def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject:
-        """Read one object."""
-        ...
+    def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject: ...
 
     def read_object(self, path: str, *, keep: Callable[[JsonObject], T], timeout_s: float = 5.0) -> T:
         """Read one object that a tenant may have made large, reduced at once. Large ones are parsed one at a time."""
@@ -95,9 +89,7 @@ class KubeApi(Protocol):
         *,
         timeout_s: float = 5.0,
         precondition: Precondition | None = None,
-    ) -> JsonObject:
-        """POST an object to its collection or subresource."""
-        ...
+    ) -> JsonObject: ...
 
     def replace(self, path: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:
         """PUT an object; its resourceVersion guards against lost updates (ConflictError)."""
@@ -112,9 +104,7 @@ class KubeApi(Protocol):
         params: Params | None = None,
         timeout_s: float = 5.0,
         precondition: Precondition | None = None,
-    ) -> JsonObject:
-        """Change parts of an object."""
-        ...
+    ) -> JsonObject: ...
 
     def delete(
         self,
@@ -123,9 +113,7 @@ class KubeApi(Protocol):
         *,
         timeout_s: float = 5.0,
         precondition: Precondition | None = None,
-    ) -> JsonObject:
-        """Delete an object."""
-        ...
+    ) -> JsonObject: ...
 
     def watch(self, path: str, params: Params, *, timeout_s: float) -> Iterator[JsonObject]:
         """Events `{"type": ..., "object": ...}` of a collection, until the server ends the stream.
@@ -161,53 +149,37 @@ class NotSentError(KubeError):
     """Its precondition did not hold any more when it was to be sent: it took no effect and will take none."""
 
 
-class BadRequestError(KubeError):
-    """The object or the request is malformed (400, 422)."""
-
+class BadRequestError(KubeError):  # The object or the request is malformed (400, 422).
     status = 400
 
 
-class UnauthorizedError(KubeError):
-    """The credentials are missing or expired (401)."""
-
+class UnauthorizedError(KubeError):  # The credentials are missing or expired (401).
     status = 401
 
 
-class ForbiddenError(KubeError):
-    """RBAC or an admission webhook said no (403)."""
-
+class ForbiddenError(KubeError):  # RBAC or an admission webhook said no (403).
     status = 403
 
 
-class NotFoundError(KubeError):
-    """There is no such object (404)."""
-
+class NotFoundError(KubeError):  # There is no such object (404).
     status = 404
 
 
-class ConflictError(KubeError):
-    """Somebody else was first (409)."""
-
+class ConflictError(KubeError):  # Somebody else was first (409).
     status = 409
 
 
-class GoneError(KubeError):
-    """The resourceVersion is too old; list again (410)."""
-
+class GoneError(KubeError):  # The resourceVersion is too old; list again (410).
     status = 410
     more = ""
     """Token with which a list may go on at the newest version, if its own has expired."""
 
 
-class TooManyRequestsError(KubeError):
-    """The server asks to come back later (429)."""
-
+class TooManyRequestsError(KubeError):  # The server asks to come back later (429).
     status = 429
 
 
-class ServerFaultError(KubeError):
-    """The server failed (5xx). Whether the request took effect is unknown."""
-
+class ServerFaultError(KubeError):  # The server failed (5xx). Whether the request took effect is unknown.
     status = 500
 
 
@@ -254,12 +226,10 @@ def status_in(body: bytes) -> JsonObject | None:
 
 
 def pod_path(namespace: str, name: str, subresource: str = "") -> str:
-    """Path of a pod or of one of its subresources."""
     return f"/api/v1/namespaces/{namespace}/pods/{name}" + (f"/{subresource}" if subresource else "")
 
 
 def node_path(name: str, subresource: str = "") -> str:
-    """Path of a node or of one of its subresources."""
     return f"/api/v1/nodes/{name}" + (f"/{subresource}" if subresource else "")
 
 

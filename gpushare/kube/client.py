@@ -156,7 +156,6 @@ class RestClient:
         return _reply(self._call("GET", path, timeout_s=timeout_s))
 
     def close(self) -> None:
-        """Close idle connections."""
         self._transport.close()
 
     def _until(self, until: float, chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -45,7 +45,6 @@ class Elector:
             raise ValueError(f"renew {self.renew_s} s < lease {self.lease_s} s must hold")
 
     def leading(self) -> bool:
-        """Whether this candidate leads at this very moment."""
         return self.clock.monotonic() < self.leading_until
 
     def attempt(self) -> bool:

@@ -16,8 +16,6 @@ _VERSIONS: Final = ("policy/v1", "policy/v1beta1")
 
 
 class EventType(Enum):
-    """Kubernetes' two types of event."""
-
     NORMAL = "Normal"
     WARNING = "Warning"
 
@@ -72,8 +70,6 @@ def _cut(message: str) -> str:
 
 
 class Evicted(Enum):
-    """What became of it."""
-
     DONE = "done"
     GONE = "gone"
     """There is no such pod."""

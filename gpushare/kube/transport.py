@@ -111,7 +111,6 @@ class Transport:
                 response.close()
 
     def close(self) -> None:
-        """Close idle connections."""
         self._pool = None
         self._calls.clear()
         self._streams.clear()
@@ -170,14 +169,12 @@ class _AtOnce(urllib3.connection.HTTPConnection):
     _has_body = False
 
     def request(self, method: str, url: str, body: Any = None, *args: Any, **options: Any) -> None:
-        """See HTTPConnection."""
         if self.sock is None:
             self.connect()
         self._unsent, self._has_body = None, body is not None
         super().request(method, url, body, *args, **options)
 
     def send(self, data: Any) -> None:
-        """See HTTPConnection. Headers come first, whole."""
         if self._has_body and self._unsent is None:
             self._unsent = data
             return
