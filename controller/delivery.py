@@ -73,11 +73,7 @@ def deliver(
 
 
 def shown(api: KubeApi, state: ClusterState, chosen: Allocation, *, timeout_s: float) -> Shown:
-    """What the API server shows of a pod for which GPUs were chosen.
-
-    Raises:
-        KubeError, WireError: it cannot be read.
-    """
+    """What the API server shows of a pod for which GPUs were chosen. Raises KubeError, WireError: it cannot be read."""
     try:
         return api.read_object(
             kube.pod_path(chosen.pod.namespace, chosen.pod.name),

@@ -80,14 +80,7 @@ class Metrics:
         *,
         is_read: Callable[[], bool],
     ) -> None:
-        """Add the gauges that are computed at every scrape, and counters if their names end in `_total`.
-
-        Args:
-            state: of the cluster.
-            readings: help text and function of each, by name.
-            waiting: pods that wait.
-            is_read: whether the state has all nodes and pods.
-        """
+        """Add what is computed at every scrape; `readings` are counters if their names end in `_total`, else gauges."""
         self.registry.register(LedgerGauges(state, is_read))
         self.registry.register(_Readings(readings))
         self.registry.register(_WaitingPods(waiting))

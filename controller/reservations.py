@@ -105,7 +105,7 @@ class Reservations:
     def drop_pod(self, pod: PodUid, *, but_bypassed_on: NodeName | None = None) -> list[NodeName]:
         """A pod was seen on a node: its reservations end, or all but a late one. The nodes that they are on.
 
-        A Binding that may still arrive does nothing to this pod any more, but servers that do not compare uids (1.20)
+        A Binding that may still arrive does nothing to this pod now, but servers that do not compare uids (1.20)
         bind another pod of the same name by it. So its memory is counted until it has arrived or failed.
         """
         ended = [known for node, known in self.of_pod(pod).items() if not (known.bypassed and node == but_bypassed_on)]
@@ -132,11 +132,7 @@ class Reservations:
         return [known]
 
     def expire(self, now: float) -> list[Reservation]:
-        """Forget reservations that have outlived their pods' waiting and of which nothing can arrive any more.
-
-        Args:
-            now: monotonic time.
-        """
+        """Forget reservations that have outlived their pods' waiting and of which nothing can still arrive."""
         return self._end([known for known in self._outlived if _is_over(known, now)])
 
     def _end(self, over: list[Reservation]) -> list[Reservation]:
@@ -148,15 +144,9 @@ class Reservations:
         return over
 
     def in_doubt(self, now: float, *, after_s: float, known: Container[PodUid], most: int) -> list[InDoubt]:
-        """Reservations whose pods are to be looked at now: old ones, and those whose pod no one knows.
+        """Reservations whose pods are to be looked at now: older than `after_s`, or of a pod that no one knows.
 
-        Those come first that were not looked at for the longest time.
-
-        Args:
-            now: monotonic time.
-            after_s: age at which a reservation is old.
-            known: pods that exist, as far as the watch has said.
-            most: how many to give.
+        At most so many, those first that were not looked at for the longest time; `known` are the pods that exist.
         """
 
         def due(one: Reservation) -> bool:

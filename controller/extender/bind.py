@@ -70,12 +70,7 @@ class Binder:
     deadline_s: float = 2.0
 
     def bind(self, args: BindArgs, *, received: float | None = None) -> Answer:
-        """Bind a pod. Doing it again changes nothing.
-
-        Args:
-            args: the pod and its node.
-            received: monotonic time at which the request arrived, from which its time is counted; None for now.
-        """
+        """Bind a pod. Doing it again changes nothing. Its time is counted from `received`, in monotonic seconds."""
         answer = self._bind(args, BUDGET_S + (self.clock.monotonic() if received is None else received))
         logs.event(
             _LOG,

@@ -267,12 +267,7 @@ class BypassedPods:
             self._failed(pod, "")
 
     def _fresh(self, pod: Bound) -> LivePod[Bound] | None:
-        """The pod as it is now; None if the watch is behind, and will tell.
-
-        Raises:
-            KubeError: it could not be read.
-            WireError: it makes no sense.
-        """
+        """The pod as it is now; None if the watch is behind, and will tell. May raise a KubeError or a WireError."""
         live = self.recreator.read(pod)
         if live is None or (live.pod.bypassed is None and not live.pod.failed and not live.pod.outdated):
             self._failed(pod, "")

@@ -90,11 +90,7 @@ def placeholder_path(pod: PodUid | None = None) -> str:
 
 
 def read_wanted(pod: Mapping[str, Any]) -> Wanted:
-    """Reduces a pod.
-
-    Raises:
-        WireError: its fields are not what they should be.
-    """
+    """Reduces a pod. Raises WireError: its fields are not what they should be."""
     spec, status = fields.mapping(pod, "spec", "pod"), fields.mapping(pod, "status", "pod")
     going = bool(fields.mapping(pod, "metadata", "pod").get("deletionTimestamp"))
     affinity = fields.mapping(fields.mapping(spec, "affinity", "spec"), "nodeAffinity", "spec.affinity")
@@ -123,13 +119,9 @@ def read_wanted(pod: Mapping[str, Any]) -> Wanted:
 
 
 def make(pod: PodRef, spec: JsonObject, nodes: Collection[NodeName], attempt: int) -> JsonObject:
-    """The placeholder of a pod.
+    """The placeholder of a pod, with a spec of `read_wanted`.
 
-    Args:
-        pod: it waits.
-        spec: as `read_wanted` gives it.
-        nodes: on which it must not be; by name, because the label with a node's host name may differ from it.
-        attempt: from 1 on.
+    The nodes on which it must not be are named, because the label with a node's host name may differ from it.
     """
     away = [{"key": _NAME, "operator": "NotIn", "values": [name]} for name in sorted(nodes)]
     terms = [{**term, "matchFields": [*term.get("matchFields", ()), *away]} for term in terms_of(spec)]
@@ -160,8 +152,7 @@ def terms_of(spec: JsonObject) -> Sequence[JsonObject]:
 def read(pod: Mapping[str, Any]) -> Placeholder | None:
     """A pod of the placeholders' namespace; None if it is none of the controller's.
 
-    Raises:
-        WireError: its fields are not what they should be.
+    Raises WireError: its fields are not what they should be.
     """
     ref, meta = pods_wire.ref(pod), fields.mapping(pod, "metadata", "pod")
     annotations = pods_wire.annotations(pod)

@@ -95,12 +95,7 @@ class Recreator:
         return self._backoff.may_delete(owner, now)
 
     def read(self, known: P) -> LivePod[P] | None:
-        """A pod that the watch knows as it is now; None if it is gone, going or another one: the watch will tell.
-
-        Raises:
-            KubeError: it could not be read.
-            WireError: it makes no sense.
-        """
+        """As it is now; None if it is gone, going or another one. May raise a KubeError or a WireError."""
         try:
             current = self.writer.api.get(kube.pod_path(known.ref.namespace, known.ref.name), timeout_s=READ_S)
         except kube.NotFoundError:

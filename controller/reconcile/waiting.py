@@ -67,13 +67,7 @@ class OutdatedPods:
         self._advice = {uid: advice for uid, advice in self._advice.items() if uid in self._since}
 
     def recreate(self, pod: Pending, why: str, now: float) -> bool:
-        """Delete the pod if it has waited long enough and is recreated. Whether a request was made.
-
-        Args:
-            pod: it waits.
-            why: `elsewhere`'s answer.
-            now: monotonic.
-        """
+        """Delete the pod if it has waited long enough and is recreated; `why` is from `elsewhere`. Whether it asked."""
         if not why:
             self._since.pop(pod.ref.uid, None)
         elif now - self._since.setdefault(pod.ref.uid, now) >= SETTLE_S and self._is_recreated(pod):
@@ -161,7 +155,6 @@ class WaitingPods:
         self.counts = self._counted(snapshot.pending, [key for _, key in waiting])
 
     def _counted(self, pending: Collection[Pending], judged: Iterable[_KindKey]) -> Waiting:
-        """Args: judged: kinds of the pods that kube-scheduler has given up on for now."""
         counts = dict.fromkeys(REASONS, 0)
         counts[INVALID] = sum(pod.request is None for pod in pending)
         counts[NOT_TRIED] = sum(pod.request is not None and not pod.unschedulable for pod in pending)

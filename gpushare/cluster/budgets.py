@@ -61,8 +61,7 @@ def broken(pods: Iterable[Bound], budgets: Sequence[Budget]) -> Mapping[PodUid, 
 def parse(obj: Mapping[str, Any], *, empty_is_all: bool) -> Budget:
     """Read a PodDisruptionBudget. A selector without conditions means every pod in policy/v1, and none in v1beta1.
 
-    Raises:
-        WireError: it is none, or has a selector that means nothing.
+    Raises WireError: it is none, or has a selector that means nothing.
     """
     metadata = fields.mapping(obj, "metadata", "object")
     spec, status = fields.mapping(obj, "spec", "object"), fields.mapping(obj, "status", "object")

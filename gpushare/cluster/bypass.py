@@ -100,8 +100,7 @@ def again(pod: Bypassed | None) -> str:
 def owner(pod: Mapping[str, Any]) -> Owner | None:
     """How the kind of controller that owns a pod takes its deletion; None if none owns it.
 
-    Raises:
-        WireError: it is no pod.
+    Raises WireError: it is no pod.
     """
     reference = pod_records.controller_of(pod)
     return None if reference is None else _KEEPING.get(str(reference.get("kind")), _ANY)

@@ -44,8 +44,7 @@ class Cordon:
     def opened(self, inventory: NodeInventory | None, name: str) -> "Cordon":
         """The GPUs take pods again, also those that a defragmentation keeps free; the name may be of one that is gone.
 
-        Raises:
-            SettingsError: nothing names the GPU, or an entry names others as well.
+        Raises SettingsError: nothing names the GPU, or an entry names others as well.
         """
         known, there = entries(self.gpus), inventory.gpus if inventory is not None else ()
         gpus = [gpu for gpu in there if name in names_of(gpu)]
@@ -91,8 +90,7 @@ def names_of(gpu: Gpu) -> set[str]:
 def meant(inventory: NodeInventory, name: str) -> tuple[Gpu, ...]:
     """The GPUs that a name stands for: several for a number of a GPU that is partitioned.
 
-    Raises:
-        SettingsError: no GPU of the node has it.
+    Raises SettingsError: no GPU of the node has it.
     """
     found = tuple(gpu for gpu in inventory.gpus if name in names_of(gpu))
     if not found:

@@ -47,8 +47,7 @@ def read(
 ) -> NodeRecord:
     """What matters of a node; what is known of it already, if nothing that matters has changed.
 
-    Raises:
-        WireError: it is no node.
+    Raises WireError: it is no node.
     """
     name = name_of(node)
     annotations = fields.mapping(fields.mapping(node, "metadata", "node"), "annotations", "metadata")
@@ -124,11 +123,7 @@ def _is_awaited(node: Mapping[str, Any]) -> bool:
 
 
 def name_of(node: Mapping[str, Any]) -> NodeName:
-    """Which node it is.
-
-    Raises:
-        WireError: it is no node.
-    """
+    """Which node it is. Raises WireError: it is no node."""
     return NodeName(fields.needed(fields.mapping(node, "metadata", "node"), "name", "metadata"))
 
 

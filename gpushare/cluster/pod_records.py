@@ -126,11 +126,7 @@ def has_foreign_gpus(pod: Bound) -> bool:
 
 
 def held(bound: Bound, unit: MemoryUnit) -> Allocation | None:
-    """What a bound pod holds, in the unit of its node.
-
-    Raises:
-        WireError: no one can tell.
-    """
+    """What a bound pod holds, in the unit of its node. Raises WireError: no one can tell."""
     if bound.problem and bound.allocation is None:
         raise WireError(bound.problem)
     if bound.interop_pod is not None:
@@ -167,8 +163,7 @@ def all_held(bound: Iterable[Bound], unit: MemoryUnit) -> tuple[list[Allocation]
 def read(pod: Mapping[str, Any], resource_config: ResourceConfig) -> PodRecord | None:
     """What matters of a pod; None if it asks for no GPU, or is a placeholder, which gets none.
 
-    Raises:
-        WireError: it is no pod, or none that can be kept apart from others.
+    Raises WireError: it is no pod, or none that can be kept apart from others.
     """
     ref, node = pods_wire.ref(pod), pods_wire.node_of(pod)
     if not ref.uid:
@@ -188,8 +183,7 @@ def read(pod: Mapping[str, Any], resource_config: ResourceConfig) -> PodRecord |
 def non_gpu_pod(pod: Mapping[str, Any]) -> NonGpuPod | None:
     """What a pod that asks for no GPU takes of its node; None if it is on none.
 
-    Raises:
-        WireError: it is no pod, or none that can be kept apart from others.
+    Raises WireError: it is no pod, or none that can be kept apart from others.
     """
     node = pods_wire.node_of(pod)
     if node is None:
@@ -285,11 +279,7 @@ def _is_outdated(pod: Mapping[str, Any], resource_config: ResourceConfig) -> boo
 
 
 def controller_of(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The reference to the controller that owns a pod; None if none does.
-
-    Raises:
-        WireError: it is no pod.
-    """
+    """The reference to the controller that owns a pod; None if none does. Raises WireError: it is no pod."""
     references = fields.objects(fields.mapping(pod, "metadata", "pod"), "ownerReferences", "metadata")
     return next((reference for reference in references if reference.get("controller") is True), None)
 

@@ -15,10 +15,7 @@ NODES_NAMED: Final = 3
 def together(messages: Sequence[str], nodes: int, which: str) -> str:
     """`needs X; free ... on a: 1; free ... on b: 2; and 7 more nodes`: what all begin with is said once.
 
-    Args:
-        messages: of the nodes that are named, the closest first.
-        nodes: how many have refused the pod, with those that are named.
-        which: what the others are, such as ` with GPUs`; may be empty.
+    The messages are those of the closest of so many nodes; `which` says what they are, such as ` with GPUs`.
     """
     more = nodes - len(messages)
     heads = {message.partition("; ")[0] for message in messages}

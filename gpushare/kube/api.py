@@ -73,11 +73,7 @@ class KubeApi(Protocol):
     ) -> Page[T]:
         """Read a list, or as much of it as the parameter `limit` says, of which never more than one object is parsed.
 
-        Args:
-            path: of the collection.
-            params: selectors, `limit`, `continue`, `resourceVersion`.
-            keep: reduces each object as soon as it was read; may raise.
-            timeout_s: for the whole answer.
+        `keep` reduces each object as soon as it was read; it may raise. The deadline is for the whole answer.
         """
         ...
 
@@ -116,14 +112,10 @@ class KubeApi(Protocol):
     ) -> JsonObject: ...
 
     def watch(self, path: str, params: Params, *, timeout_s: float) -> Iterator[JsonObject]:
-        """Events `{"type": ..., "object": ...}` of a collection, until the server ends the stream.
+        """Events `{"type": ..., "object": ...}` of a collection, until the server ends the stream after `timeout_s`.
 
-        It returns when the server has accepted the watch; the iterator waits for events.
-
-        Args:
-            path: of the collection.
-            params: selectors and resourceVersion.
-            timeout_s: after which the server ends the stream; the client gives up a little later.
+        It returns when the server has accepted the watch; the iterator waits for events. The client gives up a little
+        later than the server ends it.
         """
         ...
 
@@ -234,11 +226,5 @@ def node_path(name: str, subresource: str = "") -> str:
 
 
 def proxy_path(namespace: str, service: str, path: str) -> str:
-    """Path of an endpoint behind the API server's proxy.
-
-    Args:
-        namespace: of the Service.
-        service: name and port, with `https:` before it if it speaks TLS, as in `https:gpushare-webhook:443`.
-        path: of the endpoint, without a leading slash.
-    """
+    """An endpoint behind the API server's proxy: of a Service by name and port, as in `https:gpushare-webhook:443`."""
     return f"/api/v1/namespaces/{namespace}/services/{service}/proxy/{path}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from types import ModuleType
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import orjson
 
@@ -38,31 +38,19 @@ T = TypeVar("T")
 
 
 def connect(kubeconfig: str = "", context: str = "") -> "RestClient":
-    """A client for the cluster of a kubeconfig file, or else for the cluster that this process runs in.
-
-    Raises:
-        SettingsError: neither can be used; says what is missing.
-    """
+    """A client for the cluster of a kubeconfig file, or else for that of this process. May raise a SettingsError."""
     if not kubeconfig:
         return RestClient(in_cluster())
     return RestClient(_config().load(kubeconfig, context))
 
 
 def namespace(kubeconfig: str = "", context: str = "") -> str:
-    """The namespace that a user means who names none: of the kubeconfig's context, or else of this process's pod.
-
-    Raises:
-        SettingsError: the kubeconfig cannot be used.
-    """
+    """What a user means who names none: the kubeconfig context's, or else this pod's. May raise a SettingsError."""
     return _config().namespace(kubeconfig, context) if kubeconfig else own_namespace()
 
 
 def context_name(kubeconfig: str = "", context: str = "") -> str:
-    """What a user calls the cluster: the given or the current context; empty in a pod.
-
-    Raises:
-        SettingsError: the kubeconfig cannot be used.
-    """
+    """The given or the current context's; empty in a pod. May raise a SettingsError."""
     return context or (str(_config().context_name(kubeconfig)) if kubeconfig else "")
 
 
@@ -90,7 +78,7 @@ class RestClient:
         self._transport = Transport(credentials, self._clock)
 
     def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject:
-        return _an_object(self._call("GET", path, params, timeout_s=timeout_s))
+        return self._object("GET", path, params, timeout_s=timeout_s)
 
     def read_object(self, path: str, *, keep: Callable[[JsonObject], T], timeout_s: float = 5.0) -> T:
         answer = self._call("GET", path, timeout_s=timeout_s)
@@ -114,10 +102,10 @@ class RestClient:
         timeout_s: float = 5.0,
         precondition: Precondition | None = None,
     ) -> JsonObject:
-        return _an_object(self._call("POST", path, params, body=body, timeout_s=timeout_s, precondition=precondition))
+        return self._object("POST", path, params, body=body, timeout_s=timeout_s, precondition=precondition)
 
     def replace(self, path: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:
-        return _an_object(self._call("PUT", path, body=body, timeout_s=timeout_s))
+        return self._object("PUT", path, body=body, timeout_s=timeout_s)
 
     def patch(
         self,
@@ -129,10 +117,8 @@ class RestClient:
         timeout_s: float = 5.0,
         precondition: Precondition | None = None,
     ) -> JsonObject:
-        return _an_object(
-            self._call(
-                "PATCH", path, params, body=body, media=kind.value, timeout_s=timeout_s, precondition=precondition
-            )
+        return self._object(
+            "PATCH", path, params, body=body, media=kind.value, timeout_s=timeout_s, precondition=precondition
         )
 
     def delete(
@@ -143,7 +129,7 @@ class RestClient:
         timeout_s: float = 5.0,
         precondition: Precondition | None = None,
     ) -> JsonObject:
-        return _an_object(self._call("DELETE", path, body=body, timeout_s=timeout_s, precondition=precondition))
+        return self._object("DELETE", path, body=body, timeout_s=timeout_s, precondition=precondition)
 
     def watch(self, path: str, params: Params, *, timeout_s: float) -> Iterator[JsonObject]:
         query = {**params, "watch": "true", "timeoutSeconds": str(int(timeout_s))}
@@ -163,6 +149,9 @@ class RestClient:
             if self._clock.monotonic() > until:
                 raise TimeoutError("the answer took longer than its deadline")
             yield chunk
+
+    def _object(self, method: str, path: str, params: Params | None = None, **options: Any) -> JsonObject:
+        return _an_object(self._call(method, path, params, **options))
 
     def _call(
         self,
@@ -238,11 +227,6 @@ def _event(line: bytes) -> JsonObject:
 
 
 def _an_object(answer: HttpReply) -> JsonObject:
-    """The object in an answer.
-
-    Raises:
-        KubeError: the server did not agree, or there is none.
-    """
     if not 200 <= answer.status < 300:
         raise kube.error_in(answer.status, answer.data)
     try:
@@ -252,11 +236,7 @@ def _an_object(answer: HttpReply) -> JsonObject:
 
 
 def _reply(answer: HttpReply) -> Reply:
-    """What an endpoint said.
-
-    Raises:
-        KubeError: the API server itself said no, or could not reach the endpoint.
-    """
+    """What an endpoint said; raises if the API server itself said no, or could not reach it."""
     status = kube.status_in(answer.data)
     if status is not None and status.get("status") == "Failure":
         raise kube.error_in(answer.status, answer.data)

@@ -1,4 +1,7 @@
-"""Kubeconfig files, read by the official client with all its authentication plug-ins. Its only importer."""
+"""Kubeconfig files, read by the official client with all its authentication plug-ins. Its only importer.
+
+All functions raise a SettingsError for a file or context that is missing or cannot be used.
+"""
 
 import contextlib
 import os
@@ -13,15 +16,7 @@ from gpushare.kube.credentials import Credentials
 
 
 def namespace(path: str, context: str = "") -> str:
-    """The namespace of a context, as kubectl takes it; "default" if the context names none.
-
-    Args:
-        path: see `load`.
-        context: by default the current one.
-
-    Raises:
-        SettingsError: no such file, or it cannot be used.
-    """
+    """As kubectl takes it; "default" if the context names none."""
     files = _files(path)
     with _usable(path):
         merged = kube_config.KubeConfigMerger(os.pathsep.join(files)).config
@@ -32,30 +27,14 @@ def namespace(path: str, context: str = "") -> str:
 
 
 def context_name(path: str) -> str:
-    """The current context's name; empty if none is named.
-
-    Args:
-        path: see `load`.
-
-    Raises:
-        SettingsError: no such file, or it cannot be used.
-    """
+    """Of the current one; empty if none is named."""
     files = _files(path)
     with _usable(path):
         return _current_context(files) or ""
 
 
 def load(path: str, context: str = "") -> Credentials:
-    """Credentials of a context of a kubeconfig file, or of several that are merged as kubectl does.
-
-    Args:
-        path: the file, or as in KUBECONFIG several with colons in between; of several, missing ones are left out and
-            the first that says something wins.
-        context: by default the current one.
-
-    Raises:
-        SettingsError: no such file or context, or it cannot be used.
-    """
+    """Of a context of a file, or of several files with colons in between, merged as kubectl does."""
     files = _files(path)
     configuration = client.Configuration()
     with _usable(path):
@@ -89,8 +68,8 @@ def _usable(path: str) -> Iterator[None]:
 
 
 def _files(path: str) -> list[str]:
-    wanted = [str(Path(part).expanduser()) for part in path.split(os.pathsep) if part]
-    files = [part for part in wanted if Path(part).is_file()]
+    wanted = [Path(part).expanduser() for part in path.split(os.pathsep) if part]
+    files = [str(part) for part in wanted if part.is_file()]
     if not files:
         raise SettingsError(f"kubeconfig {path}: no such file")
     return files

@@ -38,11 +38,7 @@ def own_namespace(directory: str = _DIRECTORY) -> str:
 
 
 def in_cluster(directory: str = _DIRECTORY, *, clock: Clock | None = None) -> Credentials:
-    """The pod's service account, from the variables and files that the kubelet gives to every pod.
-
-    Raises:
-        SettingsError: this is no pod, or it has no service account token.
-    """
+    """The pod's service account. Raises a SettingsError if this is no pod, or it has no token."""
     host, port = environment("KUBERNETES_SERVICE_HOST"), environment("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise SettingsError("not in a cluster: KUBERNETES_SERVICE_HOST is not set; give --kubeconfig")

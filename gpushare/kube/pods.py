@@ -21,16 +21,7 @@ class EventType(Enum):
 
 
 def event(pod: PodRef, kind: EventType, reason: str, message: str, *, component: str, now: datetime) -> JsonObject:
-    """A core/v1 Event on a pod.
-
-    Args:
-        pod: the pod that it is about.
-        kind: Normal or Warning.
-        reason: one CamelCase word for programs.
-        message: plain words for the pod's author; cut to what the API accepts.
-        component: of this system, such as `gpushare-controller`.
-        now: aware time of the event.
-    """
+    """A core/v1 Event on a pod: a CamelCase reason for programs, and a message for its author."""
     stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     digest = hashlib.sha256(f"{pod.uid} {reason} {message} {now.isoformat()}".encode()).hexdigest()[:16]
     prefix = pod.name[:230].rstrip("-.")  # each part of a name ends in a letter or digit
@@ -79,13 +70,7 @@ class Evicted(Enum):
 
 
 def evict(api: KubeApi, pod: PodRef, *, if_forbidden: str = "") -> tuple[Evicted, str]:
-    """Have exactly this pod deleted. The outcome, and why it is not done.
-
-    Args:
-        api: where.
-        pod: which; one of the same name with another UID is left alone.
-        if_forbidden: what to do if the right is missing, for the message.
-    """
+    """Have exactly this pod deleted. The outcome, and why it is not done, with the fix if the right is missing."""
     try:
         request_eviction(api, pod)
     except (kube.NotFoundError, kube.ConflictError) as error:
@@ -102,11 +87,8 @@ def evict(api: KubeApi, pod: PodRef, *, if_forbidden: str = "") -> tuple[Evicted
 def request_eviction(api: KubeApi, pod: PodRef) -> None:
     """Have exactly this pod deleted. Asking again after a lost reply does no harm.
 
-    Raises:
-        NotFoundError: it is gone.
-        ConflictError: one of its name with another UID is there.
-        TooManyRequestsError: a PodDisruptionBudget protects it for now.
-        KubeError: anything else.
+    Raises NotFoundError if it is gone, ConflictError if one of its name with another UID is there,
+    TooManyRequestsError if a PodDisruptionBudget protects it for now, and KubeErrors for anything else.
     """
     path = kube.pod_path(pod.namespace, pod.name, "eviction")
     body = {

@@ -23,15 +23,9 @@ T = TypeVar("T")
 
 
 def page(what: str, chunks: Iterable[bytes], keep: Callable[[JsonObject], T]) -> Page[T]:
-    """A page of a list.
+    """A page of a list from the body of an answer; `keep` reduces each object at once, `what` is for messages.
 
-    Args:
-        what: the request, for messages.
-        chunks: the body of the answer.
-        keep: reduces each object at once.
-
-    Raises:
-        ServerFaultError: it is none.
+    Raises ServerFaultError: it is none.
     """
     objects = Objects(chunks)
     try:
@@ -49,8 +43,7 @@ def page(what: str, chunks: Iterable[bytes], keep: Callable[[JsonObject], T]) ->
 def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The lines of a stream, without empty ones; an unfinished last one is left out.
 
-    Raises:
-        ValueError: a line is larger than any object.
+    Raises ValueError: a line is larger than any object.
     """
     rest = bytearray()
     for chunk in chunks:
