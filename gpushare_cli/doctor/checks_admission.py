@@ -122,39 +122,32 @@ def namespace_limits(facts: Facts) -> Iterator[Finding]:
 def configured(facts: Facts) -> Iterator[Finding]:
     """Both configurations exist and call the installation's webhook."""
     ours = f"{facts.namespace}/{names.WEBHOOK}"
-    for kind, config in _configurations(facts):
-        where = f"{kind}/{names.MUTATING_WEBHOOK}"
+    for where, config in _configurations(facts):
         if config is None:
             yield error(where, "it is missing, so no pod passes the webhook", APPLY)
-            continue
-        for webhook in fields.objects(config, "webhooks", kind):
-            service = fields.mapping(fields.mapping(webhook, "clientConfig", "webhook"), "service", "clientConfig")
-            called = f"{service.get('namespace')}/{service.get('name')}"
-            if called != ours:
-                yield error(where, f"{webhook.get('name')} calls {called}, not {ours}", APPLY)
+    for where, webhook in _webhooks(facts):
+        service = fields.mapping(fields.mapping(webhook, "clientConfig", "webhook"), "service", "clientConfig")
+        called = f"{service.get('namespace')}/{service.get('name')}"
+        if called != ours:
+            yield error(where, f"{webhook.get('name')} calls {called}, not {ours}", APPLY)
 
 
 def authority(facts: Facts) -> Iterator[Finding]:
     """The API server was told which certificates to trust."""
     restart = facts.kubectl(f"rollout restart deployment/{names.WEBHOOK}")
-    for kind, config in _configurations(facts):
-        for webhook in fields.objects(config or {}, "webhooks", kind):
-            bundle = fields.text(fields.mapping(webhook, "clientConfig", "webhook"), "caBundle", "clientConfig")
-            if problem := _bundle_problem(bundle):
-                problem = f"the caBundle of {webhook.get('name')} {problem}, so the API server cannot call it"
-                fix = f"the webhook writes it at its next check; if it stays: {restart}, and let no other tool write it"
-                yield error(f"{kind}/{names.MUTATING_WEBHOOK}", problem, fix)
+    for where, webhook in _webhooks(facts):
+        bundle = fields.text(fields.mapping(webhook, "clientConfig", "webhook"), "caBundle", "clientConfig")
+        if problem := _bundle_problem(bundle):
+            problem = f"the caBundle of {webhook.get('name')} {problem}, so the API server cannot call it"
+            fix = f"the webhook writes it at its next check; if it stays: {restart}, and let no other tool write it"
+            yield error(where, problem, fix)
 
 
 def policies(facts: Facts) -> Iterator[Finding]:
     """While the webhook is away, exactly the pods that need it wait, as this server's version allows."""
     shipped = SHIPPED[facts.snapshot.server >= FIRST_WITH_CONDITIONS]
     shipped_for = f"shipped for Kubernetes {facts.snapshot.server}"
-    found = {
-        str(webhook.get("name")): (f"{kind}/{names.MUTATING_WEBHOOK}", webhook)
-        for kind, config in _configurations(facts)
-        for webhook in fields.objects(config or {}, "webhooks", kind)
-    }
+    found = {str(webhook.get("name")): (where, webhook) for where, webhook in _webhooks(facts)}
     if not found:
         raise NothingToCheckError("there are no webhooks")
     for name in sorted(shipped.keys() - found.keys() - {ISOLATION}):  # of which another check says if it is needed
@@ -307,15 +300,18 @@ def _isolates(facts: Facts, node: GpuNode) -> bool:
 
 
 def _configurations(facts: Facts) -> Iterator[tuple[str, JsonObject | None]]:
-    yield "mutatingwebhookconfiguration", read(facts.snapshot.mutating)
-    yield "validatingwebhookconfiguration", read(facts.snapshot.validating)
+    yield _MUTATING, read(facts.snapshot.mutating)
+    yield f"validatingwebhookconfiguration/{names.VALIDATING_WEBHOOK}", read(facts.snapshot.validating)
+
+
+def _webhooks(facts: Facts) -> Iterator[tuple[str, JsonObject]]:
+    for where, config in _configurations(facts):
+        yield from ((where, webhook) for webhook in fields.objects(config or {}, "webhooks", where))
 
 
 def _bundle_problem(bundle: str) -> str:
-    if not bundle:
-        return "is empty"
     try:
         text = base64.b64decode(bundle, validate=True)
     except binascii.Error:
         return "is not base64"
-    return "" if _PEM in text else "has no PEM certificate"
+    return "" if _PEM in text else "has no PEM certificate" if bundle else "is empty"

@@ -44,7 +44,7 @@ def configuration(facts: Facts) -> Iterator[Finding]:
     try:
         found = _parsed(config)
         ours = next((each for each in _extenders(found) if _is_ours(each) and not _is_for_others(each)), {})
-        problems = [*_of_profiles(found, facts.settings.scheduler_name), *_of_others(found), *_of_entry(facts, ours)]
+        problems = [*_problems(found, facts.settings.scheduler_name), *_of_entry(facts, ours)]
     except (WireError, SettingsError) as odd:
         problems = [str(odd)]
         found = ours = {}
@@ -89,14 +89,12 @@ def _is_for_others(extender: Mapping[str, Any]) -> bool:
     return extender.get("prioritizeVerb") == names.OTHERS_VERB
 
 
-def _of_profiles(found: Mapping[str, Any], scheduler: str) -> Iterator[str]:
+def _problems(found: Mapping[str, Any], scheduler: str) -> Iterator[str]:
+    """What is wrong beside the extender for GPU pods."""
     profiles = [profile.get("schedulerName") for profile in fields.objects(found, "profiles", _KEY)]
     if scheduler not in profiles:
         others = f"; there is {', '.join(map(str, profiles))}" if profiles else ""
         yield f"no profile has the schedulerName {scheduler} that GPU pods have{others}"
-
-
-def _of_others(found: Mapping[str, Any]) -> Iterator[str]:
     for other in filter(_is_for_others, _extenders(found)):
         for verb in _VERBS:
             if verb != "prioritizeVerb" and other.get(verb):
@@ -107,7 +105,7 @@ def _of_others(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_entry(facts: Facts, ours: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with the extender for GPU pods, beside the one that `gpushare scheduler-config` writes."""
+    """What is wrong with the extender for GPU pods, compared with what `gpushare scheduler-config` writes."""
     options = scheduler_config.Options(server=facts.snapshot.server, whole_gpus=facts.settings.whole_gpus)
     [written] = yamls.load_all(scheduler_config.configuration(options), _KEY)
     [expected] = _extenders(fields.an_object(written, _KEY))
