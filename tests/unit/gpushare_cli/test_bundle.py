@@ -30,13 +30,16 @@ from testing.cli.podding import bound
 CANARY = "canary-7f3a"
 
 
+def called(api: DoctorKube, path: Path, err: io.StringIO | None = None, **options: Any) -> int:
+    streams = Streams(out=io.StringIO(), err=err or io.StringIO())
+    asked = Options(file=str(path), **options)
+    return console.answered(streams, lambda: bundle.run(api, streams, asked, world.skewed()))
+
+
 def made(api: DoctorKube, tmp_path: Path, **options: Any) -> tuple[int, dict[str, str], str]:
     """Exit code, the files of the report, and what was said."""
-    err = io.StringIO()
-    streams = Streams(out=io.StringIO(), err=err)
-    path = tmp_path / "report.tar.gz"
-    asked = Options(file=str(path), **options)
-    code = console.answered(streams, lambda: bundle.run(api, streams, asked, world.skewed()))
+    err, path = io.StringIO(), tmp_path / "report.tar.gz"
+    code = called(api, path, err, **options)
     if not path.exists():
         return code, {}, err.getvalue()
     with tarfile.open(path) as archive:
@@ -180,11 +183,9 @@ def setting(status: Json, pod: Json) -> None:
 
 
 def test_a_file_that_was_there_is_for_its_owner_alone_too(tmp_path: Path) -> None:
-    there = tmp_path / "report.tar.gz"
-    there.write_text("")
-    there.chmod(0o644)
+    (tmp_path / "report.tar.gz").touch(0o644)
     made(world.healthy(), tmp_path)
-    assert there.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "report.tar.gz").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_file_that_was_there_stays_until_the_new_one_is_whole(
@@ -197,9 +198,7 @@ def test_a_file_that_was_there_stays_until_the_new_one_is_whole(
         raise OSError(errno.ENOSPC, f"no room for {target}")
 
     monkeypatch.setattr(Path, "replace", full)
-    api, streams = world.healthy(), Streams(out=io.StringIO(), err=io.StringIO())
-    asked = Options(file=str(there), logs=0)
-    assert console.answered(streams, lambda: bundle.run(api, streams, asked, world.skewed())) == 1
+    assert called(world.healthy(), there, logs=0) == 1
     assert [each.read_text() for each in tmp_path.iterdir()] == ["before"]
 
 
@@ -216,8 +215,7 @@ def test_it_goes_to_what_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     with ThreadPoolExecutor(1) as pool:
         read = pool.submit(pipe.read_bytes)
-        api, streams = world.healthy(), Streams(out=io.StringIO(), err=io.StringIO())
-        assert bundle.run(api, streams, Options(file=str(pipe), logs=0), world.skewed()) == 0
+        assert called(world.healthy(), pipe, logs=0) == 0
     with tarfile.open(fileobj=io.BytesIO(read.result())) as archive:
         assert not archive.getmember("gpushare-report/README.txt").pax_headers  # which few other programs read
 

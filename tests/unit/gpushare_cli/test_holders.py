@@ -147,10 +147,11 @@ def test_a_bound_pod_whose_request_cannot_be_read_is_noted() -> None:
     )
 
 
-def test_a_pod_that_asks_for_nothing_has_no_row() -> None:
+def test_pods_that_ask_for_nothing_of_ours_have_no_row() -> None:
     plain = pod("plain")
     plain["spec"]["containers"] = [{"name": "main"}]
-    assert holders.build([our_node("node-a", 15360)], [plain]).nodes[0].pods == ()
+    theirs = asking("theirs", **{names.GPU: "1"})
+    assert holders.build([our_node("node-a", 15360)], [plain, theirs]).nodes[0].pods == ()
 
 
 def test_rows_are_grouped_by_gpu_and_pending_pods_come_last() -> None:
@@ -205,12 +206,8 @@ def test_compute_and_whole_gpus_follow_the_memory_in_a_table_of_their_own() -> N
 
 def test_details_end_with_the_same_table() -> None:
     found = holders.build([our_node("node-a", 15360)], [given("part", make_allocation("part", PART))])
-    assert inspect_command.detail(found).endswith(
-        "Allocated/Total GPU Memory In Cluster:  3/15 (20%)  \n"
-        "\n"
-        "NAME    GPU  Compute(Allocated)  Whole GPU Of\n"
-        "node-a  0    20%                 \n"
-    )
+    table = "NAME    GPU  Compute(Allocated)  Whole GPU Of\nnode-a  0    20%                 \n"
+    assert inspect_command.detail(found).endswith(f"In Cluster:  3/15 (20%)  \n\n{table}")
 
 
 def test_json_has_percent_and_whole_of_gpus_and_pods() -> None:
@@ -238,11 +235,6 @@ def test_a_part_of_a_gpu_that_nano_gpu_gave_counts_as_that_part_of_its_memory() 
 def test_a_part_that_no_one_gave_is_pending_as_a_part_of_the_largest_gpu() -> None:
     found = holders.build([our_node("node-a", 10240, 20480)], [asking("waits", **{names.GPU_PERCENT: "50"})])
     assert found.nodes[0].pending_mib == 10240
-
-
-def test_whole_gpus_of_another_plugin_are_none_of_ours() -> None:
-    found = holders.build([our_node("node-a", 15360)], [asking("theirs", **{names.GPU: "1"})])
-    assert found.nodes[0].pods == ()
 
 
 def test_whole_gpus_that_the_webhook_has_taken_care_of_are_pending() -> None:
@@ -409,9 +401,10 @@ def test_dashes_of_a_wide_row_and_of_a_narrow_one_are_counted_from_the_raw_row()
     assert lines[4] == "0/16 (0%)  "
 
 
-def test_percent_is_truncated() -> None:
-    text = summary([aliyun_node(mem="16", count="1")], [aliyun_pod("a", gpu=0, mem=3)])
-    assert "3/16 (18%)" in text
+def test_percent_is_truncated_and_a_share_that_is_no_whole_unit_rounded_up() -> None:
+    assert "3/16 (18%)" in summary([aliyun_node(mem="16", count="1")], [aliyun_pod("a", gpu=0, mem=3)])
+    objects = [our_node("node-a", T4)], [our_pod("p", "GPU-node-a-0", mib=1500)]
+    assert (summary(*objects).count("2/15"), detail(*objects).count(" 2 ")) == (3, 2)
 
 
 def test_a_node_with_fewer_gpus_shows_none_in_the_other_columns() -> None:
@@ -436,12 +429,9 @@ def test_mig_instances_have_columns_of_their_own() -> None:
     ]
 
 
-def test_gpus_of_different_size_are_shown_with_their_own_size() -> None:
+def test_gpus_are_shown_with_their_own_size_in_their_nodes_unit() -> None:
     row = summary([our_node("node-a", 15 * 1024, 80 * 1024)]).split("\n")[1]
     assert row == "node-a  192.168.0.71  0/15                   0/80                   0/95"
-
-
-def test_a_large_gpu_is_labelled_in_its_nodes_unit() -> None:
     header, row, *_ = summary([our_node("node-a", 141 * 1024)]).split("\n")
     assert header.endswith("GPU Memory(GiB)")
     assert row.endswith("0/141")
@@ -453,11 +443,6 @@ def test_nodes_of_different_units_are_shown_in_mib() -> None:
     assert header.endswith("GPU Memory(MiB)")
     assert first.endswith("0/15360")
     assert second.endswith("256/768")
-
-
-def test_a_share_that_is_no_whole_unit_is_rounded_up() -> None:
-    objects = [our_node("node-a", T4)], [our_pod("p", "GPU-node-a-0", mib=1500)]
-    assert (summary(*objects).count("2/15"), detail(*objects).count(" 2 ")) == (3, 2)
 
 
 def test_a_node_without_address_is_unknown() -> None:

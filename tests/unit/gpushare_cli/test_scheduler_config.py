@@ -77,16 +77,13 @@ def test_a_second_scheduler_has_a_name_and_a_lease_of_its_own() -> None:
         "extenders": [
             {
                 "urlPrefix": "http://gpushare-controller.gpushare-system.svc:12345/gpushare-scheduler",
-                "filterVerb": "filter",
-                "prioritizeVerb": "prioritize",
-                "preemptVerb": "preempt",
+                **{f"{verb}Verb": verb for verb in ("filter", "prioritize", "preempt", "bind")},
                 "weight": 26,
-                "bindVerb": "bind",
                 "enableHTTPS": False,
                 "nodeCacheCapable": True,
                 "managedResources": [
-                    {"name": "aliyun.com/gpu-mem", "ignoredByScheduler": False},
-                    {"name": "nano-gpu/gpu-percent", "ignoredByScheduler": False},
+                    {"name": name, "ignoredByScheduler": False}
+                    for name in ("aliyun.com/gpu-mem", "nano-gpu/gpu-percent")
                 ],
                 "ignorable": False,
                 "httpTimeout": "5s",
@@ -153,12 +150,6 @@ def test_whole_gpus_are_sent_to_the_extender_only_where_they_are_this_projects()
     shared = ["aliyun.com/gpu-mem", "nano-gpu/gpu-percent"]
     assert managed(configuration()) == managed(policy()) == shared
     assert managed(configuration(whole_gpus=True)) == managed(policy(whole_gpus=True)) == [*shared, "nvidia.com/gpu"]
-
-
-@pytest.mark.parametrize("flags", [[], ["--whole-gpus"]])
-def test_the_command_line_asks_for_whole_gpus_by_a_flag(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["scheduler-config", "--server-version", "1.36", *flags]) == 0
-    assert ("name: nvidia.com/gpu" in capsys.readouterr().out) == bool(flags)
 
 
 def test_a_policy_file_is_read_by_old_releases_and_leaves_the_in_tree_predicates_at_their_defaults() -> None:
@@ -238,16 +229,9 @@ def test_the_controllers_best_node_wins_against_all_that_kube_scheduler_adds_by_
 
 def test_fuller_nodes_come_first_in_the_words_of_each_release() -> None:
     [profile] = configuration(most_allocated=True)["profiles"]
-    [args] = profile["pluginConfig"]
-    assert args == {
-        "name": "NodeResourcesFit",
-        "args": {
-            "scoringStrategy": {
-                "type": "MostAllocated",
-                "resources": [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}],
-            }
-        },
-    }
+    resources = [{"name": name, "weight": 1} for name in ("cpu", "memory")]
+    strategy = {"scoringStrategy": {"type": "MostAllocated", "resources": resources}}
+    assert profile["pluginConfig"] == [{"name": "NodeResourcesFit", "args": strategy}]
     assert configuration(ServerVersion(1, 22), most_allocated=True)["profiles"] == [profile]
     assert configuration(ServerVersion(1, 21), most_allocated=True)["profiles"][0]["plugins"] == {
         "score": {
@@ -270,7 +254,12 @@ def test_a_policy_file_that_changes_one_priority_names_all_of_them() -> None:
 
 @pytest.mark.parametrize(
     ("flags", "weights"),
-    [([], [26]), (["--weight", "1"], [1]), (["--rank-others"], [26, 9]), (["--rank-others", "26"], [26, 26])],
+    [
+        ([], [26]),
+        (["--weight", "1", "--whole-gpus"], [1]),
+        (["--rank-others"], [26, 9]),
+        (["--rank-others", "26"], [26, 26]),
+    ],
 )
 def test_the_command_line_has_a_flag_for_each(
     flags: list[str], weights: list[int], capsys: pytest.CaptureFixture[str]
@@ -280,6 +269,8 @@ def test_the_command_line_has_a_flag_for_each(
     assert [each["weight"] for each in printed["extenders"]] == weights
     assert printed["apiVersion"] == "kubescheduler.config.k8s.io/v1beta2"
     assert printed["clientConnection"] == {"qps": 70, "burst": 140}
+    managed = [each["name"] for each in printed["extenders"][0]["managedResources"]]
+    assert (names.GPU in managed) == ("--whole-gpus" in flags)
 
 
 @pytest.mark.parametrize("flag", ["--rank-others", "--most-allocated"])
