@@ -177,11 +177,11 @@ def _concerns_gpus(pod: JsonObject) -> bool:
         return True  # odd ones are what others have to see
 
 
-def _inspect(snapshot: Snapshot, pods: Sequence[JsonObject], shown: Callable[[holders.Report], str]) -> str:
+def _inspect(snapshot: Snapshot, pods: Sequence[JsonObject], render: Callable[[holders.Report], str]) -> str:
     """Says why where something is so odd that it cannot be made."""
     try:
         built = holders.build(_read(snapshot.nodes), pods, unhealthy.of_all(_read(snapshot.unhealthy)))
-        return shown(built) if built.nodes else "no node shares a GPU\n"
+        return render(built) if built.nodes else "no node shares a GPU\n"
     except GpuShareError as error:
         return f"not made: {error}\n"
 

@@ -36,110 +36,65 @@ def run(streams: Streams, *, options: Options, kind: Kind) -> int:
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.description = "Print the configuration with which kube-scheduler asks the controller about shared GPUs."
+    add = parser.add_argument
     add_server(parser, "of the cluster, such as v1.29.3+k3s1", required=True)
-    arguments.add_choice(
-        parser, "--kind", Kind.CONFIGURATION, "policy: a policy file, for --policy-config-file of 1.22 and older"
-    )
-    parser.add_argument(
-        "--extender-url", dest="url", default=scheduler_config.DEFAULT_URL, metavar="URL", help="default: %(default)s"
-    )
-    ca = parser.add_argument(
-        "--extender-ca",
-        dest="ca_pem",
-        type=_read_ca,
-        default=b"",
-        metavar="FILE",
-        help="PEM file; needed if the URL is https",
-    )
+    what = "policy: a policy file, for --policy-config-file of 1.22 and older"
+    arguments.add_choice(parser, "--kind", Kind.CONFIGURATION, what)
+    url = scheduler_config.DEFAULT_URL
+    add("--extender-url", dest="url", default=url, metavar="URL", help="default: %(default)s")
+    what = "PEM file; needed if the URL is https"
+    ca = add("--extender-ca", dest="ca_pem", type=_read_ca, default=b"", metavar="FILE", help=what)
     arguments.is_file(ca)
+    what = "PEM file that kube-scheduler reads; needed if the URL is one of the API server's proxy"
     for part in ("cert", "key"):
-        parser.add_argument(
-            f"--extender-client-{part}",
-            dest=f"client_{part}",
-            default="",
-            metavar="PATH",
-            help="PEM file that kube-scheduler reads; needed if the URL is one of the API server's proxy",
-        )
-    _add_second_scheduler(parser)
-    parser.add_argument(
-        "--whole-gpus",
-        action="store_true",
-        help=f"{names.GPU} is gpushare's on every node of the cluster; not where another plugin has it",
-    )
+        add(f"--extender-client-{part}", dest=f"client_{part}", default="", metavar="PATH", help=what)
+    what = "of a second scheduler; empty to change the cluster's own (default: %(default)s)"
+    add("--scheduler-name", default=names.SCHEDULER, metavar="NAME", help=what)
+    add("--lease-name", default=names.SCHEDULER, metavar="NAME", help="of a second scheduler (default: %(default)s)")
+    add("--lease-namespace", default=names.NAMESPACE, metavar="NAME", help="of that lease (default: %(default)s)")
+    what = "file that kube-scheduler reads, such as /etc/kubernetes/scheduler.conf; none for a service account"
+    add("--scheduler-kubeconfig", dest="kubeconfig", default="", metavar="PATH", help=what)
+    what = f"{names.GPU} is gpushare's on every node of the cluster; not where another plugin has it"
+    add("--whole-gpus", action="store_true", help=what)
     _add_scores(parser)
-    parser.add_argument(
-        "--client-qps",
-        type=int,
-        default=scheduler_config.DEFAULT_QPS,
-        metavar="N",
-        help="requests a second that kube-scheduler may send to the API server, and twice as many at once; its own 50"
-        " keep it from placing more pods than that (default: %(default)s)",
+    what = (
+        "requests a second that kube-scheduler may send to the API server, and twice as many at once; its own 50 keep"
+        " it from placing more pods than that (default: %(default)s)"
     )
+    add("--client-qps", type=int, default=scheduler_config.DEFAULT_QPS, metavar="N", help=what)
 
 
-def add_server(parser: argparse.ArgumentParser, text: str, *, required: bool = False) -> None:
-    parser.add_argument(
-        "--server-version", dest="server", type=ServerVersion.parse, required=required, metavar="X.Y", help=text
-    )
+def add_server(parser: argparse.ArgumentParser, what: str, *, required: bool = False) -> None:
+    parse = ServerVersion.parse
+    parser.add_argument("--server-version", dest="server", type=parse, required=required, metavar="X.Y", help=what)
 
 
-def add_rank_others(parser: argparse.ArgumentParser, text: str) -> None:
-    parser.add_argument(
-        "--rank-others",
-        dest="others_weight",
-        nargs="?",
-        type=int,
-        const=scheduler_config.OTHERS_WEIGHT,
-        metavar="WEIGHT",
-        help=text,
-    )
-
-
-def _add_second_scheduler(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--scheduler-name",
-        default=names.SCHEDULER,
-        metavar="NAME",
-        help="of a second scheduler; empty to change the cluster's own (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--lease-name", default=names.SCHEDULER, metavar="NAME", help="of a second scheduler (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--lease-namespace", default=names.NAMESPACE, metavar="NAME", help="of that lease (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--scheduler-kubeconfig",
-        dest="kubeconfig",
-        default="",
-        metavar="PATH",
-        help="file that kube-scheduler reads, such as /etc/kubernetes/scheduler.conf; none for a service account",
-    )
+def add_rank_others(parser: argparse.ArgumentParser, what: str) -> None:
+    weight = scheduler_config.OTHERS_WEIGHT
+    flag = "--rank-others"
+    parser.add_argument(flag, dest="others_weight", nargs="?", type=int, const=weight, metavar="WEIGHT", help=what)
 
 
 def _add_scores(parser: argparse.ArgumentParser) -> None:
     default, by_policy = kube_scores.needed(kube_scores.UNASKED), kube_scores.needed(kube_scores.UNASKED_BY_POLICY_FILE)
     above_all = kube_scores.needed({**kube_scores.UNASKED, **kube_scores.PREFERENCES})
-    parser.add_argument(
-        "--weight",
-        type=int,
-        metavar="N",
-        help=f"of the controller's scores for GPU pods. By default {default} (in a policy file {by_policy}): its best"
-        " node wins against all that kube-scheduler adds by itself, and preferred affinity or a soft taint seldom"
-        f" changes it; from {above_all} on they never do; at 1 they and free CPU decide, and GPUs are filled worst",
+    what = (
+        f"of the controller's scores for GPU pods. By default {default} (in a policy file {by_policy}): its best node"
+        " wins against all that kube-scheduler adds by itself, and preferred affinity or a soft taint seldom changes"
+        f" it; from {above_all} on they never do; at 1 they and free CPU decide, and GPUs are filled worst"
     )
+    parser.add_argument("--weight", type=int, metavar="N", help=what)
     add_rank_others(
         parser,
         "have the controller rank nodes for pods without GPUs too, so that they leave CPU and memory to GPUs that"
         " are free. Costs a request for each of these pods; while the controller is away they are scheduled without it."
         f" By default with weight {scheduler_config.OTHERS_WEIGHT}: a node may get several replicas of a workload",
     )
-    parser.add_argument(
-        "--most-allocated",
-        action="store_true",
-        help="nodes with less free CPU and memory come first, for all pods of the scheduler. Keeps whole nodes free for"
-        " an autoscaler and needs no request; costs GPUs with the policy dense, see docs/scheduling.md",
+    what = (
+        "nodes with less free CPU and memory come first, for all pods of the scheduler. Keeps whole nodes free for an"
+        " autoscaler and needs no request; costs GPUs with the policy dense, see docs/scheduling.md"
     )
+    parser.add_argument("--most-allocated", action="store_true", help=what)
 
 
 def _read_ca(path: str) -> bytes:

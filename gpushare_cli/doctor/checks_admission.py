@@ -182,9 +182,9 @@ def _conditions(facts: Facts, found: Mapping[str, Mapping[str, Any]]) -> Iterato
             continue  # one without conditions is called for every pod
         unnamed = [resource for resource in resources if not any(resource in text for text in texts)]
         if present and unnamed:
-            told = f"the matchConditions of {' and '.join(present)} do not name {', '.join(unnamed)}"
+            message = f"the matchConditions of {' and '.join(present)} do not name {', '.join(unnamed)}"
             fix = _APPLY_WHOLE if names.GPU in unnamed else APPLY
-            yield error(_MUTATING, f"{told}, so pods that ask for it bypass the webhook", fix)
+            yield error(_MUTATING, f"{message}, so pods that ask for it bypass the webhook", fix)
 
 
 def admission(facts: Facts) -> Iterator[Finding]:
@@ -258,8 +258,8 @@ def _unknown_classes(facts: Facts, data: JsonObject, edit: str) -> Iterator[Find
     listed = {*objects.RUNTIME_CLASSES, *map(str.strip, fields.text(data, "names", "data").split(","))}
     for name, handler in facts.runtime_classes.items():
         if handler.startswith(names.RUNTIME_CLASS) and name not in listed:
-            told = f"it uses NVIDIA's runtime (handler {handler}), and no policy looks for it"
-            problem = f"{told}: while the webhook is away, a pod that names it may see every GPU"
+            message = f"it uses NVIDIA's runtime (handler {handler}), and no policy looks for it"
+            problem = f"{message}: while the webhook is away, a pod that names it may see every GPU"
             fix = f"add it to names: {edit}; and to the match condition of {names.ISOLATION_POLICY} in your overlay"
             yield warning(f"runtimeclass/{name}", problem, fix)
 
@@ -286,8 +286,8 @@ def isolation(facts: Facts) -> Iterator[Finding]:
         fix = "if that holds for nodes with GPUs of other plugins as well, take it out of the webhooks in your overlay"
         yield note(_MUTATING, problem, fix)
     elif not present and open_nodes:
-        told = f"{ISOLATION} is not configured, but {objects.listed(open_nodes)} would show every GPU"
-        yield error(_MUTATING, f"{told} to any container that says {names.ENV_VISIBLE_DEVICES}=all", APPLY)
+        message = f"{ISOLATION} is not configured, but {objects.listed(open_nodes)} would show every GPU"
+        yield error(_MUTATING, f"{message} to any container that says {names.ENV_VISIBLE_DEVICES}=all", APPLY)
 
 
 def _isolates(facts: Facts, node: GpuNode) -> bool:

@@ -128,8 +128,10 @@ def dra_devices(facts: Facts) -> Iterator[Finding]:
             found.setdefault((name, driver), set()).update(offered)
     for (name, driver), offered in sorted(found.items()):
         if offered:
-            told = f"the DRA driver {driver} offers {len(offered)} devices there that are shared"
-            problem = f"{told} ({', '.join(sorted(offered))}): a ResourceClaim may get a GPU on which pods hold shares"
+            message = f"the DRA driver {driver} offers {len(offered)} devices there that are shared"
+            problem = (
+                f"{message} ({', '.join(sorted(offered))}): a ResourceClaim may get a GPU on which pods hold shares"
+            )
             fix = (
                 f"keep it off nodes with the label {names.LABEL_SHARES}: docs/gpu-operator.md#beside-nvidias-dra-driver"
             )

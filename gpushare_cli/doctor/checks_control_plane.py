@@ -181,12 +181,12 @@ def _replicas(
 ) -> Iterator[Finding]:
     """Args: effect: of no replica being ready, or none being reached."""
     ready, wanted = objects.replicas(deployment)
-    where, told = f"deployment/{facts.namespace}/{name}", f"{ready} of {wanted} replicas are ready"
+    where, message = f"deployment/{facts.namespace}/{name}", f"{ready} of {wanted} replicas are ready"
     fix = f"{_pods(facts, name)}; {facts.kubectl(f'logs deploy/{name}')}"
     if not ready or not is_reached:
-        yield error(where, f"{told}{effect}", fix)
+        yield error(where, f"{message}{effect}", fix)
     elif ready < wanted:
-        yield warning(where, told, fix)
+        yield warning(where, message, fix)
 
 
 def _pods(facts: Facts, component: str) -> str:

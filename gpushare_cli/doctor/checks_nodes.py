@@ -193,8 +193,8 @@ def _handlers(facts: Facts) -> Iterator[Finding]:
 def weaker_limits(facts: Facts) -> Iterator[Finding]:
     """The strongest limit there is holds containers to their share of each GPU."""
     gpus = [(NodeName(node.name), gpu) for node in facts.nodes if node.published for gpu in node.published.gpus]
-    for told, nodes in limits.weaker(gpus).items():
-        yield note(f"node/{objects.listed(nodes)}", f"limits are {told}", "docs/limits.md")
+    for message, nodes in limits.weaker(gpus).items():
+        yield note(f"node/{objects.listed(nodes)}", f"limits are {message}", "docs/limits.md")
 
 
 def demanded_limits(facts: Facts) -> Iterator[Finding]:
@@ -219,11 +219,11 @@ def oversubscribed(facts: Facts) -> Iterator[Finding]:
             loose = ", ".join(sorted(limit.value for limit in limits_of if not limit.enforced))
             found.setdefault((factor, loose), []).append(node.name)
     for (factor, loose), nodes in found.items():
-        told = f"GPUs are oversubscribed by {factor}, so pods may run out of memory within what they were granted"
+        message = f"GPUs are oversubscribed by {factor}, so pods may run out of memory within what they were granted"
         if loose:
-            told += f", and nothing enforces that they stay within it (limit {loose})"
+            message += f", and nothing enforces that they stay within it (limit {loose})"
         make = warning if loose else note
-        yield make(f"node/{objects.listed(nodes)}", told, "docs/oversubscription.md")
+        yield make(f"node/{objects.listed(nodes)}", message, "docs/oversubscription.md")
     yield from _still_above(facts)
     for node in facts.nodes:
         try:

@@ -199,10 +199,10 @@ def unallocated(facts: Facts) -> Iterator[Finding]:
             continue
         # Where nothing says that these GPUs are shared, another plugin may have started it, as with whole GPUs.
         if record.bypassed.mutated or record.node in ours:
-            told = f"it is on node {record.node} without GPUs for {_age(facts, pod)}"
+            message = f"it is on node {record.node} without GPUs for {_age(facts, pod)}"
             events = f"its Events say why: kubectl -n {record.ref.namespace} describe pod {record.ref.name}"
             problem, fix = (
-                f"{told}: by another scheduler or a preset node",
+                f"{message}: by another scheduler or a preset node",
                 f"{events}; create it without spec.nodeName",
             )
             yield error(f"pod/{record.ref}", problem, fix)
@@ -243,9 +243,9 @@ def unreadable(facts: Facts) -> Iterator[Finding]:
             effect = "it is counted by its other annotations" if problem.counted else f"{record.node} takes no GPU pods"
             make = warning if problem.counted else error
             delete = f"kubectl -n {record.ref.namespace} delete pod {record.ref.name}"
-            told = f"what it holds cannot be read, so {effect}: {problem.why}"
+            message = f"what it holds cannot be read, so {effect}: {problem.why}"
             fix = f"{delete}, or install the version of gpushare that bound it"
-            yield make(f"pod/{record.ref}", told, fix)
+            yield make(f"pod/{record.ref}", message, fix)
 
 
 def rejected(facts: Facts) -> Iterator[Finding]:

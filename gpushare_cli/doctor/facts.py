@@ -42,9 +42,9 @@ class NothingToCheckError(GpuShareError):
 class LastFindingError(GpuShareError):
     """A check finds this and has nothing more to say."""
 
-    def __init__(self, told: Finding) -> None:
-        super().__init__(told.problem)
-        self.finding = told
+    def __init__(self, found: Finding) -> None:
+        super().__init__(found.problem)
+        self.finding = found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +85,10 @@ class GpuNode:
     @property
     def no_usable_gpu(self) -> bool:
         """Whether an administrator demands a way of handing over that cannot work there."""
-        told = self.published
-        return told is not None and any(gpu.reason and gpu.reason == told.hand_over_reason for gpu in told.gpus)
+        published = self.published
+        return published is not None and any(
+            gpu.reason and gpu.reason == published.hand_over_reason for gpu in published.gpus
+        )
 
 
 class Facts:
