@@ -221,7 +221,8 @@ class Cluster:
         self.costs_epoch = self.ties_epoch = 0
         """Each changes when what `costs` or `tie_breakers` has said may be different, whatever has come to nodes."""
         self._learner, self._default = learner, policy
-        self._policies = Policies(policy)
+        self.policies = Policies(policy)
+        """As they are for the next pod."""
         self._costs: dict[Policy, _Costs] = {}
         self._costs_of(None)
         self._look()
@@ -234,14 +235,10 @@ class Cluster:
     def _look(self) -> None:
         if LEARNING.isdisjoint(self._costs) or not self._learner.look(self.rooms):
             return
-        self._policies = Policies(self._default, self._learner.outlook, self._learner.tally)
+        self.policies = Policies(self._default, self._learner.outlook, self._learner.tally)
         self.ties_epoch += 1
-        changed = [costs.update(self._policies.of(policy)) for policy, costs in self._costs.items()]
+        changed = [costs.update(self.policies.of(policy)) for policy, costs in self._costs.items()]
         self.costs_epoch += any(changed)
-
-    def ranking(self, policy: Policy | None = None) -> Ranking:
-        """By which nodes and GPUs are compared for the next pod that names this policy."""
-        return self._policies.of(policy)
 
     def costs(self, pod: PodSignature, nodes: Sequence[int]) -> dict[int, int]:
         """What those of the nodes cost a pod on which it fits, if their CPU and memory are enough."""
@@ -260,7 +257,7 @@ class Cluster:
 
     def verdict(self, pod: PodSignature, node: int) -> Verdict:
         shape = self._resolve(pod)
-        return _NO_GPUS if shape is None else node_ledger.verdict(shape, self.ledgers[node], self._policies)
+        return _NO_GPUS if shape is None else node_ledger.verdict(shape, self.ledgers[node], self.policies)
 
     def take(self, pod: PodSignature, node: int, request: PodRequest | None) -> Allocation | None:
         """Give a pod its GPUs of a node where it fits; none to a pod without a request."""
@@ -298,7 +295,7 @@ class Cluster:
         policy = (shape and shape.policy) or self._default
         found = self._costs.get(policy)
         if found is None:
-            found = self._costs[policy] = _Costs(self._policies.of(policy))
+            found = self._costs[policy] = _Costs(self.policies.of(policy))
         return found
 
     def _follows_from_room(self, pod: PodSignature) -> bool:

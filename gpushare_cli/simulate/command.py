@@ -161,25 +161,24 @@ def run(options: Options, streams: Streams, stdin: TextIO) -> int:
     asked = _question(options, stdin)
     minor = (options.server or asked.server or _NEWEST).minor
     count = len(asked.pods)
-    first: Plan | None = None
-    runs: list[Run] = []
-    for policy, seed in ((policy, seed) for policy in options.policies for seed in options.seeds):
-        if len(options.policies) * len(options.seeds) > 1 or count > _MANY:
+    pairs = [(policy, seed) for policy in options.policies for seed in options.seeds]
+
+    def planned(policy: str, seed: int, *, details: bool) -> Plan:
+        if len(pairs) > 1 or count > _MANY:
             streams.progress(f"{policy}, seed {seed}: {count} pods on {len(asked.nodes.world.nodes)} nodes ...")
         draw, draw_look = (random.Random(of).randrange for of in (seed, f"{seed} looks"))  # noqa: S311 - nothing secret
-        made = plan.run(
+        return plan.run(
             asked,
             _config(options, policy, minor),
             _ordered(asked.pods, options.order, seed),
             draw,
             draw_look=draw_look,
-            details=first is None,
+            details=details,
             progress=lambda came: streams.progress(f"{came} of {count} pods have come ..."),
         )
-        first = first or made
-        runs.append(Run(policy=policy, seed=seed, pods=count, placed=made.placed, series=made.series))
-    if first is None:
-        raise SettingsError("--policy: write at least one")
+
+    first = planned(*pairs[0], details=True)
+    runs = [Run.of(*pairs[0], first), *(Run.of(*pair, planned(*pair, details=False)) for pair in pairs[1:])]
     if options.plot:
         if not count:
             raise SettingsError("--plot: there is no pod to place, so nothing to draw; --replay takes those that run")

@@ -262,12 +262,7 @@ def _short_of_host(load: Load, used: Load, host: Host) -> list[str]:
 
 def reason(told: Sequence[NodeAnswer]) -> str:
     """In a word or two what the node lacks that comes closest."""
-    relevant = [answer for answer in told if answer.has_gpus] or list(told)
-    if not relevant:
-        return "NoNodes"
-    match relevant[0].verdict:
-        case Refused(reason=why):
-            return why.value
-        case Placed():
-            blockers = relevant[0].blockers
-            return blockers[0].partition(":")[0].partition(" is ")[0] if blockers else "Unknown"
+    closest = next((answer for answer in told if answer.has_gpus), told[0])
+    if isinstance(closest.verdict, Refused):
+        return closest.verdict.reason.value
+    return closest.blockers[0].partition(":")[0].partition(" is ")[0] if closest.blockers else "Unknown"

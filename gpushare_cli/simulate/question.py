@@ -133,7 +133,7 @@ def prepare(
         used=_used(on_nodes, len(facts)),
         replicas=_replicas(on_nodes),
         affinities=[(affinity.read(pod, facts), node) for pod, node in on_nodes] if has_affinity else None,
-        asks=[_ask(pod.value, resource_config) for pod in there if pods_wire.counts(pod.value)],
+        asks=[_ask(pod.value, record) for pod, record in existing if pods_wire.counts(pod.value)],
     )
     notes += _without_capacity(nodes, pods)
     if replay and not old:
@@ -353,11 +353,10 @@ def _max_pods(given: Iterable[Found], state: World) -> list[int | None]:
     return [count or None for count in found.values()]
 
 
-def _ask(pod: Object, resource_config: ResourceConfig) -> Ask:
-    try:
-        return Ask() if pods_wire.node_of(pod) is None else asks.of_bound(pod, None, resource_config)
-    except WireError:
-        return Ask()
+def _ask(pod: Object, record: PodRecord | None) -> Ask:
+    if isinstance(record, Bound):
+        return record.ask
+    return Ask() if pods_wire.node_of(pod) is None else asks.of_host(host.counted(pod))
 
 
 def _without_capacity(nodes: Nodes, pods: Iterable[Pod]) -> Iterator[str]:

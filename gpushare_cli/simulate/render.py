@@ -36,6 +36,10 @@ class Run:
     placed: int
     series: AllocationSeries
 
+    @classmethod
+    def of(cls, policy: str, seed: int, plan: Plan) -> "Run":
+        return cls(policy=policy, seed=seed, pods=len(plan.rows), placed=plan.placed, series=plan.series)
+
 
 class LeftOver(NamedTuple):
     """Memory of all GPUs of a model, in GPUs."""
@@ -123,7 +127,7 @@ def _lost(room: NodeCapacity, gpu: FreeGpu, asks: Sequence[Ask], free: float) ->
 def _table(plan: Plan, unit: MemoryUnit, width: int) -> str:
     ledgers = _ledgers(plan.ledgers)
     header = ("POD", "NODE", "CONTAINER", "GPU", "AMOUNT")
-    pods = console.table([header, *(line for row in plan.rows for line in _lines(row, plan))], width) + "\n"
+    pods = console.table([header, *(line for row in plan.rows for line in _lines(row, ledgers))], width) + "\n"
     nodes = console.table(list(_fill(ledgers, unit)), width)
     used, total = unit.ceil(_used_mib(ledgers.values())), _total_units(ledgers.values(), unit)
     counted = f"units of {unit.name}" if unit.name[0].isdigit() else unit.name
@@ -132,7 +136,7 @@ def _table(plan: Plan, unit: MemoryUnit, width: int) -> str:
     return (pods if plan.rows else "") + (nodes if ledgers else "") + sums
 
 
-def _lines(row: Row, plan: Plan) -> Iterator[tuple[str, ...]]:
+def _lines(row: Row, ledgers: Mapping[NodeName, NodeLedger]) -> Iterator[tuple[str, ...]]:
     who = f"{row.pod.ref.namespace}/{row.pod.ref.name}"
     if row.node is None:
         yield who, "-", "-", "-", f"{row.outcome.value.lower()}: {row.why}"
@@ -141,7 +145,7 @@ def _lines(row: Row, plan: Plan) -> Iterator[tuple[str, ...]]:
         yield who, row.node, "-", "-", "no GPU"
     for i, grant in enumerate(row.grants):
         pod, node = (who, row.node) if i == 0 else ("", "")
-        gpus = ",".join(gpu.label for gpu in _gpus(grant, plan.ledgers[row.node]))
+        gpus = ",".join(gpu.label for gpu in _gpus(grant, ledgers[row.node]))
         yield pod, node, world.named(grant), gpus, _amount(grant)
 
 
@@ -180,9 +184,7 @@ def _ledgers(ledgers: Mapping[NodeName, LedgerOrRefused]) -> dict[NodeName, Node
     return {name: ledger for name, ledger in ledgers.items() if isinstance(ledger, NodeLedger)}
 
 
-def _gpus(grant: Grant, ledger: LedgerOrRefused) -> list[Gpu]:
-    if not isinstance(ledger, NodeLedger):
-        return []
+def _gpus(grant: Grant, ledger: NodeLedger) -> list[Gpu]:
     inventory = ledger.inventory
     return sorted((inventory.by_uuid[inventory.resolve(uuid)] for uuid in grant.gpus), key=lambda gpu: gpu.index)
 
@@ -230,7 +232,7 @@ def as_json(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, notes: Sequence[s
     return {
         "unit": unit.name,
         "policy": runs[0].policy,
-        "pods": [_json_row(row, plan) for row in plan.rows],
+        "pods": [_json_row(row, ledgers) for row in plan.rows],
         "nodes": [_json_node(name, ledger) for name, ledger in plan.ledgers.items()],
         "summary": {
             "pods": len(plan.rows),
@@ -267,21 +269,21 @@ def _json_left_over(model: str, found: LeftOver) -> dict[str, Any]:
     }
 
 
-def _json_row(row: Row, plan: Plan) -> dict[str, Any]:
+def _json_row(row: Row, ledgers: Mapping[NodeName, NodeLedger]) -> dict[str, Any]:
     return {
         "namespace": row.pod.ref.namespace,
         "name": row.pod.ref.name,
         "of": row.pod.of or None,
         "outcome": row.outcome.value,
         "node": row.node,
-        "containers": [_json_grant(grant, plan.ledgers[row.node]) for grant in row.grants if row.node],
+        "containers": [_json_grant(grant, ledgers[row.node]) for grant in row.grants if row.node],
         "message": row.why or None,
         "nodes": [world.as_json(answer) for answer in row.answers],
         "notLookedAt": _not_evaluated(row.pod.value),
     }
 
 
-def _json_grant(grant: Grant, ledger: LedgerOrRefused) -> dict[str, Any]:
+def _json_grant(grant: Grant, ledger: NodeLedger) -> dict[str, Any]:
     return {
         "name": grant.container,
         "kind": grant.kind.value,

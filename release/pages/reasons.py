@@ -46,7 +46,6 @@ more nodes or zones, or `ScheduleAnyway` and preferred terms |
 how to write it |
 | `NotReady` | something beside room: the pod has scheduling gates, cannot be read, or is on a node without its \
 GPUs | the details say which |
-| `NoNodes` | any node that comes into question | add nodes |
 | `Unknown` | nothing that the closest node says | report it, with the input |
 
 ### Which GPUs are left

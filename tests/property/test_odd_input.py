@@ -140,7 +140,7 @@ def test_simulate_answers_or_says_what_is_wrong(found: list[Any], whole: bool, r
         asked = question.prepare(read, lambda _unit, _taken: (), None, whole_gpus=whole, replay=replay)
         config = SchedulerConfig(policy=Policy.BINPACK, rules=Rules(), weight=26)
         made = plan.run(asked, config, range(len(asked.pods)), lambda _: 0)
-        runs = [Run(policy="binpack", seed=1, pods=len(made.rows), placed=made.placed, series=made.series)]
+        runs = [Run.of("binpack", 1, made)]
         render.text(made, runs, asked.unit, 80, details=True)
         render.overlooked(made)
         render.as_json(made, runs, asked.unit, asked.notes)

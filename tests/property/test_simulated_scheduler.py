@@ -67,7 +67,7 @@ class Plain:
         """All nodes that may be chosen."""
         costs: dict[int, int] = {}
         for node, room in enumerate(cluster.rooms):
-            found = ranking.best(pod.ask, room, cluster.ranking())
+            found = ranking.best(pod.ask, room, cluster.policies.of(None))
             accepted = not pod.ask.gpus or accepts(pod.ask.models, room.model)
             allowed = pod.terms.allowed is None or node in pod.terms.allowed
             if found is not None and accepted and allowed and pod.load.fits(self._used(node), self.hosts[node]):

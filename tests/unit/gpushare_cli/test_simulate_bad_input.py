@@ -70,6 +70,10 @@ UNHEALTHY_3 = {"kind": "ConfigMap", "metadata": {"name": "unhealthy-gpu-a", "nam
             ": Pod default/p: spec.containers: expected a list, found an object",
         ),
         (
+            "{kind: Pod, metadata: {name: p, uid: u}, spec: {containers: {}}}",
+            ": Pod default/p: spec.containers: expected a list, found an object",
+        ),
+        (
             "{kind: Pod, metadata: {name: p, uid: 7}}",
             ": Pod default/p: metadata.uid: expected a string, found a number",
         ),
@@ -198,6 +202,7 @@ def test_objects_that_do_not_go_together(objects: list[Json], message: str) -> N
         ("{nodes: [a]}", "nodes: expected an object, found a list"),
         ("kind: Pod", "unknown field 'kind'; known are faults, gpus, nodes, seed"),
         ("a: [", "not YAML at line 2, column 1; check indentation and brackets"),
+        ("kind: ConfigMap", "unknown field 'kind'; known are faults, gpus, nodes, seed"),
         (
             json.dumps({"kind": "ConfigMap", "data": {"profile.yaml": "gpus: 3"}}),
             "gpus: expected a list, found a number",

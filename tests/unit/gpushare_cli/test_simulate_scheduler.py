@@ -14,7 +14,7 @@ from gpushare_cli.simulate.command import Order
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 from testing.cli.calling import Run
 from testing.cli.explaining import explain
-from testing.cli.simulating import Result, lines, listed, manifest, simulate, where, workload
+from testing.cli.simulating import T4S, Result, lines, listed, manifest, simulate, where, workload
 
 NONE = ("none",)
 
@@ -188,6 +188,14 @@ def test_replicas_of_a_deployment_go_to_different_nodes() -> None:
     assert sorted(str(where) for where in nodes_of(found).values()) == ["node-a", "node-b", "node-c"]
 
 
+def test_replicas_that_are_there_keep_new_ones_away() -> None:
+    there = [pod(f"web-{i}", node="node-a", phase="Running") for i in range(2)]
+    new = pod("web-x", namespace="default")
+    for one in (*there, new):
+        one["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "web", "uid": "u", "controller": True}]
+    assert nodes_of(simulate(listed(node("node-a"), node("node-b"), *there, new), as_json=True)) == {"web-x": "node-b"}
+
+
 def ran(name: str, minute: int, minutes: int | None) -> Json:
     made = pod(name, 10, node="node-a", namespace="ml", phase="Succeeded" if minutes else "Running")
     made["metadata"]["creationTimestamp"] = f"2026-01-01T00:{minute:02}:00Z"
@@ -207,6 +215,15 @@ def test_a_replay_places_what_a_cluster_had_again_for_as_long_as_it_ran() -> Non
     found = simulate(cluster, replay=True, as_json=True)
     assert nodes_of(found) == {"a": "node-a", "b": "node-a", "c": "node-a", "d": None}
     assert found.value["summary"]["usedMiB"] == 10 * 1024
+
+
+def test_in_a_replay_a_pod_that_has_ended_is_avoided_no_more() -> None:
+    pods = [ran(name, minute, 10) for name, minute in (("first", 0), ("second", 20))]
+    for one in pods:
+        one["metadata"]["labels"] = {"app": "web"}
+        one["spec"]["affinity"] = {"podAntiAffinity": {REQUIRED: [term()]}}
+    found = nodes_of(simulate(listed(node("node-a", 15), *pods), replay=True, as_json=True))
+    assert found == {"first": "node-a", "second": "node-a"}
 
 
 def test_a_plot_has_a_line_for_each_policy(tmp_path: Path) -> None:
@@ -287,6 +304,16 @@ def test_a_replay_of_nothing_is_noted() -> None:
 )
 def test_policies_and_seeds_that_are_none(arguments: Sequence[str], message: str, run: Run) -> None:
     assert run("simulate", *arguments)[::2] == (2, f"error: {message}\n")
+
+
+def test_several_policies_and_seeds_are_given_as_lists(tmp_path: Path, run: Run) -> None:
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(T4S, encoding="utf-8")
+    arguments = ["--policy", "dense,none", "--seeds", "1-2", "-o", "json"]
+    found = json.loads(run("simulate", "--profile", str(profile), *arguments)[1])
+    assert [(each["policy"], each["seed"]) for each in found["runs"]] == [
+        (policy, seed) for policy in ("dense", "none") for seed in (1, 2)
+    ]
 
 
 def test_the_policy_of_a_namespace_is_that_of_its_pods_that_name_none() -> None:
@@ -395,6 +422,8 @@ def test_preferences_count_in_both_directions() -> None:
     first = manifest(pod("first", labels={"app": "web"}))
     weighted = {"weight": 10, "podAffinityTerm": term()}
     near = [social(f"near-{i}", "podAffinity", PREFERRED, weighted, app="x") for i in range(3)]
+    nowhere = social("x", "podAffinity", PREFERRED, {"weight": 10, "podAffinityTerm": term("zone")})
+    assert nodes_of(simulate(cluster, first, nowhere, as_json=True))["x"], "no node has such a label, and none needs it"
     apart = [social(f"apart-{i}", "podAntiAffinity", PREFERRED, weighted, app="x") for i in range(3)]
     where = nodes_of(simulate(cluster, first, *near, as_json=True))
     assert set(where.values()) == {where["first"]}

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpushare.identity import NodeName, PodRef, PodUid
+from gpushare.identity import ContainerName, NodeName, PodRef, PodUid
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
-from gpushare.model.request import Policy
+from gpushare.model.request import Policy, RequestShape
 from gpushare_cli.kube_scores import Load, Rules
 from gpushare_cli.simulate import cluster, plan
 from gpushare_cli.simulate import scheduler as schedulers
@@ -89,6 +89,22 @@ def test_what_pods_have_left_is_there_again() -> None:
     assert [event.came and event.bound is not None for event in events] == [True] * 40
     assert sum(used.pods for used in found.used) == 3
     assert found.cluster.free_mib == 4000 - 3 * 500
+
+
+def test_pods_without_gpus_come_and_go() -> None:
+    pods = [came(signature_of(Ask(cpu_milli=8000)), n, at_s=n, duration_s=1) for n in range(2)]
+    assert told(plan.events(scheduler(room(1)), pods)) == [("came", 0, 0), ("came", 1, 0)]
+
+
+def test_what_several_containers_cost_is_said_at_once_and_none_gets_more_than_there_is() -> None:
+    found = scheduler(room(1), room(1)).cluster
+    assert HALF.shape is not None
+    containers = tuple(replace(HALF.shape.containers[0], container=ContainerName(name)) for name in "ab")
+    two = replace(HALF, shape=RequestShape(containers=containers))
+    assert found.tie_breakers(two, [0, 1]) == [0, 0]
+    found.take(two, 0, request_of(two, 1))
+    with pytest.raises(ValueError, match="node-00000 has no room"):
+        found.take(two, 0, request_of(two, 2))
 
 
 def test_a_node_that_does_not_tell_its_cpu_takes_pods_and_gives_back() -> None:
