@@ -11,13 +11,13 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import GpuHealth, label
 from gpushare.units import MemoryUnit
-from gpushare_cli import arguments, bars, console, holders, limits, reading, usage
+from gpushare_cli import arguments, bars, console, holders, limits, reading, terminal, usage
 from gpushare_cli.arguments import Call, Command
-from gpushare_cli.bars import Look
 from gpushare_cli.console import FAILED, OK, Streams
 from gpushare_cli.dashboard import views
 from gpushare_cli.holders import NodeRow, PodRow, Report
 from gpushare_cli.limits import LimitRow
+from gpushare_cli.terminal import Look
 from gpushare_cli.usage import NodeUse
 
 _PADDING: Final = 2
@@ -96,7 +96,9 @@ def _tables(
     yield detail(built) if options.details else summary(built)
     if options.bars is not None:
         shown = [views.of_row(node, uses.get(NodeName(node.name))) for node in built.nodes]
-        yield "".join([*bars.of_nodes(shown, options.bars), bars.legend(options.bars)])
+        unicode = options.bars.unicode
+        lines = [*bars.of_nodes(shown, unicode=unicode), bars.legend(unicode=unicode)]
+        yield terminal.printed(lines, options.bars)
     if options.limits:
         yield console.table([limits.HEADER, *map(limits.cells, rows)], width)
 

@@ -1,26 +1,21 @@
 """`gpushare top`: what the dashboard shows, in a terminal; once where the output is no terminal."""
 
 import argparse
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import IO, Final
 
 from gpushare.runtime.clock import Clock
-from gpushare_cli import arguments, bars
+from gpushare_cli import arguments, bars, terminal
 from gpushare_cli.arguments import Call, Command, told_to_end
-from gpushare_cli.bars import Look
-from gpushare_cli.console import FAILED, OK, Streams, Writer
+from gpushare_cli.console import FAILED, OK, Streams
 from gpushare_cli.dashboard import command
 from gpushare_cli.dashboard.command import Scoped
-from gpushare_cli.dashboard.feed import Picture
-from gpushare_cli.dashboard.live import Live
+from gpushare_cli.dashboard.picture import Live, Picture
+from gpushare_cli.terminal import Line, Look
 
-_OPEN: Final = "\x1b[?1049h\x1b[?25l"
-"""The terminal's other screen, without a cursor; what stood there before comes back in the end."""
-_CLOSE: Final = "\x1b[?25h\x1b[?1049l"
 _LOOK_S: Final = 0.5
 """How late a signal may be noticed."""
 _ONCE_S: Final = 120.0
@@ -35,19 +30,6 @@ class Options(Scoped):
     once: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Screen:
-    """Where it is drawn."""
-
-    out: Writer
-    """Takes the terminal's commands; all text that is no command has been escaped before."""
-    look: Look
-    live: bool
-    """It is a terminal."""
-    size: Callable[[], tuple[int, int]]
-    """Columns and lines that fit now."""
-
-
 def add(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Show every GPU as a bar with its pods, and what waits, as it changes; once if the output is no terminal."
@@ -58,112 +40,100 @@ def add(parser: argparse.ArgumentParser) -> None:
     arguments.add_cluster(parser)
 
 
-def run(
-    live: Live,
-    streams: Streams,
-    options: Options,
-    screen: Screen,
-    clock: Clock,
-    ended: Callable[[], bool],
-) -> int:
-    """Draw it until it is told to end, or once. The exit code.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Top:
+    """Draws a picture."""
 
-    Args:
-        live: the picture, which has not begun.
-        streams: for notes.
-        options: the arguments.
-        screen: where it is drawn.
-        clock: of this machine.
-        ended: whether it was told to end.
-    """
-    stop = threading.Event()
-    live.start(stop)
-    try:
-        if screen.live and not options.once:
-            return _follow(live, options, screen, ended)
-        return _once(live, streams, options, screen, clock, ended)
-    finally:
+    live: Live
+    options: Options
+    look: Look
+    out: IO[str]
+    """Takes the terminal's commands; all text that is no command is escaped before."""
+    clock: Clock
+    ended: Callable[[], bool]
+    """Whether it was told to end."""
+
+    def follow(self) -> int:
+        """Draw it until it is told to end. The exit code."""
+        stop, drawn = threading.Event(), None
+        self.live.start(stop)
+        try:
+            with terminal.screen(self.out, self.look) as screen:
+                while not self.ended():
+                    picture = self.live.look()
+                    now = screen.size, picture.version if picture else self.live.watched.problem
+                    if now != drawn:
+                        screen.show(fitted(list(self._page(picture)), screen.size[1]))
+                        drawn = now
+                    self.clock.wait(stop, _LOOK_S)
+        finally:
+            stop.set()
+        return OK
+
+    def once(self, streams: Streams) -> int:
+        """Print it with what is used, and notes. The exit code."""
+        stop = threading.Event()
+        self.live.start(stop)
+        until = self.clock.monotonic() + _ONCE_S
+        while not (self.live.asked.wait(_LOOK_S) or self.ended() or self.clock.monotonic() >= until):
+            pass
         stop.set()
+        picture = self.live.picture
+        if picture is None:
+            why = self.live.watched.problem or f"the API server has not answered all questions for {_ONCE_S:.0f} s"
+            return FAILED if self.ended() else streams.error(why)
+        for note in _notes(picture):
+            streams.note(note)
+        if not picture.nodes:
+            streams.err.write("no GPU of a shared node may be seen; is the device plugin running?\n")
+            return FAILED
+        for name in sorted({*self.options.node} - picture.nodes.keys()):
+            streams.note(f"node {name} is not among those that share GPUs")
+        self.out.write(terminal.printed(lines(picture, self.options.node, unicode=self.look.unicode), self.look))
+        return OK
+
+    def _page(self, picture: Picture | None) -> Iterator[Line]:
+        if picture is None:
+            yield from ([(text, "")] for text in ("Reading the cluster ...", self.live.watched.problem) if text)
+        else:
+            yield from lines(picture, self.options.node, unicode=self.look.unicode)
+            yield from ([(note, "")] for note in _notes(picture))
 
 
-def _once(
-    live: Live, streams: Streams, options: Options, screen: Screen, clock: Clock, ended: Callable[[], bool]
-) -> int:
-    until = clock.monotonic() + _ONCE_S
-    while not (live.asked.wait(_LOOK_S) or ended() or clock.monotonic() >= until):
-        pass
-    picture = live.feed.picture
-    if picture is None:
-        why = live.problem or f"the API server has not answered all questions for {_ONCE_S:.0f} s"
-        return FAILED if ended() else streams.error(why)
-    for note in filter(None, (picture.overview.scope, *picture.overview.notes)):
-        streams.note(note)
-    if not picture.nodes:
-        streams.err.write("no GPU of a shared node may be seen; is the device plugin running?\n")
-        return FAILED
-    for name in sorted({*options.node} - picture.nodes.keys()):
-        streams.note(f"node {name} is not among those that share GPUs")
-    screen.out.write("".join(lines(picture, options.node, screen.look)))
-    return OK
-
-
-def lines(picture: Picture, nodes: Sequence[str], look: Look) -> Iterator[str]:
+def lines(picture: Picture, nodes: Sequence[str], *, unicode: bool) -> Iterator[Line]:
     """All lines; with the pods of nodes that are named."""
     shown = [view for name, view in sorted(picture.nodes.items()) if not nodes or name in nodes]
-    yield from bars.head(picture.overview, look)
-    yield from bars.of_waiting(picture.waiting, picture.overview.totals.waiting, look)
-    yield from bars.of_nodes(shown, look, with_pods=bool(nodes))
-    yield bars.legend(look)
+    yield from bars.head(picture.overview)
+    yield from bars.of_waiting(picture.waiting, picture.overview.totals.waiting)
+    yield from bars.of_nodes(shown, unicode=unicode, with_pods=bool(nodes))
+    yield bars.legend(unicode=unicode)
 
 
-def fitted(found: Sequence[str], height: int, look: Look) -> list[str]:
+def _notes(picture: Picture) -> Iterator[str]:
+    return filter(None, (picture.overview.scope, *picture.overview.notes))
+
+
+def fitted(found: Sequence[Line], height: int) -> Sequence[Line]:
     """As many lines as fit, and how many there are beside them."""
     if len(found) <= height:
-        return list(found)
+        return found
     left_out = len(found) - height + 1
-    return [*found[: height - 1], look.line((f"{left_out} more lines: name a NODE, or gpushare top --once | less", ""))]
-
-
-def _follow(live: Live, options: Options, screen: Screen, ended: Callable[[], bool]) -> int:
-    screen.out.write(_OPEN)
-    version = -1
-    drawn: object = None
-    try:
-        while not ended():
-            latest = live.feed.wait(version, _LOOK_S)
-            about = screen.size(), "" if live.feed.picture else live.problem
-            if (latest, about) == (version, drawn):
-                continue
-            version, drawn = latest, about
-            (width, height), problem = about
-            look = replace(screen.look, width=width)
-            rows = [
-                row.replace("\n", "\x1b[K")
-                for row in fitted(_page(live.feed.picture, problem, options, look), height, look)
-            ]
-            screen.out.write("\x1b[H" + "\r\n".join(rows) + "\x1b[J")
-            screen.out.flush()
-    finally:
-        screen.out.write(_CLOSE)
-        screen.out.flush()
-    return OK
-
-
-def _page(picture: Picture | None, problem: str, options: Options, look: Look) -> list[str]:
-    if picture is None:
-        return [look.line((text, "")) for text in ("Reading the cluster ...", problem) if text]
-    notes = filter(None, (picture.overview.scope, *picture.overview.notes))
-    return [*lines(picture, options.node, look), *(look.line((note, "")) for note in notes)]
+    return [*found[: height - 1], [(f"{left_out} more lines: name a NODE, or gpushare top --once | less", "")]]
 
 
 def _run(call: Call) -> int:
     options = call.options(Options)
     live = command.of_call(call, options)
-    screen = Screen(
-        out=sys.stdout, look=Look.of_output(call.streams.width), live=bars.obeys(), size=shutil.get_terminal_size
-    )
     with told_to_end() as ended:
-        return run(live, call.streams, options, screen, call.clock, ended)
+        top = Top(
+            live=live,
+            options=options,
+            look=Look.of_output(call.streams.width),
+            out=sys.stdout,
+            clock=call.clock,
+            ended=ended,
+        )
+        return top.follow() if terminal.obeys() and not options.once else top.once(call.streams)
 
 
 COMMAND: Final = Command(

@@ -1,29 +1,53 @@
-"""`gpushare dashboard`: reads the cluster with the user's rights, and serves a page to the user's own browser."""
+"""`gpushare dashboard`: reads the cluster with the user's rights, and serves a page to the user's own browser.
+
+The only importer of http.server and webbrowser.
+"""
 
 import argparse
 import contextlib
+import html
 import secrets
+import socket
+import tempfile
 import threading
-from collections.abc import Callable, Sequence
+import webbrowser
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
 
 from gpushare import names
 from gpushare.errors import GpuShareError, SettingsError
-from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare_cli import arguments, reading
 from gpushare_cli.arguments import Call, Command, told_to_end
 from gpushare_cli.console import OK, Streams
-from gpushare_cli.dashboard import browser, server, watching
-from gpushare_cli.dashboard.live import Live
-from gpushare_cli.dashboard.routes import Site
-from gpushare_cli.dashboard.server import Served
+from gpushare_cli.dashboard import site as sites
+from gpushare_cli.dashboard import watching
+from gpushare_cli.dashboard.picture import Live
+from gpushare_cli.dashboard.site import Request, Response, Site
 from gpushare_cli.reading import Settings
 
 PORT: Final = 8127
+LOOPBACK: Final = "127.0.0.1"
+_MEDIA: Final = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+_LOOK_S: Final = 0.5
+"""How late a signal may be noticed."""
+_PATIENCE_S: Final = 20.0
+"""For which a browser may take to say something, and to read `_PIECE`."""
+_PIECE: Final = 65536
+"""Bytes."""
+_CONNECTIONS: Final = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +76,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     what = "of the loopback address, 0 for any that is free (default: %(default)s)"
     parser.add_argument("--port", type=_port, default=PORT, metavar="NUMBER", help=what)
     parser.add_argument("--browser", action="store_true", help="also open the page")
-    parser.add_argument(
-        "--no-key",
-        action="store_true",
-        help="show it to anyone who reaches the loopback address; for pods, which only kubectl port-forward reaches",
-    )
+    what = "show it to anyone who reaches the loopback address; for pods, which only kubectl port-forward reaches"
+    parser.add_argument("--no-key", action="store_true", help=what)
     add_scope(parser)
     arguments.add_cluster(parser)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise SettingsError(f"port {text!r}: write a number from 0 to 65535")
+    return int(text)
 
 
 def add_scope(parser: argparse.ArgumentParser) -> None:
@@ -79,36 +106,30 @@ def run(live: Live, streams: Streams, options: Options, clock: Clock, ended: Cal
         ended: whether it was told to end.
     """
     stop = threading.Event()
-    key, name = "" if options.no_key else secrets.token_urlsafe(24), secrets.token_urlsafe(6)
-    site = Site(assets=server.assets(), key=key, run=name)
+    key = "" if options.no_key else secrets.token_urlsafe(24)
     with contextlib.ExitStack() as opened:
+        opened.callback(stop.set)
         try:
-            served = Served(site=site, feed=live.feed, stop=stop)
-            running = opened.enter_context(server.serving(options.port, served))
+            port = opened.enter_context(serving(options.port, Site(assets=assets(), key=key, page=live.page)))
         except OSError as error:
             return streams.error(f"port {options.port} cannot be used: {error.strerror}; give --port 0 for any other")
         live.start(stop)
-        address = f"http://{server.LOOPBACK}:{running.server_address[1]}/{f'#key={key}' if key else ''}"
+        address = f"http://{LOOPBACK}:{port}/{f'#key={key}' if key else ''}"
         for note in filter(None, (live.scope.words, *live.notes)):
             streams.note(note)
         streams.out.write(f"{address}\n")
         streams.out.flush()
         streams.progress("Open this address on this machine; Ctrl-C ends it.")
-        if options.browser and not opened.enter_context(browser.showing(address)):
+        if options.browser and not opened.enter_context(showing(address)):
             streams.note("no browser was found on this machine")
-        _follow(live, streams, clock, stop, ended)
+        told = ""
+        while not ended():
+            problem = live.watched.problem
+            if problem != told:
+                streams.note(problem or "the cluster can be read again")
+                told = problem
+            clock.wait(stop, _LOOK_S)
     return OK
-
-
-def _follow(live: Live, streams: Streams, clock: Clock, stop: threading.Event, ended: Callable[[], bool]) -> None:
-    """Tell when the cluster cannot be read, and when it can be again, until the end."""
-    told = ""
-    while not ended():
-        problem = live.problem
-        if problem != told:
-            streams.note(problem or "the cluster can be read again")
-            told = problem
-        clock.wait(stop, _LOOK_S)
 
 
 def of_call(call: Call, options: Scoped) -> Live:
@@ -117,48 +138,175 @@ def of_call(call: Call, options: Scoped) -> Live:
     From here on faults are told and warnings are not: the picture says what is old.
     """
     logs.configure(level="error", text=True)
-    return picture(call.api(), options, call.namespace, call.clock)
+    return of_cluster(call.api(), options, call.namespace, call.clock)
 
 
-def picture(api: KubeApi, options: Scoped, own: Callable[[], str], clock: Clock) -> Live:
+def of_cluster(api: KubeApi, options: Scoped, own: Callable[[], str], clock: Clock) -> Live:
     """The picture of a cluster, of which nothing is read yet but what may be read.
 
     Raises:
         KubeError: the cluster cannot be read.
     """
     scope = watching.scope(api, options.namespace, own)
-    installed, notes = _settings(api, options.installation)
+    settings, notes = _settings(api, options.installation)
     return Live(
         api=api,
         clock=clock,
         scope=scope,
-        settings=installed,
+        settings=settings,
         server=options.context,
         installation=options.installation,
         notes=notes,
     )
 
 
-_LOOK_S: Final = 0.5
-"""How late a signal may be noticed."""
-
-
 def _settings(api: KubeApi, installation: str) -> tuple[Settings, tuple[str, ...]]:
     """Of the installation, and what keeps them from being known."""
     try:
-        found = api.get(f"/api/v1/namespaces/{installation}/configmaps/{names.CONFIG}")
-    except (kube.ForbiddenError, kube.NotFoundError):
-        return Settings(), ()
-    try:
-        return reading.settings_of(found), ()
+        return reading.settings_of(reading.config_map(api, installation, names.CONFIG)), ()
     except GpuShareError as error:
         return Settings(), (f"ConfigMap {names.CONFIG}: {error}; its settings are not applied",)
 
 
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise SettingsError(f"port {text!r}: write a number from 0 to 65535")
-    return int(text)
+# What is served.
+
+
+def assets() -> Mapping[str, Response]:
+    """The files of the page, by path."""
+    found: dict[str, Response] = {}
+    for file in resources.files("gpushare_cli.dashboard").joinpath("page").iterdir():
+        media = _MEDIA.get(file.name.rpartition(".")[2])
+        if media is not None:
+            path = "/" if file.name == "index.html" else f"/{file.name}"
+            found[path] = Response(media=media, body=file.read_bytes())
+    return found
+
+
+@contextlib.contextmanager
+def serving(port: int, site: Site) -> Iterator[int]:
+    """Serve until the end of the block, on this port or for 0 on one that is free. The port.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    server = _Server(port, site)
+    thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="http", daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.ended = True
+        server.shutdown()
+        with contextlib.suppress(OSError):
+            server.socket.shutdown(socket.SHUT_RDWR)
+        server.server_close()
+        thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    """With a thread for each connection, as long as there are not too many."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 32
+
+    def __init__(self, port: int, site: Site) -> None:
+        self._places = threading.BoundedSemaphore(_CONNECTIONS)
+        self.site = site
+        self.ended = False
+        super().__init__((LOOPBACK, port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that has left is no error."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = _PATIENCE_S
+    server: _Server
+
+    def log_message(self, *_: object) -> None:
+        """Nothing of what browsers ask."""
+
+    def version_string(self) -> str:
+        """No versions for the curious."""
+        return "gpushare"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("do_"):  # of any method: the site says which are allowed
+            return self._serve
+        raise AttributeError(name)
+
+    def send_error(self, code: int, *_: object) -> None:
+        """For what is no HTTP; as plain text, with nothing of the request in it."""
+        self.close_connection = True
+        self._send(Response(status=HTTPStatus(code), body=b"bad request\n"))
+
+    def _serve(self) -> None:
+        if self.server.ended:  # on a connection that a browser has kept
+            self.close_connection = True
+            return
+        headers = {key.lower(): value for key, value in self.headers.items()}
+        if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+            self.close_connection = True  # bodies are not read
+        self._send(self.server.site.respond(Request(method=self.command, target=self.path, headers=headers)))
+
+    def _send(self, response: Response) -> None:
+        self.send_response(response.status)
+        own = {"Content-Type": response.media, "Content-Length": str(len(response.body))}
+        for name, value in {**sites.HEADERS, **own, **response.headers}.items():
+            self.send_header(name, value)
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            for piece in pieces(response.body):
+                self.wfile.write(piece)
+
+
+def pieces(body: bytes) -> Iterator[memoryview]:
+    """Each has the whole time for sending, so a slow network gets a large picture too."""
+    view = memoryview(body)
+    return (view[start : start + _PIECE] for start in range(0, len(body), _PIECE))
+
+
+@contextlib.contextmanager
+def showing(address: str) -> Iterator[bool]:
+    """Open an address, and whether there is a browser.
+
+    A browser's arguments are there for all users of the machine to read (`ps`), so it gets a file that leads to the
+    address and that only its own user may read. A browser for terminals runs until its user leaves it.
+    """
+    with tempfile.TemporaryDirectory(prefix="gpushare-dashboard-", ignore_cleanup_errors=True) as folder:
+        file = Path(folder) / "open.html"
+        target = html.escape(address)
+        file.write_text(
+            f'<!doctype html><title>gpushare</title><meta http-equiv="refresh" content="0; url={target}">'
+            f'<a href="{target}">gpushare dashboard</a>\n',
+            encoding="utf-8",
+        )
+        yield _opened(file.as_uri())
+
+
+def _opened(uri: str) -> bool:
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        return False
+    threading.Thread(target=browser.open, args=(uri,), name="browser", daemon=True).start()
+    return True
 
 
 def _run(call: Call) -> int:

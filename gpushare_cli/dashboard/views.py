@@ -1,28 +1,170 @@
-"""A node and the pods on it -> what a picture shows of it. Pure; the sums are those of `kubectl inspect gpushare`."""
+"""A node and the pods on it -> what is shown of them, and what happened in the last hour. Pure.
+
+The page gets these values as JSON with the names that they have here; the sums are those of `kubectl inspect gpushare`.
+"""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from gpushare import names, units
 from gpushare.errors import WireError
 from gpushare.identity import GpuUuid, NodeName, by_index
-from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
-from gpushare.units import MemoryUnit, ResourceConfig
+from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory, Strength
+from gpushare.units import GIB, MemoryUnit, ResourceConfig
 from gpushare.wire import allocations, fields
 from gpushare.wire import inventory as inventory_wire
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import holders
-from gpushare_cli.dashboard.model import Block, Card, Floating, NodeView, Totals
 from gpushare_cli.holders import GpuRow, NodeRow
-from gpushare_cli.usage import NodeUse
+from gpushare_cli.usage import Key, NodeUse, Use
 
 Object = Mapping[str, Any]
+Since = Mapping[tuple[str, str], str]
+"""When pods came to their node, by namespace and name."""
+Used = Mapping[tuple[str, str, str], int]
+"""MiB by namespace, pod and GPU."""
 UNKNOWN_MODEL: Final = "model not known"
+SPAN: Final = timedelta(hours=1)
+MOST: Final = 200
+"""Happenings."""
+_STAMP: Final = "%Y-%m-%dT%H:%M:%SZ"
 _NUMBER: Final = re.compile("[0-9]{1,4}")
 _BY_INDEX: Final = by_index(0)[:-1]
-_NEVER: Final[Mapping[tuple[str, str], str]] = {}
+_NEVER: Final[Since] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """What one pod holds of one GPU. Memory in MiB."""
+
+    namespace: str
+    name: str
+    granted_mib: int
+    used_mib: int | None = None
+    """By all of its containers; None if that is not measured."""
+    compute_percent: int = 0
+    whole: bool = False
+    limit: str
+    since: str = ""
+    """When it came to its node, as the API server writes times; may be empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One GPU or MIG instance. Memory in MiB."""
+
+    label: str
+    uuid: str
+    model: str
+    total_mib: int
+    """What can be handed out; 0 if that is not known."""
+    grantable_mib: int = 0
+    """The same of an oversubscribed GPU, of which more than it has may be granted; 0 of any other."""
+    granted_mib: int
+    used_mib: int | None
+    """By the pods that are shown; None if no part of it is measured."""
+    compute_percent: int
+    """Set aside."""
+    health: str
+    why: str
+    """Why nothing new is placed on it; empty if it is healthy."""
+    limit: str
+    """Of all containers that hold something of it; the weakest where they differ."""
+    strength: Strength
+    limit_reason: str
+    """Why it is not a stronger one; may be empty."""
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floating:
+    """What a pod on a node holds or asks for on no GPU that is known."""
+
+    namespace: str
+    name: str
+    mib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """One node that shares GPUs."""
+
+    name: str
+    address: str
+    known: bool
+    """Whether the node may be read; else its GPUs are those that the pods that may be read hold."""
+    cards: tuple[Card, ...]
+    floating: tuple[Floating, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """GPUs that are not shared as they are, in words."""
+    use_problem: str = ""
+    """Why it is not known what is used."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Pods of one owner that ask for the same and have no GPUs yet."""
+
+    namespace: str
+    name: str
+    others: int
+    """How many more there are of them."""
+    asks: str
+    headline: str
+    reason: str
+    good: bool
+    """A node takes it; it is a matter of moments."""
+    since: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """Something that happened."""
+
+    at: str
+    """As the API server writes times."""
+    kind: str
+    """granted, ended, health, or the reason of an Event."""
+    warning: bool
+    subject: str
+    """NAMESPACE/NAME of a pod, or a GPU."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Of all GPUs that are shown. Memory in MiB."""
+
+    nodes: int = 0
+    gpus: int = 0
+    unhealthy: int = 0
+    """GPUs on which nothing new is placed, cordoned ones included."""
+    total_mib: int = 0
+    granted_mib: int = 0
+    used_mib: int | None = None
+    pods: int = 0
+    """That hold GPUs."""
+    waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """Of the cluster, beside its nodes."""
+
+    server: str
+    """The context of the kubeconfig."""
+    complete: bool
+    """All nodes and pods may be read; else what looks free may be held by pods that are not shown."""
+    scope: str
+    """What is shown, in words; empty if it is everything."""
+    totals: Totals
+    notes: tuple[str, ...] = ()
+    stale: str = ""
+    """Why this is not the state of the moment; empty if it is."""
 
 
 def of_node(node: Object, pods: Sequence[Object], unhealthy: frozenset[int], use: NodeUse | None) -> NodeView | None:
@@ -42,14 +184,8 @@ def of_node(node: Object, pods: Sequence[Object], unhealthy: frozenset[int], use
     return replace(of_row(built.nodes[0], use, since), notes=built.notes)
 
 
-def of_row(row: NodeRow, use: NodeUse | None, since: Mapping[tuple[str, str], str] = _NEVER) -> NodeView:
-    """A node of a report.
-
-    Args:
-        row: of the node.
-        use: what its device plugin tells; None if it was not asked.
-        since: when pods came to it, by namespace and name.
-    """
+def of_row(row: NodeRow, use: NodeUse | None, since: Since = _NEVER) -> NodeView:
+    """A node of a report; without use if its device plugin was not asked."""
     used = _used(use.uses if use is not None else {})
     return NodeView(
         name=row.name,
@@ -96,16 +232,9 @@ def totals_of(view: NodeView) -> Totals:
 def totals(nodes: Collection[Totals], waiting: int) -> Totals:
     """Of all nodes; a pod is on one of them."""
     measured = [each.used_mib for each in nodes if each.used_mib is not None]
-    return Totals(
-        nodes=len(nodes),
-        gpus=sum(each.gpus for each in nodes),
-        unhealthy=sum(each.unhealthy for each in nodes),
-        total_mib=sum(each.total_mib for each in nodes),
-        granted_mib=sum(each.granted_mib for each in nodes),
-        used_mib=sum(measured) if measured else None,
-        pods=sum(each.pods for each in nodes),
-        waiting=waiting,
-    )
+    kept = ("nodes", "gpus", "unhealthy", "total_mib", "granted_mib", "pods")
+    sums = {name: sum(getattr(each, name) for each in nodes) for name in kept}
+    return Totals(**sums, used_mib=sum(measured) if measured else None, waiting=waiting)
 
 
 def placed_at(pod: Object) -> str:
@@ -114,11 +243,7 @@ def placed_at(pod: Object) -> str:
     return str(condition.get("lastTransitionTime") or "") if condition.get("status") == "True" else ""
 
 
-Used = Mapping[tuple[str, str, str], int]
-"""MiB by namespace, pod and GPU."""
-
-
-def _used(uses: Mapping[tuple[str, str, str, str], Any]) -> Used:
+def _used(uses: Mapping[Key, Use]) -> Used:
     found: dict[tuple[str, str, str], int] = {}
     for (namespace, pod, _, gpu), use in uses.items():
         if use.used_mib is not None:
@@ -126,7 +251,7 @@ def _used(uses: Mapping[tuple[str, str, str, str], Any]) -> Used:
     return found
 
 
-def _card(row: GpuRow, node: NodeRow, used: Used, since: Mapping[tuple[str, str], str]) -> Card:
+def _card(row: GpuRow, node: NodeRow, used: Used, since: Since) -> Card:
     gpu = row.gpu
     blocks = tuple(
         Block(
@@ -191,3 +316,96 @@ def _bindings(pod: Object, unit: MemoryUnit) -> Iterator[tuple[GpuUuid, int | No
         for uuid, number in zip(grant.gpus, [*numbers, *([""] * len(grant.gpus))], strict=False):
             if not uuid.startswith(_BY_INDEX):
                 yield uuid, int(number) if _NUMBER.fullmatch(number) else None, has_mib
+
+
+# What happened.
+
+
+def latest(found: Iterable[Happening], now: datetime) -> tuple[Happening, ...]:
+    """The newest of the last hour, the newest first. Times that are none are left out."""
+    begin, until = earliest(now), (now + timedelta(minutes=5)).strftime(_STAMP)
+    recent = {each for each in found if begin <= each.at <= until}
+    return tuple(sorted(recent, key=lambda each: (each.at, each.subject, each.text), reverse=True)[:MOST])
+
+
+def earliest(now: datetime) -> str:
+    """The time from which on happenings are of interest."""
+    return (now - SPAN).strftime(_STAMP)
+
+
+def grants(view: NodeView, begin: str = "") -> Iterator[Happening]:
+    """When the pods of a node got their GPUs, from a time on."""
+    held: dict[tuple[str, str, str], list[str]] = {}
+    for card in view.cards:
+        for block in card.blocks:
+            if block.since < begin:
+                continue
+            amount = "all of it" if block.whole else units.memory(block.granted_mib)
+            key = block.since, block.namespace, block.name
+            held.setdefault(key, []).append(f"{amount} of GPU {card.label}")
+    for (at, namespace, name), parts in held.items():
+        if at:
+            text = f"got {', '.join(parts)} on {view.name}"
+            yield Happening(at=at, kind="granted", warning=False, subject=f"{namespace}/{name}", text=text)
+
+
+def ended(pod: Object) -> Happening | None:
+    """When a pod gave its GPUs back; None if it holds some, or held none."""
+    node = pods_wire.node_of(pod)
+    if pods_wire.holds_gpus(pod) or not _was_given(pod):
+        return None
+    ends = [
+        fields.text(fields.mapping(fields.mapping(report, "state", path), "terminated", path), "finishedAt", path)
+        for path, report in pods_wire.reports(pod)
+    ]
+    phase = fields.text(fields.mapping(pod, "status", "pod"), "phase", "status")
+    text = f"ended on {node} ({phase}), and gave its GPU memory back"
+    return Happening(
+        at=max(ends, default=""),
+        kind="ended",
+        warning=phase == "Failed",
+        subject=str(pods_wire.ref(pod)),
+        text=text,
+    )
+
+
+def deleted(pod: Object, now: datetime) -> Happening | None:
+    """A pod that is gone; None if it held nothing at its end."""
+    if not pods_wire.holds_gpus(pod) or not _was_given(pod):
+        return None
+    text = f"deleted from {pods_wire.node_of(pod)}, and gave its GPU memory back"
+    return Happening(at=now.strftime(_STAMP), kind="ended", warning=False, subject=str(pods_wire.ref(pod)), text=text)
+
+
+def of_event(event: Object) -> Happening:
+    """An Event on a pod, as the watches keep it."""
+    about = event["involvedObject"]
+    stamps = [event.get(key) for key in ("lastTimestamp", "eventTime", "firstTimestamp")]
+    return Happening(
+        at=next((f"{stamp[:19]}Z" for stamp in stamps if isinstance(stamp, str) and stamp), ""),
+        kind=event["reason"].removeprefix(names.EVENT_PREFIX),
+        warning=event.get("type") == "Warning",
+        subject=f"{about['namespace']}/{about['name']}",
+        text=event["message"],
+    )
+
+
+def health_changes(node: str, before: NodeView | None, after: NodeView | None, now: datetime) -> Iterator[Happening]:
+    """GPUs of a node that changed their health or are gone, which no object keeps."""
+    at = now.strftime(_STAMP)
+    old, new = ({card.uuid: card for card in view.cards} if view else {} for view in (before, after))
+    for uuid, card in new.items():
+        if uuid in old and (old[uuid].health, old[uuid].why) != (card.health, card.why):
+            healthy = card.health == GpuHealth.HEALTHY.value
+            text = "is healthy again" if healthy else f"is {card.why}; nothing new is placed on it"
+            yield Happening(at=at, kind="health", warning=not healthy, subject=f"GPU {card.label} of {node}", text=text)
+    for uuid in old.keys() - new.keys():
+        text = "is no longer listed by its node"
+        yield Happening(at=at, kind="health", warning=True, subject=f"GPU {old[uuid].label} of {node}", text=text)
+
+
+def _was_given(pod: Object) -> bool:
+    try:
+        return allocations.granted(pod, GIB) is not None
+    except WireError:
+        return False

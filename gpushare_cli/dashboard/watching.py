@@ -1,23 +1,53 @@
-"""What may be read of the cluster, and the watches that keep the state equal to it. Changes nothing."""
+"""What may be read of the cluster, and a copy of as much of it as a picture needs, kept equal to it by watches."""
 
+import itertools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
-from urllib.parse import quote
+from typing import Any, Final, Generic, TypeVar
 
+from gpushare import names
+from gpushare.cluster import pod_records
+from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.errors import WireError
+from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.kube.watch import Reflector
 from gpushare.runtime.clock import Clock
 from gpushare.wire import fields, unhealthy
+from gpushare.wire import pods as pods_wire
 from gpushare_cli import reading
-from gpushare_cli.dashboard import objects
-from gpushare_cli.dashboard.state import State
+from gpushare_cli.reading import Objects
 
-Found = tuple[str, Any]
+T = TypeVar("T")
+Object = Mapping[str, Any]
 _PODS_ONLY: Final = {"fieldSelector": "involvedObject.kind=Pod"}
 _TIMEOUT_S: Final = 30.0
+_STALE_S: Final = 150.0
+"""All is well below some 100 s: see `Reflector.stale_for`."""
+_TROUBLE_S: Final = 10.0
+"""A stream that is cut, and taken up again at the next try, is nothing to tell."""
+_MOST_EVENTS: Final = 2000
+_OTHERS_EVENTS: Final = frozenset({"Preempted", "Evicted", "TaintManagerEviction", "UnexpectedAdmissionError"})
+_LONGEST: Final = 1024
+_LONGEST_NAME: Final = 253
+_OF_METADATA: Final = (
+    "name",
+    "namespace",
+    "uid",
+    "labels",
+    "annotations",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "ownerReferences",
+)
+_OF_NODE: Final = frozenset({names.ANNOTATION_INVENTORY, names.ANNOTATION_CORDON})
+_OF_BOUND_SPEC: Final = ("nodeName", "schedulerName", "priority")
+_NOT_OF_SPEC: Final = frozenset({"initContainers", "containers", "ephemeralContainers", "volumes"})
+"""Of pods that wait: what decides nothing about a place and may be large, and what is reduced."""
+_OF_CONTAINER: Final = ("name", "resources", "restartPolicy")
+_OF_EVENT: Final = ("lastTimestamp", "eventTime", "firstTimestamp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,95 +89,265 @@ def scope(api: KubeApi, namespaces: Sequence[str], own: Callable[[], str]) -> Sc
     if not wanted and not _may_list(api, "/api/v1/pods"):
         wanted = (own(),)
     for namespace in wanted:
-        _probe(api, _pods(namespace))
+        _probe(api, _namespaced(namespace, "pods"))
     return Scope(nodes=_may_list(api, "/api/v1/nodes"), namespaces=wanted)
 
 
-def reflectors(api: KubeApi, scope: Scope, state: State, clock: Clock) -> Mapping[str, Reflector[Found]]:
-    """All watches that the scope allows, by what they are of."""
-    found: dict[str, Reflector[Found]] = {}
+@dataclass(eq=False, kw_only=True)
+class Collection(Generic[T]):
+    """The sink of one watch: by key, what its objects are reduced to."""
 
-    def add(what: str, path: str, reduce: "Reduce", put: "Put", params: Mapping[str, str] | None = None) -> None:
-        sink = Kept(reduce, put)
-        optional = what.startswith(("Events", "ConfigMaps"))
-        found[what] = Reflector(
-            api=api, path=path, sink=sink, clock=clock, params=dict(params or {}), optional=optional
-        )
+    reduce: Callable[[JsonObject], tuple[str, T] | None]
+    """None for what is of no interest."""
+    changed: Callable[[str, T | None, T | None], None]
+    """Told key, former and new value, under the lock; equal values change nothing."""
+    lock: threading.Lock
+    """Of all collections, and of what `changed` does."""
+    items: dict[str, T] = field(default_factory=dict)
 
-    if scope.nodes:
-        add("nodes", "/api/v1/nodes", _node, state.put_node)
-        add("ConfigMaps", reading.CONFIG_MAPS, _unhealthy, state.put_unhealthy)
-    for namespace in scope.namespaces or ("",):
-        of = f" of {namespace}" if namespace else ""
-        add(f"pods{of}", _pods(namespace), _pod, state.put_pod)
-        add(f"Events{of}", _pods(namespace).removesuffix("pods") + "events", _event, state.put_event, _PODS_ONLY)
-    return found
-
-
-Reduce = Callable[[JsonObject], Found | None]
-Put = Callable[[str, Any], None]
-
-
-@dataclass(eq=False)
-class Kept:
-    """A sink that knows which objects its collection has, so that a new list removes the others."""
-
-    reduce: Reduce
-    put: Put
-    _keys: set[str] = field(init=False, default_factory=set)
-
-    def read(self, obj: JsonObject) -> Found | None:
-        """Reduced; None if it is of no interest or cannot be read."""
+    def read(self, obj: JsonObject) -> tuple[str, T] | None:
+        """Reduced; None also if it cannot be read."""
         try:
             return self.reduce(obj)
         except WireError:
             return None
 
-    def replace(self, found: list[Found]) -> None:
-        """The whole collection."""
-        keys = {key for key, _ in found}
-        for key in self._keys - keys:
-            self.put(key, None)
-        self._keys = keys
-        for key, value in found:
-            self.put(key, value)
+    def replace(self, found: list[tuple[str, T]]) -> None:
+        with self.lock:
+            for key in self.items.keys() - dict(found).keys():
+                self._put(key, None)
+            for key, value in found:
+                self._put(key, value)
 
-    def upsert(self, found: Found) -> None:
-        """Added or changed."""
-        self._keys.add(found[0])
-        self.put(*found)
+    def upsert(self, found: tuple[str, T]) -> None:
+        with self.lock:
+            self._put(*found)
 
-    def remove(self, found: Found) -> None:
-        """Gone."""
-        self._keys.discard(found[0])
-        self.put(found[0], None)
+    def remove(self, found: tuple[str, T]) -> None:
+        with self.lock:
+            self._put(found[0], None)
 
-
-def _node(obj: JsonObject) -> Found:
-    return _metadata(obj, "name"), objects.node(obj)
-
-
-def _pod(obj: JsonObject) -> Found | None:
-    pod = objects.pod(obj)
-    return None if pod is None else (_metadata(obj, "uid"), pod)
+    def _put(self, key: str, value: T | None) -> None:
+        before = self.items.get(key)
+        if before == value:
+            return
+        if value is None:
+            del self.items[key]
+        else:
+            self.items[key] = value
+        self.changed(key, before, value)
 
 
-def _event(obj: JsonObject) -> Found | None:
-    event = objects.event(obj)
-    return None if event is None else (_metadata(obj, "uid"), event)
+class _Events(Collection[Object]):
+    """The latest ones. That they expire does not make undone what they say."""
+
+    def _put(self, key: str, value: Object | None) -> None:
+        if value is not None:
+            self.items[key] = value
+            while len(self.items) > _MOST_EVENTS:
+                del self.items[next(iter(self.items))]
 
 
-def _unhealthy(obj: JsonObject) -> Found | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """Since the last look."""
+
+    nodes: frozenset[str]
+    """Whose objects or pods have changed."""
+    gone: tuple[Object, ...]
+    """Pods that were deleted while they were on a node; their last states."""
+
+
+class Watched:
+    """All that was read, and what has changed since somebody last asked. Safe for threads."""
+
+    def __init__(self, api: KubeApi, scope: Scope, clock: Clock) -> None:
+        self.reflectors: dict[str, Reflector[Any]] = {}
+        """By what they are of."""
+        self._lock = threading.Lock()
+        self._on_node: dict[str, dict[str, Object]] = {}
+        """Pods that concern GPUs by node, empty for none, and UID."""
+        self._changed: set[str] = set()
+        self._gone: list[Object] = []
+        self._nodes = Collection(reduce=_keyed("name", reduced_node), changed=self._mark, lock=self._lock)
+        self._unhealthy = Collection(reduce=_unhealthy, changed=self._mark, lock=self._lock)
+        self._events = _Events(reduce=_keyed("uid", reduced_event), changed=self._mark, lock=self._lock)
+        self._pods: list[Collection[Object | NonGpuPod]] = []
+
+        def add(what: str, path: str, sink: Collection[Any], params: Mapping[str, str] | None = None) -> None:
+            self.reflectors[what] = Reflector(
+                api=api,
+                path=path,
+                sink=sink,
+                clock=clock,
+                params=dict(params or {}),
+                optional=what.startswith(("Events", "ConfigMaps")),
+            )
+
+        if scope.nodes:
+            add("nodes", "/api/v1/nodes", self._nodes)
+            add("ConfigMaps", reading.CONFIG_MAPS, self._unhealthy)
+        for namespace in scope.namespaces or ("",):
+            of = f" of {namespace}" if namespace else ""
+            self._pods.append(Collection(reduce=_keyed("uid", reduced_pod), changed=self._pod_changed, lock=self._lock))
+            add(f"pods{of}", _namespaced(namespace, "pods"), self._pods[-1])
+            add(f"Events{of}", _namespaced(namespace, "events"), self._events, _PODS_ONLY)
+
+    def start(self, stop: threading.Event) -> None:
+        """Begin, in threads of their own that end with the process, or some time after `stop`."""
+        for name, reflector in self.reflectors.items():
+            threading.Thread(target=reflector.run, args=(stop,), name=name, daemon=True).start()
+
+    @property
+    def is_read(self) -> bool:
+        """Whether all that must be read was read once."""
+        return all(each.synced.is_set() for each in self.reflectors.values() if not each.optional)
+
+    @property
+    def problem(self) -> str:
+        """Why the cluster cannot be read at the moment; empty if it can."""
+        needed = {name: each for name, each in self.reflectors.items() if not each.optional}
+        failing = {name: why for name, each in needed.items() if (why := each.failing(_TROUBLE_S))}
+        if failing:
+            return f"this may be old: {', '.join(failing)} cannot be read ({next(iter(failing.values()))})"
+        late = [name for name, each in needed.items() if each.stale_for() > _STALE_S]
+        return f"the API server has not answered for minutes about {', '.join(late)}" if late else ""
+
+    def take_changes(self) -> Changes:
+        """What has changed since this was last called."""
+        with self._lock:
+            found = Changes(nodes=frozenset(self._changed), gone=tuple(self._gone))
+            self._changed.clear()
+            self._gone.clear()
+            return found
+
+    def mark(self, nodes: Sequence[str]) -> None:
+        """Something else about these nodes has changed."""
+        with self._lock:
+            self._changed.update(nodes)
+
+    def node(self, name: str) -> tuple[Object | None, Sequence[Object], frozenset[int]]:
+        """A node, its pods that concern GPUs, and the numbers of GPUs that Aliyun's ConfigMap calls unhealthy."""
+        with self._lock:
+            pods = [pod for _, pod in sorted(self._on_node.get(name, {}).items())]
+            return self._nodes.items.get(name), pods, self._unhealthy.items.get(name, frozenset())
+
+    def events(self) -> Sequence[Object]:
+        with self._lock:
+            return list(self._events.items.values())
+
+    def objects(self) -> Objects:
+        """Everything but the Events, as other commands read it once."""
+        with self._lock:
+            pods = list(itertools.chain.from_iterable(each.items.values() for each in self._pods))
+            return Objects(
+                nodes=tuple(map(dict, self._nodes.items.values())),
+                pods=tuple(dict(pod) for pod in pods if not isinstance(pod, NonGpuPod)),
+                others=tuple(pod for pod in pods if isinstance(pod, NonGpuPod)),
+                unhealthy={NodeName(node): gpus for node, gpus in self._unhealthy.items.items()},
+            )
+
+    def _mark(self, node: str, _before: object, _after: object) -> None:
+        self._changed.add(node)
+
+    def _pod_changed(self, uid: str, before: Object | NonGpuPod | None, after: Object | NonGpuPod | None) -> None:
+        if isinstance(before, Mapping):
+            node = pods_wire.node_of(before) or ""
+            self._on_node[node].pop(uid, None)
+            self._changed.add(node)
+            if after is None:
+                self._gone.append(before)
+        if isinstance(after, Mapping):
+            node = pods_wire.node_of(after) or ""
+            self._on_node.setdefault(node, {})[uid] = after
+            self._changed.add(node)
+
+
+# Objects of the API server -> as much of them as is needed, so that a large cluster stays small.
+
+
+def _keyed(key: str, reduce: Callable[[Object], T | None]) -> Callable[[JsonObject], tuple[str, T] | None]:
+    """By this field of an object's metadata."""
+
+    def reduced(obj: JsonObject) -> tuple[str, T] | None:
+        value = reduce(obj)
+        metadata = fields.mapping(obj, "metadata", "object")
+        return None if value is None else (fields.needed(metadata, key, "metadata"), value)
+
+    return reduced
+
+
+def _unhealthy(obj: JsonObject) -> tuple[str, frozenset[int]] | None:
     marked = unhealthy.parse(obj)
     return None if marked is None else (marked.node, marked.gpus)
 
 
-def _metadata(obj: JsonObject, key: str) -> str:
-    return fields.needed(fields.mapping(obj, "metadata", "object"), key, "metadata")
+def reduced_node(obj: Object) -> Object:
+    """A node without its images, conditions and what else changes all the time."""
+    metadata = fields.mapping(obj, "metadata", "node")
+    annotations = fields.mapping(metadata, "annotations", "metadata")
+    spec, status = fields.mapping(obj, "spec", "node"), fields.mapping(obj, "status", "node")
+    return {
+        "metadata": {
+            **_some(metadata, ("name", "labels")),
+            "annotations": {key: value for key, value in annotations.items() if key in _OF_NODE},
+        },
+        "spec": _some(spec, ("taints", "unschedulable")),
+        "status": _some(status, ("addresses", "allocatable")),
+    }
 
 
-def _pods(namespace: str) -> str:
-    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods" if namespace else "/api/v1/pods"
+def reduced_pod(obj: Object) -> Object | NonGpuPod | None:
+    """A pod that asks for GPUs, less of one that has a node; of others what they take of their node, if anything.
+
+    Raises:
+        WireError: it is no pod.
+    """
+    if not reading.may_hold_gpus(obj):
+        return pod_records.non_gpu_pod(obj)
+    metadata = _some(fields.mapping(obj, "metadata", "pod"), _OF_METADATA)
+    metadata["annotations"] = reading.own_annotations(pods_wire.annotations(obj))
+    status = fields.mapping(obj, "status", "pod")
+    whole = fields.mapping(obj, "spec", "pod")
+    bound = pods_wire.node_of(obj) is not None
+    spec = _some(whole, _OF_BOUND_SPEC if bound else tuple(whole.keys() - _NOT_OF_SPEC))
+    for kind in ("initContainers", "containers"):
+        spec[kind] = [_container(each) for each in fields.objects(whole, kind, "spec")]
+    return {"metadata": metadata, "spec": spec, "status": status}
+
+
+def reduced_event(obj: Object) -> Object | None:
+    """An Event on a pod that is of this system or means that a pod was moved away; None for all others.
+
+    Anyone who may write Events decides how long each of their texts is: the API server limits only the whole.
+    """
+    reason = fields.text(obj, "reason", "event")
+    if not (reason.startswith(names.EVENT_PREFIX) or reason in _OTHERS_EVENTS):
+        return None
+    uid = fields.text(fields.mapping(obj, "metadata", "event"), "uid", "metadata")
+    about = fields.mapping(obj, "involvedObject", "event")
+    return {
+        **_some(obj, _OF_EVENT),
+        "metadata": {"uid": uid},
+        "type": "Warning" if obj.get("type") == "Warning" else "Normal",
+        "reason": reason[:_LONGEST_NAME],
+        "message": fields.text(obj, "message", "event")[:_LONGEST],
+        "involvedObject": {key: fields.text(about, key, "event")[:_LONGEST_NAME] for key in ("namespace", "name")},
+    }
+
+
+def _container(container: Object) -> Object:
+    env = fields.objects(container, "env", "container")
+    visible = [entry for entry in env if entry.get("name") == names.ENV_VISIBLE_DEVICES]
+    return {**_some(container, _OF_CONTAINER), "env": visible}
+
+
+def _some(parent: Object, keys: tuple[str, ...]) -> dict[str, Any]:
+    return {key: parent[key] for key in keys if key in parent}
+
+
+def _namespaced(namespace: str, resource: str) -> str:
+    return reading.namespaced(namespace, resource) if namespace else f"/api/v1/{resource}"
 
 
 def _may_list(api: KubeApi, path: str) -> bool:

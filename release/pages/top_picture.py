@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from gpushare.runtime.clock import SystemClock
-from gpushare_cli import top
-from gpushare_cli.bars import WIDTH, Look
 from gpushare_cli.console import Streams
 from gpushare_cli.dashboard import command
+from gpushare_cli.terminal import WIDTH, Look
+from gpushare_cli.top import Options, Top
 from testing import clusters
 
 PICTURE: Final = Path(__file__).parents[2] / "docs" / "pictures" / "top.svg"
@@ -35,10 +35,10 @@ _CELL, _LINE, _EDGE = 8.4, 19, 14
 def printed() -> str:
     """The command's output, with ANSI commands."""
     out, notes = io.StringIO(), io.StringIO()
-    screen = top.Screen(out=out, look=Look(colour=True, unicode=True), live=False, size=lambda: (80, 0))
-    kube = clusters.large(GPUS)
-    live = command.picture(kube, top.Options(), lambda: "default", SystemClock())
-    code = top.run(live, Streams(out=notes, err=notes), top.Options(), screen, SystemClock(), ended=lambda: False)
+    live = command.of_cluster(clusters.large(GPUS), Options(), lambda: "default", SystemClock())
+    look = Look(colour=True, unicode=True)
+    drawn = Top(live=live, options=Options(), look=look, out=out, clock=SystemClock(), ended=lambda: False)
+    code = drawn.once(Streams(out=notes, err=notes))
     assert code == 0, notes.getvalue()
     return out.getvalue()
 

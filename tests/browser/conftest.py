@@ -14,12 +14,10 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import SystemClock
-from gpushare_cli.dashboard import command, server
+from gpushare_cli.dashboard import command
 from gpushare_cli.dashboard.command import Options
-from gpushare_cli.dashboard.feed import Feed
-from gpushare_cli.dashboard.live import Live
-from gpushare_cli.dashboard.routes import Site
-from gpushare_cli.dashboard.server import Served
+from gpushare_cli.dashboard.picture import Live
+from gpushare_cli.dashboard.site import Site
 from testing.fakes.kube import FakeKube
 
 PROGRAMS: Final = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -32,9 +30,8 @@ PATIENCE_MS: Final = 100_000
 class Dashboard:
     """A page that is served."""
 
-    feed: Feed
+    live: Live
     port: int
-    live: Live | None = None
 
     @property
     def address(self) -> str:
@@ -70,13 +67,10 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 @contextlib.contextmanager
-def serving(feed: Feed, port: int = 0, live: Live | None = None) -> Iterator[Dashboard]:
+def serving(live: Live, port: int = 0) -> Iterator[Dashboard]:
     """Serve a picture."""
-
-    site = Site(assets=server.assets(), key=KEY, run="test")
-    served = Served(site=site, feed=feed, stop=threading.Event())
-    with server.serving(port, served) as running:
-        yield Dashboard(feed, running.server_address[1], live)
+    with command.serving(port, Site(assets=command.assets(), key=KEY, page=live.page)) as found:
+        yield Dashboard(live, found)
 
 
 @pytest.fixture
@@ -85,13 +79,13 @@ def dashboard() -> Iterator[Callable[..., Dashboard]]:
     with contextlib.ExitStack() as opened:
 
         def begin(api: KubeApi, **options: Any) -> Dashboard:
-            live = command.picture(api, Options(context="demo", **options), lambda: "research", SystemClock())
+            live = command.of_cluster(api, Options(context="demo", **options), lambda: "research", SystemClock())
             stop = threading.Event()
             opened.callback(stop.set)
             if isinstance(api, FakeKube):
                 opened.callback(api.close)
             live.start(stop)
-            return opened.enter_context(serving(live.feed, live=live))
+            return opened.enter_context(serving(live))
 
         yield begin
 

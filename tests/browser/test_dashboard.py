@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from gpushare.kube import api as kube
-from gpushare_cli.dashboard import live, server
+from gpushare_cli.dashboard import picture as picture_of
 from testing import clusters
 from testing.builders import make_inventory, make_node
 from testing.fakes import http_server
@@ -50,9 +50,8 @@ def test_a_cluster_of_any_size_is_drawn_and_can_be_read_by_everyone(
 
 def settled(page: Page, dashboard: Dashboard) -> None:
     """Wait until all is drawn, with what is used."""
-    assert dashboard.live is not None
     dashboard.live.asked.wait()
-    picture = dashboard.feed.picture
+    picture = dashboard.live.picture
     assert picture is not None
     page.wait_for_selector(f"body[data-version$='.{picture.version}']")
 
@@ -73,9 +72,8 @@ def test_no_size_of_window_hides_anything_beyond_its_edge(page: Page, dashboard:
 def test_cards_are_created_filled_and_emptied_by_the_change_itself(
     page: Page, dashboard: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not when somebody looks again: no one does within this test."""
-    for module, interval in ((live, "_TICK_S"), (live, "_USE_S"), (server, "_ALIVE_S")):
-        monkeypatch.setattr(module, interval, 3600.0)
+    """Not when what is used is read again: no one does within this test."""
+    monkeypatch.setattr(picture_of, "_USE_S", 3600.0)
     api = clusters.small()
     served = dashboard(api)
     opened(page, served, 2)
@@ -263,12 +261,16 @@ def test_a_page_of_another_origin_reads_nothing(page: Page, dashboard: Begin) ->
     with http_server.serving(Other) as other:
         page.goto(other)
         read = page.evaluate(
-            """async (address) => Promise.all(["no-cors", "cors"].map((mode) =>
-              fetch(address, { mode, credentials: "include" }).then((answer) => answer.text(), () => "refused")))""",
-            f"http://127.0.0.1:{served.port}/stream?key={KEY}",
+            """async ([address, key]) => {
+              const tries = [["no-cors", {}], ["cors", {}], ["cors", { "Gpushare-Key": key }]];
+              return Promise.all(tries.map(([mode, headers]) =>
+                fetch(address, { mode, headers, credentials: "include" })
+                  .then((answer) => answer.text(), () => "refused")));
+            }""",
+            [f"http://127.0.0.1:{served.port}/picture", KEY],
         )
         kept = page.evaluate("Object.keys(localStorage).length")
-    assert read == ["refused", "refused"]
+    assert read == ["refused"] * 3
     assert kept == 0
     assert KEY not in repr(sent)  # another port of the same host is another user's, perhaps
     page.complaints.clear()  # type: ignore[attr-defined]
@@ -291,12 +293,12 @@ def test_without_the_key_the_page_says_where_it_is(page: Page, dashboard: Begin)
 
 def test_a_lost_connection_is_told_and_found_again(page: Page, dashboard: Begin) -> None:
     api = clusters.small()
-    feed = dashboard(api).feed
-    with serving(feed) as served:
+    live = dashboard(api).live
+    with serving(live) as served:
         opened(page, served, 2)
     expect(page.locator("#connection")).to_contain_text("Not connected; this is the state of")
     clusters.add_pod(api, clusters.running("late", clusters.gpus(0, 2)[1].uuid, 5, on=clusters.name_of(0)))
-    with serving(feed, served.port):
+    with serving(live, served.port):
         expect(page.locator("#connection")).to_have_text("Live")
         expect(page.get_by_text("late", exact=True)).to_have_count(1)
         page.goto("about:blank")

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -30,26 +30,32 @@ OTHERS = "confidential"
 """Stands in the names of pods that are another's."""
 
 
-class Stream:
-    """What a page is sent, as bytes."""
+class Page:
+    """What a page is sent."""
 
     def __init__(self, address: str) -> None:
         url = urlsplit(address)
         self.connection = http.client.HTTPConnection(f"{url.hostname}:{url.port}", timeout=60)
-        self.connection.request("GET", "/")
-        self.page = self.connection.getresponse().read().decode()
-        self.connection.request("GET", f"/stream?{url.fragment}")
-        self.answer = self.connection.getresponse()
+        self.html = self._get("/")
+        self.key = url.fragment.removeprefix("key=")
         self.sent = ""
 
     def until(self, words: str) -> None:
-        """Read until this was sent."""
+        """Ask until this is sent."""
         end = time.monotonic() + PATIENCE_S
-        while words not in self.sent:
-            line = self.answer.readline().decode()
-            assert line, "the stream has ended"
-            assert time.monotonic() < end, f"{words} was not sent: {self.sent[-2000:]}"
-            self.sent += line
+        latest = ""
+        while words not in latest:
+            assert time.monotonic() < end, f"{words} was not sent: {latest[-2000:]}"
+            time.sleep(0.5)
+            latest = self._get("/picture", {"Gpushare-Key": self.key})
+            self.sent += latest
+
+    def _get(self, path: str, headers: Mapping[str, str] | None = None) -> str:
+        self.connection.request("GET", path, headers=headers or {})
+        answer = self.connection.getresponse()
+        found = answer.read().decode()
+        assert answer.status == 200, found
+        return found
 
 
 @contextlib.contextmanager
@@ -71,14 +77,14 @@ def line_of(process: "subprocess.Popen[str]", pattern: str) -> str:
 
 
 @contextlib.contextmanager
-def dashboard(kubeconfig: Path, namespace: str = "") -> Iterator[Stream]:
+def dashboard(kubeconfig: Path, namespace: str = "") -> Iterator[Page]:
     """As its user starts it."""
     argv: list[str | Path] = [sys.executable, "-m", "gpushare_cli", "dashboard", "--port", "0"]
     argv += ["--kubeconfig", kubeconfig, *(["-n", namespace] if namespace else [])]
     with running(*argv) as process:
-        stream = Stream(line_of(process, r"http://127\.0\.0\.1:\S+"))
-        with contextlib.closing(stream.connection):
-            yield stream
+        page = Page(line_of(process, r"http://127\.0\.0\.1:\S+"))
+        with contextlib.closing(page.connection):
+            yield page
 
 
 @pytest.fixture
@@ -147,10 +153,10 @@ def test_in_the_cluster_only_who_is_authenticated_and_authorized_sees_it(system:
         program, config = system.cluster.program("kubectl"), f"--kubeconfig={system.cluster.kubeconfig}"
         with running(program, config, *forward) as process:
             port = line_of(process, r"127\.0\.0\.1:[0-9]+")
-            stream = Stream(f"http://{port}/")
-            assert "<title>gpushare</title>" in stream.page
-            stream.until('"name":"shown","granted_mib":1024')
-            stream.connection.close()
+            page = Page(f"http://{port}/")
+            assert "<title>gpushare</title>" in page.html
+            page.until('"name":"shown","granted_mib":1024')
+            page.connection.close()
 
         with pytest.raises(ConnectionRefusedError):  # of the pod's network, where every tenant is
             socket.create_connection((address, PORT), timeout=10)

@@ -15,7 +15,7 @@ from deviceplugin.usage.values import Policy
 from gpushare import names
 from gpushare.runtime import options
 from gpushare_cli import __main__ as cli
-from gpushare_cli.dashboard import command, server
+from gpushare_cli.dashboard import command
 from testing import skips
 from testing.builders import make_container, make_pod
 from testing.manifests import tree
@@ -144,7 +144,7 @@ def test_no_address_but_its_pods_own_loopback_leads_to_the_dashboard() -> None:
     assert {each["kind"] for each in found}.isdisjoint({"Service", "Ingress"})
     [container] = pod(found, DASHBOARD)["containers"]
     assert "ports" not in container
-    assert server.LOOPBACK == "127.0.0.1"
+    assert command.LOOPBACK == "127.0.0.1"
     assert container["command"][:3] == ["python3", "-m", "gpushare_cli"]
     arguments = cli.command_line().parse_args(container["command"][3:])
     assert (arguments.no_key, arguments.port) == (True, command.PORT)
@@ -158,7 +158,7 @@ def test_the_dashboard_is_not_ready_before_it_listens() -> None:
     def ends(script: str) -> int:
         return subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode
 
-    with socket.create_server((server.LOOPBACK, 0)) as listening:
+    with socket.create_server((command.LOOPBACK, 0)) as listening:
         script = text.replace(str(command.PORT), str(listening.getsockname()[1]))
         assert script != text
         assert ends(script) == 0

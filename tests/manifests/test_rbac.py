@@ -203,11 +203,11 @@ def test_the_watches_that_the_controller_can_do_without_need_no_more() -> None:
 
 def test_the_dashboard_needs_no_more_and_no_less() -> None:
     api = clusters.small()
-    live = command.picture(api, Options(), lambda: OWN, SystemClock())
-    for reflector in live._reflectors.values():
+    live = command.of_cluster(api, Options(), lambda: OWN, SystemClock())
+    for reflector in live.watched.reflectors.values():
         assert reflector._list()
         reflector._stream()
-    live.refresh()
+    live.tick()
     live.ask_use()
     api.close()
     assert api.asked

@@ -1,9 +1,10 @@
-// Follows the stream of changes, and brings the page up to it in small steps, so that thousands of GPUs stay fluid.
+// Asks for the picture, and brings the page up to it in small steps, so that thousands of GPUs stay fluid.
 import { details, dressCard, element, grow, happening, notes, totals, waitingRow } from "./build.js";
 import { clock, count, grouped, haystack, matches, memory } from "./words.js";
 
 const MANY = 200; // GPUs from which on they are drawn small
 const STEP_MS = 8; // of every frame
+const POLL_MS = 2000;
 
 const find = (selector) => document.querySelector(selector);
 const inputs = ["search", "namespace", "model", "which", "group"];
@@ -24,9 +25,11 @@ let opened = null; // key of the GPU whose details are shown
 let current = null; // the card that the Tab key reaches
 let frame = 0;
 let received = null;
-let version = "";
-let stream = null;
+let etag = "";
+let lines = new Map(); // JSON of a node as it was sent -> its name; what is the same is not parsed again
+let about = ["", "", ""]; // the same of the overview, of pods that wait and of what happened
 let again = 0; // a timer
+let round = 0; // of asking: an answer to an earlier one, with another key, is too late
 
 // What is kept for this address, port included, which cookies are not.
 
@@ -58,71 +61,82 @@ function takeKey() {
 
 // What arrives.
 
-function connect() {
+async function poll() {
   clearTimeout(again);
-  stream?.close();
-  stream = new EventSource(key ? `stream?key=${encodeURIComponent(key)}` : "stream");
-  stream.onmessage = (message) => {
-    version = message.lastEventId;
-    received = new Date().toISOString();
-    take(JSON.parse(message.data));
-    connected(true);
-  };
-  stream.onopen = () => connected(received !== null);
-  stream.onerror = () => {
-    const ended = stream.readyState === EventSource.CLOSED;
-    connected(false, ended);
-    if (ended) again = setTimeout(reconnect, 5000);
-  };
+  const mine = ++round;
+  try {
+    const answer = await fetch("picture", { headers: { "If-None-Match": etag, "Gpushare-Key": key }, cache: "no-store" });
+    const body = answer.status === 200 ? await answer.text() : "";
+    if (mine !== round) return;
+    if (answer.status === 403) {
+      connected(false, true);
+      takeKey(); // another tab may have got a newer one
+    } else if (answer.ok || answer.status === 304) {
+      if (body) {
+        etag = answer.headers.get("ETag") ?? "";
+        received = new Date().toISOString();
+        take(body.split("\n"));
+      }
+      connected(received !== null);
+    } else connected(false);
+  } catch {
+    if (mine !== round) return;
+    connected(false);
+  }
+  if (!document.hidden) again = setTimeout(poll, POLL_MS);
 }
 
-function reconnect() {
-  takeKey(); // another tab may have got a newer one
-  connect();
-}
-
-function connected(good, ended = false) {
+function connected(good, refused = false) {
   const line = find("#connection");
   line.classList.toggle("lost", !good && received !== null);
   let words = "Live";
-  if (!good && received === null) words = ended ? "Refused. Open the address that gpushare dashboard has printed: it has a key. No more than 32 pages are served at a time." : "Reading the cluster …";
-  else if (!good) words = `Not connected; this is the state of ${clock(received)}. ${ended ? "If gpushare dashboard was started again, open the address that it printed." : "Trying again …"}`;
+  if (!good && received === null) words = refused ? "Refused. Open the address that gpushare dashboard has printed: it has a key." : "Reading the cluster …";
+  else if (!good) words = `Not connected; this is the state of ${clock(received)}. ${refused ? "If gpushare dashboard was started again, open the address that it printed." : "Trying again …"}`;
   if (line.textContent !== words) line.textContent = words;
 }
 
-function take(change) {
-  if (change.full) {
-    const listed = new Set(change.nodes.map((node) => node.name));
-    for (const name of nodes.keys()) if (!listed.has(name)) remove(name);
+function take(sent) {
+  const before = lines;
+  const named = new Set();
+  lines = new Map();
+  for (const line of sent.slice(3)) {
+    let name = before.get(line);
+    if (name === undefined) {
+      const node = JSON.parse(line);
+      name = node.name;
+      nodes.set(name, node);
+      dirty.add(name);
+    }
+    lines.set(line, name);
+    named.add(name);
   }
-  for (const name of change.gone ?? []) remove(name);
-  for (const node of change.nodes) {
-    nodes.set(node.name, node);
-    dirty.add(node.name);
+  for (const name of nodes.keys()) {
+    if (named.has(name)) continue;
+    nodes.delete(name);
+    dirty.add(name);
   }
-  if (change.overview) {
-    const unsure = overview !== null && overview.complete !== change.overview.complete;
-    overview = change.overview;
-    if (unsure) redraw();
-    document.title = `${overview.totals.waiting ? `(${overview.totals.waiting}) ` : ""}gpushare${overview.server ? ` · ${overview.server}` : ""}`;
-    find("#server").textContent = overview.server ? `of ${overview.server}` : "";
-    find("#totals").replaceChildren(...totals(overview));
-    find("#notes").replaceChildren(...notes(overview));
-  }
-  if (change.waiting) {
-    waiting = change.waiting;
+  const changed = about.map((line, i) => (line === sent[i] ? null : JSON.parse(sent[i])));
+  about = sent.slice(0, 3);
+  if (changed[0]) takeOverview(changed[0]);
+  if (changed[1]) {
+    waiting = changed[1];
     drawWaiting();
   }
-  if (change.happenings) {
-    happenings = change.happenings;
+  if (changed[2]) {
+    happenings = changed[2];
     drawHappenings();
   }
   schedule();
 }
 
-function remove(name) {
-  nodes.delete(name);
-  dirty.add(name);
+function takeOverview(latest) {
+  const unsure = overview !== null && overview.complete !== latest.complete;
+  overview = latest;
+  if (unsure) redraw();
+  document.title = `${overview.totals.waiting ? `(${overview.totals.waiting}) ` : ""}gpushare${overview.server ? ` · ${overview.server}` : ""}`;
+  find("#server").textContent = overview.server ? `of ${overview.server}` : "";
+  find("#totals").replaceChildren(...totals(overview));
+  find("#notes").replaceChildren(...notes(overview));
 }
 
 // Drawing.
@@ -146,7 +160,7 @@ function draw() {
     return;
   }
   tidy();
-  if (version) document.body.dataset.version = version; // drawn up to here
+  if (etag) document.body.dataset.version = etag.replaceAll('"', ""); // drawn up to here
 }
 
 function redraw() {
@@ -482,7 +496,8 @@ addEventListener("hashchange", () => {
   takeKey();
   restore();
   read();
-  if (key !== before) connect();
+  if (key !== before) poll();
 });
+document.addEventListener("visibilitychange", () => document.hidden || poll());
 setInterval(grow, 10000);
-connect();
+poll();

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,39 +21,38 @@ import pytest
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import SystemClock
-from gpushare_cli.dashboard import command, server
+from gpushare_cli.dashboard import command
 from gpushare_cli.dashboard.command import Options
-from gpushare_cli.dashboard.feed import Picture
-from gpushare_cli.dashboard.live import Live
-from gpushare_cli.dashboard.routes import Asset, Site
-from gpushare_cli.dashboard.server import Served
+from gpushare_cli.dashboard.picture import Live, Picture
+from gpushare_cli.dashboard.site import Response, Site
 from testing import clusters
 from testing.builders import Json, make_inventory, make_node, make_pod
+from testing.clock import ManualClock
 from testing.fakes import kube_http
 from testing.fakes.faults import Call
 from testing.fakes.kube import FakeKube
 
 EVER = 10**9
 OWN = "research"
-STREAM = "/stream?key=secret"
+PICTURE = "/picture"
+KEY = "secret"
 
 
 class Followed:
     """A picture that threads keep equal to a cluster."""
 
     def __init__(self, api: KubeApi, options: Options) -> None:
-        self.live: Live = command.picture(api, options, lambda: OWN, SystemClock())
+        self.live: Live = command.of_cluster(api, options, lambda: OWN, SystemClock())
         self.stop = threading.Event()
         self.live.start(self.stop)
-        self.version = 0
 
     def until(self, holds: Callable[[Picture], object]) -> Picture:
         """The first picture of which something holds; pytest ends a test that waits in vain."""
         while True:
-            self.version = self.live.feed.wait(self.version, 1)
-            picture = self.live.feed.picture
+            picture = self.live.picture
             if picture is not None and holds(picture):
                 return picture
+            self.stop.wait(0.02)
 
 
 @pytest.fixture
@@ -59,6 +60,11 @@ def api() -> Iterator[FakeKube]:
     found = clusters.small()
     yield found
     found.close()
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpushare_cli.dashboard.picture._TICK_S", 0.05)
 
 
 @pytest.fixture
@@ -176,13 +182,13 @@ def test_namespaces_that_are_asked_for_are_shown_alone(api: FakeKube, follow: Ca
 def test_who_may_read_nothing_is_told_at_once(api: FakeKube) -> None:
     forbid(api, lambda _: True)
     with pytest.raises(kube.ForbiddenError):
-        command.picture(api, Options(), lambda: OWN, SystemClock())
+        command.of_cluster(api, Options(), lambda: OWN, SystemClock())
 
 
 def listed(api: FakeKube) -> Live:
     """A picture without threads, of a cluster that was read."""
-    live = command.picture(api, Options(), lambda: OWN, SystemClock())
-    for reflector in live._reflectors.values():
+    live = command.of_cluster(api, Options(), lambda: OWN, SystemClock())
+    for reflector in live.watched.reflectors.values():
         reflector._list()
     return live
 
@@ -192,11 +198,11 @@ def test_no_bar_waits_for_the_reasons_of_pods_that_wait(api: FakeKube, monkeypat
     shown: list[set[str]] = []
 
     def reasons(*_: object) -> tuple[()]:
-        shown.append(blocks(live.feed.picture) if live.feed.picture else set())
+        shown.append(blocks(live.picture) if live.picture else set())
         return ()
 
-    monkeypatch.setattr("gpushare_cli.dashboard.queue.of_cluster", reasons)
-    live.refresh()
+    monkeypatch.setattr("gpushare_cli.dashboard.waiting.of_cluster", reasons)
+    live.tick()
     assert [len(each) for each in shown] == [3]
 
 
@@ -204,8 +210,8 @@ def test_of_very_many_pods_that_wait_the_first_are_sent_and_all_are_counted(api:
     for number in range(250):
         clusters.add_pod(api, clusters.waiting(f"many-{number}", 14))
     live = listed(api)
-    live.refresh()
-    picture = live.feed.picture
+    live.tick()
+    picture = live.picture
     assert picture is not None
     assert (len(picture.waiting), picture.overview.totals.waiting) == (200, 251)
 
@@ -213,8 +219,7 @@ def test_of_very_many_pods_that_wait_the_first_are_sent_and_all_are_counted(api:
 def test_why_the_cluster_cannot_be_read_is_told_in_the_picture(
     api: FakeKube, follow: Callable[..., Followed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpushare_cli.dashboard.live._TROUBLE_S", 0.0)
-    monkeypatch.setattr("gpushare_cli.dashboard.live._TICK_S", 0.1)
+    monkeypatch.setattr("gpushare_cli.dashboard.watching._TROUBLE_S", 0.0)
     followed = follow(api)
     followed.until(lambda picture: picture.overview.totals.pods == 3)
     api.fail_next(lambda call: call.path == "/api/v1/pods", kube.ForbiddenError("Unauthorized"), times=EVER)
@@ -227,27 +232,62 @@ def test_why_the_cluster_cannot_be_read_is_told_in_the_picture(
 
 def test_plugins_are_asked_once_and_then_while_anyone_looks(api: FakeKube) -> None:
     live = listed(api)
-    live.refresh()
+    live.clock = clock = ManualClock()
+    live.tick()
     assert live.use_is_due
     live.ask_use()
     assert not live.use_is_due
-    looks = threading.Thread(target=live.feed.wait, args=(live.feed.wait(0, 0), 600))
-    looks.start()
-    while not live.feed.is_followed:
-        pass
+    live.page()
+    clock.at += 80  # a page in the background asks once a minute
     assert live.use_is_due
-    live.refresh()  # with what is used, which ends the wait
-    looks.join()
+    clock.at += 20
     assert not live.use_is_due
+    live.look()
+    assert live.use_is_due
+
+
+def test_why_pods_wait_takes_a_sixth_of_the_time_at_most(api: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = listed(api)
+    live.clock = clock = ManualClock()
+    looked: list[float] = []
+
+    def reasons(*_: object) -> tuple[()]:
+        looked.append(clock.monotonic())
+        clock.at += 2
+        return ()
+
+    monkeypatch.setattr("gpushare_cli.dashboard.waiting.of_cluster", reasons)
+    for _ in range(20):
+        live.watched.mark([""])
+        live.tick()
+        clock.at += 1
+    assert [later - earlier for earlier, later in itertools.pairwise(looked)] == [12.0]
 
 
 def test_the_end_of_the_process_is_no_fault(api: FakeKube, caplog: pytest.LogCaptureFixture) -> None:
-    live = command.picture(api, Options(), lambda: OWN, SystemClock())
+    live = command.of_cluster(api, Options(), lambda: OWN, SystemClock())
     stop = threading.Event()
-    live._tell_fault("use not read", stop)
-    stop.set()
-    live._tell_fault("picture failed", stop)
-    assert [record.message for record in caplog.records] == ["use not read"]
+
+    def fail() -> float:
+        stop.set()
+        raise OSError("cut short")
+
+    live._repeat(fail, "use not read", stop)
+    assert not caplog.records
+
+
+def test_a_fault_is_told_and_the_next_round_tries_again(api: FakeKube, caplog: pytest.LogCaptureFixture) -> None:
+    live = command.of_cluster(api, Options(), lambda: OWN, SystemClock())
+    stop, rounds = threading.Event(), iter([OSError("once")])
+
+    def fail_once() -> float:
+        for fault in rounds:
+            raise fault
+        stop.set()
+        return 0.0
+
+    live._repeat(fail_once, "picture failed", stop)
+    assert [record.message for record in caplog.records] == ["picture failed"]
 
 
 def test_objects_that_cannot_be_read_are_left_out(api: FakeKube, follow: Callable[..., Followed]) -> None:
@@ -268,7 +308,7 @@ class Client:
         self._opened: list[http.client.HTTPConnection | http.client.HTTPResponse] = []
 
     def connection(self) -> http.client.HTTPConnection:
-        made = http.client.HTTPConnection(server.LOOPBACK, self.port)
+        made = http.client.HTTPConnection(command.LOOPBACK, self.port)
         self._opened.append(made)
         return made
 
@@ -287,15 +327,14 @@ class Client:
 @pytest.fixture
 def site(api: FakeKube, follow: Callable[..., Followed]) -> Iterator[Client]:
     followed = follow(api)
-
-    site = Site(assets={"/": Asset(media="text/html", body=b"page")}, key="secret", run="r")
-    served = Served(site=site, feed=followed.live.feed, stop=followed.stop)
-    with server.serving(0, served) as running, contextlib.closing(Client(running.server_address[1])) as client:
+    site = Site(assets={"/": Response(media="text/html", body=b"page")}, key=KEY, page=followed.live.page)
+    with command.serving(0, site) as port, contextlib.closing(Client(port)) as client:
         yield client
 
 
 def test_every_answer_has_the_policy(site: Client) -> None:
-    for path, headers in (("/", {}), ("/stream", {}), (STREAM, {}), ("/none", {}), ("/", {"host": "evil"})):
+    known = {"gpushare_key": KEY}
+    for path, headers in (("/", {}), (PICTURE, {}), (PICTURE, known), ("/none", {}), ("/", {"host": "evil"})):
         answer = site.get(path, **headers)
         assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'; ")
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
@@ -310,7 +349,7 @@ def test_a_head_has_no_body_and_a_post_changes_nothing(site: Client) -> None:
     for _ in range(130):  # more than there are places for connections
         assert site.get("/", content_length="9").headers["Connection"] == "close"
     assert site.get("/", transfer_encoding="chunked").headers["Connection"] == "close"
-    assert site.get(STREAM, "HEAD").read() == b""
+    assert site.get(PICTURE, "HEAD", gpushare_key=KEY).read() == b""
 
 
 def test_what_is_no_http_is_answered_without_what_it_said(site: Client) -> None:
@@ -322,32 +361,32 @@ def test_what_is_no_http_is_answered_without_what_it_said(site: Client) -> None:
     assert (answer.status, answer.read()) == (431, b"bad request\n")
 
 
-def events(answer: http.client.HTTPResponse) -> Iterator[tuple[str, Json]]:
-    version = ""
-    while line := answer.readline().decode():
-        if line.startswith("id: "):
-            version = line[4:].strip()
-        if line.startswith("data: "):
-            yield version, json.loads(line[6:])
+def sent(answer: http.client.HTTPResponse) -> tuple[list[Json], list[Json]]:
+    """About the cluster, and its nodes."""
+    lines = [json.loads(line) for line in answer.read().splitlines()]
+    return lines[:3], lines[3:]
 
 
-def test_a_stream_sends_everything_and_then_what_changes(api: FakeKube, site: Client) -> None:
-    stream = events(site.get(STREAM))
-    version, first = next(stream)
-    assert (first["full"], [node["name"] for node in first["nodes"]]) == (True, ["gpu-0000"])
+def until_sent(site: Client, name: str, key: str = KEY) -> tuple[str, list[Json]]:
+    """The tag and the first picture that has this node."""
+    while True:
+        answer = site.get(PICTURE, gpushare_key=key, connection="close")  # there is place for 128 at a time
+        assert answer.status == 200
+        about, nodes = sent(answer)
+        if name in [node["name"] for node in nodes]:
+            return answer.headers["ETag"], about
+        time.sleep(0.02)
+
+
+def test_a_picture_is_sent_again_when_it_has_changed(api: FakeKube, site: Client) -> None:
+    until_sent(site, "gpu-0000")
     api.seed(clusters.NODES, make_node(make_inventory(15, node="other")))
-    sent = next(found for _, found in stream if found["nodes"] and found["nodes"][-1]["name"] == "other")
-    assert sent["full"] is False
-    _, again = next(events(site.get(STREAM, last_event_id=version)))
-    assert again["full"] is False
-    _, other = next(events(site.get(STREAM, last_event_id="r.99999")))
-    assert other["full"] is True
-
-
-def test_more_streams_than_there_is_room_for_are_refused(site: Client) -> None:
-    held = [site.get(STREAM) for _ in range(32)]
-    assert site.get(STREAM).status == 503
-    assert {each.status for each in held} == {200}
+    while True:
+        tag, _ = until_sent(site, "other")
+        again = site.get(PICTURE, gpushare_key=KEY, if_none_match=tag, connection="close")
+        if again.status == 304:  # use and reasons have come
+            break
+    assert again.read() == b""
 
 
 # As a user starts it.
@@ -370,10 +409,9 @@ def test_the_command_prints_an_address_that_opens_the_page_and_ends_with_ctrl_c(
         assert (address.scheme, address.hostname, address.path) == ("http", "127.0.0.1", "/")
         with contextlib.closing(Client(int(address.port or 0))) as client:
             assert b"<title>gpushare</title>" in client.get("/").read()
-            assert client.get("/stream").status == 403
-            _, sent = next(events(client.get(f"/stream?{address.fragment}")))
-            assert [node["name"] for node in sent["nodes"]] == ["gpu-0000"]
-            assert sent["overview"]["server"] == "c"  # the context of the kubeconfig
+            assert client.get(PICTURE).status == 403
+            _, (overview, *_) = until_sent(client, "gpu-0000", address.fragment.removeprefix("key="))
+            assert overview["server"] == "c"  # the context of the kubeconfig
         process.send_signal(signal.SIGINT)
         _, err = process.communicate()
     assert (process.returncode, err) == (0, "Open this address on this machine; Ctrl-C ends it.\n")
@@ -390,8 +428,8 @@ def ended_by_ctrl_c() -> Iterator[None]:
 @pytest.mark.usefixtures("ended_by_ctrl_c")
 @pytest.mark.parametrize("arguments", [["dashboard", "--port", "0"], ["top", "--once"]])
 def test_ctrl_c_ends_it_also_while_the_api_server_does_not_answer(arguments: list[str], tmp_path: Path) -> None:
-    with socket.create_server((server.LOOPBACK, 0)) as silent:
-        process = started(f"http://{server.LOOPBACK}:{silent.getsockname()[1]}", tmp_path, *arguments)
+    with socket.create_server((command.LOOPBACK, 0)) as silent:
+        process = started(f"http://{command.LOOPBACK}:{silent.getsockname()[1]}", tmp_path, *arguments)
         asked, _ = silent.accept()
         with asked:
             asked.recv(1)

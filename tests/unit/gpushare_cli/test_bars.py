@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +12,11 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.model.gpu import GpuHealth, Limit
 from gpushare_cli import __main__ as cli
-from gpushare_cli import bars, top
-from gpushare_cli.bars import Look
+from gpushare_cli import bars, terminal, top
 from gpushare_cli.dashboard import views
-from gpushare_cli.dashboard.feed import Picture
-from gpushare_cli.dashboard.model import NodeView, Overview, Totals, Waiting
+from gpushare_cli.dashboard.picture import Picture
+from gpushare_cli.dashboard.views import NodeView, Overview, Totals, Waiting
+from gpushare_cli.terminal import Line, Look
 from gpushare_cli.usage import NodeUse, Use
 from testing.builders import Json, make_grant, make_inventory, make_node
 from testing.cli.calling import reached
@@ -35,8 +36,16 @@ def node(*pods: Json, use: NodeUse | None = None, **gpu: Any) -> NodeView:
     return found
 
 
+def written(lines: Iterable[Line], look: Look = PLAIN) -> list[str]:
+    return terminal.printed(lines, look).splitlines()
+
+
 def drawn(view: NodeView, look: Look = PLAIN) -> list[str]:
-    return [line.rstrip("\n") for line in bars.of_nodes([view], look)]
+    return written(bars.of_nodes([view], unicode=look.unicode), look)
+
+
+def page(shown: Picture, look: Look = PLAIN, *, nodes: Sequence[str] = ()) -> list[str]:
+    return written(top.lines(shown, nodes, unicode=look.unicode), look)
 
 
 def test_a_bar_is_as_full_as_its_gpu_and_neighbours_differ() -> None:
@@ -75,7 +84,7 @@ def test_a_bar_is_never_longer_than_its_place(pods: int) -> None:
 def test_a_gpu_that_takes_nothing_new_says_why() -> None:
     view = node(health=GpuHealth.UNHEALTHY, reason="Xid 79")
     assert drawn(view)[2] == "        unhealthy: Xid 79"
-    assert next(iter(top.lines(picture(view), (), PLAIN))).endswith("  2 out of use\n")
+    assert page(picture(view))[0].endswith("  2 out of use")
 
 
 def test_of_a_node_that_may_not_be_read_nothing_is_made_up() -> None:
@@ -94,11 +103,26 @@ def test_nothing_that_a_tenant_writes_reaches_the_terminal_as_a_command(look: Lo
     view = NodeView(name=EVIL, address=EVIL, known=True, cards=(card,), left_out=(EVIL,))
     waits = Waiting(namespace=EVIL, name=EVIL, others=0, asks="", headline="", reason=EVIL, good=False, since="")
     overview = Overview(server=EVIL, complete=True, scope=EVIL, totals=Totals(waiting=1), stale=EVIL)
-    found = "".join(top.lines(picture(view, overview=overview, waiting=(waits,)), (), replace(look, width=1000)))
+    found = "\n".join(page(picture(view, overview=overview, waiting=(waits,)), replace(look, width=1000)))
     rest = ESCAPES.sub("", found)
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", rest)
     assert ("\x1b" in found) is look.colour
     assert "\\u001b[2J" in found
+
+
+@pytest.mark.parametrize(
+    "words", ["[red]x[/]", "[link=http://evil.example]x[/link]", ":smile: :x:", "[/]", "1 True a/b"]
+)
+def test_what_looks_like_markup_is_text(words: str) -> None:
+    card = replace(node(bound("a", make_grant(0, gib=4))).cards[0], why=words)
+    [head, _, why] = drawn(NodeView(name=words, address=words, known=True, cards=(card,)), Look(colour=True, width=200))
+    assert ESCAPES.sub("", head).startswith(f"{words}  ")
+    assert why == f"\x1b[31m        {words}\x1b[0m"
+
+
+def test_wide_characters_take_two_columns() -> None:
+    assert written([[("中文字", "")]], Look(width=6)) == ["中文字"]
+    assert written([[("中文字", "")]], Look(width=5)) == ["中文>"]
 
 
 def picture(*nodes: NodeView, overview: Overview | None = None, waiting: tuple[Waiting, ...] = ()) -> Picture:
@@ -112,49 +136,46 @@ def test_no_line_is_wider_than_the_terminal() -> None:
     waits = Waiting(
         namespace="n", name="p" * 200, others=3, asks="", headline="", reason="x " * 200, good=False, since=""
     )
-    found = list(top.lines(picture(node(bound("a", make_grant(0)), limit=Limit.MPS), waiting=(waits,)), (), PLAIN))
-    assert max(map(len, found)) == 81
-    coloured = list(top.lines(picture(node(), waiting=(waits,)), (), Look(colour=True)))
-    assert max(len(ESCAPES.sub("", line)) for line in coloured) == 81
+    found = page(picture(node(bound("a", make_grant(0)), limit=Limit.MPS), waiting=(waits,)))
+    assert max(map(len, found)) == 80
+    coloured = page(picture(node(), waiting=(waits,)), Look(colour=True))
+    assert max(len(ESCAPES.sub("", line)) for line in coloured) == 80
 
 
 def test_only_the_nodes_that_are_named_are_shown() -> None:
     other = replace(node(), name="other")
-    shown = "".join(top.lines(picture(node(), other), ["other"], PLAIN))
-    assert [name for name in ("node-a", "other") if f"\n{name}  " in shown] == ["other"]
+    shown = page(picture(node(), other), nodes=["other"])
+    assert [line.split()[0] for line in shown if line.startswith(("node-a  ", "other  "))] == ["other"]
 
 
 def test_the_pods_of_a_node_that_is_named_are_listed_below_their_gpus() -> None:
     use = NodeUse(uses={("default", "a", "main", "GPU-0"): Use(1536)})
     view = node(bound("a", make_grant(0, gib=4)), bound("b", make_grant(0, gib=8)), use=use)
-    assert [line for line in top.lines(picture(view), ["node-a"], PLAIN) if "default/" in line] == [
-        "        4 GiB     used 1.5   default/a\n",
-        "        8 GiB                default/b\n",
+    assert [line for line in page(picture(view), nodes=["node-a"]) if "default/" in line] == [
+        "        4 GiB     used 1.5   default/a",
+        "        8 GiB                default/b",
     ]
-    assert not [line for line in top.lines(picture(view), (), PLAIN) if "default/" in line]
+    assert not [line for line in page(picture(view)) if "default/" in line]
 
 
 @pytest.mark.parametrize(("look", "mark"), [(Look(width=9), ">"), (Look(width=9, unicode=True), "…")])
 def test_a_line_that_is_cut_says_so(look: Look, mark: str) -> None:
-    assert look.line(("12345", ""), ("6789   ", "")) == "123456789\n"
-    assert look.line(("12345", ""), ("67890", ""), ("x", "31")) == f"12345678{mark}\n"
+    assert written([[("12345", ""), ("6789   ", "")]], look) == ["123456789"]
+    assert written([[("12345", ""), ("67890", ""), ("x", "red")]], look) == [f"12345678{mark}"]
 
 
 def test_what_does_not_fit_is_counted() -> None:
-    assert top.fitted(["a\n", "b\n", "c\n"], 3, PLAIN) == ["a\n", "b\n", "c\n"]
-    assert top.fitted(["a\n", "b\n", "c\n", "d\n"], 3, PLAIN) == [
-        "a\n",
-        "b\n",
-        "2 more lines: name a NODE, or gpushare top --once | less\n",
-    ]
+    lines = [[(word, "")] for word in "abcd"]
+    assert top.fitted(lines[:3], 3) == lines[:3]
+    assert written(top.fitted(lines, 3)) == ["a", "b", "2 more lines: name a NODE, or gpushare top --once | less"]
 
 
 def test_pods_that_wait_are_told_with_the_reason_and_the_rest_is_counted() -> None:
     waits = Waiting(namespace="n", name="p", others=2, asks="", headline="", reason="why", good=False, since="")
-    assert list(bars.of_waiting([waits] * 6, 18, PLAIN))[:3] == ["Waiting\n", "  n/p and 2 more\n", "    why\n"]
-    assert list(bars.of_waiting([waits] * 6, 16, PLAIN))[-1] == "  and 1 more pod; see gpushare dashboard\n"
-    assert list(bars.of_waiting([waits] * 5, 15, PLAIN))[-1] == "    why\n"
-    assert list(bars.of_waiting([], 0, PLAIN)) == []
+    assert written(bars.of_waiting([waits] * 6, 18))[:3] == ["Waiting", "  n/p and 2 more", "    why"]
+    assert written(bars.of_waiting([waits] * 6, 16))[-1] == "  and 1 more pod; see gpushare dashboard"
+    assert written(bars.of_waiting([waits] * 5, 15))[-1] == "    why"
+    assert written(bars.of_waiting([], 0)) == []
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 import io
 import json
 import stat
+import subprocess
+import sys
 import threading
 import webbrowser
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -18,13 +20,14 @@ import pytest
 from gpushare.runtime.clock import SystemClock
 from gpushare_cli import top
 from gpushare_cli.console import Streams
-from gpushare_cli.dashboard import browser, command, routes, server
-from gpushare_cli.dashboard.feed import Feed
-from gpushare_cli.dashboard.live import Live
-from gpushare_cli.dashboard.model import NodeView, Overview, Totals, Waiting
-from gpushare_cli.dashboard.routes import Answer, Asset, Request, Site, Stream
-from gpushare_cli.dashboard.state import Changes, State
+from gpushare_cli.dashboard import command, site, watching
+from gpushare_cli.dashboard.picture import Live, Pages, Picture
+from gpushare_cli.dashboard.site import Request, Response, Site
+from gpushare_cli.dashboard.views import NodeView, Overview, Totals
+from gpushare_cli.dashboard.watching import Changes, Scope, Watched
 from testing import clusters
+from testing.builders import make_grant
+from testing.cli.podding import bound
 
 ADDRESS = "http://127.0.0.1:8127/#key=secret&x"
 
@@ -32,9 +35,19 @@ ADDRESS = "http://127.0.0.1:8127/#key=secret&x"
 class Troubled:
     """A picture whose cluster cannot be read for a while."""
 
+    scope = Scope()
+    notes = ()
+
     def __init__(self, *problems: str) -> None:
         self._problems: Iterator[str] = iter(problems)
         self.ended = False
+        self.watched = self
+
+    def start(self, stop: threading.Event) -> None:
+        stop.set()  # so that nothing waits
+
+    def page(self) -> tuple[str, bytes]:
+        raise AssertionError
 
     @property
     def problem(self) -> str:
@@ -44,15 +57,17 @@ class Troubled:
 
 
 def test_that_the_cluster_cannot_be_read_is_told_once_and_so_is_the_end_of_that() -> None:
-    live, err, stop = (
-        Troubled("", "pods cannot be read", "pods cannot be read", "", ""),
-        io.StringIO(),
-        threading.Event(),
-    )
-    stop.set()  # so that nothing waits
-    streams = Streams(out=err, err=err)
-    command._follow(cast("Live", live), streams, SystemClock(), stop, lambda: live.ended)
-    assert err.getvalue() == "note: pods cannot be read\nnote: the cluster can be read again\n"
+    live, err = Troubled("", "pods cannot be read", "pods cannot be read", "", ""), io.StringIO()
+    streams, asked = Streams(out=io.StringIO(), err=err), command.Options(port=0)
+    assert command.run(cast("Live", live), streams, asked, SystemClock(), lambda: live.ended) == 0
+    assert err.getvalue().splitlines()[1:] == ["note: pods cannot be read", "note: the cluster can be read again"]
+
+
+def test_the_image_has_none_of_the_libraries_that_other_commands_need() -> None:
+    missing = ("rich", "shtab", "matplotlib", "kubernetes")
+    script = f"import sys; sys.modules.update(dict.fromkeys({missing})); from gpushare_cli.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", script, "dashboard", "--help"], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_browser_gets_a_file_because_everyone_may_read_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +79,7 @@ def test_a_browser_gets_a_file_because_everyone_may_read_its_arguments(monkeypat
         called.set()
 
     monkeypatch.setattr(webbrowser, "get", lambda: SimpleNamespace(open=open_it))
-    with browser.showing(ADDRESS) as shown:
+    with command.showing(ADDRESS) as shown:
         assert shown
         called.wait()
         [uri] = opened
@@ -90,62 +105,91 @@ def test_a_machine_without_a_browser_is_no_fault(live: Live, monkeypatch: pytest
 def live() -> Iterator[Live]:
     """Has read the cluster, and does nothing by itself."""
     stop = threading.Event()
-    found = command.picture(clusters.small(), top.Options(), lambda: "default", SystemClock())
-    for each in found._reflectors.values():
-        threading.Thread(target=each.run, args=(stop,), daemon=True).start()
-    while not found.is_read:
+    found = command.of_cluster(clusters.small(), top.Options(), lambda: "default", SystemClock())
+    found.watched.start(stop)
+    while not found.watched.is_read:
         stop.wait(0.01)
     yield found
     stop.set()
 
 
 def used(live: Live) -> int | None:
-    assert live.feed.picture is not None
-    return live.feed.picture.overview.totals.used_mib
+    assert live.picture is not None
+    return live.picture.overview.totals.used_mib
 
 
 def test_use_that_comes_while_a_picture_is_drawn_is_in_the_next_one(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live.refresh()
-    take = State.take_changes
+    live.tick()
+    take = Watched.take_changes
 
-    def take_and_be_overtaken(state: State) -> Changes:
-        changes = take(state)
+    def take_and_be_overtaken(watched: Watched) -> Changes:
+        changes = take(watched)
         live.ask_use()
         return changes
 
     with monkeypatch.context() as overtaken:
-        overtaken.setattr(State, "take_changes", take_and_be_overtaken)
-        live.refresh()
+        overtaken.setattr(Watched, "take_changes", take_and_be_overtaken)
+        live.tick()
     assert (live.asked.is_set(), used(live)) == (False, None)
-    live.refresh()
+    live.tick()
     assert (live.asked.is_set(), used(live)) == (True, 11 * 1024)
 
 
 def test_use_is_not_said_to_be_known_before_its_nodes_are_drawn_again(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live.refresh()
-    mark = State.mark
+    live.tick()
+    mark = Watched.mark
 
-    def draw_and_mark(state: State, names: list[str]) -> None:
-        live.refresh()
-        mark(state, names)
+    def draw_and_mark(watched: Watched, names: list[str]) -> None:
+        live.tick()
+        mark(watched, names)
 
     with monkeypatch.context() as overtaking:
-        overtaking.setattr(State, "mark", draw_and_mark)
+        overtaking.setattr(Watched, "mark", draw_and_mark)
         live.ask_use()
     assert (live.asked.is_set(), used(live)) == (False, None)
 
 
 def test_a_pod_is_gone_once_it_is_deleted_and_not_when_it_has_changed() -> None:
-    state, pod = State(), {"spec": {"nodeName": "a"}}
+    watched = Watched(clusters.small(), Scope(namespaces=("default",)), SystemClock())
+    sink, pod = watched.reflectors["pods of default"].sink, bound("a", make_grant(0))
+    before = watching.reduced_pod(pod)
     gone = []
-    for each in ({}, pod, None):
-        state.put_pod("u", each)
-        gone.append(state.take_changes().gone)
-    assert gone == [(), (), (pod,)]
+    for tell, each in (
+        (sink.upsert, {**pod, "spec": {**pod["spec"], "nodeName": "b"}}),
+        (sink.upsert, pod),
+        (sink.remove, pod),
+    ):
+        tell(sink.read(each))
+        gone.append(watched.take_changes().gone)
+    assert gone == [(), (), (before,)]
+
+
+def test_what_comes_again_as_it_was_is_no_change_and_a_new_list_removes_the_rest() -> None:
+    watched = Watched(clusters.small(), Scope(), SystemClock())
+    sink = watched.reflectors["nodes"].sink
+    nodes = [sink.read({"metadata": {"name": name}}) for name in "ab"]
+    sink.replace(nodes)
+    assert watched.take_changes().nodes == {"a", "b"}
+    sink.upsert(nodes[0])
+    assert not watched.take_changes().nodes
+    sink.replace(nodes[:1])
+    assert watched.take_changes().nodes == {"b"}
+    assert watched.node("b")[0] is None
+
+
+def test_events_stay_when_they_expire_and_only_the_latest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "_MOST_EVENTS", 2)
+    watched = Watched(clusters.small(), Scope(), SystemClock())
+    sink = watched.reflectors["Events"].sink
+    events = [sink.read({"metadata": {"uid": uid}, "reason": f"GpuShare{uid}"}) for uid in "abc"]
+    sink.replace(events[:2])
+    sink.remove(events[0])
+    sink.replace(events[2:])
+    assert [each["metadata"]["uid"] for each in watched.events()] == ["b", "c"]
 
 
 OVERVIEW = Overview(server="s", complete=True, scope="", totals=Totals())
@@ -155,122 +199,58 @@ def node(name: str, address: str = "a") -> NodeView:
     return NodeView(name=name, address=address, known=True, cards=())
 
 
-def publish(feed: Feed, *nodes: NodeView, gone: str = "", overview: Overview = OVERVIEW) -> None:
-    feed.publish({**{each.name: each for each in nodes}, **({gone: None} if gone else {})}, overview, (), ())
+def picture(version: int, *nodes: NodeView, overview: Overview = OVERVIEW) -> Picture:
+    return Picture(version=version, nodes={each.name: each for each in nodes}, overview=overview)
 
 
-def since(feed: Feed, version: int) -> dict[str, object]:
-    found: dict[str, object] = json.loads(b"".join(feed.since(version)[1]))
-    return found
+def test_a_page_is_lines_of_json_of_the_cluster_and_of_each_node() -> None:
+    pages = Pages()
+    assert pages.of(None)[1] == b""
+    _, body = pages.of(picture(1, node("b"), node("a")))
+    overview, waiting, happenings, *nodes = map(json.loads, body.split(b"\n"))
+    assert (overview["server"], waiting, happenings, [each["name"] for each in nodes]) == ("s", [], [], ["a", "b"])
 
 
-def names(sent: dict[str, object]) -> list[str]:
-    nodes = sent["nodes"]
-    assert isinstance(nodes, list)
-    return [each["name"] for each in nodes]
+def test_every_version_has_a_tag_that_no_other_process_has() -> None:
+    pages, one = Pages(), picture(1, node("a"))
+    tags = [pages.of(each)[0] for each in (None, one, one, picture(2, node("b")))]
+    assert tags[1] == tags[2]
+    assert len({*tags, Pages().of(one)[0]}) == 4
+    assert pages.of(one) == pages.of(picture(2, node("b"))), "who comes late with an old one gets the new one"
 
 
-def test_a_new_page_gets_everything() -> None:
-    feed = Feed()
-    publish(feed, node("a"), node("b"))
-    sent = since(feed, 0)
-    assert (sent["full"], names(sent)) == (True, ["a", "b"])
-    assert sent.keys() == {"full", "nodes", "overview", "waiting", "happenings"}
-
-
-def test_a_page_that_has_a_version_gets_what_is_new_since() -> None:
-    feed = Feed()
-    publish(feed, node("a"), node("b"))
-    publish(feed, node("a"), node("b", "other"))
-    sent = since(feed, 1)
-    assert sent.keys() == {"full", "nodes"}
-    assert (sent["full"], names(sent)) == (False, ["b"])
-
-
-def test_what_has_not_changed_makes_no_version() -> None:
-    feed = Feed()
-    publish(feed, node("a"))
-    publish(feed, node("a"))
-    assert feed.wait(0, 0) == 1
-
-
-def test_a_node_that_is_gone_is_told_to_pages_that_had_it() -> None:
-    feed = Feed()
-    publish(feed, node("a"))
-    publish(feed, gone="a")
-    assert since(feed, 1) == {"full": False, "nodes": [], "gone": ["a"]}
-    assert names(since(feed, 0)) == []
-    assert feed.picture is not None
-    assert not feed.picture.nodes
-    publish(feed, node("a"))
-    assert names(since(feed, 2)) == ["a"]
-
-
-def test_a_node_that_never_was_is_not_gone() -> None:
-    feed = Feed()
-    publish(feed, node("a"))
-    publish(feed, gone="never")
-    assert feed.wait(0, 0) == 1
-
-
-def test_who_waits_is_told_of_the_next_version() -> None:
-    feed = Feed()
-    publish(feed, node("a"))
-    found: list[int] = []
-    thread = threading.Thread(target=lambda: found.append(feed.wait(1, 300)))
-    thread.start()
-    publish(feed, node("b"))
-    thread.join()
-    assert found == [2]
-
-
-def test_a_part_that_changes_alone_is_sent_alone() -> None:
-    feed = Feed()
-    publish(feed, node("a"))
-    pod = Waiting(namespace="n", name="p", others=0, asks="", headline="", reason="", good=False, since="")
-    feed.publish({}, OVERVIEW, (pod,), ())
-    assert since(feed, 1).keys() == {"full", "nodes", "waiting"}
+def test_a_picture_is_in_memory_once_for_all_who_read_it() -> None:
+    pages, nodes = Pages(), [node(str(number), "x" * 1000) for number in range(10)]
+    one, other = (pages.of(picture(1, *nodes))[1] for _ in range(2))
+    assert one is other
 
 
 @pytest.mark.parametrize("mib", [0, 3 * 2**63])
 def test_characters_that_hide_are_shown_beside_numbers_that_only_a_forged_pod_has_too(mib: int) -> None:
-    feed = Feed()
     notes = ("a\u202eb\u009bc\u00ad\u00e9",)
-    publish(feed, node("a"), overview=replace(OVERVIEW, totals=Totals(granted_mib=mib), notes=notes))
-    sent = since(feed, 0)["overview"]
-    assert isinstance(sent, dict)
+    overview = replace(OVERVIEW, totals=Totals(granted_mib=mib), notes=notes)
+    sent: Any = json.loads(Pages().of(picture(1, overview=overview))[1].split(b"\n")[0])
     assert (sent["totals"]["granted_mib"], sent["notes"]) == (mib, ["a\\u202eb\\u009bc\u00ad\u00e9"])
 
 
-def test_a_picture_is_in_memory_once_for_all_who_read_it() -> None:
-    feed = Feed()
-    publish(feed, *(node(str(number), "x" * 1000) for number in range(10)))
-    one, other = ([id(piece) for piece in feed.since(0)[1] if len(piece) > 1000] for _ in range(2))
-    assert len(one) == 10
-    assert one == other
-
-
 def test_a_large_picture_is_sent_in_parts_for_each_of_which_a_slow_network_has_the_whole_time() -> None:
-    pieces = [b"x" * 30_000] * 10 + [b"y" * 200_000, b"z"]
-    batches = list(server._batches(pieces))
-    assert b"".join(batches) == b"".join(pieces)
-    assert [len(batch) for batch in batches] == [90_000, 90_000, 90_000, 230_000, 1]
+    pieces = list(command.pieces(b"x" * 200_000))
+    assert b"".join(pieces) == b"x" * 200_000
+    assert max(map(len, pieces)) == 65536
 
 
-SITE = Site(assets={"/": Asset(media="text/html", body=b"page")}, key="secret", run="run1")
+SITE = Site(assets={"/": Response(media="text/html", body=b"page")}, key="secret", page=lambda: ('"run.7"', b"lines"))
 LOCAL = {"host": "127.0.0.1:8127"}
-STREAM = "/stream?key=secret"
+PICTURE = "/picture"
 
 
-def ask(target: str = "/", method: str = "GET", **headers: str) -> Answer | Stream:
+def ask(target: str = "/", method: str = "GET", **headers: str) -> Response:
     found = {**LOCAL, **{key.replace("_", "-"): value for key, value in headers.items()}}
-    return SITE.answer(Request(method=method, target=target, headers=found))
+    return SITE.respond(Request(method=method, target=target, headers=found))
 
 
 def status(*arguments: str, **headers: str) -> HTTPStatus:
-    answer = ask(*arguments, **headers)
-    assert isinstance(answer, Answer)
-    return answer.status
+    return ask(*arguments, **headers).status
 
 
 @pytest.mark.parametrize(
@@ -308,31 +288,24 @@ def test_nothing_can_be_changed(method: str) -> None:
     assert status("/", method) is HTTPStatus.METHOD_NOT_ALLOWED
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        "/stream",
-        "/stream?",
-        "/stream?other=secret",
-        *(f"/stream?key={key}" for key in ("", "wrong", "secre", "s%C3%A9cret", "secret&key=wrong")),
-    ],
-)
-def test_without_the_key_nothing_of_the_cluster_is_told(target: str) -> None:
-    assert status(target) is HTTPStatus.FORBIDDEN
+@pytest.mark.parametrize("key", ["", "wrong", "secre", "s\u00e9cret", "secret,wrong"])
+def test_without_the_key_nothing_of_the_cluster_is_told(key: str) -> None:
+    for target in (PICTURE, f"{PICTURE}?key=secret"):
+        answer = ask(target, gpushare_key=key, if_none_match='"run.7"')
+        assert (answer.status, b"lines" in answer.body) == (HTTPStatus.FORBIDDEN, False)
+    assert status(PICTURE) is HTTPStatus.FORBIDDEN
 
 
 def test_a_cookie_is_no_key_because_browsers_send_it_to_all_ports() -> None:
-    assert status("/stream", cookie="key=secret; gpushare-dashboard-8127=secret") is HTTPStatus.FORBIDDEN
+    assert status(PICTURE, cookie="key=secret; gpushare-key=secret") is HTTPStatus.FORBIDDEN
     for target in ("/", "/?key=secret", "/app.js"):
-        answer = ask(target)
-        assert isinstance(answer, Answer)
-        assert "Set-Cookie" not in answer.headers
+        assert "Set-Cookie" not in ask(target).headers
 
 
-@pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_what_another_site_asks_for_is_not_told_even_with_the_key(site: str) -> None:
-    assert status("/app.js", sec_fetch_site=site) is HTTPStatus.FORBIDDEN
-    assert status(STREAM, sec_fetch_site=site) is HTTPStatus.FORBIDDEN
+@pytest.mark.parametrize("asking", ["cross-site", "same-site"])
+def test_what_another_site_asks_for_is_not_told_even_with_the_key(asking: str) -> None:
+    assert status("/app.js", sec_fetch_site=asking) is HTTPStatus.FORBIDDEN
+    assert status(PICTURE, gpushare_key="secret", sec_fetch_site=asking) is HTTPStatus.FORBIDDEN
 
 
 def test_a_link_to_the_page_may_be_followed_from_anywhere() -> None:
@@ -350,32 +323,36 @@ def test_what_is_no_path_is_refused(target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "since"), [("", 0), ("run1.7", 7), ("run0.7", 0), ("run1.", 0), ("run1.-1", 0), ("x", 0), ("run1.7.7", 0)]
+    ("known", "expected"), [("", b"lines"), ('"run.6"', b"lines"), ('"run0.7"', b"lines"), ('"run.7"', b"")]
 )
-def test_a_stream_goes_on_where_this_process_stopped(last: str, since: int) -> None:
-    assert ask(STREAM, last_event_id=last) == Stream(since=since)
+def test_a_picture_is_sent_to_who_does_not_have_it(known: str, expected: bytes) -> None:
+    answer = ask(PICTURE, gpushare_key="secret", if_none_match=known)
+    assert (answer.body, answer.headers["ETag"]) == (expected, '"run.7"')
+    assert answer.status is (HTTPStatus.OK if expected else HTTPStatus.NOT_MODIFIED)
 
 
-@pytest.mark.parametrize("target", ["/stream", "/stream?key=of-an-earlier-run"])
-def test_without_a_key_anyone_on_the_loopback_address_may_look(target: str) -> None:
-    site = Site(assets=SITE.assets, key="", run="r")
-    assert site.answer(Request(method="GET", target=target, headers=LOCAL)) == Stream(since=0)
+@pytest.mark.parametrize("key", ["", "of-an-earlier-run"])
+def test_without_a_key_anyone_on_the_loopback_address_may_look(key: str) -> None:
+    answer = replace(SITE, key="").respond(
+        Request(method="GET", target=PICTURE, headers={**LOCAL, "gpushare-key": key})
+    )
+    assert answer.body == b"lines"
 
 
 def test_the_page_runs_no_script_but_its_own_files() -> None:
-    policy = dict(part.strip().split(" ", 1) for part in routes.HEADERS["Content-Security-Policy"].split(";"))
+    policy = dict(part.strip().split(" ", 1) for part in site.HEADERS["Content-Security-Policy"].split(";"))
     assert policy["default-src"] == "'none'"
     assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
     assert policy["frame-ancestors"] == policy["trusted-types"] == policy["base-uri"] == "'none'"
-    assert "unsafe" not in routes.HEADERS["Content-Security-Policy"]
+    assert "unsafe" not in site.HEADERS["Content-Security-Policy"]
 
 
 def test_the_files_of_the_page_ask_no_other_server_and_make_no_markup_of_text() -> None:
-    for path, asset in server.assets().items():
+    for path, asset in command.assets().items():
         text = asset.body.decode().replace("http://www.w3.org/2000/svg", "")
         assert "http://" not in text, path
         assert "https://" not in text, path
         for sink in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "style=", "onclick"):
             assert sink not in text, (path, sink)
-    kinds = [server.assets()[path].media.partition(";")[0] for path in ("/", "/app.js", "/style.css", "/icon.svg")]
+    kinds = [command.assets()[path].media.partition(";")[0] for path in ("/", "/app.js", "/style.css", "/icon.svg")]
     assert kinds == ["text/html", "text/javascript", "text/css", "image/svg+xml"]

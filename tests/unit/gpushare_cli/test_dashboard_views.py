@@ -13,8 +13,10 @@ from gpushare.model.gpu import GpuHealth
 from gpushare.units import GIB
 from gpushare.wire import interop
 from gpushare_cli import reading
-from gpushare_cli.dashboard import happenings, objects, queue, views
-from gpushare_cli.dashboard.model import NodeView
+from gpushare_cli.dashboard import views
+from gpushare_cli.dashboard import waiting as queue
+from gpushare_cli.dashboard.views import NodeView
+from gpushare_cli.dashboard.watching import reduced_event, reduced_node, reduced_pod
 from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.usage import NodeUse, Use
 from testing import clusters
@@ -181,7 +183,7 @@ def test_a_quick_look_tells_pods_that_may_wait(pod: Json, expected: bool) -> Non
 
 def test_what_pods_got_is_told_with_its_time() -> None:
     pod = placed(bound("a", make_grant(0, 1, gib=3)), "2026-11-01T11:30:00Z")
-    [found] = happenings.of_view(view_of(pod))
+    [found] = views.grants(view_of(pod))
     assert (found.at, found.subject) == ("2026-11-01T11:30:00Z", "default/a")
     assert found.text == "got 3 GiB of GPU 0, 3 GiB of GPU 1 on node-a"
 
@@ -189,7 +191,7 @@ def test_what_pods_got_is_told_with_its_time() -> None:
 def test_only_the_last_hour_is_told_the_newest_first() -> None:
     stamps = ["2026-11-01T10:59:59Z", "2026-11-01T11:00:00Z", "2026-11-01T12:00:00Z", "2036-01-01T00:00:00Z", "", "x"]
     pods = [placed(bound(f"p{i}", make_grant(0)), stamp) for i, stamp in enumerate(stamps)]
-    found = happenings.latest(happenings.of_view(view_of(*pods)), NOW)
+    found = views.latest(views.grants(view_of(*pods)), NOW)
     assert [each.at for each in found] == [stamps[2], stamps[1]]
 
 
@@ -197,7 +199,7 @@ def test_an_ended_pod_tells_when_it_gave_its_memory_back() -> None:
     pod = bound("a", make_grant(0), phase="Succeeded")
     ends = ["2026-11-01T11:10:00Z", "2026-11-01T11:20:00Z"]
     pod["status"]["containerStatuses"] = [{"state": {"terminated": {"finishedAt": end}}} for end in ends]
-    found = happenings.of_ended(pod)
+    found = views.ended(pod)
     assert found is not None
     assert (found.at, found.warning) == (ends[1], False)
     assert found.text == "ended on node-a (Succeeded), and gave its GPU memory back"
@@ -207,32 +209,32 @@ def test_an_ended_pod_tells_when_it_gave_its_memory_back() -> None:
     "pod", [bound("a", make_grant(0)), make_pod(phase="Failed"), make_pod(phase="Failed", node="n")]
 )
 def test_pods_that_gave_nothing_back_did_not_end_in_the_picture(pod: Json) -> None:
-    assert happenings.of_ended(pod) is None
+    assert views.ended(pod) is None
 
 
 def test_a_pod_that_was_deleted_while_it_held_gpus_is_told_and_others_are_not() -> None:
-    found = happenings.of_deleted(bound("a", make_grant(0)), NOW)
+    found = views.deleted(bound("a", make_grant(0)), NOW)
     assert found is not None
     assert found.text == "deleted from node-a, and gave its GPU memory back"
-    assert happenings.of_deleted(bound("a", make_grant(0), phase="Succeeded"), NOW) is None
-    assert happenings.of_deleted(make_pod(), NOW) is None
+    assert views.deleted(bound("a", make_grant(0), phase="Succeeded"), NOW) is None
+    assert views.deleted(make_pod(), NOW) is None
 
 
 def test_a_gpu_that_changes_its_health_is_told_once() -> None:
     good, bad = view_of(), view_of(health=GpuHealth.UNHEALTHY, reason="Xid 79")
-    assert [(each.subject, each.text, each.warning) for each in happenings.between(good, bad, NOW)] == [
+    assert [(each.subject, each.text, each.warning) for each in views.health_changes("node-a", good, bad, NOW)] == [
         ("GPU 0 of node-a", "is unhealthy: Xid 79; nothing new is placed on it", True),
         ("GPU 1 of node-a", "is unhealthy: Xid 79; nothing new is placed on it", True),
     ]
-    assert [each.text for each in happenings.between(bad, good, NOW)] == ["is healthy again"] * 2
-    assert list(happenings.between(good, good, NOW)) == []
-    assert list(happenings.between(None, bad, NOW)) == []
+    assert [each.text for each in views.health_changes("node-a", bad, good, NOW)] == ["is healthy again"] * 2
+    assert list(views.health_changes("node-a", good, good, NOW)) == []
+    assert list(views.health_changes("node-a", None, bad, NOW)) == []
 
 
 def test_a_gpu_that_is_gone_is_told() -> None:
     two, one = view_of(), view_of(gib=(15,))
-    assert [each.text for each in happenings.between(two, one, NOW)] == ["is not listed by its node any more"]
-    assert len(list(happenings.between(two, None, NOW))) == 2
+    assert [each.text for each in views.health_changes("node-a", two, one, NOW)] == ["is no longer listed by its node"]
+    assert len(list(views.health_changes("node-a", two, None, NOW))) == 2
 
 
 # What is kept of objects.
@@ -248,7 +250,7 @@ def test_of_a_bound_pod_only_what_is_shown_is_kept() -> None:
         "command": ["sleep"],
         "env": [*pod["spec"]["containers"][0]["env"], {"name": "KEY"}],
     }
-    kept = objects.pod(pod)
+    kept = reduced_pod(pod)
     assert isinstance(kept, dict)
     assert kept["spec"].keys() == {"nodeName", "containers", "initContainers"}
     assert [entry["name"] for entry in kept["spec"]["containers"][0]["env"]] == [names.ENV_VISIBLE_DEVICES]
@@ -258,15 +260,15 @@ def test_of_a_bound_pod_only_what_is_shown_is_kept() -> None:
 
 
 def test_of_a_pod_without_gpus_only_what_it_takes_is_kept() -> None:
-    assert isinstance(objects.pod(make_pod(make_container(), node="node-a")), NonGpuPod)
-    assert objects.pod(make_pod(make_container())) is None
+    assert isinstance(reduced_pod(make_pod(make_container(), node="node-a")), NonGpuPod)
+    assert reduced_pod(make_pod(make_container())) is None
 
 
 def test_of_a_node_what_changes_all_the_time_is_dropped() -> None:
     node = make_node(make_inventory(15))
     node["status"] |= {"conditions": [{"lastHeartbeatTime": "x"}], "images": [{}]}
     node["metadata"]["annotations"]["other"] = "x"
-    kept = objects.node(node)
+    kept = reduced_node(node)
     assert kept["status"].keys() == {"addresses", "allocatable"}
     assert kept["metadata"]["annotations"].keys() == {names.ANNOTATION_INVENTORY}
 
@@ -276,11 +278,11 @@ def test_of_a_node_what_changes_all_the_time_is_dropped() -> None:
 )
 def test_of_events_those_about_gpus_are_kept(reason: str, kept: bool) -> None:
     event = {"metadata": {"uid": "u"}, "reason": reason, "message": "x" * 5000, "managedFields": []}
-    found = objects.event(event)
+    found = reduced_event(event)
     assert (found is not None) is kept
     if found is not None:
         assert len(found["message"]) == 1024
-        assert happenings.of_event(found).kind == reason.removeprefix("GpuShare")
+        assert views.of_event(found).kind == reason.removeprefix("GpuShare")
 
 
 def test_an_event_has_the_time_that_it_has() -> None:
@@ -290,7 +292,7 @@ def test_an_event_has_the_time_that_it_has() -> None:
         "firstTimestamp": "2020-01-01T00:00:00Z",
     }
     about = {"namespace": "a", "name": "b"}
-    found = happenings.of_event({"involvedObject": about, "reason": "Preempted", "message": "", **stamps})
+    found = views.of_event({"involvedObject": about, "reason": "Preempted", "message": "", **stamps})
     assert (found.at, found.subject, found.warning) == ("2026-11-01T11:30:00Z", "a/b", False)
 
 
@@ -303,7 +305,7 @@ def test_a_pod_that_asks_for_no_gpu_holds_none_whatever_its_annotations_claim() 
     claims = [bound(name, make_grant(0, gib=2**52)) for name in "ab"]
     for pod in claims:
         pod["spec"]["containers"][0].pop("resources")
-    assert isinstance(objects.pod(claims[0]), NonGpuPod)
+    assert isinstance(reduced_pod(claims[0]), NonGpuPod)
     assert view_of(*claims).cards[0].granted_mib == 0
 
 
@@ -331,7 +333,7 @@ def test_a_pod_that_waits_keeps_what_decides_about_its_place() -> None:
     pod = waiting()
     asks = {names.ANNOTATION_MODEL: "A100", names.ANNOTATION_LIMIT: names.ENFORCED}
     pod["metadata"]["annotations"] |= asks
-    kept = objects.pod(pod)
+    kept = reduced_pod(pod)
     assert isinstance(kept, dict)
     assert size(kept) < SMALL
     assert kept["metadata"]["annotations"].items() >= asks.items()
@@ -350,7 +352,7 @@ def test_an_event_is_short_whatever_its_author_wrote() -> None:
     event |= {"reason": f"GpuShare{LARGE}", "type": LARGE, "note": LARGE}
     event["involvedObject"] |= {"name": LARGE, "fieldPath": LARGE}
     event["metadata"] |= {"uid": "u", "annotations": {"a": LARGE}}
-    kept = objects.event(event)
+    kept = reduced_event(event)
     assert size(kept) < SMALL
     assert kept is not None
     assert kept["involvedObject"]["namespace"] == "research"

@@ -8,11 +8,10 @@ from gpushare.cluster import pod_records
 from gpushare.cluster.pod_records import Bound, Bypassed, Pending, PodRecord
 from gpushare.model.request import PodRequest, Policy
 from gpushare.placement.policies import Policies
-from gpushare.units import GIB, ResourceConfig
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import world
-from gpushare_cli.dashboard.model import Waiting
+from gpushare_cli.dashboard.views import Waiting
 from gpushare_cli.explain import decide, render
 from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.world import World
@@ -25,7 +24,7 @@ MOST: Final = 100
 _LONGEST: Final = 2048
 """Characters of a reason: a pod's author may name as many scheduling gates as an object can hold."""
 NOT_EVALUATED: Final = "not evaluated, because pods of too many kinds wait; see gpushare explain"
-_RANKINGS: Final = Policies(Policy.BINPACK)
+_POLICIES: Final = Policies(Policy.BINPACK)
 """Whether a pod fits is the same with every policy, and this one needs to know nothing of the cluster."""
 
 
@@ -51,8 +50,7 @@ def of_cluster(cluster: Objects, settings: Settings) -> tuple[Waiting, ...]:
 
 def of_scheduler(pods: Sequence[Object], settings: Settings) -> tuple[Waiting, ...]:
     """What the scheduler has written on pods that wait, where the cluster may not be read."""
-    config = ResourceConfig(unit=settings.memory_unit or GIB, whole_gpus=settings.whole_gpus)
-    groups = _groups([(pod, world.record(pod, config)) for pod in pods])
+    groups = _groups([(pod, world.record(pod, settings.resource_config)) for pod in pods])
     return tuple(_told(group, _said(*group[0])) for group in groups)
 
 
@@ -100,7 +98,7 @@ def _why(pod: Object, record: PodRecord | None, state: World) -> Why:
             told = decide.bypassed(decide.blank_of(pod, state), pod, record, way, state)
             return told.headline, told.summary, told.good
         case Pending(request=PodRequest() as request):
-            return decide.reason(pod, world.ask(state, pod, request, _RANKINGS))
+            return decide.reason(pod, world.ask(state, pod, request, _POLICIES))
         case _:
             return _said(pod, record)
 

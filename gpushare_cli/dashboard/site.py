@@ -1,20 +1,19 @@
-"""Requests to the dashboard -> answers. Pure.
+"""Requests to the dashboard -> responses. Pure.
 
-The stream has what its user may read of the cluster, so others must not see it: neither other users of the machine, who
-reach its loopback address too (hence the key), nor pages of other sites in the same browser (hence the names of hosts,
-against DNS rebinding, and the origin). The files of the page tell nothing, and need no key. The key is no cookie: a
-browser sends those to all ports of a host, behind which other users of the machine may listen. Nothing here changes
-anything.
+The picture has what its user may read of the cluster, so others must not see it: neither other users of the machine,
+who reach its loopback address too (hence the key), nor pages of other sites in the same browser (hence the names of
+hosts, against DNS rebinding, and the origin). The files of the page tell nothing, and need no key. The key is no
+cookie, which a browser sends to all ports of a host, behind which other users of the machine may listen; it comes in
+a header, which another site's page could send after a preflight only, and that is refused. Nothing can be changed.
 """
 
 import hmac
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
-from urllib.parse import parse_qs
 
 TEXT: Final = "text/plain; charset=utf-8"
 HEADERS: Final[Mapping[str, str]] = {
@@ -30,10 +29,11 @@ HEADERS: Final[Mapping[str, str]] = {
     "X-Frame-Options": "DENY",
     "Cache-Control": "no-store",
 }
-"""Of every answer."""
-STREAM: Final = "/stream"
+"""Of every response."""
+PICTURE: Final = "/picture"
+KEY: Final = "gpushare-key"
+"""The header, as all of them in lower case."""
 _HOST: Final = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(?::[0-9]{1,5})?")
-_VERSION: Final = re.compile(r"(?P<run>[A-Za-z0-9_-]+)\.(?P<version>[0-9]{1,15})")
 _LONGEST: Final = 4096
 
 
@@ -48,15 +48,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asset:
-    """A file of the page."""
-
-    media: str
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Response:
     """What is sent."""
 
     status: HTTPStatus = HTTPStatus.OK
@@ -66,26 +58,17 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
-    """Changes are sent for as long as the browser reads."""
-
-    since: int
-    """The version that the browser has; 0 for none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """What is served, and to whom."""
 
-    assets: Mapping[str, Asset]
-    """By path; the page itself is `/`."""
+    assets: Mapping[str, Response]
+    """Files of the page by path; the page itself is `/`."""
     key: str
     """That the address has; empty if anyone who reaches the loopback address may look."""
-    run: str
-    """Of this process, so that versions of an earlier one are not taken for its own."""
+    page: Callable[[], tuple[str, bytes]]
+    """The picture of the moment: its entity tag and lines of JSON."""
 
-    def answer(self, request: Request) -> Answer | Stream:
-        """What a request gets."""
+    def respond(self, request: Request) -> Response:
         if len(request.target) > _LONGEST or not request.target.startswith("/"):
             return _no(HTTPStatus.BAD_REQUEST, "not a path")
         if not is_local(request.headers.get("host", "")):
@@ -94,24 +77,17 @@ class Site:
             )
         if request.method not in {"GET", "HEAD"}:
             return _no(HTTPStatus.METHOD_NOT_ALLOWED, "nothing can be changed here", {"Allow": "GET, HEAD"})
-        path, _, query = request.target.partition("?")
+        path = request.target.partition("?")[0]
         if path != "/" and request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
             return _no(HTTPStatus.FORBIDDEN, "asked for by another site")
-        if path == STREAM:
-            if not self._knows(parse_qs(query).get("key", [""])[-1]):
-                return _no(HTTPStatus.FORBIDDEN, "open the address that `gpushare dashboard` has printed: it has a key")
-            return Stream(since=self._since(request.headers.get("last-event-id", "")))
-        asset = self.assets.get(path)
-        if asset is None:
-            return _no(HTTPStatus.NOT_FOUND, "there is no such page")
-        return Answer(media=asset.media, body=asset.body)
-
-    def _knows(self, brought: str) -> bool:
-        return not self.key or hmac.compare_digest(brought.encode(), self.key.encode())
-
-    def _since(self, last: str) -> int:
-        match = _VERSION.fullmatch(last)
-        return int(match["version"]) if match and match["run"] == self.run else 0
+        if path != PICTURE:
+            return self.assets.get(path) or _no(HTTPStatus.NOT_FOUND, "there is no such page")
+        if self.key and not hmac.compare_digest(request.headers.get(KEY, "").encode(), self.key.encode()):
+            return _no(HTTPStatus.FORBIDDEN, "open the address that `gpushare dashboard` has printed: it has a key")
+        tag, body = self.page()
+        if request.headers.get("if-none-match") == tag:
+            return Response(status=HTTPStatus.NOT_MODIFIED, headers={"ETag": tag})
+        return Response(media="application/x-ndjson", body=body, headers={"ETag": tag})
 
 
 def is_local(host: str) -> bool:
@@ -126,5 +102,5 @@ def is_local(host: str) -> bool:
         return False
 
 
-def _no(status: HTTPStatus, why: str, headers: Mapping[str, str] | None = None) -> Answer:
-    return Answer(status=status, body=f"{why}\n".encode(), headers=headers or {})
+def _no(status: HTTPStatus, why: str, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(status=status, body=f"{why}\n".encode(), headers=headers or {})

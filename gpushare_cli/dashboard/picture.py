@@ -1,0 +1,280 @@
+"""Keeps the picture equal to the cluster: looks at what has changed, and asks device plugins what is used."""
+
+import json
+import logging
+import re
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from typing import Any, Final
+
+import orjson
+
+from gpushare import names
+from gpushare.errors import GpuShareError
+from gpushare.identity import NodeName
+from gpushare.kube.api import KubeApi
+from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
+from gpushare.units import GIB
+from gpushare_cli import console, limits, usage
+from gpushare_cli.dashboard import views, waiting
+from gpushare_cli.dashboard.views import Happening, NodeView, Overview, Totals, Waiting
+from gpushare_cli.dashboard.watching import Changes, Scope, Watched
+from gpushare_cli.reading import Settings
+from gpushare_cli.usage import NodeUse
+
+_LOG: Final = logging.getLogger(__name__)
+_TICK_S: Final = 1.0
+"""For which changes are collected, so that a thousand of them are one picture."""
+_FIRST_S: Final = 0.2
+"""The same while there is none yet, and how late the end of the process is noticed."""
+_USE_S: Final = 10.0
+_ASKED_PER_S: Final = 20
+"""Device plugins, through the API server: what is used is read less often where there are more than 200 nodes."""
+_LOOKS_S: Final = 90.0
+"""After which it is no longer looked at. Browsers let a page in the background ask once a minute."""
+_ROWS: Final = 200
+"""Of pods that wait. A job each can make thousands, and each of them would be sent and drawn at every change."""
+_REST: Final = 5
+"""Why pods wait is computed for no more than one part in so many of the time."""
+_HIDDEN: Final = re.compile(f"[{console.HIDDEN}]")
+"""A tenant could write these to make text look like other text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """All that is shown at one moment."""
+
+    version: int
+    nodes: Mapping[str, NodeView]
+    overview: Overview
+    waiting: tuple[Waiting, ...] = ()
+    happenings: tuple[Happening, ...] = ()
+
+
+class Pages:
+    """Pictures as lines of JSON: the overview, pods that wait, what happened, and each node. In memory once."""
+
+    def __init__(self) -> None:
+        self._run: Final = secrets.token_urlsafe(6)
+        """Of this process, so that pictures of an earlier one are not taken for its own."""
+        self._lock: Final = threading.Lock()
+        self._lines: dict[str, tuple[NodeView, bytes]] = {}
+        self._page = f'"{self._run}.0"', b""
+        self._picture: Picture | None = None
+
+    def of(self, picture: Picture | None) -> tuple[str, bytes]:
+        """An entity tag and the body."""
+        with self._lock:
+            if picture is not None and (self._picture is None or picture.version > self._picture.version):
+                self._picture = picture
+                self._page = f'"{self._run}.{picture.version}"', self._encoded(picture)
+            return self._page
+
+    def _encoded(self, picture: Picture) -> bytes:
+        before, self._lines = self._lines, {}
+        for name, view in sorted(picture.nodes.items()):
+            known = before.get(name)
+            self._lines[name] = known if known and known[0] is view else (view, _json(view))
+        about = map(_json, (picture.overview, picture.waiting, picture.happenings))
+        return b"\n".join([*about, *(line for _, line in self._lines.values())])
+
+
+def _json(value: Any) -> bytes:
+    r"""With the characters that hide as `\\u202e`, which is then read as these six."""
+    try:
+        text = orjson.dumps(value).decode()
+    except TypeError:  # more than 64 bits: three pods that claim 2**63 MiB each, where nothing checks what pods claim
+        text = json.dumps(value, default=_plain, ensure_ascii=False)
+    return _HIDDEN.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+@dataclass(kw_only=True, eq=False)
+class Live:
+    """The picture of one cluster, as one user may see it."""
+
+    api: KubeApi
+    clock: Clock
+    scope: Scope
+    settings: Settings
+    server: str = ""
+    """How the cluster is called."""
+    installation: str = names.NAMESPACE
+    notes: tuple[str, ...] = ()
+    picture: Picture | None = field(init=False, default=None)
+    """None until everything was read for the first time."""
+    watched: Watched = field(init=False)
+    asked: threading.Event = field(init=False, default_factory=threading.Event)
+    """Set when the picture has what is used, as far as that can be known."""
+    _totals: dict[str, Totals] = field(init=False, default_factory=dict)
+    """Of each node: of a large cluster all together take too long for every change."""
+    _uses: Mapping[NodeName, NodeUse] = field(init=False, default_factory=dict)
+    _use_read: bool = field(init=False, default=False)
+    _looked_at: float = field(init=False, default=float("-inf"))
+    _waiting: tuple[Waiting, ...] = field(init=False, default=())
+    _waiting_due: bool = field(init=False, default=True)
+    _waiting_at: float = field(init=False, default=float("-inf"))
+    _seen: list[Happening] = field(init=False, default_factory=list)
+    """What no object tells, since the start."""
+    _ended: dict[str, Happening] = field(init=False, default_factory=dict)
+    _pages: Pages = field(init=False, default_factory=Pages)
+
+    def __post_init__(self) -> None:
+        self.watched = Watched(self.api, self.scope, self.clock)
+
+    def start(self, stop: threading.Event) -> None:
+        """Begin, in threads of its own that end with the process, or some time after `stop`."""
+        self.watched.start(stop)
+        for step, fault in ((self._tick_if_read, "picture failed"), (self._ask_if_due, "use not read")):
+            threading.Thread(target=self._repeat, args=(step, fault, stop), name="picture", daemon=True).start()
+
+    def _repeat(self, step: Callable[[], float], fault: str, stop: threading.Event) -> None:
+        while not stop.is_set():
+            pause = _TICK_S
+            try:
+                pause = step()
+            except Exception:  # noqa: BLE001 - the top of a thread
+                if not stop.is_set():  # else the end of the process has cut it short
+                    logs.event(_LOG, fault, level=logging.ERROR, exc_info=True)
+            self.clock.wait(stop, pause)
+
+    def look(self) -> Picture | None:
+        """The picture, for somebody who goes on to look: what is used is read for them."""
+        self._looked_at = self.clock.monotonic()
+        return self.picture
+
+    def page(self) -> tuple[str, bytes]:
+        """The picture for browsers: an entity tag and lines of JSON, none of them while there is no picture."""
+        return self._pages.of(self.look())
+
+    # What is seen.
+
+    def _tick_if_read(self) -> float:
+        if not self.watched.is_read:
+            return _FIRST_S
+        self.tick()
+        return _TICK_S
+
+    def tick(self) -> None:
+        """Bring the picture up to what has changed."""
+        use_read = self._use_read  # before the changes that say where it is to be drawn
+        changes = self.watched.take_changes()
+        nodes = dict(self.picture.nodes) if self.picture else {}
+        for name in sorted(changes.nodes - {""}):
+            before, view = nodes.pop(name, None), self._view(name)
+            self._tell_change(name, before, view)
+            self._totals.pop(name, None)
+            if view is not None:
+                nodes[name] = before if before == view else view
+                self._totals[name] = views.totals_of(view)
+        self._tell_ends(changes)
+        self._waiting_due |= bool(changes.nodes)
+        self._publish(nodes)
+        if self._look_at_waiting():  # of a large cluster it takes a second: no bar waits for it
+            self._publish(nodes)
+        if use_read:
+            self.asked.set()
+
+    def _view(self, name: str) -> NodeView | None:
+        node, pods, unhealthy = self.watched.node(name)
+        if self.scope.nodes:
+            return views.of_node(node, pods, unhealthy, self._uses.get(NodeName(name))) if node is not None else None
+        return views.of_unread_node(NodeName(name), pods, self.settings.memory_unit or GIB)
+
+    def _tell_change(self, name: str, before: NodeView | None, view: NodeView | None) -> None:
+        now = self.clock.now()
+        if before is not None:
+            self._seen += views.grants(before, views.earliest(now))  # of pods that are gone now, too
+        if self.picture is not None and self.scope.nodes:
+            self._seen += views.health_changes(name, before, view, now)
+
+    def _tell_ends(self, changes: Changes) -> None:
+        now = self.clock.now()
+        self._seen += [each for pod in changes.gone if (each := views.deleted(pod, now)) is not None]
+        for name in changes.nodes:
+            for pod in self.watched.node(name)[1]:
+                if (ended := views.ended(pod)) is not None:
+                    self._ended[ended.subject] = ended
+        self._seen = list(views.latest(self._seen, now))
+        recent = set(views.latest(self._ended.values(), now))
+        self._ended = {subject: each for subject, each in self._ended.items() if each in recent}
+
+    def _publish(self, nodes: Mapping[str, NodeView]) -> None:
+        before, now = self.picture, self.clock.now()
+        begin = views.earliest(now)
+        found = [each for view in nodes.values() for each in views.grants(view, begin)]
+        told = map(views.of_event, self.watched.events())
+        new = Picture(
+            version=before.version if before else 0,
+            nodes=nodes,
+            overview=self._overview(nodes),
+            waiting=self._waiting[:_ROWS],
+            happenings=views.latest([*found, *told, *self._seen, *self._ended.values()], now),
+        )
+        if new != before:
+            self.picture = replace(new, version=new.version + 1)
+
+    def _overview(self, nodes: Mapping[str, NodeView]) -> Overview:
+        notes = [*self.notes, *limits.notes(self._uses)]
+        if unread := len({note for view in nodes.values() for note in view.notes}):
+            notes.append(f"{unread} pods or nodes have annotations that cannot be read; see kubectl inspect gpushare")
+        return Overview(
+            server=self.server,
+            complete=self.scope.complete,
+            scope=self.scope.words,
+            totals=views.totals(self._totals.values(), sum(1 + each.others for each in self._waiting)),
+            notes=tuple(notes),
+            stale=self.watched.problem,
+        )
+
+    def _look_at_waiting(self) -> bool:
+        began = self.clock.monotonic()
+        if not self._waiting_due or began < self._waiting_at:
+            return False
+        objects = self.watched.objects()
+        try:
+            if not self.scope.complete:
+                self._waiting = waiting.of_scheduler(objects.pods, self.settings)
+            elif any(waiting.may_wait(pod) for pod in objects.pods):
+                self._waiting = waiting.of_cluster(objects, self.settings)
+            else:
+                self._waiting = ()
+        except GpuShareError as error:
+            logs.event(_LOG, "queue not evaluated", level=logging.WARNING, error=str(error))
+            self._waiting = waiting.of_scheduler(objects.pods, self.settings)
+        self._waiting_due = False
+        now = self.clock.monotonic()
+        self._waiting_at = now + _REST * (now - began)
+        return True
+
+    # What is used.
+
+    def _ask_if_due(self) -> float:
+        if not self.use_is_due:
+            return _FIRST_S
+        self.ask_use()
+        return max(_USE_S, len(self._uses) / _ASKED_PER_S)
+
+    @property
+    def use_is_due(self) -> bool:
+        """Whether to ask: once, and then while anyone looks."""
+        is_looked_at = self.clock.monotonic() - self._looked_at < _LOOKS_S
+        return self.picture is not None and (not self._use_read or is_looked_at)
+
+    def ask_use(self) -> None:
+        """Ask the device plugins of the nodes with pods what is used."""
+        shown = self.picture.nodes.values() if self.picture else ()
+        nodes = [NodeName(view.name) for view in shown if any(card.blocks for card in view.cards)]
+        known = self._uses
+        self._uses = usage.read(self.api, nodes, self.installation) if nodes and self.scope.nodes else {}
+        self.watched.mark([name for name in {*known, *self._uses} if known.get(name) != self._uses.get(name)])
+        self._use_read = True
