@@ -13,21 +13,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.results import Results, table
-from deviceplugin import advertise, metrics, pods, resources
-from deviceplugin.counts import Counts
-from deviceplugin.inventory_feed import InventoryFeed
+from deviceplugin import metrics, pods, resources
+from deviceplugin.inventory import InventoryFeed
 from deviceplugin.pods import PodCache
-from deviceplugin.usage.current import CurrentUsage
+from deviceplugin.simulated import SimulatedProcesses
 from deviceplugin.usage.loop import UsageLoop
 from deviceplugin.usage.procfs import Procfs
-from deviceplugin.usage.simulated import SimulatedProcesses
 from gpushare import names
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation
 from gpushare.runtime.clock import SystemClock
-from gpushare.units import ResourceConfig
 from gpushare.wire import allocations
 from testing.builders import Json, make_container, make_grant, make_inventory, make_pod
+from testing.deviceplugin.usage import current_usage
 
 GPUS, TIMES = 8, 50
 
@@ -67,29 +65,25 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file, too")
     options = parser.parse_args()
     count, results = options.pods, Results("usage", options.json)
-    clock, feed, config = SystemClock(), InventoryFeed(), ResourceConfig()
+    clock, feed = SystemClock(), InventoryFeed()
     inventory, cache = make_inventory(*[80] * GPUS), PodCache(clock)
-    feed.post(inventory, advertise.devices(inventory, resources.offered(percent=False, whole_gpus=False)))
+    feed.post(inventory, resources.devices(inventory, resources.offered(percent=False, whole_gpus=False)))
     with tempfile.TemporaryDirectory() as name:
         proc = Path(name)
         processes = [entry for number in range(count) for entry in run(number, proc)]
         (proc / "processes.json").write_text(json.dumps({"processes": processes}))
         for number in range(count):
             cache.upsert(pods.reduce(pod_of(number)))
-        current = CurrentUsage(feed=feed, cache=cache, resource_config=config, clock=clock, stale_s=1e9)
+        current = current_usage(feed, cache, clock)
         loop = UsageLoop(
             lists=SimulatedProcesses(proc / "processes.json"),
             table=Procfs(proc),
-            feed=feed,
-            cache=cache,
-            resource_config=config,
-            clock=clock,
             current=current,
             watchdog=None,
             interval_s=5.0,
         )
-        reading, page = cpu_ms(loop.look), cpu_ms(lambda: metrics.page(current.view, Counts(), "node-a"))
-        size = len(metrics.page(current.view, Counts(), "node-a"))
+        reading, page = cpu_ms(loop.look), cpu_ms(lambda: metrics.page(current.view, dict, dict, "node-a"))
+        size = len(metrics.page(current.view, dict, dict, "node-a"))
     row = {
         "pods": count,
         "processes": len(processes),

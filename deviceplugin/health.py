@@ -1,4 +1,4 @@
-"""Reads the source again and again and posts what changed."""
+"""Reads the source again and again, posts what changed, and ends the process when only a new one can read it."""
 
 import logging
 import threading
@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from deviceplugin import advertise, inventory
-from deviceplugin.handover.choice import Choice
-from deviceplugin.inventory_feed import InventoryFeed
-from deviceplugin.renewal import Renewal
+from deviceplugin import inventory, resources
+from deviceplugin.handover.choice import HandOverChoice
+from deviceplugin.inventory import InventoryFeed
 from deviceplugin.resources import Resource
 from deviceplugin.source import GpuSource, GpuSourceError, OutdatedLibraryError, RawGpu
 from gpushare import names
@@ -23,6 +22,39 @@ from gpushare.units import MemoryUnit
 _LOG: Final = logging.getLogger(__name__)
 _LONGEST_S: Final = 30.0  # between two looks for a driver
 _PATIENCE: Final = 3  # readings that may fail in a row before all GPUs count as unhealthy
+_CONTAINER_S: Final = 20.0
+"""After so long a new container is needed: the runtime mounts the node's library when it makes one, so a new process in
+this one may find the old library forever."""
+Stage = Callable[[NodeInventory], NodeInventory]
+
+
+@dataclass(kw_only=True)
+class ProcessRestart:
+    """When a process ends because its library is not the one of the node's driver; asked at every such reading.
+
+    It ends at once if a new one would do better. If not, ending it often would only make the kubelet wait longer and
+    longer between two containers (up to 5 minutes), so it is not the first thing that is tried.
+    """
+
+    clock: Clock
+    new_process_works: Callable[[], bool]
+    """Whether a new process in this container can read the GPUs."""
+    _since: float | None = field(init=False, default=None)
+
+    @property
+    def library_outdated(self) -> bool:
+        """Whether this process cannot read the GPUs, by the last reading."""
+        return self._since is not None
+
+    def is_due(self) -> bool:
+        now = self.clock.monotonic()
+        if self._since is None:
+            self._since = now
+        return now - self._since >= _CONTAINER_S or self.new_process_works()
+
+    def reset(self) -> None:
+        """The GPUs were read."""
+        self._since = None
 
 
 @dataclass(kw_only=True)
@@ -36,11 +68,12 @@ class HealthLoop:
     unit: MemoryUnit
     offered: Sequence[Resource]
     poll_s: float
-    renewal: Renewal
-    choice: Callable[[], Choice | None] = lambda: None
+    restart: ProcessRestart
+    choice: Callable[[], HandOverChoice | None] = lambda: None
     """How GPUs are handed over; None for a plugin that only counts them."""
-    assess: Callable[[NodeInventory], NodeInventory] = lambda inventory: inventory
-    """Finds out what holds the limits of each GPU."""
+    stages: Sequence[Stage] = ()
+    """What is found out of an inventory, one after the other: limits are proven for the hand-over that is set before,
+    and the watchdog replaces only what is weaker."""
     _current: NodeInventory | None = field(init=False, default=None)
     _failures: int = field(init=False, default=0)
     _complaint: str = field(init=False, default="")
@@ -59,7 +92,7 @@ class HealthLoop:
                 if not self.poll():
                     return
                 if self._current is None:
-                    longest = self.poll_s if self.renewal.outdated else _LONGEST_S
+                    longest = self.poll_s if self.restart.library_outdated else _LONGEST_S
                     self.clock.wait(stop, min(backoff.next_s(), longest))
                 else:
                     self.source.wait(stop, self.poll_s)
@@ -74,7 +107,7 @@ class HealthLoop:
         except GpuSourceError as error:
             self._failures += 1
             self._complain("gpus unreadable", error)
-            if isinstance(error, OutdatedLibraryError) and self.renewal.due():
+            if isinstance(error, OutdatedLibraryError) and self.restart.is_due():
                 logs.event(_LOG, "new process needed", level=logging.ERROR, error=str(error))
                 return False
             if self._current is None or self._failures < _PATIENCE:
@@ -85,17 +118,8 @@ class HealthLoop:
             if self._failures:
                 self._complaint = ""
             self._failures = 0
-            self.renewal.reset()
+            self.restart.reset()
         return latest == self._current or self._post(latest, raw)
-
-    def _built(self, raw: Sequence[RawGpu], missing: str = inventory.NOT_LISTED) -> NodeInventory:
-        built = inventory.build(raw, node=self.node, unit=self.unit, previous=self._current, missing=missing)
-        built = replace(built, left_out=tuple(self.source.left_out))
-        if chosen := self.choice():
-            built = replace(built, hand_over=chosen.way, hand_over_reason=chosen.reason)
-            if chosen.impossible:
-                built = inventory.unusable(built, chosen.impossible)
-        return self.assess(built)
 
     def _read(self) -> Sequence[RawGpu]:
         raw = self.source.read()
@@ -106,6 +130,17 @@ class HealthLoop:
             )
         return raw
 
+    def _built(self, raw: Sequence[RawGpu], missing: str = inventory.NOT_LISTED) -> NodeInventory:
+        built = inventory.build(raw, node=self.node, unit=self.unit, previous=self._current, missing=missing)
+        built = replace(built, left_out=tuple(self.source.left_out))
+        if chosen := self.choice():
+            built = replace(built, hand_over=chosen.way, hand_over_reason=chosen.reason)
+            if chosen.impossible:
+                built = inventory.unusable(built, chosen.impossible)
+        for stage in self.stages:
+            built = stage(built)
+        return built
+
     def _complain(self, event: str, error: Exception) -> None:
         """Log what is wrong once, not at every poll."""
         if str(error) != self._complaint:
@@ -114,7 +149,7 @@ class HealthLoop:
 
     def _post(self, latest: NodeInventory, raw: Sequence[RawGpu]) -> bool:
         try:
-            advertised = advertise.devices(latest, self.offered)
+            advertised = resources.devices(latest, self.offered)
         except SettingsError as error:
             self._complain("gpus cannot be advertised", error)
             return self._current is not None

@@ -3,9 +3,9 @@
 PodResources knows names but lists no init containers; the checkpoint file knows UIDs and all containers.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 
@@ -18,7 +18,7 @@ CHECKPOINT: Final = "kubelet_internal_checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ListedContainer:
     """A container with devices of this plugin, as PodResources lists it."""
 
     resource: str
@@ -64,19 +64,11 @@ class ListerError(GpuShareError):
     """The kubelet does not say who holds which devices."""
 
 
-class Lister(Protocol):
-    """PodResources, as `deviceplugin.podresources` asks it."""
-
-    def list(self, resource: Resource, timeout_s: float) -> Sequence[Listed]:
-        """All containers with devices of a resource, as the kubelet knows them now.
-
-        Raises:
-            ListerError: no answer in time.
-        """
-        ...
+Lister = Callable[[Resource, float], Sequence[ListedContainer]]
+"""All containers with devices of a resource, as the kubelet knows them now; ListerError after so many seconds."""
 
 
-def owner(ids: frozenset[str], listed: Iterable[Listed], recorded: Iterable[Recorded]) -> Owner | Unknown:
+def owner(ids: frozenset[str], listed: Iterable[ListedContainer], recorded: Iterable[Recorded]) -> Owner | Unknown:
     """The container that holds exactly the IDs that PreStartContainer gets.
 
     PodResources and the checkpoint are of the IDs' resource only; a checkpoint that could not be read is empty.

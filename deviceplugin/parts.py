@@ -1,40 +1,63 @@
-"""The composition of a running plugin, apart from `__main__` because a check needs none of it."""
+"""The composition of a running plugin, apart from `main` because a check needs none of it."""
 
+import logging
+import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Final
 
-from deviceplugin import identify, resources
-from deviceplugin.counts import Counts
-from deviceplugin.handover import compose as handover
-from deviceplugin.handover.devices import DeviceHandOver
-from deviceplugin.health import HealthLoop
-from deviceplugin.inventory_feed import InventoryFeed
-from deviceplugin.late import LateStarts
-from deviceplugin.limits import compose as limiting
+from deviceplugin import identify, pods, resources
+from deviceplugin.handover.chooser import Chooser
+from deviceplugin.handover.devices import DeviceHandOver, SpecSweeper
+from deviceplugin.handover.spec_files import SpecFiles, SpecReader
+from deviceplugin.health import HealthLoop, ProcessRestart
+from deviceplugin.inventory import InventoryFeed, Oversubscription
+from deviceplugin.limits import choose
+from deviceplugin.limits.backend import AdvisoryBackend, LimitBackend, MigBackend, Proofs
+from deviceplugin.limits.cgroup import CgroupBackend, ContainerLimits
+from deviceplugin.limits.choose import OnFailure
+from deviceplugin.limits.hami_core import HamiCoreBackend
+from deviceplugin.limits.mps import MpsBackend
 from deviceplugin.limits.node import NodeLimits
-from deviceplugin.limits.starts import LimitStarts
+from deviceplugin.metrics_server import MetricsServer
+from deviceplugin.node import Publisher
 from deviceplugin.nvml.binding import works_in_new_process
-from deviceplugin.oversubscription import Oversubscription
 from deviceplugin.podresources import PodResources
-from deviceplugin.pods import PATH, PodCache, selector
-from deviceplugin.prestart import StartCheck
+from deviceplugin.pods import HeldPod, PodCache
+from deviceplugin.prestart import LateStarts, StartCheck
 from deviceplugin.probe import Probe
-from deviceplugin.publish import Publisher
 from deviceplugin.refusals import Refusals
-from deviceplugin.registrar import Registrar
-from deviceplugin.renewal import Renewal
+from deviceplugin.server import Registrar
 from deviceplugin.settings import NVML, TOTAL, Settings
-from deviceplugin.source import GpuSource
-from deviceplugin.usage import compose as using
+from deviceplugin.source import GpuSource, ProcessLists
+from deviceplugin.usage import join
+from deviceplugin.usage.loop import CurrentUsage, UsageLoop
+from deviceplugin.usage.procfs import Procfs
+from deviceplugin.usage.values import UsageReading, WatchdogPolicy
+from deviceplugin.usage.watchdog import Namespaces, Watchdog
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube.api import KubeApi
 from gpushare.kube.watch import Reflector
+from gpushare.model.gpu import Gpu, NodeInventory
+from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
+from gpushare.runtime.pages import Page
 from gpushare.runtime.process import Part
 from gpushare.units import ResourceConfig
+
+_LOG: Final = logging.getLogger(__name__)
+_SPECS: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
+"""Where container runtimes look unless they are configured otherwise."""
+_HIDDEN: Final = (
+    "the processes of the node cannot be seen: hostPID is missing; apply one of the components for usage again"
+)
+_STALE: Final = 4
+"""Readings of the process lists that may be missing in between, or at the end."""
+Held = Callable[[NodeInventory], Sequence[HeldPod]]
 
 
 def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) -> Mapping[str, Part]:
@@ -43,30 +66,63 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
     The first registration waits for the inventory to be on the Node, at most up to the moment `publish_until`.
     """
     node, feed, cache = NodeName(settings.node_name), InventoryFeed(), PodCache(clock)
+    resource_config = ResourceConfig(unit=settings.memory_unit, whole_gpus=settings.whole_gpus)
     offered = resources.offered(percent=settings.gpu_percent, whole_gpus=settings.whole_gpus)
-    reflector = Reflector(api=api, path=PATH, sink=cache, clock=clock, params=selector(node))
-    hand_over = handover.hand_over(
-        settings, api, clock, feed, lambda: cache.all() if reflector.synced.is_set() else None
+    reflector = Reflector(api=api, path=pods.PATH, sink=cache, clock=clock, params=pods.selector(node))
+
+    def held(latest: NodeInventory) -> Sequence[HeldPod]:
+        """Whole GPUs too that were granted while they were offered."""
+        return tuple(pods.held(cache.all(), latest, replace(resource_config, whole_gpus=True)))
+
+    parts: dict[str, Part] = {"pods": abandoned(reflector.run)}
+    files = SpecFiles(settings.cdi_dir)
+    chooser, hand_over = _hand_over(settings, api, clock, feed, files)
+    sweeper = SpecSweeper(
+        devices=hand_over, files=files, pods=lambda: cache.all() if reflector.synced.is_set() else None, clock=clock
     )
-    limits = limiting.limits(settings, clock, feed, pods=cache.all, label=hand_over.chooser.limits_label)
-    start_check = _start_check(settings, api, clock, feed, cache, limits.node, hand_over.devices)
-    counts = Counts()
-    usage = using.usage(settings, clock, start_check, counts)
-    oversubscription = Oversubscription(
-        setting=settings.oversubscription, label=hand_over.chooser.oversubscription_label
+    parts |= {"hand-over": chooser.run, "specs": sweeper.run}
+    limits = _limits(settings, clock, feed, held, label=chooser.limits_label, parts=parts)
+    refusals = Refusals(api=api, clock=clock)
+    start_check = StartCheck(
+        node=node,
+        resource_config=resource_config,
+        feed=feed,
+        cache=cache,
+        api=api,
+        lister=PodResources(socket=settings.pod_resources_socket, clock=clock).list,
+        checkpoint=settings.device_plugins_dir / identify.CHECKPOINT,
+        refusals=refusals,
+        late=LateStarts(cache=cache, clock=clock),
+        limit=limits.prepare,
+        hand_over=hand_over,
     )
-    renewal = Renewal(clock=clock, works=works_in_new_process)
+    current = CurrentUsage(
+        feed=feed,
+        holding=lambda latest: join.holding(held(latest), latest),
+        clock=clock,
+        stale_s=_STALE * settings.usage_interval,
+        reading=UsageReading.of(wanted=settings.usage or settings.watchdog is not WatchdogPolicy.OFF, pid=os.getpid()),
+    )
+    watchdog = _watchdog(settings, api, clock, refusals)
+    _usage(settings, current, watchdog, start_check, parts)
+    policy = settings.watchdog if current.reading is UsageReading.ON else WatchdogPolicy.OFF
+    oversubscription = Oversubscription(setting=settings.oversubscription, label=chooser.oversubscription_label)
+    restart = ProcessRestart(clock=clock, new_process_works=works_in_new_process)
     readings = HealthLoop(
-        source=source(settings, node, clock),
+        source=gpu_source(settings, node, clock),
         feed=feed,
         clock=clock,
         node=node,
         unit=settings.memory_unit,
         offered=offered,
         poll_s=settings.poll_interval,
-        renewal=renewal,
-        choice=hand_over.chooser.settled,
-        assess=lambda inventory: usage.shown(limits.node.assess(oversubscription.assess(inventory))),
+        restart=restart,
+        choice=chooser.settled,
+        stages=[
+            oversubscription.assess,
+            limits.assess,
+            lambda latest: join.with_watchdog(latest, policy, current.unseen()),
+        ],
     )
     publisher = Publisher(
         api=api,
@@ -74,32 +130,23 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         clock=clock,
         node=node,
         recheck_s=settings.publish_interval,
-        final=lambda inventory: hand_over.chooser.agrees(inventory) and oversubscription.agrees(inventory),
+        final=lambda latest: chooser.agrees(latest) and oversubscription.agrees(latest),
     )
     probe = Probe(
         port=settings.probe_port,
         clock=clock,
         parts=[resource.name for resource in offered],
-        usable=lambda: not renewal.outdated,
+        usable=lambda: not restart.library_outdated,
     )
-    parts = {
-        "health": readings.run,
-        "publish": publisher.run,
-        "pods": abandoned(reflector.run),
-        "probe": probe.run,
-        "hand-over": hand_over.chooser.run,
-        "specs": hand_over.sweeper.run,
-        **limits.parts,
-        **usage.parts,
-    }
+    parts |= {"health": readings.run, "publish": publisher.run, "probe": probe.run}
     for resource in offered:
         registrar = Registrar(
             resource=resource,
             directory=settings.device_plugins_dir,
             feed=feed,
-            start_check=counts.counting(start_check.check),
+            start_check=start_check.check,
             clock=clock,
-            answer=hand_over.devices.answer,
+            answer=hand_over.answer,
             ready=publisher.published.is_set,  # so the Node was read, too
             ready_by=publish_until,
             on_beat=partial(probe.beat, resource.name),
@@ -110,37 +157,117 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
     return parts
 
 
-def _start_check(
+def _hand_over(
+    settings: Settings, api: KubeApi, clock: Clock, feed: InventoryFeed, files: SpecFiles
+) -> tuple[Chooser, DeviceHandOver]:
+    """The way is chosen again and again; the devices follow the choice."""
+    reader = SpecReader(directories=tuple(dict.fromkeys((*_SPECS, settings.cdi_dir))), own=settings.cdi_dir)
+    chooser = Chooser(
+        api=api,
+        node=NodeName(settings.node_name),
+        clock=clock,
+        files=files,
+        setting=settings.hand_over,
+        nvidia_default=settings.nvidia_default_runtime,
+        simulated=settings.gpu_source != NVML,
+        has_nvidia_specs=lambda: any(spec.is_nvidia for spec in reader.specs()),
+        recheck_s=settings.publish_interval,
+    )
+    devices = DeviceHandOver(
+        choice=chooser.latest,
+        gpus=lambda: feed.latest.raw if feed.latest else {},
+        files=files,
+        specs=reader.specs,
+    )
+    return chooser, devices
+
+
+def _limits(
     settings: Settings,
-    api: KubeApi,
     clock: Clock,
     feed: InventoryFeed,
-    cache: PodCache,
-    limits: NodeLimits,
-    hand_over: DeviceHandOver,
-) -> StartCheck:
-    return StartCheck(
-        node=NodeName(settings.node_name),
-        resource_config=ResourceConfig(unit=settings.memory_unit, whole_gpus=settings.whole_gpus),
-        feed=feed,
-        cache=cache,
-        api=api,
-        lister=PodResources(socket=settings.pod_resources_socket, clock=clock),
-        checkpoint=settings.device_plugins_dir / identify.CHECKPOINT,
-        refusals=Refusals(api=api, clock=clock),
-        late=LateStarts(cache=cache, clock=clock),
-        limit=LimitStarts(limits),
-        hand_over=hand_over,
-    )
-
-
-def source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
-    """The GPUs that the settings name."""
+    held: Held,
+    *,
+    label: Callable[[], str | None],
+    parts: dict[str, Part],
+) -> NodeLimits:
+    """All back ends that the settings allow. A new one is a line here."""
+    backends: list[LimitBackend] = [
+        MigBackend(),
+        MpsBackend(directory=settings.mps_dir, shared_memory=settings.mps_shared_memory, held=held),
+        HamiCoreBackend(directory=settings.hami_core_dir),
+        AdvisoryBackend(),
+    ]
+    exclusive: Callable[[Sequence[Gpu]], Proofs] = lambda _gpus: {}  # noqa: E731 - simulated GPUs have no modes
     if settings.gpu_source == NVML:
         # Late: the binding is large, and simulated GPUs need none.
         from deviceplugin.nvml import binding
-        from deviceplugin.nvml.devices import MemoryRule
-        from deviceplugin.nvml.source import NvmlSource
+        from deviceplugin.nvml.driver import ComputeModes, MemoryLimits
+
+        exclusive = ComputeModes(binding.library()).exclusive
+        cgroup = CgroupBackend(driver=MemoryLimits(binding.library()), mount=settings.cgroup_mount)
+        backends.append(cgroup)
+        parts["limits"] = ContainerLimits(
+            backend=cgroup,
+            held=held,
+            inventory=lambda: feed.latest.inventory if feed.latest else None,
+            clock=clock,
+        ).run
+    return NodeLimits(
+        backends={backend.limit: backend for backend in backends},
+        wanted=choose.order(settings.limits),
+        on_failure=OnFailure(settings.limit_failure),
+        clock=clock,
+        label=label,
+        exclusive=exclusive,
+    )
+
+
+def _watchdog(settings: Settings, api: KubeApi, clock: Clock, refusals: Refusals) -> Watchdog:
+    return Watchdog(
+        policy=settings.watchdog,
+        grace_s=settings.watchdog_grace,
+        gap_s=_STALE * settings.usage_interval,
+        tolerance_mib=settings.watchdog_tolerance_mib,
+        api=api,
+        table=Procfs(),
+        events=refusals,
+        namespaces=Namespaces(api=api, clock=clock),
+        clock=clock,
+    )
+
+
+def _usage(
+    settings: Settings, current: CurrentUsage, watchdog: Watchdog, start_check: StartCheck, parts: dict[str, Part]
+) -> None:
+    """How the use of GPUs is read, shown and judged."""
+
+    def page() -> Page:
+        # Late: the library would cost the plugin its first second.
+        from deviceplugin import metrics
+
+        text = metrics.page(current.view, start_check.starts, watchdog.actions, settings.node_name)
+        return Page(200, text, metrics.CONTENT_TYPE)
+
+    if settings.metrics_port:
+        parts["metrics"] = MetricsServer(port=settings.metrics_port, make=page, clock=current.clock).run
+    if current.reading is UsageReading.HIDDEN:
+        logs.event(_LOG, "usage not read", level=logging.ERROR, problem=_HIDDEN)
+    if current.reading is UsageReading.ON:
+        parts["usage"] = UsageLoop(
+            lists=_process_lists(settings),
+            table=watchdog.table,
+            current=current,
+            watchdog=watchdog if settings.watchdog is not WatchdogPolicy.OFF else None,
+            interval_s=settings.usage_interval,
+        ).run
+
+
+def gpu_source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
+    """The GPUs that the settings name. Its library is imported late: either is large, and no one needs both."""
+    if settings.gpu_source == NVML:
+        from deviceplugin.nvml import binding
+        from deviceplugin.nvml.source import MemoryRule, NvmlSource
 
         return NvmlSource(
             nvml=binding.library(),
@@ -150,7 +277,6 @@ def source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
             recovery_s=settings.xid_recovery,
             recovery_action=settings.recovery_action,
         )
-    # Late: only a demonstration needs it.
     from deviceplugin import simulated
 
     return simulated.SimulatedSource(
@@ -161,7 +287,18 @@ def source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
     )
 
 
-def abandoned(run: Callable[[threading.Event], None]) -> Callable[[threading.Event], None]:
+def _process_lists(settings: Settings) -> ProcessLists:
+    """Those of the same source."""
+    if settings.gpu_source == NVML:
+        from deviceplugin.nvml import binding, driver
+
+        return driver.NvmlProcesses(binding.library())
+    from deviceplugin import simulated
+
+    return simulated.SimulatedProcesses(Path(settings.simulated_processes) if settings.simulated_processes else None)
+
+
+def abandoned(run: Part) -> Part:
     """A part that cannot be woken, because it waits for the network, and need not be: it ends with the process."""
 
     def part(stop: threading.Event) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import grpc
 
 from deviceplugin.api import podresources_pb2 as api
-from deviceplugin.identify import Listed, ListerError
+from deviceplugin.identify import ListedContainer, ListerError
 from deviceplugin.resources import Resource
 from gpushare.identity import ContainerName
 from gpushare.runtime.clock import Clock
@@ -38,13 +38,13 @@ class PodResources:
     _busy: bool = field(init=False, default=False)
     _begun: int = field(init=False, default=0)
     _done: int = field(init=False, default=0)
-    _result: Sequence[Listed] = field(init=False, default=())
+    _result: Sequence[ListedContainer] = field(init=False, default=())
 
-    def list(self, resource: Resource, timeout_s: float) -> Sequence[Listed]:
+    def list(self, resource: Resource, timeout_s: float) -> Sequence[ListedContainer]:
         """All containers with devices of a resource, as the kubelet knows them now."""
         return [container for container in self._all(timeout_s) if container.resource == resource.name]
 
-    def _all(self, timeout_s: float) -> Sequence[Listed]:
+    def _all(self, timeout_s: float) -> Sequence[ListedContainer]:
         end = self.clock.monotonic() + timeout_s
         with self._turn:
             needed = self._begun + 1
@@ -57,7 +57,7 @@ class PodResources:
             self._busy = True
             self._begun += 1
             mine = self._begun
-        result: Sequence[Listed] | None = None
+        result: Sequence[ListedContainer] | None = None
         try:
             result = self._ask(end)
         finally:
@@ -68,7 +68,7 @@ class PodResources:
                 self._turn.notify_all()
         return result
 
-    def _ask(self, end: float) -> Sequence[Listed]:
+    def _ask(self, end: float) -> Sequence[ListedContainer]:
         with grpc.insecure_channel(f"unix:{self.socket}", options=_OPTIONS) as channel:
             sent, received = api.ListPodResourcesRequest.SerializeToString, api.ListPodResourcesResponse.FromString
             return _listed(self._answer(channel.unary_unary(METHOD, sent, received), end))
@@ -89,9 +89,9 @@ def _problem(socket: Path, cause: str) -> str:
     return f"the kubelet's PodResources API at {socket} does not answer ({cause}); the kubelet will try again"
 
 
-def _listed(answer: Any) -> Sequence[Listed]:
+def _listed(answer: Any) -> Sequence[ListedContainer]:
     return [
-        Listed(
+        ListedContainer(
             resource=resource, namespace=pod.namespace, name=pod.name, container=ContainerName(container.name), ids=ids
         )
         for pod in answer.pod_resources

@@ -3,20 +3,21 @@
 import logging
 import re
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from deviceplugin.limits import variables
 from gpushare import names
 from gpushare.errors import WireError
-from gpushare.identity import NodeName, PodUid
+from gpushare.identity import ContainerName, GpuUuid, NodeName, PodUid
 from gpushare.kube.api import JsonObject
+from gpushare.model.allocation import Allocation, Grant
+from gpushare.model.gpu import NodeInventory
 from gpushare.model.request import MAX_ASKING, MAX_CONTAINERS
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.units import ResourceConfig
-from gpushare.wire import fields, interop
+from gpushare.wire import allocations, fields, interop, selectors
 from gpushare.wire import pods as wire
 from gpushare.wire.pods import Pod
 
@@ -29,6 +30,7 @@ _AUTHORS: Final = (
     names.ANNOTATION_HAND_OVER,
     names.WATCHDOG,
 )
+_LAST: Final = 10**20  # nanoseconds; later than any pod
 _AUTHORS_MOST: Final = 128
 _TEXT_MOST: Final = 256
 _LIMITS: Final = (*names.SHARED_RESOURCES, names.GPU_CORE, names.GPU)
@@ -119,7 +121,7 @@ def _container(container: Mapping[str, Any]) -> JsonObject:
 
 def _variables(env: Sequence[Mapping[str, Any]]) -> list[JsonObject]:
     devices = [_variable(entry) for entry in env if _is_devices(entry)]
-    limits = variables.READ.intersection(str(entry.get("name")) for entry in env)
+    limits = selectors.VARIABLES.intersection(str(entry.get("name")) for entry in env)
     return [*devices[-1:], *({"name": name} for name in sorted(limits))]
 
 
@@ -133,8 +135,62 @@ def _variable(entry: Mapping[str, Any]) -> JsonObject:
     return {"name": names.ENV_VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": source.get("fieldPath")}}}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPod:
+    """A pod that holds GPUs of this node."""
+
+    allocation: Allocation
+    """With the UUIDs of its GPUs."""
+    assumed: int
+    """When it was decided, in nanoseconds; see `assumed`."""
+    container_ids: Mapping[ContainerName, str]
+    """The runtime's, as far as the kubelet has told them."""
+    annotations: Mapping[str, str]
+
+
+def held(pods: Iterable[Pod], inventory: NodeInventory, resource_config: ResourceConfig) -> Iterator[HeldPod]:
+    """Those of these pods that hold GPUs. Pure.
+
+    One that cannot be read is left out: its own containers are refused, and the controller sends no new pods here. Who
+    asks for nothing holds nothing, whatever its annotations claim: no one guards those.
+    """
+    for pod in pods:
+        try:
+            if not wire.holds_gpus(pod) or not wire.needs_gpu(pod, resource_config):
+                continue
+            allocation = allocations.held(pod, resource_config, inventory.unit).allocation
+            container_ids = wire.container_ids(pod)
+        except WireError:
+            continue
+        if allocation is not None:
+            yield HeldPod(
+                allocation=replace(allocation, grants=resolve_grants(allocation.grants, inventory)),
+                assumed=assumed(pod),
+                container_ids=container_ids,
+                annotations=wire.annotations(pod),
+            )
+
+
+def assumed(pod: Pod) -> int:
+    """When a pod was given its GPUs, in nanoseconds; one that does not say comes last."""
+    text = wire.annotations(pod).get(names.ALIYUN_ASSUME_TIME, "")
+    return int(text) if text.isdecimal() and len(text) < 20 else _LAST
+
+
+def resolve_grants(grants: Sequence[Grant], inventory: NodeInventory) -> tuple[Grant, ...]:
+    """Grants as they were written, with the UUIDs of their GPUs, one for each container.
+
+    Former systems know GPUs by number, and some make a grant for each GPU even if a container has the same on all.
+    """
+    merged: dict[Grant, tuple[GpuUuid, ...]] = {}
+    for grant in grants:
+        key = replace(grant, gpus=())
+        merged[key] = (*merged.get(key, ()), *map(inventory.resolve, grant.gpus))
+    return tuple(replace(key, gpus=gpus) for key, gpus in merged.items())
+
+
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _Seen:
     """An allocation, and when the watch told of it for the first time."""
 
     allocation: str
@@ -150,7 +206,7 @@ class PodCache:
         self._turn = threading.Lock()
         self._version = 0
         self._pods: dict[PodUid, Pod] = {}
-        self._shown: dict[PodUid, _Shown] = {}
+        self._seen: dict[PodUid, _Seen] = {}
 
     def read(self, pod: JsonObject) -> Pod | None:
         """A pod, reduced. One that asks for no GPU is left out: it never has devices, and holds nothing."""
@@ -166,9 +222,9 @@ class PodCache:
         """Keep these pods, but for those that have ended, and no others."""
         with self._changed:
             self._pods = {wire.ref(pod).uid: pod for pod in pods if wire.holds_gpus(pod)}
-            known, self._shown = self._shown, {}
+            known, self._seen = self._seen, {}
             for uid, pod in self._pods.items():
-                self._show(uid, pod, known.get(uid))
+                self._see(uid, pod, known.get(uid))
             self._tell()
 
     def upsert(self, pod: Pod) -> None:
@@ -179,7 +235,7 @@ class PodCache:
         with self._changed:
             uid = wire.ref(pod).uid
             self._pods[uid] = pod
-            self._show(uid, pod, self._shown.pop(uid, None))
+            self._see(uid, pod, self._seen.pop(uid, None))
             self._tell()
 
     def remove(self, pod: Pod) -> None:
@@ -187,7 +243,7 @@ class PodCache:
         with self._changed:
             uid = wire.ref(pod).uid
             self._pods.pop(uid, None)
-            self._shown.pop(uid, None)
+            self._seen.pop(uid, None)
             self._tell()
 
     def all(self) -> Sequence[Pod]:
@@ -200,10 +256,10 @@ class PodCache:
         with self._changed:
             return self._pods.get(uid)
 
-    def shown_since(self, uid: PodUid) -> float | None:
+    def allocation_seen_since(self, uid: PodUid) -> float | None:
         """Since when the watch shows the pod's allocation as it is now, by `monotonic`; None while it shows none."""
         with self._changed:
-            shown = self._shown.get(uid)
+            shown = self._seen.get(uid)
             return shown.since if shown else None
 
     def wait_for(self, look: Callable[[], T | None], seconds: float) -> T | None:
@@ -234,10 +290,10 @@ class PodCache:
         self._version += 1
         self._changed.notify_all()
 
-    def _show(self, uid: PodUid, pod: Pod, before: _Shown | None) -> None:
+    def _see(self, uid: PodUid, pod: Pod, before: _Seen | None) -> None:
         text = wire.annotations(pod).get(names.ANNOTATION_ALLOCATION)
         if text is None:
             return
         if before is None or before.allocation != text:
-            before = _Shown(text, self._clock.monotonic())
-        self._shown[uid] = before
+            before = _Seen(text, self._clock.monotonic())
+        self._seen[uid] = before

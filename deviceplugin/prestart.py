@@ -1,32 +1,37 @@
-"""Before a container starts: gather what the kubelet and the API server know, decide, tell the pod's author.
+"""Before a container starts: gather what the kubelet and the API server know, decide, limit, hand over, tell.
 
 Everything has a deadline, and all of them together stay well below the 30 s after which the kubelet gives up.
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 from deviceplugin import identify, pods
-from deviceplugin.decide import decide, unknown_pod
-from deviceplugin.decision import Accept, Decision, Reason, Refuse, Start
-from deviceplugin.handover import recipients
+from deviceplugin.cdi import ContainerEdits
+from deviceplugin.decide import Accept, Decision, Reason, Refuse, StartRequest, decide, unknown_pod
+from deviceplugin.handover import pick
 from deviceplugin.handover.devices import DeviceHandOver
-from deviceplugin.handover.grant_edits import HandOverError
+from deviceplugin.handover.pick import HandOverError
 from deviceplugin.identify import Lister, ListerError, Owner, Recorded, Unknown
-from deviceplugin.inventory_feed import InventoryFeed
-from deviceplugin.late import LateStarts
+from deviceplugin.inventory import InventoryFeed
+from deviceplugin.limits.backend import LimitedStart, LimitError
+from deviceplugin.pods import PodCache
 from deviceplugin.refusals import Refusals
 from deviceplugin.resources import Resource
 from gpushare.errors import WireError
-from gpushare.identity import ContainerName, NodeName, PodRef
+from gpushare.identity import ContainerName, NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
+from gpushare.model.allocation import Grant
 from gpushare.model.gpu import NodeInventory
 from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
 from gpushare.units import ResourceConfig
 from gpushare.wire import pods as wire
 from gpushare.wire.pods import Pod
@@ -36,74 +41,123 @@ _LIST_S: Final = 3.0
 _CACHE_S: Final = 1.0
 _GET_S: Final = 2.0
 _CHANGE_S: Final = 2.0
+LAG_S: Final = 3.0
+"""How far the kubelet's watch of the API server may be behind this plugin's."""
+_REMEMBERED: Final = 1024
+_Key = tuple[PodUid, tuple[ContainerName, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """Devices of a container that is about to start."""
+@dataclass(kw_only=True)
+class LateStarts:
+    """Pods that were given their GPUs after they had come to the node. Safe for use by many threads.
 
-    resource: Resource
-    ids: frozenset[str]
+    A kubelet makes a container's variables from the copy of the pod with which it began to look after it; images may
+    have been pulled since, so that copy may be much older than the one that the watch shows. But after a refusal the
+    kubelet begins again with its latest copy. So a container of such a pod is refused once more when the allocation has
+    been seen for some seconds: every later try comes from a copy that has it.
+    """
+
+    cache: PodCache
+    clock: Clock
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _refused: OrderedDict[_Key, float] = field(init=False, default_factory=OrderedDict)
+    """When each was last refused for this reason, oldest first."""
+
+    def up_to_date(self, uid: PodUid, containers: tuple[ContainerName, ...]) -> bool:
+        """Whether the kubelet starts these from a copy of the pod that has its allocation as it is now."""
+        since = self.cache.allocation_seen_since(uid)
+        with self._lock:
+            refused = self._refused.get((uid, containers))
+        return since is not None and refused is not None and refused - since >= LAG_S
+
+    def refuse(self, uid: PodUid, containers: tuple[ContainerName, ...]) -> None:
+        """Note that these are being refused; waits some seconds if that makes the next try the last."""
+        since = self.cache.allocation_seen_since(uid)
+        if since is not None and (left := since + LAG_S - self.clock.monotonic()) > 0:
+            self.clock.wait(threading.Event(), left)
+        with self._lock:
+            self._refused[uid, containers] = self.clock.monotonic()
+            self._refused.move_to_end((uid, containers))
+            if len(self._refused) > _REMEMBERED:
+                self._refused.popitem(last=False)
 
 
 @dataclass(kw_only=True)
 class StartCheck:
-    """Decides about starts. Safe for use by many threads; keeps no state of its own."""
+    """Decides about starts, and counts them. Safe for use by many threads."""
 
     node: NodeName
     resource_config: ResourceConfig
     feed: InventoryFeed
-    cache: pods.PodCache
+    cache: PodCache
     api: KubeApi
     lister: Lister
     checkpoint: Path
     """The kubelet's record of devices and pods; it lies beside the sockets."""
     refusals: Refusals
     late: LateStarts
-    limit: Callable[[Pod, Accept, NodeInventory], Decision] = lambda _pod, accepted, _inventory: accepted
-    """Puts the limits of what was accepted in place."""
+    limit: Callable[[LimitedStart], ContainerEdits] = lambda _start: ContainerEdits()
+    """Puts the limits of a container in place, or raises LimitError."""
     hand_over: DeviceHandOver
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _starts: Counter[tuple[str, str]] = field(init=False, default_factory=Counter)
 
     def check(self, resource: Resource, device_ids: Sequence[str]) -> Decision:
         """May the container that holds these devices start? Never raises for what others do wrong."""
-        asked = _Asked(resource, frozenset(device_ids))
-        owner = self._owner(asked)
-        if isinstance(owner, Refuse):
-            self.hand_over.withdraw(asked.ids)
-            return _logged(owner, "unknown", asked, ())
-        pod = self._pod(owner, asked)
-        if isinstance(pod, Refuse):
-            self.hand_over.withdraw(asked.ids, owner.uid)
-            return _logged(pod, _describe(owner), asked, owner.containers)
-        decision = self._limited(pod, self._decide(pod, owner.containers, asked))
-        if isinstance(decision, Accept):
-            decision = self._handed_over(decision, pod, owner, asked)
+        ids = frozenset(device_ids)
+        decision, about = self._decision(resource, ids)
+        outcome = ("refused", decision.reason.value) if isinstance(decision, Refuse) else ("accepted", "")
+        with self._lock:
+            self._starts[outcome] += 1
+        about = {**about, "resource": resource.name}
         if isinstance(decision, Refuse):
-            self.hand_over.withdraw(asked.ids, wire.ref(pod).uid)
-            self._refuse(wire.ref(pod), owner.containers, decision)
-        return _logged(decision, str(wire.ref(pod)), asked, owner.containers)
-
-    def _refuse(self, pod: PodRef, containers: tuple[ContainerName, ...], refusal: Refuse) -> None:
-        """Do what a refusal leads to. One that the next try will not meet is nothing to tell anybody."""
-        if refusal.reason is Reason.LATE:
-            self.late.refuse(pod.uid, containers)
+            about |= {"reason": decision.reason.value, "message": decision.message}
+            logs.event(_LOG, "container refused", level=logging.WARNING, **about)
         else:
-            self.refusals.tell(pod, containers, refusal)
+            gpus = sorted({gpu for grant in decision.grants for gpu in grant.gpus})
+            logs.event(_LOG, "container accepted", **about, gpus=gpus)
+        return decision
 
-    def _handed_over(self, accept: Accept, pod: Pod, owner: Owner, asked: _Asked) -> Decision:
-        try:
-            found = recipients.of(pod, owner, accept, self.hand_over.choice())
-            self.hand_over.prepare(asked.ids, found)
-        except HandOverError as error:
-            return Refuse(Reason.NOT_HANDED_OVER, f"pod {wire.ref(pod)}: {error}")
-        return accept
+    def starts(self) -> Mapping[tuple[str, str], int]:
+        """By outcome and reason; all of them, as nothing increases for Prometheus that was not there before."""
+        none = {("accepted", ""): 0, **{("refused", reason.value): 0 for reason in Reason}}
+        with self._lock:
+            return {**none, **self._starts}
 
-    def _owner(self, asked: _Asked) -> Owner | Refuse:
+    def _decision(self, resource: Resource, ids: frozenset[str]) -> tuple[Decision, Mapping[str, Any]]:
+        """And whom it is about, for the log. Whatever is refused has no devices afterwards."""
+        owner = self._owner(resource, ids)
+        if isinstance(owner, Refuse):
+            self.hand_over.withdraw(ids)
+            return owner, {"pod": "unknown", "containers": ()}
+        pod = self._pod(owner, resource)
+        if isinstance(pod, Refuse):
+            self.hand_over.withdraw(ids, owner.uid)
+            return pod, {"pod": _describe(owner), "containers": owner.containers}
+        ref = wire.ref(pod)
+        decision = self._decide(pod, owner.containers, resource, ids)
+        latest = self.feed.latest
+        if isinstance(decision, Accept) and latest is not None:
+            decision = limited(self.limit, pod, decision, latest.inventory)
+        if isinstance(decision, Accept):
+            try:
+                self.hand_over.prepare(ids, pick.recipients(pod, owner, decision, self.hand_over.choice()))
+            except HandOverError as error:
+                decision = Refuse(Reason.NOT_HANDED_OVER, f"pod {ref}: {error}")
+        if isinstance(decision, Refuse):
+            self.hand_over.withdraw(ids, ref.uid)
+            if decision.reason is Reason.LATE:  # the next try will not meet it: nothing to tell anybody
+                self.late.refuse(ref.uid, owner.containers)
+            else:
+                self.refusals.tell(ref, owner.containers, decision)
+        return decision, {"pod": str(ref), "containers": owner.containers}
+
+    def _owner(self, resource: Resource, ids: frozenset[str]) -> Owner | Refuse:
         try:
-            listed = self.lister.list(asked.resource, _LIST_S)
+            listed = self.lister(resource, _LIST_S)
         except ListerError as error:
             return Refuse(Reason.KUBELET_SILENT, str(error))
-        owner = identify.owner(asked.ids, listed, self._recorded(asked.resource))
+        owner = identify.owner(ids, listed, self._recorded(resource))
         if isinstance(owner, Unknown):
             return Refuse(Reason.UNIDENTIFIED, f"{owner.message}; the kubelet will try again")
         return owner
@@ -115,14 +169,14 @@ class StartCheck:
             logs.event(_LOG, "checkpoint unreadable", level=logging.WARNING, error=str(error))
             return ()
 
-    def _pod(self, owner: Owner, asked: _Asked) -> Pod | Refuse:
+    def _pod(self, owner: Owner, resource: Resource) -> Pod | Refuse:
         # A name alone does not tell the pod of a StatefulSet from its predecessor, which the watch may still show, so
         # only a UID is looked up in the cache. And without a name there is nothing to ask the API server for.
         if owner.uid is not None:
             wait_s = 0.0 if owner.name else _CACHE_S
             if (known := self.cache.wait_for(partial(self.cache.by_uid, owner.uid), wait_s)) is not None:
                 return known
-        unknown = unknown_pod(_describe(owner), self.node, asked.resource)
+        unknown = unknown_pod(_describe(owner), self.node, resource)
         if not owner.name:
             return unknown
         try:
@@ -134,37 +188,42 @@ class StartCheck:
             return Refuse(Reason.API_SILENT, f"{_describe(owner)} cannot be read ({error}); the kubelet will try again")
         return fetched if owner.uid is None or wire.ref(fetched).uid == owner.uid else unknown
 
-    def _decide(self, pod: Pod, containers: tuple[ContainerName, ...], asked: _Asked) -> Decision:
+    def _decide(
+        self, pod: Pod, containers: tuple[ContainerName, ...], resource: Resource, ids: frozenset[str]
+    ) -> Decision:
         # Found out once: what becomes known while this call waits says nothing about the copy it is made for.
         up_to_date = self.late.up_to_date(wire.ref(pod).uid, containers)
         decisions: list[Decision] = []
 
         def settled() -> bool | None:
-            decisions.append(self._once(pod, containers, asked, up_to_date=up_to_date))
-            return None if _is_full(decisions[-1]) else True
+            decisions.append(decision := self._once(pod, containers, resource, ids, up_to_date=up_to_date))
+            is_full = isinstance(decision, Refuse) and decision.reason is Reason.OVER_COMMITTED
+            return None if is_full else True
 
         # Perhaps the watch has not told yet that an earlier pod has ended.
         self.cache.wait_for(settled, _CHANGE_S)
         return decisions[-1]
 
-    def _limited(self, pod: Pod, decision: Decision) -> Decision:
-        latest = self.feed.latest
-        if latest is None or isinstance(decision, Refuse):
-            return decision
-        return self.limit(pod, decision, latest.inventory)
-
-    def _once(self, pod: Pod, containers: tuple[ContainerName, ...], asked: _Asked, *, up_to_date: bool) -> Decision:
+    def _once(
+        self,
+        pod: Pod,
+        containers: tuple[ContainerName, ...],
+        resource: Resource,
+        ids: frozenset[str],
+        *,
+        up_to_date: bool,
+    ) -> Decision:
         latest = self.feed.latest
         if latest is None:
             return Refuse(
                 Reason.GPU_GONE, f"the GPUs of node {self.node} are not known yet; the kubelet will try again"
             )
         return decide(
-            Start(
+            StartRequest(
                 pod=pod,
                 containers=containers,
-                resource=asked.resource,
-                ids=asked.ids,
+                resource=resource,
+                ids=ids,
                 node=self.node,
                 inventory=latest.inventory,
                 resource_config=self.resource_config,
@@ -174,23 +233,33 @@ class StartCheck:
         )
 
 
-def _is_full(decision: Decision) -> bool:
-    return isinstance(decision, Refuse) and decision.reason is Reason.OVER_COMMITTED
+def limited(
+    limit: Callable[[LimitedStart], ContainerEdits], pod: Pod, accepted: Accept, inventory: NodeInventory
+) -> Decision:
+    """The start with what holds its limits, or a refusal if they cannot be held."""
+    try:
+        limits = {grant.container: limit(limited_start(pod, grant, accepted, inventory)) for grant in accepted.grants}
+    except LimitError as error:
+        return Refuse(Reason.NOT_LIMITED, f"pod {wire.ref(pod)}: {error}")
+    return replace(accepted, limits=limits)
+
+
+def limited_start(pod: Pod, grant: Grant, accepted: Accept, inventory: NodeInventory) -> LimitedStart:
+    """What back ends are told of one container."""
+    container = wire.container(pod, grant.container)
+    return LimitedStart(
+        pod=wire.ref(pod),
+        grant=grant,
+        of_pod=accepted.grants_of_pod,
+        alternatives=tuple(each for each in accepted.grants if each != grant),
+        inventory=inventory,
+        variables=frozenset(entry["name"] for entry in container.get("env") or ()),
+        open_env=bool(container.get("envFrom")),
+        image=str(container.get("image") or ""),
+        annotations=wire.annotations(pod),
+    )
 
 
 def _describe(owner: Owner) -> str:
     name = f"pod {owner.namespace}/{owner.name}" if owner.name else "pod"
     return f"{name} with uid {owner.uid}" if owner.uid else name
-
-
-def _logged(decision: Decision, pod: str, asked: _Asked, containers: tuple[ContainerName, ...]) -> Decision:
-    about: dict[str, Any] = {"pod": pod, "containers": containers, "resource": asked.resource.name}
-    match decision:
-        case Accept(grants):
-            gpus = sorted({gpu for grant in grants for gpu in grant.gpus})
-            logs.event(_LOG, "container accepted", **about, gpus=gpus)
-        case Refuse(reason, message):
-            logs.event(_LOG, "container refused", level=logging.WARNING, **about, reason=reason.value, message=message)
-        case _:
-            assert_never(decision)
-    return decision

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
-from deviceplugin.decision import Refuse
+from deviceplugin.decide import Refuse
 from gpushare import names
 from gpushare.identity import ContainerName, PodRef
 from gpushare.kube import api as kube

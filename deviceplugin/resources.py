@@ -1,17 +1,23 @@
-"""The device resources of this plugin: what one device of each stands for, on a GPU and in a grant. Pure.
+"""Device resources: what one device of each stands for, and the devices of an inventory. Pure.
 
-A kubelet sees each of them as a plugin of its own, with its own socket.
+A kubelet sees each resource as a plugin of its own, with its own socket. A device stands for one unit of memory, one
+per cent of a GPU or one GPU, somewhere on the node. Its ID says nothing about a GPU, because the kubelet picks IDs at
+random: which GPU a container gets was decided when its pod was bound.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from gpushare import names
+from gpushare.errors import SettingsError
 from gpushare.model.allocation import Grant
-from gpushare.model.gpu import Gpu
+from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 from gpushare.units import MemoryUnit
 
+MAX_DEVICES: Final = 20_000
+"""Devices of one resource of a node. The kubelet takes messages up to 4 MiB; this many fill a tenth of it, and its own
+bookkeeping of IDs stays fast."""
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _ID_LENGTH: Final = 4
 
@@ -29,16 +35,15 @@ class Resource:
     """How many of its containers may start at once."""
     switch: str = ""
     """The setting that leaves it out; memory is always offered."""
-    of_gpu: Callable[[Gpu, MemoryUnit], int] = field(compare=False, repr=False)
-    """How many devices a GPU is."""
-    of_grant: Callable[[Grant, MemoryUnit], int | None] = field(compare=False, repr=False)
+    devices_of_gpu: Callable[[Gpu, MemoryUnit], int] = field(compare=False, repr=False)
+    devices_of_grant: Callable[[Grant, MemoryUnit], int | None] = field(compare=False, repr=False)
     """How many devices the holder of a grant has; None if the grant was made for another resource."""
 
     def device(self, number: int) -> str:
         """A device's ID: the prefix and three digits to base 36, which count to 46,655."""
         return self.prefix + _DIGITS[number // 1296] + _DIGITS[number // 36 % 36] + _DIGITS[number % 36]
 
-    def made(self, device: str) -> bool:
+    def is_own_id(self, device: str) -> bool:
         """Whether the ID is one of this plugin's; the plugins that it replaces made other ones."""
         return len(device) == _ID_LENGTH and device[0] == self.prefix and all(digit in _DIGITS for digit in device[1:])
 
@@ -51,17 +56,13 @@ def _percent(grant: Grant, _unit: MemoryUnit) -> int | None:
     return None if grant.whole or not grant.compute_percent else grant.compute_percent * len(grant.gpus)
 
 
-def _whole(grant: Grant, _unit: MemoryUnit) -> int | None:
-    return len(grant.gpus) if grant.whole else None
-
-
 MEMORY: Final = Resource(
     name=names.GPU_MEM,
     socket="gpushare.sock",
     prefix="g",
     starts=112,  # a kubelet runs 110 pods unless told otherwise
-    of_gpu=lambda gpu, unit: unit.floor(gpu.grantable_mib),
-    of_grant=_units,
+    devices_of_gpu=lambda gpu, unit: unit.floor(gpu.grantable_mib),
+    devices_of_grant=_units,
 )
 PERCENT: Final = Resource(
     name=names.GPU_PERCENT,
@@ -69,8 +70,8 @@ PERCENT: Final = Resource(
     prefix="p",
     starts=112,
     switch="--gpu-percent",
-    of_gpu=lambda _gpu, _unit: 100,
-    of_grant=_percent,
+    devices_of_gpu=lambda _gpu, _unit: 100,
+    devices_of_grant=_percent,
 )
 WHOLE: Final = Resource(
     name=names.GPU,
@@ -78,11 +79,62 @@ WHOLE: Final = Resource(
     prefix="w",
     starts=24,  # no more containers than GPUs
     switch="--whole-gpus",
-    of_gpu=lambda _gpu, _unit: 1,
-    of_grant=_whole,
+    devices_of_gpu=lambda _gpu, _unit: 1,
+    devices_of_grant=lambda grant, _unit: len(grant.gpus) if grant.whole else None,
 )
 
 
 def offered(*, percent: bool, whole_gpus: bool) -> tuple[Resource, ...]:
     """The resources that an administrator wants, memory always first."""
     return (MEMORY, *((PERCENT,) if percent else ()), *((WHOLE,) if whole_gpus else ()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advertisement:
+    """Device IDs by health. Every inventory of equal sizes gives the same IDs, so they survive a restart."""
+
+    healthy: tuple[str, ...]
+    unhealthy: tuple[str, ...] = ()
+
+
+def devices(inventory: NodeInventory, offered: Iterable[Resource]) -> Mapping[str, Advertisement]:
+    """The devices of each resource, by its name; as many unhealthy ones as the unhealthy GPUs have.
+
+    Raises:
+        SettingsError: a setting makes too many devices, or none; names the one that would do.
+    """
+    return {resource.name: _devices(inventory, resource) for resource in offered}
+
+
+def _devices(inventory: NodeInventory, resource: Resource) -> Advertisement:
+    _check(inventory, resource)
+    ids: dict[bool, list[str]] = {True: [], False: []}
+    start = 0
+    for gpu in inventory.gpus:
+        end = start + resource.devices_of_gpu(gpu, inventory.unit)
+        ids[gpu.health is GpuHealth.HEALTHY].extend(resource.device(number) for number in range(start, end))
+        start = end
+    return Advertisement(healthy=tuple(ids[True]), unhealthy=tuple(ids[False]))
+
+
+def _check(inventory: NodeInventory, resource: Resource) -> None:
+    total = sum(resource.devices_of_gpu(gpu, inventory.unit) for gpu in inventory.gpus)
+    if total > MAX_DEVICES and resource.switch:
+        raise SettingsError(
+            f"this node's {len(inventory.gpus)} GPUs are {total} devices of {resource.name}, more than the"
+            f" {MAX_DEVICES} that a kubelet can count; leave it out with {resource.switch}=false"
+        )
+    if total > MAX_DEVICES:
+        mib = 1
+        while sum(gpu.grantable_mib // mib for gpu in inventory.gpus) > MAX_DEVICES:
+            mib *= 2
+        raise SettingsError(
+            f"in units of {inventory.unit.name} this node's GPUs are {total} devices, more than the"
+            f" {MAX_DEVICES} that a kubelet can count; --memory-unit={mib}MiB would fit"
+        )
+    if inventory.gpus and not total:
+        largest = max(gpu.memory_mib for gpu in inventory.gpus)
+        raise SettingsError(
+            f"a unit of {inventory.unit.name} is larger than the largest GPU ({largest} MiB); choose a smaller"
+            " --memory-unit, such as GiB"
+        )

@@ -1,5 +1,10 @@
-"""The plugin's side of the kubelet's gRPC interface: translates and delegates."""
+"""Life with a kubelet: serve its device plugin API, register, and start over when either socket is replaced.
 
+The kubelet forgets its plugins and removes their sockets when it starts. Its own socket then often has the same inode
+number as before, so the time of its creation is compared as well.
+"""
+
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
@@ -9,34 +14,40 @@ from typing import Any, Final
 
 import grpc
 
-from deviceplugin.advertise import Advertisement
 from deviceplugin.api import deviceplugin_pb2 as api
-from deviceplugin.decision import Decision, Reason, Refuse
-from deviceplugin.handover.strategy import Answer
-from deviceplugin.inventory_feed import InventoryFeed
-from deviceplugin.resources import Resource
+from deviceplugin.decide import Decision, Reason, Refuse
+from deviceplugin.handover.strategy import AllocateResponse
+from deviceplugin.inventory import InventoryFeed
+from deviceplugin.resources import Advertisement, Resource
 from gpushare.errors import GpuShareError
 from gpushare.model.gpu import GpuHealth
+from gpushare.runtime import logs
+from gpushare.runtime.clock import Backoff, Clock
 
+_LOG: Final = logging.getLogger(__name__)
+KUBELET_SOCKET: Final = "kubelet.sock"
+METHOD: Final = "/v1beta1.Registration/Register"
 _THREADS: Final = 8
 """Beside those in which containers start: starts may wait for seconds and must leave some for Allocate. A server makes
 its threads as it needs them, so a resource that no one uses costs few."""
 _OPTIONS: Final = (("grpc.max_receive_message_length", 16 * 1024 * 1024),)
+_POLL_S: Final = 0.25
+_REGISTER_S: Final = 5.0
+_STEADY_S: Final = 10.0
+_PASSING: Final = frozenset({Reason.API_SILENT, Reason.KUBELET_SILENT, Reason.LATE})
+StartCheck = Callable[[Resource, Sequence[str]], Decision]
+"""Decides whether the container that holds these devices may start."""
+Allocating = Callable[[Resource, Sequence[str]], AllocateResponse]
+"""What a container that gets these devices is told."""
 
 
 class ServeError(GpuShareError):
     """The plugin cannot serve on its socket."""
 
 
-StartCheck = Callable[[Resource, Sequence[str]], Decision]
-"""Decides whether the container that holds these devices may start."""
-Answering = Callable[[Resource, Sequence[str]], Answer]
-"""What a container that gets these devices is told."""
-
-
-def no_devices(_resource: Resource, _ids: Sequence[str]) -> Answer:
+def no_devices(_resource: Resource, _ids: Sequence[str]) -> AllocateResponse:
     """Leaves the devices to the pod's own variable."""
-    return Answer()
+    return AllocateResponse()
 
 
 def options() -> Any:
@@ -59,7 +70,7 @@ class Servicer:
     resource: Resource
     feed: InventoryFeed
     start_check: StartCheck
-    answer: Answering = no_devices
+    answer: Allocating = no_devices
     _stopping: threading.Event = field(init=False, default_factory=threading.Event)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     _streams: int = field(init=False, default=0)
@@ -78,21 +89,21 @@ class Servicer:
         self._stopping.set()
         self.feed.wake()
 
-    def get_options(self, _request: Any, _context: Any) -> Any:
-        """GetDevicePluginOptions."""
-        return options()
-
     def list_and_watch(self, _request: Any, context: Any) -> Iterator[Any]:
         """ListAndWatch: all devices now and after every change, until the server stops or the kubelet goes away."""
         context.add_callback(self.feed.wake)
         self._count(1)
         try:
             version = 0
-            while snapshot := self.feed.newer(version, over=lambda: self._stopping.is_set() or not context.is_active()):
-                version = snapshot.version
-                yield device_list(snapshot.advertised[self.resource.name])
+            while posted := self.feed.newer(version, over=lambda: self._stopping.is_set() or not context.is_active()):
+                version = posted.version
+                yield device_list(posted.advertised[self.resource.name])
         finally:
             self._count(-1)
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._streams += change
 
     def allocate(self, request: Any, _context: Any) -> Any:
         """Allocate: at once and without a look-up, because the kubelet does not say who is asking."""
@@ -108,8 +119,8 @@ class Servicer:
         finally:
             self._starts.release()
         if isinstance(decision, Refuse):
-            passing = decision.reason in {Reason.API_SILENT, Reason.KUBELET_SILENT, Reason.LATE}
-            code = grpc.StatusCode.UNAVAILABLE if passing else grpc.StatusCode.FAILED_PRECONDITION
+            is_passing = decision.reason in _PASSING
+            code = grpc.StatusCode.UNAVAILABLE if is_passing else grpc.StatusCode.FAILED_PRECONDITION
             context.abort(code, decision.message)
         return api.PreStartContainerResponse()
 
@@ -117,12 +128,25 @@ class Servicer:
         """GetPreferredAllocation is not offered: IDs mean nothing."""
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "device IDs of this plugin are all alike")
 
-    def _count(self, change: int) -> None:
-        with self._lock:
-            self._streams += change
+    def handlers(self) -> Any:
+        """All calls, for a server."""
+        return grpc.method_handlers_generic_handler(
+            "v1beta1.DevicePlugin",
+            {
+                "GetDevicePluginOptions": _unary(lambda _request, _context: options(), api.Empty),
+                "ListAndWatch": grpc.unary_stream_rpc_method_handler(
+                    self.list_and_watch,
+                    request_deserializer=api.Empty.FromString,
+                    response_serializer=api.ListAndWatchResponse.SerializeToString,
+                ),
+                "GetPreferredAllocation": _unary(self.preferred, api.PreferredAllocationRequest),
+                "Allocate": _unary(self.allocate, api.AllocateRequest),
+                "PreStartContainer": _unary(self.pre_start, api.PreStartContainerRequest),
+            },
+        )
 
 
-def _response(answer: Answer) -> Any:
+def _response(answer: AllocateResponse) -> Any:
     return api.ContainerAllocateResponse(
         envs=answer.env,
         annotations=dict(answer.annotations),
@@ -131,21 +155,26 @@ def _response(answer: Answer) -> Any:
     )
 
 
-class PluginServer:
+def _unary(behaviour: Callable[[Any, Any], Any], request: Any) -> Any:
+    """A handler of one call. Args: request: its message; what is answered serialises itself."""
+    return grpc.unary_unary_rpc_method_handler(
+        behaviour,
+        request_deserializer=request.FromString,
+        response_serializer=lambda answer: answer.SerializeToString(),
+    )
+
+
+class UnixServer:
     """A server on one unix socket. Use once."""
 
-    def __init__(self, servicer: Servicer, socket: Path) -> None:
-        self._servicer = servicer
+    def __init__(self, handlers: Any, socket: Path, *, threads: int, on_stop: Callable[[], None]) -> None:
+        """Args: on_stop: ends what would keep calls open."""
         self._socket = socket
-        self._pool = futures.ThreadPoolExecutor(servicer.resource.starts + _THREADS, thread_name_prefix="rpc")
+        self._on_stop = on_stop
+        self._pool = futures.ThreadPoolExecutor(threads, thread_name_prefix="rpc")
         self._server: Any = grpc.server(self._pool, options=_OPTIONS)
-        self._server.add_generic_rpc_handlers((_handlers(servicer),))
+        self._server.add_generic_rpc_handlers((handlers,))
         self._mark: tuple[int, int] | None = None
-
-    @property
-    def streams(self) -> int:
-        """How many kubelets listen."""
-        return self._servicer.streams
 
     def start(self) -> None:
         """Serve. A file that an earlier process left is removed.
@@ -157,51 +186,148 @@ class PluginServer:
             self._socket.unlink(missing_ok=True)
             self._server.add_insecure_port(f"unix:{self._socket}")
             self._server.start()
-            self._mark = _mark(self._socket)
+            self._mark = socket_mark(self._socket)
         except (OSError, RuntimeError) as error:
             self.stop()
             raise ServeError(f"cannot serve on {self._socket}: {error}") from error
 
     def intact(self) -> bool:
         """Whether the socket is still in its place."""
-        return self._mark is not None and _mark(self._socket) == self._mark
+        return self._mark is not None and socket_mark(self._socket) == self._mark
 
     def stop(self) -> None:
         """End all calls, so that the kubelet has forgotten this server before the next one registers."""
         if self.intact():
             self._socket.unlink(missing_ok=True)
-        self._servicer.stop()
+        self._on_stop()
         self._server.stop(grace=0.5).wait(5.0)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _mark(socket: Path) -> tuple[int, int] | None:
+def socket_mark(socket: Path) -> tuple[int, int] | None:
+    """What tells a socket from a later one in its place, also from one with the same inode number; None if none is."""
     try:
         stat = socket.stat()
     except OSError:
         return None
-    return stat.st_ino, stat.st_ctime_ns
+    return stat.st_ino, stat.st_mtime_ns
 
 
-def _handlers(servicer: Servicer) -> Any:
-    def unary(behaviour: Callable[[Any, Any], Any], request: Any, response: Any) -> Any:
-        return grpc.unary_unary_rpc_method_handler(
-            behaviour, request_deserializer=request.FromString, response_serializer=response.SerializeToString
+@dataclass(kw_only=True)
+class Registrar:
+    """Keeps one resource of the plugin registered."""
+
+    resource: Resource
+    directory: Path
+    feed: InventoryFeed
+    start_check: StartCheck
+    clock: Clock
+    answer: Allocating = no_devices
+    ready: Callable[[], bool] = lambda: True
+    """Whether the first registration may happen; see `ready_by`."""
+    ready_by: float = 0.0
+    """Moment of the clock's `monotonic` after which it is no longer waited for: after a reboot, pods are rejected until
+    the plugin has registered."""
+    on_registered: Callable[[], None] = lambda: None
+    on_beat: Callable[[bool], None] = lambda _registered: None
+    """Called four times a second, with whether the kubelet listens."""
+    lonely_s: float = 5.0
+    """Without a listening kubelet for so long, the registration is repeated; a kubelet connects within milliseconds."""
+    _absent: bool = field(init=False, default=False)
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve and register, again and again, until `stop` is set."""
+        self._wait_first(stop)
+        backoff = Backoff(first_s=0.25, cap_s=5.0)
+        while not stop.is_set():
+            kubelet = self._kubelet()
+            if kubelet is None:
+                self._say_absent()
+                self._pause(stop, _POLL_S)
+                continue
+            self._absent = False
+            started = self.clock.monotonic()
+            self._serve(stop, kubelet)
+            if self.clock.monotonic() - started > _STEADY_S:
+                backoff.reset()
+            if self._kubelet() == kubelet:
+                # The kubelet is the same, so the fault may be lasting; a new one is served at once.
+                self._pause(stop, backoff.next_s())
+
+    def _wait_first(self, stop: threading.Event) -> None:
+        while self.feed.latest is None and not stop.is_set():
+            self.feed.newer(0, over=stop.is_set, seconds=_POLL_S)
+            self.on_beat(False)
+        while not self.ready() and not stop.is_set() and self.clock.monotonic() < self.ready_by:
+            self.clock.wait(stop, 0.02)
+
+    def _serve(self, stop: threading.Event, kubelet: tuple[int, int]) -> None:
+        """Serve and register once; returns when that has to be done again."""
+        calls = Servicer(resource=self.resource, feed=self.feed, start_check=self.start_check, answer=self.answer)
+        path, threads = self.directory / self.resource.socket, self.resource.starts + _THREADS
+        own = UnixServer(calls.handlers(), path, threads=threads, on_stop=calls.stop)
+        try:
+            own.start()
+        except ServeError as error:
+            logs.event(_LOG, "not serving", level=logging.ERROR, error=str(error))
+            return
+        try:
+            if self._register():
+                reason = self._watch(stop, own, calls, kubelet)
+                logs.event(_LOG, "registration ends", resource=self.resource.name, reason=reason)
+        finally:
+            own.stop()
+            self.on_beat(False)
+
+    def _register(self) -> bool:
+        request = api.RegisterRequest(
+            version="v1beta1", endpoint=self.resource.socket, resource_name=self.resource.name, options=options()
         )
+        # A pool of its own, else a new channel shares the back-off of an earlier one to the same socket.
+        pool = (("grpc.use_local_subchannel_pool", 1),)
+        try:
+            with grpc.insecure_channel(f"unix:{self.directory / KUBELET_SOCKET}", options=pool) as channel:
+                register = channel.unary_unary(METHOD, api.RegisterRequest.SerializeToString, api.Empty.FromString)
+                register(request, timeout=_REGISTER_S)
+        except grpc.RpcError as error:
+            reason = f"{error.code().name}: {error.details()}"
+            logs.event(_LOG, "not registered", level=logging.WARNING, resource=self.resource.name, error=reason)
+            return False
+        logs.event(_LOG, "registered", resource=self.resource.name)
+        self.on_registered()
+        return True
 
-    return grpc.method_handlers_generic_handler(
-        "v1beta1.DevicePlugin",
-        {
-            "GetDevicePluginOptions": unary(servicer.get_options, api.Empty, api.DevicePluginOptions),
-            "ListAndWatch": grpc.unary_stream_rpc_method_handler(
-                servicer.list_and_watch,
-                request_deserializer=api.Empty.FromString,
-                response_serializer=api.ListAndWatchResponse.SerializeToString,
-            ),
-            "GetPreferredAllocation": unary(
-                servicer.preferred, api.PreferredAllocationRequest, api.PreferredAllocationResponse
-            ),
-            "Allocate": unary(servicer.allocate, api.AllocateRequest, api.AllocateResponse),
-            "PreStartContainer": unary(servicer.pre_start, api.PreStartContainerRequest, api.PreStartContainerResponse),
-        },
-    )
+    def _watch(self, stop: threading.Event, own: UnixServer, calls: Servicer, kubelet: tuple[int, int]) -> str:
+        """Wait until the registration is no longer worth anything; returns why."""
+        heard = self.clock.monotonic()
+        while not stop.is_set():
+            if self._kubelet() != kubelet:
+                return "the kubelet was restarted"
+            if not own.intact():
+                return "the plugin's socket was removed"
+            now = self.clock.monotonic()
+            if calls.streams:
+                heard = now
+            elif now - heard > self.lonely_s:
+                return "no kubelet listens"
+            self.on_beat(calls.streams > 0)
+            self.clock.wait(stop, _POLL_S)
+        return "the plugin stops"
+
+    def _pause(self, stop: threading.Event, seconds: float) -> None:
+        """Wait, but not when a kubelet appears meanwhile."""
+        before = self._kubelet()
+        end = self.clock.monotonic() + seconds
+        while not stop.is_set() and self._kubelet() == before and (left := end - self.clock.monotonic()) > 0:
+            self.on_beat(False)
+            self.clock.wait(stop, min(left, _POLL_S))
+
+    def _say_absent(self) -> None:
+        if not self._absent:
+            resource, socket = self.resource.name, str(self.directory / KUBELET_SOCKET)
+            fix = "is --device-plugins-dir right?"
+            logs.event(_LOG, "no kubelet", level=logging.WARNING, resource=resource, socket=socket, fix=fix)
+        self._absent = True
+
+    def _kubelet(self) -> tuple[int, int] | None:
+        return socket_mark(self.directory / KUBELET_SOCKET)

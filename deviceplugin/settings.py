@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deviceplugin import oversubscription
-from deviceplugin.handover import choice
+from deviceplugin import inventory
+from deviceplugin.inventory import Factors
 from deviceplugin.limits import choose
-from deviceplugin.limits.node import OnFailure
-from deviceplugin.mps.settings import DIRECTORY
-from deviceplugin.oversubscription import Factors
-from deviceplugin.usage.values import Policy
+from deviceplugin.limits.choose import OnFailure
+from deviceplugin.mps.daemon import DIRECTORY
+from deviceplugin.usage.values import WatchdogPolicy
 from gpushare import names, units
+from gpushare.model.gpu import HandOver
 from gpushare.runtime import options
 from gpushare.runtime.options import option
 from gpushare.units import MemoryUnit
@@ -19,30 +19,27 @@ from gpushare.units import MemoryUnit
 NVML: Final = "nvml"
 USABLE: Final = "usable"
 TOTAL: Final = "total"
+_HAND_OVERS: Final = (choose.AUTO, *(way.value for way in HandOver))
 
 
 def gpu_source(text: str) -> str:
-    """Read `nvml` or `simulated:PATH`."""
     if text == NVML or (text.startswith(names.SIMULATED) and len(text) > len(names.SIMULATED)):
         return text
     raise ValueError(f"write {NVML} for the node's own GPUs, or {names.SIMULATED}PATH for those of a profile")
 
 
 def limits(text: str) -> str:
-    """Read `auto`, or back ends with commas between them."""
     choose.order(text)
     return text
 
 
 def node_name(text: str) -> str:
-    """Read the name of a Node."""
     if not text or len(text) > 253 or not all(c.isascii() and (c.isalnum() or c in "-.") for c in text):
         raise ValueError("write the name of this machine's Node object; in a pod take it from spec.nodeName")
     return text
 
 
 def xids(text: str) -> frozenset[int]:
-    """Read numbers with commas between them."""
     try:
         return frozenset(int(number) for number in text.split(",") if number.strip())
     except ValueError as error:
@@ -50,12 +47,10 @@ def xids(text: str) -> frozenset[int]:
 
 
 def unified_memory(text: str) -> int:
-    """Read a size in MiB; 0 for none."""
     return units.parse_memory(text, MemoryUnit(1)) if text not in {"", "0"} else 0
 
 
 def not_negative(text: str) -> float:
-    """Read a number of seconds, 0 for never."""
     value = float(text)
     if not 0 <= value < float("inf"):
         raise ValueError("write a number of seconds, or 0 for never")
@@ -63,7 +58,6 @@ def not_negative(text: str) -> float:
 
 
 def mib(text: str) -> int:
-    """Read an amount of MiB."""
     if not text.isascii() or not text.isdigit() or len(text) > 9:
         raise ValueError("write a whole number of MiB")
     return int(text)
@@ -116,7 +110,7 @@ class Settings:
         "factor such as 1.5: how much of each GPU's memory may be granted to all pods together; MODEL=FACTOR for those"
         f" of one model, or both as in 1,T4=1.5; the label {names.LABEL_OVERSUBSCRIPTION} of a node overrides it; 1: no"
         " more than there is",
-        parse=oversubscription.parse,
+        parse=inventory.parse_factors,
     )
     gpu_percent: bool = option(
         True, f"true or false: offer {names.GPU_PERCENT}, 100 of each GPU", parse=options.boolean
@@ -138,10 +132,10 @@ class Settings:
         parse=Path,
     )
     hand_over: str = option(
-        choice.AUTO,
-        f"{', '.join(choice.SETTINGS)}: how containers get their GPUs; auto: cdi where the node supports it, else"
+        choose.AUTO,
+        f"{', '.join(_HAND_OVERS)}: how containers get their GPUs; auto: cdi where the node supports it, else"
         f" envvar; the label {names.LABEL_HAND_OVER} of a node overrides it",
-        parse=options.choice(*choice.SETTINGS),
+        parse=options.choice(*_HAND_OVERS),
     )
     nvidia_default_runtime: bool = option(
         False,
@@ -201,11 +195,11 @@ class Settings:
         parse=options.boolean,
     )
     usage_interval: float = option(5.0, "seconds between these readings", parse=options.positive)
-    watchdog: Policy = option(
-        Policy.OFF,
+    watchdog: WatchdogPolicy = option(
+        WatchdogPolicy.OFF,
         "what is done about containers that use more than their grant: off, report, evict or kill; all but off read"
         f" usage. Pods and namespaces can ask for a stricter one ({names.WATCHDOG}), not for a more lenient one",
-        parse=Policy.parse,
+        parse=WatchdogPolicy.parse,
     )
     watchdog_grace: float = option(30.0, "seconds for which a container may be above its grant", parse=options.positive)
     watchdog_tolerance_mib: int = option(

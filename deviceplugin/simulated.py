@@ -1,4 +1,4 @@
-"""GPUs from a YAML profile (`gpushare.wire.profile`): to try the whole system without hardware, and to test it.
+"""GPUs and their processes without hardware: from a YAML profile (`gpushare.wire.profile`) and a JSON file.
 
 A fault comes after so many readings or seconds, counted from when the file was read, and stays until it recovers. `xid`
 and `ecc` make a GPU unhealthy, `lost` takes it off the list. The file is read again when it changes.
@@ -7,24 +7,26 @@ and `ecc` make a GPU unhealthy, `lost` takes it off the list. The file is read a
 import logging
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import orjson
 import yaml
 
-from deviceplugin.source import WITHOUT_INSTANCES, GpuSourceError, RawGpu
+from deviceplugin import source
+from deviceplugin.source import WITHOUT_INSTANCES, GpuProcess, GpuSourceError, Lists, RawGpu
 from gpushare.errors import WireError
-from gpushare.identity import NodeName
+from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.gpu import LeftOut
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
-from gpushare.wire import profile
+from gpushare.units import MIB
+from gpushare.wire import fields, profile
 from gpushare.wire.profile import Fault, FaultKind, Profile
 
 _LOG: Final = logging.getLogger(__name__)
-_MIB: Final = 1024 * 1024
 
 
 @dataclass(kw_only=True)
@@ -53,7 +55,6 @@ class SimulatedSource:
         return gpus
 
     def wait(self, stop: threading.Event, seconds: float) -> None:
-        """Sleep: a fault is found at the next reading."""
         self.clock.wait(stop, seconds)
 
     def close(self) -> None:
@@ -84,7 +85,6 @@ class SimulatedSource:
         return self._profile
 
     def _gpus(self, current: Profile, index: int) -> Iterator[RawGpu]:
-        """What the GPU with this number has to offer: itself, or its instances."""
         hits = [fault for i, fault in enumerate(current.faults) if self._hits(current, i, fault, index)]
         for gpu in current.offered(self.node, index, reserved=self.reserved):
             number = gpu.mig.number if gpu.mig else None
@@ -95,7 +95,7 @@ class SimulatedSource:
                 uuid=gpu.uuid,
                 index=gpu.index,
                 model=gpu.model,
-                memory_bytes=gpu.memory_mib * _MIB,
+                memory_bytes=gpu.memory_mib * MIB,
                 numa=gpu.numa,
                 simulated=True,
                 fault=f"simulated {kinds[0].value}" if kinds else "",
@@ -120,3 +120,43 @@ def _yaml(path: Path) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise WireError(f"not YAML{where}; check indentation and brackets") from error
+
+
+@dataclass
+class SimulatedProcesses:
+    """Process lists from a JSON file that is read at every sample. See ProcessLists.
+
+    {"processes": [{"gpu": "GPU-…", "pid": 4242, "memoryMiB": 1024}]}, with null where the driver would not say how
+    much. No file: no processes. A GPU that stands in `"silent": ["GPU-…"]` does not answer.
+    """
+
+    path: Path | None
+    """None: there are no processes."""
+    _problems: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
+
+    def read(self, gpus: Collection[GpuUuid]) -> Lists:
+        """A file that cannot be read is a driver that does not answer."""
+        if self.path is None:
+            return dict.fromkeys(gpus, ())
+        try:
+            lists = _lists(self.path.read_bytes(), gpus)
+        except FileNotFoundError:
+            lists = dict.fromkeys(gpus, ())
+        except (OSError, ValueError, WireError) as error:
+            about = {"path": str(self.path), "error": str(error)}
+            self._problems.say("processes unreadable", level=logging.WARNING, **about)
+            return dict.fromkeys(gpus)
+        self._problems.clear()
+        return lists
+
+
+def _lists(data: bytes, gpus: Collection[GpuUuid]) -> Lists:
+    document = fields.an_object(orjson.loads(data), "")
+    silent = fields.strings(document, "silent", "")
+    found: dict[str, list[GpuProcess]] = {gpu: [] for gpu in gpus}
+    for i, entry in enumerate(fields.objects(document, "processes", "")):
+        path = f"processes[{i}]"
+        mib = fields.optional_integer(entry, "memoryMiB", path)
+        process = GpuProcess(fields.integer(entry, "pid", path, least=1), None if mib is None else mib * MIB)
+        found.setdefault(fields.needed(entry, "gpu", path), []).append(process)
+    return {gpu: None if gpu in silent else source.merged([found[gpu]]) for gpu in gpus}

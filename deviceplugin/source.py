@@ -1,11 +1,12 @@
-"""Where GPUs come from: the seam between this plugin and the hardware."""
+"""The seams between this plugin and the hardware: GPUs, and the processes on them."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from gpushare.errors import GpuShareError
+from gpushare.identity import GpuUuid
 from gpushare.model.gpu import LeftOut, MigInstance
 
 WITHOUT_INSTANCES: Final = (
@@ -69,3 +70,34 @@ class GpuSource(Protocol):
     def close(self) -> None:
         """Give the hardware library back."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """One entry of a GPU's process lists."""
+
+    pid: int
+    """As this process would call it."""
+    used: int | None
+    """Bytes; None where the driver does not say."""
+
+
+Lists = Mapping[GpuUuid, Sequence[GpuProcess] | None]
+"""The processes on each GPU, each once; None for a GPU that did not answer."""
+
+
+class ProcessLists(Protocol):
+    """Where process lists come from. Used by one thread."""
+
+    def read(self, gpus: Collection[GpuUuid]) -> Lists:
+        """The processes on these GPUs and MIG instances; a driver that hangs is given up on, and logged."""
+        ...
+
+
+def merged(lists: Iterable[Iterable[GpuProcess]]) -> tuple[GpuProcess, ...]:
+    """One list from several, in which a process may stand more than once, each time with all that it uses."""
+    used: dict[int, int | None] = {}
+    for entry in (entry for each in lists for entry in each):
+        before = used.get(entry.pid)
+        used[entry.pid] = before if entry.used is None else max(entry.used, before or 0)
+    return tuple(GpuProcess(pid, amount) for pid, amount in sorted(used.items()))

@@ -51,6 +51,8 @@ class MemoryUnit:
 
 
 GIB: Final = MemoryUnit(1024)
+MIB: Final = 2**20
+"""Bytes."""
 
 
 def parse_amount(value: object, of: str = "units") -> int:
@@ -91,7 +93,7 @@ def parse_memory(text: str, unit: MemoryUnit) -> int:
         raise ValueError(f"{text!r:.80} is no amount of memory; write one such as 16Gi or 40000Mi")
     number, suffix = match["number"], match["suffix"].removesuffix("B")
     amount = fractions.Fraction(quantity(f"{number}{suffix}") or 0)
-    mib = math.ceil(amount / _MIB if suffix else amount * unit.mib)
+    mib = math.ceil(amount / MIB if suffix else amount * unit.mib)
     if mib == 0:
         raise ValueError(f"{text} asks for nothing; remove the annotation or write an amount such as 16Gi")
     if mib > MAX_UNITS:
@@ -99,7 +101,6 @@ def parse_memory(text: str, unit: MemoryUnit) -> int:
     return mib
 
 
-_MIB: Final = 2**20
 _MEMORY: Final = re.compile(r"(?P<number>[0-9]{1,15}(\.[0-9]{1,9})?)\s?(?P<suffix>|[MGT]i?B?)")
 
 

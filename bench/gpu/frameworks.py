@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from bench.gpu import machine
-from deviceplugin.limits import variables
+from deviceplugin.limits import backend
 
 PROGRAMS = {
     "pytorch": """
@@ -56,7 +56,7 @@ def main() -> int:
     for python in arguments.python:
         for framework, program in PROGRAMS.items():
             annotations = {"gpushare.dev/framework-variables": framework}
-            told = dict(variables.whole_gpu_reported(machine.start_of(found, gpu, mib, annotations), [gpu]))
+            told = dict(backend.whole_gpu_reported(machine.start_of(found, gpu, mib, annotations), [gpu]))
             env = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu.uuid, **told}
             version, got = run(python, program, env)
             broken = broken or not got.isdigit() or int(got) > mib

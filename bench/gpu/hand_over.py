@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.gpu import machine
 from deviceplugin.handover.pick import pick
-from deviceplugin.handover.spec_reader import SpecReader
+from deviceplugin.handover.spec_files import SpecReader
 from deviceplugin.source import RawGpu
 
 STRATEGIES = ("index", "uuid", "type-index")

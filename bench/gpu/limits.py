@@ -22,10 +22,9 @@ from bench.gpu import machine
 from bench.gpu.cuda import MIB, Taken
 from deviceplugin.limits.backend import PROVEN, LimitError
 from deviceplugin.limits.mps import MpsBackend
-from deviceplugin.mps.control import MpsControl
-from deviceplugin.mps.supervisor import Supervisor
+from deviceplugin.mps.daemon import MpsControl, Supervisor
 from deviceplugin.nvml import binding
-from deviceplugin.nvml.memory_limits import UNLIMITED, MemoryLimits
+from deviceplugin.nvml.driver import UNLIMITED, MemoryLimits
 from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.runtime.clock import SystemClock
 
@@ -40,7 +39,7 @@ def mps(directory: Path, gpu: Gpu) -> Iterator[MpsBackend]:
     control, stop = MpsControl(directory, directory / "shm"), threading.Event()
     supervisor = Supervisor(control=control, clock=SystemClock())
     parts = [threading.Thread(target=part, args=(stop,)) for part in (supervisor.run, supervisor.serve)]
-    backend = MpsBackend(directory=directory, shared_memory=directory / "shm", pods=tuple)
+    backend = MpsBackend(directory=directory, shared_memory=directory / "shm", held=lambda _inventory: ())
     for part in parts:
         part.start()
     try:

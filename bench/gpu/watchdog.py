@@ -16,28 +16,25 @@ from pathlib import Path
 
 from bench.gpu import machine
 from bench.gpu.cuda import MIB
-from deviceplugin import advertise, cgroups, pods, resources
-from deviceplugin.counts import Counts
-from deviceplugin.inventory_feed import InventoryFeed
+from deviceplugin import cgroups, pods, resources
+from deviceplugin.inventory import InventoryFeed
 from deviceplugin.nvml import binding
-from deviceplugin.nvml.processes import NvmlProcesses
+from deviceplugin.nvml.driver import NvmlProcesses
 from deviceplugin.pods import PodCache
 from deviceplugin.refusals import Refusals
 from deviceplugin.settings import Settings
-from deviceplugin.usage.current import CurrentUsage
 from deviceplugin.usage.loop import UsageLoop
-from deviceplugin.usage.namespaces import Namespaces
 from deviceplugin.usage.procfs import Procfs, Sent
-from deviceplugin.usage.values import NodeUsage, Policy
-from deviceplugin.usage.watchdog import Watchdog
+from deviceplugin.usage.values import NodeUsage, WatchdogPolicy
+from deviceplugin.usage.watchdog import Namespaces, Watchdog
 from gpushare import names
 from gpushare.identity import ContainerName, PodRef, PodUid
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.runtime.clock import SystemClock
-from gpushare.units import ResourceConfig
 from gpushare.wire import allocations
 from testing.builders import Json, make_container, make_pod
+from testing.deviceplugin.usage import current_usage
 from testing.fakes.kube import FakeKube
 
 ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
@@ -76,15 +73,15 @@ def groups(root: Path, count: int) -> Iterator[list[Path]]:
             path.rmdir()
 
 
-def loop_of(found: NodeInventory, pods_: Collection[Json], counts: Counts) -> UsageLoop:
-    clock, feed, api, config, table = SystemClock(), InventoryFeed(), FakeKube(), ResourceConfig(), Procfs()
-    feed.post(found, advertise.devices(found, resources.offered(percent=False, whole_gpus=False)))
+def loop_of(found: NodeInventory, pods_: Collection[Json]) -> UsageLoop:
+    clock, feed, api, table = SystemClock(), InventoryFeed(), FakeKube(), Procfs()
+    feed.post(found, resources.devices(found, resources.offered(percent=False, whole_gpus=False)))
     api.seed("/api/v1/namespaces/default", {"metadata": {"name": "default"}})
     cache = PodCache(clock)
     for pod in pods_:
         cache.upsert(pods.reduce(pod))
     watchdog = Watchdog(
-        policy=Policy.KILL,
+        policy=WatchdogPolicy.KILL,
         grace_s=GRACE_S,
         gap_s=20.0,
         tolerance_mib=Settings().watchdog_tolerance_mib,
@@ -92,17 +89,12 @@ def loop_of(found: NodeInventory, pods_: Collection[Json], counts: Counts) -> Us
         table=table,
         events=Refusals(api=api, clock=clock),
         namespaces=Namespaces(api=api, clock=clock),
-        counts=counts,
         clock=clock,
     )
     return UsageLoop(
         lists=NvmlProcesses(binding.library()),
         table=table,
-        feed=feed,
-        cache=cache,
-        resource_config=config,
-        clock=clock,
-        current=CurrentUsage(feed=feed, cache=cache, resource_config=config, clock=clock, stale_s=60.0),
+        current=current_usage(feed, cache, clock, stale_s=60.0),
         watchdog=watchdog,
         interval_s=INTERVAL_S,
     )
@@ -115,9 +107,10 @@ def looked(loop: UsageLoop) -> NodeUsage:
     return view
 
 
-def exit_codes(programs: Sequence["subprocess.Popen[str]"], counts: Counts) -> Sequence[int | None]:
+def exit_codes(programs: Sequence["subprocess.Popen[str]"], loop: UsageLoop) -> Sequence[int | None]:
     """As soon as all that were told to end have ended: those of one look end in any order."""
-    give_up, told = time.monotonic() + SIGNAL_S, counts.actions().get(("terminate", Sent.DONE.value), 0)
+    assert loop.watchdog is not None
+    give_up, told = time.monotonic() + SIGNAL_S, loop.watchdog.actions().get(("terminate", Sent.DONE.value), 0)
     while True:
         codes = [program.poll() for program in programs]
         if sum(code is not None for code in codes) >= told or time.monotonic() > give_up:
@@ -134,8 +127,8 @@ def main() -> int:
     found = machine.read()
     gpu, grant = machine.only(found, arguments.gpu), arguments.grant_mib
     root = arguments.cgroups or cgroups.hierarchies()[0] / "gpushare-bench"
-    counts, amounts = Counts(), (grant, grant + 2 * Settings().watchdog_tolerance_mib)
-    loop = loop_of(found, [pod_of(number, gpu, grant) for number in range(2)], counts)
+    amounts = (grant, grant + 2 * Settings().watchdog_tolerance_mib)
+    loop = loop_of(found, [pod_of(number, gpu, grant) for number in range(2)])
     with groups(root, 2) as made, ExitStack() as stack:
         programs: list[subprocess.Popen[str]] = []
         for path, amount in zip(made, amounts, strict=True):
@@ -150,7 +143,7 @@ def main() -> int:
             time.sleep(INTERVAL_S)
             loop.look()
             looks += 1
-        seconds, ended = time.monotonic() - began, exit_codes(programs, counts)
+        seconds, ended = time.monotonic() - began, exit_codes(programs, loop)
     used = {row.pod.name: row.used for row in view.rows}
     rows = [
         (
@@ -164,7 +157,9 @@ def main() -> int:
     ]
     machine.table(("program", "granted MiB", "took", "by the driver's list", f"after {seconds:.1f} s"), *rows)
     contexts = [mib // MIB - amount for name, amount in zip(NAMES, amounts, strict=True) if (mib := used[name])]
-    print(f"CUDA's own memory of each: {', '.join(map(str, contexts)) or '?'} MiB; done: {dict(counts.actions())}")
+    assert loop.watchdog is not None
+    own = ", ".join(map(str, contexts)) or "?"
+    print(f"CUDA's own memory of each: {own} MiB; done: {dict(loop.watchdog.actions())}")
     return 0 if ended[0] is None and ended[1] is not None else 1
 
 

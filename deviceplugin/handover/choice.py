@@ -5,13 +5,12 @@ The versions are those in which container runtimes inject CDI devices unless the
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final
 
+from deviceplugin.node import NodeFacts
 from gpushare import names
-from gpushare.errors import WireError
 from gpushare.model.gpu import HandOver
-from gpushare.wire import fields, inventory
 
 AUTO: Final = "auto"
 SETTINGS: Final = (AUTO, *(way.value for way in HandOver))
@@ -24,30 +23,10 @@ _FIRST: Final[Mapping[str, tuple[int, int]]] = {"containerd": (1, 7), "cri-o": (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
-    """What the Node object says."""
-
-    runtime: str = ""
-    """Such as containerd://2.1.9; empty while the Node could not be read."""
-    kubelet: str = ""
-    """Such as v1.36.2."""
-    label: str = ""
-    """Value of `gpushare.dev/hand-over`."""
-    default_label: str = ""
-    """Value of `gpushare.dev/nvidia-default-runtime`."""
-    limits_label: str = ""
-    """Value of `gpushare.dev/limits`."""
-    oversubscription_label: str = ""
-    """Value of `gpushare.dev/oversubscription`."""
-    published: HandOver | None = None
-    """What an inventory says that is on the Node already."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """All that the choice depends on."""
 
-    node: NodeFacts = NodeFacts()
+    node: NodeFacts = field(default_factory=NodeFacts)
     setting: str = AUTO
     nvidia_default: bool = False
     """The setting; a label of the node overrides it."""
@@ -61,7 +40,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class HandOverChoice:
     """What was chosen, and why."""
 
     way: HandOver
@@ -77,44 +56,12 @@ class Choice:
     impossible: str = ""
     """Why nothing can be handed over in the way that an administrator demands; empty if it can be."""
 
-    @property
-    def writes_specs(self) -> bool:
-        """Whether a container's devices are written to a file before it starts."""
-        return self.way is not HandOver.ENVVAR
 
-
-def read_node(node: Mapping[str, Any]) -> NodeFacts:
-    """What a Node object says.
-
-    Raises:
-        WireError: it is not one.
-    """
-    metadata, status = fields.mapping(node, "metadata", "node"), fields.mapping(node, "status", "node")
-    info, labels = fields.mapping(status, "nodeInfo", "status"), fields.mapping(metadata, "labels", "metadata")
-    return NodeFacts(
-        runtime=fields.text(info, "containerRuntimeVersion", "status.nodeInfo"),
-        kubelet=fields.text(info, "kubeletVersion", "status.nodeInfo"),
-        label=fields.text(labels, names.LABEL_HAND_OVER, "metadata.labels"),
-        default_label=fields.text(labels, names.LABEL_NVIDIA_DEFAULT, "metadata.labels"),
-        limits_label=fields.text(labels, names.LABEL_LIMITS, "metadata.labels"),
-        oversubscription_label=fields.text(labels, names.LABEL_OVERSUBSCRIPTION, "metadata.labels"),
-        published=_published(node),
-    )
-
-
-def _published(node: Mapping[str, Any]) -> HandOver | None:
-    try:
-        found = inventory.of_node(node)
-    except WireError:
-        return None
-    return found.hand_over if found else None
-
-
-def choose(facts: Facts) -> Choice:
+def choose(facts: Facts) -> HandOverChoice:
     """The way, by the label, else by the setting, else by what the node can."""
     way, reason = _way(facts)
     kubelet = _version(facts.node.kubelet)
-    return Choice(
+    return HandOverChoice(
         way=way,
         reason=reason,
         # A kubelet passes over what it does not know, and a runtime takes a name that comes twice once.

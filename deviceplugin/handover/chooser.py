@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from deviceplugin.handover import choice
-from deviceplugin.handover.choice import Choice, Facts
+from deviceplugin.handover.choice import Facts, HandOverChoice
 from deviceplugin.handover.spec_files import SpecFiles
+from deviceplugin.node import NodeFacts, read_node
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
@@ -47,9 +48,9 @@ class Chooser:
     """Between readings of the Node."""
     known: threading.Event = field(default_factory=threading.Event)
     """Set once the Node was read, and what it needs is there or no longer waited for."""
-    _latest: Choice = field(init=False)
+    _latest: HandOverChoice = field(init=False)
     _asked: bool = field(init=False, default=False)
-    _facts: choice.NodeFacts = field(init=False, default=choice.NodeFacts())
+    _facts: NodeFacts = field(init=False, default_factory=NodeFacts)
     _read_at: float = field(init=False, default=float("-inf"))
     _specs_by: float | None = field(init=False, default=None)
     """Until when NVIDIA's specs may be missing."""
@@ -57,11 +58,11 @@ class Chooser:
     def __post_init__(self) -> None:
         self._latest = choice.choose(self._gathered())
 
-    def latest(self) -> Choice:
+    def latest(self) -> HandOverChoice:
         """Before the Node was read, what is right on most nodes."""
         return self._latest
 
-    def settled(self) -> Choice:
+    def settled(self) -> HandOverChoice:
         """The latest. The first call waits a little for the Node to be read, so that others are told once."""
         if not self._asked:
             self._asked = True
@@ -104,7 +105,7 @@ class Chooser:
             WireError: what was read is no Node.
         """
         if self.clock.monotonic() - self._read_at >= self.recheck_s:
-            self._facts = choice.read_node(self.api.get(kube.node_path(self.node), timeout_s=_TIMEOUT_S))
+            self._facts = read_node(self.api.get(kube.node_path(self.node), timeout_s=_TIMEOUT_S))
             self._read_at = self.clock.monotonic()
         chosen = self._settled(self._gathered())
         if chosen is None:
@@ -125,7 +126,7 @@ class Chooser:
             nvidia_specs=self.has_nvidia_specs(),
         )
 
-    def _settled(self, facts: Facts) -> Choice | None:
+    def _settled(self, facts: Facts) -> HandOverChoice | None:
         """The choice; None while a new node may still get what it needs for a better one.
 
         A container keeps the way under which its pod came to the node, so what is wrong for a moment is wrong for good.

@@ -1,32 +1,42 @@
-"""Hands GPUs over: answers Allocate, and writes before each start what the container runtime then injects."""
+"""Hands GPUs over: answers Allocate, writes before each start what the runtime injects, removes what no pod needs."""
 
 import logging
 import secrets
+import threading
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.handover import grant_edits, share_name
-from deviceplugin.handover.choice import Choice
-from deviceplugin.handover.grant_edits import HandOverError, Recipient
+from deviceplugin.cdi import VendorSpec
+from deviceplugin.handover import pick, strategy
+from deviceplugin.handover.choice import HandOverChoice
+from deviceplugin.handover.pick import HandOverError, Recipient
 from deviceplugin.handover.spec_files import SpecFile, SpecFileError, SpecFiles
-from deviceplugin.handover.strategy import STRATEGIES, Answer
-from deviceplugin.handover.vendor_spec import VendorSpec
+from deviceplugin.handover.strategy import STRATEGIES, AllocateResponse
 from deviceplugin.resources import Resource
 from deviceplugin.source import RawGpu
 from gpushare import names
 from gpushare.identity import GpuUuid, PodUid
 from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
+from gpushare.wire import pods as wire
+from gpushare.wire.pods import Pod
 
 _LOG: Final = logging.getLogger(__name__)
+_EVERY_S: Final = 10.0
+_YOUNG_S: Final = 60.0
+"""A start may know its pod from the API server itself, before the watch has told of it."""
+Pods = Callable[[], Sequence[Pod] | None]
+"""Those of this node that ask for GPUs; None while that is not known."""
 
 
 @dataclass(kw_only=True)
 class DeviceHandOver:
     """Keeps no state but the files, and what it has logged. Safe for use by many threads."""
 
-    choice: Callable[[], Choice]
+    choice: Callable[[], HandOverChoice]
     gpus: Callable[[], Mapping[GpuUuid, RawGpu]]
     """As they were read last."""
     files: SpecFiles
@@ -35,10 +45,10 @@ class DeviceHandOver:
     _said: set[Path] = field(init=False, default_factory=set)
     """Of which it was logged that they cannot be removed."""
 
-    def answer(self, resource: Resource, ids: Sequence[str]) -> Answer:
+    def answer(self, resource: Resource, ids: Sequence[str]) -> AllocateResponse:
         """What Allocate says."""
         chosen = self.choice()
-        return STRATEGIES[chosen.way](chosen, share_name.make(ids, secrets.token_hex(8)), resource.prefix)
+        return STRATEGIES[chosen.way](chosen, strategy.make(ids, secrets.token_hex(8)), resource.prefix)
 
     def prepare(self, ids: frozenset[str], recipients: Sequence[Recipient]) -> None:
         """Make the devices that Allocate has named for these IDs, and unmake all earlier ones.
@@ -49,7 +59,7 @@ class DeviceHandOver:
         is_needed = any(recipient.names for recipient in recipients)
         chosen, known, specs = self.choice(), self.gpus(), self.specs() if is_needed else ()
         wanted = {
-            SpecFile(recipient.uid, name): grant_edits.of(recipient, known, chosen, specs)
+            SpecFile(recipient.uid, name): pick.edits_of(recipient, known, chosen, specs)
             for recipient in recipients
             for name in recipient.names
         }
@@ -65,8 +75,8 @@ class DeviceHandOver:
     def withdraw(self, ids: frozenset[str], uid: PodUid | None = None) -> None:
         """Unmake the devices of these IDs, also what others made of them, and all of a pod: a container does not start.
 
-        It may hold devices of other resources, for which its start was accepted. The pod's other containers need theirs
-        no more, because a kubelet creates the containers of a pod one after the other, and asks before each.
+        It may hold devices of other resources, for which its start was accepted. The pod's other containers no longer
+        need theirs, because a kubelet creates the containers of a pod one after the other, and asks before each.
         """
         self.remove_forged()
         for file in {*self._of(ids), *(file for file in self.files.found() if file.uid == uid)}:
@@ -100,5 +110,38 @@ class DeviceHandOver:
         return True
 
     def _of(self, ids: frozenset[str]) -> Sequence[SpecFile]:
-        stem = share_name.stem(ids)
+        stem = strategy.stem(ids)
         return [file for file in self.files.found() if file.name.startswith(stem)]
+
+
+@dataclass(kw_only=True)
+class SpecSweeper:
+    """Looks at the directory now and then."""
+
+    devices: DeviceHandOver
+    files: SpecFiles
+    pods: Pods
+    clock: Clock
+    _needed: set[str] = field(init=False, default_factory=set)
+    """UIDs of the pods that had GPUs at the last look."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Sweep until `stop` is set."""
+        while not stop.is_set():
+            self.sweep()
+            self.clock.wait(stop, _EVERY_S)
+
+    def sweep(self) -> None:
+        """Remove specs of pods that are gone or have ended, what others wrote of this plugin's kind, and remains."""
+        self.devices.remove_forged()
+        before = self.clock.now().timestamp() - _YOUNG_S
+        self.files.remove_unfinished(before)
+        pods = self.pods()
+        if pods is None:
+            return
+        needed: set[str] = {wire.ref(pod).uid for pod in pods if wire.holds_gpus(pod)}
+        gone, self._needed = self._needed - needed, needed
+        for file in self.files.found():
+            if file.uid in gone or (file.uid not in needed and self.files.written_at(file) < before):
+                with suppress(SpecFileError):  # tried again
+                    self.files.remove(file)

@@ -1,4 +1,4 @@
-"""Which of NVIDIA's CDI specs has a GPU, and what of it a container gets. Pure.
+"""What a container that may be about to start gets: its GPUs, and their parts of NVIDIA's CDI specs. Pure.
 
 A spec names its devices by UUID, by number, or has only one for all of them; and it may be older than the driver's last
 start. So nothing is taken from it that the driver does not say of the GPU: of device nodes of GPUs, those whose minor
@@ -6,16 +6,28 @@ number is the GPU's, and of no node its numbers, which the container runtime fin
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from deviceplugin.edits import ContainerEdits, DeviceNode
-from deviceplugin.handover.vendor_spec import VendorSpec
+from deviceplugin.cdi import ContainerEdits, DeviceNode, VendorSpec
+from deviceplugin.decide import Accept
+from deviceplugin.handover import strategy
+from deviceplugin.handover.choice import HandOverChoice
+from deviceplugin.identify import Owner
 from deviceplugin.source import RawGpu
 from gpushare import names
+from gpushare.errors import GpuShareError, WireError
+from gpushare.identity import ContainerName, GpuUuid
+from gpushare.model.gpu import HandOver
+from gpushare.wire import hand_over, pods
+from gpushare.wire.pods import Pod
 
 PREFERRED: Final = "nvidia.com/gpu"
+_LOCAL_USE_MAJOR: Final = 60
+"""Character devices 60 to 63 are for local use (Documentation/admin-guide/devices.txt of Linux), so no driver answers:
+what opens one is told ENXIO, and EPERM without a right to it. NVIDIA's own number would be a real GPU where there is
+one."""
 _CAPS: Final = "/dev/nvidia-caps/nvidia-cap"
 _OWN: Final = re.compile(r".*(/dev/(?:nvidia\d+|nvidia-caps/nvidia-cap\d+))")
 """Device nodes of one GPU or instance; on the host they may lie below the directory of the driver's container."""
@@ -23,6 +35,123 @@ _CONTROL: Final = re.compile(r".*(/dev/(?:nvidiactl|nvidia-uvm|nvidia-uvm-tools|
 """Device nodes of the driver, which each container needs."""
 _OF_OTHERS: Final = re.compile(r".*/dev/(?:nvidia\d+|nvidia-caps.*|dri/.*)")
 """Device nodes that stand for some GPU, or for several nodes' GPUs together."""
+
+
+class HandOverError(GpuShareError):
+    """A container cannot get its GPUs; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipient:
+    """A container that may be about to start, and what it was granted."""
+
+    uid: str
+    """Of its pod."""
+    container: ContainerName
+    runtime_class: str = ""
+    """Of its pod."""
+    names: tuple[str, ...]
+    """Of CDI devices that Allocate has told the kubelet; empty if it was admitted under another way."""
+    gpus: tuple[GpuUuid, ...]
+    extra: ContainerEdits = field(default_factory=ContainerEdits)
+    """What holds it to its share."""
+
+
+def recipients(pod: Pod, owner: Owner, accepted: Accept, choice: HandOverChoice) -> Sequence[Recipient]:
+    """One for each grant.
+
+    A container keeps what Allocate said when its pod came to the node, however the node hands GPUs over by now.
+
+    Raises:
+        HandOverError: the kubelet's records do not say what it was told, or that is nothing that a container runtime
+            other than NVIDIA's understands.
+    """
+    only_cdi = pods.annotations(pod).get(names.ANNOTATION_HAND_OVER) == HandOver.CDI.value
+    only_cdi = only_cdi and not choice.nvidia_default
+    if owner.responses is None:
+        if only_cdi and choice.way is not HandOver.CDI:
+            raise HandOverError(_other_way(choice))
+        if choice.way is not HandOver.ENVVAR:
+            raise HandOverError("the kubelet's checkpoint does not know its devices; the kubelet will try again")
+        return ()
+    try:
+        found = [
+            Recipient(
+                uid=pods.ref(pod).uid,
+                container=grant.container,
+                runtime_class=str(pod["spec"].get("runtimeClassName") or ""),
+                names=strategy.in_response(owner.responses[grant.container]),
+                gpus=grant.gpus,
+                extra=accepted.limits.get(grant.container, ContainerEdits()),
+            )
+            for grant in accepted.grants
+        ]
+        injected = [strategy.is_injected(owner.responses[each.container]) for each in found]
+    except WireError as error:
+        raise HandOverError(f"the kubelet's checkpoint: {error}; the kubelet will try again") from error
+    if only_cdi and not all(injected):
+        raise HandOverError(_other_way(choice))
+    if any(injected) and choice.never_injects:
+        raise HandOverError(
+            f"the pod came to the node when GPUs were handed over by CDI, and {choice.never_injects}; {hand_over.AGAIN}"
+        )
+    if lost := [each.container for each in found if each.extra.mounts and not each.names]:
+        raise HandOverError(
+            f"container {lost[0]} came to the node when GPUs were not handed over by CDI, and what now holds its memory"
+            f" limit comes by CDI only; {hand_over.AGAIN}"
+        )
+    return found
+
+
+def _other_way(choice: HandOverChoice) -> str:
+    if choice.way is HandOver.CDI:
+        return (
+            "the pod came to the node when GPUs were not handed over by CDI, and was created without the RuntimeClass"
+            f" that this needed; {hand_over.AGAIN}"
+        )
+    return (
+        f"this node hands GPUs over by {choice.way.value}, and the pod was created without the RuntimeClass that this"
+        f" needs, while all nodes did so by CDI; {hand_over.AGAIN}"
+    )
+
+
+def edits_of(
+    recipient: Recipient, known: Mapping[GpuUuid, RawGpu], choice: HandOverChoice, specs: Sequence[VendorSpec]
+) -> ContainerEdits:
+    """All edits of one container. Args: specs: of the node, those that count most first.
+
+    Raises:
+        HandOverError: a GPU is not known, or in no spec.
+    """
+    if unknown := [uuid for uuid in recipient.gpus if uuid not in known]:
+        raise HandOverError(f"GPU {unknown[0]} was not found at the last reading; the kubelet will try again")
+    gpus = [known[uuid] for uuid in recipient.gpus]
+    edits = ContainerEdits()
+    for gpu in gpus:
+        edits = edits.merge(_simulated_node(gpu) if gpu.simulated else _picked(gpu, specs))
+    uuids = ",".join(recipient.gpus)
+    # NVIDIA's runtime would look for these GPUs once more, and in some of its modes refuse the container.
+    read_again = (choice.nvidia_default or recipient.runtime_class.startswith(names.RUNTIME_CLASS)) and not all(
+        gpu.simulated for gpu in gpus
+    )
+    visible = names.VISIBLE_DEVICES_NONE if read_again else uuids
+    env = ((names.ENV_VISIBLE_DEVICES, visible), (names.ENV_GRANTED_DEVICES, uuids))
+    return edits.merge(recipient.extra).merge(ContainerEdits(env=env))
+
+
+def _simulated_node(gpu: RawGpu) -> ContainerEdits:
+    node = DeviceNode(path=f"/dev/nvidia{gpu.index}", kind="c", major=_LOCAL_USE_MAJOR, minor=gpu.index)
+    return ContainerEdits(device_nodes=(node,))
+
+
+def _picked(gpu: RawGpu, specs: Sequence[VendorSpec]) -> ContainerEdits:
+    picked = pick(gpu, specs)
+    if picked is None:
+        raise HandOverError(
+            f"no CDI spec of NVIDIA's on this node has GPU {gpu.uuid}; write one there with nvidia-ctk cdi generate"
+            " --output=/var/run/cdi/nvidia.yaml, or let the GPU Operator write it"
+        )
+    return picked.edits
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +174,22 @@ def pick(gpu: RawGpu, specs: Sequence[VendorSpec]) -> Picked | None:
         gpu: as the driver describes it.
         specs: those that count most first.
     """
-    ordered = sorted(filter(lambda spec: spec.is_nvidia, specs), key=lambda spec: spec.kind != PREFERRED)
+    ordered = sorted((spec for spec in specs if spec.is_nvidia), key=lambda spec: spec.kind != PREFERRED)
     for spec in ordered:
         own = _by_name(gpu, spec) or _by_nodes(gpu, spec) or _from_several(gpu, spec)
         if own is not None:
             return Picked(spec, own)
-    if ordered and _wanted(gpu):
+    if ordered and (wanted := _wanted(gpu)):
         # A GPU that came after the spec was written; the driver's libraries are the same.
-        return Picked(
-            ordered[0], ContainerEdits(device_nodes=tuple(DeviceNode(path=path) for path in sorted(_wanted(gpu))))
-        )
+        nodes = tuple(DeviceNode(path=path) for path in sorted(wanted))
+        return Picked(ordered[0], ContainerEdits(device_nodes=nodes))
     return None
 
 
 def _by_name(gpu: RawGpu, spec: VendorSpec) -> ContainerEdits | None:
     own = spec.devices.get(gpu.uuid)
     if own is None and not _wanted(gpu):
-        own = spec.devices.get(_number(gpu))
+        own = spec.devices.get(f"{gpu.mig.gpu}:{gpu.mig.number}" if gpu.mig else str(gpu.index))
     return _cleared(own) if own is not None and _is_of(gpu, own) else None
 
 
@@ -105,10 +233,6 @@ def _names(node: DeviceNode) -> set[str]:
 
 def _paths(node: DeviceNode) -> tuple[str, str]:
     return node.path, node.host_path or node.path
-
-
-def _number(gpu: RawGpu) -> str:
-    return f"{gpu.mig.gpu}:{gpu.mig.number}" if gpu.mig else str(gpu.index)
 
 
 def _common(spec: VendorSpec) -> ContainerEdits:

@@ -1,18 +1,39 @@
-"""What Allocate answers under each way of handing over. Pure: no look-up, no knowledge of the pod."""
+"""What Allocate answers under each way of handing over, and the names of the CDI devices in it. Pure.
 
-from collections.abc import Callable, Mapping
+The first half of a name comes from the device IDs, so that PreStartContainer, which knows only these, finds what was
+prepared for them. The second half is new in every answer, so that no name ever stands for two containers: not for a
+later holder of the same IDs, and not for an init container and the container that takes its IDs over.
+
+A way is added as a strategy here, a member of HandOver and a branch in `choice`; `in_response` must find its names in
+what the kubelet keeps, or PreStartContainer cannot prepare them.
+"""
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
-from deviceplugin.handover import share_name
-from deviceplugin.handover.choice import Choice
+from google.protobuf.message import DecodeError
+
+from deviceplugin.api import deviceplugin_pb2 as api
+from deviceplugin.handover.choice import HandOverChoice
 from gpushare import names
+from gpushare.errors import WireError
 from gpushare.model.gpu import HandOver
+
+MOUNTS: Final = "/var/run/nvidia-container-devices/cdi/"
+"""Below this path NVIDIA's runtime reads mounts of /dev/null as names of CDI devices."""
+_NAME: Final = re.compile(r"c[0-9a-f]{16}-[0-9a-f]{16}")
+_UID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
+_FILE: Final = re.compile(r"gpushare\.dev-share_([0-9A-Za-z-]{1,64})_(c[0-9a-f]{16}-[0-9a-f]{16})\.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AllocateResponse:
     """For one container."""
 
     cdi_devices: tuple[str, ...] = ()
@@ -31,30 +52,86 @@ class Answer:
         return {names.ENV_VISIBLE_DEVICES: names.VISIBLE_DEVICES_NONE}
 
 
-HandOverStrategy = Callable[[Choice, str, str], Answer]
+HandOverStrategy = Callable[[HandOverChoice, str, str], AllocateResponse]
 """How the node's kubelet is told of CDI devices, the name of the one whose spec is written before the container starts,
 and the first letter of the resource's device IDs (a container may have devices of several resources) -> the answer."""
 
 
-def by_cdi(choice: Choice, name: str, prefix: str) -> Answer:
+def by_cdi(choice: HandOverChoice, name: str, prefix: str) -> AllocateResponse:
     """The container runtime injects the device."""
-    device = share_name.qualified(name)
-    return Answer(
+    device = f"{names.CDI_KIND}={name}"
+    return AllocateResponse(
         cdi_devices=(device,) if choice.by_field else (),
         annotations=((f"{names.CDI_DOMAIN}/gpushare-{prefix}", device),) if choice.by_annotation else (),
     )
 
 
-def by_variable(_choice: Choice, _name: str, _prefix: str) -> Answer:
+def by_variable(_choice: HandOverChoice, _name: str, _prefix: str) -> AllocateResponse:
     """NVIDIA's runtime reads the pod's variable."""
-    return Answer()
+    return AllocateResponse()
 
 
-def by_mounts(_choice: Choice, name: str, _prefix: str) -> Answer:
+def by_mounts(_choice: HandOverChoice, name: str, _prefix: str) -> AllocateResponse:
     """NVIDIA's runtime reads mounts of /dev/null; here they name the CDI device, as the GPUs are not known yet."""
-    return Answer(mounts=((share_name.mount_path(name), "/dev/null"),))
+    return AllocateResponse(mounts=((f"{MOUNTS}{names.CDI_KIND}/{name}", "/dev/null"),))
 
 
 STRATEGIES: Final[Mapping[HandOver, HandOverStrategy]] = MappingProxyType(
     {HandOver.CDI: by_cdi, HandOver.ENVVAR: by_variable, HandOver.VOLUME_MOUNTS: by_mounts}
 )
+
+
+def stem(ids: Iterable[str]) -> str:
+    """What all names for these device IDs begin with."""
+    return "c" + hashlib.sha256(",".join(sorted(ids)).encode()).hexdigest()[:16] + "-"
+
+
+def make(ids: Iterable[str], nonce: str) -> str:
+    """A name. Args: nonce: 16 hexadecimal digits that no one can guess."""
+    return stem(ids) + nonce
+
+
+def file_name(uid: str, name: str) -> str:
+    """The file with the device's spec; it says whose it is. Raises ValueError if there is no such UID."""
+    if not _UID.fullmatch(uid):
+        raise ValueError(f"{uid!r:.100} is not the UID of a pod")
+    return f"gpushare.dev-share_{uid}_{name}.json"
+
+
+def read_file_name(file: str) -> tuple[str, str] | None:
+    """UID and device name; None for a file of another name."""
+    found = _FILE.fullmatch(file)
+    return (found[1], found[2]) if found else None
+
+
+def in_response(response: str) -> tuple[str, ...]:
+    """The names in an answer of Allocate, as the kubelet's checkpoint keeps it: base64 of the message.
+
+    Raises:
+        WireError: it is not one.
+    """
+    answer = _decoded(response)
+    mounts = [mount.container_path.removeprefix(MOUNTS) for mount in answer.mounts]
+    return tuple(dict.fromkeys(filter(None, map(_own_name, [*_injected(answer), *mounts]))))
+
+
+def is_injected(response: str) -> bool:
+    """Whether a container runtime is told of a device; of a mount only NVIDIA's makes one. See `in_response`."""
+    return any(map(_own_name, _injected(_decoded(response))))
+
+
+def _decoded(response: str) -> Any:
+    try:
+        return api.ContainerAllocateResponse.FromString(base64.b64decode(response, validate=True))
+    except (binascii.Error, ValueError, DecodeError) as error:
+        raise WireError(f"AllocResp is not an answer of Allocate ({error})") from error
+
+
+def _injected(answer: Any) -> list[str]:
+    named = [device.name for device in answer.cdi_devices]
+    return [*named, *(name for value in answer.annotations.values() for name in value.split(","))]
+
+
+def _own_name(told: str) -> str:
+    name = told.removeprefix(names.CDI_KIND)[1:] if told.startswith(names.CDI_KIND) else ""
+    return name if _NAME.fullmatch(name) else ""

@@ -1,20 +1,32 @@
-"""The interface of a back end, and what one is told of a container that is about to start."""
+"""What holds limits: its interface, what it is told, and the two back ends that only write variables. Pure.
 
-from collections.abc import Mapping, Sequence
+A variable caps what one framework allocates in one process, and nothing else; a program may ignore or change it.
+A back end is added by a file beside this one, its name in `gpushare.model.gpu.Limit`, its place in `choose`, and a line
+in `deviceplugin.parts`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
-from deviceplugin.edits import ContainerEdits
+from deviceplugin.cdi import ContainerEdits
+from gpushare import names
 from gpushare.errors import GpuShareError
 from gpushare.identity import GpuUuid, PodRef
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Gpu, Limit, NodeInventory
 from gpushare.model.ledger import mib_on
+from gpushare.units import MIB
+from gpushare.wire import selectors
+from gpushare.wire.selectors import Framework
 
 PROVEN: Final = ""
 """What a back end says of a GPU on which it works."""
 Proofs = Mapping[GpuUuid, str]
 """Of one back end: `PROVEN`, or why it does not work on that GPU and what to do."""
+Variables = tuple[tuple[str, str], ...]
+_MPS_USABLE: Final = 0.95
+"""Under MPS, the context of a process counts against its limit: some hundred MiB."""
 
 
 class LimitError(GpuShareError):
@@ -23,13 +35,17 @@ class LimitError(GpuShareError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitedStart:
-    """A container that was accepted and is about to start."""
+    """A container that was accepted and is about to start.
+
+    Of its pod, `pods.reduce` keeps no variables but `selectors.VARIABLES`, a list of annotations, and the first 256
+    characters of an image: a back end that looks at more adds it there.
+    """
 
     pod: PodRef
     grant: Grant
     of_pod: tuple[Grant, ...]
     """Of all containers of the pod, in the order in which they start."""
-    instead: tuple[Grant, ...] = ()
+    alternatives: tuple[Grant, ...] = ()
     """Of containers that have the same devices, so that any of them may be the one that starts: an init container's are
     passed on to another one."""
     inventory: NodeInventory
@@ -42,11 +58,9 @@ class LimitedStart:
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs of the grant, by index."""
         return tuple(gpu for gpu in self.inventory.gpus if gpu.uuid in self.grant.gpus)
 
     def memory_mib(self, gpu: Gpu) -> int:
-        """MiB that the container may use of one GPU."""
         return min(mib_on(self.grant, gpu), gpu.memory_mib)
 
 
@@ -77,3 +91,82 @@ class LimitBackend(Protocol):
             LimitError: it cannot be held.
         """
         ...
+
+
+class MigBackend:
+    """The hardware keeps a container within its MIG instance; a part of one is advisory within it."""
+
+    limit: ClassVar[Limit] = Limit.MIG
+    needs_edits: ClassVar[bool] = False
+
+    def prove(self, gpus: Sequence[Gpu]) -> Proofs:
+        return {gpu.uuid: PROVEN if gpu.mig else "it is not a MIG instance" for gpu in gpus}
+
+    def prepare(self, start: LimitedStart, gpus: Sequence[Gpu]) -> ContainerEdits:
+        """Variables for containers that share an instance; CUDA reports the instance's memory as the total."""
+        return ContainerEdits(env=whole_gpu_reported(start, gpus))
+
+
+class AdvisoryBackend:
+    """Works everywhere and holds against mistakes only. Without a CDI spec, the webhook's variables remain."""
+
+    limit: ClassVar[Limit] = Limit.ADVISORY
+    needs_edits: ClassVar[bool] = False
+
+    def prove(self, gpus: Sequence[Gpu]) -> Proofs:
+        return {gpu.uuid: PROVEN for gpu in gpus}
+
+    def prepare(self, start: LimitedStart, gpus: Sequence[Gpu]) -> ContainerEdits:
+        return ContainerEdits(env=whole_gpu_reported(start, gpus))
+
+
+def whole_gpu_reported(start: LimitedStart, gpus: Sequence[Gpu]) -> Variables:
+    """Names and values where CUDA reports the whole GPU and nothing else holds the limit.
+
+    Raises:
+        LimitError: the pod names frameworks that are not known; so do all functions here.
+    """
+    return reported(start, gpus, lambda gpu: gpu.memory_mib)
+
+
+def reported(start: LimitedStart, gpus: Sequence[Gpu], total_mib: Callable[[Gpu], int]) -> Variables:
+    """Names and values where CUDA reports so many MiB of a GPU, and nothing holds the container to its part of them."""
+    share = _fraction(start, gpus, total_mib)
+    memory = min(map(start.memory_mib, gpus))
+    values = {
+        Framework.JAX: share,
+        Framework.PADDLE: str(memory),
+        Framework.CUPY: str(memory * MIB),
+        Framework.PYTORCH: f"per_process_memory_fraction:{share}",
+    }
+    wanted = [each for each in _wanted(start) if share and _is_free(start, each)]
+    return tuple((selectors.FRAMEWORK_VARIABLES[each][0], values[each]) for each in wanted)
+
+
+def mps_variables(start: LimitedStart, gpus: Sequence[Gpu]) -> Variables:
+    """Names and values under MPS, which holds the limit, but CUDA reports the whole GPU.
+
+    Only for JAX, which takes three quarters of what is reported when it starts.
+    """
+    share = _fraction(start, gpus, lambda gpu: gpu.memory_mib, usable=_MPS_USABLE)
+    is_wanted = Framework.JAX in _wanted(start) and share and _is_free(start, Framework.JAX)
+    return ((selectors.FRAMEWORK_VARIABLES[Framework.JAX][0], share),) if is_wanted else ()
+
+
+def _wanted(start: LimitedStart) -> tuple[Framework, ...]:
+    try:
+        return selectors.frameworks(start.annotations.get(names.ANNOTATION_FRAMEWORK_VARIABLES))
+    except ValueError as error:
+        raise LimitError(f"annotation {names.ANNOTATION_FRAMEWORK_VARIABLES}: {error}") from error
+
+
+def _is_free(start: LimitedStart, framework: Framework) -> bool:
+    """Whether the pod's author has not decided himself, as far as that can be known."""
+    return not start.open_env and start.variables.isdisjoint(selectors.FRAMEWORK_VARIABLES[framework])
+
+
+def _fraction(start: LimitedStart, gpus: Sequence[Gpu], total_mib: Callable[[Gpu], int], *, usable: float = 1.0) -> str:
+    """The part of each total, rounded down, so that no GPU's share is exceeded; empty where it is everything."""
+    totals = [(start.memory_mib(gpu), total_mib(gpu)) for gpu in gpus]
+    part = min(memory / total if total else 1.0 for memory, total in totals)
+    return "" if part >= 1 else f"{max(int(part * usable * 10_000), 1) / 10_000:.4f}"

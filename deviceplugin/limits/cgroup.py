@@ -6,26 +6,46 @@ counts (misc), the nearest limit alone holds: CUDA reports the pod's, and one be
 it took before beside what it takes after, so none is set there. Frameworks are told their part of the pod's instead.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Final
 
 from deviceplugin import cgroups
-from deviceplugin.edits import ContainerEdits
-from deviceplugin.limits import variables
+from deviceplugin.cdi import ContainerEdits
+from deviceplugin.limits import backend
 from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError, Proofs
-from deviceplugin.nvml.memory_limits import UNLIMITED, MemoryLimits
+from deviceplugin.nvml.binding import DriverError
+from deviceplugin.nvml.driver import UNLIMITED, MemoryLimits
+from deviceplugin.pods import HeldPod
 from gpushare.identity import GpuUuid, PodUid
 from gpushare.model.allocation import Grant
-from gpushare.model.gpu import Gpu, Limit
+from gpushare.model.gpu import Gpu, Limit, NodeInventory
 from gpushare.model.ledger import mib_on
 from gpushare.model.request import ContainerKind
+from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
+from gpushare.units import MIB
 
-MIB: Final = 1024 * 1024
+_LOG: Final = logging.getLogger(__name__)
 _PROBE: Final = "gpushare-probe"
 _PROBE_BYTES: Final = 128 * MIB
+_EARLY_S: Final = 0.01
+"""Between looks for a container that is about to appear."""
+_REFUSED_S: Final = 0.1
+"""After the driver refused a group that has just appeared: it may not have its controllers yet."""
+_LONGEST_S: Final = 10.0
+"""That a runtime may take; afterwards the kubelet's report is waited for."""
+_AGED: Final = 0.05
+"""Of the time since PreStartContainer: after which to look again."""
+_REPORTED_S: Final = 0.5
+"""Between looks at the containers that the kubelet reports."""
+_AGAIN_S: Final = 60.0
+"""After which limits that were set are set again, should someone have changed them."""
 
 
 def moments(grant: Grant, of_pod: Sequence[Grant]) -> Iterator[tuple[Grant, ...]]:
@@ -47,7 +67,7 @@ def moments(grant: Grant, of_pod: Sequence[Grant]) -> Iterator[tuple[Grant, ...]
 
 def pod_bytes(start: LimitedStart, gpu: Gpu) -> int:
     """What the pod may use of one GPU while this container runs; UNLIMITED for a GPU that is all its own. Pure."""
-    grants = (start.grant, *start.instead)
+    grants = (start.grant, *start.alternatives)
     return max(_bytes(at_once, gpu) for grant in grants for at_once in moments(grant, start.of_pod))
 
 
@@ -64,10 +84,25 @@ def reported_mib(start: LimitedStart, gpu: Gpu) -> int:
     return min(pod_bytes(start, gpu) // MIB, gpu.memory_mib)
 
 
-def _leaf_limits(grant: Grant, gpus: Sequence[Gpu]) -> Iterator[tuple[GpuUuid, int]]:
-    for gpu in gpus:
-        if not grant.whole and mib_on(grant, gpu) < gpu.memory_mib:
-            yield gpu.uuid, mib_on(grant, gpu) * MIB
+def _container_bytes(grant: Grant, gpu: Gpu) -> int | None:
+    """What a container may use of one GPU; None for all of it. Pure."""
+    mib = mib_on(grant, gpu)
+    return None if grant.whole or mib >= gpu.memory_mib else mib * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedContainer:
+    """A container that is about to start."""
+
+    pod: Path
+    """The cgroup of its pod."""
+    known: frozenset[str]
+    """IDs of the containers that have groups in it already."""
+    limits: tuple[tuple[GpuUuid, int], ...]
+    """Bytes that it may use of each GPU."""
+    after: float = 0.0
+    """When to look for it."""
+    until: float = 0.0
 
 
 @dataclass(kw_only=True)
@@ -78,8 +113,8 @@ class CgroupBackend:
     needs_edits: ClassVar[bool] = False
     driver: MemoryLimits
     mount: Path = cgroups.MOUNT
-    expect: Callable[[Path, tuple[tuple[GpuUuid, int], ...]], None] = lambda _pod, _limits: None
-    """Is told the cgroup of a pod in which a container will appear, and the bytes that it may use of each GPU."""
+    expected: "queue.SimpleQueue[ExpectedContainer]" = field(default_factory=queue.SimpleQueue)
+    """Containers to come where limits nest."""
     _hierarchy: Path | None = field(init=False, default=None)
     """The one in which a limit could be set."""
     _bases: tuple[Path, ...] = field(init=False, default=())
@@ -116,7 +151,7 @@ class CgroupBackend:
             self.driver.set(gpu.uuid, probe, _PROBE_BYTES)
             found = self.driver.get(gpu.uuid, probe)
             self.driver.set(gpu.uuid, probe, UNLIMITED)
-        except LimitError as error:
+        except DriverError as error:
             return str(error)
         if found is None or found.hard != _PROBE_BYTES:
             return f"the driver took a limit of {_PROBE_BYTES} bytes for {probe}, but shows {found and found.hard}"
@@ -139,16 +174,19 @@ class CgroupBackend:
                     continue
                 fresh += [gpu] if before is None else []
                 self.driver.set(gpu.uuid, directory, hard)
-            except LimitError as error:
+            except DriverError as error:
                 # Only until that fails too: a driver that hangs would hold up the start for each of the GPUs.
-                with suppress(LimitError):
+                with suppress(DriverError):
                     for each in fresh:
                         self.driver.set(each.uuid, directory, UNLIMITED)
                 raise LimitError(f"GPU {gpu.uuid}, cgroup {directory}: {error}") from error
-        if self.nests():
-            self.expect(directory, tuple(_leaf_limits(start.grant, gpus)))
-            return ContainerEdits()
-        return ContainerEdits(env=variables.reported(start, gpus, lambda gpu: reported_mib(start, gpu)))
+        if not self.nests():
+            return ContainerEdits(env=backend.reported(start, gpus, lambda gpu: reported_mib(start, gpu)))
+        limits = tuple((gpu.uuid, most) for gpu in gpus if (most := _container_bytes(start.grant, gpu)) is not None)
+        if limits:
+            known = frozenset(cgroups.container_directories(directory))
+            self.expected.put(ExpectedContainer(pod=directory, known=known, limits=limits))
+        return ContainerEdits()
 
     def pod_directory(self, pod: PodUid) -> Path | None:
         """The cgroup of a pod. The kubelet's group is looked for again if it moved."""
@@ -163,3 +201,124 @@ class CgroupBackend:
         with suppress(OSError):
             return "nvidia/" in ((self._hierarchy or self.mount) / "dmem.capacity").read_text(encoding="ascii")
         return False
+
+
+@dataclass(kw_only=True)
+class ContainerLimits:
+    """Gives containers limits of their own below that of their pod, where limits nest. Used by one thread.
+
+    The kubelet tells the ID of a container only after its start. But it starts the containers of a pod one after
+    another, so the first new group in that of the pod after PreStartContainer is the one of this container. The runtime
+    makes it shortly before it starts the program: mostly early enough for what CUDA tells the program, and no promise.
+    What that missed, or the plugin's restart interrupted, is limited once the kubelet has told the ID.
+    """
+
+    backend: CgroupBackend
+    held: Callable[[NodeInventory], Iterable[HeldPod]]
+    inventory: Callable[[], NodeInventory | None]
+    clock: Clock
+    _waiting: list[ExpectedContainer] = field(init=False, default_factory=list)
+    _done: set[tuple[str, GpuUuid]] = field(init=False, default_factory=set)
+    """Containers and GPUs on which nothing is left to do."""
+    _again_at: float = field(init=False, default=0.0)
+    _problems: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
+
+    def run(self, stop: threading.Event) -> None:
+        """Look whenever something is about to start, and twice a second, until `stop` is set."""
+        reported_at = 0.0
+        while not stop.is_set():
+            if not self._waiting:
+                with suppress(queue.Empty):
+                    self._expect(self.backend.expected.get(timeout=_REPORTED_S))
+            else:
+                self.clock.wait(stop, _EARLY_S)
+            self.look_at_expected()
+            if self.clock.monotonic() >= reported_at:
+                self.look_at_reported()
+                reported_at = self.clock.monotonic() + _REPORTED_S
+
+    def _expect(self, container: ExpectedContainer) -> None:
+        self._waiting.append(replace(container, until=self.clock.monotonic() + _LONGEST_S))
+
+    def look_at_expected(self) -> None:
+        """Limit what has appeared."""
+        with suppress(queue.Empty):
+            while True:
+                self._expect(self.backend.expected.get_nowait())
+        now = self.clock.monotonic()
+        self._waiting = [each for each in self._waiting if now < each.until]
+        for pod in {each.pod for each in self._waiting if each.after <= now}:
+            self._look_at(pod, now)
+
+    def _look_at(self, pod: Path, now: float) -> None:
+        groups = cgroups.container_directories(pod)
+        found = [each for each in self._waiting if each.pod == pod and groups.keys() - each.known]
+        if not found:
+            # Less and less often, so that many that take long cost little.
+            self._waiting = [
+                replace(each, after=now + _AGED * (now + _LONGEST_S - each.until)) if each.pod == pod else each
+                for each in self._waiting
+            ]
+            return
+        new = {path for each in found for name, path in groups.items() if name not in each.known}
+        others = [each for each in self._waiting if each not in found]
+        # Of several it is not known which one is which: then the kubelet's report decides.
+        is_clear = len(new) == 1 and len({each.limits for each in found}) == 1
+        if is_clear and not self._is_limited(min(new), found[0]):
+            others += [replace(each, after=now + _REFUSED_S) for each in found]
+        self._waiting = others
+
+    def _is_limited(self, group: Path, expected: ExpectedContainer) -> bool:
+        try:
+            for gpu, hard in expected.limits:
+                self.backend.driver.set(gpu, group, hard)
+        except DriverError:
+            return False
+        return True
+
+    def look_at_reported(self) -> None:
+        """Limit the containers that the kubelet reports and that are not limited yet, in pods that are."""
+        inventory = self.inventory()
+        if inventory is None or not self.backend.nests():
+            return
+        if self.clock.monotonic() >= self._again_at:
+            self._again_at = self.clock.monotonic() + _AGAIN_S
+            self._done.clear()
+        reported = {
+            (pod.container_ids[grant.container], gpu.uuid): (pod.allocation.pod.uid, grant, gpu)
+            for pod in self.held(inventory)
+            for grant in pod.allocation.grants
+            if grant.container in pod.container_ids
+            for gpu in inventory.gpus
+            if gpu.uuid in grant.gpus
+        }
+        self._done &= reported.keys()
+        self._problems.keep(reported.keys())
+        for key, (pod, grant, gpu) in reported.items():
+            # What starts under another limit may have been told its part of the whole GPU.
+            if (
+                gpu.limit is Limit.CGROUP
+                and key not in self._done
+                and self._is_reported_limited(pod, key[0], grant, gpu)
+            ):
+                self._done.add(key)
+                self._problems.clear(key)
+
+    def _is_reported_limited(self, pod: PodUid, container: str, grant: Grant, gpu: Gpu) -> bool:
+        """Set the limit. Whether nothing is left to do."""
+        directory = self.backend.pod_directory(pod)
+        group = cgroups.container_directories(directory).get(container) if directory else None
+        if directory is None or group is None:
+            return False
+        hard = _container_bytes(grant, gpu)
+        try:
+            # A pod that was started without a limit keeps what it has.
+            if hard is None or self.backend.driver.get(gpu.uuid, directory) is None:
+                return True
+            self.backend.driver.set(gpu.uuid, group, hard)
+        except DriverError as error:
+            if group.is_dir():  # it may have ended meanwhile
+                about = {"gpu": gpu.uuid, "cgroup": str(group), "error": str(error)}
+                self._problems.say("container not limited", (container, gpu.uuid), level=logging.WARNING, **about)
+            return False
+        return True

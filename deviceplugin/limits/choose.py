@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Final
 
 from deviceplugin.limits.backend import PROVEN, Proofs
@@ -16,6 +17,7 @@ _NOT_ASKED: Final = "the order of limits of this node leaves it out or puts it l
 _AUTO: Final = (Limit.MIG, Limit.CGROUP, Limit.MPS, Limit.HAMI_CORE, Limit.ADVISORY)
 Order = tuple[Limit, ...]
 """Back ends that may be used, first choice first."""
+ProofsOfAll = Mapping[Limit, Proofs]
 
 
 def order(text: str) -> Order:
@@ -35,37 +37,46 @@ def order(text: str) -> Order:
     return tuple(dict.fromkeys((Limit.MIG, *(known[word] for word in chosen))))
 
 
+class OnFailure(Enum):
+    """What happens if the chosen back end fails when a container starts."""
+
+    REFUSE = "refuse"
+    """The container does not start; the kubelet tries again."""
+    NEXT = "next"
+    """The next back end that works on the GPU holds the limit."""
+
+
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenLimits:
     """What holds the limits on the GPUs of a node."""
 
     candidates: Mapping[GpuUuid, Order] = field(default_factory=dict)
     """The back ends that work on each GPU, first choice first."""
     problems: Mapping[GpuUuid, str] = field(default_factory=dict)
     """Why no back end works on a GPU; those without a problem are not in it."""
-    weaker: Mapping[GpuUuid, str] = field(default_factory=dict)
+    why_not_stronger: Mapping[GpuUuid, str] = field(default_factory=dict)
     """Why nothing stronger than the first choice holds a GPU; those of which the strongest does are not in it."""
 
 
-def choose(gpus: Sequence[Gpu], wanted: Order, proofs: Mapping[Limit, Proofs]) -> Chosen:
+def choose(gpus: Sequence[Gpu], wanted: Order, proofs: ProofsOfAll) -> ChosenLimits:
     """Give each GPU the back ends that work on it."""
     candidates = {
         gpu.uuid: tuple(limit for limit in wanted if proofs.get(limit, {}).get(gpu.uuid, "no") == PROVEN)
         for gpu in gpus
     }
     problems = {gpu.uuid: _problem(gpu, wanted, proofs) for gpu in gpus if not candidates[gpu.uuid]}
-    weaker = {
+    why_not_stronger = {
         gpu.uuid: why
         for gpu in gpus
-        if (why := _weaker(gpu, candidates[gpu.uuid], proofs)) and gpu.uuid not in problems
+        if (why := _why_not_stronger(gpu, candidates[gpu.uuid], proofs)) and gpu.uuid not in problems
     }
-    return Chosen(candidates, problems, weaker)
+    return ChosenLimits(candidates, problems, why_not_stronger)
 
 
-def without(proofs: Mapping[Limit, Proofs], unshared: Proofs) -> Mapping[Limit, Proofs]:
+def only_mps_on(proofs: ProofsOfAll, exclusive: Proofs) -> ProofsOfAll:
     """The proofs, where nothing but MPS works on GPUs that programs cannot use side by side."""
     return {
-        limit: of_gpus if limit is Limit.MPS else {gpu: unshared.get(gpu, why) for gpu, why in of_gpus.items()}
+        limit: of_gpus if limit is Limit.MPS else {gpu: exclusive.get(gpu, why) for gpu, why in of_gpus.items()}
         for limit, of_gpus in proofs.items()
     }
 
@@ -74,7 +85,7 @@ Failed = frozenset[tuple[Limit, GpuUuid]]
 """Back ends that worked on a GPU, and then did not once."""
 
 
-def spared(proofs: Mapping[Limit, Proofs], before: Chosen, failed: Failed) -> tuple[Mapping[Limit, Proofs], Failed]:
+def with_second_try(proofs: ProofsOfAll, before: ChosenLimits, failed: Failed) -> tuple[ProofsOfAll, Failed]:
     """The proofs with a second try for what worked before, and what gets one.
 
     Meanwhile it is still the one that has to hold limits, so what cannot be limited does not start: one answer that
@@ -93,18 +104,16 @@ def spared(proofs: Mapping[Limit, Proofs], before: Chosen, failed: Failed) -> tu
     return kept, frozenset(fresh)
 
 
-def _problem(gpu: Gpu, wanted: Order, proofs: Mapping[Limit, Proofs]) -> str:
+def _problem(gpu: Gpu, wanted: Order, proofs: ProofsOfAll) -> str:
     known = [limit for limit in _possible(gpu, wanted) if gpu.uuid in proofs.get(limit, {})]
     return f"{NO_LIMIT}: " + "; ".join(f"{limit.value}: {proofs[limit][gpu.uuid]}" for limit in known)
 
 
-def _weaker(gpu: Gpu, candidates: Order, proofs: Mapping[Limit, Proofs]) -> str:
+def _why_not_stronger(gpu: Gpu, candidates: Order, proofs: ProofsOfAll) -> str:
     """What each back end above the first choice lacks."""
-    told = []
-    for limit in _possible(gpu, _AUTO[: _AUTO.index(candidates[0])] if candidates else ()):
-        why = proofs.get(limit, {}).get(gpu.uuid, PROVEN)
-        told.append(f"{limit.value}: {why or _NOT_ASKED:.{_LONGEST}}")
-    return "; ".join(told)
+    stronger = _possible(gpu, _AUTO[: _AUTO.index(candidates[0])] if candidates else ())
+    lacks = {limit: proofs.get(limit, {}).get(gpu.uuid, PROVEN) or _NOT_ASKED for limit in stronger}
+    return "; ".join(f"{limit.value}: {why:.{_LONGEST}}" for limit, why in lacks.items())
 
 
 def _possible(gpu: Gpu, limits: Order) -> Order:
@@ -112,16 +121,16 @@ def _possible(gpu: Gpu, limits: Order) -> Order:
     return tuple(limit for limit in limits if gpu.mig or limit is not Limit.MIG)
 
 
-def shown(inventory: NodeInventory, chosen: Chosen) -> NodeInventory:
+def with_limits(inventory: NodeInventory, chosen: ChosenLimits) -> NodeInventory:
     """The inventory with what holds the limits. A GPU on which nothing wanted works takes no new containers."""
-    return replace(inventory, gpus=tuple(_shown(gpu, chosen) for gpu in inventory.gpus))
+    return replace(inventory, gpus=tuple(_with_limits(gpu, chosen) for gpu in inventory.gpus))
 
 
-def _shown(gpu: Gpu, chosen: Chosen) -> Gpu:
+def _with_limits(gpu: Gpu, chosen: ChosenLimits) -> Gpu:
     if gpu.uuid in chosen.problems and gpu.health is GpuHealth.HEALTHY:
         return replace(gpu, health=GpuHealth.UNHEALTHY, reason=chosen.problems[gpu.uuid], limit=Limit.ADVISORY)
-    candidates = chosen.candidates.get(gpu.uuid)
-    return replace(gpu, limit=candidates[0], limit_reason=chosen.weaker.get(gpu.uuid, "")) if candidates else gpu
+    candidates, why = chosen.candidates.get(gpu.uuid), chosen.why_not_stronger.get(gpu.uuid, "")
+    return replace(gpu, limit=candidates[0], limit_reason=why) if candidates else gpu
 
 
 def wanted(setting: Order, label: str) -> tuple[Order, str]:

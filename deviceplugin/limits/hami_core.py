@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
-from deviceplugin.edits import ContainerEdits, Mount
+from deviceplugin.cdi import ContainerEdits, Mount
 from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError, Proofs
 from gpushare.model.gpu import Gpu, Limit
 

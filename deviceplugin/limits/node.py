@@ -3,17 +3,17 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import Any, Final
 
-from deviceplugin.edits import ContainerEdits
-from deviceplugin.limits import choose, variables
+from deviceplugin.cdi import ContainerEdits
+from deviceplugin.limits import choose
 from deviceplugin.limits.backend import LimitBackend, LimitedStart, LimitError, Proofs
-from deviceplugin.limits.choose import Chosen, Order
+from deviceplugin.limits.choose import ChosenLimits, OnFailure, Order
 from gpushare import names
 from gpushare.model.gpu import Gpu, HandOver, Limit, NodeInventory
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
+from gpushare.wire import selectors
 
 _LOG: Final = logging.getLogger(__name__)
 PROVE_S: Final = 10.0
@@ -23,15 +23,6 @@ _NO_EDITS: Final = (
     "it needs mounts in containers, and this node hands GPUs over by envvar, which brings none; by cdi or volume-mounts"
     " it works"
 )
-
-
-class OnFailure(Enum):
-    """What happens if the chosen back end fails when a container starts."""
-
-    REFUSE = "refuse"
-    """The container does not start; the kubelet tries again."""
-    NEXT = "next"
-    """The next back end that works on the GPU holds the limit."""
 
 
 @dataclass(kw_only=True)
@@ -44,14 +35,14 @@ class NodeLimits:
     clock: Clock
     label: Callable[[], str | None] = lambda: ""
     """The label `gpushare.dev/limits` of the Node, which beats the setting; None until the Node was read."""
-    unshared: Callable[[Sequence[Gpu]], Proofs] = lambda _gpus: {}
+    exclusive: Callable[[Sequence[Gpu]], Proofs] = lambda _gpus: {}
     """Why programs cannot use a GPU side by side unless MPS serves them; GPUs on which they can are not in it."""
-    _chosen: Chosen = field(init=False, default_factory=Chosen)
+    _chosen: ChosenLimits = field(init=False, default_factory=ChosenLimits)
     _seen: object = field(init=False, default=None)
     """For which GPUs and settings this was chosen."""
     _prove_at: float = field(init=False, default=0.0)
     _failed: choose.Failed = field(init=False, default=frozenset())
-    _said: dict[str, object] = field(init=False, default_factory=dict)
+    _found: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
 
     def assess(self, inventory: NodeInventory) -> NodeInventory:
         """The inventory with what holds the limit of each GPU. Proves it now and then, and after a failure at once."""
@@ -60,20 +51,20 @@ class NodeLimits:
             return inventory  # another order might be wanted here, so nothing starts by that of the setting
         wanted, problem = choose.wanted(self.wanted, label)
         if problem:
-            self._say("label not read", logging.WARNING, problem=problem)
+            self._found.say("label not read", level=logging.WARNING, problem=problem)
         seen = (wanted, inventory.hand_over, [(gpu.uuid, gpu.health) for gpu in inventory.gpus])
         now = self.clock.monotonic()
         if seen != self._seen or now >= self._prove_at:
             self._seen, self._prove_at = seen, now + PROVE_S
-            proofs = choose.without(
-                {limit: self._proofs(limit, inventory) for limit in wanted}, self.unshared(inventory.gpus)
+            proofs = choose.only_mps_on(
+                {limit: self._proofs(limit, inventory) for limit in wanted}, self.exclusive(inventory.gpus)
             )
-            kept, self._failed = choose.spared(proofs, self._chosen, self._failed)
+            kept, self._failed = choose.with_second_try(proofs, self._chosen, self._failed)
             if self._failed:
                 self._prove_at = now + _AGAIN_S
             self._chosen = choose.choose(inventory.gpus, wanted, kept)
-            self._say("limits proven", logging.INFO, **_told(wanted, proofs))
-        return choose.shown(inventory, self._chosen)
+            self._found.say("limits proven", **_summary(wanted, proofs))
+        return choose.with_limits(inventory, self._chosen)
 
     def prepare(self, start: LimitedStart) -> ContainerEdits:
         """Put the limits of a container in place on all its GPUs.
@@ -86,7 +77,7 @@ class NodeLimits:
         for candidates, gpus in groups:
             edits = edits.merge(self._prepare(start, gpus, candidates))
         if len(groups) > 1:  # a framework's variable counts for all GPUs, and elsewhere would be one limit too many
-            edits = replace(edits, env=tuple(each for each in edits.env if each[0] not in variables.READ))
+            edits = replace(edits, env=tuple(each for each in edits.env if each[0] not in selectors.VARIABLES))
         return edits
 
     def _prepare(self, start: LimitedStart, gpus: Sequence[Gpu], candidates: Order) -> ContainerEdits:
@@ -95,8 +86,13 @@ class NodeLimits:
         allowed = [limit for limit in candidates if limit.enforced or not is_demanded]
         if not allowed:
             raise LimitError(_nothing(gpus, candidates))
-        if is_demanded and (part := next((gpu for gpu in gpus if _is_part_of_mig(start, gpu, allowed[0])), None)):
-            raise LimitError(_part_of_mig(part))
+        for gpu in gpus if is_demanded else ():
+            if replace(gpu, limit=allowed[0]).limit_of(start.memory_mib(gpu)) is not allowed[0]:
+                raise LimitError(
+                    f"the pod demands {names.ANNOTATION_LIMIT}: {names.ENFORCED}, and was given a part of MIG instance"
+                    f" {gpu.uuid}, within which nothing enforces limits; ask for all of its {gpu.memory_mib} MiB, or"
+                    f" for none with {names.ANNOTATION_MIG}: never"
+                )
         for limit in allowed:
             try:
                 return self.backends[limit].prepare(start, gpus)
@@ -117,32 +113,14 @@ class NodeLimits:
             return {gpu.uuid: _NO_EDITS for gpu in inventory.gpus}
         return backend.prove(inventory.gpus)
 
-    def _say(self, event: str, level: int, **fields: Any) -> None:
-        """Log it when it changes."""
-        if fields != self._said.get(event):
-            logs.event(_LOG, event, level=level, **fields)
-        self._said[event] = fields
 
-
-def _by_candidates(gpus: Sequence[Gpu], chosen: Chosen) -> Sequence[tuple[Order, tuple[Gpu, ...]]]:
+def _by_candidates(gpus: Sequence[Gpu], chosen: ChosenLimits) -> Sequence[tuple[Order, tuple[Gpu, ...]]]:
     """GPUs on which the same back ends work, together: variables name all GPUs of a container at once."""
     groups: dict[Order, tuple[Gpu, ...]] = {}
     for gpu in gpus:
         candidates = chosen.candidates.get(gpu.uuid, ())
         groups[candidates] = (*groups.get(candidates, ()), gpu)
     return tuple(groups.items())
-
-
-def _is_part_of_mig(start: LimitedStart, gpu: Gpu, limit: Limit) -> bool:
-    return replace(gpu, limit=limit).limit_of(start.memory_mib(gpu)) is not limit
-
-
-def _part_of_mig(gpu: Gpu) -> str:
-    return (
-        f"the pod demands {names.ANNOTATION_LIMIT}: {names.ENFORCED}, and was given a part of MIG instance {gpu.uuid},"
-        f" within which nothing enforces limits; ask for all of its {gpu.memory_mib} MiB, or for none with"
-        f" {names.ANNOTATION_MIG}: never"
-    )
 
 
 def _nothing(gpus: Sequence[Gpu], candidates: Order) -> str:
@@ -155,10 +133,10 @@ def _nothing(gpus: Sequence[Gpu], candidates: Order) -> str:
     return f"nothing holds limits on {which} yet, or the Node was not read yet; the kubelet will try again"
 
 
-def _told(wanted: Order, proofs: Mapping[Limit, Proofs]) -> dict[str, Any]:
+def _summary(wanted: Order, proofs: Mapping[Limit, Proofs]) -> dict[str, Any]:
     """In few words where all GPUs are alike."""
-    told: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for limit in wanted:
         by_gpu = {gpu: why or "works" for gpu, why in proofs[limit].items()}
-        told[limit.value] = by_gpu if len(set(by_gpu.values())) > 1 else next(iter(by_gpu.values()), "no GPUs")
-    return told
+        found[limit.value] = by_gpu if len(set(by_gpu.values())) > 1 else next(iter(by_gpu.values()), "no GPUs")
+    return found

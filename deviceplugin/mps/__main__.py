@@ -2,14 +2,27 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from deviceplugin.mps.control import MpsControl
-from deviceplugin.mps.settings import Settings
-from deviceplugin.mps.supervisor import Supervisor
+from deviceplugin.mps.daemon import DIRECTORY, MpsControl, Supervisor
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.runtime import logs, options, process
 from gpushare.runtime.clock import SystemClock
+from gpushare.runtime.options import option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Run NVIDIA's MPS control daemon, for the limit mps."""
+
+    mps_dir: Path = option(
+        DIRECTORY, "directory of the daemon's pipes; the same on the node, here and in containers", parse=Path
+    )
+    log_level: str = option(
+        "info", "debug, info, warning or error", parse=options.choice("debug", "info", "warning", "error")
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

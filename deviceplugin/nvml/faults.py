@@ -1,11 +1,79 @@
-"""What is wrong with GPUs, from the driver's events, until they are well again. Pure apart from its own memory."""
+"""What is wrong with GPUs, by the driver's events, until they are well again.
 
+Source of the error numbers (Xids): https://docs.nvidia.com/deploy/xid-errors/
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 _WHOLE_GPU: Final = 0xFFFFFFFF
 """What an event says instead of a GPU instance."""
 _SETTLED_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """One kind of error."""
+
+    number: int
+    name: str
+    condemns: bool = True
+    """Whether the GPU counts as unhealthy after it."""
+
+
+KNOWN: Final[Mapping[int, Xid]] = MappingProxyType(
+    {
+        xid.number: xid
+        for xid in (
+            Xid(13, "graphics engine exception", condemns=False),
+            Xid(31, "GPU memory page fault", condemns=False),
+            Xid(32, "invalid or corrupted push buffer stream"),
+            Xid(38, "driver firmware error"),
+            Xid(43, "GPU stopped processing", condemns=False),
+            Xid(44, "graphics engine fault during context switch"),
+            Xid(45, "preemptive cleanup, due to previous errors", condemns=False),
+            Xid(46, "GPU stopped processing"),
+            Xid(48, "double bit ECC error"),
+            Xid(54, "auxiliary power is not connected"),
+            Xid(61, "internal micro-controller breakpoint"),
+            Xid(62, "internal micro-controller halt"),
+            Xid(63, "ECC page retirement or row remapping recorded"),
+            Xid(64, "ECC page retirement or row remapping failed"),
+            Xid(68, "video decoder exception", condemns=False),
+            Xid(69, "graphics engine class error"),
+            Xid(74, "NVLink error"),
+            Xid(79, "GPU has fallen off the bus"),
+            Xid(92, "high single-bit ECC error rate"),
+            Xid(94, "contained ECC error"),
+            Xid(95, "uncontained ECC error"),
+            Xid(109, "context switch timeout", condemns=False),
+            Xid(110, "security fault"),
+            Xid(119, "GSP RPC timeout"),
+            Xid(120, "GSP error"),
+            Xid(121, "C2C link corrected error"),
+            Xid(136, "link training failed"),
+            Xid(137, "NVLink fabric address error"),
+            Xid(140, "unrecovered ECC error"),
+            Xid(143, "GPU initialization failed"),
+            Xid(149, "NVLink network interface error"),
+            Xid(154, "GPU recovery action changed"),
+            Xid(155, "NVLink software-defined error"),
+            Xid(156, "memory resource retired"),
+            Xid(157, "memory resource retirement failed"),
+        )
+    }
+)
+"""By number. An Xid that is not here condemns: what is not known may be the worst."""
+
+
+def reason(number: int, ignored: frozenset[int] = frozenset()) -> str:
+    """Why a GPU is unhealthy after this Xid, in a few words; empty if it is not, or if an administrator ignores it."""
+    known = KNOWN.get(number)
+    if number in ignored or (known and not known.condemns):
+        return ""
+    return f"Xid {number}: {known.name}" if known else f"Xid {number}"
 
 
 @dataclass(kw_only=True)
@@ -51,3 +119,63 @@ class Faults:
         """Forget what is old enough."""
         if self.recovery_s:
             self._found = {key: fault for key, fault in self._found.items() if now - fault[1] < self.recovery_s}
+
+
+@dataclass(kw_only=True)
+class Events:
+    """The event set of one opening of the library."""
+
+    nvml: Any
+    faults: Faults
+    ignored_xids: frozenset[int]
+    say: Callable[..., None]
+    """Logs a warning once: a name and fields."""
+    watched: set[str] = field(init=False, default_factory=set)
+    """UUIDs of the GPUs whose events come."""
+    _set: Any = field(init=False, default=None)
+    """NVML's event set; None where the driver has no events, such as in some virtual machines."""
+
+    def open(self) -> None:
+        """Call when the library was opened."""
+        try:
+            self._set = self.nvml.nvmlEventSetCreate()
+        except self.nvml.NVMLError as error:
+            self.say("no fault events", error=str(error))
+
+    def close(self) -> None:
+        """Call before the library is closed. May raise the library's error."""
+        events, self._set = self._set, None
+        self.watched.clear()
+        if events is not None:
+            self.nvml.nvmlEventSetFree(events)
+
+    def watch(self, handle: Any, uuid: str) -> None:
+        """Have the events of a GPU come."""
+        if self._set is None or uuid in self.watched:
+            return
+        nvml = self.nvml
+        self.watched.add(uuid)
+        try:
+            wanted = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventTypeDoubleBitEccError
+            wanted &= nvml.nvmlDeviceGetSupportedEventTypes(handle)
+            nvml.nvmlDeviceRegisterEvents(handle, wanted, self._set)
+        except nvml.NVMLError as error:
+            # Old or virtual GPUs have no events; one that stops answering is still noticed by reading it.
+            self.say("no fault events", gpu=uuid, error=str(error))
+
+    def fault_within(self, seconds: float, now: float) -> bool:
+        """Wait for one event. Whether it makes a GPU unhealthy.
+
+        Raises:
+            nvml.NVMLError: events do not work any more.
+        """
+        nvml = self.nvml
+        try:
+            event = nvml.nvmlEventSetWait_v2(self._set, int(seconds * 1000))
+        except nvml.NVMLError_Timeout:
+            return False
+        is_ecc = event.eventType == nvml.nvmlEventTypeDoubleBitEccError
+        why = "uncorrectable memory error (ECC)" if is_ecc else reason(int(event.eventData), self.ignored_xids)
+        if why:
+            self.faults.add(nvml.nvmlDeviceGetUUID(event.device), int(event.gpuInstanceId), why, now)
+        return bool(why)

@@ -1,6 +1,7 @@
 """GPUs as NVIDIA's driver reports them."""
 
 import logging
+import re
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,15 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from deviceplugin.nvml import devices
-from deviceplugin.nvml.deadline import Deadline, SilentDriverError
-from deviceplugin.nvml.devices import LeftOutError, MemoryRule
-from deviceplugin.nvml.events import Events
-from deviceplugin.nvml.faults import Faults
+from deviceplugin.nvml.binding import Deadline, SilentDriverError
+from deviceplugin.nvml.faults import Events, Faults
 from deviceplugin.source import WITHOUT_INSTANCES, GpuSourceError, OutdatedLibraryError, RawGpu
-from gpushare.model.gpu import LeftOut, MigInstance, mig_index
+from gpushare.errors import GpuShareError
+from gpushare.model.gpu import MAX_INSTANCES, LeftOut, MigInstance, mig_index
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
+from gpushare.units import MIB
 
 _LOG: Final = logging.getLogger(__name__)
 _SLICE_S: Final = 0.5  # an event wait cannot be interrupted, so this is the delay of a stop
@@ -26,6 +26,32 @@ _GONE: Final = "the MIG instance does not exist any more"
 _IN_MIG_MODE: Final = "the GPU is in MIG mode"
 _PCI_DEVICES: Final = Path("/sys/bus/pci/devices")
 _MIG_MINORS: Final = Path("/proc/driver/nvidia-caps/mig-minors")
+_PROFILE: Final = re.compile(r" MIG (\S+)$")
+"""In the name of a MIG instance, such as `NVIDIA A100-SXM4-40GB MIG 1g.5gb`."""
+_RECOVERY_ACTION: Final = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older bindings do not name
+_ACTIONS: Final = {
+    1: "reset the GPU",
+    2: "reboot the node",
+    3: "end what uses peer to peer",
+    4: "end what runs and reset the GPU",
+    5: "recover the IMEX domain",
+    6: "reset the PCIe bus",
+    7: "reboot the machine",
+}
+
+
+class LeftOutError(GpuShareError):
+    """A GPU cannot be shared as it is; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRule:
+    """Which memory of a GPU is shared."""
+
+    reserved: bool = False
+    """Also what the driver keeps for itself, as Aliyun's plugin counts it: shares of it cannot be allocated in full."""
+    unified_mib: int = 0
+    """Size of GPUs that have no memory of their own; 0 to leave them out."""
 
 
 @dataclass(kw_only=True)
@@ -57,7 +83,7 @@ class NvmlSource:
         self._events = Events(nvml=self.nvml, faults=self._faults, ignored_xids=self.ignored_xids, say=self._say)
 
     def read(self) -> Sequence[RawGpu]:
-        """All GPUs and MIG instances. One that was read before and cannot be read now has the cause as its fault."""
+        """See GpuSource. What was read before and cannot be read now has the cause as its fault."""
         try:
             return self.within(self._read_all)
         except SilentDriverError as error:
@@ -88,7 +114,6 @@ class NvmlSource:
         return [*gpus, *(gpu for gpu in gone if gpu.uuid not in uuids and gpu.index not in numbers)]
 
     def wait(self, stop: threading.Event, seconds: float) -> None:
-        """Sleep, but return early after a fault event of the driver."""
         end = self.clock.monotonic() + seconds
         while not stop.is_set() and (left := end - self.clock.monotonic()) > 0:
             if not self._events.watched:
@@ -161,28 +186,32 @@ class NvmlSource:
             index=index,
             model=nvml.nvmlDeviceGetName(handle),
             memory_bytes=0,
-            numa=devices.numa(nvml, handle, self.pci_devices),
-            minor=devices.minor(nvml, handle),
+            numa=_numa(nvml, handle, self.pci_devices),
+            minor=_minor(nvml, handle),
         )
         self._events.watch(handle, uuid)
         if index in self._away:  # what took it away and brought it back was a reset
             self._away.discard(index)
             self._faults.forget(uuid)
         advice = self._advice(handle, uuid)
-        if devices.in_mig_mode(nvml, handle):
+        if _in_mig_mode(nvml, handle):
             return [self._instance(gpu, advice, *instance) for instance in self._instances(handle)]
-        memory = devices.memory_bytes(nvml, handle, self.memory)
+        memory = _memory_bytes(nvml, handle, self.memory)
         return [replace(gpu, memory_bytes=memory, fault=_joined(self._faults.of(uuid), advice))]
 
     def _advice(self, handle: Any, uuid: str) -> str:
         """What the driver wants to be done; if nothing, the GPU's faults are over."""
-        action = devices.recovery_action(self.nvml, handle) if self.recovery_action else None
+        action = _recovery_action(self.nvml, handle) if self.recovery_action else None
         if action == 0:
             self._faults.settle(uuid, self.clock.monotonic())
-        return devices.advice(action)
+        return _advice(action)
 
     def _instances(self, handle: Any) -> Sequence[tuple[int, Any]]:
-        found = devices.instances(self.nvml, handle)
+        """Number and handle of each MIG instance of a GPU; the numbers may have gaps."""
+        nvml, found = self.nvml, []
+        for number in range(min(nvml.nvmlDeviceGetMaxMigDeviceCount(handle), MAX_INSTANCES)):
+            with suppress(nvml.NVMLError_NotFound):
+                found.append((number, nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)))
         if not found:
             raise LeftOutError(WITHOUT_INSTANCES)
         return found
@@ -196,10 +225,10 @@ class NvmlSource:
             uuid=nvml.nvmlDeviceGetUUID(handle),
             index=mig_index(gpu.index, number),
             model=model,
-            memory_bytes=devices.memory_bytes(nvml, handle, self.memory),
+            memory_bytes=_memory_bytes(nvml, handle, self.memory),
             fault=_joined(self._faults.of(gpu.uuid, int(nvml.nvmlDeviceGetGpuInstanceId(handle))), advice),
-            caps=devices.caps(nvml, handle, gpu.minor, self.mig_minors),
-            mig=MigInstance(gpu=gpu.index, number=number, profile=devices.mig_profile(model)),
+            caps=_caps(nvml, handle, gpu.minor, self.mig_minors),
+            mig=MigInstance(gpu=gpu.index, number=number, profile=_mig_profile(model)),
         )
 
     def _fault_within(self, seconds: float) -> bool:
@@ -217,6 +246,88 @@ class NvmlSource:
         if said not in self._said:
             logs.event(_LOG, what, level=logging.WARNING, **fields)
         self._said.add(said)
+
+
+def _memory_bytes(nvml: Any, handle: Any, rule: MemoryRule) -> int:
+    """Memory of a device that is shared. Raises LeftOutError if it has none of its own, and the rule has no size."""
+    try:
+        info, reserved = _memory(nvml, handle)
+        if info.total:
+            return int(info.total) - (0 if rule.reserved else reserved)
+    except nvml.NVMLError_NotSupported:
+        pass
+    if rule.unified_mib:
+        return rule.unified_mib * MIB
+    raise LeftOutError(
+        "the driver does not say how much memory it has, as with memory that it shares with the processor; set"
+        " --unified-memory to the size that may be shared"
+    )
+
+
+def _memory(nvml: Any, handle: Any) -> tuple[Any, int]:
+    """Drivers before 510 do not tell what they keep."""
+    try:
+        info = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    except (nvml.NVMLError_FunctionNotFound, nvml.NVMLError_ArgumentVersionMismatch, nvml.NVMLError_NotSupported):
+        return nvml.nvmlDeviceGetMemoryInfo(handle), 0
+    return info, int(info.reserved)
+
+
+def _in_mig_mode(nvml: Any, handle: Any) -> bool:
+    try:
+        current, _pending = nvml.nvmlDeviceGetMigMode(handle)
+    except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
+        return False
+    return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _mig_profile(model: str) -> str:
+    found = _PROFILE.search(model)
+    return found[1] if found else ""
+
+
+def _recovery_action(nvml: Any, handle: Any) -> int | None:
+    """What the driver asks for so that the GPU works as it should: 0 for nothing. None from drivers before 570."""
+    try:
+        field = nvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_ACTION])[0]
+    except nvml.NVMLError:
+        return None
+    return int(field.value.uiVal) if field.nvmlReturn == nvml.NVML_SUCCESS else None
+
+
+def _advice(action: int | None) -> str:
+    return f"the driver asks to {_ACTIONS.get(action, f'do {action}')}" if action else ""
+
+
+def _numa(nvml: Any, handle: Any, pci_devices: Path) -> int | None:
+    """The NUMA node of the GPU's PCI slot, which NVML itself does not tell on most machines."""
+    try:
+        bus = nvml.nvmlDeviceGetPciInfo(handle).busId.lower()
+        number = int((pci_devices / bus[-12:] / "numa_node").read_text(encoding="ascii"))
+    except (nvml.NVMLError, OSError, ValueError):
+        return None
+    return number if number >= 0 else None
+
+
+def _minor(nvml: Any, handle: Any) -> int | None:
+    try:
+        return int(nvml.nvmlDeviceGetMinorNumber(handle))
+    except nvml.NVMLError:
+        return None
+
+
+def _caps(nvml: Any, handle: Any, gpu_minor: int | None, mig_minors: Path) -> tuple[int, ...]:
+    """Numbers of the nodes `/dev/nvidia-caps/nvidia-cap<N>` that a MIG instance needs; none if the driver has no list.
+
+    Lines of the list: `gpu0/gi7/access 66` and `gpu0/gi7/ci0/access 67`, with the minor number of the GPU.
+    """
+    gpu = f"gpu{gpu_minor}/gi{nvml.nvmlDeviceGetGpuInstanceId(handle)}"
+    wanted = (f"{gpu}/access", f"{gpu}/ci{nvml.nvmlDeviceGetComputeInstanceId(handle)}/access")
+    try:
+        lines = dict(line.split() for line in mig_minors.read_text(encoding="ascii").splitlines())
+        return tuple(int(lines[name]) for name in wanted)
+    except (OSError, ValueError, KeyError):
+        return ()
 
 
 def _joined(*reasons: str) -> str:

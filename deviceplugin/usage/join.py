@@ -1,27 +1,33 @@
-"""Process lists and pods -> who uses how much of which GPU. Pure."""
+"""Process lists and pods -> who uses how much of which GPU, and who is above its grant. Pure.
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+What is not known speaks for the container: a sample that is missing, a GPU that does not answer and a process of which
+the driver does not tell are never held against it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from deviceplugin.cgroups import CgroupOwner
+from deviceplugin.pods import HeldPod
+from deviceplugin.source import GpuProcess, Lists
 from deviceplugin.usage.values import (
     Charge,
-    GpuProcess,
     GpuTotal,
     HoldingPod,
     Key,
-    Listed,
-    Lists,
+    ListedSince,
     NodeUsage,
     Process,
     Row,
     Sample,
+    WatchdogPolicy,
 )
-from gpushare.identity import GpuUuid, PodUid
-from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
-from gpushare.units import MemoryUnit
+from gpushare import names
+from gpushare.identity import ContainerName, GpuUuid, PodUid
+from gpushare.model.gpu import Gpu, GpuHealth, Limit, NodeInventory
+from gpushare.model.ledger import NodeLedger, mib_on
+from gpushare.units import MIB, MemoryUnit
 
-MIB = 1024 * 1024
 Pods = Mapping[PodUid, HoldingPod]
 
 
@@ -61,7 +67,7 @@ def merged(lists: Iterable[Iterable[GpuProcess]]) -> tuple[GpuProcess, ...]:
     return tuple(GpuProcess(pid, amount) for pid, amount in sorted(used.items()))
 
 
-def listed(before: Listed, lists: Lists, at: float) -> Listed:
+def listed(before: ListedSince, lists: Lists, at: float) -> ListedSince:
     """Since when the PIDs of these lists stand there; a GPU that does not answer has those that it had."""
     return {
         gpu: known if entries is None else {entry.pid: known.get(entry.pid, at) for entry in entries}
@@ -70,7 +76,7 @@ def listed(before: Listed, lists: Lists, at: float) -> Listed:
     }
 
 
-def since(listed: Listed) -> Mapping[int, float]:
+def since(listed: ListedSince) -> Mapping[int, float]:
     """Since when each PID stands in some list."""
     found: dict[int, float] = {}
     for pids in listed.values():
@@ -157,4 +163,153 @@ def _total(gpu: Gpu, unit: MemoryUnit, pods: Pods, joined: Joined | None) -> Gpu
         granted_percent=sum(pod.percent[gpu.uuid] for pod in holders),
         pods=len(holders),
         used=joined.used_of(gpu.uuid) if joined else None,
+    )
+
+
+def holding(held: Iterable[HeldPod], inventory: NodeInventory) -> Pods:
+    """The node's pods that hold GPUs, by UID, with what each of their containers may use of which GPU."""
+    ledger = NodeLedger.of(inventory)
+    return {pod.allocation.pod.uid: _holding(pod, ledger) for pod in held}
+
+
+def _holding(pod: HeldPod, ledger: NodeLedger) -> HoldingPod:
+    granted: dict[tuple[ContainerName, GpuUuid], int] = {}
+    for grant in pod.allocation.grants:
+        for gpu in grant.gpus:
+            key = grant.container, gpu
+            granted[key] = granted.get(key, 0) + mib_on(grant, ledger.inventory.by_uuid.get(gpu))
+    held = ledger.held(pod.allocation)
+    return HoldingPod(
+        ref=pod.allocation.pod,
+        granted=granted,
+        most={gpu: each.memory_mib for gpu, each in held.items()},
+        containers={identity: name for name, identity in pod.container_ids.items()},
+        percent={gpu: 100 if each.whole else each.compute_percent for gpu, each in held.items()},
+        whole=frozenset(gpu for gpu, each in held.items() if each.whole),
+        policy=_policy(pod.annotations),
+    )
+
+
+def _policy(annotations: Mapping[str, str]) -> WatchdogPolicy:
+    try:
+        return WatchdogPolicy.parse(str(annotations.get(names.WATCHDOG, "")))
+    except ValueError:
+        return WatchdogPolicy.OFF
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedContainer:
+    """What is judged: one life of one container on one GPU."""
+
+    pod: PodUid
+    container: str
+    """The runtime's ID, which changes with every restart; empty for all containers of the pod, judged together."""
+    gpu: GpuUuid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverGrant:
+    """One that uses more than it was granted."""
+
+    subject: WatchedContainer
+    pod: HoldingPod
+    name: ContainerName
+    """Of the container; empty for the pod as a whole."""
+    granted_mib: int
+    used: int
+    """At least so many bytes."""
+    processes: tuple[Process, ...]
+    """Those that may be ended for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverSince:
+    """Since when something was above its grant in every sample."""
+
+    since: float
+    last: float
+
+
+State = Mapping[WatchedContainer, OverSince]
+
+
+def over_grants(joined: Joined, *, tolerance_mib: int) -> Mapping[WatchedContainer, OverGrant]:
+    """All that is above its grant in this sample.
+
+    A container that holds part of the GPU is judged by itself. One that holds nothing of it, or whose name the kubelet
+    has yet to tell, is judged by what its whole pod may use.
+    """
+    found = {}
+    charges_of = _by_pod(joined)
+    for charge in (charge for charges in charges_of.values() for charge in charges):
+        if charge.name:
+            granted = charge.pod.granted[charge.name, charge.gpu]
+            if charge.used > (granted + tolerance_mib) * MIB:
+                excess = _over_grant(charge, charge.container, granted, charge.used, charge.processes)
+                found[excess.subject] = excess
+    for charges in charges_of.values():
+        first, granted = charges[0], charges[0].pod.most.get(charges[0].gpu, 0)
+        used = sum(charge.used for charge in charges)
+        processes = tuple(each for charge in charges if not charge.name for each in charge.processes)
+        if processes and used > (granted + tolerance_mib) * MIB:
+            excess = _over_grant(first, "", granted, used, processes)
+            found[excess.subject] = excess
+    return found
+
+
+def advance(before: State, found: Mapping[WatchedContainer, OverGrant], joined: Joined, *, gap_s: float) -> State:
+    """Who stands where after a sample. After a gap, in which anything may have happened, it all begins again."""
+    now = joined.at
+    unknown = {
+        subject: standing
+        for subject, standing in before.items()
+        if subject not in found and subject.gpu not in joined.foreign
+    }
+    guilty = {
+        subject: OverSince(known.since if (known := before.get(subject)) and now - known.last <= gap_s else now, now)
+        for subject in found
+    }
+    return {subject: standing for subject, standing in unknown.items() if now - standing.last <= gap_s} | guilty
+
+
+def due(state: State, found: Mapping[WatchedContainer, OverGrant], *, grace_s: float) -> list[OverGrant]:
+    """Those above their grant for longer than the grace period, in an order of their own."""
+    over = [excess for subject, excess in found.items() if state[subject].last - state[subject].since >= grace_s]
+    return sorted(over, key=lambda excess: (excess.subject.pod, excess.subject.container, excess.subject.gpu))
+
+
+def with_watchdog(inventory: NodeInventory, policy: WatchdogPolicy, unseen: Collection[GpuUuid] = ()) -> NodeInventory:
+    """The inventory with the watchdog as what holds the limit, where it acts and nothing stronger does.
+
+    Args:
+        inventory: of the node.
+        policy: the node's.
+        unseen: GPUs whose processes the driver does not list, so that no one can watch over them.
+    """
+    if policy < WatchdogPolicy.EVICT:
+        return inventory
+    gpus = (
+        replace(gpu, limit=Limit.WATCHDOG) if gpu.limit is Limit.ADVISORY and gpu.uuid not in unseen else gpu
+        for gpu in inventory.gpus
+    )
+    return replace(inventory, gpus=tuple(gpus))
+
+
+def _by_pod(joined: Joined) -> Mapping[tuple[PodUid, GpuUuid], list[Charge]]:
+    """On GPUs that are shared."""
+    found: dict[tuple[PodUid, GpuUuid], list[Charge]] = {}
+    for charge in joined.charges:
+        if charge.gpu not in charge.pod.whole:
+            found.setdefault((charge.pod.ref.uid, charge.gpu), []).append(charge)
+    return found
+
+
+def _over_grant(charge: Charge, container: str, granted: int, used: int, processes: tuple[Process, ...]) -> OverGrant:
+    return OverGrant(
+        subject=WatchedContainer(charge.pod.ref.uid, container, charge.gpu),
+        pod=charge.pod,
+        name=charge.name if container else ContainerName(""),
+        granted_mib=granted,
+        used=used,
+        processes=processes,
     )

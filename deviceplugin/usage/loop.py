@@ -1,30 +1,70 @@
-"""Reads what is used, again and again: gather, join, show, judge."""
+"""Reads what is used, again and again (gather, join, show, judge); the latest for those who show it."""
 
 import threading
-from collections.abc import Collection
-from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
 
-from deviceplugin.inventory_feed import InventoryFeed
-from deviceplugin.pods import PodCache
-from deviceplugin.usage import holding, join, procfs
-from deviceplugin.usage.current import CurrentUsage, Latest
+from deviceplugin.inventory import InventoryFeed
+from deviceplugin.source import ProcessLists
+from deviceplugin.usage import join, procfs
+from deviceplugin.usage.join import Joined, Pods
 from deviceplugin.usage.procfs import ProcessTable
-from deviceplugin.usage.values import Listed, Lists, Sample
+from deviceplugin.usage.values import Key, ListedSince, NodeUsage, Sample, UsageReading
 from deviceplugin.usage.watchdog import Watchdog
 from gpushare.identity import GpuUuid
+from gpushare.model.gpu import NodeInventory
 from gpushare.runtime.clock import Clock
-from gpushare.units import ResourceConfig
 
 _READ_S: Final = 2.0
 
 
-class ProcessLists(Protocol):
-    """Where process lists come from."""
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The last sample, and what was seen before."""
 
-    def read(self, gpus: Collection[GpuUuid]) -> Lists:
-        """The processes on these GPUs."""
-        ...
+    joined: Joined
+    peaks: Mapping[Key, int]
+    over: int | None
+    """How many are above their grant for too long; None without a watchdog."""
+    listed: ListedSince
+
+
+@dataclass(kw_only=True)
+class CurrentUsage:
+    """Written by one thread, read by many: what is written is replaced as a whole."""
+
+    feed: InventoryFeed
+    holding: Callable[[NodeInventory], Pods]
+    """The pods that hold GPUs now."""
+    clock: Clock
+    stale_s: float
+    """After so long without a sample nothing is known of what is used."""
+    reading: UsageReading = UsageReading.ON
+    latest: Latest | None = field(init=False, default=None)
+
+    def view(self) -> NodeUsage | None:
+        """For metrics; None while the GPUs are not known."""
+        posted, latest = self.feed.latest, self.latest
+        if posted is None:
+            return None
+        pods = self.holding(posted.inventory)
+        if latest is None:
+            return replace(join.view(posted.inventory, pods, None, {}), reading=self.reading)
+        found = join.view(posted.inventory, pods, latest.joined if self._is_fresh(latest) else None, latest.peaks)
+        if not found.foreign:
+            return replace(found, reading=UsageReading.SILENT)
+        return replace(found, reading=self.reading, over=latest.over)
+
+    def unseen(self) -> Collection[GpuUuid]:
+        """GPUs whose processes are not known; none before the first sample."""
+        latest = self.latest
+        if latest is None:
+            return ()
+        return latest.listed.keys() - (latest.joined.foreign.keys() if self._is_fresh(latest) else ())
+
+    def _is_fresh(self, latest: Latest) -> bool:
+        return self.clock.monotonic() - latest.joined.at < self.stale_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +73,6 @@ class UsageLoop:
 
     lists: ProcessLists
     table: ProcessTable
-    feed: InventoryFeed
-    cache: PodCache
-    resource_config: ResourceConfig
-    clock: Clock
     current: CurrentUsage
     watchdog: Watchdog | None
     interval_s: float
@@ -45,28 +81,29 @@ class UsageLoop:
         """Look until `stop` is set."""
         while not stop.is_set():
             self.look()
-            self.clock.wait(stop, self.interval_s)
+            self.current.clock.wait(stop, self.interval_s)
 
     def look(self) -> None:
         """One sample; none while the GPUs are not known."""
-        snapshot = self.feed.latest
-        if snapshot is None:
+        posted = self.current.feed.latest
+        if posted is None:
             return
         latest = self.current.latest
-        sample, listed = self._sample([gpu.uuid for gpu in snapshot.inventory.gpus], latest.listed if latest else {})
-        pods = holding.holding(self.cache.all(), snapshot.inventory, self.resource_config)
+        sample, listed = self._sample([gpu.uuid for gpu in posted.inventory.gpus], latest.listed if latest else {})
+        pods = self.current.holding(posted.inventory)
         joined = join.join(sample, pods)
         peaks = join.peaks(latest.peaks if latest else {}, joined, pods)
         self.current.latest = latest = Latest(joined, peaks, latest.over if latest else None, listed)
         if self.watchdog is not None:  # it may wait for the API server
             self.current.latest = replace(latest, over=self.watchdog.look(joined))
 
-    def _sample(self, gpus: Collection[GpuUuid], before: Listed) -> tuple[Sample, Listed]:
-        at = self.clock.monotonic()
+    def _sample(self, gpus: Collection[GpuUuid], before: ListedSince) -> tuple[Sample, ListedSince]:
+        clock = self.current.clock
+        at = clock.monotonic()
         lists = self.lists.read(gpus)
-        now = self.clock.monotonic()
+        now = clock.monotonic()
         if now - at >= self.current.stale_s:  # no one may be judged by what was so long ago
             lists = dict.fromkeys(gpus)
         listed = join.listed(before, lists, at)
-        processes = procfs.known(join.since(listed), self.table, self.clock, until=now + _READ_S)
+        processes = procfs.trusted_processes(join.since(listed), self.table, clock, until=now + _READ_S)
         return Sample(at=at, lists=lists, processes=processes), listed

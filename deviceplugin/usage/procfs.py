@@ -111,7 +111,9 @@ class Procfs:
             signal.pidfd_send_signal(handle, number)
 
 
-def known(since: Mapping[int, float], table: ProcessTable, clock: Clock, *, until: float) -> Mapping[int, Process]:
+def trusted_processes(
+    since: Mapping[int, float], table: ProcessTable, clock: Clock, *, until: float
+) -> Mapping[int, Process]:
     """The processes behind these PIDs that are older than the entries with these PIDs in the lists.
 
     A younger one may have got its PID from one that used the memory and has ended: the driver goes on to list the PID

@@ -1,30 +1,18 @@
 """What is read about the use of GPUs, and what it comes to. Pure values; memory is in bytes unless a name says MiB."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Final
 
 from deviceplugin.cgroups import CgroupOwner
+from deviceplugin.source import Lists
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.gpu import Gpu, LeftOut
 
-
-@dataclass(frozen=True, slots=True)
-class GpuProcess:
-    """One entry of a GPU's process lists."""
-
-    pid: int
-    """As this process would call it."""
-    used: int | None
-    """None where the driver does not say."""
-
-
 Key = tuple[PodUid, ContainerName, GpuUuid]
 """One container on one GPU; an empty name stands for all containers of the pod that hold nothing of it."""
-Lists = Mapping[GpuUuid, Sequence[GpuProcess] | None]
-"""The processes on each GPU, each once; None for a GPU that did not answer."""
-Listed = Mapping[GpuUuid, Mapping[int, float]]
+ListedSince = Mapping[GpuUuid, Mapping[int, float]]
 """Since when each PID stands in the list of each GPU without a break, by `Clock.monotonic`."""
 
 
@@ -50,7 +38,7 @@ class Sample:
     """By PID. One that had ended, or that is younger than the lists, is missing: no one knows whose memory that was."""
 
 
-class Policy(IntEnum):
+class WatchdogPolicy(IntEnum):
     """What the watchdog does about a container above its grant, from the most lenient on. All but OFF tell of it."""
 
     OFF = 0
@@ -59,7 +47,7 @@ class Policy(IntEnum):
     KILL = 3
 
     @classmethod
-    def parse(cls, text: str) -> "Policy":
+    def parse(cls, text: str) -> "WatchdogPolicy":
         """Read one of the words.
 
         Raises:
@@ -74,7 +62,7 @@ class Policy(IntEnum):
         return self.name.lower()
 
 
-class Reading(Enum):
+class UsageReading(Enum):
     """Whether what containers use is read."""
 
     ON = "on"
@@ -85,7 +73,7 @@ class Reading(Enum):
     """It is to be read, and the driver lists the processes of no GPU, or does not answer."""
 
     @classmethod
-    def of(cls, *, wanted: bool, pid: int) -> "Reading":
+    def of(cls, *, wanted: bool, pid: int) -> "UsageReading":
         """Args: pid: this process's own; the first process of a container sees its container alone."""
         if not wanted:
             return cls.OFF
@@ -107,7 +95,7 @@ class HoldingPod:
     """Of compute that is set aside for it at its worst moment; 100 of a GPU that it has for itself."""
     whole: frozenset[GpuUuid] = frozenset()
     """GPUs that it has for itself: no one else is there to take memory from."""
-    policy: Policy = Policy.OFF
+    policy: WatchdogPolicy = WatchdogPolicy.OFF
     """That its author has asked for."""
 
 
@@ -182,7 +170,7 @@ class NodeUsage:
     """By namespace, pod, container, GPU."""
     foreign: Mapping[GpuUuid, int]
     """Used by processes of no pod that holds GPUs here; of GPUs that answered."""
-    reading: Reading = Reading.OFF
+    reading: UsageReading = UsageReading.OFF
     processes: tuple[int, int] | None = None
     """In the lists of all GPUs: those that this machine knows, and those that it does not; None if there are none."""
     over: int | None = None

@@ -2,25 +2,27 @@
 
 import logging
 import signal
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from deviceplugin.counts import Counts
 from deviceplugin.refusals import Refusals
-from deviceplugin.usage import overuse, procfs
-from deviceplugin.usage.join import MIB, Joined
-from deviceplugin.usage.namespaces import Namespaces
-from deviceplugin.usage.overuse import Excess, State, Subject
+from deviceplugin.usage import join, procfs
+from deviceplugin.usage.join import Joined, OverGrant, State, WatchedContainer
 from deviceplugin.usage.procfs import ProcessTable, Sent
-from deviceplugin.usage.values import Policy, Process
-from gpushare import units
+from deviceplugin.usage.values import Process, WatchdogPolicy
+from gpushare import names, units
+from gpushare.errors import WireError
 from gpushare.identity import PodUid
+from gpushare.kube import api as kube
 from gpushare.kube import pods as kube_pods
 from gpushare.kube.api import KubeApi
 from gpushare.kube.pods import Evicted
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
+from gpushare.units import MIB
+from gpushare.wire import fields
 
 _LOG: Final = logging.getLogger(__name__)
 REASON_OVER: Final = "GpuShareOverGrant"
@@ -33,13 +35,47 @@ _ACT_S: Final = 10.0
 """Time for all actions of one look."""
 KILL_AFTER_S: Final = 10.0
 """How long a process has to end by itself after SIGTERM."""
+_FRESH_S: Final = 60.0
+_REMEMBERED: Final = 256
+_TIMEOUT_S: Final = 2.0
+
+
+@dataclass(kw_only=True)
+class Namespaces:
+    """What namespaces ask of the watchdog, by a label. Read only for pods that are above their grant, by one thread."""
+
+    api: KubeApi
+    clock: Clock
+    _known: OrderedDict[str, tuple[float, WatchdogPolicy]] = field(init=False, default_factory=OrderedDict)
+    """When each was read, the oldest first."""
+
+    def policy(self, namespace: str) -> WatchdogPolicy:
+        """OFF if it asks for nothing, or cannot be read: then the node's own policy counts."""
+        now = self.clock.monotonic()
+        if namespace not in self._known or now - self._known[namespace][0] >= _FRESH_S:
+            self._known[namespace] = now, self._read(namespace)
+            self._known.move_to_end(namespace)
+            if len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        return self._known[namespace][1]
+
+    def _read(self, namespace: str) -> WatchdogPolicy:
+        try:
+            found = self.api.get(f"/api/v1/namespaces/{namespace}", timeout_s=_TIMEOUT_S)
+            labels = fields.mapping(fields.mapping(found, "metadata", "namespace"), "labels", "metadata")
+            return WatchdogPolicy.parse(str(labels.get(names.WATCHDOG, WatchdogPolicy.OFF)))
+        except kube.ForbiddenError:
+            return WatchdogPolicy.OFF  # a component that gives the right to act on it gives the right to read it
+        except (kube.KubeError, WireError, ValueError) as error:
+            logs.event(_LOG, "namespace unread", level=logging.WARNING, namespace=namespace, error=str(error))
+            return WatchdogPolicy.OFF
 
 
 @dataclass(kw_only=True)
 class Watchdog:
     """Used by one thread. What it remembers is lost with the process, and then every grace period begins again."""
 
-    policy: Policy
+    policy: WatchdogPolicy
     """The administrator's: what pods and namespaces ask for can only be stricter."""
     grace_s: float
     gap_s: float
@@ -49,95 +85,100 @@ class Watchdog:
     table: ProcessTable
     events: Refusals
     namespaces: Namespaces
-    counts: Counts
     clock: Clock
     _state: State = field(init=False, default_factory=dict)
     _evicted: dict[PodUid, float] = field(init=False, default_factory=dict)
     _signalled: dict[Process, float] = field(init=False, default_factory=dict)
     _first: int = field(init=False, default=0)
     """Whose turn is next, if the API server is too slow for all of them."""
-    _reported: set[Subject] = field(init=False, default_factory=set)
+    _reported: set[WatchedContainer] = field(init=False, default_factory=set)
+    _actions: Mapping[tuple[str, str], int] = field(init=False, default_factory=dict)
+    """Replaced as a whole, as others read it."""
+
+    def actions(self) -> Mapping[tuple[str, str], int]:
+        """How often what was done, by action and result."""
+        return self._actions
 
     def look(self, joined: Joined) -> int:
         """Judge a sample, the next after the one before. How many are above their grant for too long."""
-        found = overuse.excesses(joined, tolerance_mib=self.tolerance_mib)
-        self._state = overuse.advance(self._state, found, joined, gap_s=self.gap_s)
-        guilty = overuse.due(self._state, found, grace_s=self.grace_s)
-        self._forget(guilty)
+        found = join.over_grants(joined, tolerance_mib=self.tolerance_mib)
+        self._state = join.advance(self._state, found, joined, gap_s=self.gap_s)
+        violations = join.due(self._state, found, grace_s=self.grace_s)
+        self._forget(violations)
         until = self.clock.monotonic() + _ACT_S
-        turn = guilty[self._first :] + guilty[: self._first]
+        turn = violations[self._first :] + violations[: self._first]
         acted = 0
         while acted < len(turn) and self.clock.monotonic() < until:
             self._act(turn[acted], joined.at)
             acted += 1
         self._first = (self._first + acted) % max(1, len(turn))
-        return len(guilty)
+        return len(violations)
 
-    def _act(self, excess: Excess, at: float) -> None:
-        pod = excess.pod
+    def _act(self, over: OverGrant, at: float) -> None:
+        pod = over.pod
         policy = max(self.policy, pod.policy, self.namespaces.policy(pod.ref.namespace))
-        self._tell(excess, REASON_OVER, "use less, or ask for more")
-        if excess.subject not in self._reported:
-            self._reported.add(excess.subject)
-            self._done("report", "done", excess)
-        if policy is Policy.EVICT:
-            self._evict(excess, at)
-        if policy is Policy.KILL:
+        self._tell(over, REASON_OVER, "use less, or ask for more")
+        if over.subject not in self._reported:
+            self._reported.add(over.subject)
+            self._done("report", "done", over)
+        if policy is WatchdogPolicy.EVICT:
+            self._evict(over, at)
+        if policy is WatchdogPolicy.KILL:
             # Never an empty list: what is above its grant has processes.
-            sent = [self._end(process, excess, at) for process in excess.processes]
+            sent = [self._end(process, over, at) for process in over.processes]
             if Sent.DONE in sent:
-                self._tell(excess, REASON_KILLED, "so its processes on this GPU are ended")
+                self._tell(over, REASON_KILLED, "so its processes on this GPU are ended")
 
-    def _evict(self, excess: Excess, at: float) -> None:
-        uid = excess.subject.pod
+    def _evict(self, over: OverGrant, at: float) -> None:
+        uid = over.subject.pod
         if uid in self._evicted and at < self._evicted[uid] + _EVICT_AGAIN_S:
             return
         self._evicted[uid] = at
-        outcome, problem = kube_pods.evict(self.api, excess.pod.ref, if_forbidden=_IF_FORBIDDEN)
-        self._done("evict", outcome.value, excess, problem=problem)
+        outcome, problem = kube_pods.evict(self.api, over.pod.ref, if_forbidden=_IF_FORBIDDEN)
+        self._done("evict", outcome.value, over, problem=problem)
         if outcome is Evicted.DONE:
-            self._tell(excess, REASON_EVICTED, "so the pod is evicted")
+            self._tell(over, REASON_EVICTED, "so the pod is evicted")
 
-    def _end(self, process: Process, excess: Excess, at: float) -> Sent | None:
+    def _end(self, process: Process, over: OverGrant, at: float) -> Sent | None:
         since = self._signalled.get(process)
         if since is not None and at < since + KILL_AFTER_S:
             return None
         self._signalled[process] = at
         action, number = ("terminate", signal.SIGTERM) if since is None else ("kill", signal.SIGKILL)
         sent = procfs.send(self.table, process, number)
-        self._done(action, sent.value, excess, pid=process.pid)
+        self._done(action, sent.value, over, pid=process.pid)
         return sent
 
-    def _tell(self, excess: Excess, reason: str, consequence: str) -> None:
-        who = f"container {excess.name}" if excess.name else "the pod (or a container of it that was granted nothing)"
+    def _tell(self, over: OverGrant, reason: str, consequence: str) -> None:
+        who = f"container {over.name}" if over.name else "the pod (or a container of it that was granted nothing)"
         message = (
-            f"{who} uses {units.memory(-(-excess.used // MIB))} of GPU {excess.subject.gpu}, of which it was granted"
-            f" {units.memory(excess.granted_mib)}, for more than {self.grace_s:g} s; {consequence}"
+            f"{who} uses {units.memory(-(-over.used // MIB))} of GPU {over.subject.gpu}, of which it was granted"
+            f" {units.memory(over.granted_mib)}, for more than {self.grace_s:g} s; {consequence}"
         )
-        self.events.post(excess.pod.ref, (excess.subject.container, excess.subject.gpu), reason, message)
+        self.events.post(over.pod.ref, (over.subject.container, over.subject.gpu), reason, message)
 
-    def _done(self, action: str, result: str, excess: Excess, **more: Any) -> None:
-        self.counts.watchdog(action, result)
+    def _done(self, action: str, result: str, over: OverGrant, **more: Any) -> None:
+        self._actions = {**self._actions, (action, result): self._actions.get((action, result), 0) + 1}
         logs.event(
             _LOG,
             "above its grant",
             level=logging.WARNING,
-            pod=str(excess.pod.ref),
-            container=excess.name,
-            gpu=excess.subject.gpu,
-            granted_mib=excess.granted_mib,
-            used_mib=excess.used // MIB,
+            pod=str(over.pod.ref),
+            container=over.name,
+            gpu=over.subject.gpu,
+            granted_mib=over.granted_mib,
+            used_mib=over.used // MIB,
             action=action,
             result=result,
             **more,
         )
 
-    def _forget(self, guilty: Iterable[Excess]) -> None:
-        """What was done to those that are not guilty any more: should they be again, it all begins again."""
-        subjects, processes = set[Subject](), set[Process]()
-        for excess in guilty:
-            subjects.add(excess.subject)
-            processes.update(excess.processes)
+    def _forget(self, violations: Iterable[OverGrant]) -> None:
+        """What was done to those that no longer are above their grant: should they be again, it all begins again."""
+        subjects, processes = set[WatchedContainer](), set[Process]()
+        for over in violations:
+            subjects.add(over.subject)
+            processes.update(over.processes)
         self._reported &= subjects
         self._evicted = _only(self._evicted, {subject.pod for subject in subjects})
         self._signalled = _only(self._signalled, processes)

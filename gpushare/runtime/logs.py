@@ -6,6 +6,7 @@
 import logging
 import sys
 import time
+from collections.abc import Collection, Hashable
 from typing import Any, Final, TextIO
 
 import orjson
@@ -64,6 +65,28 @@ def event(
     # Not by `log.log`, which walks the stack to find its caller: the name and the fields say more.
     record = log.makeRecord(log.name, level, "", 0, name, (), sys.exc_info() if exc_info else None, extra=extra)
     log.handle(record)
+
+
+class Changes:
+    """Logs what is found out again and again when it changes. Used by one thread."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._last: dict[tuple[Hashable, str], dict[str, object]] = {}
+
+    def say(self, name: str, about: Hashable = None, *, level: int = logging.INFO, **fields: object) -> None:
+        """See `event`. Args: about: what the event is about, if each of several is told of by itself."""
+        if self._last.get((about, name)) != fields:
+            event(self._log, name, level=level, exc_info=False, **fields)
+        self._last[about, name] = fields
+
+    def clear(self, about: Hashable = None) -> None:
+        """It is well, so that the same is told again when it comes back."""
+        self.keep({known for known, _ in self._last} - {about})
+
+    def keep(self, present: Collection[Hashable]) -> None:
+        """Forget about all else."""
+        self._last = {key: fields for key, fields in self._last.items() if key[0] in present}
 
 
 def _cut(value: object) -> object:

@@ -70,6 +70,11 @@ def too_many_containers(spec: Mapping[str, Any], lists: Sequence[str]) -> FieldE
     return None
 
 
+def container(pod: Pod, name: str) -> Mapping[str, Any]:
+    """The object of the container with this name; empty if there is none."""
+    return next((each for _, _, each in containers(pod) if each.get("name") == name), {})
+
+
 def asks(container: Mapping[str, Any], resource_config: ResourceConfig) -> bool:
     """Whether a container names one of the resources that make a pod ours, with whatever amount."""
     named = amounts(container, "limits").keys() | amounts(container, "requests").keys()

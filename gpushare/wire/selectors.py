@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 from gpushare import names, units
@@ -164,6 +165,18 @@ class Framework(Enum):
 
 DEFAULT_FRAMEWORKS: Final = (Framework.JAX, Framework.PADDLE, Framework.CUPY)
 """Without PyTorch, which ends with an error before 2.10 when it reads a key that it does not know."""
+FRAMEWORK_VARIABLES: Final[Mapping[Framework, tuple[str, ...]]] = MappingProxyType(
+    {
+        # With both set, JAX ends with an error. The older one is read by all versions.
+        Framework.JAX: ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"),
+        Framework.PADDLE: ("FLAGS_gpu_memory_limit_mb",),
+        Framework.CUPY: ("CUPY_GPU_MEMORY_LIMIT",),
+        Framework.PYTORCH: ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+    }
+)
+"""The variable that is written, and others that mean the same."""
+VARIABLES: Final = frozenset(name for several in FRAMEWORK_VARIABLES.values() for name in several)
+"""All of them."""
 _NONE: Final = "none"
 
 

@@ -22,8 +22,8 @@ from controller.reconcile.node_requests import Refusals
 from controller.state import ClusterState
 from controller.supervisor import Fence
 from deviceplugin import metrics as plugin_metrics
-from deviceplugin.counts import Counts
-from deviceplugin.usage.values import GpuTotal, NodeUsage, Reading, Row
+from deviceplugin.decide import Reason
+from deviceplugin.usage.values import GpuTotal, NodeUsage, Row, UsageReading
 from gpushare import names
 from gpushare.cluster import node_records, pod_records
 from gpushare.identity import ContainerName, GpuUuid, NodeName
@@ -80,13 +80,13 @@ def plugin_page() -> str:
         totals={uuid: GpuTotal(usable_mib=16384, granted_mib=1024, granted_percent=25, pods=1, used=1)},
         rows=(row,),
         foreign={uuid: 0},
-        reading=Reading.ON,
+        reading=UsageReading.ON,
         processes=(1, 0),
         over=0,
     )
-    counts = Counts()
-    counts.watchdog("report", "done")
-    return plugin_metrics.page(lambda: usage, counts, NODE).decode()
+    starts = {("accepted", ""): 0, **{("refused", reason.value): 0 for reason in Reason}}
+    actions = {("report", "done"): 1}
+    return plugin_metrics.page(lambda: usage, lambda: starts, lambda: actions, NODE).decode()
 
 
 def webhook_page() -> str:

@@ -1,6 +1,6 @@
 """The reference page of the driver's errors."""
 
-from deviceplugin.nvml import xids
+from deviceplugin.nvml import faults
 
 HEAD = """# Driver errors (Xids)
 
@@ -21,5 +21,5 @@ def page() -> str:
     """Every known Xid."""
     return HEAD + "".join(
         f"| {xid.number} | {xid.name} | {'yes' if xid.condemns else 'no: a faulty program causes it'} |\n"
-        for xid in xids.KNOWN.values()
+        for xid in faults.KNOWN.values()
     )

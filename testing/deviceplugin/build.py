@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from deviceplugin import resources
-from deviceplugin.decision import Start
-from deviceplugin.handover.choice import Choice
+from deviceplugin.decide import StartRequest
+from deviceplugin.handover.choice import HandOverChoice
 from deviceplugin.handover.devices import DeviceHandOver
-from deviceplugin.handover.spec_files import SpecFiles
-from deviceplugin.handover.spec_reader import SpecReader
+from deviceplugin.handover.spec_files import SpecFiles, SpecReader
 from deviceplugin.resources import Resource
 from deviceplugin.source import RawGpu
 from gpushare import names, units
@@ -35,7 +34,7 @@ def container_of(grant: Grant) -> Json:
     """A mutated container that asked for this."""
     container = make_container(grant.container, env=[env_of(grant.container)])
     resource = resources.WHOLE if grant.whole else resources.MEMORY
-    return {**container, "resources": {"limits": {resource.name: resource.of_grant(grant, units.GIB)}}}
+    return {**container, "resources": {"limits": {resource.name: resource.devices_of_grant(grant, units.GIB)}}}
 
 
 def percent_container(percent: int, name: str = "main") -> Json:
@@ -90,7 +89,7 @@ def handing_over(
 ) -> DeviceHandOver:
     """For two simulated GPUs."""
     return DeviceHandOver(
-        choice=lambda: Choice(way=way, reason="the test says so", **of_choice),
+        choice=lambda: HandOverChoice(way=way, reason="the test says so", **of_choice),
         gpus=lambda: simulated_gpus(2),
         files=SpecFiles(directory),
         specs=SpecReader(directories=(directory,), own=directory).specs,
@@ -102,7 +101,7 @@ def fields_of(caplog: pytest.LogCaptureFixture, event: str) -> list[Json]:
     return [record.__dict__["gpushare_fields"] for record in caplog.records if record.message == event]
 
 
-def start_of(pod: Json, *containers: str, devices: int | frozenset[str] = 3, **fields: Any) -> Start:
+def start_of(pod: Json, *containers: str, devices: int | frozenset[str] = 3, **fields: Any) -> StartRequest:
     """On a node with two GPUs of 15 GiB. Args: containers: main, if none. devices: IDs, or how many of the plugin's."""
     resource = fields.get("resource", resources.MEMORY)
     given: dict[str, Any] = {
@@ -112,4 +111,4 @@ def start_of(pod: Json, *containers: str, devices: int | frozenset[str] = 3, **f
     }
     names_of = tuple(map(ContainerName, containers or ("main",)))
     config = ResourceConfig(whole_gpus=True)
-    return Start(pod=pod, containers=names_of, node=NODE, resource_config=config, **given | fields)
+    return StartRequest(pod=pod, containers=names_of, node=NODE, resource_config=config, **given | fields)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deviceplugin.edits import ContainerEdits
+from deviceplugin.cdi import ContainerEdits
 from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError, Proofs
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Gpu, Limit

@@ -9,9 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.edits import ContainerEdits
-from deviceplugin.handover import vendor_spec
-from deviceplugin.handover.vendor_spec import VendorSpec
+from deviceplugin import cdi
+from deviceplugin.cdi import ContainerEdits, VendorSpec
 from deviceplugin.source import RawGpu
 from gpushare.model.gpu import MigInstance
 
@@ -88,7 +87,7 @@ MIG = document(
 
 
 def spec(found: Json, path: str = "/etc/cdi/nvidia.yaml") -> VendorSpec:
-    return vendor_spec.read(found, Path(path))
+    return cdi.read(found, Path(path))
 
 
 def instance(number: int, minor: int | None, *caps: int) -> RawGpu:

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from deviceplugin import advertise, resources
-from deviceplugin.decision import Accept, Decision
-from deviceplugin.inventory_feed import InventoryFeed
-from deviceplugin.registrar import Registrar
+from deviceplugin import resources
+from deviceplugin.decide import Accept, Decision
+from deviceplugin.inventory import InventoryFeed
 from deviceplugin.resources import Resource
+from deviceplugin.server import Registrar
 from gpushare.model.gpu import NodeInventory
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_inventory
@@ -29,7 +29,7 @@ def feed_with(inventory: NodeInventory | None = None) -> InventoryFeed:
 
 
 def show(feed: InventoryFeed, inventory: NodeInventory) -> None:
-    feed.post(inventory, advertise.devices(inventory, EVERYTHING))
+    feed.post(inventory, resources.devices(inventory, EVERYTHING))
 
 
 @contextmanager

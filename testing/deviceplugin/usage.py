@@ -1,15 +1,39 @@
 """Pods, processes and samples for tests of usage."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from deviceplugin import pods
 from deviceplugin.cgroups import CgroupOwner
-from deviceplugin.usage.values import GpuProcess, Process, Sample
+from deviceplugin.inventory import InventoryFeed
+from deviceplugin.pods import PodCache
+from deviceplugin.source import GpuProcess
+from deviceplugin.usage import join
+from deviceplugin.usage.join import Pods
+from deviceplugin.usage.loop import CurrentUsage
+from deviceplugin.usage.values import Process, Sample
 from gpushare.identity import GpuUuid, PodUid
 from gpushare.model.allocation import Grant
+from gpushare.model.gpu import NodeInventory
+from gpushare.runtime.clock import Clock
+from gpushare.units import ResourceConfig
 from testing.builders import Json
 from testing.deviceplugin.build import bound_pod
 
 MIB = 1024 * 1024
+
+
+def holding(objects: Iterable[Json], inventory: NodeInventory) -> Pods:
+    """What these pods hold, as the plugin keeps them."""
+    return join.holding(pods.held(map(pods.reduce, objects), inventory, ResourceConfig(whole_gpus=True)), inventory)
+
+
+def current_usage(feed: InventoryFeed, cache: PodCache, clock: Clock, *, stale_s: float = 1e9) -> CurrentUsage:
+    """Of the pods in a cache."""
+
+    def held(inventory: NodeInventory) -> Pods:
+        return join.holding(pods.held(cache.all(), inventory, ResourceConfig(whole_gpus=True)), inventory)
+
+    return CurrentUsage(feed=feed, holding=held, clock=clock, stale_s=stale_s)
 
 
 def uid(number: int) -> PodUid:

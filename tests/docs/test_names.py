@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from controller.settings import Settings as ControllerSettings
-from deviceplugin import decision
+from deviceplugin import decide
 from deviceplugin.settings import Settings as PluginSettings
 from gpushare import names
 from gpushare.model.allocation import RefusalReason
@@ -164,7 +164,7 @@ VARIABLES: Final = [value for name, value in vars(names).items() if name.startsw
 KEPT_AWAY: Final = section("docs/reference/cli.md", "### What keeps pods away")
 OPERATE, TROUBLESHOOT, SECURITY = (text(f"docs/{name}.md") for name in ("operate", "troubleshoot", "security"))
 TOLD: Final[list[tuple[str, Iterable[str], tuple[str, ...]]]] = [
-    ("| `{}` |", [each.value for each in decision.Reason], (TROUBLESHOOT,)),
+    ("| `{}` |", [each.value for each in decide.Reason], (TROUBLESHOOT,)),
     ("{}", PHRASES.values(), (TROUBLESHOOT,)),
     (
         "\n| `{}` |",

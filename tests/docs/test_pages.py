@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from controller.settings import Settings as ControllerSettings
-from deviceplugin import oversubscription
-from deviceplugin.limits import choose, node, variables
+from deviceplugin import inventory as factors
+from deviceplugin.limits import choose
 from deviceplugin.settings import Settings as PluginSettings
 from gpushare import names, units
 from gpushare.cluster import reasons
@@ -24,6 +24,7 @@ from gpushare.placement.policies import ranking
 from gpushare.placement.ranking import best
 from gpushare.runtime import options
 from gpushare.units import GIB
+from gpushare.wire import selectors
 from gpushare.wire.selectors import Framework
 from gpushare_cli.__main__ import command_line
 from gpushare_cli.simulate.command import Options
@@ -68,7 +69,7 @@ def test_what_holds_limits_and_how_well_is_on_the_first_screen_and_on_its_page(l
 
 @pytest.mark.parametrize("framework", Framework)
 def test_every_framework_has_its_row_with_its_variable(framework: Framework) -> None:
-    assert re.findall(r"`(\w+)`", ROWS[framework.value])[0] == variables.NAMES[framework][0]
+    assert re.findall(r"`(\w+)`", ROWS[framework.value])[0] == selectors.FRAMEWORK_VARIABLES[framework][0]
 
 
 def test_every_order_of_limits_is_understood() -> None:
@@ -76,7 +77,7 @@ def test_every_order_of_limits_is_understood() -> None:
     assert {choose.wanted(choose.order(choose.AUTO), label)[1] for label in labels} == {""}
     assert choose.order("cgroup,advisory")
     assert "such as `cgroup,advisory`" in LIMITS
-    assert {failure.value for failure in node.OnFailure} == {"refuse", "next"}
+    assert {failure.value for failure in choose.OnFailure} == {"refuse", "next"}
 
 
 def test_the_page_on_autoscalers_has_the_message_that_is_said_and_our_resources() -> None:
@@ -193,12 +194,12 @@ def test_what_is_exempt_and_what_is_refused_as_shipped_is_told() -> None:
 def test_oversubscription_is_off_by_default_and_its_settings_can_be_read() -> None:
     assert "**Off by default.**" in OVERSUBSCRIPTION
     inventory = NodeInventory(node=NodeName("node-a"), gpus=(make_gpu(0), make_mig(1, 0)), unit=GIB)
-    assert oversubscription.applied(inventory, PluginSettings().oversubscription, "")[0] == inventory
+    assert factors.oversubscribed(inventory, PluginSettings().oversubscription, "")[0] == inventory
     written = r'`"([^"`]+)"`|GPUSHARE_OVERSUBSCRIPTION: "([^"]+)"|oversubscription: "([^"]+)"'
     found = ["".join(each) for each in re.findall(written, OVERSUBSCRIPTION)]
     assert len(found) == 4
     for setting in found:
-        assert str(oversubscription.parse(setting)) in {setting, f"1,{setting}"}
+        assert str(factors.parse_factors(setting)) in {setting, f"1,{setting}"}
     assert re.findall(rf"{names.LABEL_OVERSUBSCRIPTION}=([\d.]+)", OVERSUBSCRIPTION) == ["1.5"]
     assert [units.parse_factor(factor) for factor in ("1", "10")] == [100, 1000]
 

@@ -13,8 +13,7 @@ import pytest
 
 from deviceplugin import cgroups
 from deviceplugin.cgroups import CgroupOwner
-from deviceplugin.mps.control import MpsControl
-from deviceplugin.mps.supervisor import Supervisor
+from deviceplugin.mps.daemon import MpsControl, Supervisor
 from gpushare import names
 from gpushare.identity import PodUid
 from gpushare.kube import api as kube

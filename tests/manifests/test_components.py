@@ -9,9 +9,9 @@ import pytest
 
 from controller.reconcile import placeholders
 from controller.settings import Settings as ControllerSettings
-from deviceplugin.mps import settings as mps_settings
+from deviceplugin.mps import __main__
 from deviceplugin.settings import Settings as PluginSettings
-from deviceplugin.usage.values import Policy
+from deviceplugin.usage.values import WatchdogPolicy
 from gpushare import names
 from gpushare.runtime import options
 from gpushare_cli import __main__ as cli
@@ -57,7 +57,7 @@ def test_no_overlay_has_a_component_and_no_program_does_what_one_is_for() -> Non
         assert not {names.PLACEHOLDERS, names.MPS, DASHBOARD} & {each["metadata"]["name"] for each in listed}
         assert "hostPID" not in pod(listed, names.PLUGIN)
         assert capabilities(listed) == adding()
-    assert (PLUGIN.usage, PLUGIN.watchdog, ControllerSettings().placeholders) == (False, Policy.OFF, 0)
+    assert (PLUGIN.usage, PLUGIN.watchdog, ControllerSettings().placeholders) == (False, WatchdogPolicy.OFF, 0)
 
 
 @pytest.mark.parametrize("policy", WATCHDOG)
@@ -67,7 +67,7 @@ def test_the_plugin_sees_processes_and_its_watchdog_has_the_policy_that_is_asked
     assert given["NVIDIA_VISIBLE_DEVICES"] == "all"
     assert "GPUSHARE_NODE_NAME" in given
     loaded = options.load(PluginSettings, [], prog="plugin", environ={**given, "GPUSHARE_NODE_NAME": "node-a"})
-    assert (loaded.usage, loaded.watchdog) == (True, Policy.parse(policy))
+    assert (loaded.usage, loaded.watchdog) == (True, WatchdogPolicy.parse(policy))
     assert pod(found, names.PLUGIN)["hostPID"] is True
     assert capabilities(found) == adding(*WATCHDOG[policy])
     more = {each["kind"] for each in found if each["metadata"]["name"] not in {it["metadata"]["name"] for it in before}}
@@ -80,7 +80,7 @@ def test_the_plugin_sees_processes_and_its_watchdog_has_the_policy_that_is_asked
 def test_plugin_daemon_and_containers_agree_on_the_directories_of_limits(others: Json) -> None:
     found = objects(limits={"cgroup": True, "mps": True}, **others)
     plugin, daemon, directory = pod(found, names.PLUGIN), pod(found, names.MPS), str(PLUGIN.mps_dir)
-    assert str(mps_settings.Settings().mps_dir) == directory
+    assert str(__main__.Settings().mps_dir) == directory
     assert capabilities(found) == adding("SYS_ADMIN", "KILL")
     seen = host_paths(plugin)
     assert (seen[directory], seen["/host/cgroup"]) == (directory, "/sys/fs/cgroup")

@@ -13,8 +13,8 @@ import yaml
 
 from controller.extender import bind
 from controller.reconcile import waiting
-from deviceplugin.decision import Reason
-from deviceplugin.usage.values import Reading
+from deviceplugin.decide import Reason
+from deviceplugin.usage.values import UsageReading
 from gpushare import names
 from gpushare.model.gpu import GpuHealth, Limit
 from localcluster import prometheus
@@ -283,7 +283,7 @@ VALUES: Final[Mapping[str, set[str]]] = {
     "known": {"true", "false"},
     "limit": {limit.value for limit in Limit},
     "outcome": {*(one.value for one in (*bind.Outcome, *Outcome)), "busy", "internal-error", "refused"},
-    "reading": {reading.value for reading in Reading},
+    "reading": {reading.value for reading in UsageReading},
     "reason": {*(reason.value for reason in Reason), *waiting.REASONS},
     "verb": {"bind", "filter", "prioritize"},
     "UUID": {""},

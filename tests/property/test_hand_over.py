@@ -10,14 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from deviceplugin.edits import ContainerEdits
-from deviceplugin.handover import share_name
-from deviceplugin.handover.choice import Choice
-from deviceplugin.handover.devices import DeviceHandOver
-from deviceplugin.handover.grant_edits import Recipient
-from deviceplugin.handover.spec_files import SpecFiles
-from deviceplugin.handover.spec_reader import SpecReader
-from deviceplugin.handover.sweep import SpecSweeper
+from deviceplugin.cdi import ContainerEdits
+from deviceplugin.handover.choice import HandOverChoice
+from deviceplugin.handover.devices import DeviceHandOver, SpecSweeper
+from deviceplugin.handover.pick import Recipient
+from deviceplugin.handover.spec_files import SpecFiles, SpecReader
 from deviceplugin.resources import MEMORY
 from deviceplugin.source import RawGpu
 from gpushare.identity import ContainerName, GpuUuid
@@ -78,7 +75,7 @@ class Node(RuleBasedStateMachine):
         own = self.directories[1]
         files = SpecFiles(own)
         self.devices = DeviceHandOver(
-            choice=lambda: Choice(way=HandOver.CDI, reason=""),
+            choice=lambda: HandOverChoice(way=HandOver.CDI, reason=""),
             gpus=lambda: GPUS,
             files=files,
             specs=SpecReader(directories=self.directories, own=own).specs,
@@ -146,7 +143,7 @@ class Node(RuleBasedStateMachine):
             assert self.sees(container) in (set(), set(container.gpus))
 
     def sees(self, container: Container) -> set[str]:
-        edits = injected(self.directories, share_name.qualified(container.device))
+        edits = injected(self.directories, f"gpushare.dev/share={container.device}")
         if edits is None:
             return set()
         assert "FORGED=1" not in edits["env"]

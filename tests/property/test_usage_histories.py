@@ -12,26 +12,23 @@ from hypothesis import settings
 from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin import metrics
-from deviceplugin.counts import Counts
-from deviceplugin.nvml.processes import NvmlProcesses
+from deviceplugin.nvml.driver import NvmlProcesses
 from deviceplugin.refusals import Refusals
-from deviceplugin.usage.current import CurrentUsage
+from deviceplugin.source import Lists
 from deviceplugin.usage.loop import UsageLoop
-from deviceplugin.usage.namespaces import Namespaces
 from deviceplugin.usage.procfs import TICKS
-from deviceplugin.usage.values import Lists, Policy
-from deviceplugin.usage.watchdog import Watchdog
+from deviceplugin.usage.values import WatchdogPolicy
+from deviceplugin.usage.watchdog import Namespaces, Watchdog
 from gpushare import names
 from gpushare.identity import GpuUuid, PodUid
 from gpushare.kube.api import Reply
-from gpushare.units import ResourceConfig
 from gpushare_cli import inspect_command
 from gpushare_cli.console import Streams
 from gpushare_cli.explain import command as explain
 from gpushare_cli.inspect_command import Options as Inspect
 from gpushare_cli.targets import Target
 from testing.builders import make_container, make_node, make_pod
-from testing.deviceplugin.usage import uid
+from testing.deviceplugin.usage import current_usage, uid
 from testing.fakes.kube import FakeKube
 from testing.nvml import stub
 from testing.nvml.stub import Stub
@@ -75,9 +72,8 @@ class StubLists:
         return self.nvml.read(gpus)
 
 
-def plugin(world: World, counts: Counts, policy: Policy) -> UsageLoop:
-    config = ResourceConfig()
-    current = CurrentUsage(feed=world.feed, cache=world.cache, resource_config=config, clock=world.clock, stale_s=1e9)
+def plugin(world: World, policy: WatchdogPolicy) -> UsageLoop:
+    current = current_usage(world.feed, world.cache, world.clock)
     watchdog = Watchdog(
         policy=policy,
         grace_s=GRACE_S,
@@ -87,16 +83,11 @@ def plugin(world: World, counts: Counts, policy: Policy) -> UsageLoop:
         table=world,
         events=Refusals(api=world.api, clock=world.clock),
         namespaces=Namespaces(api=world.api, clock=world.clock),
-        counts=counts,
         clock=world.clock,
     )
     return UsageLoop(
         lists=WorldLists(world),
         table=world,
-        feed=world.feed,
-        cache=world.cache,
-        resource_config=config,
-        clock=world.clock,
         current=current,
         watchdog=watchdog,
         interval_s=5.0,
@@ -157,17 +148,17 @@ def played(
     seed: int,
     *,
     clean: bool,
-    policies: Sequence[Policy] = (Policy.REPORT, Policy.EVICT, Policy.KILL),
+    policies: Sequence[WatchdogPolicy] = (WatchdogPolicy.REPORT, WatchdogPolicy.EVICT, WatchdogPolicy.KILL),
     leaves_memory: bool = False,
-) -> Iterator[tuple[World, UsageLoop, Counts]]:
+) -> Iterator[tuple[World, UsageLoop]]:
     """One history, after each of its samples."""
     random = Random(seed)
-    asked, handles, counts = tuple(map(str, policies)), random.random() < 0.8, Counts()
+    asked, handles = tuple(map(str, policies)), random.random() < 0.8
     world = World(random, clean, asked, handles=handles, leaves_memory=leaves_memory)
-    loop = plugin(world, counts, random.choice(policies))
+    loop = plugin(world, random.choice(policies))
     for _ in range(STEPS):
         world.step()
-        yield world, loop, counts
+        yield world, loop
 
 
 def touched(world: World, *, calls: int, ended: int) -> Iterator[PodUid | Real]:
@@ -186,7 +177,7 @@ def touched(world: World, *, calls: int, ended: int) -> Iterator[PodUid | Real]:
 def test_no_innocent_pod_is_touched(first: int) -> None:
     acted = 0
     for seed in range(first, first + AT_ONCE):
-        for world, loop, _counts in played(seed, clean=False, leaves_memory=seed % 2 == 0):
+        for world, loop in played(seed, clean=False, leaves_memory=seed % 2 == 0):
             calls, ended = len(world.api.calls), len(world.ended)
             loop.look()
             for one in touched(world, calls=calls, ended=ended):
@@ -328,10 +319,10 @@ def test_metrics_and_views_agree_with_the_lists(first: int, nvml_binding: Any, n
     compared = 0
     for seed in range(first, first + AT_ONCE):
         peaks: dict[Place, float] = {}
-        for world, loop, counts in played(seed, clean=False, policies=(Policy.REPORT,)):  # a kill would move things
+        for world, loop in played(seed, clean=False, policies=(WatchdogPolicy.REPORT,)):  # a kill would move things
             replace(loop, lists=StubLists(world, nvml_binding, nvml_stub)).look()
             if len(world.moments) % 4 == 0:
-                page = metrics.page(loop.current.view, counts, "node-a").decode()
+                page = metrics.page(loop.current.view, dict, dict, "node-a").decode()
                 compared += metrics_agree(world, page, peaks, seed)
                 if len(world.moments) == STEPS:
                     views_agree(world, page, seed)
@@ -342,7 +333,7 @@ def test_metrics_and_views_agree_with_the_lists(first: int, nvml_binding: Any, n
 def test_where_nothing_is_hidden_the_guilty_are_found(first: int) -> None:
     found = 0
     for seed in range(first, first + AT_ONCE):
-        for world, loop, _counts in played(seed, clean=True):
+        for world, loop in played(seed, clean=True):
             loop.look()
             guilty = sum(
                 len(guilty_containers(world, pod, gpu)) for pod in {key[0] for key in world.grants} for gpu in GPUS

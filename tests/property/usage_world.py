@@ -6,13 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 
-from deviceplugin import advertise, resources
 from deviceplugin import pods as pods_cache
+from deviceplugin import resources
 from deviceplugin.cgroups import CgroupOwner
-from deviceplugin.inventory_feed import InventoryFeed
+from deviceplugin.inventory import InventoryFeed
 from deviceplugin.pods import PodCache
+from deviceplugin.source import GpuProcess, Lists
 from deviceplugin.usage.procfs import TICKS
-from deviceplugin.usage.values import GpuProcess, Lists, Process
+from deviceplugin.usage.values import Process
 from gpushare import units
 from gpushare.identity import GpuUuid, NodeName, PodUid
 from gpushare.model.gpu import NodeInventory
@@ -98,7 +99,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.cache = PodCache(self.clock)
-        self.feed.post(INVENTORY, advertise.devices(INVENTORY, resources.offered(percent=False, whole_gpus=False)))
+        self.feed.post(INVENTORY, resources.devices(INVENTORY, resources.offered(percent=False, whole_gpus=False)))
         for number in range(3):
             self.add_pod(number)
 

@@ -11,10 +11,9 @@ import orjson
 
 from deviceplugin import pods
 from deviceplugin.handover.devices import DeviceHandOver
-from deviceplugin.late import LateStarts
 from deviceplugin.podresources import PodResources
 from deviceplugin.pods import PodCache
-from deviceplugin.prestart import StartCheck
+from deviceplugin.prestart import LateStarts, StartCheck
 from deviceplugin.refusals import Refusals
 from deviceplugin.resources import MEMORY, Resource
 from gpushare.kube.watch import Reflector
@@ -114,7 +113,7 @@ def serving(
         feed=feed_with(make_inventory(15, 15)),
         cache=cache,
         api=api,
-        lister=PodResources(socket=pod_resources.socket, clock=clock),
+        lister=PodResources(socket=pod_resources.socket, clock=clock).list,
         checkpoint=kubelet.directory / "kubelet_internal_checkpoint",
         refusals=Refusals(api=api, clock=clock),
         late=LateStarts(cache=cache, clock=clock),

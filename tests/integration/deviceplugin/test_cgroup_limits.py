@@ -10,20 +10,20 @@ from typing import Any, Final
 
 import pytest
 
-from deviceplugin import cgroups
-from deviceplugin.decision import Accept
+from deviceplugin import cgroups, pods
+from deviceplugin.decide import Accept
 from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError
-from deviceplugin.limits.cgroup import CgroupBackend
-from deviceplugin.limits.early import EarlyLeaves
-from deviceplugin.limits.leaves import LeafLimits
-from deviceplugin.limits.node import NodeLimits, OnFailure
-from deviceplugin.limits.starts import LimitStarts
-from deviceplugin.nvml.memory_limits import UNLIMITED, MemoryLimits
+from deviceplugin.limits.cgroup import CgroupBackend, ContainerLimits
+from deviceplugin.limits.choose import OnFailure
+from deviceplugin.limits.node import NodeLimits
+from deviceplugin.nvml.binding import SilentDriverError
+from deviceplugin.nvml.driver import UNLIMITED, MemoryLimits
+from deviceplugin.prestart import limited
 from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Gpu, Limit, MigInstance, NodeInventory
 from gpushare.model.request import ContainerKind
-from gpushare.units import GIB
+from gpushare.units import GIB, ResourceConfig
 from testing.builders import Json, make_grant
 from testing.clock import ManualClock
 from testing.deviceplugin.build import bound_pod, fields_of
@@ -61,20 +61,20 @@ class Node:
         )
         self.inventory = NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB)
         self.driver = MemoryLimits(nvml)
-        self.backend = CgroupBackend(driver=self.driver, mount=mount)
         self.pods: list[Json] = []
         self.clock = ManualClock()
-        self.leaves = self.plugin_restarts()
-        self.backend.prove(gpus)
+        self.plugin_restarts()
 
-    def plugin_restarts(self) -> LeafLimits:
-        self.early = EarlyLeaves(driver=self.driver, clock=self.clock)
-        self.backend = CgroupBackend(driver=self.driver, mount=self.mount, expect=self.early.expect)
+    def plugin_restarts(self) -> ContainerLimits:
+        self.backend = CgroupBackend(driver=self.driver, mount=self.mount)
         self.backend.prove(self.inventory.gpus)
-        self.leaves = LeafLimits(
-            backend=self.backend, pods=lambda: self.pods, inventory=lambda: self.inventory, clock=self.clock
+        self.containers = ContainerLimits(
+            backend=self.backend,
+            held=lambda inventory: pods.held(self.pods, inventory, ResourceConfig()),
+            inventory=lambda: self.inventory,
+            clock=self.clock,
         )
-        return self.leaves
+        return self.containers
 
     @property
     def pod(self) -> Path:
@@ -181,7 +181,7 @@ def test_where_limits_nest_the_container_gets_its_own(node: Node) -> None:
         assert node.prepare(grant, *grants) == {}
     assert (node.limit(node.pod, 0), node.limit(node.pod, 1)) == (5120, 2048)
     main = node.runs(*grants)
-    node.leaves.look()
+    node.containers.look_at_reported()
     second = node.pod / IDS["second"]
     assert (node.limit(main, 0), node.limit(main, 1)) == (3072, None)
     assert (node.limit(second, 0), node.limit(second, 1)) == (2048, 2048)
@@ -199,8 +199,8 @@ def test_where_they_do_not_nest_the_pod_is_held_as_a_whole(node: Node) -> None:
     assert told["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.6000", "of the five that CUDA reports"
     main = node.runs(*grants)
     assert node.memory.allocate(0, main, 3072) is not None
-    node.early.look()
-    node.leaves.look()
+    node.containers.look_at_expected()
+    node.containers.look_at_reported()
     assert node.limit(main) is None
     assert node.memory.allocate(0, main, 2049) is None
     assert node.memory.allocate(0, node.pod / IDS["second"], 2048) is not None
@@ -208,14 +208,14 @@ def test_where_they_do_not_nest_the_pod_is_held_as_a_whole(node: Node) -> None:
 
 def test_a_restarted_container_gets_its_limit_again(node: Node) -> None:
     main = running(node)
-    node.leaves.look()
+    node.containers.look_at_reported()
     main.rmdir()
     assert node.limit(main) is None
     node.prepare(node.grant(0, gib=3))
     main.mkdir()
     node.pods[0]["status"]["containerStatuses"][0]["containerID"] = f"containerd://{'99' * 32}"
     main.rename(node.pod / ("99" * 32))
-    node.leaves.look()
+    node.containers.look_at_reported()
     assert node.limit(node.pod / ("99" * 32)) == 3072
 
 
@@ -238,18 +238,18 @@ def test_a_container_is_limited_as_soon_as_its_group_is_there(node: Node) -> Non
     node.start(grant)
     sandbox = appears(node, "init")
     node.prepare(grant)
-    node.early.look()
+    node.containers.look_at_expected()
     main = appears(node, "main")
-    node.early.look()
+    node.containers.look_at_expected()
     assert (node.limit(main, 0), node.limit(main, 1), node.limit(sandbox)) == (3072, 3072, None)
     other = appears(node, "second")
-    node.early.look()
+    node.containers.look_at_expected()
     assert node.limit(other) is None, "none that was announced"
 
 
 def test_until_it_is_there_it_is_looked_for(node: Node) -> None:
     stop = threading.Event()
-    thread = threading.Thread(target=node.early.run, args=(stop,))
+    thread = threading.Thread(target=node.containers.run, args=(stop,))
     thread.start()
     try:
         node.prepare(node.grant(0, gib=3))
@@ -264,7 +264,7 @@ def test_containers_that_start_one_after_another_get_each_its_own(node: Node) ->
     for grant in (grants := two(node)):
         node.prepare(grant, *grants)
         appears(node, grant.container)
-        node.early.look()
+        node.containers.look_at_expected()
     assert [node.limit(node.pod / f"cri-containerd-{IDS[each.container]}.scope") for each in grants] == [3072, 2048]
 
 
@@ -272,9 +272,9 @@ def test_where_it_is_not_known_which_container_has_appeared_the_kubelet_is_waite
     for grant in (grants := two(node)):
         node.prepare(grant, *grants)
     main = node.runs(*grants)
-    node.early.look()
+    node.containers.look_at_expected()
     assert node.limit(main) is None
-    node.leaves.look()
+    node.containers.look_at_reported()
     assert (node.limit(main), node.limit(node.pod / IDS["second"])) == (3072, 2048)
 
 
@@ -282,12 +282,12 @@ def test_a_group_that_is_not_ready_is_limited_when_it_is(node: Node) -> None:
     node.prepare(node.grant(0, gib=3))
     main = appears(node, "main")
     node.stub.set({"fail.nvmlDeviceSetMemoryLimits_v1": 999})
-    node.early.look()
+    node.containers.look_at_expected()
     node.stub.set({"fail.nvmlDeviceSetMemoryLimits_v1": None})
-    node.early.look()
+    node.containers.look_at_expected()
     assert node.limit(main) is None, "not so soon"
     node.clock.at += 0.1
-    node.early.look()
+    node.containers.look_at_expected()
     assert node.limit(main) == 3072
 
 
@@ -304,16 +304,17 @@ def test_the_longer_a_container_takes_the_less_often_it_is_looked_for(
     node.prepare(node.grant(0, gib=3))
     for _ in range(1000):
         node.clock.at += 0.01
-        node.early.look()
+        node.containers.look_at_expected()
     assert 50 < len(looks) < 150
 
 
 def test_a_container_that_never_comes_is_forgotten(node: Node) -> None:
     node.prepare(node.grant(0, gib=3))
+    node.containers.look_at_expected()
     node.clock.at += 10
-    node.early.look()
+    node.containers.look_at_expected()
     main = appears(node, "main")
-    node.early.look()
+    node.containers.look_at_expected()
     assert node.limit(main) is None
 
 
@@ -322,24 +323,24 @@ def test_containers_that_share_all_of_a_gpu_are_held_against_each_other(node: No
     for grant in grants:
         node.prepare(grant, *grants)
     main = node.runs(*grants)
-    node.leaves.look()
+    node.containers.look_at_reported()
     assert (node.limit(node.pod), node.limit(main)) == (15360, 8192)
 
 
 def test_a_restarted_plugin_goes_on(node: Node) -> None:
     main = running(node)
-    node.plugin_restarts().look()
+    node.plugin_restarts().look_at_reported()
     assert (node.limit(node.pod), node.limit(main)) == (3072, 3072)
 
 
 def test_a_limit_that_someone_has_removed_comes_back(node: Node) -> None:
     main = running(node)
-    node.leaves.look()
+    node.containers.look_at_reported()
     node.driver.set(node.inventory.gpus[0].uuid, main, 0xFFFF_FFFF_FFFF_FFFF)
-    node.leaves.look()
+    node.containers.look_at_reported()
     assert node.limit(main) is None
     node.clock.at += 60
-    node.leaves.look()
+    node.containers.look_at_reported()
     assert node.limit(main) == 3072
 
 
@@ -347,20 +348,20 @@ def test_a_container_is_not_limited_twice_where_the_node_uses_another_means_now(
     main = running(node)
     gpus = tuple(replace(gpu, limit=Limit.ADVISORY) for gpu in node.inventory.gpus)
     node.inventory = replace(node.inventory, gpus=gpus)
-    node.leaves.look()
+    node.containers.look_at_reported()
     assert (node.limit(node.pod), node.limit(main)) == (3072, None)
 
 
 def test_a_container_is_looked_for_until_it_is_there(node: Node) -> None:
     main = running(node)
     main.rmdir()
-    node.leaves.look()
+    node.containers.look_at_reported()
     main.mkdir()
     node.stub.set({"fail.nvmlDeviceSetMemoryLimits_v1": 999})
-    node.leaves.look()
+    node.containers.look_at_reported()
     assert node.limit(main) is None
     node.stub.set({"fail.nvmlDeviceSetMemoryLimits_v1": None})
-    node.leaves.look()
+    node.containers.look_at_reported()
     assert node.limit(main) == 3072
 
 
@@ -369,7 +370,7 @@ def test_pods_that_were_started_without_a_limit_keep_what_they_have(node: Node) 
     grant = node.grant(0, gib=3)
     node.start(grant)
     main = node.runs(grant)
-    node.leaves.look()
+    node.containers.look_at_reported()
     assert (node.limit(node.pod), node.limit(main)) == (None, None)
 
 
@@ -420,7 +421,7 @@ def test_an_init_container_whose_devices_another_one_has_too_counts_as_either(no
     )
     limits.assess(node.inventory)
     for held_by in ((init, main), (main, init)):
-        assert isinstance(LimitStarts(limits)(pod, Accept(held_by, of_pod), node.inventory), Accept)
+        assert isinstance(limited(limits.prepare, pod, Accept(held_by, of_pod), node.inventory), Accept)
         assert node.limit(node.pod) == 5120
 
 
@@ -445,7 +446,7 @@ def test_a_whole_gpu_needs_no_limit(node: Node) -> None:
     node.prepare(node.grant(1, gib=15))
     assert (node.limit(node.pod, 0), node.limit(node.pod, 1)) == (None, None)
     node.runs(node.grant(0, gib=15, whole=True))
-    node.leaves.look()
+    node.containers.look_at_reported()
     assert node.limit(node.pod / IDS["main"]) is None
 
 
@@ -477,7 +478,7 @@ def test_a_driver_that_hangs_holds_a_start_up_twice_at_most(node: Node) -> None:
         def set(self, gpu: GpuUuid, cgroup: Path, hard: int) -> None:
             asked.append(hard)
             if len(asked) > 1:
-                raise LimitError("NVIDIA's driver has not answered in 5 s")
+                raise SilentDriverError("NVIDIA's driver has not answered in 5 s")
 
     node.backend.driver = Hanging(node.driver.nvml)
     start = node.start(node.grant(0, 1))
@@ -522,7 +523,7 @@ def test_the_first_hierarchy_of_version_1_that_works_is_taken(tmp_path: Path, no
 def test_pods_that_cannot_be_read_are_left_out(node: Node) -> None:
     main = running(node)
     node.pods.insert(0, {"metadata": 3, "status": {"containerStatuses": [{"name": "x", "containerID": "y"}]}})
-    node.leaves.look()
+    node.containers.look_at_reported()
     assert node.limit(main) == 3072
 
 
@@ -570,7 +571,7 @@ class History:
         cgroup = self.directory(pod) / f"{self.started:064x}"
         cgroup.mkdir()
         if self.random.random() < 0.7:  # else several appear between two looks, or the plugin restarts meanwhile
-            self.node.early.look()
+            self.node.containers.look_at_expected()
         self.running[pod, number] = cgroup
 
     def take(self, pod: str, number: int) -> None:
@@ -593,7 +594,7 @@ class History:
                 if of_pod == name
             ]
             self.node.pods.append(pod)
-        self.node.leaves.look()
+        self.node.containers.look_at_reported()
 
     def restart(self, _pod: str, _number: int) -> None:
         self.node.plugin_restarts()
@@ -627,13 +628,13 @@ def test_a_container_that_cannot_be_limited_is_told_once(node: Node, caplog: pyt
     for error in (999, 999, stub.GPU_IS_LOST, 999):
         node.stub.set({"0.fail.nvmlDeviceSetMemoryLimits_v1": error})
         for _ in range(3):
-            node.leaves.look()
+            node.containers.look_at_reported()
     node.stub.set({"0.fail.nvmlDeviceSetMemoryLimits_v1": None})
-    node.leaves.look()
+    node.containers.look_at_reported()
     assert node.limit(leaf) == 3072
     node.stub.set({"0.fail.nvmlDeviceSetMemoryLimits_v1": 999})
     node.clock.at += 60
-    node.leaves.look()
+    node.containers.look_at_reported()
     said = [line["error"].split(":")[0] for line in fields_of(caplog, "container not limited")]
     unknown = "the driver says Unknown Error"
     assert said == [unknown, "the driver says GPU is lost", unknown, unknown]

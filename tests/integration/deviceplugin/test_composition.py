@@ -84,7 +84,7 @@ def test_a_pod_starts_on_a_node_that_has_just_come_up(
 
 
 def test_without_a_profile_the_source_is_the_driver() -> None:
-    source = parts.source(Settings(node_name="node-a"), NodeName("node-a"), SystemClock())
+    source = parts.gpu_source(Settings(node_name="node-a"), NodeName("node-a"), SystemClock())
     assert isinstance(source, NvmlSource)
 
 

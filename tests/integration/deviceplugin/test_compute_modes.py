@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.nvml.compute_mode import ComputeModes
+from deviceplugin.nvml.driver import ComputeModes
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import Gpu, MigInstance
 from testing.builders import make_gpu
@@ -24,7 +24,7 @@ def test_a_mode_that_keeps_programs_out_is_told_with_the_way_out(
     nvml_binding: Any, nvml_stub: Stub, gpu: Gpu, mode: int, name: str
 ) -> None:
     nvml_stub.set({"0.mode": mode})
-    assert ComputeModes(nvml_binding).unshared([gpu]) == {
+    assert ComputeModes(nvml_binding).exclusive([gpu]) == {
         gpu.uuid: f"its compute mode is {name}, so that without MPS it serves one program at a time or none; nvidia-smi"
         " -i 0 -c DEFAULT lets others in"
     }
@@ -44,10 +44,10 @@ def test_nothing_else_speaks_against_a_gpu(
     nvml_binding: Any, nvml_stub: Stub, gpu: Gpu, keys: dict[str, object]
 ) -> None:
     nvml_stub.set(keys)
-    assert ComputeModes(nvml_binding).unshared([gpu]) == {}
+    assert ComputeModes(nvml_binding).exclusive([gpu]) == {}
 
 
 def test_mig_instances_have_no_mode_of_their_own(nvml_binding: Any, nvml_stub: Stub, gpu: Gpu) -> None:
     nvml_stub.set({"0.mode": 3})
     instance = replace(gpu, mig=MigInstance(gpu=0, number=0, profile="1g.5gb"))
-    assert ComputeModes(nvml_binding).unshared([instance]) == {}
+    assert ComputeModes(nvml_binding).exclusive([instance]) == {}

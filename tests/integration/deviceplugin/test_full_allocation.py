@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deviceplugin import advertise, inventory, resources
+from deviceplugin import inventory, resources
 from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.simulated import SimulatedSource
 from gpushare.identity import NodeName
@@ -41,8 +41,8 @@ def test_the_shares_of_every_profile_can_be_allocated_in_full(
     for unit in UNITS:
         found = inventory.build(raw, node=node, unit=unit)
         assert found.gpus
-        shares = [resources.MEMORY.of_gpu(gpu, unit) for gpu in found.gpus]
-        devices = advertise.devices(found, [resources.MEMORY])[resources.MEMORY.name]
+        shares = [resources.MEMORY.devices_of_gpu(gpu, unit) for gpu in found.gpus]
+        devices = resources.devices(found, [resources.MEMORY])[resources.MEMORY.name]
         assert len(devices.healthy) == sum(shares)
         for gpu, units in zip(found.gpus, shares, strict=True):
             assert unit.to_mib(units) <= usable_mib(nvml_binding, gpu), gpu

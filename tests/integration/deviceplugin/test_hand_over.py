@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deviceplugin import resources
-from deviceplugin.handover.choice import Choice
+from deviceplugin.handover.choice import HandOverChoice
 from deviceplugin.handover.devices import DeviceHandOver
 from gpushare.identity import PodUid
 from gpushare.kube.api import PatchKind
@@ -125,11 +125,11 @@ def test_a_container_that_was_admitted_before_the_node_handed_over_by_cdi_goes_o
     assert list(tmp_path.iterdir()) == []
 
 
-CDI, ENVVAR = Choice(way=HandOver.CDI, reason=""), Choice(way=HandOver.ENVVAR, reason="")
+CDI, ENVVAR = HandOverChoice(way=HandOver.CDI, reason=""), HandOverChoice(way=HandOver.ENVVAR, reason="")
 OLD = replace(ENVVAR, never_injects="containerd 1.6.20 does not inject CDI devices")
 
 
-def by(choice: Choice) -> Callable[[], Choice]:
+def by(choice: HandOverChoice) -> Callable[[], HandOverChoice]:
     return lambda: choice
 
 

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from deviceplugin.handover import share_name
-from deviceplugin.handover.choice import Choice
+from deviceplugin.handover import strategy
+from deviceplugin.handover.choice import HandOverChoice
 from deviceplugin.handover.devices import DeviceHandOver
-from deviceplugin.handover.grant_edits import Recipient
-from deviceplugin.handover.spec_files import SpecFiles
-from deviceplugin.handover.spec_reader import SpecReader
+from deviceplugin.handover.pick import Recipient
+from deviceplugin.handover.spec_files import SpecFiles, SpecReader
 from deviceplugin.nvml.source import NvmlSource
 from gpushare.identity import ContainerName, GpuUuid
 from gpushare.model.gpu import HandOver
@@ -41,7 +40,7 @@ def devices(nvml_binding: Any, nvml_stub: Stub, tmp_path: Path) -> DeviceHandOve
     read = {GpuUuid(gpu.uuid): gpu for gpu in source.read()}
     source.close()
     return DeviceHandOver(
-        choice=lambda: Choice(way=HandOver.CDI, reason=""),
+        choice=lambda: HandOverChoice(way=HandOver.CDI, reason=""),
         gpus=lambda: read,
         files=SpecFiles(tmp_path / "cdi"),
         specs=SpecReader(directories=(tmp_path / "cdi",), own=tmp_path / "cdi").specs,
@@ -90,7 +89,7 @@ def test_a_container_gets_the_nodes_that_the_driver_says_of_its_gpu(
     file = tmp_path / "cdi" / "nvidia.yaml"
     file.write_text(yaml.safe_dump(SPECS[spec]))
     file.chmod(0o644)
-    name = share_name.make(IDS, "0" * 16)
+    name = strategy.make(IDS, "0" * 16)
     recipient = Recipient(uid="u", container=ContainerName("main"), names=(name,), gpus=(GpuUuid(uuid),))
     devices.prepare(IDS, [recipient])
     (written,) = (tmp_path / "cdi").glob("*.json")

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from deviceplugin import main as program
-from deviceplugin.mps.control import MpsControl
-from deviceplugin.mps.supervisor import Supervisor
+from deviceplugin.mps.daemon import MpsControl, Supervisor
 from gpushare.kube import client
 from gpushare.model.gpu import GpuHealth, Limit, NodeInventory
 from gpushare.runtime.clock import SystemClock

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,15 +12,15 @@ from typing import Final
 
 import pytest
 
-from deviceplugin.edits import Mount
+from deviceplugin import pods
+from deviceplugin.cdi import Mount
 from deviceplugin.limits.backend import PROVEN, LimitError
 from deviceplugin.limits.mps import MpsBackend
-from deviceplugin.mps import wire
-from deviceplugin.mps.control import MpsControl, MpsError
-from deviceplugin.mps.supervisor import Supervisor
-from deviceplugin.mps.wire import Status
+from deviceplugin.mps import daemon
+from deviceplugin.mps.daemon import MpsControl, MpsError, Status, Supervisor
 from gpushare.errors import WireError
 from gpushare.runtime.clock import SystemClock
+from gpushare.units import ResourceConfig
 from testing.builders import Json, make_grant, make_inventory
 from testing.clock import ManualClock
 from testing.deviceplugin.build import bound_pod
@@ -38,7 +39,9 @@ class Node:
         self.supervisor = Supervisor(control=MpsControl(self.mps, directory / "shm"), clock=SystemClock())
         self.pods: list[Json] = []
         self.backend = MpsBackend(
-            directory=self.mps, shared_memory=Path("/dev/shm/gpushare-mps"), pods=lambda: self.pods
+            directory=self.mps,
+            shared_memory=Path("/dev/shm/gpushare-mps"),
+            held=lambda inventory: pods.held(self.pods, inventory, ResourceConfig()),
         )
 
     def log(self) -> list[str]:
@@ -91,17 +94,17 @@ def test_the_daemon_runs_for_all_users_on_gpus_that_only_it_may_use(node: Node) 
         assert start == f"start -f -multiuser-server PCI_BUS_ID {node.mps}/log"
         assert (node.mps / "log").stat().st_mode & 0o777 == 0o700
         assert (node.mps.parent / "shm").stat().st_mode & 0o7777 == 0o1777
-        assert wire.socket_path(node.mps).stat().st_mode & 0o777 == 0o600
+        assert daemon.socket_path(node.mps).stat().st_mode & 0o777 == 0o600
         pid = node.pid()
     assert node.log()[-1] == "quit"
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert (node.state / "mode").read_text(encoding="ascii") == "Exclusive_Process\n"
-    assert not wire.socket_path(node.mps).exists()
+    assert not daemon.socket_path(node.mps).exists()
 
 
 def test_a_daemon_that_does_not_end_is_killed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deviceplugin.mps.supervisor._END_S", 0.1)
+    monkeypatch.setattr("deviceplugin.mps.daemon._END_S", 0.1)
     (node.state / "deaf").touch()
     with node.running():
         pid = node.pid()
@@ -202,21 +205,32 @@ def test_a_gpu_that_programs_can_use_without_mps_is_not_limited_by_it(node: Node
             node.backend.prepare(start_of(0), INVENTORY.gpus[:1])
 
 
-def test_a_peer_that_sends_something_else_gets_no_answer(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    with node.running():
-        monkeypatch.setattr(wire, "encode_request", lambda _defaults: b"quit\n")
-        assert "not a status" in node.problems()[0]
+def test_a_peer_that_sends_something_else_gets_no_answer(node: Node) -> None:
+    with node.running(), socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(str(daemon.socket_path(node.mps)))
+        peer.sendall(b"quit\n")
+        assert daemon.read_line(peer) == b""
+
+
+def test_a_line_without_an_end_is_read_up_to_a_bound() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        writer = threading.Thread(target=theirs.sendall, args=(b"x" * 128 * 1024,), daemon=True)
+        writer.start()
+        assert 64 * 1024 <= len(daemon.read_line(ours)) < 128 * 1024
+        while writer.is_alive():
+            ours.recv(1024 * 1024)
 
 
 def test_messages_are_read_as_they_were_written() -> None:
-    assert wire.decode_request(wire.encode_request({0: 3072, 1: 1})) == {0: 3072, 1: 1}
+    assert daemon.decode_request(b'{"defaults":{"0":3072,"1":1}}\n') == {0: 3072, 1: 1}
     status = Status("broken", {0: "Default"})
-    assert wire.decode_status(wire.encode_status(status)) == status
+    assert daemon.decode_status(daemon.encode_status(status)) == status
     for bad in (b"", b"[]", b"{}", b'{"defaults": 3}', b'{"defaults": {"x": 1}}'):
         with pytest.raises(WireError):
-            wire.decode_request(bad)
+            daemon.decode_request(bad)
         with pytest.raises(WireError):
-            wire.decode_status(bad)
+            daemon.decode_status(bad)
 
 
 def test_programs_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.nvml.deadline import Deadline
-from deviceplugin.nvml.processes import NvmlProcesses
-from deviceplugin.usage.values import GpuProcess
+from deviceplugin.nvml.binding import Deadline
+from deviceplugin.nvml.driver import NvmlProcesses
+from deviceplugin.source import GpuProcess
 from gpushare.identity import GpuUuid
 from testing.deviceplugin.build import fields_of
 from testing.nvml import stub

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.nvml import binding, xids
-from deviceplugin.nvml.deadline import Deadline
-from deviceplugin.nvml.devices import MemoryRule
-from deviceplugin.nvml.source import NvmlSource
+from deviceplugin.nvml import binding
+from deviceplugin.nvml import faults as xids
+from deviceplugin.nvml.binding import Deadline
+from deviceplugin.nvml.source import MemoryRule, NvmlSource
 from deviceplugin.source import GpuSourceError, OutdatedLibraryError, RawGpu
 from gpushare.model.gpu import MigInstance
 from gpushare.runtime.clock import SystemClock

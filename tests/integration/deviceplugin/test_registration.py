@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from deviceplugin import resources, server
-from deviceplugin.inventory_feed import InventoryFeed
+from deviceplugin.inventory import InventoryFeed
 from deviceplugin.probe import Probe
-from deviceplugin.registrar import Registrar
+from deviceplugin.server import Registrar
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_inventory
 from testing.deviceplugin.build import fields_of
@@ -258,10 +258,8 @@ def test_allocate_answers_also_what_makes_no_sense(
 
 
 def test_a_server_leaves_a_socket_alone_that_another_process_made_in_its_place(directory: Path) -> None:
-    own = server.PluginServer(
-        server.Servicer(resource=resources.MEMORY, feed=feed_with(), start_check=start_all),
-        directory / "gpushare.sock",
-    )
+    calls = server.Servicer(resource=resources.MEMORY, feed=feed_with(), start_check=start_all)
+    own = server.UnixServer(calls.handlers(), directory / "gpushare.sock", threads=1, on_stop=calls.stop)
     own.start()
     assert own.intact()
     (directory / "gpushare.sock").unlink()
@@ -274,7 +272,7 @@ def test_a_server_leaves_a_socket_alone_that_another_process_made_in_its_place(d
 def test_a_socket_that_is_removed_every_now_and_then_is_served_again_at_once(
     kubelet: FakeKubelet, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deviceplugin.registrar._STEADY_S", 0.0)
+    monkeypatch.setattr("deviceplugin.server._STEADY_S", 0.0)
     with running(directory=directory):
         for times in range(1, 5):
             kubelet.wait_for_devices(times)

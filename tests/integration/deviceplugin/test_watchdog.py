@@ -12,24 +12,20 @@ from typing import Any
 
 import pytest
 
-from deviceplugin import advertise, pods, resources
-from deviceplugin.counts import Counts
-from deviceplugin.inventory_feed import InventoryFeed
-from deviceplugin.nvml.deadline import Deadline
-from deviceplugin.nvml.processes import NvmlProcesses
+from deviceplugin import pods, resources
+from deviceplugin.inventory import InventoryFeed
+from deviceplugin.nvml.binding import Deadline
+from deviceplugin.nvml.driver import NvmlProcesses
 from deviceplugin.pods import PodCache
 from deviceplugin.refusals import Refusals
-from deviceplugin.usage.current import CurrentUsage
 from deviceplugin.usage.loop import UsageLoop
-from deviceplugin.usage.namespaces import Namespaces
 from deviceplugin.usage.procfs import Procfs
-from deviceplugin.usage.values import Policy, Reading
-from deviceplugin.usage.watchdog import Watchdog
+from deviceplugin.usage.values import UsageReading, WatchdogPolicy
+from deviceplugin.usage.watchdog import Namespaces, Watchdog
 from gpushare.runtime.clock import SystemClock
-from gpushare.units import ResourceConfig
 from testing.builders import make_grant, make_inventory
 from testing.clock import ManualClock
-from testing.deviceplugin.usage import container_id, running_pod, uid
+from testing.deviceplugin.usage import container_id, current_usage, running_pod, uid
 from testing.fakes.kube import FakeKube
 from testing.nvml.stub import MIB, Stub
 
@@ -47,20 +43,15 @@ class Scene:
         )
         stub.add_gpu(16384, uuid="GPU-0")
         inventory, feed = make_inventory(16), InventoryFeed()
-        feed.post(inventory, advertise.devices(inventory, resources.offered(percent=False, whole_gpus=False)))
-        self.clock, api, self.counts, config = (
-            ManualClock(SystemClock().monotonic()),
-            FakeKube(),
-            Counts(),
-            ResourceConfig(),
-        )
+        feed.post(inventory, resources.devices(inventory, resources.offered(percent=False, whole_gpus=False)))
+        self.clock, api = ManualClock(SystemClock().monotonic()), FakeKube()
         api.seed("/api/v1/namespaces/default", {"metadata": {"name": "default"}})
         cache = PodCache(self.clock)
         for number in (1, 2):
             cache.upsert(pods.reduce(running_pod(number, make_grant(0), ids={"main": number})))
         self.table = Procfs(proc)
-        watchdog = Watchdog(
-            policy=Policy.KILL,
+        self.dog = Watchdog(
+            policy=WatchdogPolicy.KILL,
             grace_s=10.0,
             gap_s=20.0,
             tolerance_mib=0,
@@ -68,19 +59,14 @@ class Scene:
             table=self.table,
             events=Refusals(api=api, clock=self.clock),
             namespaces=Namespaces(api=api, clock=self.clock),
-            counts=self.counts,
             clock=self.clock,
         )
-        self.current = CurrentUsage(feed=feed, cache=cache, resource_config=config, clock=self.clock, stale_s=60.0)
+        self.current = current_usage(feed, cache, self.clock, stale_s=60.0)
         self.loop = UsageLoop(
             lists=NvmlProcesses(nvml),
             table=self.table,
-            feed=feed,
-            cache=cache,
-            resource_config=config,
-            clock=self.clock,
             current=self.current,
-            watchdog=watchdog,
+            watchdog=self.dog,
             interval_s=5.0,
         )
 
@@ -117,14 +103,14 @@ def scene(tmp_path: Path, nvml_binding: Any, nvml_stub: Stub) -> Iterator[Scene]
 def test_processes_above_their_grant_are_ended_and_no_other(scene: Scene) -> None:
     scene.use(2000, 2000, 3072)
     scene.look(2)
-    assert scene.counts.actions() == {}
+    assert scene.dog.actions() == {}
     scene.look()
     assert scene.mild.wait() == -signal.SIGTERM
     assert scene.hard.poll() is None
-    assert scene.counts.actions() == {("report", "done"): 1, ("terminate", "done"): 2}
+    assert scene.dog.actions() == {("report", "done"): 1, ("terminate", "done"): 2}
     scene.use(2000, 4000, 3072)  # the driver's list still has the one that has ended
     scene.look()
-    assert scene.counts.actions() == {("report", "done"): 1, ("terminate", "done"): 2}
+    assert scene.dog.actions() == {("report", "done"): 1, ("terminate", "done"): 2}
     scene.look()
     assert scene.hard.wait() == -signal.SIGKILL
     assert scene.other.poll() is None
@@ -143,7 +129,7 @@ def test_a_pid_that_is_anothers_by_now_is_left_alone(scene: Scene) -> None:
     scene.use(0, 0, 3072)
     scene.look(5)
     assert [child.poll() for child in (scene.mild, scene.hard, scene.other)] == [None] * 3
-    assert scene.counts.actions() == {}
+    assert scene.dog.actions() == {}
 
 
 def test_while_the_driver_hangs_no_one_is_touched_and_use_is_unknown(scene: Scene, nvml_binding: Any) -> None:
@@ -155,17 +141,17 @@ def test_while_the_driver_hangs_no_one_is_touched_and_use_is_unknown(scene: Scen
     scene.look(3)
     view = scene.current.view()
     assert view is not None
-    assert (view.reading, view.processes, view.over) == (Reading.SILENT, None, None)
+    assert (view.reading, view.processes, view.over) == (UsageReading.SILENT, None, None)
     assert [(row.used, row.peak) for row in view.rows] == [(None, 4000 * MIB), (None, 3072 * MIB)]
-    assert scene.counts.actions() == {}
+    assert scene.dog.actions() == {}
     [thread] = [each for each in threading.enumerate() if each.name == "driver"]
     scene.stub.set({"hang.all": None})
     thread.join()
     scene.loop = answering
     scene.clock.at += 10.0  # more than 20 s after the last answer, so that the period begins again
     scene.look()
-    assert scene.counts.actions() == {}
+    assert scene.dog.actions() == {}
     assert scene.mild.poll() is None
     view = scene.current.view()
     assert view is not None
-    assert (view.reading, view.processes, view.over) == (Reading.ON, (3, 0), 0)
+    assert (view.reading, view.processes, view.over) == (UsageReading.ON, (3, 0), 0)

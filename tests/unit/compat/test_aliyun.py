@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import orjson
 import pytest
 
-from deviceplugin import advertise, resources
-from deviceplugin.publish import Publisher
+from deviceplugin import resources
+from deviceplugin.node import Publisher
 from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory
 from gpushare.runtime.clock import SystemClock
@@ -65,7 +65,7 @@ def test_point_2_the_variables_have_the_same_names_and_units_and_the_size_is_of_
 def test_point_3_the_node_shows_whole_gib_of_each_gpu_and_their_number(model: str, mib: int, units: int) -> None:
     gpus = (make_gpu(0, mib=mib), make_gpu(1, mib=mib))
     inventory = NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB)
-    offered = advertise.devices(inventory, [resources.MEMORY])
+    offered = resources.devices(inventory, [resources.MEMORY])
     assert len(offered[MEM].healthy) == 2 * units
     assert published(inventory)["aliyun.com/gpu-count"] == "2"
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin import advertise, resources, server
-from deviceplugin.advertise import Advertisement
+from deviceplugin import resources, server
+from deviceplugin.resources import Advertisement
 from gpushare.errors import SettingsError
 from gpushare.identity import NodeName
 from gpushare.model.gpu import GpuHealth, NodeInventory
@@ -20,7 +20,7 @@ HEALTH = st.sampled_from(GpuHealth)
 
 
 def memory(inventory: NodeInventory) -> Advertisement:
-    return advertise.devices(inventory, [resources.MEMORY])["aliyun.com/gpu-mem"]
+    return resources.devices(inventory, [resources.MEMORY])["aliyun.com/gpu-mem"]
 
 
 def test_what_is_left_below_a_unit_on_each_gpu_is_not_offered() -> None:
@@ -33,7 +33,7 @@ def test_what_is_left_below_a_unit_on_each_gpu_is_not_offered() -> None:
 def test_ids_are_short_unique_opaque_and_as_many_as_the_units(gpus: list[tuple[int, GpuHealth]], mib: int) -> None:
     built = tuple(make_gpu(i, mib=memory, health=health) for i, (memory, health) in enumerate(gpus))
     inventory = NodeInventory(node=NodeName("node-a"), gpus=built, unit=MemoryUnit(mib))
-    if not 0 < inventory.grantable_units <= advertise.MAX_DEVICES:
+    if not 0 < inventory.grantable_units <= resources.MAX_DEVICES:
         with pytest.raises(SettingsError):
             memory(inventory)
         return
@@ -47,7 +47,7 @@ def test_ids_are_short_unique_opaque_and_as_many_as_the_units(gpus: list[tuple[i
 
 
 def test_the_largest_list_is_far_below_what_a_kubelet_can_receive() -> None:
-    inventory = make_inventory(advertise.MAX_DEVICES)
+    inventory = make_inventory(resources.MAX_DEVICES)
     message = server.device_list(memory(inventory)).SerializeToString()
     assert len(message) < 400_000
 
@@ -77,7 +77,7 @@ def test_a_unit_of_which_there_is_none_is_refused() -> None:
 
 def test_every_resource_has_its_devices_of_every_gpu() -> None:
     gpus = (make_gpu(0, 2), make_gpu(1, 3, health=GpuHealth.UNHEALTHY), make_gpu(2, 1))
-    found = advertise.devices(NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB), EVERYTHING)
+    found = resources.devices(NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB), EVERYTHING)
     assert list(found) == ["aliyun.com/gpu-mem", "nano-gpu/gpu-percent", "nvidia.com/gpu"]
     units = Advertisement(healthy=("g000", "g001", "g005"), unhealthy=("g002", "g003", "g004"))
     assert found["aliyun.com/gpu-mem"] == units
@@ -90,7 +90,7 @@ def test_every_resource_has_its_devices_of_every_gpu() -> None:
 def test_a_gpu_that_recovers_has_the_ids_that_it_had() -> None:
     sick = make_inventory(4, 4, 4)
     gpus = (sick.gpus[0], replace(sick.gpus[1], health=GpuHealth.UNHEALTHY), sick.gpus[2])
-    before, during = (advertise.devices(one, EVERYTHING) for one in (sick, replace(sick, gpus=gpus)))
+    before, during = (resources.devices(one, EVERYTHING) for one in (sick, replace(sick, gpus=gpus)))
     assert all(found.unhealthy for found in during.values())
     assert {name: sorted(found.healthy + found.unhealthy) for name, found in during.items()} == {
         each.name: sorted(before[each.name].healthy) for each in EVERYTHING
@@ -98,13 +98,13 @@ def test_a_gpu_that_recovers_has_the_ids_that_it_had() -> None:
 
 
 def test_the_limit_counts_for_each_resource_by_itself() -> None:
-    found = advertise.devices(make_inventory(*[100] * 199), EVERYTHING)
+    found = resources.devices(make_inventory(*[100] * 199), EVERYTHING)
     assert [len(one.healthy) for one in found.values()] == [19_900, 19_900, 199]
 
 
 def test_more_gpus_than_percent_can_count_are_refused_with_what_to_do() -> None:
     with pytest.raises(SettingsError) as caught:
-        advertise.devices(make_inventory(*[15] * 201), EVERYTHING)
+        resources.devices(make_inventory(*[15] * 201), EVERYTHING)
     assert str(caught.value) == (
         "this node's 201 GPUs are 20100 devices of nano-gpu/gpu-percent, more than the 20000 that a kubelet can count;"
         " leave it out with --gpu-percent=false"
@@ -112,4 +112,4 @@ def test_more_gpus_than_percent_can_count_are_refused_with_what_to_do() -> None:
 
 
 def test_a_node_without_gpus_offers_nothing_of_any_resource() -> None:
-    assert set(advertise.devices(make_inventory(), EVERYTHING).values()) == {Advertisement(healthy=())}
+    assert set(resources.devices(make_inventory(), EVERYTHING).values()) == {Advertisement(healthy=())}

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from deviceplugin.nvml.deadline import Deadline, SilentDriverError
+from deviceplugin.nvml.binding import Deadline, SilentDriverError
 
 
 def test_values_and_errors_come_back() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from deviceplugin import decide
-from deviceplugin.decision import Accept, Reason, Refuse, Start
+from deviceplugin.decide import Accept, Reason, Refuse, StartRequest
 from deviceplugin.resources import MEMORY, PERCENT, WHOLE, Resource
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth, NodeInventory
@@ -30,7 +30,7 @@ WHOLE_GPU = replace(make_grant(0, gib=15), compute_percent=100, whole=True)
 TWO_GPUS = replace(WHOLE_GPU, gpus=make_grant(0, 1).gpus)
 
 
-def share(resource: Resource, grant: Grant, devices: int, **fields: Any) -> Start:
+def share(resource: Resource, grant: Grant, devices: int, **fields: Any) -> StartRequest:
     """A container that holds devices of a resource, in a pod that was bound with this grant."""
     percent = [percent_container(grant.compute_percent)] if resource is PERCENT else None
     return start_of(bound_pod(grant, containers=percent), resource=resource, devices=devices, **fields)
@@ -84,11 +84,11 @@ def sick() -> NodeInventory:
     return replace(make_inventory(), gpus=(replace(gpu, health=GpuHealth.UNHEALTHY),))
 
 
-def with_env(*env: Json, name: str = "main") -> Start:
+def with_env(*env: Json, name: str = "main") -> StartRequest:
     return start_of(bound_pod(containers=[make_container(name, env=list(env))]))
 
 
-def annotated(**annotations: str | None) -> Start:
+def annotated(**annotations: str | None) -> StartRequest:
     keys = {"allocation": ALLOCATION, "devices": DEVICES, "memory": "memory.gpushare.dev/main"}
     return start_of(bound_pod(annotations={keys[key]: value for key, value in annotations.items()}))
 
@@ -193,7 +193,7 @@ OTHER_DEVICES = (
         ),
     ],
 )
-def test_a_refusal_says_what_is_wrong_and_what_to_do(question: Start, reason: Reason, message: str) -> None:
+def test_a_refusal_says_what_is_wrong_and_what_to_do(question: StartRequest, reason: Reason, message: str) -> None:
     assert decide.decide(question) == Refuse(reason, message)
 
 
@@ -256,18 +256,18 @@ IDS = frozenset(f"GPU-3b1f7a9e-3c1f-4c1d-8f57-0d8f4f0e1a2b-_-{number}" for numbe
 
 def aliyun(
     *, devices: frozenset[str] = IDS, container: Json | None = None, others: tuple[Json, ...] = (), **more: Any
-) -> Start:
+) -> StartRequest:
     pod = make_pod(make_container("main", 3, **container or {}), node=NODE, annotations=ALIYUN, phase="Running")
     pod["metadata"]["annotations"] |= more.pop("annotations", {})
     return start_of(pod, devices=devices, others=others, **more)
 
 
-def ack(allocation: str) -> Start:
+def ack(allocation: str) -> StartRequest:
     pod = make_pod(make_container("main", 4), node=NODE, annotations={ACK: allocation}, phase="Running")
     return start_of(pod, devices=IDS | {"GPU-3b1f7a9e-_-3"})
 
 
-def nano(percent: int = 20) -> Start:
+def nano(percent: int = 20) -> StartRequest:
     pod = make_pod(make_container(resources={"limits": {"nano-gpu/gpu-percent": str(percent)}}), node=NODE)
     pod["metadata"] |= {"annotations": NANO, "labels": {"nano-gpu/assume": "true"}}
     return start_of(pod, devices=frozenset(f"nano-0-{number:02}" for number in range(20)), resource=PERCENT)
@@ -288,7 +288,7 @@ def large(*, at: int) -> Json:
     ],
 )
 def test_a_container_of_a_former_system_starts_again_with_the_gpus_that_it_had(
-    question: Start, gpus: list[str]
+    question: StartRequest, gpus: list[str]
 ) -> None:
     decision = decide.decide(question)
     assert isinstance(decision, Accept), decision
@@ -340,7 +340,7 @@ ELSEWHERE = f"{MAIN} takes variables from elsewhere (envFrom), which may be {OTH
     ],
 )
 def test_what_is_not_in_order_with_a_former_systems_container_is_refused(
-    question: Start, reason: Reason, message: str
+    question: StartRequest, reason: Reason, message: str
 ) -> None:
     assert decide.decide(question) == Refuse(reason, message)
 

@@ -1,6 +1,6 @@
 import json
 
-from deviceplugin.edits import ContainerEdits, DeviceNode, Hook, Mount
+from deviceplugin.cdi import ContainerEdits, DeviceNode, Hook, Mount
 
 
 def test_edits_are_written_as_the_cdi_specification_has_them() -> None:

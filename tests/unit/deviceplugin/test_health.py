@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from deviceplugin import resources
-from deviceplugin.handover.choice import Choice
-from deviceplugin.health import HealthLoop
-from deviceplugin.inventory_feed import InventoryFeed, Snapshot
-from deviceplugin.renewal import Renewal
+from deviceplugin.handover.choice import HandOverChoice
+from deviceplugin.health import HealthLoop, ProcessRestart
+from deviceplugin.inventory import InventoryFeed, PostedInventory
 from deviceplugin.source import GpuSourceError, OutdatedLibraryError, RawGpu
 from gpushare.model.gpu import HandOver, LeftOut
 from gpushare.units import GIB, MemoryUnit
@@ -61,7 +60,7 @@ class Scene:
             unit=unit,
             offered=[resources.MEMORY],
             poll_s=5.0,
-            renewal=Renewal(clock=self.clock, works=lambda: bool(looks and looks.pop(0))),
+            restart=ProcessRestart(clock=self.clock, new_process_works=lambda: bool(looks and looks.pop(0))),
         )
 
     def run(self) -> threading.Event:
@@ -73,7 +72,7 @@ class Scene:
         return [self.loop.poll() for _ in range(times)]
 
     @property
-    def latest(self) -> Snapshot:
+    def latest(self) -> PostedInventory:
         assert self.loop.feed.latest is not None
         return self.loop.feed.latest
 
@@ -137,7 +136,7 @@ def test_a_library_that_fits_again_gives_the_process_its_time_again() -> None:
     scene = Scene(ONE, OUTDATED, ONE, OUTDATED, ONE)
     for outdated in (False, True, False, True):
         assert scene.polls() == [True]
-        assert scene.loop.renewal.outdated is outdated
+        assert scene.loop.restart.library_outdated is outdated
         scene.clock.at += 15
 
 
@@ -193,7 +192,10 @@ def test_the_source_is_closed_when_the_loop_is_stopped() -> None:
 def test_a_way_of_handing_over_that_cannot_work_takes_all_gpus_out_of_use() -> None:
     """Pods are told by the message of any unhealthy GPU."""
     scene, why = Scene([raw_gpu(0), raw_gpu(1)]), "so, but it cannot"
-    ways = [Choice(way=HandOver.CDI, reason=why, impossible=why), Choice(way=HandOver.ENVVAR, reason="better")]
+    ways = [
+        HandOverChoice(way=HandOver.CDI, reason=why, impossible=why),
+        HandOverChoice(way=HandOver.ENVVAR, reason="better"),
+    ]
     scene.loop.choice = lambda: ways[0]
     assert scene.healths_after(1) == [SICK * 2]
     assert scene.reasons == [why, why]

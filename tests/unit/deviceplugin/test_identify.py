@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from deviceplugin import identify, resources
-from deviceplugin.identify import Listed, Owner, Recorded, Unknown
+from deviceplugin.identify import ListedContainer, Owner, Recorded, Unknown
 from deviceplugin.resources import Resource
 from gpushare.errors import WireError
 from gpushare.identity import ContainerName, PodUid
@@ -14,9 +14,9 @@ def ids(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def listed(name: str, container: str, text: str, namespace: str = "default") -> Listed:
+def listed(name: str, container: str, text: str, namespace: str = "default") -> ListedContainer:
     held, which = ids(text), ContainerName(container)
-    return Listed(resource="aliyun.com/gpu-mem", namespace=namespace, name=name, container=which, ids=held)
+    return ListedContainer(resource="aliyun.com/gpu-mem", namespace=namespace, name=name, container=which, ids=held)
 
 
 def recorded(uid: str, container: str, text: str) -> Recorded:
@@ -62,7 +62,7 @@ def test_what_allocate_has_answered_is_known_from_the_checkpoint() -> None:
     ],
 )
 def test_the_records_of_the_kubelet_lead_to_one_owner(
-    asked: str, pods: list[Listed], checkpoint: list[Recorded], expected: Owner
+    asked: str, pods: list[ListedContainer], checkpoint: list[Recorded], expected: Owner
 ) -> None:
     assert identify.owner(ids(asked), pods, checkpoint) == expected
 
@@ -94,7 +94,7 @@ SEVERAL = "several pods hold the devices a"
     ],
 )
 def test_what_the_records_do_not_say_is_not_guessed(
-    asked: str, pods: list[Listed], checkpoint: list[Recorded], message: str
+    asked: str, pods: list[ListedContainer], checkpoint: list[Recorded], message: str
 ) -> None:
     assert identify.owner(ids(asked), pods, checkpoint) == Unknown(message)
 

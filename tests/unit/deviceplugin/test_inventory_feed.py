@@ -2,7 +2,7 @@
 
 import threading
 
-from deviceplugin.inventory_feed import InventoryFeed
+from deviceplugin.inventory import InventoryFeed
 from testing.builders import make_inventory
 from testing.deviceplugin.running import feed_with, show
 

@@ -10,17 +10,16 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from deviceplugin import metrics, probe, resources
-from deviceplugin.counts import Counts
-from deviceplugin.decision import Accept, Decision, Reason, Refuse
+from deviceplugin import metrics, probe
 from deviceplugin.metrics import MOST_ROWS
 from deviceplugin.metrics_server import MetricsServer
-from deviceplugin.usage.values import GpuTotal, NodeUsage, Reading, Row
+from deviceplugin.usage.values import GpuTotal, NodeUsage, Row, UsageReading
 from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.gpu import GpuHealth, LeftOut, Limit
 from gpushare.runtime.clock import SystemClock
+from gpushare.runtime.pages import Page
 from testing.builders import make_gpu, make_ref
-from testing.clock import ManualClock, ending
+from testing.clock import ending
 from testing.deviceplugin.build import fields_of
 from testing.fakes.kubelet import free_port, wait_until
 
@@ -48,9 +47,13 @@ def usage(**fields: Any) -> NodeUsage:
     return NodeUsage(**{"node": NODE, "gpus": GPUS, "foreign": {}} | fields)
 
 
-def samples(usage: NodeUsage | None, counts: Counts | None = None) -> dict[str, list[tuple[Mapping[str, str], float]]]:
+def samples(
+    usage: NodeUsage | None, starts: Mapping[tuple[str, str], int] | None = None
+) -> dict[str, list[tuple[Mapping[str, str], float]]]:
     found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
-    for family in text_string_to_metric_families(metrics.page(lambda: usage, counts or Counts(), NODE).decode()):
+    for family in text_string_to_metric_families(
+        metrics.page(lambda: usage, lambda: starts or {}, dict, NODE).decode()
+    ):
         for each in family.samples:
             if each.name.startswith("gpushare_plugin_"):
                 found.setdefault(each.name.removeprefix("gpushare_plugin_"), []).append((each.labels, each.value))
@@ -98,10 +101,10 @@ def test_what_holds_limits_is_told_with_why_it_is_not_stronger() -> None:
 
 
 def test_it_is_told_whether_use_is_read_and_whose_processes_are_known() -> None:
-    found = samples(usage(reading=Reading.ON, processes=(2, 3)))
+    found = samples(usage(reading=UsageReading.ON, processes=(2, 3)))
     assert found["usage_info"] == [({**HERE, "reading": "on"}, 1.0)]
     assert found["gpu_processes"] == [({**HERE, "known": "true"}, 2.0), ({**HERE, "known": "false"}, 3.0)]
-    unknown = samples(usage(reading=Reading.SILENT))
+    unknown = samples(usage(reading=UsageReading.SILENT))
     assert unknown["usage_info"] == [({**HERE, "reading": "no-answer"}, 1.0)]
     assert "gpu_processes" not in unknown
 
@@ -150,7 +153,7 @@ def test_ten_thousand_pods_with_odd_names_write_no_line_of_their_own_and_none_is
     """Their names come from annotations, which a tenant may have written past the API server's rules for names."""
     names = [f"{ODD[number % len(ODD)]}{number}" for number in range(9_999)] + [LONG]
     rows = tuple(replace(row(name, used=1, peak=1), container=ContainerName(name)) for name in reversed(names))
-    text = metrics.page(lambda: usage(rows=rows), Counts(), NODE).decode()
+    text = metrics.page(lambda: usage(rows=rows), dict, dict, NODE).decode()
     lines = [line for line in text.split("\n") if line and not line.startswith("#")]
     assert len(lines) <= 10 * len(GPUS) + 3 * MOST_ROWS + 100
     assert max(map(len, lines)) < 1000
@@ -161,19 +164,21 @@ def test_ten_thousand_pods_with_odd_names_write_no_line_of_their_own_and_none_is
     assert found["gpus"] == samples(usage())["gpus"]
 
 
-def test_starts_are_counted_by_outcome_and_reason() -> None:
-    counts = Counts()
-    decisions: list[Decision] = [Accept(()), Refuse(Reason.GPU_GONE, "x"), Refuse(Reason.GPU_GONE, "y"), Accept(())]
-    check = counts.counting(lambda _resource, _ids: decisions.pop())
-    while decisions:
-        check(resources.MEMORY, ["g000"])
-    found = {labels["reason"]: value for labels, value in samples(None, counts)["starts_total"]}
-    assert found == {"": 2.0, **{reason.value: 0.0 for reason in Reason}, "GpuGone": 2.0}
+def test_starts_are_shown_by_outcome_and_reason() -> None:
+    found = samples(None, {("accepted", ""): 2, ("refused", "GpuGone"): 1})["starts_total"]
+    assert [(labels["outcome"], labels["reason"], value) for labels, value in found] == [
+        ("accepted", "", 2.0),
+        ("refused", "GpuGone", 1.0),
+    ]
+
+
+def plugin_page() -> Page:
+    return Page(200, metrics.page(lambda: None, dict, dict, NODE), metrics.CONTENT_TYPE)
 
 
 def test_they_are_served_until_the_plugin_ends() -> None:
     port, stop = free_port(), Event()
-    server = MetricsServer(port=port, node=NODE, usage=lambda: None, counts=Counts(), clock=SystemClock())
+    server = MetricsServer(port=port, make=plugin_page, clock=SystemClock())
     thread = Thread(target=server.run, args=(stop,))
     thread.start()
     wait_until(lambda: not probe.problem(port))
@@ -186,23 +191,13 @@ def test_they_are_served_until_the_plugin_ends() -> None:
     thread.join()
 
 
-def test_many_who_ask_at_once_get_the_same_page() -> None:
-    clock, made = ManualClock(), []
-    server = MetricsServer(port=0, node=NODE, usage=lambda: made.append(1), counts=Counts(), clock=clock)
-    pages = {id(server.page().body) for _ in range(5)}
-    assert (len(pages), len(made)) == (1, 1)
-    clock.at += 1.0
-    server.page()
-    assert len(made) == 2
-
-
 def test_a_port_that_is_taken_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     stop = Event()
 
     clock = ending(stop, 2)
     with socket.create_server(("", 0)) as taken:
         port = int(taken.getsockname()[1])
-        MetricsServer(port=port, node=NODE, usage=lambda: None, counts=Counts(), clock=clock).run(stop)
+        MetricsServer(port=port, make=plugin_page, clock=clock).run(stop)
     assert clock.waits == [30.0, 30.0]
     error = f"--metrics-port {port}: Address already in use"
     assert [found["error"] for found in fields_of(caplog, "metrics not served")] == [error] * 2

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin import decide
-from deviceplugin.decision import Accept, Reason
+from deviceplugin.decide import Accept, Reason
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.request import ContainerKind
 from testing.builders import Json, make_container, make_grant, make_inventory, make_pod

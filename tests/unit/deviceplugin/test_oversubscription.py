@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 
-from deviceplugin import advertise, oversubscription, resources
-from deviceplugin.oversubscription import Factors, Oversubscription
+from deviceplugin import inventory, resources
+from deviceplugin.inventory import Factors, Oversubscription
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.model.gpu import NodeInventory
@@ -41,10 +41,10 @@ def mixed() -> NodeInventory:
 def test_a_factor_counts_for_all_gpus_or_for_those_of_a_model_but_for_no_mig_instance(
     text: str, gib: list[int]
 ) -> None:
-    setting = oversubscription.parse(text)
-    found, problem = oversubscription.applied(mixed(), setting, "")
+    setting = inventory.parse_factors(text)
+    found, problem = inventory.oversubscribed(mixed(), setting, "")
     assert ([mib // 1024 for mib in grantable(found)], problem) == (gib, "")
-    assert oversubscription.parse(str(setting)) == setting
+    assert inventory.parse_factors(str(setting)) == setting
 
 
 NO_FACTOR = "is no factor; write one from 1 to 10 such as 1.5, with at most two decimals"
@@ -68,13 +68,13 @@ NO_SETTING = (
 )
 def test_a_setting_that_cannot_be_read_says_what_is_right(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(problem)}$"):
-        oversubscription.parse(text)
+        inventory.parse_factors(text)
 
 
 def test_the_label_of_the_node_overrides_the_setting_for_all_its_gpus() -> None:
-    setting = oversubscription.parse("3,T4=2")
-    assert grantable(oversubscription.applied(INVENTORY, setting, "1.5")[0]) == [24 * 1024, 12 * 1024]
-    assert grantable(oversubscription.applied(INVENTORY, setting, "1")[0]) == [16 * 1024, 8 * 1024]
+    setting = inventory.parse_factors("3,T4=2")
+    assert grantable(inventory.oversubscribed(INVENTORY, setting, "1.5")[0]) == [24 * 1024, 12 * 1024]
+    assert grantable(inventory.oversubscribed(INVENTORY, setting, "1")[0]) == [16 * 1024, 8 * 1024]
 
 
 def test_a_label_that_cannot_be_read_oversubscribes_nothing_and_is_logged_once(
@@ -100,8 +100,8 @@ def test_before_the_node_was_read_the_kubelet_knows_its_devices_and_no_one_else_
 
 def test_the_kubelet_counts_what_may_be_granted_and_compute_and_whole_gpus_as_before() -> None:
     offered = resources.offered(percent=True, whole_gpus=True)
-    before = advertise.devices(INVENTORY, offered)
-    after = advertise.devices(oversubscription.applied(INVENTORY, Factors(150), "")[0], offered)
+    before = resources.devices(INVENTORY, offered)
+    after = resources.devices(inventory.oversubscribed(INVENTORY, Factors(150), "")[0], offered)
     counts = {name: (len(before[name].healthy), len(found.healthy)) for name, found in after.items()}
     assert counts == {names.GPU_MEM: (24, 36), names.GPU_PERCENT: (200, 200), names.GPU: (2, 2)}
     # Running pods keep their devices when the factor rises, and as many as there are still when it falls.
@@ -109,7 +109,7 @@ def test_the_kubelet_counts_what_may_be_granted_and_compute_and_whole_gpus_as_be
 
 
 def test_too_many_units_are_refused_with_the_unit_that_fits() -> None:
-    inventory = replace(make_inventory(16, unit=MemoryUnit(1), node=NODE))
-    advertise.devices(inventory, [resources.MEMORY])
+    found = make_inventory(16, unit=MemoryUnit(1), node=NODE)
+    resources.devices(found, [resources.MEMORY])
     with pytest.raises(SettingsError, match="--memory-unit=2MiB would fit"):
-        advertise.devices(oversubscription.applied(inventory, Factors(200), "")[0], [resources.MEMORY])
+        resources.devices(inventory.oversubscribed(found, Factors(200), "")[0], [resources.MEMORY])

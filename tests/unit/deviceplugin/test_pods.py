@@ -201,23 +201,23 @@ def test_a_reduced_pod_keeps_every_resource_and_every_systems_allocation() -> No
 UID = PodUid("uid-pod")
 
 
-def test_an_allocation_is_shown_since_the_watch_told_of_it_first_and_while_the_pod_is_there() -> None:
+def test_an_allocation_is_allocation_seen_since_the_watch_told_of_it_first_and_while_the_pod_is_there() -> None:
     clock = ManualClock()
     cache = PodCache(clock)
-    assert cache.shown_since(UID) is None
+    assert cache.allocation_seen_since(UID) is None
     cache.upsert(bound_pod(annotations={"gpushare.dev/allocation": None}))
-    assert cache.shown_since(UID) is None
+    assert cache.allocation_seen_since(UID) is None
     clock.at = 2000.0
     cache.upsert(bound_pod())
     clock.at = 3000.0
     cache.upsert(bound_pod(phase="Running"))
     cache.replace([bound_pod()])
-    assert cache.shown_since(UID) == 2000.0
+    assert cache.allocation_seen_since(UID) == 2000.0
     cache.remove(bound_pod())
-    assert cache.shown_since(UID) is None
+    assert cache.allocation_seen_since(UID) is None
     cache.upsert(bound_pod())
     cache.replace([])
-    assert cache.shown_since(UID) is None
+    assert cache.allocation_seen_since(UID) is None
 
 
 def test_another_allocation_counts_from_when_it_is_shown() -> None:
@@ -226,12 +226,12 @@ def test_another_allocation_counts_from_when_it_is_shown() -> None:
     cache.replace([bound_pod()])
     clock.at = 2000.0
     cache.upsert(bound_pod(make_grant(1)))
-    assert cache.shown_since(UID) == 2000.0
+    assert cache.allocation_seen_since(UID) == 2000.0
     clock.at = 3000.0
     cache.upsert(bound_pod(annotations={"gpushare.dev/allocation": None}))
-    assert cache.shown_since(UID) is None
+    assert cache.allocation_seen_since(UID) is None
     cache.replace([bound_pod(make_grant(1))])
-    assert cache.shown_since(UID) == 3000.0
+    assert cache.allocation_seen_since(UID) == 3000.0
 
 
 def size(value: object) -> int:
@@ -287,7 +287,7 @@ def test_of_pods_that_have_ended_nothing_is_kept() -> None:
     assert size(ended) < 2_000
     cache.upsert(ended)
     assert cache.all() == ()
-    assert cache.shown_since(UID) is None
+    assert cache.allocation_seen_since(UID) is None
     cache.replace([ended])
     assert cache.all() == ()
 

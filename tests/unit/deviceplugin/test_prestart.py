@@ -9,13 +9,12 @@ from pathlib import Path
 import orjson
 import pytest
 
-from deviceplugin import late, resources
-from deviceplugin.decision import Accept, Decision, Reason, Refuse
-from deviceplugin.identify import Listed
-from deviceplugin.inventory_feed import InventoryFeed
-from deviceplugin.late import LateStarts
+from deviceplugin import prestart, resources
+from deviceplugin.decide import Accept, Decision, Reason, Refuse
+from deviceplugin.identify import ListedContainer
+from deviceplugin.inventory import InventoryFeed
 from deviceplugin.pods import PodCache
-from deviceplugin.prestart import StartCheck
+from deviceplugin.prestart import LateStarts, StartCheck
 from deviceplugin.refusals import Refusals
 from deviceplugin.resources import Resource
 from gpushare.identity import ContainerName, PodUid
@@ -35,9 +34,9 @@ POD = "/api/v1/namespaces/default/pods/p"
 class TableLister:
     """See Lister."""
 
-    table: list[Listed] = field(default_factory=list)
+    table: list[ListedContainer] = field(default_factory=list)
 
-    def list(self, resource: Resource, timeout_s: float) -> Sequence[Listed]:
+    def list(self, resource: Resource, timeout_s: float) -> Sequence[ListedContainer]:
         return [one for one in self.table if one.resource == resource.name]
 
 
@@ -53,7 +52,7 @@ class Node:
             feed=feed_with(make_inventory(15)),
             cache=self.cache,
             api=self.api,
-            lister=self.lister,
+            lister=self.lister.list,
             checkpoint=directory / "kubelet_internal_checkpoint",
             refusals=Refusals(api=self.api, clock=self.clock),
             late=LateStarts(cache=self.cache, clock=self.clock),
@@ -62,7 +61,7 @@ class Node:
 
     def lists(self, name: str) -> None:
         main, ids = ContainerName("main"), DEVICES["main"]
-        found = Listed(resource="aliyun.com/gpu-mem", namespace="default", name=name, container=main, ids=ids)
+        found = ListedContainer(resource="aliyun.com/gpu-mem", namespace="default", name=name, container=main, ids=ids)
         self.lister.table.append(found)
 
     def records(self, uid: str) -> None:
@@ -285,7 +284,7 @@ def test_after_a_restart_of_the_plugin_the_time_of_its_list_counts(admitted: Nod
     admitted.start_check.late = LateStarts(cache=restarted, clock=admitted.clock)
     restarted.replace([late_pod()])
     assert admitted.start() == "Late"
-    assert admitted.clock.waits == [late.LAG_S, late.LAG_S]
+    assert admitted.clock.waits == [prestart.LAG_S, prestart.LAG_S]
     assert admitted.start() == ""
 
 
@@ -336,7 +335,7 @@ def test_waiting_for_the_watch_does_not_let_it_start_within_the_same_call(admitt
 
 
 def test_what_is_remembered_has_an_end(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late, "_REMEMBERED", 2)
+    monkeypatch.setattr(prestart, "_REMEMBERED", 2)
     starts, main = node.start_check.late, (ContainerName("main"),)
     uids = [PodUid(f"uid-{name}") for name in "abc"]
     for uid in uids:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.inventory_feed import InventoryFeed
-from deviceplugin.publish import Publisher
+from deviceplugin.inventory import InventoryFeed
+from deviceplugin.node import Publisher
 from gpushare.kube import api as kube
 from gpushare.model.gpu import HandOver, NodeInventory
 from gpushare.runtime.clock import SystemClock

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deviceplugin.decision import Reason, Refuse
+from deviceplugin.decide import Reason, Refuse
 from deviceplugin.refusals import Refusals
 from gpushare.identity import ContainerName
 from gpushare.kube import api as kube

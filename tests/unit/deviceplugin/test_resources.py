@@ -30,7 +30,7 @@ def test_names_sockets_and_ids_are_different() -> None:
 
 @pytest.mark.parametrize(("resource", "devices"), [(MEMORY, 14), (PERCENT, 100), (WHOLE, 1)])
 def test_a_gpu_is_so_many_devices(resource: Resource, devices: int) -> None:
-    assert resource.of_gpu(make_gpu(0, mib=15109), GIB) == devices
+    assert resource.devices_of_gpu(make_gpu(0, mib=15109), GIB) == devices
 
 
 @pytest.mark.parametrize(
@@ -51,15 +51,15 @@ def test_a_gpu_is_so_many_devices(resource: Resource, devices: int) -> None:
 def test_a_grant_counts_as_so_many_devices_of_its_own_resource(
     resource: Resource, grant: Grant, devices: int | None
 ) -> None:
-    assert resource.of_grant(grant, GIB) == devices
+    assert resource.devices_of_grant(grant, GIB) == devices
 
 
 @pytest.mark.parametrize("number", [0, 1, 35, 36, 1295, 1296, 19_999, 46_655])
 def test_a_resource_knows_its_own_devices(number: int) -> None:
     for resource in (MEMORY, PERCENT, WHOLE):
         others = {MEMORY, PERCENT, WHOLE} - {resource}
-        assert resource.made(resource.device(number))
-        assert not any(other.made(resource.device(number)) for other in others)
+        assert resource.is_own_id(resource.device(number))
+        assert not any(other.is_own_id(resource.device(number)) for other in others)
 
 
 @pytest.mark.parametrize(
@@ -79,4 +79,4 @@ def test_a_resource_knows_its_own_devices(number: int) -> None:
     ],
 )
 def test_devices_of_other_plugins_are_told_apart(device: str) -> None:
-    assert not MEMORY.made(device)
+    assert not MEMORY.is_own_id(device)

@@ -10,7 +10,7 @@ import pytest
 
 from deviceplugin import resources
 from deviceplugin.api import deviceplugin_pb2 as api
-from deviceplugin.decision import Accept, Decision, Reason, Refuse
+from deviceplugin.decide import Accept, Decision, Reason, Refuse
 from deviceplugin.resources import Resource
 from deviceplugin.server import Servicer
 from testing.deviceplugin.running import feed_with

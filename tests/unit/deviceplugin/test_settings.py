@@ -6,7 +6,7 @@ import pytest
 
 from deviceplugin import main as program
 from deviceplugin.settings import Settings
-from deviceplugin.usage.values import Policy
+from deviceplugin.usage.values import WatchdogPolicy
 from gpushare.runtime import options
 from gpushare.units import GIB, MemoryUnit
 
@@ -38,7 +38,7 @@ def test_defaults() -> None:
         metrics_port=12347,
         usage=False,
         usage_interval=5.0,
-        watchdog=Policy.OFF,
+        watchdog=WatchdogPolicy.OFF,
         watchdog_grace=30.0,
         watchdog_tolerance_mib=512,
         simulated_processes="",

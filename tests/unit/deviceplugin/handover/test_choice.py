@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from deviceplugin.handover import choice
-from deviceplugin.handover.choice import Facts, NodeFacts
+from deviceplugin.handover.choice import Facts
+from deviceplugin.node import NodeFacts, read_node
 from gpushare.errors import WireError
 from gpushare.model.gpu import HandOver
 
@@ -125,10 +126,10 @@ def test_a_node_is_read() -> None:
         "metadata": {"labels": {f"gpushare.dev/{name}": value for name, value in labels.items()}},
         "status": {"nodeInfo": {"containerRuntimeVersion": "containerd://2.1.9", "kubeletVersion": KUBELET}},
     }
-    assert choice.read_node(node) == NodeFacts(
+    assert read_node(node) == NodeFacts(
         runtime="containerd://2.1.9", kubelet=KUBELET, label="cdi", default_label="true", limits_label="mps.advisory"
     )
-    assert choice.read_node({}) == NodeFacts()
+    assert read_node({}) == NodeFacts()
     wrong: list[tuple[str, dict[str, Any]]] = [
         ("node.metadata", {"metadata": 3}),
         ("node.status", {"status": 3}),
@@ -139,9 +140,4 @@ def test_a_node_is_read() -> None:
     ]
     for path, found in wrong:
         with pytest.raises(WireError, match=f"^{path}: "):
-            choice.read_node(found)
-
-
-def test_only_the_variable_needs_no_spec() -> None:
-    writes = {way.value: choice.Choice(way=way, reason="").writes_specs for way in HandOver}
-    assert writes == {"cdi": True, "envvar": False, "volume-mounts": True}
+            read_node(found)

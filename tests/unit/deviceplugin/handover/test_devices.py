@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.edits import ContainerEdits, Mount
-from deviceplugin.handover import share_name
+from deviceplugin.cdi import ContainerEdits, Mount
+from deviceplugin.handover import strategy
 from deviceplugin.handover.devices import DeviceHandOver
-from deviceplugin.handover.grant_edits import HandOverError, Recipient
-from deviceplugin.handover.strategy import Answer
+from deviceplugin.handover.pick import HandOverError, Recipient
+from deviceplugin.handover.strategy import AllocateResponse
 from deviceplugin.resources import MEMORY
 from gpushare.identity import ContainerName, GpuUuid, PodUid
 from gpushare.model.gpu import HandOver
@@ -19,8 +19,8 @@ from testing.deviceplugin import nvidia
 from testing.deviceplugin.build import fields_of, handing_over
 
 IDS = frozenset({"g000", "g001"})
-NAME = share_name.make(IDS, "0123456789abcdef")
-OTHER = share_name.make(IDS, "fedcba9876543210")
+NAME = strategy.make(IDS, "0123456789abcdef")
+OTHER = strategy.make(IDS, "fedcba9876543210")
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def files(directory: Path) -> list[str]:
 
 def test_allocate_names_a_device_that_no_earlier_answer_has_named(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
     first, second = by_cdi.answer(MEMORY, sorted(IDS)), by_cdi.answer(MEMORY, sorted(IDS))
-    assert first.cdi_devices[0].startswith(f"gpushare.dev/share={share_name.stem(IDS)}")
+    assert first.cdi_devices[0].startswith(f"gpushare.dev/share={strategy.stem(IDS)}")
     assert first.cdi_devices != second.cdi_devices
     assert first.env == {"NVIDIA_VISIBLE_DEVICES": "void"}
     assert (first.annotations, first.mounts) == ((), ())
@@ -56,7 +56,7 @@ def test_allocate_names_a_device_that_no_earlier_answer_has_named(by_cdi: Device
 def test_other_ways_of_answering() -> None:
     old = handing_over(HandOver.CDI, by_field=False, by_annotation=True).answer(MEMORY, sorted(IDS))
     assert (old.cdi_devices, [key for key, _ in old.annotations]) == ((), ["cdi.k8s.io/gpushare-g"])
-    assert handing_over(HandOver.ENVVAR).answer(MEMORY, sorted(IDS)) == Answer()
+    assert handing_over(HandOver.ENVVAR).answer(MEMORY, sorted(IDS)) == AllocateResponse()
     by_mounts = handing_over(HandOver.VOLUME_MOUNTS).answer(MEMORY, sorted(IDS))
     ((path, source),) = by_mounts.mounts
     assert source == "/dev/null"
@@ -89,7 +89,7 @@ def test_several_gpus_and_what_limits_their_use(way: HandOver, tmp_path: Path) -
 
 def test_a_later_holder_of_the_ids_takes_the_place_of_the_former_one(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
     by_cdi.prepare(IDS, [recipient("GPU-0")])
-    by_cdi.prepare(frozenset({"g002"}), [recipient("GPU-0", name=share_name.make(["g002"], "1" * 16))])
+    by_cdi.prepare(frozenset({"g002"}), [recipient("GPU-0", name=strategy.make(["g002"], "1" * 16))])
     by_cdi.prepare(IDS, [recipient("GPU-1", name=OTHER, uid="uid-q")])
     assert NAME not in devices(tmp_path)
     assert [node["minor"] for node in devices(tmp_path)[OTHER]["deviceNodes"]] == [1]
@@ -118,19 +118,19 @@ def test_a_disk_that_is_full_leaves_nothing_not_even_what_was_there(by_cdi: Devi
 
 
 def test_what_cannot_be_put_in_place_is_not_left_half_written(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
-    (tmp_path / share_name.file_name("uid-p", NAME)).mkdir()
+    (tmp_path / strategy.file_name("uid-p", NAME)).mkdir()
     with pytest.raises(HandOverError, match=r"cannot be removed \(Is a directory\)"):
         by_cdi.prepare(IDS, [recipient()])
-    assert files(tmp_path) == [share_name.file_name("uid-p", NAME)]
+    assert files(tmp_path) == [strategy.file_name("uid-p", NAME)]
 
 
 def test_what_cannot_be_removed_is_logged(
     by_cdi: DeviceHandOver, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / share_name.file_name("uid-p", NAME)).mkdir()
-    by_cdi.prepare(frozenset({"p000"}), [recipient(name=share_name.make(["p000"], "1" * 16))])
+    (tmp_path / strategy.file_name("uid-p", NAME)).mkdir()
+    by_cdi.prepare(frozenset({"p000"}), [recipient(name=strategy.make(["p000"], "1" * 16))])
     by_cdi.withdraw(IDS, PodUid("uid-p"))
-    assert files(tmp_path) == [share_name.file_name("uid-p", NAME)]
+    assert files(tmp_path) == [strategy.file_name("uid-p", NAME)]
     (logged,) = fields_of(caplog, "spec not removed")
     assert logged["error"].startswith(f"the CDI spec of device {NAME} in {tmp_path} cannot be removed (")
 
@@ -138,7 +138,7 @@ def test_what_cannot_be_removed_is_logged(
 def test_a_link_in_the_place_of_a_spec_is_replaced_and_not_followed(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
     target = tmp_path / "precious"
     target.write_text("kept")
-    (tmp_path / share_name.file_name("uid-p", NAME)).symlink_to(target)
+    (tmp_path / strategy.file_name("uid-p", NAME)).symlink_to(target)
     by_cdi.prepare(IDS, [recipient()])
     assert target.read_text() == "kept"
     assert list(devices(tmp_path)) == [NAME]
@@ -216,7 +216,7 @@ def test_a_spec_that_someone_else_wrote_under_our_kind_is_removed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     real(tmp_path, forged(name), nvidia.BY_INDEX).prepare(IDS, [recipient(nvidia.UUIDS[0])])
-    assert files(tmp_path) == [share_name.file_name("uid-p", NAME), "nvidia-1.json"]
+    assert files(tmp_path) == [strategy.file_name("uid-p", NAME), "nvidia-1.json"]
     assert fields_of(caplog, "forged spec removed")[0]["path"] == str(tmp_path / "nvidia-0.json")
 
 
@@ -227,7 +227,7 @@ def test_a_link_to_such_a_spec_is_removed_and_its_target_is_kept(tmp_path: Path)
     target.chmod(0o644)
     (tmp_path / "cdi" / "a.json").symlink_to(target)
     handing_over(HandOver.CDI, tmp_path / "cdi").prepare(IDS, [recipient("GPU-0")])
-    assert files(tmp_path / "cdi") == [share_name.file_name("uid-p", NAME)]
+    assert files(tmp_path / "cdi") == [strategy.file_name("uid-p", NAME)]
     assert target.exists()
 
 

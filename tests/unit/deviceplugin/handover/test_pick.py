@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.edits import ContainerEdits, Hook, Mount
+from deviceplugin.cdi import ContainerEdits, Hook, Mount, VendorSpec
 from deviceplugin.handover.pick import pick
-from deviceplugin.handover.vendor_spec import VendorSpec
 from deviceplugin.source import RawGpu
 from testing.deviceplugin import nvidia
 from testing.deviceplugin.nvidia import (

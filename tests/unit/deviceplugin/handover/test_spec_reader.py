@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from deviceplugin.handover import spec_reader
-from deviceplugin.handover.spec_reader import SpecReader
+from deviceplugin.handover import spec_files
+from deviceplugin.handover.spec_files import SpecReader
 from testing.deviceplugin import nvidia
 from testing.deviceplugin.build import fields_of
 
@@ -208,7 +208,7 @@ def test_many_large_files_do_not_fill_the_memory(
     reader: SpecReader, dynamic: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = [put(dynamic / f"{i}.json", nvidia.BY_UUID).stat().st_size for i in range(4)]
-    monkeypatch.setattr(spec_reader, "_LARGEST_TOGETHER", sizes[0] * 2)
+    monkeypatch.setattr(spec_files, "_LARGEST_TOGETHER", sizes[0] * 2)
     for _ in range(2):
         assert [spec.path.name for spec in reader.specs()] == ["0.json", "1.json"]
 
@@ -216,7 +216,7 @@ def test_many_large_files_do_not_fill_the_memory(
 def test_a_directory_full_of_files_is_read_in_part_but_however_many_of_them_this_plugin_wrote(
     reader: SpecReader, dynamic: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spec_reader, "_FILES", 3)
+    monkeypatch.setattr(spec_files, "_FILES", 3)
     for i in range(5):
         (dynamic / OWN.format(i)).touch()
     put(dynamic / "nvidia.yaml", nvidia.BY_UUID)

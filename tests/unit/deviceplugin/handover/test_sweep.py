@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.handover import share_name
+from deviceplugin.handover import strategy
+from deviceplugin.handover.devices import SpecSweeper
 from deviceplugin.handover.spec_files import SpecFiles
-from deviceplugin.handover.sweep import SpecSweeper
 from gpushare.model.gpu import HandOver
 from gpushare.wire.pods import Pod
 from testing.builders import make_grant
@@ -17,7 +17,7 @@ from testing.clock import ManualClock
 from testing.deviceplugin.build import bound_pod, handing_over
 from tests.unit.deviceplugin.handover.test_devices import IDS, NAME, devices, files, forged, recipient
 
-OLD = share_name.file_name("uid-p", NAME)
+OLD = strategy.file_name("uid-p", NAME)
 
 
 class Swept:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.handover import vendor_spec
+from deviceplugin import cdi
 from gpushare.errors import WireError
 from testing.deviceplugin import nvidia
 
@@ -67,18 +67,18 @@ MOUNT, OF_MOUNT = ("containerEdits", "mounts", 0), "containerEdits.mounts[0]."
 )
 def test_what_is_wrong_is_named(document: Any, message: str) -> None:
     with pytest.raises(WireError) as caught:
-        vendor_spec.read(document, FILE)
+        cdi.read(document, FILE)
     assert str(caught.value).startswith(message)
 
 
 def test_what_is_not_used_is_passed_over() -> None:
     document = changed(*EDITS, "additionalGids", to=[44])
     document["annotations"] = {"a": "b"}
-    assert vendor_spec.read(document, FILE) == vendor_spec.read(nvidia.BY_UUID, FILE)
+    assert cdi.read(document, FILE) == cdi.read(nvidia.BY_UUID, FILE)
 
 
 def test_edits_are_written_as_they_were_read() -> None:
-    read = vendor_spec.read(nvidia.BY_UUID, FILE)
+    read = cdi.read(nvidia.BY_UUID, FILE)
     written = read.common.encode()
     assert written == nvidia.BY_UUID["containerEdits"]
 
@@ -103,6 +103,6 @@ def test_nothing_but_a_wire_error_comes_out(key: str, value: Any) -> None:
     ]
     for document in documents:
         try:
-            vendor_spec.read(document, FILE)
+            cdi.read(document, FILE)
         except WireError:
             continue

@@ -54,7 +54,7 @@ def test_each_gpu_has_the_first_of_the_order_that_works_on_it() -> None:
     proofs = {Limit.CGROUP: {FIRST: PROVEN, SECOND: "old driver"}, Limit.ADVISORY: EVERYWHERE}
     chosen = choose.choose(GPUS, choose.order("cgroup,advisory"), proofs)
     assert chosen.candidates == {"GPU-0": (Limit.CGROUP, Limit.ADVISORY), "GPU-1": (Limit.ADVISORY,)}
-    shown = choose.shown(make_inventory(15, 15), chosen)
+    shown = choose.with_limits(make_inventory(15, 15), chosen)
     assert [gpu.limit for gpu in shown.gpus] == [Limit.CGROUP, Limit.ADVISORY]
     assert {gpu.health for gpu in shown.gpus} == {GpuHealth.HEALTHY}
     weaker_first = choose.choose(GPUS, choose.order("advisory,cgroup"), proofs)
@@ -69,7 +69,7 @@ def test_why_nothing_stronger_holds_is_told() -> None:
         Limit.HAMI_CORE: EVERYWHERE,
     }
     chosen = choose.choose(GPUS, choose.order("auto"), proofs)
-    first, second = choose.shown(make_inventory(15, 15), chosen).gpus
+    first, second = choose.with_limits(make_inventory(15, 15), chosen).gpus
     assert (first.limit, first.limit_reason) == (Limit.CGROUP, "")
     assert second.limit is Limit.HAMI_CORE
     assert second.limit_reason == f"cgroup: {'old driver' * 20}; mps: no daemon"
@@ -77,20 +77,20 @@ def test_why_nothing_stronger_holds_is_told() -> None:
 
 def test_on_a_gpu_that_one_program_has_for_itself_nothing_but_mps_works() -> None:
     proofs = dict.fromkeys(choose.order("auto"), EVERYWHERE)
-    left = choose.without(proofs, {FIRST: "exclusive"})
+    left = choose.only_mps_on(proofs, {FIRST: "exclusive"})
     chosen = choose.choose(GPUS, choose.order("auto"), left)
     assert chosen.candidates == {"GPU-0": (Limit.MPS,), "GPU-1": choose.order("auto")}
 
 
 def test_an_order_that_wants_nothing_stronger_is_told() -> None:
     chosen = choose.choose(GPUS, choose.order("mps,cgroup"), {Limit.CGROUP: EVERYWHERE, Limit.MPS: EVERYWHERE})
-    assert chosen.weaker[FIRST] == "cgroup: the order of limits of this node leaves it out or puts it later"
+    assert chosen.why_not_stronger[FIRST] == "cgroup: the order of limits of this node leaves it out or puts it later"
 
 
 def test_a_gpu_on_which_nothing_works_takes_no_containers() -> None:
     proofs = {Limit.MIG: {FIRST: "no MIG"}, Limit.CGROUP: {FIRST: "old driver", SECOND: PROVEN}}
     chosen = choose.choose(GPUS, choose.order("cgroup"), proofs)
-    first, second = choose.shown(make_inventory(15, 15), chosen).gpus
+    first, second = choose.with_limits(make_inventory(15, 15), chosen).gpus
     assert (first.health, first.limit) == (GpuHealth.UNHEALTHY, Limit.ADVISORY)
     assert first.reason == "no limit can be held: cgroup: old driver"
     assert (second.health, second.limit, second.reason) == (GpuHealth.HEALTHY, Limit.CGROUP, "")
@@ -99,8 +99,8 @@ def test_a_gpu_on_which_nothing_works_takes_no_containers() -> None:
 def test_a_fault_of_the_gpu_is_not_hidden() -> None:
     broken = make_gpu(0, health=GpuHealth.UNHEALTHY)
     chosen = choose.choose([broken], choose.order("cgroup"), {Limit.CGROUP: {broken.uuid: "no"}})
-    assert choose.shown(replace(make_inventory(), gpus=(broken,)), chosen).gpus[0].reason == ""
+    assert choose.with_limits(replace(make_inventory(), gpus=(broken,)), chosen).gpus[0].reason == ""
 
 
 def test_a_gpu_that_was_not_looked_at_stays_as_it_is() -> None:
-    assert choose.shown(make_inventory(15), choose.Chosen()) == make_inventory(15)
+    assert choose.with_limits(make_inventory(15), choose.ChosenLimits()) == make_inventory(15)

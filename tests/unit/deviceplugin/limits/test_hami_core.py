@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.edits import ContainerEdits, Mount
+from deviceplugin.cdi import ContainerEdits, Mount
 from deviceplugin.limits.backend import PROVEN, LimitError
 from deviceplugin.limits.hami_core import HamiCoreBackend
 from testing.builders import make_gpu, make_grant, make_inventory

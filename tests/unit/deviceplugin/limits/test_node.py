@@ -5,17 +5,16 @@ from typing import Final
 
 import pytest
 
-from deviceplugin.decision import Accept, Reason, Refuse
-from deviceplugin.edits import ContainerEdits
+from deviceplugin.cdi import ContainerEdits
+from deviceplugin.decide import Accept, Reason, Refuse
 from deviceplugin.limits import choose
-from deviceplugin.limits.advisory import AdvisoryBackend
-from deviceplugin.limits.backend import PROVEN, LimitError
+from deviceplugin.limits.backend import PROVEN, AdvisoryBackend, LimitError, MigBackend
 from deviceplugin.limits.cgroup import CgroupBackend
+from deviceplugin.limits.choose import OnFailure
 from deviceplugin.limits.hami_core import HamiCoreBackend
-from deviceplugin.limits.mig import MigBackend
 from deviceplugin.limits.mps import MpsBackend
-from deviceplugin.limits.node import NodeLimits, OnFailure
-from deviceplugin.limits.starts import LimitStarts
+from deviceplugin.limits.node import NodeLimits
+from deviceplugin.prestart import limited
 from gpushare.model.gpu import HandOver, Limit
 from testing.builders import make_grant, make_inventory
 from testing.clock import ManualClock
@@ -238,13 +237,13 @@ def test_a_start_gets_the_edits_of_each_container_that_may_be_meant() -> None:
     node = Node()
     node.shown()
     grants = (make_grant(0, container="init"), make_grant(0, container="main"))
-    decision = LimitStarts(node.limits)(bound_pod(*grants), Accept(grants, grants), INVENTORY)
+    decision = limited(node.limits.prepare, bound_pod(*grants), Accept(grants, grants), INVENTORY)
     assert isinstance(decision, Accept)
     assert decision.limits == {
         "init": ContainerEdits(env=(("BY_CGROUP_init", "GPU-0"),)),
         "main": ContainerEdits(env=(("BY_CGROUP_main", "GPU-0"),)),
     }
     node.cgroup.error = "no such group"
-    assert LimitStarts(node.limits)(bound_pod(*grants), Accept(grants, grants), INVENTORY) == Refuse(
+    assert limited(node.limits.prepare, bound_pod(*grants), Accept(grants, grants), INVENTORY) == Refuse(
         Reason("NotLimited"), "pod default/pod: the memory limit (cgroup) cannot be set: no such group"
     )

@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.limits import variables
-from deviceplugin.limits.advisory import AdvisoryBackend
-from deviceplugin.limits.backend import LimitedStart, LimitError
-from deviceplugin.limits.mig import MigBackend
+from deviceplugin.limits import backend
+from deviceplugin.limits.backend import AdvisoryBackend, LimitedStart, LimitError, MigBackend
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import MigInstance
 from testing.builders import make_gpu, make_grant, make_inventory
@@ -73,9 +71,9 @@ def test_fractions_are_rounded_down_but_never_to_nothing() -> None:
 
 def test_under_mps_only_jax_is_told_because_it_takes_a_part_of_the_whole_gpu() -> None:
     start = start_of(gib=3)
-    assert variables.mps(start, start.gpus) == (("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.1900"),)
-    assert variables.mps(start_of(variables=frozenset({"XLA_CLIENT_MEM_FRACTION"})), start.gpus) == ()
-    assert variables.mps(start_of(annotations={ANNOTATION: "cupy"}), start.gpus) == ()
+    assert backend.mps_variables(start, start.gpus) == (("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.1900"),)
+    assert backend.mps_variables(start_of(variables=frozenset({"XLA_CLIENT_MEM_FRACTION"})), start.gpus) == ()
+    assert backend.mps_variables(start_of(annotations={ANNOTATION: "cupy"}), start.gpus) == ()
 
 
 def test_a_mig_instance_is_held_by_the_hardware_and_a_part_of_it_by_variables() -> None:

@@ -4,23 +4,23 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from deviceplugin import pods as cache
-from deviceplugin.usage import holding, join
+from deviceplugin import source
+from deviceplugin.source import GpuProcess
+from deviceplugin.usage import join
 from deviceplugin.usage.join import Pods
-from deviceplugin.usage.values import GpuProcess, Key, NodeUsage, Policy, Sample
+from deviceplugin.usage.values import Key, NodeUsage, Sample, WatchdogPolicy
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.request import ContainerKind
-from gpushare.units import ResourceConfig
 from testing.builders import Json, make_gpu, make_grant, make_inventory
-from testing.deviceplugin.usage import MIB, process, running_pod, sample, uid
+from testing.deviceplugin.usage import MIB, holding, process, running_pod, sample, uid
 
 INVENTORY = make_inventory(16, 16)
 
 
 def held(*pods: Json) -> Pods:
     """As the plugin sees them."""
-    return holding.holding([cache.reduce(pod) for pod in pods], INVENTORY, ResourceConfig())
+    return holding(pods, INVENTORY)
 
 
 def shown(sample: Sample | None, *pods: Json, seen: Mapping[Key, int] | None = None) -> NodeUsage:
@@ -83,8 +83,8 @@ def test_the_peak_is_the_most_and_goes_with_its_pod() -> None:
 
 def test_of_a_process_that_two_lists_name_the_larger_amount_counts() -> None:
     one, other = [GpuProcess(1, 5), GpuProcess(2, None), GpuProcess(3, None)], [GpuProcess(2, 7), GpuProcess(1, 4)]
-    assert join.merged([one, other]) == (GpuProcess(1, 5), GpuProcess(2, 7), GpuProcess(3, None))
-    assert join.merged([other, one]) == join.merged([one, other])
+    assert source.merged([one, other]) == (GpuProcess(1, 5), GpuProcess(2, 7), GpuProcess(3, None))
+    assert source.merged([other, one]) == source.merged([one, other])
 
 
 def test_memory_of_pods_that_hold_nothing_here_is_foreign() -> None:
@@ -106,7 +106,12 @@ def test_a_whole_gpu_is_granted_with_all_that_it_has_and_init_containers_count_o
 
 
 def test_the_policy_that_an_author_asks_for_is_read() -> None:
-    for text, policy in (("kill", Policy.KILL), ("evict", Policy.EVICT), ("Kill", Policy.OFF), ("", Policy.OFF)):
+    for text, policy in (
+        ("kill", WatchdogPolicy.KILL),
+        ("evict", WatchdogPolicy.EVICT),
+        ("Kill", WatchdogPolicy.OFF),
+        ("", WatchdogPolicy.OFF),
+    ):
         (pod,) = held(running_pod(1, make_grant(0), policy=text)).values()
         assert pod.policy is policy
 

@@ -8,21 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin import advertise, resources
 from deviceplugin import pods as reduced
+from deviceplugin import resources
 from deviceplugin.cgroups import CgroupOwner
-from deviceplugin.inventory_feed import InventoryFeed
+from deviceplugin.inventory import InventoryFeed
 from deviceplugin.pods import PodCache
-from deviceplugin.usage.current import CurrentUsage
+from deviceplugin.simulated import SimulatedProcesses
+from deviceplugin.source import Lists
 from deviceplugin.usage.loop import UsageLoop
 from deviceplugin.usage.procfs import TICKS, Procfs
-from deviceplugin.usage.simulated import SimulatedProcesses
-from deviceplugin.usage.values import Lists, NodeUsage, Reading
+from deviceplugin.usage.values import NodeUsage, UsageReading
 from gpushare.identity import GpuUuid
-from gpushare.units import ResourceConfig
 from testing.builders import Json, make_grant, make_inventory
 from testing.clock import ManualClock, ending
-from testing.deviceplugin.usage import MIB, container_id, running_pod, uid
+from testing.deviceplugin.usage import MIB, container_id, current_usage, running_pod, uid
 
 OWNER = CgroupOwner(uid(1), container_id(11))
 
@@ -30,16 +29,12 @@ OWNER = CgroupOwner(uid(1), container_id(11))
 class Scene:
     def __init__(self, directory: Path) -> None:
         self.directory, self.clock, self.feed = directory, ManualClock(), InventoryFeed()
-        cache, config = PodCache(self.clock), ResourceConfig()
+        cache = PodCache(self.clock)
         cache.upsert(reduced.reduce(running_pod(1, make_grant(0), ids={"main": 11})))
-        self.current = CurrentUsage(feed=self.feed, cache=cache, resource_config=config, clock=self.clock, stale_s=20.0)
+        self.current = current_usage(self.feed, cache, self.clock, stale_s=20.0)
         self.loop = UsageLoop(
             lists=SimulatedProcesses(directory / "processes.json"),
             table=Procfs(directory),
-            feed=self.feed,
-            cache=cache,
-            resource_config=config,
-            clock=self.clock,
             current=self.current,
             watchdog=None,
             interval_s=5.0,
@@ -47,7 +42,7 @@ class Scene:
 
     def know_gpus(self) -> None:
         inventory = make_inventory(16)
-        self.feed.post(inventory, advertise.devices(inventory, resources.offered(percent=False, whole_gpus=False)))
+        self.feed.post(inventory, resources.devices(inventory, resources.offered(percent=False, whole_gpus=False)))
 
     def run(self, pid: int, mib: int, *, started: int = 77) -> None:
         """Only this process is on the GPU from now on."""
@@ -97,7 +92,7 @@ def test_an_old_sample_says_nothing_of_what_is_used_now(tmp_path: Path) -> None:
     scene.clock.at += 2.0
     assert set(scene.current.unseen()) == {"GPU-0"}
     assert scene.shown() == [(None, 500)]
-    assert (scene.view.reading, scene.view.processes) == (Reading.SILENT, None)
+    assert (scene.view.reading, scene.view.processes) == (UsageReading.SILENT, None)
 
 
 def test_lists_that_took_too_long_say_nothing(tmp_path: Path) -> None:
@@ -146,7 +141,7 @@ def test_memory_that_an_ended_process_left_is_not_that_of_the_next_one_with_its_
 def test_it_looks_until_the_plugin_ends(tmp_path: Path) -> None:
     scene, stop = Scene(tmp_path), threading.Event()
     clock = ending(stop, 3)
-    object.__setattr__(scene.loop, "clock", clock)
+    scene.current.clock = clock
     scene.loop.run(stop)
     assert clock.waits == [5.0, 5.0, 5.0]
 
@@ -157,11 +152,12 @@ def test_processes_that_the_machine_does_not_know_are_counted(tmp_path: Path) ->
     scene.run(100, 500)
     scene.tell(*({"gpu": "GPU-0", "pid": pid, "memoryMiB": 1} for pid in (100, 101, 102)))
     scene.loop.look()
-    assert (scene.view.reading, scene.view.processes) == (Reading.ON, (1, 2))
+    assert (scene.view.reading, scene.view.processes) == (UsageReading.ON, (1, 2))
 
 
 @pytest.mark.parametrize(
-    ("wanted", "pid", "reading"), [(False, 7, Reading.OFF), (True, 7, Reading.ON), (True, 1, Reading.HIDDEN)]
+    ("wanted", "pid", "reading"),
+    [(False, 7, UsageReading.OFF), (True, 7, UsageReading.ON), (True, 1, UsageReading.HIDDEN)],
 )
-def test_the_first_process_of_a_container_does_not_see_the_node(wanted: bool, pid: int, reading: Reading) -> None:
-    assert Reading.of(wanted=wanted, pid=pid) is reading
+def test_the_first_process_of_a_container_does_not_see_the_node(wanted: bool, pid: int, reading: UsageReading) -> None:
+    assert UsageReading.of(wanted=wanted, pid=pid) is reading

@@ -129,7 +129,7 @@ class Table:
 def test_processes_that_are_younger_than_the_lists_are_not_believed() -> None:
     clock = ManualClock()
     old, young = process(1, 1, started=1000 * TICKS - 1), process(2, 1, started=1000 * TICKS)
-    read = procfs.known(dict.fromkeys([1, 2, 3], 1000.0), Table(clock, old, young), clock, until=2000.0)
+    read = procfs.trusted_processes(dict.fromkeys([1, 2, 3], 1000.0), Table(clock, old, young), clock, until=2000.0)
     assert read == {1: old}
 
 
@@ -137,4 +137,4 @@ def test_processes_that_are_younger_than_the_lists_are_not_believed() -> None:
 def test_reading_ends_in_time_and_at_so_many(there: int, until: float, read: int) -> None:
     clock, pids = ManualClock(), range(there)
     table = Table(clock, *(process(pid, 1) for pid in pids))
-    assert set(procfs.known(dict.fromkeys(pids, 1000.0), table, clock, until=until)) == set(range(read))
+    assert set(procfs.trusted_processes(dict.fromkeys(pids, 1000.0), table, clock, until=until)) == set(range(read))

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.usage.simulated import SimulatedProcesses
-from deviceplugin.usage.values import GpuProcess
+from deviceplugin.simulated import SimulatedProcesses
+from deviceplugin.source import GpuProcess
 from gpushare.identity import GpuUuid
 from testing.deviceplugin.build import fields_of
 

@@ -8,25 +8,21 @@ from typing import Any
 
 import pytest
 
-from deviceplugin import pods as cache
-from deviceplugin.counts import Counts
-from deviceplugin.limits.advisory import AdvisoryBackend
+from deviceplugin.limits.backend import AdvisoryBackend
 from deviceplugin.refusals import Refusals
 from deviceplugin.settings import Settings
-from deviceplugin.usage import holding, join, overuse
-from deviceplugin.usage.namespaces import Namespaces
-from deviceplugin.usage.values import Policy, Process
-from deviceplugin.usage.watchdog import Watchdog
+from deviceplugin.usage import join
+from deviceplugin.usage.values import Process, WatchdogPolicy
+from deviceplugin.usage.watchdog import Namespaces, Watchdog
 from gpushare import names
 from gpushare.identity import GpuUuid
 from gpushare.kube import api as kube
 from gpushare.model.gpu import Limit
-from gpushare.units import ResourceConfig
 from testing.builders import Json, make_grant, make_inventory
 from testing.clock import ManualClock
 from testing.deviceplugin.build import fields_of
 from testing.deviceplugin.limits import start_of
-from testing.deviceplugin.usage import process, running_pod, sample, uid
+from testing.deviceplugin.usage import holding, process, running_pod, sample, uid
 from testing.fakes.kube import FakeKube
 
 INVENTORY = make_inventory(16, 16)
@@ -60,8 +56,10 @@ class Machine:
 class Scene:
     """A watchdog with a grace period of 30 s over samples of every 10 s."""
 
-    def __init__(self, policy: Policy = Policy.REPORT, *, tolerance_mib: int = 0, pod: Json = POD) -> None:
-        self.api, self.clock, self.machine, self.counts = FakeKube(), ManualClock(), Machine(), Counts()
+    def __init__(
+        self, policy: WatchdogPolicy = WatchdogPolicy.REPORT, *, tolerance_mib: int = 0, pod: Json = POD
+    ) -> None:
+        self.api, self.clock, self.machine = FakeKube(), ManualClock(), Machine()
         self.pod = pod
         self.api.seed("/api/v1/namespaces/default", {"metadata": {"name": "default"}})
         self.api.seed("/api/v1/namespaces/default/pods/pod-1", pod)
@@ -74,7 +72,6 @@ class Scene:
             table=self.machine,
             events=Refusals(api=self.api, clock=self.clock),
             namespaces=Namespaces(api=self.api, clock=self.clock),
-            counts=self.counts,
             clock=self.clock,
         )
 
@@ -84,7 +81,7 @@ class Scene:
         processes = [process(100 + i, 1, container) for i in range(len(mib))]
         self.machine.processes = {each.pid: each for each in processes}
         lists = {"GPU-0": dict(zip(self.machine.processes, mib, strict=True)) if gpu else None, "GPU-1": {}}
-        pods = holding.holding([cache.reduce(self.pod)], INVENTORY, ResourceConfig())
+        pods = holding([self.pod], INVENTORY)
         return self.dog.look(join.join(sample(lists, *processes, at=self.clock.at), pods))
 
     def looks(self, times: int, *mib: int | None, **how: Any) -> list[int]:
@@ -106,7 +103,7 @@ def test_a_container_is_told_once_when_the_grace_period_is_over(caplog: pytest.L
         "container main uses 3073 MiB of GPU GPU-0, of which it was granted 3 GiB, for more than 30 s;"
         " use less, or ask for more"
     )
-    assert scene.counts.actions() == {("report", "done"): 1}
+    assert scene.dog.actions() == {("report", "done"): 1}
     assert len(fields_of(caplog, "above its grant")) == 1
     assert scene.machine.sent == []
     assert scene.asked() == []
@@ -122,7 +119,7 @@ def test_all_of_the_grant_may_be_used_and_the_tolerance_too() -> None:
 def test_who_has_a_gpu_alone_may_use_what_rounding_left_out() -> None:
     """The driver counts in bytes, and a whole GPU in MiB, rounded down."""
     pod = running_pod(1, replace(make_grant(0, gib=16), whole=True), ids={"main": 11})
-    scene = Scene(Policy.KILL, pod=pod)
+    scene = Scene(WatchdogPolicy.KILL, pod=pod)
     assert scene.looks(6, 16385) == [0] * 6
     assert scene.looks(6, 16385, container=99) == [0] * 6
 
@@ -154,7 +151,7 @@ def test_a_sample_within_the_grant_or_a_gap_begins_it_again_and_what_is_not_know
 
 
 def test_a_container_that_holds_nothing_counts_with_its_pod() -> None:
-    scene = Scene(Policy.KILL)
+    scene = Scene(WatchdogPolicy.KILL)
     assert scene.looks(6, 3072, container=99) == [0] * 6
     assert scene.looks(4, 3073, container=99) == [0, 0, 0, 1]
     event, _ = scene.api.objects("/api/v1/namespaces/default/events")
@@ -164,25 +161,25 @@ def test_a_container_that_holds_nothing_counts_with_its_pod() -> None:
 
 @pytest.mark.parametrize("version", ["policy/v1", "policy/v1beta1"])
 def test_exactly_this_pod_is_evicted_and_again_if_it_stays(version: str) -> None:
-    scene = Scene(Policy.EVICT)
+    scene = Scene(WatchdogPolicy.EVICT)
     scene.api.evictions = version
     scene.looks(7, 4000)
     evictions = [body for body in scene.asked() if body["apiVersion"] == version]
     assert [body["deleteOptions"]["preconditions"]["uid"] for body in evictions] == [uid(1)] * 2  # 30 s later again
-    assert scene.counts.actions() == {("report", "done"): 1, ("evict", "done"): 2}
+    assert scene.dog.actions() == {("report", "done"): 1, ("evict", "done"): 2}
     assert scene.events() == ["GpuShareOverGrant", "GpuShareEvicted"]
     assert scene.machine.sent == []
 
 
 def test_another_pod_of_the_same_name_is_not_evicted() -> None:
-    scene = Scene(Policy.EVICT)
+    scene = Scene(WatchdogPolicy.EVICT)
     scene.api.vanish("/api/v1/namespaces/default/pods/pod-1")
     other = running_pod(2, make_grant(0))
     other["metadata"]["name"] = "pod-1"
     scene.api.seed("/api/v1/namespaces/default/pods/pod-1", other)
     scene.looks(4, 4000)
     assert "deletionTimestamp" not in scene.api.read("/api/v1/namespaces/default/pods/pod-1")["metadata"]
-    assert scene.counts.actions()["evict", "gone"] == 1
+    assert scene.dog.actions()["evict", "gone"] == 1
     assert scene.events() == ["GpuShareOverGrant"]
 
 
@@ -197,10 +194,10 @@ def test_another_pod_of_the_same_name_is_not_evicted() -> None:
 def test_an_eviction_that_is_refused_is_tried_again(
     error: kube.KubeError, result: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scene = Scene(Policy.EVICT)
+    scene = Scene(WatchdogPolicy.EVICT)
     scene.api.fail_next(lambda call: call.path == EVICTION, error)
     scene.looks(7, 4000)
-    assert scene.counts.actions() == {("report", "done"): 1, ("evict", result): 1, ("evict", "done"): 1}
+    assert scene.dog.actions() == {("report", "done"): 1, ("evict", result): 1, ("evict", "done"): 1}
     (failed,) = [each for each in fields_of(caplog, "above its grant") if each["result"] == result]
     assert str(error) in failed["problem"]
     if isinstance(error, kube.ForbiddenError):
@@ -208,30 +205,30 @@ def test_an_eviction_that_is_refused_is_tried_again(
 
 
 def test_processes_are_asked_to_end_and_then_made_to() -> None:
-    scene = Scene(Policy.KILL)
+    scene = Scene(WatchdogPolicy.KILL)
     scene.looks(4, 2000, 2000)
     assert scene.machine.sent == [(100, "SIGTERM"), (101, "SIGTERM")]
     scene.look(2000, 2000, after=9)
     assert len(scene.machine.sent) == 2
     scene.look(2000, 2000, after=1)
     assert scene.machine.sent[2:] == [(100, "SIGKILL"), (101, "SIGKILL")]
-    assert scene.counts.actions() == {("report", "done"): 1, ("terminate", "done"): 2, ("kill", "done"): 2}
+    assert scene.dog.actions() == {("report", "done"): 1, ("terminate", "done"): 2, ("kill", "done"): 2}
     assert scene.events() == ["GpuShareOverGrant", "GpuShareKilled"]
     assert scene.asked() == []
 
 
 def test_a_process_that_gives_its_memory_back_is_not_killed() -> None:
-    scene = Scene(Policy.KILL)
+    scene = Scene(WatchdogPolicy.KILL)
     for mib in (4000, 4000, 4000, 4000, 3000, 3000):
         scene.look(mib)
     assert scene.machine.sent == [(100, "SIGTERM")]
 
 
 def test_a_process_that_must_not_be_signalled_is_counted_as_such() -> None:
-    scene = Scene(Policy.KILL)
+    scene = Scene(WatchdogPolicy.KILL)
     scene.machine.allowed = False
     scene.looks(4, 4000)
-    assert scene.counts.actions() == {("report", "done"): 1, ("terminate", "failed"): 1}
+    assert scene.dog.actions() == {("report", "done"): 1, ("terminate", "failed"): 1}
     assert scene.events() == ["GpuShareOverGrant"]
 
 
@@ -249,7 +246,7 @@ def test_a_process_that_must_not_be_signalled_is_counted_as_such() -> None:
 )
 def test_the_strictest_policy_counts(node: str, namespace: str, author: str, does: str) -> None:
     pod = running_pod(1, make_grant(0), ids={"main": 11}, policy=author)
-    scene = Scene(Policy.parse(node), pod=pod)
+    scene = Scene(WatchdogPolicy.parse(node), pod=pod)
     scene.api.edit(
         "/api/v1/namespaces/default",
         lambda found: found["metadata"].update(labels={"gpushare.dev/watchdog": namespace}),
@@ -261,7 +258,7 @@ def test_the_strictest_policy_counts(node: str, namespace: str, author: str, doe
 def test_a_namespace_that_cannot_be_read_changes_nothing_and_is_read_once_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    scene = Scene(Policy.REPORT)
+    scene = Scene(WatchdogPolicy.REPORT)
     scene.api.vanish("/api/v1/namespaces/default")
     scene.looks(12, 4000)
     assert len(fields_of(caplog, "namespace unread")) == 2
@@ -269,7 +266,7 @@ def test_a_namespace_that_cannot_be_read_changes_nothing_and_is_read_once_a_minu
 
 
 def test_a_slow_api_server_keeps_no_pod_from_its_turn() -> None:
-    scene = Scene(Policy.REPORT)
+    scene = Scene(WatchdogPolicy.REPORT)
 
     class Slow(Refusals):
         def post(self, pod: Any, about: Any, reason: Any, message: Any) -> None:
@@ -282,7 +279,7 @@ def test_a_slow_api_server_keeps_no_pod_from_its_turn() -> None:
     processes = [process(number, number, number + 10) for number in range(1, 6)]
     at = scene.clock.at
     for step in range(7):
-        held = holding.holding(map(cache.reduce, pods), INVENTORY, ResourceConfig())
+        held = holding(pods, INVENTORY)
         lists = {"GPU-0": dict.fromkeys(range(1, 6), 4000), "GPU-1": {}}
         scene.dog.look(join.join(sample(lists, *processes, at=at + 10 * step), held))
     assert told == [f"pod-{number}" for number in (1, 2, 3, 4, 5, 1, 2, 3)]  # two in each look
@@ -291,22 +288,24 @@ def test_a_slow_api_server_keeps_no_pod_from_its_turn() -> None:
 @pytest.mark.parametrize(
     ("policy", "held", "shown"),
     [
-        (Policy.OFF, Limit.ADVISORY, Limit.ADVISORY),
-        (Policy.REPORT, Limit.ADVISORY, Limit.ADVISORY),
-        (Policy.EVICT, Limit.ADVISORY, Limit.WATCHDOG),
-        (Policy.KILL, Limit.ADVISORY, Limit.WATCHDOG),
-        (Policy.KILL, Limit.HAMI_CORE, Limit.HAMI_CORE),
-        (Policy.KILL, Limit.CGROUP, Limit.CGROUP),
+        (WatchdogPolicy.OFF, Limit.ADVISORY, Limit.ADVISORY),
+        (WatchdogPolicy.REPORT, Limit.ADVISORY, Limit.ADVISORY),
+        (WatchdogPolicy.EVICT, Limit.ADVISORY, Limit.WATCHDOG),
+        (WatchdogPolicy.KILL, Limit.ADVISORY, Limit.WATCHDOG),
+        (WatchdogPolicy.KILL, Limit.HAMI_CORE, Limit.HAMI_CORE),
+        (WatchdogPolicy.KILL, Limit.CGROUP, Limit.CGROUP),
     ],
 )
-def test_a_watchdog_that_acts_is_shown_where_nothing_stronger_holds(policy: Policy, held: Limit, shown: Limit) -> None:
+def test_a_watchdog_that_acts_is_shown_where_nothing_stronger_holds(
+    policy: WatchdogPolicy, held: Limit, shown: Limit
+) -> None:
     inventory = replace(INVENTORY, gpus=tuple(replace(gpu, limit=held) for gpu in INVENTORY.gpus))
-    assert {gpu.limit for gpu in overuse.shown(inventory, policy).gpus} == {shown}
-    assert [gpu.limit for gpu in overuse.shown(inventory, policy, [GpuUuid("GPU-1")]).gpus] == [shown, held]
+    assert {gpu.limit for gpu in join.with_watchdog(inventory, policy).gpus} == {shown}
+    assert [gpu.limit for gpu in join.with_watchdog(inventory, policy, [GpuUuid("GPU-1")]).gpus] == [shown, held]
 
 
 def test_policies_are_those_of_which_the_webhook_knows() -> None:
-    assert tuple(map(str, Policy)) == names.WATCHDOG_POLICIES
+    assert tuple(map(str, WatchdogPolicy)) == names.WATCHDOG_POLICIES
 
 
 def test_a_program_that_obeys_its_variables_is_left_alone_by_default() -> None:
@@ -316,7 +315,7 @@ def test_a_program_that_obeys_its_variables_is_left_alone_by_default() -> None:
     tensors = int(float(told["XLA_PYTHON_CLIENT_MEM_FRACTION"]) * gpu.memory_mib)
     context = 500  # MiB, of PyTorch on an H100
     tolerance = Settings().watchdog_tolerance_mib
-    scene, strict = Scene(Policy.KILL, tolerance_mib=tolerance), Scene(Policy.KILL)
+    scene, strict = Scene(WatchdogPolicy.KILL, tolerance_mib=tolerance), Scene(WatchdogPolicy.KILL)
     assert scene.looks(6, tensors + context) == [0] * 6
     assert strict.looks(4, tensors + context) == [0, 0, 0, 1]
     assert scene.looks(4, 3072 + tolerance + 1) == [0, 0, 0, 1]

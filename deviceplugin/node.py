@@ -1,24 +1,73 @@
-"""Writes the inventory to the Node, where the controller and the command line read it."""
+"""The Node object: what it says of this node, and the inventory that controller and commands read there."""
 
 import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from deviceplugin.inventory_feed import InventoryFeed, Snapshot
+from deviceplugin.inventory import InventoryFeed, PostedInventory
 from gpushare import names, units
+from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi, PatchKind
-from gpushare.model.gpu import NodeInventory
+from gpushare.model.gpu import HandOver, NodeInventory
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Backoff, Clock
+from gpushare.wire import fields
 from gpushare.wire import inventory as wire
 
 _LOG: Final = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 3.0
 _SOON_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """What the Node object says."""
+
+    runtime: str = ""
+    """Such as containerd://2.1.9; empty while the Node could not be read."""
+    kubelet: str = ""
+    """Such as v1.36.2."""
+    label: str = ""
+    """Value of `gpushare.dev/hand-over`."""
+    default_label: str = ""
+    """Value of `gpushare.dev/nvidia-default-runtime`."""
+    limits_label: str = ""
+    """Value of `gpushare.dev/limits`."""
+    oversubscription_label: str = ""
+    """Value of `gpushare.dev/oversubscription`."""
+    published: HandOver | None = None
+    """What an inventory says that is on the Node already."""
+
+
+def read_node(node: Mapping[str, Any]) -> NodeFacts:
+    """What a Node object says.
+
+    Raises:
+        WireError: it is not one.
+    """
+    metadata, status = fields.mapping(node, "metadata", "node"), fields.mapping(node, "status", "node")
+    info, labels = fields.mapping(status, "nodeInfo", "status"), fields.mapping(metadata, "labels", "metadata")
+    return NodeFacts(
+        runtime=fields.text(info, "containerRuntimeVersion", "status.nodeInfo"),
+        kubelet=fields.text(info, "kubeletVersion", "status.nodeInfo"),
+        label=fields.text(labels, names.LABEL_HAND_OVER, "metadata.labels"),
+        default_label=fields.text(labels, names.LABEL_NVIDIA_DEFAULT, "metadata.labels"),
+        limits_label=fields.text(labels, names.LABEL_LIMITS, "metadata.labels"),
+        oversubscription_label=fields.text(labels, names.LABEL_OVERSUBSCRIPTION, "metadata.labels"),
+        published=_published(node),
+    )
+
+
+def _published(node: Mapping[str, Any]) -> HandOver | None:
+    try:
+        found = wire.of_node(node)
+    except WireError:
+        return None
+    return found.hand_over if found else None
 
 
 @dataclass(kw_only=True)
@@ -68,7 +117,7 @@ class Publisher:
         self._again = True
         self.feed.wake()
 
-    def _publish(self, snapshot: Snapshot, *, known: bool) -> None:
+    def _publish(self, snapshot: PostedInventory, *, known: bool) -> None:
         """Args: known: whether it was published before, so that only what differs is written."""
         annotation = wire.encode(snapshot.inventory)
         amounts = _amounts(snapshot.inventory)

@@ -1,6 +1,7 @@
-"""CDI specs that others have written: decoded JSON or YAML -> values. Pure.
+"""CDI specs: what a container gets beside its own configuration, written by this plugin or read of others. Pure.
 
-Whatever is in a file, nothing but WireError comes out of here, and nothing larger than the bounds below.
+Source: https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md. Whatever is in a file, nothing but
+WireError comes out of here, and nothing larger than the bounds below.
 """
 
 import posixpath
@@ -10,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from deviceplugin.edits import ContainerEdits, DeviceNode, Hook, Mount
 from gpushare.errors import WireError
 from gpushare.wire import fields
 
@@ -25,8 +25,102 @@ _LARGEST_NUMBER: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceNode:
+    """A device in the container."""
+
+    path: str
+    host_path: str = ""
+    """Empty: the same as in the container."""
+    kind: str = ""
+    """`c` or `b`. Empty, with major and minor: as the device on the host is."""
+    major: int | None = None
+    minor: int | None = None
+    permissions: str = ""
+    """Of r, w and m. Empty: rwm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A directory or file of the host in the container."""
+
+    host_path: str
+    container_path: str
+    options: tuple[str, ...] = ("ro", "nosuid", "nodev", "bind")
+    kind: str = ""
+    """Of the file system; empty for a bind mount."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hook:
+    """A program of the host that runs while the container is made."""
+
+    name: str
+    """When: one of prestart, createRuntime, createContainer, startContainer, poststart and poststop."""
+    path: str
+    arguments: tuple[str, ...] = ()
+    """The first one is the program's name."""
+    env: tuple[str, ...] = ()
+    timeout_s: int | None = None
+
+
+_KEYS: Final[Mapping[type, Mapping[str, str]]] = {
+    DeviceNode: {
+        "path": "path",
+        "host_path": "hostPath",
+        "kind": "type",
+        "major": "major",
+        "minor": "minor",
+        "permissions": "permissions",
+    },
+    Mount: {"host_path": "hostPath", "container_path": "containerPath", "options": "options", "kind": "type"},
+    Hook: {"name": "hookName", "path": "path", "arguments": "args", "env": "env", "timeout_s": "timeout"},
+}
+"""CDI's names of the fields."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerEdits:
+    """Applied by the container runtime before the container is made."""
+
+    env: tuple[tuple[str, str], ...] = ()
+    """Names and values; they beat the pod's own, and later ones beat earlier ones."""
+    device_nodes: tuple[DeviceNode, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+
+    def merge(self, other: "ContainerEdits") -> "ContainerEdits":
+        """Both; what is the same in both is there once, and the variables of the other one win."""
+        return ContainerEdits(
+            env=tuple({**dict(self.env), **dict(other.env)}.items()),
+            device_nodes=tuple(dict.fromkeys((*self.device_nodes, *other.device_nodes))),
+            mounts=tuple(dict.fromkeys((*self.mounts, *other.mounts))),
+            hooks=tuple(dict.fromkeys((*self.hooks, *other.hooks))),
+        )
+
+    def encode(self) -> Mapping[str, Any]:
+        """The object `containerEdits` of a CDI spec. What is empty is left out."""
+        return _without_empty(
+            {
+                "env": [f"{name}={value}" for name, value in self.env],
+                "deviceNodes": [_encoded(node) for node in self.device_nodes],
+                "mounts": [_encoded(mount) for mount in self.mounts],
+                "hooks": [_encoded(hook) for hook in self.hooks],
+            }
+        )
+
+
+def _encoded(entry: DeviceNode | Mount | Hook) -> Mapping[str, Any]:
+    values = {key: getattr(entry, name) for name, key in _KEYS[type(entry)].items()}
+    return _without_empty({key: list(each) if isinstance(each, tuple) else each for key, each in values.items()})
+
+
+def _without_empty(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {key: each for key, each in value.items() if each is not None and each not in ("", [])}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VendorSpec:
-    """One file."""
+    """One file that others have written."""
 
     path: Path
     kind: str
@@ -47,7 +141,7 @@ class VendorSpec:
 
 
 def read(document: Any, path: Path) -> VendorSpec:
-    """One file's content.
+    """One file's content, decoded from JSON or YAML.
 
     Raises:
         WireError: it is no CDI spec, or larger than any that this plugin has to read.
@@ -56,7 +150,7 @@ def read(document: Any, path: Path) -> VendorSpec:
     kind = _text(spec, "kind", "")
     if not _KIND.fullmatch(kind):
         raise WireError(f"kind: expected vendor/class, found {kind!r:.100}")
-    entries = _objects(spec, "devices", "")
+    entries = _bounded(fields.objects(spec, "devices", ""), "devices")
     devices = {_text(entry, "name", f"devices[{i}]"): _edits(entry, f"devices[{i}]") for i, entry in enumerate(entries)}
     if len(devices) < len(entries):
         raise WireError("devices: two with the same name")
@@ -77,7 +171,8 @@ def _each(
     edits: Mapping[str, Any], key: str, path: str, read_one: Callable[[Mapping[str, Any], str], T]
 ) -> tuple[T, ...]:
     where = fields.at(path, key)
-    return tuple(read_one(entry, f"{where}[{i}]") for i, entry in enumerate(_objects(edits, key, path)))
+    found = _bounded(fields.objects(edits, key, path), where)
+    return tuple(read_one(entry, f"{where}[{i}]") for i, entry in enumerate(found))
 
 
 def _variable(text: str, path: str) -> tuple[str, str]:
@@ -105,7 +200,7 @@ def _device_node(entry: Mapping[str, Any], path: str) -> DeviceNode:
 
 def _mount(entry: Mapping[str, Any], path: str) -> Mount:
     return Mount(
-        host_path=_needed(entry, "hostPath", path),
+        host_path=_short(fields.needed(entry, "hostPath", path), fields.at(path, "hostPath")),
         container_path=_absolute(entry, "containerPath", path),
         options=tuple(_texts(entry, "options", path)),
         kind=_text(entry, "type", path),
@@ -125,10 +220,6 @@ def _hook(entry: Mapping[str, Any], path: str) -> Hook:
     )
 
 
-def _objects(holder: Mapping[str, Any], key: str, path: str) -> Sequence[Mapping[str, Any]]:
-    return _bounded(fields.objects(holder, key, path), fields.at(path, key))
-
-
 def _texts(holder: Mapping[str, Any], key: str, path: str) -> Sequence[str]:
     where = fields.at(path, key)
     return [_short(each, where) for each in _bounded(fields.strings(holder, key, path), where)]
@@ -144,14 +235,11 @@ def _text(holder: Mapping[str, Any], key: str, path: str) -> str:
     return _short(fields.text(holder, key, path), fields.at(path, key))
 
 
-def _needed(holder: Mapping[str, Any], key: str, path: str) -> str:
-    return _short(fields.needed(holder, key, path), fields.at(path, key))
-
-
 def _absolute(holder: Mapping[str, Any], key: str, path: str) -> str:
-    text = _needed(holder, key, path)
+    where = fields.at(path, key)
+    text = _short(fields.needed(holder, key, path), where)
     if not text.startswith("/"):
-        raise WireError(f"{fields.at(path, key)}: expected an absolute path, found {text!r:.100}")
+        raise WireError(f"{where}: expected an absolute path, found {text!r:.100}")
     return text
 
 

@@ -1,0 +1,168 @@
+"""What is asked of the driver beside the reading of GPUs. Source: nvml.h of CUDA 13.4.
+
+Each kind of question has a deadline of its own: a list of processes that hangs must not hold up a start. The library is
+open during a call only.
+"""
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from deviceplugin import source
+from deviceplugin.nvml.binding import Deadline, DriverError, SilentDriverError, opened
+from deviceplugin.source import GpuProcess, Lists
+from gpushare.identity import GpuUuid
+from gpushare.model.gpu import Gpu
+from gpushare.runtime import logs
+
+_LOG: Final = logging.getLogger(__name__)
+_TIMEOUT_S: Final = 5.0
+UNLIMITED: Final = 0xFFFF_FFFF_FFFF_FFFF
+_INVALID_ARGUMENT, _NOT_SUPPORTED, _NO_PERMISSION, _NOT_FOUND, _FUNCTION_NOT_FOUND, _SYSTEM = 2, 3, 4, 6, 13, 17
+_MEANING: Final = {
+    _INVALID_ARGUMENT: "the limit is above the GPU's memory, or below what is in use already",
+    _NOT_SUPPORTED: "driver or kernel hold no limits for cgroups on this GPU (driver r615, cgroup v2 and no MIG are"
+    " needed, and NVreg_RegistryDwords must not switch them off with RmMemacctMode=0)",
+    _NO_PERMISSION: "the plugin needs to be root on the node",
+    _FUNCTION_NOT_FOUND: "the driver is older than r615",
+    _SYSTEM: "the driver cannot open the cgroup",
+}
+_LIMITING_MODES: Final = {1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}
+_KINDS: Final = ("Compute", "Graphics", "MPSCompute")
+"""A process may be in several of these lists."""
+_VERSIONS: Final = ("_v3", "_v2")
+"""Of the functions; drivers before R510 lack the newer ones."""
+
+
+def _deadline() -> Deadline:
+    return Deadline(_TIMEOUT_S)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """Of one cgroup on one GPU, in bytes."""
+
+    hard: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimits:
+    """Limits of GPU memory for cgroups, which the driver holds from r615 on. All raise DriverError."""
+
+    nvml: Any
+    within: Deadline = field(default_factory=_deadline)
+
+    def set(self, gpu: GpuUuid, cgroup: Path, hard: int) -> None:
+        """Limit a cgroup to so many bytes of a GPU; UNLIMITED takes the limit away."""
+        self.within(lambda: self._set(gpu, cgroup, hard))
+
+    def _set(self, gpu: GpuUuid, cgroup: Path, hard: int) -> bool:
+        with self._handle(gpu) as handle:
+            limits = self.nvml.c_nvmlSetMemoryLimits_v1_t(str(cgroup).encode(), 0, hard)
+            self.nvml.nvmlDeviceSetMemoryLimits_v1(handle, limits)
+        return True
+
+    def get(self, gpu: GpuUuid, cgroup: Path) -> MemoryLimit | None:
+        """The limit of a cgroup; None if it has none."""
+        return self.within(lambda: self._get(gpu, cgroup))
+
+    def _get(self, gpu: GpuUuid, cgroup: Path) -> MemoryLimit | None:
+        with self._handle(gpu) as handle:
+            limits = self.nvml.c_nvmlGetMemoryLimits_v1_t(str(cgroup).encode(), 0, 0, 0)
+            try:
+                self.nvml.nvmlDeviceGetMemoryLimits_v1(handle, limits)
+            except self.nvml.NVMLError as error:
+                # Without a limit on the group or above it, some drivers answer as if they knew no limits at all.
+                if error.value in {_NOT_FOUND, _NOT_SUPPORTED}:
+                    return None
+                raise
+        return None if limits.hardLimit == UNLIMITED else MemoryLimit(limits.hardLimit, limits.currentUsed)
+
+    @contextmanager
+    def _handle(self, gpu: GpuUuid) -> Iterator[Any]:
+        try:
+            with opened(self.nvml):
+                yield self.nvml.nvmlDeviceGetHandleByUUID(gpu)
+        except self.nvml.NVMLError as error:
+            meaning = _MEANING.get(error.value, "see the node's kernel log")
+            raise DriverError(f"the driver says {error}: {meaning}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeModes:
+    """Who may use GPUs at the same time."""
+
+    nvml: Any
+    within: Deadline = field(default_factory=_deadline)
+
+    def exclusive(self, gpus: Sequence[Gpu]) -> Mapping[GpuUuid, str]:
+        """Why programs cannot use a GPU side by side unless MPS serves them; GPUs on which they can are not in it.
+
+        A driver that does not answer, or knows no modes, says nothing against it.
+        """
+        with suppress(DriverError, self.nvml.NVMLError):
+            modes = self.within(lambda: [(gpu, self._mode(gpu)) for gpu in gpus if not gpu.mig])
+            return {
+                gpu.uuid: f"its compute mode is {_LIMITING_MODES[mode]}, so that without MPS it serves one program at a"
+                f" time or none; nvidia-smi -i {gpu.index} -c DEFAULT lets others in"
+                for gpu, mode in modes
+                if mode in _LIMITING_MODES
+            }
+        return {}
+
+    def _mode(self, gpu: Gpu) -> int:
+        with opened(self.nvml):
+            with suppress(self.nvml.NVMLError):
+                return int(self.nvml.nvmlDeviceGetComputeMode(self.nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)))
+            return 0
+
+
+@dataclass(slots=True)
+class NvmlProcesses:
+    """The processes on each GPU, as the driver lists them. See ProcessLists."""
+
+    nvml: Any
+    within: Deadline = field(default_factory=_deadline)
+    _problems: Mapping[GpuUuid, str] = field(init=False, default_factory=dict)
+    """As they were logged last."""
+
+    def read(self, gpus: Collection[GpuUuid]) -> Lists:
+        try:
+            found = self.within(lambda: self._read(gpus))
+        except (SilentDriverError, self.nvml.NVMLError) as error:
+            found = dict.fromkeys(gpus, str(error))
+        problems = {gpu: each for gpu, each in found.items() if isinstance(each, str)}
+        if problems != self._problems:
+            level = logging.WARNING if problems else logging.INFO
+            logs.event(_LOG, "usage unknown" if problems else "usage known", level=level, problems=problems)
+        self._problems = problems
+        return {gpu: None if isinstance(each, str) else each for gpu, each in found.items()}
+
+    def _read(self, gpus: Collection[GpuUuid]) -> Mapping[GpuUuid, Sequence[GpuProcess] | str]:
+        """The processes on each GPU, or why they are not known."""
+        with opened(self.nvml):
+            return {gpu: self._of(gpu) for gpu in gpus}
+
+    def _of(self, gpu: GpuUuid) -> Sequence[GpuProcess] | str:
+        try:
+            handle = self.nvml.nvmlDeviceGetHandleByUUID(gpu)
+            lists = [found for kind in _KINDS if (found := self._list(handle, kind)) is not None]
+        except self.nvml.NVMLError as error:
+            return f"the driver says: {error}"
+        return source.merged(lists) if lists else "the driver does not list its processes"
+
+    def _list(self, handle: Any, kind: str) -> Sequence[GpuProcess] | None:
+        """One list; None where the driver or the GPU has none of this kind."""
+        for version in _VERSIONS:
+            try:
+                found = getattr(self.nvml, f"nvmlDeviceGet{kind}RunningProcesses{version}")(handle)
+            except self.nvml.NVMLError_FunctionNotFound:
+                continue
+            except self.nvml.NVMLError_NotSupported:
+                return None
+            return [GpuProcess(int(each.pid), each.usedGpuMemory) for each in found]
+        return None
