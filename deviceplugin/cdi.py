@@ -15,10 +15,8 @@ from gpushare.errors import WireError
 from gpushare.wire import fields
 
 T = TypeVar("T")
-_MOST: Final = 2048
-"""Of anything in one list: a node with 8 GPUs of 7 instances each is some hundred device nodes."""
-_LONGEST: Final = 4096
-"""Characters of a string."""
+_MOST: Final = 2048  # of anything in one list: a node with 8 GPUs of 7 instances each is some hundred device nodes
+_LONGEST: Final = 4096  # characters of a string
 _KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,252}/[A-Za-z][A-Za-z0-9_-]{0,252}")
 _HOOKS: Final = frozenset({"prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"})
 _LARGEST_NUMBER: Final = 2**31 - 1
@@ -26,39 +24,29 @@ _LARGEST_NUMBER: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNode:
-    """A device in the container."""
-
     path: str
-    host_path: str = ""
-    """Empty: the same as in the container."""
-    kind: str = ""
-    """`c` or `b`. Empty, with major and minor: as the device on the host is."""
+    host_path: str = ""  # empty: the same as in the container
+    kind: str = ""  # `c` or `b`. Empty, with major and minor: as the device on the host is.
     major: int | None = None
     minor: int | None = None
-    permissions: str = ""
-    """Of r, w and m. Empty: rwm."""
+    permissions: str = ""  # of r, w and m. Empty: rwm.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A directory or file of the host in the container."""
-
     host_path: str
     container_path: str
     options: tuple[str, ...] = ("ro", "nosuid", "nodev", "bind")
-    kind: str = ""
-    """Of the file system; empty for a bind mount."""
+    kind: str = ""  # of the file system; empty for a bind mount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hook:
     """A program of the host that runs while the container is made."""
 
-    name: str
-    """When: one of prestart, createRuntime, createContainer, startContainer, poststart and poststop."""
+    name: str  # when: one of prestart, createRuntime, createContainer, startContainer, poststart and poststop
     path: str
-    arguments: tuple[str, ...] = ()
-    """The first one is the program's name."""
+    arguments: tuple[str, ...] = ()  # the first one is the program's name
     env: tuple[str, ...] = ()
     timeout_s: int | None = None
 
@@ -82,8 +70,7 @@ _KEYS: Final[Mapping[type, Mapping[str, str]]] = {
 class ContainerEdits:
     """Applied by the container runtime before the container is made."""
 
-    env: tuple[tuple[str, str], ...] = ()
-    """Names and values; they beat the pod's own, and later ones beat earlier ones."""
+    env: tuple[tuple[str, str], ...] = ()  # names and values; they beat the pod's own, and later ones beat earlier ones
     device_nodes: tuple[DeviceNode, ...] = ()
     mounts: tuple[Mount, ...] = ()
     hooks: tuple[Hook, ...] = ()
@@ -123,12 +110,9 @@ class VendorSpec:
     """One file that others have written."""
 
     path: Path
-    kind: str
-    """Vendor and class, such as nvidia.com/gpu."""
-    common: ContainerEdits
-    """For every device of the file."""
-    devices: Mapping[str, ContainerEdits]
-    """Each device's own, by its name."""
+    kind: str  # vendor and class, such as nvidia.com/gpu
+    common: ContainerEdits  # for every device of the file
+    devices: Mapping[str, ContainerEdits]  # each device's own, by its name
 
     @property
     def is_nvidia(self) -> bool:
@@ -141,11 +125,7 @@ class VendorSpec:
 
 
 def read(document: Any, path: Path) -> VendorSpec:
-    """One file's content, decoded from JSON or YAML.
-
-    Raises:
-        WireError: it is no CDI spec, or larger than any that this plugin has to read.
-    """
+    """One file's content, decoded from JSON or YAML. May raise WireError."""
     spec = fields.an_object(document, "")
     kind = _text(spec, "kind", "")
     if not _KIND.fullmatch(kind):

@@ -22,22 +22,16 @@ _POD: Final = re.compile(rf"(?:(?:.*-)?kubepods(?:-burstable|-besteffort)?-)?pod
 """The last part is of a containerd that uses cgroupfs beside a kubelet that uses systemd."""
 _CONTAINER: Final = re.compile(r"(?:(?!crio-conmon-)[a-z-]+-)?([0-9a-f]{64})(?:\.scope)?")
 """Not the group of CRI-O's monitor, which has the container's ID as well."""
-_QOS: Final = ("", "burstable", "besteffort")
-"""A guaranteed pod has no level of its own."""
-_DEPTH: Final = 4
-"""How deep a kubelet's cgroup root may lie below the mount."""
+_QOS: Final = ("", "burstable", "besteffort")  # A guaranteed pod has no level of its own
+_DEPTH: Final = 4  # how deep a kubelet's cgroup root may lie below the mount
 _V1: Final = ("unified", "memory", "devices", "pids", "systemd")
 """Hierarchies of version 1 in which runtimes make groups for containers; the first is version 2 beside it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupOwner:
-    """Whose a process is."""
-
-    pod: PodUid
-    """With dashes, as the API has it; for a static pod the hash of its manifest."""
-    container: str
-    """The runtime's ID, 64 hexadecimal digits; empty for a process of the pod that is in no container."""
+    pod: PodUid  # with dashes, as the API has it; for a static pod the hash of its manifest
+    container: str  # the runtime's ID, 64 hexadecimal digits; empty for a process of the pod that is in no container
 
 
 def owner(text: str) -> CgroupOwner | None:
@@ -83,14 +77,10 @@ def kubepods(hierarchy: Path) -> tuple[Path, ...]:
 
 def _kubepods(directory: Path, depth: int) -> Iterator[Path]:
     for child in _directories(directory):
-        if _is_kubepods(child.name):
+        if child.name in {"kubepods", "kubepods.slice"} or child.name.endswith("-kubepods.slice"):
             yield child
         elif depth > 1:
             yield from _kubepods(child, depth - 1)
-
-
-def _is_kubepods(name: str) -> bool:
-    return name in {"kubepods", "kubepods.slice"} or name.endswith("-kubepods.slice")
 
 
 def pod_paths(base: Path, pod: PodUid) -> tuple[Path, ...]:
@@ -105,7 +95,6 @@ def pod_paths(base: Path, pod: PodUid) -> tuple[Path, ...]:
 
 
 def pod_directory(bases: tuple[Path, ...], pod: PodUid) -> Path | None:
-    """The group of a pod, if it is there."""
     return next((path for base in bases for path in pod_paths(base, pod) if path.is_dir()), None)
 
 

@@ -25,8 +25,7 @@ from gpushare.wire.pods import Pod
 RECREATE_POD: Final = "delete the pod and create it again"
 _WEBHOOK: Final = names.WEBHOOK_SERVICE
 _CONTROLLER: Final = names.CONTROLLER_SERVICE
-_LONGEST: Final = 2048
-"""Characters of a message: it travels in a header, which may hold 8 KiB, and is remembered."""
+_LONGEST: Final = 2048  # characters of a message: it travels in a header, which may hold 8 KiB, and is remembered
 
 
 class Reason(Enum):
@@ -53,11 +52,8 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """The container starts, with the GPUs of its grant."""
-
     grants: tuple[Grant, ...]
-    grants_of_pod: tuple[Grant, ...] = field(default=(), compare=False)
-    """Of all containers of the pod."""
+    grants_of_pod: tuple[Grant, ...] = field(default=(), compare=False)  # of all containers of the pod
     limits: Mapping[ContainerName, ContainerEdits] = field(default_factory=dict, compare=False)
     """What holds each of these containers to its share."""
 
@@ -67,8 +63,7 @@ class Refuse:
     """The container does not start; the kubelet tries again later."""
 
     reason: Reason
-    message: str
-    """Cut, because it quotes what authors of pods have written."""
+    message: str  # cut, because it quotes what authors of pods have written
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", self.message[:_LONGEST])
@@ -79,20 +74,14 @@ Decision = Accept | Refuse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRequest:
-    """A container about to start, and what is known about its pod and node."""
-
     pod: Pod
-    containers: tuple[ContainerName, ...]
-    """Those that may be the one that starts: each has to be in order."""
-    resource: Resource
-    """Of which the kubelet gave it devices."""
-    ids: frozenset[str]
-    """The devices."""
+    containers: tuple[ContainerName, ...]  # those that may be the one that starts: each has to be in order
+    resource: Resource  # of which the kubelet gave it devices
+    ids: frozenset[str]  # the devices
     node: NodeName
     inventory: NodeInventory
     resource_config: ResourceConfig
-    others: Sequence[Pod] = ()
-    """All pods of the node that are known; the pod itself may be among them."""
+    others: Sequence[Pod] = ()  # all pods of the node that are known; the pod itself may be among them
     up_to_date: bool = False
     """Whether the kubelet starts it from a copy of the pod that has the allocation for sure, although that was written
     after the pod had come to the node; of no meaning for other pods."""

@@ -37,13 +37,11 @@ class ProcessRestart:
     """
 
     clock: Clock
-    new_process_works: Callable[[], bool]
-    """Whether a new process in this container can read the GPUs."""
+    new_process_works: Callable[[], bool]  # whether a new process in this container can read the GPUs
     _since: float | None = field(init=False, default=None)
 
     @property
     def library_outdated(self) -> bool:
-        """Whether this process cannot read the GPUs, by the last reading."""
         return self._since is not None
 
     def is_due(self) -> bool:
@@ -59,8 +57,6 @@ class ProcessRestart:
 
 @dataclass(kw_only=True)
 class HealthLoop:
-    """The only user of the source."""
-
     source: GpuSource
     feed: InventoryFeed
     clock: Clock

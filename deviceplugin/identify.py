@@ -19,8 +19,6 @@ CHECKPOINT: Final = "kubelet_internal_checkpoint"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedContainer:
-    """A container with devices of this plugin, as PodResources lists it."""
-
     resource: str
     namespace: str
     name: str
@@ -35,8 +33,7 @@ class Recorded:
     uid: PodUid
     container: ContainerName
     ids: frozenset[str]
-    response: str = ""
-    """What Allocate answered, as the kubelet keeps it."""
+    response: str = ""  # what Allocate answered, as the kubelet keeps it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +52,6 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The records do not say who holds the IDs."""
-
     message: str
 
 
@@ -102,11 +97,7 @@ def owner(ids: frozenset[str], listed: Iterable[ListedContainer], recorded: Iter
 
 
 def read_checkpoint(text: bytes, resource: Resource) -> Sequence[Recorded]:
-    """The entries of one resource in the kubelet's checkpoint file, of any kubelet version.
-
-    Raises:
-        WireError: not a checkpoint.
-    """
+    """The entries of one resource in the kubelet's checkpoint file, of any kubelet version. May raise WireError."""
     try:
         document = orjson.loads(text)
     except orjson.JSONDecodeError as error:

@@ -35,10 +35,7 @@ def build(
 
     A GPU of the previous inventory that the reading lacks stays listed as unhealthy: it fell off the bus while pods
     hold it, and the node's ledger must not move under them. It is forgotten once another GPU has taken its number.
-    The cause in the inventory is then `missing`, in a few words.
-
-    Raises:
-        GpuSourceError: the reading contradicts itself.
+    The cause in the inventory is then `missing`, in a few words. May raise GpuSourceError.
     """
     present = [_gpu(gpu).counted_in(unit) for gpu in raw]
     uuids = {gpu.uuid for gpu in present}
@@ -79,10 +76,8 @@ def unusable(inventory: NodeInventory, why: str) -> NodeInventory:
 class Factors:
     """By how much GPUs are oversubscribed, by model; per cent of a GPU's memory."""
 
-    other: int = _ALL
-    """Of GPUs of all other models."""
-    of_models: tuple[tuple[str, int], ...] = ()
-    """The first model that a GPU is of counts."""
+    other: int = _ALL  # of GPUs of all other models
+    of_models: tuple[tuple[str, int], ...] = ()  # the first model that a GPU is of counts
 
     def of(self, gpu: Gpu) -> int:
         return next((percent for model, percent in self.of_models if is_model(gpu.model, model)), self.other)
@@ -140,12 +135,10 @@ class Oversubscription:
     """Of one node; a stage of its inventory."""
 
     setting: Factors
-    label: Callable[[], str | None]
-    """`gpushare.dev/oversubscription` of the Node; None until it was read."""
+    label: Callable[[], str | None]  # `gpushare.dev/oversubscription` of the Node; None until it was read
     _labels: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
 
     def assess(self, inventory: NodeInventory) -> NodeInventory:
-        """The inventory with what may be granted of each GPU."""
         found, problem = oversubscribed(inventory, self.setting, self.label())
         if problem:
             self._labels.say("label not read", level=logging.WARNING, problem=problem)
@@ -161,15 +154,10 @@ class Oversubscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostedInventory:
-    """One state of the node's GPUs."""
-
-    version: int
-    """Counts up with every change, from 1."""
+    version: int  # counts up with every change, from 1
     inventory: NodeInventory
-    advertised: Mapping[str, Advertisement]
-    """By the name of the resource."""
-    raw: Mapping[GpuUuid, RawGpu]
-    """The GPUs as their source describes them, those that it did not list excepted."""
+    advertised: Mapping[str, Advertisement]  # by the name of the resource
+    raw: Mapping[GpuUuid, RawGpu]  # the GPUs as their source describes them, those that it did not list excepted
 
 
 class InventoryFeed:

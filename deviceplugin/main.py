@@ -17,24 +17,17 @@ _PUBLISH_FIRST_S: Final = 0.7
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the plugin, or with --check ask whether one runs.
-
-    Returns:
-        0 after a signal or a good check, 1 if a part failed, 2 if it was started wrongly.
-    """
+    """Run the plugin, or with --check ask for one: 0 after a signal or a good check, 1 if a part failed, else 2."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         flags = [argument for argument in arguments if argument != _CHECK]
         settings = options.load(Settings, flags, prog=names.PLUGIN)
-        return _check(settings) if _CHECK in arguments else _run(settings)
+        if _CHECK not in arguments:
+            return _run(settings)
     except SettingsError as error:
         print(f"{names.PLUGIN}: {error}", file=sys.stderr)
         return 2
-
-
-def _check(settings: Settings) -> int:
-    problem = probe.problem(settings.probe_port)
-    if problem:
+    if problem := probe.problem(settings.probe_port):
         print(problem, file=sys.stderr)
     return int(bool(problem))
 

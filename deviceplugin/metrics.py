@@ -18,14 +18,12 @@ from gpushare.units import MIB
 CONTENT_TYPE: Final = exposition.CONTENT_TYPE
 MOST_ROWS: Final = 2048
 """Containers on GPUs with series of their own; more than a node has, unless someone wants to fill Prometheus."""
-_GPU: Final = ("node", "UUID", "gpu")
-"""A GPU and its number, as DCGM exporter names them."""
+_GPU: Final = ("node", "UUID", "gpu")  # A GPU and its number, as DCGM exporter names them
 _CONTAINER: Final = (*_GPU, "namespace", "pod", "container")
 Usage = Callable[[], NodeUsage | None]
 Counts = Callable[[], Mapping[tuple[str, str], int]]
 """Of starts by outcome and reason, or of the watchdog's actions by action and result."""
-Sample = tuple[Sequence[str], float | None]
-"""Values of the labels, and the value; None: no such series."""
+Sample = tuple[Sequence[str], float | None]  # values of the labels, and the value; None: no such series
 
 
 def page(usage: Usage, starts: Counts, actions: Counts, node: str) -> bytes:

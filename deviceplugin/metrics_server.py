@@ -21,11 +21,8 @@ _AGAIN_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsServer:
-    """One part of the plugin."""
-
     port: int
-    make: Callable[[], Page]
-    """The metrics, which are kept for a second."""
+    make: Callable[[], Page]  # the metrics, which are kept for a second
     clock: Clock
 
     def run(self, stop: threading.Event) -> None:

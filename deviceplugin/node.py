@@ -25,30 +25,17 @@ _SOON_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What the Node object says."""
-
-    runtime: str = ""
-    """Such as containerd://2.1.9; empty while the Node could not be read."""
-    kubelet: str = ""
-    """Such as v1.36.2."""
-    label: str = ""
-    """Value of `gpushare.dev/hand-over`."""
-    default_label: str = ""
-    """Value of `gpushare.dev/nvidia-default-runtime`."""
-    limits_label: str = ""
-    """Value of `gpushare.dev/limits`."""
-    oversubscription_label: str = ""
-    """Value of `gpushare.dev/oversubscription`."""
-    published: HandOver | None = None
-    """What an inventory says that is on the Node already."""
+    runtime: str = ""  # such as containerd://2.1.9; empty while the Node could not be read
+    kubelet: str = ""  # such as v1.36.2
+    label: str = ""  # value of `gpushare.dev/hand-over`
+    default_label: str = ""  # value of `gpushare.dev/nvidia-default-runtime`
+    limits_label: str = ""  # value of `gpushare.dev/limits`
+    oversubscription_label: str = ""  # value of `gpushare.dev/oversubscription`
+    published: HandOver | None = None  # what an inventory says that is on the Node already
 
 
 def read_node(node: Mapping[str, Any]) -> NodeFacts:
-    """What a Node object says.
-
-    Raises:
-        WireError: it is not one.
-    """
+    """What a Node object says. Raises WireError: it is not one."""
     metadata, status = fields.mapping(node, "metadata", "node"), fields.mapping(node, "status", "node")
     info, labels = fields.mapping(status, "nodeInfo", "status"), fields.mapping(metadata, "labels", "metadata")
     return NodeFacts(
@@ -78,12 +65,10 @@ class Publisher:
     feed: InventoryFeed
     clock: Clock
     node: NodeName
-    recheck_s: float
-    """How often to look whether somebody changed what was written."""
+    recheck_s: float  # how often to look whether somebody changed what was written
     final: Callable[[NodeInventory], bool] = lambda _inventory: True
     """Whether an inventory may be told to others; if not, another one comes soon."""
-    published: threading.Event = field(default_factory=threading.Event)
-    """Set once the first inventory is on the Node."""
+    published: threading.Event = field(default_factory=threading.Event)  # set once the first inventory is on the Node
     _again: bool = field(init=False, default=False)
 
     def run(self, stop: threading.Event) -> None:

@@ -55,8 +55,7 @@ _SPECS: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
 _HIDDEN: Final = (
     "the processes of the node cannot be seen: hostPID is missing; apply one of the components for usage again"
 )
-_STALE: Final = 4
-"""Readings of the process lists that may be missing in between, or at the end."""
+_STALE: Final = 4  # readings of the process lists that may be missing in between, or at the end
 Held = Callable[[NodeInventory], Sequence[HeldPod]]
 
 
@@ -160,7 +159,6 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
 def _hand_over(
     settings: Settings, api: KubeApi, clock: Clock, feed: InventoryFeed, files: SpecFiles
 ) -> tuple[Chooser, DeviceHandOver]:
-    """The way is chosen again and again; the devices follow the choice."""
     reader = SpecReader(directories=tuple(dict.fromkeys((*_SPECS, settings.cdi_dir))), own=settings.cdi_dir)
     chooser = Chooser(
         api=api,
@@ -174,10 +172,7 @@ def _hand_over(
         recheck_s=settings.publish_interval,
     )
     devices = DeviceHandOver(
-        choice=chooser.latest,
-        gpus=lambda: feed.latest.raw if feed.latest else {},
-        files=files,
-        specs=reader.specs,
+        choice=chooser.latest, gpus=lambda: feed.latest.raw if feed.latest else {}, files=files, specs=reader.specs
     )
     return chooser, devices
 
@@ -208,10 +203,7 @@ def _limits(
         cgroup = CgroupBackend(driver=MemoryLimits(binding.library()), mount=settings.cgroup_mount)
         backends.append(cgroup)
         parts["limits"] = ContainerLimits(
-            backend=cgroup,
-            held=held,
-            inventory=lambda: feed.latest.inventory if feed.latest else None,
-            clock=clock,
+            backend=cgroup, held=held, inventory=lambda: feed.latest.inventory if feed.latest else None, clock=clock
         ).run
     return NodeLimits(
         backends={backend.limit: backend for backend in backends},
@@ -240,7 +232,6 @@ def _watchdog(settings: Settings, api: KubeApi, clock: Clock, refusals: Refusals
 def _usage(
     settings: Settings, current: CurrentUsage, watchdog: Watchdog, start_check: StartCheck, parts: dict[str, Part]
 ) -> None:
-    """How the use of GPUs is read, shown and judged."""
 
     def page() -> Page:
         # Late: the library would cost the plugin its first second.
@@ -288,7 +279,6 @@ def gpu_source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
 
 
 def _process_lists(settings: Settings) -> ProcessLists:
-    """Those of the same source."""
     if settings.gpu_source == NVML:
         from deviceplugin.nvml import binding, driver
 

@@ -53,13 +53,15 @@ class PodResources:
             if self._done >= needed:
                 return self._result
             if self._busy:
-                raise ListerError(_problem(self.socket, "earlier calls still wait for an answer"))
+                raise self._silent("earlier calls still wait for an answer")
             self._busy = True
             self._begun += 1
             mine = self._begun
         result: Sequence[ListedContainer] | None = None
         try:
-            result = self._ask(end)
+            with grpc.insecure_channel(f"unix:{self.socket}", options=_OPTIONS) as channel:
+                sent, received = api.ListPodResourcesRequest.SerializeToString, api.ListPodResourcesResponse.FromString
+                result = _listed(self._answer(channel.unary_unary(METHOD, sent, received), end))
         finally:
             with self._turn:
                 self._busy = False
@@ -67,11 +69,6 @@ class PodResources:
                     self._done, self._result = mine, result
                 self._turn.notify_all()
         return result
-
-    def _ask(self, end: float) -> Sequence[ListedContainer]:
-        with grpc.insecure_channel(f"unix:{self.socket}", options=_OPTIONS) as channel:
-            sent, received = api.ListPodResourcesRequest.SerializeToString, api.ListPodResourcesResponse.FromString
-            return _listed(self._answer(channel.unary_unary(METHOD, sent, received), end))
 
     def _answer(self, call: Callable[..., Any], end: float) -> Any:
         while True:
@@ -81,12 +78,12 @@ class PodResources:
                 # The kubelet lets 100 calls a second through and refuses the rest.
                 crowded = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
                 if not crowded or self.clock.monotonic() + _RETRY_S > end:
-                    raise ListerError(_problem(self.socket, f"{error.code().name}: {error.details()}")) from error
+                    raise self._silent(f"{error.code().name}: {error.details()}") from error
             self.clock.wait(threading.Event(), _RETRY_S)
 
-
-def _problem(socket: Path, cause: str) -> str:
-    return f"the kubelet's PodResources API at {socket} does not answer ({cause}); the kubelet will try again"
+    def _silent(self, cause: str) -> ListerError:
+        where = f"the kubelet's PodResources API at {self.socket}"
+        return ListerError(f"{where} does not answer ({cause}); the kubelet will try again")
 
 
 def _listed(answer: Any) -> Sequence[ListedContainer]:

@@ -39,7 +39,6 @@ T = TypeVar("T")
 
 
 def selector(node: NodeName) -> dict[str, str]:
-    """Parameters of the watch."""
     return {"fieldSelector": f"spec.nodeName={node}"}
 
 
@@ -47,16 +46,16 @@ def reduce(pod: JsonObject) -> JsonObject:
     """A pod without what no decision looks at, which is most of it.
 
     What a tenant can multiply is bounded, as some hundred pods of a node must fit: of containers those that ask for
-    GPUs, unless there are more than any pod is granted, and of variables the one that counts.
-
-    Raises:
-        WireError: it is not a pod.
+    GPUs, unless there are more than any pod is granted, and of variables the one that counts. May raise WireError.
     """
     ref, annotations = wire.ref(pod), wire.annotations(pod)
     spec, status = fields.mapping(pod, "spec", "pod"), fields.mapping(pod, "status", "pod")
     # Another system's annotations may count containers by their place.
     keep_all = interop.is_bound(annotations)
-    containers = {field: _containers(spec, field, keep_all=keep_all) for field in ("initContainers", "containers")}
+    containers = {
+        field: [_container(each) for each in fields.objects(spec, field, "spec") if keep_all or wire.asks(each, _ANY)]
+        for field in ("initContainers", "containers")
+    }
     if sum(map(len, containers.values())) > (MAX_CONTAINERS if keep_all else MAX_ASKING):
         containers = {}
     return {
@@ -98,16 +97,8 @@ def _reports(pod: JsonObject, among: Collection[str]) -> list[JsonObject]:
     return [*found[:MAX_CONTAINERS], *([{"state": {"running": None}}] if running else [])]
 
 
-def _containers(spec: Mapping[str, Any], field: str, *, keep_all: bool) -> list[JsonObject]:
-    return [
-        _container(container)
-        for container in fields.objects(spec, field, "spec")
-        if keep_all or wire.asks(container, _ANY)
-    ]
-
-
 def _container(container: Mapping[str, Any]) -> JsonObject:
-    limits = fields.mapping(fields.mapping(container, "resources", "container"), "limits", "container.resources")
+    limits = wire.amounts(container, "limits")
     return {
         "name": fields.needed(container, "name", "container"),
         "restartPolicy": container.get("restartPolicy"),
@@ -120,31 +111,21 @@ def _container(container: Mapping[str, Any]) -> JsonObject:
 
 
 def _variables(env: Sequence[Mapping[str, Any]]) -> list[JsonObject]:
-    devices = [_variable(entry) for entry in env if _is_devices(entry)]
+    """Names, and of the last one for the GPUs where its value comes from; no values, which may be long."""
+    devices: list[JsonObject] = []
+    for entry in env:
+        if entry.get("name") == names.ENV_VISIBLE_DEVICES:
+            source = fields.mapping(fields.mapping(entry, "valueFrom", "env"), "fieldRef", "env.valueFrom")
+            devices = [{"name": entry["name"], "valueFrom": {"fieldRef": {"fieldPath": source.get("fieldPath")}}}]
     limits = selectors.VARIABLES.intersection(str(entry.get("name")) for entry in env)
-    return [*devices[-1:], *({"name": name} for name in sorted(limits))]
-
-
-def _is_devices(entry: Mapping[str, Any]) -> bool:
-    return entry.get("name") == names.ENV_VISIBLE_DEVICES
-
-
-def _variable(entry: Mapping[str, Any]) -> JsonObject:
-    """Without its value, which may be long."""
-    source = fields.mapping(fields.mapping(entry, "valueFrom", "env"), "fieldRef", "env.valueFrom")
-    return {"name": names.ENV_VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": source.get("fieldPath")}}}
+    return [*devices, *({"name": name} for name in sorted(limits))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPod:
-    """A pod that holds GPUs of this node."""
-
-    allocation: Allocation
-    """With the UUIDs of its GPUs."""
-    assumed: int
-    """When it was decided, in nanoseconds; see `assumed`."""
-    container_ids: Mapping[ContainerName, str]
-    """The runtime's, as far as the kubelet has told them."""
+    allocation: Allocation  # with the UUIDs of its GPUs
+    assumed: int  # when it was decided, in nanoseconds; see `assumed`
+    container_ids: Mapping[ContainerName, str]  # the runtime's, as far as the kubelet has told them
     annotations: Mapping[str, str]
 
 
@@ -239,7 +220,6 @@ class PodCache:
             self._tell()
 
     def remove(self, pod: Pod) -> None:
-        """Forget a pod that is gone or has ended."""
         with self._changed:
             uid = wire.ref(pod).uid
             self._pods.pop(uid, None)
@@ -247,12 +227,10 @@ class PodCache:
             self._tell()
 
     def all(self) -> Sequence[Pod]:
-        """All pods of the node that may hold GPUs."""
         with self._changed:
             return tuple(self._pods.values())
 
     def by_uid(self, uid: PodUid) -> Pod | None:
-        """The pod with this UID."""
         with self._changed:
             return self._pods.get(uid)
 
@@ -278,7 +256,6 @@ class PodCache:
         return result
 
     def _is_newer(self, version: int, until: float) -> bool:
-        """Whether something changes after this version and before that moment."""
         with self._changed:
             left = self._left(until)
             return left > 0 and self._changed.wait_for(lambda: self._version != version, left)

@@ -41,8 +41,7 @@ _LIST_S: Final = 3.0
 _CACHE_S: Final = 1.0
 _GET_S: Final = 2.0
 _CHANGE_S: Final = 2.0
-LAG_S: Final = 3.0
-"""How far the kubelet's watch of the API server may be behind this plugin's."""
+LAG_S: Final = 3.0  # how far the kubelet's watch of the API server may be behind this plugin's
 _REMEMBERED: Final = 1024
 _Key = tuple[PodUid, tuple[ContainerName, ...]]
 
@@ -92,8 +91,7 @@ class StartCheck:
     cache: PodCache
     api: KubeApi
     lister: Lister
-    checkpoint: Path
-    """The kubelet's record of devices and pods; it lies beside the sockets."""
+    checkpoint: Path  # the kubelet's record of devices and pods; it lies beside the sockets
     refusals: Refusals
     late: LateStarts
     limit: Callable[[LimitedStart], ContainerEdits] = lambda _start: ContainerEdits()
@@ -196,30 +194,12 @@ class StartCheck:
         decisions: list[Decision] = []
 
         def settled() -> bool | None:
-            decisions.append(decision := self._once(pod, containers, resource, ids, up_to_date=up_to_date))
-            is_full = isinstance(decision, Refuse) and decision.reason is Reason.OVER_COMMITTED
-            return None if is_full else True
-
-        # Perhaps the watch has not told yet that an earlier pod has ended.
-        self.cache.wait_for(settled, _CHANGE_S)
-        return decisions[-1]
-
-    def _once(
-        self,
-        pod: Pod,
-        containers: tuple[ContainerName, ...],
-        resource: Resource,
-        ids: frozenset[str],
-        *,
-        up_to_date: bool,
-    ) -> Decision:
-        latest = self.feed.latest
-        if latest is None:
-            return Refuse(
-                Reason.GPU_GONE, f"the GPUs of node {self.node} are not known yet; the kubelet will try again"
-            )
-        return decide(
-            StartRequest(
+            latest = self.feed.latest
+            if latest is None:
+                text = f"the GPUs of node {self.node} are not known yet; the kubelet will try again"
+                decisions.append(Refuse(Reason.GPU_GONE, text))
+                return True
+            start = StartRequest(
                 pod=pod,
                 containers=containers,
                 resource=resource,
@@ -230,7 +210,13 @@ class StartCheck:
                 others=self.cache.all(),
                 up_to_date=up_to_date,
             )
-        )
+            decisions.append(decision := decide(start))
+            is_full = isinstance(decision, Refuse) and decision.reason is Reason.OVER_COMMITTED
+            return None if is_full else True
+
+        # Perhaps the watch has not told yet that an earlier pod has ended.
+        self.cache.wait_for(settled, _CHANGE_S)
+        return decisions[-1]
 
 
 def limited(

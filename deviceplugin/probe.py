@@ -23,14 +23,10 @@ _CONNECT_S: Final = 3.0
 
 @dataclass(kw_only=True)
 class Probe:
-    """The plugin's side. Safe for use by many threads."""
-
     port: int
     clock: Clock
-    parts: Iterable[str]
-    """What has to be registered, each with its own beat."""
-    usable: Callable[[], bool] = lambda: True
-    """Whether this process can read the GPUs, or could when it last tried."""
+    parts: Iterable[str]  # what has to be registered, each with its own beat
+    usable: Callable[[], bool] = lambda: True  # whether this process can read the GPUs, or could when it last tried
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     _heard: dict[str, float | None] = field(init=False)
     """When each part last said that it is registered, by `monotonic`; None if it is not."""
@@ -40,7 +36,6 @@ class Probe:
         self._heard = dict.fromkeys(self.parts)
 
     def beat(self, part: str, registered: bool) -> None:
-        """Called often by every part."""
         with self._lock:
             self._heard[part] = self.clock.monotonic() if registered else None
 

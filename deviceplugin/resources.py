@@ -24,17 +24,11 @@ _ID_LENGTH: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """One device resource."""
-
     name: str
-    socket: str
-    """File in the kubelet's directory of sockets."""
-    prefix: str
-    """First letter of its device IDs, so that no two resources have an ID in common."""
-    starts: int
-    """How many of its containers may start at once."""
-    switch: str = ""
-    """The setting that leaves it out; memory is always offered."""
+    socket: str  # file in the kubelet's directory of sockets
+    prefix: str  # first letter of its device IDs, so that no two resources have an ID in common
+    starts: int  # how many of its containers may start at once
+    switch: str = ""  # the setting that leaves it out; memory is always offered
     devices_of_gpu: Callable[[Gpu, MemoryUnit], int] = field(compare=False, repr=False)
     devices_of_grant: Callable[[Grant, MemoryUnit], int | None] = field(compare=False, repr=False)
     """How many devices the holder of a grant has; None if the grant was made for another resource."""
@@ -48,21 +42,13 @@ class Resource:
         return len(device) == _ID_LENGTH and device[0] == self.prefix and all(digit in _DIGITS for digit in device[1:])
 
 
-def _units(grant: Grant, unit: MemoryUnit) -> int | None:
-    return None if grant.whole else unit.ceil(grant.memory_mib) * len(grant.gpus)
-
-
-def _percent(grant: Grant, _unit: MemoryUnit) -> int | None:
-    return None if grant.whole or not grant.compute_percent else grant.compute_percent * len(grant.gpus)
-
-
 MEMORY: Final = Resource(
     name=names.GPU_MEM,
     socket="gpushare.sock",
     prefix="g",
     starts=112,  # a kubelet runs 110 pods unless told otherwise
     devices_of_gpu=lambda gpu, unit: unit.floor(gpu.grantable_mib),
-    devices_of_grant=_units,
+    devices_of_grant=lambda grant, unit: None if grant.whole else unit.ceil(grant.memory_mib) * len(grant.gpus),
 )
 PERCENT: Final = Resource(
     name=names.GPU_PERCENT,
@@ -71,7 +57,7 @@ PERCENT: Final = Resource(
     starts=112,
     switch="--gpu-percent",
     devices_of_gpu=lambda _gpu, _unit: 100,
-    devices_of_grant=_percent,
+    devices_of_grant=lambda grant, _unit: None if grant.whole else grant.compute_percent * len(grant.gpus) or None,
 )
 WHOLE: Final = Resource(
     name=names.GPU,

@@ -37,8 +37,7 @@ _STEADY_S: Final = 10.0
 _PASSING: Final = frozenset({Reason.API_SILENT, Reason.KUBELET_SILENT, Reason.LATE})
 StartCheck = Callable[[Resource, Sequence[str]], Decision]
 """Decides whether the container that holds these devices may start."""
-Allocating = Callable[[Resource, Sequence[str]], AllocateResponse]
-"""What a container that gets these devices is told."""
+Allocating = Callable[[Resource, Sequence[str]], AllocateResponse]  # what a container that gets these devices is told
 
 
 class ServeError(GpuShareError):
@@ -46,17 +45,14 @@ class ServeError(GpuShareError):
 
 
 def no_devices(_resource: Resource, _ids: Sequence[str]) -> AllocateResponse:
-    """Leaves the devices to the pod's own variable."""
     return AllocateResponse()
 
 
 def options() -> Any:
-    """What the kubelet is asked for."""
     return api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=False)
 
 
 def device_list(advertisement: Advertisement) -> Any:
-    """The message of ListAndWatch."""
     healths = ((advertisement.healthy, GpuHealth.HEALTHY), (advertisement.unhealthy, GpuHealth.UNHEALTHY))
     return api.ListAndWatchResponse(
         devices=[api.Device(ID=device, health=health.value) for ids, health in healths for device in ids]
@@ -81,11 +77,9 @@ class Servicer:
 
     @property
     def streams(self) -> int:
-        """How many kubelets listen to the list of devices."""
         return self._streams
 
     def stop(self) -> None:
-        """End all streams."""
         self._stopping.set()
         self.feed.wake()
 
@@ -129,7 +123,6 @@ class Servicer:
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "device IDs of this plugin are all alike")
 
     def handlers(self) -> Any:
-        """All calls, for a server."""
         return grpc.method_handlers_generic_handler(
             "v1beta1.DevicePlugin",
             {
@@ -177,11 +170,7 @@ class UnixServer:
         self._mark: tuple[int, int] | None = None
 
     def start(self) -> None:
-        """Serve. A file that an earlier process left is removed.
-
-        Raises:
-            ServeError: the socket cannot be made.
-        """
+        """Serve. A file that an earlier process left is removed. Raises ServeError: the socket cannot be made."""
         try:
             self._socket.unlink(missing_ok=True)
             self._server.add_insecure_port(f"unix:{self._socket}")
@@ -215,16 +204,13 @@ def socket_mark(socket: Path) -> tuple[int, int] | None:
 
 @dataclass(kw_only=True)
 class Registrar:
-    """Keeps one resource of the plugin registered."""
-
     resource: Resource
     directory: Path
     feed: InventoryFeed
     start_check: StartCheck
     clock: Clock
     answer: Allocating = no_devices
-    ready: Callable[[], bool] = lambda: True
-    """Whether the first registration may happen; see `ready_by`."""
+    ready: Callable[[], bool] = lambda: True  # whether the first registration may happen; see `ready_by`
     ready_by: float = 0.0
     """Moment of the clock's `monotonic` after which it is no longer waited for: after a reboot, pods are rejected until
     the plugin has registered."""
@@ -242,7 +228,11 @@ class Registrar:
         while not stop.is_set():
             kubelet = self._kubelet()
             if kubelet is None:
-                self._say_absent()
+                if not self._absent:
+                    about = {"resource": self.resource.name, "socket": str(self.directory / KUBELET_SOCKET)}
+                    fix = "is --device-plugins-dir right?"
+                    logs.event(_LOG, "no kubelet", level=logging.WARNING, exc_info=False, **about, fix=fix)
+                self._absent = True
                 self._pause(stop, _POLL_S)
                 continue
             self._absent = False
@@ -321,13 +311,6 @@ class Registrar:
         while not stop.is_set() and self._kubelet() == before and (left := end - self.clock.monotonic()) > 0:
             self.on_beat(False)
             self.clock.wait(stop, min(left, _POLL_S))
-
-    def _say_absent(self) -> None:
-        if not self._absent:
-            resource, socket = self.resource.name, str(self.directory / KUBELET_SOCKET)
-            fix = "is --device-plugins-dir right?"
-            logs.event(_LOG, "no kubelet", level=logging.WARNING, resource=resource, socket=socket, fix=fix)
-        self._absent = True
 
     def _kubelet(self) -> tuple[int, int] | None:
         return socket_mark(self.directory / KUBELET_SOCKET)

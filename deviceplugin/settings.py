@@ -122,9 +122,7 @@ class Settings:
         parse=options.boolean,
     )
     device_plugins_dir: Path = option(
-        Path("/var/lib/kubelet/device-plugins"),
-        "directory of the kubelet's and the plugins' sockets",
-        parse=Path,
+        Path("/var/lib/kubelet/device-plugins"), "directory of the kubelet's and the plugins' sockets", parse=Path
     )
     pod_resources_socket: Path = option(
         Path("/var/lib/kubelet/pod-resources/kubelet.sock"),

@@ -31,13 +31,10 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(kw_only=True)
 class SimulatedSource:
-    """Makes up the GPUs of one node."""
-
     path: Path
     node: NodeName
     clock: Clock
-    reserved: bool = False
-    """Whether memory that the driver would keep for itself is shared too."""
+    reserved: bool = False  # whether memory that the driver would keep for itself is shared too
     left_out: Sequence[LeftOut] = field(init=False, default=())
     _profile: Profile | None = field(init=False, default=None)
     _stamp: tuple[int, int, int] | None = field(init=False, default=None)
@@ -45,7 +42,6 @@ class SimulatedSource:
     _polls: int = field(init=False)
 
     def read(self) -> Sequence[RawGpu]:
-        """The profile's GPUs, with the faults that they have at this reading."""
         current = self._load()
         gpus = [gpu for i in range(current.total) for gpu in self._gpus(current, i)]
         self.left_out = [
@@ -130,8 +126,7 @@ class SimulatedProcesses:
     much. No file: no processes. A GPU that stands in `"silent": ["GPU-…"]` does not answer.
     """
 
-    path: Path | None
-    """None: there are no processes."""
+    path: Path | None  # none: there are no processes
     _problems: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
 
     def read(self, gpus: Collection[GpuUuid]) -> Lists:

@@ -29,57 +29,39 @@ class OutdatedLibraryError(GpuSourceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawGpu:
-    """One GPU as its source describes it."""
-
     uuid: str
-    index: int
-    """Number on the node, from 0; of a MIG instance `mig_index`."""
+    index: int  # number on the node, from 0; of a MIG instance `mig_index`
     model: str
     memory_bytes: int
     numa: int | None = None
     minor: int | None = None
     """Of its device node `/dev/nvidia<minor>`; of a MIG instance, that of its GPU. None if the source does not say."""
-    caps: tuple[int, ...] = ()
-    """Of a MIG instance's device nodes `/dev/nvidia-caps/nvidia-cap<N>`."""
-    simulated: bool = False
-    """Whether it is made up, and has no device node."""
-    fault: str = ""
-    """Why no new work may be placed on it, in a few words; empty for a healthy GPU."""
-    mig: MigInstance | None = None
-    """Set for a part of a GPU, whose `memory_bytes` are the part's."""
+    caps: tuple[int, ...] = ()  # of a MIG instance's device nodes `/dev/nvidia-caps/nvidia-cap<N>`
+    simulated: bool = False  # whether it is made up, and has no device node
+    fault: str = ""  # why no new work may be placed on it, in a few words; empty for a healthy GPU
+    mig: MigInstance | None = None  # set for a part of a GPU, whose `memory_bytes` are the part's
 
 
 class GpuSource(Protocol):
     """Reads the node's GPUs. Used by one thread."""
 
-    left_out: Sequence[LeftOut]
-    """GPUs that are there and cannot be shared as they are, by the last reading."""
+    left_out: Sequence[LeftOut]  # GPUs that are there and cannot be shared as they are, by the last reading
 
     def read(self) -> Sequence[RawGpu]:
-        """All GPUs that can be shared, as they are now.
-
-        Raises:
-            GpuSourceError: nothing is known about any GPU at the moment.
-        """
+        """All GPUs that can be shared, as they are now. May raise GpuSourceError."""
         ...
 
     def wait(self, stop: threading.Event, seconds: float) -> None:
         """Sleep so long, but return early when `stop` is set or a GPU reports a fault."""
         ...
 
-    def close(self) -> None:
-        """Give the hardware library back."""
-        ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """One entry of a GPU's process lists."""
-
-    pid: int
-    """As this process would call it."""
-    used: int | None
-    """Bytes; None where the driver does not say."""
+    pid: int  # as this process would call it
+    used: int | None  # bytes; None where the driver does not say
 
 
 Lists = Mapping[GpuUuid, Sequence[GpuProcess] | None]
@@ -87,8 +69,6 @@ Lists = Mapping[GpuUuid, Sequence[GpuProcess] | None]
 
 
 class ProcessLists(Protocol):
-    """Where process lists come from. Used by one thread."""
-
     def read(self, gpus: Collection[GpuUuid]) -> Lists:
         """The processes on these GPUs and MIG instances; a driver that hangs is given up on, and logged."""
         ...

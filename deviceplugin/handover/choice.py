@@ -14,8 +14,7 @@ from gpushare.model.gpu import HandOver
 
 AUTO: Final = "auto"
 SETTINGS: Final = (AUTO, *(way.value for way in HandOver))
-_CDI_FIELD: Final = (1, 29)
-"""From this kubelet on, Allocate names CDI devices in a field of their own."""
+_CDI_FIELD: Final = (1, 29)  # from this kubelet on, Allocate names CDI devices in a field of their own
 _CONTAINERD: Final = (2, 0)
 _CRI_O: Final = (1, 28)
 _FIRST: Final[Mapping[str, tuple[int, int]]] = {"containerd": (1, 7), "cri-o": (1, 23)}
@@ -24,37 +23,25 @@ _FIRST: Final[Mapping[str, tuple[int, int]]] = {"containerd": (1, 7), "cri-o": (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that the choice depends on."""
-
     node: NodeFacts = field(default_factory=NodeFacts)
     setting: str = AUTO
-    nvidia_default: bool = False
-    """The setting; a label of the node overrides it."""
-    directory: str = ""
-    """Where specs are written."""
-    writable: bool
-    """Whether that can be done."""
+    nvidia_default: bool = False  # the setting; a label of the node overrides it
+    directory: str = ""  # where specs are written
+    writable: bool  # whether that can be done
     simulated: bool = False
-    nvidia_specs: bool = False
-    """Whether the node has CDI specs of NVIDIA's."""
+    nvidia_specs: bool = False  # whether the node has CDI specs of NVIDIA's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOverChoice:
-    """What was chosen, and why."""
-
     way: HandOver
     reason: str
-    by_field: bool = True
-    """CDI devices are named in the answer's own field."""
-    by_annotation: bool = False
-    """They are named in the answer's annotations, which older kubelets pass on as well."""
-    nvidia_default: bool = False
-    """NVIDIA's runtime runs also the containers of pods without a RuntimeClass."""
+    by_field: bool = True  # CDI devices are named in the answer's own field
+    by_annotation: bool = False  # they are named in the answer's annotations, which older kubelets pass on as well
+    nvidia_default: bool = False  # NVIDIA's runtime runs also the containers of pods without a RuntimeClass
     never_injects: str = ""
     """Why the container runtime injects no CDI device, however it is configured; empty if it may."""
-    impossible: str = ""
-    """Why nothing can be handed over in the way that an administrator demands; empty if it can be."""
+    impossible: str = ""  # why nothing can be handed over in the way that an administrator demands; empty if it can be
 
 
 def choose(facts: Facts) -> HandOverChoice:
@@ -67,14 +54,10 @@ def choose(facts: Facts) -> HandOverChoice:
         # A kubelet passes over what it does not know, and a runtime takes a name that comes twice once.
         by_field=kubelet is None or kubelet >= _CDI_FIELD,
         by_annotation=kubelet is None or kubelet < _CDI_FIELD,
-        nvidia_default=_nvidia_default(facts),
+        nvidia_default=facts.node.default_label == "true" if facts.node.default_label else facts.nvidia_default,
         never_injects=_never_injects(facts.node.runtime),
         impossible=reason if way is HandOver.CDI and _problem_of_demanding_cdi(facts) else "",
     )
-
-
-def _nvidia_default(facts: Facts) -> bool:
-    return facts.node.default_label == "true" if facts.node.default_label else facts.nvidia_default
 
 
 def _way(facts: Facts) -> tuple[HandOver, str]:
@@ -83,7 +66,11 @@ def _way(facts: Facts) -> tuple[HandOver, str]:
     if facts.setting != AUTO:
         return _demanded(HandOver(facts.setting), f"the setting --hand-over={facts.setting}", facts)
     problem = _why_not_cdi(facts)
-    way, reason = (HandOver.ENVVAR, problem) if problem else (HandOver.CDI, _why_cdi(facts))
+    way, reason = HandOver.CDI, f"{_product(facts.node.runtime)} injects CDI devices"
+    if problem:
+        way, reason = HandOver.ENVVAR, problem
+    elif not facts.node.runtime:
+        reason = "the Node was not read yet; a container runtime without CDI ignores CDI devices"
     if facts.node.label not in {"", AUTO}:
         known = ", ".join(SETTINGS)
         reason += f"; the node's label {names.LABEL_HAND_OVER}={facts.node.label:.63} is none of {known}"
@@ -115,12 +102,6 @@ def _unwritable(facts: Facts) -> str:
 
 def _too_old(runtime: str) -> str:
     return f"{_product(runtime)} does not inject CDI devices; containerd does from 2.0 on, CRI-O from 1.28"
-
-
-def _why_cdi(facts: Facts) -> str:
-    if not facts.node.runtime:
-        return "the Node was not read yet; a container runtime without CDI ignores CDI devices"
-    return f"{_product(facts.node.runtime)} injects CDI devices"
 
 
 def _why_not_cdi(facts: Facts) -> str:

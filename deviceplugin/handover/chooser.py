@@ -20,10 +20,8 @@ from gpushare.runtime.clock import Backoff, Clock
 
 _LOG: Final = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 3.0
-_FIRST_S: Final = 2.0
-"""For which the first reading of the GPUs waits for the Node."""
-_LOOK_S: Final = 10.0
-"""Between looks at the directories."""
+_FIRST_S: Final = 2.0  # for which the first reading of the GPUs waits for the Node
+_LOOK_S: Final = 10.0  # between looks at the directories
 _NEW_S: Final = 30.0
 """For which a node that has never shared waits for NVIDIA's specs: something may be about to write them."""
 _AWAY_S: Final = 600.0
@@ -34,8 +32,6 @@ _MISSING: Final = "NVIDIA's CDI specs are missing, without which no container st
 
 @dataclass(kw_only=True)
 class Chooser:
-    """The latest choice, for everyone who asks."""
-
     api: KubeApi
     node: NodeName
     clock: Clock
@@ -44,16 +40,14 @@ class Chooser:
     nvidia_default: bool
     simulated: bool
     has_nvidia_specs: Callable[[], bool]
-    recheck_s: float
-    """Between readings of the Node."""
+    recheck_s: float  # between readings of the Node
     known: threading.Event = field(default_factory=threading.Event)
     """Set once the Node was read, and what it needs is there or no longer waited for."""
     _latest: HandOverChoice = field(init=False)
     _asked: bool = field(init=False, default=False)
     _facts: NodeFacts = field(init=False, default_factory=NodeFacts)
     _read_at: float = field(init=False, default=float("-inf"))
-    _specs_by: float | None = field(init=False, default=None)
-    """Until when NVIDIA's specs may be missing."""
+    _specs_by: float | None = field(init=False, default=None)  # until when NVIDIA's specs may be missing
 
     def __post_init__(self) -> None:
         self._latest = choice.choose(self._gathered())

@@ -26,10 +26,8 @@ from gpushare.wire.pods import Pod
 
 _LOG: Final = logging.getLogger(__name__)
 _EVERY_S: Final = 10.0
-_YOUNG_S: Final = 60.0
-"""A start may know its pod from the API server itself, before the watch has told of it."""
-Pods = Callable[[], Sequence[Pod] | None]
-"""Those of this node that ask for GPUs; None while that is not known."""
+_YOUNG_S: Final = 60.0  # A start may know its pod from the API server itself, before the watch has told of it
+Pods = Callable[[], Sequence[Pod] | None]  # those of this node that ask for GPUs; None while that is not known
 
 
 @dataclass(kw_only=True)
@@ -37,16 +35,12 @@ class DeviceHandOver:
     """Keeps no state but the files, and what it has logged. Safe for use by many threads."""
 
     choice: Callable[[], HandOverChoice]
-    gpus: Callable[[], Mapping[GpuUuid, RawGpu]]
-    """As they were read last."""
+    gpus: Callable[[], Mapping[GpuUuid, RawGpu]]  # as they were read last
     files: SpecFiles
-    specs: Callable[[], Sequence[VendorSpec]]
-    """Of the node, but for this plugin's own, those that count most first."""
-    _said: set[Path] = field(init=False, default_factory=set)
-    """Of which it was logged that they cannot be removed."""
+    specs: Callable[[], Sequence[VendorSpec]]  # of the node, but for this plugin's own, those that count most first
+    _said: set[Path] = field(init=False, default_factory=set)  # of which it was logged that they cannot be removed
 
     def answer(self, resource: Resource, ids: Sequence[str]) -> AllocateResponse:
-        """What Allocate says."""
         chosen = self.choice()
         return STRATEGIES[chosen.way](chosen, strategy.make(ids, secrets.token_hex(8)), resource.prefix)
 
@@ -116,17 +110,13 @@ class DeviceHandOver:
 
 @dataclass(kw_only=True)
 class SpecSweeper:
-    """Looks at the directory now and then."""
-
     devices: DeviceHandOver
     files: SpecFiles
     pods: Pods
     clock: Clock
-    _needed: set[str] = field(init=False, default_factory=set)
-    """UIDs of the pods that had GPUs at the last look."""
+    _needed: set[str] = field(init=False, default_factory=set)  # UIDs of the pods that had GPUs at the last look
 
     def run(self, stop: threading.Event) -> None:
-        """Sweep until `stop` is set."""
         while not stop.is_set():
             self.sweep()
             self.clock.wait(stop, _EVERY_S)

@@ -45,16 +45,13 @@ class HandOverError(GpuShareError):
 class Recipient:
     """A container that may be about to start, and what it was granted."""
 
-    uid: str
-    """Of its pod."""
+    uid: str  # of its pod
     container: ContainerName
-    runtime_class: str = ""
-    """Of its pod."""
+    runtime_class: str = ""  # of its pod
     names: tuple[str, ...]
     """Of CDI devices that Allocate has told the kubelet; empty if it was admitted under another way."""
     gpus: tuple[GpuUuid, ...]
-    extra: ContainerEdits = field(default_factory=ContainerEdits)
-    """What holds it to its share."""
+    extra: ContainerEdits = field(default_factory=ContainerEdits)  # what holds it to its share
 
 
 def recipients(pod: Pod, owner: Owner, accepted: Accept, choice: HandOverChoice) -> Sequence[Recipient]:
@@ -128,7 +125,8 @@ def edits_of(
     gpus = [known[uuid] for uuid in recipient.gpus]
     edits = ContainerEdits()
     for gpu in gpus:
-        edits = edits.merge(_simulated_node(gpu) if gpu.simulated else _picked(gpu, specs))
+        node = DeviceNode(path=f"/dev/nvidia{gpu.index}", kind="c", major=_LOCAL_USE_MAJOR, minor=gpu.index)
+        edits = edits.merge(ContainerEdits(device_nodes=(node,)) if gpu.simulated else _picked(gpu, specs))
     uuids = ",".join(recipient.gpus)
     # NVIDIA's runtime would look for these GPUs once more, and in some of its modes refuse the container.
     read_again = (choice.nvidia_default or recipient.runtime_class.startswith(names.RUNTIME_CLASS)) and not all(
@@ -137,11 +135,6 @@ def edits_of(
     visible = names.VISIBLE_DEVICES_NONE if read_again else uuids
     env = ((names.ENV_VISIBLE_DEVICES, visible), (names.ENV_GRANTED_DEVICES, uuids))
     return edits.merge(recipient.extra).merge(ContainerEdits(env=env))
-
-
-def _simulated_node(gpu: RawGpu) -> ContainerEdits:
-    node = DeviceNode(path=f"/dev/nvidia{gpu.index}", kind="c", major=_LOCAL_USE_MAJOR, minor=gpu.index)
-    return ContainerEdits(device_nodes=(node,))
 
 
 def _picked(gpu: RawGpu, specs: Sequence[VendorSpec]) -> ContainerEdits:
@@ -156,8 +149,6 @@ def _picked(gpu: RawGpu, specs: Sequence[VendorSpec]) -> ContainerEdits:
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """What one GPU needs."""
-
     spec: VendorSpec
     own: ContainerEdits
 
@@ -168,15 +159,10 @@ class Picked:
 
 
 def pick(gpu: RawGpu, specs: Sequence[VendorSpec]) -> Picked | None:
-    """The edits of a GPU; None if no spec of NVIDIA's is there, or what is known does not tell the GPU's devices.
-
-    Args:
-        gpu: as the driver describes it.
-        specs: those that count most first.
-    """
+    """The edits of a GPU; None if no spec of NVIDIA's is there, or what is known does not tell the GPU's devices."""
     ordered = sorted((spec for spec in specs if spec.is_nvidia), key=lambda spec: spec.kind != PREFERRED)
     for spec in ordered:
-        own = _by_name(gpu, spec) or _by_nodes(gpu, spec) or _from_several(gpu, spec)
+        own = _by_name(gpu, spec) or _by_nodes(gpu, spec)
         if own is not None:
             return Picked(spec, own)
     if ordered and (wanted := _wanted(gpu)):
@@ -194,15 +180,12 @@ def _by_name(gpu: RawGpu, spec: VendorSpec) -> ContainerEdits | None:
 
 
 def _by_nodes(gpu: RawGpu, spec: VendorSpec) -> ContainerEdits | None:
-    if not _wanted(gpu):
-        return None
-    return next((_cleared(own) for own in spec.devices.values() if _is_of(gpu, own)), None)
-
-
-def _from_several(gpu: RawGpu, spec: VendorSpec) -> ContainerEdits | None:
-    """From a device that stands for several GPUs: the nodes of this one, and nothing else."""
+    """From the device of this GPU; else from one that stands for several the nodes of this one, and nothing else."""
     wanted = _wanted(gpu)
-    for own in spec.devices.values() if wanted else ():
+    candidates = spec.devices.values() if wanted else ()
+    if exact := next((own for own in candidates if _is_of(gpu, own)), None):
+        return _cleared(exact)
+    for own in candidates:
         found = tuple(node for node in own.device_nodes if _names(node) == {node.path} <= wanted)
         if {node.path for node in found} == wanted:
             return _cleared(ContainerEdits(device_nodes=found))
@@ -210,7 +193,6 @@ def _from_several(gpu: RawGpu, spec: VendorSpec) -> ContainerEdits | None:
 
 
 def _is_of(gpu: RawGpu, own: ContainerEdits) -> bool:
-    """Whether a device has the nodes of this GPU and of no other."""
     found = {name for node in own.device_nodes for name in _names(node)}
     if wanted := _wanted(gpu):
         return found == wanted

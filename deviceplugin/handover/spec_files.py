@@ -9,7 +9,7 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,16 +27,13 @@ from gpushare.runtime import logs
 
 _LOG: Final = logging.getLogger(__name__)
 _LARGEST: Final = 1024 * 1024
-_LARGEST_TOGETHER: Final = 8 * _LARGEST
-"""Of the files that matter here: in memory they are ten times as large."""
-_FILES: Final = 1024
-"""Read of one directory; a DRA driver writes a file for each claim."""
+_LARGEST_TOGETHER: Final = 8 * _LARGEST  # of the files that matter here: in memory they are ten times as large
+_FILES: Final = 1024  # read of one directory; a DRA driver writes a file for each claim
 _EVENTS: Final = 100_000
 _DEEPEST: Final = 32
 _Stamp = tuple[int, int, int]
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_CDI_VERSION: Final = "0.5.0"
-"""The oldest with all that is written here; runtimes refuse newer ones than they know."""
+_CDI_VERSION: Final = "0.5.0"  # the oldest with all that is written here; runtimes refuse newer ones than they know
 _TEMPORARY: Final = ".gpushare-"
 MAX_FILES: Final = 16_384
 """Of a directory; what is beyond is not looked at. A node of 110 pods with 64 GPU containers each has half as many."""
@@ -48,12 +45,8 @@ class SpecFileError(GpuShareError):
 
 @dataclass(frozen=True, slots=True)
 class SpecFile:
-    """A file of this plugin."""
-
-    uid: str
-    """Of the pod."""
-    name: str
-    """Of the CDI device."""
+    uid: str  # of the pod
+    name: str  # of the CDI device
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +56,6 @@ class SpecFiles:
     directory: Path
 
     def writable(self) -> bool:
-        """Whether specs can be written at all."""
         try:
             found = self.directory.stat()
         except OSError:
@@ -73,17 +65,14 @@ class SpecFiles:
         return is_there and os.access(self.directory, os.W_OK | os.X_OK)
 
     def write(self, file: SpecFile, edits: ContainerEdits) -> None:
-        """Make the device, in one step.
-
-        Raises:
-            SpecFileError: it was not made, and no earlier file of that name is left.
-        """
+        """Make the device, in one step. May raise SpecFileError."""
         temporary = self.directory / f"{_TEMPORARY}{secrets.token_hex(8)}.tmp"
         try:
             # Only root reads it: it says which GPUs which pod has.
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with open(descriptor, "wb") as stream:  # noqa: PTH123 - of a descriptor
-                stream.write(_encode(file.name, edits))
+                devices = [{"name": file.name, "containerEdits": edits.encode()}]
+                stream.write(orjson.dumps({"cdiVersion": _CDI_VERSION, "kind": names.CDI_KIND, "devices": devices}))
             temporary.rename(self._path(file))
         except (OSError, ValueError) as error:
             with suppress(OSError):
@@ -92,11 +81,7 @@ class SpecFiles:
             raise SpecFileError(f"a CDI spec cannot be written to {self.directory} ({_cause(error)})") from error
 
     def remove(self, file: SpecFile) -> None:
-        """Unmake the device, if it is there.
-
-        Raises:
-            SpecFileError: it is still there.
-        """
+        """Unmake the device, if it is there. Raises SpecFileError: it is still there."""
         try:
             self._path(file).unlink(missing_ok=True)
         except (OSError, ValueError) as error:
@@ -133,15 +118,6 @@ class SpecFiles:
         return self.directory / strategy.file_name(file.uid, file.name)
 
 
-def _encode(name: str, edits: ContainerEdits) -> bytes:
-    document: Mapping[str, Any] = {
-        "cdiVersion": _CDI_VERSION,
-        "kind": names.CDI_KIND,
-        "devices": [{"name": name, "containerEdits": edits.encode()}],
-    }
-    return orjson.dumps(document)
-
-
 def _changed_at(path: Path) -> float:
     try:
         return path.lstat().st_mtime
@@ -156,14 +132,11 @@ def _cause(error: OSError | ValueError) -> str:
 @dataclass(frozen=True, slots=True)
 class _Read:
     stamp: _Stamp
-    spec: VendorSpec | None
-    """None if it is broken, or stands for something else."""
-    opened: bool = True
-    """Otherwise it is tried again."""
+    spec: VendorSpec | None  # none if it is broken, or stands for something else
+    opened: bool = True  # otherwise it is tried again
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
         return self.stamp[2]
 
 
@@ -171,10 +144,8 @@ class _Read:
 class SpecReader:
     """Keeps what it has read until a file changes. Safe for use by many threads."""
 
-    directories: Sequence[Path]
-    """As the container runtime has them: what is in a later one counts more."""
-    own: Path
-    """Where this plugin writes."""
+    directories: Sequence[Path]  # as the container runtime has them: what is in a later one counts more
+    own: Path  # where this plugin writes
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     _known: dict[Path, _Read] = field(init=False, default_factory=dict)
     _many: dict[Path, int] = field(init=False, default_factory=dict)

@@ -34,13 +34,9 @@ _FILE: Final = re.compile(r"gpushare\.dev-share_([0-9A-Za-z-]{1,64})_(c[0-9a-f]{
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateResponse:
-    """For one container."""
-
     cdi_devices: tuple[str, ...] = ()
-    annotations: tuple[tuple[str, str], ...] = ()
-    """Of the container, for its runtime."""
-    mounts: tuple[tuple[str, str], ...] = ()
-    """Paths in the container and on the host."""
+    annotations: tuple[tuple[str, str], ...] = ()  # of the container, for its runtime
+    mounts: tuple[tuple[str, str], ...] = ()  # paths in the container and on the host
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -99,7 +95,6 @@ def file_name(uid: str, name: str) -> str:
 
 
 def read_file_name(file: str) -> tuple[str, str] | None:
-    """UID and device name; None for a file of another name."""
     found = _FILE.fullmatch(file)
     return (found[1], found[2]) if found else None
 

@@ -20,13 +20,10 @@ from gpushare.units import MIB
 from gpushare.wire import selectors
 from gpushare.wire.selectors import Framework
 
-PROVEN: Final = ""
-"""What a back end says of a GPU on which it works."""
-Proofs = Mapping[GpuUuid, str]
-"""Of one back end: `PROVEN`, or why it does not work on that GPU and what to do."""
+PROVEN: Final = ""  # what a back end says of a GPU on which it works
+Proofs = Mapping[GpuUuid, str]  # of one back end: `PROVEN`, or why it does not work on that GPU and what to do
 Variables = tuple[tuple[str, str], ...]
-_MPS_USABLE: Final = 0.95
-"""Under MPS, the context of a process counts against its limit: some hundred MiB."""
+_MPS_USABLE: Final = 0.95  # under MPS, the context of a process counts against its limit: some hundred MiB
 
 
 class LimitError(GpuShareError):
@@ -43,16 +40,13 @@ class LimitedStart:
 
     pod: PodRef
     grant: Grant
-    of_pod: tuple[Grant, ...]
-    """Of all containers of the pod, in the order in which they start."""
+    of_pod: tuple[Grant, ...]  # of all containers of the pod, in the order in which they start
     alternatives: tuple[Grant, ...] = ()
     """Of containers that have the same devices, so that any of them may be the one that starts: an init container's are
     passed on to another one."""
     inventory: NodeInventory
-    variables: frozenset[str] = frozenset()
-    """Names of variables in the container's own `env`."""
-    open_env: bool = False
-    """Whether it takes variables from elsewhere as well (envFrom)."""
+    variables: frozenset[str] = frozenset()  # names of variables in the container's own `env`
+    open_env: bool = False  # whether it takes variables from elsewhere as well (envFrom)
     image: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
 
@@ -68,9 +62,7 @@ class LimitBackend(Protocol):
     """One way to hold limits. Safe for use by many threads; each call has a deadline of its own."""
 
     @property
-    def limit(self) -> Limit:
-        """Which one it is."""
-        ...
+    def limit(self) -> Limit: ...
 
     @property
     def needs_edits(self) -> bool:
@@ -85,11 +77,7 @@ class LimitBackend(Protocol):
         ...
 
     def prepare(self, start: LimitedStart, gpus: Sequence[Gpu]) -> ContainerEdits:
-        """Put the limit of a container in place on some of its GPUs before it exists.
-
-        Raises:
-            LimitError: it cannot be held.
-        """
+        """Put the limit of a container in place on some of its GPUs before it exists. May raise LimitError."""
         ...
 
 
@@ -121,11 +109,7 @@ class AdvisoryBackend:
 
 
 def whole_gpu_reported(start: LimitedStart, gpus: Sequence[Gpu]) -> Variables:
-    """Names and values where CUDA reports the whole GPU and nothing else holds the limit.
-
-    Raises:
-        LimitError: the pod names frameworks that are not known; so do all functions here.
-    """
+    """Names and values where CUDA reports the whole GPU and nothing else holds the limit. May raise LimitError."""
     return reported(start, gpus, lambda gpu: gpu.memory_mib)
 
 

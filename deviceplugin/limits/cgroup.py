@@ -34,18 +34,12 @@ from gpushare.units import MIB
 _LOG: Final = logging.getLogger(__name__)
 _PROBE: Final = "gpushare-probe"
 _PROBE_BYTES: Final = 128 * MIB
-_EARLY_S: Final = 0.01
-"""Between looks for a container that is about to appear."""
-_REFUSED_S: Final = 0.1
-"""After the driver refused a group that has just appeared: it may not have its controllers yet."""
-_LONGEST_S: Final = 10.0
-"""That a runtime may take; afterwards the kubelet's report is waited for."""
-_AGED: Final = 0.05
-"""Of the time since PreStartContainer: after which to look again."""
-_REPORTED_S: Final = 0.5
-"""Between looks at the containers that the kubelet reports."""
-_AGAIN_S: Final = 60.0
-"""After which limits that were set are set again, should someone have changed them."""
+_EARLY_S: Final = 0.01  # between looks for a container that is about to appear
+_REFUSED_S: Final = 0.1  # after the driver refused a group that has just appeared: it may not have its controllers yet
+_LONGEST_S: Final = 10.0  # that a runtime may take; afterwards the kubelet's report is waited for
+_AGED: Final = 0.05  # of the time since PreStartContainer: after which to look again
+_REPORTED_S: Final = 0.5  # between looks at the containers that the kubelet reports
+_AGAIN_S: Final = 60.0  # after which limits that were set are set again, should someone have changed them
 
 
 def moments(grant: Grant, of_pod: Sequence[Grant]) -> Iterator[tuple[Grant, ...]]:
@@ -92,16 +86,10 @@ def _container_bytes(grant: Grant, gpu: Gpu) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedContainer:
-    """A container that is about to start."""
-
-    pod: Path
-    """The cgroup of its pod."""
-    known: frozenset[str]
-    """IDs of the containers that have groups in it already."""
-    limits: tuple[tuple[GpuUuid, int], ...]
-    """Bytes that it may use of each GPU."""
-    after: float = 0.0
-    """When to look for it."""
+    pod: Path  # the cgroup of its pod
+    known: frozenset[str]  # IDs of the containers that have groups in it already
+    limits: tuple[tuple[GpuUuid, int], ...]  # bytes that it may use of each GPU
+    after: float = 0.0  # when to look for it
     until: float = 0.0
 
 
@@ -115,8 +103,7 @@ class CgroupBackend:
     mount: Path = cgroups.MOUNT
     expected: "queue.SimpleQueue[ExpectedContainer]" = field(default_factory=queue.SimpleQueue)
     """Containers to come where limits nest."""
-    _hierarchy: Path | None = field(init=False, default=None)
-    """The one in which a limit could be set."""
+    _hierarchy: Path | None = field(init=False, default=None)  # the one in which a limit could be set
     _bases: tuple[Path, ...] = field(init=False, default=())
 
     def prove(self, gpus: Sequence[Gpu]) -> Proofs:
@@ -241,7 +228,6 @@ class ContainerLimits:
         self._waiting.append(replace(container, until=self.clock.monotonic() + _LONGEST_S))
 
     def look_at_expected(self) -> None:
-        """Limit what has appeared."""
         with suppress(queue.Empty):
             while True:
                 self._expect(self.backend.expected.get_nowait())

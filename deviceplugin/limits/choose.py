@@ -11,22 +11,17 @@ from gpushare.identity import GpuUuid
 from gpushare.model.gpu import NO_LIMIT, Gpu, GpuHealth, Limit, NodeInventory
 
 AUTO: Final = "auto"
-_LONGEST: Final = 200
-"""Of why one back end does not hold, as it is published."""
+_LONGEST: Final = 200  # of why one back end does not hold, as it is published
 _NOT_ASKED: Final = "the order of limits of this node leaves it out or puts it later"
 _AUTO: Final = (Limit.MIG, Limit.CGROUP, Limit.MPS, Limit.HAMI_CORE, Limit.ADVISORY)
-Order = tuple[Limit, ...]
-"""Back ends that may be used, first choice first."""
+Order = tuple[Limit, ...]  # back ends that may be used, first choice first
 ProofsOfAll = Mapping[Limit, Proofs]
 
 
 def order(text: str) -> Order:
     """Read `auto`, or back ends by name with commas between them.
 
-    MIG instances are held by the hardware whatever is written, so mig may be left out.
-
-    Raises:
-        ValueError: the text names something else.
+    MIG instances are held by the hardware whatever is written, so mig may be left out. May raise ValueError.
     """
     if text == AUTO:
         return _AUTO
@@ -40,16 +35,12 @@ def order(text: str) -> Order:
 class OnFailure(Enum):
     """What happens if the chosen back end fails when a container starts."""
 
-    REFUSE = "refuse"
-    """The container does not start; the kubelet tries again."""
-    NEXT = "next"
-    """The next back end that works on the GPU holds the limit."""
+    REFUSE = "refuse"  # the container does not start; the kubelet tries again
+    NEXT = "next"  # the next back end that works on the GPU holds the limit
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenLimits:
-    """What holds the limits on the GPUs of a node."""
-
     candidates: Mapping[GpuUuid, Order] = field(default_factory=dict)
     """The back ends that work on each GPU, first choice first."""
     problems: Mapping[GpuUuid, str] = field(default_factory=dict)
@@ -59,7 +50,6 @@ class ChosenLimits:
 
 
 def choose(gpus: Sequence[Gpu], wanted: Order, proofs: ProofsOfAll) -> ChosenLimits:
-    """Give each GPU the back ends that work on it."""
     candidates = {
         gpu.uuid: tuple(limit for limit in wanted if proofs.get(limit, {}).get(gpu.uuid, "no") == PROVEN)
         for gpu in gpus
@@ -81,8 +71,7 @@ def only_mps_on(proofs: ProofsOfAll, exclusive: Proofs) -> ProofsOfAll:
     }
 
 
-Failed = frozenset[tuple[Limit, GpuUuid]]
-"""Back ends that worked on a GPU, and then did not once."""
+Failed = frozenset[tuple[Limit, GpuUuid]]  # back ends that worked on a GPU, and then did not once
 
 
 def with_second_try(proofs: ProofsOfAll, before: ChosenLimits, failed: Failed) -> tuple[ProofsOfAll, Failed]:

@@ -17,8 +17,7 @@ from gpushare.model.gpu import Gpu, Limit
 _LIBRARY: Final = "libvgpu.so"
 _ELF: Final = b"\x7fELF"
 _PRELOAD: Final = "ld.so.preload"
-_IN_CONTAINER: Final = "/usr/local/vgpu/libvgpu.so"
-"""Fixed in the library."""
+_IN_CONTAINER: Final = "/usr/local/vgpu/libvgpu.so"  # fixed in the library
 _CACHE: Final = "/usr/local/vgpu-cache"
 _LOCK: Final = "/tmp/vgpulock"  # noqa: S108 - fixed in the library; a mount of the container's own
 _MEMORY: Final = ("rw", "nosuid", "nodev", "noexec", "mode=1777", "size=16m")
@@ -33,8 +32,7 @@ class HamiCoreBackend:
 
     limit: ClassVar[Limit] = Limit.HAMI_CORE
     needs_edits: ClassVar[bool] = True
-    directory: Path | None
-    """On the node, and at the same path here."""
+    directory: Path | None  # on the node, and at the same path here
 
     def prove(self, gpus: Sequence[Gpu]) -> Proofs:
         """Whether the library and its list are there: it works in containers only, so it cannot be tried here."""

@@ -20,8 +20,7 @@ from gpushare.identity import GpuUuid
 from gpushare.model.gpu import Gpu, Limit, NodeInventory
 from gpushare.model.ledger import mib_on
 
-_TIMEOUT_S: Final = 8.0
-"""The supervisor's own deadlines are shorter."""
+_TIMEOUT_S: Final = 8.0  # the supervisor's own deadlines are shorter
 _OPTIONS: Final = ("rw", "nosuid", "nodev", "bind")
 
 
@@ -41,10 +40,8 @@ class MpsBackend:
 
     limit: ClassVar[Limit] = Limit.MPS
     needs_edits: ClassVar[bool] = True
-    directory: Path
-    """Of the daemon: the same on the node, in this container and in others."""
-    shared_memory: Path
-    """On the node: the daemon's /dev/shm."""
+    directory: Path  # of the daemon: the same on the node, in this container and in others
+    shared_memory: Path  # on the node: the daemon's /dev/shm
     held: Callable[[NodeInventory], Iterable[HeldPod]]
 
     def prove(self, gpus: Sequence[Gpu]) -> Proofs:

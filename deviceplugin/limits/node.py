@@ -17,8 +17,7 @@ from gpushare.wire import selectors
 
 _LOG: Final = logging.getLogger(__name__)
 PROVE_S: Final = 10.0
-_AGAIN_S: Final = 2.0
-"""Until a back end that worked and then did not is tried once more."""
+_AGAIN_S: Final = 2.0  # until a back end that worked and then did not is tried once more
 _NO_EDITS: Final = (
     "it needs mounts in containers, and this node hands GPUs over by envvar, which brings none; by cdi or volume-mounts"
     " it works"
@@ -38,8 +37,7 @@ class NodeLimits:
     exclusive: Callable[[Sequence[Gpu]], Proofs] = lambda _gpus: {}
     """Why programs cannot use a GPU side by side unless MPS serves them; GPUs on which they can are not in it."""
     _chosen: ChosenLimits = field(init=False, default_factory=ChosenLimits)
-    _seen: object = field(init=False, default=None)
-    """For which GPUs and settings this was chosen."""
+    _seen: object = field(init=False, default=None)  # for which GPUs and settings this was chosen
     _prove_at: float = field(init=False, default=0.0)
     _failed: choose.Failed = field(init=False, default=frozenset())
     _found: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
@@ -67,11 +65,7 @@ class NodeLimits:
         return choose.with_limits(inventory, self._chosen)
 
     def prepare(self, start: LimitedStart) -> ContainerEdits:
-        """Put the limits of a container in place on all its GPUs.
-
-        Raises:
-            LimitError: one cannot be held, and nothing else may hold it.
-        """
+        """Put the limits of a container in place on all its GPUs. May raise LimitError."""
         edits = ContainerEdits()
         groups = _by_candidates(start.gpus, self._chosen)
         for candidates, gpus in groups:

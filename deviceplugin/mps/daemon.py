@@ -43,14 +43,12 @@ class MpsError(GpuShareError):
 class Status:
     """Of the daemon, after a command that it has just obeyed."""
 
-    problem: str = ""
-    """Why it does not work; empty if it does."""
+    problem: str = ""  # why it does not work; empty if it does
     modes: Mapping[int, str] = field(default_factory=dict)
     """The compute mode of each GPU by NVML index, as nvidia-smi writes it."""
 
 
 def socket_path(directory: Path) -> Path:
-    """Where the supervisor listens."""
     return directory / "supervisor.sock"
 
 
@@ -71,12 +69,11 @@ def ask(directory: Path, defaults: Mapping[int, int], *, timeout_s: float) -> St
         MpsError: the supervisor does not answer.
     """
     path = socket_path(directory)
-    request = orjson.dumps({"defaults": {str(index): mib for index, mib in defaults.items()}}) + b"\n"
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout_s)
             connection.connect(str(path))
-            connection.sendall(request)
+            connection.sendall(_line({"defaults": defaults}))
             return decode_status(read_line(connection))
     except (OSError, WireError) as error:
         raise MpsError(
@@ -93,9 +90,12 @@ def decode_request(line: bytes) -> Mapping[int, int]:
         raise WireError(f"not a request: {line[:200]!r}") from error
 
 
+def _line(message: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(message, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE)
+
+
 def encode_status(status: Status) -> bytes:
-    modes = {str(index): mode for index, mode in status.modes.items()}
-    return orjson.dumps({"problem": status.problem, "modes": modes}) + b"\n"
+    return _line({"problem": status.problem, "modes": status.modes})
 
 
 def decode_status(line: bytes) -> Status:
@@ -146,7 +146,6 @@ class MpsControl:
             raise MpsError(f"{_CONTROL} cannot be started: {error}") from error
 
     def probe(self) -> None:
-        """A command that changes nothing."""
         self._command("get_default_active_thread_percentage")
 
     def set_default(self, index: int, mib: int) -> None:
@@ -164,7 +163,6 @@ class MpsControl:
         _run([_SMI, f"--compute-mode={EXCLUSIVE.upper()}"], "", _SMI_TIMEOUT_S)
 
     def modes(self) -> Mapping[int, str]:
-        """The compute mode of each GPU."""
         output = _run([_SMI, "--query-gpu=index,compute_mode", "--format=csv,noheader"], "", _TIMEOUT_S)
         rows = (line.split(",") for line in output.splitlines())
         return {int(row[0]): row[1].strip() for row in rows if len(row) == 2 and row[0].strip().isdigit()}
@@ -194,10 +192,8 @@ class Supervisor:
     control: MpsControl
     clock: Clock
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
-    _defaults: dict[int, int] = field(init=False, default_factory=dict)
-    """As the plugin wants them."""
-    _set: dict[int, int] = field(init=False, default_factory=dict)
-    """As the daemon that runs now has them."""
+    _defaults: dict[int, int] = field(init=False, default_factory=dict)  # as the plugin wants them
+    _set: dict[int, int] = field(init=False, default_factory=dict)  # as the daemon that runs now has them
     _modes: Mapping[int, str] = field(init=False, default_factory=dict)
     _modes_until: float = field(init=False, default=float("-inf"))
 

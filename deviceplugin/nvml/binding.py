@@ -76,11 +76,7 @@ class Deadline:
         """The last call that was given up on."""
 
     def __call__(self, call: Callable[[], T]) -> T:
-        """The call's value.
-
-        Raises:
-            SilentDriverError: it did not come back in time, or an earlier one has not.
-        """
+        """The call's value. Raises SilentDriverError: it did not come back in time, or an earlier one has not."""
         is_late = self._late is not None and not self._late.done()
         if is_late or not self._turn.acquire(timeout=self._seconds):
             raise self._silent()

@@ -31,10 +31,8 @@ _MEANING: Final = {
     _SYSTEM: "the driver cannot open the cgroup",
 }
 _LIMITING_MODES: Final = {1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}
-_KINDS: Final = ("Compute", "Graphics", "MPSCompute")
-"""A process may be in several of these lists."""
-_VERSIONS: Final = ("_v3", "_v2")
-"""Of the functions; drivers before R510 lack the newer ones."""
+_KINDS: Final = ("Compute", "Graphics", "MPSCompute")  # A process may be in several of these lists
+_VERSIONS: Final = ("_v3", "_v2")  # of the functions; drivers before R510 lack the newer ones
 
 
 def _deadline() -> Deadline:
@@ -94,8 +92,6 @@ class MemoryLimits:
 
 @dataclass(frozen=True, slots=True)
 class ComputeModes:
-    """Who may use GPUs at the same time."""
-
     nvml: Any
     within: Deadline = field(default_factory=_deadline)
 
@@ -127,8 +123,7 @@ class NvmlProcesses:
 
     nvml: Any
     within: Deadline = field(default_factory=_deadline)
-    _problems: Mapping[GpuUuid, str] = field(init=False, default_factory=dict)
-    """As they were logged last."""
+    _problems: Mapping[GpuUuid, str] = field(init=False, default_factory=dict)  # as they were logged last
 
     def read(self, gpus: Collection[GpuUuid]) -> Lists:
         try:

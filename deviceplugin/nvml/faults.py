@@ -8,19 +8,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-_WHOLE_GPU: Final = 0xFFFFFFFF
-"""What an event says instead of a GPU instance."""
+_WHOLE_GPU: Final = 0xFFFFFFFF  # what an event says instead of a GPU instance
 _SETTLED_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """One kind of error."""
-
     number: int
     name: str
-    condemns: bool = True
-    """Whether the GPU counts as unhealthy after it."""
+    condemns: bool = True  # whether the GPU counts as unhealthy after it
 
 
 KNOWN: Final[Mapping[int, Xid]] = MappingProxyType(
@@ -84,8 +80,7 @@ class Faults:
     be done, or `recovery_s` have passed without another one.
     """
 
-    recovery_s: float = 0.0
-    """0: time heals nothing."""
+    recovery_s: float = 0.0  # 0: time heals nothing
     _found: dict[tuple[str, int], tuple[str, float]] = field(init=False, default_factory=dict)
 
     def add(self, uuid: str, instance: int, reason: str, now: float) -> None:
@@ -128,10 +123,8 @@ class Events:
     nvml: Any
     faults: Faults
     ignored_xids: frozenset[int]
-    say: Callable[..., None]
-    """Logs a warning once: a name and fields."""
-    watched: set[str] = field(init=False, default_factory=set)
-    """UUIDs of the GPUs whose events come."""
+    say: Callable[..., None]  # logs a warning once: a name and fields
+    watched: set[str] = field(init=False, default_factory=set)  # UUIDs of the GPUs whose events come
     _set: Any = field(init=False, default=None)
     """NVML's event set; None where the driver has no events, such as in some virtual machines."""
 
@@ -150,7 +143,6 @@ class Events:
             self.nvml.nvmlEventSetFree(events)
 
     def watch(self, handle: Any, uuid: str) -> None:
-        """Have the events of a GPU come."""
         if self._set is None or uuid in self.watched:
             return
         nvml = self.nvml
@@ -164,11 +156,7 @@ class Events:
             self.say("no fault events", gpu=uuid, error=str(error))
 
     def fault_within(self, seconds: float, now: float) -> bool:
-        """Wait for one event. Whether it makes a GPU unhealthy.
-
-        Raises:
-            nvml.NVMLError: events do not work any more.
-        """
+        """Wait for one event. Whether it makes a GPU unhealthy. Raises nvml.NVMLError: events do not work any more."""
         nvml = self.nvml
         try:
             event = nvml.nvmlEventSetWait_v2(self._set, int(seconds * 1000))

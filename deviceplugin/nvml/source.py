@@ -46,18 +46,13 @@ class LeftOutError(GpuShareError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRule:
-    """Which memory of a GPU is shared."""
-
     reserved: bool = False
     """Also what the driver keeps for itself, as Aliyun's plugin counts it: shares of it cannot be allocated in full."""
-    unified_mib: int = 0
-    """Size of GPUs that have no memory of their own; 0 to leave them out."""
+    unified_mib: int = 0  # size of GPUs that have no memory of their own; 0 to leave them out
 
 
 @dataclass(kw_only=True)
 class NvmlSource:
-    """Reads the driver's GPUs, and the instances of those in MIG mode."""
-
     nvml: Any
     clock: Clock
     memory: MemoryRule = field(default_factory=MemoryRule)
@@ -74,8 +69,7 @@ class NvmlSource:
     _events: Events = field(init=False)
     _known: dict[int, Sequence[RawGpu]] = field(init=False, default_factory=dict)
     """What was read last, by NVML index of the GPU."""
-    _away: set[int] = field(init=False, default_factory=set)
-    """NVML indices of GPUs that were lost at the last reading."""
+    _away: set[int] = field(init=False, default_factory=set)  # NVML indices of GPUs that were lost at the last reading
     _said: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
@@ -126,7 +120,6 @@ class NvmlSource:
                 self.clock.wait(stop, left)  # the next reading tells of it
 
     def close(self) -> None:
-        """Shut the library down; it is opened again by the next reading."""
         with suppress(SilentDriverError):
             self.within(self._close)
 
@@ -207,7 +200,6 @@ class NvmlSource:
         return _advice(action)
 
     def _instances(self, handle: Any) -> Sequence[tuple[int, Any]]:
-        """Number and handle of each MIG instance of a GPU; the numbers may have gaps."""
         nvml, found = self.nvml, []
         for number in range(min(nvml.nvmlDeviceGetMaxMigDeviceCount(handle), MAX_INSTANCES)):
             with suppress(nvml.NVMLError_NotFound):
@@ -220,6 +212,7 @@ class NvmlSource:
         """Args: gpu: of which it is a part. advice: of the driver about that GPU."""
         nvml = self.nvml
         model = nvml.nvmlDeviceGetName(handle)
+        profile = _PROFILE.search(model)
         return replace(
             gpu,
             uuid=nvml.nvmlDeviceGetUUID(handle),
@@ -228,7 +221,7 @@ class NvmlSource:
             memory_bytes=_memory_bytes(nvml, handle, self.memory),
             fault=_joined(self._faults.of(gpu.uuid, int(nvml.nvmlDeviceGetGpuInstanceId(handle))), advice),
             caps=_caps(nvml, handle, gpu.minor, self.mig_minors),
-            mig=MigInstance(gpu=gpu.index, number=number, profile=_mig_profile(model)),
+            mig=MigInstance(gpu=gpu.index, number=number, profile=profile[1] if profile else ""),
         )
 
     def _fault_within(self, seconds: float) -> bool:
@@ -279,11 +272,6 @@ def _in_mig_mode(nvml: Any, handle: Any) -> bool:
     except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
         return False
     return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
-
-
-def _mig_profile(model: str) -> str:
-    found = _PROFILE.search(model)
-    return found[1] if found else ""
 
 
 def _recovery_action(nvml: Any, handle: Any) -> int | None:

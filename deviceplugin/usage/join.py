@@ -37,13 +37,10 @@ class Joined:
 
     at: float
     charges: tuple[Charge, ...]
-    foreign: Mapping[GpuUuid, int]
-    """Of each GPU that answered: used by processes of no pod that holds GPUs."""
-    processes: tuple[int, int] = (0, 0)
-    """In the lists: those that the machine knows, and those that it does not."""
+    foreign: Mapping[GpuUuid, int]  # of each GPU that answered: used by processes of no pod that holds GPUs
+    processes: tuple[int, int] = (0, 0)  # in the lists: those that the machine knows, and those that it does not
 
     def used(self) -> Mapping[Key, int | None]:
-        """What containers use by name; None where the driver did not tell of every process."""
         found: dict[Key, int | None] = {}
         for charge in self.charges:
             before = found.get(charge.key, 0)
@@ -77,7 +74,6 @@ def listed(before: ListedSince, lists: Lists, at: float) -> ListedSince:
 
 
 def since(listed: ListedSince) -> Mapping[int, float]:
-    """Since when each PID stands in some list."""
     found: dict[int, float] = {}
     for pids in listed.values():
         found.update((pid, min(at, found.get(pid, at))) for pid, at in pids.items())
@@ -209,23 +205,16 @@ class WatchedContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverGrant:
-    """One that uses more than it was granted."""
-
     subject: WatchedContainer
     pod: HoldingPod
-    name: ContainerName
-    """Of the container; empty for the pod as a whole."""
+    name: ContainerName  # of the container; empty for the pod as a whole
     granted_mib: int
-    used: int
-    """At least so many bytes."""
-    processes: tuple[Process, ...]
-    """Those that may be ended for it."""
+    used: int  # at least so many bytes
+    processes: tuple[Process, ...]  # those that may be ended for it
 
 
 @dataclass(frozen=True, slots=True)
 class OverSince:
-    """Since when something was above its grant in every sample."""
-
     since: float
     last: float
 

@@ -21,12 +21,9 @@ _READ_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """The last sample, and what was seen before."""
-
     joined: Joined
     peaks: Mapping[Key, int]
-    over: int | None
-    """How many are above their grant for too long; None without a watchdog."""
+    over: int | None  # how many are above their grant for too long; None without a watchdog
     listed: ListedSince
 
 
@@ -35,11 +32,9 @@ class CurrentUsage:
     """Written by one thread, read by many: what is written is replaced as a whole."""
 
     feed: InventoryFeed
-    holding: Callable[[NodeInventory], Pods]
-    """The pods that hold GPUs now."""
+    holding: Callable[[NodeInventory], Pods]  # the pods that hold GPUs now
     clock: Clock
-    stale_s: float
-    """After so long without a sample nothing is known of what is used."""
+    stale_s: float  # after so long without a sample nothing is known of what is used
     reading: UsageReading = UsageReading.ON
     latest: Latest | None = field(init=False, default=None)
 
@@ -69,8 +64,6 @@ class CurrentUsage:
 
 @dataclass(frozen=True, kw_only=True)
 class UsageLoop:
-    """One part of the plugin."""
-
     lists: ProcessLists
     table: ProcessTable
     current: CurrentUsage
@@ -78,7 +71,6 @@ class UsageLoop:
     interval_s: float
 
     def run(self, stop: threading.Event) -> None:
-        """Look until `stop` is set."""
         while not stop.is_set():
             self.look()
             self.current.clock.wait(stop, self.interval_s)

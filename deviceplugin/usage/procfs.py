@@ -15,28 +15,21 @@ from gpushare.runtime.clock import Clock
 
 _PROC: Final = Path("/proc")
 _LONGEST: Final = 65536  # bytes of one file: 12 hierarchies of version 1 with the longest paths
-_MOST: Final = 4096
-"""Processes that are read for one sample; a node runs far fewer on its GPUs."""
+_MOST: Final = 4096  # processes that are read for one sample; a node runs far fewer on its GPUs
 _STATE_TO_START: Final = 19  # fields of /proc/PID/stat from the state to the start time
 TICKS: Final[int] = os.sysconf("SC_CLK_TCK")
 
 
 class Sent(Enum):
-    """What became of a signal."""
-
     DONE = "done"
-    GONE = "gone"
-    """The process has ended, or its PID is another's: no one was sent anything."""
-    FAILED = "failed"
-    """It was not allowed."""
+    GONE = "gone"  # the process has ended, or its PID is another's: no one was sent anything
+    FAILED = "failed"  # it was not allowed
 
 
 class ProcessTable(Protocol):
     """What the machine knows of its processes, and does to them."""
 
-    def read(self, pid: int) -> Process | None:
-        """The process with this PID; None if there is none, or it cannot be read."""
-        ...
+    def read(self, pid: int) -> Process | None: ...
 
     def hold(self, pid: int) -> AbstractContextManager[int | None]:
         """A handle of the process that has this PID now; None where the machine has no handles.
@@ -77,7 +70,6 @@ class Procfs:
     root: Path = _PROC
 
     def read(self, pid: int) -> Process | None:
-        """What its files say."""
         try:
             # All files are of one process: what is opened below the directory of one that has ended is gone.
             with _opened(self.root / str(pid), os.O_DIRECTORY) as directory:
@@ -104,7 +96,6 @@ class Procfs:
             os.close(handle)
 
     def signal(self, pid: int, handle: int | None, number: signal.Signals) -> None:
-        """By the handle if there is one."""
         if handle is None:
             os.kill(pid, number)
         else:

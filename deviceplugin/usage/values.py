@@ -21,18 +21,15 @@ class Process:
     """One process, told from every other that has its PID before or after it."""
 
     pid: int
-    started: int
-    """Clock ticks since the machine's start."""
-    owner: CgroupOwner | None
-    """None: it belongs to no pod."""
+    started: int  # clock ticks since the machine's start
+    owner: CgroupOwner | None  # none: it belongs to no pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """The process lists at one moment, with whose processes these are."""
 
-    at: float
-    """By `Clock.monotonic`, before the lists were read."""
+    at: float  # by `Clock.monotonic`, before the lists were read
     lists: Lists
     processes: Mapping[int, Process]
     """By PID. One that had ended, or that is younger than the lists, is missing: no one knows whose memory that was."""
@@ -48,11 +45,7 @@ class WatchdogPolicy(IntEnum):
 
     @classmethod
     def parse(cls, text: str) -> "WatchdogPolicy":
-        """Read one of the words.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """Read one of the words. Raises ValueError: it is none."""
         try:
             return {str(each): each for each in cls}[text]
         except KeyError:
@@ -67,10 +60,8 @@ class UsageReading(Enum):
 
     ON = "on"
     OFF = "off"
-    HIDDEN = "no-host-pid"
-    """It is to be read, and the processes of the node cannot be seen."""
-    SILENT = "no-answer"
-    """It is to be read, and the driver lists the processes of no GPU, or does not answer."""
+    HIDDEN = "no-host-pid"  # it is to be read, and the processes of the node cannot be seen
+    SILENT = "no-answer"  # it is to be read, and the driver lists the processes of no GPU, or does not answer
 
     @classmethod
     def of(cls, *, wanted: bool, pid: int) -> "UsageReading":
@@ -82,21 +73,15 @@ class UsageReading(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldingPod:
-    """A pod of the node that holds GPUs."""
-
     ref: PodRef
-    granted: Mapping[tuple[ContainerName, GpuUuid], int]
-    """MiB."""
-    most: Mapping[GpuUuid, int]
-    """MiB that all its containers together may use at its worst moment."""
+    granted: Mapping[tuple[ContainerName, GpuUuid], int]  # miB
+    most: Mapping[GpuUuid, int]  # miB that all its containers together may use at its worst moment
     containers: Mapping[str, ContainerName]
     """By the runtime's ID, of those that hold GPUs; the kubelet tells a new ID some seconds late."""
     percent: Mapping[GpuUuid, int] = field(default_factory=dict)
     """Of compute that is set aside for it at its worst moment; 100 of a GPU that it has for itself."""
-    whole: frozenset[GpuUuid] = frozenset()
-    """GPUs that it has for itself: no one else is there to take memory from."""
-    policy: WatchdogPolicy = WatchdogPolicy.OFF
-    """That its author has asked for."""
+    whole: frozenset[GpuUuid] = frozenset()  # GPUs that it has for itself: no one else is there to take memory from
+    policy: WatchdogPolicy = WatchdogPolicy.OFF  # that its author has asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +89,10 @@ class Charge:
     """What the processes of one container use of one GPU."""
 
     pod: HoldingPod
-    container: str
-    """The runtime's ID; empty for processes of the pod in no container."""
+    container: str  # the runtime's ID; empty for processes of the pod in no container
     gpu: GpuUuid
     used: int
-    complete: bool
-    """Whether `used` is all: if the driver did not tell of a process, it is at least that."""
+    complete: bool  # whether `used` is all: if the driver did not tell of a process, it is at least that
     processes: tuple[Process, ...]
 
     @property
@@ -120,7 +103,6 @@ class Charge:
 
     @property
     def key(self) -> Key:
-        """What its use is counted by."""
         return self.pod.ref.uid, self.name, self.gpu
 
 
@@ -129,28 +111,20 @@ class Row:
     """One container on one GPU, as metrics and views show it."""
 
     pod: PodRef
-    container: ContainerName
-    """Empty for all processes of the pod in containers that hold nothing of this GPU."""
+    container: ContainerName  # empty for all processes of the pod in containers that hold nothing of this GPU
     gpu: GpuUuid
     granted_mib: int
-    used: int | None
-    """None if it is not known."""
-    peak: int | None
-    """The most that was seen since this plugin started."""
+    used: int | None  # none if it is not known
+    peak: int | None  # the most that was seen since this plugin started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuTotal:
-    """What pods may be granted of one GPU, what they are granted, and what is used."""
-
-    usable_mib: int = 0
-    """In whole units; 0 of a GPU that takes no new pods."""
+    usable_mib: int = 0  # in whole units; 0 of a GPU that takes no new pods
     granted_mib: int = 0
-    granted_percent: int = 0
-    """Of compute."""
+    granted_percent: int = 0  # of compute
     pods: int = 0
-    used: int | None = None
-    """By all processes; None if it is not known."""
+    used: int | None = None  # by all processes; None if it is not known
 
 
 NOTHING: Final = GpuTotal()
@@ -159,17 +133,12 @@ NO_NODE: Final = NodeName("")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUsage:
-    """All that there is to show of a node."""
-
     node: NodeName = NO_NODE
     gpus: tuple[Gpu, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
-    """GPUs that are there and cannot be shared."""
+    left_out: tuple[LeftOut, ...] = ()  # GPUs that are there and cannot be shared
     totals: Mapping[GpuUuid, GpuTotal] = field(default_factory=dict)
-    rows: tuple[Row, ...] = ()
-    """By namespace, pod, container, GPU."""
-    foreign: Mapping[GpuUuid, int]
-    """Used by processes of no pod that holds GPUs here; of GPUs that answered."""
+    rows: tuple[Row, ...] = ()  # by namespace, pod, container, GPU
+    foreign: Mapping[GpuUuid, int]  # used by processes of no pod that holds GPUs here; of GPUs that answered
     reading: UsageReading = UsageReading.OFF
     processes: tuple[int, int] | None = None
     """In the lists of all GPUs: those that this machine knows, and those that it does not; None if there are none."""

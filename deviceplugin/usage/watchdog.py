@@ -31,10 +31,8 @@ REASON_KILLED: Final = "GpuShareKilled"
 T = TypeVar("T")
 _EVICT_AGAIN_S: Final = 30.0
 _IF_FORBIDDEN: Final = "apply the component manifests/watchdog-evict"
-_ACT_S: Final = 10.0
-"""Time for all actions of one look."""
-KILL_AFTER_S: Final = 10.0
-"""How long a process has to end by itself after SIGTERM."""
+_ACT_S: Final = 10.0  # time for all actions of one look
+KILL_AFTER_S: Final = 10.0  # how long a process has to end by itself after SIGTERM
 _FRESH_S: Final = 60.0
 _REMEMBERED: Final = 256
 _TIMEOUT_S: Final = 2.0
@@ -75,11 +73,9 @@ class Namespaces:
 class Watchdog:
     """Used by one thread. What it remembers is lost with the process, and then every grace period begins again."""
 
-    policy: WatchdogPolicy
-    """The administrator's: what pods and namespaces ask for can only be stricter."""
+    policy: WatchdogPolicy  # the administrator's: what pods and namespaces ask for can only be stricter
     grace_s: float
-    gap_s: float
-    """The longest time between two samples that count as one after the other."""
+    gap_s: float  # the longest time between two samples that count as one after the other
     tolerance_mib: int
     api: KubeApi
     table: ProcessTable
@@ -89,8 +85,7 @@ class Watchdog:
     _state: State = field(init=False, default_factory=dict)
     _evicted: dict[PodUid, float] = field(init=False, default_factory=dict)
     _signalled: dict[Process, float] = field(init=False, default_factory=dict)
-    _first: int = field(init=False, default=0)
-    """Whose turn is next, if the API server is too slow for all of them."""
+    _first: int = field(init=False, default=0)  # whose turn is next, if the API server is too slow for all of them
     _reported: set[WatchedContainer] = field(init=False, default_factory=set)
     _actions: Mapping[tuple[str, str], int] = field(init=False, default_factory=dict)
     """Replaced as a whole, as others read it."""

@@ -527,6 +527,13 @@ def test_pods_that_cannot_be_read_are_left_out(node: Node) -> None:
     assert node.limit(main) == 3072
 
 
+def test_a_pod_whose_allocation_is_broken_is_limited_by_what_else_its_binding_says(node: Node) -> None:
+    main = running(node)
+    node.pods[0]["metadata"]["annotations"]["gpushare.dev/allocation"] = "{"
+    node.containers.look_at_reported()
+    assert node.limit(main) == 3072
+
+
 GRANTS: Final = {"alone": (4,), "two": (3, 2), "same": (1, 1)}
 """GiB of the containers of three pods, all on one GPU of 15."""
 
