@@ -98,10 +98,7 @@ def watching(api: FakeKube, cache: PodCache) -> Iterator[None]:
 
 @contextmanager
 def serving(
-    kubelet: FakeKubelet,
-    pod_resources: FakePodResources,
-    *offered: Resource,
-    hand_over: DeviceHandOver | None = None,
+    kubelet: FakeKubelet, pod_resources: FakePodResources, *offered: Resource, hand_over: DeviceHandOver | None = None
 ) -> Iterator[Node]:
     """A node with two GPUs of 15 GiB and a plugin that has registered these resources."""
     clock = SystemClock()

@@ -414,10 +414,7 @@ def test_an_init_container_whose_devices_another_one_has_too_counts_as_either(no
     pod["metadata"]["uid"] = UID
     node.pod.mkdir()
     limits = NodeLimits(
-        backends={Limit.CGROUP: node.backend},
-        wanted=(Limit.CGROUP,),
-        on_failure=OnFailure.REFUSE,
-        clock=node.clock,
+        backends={Limit.CGROUP: node.backend}, wanted=(Limit.CGROUP,), on_failure=OnFailure.REFUSE, clock=node.clock
     )
     limits.assess(node.inventory)
     for held_by in ((init, main), (main, init)):

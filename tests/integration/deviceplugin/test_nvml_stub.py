@@ -266,8 +266,7 @@ def test_failing_events_lead_to_a_new_start_at_the_next_reading(
 
 
 @pytest.mark.parametrize(
-    ("rule", "mib"),
-    [(MemoryRule(), 40377), (MemoryRule(reserved=True), 40960), (MemoryRule(unified_mib=100), 40377)],
+    ("rule", "mib"), [(MemoryRule(), 40377), (MemoryRule(reserved=True), 40960), (MemoryRule(unified_mib=100), 40377)]
 )
 def test_memory_is_what_cuda_can_give_unless_all_is_wanted(
     nvml_stub: Stub, nvml_binding: Any, rule: MemoryRule, mib: int

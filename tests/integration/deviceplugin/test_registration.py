@@ -4,15 +4,18 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from deviceplugin import resources, server
+from deviceplugin.decide import Accept, Decision
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.probe import Probe
+from deviceplugin.resources import Resource
 from deviceplugin.server import Registrar
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_inventory
@@ -222,11 +225,7 @@ def test_a_link_that_is_stopped_before_it_began_does_nothing(directory: Path) ->
     stop = threading.Event()
     stop.set()
     Registrar(
-        resource=resources.MEMORY,
-        directory=directory,
-        feed=InventoryFeed(),
-        start_check=start_all,
-        clock=SystemClock(),
+        resource=resources.MEMORY, directory=directory, feed=InventoryFeed(), start_check=start_all, clock=SystemClock()
     ).run(stop)
     assert list(directory.iterdir()) == []
 
@@ -278,3 +277,25 @@ def test_a_socket_that_is_removed_every_now_and_then_is_served_again_at_once(
             kubelet.wait_for_devices(times)
             (directory / "gpushare.sock").unlink()
         kubelet.wait_for_devices(5)
+
+
+def test_allocate_answers_while_all_starts_wait(kubelet: FakeKubelet) -> None:
+    waiting, go = threading.Semaphore(0), threading.Event()
+
+    def check(_resource: Resource, _ids: Sequence[str]) -> Decision:
+        waiting.release()
+        go.wait()
+        return Accept(())
+
+    resource = replace(resources.MEMORY, starts=2)
+    with running(directory=kubelet.directory, resource=resource, start_check=check):
+        plugin = kubelet.wait_for_devices()
+        starts = [threading.Thread(target=plugin.start, args=("g000",)) for _ in range(resource.starts)]
+        for start in starts:
+            start.start()
+        for _ in starts:
+            waiting.acquire()
+        assert len(plugin.allocate(["g001"])) == 1
+        go.set()
+        for start in starts:
+            start.join()

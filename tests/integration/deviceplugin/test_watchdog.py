@@ -63,11 +63,7 @@ class Scene:
         )
         self.current = current_usage(feed, cache, self.clock, stale_s=60.0)
         self.loop = UsageLoop(
-            lists=NvmlProcesses(nvml),
-            table=self.table,
-            current=self.current,
-            watchdog=self.dog,
-            interval_s=5.0,
+            lists=NvmlProcesses(nvml), table=self.table, current=self.current, watchdog=self.dog, interval_s=5.0
         )
 
     def start(self, stack: ExitStack, code: str, pod: int) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""The inventory on the Node."""
+"""The inventory on the Node object."""
 
 import threading
 from collections.abc import Iterator

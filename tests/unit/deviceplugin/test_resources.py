@@ -1,14 +1,20 @@
-"""What one device of each resource stands for."""
+"""Device IDs: what they stand for, and how many there are."""
 
+import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from deviceplugin import resources
-from deviceplugin.resources import MEMORY, PERCENT, WHOLE, Resource
+from deviceplugin import resources, server
+from deviceplugin.resources import MEMORY, PERCENT, WHOLE, Advertisement, Resource
+from gpushare.errors import SettingsError
+from gpushare.identity import NodeName
 from gpushare.model.allocation import Grant
-from gpushare.units import GIB
-from testing.builders import make_gpu, make_grant
+from gpushare.model.gpu import GpuHealth, NodeInventory
+from gpushare.units import GIB, MemoryUnit
+from testing.builders import make_gpu, make_grant, make_inventory
 
 SHARE = make_grant(0, 1, gib=3)
 PART = replace(make_grant(0), compute_percent=20)
@@ -80,3 +86,103 @@ def test_a_resource_knows_its_own_devices(number: int) -> None:
 )
 def test_devices_of_other_plugins_are_told_apart(device: str) -> None:
     assert not MEMORY.is_own_id(device)
+
+
+EVERYTHING = resources.offered(percent=True, whole_gpus=True)
+HEALTH = st.sampled_from(GpuHealth)
+
+
+def memory(inventory: NodeInventory) -> Advertisement:
+    return resources.devices(inventory, [resources.MEMORY])["aliyun.com/gpu-mem"]
+
+
+def test_what_is_left_below_a_unit_on_each_gpu_is_not_offered() -> None:
+    gpus = (make_gpu(0, mib=15109), make_gpu(1, mib=15109))
+    inventory = NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB)
+    assert len(memory(inventory).healthy) == 28
+
+
+@given(st.lists(st.tuples(st.integers(0, 99_999), HEALTH), min_size=1, max_size=8), st.sampled_from([1, 64, 256, 1024]))
+def test_ids_are_short_unique_opaque_and_as_many_as_the_units(gpus: list[tuple[int, GpuHealth]], mib: int) -> None:
+    built = tuple(make_gpu(i, mib=memory, health=health) for i, (memory, health) in enumerate(gpus))
+    inventory = NodeInventory(node=NodeName("node-a"), gpus=built, unit=MemoryUnit(mib))
+    if not 0 < inventory.grantable_units <= resources.MAX_DEVICES:
+        with pytest.raises(SettingsError):
+            memory(inventory)
+        return
+    found = memory(inventory)
+    ids = found.healthy + found.unhealthy
+    assert len(set(ids)) == len(ids) == inventory.grantable_units
+    assert all(re.fullmatch("g[0-9a-z]{3}", device) for device in ids)
+    assert len(found.unhealthy) == sum(
+        inventory.unit.floor(gpu.memory_mib) for gpu in built if gpu.health is not GpuHealth.HEALTHY
+    )
+
+
+def test_the_largest_list_is_far_below_what_a_kubelet_can_receive() -> None:
+    inventory = make_inventory(resources.MAX_DEVICES)
+    message = server.device_list(memory(inventory)).SerializeToString()
+    assert len(message) < 400_000
+
+
+@pytest.mark.parametrize(
+    ("gib", "unit", "devices", "fits"),
+    [([80] * 8, "MiB", 655360, 64), ([140] * 8, "32MiB", 35840, 64), ([20], "MiB", 20480, 2)],
+)
+def test_a_unit_that_does_not_fit_is_refused_with_one_that_does(
+    gib: list[int], unit: str, devices: int, fits: int
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        memory(make_inventory(*gib, unit=MemoryUnit.parse(unit)))
+    assert str(caught.value) == (
+        f"in units of {unit} this node's GPUs are {devices} devices, more than the 20000 that a kubelet can count;"
+        f" --memory-unit={fits}MiB would fit"
+    )
+
+
+def test_a_unit_of_which_there_is_none_is_refused() -> None:
+    with pytest.raises(SettingsError) as caught:
+        memory(make_inventory(15, 15, unit=MemoryUnit.parse("16GiB")))
+    assert str(caught.value) == (
+        "a unit of 16GiB is larger than the largest GPU (15360 MiB); choose a smaller --memory-unit, such as GiB"
+    )
+
+
+def test_every_resource_has_its_devices_of_every_gpu() -> None:
+    gpus = (make_gpu(0, 2), make_gpu(1, 3, health=GpuHealth.UNHEALTHY), make_gpu(2, 1))
+    found = resources.devices(NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB), EVERYTHING)
+    assert list(found) == ["aliyun.com/gpu-mem", "nano-gpu/gpu-percent", "nvidia.com/gpu"]
+    units = Advertisement(healthy=("g000", "g001", "g005"), unhealthy=("g002", "g003", "g004"))
+    assert found["aliyun.com/gpu-mem"] == units
+    percent = found["nano-gpu/gpu-percent"]
+    assert (len(percent.healthy), len(percent.unhealthy)) == (200, 100)
+    assert (percent.healthy[0], percent.unhealthy[0], percent.unhealthy[-1]) == ("p000", "p02s", "p05j")
+    assert found["nvidia.com/gpu"] == Advertisement(healthy=("w000", "w002"), unhealthy=("w001",))
+
+
+def test_a_gpu_that_recovers_has_the_ids_that_it_had() -> None:
+    sick = make_inventory(4, 4, 4)
+    gpus = (sick.gpus[0], replace(sick.gpus[1], health=GpuHealth.UNHEALTHY), sick.gpus[2])
+    before, during = (resources.devices(one, EVERYTHING) for one in (sick, replace(sick, gpus=gpus)))
+    assert all(found.unhealthy for found in during.values())
+    assert {name: sorted(found.healthy + found.unhealthy) for name, found in during.items()} == {
+        each.name: sorted(before[each.name].healthy) for each in EVERYTHING
+    }
+
+
+def test_the_limit_counts_for_each_resource_by_itself() -> None:
+    found = resources.devices(make_inventory(*[100] * 199), EVERYTHING)
+    assert [len(one.healthy) for one in found.values()] == [19_900, 19_900, 199]
+
+
+def test_more_gpus_than_percent_can_count_are_refused_with_what_to_do() -> None:
+    with pytest.raises(SettingsError) as caught:
+        resources.devices(make_inventory(*[15] * 201), EVERYTHING)
+    assert str(caught.value) == (
+        "this node's 201 GPUs are 20100 devices of nano-gpu/gpu-percent, more than the 20000 that a kubelet can count;"
+        " leave it out with --gpu-percent=false"
+    )
+
+
+def test_a_node_without_gpus_offers_nothing_of_any_resource() -> None:
+    assert set(resources.devices(make_inventory(), EVERYTHING).values()) == {Advertisement(healthy=())}

@@ -1,25 +1,35 @@
-"""What lies in the directory of CDI specs after each call of the kubelet."""
+"""What Allocate answers, what is there when a container starts, and what is removed."""
 
+import base64
 import json
+import os
 import resource
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deviceplugin.api import deviceplugin_pb2 as api
 from deviceplugin.cdi import ContainerEdits, Mount
 from deviceplugin.handover import strategy
-from deviceplugin.handover.devices import DeviceHandOver
+from deviceplugin.handover.devices import DeviceHandOver, SpecSweeper
 from deviceplugin.handover.pick import HandOverError, Recipient
+from deviceplugin.handover.spec_files import SpecFiles
 from deviceplugin.handover.strategy import AllocateResponse
 from deviceplugin.resources import MEMORY
+from gpushare.errors import WireError
 from gpushare.identity import ContainerName, GpuUuid, PodUid
 from gpushare.model.gpu import HandOver
+from gpushare.wire.pods import Pod
+from testing.builders import make_grant
+from testing.clock import ManualClock
 from testing.deviceplugin import nvidia
-from testing.deviceplugin.build import fields_of, handing_over
+from testing.deviceplugin.build import bound_pod, fields_of, handing_over
 
 IDS = frozenset({"g000", "g001"})
-NAME = strategy.make(IDS, "0123456789abcdef")
+NONCE = "0123456789abcdef"
+NAME = strategy.make(IDS, NONCE)
 OTHER = strategy.make(IDS, "fedcba9876543210")
 
 
@@ -259,3 +269,183 @@ def test_without_cdi_the_directories_are_not_read(tmp_path: Path) -> None:
     made = handing_over(HandOver.ENVVAR, tmp_path)
     made.specs = lambda: pytest.fail("read")
     made.prepare(IDS, [Recipient(uid="u", container=ContainerName("main"), names=(), gpus=(GpuUuid("GPU-0"),))])
+
+
+OLD = strategy.file_name("uid-p", NAME)
+
+
+class Swept:
+    def __init__(self, directory: Path) -> None:
+        self.pods: Sequence[Pod] | None = [bound_pod(make_grant(0), name="p")]
+        self.clock = ManualClock()
+        self.directory = directory
+        self.sweeper = SpecSweeper(
+            devices=handing_over(HandOver.CDI, directory),
+            files=SpecFiles(directory),
+            pods=lambda: self.pods,
+            clock=self.clock,
+        )
+
+    def write(self, age_s: float) -> None:
+        self.sweeper.devices.prepare(IDS, [recipient("GPU-0")])
+        self.age(OLD, age_s)
+
+    def age(self, name: str, age_s: float) -> None:
+        at = self.clock.now().timestamp() - age_s
+        os.utime(self.directory / name, (at, at))
+
+    def left(self) -> list[str]:
+        self.sweeper.sweep()
+        return files(self.directory)
+
+
+@pytest.fixture
+def swept(tmp_path: Path) -> Swept:
+    return Swept(tmp_path)
+
+
+def holder(phase: str = "Running") -> Pod:
+    return bound_pod(make_grant(0), name="p", phase=phase)
+
+
+@pytest.mark.parametrize(
+    ("age_s", "pods", "stays"),
+    [
+        (1000.0, [holder()], True),
+        (61.0, [holder("Succeeded")], False),
+        (61.0, [holder("Failed")], False),
+        (59.0, [], True),  # the watch may not have told of it yet
+        (61.0, [], False),
+        (1000.0, None, True),  # they are not known
+    ],
+)
+def test_what_a_pod_of_the_node_needs_stays_and_the_rest_goes(
+    swept: Swept, age_s: float, pods: list[Pod] | None, stays: bool
+) -> None:
+    swept.write(age_s)
+    swept.pods = pods
+    assert swept.left() == [OLD] * stays
+
+
+def test_what_a_pod_had_that_was_known_before_goes_at_once(swept: Swept) -> None:
+    swept.write(0.0)
+    assert swept.left() == [OLD]
+    swept.pods = []
+    assert swept.left() == []
+
+
+def test_what_was_never_finished_goes(swept: Swept, tmp_path: Path) -> None:
+    for name in (".gpushare-1.tmp", ".gpushare-2.tmp", ".other.tmp"):
+        (tmp_path / name).touch()
+        swept.age(name, 1000.0)
+    swept.age(".gpushare-2.tmp", 10.0)
+    assert swept.left() == [".gpushare-2.tmp", ".other.tmp"]
+
+
+def test_what_others_wrote_of_our_kind_goes(swept: Swept, tmp_path: Path) -> None:
+    swept.write(1000.0)
+    (tmp_path / "copy.json").write_text(json.dumps(forged("x")))
+    (tmp_path / "copy.json").chmod(0o644)
+    assert swept.left() == [OLD]
+    assert list(devices(tmp_path)) == [NAME]
+
+
+class Once:
+    """A stop that is set after the first look."""
+
+    looks = 0
+
+    def is_set(self) -> bool:
+        self.looks += 1
+        return self.looks > 1
+
+
+def test_it_looks_now_and_then(swept: Swept) -> None:
+    swept.write(61.0)
+    swept.pods = []
+    swept.sweeper.run(Once())  # type: ignore[arg-type]
+    assert files(swept.directory) == []
+    assert swept.clock.waits == [10.0]
+
+
+def test_what_cannot_be_removed_is_tried_again(swept: Swept, tmp_path: Path) -> None:
+    (tmp_path / OLD).mkdir()
+    swept.age(OLD, 1000.0)
+    swept.pods = []
+    assert swept.left() == [OLD]
+    (tmp_path / OLD).rmdir()
+    assert swept.left() == []
+
+
+def response(**fields: object) -> str:
+    return base64.b64encode(api.ContainerAllocateResponse(**fields).SerializeToString()).decode()
+
+
+def test_a_name_begins_with_the_ids_whatever_their_order() -> None:
+    assert strategy.stem(["g000", "g001"]) + NONCE == NAME
+    assert strategy.stem(["g000"]) != strategy.stem(["g000", "g001"])
+    assert len(NAME) == 34
+
+
+def test_a_file_says_whose_device_it_has() -> None:
+    file = strategy.file_name("uid-1", NAME)
+    assert file == f"gpushare.dev-share_uid-1_{NAME}.json"
+    assert strategy.read_file_name(file) == ("uid-1", NAME)
+
+
+@pytest.mark.parametrize("uid", ["", "../x", "a/b", "a_b", "x" * 65, "a\0"])
+def test_a_uid_that_would_lead_elsewhere_is_refused(uid: str) -> None:
+    with pytest.raises(ValueError, match="is not the UID of a pod"):
+        strategy.file_name(uid, NAME)
+
+
+@pytest.mark.parametrize(
+    "file", ["nvidia.yaml", f"gpushare.dev-share_{NAME}.json", f"gpushare.dev-share_u_{NAME}.yaml"]
+)
+def test_other_files(file: str) -> None:
+    assert strategy.read_file_name(file) is None
+
+
+OWN = f"gpushare.dev/share={NAME}"
+FIELD = {"cdi_devices": [api.CDIDevice(name=OWN)]}
+PATH = f"/var/run/nvidia-container-devices/cdi/gpushare.dev/share/{NAME}"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        FIELD,
+        {"annotations": {"cdi.k8s.io/gpushare-g": f"other.dev/x=1,{OWN}"}},
+        {**FIELD, "annotations": {"cdi.k8s.io/gpushare-g": OWN}},
+        {"mounts": [api.Mount(host_path="/dev/null", container_path=PATH)]},
+    ],
+)
+def test_names_are_found_in_what_allocate_has_said(fields: dict[str, object]) -> None:
+    assert strategy.in_response(response(**fields)) == (NAME,)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"envs": {"NVIDIA_VISIBLE_DEVICES": "void"}},
+        {"cdi_devices": [api.CDIDevice(name="gpushare.dev/share=../../etc/passwd")]},
+        {"cdi_devices": [api.CDIDevice(name=f"nvidia.com/gpu={NAME}")]},
+        {"cdi_devices": [api.CDIDevice(name=NAME)]},
+    ],
+)
+def test_nothing_else_is_a_name(fields: dict[str, object]) -> None:
+    assert strategy.in_response(response(**fields)) == ()
+    assert strategy.in_response("") == ()
+
+
+@pytest.mark.parametrize("text", ["!", "AAA", base64.b64encode(b"\xff\xff").decode()])
+def test_something_else_in_the_checkpoint(text: str) -> None:
+    with pytest.raises(WireError, match=r"^AllocResp is not an answer of Allocate"):
+        strategy.in_response(text)
+
+
+def test_of_too_many_files_some_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deviceplugin.handover.spec_files.MAX_FILES", 2)
+    for number in range(5):
+        (tmp_path / strategy.file_name(f"uid-{number}", NAME)).touch()
+    assert len(list(SpecFiles(tmp_path).found())) == 2

@@ -319,3 +319,11 @@ def test_a_program_that_obeys_its_variables_is_left_alone_by_default() -> None:
     assert scene.looks(6, tensors + context) == [0] * 6
     assert strict.looks(4, tensors + context) == [0, 0, 0, 1]
     assert scene.looks(4, 3072 + tolerance + 1) == [0, 0, 0, 1]
+
+
+def test_of_many_namespaces_only_the_last_ones_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deviceplugin.usage.watchdog._REMEMBERED", 1)
+    scene = Scene()
+    for name in ("default", "default", "other", "default"):
+        scene.dog.namespaces.policy(name)
+    assert len([call for call in scene.api.calls if call.path.startswith("/api/v1/namespaces/")]) == 3

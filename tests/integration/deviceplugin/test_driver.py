@@ -1,14 +1,18 @@
-"""The driver's process lists through the real binding."""
+"""What is asked of the driver beside the reading of GPUs, through the real binding."""
 
 import threading
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deviceplugin.nvml.binding import Deadline
-from deviceplugin.nvml.driver import NvmlProcesses
+from deviceplugin.nvml.driver import ComputeModes, MemoryLimits, NvmlProcesses
 from deviceplugin.source import GpuProcess
 from gpushare.identity import GpuUuid
+from gpushare.model.gpu import Gpu, MigInstance
+from testing.builders import make_gpu
 from testing.deviceplugin.build import fields_of
 from testing.nvml import stub
 from testing.nvml.stub import MIB, Stub
@@ -89,6 +93,16 @@ def test_a_driver_that_hangs_is_no_answer_and_is_told_once(
     assert fields_of(caplog, "usage known")
 
 
+def test_a_list_of_processes_that_hangs_holds_no_limit_up(nvml_binding: Any, nvml_stub: Stub, gpu: GpuUuid) -> None:
+    limits = MemoryLimits(nvml_binding)
+    nvml_stub.set({"hang.nvmlDeviceGetComputeRunningProcesses_v3": 1})
+    assert NvmlProcesses(nvml_binding, Deadline(0.05)).read([gpu]) == {gpu: None}
+    assert limits.get(gpu, Path("/sys/fs/cgroup/none")) is None
+    nvml_stub.set({"hang.nvmlDeviceGetComputeRunningProcesses_v3": None})
+    for thread in [each for each in threading.enumerate() if each.name == "driver"]:
+        thread.join()
+
+
 def test_why_a_gpu_does_not_answer_is_told_once(
     nvml_binding: Any, nvml_stub: Stub, gpu: GpuUuid, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -98,3 +112,43 @@ def test_why_a_gpu_does_not_answer_is_told_once(
         reader.read([gpu])
     [line] = fields_of(caplog, "usage unknown")
     assert line["problems"] == {gpu: "the driver says: GPU is lost"}
+
+
+@pytest.fixture
+def whole_gpu(nvml_stub: Stub) -> Gpu:
+    nvml_stub.add_gpu(15360)
+    return replace(make_gpu(0), uuid=GpuUuid(str(nvml_stub.keys["0.uuid"])))
+
+
+@pytest.mark.parametrize(("mode", "name"), [(1, "EXCLUSIVE_THREAD"), (2, "PROHIBITED"), (3, "EXCLUSIVE_PROCESS")])
+def test_a_mode_that_keeps_programs_out_is_told_with_the_way_out(
+    nvml_binding: Any, nvml_stub: Stub, whole_gpu: Gpu, mode: int, name: str
+) -> None:
+    nvml_stub.set({"0.mode": mode})
+    assert ComputeModes(nvml_binding).exclusive([whole_gpu]) == {
+        whole_gpu.uuid: f"its compute mode is {name}, so that without MPS it serves one program at a time or none;"
+        " nvidia-smi -i 0 -c DEFAULT lets others in"
+    }
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"0.mode": 0},
+        {},
+        {"0.mode": 3, "0.fail.all": stub.GPU_IS_LOST},
+        {"0.mode": 3, "fail.nvmlDeviceGetComputeMode": stub.FUNCTION_NOT_FOUND},
+        {"0.mode": 3, "fail.nvmlInitWithFlags": stub.VERSION_MISMATCH},
+    ],
+)
+def test_nothing_else_speaks_against_a_gpu(
+    nvml_binding: Any, nvml_stub: Stub, whole_gpu: Gpu, keys: dict[str, object]
+) -> None:
+    nvml_stub.set(keys)
+    assert ComputeModes(nvml_binding).exclusive([whole_gpu]) == {}
+
+
+def test_mig_instances_have_no_mode_of_their_own(nvml_binding: Any, nvml_stub: Stub, whole_gpu: Gpu) -> None:
+    nvml_stub.set({"0.mode": 3})
+    instance = replace(whole_gpu, mig=MigInstance(gpu=0, number=0, profile="1g.5gb"))
+    assert ComputeModes(nvml_binding).exclusive([instance]) == {}

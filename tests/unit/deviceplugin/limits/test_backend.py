@@ -1,4 +1,4 @@
-"""Frameworks are told their part of what CUDA reports as the total, and only where nothing speaks against it."""
+"""Variables by which frameworks limit themselves, and the back ends that only write them."""
 
 from dataclasses import replace
 

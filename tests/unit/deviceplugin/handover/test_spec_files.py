@@ -1,4 +1,4 @@
-"""Files in the directories of CDI specs, whatever is in them."""
+"""CDI specs that others have written, on this node's disk."""
 
 import errno
 import json
