@@ -29,8 +29,6 @@ _LONGEST: Final = 2048  # characters of a message: it travels in a header, which
 
 
 class Reason(Enum):
-    """Why a container may not start; for logs and programs."""
-
     UNIDENTIFIED = "Unidentified"
     KUBELET_SILENT = "KubeletSilent"
     API_SILENT = "ApiSilent"
@@ -93,7 +91,6 @@ class StartRequest:
 
 
 def decide(start: StartRequest) -> Decision:
-    """Accept, or the first reason against it."""
     who = f"pod {wire.ref(start.pod)}"
     try:
         return _decided(start, who)

@@ -51,7 +51,6 @@ class ProcessRestart:
         return now - self._since >= _CONTAINER_S or self.new_process_works()
 
     def reset(self) -> None:
-        """The GPUs were read."""
         self._since = None
 
 
@@ -138,7 +137,6 @@ class HealthLoop:
         return built
 
     def _complain(self, event: str, error: Exception) -> None:
-        """Log what is wrong once, not at every poll."""
         if str(error) != self._complaint:
             logs.event(_LOG, event, level=logging.ERROR, error=str(error))
         self._complaint = str(error)

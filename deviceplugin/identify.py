@@ -28,8 +28,6 @@ class ListedContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """A container with devices of one resource, as the checkpoint records it."""
-
     uid: PodUid
     container: ContainerName
     ids: frozenset[str]

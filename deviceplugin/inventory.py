@@ -67,7 +67,6 @@ def _gpu(raw: RawGpu) -> Gpu:
 
 
 def unusable(inventory: NodeInventory, why: str) -> NodeInventory:
-    """The inventory of a node on which no container can be given a GPU, for a cause of the node's own. Pure."""
     gpus = tuple(replace(gpu, health=GpuHealth.UNHEALTHY, reason=why) for gpu in inventory.gpus)
     return replace(inventory, gpus=gpus)
 
@@ -132,8 +131,6 @@ def oversubscribed(inventory: NodeInventory, setting: Factors, label: str | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oversubscription:
-    """Of one node; a stage of its inventory."""
-
     setting: Factors
     label: Callable[[], str | None]  # `gpushare.dev/oversubscription` of the Node; None until it was read
     _labels: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
@@ -169,13 +166,11 @@ class InventoryFeed:
 
     @property
     def latest(self) -> PostedInventory | None:
-        """None until the GPUs were read for the first time."""
         return self._latest
 
     def post(
         self, inventory: NodeInventory, advertised: Mapping[str, Advertisement], raw: Sequence[RawGpu] = ()
     ) -> None:
-        """Show a new state to all who wait."""
         with self._changed:
             version = self._latest.version + 1 if self._latest else 1
             self._latest = PostedInventory(

@@ -27,7 +27,6 @@ Sample = tuple[Sequence[str], float | None]  # values of the labels, and the val
 
 
 def page(usage: Usage, starts: Counts, actions: Counts, node: str) -> bytes:
-    """The exposition."""
     registry = exposition.registry(names.PLUGIN)
     registry.register(_Metrics(usage, starts, actions, node))
     return exposition.page(registry)

@@ -26,7 +26,6 @@ class MetricsServer:
     clock: Clock
 
     def run(self, stop: threading.Event) -> None:
-        """Serve until `stop` is set, as soon as the port is free."""
         page = Kept(self.make, self.clock)
         # Prometheus is elsewhere.
         every_address = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104

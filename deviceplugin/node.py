@@ -35,7 +35,6 @@ class NodeFacts:
 
 
 def read_node(node: Mapping[str, Any]) -> NodeFacts:
-    """What a Node object says. Raises WireError: it is not one."""
     metadata, status = fields.mapping(node, "metadata", "node"), fields.mapping(node, "status", "node")
     info, labels = fields.mapping(status, "nodeInfo", "status"), fields.mapping(metadata, "labels", "metadata")
     return NodeFacts(
@@ -59,8 +58,6 @@ def _published(node: Mapping[str, Any]) -> HandOver | None:
 
 @dataclass(kw_only=True)
 class Publisher:
-    """Keeps annotation and status of this node's Node object equal to the latest inventory."""
-
     api: KubeApi
     feed: InventoryFeed
     clock: Clock

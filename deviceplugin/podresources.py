@@ -41,7 +41,6 @@ class PodResources:
     _result: Sequence[ListedContainer] = field(init=False, default=())
 
     def list(self, resource: Resource, timeout_s: float) -> Sequence[ListedContainer]:
-        """All containers with devices of a resource, as the kubelet knows them now."""
         return [container for container in self._all(timeout_s) if container.resource == resource.name]
 
     def _all(self, timeout_s: float) -> Sequence[ListedContainer]:

@@ -200,7 +200,6 @@ class PodCache:
             return None
 
     def replace(self, pods: list[Pod]) -> None:
-        """Keep these pods, but for those that have ended, and no others."""
         with self._changed:
             self._pods = {wire.ref(pod).uid: pod for pod in pods if wire.holds_gpus(pod)}
             known, self._seen = self._seen, {}
@@ -209,7 +208,6 @@ class PodCache:
             self._tell()
 
     def upsert(self, pod: Pod) -> None:
-        """Keep a pod that was added or changed, or forget it if it has ended."""
         if not wire.holds_gpus(pod):
             self.remove(pod)
             return

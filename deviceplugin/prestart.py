@@ -231,7 +231,6 @@ def limited(
 
 
 def limited_start(pod: Pod, grant: Grant, accepted: Accept, inventory: NodeInventory) -> LimitedStart:
-    """What back ends are told of one container."""
     container = wire.container(pod, grant.container)
     return LimitedStart(
         pod=wire.ref(pod),

@@ -48,7 +48,6 @@ class Probe:
             return all(heard is not None and now - heard < _SILENT_S for heard in self._heard.values())
 
     def run(self, stop: threading.Event) -> None:
-        """Take connections while the plugin is registered, until `stop` is set."""
         while not stop.is_set():
             if self.registered() and (server := self._listen()):
                 with server:
@@ -80,7 +79,6 @@ class Probe:
 
 
 def problem(port: int) -> str:
-    """Why the plugin of this machine or container is not registered; empty if it is."""
     try:
         socket.create_connection(("localhost", port), _CONNECT_S).close()
     except OSError as error:

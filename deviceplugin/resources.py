@@ -71,7 +71,6 @@ WHOLE: Final = Resource(
 
 
 def offered(*, percent: bool, whole_gpus: bool) -> tuple[Resource, ...]:
-    """The resources that an administrator wants, memory always first."""
     return (MEMORY, *((PERCENT,) if percent else ()), *((WHOLE,) if whole_gpus else ()))
 
 

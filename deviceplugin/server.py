@@ -181,7 +181,6 @@ class UnixServer:
             raise ServeError(f"cannot serve on {self._socket}: {error}") from error
 
     def intact(self) -> bool:
-        """Whether the socket is still in its place."""
         return self._mark is not None and socket_mark(self._socket) == self._mark
 
     def stop(self) -> None:
@@ -222,7 +221,6 @@ class Registrar:
     _absent: bool = field(init=False, default=False)
 
     def run(self, stop: threading.Event) -> None:
-        """Serve and register, again and again, until `stop` is set."""
         self._wait_first(stop)
         backoff = Backoff(first_s=0.25, cap_s=5.0)
         while not stop.is_set():

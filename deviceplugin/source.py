@@ -49,11 +49,9 @@ class GpuSource(Protocol):
 
     def read(self) -> Sequence[RawGpu]:
         """All GPUs that can be shared, as they are now. May raise GpuSourceError."""
-        ...
 
     def wait(self, stop: threading.Event, seconds: float) -> None:
         """Sleep so long, but return early when `stop` is set or a GPU reports a fault."""
-        ...
 
     def close(self) -> None: ...
 
@@ -71,7 +69,6 @@ Lists = Mapping[GpuUuid, Sequence[GpuProcess] | None]
 class ProcessLists(Protocol):
     def read(self, gpus: Collection[GpuUuid]) -> Lists:
         """The processes on these GPUs and MIG instances; a driver that hangs is given up on, and logged."""
-        ...
 
 
 def merged(lists: Iterable[Iterable[GpuProcess]]) -> tuple[GpuProcess, ...]:

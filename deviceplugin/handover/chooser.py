@@ -75,11 +75,9 @@ class Chooser:
         return self._facts.limits_label if self.known.is_set() else None
 
     def oversubscription_label(self) -> str | None:
-        """`gpushare.dev/oversubscription` of the Node; None until it was read."""
         return self._facts.oversubscription_label if self.known.is_set() else None
 
     def run(self, stop: threading.Event) -> None:
-        """Look until `stop` is set; a Node that cannot be read keeps what it said last."""
         backoff = Backoff()
         while not stop.is_set():
             try:

@@ -43,8 +43,6 @@ class HandOverError(GpuShareError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipient:
-    """A container that may be about to start, and what it was granted."""
-
     uid: str  # of its pod
     container: ContainerName
     runtime_class: str = ""  # of its pod
@@ -154,7 +152,6 @@ class Picked:
 
     @property
     def edits(self) -> ContainerEdits:
-        """With what every device of the file needs, such as the driver's libraries."""
         return _common(self.spec).merge(self.own)
 
 

@@ -90,7 +90,6 @@ class SpecFiles:
             ) from error
 
     def found(self) -> Iterator[SpecFile]:
-        """The files of this plugin; none if the directory is not there."""
         for name in self._listed():
             if (read := strategy.read_file_name(name)) is not None:
                 yield SpecFile(*read)
@@ -177,7 +176,6 @@ class SpecReader:
             yield from (directory / name for name in listed[:_FILES])
 
     def _read(self, path: Path) -> _Read | None:
-        """None for a file that is gone."""
         known, stamp = self._known.get(path), _stamp(path)
         if stamp is None or (known is not None and known.stamp == stamp and known.opened):
             return known if stamp else None

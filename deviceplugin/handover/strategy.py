@@ -54,7 +54,6 @@ and the first letter of the resource's device IDs (a container may have devices 
 
 
 def by_cdi(choice: HandOverChoice, name: str, prefix: str) -> AllocateResponse:
-    """The container runtime injects the device."""
     device = f"{names.CDI_KIND}={name}"
     return AllocateResponse(
         cdi_devices=(device,) if choice.by_field else (),
@@ -63,7 +62,6 @@ def by_cdi(choice: HandOverChoice, name: str, prefix: str) -> AllocateResponse:
 
 
 def by_variable(_choice: HandOverChoice, _name: str, _prefix: str) -> AllocateResponse:
-    """NVIDIA's runtime reads the pod's variable."""
     return AllocateResponse()
 
 

@@ -70,15 +70,12 @@ class LimitBackend(Protocol):
 
         The container runtime reads one under `cdi`, NVIDIA's runtime under `volume-mounts`, and none under `envvar`.
         """
-        ...
 
     def prove(self, gpus: Sequence[Gpu]) -> Proofs:
         """Whether it works, from a real call for each GPU. Never raises, and leaves nothing behind."""
-        ...
 
     def prepare(self, start: LimitedStart, gpus: Sequence[Gpu]) -> ContainerEdits:
         """Put the limit of a container in place on some of its GPUs before it exists. May raise LimitError."""
-        ...
 
 
 class MigBackend:

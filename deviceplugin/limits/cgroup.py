@@ -184,7 +184,6 @@ class CgroupBackend:
         return found
 
     def nests(self) -> bool:
-        """Whether the kernel counts the memory of NVIDIA's GPUs, so that a limit below another one is one more."""
         with suppress(OSError):
             return "nvidia/" in ((self._hierarchy or self.mount) / "dmem.capacity").read_text(encoding="ascii")
         return False

@@ -54,7 +54,6 @@ class HamiCoreBackend:
         return PROVEN
 
     def prepare(self, start: LimitedStart, gpus: Sequence[Gpu]) -> ContainerEdits:
-        """Load the library into every program of the container."""
         if all(start.memory_mib(gpu) >= gpu.memory_mib for gpu in gpus):
             return ContainerEdits()
         if problem := self._problem() or _unfit(start, gpus):

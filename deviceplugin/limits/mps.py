@@ -45,7 +45,6 @@ class MpsBackend:
     held: Callable[[NodeInventory], Iterable[HeldPod]]
 
     def prove(self, gpus: Sequence[Gpu]) -> Proofs:
-        """Have the daemon obey a command, and look at the compute modes."""
         try:
             status = daemon.ask(self.directory, {}, timeout_s=_TIMEOUT_S)
         except MpsError as error:

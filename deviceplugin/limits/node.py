@@ -128,7 +128,6 @@ def _nothing(gpus: Sequence[Gpu], candidates: Order) -> str:
 
 
 def _summary(wanted: Order, proofs: Mapping[Limit, Proofs]) -> dict[str, Any]:
-    """In few words where all GPUs are alike."""
     found: dict[str, Any] = {}
     for limit in wanted:
         by_gpu = {gpu: why or "works" for gpu, why in proofs[limit].items()}

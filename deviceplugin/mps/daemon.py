@@ -83,7 +83,6 @@ def ask(directory: Path, defaults: Mapping[int, int], *, timeout_s: float) -> St
 
 
 def decode_request(line: bytes) -> Mapping[int, int]:
-    """The defaults that `ask` has sent."""
     try:
         return {int(index): int(mib) for index, mib in orjson.loads(line)["defaults"].items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -198,7 +197,6 @@ class Supervisor:
     _modes_until: float = field(init=False, default=float("-inf"))
 
     def run(self, stop: threading.Event) -> None:
-        """Start the daemon, and again whenever it has ended, until `stop` is set."""
         backoff = Backoff(first_s=1.0, cap_s=30.0)
         while not stop.is_set():
             started = self.clock.monotonic()
@@ -241,7 +239,6 @@ class Supervisor:
         child.wait()
 
     def serve(self, stop: threading.Event) -> None:
-        """Answer the plugin until `stop` is set; one after the other, each in a few seconds."""
         path = socket_path(self.control.directory)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)

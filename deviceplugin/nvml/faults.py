@@ -129,7 +129,6 @@ class Events:
     """NVML's event set; None where the driver has no events, such as in some virtual machines."""
 
     def open(self) -> None:
-        """Call when the library was opened."""
         try:
             self._set = self.nvml.nvmlEventSetCreate()
         except self.nvml.NVMLError as error:

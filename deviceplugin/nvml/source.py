@@ -234,7 +234,6 @@ class NvmlSource:
             return False
 
     def _say(self, what: str, **fields: Any) -> None:
-        """Log a warning once, not at every reading."""
         said = f"{what} {fields}"
         if said not in self._said:
             logs.event(_LOG, what, level=logging.WARNING, **fields)

@@ -33,8 +33,6 @@ Pods = Mapping[PodUid, HoldingPod]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """One sample, by pods."""
-
     at: float
     charges: tuple[Charge, ...]
     foreign: Mapping[GpuUuid, int]  # of each GPU that answered: used by processes of no pod that holds GPUs
@@ -53,15 +51,6 @@ class Joined:
         if gpu not in self.foreign or not all(charge.complete for charge in charges):
             return None
         return self.foreign[gpu] + sum(charge.used for charge in charges)
-
-
-def merged(lists: Iterable[Iterable[GpuProcess]]) -> tuple[GpuProcess, ...]:
-    """One list from several, in which a process may stand more than once, each time with all that it uses."""
-    used: dict[int, int | None] = {}
-    for entry in (entry for each in lists for entry in each):
-        before = used.get(entry.pid)
-        used[entry.pid] = before if entry.used is None else max(entry.used, before or 0)
-    return tuple(GpuProcess(pid, amount) for pid, amount in sorted(used.items()))
 
 
 def listed(before: ListedSince, lists: Lists, at: float) -> ListedSince:
@@ -123,7 +112,6 @@ def peaks(before: Mapping[Key, int], joined: Joined, pods: Pods) -> Mapping[Key,
 
 
 def view(inventory: NodeInventory, pods: Pods, joined: Joined | None, seen: Mapping[Key, int]) -> NodeUsage:
-    """What there is to show; without a sample only what was granted."""
     keys = {(uid, container, gpu) for uid, pod in pods.items() for container, gpu in pod.granted}
     keys |= {key for key in seen if key[0] in pods}
     used: Mapping[Key, int | None] = joined.used() if joined else {}
@@ -262,7 +250,6 @@ def advance(before: State, found: Mapping[WatchedContainer, OverGrant], joined: 
 
 
 def due(state: State, found: Mapping[WatchedContainer, OverGrant], *, grace_s: float) -> list[OverGrant]:
-    """Those above their grant for longer than the grace period, in an order of their own."""
     over = [excess for subject, excess in found.items() if state[subject].last - state[subject].since >= grace_s]
     return sorted(over, key=lambda excess: (excess.subject.pod, excess.subject.container, excess.subject.gpu))
 

@@ -76,7 +76,6 @@ class UsageLoop:
             self.current.clock.wait(stop, self.interval_s)
 
     def look(self) -> None:
-        """One sample; none while the GPUs are not known."""
         posted = self.current.feed.latest
         if posted is None:
             return

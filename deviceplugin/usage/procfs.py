@@ -37,7 +37,6 @@ class ProcessTable(Protocol):
         Raises:
             ProcessLookupError: there is none.
         """
-        ...
 
     def signal(self, pid: int, handle: int | None, number: signal.Signals) -> None:
         """A signal to the process behind a handle, or without one to the process with this PID.
@@ -46,7 +45,6 @@ class ProcessTable(Protocol):
             ProcessLookupError: it has ended.
             PermissionError: it is not allowed.
         """
-        ...
 
 
 def send(table: ProcessTable, process: Process, number: signal.Signals) -> Sent:

@@ -56,8 +56,6 @@ class WatchdogPolicy(IntEnum):
 
 
 class UsageReading(Enum):
-    """Whether what containers use is read."""
-
     ON = "on"
     OFF = "off"
     HIDDEN = "no-host-pid"  # it is to be read, and the processes of the node cannot be seen
@@ -86,8 +84,6 @@ class HoldingPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """What the processes of one container use of one GPU."""
-
     pod: HoldingPod
     container: str  # the runtime's ID; empty for processes of the pod in no container
     gpu: GpuUuid
