@@ -93,34 +93,34 @@ def plan(occupants: Iterable[Occupant], known: Sequence[Budget]) -> tuple[Row, .
 
     Budgets are used up in that order, as the API server does it.
     """
-    ordered = sorted(occupants, key=lambda one: _rank(one.bound))
-    broken = budgets.broken([one.bound for one in ordered if _uses_a_budget(one, known)], known)
-    return tuple(_row(one, _budgets_of(one, known), broken.get(one.bound.ref.uid)) for one in ordered)
+    ordered = [
+        (one, [] if one.unstarted else [budget for budget in known if budget.selects(one.bound)])
+        for one in sorted(occupants, key=lambda one: _rank(one.bound))
+    ]
+    counted = [
+        one.bound
+        for one, own in ordered
+        if not one.obstacle and not one.bound.deleting and len(own) == 1 and (one.ready or not own[0].spares_unready)
+    ]
+    broken = budgets.broken(counted, known)
+    rows = []
+    for one, own in ordered:
+        step, why = _step(one, own, broken.get(one.bound.ref.uid))
+        rows.append(Row(pod=one.bound.ref, memory_mib=one.memory_mib, step=step, why=why))
+    return tuple(rows)
 
 
-def _row(one: Occupant, own: Sequence[Budget], broken: Budget | None) -> Row:
-    def row(step: Step, why: str = "") -> Row:
-        return Row(pod=one.bound.ref, memory_mib=one.memory_mib, step=step, why=why)
-
+def _step(one: Occupant, own: Sequence[Budget], broken: Budget | None) -> tuple[Step, str]:
     if one.bound.deleting:
-        return row(Step.LEAVING, "its deletion was asked for; its containers are ending")
+        return Step.LEAVING, "its deletion was asked for; its containers are ending"
     if one.obstacle:
-        return row(Step.STAY, one.obstacle)
+        return Step.STAY, one.obstacle
     if len(own) > 1:
         which = ", ".join(sorted(budget.name for budget in own))
-        return row(Step.STAY, f"several budgets select it ({which}), and the API server evicts no such pod; leave one")
+        return Step.STAY, f"several budgets select it ({which}), and the API server evicts no such pod; leave one"
     if broken is not None:
-        return row(Step.WAIT, f"budget {broken.name} allows no more evictions now")
-    return row(Step.EVICT)
-
-
-def _uses_a_budget(one: Occupant, known: Sequence[Budget]) -> bool:
-    own = _budgets_of(one, known)
-    return not one.obstacle and not one.bound.deleting and len(own) == 1 and (one.ready or not own[0].spares_unready)
-
-
-def _budgets_of(one: Occupant, known: Sequence[Budget]) -> Sequence[Budget]:
-    return [] if one.unstarted else [budget for budget in known if budget.selects(one.bound)]
+        return Step.WAIT, f"budget {broken.name} allows no more evictions now"
+    return Step.EVICT, ""
 
 
 def _rank(pod: Bound) -> tuple[int, tuple[int, ...], str, str]:
@@ -143,32 +143,26 @@ class Occupied:
 def read(api: KubeApi, gpu: GpuName, permissions: Permissions, known: tuple[Gpu, ...] = ()) -> Occupied:
     """Look at a GPU and at who holds something of it.
 
-    Args:
-        api: where.
-        gpu: its name.
-        permissions: what the administrator agrees to lose.
-        known: what the name stood for before, if it was looked up: numbers change when a GPU fails.
+    `known` is what the name stood for before, if it was looked up: numbers change when a GPU fails.
     """
-    cluster = reading.on_nodes(api, gpu.node)
-    (node,) = cluster.nodes
-    record = node_records.read(node)
+    objects = reading.on_nodes(api, gpu.node)
+    record = node_records.read(objects.nodes[0])
     inventory = inventory_of(record)
     gpus = known or cordons.meant(inventory, gpu.gpu)
-    occupants = [one for pod in cluster.pods if (one := _occupant(pod, inventory, gpus, permissions)) is not None]
+    found = (_occupant(pod, inventory, gpus, permissions) for pod in objects.pods)
     entries = set(cordons.entries(record.cordon))
     return Occupied(
         gpus=gpus,
-        occupants=tuple(occupants),
+        occupants=tuple(one for one in found if one is not None),
         cordoned=all(cordons.names_of(gpu) & entries for gpu in gpus),
-        notes=cluster.notes,
+        notes=objects.notes,
     )
 
 
 def _occupant(
     pod: JsonObject, inventory: NodeInventory, gpus: Sequence[Gpu], permissions: Permissions
 ) -> Occupant | None:
-    config = world.config_of(pod, ResourceConfig(unit=inventory.unit))
-    bound = pod_records.read(pod, config)
+    bound = world.record(pod, ResourceConfig(unit=inventory.unit))
     if not isinstance(bound, Bound):
         return None
     held_mib, unclear = _held(bound, inventory, gpus)

@@ -27,13 +27,7 @@ class Waiter:
     timeout_s: float
 
     def until(self, what: str, condition: Callable[[], T | None], *, every_s: float = ROUND_S) -> T:
-        """The first true value that a condition gives. The API server may be away meanwhile.
-
-        Args:
-            what: how it is while that is not so, for people.
-            condition: is asked again and again.
-            every_s: in this distance.
-        """
+        """The first true value that a condition gives; `what` says how it is before. A server may be away meanwhile."""
         began, told = self.clock.monotonic(), ""
         while True:
             cause: kube.KubeError | None = None

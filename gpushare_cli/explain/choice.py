@@ -57,16 +57,7 @@ def of_bound(
     answered: Sequence[NodeAnswer],
     policies: Policies,
 ) -> NodeChoice | None:
-    """Why a pod is where it is; None if that node is unknown.
-
-    Args:
-        record: the pod.
-        allocation: what it holds.
-        pod: what it asked for.
-        world: the cluster without the pod.
-        answered: what its nodes answer to the pod.
-        policies: of that cluster.
-    """
+    """Why a pod is where it is; None if that node is unknown. The world and all that is of it are without the pod."""
     found = _candidates(answered)
     now = found.pop(record.node, None)
     node = world.nodes.get(record.node)
@@ -133,14 +124,7 @@ def _change(pod: PodToPlace, world: World, candidate: _Candidate) -> tuple[Chang
 
 
 def of_lack(lack: Lack, there: str, here: str, it: str) -> str:
-    """What one node lacks.
-
-    Args:
-        lack: found by `placement.lacks`.
-        there: the name of that node.
-        here: of the node that is better.
-        it: how the sentence calls the former.
-    """
+    """What a node, there, lacks that the better one, here, has; `it` is how the sentence calls the former."""
     match lack:
         case Nothing():
             return "the policy finds both equal"
