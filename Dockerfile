@@ -36,6 +36,7 @@ RUN python3 -m pip install --no-compile --no-deps --no-build-isolation . && pyth
 FROM ${PYTHON_IMAGE}
 LABEL org.opencontainers.image.title=gpushare org.opencontainers.image.licenses=Apache-2.0
 COPY --from=build /opt/gpushare /opt/gpushare
-ENV PATH=/opt/gpushare/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# numpy has no work for several threads here, and the controller forks.
+ENV PATH=/opt/gpushare/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 OPENBLAS_NUM_THREADS=1
 USER 65532:65532
 CMD ["gpushare", "--help"]

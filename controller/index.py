@@ -9,11 +9,9 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from controller.changelog import ChangeLog
-from controller.node_rooms import NodeRooms
 from controller.reservations import Reservation, Reservations
-from controller.rooms import STEP, Rooms
 from gpushare.cluster import groups, node_ledger, node_records, pod_records
 from gpushare.cluster.groups import Counts, LabelIndex
 from gpushare.cluster.node_ledger import LedgerOrRefused
@@ -21,10 +19,9 @@ from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import NOTHING, AnyPod, Bound, NonGpuPod, Pending, PodRecord, Problem
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation, RefusalReason, Refused
-from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
+from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
-from gpushare.placement import room
 from gpushare.units import ResourceConfig
 from gpushare.wire import host
 
@@ -55,27 +52,26 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What pods ask for and nodes have, at one moment. Copies."""
+    """What pods ask for at one moment. Copies."""
 
     asks: Counter[Ask]
     """Of all pods that hold GPUs or wait for them."""
     others: Counter[FreeHost]
     """Of pods without GPUs on nodes."""
-    nodes: list[NodeRecord]
-    rooms: list[NodeCapacity]
-    """Of nodes with GPUs."""
     changes: int
     came: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
-    """Nodes that somebody has not seen as they are now."""
+class ChangedNode(NamedTuple):
+    """What follows from a node for those who keep it elsewhere."""
 
-    names: list[NodeName] | None
-    """None if no one can tell which ones."""
-    sequence: int
-    """To ask with next."""
+    name: NodeName
+    ledger: LedgerOrRefused | None
+    """None for a node that is gone."""
+    left: FreeHost | None
+    """CPU and memory that pods leave of it; None if it is not known, as the next."""
+    has: FreeHost | None
+    """CPU and memory that it gives to pods."""
 
 
 class Index:
@@ -86,14 +82,9 @@ class Index:
         self.freed = 0
         """Grows whenever a node may have got more room."""
         self.changes = 0
-        """Of rooms and of requests."""
+        """Of nodes and of requests."""
         self.came = 0
         """Pods, with and without GPUs."""
-        self.log = ChangeLog()
-        self.rooms = Rooms()
-        """What nodes have for simple pods, as of this very moment."""
-        self.node_rooms = NodeRooms()
-        """As of the last `settle`."""
         self.pods: dict[PodUid, PodRecord] = {}
         self.label_index = LabelIndex()
         """Of all pods that hold GPUs or are about to."""
@@ -108,8 +99,8 @@ class Index:
         self._overridden: dict[PodUid, PodRecord] = {}
         self._hosts = HostSums()
         self._asks: Counter[Ask] = Counter()
-        self._unsettled: set[NodeName] = set()
-        """Nodes whose rooms have changed since the last `settle`."""
+        self._changed: set[NodeName] = set()
+        """Nodes since the last `take_changed`."""
 
     # What the watches tell.
 
@@ -121,7 +112,6 @@ class Index:
                 self._set_node(name, None)
             for name, record in fresh.items():
                 self._set_node(name, record)
-            self._settle()
 
     def set_node(self, name: NodeName, record: NodeRecord | None) -> None:
         """A node came, changed or went. What its pods hold is remembered for as long as they exist."""
@@ -154,8 +144,7 @@ class Index:
                 dirty |= self._set_pod(uid, record)
             self.rebuild(dirty, frees=True)
             for name in self._hosts.replace(others):
-                self._unsettle(name)
-            self._settle()  # no request has to do it for all nodes
+                self._mark(name)
 
     def set_pod(self, pod: AnyPod) -> None:
         """A pod was added or changed. Whether it asks for GPUs never changes, and a node is never left."""
@@ -222,51 +211,25 @@ class Index:
 
     def demand(self) -> Demand:
         with self.lock:
-            self._settle()
             return Demand(
                 asks=self._asks.copy(),
                 others=self._hosts.others.copy(),
-                nodes=list(self._nodes.values()),
-                rooms=[room for room in self.node_rooms.rooms().values() if room.gpus],
                 changes=self.changes,
                 came=self.came,
             )
 
-    @property
-    def count(self) -> int:
-        """Of nodes."""
-        return len(self._ledgers)
-
-    @property
-    def sequence(self) -> int:
-        """Number of the last change of a node."""
-        return self.log.sequence
-
-    def changed_since(self, sequence: int) -> Changed:
-        """Nodes that changed, came or went after a sequence number."""
+    def take_changed(self) -> list[ChangedNode]:
+        """Nodes that have changed since the last call, as they are."""
+        if not self._changed:
+            return []
         with self.lock:
-            return Changed(names=self.log.since(sequence), sequence=self.log.sequence)
+            names, self._changed = self._changed, set()
+            return [self._changed_node(name) for name in names]
 
-    def rooms_changed_since(self, sequence: int) -> Changed:
-        """The same of rooms on nodes (`controller.node_rooms`), whose changes have other numbers."""
+    def mark_changed(self, names: Iterable[NodeName]) -> None:
+        """What was taken of these was lost on the way."""
         with self.lock:
-            log = self.node_rooms.log
-            return Changed(names=log.since(sequence), sequence=log.sequence)
-
-    def free_mib(self, percent: int) -> Mapping[NodeName, int]:
-        """MiB free on each node on the best GPU that surely has so many per cent of compute left. Live."""
-        step = -(-percent // STEP) * STEP
-        known: Mapping[NodeName, int] | None = self.rooms.with_compute.get(step)
-        if known is None:
-            with self.lock:
-                known = self.rooms.keep(step)
-        return known
-
-    def settle(self) -> None:
-        """Bring the rooms on nodes (`controller.node_rooms`) up to date."""
-        if self._unsettled:
-            with self.lock:
-                self._settle()
+            self._changed.update(names)
 
     # Inside the lock, for `controller.state`.
 
@@ -280,8 +243,8 @@ class Index:
         ledger = self._ledgers.get(name)
         self.reservations.add(reservation)
         if isinstance(ledger, NodeLedger) and pod not in ledger.allocations:
-            self._unsettle(name)
-            self._keep(name, ledger.with_allocation(reservation.allocation))
+            self._mark(name)
+            self._ledgers[name] = ledger.with_allocation(reservation.allocation)
         else:
             self.rebuild({name}, frees=False)
 
@@ -296,14 +259,12 @@ class Index:
         """
         for name in nodes:
             self.freed += frees
-            self._unsettle(name)
+            self._mark(name)
             self._problems.pop(name, None)
             if (record := self._nodes.get(name)) is None:
                 self._ledgers.pop(name, None)
-                self.rooms.forget(name)
-                self.log.note(name, exists=False)
             elif not _is_alike(ledger := self._compute(record), self._ledgers.get(name)):
-                self._keep(name, ledger)
+                self._ledgers[name] = ledger
 
     def resolved(self, shape: RequestShape, labels: Mapping[str, str], uid: PodUid | None) -> RequestShape:
         """What a pod asks for, with what depends on all other pods of its namespace (`groups`)."""
@@ -368,18 +329,15 @@ class Index:
     def _set_other(self, pod: NonGpuPod) -> None:
         if self._hosts.put(pod):
             self.came += pod.takes != NOTHING
-            self._unsettle(pod.node)
+            self._mark(pod.node)
 
-    def _settle(self) -> None:
-        while self._unsettled:
-            name = self._unsettled.pop()
-            if (record := self._nodes.get(name)) is None:
-                self.node_rooms.forget(name)
-            else:
-                self.node_rooms.set(name, self._ledgers[name], self._left(record))
+    def _changed_node(self, name: NodeName) -> ChangedNode:
+        if (record := self._nodes.get(name)) is None:
+            return ChangedNode(name, None, None, None)
+        return ChangedNode(name, self._ledgers[name], self._left(record), record.allocatable)
 
-    def _unsettle(self, name: NodeName) -> None:
-        self._unsettled.add(name)
+    def _mark(self, name: NodeName) -> None:
+        self._changed.add(name)
         self.changes += 1
 
     def _count(self, record: PodRecord | None, number: int) -> None:
@@ -414,11 +372,6 @@ class Index:
         bypassed_on = record.node if record.bypassed is not None else None
         ended = self.reservations.drop_pod(uid, but_bypassed_on=bypassed_on)
         return set() if as_chosen else {record.node, *ended}
-
-    def _keep(self, name: NodeName, ledger: LedgerOrRefused) -> None:
-        self._ledgers[name] = ledger
-        self.rooms.set(name, room.of_ledger(ledger))
-        self.log.note(name, exists=True)
 
     def _is_as_chosen(self, record: Bound) -> bool:
         """Whether a pod came to its node with what was reserved there for it and for nothing else: nearly every pod.

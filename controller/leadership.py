@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller import optional_watches
-from controller.node_verdicts import NodeVerdicts
+from controller.cluster_table import ClusterTable
 from controller.reconcile.loop import HandOverSummary, Reconciler
 from controller.reconcile.node_requests import OFF, Limits, Refusals
 from controller.reconcile.placeholders import Placeholders
@@ -41,6 +41,7 @@ class Leadership:
     clock: Clock
     fence: Fence
     state: ClusterState
+    table: ClusterTable
     refusals: Refusals
     node_requests: Limits = OFF
     namespace: str = names.NAMESPACE
@@ -66,19 +67,17 @@ class Leadership:
             return self.leading() and not self._stop_working.is_set()
 
         summary = HandOverSummary(api=api, clock=clock, namespace=self.namespace, leading=may_write)
-        # A cache of its own: a thousand kinds of waiting pods must not drive the scheduler's questions out of theirs.
-        node_verdicts = NodeVerdicts(state, clock, part=4)
         placeholders = Placeholders(
             writer=Writer(api=api, clock=clock, leading=may_write),
             state=state,
-            node_verdicts=node_verdicts,
+            table=self.table,
             refusals=self.refusals,
             limits=self.node_requests,
         )
         self.reconciler = Reconciler(
             api=api,
             state=state,
-            node_verdicts=node_verdicts,
+            table=self.table,
             clock=clock,
             leading=may_write,
             refusals=self.refusals,

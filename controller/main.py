@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import gpushare
-from controller.boards import Boards
+from controller.cluster_table import ClusterTable
 from controller.extender.app import Extender, Services
 from controller.extender.bind import Binder
 from controller.extender.preempt import Preemption
 from controller.leadership import Leadership
 from controller.metrics import CONTENT_TYPE, Metrics, Reading
-from controller.node_verdicts import NodeVerdicts
 from controller.outlooks import Outlooks
 from controller.reconcile.node_requests import Limits, Refusals
 from controller.server import Server
@@ -27,8 +26,6 @@ from gpushare.errors import SettingsError
 from gpushare.kube import client
 from gpushare.kube.api import KubeApi
 from gpushare.kube.lease import Elector
-from gpushare.placement.outlook import Outlook
-from gpushare.placement.tally import Tally
 from gpushare.runtime import logs, options, process
 from gpushare.runtime.clock import SystemClock
 from gpushare.runtime.http import Handler
@@ -54,16 +51,15 @@ class Controller:
             policy=settings.gpu_policy,
             in_doubt_s=settings.in_doubt_seconds,
         )
-        node_verdicts = NodeVerdicts(state, clock)
-        self._background = node_verdicts.background
-        self._boards = Boards(state, clock)
-        self._outlooks = Outlooks(state.index, self._publish, clock)
+        table = ClusterTable(state, clock)
+        self._outlooks = Outlooks(state.index, table, clock)
         refusals = Refusals(clock)
         self._leadership = Leadership(
             api=api,
             clock=clock,
             fence=fence,
             state=state,
+            table=table,
             refusals=refusals,
             node_requests=Limits(most=settings.placeholders, life_s=settings.placeholder_seconds),
             namespace=settings.namespace,
@@ -86,8 +82,7 @@ class Controller:
         self.handler: Handler = Extender(
             Services(
                 state=state,
-                node_verdicts=node_verdicts,
-                boards=self._boards,
+                table=table,
                 binder=binder,
                 preemption=Preemption(
                     state=state, budgets=self._leadership.budgets.values, clock=clock, metrics=metrics
@@ -104,7 +99,6 @@ class Controller:
 
     def start(self) -> None:
         self._probes.start()
-        threading.Thread(target=self._background.run, args=(self._stopping,), name="background", daemon=True).start()
         threading.Thread(target=self._look, name="outlook", daemon=True).start()
         self._leadership.start(lambda: process.exit_now(_LOST))
 
@@ -113,12 +107,7 @@ class Controller:
         self._leadership.shut_down()
 
     def _look(self) -> None:
-        self._outlooks.run(
-            self._stopping, ready=lambda: not self._leadership.unready(), others=self._boards.background.tick
-        )
-
-    def _publish(self, outlook: Outlook, tally: Tally) -> None:
-        self._boards.publish(outlook, tally, self._outlooks.gently)
+        self._outlooks.run(self._stopping, ready=lambda: not self._leadership.unready())
 
     def _pages(self, metrics: Metrics) -> dict[str, Callable[[], Page]]:
         return {

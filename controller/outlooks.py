@@ -7,19 +7,14 @@ time has passed, a few nodes at a time with pauses.
 
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from controller.cluster_table import ClusterTable, PodKind
 from controller.index import Index
-from gpushare.cluster.node_records import NodeRecord
-from gpushare.identity import NodeName
-from gpushare.model.capacity import NodeCapacity
-from gpushare.model.ledger import NodeLedger
-from gpushare.placement import demand, looks, outlook
-from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
-from gpushare.placement.tally import Tally
+from gpushare.placement import demand, outlook
+from gpushare.placement.outlook import NOTHING_KNOWN
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.wire import asks
@@ -28,9 +23,7 @@ _LOG: Final = logging.getLogger(__name__)
 QUIET_S: Final = 5.0  # after which a single change is enough
 LEAST_S: Final = 0.2  # between two looks
 _SHARE: Final = 5  # of the time that a look takes has to pass until the next
-MAX_ASKS: Final = 4096
-"""Different requests that are looked at, the most frequent ones: tenants can make each pod another."""
-_SLICE: Final = 50  # nodes, or choices of models
+_SLICE: Final = 50  # choices of models
 _PAUSES: Final = 3.0  # of the time that a slice took
 _IDLE_S: Final = 0.2
 
@@ -40,20 +33,12 @@ T = TypeVar("T")
 class Outlooks:
     """One outlook after another. One thread calls `run`, or `tick`."""
 
-    def __init__(self, index: Index, publish: Callable[[Outlook, Tally], None], clock: Clock) -> None:
-        """Nothing is known.
-
-        Args:
-            index: what the watches say.
-            publish: told of every outlook that differs from the one before, and of what was counted for it.
-            clock: for the pauses.
-        """
+    def __init__(self, index: Index, table: ClusterTable, clock: Clock) -> None:
+        """Nothing is known; the table is told of every outlook that differs from the one before."""
         self._index = index
-        self._publish = publish
+        self._table = table
         self._clock = clock
         self._stop = threading.Event()
-        self._empty: dict[NodeName, tuple[NodeRecord, NodeCapacity]] = {}
-        self._tally = Tally(())
         self._changes = -1
         """Of the cluster, when it was looked at last."""
         self._due_at = 0
@@ -70,7 +55,7 @@ class Outlooks:
     def tick(self) -> bool:
         """Look at the cluster if that is due. Whether it was."""
         now = self._clock.monotonic()
-        self._index.settle()  # so that a request has little of it to do
+        self._table.catch_up()  # so that a request has little of it to do
         index = self._index
         if index.changes == self._changes:
             self._current_at = now
@@ -83,64 +68,40 @@ class Outlooks:
         self._current_at = now
         return True
 
-    def run(self, stop: threading.Event, ready: Callable[[], bool], others: Callable[[], bool]) -> None:
-        """Look whenever it is due, from when the cluster is known, until told to stop.
-
-        Args:
-            stop: ends it.
-            ready: whether the cluster is known.
-            others: something else to do, a little at a time; whether there was anything.
-        """
+    def run(self, stop: threading.Event, ready: Callable[[], bool]) -> None:
+        """Look whenever it is due, from when the cluster is known (`ready`), until told to stop."""
         self._stop = stop
         while not stop.is_set():
             began = self._clock.monotonic()
             try:
-                worked = ready() and (self.tick() or others())
+                worked = ready() and self.tick()
             except Exception:  # noqa: BLE001 - the top of a loop: requests go on with what was known
                 logs.event(_LOG, "outlook failed", level=logging.ERROR, exc_info=True)
                 worked = False
             self._clock.wait(stop, _PAUSES * (self._clock.monotonic() - began) if worked else _IDLE_S)
 
-    def gently(self, items: Iterable[T], /) -> Iterator[T]:
-        """The same, with pauses in which requests are answered."""
+    def gently(self, items: Iterable[T], /, some: int = _SLICE) -> Iterator[T]:
+        """The same, with pauses after every so many in which requests are answered."""
         began = self._clock.monotonic()
         for position, item in enumerate(items, 1):
             yield item
-            if position % _SLICE == 0 and not self._stop.is_set():
+            if position % some == 0 and not self._stop.is_set():
                 self._clock.wait(self._stop, _PAUSES * (self._clock.monotonic() - began))
                 began = self._clock.monotonic()
 
+    def _in_turn(self, kinds: list[PodKind]) -> Iterator[PodKind]:
+        return self.gently(kinds, 1)
+
     def _look(self) -> None:
         seen = self._index.demand()
-        empty = self._emptied(seen.nodes)
-        sizes = outlook.sizes(empty)
         for takes, number in seen.others.items():
             seen.asks[asks.of_host(takes)] += number
-        due_at = seen.came + looks.due_after(seen.asks.total())
-        asked = Counter(demand.most(demand.Largest.of(empty).possible(seen.asks), MAX_ASKS))
-        asked.update(demand.widest(empty))
-        known = demand.of(asked, outlook.usual_mib(sizes))
-        kinds = tuple(kind.ask for kind in known.kinds)
-        if kinds != self._tally.kinds:
-            self._tally = Tally(kinds)
-        before, now = (outlook.totals(self._tally, self.gently(rooms)) for rooms in (empty, seen.rooms))
+        empty, now = self._table.sharing()
         epoch = self.outlook.epoch
-        found = outlook.of(known, before, now, sizes, epoch, pace=self.gently)
+        found = outlook.look(seen.asks, empty, now, epoch, pace=self.gently)
         if found != self.outlook:
             found = replace(found, epoch=epoch + 1)
-            self._publish(found, self._tally)
+            self._table.publish(found, self._in_turn)
             self.outlook = found
             logs.event(_LOG, "outlook", level=logging.DEBUG, epoch=found.epoch, kinds=len(found.kinds))
-        self._changes, self._due_at = seen.changes, due_at
-
-    def _emptied(self, nodes: Iterable[NodeRecord]) -> list[NodeCapacity]:
-        """The rooms of nodes as if no pod were there, without those that have no GPU."""
-        kept, self._empty = self._empty, {}
-        for record in self.gently(nodes):
-            known = kept.get(record.name)
-            if known is not None and known[0] is record:
-                self._empty[record.name] = known
-            elif record.inventory is not None:
-                room = NodeCapacity.of(NodeLedger.of(record.inventory), record.allocatable)
-                self._empty[record.name] = record, room
-        return [room for _, room in self._empty.values() if room.gpus]
+        self._changes, self._due_at = seen.changes, seen.came + demand.due_after(seen.asks.total())

@@ -10,7 +10,6 @@ from typing import Final
 
 from controller.index import Index
 from controller.reservations import InDoubt, Reservation
-from controller.searches import Searches
 from gpushare.cluster import node_ledger
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bound
@@ -68,7 +67,6 @@ class ClusterState:
         self.namespace_policies: Mapping[str, Policy] = {}
         """What namespaces say of their pods; replaced as a whole."""
         self._in_doubt_s = in_doubt_s
-        self._searches = Searches()
 
     def bound(self, uid: PodUid) -> AlreadyBound | None:
         """Where a pod is bound, as far as is known."""
@@ -76,10 +74,8 @@ class ClusterState:
             return self._bound_to(uid)
 
     def verdict(self, shape: RequestShape, ledger: LedgerOrRefused) -> Verdict:
-        """Whether a pod fits, and on which GPUs. Pure, but for what is kept of long searches."""
-        if isinstance(ledger, Refused) or len(shape.containers) == 1:
-            return node_ledger.verdict(shape, ledger, self.policies)
-        return self._searches.verdict(shape, ledger, self.policies)
+        """Whether a pod fits, and on which GPUs."""
+        return node_ledger.verdict(shape, ledger, self.policies)
 
     def resolve(self, shape: RequestShape, labels: Mapping[str, str], pod: PodRef | None = None) -> RequestShape:
         """What a pod asks for, with what its namespace says: the policy, and whether it may start its own group.

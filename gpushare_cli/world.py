@@ -22,7 +22,7 @@ from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
 from gpushare.model.gpu import MAX_GPUS, Gpu, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import DEFAULT_POLICY, ContainerKind, ContainerRequest, PodRequest, Policy
-from gpushare.placement import grade
+from gpushare.placement import costs
 from gpushare.placement import outlook as outlooks
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.policies import LEARNING, Policies
@@ -216,7 +216,7 @@ class NodeAnswer:
     """What Kubernetes itself has against the node, in a few words each."""
     score: int | None = None
     """What kube-scheduler is told of it: 10 for the best node, 1 to 8 for others; None if it does not fit."""
-    cost: int | None = None
+    cost: costs.Cost | None = None
     """By the pod's policy, of which the score is made."""
 
     @property
@@ -245,19 +245,19 @@ def ask(world: World, value: Object, request: PodRequest, policies: Policies) ->
     pod = to_place(value, request)
     shape = groups.resolved(pod.shape, pod.labels, lambda namespace: world.holders.get(namespace, ()))
     found: dict[NodeName, NodeAnswer] = {}
-    costs: dict[NodeName, int] = {}
+    changes: dict[NodeName, costs.Change] = {}
     for name, node in world.nodes.items():
         verdict = node_ledger.verdict(shape, node.ledger, policies)
         # A refusal has better numbers than the sums of what is requested.
         lacks = node.lacks(pod.takes, pod.counted if isinstance(verdict, Placed) else {})
         blockers = (*schedulable.misplaced(value, node.facts), *lacks)
-        cost = None
         if isinstance(verdict, Placed) and not blockers:
-            cost = costs[name] = node.cost(pod, verdict.grants, policies)
-        found[name] = NodeAnswer(node=name, verdict=verdict, blockers=blockers, cost=cost)
+            changes[name] = node.change(pod, verdict.grants)
+        found[name] = NodeAnswer(node=name, verdict=verdict, blockers=blockers)
     # Kube-scheduler asks for the score of those nodes alone that pass all filters.
-    for name, score in zip(costs, grade.grades(list(costs), list(costs.values())), strict=True):
-        found[name] = replace(found[name], score=score)
+    known = costs.costs_of(list(changes.values()), policies.of(shape.policy))
+    for name, cost, score in zip(changes, known, costs.grades_of(list(changes), known), strict=True):
+        found[name] = replace(found[name], cost=cost, score=score)
     return closest_first(found.values(), {name: node.ledger for name, node in world.nodes.items()})
 
 

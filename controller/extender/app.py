@@ -9,14 +9,12 @@ from urllib.parse import unquote
 
 import orjson
 
-from controller.board import Kind
-from controller.boards import Boards
-from controller.extender import inspect, messages
+from controller.cluster_table import ClusterTable, FilterResult, PodKind
+from controller.extender import messages
 from controller.extender.bind import Binder
-from controller.extender.name_lists import NameLists
+from controller.extender.node_lists import NodeLists
 from controller.extender.preempt import Preemption
 from controller.metrics import CONTENT_TYPE, Metrics
-from controller.node_verdicts import NodeVerdicts
 from controller.reconcile import node_requests
 from controller.reconcile.node_requests import Refusals
 from controller.state import ClusterState
@@ -49,8 +47,7 @@ class Services:
     """What the routes work with."""
 
     state: ClusterState
-    node_verdicts: NodeVerdicts
-    boards: Boards
+    table: ClusterTable
     binder: Binder
     preemption: Preemption
     metrics: Metrics
@@ -85,7 +82,7 @@ class Extender:
         self._services = services
         self._binds = threading.BoundedSemaphore(services.binds)
         self._intake = Intake(room=_ROOM)
-        self._lists = NameLists()
+        self._lists = NodeLists()
         verbs = {
             "filter": _Verb("filter", self._filter, messages.filter_error),
             "preempt": _Verb("preempt", self._preempt, _no_victims),
@@ -127,7 +124,7 @@ class Extender:
     def _inspect(self, node: NodeName | None = None) -> Response:
         known = self._services.state.index.snapshot().ledgers
         ledgers = {name: ledger for name, ledger in known.items() if isinstance(ledger, NodeLedger)}
-        report = inspect.report(ledgers, node)
+        report = messages.inspected(ledgers, node)
         if reason := self._services.unready():
             report["error"] = reason
         return Response(200, orjson.dumps(report))
@@ -159,12 +156,12 @@ class Extender:
         args = messages.node_args(body, self._lists)
         request = self._request(args.pod)
         if request is None:
-            return messages.filter_result(messages.FilterResult(fits=args.names), args), "no-gpu"
+            return messages.filter_result(FilterResult(fits=args.names), args), "no-gpu"
         if request.pod.namespace == names.PLACEHOLDERS:
-            never = messages.FilterResult(fits=(), failed=dict.fromkeys(args.names, node_requests.REFUSED))
+            never = FilterResult(fits=(), failed=dict.fromkeys(args.names, node_requests.REFUSED))
             return messages.filter_result(never, args), "no-fit"
         reserved = self._services.state.index.reserved_on(request.pod.uid)
-        result = self._services.node_verdicts.filter(request.shape, args.names, reserved, args.known)
+        result = self._services.table.filter(request.shape, args.asked, reserved)
         self._services.refusals.note(request.pod, args.names, fits=bool(result.fits))
         self._services.metrics.filtered(
             fits=len(result.fits), failed=len(result.failed), unresolvable=len(result.unresolvable)
@@ -175,22 +172,19 @@ class Extender:
         args = messages.node_args(body, self._lists)
         request = self._request(args.pod)
         if request is None:
-            return messages.priorities(args.names, [0] * len(args.names)), "no-gpu"
-        kind = Kind(request.shape, FreeHost(request.cpu_milli, request.host_mib))
-        boards, sheet = self._services.boards, args.known.sheet() if args.known else None
+            return args.asked.without_preference(), "no-gpu"
+        kind = PodKind(request.shape, FreeHost(request.cpu_milli, request.host_mib))
         reserved = self._services.state.index.reserved_on(request.pod.uid)
-        if sheet is not None and not reserved and (ready := boards.answer(kind, sheet)) is not None:
-            return ready, "scored"
-        return messages.priorities(args.names, boards.grades(kind, args.names, reserved)), "scored"
+        return args.asked.priorities(self._services.table.grades(kind, args.asked, reserved)), "scored"
 
     def _prioritize_others(self, body: bytes, _: Request) -> tuple[bytes, str]:
         """Where a pod without GPUs takes the least from pods with GPUs: on any node without, else on the best one."""
         args = messages.node_args(body)
         if pods_wire.needs_gpu(args.pod, self._services.state.resource_config):
-            return messages.priorities(args.names, [0] * len(args.names)), "gpu"
+            return args.asked.without_preference(), "gpu"
         self._check_ready()
-        kind = Kind(None, host.counted(args.pod))
-        return messages.priorities(args.names, self._services.boards.grades(kind, args.names)), "scored"
+        kind = PodKind(None, host.counted(args.pod))
+        return args.asked.priorities(self._services.table.grades(kind, args.asked)), "scored"
 
     def _preempt(self, body: bytes, _: Request) -> tuple[bytes, str]:
         args = messages.preempt_args(body)
@@ -226,7 +220,7 @@ class Extender:
 
 def _no_opinion(_: str) -> bytes:
     """An empty list of scores, in which there is no place for an error."""
-    return messages.priorities((), ())
+    return b"[]"
 
 
 def _no_victims(error: str) -> bytes:

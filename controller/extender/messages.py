@@ -4,25 +4,24 @@ Go reads the keys of its own structures in any case and writes them as it spells
 maps and of Kubernetes' objects are exact.
 """
 
-import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, cast
 
 import orjson
 
-from controller.extender import name_lists
-from controller.extender.name_lists import NameList, NameLists
+from controller.cluster_table import FilterResult
+from controller.extender import node_lists
+from controller.extender.node_lists import NodeList, NodeLists
 from controller.preemption import Victims
 from gpushare.errors import WireError
-from gpushare.identity import NodeName, PodUid
+from gpushare.identity import GpuUuid, NodeName, PodUid
+from gpushare.model.gpu import Gpu
+from gpushare.model.ledger import NodeLedger
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare.wire.fields import JsonObject
 
-MAX_SCORE: Final = 10
-_HOST: Final = '{"Host":"'
-_SCORES: Final = [f'","Score":{score}}},' for score in range(MAX_SCORE + 1)]
 _MAX_INT32: Final = 2**31 - 1
 _KEYS: Final = {
     key.lower(): key
@@ -39,11 +38,13 @@ class NodeArgs:
     """Arguments of filter and prioritize."""
 
     pod: JsonObject
-    names: Sequence[NodeName]
+    asked: NodeList
     nodes: Sequence[JsonObject] | None
     """The same nodes as whole objects, if the scheduler does not cache them (nodeCacheCapable: false)."""
-    known: NameList | None = None
-    """The names as a list that was answered with before, if they are one."""
+
+    @property
+    def names(self) -> Sequence[NodeName]:
+        return self.asked.names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +67,7 @@ class BindArgs:
     node: NodeName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilterResult:
-    """Every node of the arguments is in exactly one of the three."""
-
-    fits: Sequence[NodeName]
-    failed: Mapping[NodeName, str] = field(default_factory=dict)
-    """Preemption may help there."""
-    unresolvable: Mapping[NodeName, str] = field(default_factory=dict)
-    """Preemption cannot help there."""
-
-
-def node_args(body: bytes, lists: NameLists | None = None) -> NodeArgs:
+def node_args(body: bytes, lists: NodeLists | None = None) -> NodeArgs:
     """Decode ExtenderArgs.
 
     Args:
@@ -87,23 +77,23 @@ def node_args(body: bytes, lists: NameLists | None = None) -> NodeArgs:
     Raises:
         WireError: they are not; says what is wrong where.
     """
-    head, sent = name_lists.split(body)
+    head, sent = node_lists.split(body)
     if lists is not None and sent and (known := lists.get(sent)) is not None:
         given = _object(head)
         args = _spelled(given)
         # Of two keys that are the same in Go, the later one counts: both must be read.
         if len(args) == len(given) and args.get("NodeNames", sent) is None:
             pod = _pod(args, "ExtenderArgs {Pod, Nodes, NodeNames}")
-            return NodeArgs(pod=pod, names=known.names, nodes=None, known=known)
+            return NodeArgs(pod=pod, asked=known, nodes=None)
     args = _load(body)
     pod = _pod(args, "ExtenderArgs {Pod, Nodes, NodeNames}")
     if args.get("NodeNames") is not None:
         names = cast(Sequence[NodeName], fields.strings(args, "NodeNames", ""))
-        return NodeArgs(pod=pod, names=names, nodes=None)
+        return NodeArgs(pod=pod, asked=NodeList(names), nodes=None)
     if args.get("Nodes") is None:
-        return NodeArgs(pod=pod, names=(), nodes=None)
+        return NodeArgs(pod=pod, asked=NodeList(()), nodes=None)
     nodes = fields.objects(_spelled(fields.mapping(args, "Nodes", "")), "items", "Nodes")
-    return NodeArgs(pod=pod, names=[_node_name(node, i) for i, node in enumerate(nodes)], nodes=nodes)
+    return NodeArgs(pod=pod, asked=NodeList([_node_name(node, i) for i, node in enumerate(nodes)]), nodes=nodes)
 
 
 def preempt_args(body: bytes) -> PreemptArgs:
@@ -139,7 +129,7 @@ def bind_args(body: bytes) -> BindArgs:
     )
 
 
-def filter_result(result: FilterResult, args: NodeArgs, lists: NameLists | None = None) -> bytes:
+def filter_result(result: FilterResult, args: NodeArgs, lists: NodeLists | None = None) -> bytes:
     """Encode ExtenderFilterResult in the form in which the nodes came.
 
     What no preemption helps is in both maps, where the second counts: Kubernetes 1.20 knows the first one only, and its
@@ -150,16 +140,17 @@ def filter_result(result: FilterResult, args: NodeArgs, lists: NameLists | None 
         args: of the request.
         lists: remembers the names that fit, which prioritize is asked about next.
     """
+    nodes, fits = b"null", b"null"
     if args.nodes is not None:
         chosen = set(result.fits)
         items = [node for name, node in zip(args.names, args.nodes, strict=True) if name in chosen]
-        nodes, fits = orjson.dumps({"metadata": {}, "items": items}), b"null"
+        nodes = orjson.dumps({"metadata": {}, "items": items})
     else:
-        everywhere = args.known is not None and len(result.fits) == len(args.names)
-        nodes, fits = b"null", args.known.sent if args.known and everywhere else orjson.dumps(result.fits)
+        fitting = args.asked if len(result.fits) == len(args.names) else NodeList(result.fits)
+        fits = fitting.sent
         if lists is not None:
-            lists.keep(fits, result.fits)
-    failed, unresolvable = _entries(result.failed), _entries(result.unresolvable)
+            lists.keep(fitting)
+    failed, unresolvable = (orjson.dumps(texts)[1:-1] for texts in (result.failed, result.unresolvable))
     return b"".join(
         (
             b'{"Nodes":',
@@ -177,52 +168,11 @@ def filter_result(result: FilterResult, args: NodeArgs, lists: NameLists | None 
     )
 
 
-class Entries(Mapping[NodeName, str]):
-    """Entries of a JSON object, ready to be sent."""
-
-    def __init__(self, count: int, sent: bytes) -> None:
-        """So many entries with commas between them; no name comes twice."""
-        self.sent = sent
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[NodeName]:
-        return iter(self._decoded())
-
-    def __getitem__(self, name: NodeName) -> str:
-        return self._decoded()[name]
-
-    def _decoded(self) -> dict[NodeName, str]:
-        return cast(dict[NodeName, str], orjson.loads(b"{%s}" % self.sent))
-
-
-def _entries(texts: Mapping[NodeName, str]) -> bytes:
-    return texts.sent if isinstance(texts, Entries) else orjson.dumps(texts)[1:-1]
-
-
 def filter_error(message: str) -> bytes:
     """Encode an ExtenderFilterResult that fails the attempt."""
     return orjson.dumps(
         {"Nodes": None, "NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": message}
     )
-
-
-def priorities(names: Sequence[NodeName], scores: Iterable[int]) -> bytes:
-    """Encode a HostPriorityList; the scores are 0 to MAX_SCORE."""
-    ends = [_SCORES[score] for score in scores]
-    plain: Iterable[str] = names
-    if not _is_plain("".join(names)):
-        plain = [orjson.dumps(name).decode()[1:-1] for name in names]
-    # Three times as quick as a string for each, and twelve times as an object for each.
-    entries = _HOST.join(map(operator.add, plain, ends))
-    return f"[{_HOST if entries else ''}{entries[:-1]}]".encode()
-
-
-def _is_plain(text: str) -> bool:
-    """Whether JSON has the string as it is. The names of nodes are."""
-    return text.isprintable() and '"' not in text and "\\" not in text
 
 
 def preempt_result(victims: Mapping[NodeName, Victims]) -> bytes:
@@ -299,3 +249,47 @@ def _uid(pod: JsonObject, path: str) -> str:
 def _uid_of_whole(pod: JsonObject, path: str) -> str:
     """Of a whole pod. Nothing else of it is looked at: what it holds is in the ledger."""
     return fields.needed(fields.needed_mapping(pod, "metadata", path), "uid", f"{path}.metadata")
+
+
+def inspected(ledgers: Mapping[NodeName, NodeLedger], only: NodeName | None = None) -> JsonObject:
+    """The ledger in the layout of Aliyun gpushare's `inspect`, in whole units: all nodes with GPUs, or one.
+
+    `uuid` is an addition of this project; Aliyun's tools ignore it.
+
+    Args:
+        ledgers: nodes with an inventory.
+        only: the node that was asked for.
+    """
+    if only is not None:
+        if only not in ledgers:
+            return {"nodes": [], "error": f"node {only} has no GPUs that gpushare knows of"}
+        return {"nodes": [_inspected_node(ledgers[only])]}
+    return {"nodes": [_inspected_node(ledgers[name]) for name in sorted(ledgers)]}
+
+
+def _inspected_node(ledger: NodeLedger) -> JsonObject:
+    pods: dict[GpuUuid, list[JsonObject]] = {}
+    for held in ledger.allocations.values():
+        for gpu, share in ledger.held(held).items():
+            if share.memory_mib:
+                used = ledger.inventory.unit.ceil(share.memory_mib)
+                entry = {"name": held.pod.name, "namespace": held.pod.namespace, "usedGPU": used}
+                pods.setdefault(gpu, []).append(entry)
+    devices = [_device(ledger, gpu, pods.get(gpu.uuid, [])) for gpu in ledger.inventory.gpus]
+    return {
+        "name": ledger.inventory.node,
+        "totalGPU": sum(device["totalGPU"] for device in devices),
+        "usedGPU": sum(device["usedGPU"] for device in devices),
+        "devs": devices,
+    }
+
+
+def _device(ledger: NodeLedger, gpu: Gpu, pods: list[JsonObject]) -> JsonObject:
+    unit = ledger.inventory.unit
+    return {
+        "id": gpu.index,
+        "uuid": gpu.uuid,
+        "totalGPU": unit.floor(gpu.memory_mib),
+        "usedGPU": unit.ceil(ledger.used_mib.get(gpu.uuid, 0)),
+        "pods": sorted(pods, key=lambda pod: (pod["namespace"], pod["name"])),
+    }

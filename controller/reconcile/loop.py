@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, TypeVar
 
+from controller.cluster_table import ClusterTable
 from controller.index import Index, Snapshot
-from controller.node_verdicts import NodeVerdicts
 from controller.reconcile import advice
 from controller.reconcile.bypassed import BypassedPods, LateBinder
 from controller.reconcile.node_requests import Refusals
@@ -66,8 +66,7 @@ class Reconciler:
 
     api: KubeApi
     state: ClusterState
-    node_verdicts: NodeVerdicts
-    """Not the scheduler's."""
+    table: ClusterTable
     clock: Clock
     leading: Callable[[], bool]
     """Whether a chore may begin or go on, at this very moment."""
@@ -93,7 +92,7 @@ class Reconciler:
         self.waiting = WaitingPods(
             writer=self._writer,
             state=state,
-            node_verdicts=self.node_verdicts,
+            table=self.table,
             clock=clock,
             refusals=self.refusals,
         )

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import orjson
 
+from controller.cluster_table import ClusterTable
 from controller.index import Snapshot
-from controller.node_verdicts import NodeVerdicts
 from controller.reconcile import node_requests
 from controller.reconcile.node_requests import (
     MOST_IN_VAIN,
@@ -203,8 +203,7 @@ class Placeholders:
 
     writer: Writer
     state: ClusterState
-    node_verdicts: NodeVerdicts
-    """Not the scheduler's."""
+    table: ClusterTable
     refusals: Refusals
     limits: Limits
     _there: dict[PodUid, Placeholder] = field(default_factory=dict)
@@ -332,7 +331,7 @@ class Placeholders:
         shape = self.state.resolve(pod.request.shape, pod.request.labels)
         return [
             name
-            for name, answer in self.node_verdicts.snapshot(shape).items()
+            for name, answer in self.table.verdicts(shape).items()
             if isinstance(answer, Refused) and isinstance(snapshot.ledgers.get(name), NodeLedger)
         ]
 

@@ -66,11 +66,11 @@ def decide(
     return Nudge(pod.ref, _next(pod.retry)), nudged
 
 
-def fits_somewhere(answers: Mapping[NodeName, int | Refused]) -> bool:
-    return any(not isinstance(answer, Refused) for answer in answers.values())
+def fits_somewhere(answers: Mapping[NodeName, Refused | None]) -> bool:
+    return any(answer is None for answer in answers.values())
 
 
-def reason(answers: Mapping[NodeName, int | Refused]) -> RefusalReason:
+def reason(answers: Mapping[NodeName, Refused | None]) -> RefusalReason:
     """Why most nodes with GPUs refuse a pod, if every node does; those count first on which it could fit one day."""
     refused = [
         answer
@@ -83,14 +83,14 @@ def reason(answers: Mapping[NodeName, int | Refused]) -> RefusalReason:
     return Counter(answer.reason for answer in counted).most_common(1)[0][0]
 
 
-def elsewhere(answers: Mapping[NodeName, int | Refused], created_now: Mapping[NodeName, int | Refused]) -> str:
+def elsewhere(answers: Mapping[NodeName, Refused | None], created_now: Mapping[NodeName, Refused | None]) -> str:
     """Why the node refuses on which a pod would fit if it were created now; empty if there is none."""
     refusals = (
         answer.message
         for name, answer in sorted(answers.items())
         if isinstance(answer, Refused)
         and answer.reason is RefusalReason.OTHER_HAND_OVER
-        and isinstance(created_now.get(name), int)
+        and created_now.get(name, answer) is None
     )
     return next(refusals, "")
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from controller.cluster_table import ClusterTable
 from controller.index import Snapshot
-from controller.node_verdicts import NodeVerdicts
 from controller.reconcile import unschedulable
 from controller.reconcile.advice import REASON_UNSCHEDULABLE, Tell
 from controller.reconcile.node_requests import Refusal, Refusals
@@ -106,8 +106,7 @@ class OutdatedPods:
 class WaitingPods:
     writer: Writer
     state: ClusterState
-    node_verdicts: NodeVerdicts
-    """Not the scheduler's."""
+    table: ClusterTable
     clock: Clock
     refusals: Refusals
     outdated: OutdatedPods = field(init=False)
@@ -194,7 +193,7 @@ class WaitingPods:
         self._tick += 1
         self._turns = {key: self._turns.get(key, 0) for key in requests}
         first = heapq.nsmallest(MAX_KINDS, self._turns, key=self._turns.__getitem__)
-        return {key: _Kind(requests[key], ledgers, self.node_verdicts, self.state) for key in first}
+        return {key: _Kind(requests[key], ledgers, self.table, self.state) for key in first}
 
 
 @dataclass
@@ -203,12 +202,12 @@ class _Kind:
 
     request: PodRequest
     ledgers: Mapping[NodeName, LedgerOrRefused]
-    node_verdicts: NodeVerdicts
+    table: ClusterTable
     state: ClusterState
 
     @functools.cached_property
-    def _answers(self) -> dict[NodeName, int | Refused]:
-        return self.node_verdicts.snapshot(self.state.resolve(self.request.shape, self.request.labels))
+    def _answers(self) -> dict[NodeName, Refused | None]:
+        return self.table.verdicts(self.state.resolve(self.request.shape, self.request.labels))
 
     @functools.cached_property
     def elsewhere(self) -> str:
@@ -217,7 +216,7 @@ class _Kind:
         if not shape.only_cdi:
             return ""
         shape = self.state.resolve(replace(shape, only_cdi=False), self.request.labels)
-        return unschedulable.elsewhere(self._answers, self.node_verdicts.snapshot(shape))
+        return unschedulable.elsewhere(self._answers, self.table.verdicts(shape))
 
     @functools.cached_property
     def fits(self) -> bool:

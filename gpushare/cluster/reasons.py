@@ -25,7 +25,7 @@ def together(messages: Sequence[str], nodes: int, which: str) -> str:
     return f"{text}; and {more} more node{'s' if more > 1 else ''}{which}" if more else text
 
 
-def closest(answers: Mapping[NodeName, int | Refused], ledgers: Mapping[NodeName, LedgerOrRefused]) -> str:
+def closest(answers: Mapping[NodeName, Refused | None], ledgers: Mapping[NodeName, LedgerOrRefused]) -> str:
     """What the nodes that come closest lack, with numbers; every node has refused the pod."""
     refused = {
         name: answer

@@ -14,7 +14,8 @@ from gpushare.model.capacity import FreeHost, NodeCapacity
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
-from gpushare.placement import ranking
+from gpushare.placement import costs
+from gpushare.placement.costs import Change, Cost
 from gpushare.placement.policies import Policies
 
 Ledgers = dict[NodeName, NodeLedger]
@@ -113,15 +114,14 @@ class Node:
         """What is free."""
         return node_ledger.room(self.ledger, self.host)
 
-    def cost(self, pod: PodToPlace, grants: tuple[Grant, ...], policies: Policies) -> int:
+    def change(self, pod: PodToPlace, grants: tuple[Grant, ...]) -> Change:
+        """What the pod makes of it with these GPUs, for its cost by a policy (`placement.costs`)."""
+        assert isinstance(self.ledger, NodeLedger)  # noqa: S101 - for the type checker: others grant nothing
+        return costs.change_of(grants, self.ledger, host=self.host, takes=pod.takes)
+
+    def cost(self, pod: PodToPlace, grants: tuple[Grant, ...], policies: Policies) -> Cost:
         """What it costs by the pod's policy to give it these GPUs, for comparison with other nodes."""
-        policy, ledger = policies.of(pod.shape.policy), self.ledger
-        if isinstance(ledger, NodeLedger):
-            healthy = {gpu.uuid for gpu in ledger.inventory.gpus if gpu.health is GpuHealth.HEALTHY}
-            if healthy.issuperset(gpu for each in grants for gpu in each.gpus):
-                return ranking.cost_of(grants, ledger, policy, host=self.host, takes=pod.takes)
-        # Of a pod that holds GPUs which take no pods now.
-        return policy.cost(self.capacity, self.plus(pod, grants).capacity)
+        return costs.costs_of([self.change(pod, grants)], policies.of(pod.shape.policy))[0]
 
 
 def short(counted: Mapping[str, int], allocatable: Mapping[str, int] | None, requested: Mapping[str, int]) -> list[str]:

@@ -22,12 +22,15 @@ class FreeGpu(NamedTuple):
     """Whether it is a MIG instance, which no one has for a whole GPU or beside others without asking for that."""
     extra_mib: int = 0
     """Of `total_mib`, what the GPU does not have: it is oversubscribed."""
+    held: bool = False
+    """Whether someone is on it who has taken nothing: it is full for pods that ask for it whole."""
 
     @classmethod
     def of(cls, gpu: Gpu, ledger: NodeLedger) -> "FreeGpu":
         """What is free on a GPU of a node."""
-        mib = ledger.grantable_mib(gpu)
-        return cls(mib, ledger.left_mib(gpu), ledger.free_percent(gpu), gpu.mig is not None, mib - gpu.memory_mib)
+        mib, left, percent = ledger.grantable_mib(gpu), ledger.left_mib(gpu), ledger.free_percent(gpu)
+        held = left == mib and percent == 100 and not ledger.untouched(gpu)
+        return cls(mib, left, percent, gpu.mig is not None, mib - gpu.memory_mib, held)
 
     @property
     def has_mib(self) -> int:
@@ -37,12 +40,13 @@ class FreeGpu(NamedTuple):
     @property
     def untouched(self) -> bool:
         """Whether no one holds anything on it."""
-        return self.free_mib == self.total_mib and self.free_percent == 100
+        return self.free_mib == self.total_mib and self.free_percent == 100 and not self.held
 
     def without(self, need: Need) -> "FreeGpu":
         """What is left after a grant."""
         free_mib, free_percent = self.free_mib - need.memory_mib, self.free_percent - need.compute_percent
-        return FreeGpu(self.total_mib, free_mib, free_percent, self.mig, self.extra_mib)
+        held = self.held and free_mib == self.total_mib and free_percent == 100
+        return FreeGpu(self.total_mib, free_mib, free_percent, self.mig, self.extra_mib, held)
 
 
 class FreeHost(NamedTuple):
@@ -55,6 +59,10 @@ class FreeHost(NamedTuple):
     def of(cls, request: PodRequest) -> "FreeHost":
         """What a pod takes of its host."""
         return cls(request.cpu_milli, request.host_mib)
+
+    def fits(self, host: "FreeHost") -> bool:
+        """Whether so much is free on a host."""
+        return self.cpu_milli <= host.cpu_milli and self.memory_mib <= host.memory_mib
 
     def plus(self, takes: "FreeHost") -> "FreeHost":
         """With what a pod gives back."""

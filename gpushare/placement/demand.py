@@ -7,13 +7,16 @@ alike count as one kind; sizes of shares are kept exactly, because what fits bes
 import heapq
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
+import numpy as np
+
+from gpushare.model.capacity import Ask, FreeGpu
 from gpushare.model.selector import ANY_GPU, Choice
+from gpushare.placement.columns import ENOUGH, Ints, Nodes, sums
 
 MAX_KINDS: Final = 32
 _MAX_WIDE: Final = MAX_KINDS // 2
@@ -22,6 +25,11 @@ MAX_SIZES: Final = 64
 MAX_TYPICAL: Final = 256
 _COVERED_PERCENT: Final = 95
 """Of all pods, by the most frequent requests."""
+MAX_ASKS: Final = 4096
+"""Different requests that are looked at, the most frequent ones: tenants can make each pod another."""
+EVERY: Final = 128
+"""Pods, at most, that come between two looks. Fewer in the beginning, when each of them tells more."""
+_PART: Final = 4
 _MODEL_MIB: Final = 16 * 1024
 """Of the GPU by which shares are compared where a cluster has none; it only orders kinds."""
 
@@ -93,12 +101,22 @@ def typical(counts: Mapping[Ask, int]) -> Mapping[Ask, int]:
     return kept
 
 
-def most(counts: Mapping[Ask, int], number: int) -> Mapping[Ask, int]:
-    """So many of the most frequent requests, the same in whatever order the pods came."""
-    if len(counts) <= number:
+def most(counts: Mapping[Ask, int]) -> Mapping[Ask, int]:
+    """MAX_ASKS of the most frequent requests, the same in whatever order the pods came."""
+    if len(counts) <= MAX_ASKS:
         return counts
     order = ((-count, *_every(ask), -ask.host_mib) for ask, count in counts.items())
-    return {ask: counts[ask] for _, ask in heapq.nsmallest(number, zip(order, counts, strict=True), key=itemgetter(0))}
+    found = heapq.nsmallest(MAX_ASKS, zip(order, counts, strict=True), key=itemgetter(0))
+    return {ask: counts[ask] for _, ask in found}
+
+
+def due_after(known: int) -> int:
+    """How many pods have to come after a look at a cluster before the next one is due: a quarter of the known ones.
+
+    Args:
+        known: pods whose requests were known at that look.
+    """
+    return min(max(known // _PART, 1), EVERY)
 
 
 class Largest(NamedTuple):
@@ -110,16 +128,13 @@ class Largest(NamedTuple):
     host_mib: float = math.inf
 
     @classmethod
-    def of(cls, empty: Collection[NodeCapacity]) -> "Largest":
-        """Of these nodes; without any, nothing is known."""
-        if not empty:
+    def of(cls, empty: Nodes) -> "Largest":
+        """Of these nodes; without any, nothing is known, and without the amounts of a host, nothing of hosts."""
+        if not len(empty):
             return cls()
-        gpus = max(len(room.gpus) for room in empty)
-        gpu_mib = max((gpu.total_mib for room in empty for gpu in room.gpus), default=0)
-        hosts = [room.host for room in empty if room.host is not None]
-        if len(hosts) < len(empty):
-            return cls(gpus, gpu_mib)
-        return cls(gpus, gpu_mib, max(host.cpu_milli for host in hosts), max(host.memory_mib for host in hosts))
+        gpus, gpu_mib = int(_widths(empty).max()), int(empty.gpus.total.max(initial=0))
+        cpu, memory = int(empty.cpu.max()), int(empty.memory.max())
+        return cls(gpus, gpu_mib, math.inf if cpu == ENOUGH else cpu, math.inf if memory == ENOUGH else memory)
 
     def possible(self, counts: Mapping[Ask, int]) -> Counter[Ask]:
         """Without requests that no node could ever hold.
@@ -139,20 +154,22 @@ def _every(ask: Ask) -> tuple[object, ...]:
     return -ask.gpus, not ask.whole, *size, ask.models.wanted, ask.models.unwanted, str(ask.mig)
 
 
-def widest(empty: Iterable[NodeCapacity]) -> list[Ask]:
+def widest(empty: Nodes) -> list[Ask]:
     """For every number of GPUs above one that nodes have, a pod that takes all of the largest such node.
 
     It belongs to the sample of a cluster that has not seen a wide pod yet: one of these would keep a node free for it.
     """
-    largest: dict[int, FreeHost] = {}
-    for room in empty:
-        host = room.host or FreeHost(0, 0)
-        largest[len(room.gpus)] = max(largest.get(len(room.gpus), host), host)
-    return [
-        Ask(gpus=number, whole=True, cpu_milli=host.cpu_milli, host_mib=host.memory_mib)
-        for number, host in sorted(largest.items())
-        if number > 1
-    ]
+    widths, found = _widths(empty), []
+    hosts = np.stack((empty.cpu, empty.memory))
+    hosts = np.where(hosts == ENOUGH, 0, hosts)
+    for number in np.unique(widths[widths > 1]).tolist():
+        cpu, memory = max(zip(*hosts[:, widths == number].tolist(), strict=True))
+        found.append(Ask(gpus=number, whole=True, cpu_milli=cpu, host_mib=memory))
+    return found
+
+
+def _widths(nodes: Nodes) -> Ints:
+    return sums(nodes.gpus.total > 0)
 
 
 def _group(ask: Ask, usual: FreeGpu) -> tuple[int, ...]:

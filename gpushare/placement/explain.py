@@ -1,10 +1,9 @@
 """Refusals in plain words with numbers, for events, `kubectl describe pod` and the command line."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from gpushare import names
-from gpushare.identity import NodeName
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, RequestShape
@@ -71,19 +70,23 @@ def insufficient(shape: RequestShape, ledger: NodeLedger, barred: Barred, *, nev
         barred: GPUs that the pod may not use, and why.
         never: the node could not hold the pod even if it were empty.
     """
-    left = _Left(shape, ledger)
+    return needs(shape, ledger.inventory.unit) + left(shape, ledger, barred, never=never)
+
+
+def left(shape: RequestShape, ledger: NodeLedger, barred: Barred, *, never: bool) -> str:
+    """What `insufficient` says behind what the pod needs; where no GPU is barred, it depends on the way of asking."""
+    found = _Left(shape, ledger)
     gpus = [
         (_health(gpu) or barred.get(gpu.uuid) or ("" if any(_takers(shape, gpu)) else "MIG"), gpu)
         for gpu in ledger.inventory.gpus
     ]
-    free = ", ".join(why or left.on(gpu) for why, gpu in gpus)
-    counted = "" if all(why for why, _ in gpus) else left.unit
-    text = f"{needs(shape, ledger.inventory.unit)}; free per GPU on {ledger.inventory.node}: {free}{counted}"
-    return text + in_all(ledger) if never else text
+    free = ", ".join(why or found.on(gpu) for why, gpu in gpus)
+    counted = "" if all(why for why, _ in gpus) else found.unit
+    text = f"; free per GPU on {ledger.inventory.node}: {free}{counted}"
+    return text + _in_all(ledger) if never else text
 
 
-def in_all(ledger: NodeLedger) -> str:
-    """What a refusal adds where the node could not hold the pod even if it were empty."""
+def _in_all(ledger: NodeLedger) -> str:
     unit = ledger.inventory.unit
     largest = max(unit.floor(gpu.memory_mib) for gpu in ledger.inventory.gpus)
     return f" (its largest GPU has {largest} {unit.name} in all)"
@@ -92,23 +95,6 @@ def in_all(ledger: NodeLedger) -> str:
 def needs(shape: RequestShape, unit: MemoryUnit) -> str:
     """How a refusal for want of room begins; the unit is the node's."""
     return f"needs {_container_requests(shape, unit)}"
-
-
-def needs_memory(mib: int, unit: MemoryUnit) -> str:
-    """How a refusal begins for a pod that asks for nothing but memory of one GPU, whichever that is."""
-    return f"needs {unit.ceil(mib)} {unit.name} on one GPU"
-
-
-def left_of_memory(ledger: NodeLedger) -> str:
-    """How it goes on. The node has a healthy GPU."""
-    unit = ledger.inventory.unit
-    free = [_health(gpu) or str(unit.floor(ledger.free_mib(gpu))) for gpu in ledger.inventory.gpus]
-    return f"{left_on(ledger.inventory.node, free)} {unit.name}"
-
-
-def left_on(node: NodeName, free: Iterable[str]) -> str:
-    """How it goes on, with what is free of each GPU."""
-    return f"; free per GPU on {node}: {', '.join(free)}"
 
 
 class _Left:

@@ -3,30 +3,16 @@
 For those who explain a choice: the policies themselves compare costs, which say nothing to people.
 """
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare.model.request import Policy
-from gpushare.placement import fgd, policies
-from gpushare.placement.outlook import Outlook
-from gpushare.placement.prices import WHOLE
-from gpushare.placement.tally import PART, Tally
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A node before and after it gets the pod."""
-
-    before: NodeCapacity
-    after: NodeCapacity
-
-    @property
-    def remainders(self) -> tuple[FreeGpu, ...]:
-        """The GPUs that the pod gets, as they are after it."""
-        return tuple((Counter(self.after.gpus) - Counter(self.before.gpus)).elements())
+from gpushare.placement.columns import PART, Kinds, Nodes, how_many
+from gpushare.placement.costs import Change, costs_of
+from gpushare.placement.outlook import WHOLE, Outlook
+from gpushare.placement.policies import FULL, Fgd, Policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +49,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FewerPods:
     """The pod would take the room of more such pods there: GPUs, or the CPU and memory that go with them."""
 
     ask: Ask
@@ -80,7 +66,7 @@ class Fragments:
     here: float
 
 
-Lack = Nothing | Free | Remainder | MoreUse | Kept | Room | Fragments
+Lack = Nothing | Free | Remainder | MoreUse | Kept | FewerPods | Fragments
 
 
 def lack(policy: Policy, outlook: Outlook, there: Change, here: Change) -> Lack:
@@ -92,12 +78,12 @@ def lack(policy: Policy, outlook: Outlook, there: Change, here: Change) -> Lack:
         there: the node that is not chosen.
         here: the one that is.
     """
-    ranking = policies.ranking(policy, outlook)
-    if ranking.cost(there.before, there.after) == ranking.cost(here.before, here.after):
+    cost_there, cost_here = costs_of([there, here], Policies(policy, outlook).of(policy))
+    if cost_there == cost_here:
         return Nothing()
     match policy:
         case Policy.DENSE:
-            wasted = _taken(there, outlook) - _taken(here, outlook)
+            wasted = cost_there[0] != cost_here[0]
             return _of_gpus(there, outlook) if wasted else _of_room(there, here, outlook)
         case Policy.FGD:
             return Fragments(_fragments(there, outlook), _fragments(here, outlook))
@@ -118,26 +104,21 @@ def _of_gpus(there: Change, outlook: Outlook) -> Lack:
 
 
 def _of_room(there: Change, here: Change, outlook: Outlook) -> Lack:
-    tally = Tally(outlook.kinds)
-    of_there, of_here = list(_lost(there, outlook, tally)), list(_lost(here, outlook, tally))
+    nodes = Nodes.of([there.before, there.after, here.before, here.after])
+    _, (had_there, has_there, had_here, has_here) = how_many(Kinds(outlook.kinds), nodes)
+    of_there = list(zip(_weights(there, outlook), (had_there - has_there).tolist(), strict=True))
+    of_here = list(zip(_weights(here, outlook), (had_here - has_here).tolist(), strict=True))
     costs = [weight * parts - other * fewer for (weight, parts), (other, fewer) in zip(of_there, of_here, strict=True)]
     most = costs.index(max(costs))
     (weight, parts), (other, fewer) = of_there[most], of_here[most]
     if there.before.model != here.before.model and (weight - other) * parts > other * (parts - fewer):
         return Kept(there.before.model)
-    return Room(outlook.kinds[most], parts / PART, fewer / PART)
+    return FewerPods(outlook.kinds[most], parts / PART, fewer / PART)
 
 
-def _lost(change: Change, outlook: Outlook, tally: Tally) -> Iterator[tuple[int, int]]:
-    """Of every kind of pod: what its room is worth on the node, and how much of it goes."""
-    weights = outlook.weights.get(change.before.model, (0,) * len(outlook.kinds))
-    before, after = tally.of(change.before), tally.of(change.after)
-    return ((weight, had - has) for weight, had, has in zip(weights, before, after, strict=True))
-
-
-def _taken(change: Change, outlook: Outlook) -> int:
-    """Value of GPUs that a node loses, by what usual pods can fill."""
-    return sum(outlook.value(gpu) for gpu in change.before.gpus) - sum(outlook.value(gpu) for gpu in change.after.gpus)
+def _weights(change: Change, outlook: Outlook) -> Sequence[int]:
+    """Of every kind of pod: what its room is worth on the node."""
+    return outlook.weights.get(change.before.model, (0,) * len(outlook.kinds))
 
 
 def _free(room: NodeCapacity) -> tuple[int, int]:
@@ -146,5 +127,6 @@ def _free(room: NodeCapacity) -> tuple[int, int]:
 
 def _fragments(change: Change, outlook: Outlook) -> float:
     """By how much they grow, in GPUs, as `fgd` counts."""
-    policy = fgd.Fgd(outlook.typical)
-    return policy.grown(change.before, change.after) / policy.number / fgd.FULL
+    policy = Fgd(outlook.typical)
+    grown = policy.grown(Nodes.of([change.before]), Nodes.of([change.after]))
+    return int(grown[0]) / policy.number / FULL

@@ -4,6 +4,12 @@ Room is counted in pods: how many more of each kind would fit if no other kind c
 empty cluster, the more each of them weighs: eight times as much for every halving. So the last free nodes that
 a wide request fits on, or the GPUs of a model that few have and some need, are left alone for as long as others do as
 well, and never withheld.
+
+What the free part of a GPU is worth follows from which shares pods ask for. A remainder that no usual share fills is
+worth nothing, and two halves are worth a whole GPU. The prices of shares are those of the linear program that packs the
+demand into the fewest GPUs (its dual), or very near to them: taking the usual sizes one after another, the most
+frequent first, each gets the highest price at which no set of shares that fits on one GPU costs more than the GPU. The
+value of a remainder is then the most that shares on it can bring.
 """
 
 import math
@@ -12,16 +18,27 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
+import numpy as np
+
 from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare.model.selector import Choice, accepts
 from gpushare.placement import demand as demands
+from gpushare.placement.columns import Kinds, Nodes, how_many
 from gpushare.placement.demand import Demand
-from gpushare.placement.prices import SLOTS, Prices, prices, slots
-from gpushare.placement.tally import Counts, Tally
 
+SLOTS: Final = 720
+"""Parts of a GPU that are told apart. Halves, thirds, quarters and so on are whole numbers of them."""
+WHOLE: Final = 720_720
+"""Value of a GPU on which everything is free: it divides by all numbers up to 16."""
+_USUAL: Final = (SLOTS // 2, SLOTS // 3, SLOTS // 4, SLOTS // 8)
+"""Sizes that have a price also where no pod asks for them."""
 _SCALE: Final = 720_720
 _MOST_HALVINGS: Final = 7
 
+Prices = tuple[int, ...]
+"""Value of a GPU by the number of its free slots, 0 to SLOTS; it never falls."""
+Counts = tuple[int, ...]
+"""For every kind, how many pods fit, in parts."""
 Totals = Mapping[str, Counts]
 """Sums over the nodes of a model."""
 T = TypeVar("T")
@@ -30,8 +47,7 @@ T = TypeVar("T")
 class Pace(Protocol):
     """Hands out the same items, perhaps with pauses."""
 
-    def __call__(self, items: Iterable[T], /) -> Iterable[T]:
-        """In their order."""
+    def __call__(self, items: Iterable[T], /) -> Iterable[T]: ...
 
 
 def at_once(items: Iterable[T], /) -> Iterable[T]:
@@ -72,14 +88,38 @@ class Outlook:
 NOTHING_KNOWN: Final = Outlook()
 
 
-def totals(tally: Tally, rooms: Iterable[NodeCapacity]) -> dict[str, Counts]:
+def look(asks: Mapping[Ask, int], empty: Nodes, now: Nodes, epoch: int = 0, *, pace: Pace = at_once) -> Outlook:
+    """The outlook of a cluster.
+
+    Args:
+        asks: what pods ask for, those that hold GPUs and those that wait, and how many ask for the same.
+        empty: its nodes as if no pod were there.
+        now: as they are.
+        epoch: a number that this outlook has for itself.
+        pace: hands out choices of models, of which tenants can make thousands; it may pause between them.
+    """
+    mib, number = np.unique(empty.gpus.total, return_counts=True)
+    sizes = {size: count for size, count in zip(mib.tolist(), number.tolist(), strict=True) if size}
+    asked = Counter(demands.most(demands.Largest.of(empty).possible(asks)))
+    asked.update(demands.widest(empty))
+    demand = demands.of(asked, usual_mib(sizes))
+    kinds = Kinds([kind.ask for kind in demand.kinds])
+    return of(demand, totals(kinds, empty), totals(kinds, now), sizes, epoch, pace=pace)
+
+
+def of_cluster(
+    asks: Iterable[Ask], empty: Iterable[NodeCapacity], now: Iterable[NodeCapacity], epoch: int = 0
+) -> Outlook:
+    """The same from nothing but the pods' requests and the nodes, in any order."""
+    return look(Counter(asks), Nodes.of(list(empty)), Nodes.of(list(now)), epoch)
+
+
+def totals(kinds: Kinds, nodes: Nodes) -> dict[str, Counts]:
     """How many pods of each kind fit on the nodes of each model."""
-    result: dict[str, Counts] = {}
-    for room in rooms:
-        here = tally.of(room)
-        before = result.get(room.model)
-        result[room.model] = here if before is None else tuple(map(sum, zip(before, here, strict=True)))
-    return result
+    _, fit = how_many(kinds, nodes)
+    return {
+        nodes.models[model]: tuple(fit[nodes.model == model].sum(axis=0).tolist()) for model in np.unique(nodes.model)
+    }
 
 
 def of(
@@ -122,28 +162,6 @@ def of(
     )
 
 
-def of_cluster(
-    asks: Iterable[Ask], empty: Iterable[NodeCapacity], now: Iterable[NodeCapacity], epoch: int = 0
-) -> Outlook:
-    """The outlook from nothing but the pods' requests and the nodes, in any order."""
-    empty = list(empty)
-    gpu_mib = sizes(empty)
-    asked = demands.Largest.of(empty).possible(Counter(asks))
-    asked.update(demands.widest(empty))
-    demand = demands.of(asked, usual_mib(gpu_mib))
-    tally = Tally(tuple(kind.ask for kind in demand.kinds))
-    return of(demand, totals(tally, empty), totals(tally, now), gpu_mib, epoch)
-
-
-def sizes(rooms: Iterable[NodeCapacity]) -> dict[int, int]:
-    """How many GPUs have so many MiB."""
-    result: dict[int, int] = {}
-    for room in rooms:
-        for gpu in room.gpus:
-            result[gpu.total_mib] = result.get(gpu.total_mib, 0) + 1
-    return result
-
-
 def usual_mib(gpu_mib: Mapping[int, int]) -> int:
     """The mean."""
     return max(sum(mib * number for mib, number in gpu_mib.items()) // max(sum(gpu_mib.values()), 1), 1)
@@ -172,3 +190,25 @@ def _width(kind: Ask) -> int:
 def _slots(demand: Demand, total_mib: int) -> list[int]:
     gpu = FreeGpu(total_mib, total_mib)
     return [slots(need, total_mib) for size in demand.sizes if (need := size.need(gpu).memory_mib) * SLOTS >= total_mib]
+
+
+def slots(mib: int, total_mib: int) -> int:
+    """Slots of a share or of a remainder. Rounded down: what fits together on a GPU still does in slots."""
+    return min(SLOTS, mib * SLOTS // total_mib) if total_mib > 0 else 0
+
+
+def prices(sizes: Iterable[int]) -> Prices:
+    """What remainders are worth. If no shares are known, as much as is free: then the fullest GPU is taken.
+
+    Args:
+        sizes: of shares, in slots, the most frequent first.
+    """
+    known = [size for size in sizes if 0 < size < SLOTS]
+    if not known:
+        return tuple(WHOLE // SLOTS * free for free in range(SLOTS + 1))
+    value = [0] * (SLOTS + 1)
+    for size in dict.fromkeys([*known, *_USUAL, SLOTS]):
+        price = min((WHOLE - value[SLOTS - count * size]) // count for count in range(1, SLOTS // size + 1))
+        for free in range(size, SLOTS + 1):
+            value[free] = max(value[free], value[free - size] + price)
+    return tuple(value)

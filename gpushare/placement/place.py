@@ -10,8 +10,7 @@ from gpushare.model.gpu import Gpu, HandOver
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, Need, RequestShape
 from gpushare.placement import candidates, explain, search
-from gpushare.placement.policies import Policies
-from gpushare.placement.ranking import Key, Ranking, key
+from gpushare.placement.policies import Policies, Scoring
 
 _DEFAULT: Final = Policies()
 
@@ -20,7 +19,7 @@ def place(shape: RequestShape, ledger: NodeLedger, policies: Policies = _DEFAULT
     """The decision for one pod on one node. The same input always gives the same answer.
 
     Whether it fits, and the words of a refusal, depend on no policy; only which GPUs it gets does. What they cost the
-    node is told by `ranking.cost_of`.
+    node is told by `costs.costs_of`.
 
     Args:
         shape: what the pod asks for.
@@ -57,7 +56,7 @@ def place(shape: RequestShape, ledger: NodeLedger, policies: Policies = _DEFAULT
 
 
 def _choose(
-    shape: RequestShape, usable: Sequence[Gpu], ledger: NodeLedger, ranking: Ranking
+    shape: RequestShape, usable: Sequence[Gpu], ledger: NodeLedger, policy: Scoring
 ) -> Sequence[tuple[GpuUuid, ...]] | None:
     containers = shape.containers
     if len(containers) > 1:
@@ -70,19 +69,25 @@ def _choose(
             )
             for gpu in usable
         ]
-        return search.find(containers, bins, ranking)
-    # One container is the usual pod, and its best GPUs are simply the first in rank.
+        return search.find(containers, bins, policy)
+    # One container is the usual pod, and its best GPUs are simply those that cost least.
     request = containers[0]
-    fitting: list[tuple[Key, GpuUuid]] = []
-    for gpu in _open_to(shape, request, usable):
-        if _fits_alone(shape, request, gpu, ledger.free_mib(gpu), ledger):
-            room = FreeGpu.of(gpu, ledger)
-            need = Need(room.total_mib, 100) if request.whole else request.need(gpu)
-            fitting.append((key(ranking, room, need, gpu.index), gpu.uuid))
+    fitting = [
+        gpu
+        for gpu in _open_to(shape, request, usable)
+        if _fits_alone(shape, request, gpu, ledger.free_mib(gpu), ledger)
+    ]
     if len(fitting) < request.gpu_count:
         return None
-    fitting.sort()
-    return [tuple(uuid for _, uuid in fitting[: request.gpu_count])]
+    free = [FreeGpu.of(gpu, ledger) for gpu in fitting]
+    needs = [
+        Need(each.total_mib, 100) if request.whole else request.need(gpu)
+        for gpu, each in zip(fitting, free, strict=True)
+    ]
+    costs = policy.of_gpus(free, needs) if len(fitting) > 1 else [0]
+    # Only equal GPUs are told apart by their index.
+    best = sorted(zip(costs, free, [(gpu.index, gpu.uuid) for gpu in fitting], strict=True))
+    return [tuple(uuid for _, _, (_, uuid) in best[: request.gpu_count])]
 
 
 def _hardest(request: ContainerRequest) -> tuple[int, bool]:

@@ -5,7 +5,7 @@ Equal GPUs are chosen by number and not one by one, and what was found to be hop
 need few steps. The work is counted, not timed, so that the same question always has the same answer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +13,7 @@ from gpushare.identity import GpuUuid
 from gpushare.model.allocation import peak
 from gpushare.model.capacity import FreeGpu
 from gpushare.model.request import ContainerKind, ContainerRequest, Need
-from gpushare.placement.ranking import Ranking, key
+from gpushare.placement.policies import Scoring
 
 MAX_STEPS: Final = 40_000  # looks at a GPU, some 50 ms; a pod made to be hard must not stop the scheduler
 
@@ -47,7 +47,7 @@ Choice = tuple[int, ...]
 
 
 def find(
-    containers: Sequence[ContainerRequest], bins: Sequence[Bin], ranking: Ranking
+    containers: Sequence[ContainerRequest], bins: Sequence[Bin], policy: Scoring
 ) -> tuple[tuple[GpuUuid, ...], ...] | None:
     """GPUs for every container, in the order of `containers`; None if there is no fit.
 
@@ -56,7 +56,7 @@ def find(
     """
     if not _may_fit(containers, bins):
         return None
-    return _Search(containers, bins, ranking).run()
+    return _Search(containers, bins, policy).run()
 
 
 def _may_fit(containers: Sequence[ContainerRequest], bins: Sequence[Bin]) -> bool:
@@ -76,10 +76,11 @@ def _within(need: Need, room: FreeGpu) -> bool:
 
 
 class _Search:
-    def __init__(self, containers: Sequence[ContainerRequest], bins: Sequence[Bin], ranking: Ranking) -> None:
+    def __init__(self, containers: Sequence[ContainerRequest], bins: Sequence[Bin], policy: Scoring) -> None:
         self._containers = containers
         self._bins = bins
-        self._ranking = ranking
+        self._policy = policy
+        self._costs: dict[tuple[FreeGpu, Need], int] = {}
         # The largest first: they have the fewest places, so a dead end shows early.
         self._least = [_least(position, bins) for position in range(len(containers))]
         self._order = sorted(range(len(containers)), key=lambda i: (-containers[i].gpu_count, -self._least[i], i))
@@ -126,16 +127,24 @@ class _Search:
         alike: dict[Load, list[int]] = {}
         for i, load in enumerate(loads):
             alike.setdefault(load, []).append(i)
-        ranked = []
+        asked: list[tuple[tuple[FreeGpu, Need], list[int]]] = []
         for load, members in alike.items():
             self._count(len(members) + len(load[3]))
             room, needs = self._kinds[load[0]]
             if needs[position] is not None and _within(after := self._peak(self._with(load, position)), room):
                 before = self._peak(load)
                 more = Need(after.memory_mib - before.memory_mib, after.compute_percent - before.compute_percent)
-                ranked.append((key(self._ranking, room.without(before), more, self._bins[members[0]].index), members))
-        ranked.sort()
-        return self._subsets([members for _, members in ranked], self._containers[position].gpu_count)
+                asked.append(((room.without(before), more), members))
+        self._price(each for each, _ in asked)
+        asked.sort(key=lambda one: (self._costs[one[0]], one[0][0], self._bins[one[1][0]].index))
+        return self._subsets([members for _, members in asked], self._containers[position].gpu_count)
+
+    def _price(self, asked: Iterable[tuple[FreeGpu, Need]]) -> None:
+        """What is lost by taking so much of these GPUs, all at once: numpy is slow with single numbers."""
+        missing = [each for each in dict.fromkeys(asked) if each not in self._costs]
+        if missing:
+            found = self._policy.of_gpus([gpu for gpu, _ in missing], [need for _, need in missing])
+            self._costs.update(zip(missing, found, strict=True))
 
     def _subsets(self, groups: Sequence[Sequence[int]], wanted: int) -> Iterator[Choice]:
         """Choices of so many places that differ by how many come from which group, the most from the first groups."""

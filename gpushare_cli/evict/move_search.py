@@ -18,6 +18,7 @@ from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
+from gpushare.placement import costs
 from gpushare.placement.policies import Policies
 
 MOST_MOVES: Final = 5
@@ -89,7 +90,9 @@ class Movable:
         found = dict(self.grants(pod))
         if not found:
             return None, ()
-        best = min(found, key=lambda name: (self.nodes[name].cost(pod, found[name], self.policies), name))
+        changes = [self.nodes[name].change(pod, grants) for name, grants in found.items()]
+        cost = dict(zip(found, costs.costs_of(changes, self.policies.of(pod.shape.policy)), strict=True))
+        best = min(found, key=lambda name: (cost[name], name))
         return best, found[best]
 
     def moved(self, pod: PodToPlace, source: NodeName) -> tuple["Movable", NodeName | None, tuple[Grant, ...]]:

@@ -17,7 +17,8 @@ from gpushare.model.gpu import Gpu
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy
 from gpushare.placement import lacks
-from gpushare.placement.lacks import Change, Fragments, Free, Kept, Lack, MoreUse, Nothing, Remainder, Room
+from gpushare.placement.costs import Change, Cost
+from gpushare.placement.lacks import FewerPods, Fragments, Free, Kept, Lack, MoreUse, Nothing, Remainder
 from gpushare.placement.policies import Policies
 from gpushare_cli.explain.model import NodeChoice
 from gpushare_cli.world import NodeAnswer, World
@@ -38,7 +39,7 @@ _Gpus = tuple[tuple[Gpu, FreeGpu, FreeGpu], ...]
 class _Candidate:
     """A node with room for the pod; the best is the least."""
 
-    cost: int
+    cost: Cost
     node: NodeName
     grants: tuple[Grant, ...]
 
@@ -139,7 +140,7 @@ def of_lack(lack: Lack, there: str, here: str, it: str) -> str:
             return f"what the pod would take of the GPUs of {there} is of more use to other pods"
         case Kept(model):
             return f"GPUs of model {model} are kept for pods that need them"
-        case Room(ask, pods, fewer):
+        case FewerPods(ask, pods, fewer):
             return (
                 f"on {there} the pod takes the room of {_pods(pods)} with {_asking(ask)}, on {here} of {_pods(fewer)}"
             )

@@ -19,7 +19,7 @@ from gpushare.model.allocation import Placed, Refused
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
-from gpushare.placement import grade
+from gpushare.placement import costs
 from gpushare.units import ResourceConfig
 from gpushare.wire import fields, requests, typos
 from gpushare.wire import pods as pods_wire
@@ -217,7 +217,7 @@ def _on_its_node(blank: Explanation, request: PodRequest, alone: World, again: s
     (answer,) = world.ask(alone, {}, request, alone.policies(request))
     fits = isinstance(answer.verdict, Placed)
     # Kubernetes has nothing more to say: the pod is there.
-    answer = replace(answer, blockers=(), score=grade.BEST if fits else None)
+    answer = replace(answer, blockers=(), score=costs.BEST if fits else None)
     if fits:
         summary = "there is room: the controller chooses its GPUs within moments, and its containers start then"
     else:

@@ -12,11 +12,12 @@ from gpushare.model.allocation import Allocation, Placed, Refused, Verdict
 from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy, RequestShape
-from gpushare.placement import demand, looks, outlook, ranking
+from gpushare.placement import columns, demand, outlook, ranking
 from gpushare.placement.chooser import Chooser
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.policies import LEARNING, Policies
 from gpushare.placement.ranking import Ranking
+from gpushare.placement.rankings import Rankings
 from gpushare.placement.tally import Tally
 from gpushare_cli.kube_scores import Host, Load
 from gpushare_cli.simulate.affinity import PodAffinity
@@ -96,10 +97,7 @@ class Learner:
             draw: a number below the given one. By it the outlook is made earlier or later than it is due, for
                 the controller looks by the clock, too, and how fast pods come is not known; None: when it is due.
         """
-        self._empty = list(empty)
-        self._sizes = outlook.sizes(self._empty)
-        self._widest = demand.widest(self._empty)
-        self._largest = demand.Largest.of(self._empty)
+        self._empty = columns.Nodes.of(empty)
         self._seen = Counter(known)
         self._learns, self._draw = learns, draw
         self._until_next = self._wait()
@@ -123,20 +121,16 @@ class Learner:
 
     def look(self, rooms: Iterable[NodeCapacity]) -> bool:
         """Make the outlook of nodes that look like this; whether it has changed."""
-        seen = self._largest.possible(+self._seen) + Counter(self._widest)
-        wanted = demand.of(seen, outlook.usual_mib(self._sizes))
-        kinds = tuple(kind.ask for kind in wanted.kinds)
-        if kinds != self.tally.kinds:
-            self.tally = Tally(kinds)
-        empty, now = outlook.totals(self.tally, self._empty), outlook.totals(self.tally, rooms)
-        found = outlook.of(wanted, empty, now, self._sizes, self.outlook.epoch + 1)
+        found = outlook.look(+self._seen, self._empty, columns.Nodes.of(list(rooms)), self.outlook.epoch + 1)
+        if found.kinds != self.tally.kinds:
+            self.tally = Tally(found.kinds)
         if found == replace(self.outlook, epoch=found.epoch):
             return False
         self.outlook = found
         return True
 
     def _wait(self) -> int:
-        due = looks.due_after(self._seen.total())
+        due = demand.due_after(self._seen.total())
         return due if self._draw is None else 1 + self._draw(2 * due - 1)
 
 
@@ -221,7 +215,7 @@ class Cluster:
         self.costs_epoch = self.ties_epoch = 0
         """Each changes when what `costs` or `tie_breakers` has said may be different, whatever has come to nodes."""
         self._learner, self._default = learner, policy
-        self.policies = Policies(policy)
+        self.policies, self._placing = Rankings(policy), Policies(policy)
         """As they are for the next pod."""
         self._costs: dict[Policy, _Costs] = {}
         self._costs_of(None)
@@ -235,7 +229,8 @@ class Cluster:
     def _look(self) -> None:
         if LEARNING.isdisjoint(self._costs) or not self._learner.look(self.rooms):
             return
-        self.policies = Policies(self._default, self._learner.outlook, self._learner.tally)
+        self.policies = Rankings(self._default, self._learner.outlook, self._learner.tally)
+        self._placing = Policies(self._default, self._learner.outlook)
         self.ties_epoch += 1
         changed = [costs.update(self.policies.of(policy)) for policy, costs in self._costs.items()]
         self.costs_epoch += any(changed)
@@ -257,7 +252,7 @@ class Cluster:
 
     def verdict(self, pod: PodSignature, node: int) -> Verdict:
         shape = self._resolve(pod)
-        return _NO_GPUS if shape is None else node_ledger.verdict(shape, self.ledgers[node], self.policies)
+        return _NO_GPUS if shape is None else node_ledger.verdict(shape, self.ledgers[node], self._placing)
 
     def take(self, pod: PodSignature, node: int, request: PodRequest | None) -> Allocation | None:
         """Give a pod its GPUs of a node where it fits; none to a pod without a request."""

@@ -15,6 +15,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 import controller.main
+from controller.cluster_table import ClusterTable
 from controller.leadership import Leadership
 from controller.metrics import Metrics as ControllerMetrics
 from controller.outlooks import Outlooks
@@ -51,8 +52,11 @@ def controller_page() -> str:
         record = pod_records.read(bound(name, make_grant(0, gib=16, compute_percent=60)), config)
         assert record is not None
         index.set_pod(record)
-    leadership = Leadership(api=FakeKube(), clock=clock, fence=Fence(clock), state=state, refusals=Refusals(clock))
-    outlooks = Outlooks(state.index, lambda _outlook, _tally: None, clock)
+    table, fence = ClusterTable(state, clock), Fence(clock)
+    leadership = Leadership(
+        api=FakeKube(), clock=clock, fence=fence, state=state, table=table, refusals=Refusals(clock)
+    )
+    outlooks = Outlooks(state.index, table, clock)
     metrics = ControllerMetrics(clock)
     metrics.watch(
         state,

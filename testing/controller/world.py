@@ -9,14 +9,13 @@ import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller import optional_watches
-from controller.boards import Boards
+from controller.cluster_table import ClusterTable
 from controller.extender.app import Extender, Services
 from controller.extender.bind import Answer, Binder
 from controller.extender.messages import BindArgs
 from controller.extender.preempt import Preemption
 from controller.index import Snapshot
 from controller.metrics import Metrics
-from controller.node_verdicts import NodeVerdicts
 from controller.optional_watches import CONFIG_MAPS
 from controller.outlooks import Outlooks
 from controller.reconcile import loop
@@ -24,13 +23,14 @@ from controller.reconcile.loop import Reconciler
 from controller.reconcile.node_requests import Refusals
 from controller.state import ClusterState
 from controller.watches import NodeSink, PodSink
-from gpushare.cluster import node_records, pod_records
+from gpushare.cluster import node_ledger, node_records, pod_records
 from gpushare.cluster import world as cluster_world
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.kube.watch import Sink
 from gpushare.model.allocation import Allocation
+from gpushare.model.capacity import NodeCapacity
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy
 from gpushare.units import GIB, ResourceConfig
@@ -63,13 +63,8 @@ class World:
     ) -> None:
         """A controller with an empty ledger, as after a restart."""
         self.state = ClusterState(resource_config=resource_config, policy=policy)
-        self.node_verdicts = NodeVerdicts(self.state, self.clock)
-        self.boards = Boards(self.state, self.clock)
-        self.outlooks = Outlooks(
-            self.state.index,
-            lambda outlook, tally: self.boards.publish(outlook, tally, self.outlooks.gently),
-            self.clock,
-        )
+        self.table = ClusterTable(self.state, self.clock)
+        self.outlooks = Outlooks(self.state.index, self.table, self.clock)
         self.metrics = Metrics(self.clock)
         self.budgets = optional_watches.disruption_budgets(api=self.api, clock=self.clock)
         self.refusals = Refusals(self.clock)
@@ -77,7 +72,7 @@ class World:
         self.reconciler = Reconciler(
             api=self.api,
             state=self.state,
-            node_verdicts=NodeVerdicts(self.state, self.clock, part=4),
+            table=self.table,
             clock=self.clock,
             leading=lambda: self.leads,
             refusals=self.refusals,
@@ -97,8 +92,7 @@ class World:
     def _make_client(self) -> Client:
         services = Services(
             state=self.state,
-            node_verdicts=self.node_verdicts,
-            boards=self.boards,
+            table=self.table,
             binder=self.binder,
             preemption=Preemption(
                 state=self.state, budgets=self.budgets.values, clock=self.clock, metrics=self.metrics
@@ -206,6 +200,14 @@ class World:
         ledger = self.snapshot().ledgers[NodeName(node)]
         assert isinstance(ledger, NodeLedger)
         return ledger
+
+    def capacities(self) -> dict[NodeName, NodeCapacity]:
+        """What is free on each node, as the table is told."""
+        index = self.state.index
+        index.mark_changed(index.ledgers())
+        changed = index.take_changed()
+        index.mark_changed(each.name for each in changed)
+        return {each.name: node_ledger.room(each.ledger, each.left) for each in changed if each.ledger is not None}
 
     def used(self, node: str = "node-a") -> dict[str, int]:
         """GiB held on each GPU in the controller's ledger."""

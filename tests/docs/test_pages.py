@@ -20,8 +20,7 @@ from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.gpu import Limit, NodeInventory
 from gpushare.model.request import DEFAULT_POLICY, Policy
 from gpushare.placement import outlook
-from gpushare.placement.policies import ranking
-from gpushare.placement.ranking import best
+from gpushare.placement.policies import Policies
 from gpushare.runtime import options
 from gpushare.units import GIB
 from gpushare.wire import selectors
@@ -35,6 +34,7 @@ from testing.cli import doctor_cluster
 from testing.fakes.paths import Target
 from testing.manifests import tree
 from testing.pages import ROOT, blocks, section, text
+from testing.placing import best
 from testing.tenant import escape_table
 from testing.tenant.attempts import Ends
 from testing.tenant.escapes import BASELINE
@@ -174,7 +174,7 @@ def test_which_policies_learn_from_pods_is_told() -> None:
     for policy in Policy:
         found = set()
         for sample in ([], [asked] * 9, [Ask(gpus=1, memory_mib=700)] * 9):
-            by = ranking(policy, outlook.of_cluster(sample, nodes, nodes))
+            by = Policies(policy, outlook.of_cluster(sample, nodes, nodes)).of(None)
             found.add(tuple(None if (on := best(asked, room, by)) is None else on.cost for room in nodes))
         if len(found) > 1:
             learn.add(policy.value)

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from controller import board
+from controller import cluster_table
 from controller.settings import Settings
-from gpushare.cluster import verdicts
 from testing.manifests import tree
 from testing.manifests.tree import Json
 
@@ -67,7 +66,7 @@ def test_the_controller_asks_for_the_memory_that_the_leader_of_a_large_cluster_w
     request = int(container["resources"]["requests"]["memory"].removesuffix("Mi"))
     rows = json.loads((DOCS / "benchmarks" / "server.json").read_text(encoding="utf-8"))["rows"]
     peak = max(row["peak MiB"] for row in rows if row["key"] == "start" and row["nodes"] == 5_000)
-    answers = (verdicts.MAX_BYTES + board.MAX_BYTES) // 2**20
+    answers = 5 * cluster_table.MAX_BYTES // 4 // 2**20
 
     assert peak + answers <= request
     page = (DOCS / "operate.md").read_text(encoding="utf-8")

@@ -76,9 +76,9 @@ def container_requests(draw: st.DrawFn, name: str, kind: ContainerKind, max_gib:
     common = ContainerRequest(container=ContainerName(name), kind=kind, memory_mib=memory, gpu_count=count)
     match spelling:
         case "compute":
-            return replace(common, gpu_count=1, compute_percent=percent)
+            return replace(common, compute_percent=percent)
         case "part":
-            return replace(common, memory_mib=0, gpu_count=1, memory_percent=percent, compute_percent=percent)
+            return replace(common, memory_mib=0, memory_percent=percent, compute_percent=percent)
         case "whole":
             return replace(common, memory_mib=0, whole=True, compute_percent=100)
         case _:

@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.node_verdicts import NodeVerdicts
+from controller.cluster_table import ClusterTable, NodeNames
 from controller.reconcile import loop
 from controller.state import AlreadyBound, ClusterState, Reserved
 from controller.watches import NodeSink
@@ -39,12 +39,12 @@ def test_filter_agrees_with_brute_force_and_bind_never_over_commits(
 ) -> None:
     state = ClusterState(resource_config=ResourceConfig(whole_gpus=True))
     NodeSink(state.index).replace(nodes)
-    node_verdicts = NodeVerdicts(state, SystemClock())
+    table = ClusterTable(state, SystemClock())
     names = [node.name for node in nodes]
     for i, (shape, labels) in enumerate(workload):
         request = PodRequest(pod=make_ref(f"p{i}"), shape=shape, labels=labels)
         resolved = state.resolve(shape, labels)
-        found = node_verdicts.filter(resolved, names, state.index.reserved_on(request.pod.uid))
+        found = table.filter(resolved, NodeNames(names), state.index.reserved_on(request.pod.uid))
         long = {name: one for name in names if isinstance(one := place(resolved, ledger(state, name)), Refused)}
         assert {**found.failed, **found.unresolvable} == {name: each.message for name, each in long.items()}
         assert set(found.unresolvable) == {name for name, each in long.items() if each.permanent}

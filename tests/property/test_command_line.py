@@ -4,9 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import given
 
-from controller.board import Kind
-from controller.boards import Boards
-from controller.node_verdicts import NodeVerdicts
+from controller.cluster_table import ClusterTable, NodeNames, PodKind
 from controller.outlooks import QUIET_S, Outlooks
 from controller.state import ClusterState, Reserved
 from controller.watches import NodeSink, PodSink
@@ -17,7 +15,6 @@ from gpushare.model.allocation import Allocation
 from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy
-from gpushare.placement import grade
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB, ResourceConfig
 from gpushare.wire import allocations, requests
@@ -83,7 +80,7 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
     made = simulated(found, pods)
     state = ClusterState(resource_config=RESOURCE_CONFIG, policy=Policy.BINPACK)
     NodeSink(state.index).replace([node_records.read(node) for node in found])
-    node_verdicts, boards = NodeVerdicts(state, SystemClock()), Boards(state, SystemClock())
+    table = ClusterTable(state, SystemClock())
     names = sorted(node_records.name_of(node) for node in found)
     present: list[Json] = []
     for row, pod in zip(made.rows, pods, strict=True):
@@ -91,9 +88,9 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
         said = decide.explain(pod, world.of(Objects(nodes=tuple(found), pods=(*present, pod)), settings))
         request = request_of(pod)
         shape = state.resolve(request.shape, request.labels)
-        fits = node_verdicts.filter(shape, names).fits
-        costs = boards.costs(Kind(shape, FreeHost(request.cpu_milli, request.host_mib)), names)
-        scores = dict(zip(names, grade.grades(names, costs), strict=True))
+        fits = table.filter(shape, NodeNames(names)).fits
+        kind = PodKind(shape, FreeHost(request.cpu_milli, request.host_mib))
+        scores = dict(zip(names, table.grades(kind, NodeNames(names)).tolist(), strict=True))
         assert said.state is State.WAITS
         assert sorted(answer.node for answer in said.answers if answer.fits) == fits
         assert said.good == bool(fits)
@@ -117,8 +114,8 @@ def test_explain_names_the_node_that_the_controller_ranks_first(found: list[Json
     """By what both know of typical pods."""
     state, clock = ClusterState(resource_config=RESOURCE_CONFIG), ManualClock()
     NodeSink(state.index).replace([node_records.read(node) for node in found])
-    boards = Boards(state, clock)
-    outlooks = Outlooks(state.index, lambda known, tally: boards.publish(known, tally, iter), clock)
+    table = ClusterTable(state, clock)
+    outlooks = Outlooks(state.index, table, clock)
     names = sorted(node_records.name_of(node) for node in found)
     present: list[Json] = []
     for pod in pods:
@@ -131,8 +128,8 @@ def test_explain_names_the_node_that_the_controller_ranks_first(found: list[Json
         said = decide.explain(pod, world.of(cluster_, Settings(memory_unit=GIB, whole_gpus=True)))
         request = request_of(pod)
         shape = state.resolve(request.shape, request.labels)
-        costs = boards.costs(Kind(shape, FreeHost(request.cpu_milli, request.host_mib)), names)
-        scores = dict(zip(names, grade.grades(names, costs), strict=True))
+        kind = PodKind(shape, FreeHost(request.cpu_milli, request.host_mib))
+        scores = dict(zip(names, table.grades(kind, NodeNames(names)).tolist(), strict=True))
         assert {answer.node: answer.score or 0 for answer in said.answers} == scores
         present.append(pod)
         if not any(scores.values()):

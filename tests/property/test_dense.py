@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import Need, Policy
+from gpushare.model.request import Policy
 from gpushare.model.selector import Choice, MigChoice
 from gpushare.placement import outlook
+from gpushare.placement.columns import PART, Kinds, Nodes, how_many
 from gpushare.placement.demand import MAX_KINDS
-from gpushare.placement.dense import SERVED, STRANDED, Dense
-from gpushare.placement.policies import Policies
-from gpushare.placement.prices import SLOTS, WHOLE, prices
-from gpushare.placement.ranking import best
-from gpushare.placement.tally import PART, Tally
+from gpushare.placement.outlook import SLOTS, WHOLE, prices
+from gpushare.placement.policies import Dense, Policies
+from testing.placing import best
 from tests.property.strategies import ledgers
 
 TOTALS = st.sampled_from([8, 24, 80])
@@ -85,28 +84,12 @@ def test_the_order_of_gpus_changes_no_room(ledger: NodeLedger, rng: random.Rando
 @given(asks, rooms())
 def test_room_is_as_many_pods_as_fit_one_after_another(kind: Ask, room: NodeCapacity) -> None:
     kind = replace(kind, models=Choice())
-    counted = Tally((kind,)).of(room)[0] // PART
+    _, counted = how_many(Kinds([kind]), Nodes.of([room]))
     fitting, left = 0, room
     while (found := best(kind, left, Dense(outlook.NOTHING_KNOWN))) is not None:
         left = left.after(kind, found.gpus)
         fitting += 1
-    assert counted == fitting
-
-
-@given(samples, clusters)
-def test_what_a_node_is_worth_is_what_plain_counting_says(sample: list[Ask], nodes: list[NodeCapacity]) -> None:
-    known = outlook.of_cluster(sample, map(emptied, nodes), nodes)
-    tally, found = Tally(known.kinds), Dense(known)
-    for room in nodes:
-        if room.model in known.weights:
-            fits, most = tally.of(room), tally.of(replace(room, host=None))
-            by_kind = list(zip(known.weights[room.model], known.accepted[room.model], fits, most, strict=True))
-            asked = sum(number for _, number, _, by_gpus in by_kind if by_gpus)
-            served = sum(SERVED * PART * number * fit // by_gpus for _, number, fit, by_gpus in by_kind if fit >= PART)
-            free = sum(found.gpu(gpu, Need(gpu.free_mib, 0)) for gpu in room.gpus) // known.usual_mib
-            share = min(PART, served // asked) if asked else PART
-            useful = STRANDED * free * share + sum(weight * fit for weight, _, fit, _ in by_kind)
-            assert divmod(found.worth(room), 2**48) == (useful, sum(gpu.free_mib for gpu in room.gpus) ** 2)
+    assert counted[0, 0] // PART == fitting
 
 
 extremes = st.sampled_from([0, 1, 99, 10**6, 10**12, 2**53, 2**63])

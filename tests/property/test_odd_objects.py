@@ -7,8 +7,7 @@ import orjson
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from controller.board import Kind
-from controller.boards import Boards
+from controller.cluster_table import ClusterTable, NodeNames, PodKind
 from controller.outlooks import Outlooks
 from controller.reconcile import loop
 from controller.state import ClusterState
@@ -153,11 +152,11 @@ def weigh(pod: pods.Pod) -> None:
 
 def look(state: ClusterState) -> None:
     """Learn from what is there, as the thread for that does, and rank its nodes."""
-    boards = Boards(state, SystemClock())
-    outlooks = Outlooks(state.index, lambda outlook, tally: boards.publish(outlook, tally, iter), SystemClock())
+    table = ClusterTable(state, SystemClock())
+    outlooks = Outlooks(state.index, table, SystemClock())
     assert outlooks.tick() or not state.index.changes
     for shape in (None, make_shape(3)):
-        boards.grades(Kind(shape, NOTHING), list(state.index.ledgers()))
+        table.grades(PodKind(shape, NOTHING), NodeNames(list(state.index.ledgers())))
 
 
 @given(odd_pods)

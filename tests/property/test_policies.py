@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from gpushare.model.allocation import Placed, Refused, Verdict
 from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
-from gpushare.model.selector import GpuSelector, MigChoice
+from gpushare.model.request import Policy, RequestShape
+from gpushare.placement.costs import Cost, change_of, costs_of
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
-from gpushare.placement.ranking import best, cost_of
 from gpushare_cli.simulate.cluster import Learner
 from testing.builders import make_allocation
+from testing.placing import best
 from tests.property.brute_force import brute_force
-from tests.property.strategies import container_requests, ledgers, shapes
+from tests.property.strategies import ledgers, shapes
 from tests.property.test_dense import asks, clusters, emptied, samples
 
 policies = st.sampled_from(Policy)
@@ -28,17 +28,18 @@ any_asks = asks | st.builds(Ask, cpu_milli=st.integers(0, 20_000), host_mib=st.i
 def learned(default: Policy, sample: Sequence[Ask], nodes: Sequence[NodeCapacity]) -> Policies:
     learner = Learner([emptied(room) for room in nodes], sample)
     learner.look(nodes)
-    return Policies(default, learner.outlook, learner.tally)
+    return Policies(default, learner.outlook)
 
 
 def of_ledger(policy: Policy, sample: Sequence[Ask], ledger: NodeLedger) -> Policies:
     return learned(policy, sample, [NodeCapacity.of(ledger)])
 
 
-def cost(verdict: Verdict, ledger: NodeLedger, policies: Policies, policy: Policy) -> int | None:
+def cost(verdict: Verdict, ledger: NodeLedger, policies: Policies, policy: Policy) -> Cost | None:
     if isinstance(verdict, Refused):
         return None
-    return cost_of(verdict.grants, ledger, policies.of(policy), host=FreeHost(9000, 900), takes=FreeHost(10, 1))
+    change = change_of(verdict.grants, ledger, host=FreeHost(9000, 900), takes=FreeHost(10, 1))
+    return costs_of([change], policies.of(policy))[0]
 
 
 @given(shapes(), ledgers(), samples, policies)
@@ -89,32 +90,6 @@ def test_the_order_of_pods_and_nodes_changes_no_cost(
     ]
 
 
-@given(
-    container_requests("c", ContainerKind.APP),
-    st.sampled_from([None, *MigChoice]),
-    ledgers(),
-    samples,
-    policies,
-    st.none() | st.builds(FreeHost, st.integers(100, 9000), st.integers(100, 9000)),
-)
-def test_a_pod_is_ranked_by_the_gpus_that_it_then_gets(
-    request: ContainerRequest,
-    mig: MigChoice | None,
-    ledger: NodeLedger,
-    sample: list[Ask],
-    policy: Policy,
-    host: FreeHost | None,
-) -> None:
-    shape = RequestShape(containers=(request,), policy=policy, gpus=GpuSelector(mig=mig))
-    policies = of_ledger(policy, sample, ledger)
-    verdict = place(shape, ledger, policies)
-    ranked = best(Ask.of(shape, cpu_milli=70, host_mib=90), NodeCapacity.of(ledger, host), policies.of(policy))
-    assert (ranked is None) == isinstance(verdict, Refused)
-    if isinstance(verdict, Placed) and ranked is not None:
-        takes = FreeHost(70, 90)
-        assert ranked.cost == cost_of(verdict.grants, ledger, policies.of(policy), host=host, takes=takes)
-
-
 @given(st.lists(samples, min_size=1, max_size=4), clusters, any_asks, policies)
 def test_a_restart_changes_nothing(looks: list[list[Ask]], nodes: list[NodeCapacity], ask: Ask, policy: Policy) -> None:
     """The new one has seen what is there at last, and nothing of what came and left before."""
@@ -126,7 +101,7 @@ def test_a_restart_changes_nothing(looks: list[list[Ask]], nodes: list[NodeCapac
         old.look(empty if i < len(looks) - 1 else nodes)
         for left in sample if i < len(looks) - 1 else ():
             old.left(left)
-    before = Policies(policy, old.outlook, old.tally)
+    before = Policies(policy, old.outlook)
     after = learned(policy, looks[-1], nodes)
     assert replace(before.outlook, epoch=0) == replace(after.outlook, epoch=0)
     for room in nodes:

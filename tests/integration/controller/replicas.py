@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from controller.cluster_table import ClusterTable
 from controller.extender.bind import Binder
 from controller.leadership import Leadership
 from controller.reconcile.node_requests import Refusals
@@ -102,6 +103,7 @@ class Term:
             clock=clock,
             fence=fence,
             state=self.state,
+            table=ClusterTable(self.state, clock),
             refusals=Refusals(clock),
             quiet_s=quiet_s,
             dead_s=dead_s,

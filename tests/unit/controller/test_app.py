@@ -7,7 +7,7 @@ import orjson
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller.extender import inspect
+from controller.extender import messages
 from controller.metrics import MOST_GPUS, MOST_NAMESPACES, LedgerGauges, Metrics
 from controller.state import ClusterState
 from controller.watches import PodSink
@@ -51,13 +51,12 @@ def test_a_node_that_can_never_hold_the_pod_is_unresolvable(world: World) -> Non
     assert answer["FailedNodes"] == answer["FailedAndUnresolvableNodes"]  # for Kubernetes 1.20
 
 
-def test_what_filter_found_is_kept_for_prioritize_and_bind(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_filter_found_is_kept_for_prioritize(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     pod = world.add_pod(3, 3)
     args = {"Pod": pod, "NodeNames": NODES}
     assert world.post("filter", args)["NodeNames"] == NODES
     monkeypatch.setattr("gpushare.cluster.node_ledger.place", lambda *_: pytest.fail("judged again"))
     assert [each["Host"] for each in world.post("prioritize", args)] == NODES
-    assert world.bind(pod, NODES[0]).error == ""
 
 
 def test_whole_nodes_are_answered_with_whole_nodes(world: World) -> None:
@@ -112,7 +111,7 @@ def test_a_request_that_cannot_be_understood_fails_with_the_field(world: World) 
 
 
 def test_a_bug_is_an_answer_without_a_stack_trace(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(world.node_verdicts), "filter", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(type(world.table), "filter", lambda *_, **__: 1 / 0)
     answer = world.post("filter", {"Pod": world.add_pod(3), "NodeNames": NODES})
     assert answer["Error"] == "gpushare controller: internal error: ZeroDivisionError"
 
@@ -369,7 +368,7 @@ def test_the_layout_is_that_of_aliyun() -> None:
         {"id": 1, "uuid": "GPU-1", "totalGPU": 7, "usedGPU": 1, "pods": [alone]},
     ]
     empty = {"id": 0, "uuid": "GPU-0", "totalGPU": 15, "usedGPU": 0, "pods": []}
-    assert inspect.report(LEDGERS)["nodes"] == [
+    assert messages.inspected(LEDGERS)["nodes"] == [
         {"name": "node-a", "totalGPU": 22, "usedGPU": 6, "devs": devices},
         {"name": "node-b", "totalGPU": 15, "usedGPU": 0, "devs": [empty]},
     ]
@@ -378,14 +377,14 @@ def test_the_layout_is_that_of_aliyun() -> None:
 def test_use_is_rounded_up_and_size_down_in_a_coarse_unit() -> None:
     inventory = make_inventory(15, unit=MemoryUnit(4096))
     ledger = NodeLedger.of(inventory, [make_allocation("p", make_grant(0, gib=5))])
-    device = inspect.report({NodeName("node-a"): ledger})["nodes"][0]["devs"][0]
+    device = messages.inspected({NodeName("node-a"): ledger})["nodes"][0]["devs"][0]
     assert (device["totalGPU"], device["usedGPU"]) == (3, 2)
 
 
 def test_a_part_of_a_gpu_that_no_one_wrote_down_in_mib_is_counted() -> None:
     part = Grant(container=ContainerName("c"), gpus=(GpuUuid("GPU-1"),), memory_mib=0, memory_percent=50)
     ledger = NodeLedger.of(make_inventory(15, 8), [make_allocation("nano", part)])
-    devices = inspect.report({NodeName("node-a"): ledger})["nodes"][0]["devs"]
+    devices = messages.inspected({NodeName("node-a"): ledger})["nodes"][0]["devs"]
     assert [(device["usedGPU"], device["pods"]) for device in devices] == [
         (0, []),
         (4, [{"name": "nano", "namespace": "default", "usedGPU": 4}]),
@@ -395,5 +394,5 @@ def test_a_part_of_a_gpu_that_no_one_wrote_down_in_mib_is_counted() -> None:
 def test_a_gpu_that_a_pod_has_for_itself_is_used_up() -> None:
     grown = Grant(container=ContainerName("c"), gpus=(GpuUuid("GPU-0"),), memory_mib=14 * 1024, whole=True)
     ledger = NodeLedger.of(make_inventory(15, 7), [make_allocation("whole", grown)])
-    [node] = inspect.report({NodeName("node-a"): ledger})["nodes"]
+    [node] = messages.inspected({NodeName("node-a"): ledger})["nodes"]
     assert (node["usedGPU"], node["devs"][0]["usedGPU"], node["devs"][0]["pods"][0]["usedGPU"]) == (15, 15, 15)

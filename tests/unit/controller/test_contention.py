@@ -3,14 +3,14 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import orjson
 import pytest
 
-from controller import changelog, state
+from controller import state
 from controller.extender import app
 from controller.extender.bind import Outcome
 from controller.state import AlreadyBound, Reserved
@@ -104,23 +104,23 @@ def test_one_container_is_placed_although_the_ledger_never_rests(
     assert sum(world.used().values()) == state.TRIES - 1 + min(last, 10) + 2
 
 
-def test_names_of_nodes_that_are_gone_are_forgotten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changelog, "MAX_GONE", 3)
-    shape = replace(make_shape(3), only_cdi=True)  # not a simple pod: its verdicts are kept
-    snapshot = world.node_verdicts.snapshot
-    assert set(snapshot(shape)) == {"node-a", "node-b"}
+def test_names_of_nodes_that_are_gone_are_forgotten(world: World) -> None:
+    verdicts, shape = world.table.verdicts, make_shape(30)
+    assert set(verdicts(shape)) == {"node-a", "node-b"}
     for i in range(10):
         world.add_node(f"new-{i}", 10)
         world.see()
         if i == 2:
-            assert "new-2" in snapshot(shape)
+            assert "new-2" in verdicts(shape)
         world.api.vanish(f"/api/v1/nodes/new-{i}")
         world.see()
-    assert len(world.state.index.log) == 2 + 3
-    assert set(snapshot(shape)) == {"node-a", "node-b"}
+    assert set(verdicts(shape)) == {"node-a", "node-b"}
+    table = world.table._table
+    assert (set(table.rows), len(table.ledgers)) == ({"node-a", "node-b"}, 1 + 2 + 1)
+    assert {row for words in world.table._words.values() for row in words} == set(table.rows.values())
     world.add_node("node-c", 10)
     world.see()
-    assert set(snapshot(shape)) == {"node-a", "node-b", "node-c"}
+    assert set(verdicts(shape)) == {"node-a", "node-b", "node-c"}
 
 
 THREADS = 32  # of the server, by default

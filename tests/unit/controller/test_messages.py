@@ -2,19 +2,22 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from controller.extender import messages, name_lists
-from controller.extender.messages import FilterResult
-from controller.extender.name_lists import NameList, NameLists
+from controller.cluster_table import FilterResult
+from controller.extender import messages, node_lists
+from controller.extender.node_lists import NodeList, NodeLists
 from controller.preemption import Victims
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
+from gpushare.placement.table import Table
 from testing.controller.world import World
 
+A = NodeName("node-a")
 POD = b'{"metadata":{"name":"p","uid":"u"},"spec":{"containers":[{"name":"c"}]}}'
 
 
@@ -153,14 +156,17 @@ def test_errors_and_scores_have_the_names_of_go() -> None:
     )
     assert messages.bind_result() == b'{"Error":""}'
     assert messages.bind_result("no") == b'{"Error":"no"}'
-    scores = messages.priorities([NodeName("a"), NodeName("b"), NodeName("c")], [3, 10, 0])
-    assert scores == b'[{"Host":"a","Score":3},{"Host":"b","Score":10},{"Host":"c","Score":0}]'
-    assert messages.priorities([], []) == b"[]"
+    nodes = NodeList([NodeName("a"), NodeName("b"), NodeName("c")])
+    for _ in range(2):
+        scores = nodes.priorities(np.array([3, 10, 0], np.uint8))
+        assert scores == b'[{"Host":"a","Score": 3},{"Host":"b","Score":10},{"Host":"c","Score": 0}]'
+    assert NodeList([]).priorities(np.array([], np.uint8)) == b"[]"
 
 
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "ä", "a\n", ""])
 def test_scores_are_json_whatever_nodes_are_called(name: str) -> None:
-    assert orjson.loads(messages.priorities([NodeName(name)], [3])) == [{"Host": name, "Score": 3}]
+    found = NodeList([A, NodeName(name), A]).priorities(np.array([1, 3, 10], np.uint8))
+    assert [(each["Host"], each["Score"]) for each in orjson.loads(found)] == [(A, 1), (name, 3), (A, 10)]
 
 
 # Preemption, in both forms.
@@ -286,7 +292,7 @@ def spelled(key: str) -> bytes:
     return b'"\\u%04x%s"' % (ord(key[1]), key[2:].encode()) if key.startswith("*") else orjson.dumps(key)
 
 
-def read(data: bytes, lists: NameLists | None) -> object:
+def read(data: bytes, lists: NodeLists | None) -> object:
     try:
         found = messages.node_args(data, lists)
     except WireError as error:
@@ -298,9 +304,9 @@ def read(data: bytes, lists: NameLists | None) -> object:
 @example([("Pod", None), ('x"NodeNames', ["a"])], [])
 @example([("*NodeNames", {}), ("*nodeNames", None)], ["a"])
 def test_a_known_list_is_read_as_it_would_be_decoded(pairs: list[tuple[str, Any]], names: list[str]) -> None:
-    data, lists = body([("Pod", None), *pairs, ("NodeNames", names)]), NameLists()
+    data, lists = body([("Pod", None), *pairs, ("NodeNames", names)]), NodeLists()
     for known in (names, [], ["a"], ["b", "a"]):
-        lists.keep(orjson.dumps(known), [NodeName(name) for name in known])
+        lists.keep(NodeList([NodeName(name) for name in known]))
     assert read(data, lists) == read(data, None)
     other = body(pairs)
     assert read(other, lists) == read(other, None)
@@ -310,7 +316,7 @@ def test_a_known_list_is_read_as_it_would_be_decoded(pairs: list[tuple[str, Any]
 @example([("*NodeNames", ["x"]), ('x"NodeNames', ["a"])])
 @example([("*NodeNames", None), ("*nodeNames", ["x"]), ("NodeNames", ["a"])])
 def test_no_request_decides_how_another_is_read(pairs: list[tuple[str, Any]]) -> None:
-    lists, sent = NameLists(), [value for _, value in pairs if isinstance(value, list)]
+    lists, sent = NodeLists(), [value for _, value in pairs if isinstance(value, list)]
     try:
         found = messages.node_args(body([("Pod", None), *pairs]), lists)
     except WireError:
@@ -322,71 +328,55 @@ def test_no_request_decides_how_another_is_read(pairs: list[tuple[str, Any]]) ->
 
 
 def test_prioritize_does_not_decode_what_filter_has_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    pod, found, get = world.add_pod(3), list[object](), NameLists.get
+    pod, found, get = world.add_pod(3), list[object](), NodeLists.get
     fits = world.post("filter", {"Pod": pod, "NodeNames": ["node-a", "node-x", "node-b"]})["NodeNames"]
 
-    def looked_up(self: NameLists, sent: bytes) -> object:
+    def looked_up(self: NodeLists, sent: bytes) -> object:
         found.append(get(self, sent))
         return found[-1]
 
-    monkeypatch.setattr(NameLists, "get", looked_up)
+    monkeypatch.setattr(NodeLists, "get", looked_up)
     assert [each["Host"] for each in world.post("prioritize", {"Pod": pod, "NodeNames": fits})] == fits
     (known,) = found
-    assert isinstance(known, NameList)
+    assert isinstance(known, NodeList)
     assert known.names == ["node-a", "node-b"]
 
 
 def test_lists_that_were_used_last_are_kept_within_a_bound() -> None:
-    lists, large = NameLists(), [NodeName("n" * 50)] * 2000
-    sent = [orjson.dumps([f"{i}", *large]) for i in range(8)]
-    for each in sent:
-        lists.keep(each, large)
-        lists.keep(sent[0], large)
-    kept = lists.get(sent[0])
-    assert kept is not None
-    assert kept.names is large
-    assert lists.get(sent[1]) is None
-    assert sum(len(each) for each in sent if lists.get(each)) <= name_lists.MAX_BYTES
+    lists = NodeLists()
+    every = [NodeList([NodeName(f"{i}"), *[NodeName("n" * 50)] * 2000]) for i in range(8)]
+    for each in every:
+        lists.keep(each)
+        lists.keep(NodeList(every[0].names))
+    assert lists.get(every[0].sent) is every[0]
+    assert lists.get(every[1].sent) is None
+    assert sum(len(each.sent) for each in every if lists.get(each.sent)) <= node_lists.MAX_BYTES
 
 
 def test_where_the_pod_fits_everywhere_a_known_list_goes_back_as_it_came() -> None:
-    lists, data = NameLists(), b'{"Pod":%s,"NodeNames":["a","b"]}' % POD
+    lists, data = NodeLists(), b'{"Pod":%s,"NodeNames":["a","b"]}' % POD
     args = messages.node_args(data, lists)
     first = messages.filter_result(FilterResult(fits=args.names), args, lists)
-    args = messages.node_args(data, lists)
-    assert args.known is not None
-    assert args.known.sent == b'["a","b"]'
-    assert name_lists.split(data[:-1] + b"]") == (b"", b"")
-    assert messages.filter_result(FilterResult(fits=args.names), args, lists) == first
+    again = messages.node_args(data, lists)
+    assert again.asked is args.asked
+    assert again.asked.sent == b'["a","b"]'
+    assert node_lists.split(data[:-1] + b"]") == (b"", b"")
+    assert messages.filter_result(FilterResult(fits=again.names), again, lists) == first
     assert b'"NodeNames":["a","b"],' in first
-    assert b'"NodeNames":["a"],' in messages.filter_result(FilterResult(fits=[NodeName("a")]), args, lists)
+    assert b'"NodeNames":["a"],' in messages.filter_result(FilterResult(fits=[NodeName("a")]), again, lists)
 
 
-def test_a_sheet_is_made_of_a_list_that_is_asked_about_again() -> None:
-    names = [NodeName(name) for name in ("b", "a", 'c"', "\u00e4")]
-    kept = NameList(orjson.dumps(names), names)
-    assert kept.sheet() is None
-    sheet = kept.sheet()
-    assert sheet is not None
-    assert kept.sheet() is sheet
-    assert sheet.blank == messages.priorities(names, [0] * 4)
-    for place, name in enumerate(sheet.names):
-        text = bytearray(sheet.blank)
-        text[sheet.offsets[place]] = ord("7")
-        assert bytes(text) == messages.priorities(names, [7 if each == name else 0 for each in names])
-    assert sheet.places == {name: place for place, name in enumerate(sorted(names))}
+def test_only_what_was_answered_is_remembered_and_not_what_a_sender_wrote() -> None:
+    """In any other spelling it is decoded: who is asked about is no one's choice but the scheduler's."""
+    lists, data = NodeLists(), b'{"Pod":%s,"NodeNames":["a", "b"]}' % POD
+    args = messages.node_args(data, lists)
+    messages.filter_result(FilterResult(fits=args.names), args, lists)
+    assert lists.get(b'["a", "b"]') is None
+    assert lists.get(b'["a","b"]') is args.asked
 
 
-def test_no_sheet_is_made_of_a_list_with_a_name_that_comes_twice() -> None:
-    kept = NameList(b"", [NodeName("a"), NodeName("a")])
-    assert [kept.sheet(), kept.sheet()] == [None, None]
-
-
-def test_a_list_with_its_sheet_takes_so_many_times_its_json() -> None:
-    names = [NodeName(f"n{i}") for i in range(5000)]
-    kept = NameList(orjson.dumps(names), names)
-    kept.sheet()
-    sheet = kept.sheet()
-    assert sheet is not None
-    sizes = map(sys.getsizeof, (names, sheet.names, sheet.places, *sheet.places.values(), sheet.blank, sheet.offsets))
-    assert sum(map(sys.getsizeof, names)) + sum(sizes) < 32 * len(kept.sent)
+def test_a_list_with_all_that_is_kept_of_it_takes_so_many_times_its_json() -> None:
+    kept = NodeList([NodeName(f"n{i}") for i in range(5000)])
+    kept.priorities(np.zeros(5000, np.uint8))
+    sizes = [sys.getsizeof(kept.names), *map(sys.getsizeof, kept.names), *(each.nbytes for each in kept._blank)]
+    assert sum(sizes) + kept.rows(Table()).nbytes < 20 * len(kept.sent)

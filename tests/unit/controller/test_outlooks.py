@@ -7,18 +7,18 @@ from unittest.mock import Mock
 import pytest
 
 from controller import outlooks
-from controller.index import Index
+from controller.cluster_table import ClusterTable
 from controller.outlooks import Outlooks
-from gpushare.cluster import node_records
+from controller.state import ClusterState
 from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.identity import NodeName, PodUid
 from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.selector import Choice
+from gpushare.placement import demand
 from gpushare.placement import outlook as reference
-from gpushare.placement.looks import EVERY
+from gpushare.placement.demand import EVERY
 from gpushare.placement.outlook import Outlook
 from gpushare.units import ResourceConfig
-from testing.builders import make_inventory, make_node
 from testing.clock import ManualClock
 from testing.controller.world import World
 
@@ -27,12 +27,14 @@ from testing.controller.world import World
 class Looks:
     """A cluster, and the outlooks that were published."""
 
-    index: Index = field(default_factory=lambda: Index(ResourceConfig()))
     clock: ManualClock = field(default_factory=ManualClock)
     published: list[Outlook] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.outlooks = Outlooks(self.index, lambda outlook, _: self.published.append(outlook), self.clock)
+        state = ClusterState(resource_config=ResourceConfig())
+        self.index, table = state.index, ClusterTable(state, self.clock)
+        self.outlooks = Outlooks(self.index, table, self.clock)
+        table.publish = lambda outlook, in_turn: self.published.append(outlook)  # type: ignore[method-assign] # noqa: ARG005
 
     def change(self, times: int = 1) -> None:
         for _ in range(times):
@@ -80,7 +82,7 @@ def test_a_look_that_takes_long_is_not_followed_by_another_soon(looks: Looks, mo
         looks.clock.at += 2
         return Outlook()
 
-    monkeypatch.setattr(reference, "of", slow)
+    monkeypatch.setattr(reference, "look", slow)
     looks.outlooks.tick()
     looks.change(EVERY)
     looks.clock.at += 7.9
@@ -90,17 +92,13 @@ def test_a_look_that_takes_long_is_not_followed_by_another_soon(looks: Looks, mo
 
 
 @pytest.mark.parametrize(
-    ("nodes", "choices", "slices"),
+    ("choices", "slices"),
     [
-        pytest.param(200, 0, 3 * 4, id="nodes: as they are, as if empty, and counted twice"),
-        pytest.param(0, 2_000, 40, id="choices of models, of which each pod can make another"),
-        pytest.param(0, 2 * outlooks.MAX_ASKS, outlooks.MAX_ASKS // 50, id="no more of them than are looked at"),
+        pytest.param(2_000, 40, id="choices of models, of which each pod can make another"),
+        pytest.param(2 * demand.MAX_ASKS, demand.MAX_ASKS // 50, id="no more of them than are looked at"),
     ],
 )
-def test_a_look_pauses_after_every_fifty(looks: Looks, nodes: int, choices: int, slices: int) -> None:
-    for number in range(nodes):
-        node = make_node(make_inventory(16, node=f"node-{number}"))
-        looks.index.set_node(NodeName(f"node-{number}"), node_records.read(node, None, frozenset()))
+def test_a_look_pauses_after_every_fifty(looks: Looks, choices: int, slices: int) -> None:
     for number in range(choices):
         models = Choice(wanted=(f"model-{number}",))
         looks.index._asks[Ask(gpus=1, memory_mib=1024, models=models)] += 1
@@ -124,13 +122,13 @@ def test_it_is_what_follows_from_pods_and_nodes(world: World) -> None:
     world.add_pod(8)
     world.see()
     assert world.outlooks.tick()
-    rooms = list(world.state.index.node_rooms.rooms().values())
+    rooms = list(world.capacities().values())
     asked = [Ask(gpus=1, memory_mib=gib * 1024) for gib in (3, 3, 5, 8)]
     fresh = World()
     for name in ("node-a", "node-b"):
         fresh.add_node(name, 10, 10)
     fresh.list_all()
-    empty = list(fresh.state.index.node_rooms.rooms().values())
+    empty = list(fresh.capacities().values())
     assert world.outlooks.outlook == reference.of_cluster(asked, empty, rooms, epoch=1)
     assert world.state.policies.outlook == world.outlooks.outlook
 
@@ -143,7 +141,7 @@ def test_pods_without_gpus_are_known_by_what_they_take(looks: Looks) -> None:
 
 
 def test_of_very_many_requests_the_most_frequent_count(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outlooks, "MAX_ASKS", 3)
+    monkeypatch.setattr(demand, "MAX_ASKS", 3)
     looks.change(10)
     often = [Ask(gpus=1, memory_percent=70 + i) for i in range(3)]
     looks.index._asks.update(often * 2)
@@ -154,15 +152,7 @@ def test_of_very_many_requests_the_most_frequent_count(looks: Looks, monkeypatch
 def test_it_waits_until_the_cluster_is_known_and_survives_a_bug(looks: Looks, caplog: pytest.LogCaptureFixture) -> None:
     stop, ready = threading.Event(), Mock(side_effect=[False, ZeroDivisionError, False])
     looks.clock.on_wait = lambda _at: stop.set() if ready.call_count == 3 else None
-    looks.outlooks.run(stop, ready, lambda: False)
+    looks.outlooks.run(stop, ready)
     assert ready.call_count == 3
     assert looks.outlooks.age_s() == float("inf")
     assert "outlook failed" in caplog.messages
-
-
-def test_it_does_a_little_of_something_else_meanwhile(looks: Looks) -> None:
-    stop, other = threading.Event(), Mock(return_value=True)
-    looks.clock.on_wait = lambda _at: stop.set() if other.call_count == 2 else None
-    looks.outlooks.run(stop, lambda: True, other)
-    assert other.call_count == 2
-    assert looks.outlooks.age_s() == 0

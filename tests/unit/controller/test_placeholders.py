@@ -52,7 +52,7 @@ def chore(world: World, limits: Limits = ON) -> Placeholders:
     return Placeholders(
         writer=Writer(api=world.api, clock=world.clock, leading=lambda: world.leads),
         state=world.state,
-        node_verdicts=world.node_verdicts,
+        table=world.table,
         refusals=world.refusals,
         limits=limits,
     )
@@ -344,13 +344,13 @@ def test_judging_leaves_the_processor_to_the_scheduler(world: World, monkeypatch
         given_up(world, "team")
     world.clock.at += ASK_AFTER_S
     placeholders = chore(world, Limits(most=10, life_s=LIFE_S))
-    judge = placeholders.node_verdicts.snapshot
+    judge = placeholders.table.verdicts
 
-    def slow(shape: RequestShape) -> dict[NodeName, int | Refused]:
+    def slow(shape: RequestShape) -> dict[NodeName, Refused | None]:
         world.clock.at += ASK_S
         return judge(shape)
 
-    monkeypatch.setattr(placeholders.node_verdicts, "snapshot", slow)
+    monkeypatch.setattr(placeholders.table, "verdicts", slow)
     for count in (1, 2, 3):
         placeholders.tick(world.snapshot())
         assert len(world.api.objects(THERE)) == count

@@ -2,12 +2,12 @@
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from controller.cluster_table import NodeNames
 from controller.index import Snapshot
 from controller.reconcile import loop, unschedulable
 from controller.reconcile import waiting as chores
@@ -137,25 +137,24 @@ def test_a_tick_looks_at_one_copy_of_the_cluster_unless_it_takes_long(world: Wor
     assert seen[2] is seen[3]
 
 
-Answers = dict[NodeName, int | Refused]
+Answers = dict[NodeName, Refused | None]
 A = NodeName("node-a")
 
 
 def test_many_kinds_of_waiting_pods_take_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """And leave the scheduler's cache alone."""
-    snapshot = Mock(wraps=world.reconciler.node_verdicts.snapshot)
-    monkeypatch.setattr(world.reconciler.node_verdicts, "snapshot", snapshot)
+    snapshot = Mock(wraps=world.reconciler.table.verdicts)
+    monkeypatch.setattr(world.reconciler.table, "verdicts", snapshot)
     kinds = range(20, 20 + 3 * chores.MAX_KINDS)
     for gib in kinds:
         world.add_waiting(gib)
-    whole = replace(make_shape(1), only_cdi=True)  # not a simple pod: its verdicts are kept
-    kept = world.node_verdicts.answers(whole, [A])
-    kept = world.node_verdicts.answers(whole, [A])
+    world.table.filter(make_shape(1), NodeNames([A]))
+    (kept,) = world.table._kept.values.values()
     for turns in (1, 2, 3):
         world.reconciler.tick()
         assert snapshot.call_count == turns * chores.MAX_KINDS
     assert sorted(call.args[0].containers[0].memory_mib // 1024 for call in snapshot.call_args_list) == list(kinds)
-    assert world.node_verdicts.answers(whole, [A]) is kept
+    assert list(world.table._kept.values.values()) == [kept]
     world.reconciler.tick()
     assert snapshot.call_count == 4 * chores.MAX_KINDS
 
@@ -163,13 +162,13 @@ def test_many_kinds_of_waiting_pods_take_turns(world: World, monkeypatch: pytest
 def test_judging_stops_when_its_time_is_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for gib in range(20, 25):
         world.add_waiting(gib)
-    snapshot = world.reconciler.node_verdicts.snapshot
+    snapshot = world.reconciler.table.verdicts
 
     def slow(shape: RequestShape) -> Answers:
         world.clock.at += chores.JUDGE_S / 2
         return snapshot(shape)
 
-    monkeypatch.setattr(world.reconciler.node_verdicts, "snapshot", slow)
+    monkeypatch.setattr(world.reconciler.table, "verdicts", slow)
     for told in (2, 4, 5):
         world.reconciler.tick()
         assert len(world.api.objects(EVENTS)) == told
@@ -322,7 +321,7 @@ def test_a_nudge_writes_another_value(before: str, after: str) -> None:
 
 def test_the_message_has_the_numbers_of_the_closest_nodes() -> None:
     sizes = {"a": 3, "b": 9, "c": 7, "d": 5, "e": 1}
-    answers: dict[NodeName, int | Refused] = {
+    answers: dict[NodeName, Refused | None] = {
         NodeName(name): refused(f"needs 10 GiB on one GPU; free per GPU on {name}: {free} GiB")
         for name, free in sizes.items()
     }
@@ -333,11 +332,11 @@ def test_the_message_has_the_numbers_of_the_closest_nodes() -> None:
         " and 2 more nodes with GPUs"
     )
     assert not unschedulable.fits_somewhere(answers)
-    assert unschedulable.fits_somewhere({**answers, NodeName("f"): 0})
+    assert unschedulable.fits_somewhere({**answers, NodeName("f"): None})
 
 
 def test_nodes_that_can_never_hold_the_pod_come_last() -> None:
-    answers: dict[NodeName, int | Refused] = {NodeName(name): refused(f"{name} is full") for name in "bcd"}
+    answers: dict[NodeName, Refused | None] = {NodeName(name): refused(f"{name} is full") for name in "bcd"}
     answers = {NodeName("a"): refused("needs 2 GPUs; a has 1", permanent=True), **answers}
     assert reasons.closest(answers, {}) == "b is full; c is full; d is full; and 1 more node with GPUs"
 

@@ -250,11 +250,9 @@ def test_a_pod_that_is_bound_otherwise_than_chosen_counts_as_it_is(world: World,
     assert counted == world.held_by(pod)
     assert counted.labels == pods_wire.labels(world.api.get(path_of(pod)))
     index = world.state.index
-    index.settle()
-    room = index.node_rooms.room(A)
+    before = world.capacities()
     index.rebuild({A}, frees=False)
-    index.settle()
-    assert room == index.node_rooms.room(A)
+    assert world.capacities() == before
 
 
 def test_two_tries_at_once_share_one_reservation(world: World) -> None:
@@ -313,10 +311,7 @@ def hosts() -> World:
 
 
 def left(world: World, name: NodeName = A) -> FreeHost | None:
-    world.state.index.settle()
-    room = world.state.index.node_rooms.room(name)
-    assert room is not None
-    return room.host
+    return world.capacities()[name].host
 
 
 def test_a_node_that_does_not_say_what_it_gives_is_not_known(world: World) -> None:
@@ -363,8 +358,7 @@ def test_pods_of_a_node_that_comes_later_count_until_it_goes(hosts: World) -> No
     assert left(hosts, NodeName("node-c")) == FreeHost(7000, 15360)
     hosts.api.vanish(f"{NODES}/node-c")
     hosts.see()
-    hosts.state.index.settle()
-    assert hosts.state.index.node_rooms.room(NodeName("node-c")) is None
+    assert "node-c" not in hosts.capacities()
 
 
 def test_an_amount_that_is_none_counts_as_nothing(hosts: World) -> None:
@@ -397,12 +391,11 @@ def test_the_rooms_are_those_of_the_objects_whatever_happened(hosts: World, seed
             case 5:
                 hosts.see() if chance.random() < 0.7 else hosts.list_all()
     hosts.see()
-    hosts.state.index.settle()
     expected = _rooms(hosts)
-    assert hosts.state.index.node_rooms.rooms() == expected
+    assert hosts.capacities() == expected
     hosts.start_controller()
     hosts.list_all()
-    assert hosts.state.index.node_rooms.rooms() == expected
+    assert hosts.capacities() == expected
 
 
 def _rooms(world: World) -> dict[NodeName, NodeCapacity]:
@@ -419,20 +412,6 @@ def _rooms(world: World) -> dict[NodeName, NodeCapacity]:
         assert ledger is None or isinstance(ledger, NodeLedger)
         result[name] = NodeCapacity(model="", gpus=(), host=rest) if ledger is None else NodeCapacity.of(ledger, rest)
     return result
-
-
-def test_nodes_with_equal_rooms_share_a_number_that_is_never_used_again(world: World) -> None:
-    index = world.state.index
-    ids = index.node_rooms.ids
-    assert ids[A] == ids[B]
-    before = ids[A]
-    for name in ("node-a", "node-b"):
-        assert world.bind(world.add_pod(3), name).error == ""
-    index.settle()
-    assert ids[A] == ids[B] != before
-    assert set(index.node_rooms.by_id) == {ids[A]}
-    world.see()
-    assert index.came == 2
 
 
 def test_of_many_pods_little_is_kept() -> None:

@@ -8,10 +8,10 @@ import pytest
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.selector import ANY_GPU, Choice
 from gpushare.placement import demand, outlook
-from gpushare.placement.dense import Dense
+from gpushare.placement.columns import Kinds, Nodes, how_many
 from gpushare.placement.outlook import NOTHING_KNOWN
-from gpushare.placement.ranking import best
-from gpushare.placement.tally import Tally
+from gpushare.placement.policies import Dense
+from testing.placing import best
 
 MIB = 1000
 T4 = Choice(wanted=("T4",))
@@ -117,7 +117,8 @@ def test_several_gpus_are_those_whose_remainders_lose_the_least() -> None:
     found = best(Ask(gpus=2, memory_mib=200), room, Dense(outlook.of_cluster([share(800)] * 9, [room], [room])))
     assert found is not None
     assert sorted(gpu.free_mib for gpu in found.gpus) == [700, 1000]
-    assert Tally((whole(2, cpu=2_000),)).of(node(1000, 1000, cpu=1_000)) == (0,), "a part of a pod is none"
+    _, fit = how_many(Kinds([whole(2, cpu=2_000)]), Nodes.of([node(1000, 1000, cpu=1_000)]))
+    assert fit.tolist() == [[0]], "a part of a pod is none"
 
 
 def test_with_nothing_known_several_gpus_are_the_fullest_that_fit() -> None:

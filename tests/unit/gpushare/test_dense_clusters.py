@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.selector import Choice, accepts
 from gpushare.placement import outlook
-from gpushare.placement.dense import Dense
-from gpushare.placement.packing import Binpack
-from gpushare.placement.ranking import best
+from gpushare.placement.policies import Binpack, Dense
+from testing.placing import best
 
 GIB = 1024
 MIB = {"T4": 15360, "A10": 23028, "A100": 40960, "H100": 81559}

@@ -8,8 +8,9 @@ from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.request import Need
 from gpushare.model.selector import Choice
 from gpushare.placement import demand
-from gpushare.placement.fgd import Fgd
-from gpushare.placement.ranking import ROOM, best
+from gpushare.placement.columns import Nodes
+from gpushare.placement.policies import Fgd
+from testing.placing import best
 
 HALF = Ask(gpus=1, memory_mib=500, cpu_milli=1000)
 WHOLE = Ask(gpus=1, whole=True, cpu_milli=1000)
@@ -26,15 +27,22 @@ def node(*free: int, cpu: int = 10_000) -> NodeCapacity:
 def score(fgd: Fgd, ask: Ask, room: NodeCapacity) -> int:
     found = best(ask, room, fgd)
     assert found is not None
-    return -found.cost // ROOM
+    return -found.cost[0]
+
+
+def usable(fgd: Fgd, room: NodeCapacity) -> int:
+    """What is free and of use, summed over the sample: what is lost of it when all is taken."""
+    nothing = NodeCapacity(room.model, tuple(FreeGpu(gpu.total_mib, 0) for gpu in room.gpus), room.host)
+    free = sum(gpu.free_mib for gpu in room.gpus) * fgd.number
+    return free + int(fgd.grown(Nodes.of([room]), Nodes.of([nothing]))[0])
 
 
 def test_what_is_free_counts_for_each_typical_pod_that_it_is_of_use_to() -> None:
     fgd = learned(HALF, WHOLE)
-    assert fgd.usable(node(1000)) == 1000 + 1000
-    assert fgd.usable(node(500)) == 500
-    assert fgd.usable(node(400)) == 0
-    assert fgd.usable(node(1000, cpu=999)) == 0
+    assert usable(fgd, node(1000)) == 1000 + 1000
+    assert usable(fgd, node(500)) == 500
+    assert usable(fgd, node(400)) == 0
+    assert usable(fgd, node(1000, cpu=999)) == 0
 
 
 def test_a_half_goes_to_a_half() -> None:
@@ -45,11 +53,11 @@ def test_a_half_goes_to_a_half() -> None:
 
 def test_only_the_most_frequent_requests_count() -> None:
     fgd = learned(*[HALF] * 96, *[WHOLE] * 4)
-    assert fgd.usable(node(1000)) == 96 * 1000
+    assert usable(fgd, node(1000)) == 96 * 1000
 
 
 def test_a_model_that_a_pod_does_not_accept_is_of_no_use_to_it() -> None:
-    assert learned(Ask(gpus=1, whole=True, models=Choice(wanted=("A100",)))).usable(node(1000)) == 0
+    assert usable(learned(Ask(gpus=1, whole=True, models=Choice(wanted=("A100",)))), node(1000)) == 0
 
 
 @pytest.mark.parametrize(("free", "taken"), [((500, 1000), 500), ((900, 1000), 1000)])
@@ -60,4 +68,4 @@ def test_on_a_node_it_takes_the_gpu_where_the_least_becomes_of_no_use(free: tupl
 
 
 def test_gpus_that_are_taken_whole_are_worth_the_same() -> None:
-    assert learned(WHOLE, WHOLE).gpu(FreeGpu(1000, 1000), Need(1000, 100)) == 0
+    assert learned(WHOLE, WHOLE).of_gpus([FreeGpu(1000, 1000)], [Need(1000, 100)]) == [0]

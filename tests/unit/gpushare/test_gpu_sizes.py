@@ -4,7 +4,9 @@ import pytest
 
 from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare.model.request import Policy
-from gpushare.placement import outlook, policies, ranking
+from gpushare.placement import outlook
+from gpushare.placement.policies import POLICIES
+from testing.placing import best
 
 ORDER = {
     Policy.BINPACK: ["little", "two thirds", "half", "whole"],
@@ -26,10 +28,10 @@ def test_the_size_of_gpus_changes_no_order(policy: Policy, size: int) -> None:
     empty = [node(100, 100)] * 4
     nodes = {"half": node(50, 50), "two thirds": node(66, 0), "whole": node(100, 0), "little": node(45, 20)}
     known = outlook.of_cluster([share(50)] * 6 + [share(30)] * 3 + [share(20)], empty, nodes.values())
-    compared = policies.ranking(policy, known)
+    compared = POLICIES[policy](known)
     costs = {}
     for name, room in nodes.items():
-        found = ranking.best(share(30), room, compared)
+        found = best(share(30), room, compared)
         assert found is not None
         costs[name] = found.cost
 

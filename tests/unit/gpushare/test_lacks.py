@@ -5,9 +5,11 @@ import pytest
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.request import Policy
 from gpushare.model.selector import ANY_GPU, Choice
-from gpushare.placement import lacks, outlook, policies
-from gpushare.placement.lacks import Change, Fragments, Free, Kept, Lack, MoreUse, Nothing, Remainder, Room
+from gpushare.placement import lacks, outlook
+from gpushare.placement.costs import Change, costs_of
+from gpushare.placement.lacks import FewerPods, Fragments, Free, Kept, Lack, MoreUse, Nothing, Remainder
 from gpushare.placement.outlook import Outlook
+from gpushare.placement.policies import POLICIES
 
 GPU = 1024
 
@@ -31,8 +33,8 @@ def found(policy: Policy, ask: Ask, there: NodeCapacity, here: NodeCapacity, kno
     """What the first node lacks; the policy must find the second one better."""
     known = known or outlook.of_cluster([ask], [there, here], [there, here])
     of_there, of_here = change(ask, there), change(ask, here)
-    ranking = policies.ranking(policy, known)
-    assert ranking.cost(of_there.before, of_there.after) >= ranking.cost(of_here.before, of_here.after)
+    cost_there, cost_here = costs_of([of_there, of_here], POLICIES[policy](known))
+    assert cost_there >= cost_here
     return lacks.lack(policy, known, of_there, of_here)
 
 
@@ -80,7 +82,7 @@ def test_cpu_that_other_pods_need_beside_their_gpus_counts_as_their_room() -> No
     known = outlook.of_cluster([usual] * 5, [rich, node(1024, cpu=40_000, model="V100")], [rich, poor])
     lack = found(Policy.DENSE, share(1024, cpu=1_000), rich, poor, known)
 
-    assert isinstance(lack, Room)
+    assert isinstance(lack, FewerPods)
     assert lack.ask.gpus == 1
     assert lack.there > lack.here
 

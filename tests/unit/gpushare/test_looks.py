@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from gpushare.model.capacity import Ask
-from gpushare.placement.looks import EVERY, due_after
+from gpushare.placement.demand import EVERY, due_after
 from gpushare_cli.simulate.cluster import Learner
 
 ASK = Ask(gpus=1, memory_mib=1024)

@@ -9,9 +9,9 @@ from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
 from gpushare.placement import search
+from gpushare.placement.costs import change_of, costs_of
 from gpushare.placement.place import place
-from gpushare.placement.policies import POLICIES, Policies, ranking
-from gpushare.placement.ranking import ROOM, cost_of
+from gpushare.placement.policies import POLICIES, Policies
 from testing.builders import make_gpu, make_inventory, make_ledger, make_shape
 
 
@@ -142,7 +142,7 @@ def test_a_node_without_gpus_says_so() -> None:
 def cost(shape: RequestShape, ledger: NodeLedger, policy: Policy) -> int:
     verdict = place(replace(shape, policy=policy), ledger)
     assert isinstance(verdict, Placed)
-    return cost_of(verdict.grants, ledger, ranking(policy)) // ROOM
+    return costs_of([change_of(verdict.grants, ledger)], Policies(policy).of(None))[0][0]
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_equal_gpus_cost_nothing(steps: list[int]) -> None:
 
 
 def test_every_choice_of_unequal_gpus_is_made_once() -> None:
-    searching = search._Search((), (), ranking(Policy.BINPACK))
+    searching = search._Search((), (), Policies(Policy.BINPACK).of(None))
     for sizes, wanted in (((1, 1, 1, 1), 2), ((2, 1, 3), 3), ((3,), 2), ((1, 2), 3), ((1, 1), 3), ((2, 2, 2), 1)):
         ids = iter(range(10))
         groups = [[next(ids) for _ in range(size)] for size in sizes]

@@ -1,6 +1,6 @@
 """What the free part of a GPU is worth."""
 
-from gpushare.placement.prices import SLOTS, WHOLE, prices, slots
+from gpushare.placement.outlook import SLOTS, WHOLE, prices, slots
 
 NINE_TENTHS, TWO_THIRDS, HALF, THIRD = SLOTS * 9 // 10, SLOTS * 2 // 3, SLOTS // 2, SLOTS // 3
 

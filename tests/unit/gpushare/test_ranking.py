@@ -1,5 +1,8 @@
 """Costs by hand."""
 
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 
 from gpushare.identity import NodeName
@@ -7,11 +10,13 @@ from gpushare.model.allocation import Placed
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.request import Policy
 from gpushare.model.selector import MigChoice
-from gpushare.placement.grade import grades
+from gpushare.placement import costs
+from gpushare.placement.columns import Ints, Nodes
+from gpushare.placement.costs import change_of, costs_of
 from gpushare.placement.place import place
-from gpushare.placement.policies import Policies, ranking
-from gpushare.placement.ranking import ROOM, best, cost_of
+from gpushare.placement.policies import Binpack, Policies
 from testing.builders import make_ledger, make_shape
+from testing.placing import best
 
 SLICE = FreeGpu(10, 10, mig=True)
 CARD = FreeGpu(10, 10)
@@ -35,7 +40,7 @@ def test_a_mig_instance_is_no_whole_gpu_and_no_part_of_several(ask: Ask, fits: l
 def test_a_node_without_gpus_is_the_best_for_a_pod_that_needs_none() -> None:
     none, full, idle = NodeCapacity("", ()), NodeCapacity("T4", (FreeGpu(10, 0),)), NodeCapacity("T4", (CARD,))
     for policy in (Policy.BINPACK, Policy.SPREAD):
-        costs = [found.cost for room in (none, full, idle) if (found := best(Ask(), room, ranking(policy)))]
+        costs = [found.cost for room in (none, full, idle) if (found := best(Ask(), room, Policies(policy).of(None)))]
         assert min(costs) == costs[0]
         assert costs[2] != costs[1]
 
@@ -44,24 +49,30 @@ def test_the_cost_of_a_pod_of_several_containers_is_that_of_all_of_them() -> Non
     ledger, policies = make_ledger([10, 10]), Policies(Policy.BINPACK)
     verdict = place(make_shape(3, 4), ledger, policies)
     assert isinstance(verdict, Placed)
-    assert cost_of(verdict.grants, ledger, policies.of(None)) == 650_000_000 * ROOM
+    assert costs_of([change_of(verdict.grants, ledger)], policies.of(None)) == [(650_000_000, 0, 0)]
 
 
-def test_the_host_counts_for_policies_that_look_at_it() -> None:
-    class Host(type(ranking(Policy.BINPACK))):  # type: ignore[misc] # a policy that looks at nothing else
-        def first(self, before: NodeCapacity, after: NodeCapacity) -> int:
-            assert before.host is not None
-            assert after.host is not None
-            return before.host.cpu_milli - 10 * after.host.memory_mib
+def test_the_host_counts_for_policies_that_look_at_it_and_has_at_least_what_the_pod_takes() -> None:
+    class Host(Binpack):
+        def first(self, before: Nodes, after: Nodes) -> Ints:
+            return before.cpu - 10 * after.memory
 
     ledger = make_ledger([10])
     verdict = place(make_shape(3), ledger)
     assert isinstance(verdict, Placed)
-    found = cost_of(verdict.grants, ledger, Host(), host=FreeHost(500, 50), takes=FreeHost(30, 3))
-    assert found == (500 - 470) * ROOM
+    for host, expected in ((FreeHost(500, 50), 500 - 470), (FreeHost(20, 50), 30 - 0)):
+        change = change_of(verdict.grants, ledger, host=host, takes=FreeHost(30, 3))
+        assert costs_of([change], Host()) == [(expected, 0, 0)]
 
 
 A, B, C, D = (NodeName(name) for name in "abcd")
+
+
+def grades(names: Sequence[NodeName], found: Sequence[int | None], best: Sequence[int] = ()) -> list[int]:
+    fits = np.array([cost is not None for cost in found], np.bool_)
+    columns = np.array([(cost or 0, 0, 0) for cost in found], np.int64).reshape(-1, 3)
+    scores: list[int] = costs.grades(columns, fits, names, best).tolist()
+    return scores
 
 
 def test_every_node_has_a_grade() -> None:
@@ -73,7 +84,7 @@ def test_every_node_has_a_grade() -> None:
 def test_one_node_alone_is_the_best_by_a_distance_that_other_plugins_do_not_make_up_for() -> None:
     """Kube-scheduler would choose among equal ones by chance."""
     assert grades([A], [3]) == [10]
-    assert grades([A, B, C, D], [2**90, -1, -2, 2**91]) == [4, 6, 10, 1]
+    assert grades([A, B, C, D], [2**60, -1, -2, 2**61]) == [4, 6, 10, 1]
 
 
 def test_of_equal_nodes_the_first_by_name_is_the_best_in_whatever_order_they_are_asked_for() -> None:
@@ -82,4 +93,4 @@ def test_of_equal_nodes_the_first_by_name_is_the_best_in_whatever_order_they_are
 
 
 def test_a_node_where_memory_is_reserved_for_this_pod_is_the_best() -> None:
-    assert grades([A, B], [7, None], frozenset({B})) == [8, 10]
+    assert grades([A, B], [7, None], [1]) == [8, 10]

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from controller.cluster_table import ClusterTable
 from controller.outlooks import Outlooks
 from controller.state import ClusterState
 from controller.watches import NodeSink, PodSink
 from gpushare import names
 from gpushare.model.capacity import Ask, FreeGpu
-from gpushare.placement.lacks import Fragments, Free, Kept, Lack, MoreUse, Nothing, Remainder, Room
+from gpushare.placement.lacks import FewerPods, Fragments, Free, Kept, Lack, MoreUse, Nothing, Remainder
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import ResourceConfig
 from gpushare_cli import reading, world
@@ -202,15 +203,15 @@ GIB = 1024
         (MoreUse(), "what the pod would take of the GPUs of a is of more use to other pods"),
         (Kept("T4"), "GPUs of model T4 are kept for pods that need them"),
         (
-            Room(Ask(gpus=2, whole=True, cpu_milli=90_500, host_mib=300 * GIB), 1, 0),
+            FewerPods(Ask(gpus=2, whole=True, cpu_milli=90_500, host_mib=300 * GIB), 1, 0),
             "on a the pod takes the room of 1 pod with 2 whole GPUs, 90.5 CPU and 300 GiB of memory, on b of none",
         ),
         (
-            Room(Ask(gpus=1, whole=True), 2.25, 1.5),
+            FewerPods(Ask(gpus=1, whole=True), 2.25, 1.5),
             "on a the pod takes the room of 2.2 pods with 1 whole GPU, on b of 1.5 pods",
         ),
         (
-            Room(Ask(gpus=2, memory_percent=50), 1, 0.5),
+            FewerPods(Ask(gpus=2, memory_percent=50), 1, 0.5),
             "on a the pod takes the room of 1 pod with 50 % of each of 2 GPUs, on b of 0.5 pods",
         ),
         (
@@ -270,10 +271,12 @@ def test_the_controller_and_explain_know_the_same() -> None:
     state = ClusterState(resource_config=CONFIG)
     NodeSink(state.index).replace([known for each in NODES if (known := NodeSink(state.index).read(each))])
     PodSink(state.index).replace([record for pod in PODS if (record := PodSink(state.index).read(pod))])
-    outlooks = Outlooks(state.index, lambda *_: None, SystemClock())
+    outlooks = Outlooks(state.index, ClusterTable(state, SystemClock()), SystemClock())
     assert outlooks.tick()
     found = of_command_line()
     assert outlooks.outlook == replace(found.outlook, epoch=1)
     assert len(outlooks.outlook.kinds) > 2
-    rooms = state.index.node_rooms.rooms()
-    assert {name: each.host for name, each in found.nodes.items()} == {name: room.host for name, room in rooms.items()}
+    state.index.mark_changed(found.nodes)
+    assert {each.name: each.left for each in state.index.take_changed()} == {
+        name: each.host for name, each in found.nodes.items()
+    }

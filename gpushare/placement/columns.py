@@ -1,0 +1,209 @@
+"""Nodes as arrays of numpy's, and how many pods of a kind they have room for. Pure.
+
+Rows are nodes, places are the GPUs of a node that take pods; a place without a GPU has nothing of anything. Amounts are
+whole numbers of 64 bits: what is larger than any node is counted as that (`clipped`), so that no sum overflows.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
+from gpushare.model.selector import MigChoice
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+PART: Final = 16
+"""Parts of a pod in which CPU and memory of a host are counted: a host for 3.5 pods is better than one for 3."""
+MOST_MIB: Final = 2**25
+"""Of a GPU."""
+ENOUGH: Final = 2**40
+"""Millicores or MiB of a host; also of one that is not known."""
+_MOST_PODS: Final = PART * 2**16
+_CELLS: Final = 2**18
+"""That are counted at a time: they stay in the processor's cache."""
+
+
+class Gpus(NamedTuple):
+    """One number for each place of each row: `[rows, places]`. Amounts in MiB and per cent, as of `FreeGpu`."""
+
+    total: Ints
+    free: Ints
+    percent: Ints
+    mig: Bools
+    extra: Ints
+    untouched: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Some nodes. All but `gpus` is one number for each: `[rows]`."""
+
+    gpus: Gpus
+    model: Ints
+    """Of the GPUs, by its place in `models`; of the first one where they differ."""
+    cpu: Ints
+    """Millicores that no pod has requested; ENOUGH if that is not known, as `memory` in MiB."""
+    memory: Ints
+    models: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.model)
+
+    @classmethod
+    def of(cls, capacities: Sequence[NodeCapacity]) -> "Nodes":
+        """The same as arrays."""
+        models = tuple(dict.fromkeys(each.model for each in capacities))
+        places = max((len(each.gpus) for each in capacities), default=0)
+        cells = np.zeros((len(Gpus._fields), len(capacities), places), np.int64)
+        for row, each in enumerate(capacities):
+            if each.gpus:
+                cells[:, row, : len(each.gpus)] = np.array([cell(gpu) for gpu in each.gpus], np.int64).T
+        hosts = np.array([of_host(each.host) for each in capacities], np.int64).reshape(-1, 2)
+        model = np.array([models.index(each.model) for each in capacities], np.int64)
+        return cls(gpus_of(cells), model, hosts[:, 0], hosts[:, 1], models)
+
+    def rows(self, chosen: Ints | Bools | slice) -> "Nodes":
+        """Some of them."""
+        gpus = Gpus._make(column[chosen] for column in self.gpus)
+        return Nodes(gpus, self.model[chosen], self.cpu[chosen], self.memory[chosen], self.models)
+
+    def at_least(self, takes: FreeHost) -> "Nodes":
+        """With hosts that have room for a pod: whether they do is for kube-scheduler to say, which may know better."""
+        cpu, memory = of_host(takes)
+        short = (self.cpu < cpu) | (self.memory < memory)
+        return replace(self, cpu=np.where(short, cpu, self.cpu), memory=np.where(short, memory, self.memory))
+
+    def after(self, chosen: Ints, mib: Ints | int, percent: int, takes: FreeHost) -> "Nodes":
+        """When a pod has come to each of them.
+
+        Args:
+            chosen: places of its GPUs, `[rows, GPUs of the pod]`.
+            mib: that it takes of each of these.
+            percent: of compute, of each.
+            takes: of the host.
+        """
+        gpus = self.gpus
+        if chosen.shape[1]:
+            free, left, untouched = gpus.free.copy(), gpus.percent.copy(), gpus.untouched.copy()
+            np.put_along_axis(free, chosen, np.take_along_axis(free, chosen, 1) - mib, 1)
+            np.put_along_axis(left, chosen, np.take_along_axis(left, chosen, 1) - percent, 1)
+            np.put_along_axis(untouched, chosen, values=False, axis=1)
+            gpus = gpus._replace(free=free, percent=left, untouched=untouched)
+        cpu, memory = of_host(takes)
+        return replace(
+            self,
+            gpus=gpus,
+            cpu=np.where(self.cpu == ENOUGH, ENOUGH, self.cpu - cpu),
+            memory=np.where(self.memory == ENOUGH, ENOUGH, self.memory - memory),
+        )
+
+
+def sums(column: Ints | Bools) -> Ints:
+    """Of each row over its places."""
+    found: Ints = column.sum(axis=1)
+    return found
+
+
+def clipped(amount: int, most: int) -> int:
+    """What annotations say has no bound, and numpy's numbers do."""
+    return max(-most, min(amount, most))
+
+
+def cell(gpu: FreeGpu) -> tuple[int, int, int, bool, int, bool]:
+    """A GPU in the order of `Gpus`."""
+    total, free, extra = (clipped(mib, MOST_MIB) for mib in (gpu.total_mib, gpu.free_mib, gpu.extra_mib))
+    return total, free, clipped(gpu.free_percent, 100), gpu.mig, extra, gpu.untouched
+
+
+def gpus_of(cells: NDArray[np.signedinteger]) -> Gpus:
+    """Such cells as columns: `[field, rows, places]`."""
+    total, free, percent, mig, extra, untouched = cells[: len(Gpus._fields)]
+    return Gpus(
+        total.astype(np.int64),
+        free.astype(np.int64),
+        percent.astype(np.int64),
+        mig.astype(np.bool_),
+        extra.astype(np.int64),
+        untouched.astype(np.bool_),
+    )
+
+
+def of_gpus(gpus: Sequence[FreeGpu]) -> Gpus:
+    """GPUs as one row."""
+    return gpus_of(np.array([cell(gpu) for gpu in gpus], np.int64).reshape(-1, len(Gpus._fields)).T[:, None])
+
+
+def of_host(host: FreeHost | None) -> tuple[int, int]:
+    """CPU and memory of a host, or of what a pod takes of one."""
+    return (ENOUGH, ENOUGH) if host is None else (clipped(host.cpu_milli, ENOUGH), clipped(host.memory_mib, ENOUGH))
+
+
+class Kinds:
+    """Typical requests as columns: `[kinds]`. Of GPUs in 32 bits, which take a quarter of the time."""
+
+    def __init__(self, asks: Sequence[Ask]) -> None:
+        self.gpus = _small([ask.gpus for ask in asks])
+        self.mib = _small([ask.memory_mib for ask in asks])
+        self.part = np.array([0 if ask.whole else clipped(ask.memory_percent, 2**10) for ask in asks], np.int64)
+        self.whole = np.array([ask.whole for ask in asks], np.bool_)
+        self.compute = _small([100 if ask.whole else ask.compute_percent for ask in asks])
+        self.takes_gpu = np.array([ask.mig is not MigChoice.ONLY for ask in asks], np.bool_)
+        self.takes_mig = np.array([_takes_mig(ask) for ask in asks], np.bool_)
+        self.cpu, self.memory = np.array([of_host(ask.host) for ask in asks], np.int64).reshape(-1, 2).T
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+
+def _small(amounts: Sequence[int]) -> NDArray[np.int32]:
+    return np.array([clipped(amount, 2**30) for amount in amounts], np.int32)
+
+
+def _takes_mig(ask: Ask) -> bool:
+    """CUDA uses one instance in a process; who asks for a whole GPU expects a card, unless it wants instances only."""
+    return ask.gpus <= 1 and ask.mig is not MigChoice.NEVER and (not ask.whole or ask.mig is MigChoice.ONLY)
+
+
+def how_many(kinds: Kinds, nodes: Nodes) -> tuple[Ints, Ints]:
+    """How many more pods of each kind there is room for if no other kind came, in `PART`s of a pod: `[rows, kinds]`.
+
+    First by GPUs alone, then with CPU and memory of the hosts, where a part of a pod with several GPUs is none.
+    """
+    by_gpus = np.zeros((len(nodes), len(kinds)), np.int64)
+    for some in _slices(len(nodes), nodes.gpus.total.shape[1] * max(len(kinds), 1)):
+        by_gpus[some] = _by_gpus(kinds, nodes.gpus, some)
+    fit = by_gpus
+    for has, takes in ((nodes.cpu, kinds.cpu), (nodes.memory, kinds.memory)):
+        left = PART * np.maximum(has, 0)[:, None] // np.maximum(takes, 1)
+        fit = np.where(takes > 0, np.minimum(fit, left), fit)
+    return by_gpus, np.where((kinds.gpus > 1) & (fit < PART), 0, fit)
+
+
+def _by_gpus(kinds: Kinds, gpus: Gpus, some: slice) -> Ints:
+    total, free, percent, extra = (
+        column[some, :, None].astype(np.int32) for column in (gpus.total, gpus.free, gpus.percent, gpus.extra)
+    )
+    has = total - extra
+    need = kinds.mib
+    if kinds.part.any():
+        need = np.where(kinds.part > 0, np.maximum(has * kinds.part // 100, 1), need).astype(np.int32)
+    room = (free >= need) & (need <= has) & (percent >= kinds.compute)
+    fits = np.where(kinds.whole, gpus.untouched[some, :, None], room) & (total > 0)
+    fits &= np.where(gpus.mig[some, :, None], kinds.takes_mig, kinds.takes_gpu)
+    many = np.minimum(free // np.maximum(np.where(kinds.whole, total, need), 1), _MOST_PODS)
+    if kinds.compute.any():
+        by_compute = np.maximum(percent, 0) // np.maximum(kinds.compute, 1)
+        many = np.where(kinds.compute > 0, np.minimum(many, by_compute), many)
+    many = np.where(kinds.gpus > 1, 1, many)  # those of one pod need different GPUs
+    pods = sums(many * fits)
+    return np.minimum(PART * (pods // np.maximum(kinds.gpus, 1)), _MOST_PODS)
+
+
+def _slices(rows: int, cells: int) -> Iterator[slice]:
+    step = max(_CELLS // max(cells, 1), 1)
+    return (slice(start, start + step) for start in range(0, rows, step))

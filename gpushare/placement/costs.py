@@ -1,0 +1,109 @@
+"""What nodes cost a pod that gets GPUs of them, and how an extender says it. Pure.
+
+The node that ranks first is judged by the very GPUs that `place` chooses there.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpushare.identity import NodeName
+from gpushare.model.allocation import Grant, footprint
+from gpushare.model.capacity import FreeGpu, FreeHost, NodeCapacity
+from gpushare.model.ledger import NodeLedger, mib_on
+from gpushare.model.request import Need
+from gpushare.placement import candidates
+from gpushare.placement.columns import Bools, Ints, Nodes
+from gpushare.placement.policies import Scoring
+
+BEST: Final = 10
+NEXT: Final = 8
+_LEAST: Final = 1
+NOTHING: Final = FreeHost(0, 0)
+Cost = tuple[int, int, int]
+"""Three numbers, the first of which counts most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A node before and after it gets the pod."""
+
+    before: NodeCapacity
+    after: NodeCapacity
+
+    @property
+    def remainders(self) -> tuple[FreeGpu, ...]:
+        """The GPUs that the pod gets, as they are after it."""
+        return tuple((Counter(self.after.gpus) - Counter(self.before.gpus)).elements())
+
+
+def change_of(
+    grants: Iterable[Grant], ledger: NodeLedger, *, host: FreeHost | None = None, takes: FreeHost = NOTHING
+) -> Change:
+    """What a pod makes of a node that gets these grants of it, whatever containers it has.
+
+    Args:
+        grants: as `place` found them; GPUs that take no pods any more are left out.
+        ledger: the node's ledger, without the pod.
+        host: what pods leave of the node's CPU and memory; None if it is not known. A host counts as having at least
+            what the pod takes: whether it does is for kube-scheduler to say, which may know of a change earlier.
+        takes: CPU and memory that the pod requests.
+    """
+    if host is not None and not takes.fits(host):
+        host = takes
+    before, left = NodeCapacity.of(ledger, host), []
+    held = {ledger.inventory.resolve(uuid): each for uuid, each in footprint(grants).items()}
+    for gpu in candidates.healthy(ledger):
+        free, takes_of_it = FreeGpu.of(gpu, ledger), held.get(gpu.uuid)
+        if takes_of_it is not None:
+            whole, mib = takes_of_it.whole, mib_on(takes_of_it, gpu)
+            free = free.without(Need(free.total_mib, 100) if whole else Need(mib, takes_of_it.compute_percent))
+        left.append(free)
+    return Change(before, NodeCapacity(before.model, tuple(sorted(left)), host and host.without(takes)))
+
+
+def costs_of(changes: Sequence[Change], policy: Scoring) -> list[Cost]:
+    """What each change costs. Less is better; only the order means anything."""
+    before, after = (Nodes.of(side) for side in ([each.before for each in changes], [each.after for each in changes]))
+    found = rows_of(policy.first(before, after), policy.worth(before) - policy.worth(after))
+    return [(first, then, last) for first, then, last in found.tolist()]
+
+
+def grades_of(names: Sequence[NodeName], found: Sequence[Cost]) -> list[int]:
+    """`grades` of nodes on all of which the pod fits."""
+    scores: list[int] = grades(np.array(found, np.int64).reshape(-1, 3), np.ones(len(found), np.bool_), names).tolist()
+    return scores
+
+
+def rows_of(first: Ints, lost: Ints) -> Ints:
+    """Costs of so many nodes: `[rows, 3]`."""
+    return np.column_stack((first, lost))
+
+
+def grades(costs: Ints, fits: Bools, names: Sequence[NodeName], best: Sequence[int] | Ints = ()) -> NDArray[np.uint8]:
+    """10 for the node that costs least, 8 to 1 for the others by rank, 0 where the pod does not fit.
+
+    Kube-scheduler chooses among equal nodes by chance, and adds what its own plugins think. So one node alone is the
+    best, the first by name of equal ones, and 8 leaves a distance to it.
+
+    Args:
+        costs: of each node, as of `costs_of`: `[nodes, 3]`.
+        fits: whether the pod does; where not, the cost is not looked at.
+        names: of the nodes.
+        best: positions of those where memory is set aside for this very pod; the best, since a Binding may be there.
+    """
+    found, able = np.zeros(len(fits), np.uint8), np.flatnonzero(fits)
+    if len(able):
+        order = able[np.lexsort((costs[able, 2], costs[able, 1], costs[able, 0]))]
+        sorted_costs = costs[order]
+        rank = np.zeros(len(order), np.int64)
+        rank[1:] = np.cumsum((sorted_costs[1:] != sorted_costs[:-1]).any(axis=1))
+        found[order] = NEXT - (NEXT - _LEAST) * rank // max(int(rank[-1]), 1)
+        if not len(best):
+            best = [min(order[rank == 0].tolist(), key=names.__getitem__)]
+    found[np.asarray(best, np.int64)] = BEST
+    return found

@@ -1,0 +1,28 @@
+"""What a policy makes of nodes that are only numbers, as `place` and the table do with the cluster's."""
+
+from typing import NamedTuple
+
+from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
+from gpushare.placement import costs
+from gpushare.placement.costs import Change, Cost
+from gpushare.placement.policies import Scoring
+
+
+class Best(NamedTuple):
+    """The best GPUs of a node for a pod."""
+
+    cost: Cost
+    gpus: tuple[FreeGpu, ...]
+
+
+def best(ask: Ask, node: NodeCapacity, policy: Scoring) -> Best | None:
+    """What a pod of one container gets of a node; None if GPUs or host have no room for it.
+
+    Whether it accepts the node's model is not looked at.
+    """
+    fitting = [gpu for gpu in node.gpus if ask.fits(gpu)]
+    if not ask.fits_host(node.host) or len(fitting) < ask.gpus:
+        return None
+    lost = policy.of_gpus(fitting, [ask.need(gpu) for gpu in fitting])
+    gpus = tuple(gpu for _, gpu in sorted(zip(lost, fitting, strict=True))[: ask.gpus])
+    return Best(costs.costs_of([Change(node, node.after(ask, gpus))], policy)[0], gpus)

@@ -1,0 +1,204 @@
+"""Verdicts are kept for nodes that have not changed, and only for those; the words are those of `place`."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controller.cluster_table import NodeNames
+from gpushare.cluster.pod_records import Bound
+from gpushare.identity import NodeName
+from gpushare.model.allocation import Refused, Verdict
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import RequestShape
+from gpushare.placement import table
+from gpushare.placement.place import place
+from gpushare.placement.policies import Policies
+from testing.builders import make_inventory, make_node, make_shape
+from testing.controller.world import NODES, World
+
+A, B, C, D = (NodeName(f"node-{letter}") for letter in "abcd")
+
+
+def other(number: int) -> RequestShape:
+    """A pod that has to be placed to know whether it fits, of as many kinds as are needed."""
+    shape = make_shape(3)
+    return replace(shape, gpus=replace(shape.gpus, uuids=replace(shape.gpus.uuids, unwanted=(f"GPU-{number}",))))
+
+
+def asking(**more: Any) -> RequestShape:
+    """A pod with one container that asks for something else or more than memory of one GPU."""
+    [request] = make_shape(3).containers
+    return replace(make_shape(3), containers=(replace(request, **more),))
+
+
+def large(least_mib: int) -> RequestShape:
+    """Only large GPUs."""
+    return replace(make_shape(3), gpus=replace(make_shape(3).gpus, min_memory_mib=least_mib))
+
+
+EACH_KIND = pytest.mark.parametrize(
+    "shape",
+    [make_shape(3), asking(compute_percent=10), large(10), other(10)],
+    ids=["simple", "compute", "large", "other"],
+)
+
+
+def fits(world: World, shape: RequestShape, *names: NodeName) -> list[NodeName]:
+    return list(world.table.filter(shape, NodeNames(names)).fits)
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the nodes that were placed on."""
+    names: list[str] = []
+
+    def counting(shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
+        names.append(ledger.inventory.node)
+        return place(shape, ledger, policies)
+
+    monkeypatch.setattr("gpushare.cluster.node_ledger.place", counting)
+    return names
+
+
+def test_only_changed_nodes_are_judged_again(world: World, judged: list[str]) -> None:
+    shape = other(10)
+    assert fits(world, shape, B) == [B]
+    assert judged == ["node-b"]
+    for _ in range(2):
+        assert fits(world, shape, B, A) == [B, A]
+        assert judged == ["node-b", "node-a"]
+    world.bind(world.add_pod(3))
+    judged.clear()
+    fits(world, shape, A, B)
+    assert judged == ["node-a"]
+
+
+@EACH_KIND
+def test_nodes_come_and_go(world: World, shape: RequestShape) -> None:
+    fits(world, shape, A, B)
+    world.add_node("node-c", 10)
+    world.api.vanish(f"{NODES}/node-a")
+    world.see()
+    result = world.table.filter(shape, NodeNames([A, B, C]))
+    assert result.fits == [B, C]
+    assert result.failed == {
+        A: "node node-a is unknown to the gpushare controller; it may have been added a moment ago"
+    }
+    assert world.table.verdicts(shape) == {B: None, C: None}
+
+
+def test_a_pod_that_is_seen_on_its_node_as_it_was_bound_changes_nothing(world: World, judged: list[str]) -> None:
+    assert world.bind(world.add_pod(3)).error == ""
+    fits(world, other(10), A)
+    ledger, now = world.state.index.ledgers()[A], world.table._table.now
+    judged.clear()
+    world.see()
+    assert [type(record) for record in world.state.index.snapshot().pods] == [Bound]
+    assert world.state.index.ledgers()[A] is ledger
+    assert fits(world, other(10), A) == [A]
+    assert (judged, world.table._table.now) == ([], now)
+
+
+REFUSALS = [
+    (asking(compute_percent=10), "needs 3 GiB and 10 % of compute on one GPU; free per GPU on node-a: 2 GiB and 100 %"),
+    (asking(gpu_count=2), "needs 3 GiB on each of 2 GPUs; free per GPU on node-a: 2, 2 GiB"),
+    (asking(memory_mib=0, memory_percent=50), "needs 50 % of one GPU; free per GPU on node-a: 2, 2 GiB"),
+    (asking(memory_mib=0, whole=True), "needs 1 whole GPU; free per GPU on node-a: 2 of 10, 2 of 10 GiB"),
+    (large(9 * 1024), "needs 3 GiB on one GPU; free per GPU on node-a: 2, 2 GiB"),
+]
+
+
+@pytest.mark.parametrize(("shape", "refusal"), REFUSALS)
+def test_one_container_needs_no_search(world: World, judged: list[str], shape: RequestShape, refusal: str) -> None:
+    assert fits(world, shape, A, B) == [A, B]
+    for _ in range(2):
+        world.add_bound(8)
+    judged.clear()
+    found = world.table.filter(shape, NodeNames([A, B]))
+    assert found.fits == [B]
+    assert found.failed[A].startswith(refusal)
+    assert world.table.filter(shape, NodeNames([A])).failed == found.failed
+    assert judged == []
+    verdict = world.table.verdicts(shape)[A]
+    assert verdict == place(shape, world.ledger())
+    assert isinstance(verdict, Refused)
+
+
+def test_gpus_of_another_kind_are_told_without_a_search(world: World, judged: list[str]) -> None:
+    found = world.table.filter(large(11 * 1024), NodeNames([A]))
+    assert found.unresolvable[A].startswith(
+        "needs a GPU with at least 11264 MiB in all; GPUs of node-a: 0: too small ("
+    )
+    assert judged == []
+
+
+def test_what_place_says_of_a_node_is_asked_once(world: World, judged: list[str]) -> None:
+    shape = asking(gpu_count=3)
+    for _ in range(2):
+        assert world.table.filter(shape, NodeNames([A])).unresolvable[A].startswith("needs 3 GPUs; node-a has 2")
+        assert judged == ["node-a"]
+
+
+def test_a_verdict_that_is_outdated_is_not_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def meanwhile(shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
+        verdict = place(shape, ledger, policies)
+        monkeypatch.setattr("gpushare.cluster.node_ledger.place", place)
+        for _ in range(2):
+            assert world.bind(world.add_pod(9)).error == ""
+        fits(world, shape, B)  # another request, which has seen the change
+        return verdict
+
+    monkeypatch.setattr("gpushare.cluster.node_ledger.place", meanwhile)
+    assert fits(world, other(10), A) == [A]
+    assert fits(world, other(10), A) == []
+
+
+def test_a_search_that_takes_long_is_continued_at_the_next_try(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
+        world.clock.at += 1
+        return place(shape, ledger, policies)
+
+    monkeypatch.setattr("gpushare.cluster.node_ledger.place", slow)
+    for name in (C, D):
+        world.add_node(name, 10)
+    world.see()
+    every = NodeNames([A, B, C, D])
+    assert world.table.filter(other(10), every).fits == every.names  # never refused for want of time
+    first = world.table.filter(make_shape(3, 2), every)
+    assert first.fits == [A, B]
+    assert set(first.failed) == {C, D}
+    assert first.failed[D].endswith("takes long and has not ended yet; it goes on at the next try")
+    assert world.table.filter(make_shape(3, 2), every).fits == every.names
+
+
+def test_a_node_where_memory_is_set_aside_for_the_pod_fits(world: World) -> None:
+    for shape in (make_shape(30), make_shape(30, 2)):
+        found = world.table.filter(shape, NodeNames([A, B, C]), frozenset({B}))
+        assert (found.fits, set(found.failed), set(found.unresolvable)) == ([B], {C}, {A})
+
+
+@pytest.mark.parametrize("shape", [make_shape(1), make_shape(9), asking(whole=True, memory_mib=0)])
+def test_a_node_with_more_gpus_than_columns_is_asked_by_itself(world: World, shape: RequestShape) -> None:
+    world.api.seed(NODES, make_node(make_inventory(*[2] * (table.MOST_PLACES + 1), node="node-c")))
+    world.see()
+    verdict = place(shape, world.ledger("node-c"))
+    assert world.table.verdicts(shape)[C] == (verdict if isinstance(verdict, Refused) else None)
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "ä", "a\n"])
+def test_refusals_are_json_whatever_nodes_are_called(world: World, name: str) -> None:
+    world.add_node(name, 2)
+    world.see()
+    answer = world.post("filter", {"Pod": world.add_pod(3), "NodeNames": [name, "node-a"]})
+    assert answer["NodeNames"] == ["node-a"]
+    assert list(answer["FailedNodes"]) == [name]
+    assert name in answer["FailedAndUnresolvableNodes"][name]
+
+
+def test_the_chores_do_not_drive_the_schedulers_kinds_of_pods_out(world: World) -> None:
+    fits(world, make_shape(1), A)
+    before = dict(world.table._kept.values)
+    for gib in range(1, 30):
+        world.table.verdicts(make_shape(gib))
+    assert dict(world.table._kept.values) == before

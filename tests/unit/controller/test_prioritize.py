@@ -1,0 +1,397 @@
+"""What nodes cost follows from pods and nodes alone, and is found once for each change of a node."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from controller import cluster_table
+from controller.cluster_table import NodeNames, PodKind
+from gpushare import names
+from gpushare.cluster import node_ledger
+from gpushare.identity import NodeName
+from gpushare.kube.api import JsonObject
+from gpushare.model.allocation import Placed
+from gpushare.model.capacity import FreeHost
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import Policy, RequestShape
+from gpushare.model.selector import Choice
+from gpushare.placement import table
+from gpushare.placement.columns import Ints
+from gpushare.placement.place import place
+from gpushare.placement.table import Costs, Rules, Table
+from testing import plain_policies as plain
+from testing.builders import make_container, make_inventory, make_node, make_pod, make_shape
+from testing.controller.world import NODES, World, request_of
+
+PODS = "/api/v1/namespaces/team/pods"
+A, B = NodeName("node-a"), NodeName("node-b")
+LITTLE = FreeHost(500, 512)
+
+
+def node(name: str, *gib: int, cpu: int = 32, model: str = "") -> JsonObject:
+    inventory = make_inventory(*gib, node=name)
+    if model:
+        inventory = replace(inventory, gpus=tuple(replace(gpu, model=model) for gpu in inventory.gpus))
+    made = make_node(inventory) if gib else make_node(name=name)
+    made["status"]["allocatable"] |= {"cpu": str(cpu), "memory": f"{4 * cpu}Gi"}
+    return made
+
+
+def pod(name: str, *, gib: int = 0, cpu: str = "1", on: str | None = None, **annotations: str) -> JsonObject:
+    amounts: dict[str, Any] = {"requests": {"cpu": cpu, "memory": "1Gi"}}
+    if gib:
+        amounts["limits"] = {names.GPU_MEM: gib}
+    notes = {f"gpushare.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    return make_pod(make_container(resources=amounts), name=name, namespace="team", node=on, annotations=notes)
+
+
+def of_nodes(*nodes: JsonObject) -> World:
+    world = World()
+    world.start_controller(policy=Policy.DENSE)
+    for each in nodes:
+        world.api.seed(NODES, each)
+    world.list_all()
+    return world
+
+
+def many(number: int) -> World:
+    """Nodes of which no two are alike."""
+    return of_nodes(*(node(f"node-{i:03}", 16, cpu=8 + i) for i in range(number)))
+
+
+def grown(seed: int, policy: Policy = Policy.DENSE, nodes: int = 12) -> World:
+    """A cluster in use, of which no more is known than what the watches say."""
+    chance, world = random.Random(seed), World()
+    world.start_controller(policy=policy)
+    for i in range(nodes):
+        sizes = [chance.choice([16, 24])] * chance.choice([0, 1, 2, 4, 8])
+        model = chance.choice(["Tesla T4", "NVIDIA A10"])
+        world.api.seed(NODES, node(f"node-{i:02}", *sizes, cpu=chance.choice([8, 32, 96]), model=model))
+    world.list_all()
+    for i in range(5 * nodes):
+        on = f"node-{chance.randrange(nodes):02}"
+        if chance.random() < 0.4:
+            world.api.seed(PODS, pod(f"guest-{i}", cpu=chance.choice(["1", "3"]), on=on))
+            continue
+        made = world.api.seed(PODS, pod(f"pod-{i}", gib=chance.choice([2, 3, 8, 16]), cpu=chance.choice(["1", "4"])))
+        world.see()
+        world.bind(made, on)
+    world.see()
+    assert world.outlooks.tick()
+    return world
+
+
+def kind_of(made: JsonObject) -> PodKind:
+    request = request_of(made)
+    return PodKind(request.shape, FreeHost(request.cpu_milli, request.host_mib))
+
+
+def every(world: World) -> list[NodeName]:
+    return list(world.state.index.ledgers())
+
+
+def reference(world: World, kind: PodKind, asked: Sequence[NodeName]) -> list[int]:
+    """By what `place` chooses on each node that fits, and what the policy's definition says that this costs."""
+    policies, shape, capacities = world.state.policies, kind.shape, world.capacities()
+    policy = Policy.DENSE if shape is None else shape.policy or policies.default
+    costs: list[plain.Cost | None] = []
+    for name in asked:
+        ledger, cost = world.state.index.ledgers().get(name), None
+        if isinstance(ledger, NodeLedger):
+            verdict = Placed(()) if shape is None else place(shape, ledger, policies)
+            if isinstance(verdict, Placed):
+                before, after = plain.change(verdict.grants, ledger, capacities[name].host, kind.takes)
+                cost = plain.cost(policy, policies.outlook, before, after)
+        costs.append(cost)
+    return plain.grades(asked, costs)
+
+
+def grades(
+    world: World, kind: PodKind, asked: Sequence[NodeName], reserved: frozenset[NodeName] = frozenset()
+) -> list[int]:
+    scores: list[int] = world.table.grades(kind, NodeNames(asked), reserved).tolist()
+    return scores
+
+
+ASKING = [
+    pod("share", gib=3),
+    pod("large", gib=16, cpu="4"),
+    pod("wide", gib=2, gpus="2"),
+    pod("model", gib=3, gpu_model="A10"),
+    pod("small", gib=3, min_gpu_memory="20Gi"),
+    pod("spread", gib=3, gpu_policy="spread"),
+]
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows the costs were found of, each time."""
+    found: list[int] = []
+    original = Costs._found
+
+    def counting(self: Costs, of: Table, rows: Ints, rules: Rules | None) -> Ints:
+        found.append(len(rows))
+        return original(self, of, rows, rules)
+
+    monkeypatch.setattr(Costs, "_found", counting)
+    return found
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_scores_follow_from_the_choice_and_the_policy(policy: Policy) -> None:
+    world = grown(1, policy)
+    asked = every(world)
+    for made in ASKING:
+        scores = {each["Host"]: each["Score"] for each in world.post("prioritize", {"Pod": made, "NodeNames": asked})}
+        assert list(scores.values()) == reference(world, kind_of(made), list(scores))
+
+
+def test_only_changed_nodes_are_looked_at_again(counted: list[int]) -> None:
+    world = grown(2)
+    asked, kind = every(world), PodKind(make_shape(3), LITTLE)
+    for step in range(8):
+        scores = grades(world, kind, asked)
+        assert scores == reference(world, kind, asked)
+        counted.clear()
+        world.bind(world.api.seed(PODS, pod(f"step-{step}", gib=2)), asked[scores.index(10)])
+        world.see()
+        grades(world, kind, asked)
+        grades(world, kind, asked)
+        assert sum(counted) <= 1
+
+
+def test_a_new_outlook_is_used_when_the_costs_used_last_are_known(
+    counted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_table, "WARM", 2)
+    world = grown(5)
+    asked, kinds = every(world), [PodKind(make_shape(gib), LITTLE) for gib in (1, 2, 3)]
+    for kind in kinds:
+        grades(world, kind, asked)
+    policies = world.state.policies
+    for i in range(5):
+        world.api.seed(PODS, pod(f"other-{i}", gib=5))
+    world.see()
+    world.clock.at += 60
+    assert world.outlooks.tick()
+    assert world.state.policies is not policies
+    counted.clear()
+    assert [grades(world, kind, asked) for kind in kinds[1:]] == [reference(world, kind, asked) for kind in kinds[1:]]
+    assert counted == []
+    assert grades(world, kinds[0], asked) == reference(world, kinds[0], asked)
+    assert len(counted) == 1
+
+
+def test_where_a_pod_fits_is_known_under_a_new_outlook_too() -> None:
+    world, shape = grown(5), make_shape(3)
+    before = world.table.filter(shape, NodeNames(every(world)))
+    kept = world.table._kept.values[shape]
+    for i in range(5):
+        world.api.seed(PODS, pod(f"other-{i}", gib=5))
+    world.see()
+    world.clock.at += 60
+    assert world.outlooks.tick()
+    assert world.table.filter(shape, NodeNames(every(world))) == before
+    assert world.table._kept.values[shape] is kept
+
+
+def test_a_search_that_takes_long_does_not_hold_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = many(10)
+    asked, kind = every(world), PodKind(make_shape(3, 2), LITTLE)
+
+    def slow(shape: RequestShape, ledger: NodeLedger, policies: Any) -> Any:
+        world.clock.at += 0.2
+        return place(shape, ledger, policies)
+
+    monkeypatch.setattr(node_ledger, "verdict", slow)
+    at = world.clock.at
+    assert 0 not in (scores := grades(world, kind, asked)), "who is not known yet counts as worse than all others"
+    assert len(set(scores)) == 3
+    assert world.clock.at - at < 1
+    for _ in range(4):
+        scores = grades(world, kind, asked)
+    at = world.clock.at
+    assert (grades(world, kind, asked), world.clock.at) == (scores, at)
+    assert scores == reference(world, kind, asked)
+
+
+@pytest.mark.parametrize("characters", [0, 2000])
+def test_kinds_of_pods_are_forgotten_where_memory_ends(
+    counted: list[int], characters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tenants write selectors as long as they like."""
+    monkeypatch.setattr(cluster_table, "MAX_BYTES", 100_000)
+    world = many(50)
+    world.start_controller(policy=Policy.DENSE)
+    world.list_all()
+    asked = every(world)
+
+    def kind(gib: int) -> PodKind:
+        models = Choice(unwanted=(f"{gib}" * characters,)) if characters else Choice()
+        shape = make_shape(gib)
+        return PodKind(replace(shape, gpus=replace(shape.gpus, models=models)), LITTLE)
+
+    for gib in range(1, 40):
+        grades(world, kind(gib), asked)
+    counted.clear()
+    grades(world, kind(39), asked)
+    assert counted == []
+    grades(world, kind(1), asked)
+    assert counted == [50]
+    kept = world.table._kept
+    assert kept.nbytes <= 100_000
+    assert kept.nbytes == sum(map(sum, kept._weights.values())) >= sum(each.nbytes for each in kept.values.values())
+
+
+def test_what_is_placed_one_by_one_counts_as_memory() -> None:
+    world = many(20)
+    grades(world, PodKind(make_shape(3, 2), LITTLE), every(world))
+    grades(world, PodKind(make_shape(3, 2), LITTLE), every(world))
+    assert world.table._kept.nbytes > 20 * 512
+
+
+@pytest.mark.parametrize("shape", [make_shape(3), make_shape(3, 2)], ids=["columns", "place"])
+def test_a_pod_that_takes_only_cdi_costs_nothing_to_nodes_without(world: World, shape: RequestShape) -> None:
+    assert grades(world, PodKind(replace(shape, only_cdi=True), LITTLE), [A, B]) == [0, 0]
+
+
+def test_on_a_node_with_several_models_the_gpus_that_the_pod_accepts_count() -> None:
+    mixed = make_inventory(16, 16)
+    gpus = (mixed.gpus[0], replace(mixed.gpus[1], model="NVIDIA A10"))
+    world = of_nodes(make_node(replace(mixed, gpus=gpus)), node("node-b", 16, model="NVIDIA A10"))
+    for model in ("A10", "H100"):
+        shape = make_shape(3)
+        kind = PodKind(replace(shape, gpus=replace(shape.gpus, models=Choice(wanted=(model,)))), LITTLE)
+        assert grades(world, kind, [A, B]) == reference(world, kind, [A, B])
+
+
+def test_a_node_whose_host_seems_full_still_has_a_cost(world: World) -> None:
+    """Whether CPU and memory are enough is for kube-scheduler to say, which may know of a change earlier."""
+    world.api.seed(NODES, node("node-c", 16, cpu=1))
+    world.see()
+    for shape in (make_shape(3), make_shape(3, 2)):
+        assert grades(world, PodKind(shape, FreeHost(8000, 512)), [NodeName("node-c")]) == [10]
+
+
+def test_a_node_that_is_not_known_has_no_cost(world: World) -> None:
+    for shape in (make_shape(3), None, make_shape(3, 2)):
+        assert grades(world, PodKind(shape, LITTLE), [NodeName("node-x")]) == [0]
+
+
+def test_a_node_with_more_gpus_than_columns_is_placed_by_itself() -> None:
+    world = of_nodes(node("node-a", *[2] * (table.MOST_PLACES + 1)), node("node-b", 16))
+    for shape in (make_shape(1), make_shape(9), None):
+        kind = PodKind(shape, LITTLE)
+        assert grades(world, kind, [A, B]) == reference(world, kind, [A, B])
+    assert world.table._table.cells.shape[2] == 8
+
+
+# Pods without GPUs.
+
+
+def others(world: World, made: JsonObject, *known: str) -> dict[str, int]:
+    answer = world.post(names.OTHERS_VERB, {"Pod": made, "NodeNames": known})
+    return {each["Host"]: each["Score"] for each in answer}
+
+
+def test_pods_without_gpus_go_to_nodes_without_or_that_take_no_pods_with_some() -> None:
+    world = many(3)
+    world.api.seed(NODES, node("cpu-a"))
+    broken = node("cpu-b", 16)
+    broken["metadata"]["annotations"][names.ANNOTATION_INVENTORY] = "?"
+    world.api.seed(NODES, broken)
+    world.see()
+    found = others(world, pod("guest"), "cpu-a", "node-000", "cpu-b", "node-001", "node-002", "unknown")
+    assert found["cpu-a"] == found["cpu-b"] == 10
+    assert all(1 <= found[name] <= 8 for name in ("node-000", "node-001", "node-002"))
+    assert found["unknown"] == 0
+
+
+def test_among_nodes_with_gpus_one_alone_is_the_best() -> None:
+    world = grown(11)
+    asked = [name for name in every(world) if world.capacities()[name].gpus]
+    kind = PodKind(None, FreeHost(4000, 1024))
+    assert list(others(world, pod("guest", cpu="4"), *asked).values()) == reference(world, kind, asked)
+
+
+def test_pods_with_gpus_are_not_ranked_there(world: World) -> None:
+    assert others(world, pod("gpus", gib=3), "node-a", "node-b") == {"node-a": 0, "node-b": 0}
+
+
+def test_a_replica_that_does_not_know_the_cluster_has_no_opinion(world: World) -> None:
+    world.unready = "still reading"
+    assert others(world, pod("guest"), "node-a", "node-b") == {}
+    assert world.post(names.OTHERS_VERB, {"Pod": None}) == []
+
+
+# Lists that filter has answered.
+
+
+def scores(world: World, made: JsonObject, known: Sequence[NodeName]) -> dict[str, int]:
+    return {each["Host"]: each["Score"] for each in world.post("prioritize", {"Pod": made, "NodeNames": known})}
+
+
+def test_a_list_that_is_asked_about_again_sees_what_changes() -> None:
+    world, made = grown(3), pod("share", gib=3)
+    known = world.post("filter", {"Pod": made, "NodeNames": every(world)})["NodeNames"]
+    for step in range(30):
+        found = scores(world, made, known)
+        assert list(found.values()) == reference(world, kind_of(made), known)
+        best = max(found, key=lambda name: found[name])
+        if step % 10 == 9:
+            world.api.vanish(f"{NODES}/{best}")
+        else:
+            world.bind(world.api.seed(PODS, pod(f"filler-{step}", gib=3)), best)
+        world.see()
+
+
+def test_a_node_where_memory_is_set_aside_for_the_pod_is_the_best() -> None:
+    world = grown(3)
+    kind, asked = PodKind(make_shape(2), LITTLE), every(world)
+    other = asked[grades(world, kind, asked).index(8)]
+    assert [asked[i] for i, score in enumerate(grades(world, kind, asked, frozenset({other}))) if score == 10] == [
+        other
+    ]
+
+
+# The table follows the index.
+
+
+def test_what_could_not_be_written_is_written_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = PodKind(make_shape(9), LITTLE)
+    assert grades(world, kind, [A]) == [10]
+    for _ in range(2):
+        assert world.bind(world.add_pod(8)).error == ""
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "set", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            grades(world, kind, [A])
+    assert grades(world, kind, [A]) == [0]
+
+
+def test_what_is_known_of_hardware_of_the_past_is_forgotten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "_SPARE", 2)
+    world.start_controller()
+    world.list_all()
+    kind, most = PodKind(make_shape(3), LITTLE), 0
+    for i in range(60):
+        world.api.vanish(f"{NODES}/node-b")
+        world.api.seed(NODES, node("node-b", 16, model=f"Model {i}"))
+        world.see()
+        assert grades(world, kind, [A, B]) == reference(world, kind, [A, B])
+        most = max(most, len(world.table._table.hardware))
+    assert most < 20
+
+
+def test_the_tables_lock_is_never_waited_for_under_that_of_the_index(world: World) -> None:
+    """A request takes the table's, and then the index's; who holds the index's only marks nodes."""
+    asked, kind = NodeNames([A, B]), PodKind(make_shape(3), LITTLE)
+    with world.table._lock:
+        assert world.bind(world.add_pod(3)).error == ""
+        world.see()
+        assert world.state.index.snapshot().pods
+    assert np.count_nonzero(world.table.grades(kind, asked)) == 2
