@@ -45,7 +45,7 @@ class Unreadable:
 
 
 class UnreadableError(GpuShareError):
-    """A check looked at a part that could not be read."""
+    """A check looked at such a part."""
 
     def __init__(self, part: Unreadable) -> None:
         super().__init__(f"{part.what}: {part.error}")
@@ -73,7 +73,7 @@ _WEBHOOK: Final = f"https:{names.WEBHOOK}:{WEBHOOK_PORT}"
 _CONTROLLER: Final = f"{names.CONTROLLER}:{CONTROLLER_PORT}"
 
 
-def part(method: str, *arguments: str) -> Any:
+def part(method: str, *arguments: object) -> Any:
     """A part, and the reader's method that reads it; `{namespace}` in a path is the installation's."""
     return field(metadata={_READ: methodcaller(method, *arguments)})
 
@@ -123,7 +123,7 @@ class Snapshot:
     """The DaemonSet."""
     usage: Mapping[NodeName, NodeUse] | Unreadable
     """What the device plugins tell of the use of GPUs, where they are to read it."""
-    daemonsets: Objects = part("daemonsets")
+    daemonsets: Objects = part("many", "/apis/apps/v1/daemonsets", foreign.needs_every_gpu)
     """Those of the whole cluster that need every GPU."""
     nodes: Objects = part("many", "/api/v1/nodes")
     nvidia_configs: Objects = part("nvidia_configs")
@@ -131,7 +131,7 @@ class Snapshot:
     resource_slices: Objects = part("dra", "resourceslices")
     """What DRA drivers offer."""
     device_classes: Objects = part("dra", "deviceclasses")
-    unhealthy: Objects = part("unhealthy")
+    unhealthy: Objects = part("many", reading.CONFIG_MAPS, reading.is_unhealthy_list)
     """ConfigMaps of GPUs that must not be used."""
     pods: Objects = part("pods")
     """Those that ask for GPUs or hold some, the installation's own, and other GPU plugins'."""
@@ -149,8 +149,8 @@ def take(api: KubeApi, clock: Clock, namespace: str, say: Callable[[str], None])
     version, now = _server(api, clock)
     reader = _Reader(api, namespace)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        how = {each.name: each.metadata[_READ] for each in fields(Snapshot) if _READ in each.metadata}
-        reads: dict[str, Future[Any]] = {part: pool.submit(read, reader) for part, read in how.items()}
+        parts = [each for each in fields(Snapshot) if _READ in each.metadata]
+        reads: dict[str, Future[Any]] = {part.name: pool.submit(part.metadata[_READ], reader) for part in parts}
         reads["usage"] = pool.submit(lambda: reader.usage(reads["plugin"].result(), reads["settings"].result()))
         waiting = set(reads.values())
         while waiting:
@@ -158,8 +158,9 @@ def take(api: KubeApi, clock: Clock, namespace: str, say: Callable[[str], None])
             if waiting:
                 left = sorted(part for part, read in reads.items() if read in waiting)
                 say(f"still reading {', '.join(left).replace('_', ' ')}")
-    parts = {part: read.result() for part, read in reads.items()}
-    return Snapshot(namespace=namespace, server=version, now=now, **parts)
+    return Snapshot(
+        namespace=namespace, server=version, now=now, **{part: read.result() for part, read in reads.items()}
+    )
 
 
 def _server(api: KubeApi, clock: Clock) -> tuple[ServerVersion, datetime]:
@@ -237,9 +238,6 @@ class _Reader:
         except WireError:
             return {}  # checks of pods say what is odd about it
 
-    def daemonsets(self) -> Objects:
-        return self.many("/apis/apps/v1/daemonsets", keep=foreign.needs_every_gpu)
-
     def nvidia_configs(self) -> Objects:
         """In the namespaces of GPU add-ons."""
         found: list[JsonObject] = []
@@ -258,18 +256,15 @@ class _Reader:
                 return part
         return ()
 
-    def unhealthy(self) -> Objects:
-        return self.many(reading.CONFIG_MAPS, keep=reading.is_unhealthy_list)
-
     def pods(self) -> Objects:
-        return self.many("/api/v1/pods", self._concerns_checks)
+        def concerns(pod: JsonObject) -> bool:
+            try:
+                is_own = pods_wire.ref(pod).namespace == self.namespace
+                return is_own or reading.concerns_gpus(pod) or foreign.foreign_pod(pod) is not None
+            except WireError:
+                return True  # a check says what is odd about it
 
-    def _concerns_checks(self, pod: JsonObject) -> bool:
-        try:
-            is_own = pods_wire.ref(pod).namespace == self.namespace
-            return is_own or reading.concerns_gpus(pod) or foreign.foreign_pod(pod) is not None
-        except WireError:
-            return True  # a check says what is odd about it
+        return self.many("/api/v1/pods", concerns)
 
     def _endpoint(self, service: str, path: str) -> str:
         return f"/{path} of service/{self.namespace}/{service.removeprefix('https:').partition(':')[0]}"
