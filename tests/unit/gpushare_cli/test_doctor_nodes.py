@@ -317,6 +317,14 @@ def test_a_node_of_which_nothing_is_known_is_named(reply: Reply | kube.KubeError
     assert line.startswith(f"{HEAD}what is used on node node-b is not known: {problem} | kubectl -n {NS} logs -l ")
 
 
+def test_plugins_that_may_not_be_listed_are_one_line() -> None:
+    api = reading()
+    path = f"/api/v1/namespaces/{NS}/pods"
+    api.fail_next(lambda call: call.path == path, kube.ForbiddenError("no"), times=9)
+    [line] = world.lines(api)
+    assert line.startswith(f"error cluster-read pods of {PLUGIN} | cannot be read: no; not checked: usage | ")
+
+
 def test_a_plugin_without_the_processes_of_its_node_is_one_line() -> None:
     api = reading(a=HIDDEN, b=HIDDEN)
     world.edit(api, "DaemonSet", PLUGIN, lambda each: each["spec"]["template"]["spec"].pop("hostPID"))
