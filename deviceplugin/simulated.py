@@ -126,7 +126,7 @@ class SimulatedProcesses:
     much. No file: no processes. A GPU that stands in `"silent": ["GPU-…"]` does not answer.
     """
 
-    path: Path | None  # none: there are no processes
+    path: Path | None  # None: there are no processes
     _problems: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
 
     def read(self, gpus: Collection[GpuUuid]) -> Lists:

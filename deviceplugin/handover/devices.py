@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from deviceplugin.cdi import VendorSpec
@@ -38,7 +37,7 @@ class DeviceHandOver:
     gpus: Callable[[], Mapping[GpuUuid, RawGpu]]  # as they were read last
     files: SpecFiles
     specs: Callable[[], Sequence[VendorSpec]]  # of the node, but for this plugin's own, those that count most first
-    _said: set[Path] = field(init=False, default_factory=set)  # of which it was logged that they cannot be removed
+    _problems: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
 
     def answer(self, resource: Resource, ids: Sequence[str]) -> AllocateResponse:
         chosen = self.choice()
@@ -95,11 +94,10 @@ class DeviceHandOver:
         try:
             spec.path.unlink(missing_ok=True)
         except OSError as error:
-            if spec.path not in self._said:
-                logs.event(_LOG, "forged spec not removed", level=logging.ERROR, path=str(spec.path), error=str(error))
-            self._said.add(spec.path)
+            about = {"path": str(spec.path), "error": str(error)}
+            self._problems.say("forged spec not removed", spec.path, level=logging.ERROR, **about)
             return False
-        self._said.discard(spec.path)
+        self._problems.clear(spec.path)
         logs.event(_LOG, "forged spec removed", level=logging.WARNING, path=str(spec.path))
         return True
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ _LARGEST_TOGETHER: Final = 8 * _LARGEST  # of the files that matter here: in mem
 _FILES: Final = 1024  # read of one directory; a DRA driver writes a file for each claim
 _EVENTS: Final = 100_000
 _DEEPEST: Final = 32
-_Stamp = tuple[int, int, int]
+_Stamp = tuple[int, int, int]  # inode, time of the last change, bytes
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CDI_VERSION: Final = "0.5.0"  # the oldest with all that is written here; runtimes refuse newer ones than they know
 _TEMPORARY: Final = ".gpushare-"
@@ -107,14 +108,18 @@ class SpecFiles:
                     path.unlink()
 
     def _listed(self) -> Iterator[str]:
-        try:
-            with os.scandir(self.directory) as entries:
-                yield from (entry.name for entry, _ in zip(entries, range(MAX_FILES), strict=False))
-        except OSError:
-            return
+        return islice(_names_in(self.directory), MAX_FILES)
 
     def _path(self, file: SpecFile) -> Path:
         return self.directory / strategy.file_name(file.uid, file.name)
+
+
+def _names_in(directory: Path) -> Iterator[str]:
+    try:
+        with os.scandir(directory) as entries:
+            yield from (entry.name for entry in entries)
+    except OSError:
+        return
 
 
 def _changed_at(path: Path) -> float:
@@ -131,12 +136,8 @@ def _cause(error: OSError | ValueError) -> str:
 @dataclass(frozen=True, slots=True)
 class _Read:
     stamp: _Stamp
-    spec: VendorSpec | None  # none if it is broken, or stands for something else
+    spec: VendorSpec | None  # None if it is broken, or stands for something else
     opened: bool = True  # otherwise it is tried again
-
-    @property
-    def size(self) -> int:
-        return self.stamp[2]
 
 
 @dataclass(kw_only=True)
@@ -157,7 +158,7 @@ class SpecReader:
             left = _LARGEST_TOGETHER
             for path in self._paths():
                 if (read := self._read(path)) is not None:
-                    left -= read.size if read.spec else 0
+                    left -= read.stamp[2] if read.spec else 0
                     found[path] = read if left >= 0 else replace(read, spec=None)
             self._known = found
         return [read.spec for read in found.values() if read.spec is not None]
@@ -167,9 +168,8 @@ class SpecReader:
         # /var/run is /run on most nodes, and what was written here must not look like another's.
         for directory in dict.fromkeys(each.resolve() for each in reversed(self.directories)):
             # Those of this plugin do not count: a tenant decides how many there are.
-            listed = sorted(
-                name for name in _listed(directory) if directory != own or not strategy.read_file_name(name)
-            )
+            specs = (name for name in _names_in(directory) if name.endswith((".json", ".yaml")))
+            listed = sorted(name for name in specs if directory != own or not strategy.read_file_name(name))
             if len(listed) > _FILES and self._many.get(directory) != len(listed):
                 self._many[directory] = len(listed)
                 logs.event(_LOG, "specs left out", level=logging.WARNING, directory=str(directory), files=len(listed))
@@ -187,14 +187,6 @@ class SpecReader:
             if known is None or known.opened:
                 logs.event(_LOG, "spec unreadable", level=logging.WARNING, path=str(path), error=str(error))
             return _Read(stamp, None, opened)
-
-
-def _listed(directory: Path) -> Iterator[str]:
-    try:
-        with os.scandir(directory) as entries:
-            yield from (entry.name for entry in entries if entry.name.endswith((".json", ".yaml")))
-    except OSError:
-        return
 
 
 def _stamp(path: Path) -> _Stamp | None:

@@ -154,21 +154,16 @@ class NvmlSource:
         try:
             found = self._read(index)
         except (self.nvml.NVMLError, LeftOutError) as error:
-            reason = self._left_out(index, error)
+            if isinstance(error, (self.nvml.NVMLError_GpuIsLost, self.nvml.NVMLError_ResetRequired)):
+                self._away.add(index)
+            reason = str(error) if isinstance(error, LeftOutError) else f"the driver says: {error}"
+            self._say("gpu left out", index=index, reason=reason)
             if not known:  # else it is listed, with this reason
                 self.left_out = [*self.left_out, LeftOut(index=index, reason=reason)]
             return (), [replace(gpu, fault=reason) for gpu in known]
         uuids, numbers = {gpu.uuid for gpu in found}, {gpu.index for gpu in found}
         former = [gpu for gpu in known if gpu.uuid not in uuids and gpu.index not in numbers]
         return found, [replace(gpu, fault=_GONE if gpu.mig else _IN_MIG_MODE) for gpu in former]
-
-    def _left_out(self, index: int, error: Exception) -> str:
-        nvml = self.nvml
-        if isinstance(error, (nvml.NVMLError_GpuIsLost, nvml.NVMLError_ResetRequired)):
-            self._away.add(index)
-        reason = str(error) if isinstance(error, LeftOutError) else f"the driver says: {error}"
-        self._say("gpu left out", index=index, reason=reason)
-        return reason
 
     def _read(self, index: int) -> Sequence[RawGpu]:
         nvml = self.nvml
@@ -197,7 +192,7 @@ class NvmlSource:
         action = _recovery_action(self.nvml, handle) if self.recovery_action else None
         if action == 0:
             self._faults.settle(uuid, self.clock.monotonic())
-        return _advice(action)
+        return f"the driver asks to {_ACTIONS.get(action, f'do {action}')}" if action else ""
 
     def _instances(self, handle: Any) -> Sequence[tuple[int, Any]]:
         nvml, found = self.nvml, []
@@ -280,10 +275,6 @@ def _recovery_action(nvml: Any, handle: Any) -> int | None:
     except nvml.NVMLError:
         return None
     return int(field.value.uiVal) if field.nvmlReturn == nvml.NVML_SUCCESS else None
-
-
-def _advice(action: int | None) -> str:
-    return f"the driver asks to {_ACTIONS.get(action, f'do {action}')}" if action else ""
 
 
 def _numa(nvml: Any, handle: Any, pci_devices: Path) -> int | None:

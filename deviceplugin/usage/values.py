@@ -22,7 +22,7 @@ class Process:
 
     pid: int
     started: int  # clock ticks since the machine's start
-    owner: CgroupOwner | None  # none: it belongs to no pod
+    owner: CgroupOwner | None  # None: it belongs to no pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +72,8 @@ class UsageReading(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldingPod:
     ref: PodRef
-    granted: Mapping[tuple[ContainerName, GpuUuid], int]  # miB
-    most: Mapping[GpuUuid, int]  # miB that all its containers together may use at its worst moment
+    granted: Mapping[tuple[ContainerName, GpuUuid], int]  # MiB
+    most: Mapping[GpuUuid, int]  # MiB that all its containers together may use at its worst moment
     containers: Mapping[str, ContainerName]
     """By the runtime's ID, of those that hold GPUs; the kubelet tells a new ID some seconds late."""
     percent: Mapping[GpuUuid, int] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Row:
     container: ContainerName  # empty for all processes of the pod in containers that hold nothing of this GPU
     gpu: GpuUuid
     granted_mib: int
-    used: int | None  # none if it is not known
+    used: int | None  # None if it is not known
     peak: int | None  # the most that was seen since this plugin started
 
 

@@ -68,7 +68,7 @@ def event(
 
 
 class Changes:
-    """Logs what is found out again and again when it changes. Used by one thread."""
+    """Logs what is found out again and again when it changes; of many threads at once, some may log it twice."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -82,11 +82,11 @@ class Changes:
 
     def clear(self, about: Hashable = None) -> None:
         """It is well, so that the same is told again when it comes back."""
-        self.keep({known for known, _ in self._last} - {about})
+        self.keep({known for known, _ in list(self._last)} - {about})
 
     def keep(self, present: Collection[Hashable]) -> None:
         """Forget about all else."""
-        self._last = {key: fields for key, fields in self._last.items() if key[0] in present}
+        self._last = {key: fields for key, fields in dict(self._last).items() if key[0] in present}
 
 
 def _cut(value: object) -> object:
