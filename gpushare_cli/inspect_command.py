@@ -21,13 +21,10 @@ from gpushare_cli.terminal import Look
 from gpushare_cli.usage import NodeUse
 
 _PADDING: Final = 2
-"""Of Go's text/tabwriter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What of the cluster is shown."""
-
     node: str | None = None
     details: bool = False
     limits: bool = False
@@ -40,11 +37,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.description = "Print who holds how much memory of which GPU."
     parser.add_argument("node", metavar="NODE", nargs="?", help="only this node")
     parser.add_argument("-d", "--details", action="store_true", help="one line for each pod")
-    parser.add_argument(
-        "--limits",
-        action="store_true",
-        help="also what holds each container to its share, and what it uses, as the device plugins tell",
-    )
+    what = "also what holds each container to its share, and what it uses, as the device plugins tell"
+    parser.add_argument("--limits", action="store_true", help=what)
     parser.add_argument("--bars", action="store_true", help="also each GPU as a bar with a block for each pod")
     arguments.add_installation(parser, "the device plugins, for --limits")
     arguments.add_output(parser)
@@ -64,15 +58,18 @@ def run(api: KubeApi, streams: Streams, options: Options) -> int:
             raise
         return streams.error(f"there is no node {options.node}")
     built = holders.build(cluster.nodes, cluster.pods, cluster.unhealthy)
-    uses = _uses(api, built, options)
-    rows = limits.of_report(built, uses) if options.limits else ()
-    gpus = [(NodeName(node.name), row.gpu) for node in built.nodes for row in node.gpus] if options.limits else []
-    for note in [*cluster.notes, *built.notes, *_unhealthy(built), *limits.notes(uses, gpus)]:
+    notes, uses, rows = [*cluster.notes, *built.notes, *_unhealthy(built)], {}, None
+    if options.limits:
+        holding = [NodeName(node.name) for node in built.nodes if node.pods]
+        uses = dict(usage.read(api, holding, options.installation)) if holding else {}
+        rows = limits.of_report(built, uses)
+        notes += limits.notes(uses, [(NodeName(node.name), row.gpu) for node in built.nodes for row in node.gpus])
+    for note in notes:
         streams.note(note)
     if built.nodes or options.output != "table":
         streams.answer(
             options.output,
-            lambda: as_value(built, rows if options.limits else None),
+            lambda: as_value(built, rows),
             lambda: "\n".join(_tables(built, rows, uses, options, streams.width)),
         )
     if built.nodes:
@@ -84,14 +81,8 @@ def run(api: KubeApi, streams: Streams, options: Options) -> int:
     return FAILED
 
 
-def _uses(api: KubeApi, built: Report, options: Options) -> Mapping[NodeName, NodeUse]:
-    """What is used on the nodes that share GPUs and have pods on them, if it is asked for."""
-    nodes = [NodeName(node.name) for node in built.nodes if node.pods] if options.limits else []
-    return usage.read(api, nodes, options.installation) if nodes else {}
-
-
 def _tables(
-    built: Report, rows: Sequence[LimitRow], uses: Mapping[NodeName, NodeUse], options: Options, width: int
+    built: Report, rows: Sequence[LimitRow] | None, uses: Mapping[NodeName, NodeUse], options: Options, width: int
 ) -> Iterator[str]:
     yield detail(built) if options.details else summary(built)
     if options.bars is not None:
@@ -99,7 +90,7 @@ def _tables(
         unicode = options.bars.unicode
         lines = [*bars.of_nodes(shown, unicode=unicode), bars.legend(unicode=unicode)]
         yield terminal.printed(lines, options.bars)
-    if options.limits:
+    if rows is not None:
         yield console.table([limits.HEADER, *map(limits.cells, rows)], width)
 
 
@@ -155,8 +146,7 @@ def as_value(report: Report, rows: Sequence[LimitRow] | None = None) -> dict[str
     return {
         "unit": report.unit.name,
         "totalMiB": report.total_mib,
-        "grantedMiB": report.used_mib,
-        "usedMiB": report.used_mib,  # the former name: what is used is measured
+        **_granted(report.used_mib),
         "nodes": [_json_node(node) for node in report.nodes],
         "notes": report.notes,
         **({} if rows is None else {"limits": [limits.as_json(row) for row in rows]}),
@@ -214,8 +204,7 @@ def _json_node(node: NodeRow) -> dict[str, Any]:
         "address": node.address,
         "unit": node.unit.name,
         "totalMiB": node.total_mib,
-        "grantedMiB": node.used_mib,
-        "usedMiB": node.used_mib,
+        **_granted(node.used_mib),
         "pendingMiB": node.pending_mib,
         "gpus": [
             {
@@ -226,8 +215,7 @@ def _json_node(node: NodeRow) -> dict[str, Any]:
                 "reason": row.gpu.reason,
                 "totalMiB": row.total_mib,
                 **({"grantableMiB": row.grantable_mib} if row.gpu.extra_mib else {}),
-                "grantedMiB": row.used_mib,
-                "usedMiB": row.used_mib,
+                **_granted(row.used_mib),
                 "computePercent": row.compute_percent,
                 "whole": bool(row.whole),
             }
@@ -240,8 +228,7 @@ def _json_node(node: NodeRow) -> dict[str, Any]:
                 "gpus": [
                     {
                         "index": index,
-                        "grantedMiB": held.memory_mib,
-                        "usedMiB": held.memory_mib,
+                        **_granted(held.memory_mib),
                         "computePercent": held.compute_percent,
                         "whole": held.whole,
                     }
@@ -254,8 +241,17 @@ def _json_node(node: NodeRow) -> dict[str, Any]:
     }
 
 
+def _granted(mib: int) -> dict[str, int]:
+    """Under its former name too: what is used is measured."""
+    return {"grantedMiB": mib, "usedMiB": mib}
+
+
 def layout(text: str) -> str:
-    """Replace tabs by spaces so that columns line up."""
+    """Replace tabs by spaces as Go's text/tabwriter does, on whose columns users' scripts rely.
+
+    A cell ends with a tab. Cells of consecutive lines at the same position form a column as wide as its widest cell
+    plus the padding; what follows a line's last tab belongs to no column and is written as it is.
+    """
     lines = [line.split("\t") for line in text.split("\n")]
     done: list[str] = [""] * len(lines)
     _block(lines, 0, len(lines), (), done)

@@ -79,7 +79,7 @@ def parse(page: str) -> NodeUse:
 
 
 def _problem(facts: Mapping[str, int], *, is_read: bool) -> str:
-    """Args: facts: values by label, as it stands on the page. is_read: some GPU's processes were listed."""
+    """By values of facts, by label as it stands on the page, and whether some GPU's processes were listed."""
     unknown = facts.get('known="false"', 0)
     if 'reading="no-host-pid"' in facts:
         return _HIDDEN

@@ -29,11 +29,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def load_all(text: str, what: str) -> list[object]:
-    """Every document of a text; empty ones are None.
-
-    Args:
-        text: YAML of one or more documents, or JSON.
-        what: where it is from, for messages.
+    """Every document of a text, YAML or JSON, which is from `what`; empty ones are None.
 
     Raises:
         WireError: neither; says where.

@@ -30,7 +30,7 @@ from gpushare_cli.console import OK, Streams
 from gpushare_cli.dashboard import site as sites
 from gpushare_cli.dashboard import watching
 from gpushare_cli.dashboard.picture import Live
-from gpushare_cli.dashboard.site import Request, Response, Site
+from gpushare_cli.dashboard.site import Response, Site
 from gpushare_cli.reading import Settings
 
 PORT: Final = 8127
@@ -96,15 +96,7 @@ def add_scope(parser: argparse.ArgumentParser) -> None:
 
 
 def run(live: Live, streams: Streams, options: Options, clock: Clock, ended: Callable[[], bool]) -> int:
-    """Serve until it is told to end. The exit code.
-
-    Args:
-        live: the picture, which has not begun.
-        streams: where the address is printed.
-        options: the arguments.
-        clock: of this machine.
-        ended: whether it was told to end.
-    """
+    """Serve a picture, which has not begun, until it is told to end. The exit code."""
     stop = threading.Event()
     key = "" if options.no_key else secrets.token_urlsafe(24)
     with contextlib.ExitStack() as opened:
@@ -261,7 +253,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {key.lower(): value for key, value in self.headers.items()}
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             self.close_connection = True  # bodies are not read
-        self._send(self.server.site.respond(Request(method=self.command, target=self.path, headers=headers)))
+        self._send(self.server.site.respond(self.command, self.path, headers))
 
     def _send(self, response: Response) -> None:
         self.send_response(response.status)

@@ -5,8 +5,9 @@ import logging
 import re
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
@@ -21,8 +22,8 @@ from gpushare.runtime.clock import Clock
 from gpushare.units import GIB
 from gpushare_cli import console, limits, usage
 from gpushare_cli.dashboard import views, waiting
-from gpushare_cli.dashboard.views import Happening, NodeView, Overview, Totals, Waiting
-from gpushare_cli.dashboard.watching import Changes, Scope, Watched
+from gpushare_cli.dashboard.views import Happening, NodeView, Overview, Waiting
+from gpushare_cli.dashboard.watching import Object, Scope, Watched
 from gpushare_cli.reading import Settings
 from gpushare_cli.usage import NodeUse
 
@@ -115,8 +116,6 @@ class Live:
     watched: Watched = field(init=False)
     asked: threading.Event = field(init=False, default_factory=threading.Event)
     """Set when the picture has what is used, as far as that can be known."""
-    _totals: dict[str, Totals] = field(init=False, default_factory=dict)
-    """Of each node: of a large cluster all together take too long for every change."""
     _uses: Mapping[NodeName, NodeUse] = field(init=False, default_factory=dict)
     _use_read: bool = field(init=False, default=False)
     _looked_at: float = field(init=False, default=float("-inf"))
@@ -167,17 +166,19 @@ class Live:
     def tick(self) -> None:
         """Bring the picture up to what has changed."""
         use_read = self._use_read  # before the changes that say where it is to be drawn
-        changes = self.watched.take_changes()
+        changed, gone = self.watched.take_changes()
+        now = self.clock.now()
         nodes = dict(self.picture.nodes) if self.picture else {}
-        for name in sorted(changes.nodes - {""}):
+        for name in sorted(changed - {""}):
             before, view = nodes.pop(name, None), self._view(name)
-            self._tell_change(name, before, view)
-            self._totals.pop(name, None)
+            if before is not None:
+                self._seen += views.grants(before, views.earliest(now))  # of pods that are gone now, too
+            if self.picture is not None and self.scope.nodes:
+                self._seen += views.health_changes(name, before, view, now)
             if view is not None:
                 nodes[name] = before if before == view else view
-                self._totals[name] = views.totals_of(view)
-        self._tell_ends(changes)
-        self._waiting_due |= bool(changes.nodes)
+        self._tell_ends(changed, gone, now)
+        self._waiting_due |= bool(changed)
         self._publish(nodes)
         if self._look_at_waiting():  # of a large cluster it takes a second: no bar waits for it
             self._publish(nodes)
@@ -190,17 +191,9 @@ class Live:
             return views.of_node(node, pods, unhealthy, self._uses.get(NodeName(name))) if node is not None else None
         return views.of_unread_node(NodeName(name), pods, self.settings.memory_unit or GIB)
 
-    def _tell_change(self, name: str, before: NodeView | None, view: NodeView | None) -> None:
-        now = self.clock.now()
-        if before is not None:
-            self._seen += views.grants(before, views.earliest(now))  # of pods that are gone now, too
-        if self.picture is not None and self.scope.nodes:
-            self._seen += views.health_changes(name, before, view, now)
-
-    def _tell_ends(self, changes: Changes) -> None:
-        now = self.clock.now()
-        self._seen += [each for pod in changes.gone if (each := views.deleted(pod, now)) is not None]
-        for name in changes.nodes:
+    def _tell_ends(self, changed: Iterable[str], gone: Iterable[Object], now: datetime) -> None:
+        self._seen += [each for pod in gone if (each := views.deleted(pod, now)) is not None]
+        for name in changed:
             for pod in self.watched.node(name)[1]:
                 if (ended := views.ended(pod)) is not None:
                     self._ended[ended.subject] = ended
@@ -231,7 +224,7 @@ class Live:
             server=self.server,
             complete=self.scope.complete,
             scope=self.scope.words,
-            totals=views.totals(self._totals.values(), sum(1 + each.others for each in self._waiting)),
+            totals=views.totals(nodes.values(), sum(1 + each.others for each in self._waiting)),
             notes=tuple(notes),
             stale=self.watched.problem,
         )

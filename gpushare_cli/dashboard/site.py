@@ -38,19 +38,7 @@ _LONGEST: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """As far as it decides anything."""
-
-    method: str
-    target: str
-    headers: Mapping[str, str]
-    """By name in lower case."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """What is sent."""
-
     status: HTTPStatus = HTTPStatus.OK
     media: str = TEXT
     body: bytes = b""
@@ -68,24 +56,25 @@ class Site:
     page: Callable[[], tuple[str, bytes]]
     """The picture of the moment: its entity tag and lines of JSON."""
 
-    def respond(self, request: Request) -> Response:
-        if len(request.target) > _LONGEST or not request.target.startswith("/"):
+    def respond(self, method: str, target: str, headers: Mapping[str, str]) -> Response:
+        """What a request gets, of which the names of headers are in lower case."""
+        if len(target) > _LONGEST or not target.startswith("/"):
             return _no(HTTPStatus.BAD_REQUEST, "not a path")
-        if not is_local(request.headers.get("host", "")):
+        if not is_local(headers.get("host", "")):
             return _no(
                 HTTPStatus.MISDIRECTED_REQUEST, "served to this machine only: open http://127.0.0.1 or http://localhost"
             )
-        if request.method not in {"GET", "HEAD"}:
+        if method not in {"GET", "HEAD"}:
             return _no(HTTPStatus.METHOD_NOT_ALLOWED, "nothing can be changed here", {"Allow": "GET, HEAD"})
-        path = request.target.partition("?")[0]
-        if path != "/" and request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
+        path = target.partition("?")[0]
+        if path != "/" and headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
             return _no(HTTPStatus.FORBIDDEN, "asked for by another site")
         if path != PICTURE:
             return self.assets.get(path) or _no(HTTPStatus.NOT_FOUND, "there is no such page")
-        if self.key and not hmac.compare_digest(request.headers.get(KEY, "").encode(), self.key.encode()):
+        if self.key and not hmac.compare_digest(headers.get(KEY, "").encode(), self.key.encode()):
             return _no(HTTPStatus.FORBIDDEN, "open the address that `gpushare dashboard` has printed: it has a key")
         tag, body = self.page()
-        if request.headers.get("if-none-match") == tag:
+        if headers.get("if-none-match") == tag:
             return Response(status=HTTPStatus.NOT_MODIFIED, headers={"ETag": tag})
         return Response(media="application/x-ndjson", body=body, headers={"ETag": tag})
 

@@ -24,11 +24,9 @@ from gpushare_cli.usage import Key, NodeUse, Use
 Object = Mapping[str, Any]
 Since = Mapping[tuple[str, str], str]
 """When pods came to their node, by namespace and name."""
-Used = Mapping[tuple[str, str, str], int]
-"""MiB by namespace, pod and GPU."""
 UNKNOWN_MODEL: Final = "model not known"
-SPAN: Final = timedelta(hours=1)
-MOST: Final = 200
+_SPAN: Final = timedelta(hours=1)
+_MOST: Final = 200
 """Happenings."""
 _STAMP: Final = "%Y-%m-%dT%H:%M:%SZ"
 _NUMBER: Final = re.compile("[0-9]{1,4}")
@@ -180,7 +178,7 @@ def of_node(node: Object, pods: Sequence[Object], unhealthy: frozenset[int], use
     built = holders.build([node], pods, {name: unhealthy})
     if not built.nodes:
         return None
-    since = {(ref.namespace, ref.name): placed_at(pod) for pod in pods for ref in [pods_wire.ref(pod)]}
+    since = {(ref.namespace, ref.name): _placed_at(pod) for pod in pods for ref in [pods_wire.ref(pod)]}
     return replace(of_row(built.nodes[0], use, since), notes=built.notes)
 
 
@@ -207,43 +205,41 @@ def of_unread_node(name: NodeName, pods: Sequence[Object], unit: MemoryUnit) -> 
         return None
     annotations = {names.ANNOTATION_INVENTORY: inventory_wire.encode(inventory)}
     view = of_node({"metadata": {"name": name, "annotations": annotations}}, pods, frozenset(), None)
-    return view and replace(view, known=False, address="", cards=tuple(map(_without_limits, view.cards)))
-
-
-def _without_limits(card: Card) -> Card:
-    """What holds the limits is not written on pods."""
-    return replace(card, limit="?", blocks=tuple(replace(block, limit="?") for block in card.blocks))
-
-
-def totals_of(view: NodeView) -> Totals:
-    """Of one node."""
-    measured = [card.used_mib for card in view.cards if card.used_mib is not None]
-    return Totals(
-        nodes=1,
-        gpus=len(view.cards),
-        unhealthy=sum(card.health != GpuHealth.HEALTHY.value for card in view.cards),
-        total_mib=sum(card.total_mib for card in view.cards),
-        granted_mib=sum(card.granted_mib for card in view.cards) + sum(pod.mib for pod in view.floating),
-        used_mib=sum(measured) if measured else None,
-        pods=len({(block.namespace, block.name) for card in view.cards for block in card.blocks}),
+    return view and replace(
+        view,
+        known=False,
+        address="",
+        cards=tuple(  # what holds the limits is not written on pods
+            replace(card, limit="?", blocks=tuple(replace(block, limit="?") for block in card.blocks))
+            for card in view.cards
+        ),
     )
 
 
-def totals(nodes: Collection[Totals], waiting: int) -> Totals:
+def totals(nodes: Collection[NodeView], waiting: int = 0) -> Totals:
     """Of all nodes; a pod is on one of them."""
-    measured = [each.used_mib for each in nodes if each.used_mib is not None]
-    kept = ("nodes", "gpus", "unhealthy", "total_mib", "granted_mib", "pods")
-    sums = {name: sum(getattr(each, name) for each in nodes) for name in kept}
-    return Totals(**sums, used_mib=sum(measured) if measured else None, waiting=waiting)
+    cards = [card for node in nodes for card in node.cards]
+    measured = [card.used_mib for card in cards if card.used_mib is not None]
+    return Totals(
+        nodes=len(nodes),
+        gpus=len(cards),
+        unhealthy=sum(card.health != GpuHealth.HEALTHY.value for card in cards),
+        total_mib=sum(card.total_mib for card in cards),
+        granted_mib=sum(card.granted_mib for card in cards) + sum(pod.mib for node in nodes for pod in node.floating),
+        used_mib=sum(measured) if measured else None,
+        pods=len({(block.namespace, block.name) for card in cards for block in card.blocks}),
+        waiting=waiting,
+    )
 
 
-def placed_at(pod: Object) -> str:
+def _placed_at(pod: Object) -> str:
     """When a pod came to its node; empty if that is not told."""
     condition = fields.condition(pod, "PodScheduled", "pod")
     return str(condition.get("lastTransitionTime") or "") if condition.get("status") == "True" else ""
 
 
-def _used(uses: Mapping[Key, Use]) -> Used:
+def _used(uses: Mapping[Key, Use]) -> dict[tuple[str, str, str], int]:
+    """MiB by namespace, pod and GPU."""
     found: dict[tuple[str, str, str], int] = {}
     for (namespace, pod, _, gpu), use in uses.items():
         if use.used_mib is not None:
@@ -251,7 +247,7 @@ def _used(uses: Mapping[Key, Use]) -> Used:
     return found
 
 
-def _card(row: GpuRow, node: NodeRow, used: Used, since: Since) -> Card:
+def _card(row: GpuRow, node: NodeRow, used: Mapping[tuple[str, str, str], int], since: Since) -> Card:
     gpu = row.gpu
     blocks = tuple(
         Block(
@@ -325,12 +321,12 @@ def latest(found: Iterable[Happening], now: datetime) -> tuple[Happening, ...]:
     """The newest of the last hour, the newest first. Times that are none are left out."""
     begin, until = earliest(now), (now + timedelta(minutes=5)).strftime(_STAMP)
     recent = {each for each in found if begin <= each.at <= until}
-    return tuple(sorted(recent, key=lambda each: (each.at, each.subject, each.text), reverse=True)[:MOST])
+    return tuple(sorted(recent, key=lambda each: (each.at, each.subject, each.text), reverse=True)[:_MOST])
 
 
 def earliest(now: datetime) -> str:
     """The time from which on happenings are of interest."""
-    return (now - SPAN).strftime(_STAMP)
+    return (now - _SPAN).strftime(_STAMP)
 
 
 def grants(view: NodeView, begin: str = "") -> Iterator[Happening]:

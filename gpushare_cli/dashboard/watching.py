@@ -32,16 +32,8 @@ _MOST_EVENTS: Final = 2000
 _OTHERS_EVENTS: Final = frozenset({"Preempted", "Evicted", "TaintManagerEviction", "UnexpectedAdmissionError"})
 _LONGEST: Final = 1024
 _LONGEST_NAME: Final = 253
-_OF_METADATA: Final = (
-    "name",
-    "namespace",
-    "uid",
-    "labels",
-    "annotations",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "ownerReferences",
-)
+_TIMES: Final = ("creationTimestamp", "deletionTimestamp")
+_OF_METADATA: Final = ("name", "namespace", "uid", "labels", "annotations", *_TIMES, "ownerReferences")
 _OF_NODE: Final = frozenset({names.ANNOTATION_INVENTORY, names.ANNOTATION_CORDON})
 _OF_BOUND_SPEC: Final = ("nodeName", "schedulerName", "priority")
 _NOT_OF_SPEC: Final = frozenset({"initContainers", "containers", "ephemeralContainers", "volumes"})
@@ -148,16 +140,6 @@ class _Events(Collection[Object]):
                 del self.items[next(iter(self.items))]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """Since the last look."""
-
-    nodes: frozenset[str]
-    """Whose objects or pods have changed."""
-    gone: tuple[Object, ...]
-    """Pods that were deleted while they were on a node; their last states."""
-
-
 class Watched:
     """All that was read, and what has changed since somebody last asked. Safe for threads."""
 
@@ -213,12 +195,11 @@ class Watched:
         late = [name for name, each in needed.items() if each.stale_for() > _STALE_S]
         return f"the API server has not answered for minutes about {', '.join(late)}" if late else ""
 
-    def take_changes(self) -> Changes:
-        """What has changed since this was last called."""
+    def take_changes(self) -> tuple[set[str], list[Object]]:
+        """Since this was last called: nodes, empty for none, whose objects or pods have changed, and deleted pods."""
         with self._lock:
-            found = Changes(nodes=frozenset(self._changed), gone=tuple(self._gone))
-            self._changed.clear()
-            self._gone.clear()
+            found = self._changed, self._gone
+            self._changed, self._gone = set(), []
             return found
 
     def mark(self, nodes: Sequence[str]) -> None:

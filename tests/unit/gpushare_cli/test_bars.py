@@ -126,9 +126,7 @@ def test_wide_characters_take_two_columns() -> None:
 
 
 def picture(*nodes: NodeView, overview: Overview | None = None, waiting: tuple[Waiting, ...] = ()) -> Picture:
-    shown = overview or Overview(
-        server="", complete=True, scope="", totals=views.totals([*map(views.totals_of, nodes)], len(waiting))
-    )
+    shown = overview or Overview(server="", complete=True, scope="", totals=views.totals(nodes, len(waiting)))
     return Picture(version=1, nodes={each.name: each for each in nodes}, overview=shown, waiting=waiting)
 
 

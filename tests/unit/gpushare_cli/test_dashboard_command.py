@@ -22,9 +22,9 @@ from gpushare_cli import top
 from gpushare_cli.console import Streams
 from gpushare_cli.dashboard import command, site, watching
 from gpushare_cli.dashboard.picture import Live, Pages, Picture
-from gpushare_cli.dashboard.site import Request, Response, Site
+from gpushare_cli.dashboard.site import Response, Site
 from gpushare_cli.dashboard.views import NodeView, Overview, Totals
-from gpushare_cli.dashboard.watching import Changes, Scope, Watched
+from gpushare_cli.dashboard.watching import Scope, Watched
 from testing import clusters
 from testing.builders import make_grant
 from testing.cli.podding import bound
@@ -124,7 +124,7 @@ def test_use_that_comes_while_a_picture_is_drawn_is_in_the_next_one(
     live.tick()
     take = Watched.take_changes
 
-    def take_and_be_overtaken(watched: Watched) -> Changes:
+    def take_and_be_overtaken(watched: Watched) -> Any:
         changes = take(watched)
         live.ask_use()
         return changes
@@ -164,8 +164,8 @@ def test_a_pod_is_gone_once_it_is_deleted_and_not_when_it_has_changed() -> None:
         (sink.remove, pod),
     ):
         tell(sink.read(each))
-        gone.append(watched.take_changes().gone)
-    assert gone == [(), (), (before,)]
+        gone.append(watched.take_changes()[1])
+    assert gone == [[], [], [before]]
 
 
 def test_what_comes_again_as_it_was_is_no_change_and_a_new_list_removes_the_rest() -> None:
@@ -173,11 +173,11 @@ def test_what_comes_again_as_it_was_is_no_change_and_a_new_list_removes_the_rest
     sink = watched.reflectors["nodes"].sink
     nodes = [sink.read({"metadata": {"name": name}}) for name in "ab"]
     sink.replace(nodes)
-    assert watched.take_changes().nodes == {"a", "b"}
+    assert watched.take_changes()[0] == {"a", "b"}
     sink.upsert(nodes[0])
-    assert not watched.take_changes().nodes
+    assert not watched.take_changes()[0]
     sink.replace(nodes[:1])
-    assert watched.take_changes().nodes == {"b"}
+    assert watched.take_changes()[0] == {"b"}
     assert watched.node("b")[0] is None
 
 
@@ -246,7 +246,7 @@ PICTURE = "/picture"
 
 def ask(target: str = "/", method: str = "GET", **headers: str) -> Response:
     found = {**LOCAL, **{key.replace("_", "-"): value for key, value in headers.items()}}
-    return SITE.respond(Request(method=method, target=target, headers=found))
+    return SITE.respond(method, target, found)
 
 
 def status(*arguments: str, **headers: str) -> HTTPStatus:
@@ -333,9 +333,7 @@ def test_a_picture_is_sent_to_who_does_not_have_it(known: str, expected: bytes) 
 
 @pytest.mark.parametrize("key", ["", "of-an-earlier-run"])
 def test_without_a_key_anyone_on_the_loopback_address_may_look(key: str) -> None:
-    answer = replace(SITE, key="").respond(
-        Request(method="GET", target=PICTURE, headers={**LOCAL, "gpushare-key": key})
-    )
+    answer = replace(SITE, key="").respond("GET", PICTURE, {**LOCAL, "gpushare-key": key})
     assert answer.body == b"lines"
 
 

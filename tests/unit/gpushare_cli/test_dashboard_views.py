@@ -60,7 +60,7 @@ def test_use_is_the_sum_of_a_pods_containers_and_unknown_where_it_is_not_measure
 def test_a_gpu_that_takes_nothing_new_says_why() -> None:
     found = view_of(health=GpuHealth.UNHEALTHY, reason="Xid 79")
     assert {(card.health, card.why) for card in found.cards} == {("Unhealthy", "unhealthy: Xid 79")}
-    assert views.totals_of(found).unhealthy == 2
+    assert views.totals([found]).unhealthy == 2
 
 
 def test_a_node_without_gpus_is_not_shown() -> None:
@@ -97,12 +97,14 @@ def test_pods_that_hold_nothing_show_no_node() -> None:
 
 
 def test_totals_count_a_pod_on_two_gpus_once() -> None:
-    one = views.totals_of(view_of(bound("a", make_grant(0, 1))))
-    sums = views.totals([one, replace(one, used_mib=5), replace(one, used_mib=6)], 4)
-    assert (one.nodes, one.gpus, one.pods, one.granted_mib, one.total_mib) == (1, 2, 1, 6 * 1024, 30 * 1024)
-    assert (sums.nodes, sums.gpus, sums.pods, sums.waiting, sums.used_mib) == (3, 6, 3, 4, 11)
+    one = view_of(bound("a", make_grant(0, 1)))
+    uses = [NodeUse(uses={("default", "b", "main", "GPU-0"): Use(mib)}) for mib in (5, 6)]
+    others = [view_of(bound("b", make_grant(0, 1)), use=use) for use in uses]
+    alone, sums = views.totals([one]), views.totals([one, *others], 4)
+    assert (alone.nodes, alone.gpus, alone.pods, alone.granted_mib, alone.total_mib) == (1, 2, 1, 6 * 1024, 30 * 1024)
+    assert (sums.nodes, sums.gpus, sums.pods, sums.waiting) == (3, 6, 2, 4)
     assert (sums.granted_mib, sums.total_mib) == (18 * 1024, 90 * 1024)
-    assert views.totals([one], 0).used_mib is None
+    assert (alone.used_mib, sums.used_mib) == (None, 11)
 
 
 # Pods that wait.
