@@ -237,10 +237,10 @@ class HttpServer:
         wasyncore.loop(timeout=timeout_s, use_poll=True, map=self._sockets, count=1)
 
     def _look(self) -> None:
-        now, channels = self.clock.monotonic(), list(self._server.active_channels.values())
-        crowded = len(channels) >= self.connections
+        now, crowded = self.clock.monotonic(), len(self._server.active_channels) >= self.connections
         if now < self._looked + LOOK_S and not (crowded or self.stopping):
             return
+        channels = list(self._server.active_channels.values())
         if crowded:
             self._keep_fewer(channels)
         short = [each for each in channels if each.request and each.request.awaits and not each.request.take()]
