@@ -3,6 +3,7 @@
 The four components never import each other, and this module imports none of them until its command runs.
 """
 
+import functools
 import importlib
 import os
 import signal
@@ -12,26 +13,6 @@ from collections.abc import Callable
 from gpushare import names
 
 _DISTRIBUTION = "gpushare"
-
-
-def cli() -> int:
-    return _run("gpushare", "gpushare_cli.__main__", "main", extra="cli")
-
-
-def inspect() -> int:
-    return _run("kubectl-inspect-gpushare", "gpushare_cli.__main__", "inspect_main", extra="cli")
-
-
-def webhook() -> int:
-    return _run(names.WEBHOOK, "webhook.main", "main", extra="webhook")
-
-
-def controller() -> int:
-    return _run(names.CONTROLLER, "controller.main", "main", extra="controller")
-
-
-def device_plugin() -> int:
-    return _run(names.PLUGIN, "deviceplugin.main", "main", extra="device-plugin")
 
 
 def _run(command: str, module: str, function: str, *, extra: str) -> int:
@@ -47,3 +28,10 @@ def _run(command: str, module: str, function: str, *, extra: str) -> int:
         )
         return 2
     return main()
+
+
+cli = functools.partial(_run, "gpushare", "gpushare_cli.__main__", "main", extra="cli")
+inspect = functools.partial(_run, "kubectl-inspect-gpushare", "gpushare_cli.__main__", "inspect_main", extra="cli")
+webhook = functools.partial(_run, names.WEBHOOK, "webhook.main", "main", extra="webhook")
+controller = functools.partial(_run, names.CONTROLLER, "controller.main", "main", extra="controller")
+device_plugin = functools.partial(_run, names.PLUGIN, "deviceplugin.main", "main", extra="device-plugin")

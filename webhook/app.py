@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, assert_never
 
@@ -11,7 +11,7 @@ import orjson
 from werkzeug.exceptions import HTTPException
 
 from gpushare import names
-from gpushare.errors import FieldError, WireError
+from gpushare.errors import WireError
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.http import BUSY
@@ -20,7 +20,7 @@ from webhook import mutation, review, validation
 from webhook.edits import Rules
 from webhook.metrics import Metrics, Outcome
 from webhook.mutation import Allowed, Decision, Denied, Patched, Unavailable
-from webhook.review import AdmissionReview, Review
+from webhook.review import Refusal, Review
 from webhook.runtimeclass import RuntimeClass
 from webhook.settings import Settings
 
@@ -59,14 +59,14 @@ def create_app(settings: Settings, services: Services) -> flask.Flask:
     validate = functools.partial(
         validation.validate, controller=settings.controller, resource_config=settings.resource_config
     )
-    for name, decide, refuse, limit in (
-        ("mutate", mutate, review.invalid, _OF_ONE_POD),
-        ("enforce", enforce, review.invalid, _OF_ONE_POD),
-        ("isolate", mutate, review.invalid, _OF_ONE_POD),
-        ("validate", validate, review.forbidden, _OF_ANY_UPDATE),
+    for name, decide, refusal, limit in (
+        ("mutate", mutate, Refusal.INVALID, _OF_ONE_POD),
+        ("enforce", enforce, Refusal.INVALID, _OF_ONE_POD),
+        ("isolate", mutate, Refusal.INVALID, _OF_ONE_POD),
+        ("validate", validate, Refusal.FORBIDDEN, _OF_ANY_UPDATE),
     ):
         services.metrics.expect(name)
-        endpoint = _Endpoint(name=name, decide=decide, refuse=refuse, services=services, intake=intake, limit=limit)
+        endpoint = _Endpoint(name=name, decide=decide, refusal=refusal, services=services, intake=intake, limit=limit)
         app.add_url_rule(f"/{name}", name, endpoint.answer, methods=["POST"])
     _add_probes(app, services)
     app.register_error_handler(HTTPException, _http_error)
@@ -77,7 +77,7 @@ def create_app(settings: Settings, services: Services) -> flask.Flask:
 class _Endpoint:
     name: str
     decide: Callable[[Review], Decision]
-    refuse: Callable[[Review, Sequence[FieldError]], AdmissionReview]
+    refusal: Refusal
     services: Services
     intake: Intake
     limit: Limit
@@ -108,8 +108,8 @@ class _Endpoint:
         if not uid:
             return _error(503 if error.busy else 413, message), Outcome.MALFORMED
         if error.busy:
-            return _json(200, review.unavailable(uid, message)), Outcome.FAILED
-        return _json(200, review.too_large(uid, message)), Outcome.DENIED
+            return _json(200, review.denied(uid, Refusal.UNAVAILABLE, message)), Outcome.FAILED
+        return _json(200, review.denied(uid, Refusal.INVALID, message)), Outcome.DENIED
 
     def _reviewed(self, body: bytes) -> tuple[flask.Response, Outcome]:
         try:
@@ -127,16 +127,17 @@ class _Endpoint:
         match decision:
             case Allowed():
                 self._log("admitted", request, level=logging.DEBUG)
-                return _json(200, review.allowed(request)), Outcome.UNTOUCHED
+                return _json(200, review.allowed(request.uid)), Outcome.UNTOUCHED
             case Patched(pod, warnings):
                 self._log("mutated", request, warnings=len(warnings))
                 return _json(200, review.patched(request, pod, warnings)), Outcome.MUTATED
             case Denied(errors):
-                self._log("denied", request, message=review.message(errors))
-                return _json(200, self.refuse(request, errors)), Outcome.DENIED
+                told = review.message(errors)
+                self._log("denied", request, message=told)
+                return _json(200, review.denied(request.uid, self.refusal, told)), Outcome.DENIED
             case Unavailable(message):
                 self._log("undecided", request, level=logging.WARNING, message=message)
-                return _json(200, review.unavailable(request.uid, message)), Outcome.FAILED
+                return _json(200, review.denied(request.uid, Refusal.UNAVAILABLE, message)), Outcome.FAILED
             case _:
                 assert_never(decision)
 

@@ -9,7 +9,8 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NotRequired, TypedDict, cast
+from enum import Enum
+from typing import Any, Final, cast
 
 import jsonpatch
 import orjson
@@ -29,25 +30,13 @@ _UID: Final = re.compile(rb'"request":\{"uid":"([0-9A-Za-z-]{1,64})"')
 Operation = dict[str, Any]
 
 
-class Status(TypedDict):
-    code: int
-    reason: str
-    message: str
+class Refusal(Enum):
+    """HTTP status and reason that the API server gives to its client."""
 
-
-class Response(TypedDict):
-    uid: str
-    allowed: bool
-    status: NotRequired[Status]
-    patchType: NotRequired[str]
-    patch: NotRequired[str]
-    warnings: NotRequired[list[str]]
-
-
-class AdmissionReview(TypedDict):
-    apiVersion: str
-    kind: str
-    response: Response
+    INVALID = 400, "BadRequest"
+    """Its author can fix it. Not with 422, of which kubectl shows only that it is invalid."""
+    FORBIDDEN = 403, "Forbidden"
+    UNAVAILABLE = 503, "ServiceUnavailable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,41 +84,22 @@ def uid_of(head: bytes) -> str:
     return match[1].decode() if match else ""
 
 
-def allowed(review: Review) -> AdmissionReview:
-    return _answer({"uid": review.uid, "allowed": True})
+def allowed(uid: str, **more: object) -> JsonObject:
+    """Admit the object, as it is or with a patch."""
+    return _answer({"uid": uid, "allowed": True, **more})
 
 
-def patched(review: Review, intended: JsonObject, warnings: Sequence[str]) -> AdmissionReview:
+def patched(review: Review, intended: JsonObject, warnings: Sequence[str]) -> JsonObject:
     """Admit the object with the changes that make it the intended one."""
     operations = verified(cast(JsonObject, review.obj), intended)  # it was read as a pod
-    response: Response = {
-        "uid": review.uid,
-        "allowed": True,
-        "patchType": "JSONPatch",
-        "patch": base64.b64encode(orjson.dumps(operations)).decode(),
-    }
-    if warnings:
-        response["warnings"] = list(warnings)
-    return _answer(response)
+    told = {"warnings": list(warnings)} if warnings else {}
+    return allowed(review.uid, patchType="JSONPatch", patch=base64.b64encode(orjson.dumps(operations)).decode(), **told)
 
 
-def invalid(review: Review, errors: Sequence[FieldError]) -> AdmissionReview:
-    """Refuse a request that its author can fix. Not with 422, of which kubectl shows only that it is invalid."""
-    return _refused(review, 400, "BadRequest", errors)
-
-
-def forbidden(review: Review, errors: Sequence[FieldError]) -> AdmissionReview:
-    return _refused(review, 403, "Forbidden", errors)
-
-
-def unavailable(uid: str, message: str) -> AdmissionReview:
-    """Refuse a request for now. As an answered review and not as HTTP 503, whose message the API server drops."""
-    return _denied(uid, 503, "ServiceUnavailable", message)
-
-
-def too_large(uid: str, message: str) -> AdmissionReview:
-    """Refuse a request that is not looked at. Not with HTTP 413, after which a pod may pass unchanged."""
-    return _denied(uid, 400, "BadRequest", message)
+def denied(uid: str, refusal: Refusal, text: str) -> JsonObject:
+    """Refuse a request. An HTTP error would let a pod pass unchanged, or the API server drop the message."""
+    code, reason = refusal.value
+    return _answer({"uid": uid, "allowed": False, "status": {"code": code, "reason": reason, "message": text}})
 
 
 def message(errors: Sequence[FieldError]) -> str:
@@ -138,16 +108,7 @@ def message(errors: Sequence[FieldError]) -> str:
     return " | ".join([*(str(error) for error in errors[:MOST_ERRORS]), *more])
 
 
-def _refused(review: Review, code: int, reason: str, errors: Sequence[FieldError]) -> AdmissionReview:
-    return _denied(review.uid, code, reason, message(errors))
-
-
-def _denied(uid: str, code: int, reason: str, text: str) -> AdmissionReview:
-    status: Status = {"code": code, "reason": reason, "message": text}
-    return _answer({"uid": uid, "allowed": False, "status": status})
-
-
-def _answer(response: Response) -> AdmissionReview:
+def _answer(response: JsonObject) -> JsonObject:
     return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
 
 

@@ -95,7 +95,11 @@ class Lookup(Generic[T]):
 
     def _look(self) -> None:
         try:
-            self._answers = [self.read(self._get())]
+            try:
+                found = self.api.get(self.path, timeout_s=self.timeout_s)
+            except kube.NotFoundError:
+                found = None
+            self._answers = [self.read(found)]
             self._is_forbidden = False
         except kube.ForbiddenError as error:
             self._problem = f"{error}; {self.remedy}"
@@ -106,12 +110,6 @@ class Lookup(Generic[T]):
             self._problem = str(error)
             self._is_forbidden = False
             self._log_problem()
-
-    def _get(self) -> JsonObject | None:
-        try:
-            return self.api.get(self.path, timeout_s=self.timeout_s)
-        except kube.NotFoundError:
-            return None
 
     def _log_problem(self) -> None:
         logs.event(

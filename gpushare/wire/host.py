@@ -58,7 +58,7 @@ def requested(pod: Mapping[str, Any]) -> FreeHost:
     infeasible = bool(told or "resources" in status) and _is_infeasible(pod, status)
     steps = []
     for path, kind, container in pods_wire.containers(pod):
-        amounts = _amounts(container, path)
+        amounts = _both(_requests(container, path), f"{path}.resources")
         if told and kind is not ContainerKind.INIT:
             known = told.get(fields.text(container, "name", path))
             amounts = amounts if known is None else _resized(amounts, *known, infeasible=infeasible)
@@ -66,14 +66,14 @@ def requested(pod: Mapping[str, Any]) -> FreeHost:
     cpu, memory = peak(steps) or (0, 0)
     if "resources" in spec:
         whole = _requests(spec, "spec")
-        amounts = _cpu(whole, "spec.resources"), _memory(whole, "spec.resources")
+        amounts = _both(whole, "spec.resources")
         if "resources" in status:
             amounts = _resized(amounts, status, "status", infeasible=infeasible)
         cpu = amounts[0] if "cpu" in whole else cpu
         memory = amounts[1] if "memory" in whole else memory
     if "overhead" in spec:
-        overhead = fields.mapping(spec, "overhead", "spec")
-        cpu, memory = cpu + _cpu(overhead, "spec.overhead"), memory + _memory(overhead, "spec.overhead")
+        more = _both(fields.mapping(spec, "overhead", "spec"), "spec.overhead")
+        cpu, memory = cpu + more[0], memory + more[1]
     return _shared(cpu, memory)
 
 
@@ -106,14 +106,8 @@ def _resized(asked: tuple[int, int], told: Mapping[str, Any], path: str, *, infe
     allocated = fields.mapping(told, "allocatedResources", path)
     for amounts, where in ((in_force, "resources"), (allocated if allocated != in_force else {}, "allocatedResources")):
         if amounts:
-            cpu = max(cpu, _cpu(amounts, f"{path}.{where}"))
-            memory = max(memory, _memory(amounts, f"{path}.{where}"))
+            cpu, memory = map(max, (cpu, memory), _both(amounts, f"{path}.{where}"))
     return cpu, memory
-
-
-def _amounts(container: Mapping[str, Any], path: str) -> tuple[int, int]:
-    requests = _requests(container, path)
-    return (_cpu(requests, f"{path}.resources"), _memory(requests, f"{path}.resources")) if requests else (0, 0)
 
 
 def _requests(holder: Mapping[str, Any], path: str) -> Mapping[str, Any]:
@@ -123,12 +117,9 @@ def _requests(holder: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     return {**limits, **requests} if limits else requests
 
 
-def _cpu(amounts: Mapping[str, Any], path: str) -> int:
-    return _ceiling(amounts, "cpu", _MILLI, path)
-
-
-def _memory(amounts: Mapping[str, Any], path: str) -> int:
-    return _ceiling(amounts, "memory", _MIB, path)
+def _both(amounts: Mapping[str, Any], path: str) -> tuple[int, int]:
+    """CPU and memory, rounded up."""
+    return _ceiling(amounts, "cpu", _MILLI, path), _ceiling(amounts, "memory", _MIB, path)
 
 
 def _ceiling(amounts: Mapping[str, Any], resource: str, unit: Decimal, path: str) -> int:

@@ -81,9 +81,11 @@ def _ack(text: str, containers: Sequence[Mapping[str, Any]], unit: MemoryUnit) -
         value = orjson.loads(text)
         return tuple(
             Grant(
-                container=ContainerName(fields.needed(containers[_index(container)], "name", f"container {container}")),
-                gpus=(by_index(_index(gpu)),),
-                memory_mib=unit.to_mib(_amount(amount)),
+                container=ContainerName(
+                    fields.needed(containers[_number(container, _INDEX)], "name", f"container {container}")
+                ),
+                gpus=(by_index(_number(gpu, _INDEX)),),
+                memory_mib=unit.to_mib(_number(amount, _AMOUNT)),
             )
             for container, shares in value.items()
             for gpu, amount in shares.items()
@@ -124,16 +126,10 @@ def _limited(containers: Sequence[Mapping[str, Any]], resource: str) -> Iterator
             yield fields.needed(container, "name", f"spec.containers[{i}]"), limits[resource]
 
 
-def _amount(value: object) -> int:
+def _number(value: object, pattern: re.Pattern[str]) -> int:
     text = str(value)
-    if _AMOUNT.fullmatch(text) is None:
-        raise ValueError(f"{text[:20]!r} is no amount")
-    return int(text)
-
-
-def _index(text: str) -> int:
-    if _INDEX.fullmatch(text) is None:
-        raise ValueError(f"{text[:20]!r} is no index")
+    if pattern.fullmatch(text) is None:
+        raise ValueError(f"{text[:20]!r} is no such number")
     return int(text)
 
 

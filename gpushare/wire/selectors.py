@@ -59,9 +59,9 @@ def selector(annotations: Annotations, unit: MemoryUnit, errors: list[FieldError
         models=models or Choice(),
         uuids=uuids or Choice(),
         min_memory_mib=memory or 0,
-        enforced=_read(annotations, names.ANNOTATION_LIMIT, _enforced, errors) or False,
+        enforced=_read(annotations, names.ANNOTATION_LIMIT, _ENFORCED, errors) or False,
         mig=_read(annotations, names.ANNOTATION_MIG, _mig, errors),
-        physical=_read(annotations, names.ANNOTATION_OVERSUBSCRIPTION, _never, errors) or False,
+        physical=_read(annotations, names.ANNOTATION_OVERSUBSCRIPTION, _NEVER, errors) or False,
     )
     return ANY_GPU if found == ANY_GPU else found
 
@@ -103,17 +103,19 @@ def _choice(text: str, check: Callable[[str], object], fix: str) -> Choice:
     return Choice(wanted=tuple(wanted), unwanted=tuple(unwanted))
 
 
-def _enforced(text: str) -> bool:
-    if text != names.ENFORCED:
-        raise ValueError(f"{text!r:.80} is no strength of a limit; write {names.ENFORCED}, or remove the annotation")
-    return True
+def _only(word: str, problem: str) -> Callable[[str], bool]:
+    """The only word that an annotation may have."""
+
+    def read(text: str) -> bool:
+        if text != word:
+            raise ValueError(f"{text!r:.80} {problem}; write {word}, or remove the annotation")
+        return True
+
+    return read
 
 
-def _never(text: str) -> bool:
-    if text != names.NEVER:
-        problem = f"{text!r:.80} does not refuse oversubscription, which is all that a pod can say of it"
-        raise ValueError(f"{problem}; write {names.NEVER}, or remove the annotation")
-    return True
+_ENFORCED: Final = _only(names.ENFORCED, "is no strength of a limit")
+_NEVER: Final = _only(names.NEVER, "does not refuse oversubscription, which is all that a pod can say of it")
 
 
 def _mig(text: str) -> MigChoice:

@@ -35,7 +35,7 @@ def test_a_new_gpu_pod_goes_through_a_few_files(caplog: pytest.LogCaptureFixture
     app = create_app(
         Settings(), Services(clock=clock, metrics=metrics, runtime_class=runtime_class, not_ready=lambda: "")
     )
-    body, seen = encoded(review(pod(container("a", "3")))), set[str]()
+    body, seen, answer = encoded(review(pod(container("a", "3")))), set[str](), b""
 
     def note(frame: FrameType, event: str, _: object) -> None:
         if event == "call":
