@@ -12,8 +12,8 @@ from typing import Final, Protocol
 from controller.settings import Settings
 from gpushare.runtime import http
 from gpushare.runtime.clock import Clock, SystemClock
-from gpushare.runtime.http import ByteBudget, Handler, HttpServer
-from gpushare.runtime.intake import MIB
+from gpushare.runtime.http import Handler, HttpServer
+from gpushare.runtime.intake import MIB, ByteBudget
 from gpushare.runtime.process import Signals
 
 GRACE_S: Final = 8  # every request has an answer by then: a bind's deadline is below the scheduler's 5 s

@@ -15,7 +15,7 @@ from gpushare.errors import WireError
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.http import BUSY
-from gpushare.runtime.intake import MIB, Intake, Limit, RefusedBodyError
+from gpushare.runtime.intake import MIB, ByteBudget, Intake, Limit, RefusedBodyError
 from webhook import mutation, review, validation
 from webhook.edits import Rules
 from webhook.metrics import Metrics, Outcome
@@ -46,7 +46,7 @@ class Services:
 
 def create_app(settings: Settings, services: Services) -> flask.Flask:
     app = flask.Flask(names.WEBHOOK, static_folder=None)
-    intake = Intake(room=_MAX_BYTES)
+    intake = Intake(budget=ByteBudget(_MAX_BYTES))
     rules = Rules(
         resource_config=settings.resource_config,
         scheduler=settings.scheduler_name,

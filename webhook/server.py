@@ -22,8 +22,8 @@ from certs import store
 from gpushare import names
 from gpushare.runtime import logs
 from gpushare.runtime.clock import SystemClock
-from gpushare.runtime.http import ByteBudget, HttpServer, Wsgi
-from gpushare.runtime.intake import MIB
+from gpushare.runtime.http import HttpServer, Wsgi
+from gpushare.runtime.intake import MIB, ByteBudget
 from gpushare.runtime.process import Signals
 from webhook.settings import Settings
 

@@ -28,14 +28,14 @@ from gpushare.model.request import PodRequest
 from gpushare.runtime import http, logs
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.http import Request, Response
-from gpushare.runtime.intake import MIB, Intake, Limit, RefusedBodyError
+from gpushare.runtime.intake import MIB, ByteBudget, Intake, Limit, RefusedBodyError
 from gpushare.wire import host, requests
 from gpushare.wire import pods as pods_wire
 
 _LOG: Final = logging.getLogger(__name__)
 _LIMIT: Final = Limit(body=64 * MIB, weight=896 * MIB)
 """5,000 whole Node objects of a scheduler that does not cache them."""
-_ROOM: Final = 1024 * MIB
+_MAX_BYTES: Final = 1024 * MIB
 """For all large requests together: one of the largest."""
 _BUSY: Final = "this replica of the gpushare controller is binding as many pods as it can; try again"
 BINDS: Final = 24
@@ -81,7 +81,7 @@ class Extender:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._binds = threading.BoundedSemaphore(services.binds)
-        self._intake = Intake(room=_ROOM)
+        self._intake = Intake(budget=ByteBudget(_MAX_BYTES))
         self._lists = NodeLists()
         verbs = {
             "filter": _Verb("filter", self._filter, messages.filter_error),

@@ -8,7 +8,6 @@ import functools
 import logging
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -23,7 +22,7 @@ from waitress.task import WSGITask
 
 from gpushare.errors import SettingsError
 from gpushare.runtime.clock import Clock
-from gpushare.runtime.intake import HEAD, SMALL, Stream
+from gpushare.runtime.intake import HEAD, SMALL, ByteBudget, Stream
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
@@ -83,25 +82,6 @@ class Response:
 
 
 Handler = Callable[[Request], Response]
-
-
-class ByteBudget:
-    """Bytes that all large requests of a server share, from their headers to their answers. Safe for many threads."""
-
-    def __init__(self, size: int) -> None:
-        self.left = size
-        self._lock = threading.Lock()
-
-    def take(self, amount: int) -> bool:
-        """Whether there was so much."""
-        with self._lock:
-            if taken := amount <= self.left:
-                self.left -= amount
-            return taken
-
-    def give_back(self, amount: int) -> None:
-        with self._lock:
-            self.left += amount
 
 
 def listen(address: str, port: int, settings: str) -> socket.socket:
@@ -373,7 +353,8 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             with self.requests_lock:
                 self.request = None
                 self.requests.append(request)
-            self.server.add_task(self)
+                if len(self.requests) == 1:  # else it is done after the one before
+                    self.server.add_task(self)
 
     def end(self) -> None:
         self.left = self.ours.clock.monotonic()

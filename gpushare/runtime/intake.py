@@ -7,7 +7,7 @@ and refused if it is too large or too heavy, or if others fill the room that all
 import contextlib
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from gpushare.errors import GpuShareError
@@ -52,17 +52,35 @@ class Limit:
     """Bytes of memory when it is parsed."""
 
 
+class ByteBudget:
+    """Bytes of memory that all large requests of a server share. Safe for many threads."""
+
+    def __init__(self, size: int) -> None:
+        self.left = size
+        self._changed = threading.Condition()
+
+    def take(self, amount: int, wait_s: float = 0.0) -> bool:
+        """Whether there is, or comes to be in time, so much."""
+        with self._changed:
+            if taken := self._changed.wait_for(lambda: amount <= self.left, wait_s):
+                self.left -= amount
+            return taken
+
+    def give_back(self, amount: int) -> None:
+        with self._changed:
+            self.left += amount
+            self._changed.notify_all()
+
+
 @dataclass(kw_only=True)
 class Intake:
-    """The room that all requests share. Safe for use by many threads."""
+    """Where bodies are read. Safe for use by many threads."""
 
-    room: int
-    """Bytes of memory for all bodies that are not small."""
+    budget: ByteBudget
+    """For all bodies that are not small."""
     small: int = SMALL
     wait_s: float = 0.5
-    """How long a body waits for room, before it is read and before it is used."""
-    _taken: int = field(init=False, default=0)
-    _changed: threading.Condition = field(init=False, default_factory=threading.Condition)
+    """How long a body waits for memory, before it is read and before it is used."""
 
     @contextlib.contextmanager
     def body(self, stream: Stream, length: int, limit: Limit, *, busy: bool = False) -> Iterator[bytes]:
@@ -97,18 +115,10 @@ class Intake:
         return RefusedBodyError("other large requests are being looked at; try again", head, busy=True)
 
     def _take(self, amount: int, held: contextlib.ExitStack) -> bool:
-        """Whether there is or comes to be so much room; it is given back with `held`."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._taken + amount <= self.room, self.wait_s):
-                return False
-            self._taken += amount
-        held.callback(self._give_back, amount)
-        return True
-
-    def _give_back(self, amount: int) -> None:
-        with self._changed:
-            self._taken -= amount
-            self._changed.notify_all()
+        """Whether there is so much; it is given back with `held`."""
+        if taken := self.budget.take(amount, self.wait_s):
+            held.callback(self.budget.give_back, amount)
+        return taken
 
 
 def weight(body: bytes) -> int:

@@ -8,8 +8,8 @@ from typing import Final
 
 from gpushare.runtime import http, logs
 from gpushare.runtime.clock import Clock, SystemClock
-from gpushare.runtime.http import ByteBudget, HttpServer, Request, Response
-from gpushare.runtime.intake import SMALL
+from gpushare.runtime.http import HttpServer, Request, Response
+from gpushare.runtime.intake import SMALL, ByteBudget
 
 _LOG: Final = logging.getLogger(__name__)
 _AT_ONCE: Final = 64  # connections

@@ -1,4 +1,4 @@
-"""How many files a stranger has to read to follow one request."""
+"""How many files have to be read to follow one request."""
 
 import io
 import logging

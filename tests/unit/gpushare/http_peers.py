@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpushare.runtime import http
-from gpushare.runtime.http import ByteBudget, HttpServer, Request, Response
+from gpushare.runtime.http import HttpServer, Request, Response
+from gpushare.runtime.intake import ByteBudget
 from testing.clock import ManualClock
 
 MIB = 2**20

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from gpushare.runtime import intake
-from gpushare.runtime.intake import Intake, Limit, RefusedBodyError, Stream
+from gpushare.runtime.intake import ByteBudget, Intake, Limit, RefusedBodyError, Stream
 
 ROOMY = Limit(body=10**9, weight=10**9)
 HEAD = b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":body[:4096],"object":'
@@ -19,7 +19,7 @@ def review(obj: bytes) -> bytes:
 
 @pytest.fixture
 def shared() -> Intake:
-    return Intake(room=10_000, small=100, wait_s=0.0)
+    return Intake(budget=ByteBudget(10_000), small=100, wait_s=0.0)
 
 
 def refused(shared: Intake, stream: Stream, length: int, limit: Limit = ROOMY) -> RefusedBodyError:
@@ -42,7 +42,7 @@ def test_a_body_is_read_in_pieces(shared: Intake) -> None:
             asked.append(size or 0)
             return super().read(min(size or 0, 1000))
 
-    roomy = Intake(room=10**9)
+    roomy = Intake(budget=ByteBudget(10**9))
     with roomy.body(Slow(b"x" * 200_000), 200_000, ROOMY) as found:
         assert found == b"x" * 200_000
     assert max(asked) == 64 * 1024
@@ -96,7 +96,7 @@ def test_a_server_without_room_has_the_head_only(shared: Intake) -> None:
     with pytest.raises(RefusedBodyError) as caught, shared.body(io.BytesIO(body), len(body), ROOMY, busy=True):
         pass
     assert (caught.value.busy, caught.value.head) == (True, body[:4096])
-    assert shared._taken == 0
+    assert shared.budget.left == 10_000
 
 
 def test_ordinary_bodies_never_wait(shared: Intake) -> None:
