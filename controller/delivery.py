@@ -27,7 +27,7 @@ class Absent(Enum):
     """Or another pod has its name."""
 
 
-Shown = Allocation | AlreadyBound | Absent
+ReadBack = Allocation | AlreadyBound | Absent
 """What a pod itself says: it holds GPUs on the node that was chosen, or it is on a node without them, or on another."""
 
 
@@ -37,7 +37,7 @@ class Undelivered:
 
     error: kube.KubeError
     """Of the request."""
-    shown: Shown | None = None
+    read_back: ReadBack | None = None
     """None if the pod was not read."""
     unread: str = ""
     """Why it could not be read."""
@@ -52,7 +52,7 @@ def annotations(reserved: Reserved, request: PodRequest, clock: Clock) -> dict[s
 
 
 def deliver(
-    state: ClusterState, reserved: Reserved, *, send: Callable[[], object], read: Callable[[], Shown]
+    state: ClusterState, reserved: Reserved, *, send: Callable[[], object], read: Callable[[], ReadBack]
 ) -> Allocation | Undelivered:
     """Send a choice and end its reservation, whatever happens. What the pod holds now, if that is known.
 
@@ -72,19 +72,19 @@ def deliver(
     return ended
 
 
-def shown(api: KubeApi, state: ClusterState, chosen: Allocation, *, timeout_s: float) -> Shown:
+def read_back(api: KubeApi, state: ClusterState, chosen: Allocation, *, timeout_s: float) -> ReadBack:
     """What the API server shows of a pod for which GPUs were chosen. Raises KubeError, WireError: it cannot be read."""
     try:
         return api.read_object(
             kube.pod_path(chosen.pod.namespace, chosen.pod.name),
-            keep=lambda pod: _shown_by(pod, chosen, state),
+            keep=lambda pod: _read_from(pod, chosen, state),
             timeout_s=timeout_s,
         )
     except kube.NotFoundError:
         return Absent.GONE
 
 
-def _shown_by(pod: JsonObject, chosen: Allocation, state: ClusterState) -> Shown:
+def _read_from(pod: JsonObject, chosen: Allocation, state: ClusterState) -> ReadBack:
     if pods_wire.ref(pod).uid != chosen.pod.uid:
         return Absent.GONE
     node = pods_wire.node_of(pod)
@@ -95,7 +95,7 @@ def _shown_by(pod: JsonObject, chosen: Allocation, state: ClusterState) -> Shown
     return allocations.granted(pod, state.resource_config.unit) or AlreadyBound(node=node, granted=False)
 
 
-def _sent(chosen: Allocation, send: Callable[[], object], read: Callable[[], Shown]) -> Allocation | Undelivered:
+def _sent(chosen: Allocation, send: Callable[[], object], read: Callable[[], ReadBack]) -> Allocation | Undelivered:
     try:
         send()
     except (kube.ConflictError, kube.UnreachableError, kube.ServerFaultError) as error:
@@ -105,7 +105,7 @@ def _sent(chosen: Allocation, send: Callable[[], object], read: Callable[[], Sho
     return chosen
 
 
-def _resolved(error: kube.KubeError, read: Callable[[], Shown]) -> Allocation | Undelivered:
+def _resolved(error: kube.KubeError, read: Callable[[], ReadBack]) -> Allocation | Undelivered:
     """What the pod says after an answer that does not tell all.
 
     A conflict says that this request changed nothing, but an earlier one may have. After silence only a pod that is on
@@ -118,4 +118,4 @@ def _resolved(error: kube.KubeError, read: Callable[[], Shown]) -> Allocation | 
     if isinstance(pod_shows, Allocation):
         return pod_shows
     settled = isinstance(error, kube.ConflictError) or isinstance(pod_shows, AlreadyBound)
-    return Undelivered(error=error, shown=pod_shows, in_doubt=not settled)
+    return Undelivered(error=error, read_back=pod_shows, in_doubt=not settled)

@@ -367,7 +367,7 @@ class Index:
         if record.bypassed is not None or record.failed or record.outdated:
             self._bypassed[uid] = record
         as_chosen = not moved and self._is_as_chosen(record)
-        # Seen on a node, a pod cannot be bound again: no choice in a Binding can come true any more. One that is
+        # Seen on a node, a pod cannot be bound again: no choice in a Binding can still come true. One that is
         # patched into a pod on its node can, for as long as the pod shows nothing of it and lives.
         bypassed_on = record.node if record.bypassed is not None else None
         ended = self.reservations.drop_pod(uid, but_bypassed_on=bypassed_on)

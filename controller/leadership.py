@@ -1,7 +1,7 @@
 """What a worker does with its lead: read the whole cluster afresh, serve, and end with it.
 
 A follower watches nothing. A new leader starts its watches only after it won, so that its first lists contain every
-Binding of the leader before it. A leader whose watches are dead gives the lead up: what it knows is of the past.
+Binding of the leader before it. A leader whose watches are dead gives up its leadership: what it knows is of the past.
 """
 
 import functools
@@ -103,14 +103,14 @@ class Leadership:
             return "this replica of the gpushare controller does not lead"
         unread = [reflector.path for reflector in self._reflectors if not reflector.synced.is_set()]
         unread += [optional.path for optional in self._optional if not optional.settled()]
-        return f"the gpushare controller has just taken the lead and is still reading {unread[0]}" if unread else ""
+        return f"the gpushare controller became leader and is still listing {unread[0]}" if unread else ""
 
     def stop(self) -> None:
-        """Begin nothing any more. A thread ends with its request to the API server, a watch with its next event."""
+        """Begin nothing new. A thread ends with its request to the API server, a watch with its next event."""
         self._stop_working.set()
 
     def shut_down(self) -> None:
-        """Return when nothing that was sent can take effect any more. Call after the last answer."""
+        """Return when nothing that was sent can still take effect. Call after the last answer."""
         self.stop()
         deadline = self.clock.monotonic() + self.quiet_s
         if self._chores is not None:

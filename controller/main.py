@@ -180,26 +180,25 @@ def supervisor(settings: Settings, api: client.RestClient, signals: Signals) -> 
 
 
 def readings(leadership: Leadership, outlooks: Outlooks) -> dict[str, tuple[str, Reading]]:
+    optional = "; NaN if they must not be read"
+
+    def age(what: str, note: str = "") -> str:
+        return f"Seconds since the last response to the watch of {what}{note}"
+
     return {
         "gpushare_leading": ("1 while this replica leads", leadership.leading),
         "gpushare_ready": ("1 while kube-scheduler may ask this replica", lambda: not leadership.unready()),
-        "gpushare_watch_nodes_age_seconds": (
-            "Seconds since the watch of nodes said anything",
-            leadership.nodes.stale_for,
-        ),
-        "gpushare_watch_pods_age_seconds": ("Seconds since the watch of pods said anything", leadership.pods.stale_for),
+        "gpushare_watch_nodes_age_seconds": (age("nodes"), leadership.nodes.stale_for),
+        "gpushare_watch_pods_age_seconds": (age("pods"), leadership.pods.stale_for),
         "gpushare_watch_disruption_budgets_age_seconds": (
-            "Seconds since the watch of PodDisruptionBudgets said anything; NaN if they must not be read",
+            age("PodDisruptionBudgets", optional),
             leadership.budgets.stale_for,
         ),
         "gpushare_watch_unhealthy_gpus_age_seconds": (
-            "Seconds since the watch of ConfigMaps unhealthy-gpu-NODE said anything; NaN if they must not be read",
+            age("ConfigMaps unhealthy-gpu-NODE", optional),
             leadership.unhealthy.stale_for,
         ),
-        "gpushare_watch_namespaces_age_seconds": (
-            "Seconds since the watch of namespaces said anything; NaN if they must not be read",
-            leadership.namespaces.stale_for,
-        ),
+        "gpushare_watch_namespaces_age_seconds": (age("namespaces", optional), leadership.namespaces.stale_for),
         "gpushare_outlook_epoch": (
             "Number of what is known of requests and room in the cluster, by which nodes are ranked; 0 at first",
             lambda: float(outlooks.outlook.epoch),

@@ -86,8 +86,8 @@ class Settings:
     )
     placeholders: int = options.option(
         0,
-        "pods at most, in the namespace gpushare-placeholders, that ask an autoscaler for a node where the sums of"
-        " nodes suffice for a waiting pod and their GPUs do not; 0: none",
+        "pods at most, in the namespace gpushare-placeholders, that ask an autoscaler for a node where nodes"
+        " have enough in total for a waiting pod, but no single GPU has room; 0: none",
         parse=_placeholders,
     )
     placeholder_seconds: float = options.option(

@@ -207,7 +207,7 @@ class ClusterState:
         return _sending(known, ledger, now=claim.now)
 
     def _in_the_way(self, claim: _Claim) -> AlreadyBound | None:
-        """Why no choice may be made for a pod any more."""
+        """Why no choice may be made for a pod."""
         if claim.bypassed:
             record = self.index.pods.get(claim.request.pod.uid)
             known = self.index.reservations.get(claim.request.pod.uid, claim.node)

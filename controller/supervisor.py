@@ -89,7 +89,7 @@ class Worker(Protocol):
         ...
 
     def kill(self) -> None:
-        """End it. Nothing of it runs any more when this returns."""
+        """End it; nothing of it runs when this returns."""
         ...
 
 
@@ -166,7 +166,7 @@ class Supervisor:
         return _Ending.STOPPED
 
     def _stop(self, worker: Worker, elector: Elector) -> bool:
-        """Have the worker finish while the lead lasts. Whether nothing that it sent can take effect any more."""
+        """Have the worker finish while the lead lasts. Whether nothing that it sent can still take effect."""
         worker.terminate()
         began = due = self.clock.monotonic()
         while (code := worker.exit_code()) is None and self.clock.monotonic() - began < self.stop_s:

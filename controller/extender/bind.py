@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final, assert_never
 
 from controller import delivery
-from controller.delivery import Absent, Shown, Undelivered
+from controller.delivery import Absent, ReadBack, Undelivered
 from controller.extender.messages import BindArgs
 from controller.reconcile import node_requests
 from controller.state import AlreadyBound, ClusterState, Reserved
@@ -51,7 +51,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BindResult:
     """What the scheduler is told; an empty error is success."""
 
     outcome: Outcome
@@ -69,7 +69,7 @@ class Binder:
     """Whether this process may write, at this very moment."""
     deadline_s: float = 2.0
 
-    def bind(self, args: BindArgs, *, received: float | None = None) -> Answer:
+    def bind(self, args: BindArgs, *, received: float | None = None) -> BindResult:
         """Bind a pod. Doing it again changes nothing. Its time is counted from `received`, in monotonic seconds."""
         answer = self._bind(args, BUDGET_S + (self.clock.monotonic() if received is None else received))
         logs.event(
@@ -84,22 +84,22 @@ class Binder:
         )
         return answer
 
-    def _bind(self, args: BindArgs, until: float) -> Answer:
+    def _bind(self, args: BindArgs, until: float) -> BindResult:
         if not self.leading():
             return _not_leading()
         if not self._in_time(until):
             return _out_of_time()
         if args.namespace == names.PLACEHOLDERS:
-            return Answer(Outcome.REFUSED, node_requests.REFUSED)
+            return BindResult(Outcome.REFUSED, node_requests.REFUSED)
         if (bound := self.state.bound(args.uid)) is not None:
             return _bound_before(args, bound)
         request = self._request(args, until)
-        if isinstance(request, Answer):
+        if isinstance(request, BindResult):
             return request
         reserved = self.state.reserve(request, args.node, now=self.clock.monotonic())
         match reserved:
             case Refused():
-                return Answer(Outcome.REFUSED, reserved.message)
+                return BindResult(Outcome.REFUSED, reserved.message)
             case AlreadyBound():
                 return _bound_before(args, reserved)
             case Reserved():
@@ -107,7 +107,7 @@ class Binder:
             case _:
                 assert_never(reserved)
 
-    def _request(self, args: BindArgs, until: float) -> PodRequest | Answer:
+    def _request(self, args: BindArgs, until: float) -> PodRequest | BindResult:
         """What the pod asks for: from the watch, or else from the API server. What the scheduler shows decides nothing.
 
         The watch shows a pod at the same time to the scheduler and here, so it is read only if the watch lags.
@@ -115,21 +115,21 @@ class Binder:
         ref = PodRef(namespace=args.namespace, name=args.name, uid=args.uid)
         pending = self._pending(args.uid)
         if pending is not None:
-            return pending.request or Answer(Outcome.INVALID, pending.problem or _no_gpu(ref))
+            return pending.request or BindResult(Outcome.INVALID, pending.problem or _no_gpu(ref))
         try:
             return self.api.read_object(
                 kube.pod_path(args.namespace, args.name),
-                keep=lambda pod: self._requested(pod, args) or Answer(Outcome.INVALID, _no_gpu(ref)),
+                keep=lambda pod: self._requested(pod, args) or BindResult(Outcome.INVALID, _no_gpu(ref)),
                 timeout_s=self._at_most(_READ_S, until),
             )
         except kube.NotFoundError:
             return _gone(args)
         except kube.KubeError as error:
-            return Answer(Outcome.API_ERROR, f"pod {ref} could not be read: {error}; it is tried again")
+            return BindResult(Outcome.API_ERROR, f"pod {ref} could not be read: {error}; it is tried again")
         except (errors.InvalidRequestError, WireError) as error:
-            return Answer(Outcome.INVALID, str(error))
+            return BindResult(Outcome.INVALID, str(error))
 
-    def _requested(self, pod: JsonObject, args: BindArgs) -> PodRequest | Answer | None:
+    def _requested(self, pod: JsonObject, args: BindArgs) -> PodRequest | BindResult | None:
         return requests.of_pod(pod, self.state.resource_config) if pods_wire.ref(pod).uid == args.uid else _gone(args)
 
     def _pending(self, uid: PodUid) -> Pending | None:
@@ -140,7 +140,7 @@ class Binder:
             self.clock.wait(_NEVER, _WATCH_LOOK_S)
         return None
 
-    def _deliver(self, args: BindArgs, request: PodRequest, reserved: Reserved, until: float) -> Answer:
+    def _deliver(self, args: BindArgs, request: PodRequest, reserved: Reserved, until: float) -> BindResult:
         def send() -> None:
             path, body = kube.pod_path(args.namespace, args.name, "binding"), self._binding(args, request, reserved)
             timeout_s = self._at_most(self.deadline_s, until)
@@ -151,12 +151,14 @@ class Binder:
         def may_send() -> bool:
             return self.leading() and self._in_time(until)
 
-        def read() -> Shown:
-            return delivery.shown(self.api, self.state, reserved.allocation, timeout_s=self._at_most(_READ_S, until))
+        def read() -> ReadBack:
+            return delivery.read_back(
+                self.api, self.state, reserved.allocation, timeout_s=self._at_most(_READ_S, until)
+            )
 
         ended = delivery.deliver(self.state, reserved, send=send, read=read)
         if isinstance(ended, Allocation):
-            return Answer(Outcome.BOUND)
+            return BindResult(Outcome.BOUND)
         if isinstance(ended.error, kube.NotSentError):
             return _not_leading() if self._in_time(until) else _out_of_time()
         return _undelivered(args, ended)
@@ -183,28 +185,28 @@ def _no_gpu(ref: PodRef) -> str:
     return f"pod {ref} asks for no GPU; let kube-scheduler bind it"
 
 
-def _bound_before(args: BindArgs, before: AlreadyBound) -> Answer:
+def _bound_before(args: BindArgs, before: AlreadyBound) -> BindResult:
     if before.node != args.node:
-        return Answer(
+        return BindResult(
             Outcome.BOUND_ELSEWHERE, f"pod {args.namespace}/{args.name} is bound to node {before.node} already"
         )
     if not before.granted:
-        return Answer(
+        return BindResult(
             Outcome.BOUND_ELSEWHERE,
             f"pod {args.namespace}/{args.name} was bound to node {before.node} without GPUs, not by gpushare;"
             " delete it so that it is recreated",
         )
-    return Answer(Outcome.BOUND_BEFORE)
+    return BindResult(Outcome.BOUND_BEFORE)
 
 
-def _gone(args: BindArgs) -> Answer:
-    return Answer(Outcome.POD_GONE, f"pod {args.namespace}/{args.name} with uid {args.uid} does not exist any more")
+def _gone(args: BindArgs) -> BindResult:
+    return BindResult(Outcome.POD_GONE, f"pod {args.namespace}/{args.name} with uid {args.uid} no longer exists")
 
 
-def _undelivered(args: BindArgs, ended: Undelivered) -> Answer:
-    match ended.shown:
+def _undelivered(args: BindArgs, ended: Undelivered) -> BindResult:
+    match ended.read_back:
         case AlreadyBound():
-            return _bound_before(args, ended.shown)
+            return _bound_before(args, ended.read_back)
         case Absent.GONE:
             return _gone(args)
     match ended.error:
@@ -212,17 +214,17 @@ def _undelivered(args: BindArgs, ended: Undelivered) -> Answer:
             return _gone(args)
         case kube.ConflictError() if ended.unread:
             text = f"{ended.error}; and the pod could not be read: {ended.unread}; try again"
-            return Answer(Outcome.IN_DOUBT, text)
+            return BindResult(Outcome.IN_DOUBT, text)
     if not ended.in_doubt:
-        return Answer(Outcome.API_ERROR, f"the API server refused the Binding: {ended.error}")
+        return BindResult(Outcome.API_ERROR, f"the API server refused the Binding: {ended.error}")
     rest = f"and the pod could not be read: {ended.unread}" if ended.unread else "the memory stays reserved, try again"
-    return Answer(Outcome.IN_DOUBT, f"no answer to the Binding: {ended.error}; {rest}")
+    return BindResult(Outcome.IN_DOUBT, f"no answer to the Binding: {ended.error}; {rest}")
 
 
-def _not_leading() -> Answer:
-    return Answer(Outcome.NOT_LEADING, "this replica of the gpushare controller does not lead; try again")
+def _not_leading() -> BindResult:
+    return BindResult(Outcome.NOT_LEADING, "this replica of the gpushare controller does not lead; try again")
 
 
-def _out_of_time() -> Answer:
+def _out_of_time() -> BindResult:
     text = "there was no time left to bind the pod before kube-scheduler gives up; try again"
-    return Answer(Outcome.OUT_OF_TIME, text)
+    return BindResult(Outcome.OUT_OF_TIME, text)

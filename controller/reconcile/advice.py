@@ -28,7 +28,7 @@ REPEAT_S: Final = 2700.0  # events live for an hour
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventThrottle:
-    """What was said about a pod so far."""
+    """What was posted about a pod so far."""
 
     at: float = float("-inf")
     """Monotonic seconds."""
@@ -37,11 +37,11 @@ class EventThrottle:
     text: str = ""
 
     def too_early(self, now: float) -> bool:
-        """Whether nothing may be said yet, whatever it is."""
+        """Whether nothing may be posted yet."""
         return now - self.at < self.wait_s
 
     def after(self, text: str, now: float) -> "EventThrottle | None":
-        """What was said after this is said, or None if it is not the time."""
+        """What was posted after this, or None if it is not the time."""
         if self.too_early(now) or (text == self.text and now - self.at < REPEAT_S):
             return None
         wait = min(self.wait_s * 2, CAP_S) if self.text else FIRST_S

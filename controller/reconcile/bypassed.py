@@ -1,4 +1,4 @@
-"""Care for bypassed and rejected pods: gather, let `bypass_decision` decide, write.
+"""Handle bypassed and rejected pods: gather, let `bypass_decision` decide, write.
 
 A pod that waits on its node for GPUs gets them by one patch of its annotations, whose reply may be lost: as for a
 Binding, the choice is reserved in memory, sent once, then kept or given back (`controller.delivery`).
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
 from controller import delivery
-from controller.delivery import Absent, Shown, Undelivered
+from controller.delivery import Absent, ReadBack, Undelivered
 from controller.index import Snapshot
 from controller.reconcile import advice, bypass_decision
 from controller.reconcile.advice import Tell
@@ -76,8 +76,8 @@ class LateBinder:
             limit = {"timeout": f"{self.deadline_s:g}s"}
             self.api.patch(path, body, params=limit, timeout_s=self.deadline_s, precondition=self.leading)
 
-        def read() -> Shown:
-            shown = delivery.shown(self.api, self.state, reserved.allocation, timeout_s=READ_S)
+        def read() -> ReadBack:
+            shown = delivery.read_back(self.api, self.state, reserved.allocation, timeout_s=READ_S)
             # It was on its node before, so that tells nothing.
             return Absent.UNBOUND if isinstance(shown, AlreadyBound) else shown
 
@@ -92,10 +92,10 @@ class LateBinder:
 
 def _why(failure: Undelivered) -> str:
     if isinstance(failure.error, kube.NotSentError):
-        return "this replica does not lead any more"
+        return "this replica no longer leads"
     if failure.unread:
         return f"{failure.error}; and the pod could not be read: {failure.unread}"
-    if failure.shown is not None:
+    if failure.read_back is not None:
         return f"no word that it was written: {failure.error}"
     return f"the API server refused it: {failure.error}"
 
@@ -116,7 +116,7 @@ class BypassedPods:
         self.recreator = Recreator(writer=self.writer, resource_config=self.state.resource_config)
 
     def tick(self, snapshot: Snapshot) -> None:
-        """Look after those whose turn it is: who was judged the longest ago, and of those the oldest pods."""
+        """Handle those whose turn it is: who was judged the longest ago, and of those the oldest pods."""
         bypassed, now = snapshot.bypassed, self.clock.monotonic()
         self._notes = {pod.ref.uid: self._notes.get(pod.ref.uid, Note(since=now)) for pod in bypassed}
         self.recreator.note(
@@ -280,4 +280,4 @@ class BypassedPods:
         note = self._notes[pod.ref.uid] = self._notes[pod.ref.uid].after_error(now)
         if why:
             wait_s = note.not_before - now
-            logs.event(_LOG, "not cared for", level=logging.WARNING, pod=str(pod.ref), error=why, retry_s=wait_s)
+            logs.event(_LOG, "not handled", level=logging.WARNING, pod=str(pod.ref), error=why, retry_s=wait_s)

@@ -128,7 +128,7 @@ class Reconciler:
     def _attempt(self, chore: Callable[..., None], *args: Snapshot) -> None:
         try:
             chore(*args)
-        except Exception:  # noqa: BLE001 - the top of a loop: one chore, or one pod, must not end the care for all
+        except Exception:  # noqa: BLE001 - the top of a loop: one chore, or one pod, must not end the others
             logs.event(_LOG, "reconcile failed", level=logging.ERROR, exc_info=True)
 
     def _resolve_in_doubt(self) -> None:
@@ -265,7 +265,7 @@ def _unknown_gpus(record: NodeRecord) -> list[str]:
 
 
 def _is_over(in_doubt: InDoubt, api: KubeApi) -> bool:
-    """Whether what was sent cannot take effect . A pod that shows it is left to the watch."""
+    """Whether what was sent cannot still take effect. A pod that shows it is left to the watch."""
     try:
         pod = api.get(kube.pod_path(in_doubt.pod.namespace, in_doubt.pod.name))
     except kube.NotFoundError:

@@ -25,7 +25,7 @@ MOST_IN_VAIN: Final = 10
 """The same for all pods of a namespace together, within `REST_S`: a pod that is created again has no attempts."""
 REST_S: Final = 3600.0
 """How long no node is asked for, for a pod for which none has come, or none that helped."""
-REFUSED: Final = "this pod only asks an autoscaler for a node, and never runs"
+REFUSED: Final = "placeholder that makes an autoscaler add a node; it is never scheduled"
 """Why no node takes a placeholder."""
 
 
@@ -88,7 +88,7 @@ class Refusals:
 
 class Why(Enum):
     DONE = "its pod is bound or gone"
-    OFF = "no nodes are asked for any more"
+    OFF = "nodes are no longer asked for"
     EXPIRED = "no node has come"
     OUTDATED = "a node came that has no room for its pod either"
 

@@ -1,4 +1,4 @@
-"""Care for pods that the scheduler has given up on for now: gather, let `unschedulable` decide, write."""
+"""Handle pods that the scheduler has given up on for now: gather, let `unschedulable` decide, write."""
 
 import functools
 import heapq
@@ -119,14 +119,14 @@ class WaitingPods:
     _reasons: dict[_KindKey, str] = field(default_factory=dict)
     """Why a kind of pod waits, since it was judged last."""
     _refused: Mapping[PodUid, Refusal] = field(default_factory=dict)
-    """By nodes whose sums suffice."""
+    """By nodes that have enough in total."""
 
     def __post_init__(self) -> None:
         recreator = Recreator(writer=self.writer, resource_config=self.state.resource_config)
         self.outdated = OutdatedPods(writer=self.writer, recreator=recreator)
 
     def tick(self, snapshot: Snapshot) -> None:
-        """Look after those whose turn it is."""
+        """Handle those whose turn it is."""
         waiting: list[tuple[Pending, _KindKey]] = []
         requests: dict[_KindKey, PodRequest] = {}
         for pod in snapshot.pending:
@@ -148,7 +148,7 @@ class WaitingPods:
                 if self.clock.monotonic() - started >= JUDGE_S:
                     continue
                 self._turns[key] = self._tick
-            actions += self._care(pod, kind)
+            actions += self._handle(pod, kind)
             self._reasons[key] = kind.reason
         self._reasons = {key: reason for key, reason in self._reasons.items() if key in requests}
         self.counts = self._counted(snapshot.pending, [key for _, key in waiting])
@@ -161,7 +161,7 @@ class WaitingPods:
             counts[self._reasons.get(key, NOT_JUDGED)] += 1
         return counts
 
-    def _care(self, pod: Pending, kind: "_Kind") -> bool:
+    def _handle(self, pod: Pending, kind: "_Kind") -> bool:
         """Whether something was done."""
         now = self.clock.monotonic()
         if self.outdated.recreate(pod, kind.elsewhere, now):

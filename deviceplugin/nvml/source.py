@@ -22,7 +22,7 @@ from gpushare.units import MIB
 _LOG: Final = logging.getLogger(__name__)
 _SLICE_S: Final = 0.5  # an event wait cannot be interrupted, so this is the delay of a stop
 _TIMEOUT_S: Final = 30.0  # a driver that is asked for the first time may start the GPUs
-_GONE: Final = "the MIG instance does not exist any more"
+_GONE: Final = "the MIG instance no longer exists"
 _IN_MIG_MODE: Final = "the GPU is in MIG mode"
 _PCI_DEVICES: Final = Path("/sys/bus/pci/devices")
 _MIG_MINORS: Final = Path("/proc/driver/nvidia-caps/mig-minors")

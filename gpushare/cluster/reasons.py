@@ -57,4 +57,5 @@ def by_sum(nodes: Sequence[NodeName], beside: int = 0) -> str:
     """What an autoscaler's owner needs to know of a pod for which these nodes, and so many more, have room as a sum."""
     more = len(nodes) + beside - NODES_NAMED
     named = ", ".join(heapq.nsmallest(NODES_NAMED, nodes)) + (f" and {more} more" if more > 0 else "")
-    return f"what is free on {named} suffices as a sum, and autoscalers count no more, so they add no node for it"
+    total = f"what is free on {named} is enough in total, but no single GPU has room"
+    return f"{total}; autoscalers count totals, so they add no node"

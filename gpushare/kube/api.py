@@ -138,7 +138,7 @@ class UnreachableError(KubeError):
 
 
 class NotSentError(KubeError):
-    """Its precondition did not hold any more when it was to be sent: it took no effect and will take none."""
+    """Its precondition no longer held when it was to be sent: it took no effect and will take none."""
 
 
 class BadRequestError(KubeError):  # The object or the request is malformed (400, 422).

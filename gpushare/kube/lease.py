@@ -63,7 +63,7 @@ class Elector:
         return self.leading()
 
     def release(self) -> None:
-        """Give the lease back. Call when nothing that this leader sent can take effect any more."""
+        """Give the lease back. Call when nothing that this leader sent can still take effect."""
         self.leading_until = float("-inf")
         try:
             lease = self.api.get(f"{self._path()}/{self.name}", timeout_s=self._timeout_s())

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from controller import optional_watches
 from controller.cluster_table import ClusterTable
 from controller.extender.app import Extender, Services
-from controller.extender.bind import Answer, Binder
+from controller.extender.bind import Binder, BindResult
 from controller.extender.messages import BindArgs
 from controller.extender.preempt import Preemption
 from controller.index import Snapshot
@@ -160,7 +160,7 @@ class World:
 
     # The scheduler.
 
-    def bind(self, pod: JsonObject, node: str = "node-a") -> Answer:
+    def bind(self, pod: JsonObject, node: str = "node-a") -> BindResult:
         return self.binder.bind(bind_args(pod, node))
 
     def post(self, path: str, body: object) -> Any:

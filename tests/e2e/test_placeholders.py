@@ -46,7 +46,7 @@ def test_a_node_is_asked_for_until_there_is_room(system: System, namespace: str)
     read = placeholders.read(there)
     assert read is not None
     assert read.nodes == {node.name for node in system.cluster.nodes}
-    told = {"suffices as a sum", f"asked for by the pod {names.PLACEHOLDERS}/{there['metadata']['name']}"}
+    told = {"is enough in total", f"asked for by the pod {names.PLACEHOLDERS}/{there['metadata']['name']}"}
 
     def all_told() -> bool:
         events = "".join(system.events(namespace, "waits"))

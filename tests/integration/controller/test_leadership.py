@@ -207,7 +207,7 @@ def test_a_new_leader_is_not_ready_before_it_has_read_the_cluster(api: FakeKube,
     api.fail_next(lambda call: call.path == path, Delayed(gate))
     first = Replica(api, clock, "first", lease_s=60).start()
     with stopping([first]):
-        what = f"the gpushare controller has just taken the lead and is still reading {path}"
+        what = f"the gpushare controller became leader and is still listing {path}"
         clock.eventually("all else is read", lambda: first.leadership.unready() == what)
         gate.set()
         clock.eventually("ready", lambda: ready(first))

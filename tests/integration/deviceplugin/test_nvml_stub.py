@@ -373,12 +373,12 @@ def test_instances_that_are_made_and_removed_while_the_plugin_runs(source: NvmlS
     nvml_stub.set({"0.mig.1.uuid": None})
     assert [(gpu.index, gpu.fault) for gpu in source.read()][:2] == [
         (64, ""),
-        (65, "the MIG instance does not exist any more"),
+        (65, "the MIG instance no longer exists"),
     ]
     nvml_stub.set({"0.mig.0.uuid": None, "0.mig.1.uuid": "MIG-other"})
     assert {gpu.uuid: gpu.fault for gpu in source.read()} == {
         "MIG-other": "",
-        first: "the MIG instance does not exist any more",
+        first: "the MIG instance no longer exists",
         nvml_stub.keys["0.uuid"]: "the GPU is in MIG mode",
     }
 

@@ -114,7 +114,7 @@ def test_a_pod_recreated_under_the_same_name_is_not_bound_for_its_predecessor(wo
     world.api.vanish(path_of(old))
     new = world.add_pod(3, name="same")
     answer = world.bind(old)
-    assert answer.error == f"pod team/same with uid {uid_of(old)} does not exist any more"
+    assert answer.error == f"pod team/same with uid {uid_of(old)} no longer exists"
     assert world.held_by(new) is None
     assert world.used() == {}
 

@@ -204,7 +204,7 @@ def test_an_api_server_that_says_no_is_asked_again_ever_later(world: World, capl
     assert when_more(world, range(100), lambda: world.api.count("patch")) == [0, 5, 15, 35, 75]
     assert world.used() == {}
     assert world.held_by(pod) is None
-    told = [line.gpushare_fields for line in caplog.records if line.getMessage() == "not cared for"]  # type: ignore[attr-defined]  # set by `logs.event`
+    told = [line.gpushare_fields for line in caplog.records if line.getMessage() == "not handled"]  # type: ignore[attr-defined]  # set by `logs.event`
     assert [line["retry_s"] for line in told] == [5, 10, 20, 40, 80]
     assert told[0]["error"] == "the API server refused it: no"
 

@@ -218,5 +218,5 @@ def test_the_number_of_names_that_are_kept_is_bounded() -> None:
     known = refusals.of({P})[P]
     assert (len(known.nodes), known.left_out) == (MOST_NODES, 5)
     assert by_sum(known.nodes, known.left_out).startswith(
-        f"what is free on 0, 1, 10 and {MOST_NODES + 2} more suffices"
+        f"what is free on 0, 1, 10 and {MOST_NODES + 2} more is enough"
     )

@@ -378,7 +378,7 @@ def test_the_author_is_told_that_an_autoscaler_sees_room(world: World) -> None:
     stuck(world)
     world.reconciler.tick()
     ((_, message),) = said(world)
-    assert "; what is free on node-a, node-b suffices as a sum, and autoscalers" in message
+    assert "; what is free on node-a, node-b is enough in total, but no single GPU has room; autoscalers" in message
 
 
 def test_a_pod_in_a_cluster_with_too_many_nodes_to_name_gets_none(world: World) -> None:

@@ -434,7 +434,7 @@ def test_a_leader_that_falls_while_it_prepares_changes_no_pod(world: World, monk
     world.leads = True
     assert writer.delete(waiting, "1") is False
     world.leads = True
-    assert binder.bind(request, NodeName("node-a")) == NotNow("this replica does not lead any more")
+    assert binder.bind(request, NodeName("node-a")) == NotNow("this replica no longer leads")
     assert requests(world) == []
     assert world.used() == {}
 

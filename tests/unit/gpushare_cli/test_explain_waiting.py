@@ -89,12 +89,13 @@ def test_that_an_autoscaler_sees_room_in_a_sum_is_a_note() -> None:
     """8 GiB would fit into the 15 that the two GPUs of node-a have left, and no single one has as much."""
     holders = [bound(f"h{gpu}", make_grant(gpu, gib=8)) for gpu in range(2)]
     suffices = (
-        "note: what is free on node-a suffices as a sum, and autoscalers count no more, so they add no node for it"
+        "note: what is free on node-a is enough in total, but no single GPU has room;"
+        " autoscalers count totals, so they add no node"
     )
     assert suffices in explain(waiting(8), NODE_A, *holders).err
-    assert "suffices" not in explain(waiting(15), NODE_A, *holders).err
-    assert "suffices" not in explain(waiting(8, nodeSelector={"a": "b"}), NODE_A, *holders).err
-    assert "suffices" not in explain(waiting(8), NODE_A, NODE_B, *holders).err
+    assert "in total" not in explain(waiting(15), NODE_A, *holders).err
+    assert "in total" not in explain(waiting(8, nodeSelector={"a": "b"}), NODE_A, *holders).err
+    assert "in total" not in explain(waiting(8), NODE_A, NODE_B, *holders).err
 
 
 def test_gpus_that_a_config_map_calls_unhealthy_do_not_count() -> None:
