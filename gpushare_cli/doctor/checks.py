@@ -12,10 +12,8 @@ from gpushare_cli.doctor import (
     checks_control_plane,
     checks_nodes,
     checks_scheduling,
-    finding,
 )
-from gpushare_cli.doctor.facts import Facts, LastFindingError, NothingToCheckError
-from gpushare_cli.doctor.finding import Finding, Severity
+from gpushare_cli.doctor.facts import Facts, Finding, LastFindingError, NothingToCheckError, Severity, error
 from gpushare_cli.doctor.snapshot import Snapshot, Unreadable, UnreadableError
 
 READ: Final = "cluster-read"
@@ -153,16 +151,16 @@ def _run(check: Check, facts: Facts, unread: dict[Unreadable, list[str]]) -> Res
         findings.extend(check.run(facts))
     except LastFindingError as end:
         findings.append(end.finding)
-    except UnreadableError as error:
-        unread.setdefault(error.part, []).append(check.id)
-        skipped = f"cannot read {error}"
-    except NothingToCheckError as error:
-        skipped = str(error)
-    except SettingsError as error:  # the check of the settings reports it
-        skipped = f"the settings cannot be read: {error}"
-    except WireError as error:
-        odd = f"an object has a shape that no one expects: {error}"
-        findings.append(finding.error("cluster", odd, "look at that object, and correct it"))
+    except UnreadableError as end:
+        unread.setdefault(end.part, []).append(check.id)
+        skipped = f"cannot read {end}"
+    except NothingToCheckError as end:
+        skipped = str(end)
+    except SettingsError as end:  # the check of the settings reports it
+        skipped = f"the settings cannot be read: {end}"
+    except WireError as end:
+        odd = f"an object has a shape that no one expects: {end}"
+        findings.append(error("cluster", odd, "look at that object, and correct it"))
     return Result(check=check, findings=tuple(findings), skipped=skipped)
 
 
@@ -174,4 +172,4 @@ def _unreadable(part: Unreadable, checks: list[str]) -> Finding:
             way_out = "log in again"
         case _:
             way_out = "ask again; if it stays, check the API server"
-    return finding.error(part.what, f"cannot be read: {part.error}; not checked: {', '.join(checks)}", way_out)
+    return error(part.what, f"cannot be read: {part.error}; not checked: {', '.join(checks)}", way_out)

@@ -13,8 +13,16 @@ from gpushare.model.request import Policy
 from gpushare.wire import fields, hand_over
 from gpushare.wire import pods as pods_wire
 from gpushare_cli.doctor import objects
-from gpushare_cli.doctor.facts import FIRST_WITH_CONDITIONS, Facts, GpuNode, NothingToCheckError
-from gpushare_cli.doctor.finding import Finding, error, note, warning
+from gpushare_cli.doctor.facts import (
+    FIRST_WITH_CONDITIONS,
+    Facts,
+    Finding,
+    GpuNode,
+    NothingToCheckError,
+    error,
+    note,
+    warning,
+)
 from gpushare_cli.doctor.objects import APPLY
 from gpushare_cli.doctor.snapshot import TRIAL_CONTAINER, TRIAL_NAMESPACE, Unreadable, read
 

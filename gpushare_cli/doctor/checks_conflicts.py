@@ -8,8 +8,7 @@ from gpushare.kube.api import JsonObject
 from gpushare.wire import fields
 from gpushare_cli import schedulable
 from gpushare_cli.doctor import checks_admission, checks_scheduling, foreign, objects
-from gpushare_cli.doctor.facts import Facts, GpuNode
-from gpushare_cli.doctor.finding import Finding, error, warning
+from gpushare_cli.doctor.facts import Facts, Finding, GpuNode, error, warning
 from gpushare_cli.doctor.foreign import ForeignPod, Role
 from gpushare_cli.doctor.snapshot import Unreadable, read
 

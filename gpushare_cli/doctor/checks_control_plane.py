@@ -10,8 +10,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.wire import fields
 from gpushare_cli.doctor import objects
-from gpushare_cli.doctor.facts import Facts
-from gpushare_cli.doctor.finding import Finding, error, note, warning
+from gpushare_cli.doctor.facts import Facts, Finding, error, note, warning
 from gpushare_cli.doctor.snapshot import Unreadable, read
 from gpushare_cli.scheduler_config import DEFAULT_SCHEDULER, ServerVersion
 

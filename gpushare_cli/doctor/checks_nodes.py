@@ -14,8 +14,7 @@ from gpushare.wire import hand_over
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import limits
 from gpushare_cli.doctor import objects
-from gpushare_cli.doctor.facts import Facts, GpuNode, NothingToCheckError
-from gpushare_cli.doctor.finding import Finding, error, note, warning
+from gpushare_cli.doctor.facts import Facts, Finding, GpuNode, NothingToCheckError, error, note, warning
 from gpushare_cli.doctor.snapshot import Unreadable, read
 from gpushare_cli.reading import Settings
 

@@ -16,8 +16,7 @@ from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import kube_scores, scheduler_config, yamls
 from gpushare_cli.doctor import foreign, objects
-from gpushare_cli.doctor.facts import Facts, NothingToCheckError
-from gpushare_cli.doctor.finding import Finding, error, note, warning
+from gpushare_cli.doctor.facts import Facts, Finding, NothingToCheckError, error, note, warning
 from gpushare_cli.doctor.snapshot import Unreadable, read
 
 _KEY: Final = objects.SCHEDULER_KEY

@@ -13,7 +13,7 @@ from gpushare_cli.arguments import Call, Command
 from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.doctor import checks, snapshot
 from gpushare_cli.doctor.checks import CHECKS, Diagnosis
-from gpushare_cli.doctor.finding import Severity
+from gpushare_cli.doctor.facts import Severity
 
 VERSION: Final = 1
 """Of the JSON object. Fields may be added to it; one that changes its meaning changes the version."""

@@ -1,9 +1,10 @@
-"""What follows from a snapshot, each fact worked out once, and the questions that several checks ask. Pure."""
+"""What a check may find, and what checks ask: facts that follow from a snapshot, each worked out once. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
+from enum import IntEnum
+from functools import cached_property, partial
 from typing import Any, Final
 
 from gpushare import names
@@ -19,8 +20,7 @@ from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.wire import fields, hand_over, unhealthy
 from gpushare.wire import inventory as inventory_wire
 from gpushare_cli import reading, schedulable
-from gpushare_cli.doctor import finding, objects
-from gpushare_cli.doctor.finding import Finding
+from gpushare_cli.doctor import objects
 from gpushare_cli.doctor.foreign import ForeignPod, foreign_pod
 from gpushare_cli.doctor.snapshot import WEBHOOK_PORT, Object, Snapshot, Text, Unreadable, read
 from gpushare_cli.reading import Settings
@@ -33,6 +33,37 @@ _SKEW: Final = timedelta(seconds=30)  # between the clocks of the holder of a Le
 _LEASE_S: Final = 15
 _PORTS: Final = {names.WEBHOOK: f"8443:{WEBHOOK_PORT}", names.CONTROLLER: f"{CONTROLLER_PORT}"}
 """By which a user forwards a Service."""
+
+
+class Severity(IntEnum):
+    OK = 0
+    """An intentional setting."""
+    WARNING = 1
+    """It works, but not as it should, or not for every pod; or it could not be seen."""
+    ERROR = 2
+    """Pods that ask for GPUs will not run, or GPUs are handed out twice."""
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is as it should not be."""
+
+    severity: Severity
+    object: str
+    """Kind, namespace if it has one, and name, with slashes in between."""
+    problem: str
+    """In plain words, with numbers."""
+    fix: str
+    """What to do, a command where possible. Empty if there is nothing to do."""
+
+
+error: Final = partial(Finding, Severity.ERROR)
+warning: Final = partial(Finding, Severity.WARNING)
+note: Final = partial(Finding, Severity.OK)
 
 
 class NothingToCheckError(GpuShareError):
@@ -113,7 +144,7 @@ class Facts:
     def needed(self, where: str, part: Object, consequence: str, *, severe: bool = True) -> JsonObject:
         """An object without which a check has nothing more to say than that it is missing."""
         if (found := read(part)) is None:
-            make = finding.error if severe else finding.warning
+            make = error if severe else warning
             raise LastFindingError(make(where, f"it is missing{consequence}", objects.APPLY))
         return found
 
@@ -127,7 +158,7 @@ class Facts:
         else:
             way_out = f"the NetworkPolicy {service} may keep the control plane out; check by {by_hand}"
         where = where or f"service/{self.namespace}/{service}"
-        raise LastFindingError(finding.warning(where, f"not checked {what}: {answer.error}", way_out))
+        raise LastFindingError(warning(where, f"not checked {what}: {answer.error}", way_out))
 
     def needs_ready_replica(self, endpoints: Object) -> None:
         """End a check that asks a Service which sends to no one."""
