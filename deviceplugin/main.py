@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from deviceplugin import probe
+from deviceplugin import ports
 from deviceplugin.settings import Settings
 from gpushare import names
 from gpushare.errors import SettingsError
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         print(f"{names.PLUGIN}: {error}", file=sys.stderr)
         return 2
-    if problem := probe.problem(settings.probe_port):
+    if problem := ports.problem(settings.probe_port):
         print(problem, file=sys.stderr)
     return int(bool(problem))
 

@@ -22,13 +22,12 @@ from deviceplugin.limits.choose import OnFailure
 from deviceplugin.limits.hami_core import HamiCoreBackend
 from deviceplugin.limits.mps import MpsBackend
 from deviceplugin.limits.node import NodeLimits
-from deviceplugin.metrics_server import MetricsServer
 from deviceplugin.node import Publisher
 from deviceplugin.nvml.binding import works_in_new_process
 from deviceplugin.podresources import PodResources
 from deviceplugin.pods import HeldPod, PodCache
+from deviceplugin.ports import MetricsServer, Probe
 from deviceplugin.prestart import LateStarts, StartCheck
-from deviceplugin.probe import Probe
 from deviceplugin.refusals import Refusals
 from deviceplugin.server import Registrar
 from deviceplugin.settings import NVML, TOTAL, Settings

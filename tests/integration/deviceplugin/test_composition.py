@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin import main as program
-from deviceplugin import parts, probe
+from deviceplugin import parts, ports
 from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.settings import Settings
 from gpushare.identity import NodeName
@@ -65,7 +65,7 @@ def test_a_pod_starts_on_a_node_that_has_just_come_up(
         pod_resources.hold("a", *ids)
         assert plugin.start(*ids) == ""
         assert plugin.start(*ids[:2]).startswith("FAILED_PRECONDITION: neither PodResources")
-        wait_until(lambda: probe.problem(port) == "")
+        wait_until(lambda: ports.problem(port) == "")
 
     problems = meanwhile(api, act)
     code = program.main(
@@ -79,7 +79,7 @@ def test_a_pod_starts_on_a_node_that_has_just_come_up(
     )
     assert problems == []
     assert code == 0
-    assert "Connection refused" in probe.problem(port)
+    assert "Connection refused" in ports.problem(port)
     assert "Traceback" not in capsys.readouterr().err
 
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 import pytest
 import yaml
 
-from deviceplugin import probe
+from deviceplugin import ports
 from deviceplugin.main import main
 from testing.fakes.kubelet import FakeKubelet, free_port, wait_until
 from testing.nvml import stub
@@ -86,7 +86,7 @@ def test_it_registers_without_an_api_server_and_ends_cleanly_on_sigterm(
     port = int(flags["--probe-port"])
     with process(flags) as plugin:
         assert len(plugins.wait_for_devices().lists[0]) == 28
-        wait_until(lambda: probe.problem(port) == "")
+        wait_until(lambda: ports.problem(port) == "")
         assert main(["--check", "--probe-port", str(port)]) == 0
         plugin.send_signal(signal.SIGTERM)
         _, log = plugin.communicate(timeout=250)
@@ -110,7 +110,7 @@ def test_all_resources_register_and_a_gpu_dies_and_comes_back_for_all(plugins: F
     with process(flags):
         found = {name: plugins.wait_for_devices(1, name) for name in NAMES}
         assert [len(plugin.lists[0]) for plugin in found.values()] == [28, 200, 2]
-        wait_until(lambda: probe.problem(port) == "")
+        wait_until(lambda: ports.problem(port) == "")
         profile.write_text(profile.read_text() + "faults:\n  - {gpu: 1, kind: lost, recoversAfterPolls: 20}\n")
         wait_until(lambda: all(len(plugin.lists) >= 3 for plugin in found.values()))
         for name, plugin in found.items():
@@ -137,17 +137,17 @@ def test_a_driver_that_is_replaced_ends_the_process_so_that_a_new_one_reads_it(
     port = int(flags["--probe-port"])
     with process(flags, nvml_stub.env) as old:
         assert len(plugins.wait_for_devices().lists[0]) == 14
-        wait_until(lambda: probe.problem(port) == "")
+        wait_until(lambda: ports.problem(port) == "")
         nvml_stub.set({"driver": "590.10"})
         # The node's library is still the old one: a new process could do nothing either, but the probe tells.
-        wait_until(lambda: probe.problem(port) != "")
+        wait_until(lambda: ports.problem(port) != "")
         nvml_stub.set({"library": "590.10"})
         _, log = old.communicate(timeout=250)
     assert old.returncode == 1
     assert "new process needed" in log
     with process(flags, nvml_stub.env):
         assert set(plugins.wait_for_devices(2).lists[0].values()) == {"Healthy"}
-        wait_until(lambda: probe.problem(port) == "")
+        wait_until(lambda: ports.problem(port) == "")
 
 
 def page_of(port: int) -> str:

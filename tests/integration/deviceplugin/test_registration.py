@@ -14,7 +14,7 @@ import pytest
 from deviceplugin import resources, server
 from deviceplugin.decide import Accept, Decision
 from deviceplugin.inventory import InventoryFeed
-from deviceplugin.probe import Probe
+from deviceplugin.ports import Probe
 from deviceplugin.resources import Resource
 from deviceplugin.server import Registrar
 from gpushare.runtime.clock import SystemClock

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from deviceplugin import metrics, probe
+from deviceplugin import metrics, ports
 from deviceplugin.metrics import MOST_ROWS
-from deviceplugin.metrics_server import MetricsServer
+from deviceplugin.ports import MetricsServer
 from deviceplugin.usage.values import GpuTotal, NodeUsage, Row, UsageReading
 from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.gpu import GpuHealth, LeftOut, Limit
@@ -181,7 +181,7 @@ def test_they_are_served_until_the_plugin_ends() -> None:
     server = MetricsServer(port=port, make=plugin_page, clock=SystemClock())
     thread = Thread(target=server.run, args=(stop,))
     thread.start()
-    wait_until(lambda: not probe.problem(port))
+    wait_until(lambda: not ports.problem(port))
     with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=30) as page:
         found = page.read().decode()
     assert "# HELP gpushare_plugin_starts_total" in found

@@ -1,8 +1,9 @@
-"""What the kubelet probes: a port that takes connections while the plugin is registered, and says nothing.
+"""What the plugin serves on ports of the node: the answer to the kubelet's probes, and metrics.
 
-A program that is started for every probe costs more processor time than all else that the plugin does, and a file would
-have to be believed by the wall clock. Nothing is read from a connection, so there is nothing to attack. A process that
-stands still is found as well: the kernel lets two connections wait, and then no more.
+A port for probes takes connections while the plugin is registered, and says nothing. A program that is started for
+every probe costs more processor time than all else that the plugin does, and a file would have to be believed by the
+wall clock. Nothing is read from a connection, so there is nothing to attack. A process that stands still is found as
+well: the kernel lets two connections wait, and then no more.
 """
 
 import logging
@@ -10,15 +11,20 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from gpushare.errors import SettingsError
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from gpushare.runtime.pages import Page
 
 _LOG: Final = logging.getLogger(__name__)
 _SILENT_S: Final = 30.0
 _LOOK_S: Final = 0.5
 _CONNECT_S: Final = 3.0
+_AGAIN_S: Final = 30.0  # after which a port of metrics that was taken is tried again
 
 
 @dataclass(kw_only=True)
@@ -86,3 +92,29 @@ def problem(port: int) -> str:
             f"the plugin is not registered with the kubelet (port {port}: {error.strerror or error}); its log says why"
         )
     return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsServer:
+    port: int
+    make: Callable[[], "Page"]  # the metrics, which are kept for a second
+    clock: Clock
+
+    def run(self, stop: threading.Event) -> None:
+        # Late: a check needs no HTTP.
+        from gpushare.runtime.pages import Kept, PageServer
+
+        page = Kept(self.make, self.clock)
+        # Prometheus is elsewhere.
+        every_address = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104
+        while not stop.is_set():
+            try:
+                server = PageServer(every_address, self.port, f"--metrics-port {self.port}")
+            except SettingsError as error:
+                logs.event(_LOG, "metrics not served", level=logging.WARNING, error=str(error))
+                self.clock.wait(stop, _AGAIN_S)
+                continue
+            server.pages = {"/metrics": page}
+            server.start()
+            stop.wait()
+            server.stop()

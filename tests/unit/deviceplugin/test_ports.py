@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from deviceplugin import probe
-from deviceplugin.probe import Probe
+from deviceplugin import ports
+from deviceplugin.ports import Probe
 from gpushare.runtime.clock import SystemClock
 from testing.clock import ManualClock
 from testing.deviceplugin.build import fields_of
@@ -28,7 +28,7 @@ def running(served: Probe) -> Iterator[Callable[[], bool]]:
     thread = threading.Thread(target=served.run, args=(stop,))
     thread.start()
     try:
-        yield lambda: probe.problem(served.port) == ""
+        yield lambda: ports.problem(served.port) == ""
     finally:
         stop.set()
         thread.join(10.0)
@@ -42,7 +42,7 @@ def refused(port: int) -> str:
 def test_it_takes_connections_while_the_plugin_is_registered(port: int) -> None:
     served = Probe(port=port, clock=SystemClock(), parts=["m"])
     with running(served) as takes:
-        assert probe.problem(port) == refused(port)
+        assert ports.problem(port) == refused(port)
         served.beat("m", True)
         wait_until(takes)
         for _ in range(20):
@@ -51,7 +51,7 @@ def test_it_takes_connections_while_the_plugin_is_registered(port: int) -> None:
         wait_until(lambda: not takes())
         served.beat("m", True)
         wait_until(takes)
-    assert probe.problem(port) == refused(port)
+    assert ports.problem(port) == refused(port)
 
 
 def test_a_connection_is_closed_at_once_and_unread(port: int) -> None:
