@@ -17,7 +17,7 @@ from gpushare.placement import demand, outlook
 from gpushare.placement.outlook import NOTHING_KNOWN
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
-from gpushare.wire import asks
+from gpushare.wire import requests
 
 _LOG: Final = logging.getLogger(__name__)
 QUIET_S: Final = 5.0  # after which a single change is enough
@@ -95,7 +95,7 @@ class Outlooks:
     def _look(self) -> None:
         seen = self._index.demand()
         for takes, number in seen.others.items():
-            seen.asks[asks.of_host(takes)] += number
+            seen.asks[requests.usage_of_host(takes)] += number
         empty, now = self._table.sharing()
         epoch = self.outlook.epoch
         found = outlook.look(seen.asks, empty, now, epoch, pace=self.gently)

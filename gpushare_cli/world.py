@@ -27,8 +27,7 @@ from gpushare.placement import outlook as outlooks
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.policies import LEARNING, Policies
 from gpushare.units import GIB, MemoryUnit, ResourceConfig
-from gpushare.wire import asks as asks_wire
-from gpushare.wire import fields, host
+from gpushare.wire import fields, host, requests
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import schedulable
 from gpushare_cli.reading import Objects, Settings
@@ -176,7 +175,7 @@ def build(
         holders=holders,
         problems=problems,
         elsewhere=dict(sorted(elsewhere.items())),
-        asks=(*asks, *(asks_wire.of_host(other.takes) for other in objects.others)),
+        asks=(*asks, *(requests.usage_of_host(other.takes) for other in objects.others)),
         objects=objects,
     )
 

@@ -15,7 +15,7 @@ from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.request import MAX_CONTAINERS, PodRequest
 from gpushare.units import MemoryUnit, ResourceConfig
 from gpushare.wire import allocations as allocations_wire
-from gpushare.wire import asks, fields, hand_over, host, interop, requests
+from gpushare.wire import fields, hand_over, host, interop, requests
 from gpushare.wire import pods as pods_wire
 from gpushare.wire.fields import JsonObject
 
@@ -45,7 +45,7 @@ class Pending:
     @property
     def ask(self) -> Ask:
         """What it will take of its node; nothing if that cannot be understood."""
-        return NO_ASK if self.request is None else asks.of_request(self.request)
+        return NO_ASK if self.request is None else requests.usage_of(self.request)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,9 +226,9 @@ def _said(error: Exception) -> str:
 def _known(pod: Mapping[str, Any], ref: PodRef, node: NodeName) -> Bound:
     """As `_bare`, as far as it can be read."""
     try:
-        return _bare(pod, ref, node, ask=asks.of_host(host.counted(pod)))
+        return _bare(pod, ref, node, ask=requests.usage_of_host(host.counted(pod)))
     except WireError:
-        return Bound(ref=ref, node=node, ask=asks.of_host(host.counted(pod)))
+        return Bound(ref=ref, node=node, ask=requests.usage_of_host(host.counted(pod)))
 
 
 def _bare(pod: Mapping[str, Any], ref: PodRef, node: NodeName, **holding: Any) -> Bound:
@@ -255,13 +255,13 @@ def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, resource_config:
     if names.ANNOTATION_ALLOCATION in annotations:
         holding = allocations_wire.held(pod, resource_config, resource_config.unit)
         outdated = _owner(pod) if _is_outdated(pod, resource_config) else ""
-        ask = asks.of_bound(pod, holding.allocation, resource_config)
+        ask = requests.usage_of_bound(pod, holding.allocation, resource_config)
         return _bare(pod, ref, node, ask=ask, allocation=holding.allocation, problem=holding.problem, outdated=outdated)
     asking = pods_wire.asking(pod, resource_config)
     if interop.is_bound(annotations) and not pods_wire.is_refused(pod, asking, interop.OTHER_DEVICES):
-        return _bare(pod, ref, node, ask=asks.of_bound(pod, None, resource_config), interop_pod=_reduced(pod))
+        return _bare(pod, ref, node, ask=requests.usage_of_bound(pod, None, resource_config), interop_pod=_reduced(pod))
     request, problem = _request(pod, resource_config)
-    ask = asks.of_host(host.counted(pod)) if request is None else asks.of_request(request)
+    ask = requests.usage_of_host(host.counted(pod)) if request is None else requests.usage_of(request)
     bypassed = Bypassed(
         request=request,
         problem=problem,

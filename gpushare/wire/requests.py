@@ -1,8 +1,9 @@
-"""Pod objects -> what they ask for, from any spelling.
+"""Pod objects -> what they ask for, from any spelling, and what they take of a node.
 
 Whatever an object looks like, nothing but WireError and InvalidRequestError comes out of here.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -10,6 +11,8 @@ from typing import Any, Final
 from gpushare import names, units
 from gpushare.errors import FieldError, InvalidRequestError
 from gpushare.identity import ContainerName
+from gpushare.model.allocation import Allocation, Grant
+from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.gpu import MAX_GPUS, HandOver
 from gpushare.model.request import (
     MAX_ASKING,
@@ -22,6 +25,8 @@ from gpushare.model.selector import ANY_GPU, GpuSelector
 from gpushare.units import MemoryUnit, ResourceConfig
 from gpushare.wire import fields, host, pods, selectors
 
+_OFTEN: Final = 4096
+_CHOICES: Final = frozenset({names.ANNOTATION_MODEL, names.ANNOTATION_MIG})
 _SEVERAL: Final = (
     f"for several GPUs ask for {names.GPU_MEM} with the annotation {names.ANNOTATION_GPUS}, which gives so much on each"
 )
@@ -265,3 +270,54 @@ def _amount(
         errors.append(FieldError(where, problem, fix))
         return None
     return amount
+
+
+def usage_of_bound(pod: pods.Pod, allocation: Allocation | None, resource_config: ResourceConfig) -> Ask:
+    """What a pod on a node takes, GPUs and host, as before it was bound; no GPUs if no one can tell what it asked for.
+
+    What it holds, as far as it is known, tells most requests without reading them again.
+
+    Raises:
+        WireError: it is no pod.
+    """
+    if allocation is not None and len(allocation.grants) == 1 and _is_plain(pod, allocation.grants[0]):
+        grant, takes = allocation.grants[0], host.counted(pod)
+        memory_mib = 0 if grant.whole else grant.memory_mib
+        return _ask(len(grant.gpus), memory_mib, grant.compute_percent, grant.whole, takes)
+    try:
+        request = of_pod(pod, resource_config)
+    except InvalidRequestError:
+        request = None
+    return usage_of_host(host.counted(pod)) if request is None else usage_of(request)
+
+
+def usage_of(request: PodRequest) -> Ask:
+    """What a pod takes that has been read already."""
+    return Ask.of(request.shape, cpu_milli=request.cpu_milli, host_mib=request.host_mib)
+
+
+@functools.lru_cache(maxsize=_OFTEN)
+def usage_of_host(takes: FreeHost) -> Ask:
+    """What a pod without GPUs takes. Equal ones are mostly one object: a cluster has tens of thousands of pods."""
+    return Ask(cpu_milli=takes.cpu_milli, host_mib=takes.memory_mib)
+
+
+def _is_plain(pod: pods.Pod, grant: Grant) -> bool:
+    """Whether the only grant of a pod says all that its request does: no part of a GPU, and no choice of GPUs."""
+    if not _CHOICES.isdisjoint(pods.annotations(pod)):
+        return False
+    if grant.whole or not grant.compute_percent:
+        return True  # a part is of compute, too
+    return not any(names.GPU_PERCENT in pods.amounts(container, "limits") for _, _, container in pods.containers(pod))
+
+
+@functools.lru_cache(maxsize=_OFTEN)
+def _ask(gpus: int, memory_mib: int, compute_percent: int, whole: bool, takes: FreeHost) -> Ask:
+    return Ask(
+        gpus=gpus,
+        memory_mib=memory_mib,
+        compute_percent=compute_percent,
+        whole=whole,
+        cpu_milli=takes.cpu_milli,
+        host_mib=takes.memory_mib,
+    )

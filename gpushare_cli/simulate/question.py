@@ -19,7 +19,7 @@ from gpushare.model.capacity import Ask
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.request import PodRequest, Policy
 from gpushare.units import MemoryUnit, ResourceConfig
-from gpushare.wire import asks, fields, host, profile, requests, selectors, typos, unhealthy
+from gpushare.wire import fields, host, profile, requests, selectors, typos, unhealthy
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import schedulable, world, yamls
 from gpushare_cli.kube_scores import Load
@@ -356,7 +356,7 @@ def _max_pods(given: Iterable[Found], state: World) -> list[int | None]:
 def _ask(pod: Object, record: PodRecord | None) -> Ask:
     if isinstance(record, Bound):
         return record.ask
-    return Ask() if pods_wire.node_of(pod) is None else asks.of_host(host.counted(pod))
+    return Ask() if pods_wire.node_of(pod) is None else requests.usage_of_host(host.counted(pod))
 
 
 def _without_capacity(nodes: Nodes, pods: Iterable[Pod]) -> Iterator[str]:

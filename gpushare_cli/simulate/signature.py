@@ -8,7 +8,8 @@ from typing import Any, Final
 from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.request import PodRequest, RequestShape
 from gpushare.model.selector import GpuSelector
-from gpushare.wire import asks, fields, host
+from gpushare.wire import fields, host
+from gpushare.wire import requests as requests_wire
 from gpushare_cli import kube_scores, schedulable
 from gpushare_cli.kube_scores import Load
 from gpushare_cli.schedulable import NodeFacts
@@ -79,7 +80,7 @@ class Signatures:
         """That of a pod that is to be placed, whose owner is told where the pod does not say it itself."""
         own_spread = "topologySpreadConstraints" in fields.mapping(pod, "spec", "pod")
         found = PodSignature(
-            ask=asks.of_host(host.counted(pod)) if request is None else asks.of_request(request),
+            ask=requests_wire.usage_of_host(host.counted(pod)) if request is None else requests_wire.usage_of(request),
             load=load(pod),
             shape=None if request is None else request.shape,
             labels=() if request is None or request.shape.affinity is None else tuple(sorted(request.labels.items())),

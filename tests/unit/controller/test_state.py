@@ -19,7 +19,7 @@ from gpushare.model.capacity import FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
 from gpushare.units import MemoryUnit, ResourceConfig
-from gpushare.wire import allocations, asks, host
+from gpushare.wire import allocations, host, requests
 from gpushare.wire import pods as pods_wire
 from testing.builders import (
     make_allocation,
@@ -464,5 +464,5 @@ def test_a_pod_asks_for_the_same_when_it_is_bound(limits: dict[str, int], annota
     world.see()
     record = world.state.index.pods[uid_of(bound)]
     assert isinstance(record, Bound)
-    assert record.ask == asks.of_request(request_of(bound, config))
+    assert record.ask == requests.usage_of(request_of(bound, config))
     assert world.state.index._asks == {record.ask: 1}
