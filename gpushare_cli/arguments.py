@@ -42,7 +42,6 @@ class Call:
     """One call of a command. The cluster is looked for when it is asked for, as some commands need none."""
 
     parser: argparse.ArgumentParser
-    """Of all commands."""
     arguments: argparse.Namespace
     streams: Streams
     clock: Clock
@@ -60,7 +59,6 @@ class Call:
         return self._of_cluster(client.connect)
 
     def namespace(self) -> str:
-        """The kubeconfig's."""
         return self._of_cluster(client.namespace)
 
     def context_name(self) -> str:
@@ -75,8 +73,6 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command of `gpushare`."""
-
     name: str
     what: str
     """A few words for the list of all."""
@@ -84,9 +80,7 @@ class Command:
     """What stands behind "Exit codes: 0"."""
     examples: Sequence[Example]
     add: Callable[[argparse.ArgumentParser], None]
-    """Describes the arguments."""
     run: Callable[[Call], int]
-    """The exit code."""
 
     def describe(self, parser: argparse.ArgumentParser) -> None:
         self.add(parser)
@@ -95,7 +89,6 @@ class Command:
 
 
 def describe(parser: argparse.ArgumentParser, description: str, examples: Sequence[Example], exit_codes: str) -> None:
-    """What stands above and below the arguments."""
     lines = "\n".join(f"  # {what}\n  {command}" for what, command in examples)
     parser.formatter_class = _Formatter
     parser.description = description
@@ -176,7 +169,6 @@ def add_choice(parser: argparse.ArgumentParser, flag: str, default: StrEnum, wha
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """Which cluster to look at."""
     what = "by default $KUBECONFIG or ~/.kube/config"
     is_file(parser.add_argument("--kubeconfig", default="", metavar="FILE", help=what))
     parser.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig; by default the current one")

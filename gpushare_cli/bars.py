@@ -33,7 +33,6 @@ def of_nodes(nodes: Sequence[NodeView], *, unicode: bool, with_pods: bool = Fals
 
 
 def legend(*, unicode: bool) -> Line:
-    """What the marks mean."""
     (one, other), free = _MARKS[unicode]
     return [(f"{one} {other} pods in turn  {free} free; USED where it is measured", "dim")]
 

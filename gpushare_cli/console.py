@@ -40,8 +40,6 @@ class NotAllowedError(GpuShareError):
 
 
 class Writer(Protocol):
-    """What a command writes to."""
-
     def write(self, text: str, /) -> int: ...
 
     def flush(self) -> None: ...
@@ -71,7 +69,6 @@ class Streams:
     out: Writer
     err: Writer
     width: int = UNLIMITED
-    """Of the lines of tables."""
 
     def answer(self, output: str, value: Callable[[], Any], table: Callable[[], str]) -> None:
         """Write the answer as `-o` wants it: a table for people, or a value as JSON or YAML for programs."""

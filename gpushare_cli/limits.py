@@ -16,7 +16,6 @@ OTHERS: Final = "(others)"
 """Containers of a pod that hold nothing of a GPU, and use it nevertheless."""
 NOT_STRONGER: Final = "no stronger limit holds:"
 _NAMED: Final = 3
-"""Nodes with the same note."""
 HEADER: Final = ("NODE", "NAMESPACE", "POD", "CONTAINER", "GPU", "LIMIT", "GRANTED", "USED", "PEAK")
 WORDS: Final[Mapping[Limit, str]] = {
     Limit.MIG: "the hardware: they are MIG instances",
@@ -30,8 +29,6 @@ WORDS: Final[Mapping[Limit, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitRow:
-    """One container on one GPU."""
-
     node: NodeName
     namespace: str
     pod: str
@@ -82,18 +79,15 @@ def of_pod(allocation: Allocation, inventory: NodeInventory, known: NodeUse) -> 
 
 
 def cells(row: LimitRow) -> tuple[str, ...]:
-    """A line of a table, below HEADER."""
     place = row.node, row.namespace, row.pod, row.container, row.gpu, row.limit
     return *place, *map(amount, (row.granted_mib, row.use.used_mib, row.use.peak_mib))
 
 
 def amount(mib: int | None) -> str:
-    """For people."""
     return "?" if mib is None else units.memory(mib)
 
 
 def as_json(row: LimitRow) -> dict[str, Any]:
-    """For programs."""
     return {
         "node": row.node,
         "namespace": row.namespace,

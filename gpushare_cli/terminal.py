@@ -69,7 +69,6 @@ class Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines that fit now."""
         return self._writer.size.width, self._writer.size.height
 
     def show(self, lines: Iterable[Line]) -> None:

@@ -17,15 +17,12 @@ from gpushare_cli.dashboard.picture import Live, Picture
 from gpushare_cli.terminal import Line, Look
 
 _LOOK_S: Final = 0.5
-"""How late a signal may be noticed."""
 _ONCE_S: Final = 120.0
 """For which a program that wants it once waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(Scoped):
-    """The arguments."""
-
     node: Sequence[str] = ()
     once: bool = False
 
@@ -42,8 +39,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Top:
-    """Draws a picture."""
-
     live: Live
     options: Options
     look: Look
@@ -51,7 +46,6 @@ class Top:
     """Takes the terminal's commands; all text that is no command is escaped before."""
     clock: Clock
     ended: Callable[[], bool]
-    """Whether it was told to end."""
 
     def follow(self) -> int:
         """Draw it until it is told to end. The exit code."""

@@ -52,15 +52,11 @@ UNKNOWN: Final = Use()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUse:
-    """What a node's plugin tells."""
-
     uses: Mapping[Key, Use] = field(default_factory=dict)
     problem: str = ""
-    """Why it does not tell what is used."""
 
 
 def parse(page: str) -> NodeUse:
-    """A page of the plugin's metrics."""
     found: dict[str, dict[Key, int]] = {_USED: {}, _PEAK: {}}
     facts: dict[str, int] = {}
     is_read = False
@@ -135,7 +131,6 @@ def _ask(api: KubeApi, path: str) -> NodeUse:
 
 
 def _plugins(api: KubeApi, namespace: str) -> Mapping[NodeName, str]:
-    """Paths of the plugins' metrics."""
     selector = {"labelSelector": f"app.kubernetes.io/name={names.PLUGIN}"}
     pods = reading.listed(api, f"/api/v1/namespaces/{namespace}/pods", selector)
     return {

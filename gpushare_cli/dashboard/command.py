@@ -42,7 +42,6 @@ _MEDIA: Final = {
     "svg": "image/svg+xml",
 }
 _LOOK_S: Final = 0.5
-"""How late a signal may be noticed."""
 _PATIENCE_S: Final = 20.0
 """For which a browser may take to say something, and to read `_PIECE`."""
 _PIECE: Final = 65536
@@ -61,8 +60,6 @@ class Scoped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(Scoped):
-    """The arguments."""
-
     port: int = PORT
     browser: bool = False
     no_key: bool = False
@@ -89,7 +86,6 @@ def _port(text: str) -> int:
 
 
 def add_scope(parser: argparse.ArgumentParser) -> None:
-    """What of the cluster is read."""
     what = "only its pods, may be repeated; by default all, or where you may not read all, the kubeconfig's"
     parser.add_argument("-n", "--namespace", action="append", default=[], metavar="NAME", help=what)
     arguments.add_installation(parser, "the device plugins, which tell what is used")

@@ -47,8 +47,6 @@ _HIDDEN: Final = re.compile(f"[{console.HIDDEN}]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """All that is shown at one moment."""
-
     version: int
     nodes: Mapping[str, NodeView]
     overview: Overview
@@ -60,15 +58,13 @@ class Pages:
     """Pictures as lines of JSON: the overview, pods that wait, what happened, and each node. In memory once."""
 
     def __init__(self) -> None:
-        self._run: Final = secrets.token_urlsafe(6)
-        """Of this process, so that pictures of an earlier one are not taken for its own."""
+        self._run: Final = secrets.token_urlsafe(6)  # an earlier process has pictures of the same versions
         self._lock: Final = threading.Lock()
         self._lines: dict[str, tuple[NodeView, bytes]] = {}
         self._page = f'"{self._run}.0"', b""
         self._picture: Picture | None = None
 
     def of(self, picture: Picture | None) -> tuple[str, bytes]:
-        """An entity tag and the body."""
         with self._lock:
             if picture is not None and (self._picture is None or picture.version > self._picture.version):
                 self._picture = picture
@@ -108,7 +104,6 @@ class Live:
     scope: Scope
     settings: Settings
     server: str = ""
-    """How the cluster is called."""
     installation: str = names.NAMESPACE
     notes: tuple[str, ...] = ()
     picture: Picture | None = field(init=False, default=None)
@@ -164,7 +159,6 @@ class Live:
         return _TICK_S
 
     def tick(self) -> None:
-        """Bring the picture up to what has changed."""
         use_read = self._use_read  # before the changes that say where it is to be drawn
         changed, gone = self.watched.take_changes()
         now = self.clock.now()
@@ -259,7 +253,6 @@ class Live:
 
     @property
     def use_is_due(self) -> bool:
-        """Whether to ask: once, and then while anyone looks."""
         is_looked_at = self.clock.monotonic() - self._looked_at < _LOOKS_S
         return self.picture is not None and (not self._use_read or is_looked_at)
 

@@ -47,8 +47,6 @@ class Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What is served, and to whom."""
-
     assets: Mapping[str, Response]
     """Files of the page by path; the page itself is `/`."""
     key: str

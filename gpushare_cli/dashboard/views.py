@@ -27,7 +27,6 @@ Since = Mapping[tuple[str, str], str]
 UNKNOWN_MODEL: Final = "model not known"
 _SPAN: Final = timedelta(hours=1)
 _MOST: Final = 200
-"""Happenings."""
 _STAMP: Final = "%Y-%m-%dT%H:%M:%SZ"
 _NUMBER: Final = re.compile("[0-9]{1,4}")
 _BY_INDEX: Final = by_index(0)[:-1]
@@ -42,7 +41,6 @@ class Block:
     name: str
     granted_mib: int
     used_mib: int | None = None
-    """By all of its containers; None if that is not measured."""
     compute_percent: int = 0
     whole: bool = False
     limit: str
@@ -65,7 +63,6 @@ class Card:
     used_mib: int | None
     """By the pods that are shown; None if no part of it is measured."""
     compute_percent: int
-    """Set aside."""
     health: str
     why: str
     """Why nothing new is placed on it; empty if it is healthy."""
@@ -88,8 +85,6 @@ class Floating:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """One node that shares GPUs."""
-
     name: str
     address: str
     known: bool
@@ -99,7 +94,6 @@ class NodeView:
     left_out: tuple[str, ...] = ()
     """GPUs that are not shared as they are, in words."""
     use_problem: str = ""
-    """Why it is not known what is used."""
     notes: tuple[str, ...] = ()
 
 
@@ -110,7 +104,6 @@ class Waiting:
     namespace: str
     name: str
     others: int
-    """How many more there are of them."""
     asks: str
     headline: str
     reason: str
@@ -121,10 +114,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happening:
-    """Something that happened."""
-
     at: str
-    """As the API server writes times."""
     kind: str
     """granted, ended, health, or the reason of an Event."""
     warning: bool
@@ -145,16 +135,12 @@ class Totals:
     granted_mib: int = 0
     used_mib: int | None = None
     pods: int = 0
-    """That hold GPUs."""
     waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """Of the cluster, beside its nodes."""
-
     server: str
-    """The context of the kubeconfig."""
     complete: bool
     """All nodes and pods may be read; else what looks free may be held by pods that are not shown."""
     scope: str
@@ -239,7 +225,6 @@ def _placed_at(pod: Object) -> str:
 
 
 def _used(uses: Mapping[Key, Use]) -> dict[tuple[str, str, str], int]:
-    """MiB by namespace, pod and GPU."""
     found: dict[tuple[str, str, str], int] = {}
     for (namespace, pod, _, gpu), use in uses.items():
         if use.used_mib is not None:
@@ -374,7 +359,6 @@ def deleted(pod: Object, now: datetime) -> Happening | None:
 
 
 def of_event(event: Object) -> Happening:
-    """An Event on a pod, as the watches keep it."""
     about = event["involvedObject"]
     stamps = [event.get(key) for key in ("lastTimestamp", "eventTime", "firstTimestamp")]
     return Happening(

@@ -20,7 +20,6 @@ Object = Mapping[str, Any]
 Why = tuple[str, str, bool]
 """A headline, the reason, and whether it is a matter of moments."""
 MOST: Final = 100
-"""Groups of equal pods that are evaluated."""
 _LONGEST: Final = 2048
 """Characters of a reason: a pod's author may name as many scheduling gates as an object can hold."""
 NOT_EVALUATED: Final = "not evaluated, because pods of too many kinds wait; see gpushare explain"

@@ -44,20 +44,16 @@ _OF_EVENT: Final = ("lastTimestamp", "eventTime", "firstTimestamp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What is read."""
-
     nodes: bool = True
     namespaces: tuple[str, ...] = ()
     """Whose pods; empty for all."""
 
     @property
     def complete(self) -> bool:
-        """All nodes and pods are read."""
         return self.nodes and not self.namespaces
 
     @property
     def words(self) -> str:
-        """What is left out; empty if nothing is."""
         left_out = []
         if self.namespaces:
             left_out.append(f"only pods of {', '.join(self.namespaces)} are shown; others may hold the rest of a GPU")
@@ -145,7 +141,6 @@ class Watched:
 
     def __init__(self, api: KubeApi, scope: Scope, clock: Clock) -> None:
         self.reflectors: dict[str, Reflector[Any]] = {}
-        """By what they are of."""
         self._lock = threading.Lock()
         self._on_node: dict[str, dict[str, Object]] = {}
         """Pods that concern GPUs by node, empty for none, and UID."""
@@ -182,7 +177,6 @@ class Watched:
 
     @property
     def is_read(self) -> bool:
-        """Whether all that must be read was read once."""
         return all(each.synced.is_set() for each in self.reflectors.values() if not each.optional)
 
     @property
@@ -203,7 +197,6 @@ class Watched:
             return found
 
     def mark(self, nodes: Sequence[str]) -> None:
-        """Something else about these nodes has changed."""
         with self._lock:
             self._changed.update(nodes)
 
@@ -248,8 +241,6 @@ class Watched:
 
 
 def _keyed(key: str, reduce: Callable[[Object], T | None]) -> Callable[[JsonObject], tuple[str, T] | None]:
-    """By this field of an object's metadata."""
-
     def reduced(obj: JsonObject) -> tuple[str, T] | None:
         value = reduce(obj)
         metadata = fields.mapping(obj, "metadata", "object")
