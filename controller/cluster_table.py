@@ -23,12 +23,13 @@ from gpushare.model.allocation import Placed, RefusalReason, Refused, Verdict
 from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy, RequestShape
-from gpushare.placement import candidates, costs, explain, table
+from gpushare.placement import candidates, costs, explain, fits, table
 from gpushare.placement.columns import Ints, Nodes
-from gpushare.placement.costs import Cost
+from gpushare.placement.costs import Cost, Costs, Worth
+from gpushare.placement.fits import BY_PLACE, FITS, UNSEEN, Fits
 from gpushare.placement.outlook import Outlook
 from gpushare.placement.policies import Policies
-from gpushare.placement.table import FITS, UNSEEN, Costs, Fits, Table, Worth
+from gpushare.placement.table import Table
 from gpushare.runtime.clock import Clock
 
 FILTER_S: Final = 1.5
@@ -76,7 +77,6 @@ class NodeNames:
         self._rows: tuple[Table, int, Ints] | None = None
 
     def rows(self, of: Table) -> Ints:
-        """Their rows."""
         known = self._rows
         if known is None or known[0] is not of or known[1] != of.layout:
             known = self._rows = of, of.layout, table.rows_named(of, self.names)
@@ -89,8 +89,6 @@ V = TypeVar("V", "_Kind", Costs)
 
 
 class _Row(NamedTuple):
-    """A row of the table as it was."""
-
     row: int
     version: int
     ledger: NodeLedger
@@ -119,7 +117,6 @@ class _Kind:
 
     @property
     def nbytes(self) -> int:
-        """About."""
         return self.fits.codes.nbytes + _TEXT * (len(self.fits.texts) + len(self.placed) + len(self.around))
 
 
@@ -134,12 +131,10 @@ class _Kept:
         """Bytes of the key and of the value."""
 
     def kind(self, shape: RequestShape) -> _Kind:
-        """Of pods with one shape, as it was left."""
         found = self.values.get(shape)
         return found if isinstance(found, _Kind) else self.put(shape, _Kind(shape))
 
     def put(self, key: RequestShape | PodKind, value: V) -> V:
-        """Keep something new."""
         self.values[key] = value
         self._weights[key] = _CHARACTER * len(repr(key)), 0
         self.nbytes += self._weights[key][0]
@@ -156,7 +151,6 @@ class _Kept:
             self.drop(next(iter(self.values)))
 
     def drop(self, key: RequestShape | PodKind) -> None:
-        """Forget something."""
         del self.values[key]
         self.nbytes -= sum(self._weights.pop(key))
 
@@ -252,7 +246,6 @@ class ClusterTable:
             return current.sharing()
 
     def catch_up(self) -> None:
-        """Do what the next question would have to do first."""
         with self._current():
             pass
 
@@ -341,7 +334,7 @@ class ClusterTable:
             asked = {
                 each.at: _row(current, each.row)
                 for each in refused
-                if each.code & table.BY_PLACE and isinstance(each.ledger, NodeLedger) and each.at not in texts
+                if each.code & BY_PLACE and isinstance(each.ledger, NodeLedger) and each.at not in texts
             }
         deadline = self._clock.monotonic() + FILTER_S if len(shape.containers) > 1 else float("inf")
         placed = {**texts, **self._placed(kind, asked, None, deadline)}
@@ -358,8 +351,8 @@ class ClusterTable:
         ledger = refused.ledger
         if ledger is None:
             return node_records.unknown(name), False, RefusalReason.NO_INVENTORY
-        if isinstance(ledger, NodeLedger) and not refused.code & table.BY_PLACE:
-            reason, permanent = table.refusal(refused.code)
+        if isinstance(ledger, NodeLedger) and not refused.code & BY_PLACE:
+            reason, permanent = fits.refusal(refused.code)
             if reason is RefusalReason.NO_MATCHING_GPU:
                 return name.join(self._around(kind, refused.build, ledger)), permanent, reason
             return needs + self._left(kind.fits.shape, refused.row, ledger, never=permanent), permanent, reason

@@ -53,7 +53,6 @@ class Outlooks:
         return self._clock.monotonic() - self._current_at
 
     def tick(self) -> bool:
-        """Look at the cluster if that is due. Whether it was."""
         now = self._clock.monotonic()
         self._table.catch_up()  # so that a request has little of it to do
         index = self._index

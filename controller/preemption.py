@@ -26,8 +26,6 @@ MAX_LONG_SEARCHES: Final = 3  # on one node; each takes some 50 ms, and kube-sch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victims:
-    """Pods that are to be evicted from one node."""
-
     pods: tuple[PodUid, ...]
     """The most important first: kube-scheduler compares nodes by the first."""
     violations: int = 0
@@ -46,8 +44,6 @@ class Ruling(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """For one node."""
-
     ruling: Ruling
     victims: Victims
     """No one if the node is dropped."""
@@ -55,8 +51,6 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preemptor:
-    """The pod that needs room."""
-
     request: PodRequest
     priority: int
     policies: Policies = field(default_factory=Policies)
@@ -115,7 +109,6 @@ class _Trial:
     """Searches that were too long."""
 
     def fits(self, gone: Collection[PodUid]) -> bool:
-        """Whether the preemptor fits when these pods are gone."""
         rest = (held for uid, held in self.ledger.allocations.items() if uid not in gone)
         ledger = NodeLedger.of(self.ledger.inventory, rest)
         verdict = place(self.preemptor.request.shape, ledger, self.preemptor.policies)

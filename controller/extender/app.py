@@ -44,8 +44,6 @@ BINDS: Final = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What the routes work with."""
-
     state: ClusterState
     table: ClusterTable
     binder: Binder
@@ -62,8 +60,6 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class _Verb:
-    """A question of kube-scheduler."""
-
     name: str
     act: Callable[[bytes, Request], tuple[bytes, str]]
     """Body and request -> body of the answer, and how it went, for metrics."""
@@ -72,7 +68,7 @@ class _Verb:
 
 
 class NotReadyError(GpuShareError):
-    """This replica cannot answer now."""
+    pass
 
 
 class Extender:
@@ -105,7 +101,6 @@ class Extender:
         }
 
     def handle(self, request: Request) -> Response:
-        """The answer to a request."""
         path, method = request.path, request.method
         if (verb := self._verbs.get(path)) is not None:
             return self._answer(verb, request) if method == "POST" else _not_allowed("POST")

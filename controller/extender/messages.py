@@ -35,8 +35,6 @@ _KEYS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeArgs:
-    """Arguments of filter and prioritize."""
-
     pod: JsonObject
     asked: NodeList
     nodes: Sequence[JsonObject] | None
@@ -49,8 +47,6 @@ class NodeArgs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptArgs:
-    """Arguments of preempt."""
-
     pod: JsonObject
     priority: int
     victims: Mapping[NodeName, Victims]
@@ -59,8 +55,6 @@ class PreemptArgs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindArgs:
-    """Arguments of bind."""
-
     namespace: str
     name: str
     uid: PodUid
@@ -169,7 +163,6 @@ def filter_result(result: FilterResult, args: NodeArgs, lists: NodeLists | None 
 
 
 def filter_error(message: str) -> bytes:
-    """Encode an ExtenderFilterResult that fails the attempt."""
     return orjson.dumps(
         {"Nodes": None, "NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": message}
     )
@@ -188,7 +181,6 @@ def preempt_result(victims: Mapping[NodeName, Victims]) -> bytes:
 
 
 def bind_result(error: str = "") -> bytes:
-    """Encode an ExtenderBindingResult."""
     return orjson.dumps({"Error": error})
 
 
@@ -242,7 +234,6 @@ def _victims(value: object, path: str, uid_of: Callable[[JsonObject, str], str])
 
 
 def _uid(pod: JsonObject, path: str) -> str:
-    """Of a MetaPod."""
     return fields.needed(_spelled(pod), "UID", path)
 
 

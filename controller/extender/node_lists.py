@@ -46,11 +46,8 @@ def split(body: bytes) -> tuple[bytes, bytes]:
 
 
 class NodeList(NodeNames):
-    """One of them."""
-
     @cached_property
     def sent(self) -> bytes:
-        """In JSON."""
         return orjson.dumps(self.names)
 
     def priorities(self, scores: NDArray[np.uint8]) -> bytes:

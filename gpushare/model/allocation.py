@@ -41,7 +41,6 @@ class Allocation:
     """Of the pod as it was last seen, for pods that want its GPU or avoid it. No part of the decision."""
 
     def of(self, container: ContainerName) -> Grant | None:
-        """The grant of a container, or None if it was given nothing."""
         return next((grant for grant in self.grants if grant.container == container), None)
 
 
@@ -127,8 +126,6 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The pod does not fit."""
-
     reason: RefusalReason
     message: str
     permanent: bool = False

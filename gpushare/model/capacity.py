@@ -27,7 +27,6 @@ class FreeGpu(NamedTuple):
 
     @classmethod
     def of(cls, gpu: Gpu, ledger: NodeLedger) -> "FreeGpu":
-        """What is free on a GPU of a node."""
         mib, left, percent = ledger.grantable_mib(gpu), ledger.left_mib(gpu), ledger.free_percent(gpu)
         held = left == mib and percent == 100 and not ledger.untouched(gpu)
         return cls(mib, left, percent, gpu.mig is not None, mib - gpu.memory_mib, held)
@@ -43,7 +42,6 @@ class FreeGpu(NamedTuple):
         return self.free_mib == self.total_mib and self.free_percent == 100 and not self.held
 
     def without(self, need: Need) -> "FreeGpu":
-        """What is left after a grant."""
         free_mib, free_percent = self.free_mib - need.memory_mib, self.free_percent - need.compute_percent
         held = self.held and free_mib == self.total_mib and free_percent == 100
         return FreeGpu(self.total_mib, free_mib, free_percent, self.mig, self.extra_mib, held)
@@ -57,19 +55,15 @@ class FreeHost(NamedTuple):
 
     @classmethod
     def of(cls, request: PodRequest) -> "FreeHost":
-        """What a pod takes of its host."""
         return cls(request.cpu_milli, request.host_mib)
 
     def fits(self, host: "FreeHost") -> bool:
-        """Whether so much is free on a host."""
         return self.cpu_milli <= host.cpu_milli and self.memory_mib <= host.memory_mib
 
     def plus(self, takes: "FreeHost") -> "FreeHost":
-        """With what a pod gives back."""
         return FreeHost(self.cpu_milli + takes.cpu_milli, self.memory_mib + takes.memory_mib)
 
     def without(self, takes: "FreeHost") -> "FreeHost":
-        """Without what a pod takes."""
         return FreeHost(self.cpu_milli - takes.cpu_milli, self.memory_mib - takes.memory_mib)
 
 
@@ -86,13 +80,11 @@ class NodeCapacity:
 
     @classmethod
     def of(cls, ledger: NodeLedger, host: FreeHost | None = None) -> "NodeCapacity":
-        """The room on a node. GPUs that take no new pods are left out."""
         gpus = ledger.inventory.gpus
         rooms = [FreeGpu.of(gpu, ledger) for gpu in gpus if gpu.health is GpuHealth.HEALTHY]
         return cls(model=gpus[0].model if gpus else "", gpus=tuple(sorted(rooms)), host=host)
 
     def after(self, ask: "Ask", chosen: tuple[FreeGpu, ...]) -> "NodeCapacity":
-        """What is left when a pod gets these of its GPUs."""
         left = list(self.gpus)
         for gpu in chosen:
             left.remove(gpu)
@@ -123,7 +115,6 @@ class Ask:
 
     @classmethod
     def of(cls, shape: RequestShape, *, cpu_milli: int = 0, host_mib: int = 0) -> "Ask":
-        """A pod's request, as that of its container which needs the most of a GPU."""
         most = max(shape.containers, key=_most)
         return cls(
             gpus=max(container.gpu_count for container in shape.containers),
@@ -139,7 +130,6 @@ class Ask:
 
     @property
     def host(self) -> FreeHost:
-        """What it takes of the host."""
         return FreeHost(self.cpu_milli, self.host_mib)
 
     def need(self, gpu: FreeGpu) -> Need:
@@ -164,7 +154,6 @@ class Ask:
         return gpu.free_mib >= need.memory_mib <= gpu.has_mib and gpu.free_percent >= need.compute_percent
 
     def fits_host(self, host: FreeHost | None) -> bool:
-        """Whether the host has room for it."""
         return host is None or (host.cpu_milli >= self.cpu_milli and host.memory_mib >= self.host_mib)
 
 

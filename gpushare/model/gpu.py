@@ -55,7 +55,6 @@ class Limit(Enum):
 
     @property
     def enforced(self) -> bool:
-        """Whether a container cannot get around it."""
         return self.strength is Strength.ENFORCED
 
 
@@ -82,8 +81,6 @@ class HandOver(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
-    """Which part of which GPU a MIG instance is."""
-
     gpu: int
     """NVML index of the GPU that is partitioned."""
     number: int
@@ -121,7 +118,6 @@ class Gpu:
 
     @property
     def label(self) -> str:
-        """Its number as people read it."""
         return label(self.index)
 
     @property
@@ -207,7 +203,6 @@ class NodeInventory:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether its GPUs are of several models."""
         return len({gpu.model for gpu in self.gpus}) > 1
 
     @property

@@ -117,7 +117,6 @@ class NodeLedger:
         return units.minus_or_zero(100, self.used_percent.get(gpu.uuid, 0))
 
     def untouched(self, gpu: Gpu) -> bool:
-        """Whether a GPU works and no one holds anything on it."""
         return gpu.health is GpuHealth.HEALTHY and gpu.uuid not in self.used_mib
 
     def over_committed(self) -> Mapping[GpuUuid, int]:
@@ -137,7 +136,6 @@ class NodeLedger:
         return gpu.memory_mib if gpu.uuid in self.physical else max(gpu.grantable_mib, was_mib)
 
     def over_computed(self) -> Mapping[GpuUuid, int]:
-        """Per cent of compute held beyond 100, for every such GPU."""
         return {gpu: percent - 100 for gpu, percent in self.used_percent.items() if percent > 100}
 
 

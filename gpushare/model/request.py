@@ -39,7 +39,6 @@ class Policy(Enum):
 
     @classmethod
     def known(cls) -> str:
-        """All of them, for people."""
         *others, last = (policy.value for policy in cls)
         return f"{', '.join(others)} or {last}"
 
@@ -50,8 +49,6 @@ DEFAULT_POLICY: Final = Policy.DENSE
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a container takes from one particular GPU."""
-
     memory_mib: int
     compute_percent: int
 
@@ -109,8 +106,6 @@ class RequestShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequest:
-    """A pod that asks for GPUs."""
-
     pod: PodRef
     shape: RequestShape
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)

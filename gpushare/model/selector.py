@@ -35,16 +35,12 @@ _ALL: Final = Choice()
 
 
 class MigChoice(Enum):
-    """Whether a pod takes MIG instances."""
-
     ONLY = "only"
     NEVER = "never"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSelector:
-    """What a GPU must be."""
-
     models: Choice = _ALL
     uuids: Choice = _ALL
     min_memory_mib: int = 0
@@ -113,8 +109,6 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 class Operator(Enum):
-    """Of Kubernetes' label selectors."""
-
     IN = auto()
     NOT_IN = auto()
     EXISTS = auto()
@@ -123,8 +117,6 @@ class Operator(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One condition on a label."""
-
     key: str
     operator: Operator
     values: tuple[str, ...] = ()
@@ -153,7 +145,6 @@ class LabelSelector:
     """As its author wrote it."""
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether a pod with these labels is meant."""
         return all(requirement.holds(labels) for requirement in self.requirements)
 
     def __str__(self) -> str:

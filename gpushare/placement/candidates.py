@@ -14,7 +14,6 @@ Barred = Mapping[GpuUuid, str]
 
 
 def healthy(ledger: NodeLedger) -> Sequence[Gpu]:
-    """GPUs that work and take new pods."""
     return [gpu for gpu in ledger.inventory.gpus if gpu.health is GpuHealth.HEALTHY]
 
 

@@ -56,7 +56,6 @@ class Nodes:
 
     @classmethod
     def of(cls, capacities: Sequence[NodeCapacity]) -> "Nodes":
-        """The same as arrays."""
         models = tuple(dict.fromkeys(each.model for each in capacities))
         places = max((len(each.gpus) for each in capacities), default=0)
         cells = np.zeros((len(Gpus._fields), len(capacities), places), np.int64)
@@ -68,7 +67,6 @@ class Nodes:
         return cls(gpus_of(cells), model, hosts[:, 0], hosts[:, 1], models)
 
     def rows(self, chosen: Ints | Bools | slice) -> "Nodes":
-        """Some of them."""
         gpus = Gpus._make(column[chosen] for column in self.gpus)
         return Nodes(gpus, self.model[chosen], self.cpu[chosen], self.memory[chosen], self.models)
 

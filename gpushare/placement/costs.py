@@ -18,11 +18,14 @@ from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.model.request import Need
 from gpushare.placement import candidates
 from gpushare.placement.columns import Bools, Ints, Nodes
+from gpushare.placement.fits import FITS, Fits, Rules
 from gpushare.placement.policies import Scoring
+from gpushare.placement.table import Table, grown, with_gpus
 
 BEST: Final = 10
 NEXT: Final = 8
 _LEAST: Final = 1
+_TOO_MUCH: Final = 2**62
 NOTHING: Final = FreeHost(0, 0)
 Cost = tuple[int, int, int]
 """Three numbers, the first of which counts most."""
@@ -107,3 +110,79 @@ def grades(costs: Ints, fits: Bools, names: Sequence[NodeName], best: Sequence[i
             best = [min(order[rank == 0].tolist(), key=names.__getitem__)]
     found[np.asarray(best, np.int64)] = BEST
     return found
+
+
+class Worth:
+    """What nodes are worth to a policy as they are, shared by all kinds of pods."""
+
+    def __init__(self, policy: Scoring) -> None:
+        self.policy = policy
+        self.worth: Ints = np.zeros((0, 2), np.int64)
+        self._seen = 0
+
+    def update(self, table: Table) -> None:
+        self.worth = grown(self.worth, table)
+        rows = with_gpus(table, table.changed(self._seen))
+        self._seen = table.now
+        if len(rows):
+            self.worth[rows] = self.policy.worth(table.nodes(rows))
+
+
+class Costs:
+    """What nodes cost a pod, under one outlook."""
+
+    def __init__(self, takes: FreeHost, worth: Worth) -> None:
+        self.takes, self._worth = takes, worth
+        self.costs: Ints = np.zeros((0, 3), np.int64)
+        """As of `costs.costs_of`, where `known`."""
+        self.known: Bools = np.zeros(0, np.bool_)
+        """Of nodes with GPUs on which the pod fits, if it asks for any."""
+        self._seen = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self.costs.nbytes + self.known.nbytes
+
+    def update(self, table: Table, fits: Fits | None) -> None:
+        """Follow the table, as `fits` has done before: where the pod fits; None for pods without GPUs."""
+        self.costs, self.known = grown(self.costs, table), grown(self.known, table)
+        rows = table.changed(self._seen)
+        if self._seen == table.now:
+            return
+        self._seen = table.now
+        self.known[rows] = False
+        self._worth.update(table)
+        able = with_gpus(table, rows)
+        if fits is not None:
+            able = able[fits.codes[able] == FITS] if fits.rules is not None else able[:0]
+        if len(able):
+            self.costs[able] = self._found(table, able, None if fits is None else fits.rules)
+            self.known[able] = True
+
+    def keep(self, row: int, cost: Cost) -> None:
+        """What was found of a row as it is."""
+        self.costs[row] = cost
+        self.known[row] = True
+
+    def _found(self, table: Table, rows: Ints, rules: Rules | None) -> Ints:
+        now, policy = table.nodes(rows), self._worth.policy
+        before = now.at_least(self.takes)
+        chosen, mib, percent = np.zeros((len(rows), 0), np.int64), np.zeros((len(rows), 0), np.int64), 0
+        if rules is not None:
+            percent = rules.percent
+            _, need, _, fits = rules.of(table.cells[:, rows])
+            takes = before.gpus.total if rules.whole else need.astype(np.int64)
+            lost = np.where(fits, policy.gpu_costs(before.gpus, takes, percent), _TOO_MUCH)
+            if rules.gpus == 1:
+                chosen = lost.argmin(axis=1)[:, None]
+            else:
+                chosen = lost.argsort(axis=1, kind="stable")[:, : rules.gpus]
+            mib = np.take_along_axis(takes, chosen, 1)
+            if not rules.whole:  # of GPUs that differ, all give what the smallest does
+                mib = mib.min(axis=1, keepdims=True)
+        after = before.after(chosen, mib, percent, self.takes)
+        worth: Ints = self._worth.worth[rows]
+        lifted = (before.cpu != now.cpu) | (before.memory != now.memory)
+        if lifted.any():
+            worth[lifted] = policy.worth(before.rows(lifted))
+        return rows_of(policy.first(before, after), worth - policy.worth(after))

@@ -36,8 +36,6 @@ _MODEL_MIB: Final = 16 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Requests that are nearly alike."""
-
     ask: Ask
     """What stands for them: the most frequent share, and the mean of CPU and memory; it accepts any GPU."""
     wanted: Mapping[Choice, int] = field(hash=False)
@@ -46,8 +44,6 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What pods of a cluster ask for."""
-
     kinds: tuple[Kind, ...] = ()
     """Those that ask for the most first, wide ones before others but for the last half of them; MAX_KINDS at most."""
     sizes: tuple[Ask, ...] = ()
@@ -149,7 +145,6 @@ class Largest(NamedTuple):
 
 
 def _every(ask: Ask) -> tuple[object, ...]:
-    """All of a request but the host's memory, the largest first."""
     size = (-number for number in (ask.cpu_milli, *_order(ask)))
     return -ask.gpus, not ask.whole, *size, ask.models.wanted, ask.models.unwanted, str(ask.mig)
 

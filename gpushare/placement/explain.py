@@ -18,7 +18,6 @@ _NOT_WHOLE: Final = f" (a MIG instance needs {names.ANNOTATION_MIG}: {MigChoice.
 
 
 def other_hand_over(ledger: NodeLedger) -> str:
-    """The pod was created for other nodes."""
     return (
         f"{ledger.inventory.node} hands GPUs over by {ledger.inventory.hand_over.value}, and"
         " the pod was created without the RuntimeClass that this needs, while all nodes did so by CDI; create it again"
@@ -26,7 +25,6 @@ def other_hand_over(ledger: NodeLedger) -> str:
 
 
 def no_healthy_gpu(ledger: NodeLedger) -> str:
-    """The node has no GPU that may be used."""
     count = len(ledger.inventory.gpus)
     if count == 0:
         return f"{ledger.inventory.node} has no GPU"
@@ -34,13 +32,11 @@ def no_healthy_gpu(ledger: NodeLedger) -> str:
 
 
 def too_few_gpus(wanted: int, healthy: int, ledger: NodeLedger) -> str:
-    """A container asks for more GPUs than the node has."""
     text = f"needs {wanted} GPUs; {ledger.inventory.node} has {healthy}"
     return f"{text} healthy ({_unhealthy(ledger)})" if _unhealthy(ledger) else text
 
 
 def no_matching_gpu(shape: RequestShape, wanted: ContainerRequest, barred: Barred, inventory: NodeInventory) -> str:
-    """The node has too few GPUs of the kind that a container of the pod asks for."""
     return inventory.node.join(around_the_node(shape, wanted, barred, inventory))
 
 
@@ -98,8 +94,6 @@ def needs(shape: RequestShape, unit: MemoryUnit) -> str:
 
 
 class _Left:
-    """What is left of a GPU, in the terms in which the pod asks."""
-
     def __init__(self, shape: RequestShape, ledger: NodeLedger) -> None:
         self._ledger = ledger
         self._whole = any(request.whole for request in shape.containers)
@@ -118,7 +112,6 @@ class _Left:
 
 
 def search_too_long(shape: RequestShape, ledger: NodeLedger) -> str:
-    """The pod has so many different containers that the search was given up."""
     return (
         f"{needs(shape, ledger.inventory.unit)}; no fit on {ledger.inventory.node} was found in {MAX_STEPS} steps;"
         " ask for equal amounts, or use fewer GPU containers"

@@ -51,7 +51,6 @@ class Pace(Protocol):
 
 
 def at_once(items: Iterable[T], /) -> Iterable[T]:
-    """Without pauses."""
     return items
 
 
@@ -163,7 +162,6 @@ def of(
 
 
 def usual_mib(gpu_mib: Mapping[int, int]) -> int:
-    """The mean."""
     return max(sum(mib * number for mib, number in gpu_mib.items()) // max(sum(gpu_mib.values()), 1), 1)
 
 

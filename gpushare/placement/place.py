@@ -72,11 +72,7 @@ def _choose(
         return search.find(containers, bins, policy)
     # One container is the usual pod, and its best GPUs are simply those that cost least.
     request = containers[0]
-    fitting = [
-        gpu
-        for gpu in _open_to(shape, request, usable)
-        if _fits_alone(shape, request, gpu, ledger.free_mib(gpu), ledger)
-    ]
+    fitting = [gpu for gpu in _open_to(shape, request, usable) if _fits_alone(shape, request, gpu, ledger)]
     if len(fitting) < request.gpu_count:
         return None
     free = [FreeGpu.of(gpu, ledger) for gpu in fitting]
@@ -96,24 +92,17 @@ def _hardest(request: ContainerRequest) -> tuple[int, bool]:
 
 
 def _open_to(shape: RequestShape, request: ContainerRequest, gpus: Sequence[Gpu]) -> Sequence[Gpu]:
-    if request.gpu_count == 1 and not request.whole:  # nearly every container
-        return gpus
     return [gpu for gpu in gpus if candidates.takes(shape, request, gpu)]
 
 
 def _need(shape: RequestShape, request: ContainerRequest, gpu: Gpu, ledger: NodeLedger) -> Need | None:
-    """What a container would take from a GPU, or None if it cannot be there."""
     if not candidates.takes(shape, request, gpu) or (request.whole and not ledger.untouched(gpu)):
         return None
     return request.need(gpu)
 
 
-def _fits_alone(shape: RequestShape, request: ContainerRequest, gpu: Gpu, free_mib: int, ledger: NodeLedger) -> bool:
-    if request.memory_mib:  # nearly every pod
-        return free_mib >= request.memory_mib and (
-            request.compute_percent == 0 or ledger.free_percent(gpu) >= request.compute_percent
-        )
-    need = _need(shape, request, gpu, ledger)
+def _fits_alone(shape: RequestShape, request: ContainerRequest, gpu: Gpu, ledger: NodeLedger) -> bool:
+    need, free_mib = _need(shape, request, gpu, ledger), ledger.free_mib(gpu)
     return need is not None and free_mib >= need.memory_mib and ledger.free_percent(gpu) >= need.compute_percent
 
 
@@ -128,7 +117,7 @@ def _reason(shape: RequestShape, usable: Sequence[Gpu], ledger: NodeLedger) -> R
         open_to = _open_to(shape, request, usable)
         if len(open_to) < request.gpu_count:
             return RefusalReason.NO_MATCHING_GPU
-        if sum(_fits_alone(shape, request, gpu, ledger.free_mib(gpu), ledger) for gpu in open_to) >= request.gpu_count:
+        if sum(_fits_alone(shape, request, gpu, ledger) for gpu in open_to) >= request.gpu_count:
             continue
         if request.whole:
             return RefusalReason.NO_UNTOUCHED_GPU

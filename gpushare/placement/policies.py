@@ -225,7 +225,6 @@ class Fgd(Scoring):
 
 
 def _need(ask: Ask) -> int:
-    """Parts of one GPU."""
     return FULL if ask.whole else ask.need(FreeGpu(FULL, FULL)).memory_mib
 
 
@@ -253,7 +252,6 @@ class Policies:
     _made: dict[Policy, Scoring] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def of(self, policy: Policy | None) -> Scoring:
-        """That of a pod, by what it names."""
         policy = policy or self.default
         found = self._made.get(policy)
         if found is None:

@@ -19,13 +19,11 @@ MAX_STEPS: Final = 40_000  # looks at a GPU, some 50 ms; a pod made to be hard m
 
 
 class SearchTooLongError(Exception):
-    """The search was given up; nothing is known."""
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bin:
-    """One GPU."""
-
     uuid: GpuUuid
     index: int
     room: FreeGpu
@@ -207,7 +205,6 @@ class _Search:
         return kind, memory + need.memory_mib, compute + need.compute_percent, early
 
     def _need(self, kind: int, position: int) -> Need:
-        """What a container takes from a GPU of this kind, on which it may be."""
         return self._kinds[kind][1][position] or _NOTHING
 
     def _room(self, load: Load) -> int:

@@ -1,23 +1,30 @@
 """Every answer to kube-scheduler is that of `place` and of the policy's definition, whatever has changed before."""
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from threading import Event
+from typing import Final
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controller.cluster_table import NodeNames, PodKind
+from controller.index import ChangedNode
 from controller.state import Reserved
 from controller.watches import NodeSink, PodSink
+from gpushare.cluster import node_ledger
+from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.identity import ContainerName, NodeName, PodUid
-from gpushare.model.allocation import Placed, Refused
+from gpushare.model.allocation import Placed, Refused, Verdict
 from gpushare.model.capacity import FreeHost
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, PodRequest, Policy, RequestShape
-from gpushare.placement.place import place
+from gpushare.placement.policies import Policies
 from gpushare.units import ResourceConfig
 from testing import plain_policies as plain
 from testing.builders import make_inventory, make_ref
@@ -42,12 +49,10 @@ Nodes = list[NodeRecord]
 clusters: st.SearchStrategy[Nodes] = st.integers(1, 4).flatmap(
     lambda number: st.tuples(*(records(f"node-{i}") for i in range(number))).map(list)
 )
+Seen = Mapping[NodeName, tuple[LedgerOrRefused, FreeHost | None]]
 Step = tuple[str, int]
-steps = st.lists(
-    st.tuples(st.sampled_from(["bind", "bind", "undo", "end", "other pod", "gone", "comes", "cordon", "outlook"]),
-              st.integers(0, 20)),
-    max_size=6,
-)  # fmt: skip
+CHANGES: Final = ("bind", "bind", "undo", "end", "other pod", "gone", "comes", "cordon")
+steps = st.lists(st.tuples(st.sampled_from([*CHANGES, "outlook"]), st.integers(0, 20)), max_size=6)
 
 
 @dataclass
@@ -57,20 +62,18 @@ class Cluster:
     nodes: Nodes
     policy: Policy
     world: World = field(default_factory=World)
-    pods: int = 0
 
     def __post_init__(self) -> None:
         self.world.start_controller(WHOLE, self.policy)
         NodeSink(self.world.state.index).replace(self.nodes)
 
-    def happen(self, step: Step, asks: Sequence[RequestShape]) -> None:
-        """Something changes between two questions."""
+    def happen(self, step: Step, asks: Sequence[RequestShape], name: str) -> None:
+        """Something changes between two questions, or beside them."""
         what, number = step
         record, state = self.nodes[number % len(self.nodes)], self.world.state
-        self.pods += 1
         match what:
             case "bind" | "undo" | "end":
-                request = PodRequest(pod=make_ref(f"p{self.pods}"), shape=asks[number % len(asks)], cpu_milli=300)
+                request = PodRequest(pod=make_ref(name), shape=asks[number % len(asks)], cpu_milli=300)
                 reserved = state.reserve(request, record.name, now=0.0)
                 if isinstance(reserved, Reserved) and what == "undo":
                     state.undo(reserved)
@@ -93,31 +96,41 @@ class Cluster:
                 self.world.outlooks.tick()
 
     def check(self, shape: RequestShape) -> None:
-        """What is said of all nodes, and of one that is not there."""
-        world, names = self.world, [*(record.name for record in self.nodes), NodeName("unknown")]
-        state = world.state
-        known, hosts, nodes = state.index.snapshot().ledgers, world.capacities(), NodeNames(names)
-        resolved = state.resolve(shape, {})
-        verdicts = {
-            name: ledger if isinstance(ledger, Refused) else place(resolved, ledger, state.policies)
-            for name, ledger in known.items()
+        """What is said of all nodes, and of one that is not there, against the cluster as it is."""
+        hosts = {name: each.host for name, each in self.world.capacities().items()}
+        seen: Seen = {name: (ledger, hosts[name]) for name, ledger in self.world.state.index.ledgers().items()}
+        self.compare(shape, lambda: seen)
+
+    def compare(self, shape: RequestShape, seen: Callable[[], Seen]) -> None:
+        """Against ledgers and hosts as they were when the table was asked."""
+        state, table = self.world.state, self.world.table
+        names = [*(record.name for record in self.nodes), NodeName("unknown")]
+        nodes, resolved = NodeNames(names), state.resolve(shape, {})
+        found = table.filter(resolved, nodes)
+        refused = {
+            n: each for n, each in verdicts(resolved, seen(), state.policies).items() if isinstance(each, Refused)
         }
-        found = world.table.filter(resolved, nodes)
-        refused = {name: each for name, each in verdicts.items() if isinstance(each, Refused)}
-        assert found.fits == [name for name in names if isinstance(verdicts.get(name), Placed)]
-        assert {**found.failed, **found.unresolvable}.items() >= {
-            n: each.message for n, each in refused.items()
-        }.items()
+        assert found.fits == [name for name in names if name in seen() and name not in refused]
+        told = {**found.failed, **found.unresolvable}
+        assert {name: text for name, text in told.items() if name in seen()} == {
+            n: r.message for n, r in refused.items()
+        }
         assert set(found.unresolvable) == {name for name, each in refused.items() if each.permanent}
 
-        costs: list[plain.Cost | None] = []
+        grades = table.grades(PodKind(resolved, TAKES), nodes).tolist()
+        known, costs = seen(), list[plain.Cost | None]()
+        placed = verdicts(resolved, known, state.policies)
         for name in names:
-            verdict, ledger, cost = verdicts.get(name), known.get(name), None
+            verdict, (ledger, host), cost = placed.get(name), known.get(name, (None, None)), None
             if isinstance(verdict, Placed) and isinstance(ledger, NodeLedger):
-                before, after = plain.change(verdict.grants, ledger, hosts[name].host, TAKES)
+                before, after = plain.change(verdict.grants, ledger, host, TAKES)
                 cost = plain.cost(shape.policy or self.policy, state.policies.outlook, before, after)
             costs.append(cost)
-        assert world.table.grades(PodKind(resolved, TAKES), nodes).tolist() == plain.grades(names, costs)
+        assert grades == plain.grades(names, costs)
+
+
+def verdicts(shape: RequestShape, seen: Seen, policies: Policies) -> dict[NodeName, Verdict]:
+    return {name: node_ledger.verdict(shape, ledger, policies) for name, (ledger, _) in seen.items()}
 
 
 def percent_of(percent: int, gpus: int) -> RequestShape:
@@ -142,8 +155,45 @@ def test_every_answer_is_that_of_place_and_of_the_policy(
     nodes: Nodes, asks: list[RequestShape], policy: Policy, changes: list[Step]
 ) -> None:
     cluster = Cluster(nodes, policy)
-    for step in [*changes, None]:
+    for number, step in enumerate([*changes, None]):
         for shape in asks:
             cluster.check(shape)
         if step is not None:
-            cluster.happen(step, asks)
+            cluster.happen(step, asks, f"p{number}")
+
+
+@settings(max_examples=20)
+@given(clusters, st.lists(shapes(max_containers=2), min_size=3, max_size=3), st.sampled_from(Policy), st.integers())
+def test_every_answer_is_of_one_moment_while_pods_come_and_go(
+    nodes: Nodes, asks: list[RequestShape], policy: Policy, seed: int
+) -> None:
+    """The table is asked by one thread, which writes down what it has taken of the index by then."""
+    cluster, seen, stop = Cluster(nodes, policy), dict[NodeName, tuple[LedgerOrRefused, FreeHost | None]](), Event()
+    index = cluster.world.state.index
+    take = index.take_changed
+
+    def noting() -> list[ChangedNode]:
+        changed = take()
+        for each in changed:
+            seen.pop(each.name, None)
+            if each.ledger is not None:
+                seen[each.name] = each.ledger, each.left
+        return changed
+
+    def change(thread: int) -> None:
+        chance, number = random.Random(f"{seed} {thread}"), 0
+        while not stop.is_set():
+            number += 1
+            cluster.happen((chance.choice(CHANGES), chance.randrange(20)), asks, name=f"{thread}-{number}")
+
+    index.take_changed = noting  # type: ignore[method-assign]
+    with ThreadPoolExecutor(3) as others:
+        running = [others.submit(change, thread) for thread in range(3)]
+        try:
+            for _ in range(5):
+                for shape in asks:
+                    cluster.compare(shape, lambda: seen)
+        finally:
+            stop.set()
+        for each in running:
+            each.result()

@@ -21,8 +21,10 @@ from gpushare.model.request import Policy, RequestShape
 from gpushare.model.selector import Choice
 from gpushare.placement import table
 from gpushare.placement.columns import Ints
+from gpushare.placement.costs import Costs
+from gpushare.placement.fits import Rules
 from gpushare.placement.place import place
-from gpushare.placement.table import Costs, Rules, Table
+from gpushare.placement.table import Table
 from testing import plain_policies as plain
 from testing.builders import make_container, make_inventory, make_node, make_pod, make_shape
 from testing.controller.world import NODES, World, request_of
