@@ -120,8 +120,7 @@ def _is_ready(pod: JsonObject) -> bool:
 
 def _logs(api: KubeApi, pod: JsonObject, lines: int) -> Iterator[tuple[str, str]]:
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
-    spec = redaction.part(pod, "spec")
-    for container in [*redaction.parts(spec, "initContainers"), *redaction.parts(spec, "containers")]:
+    for container in redaction.containers(pod):
         for kind, previous in (("", "false"), (".previous", "true")):
             query = f"container={container['name']}&tailLines={lines}&limitBytes={_BYTES}&previous={previous}"
             try:

@@ -6,6 +6,7 @@ it. All texts, such as logs and messages, lose what looks like a credential.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import gpushare
@@ -20,35 +21,38 @@ from gpushare_cli.doctor import command as doctor
 from gpushare_cli.doctor.snapshot import Snapshot, Unreadable
 
 Object = Mapping[str, Any]
+Spec = tuple[Any, ...]
+"""Of the fields that are kept, see `_kept`."""
 HIDDEN: Final = "(hidden)"
 _SETTING: Final = "GPUSHARE_"
 _KNOWN_KEYS: Final = ("scheduler.yaml", "policy.cfg", "profile.yaml", "gpus", "handOver", "state")
 """Of ConfigMaps, beside settings."""
-_NODE: Final = {
-    "metadata": ("name", "uid", "creationTimestamp", "labels"),
-    "spec": ("unschedulable", "taints"),
-    "status": ("capacity", "allocatable", "conditions"),
-}
+_REFERENCE: Final = ("kind", "namespace", "name", "uid", "controller")
+_STATE: Final = ("reason", "exitCode", "signal", "startedAt", "finishedAt")
+_STATES: Final = (("waiting", (*_STATE, "message")), ("running", _STATE), ("terminated", _STATE))
+"""What the kubelet says; the message of a container that ended is the container's own."""
+_STATUSES: Final = (
+    *("name", "ready", "restartCount", "image", "imageID", "started"),
+    *(("state", _STATES), ("lastState", _STATES)),
+)
+_METADATA: Final = (
+    *("name", "namespace", "uid", "generation", "creationTimestamp", "deletionTimestamp", "labels"),
+    *(("annotations", reading.own_annotations), ("ownerReferences", _REFERENCE)),
+)
 _MACHINE: Final = (
     *("architecture", "operatingSystem", "osImage", "kernelVersion"),
     *("containerRuntimeVersion", "kubeletVersion"),
 )
 """Not the ids of the machine, which are confidential: machine-id(5)."""
-_POD: Final = {
-    "metadata": ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "labels"),
-    "spec": ("nodeName", "schedulerName", "runtimeClassName", "priority", "nodeSelector", "tolerations"),
-    "status": ("phase", "reason", "message", "conditions", "nominatedNodeName", "qosClass", "startTime"),
-}
-_WORKLOAD: Final = {
-    "metadata": ("name", "namespace", "generation", "creationTimestamp", "labels"),
-    "spec": ("replicas", "strategy", "updateStrategy"),
-    "status": None,
-}
+_NODE: Final = (
+    ("metadata", _METADATA),
+    ("spec", ("unschedulable", "taints")),
+    ("status", ("capacity", "allocatable", "conditions", ("nodeInfo", _MACHINE))),
+)
 _EVENT: Final = ("reason", "message", "type", "count", "firstTimestamp", "lastTimestamp", "eventTime")
+_ENV: Final = ("env", ("name", ("valueFrom", ("fieldRef",))))
+"""Names, and which field of the pod a value is."""
 _OF_OTHERS: Final = ("name", "image", "resources", "restartPolicy")
-_CONTAINER: Final = (*_OF_OTHERS, "ports", "args", "securityContext")
-_STATE: Final = ("reason", "exitCode", "signal", "startedAt", "finishedAt")
-_STATUS: Final = ("name", "ready", "restartCount", "image", "imageID", "started")
 _README: Final = """A report of `gpushare report`.
 
 about.json       versions, and when it was made
@@ -107,13 +111,15 @@ def files(snapshot: Snapshot, events: Sequence[JsonObject]) -> Mapping[str, str]
         "doctor.json": _json(doctor.as_json(diagnosis)),
         "inspect.txt": _inspect(snapshot, pods, lambda built: cleaned(inspect_command.detail(built))),
         "inspect.json": _inspect(snapshot, pods, lambda built: _json(inspect_command.as_value(built))),
-        "nodes.yaml": _documents(map(_node, _read(snapshot.nodes))),
+        "nodes.yaml": _documents(_kept(each, _NODE) for each in _read(snapshot.nodes)),
         "pods.yaml": _documents(_pod(each, own=False) for each in pods),
         "own.yaml": _documents(
             [*map(_workload, filter(None, map(_read, own))), *(_pod(each, own=True) for each in own_pods(snapshot))]
         ),
         "settings.yaml": _documents(map(_config_map, [*filter(None, map(_read, maps)), *_read(snapshot.unhealthy)])),
-        "events.yaml": _documents(map(_event, events)),
+        "events.yaml": _documents(
+            _kept(each, _EVENT) | {"about": _kept(each.get("involvedObject") or {}, _REFERENCE)} for each in events
+        ),
         **{f"metrics/{name}.txt": cleaned(page.text) for name, page in metrics.items() if isinstance(page, Reply)},
     }
 
@@ -154,16 +160,10 @@ def cleaned_value(raw: Any) -> Any:
             return raw
 
 
-def part(value: Object, key: str) -> Object:
-    """A field that is an object; one of another shape is left out, as no one can say what is in it."""
-    found = value.get(key)
-    return found if isinstance(found, dict) else {}
-
-
-def parts(value: Object, key: str) -> list[Object]:
-    """The objects of a list."""
-    found = value.get(key)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+def containers(pod: Object) -> Sequence[Object]:
+    """Their names."""
+    spec = _kept(pod, (("spec", (("initContainers", ("name",)), ("containers", ("name",)))),)).get("spec", {})
+    return [each for found in spec.values() if isinstance(found, list) for each in found]
 
 
 def _read(part: Any) -> Any:
@@ -205,82 +205,58 @@ def _hidden(found: re.Match[str]) -> str:
     return found.string[found.start() : start] + HIDDEN + found.string[end : found.end()]
 
 
-def _node(value: Object) -> Object:
-    kept = _kept(value, _NODE)
-    kept["status"]["nodeInfo"] = _of(part(part(value, "status"), "nodeInfo"), _MACHINE)
-    return kept
-
-
 def _pod(value: Object, *, own: bool) -> Object:
     """What it asks for and has; of the installation's own pods also the arguments."""
-    kept = _kept(value, _POD)
-    kept["spec"] |= _containers(part(value, "spec"), own=own)
-    status = part(value, "status")
-    for key in ("initContainerStatuses", "containerStatuses"):
-        if key in status:
-            kept["status"][key] = [_container_status(each) for each in parts(status, key)]
-    owners = parts(part(value, "metadata"), "ownerReferences")
-    kept["metadata"]["ownerReferences"] = [_of(each, ("kind", "name", "uid", "controller")) for each in owners]
-    return kept
+    spec = ("nodeName", "schedulerName", "runtimeClassName", "priority", "nodeSelector", "tolerations")
+    status = ("phase", "reason", "message", "conditions", "nominatedNodeName", "qosClass", "startTime")
+    statuses = (("initContainerStatuses", _STATUSES), ("containerStatuses", _STATUSES))
+    wanted = (("metadata", _METADATA), ("spec", (*spec, *_containers(own=own))), ("status", (*status, *statuses)))
+    return _kept(value, wanted)
 
 
 def _workload(value: Object) -> Object:
-    kept = _kept(value, _WORKLOAD)
-    template = part(part(value, "spec"), "template")
-    kept["spec"]["template"] = {"spec": _containers(part(template, "spec"), own=True)}
-    return kept
+    template = ("template", (("spec", _containers(own=True)),))
+    spec = ("replicas", "strategy", "updateStrategy", template)
+    return _kept(value, (("metadata", _METADATA), ("spec", spec), ("status", dict)))
+
+
+def _containers(*, own: bool) -> Spec:
+    own_container = (*_OF_OTHERS, "ports", "args", "securityContext", ("env", _own_variable))
+    container = own_container if own else (*_OF_OTHERS, _ENV)
+    return (("initContainers", container), ("containers", container))
+
+
+def _own_variable(value: Object) -> Object:
+    """Of a container of the installation: its source, whatever that is, and its value if it is a setting."""
+    is_setting = str(value.get("name")).startswith(_SETTING)
+    return _kept(value, ("name", ("valueFrom", dict), *(("value",) if is_setting else ())))
 
 
 def _config_map(value: Object) -> Object:
     """Settings; of other keys than this project's, only the name."""
-    data = part(value, "data")
-    kept = {key: each if key.startswith(_SETTING) or key in _KNOWN_KEYS else HIDDEN for key, each in data.items()}
-    return {"metadata": _of(part(value, "metadata"), ("name", "namespace")), "data": kept}
+
+    def known(data: Object) -> Object:
+        return {key: each if key.startswith(_SETTING) or key in _KNOWN_KEYS else HIDDEN for key, each in data.items()}
+
+    return _kept(value, (("metadata", ("name", "namespace")), ("data", known)))
 
 
-def _event(value: Object) -> Object:
-    return _of(value, _EVENT) | {"about": _of(part(value, "involvedObject"), ("kind", "namespace", "name", "uid"))}
+def _kept(value: Object, wanted: Spec) -> dict[str, Any]:
+    """The fields of an object that are wanted.
 
-
-def _kept(value: Object, fields: Mapping[str, tuple[str, ...] | None]) -> dict[str, Any]:
+    A field is named alone or with what is kept of it, or of each object of a list: names again, or a function. One of
+    another shape is left out then, as no one can say what is in it.
+    """
     kept: dict[str, Any] = {}
-    for key, wanted in fields.items():
-        found = part(value, key)
-        kept[key] = dict(found) if wanted is None else _of(found, wanted)
-    kept["metadata"]["annotations"] = reading.own_annotations(part(part(value, "metadata"), "annotations"))
-    return kept
-
-
-def _of(value: Object, wanted: Iterable[str]) -> dict[str, Any]:
-    return {key: value[key] for key in wanted if key in value}
-
-
-def _containers(spec: Object, *, own: bool) -> dict[str, Any]:
-    wanted = _CONTAINER if own else _OF_OTHERS
-    return {
-        key: [_of(each, wanted) | {"env": _variables(parts(each, "env"), own=own)} for each in parts(spec, key)]
-        for key in ("initContainers", "containers")
-        if key in spec
-    }
-
-
-def _variables(env: Iterable[Object], *, own: bool) -> list[Object]:
-    """Names, and which field of the pod a value is; of the installation's own pods all sources, and its settings."""
-    kept: list[Object] = []
-    for each in env:
-        is_setting = own and str(each.get("name")).startswith(_SETTING)
-        found = part(each, "valueFrom")
-        source = {"valueFrom": found} if (found := found if own else _of(found, ("fieldRef",))) else {}
-        kept.append(_of(each, ("name", "value") if is_setting else ("name",)) | source)
-    return kept
-
-
-def _container_status(value: Object) -> Object:
-    """What the kubelet says; the message of a container that ended is the container's own."""
-    kept = _of(value, _STATUS)
-    for key in ("state", "lastState"):
-        states = part(value, key)
-        kept[key] = {word: _of(part(states, word), _STATE) for word in states}
-        if "waiting" in states:
-            kept[key]["waiting"] |= _of(part(states, "waiting"), ("message",))
+    for each in wanted:
+        if isinstance(each, str):
+            kept |= {each: value[each]} if each in value else {}
+            continue
+        key, inner = each
+        found = value.get(key)
+        keep = inner if callable(inner) else partial(_kept, wanted=inner)
+        if isinstance(found, dict):
+            kept[key] = keep(found)
+        elif isinstance(found, list):
+            kept[key] = [keep(item) for item in found if isinstance(item, dict)]
     return kept

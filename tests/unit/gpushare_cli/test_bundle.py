@@ -89,7 +89,7 @@ def test_what_pods_keep_to_themselves_is_not_in_the_report(tmp_path: Path) -> No
     assert theirs["spec"]["containers"][0]["resources"] == {"limits": {names.GPU_MEM: 3}}
     variables = theirs["spec"]["containers"][0]["env"]
     assert variables[0]["valueFrom"].keys() == {"fieldRef"}
-    assert variables[1:] == [{"name": name} for name in ("TOKEN", "FROM", names.ENV_MEMORY_MIB)]
+    assert variables[1:] == [{"name": "TOKEN"}, {"name": "FROM", "valueFrom": {}}, {"name": names.ENV_MEMORY_MIB}]
     assert theirs["status"]["containerStatuses"][0]["lastState"]["terminated"] == {"reason": "Error", "exitCode": 1}
 
 
