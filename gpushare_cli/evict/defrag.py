@@ -184,7 +184,7 @@ class Defragmentation:
         except kube.NotFoundError:
             found = None
         if found is None or pods_wire.ref(found).uid != ref.uid or found["metadata"].get("deletionTimestamp"):
-            raise StoppedError(f"{ref} is gone, and needs no room any more")
+            raise StoppedError(f"{ref} is gone, and no longer needs room")
         return str(pods_wire.node_of(found) or "")
 
     def _move(self, move: Move, left: Sequence[PodUid]) -> bool:

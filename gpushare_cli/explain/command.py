@@ -106,7 +106,7 @@ def _run(call: Call) -> int:
 COMMAND: Final = Command(
     name="explain",
     what="why a pod waits, or where it is",
-    exit_codes="the pod has its GPUs, needs none (any more), or fits somewhere; 1 it or the cluster cannot be read;"
+    exit_codes="the pod has its GPUs, needs none (or no longer), or fits somewhere; 1 it or the cluster cannot be read;"
     " 2 wrong arguments; 3 it waits and fits nowhere.",
     examples=(
         ("Why a pod waits, or where it is and why", "gpushare explain train"),

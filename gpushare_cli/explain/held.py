@@ -88,7 +88,7 @@ def ended(blank: Explanation, pod: Object, record: Bound, inventory: NodeInvento
     try:
         held = allocations.granted(pod, inventory.unit if inventory else GIB)
     except WireError:
-        held = None  # it holds nothing any more, whatever the annotation says
+        held = None  # it no longer holds anything, whatever the annotation says
     were_held = tuple(_shares(held, inventory)) if held else ()
     if record.failed:
         summary = f"{record.node} rejected it before any container ran: {record.failed}; it holds no GPU"

@@ -53,7 +53,7 @@ class Share:
     @property
     def trouble(self) -> str:
         if self.gpu is None:
-            return "not listed by its node any more" if self.evaluated else ""
+            return "no longer listed by its node" if self.evaluated else ""
         return self.gpu.why
 
 
@@ -90,7 +90,7 @@ class Explanation:
     headline: str
     summary: str
     good: bool
-    """It holds its GPUs, needs none (any more), or a node takes it."""
+    """It holds its GPUs, needs none (or no longer), or a node takes it."""
     unit: MemoryUnit
     request: PodRequest | None = None
     policy: Policy

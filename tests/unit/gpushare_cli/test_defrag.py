@@ -262,7 +262,7 @@ def of_two(happens: Callable[[FakeKube], object]) -> tuple[FakeKube, Result]:
 
 
 CHANGED = "error: the cluster has changed, and the rest of the plan would no longer help"
-GONE = "error: default/large is gone, and needs no room any more"
+GONE = "error: default/large is gone, and no longer needs room"
 
 
 def replaced(api: FakeKube) -> None:

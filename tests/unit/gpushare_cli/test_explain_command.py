@@ -165,7 +165,7 @@ def test_a_pod_that_was_bound_shows_its_share_without_its_node(restricted: Restr
     pod["metadata"]["namespace"] = "ml"
     code, out, err = restricted(pod, argv="web")
     assert (code, err) == (0, LEFT_OUT)
-    assert "not listed by its node" not in out + err
+    assert "no longer listed by its node" not in out + err
     assert "web" in out
 
 

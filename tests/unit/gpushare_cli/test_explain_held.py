@@ -116,7 +116,7 @@ def test_ill_and_lost_gpus_and_stuck_containers_are_notes() -> None:
     assert found.code == 0
     assert found.err == lines(
         "note: GPU GPU-0 is unhealthy",
-        "note: GPU GPU-gone is not listed by its node any more",
+        "note: GPU GPU-gone is no longer listed by its node",
         "note: container main waits: CreateContainerError: no device",
     )
     assert "main       ?    GPU-gone  ?         3 GiB        shared\n" in found.out
