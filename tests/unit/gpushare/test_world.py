@@ -15,13 +15,8 @@ POD = PodToPlace(ref=make_ref("p"), shape=make_shape(4), takes=FreeHost(500, 512
 
 
 def test_a_pod_that_comes_and_leaves_changes_nothing() -> None:
-    node = Node(
-        record=RECORD,
-        ledger=NodeLedger.of(make_inventory(15, node=A)),
-        host=FreeHost(1000, 1024),
-        allocatable={"aliyun.com/gpu-mem": 6},
-        requested={"aliyun.com/gpu-mem": 0},
-    )
+    sums = {"allocatable": {"aliyun.com/gpu-mem": 6}, "requested": {"aliyun.com/gpu-mem": 0}}
+    node = Node(record=RECORD, ledger=NodeLedger.of(make_inventory(15, node=A)), host=FreeHost(1000, 1024), **sums)
     grants = node.grants(POD, POD.shape, Policies())
     assert grants is not None
     full = node.plus(POD, grants)

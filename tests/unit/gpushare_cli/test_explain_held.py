@@ -312,9 +312,7 @@ NO_ROOM = (
     [
         (bypassed(), "there is room: the controller chooses its GPUs within moments, and its containers start then"),
         (bypassed(20), f"{NO_ROOM} and create it again"),
-        (bypassed(20, **OWNER), f"{NO_ROOM}, so that its controller makes it again"),
         (started(bypassed()), f"{TOO_LATE} and create it again{ELSEWHERE}"),
-        (started(bypassed(20, **OWNER)), f"{TOO_LATE}, so that its controller makes it again{ELSEWHERE}"),
         (plain(), f"{UNCHANGED}delete it and create it again"),
         (plain(**OWNER), f"{UNCHANGED}the controller deletes it, so that its owner recreates it"),
         (started(plain(**OWNER)), f"{TOO_LATE}, so that its controller makes it again{ELSEWHERE}"),
@@ -324,7 +322,6 @@ NO_ROOM = (
             f"{UNCHANGED}delete it, so that its Job, which will count it as failed, makes it again while"
             " gpushare-webhook is running",
         ),
-        (started(plain(**owned("Job"))), f"{TOO_LATE}, so that its controller makes it again{ELSEWHERE}"),
         (
             plain(**owned("Node")),
             f"{UNCHANGED}static pods cannot ask for GPUs: make it a Deployment or a DaemonSet, created while"
