@@ -10,7 +10,7 @@ from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import NOTHING, Bound, PodRecord
 from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation, Grant, Held, Placed, Refused
-from gpushare.model.capacity import FreeHost, NodeCapacity
+from gpushare.model.capacity import FreeHost
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
@@ -108,11 +108,6 @@ class Node:
             return None
         verdict = node_ledger.verdict(shape, self.ledger, policies)
         return verdict.grants if isinstance(verdict, Placed) else None
-
-    @property
-    def capacity(self) -> NodeCapacity:
-        """What is free."""
-        return node_ledger.room(self.ledger, self.host)
 
     def change(self, pod: PodToPlace, grants: tuple[Grant, ...]) -> Change:
         """What the pod makes of it with these GPUs, for its cost by a policy (`placement.costs`)."""

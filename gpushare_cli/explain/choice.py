@@ -117,7 +117,7 @@ def _change(pod: PodToPlace, world: World, candidate: _Candidate) -> tuple[Chang
     """The node before and after the pod gets its GPUs there, and these."""
     node = world.nodes[candidate.node]
     then = node.plus(pod, candidate.grants)
-    change = Change(node.capacity, then.capacity)
+    change = node.change(pod, candidate.grants)
     if not isinstance(node.ledger, NodeLedger) or not isinstance(then.ledger, NodeLedger):
         return change, ()
     gpus = [gpu for gpu in node.ledger.inventory.gpus if gpu.uuid in then.held(pod.ref.uid)]
