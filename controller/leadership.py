@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from controller import optional_watches
+from controller import watches
 from controller.cluster_table import ClusterTable
 from controller.reconcile.loop import HandOverSummary, Reconciler
 from controller.reconcile.node_requests import OFF, Limits, Refusals
@@ -56,9 +56,9 @@ class Leadership:
         """Of this term; they end soon after `stop`."""
         self.nodes = Reflector(api=api, path="/api/v1/nodes", sink=NodeSink(state.index), clock=clock)
         self.pods = Reflector(api=api, path="/api/v1/pods", sink=PodSink(state.index), clock=clock)
-        self.budgets = optional_watches.disruption_budgets(api=api, clock=clock)
-        self.unhealthy = optional_watches.unhealthy_gpus(api=api, clock=clock, index=state.index)
-        self.namespaces = optional_watches.namespace_policies(api=api, clock=clock, state=state)
+        self.budgets = watches.disruption_budgets(api=api, clock=clock)
+        self.unhealthy = watches.unhealthy_gpus(api=api, clock=clock, index=state.index)
+        self.namespaces = watches.namespace_policies(api=api, clock=clock, state=state)
         self._optional = (self.budgets, self.unhealthy, self.namespaces)
         self._reflectors = (self.nodes, self.pods)
         self._stop_working = threading.Event()

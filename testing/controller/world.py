@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller import optional_watches
+from controller import watches
 from controller.cluster_table import ClusterTable
 from controller.extender.app import Extender, Services
 from controller.extender.bind import Binder, BindResult
@@ -16,13 +16,12 @@ from controller.extender.messages import BindArgs
 from controller.extender.preempt import Preemption
 from controller.index import Snapshot
 from controller.metrics import Metrics
-from controller.optional_watches import CONFIG_MAPS
 from controller.outlooks import Outlooks
 from controller.reconcile import loop
 from controller.reconcile.loop import Reconciler
 from controller.reconcile.node_requests import Refusals
 from controller.state import ClusterState
-from controller.watches import NodeSink, PodSink
+from controller.watches import CONFIG_MAPS, NodeSink, PodSink
 from gpushare.cluster import node_ledger, node_records, pod_records
 from gpushare.cluster import world as cluster_world
 from gpushare.identity import NodeName, PodUid
@@ -66,7 +65,7 @@ class World:
         self.table = ClusterTable(self.state, self.clock)
         self.outlooks = Outlooks(self.state.index, self.table, self.clock)
         self.metrics = Metrics(self.clock)
-        self.budgets = optional_watches.disruption_budgets(api=self.api, clock=self.clock)
+        self.budgets = watches.disruption_budgets(api=self.api, clock=self.clock)
         self.refusals = Refusals(self.clock)
         self.binder = Binder(api=self.api, state=self.state, clock=self.clock, leading=lambda: self.leads)
         self.reconciler = Reconciler(
@@ -79,7 +78,7 @@ class World:
         )
         self.node_sink = NodeSink(self.state.index)
         self.pod_sink = PodSink(self.state.index)
-        self.unhealthy = optional_watches.unhealthy_gpus(api=self.api, clock=self.clock, index=self.state.index)
+        self.unhealthy = watches.unhealthy_gpus(api=self.api, clock=self.clock, index=self.state.index)
         self._version = ""
         self._client: Client | None = None
 

@@ -9,7 +9,7 @@ import pytest
 
 from certs.manager import CertificateManager
 from certs.settings import CertSettings
-from controller import optional_watches
+from controller import watches
 from controller.state import ClusterState
 from gpushare import names
 from gpushare.kube.lease import Elector
@@ -191,9 +191,9 @@ def test_the_watches_that_the_controller_can_do_without_need_no_more() -> None:
     state = ClusterState(resource_config=ResourceConfig())
     api.close()
     for watch in (
-        optional_watches.disruption_budgets(api=api, clock=ending(stop)),
-        optional_watches.unhealthy_gpus(api=api, clock=ending(stop), index=state.index),
-        optional_watches.namespace_policies(api=api, clock=ending(stop), state=state),
+        watches.disruption_budgets(api=api, clock=ending(stop)),
+        watches.unhealthy_gpus(api=api, clock=ending(stop), index=state.index),
+        watches.namespace_policies(api=api, clock=ending(stop), state=state),
     ):
         stop.clear()
         watch.run(stop)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.optional_watches import BUDGETS_V1, CONFIG_MAPS
+from controller.watches import BUDGETS_V1, CONFIG_MAPS
 from gpushare import names
 from gpushare.cluster import world as cluster_world
 from gpushare.identity import NodeName

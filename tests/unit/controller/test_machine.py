@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 from controller.extender.bind import Outcome
-from controller.optional_watches import CONFIG_MAPS
+from controller.watches import CONFIG_MAPS
 from gpushare import names
 from gpushare.cluster import world as cluster_world
 from gpushare.identity import NodeName, PodUid

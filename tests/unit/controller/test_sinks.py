@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from controller import optional_watches
+from controller import watches
 from controller.cluster_table import NodeNames
-from controller.optional_watches import BUDGETS_V1, BUDGETS_V1BETA1, CONFIG_MAPS, OptionalWatch
 from controller.state import ClusterState
+from controller.watches import BUDGETS_V1, BUDGETS_V1BETA1, CONFIG_MAPS, OptionalWatch
 from gpushare import names
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName
@@ -46,11 +46,11 @@ STATE = ClusterState(resource_config=ResourceConfig())
 
 
 def policies(state: ClusterState = STATE) -> Watch:
-    return optional_watches.namespace_policies(api=FakeKube(), clock=ManualClock(), state=state)
+    return watches.namespace_policies(api=FakeKube(), clock=ManualClock(), state=state)
 
 
 def budgets(api: FakeKube | None = None, clock: ManualClock | None = None) -> Watch:
-    return optional_watches.disruption_budgets(api=api or FakeKube(), clock=clock or ManualClock())
+    return watches.disruption_budgets(api=api or FakeKube(), clock=clock or ManualClock())
 
 
 def allowed(followed: Watch) -> dict[str, int]:
@@ -117,7 +117,7 @@ def test_only_namespaces_with_the_label_are_read() -> None:
     api.seed("/api/v1/namespaces", namespace("a", "spread"))
     api.seed("/api/v1/namespaces", {"metadata": {"name": "b"}})
     api.close()
-    watch = optional_watches.namespace_policies(api=api, clock=ending(stop), state=STATE)
+    watch = watches.namespace_policies(api=api, clock=ending(stop), state=STATE)
     watch.run(stop)
     assert watch.by_key == {"a": Policy.SPREAD}
     assert {call.params["labelSelector"] for call in api.calls if call.params.get("limit") != "1"} == {
@@ -199,7 +199,7 @@ def test_the_controller_goes_on_without_the_right_to_read_budgets(
     with caplog.at_level(logging.WARNING):
         refused, clock = follow(api)
     assert allowed(refused) == {}
-    assert clock.waits == [optional_watches.ASK_AGAIN_S]
+    assert clock.waits == [watches.ASK_AGAIN_S]
     [line] = lines(caplog, "not watched")
     assert (line["path"], line["fix"]) == (BUDGETS_V1, fix)
     assert line["effect"] == "preemption takes no account of PodDisruptionBudgets"
@@ -208,7 +208,7 @@ def test_the_controller_goes_on_without_the_right_to_read_budgets(
         api.fail_next(at(path), fault)
     granted, clock = follow(api, waits=2)
     assert allowed(granted) == {"web": 1}
-    assert clock.waits[0] == optional_watches.ASK_AGAIN_S
+    assert clock.waits[0] == watches.ASK_AGAIN_S
 
 
 def test_a_server_that_is_upgraded_is_followed_in_its_new_version() -> None:
@@ -237,7 +237,7 @@ def test_a_right_that_is_taken_away_leaves_what_was_read_until_it_is_back(caplog
     with caplog.at_level(logging.WARNING):
         followed, clock = follow(api, waits=3)
     assert allowed(followed) == {"web": 1}
-    assert clock.waits[1] == optional_watches.ASK_AGAIN_S
+    assert clock.waits[1] == watches.ASK_AGAIN_S
     [line] = lines(caplog, "not watched")
     assert line["effect"] == "what was read before stays as it was"
     assert api.count("watch") == 2
@@ -248,7 +248,7 @@ def test_a_collection_that_may_be_listed_but_not_watched_makes_no_storm() -> Non
     clock = ending(stop, waits=21)
 
     def watched(call: Call) -> bool:
-        clock.at += optional_watches.ASK_AGAIN_S * (len(clock.waits) == 20)
+        clock.at += watches.ASK_AGAIN_S * (len(clock.waits) == 20)
         return call.verb == "watch"
 
     api.fail_next(watched, FORBIDDEN, times=1000)
@@ -266,7 +266,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for_forever(caplog: pytest.
 
     def look(at: float) -> None:
         settled.append(watch.settled())
-        assert settled[-1] == (at - 1000 >= optional_watches.PATIENCE_S)
+        assert settled[-1] == (at - 1000 >= watches.PATIENCE_S)
         if len(settled) == 100:
             stop.set()
 
@@ -354,7 +354,7 @@ def test_marks_that_went_while_they_must_not_be_read_are_cleared(world: World) -
 
     world.api.fail_next(lambda call: call.verb == "watch", kube.ForbiddenError("no"))
     world.api.close()
-    optional_watches.unhealthy_gpus(api=world.api, clock=ManualClock(on_wait=look), index=world.state.index).run(stop)
+    watches.unhealthy_gpus(api=world.api, clock=ManualClock(on_wait=look), index=world.state.index).run(stop)
     assert health(world) == [OK, OK]
 
 
@@ -423,7 +423,7 @@ def test_freed_gpus_let_waiting_pods_try_again(world: World) -> None:
 
 def test_without_the_right_to_read_them_the_controller_goes_on(world: World, caplog: pytest.LogCaptureFixture) -> None:
     stop = threading.Event()
-    watch = optional_watches.unhealthy_gpus(api=world.api, clock=ending(stop), index=world.state.index)
+    watch = watches.unhealthy_gpus(api=world.api, clock=ending(stop), index=world.state.index)
     assert not watch.settled()
     world.api.fail_next(lambda call: call.path == CONFIG_MAPS, kube.ForbiddenError("configmaps is forbidden"))
     with caplog.at_level(logging.WARNING):
@@ -444,7 +444,7 @@ def test_the_watch_feeds_the_ledger(world: World) -> None:
         stop.set()
 
     clock = ManualClock(on_wait=look)
-    watch = optional_watches.unhealthy_gpus(api=world.api, clock=clock, index=world.state.index)
+    watch = watches.unhealthy_gpus(api=world.api, clock=clock, index=world.state.index)
     world.api.close()
     watch.run(stop)
     assert watch.settled()
