@@ -1,10 +1,12 @@
+"""What is kept of a pod, whether it waits, was bound, came past this system or was rejected."""
+
 from typing import Any
 
 import pytest
 
 from gpushare import names
-from gpushare.cluster import node_records, pod_records
-from gpushare.cluster.pod_records import Bound, Pending, Problem
+from gpushare.cluster import pod_records
+from gpushare.cluster.pod_records import Bound, Bypassed, Pending, Problem
 from gpushare.errors import WireError
 from gpushare.model.allocation import footprint
 from gpushare.model.capacity import Ask
@@ -18,7 +20,6 @@ from testing.builders import (
     make_container,
     make_grant,
     make_inventory,
-    make_node,
     make_pod,
     make_ref,
 )
@@ -26,10 +27,7 @@ from testing.builders import (
 RESOURCE_CONFIG = ResourceConfig()
 ALLOCATION = make_allocation("pod", make_grant(0))
 WRITTEN = {names.ANNOTATION_ALLOCATION: allocations.encode(ALLOCATION)}
-
-
-def bound_pod(**annotations: str) -> dict[str, Any]:
-    return make_pod(node="node-a", annotations=annotations)
+REFUSED = {"waiting": {"reason": "CreateContainerConfigError", "message": f"rpc error: c {OTHER_DEVICES}, with"}}
 
 
 def read(pod: Json) -> Bound:
@@ -38,27 +36,48 @@ def read(pod: Json) -> Bound:
     return record
 
 
+def pending(pod: Json) -> Pending:
+    record = pod_records.read(pod, RESOURCE_CONFIG)
+    assert isinstance(record, Pending)
+    return record
+
+
+def bound_pod(**annotations: str) -> dict[str, Any]:
+    return make_pod(node="node-a", annotations=annotations)
+
+
+def bypassed(pod: Json) -> Bypassed:
+    found = read(pod).bypassed
+    assert found is not None
+    return found
+
+
+def mutated(name: str = "main", gpu_mem: object = 3) -> Json:
+    path = f"metadata.annotations['devices.gpushare.dev/{name}']"
+    variable = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": path}}}
+    return make_container(name, gpu_mem, env=[variable])
+
+
 def test_a_pod_that_asks_for_no_gpu_leaves_no_trace_whatever_it_carries() -> None:
     plain = make_pod(make_container(), node="node-a", annotations=WRITTEN)
     assert pod_records.read(plain, RESOURCE_CONFIG) is None
 
 
 def test_an_unbound_pod_is_kept_with_what_it_asks_for() -> None:
-    record = pod_records.read(make_pod(labels={names.LABEL_RETRY: "4"}), RESOURCE_CONFIG)
-    assert isinstance(record, Pending)
+    record = pending(make_pod(labels={names.LABEL_RETRY: "4"}))
     assert record.request is not None
     assert record.request.shape.containers[0].memory_mib == 3072
     assert (record.unschedulable, record.retry) == (False, "4")
+    assert pending(make_pod(labels={"app": "a"})) != pending(make_pod(labels={"app": "b"}))
 
 
-def test_an_unbound_pod_that_asks_for_nonsense_is_kept_with_the_reason() -> None:
-    record = pod_records.read(make_pod(make_container(gpu_mem="1.5")), RESOURCE_CONFIG)
-    assert record == Pending(
-        ref=make_ref(),
-        request=None,
-        problem="spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 1.5 is not whole;"
-        " a share is a whole number of units",
+def test_a_pod_that_asks_for_nonsense_is_kept_with_the_reason() -> None:
+    problem = (
+        "spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 1.5 is not whole; a share is a whole number of units"
     )
+    assert pending(make_pod(make_container(gpu_mem="1.5"))) == Pending(ref=make_ref(), request=None, problem=problem)
+    found = bypassed(make_pod(mutated(gpu_mem="1.5"), node="node-a"))
+    assert (found.request, found.problem) == (None, problem)
 
 
 @pytest.mark.parametrize(
@@ -73,35 +92,83 @@ def test_an_unbound_pod_that_asks_for_nonsense_is_kept_with_the_reason() -> None
 def test_the_schedulers_mark_is_read(condition: dict[str, str], expected: bool) -> None:
     pod = make_pod()
     pod["status"]["conditions"] = [condition]
-    record = pod_records.read(pod, RESOURCE_CONFIG)
-    assert isinstance(record, Pending)
-    assert record.unschedulable is expected
+    assert pending(pod).unschedulable is expected
 
 
-def test_a_bound_pod_is_kept_with_what_it_holds() -> None:
-    record = pod_records.read(make_pod(node="node-a", annotations=WRITTEN), RESOURCE_CONFIG)
-    ask = Ask(gpus=1, memory_mib=3072)
-    assert record == Bound(ref=make_ref(), node=ALLOCATION.node, allocation=ALLOCATION, ask=ask)
-    assert pod_records.held(record, GIB) == ALLOCATION
-
-
-def test_a_finished_pod_holds_nothing() -> None:
-    record = pod_records.read(make_pod(node="node-a", annotations=WRITTEN, phase="Succeeded"), RESOURCE_CONFIG)
-    assert record == Bound(ref=make_ref(), node=ALLOCATION.node)
-
-
-def test_a_pod_whose_deletion_was_asked_for_still_holds_its_memory() -> None:
-    pod = make_pod(node="node-a", annotations=WRITTEN, phase="Running")
-    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+def test_a_bound_pod_is_kept_with_what_it_holds_until_its_containers_have_ended() -> None:
+    pod = bound_pod(**WRITTEN)
     record = read(pod)
-    assert record.allocation == ALLOCATION
+    assert record == Bound(
+        ref=make_ref(), node=ALLOCATION.node, allocation=ALLOCATION, ask=Ask(gpus=1, memory_mib=3072)
+    )
+    assert pod_records.held(record, GIB) == ALLOCATION
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert read(pod).allocation == ALLOCATION
+    finished = make_pod(node="node-a", annotations=WRITTEN, phase="Succeeded")
+    assert read(finished) == Bound(ref=make_ref(), node=ALLOCATION.node)
 
 
-def test_a_bound_pod_without_allocation_holds_nothing_but_waits_for_gpus() -> None:
-    record = read(make_pod(node="node-a"))
+def test_a_bound_pod_without_an_allocation_holds_nothing_and_is_bypassed() -> None:
+    record, found = read(make_pod(mutated(), node="node-a")), bypassed(make_pod(mutated(), node="node-a"))
     assert (record.allocation, record.problem, pod_records.held(record, GIB)) == (None, "", None)
-    assert record.bypassed is not None
-    assert (record.bypassed.mutated, record.bypassed.started, record.bypassed.owner) == (False, False, "")
+    assert (found.mutated, found.started, found.owner, found.problem) == (True, False, "", "")
+    assert found.request is not None
+    assert found.request.shape.containers[0].memory_mib == 3072
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        make_container(gpu_mem=3),
+        make_container(gpu_mem=3, env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]),
+        mutated("other") | {"name": "main"},
+        {**mutated(), "env": [*mutated()["env"], {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]},
+    ],
+)
+def test_a_pod_whose_devices_come_from_elsewhere_is_not_mutated(container: Json) -> None:
+    assert not bypassed(make_pod(container, node="node-a")).mutated
+
+
+def test_containers_that_ask_for_nothing_need_not_be_mutated() -> None:
+    assert bypassed(make_pod(mutated(), make_container("plain"), node="node-a")).mutated
+
+
+def with_owner(pod: Json, **fields: Any) -> Json:
+    pod["metadata"]["ownerReferences"] = [{"uid": "other"}, {"uid": "rs-1", **fields}]
+    return pod
+
+
+def test_the_controller_of_a_pod_is_known() -> None:
+    assert bypassed(with_owner(make_pod(node="node-a"), controller=True)).owner == "rs-1"
+    assert read(with_owner(make_pod(node="node-a"), controller=True)).owned
+    assert not read(with_owner(make_pod(node="node-a"))).owned
+
+
+def test_what_preemption_looks_at_is_kept() -> None:
+    pod = make_pod(node="node-a", labels={"app": "web"})
+    pod["spec"]["priority"] = 7
+    pod["metadata"] |= {"creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-02T00:00:00Z"}
+    found = read(pod)
+    assert (found.labels, found.priority, found.created, found.deleting) == (
+        {"app": "web"},
+        7,
+        "2026-01-01T00:00:00Z",
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "failed"),
+    [
+        ({"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no"}, "UnexpectedAdmissionError: no"),
+        ({"phase": "Failed"}, ""),
+        ({"phase": "Succeeded", "reason": "x"}, ""),
+        ({"phase": "Failed", "reason": "Evicted", "containerStatuses": [{"state": {"terminated": {}}}]}, ""),
+    ],
+)
+def test_a_pod_that_its_node_rejected_says_why(status: Json, failed: str) -> None:
+    found = read({**make_pod(node="node-a"), "status": status})
+    assert (found.failed, found.bypassed, found.allocation) == (failed, None, None)
 
 
 @pytest.mark.parametrize(
@@ -167,9 +234,6 @@ def test_a_pod_of_another_system_is_counted_in_its_nodes_unit() -> None:
     assert (held.grants[0].gpus, held.grants[0].memory_mib) == (("index:1",), 768)
 
 
-REFUSED = {"waiting": {"reason": "CreateContainerConfigError", "message": f"rpc error: c {OTHER_DEVICES}, with"}}
-
-
 @pytest.mark.parametrize(
     ("states", "counted"),
     [
@@ -199,33 +263,6 @@ def test_a_pod_of_another_system_that_cannot_be_read_is_a_problem() -> None:
     assert pod_records.all_held([record], GIB) == ([], {make_ref(): Problem(why=problem, counted=False)})
 
 
-def test_a_heartbeat_of_a_node_is_recognised() -> None:
-    first = node_records.read(make_node(make_inventory(15)))
-    assert first.inventory == make_inventory(15)
-    assert node_records.read(make_node(make_inventory(15)), first) is first
-    assert node_records.read(make_node(make_inventory(15, 7)), first) != first
-
-
-def test_a_node_without_inventory_has_none() -> None:
-    record = node_records.read(make_node())
-    assert (record.published, record.inventory, record.problem) == (None, None, "")
-
-
-@pytest.mark.parametrize(
-    ("annotation", "problem"),
-    [
-        ("7", "expected an object, found a number"),
-        ('{"version":1,"gpus":[],"unitMiB":"GiB"}', "unitMiB: expected a whole number, 1 or more, found a string"),
-    ],
-)
-def test_an_inventory_that_cannot_be_read_is_remembered_with_the_reason(annotation: str, problem: str) -> None:
-    node = make_node()
-    node["metadata"]["annotations"] = {names.ANNOTATION_INVENTORY: annotation}
-    record = node_records.read(node)
-    assert record.inventory is None
-    assert record.problem == f"annotation gpushare.dev/inventory of node node-a: {problem}"
-
-
 @pytest.mark.parametrize(
     ("field", "count", "problem"),
     [
@@ -237,22 +274,20 @@ def test_an_inventory_that_cannot_be_read_is_remembered_with_the_reason(annotati
 def test_a_pod_with_too_many_containers_is_kept_without_them(field: str, count: int, problem: str) -> None:
     pod = make_pod()
     pod["spec"] = {"containers": [make_container()], field: [make_container(f"c{i}", 1) for i in range(count)]}
-    record = pod_records.read(pod, ResourceConfig())
-    assert isinstance(record, Pending)
+    record = pending(pod)
     assert (record.request, record.problem) == (None, problem)
-    bound = read({**pod, "spec": {**pod["spec"], "nodeName": "node-a"}})
-    assert bound.bypassed is not None
-    assert (bound.bypassed.request, bound.bypassed.problem) == (None, problem)
+    found = bypassed({**pod, "spec": {**pod["spec"], "nodeName": "node-a"}})
+    assert (found.request, found.problem) == (None, problem)
 
 
 def test_of_very_many_labels_the_first_are_kept() -> None:
-    labels = {f"k{i:05}": "v" for i in range(30_000)}
-    for spec in ({}, {"nodeName": "node-a"}):
-        pod = make_pod(labels=labels)
-        pod["spec"] |= spec
-        record = pod_records.read(pod, ResourceConfig())
-        kept = record.request.labels if isinstance(record, Pending) and record.request else record.labels  # type: ignore[union-attr] # a Bound
-        assert list(kept) == [f"k{i:05}" for i in range(256)]
+    pod = make_pod(labels={f"k{i:05}": "v" for i in range(30_000)})
+    request = pending(pod).request
+    assert request is not None
+    first = [f"k{i:05}" for i in range(256)]
+    assert list(request.labels) == first
+    pod["spec"] |= {"nodeName": "node-a"}
+    assert list(read(pod).labels) == first
 
 
 def test_what_is_kept_of_another_systems_pod_is_small() -> None:
@@ -267,7 +302,40 @@ def test_what_is_kept_of_another_systems_pod_is_small() -> None:
 
 
 def test_a_message_that_quotes_a_tenant_is_cut() -> None:
-    pod = make_pod(annotations={"gpushare.dev/same-gpu-as": "(" * 200_000})
-    record = pod_records.read(pod, ResourceConfig())
-    assert isinstance(record, Pending)
-    assert 0 < len(record.problem) <= 2000
+    assert 0 < len(pending(make_pod(annotations={"gpushare.dev/same-gpu-as": "(" * 200_000})).problem) <= 2000
+
+
+def odd_pod(node: str = "", **metadata: object) -> Json:
+    made = make_pod(make_container("main", 3), node=node or None)
+    return {**made, "metadata": {**made["metadata"], **metadata}}
+
+
+def test_of_odd_metadata_what_can_be_read_is_kept_with_the_problem() -> None:
+    with pytest.raises(WireError, match=r"^metadata\.uid: missing$"):
+        pod_records.read(odd_pod(uid=""), RESOURCE_CONFIG)
+    problem = "metadata.labels: expected an object, found a number"
+    waiting, placed = pending(odd_pod(labels=7)), read(odd_pod("node-a", labels=7))
+    assert (waiting.ref.name, waiting.problem) == ("pod", problem)
+    assert (placed.node, placed.labels, placed.problem) == ("node-a", {}, problem)
+    marked = read(odd_pod("node-a", annotations={names.ANNOTATION_ALLOCATION: 7}))
+    assert (marked.node, marked.allocation) == ("node-a", None)
+    assert "metadata.annotations" in marked.problem
+
+
+@pytest.mark.parametrize("annotations", [{}, {names.ALIYUN_IDX: "x"}])
+def test_other_annotations_are_not_looked_at_where_there_is_none_of_ours(annotations: Json) -> None:
+    found = odd_pod("node-a", annotations=annotations)
+    if not annotations:
+        assert allocations.held(found, RESOURCE_CONFIG, GIB).allocation is None
+        return
+    with pytest.raises(WireError, match=names.ALIYUN_IDX):
+        allocations.held(found, RESOURCE_CONFIG, GIB)
+
+
+def test_the_mark_of_devices_that_their_author_chose_is_kept_of_waiting_and_of_bound_pods() -> None:
+    marks = {names.ANNOTATION_OVERRIDDEN: "main,side"}
+    pods = make_pod(annotations=marks), make_pod(annotations=marks, node="node-a"), make_pod()
+    found = [pod_records.read(pod, RESOURCE_CONFIG) for pod in pods]
+    assert [each.overridden for each in found if isinstance(each, Pending | Bound)] == ["main,side", "main,side", ""]
+    assert names.ANNOTATION_OVERRIDDEN in names.WEBHOOK_ANNOTATIONS
+    assert not names.is_reserved(names.ANNOTATION_OVERRIDDEN)
