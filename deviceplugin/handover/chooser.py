@@ -90,12 +90,7 @@ class Chooser:
             self.clock.wait(stop, delay)
 
     def look(self) -> None:
-        """Look once.
-
-        Raises:
-            KubeError: the Node cannot be read.
-            WireError: what was read is no Node.
-        """
+        """Look once. May raise KubeError, or WireError if what was read is no Node."""
         if self.clock.monotonic() - self._read_at >= self.recheck_s:
             self._facts = read_node(self.api.get(kube.node_path(self.node), timeout_s=_TIMEOUT_S))
             self._read_at = self.clock.monotonic()

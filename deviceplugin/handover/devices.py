@@ -46,8 +46,7 @@ class DeviceHandOver:
     def prepare(self, ids: frozenset[str], recipients: Sequence[Recipient]) -> None:
         """Make the devices that Allocate has named for these IDs, and unmake all earlier ones.
 
-        Raises:
-            HandOverError: that cannot be done; what was made before stays until `withdraw`.
+        May raise HandOverError: what was made before stays until `withdraw`.
         """
         is_needed = any(recipient.names for recipient in recipients)
         chosen, known, specs = self.choice(), self.gpus(), self.specs() if is_needed else ()

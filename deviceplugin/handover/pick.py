@@ -113,11 +113,7 @@ def _other_way(choice: HandOverChoice) -> str:
 def edits_of(
     recipient: Recipient, known: Mapping[GpuUuid, RawGpu], choice: HandOverChoice, specs: Sequence[VendorSpec]
 ) -> ContainerEdits:
-    """All edits of one container. Args: specs: of the node, those that count most first.
-
-    Raises:
-        HandOverError: a GPU is not known, or in no spec.
-    """
+    """All edits of one container, or HandOverError. Args: specs: of the node, those that count most first."""
     if unknown := [uuid for uuid in recipient.gpus if uuid not in known]:
         raise HandOverError(f"GPU {unknown[0]} was not found at the last reading; the kubelet will try again")
     gpus = [known[uuid] for uuid in recipient.gpus]

@@ -125,10 +125,7 @@ def _with_limits(gpu: Gpu, chosen: ChosenLimits) -> Gpu:
 def wanted(setting: Order, label: str) -> tuple[Order, str]:
     """The order that counts on this node, and what is wrong with its label if that cannot be read.
 
-    Args:
-        setting: of the whole cluster.
-        label: `gpushare.dev/limits` of the Node; it cannot hold commas, so dots stand between back ends; may be
-            empty.
+    A label cannot hold commas, so dots stand between back ends.
     """
     if not label:
         return setting, ""

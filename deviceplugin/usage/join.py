@@ -242,11 +242,11 @@ def advance(before: State, found: Mapping[WatchedContainer, OverGrant], joined: 
         for subject, standing in before.items()
         if subject not in found and subject.gpu not in joined.foreign
     }
-    guilty = {
+    violations = {
         subject: OverSince(known.since if (known := before.get(subject)) and now - known.last <= gap_s else now, now)
         for subject in found
     }
-    return {subject: standing for subject, standing in unknown.items() if now - standing.last <= gap_s} | guilty
+    return {subject: standing for subject, standing in unknown.items() if now - standing.last <= gap_s} | violations
 
 
 def due(state: State, found: Mapping[WatchedContainer, OverGrant], *, grace_s: float) -> list[OverGrant]:
@@ -257,10 +257,7 @@ def due(state: State, found: Mapping[WatchedContainer, OverGrant], *, grace_s: f
 def with_watchdog(inventory: NodeInventory, policy: WatchdogPolicy, unseen: Collection[GpuUuid] = ()) -> NodeInventory:
     """The inventory with the watchdog as what holds the limit, where it acts and nothing stronger does.
 
-    Args:
-        inventory: of the node.
-        policy: the node's.
-        unseen: GPUs whose processes the driver does not list, so that no one can watch over them.
+    It cannot watch over GPUs that are `unseen`, because the driver does not list their processes.
     """
     if policy < WatchdogPolicy.EVICT:
         return inventory

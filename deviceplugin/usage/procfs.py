@@ -32,19 +32,10 @@ class ProcessTable(Protocol):
     def read(self, pid: int) -> Process | None: ...
 
     def hold(self, pid: int) -> AbstractContextManager[int | None]:
-        """A handle of the process that has this PID now; None where the machine has no handles.
-
-        Raises:
-            ProcessLookupError: there is none.
-        """
+        """A handle of the process that has this PID now, or ProcessLookupError; None where there are no handles."""
 
     def signal(self, pid: int, handle: int | None, number: signal.Signals) -> None:
-        """A signal to the process behind a handle, or without one to the process with this PID.
-
-        Raises:
-            ProcessLookupError: it has ended.
-            PermissionError: it is not allowed.
-        """
+        """To the process behind a handle, or without one to that with this PID; ProcessLookupError if it has ended."""
 
 
 def send(table: ProcessTable, process: Process, number: signal.Signals) -> Sent:
@@ -111,7 +102,7 @@ def trusted_processes(
     Args:
         since: when each PID was in a list for the first time, without a break.
         table: of the machine.
-        clock: which counts from the machine's start, as start times do.
+        clock: counts from the machine's start, as start times do.
         until: when no further process is read.
     """
     found: dict[int, Process] = {}
