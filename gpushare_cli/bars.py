@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gpushare import units
-from gpushare_cli.dashboard.views import Block, Card, NodeView, Overview, Waiting
+from gpushare_cli.dashboard.views import Block, Card, NodeView, Overview
+from gpushare_cli.explain.waiting import Waiting
 from gpushare_cli.terminal import Line, Span
 
 _BAR: Final = 24

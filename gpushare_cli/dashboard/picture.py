@@ -21,9 +21,11 @@ from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.units import GIB
 from gpushare_cli import console, limits, usage
-from gpushare_cli.dashboard import views, waiting
-from gpushare_cli.dashboard.views import Happening, NodeView, Overview, Waiting
+from gpushare_cli.dashboard import views
+from gpushare_cli.dashboard.views import Happening, NodeView, Overview
 from gpushare_cli.dashboard.watching import Object, Scope, Watched
+from gpushare_cli.explain import waiting
+from gpushare_cli.explain.waiting import Waiting
 from gpushare_cli.reading import Settings
 from gpushare_cli.usage import NodeUse
 

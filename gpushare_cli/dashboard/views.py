@@ -98,21 +98,6 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """Pods of one owner that ask for the same and have no GPUs yet."""
-
-    namespace: str
-    name: str
-    others: int
-    asks: str
-    headline: str
-    reason: str
-    good: bool
-    """A node takes it; it is a matter of moments."""
-    since: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Happening:
     at: str
     kind: str

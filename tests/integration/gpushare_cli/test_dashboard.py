@@ -201,7 +201,7 @@ def test_no_bar_waits_for_the_reasons_of_pods_that_wait(api: FakeKube, monkeypat
         shown.append(blocks(live.picture) if live.picture else set())
         return ()
 
-    monkeypatch.setattr("gpushare_cli.dashboard.waiting.of_cluster", reasons)
+    monkeypatch.setattr("gpushare_cli.explain.waiting.of_cluster", reasons)
     live.tick()
     assert [len(each) for each in shown] == [3]
 
@@ -256,7 +256,7 @@ def test_why_pods_wait_takes_a_sixth_of_the_time_at_most(api: FakeKube, monkeypa
         clock.at += 2
         return ()
 
-    monkeypatch.setattr("gpushare_cli.dashboard.waiting.of_cluster", reasons)
+    monkeypatch.setattr("gpushare_cli.explain.waiting.of_cluster", reasons)
     for _ in range(20):
         live.watched.mark([""])
         live.tick()

@@ -15,7 +15,8 @@ from gpushare_cli import __main__ as cli
 from gpushare_cli import bars, terminal, top
 from gpushare_cli.dashboard import views
 from gpushare_cli.dashboard.picture import Picture
-from gpushare_cli.dashboard.views import NodeView, Overview, Totals, Waiting
+from gpushare_cli.dashboard.views import NodeView, Overview, Totals
+from gpushare_cli.explain.waiting import Waiting
 from gpushare_cli.terminal import Line, Look
 from gpushare_cli.usage import NodeUse, Use
 from testing.builders import Json, make_grant, make_inventory, make_node

@@ -14,9 +14,9 @@ from gpushare.units import GIB
 from gpushare.wire import interop
 from gpushare_cli import reading
 from gpushare_cli.dashboard import views
-from gpushare_cli.dashboard import waiting as queue
 from gpushare_cli.dashboard.views import NodeView
 from gpushare_cli.dashboard.watching import reduced_event, reduced_node, reduced_pod
+from gpushare_cli.explain import waiting as queue
 from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.usage import NodeUse, Use
 from testing import clusters

@@ -1,6 +1,7 @@
 """Pods that have no GPUs yet -> why not, in the words of `gpushare explain`. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import names
@@ -11,7 +12,6 @@ from gpushare.placement.policies import Policies
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import world
-from gpushare_cli.dashboard.views import Waiting
 from gpushare_cli.explain import decide, render
 from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.world import World
@@ -25,6 +25,21 @@ _LONGEST: Final = 2048
 NOT_EVALUATED: Final = "not evaluated, because pods of too many kinds wait; see gpushare explain"
 _POLICIES: Final = Policies(Policy.BINPACK)
 """Whether a pod fits is the same with every policy, and this one needs to know nothing of the cluster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Pods of one owner that ask for the same and have no GPUs yet."""
+
+    namespace: str
+    name: str
+    others: int
+    asks: str
+    headline: str
+    reason: str
+    good: bool
+    """A node takes it; it is a matter of moments."""
+    since: str
 
 
 def may_wait(pod: Object) -> bool:
