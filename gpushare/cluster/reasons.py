@@ -53,9 +53,13 @@ def largest_free(ledger: LedgerOrRefused | None) -> int:
     return max((ledger.free_mib(gpu) for gpu in ledger.inventory.gpus), default=0)
 
 
+def some(names: Sequence[str], beside: int = 0) -> str:
+    """The first few of them, and how many more there are, with those beside."""
+    more = len(names) + beside - NODES_NAMED
+    return ", ".join(names[:NODES_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
 def by_sum(nodes: Sequence[NodeName], beside: int = 0) -> str:
     """What an autoscaler's owner needs to know of a pod for which these nodes, and so many more, have room as a sum."""
-    more = len(nodes) + beside - NODES_NAMED
-    named = ", ".join(heapq.nsmallest(NODES_NAMED, nodes)) + (f" and {more} more" if more > 0 else "")
-    total = f"what is free on {named} is enough in total, but no single GPU has room"
+    total = f"what is free on {some(sorted(nodes), beside)} is enough in total, but no single GPU has room"
     return f"{total}; autoscalers count totals, so they add no node"

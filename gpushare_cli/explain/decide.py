@@ -11,7 +11,7 @@ from gpushare import names
 from gpushare.cluster import bypass, node_records, pod_records
 from gpushare.cluster.bypass import Bind, Invalid, LeftAlone
 from gpushare.cluster.pod_records import Bound, Bypassed, Pending
-from gpushare.cluster.reasons import NODES_NAMED, by_sum
+from gpushare.cluster.reasons import by_sum, some
 from gpushare.cluster.world import PodToPlace
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName
@@ -130,8 +130,7 @@ def reason(pod: Object, answered: Sequence[NodeAnswer]) -> tuple[str, str, bool]
     fitting = [answer.node for answer in answered if answer.fits]
     if not fitting:
         return "waits; it fits on no node", world.summary(answered), False
-    more = len(fitting) - NODES_NAMED
-    where = ", ".join(fitting[:NODES_NAMED]) + (f" and {more} more" if more > 0 else "")
+    where = some(fitting)
     soon = (
         "the controller makes the scheduler try again within seconds, unless something else keeps it away"
         if said(pod)

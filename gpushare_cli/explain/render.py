@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from gpushare import units
-from gpushare.cluster.reasons import NODES_NAMED
+from gpushare.cluster.reasons import some
 from gpushare.model.allocation import Placed
 from gpushare.model.gpu import label
 from gpushare.model.request import ContainerRequest, Policy, RequestShape
@@ -49,8 +49,7 @@ def grouped(explained: Sequence[Explanation], width: int) -> str:
     blocks = []
     for same in itertools.islice(groups.values(), _GROUPS):
         others = [each.pod.name for each in same[1:]]
-        named, more = ", ".join(others[:NODES_NAMED]), len(others) - NODES_NAMED
-        told = f"The same holds for {named}{f' and {more} more' if more > 0 else ''}."
+        told = f"The same holds for {some(others)}."
         blocks.append(text(same[0], width) + (console.table([(told,)], width) if others else ""))
     if rest := sum(map(len, itertools.islice(groups.values(), _GROUPS, None))):
         blocks.append(f"Not shown: {rest} more pod{'s' if rest > 1 else ''}; name one to see it.\n")
