@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin import identify, pods, resources
+from deviceplugin.handover.choice import Facts
 from deviceplugin.handover.chooser import Chooser
 from deviceplugin.handover.devices import DeviceHandOver, SpecSweeper
 from deviceplugin.handover.spec_files import SpecFiles, SpecReader
@@ -164,9 +165,12 @@ def _hand_over(
         node=NodeName(settings.node_name),
         clock=clock,
         files=files,
-        setting=settings.hand_over,
-        nvidia_default=settings.nvidia_default_runtime,
-        simulated=settings.gpu_source != NVML,
+        settings=Facts(
+            setting=settings.hand_over,
+            nvidia_default=settings.nvidia_default_runtime,
+            directory=str(files.directory),
+            simulated=settings.gpu_source != NVML,
+        ),
         has_nvidia_specs=lambda: any(spec.is_nvidia for spec in reader.specs()),
         recheck_s=settings.publish_interval,
     )

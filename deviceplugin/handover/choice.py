@@ -27,7 +27,7 @@ class Facts:
     setting: str = AUTO
     nvidia_default: bool = False  # the setting; a label of the node overrides it
     directory: str = ""  # where specs are written
-    writable: bool  # whether that can be done
+    writable: bool = False  # whether that can be done
     simulated: bool = False
     nvidia_specs: bool = False  # whether the node has CDI specs of NVIDIA's
 

@@ -36,9 +36,7 @@ class Chooser:
     node: NodeName
     clock: Clock
     files: SpecFiles
-    setting: str
-    nvidia_default: bool
-    simulated: bool
+    settings: Facts  # what does not change of what the choice depends on
     has_nvidia_specs: Callable[[], bool]
     recheck_s: float  # between readings of the Node
     known: threading.Event = field(default_factory=threading.Event)
@@ -103,15 +101,8 @@ class Chooser:
         self.known.set()
 
     def _gathered(self) -> Facts:
-        return Facts(
-            node=self._facts,
-            setting=self.setting,
-            nvidia_default=self.nvidia_default,
-            directory=str(self.files.directory),
-            writable=self.files.writable(),
-            simulated=self.simulated,
-            nvidia_specs=self.has_nvidia_specs(),
-        )
+        writable, nvidia_specs = self.files.writable(), self.has_nvidia_specs()
+        return replace(self.settings, node=self._facts, writable=writable, nvidia_specs=nvidia_specs)
 
     def _settled(self, facts: Facts) -> HandOverChoice | None:
         """The choice; None while a new node may still get what it needs for a better one.

@@ -201,7 +201,7 @@ def test_a_reduced_pod_keeps_every_resource_and_every_systems_allocation() -> No
 UID = PodUid("uid-pod")
 
 
-def test_an_allocation_is_allocation_seen_since_the_watch_told_of_it_first_and_while_the_pod_is_there() -> None:
+def test_an_allocation_is_seen_since_the_watch_told_of_it_first_and_while_the_pod_is_there() -> None:
     clock = ManualClock()
     cache = PodCache(clock)
     assert cache.allocation_seen_since(UID) is None

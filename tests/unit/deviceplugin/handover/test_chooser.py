@@ -2,12 +2,13 @@
 
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from deviceplugin.handover.choice import Facts
 from deviceplugin.handover.chooser import Chooser
 from deviceplugin.handover.spec_files import SpecFiles
 from gpushare import names
@@ -34,18 +35,18 @@ def node_with(runtime: str, **labels: str) -> Json:
 class Scene:
     """A node with simulated GPUs, unless the test says otherwise, that the API server does not know yet."""
 
-    def __init__(self, directory: Path, **fields: Any) -> None:
+    def __init__(
+        self, directory: Path, *, simulated: bool = True, has_nvidia_specs: Callable[[], bool] = lambda: False
+    ) -> None:
         self.api, self.clock = FakeKube(), ManualClock()
-        given: dict[str, Any] = {"simulated": True, "has_nvidia_specs": lambda: False} | fields
         self.chooser = Chooser(
             api=self.api,
             node=NODE,
             clock=self.clock,
             files=SpecFiles(directory),
-            setting="auto",
-            nvidia_default=False,
+            settings=Facts(directory=str(directory), simulated=simulated),
+            has_nvidia_specs=has_nvidia_specs,
             recheck_s=300.0,
-            **given,
         )
 
     def has(self, runtime: str, **labels: str) -> None:
