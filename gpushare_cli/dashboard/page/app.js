@@ -5,6 +5,7 @@ import { clock, count, grouped, haystack, matches, memory } from "./words.js";
 const MANY = 200; // GPUs from which on they are drawn small
 const STEP_MS = 8; // of every frame
 const POLL_MS = 2000;
+const HIDDEN_MS = 60000; // its title still tells how many pods wait
 
 const find = (selector) => document.querySelector(selector);
 const inputs = ["search", "namespace", "model", "which", "group"];
@@ -83,7 +84,7 @@ async function poll() {
     if (mine !== round) return;
     connected(false);
   }
-  if (!document.hidden) again = setTimeout(poll, POLL_MS);
+  again = setTimeout(poll, document.hidden ? HIDDEN_MS : POLL_MS);
 }
 
 function connected(good, refused = false) {

@@ -264,30 +264,23 @@ def test_why_pods_wait_takes_a_sixth_of_the_time_at_most(api: FakeKube, monkeypa
     assert [later - earlier for earlier, later in itertools.pairwise(looked)] == [12.0]
 
 
-def test_the_end_of_the_process_is_no_fault(api: FakeKube, caplog: pytest.LogCaptureFixture) -> None:
-    live = command.of_cluster(api, Options(), lambda: OWN, SystemClock())
-    stop = threading.Event()
-
-    def fail() -> float:
-        stop.set()
-        raise OSError("cut short")
-
-    live._repeat(fail, "use not read", stop)
-    assert not caplog.records
-
-
-def test_a_fault_is_told_and_the_next_round_tries_again(api: FakeKube, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("ends", "told"), [(False, ["picture failed"]), (True, [])], ids=["a fault", "the end"])
+def test_a_fault_is_told_unless_the_process_ends(
+    ends: bool, told: list[str], api: FakeKube, caplog: pytest.LogCaptureFixture
+) -> None:
     live = command.of_cluster(api, Options(), lambda: OWN, SystemClock())
     stop, rounds = threading.Event(), iter([OSError("once")])
 
     def fail_once() -> float:
         for fault in rounds:
+            if ends:
+                stop.set()
             raise fault
         stop.set()
         return 0.0
 
     live._repeat(fail_once, "picture failed", stop)
-    assert [record.message for record in caplog.records] == ["picture failed"]
+    assert [record.message for record in caplog.records] == told
 
 
 def test_objects_that_cannot_be_read_are_left_out(api: FakeKube, follow: Callable[..., Followed]) -> None:

@@ -16,9 +16,10 @@ import shtab
 from gpushare.kube import api as kube
 from gpushare.model.gpu import GpuHealth, LeftOut
 from gpushare_cli import __main__ as cli
-from gpushare_cli import arguments, console, inspect_command
+from gpushare_cli import arguments, inspect_command
 from gpushare_cli.__main__ import COMMANDS, FIRST
 from gpushare_cli.arguments import SHELLS, Command
+from gpushare_cli.console import Streams
 from gpushare_cli.inspect_command import PLUGIN
 from testing.builders import make_inventory, make_node
 from testing.cli.calling import Run, reached
@@ -95,35 +96,30 @@ def test_a_cluster_that_cannot_be_read_is_one_line_and_exit_code_1(
     assert run(main=cli.inspect_main) == (1, "", f"error: {message}\n")
 
 
-def test_an_unknown_node_is_named(api: FakeKube, run: Run) -> None:
-    assert run("node-z", main=cli.inspect_main) == (1, "", "error: there is no node node-z\n")
-
-
 @pytest.mark.parametrize(
-    ("argv", "where"), [([], "no node of this cluster shares a GPU"), (["cpu-only"], "node cpu-only shares no GPU")]
+    ("argv", "told"),
+    [
+        (["node-z"], "error: there is no node node-z\n"),
+        (["--kubeconfig", "/nowhere/none"], "error: kubeconfig /nowhere/none: no such file\n"),
+        ([], "no node of this cluster shares a GPU: neither aliyun.com/gpu-mem in its status nor an inventory;"),
+        (["cpu-only"], "node cpu-only shares no GPU: neither aliyun.com/gpu-mem in its status nor an inventory;"),
+    ],
 )
-def test_nothing_to_show_is_said_plainly(argv: list[str], where: str, api: FakeKube, run: Run) -> None:
+def test_what_is_not_there_is_named(
+    argv: list[str], told: str, api: FakeKube, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     api.vanish("/api/v1/nodes/node-a")
-    assert run(*argv, main=cli.inspect_main) == (
-        1,
-        "",
-        f"{where}: neither aliyun.com/gpu-mem in its status nor an inventory; is the device plugin running there?\n",
-    )
+    if argv[:1] == ["--kubeconfig"]:
+        monkeypatch.undo()
+    code, out, err = run(*argv, main=cli.inspect_main)
+    assert (code, out) == (1, "")
+    assert err.startswith(told)
 
 
 def test_a_program_gets_an_empty_list_where_there_is_nothing(api: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
     api.vanish("/api/v1/nodes/node-a")
     assert cli.inspect_main(["-o", "json"]) == 1
     assert orjson.loads(capsys.readouterr().out)["nodes"] == []
-
-
-def test_a_missing_kubeconfig_is_named(run: Run, tmp_path: Path) -> None:
-    missing = tmp_path / "none"
-    assert run("--kubeconfig", str(missing), main=cli.inspect_main) == (
-        1,
-        "",
-        f"error: kubeconfig {missing}: no such file\n",
-    )
 
 
 def test_without_any_cluster_the_three_places_are_named(
@@ -223,24 +219,22 @@ def test_a_reader_that_goes_away_is_no_stack_trace() -> None:
     assert done.stderr == ""
 
 
-def test_notes_go_to_the_error_stream() -> None:
-    streams = console.Streams(out=io.StringIO(), err=io.StringIO())
+def noted(api: FakeKube) -> list[str]:
+    err = io.StringIO()
+    assert inspect_command.run(api, Streams(out=io.StringIO(), err=err), inspect_command.Options()) == 0
+    return err.getvalue().splitlines()
+
+
+def test_notes_go_to_the_error_stream_with_the_cause() -> None:
     lost = aliyun_pod("odd", gpu=7, mem=1)
-    code = inspect_command.run(api_of([aliyun_node()], [lost]), streams, inspect_command.Options())
-    assert code == 0
-    expected = "note: pod default/odd: holds memory on GPU index:7, which node node-a does not list\n"
-    assert streams.err.getvalue() == expected  # type: ignore[attr-defined] # a StringIO
-
-
-def test_gpus_that_take_nothing_are_named_with_the_cause() -> None:
-    streams = console.Streams(out=io.StringIO(), err=io.StringIO())
+    assert noted(api_of([aliyun_node()], [lost])) == [
+        "note: pod default/odd: holds memory on GPU index:7, which node node-a does not list"
+    ]
     why = "the driver does not say how much memory it has; set --unified-memory"
     inventory = make_inventory(15, 15)
     faulty = replace(inventory.gpus[1], health=GpuHealth.UNHEALTHY, reason="Xid 79: GPU has fallen off the bus")
     left_out = (LeftOut(index=2, reason=why),)
-    known = make_node(replace(inventory, gpus=(inventory.gpus[0], faulty), left_out=left_out))
-    inspect_command.run(api_of([known], []), streams, inspect_command.Options())
-    assert streams.err.getvalue().splitlines() == [  # type: ignore[attr-defined] # a StringIO
+    assert noted(api_of([make_node(replace(inventory, gpus=(inventory.gpus[0], faulty), left_out=left_out))])) == [
         "note: node node-a: GPU1 (GPU-1) is unhealthy: Xid 79: GPU has fallen off the bus; nothing new is placed on it",
         f"note: node node-a: GPU2 is not shared: {why}",
     ]

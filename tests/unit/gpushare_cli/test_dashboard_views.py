@@ -26,6 +26,14 @@ from testing.cli.podding import bound, mutated
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 
 
+LARGE = "x" * 100_000
+SMALL = 4_000
+
+
+def size(value: Any) -> int:
+    return len(repr(value))
+
+
 def view_of(*pods: Json, gib: tuple[int, ...] = (15, 15), use: NodeUse | None = None, **gpu: object) -> NodeView:
     inventory = make_inventory(*gib)
     changed = replace(inventory, gpus=tuple(replace(each, **gpu) for each in inventory.gpus))  # type: ignore[arg-type] # of a test
@@ -261,11 +269,6 @@ def test_of_a_bound_pod_only_what_is_shown_is_kept() -> None:
     assert view_of(kept) == view_of(pod)
 
 
-def test_of_a_pod_without_gpus_only_what_it_takes_is_kept() -> None:
-    assert isinstance(reduced_pod(make_pod(make_container(), node="node-a")), NonGpuPod)
-    assert reduced_pod(make_pod(make_container())) is None
-
-
 def test_of_a_node_what_changes_all_the_time_is_dropped() -> None:
     node = make_node(make_inventory(15))
     node["status"] |= {"conditions": [{"lastHeartbeatTime": "x"}], "images": [{}]}
@@ -278,13 +281,19 @@ def test_of_a_node_what_changes_all_the_time_is_dropped() -> None:
 @pytest.mark.parametrize(
     ("reason", "kept"), [("GpuShareNoRoom", True), ("Preempted", True), ("Pulled", False), ("FailedScheduling", False)]
 )
-def test_of_events_those_about_gpus_are_kept(reason: str, kept: bool) -> None:
-    event = {"metadata": {"uid": "u"}, "reason": reason, "message": "x" * 5000, "managedFields": []}
+def test_of_events_those_about_gpus_are_kept_short_whatever_their_author_wrote(reason: str, kept: bool) -> None:
+    event = clusters.event(clusters.running("p", "GPU-x", 3, on="n"), reason, LARGE)
+    event |= {"type": LARGE, "note": LARGE, "managedFields": []}
+    event["involvedObject"] |= {"name": LARGE, "fieldPath": LARGE}
+    event["metadata"] |= {"uid": "u", "annotations": {"a": LARGE}}
     found = reduced_event(event)
     assert (found is not None) is kept
     if found is not None:
+        assert size(found) < SMALL
         assert len(found["message"]) == 1024
+        assert found["involvedObject"]["namespace"] == "research"
         assert views.of_event(found).kind == reason.removeprefix("GpuShare")
+        assert size(reduced_event(event | {"reason": f"GpuShare{LARGE}"})) < SMALL
 
 
 def test_an_event_has_the_time_that_it_has() -> None:
@@ -308,15 +317,8 @@ def test_a_pod_that_asks_for_no_gpu_holds_none_whatever_its_annotations_claim() 
     for pod in claims:
         pod["spec"]["containers"][0].pop("resources")
     assert isinstance(reduced_pod(claims[0]), NonGpuPod)
+    assert reduced_pod(make_pod(make_container())) is None
     assert view_of(*claims).cards[0].granted_mib == 0
-
-
-LARGE = "x" * 100_000
-SMALL = 4_000
-
-
-def size(value: Any) -> int:
-    return len(repr(value))
 
 
 def waiting() -> Json:
@@ -347,14 +349,3 @@ def test_bindings_of_other_systems_are_kept() -> None:
     bindings = {names.ACK_ALLOCATION: "{}", names.ALIYUN_IDX: "0", f"{names.PREFIX_NANO_CONTAINER}main": "0"}
     assert all(map(interop.is_annotation, bindings))
     assert reading.own_annotations({**bindings, "gpushare.dev.evil.example/x": LARGE}) == bindings
-
-
-def test_an_event_is_short_whatever_its_author_wrote() -> None:
-    event = clusters.event(clusters.running("p", "GPU-x", 3, on="n"), "GpuShareNoRoom", LARGE)
-    event |= {"reason": f"GpuShare{LARGE}", "type": LARGE, "note": LARGE}
-    event["involvedObject"] |= {"name": LARGE, "fieldPath": LARGE}
-    event["metadata"] |= {"uid": "u", "annotations": {"a": LARGE}}
-    kept = reduced_event(event)
-    assert size(kept) < SMALL
-    assert kept is not None
-    assert kept["involvedObject"]["namespace"] == "research"

@@ -38,35 +38,36 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_a_table_that_fits_is_laid_out_in_columns() -> None:
-    rows = [("NODE", "FITS", "WHY"), ("node-a", "yes", "score 7 of 10"), ("b", "no", "")]
-    assert console.table(rows, 80) == lines("NODE    FITS  WHY", "node-a  yes   score 7 of 10", "b       no")
-
-
-def test_prose_is_folded_in_its_column() -> None:
-    rows = [("NODE", "WHY"), ("node-a", "it has three words and then some more of them, which is too long")]
-    assert console.table(rows, 50) == lines(
-        "NODE    WHY", "node-a  it has three words and then some more of", "        them, which is too long"
-    )
-
-
-def test_prose_without_room_goes_below() -> None:
-    rows = [("NODE", "FITS", "WHY"), (LONG, "no", "needs 20 GiB on one GPU"), ("b", "yes", "short")]
-    assert console.table(rows, 80) == lines(
-        f"{'NODE':63}  FITS  WHY", f"{LONG}  no", "    needs 20 GiB on one GPU", f"{'b':63}  yes   short"
-    )
-
-
-def test_columns_without_room_go_below_in_every_row() -> None:
-    rows = [("UUID", "NODE", "GPU", "MEMORY"), (UUIDS[0], LONG, "0", "3 GiB"), ("?", "b", "?", "")]
-    assert console.table(rows, 80) == lines(
-        "UUID", f"    {'NODE':63}  GPU  MEMORY", UUIDS[0], f"    {LONG}  0    3 GiB", "?", f"    {'b':63}  ?"
-    )
-
-
-def test_a_word_that_is_too_long_stays_whole() -> None:
-    name = "x" * 100
-    assert console.table([("A", "B"), (name, f"of {name}")], 80) == lines("A", "    B", name, "    of", f"    {name}")
+@pytest.mark.parametrize(
+    ("rows", "width", "expected"),
+    [
+        (
+            [("NODE", "FITS", "WHY"), ("node-a", "yes", "score 7 of 10"), ("b", "no", "")],
+            80,
+            ["NODE    FITS  WHY", "node-a  yes   score 7 of 10", "b       no"],
+        ),
+        (
+            [("NODE", "WHY"), ("node-a", "it has three words and then some more of them, which is too long")],
+            50,
+            ["NODE    WHY", "node-a  it has three words and then some more of", "        them, which is too long"],
+        ),
+        (
+            [("NODE", "FITS", "WHY"), (LONG, "no", "needs 20 GiB on one GPU"), ("b", "yes", "short")],
+            80,
+            [f"{'NODE':63}  FITS  WHY", f"{LONG}  no", "    needs 20 GiB on one GPU", f"{'b':63}  yes   short"],
+        ),
+        (
+            [("UUID", "NODE", "GPU", "MEMORY"), (UUIDS[0], LONG, "0", "3 GiB"), ("?", "b", "?", "")],
+            80,
+            ["UUID", f"    {'NODE':63}  GPU  MEMORY", UUIDS[0], f"    {LONG}  0    3 GiB", "?", f"    {'b':63}  ?"],
+        ),
+        ([("A", "B"), ("x" * 99, "of " + "x" * 99)], 80, ["A", "    B", "x" * 99, "    of", f"    {'x' * 99}"]),
+        ([("a\tb", "c\nd\te")], 80, ["a b  c d e"]),
+    ],
+    ids=["columns", "folded prose", "prose below", "columns below", "a long word", "lines and tabs of a cell"],
+)
+def test_a_table_fits_and_nothing_is_cut(rows: list[tuple[str, ...]], width: int, expected: list[str]) -> None:
+    assert console.table(rows, width) == lines(*expected)
 
 
 @pytest.mark.parametrize(
@@ -86,10 +87,6 @@ def test_a_command_stays_on_one_line(prose: str, command: str) -> None:
     (line,) = [line for line in found if line.startswith(("kubectl", "gpushare"))]
     assert line.rstrip(";,").endswith(command)
     assert " ".join(found) == prose
-
-
-def test_lines_and_tabs_of_a_cell_break_no_table() -> None:
-    assert console.table([("a\tb", "c\nd\te")], 80) == "a b  c d e\n"
 
 
 def test_explain_shows_why_a_pod_waits_in_80_columns() -> None:
