@@ -44,7 +44,6 @@ _TEXT: Final = 512
 """Bytes of a verdict in words, or of grants."""
 _CHARACTER: Final = 8
 """Bytes of a kind of pod for each character in which Python writes it: selectors are as long as tenants like."""
-_SPARE: Final = 256
 _LATE: Final = 2**62
 
 
@@ -142,11 +141,10 @@ class _Kept:
 
     def used(self, key: RequestShape | PodKind) -> None:
         """Something was used, and may have grown."""
-        if key in self.values:
-            own, before = self._weights[key]
-            self.values.move_to_end(key)
-            self._weights[key] = own, self.values[key].nbytes
-            self.nbytes += self.values[key].nbytes - before
+        own, before = self._weights[key]
+        self.values.move_to_end(key)
+        self._weights[key] = own, self.values[key].nbytes
+        self.nbytes += self.values[key].nbytes - before
         while self.nbytes > self.most and len(self.values) > 2:
             self.drop(next(iter(self.values)))
 
@@ -301,8 +299,6 @@ class ClusterTable:
     def _kind(self, kept: _Kept, shape: RequestShape) -> _Kind:
         kind = kept.kind(shape)
         kind.fits.update(self._table)
-        if len(kind.placed) > 2 * len(self._table.rows) + _SPARE:
-            kind.placed = {}
         kept.used(shape)
         return kind
 

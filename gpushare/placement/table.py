@@ -70,7 +70,6 @@ class Table:
         """Of GPUs that take pods: `[field, row, place]`, of a row in the order in which `place` prefers equals."""
         self.facts: Ints = np.zeros((11, _SPARE), np.int64)
         """Of nodes: `[field, row]`."""
-        self._names: list[NodeName] = [NodeName("")]
         self._spare: list[int] = []
         self._hardware_ids: dict[Hardware, int] = {}
         self._model_ids: dict[str, int] = {"": 0}
@@ -91,15 +90,14 @@ class Table:
         self.facts[VERSION, row] = self.now
 
     def remove(self, name: NodeName) -> None:
-        row = self.rows.pop(name, None)
-        if row is not None:
-            self.now += 1
-            self.layout += 1
-            self.cells[:, row] = 0
-            self.facts[:, row] = 0
-            self.facts[VERSION, row] = self.now
-            self.ledgers[row] = None
-            self._spare.append(row)
+        row = self.rows.pop(name)
+        self.now += 1
+        self.layout += 1
+        self.cells[:, row] = 0
+        self.facts[:, row] = 0
+        self.facts[VERSION, row] = self.now
+        self.ledgers[row] = None
+        self._spare.append(row)
 
     def is_bloated(self) -> bool:
         """Whether it remembers mostly hardware of the past: then a fresh one takes its place (`again`)."""
@@ -116,9 +114,6 @@ class Table:
             assert ledger is not None  # noqa: S101 - for the type checker: `rows` has no others
             fresh.set(name, ledger, self.host(row), _host(self.facts[HAS_CPU:, row]))
         return fresh
-
-    def name(self, row: int) -> NodeName:
-        return self._names[row]
 
     def host(self, row: int) -> FreeHost | None:
         return _host(self.facts[CPU : MEMORY + 1, row])
@@ -157,10 +152,8 @@ class Table:
         self.layout += 1
         if self._spare:
             row = self._spare.pop()
-            self._names[row] = name
         else:
-            row = len(self._names)
-            self._names.append(name)
+            row = len(self.ledgers)
             self.ledgers.append(None)
             if row >= self.facts.shape[1]:
                 self.facts = np.pad(self.facts, ((0, 0), (0, row)))

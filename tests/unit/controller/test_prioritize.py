@@ -159,7 +159,11 @@ def test_only_changed_nodes_are_looked_at_again(counted: list[int]) -> None:
         scores = grades(world, kind, asked)
         assert scores == reference(world, kind, asked)
         counted.clear()
-        world.bind(world.api.seed(PODS, pod(f"step-{step}", gib=2)), asked[scores.index(10)])
+        best = asked[scores.index(10)]
+        if step % 2:
+            world.api.seed(PODS, pod(f"other-{step}", on=best))
+        else:
+            world.bind(world.api.seed(PODS, pod(f"step-{step}", gib=2)), best)
         world.see()
         grades(world, kind, asked)
         grades(world, kind, asked)
@@ -285,11 +289,13 @@ def test_a_node_that_is_not_known_has_no_cost(world: World) -> None:
 
 
 def test_a_node_with_more_gpus_than_columns_is_placed_by_itself() -> None:
-    world = of_nodes(node("node-a", *[2] * (table.MOST_PLACES + 1)), node("node-b", 16))
-    for shape in (make_shape(1), make_shape(9), None):
+    world = of_nodes(node("node-a", *[2] * (table.MOST_PLACES + 1)), node("node-b", *[16] * 10))
+    [request] = make_shape(1).containers
+    whole = replace(make_shape(1), containers=(replace(request, memory_mib=0, whole=True, gpu_count=2),))
+    for shape in (make_shape(1), make_shape(9), whole, None):
         kind = PodKind(shape, LITTLE)
         assert grades(world, kind, [A, B]) == reference(world, kind, [A, B])
-    assert world.table._table.cells.shape[2] == 8
+    assert world.table._table.cells.shape[2] == 16
 
 
 # Pods without GPUs.

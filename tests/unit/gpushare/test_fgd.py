@@ -1,6 +1,7 @@
 """The published policy, by hand on a few GPUs of 1000 parts."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -43,6 +44,7 @@ def test_what_is_free_counts_for_each_typical_pod_that_it_is_of_use_to() -> None
     assert usable(fgd, node(500)) == 500
     assert usable(fgd, node(400)) == 0
     assert usable(fgd, node(1000, cpu=999)) == 0
+    assert usable(learned(replace(WHOLE, gpus=65)), node(*[1000] * 64)) == 0
 
 
 def test_a_half_goes_to_a_half() -> None:
