@@ -1,5 +1,6 @@
 """Settings of the controller."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpushare import names, units
@@ -9,18 +10,13 @@ from gpushare.runtime import options
 from gpushare.units import MemoryUnit
 
 
-def _threads(text: str) -> int:
-    value = int(text)
-    if not 2 <= value <= 256:  # binds leave at least one to filters
-        raise ValueError("write a number of threads from 2 to 256")
-    return value
+def _between(least: int, most: int, what: str) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not least <= (value := int(text)) <= most:
+            raise ValueError(f"write a number of {what} from {least} to {most}")
+        return value
 
-
-def _placeholders(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 100:
-        raise ValueError("write a number of pods from 0 to 100")
-    return value
+    return parse
 
 
 def _policy(text: str) -> Policy:
@@ -48,7 +44,11 @@ class Settings:
         "port of /livez, /readyz and /metrics, which never wait for the extender",
         parse=options.port,
     )
-    threads: int = options.option(32, "requests that are answered at the same time", parse=_threads)
+    threads: int = options.option(
+        32,
+        "requests that are answered at the same time",
+        parse=_between(2, 256, "threads"),  # binds leave at least one to filters
+    )
     memory_unit: MemoryUnit = options.option(
         units.GIB,
         "what one aliyun.com/gpu-mem is, the same as the device plugin's: GiB, MiB, or 256MiB",
@@ -88,7 +88,7 @@ class Settings:
         0,
         "pods at most, in the namespace gpushare-placeholders, that ask an autoscaler for a node where nodes"
         " have enough in total for a waiting pod, but no single GPU has room; 0: none",
-        parse=_placeholders,
+        parse=_between(0, 100, "pods"),
     )
     placeholder_seconds: float = options.option(
         900.0, "seconds after which such a pod is removed if no node has come", parse=options.positive

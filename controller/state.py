@@ -14,7 +14,7 @@ from gpushare.cluster import node_ledger
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName, PodRef, PodUid
-from gpushare.model.allocation import Allocation, Placed, RefusalReason, Refused, Verdict
+from gpushare.model.allocation import Allocation, Placed, RefusalReason, Refused
 from gpushare.model.capacity import FreeHost
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
@@ -72,10 +72,6 @@ class ClusterState:
         """Where a pod is bound, as far as is known."""
         with self.index.lock:
             return self._bound_to(uid)
-
-    def verdict(self, shape: RequestShape, ledger: LedgerOrRefused) -> Verdict:
-        """Whether a pod fits, and on which GPUs."""
-        return node_ledger.verdict(shape, ledger, self.policies)
 
     def resolve(self, shape: RequestShape, labels: Mapping[str, str], pod: PodRef | None = None) -> RequestShape:
         """What a pod asks for, with what its namespace says: the policy, and whether it may start its own group.
@@ -145,7 +141,7 @@ class ClusterState:
             if not isinstance(standing, NodeLedger):
                 return standing
             # A search for many containers takes long; the ledger is immutable, so no one has to wait for it.
-            verdict = self.verdict(shape, standing)
+            verdict = node_ledger.verdict(shape, standing, self.policies)
             if isinstance(verdict, Refused):
                 return verdict
             with self.index.lock:
@@ -164,7 +160,7 @@ class ClusterState:
             standing = self._standing(claim, self.index.ledger(claim.node))
             if not isinstance(standing, NodeLedger):
                 return standing
-            verdict = self.verdict(self._resolved(claim, claim.request.shape), standing)
+            verdict = node_ledger.verdict(self._resolved(claim, claim.request.shape), standing, self.policies)
             if isinstance(verdict, Refused):
                 return verdict
             return self._set_aside(claim, standing, verdict)

@@ -58,6 +58,14 @@ class BindResult:
     error: str = ""
 
 
+_NOT_LEADING: Final = BindResult(
+    Outcome.NOT_LEADING, "this replica of the gpushare controller does not lead; try again"
+)
+_OUT_OF_TIME: Final = BindResult(
+    Outcome.OUT_OF_TIME, "there was no time left to bind the pod before kube-scheduler gives up; try again"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binder:
     """Binds pods. Safe for use by many threads."""
@@ -86,9 +94,9 @@ class Binder:
 
     def _bind(self, args: BindArgs, until: float) -> BindResult:
         if not self.leading():
-            return _not_leading()
+            return _NOT_LEADING
         if not self._in_time(until):
-            return _out_of_time()
+            return _OUT_OF_TIME
         if args.namespace == names.PLACEHOLDERS:
             return BindResult(Outcome.REFUSED, node_requests.REFUSED)
         if (bound := self.state.bound(args.uid)) is not None:
@@ -160,7 +168,7 @@ class Binder:
         if isinstance(ended, Allocation):
             return BindResult(Outcome.BOUND)
         if isinstance(ended.error, kube.NotSentError):
-            return _not_leading() if self._in_time(until) else _out_of_time()
+            return _NOT_LEADING if self._in_time(until) else _OUT_OF_TIME
         return _undelivered(args, ended)
 
     def _in_time(self, until: float) -> bool:
@@ -219,12 +227,3 @@ def _undelivered(args: BindArgs, ended: Undelivered) -> BindResult:
         return BindResult(Outcome.API_ERROR, f"the API server refused the Binding: {ended.error}")
     rest = f"and the pod could not be read: {ended.unread}" if ended.unread else "the memory stays reserved, try again"
     return BindResult(Outcome.IN_DOUBT, f"no answer to the Binding: {ended.error}; {rest}")
-
-
-def _not_leading() -> BindResult:
-    return BindResult(Outcome.NOT_LEADING, "this replica of the gpushare controller does not lead; try again")
-
-
-def _out_of_time() -> BindResult:
-    text = "there was no time left to bind the pod before kube-scheduler gives up; try again"
-    return BindResult(Outcome.OUT_OF_TIME, text)

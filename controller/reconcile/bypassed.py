@@ -19,14 +19,14 @@ from controller.reconcile.recreate import READ_S, LivePod, Recreator
 from controller.reconcile.writer import Writer
 from controller.state import AlreadyBound, ClusterState, Reserved
 from gpushare import names
-from gpushare.cluster import bypass
+from gpushare.cluster import bypass, node_ledger
 from gpushare.cluster.bypass import Outcome
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bound
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject, KubeApi
+from gpushare.kube.api import KubeApi
 from gpushare.model.allocation import Allocation, Refused
 from gpushare.model.request import PodRequest
 from gpushare.runtime import logs
@@ -71,7 +71,10 @@ class LateBinder:
 
     def _deliver(self, request: PodRequest, reserved: Reserved) -> Result:
         def send() -> None:
-            path, body = kube.pod_path(request.pod.namespace, request.pod.name), self._patch(request, reserved)
+            written = delivery.annotations(reserved, request, self.clock)
+            # The uid guards a pod that was recreated under the same name.
+            body = {"metadata": {"uid": request.pod.uid, "annotations": {**written, names.ANNOTATION_LATE: "true"}}}
+            path = kube.pod_path(request.pod.namespace, request.pod.name)
             # The API server drops the request after the same time, so that it cannot take effect much later.
             limit = {"timeout": f"{self.deadline_s:g}s"}
             self.api.patch(path, body, params=limit, timeout_s=self.deadline_s, precondition=self.leading)
@@ -83,11 +86,6 @@ class LateBinder:
 
         ended = delivery.deliver(self.state, reserved, send=send, read=read)
         return ended if isinstance(ended, Allocation) else NotNow(_why(ended), reachable=not ended.in_doubt)
-
-    def _patch(self, request: PodRequest, reserved: Reserved) -> JsonObject:
-        written = delivery.annotations(reserved, request, self.clock)
-        # The uid guards a pod that was recreated under the same name.
-        return {"metadata": {"uid": request.pod.uid, "annotations": {**written, names.ANNOTATION_LATE: "true"}}}
 
 
 def _why(failure: Undelivered) -> str:
@@ -156,7 +154,8 @@ class BypassedPods:
         request = bypass_decision.to_place(pod, note, ledger)
         if request is None:
             return note.refusal
-        verdict = self.state.verdict(self.state.resolve(request.shape, request.labels), ledger)
+        shape = self.state.resolve(request.shape, request.labels)
+        verdict = node_ledger.verdict(shape, ledger, self.state.policies)
         return verdict.message if isinstance(verdict, Refused) else ""
 
     def _take(self, pod: Bound, step: Step) -> bool:

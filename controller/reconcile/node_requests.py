@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from typing import Final
 
@@ -94,13 +95,16 @@ class Why(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Placeholder:
+    uid: PodUid
+    pod: PodUid
+    """The pod that it stands for."""
     nodes: frozenset[NodeName]
     """On which it must not be."""
     attempt: int
-    age_s: float
+    created: datetime
     namespace: str
-    """Of its pod."""
+    """Of that pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +127,9 @@ class Inputs:
     """On no node."""
     refused: Mapping[PodUid, Refusal]
     """Those of `waiting` that kube-scheduler has given up on, for want of GPUs alone."""
-    asked: Mapping[PodUid, Asked]
+    asked: Mapping[PodUid, Placeholder]
+    today: datetime
+    """By the clock of placeholders' creation."""
     attempts: Mapping[PodUid, int]
     """Made so far, where no placeholder tells."""
     resting: Mapping[PodUid, float]
@@ -177,13 +183,14 @@ def costs(why: Why, *, bound: bool) -> bool:
 
 def _ends(pod: PodUid, known: Inputs, limits: Limits) -> Why | None:
     asked, refusal = known.asked[pod], known.refused.get(pod)
+    age_s = (known.today - asked.created).total_seconds()
     if limits.most <= 0:
         return Why.OFF
     if pod not in known.waiting:
         return Why.DONE
-    if asked.age_s >= limits.life_s:
+    if age_s >= limits.life_s:
         return Why.EXPIRED
-    if refusal is not None and asked.age_s >= REPLACE_AFTER_S and not asked.nodes.issuperset(refusal.nodes):
+    if refusal is not None and age_s >= REPLACE_AFTER_S and not asked.nodes.issuperset(refusal.nodes):
         return Why.OUTDATED
     return None
 

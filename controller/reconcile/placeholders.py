@@ -20,10 +20,10 @@ from controller.reconcile.node_requests import (
     MOST_IN_VAIN,
     MOST_NODES,
     REST_S,
-    Asked,
     FailedRequests,
     Inputs,
     Limits,
+    Placeholder,
     Refusal,
     Refusals,
     Why,
@@ -58,19 +58,6 @@ _NAME: Final = "metadata.name"
 _EXPENDABLE: Final = -10
 """Cluster Autoscaler adds no nodes for pods of a lower priority, by default, and a placeholder must not change that."""
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placeholder:
-    uid: PodUid
-    pod: PodUid
-    """The pod that it stands for."""
-    nodes: frozenset[NodeName]
-    """On which it must not be."""
-    attempt: int
-    created: datetime
-    namespace: str
-    """Of that pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +219,8 @@ class Placeholders:
         known = Inputs(
             waiting=waiting.keys(),
             refused=self._refused(waiting, snapshot),
-            asked={uid: self._asked(each) for uid, each in self._there.items()},
+            asked=self._there,
+            today=self.writer.clock.now(),
             attempts=self._attempts,
             resting=self._resting,
             in_vain=self._failed.counts(now),
@@ -279,10 +267,6 @@ class Placeholders:
             if nodes and not refusal.left_out and waiting[uid].unschedulable and waiting[uid].request is not None:
                 refused[uid] = replace(refusal, nodes=nodes)
         return refused
-
-    def _asked(self, there: Placeholder) -> Asked:
-        age = self.writer.clock.now() - there.created
-        return Asked(nodes=there.nodes, attempt=there.attempt, age_s=age.total_seconds(), namespace=there.namespace)
 
     def _ask(self, pod: Pending, refusal: Refusal, attempt: int, snapshot: Snapshot, now: float) -> None:
         nodes = {*refusal.nodes, *self._without_room(pod, snapshot)}

@@ -16,7 +16,7 @@ from controller.extender.bind import Outcome
 from controller.state import AlreadyBound, Reserved
 from controller.watches import NodeSink, PodSink
 from gpushare import names
-from gpushare.cluster import node_records
+from gpushare.cluster import node_ledger, node_records
 from gpushare.cluster.pod_records import AnyPod
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
@@ -89,17 +89,17 @@ def test_many_containers_are_tried_again_on_a_restless_node(world: World, monkey
 def test_one_container_is_placed_although_the_ledger_never_rests(
     world: World, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
-    real, left = world.state.verdict, state.TRIES
+    real, left = node_ledger.verdict, state.TRIES
 
-    def restless(shape: RequestShape, ledger: NodeLedger) -> Verdict:
+    def restless(shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
         nonlocal left
-        verdict = real(shape, ledger)
+        verdict = real(shape, ledger, policies)
         if shape == make_shape(2) and left:
             left -= 1
             world.state.reserve(request(f"other-{left}", 1 if left else min(last, 10)), A, now=0)
         return verdict
 
-    monkeypatch.setattr(world.state, "verdict", restless)
+    monkeypatch.setattr(node_ledger, "verdict", restless)
     assert isinstance(world.state.reserve(request("pod", 2), A, now=0), Reserved)
     assert sum(world.used().values()) == state.TRIES - 1 + min(last, 10) + 2
 

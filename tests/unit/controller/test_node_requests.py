@@ -1,6 +1,7 @@
 """For which waiting pods a node is asked for: the decision alone."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,9 +16,9 @@ from controller.reconcile.node_requests import (
     MOST_NODES,
     OFF,
     REPLACE_AFTER_S,
-    Asked,
     Inputs,
     Limits,
+    Placeholder,
     Refusal,
     Refusals,
     Steps,
@@ -28,22 +29,27 @@ from gpushare.identity import NodeName, PodRef, PodUid
 from testing.clock import ManualClock
 
 NOW = 1000.0
+TODAY = datetime(2026, 1, 1, tzinfo=UTC)
 LIMITS = Limits(most=2, life_s=900)
 A, B = NodeName("a"), NodeName("b")
+P, Q = PodUid("p"), PodUid("q")
 
 
 def refusal(*nodes: NodeName, since: float = NOW - ASK_AFTER_S, namespace: str = "") -> Refusal:
     return Refusal(since=since, asked=NOW, nodes=nodes or (A,), namespace=namespace)
 
 
-def asked(*nodes: NodeName, age_s: float = REPLACE_AFTER_S, attempt: int = 1, namespace: str = "") -> Asked:
-    return Asked(nodes=frozenset(nodes or (A,)), attempt=attempt, age_s=age_s, namespace=namespace)
+def asked(*nodes: NodeName, age_s: float = REPLACE_AFTER_S, attempt: int = 1, namespace: str = "") -> Placeholder:
+    created = TODAY - timedelta(seconds=age_s)
+    return Placeholder(
+        uid=PodUid("own"), pod=P, nodes=frozenset(nodes or (A,)), attempt=attempt, created=created, namespace=namespace
+    )
 
 
 def decide(
     *,
     refused: Mapping[str, Refusal] | None = None,
-    there: Mapping[str, Asked] | None = None,
+    there: Mapping[str, Placeholder] | None = None,
     waiting: str = "",
     resting: Mapping[str, float] | None = None,
     in_vain: Mapping[str, int] | None = None,
@@ -56,6 +62,7 @@ def decide(
         attempts={},
         resting={PodUid(uid): until for uid, until in (resting or {}).items()},
         in_vain=in_vain or {},
+        today=TODAY,
     )
     return node_requests.decide(known, limits, NOW)
 
@@ -136,28 +143,29 @@ NODES = st.lists(st.sampled_from([A, B]), min_size=1, max_size=2)
     refused=st.dictionaries(UIDS, st.builds(Refusal, since=st.floats(0, NOW), asked=st.just(NOW), nodes=NODES)),
     there=st.dictionaries(
         UIDS,
-        st.builds(Asked, nodes=st.frozensets(st.sampled_from([A, B])), attempt=st.just(1), age_s=st.floats(0, 2000)),
+        st.builds(
+            lambda nodes, age_s: asked(*nodes, age_s=age_s), st.frozensets(st.sampled_from([A, B])), st.floats(0, 2000)
+        ),
     ),
     most=st.integers(0, 4),
 )
 def test_never_more_than_the_limit_and_never_for_a_pod_that_does_not_wait(
-    waiting: set[PodUid], refused: dict[PodUid, Refusal], there: dict[PodUid, Asked], most: int
+    waiting: set[PodUid], refused: dict[PodUid, Refusal], there: dict[PodUid, Placeholder], most: int
 ) -> None:
-    known = Inputs(waiting=waiting, refused=refused, asked=there, attempts={}, resting={})
+    known = Inputs(waiting=waiting, refused=refused, asked=there, attempts={}, resting={}, today=TODAY)
     steps = node_requests.decide(known, Limits(most=most, life_s=900), NOW)
     left = there.keys() - steps.remove.keys()
     assert not steps.ask or len(left) + len(steps.ask) <= most
     assert steps.ask.keys() <= waiting & refused.keys()
     assert not steps.ask.keys() & there.keys()
     assert left <= waiting
-    assert all(there[uid].age_s < 900 for uid in left)
+    assert all(TODAY - there[uid].created < timedelta(seconds=900) for uid in left)
 
 
 def ref(uid: str, namespace: str = "team") -> PodRef:
     return PodRef(namespace=namespace, name=uid, uid=PodUid(uid))
 
 
-P, Q = PodUid("p"), PodUid("q")
 ONE = [NodeName("a")]
 TWO = [*ONE, NodeName("b")]
 
