@@ -49,11 +49,7 @@ class Objects:
 
 
 def on_nodes(api: KubeApi, node: str | None = None) -> Objects:
-    """Read all nodes and the pods on them, or one node and its pods.
-
-    Raises:
-        KubeError: the cluster cannot be read; NotFoundError if there is no such node.
-    """
+    """Read all nodes and the pods on them, or one node and its pods."""
     if node is None:
         return _objects(api, listed(api, "/api/v1/nodes"), {"fieldSelector": "spec.nodeName!="})
     nodes = [api.get(kube.node_path(node), timeout_s=_TIMEOUT_S)]
@@ -61,11 +57,7 @@ def on_nodes(api: KubeApi, node: str | None = None) -> Objects:
 
 
 def everything(api: KubeApi) -> Objects:
-    """Read all nodes and all pods that concern GPUs, also those that wait.
-
-    Raises:
-        KubeError: the cluster cannot be read.
-    """
+    """Read all nodes and all pods that concern GPUs, also those that wait."""
     return _objects(api, listed(api, "/api/v1/nodes"), {})
 
 
@@ -100,11 +92,7 @@ def listed(
     *,
     keep: Callable[[JsonObject], bool] = lambda _: True,
 ) -> list[JsonObject]:
-    """All objects of a collection, page by page; those of no interest are dropped.
-
-    Raises:
-        KubeError: it cannot be read.
-    """
+    """All objects of a collection, page by page; those of no interest are dropped."""
     return _listed(api, path, params or {}, lambda obj: obj if keep(obj) else None)
 
 
@@ -166,7 +154,7 @@ def config_map(api: KubeApi, namespace: str, name: str) -> JsonObject | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the administrators decided for all components. Fields are named as in the components' own settings."""
+    """What the administrators decided for all components, by the names of the components' own settings."""
 
     memory_unit: MemoryUnit | None = option(None, "None for the one in which the nodes count", parse=MemoryUnit.parse)
     whole_gpus: bool = option(False, f"whether {names.GPU} is this project's", parse=options.boolean)
@@ -183,23 +171,14 @@ class Settings:
 
 
 def settings_of(config: Mapping[str, Any] | None) -> Settings:
-    """The settings of the installation's ConfigMap; the defaults without one.
-
-    Raises:
-        SettingsError: one cannot be understood.
-        WireError: this is no ConfigMap.
-    """
+    """The settings of the installation's ConfigMap; the defaults without one."""
     data = fields.mapping(config or {}, "data", names.CONFIG)
     variables = {key: fields.text(data, key, f"{names.CONFIG}.data") for key in data}
     return options.load(Settings, (), prog=names.CONFIG, environ=variables)
 
 
 def settings(api: KubeApi, installation: str, namespace: str, memory_unit: MemoryUnit | None = None) -> Settings:
-    """Those of the installation, as far as they can be read, of the pods' namespace, and of the command line.
-
-    Raises:
-        WireError: one cannot be understood.
-    """
+    """Those of the installation, as far as they can be read, of the pods' namespace, and of the command line."""
     try:
         installed = settings_of(config_map(api, installation, names.CONFIG))
     except SettingsError as error:

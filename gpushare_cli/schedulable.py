@@ -157,11 +157,7 @@ def _term(term: Object, node: NodeFacts, path: str) -> bool:
 
 
 def holds(condition: Object, labels: Mapping[str, str], path: str) -> bool:
-    """Whether labels meet one of an object's `matchExpressions`, which `path` names.
-
-    Raises:
-        WireError: its values are no list of strings.
-    """
+    """Whether labels meet one of an object's `matchExpressions`, which `path` names."""
     value = labels.get(str(condition.get("key")))
     wanted = fields.strings(condition, "values", path)
     match condition.get("operator"):

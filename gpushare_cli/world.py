@@ -92,12 +92,7 @@ class World:
 
 
 def of(objects: Objects, settings: Settings) -> World:
-    """Make sense of what was read.
-
-    Raises:
-        WireError: an object cannot be read.
-        SettingsError: the nodes count in different units, and none is set.
-    """
+    """Make sense of what was read."""
     nodes = []
     for node in objects.nodes:
         facts = schedulable.node_facts(node)
@@ -181,11 +176,7 @@ def build(
 
 
 def unit_of(known: Iterable[NodeRecord]) -> MemoryUnit:
-    """The unit in which all nodes count.
-
-    Raises:
-        SettingsError: they count in different ones.
-    """
+    """The unit in which all nodes count."""
     counted: dict[MemoryUnit, NodeName] = {}
     for record in sorted(known, key=lambda record: record.name):
         if record.inventory is not None:
