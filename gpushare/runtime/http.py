@@ -63,13 +63,12 @@ class Request:
     path: str
     """As it was sent, without a query."""
     length: int
-    """Bytes of the body."""
+    """Of the body, in bytes."""
     body: Stream
-    """What there is of it."""
     received: float
-    """Monotonic time at which its first bytes were read."""
+    """See RECEIVED."""
     busy: bool = False
-    """Others have taken all memory, so that only the beginning of its body is there."""
+    """See BUSY."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +84,10 @@ Handler = Callable[[Request], Response]
 
 
 def listen(address: str, port: int, settings: str) -> socket.socket:
-    """Open a socket to serve at. No thread is started.
-
-    Args:
-        address: of the machine; `::` for all of them, IPv4 as well.
-        port: TCP port.
-        settings: flags and values that say so, for the message.
+    """Open a socket to serve at; `::` is every address, IPv4 as well. No thread is started.
 
     Raises:
-        SettingsError: the address cannot be used.
+        SettingsError: the address cannot be used; the message begins with these flags and values that say so.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -122,14 +116,11 @@ def wsgi(handler: Handler) -> Wsgi:
             busy=environ[BUSY],
         )
         response = handler(request)
-        body = response.body
-        headers = [("Content-Type", response.content_type), ("Content-Length", str(len(body)))]
+        headers = [("Content-Type", response.content_type), ("Content-Length", str(len(response.body)))]
         start_response(f"{response.status} {HTTPStatus(response.status).phrase}", headers)
         if response.close:
             environ[_CLOSE]()
-        if request.method == "HEAD":
-            return ()
-        return (body[start : start + _PIECE] for start in range(0, len(body), _PIECE))
+        return () if request.method == "HEAD" else (response.body,)
 
     return application
 
@@ -169,7 +160,8 @@ class HttpServer:
             threads=self.threads,
             connection_limit=self.connections + 2,  # it counts the listener and its own pipe
             recv_bytes=_PIECE,
-            inbuf_overflow=2 * self.most,  # nothing goes to temporary files: the file system is read-only
+            inbuf_overflow=2**63,  # nothing goes to temporary files: the file system is read-only
+            outbuf_overflow=2**63,
             outbuf_high_watermark=_UNSENT,
             max_request_header_size=_HEADERS,
             max_request_body_size=2**63,  # see `_Parser`
@@ -301,7 +293,7 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
     def _cut(self) -> None:
         beginning = self.get_body_stream().read(HEAD)
         self.close()
-        self.cut, self.body_rcv = True, FixedStreamReceiver(HEAD, OverflowableBuffer(2 * HEAD))
+        self.cut, self.body_rcv = True, FixedStreamReceiver(HEAD, OverflowableBuffer(2**63))
         self.body_rcv.received(beginning)
         self.completed = self.body_rcv.completed
 
@@ -317,6 +309,10 @@ class _Task(WSGITask):  # type: ignore[misc]  # waitress has no types
         if self.request.cut or self.channel.ours.stopping:
             self.set_close_on_finish()
         return environ
+
+    def write(self, data: bytes) -> None:
+        for start in range(0, len(data) or 1, _PIECE):
+            super().write(data[start : start + _PIECE])
 
     def service(self) -> None:
         super().service()

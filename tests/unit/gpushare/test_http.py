@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from waitress import buffers
 
 import controller.settings
 import webhook.settings
@@ -182,6 +183,18 @@ def test_peers_that_do_not_read_their_answers_give_way_to_others(server: Server,
     for peer in slow:
         with contextlib.suppress(ConnectionError):
             assert len(all_of(peer)) < 64 * MIB
+
+
+def test_large_bodies_and_answers_need_no_file(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The containers' file systems are read-only."""
+    monkeypatch.setattr(buffers, "TempfileBasedBuffer", None)
+    [peer] = server.peers(CHECK.replace(b"/ok", b"/large"), 1)
+    peer.settimeout(20)
+    left = 64 * MIB
+    while left > 0:
+        left -= len(peer.recv(MIB))
+    peer.sendall(post(MIB, MIB))
+    assert answer(peer) == b"ok"
 
 
 def test_a_request_that_is_computed_forever_loses_its_connection(server: Server) -> None:
