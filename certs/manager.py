@@ -166,12 +166,7 @@ class CertificateManager:
             self.clock.wait(stop, delay)
 
     def ensure_once(self) -> Status:
-        """Do everything that can be done now; idempotent.
-
-        Raises:
-            KubeError: the Secret cannot be read or written.
-            OSError: the files cannot be written.
-        """
+        """Do everything that can be done now; idempotent. Raises KubeError of the Secret, OSError of the files."""
         if self.settings.cert_source == FILES:
             return self._look_at_files()
         for _ in range(_ROUNDS):

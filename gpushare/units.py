@@ -56,11 +56,7 @@ MIB: Final = 2**20
 
 
 def parse_amount(value: object, of: str = "units") -> int:
-    """Read an amount as a Kubernetes manifest spells it: 3 or "3".
-
-    Args:
-        value: what was written.
-        of: what is counted, for the message.
+    """Read an amount as a Kubernetes manifest spells it: 3 or "3"; `of` is what is counted, for the message.
 
     Raises:
         ValueError: not a positive whole number; the message says what to write instead.
@@ -85,8 +81,7 @@ def parse_amount(value: object, of: str = "units") -> int:
 def parse_memory(text: str, unit: MemoryUnit) -> int:
     """Read an amount of memory, such as 16Gi, 40000Mi or 24GB; a number alone counts units. In MiB, rounded up.
 
-    Raises:
-        ValueError: it is none; the message says what to write instead.
+    Raises ValueError, which says what to write instead; so does `parse_factor`.
     """
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
@@ -127,11 +122,7 @@ _MOST_PERCENT: Final = 1000
 
 
 def parse_factor(text: str) -> int:
-    """Read by how much of its memory a GPU may be granted; per cent, 100 or more.
-
-    Raises:
-        ValueError: it is no such factor; the message says what is one.
-    """
+    """Read by how much of its memory a GPU may be granted; per cent, 100 or more."""
     found = _FACTOR.fullmatch(text.strip())
     percent = int(found[1]) * 100 + int((found[2] or "").ljust(2, "0")) if found else 0
     if not 100 <= percent <= _MOST_PERCENT:

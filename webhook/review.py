@@ -224,8 +224,7 @@ def changes(before: JsonObject, after: JsonObject, path: str = "") -> Iterator[O
 def verified(before: JsonObject, after: JsonObject) -> list[Operation]:
     """Operations from one object to the other, applied here first as the API server will.
 
-    Raises:
-        RuntimeError: they give another object. Nothing is sent then: a wrong patch could show a container a GPU.
+    Raises RuntimeError if they give another object: a wrong patch could show a container a GPU.
     """
     operations = list(changes(before, after))
     shared = [{**each, "value": _Shared(each["value"])} if "value" in each else each for each in operations]

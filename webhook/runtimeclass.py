@@ -150,12 +150,10 @@ class RuntimeClass:
         )
 
     def current(self) -> RuntimeClassChoice:
-        """What to write now.
+        """What to write now. Raises UnknownRuntimeClassError: the API server has not answered since the start.
 
-        Raises:
-            UnknownRuntimeClassError: the API server has not answered since the start. Both guesses would harm: without
-                the class the containers of GPU nodes lack the driver, and with one that does not exist the pod is
-                rejected.
+        Both guesses would harm: without the class containers lack the driver, with one that does not exist the pod is
+        rejected.
         """
         match self.mode:
             case Mode.ALWAYS:

@@ -45,11 +45,7 @@ def _container(grant: Grant) -> dict[str, Any]:
 
 
 def decode(text: str, pod: PodRef, labels: Mapping[str, str] = _NONE) -> Allocation:
-    """Read the annotation's value; the labels are the pod's.
-
-    Raises:
-        WireError: not an allocation that this version can read.
-    """
+    """Read the annotation's value; the labels are the pod's. Raises WireError: this version cannot read it."""
     try:
         value = fields.load_versioned(text)
         return Allocation(

@@ -35,11 +35,7 @@ def policy_path(namespace: str) -> str:
 
 
 def refuses(config_map: JsonObject | None, runtime_class: str) -> bool:
-    """Whether an administrator refuses the RuntimeClass to all pods, as the policy reads it.
-
-    Raises:
-        WireError: it is no ConfigMap.
-    """
+    """Whether an administrator refuses the RuntimeClass to all pods, as the policy reads it. Raises WireError."""
     said = fields.mapping(config_map or {}, "data", names.RUNTIME_CLASS_POLICY)
     listed = fields.text(said, "names", f"{names.RUNTIME_CLASS_POLICY}.data").split(",")
     return runtime_class in map(str.strip, listed) and said.get("refuse", NOTHING) not in {NOTHING, WITHOUT_GPUS}
@@ -60,11 +56,7 @@ def data(word: str) -> JsonObject:
 
 
 def word(config_map: JsonObject | None) -> str:
-    """What the ConfigMap says; empty if it says nothing yet, or is not there.
-
-    Raises:
-        WireError: it is no ConfigMap.
-    """
+    """What the ConfigMap says; empty if it says nothing yet, or is not there. Raises WireError: it is none."""
     return fields.text(fields.mapping(config_map or {}, "data", names.HAND_OVER), _KEY, f"{names.HAND_OVER}.data")
 
 

@@ -23,11 +23,7 @@ _MOST: Final = 2**53
 
 
 def allocatable(node: Mapping[str, Any]) -> FreeHost | None:
-    """What a node gives to pods; None if its kubelet has not said so, or not legibly.
-
-    Raises:
-        WireError: it is no node.
-    """
+    """What a node gives to pods; None if its kubelet has not said so, or not legibly. Raises WireError: it is none."""
     given = fields.mapping(fields.mapping(node, "status", "node"), "allocatable", "status")
     if "cpu" not in given or "memory" not in given:
         return None

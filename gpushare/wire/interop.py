@@ -38,11 +38,7 @@ def is_bound(annotations: Mapping[str, str]) -> bool:
 
 
 def allocation(pod: Mapping[str, Any], ref: PodRef, node: NodeName, unit: MemoryUnit) -> Allocation | None:
-    """The allocation that another system's annotations describe, with GPUs known by index only.
-
-    Raises:
-        WireError: such an annotation is there, but cannot be read.
-    """
+    """The allocation that another system's annotations describe, with GPUs known by index only. Raises WireError."""
     annotations = fields.mapping(fields.mapping(pod, "metadata", "pod"), "annotations", "metadata")
     containers = fields.objects(fields.mapping(pod, "spec", "pod"), "containers", "spec")
     if names.ACK_ALLOCATION in annotations:

@@ -28,11 +28,7 @@ def encode(inventory: NodeInventory) -> str:
 
 
 def decode(text: str, node: NodeName) -> NodeInventory:
-    """Read the annotation's value.
-
-    Raises:
-        WireError: not an inventory that this version can read.
-    """
+    """Read the annotation's value. Raises WireError: this version cannot read it."""
     try:
         value = fields.load_versioned(text)
         gpus = [_gpu(entry, f"gpus[{i}]") for i, entry in enumerate(fields.needed_objects(value, "gpus", ""))]
@@ -58,11 +54,7 @@ def decode(text: str, node: NodeName) -> NodeInventory:
 
 
 def of_node(node: Mapping[str, Any]) -> NodeInventory | None:
-    """The inventory on a Node object, or None if its plugin has published none.
-
-    Raises:
-        WireError: there is one, but it cannot be read.
-    """
+    """The inventory on a Node object, or None if its plugin has published none. Raises WireError: it cannot be read."""
     metadata = fields.mapping(node, "metadata", "node")
     annotations = fields.mapping(metadata, "annotations", "metadata")
     if names.ANNOTATION_INVENTORY not in annotations:

@@ -31,11 +31,7 @@ def meant(resource: str, resource_config: ResourceConfig) -> str | None:
 
 
 def of_pod(pod: Mapping[str, Any], resource_config: ResourceConfig) -> Iterator[tuple[str, str, str]]:
-    """Container, resource and what was probably meant, for each misspelt limit among the first of a pod or template.
-
-    Raises:
-        WireError: it is no pod.
-    """
+    """Container, resource and what was probably meant, for each misspelt limit among the first of a pod or template."""
     asked = (
         (str(container.get("name")), resource)
         for _, _, container in pods.containers(pod)

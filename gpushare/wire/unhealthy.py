@@ -1,4 +1,4 @@
-"""Aliyun's way to say which GPUs must not be used: a ConfigMap for each node, with the numbers of its GPUs. Pure."""
+"""Aliyun's way to say which GPUs must not be used: a ConfigMap for each node, with their numbers. Raises WireError."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -24,11 +24,7 @@ class Marked:
 
 
 def parse(config_map: Mapping[str, Any]) -> Marked | None:
-    """What a ConfigMap of the right namespace says of a node's GPUs; None if it is about something else.
-
-    Raises:
-        WireError: it is no ConfigMap.
-    """
+    """What a ConfigMap of the right namespace says of a node's GPUs; None if it is about something else."""
     name = fields.text(fields.mapping(config_map, "metadata", "ConfigMap"), "name", "metadata")
     node = _node_of(name)
     if not node:
@@ -45,11 +41,7 @@ def parse(config_map: Mapping[str, Any]) -> Marked | None:
 
 
 def of_all(config_maps: Iterable[Mapping[str, Any]]) -> dict[NodeName, frozenset[int]]:
-    """Numbers of the GPUs that must not be used, by node; ConfigMaps with other names or namespaces are passed over.
-
-    Raises:
-        WireError: one is no ConfigMap.
-    """
+    """Numbers of the GPUs that must not be used, by node; ConfigMaps with other names or namespaces are passed over."""
     gpus_by_node: dict[NodeName, frozenset[int]] = {}
     for config_map in config_maps:
         namespace = fields.text(fields.mapping(config_map, "metadata", "ConfigMap"), "namespace", "metadata")

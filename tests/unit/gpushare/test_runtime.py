@@ -215,3 +215,29 @@ def test_time_in_suspend_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         time, "clock_gettime", lambda clock: awake_s + (asleep_s if clock == time.CLOCK_BOOTTIME else 0.0)
     )
     assert SystemClock().monotonic() == awake_s + asleep_s
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_the_process_interrupts_it(number: signal.Signals) -> None:
+    before = signal.signal(number, signal.SIG_DFL)  # under nohup, SIGHUP is ignored
+
+    def told() -> None:
+        with process.as_interrupt():
+            os.kill(os.getpid(), number)
+            signal.pause()
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            told()
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+
+
+def test_what_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with process.as_interrupt():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
