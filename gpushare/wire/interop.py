@@ -81,7 +81,7 @@ def _ack(text: str, containers: Sequence[Mapping[str, Any]], unit: MemoryUnit) -
                     fields.needed(containers[_number(container, _INDEX)], "name", f"container {container}")
                 ),
                 gpus=(by_index(_number(gpu, _INDEX)),),
-                memory_mib=unit.to_mib(_number(amount, _AMOUNT)),
+                memory_mib=unit.to_mib(_number(amount, _AMOUNT, "amount")),
             )
             for container, shares in value.items()
             for gpu, amount in shares.items()
@@ -122,10 +122,10 @@ def _limited(containers: Sequence[Mapping[str, Any]], resource: str) -> Iterator
             yield fields.needed(container, "name", f"spec.containers[{i}]"), limits[resource]
 
 
-def _number(value: object, pattern: re.Pattern[str]) -> int:
+def _number(value: object, pattern: re.Pattern[str], what: str = "index") -> int:
     text = str(value)
     if pattern.fullmatch(text) is None:
-        raise ValueError(f"{text[:20]!r} is no such number")
+        raise ValueError(f"{text[:20]!r} is no {what}")
     return int(text)
 
 

@@ -96,6 +96,7 @@ class Server:
     ) -> None:
         self.tls = tls
         self.clock, self.seen, self.gate = ManualClock(), list[Seen](), threading.Event()
+        self.at_gate = threading.Event()
         listener = socket.create_server(("127.0.0.1", 0), backlog=100)
         self._address, self._open = listener.getsockname(), contextlib.ExitStack()
         self.budget = ByteBudget(5 * MIB // 4)
@@ -126,6 +127,7 @@ class Server:
         while piece := request.body.read(65536):
             size += len(piece)
         if request.path == "/gate":
+            self.at_gate.set()
             self.gate.wait()
         if request.path == "/bug":
             raise RuntimeError

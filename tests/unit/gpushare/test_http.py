@@ -270,7 +270,7 @@ def test_requests_that_come_together_are_all_answered(server: Server) -> None:
 def test_peers_that_send_many_requests_at_once_wait_their_turn() -> None:
     with running(Server(threads=1)) as server:
         server.peers(CHECK.replace(b"/ok", b"/gate") + CHECK * 100, 1)
-        wait_until(lambda: [one for one in server.channels() if one.requests])
+        server.at_gate.wait()
         server.peers(CHECK.replace(b"/ok", b"/other"), 1)
         wait_until(lambda: server.server._server.task_dispatcher.queue)
         server.gate.set()
