@@ -182,7 +182,7 @@ current-%:
 demo: setup ## a real cluster with simulated GPUs, until Ctrl-C (root on Linux); DEMO_ONCE=1 ends by itself
 	@exec $(BIN)/python -m localcluster.demo
 
-bench: setup ## the measurements of docs/benchmarks.md; TRACE=DIRECTORY adds those of a trace, BENCH='--only bind' takes some
+bench: setup ## the measurements of docs/contributing/benchmarks.md; TRACE=DIRECTORY adds those of a trace, BENCH='--only bind' takes some
 	@exec $(BIN)/python -m bench $(if $(TRACE),--trace $(TRACE)) $(BENCH)
 
 image: setup ## the image, reproducibly, and what is in it, into dist/; IMAGE='--name REGISTRY/gpushare:TAG --platform linux/arm64'
@@ -200,7 +200,7 @@ docs: setup ## regenerate the reference pages from the code
 site: setup ## the documents as a site, in build/site: searchable, and without a network
 	$(BIN)/python -m release.pages.site
 
-architecture: setup ## draw the import graph of docs/architecture-imports.md
+architecture: setup ## draw the import graph of docs/contributing/imports.md
 	$(BIN)/python -m release.pages.architecture
 
 clean: ## remove the virtual environment, caches and build outputs

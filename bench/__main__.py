@@ -1,4 +1,4 @@
-"""`make bench`: every measurement of docs/benchmarks.md, one after another.
+"""`make bench`: every measurement of docs/contributing/benchmarks.md, one after another.
 
 python -m bench [--results DIRECTORY] [--trace DIRECTORY] [--only NAME,NAME]
 

@@ -1,4 +1,4 @@
-"""The page docs/benchmarks.md and its plots, from what `python -m bench` has measured.
+"""The page docs/contributing/benchmarks.md and its plots, from what `python -m bench` has measured.
 
 python -m bench.report [DIRECTORY [DOCS]]
 
@@ -44,7 +44,7 @@ def read(directory: Path) -> Data:
 def files(data: Data) -> Mapping[str, str]:
     """Name below docs/ -> what it should be."""
     plots = {f"benchmarks/{name}.svg": plot.svg(one) for name, one in _plots(data)}
-    return {"benchmarks.md": page(data, list(plots)), **plots}
+    return {"contributing/benchmarks.md": page(data, list(plots)), **plots}
 
 
 def page(data: Data, plots: Sequence[str]) -> str:
@@ -186,7 +186,7 @@ def _questions(data: Data) -> Iterator[str]:
 
 def _shown(plots: Sequence[str], name: str, what: str) -> Iterator[str]:
     if f"benchmarks/{name}.svg" in plots:
-        yield f"![{what}](benchmarks/{name}.svg)"
+        yield f"![{what}](../benchmarks/{name}.svg)"
         yield ""
 
 

@@ -222,7 +222,7 @@ def oversubscribed(facts: Facts) -> Iterator[Finding]:
         if loose:
             message += f", and nothing enforces that they stay within it (limit {loose})"
         make = warning if loose else note
-        yield make(f"node/{objects.listed(nodes)}", message, "docs/oversubscription.md")
+        yield make(f"node/{objects.listed(nodes)}", message, "docs/limits.md#oversubscription")
     yield from _still_above(facts)
     for node in facts.nodes:
         try:

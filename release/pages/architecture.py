@@ -1,4 +1,4 @@
-"""Writes docs/architecture-imports.md: who imports whom, read from the code. `make architecture` runs it."""
+"""Writes docs/contributing/imports.md: who imports whom, read from the code. `make architecture` runs it."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -8,7 +8,7 @@ from typing import Final
 
 import grimp
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "architecture-imports.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "contributing" / "imports.md"
 PACKAGES: Final = (
     "gpushare",
     "certs",
@@ -28,7 +28,7 @@ _PAGE: Final = """# Import graph
 
 An arrow means "imports". An arrow that follows from two others is left out.
 This page is written by `make architecture` from the code; do not edit it.
-[Architecture](architecture.md) says what the packages are and which imports are allowed.
+[Architecture](../architecture.md) says what the packages are and which imports are allowed.
 
 ## Packages
 
@@ -95,7 +95,7 @@ def _mermaid(imports: Imports) -> str:
 def main() -> int:
     """Write the page."""
     PAGE.write_text(page(), encoding="utf-8")
-    print(f"written: docs/{PAGE.name}")
+    print(f"written: docs/contributing/{PAGE.name}")
     return 0
 
 

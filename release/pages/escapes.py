@@ -1,4 +1,4 @@
-"""The table of docs/reference/escapes.md: what tenants try in the end-to-end tests, and how each ends."""
+"""The table of docs/contributing/escapes.md: what tenants try in the end-to-end tests, and how each ends."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -18,7 +18,7 @@ from release import manifests
 from release.pages import chart, cli, doctor, escapes, metrics, pod_way, requests, top_picture, xids
 
 ROOT = Path(__file__).parents[2]
-REFERENCE = ROOT / "docs" / "reference"
+DOCS = ROOT / "docs"
 COMPONENTS: tuple[tuple[str, type[Any]], ...] = (
     ("gpushare-webhook", webhook.settings.Settings),
     ("gpushare-controller", controller.settings.Settings),
@@ -46,16 +46,16 @@ This page is written by `make docs` from the code; do not edit it.
 
 
 def pages() -> dict[str, str]:
-    """File name -> the page as it should be."""
+    """Path below docs -> the page as it should be."""
     return {
-        "settings.md": settings_page(),
-        "requests.md": requests_page(),
-        "doctor.md": doctor.page(),
-        "cli.md": cli.page(),
-        "xids.md": xids.page(),
-        "escapes.md": escapes.page(),
-        "chart.md": chart.page(),
-        "metrics.md": metrics.page(),
+        "reference/settings.md": settings_page(),
+        "reference/requests.md": requests_page(),
+        "reference/doctor.md": doctor.page(),
+        "reference/cli.md": cli.page(),
+        "reference/xids.md": xids.page(),
+        "contributing/escapes.md": escapes.page(),
+        "reference/chart.md": chart.page(),
+        "reference/metrics.md": metrics.page(),
     }
 
 
@@ -96,10 +96,9 @@ def _rows(settings: type[Any]) -> Iterator[str]:
 
 def main() -> int:
     """Write the pages."""
-    REFERENCE.mkdir(parents=True, exist_ok=True)
     for name, page in pages().items():
-        (REFERENCE / name).write_text(page, encoding="utf-8")
-        print(f"written: {(REFERENCE / name).relative_to(ROOT)}")
+        (DOCS / name).write_text(page, encoding="utf-8")
+        print(f"written: {(DOCS / name).relative_to(ROOT)}")
     for name, text in chart.written().items():
         (chart.CHART / name).write_text(text, encoding="utf-8")
         print(f"written: {(chart.CHART / name).relative_to(ROOT)}")

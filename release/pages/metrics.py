@@ -159,7 +159,7 @@ USES: Final[Mapping[str, str]] = {
     "gpushare_plugin_gpu_memory_grantable_bytes": "above the total where the GPU is oversubscribed",
     "gpushare_plugin_gpu_memory_granted_bytes": "how full a GPU is",
     "gpushare_plugin_gpu_memory_used_bytes": "what grants are used for, where"
-    " [usage](../operate.md#usage-and-the-watchdog) is read",
+    " [usage](../limits.md#usage-and-the-watchdog) is read",
     "gpushare_plugin_gpu_compute_granted_ratio": "compute that is left",
     "gpushare_plugin_gpu_pods": "how many share a GPU",
     "gpushare_plugin_gpu_foreign_bytes": "memory that no one granted: other plugins, processes outside of Kubernetes",

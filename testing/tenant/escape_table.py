@@ -1,7 +1,7 @@
 """Everything that a tenant tries. No I/O.
 
 What the API server answers is tried on a real one without nodes, and the rest on a node of each way to hand GPUs over;
-docs/reference/escapes.md is made of the same list.
+docs/contributing/escapes.md is made of the same list.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

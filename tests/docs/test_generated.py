@@ -16,7 +16,7 @@ from testing.pages import ROOT
 
 Files = Mapping[Path, str]
 MADE: Final[Mapping[str, Callable[[], Files]]] = {
-    "reference": lambda: {ROOT / "docs/reference" / name: page for name, page in generate.pages().items()},
+    "reference": lambda: {ROOT / "docs" / name: page for name, page in generate.pages().items()},
     "chart": lambda: {helm.CHART / name: file for name, file in chart.written().items()},
     "manifests": manifests.files,
     "architecture": lambda: {architecture.PAGE: architecture.page()},

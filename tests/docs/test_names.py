@@ -39,7 +39,7 @@ OF_OTHERS: Final = {
 HELM: Final = section("docs/install.md", "## Install with Helm").split("\n### What is often set\n")[1]
 
 
-def found(pattern: str, on: Iterable[str], flags: re.RegexFlag = re.NOFLAG) -> set[str]:
+def found(pattern: str, on: Iterable[str], flags: re.RegexFlag = re.NOFLAG) -> set[Any]:
     return {name for page in on for name in re.findall(pattern, text(page), flags)}
 
 
@@ -83,12 +83,25 @@ def functions(path: str) -> frozenset[str]:
     )
 
 
+def is_there(page: str, anchor: str) -> bool:
+    """Whether a page exists, and has a heading with this anchor."""
+    if not (ROOT / page).is_file():
+        return False
+    headings = re.findall(r"^#+ (.+)$", text(page), re.MULTILINE)
+    return not anchor or anchor in {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
 VALUES: Final = {value.path for value in chart.values()}
 SETTINGS: Final = {options.flag_names(name)[i] for name in PluginSettings.__dataclass_fields__ for i in (0, 1)}
 COVERS: Final = {each for page in EVERY for each in COVERED.findall(text(page))}
 FILES: Final = {path.rstrip("/.") for path in found(r"(?<![\w/])manifests/[\w./-]+(?![\w./-])(?<!\.py)", GUIDES)} - {
     "manifests/overlays/OVERLAY"
 }
+PRODUCT: Final = ("gpushare", "webhook", "controller", "deviceplugin", "certs", "gpushare_cli")
+PAGES_NAMED: Final = found(
+    r"\b(docs/[\w./-]+\.md)(?:#([\w-]+))?",
+    [str(path.relative_to(ROOT)) for name in PRODUCT for path in (ROOT / name).rglob("*.py")],
+)
 ALERTS: Final = found(r"- alert: (\w+)", ["manifests/chart/files/rules.yaml"])
 NAMED: Final[Mapping[str, tuple[set[Any], Callable[[], set[Any]]]]] = {
     "flag": (flags_named(), flags_known),
@@ -109,6 +122,7 @@ NAMED: Final[Mapping[str, tuple[set[Any], Callable[[], set[Any]]]]] = {
         {*re.findall(r"^\| `([a-z-]+)` \|", section("docs/gpu-operator.md", "## What to check"), re.MULTILINE)},
         lambda: {each.id for each in CHECKS},
     ),
+    "page that a program names": (PAGES_NAMED, lambda: {name for name in PAGES_NAMED if is_there(*name)}),
     "test": (COVERS, lambda: those_that_exist(COVERS)),
 }
 
@@ -126,7 +140,11 @@ def test_former_names_of_metrics_are_gone() -> None:
 
 
 def test_every_complaint_has_a_test_or_says_why_there_is_none() -> None:
-    rows = [line.strip("|").split("|") for line in text("docs/pains.md").splitlines() if line.startswith("| ")]
+    rows = [
+        line.strip("|").split("|")
+        for line in text("docs/contributing/complaints.md").splitlines()
+        if line.startswith("| ")
+    ]
     rows = [[cell.strip() for cell in row] for row in rows if "Complaint" not in row[-3]]
     assert [int(first) for first, *_ in rows if first.isdigit()] == list(range(1, 31))
     covers = {first: last for first, *_, last in rows if not last.startswith("not covered: ")}

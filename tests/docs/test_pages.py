@@ -39,10 +39,11 @@ from testing.tenant import escape_table
 from testing.tenant.attempts import Ends
 from testing.tenant.escapes import BASELINE
 
-README, AUTOSCALERS, INSTALL, LIMITS, OPERATE, OVERSUBSCRIPTION, SECURITY = (
+README, AUTOSCALERS, INSTALL, LIMITS, OPERATE, SECURITY = (
     text(name if name == "README.md" else f"docs/{name}.md")
-    for name in ("README.md", "autoscalers", "install", "limits", "operate", "oversubscription", "security")
+    for name in ("README.md", "autoscalers", "install", "limits", "operate", "security")
 )
+LIMITS, OVERSUBSCRIPTION = LIMITS.split("\n## Oversubscription\n")
 
 
 def test_the_words_beside_the_plot_have_its_figures() -> None:
