@@ -14,9 +14,9 @@ value of a remainder is then the most that shares on it can bring.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 import numpy as np
 
@@ -41,17 +41,8 @@ Counts = tuple[int, ...]
 """For every kind, how many pods fit, in parts."""
 Totals = Mapping[str, Counts]
 """Sums over the nodes of a model."""
-T = TypeVar("T")
-
-
-class Pace(Protocol):
-    """Hands out the same items, perhaps with pauses."""
-
-    def __call__(self, items: Iterable[T], /) -> Iterable[T]: ...
-
-
-def at_once(items: Iterable[T], /) -> Iterable[T]:
-    return items
+Chosen = tuple[int, Choice, int]
+"""Place of a kind, a choice of models, and how many pods of the kind make it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +78,14 @@ class Outlook:
 NOTHING_KNOWN: Final = Outlook()
 
 
-def look(asks: Mapping[Ask, int], empty: Nodes, now: Nodes, epoch: int = 0, *, pace: Pace = at_once) -> Outlook:
+def look(
+    asks: Mapping[Ask, int],
+    empty: Nodes,
+    now: Nodes,
+    epoch: int = 0,
+    *,
+    pace: Callable[[Iterable[Chosen]], Iterable[Chosen]] = iter,
+) -> Outlook:
     """The outlook of a cluster.
 
     Args:
@@ -97,13 +95,22 @@ def look(asks: Mapping[Ask, int], empty: Nodes, now: Nodes, epoch: int = 0, *, p
         epoch: a number that this outlook has for itself.
         pace: hands out choices of models, of which tenants can make thousands; it may pause between them.
     """
-    mib, number = np.unique(empty.gpus.total, return_counts=True)
-    sizes = {size: count for size, count in zip(mib.tolist(), number.tolist(), strict=True) if size}
+    sizes, counts = np.unique(empty.gpus.total[empty.gpus.total > 0], return_counts=True)
+    usual = max(int((sizes * counts).sum()) // max(int(counts.sum()), 1), 1)
     asked = Counter(demands.most(demands.Largest.of(empty).possible(asks)))
     asked.update(demands.widest(empty))
-    demand = demands.of(asked, usual_mib(sizes))
-    kinds = Kinds([kind.ask for kind in demand.kinds])
-    return of(demand, totals(kinds, empty), totals(kinds, now), sizes, epoch, pace=pace)
+    demand = demands.of(asked, usual)
+    kinds = tuple(kind.ask for kind in demand.kinds)
+    weights, accepted = _weighed(demand, _totals(kinds, empty), _totals(kinds, now), pace)
+    return Outlook(
+        epoch=epoch,
+        kinds=kinds,
+        weights=weights,
+        accepted=accepted,
+        prices={mib: prices(_slots(demand, mib)) for mib in sizes.tolist()},
+        usual_mib=usual,
+        typical=_in_parts(demand.typical, usual),
+    )
 
 
 def of_cluster(
@@ -113,28 +120,19 @@ def of_cluster(
     return look(Counter(asks), Nodes.of(list(empty)), Nodes.of(list(now)), epoch)
 
 
-def totals(kinds: Kinds, nodes: Nodes) -> dict[str, Counts]:
+def _totals(kinds: Sequence[Ask], nodes: Nodes) -> Totals:
     """How many pods of each kind fit on the nodes of each model."""
-    _, fit = how_many(kinds, nodes)
+    _, fit = how_many(Kinds(kinds), nodes)
     return {
         nodes.models[model]: tuple(fit[nodes.model == model].sum(axis=0).tolist()) for model in np.unique(nodes.model)
     }
 
 
-def of(
-    demand: Demand, empty: Totals, now: Totals, gpu_mib: Mapping[int, int], epoch: int, *, pace: Pace = at_once
-) -> Outlook:
-    """The outlook of a cluster.
-
-    Args:
-        demand: what pods ask for.
-        empty: `totals` of its nodes without any pod.
-        now: `totals` as they are.
-        gpu_mib: how many GPUs have so many MiB.
-        epoch: a number that this one has for itself.
-        pace: hands out choices of models, of which tenants can make thousands; it may pause between them.
-    """
-    kinds = tuple(kind.ask for kind in demand.kinds)
+def _weighed(
+    demand: Demand, empty: Totals, now: Totals, pace: Callable[[Iterable[Chosen]], Iterable[Chosen]]
+) -> tuple[Totals, Totals]:
+    """By model and kind, what a pod's room is worth, and how many pods accept the model."""
+    kinds = [kind.ask for kind in demand.kinds]
     in_all = [sum(numbers) for numbers in zip(*empty.values(), strict=True)]
     raw = {model: [0] * len(kinds) for model in empty}
     taken = {model: [0] * len(kinds) for model in empty}
@@ -150,19 +148,10 @@ def of(
             for model in accepted:
                 raw[model][position] += weight
     mean = max(sum(map(sum, raw.values())) // max(len(raw), 1), 1)
-    return Outlook(
-        epoch=epoch,
-        kinds=kinds,
-        weights={model: tuple(weight * _SCALE // mean for weight in of_model) for model, of_model in raw.items()},
-        accepted={model: tuple(numbers) for model, numbers in taken.items()},
-        prices={mib: prices(_slots(demand, mib)) for mib in gpu_mib},
-        usual_mib=usual_mib(gpu_mib),
-        typical=_in_parts(demand.typical, usual_mib(gpu_mib)),
+    return (
+        {model: tuple(weight * _SCALE // mean for weight in of_model) for model, of_model in raw.items()},
+        {model: tuple(numbers) for model, numbers in taken.items()},
     )
-
-
-def usual_mib(gpu_mib: Mapping[int, int]) -> int:
-    return max(sum(mib * number for mib, number in gpu_mib.items()) // max(sum(gpu_mib.values()), 1), 1)
 
 
 def _in_parts(typical: Mapping[Ask, int], usual: int) -> dict[Ask, int]:
@@ -173,8 +162,7 @@ def _in_parts(typical: Mapping[Ask, int], usual: int) -> dict[Ask, int]:
     return dict(parts)
 
 
-def _choices(demand: Demand) -> Iterator[tuple[int, Choice, int]]:
-    """Place of a kind, a choice of models, and how many pods of the kind make it."""
+def _choices(demand: Demand) -> Iterator[Chosen]:
     for position, kind in enumerate(demand.kinds):
         for choice, number in kind.wanted.items():
             yield position, choice, number
