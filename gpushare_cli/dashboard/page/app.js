@@ -5,6 +5,7 @@ import { clock, count, grouped, haystack, matches, memory } from "./words.js";
 const MANY = 200; // GPUs from which on they are drawn small
 const STEP_MS = 8; // of every frame
 const POLL_MS = 2000;
+const PATIENCE_MS = 120000; // a large picture over a slow network
 const HIDDEN_MS = 60000; // its title still tells how many pods wait
 
 const find = (selector) => document.querySelector(selector);
@@ -66,7 +67,8 @@ async function poll() {
   clearTimeout(again);
   const mine = ++round;
   try {
-    const answer = await fetch("picture", { headers: { "If-None-Match": etag, "Gpushare-Key": key }, cache: "no-store" });
+    const headers = { "If-None-Match": etag, "Gpushare-Key": encodeURIComponent(key) };
+    const answer = await fetch("picture", { headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
     const body = answer.status === 200 ? await answer.text() : "";
     if (mine !== round) return;
     if (answer.status === 403) {
@@ -75,9 +77,9 @@ async function poll() {
     } else if (answer.ok || answer.status === 304) {
       if (body) {
         etag = answer.headers.get("ETag") ?? "";
-        received = new Date().toISOString();
         take(body.split("\n"));
       }
+      if (etag) received = new Date().toISOString();
       connected(received !== null);
     } else connected(false);
   } catch {
