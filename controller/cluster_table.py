@@ -90,6 +90,8 @@ V = TypeVar("V", "_Kind", Costs)
 class _Row(NamedTuple):
     row: int
     version: int
+    code: int
+    """Of `Fits`; UNSEEN where there is none."""
     ledger: NodeLedger
     host: FreeHost | None
 
@@ -116,7 +118,7 @@ class _Kind:
 
     @property
     def nbytes(self) -> int:
-        return self.fits.codes.nbytes + _TEXT * (len(self.fits.texts) + len(self.placed) + len(self.around))
+        return self.fits.codes.nbytes + _TEXT * (len(self.placed) + len(self.around))
 
 
 class _Kept:
@@ -326,14 +328,13 @@ class ClusterTable:
             builds = current.facts[table.BUILD, rows].tolist()
             ledgers = [current.ledgers[row] for row in rows.tolist()]
             refused = list(map(_Refused, places.tolist(), rows.tolist(), codes[places].tolist(), builds, ledgers))
-            texts = {each.at: kind.fits.texts[each.row] for each in refused if each.row in kind.fits.texts}
             asked = {
-                each.at: _row(current, each.row)
+                each.at: _row(current, each.row, each.code)
                 for each in refused
-                if each.code & BY_PLACE and isinstance(each.ledger, NodeLedger) and each.at not in texts
+                if each.code & BY_PLACE and isinstance(each.ledger, NodeLedger)
             }
         deadline = self._clock.monotonic() + FILTER_S if len(shape.containers) > 1 else float("inf")
-        placed = {**texts, **self._placed(kind, asked, None, deadline)}
+        placed = self._placed(kind, asked, None, deadline)
         needs = explain.needs(shape, self._state.resource_config.unit)
         said = (
             (name, self._said(kind, name, each, placed.get(each.at), needs))
@@ -386,6 +387,7 @@ class ClusterTable:
         if kind is None:
             return dict.fromkeys(asked, Placed(()))
         found: dict[int, Verdict] = {}
+        fresh: list[tuple[_Row, Verdict]] = []
         for at, row in asked.items():
             known = kind.placed.get(row.row)
             if known is None or known[0] is not row.ledger or (policies and known[1] != policies.outlook.epoch):
@@ -395,10 +397,12 @@ class ClusterTable:
                 verdict = node_ledger.verdict(kind.fits.shape, row.ledger, under)
                 known = kind.placed[row.row] = row.ledger, under.outlook.epoch, verdict
             found[at] = known[2]
+            if row.code == UNSEEN:
+                fresh.append((row, known[2]))
         with self._lock:
-            for at, verdict in found.items():
-                if self._is_as_it_was(asked[at]):
-                    kind.fits.keep(asked[at].row, verdict if isinstance(verdict, Refused) else None)
+            for row, verdict in fresh:
+                if self._is_as_it_was(row):
+                    kind.fits.keep(row.row, verdict)
         return found
 
     def _keep_costs(self, kind: PodKind, policies: Policies, found: Iterable[tuple[_Row, Cost]]) -> None:
@@ -414,10 +418,10 @@ class ClusterTable:
         return now.ledgers[row.row] is row.ledger and now.facts[table.VERSION, row.row] == row.version
 
 
-def _row(current: Table, row: int) -> _Row:
+def _row(current: Table, row: int, code: int = UNSEEN) -> _Row:
     ledger = current.ledgers[row]
     assert isinstance(ledger, NodeLedger)  # noqa: S101 - for the type checker: columns tell of all others
-    return _Row(row, int(current.facts[table.VERSION, row]), ledger, current.host(row))
+    return _Row(row, int(current.facts[table.VERSION, row]), code, ledger, current.host(row))
 
 
 def _policy_of(kind: PodKind) -> Policy | None:

@@ -12,10 +12,10 @@ import gpushare
 from controller.cluster_table import ClusterTable
 from controller.extender.app import Extender, Services
 from controller.extender.bind import Binder
-from controller.extender.preempt import Preemption
 from controller.leadership import Leadership
 from controller.metrics import CONTENT_TYPE, Metrics, Reading
 from controller.outlooks import Outlooks
+from controller.preemption import Preemption
 from controller.reconcile.node_requests import Limits, Refusals
 from controller.server import Server
 from controller.settings import Settings

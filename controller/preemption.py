@@ -1,26 +1,37 @@
-"""Whom to evict from a node so that a pod with a higher priority fits. Pure.
+"""Whom to evict from a node so that a pod with a higher priority fits.
 
 kube-scheduler counts the GPU memory of a node as one sum, so its victims may be on GPUs that the pod cannot use. It
 takes whom it is told instead: any pods of that node.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from controller.metrics import Metrics
+from controller.state import ClusterState
 from gpushare.cluster import budgets
 from gpushare.cluster.budgets import Budget
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bound
-from gpushare.identity import PodUid
+from gpushare.identity import NodeName, PodUid
+from gpushare.kube.api import JsonObject
 from gpushare.model.allocation import Placed, RefusalReason, Refused
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
 from gpushare.model.selector import Affinity
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
+from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
 
+_LOG: Final = logging.getLogger(__name__)
+BUDGET_S: Final = 1.5  # kube-scheduler schedules no one meanwhile; it needs one node, not the best of all
+MAX_NAMED: Final = 5  # nodes in the log
 MAX_LONG_SEARCHES: Final = 3  # on one node; each takes some 50 ms, and kube-scheduler waits
 
 
@@ -30,6 +41,14 @@ class Victims:
     """The most important first: kube-scheduler compares nodes by the first."""
     violations: int = 0
     """How many of them a PodDisruptionBudget protects."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptArgs:
+    pod: JsonObject
+    priority: int
+    victims: Mapping[NodeName, Victims]
+    """Whom the scheduler would evict from each node where that makes room for all that it counts itself."""
 
 
 class Ruling(Enum):
@@ -198,3 +217,67 @@ def _violations(
 def _holds(ledger: NodeLedger, pod: PodUid) -> bool:
     held = ledger.allocations.get(pod)
     return held is not None and bool(held.grants)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preemption:
+    """Answers what to evict. It evicts no one itself. Safe for use by many threads."""
+
+    state: ClusterState
+    budgets: Callable[[], Sequence[Budget]]
+    clock: Clock
+    metrics: Metrics
+
+    def decide(self, args: PreemptArgs, request: PodRequest | None) -> Mapping[NodeName, Victims]:
+        """Whom to evict from each node; nodes on which that does not help are left out.
+
+        Args:
+            args: the scheduler's choice.
+            request: what the pod asks for; None if no GPU.
+        """
+        decisions: Mapping[NodeName, Decision]
+        if request is None:
+            decisions = {node: as_given(given) for node, given in args.victims.items()}
+        else:
+            preemptor = Preemptor(request=request, priority=args.priority, policies=self.state.policies)
+            decisions = self._judged(preemptor, args)
+        self._tell(args, decisions)
+        return {node: decision.victims for node, decision in decisions.items() if decision.ruling is not Ruling.DROPPED}
+
+    def _judged(self, preemptor: Preemptor, args: PreemptArgs) -> Mapping[NodeName, Decision]:
+        """In the scheduler's order; nodes for which there is no time are left out."""
+        deadline = self.clock.monotonic() + BUDGET_S
+        known = self.budgets()
+        decisions: dict[NodeName, Decision] = {}
+        for node, given in args.victims.items():
+            if self.clock.monotonic() >= deadline:
+                break
+            ledger, bound = self.state.index.occupants(node)
+            decisions[node] = decide(preemptor, given, ledger, bound, known)
+        return decisions
+
+    def _tell(self, args: PreemptArgs, decisions: Mapping[NodeName, Decision]) -> None:
+        nodes = Counter(decision.ruling.value for decision in decisions.values())
+        nodes["late"] = len(args.victims) - len(decisions)
+        victims: Counter[str] = Counter()
+        for node, decision in decisions.items():
+            before, after = set(args.victims[node].pods), set(decision.victims.pods)
+            victims.update(kept=len(before & after), dropped=len(before - after), added=len(after - before))
+        nodes, victims = +nodes, +victims  # without zeros
+        self.metrics.preempted(nodes=nodes, victims=victims)
+        chosen = (
+            f"{node}: {', '.join(decision.victims.pods)}"
+            for node, decision in decisions.items()
+            if decision.ruling is Ruling.CHOSEN
+        )
+        metadata = args.pod["metadata"]
+        logs.event(
+            _LOG,
+            "preempt",
+            pod=f"{metadata.get('namespace')}/{metadata.get('name')}",
+            uid=str(metadata.get("uid")),
+            priority=args.priority,
+            nodes=dict(nodes),
+            victims=dict(victims),
+            chosen="; ".join(itertools.islice(chosen, MAX_NAMED)),
+        )

@@ -13,8 +13,8 @@ from controller.cluster_table import ClusterTable, FilterResult, PodKind
 from controller.extender import messages
 from controller.extender.bind import Binder
 from controller.extender.node_lists import NodeLists
-from controller.extender.preempt import Preemption
 from controller.metrics import CONTENT_TYPE, Metrics
+from controller.preemption import Preemption
 from controller.reconcile import node_requests
 from controller.reconcile.node_requests import Refusals
 from controller.state import ClusterState

@@ -13,7 +13,7 @@ import orjson
 from controller.cluster_table import FilterResult
 from controller.extender import node_lists
 from controller.extender.node_lists import NodeList, NodeLists
-from controller.preemption import Victims
+from controller.preemption import PreemptArgs, Victims
 from gpushare.errors import WireError
 from gpushare.identity import GpuUuid, NodeName, PodUid
 from gpushare.model.gpu import Gpu
@@ -43,14 +43,6 @@ class NodeArgs:
     @property
     def names(self) -> Sequence[NodeName]:
         return self.asked.names
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreemptArgs:
-    pod: JsonObject
-    priority: int
-    victims: Mapping[NodeName, Victims]
-    """Whom the scheduler would evict from each node where that makes room for all that it counts itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpushare.model.allocation import RefusalReason, Refused
+from gpushare.model.allocation import RefusalReason, Refused, Verdict
 from gpushare.model.request import RequestShape
 from gpushare.model.selector import ANY_GPU
 from gpushare.placement import candidates
@@ -102,8 +102,6 @@ class Fits:
         self.rules = Rules(shape) if is_columnar(shape) else None
         self.codes: Codes = np.zeros(0, np.uint8)
         """FITS, UNSEEN, or why not: see `refusal`."""
-        self.texts: dict[int, Refused] = {}
-        """By row, what `place` has said, as far as it was asked."""
         self.seen = 0
 
     def update(self, table: Table) -> None:
@@ -113,22 +111,13 @@ class Fits:
         rows = table.changed(self.seen)
         self.seen = table.now
         if isinstance(rows, slice) or len(rows):
-            self._forget(rows)
             self.codes[rows] = self._codes(table, rows)
 
-    def _forget(self, rows: Rows) -> None:
-        if isinstance(rows, slice):
-            self.texts.clear()
-        elif self.texts:
-            for row in rows.tolist():
-                self.texts.pop(row, None)
-
-    def keep(self, row: int, refused: Refused | None) -> None:
+    def keep(self, row: int, said: Verdict) -> None:
         """What `place` has said of a row as it is."""
         self.codes[row] = FITS
-        if refused is not None:
-            self.codes[row] = _CODES[refused.reason] + PERMANENT * refused.permanent + BY_PLACE
-            self.texts[row] = refused
+        if isinstance(said, Refused):
+            self.codes[row] = _CODES[said.reason] + PERMANENT * said.permanent + BY_PLACE
 
     def _codes(self, table: Table, rows: Rows) -> Codes:
         facts, rules = table.facts[:, rows], self.rules

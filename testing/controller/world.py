@@ -13,10 +13,10 @@ from controller.cluster_table import ClusterTable
 from controller.extender.app import Extender, Services
 from controller.extender.bind import Binder, BindResult
 from controller.extender.messages import BindArgs
-from controller.extender.preempt import Preemption
 from controller.index import Snapshot
 from controller.metrics import Metrics
 from controller.outlooks import Outlooks
+from controller.preemption import Preemption
 from controller.reconcile import loop
 from controller.reconcile.loop import Reconciler
 from controller.reconcile.node_requests import Refusals

@@ -10,7 +10,6 @@ import orjson
 import pytest
 
 from controller import preemption
-from controller.extender import preempt
 from controller.preemption import Decision, Preemptor, Ruling, Victims
 from gpushare.cluster.budgets import Budget
 from gpushare.cluster.node_ledger import LedgerOrRefused
@@ -448,7 +447,7 @@ def test_nodes_for_which_there_is_no_time_are_left_out(world: World, monkeypatch
     decide = preemption.decide
 
     def slow(*args: Any) -> Any:
-        world.clock.at += preempt.BUDGET_S
+        world.clock.at += preemption.BUDGET_S
         return decide(*args)
 
     monkeypatch.setattr("controller.preemption.decide", slow)
