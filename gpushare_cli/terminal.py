@@ -7,7 +7,7 @@ commands, and no string is ever read as rich's markup.
 import io
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Final
@@ -18,7 +18,6 @@ from gpushare_cli import console
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.live import Live
     from rich.text import Text
 
 WIDTH: Final = 80
@@ -59,34 +58,24 @@ def printed(lines: Iterable[Line], look: Look) -> str:
     return out.getvalue()
 
 
-class Screen:
-    """The terminal's other screen, without a cursor; what stood there before comes back in the end."""
-
-    def __init__(self, writer: "Console", live: "Live", look: Look) -> None:
-        self._writer = writer
-        self._live = live
-        self._look = look
-
-    @property
-    def size(self) -> tuple[int, int]:
-        return self._writer.size.width, self._writer.size.height
-
-    def show(self, lines: Iterable[Line]) -> None:
-        from rich.text import Text
-
-        look = replace(self._look, width=self.size[0])
-        self._live.update(Text("\n", no_wrap=True).join(_text(line, look) for line in lines), refresh=True)
-
-
 @contextmanager
-def screen(out: IO[str], look: Look) -> Iterator[Screen]:
-    """The other screen of a terminal, for the time of the block."""
+def screen(out: IO[str], look: Look) -> Iterator[Callable[[Iterable[Line], int], None]]:
+    """The terminal's other screen, without a cursor; what stood there before comes back in the end.
+
+    What it yields shows lines in so many columns.
+    """
     writer = _console(out, look)
     from rich.live import Live
+    from rich.text import Text
 
     live = Live(console=writer, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+
+    def show(lines: Iterable[Line], width: int) -> None:
+        texts = (_text(line, replace(look, width=width)) for line in lines)
+        live.update(Text("\n", no_wrap=True).join(texts), refresh=True)
+
     with live:
-        yield Screen(writer, live, look)
+        yield show
 
 
 def _console(out: IO[str], look: Look) -> "Console":

@@ -1,6 +1,7 @@
 """`gpushare top`: what the dashboard shows, in a terminal; once where the output is no terminal."""
 
 import argparse
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -52,12 +53,12 @@ class Top:
         stop, drawn = threading.Event(), None
         self.live.start(stop)
         try:
-            with terminal.screen(self.out, self.look) as screen:
+            with terminal.screen(self.out, self.look) as show:
                 while not self.ended():
-                    picture = self.live.look()
-                    now = screen.size, picture.version if picture else self.live.watched.problem
+                    picture, (width, height) = self.live.look(), shutil.get_terminal_size()
+                    now = width, height, picture.version if picture else self.live.watched.problem
                     if now != drawn:
-                        screen.show(fitted(list(self._page(picture)), screen.size[1]))
+                        show(fitted(list(self._page(picture)), height), width)
                         drawn = now
                     self.clock.wait(stop, _LOOK_S)
         finally:

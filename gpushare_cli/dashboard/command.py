@@ -46,7 +46,8 @@ _PATIENCE_S: Final = 20.0
 """For which a browser may take to say something, and to read `_PIECE`."""
 _PIECE: Final = 65536
 """Bytes."""
-_CONNECTIONS: Final = 128
+_THREADS: Final = 128
+"""Of this process, of which each connection has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +137,11 @@ def of_cluster(api: KubeApi, options: Scoped, own: Callable[[], str], clock: Clo
         KubeError: the cluster cannot be read.
     """
     scope = watching.scope(api, options.namespace, own)
-    settings, notes = _settings(api, options.installation)
+    settings, notes = Settings(), tuple[str, ...]()
+    try:
+        settings = reading.settings_of(reading.config_map(api, options.installation, names.CONFIG))
+    except GpuShareError as error:
+        notes = (f"ConfigMap {names.CONFIG}: {error}; its settings are not applied",)
     return Live(
         api=api,
         clock=clock,
@@ -146,14 +151,6 @@ def of_cluster(api: KubeApi, options: Scoped, own: Callable[[], str], clock: Clo
         installation=options.installation,
         notes=notes,
     )
-
-
-def _settings(api: KubeApi, installation: str) -> tuple[Settings, tuple[str, ...]]:
-    """Of the installation, and what keeps them from being known."""
-    try:
-        return reading.settings_of(reading.config_map(api, installation, names.CONFIG)), ()
-    except GpuShareError as error:
-        return Settings(), (f"ConfigMap {names.CONFIG}: {error}; its settings are not applied",)
 
 
 # What is served.
@@ -177,7 +174,8 @@ def serving(port: int, site: Site) -> Iterator[int]:
     Raises:
         OSError: the port is taken.
     """
-    server = _Server(port, site)
+    server = _Server((LOOPBACK, port), _Handler)
+    server.site = site
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="http", daemon=True)
     thread.start()
     try:
@@ -198,23 +196,14 @@ class _Server(ThreadingHTTPServer):
     allow_reuse_address = True
     request_queue_size = 32
 
-    def __init__(self, port: int, site: Site) -> None:
-        self._places = threading.BoundedSemaphore(_CONNECTIONS)
-        self.site = site
-        self.ended = False
-        super().__init__((LOOPBACK, port), _Handler)
+    site: Site
+    ended = False
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._places.acquire(blocking=False):
+        if threading.active_count() < _THREADS:
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that has left is no error."""
@@ -285,16 +274,13 @@ def showing(address: str) -> Iterator[bool]:
             f'<a href="{target}">gpushare dashboard</a>\n',
             encoding="utf-8",
         )
-        yield _opened(file.as_uri())
-
-
-def _opened(uri: str) -> bool:
-    try:
-        browser = webbrowser.get()
-    except webbrowser.Error:
-        return False
-    threading.Thread(target=browser.open, args=(uri,), name="browser", daemon=True).start()
-    return True
+        try:
+            browser = webbrowser.get()
+        except webbrowser.Error:
+            yield False
+        else:
+            threading.Thread(target=browser.open, args=(file.as_uri(),), name="browser", daemon=True).start()
+            yield True
 
 
 def _run(call: Call) -> int:

@@ -1,6 +1,8 @@
 """A node and the pods on it -> what is shown of them, and what happened in the last hour. Pure.
 
-The page gets these values as JSON with the names that they have here; the sums are those of `kubectl inspect gpushare`.
+The page gets these values as JSON with the names that they have here. Memory is in MiB, times are as the API server
+writes them, texts are empty where there is nothing to say, and uses None where nothing is measured. The sums are those
+of `kubectl inspect gpushare`.
 """
 
 import re
@@ -35,8 +37,6 @@ _NEVER: Final[Since] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """What one pod holds of one GPU. Memory in MiB."""
-
     namespace: str
     name: str
     granted_mib: int
@@ -45,13 +45,10 @@ class Block:
     whole: bool = False
     limit: str
     since: str = ""
-    """When it came to its node, as the API server writes times; may be empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """One GPU or MIG instance. Memory in MiB."""
-
     label: str
     uuid: str
     model: str
@@ -61,16 +58,13 @@ class Card:
     """The same of an oversubscribed GPU, of which more than it has may be granted; 0 of any other."""
     granted_mib: int
     used_mib: int | None
-    """By the pods that are shown; None if no part of it is measured."""
     compute_percent: int
     health: str
     why: str
-    """Why nothing new is placed on it; empty if it is healthy."""
     limit: str
     """Of all containers that hold something of it; the weakest where they differ."""
     strength: Strength
     limit_reason: str
-    """Why it is not a stronger one; may be empty."""
     blocks: tuple[Block, ...]
 
 
@@ -92,7 +86,6 @@ class NodeView:
     cards: tuple[Card, ...]
     floating: tuple[Floating, ...] = ()
     left_out: tuple[str, ...] = ()
-    """GPUs that are not shared as they are, in words."""
     use_problem: str = ""
     notes: tuple[str, ...] = ()
 
@@ -104,18 +97,14 @@ class Happening:
     """granted, ended, health, or the reason of an Event."""
     warning: bool
     subject: str
-    """NAMESPACE/NAME of a pod, or a GPU."""
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Of all GPUs that are shown. Memory in MiB."""
-
     nodes: int = 0
     gpus: int = 0
     unhealthy: int = 0
-    """GPUs on which nothing new is placed, cordoned ones included."""
     total_mib: int = 0
     granted_mib: int = 0
     used_mib: int | None = None
@@ -129,11 +118,9 @@ class Overview:
     complete: bool
     """All nodes and pods may be read; else what looks free may be held by pods that are not shown."""
     scope: str
-    """What is shown, in words; empty if it is everything."""
     totals: Totals
     notes: tuple[str, ...] = ()
     stale: str = ""
-    """Why this is not the state of the moment; empty if it is."""
 
 
 def of_node(node: Object, pods: Sequence[Object], unhealthy: frozenset[int], use: NodeUse | None) -> NodeView | None:
