@@ -5,6 +5,7 @@ lock themselves, but those of the last part, which `controller.state` calls whil
 """
 
 import functools
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -97,7 +98,7 @@ class Index:
         self._on_node: dict[NodeName, dict[PodUid, Bound]] = {}
         self._bypassed: dict[PodUid, Bound] = {}
         self._overridden: dict[PodUid, PodRecord] = {}
-        self._hosts = HostSums()
+        self._others = OtherPods()
         self._asks: Counter[Ask] = Counter()
         self._changed: set[NodeName] = set()
         """Nodes since the last `take_changed`."""
@@ -143,7 +144,7 @@ class Index:
             for uid, record in fresh.items():
                 dirty |= self._set_pod(uid, record)
             self.rebuild(dirty, frees=True)
-            for name in self._hosts.replace(others):
+            for name in self._others.replace(others):
                 self._mark(name)
 
     def set_pod(self, pod: AnyPod) -> None:
@@ -213,7 +214,7 @@ class Index:
         with self.lock:
             return Demand(
                 asks=self._asks.copy(),
-                others=self._hosts.others.copy(),
+                others=self._others.counts.copy(),
                 changes=self.changes,
                 came=self.came,
             )
@@ -307,7 +308,6 @@ class Index:
         self._count(before, -1)
         self._count(record, 1)
         if isinstance(before, Bound):
-            self._hosts.subtract(before.node, before.ask.host)
             del self._on_node[before.node][uid]
             if not self._on_node[before.node]:
                 del self._on_node[before.node]
@@ -327,7 +327,7 @@ class Index:
         return dirty
 
     def _set_other(self, pod: NonGpuPod) -> None:
-        if self._hosts.put(pod):
+        if self._others.put(pod):
             self.came += pod.takes != NOTHING
             self._mark(pod.node)
 
@@ -354,14 +354,14 @@ class Index:
             return None
         on_node = self._on_node.get(record.name, {})
         reserved = self.reservations.on_node(record.name).items()
-        takes = [known.takes for uid, known in reserved if uid not in on_node]
-        return host.left(record.allocatable, [self._hosts.taken_on(record.name), *takes])
+        coming = (known.takes for uid, known in reserved if uid not in on_node)
+        there = (pod.ask.host for pod in on_node.values())
+        return host.left(record.allocatable, itertools.chain(there, coming, self._others.takes_on(record.name)))
 
     def _came(self, record: Bound, *, moved: bool) -> set[NodeName]:
         """A pod is on a node now, or is another one there (`moved`). The nodes whose ledger changes by it."""
         uid = record.ref.uid
         self._on_node.setdefault(record.node, {})[uid] = record
-        self._hosts.add(record.node, record.ask.host)
         if record.holds:
             self.label_index.add(record.ref.namespace, record.labels)
         if record.bypassed is not None or record.failed or record.outdated:
@@ -404,65 +404,44 @@ def _is_alike(ledger: LedgerOrRefused, before: LedgerOrRefused | None) -> bool:
     return all(held.labels == before.allocations[uid].labels for uid, held in ledger.allocations.items())
 
 
-class HostSums:
-    """What pods have requested of the CPU and memory of every node that they are on, whether it is known or not.
+class OtherPods:
+    """Pods without GPUs on every node, whether it is known or not, by what they take of its CPU and memory.
 
-    Pods without GPUs are ten times as many as others, so of each only a hash of its UID and a shared amount is kept.
+    They are ten times as many as others, so of each only a hash of its UID and a shared amount is kept.
     """
 
     def __init__(self) -> None:
-        self.others: Counter[FreeHost] = Counter()
-        """How many pods without GPUs take how much."""
-        self._taken: dict[NodeName, FreeHost] = {}
-        """By all pods."""
-        self._others: dict[NodeName, dict[int, FreeHost]] = {}
-        """By each pod without GPUs. Python seeds its hashes, so no one can make two UIDs collide."""
+        self.counts: Counter[FreeHost] = Counter()
+        """How many take how much."""
+        self._on_node: dict[NodeName, dict[int, FreeHost]] = {}
+        """Python seeds its hashes, so no one can make two UIDs collide."""
 
-    def taken_on(self, node: NodeName) -> FreeHost:
-        return self._taken.get(node, NOTHING)
-
-    def add(self, node: NodeName, takes: FreeHost) -> None:
-        self._set(node, self.taken_on(node).plus(takes))
-
-    def subtract(self, node: NodeName, takes: FreeHost) -> None:
-        self._set(node, self.taken_on(node).without(takes))
+    def takes_on(self, node: NodeName) -> Iterable[FreeHost]:
+        return self._on_node.get(node, {}).values()
 
     def put(self, pod: NonGpuPod) -> bool:
-        """A pod without GPUs came, changed or ended. Whether the sum of its node is another one."""
-        there = self._others.setdefault(pod.node, {})
+        """A pod came, changed or ended. Whether its node has another amount left."""
+        there = self._on_node.setdefault(pod.node, {})
         before = there.pop(hash(pod.uid), NOTHING)
         self._count(before, -1)
         self._count(pod.takes, 1)
         if pod.takes != NOTHING:
             there[hash(pod.uid)] = pod.takes
         elif not there:
-            del self._others[pod.node]
-        if before == pod.takes:
-            return False
-        self.subtract(pod.node, before)
-        self.add(pod.node, pod.takes)
-        return True
+            del self._on_node[pod.node]
+        return before != pod.takes
 
     def replace(self, pods: Iterable[NonGpuPod]) -> set[NodeName]:
-        """There are these pods without GPUs and no others. Nodes whose sums may be other ones."""
-        nodes = set(self._others)
-        for node, there in self._others.items():
-            for takes in there.values():
-                self.subtract(node, takes)
-        self._others = {}
-        self.others.clear()
+        """There are these pods and no others. Nodes that may have another amount left."""
+        nodes = set(self._on_node)
+        self._on_node = {}
+        self.counts.clear()
         for pod in pods:
             self.put(pod)
-        return nodes | set(self._others)
+        return nodes | set(self._on_node)
 
     def _count(self, takes: FreeHost, number: int) -> None:
         if takes != NOTHING:
-            self.others[takes] += number
-            if not self.others[takes]:
-                del self.others[takes]
-
-    def _set(self, node: NodeName, taken: FreeHost) -> None:
-        if taken == NOTHING:
-            self._taken.pop(node, None)
-        else:
-            self._taken[node] = taken
+            self.counts[takes] += number
+            if not self.counts[takes]:
+                del self.counts[takes]

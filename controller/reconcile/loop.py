@@ -82,8 +82,7 @@ class Reconciler:
     _writer: Writer = field(init=False)
     _overridden: _Once = field(init=False, default_factory=_Once)
     _unreadable: _Once = field(init=False, default_factory=_Once)
-    _unknown: dict[NodeName, str] = field(init=False, default_factory=dict)
-    """GPUs that no one has and that were complained about."""
+    _unknown: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
     _audited: float = field(init=False, default=float("-inf"))
 
     def __post_init__(self) -> None:
@@ -168,9 +167,8 @@ class Reconciler:
         """Nodes may be known later than what is said of them, so this is no business of the watches."""
         unknown = {record.name: ", ".join(numbers) for record in snapshot.nodes if (numbers := _unknown_gpus(record))}
         for node, gpus in unknown.items():
-            if self._unknown.get(node) != gpus:
-                logs.event(_LOG, "no such GPUs", level=logging.WARNING, node=node, gpus=gpus)
-        self._unknown = unknown
+            self._unknown.say("no such GPUs", node, level=logging.WARNING, node=node, gpus=gpus)
+        self._unknown.keep(unknown)
 
     def _audit(self) -> None:
         now = self.clock.monotonic()
@@ -199,35 +197,28 @@ class HandOverSummary:
     _summary: str = field(init=False, default="")
     """What was written last, or is to be written when it is due."""
     _due: float = field(init=False, default=float("-inf"))
-    _problem: str = field(init=False, default="")
+    _changes: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
 
     def tick(self, snapshot: Snapshot) -> None:
-        summary = hand_over.summary(node_records.sharing(snapshot.nodes))
-        now = self.clock.monotonic()
+        summary, now = hand_over.summary(node_records.sharing(snapshot.nodes)), self.clock.monotonic()
         if summary == self._summary and now < self._due:
             return
-        changed, self._summary = summary != self._summary, summary
-        self._due = now + (WRITE_AGAIN_S if self._write(summary, tell=changed) else WRITE_RETRY_S)
-
-    def _write(self, summary: str, *, tell: bool) -> bool:
+        self._summary = summary
+        path, body = hand_over.path(self.namespace), hand_over.data(summary)
         try:
-            self.api.patch(
-                hand_over.path(self.namespace), hand_over.data(summary), timeout_s=3.0, precondition=self.leading
-            )
+            self.api.patch(path, body, timeout_s=3.0, precondition=self.leading)
         except kube.KubeError as error:
-            self._complain(str(error))
-            return False
-        if tell or self._problem:
-            logs.event(_LOG, "hand-over summarized", hand_over=summary)
-        self._problem = ""
-        return True
-
-    def _complain(self, problem: str) -> None:
-        if problem != self._problem:
+            self._due = now + WRITE_RETRY_S
             effect = f"the webhook goes by what ConfigMap {self.namespace}/{names.HAND_OVER} said last"
             fix = "apply the manifests again, if it or the right to patch it is missing"
-            logs.event(_LOG, "hand-over not written", level=logging.WARNING, error=problem, effect=effect, fix=fix)
-        self._problem = problem
+            self._changes.clear("summary")
+            self._changes.say(
+                "hand-over not written", "error", level=logging.WARNING, error=str(error), effect=effect, fix=fix
+            )
+        else:
+            self._due = now + WRITE_AGAIN_S
+            self._changes.clear("error")
+            self._changes.say("hand-over summarized", "summary", hand_over=summary)
 
 
 def audit(index: Index) -> list[str]:

@@ -178,16 +178,8 @@ class ServerFaultError(KubeError):  # The server failed (5xx). Whether the reque
 TRANSIENT: Final = (UnreachableError, TooManyRequestsError, ServerFaultError)
 """The same request may succeed a moment later."""
 
-_BY_STATUS: Mapping[int, type[KubeError]] = {
-    400: BadRequestError,
-    401: UnauthorizedError,
-    403: ForbiddenError,
-    404: NotFoundError,
-    409: ConflictError,
-    410: GoneError,
-    422: BadRequestError,
-    429: TooManyRequestsError,
-}
+_KINDS: Final = (UnauthorizedError, ForbiddenError, NotFoundError, ConflictError, GoneError, TooManyRequestsError)
+_BY_STATUS: Final[Mapping[int, type[KubeError]]] = {kind.status: kind for kind in _KINDS}
 
 
 def error_of(status: int, message: str) -> KubeError:

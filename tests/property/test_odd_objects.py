@@ -17,7 +17,6 @@ from gpushare import names
 from gpushare.cluster import node_records
 from gpushare.cluster.pod_records import NOTHING
 from gpushare.errors import InvalidRequestError, WireError
-from gpushare.identity import NodeName
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB, ResourceConfig
 from gpushare.wire import allocations, interop, inventory, pods, requests
@@ -189,7 +188,7 @@ def test_the_controller_survives_every_pod(found: list[Json], listed: bool) -> N
         sink.remove(pod)
     look(state)
     index = state.index
-    assert (index._asks, index._hosts.others, index._hosts.taken_on(NodeName("node-a"))) == ({}, {}, NOTHING)
+    assert (index._asks, index._others.counts, index._others._on_node) == ({}, {}, {})
     assert state.index.snapshot().problems == {}
     assert list(state.index.snapshot().pods) == []
 

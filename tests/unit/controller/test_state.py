@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.index import HostSums
+from controller.index import OtherPods
 from controller.state import Reserved
 from gpushare import names
 from gpushare.cluster import node_ledger, pod_records
@@ -416,20 +416,19 @@ def _rooms(world: World) -> dict[NodeName, NodeCapacity]:
 
 def test_of_many_pods_little_is_kept() -> None:
     """Of 50,000 pods a few MiB: a number, and an amount that equal pods share."""
-    hosts = HostSums()
+    hosts = OtherPods()
     takes = FreeHost(500, 512)
     hosts.replace(NonGpuPod(PodUid(f"uid-{i}"), NodeName(f"node-{i % 50}"), takes) for i in range(500))
-    kept = [entry for there in hosts._others.values() for entry in there.items()]
+    kept = [entry for there in hosts._on_node.values() for entry in there.items()]
     assert len(kept) == 500
     assert all(type(key) is int and value is takes for key, value in kept)
     hosts.put(NonGpuPod(PodUid("uid-0"), NodeName("node-0"), NOTHING))
-    assert hosts.others == {takes: 499}
+    assert hosts.counts == {takes: 499}
     hosts.replace([])
-    assert not hosts._others
-    assert not hosts._taken
+    assert not hosts._on_node
     for left in (takes, NOTHING):
         hosts.put(NonGpuPod(PodUid("uid"), NodeName("node"), left))
-    assert not hosts._others
+    assert not hosts._on_node
 
 
 def test_equal_amounts_of_pods_are_one_object() -> None:
