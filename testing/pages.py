@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
-QUICK_START: Final = "quickstart.md"
+QUICK_START: Final = "install.md"
 FOLLOWED: Final = (("Prepare", "the image"), ("Install", "kubeadm"), ("Finish", "share a GPU"))
-"""Title and step of the quick start, in its order."""
+"""Title and step of the way to the first shared GPU, in the page's order."""
 
 
 def text(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/reference and the chart's values from the code, so that they cannot drift.
+"""Writes the pages of docs/reference, other pages, and the chart's values from the code, so that they cannot drift.
 
 `make docs` runs it. It is in no component, because none may import the others.
 """
@@ -33,23 +33,11 @@ This page is written by `make docs` from the code; do not edit it.
 """
 
 
-REQUESTS_HEAD = """# Ways to ask for GPUs
-
-Each row is a pod with one container; one unit is 1 GiB here.
-The end-to-end tests run every row on a real cluster: the container's environment, the pod's annotations, the node's
-ledger and the tables must agree.
-This page is written by `make docs` from the code; do not edit it.
-
-| name | on the pod | in the container's limits | understood as | remark |
-|---|---|---|---|---|
-"""
-
-
 def pages() -> dict[str, str]:
     """Path below docs -> the page as it should be."""
     return {
         "reference/settings.md": settings_page(),
-        "reference/requests.md": requests_page(),
+        "request.md": requests.filled((DOCS / "request.md").read_text(encoding="utf-8")),
         "reference/doctor.md": doctor.page(),
         "reference/cli.md": cli.page(),
         "reference/xids.md": xids.page(),
@@ -57,19 +45,6 @@ def pages() -> dict[str, str]:
         "reference/chart.md": chart.page(),
         "reference/metrics.md": metrics.page(),
     }
-
-
-def requests_page() -> str:
-    """Every spelling of a request and what it means."""
-    return REQUESTS_HEAD + "".join(map(_request_row, requests.EXAMPLES))
-
-
-def _request_row(example: requests.Example) -> str:
-    written = [f'label `{key}: "{value}"`' for key, value in example.labels.items()]
-    written += [f'annotation `{key}: "{value}"`' for key, value in example.annotations.items()]
-    limits = ", ".join(f"`{resource}: {amount}`" for resource, amount in example.limits.items())
-    meaning = requests.meaning(example.request().shape)
-    return f"| {example.name} | {', '.join(written)} | {limits} | {meaning} | {example.remark} |\n"
 
 
 def settings_page() -> str:

@@ -1,4 +1,4 @@
-"""Every way to ask, once: the reference page is generated from this list, and the end-to-end tests run each of it."""
+"""Every way to ask, once: docs/request.md has its tables from this list, and the end-to-end tests run each of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -42,14 +42,20 @@ class Example:
 
 EXAMPLES: Final = (
     Example(name="share", limits={names.GPU_MEM: 3}),
-    Example(name="total", limits={names.GPU_MEM: 8}, labels={names.LABEL_GPU_COUNT: "2"}, remark="must divide evenly"),
+    Example(
+        name="total",
+        limits={names.GPU_MEM: 8},
+        labels={names.LABEL_GPU_COUNT: "2"},
+        remark="the amount is the container's total, split evenly; it must divide",
+    ),
     Example(
         name="each",
         limits={names.GPU_MEM: 3},
         annotations={names.ANNOTATION_GPUS: "4"},
-        remark="the webhook multiplies the limit to 12, so that the node's sum is right",
+        remark="the amount is for each GPU; the webhook multiplies the limit to 12, so that the node's sum is right,"
+        " and marks the pod with `gpushare.dev/limits-are-totals`",
     ),
-    Example(name="percent", limits={names.GPU_PERCENT: "20"}, remark="a part of one GPU, up to 100"),
+    Example(name="percent", limits={names.GPU_PERCENT: "20"}, remark="up to 100"),
     Example(
         name="core",
         limits={names.GPU_MEM: 4, names.GPU_CORE: 30},
@@ -58,13 +64,14 @@ EXAMPLES: Final = (
     Example(
         name="whole",
         limits={names.GPU: 2},
-        remark="if `--whole-gpus` is set; otherwise the resource is another plugin's",
+        remark="if the administrator has [switched it on](operate.md#whole-gpus); otherwise the resource is another"
+        " plugin's",
     ),
     Example(
         name="model",
         limits={names.GPU_MEM: 20},
         annotations={names.ANNOTATION_MODEL: "A100,H100"},
-        remark="whole words of the model's name; `!T4` excludes one",
+        remark="whole words of the model's name: `A10` does not mean `A100`; `!T4` excludes one",
     ),
     Example(
         name="uuid",
@@ -82,14 +89,15 @@ EXAMPLES: Final = (
         name="limit",
         limits={names.GPU_MEM: 8},
         annotations={names.ANNOTATION_LIMIT: "enforced"},
-        remark="limits by MIG or the driver's cgroups; the label of a namespace asks it of all of its pods;"
-        " whole GPUs need none",
+        remark="no container there can take more memory than its share: by the driver's limits on cgroups, or by MIG"
+        " for a container that asks for all of an instance; of no effect on pods that ask for whole GPUs alone",
     ),
     Example(
         name="mig",
         limits={names.GPU_MEM: 1},
         annotations={names.ANNOTATION_MIG: "never"},
-        remark="`only` takes nothing but MIG instances",
+        remark="`only` takes nothing but MIG instances, also for whole GPUs, which are never instances otherwise. A"
+        " container that asks for several GPUs gets no instances",
     ),
     Example(
         name="binpack",
@@ -130,6 +138,42 @@ EXAMPLES: Final = (
         remark="keeps away from GPUs that such pods hold",
     ),
 )
+
+
+def tables() -> Mapping[str, str]:
+    """Marker in docs/request.md -> the table that follows it. Policies have a table of the page's own."""
+    asked = [example for example in EXAMPLES if example.request().shape.policy is None]
+    choices = [each for each in asked if str(each.request().shape.gpus) or each.request().shape.affinity]
+    return {
+        "ways": "| On the pod | In the container's limits | Meaning |\n|---|---|---|\n"
+        + "".join(map(_way, (each for each in asked if each not in choices))),
+        "choices": "| On the pod | Meaning |\n|---|---|\n" + "".join(map(_choice, choices)),
+    }
+
+
+def filled(page: str) -> str:
+    """The page with its tables as they should be."""
+    for marker, table in tables().items():
+        before, begin, rest = page.partition(f"<!-- {marker} -->\n")
+        page = before + begin + table + rest[rest.index("<!-- end -->") :]
+    return page
+
+
+def _way(example: Example) -> str:
+    limits = ", ".join(f"`{resource}: {amount}`" for resource, amount in example.limits.items())
+    means = meaning(example.request().shape) + (f"; {example.remark}" if example.remark else "")
+    return f"| {_on_the_pod(example)} | {limits} | {means} |\n"
+
+
+def _choice(example: Example) -> str:
+    where = meaning(example.request().shape).partition(", ")[2]
+    return f"| {_on_the_pod(example)} | {where}; {example.remark} |\n"
+
+
+def _on_the_pod(example: Example) -> str:
+    written = [f'label `{key}: "{value}"`' for key, value in example.labels.items()]
+    written += [f'annotation `{key}: "{value}"`' for key, value in example.annotations.items()]
+    return ", ".join(written)
 
 
 def meaning(shape: RequestShape) -> str:

@@ -33,7 +33,7 @@ CHECKED: Final = ("console", "python", "sh", "yaml")
 OF_OTHERS: Final = (
     ("docs/jupyterhub.md", "  profileList:"),
     ("docs/monitoring.md", "scrape_configs:"),
-    ("docs/neighbours/workflows.md", "spawnerFormDefaults"),
+    ("docs/neighbours.md", "spawnerFormDefaults"),
     ("docs/operate.md", "resources: [namespaces]"),
 )
 """YAML that is neither an object nor part of one: settings of other programs, and a rule of a ClusterRole."""

@@ -34,8 +34,9 @@ OF_OTHERS: Final = {
     *("--enable-provisioning-requests", "--expendable-pods-priority-cutoff", "--scale-down-unneeded-time"),
     *("--extender-ca", "--extender-client-cert", "--extender-client-key"),
     *("--gpu-memory-utilization", "--kv-cache-memory-bytes", "--tensor-parallel-size"),
+    *("--feature-gates", "--gang-scheduler-name"),
 }
-"""Flags of other programs that pages name: Kubernetes' own, Helm, Cluster Autoscaler and vLLM."""
+"""Flags of other programs that pages name: Kubernetes' own, Helm, Cluster Autoscaler, vLLM and training operator."""
 HELM: Final = section("docs/install.md", "## Install with Helm").split("\n### What is often set\n")[1]
 
 
@@ -202,7 +203,7 @@ TOLD: Final[list[tuple[str, Iterable[str], tuple[str, ...]]]] = [
         [names.LABEL_LIMITS, names.ANNOTATION_LIMIT, names.ANNOTATION_FRAMEWORK_VARIABLES, names.MPS],
         (text("docs/limits.md"),),
     ),
-    ("With kubeadm these are {} commands.", [str(len(pages.quick_start()))], (text("docs/quickstart.md"),)),
+    ("With kubeadm these are {} commands.", [str(len(pages.quick_start()))], (text("docs/install.md"),)),
 ]
 
 

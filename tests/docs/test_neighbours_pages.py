@@ -1,10 +1,9 @@
-"""The pages on other systems: their pods are admitted as they say, their sums are right, and their tests exist."""
+"""The page on other systems: its pods are admitted as they say, and its sums are right."""
 
 import math
 import re
 from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -19,14 +18,19 @@ from webhook import mutation
 
 Json = dict[str, Any]
 
-DOCS: Final = Path(__file__).parents[2] / "docs"
-PAGES: Final = {path.stem: path.read_text(encoding="utf-8") for path in sorted((DOCS / "neighbours").glob("*.md"))}
+PAGE: Final = "docs/neighbours.md"
+WORKFLOWS: Final = "Workflows, training and serving"
+SYSTEMS: Final = ("Kueue", "Other schedulers", WORKFLOWS)
 RULES: Final = rules(resource_config=ResourceConfig(whole_gpus=True))
-ROWS: Final = re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", PAGES["kueue"].split("counts as |\n")[1], flags=re.MULTILINE)
+ROWS: Final = re.findall(
+    r"^\| (.+) \| (.+) \| (.+) \|$",
+    pages.section(PAGE, "## Kueue").split("counts as |\n")[1],
+    flags=re.MULTILINE,
+)
 
 
-def blocks(page: str) -> list[Json]:
-    written = pages.blocks(f"docs/neighbours/{page}.md", "yaml")
+def blocks(system: str) -> list[Json]:
+    written = re.findall(r"^```yaml\n(.*?)^```$", pages.section(PAGE, f"## {system}"), re.DOTALL | re.MULTILINE)
     return [document for block in written for document in yaml.safe_load_all(block)]
 
 
@@ -64,32 +68,32 @@ def granted(pod: Json) -> dict[str, tuple[int, int]]:
 
 
 PODS: Final = {
-    ("kueue", "Job", "train"): [{"main": (1, 3072)}],
-    ("kueue", "Job", "train-on-two"): [{"main": (2, 3072)}],
-    ("schedulers", "Job", "train"): [{"main": (1, 3072)}],
-    ("schedulers", "Pod", "train"): [{"main": (1, 3072)}],
-    ("workflows", "Workflow", "train-"): [{"main": (2, 2048)}],
-    ("workflows", "PyTorchJob", "ddp"): [{"pytorch": (1, 3072)}, {"pytorch": (1, 3072)}],
-    ("workflows", "TrainJob", "ddp"): [{"node": (1, 8192)}],
-    ("workflows", "InferenceService", "sklearn"): [{"kserve-container": (1, 2048)}],
+    ("Kueue", "Job", "train"): [{"main": (1, 3072)}],
+    ("Kueue", "Job", "train-on-two"): [{"main": (2, 3072)}],
+    ("Other schedulers", "Job", "train"): [{"main": (1, 3072)}],
+    ("Other schedulers", "Pod", "train"): [{"main": (1, 3072)}],
+    (WORKFLOWS, "Workflow", "train-"): [{"main": (2, 2048)}],
+    (WORKFLOWS, "PyTorchJob", "ddp"): [{"pytorch": (1, 3072)}, {"pytorch": (1, 3072)}],
+    (WORKFLOWS, "TrainJob", "ddp"): [{"node": (1, 8192)}],
+    (WORKFLOWS, "InferenceService", "sklearn"): [{"kserve-container": (1, 2048)}],
 }
-"""By page, kind and name: what the pods of each object hold."""
+"""By section, kind and name: what the pods of each object hold."""
 
 
-def test_every_pod_of_the_pages_is_admitted() -> None:
+def test_every_pod_of_the_page_is_admitted() -> None:
     found = {}
-    for page in PAGES:
-        for document in blocks(page):
+    for system in SYSTEMS:
+        for document in blocks(system):
             pods = [admitted({"apiVersion": "v1", "kind": "Pod", **each}) for each in templates(document)]
             if pods:
                 metadata = document["metadata"]
                 name = metadata.get("name", metadata.get("generateName"))
-                found[page, document["kind"], name] = [granted(pod) for pod in pods]
+                found[system, document["kind"], name] = [granted(pod) for pod in pods]
     assert found == PODS
 
 
 def test_kueues_queues_belong_together() -> None:
-    kinds = {each["kind"]: each for each in blocks("kueue") if "metadata" in each}
+    kinds = {each["kind"]: each for each in blocks("Kueue") if "metadata" in each}
     [group] = kinds["ClusterQueue"]["spec"]["resourceGroups"]
     [flavor] = group["flavors"]
     assert flavor["name"] == kinds["ResourceFlavor"]["metadata"]["name"]
@@ -100,7 +104,7 @@ def test_kueues_queues_belong_together() -> None:
 
 
 def configuration() -> Json:
-    [found] = [each for each in blocks("kueue") if each["kind"] == "Configuration"]
+    [found] = [each for each in blocks("Kueue") if each["kind"] == "Configuration"]
     return found
 
 
@@ -147,7 +151,7 @@ def test_the_table_has_every_way_to_ask() -> None:
 
 
 def test_the_spawner_offers_a_resource_of_ours() -> None:
-    [found] = [each for each in blocks("workflows") if "spawnerFormDefaults" in each]
+    [found] = [each for each in blocks(WORKFLOWS) if "spawnerFormDefaults" in each]
     value = found["spawnerFormDefaults"]["gpus"]["value"]
     assert [each["limitsKey"] for each in value["vendors"]] == [value["vendor"]] == [names.GPU_MEM]
     assert value["num"] in {"none", "1", "2", "4", "8"}

@@ -14,7 +14,8 @@ from gpushare_cli import scheduler_config
 from testing import pages
 from testing.manifests import helm, tree
 
-PAGES = {name: pages.text(f"docs/{name}.md") for name in ("edge", "openshift", "distributions")}
+PAGES = {name: pages.text(f"docs/{name}.md") for name in ("edge", "openshift")}
+DISTRIBUTIONS = pages.section("docs/install.md", "## Distributions")
 
 
 def blocks(page: str) -> list[Any]:
@@ -40,14 +41,14 @@ def test_the_extender_through_the_proxy_is_named_alike_in_the_right_and_in_the_c
 
 
 def test_the_values_that_the_table_of_distributions_names_are_admitted_and_do_what_it_says() -> None:
-    given = dict(re.findall(r"`(\w+\.\w+): (\S+?)`", PAGES["distributions"]))
+    given = dict(re.findall(r"`(\w+\.\w+): (\S+?)`", DISTRIBUTIONS))
     values: dict[str, Any] = {"kubeVersion": "1.30.0"}
     for path, value in given.items():
         first, second = path.split(".")
         values.setdefault(first, {})[second] = yaml.safe_load(value)
     assert set(given) == {"runtimeClass.create", "devicePlugin.kubeletDirectory", "openshift.enabled"}
     rendered = tree.one(helm.render(values), "DaemonSet", names.PLUGIN)
-    [patch] = [each for each in blocks("distributions") if each["kind"] == "DaemonSet"]
+    [patch] = [each for each in blocks("install") if each.get("kind") == "DaemonSet"]
     [moved] = patch["spec"]["template"]["spec"]["volumes"]
     assert moved in rendered["spec"]["template"]["spec"]["volumes"]
 

@@ -1,4 +1,4 @@
-"""What pages such as README.md, docs/quickstart.md and docs/jupyterhub.md show of output is what is printed."""
+"""What pages such as README.md, docs/install.md and docs/jupyterhub.md show of output is what is printed."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +14,7 @@ from testing.pages import blocks, text
 
 SHOWN = {
     "README.md": ((14, 14, 9, 3), (6, 0, 0, 0)),
-    "docs/quickstart.md": ((3, 0, 0, 0),),
+    "docs/install.md": ((3, 0, 0, 0),),
 }
 """What is allocated of each GPU of 15 GiB, node by node."""
 
@@ -54,8 +54,8 @@ def test_the_table_is_what_is_printed(
     [
         ("README.md", "node-a", 10, [15] * 4, {0: 12, 1: 12, 2: 8, 3: 6}),
         ("docs/jupyterhub.md", "node-1", 64, [26] * 4, {}),
-        ("docs/neighbours/kueue.md", "node-1", 15, [24] * 2, {0: 14, 1: 14}),
-        ("docs/neighbours/schedulers.md", "node-1", 14, [26] * 4, dict.fromkeys(range(4), 14)),
+        ("docs/neighbours.md", "node-1", 15, [24] * 2, {0: 14, 1: 14}),
+        ("docs/neighbours.md", "node-1", 14, [26] * 4, dict.fromkeys(range(4), 14)),
     ],
 )
 def test_a_refusal_is_what_is_said(

@@ -1,4 +1,4 @@
-"""A new administrator's way, timed: from an empty cluster to the first shared GPU, by docs/quickstart.md.
+"""A new administrator's way, timed: from an empty cluster to the first shared GPU, by docs/install.md.
 
 `make firstgpu` runs it. Every command of the page's blocks for kubeadm is typed as it stands there. Three programs are
 stand-ins: `docker`, because the image is built by this project's own means; `helm`, which is Helm's own library, and

@@ -1,4 +1,4 @@
-"""Every row of docs/reference/requests.md: devices, environment, annotations, the node's ledger and the tables agree.
+"""Every row of docs/request.md's tables: devices, environment, annotations, the node's ledger and the tables agree.
 
 Each runs on a node of each way to hand GPUs over.
 """
