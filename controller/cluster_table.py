@@ -44,7 +44,7 @@ _TEXT: Final = 512
 """Bytes of a verdict in words, or of grants."""
 _CHARACTER: Final = 8
 """Bytes of a kind of pod for each character in which Python writes it: selectors are as long as tenants like."""
-_LATE: Final = 2**62
+_MOST: Final = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,6 @@ class ClusterTable:
             asked = {at: _row(current, int(rows[at])) for at in todo.tolist()}
         if asked:
             placed = self._placed(known, asked, policies, self._clock.monotonic() + PRIORITIZE_S)
-            late = max(found[fits, 0].max(initial=-_LATE), -_LATE) + 1
             changes = {
                 at: costs.change_of(verdict.grants, row.ledger, host=row.host, takes=kind.takes)
                 for at, row in asked.items()
@@ -236,8 +235,8 @@ class ClusterTable:
                 self._keep_costs(
                     kind, policies, [(asked[at], value) for at, value in zip(changes, values, strict=True)]
                 )
-            unknown = list(asked.keys() - placed.keys())
-            found[unknown, 0], fits[unknown] = late, True
+            late = list(asked.keys() - placed.keys())  # there was no time for them: worse than all others
+            found[late, 0], fits[late] = found[fits, 0].max(initial=-_MOST) + 1, True
         return costs.grades(found, fits, names, best)
 
     def sharing(self) -> tuple[Nodes, Nodes]:

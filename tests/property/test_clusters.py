@@ -14,7 +14,6 @@ from gpushare.identity import NodeName
 from gpushare.model.allocation import Refused
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, RequestShape
-from gpushare.placement.place import place
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import ResourceConfig
 from testing.builders import make_ref
@@ -45,9 +44,6 @@ def test_filter_agrees_with_brute_force_and_bind_never_over_commits(
         request = PodRequest(pod=make_ref(f"p{i}"), shape=shape, labels=labels)
         resolved = state.resolve(shape, labels)
         found = table.filter(resolved, NodeNames(names), state.index.reserved_on(request.pod.uid))
-        long = {name: one for name in names if isinstance(one := place(resolved, ledger(state, name)), Refused)}
-        assert {**found.failed, **found.unresolvable} == {name: each.message for name, each in long.items()}
-        assert set(found.unresolvable) == {name for name, each in long.items() if each.permanent}
         ledgers = {name: ledger(state, name) for name in names}
         assert found.fits == [name for name in names if brute_force(resolved, ledgers[name])]
         assert {*found.fits, *found.failed, *found.unresolvable} == set(names)
