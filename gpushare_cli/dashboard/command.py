@@ -46,8 +46,7 @@ _PATIENCE_S: Final = 20.0
 """For which a browser may take to say something, and to read `_PIECE`."""
 _PIECE: Final = 65536
 """Bytes."""
-_THREADS: Final = 128
-"""Of this process, of which each connection has one."""
+_CONNECTIONS: Final = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,13 +175,15 @@ def serving(port: int, site: Site) -> Iterator[int]:
     """
     server = _Server((LOOPBACK, port), _Handler)
     server.site = site
+    server.connections = set()
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="http", daemon=True)
     thread.start()
     try:
         yield server.server_address[1]
     finally:
-        server.ended = True
         server.shutdown()
+        for connection in tuple(server.connections):  # that browsers keep for what they ask next
+            server.shutdown_request(connection)
         with contextlib.suppress(OSError):
             server.socket.shutdown(socket.SHUT_RDWR)
         server.server_close()
@@ -197,13 +198,18 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 32
 
     site: Site
-    ended = False
+    connections: set[Any]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if threading.active_count() < _THREADS:
+        if len(self.connections) < _CONNECTIONS:
+            self.connections.add(request)
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.connections.discard(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that has left is no error."""
@@ -232,9 +238,6 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(Response(status=HTTPStatus(code), body=b"bad request\n"))
 
     def _serve(self) -> None:
-        if self.server.ended:  # on a connection that a browser has kept
-            self.close_connection = True
-            return
         headers = {key.lower(): value for key, value in self.headers.items()}
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             self.close_connection = True  # bodies are not read

@@ -345,6 +345,22 @@ def test_a_head_has_no_body_and_a_post_changes_nothing(site: Client) -> None:
     assert site.get(PICTURE, "HEAD", gpushare_key=KEY).read() == b""
 
 
+def test_no_more_connections_than_there_are_places_for_are_served(
+    site: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpushare_cli.dashboard.command._CONNECTIONS", 3)
+    kept = [site.get("/") for _ in range(3)]
+    with pytest.raises(OSError, match=r".+"):
+        site.get("/")
+    kept[0].read()
+    site.close()
+    while True:
+        with contextlib.suppress(OSError):
+            assert site.get("/").read() == b"page"
+            break
+        time.sleep(0.02)
+
+
 def test_what_is_no_http_is_answered_without_what_it_said(site: Client) -> None:
     connection = site.connection()
     connection.putrequest("GET", "/", skip_host=True)
