@@ -34,11 +34,8 @@ class Snapshot:
     nodes: Collection[NodeRecord]
     pods: Collection[PodRecord]
     ledgers: Mapping[NodeName, LedgerOrRefused]
-    bypassed: Collection[Bound]
-    """Pods that got to their nodes without GPUs, or were rejected there, or can never start there; none that was just
-    given GPUs."""
-    overridden: Collection[PodRecord]
-    """Pods whose authors chose devices themselves, which the webhook has undone."""
+    confirmed: Collection[PodUid]
+    """Pods of which the API server has said that they have their GPUs, and the watch has not."""
     problems: Mapping[PodRef, Problem]
     """Bound pods whose allocations cannot be read."""
     reserved: Collection[Allocation]
@@ -49,6 +46,17 @@ class Snapshot:
     @functools.cached_property
     def pending(self) -> list[Pending]:
         return [pod for pod in self.pods if isinstance(pod, Pending)]
+
+    @functools.cached_property
+    def bypassed(self) -> list[Bound]:
+        """Pods that got to their nodes without GPUs, or were rejected there, or can never start there."""
+        bound = (pod for pod in self.pods if isinstance(pod, Bound) and pod.ref.uid not in self.confirmed)
+        return [pod for pod in bound if pod.bypassed is not None or pod.failed or pod.outdated]
+
+    @functools.cached_property
+    def overridden(self) -> list[PodRecord]:
+        """Pods whose authors chose devices themselves, which the webhook has undone."""
+        return [pod for pod in self.pods if pod.overridden]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +104,6 @@ class Index:
         self._ledgers: dict[NodeName, LedgerOrRefused] = {}
         self._problems: dict[NodeName, dict[PodRef, Problem]] = {}
         self._on_node: dict[NodeName, dict[PodUid, Bound]] = {}
-        self._bypassed: dict[PodUid, Bound] = {}
-        self._overridden: dict[PodUid, PodRecord] = {}
         self._others = OtherPods()
         self._asks: Counter[Ask] = Counter()
         self._changed: set[NodeName] = set()
@@ -275,13 +281,11 @@ class Index:
         return groups.resolved(shape, labels, lambda namespace: self.label_index.like(namespace, same, own))
 
     def _snapshot(self) -> Snapshot:
-        confirmed = self.reservations.is_confirmed
         return Snapshot(
             nodes=list(self._nodes.values()),
             pods=list(self.pods.values()),
             ledgers=dict(self._ledgers),
-            bypassed=[pod for uid, pod in self._bypassed.items() if not confirmed(uid)],
-            overridden=list(self._overridden.values()),
+            confirmed={known.allocation.pod.uid for known in self.reservations.all() if known.confirmed},
             problems={ref: why for on_node in self._problems.values() for ref, why in on_node.items()},
             reserved=self.reservations.counted(),
             chosen=[reservation.allocation for reservation in self.reservations.all()],
@@ -313,15 +317,11 @@ class Index:
                 del self._on_node[before.node]
             if before.holds:
                 self.label_index.remove(before.ref.namespace, before.labels)
-            self._bypassed.pop(uid, None)
             dirty.add(before.node)
-        self._overridden.pop(uid, None)
         if record is None:
             del self.pods[uid]
             return dirty
         self.pods[uid] = record
-        if record.overridden:
-            self._overridden[uid] = record
         if isinstance(record, Bound):
             dirty |= self._came(record, moved=bool(dirty))
         return dirty
@@ -364,8 +364,6 @@ class Index:
         self._on_node.setdefault(record.node, {})[uid] = record
         if record.holds:
             self.label_index.add(record.ref.namespace, record.labels)
-        if record.bypassed is not None or record.failed or record.outdated:
-            self._bypassed[uid] = record
         as_chosen = not moved and self._is_as_chosen(record)
         # Seen on a node, a pod cannot be bound again: no choice in a Binding can still come true. One that is
         # patched into a pod on its node can, for as long as the pod shows nothing of it and lives.

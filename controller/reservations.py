@@ -78,10 +78,6 @@ class Reservations:
     def get(self, pod: PodUid, node: NodeName) -> Reservation | None:
         return self.of_pod(pod).get(node)
 
-    def is_confirmed(self, pod: PodUid) -> bool:
-        """Whether the API server has said that a pod has its GPUs."""
-        return any(known.confirmed for known in self.of_pod(pod).values())
-
     def add(self, reservation: Reservation) -> None:
         pod, node = reservation.allocation.pod, reservation.allocation.node
         self.drop(pod.uid, node)

@@ -19,13 +19,6 @@ def _between(least: int, most: int, what: str) -> Callable[[str], int]:
     return parse
 
 
-def _policy(text: str) -> Policy:
-    try:
-        return Policy(text)
-    except ValueError:
-        raise ValueError(f"write {Policy.known()}") from None
-
-
 def _lease_seconds(text: str) -> float:
     value = options.positive(text)
     if value < 1:
@@ -61,7 +54,9 @@ class Settings:
         parse=options.boolean,
     )
     gpu_policy: Policy = options.option(
-        DEFAULT_POLICY, f"how nodes and GPUs are chosen for pods that do not say: {Policy.known()}", parse=_policy
+        DEFAULT_POLICY,
+        f"how nodes and GPUs are chosen for pods that do not say: {Policy.known()}",
+        parse=options.one_of(Policy),
     )
     kubeconfig: str = options.option("", "kubeconfig file; empty for the pod's service account")
     namespace: str = options.option(

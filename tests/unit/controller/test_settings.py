@@ -63,7 +63,7 @@ def test_flags_win_over_the_environment() -> None:
             "--memory-unit='2 apples': memory unit '2 apples': write GiB, MiB or a multiple such as 256MiB",
         ),
         (["--whole-gpus", "some"], "--whole-gpus='some': write true or false"),
-        (["--gpu-policy", "best"], "--gpu-policy='best': write binpack, spread, dense or fgd"),
+        (["--gpu-policy", "best"], "--gpu-policy='best': write one of binpack, spread, dense, fgd"),
         (["--lease-seconds", "-1"], "--lease-seconds='-1': write a number above 0"),
         (["--lease-seconds", "0.9"], "--lease-seconds='0.9': write at least 1; a Lease counts whole seconds"),
         (["--renew-seconds", "20"], "--retry-seconds 2 < --renew-seconds 20 < --lease-seconds 15 must hold"),
