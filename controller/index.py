@@ -219,10 +219,7 @@ class Index:
     def demand(self) -> Demand:
         with self.lock:
             return Demand(
-                asks=self._asks.copy(),
-                others=self._others.counts.copy(),
-                changes=self.changes,
-                came=self.came,
+                asks=self._asks.copy(), others=self._others.counts.copy(), changes=self.changes, came=self.came
             )
 
     def take_changed(self) -> list[ChangedNode]:

@@ -73,11 +73,7 @@ class Controller:
             is_read=self._leadership.is_read,
         )
         binder = Binder(
-            api=api,
-            state=state,
-            clock=clock,
-            leading=self._leadership.leading,
-            deadline_s=settings.bind_seconds,
+            api=api, state=state, clock=clock, leading=self._leadership.leading, deadline_s=settings.bind_seconds
         )
         self.handler: Handler = Extender(
             Services(

@@ -33,9 +33,7 @@ class Settings:
     bind_address: str = options.option("0.0.0.0", "address that the extender listens on")  # noqa: S104 - a Service's pod
     port: int = options.option(12345, "port of the extender, with /readyz and /metrics", parse=options.port)
     probe_port: int = options.option(
-        12346,
-        "port of /livez, /readyz and /metrics, which never wait for the extender",
-        parse=options.port,
+        12346, "port of /livez, /readyz and /metrics, which never wait for the extender", parse=options.port
     )
     threads: int = options.option(
         32,

@@ -89,13 +89,7 @@ def recreating_owner(pod: Bound) -> str:
 
 
 def decide(
-    pod: Bound,
-    note: Note,
-    *,
-    ledger: LedgerOrRefused,
-    refusal: str,
-    resources: Iterable[str],
-    now: float,
+    pod: Bound, note: Note, *, ledger: LedgerOrRefused, refusal: str, resources: Iterable[str], now: float
 ) -> Step | None:
     """The next step for one pod, as the watch shows it; `resources` are those that make a pod one of ours.
 

@@ -89,11 +89,7 @@ class Reconciler:
         api, state, clock = self.api, self.state, self.clock
         self._writer = Writer(api=api, clock=clock, leading=self.leading)
         self.waiting = WaitingPods(
-            writer=self._writer,
-            state=state,
-            table=self.table,
-            clock=clock,
-            refusals=self.refusals,
+            writer=self._writer, state=state, table=self.table, clock=clock, refusals=self.refusals
         )
         binder = LateBinder(api=api, state=state, clock=clock, leading=self.leading, deadline_s=self.bind_s)
         self.bypassed = BypassedPods(writer=self._writer, binder=binder, state=state, clock=clock)

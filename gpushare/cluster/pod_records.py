@@ -311,7 +311,7 @@ def _reduced(pod: Mapping[str, Any]) -> JsonObject:
             "containers": [
                 {"name": container.get("name"), "resources": {"limits": _gpu_amounts(container)}}
                 for container in containers[:MAX_CONTAINERS]
-            ],
+            ]
         },
     }
 

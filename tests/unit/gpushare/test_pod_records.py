@@ -14,15 +14,7 @@ from gpushare.model.request import ContainerKind
 from gpushare.units import GIB, MemoryUnit, ResourceConfig
 from gpushare.wire import allocations
 from gpushare.wire.interop import OTHER_DEVICES
-from testing.builders import (
-    Json,
-    make_allocation,
-    make_container,
-    make_grant,
-    make_inventory,
-    make_pod,
-    make_ref,
-)
+from testing.builders import Json, make_allocation, make_container, make_grant, make_inventory, make_pod, make_ref
 
 RESOURCE_CONFIG = ResourceConfig()
 ALLOCATION = make_allocation("pod", make_grant(0))
