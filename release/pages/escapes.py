@@ -18,20 +18,15 @@ OUTCOMES: Final = {
     Ends.GRANTED: "its own GPUs",
     Ends.ESCAPES: "**escapes**",
 }
-HEAD: Final = f"""# What a tenant tries
+HEAD: Final = f"""# Isolation tests
 
-The tests try every row on a real API server or cluster, as a user with the role `edit`, and fail when one ends
-otherwise.
+What the tests try on a real API server or cluster, as a user with the role `edit`; they fail when one ends otherwise.
 The GPUs are simulated, their device nodes and the device cgroup are real. For pods under the RuntimeClass `nvidia` a
-stand-in chooses devices as NVIDIA's runtime does in its CDI mode; it was compared with NVIDIA's own program, case by
-case.
-On nodes that hand over by `volume-mounts` the runtime takes devices from mounts, and from the variable only in
-privileged containers.
-What the API server refuses or changes is tried on a real API server without nodes. Attempts of which the webhook makes
-the same pod are one pod on a node; it is tried on a node of each column, and on one where the column cannot matter.
+stand-in chooses devices as NVIDIA's runtime does; it was compared with NVIDIA's own program.
+Attempts of which the webhook makes the same pod are one pod on a node.
 This page is written by `make docs` from the code; do not edit it.
 
-| In a column | It means |
+| It ends | It means |
 |---|---|
 | {OUTCOMES[Ends.REFUSED]} | the API server refuses the request |
 | {OUTCOMES[Ends.WAITS]} | none of the pod's containers starts |
@@ -40,10 +35,9 @@ This page is written by `make docs` from the code; do not edit it.
 | {OUTCOMES[Ends.ESCAPES]} | it gets further; the last column says what stops it |
 | unchanged | what a running pod was granted, and what its containers see, stay |
 
-The last column says what stops the attempt; where there are several, each does so where it applies.
-Where only Pod Security is named, the level `baseline` has to be enforced in the namespaces of tenants; from Kubernetes
-1.23 on, the tests try that too.
-[What the node decides](../security.md#what-the-node-decides) has the settings of nodes.
+Where nodes differ, the way to hand over GPUs is named; [what the node decides](../security.md#what-the-node-decides)
+has their settings. Where only Pod Security stops an attempt, the level `baseline` has to be enforced in the namespaces
+of tenants; from Kubernetes 1.23 on, the tests try that too.
 """
 
 
@@ -59,9 +53,8 @@ class Row:
     """How many attempts it stands for."""
 
     def __str__(self) -> str:
-        """As in the page."""
-        times = f" ({self.times} ways)" if self.times > 1 else ""
-        return f"| {self.what}{times} | {' | '.join(self.outcomes)} | {self.by} |\n"
+        """What is tried."""
+        return f"{self.what} ({self.times} ways)" if self.times > 1 else self.what
 
 
 def page() -> str:
@@ -76,8 +69,21 @@ def rows() -> Sequence[Row]:
 
 
 def _table(listed: Sequence[Row]) -> str:
-    ways = " | ".join(f"`{way.value}`" for way in WAYS)
-    return f"| What is tried | {ways} | What stops it |\n|---|---|---|---|---|\n{''.join(map(str, listed))}"
+    """Attempts that end alike, by the same, are one line."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for row in listed:
+        alike.setdefault((_ends(row.outcomes), row.by), []).append(str(row))
+    lines = (f"| {'<br>'.join(what)} | {ends} | {by} |\n" for (ends, by), what in alike.items())
+    return f"| What is tried | It ends | What stops it |\n|---|---|---|\n{''.join(lines)}"
+
+
+def _ends(outcomes: Sequence[str]) -> str:
+    by_outcome: dict[str, list[str]] = {}
+    for way, outcome in zip(WAYS, outcomes, strict=True):
+        by_outcome.setdefault(outcome, []).append(f"`{way.value}`")
+    if len(by_outcome) == 1:
+        return outcomes[0]
+    return "; ".join(f"{', '.join(ways)}: {outcome}" for outcome, ways in by_outcome.items())
 
 
 def _merged(listed: Iterator[Row]) -> Sequence[Row]:
@@ -94,7 +100,7 @@ def _of_pods(listed: Iterator[Attempt]) -> Sequence[Row]:
 def _of_pod(attempt: Attempt) -> Row:
     by = attempt.by
     if attempt.old_ends is not None and attempt.old_ends is not attempt.ends:
-        by += f" (on older servers: {OUTCOMES[attempt.old_ends]})"
+        by += f" (before 1.30: {OUTCOMES[attempt.old_ends]})"
     return Row(attempt.what, tuple(OUTCOMES[attempt.on.get(way, attempt.ends)] for way in WAYS), by)
 
 

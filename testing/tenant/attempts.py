@@ -227,7 +227,7 @@ def _sources() -> Iterator[Attempt]:
         )
         yield Attempt(
             name=f"env-from-{kind.lower()}-granted",
-            what=f"the same in a container with a share (a {what})",
+            what=f"the variable from `envFrom` of a {what}, in a container with a share",
             by=HOOK,
             pod=pod(container(limits={names.GPU_MEM: 1}, envFrom=[{kind: {"name": CONFIG}}])),
             ends=Ends.GRANTED,
@@ -381,7 +381,7 @@ def _cdi() -> Iterator[Attempt]:
         )
     yield Attempt(
         name="cdi-share",
-        what="all such annotations beside a share",
+        what="all such annotations of `cdi.k8s.io` beside a share",
         by=f"{REMOVED}; `gpushare-cdi`",
         pod=pod(container(limits={names.GPU_MEM: 1}), marks=dict.fromkeys(CDI_KEYS, "nvidia.com/gpu=all")),
         ends=Ends.GRANTED,
@@ -436,7 +436,7 @@ def _overflowing(node: str) -> Iterator[Attempt]:
     )
     yield Attempt(
         name="overflow-on-a-preset-node",
-        what="such an amount, with a preset `nodeName`",
+        what="an amount that leaves 64 bits, with a preset `nodeName`",
         by="the webhook",
         pod=pod(container(limits={MIG: "10E"}), nodeName=node, **NVIDIA),
         ends=Ends.REFUSED,
@@ -452,7 +452,7 @@ def _overflowing(node: str) -> Iterator[Attempt]:
     )
     yield Attempt(
         name="of-the-pod",
-        what="such an amount in the resources of the pod",
+        what="an amount that leaves 64 bits, in the resources of the pod",
         by="the API server",
         pod=pod(resources={"limits": {MIG: "10E"}}, **NVIDIA),
         ends=Ends.REFUSED,

@@ -91,13 +91,13 @@ def _choices() -> Iterator[Attempt]:
         )
     odd = f"/var/run/./{CHOICES.rpartition('/')[2]}//all"
     kinds: Mapping[str, tuple[str, Json]] = {
-        "odd": ("the same, its path spelt otherwise", pod(container(volumeMounts=[mounted(odd)]), volumes=[null])),
+        "odd": ("that mount, its path spelt otherwise", pod(container(volumeMounts=[mounted(odd)]), volumes=[null])),
         "share": (
-            "the same in a container with a share",
+            "that mount in a container with a share",
             pod(container(limits=SHARE, volumeMounts=[mounted(f"{CHOICES}/all")]), volumes=[null]),
         ),
         "init": (
-            "the same in an init container",
+            "that mount in an init container",
             pod(container(), initContainers=[first(volumeMounts=[mounted(f"{CHOICES}/all")])], volumes=[null]),
         ),
     }
@@ -168,7 +168,7 @@ def _devices() -> Iterator[Attempt]:
     )
     yield Attempt(
         name="host-devices-share",
-        what="that directory in a container with a share",
+        what="the directory with the GPUs' device nodes in a container with a share",
         by=f"{CGROUP}; {BASELINE}",
         pod=pod(run("", limits=SHARE, volumeMounts=[mounted()]), volumes=[host(GPU_NODES)]),
         ends=Ends.GRANTED,
