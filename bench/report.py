@@ -86,8 +86,8 @@ def _sections(data: Data, plots: Sequence[str]) -> Iterator[tuple[str, list[str]
     yield "Bind", [*_table(data, "bind", ("nodes", "streams", "way", "a second", "ratio", *cpu), key="bind")]
     cpu = ("CPU ms scheduler", "CPU ms API server", "CPU ms controller")
     yield "From creation to Binding", [*_table(data, "bound", ("nodes", "way", "a second", "ratio", *cpu))]
-    columns = ("question", "at a time", "way", "a second and core", "CPU ms server", "ratio")
-    yield "Webhook", [*_table(data, "webhook", columns)]
+    compared = ("question", "at a time", "way", "a second and core", "CPU ms server", "ratio")
+    yield "Webhook", [*_table(data, "webhook", compared)]
     for name in ("plugin_start", "hand_over", "usage"):
         title = {
             "plugin_start": "Device plugin: start",
