@@ -24,17 +24,13 @@ from gpushare_cli.doctor import snapshot
 _LINES: Final = 2_000
 _BYTES: Final = 2**20
 _LOG_S: Final = 20.0
-_ALL_BYTES: Final = 64 * 2**20
-"""Of all logs, after which no more are read; and so long."""
+_ALL_BYTES: Final = 64 * 2**20  # of all logs, after which no more are read; and so long
 _ALL_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The arguments."""
-
-    file: str = ""
-    """Empty for a name with the time in it, in the current directory."""
+    file: str = ""  # empty for a name with the time in it, in the current directory
     namespace: str = names.NAMESPACE
     logs: int = _LINES
 

@@ -31,12 +31,9 @@ class GpuRow:
     gpu: Gpu
     total_mib: int
     used_mib: int
-    compute_percent: int = 0
-    """Per cent of its compute that is set aside."""
-    grantable_mib: int = 0
-    """That may be handed out: more than `total_mib` of an oversubscribed GPU."""
-    whole: tuple[str, ...] = ()
-    """Pods that have it for themselves: one, unless somebody else bound another."""
+    compute_percent: int = 0  # per cent of its compute that is set aside
+    grantable_mib: int = 0  # that may be handed out: more than `total_mib` of an oversubscribed GPU
+    whole: tuple[str, ...] = ()  # pods that have it for themselves: one, unless somebody else bound another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +42,13 @@ class PodRow:
 
     namespace: str
     name: str
-    allocation: Allocation | None
-    """None if it has none that can be read."""
-    held: Mapping[int, Held]
-    """By GPU index."""
-    shares: Mapping[int, Sequence[int]]
-    """MiB of each of its containers, by GPU index."""
+    allocation: Allocation | None  # None if it has none that can be read
+    held: Mapping[int, Held]  # by GPU index
+    shares: Mapping[int, Sequence[int]]  # MiB of each of its containers, by GPU index
     pending_mib: int
     """Asked for by a bound pod on a GPU that no one has named, or held on one that the node no longer lists."""
 
     def on(self, index: int) -> Held:
-        """What it holds of a GPU, perhaps nothing."""
         return self.held.get(index, Held(0))
 
 
@@ -68,8 +61,7 @@ class NodeRow:
     inventory: NodeInventory
     gpus: tuple[GpuRow, ...]
     pods: tuple[PodRow, ...]
-    total_mib: int
-    """Not always the sum of the GPUs: Aliyun's equal shares drop the remainder."""
+    total_mib: int  # not always the sum of the GPUs: Aliyun's equal shares drop the remainder
 
     @property
     def unit(self) -> MemoryUnit:
@@ -77,7 +69,6 @@ class NodeRow:
 
     @property
     def left_out(self) -> Sequence[LeftOut]:
-        """GPUs that cannot be shared as they are."""
         return self.inventory.left_out
 
     @property
@@ -87,7 +78,6 @@ class NodeRow:
 
     @property
     def used_mib(self) -> int:
-        """All that is held or asked for."""
         return sum(row.used_mib for row in self.gpus) + self.pending_mib
 
 
@@ -95,10 +85,8 @@ class NodeRow:
 class Report:
     """The whole cluster, or one node of it."""
 
-    nodes: tuple[NodeRow, ...]
-    """By name."""
-    notes: tuple[str, ...]
-    """What could not be read, for people; the rows count such pods as pending."""
+    nodes: tuple[NodeRow, ...]  # by name
+    notes: tuple[str, ...]  # what could not be read, for people; the rows count such pods as pending
 
     @property
     def unit(self) -> MemoryUnit:

@@ -12,8 +12,7 @@ from gpushare.model.ledger import mib_on
 from gpushare_cli.holders import Report
 from gpushare_cli.usage import NodeUse, Use
 
-OTHERS: Final = "(others)"
-"""Containers of a pod that hold nothing of a GPU, and use it nevertheless."""
+OTHERS: Final = "(others)"  # containers of a pod that hold nothing of a GPU, and use it nevertheless
 NOT_STRONGER: Final = "no stronger limit holds:"
 _NAMED: Final = 3
 HEADER: Final = ("NODE", "NAMESPACE", "POD", "CONTAINER", "GPU", "LIMIT", "GRANTED", "USED", "PEAK")
@@ -33,11 +32,9 @@ class LimitRow:
     namespace: str
     pod: str
     container: str
-    gpu: str
-    """Its number, or the UUID of one that its node does not list."""
+    gpu: str  # its number, or the UUID of one that its node does not list
     limit: str
-    limit_reason: str
-    """Why it is not a stronger one; may be empty."""
+    limit_reason: str  # why it is not a stronger one; may be empty
     granted_mib: int
     use: Use
 

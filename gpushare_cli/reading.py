@@ -33,23 +33,17 @@ _ANY: Final = ResourceConfig(whole_gpus=True)  # no matter whose resource it is;
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objects:
-    """What was read of a cluster, as plain API objects."""
-
     nodes: tuple[JsonObject, ...] = ()
-    pods: tuple[JsonObject, ...] = ()
-    """Pods that ask for GPUs or carry an allocation."""
-    others: tuple[NonGpuPod, ...] = ()
-    """What all other pods on nodes take of their hosts."""
+    pods: tuple[JsonObject, ...] = ()  # pods that ask for GPUs or carry an allocation
+    others: tuple[NonGpuPod, ...] = ()  # what all other pods on nodes take of their hosts
     unhealthy: Mapping[NodeName, frozenset[int]] = field(default_factory=dict)
     """Numbers of the GPUs that Aliyun's ConfigMaps call unhealthy."""
-    notes: tuple[str, ...] = ()
-    """What could not be read although it may matter."""
+    notes: tuple[str, ...] = ()  # what could not be read although it may matter
     forbidden: str = ""
     """Why neither nodes nor the pods of all namespaces could be read, although the API server answers."""
 
 
 def on_nodes(api: KubeApi, node: str | None = None) -> Objects:
-    """Read all nodes and the pods on them, or one node and its pods."""
     if node is None:
         return _objects(api, listed(api, "/api/v1/nodes"), {"fieldSelector": "spec.nodeName!="})
     nodes = [api.get(kube.node_path(node), timeout_s=_TIMEOUT_S)]
@@ -57,7 +51,6 @@ def on_nodes(api: KubeApi, node: str | None = None) -> Objects:
 
 
 def everything(api: KubeApi) -> Objects:
-    """Read all nodes and all pods that concern GPUs, also those that wait."""
     return _objects(api, listed(api, "/api/v1/nodes"), {})
 
 

@@ -21,8 +21,7 @@ from gpushare_cli.doctor import command as doctor
 from gpushare_cli.doctor.snapshot import Snapshot, Unreadable
 
 Object = Mapping[str, Any]
-Spec = tuple[Any, ...]
-"""Of the fields that are kept, see `_kept`."""
+Spec = tuple[Any, ...]  # of the fields that are kept, see `_kept`
 HIDDEN: Final = "(hidden)"
 _SETTING: Final = "GPUSHARE_"
 _KNOWN_KEYS: Final = ("scheduler.yaml", "policy.cfg", "profile.yaml", "gpus", "handOver", "state")
@@ -39,19 +38,17 @@ _METADATA: Final = (
     *("name", "namespace", "uid", "generation", "creationTimestamp", "deletionTimestamp", "labels"),
     *(("annotations", reading.own_annotations), ("ownerReferences", _REFERENCE)),
 )
-_MACHINE: Final = (
+_MACHINE: Final = (  # not the ids of the machine, which are confidential: machine-id(5)
     *("architecture", "operatingSystem", "osImage", "kernelVersion"),
     *("containerRuntimeVersion", "kubeletVersion"),
 )
-"""Not the ids of the machine, which are confidential: machine-id(5)."""
 _NODE: Final = (
     ("metadata", _METADATA),
     ("spec", ("unschedulable", "taints")),
     ("status", ("capacity", "allocatable", "conditions", ("nodeInfo", _MACHINE))),
 )
 _EVENT: Final = ("reason", "message", "type", "count", "firstTimestamp", "lastTimestamp", "eventTime")
-_ENV: Final = ("env", ("name", ("valueFrom", ("fieldRef",))))
-"""Names, and which field of the pod a value is."""
+_ENV: Final = ("env", ("name", ("valueFrom", ("fieldRef",))))  # names, and which field of the pod a value is
 _OF_OTHERS: Final = ("name", "image", "resources", "restartPolicy")
 _README: Final = """A report of `gpushare report`.
 
@@ -68,14 +65,12 @@ metrics/, logs/  of the components
 
 Secrets are never read. Texts have lost what looks like a credential; look through them before you pass them on.
 """
-_QUOTE: Final = r"""\\{0,7}["']"""
-"""With backslashes where the text is JSON within JSON."""
+_QUOTE: Final = r"""\\{0,7}["']"""  # with backslashes where the text is JSON within JSON
 _WORDS: Final = rf"""(?:pass(?:word|wd|phrase)|pwd|secret|token|(?:api|access|private)[_-]?key|key[_-]?data
         |credentials?|signature|[?&]sig|\bauth(?={_QUOTE}))"""
-_LABEL: Final = rf"""{_WORDS}(?:{_QUOTE})?\s*[=:]\s*"""
-"""What is written before a value."""
+_LABEL: Final = rf"""{_WORDS}(?:{_QUOTE})?\s*[=:]\s*"""  # what is written before a value
 _PLAIN: Final = r"""(?P<plain>(?:[^\s"',;}\\]|\\(?!\\{0,6}["']))+)"""
-_SECRETS: Final = (
+_SECRETS: Final = (  # the last group of a match is hidden, or all of it where there is none
     re.compile(r"-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\Z)", re.DOTALL),
     re.compile(r"LS0tLS1CRUdJTi[\w+/=]+"),  # the same in Base64, as kubeconfig files have it
     # JSON Web Tokens, as service accounts have. From the start of a run on, so that a long one is looked at once.
@@ -91,9 +86,7 @@ _SECRETS: Final = (
     re.compile(rf"""(?ix)--[\w-]{{0,30}}{_WORDS}(?:{_QUOTE},?)?\s+(?:-\s+)?(?:{_QUOTE})?(?!-){_PLAIN}"""),
     re.compile(rf"""(?ix){_LABEL}(?:(?P<quote>{_QUOTE})(?P<value>[^\n]+?)(?P=quote)|(?:{_QUOTE})?+{_PLAIN})"""),
 )
-"""The last group of a match is hidden, or all of it where there is none."""
-_NAME: Final = re.compile(rf"(?ix)[\w./-]{{0,200}}{_WORDS}")
-"""Of a field, or a flag, whose value is hidden."""
+_NAME: Final = re.compile(rf"(?ix)[\w./-]{{0,200}}{_WORDS}")  # of a field, or a flag, whose value is hidden
 
 
 def files(snapshot: Snapshot, events: Sequence[JsonObject]) -> Mapping[str, str]:
@@ -125,7 +118,6 @@ def files(snapshot: Snapshot, events: Sequence[JsonObject]) -> Mapping[str, str]
 
 
 def own_pods(snapshot: Snapshot) -> Sequence[JsonObject]:
-    """Pods of the installation."""
     return [pod for pod in _read(snapshot.pods) if pod["metadata"].get("namespace") == snapshot.namespace]
 
 
@@ -161,7 +153,6 @@ def cleaned_value(raw: Any) -> Any:
 
 
 def containers(pod: Object) -> Sequence[Object]:
-    """Their names."""
     spec = _kept(pod, (("spec", (("initContainers", ("name",)), ("containers", ("name",)))),)).get("spec", {})
     return [each for found in spec.values() if isinstance(found, list) for each in found]
 

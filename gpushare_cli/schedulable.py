@@ -33,8 +33,6 @@ _GROUPS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taint:
-    """Keeps away pods that do not tolerate it."""
-
     key: str
     value: str
     effect: str
@@ -45,8 +43,6 @@ class Taint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What kube-scheduler knows of a node."""
-
     name: NodeName
     labels: Mapping[str, str]
     taints: tuple[Taint, ...] = ()

@@ -17,8 +17,7 @@ from gpushare.errors import SettingsError
 from gpushare.units import ResourceConfig
 from gpushare_cli import kube_scores, yamls
 
-CONTROLLER_PORT: Final = 12345
-"""Port of the controller's Service, the same as Aliyun's extender has."""
+CONTROLLER_PORT: Final = 12345  # port of the controller's Service, the same as Aliyun's extender has
 DEFAULT_URL: Final = f"http://{names.CONTROLLER_SERVICE}.{names.NAMESPACE}.svc:{CONTROLLER_PORT}{names.EXTENDER_PREFIX}"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 DEFAULT_QPS: Final = 500
@@ -68,8 +67,7 @@ class ServerVersion:
         return found
 
 
-_EVEN_SPREADING: Final = ServerVersion(1, 18)
-"""Before, policy files do not know EvenPodsSpreadPriority."""
+_EVEN_SPREADING: Final = ServerVersion(1, 18)  # before, policy files do not know EvenPodsSpreadPriority
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,26 +76,20 @@ class Options:
 
     server: ServerVersion
     url: str = DEFAULT_URL
-    scheduler_name: str = names.SCHEDULER
-    """Empty to change the cluster's own scheduler."""
+    scheduler_name: str = names.SCHEDULER  # empty to change the cluster's own scheduler
     lease_name: str = names.SCHEDULER
     lease_namespace: str = names.NAMESPACE
     """A second scheduler needs a lease of its own; the cluster's scheduler keeps its default."""
-    kubeconfig: str = ""
-    """Path that kube-scheduler itself reads; empty to use its service account."""
+    kubeconfig: str = ""  # path that kube-scheduler itself reads; empty to use its service account
     ca_pem: bytes = b""
     client_cert: str = ""
-    client_key: str = ""
-    """Paths, which kube-scheduler reads, for an extender behind the API server's proxy."""
+    client_key: str = ""  # paths, which kube-scheduler reads, for an extender behind the API server's proxy
     whole_gpus: bool = False
     """Where a node has nvidia.com/gpu from another plugin, pods that ask for it would find no node."""
-    weight: int | None = None
-    """None for one at which the controller's best node wins."""
-    others_weight: int | None = None
-    """None if the controller is not to be asked about pods without GPUs."""
+    weight: int | None = None  # None for one at which the controller's best node wins
+    others_weight: int | None = None  # None if the controller is not to be asked about pods without GPUs
     most_allocated: bool = False
-    client_qps: int = DEFAULT_QPS
-    """Requests a second; twice as many at once."""
+    client_qps: int = DEFAULT_QPS  # requests a second; twice as many at once
 
 
 def configuration(options: Options) -> str:

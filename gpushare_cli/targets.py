@@ -15,10 +15,8 @@ _TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    word: str
-    """As users and messages write it."""
-    group: str
-    """The beginning of its path at the API server."""
+    word: str  # as users and messages write it
+    group: str  # the beginning of its path at the API server
 
     def path(self, namespace: str, name: str) -> str:
         return reading.namespaced(namespace, f"{self.word}s", name, group=self.group)
@@ -32,10 +30,9 @@ _WORKLOADS: Final = (
     (Kind(word="daemonset", group="/apis/apps/v1"), "ds"),
     (Kind(word="job", group="/apis/batch/v1"), "job"),
 )
-KINDS: Final[Mapping[str, Kind]] = {
+KINDS: Final[Mapping[str, Kind]] = {  # every word for a kind, as kubectl takes them
     word: kind for kind, short in ((POD, "po"), *_WORKLOADS) for word in (kind.word, f"{kind.word}s", short)
 }
-"""Every word for a kind, as kubectl takes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +58,6 @@ class Target:
 
 
 def pods(api: KubeApi, kind: Kind, namespace: str, name: str) -> Sequence[JsonObject]:
-    """The pod of this name, or the pods that the workload's selector matches."""
     named = api.get(kind.path(namespace, name), timeout_s=_TIMEOUT_S)
     if kind == POD:
         return [named]

@@ -34,8 +34,7 @@ from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.schedulable import NodeFacts
 
 Object = Mapping[str, Any]
-Recorded = tuple[Object, PodRecord | None]
-"""A pod, with what the controller keeps of it."""
+Recorded = tuple[Object, PodRecord | None]  # a pod, with what the controller keeps of it
 _MIB: Final = MemoryUnit(1)
 _NOT_MUTATED: Final = "the webhook did not change it, so its containers would not see GPUs that they are given"
 
@@ -47,22 +46,15 @@ class Node(cluster_world.Node):
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    nodes: Mapping[NodeName, Node]
-    """By name, sorted."""
-    pods: tuple[Recorded, ...]
-    """Those that concern GPUs."""
+    nodes: Mapping[NodeName, Node]  # by name, sorted
+    pods: tuple[Recorded, ...]  # those that concern GPUs
     resource_config: ResourceConfig
-    holders: Mapping[str, Sequence[Mapping[str, str]]]
-    """Namespace -> labels of each of its pods that hold GPUs."""
-    problems: Mapping[PodRef, Problem]
-    """Bound pods whose allocations cannot be read."""
-    elsewhere: Mapping[str, int]
-    """Nodes that are not known -> how many pods of theirs hold or want GPUs."""
-    asks: tuple[Ask, ...] = ()
-    """What pods take: those that hold GPUs or wait for some, and those on nodes without any."""
+    holders: Mapping[str, Sequence[Mapping[str, str]]]  # namespace -> labels of each of its pods that hold GPUs
+    problems: Mapping[PodRef, Problem]  # bound pods whose allocations cannot be read
+    elsewhere: Mapping[str, int]  # nodes that are not known -> how many pods of theirs hold or want GPUs
+    asks: tuple[Ask, ...] = ()  # what pods take: those that hold GPUs or wait for some, and those on nodes without any
     objects: Objects = field(default_factory=Objects)
-    policy: Policy = DEFAULT_POLICY
-    """Of pods that name none."""
+    policy: Policy = DEFAULT_POLICY  # of pods that name none
 
     @property
     def unit(self) -> MemoryUnit:
@@ -81,7 +73,6 @@ class World:
         return outlooks.of_cluster(self.asks, empty, now)
 
     def policies(self, request: PodRequest | None = None) -> Policies:
-        """The policies, for one pod or for any."""
         learns = request is None or (request.shape.policy or self.policy) in LEARNING
         return Policies(self.policy, self.outlook if learns else NOTHING_KNOWN)
 
@@ -92,7 +83,6 @@ class World:
 
 
 def of(objects: Objects, settings: Settings) -> World:
-    """Make sense of what was read."""
     nodes = []
     for node in objects.nodes:
         facts = schedulable.node_facts(node)
@@ -176,7 +166,6 @@ def build(
 
 
 def unit_of(known: Iterable[NodeRecord]) -> MemoryUnit:
-    """The unit in which all nodes count."""
     counted: dict[MemoryUnit, NodeName] = {}
     for record in sorted(known, key=lambda record: record.name):
         if record.inventory is not None:
@@ -200,23 +189,18 @@ def unbound(value: Object) -> Object:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnswer:
     node: NodeName
-    verdict: Verdict
-    """Of the GPUs, as the controller decides."""
-    blockers: tuple[str, ...] = ()
-    """What Kubernetes itself has against the node, in a few words each."""
+    verdict: Verdict  # of the GPUs, as the controller decides
+    blockers: tuple[str, ...] = ()  # what Kubernetes itself has against the node, in a few words each
     score: int | None = None
     """What kube-scheduler is told of it: 10 for the best node, 1 to 8 for others; None if it does not fit."""
-    cost: costs.Cost | None = None
-    """By the pod's policy, of which the score is made."""
+    cost: costs.Cost | None = None  # by the pod's policy, of which the score is made
 
     @property
     def fits(self) -> bool:
-        """Whether the pod can go there, as far as anybody looked."""
         return isinstance(self.verdict, Placed) and not self.blockers
 
     @property
     def has_gpus(self) -> bool:
-        """Whether the node has GPUs to share at all."""
         return not (isinstance(self.verdict, Refused) and self.verdict.reason is RefusalReason.NO_INVENTORY)
 
     @property

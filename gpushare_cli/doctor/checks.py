@@ -16,17 +16,13 @@ from gpushare_cli.doctor import (
 from gpushare_cli.doctor.facts import Facts, Finding, LastFindingError, NothingToCheckError, Severity, error
 from gpushare_cli.doctor.snapshot import Snapshot, Unreadable, UnreadableError
 
-READ: Final = "cluster-read"
-"""Id of the findings that a part cannot be read, one for each part."""
+READ: Final = "cluster-read"  # id of the findings that a part cannot be read, one for each part
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question to a cluster."""
-
     id: str
-    area: str
-    """Under which passed checks are counted."""
+    area: str  # under which passed checks are counted
     run: Callable[[Facts], Iterable[Finding]]
 
     @property
@@ -94,16 +90,12 @@ CHECKS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a check says."""
-
     check: Check
     findings: tuple[Finding, ...] = ()
-    skipped: str = ""
-    """Why not all could be said; empty if it could."""
+    skipped: str = ""  # why not all could be said; empty if it could
 
     @property
     def severity(self) -> Severity:
-        """The worst of its findings."""
         return max((each.severity for each in self.findings), default=Severity.OK)
 
     @property
@@ -114,12 +106,9 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What all checks say."""
-
     snapshot: Snapshot
     results: tuple[Result, ...]
-    unread: tuple[Finding, ...]
-    """Parts of the cluster that checks needed and that could not be read."""
+    unread: tuple[Finding, ...]  # parts of the cluster that checks needed and that could not be read
 
     @property
     def findings(self) -> tuple[tuple[str, Finding], ...]:

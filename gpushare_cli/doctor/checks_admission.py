@@ -45,22 +45,20 @@ _APPLY_WHOLE: Final = (
     "write ../../whole-gpus/ for ../../gpus/ and ../../servers/ in the overlay, as manifests/README.md says, then:"
     " kubectl apply -k manifests/overlays/OVERLAY"
 )
-_WITHOUT: Final[Mapping[str, str]] = {
+_WITHOUT: Final[Mapping[str, str]] = {  # what happens without a policy of the API server's
     names.ISOLATION_POLICY: "while the webhook is away, a pod with the RuntimeClass nvidia may see every GPU",
     names.AMOUNTS_POLICY: "while the webhook is away, amounts that overflow fit every node",
     names.CDI_POLICY: "annotations of cdi.k8s.io may choose devices past the scheduler",
     names.RUNTIME_CLASS_POLICY: "RuntimeClasses of NVIDIA cannot be refused to pods",
     names.NODES_POLICY: "a device plugin may change every Node",
 }
-"""What happens without a policy of the API server's."""
 _WATCHDOGS: Final = {"report": "usage", "evict": "watchdog-evict", "kill": "watchdog-kill"}
 """What a watchdog does -> the component of the manifests that has it do so."""
-_OF_NAMESPACES: Final = {
+_OF_NAMESPACES: Final = {  # what labels of namespaces may say
     names.LABEL_LIMIT: (names.ENFORCED,),
     names.LABEL_POLICY: tuple(policy.value for policy in Policy),
     names.WATCHDOG: tuple(_WATCHDOGS),
 }
-"""What labels of namespaces may say."""
 
 
 def runtime_class(facts: Facts) -> Iterator[Finding]:

@@ -15,17 +15,13 @@ from gpushare_cli.doctor import checks, snapshot
 from gpushare_cli.doctor.checks import CHECKS, Diagnosis
 from gpushare_cli.doctor.facts import Severity
 
-VERSION: Final = 1
-"""Of the JSON object. Fields may be added to it; one that changes its meaning changes the version."""
+VERSION: Final = 1  # of the JSON object. Fields may be added to it; one that changes its meaning changes the version.
 _SHOWN: Final = 20  # lines of one check; a cluster of a thousand nodes may have the same wrong with all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The arguments."""
-
-    namespace: str
-    """Of the installation."""
+    namespace: str  # of the installation
     output: str = "table"
 
 
@@ -49,7 +45,6 @@ def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
 
 
 def table(diagnosis: Diagnosis, width: int) -> str:
-    """A row for each finding, one for each area's checks that passed, and the sum."""
     header = [("SEVERITY", "CHECK", "OBJECT", "FINDING")] if diagnosis.findings else []
     blocks = [
         console.table(rows, width) for rows in ([*header, *_findings(diagnosis)], list(_passed(diagnosis))) if rows
@@ -58,7 +53,6 @@ def table(diagnosis: Diagnosis, width: int) -> str:
 
 
 def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The same for programs, and everything."""
     return {
         "version": VERSION,
         "namespace": diagnosis.snapshot.namespace,

@@ -36,12 +36,9 @@ _PORTS: Final = {names.WEBHOOK: f"8443:{WEBHOOK_PORT}", names.CONTROLLER: f"{CON
 
 
 class Severity(IntEnum):
-    OK = 0
-    """An intentional setting."""
-    WARNING = 1
-    """It works, but not as it should, or not for every pod; or it could not be seen."""
-    ERROR = 2
-    """Pods that ask for GPUs will not run, or GPUs are handed out twice."""
+    OK = 0  # an intentional setting
+    WARNING = 1  # it works, but not as it should, or not for every pod; or it could not be seen
+    ERROR = 2  # pods that ask for GPUs will not run, or GPUs are handed out twice
 
     @property
     def word(self) -> str:
@@ -50,15 +47,10 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is as it should not be."""
-
     severity: Severity
-    object: str
-    """Kind, namespace if it has one, and name, with slashes in between."""
-    problem: str
-    """In plain words, with numbers."""
-    fix: str
-    """What to do, a command where possible. Empty if there is nothing to do."""
+    object: str  # kind, namespace if it has one, and name, with slashes in between
+    problem: str  # in plain words, with numbers
+    fix: str  # what to do, a command where possible. Empty if there is nothing to do.
 
 
 error: Final = partial(Finding, Severity.ERROR)
@@ -83,21 +75,15 @@ class GpuNode:
     """A node that shares its GPUs, should do so, or has done so."""
 
     name: str
-    record: NodeRecord
-    """With what others beside the plugin say of its GPUs."""
-    published: NodeInventory | None
-    """As the plugin wrote it; None if it wrote none that can be read."""
+    record: NodeRecord  # with what others beside the plugin say of its GPUs
+    published: NodeInventory | None  # as the plugin wrote it; None if it wrote none that can be read
     allocatable: Mapping[str, Any]
-    is_selected: bool
-    """By the DaemonSet's node selector."""
+    is_selected: bool  # by the DaemonSet's node selector
     labels: Mapping[str, Any]
-    handlers: frozenset[str]
-    """Of its container runtime; empty if its kubelet does not tell."""
+    handlers: frozenset[str]  # of its container runtime; empty if its kubelet does not tell
     is_ready: bool
-    is_tainted: bool
-    """A taint of an administrator keeps pods away that do not tolerate it."""
-    plugin: JsonObject | None
-    """The device plugin's pod there, the ready one if there are two."""
+    is_tainted: bool  # a taint of an administrator keeps pods away that do not tolerate it
+    plugin: JsonObject | None  # the device plugin's pod there, the ready one if there are two
 
     @property
     def runs_plugin(self) -> bool:
@@ -110,7 +96,6 @@ class GpuNode:
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """With what others beside the plugin say of them."""
         return self.record.inventory.gpus if self.record.inventory else ()
 
     @property
@@ -135,7 +120,6 @@ class Facts:
         self.now = snapshot.now
 
     def kubectl(self, command: str) -> str:
-        """A command in the installation's namespace."""
         return f"kubectl -n {self.namespace} {command}"
 
     def all_logs(self, component: str) -> str:
@@ -161,17 +145,14 @@ class Facts:
         raise LastFindingError(warning(where, f"not checked {what}: {answer.error}", way_out))
 
     def needs_ready_replica(self, endpoints: Object) -> None:
-        """End a check that asks a Service which sends to no one."""
         if not objects.endpoints(read(endpoints)):
             raise NothingToCheckError("no replica is ready")
 
     def needs_conditions(self, otherwise: str) -> None:
-        """End a check of what servers without matchConditions do not have."""
         if self.snapshot.server < FIRST_WITH_CONDITIONS:
             raise NothingToCheckError(otherwise)
 
     def needs_second_scheduler(self) -> None:
-        """End a check of the installation's own scheduler, where GPU pods name another one."""
         if self.settings.scheduler_name != names.SCHEDULER:
             raise NothingToCheckError("GPU pods go to another scheduler")
 
@@ -190,22 +171,18 @@ class Facts:
         return ""
 
     def plugin_setting(self, setting: str) -> str:
-        """As the device plugin's DaemonSet or the shared settings have it; empty if neither does."""
         return objects.plugin_setting(read(self.snapshot.plugin), read(self.snapshot.settings), setting)
 
     @cached_property
     def settings(self) -> Settings:
-        """Of all components."""
         return reading.settings_of(read(self.snapshot.settings))
 
     @cached_property
     def reads_usage(self) -> bool:
-        """Whether the device plugins are to read what containers use."""
         return objects.reads_usage(read(self.snapshot.plugin), read(self.snapshot.settings))
 
     @cached_property
     def wanted_labels(self) -> Mapping[str, str]:
-        """Labels of the nodes on which the device plugin should run."""
         plugin = read(self.snapshot.plugin)
         chosen = fields.mapping(objects.pod_spec(plugin), "nodeSelector", "spec") if plugin else {}
         return chosen or {names.LABEL_SHARES: "true"}
@@ -248,7 +225,6 @@ class Facts:
 
     @cached_property
     def foreign_pods(self) -> tuple[ForeignPod, ...]:
-        """Pods of other systems that hand out GPUs."""
         return tuple(found for pod in read(self.snapshot.pods) if (found := foreign_pod(pod)) is not None)
 
     @cached_property
@@ -266,7 +242,6 @@ class Facts:
 
     @cached_property
     def _plugins(self) -> Mapping[str, JsonObject]:
-        """Node -> the device plugin's pod there."""
         by_node: dict[str, JsonObject] = {}
         for pod in self.own_pods(names.PLUGIN):
             node = fields.text(fields.mapping(pod, "spec", "pod"), "nodeName", "spec")

@@ -13,8 +13,6 @@ from gpushare_cli.doctor import objects
 
 
 class Role(Enum):
-    """What a pod does in its system."""
-
     PLUGIN = "device plugin"
     SCHEDULER = "scheduler"
     MPS = "MPS control daemon"
@@ -23,14 +21,10 @@ class Role(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
     name: str
-    plugin: re.Pattern[str]
-    """Names of the DaemonSet."""
-    plugin_images: frozenset[str]
-    """Last parts of image names, without tag."""
-    scheduler: re.Pattern[str] | None = None
-    """Names of the scheduler's or extender's Deployment."""
-    fix: str
-    """How its plugin is taken off a node."""
+    plugin: re.Pattern[str]  # names of the DaemonSet
+    plugin_images: frozenset[str]  # last parts of image names, without tag
+    scheduler: re.Pattern[str] | None = None  # names of the scheduler's or extender's Deployment
+    fix: str  # how its plugin is taken off a node
 
 
 NVIDIA: Final = System(
@@ -76,10 +70,9 @@ _MPS: Final = re.compile(".*mps-control-daemon.*")
 """NVIDIA's daemon, on the nodes on which its plugin shares GPUs by MPS."""
 _HANDS_OUT_NOTHING: Final = re.compile("feature-discovery|mps-control|exporter|monitor")
 """Of the same families, often in the same image."""
-_SEES_ALL: Final = frozenset(
+_SEES_ALL: Final = frozenset(  # last parts of the names of images that are made to see every GPU, without tag
     {"dcgm", "dcgm-exporter", "gpu-feature-discovery", "gpu-operator-validator", "k8s-device-plugin", "k8s-mig-manager"}
 )
-"""Last parts of the names of images that are made to see every GPU, without tag."""
 _SHARING: Final = re.compile(r"^sharing:[^\S\n]*\n(?:[^\S\n]*(?:#.*)?\n)*[^\S\n]+(mps|timeSlicing):", re.MULTILINE)
 """In a configuration of NVIDIA's plugin, as its documents write it."""
 _HASH: Final = re.compile(r"-[0-9a-z]{1,10}$")
@@ -87,14 +80,11 @@ _HASH: Final = re.compile(r"-[0-9a-z]{1,10}$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignPod:
-    """A pod of such a system."""
-
     system: System
     role: Role
     namespace: str
     pod: str
-    workload: str
-    """Name of the DaemonSet or Deployment that it belongs to; its own if it belongs to none."""
+    workload: str  # name of the DaemonSet or Deployment that it belongs to; its own if it belongs to none
     node: str
 
     def __str__(self) -> str:
@@ -155,7 +145,6 @@ def _role(system: System, owner: str, workload: str, images: set[str]) -> Role |
 
 
 def _workload(metadata: Mapping[str, Any]) -> tuple[str, str]:
-    """Kind and name of what the pod belongs to."""
     for owner in fields.objects(metadata, "ownerReferences", "metadata"):
         kind, name = fields.text(owner, "kind", "owner"), fields.text(owner, "name", "owner")
         if kind == "ReplicaSet":

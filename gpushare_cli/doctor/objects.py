@@ -28,12 +28,10 @@ def labels(item: JsonObject) -> Mapping[str, Any]:
 
 
 def label(item: JsonObject, key: str) -> str:
-    """Empty if it is not there."""
     return fields.text(labels(item), key, "labels")
 
 
 def pod_spec(workload: JsonObject) -> Mapping[str, Any]:
-    """Of a Deployment's or DaemonSet's pods."""
     template = fields.mapping(fields.mapping(workload, "spec", "workload"), "template", "spec")
     return fields.mapping(template, "spec", "template")
 
@@ -55,7 +53,6 @@ def reads_usage(plugin: JsonObject | None, shared: JsonObject | None) -> bool:
 
 
 def replicas(deployment: JsonObject) -> tuple[int, int]:
-    """Ready ones, and how many there should be."""
     wanted = fields.mapping(deployment, "spec", "deployment").get("replicas", 1)
     ready = fields.mapping(deployment, "status", "deployment").get("readyReplicas") or 0
     return ready, wanted
@@ -68,7 +65,6 @@ def endpoints(item: JsonObject | None) -> int:
 
 
 def moment(text: object) -> datetime | None:
-    """A time as the API server writes it."""
     try:
         when = datetime.fromisoformat(str(text))
     except ValueError:
@@ -96,7 +92,6 @@ def counted(page: str, name: str, *labels: str) -> float:
 
 
 def listed(nodes: Sequence[str]) -> str:
-    """Nodes of which the same is told."""
     more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
     return ", ".join(nodes[:_NAMED]) + more
 

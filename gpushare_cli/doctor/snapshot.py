@@ -39,8 +39,7 @@ T = TypeVar("T")
 class Unreadable:
     """In the place of a part of the snapshot that could not be read."""
 
-    what: str
-    """In words that a sentence can go on from."""
+    what: str  # in words that a sentence can go on from
     error: kube.KubeError
 
 
@@ -80,20 +79,14 @@ def part(method: str, *arguments: object) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All that the checks look at."""
-
-    namespace: str
-    """Of the installation."""
+    namespace: str  # of the installation
     server: ServerVersion
-    now: datetime
-    """When it was asked, by the clock of the API server if it told."""
+    now: datetime  # when it was asked, by the clock of the API server if it told
 
     installed: Object = part("one", f"/api/v1/{_INSIDE}")
     namespaces: Objects = part("many", "/api/v1/namespaces")
-    settings: Object = part("one", f"{_MAPS}/{names.CONFIG}")
-    """The ConfigMap that all components share."""
-    hand_over: Object = part("one", f"{_MAPS}/{names.HAND_OVER}")
-    """What the controller says of the nodes."""
+    settings: Object = part("one", f"{_MAPS}/{names.CONFIG}")  # the ConfigMap that all components share
+    hand_over: Object = part("one", f"{_MAPS}/{names.HAND_OVER}")  # what the controller says of the nodes
     refused_classes: Object = part("one", f"{_MAPS}/{names.RUNTIME_CLASS_POLICY}")
     """To whom RuntimeClasses of NVIDIA are refused."""
     runtime_classes: Objects = part("many", "/apis/node.k8s.io/v1/runtimeclasses")
@@ -119,22 +112,18 @@ class Snapshot:
     scheduler_settings: Object = part("one", f"{_MAPS}/{names.SCHEDULER}")
     scheduler_lease: Object = part("one", f"{_LEASES}/{names.SCHEDULER}")
 
-    plugin: Object = part("one", f"{_APPS}/daemonsets/{names.PLUGIN}")
-    """The DaemonSet."""
+    plugin: Object = part("one", f"{_APPS}/daemonsets/{names.PLUGIN}")  # the DaemonSet
     usage: Mapping[NodeName, NodeUse] | Unreadable
     """What the device plugins tell of the use of GPUs, where they are to read it."""
     daemonsets: Objects = part("many", "/apis/apps/v1/daemonsets", foreign.needs_every_gpu)
     """Those of the whole cluster that need every GPU."""
     nodes: Objects = part("many", "/api/v1/nodes")
-    nvidia_configs: Objects = part("nvidia_configs")
-    """ConfigMaps by which NVIDIA's plugin shares GPUs itself."""
-    resource_slices: Objects = part("dra", "resourceslices")
-    """What DRA drivers offer."""
+    nvidia_configs: Objects = part("nvidia_configs")  # ConfigMaps by which NVIDIA's plugin shares GPUs itself
+    resource_slices: Objects = part("dra", "resourceslices")  # what DRA drivers offer
     device_classes: Objects = part("dra", "deviceclasses")
     unhealthy: Objects = part("many", reading.CONFIG_MAPS, reading.is_unhealthy_list)
     """ConfigMaps of GPUs that must not be used."""
-    pods: Objects = part("pods")
-    """Those that ask for GPUs or hold some, the installation's own, and other GPU plugins'."""
+    pods: Objects = part("pods")  # those that ask for GPUs or hold some, the installation's own, and other GPU plugins'
 
 
 def take(api: KubeApi, clock: Clock, namespace: str, say: Callable[[str], None]) -> Snapshot:
@@ -185,7 +174,6 @@ class _Reader:
     namespace: str
 
     def one(self, path: str) -> Object:
-        """None if there is none."""
         path = path.format(namespace=self.namespace)
         try:
             return self.api.get(path, timeout_s=_ONE_S)
@@ -201,7 +189,6 @@ class _Reader:
             return Unreadable(_what(path), error)
 
     def ask(self, service: str, path: str) -> Text:
-        """What a Service's endpoint says."""
         try:
             return self.api.ask(kube.proxy_path(self.namespace, service, path), timeout_s=_ASK_S)
         except kube.KubeError as error:
@@ -239,7 +226,6 @@ class _Reader:
             return {}  # checks of pods say what is odd about it
 
     def nvidia_configs(self) -> Objects:
-        """In the namespaces of GPU add-ons."""
         found: list[JsonObject] = []
         for namespace in names.ADDON_NAMESPACES:
             part = self.many(f"/api/v1/namespaces/{namespace}/configmaps", lambda each: bool(foreign.sharing(each)))

@@ -27,8 +27,7 @@ from gpushare_cli.evict.waiting import StoppedError, Waiter
 from gpushare_cli.targets import Target
 
 _DEFAULT_S: Final = 300
-_BUDGET_S: Final = 5.0
-"""Between two tries to evict a pod, before each of which the whole cluster is read."""
+_BUDGET_S: Final = 5.0  # between two tries to evict a pod, before each of which the whole cluster is read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +70,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(
     api: KubeApi, streams: Streams, options: Options, namespace: Callable[[], str], clock: Clock, stdin: TextIO
 ) -> int:
-    """Say what makes room for a pod, and do it if that is agreed. The exit code."""
     _check(options)
     try:
         asked = _asked(api, options, namespace, stdin)
@@ -135,12 +133,9 @@ class Defragmentation:
     plan: Plan
     moved: dict[PodUid, str] = field(default_factory=dict)
     """Pods that were evicted -> the node where the successor is; empty while it has none."""
-    node: str = ""
-    """Where the pod is for which room was made; empty if it is on none."""
-    problem: str = ""
-    """Why the plan was not carried out to its end."""
-    _unsure: set[PodUid] = field(default_factory=set)
-    """Pods whose eviction was asked for, perhaps without an answer."""
+    node: str = ""  # where the pod is for which room was made; empty if it is on none
+    problem: str = ""  # why the plan was not carried out to its end
+    _unsure: set[PodUid] = field(default_factory=set)  # pods whose eviction was asked for, perhaps without an answer
 
     def run(self) -> None:
         try:

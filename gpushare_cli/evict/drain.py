@@ -24,8 +24,7 @@ from gpushare_cli.evict.occupants import Occupied, Permissions, Row, Step
 from gpushare_cli.evict.waiting import StoppedError, Waiter
 
 _DEFAULT_S: Final = 600
-_SETTLE_S: Final = 10.0
-"""After the cordon, a pod whose binding was on its way may still come."""
+_SETTLE_S: Final = 10.0  # after the cordon, a pod whose binding was on its way may still come
 _FAILURES: Final = 3
 """After which an eviction is not tried again that the server refuses for good, such as for a missing right."""
 _ALL: Final = Permissions(delete_emptydir_data=True)
@@ -82,7 +81,6 @@ def _add_gpu(parser: argparse.ArgumentParser) -> None:
 
 
 def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
-    """Drain a GPU, or say what that would do. The exit code."""
     permissions = Permissions(force=options.force, delete_emptydir_data=options.delete_emptydir_data)
     try:
         occupied = occupants.read(api, options.gpu, permissions)
@@ -148,18 +146,14 @@ class Drainer:
     api: KubeApi
     waiter: Waiter
     gpu: GpuName
-    gpus: tuple[Gpu, ...]
-    """What its name stood for when the drain began."""
+    gpus: tuple[Gpu, ...]  # what its name stood for when the drain began
     permissions: Permissions
-    _asked: dict[PodUid, Row] = field(default_factory=dict)
-    """Pods that were asked to leave."""
-    left: tuple[Row, ...] = ()
-    """Who was there when it looked last."""
+    _asked: dict[PodUid, Row] = field(default_factory=dict)  # pods that were asked to leave
+    left: tuple[Row, ...] = ()  # who was there when it looked last
     _told: dict[PodUid, str] = field(default_factory=dict)
     _failures: Counter[PodUid] = field(default_factory=Counter)
 
     def run(self) -> None:
-        """Evict until the GPU is empty, nothing more can be done, or time is up."""
         clock, timeout_s = self.waiter.clock, self.waiter.timeout_s
         began = clock.monotonic()
 
@@ -199,7 +193,6 @@ class Drainer:
         return self._evicted(row)
 
     def _evicted(self, row: Row) -> Row:
-        """What became of asking the API server."""
         why = "its containers are ending"
         try:
             kube_pods.request_eviction(self.api, row.pod)
@@ -222,14 +215,12 @@ class Drainer:
         return replace(row, step=Step.WAIT, why=why)
 
     def _tell(self, row: Row, text: str) -> None:
-        """Once for each change."""
         if self._told.get(row.pod.uid) != text:
             self._told[row.pod.uid] = text
             self.waiter.streams.progress(f"{row.pod}: {text}")
 
 
 def cordon(api: KubeApi, streams: Streams, gpu: GpuName) -> int:
-    """Keep new pods away from a GPU. The exit code."""
     how = {True: "cordoned", False: "was cordoned before"}
     return _changed(
         api,
@@ -241,7 +232,6 @@ def cordon(api: KubeApi, streams: Streams, gpu: GpuName) -> int:
 
 
 def uncordon(api: KubeApi, streams: Streams, gpu: GpuName) -> int:
-    """Let new pods in again. The exit code."""
     return _changed(
         api,
         streams,

@@ -18,15 +18,13 @@ from gpushare_cli.console import NotAllowedError
 from gpushare_cli.evict.waiting import StoppedError, Waiter
 
 _TRIES: Final = 5
-Change = Callable[[NodeRecord], Cordon]
-"""What a cordon is to be, from what is known of its node."""
+Change = Callable[[NodeRecord], Cordon]  # what a cordon is to be, from what is known of its node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuName:
     node: str
-    gpu: str
-    """Its number, UUID, or GPU:INSTANCE."""
+    gpu: str  # its number, UUID, or GPU:INSTANCE
 
     def __str__(self) -> str:
         return f"{self.node}/{self.gpu}"

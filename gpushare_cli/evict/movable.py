@@ -31,11 +31,8 @@ _SAFE: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefragRequest:
-    """How room is to be made for one pod."""
-
     pod: Object
-    exists: bool
-    """The API server knows it; else it is from a file."""
+    exists: bool  # the API server knows it; else it is from a file
     installation: str
     permissions: Permissions
     most: int
@@ -48,19 +45,15 @@ class DefragRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    fits: tuple[NodeName, ...]
-    """Nodes that have room already."""
-    soon: tuple[NodeName, ...]
-    """Nodes that have it as soon as pods have ended whose deletion was asked for."""
+    fits: tuple[NodeName, ...]  # nodes that have room already
+    soon: tuple[NodeName, ...]  # nodes that have it as soon as pods have ended whose deletion was asked for
     plan: Plan | None
     stay: Mapping[str, int]
-    why_not: str
-    """Why it fits nowhere, in the controller's words."""
+    why_not: str  # why it fits nowhere, in the controller's words
     notes: tuple[str, ...]
 
 
 def named(api: KubeApi, target: Target, namespace: str) -> Object:
-    """A pod of the cluster that waits."""
     if target.kind != targets.POD:
         raise SettingsError(f"{target.kind.word}/{target.name}: name one pod, or give its manifest with -f")
     (pod,) = targets.pods(api, target.kind, namespace, target.name)

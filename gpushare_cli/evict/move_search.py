@@ -22,10 +22,8 @@ from gpushare.placement import costs
 from gpushare.placement.policies import Policies
 
 MOST_MOVES: Final = 5
-_TRIED: Final = 500
-"""Sets of pods for which it is worked out where they would go."""
-_PAIRS_OF: Final = 40
-"""Pods of a node, up to which every two of them are tried together."""
+_TRIED: Final = 500  # sets of pods for which it is worked out where they would go
+_PAIRS_OF: Final = 40  # pods of a node, up to which every two of them are tried together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +32,7 @@ class Evictable:
 
     bound: Bound
     pod: PodToPlace
-    owner: str = ""
-    """UID of the controller that recreates it."""
+    owner: str = ""  # UID of the controller that recreates it
 
     def size(self, node: Node) -> int:
         """MiB that it holds on all GPUs of its node."""
@@ -52,10 +49,8 @@ class Movable:
     admits: Callable[[PodToPlace, NodeName], bool] = lambda _mover, _node: True
     """Whether a node takes a pod as far as taints, selectors and the like tell."""
     policies: Policies = field(default_factory=Policies)
-    ending: Sequence[Evictable] = ()
-    """Pods whose deletion was asked for, and that hold GPUs until they have ended."""
-    stay: Mapping[str, int] = field(default_factory=dict)
-    """Why other pods may not be moved -> how many."""
+    ending: Sequence[Evictable] = ()  # pods whose deletion was asked for, and that hold GPUs until they have ended
+    stay: Mapping[str, int] = field(default_factory=dict)  # why other pods may not be moved -> how many
 
     def without(self, gone: Collection[Evictable]) -> "Movable":
         nodes = dict(self.nodes)
@@ -109,8 +104,7 @@ class Move:
     pod: PodRef
     owner: str
     source: NodeName
-    target: NodeName | None
-    """Where its successor fits; None if it would stay pending."""
+    target: NodeName | None  # where its successor fits; None if it would stay pending
     grants: tuple[Grant, ...] = ()
 
 

@@ -25,22 +25,17 @@ _MIRROR: Final = "kubernetes.io/config.mirror"
 
 class Step(Enum):
     EVICT = "evict"
-    WAIT = "wait"
-    """A budget does not allow it now; it is asked again."""
-    LEAVING = "leaving"
-    """Its deletion was asked for before; its end is awaited."""
-    STAY = "stay"
-    """Nothing that the drain may do makes it leave."""
+    WAIT = "wait"  # a budget does not allow it now; it is asked again
+    LEAVING = "leaving"  # its deletion was asked for before; its end is awaited
+    STAY = "stay"  # nothing that the drain may do makes it leave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
     """What the administrator agrees to lose, in kubectl drain's words."""
 
-    force: bool = False
-    """Pods that nothing recreates."""
-    delete_emptydir_data: bool = False
-    """What pods keep in emptyDir volumes."""
+    force: bool = False  # pods that nothing recreates
+    delete_emptydir_data: bool = False  # what pods keep in emptyDir volumes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +43,10 @@ class Occupant:
     """A pod that holds something of the GPU, or may do so."""
 
     bound: Bound
-    memory_mib: int
-    """Of the GPU, or of its instances together."""
-    obstacle: str = ""
-    """Why it cannot be evicted, whatever budgets say."""
-    unstarted: bool = False
-    """Its phase is Pending: the eviction API asks no budget then."""
-    ready: bool = True
-    """Its containers are; some budgets do not count it else."""
+    memory_mib: int  # of the GPU, or of its instances together
+    obstacle: str = ""  # why it cannot be evicted, whatever budgets say
+    unstarted: bool = False  # its phase is Pending: the eviction API asks no budget then
+    ready: bool = True  # its containers are; some budgets do not count it else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,13 +121,9 @@ def _rank(pod: Bound) -> tuple[int, tuple[int, ...], str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupied:
-    """A GPU, and who is on it."""
-
-    gpus: tuple[Gpu, ...]
-    """Several if it is partitioned."""
+    gpus: tuple[Gpu, ...]  # several if it is partitioned
     occupants: tuple[Occupant, ...]
-    cordoned: bool
-    """Whether new pods are kept away from all of it."""
+    cordoned: bool  # whether new pods are kept away from all of it
     notes: tuple[str, ...]
 
 

@@ -31,14 +31,11 @@ _BEST: Final = {
     Policy.DENSE: "the one that usual pods miss least",
     Policy.FGD: "the one with the least fragmentation",
 }
-_Gpus = tuple[tuple[Gpu, FreeGpu, FreeGpu], ...]
-"""Those that the pod gets: free before, and after."""
+_Gpus = tuple[tuple[Gpu, FreeGpu, FreeGpu], ...]  # those that the pod gets: free before, and after
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Candidate:
-    """A node with room for the pod; the best is the least."""
-
     cost: Cost
     node: NodeName
     grants: tuple[Grant, ...]
@@ -154,7 +151,6 @@ def of_lack(lack: Lack, there: str, here: str, it: str) -> str:
 
 
 def of_gpu(before: FreeGpu, after: FreeGpu, *, few_ask: bool) -> str:
-    """What a pod does to a GPU; whether few pods ask for what it leaves."""
     free = _part(before.free_mib, before.total_mib)
     if not after.free_mib:
         if before.untouched:

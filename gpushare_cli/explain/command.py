@@ -21,10 +21,8 @@ from gpushare_cli.targets import Target
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     pod: Target
-    namespace: str = ""
-    """Empty for the one that the user means who names none."""
-    installation: str = names.NAMESPACE
-    """Namespace of gpushare's own settings."""
+    namespace: str = ""  # empty for the one that the user means who names none
+    installation: str = names.NAMESPACE  # namespace of gpushare's own settings
     memory_unit: MemoryUnit | None = None
     output: str = "table"
 
@@ -80,7 +78,6 @@ def _cluster(api: KubeApi) -> Objects:
 
 
 def _with_use(api: KubeApi, explained: Sequence[Explanation], installation: str) -> list[Explanation]:
-    """With what the device plugins of their nodes tell."""
     nodes = {each.node for each in explained if each.node is not None and each.state is State.HOLDS}
     uses = usage.read(api, nodes, installation) if nodes else {}
     return [held.used(each, uses[each.node]) if each.node and each.node in uses else each for each in explained]

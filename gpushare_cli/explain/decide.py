@@ -59,7 +59,6 @@ def explain(pod: Object, state: World, events: Sequence[Object] = ()) -> Explana
 
 
 def blank_of(pod: Object, state: World) -> Explanation:
-    """What holds for a pod that asks for nothing."""
     phase = fields.text(fields.mapping(pod, "status", "pod"), "phase", "status") or "Pending"
     notes = state.objects.notes
     if forbidden := state.objects.forbidden:
@@ -78,7 +77,6 @@ def blank_of(pod: Object, state: World) -> Explanation:
 
 
 def _with_request(blank: Explanation, pod: Object, config: ResourceConfig) -> Explanation:
-    """With what a pod asked for, if that can still be understood."""
     try:
         return replace(blank, request=requests.of_pod(pod, config))
     except InvalidRequestError:
@@ -140,12 +138,10 @@ def reason(pod: Object, answered: Sequence[NodeAnswer]) -> tuple[str, str, bool]
 
 
 def fix(record: Pending) -> str:
-    """What is wrong with a request that cannot be understood, and what its author does."""
     return f"{record.problem}; fix that, delete the pod and create it again"
 
 
 def said(pod: Object) -> str:
-    """What the scheduler wrote on a pod when it last gave up; empty if it did not."""
     scheduled = fields.condition(pod, "PodScheduled", "pod")
     if scheduled.get("status") != "False":
         return ""
@@ -225,7 +221,6 @@ def _on_its_node(blank: Explanation, request: PodRequest, alone: World, again: s
 
 
 def _bound(blank: Explanation, pod: Object, record: Bound, state: World) -> Explanation:
-    """A pod on a node that was given GPUs by somebody."""
     node = state.nodes.get(record.node)
     inventory = node.record.inventory if node else None
     if not pods_wire.holds_gpus(pod):

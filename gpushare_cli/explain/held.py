@@ -18,20 +18,18 @@ from gpushare_cli.explain.model import Explanation, Fill, Share, State
 from gpushare_cli.usage import NodeUse, Use
 
 Object = Mapping[str, Any]
-VARIABLES: Final = (
+VARIABLES: Final = (  # variables that tell programs about their share
     names.ENV_MPS_MEMORY_LIMIT,
     names.ENV_MPS_THREAD_PERCENTAGE,
     names.ENV_MEMORY_MIB,
     names.ALIYUN_CONTAINER,
     names.ALIYUN_DEV,
 )
-"""Variables that tell programs about their share."""
 
 
 def holds(
     blank: Explanation, pod: Object, allocation: Allocation, inventory: NodeInventory | None, others: NodeLedger | None
 ) -> Explanation:
-    """A pod that has GPUs, of a node whose inventory and ledger may not be known."""
     held = tuple(_shares(allocation, inventory))
     troubles = {f"GPU {share.uuid} is {share.trouble}" for share in held if share.trouble}
     return replace(
@@ -59,7 +57,6 @@ def _shares(allocation: Allocation, inventory: NodeInventory | None) -> Iterator
 
 
 def used(explained: Explanation, known: NodeUse) -> Explanation:
-    """With what its containers use, of a pod that holds GPUs."""
     place = explained.pod.namespace, explained.pod.name
     shares = tuple(
         replace(share, use=known.uses.get((*place, share.grant.container, share.uuid), Use()))

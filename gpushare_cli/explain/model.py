@@ -16,33 +16,24 @@ from gpushare_cli.world import NodeAnswer
 
 class State(Enum):
     NO_GPU = "AsksForNoGpu"
-    WAITS = "Waits"
-    """On no node."""
-    WITHOUT_GPU = "WithoutGpu"
-    """On a node, and gpushare has given it no GPUs."""
+    WAITS = "Waits"  # on no node
+    WITHOUT_GPU = "WithoutGpu"  # on a node, and gpushare has given it no GPUs
     HOLDS = "HoldsGpus"
-    UNREADABLE = "Unreadable"
-    """On a node, and no one can tell what it holds."""
-    ENDED = "Ended"
-    """Its containers have ended and what it held was given back."""
+    UNREADABLE = "Unreadable"  # on a node, and no one can tell what it holds
+    ENDED = "Ended"  # its containers have ended and what it held was given back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one container has of one GPU."""
-
     grant: Grant
-    gpu: Gpu | None
-    """None if the node does not list it."""
+    gpu: Gpu | None  # None if the node does not list it
     uuid: str
     memory_mib: int
     use: Use = UNKNOWN
-    evaluated: bool = True
-    """Whether the node's GPUs could be read."""
+    evaluated: bool = True  # whether the node's GPUs could be read
 
     @property
     def limit(self) -> Limit | None:
-        """What holds the container to it; None if that is not known."""
         return self.gpu.limit_of(self.memory_mib) if self.gpu else None
 
     @property
@@ -64,8 +55,7 @@ class Fill:
     gpu: Gpu
     granted_mib: int
     compute_percent: int
-    neighbours: Sequence[tuple[PodRef, Held]]
-    """Other pods, and what they hold of it."""
+    neighbours: Sequence[tuple[PodRef, Held]]  # other pods, and what they hold of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +63,11 @@ class NodeChoice:
     """Why a pod goes to a node, or is there, and not on another one with room."""
 
     node: NodeName
-    why: str
-    """What its GPUs there have to do with it."""
+    why: str  # what its GPUs there have to do with it
     next: NodeName | None = None
     """The best of all other nodes with room; better than its own if the cluster has changed since."""
     lack: str = ""
-    in_hindsight: bool = False
-    """The pod has a node already, and this is by the cluster as it is now without it."""
+    in_hindsight: bool = False  # the pod has a node already, and this is by the cluster as it is now without it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,23 +77,17 @@ class Explanation:
     state: State
     headline: str
     summary: str
-    good: bool
-    """It holds its GPUs, needs none (or no longer), or a node takes it."""
+    good: bool  # it holds its GPUs, needs none (or no longer), or a node takes it
     unit: MemoryUnit
     request: PodRequest | None = None
-    policy: Policy
-    """Of the cluster; a request may name another."""
+    policy: Policy  # of the cluster; a request may name another
     node: NodeName | None = None
     scheduler: str = ""
-    said: str = ""
-    """What the scheduler wrote on the pod when it last gave up."""
-    answers: tuple[NodeAnswer, ...] = ()
-    """Of all nodes that come into question, the best first."""
-    choice: NodeChoice | None = None
-    """None if no node takes it, or another system chose its GPUs."""
+    said: str = ""  # what the scheduler wrote on the pod when it last gave up
+    answers: tuple[NodeAnswer, ...] = ()  # of all nodes that come into question, the best first
+    choice: NodeChoice | None = None  # None if no node takes it, or another system chose its GPUs
     shares: tuple[Share, ...] = ()
-    others: tuple[tuple[str, Use], ...] = ()
-    """What containers use that hold nothing of a GPU, by its UUID."""
+    others: tuple[tuple[str, Use], ...] = ()  # what containers use that hold nothing of a GPU, by its UUID
     use_problem: str = ""
     fills: tuple[Fill, ...] = ()
     origin: str = ""

@@ -14,8 +14,7 @@ from gpushare_cli.explain.model import Explanation, Fill, Share, State
 from gpushare_cli.usage import Use
 from gpushare_cli.world import NodeAnswer
 
-_GROUPS: Final = 5
-"""Most groups of equal pods that are shown."""
+_GROUPS: Final = 5  # most groups of equal pods that are shown
 _ORDER: Final = {
     Policy.BINPACK: "the fullest GPU with room first",
     Policy.SPREAD: "the emptiest GPU first",
@@ -26,7 +25,6 @@ _HINDSIGHT: Final = "as the cluster is now, without this pod: "
 
 
 def text(explained: Explanation, width: int) -> str:
-    """What there is to say, the most important first."""
     blocks = [list(_head(explained))]
     if explained.shares:
         header = ("CONTAINER", "GPU", "UUID", "MODEL", "MEMORY", "COMPUTE")
@@ -154,7 +152,6 @@ def _share(share: Share) -> tuple[str, ...]:
 
 
 def _limits(explained: Explanation) -> Iterator[tuple[str, ...]]:
-    """What holds containers to their shares, and what those use that hold nothing of a GPU."""
     gpus = {share.uuid: share.gpu for share in explained.shares if share.gpu}
     for share in explained.shares:
         gpu = label(share.gpu.index) if share.gpu else "?"

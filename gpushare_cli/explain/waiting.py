@@ -17,11 +17,9 @@ from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.world import World
 
 Object = Mapping[str, Any]
-Why = tuple[str, str, bool]
-"""A headline, the reason, and whether it is a matter of moments."""
+Why = tuple[str, str, bool]  # a headline, the reason, and whether it is a matter of moments
 MOST: Final = 100
-_LONGEST: Final = 2048
-"""Characters of a reason: a pod's author may name as many scheduling gates as an object can hold."""
+_LONGEST: Final = 2048  # characters of a reason: a pod's author may name as many scheduling gates as an object can hold
 NOT_EVALUATED: Final = "not evaluated, because pods of too many kinds wait; see gpushare explain"
 _POLICIES: Final = Policies(Policy.BINPACK)
 """Whether a pod fits is the same with every policy, and this one needs to know nothing of the cluster."""
@@ -37,8 +35,7 @@ class Waiting:
     asks: str
     headline: str
     reason: str
-    good: bool
-    """A node takes it; it is a matter of moments."""
+    good: bool  # a node takes it; it is a matter of moments
     since: str
 
 
@@ -63,7 +60,6 @@ def of_cluster(cluster: Objects, settings: Settings) -> tuple[Waiting, ...]:
 
 
 def of_scheduler(pods: Sequence[Object], settings: Settings) -> tuple[Waiting, ...]:
-    """What the scheduler has written on pods that wait, where the cluster may not be read."""
     groups = _groups([(pod, world.record(pod, settings.resource_config)) for pod in pods])
     return tuple(_told(group, _said(*group[0])) for group in groups)
 
