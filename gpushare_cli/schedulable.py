@@ -134,8 +134,7 @@ def unselected(pod: Object, node: NodeFacts) -> Iterator[str]:
     path = f"spec.affinity.nodeAffinity.{field}"
     if affinity.get(field) is None:
         return
-    required = fields.mapping(affinity, field, "spec.affinity.nodeAffinity")
-    terms = fields.objects(required, "nodeSelectorTerms", path)
+    terms = fields.objects(fields.mapping(affinity, field, "spec.affinity.nodeAffinity"), "nodeSelectorTerms", path)
     if not any(_term(term, node, f"{path}.nodeSelectorTerms[{i}]") for i, term in enumerate(terms)):
         yield "no term of the required node affinity matches"
 

@@ -43,8 +43,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     url = scheduler_config.DEFAULT_URL
     add("--extender-url", dest="url", default=url, metavar="URL", help="default: %(default)s")
     what = "PEM file; needed if the URL is https"
-    ca = add("--extender-ca", dest="ca_pem", type=_read_ca, default=b"", metavar="FILE", help=what)
-    arguments.is_file(ca)
+    arguments.is_file(add("--extender-ca", dest="ca_pem", type=_read_ca, default=b"", metavar="FILE", help=what))
     what = "PEM file that kube-scheduler reads; needed if the URL is one of the API server's proxy"
     for part in ("cert", "key"):
         add(f"--extender-client-{part}", dest=f"client_{part}", default="", metavar="PATH", help=what)

@@ -61,8 +61,7 @@ def pods(api: KubeApi, kind: Kind, namespace: str, name: str) -> Sequence[JsonOb
     named = api.get(kind.path(namespace, name), timeout_s=_TIMEOUT_S)
     if kind == POD:
         return [named]
-    params = {"labelSelector": selector_of(named)}
-    return reading.listed(api, reading.namespaced(namespace, "pods"), params)
+    return reading.listed(api, reading.namespaced(namespace, "pods"), {"labelSelector": selector_of(named)})
 
 
 def selector_of(workload: Mapping[str, Any]) -> str:

@@ -299,8 +299,7 @@ def inventory_of(
     node: Mapping[str, Any], unhealthy: Mapping[NodeName, frozenset[int]], notes: list[str]
 ) -> tuple[NodeInventory, int] | None:
     """GPUs of a node and the MiB that it can hand out, or None if it shares no GPUs."""
-    name = node_records.name_of(node)
-    record = node_records.read(node, None, unhealthy.get(name, frozenset()))
+    record = node_records.read(node, None, unhealthy.get(node_records.name_of(node), frozenset()))
     if record.inventory is not None:
         return record.inventory, record.inventory.unit.to_mib(record.inventory.total_units)
     if record.problem:

@@ -96,8 +96,7 @@ def controller_running(facts: Facts) -> Iterator[Finding]:
         yield error(where, problem, f"{look}; {logs}")
     elif reached > 1:
         problem = f"{reached} replicas report ready, but only one may lead (normal for seconds while the lead changes)"
-        fix = f"ask again; if it stays: {look}; {logs}"
-        yield error(where, problem, fix)
+        yield error(where, problem, f"ask again; if it stays: {look}; {logs}")
     else:  # whether they lead or wait
         phases = [(pod.get("status") or {}).get("phase") for pod in facts.own_pods(names.CONTROLLER)]
         if (alive := phases.count("Running")) < wanted:

@@ -161,8 +161,7 @@ def hand_over_ways(facts: Facts) -> Iterator[Finding]:
 def hand_over_summary(facts: Facts) -> Iterator[Finding]:
     """The controller has told the webhook how nodes hand over GPUs."""
     where, part = f"configmap/{facts.namespace}/{names.HAND_OVER}", facts.snapshot.hand_over
-    effect = ", so every GPU pod gets a RuntimeClass, needed or not"
-    config_map = facts.needed(where, part, effect, severe=False)
+    config_map = facts.needed(where, part, ", so every GPU pod gets a RuntimeClass, needed or not", severe=False)
     real = hand_over.summary(node_records.sharing(map(node_records.read, read(facts.snapshot.nodes))))
     if real == hand_over.NO_NODE:
         raise NothingToCheckError("no node shares")

@@ -186,8 +186,7 @@ def pending(facts: Facts) -> Iterator[Finding]:
     is_alone = len(waiting) == 1
     count, which = ("a GPU pod waits", "this one") if is_alone else (f"{len(waiting)} GPU pods wait", "the oldest")
     problem = f"{count} for more than 5 minutes, {which} for {_age(facts, pod)}"
-    fix = f"gpushare explain -n {record.ref.namespace} {record.ref.name}"
-    yield warning(f"pod/{record.ref}", problem, fix)
+    yield warning(f"pod/{record.ref}", problem, f"gpushare explain -n {record.ref.namespace} {record.ref.name}")
 
 
 def unallocated(facts: Facts) -> Iterator[Finding]:
@@ -243,8 +242,7 @@ def unreadable(facts: Facts) -> Iterator[Finding]:
             make = warning if problem.counted else error
             delete = f"kubectl -n {record.ref.namespace} delete pod {record.ref.name}"
             message = f"what it holds cannot be read, so {effect}: {problem.why}"
-            fix = f"{delete}, or install the version of gpushare that bound it"
-            yield make(f"pod/{record.ref}", message, fix)
+            yield make(f"pod/{record.ref}", message, f"{delete}, or install the version of gpushare that bound it")
 
 
 def rejected(facts: Facts) -> Iterator[Finding]:
@@ -257,8 +255,7 @@ def rejected(facts: Facts) -> Iterator[Finding]:
         count = f"{len(pods)} pods" if len(pods) > 1 else "1 pod"
         named = " ".join(sorted(pods)[:_SHOWN]) + (" ..." if len(pods) > _SHOWN else "")
         problem = f"{count} of namespace {namespace} failed there with {_REJECTED}: no device plugin was registered"
-        fix = f"kubectl -n {namespace} delete pod {named}"
-        yield warning(f"node/{node}", problem, fix)
+        yield warning(f"node/{node}", problem, f"kubectl -n {namespace} delete pod {named}")
 
 
 def over_committed(facts: Facts) -> Iterator[Finding]:
@@ -271,8 +268,7 @@ def over_committed(facts: Facts) -> Iterator[Finding]:
             has = units.memory(gpu.memory_mib if gpu else 0)
             yield error(f"node/{name}", f"{which} has {has}, and pods hold {units.memory(mib)} more", fix)
         for uuid, percent in ledger.over_computed().items():
-            problem = f"pods hold {100 + percent} per cent of the compute of GPU {uuid}"
-            yield error(f"node/{name}", problem, fix)
+            yield error(f"node/{name}", f"pods hold {100 + percent} per cent of the compute of GPU {uuid}", fix)
 
 
 def _is_old(facts: Facts, pod: JsonObject) -> bool:

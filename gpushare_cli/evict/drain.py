@@ -127,8 +127,7 @@ def _successors(
     Pods that nothing recreates, or that demand what is not evaluated, are left out.
     """
     try:
-        settings = reading.settings(api, names.NAMESPACE, _ANY_NAMESPACE)
-        found = world.of(reading.everything(api), settings)
+        found = world.of(reading.everything(api), reading.settings(api, names.NAMESPACE, _ANY_NAMESPACE))
     except (kube.KubeError, WireError, SettingsError) as error:
         return {}, f"whether the pods fit elsewhere is not told: {error}"
     closed = {each.uuid for each in gpus}
