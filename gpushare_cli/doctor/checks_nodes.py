@@ -312,10 +312,7 @@ def _unhealthy(facts: Facts, node: GpuNode, gpu: Gpu) -> tuple[str, str]:
     """Why, and what to do."""
     if cordons.numbers(gpu) & node.record.unhealthy:
         config = f"{names.PREFIX_UNHEALTHY}{node.name}"
-        return (
-            f"the ConfigMap {config} says so",
-            f"kubectl -n {names.UNHEALTHY_NAMESPACE} edit configmap {config}",
-        )
+        return (f"the ConfigMap {config} says so", f"kubectl -n {names.UNHEALTHY_NAMESPACE} edit configmap {config}")
     why = gpu.reason or "the driver reports a fault"
     if why.startswith(NO_LIMIT):
         return why, f"correct that, or let other means hold limits: the label {names.LABEL_LIMITS}, --limits"

@@ -14,6 +14,7 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def told(request: pytest.FixtureRequest) -> findings.Told:
-    """What doctor is to find, each time that a test asks."""
-    parts = iter(findings.parts(request.function.__name__))
+    """What a command is to tell, each time that a test asks; in the file of its area."""
+    area = request.module.__name__.rpartition(".test_")[2].partition("_")[0]
+    parts = iter(findings.parts(request.function.__name__, area))
     return lambda: next(parts)

@@ -1,4 +1,4 @@
-"""What doctor finds, line by line, in golden/doctor.txt: of each check, and of each test of several findings."""
+"""What the commands tell, line by line, in golden/*.txt: of each check of doctor, and of each test that asks."""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -8,13 +8,14 @@ from testing.cli import doctor_cluster as world
 from testing.cli.doctor_cluster import Change
 
 Told = Callable[[], list[str]]
-_GOLDEN = Path(__file__).parent / "golden" / "doctor.txt"
+_GOLDEN = Path(__file__).parent / "golden"
 
 
-def parts(section: str) -> Iterable[list[str]]:
-    """The parts of a section: lines between empty ones."""
-    text = _GOLDEN.read_text(encoding="utf-8").partition(f"# {section}\n")[2].partition("\n# ")[0]
-    return (list(lines) for has_lines, lines in itertools.groupby(text.splitlines(), key=bool) if has_lines)
+def parts(section: str, file: str = "doctor") -> Iterable[list[str]]:
+    """The parts of a section: lines between empty ones; a dot stands for a line that is empty."""
+    text = (_GOLDEN / f"{file}.txt").read_text(encoding="utf-8").partition(f"# {section}\n")[2].partition("\n# ")[0]
+    found = (list(lines) for has_lines, lines in itertools.groupby(text.splitlines(), key=bool) if has_lines)
+    return (["" if line == "." else line for line in lines] for lines in found)
 
 
 def compare(check: str, changes: Sequence[Change]) -> None:

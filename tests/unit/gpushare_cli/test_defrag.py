@@ -28,6 +28,7 @@ from testing.cli.podding import bound, mutated
 from testing.cli.simulating import Result, lines
 from testing.clock import ManualClock
 from testing.fakes.kube import Call, FakeKube
+from tests.unit.gpushare_cli.findings import Told
 
 A, B = make_node(make_inventory(15, 15)), make_node(make_inventory(15, node="node-b"))
 POD = "/api/v1/namespaces/default/pods"
@@ -47,15 +48,11 @@ BARE = [bound("big", make_grant(1, gib=13)), bound("guest", make_grant(0, gib=7)
 """The same without controllers that would recreate them."""
 
 
-def test_the_one_eviction_that_makes_room_is_named_with_where_the_pod_goes() -> None:
+def test_the_one_eviction_that_makes_room_is_named_with_where_the_pod_goes(told: Told) -> None:
     api = kube_of([A, B, *FULL, waits()])
     found = defrag(api, max_moves=1, timeout=1)
     assert (found.code, found.err) == (0, "note: nothing was changed; --yes does it\n")
-    assert found.out == lines(
-        "EVICT          FROM    TO",
-        "default/small  node-a  node-b",
-        "1 eviction makes room for default/large on node-a",
-    )
+    assert found.out == lines(*told())
     assert not api.count("create") + api.count("patch") + api.count("delete")
 
 
@@ -64,15 +61,11 @@ def test_a_pod_that_fits_as_it_is_moves_no_one() -> None:
     assert (found.code, found.out) == (0, "default/large fits on node-a, node-b as it is; no pod has to move\n")
 
 
-def test_a_pod_whose_victim_would_wait_moves_no_one() -> None:
+def test_a_pod_whose_victim_would_wait_moves_no_one(told: Told) -> None:
     api = kube_of([A, B, on(0, "small", 9), on(1, "big", 13), on(0, "guest", 7, node="node-b"), waits()])
     found = defrag(api, yes=True)
     assert found.code == 3
-    assert found.out == lines(
-        "EVICT          FROM    TO",
-        "default/guest  node-b  would stay Pending: it fits nowhere else",
-        "default/large: this would make room on node-b, and take their place from others; not done",
-    )
+    assert found.out == lines(*told())
     assert pods(api) == {"small", "big", "guest", "large"}
 
 
@@ -186,7 +179,7 @@ def bind(pod: Json) -> None:
     pod["metadata"].setdefault("annotations", {})[names.ANNOTATION_ALLOCATION] = text
 
 
-def test_it_does_what_the_dry_run_says() -> None:
+def test_it_does_what_the_dry_run_says(told: Told) -> None:
     api = kube_of([A, B, *FULL, waits()])
     promised = json.loads(defrag(api, dry_run=True, output="json").out)
     living = Living(api)
@@ -201,15 +194,7 @@ def test_it_does_what_the_dry_run_says() -> None:
     assert pods(api) == {"small-again", "big", "guest", "large"}
     assert living.seen == {"small": "GPU-0,GPU-1"}, "nothing came back while the successor looked for a place"
     assert cordons_of(api) is None
-    assert found.err.splitlines() == [
-        "node-a/GPU-0: cordoned for the time being",
-        "node-a/GPU-1: cordoned for the time being",
-        "default/small: evicted",
-        "default/small: its successor small-again is on node-b",
-        "node-a/GPU-0: uncordoned",
-        "node-a/GPU-1: uncordoned",
-        "default/large: is on node-a",
-    ]
+    assert found.err.splitlines() == told()
 
 
 def test_a_cordon_that_was_there_before_stays() -> None:
@@ -376,7 +361,7 @@ def test_an_eviction_whose_answer_was_lost_is_asked_for_again_and_counts(ends_s:
     assert (pods(api), cordons_of(api)) == ({"small-again", "big", "guest", "large"}, None)
 
 
-def test_the_need_is_looked_at_again_before_each_try_of_an_eviction() -> None:
+def test_the_need_is_looked_at_again_before_each_try_of_an_eviction(told: Told) -> None:
     """Its budget keeps it waiting, and meanwhile the pod that needs room is deleted."""
     small = on(0, "small", 3, labels={"app": "web"})
     api = seeded(kube_of([A, B, small, *FULL[1:], waits()]), budget("web", 1, app="web"))
@@ -399,11 +384,7 @@ def test_the_need_is_looked_at_again_before_each_try_of_an_eviction() -> None:
     assert f"default/small cannot be evicted now ({why}); trying again\n" in found.err
     assert (found.code, found.err.splitlines()[-1]) == (3, GONE)
     assert "small" in pods(api)
-    assert found.out == lines(
-        "POD            FROM    NOW ON",
-        "default/small  node-a  not evicted",
-        "0 of 1 pods evicted for default/large, which has no place",
-    )
+    assert found.out == lines(*told())
 
 
 @pytest.mark.parametrize(

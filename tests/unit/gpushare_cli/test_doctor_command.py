@@ -11,8 +11,10 @@ from gpushare_cli.doctor import checks, snapshot
 from testing.cli import doctor_cluster as world
 from testing.cli.calling import Run, reached
 from testing.cli.doctor_cluster import NS, Change, DoctorKube, skewed
+from testing.cli.simulating import lines
 from testing.fakes.faults import Delayed
 from tests.unit.gpushare_cli import findings
+from tests.unit.gpushare_cli.findings import Told
 
 COUNT = len(checks.CHECKS)
 
@@ -25,20 +27,11 @@ def api(monkeypatch: pytest.MonkeyPatch) -> DoctorKube:
     return cluster
 
 
-def test_a_healthy_cluster_is_a_few_lines_and_exit_code_0(api: DoctorKube, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_healthy_cluster_is_a_few_lines_and_exit_code_0(
+    told: Told, api: DoctorKube, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["doctor"]) == 0
-    assert capsys.readouterr() == (
-        "ok  installation  7 of 7 checks passed\n"
-        "ok  webhook       10 of 10 checks passed\n"
-        "ok  controller    5 of 5 checks passed\n"
-        "ok  scheduler     5 of 5 checks passed\n"
-        "ok  nodes         13 of 13 checks passed\n"
-        "ok  conflicts     7 of 7 checks passed\n"
-        "ok  pods          6 of 6 checks passed\n"
-        "\n"
-        f"0 errors, 0 warnings, {COUNT} of {COUNT} checks passed\n",
-        "",
-    )
+    assert capsys.readouterr() == (lines(*told()), "")
 
 
 def test_warnings_alone_are_no_failure(api: DoctorKube, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,17 +219,11 @@ def test_what_a_check_has_found_is_not_lost_when_it_comes_to_what_cannot_be_read
     assert daemonset.skipped == "cannot read nodes: no"
 
 
-def test_nothing_is_written_and_the_endpoints_are_asked_through_the_proxy() -> None:
+def test_nothing_is_written_and_the_endpoints_are_asked_through_the_proxy(told: Told) -> None:
     api = world.healthy()
     world.lines(api)
     assert {call.verb for call in api.calls} == {"get", "list"}  # and one dry run, which the fake checks
-    assert sorted(api.asked) == [
-        f"{INSIDE}/services/gpushare-controller:12345/proxy/metrics",
-        f"{INSIDE}/services/gpushare-controller:12345/proxy/readyz",
-        f"{INSIDE}/services/https:gpushare-webhook:443/proxy/metrics",
-        f"{INSIDE}/services/https:gpushare-webhook:443/proxy/readyz",
-        "/version",
-    ]
+    assert sorted(api.asked) == told()
 
 
 def test_whichever_waits_is_told_for_what(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,13 +241,10 @@ def test_whichever_waits_is_told_for_what(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.findings == ()
 
 
-def test_an_odd_object_ends_only_the_checks_that_look_at_it() -> None:
+def test_an_odd_object_ends_only_the_checks_that_look_at_it(told: Told) -> None:
     api = world.healthy()
     world.edit(api, "Lease", "gpushare-controller", lambda lease: lease.update(spec=7))
-    assert world.lines(api) == [
-        "error controller-leads cluster | an object has a shape that no one expects: lease.spec: expected an object,"
-        " found a number | look at that object, and correct it"
-    ]
+    assert world.lines(api) == told()
 
 
 def test_a_pod_that_is_none_is_kept_for_the_check_that_says_so() -> None:

@@ -13,6 +13,7 @@ from testing.builders import make_pod
 from testing.cli import doctor_cluster as world
 from testing.cli.doctor_cluster import NS, Change, DoctorKube
 from tests.unit.gpushare_cli import findings
+from tests.unit.gpushare_cli.findings import Told
 
 CONFIG = f"configmap/{NS}/gpushare-scheduler"
 RESTART = f"kubectl -n {NS} rollout restart deployment/gpushare-scheduler"
@@ -167,15 +168,11 @@ def test_what_works_as_well_is_not_found(change: Change) -> None:
     assert world.after(change) == []
 
 
-def test_whole_gpus_are_asked_about_where_they_are_served() -> None:
+def test_whole_gpus_are_asked_about_where_they_are_served(told: Told) -> None:
     api = world.healthy()
     world.edit(api, "ConfigMap", "gpushare-config", lambda each: each["data"].update(GPUSHARE_WHOLE_GPUS="true"))
     [line] = [line for line in world.lines(api) if " scheduler-config " in line]
-    assert line == (
-        f"error scheduler-config {CONFIG} | managedResources of the extender lacks nvidia.com/gpu: pods that ask for"
-        " it get no GPU | write what this prints into its key scheduler.yaml: gpushare scheduler-config"
-        f" --server-version 1.30 --whole-gpus; then: {RESTART}"
-    )
+    assert [line] == told()
 
 
 @pytest.mark.parametrize(("name", "shown"), [("", "default-scheduler"), ("volcano", "volcano")])

@@ -20,6 +20,8 @@ from gpushare_cli.world import World
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.explaining import explain, kube_of
 from testing.cli.podding import bound, mutated
+from testing.cli.simulating import lines
+from tests.unit.gpushare_cli.findings import Told
 
 NO_OTHER = "it fits on no other node"
 
@@ -50,11 +52,8 @@ def choice(*objects: Json) -> list[str]:
     return [line[12:] for line in lines[began[0] : began[0] + 2]] if began else []
 
 
-def test_the_fullest_node_and_gpu_are_said_to_be_that() -> None:
-    assert choice(waiting(3), node("a", 15, 15, 2), node("b", 15), holds(12, "a")) == [
-        "a, GPU 0: 3 of 15 GiB are free, and it fills them exactly; the fullest of 2 with room there",
-        "b is next: with the pod, 12 of 15 GiB of GPU memory would be free on b, and 17 of 32 GiB on a",
-    ]
+def test_the_fullest_node_and_gpu_are_said_to_be_that(told: Told) -> None:
+    assert choice(waiting(3), node("a", 15, 15, 2), node("b", 15), holds(12, "a")) == told()
 
 
 def test_a_node_that_keeps_the_pod_away_is_not_said_to_lack_room() -> None:
@@ -63,15 +62,9 @@ def test_a_node_that_keeps_the_pod_away_is_not_said_to_lack_room() -> None:
     assert choice(waiting(3), node("a", 15), tainted)[1] == NO_OTHER
 
 
-def test_so_are_the_emptiest() -> None:
-    assert choice(waiting(3, "spread"), node("a", 15, 15), node("b", 15), holds(6, "b")) == [
-        "a, GPU 0: 15 of 15 GiB are free, and 12 GiB stay free",
-        "b is next: with the pod, 6 of 15 GiB of GPU memory would be free on b, and 27 of 30 GiB on a",
-    ]
-    assert choice(waiting(3, "spread"), node("a", 15, 15), holds(6, "a")) == [
-        "a, GPU 1: 15 of 15 GiB are free, and 12 GiB stay free; the emptiest of 2 with room there",
-        NO_OTHER,
-    ]
+def test_so_are_the_emptiest(told: Told) -> None:
+    assert choice(waiting(3, "spread"), node("a", 15, 15), node("b", 15), holds(6, "b")) == told()
+    assert choice(waiting(3, "spread"), node("a", 15, 15), holds(6, "a")) == told()
 
 
 def test_the_policy_of_a_namespace_counts_for_its_pods_that_name_none() -> None:
@@ -95,7 +88,7 @@ def test_a_remainder_that_few_pods_ask_for_counts_against_a_node() -> None:
     assert told[0] == "b, GPU 0: 8 of 16 GiB are free, and 1 GiB stay free, which few pods here ask for"
 
 
-def test_cpu_of_the_host_counts_as_room_for_pods_with_gpus() -> None:
+def test_cpu_of_the_host_counts_as_room_for_pods_with_gpus(told: Told) -> None:
     """The next node has as much of GPUs free, but its CPU is what usual pods need beside theirs."""
     usual = []
     for gpu in range(4):
@@ -103,49 +96,32 @@ def test_cpu_of_the_host_counts_as_room_for_pods_with_gpus() -> None:
         pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "16"}
         usual.append(pod)
     nodes = node("rich", 16, 16, cpu="64"), node("poor", 16, 16, cpu="8"), node("z", *[16] * 4, cpu="64")
-    assert choice(waiting(16, "dense", cpu="1"), *nodes, *usual) == [
-        "poor, GPU 0: all 16 GiB are free, and it takes them",
-        "rich is next: on rich the pod takes the room of 1 pod with 16 GiB of one GPU and 16 CPU, on poor of 0.1 pods",
-    ]
+    assert choice(waiting(16, "dense", cpu="1"), *nodes, *usual) == told()
 
 
-def test_a_node_without_cpu_for_it_is_no_choice_and_says_so() -> None:
+def test_a_node_without_cpu_for_it_is_no_choice_and_says_so(told: Told) -> None:
     plain = make_pod(make_container(), name="plain", node="a")
     plain["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "6", "memory": "63Gi"}}
     pod = waiting(4, cpu="4")
     pod["spec"]["containers"][0]["resources"]["requests"]["memory"] = "2Gi"
     found = explain(pod, node("a", 15, cpu="8"), node("b", 15, cpu="32"), plain)
     assert found.err == ""
-    assert (
-        "a     no    a has room, but: Insufficient cpu: 4000m asked for, 2000m free, Insufficient memory: 2048Mi asked"
-        " for, 1024Mi free\n"
-    ) in found.out
+    assert lines(*told()) in found.out
     assert choice(pod, node("a", 15, cpu="8"), node("b", 15, cpu="32"), plain)[1] == NO_OTHER
 
 
-def test_what_a_kubelet_has_not_told_is_not_evaluated() -> None:
-    assert explain(waiting(4, cpu="4"), node("a", 15), node("b", 15, cpu="2")).err == (
-        "note: not evaluated: CPU, memory and other resources\n"
-    )
+def test_what_a_kubelet_has_not_told_is_not_evaluated(told: Told) -> None:
+    assert explain(waiting(4, cpu="4"), node("a", 15), node("b", 15, cpu="2")).err == lines(*told())
     pod = waiting(4)
     pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "1", "ephemeral-storage": "1Gi"}
-    assert explain(pod, node("b", 15, cpu="2")).err == (
-        "note: not evaluated: resources other than GPUs, CPU and memory\n"
-    )
+    assert explain(pod, node("b", 15, cpu="2")).err == lines(*told())
 
 
-def test_a_pod_on_a_node_is_explained_by_the_cluster_as_it_is_now() -> None:
+def test_a_pod_on_a_node_is_explained_by_the_cluster_as_it_is_now(told: Told) -> None:
     pod = bound("pod", make_grant(0, gib=3), node="a", annotations={names.ANNOTATION_POLICY: "binpack"})
     nodes = node("a", 15, 15), node("b", 15)
-    assert choice(pod, *nodes) == [
-        "as the cluster is now, without this pod: a, GPU 0: 15 of 15 GiB are free, and 12 GiB stay free",
-        "b would be better: with the pod, 27 of 30 GiB of GPU memory would be free on a, and 12 of 15 GiB on b",
-    ]
-    assert choice(pod, *nodes, holds(10, "a")) == [
-        "as the cluster is now, without this pod: a, GPU 0: 5 of 15 GiB are free, and 2 GiB stay free; the fullest of 2"
-        " with room there",
-        "b is next: with the pod, 12 of 15 GiB of GPU memory would be free on b, and 17 of 30 GiB on a",
-    ]
+    assert choice(pod, *nodes) == told()
+    assert choice(pod, *nodes, holds(10, "a")) == told()
 
 
 def test_what_the_pod_itself_has_requested_does_not_count_against_it() -> None:

@@ -11,6 +11,7 @@ from testing.builders import Json, make_container, make_grant, make_inventory, m
 from testing.cli.explaining import config_map, copy, explain
 from testing.cli.podding import bound, mutated
 from testing.cli.simulating import lines
+from tests.unit.gpushare_cli.findings import Told
 
 NODE_A, NODE_B = make_node(make_inventory(15, 15)), make_node(make_inventory(15, node="node-b"))
 HOLDERS = (bound("h0", make_grant(0, gib=12)), bound("h1", make_grant(1, gib=10)))
@@ -25,38 +26,18 @@ def waiting(gpu_mem: object = 8, said: str = "", **spec: object) -> Json:
     return pod
 
 
-def test_every_node_is_named_with_its_numbers_the_closest_first() -> None:
+def test_every_node_is_named_with_its_numbers_the_closest_first(told: Told) -> None:
     said = "0/3 nodes are available: 3 Insufficient aliyun.com/gpu-mem."
     found = explain(waiting(20, said), NODE_A, NODE_B, make_node(name="cpu"), *HOLDERS)
     assert (found.code, found.err) == (3, "")
-    assert found.out == lines(
-        "POD:        default/pod",
-        "STATE:      waits; it fits on no node",
-        "WHY:        needs 20 GiB on one GPU; free per GPU on node-b: 15 GiB (its largest GPU has 15 GiB in all);"
-        " free per GPU on node-a: 3, 5 GiB (its largest GPU has 15 GiB in all)",
-        "ASKS FOR:   main: 20 GiB on one GPU",
-        "POLICY:     dense: the node and GPU that leave the most room for typical pods (the cluster's default)",
-        "SCHEDULER:  gpushare-scheduler: 0/3 nodes are available: 3 Insufficient aliyun.com/gpu-mem.",
-        "",
-        "NODE    FITS  WHY",
-        "node-b  no    needs 20 GiB on one GPU; free per GPU on node-b: 15 GiB (its largest GPU has 15 GiB in all)",
-        "node-a  no    needs 20 GiB on one GPU; free per GPU on node-a: 3, 5 GiB (its largest GPU has 15 GiB in all)",
-        "cpu     no    cpu has no GPU inventory: no gpushare device plugin has reported GPUs there",
-    )
+    assert found.out == lines(*told())
 
 
-def test_a_pod_that_fits_is_told_where_and_what_happens_next() -> None:
+def test_a_pod_that_fits_is_told_where_and_what_happens_next(told: Told) -> None:
     found = explain(waiting(8, "0/2 nodes are available"), NODE_A, NODE_B, *HOLDERS)
     assert found.code == 0
-    assert found.out.splitlines()[1:3] == [
-        "STATE:      waits; it fits on node-b",
-        "WHY:        there is room on node-b as far as was evaluated; the controller makes the scheduler try again"
-        " within seconds, unless something else keeps it away",
-    ]
-    assert found.out.splitlines()[-2:] == [
-        "node-b  yes   score 10 of 10",
-        "node-a  no    needs 8 GiB on one GPU; free per GPU on node-a: 3, 5 GiB",
-    ]
+    assert found.out.splitlines()[1:3] == told()
+    assert found.out.splitlines()[-2:] == told()
 
 
 def test_the_best_nodes_come_first_and_a_few_are_named() -> None:
@@ -66,23 +47,17 @@ def test_the_best_nodes_come_first_and_a_few_are_named() -> None:
     assert "the scheduler has not come to it yet" in found.out
 
 
-def test_what_kubernetes_has_against_a_node_with_room_is_named() -> None:
+def test_what_kubernetes_has_against_a_node_with_room_is_named(told: Told) -> None:
     found = explain(waiting(), NODE_A, {**NODE_B, "spec": {"unschedulable": True}}, *HOLDERS)
     assert found.code == 3
-    assert found.out.splitlines()[2] == (
-        "WHY:        node-b has room, but: cordoned (spec.unschedulable); needs 8 GiB on one GPU; free per GPU on"
-        " node-a: 3, 5 GiB"
-    )
+    assert found.out.splitlines()[2] == told()[0]
 
 
-def test_the_sum_of_the_node_is_told_where_its_gpus_would_have_room() -> None:
+def test_the_sum_of_the_node_is_told_where_its_gpus_would_have_room(told: Told) -> None:
     node = copy(NODE_A)
     node["status"]["allocatable"][names.GPU_MEM] = "15"
     found = explain(waiting(), node, bound("holder", make_grant(1, gib=12)))
-    assert found.out.splitlines()[-1] == (
-        "node-a  no    node-a has room, but: Insufficient aliyun.com/gpu-mem: 8 asked for, 15 allocatable, 12"
-        " requested by pods there"
-    )
+    assert found.out.splitlines()[-1] == told()[0]
 
 
 def test_that_an_autoscaler_sees_room_in_a_sum_is_a_note() -> None:
@@ -135,28 +110,19 @@ def test_what_else_may_keep_a_pod_away_is_a_note(part: str, change: Json, notes:
     assert explain(pod, NODE_B).err == "".join(f"note: {note}\n" for note in notes)
 
 
-def test_gates_come_before_all_nodes() -> None:
+def test_gates_come_before_all_nodes(told: Told) -> None:
     found = explain(waiting(schedulingGates=[{"name": "quota"}, {"name": "b"}]), NODE_B)
     assert found.code == 3
-    assert found.out.splitlines()[1:3] == [
-        "STATE:      waits behind scheduling gates",
-        "WHY:        no scheduler looks at it until its scheduling gates are removed: quota, b",
-    ]
+    assert found.out.splitlines()[1:3] == told()
 
 
-def test_a_request_that_cannot_be_understood_is_told_with_the_fix() -> None:
+def test_a_request_that_cannot_be_understood_is_told_with_the_fix(told: Told) -> None:
     found = explain(waiting("1.5"), NODE_B)
     assert found.code == 3
-    assert found.out == lines(
-        "POD:        default/pod",
-        "STATE:      waits; what it asks for cannot be understood",
-        "WHY:        spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 1.5 is not whole; a share is a whole"
-        " number of units; fix that, delete the pod and create it again",
-        "SCHEDULER:  gpushare-scheduler",
-    )
+    assert found.out == lines(*told())
 
 
-def test_all_that_a_pod_asks_for_is_listed() -> None:
+def test_all_that_a_pod_asks_for_is_listed(told: Told) -> None:
     pod = mutated(
         make_pod(
             make_container("main", resources={"limits": {names.GPU_MEM: 3, names.GPU_CORE: 20}}),
@@ -173,20 +139,8 @@ def test_all_that_a_pod_asks_for_is_listed() -> None:
     )
     found = explain(pod, make_node(replace(make_inventory(15, node="node-b"), hand_over=HandOver.CDI)))
 
-    assert found.out.splitlines()[3:11] == [
-        "ASKS FOR:   first (init): 1 GiB on one GPU",
-        "            main: 3 GiB and 20% of compute on one GPU",
-        "            part: 30% of one GPU",
-        "            only GPUs with model T4",
-        "            only nodes that hand GPUs over by CDI: it was created without a RuntimeClass",
-        "            only GPUs that a pod with app=web holds",
-        "            only GPUs that no pod with app=batch holds",
-        "POLICY:     spread: the emptiest GPU first (named by the pod)",
-    ]
-    assert found.out.splitlines()[-1] == (
-        "node-b  no    needs 1 GiB on one GPU (first) + 3 GiB and 20 % of compute on one GPU (main) + 30 % of one GPU"
-        " (part); free per GPU on node-b: without app=web"
-    )
+    assert found.out.splitlines()[3:11] == told()
+    assert found.out.splitlines()[-1] == told()[0]
 
 
 def test_the_first_of_a_group_may_start_it() -> None:
@@ -197,7 +151,7 @@ def test_the_first_of_a_group_may_start_it() -> None:
     assert explain(pod, NODE_A, NODE_B, member).code == 3
 
 
-def test_settings_of_the_installation_count() -> None:
+def test_settings_of_the_installation_count(told: Told) -> None:
     settings = config_map(
         "gpushare-config",
         "gpushare-system",
@@ -206,23 +160,15 @@ def test_settings_of_the_installation_count() -> None:
     whole = make_pod(make_container(resources={"limits": {names.GPU: 2}}))
     found = explain(whole, settings, NODE_A)
     assert found.code == 3
-    assert found.out.splitlines()[3:5] == [
-        "ASKS FOR:   main: 2 whole GPUs",
-        "POLICY:     spread: the emptiest GPU first (the cluster's default)",
-    ]
-    assert found.out.splitlines()[-1] == (
-        "node-a  no    node-a counts aliyun.com/gpu-mem in GiB, the controller in MiB; give both the same memory unit"
-    )
+    assert found.out.splitlines()[3:5] == told()
+    assert found.out.splitlines()[-1] == told()[0]
 
 
-def test_a_setting_that_cannot_be_understood_is_an_error() -> None:
+def test_a_setting_that_cannot_be_understood_is_an_error(told: Told) -> None:
     settings = config_map("gpushare-config", "gpushare-system", {"GPUSHARE_MEMORY_UNIT": "lots"})
     found = explain(waiting(), NODE_B, settings)
     assert (found.code, found.out) == (1, "")
-    assert found.err == (
-        "error: ConfigMap gpushare-config: GPUSHARE_MEMORY_UNIT='lots': memory unit 'lots': write GiB, MiB or a"
-        " multiple such as 256MiB\n"
-    )
+    assert found.err == lines(*told())
 
 
 def test_the_unit_of_the_command_line_wins() -> None:

@@ -11,6 +11,7 @@ from gpushare.errors import WireError
 from gpushare_cli import schedulable
 from gpushare_cli.schedulable import NodeFacts
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
+from tests.unit.gpushare_cli.findings import Told
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -180,7 +181,7 @@ def test_a_manifest_of_the_per_gpu_form_counts_as_the_webhook_will_multiply_it()
     assert schedulable.requests(make_pod(make_container(gpu_mem=12), annotations=annotations)) == {names.GPU_MEM: 12}
 
 
-def test_what_is_not_evaluated_is_named() -> None:
+def test_what_is_not_evaluated_is_named(told: Told) -> None:
     container = make_container(gpu_mem=3, ports=[{"hostPort": 80}])
     container["resources"]["requests"] = {"cpu": "1"}
     found = make_pod(container)
@@ -191,15 +192,7 @@ def test_what_is_not_evaluated_is_named() -> None:
         "resourceClaims": [{}],
         "workloadRef": {"name": "gang"},
     }
-    assert schedulable.overlooked(found) == [
-        "CPU, memory and other resources",
-        "pod affinity",
-        "topology spread constraints",
-        "volumes",
-        "host ports",
-        "resource claims",
-        "other pods of its group",
-    ]
+    assert schedulable.overlooked(found) == told()
     assert schedulable.overlooked(make_pod()) == []
 
 

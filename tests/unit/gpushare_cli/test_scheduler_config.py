@@ -16,6 +16,7 @@ from gpushare.placement import grade
 from gpushare_cli import __main__ as cli
 from gpushare_cli import kube_scores, scheduler_config
 from gpushare_cli.scheduler_config import Options, ServerVersion
+from tests.unit.gpushare_cli.findings import Told
 
 V1 = ServerVersion(1, 36)
 OLD = ServerVersion(1, 20)
@@ -158,20 +159,10 @@ def test_a_policy_file_is_read_by_old_releases_and_leaves_the_in_tree_predicates
     assert (extender["bindVerb"], extender["preemptVerb"]) == ("bind", "preempt")
 
 
-def test_flags_say_what_a_policy_file_cannot() -> None:
+def test_flags_say_what_a_policy_file_cannot(told: Told) -> None:
     server = ServerVersion(1, 20)
-    assert scheduler_config.policy_flags(Options(server=server, scheduler_name="", kubeconfig="/k")) == [
-        "--policy-config-file=/etc/kubernetes/scheduler-policy.json",
-        "--kube-api-qps=500",
-        "--kube-api-burst=1000",
-        "--kubeconfig=/k",
-    ]
-    assert scheduler_config.policy_flags(Options(server=server))[3:] == [
-        "--scheduler-name=gpushare-scheduler",
-        "--leader-elect-resource-lock=leases",
-        "--leader-elect-resource-name=gpushare-scheduler",
-        "--leader-elect-resource-namespace=gpushare-system",
-    ]
+    assert scheduler_config.policy_flags(Options(server=server, scheduler_name="", kubeconfig="/k")) == told()
+    assert scheduler_config.policy_flags(Options(server=server))[3:] == told()
 
 
 OTHERS = {
