@@ -123,7 +123,7 @@ def shapes(draw: st.DrawFn, max_containers: int = 4, max_gib: int = 8) -> Reques
 @st.composite
 def ledgers(draw: st.DrawFn, node: str = "node-a") -> NodeLedger:
     """Small nodes, partly full."""
-    sizes = draw(st.lists(st.integers(1, 10), min_size=1, max_size=4))
+    sizes = draw(st.lists(st.sampled_from([0, *range(1, 11)]), min_size=1, max_size=4))
     inventory = make_inventory(*sizes, node=node)
     models = st.sampled_from(["Tesla T4", "NVIDIA A100-SXM4-80GB"])
     health = st.sampled_from([*[GpuHealth.HEALTHY] * 5, GpuHealth.UNHEALTHY, GpuHealth.CORDONED])
@@ -144,7 +144,7 @@ def ledgers(draw: st.DrawFn, node: str = "node-a") -> NodeLedger:
                 Grant(
                     container=ContainerName("c"),
                     gpus=(gpu.uuid,),
-                    memory_mib=gpu.memory_mib * draw(st.sampled_from([10, 20, 40, 50, 80, 100, 120])) // 100,
+                    memory_mib=gpu.memory_mib * draw(st.sampled_from([0, 10, 20, 40, 50, 80, 100, 120])) // 100,
                     compute_percent=draw(st.sampled_from([0, 0, 30, 75])),  # also much beside little memory
                     whole=draw(st.sampled_from([False, False, False, True])),
                     physical=draw(st.sampled_from([False, False, True])),

@@ -1,13 +1,14 @@
 """Every answer to kube-scheduler is that of `place` and of the policy's definition, whatever has changed before."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Final
 
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from controller.cluster_table import NodeNames, PodKind
@@ -18,18 +19,24 @@ from gpushare.cluster import node_ledger
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import NonGpuPod
-from gpushare.identity import ContainerName, NodeName, PodUid
+from gpushare.identity import ContainerName, GpuUuid, NodeName, PodUid
 from gpushare.model.allocation import Placed, Refused, Verdict
-from gpushare.model.capacity import FreeHost
+from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, PodRequest, Policy, RequestShape
+from gpushare.placement import outlook
+from gpushare.placement.costs import Costs, Worth
+from gpushare.placement.fits import FITS, Fits, is_columnar, refusal
+from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
+from gpushare.placement.table import Table
 from gpushare.units import ResourceConfig
 from testing import plain_policies as plain
 from testing.builders import make_inventory, make_ref
 from testing.controller.world import World
 from tests.property.strategies import ledgers, shapes
+from tests.property.test_dense import samples
 
 WHOLE = ResourceConfig(whole_gpus=True)
 hosts = st.none() | st.builds(FreeHost, st.sampled_from([1000, 8000, 96_000]), st.sampled_from([512, 65_536]))
@@ -160,6 +167,47 @@ def test_every_answer_is_that_of_place_and_of_the_policy(
             cluster.check(shape)
         if step is not None:
             cluster.happen(step, asks, f"p{number}")
+
+
+@given(
+    st.lists(ledgers(), min_size=1, max_size=4),
+    shapes(max_containers=1),
+    st.sampled_from(Policy),
+    samples,
+    st.booleans(),
+)
+def test_columns_say_of_any_ledger_what_place_says(
+    found: list[NodeLedger], shape: RequestShape, policy: Policy, sample: list[Ask], wide: bool
+) -> None:
+    """Also of GPUs on which more is held than they have, or nothing by someone who is there."""
+    assume(is_columnar(shape))
+    table, fits = Table(), Fits(shape)
+    for number, ledger in enumerate(found):
+        inventory = ledger.inventory
+        if wide:  # more GPUs than rows have places at first
+            more = (
+                replace(gpu, uuid=GpuUuid(f"{gpu.uuid}-{i}"), index=10 * i + gpu.index)
+                for gpu in inventory.gpus
+                for i in range(1, 4)
+            )
+            inventory = replace(inventory, gpus=(*inventory.gpus, *more))
+        name = NodeName(f"node-{number}")
+        known = NodeLedger.of(replace(inventory, node=name), ledger.allocations.values())
+        table.set(name, known, FreeHost(1500, 2**number * 700), None)
+    policies = Policies(policy, outlook.look(Counter(sample), *table.sharing()))
+    costs = Costs(TAKES, Worth(policies.of(shape.policy)))
+    fits.update(table)
+    costs.update(table, fits)
+    for row in table.rows.values():
+        code, known_ledger = int(fits.codes[row]), table.ledgers[row]
+        assert isinstance(known_ledger, NodeLedger)
+        verdict = place(shape, known_ledger, policies)
+        if isinstance(verdict, Refused):
+            assert refusal(code) == (verdict.reason, verdict.permanent)
+            continue
+        assert code == FITS
+        before, after = plain.change(verdict.grants, known_ledger, table.host(row), TAKES)
+        assert tuple(costs.costs[row].tolist()) == plain.cost(shape.policy or policy, policies.outlook, before, after)
 
 
 @settings(max_examples=20)
