@@ -26,8 +26,8 @@ class Tree:
 LOCAL: Final = Tree()
 PACKAGES: Final = ("gpushare", "webhook", "controller", "deviceplugin", "certs", "gpushare_cli")
 REQUIREMENTS: Final = (
-    *("cryptography", "flask", "grpcio", "gunicorn", "jsonpatch", "nvidia-ml-py", "orjson"),
-    *("prometheus-client", "protobuf", "PyYAML", "urllib3"),
+    *("cryptography", "flask", "grpcio", "gunicorn", "jsonpatch", "numpy", "nvidia-ml-py", "orjson"),
+    *("prometheus-client", "protobuf", "PyYAML", "urllib3", "waitress"),
 )
 SCHEDULER_IMAGE: Final = "registry.k8s.io/kube-scheduler"
 PROBED_EACH_SECOND: Final = {
