@@ -137,7 +137,7 @@ pictures: setup ## take the screenshots of the documents again
 e2e: provision ## end-to-end tests on real clusters on this machine (root on Linux); CLUSTERS=1 for one after another
 	$(call as_root,e2e,$(PYTEST) -v -m "e2e and not release and not soak" $(ON_CLUSTERS) tests/e2e tests/localcluster)
 
-firstgpu: setup ## the quick start, typed and timed: from an empty cluster to the first shared GPU (root on Linux)
+firstgpu: setup ## the commands of docs/install.md, typed and timed: from an empty cluster to the first shared GPU (root on Linux)
 	$(BIN)/python -m tests.e2e.first_gpu
 
 mutants: setup ## change the product in one place at a time: do the tests notice? MUTANTS='--sample 200 --seed 1' tries some
