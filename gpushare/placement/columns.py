@@ -172,14 +172,27 @@ def how_many(kinds: Kinds, nodes: Nodes) -> tuple[Ints, Ints]:
 
     First by GPUs alone, then with CPU and memory of the hosts, where a part of a pod with several GPUs is none.
     """
-    by_gpus = np.zeros((len(nodes), len(kinds)), np.int64)
-    for some in _slices(len(nodes), nodes.gpus.total.shape[1] * max(len(kinds), 1)):
-        by_gpus[some] = _by_gpus(kinds, nodes.gpus, some)
-    fit = by_gpus
+    first, alike = _alike(nodes.gpus)
+    gpus = Gpus._make(column[first] for column in nodes.gpus)
+    counted = np.zeros((len(first), len(kinds)), np.int64)
+    for some in _slices(len(first), gpus.total.shape[1] * max(len(kinds), 1)):
+        counted[some] = _by_gpus(kinds, gpus, some)
+    fit = by_gpus = counted[alike]
     for has, takes in ((nodes.cpu, kinds.cpu), (nodes.memory, kinds.memory)):
         left = PART * np.maximum(has, 0)[:, None] // np.maximum(takes, 1)
         fit = np.where(takes > 0, np.minimum(fit, left), fit)
     return by_gpus, np.where((kinds.gpus > 1) & (fit < PART), 0, fit)
+
+
+def _alike(gpus: Gpus) -> tuple[Ints, Ints]:
+    """The first row of all that have the same GPUs, and for each row which of these it is like."""
+    cells = np.stack([column.astype(np.int32) for column in gpus], axis=-1)
+    width, data = cells[:1].nbytes, cells.tobytes()
+    seen: dict[bytes, int] = {}
+    alike = [seen.setdefault(data[row * width : (row + 1) * width], len(seen)) for row in range(len(cells))]
+    first = np.zeros(len(seen), np.int64)
+    first[alike[::-1]] = np.arange(len(alike))[::-1]
+    return first, np.array(alike, np.int64)
 
 
 def _by_gpus(kinds: Kinds, gpus: Gpus, some: slice) -> Ints:

@@ -137,42 +137,52 @@ class Costs:
         """As of `costs.costs_of`, where `known`."""
         self.known: Bools = np.zeros(0, np.bool_)
         """Of nodes with GPUs on which the pod fits, if it asks for any."""
+        self._settled: Bools = np.zeros(0, np.bool_)
         self._seen = 0
 
     @property
     def nbytes(self) -> int:
-        return self.costs.nbytes + self.known.nbytes
+        return self.costs.nbytes + self.known.nbytes + self._settled.nbytes
 
-    def update(self, table: Table, fits: Fits | None) -> None:
-        """Follow the table, as `fits` has done before: where the pod fits; None for pods without GPUs."""
+    def update(self, table: Table, fits: Fits | None, *, settled: bool = True) -> None:
+        """Follow the table, as `fits` has done before: where the pod fits; None for pods without GPUs.
+
+        If it is not to be settled, only the first part of costs is looked at again, until `settle`.
+        """
         self.costs, self.known = grown(self.costs, table), grown(self.known, table)
+        self._settled = grown(self._settled, table)
         rows = table.changed(self._seen)
         if self._seen == table.now:
             return
         self._seen = table.now
         self.known[rows] = False
-        self._worth.update(table)
         able = with_gpus(table, rows)
         if fits is not None:
             able = able[fits.codes[able] == FITS] if fits.rules is not None else able[:0]
         if len(able):
-            self.costs[able] = self._found(table, able, None if fits is None else fits.rules)
+            self._find(table, able, fits, settled=settled)
             self.known[able] = True
+
+    def settle(self, table: Table, fits: Fits | None, rows: Ints) -> None:
+        """Look at all parts of what these rows cost, as nodes were at the last update."""
+        todo = rows[self.known[rows] & ~self._settled[rows]]
+        if len(todo):
+            self._find(table, todo, fits, settled=True)
 
     def keep(self, row: int, cost: Cost) -> None:
         """What was found of a row as it is."""
         self.costs[row] = cost
-        self.known[row] = True
+        self.known[row] = self._settled[row] = True
 
-    def _found(self, table: Table, rows: Ints, rules: Rules | None) -> Ints:
+    def _find(self, table: Table, rows: Ints, fits: Fits | None, *, settled: bool) -> None:
         now, policy = table.nodes(rows), self._worth.policy
         before = now.at_least(self.takes)
         chosen, mib, percent = np.zeros((len(rows), 0), np.int64), np.zeros((len(rows), 0), np.int64), 0
-        if rules is not None:
+        if fits is not None and (rules := fits.rules) is not None:
             percent = rules.percent
-            _, need, _, fits = rules.of(table.cells[:, rows])
+            _, need, _, able = rules.of(table.cells[:, rows])
             takes = before.gpus.total if rules.whole else need.astype(np.int64)
-            lost = np.where(fits, policy.gpu_costs(before.gpus, takes, percent), _TOO_MUCH)
+            lost = np.where(able, policy.gpu_costs(before.gpus, takes, percent), _TOO_MUCH)
             if rules.gpus == 1:
                 chosen = lost.argmin(axis=1)[:, None]
             else:
@@ -181,8 +191,11 @@ class Costs:
             if not rules.whole:  # of GPUs that differ, all give what the smallest does
                 mib = mib.min(axis=1, keepdims=True)
         after = before.after(chosen, mib, percent, self.takes)
-        worth: Ints = self._worth.worth[rows]
-        lifted = (before.cpu != now.cpu) | (before.memory != now.memory)
-        if lifted.any():
-            worth[lifted] = policy.worth(before.rows(lifted))
-        return rows_of(policy.first(before, after), worth - policy.worth(after))
+        self.costs[rows, 0], self._settled[rows] = policy.first(before, after), settled
+        if settled:
+            self._worth.update(table)
+            worth: Ints = self._worth.worth[rows]
+            lifted = (before.cpu != now.cpu) | (before.memory != now.memory)
+            if lifted.any():
+                worth[lifted] = policy.worth(before.rows(lifted))
+            self.costs[rows, 1:] = worth - policy.worth(after)

@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -107,7 +108,7 @@ def look(
         kinds=kinds,
         weights=weights,
         accepted=accepted,
-        prices={mib: prices(_slots(demand, mib)) for mib in sizes.tolist()},
+        prices={mib: prices(tuple(_slots(demand, mib))) for mib in sizes.tolist()},
         usual_mib=usual,
         typical=_in_parts(demand.typical, usual),
     )
@@ -183,7 +184,8 @@ def slots(mib: int, total_mib: int) -> int:
     return min(SLOTS, mib * SLOTS // total_mib) if total_mib > 0 else 0
 
 
-def prices(sizes: Iterable[int]) -> Prices:
+@lru_cache(256)
+def prices(sizes: tuple[int, ...]) -> Prices:
     """What remainders are worth. If no shares are known, as much as is free: then the fullest GPU is taken.
 
     Args:

@@ -2,7 +2,7 @@
 
 import argparse
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -10,7 +10,6 @@ from typing import Final, TextIO
 
 from gpushare import names
 from gpushare.errors import SettingsError, WireError
-from gpushare.model.gpu import NodeInventory
 from gpushare.model.request import DEFAULT_POLICY, Policy
 from gpushare.units import MemoryUnit
 from gpushare_cli import arguments, kube_scores, plot, scheduler_command, scheduler_config
@@ -21,7 +20,7 @@ from gpushare_cli.scheduler_config import ServerVersion
 from gpushare_cli.simulate import objects, plan, question, render
 from gpushare_cli.simulate.objects import STDIN
 from gpushare_cli.simulate.plan import Plan
-from gpushare_cli.simulate.question import Pod, Question
+from gpushare_cli.simulate.question import Pod, Profile, Question
 from gpushare_cli.simulate.render import Run
 from gpushare_cli.simulate.scheduler import SchedulerConfig
 
@@ -243,18 +242,11 @@ def _check(options: Options) -> None:
 
 def _question(options: Options, stdin: TextIO) -> Question:
     found = objects.collect((objects.file_name(file), objects.read_file(file, stdin)) for file in options.files)
-    name = objects.file_name(options.profile)
-    profile = question.profile_of(objects.read_file(options.profile, stdin), name) if options.profile else None
-
-    def synthetic(unit: MemoryUnit, taken: Collection[str]) -> Sequence[NodeInventory]:
-        if not options.profile:
-            return ()
-        try:
-            return question.synthetic_nodes(profile, options.nodes, unit, taken)
-        except WireError as error:
-            raise WireError(f"{name}: {error}") from error
-
-    return question.prepare(found, synthetic, options.memory_unit, whole_gpus=options.whole_gpus, replay=options.replay)
+    profile = None
+    if options.profile:
+        documents = objects.read_file(options.profile, stdin)
+        profile = Profile.of(documents, objects.file_name(options.profile), options.nodes)
+    return question.prepare(found, profile, options.memory_unit, whole_gpus=options.whole_gpus, replay=options.replay)
 
 
 def _run(call: Call) -> int:

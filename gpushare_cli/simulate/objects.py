@@ -3,6 +3,7 @@
 Whatever a file holds, nothing but WireError comes out of here; it names the file, the object in it and the field.
 """
 
+import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,6 +45,14 @@ class Found:
 
     def fail(self, problem: object) -> WireError:
         return WireError(f"{self.where}: {self}: {problem}")
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """An error inside is one of this object."""
+        try:
+            yield
+        except WireError as error:
+            raise self.fail(error) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,15 +181,12 @@ def _found(item: JsonObject, kind: str, where: str) -> Found:
 
 def _is_known(pod: Found) -> bool:
     """Whether an API server knows a pod: it has a uid, or was exported without it after it was given GPUs."""
-    try:
+    with pod.named():
         metadata, spec = fields.mapping(pod.value, "metadata", "pod"), fields.mapping(pod.value, "spec", "pod")
         notes = fields.mapping(metadata, "annotations", "metadata")
-        if fields.text(metadata, "uid", "metadata"):
-            return True
         was_given = names.ANNOTATION_ALLOCATION in notes or interop.is_bound(notes)
-        return was_given and bool(fields.text(spec, "nodeName", "spec"))
-    except WireError as error:
-        raise pod.fail(error) from error
+        has_uid = bool(fields.text(metadata, "uid", "metadata"))
+        return has_uid or (was_given and bool(fields.text(spec, "nodeName", "spec")))
 
 
 def _with_identity(pod: Found) -> Found:

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
@@ -19,8 +19,9 @@ from gpushare.model.capacity import Ask
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.request import PodRequest, Policy
 from gpushare.units import MemoryUnit, ResourceConfig
-from gpushare.wire import fields, host, profile, requests, selectors, typos, unhealthy
+from gpushare.wire import fields, host, requests, selectors, typos, unhealthy
 from gpushare.wire import pods as pods_wire
+from gpushare.wire import profile as profile_wire
 from gpushare_cli import schedulable, world, yamls
 from gpushare_cli.kube_scores import Load
 from gpushare_cli.schedulable import NodeFacts
@@ -33,8 +34,6 @@ from gpushare_cli.simulate.workloads import NewPod
 from gpushare_cli.world import World, why_bypassed
 
 Object = Mapping[str, Any]
-Synthetic = Callable[[MemoryUnit, Collection[str]], Iterable[NodeInventory]]
-"""Unit of the cluster and names that are taken -> nodes that exist in a profile only."""
 MAX_NODES: Final = 5_000
 _IN_CONFIG_MAP: Final = "profile.yaml"
 
@@ -76,6 +75,31 @@ class Pod:
     """From its binding on; None if it never ends."""
 
 
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """GPUs of nodes that exist nowhere else."""
+
+    found: object
+    name: str
+    """Of its file."""
+    count: int | None = None
+    """Of nodes; None for those that the profile names and one other."""
+
+    @classmethod
+    def of(cls, documents: list[object], name: str, count: int | None) -> "Profile":
+        """A file's: itself, or inside of the ConfigMap that the device plugin reads."""
+        found = _first(documents)
+        if isinstance(found, dict) and found.get("kind") == "ConfigMap":
+            data: Any = found.get("data")
+            if isinstance(data, dict) and isinstance(inner := data.get(_IN_CONFIG_MAP), str):
+                found = _first(yamls.load_all(inner, f"{name}, data[{_IN_CONFIG_MAP}]"))
+        return cls(found, name, count)
+
+
+def _first(documents: list[object]) -> object:
+    return next((document for document in documents if document is not None), None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """All that a plan is made of."""
@@ -90,13 +114,13 @@ class Question:
 
 
 def prepare(
-    given: Input, synthetic: Synthetic, unit: MemoryUnit | None, *, whole_gpus: bool, replay: bool = False
+    given: Input, profile: Profile | None, unit: MemoryUnit | None, *, whole_gpus: bool, replay: bool = False
 ) -> Question:
     """Make sense of the input.
 
     Args:
         given: the input.
-        synthetic: nodes of a profile.
+        profile: of nodes beside those of the input.
         unit: of GPU memory; None for the one in which the nodes count.
         whole_gpus: whether that resource is ours.
         replay: place the cluster's pods again, from empty nodes on.
@@ -108,7 +132,8 @@ def prepare(
     notes: list[str] = []
     found = _nodes(given, unit, notes)
     unit = unit or world.unit_of(record for record, _ in found.values())
-    found |= {inventory.node: _of_profile(inventory) for inventory in synthetic(unit, found)}
+    if profile is not None:
+        found |= {inventory.node: _of_profile(inventory) for inventory in synthetic_nodes(profile, unit, found)}
     if not found:
         raise WireError("no node in the input; add what kubectl get nodes,pods -A -o yaml prints, or give --profile")
     resource_config = ResourceConfig(unit=unit, whole_gpus=whole_gpus)
@@ -154,42 +179,26 @@ def prepare(
     )
 
 
-def profile_of(documents: list[object], what: str) -> object:
-    """The profile of a file: itself, or inside of the ConfigMap that the device plugin reads."""
-    first = next((document for document in documents if document is not None), None)
-    if isinstance(first, dict) and first.get("kind") == "ConfigMap":
-        data: Any = first.get("data")
-        inner = data.get(_IN_CONFIG_MAP) if isinstance(data, dict) else None
-        if isinstance(inner, str):
-            loaded = yamls.load_all(inner, f"{what}, data[{_IN_CONFIG_MAP}]")
-            return next((document for document in loaded if document is not None), None)
-    return first
-
-
-def synthetic_nodes(
-    found: object, count: int | None, unit: MemoryUnit, taken: Collection[str]
-) -> tuple[NodeInventory, ...]:
+def synthetic_nodes(profile: Profile, unit: MemoryUnit, taken: Collection[str]) -> tuple[NodeInventory, ...]:
     """Nodes with the GPUs of a profile: those that it names, and others up to the number.
-
-    Args:
-        found: the decoded profile.
-        count: of nodes; None for those that the profile names and one other.
-        unit: of the cluster.
-        taken: names of other nodes.
 
     Raises:
         WireError: it is no profile.
         SettingsError: the number contradicts it.
     """
-    named = profile.nodes(found)
-    has_others = not named or (isinstance(found, dict) and "gpus" in found)
-    total = count if count is not None else len(named) + has_others
-    if total > MAX_NODES:
-        raise SettingsError(f"--nodes {total}: at most {MAX_NODES} nodes can be made up")
-    if total < len(named):
-        raise SettingsError(f"--nodes {total}: the profile names {len(named)} nodes: {', '.join(named)}")
-    others = _names(total - len(named), {*named, *taken})
-    return tuple(profile.inventory(found, NodeName(name), unit) for name in [*named, *others])
+    try:
+        found = profile.found
+        named = profile_wire.nodes(found)
+        has_others = not named or (isinstance(found, dict) and "gpus" in found)
+        total = profile.count if profile.count is not None else len(named) + has_others
+        if total > MAX_NODES:
+            raise SettingsError(f"--nodes {total}: at most {MAX_NODES} nodes can be made up")
+        if total < len(named):
+            raise SettingsError(f"--nodes {total}: the profile names {len(named)} nodes: {', '.join(named)}")
+        others = _names(total - len(named), {*named, *taken})
+        return tuple(profile_wire.inventory(found, NodeName(name), unit) for name in [*named, *others])
+    except WireError as error:
+        raise WireError(f"{profile.name}: {error}") from error
 
 
 def _names(count: int, taken: Collection[str]) -> list[str]:
@@ -209,24 +218,20 @@ def _nodes(given: Input, unit: MemoryUnit | None, notes: list[str]) -> dict[Node
     found: dict[NodeName, tuple[NodeRecord, NodeFacts]] = {}
     for node in given.nodes:
         name = NodeName(node.name)
-        try:
+        with node.named():
             record = node_records.read(node.value, None, marked.get(name, frozenset()))
             if record.published is None and (equal := world.equal_gpus(node.value, notes, unit)) is not None:
                 record = replace(record, inventory=equal[0])
                 notes.append(f"node {name}: has no inventory, so its GPUs are taken to be equal")
             found[name] = record, schedulable.node_facts(node.value)
-        except WireError as error:
-            raise node.fail(error) from error
         if record.problem:
             notes.append(f"node {name}: takes no new pods: {record.problem}")
     return found
 
 
 def _record(pod: Found, resource_config: ResourceConfig) -> PodRecord | None:
-    try:
+    with pod.named():
         return world.record(pod.value, resource_config)
-    except WireError as error:
-        raise pod.fail(error) from error
 
 
 def _unreadable(state: World) -> Iterator[str]:
@@ -280,11 +285,10 @@ def _new(new: NewPod, resource_config: ResourceConfig) -> Pod:
         duration_s=new.duration_s,
     )
     try:
-        return replace(pod, request=requests.of_pod(new.value, resource_config))
+        with new.of.named():
+            return replace(pod, request=requests.of_pod(new.value, resource_config))
     except InvalidRequestError as error:
         return replace(pod, outcome=Outcome.REFUSED, problem=str(error))
-    except WireError as error:
-        raise new.of.fail(error) from error
 
 
 def _signature(pod: Pod, signatures: Signatures) -> PodSignature | None:

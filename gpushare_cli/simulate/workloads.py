@@ -58,11 +58,9 @@ def expand(
             notes.append(f"{found}: its {made} pods are in the input, so no others are made")
             continue
         room = MAX_PODS - len(pods)
-        try:
+        with found.named():
             batch = _batch(found, nodes)
             pods += map(batch.make, range(min(batch.count, room)))
-        except WireError as error:
-            raise found.fail(error) from error
         if batch.count > room:
             raise found.fail(f"{batch.count} pods; at most {MAX_PODS} can be simulated together; ask for fewer")
         notes += [f"{found}: {batch.note}"] if batch.note else []

@@ -39,7 +39,7 @@ RESOURCE_CONFIG = ResourceConfig(whole_gpus=True)
 
 def simulated(found: Sequence[Json], pods: Sequence[Json]) -> Plan:
     read = objects.collect([("cluster", found), ("pods", [manifest(pod) for pod in pods])])
-    asked = question.prepare(read, lambda _unit, _taken: (), GIB, whole_gpus=True)
+    asked = question.prepare(read, None, GIB, whole_gpus=True)
     config = SchedulerConfig(policy=Policy.BINPACK, rules=Rules(), weight=26)
     return plan.run(asked, config, range(len(pods)), lambda _: 0)
 

@@ -19,6 +19,7 @@ from gpushare_cli.explain import render as explain_render
 from gpushare_cli.kube_scores import Rules
 from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.simulate import objects, plan, question, render
+from gpushare_cli.simulate.question import Profile
 from gpushare_cli.simulate.render import Run
 from gpushare_cli.simulate.scheduler import SchedulerConfig
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
@@ -137,7 +138,7 @@ def odd(draw: st.DrawFn, right: list[Json]) -> list[Json]:
 def test_simulate_answers_or_says_what_is_wrong(found: list[Any], whole: bool, replay: bool) -> None:
     with readable:
         read = objects.collect([("f", found)])
-        asked = question.prepare(read, lambda _unit, _taken: (), None, whole_gpus=whole, replay=replay)
+        asked = question.prepare(read, None, None, whole_gpus=whole, replay=replay)
         config = SchedulerConfig(policy=Policy.BINPACK, rules=Rules(), weight=26)
         made = plan.run(asked, config, range(len(asked.pods)), lambda _: 0)
         runs = [Run.of("binpack", 1, made)]
@@ -158,7 +159,7 @@ def test_explain_answers_or_says_what_is_wrong(found: list[Any], which: int, who
 
 def test_the_objects_are_right_to_begin_with() -> None:
     read = objects.collect([("f", [*cluster_objects(), *workload_objects()])])
-    asked = question.prepare(read, lambda _unit, _taken: (), None, whole_gpus=True)
+    asked = question.prepare(read, None, None, whole_gpus=True)
 
     assert len(asked.pods) == 16
     assert all(pod.request is not None for pod in asked.pods)
@@ -173,6 +174,6 @@ def test_any_text_is_values_or_an_error(text: str) -> None:
 @given(anything, st.none() | st.integers(-1, 3))
 def test_any_profile_is_nodes_or_an_error(document: Any, count: int | None) -> None:
     with readable:
-        question.synthetic_nodes(document, count, make_inventory(1).unit, ())
+        question.synthetic_nodes(Profile(document, "f", count), make_inventory(1).unit, ())
     with readable:
         profile.nodes(document)
