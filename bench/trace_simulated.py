@@ -58,7 +58,7 @@ def once(workload: Workload, policy: str, row: str, seed: int, *, minor: int, ow
     started = time.process_time()
     order, _ = workload.orders(seed, recorded=not own_orders)
     fit, others = ROWS[row]
-    learner = Learner(workload.nodes, draw=random.Random(f"{seed} looks").randrange)
+    learner = Learner(draw=random.Random(f"{seed} looks").randrange)
     weight = 0 if policy == UNRANKED else kube_scores.needed(kube_scores.UNASKED)
     config = SchedulerConfig(
         policy=Policy.BINPACK if policy == UNRANKED else Policy(policy),

@@ -11,14 +11,21 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from gpushare.placement import grade
+import numpy as np
+from numpy.typing import NDArray
+
+from gpushare.placement import costs
+from gpushare.placement.columns import Bools
+
+Floats = NDArray[np.float64]
+"""Whole numbers of CPU and memory, which are exact up to 2**53."""
 
 MOST: Final = 100
 """Points of one plugin, before its weight."""
-PER_GRADE: Final = MOST // grade.BEST
+PER_GRADE: Final = MOST // costs.BEST
 MOST_OF_RESOURCES: Final = 2 * MOST
 """Of the two that look at CPU and memory."""
-LEAD: Final = grade.BEST - grade.NEXT
+LEAD: Final = costs.BEST - costs.NEXT
 """Of the controller's best node before all others."""
 
 UNASKED: Final[Mapping[str, int]] = {
@@ -103,14 +110,6 @@ class Fit(Enum):
     MOST_ALLOCATED = "MostAllocated"
 
 
-class Host(NamedTuple):
-    """What a node gives to pods."""
-
-    cpu_milli: int
-    memory_mib: int
-    pods: int = 110
-
-
 class Load(NamedTuple):
     """What a pod takes of a node, or all pods on it do."""
 
@@ -121,19 +120,14 @@ class Load(NamedTuple):
     scored_memory_mib: int = 0
     pods: int = 1
 
-    def plus(self, other: "Load") -> "Load":
-        return Load(*(one + two for one, two in zip(self, other, strict=True)))
-
-    def minus(self, other: "Load") -> "Load":
-        return Load(*(one - two for one, two in zip(self, other, strict=True)))
-
-    def fits(self, used: "Load", host: Host) -> bool:
-        """Whether a node has room for it beside what is used. What a pod does not request is not looked at."""
-        return (
-            used.pods + self.pods <= host.pods
-            and (not self.cpu_milli or used.cpu_milli + self.cpu_milli <= host.cpu_milli)
-            and (not self.memory_mib or used.memory_mib + self.memory_mib <= host.memory_mib)
-        )
+    def fits(self, used: Floats, hosts: Floats) -> Bools:
+        """Which nodes have room for it beside what is used. What a pod does not request is not looked at."""
+        found: Bools = used[4] + self.pods <= hosts[2]
+        if self.cpu_milli:
+            found &= used[0] + self.cpu_milli <= hosts[0]
+        if self.memory_mib:
+            found &= used[1] + self.memory_mib <= hosts[1]
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,53 +142,53 @@ class Rules:
         return PREFERENCES[plugin] if self.minor >= _MERGED else 1
 
 
-def resources(rules: Rules) -> Callable[[Load, Load, Host], int]:
-    """Points for CPU and memory, 0 to MOST_OF_RESOURCES, of a pod's load, the node's, and what the node has."""
+def resources(rules: Rules) -> Callable[[Load, Floats, Floats], Floats]:
+    """Points for CPU and memory, 0 to MOST_OF_RESOURCES.
+
+    Of a pod's load, those of all pods on nodes, `[field of Load, node]`, and what nodes have, `[CPU or memory, node]`.
+    """
     share = _least if rules.fit is Fit.LEAST_ALLOCATED else _most
     balance = _changed if rules.minor >= _CHANGE else _balanced if rules.minor >= _MERGED else _balanced_at_first
     skips = rules.minor >= _BEST_EFFORT
 
-    def points(pod: Load, used: Load, host: Host) -> int:
-        cpu = share(used.scored_cpu_milli + pod.scored_cpu_milli, host.cpu_milli)
-        memory = share(used.scored_memory_mib + pod.scored_memory_mib, host.memory_mib)
-        if skips and not pod.cpu_milli and not pod.memory_mib:
-            return (cpu + memory) // 2
-        return (cpu + memory) // 2 + balance(pod, used, host)
+    def points(pod: Load, used: Floats, hosts: Floats) -> Floats:
+        cpu = share(used[2] + pod.scored_cpu_milli, hosts[0])
+        memory = share(used[3] + pod.scored_memory_mib, hosts[1])
+        half: Floats = (cpu + memory) // 2
+        return half if skips and not pod.cpu_milli and not pod.memory_mib else half + balance(pod, used, hosts)
 
     return points
 
 
-def _least(requested: int, has: int) -> int:
-    return 0 if requested > has or has == 0 else (has - requested) * MOST // has
+def _least(requested: Floats, has: Floats) -> Floats:
+    return np.where((requested > has) | (has == 0), 0, (has - requested) * MOST // np.maximum(has, 1))
 
 
-def _most(requested: int, has: int) -> int:
-    return 0 if has == 0 else min(requested, has) * MOST // has
+def _most(requested: Floats, has: Floats) -> Floats:
+    return np.minimum(requested, has) * MOST // np.maximum(has, 1)
 
 
-def _changed(pod: Load, used: Load, host: Host) -> int:
-    before = _even(used.cpu_milli, used.memory_mib, host)
-    after = _even(used.cpu_milli + pod.cpu_milli, used.memory_mib + pod.memory_mib, host)
-    return MOST // 2 + (MOST // 2 + after - before) // 2
+def _changed(pod: Load, used: Floats, hosts: Floats) -> Floats:
+    change = _balanced(pod, used, hosts) - _even(used[0], used[1], hosts)
+    found: Floats = MOST // 2 + (MOST // 2 + change) // 2
+    return found
 
 
-def _balanced(pod: Load, used: Load, host: Host) -> int:
-    return _even(used.cpu_milli + pod.cpu_milli, used.memory_mib + pod.memory_mib, host)
+def _balanced(pod: Load, used: Floats, hosts: Floats) -> Floats:
+    return _even(used[0] + pod.cpu_milli, used[1] + pod.memory_mib, hosts)
 
 
-def _even(cpu_milli: int, memory_mib: int, host: Host) -> int:
-    if host.cpu_milli == 0 or host.memory_mib == 0:
-        return MOST
-    cpu, memory = min(cpu_milli / host.cpu_milli, 1.0), min(memory_mib / host.memory_mib, 1.0)
-    return int((1 - abs(cpu - memory) / 2) * MOST)
+def _even(cpu_milli: Floats, memory_mib: Floats, hosts: Floats) -> Floats:
+    cpu, memory = (
+        np.minimum(of / np.maximum(has, 1), 1) for of, has in zip((cpu_milli, memory_mib), hosts, strict=False)
+    )
+    return np.where((hosts[0] == 0) | (hosts[1] == 0), MOST, np.floor((1 - np.abs(cpu - memory) / 2) * MOST))
 
 
-def _balanced_at_first(pod: Load, used: Load, host: Host) -> int:
-    cpu_milli = used.scored_cpu_milli + pod.scored_cpu_milli
-    memory_mib = used.scored_memory_mib + pod.scored_memory_mib
-    if cpu_milli >= host.cpu_milli or memory_mib >= host.memory_mib:
-        return 0
-    return int((1 - abs(cpu_milli / host.cpu_milli - memory_mib / host.memory_mib)) * MOST)
+def _balanced_at_first(pod: Load, used: Floats, hosts: Floats) -> Floats:
+    cpu, memory = used[2] + pod.scored_cpu_milli, used[3] + pod.scored_memory_mib
+    apart = np.abs(cpu / np.maximum(hosts[0], 1) - memory / np.maximum(hosts[1], 1))
+    return np.where((cpu >= hosts[0]) | (memory >= hosts[1]), 0, np.floor((1 - apart) * MOST))
 
 
 def spread(rules: Rules, counts: Mapping[int, int], zones: Sequence[str | None], fitting: Sequence[int]) -> list[int]:

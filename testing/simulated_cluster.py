@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.capacity import Ask, NodeCapacity
@@ -19,7 +21,7 @@ from gpushare_cli.simulate.signature import PodSignature
 _MIB = MemoryUnit(1)
 
 
-def nodes_of(rooms: Sequence[NodeCapacity], *, max_pods: int | None = None, used: Sequence[Load] = ()) -> Nodes:
+def nodes_of(rooms: Sequence[NodeCapacity], *, max_pods: int = 110, used: Sequence[Load] = ()) -> Nodes:
     """Nodes without pods that hold GPUs, in this order."""
     known = []
     for number, room in enumerate(rooms):
@@ -34,7 +36,7 @@ def nodes_of(rooms: Sequence[NodeCapacity], *, max_pods: int | None = None, used
     return Nodes(
         world=world.build(known, (), ResourceConfig(unit=_MIB)),
         max_pods=[max_pods] * len(rooms),
-        used=used or [Load(pods=0)] * len(rooms),
+        used=np.array(used or [Load(pods=0)] * len(rooms), np.float64).reshape(-1, len(Load._fields)).T,
         replicas={},
         affinities=None,
         asks=(),

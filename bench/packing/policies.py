@@ -1,12 +1,13 @@
 """Policies of the replay, with what each knows of the pods or learns of those that have come."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from bench.packing.workload import Workload
-from gpushare.model.capacity import Ask, NodeCapacity
+from gpushare.model.capacity import Ask
 from gpushare.model.request import Policy
 from gpushare.placement import demand
+from gpushare.placement.columns import Nodes
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare_cli.simulate.cluster import Learner
 
@@ -15,14 +16,14 @@ class Told(Learner):
     """Knows what it was told, and learns nothing."""
 
     def __init__(self, outlook: Outlook = NOTHING_KNOWN) -> None:
-        super().__init__((), learns=False)
+        super().__init__(learns=False)
         self.outlook = outlook
 
     def came(self, ask: Ask) -> bool:  # noqa: ARG002 - as of Learner
         """Nothing is to be looked at again."""
         return False
 
-    def look(self, rooms: Iterable[NodeCapacity]) -> bool:  # noqa: ARG002 - as of Learner
+    def look(self, empty: Nodes, now: Nodes) -> bool:  # noqa: ARG002 - as of Learner
         """The first and only time."""
         return True
 
@@ -33,8 +34,8 @@ def _published(workload: Workload) -> Learner:
 
 
 POLICIES: Mapping[str, tuple[Policy, Callable[[Workload], Learner]]] = {
-    "dense": (Policy.DENSE, lambda workload: Learner(workload.nodes)),
-    "dense-known": (Policy.DENSE, lambda workload: Learner(workload.nodes, workload.pods, learns=False)),
+    "dense": (Policy.DENSE, lambda _: Learner()),
+    "dense-known": (Policy.DENSE, lambda workload: Learner(workload.pods, learns=False)),
     "fgd": (Policy.FGD, _published),
     "binpack": (Policy.BINPACK, lambda _: Told()),
     "spread": (Policy.SPREAD, lambda _: Told()),

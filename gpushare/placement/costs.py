@@ -18,7 +18,7 @@ from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.model.request import Need
 from gpushare.placement import candidates
 from gpushare.placement.columns import Bools, Ints, Nodes
-from gpushare.placement.fits import FITS, Fits, Rules
+from gpushare.placement.fits import FITS, Fits
 from gpushare.placement.policies import Scoring
 from gpushare.placement.table import Table, grown, with_gpus
 

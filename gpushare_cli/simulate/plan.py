@@ -15,7 +15,7 @@ from gpushare.identity import NodeName
 from gpushare.model.allocation import Grant, Placed, RefusalReason, Refused
 from gpushare.model.capacity import NodeCapacity
 from gpushare_cli import schedulable, world
-from gpushare_cli.kube_scores import Host, Load
+from gpushare_cli.kube_scores import Floats, Load
 from gpushare_cli.simulate.cluster import Cluster, Learner, Nodes
 from gpushare_cli.simulate.question import Outcome, Pod, Question
 from gpushare_cli.simulate.scheduler import Bound, Scheduler, SchedulerConfig
@@ -169,7 +169,7 @@ def run(
         progress: is given how many pods have come, now and then.
     """
     nodes, pods = question.nodes, question.pods
-    cluster = Cluster(nodes, config.policy, Learner(nodes.empty, nodes.asks, draw=draw_look))
+    cluster = Cluster(nodes, config.policy, Learner(nodes.asks, draw=draw_look))
     scheduler = Scheduler(nodes, cluster, config, draw)
     refusals = _Refusals(nodes, scheduler)
     series = AllocationSeries(cluster.rooms, ends=any(pod.duration_s is not None for pod in pods))
@@ -215,7 +215,7 @@ class _Refusals:
 
     def of(self, pod: Pod, signature: PodSignature) -> tuple[NodeAnswer, ...]:
         """What the nodes that come into question say to a pod, those that come closest first."""
-        changes = len(self._scheduler.changed)
+        changes = self._scheduler.changes
         known = self._told.get((signature, pod.only))
         if known is not None and (known[0] == changes or self._left <= 0):
             return known[1]
@@ -238,25 +238,25 @@ class _Refusals:
         if isinstance(verdict, Placed):  # a refusal has better numbers than the sums of what is requested
             facts, requested = self._facts[place], self._cluster.requested[place]
             lacks += cluster_world.short(dict(signature.counted), facts.allocatable, requested)
-        lacks += _short_of_host(signature.load, self._scheduler.used[place], self._scheduler.hosts[place])
+        lacks += _short_of_host(signature.load, self._scheduler.used[:, place], self._scheduler.hosts[:, place])
         if not self._scheduler.is_welcome(signature, place):
             lacks.append("pod affinity or topology spread, its own or that of pods there, keeps it away")
         return NodeAnswer(node=name, verdict=verdict, blockers=tuple(lacks))
 
 
-def _short_of_host(load: Load, used: Load, host: Host) -> list[str]:
+def _short_of_host(load: Load, used: Floats, host: Floats) -> list[str]:
     lacking = []
     for what, unit, asked, taken, has in (
-        ("cpu", "m", load.cpu_milli, used.cpu_milli, host.cpu_milli),
-        ("memory", "Mi", load.memory_mib, used.memory_mib, host.memory_mib),
+        ("cpu", "m", load.cpu_milli, used[0], host[0]),
+        ("memory", "Mi", load.memory_mib, used[1], host[1]),
     ):
         if asked and asked + taken > has:
             lacking.append(
-                f"Insufficient {what}: {asked}{unit} asked for, {has}{unit} allocatable, {taken}{unit} requested by"
-                " pods there"
+                f"Insufficient {what}: {asked}{unit} asked for, {has:.0f}{unit} allocatable,"
+                f" {taken:.0f}{unit} requested by pods there"
             )
-    if used.pods >= host.pods:
-        lacking.append(f"Too many pods: {used.pods} of {host.pods} there")
+    if used[4] >= host[2]:
+        lacking.append(f"Too many pods: {used[4]:.0f} of {host[2]:.0f} there")
     return lacking
 
 

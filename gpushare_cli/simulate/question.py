@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
+import numpy as np
+
 from gpushare import names, units
 from gpushare.cluster import bypass, node_records
 from gpushare.cluster.bypass import Bind, LeftAlone
@@ -23,11 +25,11 @@ from gpushare.wire import fields, host, requests, selectors, typos, unhealthy
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import profile as profile_wire
 from gpushare_cli import schedulable, world, yamls
-from gpushare_cli.kube_scores import Load
+from gpushare_cli.kube_scores import Floats, Load
 from gpushare_cli.schedulable import NodeFacts
 from gpushare_cli.scheduler_config import ServerVersion
 from gpushare_cli.simulate import affinity, signature, workloads
-from gpushare_cli.simulate.cluster import Nodes
+from gpushare_cli.simulate.cluster import ENOUGH, Nodes
 from gpushare_cli.simulate.objects import Found, Input
 from gpushare_cli.simulate.signature import Owner, PodSignature, Signatures
 from gpushare_cli.simulate.workloads import NewPod
@@ -334,10 +336,10 @@ def _on_nodes(pods: Iterable[Found], state: World) -> list[tuple[Object, int]]:
     return [(pod, places[on]) for pod in counted if (on := pods_wire.node_of(pod)) is not None and on in places]
 
 
-def _used(pods: Iterable[tuple[Object, int]], count: int) -> list[Load]:
-    used = [Load(pods=0)] * count
+def _used(pods: Iterable[tuple[Object, int]], count: int) -> Floats:
+    used = np.zeros((len(Load._fields), count))
     for pod, node in pods:
-        used[node] = used[node].plus(signature.load(pod))
+        used[:, node] += signature.load(pod)
     return used
 
 
@@ -349,12 +351,12 @@ def _replicas(pods: Iterable[tuple[Object, int]]) -> dict[Owner, Counter[int]]:
     return replicas
 
 
-def _max_pods(given: Iterable[Found], state: World) -> list[int | None]:
+def _max_pods(given: Iterable[Found], state: World) -> list[int]:
     found = dict.fromkeys(state.nodes, 0)
     for node in given:
         allocatable = fields.mapping(fields.mapping(node.value, "status", "node"), "allocatable", "status")
         found[NodeName(node.name)] = units.whole(allocatable.get("pods"))
-    return [count or None for count in found.values()]
+    return [min(count, ENOUGH) or ENOUGH for count in found.values()]
 
 
 def _ask(pod: Object, record: PodRecord | None) -> Ask:

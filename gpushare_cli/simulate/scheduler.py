@@ -1,20 +1,15 @@
-"""One pod after another to the node that kube-scheduler would choose. Pure, but for what it remembers.
+"""One pod after another to the node that kube-scheduler would choose. Pure."""
 
-What nodes are worth is kept from pod to pod, and only nodes that have changed since are looked at again: a pod costs
-about as much as its signature is frequent. What kube-scheduler thinks of CPU and memory is computed only where it
-decides.
-"""
-
-import math
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from gpushare.identity import NodeName
-from gpushare.model.allocation import Allocation
+from gpushare.model.allocation import Allocation, Placed
 from gpushare.model.request import DEFAULT_POLICY, PodRequest, Policy
-from gpushare.placement import grade
+from gpushare.placement.columns import Bools, Ints
 from gpushare_cli import kube_scores
 from gpushare_cli.kube_scores import PER_GRADE, UNASKED, Rules
 from gpushare_cli.simulate.affinity import AffinityState
@@ -22,8 +17,6 @@ from gpushare_cli.simulate.cluster import Cluster, Nodes
 from gpushare_cli.simulate.signature import PodSignature
 
 _ZONE: Final = "topology.kubernetes.io/zone"
-_MOST_KEPT: Final = 20_000_000
-"""Of nodes times signatures; some 500 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,33 +42,18 @@ class Bound:
 class Scheduler:
     """A cluster's kube-scheduler, with the controller as its extender."""
 
-    def __init__(
-        self,
-        nodes: Nodes,
-        cluster: Cluster,
-        config: SchedulerConfig,
-        draw: Callable[[int], int],
-    ) -> None:
-        """A cluster as it is.
-
-        Args:
-            nodes: all.
-            cluster: the GPUs of the same nodes.
-            config: how pods are placed.
-            draw: a number below the given one, for nodes with equal scores.
-        """
-        self.hosts, self.used = nodes.hosts, list(nodes.used)
+    def __init__(self, nodes: Nodes, cluster: Cluster, config: SchedulerConfig, draw: Callable[[int], int]) -> None:
+        """A cluster as it is, and how pods are placed; `draw` is a number below the given one, for equal scores."""
+        self.hosts, self.used = nodes.hosts, nodes.used.copy()
         self.cluster, self._config, self._draw = cluster, config, draw
         self._affinity = None
         if nodes.affinities is not None:
             self._affinity = AffinityState(nodes.labels, nodes.affinities, config.rules)
-        self.points = kube_scores.resources(config.rules)
+        self._points = kube_scores.resources(config.rules)
         self._zones = [labels.get(_ZONE) for labels in nodes.labels]
         self._replicas = {of: dict(counts) for of, counts in nodes.replicas.items()}
-        self.changed: list[int] = []
-        """The nodes to which a pod has come or that one has left, in this order."""
-        self._views: OrderedDict[PodSignature, _View] = OrderedDict()
-        self._most_views = max(_MOST_KEPT // max(len(self.hosts), 1), 16)
+        self.changes = 0
+        """How often a pod has come to a node or left one."""
 
     def place(self, pod: PodSignature, request: PodRequest | None, *, only: NodeName | None = None) -> Bound | None:
         """Bind a pod that has come, if only one node comes into question to that one; None if no node takes it."""
@@ -84,12 +62,21 @@ class Scheduler:
         return None if node is None or (only and not self.fits(pod, node)) else self.bind(pod, node, request)
 
     def fits(self, pod: PodSignature, node: int) -> bool:
-        return self.admits(pod, node) and self.is_welcome(pod, node) and bool(self.cluster.costs(pod, [node]))
+        """Whether a node takes a pod. It is asked often, of pods that wait for one that has ended."""
+        ask, gpus = pod.ask, self.cluster.rooms[node].gpus
+        if pod.is_plain and sum(map(ask.fits, gpus)) < ask.gpus:
+            return False
+        takes = self._admits(pod)[node] and self.is_welcome(pod, node)
+        return bool(takes) and isinstance(self.cluster.verdict(pod, node), Placed)
 
-    def admits(self, pod: PodSignature, node: int) -> bool:
-        """Whether a node is one for a pod, and has CPU and memory for it."""
-        allowed = pod.terms.allowed
-        return (allowed is None or node in allowed) and pod.load.fits(self.used[node], self.hosts[node])
+    def _admits(self, pod: PodSignature) -> Bools:
+        """Which nodes are for a pod, and have CPU, memory and resources for it."""
+        found = pod.load.fits(self.used, self.hosts) & self.cluster.enough(pod)
+        if pod.terms.allowed is not None:
+            allowed = np.zeros(len(found), np.bool_)
+            allowed[list(pod.terms.allowed)] = True
+            found &= allowed
+        return found
 
     def is_welcome(self, pod: PodSignature, node: int) -> bool:
         """Whether no pod affinity keeps a pod away from a node."""
@@ -97,17 +84,16 @@ class Scheduler:
 
     def bind(self, pod: PodSignature, node: int, request: PodRequest | None) -> Bound:
         bound = Bound(pod, node, self.cluster.take(pod, node, request))
-        self.used[node] = self.used[node].plus(pod.load)
         self._count(pod, node, 1)
         return bound
 
     def leave(self, bound: Bound) -> None:
         self.cluster.give(bound.pod, bound.node, bound.allocation)
-        self.used[bound.node] = self.used[bound.node].minus(bound.pod.load)
         self._count(bound.pod, bound.node, -1)
 
     def _count(self, pod: PodSignature, node: int, change: int) -> None:
-        self.changed.append(node)
+        self.changes += 1
+        self.used[:, node] += change * np.array(pod.load)
         if self._affinity is not None and pod.affinity is not None:
             self._affinity.add(pod.affinity, node, change)
         if pod.replicas_of is not None:
@@ -116,33 +102,28 @@ class Scheduler:
 
     def choose(self, pod: PodSignature) -> int | None:
         """The node for a pod as things are; None if no node takes it."""
-        view = self._view(pod)
-        weight = PER_GRADE * (self._config.weight if pod.ask.gpus else self._config.others_weight)
-        lead = kube_scores.LEAD * weight
-        by_host = not pod.terms.repelled and not pod.terms.attracted and pod.replicas_of is None
-        best = view.best() if weight and by_host and pod.affinity is None else None
-        if best is not None and lead > kube_scores.MOST_OF_RESOURCES:
-            return best
-        fitting = view.fitting()
+        column = self.cluster.column(pod, self._admits(pod))
+        fitting = np.flatnonzero(column.fits)
         if self._affinity is not None and pod.affinity is not None:
-            fitting = list(filter(self._affinity.admits(pod.affinity), fitting))
+            admitted = self._affinity.admits(pod.affinity)
+            fitting = fitting[[admitted(node) for node in fitting.tolist()]]
         if len(fitting) < 2:
-            return fitting[0] if fitting else None
-        total = view.points(fitting)
-        if best is not None and total[fitting.index(best)] + lead > max(total):  # whatever the others' grades are
-            return best
-        for points, times in self._of_other_plugins(pod, fitting):
-            total = [one + times * other for one, other in zip(total, points, strict=True)]
+            return int(fitting[0]) if len(fitting) else None
+        weight = PER_GRADE * (self._config.weight if pod.ask.gpus else self._config.others_weight)
+        others = list(self._of_other_plugins(pod, fitting))
+        if pod.ask.gpus and not others and kube_scores.LEAD * weight > kube_scores.MOST_OF_RESOURCES:
+            return column.best(fitting, self.cluster)  # whatever the others' grades are
+        total = self._points(pod.load, self.used[:, fitting], self.hosts[:, fitting])
+        for points, times in others:
+            total += times * np.array(points)
         if weight:
-            given = grade.grades([self.cluster.names[node] for node in fitting], view.ranks(fitting))
-            total = [one + weight * other for one, other in zip(total, given, strict=True)]
-        most = max(total)
-        equal = [node for node, points in zip(fitting, total, strict=True) if points == most]
-        return equal[self._draw(len(equal))] if len(equal) > 1 else equal[0]
+            total += weight * column.grades(fitting, self.cluster).astype(np.int64)
+        equal = fitting[total == total.max()]
+        return int(equal[self._draw(len(equal))] if len(equal) > 1 else equal[0])
 
-    def _of_other_plugins(self, pod: PodSignature, fitting: Sequence[int]) -> Iterable[tuple[list[int], int]]:
+    def _of_other_plugins(self, pod: PodSignature, nodes: Ints) -> Iterable[tuple[list[int], int]]:
         """What plugins think of the nodes that fit, but for CPU and memory, and the weight of each."""
-        rules, terms = self._config.rules, pod.terms
+        rules, terms, fitting = self._config.rules, pod.terms, nodes.tolist()
         if terms.repelled:
             yield kube_scores.normalized(terms.repelled, fitting), -rules.weight("TaintToleration")
         if terms.attracted:
@@ -153,81 +134,3 @@ class Scheduler:
         if self._affinity is not None and pod.affinity is not None:
             yield self._affinity.points(pod.affinity, fitting), rules.weight("InterPodAffinity")
             yield self._affinity.spread(pod.affinity, fitting), UNASKED["PodTopologySpread"]
-
-    def _view(self, pod: PodSignature) -> "_View":
-        """As nodes are now. Those of the signatures that came last are kept."""
-        view = self._views.get(pod)
-        if view is None or view.costs_epoch != self.cluster.costs_epoch:
-            view = self._views[pod] = _View(pod, self)
-            if len(self._views) > self._most_views:
-                self._views.popitem(last=False)
-        else:
-            self._views.move_to_end(pod)
-            view.refresh()
-        return view
-
-
-class _View:
-    """What nodes are worth to pods of one signature."""
-
-    def __init__(self, pod: PodSignature, scheduler: Scheduler) -> None:
-        self._pod, self._all = pod, scheduler
-        self.costs_epoch, self._ties_epoch = scheduler.cluster.costs_epoch, scheduler.cluster.ties_epoch
-        self._seen = len(scheduler.changed)
-        number, allowed = len(scheduler.hosts), pod.terms.allowed
-        self._costs: list[float] = [math.inf] * number
-        """Infinite where the pod does not fit."""
-        self._points: list[int | None] = [None] * number
-        self._ties: dict[int, int] = {}
-        self._look(range(number) if allowed is None else allowed)
-
-    def refresh(self) -> None:
-        changed = self._all.changed
-        self._look(set(changed[self._seen :]))
-        self._seen = len(changed)
-
-    def _look(self, nodes: Iterable[int]) -> None:
-        for node in nodes:
-            self._costs[node], self._points[node] = math.inf, None
-            self._ties.pop(node, None)
-        able = [node for node in nodes if self._all.admits(self._pod, node)]
-        for node, cost in self._all.cluster.costs(self._pod, able).items():
-            self._costs[node] = cost
-
-    def fitting(self) -> list[int]:
-        return [node for node, cost in enumerate(self._costs) if cost != math.inf]
-
-    def best(self) -> int | None:
-        """The node that costs least, the first of those that are exactly equal; None if the pod fits nowhere."""
-        least = min(self._costs, default=math.inf)
-        if least == math.inf:
-            return None
-        equal = [node for node, cost in enumerate(self._costs) if cost == least]
-        return equal[0] if len(equal) == 1 else min(zip(self._tie_breakers(equal), equal, strict=True))[1]
-
-    def ranks(self, nodes: Sequence[int]) -> list[int]:
-        """What nodes cost where the pod fits, as numbers of which only the order means anything."""
-        pairs = [(self._costs[node], tie) for node, tie in zip(nodes, self._tie_breakers(nodes), strict=True)]
-        ranks = {pair: rank for rank, pair in enumerate(sorted(set(pairs)))}
-        return [ranks[pair] for pair in pairs]
-
-    def _tie_breakers(self, nodes: Sequence[int]) -> list[int]:
-        """What tells nodes apart that cost the same, and where the pod fits."""
-        cluster, known = self._all.cluster, self._ties
-        if self._ties_epoch != cluster.ties_epoch:
-            self._ties_epoch = cluster.ties_epoch
-            known.clear()
-        if missing := [node for node in nodes if node not in known]:
-            known.update(zip(missing, cluster.tie_breakers(self._pod, missing), strict=True))
-        return [known[node] for node in nodes]
-
-    def points(self, nodes: Sequence[int]) -> list[int]:
-        """Of kube-scheduler for CPU and memory of nodes where the pod fits."""
-        load, every, known = self._pod.load, self._all, self._points
-        found = []
-        for node in nodes:
-            points = known[node]
-            if points is None:
-                points = known[node] = every.points(load, every.used[node], every.hosts[node])
-            found.append(points)
-        return found

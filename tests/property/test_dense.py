@@ -127,7 +127,7 @@ def test_no_amount_ends_what_is_learned(ask: Ask, sample: list[Ask], nodes: list
 
 @given(st.lists(st.integers(-3, SLOTS + 3), max_size=8))
 def test_remainders_bring_at_most_what_the_gpu_is_worth(sizes: list[int]) -> None:
-    value = prices(sizes)
+    value = prices(tuple(sizes))
     assert (len(value), value[0], value[SLOTS]) == (SLOTS + 1, 0, WHOLE)
     assert all(low <= high for low, high in itertools.pairwise(value))
     assert all(value[part] + value[SLOTS - part] <= WHOLE for part in range(0, SLOTS + 1))

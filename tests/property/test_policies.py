@@ -11,6 +11,8 @@ from gpushare.model.allocation import Placed, Refused, Verdict
 from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy, RequestShape
+from gpushare.placement import outlook
+from gpushare.placement.columns import Nodes
 from gpushare.placement.costs import Cost, change_of, costs_of
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
@@ -26,9 +28,7 @@ any_asks = asks | st.builds(Ask, cpu_milli=st.integers(0, 20_000), host_mib=st.i
 
 
 def learned(default: Policy, sample: Sequence[Ask], nodes: Sequence[NodeCapacity]) -> Policies:
-    learner = Learner([emptied(room) for room in nodes], sample)
-    learner.look(nodes)
-    return Policies(default, learner.outlook)
+    return Policies(default, outlook.of_cluster(sample, map(emptied, nodes), nodes))
 
 
 def of_ledger(policy: Policy, sample: Sequence[Ask], ledger: NodeLedger) -> Policies:
@@ -93,12 +93,12 @@ def test_the_order_of_pods_and_nodes_changes_no_cost(
 @given(st.lists(samples, min_size=1, max_size=4), clusters, any_asks, policies)
 def test_a_restart_changes_nothing(looks: list[list[Ask]], nodes: list[NodeCapacity], ask: Ask, policy: Policy) -> None:
     """The new one has seen what is there at last, and nothing of what came and left before."""
-    empty = [emptied(room) for room in nodes]
-    old = Learner(empty)
+    empty, now = Nodes.of([emptied(room) for room in nodes]), Nodes.of(nodes)
+    old = Learner()
     for i, sample in enumerate(looks):
         for came in sample:
             old.came(came)
-        old.look(empty if i < len(looks) - 1 else nodes)
+        old.look(empty, empty if i < len(looks) - 1 else now)
         for left in sample if i < len(looks) - 1 else ():
             old.left(left)
     before = Policies(policy, old.outlook)

@@ -1,21 +1,22 @@
 """The simulated scheduler keeps what it knows of nodes; a plain one that looks at everything again chooses the same."""
 
 import math
-from collections.abc import Sequence
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.identity import NodeName
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.request import Policy
 from gpushare.model.selector import Choice, accepts
-from gpushare.placement import grade, ranking
+from gpushare.placement.costs import Cost
 from gpushare_cli import kube_scores
-from gpushare_cli.kube_scores import Fit, Host, Load, Rules
+from gpushare_cli.kube_scores import Fit, Floats, Load, Rules
 from gpushare_cli.simulate.cluster import Cluster, Learner
 from gpushare_cli.simulate.scheduler import Bound, Scheduler, SchedulerConfig
 from gpushare_cli.simulate.signature import NodeTerms, PodSignature
+from testing.placing import best
+from testing.plain_policies import grades
 from testing.simulated_cluster import nodes_of, request_of, signature_of
 
 MODELS = ("T4", "A10")
@@ -59,31 +60,34 @@ def signatures(draw: st.DrawFn, number: int) -> PodSignature:
 class Plain:
     """Remembers nothing but where pods are."""
 
-    def __init__(self, hosts: Sequence[Host], config: SchedulerConfig) -> None:
+    def __init__(self, hosts: Floats, config: SchedulerConfig) -> None:
         self.hosts, self.config = hosts, config
         self.bound: list[Bound] = []
 
     def best(self, pod: PodSignature, cluster: Cluster) -> set[int]:
         """All nodes that may be chosen."""
-        costs: dict[int, int] = {}
+        costs: dict[int, Cost] = {}
+        takes = pod.load.fits(self._used(), self.hosts)
         for node, room in enumerate(cluster.rooms):
-            found = ranking.best(pod.ask, room, cluster.policies.of(None))
+            found = best(pod.ask, room, cluster.policies.of(None))
             accepted = not pod.ask.gpus or accepts(pod.ask.models, room.model)
             allowed = pod.terms.allowed is None or node in pod.terms.allowed
-            if found is not None and accepted and allowed and pod.load.fits(self._used(node), self.hosts[node]):
+            if found is not None and accepted and allowed and takes[node]:
                 costs[node] = found.cost
         if not costs:
             return set()
         total = dict(zip(costs, self._points(pod, list(costs)), strict=True))
         weight = self.config.weight if pod.ask.gpus else self.config.others_weight
         if weight:
-            given = grade.grades([NodeName(f"{node:03}") for node in costs], list(costs.values()))
+            names = [cluster.names[node] for node in costs]
+            bare = [] if pod.ask.gpus else [cluster.names[node] for node in costs if not cluster.rooms[node].gpus]
+            given = grades(names, list(costs.values()), bare)
             total = {node: total[node] + 10 * weight * more for node, more in zip(costs, given, strict=True)}
         return {node for node, points in total.items() if points == max(total.values())}
 
-    def _points(self, pod: PodSignature, fitting: list[int]) -> list[int]:
+    def _points(self, pod: PodSignature, fitting: list[int]) -> list[float]:
         host = kube_scores.resources(self.config.rules)
-        total = [host(pod.load, self._used(node), self.hosts[node]) for node in fitting]
+        total: list[float] = host(pod.load, self._used(), self.hosts)[fitting].tolist()
         high = max(pod.terms.repelled.get(node, 0) for node in fitting)
         for place, node in enumerate(fitting):
             if high:
@@ -101,11 +105,10 @@ class Plain:
                 total[place] += 2 * (100 * (max(raw) + min(raw) - one) // max(raw))
         return total
 
-    def _used(self, node: int) -> Load:
-        used = Load(pods=0)
+    def _used(self) -> Floats:
+        used = np.zeros((len(Load._fields), self.hosts.shape[1]))
         for bound in self.bound:
-            if bound.node == node:
-                used = used.plus(bound.pod.load)
+            used[:, bound.node] += bound.pod.load
         return used
 
 
@@ -122,7 +125,7 @@ def test_it_chooses_what_a_plain_one_chooses(
 ) -> None:
     config = SchedulerConfig(policy=policy, rules=Rules(fit=fit), weight=weight, others_weight=others_weight)
     nodes = nodes_of(rooms, max_pods=8)
-    cluster = Cluster(nodes, policy, Learner(rooms))
+    cluster = Cluster(nodes, policy, Learner())
     picked: list[int] = []
 
     def draw(number: int) -> int:
@@ -150,5 +153,5 @@ def test_it_chooses_what_a_plain_one_chooses(
             plain.bound.append(scheduler.bind(pod, node, request_of(pod, number)))
     for bound in plain.bound:
         scheduler.leave(bound)
-    assert cluster.rooms == nodes.empty
-    assert set(scheduler.used) == {Load(pods=0)}
+    assert cluster.rooms == Cluster(nodes, policy, Learner()).rooms
+    assert not scheduler.used.any()

@@ -2,13 +2,14 @@
 
 import random
 
+import numpy as np
 import pytest
 
 from bench.scheduling import scores
 from bench.scheduling.scores import Formula, ResourceScores, Spread
 from gpushare.model.capacity import FreeHost
 from gpushare_cli import kube_scores as simulated
-from gpushare_cli.kube_scores import Fit, Host, Load, Rules
+from gpushare_cli.kube_scores import Fit, Load, Rules
 
 HAS = FreeHost(10_000, 20_000)
 NONE = FreeHost(0, 0)
@@ -77,7 +78,8 @@ def test_simulate_has_the_same_scores(fit: Fit, formula: Formula, minor: int, ba
         pod = FreeHost(chance.randrange(1, 10_000), chance.randrange(1, 20_000))
         asked, used = (Load(*each, *each) for each in (pod, before))
         after = before.plus(pod)
-        assert points(asked, used, Host(*HAS)) == formula(before, after, HAS) + balance(before, after, HAS)
+        used_there, hosts = (np.array([each], np.float64).T for each in (used, HAS))
+        assert points(asked, used_there, hosts) == formula(before, after, HAS) + balance(before, after, HAS)
 
 
 def test_simulate_spreads_replicas_alike() -> None:

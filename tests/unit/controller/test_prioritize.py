@@ -22,7 +22,7 @@ from gpushare.model.selector import Choice
 from gpushare.placement import table
 from gpushare.placement.columns import Ints
 from gpushare.placement.costs import Costs
-from gpushare.placement.fits import Rules
+from gpushare.placement.fits import Fits
 from gpushare.placement.place import place
 from gpushare.placement.table import Table
 from testing import plain_policies as plain
@@ -133,13 +133,13 @@ ASKING = [
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows the costs were found of, each time."""
     found: list[int] = []
-    original = Costs._found
+    original = Costs._find
 
-    def counting(self: Costs, of: Table, rows: Ints, rules: Rules | None) -> Ints:
+    def counting(self: Costs, of: Table, rows: Ints, fits: Fits | None, *, settled: bool) -> None:
         found.append(len(rows))
-        return original(self, of, rows, rules)
+        original(self, of, rows, fits, settled=settled)
 
-    monkeypatch.setattr(Costs, "_found", counting)
+    monkeypatch.setattr(Costs, "_find", counting)
     return found
 
 

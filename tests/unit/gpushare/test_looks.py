@@ -18,7 +18,7 @@ def test_the_next_look_is_due_after_a_quarter_of_the_known_pods(known: int, pods
 
 def looks(known: int, chance: Callable[[int], int] | None, number: int = 24) -> list[int]:
     """After which pods a simulation looks at its cluster."""
-    learner = Learner((), [ASK] * known, draw=chance)
+    learner = Learner([ASK] * known, draw=chance)
     return [pod for pod in range(1, number + 1) if learner.came(ASK)]
 
 

@@ -1,17 +1,32 @@
 """What kube-scheduler's plugins think of nodes, as their sources compute it."""
 
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 
 from gpushare_cli import kube_scores as scores
-from gpushare_cli.kube_scores import Fit, Host, Load, Rules
+from gpushare_cli.kube_scores import Fit, Floats, Load, Rules
 
-HOST = Host(10_000, 20_000)
+HOST = (10_000, 20_000, 110)
 POD = Load(2_500, 4_000, 2_500, 4_000)
 USED = Load(2_500, 1_000, 2_500, 1_000)
 
 
+def column(values: Sequence[int]) -> Floats:
+    return np.array([values], np.float64).T
+
+
+def points(rules: Rules, pod: Load, used: Load, host: Sequence[int]) -> float:
+    return float(scores.resources(rules)(pod, column(used), column(host))[0])
+
+
+def fits(pod: Load, used: Load) -> bool:
+    return bool(pod.fits(column(used), column(HOST))[0])
+
+
 @pytest.mark.parametrize(
-    ("rules", "points"),
+    ("rules", "expected"),
     [
         # 50 % of CPU and 75 % of memory are left. The fractions were 0.25 and 0.05, and are 0.5 and 0.25 now.
         (Rules(minor=36), 62 + 50 + (50 + 87 - 90) // 2),
@@ -22,23 +37,23 @@ USED = Load(2_500, 1_000, 2_500, 1_000)
         (Rules(minor=20, fit=Fit.MOST_ALLOCATED), 37 + 75),
     ],
 )
-def test_cpu_and_memory(rules: Rules, points: int) -> None:
-    assert scores.resources(rules)(POD, USED, HOST) == points
+def test_cpu_and_memory(rules: Rules, expected: int) -> None:
+    assert points(rules, POD, USED, HOST) == expected
 
 
 @pytest.mark.parametrize(("minor", "balance"), [(36, 0), (34, 0), (33, 87), (22, 66)])
 def test_a_pod_without_requests_counts_as_a_small_one_and_its_balance_as_none(minor: int, balance: int) -> None:
     nothing = Load(0, 0, scores.DEFAULT_CPU_MILLI, scores.DEFAULT_MEMORY_MIB)
-    host = Host(1_000, 20_000)
+    host = (1_000, 20_000)
     used = Load(500, 5_000, 500, 5_000)
 
-    assert scores.resources(Rules(minor=minor))(nothing, used, host) == (40 + 74) // 2 + balance
+    assert points(Rules(minor=minor), nothing, used, host) == (40 + 74) // 2 + balance
 
 
-@pytest.mark.parametrize(("minor", "points"), [(36, 0 + 75), (23, 0 + 100), (20, 0)])
-def test_a_node_on_which_scores_count_more_than_it_has(minor: int, points: int) -> None:
+@pytest.mark.parametrize(("minor", "expected"), [(36, 0 + 75), (23, 0 + 100), (20, 0)])
+def test_a_node_on_which_scores_count_more_than_it_has(minor: int, expected: int) -> None:
     full = Load(10_000, 20_000, 12_000, 24_000)
-    assert scores.resources(Rules(minor=minor))(Load(0, 1, 100, 200), full, HOST) == points
+    assert points(Rules(minor=minor), Load(0, 1, 100, 200), full, HOST) == expected
 
 
 def test_replicas_are_kept_apart_between_nodes_and_between_zones() -> None:
@@ -63,7 +78,7 @@ def test_replicas_in_zones_that_do_not_come_into_question_do_not_count() -> None
 
 
 def test_a_host_without_cpu_is_balanced() -> None:
-    assert scores.resources(Rules(minor=33))(Load(), Load(pods=0), Host(0, 1000)) == 50 + scores.MOST
+    assert points(Rules(minor=33), Load(), Load(pods=0), (0, 1000)) == 50 + scores.MOST
 
 
 def test_counts_become_points_in_proportion() -> None:
@@ -72,7 +87,7 @@ def test_counts_become_points_in_proportion() -> None:
 
 
 def test_a_pod_fits_by_what_it_requests_not_by_what_scores_count() -> None:
-    assert Load(0, 0, 100, 200).fits(Load(10_000, 20_000, 10_000, 20_000, 5), HOST)
-    assert not Load(1, 0).fits(Load(10_000, 0, pods=5), HOST)
-    assert not Load(0, 1).fits(Load(0, 20_000, pods=5), HOST)
-    assert not Load().fits(Load(pods=110), HOST)
+    assert fits(Load(0, 0, 100, 200), Load(10_000, 20_000, 10_000, 20_000, 5))
+    assert not fits(Load(1, 0), Load(10_000, 0, pods=5))
+    assert not fits(Load(0, 1), Load(0, 20_000, pods=5))
+    assert not fits(Load(), Load(pods=110))

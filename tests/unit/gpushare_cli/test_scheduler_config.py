@@ -12,7 +12,7 @@ import yaml
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.identity import NodeName
-from gpushare.placement import grade
+from gpushare.placement import costs
 from gpushare_cli import __main__ as cli
 from gpushare_cli import kube_scores, scheduler_config
 from gpushare_cli.scheduler_config import Options, ServerVersion
@@ -196,7 +196,7 @@ def test_both_entries_reach_the_controller_in_the_same_way() -> None:
 
 def lead_of_the_best() -> int:
     """By as much as the controller's best node is ahead of the next one, where that is as good."""
-    best, other = grade.grades([NodeName("a"), NodeName("b")], [5, 5])
+    best, other = costs.grades_of([NodeName("a"), NodeName("b")], [(5, 0, 0)] * 2)
     return best - other
 
 

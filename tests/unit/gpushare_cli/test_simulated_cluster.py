@@ -4,14 +4,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gpushare.identity import ContainerName, NodeName, PodRef, PodUid
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.request import Policy, RequestShape
+from gpushare.placement.columns import Nodes
 from gpushare_cli.kube_scores import Load, Rules
 from gpushare_cli.simulate import cluster, plan
-from gpushare_cli.simulate import scheduler as schedulers
 from gpushare_cli.simulate.cluster import Cluster, Learner
 from gpushare_cli.simulate.plan import Event
 from gpushare_cli.simulate.question import Pod
@@ -33,7 +34,7 @@ def scheduler(
 ) -> Scheduler:
     nodes = nodes_of(rooms, used=used, max_pods=110)
     config = SchedulerConfig(policy=policy, rules=Rules(), weight=weight)
-    return Scheduler(nodes, Cluster(nodes, policy, Learner(nodes.empty)), config, lambda number: number - 1)
+    return Scheduler(nodes, Cluster(nodes, policy, Learner()), config, lambda number: number - 1)
 
 
 def came(signature: PodSignature, number: int, **more: Any) -> tuple[int, Pod, PodSignature]:
@@ -87,7 +88,7 @@ def test_what_pods_have_left_is_there_again() -> None:
     events = list(plan.events(found, [came(HALF, n, at_s=n, duration_s=3) for n in range(40)]))
 
     assert [event.came and event.bound is not None for event in events] == [True] * 40
-    assert sum(used.pods for used in found.used) == 3
+    assert found.used[4].sum() == 3
     assert found.cluster.free_mib == 4000 - 3 * 500
 
 
@@ -101,7 +102,8 @@ def test_what_several_containers_cost_is_said_at_once_and_none_gets_more_than_th
     assert HALF.shape is not None
     containers = tuple(replace(HALF.shape.containers[0], container=ContainerName(name)) for name in "ab")
     two = replace(HALF, shape=RequestShape(containers=containers))
-    assert found.tie_breakers(two, [0, 1]) == [0, 0]
+    every = np.ones(2, np.bool_)
+    assert found.column(two, every).best(np.arange(2), found) == 0
     found.take(two, 0, request_of(two, 1))
     with pytest.raises(ValueError, match="node-00000 has no room"):
         found.take(two, 0, request_of(two, 2))
@@ -129,47 +131,31 @@ def test_a_small_weight_leaves_the_choice_to_free_cpu(weight: int, chosen: int) 
 def test_cpu_and_memory_of_the_host_count(cpu: int, mib: int, fits: bool) -> None:
     pod = signature_of(Ask(gpus=1, memory_mib=500, cpu_milli=cpu, host_mib=mib))
     assert (scheduler(room(1)).choose(pod) is not None) == fits
-    assert bool(scheduler(room(1)).cluster.costs(pod, [0])) == fits
-
-
-@pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.DENSE])
-def test_what_is_remembered_is_forgotten_when_it_is_much(monkeypatch: pytest.MonkeyPatch, policy: Policy) -> None:
-    pods = [signature_of(Ask(gpus=1, memory_mib=mib)) for mib in range(50, 500, 25)] * 2
-
-    def chosen() -> list[int | None]:
-        found = scheduler(room(4), room(3), room(8), policy=policy)
-        bound = [found.place(pod, request_of(pod, number)) for number, pod in enumerate(pods)]
-        return [each.node if each else None for each in bound]
-
-    expected = chosen()
-    monkeypatch.setattr(cluster, "_MOST", 3)
-    monkeypatch.setattr(schedulers, "_MOST_KEPT", 3)
-    assert chosen() == expected
 
 
 def test_what_is_remembered_of_pods_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedulers, "_MOST_KEPT", 40)
+    monkeypatch.setattr(cluster, "_MOST_KEPT", 40)
     found = scheduler(room(1), room(1))
     for mib in range(1, 31):
         found.choose(signature_of(Ask(gpus=1, memory_mib=mib)))
 
-    assert len(found._views) == 20
+    assert len(found.cluster._columns) == 20
 
 
 def test_who_knows_the_pods_to_come_learns_nothing_of_those_that_come() -> None:
-    rooms, third = [room(1, host=None)], Ask(gpus=1, memory_mib=333)
-    knows, learns = Learner(rooms, [HALF.ask], learns=False), Learner(rooms, [HALF.ask])
+    nodes, third = Nodes.of([room(1, host=None)]), Ask(gpus=1, memory_mib=333)
+    knows, learns = Learner([HALF.ask], learns=False), Learner([HALF.ask])
     for one in (knows, learns):
         one.came(third)
         one.left(HALF.ask)
-        one.look(rooms)
+        one.look(nodes, nodes)
 
     assert [[ask.memory_mib for ask in one.outlook.kinds] for one in (knows, learns)] == [[500], [333]]
 
 
 def test_a_pod_that_was_never_seen_may_leave() -> None:
-    learner = Learner([room(1)])
+    learner, nodes = Learner(), Nodes.of([room(1)])
     learner.left(HALF.ask)
-    learner.look([room(1)])
+    learner.look(nodes, nodes)
 
     assert learner.outlook.kinds == ()
