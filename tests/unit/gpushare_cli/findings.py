@@ -13,7 +13,9 @@ _GOLDEN = Path(__file__).parent / "golden"
 
 def parts(section: str, file: str = "doctor") -> Iterable[list[str]]:
     """The parts of a section: lines between empty ones; a dot stands for a line that is empty."""
-    text = (_GOLDEN / f"{file}.txt").read_text(encoding="utf-8").partition(f"# {section}\n")[2].partition("\n# ")[0]
+    _, is_there, text = (_GOLDEN / f"{file}.txt").read_text(encoding="utf-8").partition(f"# {section}\n")
+    assert is_there, section
+    text = text.partition("\n# ")[0]
     found = (list(lines) for has_lines, lines in itertools.groupby(text.splitlines(), key=bool) if has_lines)
     return (["" if line == "." else line for line in lines] for lines in found)
 

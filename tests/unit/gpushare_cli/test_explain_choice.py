@@ -167,51 +167,26 @@ def test_nothing_is_said_where_gpushare_chose_no_node(pod: Json) -> None:
 GIB = 1024
 
 
-@pytest.mark.parametrize(
-    ("lack", "words"),
-    [
-        (Nothing(), "the policy finds both equal"),
-        (
-            Free((3 * GIB, 15_000), (1000, 15 * GIB)),
-            "with the pod, 3072 of 15000 MiB of GPU memory would be free on a, and 1000 of 15360 MiB on b",
-        ),
-        (Remainder(FreeGpu(15 * GIB, 2 * GIB)), "it would leave 2 GiB of a GPU, which few pods here ask for"),
-        (MoreUse(), "what the pod would take of the GPUs of a is of more use to other pods"),
-        (Kept("T4"), "GPUs of model T4 are kept for pods that need them"),
-        (
-            FewerPods(Ask(gpus=2, whole=True, cpu_milli=90_500, host_mib=300 * GIB), 1, 0),
-            "on a the pod takes the room of 1 pod with 2 whole GPUs, 90.5 CPU and 300 GiB of memory, on b of none",
-        ),
-        (
-            FewerPods(Ask(gpus=1, whole=True), 2.25, 1.5),
-            "on a the pod takes the room of 2.2 pods with 1 whole GPU, on b of 1.5 pods",
-        ),
-        (
-            FewerPods(Ask(gpus=2, memory_percent=50), 1, 0.5),
-            "on a the pod takes the room of 1 pod with 50 % of each of 2 GPUs, on b of 0.5 pods",
-        ),
-        (
-            Fragments(0.25, -0.1),
-            "free GPU memory that usual pods cannot use would change by +0.25 GPUs on a, and by -0.10 on b",
-        ),
-    ],
-)
-def test_each_lack_has_its_words(lack: Lack, words: str) -> None:
-    assert choices.of_lack(lack, "a", "b", "it") == words
+def test_each_lack_has_its_words(told: Told) -> None:
+    lacks: list[Lack] = [
+        Nothing(),
+        Free((3 * GIB, 15_000), (1000, 15 * GIB)),
+        Remainder(FreeGpu(15 * GIB, 2 * GIB)),
+        MoreUse(),
+        Kept("T4"),
+        FewerPods(Ask(gpus=2, whole=True, cpu_milli=90_500, host_mib=300 * GIB), 1, 0),
+        FewerPods(Ask(gpus=1, whole=True), 2.25, 1.5),
+        FewerPods(Ask(gpus=2, memory_percent=50), 1, 0.5),
+        Fragments(0.25, -0.1),
+    ]
+    assert [choices.of_lack(lack, "a", "b", "it") for lack in lacks] == told()
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "few_ask", "words"),
-    [
-        (15 * GIB, 0, False, "all 15 GiB are free, and it takes them"),
-        (3 * GIB, 0, False, "3 of 15 GiB are free, and it fills them exactly"),
-        (5 * GIB, 2 * GIB, False, "5 of 15 GiB are free, and 2 GiB stay free"),
-        (5 * GIB, 100, True, "5 of 15 GiB are free, and 100 MiB stay free, which few pods here ask for"),
-    ],
-)
-def test_each_gpu_has_its_words(before: int, after: int, few_ask: bool, words: str) -> None:
-    rooms = FreeGpu(15 * GIB, before), FreeGpu(15 * GIB, after)
-    assert choices.of_gpu(*rooms, few_ask=few_ask) == words
+def test_each_gpu_has_its_words(told: Told) -> None:
+    cases = (15 * GIB, 0, False), (3 * GIB, 0, False), (5 * GIB, 2 * GIB, False), (5 * GIB, 100, True)
+    assert [
+        choices.of_gpu(FreeGpu(15 * GIB, before), FreeGpu(15 * GIB, after), few_ask=few) for before, after, few in cases
+    ] == told()
 
 
 CONFIG = ResourceConfig()

@@ -231,11 +231,6 @@ def started(pod: Json, container: str = "main") -> Json:
     return pod
 
 
-ELSEWHERE = " without spec.nodeName and with the scheduler gpushare-scheduler"
-TOO_LATE = "its containers have started without GPUs from gpushare, and cannot be given any more; delete it"
-UNCHANGED = "the webhook did not change it, so its containers would not see GPUs that they are given; "
-
-
 def plain(**metadata: object) -> Json:
     """Not changed by the webhook."""
     pod = make_pod(node="node-a")
@@ -243,44 +238,28 @@ def plain(**metadata: object) -> Json:
     return pod
 
 
-NO_ROOM = (
-    "its containers wait until there is room: needs 20 GiB on one GPU; free per GPU on node-a: 15, 15 GiB (its largest"
-    " GPU has 15 GiB in all); or delete it"
-)
-
-
-@pytest.mark.parametrize(
-    ("pod", "why"),
-    [
-        (bypassed(), "there is room: the controller chooses its GPUs within moments, and its containers start then"),
-        (bypassed(20), f"{NO_ROOM} and create it again"),
-        (started(bypassed()), f"{TOO_LATE} and create it again{ELSEWHERE}"),
-        (plain(), f"{UNCHANGED}delete it and create it again"),
-        (plain(**OWNER), f"{UNCHANGED}the controller deletes it, so that its owner recreates it"),
-        (started(plain(**OWNER)), f"{TOO_LATE}, so that its controller makes it again{ELSEWHERE}"),
-        (started(plain()), f"{UNCHANGED}delete it and create it again"),
-        (
-            plain(**owned("Job")),
-            f"{UNCHANGED}delete it, so that its Job, which will count it as failed, makes it again while"
-            " gpushare-webhook is running",
-        ),
-        (
-            plain(**owned("Node")),
-            f"{UNCHANGED}static pods cannot ask for GPUs: make it a Deployment or a DaemonSet, created while"
-            " gpushare-webhook is running",
-        ),
-        (
-            make_pod(make_container(gpu_mem="many"), node="node-a"),
-            "what it asks for cannot be understood: spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 'many' is"
-            " not a number; write a whole number of units such as 3; fix that and delete it and create it again",
-        ),
-    ],
-)
-def test_what_is_said_of_a_pod_without_gpus_is_what_the_controller_does(pod: Json, why: str) -> None:
-    found = explain(copy(pod), {**copy(NODE), "spec": {"unschedulable": True}}, make_node(make_inventory(9, node="b")))
-    said = [" ".join(line.split()) for line in found.out.splitlines()]
-    assert said[1:3] == ["STATE: on node-a without GPUs", f"WHY: {why}"]
-    assert found.code == (0 if why.startswith("there is room") else 3)
+def test_what_is_said_of_a_pod_without_gpus_is_what_the_controller_does(told: Told) -> None:
+    others = {**copy(NODE), "spec": {"unschedulable": True}}, make_node(make_inventory(9, node="b"))
+    pods = [
+        bypassed(),
+        bypassed(20),
+        started(bypassed()),
+        plain(),
+        plain(**OWNER),
+        started(plain(**OWNER)),
+        started(plain()),
+        plain(**owned("Job")),
+        plain(**owned("Node")),
+        make_pod(make_container(gpu_mem="many"), node="node-a"),
+    ]
+    whys = []
+    for pod in pods:
+        found = explain(copy(pod), *others)
+        state, why = (" ".join(line.split()) for line in found.out.splitlines()[1:3])
+        assert state == "STATE: on node-a without GPUs"
+        assert found.code == (0 if why.startswith("WHY: there is room") else 3)
+        whys.append(why.removeprefix("WHY: "))
+    assert whys == told()
 
 
 def test_a_container_that_asks_for_no_gpu_may_have_started() -> None:
