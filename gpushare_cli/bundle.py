@@ -17,7 +17,7 @@ from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.runtime.clock import Clock
 from gpushare.wire import fields
 from gpushare_cli import arguments, reading, redaction
-from gpushare_cli.arguments import Call, Command
+from gpushare_cli.arguments import Command
 from gpushare_cli.console import OK, Streams
 from gpushare_cli.doctor import snapshot
 
@@ -159,10 +159,6 @@ def _write(path: Path, data: bytes) -> None:
         raise WireError(f"{path}: {error.strerror}") from error
 
 
-def _run(call: Call) -> int:
-    return run(call.api(), call.streams, call.options(Options), call.clock)
-
-
 COMMAND: Final = Command(
     name="report",
     what="a file for those who help with a problem",
@@ -172,5 +168,5 @@ COMMAND: Final = Command(
         ("Without logs, under a name of your own", "gpushare report --logs 0 -f report.tar.gz"),
     ),
     add=add,
-    run=_run,
+    run=lambda call: run(call.api(), call.streams, call.options(Options), call.clock),
 )

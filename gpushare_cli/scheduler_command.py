@@ -7,7 +7,7 @@ from typing import Final, assert_never
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare_cli import arguments, kube_scores, scheduler_config
-from gpushare_cli.arguments import Call, Command
+from gpushare_cli.arguments import Command
 from gpushare_cli.console import OK, Streams
 from gpushare_cli.scheduler_config import Kind, Options, ServerVersion
 
@@ -103,10 +103,6 @@ def _read_ca(path: str) -> bytes:
         raise SettingsError(f"extender CA {path}: {error.strerror}") from error
 
 
-def _run(call: Call) -> int:
-    return run(call.streams, options=call.options(Options), kind=call.arguments.kind)
-
-
 COMMAND: Final = Command(
     name="scheduler-config",
     what="configuration of kube-scheduler",
@@ -119,5 +115,5 @@ COMMAND: Final = Command(
         ),
     ),
     add=add,
-    run=_run,
+    run=lambda call: run(call.streams, options=call.options(Options), kind=call.arguments.kind),
 )

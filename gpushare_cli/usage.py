@@ -47,9 +47,6 @@ class Use:
     peak_mib: int | None = None
 
 
-UNKNOWN: Final = Use()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUse:
     uses: Mapping[Key, Use] = field(default_factory=dict)

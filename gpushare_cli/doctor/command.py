@@ -9,7 +9,7 @@ from typing import Any, Final
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import Clock
 from gpushare_cli import arguments, console
-from gpushare_cli.arguments import Call, Command
+from gpushare_cli.arguments import Command
 from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.doctor import checks, snapshot
 from gpushare_cli.doctor.checks import CHECKS, Diagnosis
@@ -105,10 +105,6 @@ def _count(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _run(call: Call) -> int:
-    return run(call.api(), call.streams, call.options(Options), call.clock)
-
-
 COMMAND: Final = Command(
     name="doctor",
     what="what is wrong with an installation",
@@ -118,5 +114,5 @@ COMMAND: Final = Command(
         ("Only what it found, for programs", "gpushare doctor -o json"),
     ),
     add=add,
-    run=_run,
+    run=lambda call: run(call.api(), call.streams, call.options(Options), call.clock),
 )

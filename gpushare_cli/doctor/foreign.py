@@ -18,51 +18,32 @@ class Role(Enum):
     MPS = "MPS control daemon"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class System:
+    """Names are regular expressions that match all of a name."""
+
     name: str
-    plugin: re.Pattern[str]  # names of the DaemonSet
-    plugin_images: frozenset[str]  # last parts of image names, without tag
-    scheduler: re.Pattern[str] | None = None  # names of the scheduler's or extender's Deployment
+    plugin: str  # names of the DaemonSet
+    images: str  # last parts of the plugin's image names, without tag
+    scheduler: str | None  # names of the scheduler's or extender's Deployment
     fix: str  # how its plugin is taken off a node
 
 
-NVIDIA: Final = System(
-    name="NVIDIA",
-    plugin=re.compile(r"(.*-)?nvidia-(gpu-)?device-plugin.*"),
-    plugin_images=frozenset({"k8s-device-plugin"}),
-    fix="keep it off the nodes that share: kubectl -n {namespace} edit daemonset {workload} (its nodeSelector or"
-    " affinity), or with the GPU Operator: kubectl label node {node} nvidia.com/gpu.deploy.device-plugin=false",
+_DELETE: Final = "kubectl -n {namespace} delete daemonset {workload}"
+_KEEP_OFF: Final = (
+    "keep it off the nodes that share: kubectl -n {namespace} edit daemonset {workload} (its nodeSelector or affinity),"
+    " or with the GPU Operator: kubectl label node {node} nvidia.com/gpu.deploy.device-plugin=false"
 )
+_HOOK: Final = f"{_DELETE}, and restore the NVIDIA runtime's hook that its init container replaced on the node"
+_NANO: Final = "nano-gpu-agent|elastic-gpu-agent"
+_LABEL: Final = "kubectl label node {node} gpu- (the label that its DaemonSet {workload} selects)"
+_VOLCANO: Final = "volcano-(vgpu-)?device-plugin"
+NVIDIA: Final = System("NVIDIA", r"(.*-)?nvidia-(gpu-)?device-plugin.*", "k8s-device-plugin", None, _KEEP_OFF)
 SHARING: Final = (
-    System(
-        name="Aliyun gpushare",
-        plugin=re.compile("gpushare-device-plugin-ds"),
-        plugin_images=frozenset({"k8s-gpushare-plugin"}),
-        scheduler=re.compile("gpushare-schd-extender"),
-        fix="kubectl -n {namespace} delete daemonset {workload}",
-    ),
-    System(
-        name="nano-gpu",
-        plugin=re.compile("nano-gpu-agent|elastic-gpu-agent"),
-        plugin_images=frozenset({"nano-gpu-agent", "elastic-gpu-agent"}),
-        scheduler=re.compile("nano-gpu-scheduler|elastic-gpu-scheduler"),
-        fix="kubectl -n {namespace} delete daemonset {workload}, and restore the NVIDIA runtime's hook that its init"
-        " container replaced on the node",
-    ),
-    System(
-        name="HAMi",
-        plugin=re.compile(".*hami-(vgpu-)?device-plugin"),
-        plugin_images=frozenset({"hami"}),
-        scheduler=re.compile(".*hami-(vgpu-)?scheduler"),
-        fix="kubectl label node {node} gpu- (the label that its DaemonSet {workload} selects)",
-    ),
-    System(
-        name="Volcano",
-        plugin=re.compile("volcano-(vgpu-)?device-plugin"),
-        plugin_images=frozenset({"volcano-device-plugin", "volcano-vgpu-device-plugin"}),
-        fix="kubectl -n {namespace} delete daemonset {workload}",
-    ),
+    System("Aliyun gpushare", "gpushare-device-plugin-ds", "k8s-gpushare-plugin", "gpushare-schd-extender", _DELETE),
+    System("nano-gpu", _NANO, _NANO, "nano-gpu-scheduler|elastic-gpu-scheduler", _HOOK),
+    System("HAMi", ".*hami-(vgpu-)?device-plugin", "hami", ".*hami-(vgpu-)?scheduler", _LABEL),
+    System("Volcano", _VOLCANO, _VOLCANO, None, _DELETE),
 )
 EXTENDER: Final = re.compile("gpushare-schd-extender|nano-gpu-scheduler|elastic-gpu-scheduler|:32766|:39999")
 """In the addresses of their extenders: their Services and ports."""
@@ -135,13 +116,14 @@ def _says_all(container: Mapping[str, Any]) -> bool:
 
 
 def _role(system: System, owner: str, workload: str, images: set[str]) -> Role | None:
-    if system.scheduler is not None and owner != "DaemonSet" and system.scheduler.fullmatch(workload):
+    if system.scheduler is not None and owner != "DaemonSet" and re.fullmatch(system.scheduler, workload):
         return Role.SCHEDULER
     if system is NVIDIA and owner == "DaemonSet" and _MPS.fullmatch(workload):
         return Role.MPS
     if owner not in {"", "DaemonSet"} or _HANDS_OUT_NOTHING.search(workload):
         return None
-    return Role.PLUGIN if system.plugin.fullmatch(workload) or images & system.plugin_images else None
+    is_plugin = re.fullmatch(system.plugin, workload) or any(re.fullmatch(system.images, image) for image in images)
+    return Role.PLUGIN if is_plugin else None
 
 
 def _workload(metadata: Mapping[str, Any]) -> tuple[str, str]:

@@ -175,24 +175,15 @@ class _Reader:
 
     def one(self, path: str) -> Object:
         path = path.format(namespace=self.namespace)
-        try:
-            return self.api.get(path, timeout_s=_ONE_S)
-        except kube.NotFoundError:
-            return None
-        except kube.KubeError as error:
-            return Unreadable(_what(path), error)
+        part = _tried(_what(path), lambda: self.api.get(path, timeout_s=_ONE_S))
+        return None if isinstance(part, Unreadable) and isinstance(part.error, kube.NotFoundError) else part
 
     def many(self, path: str, keep: Callable[[JsonObject], bool] = lambda _: True) -> Objects:
-        try:
-            return tuple(reading.listed(self.api, path, {}, keep=keep))
-        except kube.KubeError as error:
-            return Unreadable(_what(path), error)
+        return _tried(_what(path), lambda: tuple(reading.listed(self.api, path, {}, keep=keep)))
 
     def ask(self, service: str, path: str) -> Text:
-        try:
-            return self.api.ask(kube.proxy_path(self.namespace, service, path), timeout_s=_ASK_S)
-        except kube.KubeError as error:
-            return Unreadable(self._endpoint(service, path), error)
+        there = kube.proxy_path(self.namespace, service, path)
+        return _tried(self._endpoint(service, path), lambda: self.api.ask(there, timeout_s=_ASK_S))
 
     def metrics(self, service: str) -> Text:
         """Anything but a page of metrics is no answer."""
@@ -203,10 +194,10 @@ class _Reader:
 
     def admitted(self) -> JsonObject | Unreadable:
         path = f"/api/v1/namespaces/{TRIAL_NAMESPACE}/pods"
-        try:
-            return self.api.create(path, trial_pod(), {"dryRun": "All"}, timeout_s=_TRIAL_S)
-        except kube.KubeError as error:
-            return Unreadable(f"a dry run of a new pod in namespace {TRIAL_NAMESPACE}", error)
+        return _tried(
+            f"a dry run of a new pod in namespace {TRIAL_NAMESPACE}",
+            lambda: self.api.create(path, trial_pod(), {"dryRun": "All"}, timeout_s=_TRIAL_S),
+        )
 
     def policies(self, collection: str) -> Objects:
         """Those of the installation, or their bindings, that exist; on servers without such policies, none."""
@@ -219,9 +210,7 @@ class _Reader:
         if isinstance(plugin, Unreadable) or isinstance(shared, Unreadable) or not objects.reads_usage(plugin, shared):
             return {}  # what cannot be read is reported by itself
         try:
-            return usage.read_all(self.api, self.namespace)
-        except kube.KubeError as error:
-            return Unreadable(f"pods of {names.PLUGIN}", error)
+            return _tried(f"pods of {names.PLUGIN}", lambda: usage.read_all(self.api, self.namespace))
         except WireError:
             return {}  # checks of pods say what is odd about it
 
@@ -254,6 +243,13 @@ class _Reader:
 
     def _endpoint(self, service: str, path: str) -> str:
         return f"/{path} of service/{self.namespace}/{service.removeprefix('https:').partition(':')[0]}"
+
+
+def _tried(what: str, read: Callable[[], T]) -> T | Unreadable:
+    try:
+        return read()
+    except kube.KubeError as error:
+        return Unreadable(what, error)
 
 
 def _what(path: str) -> str:

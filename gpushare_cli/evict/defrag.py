@@ -70,7 +70,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(
     api: KubeApi, streams: Streams, options: Options, namespace: Callable[[], str], clock: Clock, stdin: TextIO
 ) -> int:
-    _check(options)
     try:
         asked = _asked(api, options, namespace, stdin)
     except kube.NotFoundError:
@@ -95,19 +94,15 @@ def run(
     return BAD if done.problem else OK
 
 
-def _check(options: Options) -> None:
-    if (options.pod is None) == (not options.file):
+def _asked(api: KubeApi, options: Options, namespace: Callable[[], str], stdin: TextIO) -> DefragRequest:
+    target = options.pod
+    if (target is None) == (not options.file):
         raise SettingsError("give a pod that waits, or its manifest with -f")
     if options.dry_run and options.yes:
         raise SettingsError("--dry-run and --yes contradict each other; leave one out")
-    if options.timeout < 1:
-        raise SettingsError(f"--timeout {options.timeout}: write at least 1")
-    if options.max_moves < 1:
-        raise SettingsError(f"--max-moves {options.max_moves}: write at least 1")
-
-
-def _asked(api: KubeApi, options: Options, namespace: Callable[[], str], stdin: TextIO) -> DefragRequest:
-    target = options.pod
+    for flag, number in (("--timeout", options.timeout), ("--max-moves", options.max_moves)):
+        if number < 1:
+            raise SettingsError(f"{flag} {number}: write at least 1")
     pod = (
         movable.from_file(options.file, stdin)
         if target is None
@@ -231,31 +226,28 @@ class Defragmentation:
         return next((pod for pod in there if pods_wire.ref(pod).uid not in before and pods_wire.node_of(pod)), None)
 
     def _siblings(self, move: Move) -> list[JsonObject]:
-        owner = move.owner
         found = reading.listed(self.api, reading.namespaced(move.pod.namespace, "pods"))
-        return [pod for pod in found if (pod_records.controller_of(pod) or {}).get("uid") == owner]
+        return [pod for pod in found if (pod_records.controller_of(pod) or {}).get("uid") == move.owner]
 
 
 def _print(
     streams: Streams, options: Options, asked: DefragRequest, found: Assessment, done: Defragmentation | None = None
 ) -> None:
-    name = asked.name
-    streams.answer(options.output, lambda: _as_json(name, found, done), lambda: _text(name, found, done, streams.width))
+    def value() -> Mapping[str, Any]:
+        return {
+            "version": 1,
+            "pod": asked.name,
+            "fits": found.fits,
+            "fitsSoon": found.soon,
+            "plan": _plan(found.plan) if found.plan else None,
+            "stay": found.stay,
+            "why": found.why_not or None,
+            "moved": {uid: node or None for uid, node in done.moved.items()} if done else {},
+            "node": (done and done.node) or None,
+            "stopped": (done and done.problem) or None,
+        }
 
-
-def _as_json(name: str, found: Assessment, done: Defragmentation | None) -> Mapping[str, Any]:
-    return {
-        "version": 1,
-        "pod": name,
-        "fits": found.fits,
-        "fitsSoon": found.soon,
-        "plan": _plan(found.plan) if found.plan else None,
-        "stay": found.stay,
-        "why": found.why_not or None,
-        "moved": {uid: node or None for uid, node in done.moved.items()} if done else {},
-        "node": (done and done.node) or None,
-        "stopped": (done and done.problem) or None,
-    }
+    streams.answer(options.output, value, lambda: _text(asked.name, found, done, streams.width))
 
 
 def _plan(plan: Plan) -> Mapping[str, Any]:
@@ -285,14 +277,12 @@ def _text(name: str, found: Assessment, done: Defragmentation | None, width: int
 
 
 def _planned(name: str, plan: Plan, width: int) -> str:
-    to = [move.target or "would stay Pending: it fits nowhere else" for move in plan.moves]
-    moves = [(str(move.pod), move.source, where) for move, where in zip(plan.moves, to, strict=True)]
+    nowhere = "would stay Pending: it fits nowhere else"
+    moves = [(str(move.pod), move.source, move.target or nowhere) for move in plan.moves]
+    evictions = "1 eviction makes" if len(moves) == 1 else f"{len(moves)} evictions make"
+    last = f"{evictions} room for {name} on {plan.node}\n"
     if plan.waiting:
         last = f"{name}: this would make room on {plan.node}, and take their place from others; not done\n"
-    else:
-        count = len(plan.moves)
-        evictions = "1 eviction makes" if count == 1 else f"{count} evictions make"
-        last = f"{evictions} room for {name} on {plan.node}\n"
     return console.table([("EVICT", "FROM", "TO"), *moves], width) + last
 
 

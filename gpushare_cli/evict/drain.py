@@ -2,11 +2,14 @@
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from gpushare import names, units
+from gpushare.cluster.cordons import Cordon
+from gpushare.cluster.node_records import NodeRecord
 from gpushare.errors import GpuShareError, SettingsError, WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
@@ -63,14 +66,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     arguments.add_cluster(parser)
 
 
-def add_cordon(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Keep new pods away from one GPU; what runs there stays."
-    _add_gpu(parser)
-    arguments.add_cluster(parser)
-
-
-def add_uncordon(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Let new pods onto one GPU again, after cordon or drain."
+def _add_alone(parser: argparse.ArgumentParser, description: str) -> None:
+    parser.description = description
     _add_gpu(parser)
     arguments.add_cluster(parser)
 
@@ -100,10 +97,8 @@ def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
     cordon(api, streams, options.gpu)
     waiter = Waiter(clock=clock, streams=streams, timeout_s=options.timeout)
     drainer = Drainer(api=api, waiter=waiter, gpu=options.gpu, gpus=occupied.gpus, permissions=permissions)
-    stays = (
-        f"{options.gpu} stays cordoned; gpushare uncordon {options.gpu} lets new pods in, gpushare drain {options.gpu}"
-        " goes on"
-    )
+    how = f"gpushare uncordon {options.gpu} lets new pods in, gpushare drain {options.gpu} goes on"
+    stays = f"{options.gpu} stays cordoned; {how}"
     try:
         drainer.run()
     except UncordonedError as error:
@@ -197,8 +192,7 @@ class Drainer:
             kube_pods.request_eviction(self.api, row.pod)
             self._tell(row, "evicted")
         except kube.TooManyRequestsError as error:
-            self._tell(row, f"waits: {row.why or error}")
-            return replace(row, step=Step.WAIT, why=row.why or str(error))
+            return self._waits(row, row.why or str(error), "waits: ")
         except kube.TRANSIENT as error:
             return self._waits(row, f"cannot be evicted now: {error}")
         except (kube.NotFoundError, kube.ConflictError):
@@ -209,8 +203,8 @@ class Drainer:
         self._asked[row.pod.uid] = row
         return replace(row, step=Step.LEAVING, why=why)
 
-    def _waits(self, row: Row, why: str) -> Row:
-        self._tell(row, why)
+    def _waits(self, row: Row, why: str, told: str = "") -> Row:
+        self._tell(row, told + why)
         return replace(row, step=Step.WAIT, why=why)
 
     def _tell(self, row: Row, text: str) -> None:
@@ -220,14 +214,11 @@ class Drainer:
 
 
 def cordon(api: KubeApi, streams: Streams, gpu: GpuName) -> int:
-    how = {True: "cordoned", False: "was cordoned before"}
-    return _changed(
-        api,
-        streams,
-        gpu,
-        lambda record: record.marks.closed(gpu_cordon.inventory_of(record), gpu.gpu),
-        lambda changed: f"{how[changed]}; new pods stay away from it",
-    )
+    def closed(record: NodeRecord) -> Cordon:
+        return record.marks.closed(gpu_cordon.inventory_of(record), gpu.gpu)
+
+    told = "; new pods stay away from it"
+    return _changed(api, streams, gpu, closed, f"cordoned{told}", f"was cordoned before{told}")
 
 
 def uncordon(api: KubeApi, streams: Streams, gpu: GpuName) -> int:
@@ -236,16 +227,16 @@ def uncordon(api: KubeApi, streams: Streams, gpu: GpuName) -> int:
         streams,
         gpu,
         lambda record: record.marks.opened(record.inventory, gpu.gpu),
-        lambda _: "uncordoned; it takes new pods",
+        "uncordoned; it takes new pods",
     )
 
 
-def _changed(api: KubeApi, streams: Streams, gpu: GpuName, change: Change, told: Callable[[bool], str]) -> int:
+def _changed(api: KubeApi, streams: Streams, gpu: GpuName, change: Change, done: str, before: str = "") -> int:
     try:
         changed = gpu_cordon.write(api, gpu.node, change)
     except kube.NotFoundError:
         return streams.error(f"there is no node {gpu.node}")
-    streams.progress(f"{gpu}: {told(changed)}")
+    streams.progress(f"{gpu}: {done if changed else before}")
     return OK
 
 
@@ -325,7 +316,7 @@ CORDON: Final = Command(
         ("By the number of the GPU", "gpushare cordon node-a/2"),
         ("MIG instance 1 of GPU 0", "gpushare cordon node-a/0:1"),
     ),
-    add=add_cordon,
+    add=partial(_add_alone, description="Keep new pods away from one GPU; what runs there stays."),
     run=lambda call: cordon(call.api(), call.streams, call.arguments.gpu),
 )
 UNCORDON: Final = Command(
@@ -333,6 +324,6 @@ UNCORDON: Final = Command(
     what="let new pods onto a GPU again",
     exit_codes=CORDON.exit_codes,
     examples=(("After a drain", "gpushare uncordon node-a/2"),),
-    add=add_uncordon,
+    add=partial(_add_alone, description="Let new pods onto one GPU again, after cordon or drain."),
     run=lambda call: uncordon(call.api(), call.streams, call.arguments.gpu),
 )

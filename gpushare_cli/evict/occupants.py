@@ -64,13 +64,9 @@ def obstacle(pod: Mapping[str, Any], permissions: Permissions) -> str:
         return "the kubelet runs it from a file of its node; remove that file"
     if not permissions.force and pod_records.controller_of(pod) is None:
         return "nothing recreates it; --force deletes it for good"
-    volumes = [
-        fields.text(volume, "name", "spec.volumes")
-        for volume in fields.objects(spec, "volumes", "spec")
-        if "emptyDir" in volume
-    ]
+    volumes = [volume for volume in fields.objects(spec, "volumes", "spec") if "emptyDir" in volume]
     if volumes and not permissions.delete_emptydir_data:
-        which = ", ".join(volumes)
+        which = ", ".join(fields.text(volume, "name", "spec.volumes") for volume in volumes)
         return f"it would lose what it keeps in emptyDir volumes ({which}); --delete-emptydir-data accepts that"
     return ""
 
@@ -94,24 +90,21 @@ def plan(occupants: Iterable[Occupant], known: Sequence[Budget]) -> tuple[Row, .
         if not one.obstacle and not one.bound.deleting and len(own) == 1 and (one.ready or not own[0].spares_unready)
     ]
     broken = budgets.broken(counted, known)
-    rows = []
-    for one, own in ordered:
-        step, why = _step(one, own, broken.get(one.bound.ref.uid))
-        rows.append(Row(pod=one.bound.ref, memory_mib=one.memory_mib, step=step, why=why))
-    return tuple(rows)
+    return tuple(_row(one, own, broken.get(one.bound.ref.uid)) for one, own in ordered)
 
 
-def _step(one: Occupant, own: Sequence[Budget], broken: Budget | None) -> tuple[Step, str]:
+def _row(one: Occupant, own: Sequence[Budget], broken: Budget | None) -> Row:
+    step, why = Step.EVICT, ""
     if one.bound.deleting:
-        return Step.LEAVING, "its deletion was asked for; its containers are ending"
-    if one.obstacle:
-        return Step.STAY, one.obstacle
-    if len(own) > 1:
+        step, why = Step.LEAVING, "its deletion was asked for; its containers are ending"
+    elif one.obstacle:
+        step, why = Step.STAY, one.obstacle
+    elif len(own) > 1:
         which = ", ".join(sorted(budget.name for budget in own))
-        return Step.STAY, f"several budgets select it ({which}), and the API server evicts no such pod; leave one"
-    if broken is not None:
-        return Step.WAIT, f"budget {broken.name} allows no more evictions now"
-    return Step.EVICT, ""
+        step, why = Step.STAY, f"several budgets select it ({which}), and the API server evicts no such pod; leave one"
+    elif broken is not None:
+        step, why = Step.WAIT, f"budget {broken.name} allows no more evictions now"
+    return Row(pod=one.bound.ref, memory_mib=one.memory_mib, step=step, why=why)
 
 
 def _rank(pod: Bound) -> tuple[int, tuple[int, ...], str, str]:

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gpushare import names
@@ -10,9 +10,9 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.units import MemoryUnit
 from gpushare_cli import arguments, reading, targets, usage, world
-from gpushare_cli.arguments import Call, Command
+from gpushare_cli.arguments import Command
 from gpushare_cli.console import BAD, FAILED, OK, Streams
-from gpushare_cli.explain import decide, held, render
+from gpushare_cli.explain import decide, render
 from gpushare_cli.explain.model import Explanation, State
 from gpushare_cli.reading import Objects
 from gpushare_cli.targets import Target
@@ -29,12 +29,8 @@ class Options:
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.description = "Say why a pod waits, node by node, or where it is and what holds it to its share there."
-    parser.add_argument(
-        "pod",
-        type=Target.parse,
-        metavar="POD",
-        help="its name, NAMESPACE/NAME, or KIND/NAME for the pods of a workload: deployment/web",
-    )
+    what = "its name, NAMESPACE/NAME, or KIND/NAME for the pods of a workload: deployment/web"
+    parser.add_argument("pod", type=Target.parse, metavar="POD", help=what)
     arguments.add_namespaces(parser)
     arguments.add_memory_unit(parser, "the one of the settings, else the one in which the nodes count")
     arguments.add_output(parser)
@@ -63,10 +59,18 @@ def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[]
     except kube.ForbiddenError as error:
         return streams.error(f"not allowed: {error}")
     if not explained:
-        kind = target.kind.word
-        streams.err.write(f"{what} has no pods; see kubectl describe {kind} {target.name} -n {where}\n")
+        streams.err.write(f"{what} has no pods; see kubectl describe {target.kind.word} {target.name} -n {where}\n")
         return FAILED
-    return _print(explained, streams, options)
+    explained.sort(key=lambda each: (each.good, each.pod.name))
+    for note in dict.fromkeys(note for each in explained for note in each.notes):
+        streams.note(note)
+    alone = target.kind == targets.POD
+    streams.answer(
+        options.output,
+        lambda: render.as_json(explained[0]) if alone else {"pods": [render.as_json(each) for each in explained]},
+        lambda: render.grouped(explained, streams.width),
+    )
+    return OK if all(each.good for each in explained) else BAD
 
 
 def _cluster(api: KubeApi) -> Objects:
@@ -80,24 +84,7 @@ def _cluster(api: KubeApi) -> Objects:
 def _with_use(api: KubeApi, explained: Sequence[Explanation], installation: str) -> list[Explanation]:
     nodes = {each.node for each in explained if each.node is not None and each.state is State.HOLDS}
     uses = usage.read(api, nodes, installation) if nodes else {}
-    return [held.used(each, uses[each.node]) if each.node and each.node in uses else each for each in explained]
-
-
-def _print(explained: Sequence[Explanation], streams: Streams, options: Options) -> int:
-    explained = sorted(explained, key=lambda each: (each.good, each.pod.name))
-    for note in dict.fromkeys(note for each in explained for note in each.notes):
-        streams.note(note)
-    alone = options.pod.kind == targets.POD
-    streams.answer(
-        options.output,
-        lambda: render.as_json(explained[0]) if alone else {"pods": [render.as_json(each) for each in explained]},
-        lambda: render.grouped(explained, streams.width),
-    )
-    return OK if all(each.good for each in explained) else BAD
-
-
-def _run(call: Call) -> int:
-    return run(call.api(), call.streams, call.options(Options), call.namespace)
+    return [replace(each, use=uses[each.node]) if each.node and each.node in uses else each for each in explained]
 
 
 COMMAND: Final = Command(
@@ -110,5 +97,5 @@ COMMAND: Final = Command(
         ("All pods of a Deployment in another namespace", "gpushare explain deployment/web -n ml"),
     ),
     add=add,
-    run=_run,
+    run=lambda call: run(call.api(), call.streams, call.options(Options), call.namespace),
 )

@@ -14,9 +14,7 @@ from gpushare.cluster.pod_records import Bound, Bypassed, Pending
 from gpushare.cluster.reasons import by_sum, some
 from gpushare.cluster.world import PodToPlace
 from gpushare.errors import InvalidRequestError, WireError
-from gpushare.identity import NodeName
 from gpushare.model.allocation import Placed, Refused
-from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
 from gpushare.placement import costs
@@ -225,7 +223,10 @@ def _bound(blank: Explanation, pod: Object, record: Bound, state: World) -> Expl
     inventory = node.record.inventory if node else None
     if not pods_wire.holds_gpus(pod):
         return held.ended(blank, pod, record, inventory)
-    shown = inventory or _equal_gpus(record.node, state)
+    # GPUs of a node of Aliyun's plugin are shown as equal.
+    raw = next((node for node in state.objects.nodes if node_records.name_of(node) == record.node), None)
+    equal = world.equal_gpus(raw, []) if raw and not inventory else None
+    shown = equal[0] if equal else inventory
     try:
         allocation = pod_records.held(record, shown.unit if shown else blank.unit)
     except WireError as error:
@@ -249,13 +250,6 @@ def _choice(blank: Explanation, pod: Object, record: Bound, state: World) -> Nod
     policies = alone.policies(blank.request)
     answered = world.ask(alone, world.unbound(pod), blank.request, policies)
     return choice.of_bound(record, record.allocation, placed, alone, answered, policies)
-
-
-def _equal_gpus(name: NodeName, state: World) -> NodeInventory | None:
-    """GPUs of a node of Aliyun's plugin, to show what its pods hold."""
-    node = next((node for node in state.objects.nodes if node_records.name_of(node) == name), None)
-    equal = world.equal_gpus(node, []) if node else None
-    return equal[0] if equal else None
 
 
 def _not_ours(blank: Explanation, pod: Object, state: World) -> Explanation:

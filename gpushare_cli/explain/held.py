@@ -15,7 +15,6 @@ from gpushare.wire import allocations, fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import limits
 from gpushare_cli.explain.model import Explanation, Fill, Share, State
-from gpushare_cli.usage import NodeUse, Use
 
 Object = Mapping[str, Any]
 VARIABLES: Final = (  # variables that tell programs about their share
@@ -54,17 +53,6 @@ def _shares(allocation: Allocation, inventory: NodeInventory | None) -> Iterator
             gpu = inventory.by_uuid.get(inventory.resolve(uuid)) if inventory else None
             mib = mib_on(grant, gpu)
             yield Share(grant=grant, gpu=gpu, uuid=gpu.uuid if gpu else uuid, memory_mib=mib, evaluated=known)
-
-
-def used(explained: Explanation, known: NodeUse) -> Explanation:
-    place = explained.pod.namespace, explained.pod.name
-    shares = tuple(
-        replace(share, use=known.uses.get((*place, share.grant.container, share.uuid), Use()))
-        for share in explained.shares
-    )
-    others = [(key[3], use) for key, use in known.uses.items() if key[:3] == (*place, "")]
-    others.sort(key=lambda other: other[0])
-    return replace(explained, shares=shares, others=tuple(others), use_problem=known.problem)
 
 
 def unreadable(blank: Explanation, record: Bound, why: str) -> Explanation:

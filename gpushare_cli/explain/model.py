@@ -1,7 +1,7 @@
 """All that there is to say about one pod. Pure values."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from gpushare import units
@@ -10,7 +10,7 @@ from gpushare.model.allocation import Grant, Held
 from gpushare.model.gpu import Gpu, Limit
 from gpushare.model.request import PodRequest, Policy
 from gpushare.units import MemoryUnit
-from gpushare_cli.usage import UNKNOWN, Use
+from gpushare_cli.usage import NodeUse, Use
 from gpushare_cli.world import NodeAnswer
 
 
@@ -29,7 +29,6 @@ class Share:
     gpu: Gpu | None  # None if the node does not list it
     uuid: str
     memory_mib: int
-    use: Use = UNKNOWN
     evaluated: bool = True  # whether the node's GPUs could be read
 
     @property
@@ -87,9 +86,12 @@ class Explanation:
     answers: tuple[NodeAnswer, ...] = ()  # of all nodes that come into question, the best first
     choice: NodeChoice | None = None  # None if no node takes it, or another system chose its GPUs
     shares: tuple[Share, ...] = ()
-    others: tuple[tuple[str, Use], ...] = ()  # what containers use that hold nothing of a GPU, by its UUID
-    use_problem: str = ""
+    use: NodeUse = field(default_factory=NodeUse)  # what the device plugin of its node tells
     fills: tuple[Fill, ...] = ()
     origin: str = ""
     limit: str = ""
     notes: tuple[str, ...] = ()
+
+    def used(self, container: str, uuid: str) -> Use:
+        """By its container of this name; without one, by those that hold nothing of the GPU."""
+        return self.use.uses.get((self.pod.namespace, self.pod.name, container, uuid), Use())

@@ -80,11 +80,13 @@ def as_json(explained: Explanation) -> dict[str, Any]:
             "inHindsight": choice.in_hindsight,
         },
         "nodes": [world.as_json(answer) for answer in explained.answers],
-        "containers": [_json_share(share) for share in explained.shares],
+        "containers": [
+            _json_share(share, explained.used(share.grant.container, share.uuid)) for share in explained.shares
+        ],
         "gpus": [_json_fill(fill) for fill in explained.fills],
         "chosenBy": explained.origin or None,
         "limitHeldBy": explained.limit or None,
-        "useProblem": explained.use_problem or None,
+        "useProblem": explained.use.problem or None,
         "notes": explained.notes,
     }
 
@@ -104,8 +106,8 @@ def _head(explained: Explanation) -> Iterator[tuple[str, ...]]:
         yield "CHOSEN BY:", explained.origin
     if explained.limit:
         yield "LIMIT:", explained.limit
-    if explained.use_problem:
-        yield "USE:", f"not known: {explained.use_problem}"
+    if explained.use.problem:
+        yield "USE:", f"not known: {explained.use.problem}"
     if explained.scheduler:
         yield "SCHEDULER:", f"{explained.scheduler}{': ' if explained.said else ''}{explained.said}"
 
@@ -156,11 +158,13 @@ def _limits(explained: Explanation) -> Iterator[tuple[str, ...]]:
     for share in explained.shares:
         gpu = label(share.gpu.index) if share.gpu else "?"
         kind = share.limit.value if share.limit else "?"
-        yield world.named(share.grant), gpu, kind, *_amounts(share.memory_mib, share.use)
-    for uuid, use in explained.others:
+        used = explained.used(share.grant.container, share.uuid)
+        yield world.named(share.grant), gpu, kind, *_amounts(share.memory_mib, used)
+    nameless = (explained.pod.namespace, explained.pod.name, "")
+    for uuid in sorted(key[3] for key in explained.use.uses if key[:3] == nameless):
         other = gpus.get(uuid)
         where = (label(other.index), other.limit_of(0).value) if other else (uuid, "?")
-        yield limits.OTHERS, *where, *_amounts(0, use)
+        yield limits.OTHERS, *where, *_amounts(0, explained.used("", uuid))
 
 
 def _amounts(granted_mib: int, use: Use) -> Iterator[str]:
@@ -184,7 +188,7 @@ def _answer(answer: NodeAnswer) -> tuple[str, ...]:
     return answer.node, "no", answer.why_not
 
 
-def _json_share(share: Share) -> dict[str, Any]:
+def _json_share(share: Share, use: Use) -> dict[str, Any]:
     return {
         "container": share.grant.container,
         "kind": share.grant.kind.value,
@@ -196,8 +200,8 @@ def _json_share(share: Share) -> dict[str, Any]:
         "computePercent": share.grant.compute_percent,
         "whole": share.grant.whole,
         "limit": share.limit.value if share.limit else None,
-        "usedMiB": share.use.used_mib,
-        "peakMiB": share.use.peak_mib,
+        "usedMiB": use.used_mib,
+        "peakMiB": use.peak_mib,
         "trouble": share.trouble or None,
     }
 
