@@ -240,34 +240,28 @@ def _tls(options: Options) -> Entry:
 
 
 def _url(url: str) -> str:
-    problem = _url_problem(url)
+    problem = ""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # reading it checks it
+        if parts.scheme not in {"http", "https"}:
+            problem = "must begin with http:// or https://"
+        elif not parts.hostname:
+            problem = "has no host"
+        elif parts.query or parts.fragment or parts.username:
+            problem = "must have neither user, query nor fragment"
+    except ValueError as error:
+        problem = str(error)
     if problem:
         raise SettingsError(f"extender URL {url!r}: {problem}; write something like {DEFAULT_URL}")
     return url.rstrip("/")
 
 
-def _url_problem(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # reading it checks it
-    except ValueError as error:
-        return str(error)
-    if parts.scheme not in {"http", "https"}:
-        return "must begin with http:// or https://"
-    if not parts.hostname:
-        return "has no host"
-    if parts.query or parts.fragment or parts.username:
-        return "must have neither user, query nor fragment"
-    return ""
-
-
 def _api_version(server: ServerVersion) -> str:
-    for minor, name in _SINCE:
-        if server >= ServerVersion(1, minor):
-            return name
-    raise SettingsError(
-        f"server version {server}: KubeSchedulerConfiguration is supported from 1.19; use --kind policy"
-    )
+    if found := next((name for minor, name in _SINCE if server >= ServerVersion(1, minor)), ""):
+        return found
+    why = "KubeSchedulerConfiguration is supported from 1.19; use --kind policy"
+    raise SettingsError(f"server version {server}: {why}")
 
 
 def _client(options: Options) -> dict[str, Any]:

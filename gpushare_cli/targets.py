@@ -11,33 +11,17 @@ from gpushare.wire import fields
 from gpushare_cli import reading
 
 _TIMEOUT_S: Final = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    word: str  # as users and messages write it
-    group: str  # the beginning of its path at the API server
-
-    def path(self, namespace: str, name: str) -> str:
-        return reading.namespaced(namespace, f"{self.word}s", name, group=self.group)
-
-
-POD: Final = Kind(word="pod", group="/api/v1")
-_WORKLOADS: Final = (
-    (Kind(word="deployment", group="/apis/apps/v1"), "deploy"),
-    (Kind(word="statefulset", group="/apis/apps/v1"), "sts"),
-    (Kind(word="replicaset", group="/apis/apps/v1"), "rs"),
-    (Kind(word="daemonset", group="/apis/apps/v1"), "ds"),
-    (Kind(word="job", group="/apis/batch/v1"), "job"),
-)
-KINDS: Final[Mapping[str, Kind]] = {  # every word for a kind, as kubectl takes them
-    word: kind for kind, short in ((POD, "po"), *_WORKLOADS) for word in (kind.word, f"{kind.word}s", short)
+POD: Final = "pod"
+_GROUPS: Final = {  # the beginnings of their paths at the API server
+    **{POD: "/api/v1", "job": "/apis/batch/v1"},
+    **dict.fromkeys(("deployment", "statefulset", "replicaset", "daemonset"), "/apis/apps/v1"),
 }
+_SHORT: Final = {"po": POD, "deploy": "deployment", "sts": "statefulset", "rs": "replicaset", "ds": "daemonset"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    kind: Kind = POD
+    kind: str = POD  # in small letters
     namespace: str = ""
     name: str
 
@@ -46,8 +30,9 @@ class Target:
         before, slash, name = text.rpartition("/")
         if "/" in before or not name or (slash and not before):
             raise SettingsError(f"pod {text!r}: write NAME, NAMESPACE/NAME or KIND/NAME")
-        kind = KINDS.get(before.lower())
-        return cls(kind=kind, name=name) if kind else cls(namespace=before, name=name)
+        word = before.lower()
+        kind = _SHORT.get(word, word.removesuffix("s"))
+        return cls(kind=kind, name=name) if kind in _GROUPS else cls(namespace=before, name=name)
 
     def namespace_or(self, option: str, default: Callable[[], str]) -> str:
         """Its namespace: the one that it names, that of `--namespace`, or the one that a user means who names none."""
@@ -57,8 +42,9 @@ class Target:
         return self.namespace or option or default()
 
 
-def pods(api: KubeApi, kind: Kind, namespace: str, name: str) -> Sequence[JsonObject]:
-    named = api.get(kind.path(namespace, name), timeout_s=_TIMEOUT_S)
+def pods(api: KubeApi, kind: str, namespace: str, name: str) -> Sequence[JsonObject]:
+    path = reading.namespaced(namespace, f"{kind}s", name, group=_GROUPS[kind])
+    named = api.get(path, timeout_s=_TIMEOUT_S)
     if kind == POD:
         return [named]
     return reading.listed(api, reading.namespaced(namespace, "pods"), {"labelSelector": selector_of(named)})

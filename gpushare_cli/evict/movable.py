@@ -55,7 +55,7 @@ class Assessment:
 
 def named(api: KubeApi, target: Target, namespace: str) -> Object:
     if target.kind != targets.POD:
-        raise SettingsError(f"{target.kind.word}/{target.name}: name one pod, or give its manifest with -f")
+        raise SettingsError(f"{target.kind}/{target.name}: name one pod, or give its manifest with -f")
     (pod,) = targets.pods(api, target.kind, namespace, target.name)
     what = f"pod {namespace}/{target.name}"
     if node := pods_wire.node_of(pod):

@@ -44,7 +44,7 @@ def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[]
     """
     target = options.pod
     where = target.namespace_or(options.namespace, namespace)
-    what = f"{target.kind.word} {target.name} in namespace {where}"
+    what = f"{target.kind} {target.name} in namespace {where}"
     try:
         pods = targets.pods(api, target.kind, where, target.name)
         cluster = _cluster(api)
@@ -59,7 +59,7 @@ def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[]
     except kube.ForbiddenError as error:
         return streams.error(f"not allowed: {error}")
     if not explained:
-        streams.err.write(f"{what} has no pods; see kubectl describe {target.kind.word} {target.name} -n {where}\n")
+        streams.err.write(f"{what} has no pods; see kubectl describe {target.kind} {target.name} -n {where}\n")
         return FAILED
     explained.sort(key=lambda each: (each.good, each.pod.name))
     for note in dict.fromkeys(note for each in explained for note in each.notes):
