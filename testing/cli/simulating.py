@@ -30,6 +30,11 @@ class Result:
     err: str
 
     @property
+    def lines(self) -> list[str]:
+        """All of it."""
+        return [f"exit code {self.code}", *self.err.splitlines(), *self.out.splitlines()]
+
+    @property
     def details(self) -> str:
         """What is said below the summary."""
         lines = self.out.splitlines(keepends=True)

@@ -20,6 +20,12 @@ def parts(section: str, file: str = "doctor") -> Iterable[list[str]]:
     return (["" if line == "." else line for line in lines] for lines in found)
 
 
+def golden(area: str, case: str) -> list[str]:
+    """All lines of a section."""
+    [lines] = parts(case, area)
+    return lines
+
+
 def compare(check: str, changes: Sequence[Change]) -> None:
     """Each change is told by one line, and by nothing else.
 
