@@ -264,18 +264,24 @@ class Column:
             self._costs.update(cluster.table, None, settled=False)
             facts = cluster.table.facts[:, rows]
             self.fits, self._bare = wanted, (facts[table.STATE] != table.WIDE) & (facts[table.GPUS] == 0)
+            self._place(cluster, worth, wanted & (facts[table.STATE] == table.WIDE) & ~self._costs.known[rows])
             return
         self._fits.update(cluster.table)
         self._costs.update(cluster.table, self._fits, settled=False)
         codes = self._fits.codes[rows]
         known = (codes == fits.FITS) & self._costs.known[rows]
-        for node in np.flatnonzero(wanted & ((codes == fits.UNSEEN) | ((codes == fits.FITS) & ~known))).tolist():
+        self._place(cluster, worth, wanted & ((codes == fits.UNSEEN) | ((codes == fits.FITS) & ~known)))
+        self.fits = wanted & (codes == fits.FITS)
+
+    def _place(self, cluster: Cluster, worth: Worth, nodes: Bools) -> None:
+        """Where columns do not tell."""
+        for node in np.flatnonzero(nodes).tolist():
             verdict = cluster.verdict(self._pod, node)
-            self._fits.keep(node + 1, verdict)
+            if self._fits is not None:
+                self._fits.keep(node + 1, verdict)
             if isinstance(verdict, Placed):
                 change = cluster.change(node, verdict, self._pod.ask.host)
                 self._costs.keep(node + 1, costs.costs_of([change], worth.policy)[0])
-        self.fits = wanted & (codes == fits.FITS)
 
     def best(self, nodes: Ints, cluster: Cluster) -> int:
         """Of nodes where the pod fits, the one that costs least, the first of those that are exactly equal."""

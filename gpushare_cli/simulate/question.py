@@ -224,7 +224,7 @@ def _nodes(given: Input, unit: MemoryUnit | None, notes: list[str]) -> dict[Node
             record = node_records.read(node.value, None, marked.get(name, frozenset()))
             if record.published is None and (equal := world.equal_gpus(node.value, notes, unit)) is not None:
                 record = replace(record, inventory=equal[0])
-                notes.append(f"node {name}: has no inventory, so its GPUs are taken to be equal")
+                notes.append(f"node {name}: has no inventory; assuming equal GPUs")
             found[name] = record, schedulable.node_facts(node.value)
         if record.problem:
             notes.append(f"node {name}: takes no new pods: {record.problem}")
@@ -370,7 +370,7 @@ def _without_capacity(nodes: Nodes, pods: Iterable[Pod]) -> Iterator[str]:
     count = nodes.has.count(None)
     if count and any(any(host.counted(pod.value)) for pod in pods):
         who, they = ("nodes do", "they have") if count > 1 else ("node does", "it has")
-        yield f"{count} {who} not tell what CPU and memory {they}; they are taken to be enough"
+        yield f"{count} {who} not tell what CPU and memory {they}; assuming they have enough"
 
 
 def _omissions(given: Input) -> Iterator[str]:

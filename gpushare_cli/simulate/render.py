@@ -238,8 +238,7 @@ def as_json(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, notes: Sequence[s
             "pods": len(plan.rows),
             "placed": plan.placed,
             "totalMiB": total,
-            "usedMiB": used,
-            "usedPercent": units.percent(used, total),
+            **_granted(used, total),
             "refused": _refused(plan.rows),
             "gpus": [_json_left_over(model, each) for model, each in _left_over(plan).items()],
         },
@@ -296,7 +295,7 @@ def _json_grant(grant: Grant, ledger: NodeLedger) -> dict[str, Any]:
 
 def _json_node(name: NodeName, ledger: LedgerOrRefused) -> dict[str, Any]:
     if isinstance(ledger, Refused):
-        return {"name": name, "gpus": [], "totalMiB": 0, "usedMiB": 0, "problem": ledger.message}
+        return {"name": name, "gpus": [], "totalMiB": 0, "grantedMiB": 0, "usedMiB": 0, "problem": ledger.message}
     gpus = [
         {
             "index": gpu.index,
@@ -305,8 +304,7 @@ def _json_node(name: NodeName, ledger: LedgerOrRefused) -> dict[str, Any]:
             "health": gpu.health.value,
             "totalMiB": gpu.memory_mib,
             **({"grantableMiB": gpu.grantable_mib} if gpu.extra_mib else {}),
-            "usedMiB": ledger.used_mib.get(gpu.uuid, 0),
-            "usedPercent": units.percent(ledger.used_mib.get(gpu.uuid, 0), gpu.memory_mib),
+            **_granted(ledger.used_mib.get(gpu.uuid, 0), gpu.memory_mib),
             "computePercent": ledger.used_percent.get(gpu.uuid, 0),
             "whole": gpu.uuid in ledger.whole,
         }
@@ -316,9 +314,16 @@ def _json_node(name: NodeName, ledger: LedgerOrRefused) -> dict[str, Any]:
         "name": name,
         "gpus": gpus,
         "totalMiB": _total_mib([ledger]),
+        "grantedMiB": _used_mib([ledger]),
         "usedMiB": _used_mib([ledger]),
         "problem": None,
     }
+
+
+def _granted(mib: int, total: int) -> dict[str, int]:
+    """Under the names of the version before, too."""
+    percent = units.percent(mib, total)
+    return {"grantedMiB": mib, "grantedPercent": percent, "usedMiB": mib, "usedPercent": percent}
 
 
 def plot(runs: Sequence[Run]) -> Plot:

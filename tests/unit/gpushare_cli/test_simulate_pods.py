@@ -206,7 +206,8 @@ def test_identical_replicas_that_wait_get_one_search() -> None:
     assert summary.pop("gpus") == [
         {"model": "Tesla T4", "gpus": 6, "allocated": 6, "free": 0, "freeTooSmall": 0, "freeWithoutHost": 0}
     ]
-    assert summary == {"pods": 10_000, "placed": 30, "totalMiB": 92_160, "usedMiB": 92_160, "usedPercent": 100}
+    granted = {"grantedMiB": 92_160, "grantedPercent": 100, "usedMiB": 92_160, "usedPercent": 100}
+    assert summary == {"pods": 10_000, "placed": 30, "totalMiB": 92_160, **granted}
 
 
 def test_made_up_nodes_join_those_of_a_list() -> None:
@@ -246,7 +247,7 @@ def test_what_is_not_evaluated_is_noted_with_how_many_pods_demand_it() -> None:
     spread["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
     found = simulate(manifest(make_pod(fast, name="plain")), spread, profile=T4S, as_json=True)
     assert found.value["notes"] == [
-        "1 node does not tell what CPU and memory it has; they are taken to be enough",
+        "1 node does not tell what CPU and memory it has; assuming they have enough",
         "not evaluated: other resources (of 1 pod), volumes (of 1 pod)",
     ]
     assert [pod["notLookedAt"] for pod in found.value["pods"]] == [["other resources"], ["volumes"]]
@@ -262,7 +263,9 @@ def test_json_says_why_a_node_takes_nothing() -> None:
     found = simulate(make_node(name="cpu"), manifest(make_pod()), as_json=True)
     assert found.value["summary"]["refused"] == {"NoInventory": 1}
     why = "cpu has no GPU inventory: no gpushare device plugin has reported GPUs there"
-    assert found.value["nodes"] == [{"name": "cpu", "gpus": [], "totalMiB": 0, "usedMiB": 0, "problem": why}]
+    assert found.value["nodes"] == [
+        {"name": "cpu", "gpus": [], "totalMiB": 0, "grantedMiB": 0, "usedMiB": 0, "problem": why}
+    ]
 
 
 def test_json_of_a_plan_has_all_numbers() -> None:
@@ -278,7 +281,8 @@ def test_json_of_a_plan_has_all_numbers() -> None:
     refusal = {"fits": False, "gpusFit": False, "score": None, "reason": "InsufficientGpuMemory", "message": message}
     waits: Json = {"outcome": "Waits", "node": None, "containers": [], "message": message}
     pod: Json = {"namespace": "default", "of": None, "notLookedAt": []}
-    used = {"totalMiB": 15360, "usedMiB": 7680}
+    used = {"totalMiB": 15360, "grantedMiB": 7680, "usedMiB": 7680}
+    percent = {"grantedPercent": 50, "usedPercent": 50}
     gpu = {"index": 0, "uuid": uuid, "model": "Tesla T4", "health": "Healthy", "computePercent": 50, "whole": False}
     room = {"allocated": 0.5, "free": 0.5, "freeTooSmall": 0.0, "freeWithoutHost": 0.0}
     run = {"policy": "binpack", "seed": 1, "pods": 2, "placed": 1, "allocatedPercent": 50.0, "askedPercent": 183.33}
@@ -286,11 +290,11 @@ def test_json_of_a_plan_has_all_numbers() -> None:
         {**pod, "name": "part", **placed, "message": None, "nodes": []},
         {**pod, "name": "big", **waits, "nodes": [{"node": "node-1", **refusal, "blockers": []}]},
     ]
-    summary = {"pods": 2, "placed": 1, **used, "usedPercent": 50, "refused": {"InsufficientGpuMemory": 1}}
+    summary = {"pods": 2, "placed": 1, **used, **percent, "refused": {"InsufficientGpuMemory": 1}}
     assert {key: value for key, value in found.value.items() if key != "pods"} == {
         "unit": "GiB",
         "policy": "binpack",
-        "nodes": [{"name": "node-1", "gpus": [gpu | used | {"usedPercent": 50}], **used, "problem": None}],
+        "nodes": [{"name": "node-1", "gpus": [gpu | used | percent], **used, "problem": None}],
         "summary": {**summary, "gpus": [{"model": "Tesla T4", "gpus": 1, **room}]},
         "runs": [run],
         "notes": [],

@@ -150,7 +150,7 @@ def test_nodes_of_aliyuns_plugin_have_equal_gpus() -> None:
     node["status"]["allocatable"] = {names.GPU_MEM: "30", names.GPU_COUNT: "2"}
     holder = make_pod(make_container(gpu_mem=9), name="holder", node="old", annotations={names.ALIYUN_IDX: "1"})
     found = simulate(listed(node, holder, make_pod(namespace="ml")))
-    assert found.err == "note: node old: has no inventory, so its GPUs are taken to be equal\n"
+    assert found.err == "note: node old: has no inventory; assuming equal GPUs\n"
     assert found.details.splitlines()[1:] == [
         "ml/pod  old   main       1    3 GiB",
         "",

@@ -92,6 +92,14 @@ def test_what_pods_have_left_is_there_again() -> None:
     assert found.cluster.free_mib == 4000 - 3 * 500
 
 
+def test_pods_without_gpus_are_ranked_on_nodes_with_very_many_gpus_too() -> None:
+    nodes = nodes_of([room(65), room(65)])
+    config = SchedulerConfig(policy=Policy.BINPACK, rules=Rules(), weight=26, others_weight=26)
+    found = Scheduler(nodes, Cluster(nodes, Policy.BINPACK, Learner()), config, lambda number: number - 1)
+    found.place(HALF, request_of(HALF, 1), only=NodeName("node-00001"))
+    assert found.choose(signature_of(Ask(cpu_milli=1))) == 1
+
+
 def test_pods_without_gpus_come_and_go() -> None:
     pods = [came(signature_of(Ask(cpu_milli=8000)), n, at_s=n, duration_s=1) for n in range(2)]
     assert told(plan.events(scheduler(room(1)), pods)) == [("came", 0, 0), ("came", 1, 0)]
