@@ -34,9 +34,8 @@ OF_OTHERS: Final = (
     ("docs/jupyterhub.md", "  profileList:"),
     ("docs/monitoring.md", "scrape_configs:"),
     ("docs/neighbours.md", "spawnerFormDefaults"),
-    ("docs/operate.md", "resources: [namespaces]"),
 )
-"""YAML that is neither an object nor part of one: settings of other programs, and a rule of a ClusterRole."""
+"""YAML that is neither an object nor part of one: settings of other programs."""
 KUSTOMIZATION: Final = {"bases", "components", "images", "patches", "resources"} | {
     "patchesJson6902",
     "patchesStrategicMerge",

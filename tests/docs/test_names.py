@@ -25,8 +25,6 @@ EVERY: Final = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"
 CURRENT: Final = [page for page in EVERY if page != "CHANGELOG.md"]
 GUIDES: Final = ["README.md", "manifests/README.md", *(page for page in EVERY if re.fullmatch(r"docs/[^/]+", page))]
 COVERED: Final = re.compile(r"`([a-z_/0-9]+\.py)::(test_\w+)`")
-FORMER: Final = set(re.findall(r"^\| `(gpushare_[a-z_]+)` \|", text("docs/operate.md"), re.MULTILINE))
-"""Metrics of the table for those who upgrade."""
 OF_OTHERS: Final = {
     *("--config", "--root-dir", "--policy-config-file", "--enable-admission-plugins", "--kube-scheduler-arg"),
     *("--force", "--grace-period", "--server-side", "--type", "--wait", "--runtime", "--default-runtime"),
@@ -58,7 +56,7 @@ def flags_known() -> set[str]:
 
 
 def metrics_named() -> set[str]:
-    exist = {*metrics.families(), *FORMER}
+    exist = metrics.families()
     named = found(r"\bgpushare_(?!cli\b)[a-z_]+", CURRENT)
     return {name if name in exist else re.sub(r"_(total|bucket|sum|count)$", "", name) for name in named}
 
@@ -108,7 +106,7 @@ NAMED: Final[Mapping[str, tuple[set[Any], Callable[[], set[Any]]]]] = {
     "flag": (flags_named(), flags_known),
     "flag of the plugin": (found(r"`(--[\w-]+|GPUSHARE_\w+)`", ["docs/limits.md"]), lambda: SETTINGS),
     "file of the manifests": (FILES, lambda: {path for path in FILES if (ROOT / path).exists()}),
-    "metric": (metrics_named(), lambda: {*metrics.families(), *FORMER}),
+    "metric": (metrics_named(), lambda: {*metrics.families()}),
     "alert": (found(r"`(GpuShare\w+)`", ["docs/monitoring.md"]), lambda: ALERTS),
     "command of make": (
         found(r"`make ([a-z0-9-]+)", EVERY),
@@ -133,11 +131,6 @@ def test_every_name_in_the_pages_exists(kind: str) -> None:
     named, known = NAMED[kind]
     assert named
     assert named - known() == set()
-
-
-def test_former_names_of_metrics_are_gone() -> None:
-    assert FORMER
-    assert not FORMER & metrics.families().keys()
 
 
 def test_every_complaint_has_a_test_or_says_why_there_is_none() -> None:
@@ -181,7 +174,7 @@ PHRASES: Final = {
 }
 VARIABLES: Final = [value for name, value in vars(names).items() if name.startswith("ENV_")]
 KEPT_AWAY: Final = section("docs/reference/cli.md", "### What keeps pods away")
-OPERATE, TROUBLESHOOT, SECURITY = (text(f"docs/{name}.md") for name in ("operate", "troubleshoot", "security"))
+TROUBLESHOOT, SECURITY = (text(f"docs/{name}.md") for name in ("troubleshoot", "security"))
 TOLD: Final[list[tuple[str, Iterable[str], tuple[str, ...]]]] = [
     ("| `{}` |", [each.value for each in decide.Reason], (TROUBLESHOOT,)),
     ("{}", PHRASES.values(), (TROUBLESHOOT,)),
@@ -190,7 +183,7 @@ TOLD: Final[list[tuple[str, Iterable[str], tuple[str, ...]]]] = [
         [each.value for each in RefusalReason],
         (section("docs/reference/cli.md", "### What keeps pods away"),),
     ),
-    ("`{}`", sorted(events()), (OPERATE, TROUBLESHOOT)),
+    ("`{}`", sorted(events()), (TROUBLESHOOT,)),
     ("`{}`", [*names.POLICIES, *names.PLUGIN_RESOURCES], (SECURITY,)),
     ("ValidatingAdmissionPolicy '{}' ... denied request`", names.POLICIES, (TROUBLESHOOT,)),
     (

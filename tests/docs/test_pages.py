@@ -21,7 +21,6 @@ from gpushare.model.gpu import Limit, NodeInventory
 from gpushare.model.request import DEFAULT_POLICY, Policy
 from gpushare.placement import outlook
 from gpushare.placement.policies import Policies
-from gpushare.runtime import options
 from gpushare.units import GIB
 from gpushare.wire import selectors
 from gpushare.wire.selectors import Framework
@@ -155,16 +154,6 @@ def test_pages_samples_and_programs_name_the_default_policy_that_is() -> None:
     assert ControllerSettings.__dataclass_fields__["gpu_policy"].default is DEFAULT_POLICY
     assert Options(files=()).policies == (DEFAULT_POLICY.value,)
     assert command_line().parse_args(["simulate", "-f", "-"]).policies == (DEFAULT_POLICY.value,)
-
-
-def test_the_setting_and_the_right_for_those_who_upgrade_are_those_of_the_controller() -> None:
-    told = section("docs/operate.md", "### From a version whose default policy was `binpack`")
-    setting, _, value = next(part for part in told.split("`") if part.startswith("GPUSHARE_")).partition(": ")
-    assert f"placed by `{DEFAULT_POLICY.value}` now" in told
-    loaded = options.load(ControllerSettings, [], prog="controller", environ={setting: value})
-    assert loaded.gpu_policy is Policy.BINPACK
-    [rule] = yaml.safe_load(told.partition("```yaml\n")[2].partition("```")[0])
-    assert rule in tree.one(tree.objects("base"), "ClusterRole", names.CONTROLLER)["rules"]
 
 
 def test_which_policies_learn_from_pods_is_told() -> None:
