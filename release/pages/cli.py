@@ -3,7 +3,7 @@
 import argparse
 import io
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from gpushare import names
@@ -14,7 +14,6 @@ from gpushare_cli.explain import command as explain
 from gpushare_cli.simulate import command as simulate
 from gpushare_cli.simulate.command import Options
 from gpushare_cli.targets import Target
-from release.pages import reasons
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli import defragging, draining
 from testing.cli.podding import bound, mutated
@@ -22,13 +21,17 @@ from testing.fakes.kube import FakeKube
 
 HEAD = """# Commands
 
-Tables are for people, `-o json` and `-o yaml` are for programs; all memory there is in MiB.
+Tables are for people, `-o json` and `-o yaml` for programs, with all memory in MiB.
 Results go to the standard output; `note:` and `error:` lines, and how far `simulate` is, to the error stream.
-On a terminal, the tables of `explain`, `simulate` and `doctor` are as wide as it is.
-What does not fit goes to indented lines, and nothing is cut.
-Elsewhere they are not folded, so that `grep` finds whole lines; the variable `COLUMNS` gives a width.
-This page is written by `make docs` from the code, and its examples are what the commands print; do not edit it.
+On a terminal, the tables of `explain`, `simulate` and `doctor` are folded to its width, or to that of `COLUMNS`; \
+elsewhere not, so that `grep` finds whole lines.
+This page is written by `make docs` from the code, and its examples are what the commands print.
+
+## Options of several commands
+
 """
+COMMON = ("output", "kubeconfig", "context")
+"""Arguments that are told once for all commands."""
 
 PROFILE = """gpus:
   - {model: Tesla T4, memoryMiB: 15360, count: 2}
@@ -58,29 +61,26 @@ spec:
 
 EXPLAIN = """### Which nodes count
 The answers come from the controller's own code, on the ledger that it would have.
-It also checks cordons, taints, node selectors, required node affinity, and what is left of CPU, memory and GPUs.
-What else a pod demands, such as pod affinity or volumes, is not evaluated; a note names it.
+Cordons, taints, node selectors, required node affinity, and what is left of CPU, memory and GPUs count too. A note \
+names what is not evaluated, such as pod affinity or volumes.
 
 ### Why this node
-`CHOICE` says what the pod does to the GPUs of its node, and what the next node lacks, as the pod's policy sees it:
-how full nodes are (`binpack`, `spread`); what is left over that few pods ask for, room for usual pods, and GPUs of a
-model that others need (`dense`); fragments (`fgd`).
-For a pod that is on a node it is about the cluster as it is now, without this pod: no past state is stored.
-So another node may be better by now.
+`CHOICE` says what the pod does to the GPUs of its node, and what the next node lacks, as the pod's policy sees it: \
+how full nodes are (`binpack`, `spread`); what is left over that few pods ask for, room for usual pods, and GPUs of \
+a model that others need (`dense`); fragments (`fgd`).
+For a pod on a node it is about the cluster as it is now, without this pod, so another node may be better by now.
 kube-scheduler may still prefer another node: see [its scores](../scheduling.md#the-weight).
 
 ### Rights
-It reads the pod, all nodes and all pods.
-It also reads the ConfigMaps of `kube-system`, which may call GPUs unhealthy.
-From `gpushare-config` of the installation it takes memory unit, policy, and whose whole GPUs are.
-What containers use comes from `/metrics` of the device plugins, through the API server.
-That needs the right to get `pods/proxy` in the namespace of the installation.
-Without the last three it goes on, and says what it does not know.
+It reads the pod, all nodes and all pods. Without the right to read what follows, it says what it does not know: \
+the ConfigMaps of `kube-system`, which may call GPUs unhealthy; the installation's `gpushare-config`, for memory \
+unit, policy, and whose whole GPUs are; and `pods/proxy` in the installation's namespace (`get`), for what \
+containers use.
 """
 
 SIMULATE = """### What it reads
 `-f` takes what `kubectl get nodes,pods -A -o yaml` prints, JSON, manifests of several documents, and `-`.
-Without `-A` the pods of other namespaces are missing from the ledger; a note says so if it looks like it.
+Without `-A` the pods of other namespaces are missing; a note says so if it looks like it.
 
 | object | what becomes of it |
 |---|---|
@@ -96,83 +96,126 @@ Without `-A` the pods of other namespaces are missing from the ledger; a note sa
 | ConfigMap `unhealthy-gpu-NODE` of `kube-system` | GPUs that take nothing new |
 | anything else | left out, with a note |
 
-A workload whose pods are in the input makes no others.
-New pods have names as Kubernetes would give them, the same in every run.
-Pods without GPUs count as well: those on nodes take CPU, memory and a place, and those that wait or are new are placed.
+A workload whose pods are in the input makes no others. Pods without GPUs count as well.
+
+`--profile` makes up nodes from a profile, the file that [simulated GPUs](../install.md) have; with `-f` they join \
+the nodes of the list.
+A GPU of it may have `mig: [{profile: 1g.5gb, memoryMiB: 4864, count: 2}]`: only these instances are shared then; \
+and `reservedMiB`, which its driver keeps for itself.
 
 ### How it decides
 A pod is refused as by the webhook if its request is wrong.
-Else kube-scheduler is followed: a node must have the CPU, memory, GPU resources and places for pods that are asked for;
-preset and cordoned nodes, taints, node selectors, required node affinity, pod affinity and anti-affinity, and topology
-spread constraints count; then the controller says on which nodes the GPUs are enough.
-Of these nodes the one with the most points takes the pod, and chance decides among equal ones, the same in every run
-with the same seed. Points are those of kube-scheduler's default plugins as of `--server-version`, and the controller's:
+Else kube-scheduler is followed: resources and places for pods, preset and cordoned nodes, taints, node selectors, \
+required node affinity, pod affinity and anti-affinity, and topology spread constraints count; then the controller \
+says on which nodes the GPUs are enough.
+Of these nodes the one with the most points takes the pod; chance decides among equal ones, in the same way with \
+the same seed. Points are those of kube-scheduler's default plugins as of `--server-version`, and the controller's:
 
 | Points | Of |
 |---|---|
 | NodeResourcesFit | free CPU and memory; with `--most-allocated` the other way round |
-| NodeResourcesBalancedAllocation | CPU and memory used to the same part; from 1.36 whether the pod makes that better |
+| NodeResourcesBalancedAllocation | CPU and memory used to the same part; from 1.36 whether the pod makes that \
+better |
 | PodTopologySpread | the pod's constraints, or replicas of a Deployment or the like on different nodes and zones |
 | TaintToleration, NodeAffinity | taints with `PreferNoSchedule`, preferred node affinity |
 | InterPodAffinity | pods that this one likes or avoids, and that like or avoid it |
 | the controller | the pod's policy, times `--weight`; for pods without GPUs only with `--rank-others` |
 
-With the weight that `scheduler-config` prints, which is the default, the controller's best node wins for GPU pods.
-Nodes have the same images, and all nodes are scored. Services, volumes, host ports and resource claims are
-not evaluated, and a note says so; nor are `matchLabelKeys`, selectors of namespaces by label, and other policies of
-topology spread constraints than the defaults. Nothing is preempted.
+All nodes are scored, and have the same images. Nothing is preempted.
+Not evaluated: Services, volumes, host ports and resource claims, which a note names; `matchLabelKeys`, selectors \
+of namespaces by label, and other policies of topology spread constraints than the defaults.
 
-The summary comes first: how many pods are placed and how much of the GPU memory they have, for each policy the mean of
-all seeds, with the standard deviation; [what the closest node lacks](#what-keeps-pods-away) for the pods that are not
-placed; and for each model [what is free](#which-gpus-are-left), in GPUs.
-What a part of a GPU or a whole one comes to is known when it is placed: in `ASKED FOR` it counts as of a GPU of mean
-size, so pods can get more than that.
+### What it prints
+The summary comes first: for each policy how many pods are placed and how much of the GPU memory they have, as the \
+mean of all seeds with the standard deviation; [what the closest node lacks](#what-keeps-pods-away) for the pods \
+that are not placed; and for each model [what is free](#which-gpus-are-left).
+In `ASKED FOR`, a part of a GPU or a whole one counts as of a GPU of mean size, so pods can get more than that.
 The rest is of the first policy with the first seed.
 
-`--policy dense,binpack,none --seeds 1-5 --order shuffled` compares policies; `none` does not rank nodes, as Aliyun's
-extender.
-`--replay` takes a list of a cluster's pods as a record: it places them again, when they were created and for as long as
-they ran, and pods that wait get what others leave.
-`--plot` writes how much is allocated over what was asked for, or over time if pods end.
-100,000 pods on 1,000 nodes take one to two minutes of a processor and 460 MiB; `--summary` leaves out the tables.
-
-`--profile` makes up nodes from a profile, the file that [simulated GPUs](../install.md) have.
-A GPU of it may have `mig: [{profile: 1g.5gb, memoryMiB: 4864, count: 2}]`: only these instances are shared then; and
-`reservedMiB`, which its driver keeps for itself.
-`--nodes` says how many; those that the profile names are among them, and with `-f` they join the nodes of the list.
+`--policy dense,binpack,none --seeds 1-5 --order shuffled` compares policies; `none` does not rank nodes, as \
+Aliyun's extender.
+`--replay` places the pods of a cluster's list again, when they were created and for as long as they ran; pods that \
+wait get what others leave.
+`--plot` draws how much is allocated over what was asked for, or over time if pods end.
+100,000 pods on 1,000 nodes take one to two minutes of a processor and 460 MiB.
 """
 
-DASHBOARD = """[A page of its own](../dashboard.md) shows it.
+REASONS = """### What keeps pods away
+`NOT PLACED BECAUSE OF` in the summary, and `refused` of its JSON, count pods by what the closest node lacks; \
+several things may be in a pod's way. The details, and `-o json`, have all nodes with numbers.
 
-### What it shows
-Every GPU as a bar with a block for each pod, by node or by model; what pods use, where the device plugins measure it;
-what holds limits, and why GPUs are out of use.
-Pods that wait, with the reason that `gpushare explain` gives.
-What happened in the last hour: who got and gave back GPU memory, Events of gpushare, GPUs that failed.
-The page follows the cluster by itself. It searches and filters, and its address keeps the filters.
+| reason | what is lacking | what to do |
+|---|---|---|
+| `InsufficientGpuMemory` | a GPU with as much free memory as the pod asks for on one | more GPUs, or smaller pods; \
+if little of what is free is `TOO SMALL`, compare policies |
+| `InsufficientGpuCompute` | compute on a GPU that has the memory | ask for less `aliyun.com/gpu-core.percentage` \
+or `nano-gpu/gpu-percent`, or for memory alone |
+| `NoUntouchedGpu` | as many GPUs on which no pod holds anything | more GPUs; `dense`, which keeps GPUs free for \
+such pods |
+| `TooFewGpus` | a node with as many healthy GPUs as the pod asks for | ask for fewer, or add larger nodes |
+| `NoMatchingGpu` | a GPU that the pod accepts: model, UUID, size, MIG, an enforced limit, other pods on it | \
+change the [annotations](../request.md#choose-gpus), or add such GPUs |
+| `NoHealthyGpu` | a GPU that is healthy and not cordoned, or a pod's allocation there cannot be read | see [a \
+faulty GPU](../operate.md#a-faulty-gpu) |
+| `NoInventory` | GPUs: no node that comes into question has an inventory | add nodes with \
+`gpushare.dev/inventory`, or `--profile`; on a cluster, see whether the [device \
+plugin](../troubleshoot.md#the-node-shows-no-aliyuncomgpu-mem) runs |
+| `UnitMismatch` | the memory unit in which the node counts | `--memory-unit`, which must be [the same \
+everywhere](../operate.md#memory-unit) |
+| `OtherHandOver` | a node that hands GPUs over as the pod was created for | create the pod again; the controller \
+does so for workloads |
+| `SearchTooLong` | a fit for all containers that was found in time | ask for equal amounts, or have fewer GPU \
+containers in a pod |
+| `Insufficient cpu`, `Insufficient memory` | CPU or memory of the node, where GPUs are free | smaller requests; \
+`--rank-others`, or a [taint](../scheduling.md#keep-gpu-nodes-for-gpu-pods), against pods without GPUs |
+| `Insufficient RESOURCE`, for example `Insufficient aliyun.com/gpu-mem` | the node's sum of that resource, as \
+kube-scheduler counts it | as `InsufficientGpuMemory`; nodes must have it in `status.allocatable` |
+| `Too many pods` | a place among the node's `status.allocatable.pods` | more nodes, or a larger `maxPods` of the \
+kubelet |
+| `cordoned (spec.unschedulable)` | a node that takes new pods | `kubectl uncordon` |
+| `taint KEY=VALUE`, `taint KEY` | a toleration of that taint | add it to the pod, or take the taint away |
+| `spec.nodeSelector wants KEY=VALUE, ...` | a node with that label | label nodes, or change the selector |
+| `no term of the required node affinity matches` | a node that the pod's required affinity means | label nodes, or \
+change the affinity |
+| `spec.nodeName` | the very node that the pod or its DaemonSet names | leave the choice to kube-scheduler |
+| `pod affinity or topology spread, ...` | a node that the constraints of this pod, or of pods there, leave | more \
+nodes or zones, or `ScheduleAnyway` and preferred terms |
+| `RefusedByWebhook` | a request that is right: the pod would not be created | the details say what is wrong |
+| `NotReady` | something beside room: scheduling gates, a pod that cannot be read or is on a node without its GPUs \
+| the details say which |
+| `Unknown` | nothing that the closest node says | report it, with the input |
+
+### Which GPUs are left
+In GPUs, parts added up; in JSON `gpus`, `allocated`, `free`, `freeTooSmall`, `freeWithoutHost`.
+
+| column | meaning | what to do |
+|---|---|---|
+| `FREE` | memory that no pod holds; not all of it is lost | |
+| `TOO SMALL` | of it in remainders in which no pod of the input fits | sizes that add up to a GPU (a half, a \
+third); `dense` learns which remainders pods fit in |
+| `NO CPU OR MEMORY` | of it where a pod of the input would fit, had the node CPU and memory for one | \
+`--rank-others`; smaller requests for CPU and memory; nodes with more of it for each GPU |
+"""
+
+DASHBOARD = """[A page of its own](../dashboard.md) shows it, and what users with fewer rights see.
 
 ### Rights
 It lists and watches nodes, pods and Events, and the ConfigMaps of `kube-system`, which may call GPUs unhealthy.
-What is used comes from `/metrics` of the device plugins: that needs the right to get `pods/proxy` in the namespace of
-the installation.
-Users who may not read all of that see less, and the page says what is missing: without nodes the GPUs that readable
-pods hold, without the pods of all namespaces those of their own, or of the namespaces that `-n` names.
-For pods that wait they see what the scheduler wrote.
+What is used needs the right to get `pods/proxy` in the namespace of the installation.
 
 ### Who can see it
-It listens on the loopback address, and answers only requests for a name of that address: pages of other sites cannot
-read it through a name of their own (DNS rebinding).
-The address that it prints has a key, because other users of the machine reach the loopback address too.
-It changes nothing: only `GET` and `HEAD` are answered.
-Whatever pods are called, their names are text: the page runs no script but its own files and asks no other server, and
-its `Content-Security-Policy` keeps it so.
+It listens on the loopback address, and answers only `GET` and `HEAD` requests for a name of that address that have \
+the key: no other users of the machine, and no pages of other sites (DNS rebinding).
+Names of pods are text to the page, which runs no script but its own files and asks no other server \
+(`Content-Security-Policy`).
 """
 
 
 def page() -> str:
     """The page as it should be."""
-    parts = [HEAD]
-    for name, parser in _commands().items():
+    commands = _commands()
+    parts = [HEAD, *_arguments(each for each in commands["inspect"]._actions if each.dest in COMMON)]
+    for name, parser in commands.items():
         parts += [f"\n## gpushare {name}\n\n", *_command(parser), *_more(name)]
     return "".join(parts)
 
@@ -186,16 +229,21 @@ def _commands() -> Mapping[str, argparse.ArgumentParser]:
 
 
 def _command(parser: argparse.ArgumentParser) -> Iterator[str]:
-    yield f"{parser.description}\n\n| argument | meaning |\n|---|---|\n"
-    for action in parser._actions:
-        if not isinstance(action, argparse._HelpAction):
-            yield f"| {_usage(action)} | {_meaning(action)} |\n"
+    actions = [each for each in parser._actions if not isinstance(each, argparse._HelpAction)]
+    yield f"{parser.description}\n\n"
+    yield from _arguments(each for each in actions if each.dest not in COMMON)
     examples, _, exit_codes = str(parser.epilog).partition("\n\n")
-    yield f"\n{exit_codes}\n"
+    common = ", ".join(f"`{each.option_strings[0]}`" for each in actions if each.dest in COMMON)
+    yield f"\nAlso {common}. {exit_codes}\n" if common else f"\n{exit_codes}\n"
     lines = [line.strip() for line in examples.splitlines()[1:]]
     yield "\n```console\n"
     yield from (f"{line}\n" if line.startswith("#") else f"$ {line}\n" for line in lines)
     yield "```\n"
+
+
+def _arguments(actions: Iterable[argparse.Action]) -> Iterator[str]:
+    yield "| argument | meaning |\n|---|---|\n"
+    yield from (f"| {_usage(each)} | {_meaning(each)} |\n" for each in actions)
 
 
 def _usage(action: argparse.Action) -> str:
@@ -216,7 +264,7 @@ def _more(name: str) -> list[str]:
         case "explain":
             return [f"\n{EXPLAIN}", *_explained("Why a pod waits", 20), *_explained("Where a pod is", None)]
         case "simulate":
-            return [f"\n{SIMULATE}\n{reasons.TEXT}", *_simulated()]
+            return [f"\n{SIMULATE}\n{REASONS}", *_simulated()]
         case "top":
             return ["\nIt reads what [the dashboard](#gpushare-dashboard) reads.\n"]
         case "dashboard":
@@ -289,7 +337,8 @@ def _running() -> Json:
 
 def _waiting(gpu_mem: int) -> Json:
     pod = mutated(make_pod(make_container(gpu_mem=gpu_mem), name="train"))
-    message = "0/3 nodes are available: 1 node(s) had untolerated taint {team: ml}, 2 Insufficient aliyun.com/gpu-mem."
+    message = "0/3 nodes are available: 1 node(s) had untolerated taint {team: ml}, 2 Insufficient \
+aliyun.com/gpu-mem."
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     pod["status"]["conditions"] = [condition]
     return pod

@@ -24,10 +24,9 @@ RIGHTS: tuple[tuple[str, str, str], ...] = (
 """Resources, verbs, where."""
 _HEAD = f"""# gpushare doctor
 
-`gpushare doctor` reads a cluster, checks the installation, and says for everything that is wrong what to do.
+`gpushare doctor` checks an installation, and says for everything that is wrong what to do.
 It changes nothing: the one thing that it sends is a dry run of a new pod, which is never stored.
-Everything is read at the same time, each with a deadline.
-This page is written by `make docs` from the code; do not edit it.
+This page is written by `make docs` from the code.
 
 Exit codes: 0 {command.COMMAND.exit_codes}
 
@@ -37,9 +36,9 @@ Exit codes: 0 {command.COMMAND.exit_codes}
 | warning | it works, but not as it should, or something could not be read |
 | ok | intentional setting |
 
-`-o json` prints an object with `version` {command.VERSION}, `server`, `namespace`, and two lists.
-`findings` has `check`, `severity`, `object`, `problem` and `fix`.
-`checks` has `id`, `area`, `meaning`, `result`, and in `skipped` why not all could be said.
+`-o json` prints an object with `version` {command.VERSION}, `server`, `namespace`, `findings` (`check`, \
+`severity`, `object`, `problem`, `fix`) and `checks` (`id`, `area`, `meaning`, `result`, and in `skipped` why not \
+all could be said).
 Fields may be added; a field that changes its meaning changes the version.
 
 A part that cannot be read is one finding under `cluster-read`, with the checks that were not done for it.
@@ -51,7 +50,6 @@ A part that cannot be read is one finding under `cluster-read`, with the checks 
 """
 _RIGHTS = """
 ## Rights
-Administrators of the cluster have them.
 From `configmaps` in kube-system on, it goes on without, with a warning for what was not checked.
 
 | resource | verbs | in |

@@ -29,7 +29,9 @@ HEAD = """# Settings
 
 Every setting is a flag or an environment variable; the flag wins.
 A value that cannot be used ends the program with exit code 2 and a line that names the flag or variable and the fix.
-This page is written by `make docs` from the code; do not edit it.
+In the [chart](chart.md) a setting of a component is `settings.NAME`, such as `controller.settings.leaseSeconds`; \
+with kubectl, [a patch](../../manifests/README.md#settings) sets its variable.
+This page is written by `make docs` from the code.
 """
 
 

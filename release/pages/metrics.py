@@ -108,55 +108,54 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
 }
 
 USES: Final[Mapping[str, str]] = {
-    "gpushare_build_info": "which version runs; differing versions after an upgrade",
+    "gpushare_build_info": "versions that differ after an upgrade",
     "process_cpu_seconds": "CPU of a component: its `rate`",
     "process_resident_memory_bytes": "memory, against the container's limit",
     "process_virtual_memory_bytes": "beside resident memory, when looking for a leak",
     "process_start_time_seconds": "restarts: its `changes`",
     "process_open_fds": "against `process_max_fds`",
     "process_max_fds": "the limit of open files",
-    "gpushare_webhook_admissions": "by outcome: untouched, mutated, denied, malformed, failed; alert on failed",
+    "gpushare_webhook_admissions": "untouched, mutated, denied, malformed, failed; alert on failed",
     "gpushare_webhook_admission_duration_seconds": "how long creating pods waits for the webhook",
     "gpushare_webhook_certificate_ttl_seconds": "alert below 7 days: the webhook could not renew it",
     "gpushare_webhook_ca_ttl_seconds": "alert below 30 days",
-    "gpushare_leading": "which replica leads",
+    "gpushare_leading": "",
     "gpushare_ready": "alert if the sum is not 1: GPU pods wait",
-    "gpushare_extender_requests": "requests of kube-scheduler by outcome; `busy` and `out-of-time` are binds that were"
-    " not sent, because the API server is slow",
+    "gpushare_extender_requests": "`busy` and `out-of-time`: binds that were not sent, because the API server is slow",
     "gpushare_extender_seconds": "latency of binds and of every other verb",
-    "gpushare_filter_nodes": "how many nodes filter looks at, and how many it refuses",
+    "gpushare_filter_nodes": "how many it refuses",
     "gpushare_preempt_nodes": "as-given, chosen (other victims than kube-scheduler's), dropped (no eviction helps"
     " there), late (no time)",
-    "gpushare_preempt_victims": "pods that preemption spared, and chose instead",
+    "gpushare_preempt_victims": "",
     "gpushare_node_memory_total_bytes": "capacity by node, also of GPUs that take no pods",
     "gpushare_node_memory_usable_bytes": "capacity that counts: granted over usable says how full a node is",
-    "gpushare_node_memory_grantable_bytes": "above the total where GPUs are oversubscribed",
+    "gpushare_node_memory_grantable_bytes": "",
     "gpushare_node_memory_granted_bytes": "how full nodes are",
-    "gpushare_node_pods": "pods that share GPUs, by node",
-    "gpushare_node_gpus": "GPUs by health: Healthy, Unhealthy, Cordoned by an administrator",
+    "gpushare_node_pods": "",
+    "gpushare_node_gpus": "Healthy, Unhealthy, Cordoned by an administrator",
     "gpushare_namespace_memory_granted_bytes": "who holds what: charge-back, quota; the 1,000 largest, and `_others`",
-    "gpushare_namespace_pods": "as above, in pods",
+    "gpushare_namespace_pods": "",
     "gpushare_pods_waiting": "alert if it lasts; the reason is that of most nodes with GPUs. NotTried: kube-scheduler"
     " has yet to try; NotJudged: looked at soon; Fits: GPUs are free, something else hinders",
     "gpushare_gpu_over_committed_bytes": "alert if there is any; at most 1,000 series",
     "gpushare_gpu_over_committed_compute_ratio": "alert if there is any; at most 1,000 series",
     "gpushare_reservations_unconfirmed": "Bindings on their way; many for long: the API server does not answer",
     "gpushare_pods_unreadable": "alert above 0: `gpushare doctor` names the pods",
-    "gpushare_pods_bound_late": "pods that came past the scheduler and got their GPUs on their node",
-    "gpushare_pods_recreated": "pods deleted so that their owners recreate them with the webhook's variables",
+    "gpushare_pods_bound_late": "pods that bypass the scheduler",
+    "gpushare_pods_recreated": "",
     "gpushare_rejected_pods_deleted": "after a node's restart; many for long: a node rejects pods again and again",
     "gpushare_ledger_differences": "alert above 0: the ledger is wrong",
     "gpushare_outlook_epoch": "whether the leader learns what is typical, by which `dense` and `fgd` rank nodes",
     "gpushare_outlook_age_seconds": "seconds while the cluster changes, in a large one up to a minute",
     "gpushare_watch_nodes_age_seconds": "whether the leader hears of nodes; it gives up the lead after 180 s",
-    "gpushare_watch_pods_age_seconds": "the same of pods",
-    "gpushare_watch_disruption_budgets_age_seconds": "the same of PodDisruptionBudgets; NaN where it may not read them",
-    "gpushare_watch_unhealthy_gpus_age_seconds": "the same of the ConfigMaps `unhealthy-gpu-NODE`",
-    "gpushare_watch_namespaces_age_seconds": "the same of namespaces",
-    "gpushare_plugin_gpus": "GPUs by health and by what holds limits (mig, cgroup, mps, hami-core, watchdog, advisory)",
+    "gpushare_watch_pods_age_seconds": "the same",
+    "gpushare_watch_disruption_budgets_age_seconds": "",
+    "gpushare_watch_unhealthy_gpus_age_seconds": "",
+    "gpushare_watch_namespaces_age_seconds": "",
+    "gpushare_plugin_gpus": "mig, cgroup, mps, hami-core, watchdog, advisory",
     "gpushare_plugin_gpu_memory_bytes": "capacity by GPU, with its model",
     "gpushare_plugin_gpu_memory_usable_bytes": "capacity that counts",
-    "gpushare_plugin_gpu_memory_grantable_bytes": "above the total where the GPU is oversubscribed",
+    "gpushare_plugin_gpu_memory_grantable_bytes": "",
     "gpushare_plugin_gpu_memory_granted_bytes": "how full a GPU is",
     "gpushare_plugin_gpu_memory_used_bytes": "what grants are used for, where"
     " [usage](../limits.md#usage-and-the-watchdog) is read",
@@ -166,17 +165,17 @@ USES: Final[Mapping[str, str]] = {
     "gpushare_plugin_gpu_healthy": "share of time in which a GPU was usable: its `avg_over_time`",
     "gpushare_plugin_gpu_unhealthy": "alert on it; with an empty UUID, GPUs that cannot be shared as they are",
     "gpushare_plugin_gpu_limit_info": "where limits hold; alert when one is lost",
-    "gpushare_plugin_container_granted_bytes": "who holds what of which GPU, by pod and container",
+    "gpushare_plugin_container_granted_bytes": "who holds what of which GPU",
     "gpushare_plugin_container_used_bytes": "waste and overuse, beside what is granted; `_others` stands for the pod's"
     " containers that hold nothing of that GPU",
     "gpushare_plugin_container_peak_bytes": "the right size of a request",
     "gpushare_plugin_containers_left_out": "alert above 0: a node has more than 2,048 containers on its GPUs",
     "gpushare_plugin_containers_over_grant": "alert above 0; only with a watchdog",
-    "gpushare_plugin_usage_info": "whether use is known (on, off, no-host-pid, no-answer)",
+    "gpushare_plugin_usage_info": "",
     "gpushare_plugin_gpu_processes": "alert if none is known for long: the driver names processes as another process"
     " namespace does",
-    "gpushare_plugin_watchdog_actions": "what the watchdog did (report, evict, terminate, kill), and whether it worked",
-    "gpushare_plugin_starts": "containers that were refused, with the [reason](../troubleshoot.md)",
+    "gpushare_plugin_watchdog_actions": "report, evict, terminate, kill, and whether it worked",
+    "gpushare_plugin_starts": "[the reasons](../troubleshoot.md#the-pod-is-bound-but-its-container-does-not-start)",
 }
 
 
@@ -224,9 +223,9 @@ def _filled(query: str) -> str:
 
 HEAD: Final = """# Metrics
 
-What Prometheus reads from each component, and the alerts of [rules.yaml](../../manifests/chart/files/rules.yaml).
-How to have them scraped, and what bounds their number, is in [monitoring](../monitoring.md).
-This page is written by `make docs` from the code; do not edit it.
+What Prometheus reads from each component, and the alerts of [rules.yaml](../../manifests/chart/files/rules.yaml); \
+[monitoring](../monitoring.md) says how to have them scraped, and what bounds their number.
+This page is written by `make docs` from the code.
 """
 
 
