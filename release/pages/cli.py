@@ -32,6 +32,8 @@ This page is written by `make docs` from the code, and its examples are what the
 """
 COMMON = ("output", "kubeconfig", "context")
 """Arguments that are told once for all commands."""
+_EXAMPLES = 2
+"""Of each command, of those in its help."""
 
 PROFILE = """gpus:
   - {model: Tesla T4, memoryMiB: 15360, count: 2}
@@ -235,7 +237,7 @@ def _command(parser: argparse.ArgumentParser) -> Iterator[str]:
     examples, _, exit_codes = str(parser.epilog).partition("\n\n")
     common = ", ".join(f"`{each.option_strings[0]}`" for each in actions if each.dest in COMMON)
     yield f"\nAlso {common}. {exit_codes}\n" if common else f"\n{exit_codes}\n"
-    lines = [line.strip() for line in examples.splitlines()[1:]]
+    lines = [line.strip() for line in examples.splitlines()[1 : 1 + 2 * _EXAMPLES]]
     yield "\n```console\n"
     yield from (f"{line}\n" if line.startswith("#") else f"$ {line}\n" for line in lines)
     yield "```\n"

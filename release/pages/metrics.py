@@ -236,7 +236,7 @@ def page() -> str:
     sections = [HEAD]
     for component in (*PAGES, EVERYWHERE):
         rows = [_row(name, family) for name, family in found.items() if family.component == component]
-        head = ["| Metric | Kind | Labels | Meaning | Use |", "|---|---|---|---|---|"]
+        head = ["| Metric | Kind | Labels | Meaning and use |", "|---|---|---|---|"]
         sections.append("\n".join([f"## {component}", "", *head, *rows, ""]))
     return "\n".join([*sections, _alerts()])
 
@@ -245,7 +245,8 @@ def _row(name: str, family: Family) -> str:
     full = f"{name}_total" if family.kind == "counter" else name
     labels = ", ".join(f"`{label}`" for label in family.labels)
     meaning = family.meaning.replace("|", "\\|").removesuffix(".")
-    return f"| `{full}` | {family.kind} | {labels} | {meaning} | {USES[name]} |"
+    told = "; ".join(filter(None, (meaning, USES[name])))
+    return f"| `{full}` | {family.kind} | {labels} | {told} |"
 
 
 def _alerts() -> str:
