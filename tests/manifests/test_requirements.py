@@ -48,7 +48,7 @@ def test_kubespawner_is_locked_apart_from_what_the_project_uses() -> None:
 
 def test_the_page_on_jupyterhub_names_the_versions_that_are_tried() -> None:
     locked = pins("jupyterhub.txt")
-    told = f"KubeSpawner {locked['jupyterhub-kubespawner']} with JupyterHub {locked['jupyterhub']} spawns the profiles"
+    told = f"KubeSpawner {locked['jupyterhub-kubespawner']} with JupyterHub {locked['jupyterhub']}"
     assert told in (ROOT / "docs" / "jupyterhub.md").read_text(encoding="utf-8")
 
 
