@@ -27,8 +27,7 @@ class SecretData:
 
     leaf: KeyPair = _EMPTY
     ca: KeyPair = _EMPTY
-    others: tuple[bytes, ...] = ()
-    """Further CA certificates of the bundle: old ones that still verify leaves in use."""
+    others: tuple[bytes, ...] = ()  # further CA certificates of the bundle: old ones that still verify leaves in use
     next_ca: KeyPair | None = None
     since: datetime | None = None
     rotate: str = ""

@@ -35,10 +35,8 @@ CONFIGURATIONS: Final = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     path: str
-    body: JsonObject | None
-    """None if there is none: then no admission depends on its bundle."""
-    readable: bool = True
-    """False if the API server did not say what it holds."""
+    body: JsonObject | None  # None if there is none: then no admission depends on its bundle
+    readable: bool = True  # False if the API server did not say what it holds
 
     def has(self, bundle: bytes) -> bool:
         encoded = base64.b64encode(bundle).decode()
@@ -107,11 +105,9 @@ def _read_configuration(api: KubeApi, path: str) -> Configuration:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     phase: Phase
-    leaf_expires: datetime | None
-    """None if there is no readable leaf."""
+    leaf_expires: datetime | None  # None if there is no readable leaf
     ca_expires: datetime | None
-    in_configurations: bool
-    """Whether both webhook configurations have the bundle."""
+    in_configurations: bool  # whether both webhook configurations have the bundle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +129,7 @@ class CertificateManager:
     api: KubeApi
     clock: Clock
     settings: CertSettings = field(default_factory=CertSettings)
-    status: Status | None = field(init=False, default=None)
-    """What the last look found; None before the first."""
+    status: Status | None = field(init=False, default=None)  # what the last look found; None before the first
 
     def leaf_left_s(self) -> float | None:
         """Seconds until the served leaf expires; negative if it has; None if none was seen yet."""

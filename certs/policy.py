@@ -38,12 +38,9 @@ class Facts:
     """What matters of a certificate. Fingerprints are SHA-256 in hexadecimal."""
 
     fingerprint: str
-    key: str
-    """Fingerprint of the public key."""
-    issuer: str | None
-    """Fingerprint of the certificate, of those looked at, that signed it."""
-    names: frozenset[str]
-    """DNS names and IP addresses."""
+    key: str  # fingerprint of the public key
+    issuer: str | None  # fingerprint of the certificate, of those looked at, that signed it
+    names: frozenset[str]  # DNS names and IP addresses
     not_before: datetime
     not_after: datetime
 
@@ -51,8 +48,7 @@ class Facts:
 @dataclass(frozen=True, slots=True)
 class Pair:
     certificate: Facts | Unreadable | None
-    key: str | Unreadable | None
-    """Fingerprint of the key's public half."""
+    key: str | Unreadable | None  # fingerprint of the key's public half
 
     @property
     def facts(self) -> Facts | None:
@@ -65,13 +61,10 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    title: str
-    """Begins the messages."""
+    title: str  # begins the messages
     names: frozenset[str] = frozenset()
-    issuers: frozenset[str] = frozenset()
-    """Fingerprints of the certificates that may have signed it."""
-    renew_at: float = 2 / 3
-    """Part of its life after which it is renewed."""
+    issuers: frozenset[str] = frozenset()  # fingerprints of the certificates that may have signed it
+    renew_at: float = 2 / 3  # part of its life after which it is renewed
 
 
 Check = Callable[[Pair, Wanted, datetime], Renew | None]

@@ -29,17 +29,13 @@ class Phase(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretState:
     leaf: Pair
-    ca: Pair
-    """The CA in use: the bundle's first certificate."""
+    ca: Pair  # the CA in use: the bundle's first certificate
     next_ca: Pair | None
-    others: int
-    """Further certificates of the bundle, the next CA's not counted."""
+    others: int  # further certificates of the bundle, the next CA's not counted
     since: datetime | None
     """Announcing: since when both configurations carry the bundle. Retiring: since when the leaf is the new CA's."""
-    rotate: str
-    """The forced rotation that is asked for; empty if none."""
-    rotated: str
-    """The forced rotation that was begun last."""
+    rotate: str  # the forced rotation that is asked for; empty if none
+    rotated: str  # the forced rotation that was begun last
 
     @property
     def phase(self) -> Phase:
@@ -50,53 +46,39 @@ class SecretState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    material: SecretState | None
-    """None if there is no Secret."""
-    in_configurations: bool
-    """Whether every existing webhook configuration carries exactly the Secret's bundle."""
-    adoptable: bool
-    """Whether this replica serves a good leaf of its own files that could go on being served."""
+    material: SecretState | None  # None if there is no Secret
+    in_configurations: bool  # whether every existing webhook configuration carries exactly the Secret's bundle
+    adoptable: bool  # whether this replica serves a good leaf of its own files that could go on being served
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    names: frozenset[str]
-    """DNS names and IP addresses of a leaf."""
+    names: frozenset[str]  # DNS names and IP addresses of a leaf
     leaf_life: timedelta
     ca_life: timedelta
-    propagation: timedelta
-    """How long a change of a configuration may take to reach every API server."""
-    retire: timedelta
-    """How long after the switch the old CA stays."""
+    propagation: timedelta  # how long a change of a configuration may take to reach every API server
+    retire: timedelta  # how long after the switch the old CA stays
     renew_at: float = 2 / 3
 
 
 class Action(Enum):
     """One write of the Secret."""
 
-    MAKE = "Make"
-    """New CA and leaf at once: there is nothing that could go on being served."""
-    ADOPT = "Adopt"
-    """Write the files that this replica serves into the Secret, so that a new CA can be announced first."""
-    ANNOUNCE = "Announce"
-    """Make the next CA and put it into the bundle; the leaf stays."""
-    UNCONFIRM = "Unconfirm"
-    """The bundle vanished from a configuration: the waiting time starts again."""
+    MAKE = "Make"  # new CA and leaf at once: there is nothing that could go on being served
+    ADOPT = "Adopt"  # write the files that this replica serves into the Secret, so that a new CA can be announced first
+    ANNOUNCE = "Announce"  # make the next CA and put it into the bundle; the leaf stays
+    UNCONFIRM = "Unconfirm"  # the bundle vanished from a configuration: the waiting time starts again
     CONFIRM = "Confirm"
     """The waiting time of the phase starts; announcing: the bundle was read back from the configurations."""
-    SWITCH = "Switch"
-    """The next CA becomes the CA in use and signs a leaf; the old one stays in the bundle."""
-    RENEW_LEAF = "RenewLeaf"
-    """A new leaf of the CA in use."""
-    RETIRE = "Retire"
-    """Only the CA in use stays in the bundle."""
+    SWITCH = "Switch"  # the next CA becomes the CA in use and signs a leaf; the old one stays in the bundle
+    RENEW_LEAF = "RenewLeaf"  # a new leaf of the CA in use
+    RETIRE = "Retire"  # only the CA in use stays in the bundle
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     action: Action
-    reason: str = ""
-    """Empty if time or another replica brings it about."""
+    reason: str = ""  # empty if time or another replica brings it about
 
 
 def decide(seen: Observed, plan: Plan, now: datetime) -> Step | None:

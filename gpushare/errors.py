@@ -11,8 +11,7 @@ class GpuShareError(Exception):
 class FieldError:
     """What is wrong in an object that a user wrote, where, and what to do about it."""
 
-    path: str
-    """Path of the field in Kubernetes' notation, such as `spec.containers[0].resources.limits`."""
+    path: str  # path of the field in Kubernetes' notation, such as `spec.containers[0].resources.limits`
     problem: str
     fix: str
 

@@ -194,8 +194,7 @@ EXTENDER_PREFIX: Final = "/gpushare-scheduler"
 NANO_PREFIX: Final = "/scheduler"
 EXTENDER_TIMEOUT_S: Final = 5
 """After which kube-scheduler gives up on an extender, by the configuration that this project prints."""
-OTHERS_VERB: Final = "prioritize-others"
-"""Below EXTENDER_PREFIX; ranks nodes for pods without GPUs."""
+OTHERS_VERB: Final = "prioritize-others"  # below EXTENDER_PREFIX; ranks nodes for pods without GPUs
 OTHERS_TIMEOUT_S: Final = 0.5
 """After which kube-scheduler goes on without that ranking. It schedules one pod at a time."""
 

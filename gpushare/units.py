@@ -19,8 +19,7 @@ MAX_UNITS: Final = 10**9  # far above any node; keeps products inside what JSON 
 class MemoryUnit:
     """What one unit of `aliyun.com/gpu-mem` stands for in a cluster."""
 
-    mib: int
-    """MiB of one unit, at least 1. 1024 (GiB) unless the administrator chose another."""
+    mib: int  # MiB of one unit, at least 1. 1024 (GiB) unless the administrator chose another.
 
     def __post_init__(self) -> None:
         if self.mib < 1:
@@ -51,15 +50,13 @@ class MemoryUnit:
 
 
 GIB: Final = MemoryUnit(1024)
-MIB: Final = 2**20
-"""Bytes."""
+MIB: Final = 2**20  # bytes
 
 
 def parse_amount(value: object, of: str = "units") -> int:
     """Read an amount as a Kubernetes manifest spells it: 3 or "3"; `of` is what is counted, for the message.
 
-    Raises:
-        ValueError: not a positive whole number; the message says what to write instead.
+    Raises ValueError: not a positive whole number; the message says what to write instead.
     """
     if isinstance(value, bool) or not isinstance(value, (int, str, float)):
         raise ValueError(  # noqa: TRY004 - callers turn every ValueError into a field error
@@ -182,8 +179,7 @@ def percent(used: int, total: int) -> int:
 class ResourceConfig:
     """The settings by which a pod's request is read."""
 
-    unit: MemoryUnit = GIB
-    """What one `aliyun.com/gpu-mem` stands for."""
+    unit: MemoryUnit = GIB  # what one `aliyun.com/gpu-mem` stands for
     whole_gpus: bool = False
     """Whether `nvidia.com/gpu` is this project's; otherwise it is another plugin's and none of our business."""
 

@@ -23,17 +23,14 @@ _CHOICES: Final = "nvidia-container-devices"
 needs no slash after it: `…-devicesall` chooses all. No one else has a use for the name."""
 _SOCKETS: Final = ("/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources")
 """Directories in which the kubelet and the device plugins serve."""
-_SPECS: Final = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
-"""Directories from which the container runtime takes devices."""
+_SPECS: Final = ("/etc/cdi", "/var/run/cdi", "/run/cdi")  # directories from which the container runtime takes devices
 _PRESET_NODE: Final = (
     "spec.nodeName bypasses the scheduler, which looks for free GPUs: the pod waits on that node until they are free,"
     " or forever if they never fit; better choose it by spec.nodeSelector or node affinity on kubernetes.io/hostname"
 )
 _LISTED: Final = 150  # characters
-_ANNOTATIONS: Final = (*names.REQUEST_ANNOTATIONS, names.WATCHDOG)
-"""That an author may write."""
-_TOLD: Final = 8
-"""Most names that are told one by one: a pod may carry hundreds of thousands."""
+_ANNOTATIONS: Final = (*names.REQUEST_ANNOTATIONS, names.WATCHDOG)  # that an author may write
+_TOLD: Final = 8  # most names that are told one by one: a pod may carry hundreds of thousands
 _LONGEST_NAME: Final = 63  # that Kubernetes admits after the slash
 _WARNING: Final = 256  # characters of a warning that Kubernetes shows for sure
 

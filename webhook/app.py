@@ -40,8 +40,7 @@ class Services:
     clock: Clock
     metrics: Metrics
     runtime_class: RuntimeClass
-    not_ready: Callable[[], str]
-    """Why the server cannot do its work; empty if it can."""
+    not_ready: Callable[[], str]  # why the server cannot do its work; empty if it can
 
 
 def create_app(settings: Settings, services: Services) -> flask.Flask:

@@ -28,16 +28,11 @@ Entry = Mapping[str, Any]
 class Rules:
     """What the administrator decided, and where what holds in the cluster right now is looked up."""
 
-    resource_config: ResourceConfig
-    """Which resources are ours, and what one unit of them is."""
-    runtime_class: Callable[[], RuntimeClassChoice]
-    """For GPU pods that name none. Raises UnknownRuntimeClassError."""
-    scheduler: str = names.SCHEDULER
-    """For GPU pods that name none; empty to leave the cluster's default."""
-    other_schedulers: tuple[str, ...] = ()
-    """Further ones that ask the controller as an extender."""
-    demands_limit: bool = False
-    """Whether GPU pods demand an enforced limit, as those of a namespace with the label do."""
+    resource_config: ResourceConfig  # which resources are ours, and what one unit of them is
+    runtime_class: Callable[[], RuntimeClassChoice]  # for GPU pods that name none. Raises UnknownRuntimeClassError.
+    scheduler: str = names.SCHEDULER  # for GPU pods that name none; empty to leave the cluster's default
+    other_schedulers: tuple[str, ...] = ()  # further ones that ask the controller as an extender
+    demands_limit: bool = False  # whether GPU pods demand an enforced limit, as those of a namespace with the label do
     foreign_resources: tuple[str, ...] = names.PLUGIN_RESOURCES
     """Resources of other GPU plugins that choose the devices of the containers that ask for them; a trailing * stands
     for any ending. A container with any other resource gets no GPU by it, so none is shown to it."""

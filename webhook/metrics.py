@@ -20,10 +20,8 @@ class Outcome(Enum):
     UNTOUCHED = "untouched"
     MUTATED = "mutated"
     DENIED = "denied"
-    MALFORMED = "malformed"
-    """The body was no review; nothing that an API server sends."""
-    FAILED = "failed"
-    """A fault of the webhook."""
+    MALFORMED = "malformed"  # the body was no review; nothing that an API server sends
+    FAILED = "failed"  # a fault of the webhook
 
 
 class Metrics:

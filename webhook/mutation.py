@@ -31,8 +31,7 @@ class Patched:
     """The object is admitted as `pod`."""
 
     pod: JsonObject
-    warnings: tuple[str, ...] = ()
-    """For the author, in plain words."""
+    warnings: tuple[str, ...] = ()  # for the author, in plain words
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,7 @@ from gpushare.wire.fields import JsonObject
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
-MOST_ERRORS: Final = 20
-"""That an author is told at once. A pod made to be hard has a million."""
+MOST_ERRORS: Final = 20  # that an author is told at once. A pod made to be hard has a million.
 _INDEX: Final = re.compile(r"\[[^\]]*\]")
 _CONTAINERS: Final = ("/spec/initContainers", "/spec/containers", "/spec/ephemeralContainers")
 _UID: Final = re.compile(rb'"request":\{"uid":"([0-9A-Za-z-]{1,64})"')
@@ -33,8 +32,7 @@ Operation = dict[str, Any]
 class Refusal(Enum):
     """HTTP status and reason that the API server gives to its client."""
 
-    INVALID = 400, "BadRequest"
-    """Its author can fix it. Not with 422, of which kubectl shows only that it is invalid."""
+    INVALID = 400, "BadRequest"  # Its author can fix it. Not with 422, of which kubectl shows only that it is invalid.
     FORBIDDEN = 403, "Forbidden"
     UNAVAILABLE = 503, "ServiceUnavailable"
 
@@ -42,20 +40,15 @@ class Refusal(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
     uid: str
-    operation: str
-    """CREATE, UPDATE, DELETE or CONNECT."""
-    resource: str
-    """Plural, with the subresource: `pods/status`. Resources of other API groups end in `.group`."""
+    operation: str  # CREATE, UPDATE, DELETE or CONNECT
+    resource: str  # plural, with the subresource: `pods/status`. Resources of other API groups end in `.group`.
     kind: str
     namespace: str
-    name: str
-    """As in `named`: with a `*` while the API server has yet to complete it."""
+    name: str  # as in `named`: with a `*` while the API server has yet to complete it
     user: str
     is_dry_run: bool
-    obj: object
-    """The object after the change, not checked."""
-    old: object
-    """The object before an update, not checked."""
+    obj: object  # the object after the change, not checked
+    old: object  # the object before an update, not checked
 
 
 def parse(body: bytes) -> Review:

@@ -39,8 +39,7 @@ class UnknownRuntimeClassError(GpuShareError):
 class RuntimeClassChoice:
     """What is written into a pod that names no RuntimeClass."""
 
-    name: str | None
-    """None to leave it out."""
+    name: str | None  # None to leave it out
     only_cdi: bool = False
     """It was left out because every node hands over by CDI, or because an administrator refuses it to all pods, so the
     pod is right on such nodes alone."""
@@ -51,8 +50,7 @@ class NoAnswerError(GpuShareError):
 
     def __init__(self, problem: str, *, forbidden: bool) -> None:
         super().__init__(problem)
-        self.forbidden = forbidden
-        """Whether it must not be read: nothing changes until an administrator acts."""
+        self.forbidden = forbidden  # whether it must not be read: nothing changes until an administrator acts
 
 
 @dataclass(kw_only=True)
@@ -62,14 +60,10 @@ class Lookup(Generic[T]):
     api: KubeApi
     clock: Clock
     path: str
-    read: Callable[[JsonObject | None], T]
-    """What the object says; what its absence says, for None."""
-    remedy: str
-    """What to do if it must not be read."""
-    fresh_s: float = 10.0
-    """How long an answer holds, so also how late a change is noticed."""
-    retry_s: float = 1.0
-    """Between tries while there has been no answer at all: pods are refused meanwhile."""
+    read: Callable[[JsonObject | None], T]  # what the object says; what its absence says, for None
+    remedy: str  # what to do if it must not be read
+    fresh_s: float = 10.0  # how long an answer holds, so also how late a change is noticed
+    retry_s: float = 1.0  # between tries while there has been no answer at all: pods are refused meanwhile
     timeout_s: float = 0.7
     """Short, because a pod's creation waits for it: three of them, one after the other, fit into the 3 s for which
     servers before 1.30 wait before they create the pod as it is."""

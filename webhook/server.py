@@ -30,10 +30,8 @@ from webhook.settings import Settings
 _LOG: Final = logging.getLogger(__name__)
 _KEEP_ALIVE_S: Final = 75  # the API server pools connections for 90 s and should seldom find one closed
 _DEAD_S: Final = 60  # a worker whose loop stands still for so long is replaced
-_MOST: Final = 16 * MIB
-"""Bytes of the longest body that `webhook.app` reads."""
-_BUDGET: Final = 64 * MIB
-"""For all bodies above 64 KiB, while they arrive and are answered."""
+_MOST: Final = 16 * MIB  # bytes of the longest body that `webhook.app` reads
+_BUDGET: Final = 64 * MIB  # for all bodies above 64 KiB, while they arrive and are answered
 
 _Stamp = tuple[int, int, int]
 
@@ -119,8 +117,7 @@ class _Server(BaseApplication):  # type: ignore[misc] # gunicorn has no type inf
 class Contexts:
     """The TLS context for the next connection, recreated when the files have changed. Safe for many threads."""
 
-    directory: Path
-    """Has tls.crt and tls.key, possibly through `certs.store`'s link."""
+    directory: Path  # has tls.crt and tls.key, possibly through `certs.store`'s link
     _current: ssl.SSLContext | None = field(init=False, default=None)
     _stamp: tuple[_Stamp, _Stamp] | None = field(init=False, default=None)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)

@@ -32,8 +32,7 @@ class Reply:
 
     status: int
     text: str
-    at: datetime | None = None
-    """By the clock of the API server."""
+    at: datetime | None = None  # by the clock of the API server
 
     @property
     def is_good(self) -> bool:
@@ -49,10 +48,8 @@ class Page(Generic[T]):
     """A list, or a part of it."""
 
     items: list[T]
-    version: str
-    """The resourceVersion of the collection at which the list was made."""
-    more: str = ""
-    """Token for the parameter `continue`; empty on the last page."""
+    version: str  # the resourceVersion of the collection at which the list was made
+    more: str = ""  # token for the parameter `continue`; empty on the last page
 
 
 class KubeApi(Protocol):
@@ -163,8 +160,7 @@ class ConflictError(KubeError):  # Somebody else was first (409).
 
 class GoneError(KubeError):  # The resourceVersion is too old; list again (410).
     status = 410
-    more = ""
-    """Token with which a list may go on at the newest version, if its own has expired."""
+    more = ""  # token with which a list may go on at the newest version, if its own has expired
 
 
 class TooManyRequestsError(KubeError):  # The server asks to come back later (429).

@@ -17,14 +17,11 @@ _TOKEN_LIFE_S: Final = 60.0  # the kubelet replaces the file long before a token
 class Credentials:
     """What a client needs to know of a cluster. Files are PEM."""
 
-    server: str
-    """URL without a path, such as https://10.0.0.1:443."""
-    ca_file: str | None = None
-    """Bundle that the server's certificate must chain to."""
+    server: str  # URL without a path, such as https://10.0.0.1:443
+    ca_file: str | None = None  # bundle that the server's certificate must chain to
     cert_file: str | None = None
     key_file: str | None = None
-    verify: bool = True
-    """False only if a kubeconfig says insecure-skip-tls-verify."""
+    verify: bool = True  # False only if a kubeconfig says insecure-skip-tls-verify
     token_source: Callable[[], str | None] = lambda: None
     """Gives the bearer token to use now; may take long, and fail in any way."""
 

@@ -27,16 +27,11 @@ class Elector:
     clock: Clock
     namespace: str
     name: str
-    identity: str
-    """Unique to this term, such as the pod's name and a random part."""
-    lease_s: float = 15.0
-    """Others may take over after this long without a renewal."""
-    renew_s: float = 10.0
-    """The leader gives up after this long without a successful renewal."""
-    leading_until: float = field(init=False, default=float("-inf"))
-    """On `clock`; grows with every renewal."""
-    _lease: JsonObject | None = field(init=False, default=None)
-    """As this candidate wrote it last."""
+    identity: str  # unique to this term, such as the pod's name and a random part
+    lease_s: float = 15.0  # others may take over after this long without a renewal
+    renew_s: float = 10.0  # the leader gives up after this long without a successful renewal
+    leading_until: float = field(init=False, default=float("-inf"))  # on `clock`; grows with every renewal
+    _lease: JsonObject | None = field(init=False, default=None)  # as this candidate wrote it last
     _seen: tuple[str, str] = field(init=False, default=("", ""))
     _seen_at: float = field(init=False, default=float("-inf"))
 

@@ -11,8 +11,7 @@ from gpushare.kube.api import JsonObject, KubeApi
 
 _MESSAGE_LIMIT: Final = 1024  # bytes that the API server accepts
 _EVICTION_S: Final = 5.0
-_VERSIONS: Final = ("policy/v1", "policy/v1beta1")
-"""The first from Kubernetes 1.22 on, which answers 400 before."""
+_VERSIONS: Final = ("policy/v1", "policy/v1beta1")  # the first from Kubernetes 1.22 on, which answers 400 before
 
 
 class EventType(Enum):
@@ -62,10 +61,8 @@ def _cut(message: str) -> str:
 
 class Evicted(Enum):
     DONE = "done"
-    GONE = "gone"
-    """There is no such pod."""
-    REFUSED = "refused"
-    """A PodDisruptionBudget protects it for now."""
+    GONE = "gone"  # there is no such pod
+    REFUSED = "refused"  # a PodDisruptionBudget protects it for now
     FAILED = "failed"
 
 

@@ -14,8 +14,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Page
 from gpushare.wire import fields
 
-LARGEST: Final = 16 * 2**20
-"""Bytes of an object in JSON. What etcd stores is smaller, whatever it holds."""
+LARGEST: Final = 16 * 2**20  # bytes of an object in JSON. What etcd stores is smaller, whatever it holds.
 _LIST: Final = re.compile(rb'"items"\s*:\s*\[')
 _START: Final = re.compile(rb'\{\s*"[^"\\]{1,64}"\s*:')
 _MARGIN: Final = 128  # bytes; more than either of these patterns takes
@@ -63,8 +62,7 @@ class Objects:
     """The objects of a list in JSON. To be iterated over once; raises a ValueError for what is no list."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
-        self.envelope: JsonObject = {}
-        """The list without its items; complete after the last object."""
+        self.envelope: JsonObject = {}  # the list without its items; complete after the last object
         self._chunks = iter(chunks)
         self._buffer = bytearray()
         self._separator = b""

@@ -39,12 +39,10 @@ _KEEPALIVE: Final = [
 class HttpReply:
     """What came back, read whole."""
 
-    what: str
-    """The request, for messages."""
+    what: str  # the request, for messages
     status: int
     data: bytes
-    date: str | None
-    """The header."""
+    date: str | None  # the header
 
 
 class Transport:

@@ -50,25 +50,18 @@ class Reflector(Generic[T]):
     path: str
     sink: Sink[T]
     clock: Clock
-    params: dict[str, str] = field(default_factory=dict)
-    """Field and label selectors."""
-    optional: bool = False
-    """Whether to end when the collection is gone or must not be read, instead of trying forever."""
+    params: dict[str, str] = field(default_factory=dict)  # field and label selectors
+    optional: bool = False  # whether to end when the collection is gone or must not be read, instead of trying forever
     watch_timeout_s: float = 300.0
-    synced: threading.Event = field(default_factory=threading.Event)
-    """Set after the first list."""
-    _version: str = field(init=False, default="")
-    """The last resourceVersion seen; a cut stream resumes there."""
+    synced: threading.Event = field(default_factory=threading.Event)  # set after the first list
+    _version: str = field(init=False, default="")  # the last resourceVersion seen; a cut stream resumes there
     _limit: int = field(init=False, default=_PAGE)
     """Objects of a page; fewer after a page that the server or the network did not manage."""
-    _was_healthy: bool = field(init=False, default=False)
-    """Whether a stream since the last list was."""
+    _was_healthy: bool = field(init=False, default=False)  # whether a stream since the last list was
     _contact_at: float = field(init=False, default=float("nan"))
     """When the server last answered about the collection: a list, an accepted watch, an event."""
-    _failure: str = field(init=False, default="")
-    """Why the server could not be asked since it last answered."""
-    _failed_at: float = field(init=False, default=float("nan"))
-    """When that began."""
+    _failure: str = field(init=False, default="")  # why the server could not be asked since it last answered
+    _failed_at: float = field(init=False, default=float("nan"))  # when that began
     _backoff: Backoff = field(init=False, default_factory=Backoff)
     """One for lists and streams, so that a list that succeeds does not hide a watch that never does."""
 

@@ -34,14 +34,12 @@ SEND_S: Final = 5.0
 LEAVE_S: Final = 2.0
 BUDGET_S: Final = 2.0
 """How long after its beginning a large request may wait for memory. Then its sender is told that it may come again."""
-CROWDED_S: Final = 1.0
-"""What remains of these times for a peer whose place, thread or memory others need."""
+CROWDED_S: Final = 1.0  # what remains of these times for a peer whose place, thread or memory others need
 LOOK_S: Final = 0.2
 _KERNEL: Final = 64 * 1024
 """That the kernel holds of what one connection has received, and of what it has to send. It takes twice as much for
 itself, counts it as the container's memory, and without a bound lets fast peers have megabytes."""
-_RECORDS: Final = 16
-"""Of TLS, 16 KiB each, that are read in one turn."""
+_RECORDS: Final = 16  # of TLS, 16 KiB each, that are read in one turn
 _BYTES_AFTER_END: Final = 65536  # that are read after the answer
 _PIECE: Final = 256 * 1024
 _UNSENT: Final = 64 * 1024
@@ -60,15 +58,11 @@ Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     method: str
-    path: str
-    """As it was sent, without a query."""
-    length: int
-    """Of the body, in bytes."""
+    path: str  # as it was sent, without a query
+    length: int  # of the body, in bytes
     body: Stream
-    received: float
-    """See RECEIVED."""
-    busy: bool = False
-    """See BUSY."""
+    received: float  # see RECEIVED
+    busy: bool = False  # see BUSY
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +70,7 @@ class Response:
     status: int
     body: bytes
     content_type: str = JSON
-    close: bool = False
-    """No further request is wanted on this connection."""
+    close: bool = False  # no further request is wanted on this connection
 
 
 Handler = Callable[[Request], Response]
@@ -86,8 +79,7 @@ Handler = Callable[[Request], Response]
 def listen(address: str, port: int, settings: str) -> socket.socket:
     """Open a socket to serve at; `::` is every address, IPv4 as well. No thread is started.
 
-    Raises:
-        SettingsError: the address cannot be used; the message begins with these flags and values that say so.
+    Raises SettingsError: the address cannot be used; the message begins with these flags and values that say so.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -132,18 +124,14 @@ class HttpServer:
     application: Wsgi
     listener: socket.socket
     clock: Clock
-    threads: int
-    """Requests that are answered at the same time."""
-    most: int
-    """Bytes of the longest body that is read. Of a longer one the application gets the beginning."""
+    threads: int  # requests that are answered at the same time
+    most: int  # bytes of the longest body that is read. Of a longer one the application gets the beginning.
     budget: ByteBudget
     keep_alive_s: float
-    tls: Callable[[], ssl.SSLContext] | None = None
-    """For the next connection. May raise OSError."""
+    tls: Callable[[], ssl.SSLContext] | None = None  # for the next connection. May raise OSError.
     connections: int = CONNECTIONS
     crowded_s: float = CROWDED_S
-    tick_s: float = LOOK_S
-    """How late the main loop may notice that it is to stop, or that somebody is late."""
+    tick_s: float = LOOK_S  # how late the main loop may notice that it is to stop, or that somebody is late
     stopping: bool = field(init=False, default=False)
     _sockets: dict[int, Any] = field(init=False, default_factory=dict)
     _server: Any = field(init=False)
@@ -330,8 +318,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
 
     def __init__(self, ours: HttpServer, *args: Any, **more: Any) -> None:
         self.ours = ours
-        self.since = ours.clock.monotonic()
-        """When it was opened, or last answered."""
+        self.since = ours.clock.monotonic()  # when it was opened, or last answered
         self.answered = False
         self.unsent_since: float | None = None
         self.left: float | None = None

@@ -14,8 +14,7 @@ from gpushare.errors import GpuShareError
 
 MIB: Final = 2**20
 _PIECE: Final = 64 * 1024
-HEAD: Final = 4096
-"""Bytes of a refused body by which its sender is answered."""
+HEAD: Final = 4096  # bytes of a refused body by which its sender is answered
 SMALL: Final = 64 * 1024
 """Bytes of a body that never waits for room: ordinary requests do not depend on what others send. The number of
 connections and of threads bounds them."""
@@ -36,20 +35,16 @@ class RefusedBodyError(GpuShareError):
 
     def __init__(self, message: str, head: bytes, *, busy: bool = False) -> None:
         super().__init__(message)
-        self.head = head
-        """Its first bytes, 4096 at most."""
-        self.busy = busy
-        """Whether the same body may be taken later."""
+        self.head = head  # Its first bytes, 4096 at most
+        self.busy = busy  # whether the same body may be taken later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
     """The most that one body may need."""
 
-    body: int
-    """Bytes as it is sent."""
-    weight: int
-    """Bytes of memory when it is parsed."""
+    body: int  # bytes as it is sent
+    weight: int  # bytes of memory when it is parsed
 
 
 class ByteBudget:
@@ -76,11 +71,9 @@ class ByteBudget:
 class Intake:
     """Where bodies are read. Safe for use by many threads."""
 
-    budget: ByteBudget
-    """For all bodies that are not small."""
+    budget: ByteBudget  # for all bodies that are not small
     small: int = SMALL
-    wait_s: float = 0.5
-    """How long a body waits for memory, before it is read and before it is used."""
+    wait_s: float = 0.5  # how long a body waits for memory, before it is read and before it is used
 
     @contextlib.contextmanager
     def body(self, stream: Stream, length: int, limit: Limit, *, busy: bool = False) -> Iterator[bytes]:

@@ -94,9 +94,7 @@ def load(cls: type[T], argv: Sequence[str], *, prog: str, environ: Mapping[str, 
     """Build settings from flags and environment.
 
     Field `memory_unit` of a dataclass made of `option` is flag `--memory-unit` and variable `GPUSHARE_MEMORY_UNIT`.
-
-    Raises:
-        SettingsError: a value cannot be used; names flag or variable, value and fix.
+    Raises SettingsError: a value cannot be used; names flag or variable, value and fix.
     """
     variables = os.environ if environ is None else environ
     fields = [field for field in dataclasses.fields(cls) if "help" in field.metadata]  # type: ignore[arg-type]

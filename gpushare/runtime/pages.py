@@ -53,8 +53,7 @@ class PageServer:
     """Answers GET for a few paths."""
 
     def __init__(self, address: str, port: int, settings: str) -> None:
-        self.pages: Mapping[str, Callable[[], Page]] = {}
-        """To be set before `start`."""
+        self.pages: Mapping[str, Callable[[], Page]] = {}  # to be set before `start`
         self._listener = http.listen(address, port, settings)
         self._told = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="pages", daemon=True)

@@ -23,10 +23,8 @@ _FLUSH_S: Final = 1.0
 def run(parts: Mapping[str, Part], *, stop: threading.Event | None = None, grace_s: float = 5.0) -> int:
     """Run every part in a thread until one ends or SIGTERM or SIGINT arrives. Call from the main thread.
 
-    A part runs until the event that it gets, `stop`, is set; then it has `grace_s` seconds to end.
-
-    Returns:
-        0 after a signal, 1 if a part failed or ended by itself.
+    A part runs until the event that it gets, `stop`, is set; then it has `grace_s` seconds to end. Gives 0 after a
+    signal, 1 if a part failed or ended by itself.
     """
     event = stop or threading.Event()
     failed: list[str] = []
@@ -82,8 +80,7 @@ class Signals:
     or log that the handler would use; so it only sets an attribute, and the main thread looks.
     """
 
-    number: int = 0
-    """Of the last signal; 0 if there was none."""
+    number: int = 0  # of the last signal; 0 if there was none
 
     def install(self) -> Mapping[signal.Signals, Any]:
         """Take the signals over; the handlers before. From the main thread only."""

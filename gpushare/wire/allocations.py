@@ -66,10 +66,8 @@ def of_containers(
 ) -> Allocation:
     """The same decision from the annotations of each container that asks for GPUs, if that of the pod cannot be read.
 
-    They do not tell kinds of containers, so all shares are added up: never less than the pod holds.
-
-    Raises:
-        WireError: they do not tell of all these containers.
+    They do not tell kinds of containers, so all shares are added up: never less than the pod holds. Raises WireError:
+    they do not tell of all these containers.
     """
     grants = tuple(_container_grant(annotations, ContainerName(container)) for container in containers)
     return Allocation(pod=pod, node=node, grants=grants)
@@ -131,8 +129,7 @@ def binding_annotations(
 def granted(pod: pods.Pod, unit: MemoryUnit) -> Allocation | None:
     """What a bound pod was given, by this system or by one that it replaces, in units of its node; None if nothing.
 
-    Raises:
-        WireError: the annotation cannot be read or speaks of another node.
+    Raises WireError: the annotation cannot be read or speaks of another node.
     """
     node = pods.node_of(pod)
     if node is None:
@@ -153,8 +150,7 @@ class HeldGpus:
     """What a bound pod holds, for a ledger in which what cannot be read must not count as nothing."""
 
     allocation: Allocation | None
-    problem: str = ""
-    """Why its own annotation cannot be read; `allocation` is then what the others of its Binding tell."""
+    problem: str = ""  # why its own annotation cannot be read; `allocation` is then what the others of its Binding tell
 
 
 def held(pod: pods.Pod, resource_config: ResourceConfig, unit: MemoryUnit) -> HeldGpus:

@@ -172,10 +172,8 @@ def load_versioned(text: str) -> JsonObject:
     """Parse a versioned JSON object, as annotations hold.
 
     It has a `version` and may have a `minReader`: a newer writer that only adds fields leaves that at 1, and this
-    version goes on reading it (unknown fields are ignored).
-
-    Raises:
-        WireError: no JSON object, no version, or written for newer readers only.
+    version goes on reading it (unknown fields are ignored). Raises WireError: no JSON object, no version, or written
+    for newer readers only.
     """
     try:
         value = an_object(orjson.loads(text), "")
@@ -194,11 +192,9 @@ def load_versioned(text: str) -> JsonObject:
 def parse_json(data: bytes) -> Any:
     """Decode what the API server sent, however deep `managedFields` nests.
 
-    It is the only part of an object that the API server stores as its author nested it. A tenant could make it too
-    deep for any parser and so hide from a webhook, or break everybody's watch, with one pod.
-
-    Raises:
-        ValueError: not JSON, or too deep elsewhere.
+    It is the only part of an object that the API server stores as its author nested it. A tenant could make it too deep
+    for any parser and so hide from a webhook, or break everybody's watch, with one pod. Raises ValueError: not JSON, or
+    too deep elsewhere.
     """
     try:
         return orjson.loads(data)

@@ -18,8 +18,7 @@ _MILLI: Final = Decimal("0.001")
 _MIB: Final = Decimal(2**20)
 _SHORT: Final = 40
 """Characters of an amount that is remembered. Who asks the extender may write it with as many blanks as they like."""
-_MOST: Final = 2**53
-"""What JSON readers hold exactly; more is no amount of anything."""
+_MOST: Final = 2**53  # what JSON readers hold exactly; more is no amount of anything
 
 
 def allocatable(node: Mapping[str, Any]) -> FreeHost | None:
@@ -37,13 +36,11 @@ def allocatable(node: Mapping[str, Any]) -> FreeHost | None:
 def requested(pod: Mapping[str, Any]) -> FreeHost:
     """What kube-scheduler counts for a pod, rounded up: its formula for init containers and sidecars, and the overhead.
 
-    Where requests are set for the whole pod, they count instead of the containers'.
-    Of a pod that is being resized in place, the most of what is asked for and what its kubelet has told counts, and of
-    an infeasible resize only the latter: `PodRequests` of kube-scheduler from 1.33 on. In 1.27 to 1.32 resizing is off
-    by default; switched on, 1.27 to 1.31 leave out what is in force, 1.32 what is allocated, and all of them sidecars.
-
-    Raises:
-        WireError: it is no pod, or an amount is none.
+    Where requests are set for the whole pod, they count instead of the containers'. Of a pod that is being resized in
+    place, the most of what is asked for and what its kubelet has told counts, and of an infeasible resize only the
+    latter: `PodRequests` of kube-scheduler from 1.33 on. In 1.27 to 1.32 resizing is off by default; switched on, 1.27
+    to 1.31 leave out what is in force, 1.32 what is allocated, and all of them sidecars. Raises WireError: it is no
+    pod, or an amount is none.
     """
     spec, status = (fields.mapping(pod, part, "pod") for part in ("spec", "status"))
     told = {

@@ -41,20 +41,15 @@ _FAULT: Final = frozenset({"gpu", "instance", "kind", "afterPolls", "afterSecond
 class FaultKind(Enum):
     """What happens to a simulated GPU."""
 
-    XID = "xid"
-    """The driver reports a critical error: unhealthy."""
-    ECC = "ecc"
-    """An uncorrectable memory error: unhealthy."""
-    LOST = "lost"
-    """Fell off the bus: no longer listed."""
+    XID = "xid"  # the driver reports a critical error: unhealthy
+    ECC = "ecc"  # an uncorrectable memory error: unhealthy
+    LOST = "lost"  # fell off the bus: no longer listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigSpec:
-    profile: str
-    """Such as 1g.5gb."""
-    memory_mib: int
-    """All of which can be used."""
+    profile: str  # such as 1g.5gb
+    memory_mib: int  # all of which can be used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,25 +58,19 @@ class GpuSpec:
     memory_mib: int
     count: int = 1
     numa: int | None = None
-    uuid: str = ""
-    """Empty for a derived one."""
-    reserved_mib: int = 0
-    """What the driver keeps of the memory for itself."""
-    mig: tuple[MigSpec, ...] | None = None
-    """The instances of each in MIG mode; None for GPUs that are not."""
+    uuid: str = ""  # empty for a derived one
+    reserved_mib: int = 0  # what the driver keeps of the memory for itself
+    mig: tuple[MigSpec, ...] | None = None  # the instances of each in MIG mode; None for GPUs that are not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    gpu: int | None
-    """Number on the node; None lets the seed choose."""
+    gpu: int | None  # number on the node; None lets the seed choose
     kind: FaultKind
-    instance: int | None = None
-    """Number of the MIG instance that has it; None for the GPU with all its instances."""
+    instance: int | None = None  # number of the MIG instance that has it; None for the GPU with all its instances
     after_polls: int = 0
     after_seconds: float = 0.0
-    recovers_after_polls: int | None = None
-    """None if it stays."""
+    recovers_after_polls: int | None = None  # None if it stays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,8 +39,7 @@ class Spread:
 
     count: int
     limits_are_totals: bool
-    path: str = ""
-    """Where the number of GPUs was written; empty if nowhere."""
+    path: str = ""  # where the number of GPUs was written; empty if nowhere
 
     def per_gpu(self, amount: int) -> int | None:
         """None if the total does not divide."""
@@ -275,10 +274,8 @@ def _amount(
 def usage_of_bound(pod: pods.Pod, allocation: Allocation | None, resource_config: ResourceConfig) -> Ask:
     """What a pod on a node takes, GPUs and host, as before it was bound; no GPUs if no one can tell what it asked for.
 
-    What it holds, as far as it is known, tells most requests without reading them again.
-
-    Raises:
-        WireError: it is no pod.
+    What it holds, as far as it is known, tells most requests without reading them again. Raises WireError: it is no
+    pod.
     """
     if allocation is not None and len(allocation.grants) == 1 and _is_plain(pod, allocation.grants[0]):
         grant, takes = allocation.grants[0], host.counted(pod)

@@ -175,10 +175,8 @@ FRAMEWORK_VARIABLES: Final[Mapping[Framework, tuple[str, ...]]] = MappingProxyTy
         Framework.CUPY: ("CUPY_GPU_MEMORY_LIMIT",),
         Framework.PYTORCH: ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
     }
-)
-"""The variable that is written, and others that mean the same."""
-VARIABLES: Final = frozenset(name for several in FRAMEWORK_VARIABLES.values() for name in several)
-"""All of them."""
+)  # the variable that is written, and others that mean the same
+VARIABLES: Final = frozenset(name for several in FRAMEWORK_VARIABLES.values() for name in several)  # all of them
 _NONE: Final = "none"
 
 

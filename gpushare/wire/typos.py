@@ -9,8 +9,7 @@ from gpushare import names
 from gpushare.units import ResourceConfig
 from gpushare.wire import pods
 
-COMPARED: Final = 64
-"""Most resources of a pod that are compared with ours: a pod may carry hundreds of thousands."""
+COMPARED: Final = 64  # most resources of a pod that are compared with ours: a pod may carry hundreds of thousands
 _DOMAINS: Final = ("aliyun.com", "nano-gpu", names.DOMAIN)
 _LONGEST: Final = 63 + 1 + 63  # a name after the slash, and a domain that is worth comparing
 _NEAR: Final = 0.6  # of 1: `gpu` and `gpu-mem`

@@ -17,10 +17,8 @@ class Marked:
     """What one ConfigMap says."""
 
     node: NodeName
-    gpus: frozenset[int] = frozenset()
-    """None if the list is empty or missing."""
-    problem: str = ""
-    """What of it cannot be read; the rest counts."""
+    gpus: frozenset[int] = frozenset()  # empty if the list is empty or missing
+    problem: str = ""  # what of it cannot be read; the rest counts
 
 
 def parse(config_map: Mapping[str, Any]) -> Marked | None:
