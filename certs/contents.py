@@ -5,7 +5,7 @@ import binascii
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 import orjson
 
@@ -93,20 +93,19 @@ def after(
 
 def from_secret(secret: JsonObject) -> SecretData:
     """Read a Secret. What cannot be decoded stays as it is, so that the policy reports it; nothing here fails."""
-    data = secret.get("data") or {}
-    values = {key: _decode(value) for key, value in data.items()}
+    annotations = (secret.get("metadata") or {}).get("annotations") or {}
+    values = {key: _decode(value) for key, value in (secret.get("data") or {}).items()}
     cas = authority.split(values.get("ca.crt", b""))
     coming = KeyPair(values.get("next-ca.crt", b""), values.get("next-ca.key", b""))
-    announced = bool(coming.certificate or coming.key)
     since, rotated = _state(values.get("state.json", b""))
     normal = authority.split(coming.certificate)
     return SecretData(
         leaf=KeyPair(values.get("tls.crt", b""), values.get("tls.key", b"")),
         ca=KeyPair(cas[0] if cas else values.get("ca.crt", b""), values.get("ca.key", b"")),
         others=tuple(pem for pem in cas[1:] if pem not in normal),
-        next_ca=coming if announced else None,
+        next_ca=coming if coming.certificate or coming.key else None,
         since=since,
-        rotate=_rotate(secret),
+        rotate=str(annotations.get(ROTATE_ANNOTATION, "")),
         rotated=rotated,
     )
 
@@ -147,11 +146,6 @@ def _valid(certificates: Iterable[bytes], now: datetime) -> tuple[bytes, ...]:
     """The CA certificates, PEM, that have not expired."""
     read = ((pem, authority.read_ca(pem)) for pem in certificates)
     return tuple(pem for pem, facts in read if isinstance(facts, Facts) and now < facts.not_after)
-
-
-def _rotate(secret: JsonObject) -> str:
-    annotations: dict[str, Any] = (secret.get("metadata") or {}).get("annotations") or {}
-    return str(annotations.get(ROTATE_ANNOTATION, ""))
 
 
 def _state(encoded: bytes) -> tuple[datetime | None, str]:

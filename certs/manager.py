@@ -14,7 +14,7 @@ from certs import authority, contents, rotation
 from certs.contents import SecretData
 from certs.rotation import Observed, Phase, Step
 from certs.settings import FILES, CertSettings
-from certs.store import FileStore, SecretStore
+from certs.store import FileStore
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
@@ -61,45 +61,6 @@ class Configuration:
 
     def _webhooks(self) -> list[JsonObject]:
         return (self.body or {}).get("webhooks") or []
-
-
-def read_configurations(api: KubeApi) -> tuple[Configuration, ...]:
-    """Both configurations.
-
-    Read them before the Secret: then a write, which their resourceVersion guards, can never replace a newer bundle by
-    one of an older Secret.
-    """
-    return tuple(_read_configuration(api, path) for path in CONFIGURATIONS)
-
-
-def write_bundle(api: KubeApi, configurations: tuple[Configuration, ...], bundle: bytes) -> bool:
-    """Put the bundle where it is not. Whether anything was written; what fails is logged and tried again later."""
-    written = False
-    for configuration in configurations:
-        if configuration.body is None or configuration.has(bundle):
-            continue
-        path = configuration.path
-        try:
-            api.replace(path, configuration.with_bundle(bundle))
-        except (kube.ConflictError, kube.NotFoundError):
-            written = True  # somebody changed it: look again
-        except kube.KubeError as error:
-            logs.event(_LOG, "bundle not written", level=logging.WARNING, path=path, error=str(error))
-        else:
-            written = True
-            logs.event(_LOG, "bundle written", path=path)
-    return written
-
-
-def _read_configuration(api: KubeApi, path: str) -> Configuration:
-    try:
-        return Configuration(path=path, body=api.get(path))
-    except kube.NotFoundError:
-        logs.event(_LOG, "webhook configuration missing", level=logging.WARNING, path=path)
-        return Configuration(path=path, body=None)
-    except kube.KubeError as error:
-        logs.event(_LOG, "webhook configuration unreadable", level=logging.WARNING, path=path, error=str(error))
-        return Configuration(path=path, body=None, readable=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,27 +131,44 @@ class CertificateManager:
             step = self._decide(gathered)
             if step is not None:
                 self._apply(step, gathered)
-            elif not write_bundle(self.api, gathered.configurations, gathered.contents.bundle):
+            elif not self._write_bundle(gathered):
                 return self._report(gathered.contents, in_configurations=gathered.in_configurations)
-        raise kube.ConflictError(f"the Secret {self._secret.name} or a webhook configuration is changed all the time")
+        raise kube.ConflictError(
+            f"the Secret {names.WEBHOOK_SECRET} or a webhook configuration is changed all the time"
+        )
 
     @property
-    def _secret(self) -> SecretStore:
-        return SecretStore(api=self.api, namespace=self.settings.namespace, name=names.WEBHOOK_SECRET)
+    def _secrets(self) -> str:
+        return f"/api/v1/namespaces/{self.settings.namespace}/secrets"
 
     @property
     def _files(self) -> FileStore:
         return FileStore(Path(self.settings.cert_dir))
 
     def _gather(self) -> _Gathered:
-        configurations = read_configurations(self.api)
-        secret = self._secret.load()
+        # Before the Secret: then a write, which their resourceVersion guards, can never replace a newer bundle by one
+        # of an older Secret.
+        configurations = tuple(map(self._configuration, CONFIGURATIONS))
+        try:
+            secret = self.api.get(f"{self._secrets}/{names.WEBHOOK_SECRET}")
+        except kube.NotFoundError:
+            secret = None
         return _Gathered(
             configurations=configurations,
             secret=secret,
             contents=contents.from_secret(secret) if secret is not None else SecretData(),
             served=self._files.load(),
         )
+
+    def _configuration(self, path: str) -> Configuration:
+        try:
+            return Configuration(path=path, body=self.api.get(path))
+        except kube.NotFoundError:
+            logs.event(_LOG, "webhook configuration missing", level=logging.WARNING, path=path)
+            return Configuration(path=path, body=None)
+        except kube.KubeError as error:
+            logs.event(_LOG, "webhook configuration unreadable", level=logging.WARNING, path=path, error=str(error))
+            return Configuration(path=path, body=None, readable=False)
 
     def _install(self, gathered: _Gathered) -> None:
         """Write the Secret's leaf into the files, unless it is worse than what they hold."""
@@ -220,11 +198,35 @@ class CertificateManager:
             known=tuple(known),
             now=self.clock.now(),
         )
+        metadata = {"name": names.WEBHOOK_SECRET, "namespace": self.settings.namespace}
+        empty = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": metadata}
+        body = contents.into_secret(wanted, gathered.secret or empty)
         try:
-            self._secret.save(wanted, gathered.secret)
+            if gathered.secret is None:
+                self.api.create(self._secrets, body)
+            else:
+                self.api.replace(f"{self._secrets}/{names.WEBHOOK_SECRET}", body)
         except (kube.ConflictError, kube.NotFoundError):
             return  # another replica was first, or the Secret was deleted: look again
         logs.event(_LOG, "certificates changed", step=step.action.value, reason=step.reason)
+
+    def _write_bundle(self, gathered: _Gathered) -> bool:
+        """Put the bundle where it is not. Whether anything was written; what fails is logged and tried again later."""
+        written, bundle = False, gathered.contents.bundle
+        for configuration in gathered.configurations:
+            if configuration.body is None or configuration.has(bundle):
+                continue
+            path = configuration.path
+            try:
+                self.api.replace(path, configuration.with_bundle(bundle))
+            except (kube.ConflictError, kube.NotFoundError):
+                written = True  # somebody changed it: look again
+            except kube.KubeError as error:
+                logs.event(_LOG, "bundle not written", level=logging.WARNING, path=path, error=str(error))
+            else:
+                written = True
+                logs.event(_LOG, "bundle written", path=path)
+        return written
 
     def _look_at_files(self) -> Status:
         status = self._report(self._files.load(), in_configurations=True)
@@ -236,11 +238,10 @@ class CertificateManager:
 
     def _report(self, present: SecretData, *, in_configurations: bool) -> Status:
         seen = contents.state(present)
-        status = Status(
+        self.status = Status(
             phase=seen.phase if self.settings.cert_source != FILES else Phase.STEADY,
             leaf_expires=seen.leaf.expires,
             ca_expires=seen.ca.expires,
             in_configurations=in_configurations,
         )
-        self.status = status
-        return status
+        return self.status

@@ -1,4 +1,4 @@
-"""Where certificates are kept: the Secret that all replicas share, and the files that each replica's server reads."""
+"""The files that each replica's server reads its certificates from."""
 
 import hashlib
 import os
@@ -9,42 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from certs import authority, contents
+from certs import authority
 from certs.authority import KeyPair
 from certs.contents import SecretData
-from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject, KubeApi
 
 _LINK: Final = "..data"
 _MODES: Final = {"tls.crt": 0o644, "tls.key": 0o600, "ca.crt": 0o644}
 _KEPT: Final = 2  # versions: the current one, and the one before for readers that opened half of it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecretStore:
-    """The Secret. Writing raises ConflictError if another replica was first."""
-
-    api: KubeApi
-    namespace: str
-    name: str
-
-    @property
-    def _collection(self) -> str:
-        return f"/api/v1/namespaces/{self.namespace}/secrets"
-
-    def load(self) -> JsonObject | None:
-        try:
-            return self.api.get(f"{self._collection}/{self.name}")
-        except kube.NotFoundError:
-            return None
-
-    def save(self, wanted: SecretData, before: JsonObject | None) -> None:
-        if before is None:
-            metadata = {"name": self.name, "namespace": self.namespace}
-            empty = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": metadata}
-            self.api.create(self._collection, contents.into_secret(wanted, empty))
-        else:
-            self.api.replace(f"{self._collection}/{self.name}", contents.into_secret(wanted, before))
 
 
 @dataclass(frozen=True, slots=True)

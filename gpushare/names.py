@@ -12,9 +12,7 @@ DOMAIN: Final = "gpushare.dev"
 GPU_MEM: Final = "aliyun.com/gpu-mem"
 GPU_COUNT: Final = "aliyun.com/gpu-count"  # on the node's status only; a pod that asks for it is refused
 GPU_PERCENT: Final = "nano-gpu/gpu-percent"  # a part of one GPU: so much of its memory and of its compute
-GPU_CORE: Final = (
-    "aliyun.com/gpu-core.percentage"  # beside gpu-mem: a part of one GPU's compute; on the node's status only
-)
+GPU_CORE: Final = "aliyun.com/gpu-core.percentage"  # beside gpu-mem: a part of a GPU's compute; on node statuses only
 GPU: Final = "nvidia.com/gpu"  # whole GPUs, if this project owns the resource (`gpushare.resource_config`)
 SHARED_RESOURCES: Final = (GPU_MEM, GPU_PERCENT)
 GPU_DOMAINS: Final = ("nvidia.com/", "aliyun.com/", "nano-gpu/")  # of resources that stand for GPUs, or may do so
@@ -88,21 +86,9 @@ ACK_ASSUME_TIME: Final = "scheduler.framework.gpushare.assume-time"
 NANO_ASSUME: Final = "nano-gpu/assume"
 PREFIX_NANO_CONTAINER: Final = "nano-gpu/container-"  # index of the container's GPU, -1 for none
 
-RESERVED_ANNOTATIONS: Final = frozenset(
-    {
-        ANNOTATION_ALLOCATION,
-        ANNOTATION_LATE,
-        NANO_ASSUME,
-        ALIYUN_IDX,
-        ALIYUN_DEV,
-        ALIYUN_POD,
-        ALIYUN_ASSIGNED,
-        ALIYUN_ASSUME_TIME,
-        ACK_ALLOCATION,
-        ACK_ASSIGNED,
-        ACK_ASSUME_TIME,
-    }
-)
+_ALIYUN: Final = {ALIYUN_IDX, ALIYUN_DEV, ALIYUN_POD, ALIYUN_ASSIGNED, ALIYUN_ASSUME_TIME}
+_ACK: Final = {ACK_ALLOCATION, ACK_ASSIGNED, ACK_ASSUME_TIME}
+RESERVED_ANNOTATIONS: Final = frozenset({ANNOTATION_ALLOCATION, ANNOTATION_LATE, NANO_ASSUME, *_ALIYUN, *_ACK})
 RESERVED_PREFIXES: Final = (PREFIX_DEVICES, PREFIX_MEMORY, PREFIX_INDEX, PREFIX_CAPACITY, PREFIX_NANO_CONTAINER)
 
 # Of the Container Device Interface: runtimes and NVIDIA's NRI plugin take devices from annotations of a pod in this
@@ -113,12 +99,8 @@ CDI_KIND: Final = "gpushare.dev/share"  # of the devices that the device plugin 
 # Namespaces of GPU add-ons whose pods need every GPU: NVIDIA's GPU Operator (now, before 1.9, on OpenShift), NVIDIA's
 # device plugin and DRA driver as their documents install them, AKS.
 ADDON_NAMESPACES: Final = (
-    "gpu-operator",
-    "gpu-operator-resources",
-    "nvidia-gpu-operator",
-    "nvidia-device-plugin",
-    "nvidia-dra-driver-gpu",
-    "gpu-resources",
+    *("gpu-operator", "gpu-operator-resources", "nvidia-gpu-operator"),
+    *("nvidia-device-plugin", "nvidia-dra-driver-gpu", "gpu-resources"),
 )
 
 # On namespaces.

@@ -91,9 +91,9 @@ class _Endpoint:
         if request.mimetype != "application/json":
             found = request.mimetype or "none"
             return _error(415, f"Content-Type: expected application/json, found {found}"), Outcome.MALFORMED
-        busy = bool(request.environ.get(BUSY))
+        length, busy = request.content_length or 0, bool(request.environ.get(BUSY))
         try:
-            with self.intake.body(request.stream, request.content_length or 0, self.limit, busy=busy) as body:
+            with self.intake.body(request.stream, length, self.limit, busy=busy) as body:
                 return self._reviewed(body)
         except RefusedBodyError as refused:
             return self._not_looked_at(refused)

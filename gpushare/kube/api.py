@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 import orjson
 
@@ -52,12 +52,18 @@ class Page(Generic[T]):
     more: str = ""  # token for the parameter `continue`; empty on the last page
 
 
-class KubeApi(Protocol):
-    """REST verbs on paths such as `/api/v1/nodes`. Every call has a deadline in seconds and raises a KubeError.
+class WriteOptions(TypedDict, total=False):
+    """A `precondition` is asked when everything that may block is over: the token is read and the connection stands.
 
-    A `precondition` is asked when everything that may block is over: the token is read and the connection stands. If it
-    does not hold, nothing is sent, and the call raises NotSentError.
+    If it does not hold, nothing is sent, and the call raises NotSentError.
     """
+
+    timeout_s: float  # 5 by default
+    precondition: Precondition | None
+
+
+class KubeApi(Protocol):
+    """REST verbs on paths such as `/api/v1/nodes`. Every call has a deadline in seconds and raises a KubeError."""
 
     def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject: ...
 
@@ -75,13 +81,7 @@ class KubeApi(Protocol):
         ...
 
     def create(
-        self,
-        path: str,
-        body: JsonObject,
-        params: Params | None = None,
-        *,
-        timeout_s: float = 5.0,
-        precondition: Precondition | None = None,
+        self, path: str, body: JsonObject, params: Params | None = None, **options: Unpack[WriteOptions]
     ) -> JsonObject: ...
 
     def replace(self, path: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:
@@ -95,18 +95,10 @@ class KubeApi(Protocol):
         *,
         kind: PatchKind = PatchKind.MERGE,
         params: Params | None = None,
-        timeout_s: float = 5.0,
-        precondition: Precondition | None = None,
+        **options: Unpack[WriteOptions],
     ) -> JsonObject: ...
 
-    def delete(
-        self,
-        path: str,
-        body: JsonObject | None = None,
-        *,
-        timeout_s: float = 5.0,
-        precondition: Precondition | None = None,
-    ) -> JsonObject: ...
+    def delete(self, path: str, body: JsonObject | None = None, **options: Unpack[WriteOptions]) -> JsonObject: ...
 
     def watch(self, path: str, params: Params, *, timeout_s: float) -> Iterator[JsonObject]:
         """Events `{"type": ..., "object": ...}` of a collection, until the server ends the stream after `timeout_s`.

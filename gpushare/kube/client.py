@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from types import ModuleType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 
 import orjson
 
 from gpushare.errors import SettingsError, WireError
 from gpushare.kube import api as kube
 from gpushare.kube import stream
-from gpushare.kube.api import JsonObject, Page, Params, PatchKind, Precondition, Reply
+from gpushare.kube.api import JsonObject, Page, Params, PatchKind, Precondition, Reply, WriteOptions
 from gpushare.kube.credentials import Credentials, in_cluster, own_namespace
 from gpushare.kube.transport import HttpReply, Transport
 from gpushare.runtime import logs
@@ -94,15 +94,9 @@ class RestClient:
             return stream.page(f"GET {path}", self._until(until, chunks), keep)
 
     def create(
-        self,
-        path: str,
-        body: JsonObject,
-        params: Params | None = None,
-        *,
-        timeout_s: float = 5.0,
-        precondition: Precondition | None = None,
+        self, path: str, body: JsonObject, params: Params | None = None, **options: Unpack[WriteOptions]
     ) -> JsonObject:
-        return self._object("POST", path, params, body=body, timeout_s=timeout_s, precondition=precondition)
+        return self._object("POST", path, params, body=body, **options)
 
     def replace(self, path: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:
         return self._object("PUT", path, body=body, timeout_s=timeout_s)
@@ -114,22 +108,12 @@ class RestClient:
         *,
         kind: PatchKind = PatchKind.MERGE,
         params: Params | None = None,
-        timeout_s: float = 5.0,
-        precondition: Precondition | None = None,
+        **options: Unpack[WriteOptions],
     ) -> JsonObject:
-        return self._object(
-            "PATCH", path, params, body=body, media=kind.value, timeout_s=timeout_s, precondition=precondition
-        )
+        return self._object("PATCH", path, params, body=body, media=kind.value, **options)
 
-    def delete(
-        self,
-        path: str,
-        body: JsonObject | None = None,
-        *,
-        timeout_s: float = 5.0,
-        precondition: Precondition | None = None,
-    ) -> JsonObject:
-        return self._object("DELETE", path, body=body, timeout_s=timeout_s, precondition=precondition)
+    def delete(self, path: str, body: JsonObject | None = None, **options: Unpack[WriteOptions]) -> JsonObject:
+        return self._object("DELETE", path, body=body, **options)
 
     def watch(self, path: str, params: Params, *, timeout_s: float) -> Iterator[JsonObject]:
         query = {**params, "watch": "true", "timeoutSeconds": str(int(timeout_s))}
@@ -159,7 +143,7 @@ class RestClient:
         path: str,
         params: Params | None = None,
         *,
-        timeout_s: float,
+        timeout_s: float = 5.0,
         body: JsonObject | Sequence[JsonObject] | None = None,
         media: str = "application/json",
         precondition: Precondition | None = None,

@@ -120,7 +120,7 @@ class Reflector(Generic[T]):
     def _list(self) -> bool:
         """Read the whole collection. Whether it is of one version, from which a watch can go on."""
         self._was_healthy = False
-        with process.collector_paused():
+        with process.COLLECTOR_PAUSED:
             page = self._all()
             self.sink.replace([record for record in page.items if record is not None])
         self._version = page.version

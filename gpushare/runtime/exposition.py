@@ -4,9 +4,7 @@ import platform
 from typing import Final
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
 
 import gpushare
 
@@ -21,7 +19,9 @@ def registry(component: str) -> CollectorRegistry:
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call] # the library's
     found = CollectorRegistry()
     ProcessCollector(registry=found)
-    found.register(_Build(component))
+    labels = {"component": component, "version": gpushare.__version__, "python_version": platform.python_version()}
+    build = Gauge("gpushare_build_info", "1, with the component and its version", list(labels), registry=found)
+    build.labels(**labels).set(1)
     return found
 
 
@@ -32,19 +32,3 @@ def page(metrics: CollectorRegistry) -> bytes:
 def short(value: str) -> str:
     """A label's value of a bounded length."""
     return value[:LONGEST]
-
-
-class _Build(Collector):
-    def __init__(self, component: str) -> None:
-        self._labels = {
-            "component": component,
-            "version": gpushare.__version__,
-            "python_version": platform.python_version(),
-        }
-
-    def collect(self) -> list[Metric]:
-        family = GaugeMetricFamily(
-            "gpushare_build_info", "1, with the component and its version", labels=list(self._labels)
-        )
-        family.add_metric(list(self._labels.values()), 1)
-        return [family]

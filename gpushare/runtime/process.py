@@ -109,22 +109,26 @@ def as_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class _CollectorPause:
-    """Counted, because the collector is the whole process's."""
+class _CollectorPaused:
+    """While large collections are read: no garbage collections. Afterwards: what is there is never walked again.
+
+    What the API server sends are trees, which end with their last reference: the collector would walk them in vain.
+    Counted, because the collector is the whole process's.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._wanted = 0
         self._was_enabled = True
 
-    def begin(self) -> None:
+    def __enter__(self) -> None:
         with self._lock:
             self._wanted += 1
             if self._wanted == 1:
                 self._was_enabled = gc.isenabled()
                 gc.disable()
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             self._wanted -= 1
             if self._wanted == 0:
@@ -134,17 +138,4 @@ class _CollectorPause:
                     gc.enable()
 
 
-_PAUSE: Final = _CollectorPause()
-
-
-@contextlib.contextmanager
-def collector_paused() -> Iterator[None]:
-    """While large collections are read: no garbage collections. Afterwards: what is there is never walked again.
-
-    What the API server sends are trees, which end with their last reference: the collector would walk them in vain.
-    """
-    _PAUSE.begin()
-    try:
-        yield
-    finally:
-        _PAUSE.end()
+COLLECTOR_PAUSED: Final = _CollectorPaused()

@@ -21,6 +21,10 @@ TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(")?|[\[\]{}]', re.DOTALL
 QUOTE: Final = ord('"')
 _MANAGED_FIELDS: Final = b'"managedFields"'
 _VALUE: Final = re.compile(rb"\s*:\s*[\[{]")
+_KINDS: Final[Mapping[type, str]] = {
+    **{type(None): "nothing", bool: "true or false", dict: "an object"},
+    **{int: "a number", float: "a number", list: "a list", tuple: "a list"},
+}
 
 
 def mapping(parent: Mapping[str, Any], key: str, path: str) -> JsonObject:
@@ -151,21 +155,9 @@ def mismatch(wanted: str, value: object) -> str:
 
 def kind(value: object) -> str:
     """What JSON calls a value."""
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return "true or false"
-        case str():
-            return "a string" if value else "an empty string"
-        case int() | float():
-            return "a number"
-        case list() | tuple():
-            return "a list"
-        case dict():
-            return "an object"
-        case _:
-            return f"a {type(value).__name__}"
+    if isinstance(value, str):
+        return "a string" if value else "an empty string"
+    return _KINDS.get(type(value), f"a {type(value).__name__}")
 
 
 def load_versioned(text: str) -> JsonObject:

@@ -4,7 +4,7 @@ import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import orjson
 
@@ -66,13 +66,7 @@ class DoctorKube(FakeKube):
         self.admit: Callable[[JsonObject], JsonObject] = completed
 
     def create(
-        self,
-        path: str,
-        body: JsonObject,
-        params: Params | None = None,
-        *,
-        timeout_s: float = 5.0,
-        precondition: kube.Precondition | None = None,
+        self, path: str, body: JsonObject, params: Params | None = None, **options: Unpack[kube.WriteOptions]
     ) -> JsonObject:
         assert dict(params or {}) == {"dryRun": "All"}, "the doctor changes nothing"
         assert path == "/api/v1/namespaces/default/pods"

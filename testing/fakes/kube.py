@@ -7,7 +7,7 @@ the side doors for tests (`seed`, `edit`, `vanish`, `objects`, `read`) are not.
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar, assert_never
+from typing import Any, Final, TypeVar, Unpack, assert_never
 
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Page, Params, PatchKind, Reply
@@ -58,17 +58,11 @@ class FakeKube:
         return Page(items=items, version=metadata["resourceVersion"], more=metadata.get("continue", ""))
 
     def create(
-        self,
-        path: str,
-        body: JsonObject,
-        params: Params | None = None,
-        *,
-        timeout_s: float = 5.0,
-        precondition: kube.Precondition | None = None,
+        self, path: str, body: JsonObject, params: Params | None = None, **options: Unpack[kube.WriteOptions]
     ) -> JsonObject:
         target, body = Target.parse(path), clone(body)
         act = {"binding": self._bind, "eviction": self._evict}.get(target.subresource, self._create)
-        _check(precondition)
+        _check(options.get("precondition"))
         return self._serve(Call("create", path, clone(body), dict(params or {})), lambda: act(target, body))
 
     def replace(self, path: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:
@@ -82,23 +76,15 @@ class FakeKube:
         *,
         kind: PatchKind = PatchKind.MERGE,
         params: Params | None = None,
-        timeout_s: float = 5.0,
-        precondition: kube.Precondition | None = None,
+        **options: Unpack[kube.WriteOptions],
     ) -> JsonObject:
         target, change = Target.parse(path), clone(body)
-        _check(precondition)
+        _check(options.get("precondition"))
         return self._serve(Call("patch", path, change, dict(params or {})), lambda: self._patch(target, change, kind))
 
-    def delete(
-        self,
-        path: str,
-        body: JsonObject | None = None,
-        *,
-        timeout_s: float = 5.0,
-        precondition: kube.Precondition | None = None,
-    ) -> JsonObject:
+    def delete(self, path: str, body: JsonObject | None = None, **options: Unpack[kube.WriteOptions]) -> JsonObject:
         target = Target.parse(path)
-        _check(precondition)
+        _check(options.get("precondition"))
         return self._serve(Call("delete", path, body), lambda: self._delete(target, body or {}))
 
     def watch(self, path: str, params: Params, *, timeout_s: float) -> Iterator[JsonObject]:
