@@ -261,22 +261,16 @@ def _ignored_marks(pod: JsonObject) -> Iterator[str]:
         )
     ignored = [("annotation", key) for key in sorted(annotations)] + [("label", key) for key in sorted(labels)]
     for kind, key in ignored[:_TOLD]:
-        yield truncate(_ignored_annotation(key) if kind == "annotation" else _ignored_label(key))
+        yield truncate(_ignored(kind, key))
     if rest := len(ignored[_TOLD:]):
         yield f"and {rest} more labels and annotations that gpushare does not read"
 
 
-def _ignored_annotation(key: str) -> str:
-    if key == names.LABEL_GPU_COUNT:
-        return f"{key} means something as a label only; it is ignored"
-    hint = _similar(key, (*_ANNOTATIONS, names.ANNOTATION_TOTALS))
-    return f"annotation {key} is none that gpushare knows; it is ignored{hint}"
-
-
-def _ignored_label(key: str) -> str:
-    if key in _ANNOTATIONS:
-        return f"{key} means something as an annotation only; it is ignored"
-    return f"label {key} is none that gpushare knows; it is ignored{_similar(key, (names.LABEL_GPU_COUNT,))}"
+def _ignored(kind: str, key: str) -> str:
+    if key in {names.LABEL_GPU_COUNT, *_ANNOTATIONS}:
+        return f"{key} means something as {'a label' if kind == 'annotation' else 'an annotation'} only; it is ignored"
+    ours = (names.LABEL_GPU_COUNT,) if kind == "label" else (*_ANNOTATIONS, names.ANNOTATION_TOTALS)
+    return f"{kind} {key} is none that gpushare knows; it is ignored{_similar(key, ours)}"
 
 
 def _similar(key: str, existing: Sequence[str]) -> str:

@@ -289,11 +289,7 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
 class _Task(WSGITask):  # type: ignore[misc]  # waitress has no types
     def get_environment(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().get_environment()
-        environ[RECEIVED], environ[BUSY], environ[_CLOSE] = (
-            self.request.began,
-            self.request.busy,
-            self.set_close_on_finish,
-        )
+        environ |= {RECEIVED: self.request.began, BUSY: self.request.busy, _CLOSE: self.set_close_on_finish}
         if self.request.cut or self.channel.ours.stopping:
             self.set_close_on_finish()
         return environ
