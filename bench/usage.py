@@ -82,8 +82,8 @@ def main() -> None:
             watchdog=None,
             interval_s=5.0,
         )
-        reading, page = cpu_ms(loop.look), cpu_ms(lambda: metrics.page(current.view, dict, dict, "node-a"))
-        size = len(metrics.page(current.view, dict, dict, "node-a"))
+        reading, page = cpu_ms(loop.look), cpu_ms(lambda: metrics.page(current.view(), {}, {}, "node-a"))
+        size = len(metrics.page(current.view(), {}, {}, "node-a"))
     row = {
         "pods": count,
         "processes": len(processes),

@@ -8,6 +8,7 @@ import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -51,19 +52,15 @@ class Hook:
     timeout_s: int | None = None
 
 
-_KEYS: Final[Mapping[type, Mapping[str, str]]] = {
-    DeviceNode: {
-        "path": "path",
-        "host_path": "hostPath",
-        "kind": "type",
-        "major": "major",
-        "minor": "minor",
-        "permissions": "permissions",
-    },
-    Mount: {"host_path": "hostPath", "container_path": "containerPath", "options": "options", "kind": "type"},
-    Hook: {"name": "hookName", "path": "path", "arguments": "args", "env": "env", "timeout_s": "timeout"},
+_KEYS: Final = {
+    "host_path": "hostPath",
+    "container_path": "containerPath",
+    "kind": "type",
+    "name": "hookName",
+    "arguments": "args",
+    "timeout_s": "timeout",
 }
-"""CDI's names of the fields."""
+"""CDI's names of fields, where they differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +94,7 @@ class ContainerEdits:
 
 
 def _encoded(entry: DeviceNode | Mount | Hook) -> Mapping[str, Any]:
-    values = {key: getattr(entry, name) for name, key in _KEYS[type(entry)].items()}
+    values = {_KEYS.get(each.name, each.name): getattr(entry, each.name) for each in fields_of(entry)}
     return _without_empty({key: list(each) if isinstance(each, tuple) else each for key, each in values.items()})
 
 
@@ -116,10 +113,7 @@ class VendorSpec:
 
     @property
     def is_nvidia(self) -> bool:
-        """Whether GPUs can be looked up in it: several programs of NVIDIA write such files, with vendors of their own.
-
-        Those of the DRA driver stand for claims of pods, and are of another class.
-        """
+        """Whether GPUs can be looked up in it. Those of the DRA driver stand for claims, and are of another class."""
         vendor, _, kind = self.kind.partition("/")
         return (vendor == "nvidia.com" or vendor.endswith(".nvidia.com")) and kind in {"gpu", "mig"}
 
@@ -147,9 +141,10 @@ def _edits(holder: Mapping[str, Any], path: str) -> ContainerEdits:
     )
 
 
-def _each(
-    edits: Mapping[str, Any], key: str, path: str, read_one: Callable[[Mapping[str, Any], str], T]
-) -> tuple[T, ...]:
+Reader = Callable[[Mapping[str, Any], str], T]  # of one object at a path
+
+
+def _each(edits: Mapping[str, Any], key: str, path: str, read_one: Reader[T]) -> tuple[T, ...]:
     where = fields.at(path, key)
     found = _bounded(fields.objects(edits, key, path), where)
     return tuple(read_one(entry, f"{where}[{i}]") for i, entry in enumerate(found))

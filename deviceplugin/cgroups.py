@@ -6,7 +6,7 @@ A program in a container may make groups below its own one and name them as it l
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,9 +47,8 @@ def owner(text: str) -> CgroupOwner | None:
 def owner_of_path(path: str) -> CgroupOwner | None:
     """Whose the group at this path is.
 
-    A reader in a cgroup namespace of its own, as a container on cgroup v2 is, sees the way from its own group: `/..` up
-    to what both lie below, and only what comes after that by name. For another pod of the same kubelet that may be its
-    QoS level or the pod itself.
+    A reader in a cgroup namespace of its own sees the way from its own group: `/..` up to what both lie below, then
+    names. For another pod of the same kubelet the first name may be its QoS level or the pod itself.
     """
     parts = iter(path.removesuffix(" (deleted)").split("/"))
     kubepods = beside = False
@@ -70,17 +69,15 @@ def hierarchies(mount: Path = MOUNT) -> tuple[Path, ...]:
     return tuple(mount / name for name in _V1 if (mount / name).is_dir())
 
 
-def kubepods(hierarchy: Path) -> tuple[Path, ...]:
+def kubepods(directory: Path, depth: int = _DEPTH) -> tuple[Path, ...]:
     """The kubelets' groups in a hierarchy: usually one. Reads directories, so keep the answer."""
-    return tuple(_kubepods(hierarchy, _DEPTH))
-
-
-def _kubepods(directory: Path, depth: int) -> Iterator[Path]:
+    found: list[Path] = []
     for child in _directories(directory):
         if child.name in {"kubepods", "kubepods.slice"} or child.name.endswith("-kubepods.slice"):
-            yield child
+            found.append(child)
         elif depth > 1:
-            yield from _kubepods(child, depth - 1)
+            found += kubepods(child, depth - 1)
+    return tuple(found)
 
 
 def pod_paths(base: Path, pod: PodUid) -> tuple[Path, ...]:

@@ -1,7 +1,4 @@
-"""May this container start? Every check, in order. Pure; every refusal says what to do.
-
-A check is added as a function in OWN or FORMER and a Reason.
-"""
+"""May this container start? Every check, in order. Pure; every refusal says what to do."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -52,8 +49,9 @@ class Reason(Enum):
 class Accept:
     grants: tuple[Grant, ...]
     grants_of_pod: tuple[Grant, ...] = field(default=(), compare=False)  # of all containers of the pod
-    limits: Mapping[ContainerName, ContainerEdits] = field(default_factory=dict, compare=False)
-    """What holds each of these containers to its share."""
+    limits: Mapping[ContainerName, ContainerEdits] = field(
+        default_factory=dict, compare=False
+    )  # hold each to its share
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +78,7 @@ class StartRequest:
     inventory: NodeInventory
     resource_config: ResourceConfig
     others: Sequence[Pod] = ()  # all pods of the node that are known; the pod itself may be among them
-    up_to_date: bool = False
-    """Whether the kubelet starts it from a copy of the pod that has the allocation for sure, although that was written
-    after the pod had come to the node; of no meaning for other pods."""
+    up_to_date: bool = False  # of a pod that came before its allocation: whether the kubelet's copy has that for sure
 
     @property
     def is_own(self) -> bool:
@@ -124,8 +120,9 @@ def _decided(start: StartRequest, who: str) -> Decision:
     others = [(pod.assumed, pod.allocation) for pod in held if pod.allocation.pod.uid != allocation.pod.uid]
     problem = shortage([(pods.assumed(start.pod), allocation), *others], allocation, start.inventory)
     if problem:
-        text = f"{who}: {problem}; {RECREATE_POD}, so that it is placed where there is room"
-        return Refuse(Reason.OVER_COMMITTED, text)
+        return Refuse(
+            Reason.OVER_COMMITTED, f"{who}: {problem}; {RECREATE_POD}, so that it is placed where there is room"
+        )
     if names.ANNOTATION_LATE in wire.annotations(start.pod) and not start.up_to_date:
         return Refuse(
             Reason.LATE,
@@ -136,10 +133,9 @@ def _decided(start: StartRequest, who: str) -> Decision:
 
 
 def _allocation(start: StartRequest) -> Allocation | None:
-    """What this system granted, or the one before it to a container with devices of that system's plugin.
+    """What this system granted, or the one before it to a container without any device of this plugin.
 
-    Devices of this plugin come with an environment that shows no GPU by itself, so only a grant of this system
-    is of use with them, also if the container has devices of both.
+    Those come with an environment that shows no GPU by itself, so only a grant of this system is of use with them.
     """
     if not start.is_own and any(map(start.resource.is_own_id, start.ids)):
         return None
@@ -207,11 +203,8 @@ def _sets_no_devices(start: StartRequest, grant: Grant, who: str) -> Refuse | No
 
 def _annotations_match(start: StartRequest, grant: Grant, who: str) -> Refuse | None:
     written = wire.annotations(start.pod)
-    expected = {
-        names.PREFIX_DEVICES + grant.container: ",".join(grant.gpus),
-        names.PREFIX_MEMORY + grant.container: str(grant.memory_mib),
-    }
-    for key, value in expected.items():
+    for prefix, value in ((names.PREFIX_DEVICES, ",".join(grant.gpus)), (names.PREFIX_MEMORY, str(grant.memory_mib))):
+        key = prefix + grant.container
         if written.get(key) != value:
             return Refuse(
                 Reason.TAMPERED,
@@ -238,16 +231,16 @@ def _amounts_match(start: StartRequest, grant: Grant, who: str) -> Refuse | None
     granted = resource.devices_of_grant(grant, unit)
     if granted == len(start.ids):
         return None
-    text = f"{who} holds {resource.name}: {len(start.ids)}, but was granted {_describe(grant)}"
     if granted is None:
-        return Refuse(Reason.WRONG_AMOUNT, f"{text}, which is a share of another kind; {RECREATE_POD}")
-    if resource is not resources.MEMORY:
-        return Refuse(Reason.WRONG_AMOUNT, f"{text}, which counts as {granted}; {RECREATE_POD}")
-    return Refuse(
-        Reason.WRONG_AMOUNT,
-        f"{text}, which counts as {granted} in units of {unit.name}; if the node's memory unit was changed since,"
-        f" {RECREATE_POD}",
+        why = "is a share of another kind;"
+    elif resource is not resources.MEMORY:
+        why = f"counts as {granted};"
+    else:
+        why = f"counts as {granted} in units of {unit.name}; if the node's memory unit was changed since,"
+    text = (
+        f"{who} holds {resource.name}: {len(start.ids)}, but was granted {_describe(grant)}, which {why} {RECREATE_POD}"
     )
+    return Refuse(Reason.WRONG_AMOUNT, text)
 
 
 def _describe(grant: Grant) -> str:
@@ -261,7 +254,6 @@ def _describe(grant: Grant) -> str:
 
 Check = Callable[[StartRequest, Grant, str], Refuse | None]
 OWN: Final[Sequence[Check]] = (_takes_its_grant, _annotations_match, _gpus_work, _amounts_match)
-"""For grants of this system."""
 FORMER: Final[Sequence[Check]] = (_sets_no_devices, _gpus_work, _amounts_match)
 """For grants of a system that this one replaced: its plugin has fixed the container's environment."""
 
@@ -270,12 +262,8 @@ def shortage(held: Sequence[tuple[int, Allocation]], mine: Allocation, inventory
     """Why the memory or the compute of an allocation is not there; empty if it is.
 
     It is unless something went wrong elsewhere, such as two controllers that both believed to lead. Then those that
-    were bound first keep what they have, so that all retries decide alike.
-
-    Args:
-        held: all that is held on the node, this allocation too, each with the time of its decision in nanoseconds.
-        mine: the one that is asked for.
-        inventory: of the node.
+    were bound first keep what they have, so that all retries decide alike. `held` is all that is held on the node, this
+    allocation too, each with the time of its decision in nanoseconds.
     """
     full = _excess(NodeLedger.of(inventory, (allocation for _, allocation in held)))
     if not any(gpu in full for grant in mine.grants for gpu in grant.gpus):

@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from deviceplugin import inventory, resources
 from deviceplugin.handover.choice import HandOverChoice
@@ -22,18 +22,15 @@ from gpushare.units import MemoryUnit
 _LOG: Final = logging.getLogger(__name__)
 _LONGEST_S: Final = 30.0  # between two looks for a driver
 _PATIENCE: Final = 3  # readings that may fail in a row before all GPUs count as unhealthy
-_CONTAINER_S: Final = 20.0
-"""After so long a new container is needed: the runtime mounts the node's library when it makes one, so a new process in
-this one may find the old library forever."""
-Stage = Callable[[NodeInventory], NodeInventory]
+_CONTAINER_S: Final = 20.0  # until a new container is needed: the runtime mounts the node's library when it makes one
 
 
 @dataclass(kw_only=True)
 class ProcessRestart:
     """When a process ends because its library is not the one of the node's driver; asked at every such reading.
 
-    It ends at once if a new one would do better. If not, ending it often would only make the kubelet wait longer and
-    longer between two containers (up to 5 minutes), so it is not the first thing that is tried.
+    At once if a new one would do better; else ending it often would only make the kubelet wait longer and longer
+    between two containers.
     """
 
     clock: Clock
@@ -64,22 +61,17 @@ class HealthLoop:
     offered: Sequence[Resource]
     poll_s: float
     restart: ProcessRestart
-    choice: Callable[[], HandOverChoice | None] = lambda: None
-    """How GPUs are handed over; None for a plugin that only counts them."""
-    stages: Sequence[Stage] = ()
-    """What is found out of an inventory, one after the other: limits are proven for the hand-over that is set before,
-    and the watchdog replaces only what is weaker."""
+    choice: Callable[[], HandOverChoice | None] = lambda: None  # of the hand-over; None for who only counts GPUs
+    stages: Sequence[Callable[[NodeInventory], NodeInventory]] = ()
+    """In this order: limits are proven for the hand-over, and the watchdog replaces only what is weaker."""
     _current: NodeInventory | None = field(init=False, default=None)
     _failures: int = field(init=False, default=0)
     _complaint: str = field(init=False, default="")
 
     def run(self, stop: threading.Event) -> None:
-        """Poll until `stop` is set.
+        """Poll until `stop` is set, or `poll` gives up.
 
-        Returns early if the settings do not fit the GPUs found at the start, or if only a new process can read them.
-
-        A node without a driver or without GPUs is not registered as one with nothing: it is asked again, because the
-        driver may be installed later.
+        A node without driver or GPUs is asked again, not registered as one with nothing: they may come later.
         """
         backoff = Backoff(first_s=0.5, cap_s=_LONGEST_S)
         try:
@@ -95,7 +87,7 @@ class HealthLoop:
             self.source.close()
 
     def poll(self) -> bool:
-        """Read once and post a change. False if this process can never work with these GPUs."""
+        """Read once and post a change. False: the settings fit no GPUs, or only a new process can read them."""
         try:
             raw = self._read()
             latest = self._built(raw)
@@ -150,13 +142,7 @@ class HealthLoop:
         self._current, self._complaint = latest, ""
         self.feed.post(latest, advertised, raw)
         memory = advertised[names.GPU_MEM]
-        logs.event(
-            _LOG,
-            "gpus changed",
-            gpus=len(latest.gpus),
-            unit=latest.unit.name,
-            healthy_units=len(memory.healthy),
-            unhealthy_units=len(memory.unhealthy),
-            faults={gpu.uuid: gpu.reason for gpu in latest.gpus if gpu.reason},
-        )
+        units: dict[str, Any] = {"healthy_units": len(memory.healthy), "unhealthy_units": len(memory.unhealthy)}
+        faults = {gpu.uuid: gpu.reason for gpu in latest.gpus if gpu.reason}
+        logs.event(_LOG, "gpus changed", gpus=len(latest.gpus), unit=latest.unit.name, **units, faults=faults)
         return True

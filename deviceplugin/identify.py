@@ -13,8 +13,7 @@ from deviceplugin.resources import Resource
 from gpushare.errors import GpuShareError, WireError
 from gpushare.identity import ContainerName, PodUid
 
-CHECKPOINT: Final = "kubelet_internal_checkpoint"
-"""The kubelet's record of devices; it lies beside the sockets of device plugins."""
+CHECKPOINT: Final = "kubelet_internal_checkpoint"  # it lies beside the sockets of device plugins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +40,8 @@ class Owner:
     uid: PodUid | None
     namespace: str = ""
     name: str = ""
-    containers: tuple[ContainerName, ...]
-    """More than one if an init container's IDs were passed on to another container of its pod: each may be the one that
-    starts."""
-    responses: Mapping[ContainerName, str] | None = None
-    """What Allocate answered for each; None if the checkpoint does not know them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    message: str
+    containers: tuple[ContainerName, ...]  # each may be the one that starts: an init container's IDs are passed on
+    responses: Mapping[ContainerName, str] | None = None  # what Allocate answered; None: not in the checkpoint
 
 
 class ListerError(GpuShareError):
@@ -61,13 +52,13 @@ Lister = Callable[[Resource, float], Sequence[ListedContainer]]
 """All containers with devices of a resource, as the kubelet knows them now; ListerError after so many seconds."""
 
 
-def owner(ids: frozenset[str], listed: Iterable[ListedContainer], recorded: Iterable[Recorded]) -> Owner | Unknown:
-    """The container that holds exactly the IDs that PreStartContainer gets.
+def owner(ids: frozenset[str], listed: Iterable[ListedContainer], recorded: Iterable[Recorded]) -> Owner | str:
+    """The container that holds exactly the IDs that PreStartContainer gets, or why it is not known.
 
     PodResources and the checkpoint are of the IDs' resource only; a checkpoint that could not be read is empty.
     """
     if not ids:
-        return Unknown("the kubelet named no device IDs")
+        return "the kubelet named no device IDs"
     listing = list(listed)
     records = [entry for entry in recorded if entry.ids == ids]
     exact = [entry for entry in listing if entry.ids == ids]
@@ -75,12 +66,12 @@ def owner(ids: frozenset[str], listed: Iterable[ListedContainer], recorded: Iter
     pods = {(entry.namespace, entry.name) for entry in exact or [e for e in listing if e.ids & ids]}
     uids = {entry.uid for entry in records}
     if len(uids) > 1 or len({(entry.namespace, entry.name) for entry in exact}) > 1:
-        return Unknown(f"several pods hold the devices {_some(ids)}")
+        return f"several pods hold the devices {_some(ids)}"
     if not records and not exact:
-        return Unknown(f"neither PodResources nor {CHECKPOINT} knows a container with exactly the devices {_some(ids)}")
+        return f"neither PodResources nor {CHECKPOINT} knows a container with exactly the devices {_some(ids)}"
     containers = tuple(dict.fromkeys(entry.container for entry in records or exact))
     if records and not {entry.container for entry in exact} <= set(containers):
-        return Unknown(
+        return (
             f"PodResources gives the devices {_some(ids)} to container {exact[0].container}, {CHECKPOINT} to"
             f" {', '.join(containers)}"
         )

@@ -33,13 +33,11 @@ def build(
 ) -> NodeInventory:
     """The inventory after one reading. Pure.
 
-    A GPU of the previous inventory that the reading lacks stays listed as unhealthy: it fell off the bus while pods
-    hold it, and the node's ledger must not move under them. It is forgotten once another GPU has taken its number.
-    The cause in the inventory is then `missing`, in a few words. May raise GpuSourceError.
+    A GPU of the previous inventory that the reading lacks stays listed as unhealthy, with `missing` as the cause: pods
+    may hold it. It is forgotten once another GPU has taken its number. May raise GpuSourceError.
     """
     present = [_gpu(gpu).counted_in(unit) for gpu in raw]
-    uuids = {gpu.uuid for gpu in present}
-    indices = {gpu.index for gpu in present}
+    uuids, indices = {gpu.uuid for gpu in present}, {gpu.index for gpu in present}
     lost = [
         replace(gpu, health=GpuHealth.UNHEALTHY, reason=missing)
         for gpu in (previous.gpus if previous else ())
@@ -88,11 +86,7 @@ class Factors:
 
 
 def parse_factors(text: str) -> Factors:
-    """Read the setting: a factor for all GPUs, MODEL=FACTOR for some, or both with commas between them. Pure.
-
-    Raises:
-        ValueError: it cannot be read.
-    """
+    """A factor for all GPUs, MODEL=FACTOR for some, or both with commas between them. May raise ValueError. Pure."""
     other, models = _ALL, []
     for number, part in enumerate(text.split(",")):
         model, equals, factor = part.rpartition("=")
@@ -108,13 +102,8 @@ def parse_factors(text: str) -> Factors:
 def oversubscribed(inventory: NodeInventory, setting: Factors, label: str | None) -> tuple[NodeInventory, str]:
     """The inventory with what may be granted of each GPU, and why the label cannot be read; empty if it can. Pure.
 
-    The same whatever was applied before. MIG instances are never oversubscribed: all of one is what its hardware holds.
-
-    Args:
-        inventory: of the node.
-        setting: by model.
-        label: `gpushare.dev/oversubscription` of the node, which counts for all its GPUs; None until it was read, while
-            the kubelet already has to know its devices again. One that cannot be read oversubscribes nothing.
+    The same whatever was applied before. MIG instances are never oversubscribed. The label counts for all GPUs; a wrong
+    one oversubscribes nothing, and until it was read (None) the setting counts: the kubelet has to know its devices.
     """
     factors, problem = setting, ""
     if label:
@@ -158,24 +147,18 @@ class PostedInventory:
 
 
 class InventoryFeed:
-    """Holds the latest state: written by one thread, awaited by many. The lock is never held for long."""
+    """The latest inventory: written by one thread, awaited by many. The lock is never held for long."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._latest: PostedInventory | None = None
-
-    @property
-    def latest(self) -> PostedInventory | None:
-        return self._latest
+        self.latest: PostedInventory | None = None
 
     def post(
         self, inventory: NodeInventory, advertised: Mapping[str, Advertisement], raw: Sequence[RawGpu] = ()
     ) -> None:
         with self._changed:
-            version = self._latest.version + 1 if self._latest else 1
-            self._latest = PostedInventory(
-                version=version, inventory=inventory, advertised=advertised, raw={GpuUuid(gpu.uuid): gpu for gpu in raw}
-            )
+            version, of_raw = self.latest.version + 1 if self.latest else 1, {GpuUuid(gpu.uuid): gpu for gpu in raw}
+            self.latest = PostedInventory(version=version, inventory=inventory, advertised=advertised, raw=of_raw)
             self._changed.notify_all()
 
     def wake(self) -> None:
@@ -190,7 +173,7 @@ class InventoryFeed:
         """
         with self._changed:
             self._changed.wait_for(lambda: over() or self._is_newer(version), seconds)
-            return self._latest if self._is_newer(version) and not over() else None
+            return self.latest if self._is_newer(version) and not over() else None
 
     def _is_newer(self, version: int) -> bool:
-        return self._latest is not None and self._latest.version > version
+        return self.latest is not None and self.latest.version > version

@@ -8,7 +8,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from deviceplugin.usage.values import NOTHING, GpuTotal, NodeUsage, Row
+from deviceplugin.usage.values import GpuTotal, NodeUsage, Row
 from gpushare import names
 from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.runtime import exposition
@@ -16,17 +16,14 @@ from gpushare.runtime.exposition import short
 from gpushare.units import MIB
 
 CONTENT_TYPE: Final = exposition.CONTENT_TYPE
-MOST_ROWS: Final = 2048
-"""Containers on GPUs with series of their own; more than a node has, unless someone wants to fill Prometheus."""
+MOST_ROWS: Final = 2048  # containers on GPUs with series of their own, unless someone wants to fill Prometheus
 _GPU: Final = ("node", "UUID", "gpu")  # A GPU and its number, as DCGM exporter names them
 _CONTAINER: Final = (*_GPU, "namespace", "pod", "container")
-Usage = Callable[[], NodeUsage | None]
-Counts = Callable[[], Mapping[tuple[str, str], int]]
-"""Of starts by outcome and reason, or of the watchdog's actions by action and result."""
+Counts = Mapping[tuple[str, str], int]  # of starts by outcome and reason, or of actions by action and result
 Sample = tuple[Sequence[str], float | None]  # values of the labels, and the value; None: no such series
 
 
-def page(usage: Usage, starts: Counts, actions: Counts, node: str) -> bytes:
+def page(usage: NodeUsage | None, starts: Counts, actions: Counts, node: str) -> bytes:
     registry = exposition.registry(names.PLUGIN)
     registry.register(_Metrics(usage, starts, actions, node))
     return exposition.page(registry)
@@ -34,7 +31,7 @@ def page(usage: Usage, starts: Counts, actions: Counts, node: str) -> bytes:
 
 @dataclass(eq=False)
 class _Metrics(Collector):
-    usage: Usage
+    usage: NodeUsage | None
     starts: Counts
     actions: Counts
     node: str
@@ -43,10 +40,10 @@ class _Metrics(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        if (usage := self.usage()) is not None:
-            yield from _of_node(usage)
-            yield from _of_gpus(usage)
-            yield from _of_containers(usage)
+        if self.usage is not None:
+            yield from _of_node(self.usage)
+            yield from _of_gpus(self.usage)
+            yield from _of_containers(self.usage)
         starts = CounterMetricFamily(
             "gpushare_plugin_starts_total",
             "Starts of containers that hold GPUs, by outcome and the reason of a refusal",
@@ -57,7 +54,7 @@ class _Metrics(Collector):
             "What the watchdog did about containers above their grant",
             labels=["node", "action", "result"],
         )
-        for family, counts in ((starts, self.starts()), (actions, self.actions())):
+        for family, counts in ((starts, self.starts), (actions, self.actions)):
             for labels, count in counts.items():
                 family.add_metric([self.node, *labels], count)
             yield family
@@ -98,7 +95,7 @@ def _of_gpus(usage: NodeUsage) -> Iterator[Metric]:
     places = {gpu: (usage.node, short(gpu.uuid), gpu.label) for gpu in usage.gpus}
 
     def each(name: str, meaning: str, value: Callable[[Gpu, GpuTotal], float | None]) -> Metric:
-        amounts = ((places[gpu], value(gpu, usage.totals.get(gpu.uuid, NOTHING))) for gpu in usage.gpus)
+        amounts = ((places[gpu], value(gpu, usage.totals.get(gpu.uuid, GpuTotal()))) for gpu in usage.gpus)
         return _gauge(name, meaning, _GPU, amounts)
 
     yield _gauge(
@@ -164,41 +161,31 @@ def _of_gpus(usage: NodeUsage) -> Iterator[Metric]:
 
 def _of_containers(usage: NodeUsage) -> Iterator[Metric]:
     gpus = {gpu.uuid: gpu for gpu in usage.gpus}
-    found = [(row, gpus.get(row.gpu)) for row in rows_with_series(usage.rows)]
-    places = [
-        tuple(
-            short(text)
-            for text in (
-                usage.node,
-                row.gpu,
-                gpu.label if gpu else "",
-                row.pod.namespace,
-                row.pod.name,
-                row.container or names.OTHERS,
-            )
-        )
-        for row, gpu in found
-    ]
+    found: list[tuple[Row, Gpu | None, tuple[str, ...]]] = []
+    for row in rows_with_series(usage.rows):
+        gpu = gpus.get(row.gpu)
+        who = (row.pod.namespace, row.pod.name, row.container or names.OTHERS)
+        found.append((row, gpu, tuple(map(short, (usage.node, row.gpu, gpu.label if gpu else "", *who)))))
     yield _gauge(
         "gpushare_plugin_container_granted_bytes",
         "GPU memory granted to a container, and what holds it to that",
         [*_CONTAINER, "limit"],
         [
             ((*place, gpu.limit_of(row.granted_mib).value if gpu else ""), row.granted_mib * MIB)
-            for place, (row, gpu) in zip(places, found, strict=True)
+            for row, gpu, place in found
         ],
     )
     yield _gauge(
         "gpushare_plugin_container_used_bytes",
         "GPU memory that it uses; missing while unknown",
         _CONTAINER,
-        [(place, row.used) for place, (row, _) in zip(places, found, strict=True)],
+        [(place, row.used) for row, _, place in found],
     )
     yield _gauge(
         "gpushare_plugin_container_peak_bytes",
         "The most that it was seen to use",
         _CONTAINER,
-        [(place, row.peak) for place, (row, _) in zip(places, found, strict=True)],
+        [(place, row.peak) for row, _, place in found],
     )
     yield _gauge(
         "gpushare_plugin_containers_left_out",

@@ -27,16 +27,20 @@ _SOON_S: Final = 0.1
 class NodeFacts:
     runtime: str = ""  # such as containerd://2.1.9; empty while the Node could not be read
     kubelet: str = ""  # such as v1.36.2
-    label: str = ""  # value of `gpushare.dev/hand-over`
-    default_label: str = ""  # value of `gpushare.dev/nvidia-default-runtime`
-    limits_label: str = ""  # value of `gpushare.dev/limits`
-    oversubscription_label: str = ""  # value of `gpushare.dev/oversubscription`
+    label: str = ""  # for the hand-over; this and those below are values of labels
+    default_label: str = ""
+    limits_label: str = ""
+    oversubscription_label: str = ""
     published: HandOver | None = None  # what an inventory says that is on the Node already
 
 
 def read_node(node: Mapping[str, Any]) -> NodeFacts:
     metadata, status = fields.mapping(node, "metadata", "node"), fields.mapping(node, "status", "node")
     info, labels = fields.mapping(status, "nodeInfo", "status"), fields.mapping(metadata, "labels", "metadata")
+    try:
+        posted = wire.of_node(node)
+    except WireError:
+        posted = None
     return NodeFacts(
         runtime=fields.text(info, "containerRuntimeVersion", "status.nodeInfo"),
         kubelet=fields.text(info, "kubeletVersion", "status.nodeInfo"),
@@ -44,16 +48,8 @@ def read_node(node: Mapping[str, Any]) -> NodeFacts:
         default_label=fields.text(labels, names.LABEL_NVIDIA_DEFAULT, "metadata.labels"),
         limits_label=fields.text(labels, names.LABEL_LIMITS, "metadata.labels"),
         oversubscription_label=fields.text(labels, names.LABEL_OVERSUBSCRIPTION, "metadata.labels"),
-        published=_published(node),
+        published=posted.hand_over if posted else None,
     )
-
-
-def _published(node: Mapping[str, Any]) -> HandOver | None:
-    try:
-        found = wire.of_node(node)
-    except WireError:
-        return None
-    return found.hand_over if found else None
 
 
 @dataclass(kw_only=True)
@@ -63,8 +59,7 @@ class Publisher:
     clock: Clock
     node: NodeName
     recheck_s: float  # how often to look whether somebody changed what was written
-    final: Callable[[NodeInventory], bool] = lambda _inventory: True
-    """Whether an inventory may be told to others; if not, another one comes soon."""
+    final: Callable[[NodeInventory], bool] = lambda _inventory: True  # may others be told? If not, another comes soon
     published: threading.Event = field(default_factory=threading.Event)  # set once the first inventory is on the Node
     _again: bool = field(init=False, default=False)
 
@@ -101,46 +96,36 @@ class Publisher:
 
     def _publish(self, snapshot: PostedInventory, *, known: bool) -> None:
         """Args: known: whether it was published before, so that only what differs is written."""
-        annotation = wire.encode(snapshot.inventory)
-        amounts = _amounts(snapshot.inventory)
+        annotation, amounts, path = (
+            wire.encode(snapshot.inventory),
+            _amounts(snapshot.inventory),
+            kube.node_path(self.node),
+        )
         if known:
-            node = self.api.get(kube.node_path(self.node), timeout_s=_TIMEOUT_S)
+            node = self.api.get(path, timeout_s=_TIMEOUT_S)
             present = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_INVENTORY)
             capacity = (node.get("status") or {}).get("capacity") or {}
             if present == annotation and amounts.items() <= capacity.items():
                 return
             logs.event(_LOG, "inventory was changed by others", level=logging.WARNING, node=self.node)
-        self.api.patch(
-            kube.node_path(self.node),
-            {"metadata": {"annotations": {names.ANNOTATION_INVENTORY: annotation}}},
-            kind=PatchKind.MERGE,
-            timeout_s=_TIMEOUT_S,
-        )
-        self.api.patch(
-            kube.node_path(self.node, "status"),
-            {"status": {"capacity": amounts, "allocatable": amounts}},
-            kind=PatchKind.STRATEGIC,
-            timeout_s=_TIMEOUT_S,
-        )
+        metadata = {"annotations": {names.ANNOTATION_INVENTORY: annotation}}
+        self.api.patch(path, {"metadata": metadata}, kind=PatchKind.MERGE, timeout_s=_TIMEOUT_S)
+        status = {"capacity": amounts, "allocatable": amounts}
+        path = kube.node_path(self.node, "status")
+        self.api.patch(path, {"status": status}, kind=PatchKind.STRATEGIC, timeout_s=_TIMEOUT_S)
         logs.event(_LOG, "published", node=self.node, gpus=len(snapshot.inventory.gpus), version=snapshot.version)
 
 
 def _amounts(inventory: NodeInventory) -> Mapping[str, str]:
     """Amounts without a device behind them.
 
-    GPUs that do not work are counted too: a kubelet makes what can be allocated of such a resource equal to what there
-    is, and the controller knows which GPUs have something left.
+    GPUs that do not work count too: a kubelet makes what can be allocated equal to what there is.
     """
-    count = len(inventory.gpus)
-    # Aliyun's tools divide the node's memory by the first number.
+    count = len(inventory.gpus)  # Aliyun's tools divide the node's memory by it
     return {names.GPU_COUNT: units.spelled(count), names.GPU_CORE: units.spelled(100 * count)}
 
 
 def _explain(error: kube.KubeError) -> str:
-    match error:
-        case kube.ForbiddenError():
-            return f"{error}; the plugin's ClusterRole needs get and patch on nodes and patch on nodes/status"
-        case kube.NotFoundError():
-            return f"{error}; is --node-name the name of this Node?"
-        case _:
-            return str(error)
+    if isinstance(error, kube.ForbiddenError):
+        return f"{error}; the plugin's ClusterRole needs get and patch on nodes and patch on nodes/status"
+    return f"{error}; is --node-name the name of this Node?" if isinstance(error, kube.NotFoundError) else str(error)

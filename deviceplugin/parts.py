@@ -50,8 +50,7 @@ from gpushare.runtime.process import Part
 from gpushare.units import ResourceConfig
 
 _LOG: Final = logging.getLogger(__name__)
-_SPECS: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
-"""Where container runtimes look unless they are configured otherwise."""
+_SPECS: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))  # where container runtimes look unless told otherwise
 _HIDDEN: Final = (
     "the processes of the node cannot be seen: hostPID is missing; apply one of the components for usage again"
 )
@@ -102,7 +101,17 @@ def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) 
         stale_s=_STALE * settings.usage_interval,
         reading=UsageReading.of(wanted=settings.usage or settings.watchdog is not WatchdogPolicy.OFF, pid=os.getpid()),
     )
-    watchdog = _watchdog(settings, api, clock, refusals)
+    watchdog = Watchdog(
+        policy=settings.watchdog,
+        grace_s=settings.watchdog_grace,
+        gap_s=_STALE * settings.usage_interval,
+        tolerance_mib=settings.watchdog_tolerance_mib,
+        api=api,
+        table=Procfs(),
+        events=refusals,
+        namespaces=Namespaces(api=api, clock=clock),
+        clock=clock,
+    )
     _usage(settings, current, watchdog, start_check, parts)
     policy = settings.watchdog if current.reading is UsageReading.ON else WatchdogPolicy.OFF
     oversubscription = Oversubscription(setting=settings.oversubscription, label=chooser.oversubscription_label)
@@ -218,20 +227,6 @@ def _limits(
     )
 
 
-def _watchdog(settings: Settings, api: KubeApi, clock: Clock, refusals: Refusals) -> Watchdog:
-    return Watchdog(
-        policy=settings.watchdog,
-        grace_s=settings.watchdog_grace,
-        gap_s=_STALE * settings.usage_interval,
-        tolerance_mib=settings.watchdog_tolerance_mib,
-        api=api,
-        table=Procfs(),
-        events=refusals,
-        namespaces=Namespaces(api=api, clock=clock),
-        clock=clock,
-    )
-
-
 def _usage(
     settings: Settings, current: CurrentUsage, watchdog: Watchdog, start_check: StartCheck, parts: dict[str, Part]
 ) -> None:
@@ -240,7 +235,7 @@ def _usage(
         # Late: the library would cost the plugin its first second.
         from deviceplugin import metrics
 
-        text = metrics.page(current.view, start_check.starts, watchdog.actions, settings.node_name)
+        text = metrics.page(current.view(), start_check.starts(), watchdog.actions, settings.node_name)
         return Page(200, text, metrics.CONTENT_TYPE)
 
     if settings.metrics_port:
@@ -261,12 +256,13 @@ def gpu_source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
     """The GPUs that the settings name. Its library is imported late: either is large, and no one needs both."""
     if settings.gpu_source == NVML:
         from deviceplugin.nvml import binding
-        from deviceplugin.nvml.source import MemoryRule, NvmlSource
+        from deviceplugin.nvml.source import NvmlSource
 
         return NvmlSource(
             nvml=binding.library(),
             clock=clock,
-            memory=MemoryRule(reserved=settings.gpu_memory == TOTAL, unified_mib=settings.unified_memory),
+            reserved=settings.gpu_memory == TOTAL,
+            unified_mib=settings.unified_memory,
             ignored_xids=settings.ignored_xids,
             recovery_s=settings.xid_recovery,
             recovery_action=settings.recovery_action,

@@ -1,7 +1,7 @@
 """Asks the kubelet's PodResources API which container holds which device IDs."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -16,17 +16,15 @@ from gpushare.runtime.clock import Clock
 
 METHOD: Final = "/v1.PodResourcesLister/List"
 _OPTIONS: Final = (
-    # A node full of small units names all its devices in one answer.
-    ("grpc.max_receive_message_length", 16 * 1024 * 1024),
-    # Else a channel shares the back-off of an earlier one to the same socket.
-    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", 16 * 1024 * 1024),  # a node full of small units names all its devices
+    ("grpc.use_local_subchannel_pool", 1),  # else a channel shares the back-off of an earlier one to the same socket
 )
 _RETRY_S: Final = 0.05
 
 
 @dataclass(kw_only=True)
 class PodResources:
-    """Asks over the kubelet's socket. Safe for use by many threads.
+    """Safe for use by many threads.
 
     Calls that come while one is under way share the next one: the kubelet refuses more than a few at once, and a
     list that began after a caller came knows that caller's container.
@@ -53,9 +51,7 @@ class PodResources:
                 return self._result
             if self._busy:
                 raise self._silent("earlier calls still wait for an answer")
-            self._busy = True
-            self._begun += 1
-            mine = self._begun
+            self._busy, self._begun = True, needed
         result: Sequence[ListedContainer] | None = None
         try:
             with grpc.insecure_channel(f"unix:{self.socket}", options=_OPTIONS) as channel:
@@ -65,7 +61,7 @@ class PodResources:
             with self._turn:
                 self._busy = False
                 if result is not None:
-                    self._done, self._result = mine, result
+                    self._done, self._result = needed, result
                 self._turn.notify_all()
         return result
 
@@ -86,19 +82,13 @@ class PodResources:
 
 
 def _listed(answer: Any) -> Sequence[ListedContainer]:
+    found: dict[tuple[str, str, ContainerName, str], set[str]] = {}
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            for entry in container.devices:  # one for each NUMA node
+                key = pod.namespace, pod.name, ContainerName(container.name), entry.resource_name
+                found.setdefault(key, set()).update(entry.device_ids)
     return [
-        ListedContainer(
-            resource=resource, namespace=pod.namespace, name=pod.name, container=ContainerName(container.name), ids=ids
-        )
-        for pod in answer.pod_resources
-        for container in pod.containers
-        for resource, ids in _ids(container).items()
+        ListedContainer(resource=resource, namespace=namespace, name=name, container=container, ids=frozenset(ids))
+        for (namespace, name, container, resource), ids in found.items()
     ]
-
-
-def _ids(container: Any) -> Mapping[str, frozenset[str]]:
-    """By resource; the kubelet makes one entry for each NUMA node."""
-    ids: dict[str, frozenset[str]] = {}
-    for entry in container.devices:
-        ids[entry.resource_name] = ids.get(entry.resource_name, frozenset()).union(entry.device_ids)
-    return ids

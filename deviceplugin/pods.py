@@ -43,12 +43,12 @@ def selector(node: NodeName) -> dict[str, str]:
 
 
 def reduce(pod: JsonObject) -> JsonObject:
-    """A pod without what no decision looks at, which is most of it.
+    """A pod without what no decision looks at, which is most of it. May raise WireError.
 
-    What a tenant can multiply is bounded, as some hundred pods of a node must fit: of containers those that ask for
-    GPUs, unless there are more than any pod is granted, and of variables the one that counts. May raise WireError.
+    What a tenant can multiply is bounded: of containers those that ask for GPUs, unless there are more than any pod is
+    granted, and of variables the one that counts.
     """
-    ref, annotations = wire.ref(pod), wire.annotations(pod)
+    annotations = wire.annotations(pod)
     spec, status = fields.mapping(pod, "spec", "pod"), fields.mapping(pod, "status", "pod")
     # Another system's annotations may count containers by their place.
     keep_all = interop.is_bound(annotations)
@@ -60,9 +60,7 @@ def reduce(pod: JsonObject) -> JsonObject:
         containers = {}
     return {
         "metadata": {
-            "namespace": ref.namespace,
-            "name": ref.name,
-            "uid": ref.uid,
+            **_identity(pod),
             "annotations": {key: value for key, value in annotations.items() if names.is_reserved(key)}
             | {key: annotations[key][:_AUTHORS_MOST] for key in _AUTHORS if key in annotations},
         },
@@ -81,9 +79,12 @@ def reduce(pod: JsonObject) -> JsonObject:
 
 def _ended(pod: Pod) -> JsonObject:
     """Enough of a pod to forget it: a node rejects as many as a tenant creates, and they stay."""
+    return {"metadata": _identity(pod), "status": {"phase": pod["status"]["phase"]}}
+
+
+def _identity(pod: Pod) -> JsonObject:
     ref = wire.ref(pod)
-    identity = {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid}
-    return {"metadata": identity, "status": {"phase": pod["status"]["phase"]}}
+    return {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid}
 
 
 def _reports(pod: JsonObject, among: Collection[str]) -> list[JsonObject]:
@@ -132,8 +133,8 @@ class HeldPod:
 def held(pods: Iterable[Pod], inventory: NodeInventory, resource_config: ResourceConfig) -> Iterator[HeldPod]:
     """Those of these pods that hold GPUs. Pure.
 
-    One that cannot be read is left out: its own containers are refused, and the controller sends no new pods here. Who
-    asks for nothing holds nothing, whatever its annotations claim: no one guards those.
+    One that cannot be read is left out: its own containers are refused. Who asks for nothing holds nothing, whatever
+    its annotations claim: no one guards those.
     """
     for pod in pods:
         try:
@@ -170,14 +171,6 @@ def resolve_grants(grants: Sequence[Grant], inventory: NodeInventory) -> tuple[G
     return tuple(replace(key, gpus=gpus) for key, gpus in merged.items())
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """An allocation, and when the watch told of it for the first time."""
-
-    allocation: str
-    since: float
-
-
 class PodCache:
     """A watch's sink, and what readers see of it. Safe for use by many threads; the lock is never held for long."""
 
@@ -187,7 +180,7 @@ class PodCache:
         self._turn = threading.Lock()
         self._version = 0
         self._pods: dict[PodUid, Pod] = {}
-        self._seen: dict[PodUid, _Seen] = {}
+        self._seen: dict[PodUid, tuple[str, float]] = {}  # the allocation, and when the watch told of it first
 
     def read(self, pod: JsonObject) -> Pod | None:
         """A pod, reduced. One that asks for no GPU is left out: it never has devices, and holds nothing."""
@@ -235,14 +228,12 @@ class PodCache:
     def allocation_seen_since(self, uid: PodUid) -> float | None:
         """Since when the watch shows the pod's allocation as it is now, by `monotonic`; None while it shows none."""
         with self._changed:
-            shown = self._seen.get(uid)
-            return shown.since if shown else None
+            return self._seen[uid][1] if uid in self._seen else None
 
     def wait_for(self, look: Callable[[], T | None], seconds: float) -> T | None:
         """Call `look` now and after changes, until it gives something or the time is over.
 
-        It is called without the lock, because the watch has to go on meanwhile; after changes by one thread at a time,
-        because many at once would keep the processor from the watch.
+        Without the lock, and after changes by one thread at a time: the watch has to go on meanwhile.
         """
         until = self._clock.monotonic() + seconds
         version, result = self._version, look()
@@ -265,10 +256,7 @@ class PodCache:
         self._version += 1
         self._changed.notify_all()
 
-    def _see(self, uid: PodUid, pod: Pod, before: _Seen | None) -> None:
+    def _see(self, uid: PodUid, pod: Pod, before: tuple[str, float] | None) -> None:
         text = wire.annotations(pod).get(names.ANNOTATION_ALLOCATION)
-        if text is None:
-            return
-        if before is None or before.allocation != text:
-            before = _Seen(text, self._clock.monotonic())
-        self._seen[uid] = before
+        if text is not None:
+            self._seen[uid] = before if before and before[0] == text else (text, self._clock.monotonic())

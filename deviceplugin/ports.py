@@ -1,9 +1,7 @@
 """What the plugin serves on ports of the node: the answer to the kubelet's probes, and metrics.
 
-A port for probes takes connections while the plugin is registered, and says nothing. A program that is started for
-every probe costs more processor time than all else that the plugin does, and a file would have to be believed by the
-wall clock. Nothing is read from a connection, so there is nothing to attack. A process that stands still is found as
-well: the kernel lets two connections wait, and then no more.
+The port for probes takes connections while the plugin is registered, and reads and says nothing. That is cheaper than a
+program that is started for every probe, and finds a process that stands still: the kernel lets two connections wait.
 """
 
 import logging
@@ -34,8 +32,7 @@ class Probe:
     parts: Iterable[str]  # what has to be registered, each with its own beat
     usable: Callable[[], bool] = lambda: True  # whether this process can read the GPUs, or could when it last tried
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
-    _heard: dict[str, float | None] = field(init=False)
-    """When each part last said that it is registered, by `monotonic`; None if it is not."""
+    _heard: dict[str, float | None] = field(init=False)  # when each part last said that it is registered
     _broken: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
@@ -46,7 +43,7 @@ class Probe:
             self._heard[part] = self.clock.monotonic() if registered else None
 
     def registered(self) -> bool:
-        """Whether every part is registered and has said so in the last half minute, and the GPUs can be read."""
+        """Whether every part has said so in the last half minute, and the GPUs can be read."""
         if not self.usable():
             return False
         now = self.clock.monotonic()

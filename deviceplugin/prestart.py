@@ -18,7 +18,7 @@ from deviceplugin.decide import Accept, Decision, Reason, Refuse, StartRequest, 
 from deviceplugin.handover import pick
 from deviceplugin.handover.devices import DeviceHandOver
 from deviceplugin.handover.pick import HandOverError
-from deviceplugin.identify import Lister, ListerError, Owner, Recorded, Unknown
+from deviceplugin.identify import Lister, ListerError, Owner, Recorded
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.limits.backend import LimitedStart, LimitError
 from deviceplugin.pods import PodCache
@@ -50,20 +50,18 @@ _Key = tuple[PodUid, tuple[ContainerName, ...]]
 class LateStarts:
     """Pods that were given their GPUs after they had come to the node. Safe for use by many threads.
 
-    A kubelet makes a container's variables from the copy of the pod with which it began to look after it; images may
-    have been pulled since, so that copy may be much older than the one that the watch shows. But after a refusal the
-    kubelet begins again with its latest copy. So a container of such a pod is refused once more when the allocation has
-    been seen for some seconds: every later try comes from a copy that has it.
+    A kubelet makes a container's variables from a copy of the pod that may be much older than the watch's, and takes
+    its latest one after a refusal. So a container of such a pod is refused once more when the allocation has been seen
+    for some seconds: every later try comes from a copy that has it.
     """
 
     cache: PodCache
     clock: Clock
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
-    _refused: OrderedDict[_Key, float] = field(init=False, default_factory=OrderedDict)
-    """When each was last refused for this reason, oldest first."""
+    _refused: OrderedDict[_Key, float] = field(init=False, default_factory=OrderedDict)  # when; oldest first
 
     def up_to_date(self, uid: PodUid, containers: tuple[ContainerName, ...]) -> bool:
-        """Whether the kubelet starts these from a copy of the pod that has its allocation as it is now."""
+        """Whether the kubelet's copy of the pod has its allocation as it is now."""
         since = self.cache.allocation_seen_since(uid)
         with self._lock:
             refused = self._refused.get((uid, containers))
@@ -83,7 +81,7 @@ class LateStarts:
 
 @dataclass(kw_only=True)
 class StartCheck:
-    """Decides about starts, and counts them. Safe for use by many threads."""
+    """Safe for use by many threads."""
 
     node: NodeName
     resource_config: ResourceConfig
@@ -94,8 +92,7 @@ class StartCheck:
     checkpoint: Path  # the kubelet's record of devices and pods; it lies beside the sockets
     refusals: Refusals
     late: LateStarts
-    limit: Callable[[LimitedStart], ContainerEdits] = lambda _start: ContainerEdits()
-    """Puts the limits of a container in place, or raises LimitError."""
+    limit: Callable[[LimitedStart], ContainerEdits] = lambda _start: ContainerEdits()  # may raise LimitError
     hand_over: DeviceHandOver
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     _starts: Counter[tuple[str, str]] = field(init=False, default_factory=Counter)
@@ -104,16 +101,17 @@ class StartCheck:
         """May the container that holds these devices start? Never raises for what others do wrong."""
         ids = frozenset(device_ids)
         decision, about = self._decision(resource, ids)
-        outcome = ("refused", decision.reason.value) if isinstance(decision, Refuse) else ("accepted", "")
-        with self._lock:
-            self._starts[outcome] += 1
         about = {**about, "resource": resource.name}
         if isinstance(decision, Refuse):
+            outcome = ("refused", decision.reason.value)
             about |= {"reason": decision.reason.value, "message": decision.message}
             logs.event(_LOG, "container refused", level=logging.WARNING, **about)
         else:
+            outcome = ("accepted", "")
             gpus = sorted({gpu for grant in decision.grants for gpu in grant.gpus})
             logs.event(_LOG, "container accepted", **about, gpus=gpus)
+        with self._lock:
+            self._starts[outcome] += 1
         return decision
 
     def starts(self) -> Mapping[tuple[str, str], int]:
@@ -155,17 +153,15 @@ class StartCheck:
             listed = self.lister(resource, _LIST_S)
         except ListerError as error:
             return Refuse(Reason.KUBELET_SILENT, str(error))
-        owner = identify.owner(ids, listed, self._recorded(resource))
-        if isinstance(owner, Unknown):
-            return Refuse(Reason.UNIDENTIFIED, f"{owner.message}; the kubelet will try again")
-        return owner
-
-    def _recorded(self, resource: Resource) -> Sequence[Recorded]:
+        recorded: Sequence[Recorded] = ()
         try:
-            return identify.read_checkpoint(self.checkpoint.read_bytes(), resource)
+            recorded = identify.read_checkpoint(self.checkpoint.read_bytes(), resource)
         except (OSError, WireError) as error:
             logs.event(_LOG, "checkpoint unreadable", level=logging.WARNING, error=str(error))
-            return ()
+        owner = identify.owner(ids, listed, recorded)
+        if isinstance(owner, str):
+            return Refuse(Reason.UNIDENTIFIED, f"{owner}; the kubelet will try again")
+        return owner
 
     def _pod(self, owner: Owner, resource: Resource) -> Pod | Refuse:
         # A name alone does not tell the pod of a StatefulSet from its predecessor, which the watch may still show, so
@@ -224,13 +220,13 @@ def limited(
 ) -> Decision:
     """The start with what holds its limits, or a refusal if they cannot be held."""
     try:
-        limits = {grant.container: limit(limited_start(pod, grant, accepted, inventory)) for grant in accepted.grants}
+        limits = {grant.container: limit(_limited_start(pod, grant, accepted, inventory)) for grant in accepted.grants}
     except LimitError as error:
         return Refuse(Reason.NOT_LIMITED, f"pod {wire.ref(pod)}: {error}")
     return replace(accepted, limits=limits)
 
 
-def limited_start(pod: Pod, grant: Grant, accepted: Accept, inventory: NodeInventory) -> LimitedStart:
+def _limited_start(pod: Pod, grant: Grant, accepted: Accept, inventory: NodeInventory) -> LimitedStart:
     container = wire.container(pod, grant.container)
     return LimitedStart(
         pod=wire.ref(pod),

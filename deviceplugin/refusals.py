@@ -25,20 +25,18 @@ _Key = tuple[str, str, tuple[str, ...]]
 
 @dataclass(kw_only=True)
 class Refusals:
-    """Posts Events. Safe for use by many threads."""
+    """Safe for use by many threads."""
 
     api: KubeApi
     clock: Clock
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
-    _told: OrderedDict[_Key, float] = field(init=False, default_factory=OrderedDict)
-    """When each was posted, oldest first."""
+    _told: OrderedDict[_Key, float] = field(init=False, default_factory=OrderedDict)  # when; oldest first
 
     def tell(self, pod: PodRef, containers: tuple[ContainerName, ...], refusal: Refuse) -> None:
-        """Post it unless that was done lately. A failure is logged and changes nothing."""
         self.post(pod, (*containers, refusal.message), REASON, refusal.message)
 
     def post(self, pod: PodRef, about: tuple[str, ...], reason: str, message: str) -> None:
-        """Post an Event unless one about the same was posted lately, whatever its message."""
+        """Post an Event unless one about the same was posted lately. A failure is logged and changes nothing."""
         key = (pod.uid, reason, about)
         if not self._claim(key):
             return

@@ -15,11 +15,8 @@ from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 from gpushare.units import MemoryUnit
 
-MAX_DEVICES: Final = 20_000
-"""Devices of one resource of a node. The kubelet takes messages up to 4 MiB; this many fill a tenth of it, and its own
-bookkeeping of IDs stays fast."""
+MAX_DEVICES: Final = 20_000  # of one resource of a node; they fill a tenth of the largest message that a kubelet takes
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
-_ID_LENGTH: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +27,7 @@ class Resource:
     starts: int  # how many of its containers may start at once
     switch: str = ""  # the setting that leaves it out; memory is always offered
     devices_of_gpu: Callable[[Gpu, MemoryUnit], int] = field(compare=False, repr=False)
-    devices_of_grant: Callable[[Grant, MemoryUnit], int | None] = field(compare=False, repr=False)
-    """How many devices the holder of a grant has; None if the grant was made for another resource."""
+    devices_of_grant: Callable[[Grant, MemoryUnit], int | None] = field(compare=False, repr=False)  # None: of another
 
     def device(self, number: int) -> str:
         """A device's ID: the prefix and three digits to base 36, which count to 46,655."""
@@ -39,7 +35,7 @@ class Resource:
 
     def is_own_id(self, device: str) -> bool:
         """Whether the ID is one of this plugin's; the plugins that it replaces made other ones."""
-        return len(device) == _ID_LENGTH and device[0] == self.prefix and all(digit in _DIGITS for digit in device[1:])
+        return len(device) == 4 and device[0] == self.prefix and all(digit in _DIGITS for digit in device[1:])
 
 
 MEMORY: Final = Resource(
@@ -85,8 +81,7 @@ class Advertisement:
 def devices(inventory: NodeInventory, offered: Iterable[Resource]) -> Mapping[str, Advertisement]:
     """The devices of each resource, by its name; as many unhealthy ones as the unhealthy GPUs have.
 
-    Raises:
-        SettingsError: a setting makes too many devices, or none; names the one that would do.
+    Raises SettingsError: a setting makes too many devices, or none; names the one that would do.
     """
     return {resource.name: _devices(inventory, resource) for resource in offered}
 

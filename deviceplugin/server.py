@@ -1,7 +1,6 @@
 """Life with a kubelet: serve its device plugin API, register, and start over when either socket is replaced.
 
-The kubelet forgets its plugins and removes their sockets when it starts. Its own socket then often has the same inode
-number as before, so the time of its creation is compared as well.
+The kubelet forgets its plugins and removes their sockets when it starts.
 """
 
 import logging
@@ -19,7 +18,7 @@ from deviceplugin.decide import Decision, Reason, Refuse
 from deviceplugin.handover.strategy import AllocateResponse
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.resources import Advertisement, Resource
-from gpushare.errors import GpuShareError
+from gpushare import names
 from gpushare.model.gpu import GpuHealth
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Backoff, Clock
@@ -27,21 +26,14 @@ from gpushare.runtime.clock import Backoff, Clock
 _LOG: Final = logging.getLogger(__name__)
 KUBELET_SOCKET: Final = "kubelet.sock"
 METHOD: Final = "/v1beta1.Registration/Register"
-_THREADS: Final = 8
-"""Beside those in which containers start: starts may wait for seconds and must leave some for Allocate. A server makes
-its threads as it needs them, so a resource that no one uses costs few."""
+_THREADS: Final = 8  # beside those in which containers start: starts may wait, and must leave some for Allocate
 _OPTIONS: Final = (("grpc.max_receive_message_length", 16 * 1024 * 1024),)
 _POLL_S: Final = 0.25
 _REGISTER_S: Final = 5.0
 _STEADY_S: Final = 10.0
 _PASSING: Final = frozenset({Reason.API_SILENT, Reason.KUBELET_SILENT, Reason.LATE})
-StartCheck = Callable[[Resource, Sequence[str]], Decision]
-"""Decides whether the container that holds these devices may start."""
+StartCheck = Callable[[Resource, Sequence[str]], Decision]  # may the container that holds these devices start?
 Allocating = Callable[[Resource, Sequence[str]], AllocateResponse]  # what a container that gets these devices is told
-
-
-class ServeError(GpuShareError):
-    """The plugin cannot serve on its socket."""
 
 
 def no_devices(_resource: Resource, _ids: Sequence[str]) -> AllocateResponse:
@@ -69,15 +61,11 @@ class Servicer:
     answer: Allocating = no_devices
     _stopping: threading.Event = field(init=False, default_factory=threading.Event)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
-    _streams: int = field(init=False, default=0)
+    streams: int = field(init=False, default=0)  # kubelets that listen
     _starts: threading.BoundedSemaphore = field(init=False)
 
     def __post_init__(self) -> None:
         self._starts = threading.BoundedSemaphore(self.resource.starts)
-
-    @property
-    def streams(self) -> int:
-        return self._streams
 
     def stop(self) -> None:
         self._stopping.set()
@@ -97,7 +85,7 @@ class Servicer:
 
     def _count(self, change: int) -> None:
         with self._lock:
-            self._streams += change
+            self.streams += change
 
     def allocate(self, request: Any, _context: Any) -> Any:
         """Allocate: at once and without a look-up, because the kubelet does not say who is asking."""
@@ -141,7 +129,8 @@ class Servicer:
 
 def _response(answer: AllocateResponse) -> Any:
     return api.ContainerAllocateResponse(
-        envs=answer.env,
+        # Weaker than the pod's own variables and stronger than the image's: who was not mutated sees no GPU.
+        envs={names.ENV_VISIBLE_DEVICES: names.VISIBLE_DEVICES_NONE},
         annotations=dict(answer.annotations),
         cdi_devices=[api.CDIDevice(name=device) for device in answer.cdi_devices],
         mounts=[api.Mount(container_path=path, host_path=source, read_only=True) for path, source in answer.mounts],
@@ -161,24 +150,19 @@ class UnixServer:
     """A server on one unix socket. Use once."""
 
     def __init__(self, handlers: Any, socket: Path, *, threads: int, on_stop: Callable[[], None]) -> None:
-        """Args: on_stop: ends what would keep calls open."""
         self._socket = socket
-        self._on_stop = on_stop
+        self._on_stop = on_stop  # ends what would keep calls open
         self._pool = futures.ThreadPoolExecutor(threads, thread_name_prefix="rpc")
         self._server: Any = grpc.server(self._pool, options=_OPTIONS)
         self._server.add_generic_rpc_handlers((handlers,))
         self._mark: tuple[int, int] | None = None
 
     def start(self) -> None:
-        """Serve. A file that an earlier process left is removed. Raises ServeError: the socket cannot be made."""
-        try:
-            self._socket.unlink(missing_ok=True)
-            self._server.add_insecure_port(f"unix:{self._socket}")
-            self._server.start()
-            self._mark = socket_mark(self._socket)
-        except (OSError, RuntimeError) as error:
-            self.stop()
-            raise ServeError(f"cannot serve on {self._socket}: {error}") from error
+        """Serve. A file that an earlier process left is removed. Raises OSError or RuntimeError: there is no socket."""
+        self._socket.unlink(missing_ok=True)
+        self._server.add_insecure_port(f"unix:{self._socket}")
+        self._server.start()
+        self._mark = socket_mark(self._socket)
 
     def intact(self) -> bool:
         return self._mark is not None and socket_mark(self._socket) == self._mark
@@ -193,7 +177,7 @@ class UnixServer:
 
 
 def socket_mark(socket: Path) -> tuple[int, int] | None:
-    """What tells a socket from a later one in its place, also from one with the same inode number; None if none is."""
+    """What tells a socket from a later one in its place, which often has the same inode number; None if none is."""
     try:
         stat = socket.stat()
     except OSError:
@@ -210,14 +194,10 @@ class Registrar:
     clock: Clock
     answer: Allocating = no_devices
     ready: Callable[[], bool] = lambda: True  # whether the first registration may happen; see `ready_by`
-    ready_by: float = 0.0
-    """Moment of the clock's `monotonic` after which it is no longer waited for: after a reboot, pods are rejected until
-    the plugin has registered."""
+    ready_by: float = 0.0  # moment of `monotonic` until which it is waited for: till then, pods are rejected
     on_registered: Callable[[], None] = lambda: None
-    on_beat: Callable[[bool], None] = lambda _registered: None
-    """Called four times a second, with whether the kubelet listens."""
-    lonely_s: float = 5.0
-    """Without a listening kubelet for so long, the registration is repeated; a kubelet connects within milliseconds."""
+    on_beat: Callable[[bool], None] = lambda _registered: None  # four times a second: whether the kubelet listens
+    lonely_s: float = 5.0  # without a listening kubelet, until the registration is repeated
     _absent: bool = field(init=False, default=False)
 
     def run(self, stop: threading.Event) -> None:
@@ -250,14 +230,14 @@ class Registrar:
             self.clock.wait(stop, 0.02)
 
     def _serve(self, stop: threading.Event, kubelet: tuple[int, int]) -> None:
-        """Serve and register once; returns when that has to be done again."""
         calls = Servicer(resource=self.resource, feed=self.feed, start_check=self.start_check, answer=self.answer)
         path, threads = self.directory / self.resource.socket, self.resource.starts + _THREADS
         own = UnixServer(calls.handlers(), path, threads=threads, on_stop=calls.stop)
         try:
             own.start()
-        except ServeError as error:
-            logs.event(_LOG, "not serving", level=logging.ERROR, error=str(error))
+        except (OSError, RuntimeError) as error:
+            own.stop()
+            logs.event(_LOG, "not serving", level=logging.ERROR, error=f"cannot serve on {path}: {error}")
             return
         try:
             if self._register():

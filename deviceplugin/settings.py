@@ -13,7 +13,7 @@ from deviceplugin.usage.values import WatchdogPolicy
 from gpushare import names, units
 from gpushare.model.gpu import HandOver
 from gpushare.runtime import options
-from gpushare.runtime.options import option
+from gpushare.runtime.options import boolean, option, positive
 from gpushare.units import MemoryUnit
 
 NVML: Final = "nvml"
@@ -77,8 +77,8 @@ class Settings:
     )
     gpu_memory: str = option(
         USABLE,
-        "usable: share what CUDA can give, without the memory that the driver keeps for itself; total: share all, as"
-        " Aliyun's plugin counts it, though shares then cannot be allocated in full",
+        "usable: share what CUDA can give; total: also what the driver keeps for itself, as Aliyun's plugin counts it,"
+        " though shares then cannot be allocated in full",
         parse=options.choice(USABLE, TOTAL),
     )
     unified_memory: int = option(
@@ -103,7 +103,7 @@ class Settings:
         True,
         "true or false: a GPU is unhealthy while its driver (570 and later) asks for a reset or a reboot, and one with"
         " a driver error is healthy again when the driver asks for nothing",
-        parse=options.boolean,
+        parse=boolean,
     )
     oversubscription: Factors = option(
         Factors(),
@@ -112,14 +112,12 @@ class Settings:
         " more than there is",
         parse=inventory.parse_factors,
     )
-    gpu_percent: bool = option(
-        True, f"true or false: offer {names.GPU_PERCENT}, 100 of each GPU", parse=options.boolean
-    )
+    gpu_percent: bool = option(True, f"true or false: offer {names.GPU_PERCENT}, 100 of each GPU", parse=boolean)
     whole_gpus: bool = option(
         False,
         f"true or false: offer {names.GPU}, one for each GPU; the same in the whole cluster, and not beside NVIDIA's"
         " own plugin",
-        parse=options.boolean,
+        parse=boolean,
     )
     device_plugins_dir: Path = option(
         Path("/var/lib/kubelet/device-plugins"), "directory of the kubelet's and the plugins' sockets", parse=Path
@@ -139,7 +137,7 @@ class Settings:
         False,
         "true or false: NVIDIA's runtime is the default one of the node's container runtime; the label"
         f" {names.LABEL_NVIDIA_DEFAULT} of a node overrides it",
-        parse=options.boolean,
+        parse=boolean,
     )
     cdi_dir: Path = option(
         Path("/var/run/cdi"), "directory for the CDI specs of containers; the container runtime reads it", parse=Path
@@ -175,12 +173,10 @@ class Settings:
         parse=options.choice(*(each.value for each in OnFailure)),
     )
     poll_interval: float = option(
-        5.0,
-        "seconds between readings of the GPUs; faults that the driver reports are seen at once",
-        parse=options.positive,
+        5.0, "seconds between readings of the GPUs; faults that the driver reports are seen at once", parse=positive
     )
     publish_interval: float = option(
-        300.0, "seconds after which the inventory on the Node is compared with the GPUs", parse=options.positive
+        300.0, "seconds after which the inventory on the Node is compared with the GPUs", parse=positive
     )
     probe_port: int = option(
         12346, "port that takes connections while the plugin is registered, for probes and --check", parse=options.port
@@ -190,16 +186,16 @@ class Settings:
         False,
         "true or false: read which processes use how much of the GPUs, for metrics and views; needs hostPID"
         " (manifests/usage)",
-        parse=options.boolean,
+        parse=boolean,
     )
-    usage_interval: float = option(5.0, "seconds between these readings", parse=options.positive)
+    usage_interval: float = option(5.0, "seconds between these readings", parse=positive)
     watchdog: WatchdogPolicy = option(
         WatchdogPolicy.OFF,
         "what is done about containers that use more than their grant: off, report, evict or kill; all but off read"
         f" usage. Pods and namespaces can ask for a stricter one ({names.WATCHDOG}), not for a more lenient one",
         parse=WatchdogPolicy.parse,
     )
-    watchdog_grace: float = option(30.0, "seconds for which a container may be above its grant", parse=options.positive)
+    watchdog_grace: float = option(30.0, "seconds for which a container may be above its grant", parse=positive)
     watchdog_tolerance_mib: int = option(
         512,
         "MiB by which a container may be above its grant on a GPU: CUDA's own memory, which frameworks do not count",

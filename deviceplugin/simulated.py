@@ -44,9 +44,8 @@ class SimulatedSource:
     def read(self) -> Sequence[RawGpu]:
         current = self._load()
         gpus = [gpu for i in range(current.total) for gpu in self._gpus(current, i)]
-        self.left_out = [
-            LeftOut(index=i, reason=WITHOUT_INSTANCES) for i in range(current.total) if current.spec(i).mig == ()
-        ]
+        without = [i for i in range(current.total) if current.spec(i).mig == ()]
+        self.left_out = [LeftOut(index=i, reason=WITHOUT_INSTANCES) for i in without]
         self._polls += 1
         return gpus
 

@@ -18,13 +18,12 @@ class GpuSourceError(GpuShareError):
     """The GPUs cannot be read now; the message says why and what to do. Reading is tried again later."""
 
     def __init__(self, message: str, *, reason: str = "") -> None:
-        """Args: reason: the same in a few words, for the inventory of a node that was read before."""
         super().__init__(message)
-        self.reason = reason or message
+        self.reason = reason or message  # the same in a few words, for the inventory of a node that was read before
 
 
 class OutdatedLibraryError(GpuSourceError):
-    """This process can never read the GPUs again, because it has the library of another driver in its memory."""
+    """This process can never read the GPUs again: it has loaded the library of another driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +33,7 @@ class RawGpu:
     model: str
     memory_bytes: int
     numa: int | None = None
-    minor: int | None = None
-    """Of its device node `/dev/nvidia<minor>`; of a MIG instance, that of its GPU. None if the source does not say."""
+    minor: int | None = None  # of its device node, or its GPU's, `/dev/nvidia<minor>`; None if the source does not say
     caps: tuple[int, ...] = ()  # of a MIG instance's device nodes `/dev/nvidia-caps/nvidia-cap<N>`
     simulated: bool = False  # whether it is made up, and has no device node
     fault: str = ""  # why no new work may be placed on it, in a few words; empty for a healthy GPU
@@ -62,8 +60,7 @@ class GpuProcess:
     used: int | None  # bytes; None where the driver does not say
 
 
-Lists = Mapping[GpuUuid, Sequence[GpuProcess] | None]
-"""The processes on each GPU, each once; None for a GPU that did not answer."""
+Lists = Mapping[GpuUuid, Sequence[GpuProcess] | None]  # on each GPU, each once; None for one that did not answer
 
 
 class ProcessLists(Protocol):

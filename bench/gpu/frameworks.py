@@ -56,7 +56,8 @@ def main() -> int:
     for python in arguments.python:
         for framework, program in PROGRAMS.items():
             annotations = {"gpushare.dev/framework-variables": framework}
-            told = dict(backend.whole_gpu_reported(machine.start_of(found, gpu, mib, annotations), [gpu]))
+            start = machine.start_of(found, gpu, mib, annotations)
+            told = dict(backend.reported(start, [gpu], lambda gpu: gpu.memory_mib))
             env = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu.uuid, **told}
             version, got = run(python, program, env)
             broken = broken or not got.isdigit() or int(got) > mib

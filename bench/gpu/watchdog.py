@@ -110,7 +110,7 @@ def looked(loop: UsageLoop) -> NodeUsage:
 def exit_codes(programs: Sequence["subprocess.Popen[str]"], loop: UsageLoop) -> Sequence[int | None]:
     """As soon as all that were told to end have ended: those of one look end in any order."""
     assert loop.watchdog is not None
-    give_up, told = time.monotonic() + SIGNAL_S, loop.watchdog.actions().get(("terminate", Sent.DONE.value), 0)
+    give_up, told = time.monotonic() + SIGNAL_S, loop.watchdog.actions.get(("terminate", Sent.DONE.value), 0)
     while True:
         codes = [program.poll() for program in programs]
         if sum(code is not None for code in codes) >= told or time.monotonic() > give_up:
@@ -159,7 +159,7 @@ def main() -> int:
     contexts = [mib // MIB - amount for name, amount in zip(NAMES, amounts, strict=True) if (mib := used[name])]
     assert loop.watchdog is not None
     own = ", ".join(map(str, contexts)) or "?"
-    print(f"CUDA's own memory of each: {own} MiB; done: {dict(loop.watchdog.actions())}")
+    print(f"CUDA's own memory of each: {own} MiB; done: {dict(loop.watchdog.actions)}")
     return 0 if ended[0] is None and ended[1] is not None else 1
 
 

@@ -1,10 +1,6 @@
-"""Which way of handing over this node takes. Pure.
-
-The versions are those in which container runtimes inject CDI devices unless they are configured otherwise.
-"""
+"""Which way of handing over this node takes. Pure."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,10 +11,9 @@ from gpushare.model.gpu import HandOver
 AUTO: Final = "auto"
 SETTINGS: Final = (AUTO, *(way.value for way in HandOver))
 _CDI_FIELD: Final = (1, 29)  # from this kubelet on, Allocate names CDI devices in a field of their own
-_CONTAINERD: Final = (2, 0)
-_CRI_O: Final = (1, 28)
-_FIRST: Final[Mapping[str, tuple[int, int]]] = {"containerd": (1, 7), "cri-o": (1, 23)}
-"""Before these they never inject CDI devices, however they are configured."""
+_INJECTS: Final = {"containerd": (2, 0), "cri-o": (1, 28)}  # from these on, unless they are configured otherwise
+_MAY_INJECT: Final = {"containerd": (1, 7), "cri-o": (1, 23)}  # before these never, however they are configured
+_LABEL_CDI: Final = f"{names.LABEL_HAND_OVER}={HandOver.CDI.value}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +34,8 @@ class HandOverChoice:
     by_field: bool = True  # CDI devices are named in the answer's own field
     by_annotation: bool = False  # they are named in the answer's annotations, which older kubelets pass on as well
     nvidia_default: bool = False  # NVIDIA's runtime runs also the containers of pods without a RuntimeClass
-    never_injects: str = ""
-    """Why the container runtime injects no CDI device, however it is configured; empty if it may."""
-    impossible: str = ""  # why nothing can be handed over in the way that an administrator demands; empty if it can be
+    never_injects: str = ""  # why the container runtime injects no CDI device, however it is configured
+    impossible: str = ""  # why nothing can be handed over in the way that an administrator demands
 
 
 def choose(facts: Facts) -> HandOverChoice:
@@ -90,7 +84,7 @@ def _problem_of_demanding_cdi(facts: Facts) -> str:
 
 def _never_injects(runtime: str) -> str:
     name, _, text = runtime.partition("://")
-    version, first = _version(text), _FIRST.get(name)
+    version, first = _version(text), _MAY_INJECT.get(name)
     return _too_old(runtime) if first and version and version < first else ""
 
 
@@ -120,20 +114,17 @@ def _why_not_cdi(facts: Facts) -> str:
 def _runtime_problem(runtime: str) -> str:
     name, _, text = runtime.partition("://")
     version, product = _version(text), _product(runtime)
-    least = {"containerd": _CONTAINERD, "cri-o": _CRI_O}.get(name)
+    least = _INJECTS.get(name)
     if least is None or version is None:
-        return f"{product} is not known to inject CDI devices; if it does, label the node {_LABEL}"
+        return f"{product} is not known to inject CDI devices; if it does, label the node {_LABEL_CDI}"
     if version >= least:
         return ""
     if (name, version) == ("containerd", (1, 7)):
         return (
             f"{product} injects CDI devices only with enable_cdi = true in its configuration; if it has that, label the"
-            f" node {_LABEL}"
+            f" node {_LABEL_CDI}"
         )
     return _too_old(runtime)
-
-
-_LABEL: Final = f"{names.LABEL_HAND_OVER}={HandOver.CDI.value}"
 
 
 def _product(runtime: str) -> str:

@@ -22,11 +22,8 @@ _LOG: Final = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 3.0
 _FIRST_S: Final = 2.0  # for which the first reading of the GPUs waits for the Node
 _LOOK_S: Final = 10.0  # between looks at the directories
-_NEW_S: Final = 30.0
-"""For which a node that has never shared waits for NVIDIA's specs: something may be about to write them."""
-_AWAY_S: Final = 600.0
-"""For which specs may be missing before the node counts as one without: they go when a driver or toolkit is replaced,
-and at a reboot."""
+_NEW_S: Final = 30.0  # for which a node that has never shared waits for NVIDIA's specs to be written
+_AWAY_S: Final = 600.0  # for which specs may be missing: they go at a reboot, or when driver or toolkit are replaced
 _MISSING: Final = "NVIDIA's CDI specs are missing, without which no container starts"
 
 
@@ -39,8 +36,7 @@ class Chooser:
     settings: Facts  # what does not change of what the choice depends on
     has_nvidia_specs: Callable[[], bool]
     recheck_s: float  # between readings of the Node
-    known: threading.Event = field(default_factory=threading.Event)
-    """Set once the Node was read, and what it needs is there or no longer waited for."""
+    known: threading.Event = field(default_factory=threading.Event)  # the Node was read, and nothing is waited for
     _latest: HandOverChoice = field(init=False)
     _asked: bool = field(init=False, default=False)
     _facts: NodeFacts = field(init=False, default_factory=NodeFacts)
@@ -62,10 +58,7 @@ class Chooser:
         return self._latest
 
     def agrees(self, inventory: NodeInventory) -> bool:
-        """Whether an inventory says of the hand-over what the Node was read for: before, it is a guess.
-
-        The webhook leaves out the RuntimeClass by what all nodes say.
-        """
+        """Whether an inventory says of the hand-over what the Node was read for: before, it is a guess."""
         return self.known.is_set() and inventory.hand_over is self._latest.way
 
     def limits_label(self) -> str | None:
@@ -105,10 +98,7 @@ class Chooser:
         return replace(self.settings, node=self._facts, writable=writable, nvidia_specs=nvidia_specs)
 
     def _settled(self, facts: Facts) -> HandOverChoice | None:
-        """The choice; None while a new node may still get what it needs for a better one.
-
-        A container keeps the way under which its pod came to the node, so what is wrong for a moment is wrong for good.
-        """
+        """The choice; None while a new node may still get what a better one needs: a container keeps its first way."""
         now, chosen = self.clock.monotonic(), choice.choose(facts)
         if facts.nvidia_specs:
             self._specs_by = now + _AWAY_S

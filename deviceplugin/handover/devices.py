@@ -13,7 +13,7 @@ from deviceplugin.handover import pick, strategy
 from deviceplugin.handover.choice import HandOverChoice
 from deviceplugin.handover.pick import HandOverError, Recipient
 from deviceplugin.handover.spec_files import SpecFile, SpecFileError, SpecFiles
-from deviceplugin.handover.strategy import STRATEGIES, AllocateResponse
+from deviceplugin.handover.strategy import AllocateResponse
 from deviceplugin.resources import Resource
 from deviceplugin.source import RawGpu
 from gpushare import names
@@ -40,8 +40,7 @@ class DeviceHandOver:
     _problems: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
 
     def answer(self, resource: Resource, ids: Sequence[str]) -> AllocateResponse:
-        chosen = self.choice()
-        return STRATEGIES[chosen.way](chosen, strategy.make(ids, secrets.token_hex(8)), resource.prefix)
+        return strategy.respond(self.choice(), strategy.make(ids, secrets.token_hex(8)), resource.prefix)
 
     def prepare(self, ids: frozenset[str], recipients: Sequence[Recipient]) -> None:
         """Make the devices that Allocate has named for these IDs, and unmake all earlier ones.
@@ -67,8 +66,8 @@ class DeviceHandOver:
     def withdraw(self, ids: frozenset[str], uid: PodUid | None = None) -> None:
         """Unmake the devices of these IDs, also what others made of them, and all of a pod: a container does not start.
 
-        It may hold devices of other resources, for which its start was accepted. The pod's other containers no longer
-        need theirs, because a kubelet creates the containers of a pod one after the other, and asks before each.
+        It may hold devices of other resources, too. A kubelet creates the containers of a pod one after the other, and
+        asks before each, so the others no longer need theirs.
         """
         self.remove_forged()
         for file in {*self._of(ids), *(file for file in self.files.found() if file.uid == uid)}:

@@ -24,17 +24,12 @@ from gpushare.wire import hand_over, pods
 from gpushare.wire.pods import Pod
 
 PREFERRED: Final = "nvidia.com/gpu"
-_LOCAL_USE_MAJOR: Final = 60
-"""Character devices 60 to 63 are for local use (Documentation/admin-guide/devices.txt of Linux), so no driver answers:
-what opens one is told ENXIO, and EPERM without a right to it. NVIDIA's own number would be a real GPU where there is
-one."""
+_LOCAL_USE_MAJOR: Final = 60  # for local use (Linux, admin-guide/devices.txt): no driver answers, as NVIDIA's own might
 _CAPS: Final = "/dev/nvidia-caps/nvidia-cap"
 _OWN: Final = re.compile(r".*(/dev/(?:nvidia\d+|nvidia-caps/nvidia-cap\d+))")
 """Device nodes of one GPU or instance; on the host they may lie below the directory of the driver's container."""
-_CONTROL: Final = re.compile(r".*(/dev/(?:nvidiactl|nvidia-uvm|nvidia-uvm-tools|nvidia-modeset))")
-"""Device nodes of the driver, which each container needs."""
-_OF_OTHERS: Final = re.compile(r".*/dev/(?:nvidia\d+|nvidia-caps.*|dri/.*)")
-"""Device nodes that stand for some GPU, or for several nodes' GPUs together."""
+_CONTROL: Final = re.compile(r".*(/dev/(?:nvidiactl|nvidia-uvm|nvidia-uvm-tools|nvidia-modeset))")  # for each container
+_OF_OTHERS: Final = re.compile(r".*/dev/(?:nvidia\d+|nvidia-caps.*|dri/.*)")  # of some GPU, or of several
 
 
 class HandOverError(GpuShareError):
@@ -46,20 +41,15 @@ class Recipient:
     uid: str  # of its pod
     container: ContainerName
     runtime_class: str = ""  # of its pod
-    names: tuple[str, ...]
-    """Of CDI devices that Allocate has told the kubelet; empty if it was admitted under another way."""
+    names: tuple[str, ...]  # of CDI devices that Allocate has told the kubelet; empty under another way
     gpus: tuple[GpuUuid, ...]
     extra: ContainerEdits = field(default_factory=ContainerEdits)  # what holds it to its share
 
 
 def recipients(pod: Pod, owner: Owner, accepted: Accept, choice: HandOverChoice) -> Sequence[Recipient]:
-    """One for each grant.
+    """One for each grant: a container keeps what Allocate said when its pod came to the node.
 
-    A container keeps what Allocate said when its pod came to the node, however the node hands GPUs over by now.
-
-    Raises:
-        HandOverError: the kubelet's records do not say what it was told, or that is nothing that a container runtime
-            other than NVIDIA's understands.
+    Raises HandOverError: that is not known, or the container runtime does not understand it.
     """
     only_cdi = pods.annotations(pod).get(names.ANNOTATION_HAND_OVER) == HandOver.CDI.value
     only_cdi = only_cdi and not choice.nvidia_default
@@ -120,7 +110,13 @@ def edits_of(
     edits = ContainerEdits()
     for gpu in gpus:
         node = DeviceNode(path=f"/dev/nvidia{gpu.index}", kind="c", major=_LOCAL_USE_MAJOR, minor=gpu.index)
-        edits = edits.merge(ContainerEdits(device_nodes=(node,)) if gpu.simulated else _picked(gpu, specs))
+        picked = None if gpu.simulated else pick(gpu, specs)
+        if not picked and not gpu.simulated:
+            raise HandOverError(
+                f"no CDI spec of NVIDIA's on this node has GPU {gpu.uuid}; write one there with nvidia-ctk cdi generate"
+                " --output=/var/run/cdi/nvidia.yaml, or let the GPU Operator write it"
+            )
+        edits = edits.merge(picked.edits if picked else ContainerEdits(device_nodes=(node,)))
     uuids = ",".join(recipient.gpus)
     # NVIDIA's runtime would look for these GPUs once more, and in some of its modes refuse the container.
     read_again = (choice.nvidia_default or recipient.runtime_class.startswith(names.RUNTIME_CLASS)) and not all(
@@ -129,16 +125,6 @@ def edits_of(
     visible = names.VISIBLE_DEVICES_NONE if read_again else uuids
     env = ((names.ENV_VISIBLE_DEVICES, visible), (names.ENV_GRANTED_DEVICES, uuids))
     return edits.merge(recipient.extra).merge(ContainerEdits(env=env))
-
-
-def _picked(gpu: RawGpu, specs: Sequence[VendorSpec]) -> ContainerEdits:
-    picked = pick(gpu, specs)
-    if picked is None:
-        raise HandOverError(
-            f"no CDI spec of NVIDIA's on this node has GPU {gpu.uuid}; write one there with nvidia-ctk cdi generate"
-            " --output=/var/run/cdi/nvidia.yaml, or let the GPU Operator write it"
-        )
-    return picked.edits
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +199,14 @@ def _paths(node: DeviceNode) -> tuple[str, str]:
 def _common(spec: VendorSpec) -> ContainerEdits:
     """What each container needs. A spec for management has the driver's own nodes only with its device of all GPUs."""
     nodes = [node for node in spec.common.device_nodes if not any(map(_OF_OTHERS.fullmatch, _paths(node)))]
-    nodes += [node for own in spec.devices.values() for node in own.device_nodes if _is_control(node)]
+    of_devices = (node for own in spec.devices.values() for node in own.device_nodes)
+    nodes += [
+        node
+        for node in of_devices
+        if all((found := _CONTROL.fullmatch(path)) and found[1] == node.path for path in _paths(node))
+    ]
     once = {node.path: node for node in reversed(nodes)}
     return _cleared(replace(spec.common, device_nodes=tuple(reversed(once.values()))))
-
-
-def _is_control(node: DeviceNode) -> bool:
-    return all((found := _CONTROL.fullmatch(path)) and found[1] == node.path for path in _paths(node))
 
 
 def _cleared(edits: ContainerEdits) -> ContainerEdits:

@@ -36,8 +36,7 @@ _Stamp = tuple[int, int, int]  # inode, time of the last change, bytes
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CDI_VERSION: Final = "0.5.0"  # the oldest with all that is written here; runtimes refuse newer ones than they know
 _TEMPORARY: Final = ".gpushare-"
-MAX_FILES: Final = 16_384
-"""Of a directory; what is beyond is not looked at. A node of 110 pods with 64 GPU containers each has half as many."""
+MAX_FILES: Final = 16_384  # looked at of a directory: twice those of 110 pods with 64 GPU containers each
 
 
 class SpecFileError(GpuShareError):
@@ -52,7 +51,7 @@ class SpecFile:
 
 @dataclass(frozen=True, slots=True)
 class SpecFiles:
-    """Specs in one directory. Safe for use by many threads; keeps no state of its own."""
+    """This plugin's specs in one directory. Safe for use by many threads."""
 
     directory: Path
 
@@ -148,8 +147,7 @@ class SpecReader:
     own: Path  # where this plugin writes
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     _known: dict[Path, _Read] = field(init=False, default_factory=dict)
-    _many: dict[Path, int] = field(init=False, default_factory=dict)
-    """How many files were in a directory of which not all are read, when that was logged."""
+    _many: dict[Path, int] = field(init=False, default_factory=dict)  # files of a directory, when too many were logged
 
     def specs(self) -> Sequence[VendorSpec]:
         """NVIDIA's specs and those of others of this plugin's kind, those that count most first."""

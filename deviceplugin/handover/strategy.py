@@ -4,17 +4,16 @@ The first half of a name comes from the device IDs, so that PreStartContainer, w
 prepared for them. The second half is new in every answer, so that no name ever stands for two containers: not for a
 later holder of the same IDs, and not for an init container and the container that takes its IDs over.
 
-A way is added as a strategy here, a member of HandOver and a branch in `choice`; `in_response` must find its names in
-what the kubelet keeps, or PreStartContainer cannot prepare them.
+A way is a branch in `respond` and in `choice`, and a member of HandOver; `in_response` must find its names in what the
+kubelet keeps, or PreStartContainer cannot prepare them.
 """
 
 import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -25,8 +24,7 @@ from gpushare import names
 from gpushare.errors import WireError
 from gpushare.model.gpu import HandOver
 
-MOUNTS: Final = "/var/run/nvidia-container-devices/cdi/"
-"""Below this path NVIDIA's runtime reads mounts of /dev/null as names of CDI devices."""
+MOUNTS: Final = "/var/run/nvidia-container-devices/cdi/"  # mounts of /dev/null below it name CDI devices
 _NAME: Final = re.compile(r"c[0-9a-f]{16}-[0-9a-f]{16}")
 _UID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 _FILE: Final = re.compile(r"gpushare\.dev-share_([0-9A-Za-z-]{1,64})_(c[0-9a-f]{16}-[0-9a-f]{16})\.json")
@@ -38,41 +36,21 @@ class AllocateResponse:
     annotations: tuple[tuple[str, str], ...] = ()  # of the container, for its runtime
     mounts: tuple[tuple[str, str], ...] = ()  # paths in the container and on the host
 
-    @property
-    def env(self) -> Mapping[str, str]:
-        """Weaker than the pod's own variables and stronger than the image's.
 
-        A pod that the webhook did not change sees no GPU, also when its image says `all`. In every other pod the
-        webhook's variable, or that of the CDI device, wins.
-        """
-        return {names.ENV_VISIBLE_DEVICES: names.VISIBLE_DEVICES_NONE}
+def respond(choice: HandOverChoice, name: str, prefix: str) -> AllocateResponse:
+    """What a container is told that gets a device of this name, whose spec is written before the container starts.
 
-
-HandOverStrategy = Callable[[HandOverChoice, str, str], AllocateResponse]
-"""How the node's kubelet is told of CDI devices, the name of the one whose spec is written before the container starts,
-and the first letter of the resource's device IDs (a container may have devices of several resources) -> the answer."""
-
-
-def by_cdi(choice: HandOverChoice, name: str, prefix: str) -> AllocateResponse:
+    `prefix` is that of the resource: a container may have devices of several.
+    """
     device = f"{names.CDI_KIND}={name}"
+    if choice.way is HandOver.ENVVAR:
+        return AllocateResponse()
+    if choice.way is HandOver.VOLUME_MOUNTS:
+        return AllocateResponse(mounts=((f"{MOUNTS}{names.CDI_KIND}/{name}", "/dev/null"),))
     return AllocateResponse(
         cdi_devices=(device,) if choice.by_field else (),
         annotations=((f"{names.CDI_DOMAIN}/gpushare-{prefix}", device),) if choice.by_annotation else (),
     )
-
-
-def by_variable(_choice: HandOverChoice, _name: str, _prefix: str) -> AllocateResponse:
-    return AllocateResponse()
-
-
-def by_mounts(_choice: HandOverChoice, name: str, _prefix: str) -> AllocateResponse:
-    """NVIDIA's runtime reads mounts of /dev/null; here they name the CDI device, as the GPUs are not known yet."""
-    return AllocateResponse(mounts=((f"{MOUNTS}{names.CDI_KIND}/{name}", "/dev/null"),))
-
-
-STRATEGIES: Final[Mapping[HandOver, HandOverStrategy]] = MappingProxyType(
-    {HandOver.CDI: by_cdi, HandOver.ENVVAR: by_variable, HandOver.VOLUME_MOUNTS: by_mounts}
-)
 
 
 def stem(ids: Iterable[str]) -> str:
@@ -98,11 +76,7 @@ def read_file_name(file: str) -> tuple[str, str] | None:
 
 
 def in_response(response: str) -> tuple[str, ...]:
-    """The names in an answer of Allocate, as the kubelet's checkpoint keeps it: base64 of the message.
-
-    Raises:
-        WireError: it is not one.
-    """
+    """The names in an answer of Allocate, as the kubelet's checkpoint keeps it: base64. May raise WireError."""
     answer = _decoded(response)
     mounts = [mount.container_path.removeprefix(MOUNTS) for mount in answer.mounts]
     return tuple(dict.fromkeys(filter(None, map(_own_name, [*_injected(answer), *mounts]))))

@@ -1,8 +1,7 @@
 """What holds limits: its interface, what it is told, and the two back ends that only write variables. Pure.
 
-A variable caps what one framework allocates in one process, and nothing else; a program may ignore or change it.
-A back end is added by a file beside this one, its name in `gpushare.model.gpu.Limit`, its place in `choose`, and a line
-in `deviceplugin.parts`.
+A variable caps what one framework allocates in one process; a program may ignore or change it. A back end is a file
+beside this one, its name in `gpushare.model.gpu.Limit`, its place in `choose`, and a line in `deviceplugin.parts`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,18 +31,12 @@ class LimitError(GpuShareError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitedStart:
-    """A container that was accepted and is about to start.
-
-    Of its pod, `pods.reduce` keeps no variables but `selectors.VARIABLES`, a list of annotations, and the first 256
-    characters of an image: a back end that looks at more adds it there.
-    """
+    """A container that was accepted and is about to start. What is known of its pod is what `pods.reduce` keeps."""
 
     pod: PodRef
     grant: Grant
     of_pod: tuple[Grant, ...]  # of all containers of the pod, in the order in which they start
-    alternatives: tuple[Grant, ...] = ()
-    """Of containers that have the same devices, so that any of them may be the one that starts: an init container's are
-    passed on to another one."""
+    alternatives: tuple[Grant, ...] = ()  # of containers that have the same devices: any of them may be the one
     inventory: NodeInventory
     variables: frozenset[str] = frozenset()  # names of variables in the container's own `env`
     open_env: bool = False  # whether it takes variables from elsewhere as well (envFrom)
@@ -66,30 +59,13 @@ class LimitBackend(Protocol):
 
     @property
     def needs_edits(self) -> bool:
-        """Whether it works through mounts and variables, which a container gets by a CDI spec only.
-
-        The container runtime reads one under `cdi`, NVIDIA's runtime under `volume-mounts`, and none under `envvar`.
-        """
+        """Whether it works through mounts and variables, which a container gets by a CDI spec only: not by envvar."""
 
     def prove(self, gpus: Sequence[Gpu]) -> Proofs:
         """Whether it works, from a real call for each GPU. Never raises, and leaves nothing behind."""
 
     def prepare(self, start: LimitedStart, gpus: Sequence[Gpu]) -> ContainerEdits:
         """Put the limit of a container in place on some of its GPUs before it exists. May raise LimitError."""
-
-
-class MigBackend:
-    """The hardware keeps a container within its MIG instance; a part of one is advisory within it."""
-
-    limit: ClassVar[Limit] = Limit.MIG
-    needs_edits: ClassVar[bool] = False
-
-    def prove(self, gpus: Sequence[Gpu]) -> Proofs:
-        return {gpu.uuid: PROVEN if gpu.mig else "it is not a MIG instance" for gpu in gpus}
-
-    def prepare(self, start: LimitedStart, gpus: Sequence[Gpu]) -> ContainerEdits:
-        """Variables for containers that share an instance; CUDA reports the instance's memory as the total."""
-        return ContainerEdits(env=whole_gpu_reported(start, gpus))
 
 
 class AdvisoryBackend:
@@ -102,16 +78,20 @@ class AdvisoryBackend:
         return {gpu.uuid: PROVEN for gpu in gpus}
 
     def prepare(self, start: LimitedStart, gpus: Sequence[Gpu]) -> ContainerEdits:
-        return ContainerEdits(env=whole_gpu_reported(start, gpus))
+        return ContainerEdits(env=reported(start, gpus, lambda gpu: gpu.memory_mib))
 
 
-def whole_gpu_reported(start: LimitedStart, gpus: Sequence[Gpu]) -> Variables:
-    """Names and values where CUDA reports the whole GPU and nothing else holds the limit. May raise LimitError."""
-    return reported(start, gpus, lambda gpu: gpu.memory_mib)
+class MigBackend(AdvisoryBackend):
+    """The hardware keeps a container within its MIG instance; a part of one is advisory within it."""
+
+    limit: ClassVar[Limit] = Limit.MIG
+
+    def prove(self, gpus: Sequence[Gpu]) -> Proofs:
+        return {gpu.uuid: PROVEN if gpu.mig else "it is not a MIG instance" for gpu in gpus}
 
 
 def reported(start: LimitedStart, gpus: Sequence[Gpu], total_mib: Callable[[Gpu], int]) -> Variables:
-    """Names and values where CUDA reports so many MiB of a GPU, and nothing holds the container to its part of them."""
+    """Where CUDA reports so many MiB of a GPU, and nothing holds the container to its part. May raise LimitError."""
     share = _fraction(start, gpus, total_mib)
     memory = min(map(start.memory_mib, gpus))
     values = {
@@ -125,10 +105,7 @@ def reported(start: LimitedStart, gpus: Sequence[Gpu], total_mib: Callable[[Gpu]
 
 
 def mps_variables(start: LimitedStart, gpus: Sequence[Gpu]) -> Variables:
-    """Names and values under MPS, which holds the limit, but CUDA reports the whole GPU.
-
-    Only for JAX, which takes three quarters of what is reported when it starts.
-    """
+    """Under MPS, which holds the limit: for JAX, which takes three quarters of what CUDA reports, the whole GPU."""
     share = _fraction(start, gpus, lambda gpu: gpu.memory_mib, usable=_MPS_USABLE)
     is_wanted = Framework.JAX in _wanted(start) and share and _is_free(start, Framework.JAX)
     return ((selectors.FRAMEWORK_VARIABLES[Framework.JAX][0], share),) if is_wanted else ()

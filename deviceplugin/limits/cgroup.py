@@ -1,9 +1,9 @@
 """The driver's limit for the cgroup of a pod, and for those of its containers.
 
-The limit of the pod is there before the container is. Where the kernel counts (its controller dmem), limits nest, and
-a container gets one of its own when its cgroup appears, which CUDA then reports as the GPU's total. Where the driver
-counts (misc), the nearest limit alone holds: CUDA reports the pod's, and one below it would let a container have what
-it took before beside what it takes after, so none is set there. Frameworks are told their part of the pod's instead.
+The pod's limit is there before the container is. Where the kernel counts (controller dmem), limits nest: a container
+gets its own when its cgroup appears, and CUDA reports that as the GPU's total. Where the driver counts (misc), the
+nearest limit alone holds, and one below the pod's would let a container have what it took before beside what it takes
+after: frameworks are told their part of the pod's instead.
 """
 
 import logging
@@ -45,8 +45,7 @@ _AGAIN_S: Final = 60.0  # after which limits that were set are set again, should
 def moments(grant: Grant, of_pod: Sequence[Grant]) -> Iterator[tuple[Grant, ...]]:
     """The grants of all containers that may run when this one does, at each moment at which it may start. Pure.
 
-    Init containers run alone with the sidecars before them, and have ended when the others start; a sidecar may restart
-    at any later moment.
+    Init containers run alone with the sidecars before them; a sidecar may restart at any later moment.
     """
     number = next((i for i, each in enumerate(of_pod) if each.container == grant.container), 0)
     if grant.kind is ContainerKind.INIT:
@@ -73,11 +72,6 @@ def _bytes(at_once: Sequence[Grant], gpu: Gpu) -> int:
     return min(mib, gpu.memory_mib) * MIB
 
 
-def reported_mib(start: LimitedStart, gpu: Gpu) -> int:
-    """What CUDA reports as the total of one GPU where only the pod is limited. Pure."""
-    return min(pod_bytes(start, gpu) // MIB, gpu.memory_mib)
-
-
 def _container_bytes(grant: Grant, gpu: Gpu) -> int | None:
     """What a container may use of one GPU; None for all of it. Pure."""
     mib = mib_on(grant, gpu)
@@ -95,14 +89,11 @@ class ExpectedContainer:
 
 @dataclass(kw_only=True)
 class CgroupBackend:
-    """Keeps no state but what it knows of the cgroup tree; the limits are the kernel's."""
-
     limit: ClassVar[Limit] = Limit.CGROUP
     needs_edits: ClassVar[bool] = False
     driver: MemoryLimits
     mount: Path = cgroups.MOUNT
-    expected: "queue.SimpleQueue[ExpectedContainer]" = field(default_factory=queue.SimpleQueue)
-    """Containers to come where limits nest."""
+    expected: "queue.SimpleQueue[ExpectedContainer]" = field(default_factory=queue.SimpleQueue)  # where limits nest
     _hierarchy: Path | None = field(init=False, default=None)  # the one in which a limit could be set
     _bases: tuple[Path, ...] = field(init=False, default=())
 
@@ -168,7 +159,8 @@ class CgroupBackend:
                         self.driver.set(each.uuid, directory, UNLIMITED)
                 raise LimitError(f"GPU {gpu.uuid}, cgroup {directory}: {error}") from error
         if not self.nests():
-            return ContainerEdits(env=backend.reported(start, gpus, lambda gpu: reported_mib(start, gpu)))
+            reported = {gpu: min(pod_bytes(start, gpu) // MIB, gpu.memory_mib) for gpu in gpus}
+            return ContainerEdits(env=backend.reported(start, gpus, reported.__getitem__))
         limits = tuple((gpu.uuid, most) for gpu in gpus if (most := _container_bytes(start.grant, gpu)) is not None)
         if limits:
             known = frozenset(cgroups.container_directories(directory))
@@ -193,10 +185,9 @@ class CgroupBackend:
 class ContainerLimits:
     """Gives containers limits of their own below that of their pod, where limits nest. Used by one thread.
 
-    The kubelet tells the ID of a container only after its start. But it starts the containers of a pod one after
-    another, so the first new group in that of the pod after PreStartContainer is the one of this container. The runtime
-    makes it shortly before it starts the program: mostly early enough for what CUDA tells the program, and no promise.
-    What that missed, or the plugin's restart interrupted, is limited once the kubelet has told the ID.
+    The kubelet tells the ID of a container only after its start, but starts the containers of a pod one after another:
+    the first new group after PreStartContainer is this one's, mostly early enough for what CUDA tells the program. What
+    that missed is limited once the kubelet has told the ID.
     """
 
     backend: CgroupBackend
@@ -204,13 +195,11 @@ class ContainerLimits:
     inventory: Callable[[], NodeInventory | None]
     clock: Clock
     _waiting: list[ExpectedContainer] = field(init=False, default_factory=list)
-    _done: set[tuple[str, GpuUuid]] = field(init=False, default_factory=set)
-    """Containers and GPUs on which nothing is left to do."""
+    _done: set[tuple[str, GpuUuid]] = field(init=False, default_factory=set)  # where nothing is left to do
     _again_at: float = field(init=False, default=0.0)
     _problems: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
 
     def run(self, stop: threading.Event) -> None:
-        """Look whenever something is about to start, and twice a second, until `stop` is set."""
         reported_at = 0.0
         while not stop.is_set():
             if not self._waiting:
@@ -281,11 +270,8 @@ class ContainerLimits:
         self._problems.keep(reported.keys())
         for key, (pod, grant, gpu) in reported.items():
             # What starts under another limit may have been told its part of the whole GPU.
-            if (
-                gpu.limit is Limit.CGROUP
-                and key not in self._done
-                and self._is_reported_limited(pod, key[0], grant, gpu)
-            ):
+            is_open = gpu.limit is Limit.CGROUP and key not in self._done
+            if is_open and self._is_reported_limited(pod, key[0], grant, gpu):
                 self._done.add(key)
                 self._problems.clear(key)
 

@@ -1,5 +1,6 @@
 """Which back end holds the limits on each GPU of this node. Pure."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -19,10 +20,7 @@ ProofsOfAll = Mapping[Limit, Proofs]
 
 
 def order(text: str) -> Order:
-    """Read `auto`, or back ends by name with commas between them.
-
-    MIG instances are held by the hardware whatever is written, so mig may be left out. May raise ValueError.
-    """
+    """Read `auto`, or names with commas between them; mig, which the hardware holds, may be left out. ValueError."""
     if text == AUTO:
         return _AUTO
     chosen = [word.strip() for word in text.split(",")]
@@ -41,12 +39,9 @@ class OnFailure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ChosenLimits:
-    candidates: Mapping[GpuUuid, Order] = field(default_factory=dict)
-    """The back ends that work on each GPU, first choice first."""
-    problems: Mapping[GpuUuid, str] = field(default_factory=dict)
-    """Why no back end works on a GPU; those without a problem are not in it."""
-    why_not_stronger: Mapping[GpuUuid, str] = field(default_factory=dict)
-    """Why nothing stronger than the first choice holds a GPU; those of which the strongest does are not in it."""
+    candidates: Mapping[GpuUuid, Order] = field(default_factory=dict)  # what works on each GPU, first choice first
+    problems: Mapping[GpuUuid, str] = field(default_factory=dict)  # why nothing works, where nothing does
+    why_not_stronger: Mapping[GpuUuid, str] = field(default_factory=dict)  # than the first choice, where that is so
 
 
 def choose(gpus: Sequence[Gpu], wanted: Order, proofs: ProofsOfAll) -> ChosenLimits:
@@ -55,12 +50,9 @@ def choose(gpus: Sequence[Gpu], wanted: Order, proofs: ProofsOfAll) -> ChosenLim
         for gpu in gpus
     }
     problems = {gpu.uuid: _problem(gpu, wanted, proofs) for gpu in gpus if not candidates[gpu.uuid]}
-    why_not_stronger = {
-        gpu.uuid: why
-        for gpu in gpus
-        if (why := _why_not_stronger(gpu, candidates[gpu.uuid], proofs)) and gpu.uuid not in problems
-    }
-    return ChosenLimits(candidates, problems, why_not_stronger)
+    limited = {gpu: candidates[gpu.uuid][0] for gpu in gpus if candidates[gpu.uuid]}
+    weaker = {gpu.uuid: why for gpu, first in limited.items() if (why := _why_not_stronger(gpu, first, proofs))}
+    return ChosenLimits(candidates, problems, weaker)
 
 
 def only_mps_on(proofs: ProofsOfAll, exclusive: Proofs) -> ProofsOfAll:
@@ -77,8 +69,7 @@ Failed = frozenset[tuple[Limit, GpuUuid]]  # back ends that worked on a GPU, and
 def with_second_try(proofs: ProofsOfAll, before: ChosenLimits, failed: Failed) -> tuple[ProofsOfAll, Failed]:
     """The proofs with a second try for what worked before, and what gets one.
 
-    Meanwhile it is still the one that has to hold limits, so what cannot be limited does not start: one answer that
-    went wrong must not weaken the limits of what starts just then.
+    Meanwhile it still has to hold limits: one answer that went wrong must not weaken those of what starts just then.
     """
     fresh = {
         (limit, gpu)
@@ -98,11 +89,10 @@ def _problem(gpu: Gpu, wanted: Order, proofs: ProofsOfAll) -> str:
     return f"{NO_LIMIT}: " + "; ".join(f"{limit.value}: {proofs[limit][gpu.uuid]}" for limit in known)
 
 
-def _why_not_stronger(gpu: Gpu, candidates: Order, proofs: ProofsOfAll) -> str:
-    """What each back end above the first choice lacks."""
-    stronger = _possible(gpu, _AUTO[: _AUTO.index(candidates[0])] if candidates else ())
-    lacks = {limit: proofs.get(limit, {}).get(gpu.uuid, PROVEN) or _NOT_ASKED for limit in stronger}
-    return "; ".join(f"{limit.value}: {why:.{_LONGEST}}" for limit, why in lacks.items())
+def _why_not_stronger(gpu: Gpu, first: Limit, proofs: ProofsOfAll) -> str:
+    lacks = {limit: proofs.get(limit, {}).get(gpu.uuid) or _NOT_ASKED for limit in _possible(gpu, _AUTO)}
+    stronger = itertools.takewhile(lambda limit: limit is not first, lacks)
+    return "; ".join(f"{limit.value}: {lacks[limit]:.{_LONGEST}}" for limit in stronger)
 
 
 def _possible(gpu: Gpu, limits: Order) -> Order:
@@ -112,21 +102,18 @@ def _possible(gpu: Gpu, limits: Order) -> Order:
 
 def with_limits(inventory: NodeInventory, chosen: ChosenLimits) -> NodeInventory:
     """The inventory with what holds the limits. A GPU on which nothing wanted works takes no new containers."""
-    return replace(inventory, gpus=tuple(_with_limits(gpu, chosen) for gpu in inventory.gpus))
 
+    def limited(gpu: Gpu) -> Gpu:
+        if gpu.uuid in chosen.problems and gpu.health is GpuHealth.HEALTHY:
+            return replace(gpu, health=GpuHealth.UNHEALTHY, reason=chosen.problems[gpu.uuid], limit=Limit.ADVISORY)
+        candidates, why = chosen.candidates.get(gpu.uuid), chosen.why_not_stronger.get(gpu.uuid, "")
+        return replace(gpu, limit=candidates[0], limit_reason=why) if candidates else gpu
 
-def _with_limits(gpu: Gpu, chosen: ChosenLimits) -> Gpu:
-    if gpu.uuid in chosen.problems and gpu.health is GpuHealth.HEALTHY:
-        return replace(gpu, health=GpuHealth.UNHEALTHY, reason=chosen.problems[gpu.uuid], limit=Limit.ADVISORY)
-    candidates, why = chosen.candidates.get(gpu.uuid), chosen.why_not_stronger.get(gpu.uuid, "")
-    return replace(gpu, limit=candidates[0], limit_reason=why) if candidates else gpu
+    return replace(inventory, gpus=tuple(map(limited, inventory.gpus)))
 
 
 def wanted(setting: Order, label: str) -> tuple[Order, str]:
-    """The order that counts on this node, and what is wrong with its label if that cannot be read.
-
-    A label cannot hold commas, so dots stand between back ends.
-    """
+    """The order that counts on this node, and what is wrong with its label; dots stand there in place of commas."""
     if not label:
         return setting, ""
     try:

@@ -1,7 +1,6 @@
 """HAMi-core: a library that an administrator supplies, which stands between a program and CUDA.
 
-It holds dynamically linked programs within their limit, against mistakes and not against intent: a program that is
-linked statically or speaks to the driver itself goes past it. Only mounts and variables are used here.
+It holds dynamically linked programs within their limit, against mistakes and not against intent.
 """
 
 import re
@@ -28,16 +27,13 @@ _NO_GLIBC: Final = re.compile(r"alpine|musl|busybox|distroless/static", re.IGNOR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HamiCoreBackend:
-    """Keeps no state; what the library shares among the processes of a container ends with the container."""
-
     limit: ClassVar[Limit] = Limit.HAMI_CORE
     needs_edits: ClassVar[bool] = True
     directory: Path | None  # on the node, and at the same path here
 
     def prove(self, gpus: Sequence[Gpu]) -> Proofs:
         """Whether the library and its list are there: it works in containers only, so it cannot be tried here."""
-        why = self._problem()
-        return {gpu.uuid: why for gpu in gpus}
+        return dict.fromkeys([gpu.uuid for gpu in gpus], self._problem())
 
     def _problem(self) -> str:
         if self.directory is None:

@@ -28,16 +28,13 @@ def largest(held: Iterable[HeldPod], inventory: NodeInventory) -> Mapping[GpuUui
     """MiB of the largest grant on each GPU that has one. Pure."""
     found: dict[GpuUuid, int] = {}
     for grant in (grant for pod in held for grant in pod.allocation.grants):
-        for uuid in grant.gpus:
-            gpu = inventory.by_uuid.get(uuid)
-            found[uuid] = max(found.get(uuid, 0), min(mib_on(grant, gpu), gpu.memory_mib) if gpu else 0)
+        for gpu in filter(None, map(inventory.by_uuid.get, grant.gpus)):
+            found[gpu.uuid] = max(found.get(gpu.uuid, 0), min(mib_on(grant, gpu), gpu.memory_mib))
     return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpsBackend:
-    """Keeps no state; the daemon's is its own."""
-
     limit: ClassVar[Limit] = Limit.MPS
     needs_edits: ClassVar[bool] = True
     directory: Path  # of the daemon: the same on the node, in this container and in others

@@ -32,10 +32,8 @@ class NodeLimits:
     wanted: Order
     on_failure: OnFailure
     clock: Clock
-    label: Callable[[], str | None] = lambda: ""
-    """The label `gpushare.dev/limits` of the Node, which beats the setting; None until the Node was read."""
-    exclusive: Callable[[Sequence[Gpu]], Proofs] = lambda _gpus: {}
-    """Why programs cannot use a GPU side by side unless MPS serves them; GPUs on which they can are not in it."""
+    label: Callable[[], str | None] = lambda: ""  # of the Node, beats the setting; None until the Node was read
+    exclusive: Callable[[Sequence[Gpu]], Proofs] = lambda _gpus: {}  # why only MPS can serve several programs
     _chosen: ChosenLimits = field(init=False, default_factory=ChosenLimits)
     _seen: object = field(init=False, default=None)  # for which GPUs and settings this was chosen
     _prove_at: float = field(init=False, default=0.0)
@@ -43,7 +41,7 @@ class NodeLimits:
     _found: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
 
     def assess(self, inventory: NodeInventory) -> NodeInventory:
-        """The inventory with what holds the limit of each GPU. Proves it now and then, and after a failure at once."""
+        """Proves what holds limits now and then, and after a failure at once."""
         label = self.label()
         if label is None:
             return inventory  # another order might be wanted here, so nothing starts by that of the setting
@@ -67,8 +65,10 @@ class NodeLimits:
     def prepare(self, start: LimitedStart) -> ContainerEdits:
         """Put the limits of a container in place on all its GPUs. May raise LimitError."""
         edits = ContainerEdits()
-        groups = _by_candidates(start.gpus, self._chosen)
-        for candidates, gpus in groups:
+        groups: dict[Order, list[Gpu]] = {}  # together where the same works: variables name all GPUs of a container
+        for gpu in start.gpus:
+            groups.setdefault(self._chosen.candidates.get(gpu.uuid, ()), []).append(gpu)
+        for candidates, gpus in groups.items():
             edits = edits.merge(self._prepare(start, gpus, candidates))
         if len(groups) > 1:  # a framework's variable counts for all GPUs, and elsewhere would be one limit too many
             edits = replace(edits, env=tuple(each for each in edits.env if each[0] not in selectors.VARIABLES))
@@ -92,9 +92,8 @@ class NodeLimits:
                 return self.backends[limit].prepare(start, gpus)
             except LimitError as error:
                 self._prove_at = 0.0
-                logs.event(
-                    _LOG, "limit failed", level=logging.ERROR, pod=str(start.pod), limit=limit.value, error=str(error)
-                )
+                about = {"pod": str(start.pod), "limit": limit.value, "error": str(error)}
+                logs.event(_LOG, "limit failed", level=logging.ERROR, exc_info=False, **about)
                 if self.on_failure is OnFailure.REFUSE or limit is allowed[-1]:
                     raise LimitError(f"the memory limit ({limit.value}) cannot be set: {error}") from error
         raise AssertionError("unreachable: the last of the candidates was tried")
@@ -106,15 +105,6 @@ class NodeLimits:
         if backend.needs_edits and inventory.hand_over is HandOver.ENVVAR:
             return {gpu.uuid: _NO_EDITS for gpu in inventory.gpus}
         return backend.prove(inventory.gpus)
-
-
-def _by_candidates(gpus: Sequence[Gpu], chosen: ChosenLimits) -> Sequence[tuple[Order, tuple[Gpu, ...]]]:
-    """GPUs on which the same back ends work, together: variables name all GPUs of a container at once."""
-    groups: dict[Order, tuple[Gpu, ...]] = {}
-    for gpu in gpus:
-        candidates = chosen.candidates.get(gpu.uuid, ())
-        groups[candidates] = (*groups.get(candidates, ()), gpu)
-    return tuple(groups.items())
 
 
 def _nothing(gpus: Sequence[Gpu], candidates: Order) -> str:

@@ -31,12 +31,11 @@ _LOOK_S: Final = 0.5
 _PEER_S: Final = 2.0
 _END_S: Final = 3.0
 _STABLE_S: Final = 60.0
-_MODES_S: Final = 1.0
-"""For which compute modes are remembered: nvidia-smi takes its time, and many containers may start at once."""
+_MODES_S: Final = 1.0  # for which compute modes are remembered: nvidia-smi takes its time
 
 
 class MpsError(GpuShareError):
-    """The daemon, or one of NVIDIA's programs, does not do what it was asked; the message says which, and how."""
+    """The daemon, or one of NVIDIA's programs, does not do what it was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +43,7 @@ class Status:
     """Of the daemon, after a command that it has just obeyed."""
 
     problem: str = ""  # why it does not work; empty if it does
-    modes: Mapping[int, str] = field(default_factory=dict)
-    """The compute mode of each GPU by NVML index, as nvidia-smi writes it."""
+    modes: Mapping[int, str] = field(default_factory=dict)  # of each GPU by NVML index, as nvidia-smi writes it
 
 
 def socket_path(directory: Path) -> Path:
@@ -58,15 +56,12 @@ def pipe_directory(directory: Path) -> Path:
 
 
 def ask(directory: Path, defaults: Mapping[int, int], *, timeout_s: float) -> Status:
-    """Set these defaults, and find out whether the daemon works.
+    """Set these defaults, and find out whether the daemon works. Raises MpsError: the supervisor does not answer.
 
     Args:
         directory: of the daemon.
         defaults: MiB that any process may use, by NVML index; GPUs that are not in it keep theirs.
         timeout_s: of connecting, and of each piece of the answer.
-
-    Raises:
-        MpsError: the supervisor does not answer.
     """
     path = socket_path(directory)
     try:

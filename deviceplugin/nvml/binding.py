@@ -65,15 +65,13 @@ def opened(nvml: Any) -> Iterator[None]:
 class Deadline:
     """Makes one call at a time, and gives up on one that takes too long: a driver that hangs cannot be interrupted.
 
-    Until that one comes back, no other is made: what it does late must not undo what was done after it. Safe for use by
-    many threads.
+    Until that one is back, no other is made: it must not undo what was done after it. Safe for use by many threads.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._turn = threading.Lock()
-        self._late: Future[Any] | None = None
-        """The last call that was given up on."""
+        self._late: Future[Any] | None = None  # the last call that was given up on
 
     def __call__(self, call: Callable[[], T]) -> T:
         """The call's value. Raises SilentDriverError: it did not come back in time, or an earlier one has not."""

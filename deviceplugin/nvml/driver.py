@@ -1,7 +1,6 @@
 """What is asked of the driver beside the reading of GPUs. Source: nvml.h of CUDA 13.4.
 
-Each kind of question has a deadline of its own: a list of processes that hangs must not hold up a start. The library is
-open during a call only.
+Each kind of question has a deadline of its own: a list of processes that hangs must not hold up a start.
 """
 
 import logging
@@ -96,10 +95,7 @@ class ComputeModes:
     within: Deadline = field(default_factory=_deadline)
 
     def exclusive(self, gpus: Sequence[Gpu]) -> Mapping[GpuUuid, str]:
-        """Why programs cannot use a GPU side by side unless MPS serves them; GPUs on which they can are not in it.
-
-        A driver that does not answer, or knows no modes, says nothing against it.
-        """
+        """Why programs cannot use a GPU side by side without MPS; a silent driver says nothing against it."""
         with suppress(DriverError, self.nvml.NVMLError):
             modes = self.within(lambda: [(gpu, self._mode(gpu)) for gpu in gpus if not gpu.mig])
             return {

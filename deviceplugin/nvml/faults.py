@@ -12,64 +12,53 @@ _WHOLE_GPU: Final = 0xFFFFFFFF  # what an event says instead of a GPU instance
 _SETTLED_S: Final = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Xid:
-    number: int
-    name: str
-    condemns: bool = True  # whether the GPU counts as unhealthy after it
-
-
-KNOWN: Final[Mapping[int, Xid]] = MappingProxyType(
+HARMLESS: Final = frozenset({13, 31, 43, 45, 68, 109})  # Xids that faulty programs cause; all others condemn
+NAMES: Final[Mapping[int, str]] = MappingProxyType(
     {
-        xid.number: xid
-        for xid in (
-            Xid(13, "graphics engine exception", condemns=False),
-            Xid(31, "GPU memory page fault", condemns=False),
-            Xid(32, "invalid or corrupted push buffer stream"),
-            Xid(38, "driver firmware error"),
-            Xid(43, "GPU stopped processing", condemns=False),
-            Xid(44, "graphics engine fault during context switch"),
-            Xid(45, "preemptive cleanup, due to previous errors", condemns=False),
-            Xid(46, "GPU stopped processing"),
-            Xid(48, "double bit ECC error"),
-            Xid(54, "auxiliary power is not connected"),
-            Xid(61, "internal micro-controller breakpoint"),
-            Xid(62, "internal micro-controller halt"),
-            Xid(63, "ECC page retirement or row remapping recorded"),
-            Xid(64, "ECC page retirement or row remapping failed"),
-            Xid(68, "video decoder exception", condemns=False),
-            Xid(69, "graphics engine class error"),
-            Xid(74, "NVLink error"),
-            Xid(79, "GPU has fallen off the bus"),
-            Xid(92, "high single-bit ECC error rate"),
-            Xid(94, "contained ECC error"),
-            Xid(95, "uncontained ECC error"),
-            Xid(109, "context switch timeout", condemns=False),
-            Xid(110, "security fault"),
-            Xid(119, "GSP RPC timeout"),
-            Xid(120, "GSP error"),
-            Xid(121, "C2C link corrected error"),
-            Xid(136, "link training failed"),
-            Xid(137, "NVLink fabric address error"),
-            Xid(140, "unrecovered ECC error"),
-            Xid(143, "GPU initialization failed"),
-            Xid(149, "NVLink network interface error"),
-            Xid(154, "GPU recovery action changed"),
-            Xid(155, "NVLink software-defined error"),
-            Xid(156, "memory resource retired"),
-            Xid(157, "memory resource retirement failed"),
-        )
+        13: "graphics engine exception",
+        31: "GPU memory page fault",
+        32: "invalid or corrupted push buffer stream",
+        38: "driver firmware error",
+        43: "GPU stopped processing",
+        44: "graphics engine fault during context switch",
+        45: "preemptive cleanup, due to previous errors",
+        46: "GPU stopped processing",
+        48: "double bit ECC error",
+        54: "auxiliary power is not connected",
+        61: "internal micro-controller breakpoint",
+        62: "internal micro-controller halt",
+        63: "ECC page retirement or row remapping recorded",
+        64: "ECC page retirement or row remapping failed",
+        68: "video decoder exception",
+        69: "graphics engine class error",
+        74: "NVLink error",
+        79: "GPU has fallen off the bus",
+        92: "high single-bit ECC error rate",
+        94: "contained ECC error",
+        95: "uncontained ECC error",
+        109: "context switch timeout",
+        110: "security fault",
+        119: "GSP RPC timeout",
+        120: "GSP error",
+        121: "C2C link corrected error",
+        136: "link training failed",
+        137: "NVLink fabric address error",
+        140: "unrecovered ECC error",
+        143: "GPU initialization failed",
+        149: "NVLink network interface error",
+        154: "GPU recovery action changed",
+        155: "NVLink software-defined error",
+        156: "memory resource retired",
+        157: "memory resource retirement failed",
     }
 )
-"""By number. An Xid that is not here condemns: what is not known may be the worst."""
 
 
 def reason(number: int, ignored: frozenset[int] = frozenset()) -> str:
     """Why a GPU is unhealthy after this Xid, in a few words; empty if it is not, or if an administrator ignores it."""
-    known = KNOWN.get(number)
-    if number in ignored or (known and not known.condemns):
+    if number in ignored | HARMLESS:
         return ""
-    return f"Xid {number}: {known.name}" if known else f"Xid {number}"
+    return f"Xid {number}: {NAMES[number]}" if number in NAMES else f"Xid {number}"
 
 
 @dataclass(kw_only=True)
@@ -84,13 +73,12 @@ class Faults:
     _found: dict[tuple[str, int], tuple[str, float]] = field(init=False, default_factory=dict)
 
     def add(self, uuid: str, instance: int, reason: str, now: float) -> None:
-        """Args: uuid: of the GPU. instance: GPU instance, or what events say for the whole GPU."""
         self._found[uuid, instance] = (reason, now)
 
     def of(self, uuid: str, instance: int | None = None) -> str:
         """Why an instance of a GPU is unhealthy, which has its GPU's faults too, or a whole GPU; empty if it is not.
 
-        Old drivers name an instance in the events of any GPU, so whatever is wrong with a whole GPU is its own.
+        Old drivers name an instance in the events of any GPU: a whole GPU has all of them.
         """
         found = {where: reason for (gpu, where), (reason, _) in self._found.items() if gpu == uuid}
         wanted = (_WHOLE_GPU, *found) if instance is None else (_WHOLE_GPU, instance)
@@ -111,7 +99,6 @@ class Faults:
         self._found.clear()
 
     def expire(self, now: float) -> None:
-        """Forget what is old enough."""
         if self.recovery_s:
             self._found = {key: fault for key, fault in self._found.items() if now - fault[1] < self.recovery_s}
 
@@ -125,8 +112,7 @@ class Events:
     ignored_xids: frozenset[int]
     say: Callable[..., None]  # logs a warning once: a name and fields
     watched: set[str] = field(init=False, default_factory=set)  # UUIDs of the GPUs whose events come
-    _set: Any = field(init=False, default=None)
-    """NVML's event set; None where the driver has no events, such as in some virtual machines."""
+    _set: Any = field(init=False, default=None)  # NVML's; None where the driver has no events, as in virtual machines
 
     def open(self) -> None:
         try:

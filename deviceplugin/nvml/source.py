@@ -24,10 +24,7 @@ _SLICE_S: Final = 0.5  # an event wait cannot be interrupted, so this is the del
 _TIMEOUT_S: Final = 30.0  # a driver that is asked for the first time may start the GPUs
 _GONE: Final = "the MIG instance no longer exists"
 _IN_MIG_MODE: Final = "the GPU is in MIG mode"
-_PCI_DEVICES: Final = Path("/sys/bus/pci/devices")
-_MIG_MINORS: Final = Path("/proc/driver/nvidia-caps/mig-minors")
-_PROFILE: Final = re.compile(r" MIG (\S+)$")
-"""In the name of a MIG instance, such as `NVIDIA A100-SXM4-40GB MIG 1g.5gb`."""
+_PROFILE: Final = re.compile(r" MIG (\S+)$")  # in a name such as `NVIDIA A100-SXM4-40GB MIG 1g.5gb`
 _RECOVERY_ACTION: Final = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older bindings do not name
 _ACTIONS: Final = {
     1: "reset the GPU",
@@ -44,31 +41,23 @@ class LeftOutError(GpuShareError):
     """A GPU cannot be shared as it is; the message says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryRule:
-    reserved: bool = False
-    """Also what the driver keeps for itself, as Aliyun's plugin counts it: shares of it cannot be allocated in full."""
-    unified_mib: int = 0  # size of GPUs that have no memory of their own; 0 to leave them out
-
-
 @dataclass(kw_only=True)
 class NvmlSource:
     nvml: Any
     clock: Clock
-    memory: MemoryRule = field(default_factory=MemoryRule)
+    reserved: bool = False  # share also what the driver keeps for itself, as Aliyun's plugin counts memory
+    unified_mib: int = 0  # size of GPUs that have no memory of their own; 0 to leave them out
     ignored_xids: frozenset[int] = frozenset()
     recovery_s: float = 0.0
-    recovery_action: bool = True
-    """Whether a GPU is unhealthy while its driver wants something done, and well if it wants nothing."""
-    pci_devices: Path = _PCI_DEVICES
-    mig_minors: Path = _MIG_MINORS
+    recovery_action: bool = True  # a GPU is unhealthy while its driver wants something done, and well if nothing
+    pci_devices: Path = Path("/sys/bus/pci/devices")
+    mig_minors: Path = Path("/proc/driver/nvidia-caps/mig-minors")
     within: Deadline = field(default_factory=lambda: Deadline(_TIMEOUT_S))
     left_out: Sequence[LeftOut] = field(init=False, default=())
     _open: bool = field(init=False, default=False)
     _faults: Faults = field(init=False)
     _events: Events = field(init=False)
-    _known: dict[int, Sequence[RawGpu]] = field(init=False, default_factory=dict)
-    """What was read last, by NVML index of the GPU."""
+    _known: dict[int, Sequence[RawGpu]] = field(init=False, default_factory=dict)  # read last, by NVML index
     _away: set[int] = field(init=False, default_factory=set)  # NVML indices of GPUs that were lost at the last reading
     _said: set[str] = field(init=False, default_factory=set)
 
@@ -184,7 +173,7 @@ class NvmlSource:
         advice = self._advice(handle, uuid)
         if _in_mig_mode(nvml, handle):
             return [self._instance(gpu, advice, *instance) for instance in self._instances(handle)]
-        memory = _memory_bytes(nvml, handle, self.memory)
+        memory = self._memory_bytes(handle)
         return [replace(gpu, memory_bytes=memory, fault=_joined(self._faults.of(uuid), advice))]
 
     def _advice(self, handle: Any, uuid: str) -> str:
@@ -213,10 +202,23 @@ class NvmlSource:
             uuid=nvml.nvmlDeviceGetUUID(handle),
             index=mig_index(gpu.index, number),
             model=model,
-            memory_bytes=_memory_bytes(nvml, handle, self.memory),
+            memory_bytes=self._memory_bytes(handle),
             fault=_joined(self._faults.of(gpu.uuid, int(nvml.nvmlDeviceGetGpuInstanceId(handle))), advice),
             caps=_caps(nvml, handle, gpu.minor, self.mig_minors),
             mig=MigInstance(gpu=gpu.index, number=number, profile=profile[1] if profile else ""),
+        )
+
+    def _memory_bytes(self, handle: Any) -> int:
+        """Memory of a device that is shared. Raises LeftOutError: it has none of its own, and no size is set."""
+        with suppress(self.nvml.NVMLError_NotSupported):
+            info, reserved = _memory(self.nvml, handle)
+            if info.total:
+                return int(info.total) - (0 if self.reserved else reserved)
+        if self.unified_mib:
+            return self.unified_mib * MIB
+        raise LeftOutError(
+            "the driver does not say how much memory it has, as with memory that it shares with the processor; set"
+            " --unified-memory to the size that may be shared"
         )
 
     def _fault_within(self, seconds: float) -> bool:
@@ -233,22 +235,6 @@ class NvmlSource:
         if said not in self._said:
             logs.event(_LOG, what, level=logging.WARNING, **fields)
         self._said.add(said)
-
-
-def _memory_bytes(nvml: Any, handle: Any, rule: MemoryRule) -> int:
-    """Memory of a device that is shared. Raises LeftOutError if it has none of its own, and the rule has no size."""
-    try:
-        info, reserved = _memory(nvml, handle)
-        if info.total:
-            return int(info.total) - (0 if rule.reserved else reserved)
-    except nvml.NVMLError_NotSupported:
-        pass
-    if rule.unified_mib:
-        return rule.unified_mib * MIB
-    raise LeftOutError(
-        "the driver does not say how much memory it has, as with memory that it shares with the processor; set"
-        " --unified-memory to the size that may be shared"
-    )
 
 
 def _memory(nvml: Any, handle: Any) -> tuple[Any, int]:

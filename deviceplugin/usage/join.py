@@ -5,6 +5,7 @@ the driver does not tell are never held against it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from deviceplugin.cgroups import CgroupOwner
@@ -91,14 +92,13 @@ def join(sample: Sample, pods: Pods) -> Joined:
 
 
 def _charge(gpu: GpuUuid, pod: HoldingPod, owner: CgroupOwner, entries: Sequence[GpuProcess], sample: Sample) -> Charge:
-    processes: tuple[Process, ...] = tuple(sample.processes[entry.pid] for entry in entries)
     return Charge(
         pod=pod,
         container=owner.container,
         gpu=gpu,
         used=sum(entry.used or 0 for entry in entries),
         complete=all(entry.used is not None for entry in entries),
-        processes=processes,
+        processes=tuple(sample.processes[entry.pid] for entry in entries),
     )
 
 
@@ -162,7 +162,9 @@ def _holding(pod: HeldPod, ledger: NodeLedger) -> HoldingPod:
         for gpu in grant.gpus:
             key = grant.container, gpu
             granted[key] = granted.get(key, 0) + mib_on(grant, ledger.inventory.by_uuid.get(gpu))
-    held = ledger.held(pod.allocation)
+    held, policy = ledger.held(pod.allocation), WatchdogPolicy.OFF
+    with suppress(ValueError):
+        policy = WatchdogPolicy.parse(str(pod.annotations.get(names.WATCHDOG, "")))
     return HoldingPod(
         ref=pod.allocation.pod,
         granted=granted,
@@ -170,15 +172,8 @@ def _holding(pod: HeldPod, ledger: NodeLedger) -> HoldingPod:
         containers={identity: name for name, identity in pod.container_ids.items()},
         percent={gpu: 100 if each.whole else each.compute_percent for gpu, each in held.items()},
         whole=frozenset(gpu for gpu, each in held.items() if each.whole),
-        policy=_policy(pod.annotations),
+        policy=policy,
     )
-
-
-def _policy(annotations: Mapping[str, str]) -> WatchdogPolicy:
-    try:
-        return WatchdogPolicy.parse(str(annotations.get(names.WATCHDOG, "")))
-    except ValueError:
-        return WatchdogPolicy.OFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +181,7 @@ class WatchedContainer:
     """What is judged: one life of one container on one GPU."""
 
     pod: PodUid
-    container: str
-    """The runtime's ID, which changes with every restart; empty for all containers of the pod, judged together."""
+    container: str  # the runtime's ID, new with every restart; empty for all containers of the pod, judged together
     gpu: GpuUuid
 
 
@@ -213,40 +207,39 @@ State = Mapping[WatchedContainer, OverSince]
 def over_grants(joined: Joined, *, tolerance_mib: int) -> Mapping[WatchedContainer, OverGrant]:
     """All that is above its grant in this sample.
 
-    A container that holds part of the GPU is judged by itself. One that holds nothing of it, or whose name the kubelet
-    has yet to tell, is judged by what its whole pod may use.
+    A container that holds part of the GPU is judged by itself; others, or those whose name the kubelet has yet to tell,
+    by what their whole pod may use.
     """
-    found = {}
-    charges_of = _by_pod(joined)
-    for charge in (charge for charges in charges_of.values() for charge in charges):
+    found: dict[WatchedContainer, OverGrant] = {}
+    of_pods: dict[tuple[PodUid, GpuUuid], list[Charge]] = {}
+
+    def judge(charge: Charge, container: str, granted_mib: int, used: int, processes: tuple[Process, ...]) -> None:
+        if processes and used > (granted_mib + tolerance_mib) * MIB:
+            subject = WatchedContainer(charge.pod.ref.uid, container, charge.gpu)
+            name = charge.name if container else ContainerName("")
+            found[subject] = OverGrant(
+                subject=subject, pod=charge.pod, name=name, granted_mib=granted_mib, used=used, processes=processes
+            )
+
+    for charge in joined.charges:
+        if charge.gpu in charge.pod.whole:  # no one else is there to take memory from
+            continue
+        of_pods.setdefault((charge.pod.ref.uid, charge.gpu), []).append(charge)
         if charge.name:
             granted = charge.pod.granted[charge.name, charge.gpu]
-            if charge.used > (granted + tolerance_mib) * MIB:
-                excess = _over_grant(charge, charge.container, granted, charge.used, charge.processes)
-                found[excess.subject] = excess
-    for charges in charges_of.values():
-        first, granted = charges[0], charges[0].pod.most.get(charges[0].gpu, 0)
-        used = sum(charge.used for charge in charges)
+            judge(charge, charge.container, granted, charge.used, charge.processes)
+    for (_, gpu), charges in of_pods.items():
         processes = tuple(each for charge in charges if not charge.name for each in charge.processes)
-        if processes and used > (granted + tolerance_mib) * MIB:
-            excess = _over_grant(first, "", granted, used, processes)
-            found[excess.subject] = excess
+        judge(charges[0], "", charges[0].pod.most.get(gpu, 0), sum(charge.used for charge in charges), processes)
     return found
 
 
 def advance(before: State, found: Mapping[WatchedContainer, OverGrant], joined: Joined, *, gap_s: float) -> State:
     """Who stands where after a sample. After a gap, in which anything may have happened, it all begins again."""
     now = joined.at
-    unknown = {
-        subject: standing
-        for subject, standing in before.items()
-        if subject not in found and subject.gpu not in joined.foreign
-    }
-    violations = {
-        subject: OverSince(known.since if (known := before.get(subject)) and now - known.last <= gap_s else now, now)
-        for subject in found
-    }
-    return {subject: standing for subject, standing in unknown.items() if now - standing.last <= gap_s} | violations
+    recent = {subject: standing for subject, standing in before.items() if now - standing.last <= gap_s}
+    unknown = {subject: standing for subject, standing in recent.items() if subject.gpu not in joined.foreign}
+    return unknown | {subject: OverSince(recent[subject].since if subject in recent else now, now) for subject in found}
 
 
 def due(state: State, found: Mapping[WatchedContainer, OverGrant], *, grace_s: float) -> list[OverGrant]:
@@ -266,23 +259,3 @@ def with_watchdog(inventory: NodeInventory, policy: WatchdogPolicy, unseen: Coll
         for gpu in inventory.gpus
     )
     return replace(inventory, gpus=tuple(gpus))
-
-
-def _by_pod(joined: Joined) -> Mapping[tuple[PodUid, GpuUuid], list[Charge]]:
-    """On GPUs that are shared."""
-    found: dict[tuple[PodUid, GpuUuid], list[Charge]] = {}
-    for charge in joined.charges:
-        if charge.gpu not in charge.pod.whole:
-            found.setdefault((charge.pod.ref.uid, charge.gpu), []).append(charge)
-    return found
-
-
-def _over_grant(charge: Charge, container: str, granted: int, used: int, processes: tuple[Process, ...]) -> OverGrant:
-    return OverGrant(
-        subject=WatchedContainer(charge.pod.ref.uid, container, charge.gpu),
-        pod=charge.pod,
-        name=charge.name if container else ContainerName(""),
-        granted_mib=granted,
-        used=used,
-        processes=processes,
-    )

@@ -39,7 +39,6 @@ class CurrentUsage:
     latest: Latest | None = field(init=False, default=None)
 
     def view(self) -> NodeUsage | None:
-        """For metrics; None while the GPUs are not known."""
         posted, latest = self.feed.latest, self.latest
         if posted is None:
             return None

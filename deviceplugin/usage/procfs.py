@@ -13,7 +13,6 @@ from deviceplugin import cgroups
 from deviceplugin.usage.values import Process
 from gpushare.runtime.clock import Clock
 
-_PROC: Final = Path("/proc")
 _LONGEST: Final = 65536  # bytes of one file: 12 hierarchies of version 1 with the longest paths
 _MOST: Final = 4096  # processes that are read for one sample; a node runs far fewer on its GPUs
 _STATE_TO_START: Final = 19  # fields of /proc/PID/stat from the state to the start time
@@ -56,7 +55,7 @@ def send(table: ProcessTable, process: Process, number: signal.Signals) -> Sent:
 class Procfs:
     """Linux's /proc, of the process namespace in which this plugin runs. See ProcessTable."""
 
-    root: Path = _PROC
+    root: Path = Path("/proc")
 
     def read(self, pid: int) -> Process | None:
         try:
@@ -96,14 +95,8 @@ def trusted_processes(
 ) -> Mapping[int, Process]:
     """The processes behind these PIDs that are older than the entries with these PIDs in the lists.
 
-    A younger one may have got its PID from one that used the memory and has ended: the driver goes on to list the PID
-    while a child has the memory, so a tenant could have it counted as another's.
-
-    Args:
-        since: when each PID was in a list for the first time, without a break.
-        table: of the machine.
-        clock: counts from the machine's start, as start times do.
-        until: when no further process is read.
+    A younger one may have got its PID from one that has ended: the driver lists the PID while a child has the memory,
+    so a tenant could have it counted as another's. The clock counts from the machine's start, as start times do.
     """
     found: dict[int, Process] = {}
     for number, pid in enumerate(sorted(since)):

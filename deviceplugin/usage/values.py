@@ -3,17 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import Final
 
 from deviceplugin.cgroups import CgroupOwner
 from deviceplugin.source import Lists
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.gpu import Gpu, LeftOut
 
-Key = tuple[PodUid, ContainerName, GpuUuid]
-"""One container on one GPU; an empty name stands for all containers of the pod that hold nothing of it."""
-ListedSince = Mapping[GpuUuid, Mapping[int, float]]
-"""Since when each PID stands in the list of each GPU without a break, by `Clock.monotonic`."""
+Key = tuple[PodUid, ContainerName, GpuUuid]  # an empty name stands for all containers that hold nothing of the GPU
+ListedSince = Mapping[GpuUuid, Mapping[int, float]]  # since when each PID stands in the GPU's list, by `monotonic`
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +24,9 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The process lists at one moment, with whose processes these are."""
-
     at: float  # by `Clock.monotonic`, before the lists were read
     lists: Lists
-    processes: Mapping[int, Process]
-    """By PID. One that had ended, or that is younger than the lists, is missing: no one knows whose memory that was."""
+    processes: Mapping[int, Process]  # by PID, without those that had ended, or are younger than the lists
 
 
 class WatchdogPolicy(IntEnum):
@@ -64,9 +58,7 @@ class UsageReading(Enum):
     @classmethod
     def of(cls, *, wanted: bool, pid: int) -> "UsageReading":
         """Args: pid: this process's own; the first process of a container sees its container alone."""
-        if not wanted:
-            return cls.OFF
-        return cls.HIDDEN if pid == 1 else cls.ON
+        return (cls.HIDDEN if pid == 1 else cls.ON) if wanted else cls.OFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +66,8 @@ class HoldingPod:
     ref: PodRef
     granted: Mapping[tuple[ContainerName, GpuUuid], int]  # MiB
     most: Mapping[GpuUuid, int]  # MiB that all its containers together may use at its worst moment
-    containers: Mapping[str, ContainerName]
-    """By the runtime's ID, of those that hold GPUs; the kubelet tells a new ID some seconds late."""
-    percent: Mapping[GpuUuid, int] = field(default_factory=dict)
-    """Of compute that is set aside for it at its worst moment; 100 of a GPU that it has for itself."""
+    containers: Mapping[str, ContainerName]  # by the runtime's ID, which the kubelet tells some seconds late
+    percent: Mapping[GpuUuid, int] = field(default_factory=dict)  # of compute, at its worst moment
     whole: frozenset[GpuUuid] = frozenset()  # GPUs that it has for itself: no one else is there to take memory from
     policy: WatchdogPolicy = WatchdogPolicy.OFF  # that its author has asked for
 
@@ -123,20 +113,14 @@ class GpuTotal:
     used: int | None = None  # by all processes; None if it is not known
 
 
-NOTHING: Final = GpuTotal()
-NO_NODE: Final = NodeName("")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUsage:
-    node: NodeName = NO_NODE
+    node: NodeName
     gpus: tuple[Gpu, ...] = ()
     left_out: tuple[LeftOut, ...] = ()  # GPUs that are there and cannot be shared
     totals: Mapping[GpuUuid, GpuTotal] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()  # by namespace, pod, container, GPU
     foreign: Mapping[GpuUuid, int]  # used by processes of no pod that holds GPUs here; of GPUs that answered
     reading: UsageReading = UsageReading.OFF
-    processes: tuple[int, int] | None = None
-    """In the lists of all GPUs: those that this machine knows, and those that it does not; None if there are none."""
-    over: int | None = None
-    """How many containers are above their grant for too long; None without a watchdog, or if it is not known."""
+    processes: tuple[int, int] | None = None  # in all lists: those that this machine knows, and those that it does not
+    over: int | None = None  # containers above their grant for too long; None without a watchdog, or if not known

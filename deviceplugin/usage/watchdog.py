@@ -3,9 +3,9 @@
 import logging
 import signal
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from deviceplugin.refusals import Refusals
 from deviceplugin.usage import join, procfs
@@ -28,7 +28,6 @@ _LOG: Final = logging.getLogger(__name__)
 REASON_OVER: Final = "GpuShareOverGrant"
 REASON_EVICTED: Final = "GpuShareEvicted"
 REASON_KILLED: Final = "GpuShareKilled"
-T = TypeVar("T")
 _EVICT_AGAIN_S: Final = 30.0
 _IF_FORBIDDEN: Final = "apply the component manifests/watchdog-evict"
 _ACT_S: Final = 10.0  # time for all actions of one look
@@ -44,8 +43,7 @@ class Namespaces:
 
     api: KubeApi
     clock: Clock
-    _known: OrderedDict[str, tuple[float, WatchdogPolicy]] = field(init=False, default_factory=OrderedDict)
-    """When each was read, the oldest first."""
+    _known: OrderedDict[str, tuple[float, WatchdogPolicy]] = field(init=False, default_factory=OrderedDict)  # and when
 
     def policy(self, namespace: str) -> WatchdogPolicy:
         """OFF if it asks for nothing, or cannot be read: then the node's own policy counts."""
@@ -87,12 +85,8 @@ class Watchdog:
     _signalled: dict[Process, float] = field(init=False, default_factory=dict)
     _first: int = field(init=False, default=0)  # whose turn is next, if the API server is too slow for all of them
     _reported: set[WatchedContainer] = field(init=False, default_factory=set)
-    _actions: Mapping[tuple[str, str], int] = field(init=False, default_factory=dict)
-    """Replaced as a whole, as others read it."""
-
-    def actions(self) -> Mapping[tuple[str, str], int]:
-        """How often what was done, by action and result."""
-        return self._actions
+    actions: Mapping[tuple[str, str], int] = field(init=False, default_factory=dict)
+    """How often what was done, by action and result; replaced as a whole, as others read it."""
 
     def look(self, joined: Joined) -> int:
         """Judge a sample, the next after the one before. How many are above their grant for too long."""
@@ -153,31 +147,18 @@ class Watchdog:
         self.events.post(over.pod.ref, (over.subject.container, over.subject.gpu), reason, message)
 
     def _done(self, action: str, result: str, over: OverGrant, **more: Any) -> None:
-        self._actions = {**self._actions, (action, result): self._actions.get((action, result), 0) + 1}
-        logs.event(
-            _LOG,
-            "above its grant",
-            level=logging.WARNING,
-            pod=str(over.pod.ref),
-            container=over.name,
-            gpu=over.subject.gpu,
-            granted_mib=over.granted_mib,
-            used_mib=over.used // MIB,
-            action=action,
-            result=result,
-            **more,
-        )
+        self.actions = {**self.actions, (action, result): self.actions.get((action, result), 0) + 1}
+        who = {"pod": str(over.pod.ref), "container": over.name, "gpu": over.subject.gpu, **more}
+        amounts: dict[str, Any] = {"granted_mib": over.granted_mib, "used_mib": over.used // MIB}
+        logs.event(_LOG, "above its grant", level=logging.WARNING, **who, **amounts, action=action, result=result)
 
-    def _forget(self, violations: Iterable[OverGrant]) -> None:
+    def _forget(self, violations: Sequence[OverGrant]) -> None:
         """What was done to those that no longer are above their grant: should they be again, it all begins again."""
-        subjects, processes = set[WatchedContainer](), set[Process]()
-        for over in violations:
-            subjects.add(over.subject)
-            processes.update(over.processes)
+        subjects = {over.subject for over in violations}
+        pods, processes = (
+            {subject.pod for subject in subjects},
+            {each for over in violations for each in over.processes},
+        )
         self._reported &= subjects
-        self._evicted = _only(self._evicted, {subject.pod for subject in subjects})
-        self._signalled = _only(self._signalled, processes)
-
-
-def _only(known: dict[T, float], keys: set[T]) -> dict[T, float]:
-    return {key: value for key, value in known.items() if key in keys}
+        self._evicted = {pod: at for pod, at in self._evicted.items() if pod in pods}
+        self._signalled = {process: at for process, at in self._signalled.items() if process in processes}

@@ -90,7 +90,7 @@ def plugin_page() -> str:
     )
     starts = {("accepted", ""): 0, **{("refused", reason.value): 0 for reason in Reason}}
     actions = {("report", "done"): 1}
-    return plugin_metrics.page(lambda: usage, lambda: starts, lambda: actions, NODE).decode()
+    return plugin_metrics.page(usage, starts, actions, NODE).decode()
 
 
 def webhook_page() -> str:

@@ -322,7 +322,7 @@ def test_metrics_and_views_agree_with_the_lists(first: int, nvml_binding: Any, n
         for world, loop in played(seed, clean=False, policies=(WatchdogPolicy.REPORT,)):  # a kill would move things
             replace(loop, lists=StubLists(world, nvml_binding, nvml_stub)).look()
             if len(world.moments) % 4 == 0:
-                page = metrics.page(loop.current.view, dict, dict, "node-a").decode()
+                page = metrics.page(loop.current.view(), {}, {}, "node-a").decode()
                 compared += metrics_agree(world, page, peaks, seed)
                 if len(world.moments) == STEPS:
                     views_agree(world, page, seed)
