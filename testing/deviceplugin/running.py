@@ -1,7 +1,7 @@
 """The plugin's kubelet side in a thread, with what it needs around it."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from deviceplugin.resources import Resource
 from deviceplugin.server import Registrar
 from gpushare.model.gpu import NodeInventory
 from gpushare.runtime.clock import SystemClock
+from gpushare.runtime.process import Part
 from testing.builders import make_inventory
 
 EVERYTHING = resources.offered(percent=True, whole_gpus=True)
@@ -44,17 +45,21 @@ def running_all(*offered: Resource, **fields: Any) -> Iterator[list[Registrar]]:
     """A link for each resource. Args: fields: of all of them, beside sensible defaults."""
     given: dict[str, Any] = {"feed": feed_with(), "start_check": start_all, "clock": SystemClock()} | fields
     registrars = [Registrar(resource=resource, **given) for resource in offered]
+    with in_threads(*(registrar.run for registrar in registrars)):
+        yield registrars
+
+
+@contextmanager
+def in_threads(*parts: Part, wake: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Parts of the plugin while a test acts. Args: wake: called after the stop is set."""
     stop = threading.Event()
-    threads = [
-        threading.Thread(target=registrar.run, args=(stop,), name=f"link {registrar.resource.name}")
-        for registrar in registrars
-    ]
+    threads = [threading.Thread(target=part, args=(stop,)) for part in parts]
     for thread in threads:
         thread.start()
     try:
-        yield registrars
+        yield
     finally:
         stop.set()
+        wake()
         for thread in threads:
             thread.join()
-            assert not thread.is_alive()

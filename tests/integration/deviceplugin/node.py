@@ -1,7 +1,6 @@
 """A node on which pods can be started: all parts of the plugin but the process itself, over real sockets."""
 
 import base64
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,17 +20,14 @@ from gpushare.runtime.clock import SystemClock
 from gpushare.units import ResourceConfig
 from testing.builders import Json, make_inventory
 from testing.deviceplugin.build import NODE, handing_over
-from testing.deviceplugin.running import feed_with, running_all
+from testing.deviceplugin.running import feed_with, in_threads, running_all
 from testing.fakes.kube import FakeKube
 from testing.fakes.kubelet import FakeKubelet, FakePodResources, Plugin, wait_until
 
 
 @dataclass(kw_only=True)
 class Node:
-    """A node on which pods can be started."""
-
-    plugins: Mapping[str, Plugin]
-    """By resource."""
+    plugins: Mapping[str, Plugin]  # by resource
     api: FakeKube
     cache: PodCache
     resources: FakePodResources
@@ -87,13 +83,8 @@ class Node:
 @contextmanager
 def watching(api: FakeKube, cache: PodCache) -> Iterator[None]:
     reflector = Reflector(api=api, path=pods.PATH, sink=cache, clock=SystemClock(), params=pods.selector(NODE))
-    stop = threading.Event()
-    thread = threading.Thread(target=reflector.run, args=(stop,))
-    thread.start()
-    yield
-    stop.set()
-    api.close()
-    thread.join()
+    with in_threads(reflector.run, wake=api.close):
+        yield
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import random
 import shutil
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,12 +20,13 @@ from deviceplugin.nvml.driver import UNLIMITED, MemoryLimits
 from deviceplugin.prestart import limited
 from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.allocation import Grant
-from gpushare.model.gpu import Gpu, Limit, MigInstance, NodeInventory
+from gpushare.model.gpu import Limit, MigInstance, NodeInventory
 from gpushare.model.request import ContainerKind
 from gpushare.units import GIB, ResourceConfig
-from testing.builders import Json, make_grant
+from testing.builders import Json, make_gpu, make_grant
 from testing.clock import ManualClock
 from testing.deviceplugin.build import bound_pod, fields_of
+from testing.deviceplugin.running import in_threads
 from testing.fakes.kubelet import wait_until
 from testing.nvml import stub
 from testing.nvml.memory import Memory
@@ -49,16 +49,8 @@ class Node:
         (mount / "cgroup.controllers").touch()
         if mode == "dmem":
             (mount / "dmem.capacity").write_text("nvidia/<00000000:01:00.0>/vidmem 16106127360\n", encoding="ascii")
-        gpus = tuple(
-            Gpu(
-                uuid=GpuUuid(str(nvml_stub.keys[f"{i}.uuid"])),
-                index=i,
-                model="T4",
-                memory_mib=15360,
-                limit=Limit.CGROUP,
-            )
-            for i in range(2)
-        )
+        uuids = [GpuUuid(str(nvml_stub.keys[f"{i}.uuid"])) for i in range(2)]
+        gpus = tuple(replace(make_gpu(i, 15), uuid=uuid, limit=Limit.CGROUP) for i, uuid in enumerate(uuids))
         self.inventory = NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB)
         self.driver = MemoryLimits(nvml)
         self.pods: list[Json] = []
@@ -150,12 +142,11 @@ def test_what_does_not_work_says_why(node: Node, keys: dict[str, object], proble
     assert (why(node, 1) == PROVEN) == ("0.fail.all" in keys), "of each GPU by itself"
 
 
-def test_mig_instances_are_not_tried(node: Node) -> None:
+def test_mig_instances_are_not_tried_and_without_the_nodes_cgroups_it_says_what_to_mount(
+    tmp_path: Path, node: Node
+) -> None:
     instance = replace(node.inventory.gpus[0], mig=MigInstance(gpu=0, number=0, profile="1g.5gb"))
     assert node.backend.prove([instance])[instance.uuid] == "the driver holds no limits for cgroups on MIG instances"
-
-
-def test_without_the_nodes_cgroups_it_says_what_to_mount(tmp_path: Path, node: Node) -> None:
     backend = CgroupBackend(driver=node.driver, mount=tmp_path / "none")
     assert backend.prove(node.inventory.gpus[:1]) == {
         node.inventory.gpus[0].uuid: f"{tmp_path}/none has no cgroups; mount the node's there"
@@ -248,16 +239,10 @@ def test_a_container_is_limited_as_soon_as_its_group_is_there(node: Node) -> Non
 
 
 def test_until_it_is_there_it_is_looked_for(node: Node) -> None:
-    stop = threading.Event()
-    thread = threading.Thread(target=node.containers.run, args=(stop,))
-    thread.start()
-    try:
+    with in_threads(node.containers.run):
         node.prepare(node.grant(0, gib=3))
         main = appears(node, "main")
         wait_until(lambda: node.limit(main) == 3072)
-    finally:
-        stop.set()
-        thread.join()
 
 
 def test_containers_that_start_one_after_another_get_each_its_own(node: Node) -> None:
@@ -310,9 +295,9 @@ def test_the_longer_a_container_takes_the_less_often_it_is_looked_for(
 
 def test_a_container_that_never_comes_is_forgotten(node: Node) -> None:
     node.prepare(node.grant(0, gib=3))
-    node.containers.look_at_expected()
-    node.clock.at += 10
-    node.containers.look_at_expected()
+    for seconds in (0, 10):
+        node.clock.at += seconds
+        node.containers.look_at_expected()
     main = appears(node, "main")
     node.containers.look_at_expected()
     assert node.limit(main) is None
@@ -327,8 +312,10 @@ def test_containers_that_share_all_of_a_gpu_are_held_against_each_other(node: No
     assert (node.limit(node.pod), node.limit(main)) == (15360, 8192)
 
 
-def test_a_restarted_plugin_goes_on(node: Node) -> None:
+def test_a_restarted_plugin_goes_on_beside_pods_that_cannot_be_read(node: Node) -> None:
     main = running(node)
+    node.pods.insert(0, {"metadata": 3, "status": {"containerStatuses": [{"name": "x", "containerID": "y"}]}})
+    node.pods[1]["metadata"]["annotations"]["gpushare.dev/allocation"] = "{"  # the binding says it in other words too
     node.plugin_restarts().look_at_reported()
     assert (node.limit(node.pod), node.limit(main)) == (3072, 3072)
 
@@ -451,12 +438,10 @@ def test_a_whole_gpu_needs_no_limit(node: Node) -> None:
 def test_a_pod_without_a_cgroup_does_not_start(node: Node) -> None:
     start = node.start(node.grant(0))
     node.pod.rmdir()
-    with pytest.raises(LimitError) as caught:
+    with pytest.raises(
+        LimitError, match=f"made no cgroup for pod default/pod with uid {UID} below {node.mount}; it needs"
+    ):
         node.backend.prepare(start, start.gpus)
-    assert str(caught.value) == (
-        f"the kubelet has made no cgroup for pod default/pod with uid {UID} below {node.mount};"
-        " it needs --cgroups-per-qos, which is its default"
-    )
 
 
 @BOTH
@@ -515,20 +500,6 @@ def test_the_first_hierarchy_of_version_1_that_works_is_taken(tmp_path: Path, no
     assert backend.prove(node.inventory.gpus[:1])[node.inventory.gpus[0].uuid] == PROVEN
     (mount / f"memory/kubepods/pod{UID}").mkdir()
     assert backend.pod_directory(UID) == mount / f"memory/kubepods/pod{UID}"
-
-
-def test_pods_that_cannot_be_read_are_left_out(node: Node) -> None:
-    main = running(node)
-    node.pods.insert(0, {"metadata": 3, "status": {"containerStatuses": [{"name": "x", "containerID": "y"}]}})
-    node.containers.look_at_reported()
-    assert node.limit(main) == 3072
-
-
-def test_a_pod_whose_allocation_is_broken_is_limited_by_what_else_its_binding_says(node: Node) -> None:
-    main = running(node)
-    node.pods[0]["metadata"]["annotations"]["gpushare.dev/allocation"] = "{"
-    node.containers.look_at_reported()
-    assert node.limit(main) == 3072
 
 
 GRANTS: Final = {"alone": (4,), "two": (3, 2), "same": (1, 1)}

@@ -25,7 +25,9 @@ from testing.fakes.kubelet import FakeKubelet, FakePodResources, free_port, wait
 PROFILES = Path(__file__).parents[3] / "testing" / "profiles"
 
 
-def meanwhile(api: FakeKube, act: Callable[[], None]) -> list[BaseException]:
+def run_main(
+    api: FakeKube, kubelet: FakeKubelet, resources: FakePodResources, act: Callable[[], None], *flags: str
+) -> None:
     """Do something while `main` holds the main thread, then end it with SIGTERM."""
     problems: list[BaseException] = []
 
@@ -38,13 +40,13 @@ def meanwhile(api: FakeKube, act: Callable[[], None]) -> list[BaseException]:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=run).start()
-    return problems
+    sockets = (f"--device-plugins-dir={kubelet.directory}", f"--pod-resources-socket={resources.socket}")
+    assert (program.main(["--node-name=node-a", *sockets, *flags]), problems) == (0, [])
 
 
 def test_a_pod_starts_on_a_node_that_has_just_come_up(
     kubelet: FakeKubelet,
     pod_resources: FakePodResources,
-    directory: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -67,18 +69,8 @@ def test_a_pod_starts_on_a_node_that_has_just_come_up(
         assert plugin.start(*ids[:2]).startswith("FAILED_PRECONDITION: neither PodResources")
         wait_until(lambda: ports.problem(port) == "")
 
-    problems = meanwhile(api, act)
-    code = program.main(
-        [
-            "--node-name=node-a",
-            f"--gpu-source=simulated:{PROFILES / 't4x4.yaml'}",
-            f"--device-plugins-dir={directory}",
-            f"--pod-resources-socket={pod_resources.socket}",
-            f"--probe-port={port}",
-        ]
-    )
-    assert problems == []
-    assert code == 0
+    profile = f"--gpu-source=simulated:{PROFILES / 't4x4.yaml'}"
+    run_main(api, kubelet, pod_resources, act, profile, f"--probe-port={port}")
     assert "Connection refused" in ports.problem(port)
     assert "Traceback" not in capsys.readouterr().err
 
@@ -88,13 +80,9 @@ def test_without_a_profile_the_source_is_the_driver() -> None:
     assert isinstance(source, NvmlSource)
 
 
-def test_a_watch_that_ends_by_itself_ends_the_process() -> None:
-    part = parts.abandoned(lambda _stop: None)
+def test_a_watch_that_waits_for_the_network_holds_no_one_up_and_one_that_ends_by_itself_ends_the_process() -> None:
     with pytest.raises(RuntimeError, match=r"^the watch of pods ended by itself$"):
-        part(threading.Event())
-
-
-def test_a_watch_that_waits_for_the_network_holds_no_one_up() -> None:
+        parts.abandoned(lambda _stop: None)(threading.Event())
     stop, release, ended = threading.Event(), threading.Event(), threading.Event()
 
     def watch(_stop: threading.Event) -> None:

@@ -3,7 +3,6 @@
 import io
 import os
 import signal
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from deviceplugin import main as program
 from deviceplugin.mps.daemon import MpsControl, Supervisor
 from gpushare.kube import client
 from gpushare.model.gpu import GpuHealth, Limit, NodeInventory
@@ -22,12 +20,13 @@ from gpushare_cli.explain import command as explain
 from gpushare_cli.targets import Target
 from testing.builders import make_grant, make_node
 from testing.deviceplugin.build import bound_pod
+from testing.deviceplugin.running import in_threads
 from testing.fakes.kube import FakeKube
 from testing.fakes.kubelet import FakeKubelet, FakePodResources, Plugin, free_port, wait_until
 from testing.nvml import mps_programs, stub
 from testing.nvml.memory import Memory
 from testing.nvml.stub import MIB, Stub
-from tests.integration.deviceplugin.test_composition import meanwhile
+from tests.integration.deviceplugin.test_composition import run_main
 from tests.integration.deviceplugin.test_process import page_of
 
 NODE = "/api/v1/nodes/node-a"
@@ -50,21 +49,8 @@ class Cluster:
 
     def run(self, act: Callable[[], None], *flags: str) -> None:
         self.monkeypatch.setattr(client, "connect", lambda _kubeconfig: self.api)
-        problems = meanwhile(self.api, act)
-        code = program.main(
-            [
-                "--node-name=node-a",
-                f"--device-plugins-dir={self.kubelet.directory}",
-                f"--pod-resources-socket={self.resources.socket}",
-                f"--probe-port={free_port()}",
-                "--metrics-port=0",
-                "--poll-interval=0.1",
-                f"--cgroup-mount={self.cgroups}",
-                *flags,
-            ]
-        )
-        assert problems == []
-        assert code == 0
+        settings = ("--metrics-port=0", "--poll-interval=0.1", f"--cgroup-mount={self.cgroups}")
+        run_main(self.api, self.kubelet, self.resources, act, f"--probe-port={free_port()}", *settings, *flags)
 
     def inventory(self) -> NodeInventory:
         found = wire.of_node(self.api.read(NODE))
@@ -165,9 +151,7 @@ def test_an_mps_daemon_that_is_killed_shows_on_the_node_and_decides_about_new_st
 ) -> None:
     mps = tmp_path / "mps"
     cluster.monkeypatch.setenv("PATH", str(mps_programs.install(tmp_path)), prepend=os.pathsep)
-    stop = threading.Event()
     supervisor = Supervisor(control=MpsControl(mps, tmp_path / "shm"), clock=SystemClock())
-    serving = [threading.Thread(target=part, args=(stop,)) for part in (supervisor.run, supervisor.serve)]
 
     def act() -> None:
         plugin = cluster.kubelet.wait_for_devices()
@@ -192,11 +176,5 @@ def test_an_mps_daemon_that_is_killed_shows_on_the_node_and_decides_about_new_st
         wait_until(lambda: cluster.limits() == [Limit.MPS, Limit.MPS])
         assert cluster.inventory().gpus[0].health is GpuHealth.HEALTHY
 
-    for thread in serving:
-        thread.start()
-    try:
+    with in_threads(supervisor.run, supervisor.serve):
         cluster.run(act, f"--limits={order}", f"--mps-dir={mps}", "--hand-over=cdi", f"--cdi-dir={tmp_path}")
-    finally:
-        stop.set()
-        for thread in serving:
-            thread.join()

@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from testing.builders import Json, make_grant, make_inventory
 from testing.clock import ManualClock
 from testing.deviceplugin.build import bound_pod
 from testing.deviceplugin.limits import start_of
+from testing.deviceplugin.running import in_threads
 from testing.nvml import mps_programs
 
 INVENTORY: Final = make_inventory(15, 15)
@@ -60,17 +60,9 @@ class Node:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        stop = threading.Event()
-        threads = [threading.Thread(target=part, args=(stop,)) for part in (self.supervisor.run, self.supervisor.serve)]
-        for thread in threads:
-            thread.start()
-        try:
+        with in_threads(self.supervisor.run, self.supervisor.serve):
             until(lambda: self.problems() == [PROVEN, PROVEN])
             yield
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -99,14 +99,14 @@ def scene(tmp_path: Path, nvml_binding: Any, nvml_stub: Stub) -> Iterator[Scene]
 def test_processes_above_their_grant_are_ended_and_no_other(scene: Scene) -> None:
     scene.use(2000, 2000, 3072)
     scene.look(2)
-    assert scene.dog.actions() == {}
+    assert scene.dog.actions == {}
     scene.look()
     assert scene.mild.wait() == -signal.SIGTERM
     assert scene.hard.poll() is None
-    assert scene.dog.actions() == {("report", "done"): 1, ("terminate", "done"): 2}
+    assert scene.dog.actions == {("report", "done"): 1, ("terminate", "done"): 2}
     scene.use(2000, 4000, 3072)  # the driver's list still has the one that has ended
     scene.look()
-    assert scene.dog.actions() == {("report", "done"): 1, ("terminate", "done"): 2}
+    assert scene.dog.actions == {("report", "done"): 1, ("terminate", "done"): 2}
     scene.look()
     assert scene.hard.wait() == -signal.SIGKILL
     assert scene.other.poll() is None
@@ -125,7 +125,7 @@ def test_a_pid_that_is_anothers_by_now_is_left_alone(scene: Scene) -> None:
     scene.use(0, 0, 3072)
     scene.look(5)
     assert [child.poll() for child in (scene.mild, scene.hard, scene.other)] == [None] * 3
-    assert scene.dog.actions() == {}
+    assert scene.dog.actions == {}
 
 
 def test_while_the_driver_hangs_no_one_is_touched_and_use_is_unknown(scene: Scene, nvml_binding: Any) -> None:
@@ -139,14 +139,14 @@ def test_while_the_driver_hangs_no_one_is_touched_and_use_is_unknown(scene: Scen
     assert view is not None
     assert (view.reading, view.processes, view.over) == (UsageReading.SILENT, None, None)
     assert [(row.used, row.peak) for row in view.rows] == [(None, 4000 * MIB), (None, 3072 * MIB)]
-    assert scene.dog.actions() == {}
+    assert scene.dog.actions == {}
     [thread] = [each for each in threading.enumerate() if each.name == "driver"]
     scene.stub.set({"hang.all": None})
     thread.join()
     scene.loop = answering
     scene.clock.at += 10.0  # more than 20 s after the last answer, so that the period begins again
     scene.look()
-    assert scene.dog.actions() == {}
+    assert scene.dog.actions == {}
     assert scene.mild.poll() is None
     view = scene.current.view()
     assert view is not None

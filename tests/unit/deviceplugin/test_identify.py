@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from deviceplugin import identify, resources
-from deviceplugin.identify import ListedContainer, Owner, Recorded, Unknown
+from deviceplugin.identify import ListedContainer, Owner, Recorded
 from deviceplugin.resources import Resource
 from gpushare.errors import WireError
 from gpushare.identity import ContainerName, PodUid
@@ -96,7 +96,7 @@ SEVERAL = "several pods hold the devices a"
 def test_what_the_records_do_not_say_is_not_guessed(
     asked: str, pods: list[ListedContainer], checkpoint: list[Recorded], message: str
 ) -> None:
-    assert identify.owner(ids(asked), pods, checkpoint) == Unknown(message)
+    assert identify.owner(ids(asked), pods, checkpoint) == message
 
 
 def entry(device_ids: object, resource: str = "aliyun.com/gpu-mem") -> dict[str, object]:

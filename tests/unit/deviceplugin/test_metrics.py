@@ -4,7 +4,7 @@ import socket
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import replace
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from gpushare.runtime.pages import Page
 from testing.builders import make_gpu, make_ref
 from testing.clock import ending
 from testing.deviceplugin.build import fields_of
+from testing.deviceplugin.running import in_threads
 from testing.fakes.kubelet import free_port, wait_until
 
 MIB = 1024 * 1024
@@ -51,9 +52,7 @@ def samples(
     usage: NodeUsage | None, starts: Mapping[tuple[str, str], int] | None = None
 ) -> dict[str, list[tuple[Mapping[str, str], float]]]:
     found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
-    for family in text_string_to_metric_families(
-        metrics.page(lambda: usage, lambda: starts or {}, dict, NODE).decode()
-    ):
+    for family in text_string_to_metric_families(metrics.page(usage, starts or {}, {}, NODE).decode()):
         for each in family.samples:
             if each.name.startswith("gpushare_plugin_"):
                 found.setdefault(each.name.removeprefix("gpushare_plugin_"), []).append((each.labels, each.value))
@@ -153,7 +152,7 @@ def test_ten_thousand_pods_with_odd_names_write_no_line_of_their_own_and_none_is
     """Their names come from annotations, which a tenant may have written past the API server's rules for names."""
     names = [f"{ODD[number % len(ODD)]}{number}" for number in range(9_999)] + [LONG]
     rows = tuple(replace(row(name, used=1, peak=1), container=ContainerName(name)) for name in reversed(names))
-    text = metrics.page(lambda: usage(rows=rows), dict, dict, NODE).decode()
+    text = metrics.page(usage(rows=rows), {}, {}, NODE).decode()
     lines = [line for line in text.split("\n") if line and not line.startswith("#")]
     assert len(lines) <= 10 * len(GPUS) + 3 * MOST_ROWS + 100
     assert max(map(len, lines)) < 1000
@@ -173,22 +172,21 @@ def test_starts_are_shown_by_outcome_and_reason() -> None:
 
 
 def plugin_page() -> Page:
-    return Page(200, metrics.page(lambda: None, dict, dict, NODE), metrics.CONTENT_TYPE)
+    return Page(200, metrics.page(None, {}, {}, NODE), metrics.CONTENT_TYPE)
 
 
 def test_they_are_served_until_the_plugin_ends() -> None:
-    port, stop = free_port(), Event()
-    server = MetricsServer(port=port, make=plugin_page, clock=SystemClock())
-    thread = Thread(target=server.run, args=(stop,))
-    thread.start()
-    wait_until(lambda: not ports.problem(port))
-    with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=30) as page:
-        found = page.read().decode()
-    assert "# HELP gpushare_plugin_starts_total" in found
-    assert 'gpushare_build_info{component="gpushare-device-plugin"' in found
-    assert "process_resident_memory_bytes" in found
-    stop.set()
-    thread.join()
+    port = free_port()
+    with in_threads(MetricsServer(port=port, make=plugin_page, clock=SystemClock()).run):
+        wait_until(lambda: not ports.problem(port))
+        with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=30) as page:
+            found = page.read().decode()
+    for text in (
+        "# HELP gpushare_plugin_starts_total",
+        'component="gpushare-device-plugin"',
+        "process_resident_memory",
+    ):
+        assert text in found
 
 
 def test_a_port_that_is_taken_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:

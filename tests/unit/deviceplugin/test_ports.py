@@ -14,6 +14,7 @@ from deviceplugin.ports import Probe
 from gpushare.runtime.clock import SystemClock
 from testing.clock import ManualClock
 from testing.deviceplugin.build import fields_of
+from testing.deviceplugin.running import in_threads
 from testing.fakes.kubelet import free_port, wait_until
 
 
@@ -24,15 +25,8 @@ def port() -> int:
 
 @contextmanager
 def running(served: Probe) -> Iterator[Callable[[], bool]]:
-    stop = threading.Event()
-    thread = threading.Thread(target=served.run, args=(stop,))
-    thread.start()
-    try:
+    with in_threads(served.run):
         yield lambda: ports.problem(served.port) == ""
-    finally:
-        stop.set()
-        thread.join(10.0)
-    assert not thread.is_alive()
 
 
 def refused(port: int) -> str:

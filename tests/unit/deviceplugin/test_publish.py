@@ -16,7 +16,7 @@ from gpushare.runtime.clock import SystemClock
 from gpushare.wire import inventory as wire
 from testing.builders import Json, make_inventory, make_node
 from testing.deviceplugin.build import NODE, fields_of
-from testing.deviceplugin.running import feed_with, show
+from testing.deviceplugin.running import feed_with, in_threads, show
 from testing.fakes.kube import FakeKube
 from testing.fakes.kubelet import wait_until
 
@@ -38,18 +38,10 @@ def publishing(
     """Until the inventory has been published, unless the test gives a feed itself."""
     is_known, feed = feed is None, feed or feed_with()
     publisher = Publisher(api=api, feed=feed, clock=SystemClock(), node=NODE, recheck_s=recheck_s, **more)
-    stop = threading.Event()
-    thread = threading.Thread(target=publisher.run, args=(stop,))
-    thread.start()
-    try:
+    with in_threads(publisher.run, wake=feed.wake):
         if is_known:
             publisher.published.wait()
         yield publisher
-    finally:
-        stop.set()
-        feed.wake()
-        thread.join()
-        assert not thread.is_alive()
 
 
 def node(api: FakeKube) -> Json:
@@ -121,13 +113,13 @@ def test_nothing_is_written_before_the_gpus_are_known(api: FakeKube) -> None:
     assert api.calls == []
 
 
+RIGHTS = "the plugin's ClusterRole needs get and patch on nodes and patch on nodes/status"
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (
-            kube.ForbiddenError("nodes is forbidden"),
-            "nodes is forbidden; the plugin's ClusterRole needs get and patch on nodes and patch on nodes/status",
-        ),
+        (kube.ForbiddenError("nodes is forbidden"), f"nodes is forbidden; {RIGHTS}"),
         (kube.NotFoundError('nodes "x" not found'), 'nodes "x" not found; is --node-name the name of this Node?'),
         (kube.ServerFaultError("etcd is slow"), "etcd is slow"),
     ],

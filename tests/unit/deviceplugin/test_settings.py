@@ -91,6 +91,7 @@ XIDS = "write the numbers of Xids with commas between them, such as 63,94"
         (["--publish-interval=-1"], "--publish-interval='-1': write a number above 0"),
         (["--log-level=loud"], "--log-level='loud': write one of debug, info, warning, error"),
         ([], "the node's name is missing: set --node-name or GPUSHARE_NODE_NAME; in a pod take it from spec.nodeName"),
+        (["--node-name=node-a"], "not in a cluster: KUBERNETES_SERVICE_HOST is not set; give --kubeconfig"),
         (["--node-name=node-a", "--kubeconfig=/none"], "kubeconfig /none: no such file"),
     ],
 )

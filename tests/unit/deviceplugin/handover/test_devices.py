@@ -58,7 +58,6 @@ def test_allocate_names_a_device_that_no_earlier_answer_has_named(by_cdi: Device
     first, second = by_cdi.answer(MEMORY, sorted(IDS)), by_cdi.answer(MEMORY, sorted(IDS))
     assert first.cdi_devices[0].startswith(f"gpushare.dev/share={strategy.stem(IDS)}")
     assert first.cdi_devices != second.cdi_devices
-    assert first.env == {"NVIDIA_VISIBLE_DEVICES": "void"}
     assert (first.annotations, first.mounts) == ((), ())
     assert files(tmp_path) == []
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deviceplugin import pods
 from deviceplugin.api import deviceplugin_pb2 as api
-from deviceplugin.cdi import ContainerEdits, Hook, Mount, VendorSpec
+from deviceplugin.cdi import ContainerEdits, Mount, VendorSpec
 from deviceplugin.decide import Accept
 from deviceplugin.handover import pick as picking
 from deviceplugin.handover import strategy
@@ -40,6 +40,7 @@ from testing.deviceplugin.nvidia import (
     instance,
     spec,
 )
+from tests.unit.deviceplugin import golden
 
 
 def picked(found: RawGpu, *specs: VendorSpec) -> ContainerEdits:
@@ -61,21 +62,9 @@ def test_a_gpu_is_found_whatever_its_device_is_called(document: Any, index: int)
 
 def test_what_every_device_of_the_file_needs_comes_with_it() -> None:
     edits = picked(gpu(1), spec(BY_UUID))
-    assert edits.mounts == (
-        Mount(
-            host_path=nvidia.LIBRARY,
-            container_path=nvidia.LIBRARY,
-            options=("ro", "nosuid", "nodev", "rbind", "rprivate"),
-        ),
-    )
-    assert edits.hooks == (
-        Hook(
-            name="createContainer",
-            path="/usr/bin/nvidia-cdi-hook",
-            arguments=("nvidia-cdi-hook", "update-ldcache", "--folder", "/usr/lib/x86_64-linux-gnu"),
-            env=("NVIDIA_CTK_DEBUG=false",),
-        ),
-    )
+    common = nvidia.BY_UUID["containerEdits"]
+    written = ContainerEdits(mounts=edits.mounts, hooks=edits.hooks).encode()
+    assert written == {"mounts": common["mounts"], "hooks": common["hooks"]}
     # The container's own variable is written last, whatever a file says.
     assert edits.env == (("NVIDIA_CTK_LIBCUDA_DIR", "/usr/lib/x86_64-linux-gnu"),)
     assert nvidia.paths(edits)[-1] == "/dev/dri/renderD129"
@@ -192,10 +181,7 @@ def test_a_mig_instance_whose_capabilities_the_driver_does_not_say(minor: int | 
     whole = nvidia.document(nvidia.device(MIG_UUIDS[0], nvidia.node(0)))
     for document in (whole, BY_INDEX, ONLY_ALL):
         assert pick(instance(0, minor), [spec(document)]) is None
-
-
-def test_a_whole_gpu_beside_mig_instances() -> None:
-    assert nvidia.paths(picked(gpu(1), spec(MIG)))[3:] == ["/dev/nvidia1"]
+    assert nvidia.paths(picked(gpu(1), spec(MIG)))[3:] == ["/dev/nvidia1"]  # a whole one beside them
 
 
 @pytest.mark.parametrize(("document", "found"), [(BY_UUID, True), (BY_INDEX, True), (ONLY_ALL, False)])
@@ -273,27 +259,22 @@ def marked(*, mark: bool = True) -> Json:
 
 
 ACCEPT = Accept((make_grant(0),))
-SUITS = "delete the pod and create it again, so that it suits how the node hands GPUs over now"
-BY_VARIABLE = (
-    "this node hands GPUs over by envvar, and the pod was created without the RuntimeClass that this needs, while all"
-    f" nodes did so by CDI; {SUITS}"
-)
-BEFORE_CDI = (
-    "the pod came to the node when GPUs were not handed over by CDI, and was created without the RuntimeClass that this"
-    f" needed; {SUITS}"
-)
+MPS = ContainerEdits(mounts=(Mount(host_path="/a", container_path="/a"),))
+LIMITED = Accept((make_grant(0),), limits={MAIN: MPS})
 
 
-@pytest.mark.parametrize(
-    ("told", "choice", "message"),
-    [(None, ENVVAR, BY_VARIABLE), (response(), ENVVAR, BY_VARIABLE), (response(), CDI, BEFORE_CDI)],
-)
-def test_a_pod_without_a_runtime_class_does_not_start_where_only_nvidias_runtime_shows_gpus(
-    told: str | None, choice: HandOverChoice, message: str
-) -> None:
-    with pytest.raises(HandOverError) as caught:
-        picking.recipients(marked(), owner(told), ACCEPT, choice)
-    assert str(caught.value) == message
+def test_a_pod_does_not_start_without_its_runtime_class_or_a_way_for_its_limit() -> None:
+    found = []
+    for pod, told, accepted, choice in (
+        (marked(), None, ACCEPT, ENVVAR),
+        (marked(), response(), ACCEPT, ENVVAR),
+        (marked(), response(), ACCEPT, CDI),
+        (marked(mark=False), response(), LIMITED, CDI),
+    ):
+        with pytest.raises(HandOverError) as caught:
+            picking.recipients(pod, owner(told), accepted, choice)
+        found.append(str(caught.value))
+    golden.compare("recipients", found)
 
 
 def test_it_starts_where_it_sees_its_gpus() -> None:
@@ -320,14 +301,6 @@ def test_only_a_device_that_a_container_runtime_was_told_of_reaches_it(told: str
     assert picking.recipients(marked(), owner(told), ACCEPT, HandOverChoice(way=way, reason="", nvidia_default=True))
 
 
-def test_a_limit_that_would_not_arrive_refuses_the_start() -> None:
-    mps = ContainerEdits(mounts=(Mount(host_path="/a", container_path="/a"),))
-    limited = Accept((make_grant(0),), limits={MAIN: mps})
-    found = picking.recipients(marked(), owner(response(f"gpushare.dev/share={NAME}")), limited, CDI)
-    assert [each.extra for each in found] == [mps]
-    with pytest.raises(HandOverError) as caught:
-        picking.recipients(marked(mark=False), owner(response()), limited, CDI)
-    assert str(caught.value) == (
-        "container main came to the node when GPUs were not handed over by CDI, and what now holds its memory limit"
-        f" comes by CDI only; {SUITS}"
-    )
+def test_what_holds_a_container_to_its_share_is_handed_over_too() -> None:
+    found = picking.recipients(marked(), owner(response(f"gpushare.dev/share={NAME}")), LIMITED, CDI)
+    assert [each.extra for each in found] == [MPS]

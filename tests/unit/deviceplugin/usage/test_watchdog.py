@@ -103,7 +103,7 @@ def test_a_container_is_told_once_when_the_grace_period_is_over(caplog: pytest.L
         "container main uses 3073 MiB of GPU GPU-0, of which it was granted 3 GiB, for more than 30 s;"
         " use less, or ask for more"
     )
-    assert scene.dog.actions() == {("report", "done"): 1}
+    assert scene.dog.actions == {("report", "done"): 1}
     assert len(fields_of(caplog, "above its grant")) == 1
     assert scene.machine.sent == []
     assert scene.asked() == []
@@ -166,7 +166,7 @@ def test_exactly_this_pod_is_evicted_and_again_if_it_stays(version: str) -> None
     scene.looks(7, 4000)
     evictions = [body for body in scene.asked() if body["apiVersion"] == version]
     assert [body["deleteOptions"]["preconditions"]["uid"] for body in evictions] == [uid(1)] * 2  # 30 s later again
-    assert scene.dog.actions() == {("report", "done"): 1, ("evict", "done"): 2}
+    assert scene.dog.actions == {("report", "done"): 1, ("evict", "done"): 2}
     assert scene.events() == ["GpuShareOverGrant", "GpuShareEvicted"]
     assert scene.machine.sent == []
 
@@ -179,7 +179,7 @@ def test_another_pod_of_the_same_name_is_not_evicted() -> None:
     scene.api.seed("/api/v1/namespaces/default/pods/pod-1", other)
     scene.looks(4, 4000)
     assert "deletionTimestamp" not in scene.api.read("/api/v1/namespaces/default/pods/pod-1")["metadata"]
-    assert scene.dog.actions()["evict", "gone"] == 1
+    assert scene.dog.actions["evict", "gone"] == 1
     assert scene.events() == ["GpuShareOverGrant"]
 
 
@@ -197,7 +197,7 @@ def test_an_eviction_that_is_refused_is_tried_again(
     scene = Scene(WatchdogPolicy.EVICT)
     scene.api.fail_next(lambda call: call.path == EVICTION, error)
     scene.looks(7, 4000)
-    assert scene.dog.actions() == {("report", "done"): 1, ("evict", result): 1, ("evict", "done"): 1}
+    assert scene.dog.actions == {("report", "done"): 1, ("evict", result): 1, ("evict", "done"): 1}
     (failed,) = [each for each in fields_of(caplog, "above its grant") if each["result"] == result]
     assert str(error) in failed["problem"]
     if isinstance(error, kube.ForbiddenError):
@@ -212,7 +212,7 @@ def test_processes_are_asked_to_end_and_then_made_to() -> None:
     assert len(scene.machine.sent) == 2
     scene.look(2000, 2000, after=1)
     assert scene.machine.sent[2:] == [(100, "SIGKILL"), (101, "SIGKILL")]
-    assert scene.dog.actions() == {("report", "done"): 1, ("terminate", "done"): 2, ("kill", "done"): 2}
+    assert scene.dog.actions == {("report", "done"): 1, ("terminate", "done"): 2, ("kill", "done"): 2}
     assert scene.events() == ["GpuShareOverGrant", "GpuShareKilled"]
     assert scene.asked() == []
 
@@ -228,7 +228,7 @@ def test_a_process_that_must_not_be_signalled_is_counted_as_such() -> None:
     scene = Scene(WatchdogPolicy.KILL)
     scene.machine.allowed = False
     scene.looks(4, 4000)
-    assert scene.dog.actions() == {("report", "done"): 1, ("terminate", "failed"): 1}
+    assert scene.dog.actions == {("report", "done"): 1, ("terminate", "failed"): 1}
     assert scene.events() == ["GpuShareOverGrant"]
 
 
