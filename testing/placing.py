@@ -1,11 +1,20 @@
 """What a policy makes of nodes that are only numbers, as `place` and the table do with the cluster's."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare.placement import costs
 from gpushare.placement.costs import Change, Cost
 from gpushare.placement.policies import Scoring
+
+
+def after(node: NodeCapacity, ask: Ask, chosen: Sequence[FreeGpu]) -> NodeCapacity:
+    """What is left of a node when a pod gets these of its GPUs."""
+    left = list(node.gpus)
+    for gpu in chosen:
+        left[left.index(gpu)] = gpu.without(ask.need(gpu))
+    return NodeCapacity(node.model, tuple(sorted(left)), node.host and node.host.without(ask.host))
 
 
 class Best(NamedTuple):
@@ -25,4 +34,4 @@ def best(ask: Ask, node: NodeCapacity, policy: Scoring) -> Best | None:
         return None
     lost = policy.of_gpus(fitting, [ask.need(gpu) for gpu in fitting])
     gpus = tuple(gpu for _, gpu in sorted(zip(lost, fitting, strict=True))[: ask.gpus])
-    return Best(costs.costs_of([Change(node, node.after(ask, gpus))], policy)[0], gpus)
+    return Best(costs.costs_of([Change(node, after(node, ask, gpus))], policy)[0], gpus)

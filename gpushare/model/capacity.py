@@ -1,6 +1,5 @@
 """What is free on a node, as far as it matters for how well pods pack: the GPUs, and the host's CPU and memory."""
 
-from bisect import insort
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -83,16 +82,6 @@ class NodeCapacity:
         gpus = ledger.inventory.gpus
         rooms = [FreeGpu.of(gpu, ledger) for gpu in gpus if gpu.health is GpuHealth.HEALTHY]
         return cls(model=gpus[0].model if gpus else "", gpus=tuple(sorted(rooms)), host=host)
-
-    def after(self, ask: "Ask", chosen: tuple[FreeGpu, ...]) -> "NodeCapacity":
-        left = list(self.gpus)
-        for gpu in chosen:
-            left.remove(gpu)
-            insort(left, gpu.without(ask.need(gpu)))
-        host = self.host
-        if host is not None:
-            host = FreeHost(host.cpu_milli - ask.cpu_milli, host.memory_mib - ask.host_mib)
-        return NodeCapacity(self.model, tuple(left), host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

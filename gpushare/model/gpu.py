@@ -202,10 +202,6 @@ class NodeInventory:
         return self._aliases.get(gpu, gpu)
 
     @property
-    def is_mixed(self) -> bool:
-        return len({gpu.model for gpu in self.gpus}) > 1
-
-    @property
     def total_units(self) -> int:
         """Units that its GPUs have: every GPU rounded down by itself."""
         return sum(self.unit.floor(gpu.memory_mib) for gpu in self.gpus)

@@ -9,10 +9,10 @@ from typing import assert_never
 
 from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare.model.request import Policy
-from gpushare.placement.columns import PART, Kinds, Nodes, how_many
+from gpushare.placement.columns import PART, Kinds, Nodes, how_many, of_gpus
 from gpushare.placement.costs import Change, costs_of
 from gpushare.placement.outlook import WHOLE, Outlook
-from gpushare.placement.policies import FULL, Fgd, Policies
+from gpushare.placement.policies import FULL, Dense, Fgd, Policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,16 @@ def lack(policy: Policy, outlook: Outlook, there: Change, here: Change) -> Lack:
 
 def little_asked_for(gpu: FreeGpu, outlook: Outlook) -> bool:
     """Whether less than half of what is free on a GPU can be filled by pods that are usual in the cluster."""
-    return gpu.total_mib in outlook.prices and 2 * outlook.value(gpu) < gpu.free_mib * WHOLE
+    return gpu.total_mib in outlook.prices and 2 * _value(gpu, outlook) < gpu.free_mib * WHOLE
+
+
+def _value(gpu: FreeGpu, outlook: Outlook) -> int:
+    """Of what is free on a GPU to `dense`."""
+    return int(Dense(outlook).value(of_gpus([gpu]))[0, 0])
 
 
 def _of_gpus(there: Change, outlook: Outlook) -> Lack:
-    left = max(there.remainders, key=lambda gpu: gpu.free_mib * WHOLE - outlook.value(gpu), default=None)
+    left = max(there.remainders, key=lambda gpu: gpu.free_mib * WHOLE - _value(gpu, outlook), default=None)
     return Remainder(left) if left is not None and little_asked_for(left, outlook) else MoreUse()
 
 

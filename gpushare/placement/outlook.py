@@ -64,17 +64,6 @@ class Outlook:
     """The most frequent requests, and how many pods make each: what `fgd` knows. Memory is in thousandths of the usual
     GPU instead of MiB."""
 
-    def value(self, gpu: FreeGpu) -> int:
-        """Of what is free on a GPU: the MiB that usual pods can fill, times `prices.WHOLE`; 0 if no price is known.
-
-        Memory without compute is worth no more than the compute.
-        """
-        table = self.prices.get(gpu.total_mib)
-        if table is None:
-            return 0
-        free = min(gpu.free_mib, gpu.total_mib * max(gpu.free_percent, 0) // 100)
-        return table[slots(max(free, 0), gpu.total_mib)] * gpu.total_mib
-
 
 NOTHING_KNOWN: Final = Outlook()
 

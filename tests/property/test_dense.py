@@ -17,7 +17,7 @@ from gpushare.placement.columns import PART, Kinds, Nodes, how_many
 from gpushare.placement.demand import MAX_KINDS
 from gpushare.placement.outlook import SLOTS, WHOLE, prices
 from gpushare.placement.policies import Dense, Policies
-from testing.placing import best
+from testing.placing import after, best
 from tests.property.strategies import ledgers
 
 TOTALS = st.sampled_from([8, 24, 80])
@@ -63,11 +63,11 @@ def test_what_is_chosen_has_room_for_it(ask: Ask, sample: list[Ask], nodes: list
     dense = learned(sample, nodes)
     for room in nodes:
         if (found := best(ask, room, dense)) is not None:
-            after = room.after(ask, found.gpus)
+            left = after(room, ask, found.gpus)
             assert len(found.gpus) == ask.gpus
-            assert all(gpu.free_mib >= 0 and gpu.free_percent >= 0 for gpu in after.gpus)
-            assert after.host is None or min(after.host) >= 0
-            assert len(after.gpus) == len(room.gpus)
+            assert all(gpu.free_mib >= 0 and gpu.free_percent >= 0 for gpu in left.gpus)
+            assert left.host is None or min(left.host) >= 0
+            assert len(left.gpus) == len(room.gpus)
 
 
 @given(ledgers(), st.randoms(use_true_random=False))
@@ -87,7 +87,7 @@ def test_room_is_as_many_pods_as_fit_one_after_another(kind: Ask, room: NodeCapa
     _, counted = how_many(Kinds([kind]), Nodes.of([room]))
     fitting, left = 0, room
     while (found := best(kind, left, Dense(outlook.NOTHING_KNOWN))) is not None:
-        left = left.after(kind, found.gpus)
+        left = after(left, kind, found.gpus)
         fitting += 1
     assert counted[0, 0] // PART == fitting
 

@@ -7,7 +7,7 @@ from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.selector import Choice, accepts
 from gpushare.placement import outlook
 from gpushare.placement.policies import Binpack, Dense
-from testing.placing import best
+from testing.placing import after, best
 
 GIB = 1024
 MIB = {"T4": 15360, "A10": 23028, "A100": 40960, "H100": 81559}
@@ -40,7 +40,7 @@ def filled(
         chosen = min(found, key=lambda i: (found[i].cost, i), default=-1)
         went.append(chosen)
         if chosen >= 0:
-            nodes[chosen] = nodes[chosen].after(pod, found[chosen].gpus)
+            nodes[chosen] = after(nodes[chosen], pod, found[chosen].gpus)
     return nodes, went
 
 
@@ -59,7 +59,7 @@ def test_pods_share_a_gpu_also_while_nothing_is_known_of_them() -> None:
     young, ten = Dense(outlook.of_cluster([], empty, empty)), share(10)
     first = best(ten, empty[0], young)
     assert first is not None
-    second = best(ten, empty[0].after(ten, first.gpus), young)
+    second = best(ten, after(empty[0], ten, first.gpus), young)
     assert second is not None
     assert [gpu.free_mib for gpu in second.gpus] == [MIB["A10"] - 10 * GIB]
 

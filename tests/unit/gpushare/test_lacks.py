@@ -10,6 +10,7 @@ from gpushare.placement.costs import Change, costs_of
 from gpushare.placement.lacks import FewerPods, Fragments, Free, Kept, Lack, MoreUse, Nothing, Remainder
 from gpushare.placement.outlook import Outlook
 from gpushare.placement.policies import POLICIES
+from testing.placing import after
 
 GPU = 1024
 
@@ -26,7 +27,7 @@ def share(mib: int, cpu: int = 0, models: Choice = ANY_GPU.models) -> Ask:
 def change(ask: Ask, before: NodeCapacity, free: int | None = None) -> Change:
     """What becomes of a node whose GPU with so much free memory, the first if none is named, gets a pod."""
     gpu = next(gpu for gpu in before.gpus if free in {None, gpu.free_mib})
-    return Change(before, before.after(ask, (gpu,)))
+    return Change(before, after(before, ask, (gpu,)))
 
 
 def found(policy: Policy, ask: Ask, there: NodeCapacity, here: NodeCapacity, known: Outlook | None = None) -> Lack:
