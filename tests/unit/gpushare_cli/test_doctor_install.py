@@ -52,14 +52,8 @@ CHANGES: dict[str, list[Change]] = {
         setting("GPUSHARE_MEMORY_UNIT", "GB"),
         setting("GPUSHARE_WHOLE_GPUS", "maybe"),
     ],
-    "runtime-class": [
-        no_runtime_class,
-        no_runtime_class_but_always,
-    ],
-    "namespace-labels": [
-        unlabel("kube-system"),
-        unlabel(NS),
-    ],
+    "runtime-class": [no_runtime_class, no_runtime_class_but_always],
+    "namespace-labels": [unlabel("kube-system"), unlabel(NS)],
     "isolation-exceptions": [
         namespace("monitoring", **{"gpushare.dev/isolation": "disabled"}),
         namespace("gpu-operator", **{"kubernetes.io/metadata.name": "gpu-operator"}),
@@ -73,7 +67,7 @@ CHANGES: dict[str, list[Change]] = {
                 ("watchdog", "Evict"),
                 ("watchdog", "evict"),
             )
-        ),
+        )
     ],
 }
 

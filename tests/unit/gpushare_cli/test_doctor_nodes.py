@@ -84,27 +84,18 @@ def config_map(name: str, gpus: str) -> Change:
 
 
 CHANGES: dict[str, list[Change]] = {
-    "plugin-running": [
-        new_node,
-        ending_plugin,
-        unready_plugin,
-        unready_node,
-    ],
+    "plugin-running": [new_node, ending_plugin, unready_plugin, unready_node],
     "inventory": [
         node(lambda each: each["metadata"].update(annotations={})),
         annotate(names.ANNOTATION_INVENTORY, '{"version": 99, "minReader": 98}'),
         publish(make_inventory(node="node-b")),
     ],
-    "memory-unit": [
-        publish(make_inventory(15, node="node-b", unit=MemoryUnit(256))),
-    ],
+    "memory-unit": [publish(make_inventory(15, node="node-b", unit=MemoryUnit(256)))],
     "node-amounts": [
         amount(names.GPU_MEM, "45"),
         node(lambda each: each["status"]["allocatable"].pop(names.GPU_PERCENT)),
     ],
-    "stale-inventory": [
-        unlabelled,
-    ],
+    "stale-inventory": [unlabelled],
     "gpu-health": [
         publish(with_faulty_gpu()),
         publish(with_faulty_gpu(reason="Xid 79: GPU has fallen off the bus")),

@@ -55,22 +55,13 @@ def ending(change: Change, name: str) -> Change:
 
 BROKEN = {names.ANNOTATION_ALLOCATION: "{"}
 CHANGES: dict[str, list[Change]] = {
-    "pods-pending": [
-        waits(6, 2),
-        waits(6, 60 * 3, 7),
-        waits(60 * 24 * 9),
-    ],
-    "pods-without-gpus": [
-        bound("lost"),
-    ],
+    "pods-pending": [waits(6, 2), waits(6, 60 * 3, 7), waits(60 * 24 * 9)],
+    "pods-without-gpus": [bound("lost")],
     "pods-unreadable": [
         bound("odd", annotations=BROKEN),
         bound("odd", annotations={**BROKEN, "devices.gpushare.dev/main": "GPU-1", "memory.gpushare.dev/main": "1024"}),
     ],
-    "pods-rejected": [
-        rejected("r"),
-        rejected(*(f"r{number:02}" for number in range(12))),
-    ],
+    "pods-rejected": [rejected("r"), rejected(*(f"r{number:02}" for number in range(12)))],
     "over-committed": [
         world.together(holds("a", 0, 10), holds("b", 0, 10)),
         holds("a", "GPU-old", 10),

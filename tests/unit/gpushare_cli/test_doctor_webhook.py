@@ -70,14 +70,9 @@ OLD_CONDITIONS = [{"name": "x", "expression": "r in ['aliyun.com/gpu-mem']"}]
 
 
 CHANGES: dict[str, list[Change]] = {
-    "webhook-running": [
-        replicas(0, 0),
-        replicas(1, 1),
-        replicas(2, 0),
-        remove("Deployment", "gpushare-webhook"),
-    ],
+    "webhook-running": [replicas(0, 0), replicas(1, 1), replicas(2, 0), remove("Deployment", "gpushare-webhook")],
     "webhook-configured": [
-        webhook("gpu.gpushare.dev", lambda each: each["clientConfig"]["service"].update(namespace="old")),
+        webhook("gpu.gpushare.dev", lambda each: each["clientConfig"]["service"].update(namespace="old"))
     ],
     "webhook-ca": [
         webhook("binding.gpushare.dev", lambda each: each["clientConfig"].pop("caBundle"), "Validating"),
@@ -116,7 +111,7 @@ CHANGES: dict[str, list[Change]] = {
             remove(kind, name)
             for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
             for name in names.POLICIES
-        ),
+        )
     ],
 }
 

@@ -13,6 +13,7 @@ from gpushare_cli import holders, inspect_command, reading
 from testing.builders import make_allocation, make_grant, make_inventory, make_mig, make_node
 from testing.cli.podding import bound
 from testing.fakes.kube import FakeKube
+from tests.unit.gpushare_cli import findings
 from tests.unit.gpushare_cli.clusters import (
     CONFIG_MAPS,
     Object,
@@ -29,130 +30,122 @@ from tests.unit.gpushare_cli.clusters import (
 )
 from tests.unit.gpushare_cli.findings import Told
 
-
-def used(nodes: list[Object], pods: list[Object]) -> tuple[list[int], int]:
-    """MiB on each GPU of the only node, and pending."""
-    (row,) = holders.build(nodes, pods).nodes
-    return [gpu.used_mib for gpu in row.gpus], row.pending_mib
-
-
-def test_nodes_without_gpus_do_not_appear() -> None:
-    found = holders.build([node("cpu-only"), aliyun_node("b"), our_node("a", 1024)], [])
-    assert [row.name for row in found.nodes] == ["a", "b"]
-
-
-@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_finished_pods_hold_nothing(phase: str) -> None:
-    assert used([aliyun_node()], [aliyun_pod("done", gpu=0, mem=3, phase=phase)]) == ([0, 0], 0)
-
-
-def test_a_failed_pod_whose_container_still_runs_holds_its_share() -> None:
-    evicted = aliyun_pod("evicted", gpu=0, mem=3, phase="Failed")
-    evicted["status"]["containerStatuses"] = [{"name": "main", "state": {"running": {}}}]
-    assert used([aliyun_node()], [evicted]) == ([3 * 1024, 0], 0)
-
-
-def test_a_deleted_pod_holds_its_share_until_it_is_gone() -> None:
-    leaving = aliyun_pod("leaving", gpu=1, mem=3)
-    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert used([aliyun_node()], [leaving]) == ([0, 3 * 1024], 0)
-
-
-def test_pods_without_a_node_or_on_another_do_not_count() -> None:
-    unbound = aliyun_pod("unbound", gpu=0, mem=3)
-    del unbound["spec"]["nodeName"]
-    elsewhere = pod("elsewhere", on="node-z")
-    assert used([aliyun_node()], [unbound, elsewhere]) == ([0, 0], 0)
-
-
-def test_pods_of_the_old_system_are_found_by_index_on_a_node_with_an_inventory() -> None:
-    assert used([our_node("node-a", 15360, 15360)], [aliyun_pod("old", gpu=1, mem=3)]) == ([0, 3072], 0)
-
-
-def test_a_total_of_more_than_100_for_each_gpu_is_mib() -> None:
-    found = holders.build([aliyun_node("a", mem="101", count="1"), aliyun_node("b", mem="200", count="2")], []).nodes
-    assert [(row.unit.name, row.total_mib) for row in found] == [("MiB", 101), ("GiB", 200 * 1024)]
-
-
-def test_an_uneven_total_of_the_old_system_stays_whole_in_the_nodes_total() -> None:
-    (row,) = holders.build([aliyun_node(mem="31")], []).nodes
-    assert [gpu.total_mib for gpu in row.gpus] == [15 * 1024, 15 * 1024]
-    assert row.total_mib == 31 * 1024
-
-
-@pytest.mark.parametrize(
-    ("count", "note"),
-    [
-        ({}, "no aliyun.com/gpu-count in its status; its memory is shown as one GPU"),
-        ({names.GPU_COUNT: "65"}, "aliyun.com/gpu-count is 65, more than any node has; shown as one GPU"),
-    ],
+PART = Grant(container=ContainerName("main"), gpus=(GpuUuid("GPU-node-a-0"),), memory_mib=3072, compute_percent=20)
+WHOLE = Grant(
+    container=ContainerName("main"), gpus=(GpuUuid("GPU-node-a-1"),), memory_mib=15360, compute_percent=100, whole=True
 )
-def test_a_missing_or_wild_count_is_noted_and_shown_as_one_gpu(count: dict[str, str], note: str) -> None:
-    found = holders.build([node(allocatable={names.GPU_MEM: "80", **count})], [])
-    assert found.notes == (f"node node-a: {note}",)
-    assert len(found.nodes[0].gpus) == 1
 
 
-@pytest.mark.parametrize("mem", ["0", "-1", "many", ""])
-def test_a_node_whose_memory_is_no_positive_number_shares_nothing(mem: str) -> None:
-    assert holders.build([aliyun_node(mem=mem)], []).nodes == ()
+def asking(name: str, **limits: object) -> Object:
+    """A bound pod without an allocation."""
+    found = pod(name)
+    found["spec"]["containers"][0]["resources"]["limits"] = limits
+    return found
 
 
-def test_an_unreadable_inventory_is_noted_and_the_status_is_shown(told: Told) -> None:
-    broken = aliyun_node()
-    broken["metadata"]["annotations"] = {names.ANNOTATION_INVENTORY: "{}"}
-    found = holders.build([broken], [])
-    assert len(found.nodes[0].gpus) == 2
-    assert list(found.notes) == told()
+def changed(pod: Object, part: str, **change: object) -> Object:
+    pod[part] |= change
+    return pod
 
 
-@pytest.mark.parametrize(
-    ("pod", "note"),
-    [
-        (
-            our_pod("moved", "GPU-node-a-0", mib=2048, made_for="node-b"),
-            "annotation gpushare.dev/allocation: made for node node-b, but the pod is on node-a; and annotation"
-            " devices.gpushare.dev/main: expected UUIDs of different GPUs, found None; counted as pending",
-        ),
-        (our_pod("p", "GPU-gone", mib=2048), "holds memory on GPU GPU-gone, which node node-a does not list"),
-    ],
-)
-def test_an_unreadable_allocation_and_a_lost_gpu_are_noted_and_counted_as_pending(pod: Object, note: str) -> None:
-    found = holders.build([our_node("node-a", 15360)], [pod])
-    assert found.nodes[0].pending_mib == 2048
-    assert found.notes == (f"pod default/{pod['metadata']['name']}: {note}",)
+def noted(found: Object, **annotations: str) -> Object:
+    found["metadata"]["annotations"] |= annotations
+    return found
 
 
-def test_an_unreadable_allocation_is_counted_by_the_other_annotations_of_its_binding() -> None:
-    pod = our_pod("newer", "GPU-node-a-0", mib=2048)
-    pod["metadata"]["annotations"] |= {
-        names.ANNOTATION_ALLOCATION: '{"version":9,"minReader":9}',
-        "devices.gpushare.dev/main": "GPU-node-a-0",
-        "memory.gpushare.dev/main": "2048",
-    }
-    found = holders.build([our_node("node-a", 15360)], [pod])
-    assert found.nodes[0].pending_mib == 0
-    assert found.nodes[0].gpus[0].used_mib == 2048
-    assert found.notes[0].endswith("upgrade it; counted by the other annotations of its binding")
+def old(name: str = "old", gpu: int = 0, mem: int = 3, **fields: str) -> Object:
+    return aliyun_pod(name, gpu=gpu, mem=mem, **fields)
 
 
-def test_a_bound_pod_whose_request_cannot_be_read_is_noted(told: Told) -> None:
-    found = holders.build([our_node("node-a", 15360)], [pod("odd", mem="1.5")])
-    assert found.nodes[0].pods == ()
-    assert list(found.notes) == told()
+UNBOUND = old("unbound")
+del UNBOUND["spec"]["nodeName"]
+RUNNING = {"containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+NOTHING = changed(pod("plain"), "spec", containers=[{"name": "main"}])
+FIELD = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{names.PREFIX_DEVICES}main']"}}}
+TAKEN_CARE_OF = asking("ours", **{names.GPU: "1"})
+TAKEN_CARE_OF["spec"]["containers"][0]["env"] = [{"name": names.ENV_VISIBLE_DEVICES, **FIELD}]
+BINDING = {
+    names.ANNOTATION_ALLOCATION: '{"version":9,"minReader":9}',
+    "devices.gpushare.dev/main": "GPU-node-a-0",
+    "memory.gpushare.dev/main": "2048",
+}
+NANO = {names.NANO_ASSUME: "true", f"{names.PREFIX_NANO_CONTAINER}main": "0"}
+ONE, BOTH = our_node("node-a", 15360), our_node("node-a", 15360, 15360)
+TRAIN = given("train", make_allocation("train", WHOLE))
+CASES: dict[str, tuple[list[Object], list[Object]]] = {
+    "nodes without GPUs do not appear": ([node("cpu-only"), aliyun_node("b"), our_node("a", 1024)], []),
+    "finished pods hold nothing": ([aliyun_node()], [old("done", phase="Succeeded"), old("failed", phase="Failed")]),
+    "a failed pod whose container still runs holds its share": (
+        [aliyun_node()],
+        [changed(old("evicted", phase="Failed"), "status", **RUNNING)],
+    ),
+    "a deleted pod holds its share until it is gone": (
+        [aliyun_node()],
+        [changed(old("leaving", 1), "metadata", deletionTimestamp="2026-01-01T00:00:00Z")],
+    ),
+    "pods without a node or on another do not count": ([aliyun_node()], [UNBOUND, pod("elsewhere", on="node-z")]),
+    "pods of the old system are found by index on a node with an inventory": ([BOTH], [old(gpu=1)]),
+    "a total of more than 100 for each GPU is MiB": (
+        [aliyun_node("a", mem="101", count="1"), aliyun_node("b", mem="200", count="2")],
+        [],
+    ),
+    "an uneven total of the old system stays whole in the node's total": ([aliyun_node(mem="31")], []),
+    "a missing or wild count is noted and shown as one GPU": (
+        [
+            node("missing", allocatable={names.GPU_MEM: "80"}),
+            node("wild", allocatable={names.GPU_MEM: "80", names.GPU_COUNT: "65"}),
+        ],
+        [],
+    ),
+    "a node whose memory is no positive number shares nothing": (
+        [aliyun_node("shares"), *(aliyun_node(f"n{i}", mem=mem) for i, mem in enumerate(("0", "-1", "many", "")))],
+        [],
+    ),
+    "an unreadable inventory is noted and the status is shown": (
+        [noted(aliyun_node(), **{names.ANNOTATION_INVENTORY: "{}"})],
+        [],
+    ),
+    "an unreadable allocation and a lost GPU are noted and counted as pending": (
+        [ONE],
+        [our_pod("moved", "GPU-node-a-0", mib=2048, made_for="node-b"), our_pod("p", "GPU-gone", mib=2048)],
+    ),
+    "an unreadable allocation is counted by the other annotations of its binding": (
+        [ONE],
+        [noted(our_pod("newer", "GPU-node-a-0", mib=2048), **BINDING)],
+    ),
+    "a bound pod whose request cannot be read is noted": ([ONE], [pod("odd", mem="1.5")]),
+    "pods that ask for nothing of ours have no row": ([ONE], [NOTHING, asking("theirs", **{names.GPU: "1"})]),
+    "rows are grouped by GPU and pending pods come last": (
+        [aliyun_node()],
+        [pod("z"), old("b", 1, 1), old("c", 0, 1), old("a", 1, 1)],
+    ),
+    "a whole GPU that has grown is held with all it has": ([our_node("node-a", 15360, 20480)], [TRAIN]),
+    "a part of a GPU that nano-gpu gave counts as that part of its memory": (
+        [ONE],
+        [noted(asking("nano", **{names.GPU_PERCENT: "50"}), **NANO)],
+    ),
+    "a part that no one gave is pending as a part of the largest GPU": (
+        [our_node("node-a", 10240, 20480)],
+        [asking("waits", **{names.GPU_PERCENT: "50"})],
+    ),
+    "whole GPUs that the webhook has taken care of are pending": ([ONE], [TAKEN_CARE_OF]),
+}
 
 
-def test_pods_that_ask_for_nothing_of_ours_have_no_row() -> None:
-    plain = pod("plain")
-    plain["spec"]["containers"] = [{"name": "main"}]
-    theirs = asking("theirs", **{names.GPU: "1"})
-    assert holders.build([our_node("node-a", 15360)], [plain, theirs]).nodes[0].pods == ()
+def told(nodes: list[Object], pods: list[Object]) -> list[str]:
+    """All that a report has."""
+    found = holders.build(nodes, pods)
+    lines = [f"note: {note}" for note in found.notes]
+    for row in found.nodes:
+        lines.append(f"{row.name}: {row.used_mib} of {row.total_mib} MiB ({row.unit.name}), {row.pending_mib} pending")
+        lines += [f"GPU {x.gpu.label}: {x.used_mib} of {x.total_mib} MiB, {x.compute_percent} %" for x in row.gpus]
+        lines += [f"pod {each.name}" for each in row.pods]
+    return lines
 
 
-def test_rows_are_grouped_by_gpu_and_pending_pods_come_last() -> None:
-    pods = [pod("z"), aliyun_pod("b", gpu=1, mem=1), aliyun_pod("c", gpu=0, mem=1), aliyun_pod("a", gpu=1, mem=1)]
-    (row,) = holders.build([aliyun_node()], pods).nodes
-    assert [entry.name for entry in row.pods] == ["c", "a", "b", "z"]
+@pytest.mark.parametrize("case", CASES)
+def test_who_holds_what_is_told(case: str) -> None:
+    assert told(*CASES[case]) == findings.golden("holders", case)
 
 
 def test_json_is_in_mib_and_names_every_gpu() -> None:
@@ -168,19 +161,6 @@ def test_json_is_in_mib_and_names_every_gpu() -> None:
     total = {"unit": "GiB", "totalMiB": 15360, "grantedMiB": 3072, "usedMiB": 3072}
     node = {"name": "node-a", "address": "192.168.0.71", **total, "pendingMiB": 1024, "gpus": [gpu], "pods": pods}
     assert value == {**total, "nodes": [node], "notes": ()}
-
-
-PART = Grant(container=ContainerName("main"), gpus=(GpuUuid("GPU-node-a-0"),), memory_mib=3072, compute_percent=20)
-WHOLE = Grant(
-    container=ContainerName("main"), gpus=(GpuUuid("GPU-node-a-1"),), memory_mib=15360, compute_percent=100, whole=True
-)
-
-
-def asking(name: str, **limits: object) -> Object:
-    """A bound pod without an allocation."""
-    found = pod(name)
-    found["spec"]["containers"][0]["resources"]["limits"] = limits
-    return found
 
 
 def test_compute_and_whole_gpus_follow_the_memory_in_a_table_of_their_own() -> None:
@@ -213,32 +193,6 @@ def test_json_has_percent_and_whole_of_gpus_and_pods() -> None:
         [{"index": 0, "grantedMiB": 3072, "usedMiB": 3072, "computePercent": 20, "whole": False}],
         [{"index": 1, "grantedMiB": 15360, "usedMiB": 15360, "computePercent": 100, "whole": True}],
     ]
-
-
-def test_a_whole_gpu_that_has_grown_is_held_with_all_it_has() -> None:
-    found = holders.build([our_node("node-a", 15360, 20480)], [given("train", make_allocation("train", WHOLE))])
-    assert found.nodes[0].gpus[1].used_mib == 20480
-
-
-def test_a_part_of_a_gpu_that_nano_gpu_gave_counts_as_that_part_of_its_memory() -> None:
-    nano = asking("nano", **{names.GPU_PERCENT: "50"})
-    nano["metadata"]["annotations"] = {names.NANO_ASSUME: "true", f"{names.PREFIX_NANO_CONTAINER}main": "0"}
-    (row,) = holders.build([our_node("node-a", 15360)], [nano]).nodes
-    assert (row.gpus[0].used_mib, row.gpus[0].compute_percent) == (7680, 50)
-
-
-def test_a_part_that_no_one_gave_is_pending_as_a_part_of_the_largest_gpu() -> None:
-    found = holders.build([our_node("node-a", 10240, 20480)], [asking("waits", **{names.GPU_PERCENT: "50"})])
-    assert found.nodes[0].pending_mib == 10240
-
-
-def test_whole_gpus_that_the_webhook_has_taken_care_of_are_pending() -> None:
-    ours = asking("ours", **{names.GPU: "1"})
-    path = f"metadata.annotations['{names.PREFIX_DEVICES}main']"
-    ours["spec"]["containers"][0]["env"] = [
-        {"name": names.ENV_VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-    ]
-    assert holders.build([our_node("node-a", 15360)], [ours]).nodes[0].pending_mib == 15360
 
 
 @pytest.mark.parametrize(

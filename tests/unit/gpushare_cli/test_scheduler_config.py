@@ -36,8 +36,7 @@ def policy(server: ServerVersion = OLD, **options: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("api", "minors"),
-    [("v1beta1", (19, 20, 21)), ("v1beta2", (22,)), ("v1beta3", (23, 24)), ("v1", (25, 29, 36, 101))],
+    ("api", "minors"), [("v1beta1", (19, 20, 21)), ("v1beta2", (22,)), ("v1beta3", (23, 24)), ("v1", (25, 29, 36, 101))]
 )
 def test_each_release_gets_an_api_version_that_it_reads(api: str, minors: Sequence[int]) -> None:
     found = {configuration(ServerVersion(1, minor))["apiVersion"] for minor in minors}
