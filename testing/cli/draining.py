@@ -1,6 +1,7 @@
 """Runs `gpushare drain`, `cordon` and `uncordon` on a cluster in memory whose pods end when they are asked to."""
 
 import io
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpushare import names
@@ -10,10 +11,12 @@ from gpushare_cli.console import Streams
 from gpushare_cli.evict import drain as command
 from gpushare_cli.evict.gpu_cordon import GpuName
 from testing.builders import Json
+from testing.cli.explaining import kube_of
 from testing.cli.simulating import Result
 from testing.clock import ManualClock
-from testing.fakes.kube import FakeKube
+from testing.fakes.kube import Call, FakeKube
 
+Change = Callable[[FakeKube], object]
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs-1", "controller": True}
 
 
@@ -76,3 +79,59 @@ def pods(api: FakeKube) -> set[str]:
     return {
         pod["metadata"]["name"] for pod in api.objects("/api/v1/pods") if not pod["metadata"].get("deletionTimestamp")
     }
+
+
+def left(api: FakeKube) -> str:
+    """What a command has left of a cluster, and how much it did."""
+    annotations = api.read(kube.node_path("node-a"))["metadata"]["annotations"]
+    cordons = f"cordoned: {annotations.get(names.ANNOTATION_CORDON)}; held: {annotations.get(names.ANNOTATION_HELD)}"
+    changes = f"{api.count('create')} evictions, {api.count('patch') + api.count('delete')} other changes"
+    return f"left: {' '.join(sorted(pods(api))) or 'none'}; {cordons}; {changes}"
+
+
+def cluster(*objects: Json) -> FakeKube:
+    """With these objects, budgets too."""
+    budgets = [each for each in objects if each["kind"] == "PodDisruptionBudget"]
+    return seeded(kube_of([each for each in objects if each not in budgets]), *budgets)
+
+
+def nothing(api: FakeKube) -> None:
+    """No change."""
+
+
+def fails(end_of_path: str, fault: kube.KubeError | str, times: int = 1, verb: str = "") -> Change:
+    """The next calls on such a path fail."""
+
+    def concerns(call: Call) -> bool:
+        return call.path.endswith(end_of_path) and verb in call.verb
+
+    return lambda api: api.fail_next(concerns, fault, times=times)  # type: ignore[arg-type] # "lost-reply"
+
+
+def before(end_of_path: str, change: Change) -> Change:
+    """A change by others a moment before the first call that changes something there."""
+
+    def of(api: FakeKube) -> None:
+        done: list[object] = []
+
+        def comes(call: Call) -> bool:
+            if call.verb in {"patch", "create"} and call.path.endswith(end_of_path) and not done:
+                done.append(change(api))
+            return False
+
+        api.fail_next(comes, kube.ConflictError("never"))
+
+    return of
+
+
+def allows(count: int) -> Change:
+    """The budget `web` allows so many evictions from now on."""
+    path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/web"
+    return lambda api: api.edit(path, lambda found: found["status"].update(disruptionsAllowed=count))
+
+
+def annotated(annotations: Mapping[str, str]) -> Change:
+    """Somebody writes these on the node."""
+    return lambda api: api.edit(
+        kube.node_path("node-a"), lambda node: node["metadata"]["annotations"].update(annotations)
+    )

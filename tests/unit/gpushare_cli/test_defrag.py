@@ -4,7 +4,9 @@ import io
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -22,134 +24,57 @@ from gpushare_cli.evict.gpu_cordon import GpuName
 from gpushare_cli.targets import Target
 from testing.builders import Json, make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.defragging import defrag
-from testing.cli.draining import budget, cordons_of, end, owned, pods, seeded
+from testing.cli.draining import (
+    Change,
+    allows,
+    annotated,
+    before,
+    budget,
+    cluster,
+    cordons_of,
+    end,
+    fails,
+    left,
+    nothing,
+    owned,
+    pods,
+)
 from testing.cli.explaining import kube_of
 from testing.cli.podding import bound, mutated
-from testing.cli.simulating import Result, lines
 from testing.clock import ManualClock
-from testing.fakes.kube import Call, FakeKube
+from testing.fakes.kube import FakeKube
+from tests.unit.gpushare_cli import findings
 from tests.unit.gpushare_cli.findings import Told
 
 A, B = make_node(make_inventory(15, 15)), make_node(make_inventory(15, node="node-b"))
 POD = "/api/v1/namespaces/default/pods"
+Passing = Callable[[FakeKube, float], object]
+FORBIDDEN = kube.ForbiddenError("no")
+AWAY = kube.UnreachableError("connection refused")
 
 
 def on(gpu: int, name: str, gib: int, *, node: str = "node-a", **fields: Any) -> Json:
     return owned(bound(name, make_grant(gpu, gib=gib), node=node, **fields), uid=f"rs-{name}")
 
 
-def waits(gib: int = 15, **fields: Any) -> Json:
-    return mutated(make_pod(make_container(gpu_mem=gib), name="large", **fields))
+def waits(gib: int = 15, name: str = "large", **spec: Any) -> Json:
+    return changed(mutated(make_pod(make_container(gpu_mem=gib), name=name)), "spec", **spec)
 
 
-FULL = (on(0, "small", 3), on(1, "big", 13), on(0, "guest", 7, node="node-b"))
+def changed(value: Json, part: str, **change: Any) -> Json:
+    value[part] |= change
+    return value
+
+
+def small(gib: int = 3, **fields: Any) -> Json:
+    return on(0, "small", gib, **fields)
+
+
+BIG, GUEST = on(1, "big", 13), on(0, "guest", 7, node="node-b")
+FULL = (small(), BIG, GUEST)
 """15 GiB fit nowhere; without `small`, which fits on node-b, they do."""
 BARE = [bound("big", make_grant(1, gib=13)), bound("guest", make_grant(0, gib=7), node="node-b")]
 """The same without controllers that would recreate them."""
-
-
-def test_the_one_eviction_that_makes_room_is_named_with_where_the_pod_goes(told: Told) -> None:
-    api = kube_of([A, B, *FULL, waits()])
-    found = defrag(api, max_moves=1, timeout=1)
-    assert (found.code, found.err) == (0, "note: nothing was changed; --yes does it\n")
-    assert found.out == lines(*told())
-    assert not api.count("create") + api.count("patch") + api.count("delete")
-
-
-def test_a_pod_that_fits_as_it_is_moves_no_one() -> None:
-    found = defrag(kube_of([A, B, *FULL, waits(8)]))
-    assert (found.code, found.out) == (0, "default/large fits on node-a, node-b as it is; no pod has to move\n")
-
-
-def test_a_pod_whose_victim_would_wait_moves_no_one(told: Told) -> None:
-    api = kube_of([A, B, on(0, "small", 9), on(1, "big", 13), on(0, "guest", 7, node="node-b"), waits()])
-    found = defrag(api, yes=True)
-    assert found.code == 3
-    assert found.out == lines(*told())
-    assert pods(api) == {"small", "big", "guest", "large"}
-
-
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (lambda pod: pod["metadata"].pop("ownerReferences"), "have no controller that would recreate them"),
-        (
-            lambda pod: pod["metadata"]["annotations"].update(
-                {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
-            ),
-            "have the annotation cluster-autoscaler.kubernetes.io/safe-to-evict=false",
-        ),
-        (
-            lambda pod: pod["spec"].update(volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]),
-            "demand what is not evaluated: volumes",
-        ),
-        (
-            lambda pod: pod["spec"].update(schedulingGroup={"podGroupName": "gang"}),
-            "demand what is not evaluated: other pods of its group",
-        ),
-        (
-            lambda pod: pod["metadata"]["annotations"].update({"scheduling.k8s.io/group-name": "gang"}),
-            "demand what is not evaluated: other pods of its group",
-        ),
-    ],
-)
-def test_a_pod_that_may_not_come_back_stays(change: Callable[[Json], object], why: str) -> None:
-    small = on(0, "small", 3)
-    change(small)
-    found = defrag(kube_of([A, B, small, *BARE, waits()]))
-    assert found.code == 3
-    assert why in found.out
-    assert "default/large: no set of evictions makes room: needs 15 GiB on one GPU; free per GPU on node-" in found.out
-
-
-def test_no_pod_moves_for_one_that_has_room_as_soon_as_others_have_ended() -> None:
-    small = on(0, "small", 3)
-    small["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    objects = [A, B, small, *FULL[1:], waits()]
-    found = defrag(kube_of(objects), yes=True)
-    said = "default/large fits on node-a as soon as pods have ended that are being deleted; no pod has to move\n"
-    assert (found.code, found.out) == (0, said)
-    value = json.loads(defrag(kube_of(objects), output="json").out)
-    assert (value["fitsSoon"], value["stay"]) == (["node-a"], {"are being deleted already": 1})
-    still = defrag(kube_of([A, B, small, *BARE, bound("more", make_grant(0, gib=4)), waits()]))
-    assert still.code == 3
-    assert "1 pod are being deleted already" in still.out
-
-
-def test_other_pods_that_may_take_the_room_are_told() -> None:
-    rivals = [waits() | {"metadata": {**waits()["metadata"], "name": name, "uid": name}} for name in "abcd"]
-    rivals[0]["spec"]["schedulingGates"] = [{"name": "x"}]
-    found = defrag(kube_of([A, B, *FULL, waits(), *rivals]), dry_run=True)
-    who = "default/b, default/c, default/d"
-    assert found.err == f"note: other pods wait for GPUs ({who}); kube-scheduler may give the room to one of them\n"
-
-
-def test_a_pod_that_its_budget_protects_stays() -> None:
-    small = on(0, "small", 3, labels={"app": "web"})
-    api = kube_of([A, B, small, *BARE, waits()])
-    assert defrag(seeded(api, budget("web", 0, app="web"))).code == 3
-    api.vanish("/apis/policy/v1/namespaces/default/poddisruptionbudgets/web")
-    assert defrag(seeded(api, budget("web", 1, app="web"))).code == 0
-
-
-def test_a_node_that_does_not_take_the_evicted_pod_is_no_place_for_it() -> None:
-    tainted = make_node(make_inventory(15, node="node-b"))
-    tainted["spec"] = {"taints": [{"key": "team", "value": "ml", "effect": "NoSchedule"}]}
-    objects = [A, tainted, on(0, "small", 3), on(1, "big", 13)]
-    assert "would stay Pending" in defrag(kube_of([*objects, waits()])).out
-    picky = on(0, "small", 3)
-    picky["spec"]["nodeSelector"] = {"pool": "a"}
-    assert "default/guest" in defrag(kube_of([A, B, picky, *FULL[1:], waits()])).out
-
-
-def test_a_manifest_is_answered_like_a_pod() -> None:
-    pod = make_pod(make_container(gpu_mem=15), name="new") | {"status": {}}
-    del pod["metadata"]["uid"]
-    api = kube_of([A, B, *FULL])
-    found = defrag(api, file="-", stdin=json.dumps(pod))
-    assert found.out.splitlines()[-1] == "1 eviction makes room for default/new on node-a"
-    made = defrag(api, ManualClock(0, Living(api)), yes=True, file="-", stdin=json.dumps(pod))
-    assert (made.code, made.out.splitlines()[-1]) == (0, "there is room for default/new on node-a")
 
 
 class Living:
@@ -179,6 +104,228 @@ def bind(pod: Json) -> None:
     pod["metadata"].setdefault("annotations", {})[names.ANNOTATION_ALLOCATION] = text
 
 
+def lives(api: FakeKube, seconds: float) -> None:
+    Living(api)(seconds)
+
+
+def alone(api: FakeKube, seconds: float) -> None:
+    """No successor finds a place."""
+    Living(api, places=False)(seconds)
+
+
+def placing(api: FakeKube, seconds: float) -> None:
+    """The pod gets its room also where a cordon stays."""
+    lives(api, seconds)
+    if "small-again" in pods(api):
+        api.edit(f"{POD}/large", bind)
+
+
+def late(api: FakeKube, seconds: float) -> None:
+    if seconds > 20:
+        lives(api, seconds)
+
+
+def of_two(happens: Change) -> Passing:
+    """Something happens when the first of two pods that have to move has gone."""
+
+    def meanwhile(api: FakeKube, seconds: float) -> None:
+        leaving = [pod for pod in api.objects(POD) if pod["metadata"].get("deletionTimestamp")]
+        end(api)
+        for pod in leaving:
+            is_first = {"one", "two"} & pods(api)
+            uid = pod["metadata"]["ownerReferences"][0]["uid"]
+            api.seed(POD, owned(bound(f"again-{uid}", make_grant(0, gib=5), node="node-b"), uid=uid))
+            if is_first:
+                happens(api)
+
+    return meanwhile
+
+
+def at(when: float, change: Change, rest: Passing = lambda _api, _seconds: None) -> Passing:
+    """After so many seconds, beside the rest of the cluster."""
+
+    def meanwhile(api: FakeKube, seconds: float) -> None:
+        rest(api, seconds)
+        if seconds == when:
+            change(api)
+
+    return meanwhile
+
+
+def of_node(change: Callable[[Json], object]) -> Change:
+    return lambda api: api.edit("/api/v1/nodes/node-a", change)
+
+
+def replaced(api: FakeKube) -> None:
+    api.vanish(f"{POD}/large")
+    api.seed(POD, changed(waits(), "metadata", uid="another"))
+
+
+def gone_and_allowed(api: FakeKube) -> None:
+    api.vanish(f"{POD}/large")
+    allows(1)(api)
+
+
+def away(api: FakeKube) -> None:
+    fails("/nodes", AWAY, 2)(api)
+    api.vanish(f"{POD}/guest")
+
+
+def run_cordon(gpu: str) -> Change:
+    """An administrator takes a GPU out of service."""
+    streams = Streams(out=io.StringIO(), err=io.StringIO())
+    return lambda api: drains.cordon(api, streams, GpuName.parse(gpu))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    there: Sequence[Json] = (A, B, *FULL)
+    pod: Json = field(default_factory=waits)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    first: Change = nothing
+    meanwhile: Passing = lambda _api, _seconds: None
+
+
+def story(case: Case) -> list[str]:
+    """What is said, and what is left."""
+    api = cluster(*case.there, case.pod)
+    case.first(api)
+    found = defrag(api, ManualClock(0, partial(case.meanwhile, api)), **case.options)
+    return [*found.lines, left(api)]
+
+
+YES: dict[str, Any] = {"yes": True}
+SAFE = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+NOT_OWNED = bound("small", make_grant(0, gib=3))
+LEAVING = changed(small(), "metadata", deletionTimestamp="2026-01-01T00:00:00Z")
+WEB, TWO = {"app": "web"}, {"app": "web", "tier": "a"}
+TAINTED = make_node(make_inventory(15, node="node-b"))
+TAINTED["spec"] = {"taints": [{"key": "team", "value": "ml", "effect": "NoSchedule"}]}
+CORDONED = make_node(make_inventory(15, 15))
+CORDONED["metadata"]["annotations"][names.ANNOTATION_CORDON] = "1"
+NEW = make_pod(make_container(gpu_mem=15), name="new") | {"status": {}}
+del NEW["metadata"]["uid"]
+PAIR = (A, B, on(0, "one", 5), on(0, "two", 5), on(1, "big", 15), bound("guest", make_grant(0, gib=4), node="node-b"))
+RIVALS = [waits(name="a", schedulingGates=[{"name": "x"}]), *(waits(name=name) for name in "bcd")]
+WORKLOAD = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "web"},
+    "spec": {"replicas": 2, "template": {"spec": {"containers": [make_container(gpu_mem=3)]}}},
+}
+ASKED = [
+    *(A, *FULL, make_pod(make_container(), name="cpu")),
+    changed(make_pod(name="leaves"), "metadata", deletionTimestamp="2026-01-01T00:00:00Z"),
+    changed(make_pod(name="gated"), "spec", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}]),
+]
+
+
+def stays(pod: Json) -> Case:
+    """A pod that may not come back."""
+    return Case(there=[A, B, pod, *BARE])
+
+
+def asked(**options: Any) -> Case:
+    return Case(there=ASKED, options=options)
+
+
+def meanwhile(happens: Change) -> Case:
+    """The first of two pods has moved."""
+    return Case(there=PAIR, options=YES, meanwhile=of_two(happens))
+
+
+CASES: dict[str, Case] = {
+    "the one eviction that makes room is named, with where the pod goes": Case(options={"max_moves": 1, "timeout": 1}),
+    "a pod that fits as it is moves no one": Case(pod=waits(8)),
+    "a pod whose victim would wait moves no one": Case(there=[A, B, small(9), BIG, GUEST], options=YES),
+    "a pod without a controller stays": stays(NOT_OWNED),
+    "so does one that its author keeps": stays(small(annotations=SAFE)),
+    "one with a volume": stays(
+        changed(small(), "spec", volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}])
+    ),
+    "one of a group": stays(changed(small(), "spec", schedulingGroup={"podGroupName": "gang"})),
+    "one of Volcano's groups": stays(small(annotations={"scheduling.k8s.io/group-name": "gang"})),
+    "one that its budget protects": Case(there=[A, B, small(labels=WEB), *BARE, budget("web", 0, **WEB)]),
+    "but not if the budget allows it": Case(there=[A, B, small(labels=WEB), *BARE, budget("web", 1, **WEB)]),
+    # The API server evicts no such pod.
+    "one with two budgets": Case(
+        there=[A, B, small(labels=TWO), BIG, GUEST, budget("web", 5, app="web"), budget("a", 5, tier="a")],
+        pod=waits(14),
+    ),
+    "no pod moves for one that has room as soon as others have ended": Case(
+        there=[A, B, LEAVING, BIG, GUEST], options=YES
+    ),
+    "which programs are told": Case(there=[A, B, LEAVING, BIG, GUEST], options={"output": "json"}),
+    "unless that room is not enough": Case(there=[A, B, LEAVING, *BARE, bound("more", make_grant(0, gib=4))]),
+    "other pods that may take the room are told": Case(there=[A, B, *FULL, *RIVALS], options={"dry_run": True}),
+    "a tainted node is no place for the evicted pod": Case(there=[A, TAINTED, small(), BIG]),
+    "nor is one that it does not select": Case(
+        there=[A, B, changed(small(), "spec", nodeSelector={"pool": "a"}), BIG, GUEST]
+    ),
+    "a manifest is answered like a pod": Case(options={"file": "-", "stdin": json.dumps(NEW)}),
+    "room is made for it": Case(options=YES | {"file": "-", "stdin": json.dumps(NEW)}, meanwhile=lives),
+    "a cordon that was there before stays": Case(there=[CORDONED, B, *FULL], options=YES, meanwhile=placing),
+    "it stops if a successor finds no place": Case(options=YES | {"timeout": 20}, meanwhile=alone),
+    "programs are told who was evicted": Case(options=YES | {"timeout": 20, "output": "json"}, meanwhile=alone),
+    "no further pod moves once the one that needs room is gone": meanwhile(lambda api: api.vanish(f"{POD}/large")),
+    "nor once another has its name": meanwhile(replaced),
+    "nor once it is placed": meanwhile(lambda api: api.edit(f"{POD}/large", bind)),
+    "nor once its node takes no pods": meanwhile(of_node(lambda node: node.update(spec={"unschedulable": True}))),
+    "nor once a rival has the successor's place": meanwhile(
+        lambda api: api.seed(POD, bound("rival", make_grant(0, gib=8), node="node-b"))
+    ),
+    "nor once an administrator cordons its GPUs": meanwhile(run_cordon("node-a/1")),
+    "nor once another has made room": meanwhile(lambda api: api.vanish(f"{POD}/big")),
+    "a server that is away between two evictions ends nothing": meanwhile(away),
+    # Nor is it read as one of the defragmentation, whenever it comes.
+    "a cordon of an administrator is never removed": Case(
+        options=YES | {"timeout": 20}, meanwhile=at(2, run_cordon("node-a/0"), alone)
+    ),
+    "also if it comes late": Case(options=YES | {"timeout": 20}, meanwhile=at(6, run_cordon("node-a/0"), alone)),
+    # Two administrators at once: the second finds the GPU taken, evicts no pod, and opens nothing.
+    "a GPU that others have cordoned meanwhile is theirs": Case(
+        options=YES,
+        first=before("/node-a", annotated({names.ANNOTATION_CORDON: "GPU-1"})),
+    ),
+    "a cordon whose answer was lost is removed": Case(options=YES, first=fails("", "lost-reply", verb="patch")),
+    "an eviction whose answer was lost is asked for again": Case(
+        options=YES, first=fails("/eviction", "lost-reply"), meanwhile=lives
+    ),
+    "and counts": Case(options=YES, first=fails("/eviction", "lost-reply"), meanwhile=late),
+    # Its budget keeps it waiting, and meanwhile the pod that needs room is deleted.
+    "the need is looked at again before each try of an eviction": Case(
+        there=[A, B, small(labels=WEB), BIG, GUEST, budget("web", 1, **WEB)],
+        options=YES,
+        first=before("/eviction", allows(0)),
+        meanwhile=at(10, gone_and_allowed),
+    ),
+    "a missing right to cordon ends it": Case(
+        options=YES, first=fails("/node-a", kube.ForbiddenError("no"), verb="patch")
+    ),
+    "so does one to evict, and leaves no cordon": Case(options=YES, first=fails("/eviction", FORBIDDEN)),
+    "a GPU that cannot be opened again is told": Case(
+        options=YES | {"timeout": 10}, meanwhile=at(2, fails("", AWAY, 99, "patch"))
+    ),
+    "a contradiction is told": asked(dry_run=True, yes=True),
+    "no moves at all": asked(max_moves=0),
+    "no time at all": asked(timeout=0),
+    "a file that is not there": asked(file="x.yaml"),
+    "a file and a pod": asked(file="-", pod="y"),
+    "neither of them": asked(pod=""),
+    "a workload of the cluster": asked(pod="deployment/web"),
+    "a pod that has a node": asked(pod="small"),
+    "a pod without GPUs": asked(pod="cpu"),
+    "a pod that is being deleted": asked(pod="leaves"),
+    "a pod behind gates": asked(pod="gated"),
+    "a file with several pods": asked(file="-", stdin=json.dumps(WORKLOAD)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_defragmentation_says_and_does(case: str) -> None:
+    assert story(CASES[case]) == findings.golden("defrag", case)
+
+
 def test_it_does_what_the_dry_run_says(told: Told) -> None:
     api = kube_of([A, B, *FULL, waits()])
     promised = json.loads(defrag(api, dry_run=True, output="json").out)
@@ -197,115 +344,6 @@ def test_it_does_what_the_dry_run_says(told: Told) -> None:
     assert found.err.splitlines() == told()
 
 
-def test_a_cordon_that_was_there_before_stays() -> None:
-    node = make_node(make_inventory(15, 15))
-    node["metadata"]["annotations"][names.ANNOTATION_CORDON] = "1"
-    api = kube_of([node, B, *FULL, waits()])
-
-    def placed(seconds: float) -> None:
-        Living(api)(seconds)
-        if "small-again" in pods(api):
-            api.edit(f"{POD}/large", bind)
-
-    assert defrag(api, ManualClock(0, placed), yes=True).code == 0
-    assert cordons_of(api) == "1"
-
-
-@pytest.mark.parametrize("output", ["table", "json"])
-def test_it_stops_if_a_successor_finds_no_place_opens_the_gpu_again_and_tells_who_was_evicted(output: str) -> None:
-    api = kube_of([A, B, *FULL, waits()])
-    found = defrag(api, ManualClock(0, Living(api, places=False)), yes=True, timeout=20, output=output)
-    why = "the successor of default/small has no place after 20 s"
-    assert (found.code, found.err.splitlines()[-1]) == (3, f"error: {why}")
-    assert cordons_of(api) is None
-    if output == "json":
-        value = json.loads(found.out)
-        assert (value["moved"], value["stopped"]) == ({"uid-small": None}, why)
-    else:
-        assert found.out == lines(
-            "POD            FROM    NOW ON",
-            "default/small  node-a  evicted; its successor waits",
-            "1 of 1 pods evicted for default/large, which has no place",
-        )
-
-
-def of_two(happens: Callable[[FakeKube], object]) -> tuple[FakeKube, Result]:
-    """Two have to move; something happens when the first has gone."""
-    there = [on(0, "one", 5), on(0, "two", 5), on(1, "big", 15), bound("guest", make_grant(0, gib=4), node="node-b")]
-    api = kube_of([A, B, *there, waits()])
-    assert len(json.loads(defrag(api, output="json").out)["plan"]["evictions"]) == 2
-
-    def meanwhile(seconds: float) -> None:
-        leaving = [pod for pod in api.objects(POD) if pod["metadata"].get("deletionTimestamp")]
-        end(api)
-        for pod in leaving:
-            uid = pod["metadata"]["ownerReferences"][0]["uid"]
-            api.seed(POD, owned(bound(f"again-{uid}", make_grant(0, gib=5), node="node-b"), uid=uid))
-            happens(api)
-
-    return api, defrag(api, ManualClock(0, meanwhile), yes=True)
-
-
-CHANGED = "error: the cluster has changed, and the rest of the plan would no longer help"
-GONE = "error: default/large is gone, and no longer needs room"
-
-
-def replaced(api: FakeKube) -> None:
-    api.vanish(f"{POD}/large")
-    api.seed(POD, waits() | {"metadata": waits()["metadata"] | {"uid": "another"}})
-
-
-@pytest.mark.parametrize(
-    ("happens", "code", "said"),
-    [
-        (lambda api: api.vanish(f"{POD}/large"), 3, GONE),
-        (replaced, 3, GONE),
-        (lambda api: api.edit(f"{POD}/large", bind), 0, "default/large: is on node-a"),
-        (
-            lambda api: api.edit("/api/v1/nodes/node-a", lambda node: node.update(spec={"unschedulable": True})),
-            3,
-            CHANGED,
-        ),
-        (lambda api: api.seed(POD, bound("rival", make_grant(0, gib=8), node="node-b")), 3, CHANGED),
-        (
-            lambda api: run_cordon(api, "node-a/1"),
-            3,
-            "error: others have cordoned or uncordoned GPUs of node-a meanwhile",
-        ),
-    ],
-)
-def test_no_further_pod_moves_once_its_move_would_not_help_any_more(
-    happens: Callable[[FakeKube], object], code: int, said: str
-) -> None:
-    api, found = of_two(happens)
-    assert (found.code, found.err.splitlines()[-1]) == (code, said)
-    assert len({"one", "two"} & pods(api)) == 1
-    assert cordons_of(api) == ("GPU-1" if "others" in said else None)
-    assert names.ANNOTATION_HELD not in api.read("/api/v1/nodes/node-a")["metadata"]["annotations"]
-
-
-def run_cordon(api: FakeKube, gpu: str) -> None:
-    """An administrator takes a GPU out of service."""
-    assert drains.cordon(api, Streams(out=io.StringIO(), err=io.StringIO()), GpuName.parse(gpu)) == 0
-
-
-@pytest.mark.parametrize("when", [2, 6])
-def test_a_cordon_of_an_administrator_is_never_removed(when: float) -> None:
-    """Nor is it read as one of the move_search, whenever it comes."""
-    api = kube_of([A, B, *FULL, waits()])
-    living = Living(api, places=False)
-
-    def meanwhile(seconds: float) -> None:
-        living(seconds)
-        if seconds == when:
-            run_cordon(api, "node-a/0")
-
-    found = defrag(api, ManualClock(0, meanwhile), yes=True, timeout=20)
-    assert found.code == 3
-    assert cordons_of(api) == "GPU-0"
-    assert "node-a/GPU-0: stays cordoned: others have done so meanwhile\nnode-a/GPU-1: uncordoned" in found.err
-
-
 def test_a_plan_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a large cluster it takes long: the evictions would follow on what is no longer so."""
     made = mock.Mock(wraps=move_search.plan)
@@ -313,93 +351,6 @@ def test_a_plan_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     api = kube_of([A, B, *FULL, waits()])
     assert defrag(api, ManualClock(0, Living(api)), yes=True).code == 0
     assert made.call_count == 1
-
-
-def test_no_pod_moves_once_another_has_made_room() -> None:
-    api, found = of_two(lambda api: api.vanish(f"{POD}/big"))
-    assert "default/large: there is room now without further evictions" in found.err
-    assert len({"one", "two"} & pods(api)) == 1
-    assert cordons_of(api) is None
-
-
-def test_a_gpu_that_others_have_cordoned_meanwhile_is_theirs() -> None:
-    """Two administrators at once: the second finds the GPU taken, evicts no pod, and opens nothing."""
-    api = kube_of([A, B, *FULL, waits()])
-    theirs = {names.ANNOTATION_CORDON: "GPU-1"}
-
-    def first(call: Call) -> bool:
-        if call.verb == "patch":
-            api.edit("/api/v1/nodes/node-a", lambda node: node["metadata"]["annotations"].update(theirs))
-        return False
-
-    api.fail_next(first, kube.ConflictError("never"))
-    found = defrag(api, yes=True)
-    said = "error: node-a/GPU-1: cordoned by others, or gone, meanwhile"
-    assert (found.code, found.err.splitlines()[-1]) == (3, said)
-    assert (cordons_of(api), api.count("create", "/eviction")) == ("GPU-1", 0)
-
-
-def test_a_cordon_whose_answer_was_lost_is_removed() -> None:
-    api = kube_of([A, B, *FULL, waits()])
-    api.fail_next(lambda call: call.verb == "patch", "lost-reply")
-    assert defrag(api, yes=True).code == 1
-    assert cordons_of(api) is None
-
-
-@pytest.mark.parametrize("ends_s", [0, 20])
-def test_an_eviction_whose_answer_was_lost_is_asked_for_again_and_counts(ends_s: float) -> None:
-    api = kube_of([A, B, *FULL, waits()])
-    living = Living(api)
-    api.fail_next(lambda call: call.path.endswith("/eviction"), "lost-reply")
-
-    def meanwhile(seconds: float) -> None:
-        if seconds > ends_s:
-            living(seconds)
-
-    found = defrag(api, ManualClock(0, meanwhile), yes=True)
-    assert found.code == 0, found.err
-    assert (pods(api), cordons_of(api)) == ({"small-again", "big", "guest", "large"}, None)
-
-
-def test_the_need_is_looked_at_again_before_each_try_of_an_eviction(told: Told) -> None:
-    """Its budget keeps it waiting, and meanwhile the pod that needs room is deleted."""
-    small = on(0, "small", 3, labels={"app": "web"})
-    api = seeded(kube_of([A, B, small, *FULL[1:], waits()]), budget("web", 1, app="web"))
-    of_web = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/web"
-
-    def first(call: Call) -> bool:
-        if call.path.endswith("/eviction") and api.count("create", "/eviction") <= 1:
-            api.edit(of_web, lambda found: found["status"].update(disruptionsAllowed=0))
-        return False
-
-    def meanwhile(seconds: float) -> None:
-        if seconds == 10:
-            api.vanish(f"{POD}/large")
-            api.edit(of_web, lambda found: found["status"].update(disruptionsAllowed=1))
-
-    api.fail_next(first, kube.ConflictError("never"))
-    found = defrag(api, ManualClock(0, meanwhile), yes=True)
-
-    why = "Cannot evict pod as it would violate the pod's disruption budget."
-    assert f"default/small cannot be evicted now ({why}); trying again\n" in found.err
-    assert (found.code, found.err.splitlines()[-1]) == (3, GONE)
-    assert "small" in pods(api)
-    assert found.out == lines(*told())
-
-
-@pytest.mark.parametrize(
-    ("path", "code", "said", "evictions"),
-    [
-        ("/node-a", 1, "error: not allowed: no; patching nodes is needed", 0),
-        ("/eviction", 3, "error: default/small cannot be evicted: no", 1),
-    ],
-)
-def test_a_missing_right_ends_it_and_leaves_no_cordon(path: str, code: int, said: str, evictions: int) -> None:
-    api = kube_of([A, B, *FULL, waits()])
-    api.fail_next(lambda call: call.verb in {"patch", "create"} and call.path.endswith(path), kube.ForbiddenError("no"))
-    found = defrag(api, yes=True)
-    assert (found.code, found.err.splitlines()[-1]) == (code, said)
-    assert (api.count("create", "/eviction"), cordons_of(api)) == (evictions, None)
 
 
 def test_a_second_interrupt_leaves_word_of_the_cordons() -> None:
@@ -416,16 +367,6 @@ def test_a_second_interrupt_leaves_word_of_the_cordons() -> None:
         command.run(api, streams, asked, lambda: "default", ManualClock(0, interrupted), io.StringIO())
     told = "note: node-a/GPU-0 stays cordoned: interrupted; when it can be: gpushare uncordon node-a/GPU-0\n"
     assert told in err.getvalue()
-
-
-def test_a_server_that_is_away_between_two_evictions_ends_nothing() -> None:
-    def away(api: FakeKube) -> None:
-        api.fail_next(lambda call: call.path.endswith("/nodes"), kube.UnreachableError("connection refused"), times=2)
-        api.vanish(f"{POD}/guest")
-
-    api, found = of_two(away)
-    assert "default/two cannot be evicted now (connection refused); trying again" in found.err
-    assert not {"one", "two"} & pods(api)
 
 
 def test_an_interrupt_leaves_no_cordon() -> None:
@@ -462,64 +403,3 @@ def test_a_reader_that_has_left_leaves_no_cordon() -> None:
             streams, lambda: command.run(api, streams, asked, lambda: "default", ManualClock(0), io.StringIO())
         )
     assert cordons_of(api) is None
-
-
-def test_a_pod_with_two_budgets_is_not_proposed() -> None:
-    """The API server evicts no such pod."""
-    small = on(0, "small", 3, labels={"app": "web", "tier": "a"})
-    api = seeded(kube_of([A, B, small, *FULL[1:], waits(14)]), budget("web", 5, app="web"), budget("a", 5, tier="a"))
-    assert "small" not in defrag(api).out
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"dry_run": True, "yes": True}, "--dry-run and --yes contradict each other; leave one out"),
-        ({"max_moves": 0}, "--max-moves 0: write at least 1"),
-        ({"timeout": 0}, "--timeout 0: write at least 1"),
-        ({"file": "x.yaml"}, "x.yaml: "),
-        ({"file": "-", "pod": "y"}, "give a pod that waits, or its manifest with -f"),
-        ({"pod": ""}, "give a pod that waits, or its manifest with -f"),
-        ({"pod": "deployment/web"}, "deployment/web: name one pod, or give its manifest with -f"),
-        ({"pod": "small"}, "pod default/small is on node-a already"),
-        ({"pod": "cpu"}, "pod default/cpu asks for no GPU"),
-        ({"pod": "leaves"}, "pod default/leaves is being deleted\n"),
-        (
-            {"pod": "gated"},
-            "pod default/gated waits for others to remove its scheduling gates: kueue.x-k8s.io/admission\n",
-        ),
-    ],
-)
-def test_what_it_cannot_be_asked_is_told(options: dict[str, Any], message: str) -> None:
-    cpu, leaves, gated = make_pod(make_container(), name="cpu"), make_pod(name="leaves"), make_pod(name="gated")
-    leaves["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
-    found = defrag(kube_of([A, *FULL, waits(), cpu, leaves, gated]), **options)
-    assert found.err.startswith(f"error: {message}")
-    assert found.code == (1 if message == "x.yaml: " else 2)
-
-
-def test_a_file_with_several_pods_is_told() -> None:
-    workload = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "web"},
-        "spec": {"replicas": 2, "template": {"spec": {"containers": [make_container(gpu_mem=3)]}}},
-    }
-    found = defrag(kube_of([A]), file="-", stdin=json.dumps(workload))
-    message = "standard input: has 2 pods; give one pod, or a workload with one replica"
-    assert (found.code, found.err) == (2, f"error: {message}\n")
-
-
-def test_a_gpu_that_cannot_be_opened_again_is_told() -> None:
-    api = kube_of([A, B, *FULL, waits()])
-
-    def meanwhile(seconds: float) -> None:
-        if seconds == 2:
-            api.fail_next(lambda call: call.verb == "patch", kube.UnreachableError("connection refused"), times=99)
-
-    found = defrag(api, ManualClock(0, meanwhile), yes=True, timeout=10)
-    assert found.code == 3
-    why = "the node cannot be written after 10 s (connection refused)"
-    assert f"note: node-a/GPU-0 stays cordoned: {why}; when it can be: gpushare uncordon node-a/GPU-0" in found.err
-    assert found.err.splitlines()[-1] == "error: the successor of default/small has no place after 10 s"

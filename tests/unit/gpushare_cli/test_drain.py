@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,21 +14,30 @@ from gpushare_cli.console import Streams
 from gpushare_cli.evict import drain as command
 from gpushare_cli.evict.gpu_cordon import GpuName
 from testing.builders import Json, make_grant, make_inventory, make_node
-from testing.cli.draining import budget, cordons_of, drain, end, owned, pods, seeded
+from testing.cli.draining import (
+    Change,
+    allows,
+    annotated,
+    before,
+    budget,
+    cluster,
+    drain,
+    end,
+    fails,
+    left,
+    nothing,
+    owned,
+    seeded,
+)
 from testing.cli.explaining import kube_of
 from testing.cli.podding import bound
 from testing.clock import ManualClock
-from testing.fakes.kube import Call, FakeKube
+from testing.fakes.kube import FakeKube
 from tests.unit.gpushare_cli import findings
 
 NODE, NODE_B = make_node(make_inventory(15, 15)), make_node(make_inventory(4, node="node-b"))
 WEB = {"app": "web"}
 TWO = {"app": "web", "tier": "a"}
-Change = Callable[[FakeKube], object]
-
-
-def nothing(api: FakeKube) -> None:
-    pass
 
 
 def on(gpu: int, name: str, *, gib: int = 3, **fields: Any) -> Json:
@@ -58,17 +67,6 @@ def comes(pod: Json) -> Change:
     return lambda api: api.seed("/api/v1/namespaces/default/pods", pod)
 
 
-def allows(api: FakeKube) -> None:
-    path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets/web"
-    api.edit(path, lambda found: found["status"].update(disruptionsAllowed=1))
-
-
-def annotated(annotations: Mapping[str, str]) -> Change:
-    return lambda api: api.edit(
-        "/api/v1/nodes/node-a", lambda node: node["metadata"]["annotations"].update(annotations)
-    )
-
-
 def lists(node: Json) -> Change:
     """The node has these GPUs from now on, by their inventory."""
     return annotated(node["metadata"]["annotations"])
@@ -77,22 +75,6 @@ def lists(node: Json) -> Change:
 def opened_by_others(api: FakeKube) -> None:
     api.edit("/api/v1/nodes/node-a", lambda node: node["metadata"]["annotations"].pop(names.ANNOTATION_CORDON))
     comes(on(0, "new"))(api)
-
-
-def fails(end_of_path: str, error: kube.KubeError, times: int = 1, verb: str = "") -> Change:
-    def concerns(call: Call) -> bool:
-        return call.path.endswith(end_of_path) and verb in call.verb
-
-    return lambda api: api.fail_next(concerns, error, times=times)
-
-
-def ends_by_itself(api: FakeKube) -> None:
-    def ends(call: Call) -> bool:
-        if call.path.endswith("/eviction"):
-            api.vanish("/api/v1/namespaces/default/pods/here")
-        return False
-
-    api.fail_next(ends, kube.ConflictError("never"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +89,7 @@ class Case:
 
 def story(case: Case) -> list[str]:
     """What is said, and what is left."""
-    budgets = [each for each in case.there if each["kind"] == "PodDisruptionBudget"]
-    others = [each for each in case.there if each not in budgets]
-    api = seeded(kube_of([NODE, make_node(name="cpu"), *others]), *budgets)
+    api = cluster(NODE, make_node(name="cpu"), *case.there)
     case.first(api)
 
     def passes(seconds: float) -> None:
@@ -119,10 +99,7 @@ def story(case: Case) -> list[str]:
 
     clock = ManualClock(0, passes)
     found = drain(api, case.gpu, clock, **case.options)
-    changes = f"{api.count('create')} evictions, {api.count('patch') + api.count('delete')} other changes"
-    held = api.read("/api/v1/nodes/node-a")["metadata"]["annotations"].get(names.ANNOTATION_HELD)
-    left = f"left: {' '.join(sorted(pods(api))) or 'none'}; cordoned: {cordons_of(api)}; held: {held}"
-    return [*found.lines, f"{left}; {changes} in {clock.at:.0f} s"]
+    return [*found.lines, f"{left(api)} in {clock.at:.0f} s"]
 
 
 SMALL = make_node(replace(make_inventory(15, 15), gpus=make_inventory(15, 15).gpus[:1]))
@@ -156,7 +133,7 @@ CASES: dict[str, Case] = {
     "a mirror pod is not passed over": Case(there=[on(0, "odd", annotations={"kubernetes.io/config.mirror": "x"})]),
     "nor one that cannot be read": Case(there=[on(0, "odd", annotations={names.ANNOTATION_ALLOCATION: "{"})]),
     "a budget is waited for until it allows the next": Case(
-        there=[one(), on(0, "two", labels=WEB), budget("web", 1, **WEB)], at={20: allows}
+        there=[one(), on(0, "two", labels=WEB), budget("web", 1, **WEB)], at={20: allows(1)}
     ),
     "when time is up it says who is left and why": Case(there=[one(), CLOSED], options={"timeout": 30}),
     "a pod with two budgets cannot be evicted by anyone": Case(
@@ -171,7 +148,7 @@ CASES: dict[str, Case] = {
     ),
     # A GPU that fails drops out of the list, and the next one takes its number.
     "a number that becomes another GPU's evicts none of its pods": Case(
-        there=[on(0, "here", labels=WEB), on(1, "there"), CLOSED], at={4: lists(SHIFTED), 8: allows}
+        there=[on(0, "here", labels=WEB), on(1, "there"), CLOSED], at={4: lists(SHIFTED), 8: allows(1)}
     ),
     "nothing is evicted any more once others let new pods in": Case(
         there=[one(), CLOSED], at={4: opened_by_others}, ends=False
@@ -194,7 +171,9 @@ CASES: dict[str, Case] = {
     "so is one that the server could not answer": Case(
         there=[on(0, "here")], first=fails("/eviction", kube.ServerFaultError("etcd has no leader"), 6)
     ),
-    "a pod that ended by itself was not evicted": Case(there=[on(0, "here")], first=ends_by_itself),
+    "a pod that ended by itself was not evicted": Case(
+        there=[on(0, "here")], first=before("/eviction", lambda api: api.vanish("/api/v1/namespaces/default/pods/here"))
+    ),
     "a missing right to cordon is told and nothing is evicted": Case(
         there=[on(0, "here")], first=fails("", kube.ForbiddenError("nodes is forbidden"), verb="patch")
     ),
