@@ -79,19 +79,17 @@ def _add_scores(parser: argparse.ArgumentParser) -> None:
     above_all = kube_scores.needed({**kube_scores.UNASKED, **kube_scores.PREFERENCES})
     what = (
         f"of the controller's scores for GPU pods. By default {default} (in a policy file {by_policy}): its best node"
-        " wins against all that kube-scheduler adds by itself, and preferred affinity or a soft taint seldom changes"
-        f" it; from {above_all} on they never do; at 1 they and free CPU decide, and GPUs are filled worst"
+        f" wins against kube-scheduler's own scores; from {above_all} on also against what authors prefer"
     )
     parser.add_argument("--weight", type=int, metavar="N", help=what)
     add_rank_others(
         parser,
         "have the controller rank nodes for pods without GPUs too, so that they leave CPU and memory to GPUs that"
-        " are free. Costs a request for each of these pods; while the controller is away they are scheduled without it."
-        f" By default with weight {scheduler_config.OTHERS_WEIGHT}: a node may get several replicas of a workload",
+        f" are free; costs a request for each of them (default weight: {scheduler_config.OTHERS_WEIGHT})",
     )
     what = (
-        "nodes with less free CPU and memory come first, for all pods of the scheduler. Keeps whole nodes free for an"
-        " autoscaler and needs no request; costs GPUs with the policy dense, see docs/scheduling.md"
+        "nodes with less free CPU and memory come first, for all pods of the scheduler; keeps whole nodes free, and"
+        " costs GPUs with the policy dense, see docs/scheduling.md"
     )
     parser.add_argument("--most-allocated", action="store_true", help=what)
 

@@ -30,7 +30,7 @@ This page is written by `make docs` from the code, and its examples are what the
 ## Options of several commands
 
 """
-COMMON = ("output", "kubeconfig", "context")
+COMMON = ("output", "kubeconfig", "context", "installation")
 """Arguments that are told once for all commands."""
 _EXAMPLES = 2
 """Of each command, of those in its help."""
@@ -174,12 +174,9 @@ containers in a pod |
 kube-scheduler counts it | as `InsufficientGpuMemory`; nodes must have it in `status.allocatable` |
 | `Too many pods` | a place among the node's `status.allocatable.pods` | more nodes, or a larger `maxPods` of the \
 kubelet |
-| `cordoned (spec.unschedulable)` | a node that takes new pods | `kubectl uncordon` |
-| `taint KEY=VALUE`, `taint KEY` | a toleration of that taint | add it to the pod, or take the taint away |
-| `spec.nodeSelector wants KEY=VALUE, ...` | a node with that label | label nodes, or change the selector |
-| `no term of the required node affinity matches` | a node that the pod's required affinity means | label nodes, or \
-change the affinity |
-| `spec.nodeName` | the very node that the pod or its DaemonSet names | leave the choice to kube-scheduler |
+| `cordoned (spec.unschedulable)`, `taint KEY=VALUE`, `taint KEY`, `spec.nodeSelector wants KEY=VALUE, ...`, \
+`no term of the required node affinity matches`, `spec.nodeName` | a node that takes the pod by Kubernetes' own rules \
+| change the pod, or uncordon, label or untaint nodes |
 | `pod affinity or topology spread, ...` | a node that the constraints of this pod, or of pods there, leave | more \
 nodes or zones, or `ScheduleAnyway` and preferred terms |
 | `RefusedByWebhook` | a request that is right: the pod would not be created | the details say what is wrong |
@@ -255,7 +252,8 @@ def _usage(action: argparse.Action) -> str:
 
 
 def _meaning(action: argparse.Action) -> str:
-    text = (action.help or "").replace("%(default)s", f"`{action.default}`").replace("|", "\\|")
+    told = "namespace of gpushare (default: %(default)s)" if action.dest == "installation" else action.help or ""
+    text = told.replace("%(default)s", f"`{action.default}`").replace("|", "\\|")
     return f"{text} (required)" if action.required and action.option_strings else text
 
 
