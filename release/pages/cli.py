@@ -23,8 +23,8 @@ HEAD = """# Commands
 
 Tables are for people, `-o json` and `-o yaml` for programs, with all memory in MiB.
 Results go to the standard output; `note:` and `error:` lines, and how far `simulate` is, to the error stream.
-On a terminal, the tables of `explain`, `simulate` and `doctor` are folded to its width, or to that of `COLUMNS`; \
-elsewhere not, so that `grep` finds whole lines.
+On a terminal, the tables of `explain`, `simulate` and `doctor` are folded to its width, and nothing is cut; \
+elsewhere only if `COLUMNS` gives a width, so that `grep` finds whole lines.
 This page is written by `make docs` from the code, and its examples are what the commands print.
 
 ## Options of several commands
@@ -98,7 +98,8 @@ Without `-A` the pods of other namespaces are missing; a note says so if it look
 | ConfigMap `unhealthy-gpu-NODE` of `kube-system` | GPUs that take nothing new |
 | anything else | left out, with a note |
 
-A workload whose pods are in the input makes no others. Pods without GPUs count as well.
+A workload whose pods are in the input makes no others. New pods have the same names in every run.
+Pods without GPUs count as well.
 
 `--profile` makes up nodes from a profile, the file that [simulated GPUs](../install.md) have; with `-f` they join \
 the nodes of the list.
