@@ -54,15 +54,7 @@ class BindArgs:
 
 
 def node_args(body: bytes, lists: NodeLists | None = None) -> NodeArgs:
-    """Decode ExtenderArgs.
-
-    Args:
-        body: of the request.
-        lists: lists of names that need not be decoded again.
-
-    Raises:
-        WireError: they are not; says what is wrong where.
-    """
+    """Decode ExtenderArgs; `lists` are of names that need not be decoded again. WireError says what is wrong where."""
     head, sent = node_lists.split(body)
     if lists is not None and sent and (known := lists.get(sent)) is not None:
         given = _object(head)
@@ -83,11 +75,7 @@ def node_args(body: bytes, lists: NodeLists | None = None) -> NodeArgs:
 
 
 def preempt_args(body: bytes) -> PreemptArgs:
-    """Decode ExtenderPreemptionArgs, with whole pods (nodeCacheCapable: false) or with their UIDs.
-
-    Raises:
-        WireError: they are not; says what is wrong where.
-    """
+    """Decode ExtenderPreemptionArgs, with whole pods (nodeCacheCapable: false) or with their UIDs."""
     args = _load(body)
     pod = _pod(args, "ExtenderPreemptionArgs {Pod, NodeNameToVictims, NodeNameToMetaVictims}")
     is_meta = args.get("NodeNameToMetaVictims") is not None
@@ -101,11 +89,7 @@ def preempt_args(body: bytes) -> PreemptArgs:
 
 
 def bind_args(body: bytes) -> BindArgs:
-    """Decode ExtenderBindingArgs.
-
-    Raises:
-        WireError: they are not; says what is wrong where.
-    """
+    """Decode ExtenderBindingArgs."""
     args = _load(body)
     return BindArgs(
         namespace=fields.needed(args, "PodNamespace", ""),
@@ -120,11 +104,7 @@ def filter_result(result: FilterResult, args: NodeArgs, lists: NodeLists | None 
 
     What no preemption helps is in both maps, where the second counts: Kubernetes 1.20 knows the first one only, and its
     kube-scheduler would say nothing of these nodes.
-
-    Args:
-        result: what to say.
-        args: of the request.
-        lists: remembers the names that fit, which prioritize is asked about next.
+    `lists` remembers the names that fit, which prioritize is asked about next.
     """
     nodes, fits = b"null", b"null"
     if args.nodes is not None:

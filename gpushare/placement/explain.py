@@ -58,14 +58,7 @@ def around_the_node(
 
 
 def insufficient(shape: RequestShape, ledger: NodeLedger, barred: Barred, *, never: bool) -> str:
-    """No choice of GPUs has room for the pod.
-
-    Args:
-        shape: what the pod asks for.
-        ledger: the node's ledger.
-        barred: GPUs that the pod may not use, and why.
-        never: the node could not hold the pod even if it were empty.
-    """
+    """No choice of GPUs has room for the pod; `never`: not even if the node were empty."""
     return needs(shape, ledger.inventory.unit) + left(shape, ledger, barred, never=never)
 
 
