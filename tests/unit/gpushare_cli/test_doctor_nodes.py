@@ -12,12 +12,9 @@ from gpushare.units import MemoryUnit
 from gpushare.wire import inventory as inventory_wire
 from testing.builders import make_gpu, make_grant, make_inventory
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import METRICS, NS, PLUGIN, Change, DoctorKube
+from testing.cli.doctor_cluster import METRICS, NS, PLUGIN, Change, DoctorKube, together
 from testing.manifests import tree
 from tests.unit.gpushare_cli import findings
-from tests.unit.gpushare_cli.findings import Told
-
-NO_PLUGIN = f"no {PLUGIN} pod is there | kubectl -n {NS} describe daemonset {PLUGIN}"
 
 
 def node(change: Callable[[JsonObject], object], name: str = "node-b") -> Change:
@@ -128,147 +125,57 @@ def test_each_change_has_its_line(check: str, changes: list[Change]) -> None:
     findings.compare(check, changes)
 
 
-def test_a_missing_daemonset_is_one_line_and_not_one_for_each_node(told: Told) -> None:
-    api = world.healthy()
-    world.vanish(api, "DaemonSet", PLUGIN)
-    for name in ("node-a", "node-b"):
-        world.vanish(api, "Pod", f"{PLUGIN}-{name}")
-    assert world.lines(api) == told()
-
-
-def test_a_cluster_whose_nodes_no_one_has_labelled_says_how(told: Told) -> None:
-    api = world.healthy()
-    for name in ("node-a", "node-b"):
-        world.vanish(api, "Node", name)
-        world.vanish(api, "Pod", f"{PLUGIN}-{name}")
-    world.gpu_node(api, "node-c", labels={"gpushare": "false"}, with_plugin=False)
-    world.edit(api, "Node", "node-c", lambda each: each["metadata"].pop("annotations"))
-    assert world.lines(api) == told()
-
-
-def test_nodes_are_those_that_the_daemonset_selects() -> None:
-    api = world.healthy()
-
-    def select(plugin: JsonObject) -> None:
-        plugin["spec"]["template"]["spec"]["nodeSelector"] = {"pool": "gpu"}
-
-    world.edit(api, "DaemonSet", PLUGIN, select)
-    world.gpu_node(api, "node-c", labels={"pool": "gpu"}, with_plugin=False)
-    assert world.lines(api, "plugin-running") == [f"error plugin-running node/node-c | {NO_PLUGIN}"]
-
-
-@pytest.mark.parametrize("name", ["a-first", "z-last"])
-def test_a_plugin_that_is_being_replaced_is_ready_if_one_of_its_pods_is(name: str) -> None:
-    api = world.healthy()
-    unready_plugin(api)
-    world.seed(api, world.own_pod(name, PLUGIN, node="node-b"))
-    assert world.lines(api) == []
-
-
-def test_a_resource_that_is_switched_off_is_not_missed() -> None:
-    api = world.healthy()
-    world.edit(api, "ConfigMap", "gpushare-config", lambda each: each["data"].update(GPUSHARE_GPU_PERCENT="false"))
-    for name in ("node-a", "node-b"):
-        node(lambda each: each["status"]["allocatable"].pop(names.GPU_PERCENT), name)(api)
-    assert world.lines(api) == []
-
-
-def test_whole_gpus_are_counted_where_they_are_served() -> None:
-    api = world.healthy()
-    world.edit(api, "ConfigMap", "gpushare-config", lambda each: each["data"].update(GPUSHARE_WHOLE_GPUS="true"))
-    node(lambda each: each["status"]["allocatable"].update({names.GPU: "4"}), "node-a")(api)
-    [line] = world.lines(api, "node-amounts")
-    assert "node/node-b | allocatable nvidia.com/gpu is 0, but its healthy GPUs are 4 |" in line
-
-
-def test_config_maps_of_unhealthy_gpus_that_may_not_be_listed_are_a_warning(told: Told) -> None:
-    api = world.healthy()
-    refused = kube.ForbiddenError("configmaps is forbidden")
-    api.fail_next(lambda call: call.path == "/api/v1/namespaces/kube-system/configmaps", refused, times=9)
-    assert world.lines(api) == told()
-
-
 CONTROLLER = names.CONTROLLER_SERVICE
 ASKED = "gpushare_extender_requests_total"
-
-
-def never_asked(count: str = "0.0") -> DoctorKube:
-    api = world.healthy()
-    page = METRICS[CONTROLLER].replace("} 7.0", "} " + count)
-    page += f'{ASKED}{{outcome="fits",verb="filter"}} 9.0\n{ASKED}{{outcome="gpu",verb="{names.OTHERS_VERB}"}} 9.0\n'
-    api.says(CONTROLLER, "metrics", Reply(status=200, text=page))
-    return api
-
-
-def taint(*nodes: str, key: str = names.GPU_MEM, effect: str = "NoSchedule") -> Change:
-    def change(api: DoctorKube) -> None:
-        taints = [{"key": key, "effect": effect}]
-        for name in nodes:
-            world.edit(api, "Node", name, lambda node: node.setdefault("spec", {}).update(taints=taints))
-
-    return change
-
-
-@pytest.mark.parametrize("count", ["0.0", "many"])
-def test_pods_without_gpus_that_no_one_ranks_are_pointed_out(count: str) -> None:
-    [line] = world.lines(never_asked(count))
-    assert line.startswith("ok other-pods nodes | 2 of 2 nodes that share also take pods without GPUs")
-
-
-@pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
-def test_nodes_that_are_kept_for_gpu_pods_are_right(effect: str) -> None:
-    api = never_asked()
-    taint("node-a", effect=effect)(api)
-    [line] = world.lines(api)
-    assert line.startswith("ok other-pods node/node-b | 1 of 2 nodes that share also take pods without GPUs")
-    taint("node-b", effect=effect)(api)
-    assert world.lines(api) == []
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        taint("node-a", "node-b", effect="PreferNoSchedule"),
-        taint("node-a", "node-b", key="node.kubernetes.io/unreachable"),
-        taint("node-a", "node-b", key="node.cloudprovider.kubernetes.io/uninitialized"),
-    ],
-)
-def test_taints_that_keep_no_pod_away_for_good_do_not_count(change: Change) -> None:
-    api = never_asked()
-    change(api)
-    assert len(world.lines(api, "other-pods")) == 1
-
-
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        (kube.ForbiddenError("no rights"), "the controller's metrics cannot be read"),
-        (Reply(status=200, text="gpushare_ready 1.0\n"), "no scheduler has asked the controller anything yet"),
-    ],
-)
-def test_nothing_is_said_where_no_one_can_tell(answer: Reply | kube.KubeError, why: str) -> None:
-    api = never_asked()
-    api.says(CONTROLLER, "metrics", answer)
-    [result] = [each for each in world.diagnosis(api).results if each.check.id == "other-pods"]
-    assert (result.findings, result.skipped) == ((), why)
-
-
 GOOD = Reply(
     status=200, text='gpushare_plugin_usage_info{reading="on"} 1\ngpushare_plugin_gpu_foreign_bytes{UUID="G"} 0\n'
 )
 HIDDEN = Reply(status=200, text='gpushare_plugin_usage_info{reading="no-host-pid"} 1\n')
-HEAD = f"warning usage daemonset/{NS}/{PLUGIN} | "
+NO_PROCESSES = Reply(status=200, text='gpushare_plugin_usage_info{reading="on"} 1\n')
+FORBIDDEN = kube.ForbiddenError("no")
+TEAM = {"kind": "Namespace", "metadata": {"name": "team-a", "labels": {names.WATCHDOG: "evict"}}}
+SELECTOR = {"nodeSelector": {"pool": "gpu"}}
 
 
-def reading(component: str = "usage", **replies: Reply | kube.KubeError) -> DoctorKube:
-    """A cluster after a component was applied. Args: replies: by the last letter of the node; all else is good."""
-    api = world.healthy()
-    world.edit(api, "DaemonSet", PLUGIN, partial(apply, tree.patches(component)[0]))
-    for letter in "ab":
-        name = f"{PLUGIN}-node-{letter}"
-        world.edit(api, "Pod", name, with_port)
-        api.replies[kube.pod_path(NS, f"{name}:12347", "proxy/metrics")] = replies.get(letter, GOOD)
-    return api
+def missing(kind: str, *objects: str) -> Change:
+    return together(*(partial(world.vanish, kind=kind, name=name) for name in objects))
+
+
+def setting(**values: str) -> Change:
+    wanted = {f"GPUSHARE_{key}": value for key, value in values.items()}
+    return lambda api: world.edit(api, "ConfigMap", names.CONFIG, lambda each: each["data"].update(wanted))
+
+
+def plugin(change: Callable[[JsonObject], object]) -> Change:
+    return lambda api: world.edit(api, "DaemonSet", PLUGIN, change)
+
+
+def forbidden(path: str) -> Change:
+    return lambda api: api.fail_next(lambda call: call.path == path, FORBIDDEN, times=9)
+
+
+def never_asked(count: str = "0.0") -> Change:
+    page = METRICS[CONTROLLER].replace("} 7.0", "} " + count)
+    page += f'{ASKED}{{outcome="fits",verb="filter"}} 9.0\n{ASKED}{{outcome="gpu",verb="{names.OTHERS_VERB}"}} 9.0\n'
+    return lambda api: api.says(CONTROLLER, "metrics", Reply(status=200, text=page))
+
+
+def taint(*nodes: str, key: str = names.GPU_MEM, effect: str = "NoSchedule") -> Change:
+    taints = [{"key": key, "effect": effect}]
+    return together(*(node(lambda each: each.setdefault("spec", {}).update(taints=taints), name) for name in nodes))
+
+
+def reads(component: str = "usage", **replies: Reply | kube.KubeError) -> Change:
+    """A component was applied. Args: replies: by the last letter of the node; all else is good."""
+
+    def change(api: DoctorKube) -> None:
+        world.edit(api, "DaemonSet", PLUGIN, partial(apply, tree.patches(component)[0]))
+        for letter in "ab":
+            name = f"{PLUGIN}-node-{letter}"
+            world.edit(api, "Pod", name, with_port)
+            api.replies[kube.pod_path(NS, f"{name}:12347", "proxy/metrics")] = replies.get(letter, GOOD)
+
+    return change
 
 
 def apply(patch: JsonObject, plugin: JsonObject) -> None:
@@ -281,49 +188,87 @@ def with_port(pod: JsonObject) -> None:
     pod["spec"]["containers"][0]["ports"] = [{"name": "metrics", "containerPort": 12347}]
 
 
-@pytest.mark.parametrize("component", ["usage", "watchdog-evict", "watchdog-kill"])
-def test_where_it_is_read_there_is_nothing_to_say(component: str) -> None:
-    api = reading(component)
-    labels = {names.WATCHDOG: "evict"}
-    world.seed(api, {"kind": "Namespace", "metadata": {"name": "team-a", "labels": labels}})
-    assert world.lines(api) == []
+def replacing(name: str) -> Change:
+    return together(unready_plugin, lambda api: world.seed(api, world.own_pod(name, PLUGIN, node="node-b")))
 
 
-def test_where_it_is_not_wanted_no_plugin_is_asked() -> None:
-    api = world.healthy()
-    assert world.lines(api) == []
-    assert not [path for path in api.asked if PLUGIN in path]
+def no_percent(name: str) -> Change:
+    return node(lambda each: each["status"]["allocatable"].pop(names.GPU_PERCENT), name)
+
+
+BOTH = "node-a", "node-b"
+PODS = [f"{PLUGIN}-{name}" for name in BOTH]
+UNLABELLED = partial(world.gpu_node, name="node-c", labels={"gpushare": "false"}, with_plugin=False)
+CASES: dict[str, Change] = {
+    "a missing DaemonSet is one line and not one for each node": together(
+        missing("DaemonSet", PLUGIN), missing("Pod", *PODS)
+    ),
+    "a cluster whose nodes no one has labelled says how": together(
+        missing("Node", *BOTH),
+        missing("Pod", *PODS),
+        UNLABELLED,
+        node(lambda each: each["metadata"].pop("annotations"), "node-c"),
+    ),
+    "nodes are those that the DaemonSet selects": together(
+        plugin(lambda each: each["spec"]["template"]["spec"].update(SELECTOR)),
+        partial(world.gpu_node, name="node-c", labels={"pool": "gpu"}, with_plugin=False),
+    ),
+    "a plugin that is being replaced is ready if its first pod is": replacing("a-first"),
+    "or its last": replacing("z-last"),
+    "a resource that is switched off is not missed": together(setting(GPU_PERCENT="false"), *map(no_percent, BOTH)),
+    "whole GPUs are counted where they are served": together(
+        setting(WHOLE_GPUS="true"), node(lambda each: each["status"]["allocatable"].update({names.GPU: "4"}), "node-a")
+    ),
+    "ConfigMaps of unhealthy GPUs that may not be listed are a warning": forbidden(
+        "/api/v1/namespaces/kube-system/configmaps"
+    ),
+    "pods without GPUs that no one ranks are pointed out": never_asked(),
+    "also if no one can tell how many": never_asked("many"),
+    "nodes that are kept for GPU pods are right": together(never_asked(), taint(*BOTH)),
+    "by either effect": together(never_asked(), taint(*BOTH, effect="NoExecute")),
+    "one that is not is named": together(never_asked(), taint("node-a")),
+    "taints that keep no pod away do not count": together(never_asked(), taint(*BOTH, effect="PreferNoSchedule")),
+    "nor those of a node's state": together(never_asked(), taint(*BOTH, key="node.kubernetes.io/unreachable")),
+    "nor a cloud provider's": together(
+        never_asked(), taint(*BOTH, key="node.cloudprovider.kubernetes.io/uninitialized")
+    ),
+    **{
+        f"where use is read by {component} there is nothing to say": together(
+            reads(component), partial(world.seed, item=TEAM)
+        )
+        for component in ("usage", "watchdog-evict", "watchdog-kill")
+    },
+    "a node whose plugin sees no processes is named": reads(b=HIDDEN),
+    "so is one whose plugin cannot be asked": reads(b=FORBIDDEN),
+    "and one whose driver lists none": reads(b=NO_PROCESSES),
+    "plugins that may not be listed are one line": together(reads(), forbidden(f"/api/v1/namespaces/{NS}/pods")),
+    "a plugin without the processes of its node is one line": together(
+        reads(a=HIDDEN, b=HIDDEN), plugin(lambda each: each["spec"]["template"]["spec"].pop("hostPID"))
+    ),
+    "the setting of all components counts too": setting(WATCHDOG="report"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_said_of_nodes(case: str) -> None:
+    assert (world.after(CASES[case]) or ["nothing"]) == findings.golden("doctor", case)
 
 
 @pytest.mark.parametrize(
-    ("reply", "problem"),
+    ("answer", "why"),
     [
-        (HIDDEN, "its device plugin does not see the processes of the node: it needs hostPID (manifests/usage)"),
-        (kube.ForbiddenError("no"), "its device plugin cannot be asked: no"),
-        (Reply(status=200, text='gpushare_plugin_usage_info{reading="on"} 1\n'), "its driver lists no processes"),
+        (kube.ForbiddenError("no rights"), "the controller's metrics cannot be read"),
+        (Reply(status=200, text="gpushare_ready 1.0\n"), "no scheduler has asked the controller anything yet"),
     ],
 )
-def test_a_node_of_which_nothing_is_known_is_named(reply: Reply | kube.KubeError, problem: str) -> None:
-    [line] = world.lines(reading(b=reply))
-    assert line.startswith(f"{HEAD}what is used on node node-b is not known: {problem} | kubectl -n {NS} logs -l ")
-
-
-def test_plugins_that_may_not_be_listed_are_one_line() -> None:
-    api = reading()
-    path = f"/api/v1/namespaces/{NS}/pods"
-    api.fail_next(lambda call: call.path == path, kube.ForbiddenError("no"), times=9)
-    [line] = world.lines(api)
-    assert line.startswith(f"error cluster-read pods of {PLUGIN} | cannot be read: no; not checked: usage | ")
-
-
-def test_a_plugin_without_the_processes_of_its_node_is_one_line() -> None:
-    api = reading(a=HIDDEN, b=HIDDEN)
-    world.edit(api, "DaemonSet", PLUGIN, lambda each: each["spec"]["template"]["spec"].pop("hostPID"))
-    [line] = world.lines(api)
-    assert line.startswith(f"{HEAD}GPUSHARE_USAGE or GPUSHARE_WATCHDOG is set, and its pods do not see the processes")
-
-
-def test_the_setting_of_all_components_counts_too() -> None:
+def test_nothing_is_said_where_no_one_can_tell(answer: Reply | kube.KubeError, why: str) -> None:
     api = world.healthy()
-    world.edit(api, "ConfigMap", names.CONFIG, lambda each: each["data"].update(GPUSHARE_WATCHDOG="report"))
-    assert [line.split(" | ")[0] for line in world.lines(api)] == [HEAD.removesuffix(" | ")]
+    api.says(CONTROLLER, "metrics", answer)
+    [result] = [each for each in world.diagnosis(api).results if each.check.id == "other-pods"]
+    assert (result.findings, result.skipped) == ((), why)
+
+
+def test_where_use_is_not_wanted_no_plugin_is_asked() -> None:
+    api = world.healthy()
+    assert world.lines(api) == []
+    assert not [path for path in api.asked if PLUGIN in path]
