@@ -279,6 +279,27 @@ def together(*changes: Change) -> Change:
     return change
 
 
+def edited(kind: str, name: str, change: Callable[[JsonObject], object]) -> Change:
+    """An object of the installation, or one without a namespace, is changed."""
+    return partial(edit, kind=kind, name=name, change=change)
+
+
+def missing(kind: str, *objects: str) -> Change:
+    """Objects are gone."""
+    return together(*(partial(vanish, kind=kind, name=name) for name in objects))
+
+
+def setting(**values: str) -> Change:
+    """Of all components."""
+    wanted = {f"GPUSHARE_{key}": value for key, value in values.items()}
+    return edited("ConfigMap", names.CONFIG, lambda found: found["data"].update(wanted))
+
+
+def forbidden(path: str) -> Change:
+    """This may not be read."""
+    return lambda api: api.fail_next(lambda call: call.path == path, kube.ForbiddenError("no"), times=9)
+
+
 def formatted(found: Diagnosis) -> Iterator[str]:
     for check, each in found.findings:
         fix = f" | {each.fix}" if each.fix else ""

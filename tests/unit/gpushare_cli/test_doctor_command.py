@@ -10,7 +10,7 @@ from gpushare_cli import __main__ as cli
 from gpushare_cli.doctor import checks, snapshot
 from testing.cli import doctor_cluster as world
 from testing.cli.calling import Run, reached
-from testing.cli.doctor_cluster import NS, Change, DoctorKube, skewed
+from testing.cli.doctor_cluster import NS, DoctorKube, forbidden, skewed
 from testing.cli.simulating import lines
 from testing.fakes.faults import Delayed
 from tests.unit.gpushare_cli import findings
@@ -160,10 +160,6 @@ PATHS = (
     f"/apis/coordination.k8s.io/v1/namespaces/{NS}/leases/gpushare-controller",
     f"{APPS}/namespaces/{NS}/deployments/gpushare-scheduler",
 )
-
-
-def forbidden(path: str) -> Change:
-    return lambda api: api.fail_next(lambda call: call.path == path, kube.ForbiddenError("no"), times=9)
 
 
 CHANGES = {"cluster-read": [forbidden(path) for path in PATHS]}

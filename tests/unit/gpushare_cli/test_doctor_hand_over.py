@@ -1,6 +1,5 @@
 """How nodes hand over GPUs, line by line: what that asks of pods, and what it makes unnecessary."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ from gpushare.wire import hand_over
 from gpushare.wire import inventory as inventory_wire
 from testing.builders import make_allocation, make_container, make_grant, make_pod
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import Change, DoctorKube, together
+from testing.cli.doctor_cluster import Change, DoctorKube, edited, missing, setting, together
 from tests.unit.gpushare_cli import findings
 from tests.unit.gpushare_cli.findings import Told
 
@@ -42,21 +41,12 @@ def limits(node: str, limit: Limit, reason: str = "") -> Change:
     return publish(node, HandOver.ENVVAR, "", limit=limit, limit_reason=reason)
 
 
-def edit(kind: str, name: str, change: Callable[[JsonObject], object]) -> Change:
-    return lambda api: world.edit(api, kind, name, change)
-
-
 def tell(word: str) -> Change:
-    return edit("ConfigMap", names.HAND_OVER, lambda found: found.update(hand_over.data(word)))
+    return edited("ConfigMap", names.HAND_OVER, lambda found: found.update(hand_over.data(word)))
 
 
 def refuse(**data: str) -> Change:
-    return edit("ConfigMap", names.RUNTIME_CLASS_POLICY, lambda found: found["data"].update(data))
-
-
-def setting(**values: str) -> Change:
-    wanted = {f"GPUSHARE_{key}": value for key, value in values.items()}
-    return edit("ConfigMap", names.CONFIG, lambda found: found["data"].update(wanted))
+    return edited("ConfigMap", names.RUNTIME_CLASS_POLICY, lambda found: found["data"].update(data))
 
 
 def without_isolation(api: DoctorKube) -> None:
@@ -68,15 +58,11 @@ def without_isolation(api: DoctorKube) -> None:
 
 def nvidia_default(node: str, value: str) -> Change:
     label = {"gpushare.dev/nvidia-default-runtime": value}
-    return edit("Node", node, lambda found: found["metadata"]["labels"].update(label))
+    return edited("Node", node, lambda found: found["metadata"]["labels"].update(label))
 
 
 def new_node(name: str, change: Change) -> Change:
     return together(partial(world.gpu_node, name=name), change)
-
-
-def missing(kind: str, name: str) -> Change:
-    return lambda api: world.vanish(api, kind, name)
 
 
 def classes(**handlers: str) -> Change:
@@ -89,7 +75,7 @@ def classes(**handlers: str) -> Change:
 
 def has_handlers(*handlers: str) -> Change:
     status = {"runtimeHandlers": [{"name": name} for name in ("", "runc", *handlers)]}
-    return edit("Node", "node-a", lambda node: node["status"].update(status))
+    return edited("Node", "node-a", lambda node: node["status"].update(status))
 
 
 def holds(name: str, gpu: int, node: str = "node-b") -> Change:
@@ -131,7 +117,7 @@ CASES: dict[str, Change] = {
     "or of those that do not say otherwise": together(CDI, NVIDIA_DEFAULT),
     "and missed on those": together(CDI, NVIDIA_DEFAULT, without_isolation),
     "a node that has told nothing yet counts as one that needs it": together(
-        CDI, new_node("node-c", edit("Node", "node-c", lambda node: node["metadata"].pop("annotations")))
+        CDI, new_node("node-c", edited("Node", "node-c", lambda node: node["metadata"].pop("annotations")))
     ),
     "a word that is not that of the nodes is told": tell("cdi"),
     "so is none": tell(""),

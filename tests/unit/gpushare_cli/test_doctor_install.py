@@ -9,20 +9,13 @@ from gpushare.kube.api import JsonObject
 from gpushare.units import ResourceConfig
 from gpushare_cli.doctor import checks_admission, checks_control_plane, objects, snapshot
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import NS, Change, DoctorKube
+from testing.cli.doctor_cluster import NS, Change, DoctorKube, missing, setting, together
 from testing.reviews import rules
 from tests.unit.gpushare_cli import findings
 from tests.unit.gpushare_cli.findings import Told
 from webhook import mutation
 from webhook.metrics import Metrics
 from webhook.mutation import Patched
-
-
-def setting(name: str, value: str) -> Change:
-    def change(api: DoctorKube) -> None:
-        world.edit(api, "ConfigMap", "gpushare-config", lambda config: config["data"].update({name: value}))
-
-    return change
 
 
 def unlabel(name: str) -> Change:
@@ -37,22 +30,10 @@ def namespace(name: str, **labels: str) -> Change:
     return lambda api: world.seed(api, {"kind": "Namespace", "metadata": metadata})
 
 
-def no_runtime_class(api: DoctorKube) -> None:
-    world.vanish(api, "RuntimeClass", "nvidia")
-
-
-def no_runtime_class_but_always(api: DoctorKube) -> None:
-    no_runtime_class(api)
-    setting("GPUSHARE_RUNTIME_CLASS_MODE", "always")(api)
-
-
+NO_CLASS = missing("RuntimeClass", "nvidia")
 CHANGES: dict[str, list[Change]] = {
-    "settings": [
-        lambda api: world.vanish(api, "ConfigMap", "gpushare-config"),
-        setting("GPUSHARE_MEMORY_UNIT", "GB"),
-        setting("GPUSHARE_WHOLE_GPUS", "maybe"),
-    ],
-    "runtime-class": [no_runtime_class, no_runtime_class_but_always],
+    "settings": [missing("ConfigMap", "gpushare-config"), setting(MEMORY_UNIT="GB"), setting(WHOLE_GPUS="maybe")],
+    "runtime-class": [NO_CLASS, together(NO_CLASS, setting(RUNTIME_CLASS_MODE="always"))],
     "namespace-labels": [unlabel("kube-system"), unlabel(NS)],
     "isolation-exceptions": [
         namespace("monitoring", **{"gpushare.dev/isolation": "disabled"}),
@@ -80,8 +61,7 @@ def test_each_change_has_its_line(check: str, changes: list[Change]) -> None:
 @pytest.mark.parametrize("mode", ["never", "if-exists"])
 def test_a_runtime_class_is_not_missed_where_nothing_needs_it(mode: str) -> None:
     api = world.healthy()
-    no_runtime_class(api)
-    setting("GPUSHARE_RUNTIME_CLASS_MODE", mode)(api)
+    together(NO_CLASS, setting(RUNTIME_CLASS_MODE=mode))(api)
     source = {"name": "GPUSHARE_GPU_SOURCE", "value": "simulated:/etc/gpushare/profile.yaml"}
     if mode == "if-exists":
 

@@ -12,13 +12,24 @@ from gpushare.units import MemoryUnit
 from gpushare.wire import inventory as inventory_wire
 from testing.builders import make_gpu, make_grant, make_inventory
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import METRICS, NS, PLUGIN, Change, DoctorKube, together
+from testing.cli.doctor_cluster import (
+    METRICS,
+    NS,
+    PLUGIN,
+    Change,
+    DoctorKube,
+    edited,
+    forbidden,
+    missing,
+    setting,
+    together,
+)
 from testing.manifests import tree
 from tests.unit.gpushare_cli import findings
 
 
 def node(change: Callable[[JsonObject], object], name: str = "node-b") -> Change:
-    return lambda api: world.edit(api, "Node", name, change)
+    return edited("Node", name, change)
 
 
 def annotate(key: str, value: str) -> Change:
@@ -137,23 +148,6 @@ TEAM = {"kind": "Namespace", "metadata": {"name": "team-a", "labels": {names.WAT
 SELECTOR = {"nodeSelector": {"pool": "gpu"}}
 
 
-def missing(kind: str, *objects: str) -> Change:
-    return together(*(partial(world.vanish, kind=kind, name=name) for name in objects))
-
-
-def setting(**values: str) -> Change:
-    wanted = {f"GPUSHARE_{key}": value for key, value in values.items()}
-    return lambda api: world.edit(api, "ConfigMap", names.CONFIG, lambda each: each["data"].update(wanted))
-
-
-def plugin(change: Callable[[JsonObject], object]) -> Change:
-    return lambda api: world.edit(api, "DaemonSet", PLUGIN, change)
-
-
-def forbidden(path: str) -> Change:
-    return lambda api: api.fail_next(lambda call: call.path == path, FORBIDDEN, times=9)
-
-
 def never_asked(count: str = "0.0") -> Change:
     page = METRICS[CONTROLLER].replace("} 7.0", "} " + count)
     page += f'{ASKED}{{outcome="fits",verb="filter"}} 9.0\n{ASKED}{{outcome="gpu",verb="{names.OTHERS_VERB}"}} 9.0\n'
@@ -210,7 +204,7 @@ CASES: dict[str, Change] = {
         node(lambda each: each["metadata"].pop("annotations"), "node-c"),
     ),
     "nodes are those that the DaemonSet selects": together(
-        plugin(lambda each: each["spec"]["template"]["spec"].update(SELECTOR)),
+        edited("DaemonSet", PLUGIN, lambda each: each["spec"]["template"]["spec"].update(SELECTOR)),
         partial(world.gpu_node, name="node-c", labels={"pool": "gpu"}, with_plugin=False),
     ),
     "a plugin that is being replaced is ready if its first pod is": replacing("a-first"),
@@ -243,7 +237,8 @@ CASES: dict[str, Change] = {
     "and one whose driver lists none": reads(b=NO_PROCESSES),
     "plugins that may not be listed are one line": together(reads(), forbidden(f"/api/v1/namespaces/{NS}/pods")),
     "a plugin without the processes of its node is one line": together(
-        reads(a=HIDDEN, b=HIDDEN), plugin(lambda each: each["spec"]["template"]["spec"].pop("hostPID"))
+        reads(a=HIDDEN, b=HIDDEN),
+        edited("DaemonSet", PLUGIN, lambda each: each["spec"]["template"]["spec"].pop("hostPID")),
     ),
     "the setting of all components counts too": setting(WATCHDOG="report"),
 }

@@ -11,7 +11,7 @@ from gpushare_cli import scheduler_config
 from gpushare_cli.scheduler_config import Options, ServerVersion
 from testing.builders import make_pod
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import NS, Change, DoctorKube
+from testing.cli.doctor_cluster import NS, Change, DoctorKube, missing, setting
 from tests.unit.gpushare_cli import findings
 from tests.unit.gpushare_cli.findings import Told
 
@@ -86,10 +86,6 @@ def answer(path: str, said: kube.Reply | kube.KubeError) -> Change:
 
 def metrics(page: str) -> Change:
     return answer("metrics", kube.Reply(status=200, text=page))
-
-
-def missing(kind: str, name: str) -> Change:
-    return lambda api: world.vanish(api, kind, name)
 
 
 CHANGES: dict[str, list[Change]] = {
@@ -170,7 +166,7 @@ def test_what_works_as_well_is_not_found(change: Change) -> None:
 
 def test_whole_gpus_are_asked_about_where_they_are_served(told: Told) -> None:
     api = world.healthy()
-    world.edit(api, "ConfigMap", "gpushare-config", lambda each: each["data"].update(GPUSHARE_WHOLE_GPUS="true"))
+    setting(WHOLE_GPUS="true")(api)
     [line] = [line for line in world.lines(api) if " scheduler-config " in line]
     assert [line] == told()
 
@@ -178,9 +174,9 @@ def test_whole_gpus_are_asked_about_where_they_are_served(told: Told) -> None:
 @pytest.mark.parametrize(("name", "shown"), [("", "default-scheduler"), ("volcano", "volcano")])
 def test_another_scheduler_is_pointed_at(name: str, shown: str) -> None:
     api = world.healthy()
-    world.edit(api, "ConfigMap", "gpushare-config", lambda each: each["data"].update(GPUSHARE_SCHEDULER_NAME=name))
+    setting(SCHEDULER_NAME=name)(api)
     for kind in ("Deployment", "ConfigMap", "Lease"):
-        world.vanish(api, kind, names.SCHEDULER)
+        missing(kind, names.SCHEDULER)(api)
     found = world.diagnosis(api)
     assert list(world.formatted(found)) == [
         f"ok scheduler-running configmap/{NS}/gpushare-config | GPU pods go to {shown}, whose file cannot be read"

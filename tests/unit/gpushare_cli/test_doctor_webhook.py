@@ -7,7 +7,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare_cli.doctor import checks_admission, checks_control_plane
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import Change, DoctorKube
+from testing.cli.doctor_cluster import Change, DoctorKube, missing
 from testing.manifests import tree
 from tests.unit.gpushare_cli import findings
 from tests.unit.gpushare_cli.findings import Told
@@ -57,10 +57,6 @@ def refuse(error: kube.KubeError) -> Change:
     return lambda api: setattr(api, "admit", admit)
 
 
-def remove(kind: str, name: str) -> Change:
-    return lambda api: world.vanish(api, kind, name)
-
-
 POLICIES = f"webhook-policies {MUTATING} |"
 DENIED = 'admission webhook "gpu.gpushare.dev" denied the request'
 UNCALLED = 'Internal error occurred: failed calling webhook "gpu.gpushare.dev": x509'
@@ -70,7 +66,7 @@ OLD_CONDITIONS = [{"name": "x", "expression": "r in ['aliyun.com/gpu-mem']"}]
 
 
 CHANGES: dict[str, list[Change]] = {
-    "webhook-running": [replicas(0, 0), replicas(1, 1), replicas(2, 0), remove("Deployment", "gpushare-webhook")],
+    "webhook-running": [replicas(0, 0), replicas(1, 1), replicas(2, 0), missing("Deployment", "gpushare-webhook")],
     "webhook-configured": [
         webhook("gpu.gpushare.dev", lambda each: each["clientConfig"]["service"].update(namespace="old"))
     ],
@@ -108,7 +104,7 @@ CHANGES: dict[str, list[Change]] = {
     ],
     "server-policies": [
         *(
-            remove(kind, name)
+            missing(kind, name)
             for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
             for name in names.POLICIES
         )
