@@ -9,11 +9,11 @@ import yaml
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
-from gpushare_cli.doctor import checks, foreign, objects
+from gpushare_cli.doctor import foreign, objects
 from gpushare_cli.doctor.foreign import Role
 from testing.builders import make_container, make_pod
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import Change, DoctorKube
+from testing.cli.doctor_cluster import Change, edited, together
 from testing.manifests import tree
 from tests.unit.gpushare_cli import findings
 
@@ -63,12 +63,7 @@ def configured(*ways: str) -> Change:
 
 def kept_off(*nodes: str) -> Change:
     label = {"nvidia.com/gpu.deploy.device-plugin": "false"}
-
-    def change(api: DoctorKube) -> None:
-        for name in nodes:
-            world.edit(api, "Node", name, lambda node: node["metadata"]["labels"].update(label))
-
-    return change
+    return together(*(edited("Node", name, lambda node: node["metadata"]["labels"].update(label)) for name in nodes))
 
 
 DRIVER = "gpu.nvidia.com"
@@ -103,10 +98,10 @@ CHANGES: dict[str, list[Change]] = {
         runs(world.daemon_pod(MPS)),
         labelled(gpu_sharing_strategy="time-slicing", gpu_replicas="4"),
         labelled(mps_capable="true", gpu_replicas="1"),
-        world.together(configured("mps", "timeSlicing"), kept_off("node-b")),
+        together(configured("mps", "timeSlicing"), kept_off("node-b")),
     ],
     "nvidia-plugin": [
-        world.together(runs(world.daemon_pod(NVIDIA)), offers(gpu="4")),
+        together(runs(world.daemon_pod(NVIDIA)), offers(gpu="4")),
         runs(world.daemon_pod(NVIDIA)),
         offers(**{"gpu": "4", "mig-1g.10gb": "2", "gpu.shared": "0"}),
     ],
@@ -124,12 +119,12 @@ CHANGES: dict[str, list[Change]] = {
         ),
     ],
     "dra-devices": [
-        world.together(
+        together(
             offer(device("gpu-0", "GPU-0"), device("gpu-1", "GPU-1")),
             offer(device("gpu-1-mig-1g5gb-19-0")),  # its UUID is known when it is made
         ),
         offer(device("a", "GPU-2", key="gpu.example.com/uuid"), device("b"), driver="gpu.example.com"),
-        world.together(  # a server that serves only an older version
+        together(  # a server that serves only an older version
             lacking(f"{V1}/", "/apis/resource.k8s.io/v1beta2/"),
             offer({"name": "gpu-0", "basic": device("", "GPU-0")}, group=V1BETA1),
         ),
@@ -153,25 +148,18 @@ def test_each_change_has_its_line(check: str, changes: list[Change]) -> None:
         labelled(gpu_sharing_strategy="none", mps_capable="false", gpu_replicas="1"),
         labelled(gpu_sharing_strategy="later", gpu_replicas="x"),
         configured(),
-        world.together(configured("mps"), kept_off("node-a", "node-b")),
+        together(configured("mps"), kept_off("node-a", "node-b")),
         further_extender(urlPrefix="http://other:80/x", managedResources=[{"name": "example.com/x"}]),
+        offer(device("gpu-0", "GPU-0"), node="node-z"),  # shares nothing
+        offer(device("gpu-7", "GPU-77")),  # a GPU that is not shared
+        offer(device("channel-0"), driver="compute-domain.nvidia.com"),
+        offer(device("gpu-0", "GPU-0"), node=""),  # of a network, not of a node
+        *map(named, ("", names.GPU, "nvidia.com/mig-1g.10gb")),  # NVIDIA's driver has one for nvidia.com/gpu
+        lacking("/apis/resource.k8s.io/"),  # a server without dynamic resource allocation
     ],
 )
 def test_what_hands_out_nothing_here_is_no_conflict(change: Change) -> None:
     assert world.after(change) == []
-
-
-def test_one_pod_of_each_system_is_named_on_a_node() -> None:
-    api = world.healthy()
-    world.seed(api, world.daemon_pod("nano-gpu-agent"))
-    world.seed(api, world.daemon_pod("elastic-gpu-agent"))
-    assert len(world.lines(api)) == 1
-
-
-def test_a_configuration_that_cannot_be_read_is_reported_once() -> None:
-    api = world.healthy()
-    world.edit(api, "ConfigMap", names.SCHEDULER, lambda each: each.update(data={"scheduler.yaml": "["}))
-    assert [line.split()[1] for line in world.lines(api)] == ["scheduler-config"]
 
 
 @pytest.mark.parametrize(
@@ -282,47 +270,11 @@ def test_one_that_needs_none_or_asks_for_some_is_no_matter(spec: Mapping[str, An
     assert lines(daemonset(**spec)) == []
 
 
-def test_a_webhook_that_is_missing_blinds_nothing() -> None:
-    api = world.healthy()
-    world.seed(api, daemonset(**UNDER_NVIDIA))  # in a namespace without labels
-    assert any("gpu-addons" in line for line in world.lines(api))
-    world.edit(
-        api,
-        "MutatingWebhookConfiguration",
-        names.MUTATING_WEBHOOK,
-        lambda config: config.update(webhooks=[{"name": "other", "clientConfig": {}}]),
-    )
-    assert not any("gpu-addons" in line for line in world.lines(api))
-
-
 def test_the_runtime_classes_are_those_of_the_policy() -> None:
     policy = tree.one(tree.objects("servers/1.30"), "ValidatingAdmissionPolicy", names.ISOLATION_POLICY)
     [condition] = policy["spec"]["matchConditions"]
     assert all(f"'{each}'" in condition["expression"] for each in objects.RUNTIME_CLASSES)
     assert not foreign.needs_every_gpu(daemonset(runtimeClassName="other"))
-
-
-NO_MATTER: list[Change] = [
-    offer(device("gpu-0", "GPU-0"), node="node-z"),  # shares nothing
-    offer(device("gpu-7", "GPU-77")),  # a GPU that is not shared
-    offer(device("channel-0"), driver="compute-domain.nvidia.com"),
-    offer(device("gpu-0", "GPU-0"), node=""),  # of a network, not of a node
-    *map(named, ("", names.GPU, "nvidia.com/mig-1g.10gb")),  # NVIDIA's driver has one for nvidia.com/gpu
-    lacking("/apis/resource.k8s.io/"),  # a server without dynamic resource allocation
-]
-
-
-@pytest.mark.parametrize("change", NO_MATTER)
-def test_other_devices_and_classes_are_in_no_ones_way(change: Change) -> None:
-    assert world.after(change) == []
-
-
-def test_before_the_inventory_is_there_every_gpu_of_nvidias_counts() -> None:
-    api = world.healthy()
-    world.edit(api, "Node", "node-a", lambda node: node["metadata"]["annotations"].clear())
-    offer(device("gpu-0", "GPU-77"))(api)
-    [line] = world.lines(api, "dra-devices")
-    assert "the DRA driver gpu.nvidia.com offers 1 devices there that are shared (gpu-0)" in line
 
 
 def test_one_for_whole_gpus_is_an_error_where_they_are_this_projects() -> None:
@@ -331,8 +283,29 @@ def test_one_for_whole_gpus_is_an_error_where_they_are_this_projects() -> None:
     assert [line.partition(" | ")[0] for line in world.lines(api)] == [f"error device-classes deviceclass/{DRIVER}"]
 
 
-def test_a_reader_without_the_right_is_told_which_checks_are_missing() -> None:
-    api = world.healthy()
-    api.fail_next(lambda call: call.path.startswith(V1), kube.ForbiddenError("no"), times=9)
-    heads = [line.partition(" | ")[0] for line in world.lines(api)]
-    assert heads == [f"error {checks.READ} resourceslices", f"error {checks.READ} deviceclasses"]
+def without_webhooks(config: JsonObject) -> None:
+    config.update(webhooks=[{"name": "other", "clientConfig": {}}])
+
+
+BLIND = edited("MutatingWebhookConfiguration", names.MUTATING_WEBHOOK, without_webhooks)
+CASES: dict[str, Change] = {
+    "one pod of each system is named on a node": together(
+        runs(world.daemon_pod("nano-gpu-agent")), runs(world.daemon_pod("elastic-gpu-agent"))
+    ),
+    "a configuration that cannot be read is reported once": edited(
+        "ConfigMap", names.SCHEDULER, lambda each: each.update(data={"scheduler.yaml": "["})
+    ),
+    "add-ons in a namespace without labels are blinded": runs(daemonset(**UNDER_NVIDIA)),
+    "a webhook that is missing blinds nothing": together(runs(daemonset(**UNDER_NVIDIA)), BLIND),
+    "before the inventory is there every GPU of NVIDIA's counts": together(
+        edited("Node", "node-a", lambda node: node["metadata"]["annotations"].clear()), offer(device("gpu-0", "GPU-77"))
+    ),
+    "a reader without rights on devices is told which checks are missing": lambda api: api.fail_next(
+        lambda call: call.path.startswith(V1), kube.ForbiddenError("no"), times=9
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_said_of_conflicts(case: str) -> None:
+    assert (world.after(CASES[case]) or ["nothing"]) == findings.golden("doctor", case)
