@@ -23,8 +23,7 @@ class Absent(Enum):
     """What a pod shows that holds no GPUs and is on no node."""
 
     UNBOUND = "unbound"
-    GONE = "gone"
-    """Or another pod has its name."""
+    GONE = "gone"  # or another pod has its name
 
 
 ReadBack = Allocation | AlreadyBound | Absent
@@ -35,14 +34,10 @@ ReadBack = Allocation | AlreadyBound | Absent
 class Undelivered:
     """The pod is not known to hold what was chosen."""
 
-    error: kube.KubeError
-    """Of the request."""
-    read_back: ReadBack | None = None
-    """None if the pod was not read."""
-    unread: str = ""
-    """Why it could not be read."""
-    in_doubt: bool = False
-    """The request may still take effect, so the memory stays reserved."""
+    error: kube.KubeError  # of the request
+    read_back: ReadBack | None = None  # None if the pod was not read
+    unread: str = ""  # why it could not be read
+    in_doubt: bool = False  # the request may still take effect, so the memory stays reserved
 
 
 def annotations(reserved: Reserved, request: PodRequest, clock: Clock) -> dict[str, str]:

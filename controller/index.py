@@ -36,12 +36,10 @@ class Snapshot:
     ledgers: Mapping[NodeName, LedgerOrRefused]
     confirmed: Collection[PodUid]
     """Pods of which the API server has said that they have their GPUs, and the watch has not."""
-    problems: Mapping[PodRef, Problem]
-    """Bound pods whose allocations cannot be read."""
+    problems: Mapping[PodRef, Problem]  # bound pods whose allocations cannot be read
     reserved: Collection[Allocation]
     """Choices whose memory is counted; some may still arrive though their pods were seen on nodes."""
-    chosen: Collection[Allocation]
-    """Those of pods that were not seen with GPUs yet."""
+    chosen: Collection[Allocation]  # those of pods that were not seen with GPUs yet
 
     @functools.cached_property
     def pending(self) -> list[Pending]:
@@ -63,10 +61,8 @@ class Snapshot:
 class Demand:
     """What pods ask for at one moment. Copies."""
 
-    asks: Counter[Ask]
-    """Of all pods that hold GPUs or wait for them."""
-    others: Counter[FreeHost]
-    """Of pods without GPUs on nodes."""
+    asks: Counter[Ask]  # of all pods that hold GPUs or wait for them
+    others: Counter[FreeHost]  # of pods without GPUs on nodes
     changes: int
     came: int
 
@@ -75,12 +71,9 @@ class ChangedNode(NamedTuple):
     """What follows from a node for those who keep it elsewhere."""
 
     name: NodeName
-    ledger: LedgerOrRefused | None
-    """None for a node that is gone."""
-    left: FreeHost | None
-    """CPU and memory that pods leave of it; None if it is not known, as the next."""
-    has: FreeHost | None
-    """CPU and memory that it gives to pods."""
+    ledger: LedgerOrRefused | None  # None for a node that is gone
+    left: FreeHost | None  # CPU and memory that pods leave of it; None if it is not known, as the next
+    has: FreeHost | None  # CPU and memory that it gives to pods
 
 
 class Index:
@@ -88,15 +81,11 @@ class Index:
 
     def __init__(self, resource_config: ResourceConfig) -> None:
         self.lock = threading.Lock()
-        self.freed = 0
-        """Grows whenever a node may have got more room."""
-        self.changes = 0
-        """Of nodes and of requests."""
-        self.came = 0
-        """Pods, with and without GPUs."""
+        self.freed = 0  # grows whenever a node may have got more room
+        self.changes = 0  # of nodes and of requests
+        self.came = 0  # pods, with and without GPUs
         self.pods: dict[PodUid, PodRecord] = {}
-        self.label_index = LabelIndex()
-        """Of all pods that hold GPUs or are about to."""
+        self.label_index = LabelIndex()  # of all pods that hold GPUs or are about to
         self.reservations = Reservations(self.label_index)
         self.resource_config = resource_config
         self._nodes: dict[NodeName, NodeRecord] = {}
@@ -106,8 +95,7 @@ class Index:
         self._on_node: dict[NodeName, dict[PodUid, Bound]] = {}
         self._others = OtherPods()
         self._asks: Counter[Ask] = Counter()
-        self._changed: set[NodeName] = set()
-        """Nodes since the last `take_changed`."""
+        self._changed: set[NodeName] = set()  # nodes since the last `take_changed`
 
     # What the watches tell.
 
@@ -406,8 +394,7 @@ class OtherPods:
     """
 
     def __init__(self) -> None:
-        self.counts: Counter[FreeHost] = Counter()
-        """How many take how much."""
+        self.counts: Counter[FreeHost] = Counter()  # how many take how much
         self._on_node: dict[NodeName, dict[int, FreeHost]] = {}
         """Python seeds its hashes, so no one can make two UIDs collide."""
 

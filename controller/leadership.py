@@ -52,8 +52,7 @@ class Leadership:
     def __post_init__(self) -> None:
         api, clock, state = self.api, self.clock, self.state
         self._chores: threading.Thread | None = None
-        self.threads: list[threading.Thread] = []
-        """Of this term; they end soon after `stop`."""
+        self.threads: list[threading.Thread] = []  # of this term; they end soon after `stop`
         self.nodes = Reflector(api=api, path="/api/v1/nodes", sink=NodeSink(state.index), clock=clock)
         self.pods = Reflector(api=api, path="/api/v1/pods", sink=PodSink(state.index), clock=clock)
         self.budgets = watches.disruption_budgets(api=api, clock=clock)

@@ -20,10 +20,8 @@ from gpushare.runtime.clock import Clock
 from gpushare.runtime.pages import Kept, Page
 
 CONTENT_TYPE: Final = exposition.CONTENT_TYPE
-MOST_NAMESPACES: Final = 1000
-"""With series of their own, by what they hold; the others share one."""
-MOST_GPUS: Final = 1000
-"""Over-committed ones, from the worst on. What a forged allocation names need not exist."""
+MOST_NAMESPACES: Final = 1000  # with series of their own, by what they hold; the others share one
+MOST_GPUS: Final = 1000  # Over-committed ones, from the worst on. What a forged allocation names need not exist.
 _MIB: Final = 1024 * 1024
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
@@ -120,8 +118,7 @@ class _Sums:
     health: Mapping[GpuHealth, int]
     over: Mapping[GpuUuid, int]
     over_percent: Mapping[GpuUuid, int]
-    namespaces: Mapping[str, tuple[int, int]]
-    """Granted, and pods."""
+    namespaces: Mapping[str, tuple[int, int]]  # granted, and pods
 
     @classmethod
     def of(cls, ledger: NodeLedger) -> "_Sums":

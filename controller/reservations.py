@@ -26,20 +26,13 @@ L = TypeVar("L")
 @dataclass(slots=True, kw_only=True)
 class Reservation:
     allocation: Allocation
-    since: float
-    """Monotonic time of the last try to bind."""
-    takes: FreeHost = NOTHING
-    """CPU and memory of the host."""
-    senders: int = 0
-    """Requests that are sending this choice right now."""
-    in_doubt: bool = False
-    """A Binding was sent and no one knows whether it took effect."""
-    confirmed: bool = False
-    """The API server has said that the pod is bound so."""
-    bypassed: bool
-    """The pod was on its node before: the choice is written by a patch and not by a Binding."""
-    read_at: float = float("-inf")
-    """Monotonic time of the last look at the pod."""
+    since: float  # monotonic time of the last try to bind
+    takes: FreeHost = NOTHING  # CPU and memory of the host
+    senders: int = 0  # requests that are sending this choice right now
+    in_doubt: bool = False  # a Binding was sent and no one knows whether it took effect
+    confirmed: bool = False  # the API server has said that the pod is bound so
+    bypassed: bool  # the pod was on its node before: the choice is written by a patch and not by a Binding
+    read_at: float = float("-inf")  # monotonic time of the last look at the pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +41,9 @@ class InDoubt:
 
     pod: PodRef
     node: NodeName
-    since: float
-    """Of the reservation as it was seen; a later try to bind makes this entry obsolete."""
-    expired: bool
-    """Old enough to end if the pod turns out to be unbound."""
-    bypassed: bool
-    """As `Reservation.bypassed`: the pod is on its node in any case, and only an allocation on it tells."""
+    since: float  # of the reservation as it was seen; a later try to bind makes this entry obsolete
+    expired: bool  # old enough to end if the pod turns out to be unbound
+    bypassed: bool  # as `Reservation.bypassed`: the pod is on its node in any case, and only an allocation on it tells
 
 
 class Reservations:

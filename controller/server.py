@@ -21,10 +21,8 @@ KEEP_ALIVE_S: Final = 75  # kube-scheduler keeps its connections; closing them f
 SWITCH_S: Final = 0.0005
 """How long a thread that computes keeps others waiting: ten times as short as Python's default, which is longer than
 most answers take. A request waits so long whenever it has waited for bytes, and the background has much to compute."""
-MOST: Final = 64 * MIB
-"""Bytes of the longest body that `controller.extender.app` reads."""
-BUDGET: Final = 128 * MIB
-"""Bytes of all bodies above 64 KiB, while they arrive and are answered."""
+MOST: Final = 64 * MIB  # bytes of the longest body that `controller.extender.app` reads
+BUDGET: Final = 128 * MIB  # bytes of all bodies above 64 KiB, while they arrive and are answered
 
 
 class Running(Protocol):

@@ -47,10 +47,8 @@ class AlreadyBound:
 class _Claim:
     request: PodRequest
     node: NodeName
-    now: float
-    """Monotonic time."""
-    bypassed: bool
-    """It is on the node already, without GPUs."""
+    now: float  # monotonic time
+    bypassed: bool  # it is on the node already, without GPUs
 
 
 class ClusterState:
@@ -62,10 +60,8 @@ class ClusterState:
         self.resource_config = resource_config
         self.policies = Policies(policy)
         """Replaced as a whole whenever more is known of the cluster. Whether a pod fits never depends on it."""
-        self.index = Index(resource_config)
-        """What the watches say, for everybody; reservations are made here alone."""
-        self.namespace_policies: Mapping[str, Policy] = {}
-        """What namespaces say of their pods; replaced as a whole."""
+        self.index = Index(resource_config)  # what the watches say, for everybody; reservations are made here alone
+        self.namespace_policies: Mapping[str, Policy] = {}  # what namespaces say of their pods; replaced as a whole
         self._in_doubt_s = in_doubt_s
 
     def bound(self, uid: PodUid) -> AlreadyBound | None:

@@ -107,15 +107,11 @@ class Supervisor:
     clock: Clock
     fence: Fence
     spawn: Callable[[], Worker]
-    elector: Callable[[], Elector]
-    """A candidate that has not competed yet."""
+    elector: Callable[[], Elector]  # a candidate that has not competed yet
     told_to_stop: Callable[[], bool]
-    retry_s: float
-    """Between attempts to get or renew the lease."""
-    stop_s: float
-    """How long a worker may take to end when it is asked to."""
-    backoff: Backoff = field(default_factory=Backoff)
-    """Between workers that do not last."""
+    retry_s: float  # between attempts to get or renew the lease
+    stop_s: float  # how long a worker may take to end when it is asked to
+    backoff: Backoff = field(default_factory=Backoff)  # between workers that do not last
 
     def run(self) -> None:
         while not self.told_to_stop():

@@ -36,8 +36,7 @@ BUDGETS_V1BETA1: Final = "/apis/policy/v1beta1/poddisruptionbudgets"  # up to 1.
 NAMESPACES: Final = "/api/v1/namespaces"
 CONFIG_MAPS: Final = f"/api/v1/namespaces/{names.UNHEALTHY_NAMESPACE}/configmaps"
 V = TypeVar("V")
-Found = tuple[str, V | None]
-"""What was read of an object: its key, and what it means; None for nothing."""
+Found = tuple[str, V | None]  # what was read of an object: its key, and what it means; None for nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +92,13 @@ class OptionalWatch(Generic[V]):
 
     api: KubeApi
     clock: Clock
-    paths: Sequence[str]
-    """Of the collection in the versions that servers may have, the best first."""
-    kind: str
-    """Of the objects, for the log."""
+    paths: Sequence[str]  # of the collection in the versions that servers may have, the best first
+    kind: str  # of the objects, for the log
     read_one: Callable[[str, JsonObject], "Found[V] | None"]
     """Reads an object of the collection at a path; None leaves it out. May raise a WireError, which is logged."""
-    effect: str
-    """What is different without, for the log."""
-    right: str
-    """What is to be granted, for the log."""
-    params: Mapping[str, str] = field(default_factory=dict)
-    """Label selectors."""
+    effect: str  # what is different without, for the log
+    right: str  # what is to be granted, for the log
+    params: Mapping[str, str] = field(default_factory=dict)  # label selectors
     changed: Callable[[Mapping[str, V], Mapping[str, V]], None] = lambda _before, _now: None
     by_key: Mapping[str, V] = field(init=False, default_factory=dict)
     """Replaced as a whole and never changed in place: readers take no lock."""

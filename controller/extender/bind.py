@@ -73,8 +73,7 @@ class Binder:
     api: KubeApi
     state: ClusterState
     clock: Clock
-    leading: Callable[[], bool]
-    """Whether this process may write, at this very moment."""
+    leading: Callable[[], bool]  # whether this process may write, at this very moment
     deadline_s: float = 2.0
 
     def bind(self, args: BindArgs, *, received: float | None = None) -> BindResult:

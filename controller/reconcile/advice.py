@@ -30,10 +30,8 @@ REPEAT_S: Final = 2700.0  # events live for an hour
 class EventThrottle:
     """What was posted about a pod so far."""
 
-    at: float = float("-inf")
-    """Monotonic seconds."""
-    wait_s: float = FIRST_S
-    """How long to be silent after it."""
+    at: float = float("-inf")  # monotonic seconds
+    wait_s: float = FIRST_S  # how long to be silent after it
     text: str = ""
 
     def too_early(self, now: float) -> bool:

@@ -23,14 +23,10 @@ SETTLE_S: Final = 30.0  # most controllers delete what their nodes rejected; thi
 
 
 class Action(Enum):
-    PLACE = auto()
-    """Choose GPUs of its node for it."""
-    RECREATE = auto()
-    """Delete it, so that its controller recreates it, as it has to be today."""
-    GIVE_UP = auto()
-    """Read it again, and tell its author that it gets no GPUs if its containers really have started."""
-    DELETE_REJECTED = auto()
-    """Delete what is left of it; its controller has made another one."""
+    PLACE = auto()  # choose GPUs of its node for it
+    RECREATE = auto()  # delete it, so that its controller recreates it, as it has to be today
+    GIVE_UP = auto()  # read it again, and tell its author that it gets no GPUs if its containers really have started
+    DELETE_REJECTED = auto()  # delete what is left of it; its controller has made another one
 
 
 Step = Action | Tell
@@ -40,21 +36,15 @@ Step = Action | Tell
 class Note:
     """What is known of a pod from earlier looks. Times are monotonic seconds."""
 
-    since: float
-    """When it was first seen like this."""
+    since: float  # when it was first seen like this
     throttle: EventThrottle = NO_EVENT
     judged_at: float = float("-inf")
-    ledger: LedgerOrRefused | None = None
-    """The node's ledger in which it did not fit."""
+    ledger: LedgerOrRefused | None = None  # the node's ledger in which it did not fit
     refusal: str = ""
-    not_before: float = float("-inf")
-    """When it may be tried again after an error."""
-    errors: int = 0
-    """Tries in a row that failed."""
-    over: Bound | None = None
-    """The pod for which nothing more can be done, for as long as the watch shows it like this."""
-    last_word: Tell | None = None
-    """What its author is reminded of then."""
+    not_before: float = float("-inf")  # when it may be tried again after an error
+    errors: int = 0  # tries in a row that failed
+    over: Bound | None = None  # the pod for which nothing more can be done, for as long as the watch shows it like this
+    last_word: Tell | None = None  # what its author is reminded of then
     reminders: int = 0
     remind_at: float = float("-inf")
 

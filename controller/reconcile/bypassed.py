@@ -42,8 +42,7 @@ class NotNow:
     """It has to be tried again, or somebody else was first."""
 
     why: str
-    reachable: bool = True
-    """False if the API server does not answer; others need not be tried now."""
+    reachable: bool = True  # false if the API server does not answer; others need not be tried now
 
 
 Result = Allocation | Refused | NotNow
@@ -54,8 +53,7 @@ class LateBinder:
     api: KubeApi
     state: ClusterState
     clock: Clock
-    leading: Callable[[], bool]
-    """Whether this process may write, at this very moment."""
+    leading: Callable[[], bool]  # whether this process may write, at this very moment
     deadline_s: float = 2.0
 
     def bind(self, request: PodRequest, node: NodeName) -> Result:
@@ -104,8 +102,7 @@ class BypassedPods:
     binder: LateBinder
     state: ClusterState
     clock: Clock
-    bound_late: int = 0
-    """Pods since the start, as all these numbers."""
+    bound_late: int = 0  # pods since the start, as all these numbers
     rejected_deleted: int = 0
     _notes: dict[PodUid, Note] = field(default_factory=dict)
     recreator: Recreator = field(init=False)

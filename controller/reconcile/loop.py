@@ -68,15 +68,11 @@ class Reconciler:
     state: ClusterState
     table: ClusterTable
     clock: Clock
-    leading: Callable[[], bool]
-    """Whether a chore may begin or go on, at this very moment."""
+    leading: Callable[[], bool]  # whether a chore may begin or go on, at this very moment
     refusals: Refusals
-    bind_s: float = 2.0
-    """Deadline of a patch that binds a pod late, as for a Binding."""
-    others: Sequence[Callable[[Snapshot], None]] = ()
-    """Further chores."""
-    audit_differences: int = 0
-    """Found by the last check of the ledger."""
+    bind_s: float = 2.0  # deadline of a patch that binds a pod late, as for a Binding
+    others: Sequence[Callable[[Snapshot], None]] = ()  # further chores
+    audit_differences: int = 0  # found by the last check of the ledger
     bypassed: BypassedPods = field(init=False)
     waiting: WaitingPods = field(init=False)
     _writer: Writer = field(init=False)
@@ -188,10 +184,8 @@ class HandOverSummary:
     api: KubeApi
     clock: Clock
     namespace: str
-    leading: Callable[[], bool]
-    """Whether this process may write, at this very moment."""
-    _summary: str = field(init=False, default="")
-    """What was written last, or is to be written when it is due."""
+    leading: Callable[[], bool]  # whether this process may write, at this very moment
+    _summary: str = field(init=False, default="")  # what was written last, or is to be written when it is due
     _due: float = field(init=False, default=float("-inf"))
     _changes: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
 

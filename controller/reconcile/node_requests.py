@@ -24,8 +24,7 @@ ATTEMPTS: Final = 3
 """Nodes that may come in vain for one pod: an autoscaler takes any node whose sum suffices, whatever its GPUs are."""
 MOST_IN_VAIN: Final = 10
 """The same for all pods of a namespace together, within `REST_S`: a pod that is created again has no attempts."""
-REST_S: Final = 3600.0
-"""How long no node is asked for, for a pod for which none has come, or none that helped."""
+REST_S: Final = 3600.0  # how long no node is asked for, for a pod for which none has come, or none that helped
 REFUSED: Final = "placeholder that makes an autoscaler add a node; it is never scheduled"
 """Why no node takes a placeholder."""
 
@@ -34,16 +33,11 @@ REFUSED: Final = "placeholder that makes an autoscaler add a node; it is never s
 class Refusal:
     """How kube-scheduler's last question about a pod ended."""
 
-    since: float
-    """Monotonic seconds, of the first such question."""
-    asked: float
-    """Of the last one."""
-    nodes: Sequence[NodeName]
-    """Those that it named, the first `MOST_NODES` of them."""
-    left_out: int = 0
-    """How many it named beside these."""
-    namespace: str = ""
-    """Of the pod."""
+    since: float  # monotonic seconds, of the first such question
+    asked: float  # of the last one
+    nodes: Sequence[NodeName]  # those that it named, the first `MOST_NODES` of them
+    left_out: int = 0  # how many it named beside these
+    namespace: str = ""  # of the pod
 
 
 class Refusals:
@@ -97,22 +91,18 @@ class Why(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placeholder:
     uid: PodUid
-    pod: PodUid
-    """The pod that it stands for."""
-    nodes: frozenset[NodeName]
-    """On which it must not be."""
+    pod: PodUid  # the pod that it stands for
+    nodes: frozenset[NodeName]  # on which it must not be
     attempt: int
     created: datetime
-    namespace: str
-    """Of that pod."""
+    namespace: str  # of that pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """The administrator's."""
 
-    most: int
-    """Placeholders at a time; 0: none."""
+    most: int  # placeholders at a time; 0: none
     life_s: float
 
 
@@ -123,17 +113,12 @@ OFF: Final = Limits(most=0, life_s=0)
 class Inputs:
     """What the decision is about; by the UID of the pod that waits."""
 
-    waiting: Set[PodUid]
-    """On no node."""
-    refused: Mapping[PodUid, Refusal]
-    """Those of `waiting` that kube-scheduler has given up on, for want of GPUs alone."""
+    waiting: Set[PodUid]  # on no node
+    refused: Mapping[PodUid, Refusal]  # those of `waiting` that kube-scheduler has given up on, for want of GPUs alone
     asked: Mapping[PodUid, Placeholder]
-    today: datetime
-    """By the clock of placeholders' creation."""
-    attempts: Mapping[PodUid, int]
-    """Made so far, where no placeholder tells."""
-    resting: Mapping[PodUid, float]
-    """Until when, in monotonic seconds."""
+    today: datetime  # by the clock of placeholders' creation
+    attempts: Mapping[PodUid, int]  # made so far, where no placeholder tells
+    resting: Mapping[PodUid, float]  # until when, in monotonic seconds
     in_vain: Mapping[str, int] = field(default_factory=dict)
     """How many have ended of late without a node for their pod, by namespace."""
 

@@ -64,10 +64,8 @@ _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 class Wanted:
     """What the API server says of a pod that waits."""
 
-    spec: JsonObject
-    """Of its placeholder, which may be on any node."""
-    settled: bool
-    """No other node is to be asked for: it is bound, going, expendable, or pods are evicted for it."""
+    spec: JsonObject  # of its placeholder, which may be on any node
+    settled: bool  # no other node is to be asked for: it is bound, going, expendable, or pods are evicted for it
 
 
 def placeholder_path(pod: PodUid | None = None) -> str:
@@ -193,17 +191,13 @@ class Placeholders:
     table: ClusterTable
     refusals: Refusals
     limits: Limits
-    _there: dict[PodUid, Placeholder] = field(default_factory=dict)
-    """By the UID of the waiting pod."""
+    _there: dict[PodUid, Placeholder] = field(default_factory=dict)  # by the UID of the waiting pod
     _attempts: dict[PodUid, int] = field(default_factory=dict)
     _resting: dict[PodUid, float] = field(default_factory=dict)
     _failed: FailedRequests = field(default_factory=FailedRequests)
-    _list_at: float = float("-inf")
-    """When they are to be listed next."""
-    _quiet_until: float = float("-inf")
-    """No request before: one has failed that is not about a single pod."""
-    _again: float = float("-inf")
-    """When the next one may be made."""
+    _list_at: float = float("-inf")  # when they are to be listed next
+    _quiet_until: float = float("-inf")  # no request before: one has failed that is not about a single pod
+    _again: float = float("-inf")  # when the next one may be made
     _backoff: Backoff = field(default_factory=lambda: Backoff(first_s=LIST_S / 30, cap_s=LIST_S))
     """Between lists and removals that fail."""
 

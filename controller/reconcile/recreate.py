@@ -33,8 +33,7 @@ class LivePod(Generic[P]):
     """A pod as the API server has it now."""
 
     pod: P
-    version: str
-    """Its resourceVersion."""
+    version: str  # its resourceVersion
     owner: Owner | None
 
 
@@ -42,8 +41,7 @@ class LivePod(Generic[P]):
 class _Try:
     at: float
     wait_s: float
-    known: frozenset[PodUid]
-    """Bad pods of the owner at that time, the deleted one included."""
+    known: frozenset[PodUid]  # bad pods of the owner at that time, the deleted one included
 
     def has_worked(self, bad: Set[PodUid]) -> bool:
         return bad <= self.known
@@ -78,8 +76,7 @@ class Recreator:
 
     writer: Writer
     resource_config: ResourceConfig
-    recreated: int = 0
-    """Pods since the start."""
+    recreated: int = 0  # pods since the start
     _backoff: RecreateBackoff = field(default_factory=RecreateBackoff)
     _bad: dict[str, set[PodUid]] = field(default_factory=dict)
     """Pods that have to be created again, by the UIDs of their owners."""

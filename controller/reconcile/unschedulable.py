@@ -24,8 +24,7 @@ class Nudge:
     """Make the scheduler try the pod again."""
 
     pod: PodRef
-    value: str
-    """New value of the retry label."""
+    value: str  # new value of the retry label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +33,7 @@ class Note:
 
     explained: EventThrottle = NO_EVENT
     fits_since: float | None = None
-    nudge_s: float = NUDGE_FIRST_S
-    """How long a pod must have fitted, unnoticed, before the next nudge."""
+    nudge_s: float = NUDGE_FIRST_S  # how long a pod must have fitted, unnoticed, before the next nudge
     nudged_for: int | None = None
     """The state's count of freed memory at the last nudge; without more of it another would be in vain."""
 

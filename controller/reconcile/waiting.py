@@ -33,8 +33,7 @@ MAX_ACTIONS: Final = 20  # a tick; a thousand waiting pods must not become a tho
 MAX_KINDS: Final = 12  # of pods a tick, fewer than the cache holds; the others have their turn at the next ticks
 JUDGE_S: Final = 0.25  # a tick; judging many kinds for thousands of nodes must not take the scheduler's processor
 
-Waiting = Mapping[str, int]
-"""Pods that wait for a node, by reason; every reason is there."""
+Waiting = Mapping[str, int]  # pods that wait for a node, by reason; every reason is there
 NOT_TRIED: Final = "NotTried"
 INVALID: Final = "InvalidRequest"
 NOT_JUDGED: Final = "NotJudged"
@@ -116,10 +115,8 @@ class WaitingPods:
     _turns: dict[_KindKey, int] = field(default_factory=dict)
     """Number of the tick in which a kind of pod was judged last."""
     _tick: int = 0
-    _reasons: dict[_KindKey, str] = field(default_factory=dict)
-    """Why a kind of pod waits, since it was judged last."""
-    _refused: Mapping[PodUid, Refusal] = field(default_factory=dict)
-    """By nodes that have enough in total."""
+    _reasons: dict[_KindKey, str] = field(default_factory=dict)  # why a kind of pod waits, since it was judged last
+    _refused: Mapping[PodUid, Refusal] = field(default_factory=dict)  # by nodes that have enough in total
 
     def __post_init__(self) -> None:
         recreator = Recreator(writer=self.writer, resource_config=self.state.resource_config)

@@ -24,8 +24,7 @@ _LOG: Final = logging.getLogger(__name__)
 class Writer:
     api: KubeApi
     clock: Clock
-    leading: Callable[[], bool]
-    """Whether this process may write, at this very moment."""
+    leading: Callable[[], bool]  # whether this process may write, at this very moment
 
     def warn(self, pod: PodRef, reason: str, message: str) -> None:
         self._post(pod, EventType.WARNING, reason, message)

@@ -23,14 +23,10 @@ _SELECTOR: Final = "spec.selector"
 class Budget:
     namespace: str
     name: str
-    selector: LabelSelector | None
-    """None protects no one."""
-    allowed: int
-    """Disruptions that the disruption controller allows at this moment."""
-    spares_unready: bool = False
-    """The eviction API evicts a pod that is not ready without using one of the disruptions."""
-    disrupted: frozenset[str] = frozenset()
-    """Names of pods whose eviction was counted already."""
+    selector: LabelSelector | None  # None protects no one
+    allowed: int  # disruptions that the disruption controller allows at this moment
+    spares_unready: bool = False  # the eviction API evicts a pod that is not ready without using one of the disruptions
+    disrupted: frozenset[str] = frozenset()  # names of pods whose eviction was counted already
 
     def selects(self, pod: Bound) -> bool:
         return self.selector is not None and self.namespace == pod.ref.namespace and self.selector.matches(pod.labels)

@@ -18,10 +18,8 @@ from gpushare.model.request import PodRequest
 class Owner:
     """What recreates a pod."""
 
-    keeps_pods: bool = False
-    """Its pods are deleted by people only."""
-    advice: str = ""
-    """What these people are to do, up to the webhook's part."""
+    keeps_pods: bool = False  # its pods are deleted by people only
+    advice: str = ""  # what these people are to do, up to the webhook's part
 
 
 # A Job counts each pod that fails or is deleted before its end, and gives up after some; up to Kubernetes 1.25 it even
@@ -67,12 +65,10 @@ class Recreate:
 class AskAuthor:
     """The webhook did not change it, and only its author may delete it."""
 
-    advice: str
-    """For the kind of its owner; empty if nothing owns it."""
+    advice: str  # for the kind of its owner; empty if nothing owns it
 
 
-Hopeless = Invalid | TooLate | Recreate | AskAuthor
-"""Outcomes without GPUs for this pod."""
+Hopeless = Invalid | TooLate | Recreate | AskAuthor  # outcomes without GPUs for this pod
 Outcome = LeftAlone | Bind | Hopeless
 
 

@@ -20,10 +20,8 @@ _SEPARATOR: Final = ","
 class Cordon:
     """What a node's annotations say."""
 
-    gpus: str = ""
-    """All that take no new pods."""
-    held: str = ""
-    """Those of them that a defragmentation keeps free for the time being."""
+    gpus: str = ""  # all that take no new pods
+    held: str = ""  # those of them that a defragmentation keeps free for the time being
 
     def closed(self, inventory: NodeInventory, name: str) -> "Cordon":
         """An administrator keeps new pods away from these GPUs, for longer than a defragmentation does.

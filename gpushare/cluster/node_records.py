@@ -18,23 +18,16 @@ from gpushare.wire import inventory as inventory_wire
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
     name: NodeName
-    published: str | None
-    """The inventory as it was read, to see without decoding that a node has not changed."""
-    cordon: str = ""
-    """GPUs that an administrator keeps new pods away from, as it was read."""
-    held: str = ""
-    """Those of them that a defragmentation opens again when it ends."""
-    unhealthy: frozenset[int] = frozenset()
-    """Numbers of GPUs that somebody beside the plugin calls unhealthy."""
-    inventory: NodeInventory | None = None
-    """With what `cordon` and `unhealthy` say of its GPUs."""
-    problem: str = ""
-    """Why an inventory that is there cannot be read."""
+    published: str | None  # the inventory as it was read, to see without decoding that a node has not changed
+    cordon: str = ""  # GPUs that an administrator keeps new pods away from, as it was read
+    held: str = ""  # those of them that a defragmentation opens again when it ends
+    unhealthy: frozenset[int] = frozenset()  # numbers of GPUs that somebody beside the plugin calls unhealthy
+    inventory: NodeInventory | None = None  # with what `cordon` and `unhealthy` say of its GPUs
+    problem: str = ""  # why an inventory that is there cannot be read
     awaited: bool = False
     """It has none that can be read, and will share: it has the device plugin's label, or the resource of a system from
     which this one takes over. Nodes with `nvidia.com/gpu` alone may keep another plugin for good."""
-    allocatable: FreeHost | None = None
-    """CPU and memory that it gives to pods; None if its kubelet has not said so."""
+    allocatable: FreeHost | None = None  # CPU and memory that it gives to pods; None if its kubelet has not said so
 
     @property
     def marks(self) -> Cordon:

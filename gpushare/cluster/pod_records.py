@@ -29,16 +29,11 @@ class Pending:
     """A pod that asks for GPUs and is on no node."""
 
     ref: PodRef
-    request: PodRequest | None
-    """None if what it asks for cannot be understood."""
-    problem: str = ""
-    """Why not."""
-    unschedulable: bool = False
-    """The scheduler has tried and given up for now."""
-    retry: str = ""
-    """Value of the label that makes the scheduler try again."""
-    owner: str = ""
-    """UID of the controller that owns it, kept only if it goes to nodes that hand over by CDI alone."""
+    request: PodRequest | None  # None if what it asks for cannot be understood
+    problem: str = ""  # why not
+    unschedulable: bool = False  # the scheduler has tried and given up for now
+    retry: str = ""  # value of the label that makes the scheduler try again
+    owner: str = ""  # UID of the controller that owns it, kept only if it goes to nodes that hand over by CDI alone
     overridden: str = ""
     """Names, comma-separated, of containers whose author chose devices himself, which the webhook has undone."""
 
@@ -58,22 +53,17 @@ class Bound:
     """What it holds; None if it was given nothing, has given it back, or only `interop` or `problem` tells."""
     interop_pod: JsonObject | None = None
     """The pod, reduced, if another system bound it: its amounts count in the node's unit, which comes separately."""
-    problem: str = ""
-    """Why its annotation cannot be read. Without `allocation` no one can tell what it holds."""
+    problem: str = ""  # Why its annotation cannot be read. Without `allocation` no one can tell what it holds.
     labels: Mapping[str, str] = field(default_factory=dict)
     priority: int = 0
-    created: str = ""
-    """When, as the API server writes it: texts sort as times do."""
+    created: str = ""  # when, as the API server writes it: texts sort as times do
     ask: Ask = NO_ASK
     """What it takes of its node; nothing once it has ended, and no GPUs if no one can tell what it asked for."""
-    deleting: bool = False
-    """Its deletion was asked for; it holds what it holds until its containers have ended."""
-    bypassed: "Bypassed | None" = None
-    """Set while it lives on its node without an allocation of anybody."""
+    deleting: bool = False  # its deletion was asked for; it holds what it holds until its containers have ended
+    bypassed: "Bypassed | None" = None  # set while it lives on its node without an allocation of anybody
     failed: str = ""
     """Why the node rejected it, `reason: message`, before any container ran; empty unless that happened."""
-    owned: bool = False
-    """A controller, such as a ReplicaSet, recreates it when it is deleted."""
+    owned: bool = False  # a controller, such as a ReplicaSet, recreates it when it is deleted
     outdated: str = ""
     """UID of the controller that recreates it, if it has not started and never will, because it came to its node when
     that handed GPUs over in another way; else empty."""
@@ -90,16 +80,11 @@ class Bound:
 class Bypassed:
     """A pod that came to its node past this system: by another scheduler, or with a node preset."""
 
-    request: PodRequest | None
-    """None if what it asks for cannot be understood."""
-    problem: str = ""
-    """Why not."""
-    mutated: bool
-    """Every container that asks takes its devices from the annotation that a binding writes."""
-    started: bool
-    """One of its containers that ask has run already."""
-    owner: str = ""
-    """UID of the controller that recreates it; empty if there is none."""
+    request: PodRequest | None  # None if what it asks for cannot be understood
+    problem: str = ""  # why not
+    mutated: bool  # every container that asks takes its devices from the annotation that a binding writes
+    started: bool  # one of its containers that ask has run already
+    owner: str = ""  # UID of the controller that recreates it; empty if there is none
 
 
 PodRecord = Pending | Bound
@@ -110,8 +95,7 @@ class NonGpuPod(NamedTuple):
 
     uid: PodUid
     node: NodeName
-    takes: FreeHost
-    """Nothing once it has ended."""
+    takes: FreeHost  # nothing once it has ended
 
 
 AnyPod = PodRecord | NonGpuPod
@@ -139,8 +123,7 @@ class Problem:
     """An allocation that cannot be read."""
 
     why: str
-    counted: bool
-    """The pod's other annotations tell what it holds."""
+    counted: bool  # the pod's other annotations tell what it holds
 
 
 def all_held(bound: Iterable[Bound], unit: MemoryUnit) -> tuple[list[Allocation], dict[PodRef, Problem]]:
