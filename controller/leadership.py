@@ -65,23 +65,14 @@ class Leadership:
         def may_write() -> bool:
             return self.leading() and not self._stop_working.is_set()
 
-        summary = HandOverSummary(api=api, clock=clock, namespace=self.namespace, leading=may_write)
+        writer, table, refusals = Writer(api=api, clock=clock, leading=may_write), self.table, self.refusals
+        summary = HandOverSummary(writer=writer, namespace=self.namespace)
         placeholders = Placeholders(
-            writer=Writer(api=api, clock=clock, leading=may_write),
-            state=state,
-            table=self.table,
-            refusals=self.refusals,
-            limits=self.node_requests,
+            writer=writer, state=state, table=table, refusals=refusals, limits=self.node_requests
         )
+        others, bind_s = (summary.tick, placeholders.tick), self.bind_s
         self.reconciler = Reconciler(
-            api=api,
-            state=state,
-            table=self.table,
-            clock=clock,
-            leading=may_write,
-            refusals=self.refusals,
-            bind_s=self.bind_s,
-            others=(summary.tick, placeholders.tick),
+            writer=writer, state=state, table=table, refusals=refusals, bind_s=bind_s, others=others
         )
 
     def start(self, on_lost: Callable[[], None]) -> None:

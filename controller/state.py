@@ -83,13 +83,38 @@ class ClusterState:
         with self.index.lock:
             return self.index.resolved(shape, labels, uid)
 
-    def reserve(self, request: PodRequest, node: NodeName, *, now: float) -> Reserved | AlreadyBound | Refused:
-        """Choose GPUs and set their memory aside. Every `Reserved` must be ended by confirm, mark_in_doubt or undo."""
-        return self._reserve(_Claim(request=request, node=node, now=now, bypassed=False))
+    def reserve(
+        self, request: PodRequest, node: NodeName, *, now: float, bypassed: bool = False
+    ) -> Reserved | AlreadyBound | Refused:
+        """Choose GPUs and set their memory aside. Every `Reserved` must be ended by confirm, mark_in_doubt or undo.
 
-    def reserve_bypassed(self, request: PodRequest, node: NodeName, *, now: float) -> Reserved | AlreadyBound | Refused:
-        """As `reserve`, for a pod that is on the node already without GPUs. It is not `AlreadyBound` for that."""
-        return self._reserve(_Claim(request=request, node=node, now=now, bypassed=True))
+        A bypassed pod is on the node already, without GPUs, and is not `AlreadyBound` for that.
+        """
+        claim = _Claim(request=request, node=node, now=now, bypassed=bypassed)
+        for _ in range(TRIES):
+            with self.index.lock:
+                ledger = self.index.ledger(node)
+                standing = self._standing(claim, ledger)
+                shape = self._resolved(claim, request.shape)
+            if not isinstance(standing, NodeLedger):
+                return standing
+            # A search for many containers takes long; the ledger is immutable, so no one has to wait for it.
+            verdict = node_ledger.verdict(shape, standing, self.policies)
+            if isinstance(verdict, Refused):
+                return verdict
+            with self.index.lock:
+                if self.index.ledger(node) is ledger and shape == self._resolved(claim, shape):
+                    return self._set_aside(claim, standing, verdict)
+        # The ledger changes all the time, but one container is placed by sorting a few numbers.
+        if len(request.shape.containers) > 1:
+            message = f"{node} changed {TRIES} times while GPUs were chosen for {request.pod}; it is tried again"
+            return Refused(RefusalReason.SEARCH_TOO_LONG, message)
+        with self.index.lock:
+            standing = self._standing(claim, self.index.ledger(node))
+            if not isinstance(standing, NodeLedger):
+                return standing
+            verdict = node_ledger.verdict(self._resolved(claim, request.shape), standing, self.policies)
+            return verdict if isinstance(verdict, Refused) else self._set_aside(claim, standing, verdict)
 
     def confirm(self, reserved: Reserved, allocation: Allocation) -> None:
         """The API server says that the pod is bound like this."""
@@ -127,39 +152,6 @@ class ClusterState:
             if known is not None and known.senders == 0 and known.since == in_doubt.since:
                 self.index.reservations.drop(in_doubt.pod.uid, in_doubt.node)
                 self.index.rebuild({in_doubt.node}, frees=True)
-
-    def _reserve(self, claim: _Claim) -> Reserved | AlreadyBound | Refused:
-        for _ in range(TRIES):
-            with self.index.lock:
-                ledger = self.index.ledger(claim.node)
-                standing = self._standing(claim, ledger)
-                shape = self._resolved(claim, claim.request.shape)
-            if not isinstance(standing, NodeLedger):
-                return standing
-            # A search for many containers takes long; the ledger is immutable, so no one has to wait for it.
-            verdict = node_ledger.verdict(shape, standing, self.policies)
-            if isinstance(verdict, Refused):
-                return verdict
-            with self.index.lock:
-                if self.index.ledger(claim.node) is ledger and shape == self._resolved(claim, shape):
-                    return self._set_aside(claim, standing, verdict)
-        return self._reserve_at_once(claim)
-
-    def _reserve_at_once(self, claim: _Claim) -> Reserved | AlreadyBound | Refused:
-        """As `_reserve`, while the ledger changes all the time: one container is placed by sorting a few numbers."""
-        if len(claim.request.shape.containers) > 1:
-            message = (
-                f"{claim.node} changed {TRIES} times while GPUs were chosen for {claim.request.pod}; it is tried again"
-            )
-            return Refused(RefusalReason.SEARCH_TOO_LONG, message)
-        with self.index.lock:
-            standing = self._standing(claim, self.index.ledger(claim.node))
-            if not isinstance(standing, NodeLedger):
-                return standing
-            verdict = node_ledger.verdict(self._resolved(claim, claim.request.shape), standing, self.policies)
-            if isinstance(verdict, Refused):
-                return verdict
-            return self._set_aside(claim, standing, verdict)
 
     # Inside the lock.
 

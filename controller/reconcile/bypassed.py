@@ -5,7 +5,6 @@ Binding, the choice is reserved in memory, sent once, then kept or given back (`
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
@@ -17,7 +16,7 @@ from controller.reconcile.advice import Tell
 from controller.reconcile.bypass_decision import Action, Note, Step
 from controller.reconcile.recreate import READ_S, LivePod, Recreator
 from controller.reconcile.writer import Writer
-from controller.state import AlreadyBound, ClusterState, Reserved
+from controller.state import AlreadyBound, ClusterState
 from gpushare import names
 from gpushare.cluster import bypass, node_ledger
 from gpushare.cluster.bypass import Outcome
@@ -26,64 +25,50 @@ from gpushare.cluster.pod_records import Bound
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
-from gpushare.kube.api import KubeApi
+from gpushare.kube.pods import EventType
 from gpushare.model.allocation import Allocation, Refused
 from gpushare.model.request import PodRequest
 from gpushare.runtime import logs
-from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
 MAX_STEPS: Final = 10  # a tick, of one to four requests each
 JUDGE_S: Final = 0.25  # a tick; many strange pods must not take the scheduler's processor
 
 
-@dataclass(frozen=True, slots=True)
-class NotNow:
-    """It has to be tried again, or somebody else was first."""
+def bind_late(
+    request: PodRequest, node: NodeName, *, writer: Writer, state: ClusterState, deadline_s: float = 2.0
+) -> Allocation | Refused | str:
+    """Choose GPUs for a pod on its node and write them on it. Doing it again changes nothing.
 
-    why: str
-    reachable: bool = True  # false if the API server does not answer; others need not be tried now
+    A text says why not now. Raises UnreachableError: no one knows whether it was written, and others need not be tried.
+    """
+    reserved = state.reserve(request, node, now=writer.clock.monotonic(), bypassed=True)
+    match reserved:
+        case Refused():
+            return reserved
+        case AlreadyBound():
+            return f"it has its GPUs already, or is on {reserved.node}"
 
+    def send() -> None:
+        written = delivery.annotations(reserved, request, writer.clock)
+        # The uid guards a pod that was recreated under the same name.
+        body = {"metadata": {"uid": request.pod.uid, "annotations": {**written, names.ANNOTATION_LATE: "true"}}}
+        path = kube.pod_path(request.pod.namespace, request.pod.name)
+        # The API server drops the request after the same time, so that it cannot take effect much later.
+        limit = {"timeout": f"{deadline_s:g}s"}
+        writer.api.patch(path, body, params=limit, timeout_s=deadline_s, precondition=writer.leading)
 
-Result = Allocation | Refused | NotNow
+    def read() -> ReadBack:
+        shown = delivery.read_back(writer.api, state, reserved.allocation, timeout_s=READ_S)
+        # It was on its node before, so that tells nothing.
+        return Absent.UNBOUND if isinstance(shown, AlreadyBound) else shown
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LateBinder:
-    api: KubeApi
-    state: ClusterState
-    clock: Clock
-    leading: Callable[[], bool]  # whether this process may write, at this very moment
-    deadline_s: float = 2.0
-
-    def bind(self, request: PodRequest, node: NodeName) -> Result:
-        """Choose GPUs for a pod on its node and write them on it. Doing it again changes nothing."""
-        reserved = self.state.reserve_bypassed(request, node, now=self.clock.monotonic())
-        match reserved:
-            case Refused():
-                return reserved
-            case AlreadyBound():
-                return NotNow(f"it has its GPUs already, or is on {reserved.node}")
-            case Reserved():
-                return self._deliver(request, reserved)
-
-    def _deliver(self, request: PodRequest, reserved: Reserved) -> Result:
-        def send() -> None:
-            written = delivery.annotations(reserved, request, self.clock)
-            # The uid guards a pod that was recreated under the same name.
-            body = {"metadata": {"uid": request.pod.uid, "annotations": {**written, names.ANNOTATION_LATE: "true"}}}
-            path = kube.pod_path(request.pod.namespace, request.pod.name)
-            # The API server drops the request after the same time, so that it cannot take effect much later.
-            limit = {"timeout": f"{self.deadline_s:g}s"}
-            self.api.patch(path, body, params=limit, timeout_s=self.deadline_s, precondition=self.leading)
-
-        def read() -> ReadBack:
-            shown = delivery.read_back(self.api, self.state, reserved.allocation, timeout_s=READ_S)
-            # It was on its node before, so that tells nothing.
-            return Absent.UNBOUND if isinstance(shown, AlreadyBound) else shown
-
-        ended = delivery.deliver(self.state, reserved, send=send, read=read)
-        return ended if isinstance(ended, Allocation) else NotNow(_why(ended), reachable=not ended.in_doubt)
+    ended = delivery.deliver(state, reserved, send=send, read=read)
+    if isinstance(ended, Allocation):
+        return ended
+    if ended.in_doubt:
+        raise kube.UnreachableError(_why(ended))
+    return _why(ended)
 
 
 def _why(failure: Undelivered) -> str:
@@ -99,9 +84,8 @@ def _why(failure: Undelivered) -> str:
 @dataclass(kw_only=True)
 class BypassedPods:
     writer: Writer
-    binder: LateBinder
     state: ClusterState
-    clock: Clock
+    bind_s: float = 2.0  # deadline of a patch that binds a pod late, as for a Binding
     bound_late: int = 0  # pods since the start, as all these numbers
     rejected_deleted: int = 0
     _notes: dict[PodUid, Note] = field(default_factory=dict)
@@ -112,7 +96,7 @@ class BypassedPods:
 
     def tick(self, snapshot: Snapshot) -> None:
         """Handle those whose turn it is: who was judged the longest ago, and of those the oldest pods."""
-        bypassed, now = snapshot.bypassed, self.clock.monotonic()
+        bypassed, now = snapshot.bypassed, self.writer.clock.monotonic()
         self._notes = {pod.ref.uid: self._notes.get(pod.ref.uid, Note(since=now)) for pod in bypassed}
         self.recreator.note(
             ((owner, pod.ref.uid) for pod in bypassed if (owner := bypass_decision.recreating_owner(pod))), now
@@ -121,9 +105,9 @@ class BypassedPods:
         for pod in sorted(bypassed, key=lambda pod: (self._notes[pod.ref.uid].judged_at, pod.created, pod.ref.uid)):
             if steps >= MAX_STEPS or judging_s >= JUDGE_S or not self.writer.leading():
                 return
-            started = self.clock.monotonic()
+            started = self.writer.clock.monotonic()
             step = self._judge(pod)
-            judging_s += self.clock.monotonic() - started
+            judging_s += self.writer.clock.monotonic() - started
             if step is None:
                 continue
             try:
@@ -135,7 +119,7 @@ class BypassedPods:
                     return  # each further request would wait for its whole deadline, and so would all other chores
 
     def _judge(self, pod: Bound) -> Step | None:
-        note, now = self._notes[pod.ref.uid], self.clock.monotonic()
+        note, now = self._notes[pod.ref.uid], self.writer.clock.monotonic()
         ledger = self.state.index.occupants(pod.node)[0]
         refusal = self._refusal(pod, note, ledger)
         resources = self.state.resource_config.resources
@@ -174,40 +158,34 @@ class BypassedPods:
 
     def _tell(self, step: Tell) -> bool:
         note = self._notes[step.pod.uid]
-        throttle = note.throttle.after(step.message, self.clock.monotonic())
+        throttle = note.throttle.after(step.message, self.writer.clock.monotonic())
         if throttle is None:
             return False
-        self._notes[step.pod.uid] = note.after_word(throttle, self.clock.monotonic())
-        self.writer.warn(step.pod, step.reason, step.message)
+        self._notes[step.pod.uid] = note.after_word(throttle, self.writer.clock.monotonic())
+        self.writer.post(step.pod, step.reason, step.message)
         return True
 
     def _place(self, pod: Bound) -> None:
         live = self._still(pod, bypass.Bind)
         if live is None or live.pod.bypassed is None or live.pod.bypassed.request is None:
             return
-        result = self.binder.bind(live.pod.bypassed.request, pod.node)
+        request = live.pod.bypassed.request
+        result = bind_late(request, pod.node, writer=self.writer, state=self.state, deadline_s=self.bind_s)
         match result:
-            case Allocation():
-                self._bound_late(pod, result)
             case Refused():
                 self._failed(pod, "")
                 self._tell(advice.waiting(pod, result.message))
-            case NotNow(why, reachable=False):
-                raise kube.UnreachableError(why)
-            case NotNow(why):
+            case Allocation():
+                self.bound_late += 1
+                logs.event(_LOG, "bound late", pod=str(pod.ref), uid=pod.ref.uid, node=pod.node)
+                given = ", ".join(f"container {grant.container}: {', '.join(grant.gpus)}" for grant in result.grants)
+                message = f"it came to {pod.node} without GPUs, and was given them there: {given}"
+                self.writer.post(pod.ref, advice.REASON_BOUND_LATE, message, EventType.NORMAL)
+            case why:
                 self._failed(pod, why)
-            case _:
-                assert_never(result)
-
-    def _bound_late(self, pod: Bound, allocation: Allocation) -> None:
-        self.bound_late += 1
-        logs.event(_LOG, "bound late", pod=str(pod.ref), uid=pod.ref.uid, node=pod.node)
-        given = ", ".join(f"container {grant.container}: {', '.join(grant.gpus)}" for grant in allocation.grants)
-        message = f"it came to {pod.node} without GPUs, and was given them there: {given}"
-        self.writer.post_normal(pod.ref, advice.REASON_BOUND_LATE, message)
 
     def _recreate(self, pod: Bound) -> bool:
-        owner, now = bypass_decision.recreating_owner(pod), self.clock.monotonic()
+        owner, now = bypass_decision.recreating_owner(pod), self.writer.clock.monotonic()
         if not self.recreator.may_delete(owner, now):
             return False
         live = self._still_outdated(pod) if pod.outdated else self._still(pod, bypass.Recreate)
@@ -272,7 +250,7 @@ class BypassedPods:
 
     def _failed(self, pod: Bound, why: str) -> None:
         """Try again later; say why, unless it is no news."""
-        now = self.clock.monotonic()
+        now = self.writer.clock.monotonic()
         note = self._notes[pod.ref.uid] = self._notes[pod.ref.uid].after_error(now)
         if why:
             wait_s = note.not_before - now

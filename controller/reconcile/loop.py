@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from controller.cluster_table import ClusterTable
 from controller.index import Index, Snapshot
 from controller.reconcile import advice
-from controller.reconcile.bypassed import BypassedPods, LateBinder
+from controller.reconcile.bypassed import BypassedPods
 from controller.reconcile.node_requests import Refusals
 from controller.reconcile.waiting import WaitingPods
 from controller.reconcile.writer import Writer
@@ -31,7 +31,6 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.allocation import Allocation
 from gpushare.runtime import logs
-from gpushare.runtime.clock import Clock
 from gpushare.wire import hand_over
 from gpushare.wire import pods as pods_wire
 
@@ -64,31 +63,24 @@ class _Once:
 class Reconciler:
     """Runs in one thread, on the leader only."""
 
-    api: KubeApi
+    writer: Writer
     state: ClusterState
     table: ClusterTable
-    clock: Clock
-    leading: Callable[[], bool]  # whether a chore may begin or go on, at this very moment
     refusals: Refusals
     bind_s: float = 2.0  # deadline of a patch that binds a pod late, as for a Binding
     others: Sequence[Callable[[Snapshot], None]] = ()  # further chores
     audit_differences: int = 0  # found by the last check of the ledger
     bypassed: BypassedPods = field(init=False)
     waiting: WaitingPods = field(init=False)
-    _writer: Writer = field(init=False)
     _overridden: _Once = field(init=False, default_factory=_Once)
     _unreadable: _Once = field(init=False, default_factory=_Once)
     _unknown: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
     _audited: float = field(init=False, default=float("-inf"))
 
     def __post_init__(self) -> None:
-        api, state, clock = self.api, self.state, self.clock
-        self._writer = Writer(api=api, clock=clock, leading=self.leading)
-        self.waiting = WaitingPods(
-            writer=self._writer, state=state, table=self.table, clock=clock, refusals=self.refusals
-        )
-        binder = LateBinder(api=api, state=state, clock=clock, leading=self.leading, deadline_s=self.bind_s)
-        self.bypassed = BypassedPods(writer=self._writer, binder=binder, state=state, clock=clock)
+        writer, state = self.writer, self.state
+        self.waiting = WaitingPods(writer=writer, state=state, table=self.table, refusals=self.refusals)
+        self.bypassed = BypassedPods(writer=writer, state=state, bind_s=self.bind_s)
 
     @property
     def recreated(self) -> int:
@@ -96,13 +88,14 @@ class Reconciler:
         return self.bypassed.recreator.recreated + self.waiting.outdated.recreator.recreated
 
     def run(self, stop: threading.Event) -> None:
-        while not self.clock.wait(stop, TICK_S):
+        while not self.writer.clock.wait(stop, TICK_S):
             self.tick()
 
     def tick(self) -> None:
         """All chores once, each with a view of the cluster that is not older than a tick."""
         self._attempt(self._resolve_in_doubt)  # first: it changes what is reserved
-        taken, snapshot = self.clock.monotonic(), self.state.index.snapshot()
+        clock, index = self.writer.clock, self.state.index
+        taken, snapshot = clock.monotonic(), index.snapshot()
         for chore in (
             self.bypassed.tick,
             self.waiting.tick,
@@ -111,8 +104,8 @@ class Reconciler:
             self._tell_unknown_gpus,
             *self.others,
         ):
-            if self.clock.monotonic() - taken >= TICK_S:
-                taken, snapshot = self.clock.monotonic(), self.state.index.snapshot()
+            if clock.monotonic() - taken >= TICK_S:
+                taken, snapshot = clock.monotonic(), index.snapshot()
             self._attempt(chore, snapshot)
         self._attempt(self._audit)
 
@@ -124,12 +117,12 @@ class Reconciler:
 
     def _resolve_in_doubt(self) -> None:
         """End reservations whose Binding or patch no one can account for, by looking at their pods long after."""
-        for in_doubt in self.state.in_doubt(self.clock.monotonic(), most=MAX_READS):
-            if not self.leading():
+        for in_doubt in self.state.in_doubt(self.writer.clock.monotonic(), most=MAX_READS):
+            if not self.writer.leading():
                 return
             pod, node = str(in_doubt.pod), in_doubt.node
             try:
-                over = _is_over(in_doubt, self.api)
+                over = _is_over(in_doubt, self.writer.api)
             except (kube.KubeError, WireError) as error:
                 logs.event(_LOG, "still in doubt", level=logging.WARNING, pod=pod, node=node, error=str(error))
                 if isinstance(error, kube.UnreachableError):
@@ -144,16 +137,16 @@ class Reconciler:
 
         An earlier leader has told those that are older; after a change of leader no one needs all of it again.
         """
-        since = (self.clock.now() - RECENT).strftime("%Y-%m-%dT%H:%M:%SZ")
+        since = (self.writer.clock.now() - RECENT).strftime("%Y-%m-%dT%H:%M:%SZ")
         recent = {pod.ref.uid: pod for pod in snapshot.overridden if not isinstance(pod, Bound) or pod.created >= since}
         for pod in self._overridden.of(recent).values():
-            self._writer.warn(pod.ref, advice.REASON_OVERRIDDEN, advice.overridden(pod.overridden))
+            self.writer.post(pod.ref, advice.REASON_OVERRIDDEN, advice.overridden(pod.overridden))
 
     def _warn_unreadable(self, snapshot: Snapshot) -> None:
         for pod, problem in self._unreadable.of(snapshot.problems).items():
             why, counted = problem.why, problem.counted
             logs.event(_LOG, "allocation unreadable", level=logging.ERROR, pod=str(pod), counted=counted, error=why)
-            self._writer.warn(pod, advice.REASON_UNREADABLE, advice.unreadable(problem))
+            self.writer.post(pod, advice.REASON_UNREADABLE, advice.unreadable(problem))
 
     def _tell_unknown_gpus(self, snapshot: Snapshot) -> None:
         """Nodes may be known later than what is said of them, so this is no business of the watches."""
@@ -163,7 +156,7 @@ class Reconciler:
         self._unknown.keep(unknown)
 
     def _audit(self) -> None:
-        now = self.clock.monotonic()
+        now = self.writer.clock.monotonic()
         if now - self._audited < AUDIT_S:
             return
         self._audited = now
@@ -181,22 +174,20 @@ class HandOverSummary:
     pod that is created now may land there.
     """
 
-    api: KubeApi
-    clock: Clock
+    writer: Writer
     namespace: str
-    leading: Callable[[], bool]  # whether this process may write, at this very moment
     _summary: str = field(init=False, default="")  # what was written last, or is to be written when it is due
     _due: float = field(init=False, default=float("-inf"))
     _changes: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
 
     def tick(self, snapshot: Snapshot) -> None:
-        summary, now = hand_over.summary(node_records.sharing(snapshot.nodes)), self.clock.monotonic()
+        summary, now = hand_over.summary(node_records.sharing(snapshot.nodes)), self.writer.clock.monotonic()
         if summary == self._summary and now < self._due:
             return
         self._summary = summary
         path, body = hand_over.path(self.namespace), hand_over.data(summary)
         try:
-            self.api.patch(path, body, timeout_s=3.0, precondition=self.leading)
+            self.writer.api.patch(path, body, timeout_s=3.0, precondition=self.writer.leading)
         except kube.KubeError as error:
             self._due = now + WRITE_RETRY_S
             effect = f"the webhook goes by what ConfigMap {self.namespace}/{names.HAND_OVER} said last"

@@ -36,6 +36,7 @@ from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
+from gpushare.kube.pods import EventType
 from gpushare.model.allocation import Refused
 from gpushare.model.ledger import NodeLedger
 from gpushare.runtime import logs
@@ -291,7 +292,7 @@ class Placeholders:
         if there is not None:
             self._there[pod.ref.uid] = there
         logs.event(_LOG, "node asked for", pod=str(pod.ref), attempt=attempt, nodes=len(nodes))
-        self.writer.post_normal(pod.ref, REASON, _told(body["metadata"]["name"], len(nodes)))
+        self.writer.post(pod.ref, REASON, _told(body["metadata"]["name"], len(nodes)), EventType.NORMAL)
 
     def _made(self, pod: Pending, spec: JsonObject, nodes: Collection[NodeName], attempt: int) -> JsonObject:
         terms = len(terms_of(spec))
@@ -339,7 +340,7 @@ class Placeholders:
         if isinstance(pod, Pending) and node_requests.rests(why, there.attempt):
             self._resting[uid] = now + REST_S
             self._attempts[uid] = 0
-            self.writer.warn(pod.ref, REASON, f"{why.value}; a node is asked for again in {REST_S / 60:.0f} minutes")
+            self.writer.post(pod.ref, REASON, f"{why.value}; a node is asked for again in {REST_S / 60:.0f} minutes")
         return True
 
 

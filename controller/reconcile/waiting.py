@@ -25,7 +25,6 @@ from gpushare.kube import api as kube
 from gpushare.model.allocation import RefusalReason, Refused
 from gpushare.model.request import PodRequest, RequestShape
 from gpushare.runtime import logs
-from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
 SETTLE_S: Final = 30.0  # the webhook has learnt of the other node by then, and the scheduler has tried the pod again
@@ -95,7 +94,7 @@ class OutdatedPods:
             self._advice[pod.ref.uid] = f": {live.owner.advice}" if live.owner is not None else ""
             return True
         message = f"{why}: it is deleted now, so that its controller does so"
-        self.writer.warn(pod.ref, REASON_UNSCHEDULABLE, message)
+        self.writer.post(pod.ref, REASON_UNSCHEDULABLE, message)
         if not self.recreator.delete(live, pod.owner, now):
             self._since[pod.ref.uid] = now
         return True
@@ -106,7 +105,6 @@ class WaitingPods:
     writer: Writer
     state: ClusterState
     table: ClusterTable
-    clock: Clock
     refusals: Refusals
     outdated: OutdatedPods = field(init=False)
     counts: Waiting = field(init=False, default_factory=lambda: dict.fromkeys(REASONS, 0))
@@ -131,10 +129,10 @@ class WaitingPods:
                 waiting.append((pod, key := _kind_key(pod.request)))
                 requests.setdefault(key, pod.request)
         self._notes = {pod.ref.uid: self._notes.get(pod.ref.uid, Note()) for pod, _ in waiting}
-        self.outdated.note((pod for pod, _ in waiting), self.clock.monotonic())
+        self.outdated.note((pod for pod, _ in waiting), self.writer.clock.monotonic())
         self._refused = self.refusals.of({pod.ref.uid for pod in snapshot.pending})
         kinds = self._kinds(requests, snapshot.ledgers)
-        started, actions = self.clock.monotonic(), 0
+        started, actions = self.writer.clock.monotonic(), 0
         for pod, key in sorted(waiting, key=lambda pair: self._notes[pair[0].ref.uid].explained.at):
             if actions >= MAX_ACTIONS:
                 break
@@ -142,7 +140,7 @@ class WaitingPods:
             if kind is None:
                 continue
             if self._turns.get(key) != self._tick:
-                if self.clock.monotonic() - started >= JUDGE_S:
+                if self.writer.clock.monotonic() - started >= JUDGE_S:
                     continue
                 self._turns[key] = self._tick
             actions += self._handle(pod, kind)
@@ -160,7 +158,7 @@ class WaitingPods:
 
     def _handle(self, pod: Pending, kind: "_Kind") -> bool:
         """Whether something was done."""
-        now = self.clock.monotonic()
+        now = self.writer.clock.monotonic()
         if self.outdated.recreate(pod, kind.elsewhere, now):
             return True
         outdated = self.outdated.advice(pod, kind.elsewhere, now)
@@ -174,7 +172,7 @@ class WaitingPods:
         )
         match action:
             case Tell(ref, reason, message):
-                self.writer.warn(ref, reason, message)
+                self.writer.post(ref, reason, message)
             case Nudge(ref, value):
                 self.writer.nudge(ref, value)
         return action is not None

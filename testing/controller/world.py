@@ -20,6 +20,7 @@ from controller.preemption import Preemption
 from controller.reconcile import loop
 from controller.reconcile.loop import Reconciler
 from controller.reconcile.node_requests import Refusals
+from controller.reconcile.writer import Writer
 from controller.state import ClusterState
 from controller.watches import CONFIG_MAPS, NodeSink, PodSink
 from gpushare.cluster import node_ledger, node_records, pod_records
@@ -68,14 +69,8 @@ class World:
         self.budgets = watches.disruption_budgets(api=self.api, clock=self.clock)
         self.refusals = Refusals(self.clock)
         self.binder = Binder(api=self.api, state=self.state, clock=self.clock, leading=lambda: self.leads)
-        self.reconciler = Reconciler(
-            api=self.api,
-            state=self.state,
-            table=self.table,
-            clock=self.clock,
-            leading=lambda: self.leads,
-            refusals=self.refusals,
-        )
+        self.writer = Writer(api=self.api, clock=self.clock, leading=lambda: self.leads)
+        self.reconciler = Reconciler(writer=self.writer, state=self.state, table=self.table, refusals=self.refusals)
         self.node_sink = NodeSink(self.state.index)
         self.pod_sink = PodSink(self.state.index)
         self.unhealthy = watches.unhealthy_gpus(api=self.api, clock=self.clock, index=self.state.index)

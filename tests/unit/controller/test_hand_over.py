@@ -26,7 +26,7 @@ def world() -> World:
 
 @pytest.fixture
 def summary(world: World) -> HandOverSummary:
-    return HandOverSummary(api=world.api, clock=world.clock, namespace=names.NAMESPACE, leading=lambda: world.leads)
+    return HandOverSummary(writer=world.writer, namespace=names.NAMESPACE)
 
 
 def add_node(world: World, name: str, by: HandOver | None) -> None:

@@ -30,7 +30,6 @@ from controller.reconcile.placeholders import (
     read_wanted,
     terms_of,
 )
-from controller.reconcile.writer import Writer
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
@@ -50,7 +49,7 @@ ON = Limits(most=2, life_s=LIFE_S)
 
 def chore(world: World, limits: Limits = ON) -> Placeholders:
     return Placeholders(
-        writer=Writer(api=world.api, clock=world.clock, leading=lambda: world.leads),
+        writer=world.writer,
         state=world.state,
         table=world.table,
         refusals=world.refusals,

@@ -12,16 +12,16 @@ from controller.index import Snapshot
 from controller.reconcile import loop, unschedulable
 from controller.reconcile import waiting as chores
 from controller.reconcile.advice import REASON_UNSCHEDULABLE, Tell
-from controller.reconcile.bypassed import LateBinder, NotNow
+from controller.reconcile.bypassed import bind_late
 from controller.reconcile.unschedulable import Note, Nudge
 from controller.reconcile.waiting import MAX_ACTIONS
-from controller.reconcile.writer import Writer
 from gpushare import names
 from gpushare.cluster import reasons
 from gpushare.cluster.pod_records import Pending
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
+from gpushare.kube.pods import EventType
 from gpushare.model.allocation import RefusalReason, Refused
 from gpushare.model.request import PodRequest, RequestShape
 from gpushare.wire import pods as pods_wire
@@ -406,18 +406,13 @@ def test_only_so_many_are_warned_in_one_tick(world: World) -> None:
     assert len(said(world)) == loop.MAX_REPORTS + 2
 
 
-@pytest.fixture
-def writer(world: World) -> Writer:
-    return Writer(api=world.api, clock=world.clock, leading=lambda: world.leads)
-
-
-def test_a_follower_writes_nothing_at_all(world: World, writer: Writer) -> None:
+def test_a_follower_writes_nothing_at_all(world: World) -> None:
     pod = pods_wire.ref(world.add_pod(3))
     world.leads = False
-    writer.warn(pod, "Reason", "full")
-    writer.nudge(pod, "1")
-    writer.post_normal(pod, "Reason", "message")
-    assert writer.delete(pod, "1") is False
+    for kind in EventType:
+        world.writer.post(pod, "Reason", "full", kind)
+    world.writer.nudge(pod, "1")
+    assert world.writer.delete(pod, "1") is False
     assert requests(world) == []
 
 
@@ -428,13 +423,11 @@ def test_a_leader_that_falls_while_it_prepares_changes_no_pod(world: World, monk
     request = request_of(bypassed_pod)
     for verb in ("patch", "delete"):
         monkeypatch.setattr(world.api, verb, lambda *a, verb=verb, **o: leaving(world, verb, *a, **o))
-    writer = Writer(api=world.api, clock=world.clock, leading=lambda: world.leads)
-    binder = LateBinder(api=world.api, state=world.state, clock=world.clock, leading=lambda: world.leads)
-    writer.nudge(waiting, "1")
+    world.writer.nudge(waiting, "1")
     world.leads = True
-    assert writer.delete(waiting, "1") is False
+    assert world.writer.delete(waiting, "1") is False
     world.leads = True
-    assert binder.bind(request, NodeName("node-a")) == NotNow("this replica no longer leads")
+    assert late(world, request) == "this replica no longer leads"
     assert requests(world) == []
     assert world.used() == {}
 
@@ -445,35 +438,27 @@ def leaving(world: World, verb: str, *args: Any, **options: Any) -> JsonObject:
     return found
 
 
-def test_a_nudge_that_fails_is_only_logged(world: World, writer: Writer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pod_that_is_gone_was_not_deleted_and_a_nudge_that_fails_is_only_logged(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     pod = pods_wire.ref(world.add_pod(3))
+    world.api.fail_next(lambda call: call.verb == "delete", kube.NotFoundError("gone"))
+    assert world.writer.delete(pod, "1") is False
+    assert caplog.messages == []
     world.api.fail_next(lambda call: call.verb == "patch", kube.TooManyRequestsError("slow down"))
-    writer.nudge(pod, "1")
+    world.writer.nudge(pod, "1")
     assert caplog.messages == ["nudge failed"]
 
 
-def test_a_pod_that_is_gone_was_not_deleted(world: World, writer: Writer, caplog: pytest.LogCaptureFixture) -> None:
-    pod = pods_wire.ref(world.add_pod(3))
-    world.api.fail_next(lambda call: call.verb == "delete", kube.NotFoundError("gone"))
-    assert writer.delete(pod, "1") is False
-    assert caplog.messages == []
-
-
-def test_a_pod_that_has_its_gpus_is_not_given_others(world: World) -> None:
-    pod = world.add_bound(3)
-    request = request_of(pod)
-    binder = LateBinder(api=world.api, state=world.state, clock=world.clock, leading=lambda: True)
-    found = binder.bind(request, NodeName("node-a"))
-    assert found == NotNow("it has its GPUs already, or is on node-a")
-    assert world.api.count("patch") == 0
-    assert world.used() == {"GPU-0": 3}
-
-
-def test_a_pod_that_ended_meanwhile_is_given_nothing(world: World) -> None:
-    pod = add_bypassed(world, 3)
-    request = request_of(pod)
-    world.finish(pod)
+def test_a_pod_that_has_its_gpus_or_ended_meanwhile_is_given_none(world: World) -> None:
+    pod, ended = world.add_bound(3), add_bypassed(world, 3, node="node-b")
+    world.finish(ended)
     world.see()
-    binder = LateBinder(api=world.api, state=world.state, clock=world.clock, leading=lambda: True)
-    assert isinstance(binder.bind(request, NodeName("node-a")), NotNow)
-    assert world.used() == {}
+    assert late(world, request_of(pod)) == "it has its GPUs already, or is on node-a"
+    assert isinstance(late(world, request_of(ended), "node-b"), str)
+    assert world.api.count("patch") == 0
+    assert (world.used(), world.used("node-b")) == ({"GPU-0": 3}, {})
+
+
+def late(world: World, request: PodRequest, node: str = "node-a") -> object:
+    return bind_late(request, NodeName(node), writer=world.writer, state=world.state)

@@ -274,7 +274,7 @@ def test_the_end_of_a_binding_leaves_what_is_patched_into_its_pod_on_the_same_no
     bound = world.state.reserve(request, A, now=0)
     world.edit_pod(pod, lambda found: found["spec"].update(nodeName=A))
     world.see()
-    patched = world.state.reserve_bypassed(request, A, now=0)
+    patched = world.state.reserve(request, A, now=0, bypassed=True)
     assert isinstance(bound, Reserved)
     assert isinstance(patched, Reserved)
     world.state.undo(bound)
