@@ -1,7 +1,6 @@
-"""Deliver a choice of GPUs to its pod: one request, whose reply may be lost. A Binding and a patch go the same way.
+"""Deliver a choice of GPUs to its pod: one request, a Binding or a patch, whose reply may be lost.
 
-Send once, then keep the reserved memory or give it back. When the answer does not tell whether the request took effect,
-the pod is read; when even that does not tell, the memory stays reserved.
+If the answer does not tell whether it took effect, the pod is read; if that does not tell, the memory stays reserved.
 """
 
 from collections.abc import Callable
@@ -49,13 +48,15 @@ def annotations(reserved: Reserved, request: PodRequest, clock: Clock) -> dict[s
 def deliver(
     state: ClusterState, reserved: Reserved, *, send: Callable[[], object], read: Callable[[], ReadBack]
 ) -> Allocation | Undelivered:
-    """Send a choice and end its reservation, whatever happens. What the pod holds now, if that is known.
-
-    Making the request may raise a KubeError, reading what the pod shows a KubeError or a WireError.
-    """
+    """Send a choice and end its reservation, whatever happens; what the pod holds now, if that is known."""
     ended: Allocation | Undelivered | None = None
     try:
-        ended = _sent(reserved.allocation, send, read)
+        send()
+        ended = reserved.allocation
+    except (kube.ConflictError, kube.UnreachableError, kube.ServerFaultError) as error:
+        ended = _resolved(error, read)
+    except kube.KubeError as error:
+        ended = Undelivered(error=error)
     finally:
         match ended:
             case Allocation():
@@ -90,22 +91,9 @@ def _read_from(pod: JsonObject, chosen: Allocation, state: ClusterState) -> Read
     return allocations.granted(pod, state.resource_config.unit) or AlreadyBound(node=node, granted=False)
 
 
-def _sent(chosen: Allocation, send: Callable[[], object], read: Callable[[], ReadBack]) -> Allocation | Undelivered:
-    try:
-        send()
-    except (kube.ConflictError, kube.UnreachableError, kube.ServerFaultError) as error:
-        return _resolved(error, read)
-    except kube.KubeError as error:
-        return Undelivered(error=error)
-    return chosen
-
-
 def _resolved(error: kube.KubeError, read: Callable[[], ReadBack]) -> Allocation | Undelivered:
-    """What the pod says after an answer that does not tell all.
-
-    A conflict says that this request changed nothing, but an earlier one may have. After silence only a pod that is on
-    a node settles it: the request may take effect later.
-    """
+    """What the pod says after an answer that does not tell all."""
+    # A conflict changed nothing, but an earlier request may have. After silence only a pod on a node settles it.
     try:
         pod_shows = read()
     except (kube.KubeError, WireError) as unread:

@@ -206,9 +206,8 @@ class Index:
 
     def demand(self) -> Demand:
         with self.lock:
-            return Demand(
-                asks=self._asks.copy(), others=self._others.counts.copy(), changes=self.changes, came=self.came
-            )
+            asks, others = self._asks.copy(), self._others.counts.copy()
+            return Demand(asks=asks, others=others, changes=self.changes, came=self.came)
 
     def take_changed(self) -> list[ChangedNode]:
         """Nodes that have changed since the last call, as they are."""
@@ -216,7 +215,12 @@ class Index:
             return []
         with self.lock:
             names, self._changed = self._changed, set()
-            return [self._changed_node(name) for name in names]
+            return [
+                ChangedNode(name, self._ledgers[name], self._left(record), record.allocatable)
+                if (record := self._nodes.get(name)) is not None
+                else ChangedNode(name, None, None, None)
+                for name in names
+            ]
 
     def mark_changed(self, names: Iterable[NodeName]) -> None:
         """What was taken of these was lost on the way."""
@@ -245,10 +249,8 @@ class Index:
         self.rebuild({known.allocation.node for known in ended if not self._is_seen(known)}, frees=True)
 
     def rebuild(self, nodes: Iterable[NodeName], *, frees: bool) -> None:
-        """Compute the ledgers of nodes that changed; `frees` if they may have more room than before.
-
-        One that is as before is kept, and with it all that follows from it: a pod is seen on its node as it was chosen.
-        """
+        """Compute the ledgers of nodes that changed; `frees` if they may have more room than before."""
+        # One that is as before is kept, and all that follows from it: a pod is seen on its node as it was chosen.
         for name in nodes:
             self.freed += frees
             self._mark(name)
@@ -316,11 +318,6 @@ class Index:
             self.came += pod.takes != NOTHING
             self._mark(pod.node)
 
-    def _changed_node(self, name: NodeName) -> ChangedNode:
-        if (record := self._nodes.get(name)) is None:
-            return ChangedNode(name, None, None, None)
-        return ChangedNode(name, self._ledgers[name], self._left(record), record.allocatable)
-
     def _mark(self, name: NodeName) -> None:
         self._changed.add(name)
         self.changes += 1
@@ -357,10 +354,7 @@ class Index:
         return set() if as_chosen else {record.node, *ended}
 
     def _is_as_chosen(self, record: Bound) -> bool:
-        """Whether a pod came to its node with what was reserved there for it and for nothing else: nearly every pod.
-
-        All that its reservation counted for stays as it is.
-        """
+        """Whether a pod came to its node with what was reserved there for it and nothing else: all stays as it is."""
         chosen = self.reservations.of_pod(record.ref.uid)
         known = chosen.get(record.node)
         if known is None or len(chosen) > 1 or record.problem or record.allocation != known.allocation:
@@ -388,10 +382,9 @@ def _is_alike(ledger: LedgerOrRefused, before: LedgerOrRefused | None) -> bool:
 
 
 class OtherPods:
-    """Pods without GPUs on every node, whether it is known or not, by what they take of its CPU and memory.
+    """Pods without GPUs on every node, whether it is known or not, by what they take of its CPU and memory."""
 
-    They are ten times as many as others, so of each only a hash of its UID and a shared amount is kept.
-    """
+    # They are ten times as many as others, so of each only a hash of its UID and a shared amount is kept.
 
     def __init__(self) -> None:
         self.counts: Counter[FreeHost] = Counter()  # how many take how much

@@ -5,7 +5,7 @@ import secrets
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import gpushare
@@ -66,32 +66,28 @@ class Controller:
             bind_s=settings.bind_seconds,
         )
         metrics = Metrics(clock)
-        metrics.watch(
-            state,
-            readings(self._leadership, self._outlooks),
-            waiting=lambda: self._leadership.reconciler.waiting.counts,
-            is_read=self._leadership.is_read,
-        )
-        binder = Binder(
-            api=api, state=state, clock=clock, leading=self._leadership.leading, deadline_s=settings.bind_seconds
-        )
+        leads, told = self._leadership, readings(self._leadership, self._outlooks)
+        metrics.watch(state, told, waiting=lambda: leads.reconciler.waiting.counts, is_read=leads.is_read)
+        bind_s, budgets = settings.bind_seconds, leads.budgets.values
         self.handler: Handler = Extender(
             Services(
                 state=state,
                 table=table,
-                binder=binder,
-                preemption=Preemption(
-                    state=state, budgets=self._leadership.budgets.values, clock=clock, metrics=metrics
-                ),
+                binder=Binder(api=api, state=state, clock=clock, leading=leads.leading, deadline_s=bind_s),
+                preemption=Preemption(state=state, budgets=budgets, clock=clock, metrics=metrics),
                 metrics=metrics,
                 refusals=refusals,
                 clock=clock,
                 binds=max(1, settings.threads * 3 // 4),
-                unready=self._leadership.unready,
+                unready=leads.unready,
                 version=gpushare.__version__,
             )
         ).handle
-        probes.pages = self._pages(metrics)
+        probes.pages = {
+            "/livez": lambda: verdict(self._stuck()),
+            "/readyz": lambda: verdict(leads.unready()),
+            "/metrics": lambda: Page(200, metrics.page(), CONTENT_TYPE),
+        }
 
     def start(self) -> None:
         self._probes.start()
@@ -104,13 +100,6 @@ class Controller:
 
     def _look(self) -> None:
         self._outlooks.run(self._stopping, ready=lambda: not self._leadership.unready())
-
-    def _pages(self, metrics: Metrics) -> dict[str, Callable[[], Page]]:
-        return {
-            "/livez": lambda: verdict(self._stuck()),
-            "/readyz": lambda: verdict(self._leadership.unready()),
-            "/metrics": lambda: Page(200, metrics.page(), CONTENT_TYPE),
-        }
 
     def _stuck(self) -> str:
         silent_s = self._fence.supervisor_silent_s()
@@ -143,14 +132,12 @@ def supervisor(settings: Settings, api: client.RestClient, signals: Signals) -> 
     probes = PageServer(address, port, f"--bind-address {address} --probe-port {port}")
     server = Server(settings, os.getpid())
 
-    def work() -> int:
-        return server.serve(
-            lambda: Controller(settings, client.connect(settings.kubeconfig), fence, probes), beat=fence.beat
-        )
+    def controller() -> Controller:
+        return Controller(settings, client.connect(settings.kubeconfig), fence, probes)
 
     def spawn() -> Forked:
         api.close()  # a connection is not for two processes
-        return fork(work)
+        return fork(lambda: server.serve(controller, beat=fence.beat))
 
     def elector() -> Elector:
         return Elector(
@@ -175,49 +162,35 @@ def supervisor(settings: Settings, api: client.RestClient, signals: Signals) -> 
     )
 
 
-def readings(leadership: Leadership, outlooks: Outlooks) -> dict[str, tuple[str, Reading]]:
-    optional = "; NaN if they must not be read"
-
-    def age(what: str, note: str = "") -> str:
-        return f"Seconds since the last response to the watch of {what}{note}"
-
-    return {
-        "gpushare_leading": ("1 while this replica leads", leadership.leading),
-        "gpushare_ready": ("1 while kube-scheduler may ask this replica", lambda: not leadership.unready()),
-        "gpushare_watch_nodes_age_seconds": (age("nodes"), leadership.nodes.stale_for),
-        "gpushare_watch_pods_age_seconds": (age("pods"), leadership.pods.stale_for),
-        "gpushare_watch_disruption_budgets_age_seconds": (
-            age("PodDisruptionBudgets", optional),
-            leadership.budgets.stale_for,
+def readings(leadership: Leadership, outlooks: Outlooks) -> Sequence[tuple[str, str, Reading]]:
+    optional, age = "; NaN if they must not be read", "Seconds since the last response to the watch of"
+    on, chores = leadership, leadership.reconciler
+    epoch = "Number of what is known of requests and room in the cluster, by which nodes are ranked; 0 at first"
+    seen = "Seconds since the cluster was as nodes are ranked by; infinite before the first look, and on followers"
+    differs = "Nodes on which the ledger differs from what is computed from the pods alone"
+    late = "Pods that came to their nodes without GPUs and were given them there"
+    recreated = (
+        "Pods deleted so that their controllers recreate them: the webhook had not changed them, or nodes"
+        " hand GPUs over in another way by now"
+    )
+    rejected = "Failed pods deleted because their node had rejected them for GPUs that were not reported yet"
+    ill = f"{age} ConfigMaps unhealthy-gpu-NODE{optional}"
+    return (
+        ("gpushare_leading", "1 while this replica leads", on.leading),
+        ("gpushare_ready", "1 while kube-scheduler may ask this replica", lambda: not on.unready()),
+        ("gpushare_watch_nodes_age_seconds", f"{age} nodes", on.nodes.stale_for),
+        ("gpushare_watch_pods_age_seconds", f"{age} pods", on.pods.stale_for),
+        (
+            "gpushare_watch_disruption_budgets_age_seconds",
+            f"{age} PodDisruptionBudgets{optional}",
+            on.budgets.stale_for,
         ),
-        "gpushare_watch_unhealthy_gpus_age_seconds": (
-            age("ConfigMaps unhealthy-gpu-NODE", optional),
-            leadership.unhealthy.stale_for,
-        ),
-        "gpushare_watch_namespaces_age_seconds": (age("namespaces", optional), leadership.namespaces.stale_for),
-        "gpushare_outlook_epoch": (
-            "Number of what is known of requests and room in the cluster, by which nodes are ranked; 0 at first",
-            lambda: float(outlooks.outlook.epoch),
-        ),
-        "gpushare_outlook_age_seconds": (
-            "Seconds since the cluster was as nodes are ranked by; infinite before the first look, and on followers",
-            outlooks.age_s,
-        ),
-        "gpushare_ledger_differences": (
-            "Nodes on which the ledger differs from what is computed from the pods alone",
-            lambda: float(leadership.reconciler.audit_differences),
-        ),
-        "gpushare_pods_bound_late_total": (
-            "Pods that came to their nodes without GPUs and were given them there",
-            lambda: float(leadership.reconciler.bypassed.bound_late),
-        ),
-        "gpushare_pods_recreated_total": (
-            "Pods deleted so that their controllers recreate them: the webhook had not changed them, or nodes"
-            " hand GPUs over in another way by now",
-            lambda: float(leadership.reconciler.recreated),
-        ),
-        "gpushare_rejected_pods_deleted_total": (
-            "Failed pods deleted because their node had rejected them for GPUs that were not reported yet",
-            lambda: float(leadership.reconciler.bypassed.rejected_deleted),
-        ),
-    }
+        ("gpushare_watch_unhealthy_gpus_age_seconds", ill, on.unhealthy.stale_for),
+        ("gpushare_watch_namespaces_age_seconds", f"{age} namespaces{optional}", on.namespaces.stale_for),
+        ("gpushare_outlook_epoch", epoch, lambda: outlooks.outlook.epoch),
+        ("gpushare_outlook_age_seconds", seen, outlooks.age_s),
+        ("gpushare_ledger_differences", differs, lambda: chores.audit_differences),
+        ("gpushare_pods_bound_late_total", late, lambda: chores.bypassed.bound_late),
+        ("gpushare_pods_recreated_total", recreated, lambda: chores.recreated),
+        ("gpushare_rejected_pods_deleted_total", rejected, lambda: chores.bypassed.rejected_deleted),
+    )

@@ -4,6 +4,7 @@ import heapq
 from collections import Counter as Multiset
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from prometheus_client import Counter, Histogram
@@ -32,28 +33,15 @@ class Metrics:
     def __init__(self, clock: Clock) -> None:
         self._page = Kept(lambda: Page(200, exposition.page(self.registry), CONTENT_TYPE), clock)
         self.registry = exposition.registry(names.CONTROLLER)
-        self._seconds = Histogram(
-            "gpushare_extender_seconds",
-            "Time to answer kube-scheduler",
-            ["verb"],
-            buckets=_SECONDS,
-            registry=self.registry,
+        seconds, counter = partial(Histogram, registry=self.registry), partial(Counter, registry=self.registry)
+        self._seconds = seconds(
+            "gpushare_extender_seconds", "Time to answer kube-scheduler", ["verb"], buckets=_SECONDS
         )
-        self._outcomes = Counter(
-            "gpushare_extender_requests", "Requests of kube-scheduler", ["verb", "outcome"], registry=self.registry
-        )
-        self._refusals = Counter(
-            "gpushare_filter_nodes", "Nodes that filter has answered for", ["result"], registry=self.registry
-        )
-        self._preempt_nodes = Counter(
-            "gpushare_preempt_nodes", "Nodes that preempt has answered for", ["result"], registry=self.registry
-        )
-        self._victims = Counter(
-            "gpushare_preempt_victims",
-            "Pods that kube-scheduler would have evicted (kept, dropped), and others in their place (added)",
-            ["result"],
-            registry=self.registry,
-        )
+        self._outcomes = counter("gpushare_extender_requests", "Requests of kube-scheduler", ["verb", "outcome"])
+        self._refusals = counter("gpushare_filter_nodes", "Nodes that filter has answered for", ["result"])
+        self._preempt_nodes = counter("gpushare_preempt_nodes", "Nodes that preempt has answered for", ["result"])
+        victims = "Pods that kube-scheduler would have evicted (kept, dropped), and others in their place (added)"
+        self._victims = counter("gpushare_preempt_victims", victims, ["result"])
 
     def answered(self, verb: str, outcome: str, seconds: float) -> None:
         self._seconds.labels(verb).observe(seconds)
@@ -73,15 +61,14 @@ class Metrics:
     def watch(
         self,
         state: ClusterState,
-        readings: Mapping[str, tuple[str, Reading]],
+        readings: Iterable[tuple[str, str, Reading]],
         waiting: Callable[[], Mapping[str, int]],
         *,
         is_read: Callable[[], bool],
     ) -> None:
         """Add what is computed at every scrape; `readings` are counters if their names end in `_total`, else gauges."""
         self.registry.register(LedgerGauges(state, is_read))
-        self.registry.register(_Readings(readings))
-        self.registry.register(_WaitingPods(waiting))
+        self.registry.register(_Readings(readings, waiting))
 
     def page(self) -> bytes:
         return self._page().body
@@ -89,23 +76,17 @@ class Metrics:
 
 @dataclass(eq=False)
 class _Readings(Collector):
-    readings: Mapping[str, tuple[str, Reading]]
-
-    def collect(self) -> Iterable[Metric]:
-        for name, (text, reading) in self.readings.items():
-            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            yield family(name, text, value=reading())
-
-
-@dataclass(eq=False)
-class _WaitingPods(Collector):
+    readings: Iterable[tuple[str, str, Reading]]
     waiting: Callable[[], Mapping[str, int]]
 
     def collect(self) -> Iterable[Metric]:
-        family = GaugeMetricFamily("gpushare_pods_waiting", "Pods that wait for GPUs, by reason", labels=["reason"])
+        for name, text, reading in self.readings:
+            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            yield family(name, text, value=reading())
+        waiting = _gauge("gpushare_pods_waiting", "Pods that wait for GPUs, by reason", "reason")
         for reason, count in self.waiting().items():
-            family.add_metric([reason], count)
-        yield family
+            waiting.add_metric([reason], count)
+        yield waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +149,11 @@ class LedgerGauges(Collector):
         yield from _nodes(nodes)
         yield from _over_committed(nodes)
         yield from _namespaces(nodes.values())
-        yield GaugeMetricFamily(
-            "gpushare_reservations_unconfirmed",
-            "Choices whose Binding is being sent or in doubt",
-            value=self.state.index.unconfirmed(),
-        )
-        yield GaugeMetricFamily(
-            "gpushare_pods_unreadable",
-            "Bound pods whose allocation cannot be read; their nodes may take no new pods",
-            value=len(snapshot.problems),
-        )
+        unconfirmed, unreadable = self.state.index.unconfirmed(), len(snapshot.problems)
+        text = "Choices whose Binding is being sent or in doubt"
+        yield GaugeMetricFamily("gpushare_reservations_unconfirmed", text, value=unconfirmed)
+        text = "Bound pods whose allocation cannot be read; their nodes may take no new pods"
+        yield GaugeMetricFamily("gpushare_pods_unreadable", text, value=unreadable)
 
 
 def _nodes(nodes: Mapping[NodeName, _Sums]) -> Iterator[Metric]:

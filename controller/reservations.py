@@ -130,10 +130,8 @@ class Reservations:
         return over
 
     def in_doubt(self, now: float, *, after_s: float, known: Container[PodUid], most: int) -> list[InDoubt]:
-        """Reservations whose pods are to be looked at now: older than `after_s`, or of a pod that no one knows.
-
-        At most so many, those first that were not looked at for the longest time; `known` are the pods that exist.
-        """
+        """Reservations to look at now, at most so many: older than `after_s`, or of a pod that is not `known`."""
+        # Those first that were not looked at for the longest time.
 
         def due(one: Reservation) -> bool:
             age = now - one.since

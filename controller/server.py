@@ -33,13 +33,13 @@ class Running(Protocol):
     def start(self) -> None: ...
 
     def shut_down(self) -> None:
-        """Finish what was begun; called after the last request was answered."""
+        """Finish what was begun; called after the last answer."""
         ...
 
 
 class Server:
     def __init__(self, settings: Settings, supervisor_pid: int, clock: Clock | None = None) -> None:
-        """Open the socket. To be called by the supervisor. Raises SettingsError."""
+        """Open the socket, in the supervisor. Raises SettingsError."""
         self._supervisor_pid = supervisor_pid
         self._threads = settings.threads
         self._clock = clock or SystemClock()
@@ -47,10 +47,7 @@ class Server:
         self.listener = http.listen(address, port, f"--bind-address {address} --port {port}")
 
     def serve(self, build: Callable[[], Running], beat: Callable[[], None]) -> int:
-        """Serve until SIGTERM or the supervisor's end. The exit code. To be called by the worker.
-
-        The controller is built first; `beat` is called at least once a second while the main loop goes round.
-        """
+        """Serve until SIGTERM or the supervisor's end, in the worker; `beat` is called each second. The exit code."""
         signals = Signals()
         signals.install()
         sys.setswitchinterval(SWITCH_S)

@@ -70,11 +70,9 @@ class ClusterState:
             return self._bound_to(uid)
 
     def resolve(self, shape: RequestShape, labels: Mapping[str, str], pod: PodRef | None = None) -> RequestShape:
-        """What a pod asks for, with what its namespace says: the policy, and whether it may start its own group.
-
-        A pod's own reservations are no members of it; without a pod the answer is for all pods of a kind, and no policy
-        is looked for, as what fits depends on none.
-        """
+        """What a pod asks for, with what its namespace says: the policy, and whether it may start its own group."""
+        # Its own reservations are no members of that. Without a pod the answer is for all of a kind, and has no policy,
+        # on which what fits does not depend.
         uid = None if pod is None else pod.uid
         if pod is not None:
             shape = self._with_policy(shape, pod)

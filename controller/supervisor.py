@@ -80,17 +80,9 @@ class Fence:
 
 
 class Worker(Protocol):
-    def exit_code(self) -> int | None:
-        """None while it runs."""
-        ...
-
-    def terminate(self) -> None:
-        """Ask it to answer what it was asked and to end."""
-        ...
-
-    def kill(self) -> None:
-        """End it; nothing of it runs when this returns."""
-        ...
+    def exit_code(self) -> int | None: ...  # None while it runs
+    def terminate(self) -> None: ...  # ask it to answer what it was asked and to end
+    def kill(self) -> None: ...  # nothing of it runs when this returns
 
 
 class _Ending(Enum):
@@ -132,9 +124,8 @@ class Supervisor:
         self.fence.close()
         worker.kill()
         if ending is not _Ending.STOPPED:
-            logs.event(
-                _LOG, ending.value, level=logging.ERROR, identity=elector.identity, lease=elector.name, exit_code=code
-            )
+            who, lease, level = elector.identity, elector.name, logging.ERROR
+            logs.event(_LOG, ending.value, level=level, identity=who, lease=lease, exit_code=code)
         if elector.leading():
             if not clean:
                 # What the worker sent last may be on its way still.
@@ -216,11 +207,9 @@ class Forked:
 
 
 def fork(task: Callable[[], int]) -> Forked:
-    """Run a task, which gives an exit code, in a child, which starts with the default handlers of signals.
-
-    Everything is imported already, so the child is there in milliseconds, and shares that memory. The caller has one
-    thread only, so no lock is copied in the middle of its use.
-    """
+    """Run a task, which gives an exit code, in a child, which starts with the default handlers of signals."""
+    # Everything is imported already, so the child is there in milliseconds, and shares that memory. The caller has one
+    # thread only, so no lock is copied in the middle of its use.
     # What exists now will hardly be freed: the collector would only write to, and so copy, pages that are shared.
     gc.freeze()
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until the child is the one who is meant

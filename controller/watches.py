@@ -1,7 +1,6 @@
 """What the controller watches: nodes and pods, and small collections that it can do without.
 
-Of those, what it must not read, or the server does not have, counts as empty. What was read before it became so stays:
-a server that starts refuses for a moment what it allows.
+Of those, what it cannot read counts as empty. What was read before stays: a server that starts refuses for a moment.
 """
 
 import logging
@@ -141,14 +140,9 @@ class OptionalWatch(Generic[V]):
                 continue
             if self._path:
                 started = self.clock.monotonic()
+                api, path, clock, params = self.api, self._path, self.clock, dict(self.params)
                 self._running = Reflector(
-                    api=self.api,
-                    path=self._path,
-                    sink=self,
-                    clock=self.clock,
-                    params=dict(self.params),
-                    optional=True,
-                    synced=self._synced,
+                    api=api, path=path, sink=self, clock=clock, params=params, optional=True, synced=self._synced
                 )
                 self._running.run(stop)
                 self._running = None

@@ -9,7 +9,7 @@ from typing import Any, Final
 from gpushare import names, units
 from gpushare.cluster import bypass, groups, node_ledger, node_records, pod_records
 from gpushare.cluster import world as cluster_world
-from gpushare.cluster.bypass import AskAuthor, Hopeless, Invalid, Recreate, TooLate
+from gpushare.cluster.bypass import Fate
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound, Bypassed, PodRecord, Problem
@@ -258,23 +258,21 @@ def summary(answers: Sequence[NodeAnswer]) -> str:
     return together([answer.why_not for answer in meant[:NODES_NAMED]], len(meant), which)
 
 
-def why_bypassed(outcome: Hopeless, pod: Bypassed) -> str:
+def why_bypassed(fate: Fate, text: str, pod: Bypassed) -> str:
     """Why a pod that bypassed the scheduler gets no GPUs, and what is done about it."""
     again = bypass.again(pod)
-    match outcome:
-        case Invalid(problem):
-            return f"what it asks for cannot be understood: {problem}; fix that and {again}"
-        case TooLate():
+    match fate:
+        case Fate.INVALID:
+            return f"what it asks for cannot be understood: {text}; fix that and {again}"
+        case Fate.TOO_LATE:
             return (
                 "its containers have started without GPUs from gpushare, and cannot be given any more;"
                 f" {again} without spec.nodeName and with the scheduler {names.SCHEDULER}"
             )
-        case Recreate():
+        case Fate.RECREATE:
             return f"{_NOT_MUTATED}; the controller deletes it, so that its owner recreates it"
-        case AskAuthor(""):
-            return f"{_NOT_MUTATED}; {again}"
-        case AskAuthor(advice):
-            return f"{_NOT_MUTATED}; {advice} while {names.WEBHOOK} is running"
+        case _:
+            return f"{_NOT_MUTATED}; {f'{text} while {names.WEBHOOK} is running' if text else again}"
 
 
 def named(part: ContainerRequest | Grant) -> str:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, assert_never
+from typing import Final
 
 from controller import delivery
 from controller.delivery import Absent, ReadBack, Undelivered
@@ -58,12 +58,10 @@ class BindResult:
     error: str = ""
 
 
-_NOT_LEADING: Final = BindResult(
-    Outcome.NOT_LEADING, "this replica of the gpushare controller does not lead; try again"
-)
-_OUT_OF_TIME: Final = BindResult(
-    Outcome.OUT_OF_TIME, "there was no time left to bind the pod before kube-scheduler gives up; try again"
-)
+_NO_TIME: Final = "there was no time left to bind the pod before kube-scheduler gives up; try again"
+_OUT_OF_TIME: Final = BindResult(Outcome.OUT_OF_TIME, _NO_TIME)
+_NOT_LEAD: Final = "this replica of the gpushare controller does not lead; try again"
+_NOT_LEADING: Final = BindResult(Outcome.NOT_LEADING, _NOT_LEAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,16 +77,9 @@ class Binder:
     def bind(self, args: BindArgs, *, received: float | None = None) -> BindResult:
         """Bind a pod. Doing it again changes nothing. Its time is counted from `received`, in monotonic seconds."""
         answer = self._bind(args, BUDGET_S + (self.clock.monotonic() if received is None else received))
-        logs.event(
-            _LOG,
-            "bind",
-            level=logging.WARNING if answer.error else logging.INFO,
-            outcome=answer.outcome.value,
-            pod=f"{args.namespace}/{args.name}",
-            uid=args.uid,
-            node=args.node,
-            error=answer.error,
-        )
+        level, pod = logging.WARNING if answer.error else logging.INFO, f"{args.namespace}/{args.name}"
+        outcome, error = answer.outcome.value, answer.error
+        logs.event(_LOG, "bind", level=level, outcome=outcome, pod=pod, uid=args.uid, node=args.node, error=error)
         return answer
 
     def _bind(self, args: BindArgs, until: float) -> BindResult:
@@ -103,22 +94,16 @@ class Binder:
         request = self._request(args, until)
         if isinstance(request, BindResult):
             return request
-        reserved = self.state.reserve(request, args.node, now=self.clock.monotonic())
-        match reserved:
+        match reserved := self.state.reserve(request, args.node, now=self.clock.monotonic()):
             case Refused():
                 return BindResult(Outcome.REFUSED, reserved.message)
             case AlreadyBound():
                 return _bound_before(args, reserved)
             case Reserved():
                 return self._deliver(args, request, reserved, until)
-            case _:
-                assert_never(reserved)
 
     def _request(self, args: BindArgs, until: float) -> PodRequest | BindResult:
-        """What the pod asks for: from the watch, or else from the API server. What the scheduler shows decides nothing.
-
-        The watch shows a pod at the same time to the scheduler and here, so it is read only if the watch lags.
-        """
+        """What the pod asks for: from the watch, or from the API server if that lags; never from the scheduler."""
         ref = PodRef(namespace=args.namespace, name=args.name, uid=args.uid)
         pending = self._pending(args.uid)
         if pending is not None:
@@ -159,9 +144,8 @@ class Binder:
             return self.leading() and self._in_time(until)
 
         def read() -> ReadBack:
-            return delivery.read_back(
-                self.api, self.state, reserved.allocation, timeout_s=self._at_most(_READ_S, until)
-            )
+            timeout_s = self._at_most(_READ_S, until)
+            return delivery.read_back(self.api, self.state, reserved.allocation, timeout_s=timeout_s)
 
         ended = delivery.deliver(self.state, reserved, send=send, read=read)
         if isinstance(ended, Allocation):
@@ -193,16 +177,12 @@ def _no_gpu(ref: PodRef) -> str:
 
 
 def _bound_before(args: BindArgs, before: AlreadyBound) -> BindResult:
-    if before.node != args.node:
-        return BindResult(
-            Outcome.BOUND_ELSEWHERE, f"pod {args.namespace}/{args.name} is bound to node {before.node} already"
-        )
+    pod, node = f"pod {args.namespace}/{args.name}", before.node
+    if node != args.node:
+        return BindResult(Outcome.BOUND_ELSEWHERE, f"{pod} is bound to node {node} already")
     if not before.granted:
-        return BindResult(
-            Outcome.BOUND_ELSEWHERE,
-            f"pod {args.namespace}/{args.name} was bound to node {before.node} without GPUs, not by gpushare;"
-            " delete it so that it is recreated",
-        )
+        how = f"{pod} was bound to node {node} without GPUs, not by gpushare; delete it so that it is recreated"
+        return BindResult(Outcome.BOUND_ELSEWHERE, how)
     return BindResult(Outcome.BOUND_BEFORE)
 
 

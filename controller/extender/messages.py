@@ -100,12 +100,9 @@ def bind_args(body: bytes) -> BindArgs:
 
 
 def filter_result(result: FilterResult, args: NodeArgs, lists: NodeLists | None = None) -> bytes:
-    """Encode ExtenderFilterResult in the form in which the nodes came.
-
-    What no preemption helps is in both maps, where the second counts: Kubernetes 1.20 knows the first one only, and its
-    kube-scheduler would say nothing of these nodes.
-    `lists` remembers the names that fit, which prioritize is asked about next.
-    """
+    """Encode ExtenderFilterResult as the nodes came; `lists` remembers those that fit, for prioritize."""
+    # What no preemption helps is in both maps, where the second counts: the kube-scheduler of Kubernetes 1.20 knows the
+    # first one only, and would say nothing of these nodes.
     nodes, fits = b"null", b"null"
     if args.nodes is not None:
         chosen = set(result.fits)
@@ -117,21 +114,8 @@ def filter_result(result: FilterResult, args: NodeArgs, lists: NodeLists | None 
         if lists is not None:
             lists.keep(fitting)
     failed, unresolvable = (orjson.dumps(texts)[1:-1] for texts in (result.failed, result.unresolvable))
-    return b"".join(
-        (
-            b'{"Nodes":',
-            nodes,
-            b',"NodeNames":',
-            fits,
-            b',"FailedNodes":{',
-            failed,
-            b"," if failed and unresolvable else b"",
-            unresolvable,
-            b'},"FailedAndUnresolvableNodes":{',
-            unresolvable,
-            b'},"Error":""}',
-        )
-    )
+    form = b'{"Nodes":%b,"NodeNames":%b,"FailedNodes":{%b},"FailedAndUnresolvableNodes":{%b},"Error":""}'
+    return form % (nodes, fits, b",".join(filter(None, (failed, unresolvable))), unresolvable)
 
 
 def filter_error(message: str) -> bytes:
@@ -142,14 +126,11 @@ def filter_error(message: str) -> bytes:
 
 def preempt_result(victims: Mapping[NodeName, Victims]) -> bytes:
     """Encode ExtenderPreemptionResult. It has no place for an error: without nodes, no one is evicted."""
-    return orjson.dumps(
-        {
-            "NodeNameToMetaVictims": {
-                node: {"Pods": [{"UID": uid} for uid in each.pods], "NumPDBViolations": each.violations}
-                for node, each in victims.items()
-            }
-        }
-    )
+    nodes = {
+        node: {"Pods": [{"UID": uid} for uid in each.pods], "NumPDBViolations": each.violations}
+        for node, each in victims.items()
+    }
+    return orjson.dumps({"NodeNameToMetaVictims": nodes})
 
 
 def bind_result(error: str = "") -> bytes:
@@ -199,10 +180,8 @@ def _victims(value: object, path: str, uid_of: Callable[[JsonObject, str], str])
     if value is None:
         return Victims(pods=())
     victims = _spelled(fields.an_object(value, path))
-    pods = [uid_of(pod, f"{path}.Pods[{i}]") for i, pod in enumerate(fields.objects(victims, "Pods", path))]
-    return Victims(
-        pods=tuple(PodUid(uid) for uid in dict.fromkeys(pods)), violations=_int32(victims, "NumPDBViolations", path)
-    )
+    pods = [PodUid(uid_of(pod, f"{path}.Pods[{i}]")) for i, pod in enumerate(fields.objects(victims, "Pods", path))]
+    return Victims(pods=tuple(dict.fromkeys(pods)), violations=_int32(victims, "NumPDBViolations", path))
 
 
 def _uid(pod: JsonObject, path: str) -> str:
@@ -215,19 +194,11 @@ def _uid_of_whole(pod: JsonObject, path: str) -> str:
 
 
 def inspected(ledgers: Mapping[NodeName, NodeLedger], only: NodeName | None = None) -> JsonObject:
-    """The ledger in the layout of Aliyun gpushare's `inspect`, in whole units: all nodes with GPUs, or one.
-
-    `uuid` is an addition of this project; Aliyun's tools ignore it.
-
-    Args:
-        ledgers: nodes with an inventory.
-        only: the node that was asked for.
-    """
-    if only is not None:
-        if only not in ledgers:
-            return {"nodes": [], "error": f"node {only} has no GPUs that gpushare knows of"}
-        return {"nodes": [_inspected_node(ledgers[only])]}
-    return {"nodes": [_inspected_node(ledgers[name]) for name in sorted(ledgers)]}
+    """The ledger as Aliyun gpushare's `inspect` has it, in whole units: all nodes with GPUs, or one."""
+    # `uuid` is an addition of this project; Aliyun's tools ignore it.
+    if only is not None and only not in ledgers:
+        return {"nodes": [], "error": f"node {only} has no GPUs that gpushare knows of"}
+    return {"nodes": [_inspected_node(ledgers[name]) for name in (sorted(ledgers) if only is None else [only])]}
 
 
 def _inspected_node(ledger: NodeLedger) -> JsonObject:

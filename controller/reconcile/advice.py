@@ -51,8 +51,6 @@ NO_EVENT: Final = EventThrottle()
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Warn its author."""
-
     pod: PodRef
     reason: str
     message: str
@@ -64,12 +62,10 @@ def invalid(pod: Bound, problem: str) -> Tell:
 
 
 def waiting(pod: Bound, refusal: str) -> Tell:
-    return Tell(
-        pod.ref,
-        REASON_WAITING,
+    message = (
         f"it came to {pod.node} without GPUs and waits there for room: {refusal}; to have it placed where there is"
-        f" room, {bypass.again(pod.bypassed)} without spec.nodeName and with the scheduler {names.SCHEDULER}",
     )
+    return Tell(pod.ref, REASON_WAITING, f"{message} room, {_elsewhere(pod)}")
 
 
 def not_mutated(pod: Bound, who: str = "") -> Tell:
@@ -91,12 +87,12 @@ def outdated(pod: Bound) -> Tell:
 
 def without_gpu(pod: Bound) -> Tell:
     """It is too late for it: what its containers see was settled when they started."""
-    return Tell(
-        pod.ref,
-        REASON_WITHOUT_GPU,
-        f"its containers have started on {pod.node} without GPUs from {names.CONTROLLER_SERVICE}, and cannot be given"
-        f" any more; {bypass.again(pod.bypassed)} without spec.nodeName and with the scheduler {names.SCHEDULER}",
-    )
+    started = f"its containers have started on {pod.node} without GPUs from {names.CONTROLLER_SERVICE}"
+    return Tell(pod.ref, REASON_WITHOUT_GPU, f"{started}, and cannot be given any more; {_elsewhere(pod)}")
+
+
+def _elsewhere(pod: Bound) -> str:
+    return f"{bypass.again(pod.bypassed)} without spec.nodeName and with the scheduler {names.SCHEDULER}"
 
 
 def rejected(pod: Bound) -> Tell:

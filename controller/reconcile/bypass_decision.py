@@ -12,7 +12,7 @@ from typing import Final
 from controller.reconcile import advice
 from controller.reconcile.advice import NO_EVENT, REPEAT_S, EventThrottle, Tell
 from gpushare.cluster import bypass
-from gpushare.cluster.bypass import Owner
+from gpushare.cluster.bypass import Fate, Owner
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bound, Bypassed
 from gpushare.model.request import PodRequest
@@ -53,7 +53,6 @@ class Note:
         return replace(self, errors=self.errors + 1, not_before=now + min(5.0 * 2 ** min(self.errors, 6), 300.0))
 
     def ended(self, pod: Bound, last_word: Tell | None = None) -> "Note":
-        """After a look that showed what will not change."""
         return replace(self, over=pod, last_word=last_word)
 
     def after_word(self, throttle: EventThrottle, now: float) -> "Note":
@@ -81,11 +80,9 @@ def recreating_owner(pod: Bound) -> str:
 def decide(
     pod: Bound, note: Note, *, ledger: LedgerOrRefused, refusal: str, resources: Iterable[str], now: float
 ) -> Step | None:
-    """The next step for one pod, as the watch shows it; `resources` are those that make a pod one of ours.
-
-    The refusal says why it does not fit on its node. It is empty if it does, or if an earlier choice for it may have
-    been written: the same one has to be sent again, whatever is free now.
-    """
+    """The next step for one pod, as the watch shows it; `resources` are those that make a pod one of ours."""
+    # `refusal`: why it does not fit on its node. Empty if it does, or if an earlier choice may have been written: the
+    # same one has to be sent again, whatever is free now.
     if pod.deleting:
         return None
     if note.over is pod:
@@ -101,18 +98,19 @@ def decide(
 
 def _bypassed(pod: Bound, state: Bypassed, ledger: LedgerOrRefused, refusal: str) -> Step | None:
     # The kind of its owner is not kept: it counts when the pod is read again before it is deleted.
-    match bypass.outcome(state, ledger, Owner() if state.owner else None):
-        case bypass.LeftAlone():
+    fate, text = bypass.outcome(state, ledger, Owner() if state.owner else None)
+    match fate:
+        case Fate.LEFT_ALONE:
             return None
-        case bypass.Invalid(problem):
-            return advice.invalid(pod, problem)
-        case bypass.TooLate():
+        case Fate.INVALID:
+            return advice.invalid(pod, text)
+        case Fate.TOO_LATE:
             return Action.GIVE_UP
-        case bypass.AskAuthor(who):
-            return advice.not_mutated(pod, who)
-        case bypass.Recreate():
+        case Fate.ASK_AUTHOR:
+            return advice.not_mutated(pod, text)
+        case Fate.RECREATE:
             return Action.RECREATE
-        case bypass.Bind():
+        case Fate.BIND:
             return advice.waiting(pod, refusal) if refusal else Action.PLACE
 
 

@@ -19,7 +19,7 @@ from controller.reconcile.writer import Writer
 from controller.state import AlreadyBound, ClusterState
 from gpushare import names
 from gpushare.cluster import bypass, node_ledger
-from gpushare.cluster.bypass import Outcome
+from gpushare.cluster.bypass import Fate
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bound
 from gpushare.errors import WireError
@@ -149,7 +149,7 @@ class BypassedPods:
             case Action.RECREATE:
                 return self._recreate(pod)
             case Action.GIVE_UP:
-                self._still(pod, bypass.TooLate)
+                self._still(pod, Fate.TOO_LATE)
             case Action.DELETE_REJECTED:
                 self._delete_rejected(pod)
             case _:
@@ -166,7 +166,7 @@ class BypassedPods:
         return True
 
     def _place(self, pod: Bound) -> None:
-        live = self._still(pod, bypass.Bind)
+        live = self._still(pod, Fate.BIND)
         if live is None or live.pod.bypassed is None or live.pod.bypassed.request is None:
             return
         request = live.pod.bypassed.request
@@ -188,7 +188,7 @@ class BypassedPods:
         owner, now = bypass_decision.recreating_owner(pod), self.writer.clock.monotonic()
         if not self.recreator.may_delete(owner, now):
             return False
-        live = self._still_outdated(pod) if pod.outdated else self._still(pod, bypass.Recreate)
+        live = self._still_outdated(pod) if pod.outdated else self._still(pod, Fate.RECREATE)
         if live is None:
             return True
         self._tell(advice.outdated(pod) if pod.outdated else advice.recreated(pod))
@@ -196,22 +196,20 @@ class BypassedPods:
             self._failed(pod, "")
         return True
 
-    def _still(self, pod: Bound, wanted: type[Outcome]) -> LivePod[Bound] | None:
+    def _still(self, pod: Bound, wanted: Fate) -> LivePod[Bound] | None:
         """The pod as it is now, if this is still what becomes of it. Its author is told if nothing can be done."""
         live = self._fresh(pod)
         if live is None or live.pod.bypassed is None:
             return None
         ledger = self.state.index.occupants(pod.node)[0]
-        match bypass.outcome(live.pod.bypassed, ledger, live.owner):
-            case bypass.TooLate():
-                self._give_up(pod, advice.without_gpu(pod))
-            case bypass.AskAuthor(who) if wanted is bypass.Recreate:
-                self._give_up(pod, advice.not_mutated(pod, who))
-            case now if isinstance(now, wanted):
-                return live
-            case _:
-                pass  # the watch is behind, and will tell
-        return None
+        fate, text = bypass.outcome(live.pod.bypassed, ledger, live.owner)
+        if fate is Fate.TOO_LATE:
+            self._give_up(pod, advice.without_gpu(pod))
+        elif fate is Fate.ASK_AUTHOR and wanted is Fate.RECREATE:
+            self._give_up(pod, advice.not_mutated(pod, text))
+        elif fate is wanted:
+            return live
+        return None  # else the watch is behind, and will tell
 
     def _still_outdated(self, pod: Bound) -> LivePod[Bound] | None:
         """The pod as it is now, if it still cannot start and is recreated. Its author knows it from its node."""

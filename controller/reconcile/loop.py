@@ -47,7 +47,7 @@ V = TypeVar("V")
 
 
 class _Once:
-    """Takes of what is there, tick after tick, each once, and so many a tick."""
+    """Takes each thing that is there once, and so many a tick."""
 
     def __init__(self) -> None:
         self._taken: set[Hashable] = set()
@@ -133,10 +133,8 @@ class Reconciler:
                 logs.event(_LOG, "reservation ended", pod=pod, uid=in_doubt.pod.uid, node=node)
 
     def _warn_overridden(self, snapshot: Snapshot) -> None:
-        """Authors who chose devices themselves learn that it has no effect; the webhook cannot post Events.
-
-        An earlier leader has told those that are older; after a change of leader no one needs all of it again.
-        """
+        """Authors who chose devices themselves learn that it has no effect; the webhook cannot post Events."""
+        # An earlier leader has told those that are older; after a change of leader no one needs all of it again.
         since = (self.writer.clock.now() - RECENT).strftime("%Y-%m-%dT%H:%M:%SZ")
         recent = {pod.ref.uid: pod for pod in snapshot.overridden if not isinstance(pod, Bound) or pod.created >= since}
         for pod in self._overridden.of(recent).values():
@@ -168,11 +166,9 @@ class Reconciler:
 
 @dataclass(kw_only=True)
 class HandOverSummary:
-    """Says in a ConfigMap how the nodes that share hand over GPUs, for the webhook (`gpushare.wire.hand_over`).
+    """Says in a ConfigMap how the nodes that share hand over GPUs, for the webhook; again now and then."""
 
-    It is written when it changes, and now and then again. A node that will share counts before it has published GPUs: a
-    pod that is created now may land there.
-    """
+    # A node that will share counts before it has published GPUs: a pod that is created now may land there.
 
     writer: Writer
     namespace: str

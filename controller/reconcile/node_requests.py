@@ -182,10 +182,9 @@ def _ends(pod: PodUid, known: Inputs, limits: Limits) -> Why | None:
 
 @dataclass(slots=True)
 class FailedRequests:
-    """How many nodes were asked for in vain within the last `REST_S`, by namespace. Not for several threads.
+    """How many nodes were asked for in vain within the last `REST_S`, by namespace. Not for several threads."""
 
-    A pod that is created again has all its attempts again, its namespace has not.
-    """
+    # A pod that is created again has all its attempts again, its namespace has not.
 
     _ended: list[tuple[float, str]] = field(default_factory=list)
     """When, in monotonic seconds, and for a pod of which namespace; the oldest first."""

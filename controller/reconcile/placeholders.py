@@ -61,70 +61,53 @@ _EXPENDABLE: Final = -10
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What the API server says of a pod that waits."""
-
-    spec: JsonObject  # of its placeholder, which may be on any node
-    settled: bool  # no other node is to be asked for: it is bound, going, expendable, or pods are evicted for it
-
-
 def placeholder_path(pod: PodUid | None = None) -> str:
     """Of all placeholders, or of the one of a pod."""
     collection = f"/api/v1/namespaces/{names.PLACEHOLDERS}/pods"
     return collection if pod is None else f"{collection}/{_PREFIX}{pod}"
 
 
-def read_wanted(pod: Mapping[str, Any]) -> Wanted:
-    """Reduces a pod. Raises WireError: its fields are not what they should be."""
+def spec_for(pod: Mapping[str, Any]) -> JsonObject | None:
+    """The spec of a pod's placeholder, which may be on any node. Raises WireError: its fields are malformed.
+
+    None if no other node is to be asked for: it is bound, going, expendable, or pods are evicted for it.
+    """
     spec, status = fields.mapping(pod, "spec", "pod"), fields.mapping(pod, "status", "pod")
-    going = bool(fields.mapping(pod, "metadata", "pod").get("deletionTimestamp"))
+    expendable = fields.integer(spec, "priority", "spec", default=0) < _EXPENDABLE
+    going = fields.mapping(pod, "metadata", "pod").get("deletionTimestamp")
+    if going or expendable or status.get("nominatedNodeName") or pods_wire.node_of(pod) is not None:
+        return None
     affinity = fields.mapping(fields.mapping(spec, "affinity", "spec"), "nodeAffinity", "spec.affinity")
     required = fields.mapping(affinity, _REQUIRED, "spec.affinity.nodeAffinity")
     # One without conditions matches nothing; with the nodes to keep away from, it would match all others.
     terms = [term for term in fields.objects(required, "nodeSelectorTerms", "required") if any(term.values())]
     kept = {key: spec[key] for key in ("schedulerName", "nodeSelector", "tolerations") if spec.get(key)}
-    return Wanted(
-        spec={
-            **kept,
-            "priorityClassName": names.PRIORITY_PLACEHOLDER,
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": 0,
-            "restartPolicy": "Always",
-            "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
-            "affinity": {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": terms or [{}]}}},
-            "initContainers": _containers(spec, "initContainers"),
-            "containers": _containers(spec, "containers"),
-        },
-        settled=going
-        or fields.integer(spec, "priority", "spec", default=0) < _EXPENDABLE
-        or bool(status.get("nominatedNodeName"))
-        or pods_wire.node_of(pod) is not None,
-    )
+    return {
+        **kept,
+        "priorityClassName": names.PRIORITY_PLACEHOLDER,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 0,
+        "restartPolicy": "Always",
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+        "affinity": {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": terms or [{}]}}},
+        "initContainers": _containers(spec, "initContainers"),
+        "containers": _containers(spec, "containers"),
+    }
 
 
 def make(pod: PodRef, spec: JsonObject, nodes: Collection[NodeName], attempt: int) -> JsonObject:
-    """The placeholder of a pod, with a spec of `read_wanted`.
-
-    The nodes on which it must not be are named, because the label with a node's host name may differ from it.
-    """
+    """The placeholder of a pod. It keeps off nodes by name: the label with a node's host name may differ from it."""
     away = [{"key": _NAME, "operator": "NotIn", "values": [name]} for name in sorted(nodes)]
     terms = [{**term, "matchFields": [*term.get("matchFields", ()), *away]} for term in terms_of(spec)]
+    labels = {"app.kubernetes.io/name": "gpushare-placeholder", "app.kubernetes.io/part-of": "gpushare"}
+    # In its simulation an autoscaler puts it on the new node, where it must not count as one to be kept.
+    told = {SAFE_TO_EVICT: "true", names.ANNOTATION_PLACEHOLDER_FOR: str(pod), names.ANNOTATION_ATTEMPT: str(attempt)}
+    name, namespace = f"{_PREFIX}{pod.uid}", names.PLACEHOLDERS
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {
-            "name": f"{_PREFIX}{pod.uid}",
-            "namespace": names.PLACEHOLDERS,
-            "labels": {"app.kubernetes.io/name": "gpushare-placeholder", "app.kubernetes.io/part-of": "gpushare"},
-            "annotations": {
-                names.ANNOTATION_PLACEHOLDER_FOR: str(pod),
-                names.ANNOTATION_ATTEMPT: str(attempt),
-                # In its simulation an autoscaler puts it on the new node, where it must not count as one to be kept.
-                SAFE_TO_EVICT: "true",
-            },
-        },
+        "metadata": {"name": name, "namespace": namespace, "labels": labels, "annotations": told},
         "spec": {**spec, "affinity": {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": terms}}}},
     }
 
@@ -136,10 +119,7 @@ def terms_of(spec: JsonObject) -> Sequence[JsonObject]:
 
 
 def read(pod: Mapping[str, Any]) -> Placeholder | None:
-    """A pod of the placeholders' namespace; None if it is none of the controller's.
-
-    Raises WireError: its fields are not what they should be.
-    """
+    """A pod of the placeholders' namespace; None if it is not the controller's. Raises WireError: it is malformed."""
     ref, meta = pods_wire.ref(pod), fields.mapping(pod, "metadata", "pod")
     annotations = pods_wire.annotations(pod)
     attempt = annotations.get(names.ANNOTATION_ATTEMPT)
@@ -171,15 +151,10 @@ def _containers(spec: Mapping[str, Any], key: str) -> list[JsonObject]:
     for number, container in enumerate(fields.objects(spec, key, "spec")):
         resources = fields.mapping(container, "resources", f"spec.{key}")
         stays = {"restartPolicy": container["restartPolicy"]} if container.get("restartPolicy") else {}
-        made.append(
-            {
-                "name": f"{'init' if key == 'initContainers' else 'c'}{number}",
-                "image": _IMAGE,
-                "resources": {part: resources[part] for part in ("requests", "limits") if resources.get(part)},
-                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-                **stays,
-            }
-        )
+        takes = {part: resources[part] for part in ("requests", "limits") if resources.get(part)}
+        name = f"{'init' if key == 'initContainers' else 'c'}{number}"
+        security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        made.append({"name": name, "image": _IMAGE, "resources": takes, "securityContext": security, **stays})
     return made
 
 
@@ -270,10 +245,10 @@ class Placeholders:
         self._resting[pod.ref.uid] = now + RETRY_S  # unless it comes about
         try:
             path = kube.pod_path(pod.ref.namespace, pod.ref.name)
-            wanted = self.writer.api.read_object(path, keep=read_wanted, timeout_s=1.5)
-            if wanted.settled:
+            spec = self.writer.api.read_object(path, keep=spec_for, timeout_s=1.5)
+            if spec is None:
                 return
-            body = self._made(pod, wanted.spec, nodes, attempt)
+            body = self._made(pod, spec, nodes, attempt)
             created = self.writer.api.create(placeholder_path(), body, timeout_s=3.0, precondition=self.writer.leading)
             there = read(created)
         except kube.ConflictError:
@@ -323,10 +298,8 @@ class Placeholders:
         except (kube.NotFoundError, kube.ConflictError):
             self._list_at = float("-inf")
         except kube.KubeError as error:
-            retry_s, error_text = self._wait(now), str(error)
-            logs.event(
-                _LOG, "placeholder not removed", level=logging.WARNING, pod=uid, error=error_text, retry_s=retry_s
-            )
+            level, why_not, retry_s = logging.WARNING, str(error), self._wait(now)
+            logs.event(_LOG, "placeholder not removed", level=level, pod=uid, error=why_not, retry_s=retry_s)
             return False
         del self._there[uid]
         self._attempts[uid] = there.attempt

@@ -1,8 +1,8 @@
 """Deletes pods so that their controllers make them again.
 
-The webhook may still be away, or may never see pods of that namespace; then each new pod is as bad as the one before.
-So one pod of each owner is tried first. If no new one turns up as bad, the others follow; else one more is tried, ever
-later. Whatever cannot be taken back is decided on the pod as the API server has it at that moment.
+The webhook may be away, or never see that namespace; then a new pod is as bad as the one before. So one pod of each
+owner is tried first. If no new one is as bad, the others follow; else one more is tried, ever later. What cannot be
+taken back is decided on the pod as the API server has it at that moment.
 """
 
 import logging
@@ -43,9 +43,6 @@ class _Try:
     wait_s: float
     known: frozenset[PodUid]  # bad pods of the owner at that time, the deleted one included
 
-    def has_worked(self, bad: Set[PodUid]) -> bool:
-        return bad <= self.known
-
 
 class RecreateBackoff:
     """Tries by the owners' UIDs; times are monotonic seconds. Not shared between threads."""
@@ -61,8 +58,8 @@ class RecreateBackoff:
     def deleted(self, owner: str, bad: Set[PodUid], now: float) -> None:
         """One of the owner's bad pods was deleted; `bad` are all of them, that one included."""
         last = self._tries.get(owner)
-        if last is not None and last.has_worked(bad):
-            return
+        if last is not None and bad <= last.known:
+            return  # it has worked
         wait = FIRST_S if last is None else min(last.wait_s * 2, CAP_S)
         self._tries[owner] = _Try(now, wait, frozenset(bad))
 

@@ -41,11 +41,8 @@ class Note:
 def decide(
     pod: Pending, *, fits: bool, why: Callable[[], str], note: Note, now: float, freed: int
 ) -> tuple[Tell | Nudge | None, Note]:
-    """The next step for one pod that is marked unschedulable, and the note about it afterwards.
-
-    What there is to tell, empty for nothing, is asked only when it may be told; `freed` is the state's count of freed
-    memory.
-    """
+    """The next step for one pod that is marked unschedulable, and the note about it afterwards."""
+    # `why` is asked only when it may be told, empty for nothing; `freed` is the state's count of freed memory.
     if not fits:
         note = replace(note, fits_since=None)
     if (
@@ -60,12 +57,9 @@ def decide(
     note = replace(note, fits_since=since)
     if now - since < note.nudge_s or note.nudged_for == freed:
         return None, note
+    retry = str(int(pod.retry) % 1_000_000 + 1) if pod.retry.isdecimal() else "1"
     nudged = replace(note, fits_since=now, nudge_s=min(note.nudge_s * 2, NUDGE_CAP_S), nudged_for=freed)
-    return Nudge(pod.ref, _next(pod.retry)), nudged
-
-
-def fits_somewhere(answers: Mapping[NodeName, Refused | None]) -> bool:
-    return any(answer is None for answer in answers.values())
+    return Nudge(pod.ref, retry), nudged
 
 
 def reason(answers: Mapping[NodeName, Refused | None]) -> RefusalReason:
@@ -91,7 +85,3 @@ def elsewhere(answers: Mapping[NodeName, Refused | None], created_now: Mapping[N
         and created_now.get(name, answer) is None
     )
     return next(refusals, "")
-
-
-def _next(value: str) -> str:
-    return str(int(value) % 1_000_000 + 1) if value.isdecimal() else "1"

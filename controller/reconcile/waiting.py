@@ -45,11 +45,10 @@ _KindKey = tuple[RequestShape, bool]
 
 @dataclass(kw_only=True)
 class OutdatedPods:
-    """Pods created without a RuntimeClass, while every node handed over by CDI, that fit on other nodes by now.
+    """Pods created without a RuntimeClass, while every node handed over by CDI, that fit on other nodes by now."""
 
-    Nothing can add the class to a pod. One that a controller owns is deleted, so that it is created with the class,
-    which is right on every node; the author of any other is told to create it again.
-    """
+    # Nothing can add the class. A pod that a controller owns is deleted, so that it is created with the class, which is
+    # right on every node; the author of any other is told to create it again.
 
     writer: Writer
     recreator: Recreator
@@ -215,7 +214,7 @@ class _Kind:
 
     @functools.cached_property
     def fits(self) -> bool:
-        return unschedulable.fits_somewhere(self._answers)
+        return None in self._answers.values()
 
     @functools.cached_property
     def reason(self) -> str:

@@ -37,12 +37,11 @@ class Budget:
 
 
 def violating(pods: Iterable[Bound], budgets: Sequence[Budget]) -> frozenset[PodUid]:
-    """Pods whose eviction breaks a budget, when all of these are evicted in this order."""
     return frozenset(broken(pods, budgets))
 
 
 def broken(pods: Iterable[Bound], budgets: Sequence[Budget]) -> Mapping[PodUid, Budget]:
-    """The same, with the last budget that each breaks."""
+    """Pods whose eviction breaks a budget, when all are evicted in this order, with the last one that each breaks."""
     left = [budget.allowed for budget in budgets]
     found: dict[PodUid, Budget] = {}
     for pod in pods:
@@ -55,10 +54,8 @@ def broken(pods: Iterable[Bound], budgets: Sequence[Budget]) -> Mapping[PodUid, 
 
 
 def parse(obj: Mapping[str, Any], *, empty_is_all: bool) -> Budget:
-    """Read a PodDisruptionBudget. A selector without conditions means every pod in policy/v1, and none in v1beta1.
-
-    Raises WireError: it is none, or has a selector that means nothing.
-    """
+    """Read a PodDisruptionBudget. Raises WireError: it is none, or has a selector that means nothing."""
+    # A selector without conditions means every pod in policy/v1, and none in v1beta1.
     metadata = fields.mapping(obj, "metadata", "object")
     spec, status = fields.mapping(obj, "spec", "object"), fields.mapping(obj, "status", "object")
     return Budget(

@@ -5,13 +5,13 @@ The controller acts on this decision; `gpushare explain` and `gpushare simulate`
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, Final
 
 from gpushare.cluster import pod_records
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bypassed
 from gpushare.model.allocation import RefusalReason, Refused
-from gpushare.model.request import PodRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,59 +32,31 @@ _KEEPING: Final[Mapping[str, Owner]] = {
 _ANY: Final = Owner()
 
 
-@dataclass(frozen=True, slots=True)
-class LeftAlone:
-    """Anyone else who serves these resources there may start it."""
+class Fate(Enum):
+    LEFT_ALONE = auto()  # anyone else who serves these resources there may start it
+    INVALID = auto()  # what it asks for cannot be understood; with the problem
+    TOO_LATE = auto()  # its containers have started without GPUs: what they see was settled then
+    BIND = auto()  # it is given GPUs of its node as soon as it fits there
+    RECREATE = auto()  # the webhook did not change it: the controller deletes it, so that its owner recreates it
+    ASK_AUTHOR = auto()  # the same, and only its author may delete it; with advice, if something owns it
 
 
-@dataclass(frozen=True, slots=True)
-class Invalid:
-    """What it asks for cannot be understood."""
-
-    problem: str
-
-
-@dataclass(frozen=True, slots=True)
-class TooLate:
-    """Its containers have started without GPUs: what they see was settled then."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bind:
-    """It is given GPUs of its node as soon as it fits there."""
-
-    request: PodRequest
-
-
-@dataclass(frozen=True, slots=True)
-class Recreate:
-    """The webhook did not change it: the controller deletes it, so that its owner recreates it."""
-
-
-@dataclass(frozen=True, slots=True)
-class AskAuthor:
-    """The webhook did not change it, and only its author may delete it."""
-
-    advice: str  # for the kind of its owner; empty if nothing owns it
-
-
-Hopeless = Invalid | TooLate | Recreate | AskAuthor  # outcomes without GPUs for this pod
-Outcome = LeftAlone | Bind | Hopeless
-
-
-def outcome(pod: Bypassed, ledger: LedgerOrRefused | None, owner: Owner | None) -> Outcome:
+def outcome(pod: Bypassed, ledger: LedgerOrRefused | None, owner: Owner | None) -> tuple[Fate, str]:
     """What becomes of a bypassed pod. Without a ledger its node is not known, without an owner nothing recreates it."""
-    if not pod.mutated and _is_foreign(ledger):
-        return LeftAlone()
+    # Where nothing says that this project hands out a node's GPUs, anyone else who serves the same resources may well
+    # start a pod that the webhook has not changed.
+    foreign = ledger is None or (isinstance(ledger, Refused) and ledger.reason is RefusalReason.NO_INVENTORY)
+    if not pod.mutated and foreign:
+        return Fate.LEFT_ALONE, ""
     if pod.request is None:
-        return Invalid(pod.problem)
+        return Fate.INVALID, pod.problem
     if pod.started and (pod.mutated or owner is not None):
-        return TooLate()
+        return Fate.TOO_LATE, ""
     if pod.mutated:
-        return Bind(pod.request)
+        return Fate.BIND, ""
     if owner is None or owner.keeps_pods:
-        return AskAuthor(owner.advice if owner is not None else "")
-    return Recreate()
+        return Fate.ASK_AUTHOR, "" if owner is None else owner.advice
+    return Fate.RECREATE, ""
 
 
 def again(pod: Bypassed | None) -> str:
@@ -94,17 +66,6 @@ def again(pod: Bypassed | None) -> str:
 
 
 def owner(pod: Mapping[str, Any]) -> Owner | None:
-    """How the kind of controller that owns a pod takes its deletion; None if none owns it.
-
-    Raises WireError: it is no pod.
-    """
+    """How the kind of a pod's controller takes its deletion; None if it has none. Raises WireError: it is no pod."""
     reference = pod_records.controller_of(pod)
     return None if reference is None else _KEEPING.get(str(reference.get("kind")), _ANY)
-
-
-def _is_foreign(ledger: LedgerOrRefused | None) -> bool:
-    """Whether nothing says that this project hands out a node's GPUs.
-
-    Anyone else who serves the same resources there may well start a pod that the webhook has not changed.
-    """
-    return ledger is None or (isinstance(ledger, Refused) and ledger.reason is RefusalReason.NO_INVENTORY)

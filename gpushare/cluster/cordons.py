@@ -24,14 +24,9 @@ class Cordon:
     held: str = ""  # those of them that a defragmentation keeps free for the time being
 
     def closed(self, inventory: NodeInventory, name: str) -> "Cordon":
-        """An administrator keeps new pods away from these GPUs, for longer than a defragmentation does.
-
-        A GPU is written by its UUID, so that the one that replaces it is free at once; a partitioned one by its
-        number, because its instances get other UUIDs whenever they are made.
-
-        Raises:
-            SettingsError: no GPU of the node has this name.
-        """
+        """An administrator keeps new pods away, longer than a defragmentation. Raises SettingsError: no such GPU."""
+        # A GPU is written by its UUID, so that the one that replaces it is free at once; a partitioned one by its
+        # number, because its instances get other UUIDs whenever they are made.
         gpus, known = meant(inventory, name), entries(self.gpus)
         held = _joined(set(entries(self.held)) - {str(gpu.uuid) for gpu in gpus})
         if all(names_of(gpu) & set(known) for gpu in gpus):
@@ -40,10 +35,8 @@ class Cordon:
         return Cordon(gpus=_SEPARATOR.join([*known, name if partitioned else str(gpus[0].uuid)]), held=held)
 
     def opened(self, inventory: NodeInventory | None, name: str) -> "Cordon":
-        """The GPUs take pods again, also those that a defragmentation keeps free; the name may be of one that is gone.
-
-        Raises SettingsError: nothing names the GPU, or an entry names others as well.
-        """
+        """The GPUs, also of a name that is gone, take pods again, whoever closed them."""
+        # Raises SettingsError: nothing names the GPU, or an entry names others as well.
         known, there = entries(self.gpus), inventory.gpus if inventory is not None else ()
         gpus = [gpu for gpu in there if name in names_of(gpu)]
         going = {entry for entry in known if entry == name or any(entry in names_of(gpu) for gpu in gpus)}
@@ -86,10 +79,7 @@ def names_of(gpu: Gpu) -> set[str]:
 
 
 def meant(inventory: NodeInventory, name: str) -> tuple[Gpu, ...]:
-    """The GPUs that a name stands for: several for a number of a GPU that is partitioned.
-
-    Raises SettingsError: no GPU of the node has it.
-    """
+    """GPUs that a name stands for: several for the number of a partitioned GPU. Raises SettingsError: there is none."""
     found = tuple(gpu for gpu in inventory.gpus if name in names_of(gpu))
     if not found:
         there = ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in inventory.gpus) or "none"

@@ -16,10 +16,8 @@ _NONE: Final[frozenset[LabelSet]] = frozenset()
 
 
 def resolved(shape: RequestShape, labels: Labels, labels_in: Callable[[str], Iterable[Labels]]) -> RequestShape:
-    """What a pod asks for, with what depends on all pods of its namespace: whether it may start its own group.
-
-    `labels_in` gives the labels of the other pods of a namespace that hold GPUs or are about to, on whatever node.
-    """
+    """What a pod asks for, with what depends on all pods of its namespace: whether it may start its own group."""
+    # `labels_in` gives the labels of the other pods of a namespace that hold GPUs or are about to, on whatever node.
     affinity = shape.affinity
     if affinity is None or affinity.same is None:
         return shape
@@ -28,14 +26,12 @@ def resolved(shape: RequestShape, labels: Labels, labels_in: Callable[[str], Ite
 
 
 class LabelIndex:
-    """Labels of the pods that hold GPUs or are about to, by namespace. Not thread-safe.
+    """Labels of the pods that hold GPUs or are about to, by namespace. Not thread-safe."""
 
-    Pods of one workload mostly have the same labels, and a selector mostly says what one label must be. So the question
-    whether anybody is meant looks at a few sets of labels, however many pods there are.
-    """
+    # Pods of one workload mostly have the same labels, and a selector mostly says what one label must be: so a question
+    # looks at a few sets of labels, however many pods there are.
 
     def __init__(self, pods: Iterable[tuple[str, Labels]] = ()) -> None:
-        """`pods` are given by namespace and labels."""
         self._pods: Counts = {}
         self._having: dict[tuple[str, ...], set[LabelSet]] = {}
         """By namespace and label, and by namespace and a label's key."""
@@ -43,7 +39,6 @@ class LabelIndex:
             self.add(namespace, labels)
 
     def add(self, namespace: str, labels: Labels) -> None:
-        """One more pod holds GPUs."""
         known, of = self._pods.setdefault(namespace, {}), _set(labels)
         known[of] = known.get(of, 0) + 1
         if known[of] == 1:
@@ -51,7 +46,6 @@ class LabelIndex:
                 self._having.setdefault(mark, set()).add(of)
 
     def remove(self, namespace: str, labels: Labels) -> None:
-        """One that was added no longer holds any."""
         known, of = self._pods[namespace], _set(labels)
         known[of] -= 1
         if known[of]:
@@ -65,10 +59,8 @@ class LabelIndex:
                 del self._having[mark]
 
     def like(self, namespace: str, selector: LabelSelector, besides: Iterable[Labels] = ()) -> Iterator[Labels]:
-        """The labels of all pods that a selector means, and of some others; each set once. Not to be kept.
-
-        What is given as `besides` was added, but is not to be counted, as often as it is given.
-        """
+        """The labels of all pods that a selector means, and of some others; each set once. Not to be kept."""
+        # `besides` was added, but is not to be counted, as often as it is given.
         known, hidden = self._pods.get(namespace, {}), Counter(map(_set, besides))
         fewest: Sequence[Collection[LabelSet]] = [known]
         for requirement in selector.requirements:

@@ -23,12 +23,13 @@ LedgerOrRefused = NodeLedger | Refused
 def of_node(
     node: NodeRecord, bound: Iterable[Bound], reserved: Iterable[Allocation], unit: MemoryUnit
 ) -> tuple[LedgerOrRefused, dict[PodRef, Problem]]:
-    """A node's ledger, and the pods on it whose allocations cannot be read.
-
-    What a bound pod shows of itself counts instead of a choice that is reserved for it.
-    """
+    """A node's ledger, and the pods on it whose allocations cannot be read."""
+    # What a bound pod shows of itself counts instead of a choice that is reserved for it.
     if node.inventory is None:
-        return Refused(RefusalReason.NO_INVENTORY, _no_inventory(node), permanent=True), {}
+        message = f"{node.name} has no GPU inventory: no gpushare device plugin has reported GPUs there"
+        if node.problem:
+            message = f"{node.name} has an inventory that cannot be read: {node.problem}"
+        return Refused(RefusalReason.NO_INVENTORY, message, permanent=True), {}
     bound = list(bound)
     held, problems = pod_records.all_held(bound, node.inventory.unit)
     if node.inventory.unit != unit:
@@ -37,19 +38,20 @@ def of_node(
             " give both the same memory unit"
         )
         return Refused(RefusalReason.UNIT_MISMATCH, message, permanent=True), problems
-    unknown = next((pod for pod, problem in problems.items() if not problem.counted), None)
-    if unknown is not None:
-        return Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, _unknown(unknown, node, problems[unknown].why)), problems
-    if (foreign := next(filter(pod_records.has_foreign_gpus, bound), None)) is not None:
-        return Refused(RefusalReason.NO_UNTOUCHED_GPU, _foreign_gpus(foreign.ref, node)), problems
+    for unknown, problem in problems.items():
+        if not problem.counted:
+            message = (
+                f"{node.name} takes no new pods, because what {unknown} holds there cannot be read: {problem.why};"
+                " delete that pod, or install the version of gpushare that bound it"
+            )
+            return Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, message), problems
+    for foreign in filter(pod_records.has_foreign_gpus, bound):
+        message = (
+            f"{node.name} takes no new pods, because {foreign.ref} runs there on {names.GPU} that another plugin gave"
+            " to it, and no one can tell which GPUs these are; delete that pod, or wait until it has ended"
+        )
+        return Refused(RefusalReason.NO_UNTOUCHED_GPU, message), problems
     return NodeLedger.of(node.inventory, [*reserved, *held]), problems
-
-
-def _foreign_gpus(pod: PodRef, node: NodeRecord) -> str:
-    return (
-        f"{node.name} takes no new pods, because {pod} runs there on {names.GPU} that another plugin gave to it, and"
-        " no one can tell which GPUs these are; delete that pod, or wait until it has ended"
-    )
 
 
 def verdict(shape: RequestShape, ledger: LedgerOrRefused, policies: Policies) -> Verdict:
@@ -59,9 +61,9 @@ def verdict(shape: RequestShape, ledger: LedgerOrRefused, policies: Policies) ->
 
 def room(ledger: LedgerOrRefused, host: FreeHost | None) -> NodeCapacity:
     """What is free on a node. One that takes no pods with GPUs is as one without any."""
-    return (
-        NodeCapacity.of(ledger, host) if isinstance(ledger, NodeLedger) else NodeCapacity(model="", gpus=(), host=host)
-    )
+    if not isinstance(ledger, NodeLedger):
+        return NodeCapacity(model="", gpus=(), host=host)
+    return NodeCapacity.of(ledger, host)
 
 
 def lost_gpus(allocation: Allocation, inventory: NodeInventory) -> Refused | None:
@@ -76,16 +78,3 @@ def lost_gpus(allocation: Allocation, inventory: NodeInventory) -> Refused | Non
                 )
                 return Refused(RefusalReason.NO_HEALTHY_GPU, message)
     return None
-
-
-def _unknown(pod: PodRef, node: NodeRecord, why: str) -> str:
-    return (
-        f"{node.name} takes no new pods, because what {pod} holds there cannot be read: {why}; delete that pod, or"
-        " install the version of gpushare that bound it"
-    )
-
-
-def _no_inventory(node: NodeRecord) -> str:
-    if node.problem:
-        return f"{node.name} has an inventory that cannot be read: {node.problem}"
-    return f"{node.name} has no GPU inventory: no gpushare device plugin has reported GPUs there"

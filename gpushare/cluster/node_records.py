@@ -38,10 +38,7 @@ class NodeRecord:
 def read(
     node: Mapping[str, Any], known: NodeRecord | None = None, unhealthy: frozenset[int] = frozenset()
 ) -> NodeRecord:
-    """What matters of a node; what is known of it already, if nothing that matters has changed.
-
-    Raises WireError: it is no node.
-    """
+    """What matters of a node; `known` if that has not changed. Raises WireError: it is no node."""
     name = name_of(node)
     annotations = fields.mapping(fields.mapping(node, "metadata", "node"), "annotations", "metadata")
     published, cordon = annotations.get(names.ANNOTATION_INVENTORY), annotations.get(names.ANNOTATION_CORDON) or ""

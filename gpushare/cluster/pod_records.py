@@ -144,10 +144,7 @@ def all_held(bound: Iterable[Bound], unit: MemoryUnit) -> tuple[list[Allocation]
 
 
 def read(pod: Mapping[str, Any], resource_config: ResourceConfig) -> PodRecord | None:
-    """What matters of a pod; None if it asks for no GPU, or is a placeholder, which gets none.
-
-    Raises WireError: it is no pod, or none that can be kept apart from others.
-    """
+    """What matters of a pod; None if it asks for no GPU or is a placeholder. Raises WireError: it has no identity."""
     ref, node = pods_wire.ref(pod), pods_wire.node_of(pod)
     if not ref.uid:
         raise WireError("metadata.uid: missing")
@@ -164,10 +161,7 @@ def read(pod: Mapping[str, Any], resource_config: ResourceConfig) -> PodRecord |
 
 
 def non_gpu_pod(pod: Mapping[str, Any]) -> NonGpuPod | None:
-    """What a pod that asks for no GPU takes of its node; None if it is on none.
-
-    Raises WireError: it is no pod, or none that can be kept apart from others.
-    """
+    """What a pod without GPUs takes of its node; None if it is on none. Raises WireError: it has no identity."""
     node = pods_wire.node_of(pod)
     if node is None:
         return None

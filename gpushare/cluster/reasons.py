@@ -13,10 +13,8 @@ NODES_NAMED: Final = 3
 
 
 def together(messages: Sequence[str], nodes: int, which: str) -> str:
-    """`needs X; free ... on a: 1; free ... on b: 2; and 7 more nodes`: what all begin with is said once.
-
-    The messages are those of the closest of so many nodes; `which` says what they are, such as ` with GPUs`.
-    """
+    """`needs X; free ... on a: 1; free ... on b: 2; and 7 more nodes`: what all begin with is said once."""
+    # The messages are those of the closest of so many nodes; `which` says what they are, such as ` with GPUs`.
     more = nodes - len(messages)
     heads = {message.partition("; ")[0] for message in messages}
     if len(heads) == 1:
@@ -32,18 +30,14 @@ def closest(answers: Mapping[NodeName, Refused | None], ledgers: Mapping[NodeNam
         for name, answer in answers.items()
         if isinstance(answer, Refused) and answer.reason is not RefusalReason.NO_INVENTORY
     }
+    if not answers:
+        return "the cluster has no nodes"
     if not refused:
-        return _no_gpus(len(answers))
+        return f"none of the {len(answers)} nodes has reported GPUs; is the gpushare device plugin running?"
     names = heapq.nsmallest(
         NODES_NAMED, refused, key=lambda name: (refused[name].permanent, -largest_free(ledgers.get(name)), name)
     )
     return together([refused[name].message for name in names], len(refused), " with GPUs")
-
-
-def _no_gpus(nodes: int) -> str:
-    if nodes == 0:
-        return "the cluster has no nodes"
-    return f"none of the {nodes} nodes has reported GPUs; is the gpushare device plugin running?"
 
 
 def largest_free(ledger: LedgerOrRefused | None) -> int:

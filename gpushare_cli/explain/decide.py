@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gpushare import names
 from gpushare.cluster import bypass, node_records, pod_records
-from gpushare.cluster.bypass import Bind, Invalid, LeftAlone
+from gpushare.cluster.bypass import Fate
 from gpushare.cluster.pod_records import Bound, Bypassed, Pending
 from gpushare.cluster.reasons import by_sum, some
 from gpushare.cluster.world import PodToPlace
@@ -185,25 +185,20 @@ def _sums(pod: PodToPlace, state: World, answered: Sequence[NodeAnswer]) -> Sequ
 def bypassed(blank: Explanation, pod: Object, record: Bound, way: Bypassed, state: World) -> Explanation:
     """A pod that is on a node and was given no GPUs: what the controller does about it."""
     headline = f"on {record.node} without GPUs"
-    blank = replace(blank, state=State.WITHOUT_GPU, node=record.node, headline=headline, good=False)
-    node = state.nodes.get(record.node)
-    outcome = bypass.outcome(way, node.ledger if node is not None else None, bypass.owner(pod))
-    if isinstance(outcome, Invalid):
-        return replace(blank, summary=world.why_bypassed(outcome, way))
-    if node is None:
-        return replace(blank, request=way.request, summary=f"its node {record.node} is gone")
-    match outcome:
-        case LeftAlone():
-            summary = (
-                "the webhook did not change it, and nothing says that gpushare hands out GPUs there: anyone else who"
-                f" does so {'has started it' if way.started else 'may start it'}, and gpushare leaves it alone"
-            )
-            return replace(blank, headline=f"{headline} from gpushare", summary=summary, good=way.started)
-        case Bind(request=request):
-            alone = replace(state, nodes={record.node: node})
-            return _on_its_node(replace(blank, request=way.request), request, alone, bypass.again(way))
-        case _:
-            return replace(blank, request=way.request, summary=world.why_bypassed(outcome, way))
+    request, node = way.request, state.nodes.get(record.node)
+    blank = replace(blank, state=State.WITHOUT_GPU, node=record.node, headline=headline, request=request, good=False)
+    fate, text = bypass.outcome(way, node.ledger if node is not None else None, bypass.owner(pod))
+    if node is None and fate is not Fate.INVALID:
+        return replace(blank, summary=f"its node {record.node} is gone")
+    if fate is Fate.LEFT_ALONE:
+        summary = (
+            "the webhook did not change it, and nothing says that gpushare hands out GPUs there: anyone else who"
+            f" does so {'has started it' if way.started else 'may start it'}, and gpushare leaves it alone"
+        )
+        return replace(blank, headline=f"{headline} from gpushare", summary=summary, good=way.started)
+    if fate is Fate.BIND and request is not None and node is not None:
+        return _on_its_node(blank, request, replace(state, nodes={record.node: node}), bypass.again(way))
+    return replace(blank, summary=world.why_bypassed(fate, text, way))
 
 
 def _on_its_node(blank: Explanation, request: PodRequest, alone: World, again: str) -> Explanation:

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpushare import names, units
 from gpushare.cluster import bypass, node_records
-from gpushare.cluster.bypass import Bind, LeftAlone
+from gpushare.cluster.bypass import Fate
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound, PodRecord
 from gpushare.errors import InvalidRequestError, SettingsError, WireError
@@ -252,12 +252,12 @@ def _waiting(existing: Iterable[tuple[Found, PodRecord | None]], state: World) -
     for pod, record in sorted(alive, key=lambda found: _age(found[0])):
         if isinstance(record, Bound) and (way := record.bypassed) is not None:
             node = state.nodes.get(record.node)
-            outcome = bypass.outcome(way, node.ledger if node is not None else None, bypass.owner(pod.value))
+            fate, text = bypass.outcome(way, node.ledger if node is not None else None, bypass.owner(pod.value))
             bound = Pod(ref=record.ref, value=pod.value, only=record.node, bound=True)
-            if isinstance(outcome, Bind):
-                yield replace(bound, request=outcome.request)
-            elif not isinstance(outcome, LeftAlone):
-                yield replace(bound, problem=why_bypassed(outcome, way))
+            if fate is Fate.BIND:
+                yield replace(bound, request=way.request)
+            elif fate is not Fate.LEFT_ALONE:
+                yield replace(bound, problem=why_bypassed(fate, text, way))
     for pod, record in sorted(alive, key=lambda found: (-_priority(found[0]), *_age(found[0]))):
         if isinstance(record, Bound) or pods_wire.node_of(pod.value) is not None:
             continue

@@ -132,7 +132,7 @@ def test_placeholders_come_last_evict_no_one_and_still_count_for_an_autoscaler()
 def test_the_namespace_admits_only_pods_that_could_do_no_harm_and_a_placeholder_is_one() -> None:
     namespace = tree.one(tree.objects("placeholders"), "Namespace", names.PLACEHOLDERS)
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
-    spec = placeholders.read_wanted(make_pod(make_container("c", 3), init=[make_container("i")])).spec
+    spec = placeholders.spec_for(make_pod(make_container("c", 3), init=[make_container("i")])) or {}
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     for container in (*spec["initContainers"], *spec["containers"]):

@@ -32,8 +32,7 @@ from controller.extender import bind
 from gpushare import launch
 bind.BUDGET_S = 500.0
 raise SystemExit(launch.controller())
-"""
-"""The program whose binds may take longer than kube-scheduler waits."""
+"""  # the program whose binds may take longer than kube-scheduler waits
 
 
 class Program:

@@ -207,7 +207,7 @@ def test_probes_and_version(world: World) -> None:
 
 
 def test_metrics_count_what_was_asked_and_what_is_held(world: World) -> None:
-    leading = {"gpushare_leading": ("1 while leading", lambda: 1.0)}
+    leading = [("gpushare_leading", "1 while leading", lambda: 1.0)]
     world.metrics.watch(world.state, leading, lambda: {"Fits": 2}, is_read=lambda: True)
     first, second = world.add_pod(3), world.add_pod(4)
     world.post("filter", {"Pod": first, "NodeNames": [*NODES, "node-x"]})

@@ -27,7 +27,7 @@ from controller.reconcile.placeholders import (
     make,
     placeholder_path,
     read,
-    read_wanted,
+    spec_for,
     terms_of,
 )
 from gpushare import names
@@ -254,7 +254,7 @@ def test_no_pod_makes_its_placeholder_huge(world: World, change: JsonObject, cap
 def test_a_term_without_conditions_still_matches_nothing() -> None:
     pod = make_pod(make_container("c", 3))
     pod["spec"]["affinity"] = required([{}, term("a"), {"matchExpressions": []}])
-    made = make(pods_wire.ref(pod), read_wanted(pod).spec, [NodeName("x")], 1)
+    made = make(pods_wire.ref(pod), spec_for(pod) or {}, [NodeName("x")], 1)
     assert [each["matchExpressions"] for each in terms_of(made["spec"])] == [term("a")["matchExpressions"]]
 
 
@@ -407,8 +407,9 @@ def test_the_placeholder_takes_over_what_decides_about_nodes_and_nothing_else() 
         "volumes": [{"name": "data"}],
         "affinity": {"podAntiAffinity": {}, **required(terms)},
     }
-    wanted = read_wanted(pod)
-    made = make(pods_wire.ref(pod), wanted.spec, [NodeName("x"), NodeName("y")], 2)
+    wanted = spec_for(pod)
+    assert wanted is not None
+    made = make(pods_wire.ref(pod), wanted, [NodeName("x"), NodeName("y")], 2)
     spec = made["spec"]
     kept = {key: spec[key] for key in ("schedulerName", "nodeSelector", "tolerations")}
     assert kept == {key: pod["spec"][key] for key in kept}

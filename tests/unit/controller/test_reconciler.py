@@ -331,8 +331,6 @@ def test_the_message_has_the_numbers_of_the_closest_nodes() -> None:
         "needs 10 GiB on one GPU; free per GPU on b: 9 GiB; free per GPU on c: 7 GiB; free per GPU on d: 5 GiB;"
         " and 2 more nodes with GPUs"
     )
-    assert not unschedulable.fits_somewhere(answers)
-    assert unschedulable.fits_somewhere({**answers, NodeName("f"): None})
 
 
 def test_nodes_that_can_never_hold_the_pod_come_last() -> None:

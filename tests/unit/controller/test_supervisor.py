@@ -32,8 +32,7 @@ class FakeWorker:
     asked_at: float = float("nan")
     dead_at: float = float("inf")
     ends_when_asked: bool = True
-    stopped: bool = False
-    """By SIGSTOP."""
+    stopped: bool = False  # by SIGSTOP
 
     def exit_code(self) -> int | None:
         return self.code
@@ -60,10 +59,8 @@ class Stage:
         self.fence = Fence(self.clock)
         self.is_over = False
         self.births: Callable[[FakeWorker], object] = lambda _: None
-        self.led: list[float] = []
-        """When the worker was allowed to write, at every tick."""
-        self.silences: list[float] = []
-        """Of the supervisor, in seconds, at every tick."""
+        self.led: list[float] = []  # when the worker was allowed to write, at every tick
+        self.silences: list[float] = []  # of the supervisor, in seconds, at every tick
         self._numbers = count(1)
 
     def run(self, *, until: float) -> "Stage":
