@@ -35,7 +35,7 @@ class Cordon:
         return Cordon(gpus=_SEPARATOR.join([*known, name if partitioned else str(gpus[0].uuid)]), held=held)
 
     def opened(self, inventory: NodeInventory | None, name: str) -> "Cordon":
-        """The GPUs, also of a name that is gone, take pods again, whoever closed them."""
+        """The GPUs, also of a name that is gone, take pods again, also if a defragmentation closed them."""
         # Raises SettingsError: nothing names the GPU, or an entry names others as well.
         known, there = entries(self.gpus), inventory.gpus if inventory is not None else ()
         gpus = [gpu for gpu in there if name in names_of(gpu)]
