@@ -96,12 +96,9 @@ class Ledgers(RuleBasedStateMachine):
     @invariant()
     def the_ledger_is_what_the_pods_say(self) -> None:
         expected = self.recomputed()
-        assert self.ledger == expected
-        assert self.ledger.used_mib == expected.used_mib
-        assert self.ledger.used_percent == expected.used_percent
-        assert self.ledger.whole == expected.whole
-        assert self.ledger.physical == expected.physical
-        assert self.ledger.extra_mib == expected.extra_mib
+        assert (self.ledger, self.ledger.used_mib) == (expected, expected.used_mib)
+        assert (self.ledger.used_percent, self.ledger.whole) == (expected.used_percent, expected.whole)
+        assert (self.ledger.physical, self.ledger.extra_mib) == (expected.physical, expected.extra_mib)
 
 
 TestLedger = Ledgers.TestCase

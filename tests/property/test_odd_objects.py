@@ -189,8 +189,7 @@ def test_the_controller_survives_every_pod(found: list[Json], listed: bool) -> N
     look(state)
     index = state.index
     assert (index._asks, index._others.counts, index._others._on_node) == ({}, {}, {})
-    assert state.index.snapshot().problems == {}
-    assert list(state.index.snapshot().pods) == []
+    assert (state.index.snapshot().problems, list(state.index.snapshot().pods)) == ({}, [])
 
 
 @given(st.lists(odd_nodes, max_size=3), st.booleans())

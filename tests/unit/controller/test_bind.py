@@ -171,8 +171,7 @@ def test_a_leader_that_falls_or_has_no_time_left_when_it_has_prepared_sends_noth
 
     monkeypatch.setattr(world.api, "create", slow)
     assert world.bind(pod).outcome is outcome
-    assert world.api.count("create") == 0
-    assert world.used() == {}
+    assert (world.api.count("create"), world.used()) == (0, {})
 
 
 @pytest.mark.parametrize(
@@ -215,5 +214,4 @@ def test_an_unexpected_failure_while_sending_keeps_the_memory(world: World) -> N
     object.__setattr__(world.binder, "deadline_s", "not a number")
     with pytest.raises(TypeError, match="not supported between"):
         world.bind(pod)
-    assert world.used() == {"GPU-0": 3}
-    assert world.state.index.unconfirmed() == 1
+    assert (world.used(), world.state.index.unconfirmed()) == ({"GPU-0": 3}, 1)

@@ -101,8 +101,7 @@ def test_a_retry_on_another_node_finds_the_late_binding(world: World, pod: JsonO
     world.api.land()
     answer = world.bind(pod, "node-b")
     assert (answer.outcome, answer.error) == (Outcome.BOUND_ELSEWHERE, "pod team/p is bound to node node-a already")
-    assert world.used("node-b") == {}
-    assert world.used("node-a") == {"GPU-0": 6}
+    assert (world.used("node-b"), world.used("node-a")) == ({}, {"GPU-0": 6})
 
 
 def test_when_the_pod_cannot_be_read_either_the_memory_is_kept(world: World, pod: JsonObject) -> None:
@@ -161,11 +160,9 @@ def test_a_conflict_with_another_writer_follows_the_pod(world: World, pod: JsonO
     if seen:
         world.api.fail_next(is_binding, Meanwhile(world.see))
     assert world.bind(pod).outcome is Outcome.BOUND
-    assert world.used() == {"GPU-1": 6}
-    assert world.audit() == []
+    assert (world.used(), world.audit()) == ({"GPU-1": 6}, [])
     world.see()
-    assert world.used() == {"GPU-1": 6}
-    assert world.audit() == []
+    assert (world.used(), world.audit()) == ({"GPU-1": 6}, [])
 
 
 def test_an_old_server_may_bind_the_successor_and_the_ledger_follows_the_pod() -> None:
@@ -211,8 +208,7 @@ def test_an_old_server_may_bind_the_successor_of_a_pod_that_was_seen_on_another_
     world.see()
     world.clock.at += 10
     world.reconciler.tick()
-    assert world.used("node-a") == {"GPU-0": 4}
-    assert world.audit() == []
+    assert (world.used("node-a"), world.audit()) == ({"GPU-0": 4}, [])
 
 
 @pytest.mark.parametrize("landed", [True, False])
@@ -331,8 +327,7 @@ def test_the_watch_may_be_faster_than_the_answer(world: World, pod: JsonObject) 
     world.see()
     assert world.bind(second).outcome is Outcome.IN_DOUBT
     assert world.bind(third).outcome is Outcome.BOUND
-    assert world.state.index.unconfirmed() == 0
-    assert world.audit() == []
+    assert (world.state.index.unconfirmed(), world.audit()) == (0, [])
     assert world.used() == {"GPU-0": 10}
     for ended in (pod, second, third):
         world.finish(ended)

@@ -58,8 +58,7 @@ def test_a_choice_from_an_outdated_ledger_is_made_again(world: World, monkeypatc
     meanwhile = Meanwhile(world, monkeypatch, [request("other", 8)])
     found = world.state.reserve(request("pod", 8, 2), A, now=0)
     assert isinstance(found, Reserved)
-    assert meanwhile.searches == 3
-    assert sorted(world.used().values()) == [8, 10]
+    assert (meanwhile.searches, sorted(world.used().values())) == (3, [8, 10])
     assert world.ledger().over_committed() == {}
 
 
@@ -174,8 +173,7 @@ def test_a_bind_of_which_the_scheduler_has_given_up_is_not_sent(world: World) ->
     body = orjson.dumps(bind_request(pod))
     answer = world.client().post("/gpushare-scheduler/bind", body, received=world.clock.at - 5)
     why = "there was no time left to bind the pod before kube-scheduler gives up; try again"
-    assert orjson.loads(answer.body) == {"Error": why}
-    assert world.api.count("create") == 0
+    assert (orjson.loads(answer.body), world.api.count("create")) == ({"Error": why}, 0)
     assert world.used() == {}
 
 

@@ -29,8 +29,7 @@ AGAIN = "delete it and create it again without spec.nodeName and with the schedu
 def test_a_pod_on_a_node_is_given_gpus_there_by_one_patch(world: World) -> None:
     pod = add_bypassed(world, 3, name="late")
     tick(world)
-    assert world.gpus_of(pod) == ["GPU-0"]
-    assert annotations(world, pod)[names.ANNOTATION_LATE] == "true"
+    assert (world.gpus_of(pod), annotations(world, pod)[names.ANNOTATION_LATE]) == (["GPU-0"], "true")
     assert annotations(world, pod)[f"{names.PREFIX_DEVICES}c0"] == "GPU-0"
     assert annotations(world, pod)[names.ALIYUN_ASSIGNED] == "true"
     (patch,) = (call for call in world.api.calls if call.verb == "patch")
@@ -59,8 +58,7 @@ def test_its_memory_counts_from_the_choice_until_the_watch_shows_it(world: World
     world.reconciler.tick()
     assert world.api.count("patch") == 1
     world.see()
-    assert world.used() == {"GPU-0": 9, "GPU-1": 9}
-    assert world.state.index.unconfirmed() == 0
+    assert (world.used(), world.state.index.unconfirmed()) == ({"GPU-0": 9, "GPU-1": 9}, 0)
 
 
 def test_a_pod_that_does_not_fit_is_told_why_and_given_gpus_when_there_is_room(world: World) -> None:
@@ -70,8 +68,7 @@ def test_a_pod_that_does_not_fit_is_told_why_and_given_gpus_when_there_is_room(w
         tick(world, 1)
     why = "needs 3 GiB on one GPU; free per GPU on node-a: 1, 2 GiB"
     message = f"it came to node-a without GPUs and waits there for room: {why}; {ROOM}{AGAIN}"
-    assert said(world) == [("GpuShareWaiting", message)]
-    assert world.api.count("get", "pods/bypassed") == 0
+    assert (said(world), world.api.count("get", "pods/bypassed")) == ([("GpuShareWaiting", message)], 0)
     world.finish(first)
     tick(world, 1)
     assert world.gpus_of(pod) == ["GPU-0"]
@@ -129,8 +126,7 @@ def test_pods_that_have_ended_or_go_or_have_their_gpus_are_left_alone(world: Wor
     add_bypassed(world, 3, annotations={names.ALIYUN_IDX: "1"})
     world.api.calls.clear()
     tick(world)
-    assert requests(world) == []
-    assert world.used() == {"GPU-1": 3}
+    assert (requests(world), world.used()) == ([], {"GPU-1": 3})
 
 
 def test_the_older_pod_is_first(world: World) -> None:
@@ -169,8 +165,7 @@ def test_a_follower_writes_nothing(world: World) -> None:
     add_bypassed(world, 3, mutated=False, owner=REPLICA_SET)
     world.leads = False
     tick(world)
-    assert requests(world) == []
-    assert world.used() == {}
+    assert (requests(world), world.used()) == ([], {})
 
 
 def test_the_pod_itself_decides_and_not_what_the_watch_says(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -181,8 +176,7 @@ def test_the_pod_itself_decides_and_not_what_the_watch_says(world: World, caplog
     world.edit_pod(changed_since, lambda found: found["spec"]["containers"][0].pop("env"))
     world.api.vanish(path_of(gone))
     world.reconciler.tick()
-    assert world.api.count("patch") == 0
-    assert said(world) == []
+    assert (world.api.count("patch"), said(world)) == (0, [])
     assert caplog.messages == []
     world.reconciler.tick()
     assert world.api.count("get") == 4
@@ -226,24 +220,20 @@ def disturbed(world: World, gib: int, fault: Fault, *, unread: bool = False) -> 
 
 def test_a_lost_reply_is_resolved_by_reading_the_pod(world: World) -> None:
     pod = disturbed(world, 3, "lost-reply")
-    assert world.state.index.unconfirmed() == 0
-    assert world.used() == {"GPU-0": 3}
+    assert (world.state.index.unconfirmed(), world.used()) == (0, {"GPU-0": 3})
     world.see()
     assert world.held_by(pod) is not None
-    assert world.used() == {"GPU-0": 3}
-    assert world.reconciler.bypassed.bound_late == 1
+    assert (world.used(), world.reconciler.bypassed.bound_late) == ({"GPU-0": 3}, 1)
 
 
 def test_a_lost_reply_and_a_pod_that_cannot_be_read_keep_the_memory(world: World) -> None:
     disturbed(world, 9, "lost-reply", unread=True)
-    assert world.state.index.unconfirmed() == 1
-    assert world.used() == {"GPU-0": 9}
+    assert (world.state.index.unconfirmed(), world.used()) == (1, {"GPU-0": 9})
     world.clock.at += 130
     world.reconciler.tick()
     assert world.used() == {"GPU-0": 9}
     world.see()
-    assert world.state.index.unconfirmed() == 0
-    assert world.used() == {"GPU-0": 9}
+    assert (world.state.index.unconfirmed(), world.used()) == (0, {"GPU-0": 9})
     assert world.audit() == []
 
 
@@ -256,8 +246,7 @@ def test_without_any_word_the_same_choice_is_sent_again(world: World, fault: Fau
     assert world.gpus_of(pod) == ["GPU-0"]
     world.api.land()
     world.see()
-    assert world.used() == {"GPU-0": 9}
-    assert world.state.index.unconfirmed() == 0
+    assert (world.used(), world.state.index.unconfirmed()) == ({"GPU-0": 9}, 0)
 
 
 def test_an_in_doubt_reservation_ends_when_the_pod_shows_nothing_long_after(world: World) -> None:
@@ -266,8 +255,7 @@ def test_an_in_doubt_reservation_ends_when_the_pod_shows_nothing_long_after(worl
     tick(world, 60)
     assert world.used() == {"GPU-0": 9}
     tick(world, 61)
-    assert world.used() == {}
-    assert world.state.index.unconfirmed() == 0
+    assert (world.used(), world.state.index.unconfirmed()) == ({}, 0)
 
 
 def test_a_pod_that_ends_gives_back_what_was_set_aside_for_it(world: World) -> None:
@@ -277,8 +265,7 @@ def test_a_pod_that_ends_gives_back_what_was_set_aside_for_it(world: World) -> N
     assert world.used() == {}
     world.api.land()
     tick(world, 1)
-    assert world.used() == {}
-    assert world.audit() == []
+    assert (world.used(), world.audit()) == ({}, [])
 
 
 @pytest.mark.parametrize(
@@ -306,8 +293,7 @@ def test_a_refusal_because_somebody_else_was_first_shows_what_he_gave(world: Wor
 
     world.api.patch = patch  # type: ignore[method-assign,assignment] # somebody else writes in between
     world.reconciler.tick()
-    assert world.used() == {"GPU-1": 9}
-    assert annotations(world, pod) == written
+    assert (world.used(), annotations(world, pod)) == ({"GPU-1": 9}, written)
 
 
 def test_one_silence_is_enough_for_a_tick(world: World) -> None:
@@ -328,10 +314,8 @@ def test_gpus_that_fell_ill_while_no_one_knows_are_not_sent_again(world: World) 
     pod = disturbed(world, 9, "lost-request")
     world.state.index.set_unhealthy(world.ledger().inventory.node, frozenset({0}))
     tick(world, 5)
-    assert world.api.count("patch") == 1
-    assert world.used() == {"GPU-0": 9}
+    assert (world.api.count("patch"), world.used()) == (1, {"GPU-0": 9})
     # Long after, the uncertainty ends and the pod gets others.
     for _ in range(5):
         tick(world, 65)
-    assert world.gpus_of(pod) == ["GPU-1"]
-    assert world.audit() == []
+    assert (world.gpus_of(pod), world.audit()) == (["GPU-1"], [])

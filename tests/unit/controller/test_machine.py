@@ -375,8 +375,7 @@ class LateCluster(Machine):
             self.world.see()
             self.world.reconciler.tick()
         self.world.see()
-        assert self.world.state.index.unconfirmed() == 0
-        assert self.world.audit() == []
+        assert (self.world.state.index.unconfirmed(), self.world.audit()) == (0, [])
         [truth] = self.world.truth().values()
         assert dict(self.world.ledger().used_mib) == dict(truth.used_mib)
 

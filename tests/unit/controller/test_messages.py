@@ -116,8 +116,7 @@ def test_keys_are_read_in_any_case(keys: tuple[str, str]) -> None:
 
 def test_whole_nodes_are_read_when_no_names_come() -> None:
     found = messages.node_args(args('{"Pod":POD,"Nodes":{"Items":[{"metadata":{"name":"n1"}}]},"NodeNames":null}'))
-    assert found.names == ["n1"]
-    assert found.nodes == [{"metadata": {"name": "n1"}}]
+    assert (found.names, found.nodes) == (["n1"], [{"metadata": {"name": "n1"}}])
 
 
 @pytest.mark.parametrize(
@@ -154,8 +153,7 @@ def test_errors_and_scores_have_the_names_of_go() -> None:
     assert messages.filter_error("no") == (
         b'{"Nodes":null,"NodeNames":null,"FailedNodes":{},"FailedAndUnresolvableNodes":{},"Error":"no"}'
     )
-    assert messages.bind_result() == b'{"Error":""}'
-    assert messages.bind_result("no") == b'{"Error":"no"}'
+    assert (messages.bind_result(), messages.bind_result("no")) == (b'{"Error":""}', b'{"Error":"no"}')
     nodes = NodeList([NodeName("a"), NodeName("b"), NodeName("c")])
     for _ in range(2):
         scores = nodes.priorities(np.array([3, 10, 0], np.uint8))
@@ -359,8 +357,7 @@ def test_where_the_pod_fits_everywhere_a_known_list_goes_back_as_it_came() -> No
     first = messages.filter_result(FilterResult(fits=args.names), args, lists)
     again = messages.node_args(data, lists)
     assert again.asked is args.asked
-    assert again.asked.sent == b'["a","b"]'
-    assert node_lists.split(data[:-1] + b"]") == (b"", b"")
+    assert (again.asked.sent, node_lists.split(data[:-1] + b"]")) == (b'["a","b"]', (b"", b""))
     assert messages.filter_result(FilterResult(fits=again.names), again, lists) == first
     assert b'"NodeNames":["a","b"],' in first
     assert b'"NodeNames":["a"],' in messages.filter_result(FilterResult(fits=[NodeName("a")]), again, lists)

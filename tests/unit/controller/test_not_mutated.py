@@ -58,8 +58,7 @@ def test_a_controllers_pod_is_deleted_after_it_was_told(world: World) -> None:
         "kind": "DeleteOptions",
         "preconditions": {"uid": uid_of(pod), "resourceVersion": version},
     }
-    assert world.reconciler.recreated == 1
-    assert world.used() == {}
+    assert (world.reconciler.recreated, world.used()) == (1, {})
 
 
 @pytest.mark.parametrize(
@@ -115,8 +114,7 @@ def test_a_pod_whose_gpu_container_has_run_is_never_deleted(world: World) -> Non
     world.edit_pod(crashed, lambda found: found["status"].update(containerStatuses=states))
     for _ in range(4):
         tick(world, 60)
-    assert deletions(world) == []
-    assert {reason for reason, _ in said(world)} == {"GpuShareWithoutGpu"}
+    assert (deletions(world), {reason for reason, _ in said(world)}) == ([], {"GpuShareWithoutGpu"})
     assert is_there(world, running)
 
 
@@ -138,8 +136,7 @@ def test_a_pod_that_changes_is_looked_at_again(world: World) -> None:
     world.edit_pod(pod, lambda found: found["metadata"].update(labels={"app": "web"}))
     for _ in range(5):
         tick(world, 60)
-    assert world.api.count("get", "pods/") == 2
-    assert len(said(world)) == 1
+    assert (world.api.count("get", "pods/"), len(said(world))) == (2, 1)
 
 
 def test_a_pod_that_the_watch_shows_wrongly_is_looked_at_first(world: World) -> None:

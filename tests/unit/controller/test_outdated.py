@@ -119,8 +119,7 @@ def test_a_pod_that_was_bound_or_replaced_meanwhile_is_not_deleted(world: World)
     world.api.vanish(path_of(replaced))
     world.add_pod(3, name=replaced["metadata"]["name"])
     world.reconciler.tick()
-    assert deletions(world) == []
-    assert said(world) == []
+    assert (deletions(world), said(world)) == ([], [])
 
 
 @pytest.mark.parametrize("verb", ["get", "delete"])
@@ -163,8 +162,7 @@ def test_one_that_its_node_can_never_start_is_told_so_and_deleted_after_a_while(
     assert not is_there(world, pod)
     why = "node-a handed GPUs over in another way when it came there, so its containers cannot start"
     deleted = "it is deleted now, so that its controller recreates it"
-    assert said(world) == [("GpuShareRejected", f"{why}; {deleted}")]
-    assert world.reconciler.recreated == 1
+    assert (said(world), world.reconciler.recreated) == ([("GpuShareRejected", f"{why}; {deleted}")], 1)
 
 
 @pytest.mark.parametrize(

@@ -216,8 +216,7 @@ def add_in_doubt(world: World, count: int) -> None:
 def test_only_so_many_in_doubt_reservations_are_looked_at_in_one_tick(world: World) -> None:
     add_in_doubt(world, loop.MAX_READS + 5)
     world.reconciler.tick()
-    assert world.api.count("get") == loop.MAX_READS
-    assert world.state.index.unconfirmed() == 5
+    assert (world.api.count("get"), world.state.index.unconfirmed()) == (loop.MAX_READS, 5)
     world.reconciler.tick()
     assert world.state.index.unconfirmed() == 0
 
@@ -226,8 +225,7 @@ def test_in_doubt_reservations_are_left_for_later_when_the_api_server_cannot_be_
     add_in_doubt(world, 3)
     world.api.fail_next(lambda call: call.verb == "get", "lost-request")
     world.reconciler.tick()
-    assert world.api.count("get") == 1
-    assert world.state.index.unconfirmed() == 3
+    assert (world.api.count("get"), world.state.index.unconfirmed()) == (1, 3)
     world.clock.at += 10
     world.reconciler.tick()
     assert world.state.index.unconfirmed() == 0
@@ -426,8 +424,7 @@ def test_a_leader_that_falls_while_it_prepares_changes_no_pod(world: World, monk
     assert world.writer.delete(waiting, "1") is False
     world.leads = True
     assert late(world, request) == "this replica no longer leads"
-    assert requests(world) == []
-    assert world.used() == {}
+    assert (requests(world), world.used()) == ([], {})
 
 
 def leaving(world: World, verb: str, *args: Any, **options: Any) -> JsonObject:

@@ -198,8 +198,7 @@ def test_the_controller_goes_on_without_the_right_to_read_budgets(
         api.fail_next(at(path), fault)
     with caplog.at_level(logging.WARNING):
         refused, clock = follow(api)
-    assert allowed(refused) == {}
-    assert clock.waits == [watches.ASK_AGAIN_S]
+    assert (allowed(refused), clock.waits) == ({}, [watches.ASK_AGAIN_S])
     [line] = lines(caplog, "not watched")
     assert (line["path"], line["fix"]) == (BUDGETS_V1, fix)
     assert line["effect"] == "preemption takes no account of PodDisruptionBudgets"
@@ -207,8 +206,7 @@ def test_the_controller_goes_on_without_the_right_to_read_budgets(
     for path, fault in faults.items():
         api.fail_next(at(path), fault)
     granted, clock = follow(api, waits=2)
-    assert allowed(granted) == {"web": 1}
-    assert clock.waits[0] == watches.ASK_AGAIN_S
+    assert (allowed(granted), clock.waits[0]) == ({"web": 1}, watches.ASK_AGAIN_S)
 
 
 def test_a_server_that_is_upgraded_is_followed_in_its_new_version() -> None:
@@ -236,11 +234,9 @@ def test_a_right_that_is_taken_away_leaves_what_was_read_until_it_is_back(caplog
     api.fail_next(second, FORBIDDEN)
     with caplog.at_level(logging.WARNING):
         followed, clock = follow(api, waits=3)
-    assert allowed(followed) == {"web": 1}
-    assert clock.waits[1] == watches.ASK_AGAIN_S
+    assert (allowed(followed), clock.waits[1]) == ({"web": 1}, watches.ASK_AGAIN_S)
     [line] = lines(caplog, "not watched")
-    assert line["effect"] == "what was read before stays as it was"
-    assert api.count("watch") == 2
+    assert (line["effect"], api.count("watch")) == ("what was read before stays as it was", 2)
 
 
 def test_a_collection_that_may_be_listed_but_not_watched_makes_no_storm() -> None:
@@ -309,15 +305,13 @@ def test_what_is_no_config_map_is_left_out(world: World, obj: Any, caplog: pytes
 
 def test_a_gpu_that_is_called_unhealthy_takes_no_new_pod_until_it_is_not(world: World) -> None:
     call_ill(world, "0")
-    assert health(world) == [ILL, OK]
-    assert len(NodeCapacity.of(world.ledger("node-a")).gpus) == 1
+    assert (health(world), len(NodeCapacity.of(world.ledger("node-a")).gpus)) == ([ILL, OK], 1)
     assert health(world, "node-b") == [OK, OK]
     pod = world.add_pod(3)
     assert world.bind(pod).error == ""
     assert world.gpus_of(pod) == ["GPU-1"]
     call_ill(world, "")
-    assert health(world) == [OK, OK]
-    assert world.audit() == []
+    assert (health(world), world.audit()) == ([OK, OK], [])
 
 
 def test_pods_on_it_keep_what_they_have(world: World) -> None:

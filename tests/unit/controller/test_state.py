@@ -77,8 +77,7 @@ def test_a_list_replaces_what_was_known(world: World) -> None:
     world.api.vanish(path_of(gone))
     world.api.vanish(f"{NODES}/node-b")
     world.list_all()
-    assert world.used() == {"GPU-0": 3}
-    assert list(world.snapshot().ledgers) == ["node-a"]
+    assert (world.used(), list(world.snapshot().ledgers)) == ({"GPU-0": 3}, ["node-a"])
 
 
 def test_an_unchanged_list_leaves_every_ledger_as_it_is(world: World) -> None:
@@ -180,8 +179,7 @@ def test_the_ledger_is_equal_to_what_is_computed_from_the_objects(world: World) 
     for gib in (3, 4, 5):
         world.add_bound(gib)
     kept = {NodeName(name): world.ledger(name) for name in ("node-a", "node-b")}
-    assert cluster_world.differences(world.truth(), kept) == []
-    assert world.audit() == []
+    assert (cluster_world.differences(world.truth(), kept), world.audit()) == ([], [])
 
 
 def test_the_check_of_the_ledger_finds_what_differs(world: World) -> None:

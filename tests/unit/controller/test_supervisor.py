@@ -234,8 +234,7 @@ def test_after_a_suspend_nothing_is_written_although_the_supervisor_has_not_run_
 
     stage.at(20, sleep)
     stage.run(until=3700)
-    assert seen == [False]
-    assert stage.workers[0].code == -9
+    assert (seen, stage.workers[0].code) == ([False], -9)
 
 
 def test_the_worker_can_see_that_its_supervisor_stands_still(stage: Stage) -> None:

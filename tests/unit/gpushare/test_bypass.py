@@ -26,8 +26,7 @@ def test_jobs_and_static_pods_are_deleted_by_people_only(reference: Json, keeps:
 
     owner = bypass.owner(pod)
     assert owner is not None
-    assert owner.keeps_pods == keeps
-    assert bool(owner.advice) == keeps
+    assert (owner.keeps_pods, bool(owner.advice)) == (keeps, keeps)
 
 
 def test_who_does_not_control_a_pod_does_not_recreate_it() -> None:

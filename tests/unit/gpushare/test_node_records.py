@@ -66,8 +66,7 @@ def test_mig_instances_are_taken_away_by_their_own_number_and_by_that_of_their_g
     document = make_node(inventory)
     document["metadata"]["annotations"][names.ANNOTATION_CORDON] = cordon
     record = node_records.read(document, unhealthy=frozenset(unhealthy))
-    assert health(record) == expected
-    assert node_records.unknown_gpus(record) == []
+    assert (health(record), node_records.unknown_gpus(record)) == (expected, [])
 
 
 def test_a_node_that_has_not_changed_is_the_same_record() -> None:
