@@ -102,6 +102,10 @@ class Node:
         found = self.memory.limits(gpu).get(cgroup)
         return found and found // MIB
 
+    def refuses(self, start: LimitedStart, why: str) -> None:
+        with pytest.raises(LimitError, match=why):
+            self.backend.prepare(start, start.gpus)
+
 
 @pytest.fixture
 def mode() -> str:
@@ -179,8 +183,9 @@ def test_where_limits_nest_the_container_gets_its_own(node: Node) -> None:
     assert node.memory.allocate(0, main, 3073) is None
 
 
-def two(node: Node) -> tuple[Grant, Grant]:
-    return node.grant(0, gib=3), node.grant(0, gib=2, container="second")
+def two(node: Node, *gib: int) -> tuple[Grant, Grant]:
+    first, second = gib or (3, 2)
+    return node.grant(0, gib=first), node.grant(0, gib=second, container="second")
 
 
 @pytest.mark.parametrize("mode", ["misc"])
@@ -304,8 +309,7 @@ def test_a_container_that_never_comes_is_forgotten(node: Node) -> None:
 
 
 def test_containers_that_share_all_of_a_gpu_are_held_against_each_other(node: Node) -> None:
-    grants = (node.grant(0, gib=8), node.grant(0, gib=7, container="second"))
-    for grant in grants:
+    for grant in (grants := two(node, 8, 7)):
         node.prepare(grant, *grants)
     main = node.runs(*grants)
     node.containers.look_at_reported()
@@ -392,10 +396,7 @@ def test_a_sidecar_that_restarts_gives_its_pod_no_more_than_was_placed(node: Nod
 @BOTH
 def test_an_init_container_whose_devices_another_one_has_too_counts_as_either(node: Node) -> None:
     """Which of the two starts cannot be told, and the kubelet's checkpoint names them in any order."""
-    init, main = (
-        node.grant(0, container=name, kind=kind)
-        for name, kind in (("init", ContainerKind.INIT), ("main", ContainerKind.APP))
-    )
+    init, main = node.grant(0, container="init", kind=ContainerKind.INIT), node.grant(0)
     of_pod = (init, main, node.grant(0, gib=2, container="second"))
     pod = bound_pod(*of_pod)
     pod["metadata"]["uid"] = UID
@@ -417,8 +418,7 @@ def test_while_another_container_has_more_than_leaves_room_the_next_one_does_not
     taken = node.memory.allocate(0, node.runs(sidecar), 4096)
     assert taken is not None
     start = node.start(init, sidecar, init, main)
-    with pytest.raises(LimitError, match="the limit is above the GPU's memory, or below what is in use already"):
-        node.backend.prepare(start, start.gpus)
+    node.refuses(start, "the limit is above the GPU's memory, or below what is in use already")
     assert node.limit(node.pod) == 4096
     node.memory.free(taken)
     node.prepare(init, sidecar, init, main)
@@ -438,18 +438,14 @@ def test_a_whole_gpu_needs_no_limit(node: Node) -> None:
 def test_a_pod_without_a_cgroup_does_not_start(node: Node) -> None:
     start = node.start(node.grant(0))
     node.pod.rmdir()
-    with pytest.raises(
-        LimitError, match=f"made no cgroup for pod default/pod with uid {UID} below {node.mount}; it needs"
-    ):
-        node.backend.prepare(start, start.gpus)
+    node.refuses(start, f"made no cgroup for pod default/pod with uid {UID} below {node.mount}; it needs --cgroups-per")
 
 
 @BOTH
 def test_a_failure_on_one_gpu_leaves_none_behind(node: Node) -> None:
     node.stub.set({"1.fail.nvmlDeviceSetMemoryLimits_v1": 999})
-    start = node.start(node.grant(0, 1))
-    with pytest.raises(LimitError, match=f"GPU {node.inventory.gpus[1].uuid}, cgroup {node.pod}: the driver says"):
-        node.backend.prepare(start, start.gpus)
+    why = f"GPU {node.inventory.gpus[1].uuid}, cgroup {node.pod}: the driver says"
+    node.refuses(node.start(node.grant(0, 1)), why)
     assert (node.memory.limits(0), node.memory.limits(1)) == ({}, {})
 
 
@@ -463,9 +459,7 @@ def test_a_driver_that_hangs_holds_a_start_up_twice_at_most(node: Node) -> None:
                 raise SilentDriverError("NVIDIA's driver has not answered in 5 s")
 
     node.backend.driver = Hanging(node.driver.nvml)
-    start = node.start(node.grant(0, 1))
-    with pytest.raises(LimitError, match="has not answered in 5 s"):
-        node.backend.prepare(start, start.gpus)
+    node.refuses(node.start(node.grant(0, 1)), "has not answered in 5 s")
     assert [hard == UNLIMITED for hard in asked] == [False, False, True]
 
 
@@ -474,19 +468,17 @@ def test_a_failure_leaves_the_limit_of_a_container_that_runs(node: Node) -> None
     first, second = node.grant(0, gib=3), node.grant(0, 1, gib=2, container="second")
     node.prepare(first, first, second)
     node.stub.set({"1.fail.nvmlDeviceSetMemoryLimits_v1": 999})
-    with pytest.raises(LimitError):
-        node.backend.prepare(start := node.start(second, first, second), start.gpus)
+    node.refuses(node.start(second, first, second), "the driver says")
     assert node.limit(node.pod, 0) == 5120
 
 
 def test_the_kubelets_group_is_found_again_if_it_moves(node: Node) -> None:
-    (node.mount / "kubepods/burstable").rmdir()
-    (node.mount / "kubepods").rmdir()
     moved = node.mount / f"kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice"
+    start = node.start(node.grant(0))
+    node.pod.rmdir()
+    node.pod.parent.rmdir()
+    node.pod.parent.parent.rmdir()
     moved.mkdir(parents=True)
-    ref = PodRef(namespace="default", name="pod", uid=UID)
-    grant = node.grant(0)
-    start = LimitedStart(pod=ref, grant=grant, of_pod=(grant,), inventory=node.inventory)
     node.backend.prepare(start, start.gpus)
     assert node.limit(moved) == 3072
 
@@ -611,5 +603,4 @@ def test_a_container_that_cannot_be_limited_is_told_once(node: Node, caplog: pyt
     node.clock.at += 60
     node.containers.look_at_reported()
     said = [line["error"].split(":")[0] for line in fields_of(caplog, "container not limited")]
-    unknown = "the driver says Unknown Error"
-    assert said == [unknown, "the driver says GPU is lost", unknown, unknown]
+    assert said == [f"the driver says {error}" for error in ("Unknown Error", "GPU is lost", *["Unknown Error"] * 2)]

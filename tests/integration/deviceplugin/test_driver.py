@@ -35,25 +35,29 @@ def test_the_three_lists_are_one_in_which_each_process_stands_once(
     }
 
 
-def test_a_gpu_without_processes_is_not_one_that_does_not_answer(nvml_binding: Any, nvml_stub: Stub) -> None:
+def test_a_gpu_without_processes_is_not_one_that_does_not_answer_which_is_told_once(
+    nvml_binding: Any, nvml_stub: Stub, caplog: pytest.LogCaptureFixture
+) -> None:
     for _ in range(2):
         nvml_stub.add_gpu()
     one, other = (GpuUuid(str(nvml_stub.keys[f"{number}.uuid"])) for number in range(2))
     nvml_stub.set({"1.fail.all": stub.GPU_IS_LOST})
-    gone = GpuUuid("GPU-ffffffff")
-    assert NvmlProcesses(nvml_binding).read([one, other, gone]) == {one: (), other: None, gone: None}
+    gone, reader = GpuUuid("GPU-ffffffff"), NvmlProcesses(nvml_binding)
+    for _ in range(2):
+        assert reader.read([one, other, gone]) == {one: (), other: None, gone: None}
+    [line] = fields_of(caplog, "usage unknown")
+    assert line["problems"][other] == "the driver says: GPU is lost"
 
 
-def test_an_old_driver_without_some_of_the_functions(nvml_binding: Any, nvml_stub: Stub, gpu: GpuUuid) -> None:
+def test_an_old_driver_lists_what_it_can_and_one_that_lists_nothing_is_no_answer(
+    nvml_binding: Any, nvml_stub: Stub, gpu: GpuUuid
+) -> None:
     nvml_stub.set({"0.compute": "100 5"})
-    missing = {f"fail.nvmlDeviceGet{kind}RunningProcesses_v3": stub.FUNCTION_NOT_FOUND for kind in KINDS}
-    missing["fail.nvmlDeviceGetMPSComputeRunningProcesses_v2"] = stub.FUNCTION_NOT_FOUND
-    nvml_stub.set(missing)
+    newest = [f"fail.nvmlDeviceGet{kind}RunningProcesses_v3" for kind in KINDS]
+    older = "fail.nvmlDeviceGetMPSComputeRunningProcesses_v2"
+    nvml_stub.set(dict.fromkeys([*newest, older], stub.FUNCTION_NOT_FOUND))
     assert NvmlProcesses(nvml_binding).read([gpu]) == {gpu: (GpuProcess(100, 5),)}
-
-
-def test_a_driver_that_lists_no_processes_is_no_answer(nvml_binding: Any, nvml_stub: Stub, gpu: GpuUuid) -> None:
-    nvml_stub.set({f"fail.nvmlDeviceGet{kind}RunningProcesses_v3": stub.NOT_SUPPORTED for kind in KINDS})
+    nvml_stub.set(dict.fromkeys(newest, stub.NOT_SUPPORTED))
     assert NvmlProcesses(nvml_binding).read([gpu]) == {gpu: None}
 
 
@@ -103,32 +107,22 @@ def test_a_list_of_processes_that_hangs_holds_no_limit_up(nvml_binding: Any, nvm
         thread.join()
 
 
-def test_why_a_gpu_does_not_answer_is_told_once(
-    nvml_binding: Any, nvml_stub: Stub, gpu: GpuUuid, caplog: pytest.LogCaptureFixture
-) -> None:
-    reader = NvmlProcesses(nvml_binding)
-    nvml_stub.set({"0.fail.all": stub.GPU_IS_LOST})
-    for _ in range(2):
-        reader.read([gpu])
-    [line] = fields_of(caplog, "usage unknown")
-    assert line["problems"] == {gpu: "the driver says: GPU is lost"}
-
-
 @pytest.fixture
 def whole_gpu(nvml_stub: Stub) -> Gpu:
     nvml_stub.add_gpu(15360)
     return replace(make_gpu(0), uuid=GpuUuid(str(nvml_stub.keys["0.uuid"])))
 
 
-@pytest.mark.parametrize(("mode", "name"), [(1, "EXCLUSIVE_THREAD"), (2, "PROHIBITED"), (3, "EXCLUSIVE_PROCESS")])
 def test_a_mode_that_keeps_programs_out_is_told_with_the_way_out(
-    nvml_binding: Any, nvml_stub: Stub, whole_gpu: Gpu, mode: int, name: str
+    nvml_binding: Any, nvml_stub: Stub, whole_gpu: Gpu
 ) -> None:
-    nvml_stub.set({"0.mode": mode})
-    assert ComputeModes(nvml_binding).exclusive([whole_gpu]) == {
-        whole_gpu.uuid: f"its compute mode is {name}, so that without MPS it serves one program at a time or none;"
-        " nvidia-smi -i 0 -c DEFAULT lets others in"
-    }
+    modes, instance = ComputeModes(nvml_binding), replace(whole_gpu, mig=MigInstance(gpu=0, number=0, profile="1g.5gb"))
+    for mode, name in ((1, "EXCLUSIVE_THREAD"), (2, "PROHIBITED"), (3, "EXCLUSIVE_PROCESS")):
+        nvml_stub.set({"0.mode": mode})
+        assert modes.exclusive([whole_gpu, instance]) == {
+            whole_gpu.uuid: f"its compute mode is {name}, so that without MPS it serves one program at a time or none;"
+            " nvidia-smi -i 0 -c DEFAULT lets others in"
+        }
 
 
 @pytest.mark.parametrize(
@@ -146,9 +140,3 @@ def test_nothing_else_speaks_against_a_gpu(
 ) -> None:
     nvml_stub.set(keys)
     assert ComputeModes(nvml_binding).exclusive([whole_gpu]) == {}
-
-
-def test_mig_instances_have_no_mode_of_their_own(nvml_binding: Any, nvml_stub: Stub, whole_gpu: Gpu) -> None:
-    nvml_stub.set({"0.mode": 3})
-    instance = replace(whole_gpu, mig=MigInstance(gpu=0, number=0, profile="1g.5gb"))
-    assert ComputeModes(nvml_binding).exclusive([instance]) == {}

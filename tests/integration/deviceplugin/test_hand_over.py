@@ -70,10 +70,15 @@ def test_an_init_container_and_the_container_that_takes_its_devices_over(node: N
     assert sorted(minors(tmp_path)) == [[0], [1]]
 
 
-def test_a_start_that_is_refused_leaves_no_device(node: Node, tmp_path: Path) -> None:
+def started(node: Node) -> None:
+    """A pod that was bound, admitted and started with THREE."""
     node.bind(bound_pod(make_grant(0), name="a"))
     node.admit("a", ("main", THREE))
     assert node.plugin.start(*THREE) == ""
+
+
+def test_a_start_that_is_refused_leaves_no_device(node: Node, tmp_path: Path) -> None:
+    started(node)
     changed = {"metadata": {"annotations": {"devices.gpushare.dev/main": "GPU-1"}}}
     node.api.patch("/api/v1/namespaces/default/pods/a", changed, kind=PatchKind.MERGE, timeout_s=1.0)
     wait_until(lambda: "devices.gpushare.dev/main says 'GPU-1'" in node.plugin.start(*THREE))
@@ -101,9 +106,7 @@ def test_a_start_that_is_refused_for_one_resource_leaves_no_device_of_another(
 
 
 def test_devices_of_a_pod_that_is_not_known_are_unmade(node: Node, tmp_path: Path) -> None:
-    node.bind(bound_pod(make_grant(0), name="a"))
-    node.admit("a", ("main", THREE))
-    assert node.plugin.start(*THREE) == ""
+    started(node)
     node.resources.held.clear()
     node.entries.clear()
     node.record()
@@ -111,15 +114,12 @@ def test_devices_of_a_pod_that_is_not_known_are_unmade(node: Node, tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_the_kubelets_checkpoint_no_container_starts(node: Node, tmp_path: Path) -> None:
+def test_without_the_kubelets_checkpoint_nothing_starts_and_what_was_admitted_before_cdi_goes_on(
+    node: Node, tmp_path: Path
+) -> None:
     node.bind(bound_pod(make_grant(0), name="a"))
     node.resources.hold("a", *THREE)
     assert "the kubelet's checkpoint does not know its devices" in node.plugin.start(*THREE)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_container_that_was_admitted_before_the_node_handed_over_by_cdi_goes_on(node: Node, tmp_path: Path) -> None:
-    node.bind(bound_pod(make_grant(0), name="a"))
     node.hold("a", THREE)
     assert node.plugin.start(*THREE) == ""
     assert list(tmp_path.iterdir()) == []
@@ -153,9 +153,7 @@ def test_a_runtime_that_injects_no_more_starts_no_container_that_was_told_of_a_d
     node: Node, hand_over: DeviceHandOver, tmp_path: Path
 ) -> None:
     """It would start without a GPU: a node whose containerd was replaced by an older one."""
-    node.bind(bound_pod(make_grant(0), name="a"))
-    node.admit("a", ("main", THREE))
-    assert node.plugin.start(*THREE) == ""
+    started(node)
     hand_over.choice = by(OLD)
     refusal = (
         "pod default/a: the pod came to the node when GPUs were handed over by CDI, and containerd 1.6.20 does not"

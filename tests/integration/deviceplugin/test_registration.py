@@ -1,6 +1,5 @@
 """The plugin and a kubelet find each other, whatever is restarted: each resource has its own life with the kubelet."""
 
-import json
 import logging
 import socket
 import threading
@@ -72,26 +71,20 @@ def test_a_restarted_kubelet_is_noticed_though_its_socket_has_the_same_inode(kub
         assert [after[name].lists[-1] for name in NAMES] == [before[name].lists[-1] for name in NAMES]
 
 
-def test_a_kubelet_that_was_replaced_gets_a_new_registration(directory: Path) -> None:
-    old, new = FakeKubelet(directory), FakeKubelet(directory)
-    old.start()
-    with running(directory=directory):
-        old.wait_for_devices()
-        old.stop()
-        new.start()
-        new.wait_for_devices()
-    new.stop()
-
-
-def test_a_kubelet_that_comes_late_is_waited_for(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_kubelet_that_comes_late_is_waited_for_and_one_that_replaces_it_is_registered_with(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING)
-    late, beats = FakeKubelet(directory), list[bool]()
+    late, new, beats = FakeKubelet(directory), FakeKubelet(directory), list[bool]()
     with running(directory=directory, on_beat=beats.append):
         wait_until(lambda: len(beats) >= 3)
         late.start()
         late.wait_for_devices()
-    late.stop()
-    assert caplog.messages.count("no kubelet") == 1
+        assert caplog.messages.count("no kubelet") == 1
+        late.stop()
+        new.start()
+        new.wait_for_devices()
+    new.stop()
 
 
 @pytest.mark.parametrize("lost", NAMES)
@@ -108,18 +101,13 @@ def test_a_socket_that_was_removed_is_served_again_and_disturbs_no_other_resourc
         assert not any(plugin.ended.is_set() for name, plugin in before.items() if name != lost)
 
 
-def test_a_registration_that_no_one_follows_up_is_repeated(kubelet: FakeKubelet) -> None:
+def test_a_registration_that_no_one_follows_up_or_whose_stream_is_lost_is_repeated(kubelet: FakeKubelet) -> None:
     kubelet.dials_back = False
     with running(directory=kubelet.directory, lonely_s=0.3):
         wait_until(lambda: len(kubelet.registrations) >= 2)
         kubelet.dials_back = True
-        kubelet.wait_for_devices()
-
-
-def test_a_lost_stream_of_devices_leads_to_a_new_registration(kubelet: FakeKubelet) -> None:
-    with running(directory=kubelet.directory, lonely_s=0.3):
         kubelet.wait_for_devices().close()
-        kubelet.wait_for_devices(2)
+        kubelet.wait_for_devices(len(kubelet.registrations) + 1)
 
 
 def test_a_resource_that_the_kubelet_refuses_is_logged_and_holds_up_no_other(
@@ -166,12 +154,6 @@ def test_a_dead_kubelet_that_left_its_socket_is_tried_until_it_is_back(
     alive.stop()
 
 
-def test_a_socket_that_an_earlier_process_left_is_replaced(kubelet: FakeKubelet, directory: Path) -> None:
-    (directory / "gpushare.sock").write_text("stale")
-    with running(directory=directory):
-        kubelet.wait_for_devices()
-
-
 def test_a_directory_in_the_place_of_the_socket_is_reported_and_waited_out(
     kubelet: FakeKubelet, directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -182,6 +164,9 @@ def test_a_directory_in_the_place_of_the_socket_is_reported_and_waited_out(
         kubelet.wait_for_devices()
     error = fields_of(caplog, "not serving")[0]["error"]
     assert error.startswith(f"cannot serve on {directory}/gpushare.sock: ")
+    (directory / "gpushare.sock").write_text("stale")  # of an earlier process
+    with running(directory=directory):
+        kubelet.wait_for_devices(2)
 
 
 def test_stopping_ends_the_stream_and_removes_the_socket(kubelet: FakeKubelet, directory: Path) -> None:
@@ -203,21 +188,16 @@ def test_nothing_is_registered_before_the_gpus_are_known(kubelet: FakeKubelet) -
         kubelet.wait_for_devices()
 
 
-def test_it_waits_for_the_inventory_to_be_published(kubelet: FakeKubelet) -> None:
-    published = threading.Event()
-    clock = SystemClock()
+def test_it_waits_for_the_inventory_to_be_published_but_not_for_ever(kubelet: FakeKubelet) -> None:
+    published, registered, clock = threading.Event(), threading.Event(), SystemClock()
     with running(directory=kubelet.directory, ready=published.is_set, ready_by=clock.monotonic() + 300.0):
         assert not clock.wait(threading.Event(), 0.2)
         assert kubelet.registrations == []
         published.set()
         kubelet.wait_for_devices()
-
-
-def test_it_registers_though_the_inventory_cannot_be_published(kubelet: FakeKubelet) -> None:
-    registered = threading.Event()
-    ready_by = SystemClock().monotonic() + 0.1
+    ready_by = clock.monotonic() + 0.1
     with running(directory=kubelet.directory, ready=lambda: False, ready_by=ready_by, on_registered=registered.set):
-        kubelet.wait_for_devices()
+        kubelet.wait_for_devices(2)
         wait_until(registered.is_set)
 
 
@@ -230,30 +210,18 @@ def test_a_link_that_is_stopped_before_it_began_does_nothing(directory: Path) ->
     assert list(directory.iterdir()) == []
 
 
-def test_allocate_answers_the_same_to_everybody(kubelet: FakeKubelet) -> None:
+ODD: list[list[list[str]]] = [[], [[]], [["no-such-id"]], [["g000", "g000"]], [['{"a": 1}', "\x00", "é" * 500]]]
+
+
+def test_allocate_answers_the_same_to_everybody_and_also_what_makes_no_sense(kubelet: FakeKubelet) -> None:
     constant = {"NVIDIA_VISIBLE_DEVICES": "void"}
     with running_all(*EVERYTHING, directory=kubelet.directory):
         for plugin in connected(kubelet).values():
             first, second = list(plugin.lists[0])[:2]
             assert plugin.allocate([first]) == [constant]
             assert plugin.allocate([first, second], [second]) == [constant, constant]
-
-
-@pytest.mark.parametrize(
-    ("requests", "answers"),
-    [
-        ([], 0),  # no container
-        ([[]], 1),  # a container without IDs
-        ([["no-such-id"]], 1),
-        ([["g000", "g000"]], 1),
-        ([[json.dumps({"a": 1}), "\x00", "é" * 500]], 1),
-    ],
-)
-def test_allocate_answers_also_what_makes_no_sense(
-    kubelet: FakeKubelet, requests: list[list[str]], answers: int
-) -> None:
-    with running(directory=kubelet.directory):
-        assert len(kubelet.wait_for_devices().allocate(*requests)) == answers
+            for requests in ODD:
+                assert plugin.allocate(*requests) == [constant] * len(requests)
 
 
 def test_a_server_leaves_a_socket_alone_that_another_process_made_in_its_place(directory: Path) -> None:

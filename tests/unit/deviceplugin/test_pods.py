@@ -86,10 +86,17 @@ def test_a_waiter_gets_a_pod_as_soon_as_the_watch_tells_of_it() -> None:
     cache, got = PodCache(ManualClock()), list[object]()
     thread = threading.Thread(target=lambda: got.append(cache.wait_for(lambda: cache.by_uid(PodUid("uid-a")), 10.0)))
     thread.start()
-    cache.upsert(make_pod(name="z"))
-    cache.upsert(make_pod(name="a"))
+    for name in "za":
+        cache.upsert(make_pod(name=name))
     thread.join()
     assert got == [make_pod(name="a")]
+
+    def look() -> object:
+        found = cache.by_uid(PodUid("uid-b"))
+        cache.upsert(make_pod(name="b"))
+        return found
+
+    assert cache.wait_for(look, 10.0) == make_pod(name="b"), "what changes while it decides makes it decide again"
 
 
 def test_the_watch_goes_on_while_a_waiter_decides() -> None:
@@ -111,17 +118,6 @@ def test_the_watch_goes_on_while_a_waiter_decides() -> None:
     waiter.join()
     watch.join()
     assert went_on
-
-
-def test_what_changes_while_a_waiter_decides_makes_it_decide_again() -> None:
-    cache = PodCache(ManualClock())
-
-    def look() -> object:
-        found = cache.by_uid(PodUid("uid-a"))
-        cache.upsert(make_pod(name="a"))
-        return found
-
-    assert cache.wait_for(look, 10.0) == make_pod(name="a")
 
 
 def test_a_waiter_gives_up_in_time_however_much_changes() -> None:
@@ -213,25 +209,17 @@ def test_an_allocation_is_seen_since_the_watch_told_of_it_first_and_while_the_po
     cache.upsert(bound_pod(phase="Running"))
     cache.replace([bound_pod()])
     assert cache.allocation_seen_since(UID) == 2000.0
+    cache.upsert(bound_pod(make_grant(1)))
+    assert cache.allocation_seen_since(UID) == 3000.0, "another one counts from when it is shown"
+    cache.upsert(bound_pod(annotations={"gpushare.dev/allocation": None}))
+    assert cache.allocation_seen_since(UID) is None
+    cache.replace([bound_pod(make_grant(1))])
+    assert cache.allocation_seen_since(UID) == 3000.0
     cache.remove(bound_pod())
     assert cache.allocation_seen_since(UID) is None
     cache.upsert(bound_pod())
     cache.replace([])
     assert cache.allocation_seen_since(UID) is None
-
-
-def test_another_allocation_counts_from_when_it_is_shown() -> None:
-    clock = ManualClock()
-    cache = PodCache(clock)
-    cache.replace([bound_pod()])
-    clock.at = 2000.0
-    cache.upsert(bound_pod(make_grant(1)))
-    assert cache.allocation_seen_since(UID) == 2000.0
-    clock.at = 3000.0
-    cache.upsert(bound_pod(annotations={"gpushare.dev/allocation": None}))
-    assert cache.allocation_seen_since(UID) is None
-    cache.replace([bound_pod(make_grant(1))])
-    assert cache.allocation_seen_since(UID) == 3000.0
 
 
 def size(value: object) -> int:
@@ -310,21 +298,11 @@ def test_the_last_variable_counts() -> None:
         assert wire.takes_its_grant(container, "main") is takes
 
 
-@pytest.mark.parametrize(
-    ("containers", "annotations"),
-    [
-        (  # places of containers stay where they count
-            [{"name": "side"}, make_container("main", 1)],
-            {"scheduler.framework.gpushare.allocation": '{"1":{"0":1}}'},
-        ),
-        (
-            [make_container(resources={"limits": {"nano-gpu/gpu-percent": "20"}})],
-            {"nano-gpu/assume": "true", "nano-gpu/container-main": "1"},
-        ),
-    ],
-)
-def test_a_pod_that_another_system_bound_is_read_alike_when_it_is_reduced(
-    containers: list[Json], annotations: dict[str, str]
-) -> None:
-    pod = make_pod(*containers, node="node-a", annotations=annotations)
-    assert allocations.granted(pods.reduce(pod), GIB) == allocations.granted(pod, GIB) is not None
+def test_a_pod_that_another_system_bound_is_read_alike_when_it_is_reduced() -> None:
+    places = {"scheduler.framework.gpushare.allocation": '{"1":{"0":1}}'}  # of containers, which stay there
+    percent = make_container(resources={"limits": {"nano-gpu/gpu-percent": "20"}})
+    for pod in (
+        make_pod({"name": "side"}, make_container("main", 1), node="node-a", annotations=places),
+        make_pod(percent, node="node-a", annotations={"nano-gpu/assume": "true", "nano-gpu/container-main": "1"}),
+    ):
+        assert allocations.granted(pods.reduce(pod), GIB) == allocations.granted(pod, GIB) is not None

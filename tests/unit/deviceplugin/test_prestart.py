@@ -1,9 +1,8 @@
 """What is gathered before a decision, what is done when some of it is missing, and pods that were bound late."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
@@ -16,7 +15,6 @@ from deviceplugin.inventory import InventoryFeed
 from deviceplugin.pods import PodCache
 from deviceplugin.prestart import LateStarts, StartCheck
 from deviceplugin.refusals import Refusals
-from deviceplugin.resources import Resource
 from gpushare.identity import ContainerName, PodUid
 from gpushare.kube import api as kube
 from gpushare.units import ResourceConfig
@@ -30,21 +28,11 @@ DEVICES = {"main": ids_of(3), "side": ids_of(3, first=10)}
 POD = "/api/v1/namespaces/default/pods/p"
 
 
-@dataclass
-class TableLister:
-    """See Lister."""
-
-    table: list[ListedContainer] = field(default_factory=list)
-
-    def list(self, resource: Resource, timeout_s: float) -> Sequence[ListedContainer]:
-        return [one for one in self.table if one.resource == resource.name]
-
-
 class Node:
     """A gate, and what it looks at."""
 
     def __init__(self, directory: Path) -> None:
-        self.api, self.clock, self.lister = FakeKube(), ManualClock(), TableLister()
+        self.api, self.clock, self.listed = FakeKube(), ManualClock(), list[ListedContainer]()
         self.cache = PodCache(self.clock)
         self.start_check = StartCheck(
             node=NODE,
@@ -52,7 +40,7 @@ class Node:
             feed=feed_with(make_inventory(15)),
             cache=self.cache,
             api=self.api,
-            lister=self.lister.list,
+            lister=lambda resource, _timeout_s: [one for one in self.listed if one.resource == resource.name],
             checkpoint=directory / "kubelet_internal_checkpoint",
             refusals=Refusals(api=self.api, clock=self.clock),
             late=LateStarts(cache=self.cache, clock=self.clock),
@@ -62,7 +50,7 @@ class Node:
     def lists(self, name: str) -> None:
         main, ids = ContainerName("main"), DEVICES["main"]
         found = ListedContainer(resource="aliyun.com/gpu-mem", namespace="default", name=name, container=main, ids=ids)
-        self.lister.table.append(found)
+        self.listed.append(found)
 
     def records(self, uid: str) -> None:
         entries = [
@@ -237,8 +225,7 @@ def late_pod(name: str = "p") -> Json:
 
 @pytest.fixture
 def admitted(node: Node) -> Node:
-    """The kubelet has noted whose devices they are."""
-    node.records("uid-p")
+    node.records("uid-p")  # the kubelet has noted whose devices they are
     return node
 
 
@@ -262,33 +249,17 @@ def test_a_kubelet_that_began_long_ago_does_not_have_the_allocation_however_long
     assert admitted.start() == ""
 
 
-def test_every_container_is_begun_again(admitted: Node) -> None:
-    admitted.cache.upsert(late_pod())
-    admitted.clock.at += 10.0
-    assert [admitted.start("main"), admitted.start("side")] == ["Late", "Late"]
-    assert [admitted.start("main"), admitted.start("side")] == ["", ""]
-
-
-def test_a_refusal_for_another_reason_does_not_count(admitted: Node) -> None:
+def test_every_container_is_begun_again_and_a_refusal_for_another_reason_does_not_count(admitted: Node) -> None:
     admitted.cache.upsert(late_pod())
     admitted.start_check.feed = feed_with(make_inventory())
     assert admitted.start() == "GpuGone"
     admitted.start_check.feed = feed_with(make_inventory(15))
-    assert [admitted.start(), admitted.start()] == ["Late", ""]
+    admitted.clock.at += 10.0
+    starts = [(admitted.start("main"), admitted.start("side")) for _ in range(2)]
+    assert starts == [("Late", "Late"), ("", "")]
 
 
-def test_after_a_restart_of_the_plugin_the_time_of_its_list_counts(admitted: Node) -> None:
-    admitted.cache.upsert(late_pod())
-    assert [admitted.start(), admitted.start()] == ["Late", ""]
-    admitted.start_check.cache = restarted = PodCache(admitted.clock)
-    admitted.start_check.late = LateStarts(cache=restarted, clock=admitted.clock)
-    restarted.replace([late_pod()])
-    assert admitted.start() == "Late"
-    assert admitted.clock.waits == [prestart.LAG_S, prestart.LAG_S]
-    assert admitted.start() == ""
-
-
-def test_an_allocation_that_was_changed_has_to_be_seen_again(admitted: Node) -> None:
+def test_an_allocation_that_was_changed_or_is_new_to_a_restarted_plugin_has_to_be_seen_again(admitted: Node) -> None:
     admitted.cache.upsert(late_pod())
     assert [admitted.start(), admitted.start()] == ["Late", ""]
     changed = late_pod()
@@ -296,18 +267,21 @@ def test_an_allocation_that_was_changed_has_to_be_seen_again(admitted: Node) -> 
     changed["metadata"]["annotations"]["gpushare.dev/allocation"] = orjson.dumps({**allocation, "new": 1}).decode()
     admitted.cache.upsert(changed)
     assert [admitted.start(), admitted.start()] == ["Late", ""]
+    admitted.start_check.cache = restarted = PodCache(admitted.clock)
+    admitted.start_check.late = LateStarts(cache=restarted, clock=admitted.clock)
+    restarted.replace([late_pod()])
+    assert [admitted.start(), admitted.start()] == ["Late", ""]
+    assert admitted.clock.waits == [prestart.LAG_S] * 3
 
 
-def test_a_pod_that_was_bound_in_time_is_not_held_up(admitted: Node) -> None:
+def test_the_mark_counts_whatever_it_says_and_a_pod_that_was_bound_in_time_is_not_held_up(admitted: Node) -> None:
     admitted.cache.upsert(bound_pod(name="p"))
     assert admitted.start() == ""
     assert (admitted.clock.waits, admitted.api.calls) == ([], [])
-
-
-@pytest.mark.parametrize("mark", ["true", "false", ""])
-def test_the_mark_counts_whatever_it_says(admitted: Node, mark: str) -> None:
-    admitted.cache.upsert(bound_pod(name="p", annotations={"gpushare.dev/bound-late": mark}))
-    assert admitted.start() == "Late"
+    for mark in ("true", "false", ""):
+        admitted.cache.upsert(bound_pod(name="p", annotations={"gpushare.dev/bound-late": mark}))
+        admitted.start_check.late = LateStarts(cache=admitted.cache, clock=admitted.clock)
+        assert admitted.start() == "Late", mark
 
 
 def test_a_pod_that_only_the_api_server_shows_is_not_started(admitted: Node) -> None:
@@ -320,17 +294,15 @@ def test_a_pod_that_only_the_api_server_shows_is_not_started(admitted: Node) -> 
     assert [admitted.start(), admitted.start()] == ["Late", ""]
 
 
-def test_waiting_for_room_does_not_let_it_start_within_the_same_call(admitted: Node) -> None:
+def test_waiting_for_room_or_the_watch_does_not_let_it_start_within_the_same_call(admitted: Node) -> None:
+    with admitted.starting("Late"):
+        admitted.cache.upsert(late_pod())
+    assert admitted.start() == ""
+    admitted.start_check.late = LateStarts(cache=admitted.cache, clock=admitted.clock)
     admitted.cache.replace([full("older"), late_pod()])
     with admitted.starting("Late"):
         admitted.cache.upsert(full("older") | ENDED)
     assert admitted.api.count("create") == 0
-    assert admitted.start() == ""
-
-
-def test_waiting_for_the_watch_does_not_let_it_start_within_the_same_call(admitted: Node) -> None:
-    with admitted.starting("Late"):
-        admitted.cache.upsert(late_pod())
     assert admitted.start() == ""
 
 

@@ -9,6 +9,7 @@ from deviceplugin.settings import Settings
 from deviceplugin.usage.values import WatchdogPolicy
 from gpushare.runtime import options
 from gpushare.units import GIB, MemoryUnit
+from tests.unit.deviceplugin import golden
 
 
 @pytest.fixture(autouse=True)
@@ -62,41 +63,17 @@ def test_variables_and_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.ignored_xids, found.xid_recovery) == (frozenset({63, 94}), 600.0)
 
 
-NODE = "write the name of this machine's Node object; in a pod take it from spec.nodeName"
-SOURCE = "write nvml for the node's own GPUs, or simulated:PATH for those of a profile"
-LOTS = "'lots' is no amount of memory; write one such as 16Gi or 40000Mi"
-XIDS = "write the numbers of Xids with commas between them, such as 63,94"
+WRONG = [
+    *("--watchdog=Kill", "--watchdog-tolerance-mib=-1", "--node-name=a b", f"--node-name={'a' * 254}", "--node-name="),
+    *("--node-name=a,spec.nodeName=b", "--gpu-source=cuda", "--gpu-source=simulated:", "--memory-unit=3GB"),
+    *("--gpu-memory=all", "--unified-memory=lots", "--ignored-xids=63;94", "--xid-recovery=-1", "--gpu-percent=maybe"),
+    *("--whole-gpus=", "--poll-interval=0", "--poll-interval=soon", "--publish-interval=-1", "--log-level=loud"),
+    *("", "--node-name=node-a", "--node-name=node-a --kubeconfig=/none"),
+]
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--watchdog=Kill"], "--watchdog='Kill': write one of off, report, evict, kill"),
-        (["--watchdog-tolerance-mib=-1"], "--watchdog-tolerance-mib='-1': write a whole number of MiB"),
-        (["--node-name=a b"], f"--node-name='a b': {NODE}"),
-        ([f"--node-name={'a' * 254}"], f"--node-name='{'a' * 254}': {NODE}"),
-        (["--node-name="], f"--node-name='': {NODE}"),
-        (["--node-name=a,spec.nodeName=b"], f"--node-name='a,spec.nodeName=b': {NODE}"),
-        (["--gpu-source=cuda"], f"--gpu-source='cuda': {SOURCE}"),
-        (["--gpu-source=simulated:"], f"--gpu-source='simulated:': {SOURCE}"),
-        (["--memory-unit=3GB"], "--memory-unit='3GB': memory unit '3GB': write GiB, MiB or a multiple such as 256MiB"),
-        (["--gpu-memory=all"], "--gpu-memory='all': write one of usable, total"),
-        (["--unified-memory=lots"], f"--unified-memory='lots': {LOTS}"),
-        (["--ignored-xids=63;94"], f"--ignored-xids='63;94': {XIDS}"),
-        (["--xid-recovery=-1"], "--xid-recovery='-1': write a number of seconds, or 0 for never"),
-        (["--gpu-percent=maybe"], "--gpu-percent='maybe': write true or false"),
-        (["--whole-gpus="], "--whole-gpus='': write true or false"),
-        (["--poll-interval=0"], "--poll-interval='0': write a number above 0"),
-        (["--poll-interval=soon"], "--poll-interval='soon': could not convert string to float: 'soon'"),
-        (["--publish-interval=-1"], "--publish-interval='-1': write a number above 0"),
-        (["--log-level=loud"], "--log-level='loud': write one of debug, info, warning, error"),
-        ([], "the node's name is missing: set --node-name or GPUSHARE_NODE_NAME; in a pod take it from spec.nodeName"),
-        (["--node-name=node-a"], "not in a cluster: KUBERNETES_SERVICE_HOST is not set; give --kubeconfig"),
-        (["--node-name=node-a", "--kubeconfig=/none"], "kubeconfig /none: no such file"),
-    ],
-)
-def test_a_wrong_setting_ends_the_program_with_a_message(
-    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert program.main(flags) == 2
-    assert capsys.readouterr().err == f"gpushare-device-plugin: {message}\n"
+def test_a_wrong_setting_ends_the_program_with_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in WRONG:
+        flags = text.split(" --")
+        assert program.main([flags[0], *(f"--{flag}" for flag in flags[1:])] if text else []) == 2, text
+    golden.compare("settings", capsys.readouterr().err.splitlines())

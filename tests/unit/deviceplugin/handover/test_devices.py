@@ -6,6 +6,7 @@ import os
 import resource
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from gpushare.identity import ContainerName, GpuUuid, PodUid
 from gpushare.model.gpu import HandOver
 from gpushare.wire.pods import Pod
 from testing.builders import make_grant
-from testing.clock import ManualClock
+from testing.clock import ManualClock, ending
 from testing.deviceplugin import nvidia
 from testing.deviceplugin.build import bound_pod, fields_of, handing_over
 
@@ -126,17 +127,13 @@ def test_a_disk_that_is_full_leaves_nothing_not_even_what_was_there(by_cdi: Devi
     assert files(tmp_path) == []
 
 
-def test_what_cannot_be_put_in_place_is_not_left_half_written(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
+def test_what_cannot_be_put_in_place_is_not_left_half_written_and_what_cannot_be_removed_is_logged(
+    by_cdi: DeviceHandOver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / strategy.file_name("uid-p", NAME)).mkdir()
     with pytest.raises(HandOverError, match=r"cannot be removed \(Is a directory\)"):
         by_cdi.prepare(IDS, [recipient()])
     assert files(tmp_path) == [strategy.file_name("uid-p", NAME)]
-
-
-def test_what_cannot_be_removed_is_logged(
-    by_cdi: DeviceHandOver, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / strategy.file_name("uid-p", NAME)).mkdir()
     by_cdi.prepare(frozenset({"p000"}), [recipient(name=strategy.make(["p000"], "1" * 16))])
     by_cdi.withdraw(IDS, PodUid("uid-p"))
     assert files(tmp_path) == [strategy.file_name("uid-p", NAME)]
@@ -153,16 +150,11 @@ def test_a_link_in_the_place_of_a_spec_is_replaced_and_not_followed(by_cdi: Devi
     assert list(devices(tmp_path)) == [NAME]
 
 
-@pytest.mark.parametrize(
-    ("runtime_class", "nvidia_default"), [("nvidia", False), ("nvidia-cdi", False), ("", True), ("kata", True)]
-)
-def test_no_runtime_of_nvidias_looks_for_simulated_gpus(
-    runtime_class: str, nvidia_default: bool, tmp_path: Path
-) -> None:
-    handing_over(HandOver.CDI, tmp_path, nvidia_default=nvidia_default).prepare(
-        IDS, [recipient("GPU-0", runtime_class=runtime_class)]
-    )
-    assert "NVIDIA_VISIBLE_DEVICES=GPU-0" in devices(tmp_path)[NAME]["env"]
+def test_no_runtime_of_nvidias_looks_for_simulated_gpus(tmp_path: Path) -> None:
+    for runtime_class, nvidia_default in (("nvidia", False), ("nvidia-cdi", False), ("", True), ("kata", True)):
+        made = handing_over(HandOver.CDI, tmp_path, nvidia_default=nvidia_default)
+        made.prepare(IDS, [recipient("GPU-0", runtime_class=runtime_class)])
+        assert "NVIDIA_VISIBLE_DEVICES=GPU-0" in devices(tmp_path)[NAME]["env"]
 
 
 def real(directory: Path, *specs: Any, **of_choice: Any) -> DeviceHandOver:
@@ -193,25 +185,21 @@ def test_a_real_gpu_comes_with_what_nvidias_spec_has_for_it(tmp_path: Path) -> N
     assert edits["env"] == ["NVIDIA_CTK_LIBCUDA_DIR=/usr/lib/x86_64-linux-gnu", *told]
 
 
-@pytest.mark.parametrize(
-    ("runtime_class", "nvidia_default", "told"),
-    [("nvidia", False, "void"), ("nvidia-cdi", False, "void"), ("", True, "void"), ("", False, nvidia.UUIDS[0])],
-)
-def test_where_nvidias_runtime_reads_the_variable_too_it_is_told_of_nothing(
-    runtime_class: str, nvidia_default: bool, told: str, tmp_path: Path
-) -> None:
-    made, uuid = real(tmp_path, nvidia.BY_UUID, nvidia_default=nvidia_default), nvidia.UUIDS[0]
-    made.prepare(IDS, [recipient(uuid, runtime_class=runtime_class)])
-    assert own(tmp_path)["env"][1:] == [f"NVIDIA_VISIBLE_DEVICES={told}", f"GPUSHARE_VISIBLE_DEVICES={uuid}"]
+def test_where_nvidias_runtime_reads_the_variable_too_it_is_told_of_nothing(tmp_path: Path) -> None:
+    uuid = nvidia.UUIDS[0]
+    by_nvidia = (("nvidia", False, "void"), ("nvidia-cdi", False, "void"), ("", True, "void"))
+    for runtime_class, nvidia_default, told in (*by_nvidia, ("", False, uuid)):
+        made = real(tmp_path, nvidia.BY_UUID, nvidia_default=nvidia_default)
+        made.prepare(IDS, [recipient(uuid, runtime_class=runtime_class)])
+        assert own(tmp_path)["env"][1:] == [f"NVIDIA_VISIBLE_DEVICES={told}", f"GPUSHARE_VISIBLE_DEVICES={uuid}"]
 
 
 def test_without_a_spec_of_nvidias_there_is_no_driver_to_hand_over(tmp_path: Path) -> None:
-    with pytest.raises(HandOverError) as caught:
-        real(tmp_path).prepare(IDS, [recipient(nvidia.UUIDS[0])])
-    assert str(caught.value) == (
-        f"no CDI spec of NVIDIA's on this node has GPU {nvidia.UUIDS[0]}; write one there with nvidia-ctk cdi generate"
-        " --output=/var/run/cdi/nvidia.yaml, or let the GPU Operator write it"
+    missing = (
+        f"^no CDI spec of NVIDIA's on this node has GPU {nvidia.UUIDS[0]}; write one there with nvidia-ctk cdi gen"
     )
+    with pytest.raises(HandOverError, match=missing):
+        real(tmp_path).prepare(IDS, [recipient(nvidia.UUIDS[0])])
 
 
 def forged(*names: str) -> Any:
@@ -307,29 +295,23 @@ def holder(phase: str = "Running") -> Pod:
     return bound_pod(make_grant(0), name="p", phase=phase)
 
 
-@pytest.mark.parametrize(
-    ("age_s", "pods", "stays"),
-    [
+def test_what_a_pod_of_the_node_needs_stays_and_the_rest_goes(tmp_path: Path) -> None:
+    for age_s, pods, stays in (
         (1000.0, [holder()], True),
         (61.0, [holder("Succeeded")], False),
         (61.0, [holder("Failed")], False),
         (59.0, [], True),  # the watch may not have told of it yet
         (61.0, [], False),
         (1000.0, None, True),  # they are not known
-    ],
-)
-def test_what_a_pod_of_the_node_needs_stays_and_the_rest_goes(
-    swept: Swept, age_s: float, pods: list[Pod] | None, stays: bool
-) -> None:
-    swept.write(age_s)
-    swept.pods = pods
-    assert swept.left() == [OLD] * stays
-
-
-def test_what_a_pod_had_that_was_known_before_goes_at_once(swept: Swept) -> None:
+    ):
+        swept = Swept(tmp_path)
+        swept.write(age_s)
+        swept.pods = pods
+        assert swept.left() == [OLD] * stays, (age_s, pods)
     swept.write(0.0)
+    swept.pods = [holder()]
     assert swept.left() == [OLD]
-    swept.pods = []
+    swept.pods = []  # it was known before, so its files go at once
     assert swept.left() == []
 
 
@@ -349,22 +331,12 @@ def test_what_others_wrote_of_our_kind_goes(swept: Swept, tmp_path: Path) -> Non
     assert list(devices(tmp_path)) == [NAME]
 
 
-class Once:
-    """A stop that is set after the first look."""
-
-    looks = 0
-
-    def is_set(self) -> bool:
-        self.looks += 1
-        return self.looks > 1
-
-
 def test_it_looks_now_and_then(swept: Swept) -> None:
     swept.write(61.0)
-    swept.pods = []
-    swept.sweeper.run(Once())  # type: ignore[arg-type]
-    assert files(swept.directory) == []
-    assert swept.clock.waits == [10.0]
+    swept.pods, stop = [], Event()
+    swept.sweeper.clock = clock = ending(stop, 1)
+    swept.sweeper.run(stop)
+    assert (files(swept.directory), clock.waits) == ([], [10.0])
 
 
 def test_what_cannot_be_removed_is_tried_again(swept: Swept, tmp_path: Path) -> None:
@@ -386,61 +358,35 @@ def test_a_name_begins_with_the_ids_whatever_their_order() -> None:
     assert len(NAME) == 34
 
 
-def test_a_file_says_whose_device_it_has() -> None:
+def test_a_file_says_whose_device_it_has_and_a_uid_that_would_lead_elsewhere_is_refused() -> None:
     file = strategy.file_name("uid-1", NAME)
-    assert file == f"gpushare.dev-share_uid-1_{NAME}.json"
-    assert strategy.read_file_name(file) == ("uid-1", NAME)
+    assert (file, strategy.read_file_name(file)) == (f"gpushare.dev-share_uid-1_{NAME}.json", ("uid-1", NAME))
+    for uid in ("", "../x", "a/b", "a_b", "x" * 65, "a\0"):
+        with pytest.raises(ValueError, match="is not the UID of a pod"):
+            strategy.file_name(uid, NAME)
+    for other in ("nvidia.yaml", f"gpushare.dev-share_{NAME}.json", f"gpushare.dev-share_u_{NAME}.yaml"):
+        assert strategy.read_file_name(other) is None
 
 
-@pytest.mark.parametrize("uid", ["", "../x", "a/b", "a_b", "x" * 65, "a\0"])
-def test_a_uid_that_would_lead_elsewhere_is_refused(uid: str) -> None:
-    with pytest.raises(ValueError, match="is not the UID of a pod"):
-        strategy.file_name(uid, NAME)
-
-
-@pytest.mark.parametrize(
-    "file", ["nvidia.yaml", f"gpushare.dev-share_{NAME}.json", f"gpushare.dev-share_u_{NAME}.yaml"]
-)
-def test_other_files(file: str) -> None:
-    assert strategy.read_file_name(file) is None
-
-
-OWN = f"gpushare.dev/share={NAME}"
-FIELD = {"cdi_devices": [api.CDIDevice(name=OWN)]}
-PATH = f"/var/run/nvidia-container-devices/cdi/gpushare.dev/share/{NAME}"
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        FIELD,
-        {"annotations": {"cdi.k8s.io/gpushare-g": f"other.dev/x=1,{OWN}"}},
-        {**FIELD, "annotations": {"cdi.k8s.io/gpushare-g": OWN}},
-        {"mounts": [api.Mount(host_path="/dev/null", container_path=PATH)]},
-    ],
-)
-def test_names_are_found_in_what_allocate_has_said(fields: dict[str, object]) -> None:
-    assert strategy.in_response(response(**fields)) == (NAME,)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"envs": {"NVIDIA_VISIBLE_DEVICES": "void"}},
-        {"cdi_devices": [api.CDIDevice(name="gpushare.dev/share=../../etc/passwd")]},
-        {"cdi_devices": [api.CDIDevice(name=f"nvidia.com/gpu={NAME}")]},
-        {"cdi_devices": [api.CDIDevice(name=NAME)]},
-    ],
-)
-def test_nothing_else_is_a_name(fields: dict[str, object]) -> None:
-    assert strategy.in_response(response(**fields)) == ()
-    assert strategy.in_response("") == ()
-
-
-@pytest.mark.parametrize("text", ["!", "AAA", base64.b64encode(b"\xff\xff").decode()])
-def test_something_else_in_the_checkpoint(text: str) -> None:
-    with pytest.raises(WireError, match=r"^AllocResp is not an answer of Allocate"):
-        strategy.in_response(text)
+def test_names_are_found_in_what_allocate_has_said_and_nothing_else_is_a_name() -> None:
+    own, key = f"gpushare.dev/share={NAME}", "cdi.k8s.io/gpushare-g"
+    path = f"/var/run/nvidia-container-devices/cdi/gpushare.dev/share/{NAME}"
+    said: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+        ({"cdi_devices": [api.CDIDevice(name=own)]}, (NAME,)),
+        ({"annotations": {key: f"other.dev/x=1,{own}"}}, (NAME,)),
+        ({"cdi_devices": [api.CDIDevice(name=own)], "annotations": {key: own}}, (NAME,)),
+        ({"mounts": [api.Mount(host_path="/dev/null", container_path=path)]}, (NAME,)),
+        ({"envs": {"NVIDIA_VISIBLE_DEVICES": "void"}}, ()),
+        ({"cdi_devices": [api.CDIDevice(name="gpushare.dev/share=../../etc/passwd")]}, ()),
+        ({"cdi_devices": [api.CDIDevice(name=f"nvidia.com/gpu={NAME}")]}, ()),
+        ({"cdi_devices": [api.CDIDevice(name=NAME)]}, ()),
+        ({}, ()),
+    ]
+    for fields, names in said:
+        assert strategy.in_response(response(**fields)) == names, fields
+    for text in ("!", "AAA", base64.b64encode(b"\xff\xff").decode()):
+        with pytest.raises(WireError, match=r"^AllocResp is not an answer of Allocate"):
+            strategy.in_response(text)
 
 
 def test_of_too_many_files_some_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

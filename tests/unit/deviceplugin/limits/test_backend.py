@@ -6,7 +6,6 @@ import pytest
 
 from deviceplugin.limits import backend
 from deviceplugin.limits.backend import AdvisoryBackend, LimitedStart, LimitError, MigBackend
-from gpushare.model.allocation import Grant
 from gpushare.model.gpu import MigInstance
 from testing.builders import make_gpu, make_grant, make_inventory
 from testing.deviceplugin.limits import start_of
@@ -16,26 +15,33 @@ JAX, PADDLE = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.2000"), ("FLAGS_gpu_memory_l
 CUPY = ("CUPY_GPU_MEMORY_LIMIT", str(3 * 1024**3))
 
 
+PYTORCH = ("PYTORCH_ALLOC_CONF", "per_process_memory_fraction:0.2000")
+
+
 def of(start: LimitedStart) -> tuple[tuple[str, str], ...]:
     return AdvisoryBackend().prepare(start, start.gpus).env
 
 
-@pytest.mark.parametrize("grant", [make_grant(0, gib=3), make_grant(0, gib=0, memory_percent=20)])
-def test_by_default_those_that_cannot_break_anything(grant: Grant) -> None:
-    assert of(start_of(grant=grant)) == (JAX, PADDLE, CUPY)
-
-
 @pytest.mark.parametrize(
-    ("annotation", "expected"),
+    ("start", "told"),
     [
-        ("none", ()),
-        ("jax", (JAX,)),
-        ("paddle, jax", (PADDLE, JAX)),
-        ("pytorch", (("PYTORCH_ALLOC_CONF", "per_process_memory_fraction:0.2000"),)),
+        (start_of(grant=make_grant(0, gib=3)), (JAX, PADDLE, CUPY)),  # those that cannot break anything
+        (start_of(grant=make_grant(0, gib=0, memory_percent=20)), (JAX, PADDLE, CUPY)),
+        (start_of(annotations={ANNOTATION: "none"}), ()),
+        (start_of(annotations={ANNOTATION: "jax"}), (JAX,)),
+        (start_of(annotations={ANNOTATION: "paddle, jax"}), (PADDLE, JAX)),
+        (start_of(annotations={ANNOTATION: "pytorch"}), (PYTORCH,)),
+        (start_of(variables=frozenset({"XLA_PYTHON_CLIENT_MEM_FRACTION"})), (PADDLE, CUPY)),  # it is not told twice
+        (start_of(variables=frozenset({"XLA_CLIENT_MEM_FRACTION"})), (PADDLE, CUPY)),
+        (start_of(open_env=True), ()),  # an author may have set it elsewhere
+        (start_of(grant=make_grant(0, gib=15)), ()),
+        (start_of(grant=make_grant(0, gib=0, whole=True)), ()),
     ],
 )
-def test_a_pod_may_choose(annotation: str, expected: tuple[tuple[str, str], ...]) -> None:
-    assert of(start_of(gib=3, annotations={ANNOTATION: annotation})) == expected
+def test_frameworks_are_told_the_share_unless_the_author_has_chosen(
+    start: LimitedStart, told: tuple[tuple[str, str], ...]
+) -> None:
+    assert of(start) == told
 
 
 @pytest.mark.parametrize("annotation", ["", "tensorflow", "jax,", "none,jax"])
@@ -44,29 +50,11 @@ def test_an_unknown_framework_is_named(annotation: str) -> None:
         of(start_of(annotations={ANNOTATION: annotation}))
 
 
-@pytest.mark.parametrize("name", ["XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"])
-def test_jax_is_not_told_twice(name: str) -> None:
-    assert of(start_of(variables=frozenset({name}))) == (PADDLE, CUPY)
-
-
-def test_what_an_author_may_have_set_elsewhere_is_not_overwritten() -> None:
-    assert of(start_of(open_env=True)) == ()
-
-
-def test_a_whole_gpu_needs_none() -> None:
-    assert of(start_of(grant=make_grant(0, gib=15))) == ()
-    assert of(start_of(grant=make_grant(0, gib=0, whole=True))) == ()
-
-
-def test_of_gpus_that_differ_none_is_exceeded() -> None:
-    start = start_of(0, 1, gib=3, inventory=make_inventory(15, 30))
-    assert dict(of(start))["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.1000"
-
-
-def test_fractions_are_rounded_down_but_never_to_nothing() -> None:
-    assert dict(of(start_of(gib=5)))["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.3333"
+def test_fractions_are_rounded_down_but_never_to_nothing_and_none_of_gpus_that_differ_is_exceeded() -> None:
     tiny = start_of(grant=replace(make_grant(0), memory_mib=1))
-    assert dict(of(tiny))["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.0001"
+    unequal = start_of(0, 1, gib=3, inventory=make_inventory(15, 30))
+    for start, fraction in ((start_of(gib=5), "0.3333"), (tiny, "0.0001"), (unequal, "0.1000")):
+        assert dict(of(start))[JAX[0]] == fraction
 
 
 def test_under_mps_only_jax_is_told_because_it_takes_a_part_of_the_whole_gpu() -> None:
