@@ -95,22 +95,20 @@ def test_the_daemon_runs_for_all_users_on_gpus_that_only_it_may_use(node: Node) 
     assert not daemon.socket_path(node.mps).exists()
 
 
-def test_a_daemon_that_does_not_end_is_killed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_ends_is_started_again_with_the_same_limits_and_one_that_does_not_is_killed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("deviceplugin.mps.daemon._END_S", 0.1)
     (node.state / "deaf").touch()
-    with node.running():
-        pid = node.pid()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
-
-
-def test_a_daemon_that_ends_is_started_again_with_the_same_limits(node: Node) -> None:
     with node.running():
         node.backend.prepare(start_of(0), INVENTORY.gpus[:1])
         first = node.pid()
         os.kill(first, signal.SIGKILL)
         until(lambda: (node.problems() == [PROVEN, PROVEN]) and node.pid() != first)
         assert node.log().count("set_default_device_pinned_mem_limit 0 3072M") == 2
+        second = node.pid()
+    with pytest.raises(ProcessLookupError):
+        os.kill(second, 0)
 
 
 def test_a_start_points_the_container_at_the_daemon(node: Node) -> None:

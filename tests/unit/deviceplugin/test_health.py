@@ -100,7 +100,7 @@ def test_only_changes_are_posted_each_with_its_devices(caplog: pytest.LogCapture
 def test_a_node_without_a_driver_is_asked_again_and_never_shown_as_empty(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene(BROKEN, BROKEN, [], ONE)
     scene.run()
-    assert scene.healths == WELL
+    assert (scene.healths, scene.source.closed, scene.source.waits) == (WELL, 1, [5.0])
     assert [line["error"] for line in fields_of(caplog, "gpus unreadable")] == [
         "no driver",
         "there is no GPU that can be shared; run this plugin on GPU nodes only",
@@ -112,6 +112,11 @@ def test_a_node_without_a_driver_is_asked_again_and_never_shown_as_empty(caplog:
 def test_a_driver_that_fails_for_a_moment_changes_nothing_and_one_that_comes_back_heals() -> None:
     scene = Scene(ONE, BROKEN, BROKEN, ONE, BROKEN, BROKEN, BROKEN, BROKEN, ONE)
     assert scene.healths_after(9) == [WELL] * 6 + [SICK] * 2 + [WELL]
+
+
+def test_a_failure_that_comes_back_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
+    Scene(ONE, BROKEN, BROKEN, ONE, BROKEN, ONE).polls(6)
+    assert [line["error"] for line in fields_of(caplog, "gpus unreadable")] == ["no driver", "no driver"]
 
 
 def test_the_loop_ends_as_soon_as_a_new_process_would_read_the_gpus(caplog: pytest.LogCaptureFixture) -> None:
@@ -140,26 +145,26 @@ def test_a_library_that_fits_again_gives_the_process_its_time_again() -> None:
         scene.clock.at += 15
 
 
-def test_gpus_that_cannot_be_read_have_the_cause_as_their_reason() -> None:
-    scene = Scene(ONE, OUTDATED)
-    scene.polls(4)
-    assert scene.reasons == ["outdated"]
-
-
 def test_gpus_that_cannot_be_shared_are_in_the_inventory_or_the_reason_that_there_is_none(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    scene = Scene([], ONE)
+    scene = Scene([raw_gpu(0), raw_gpu(1, uuid="GPU-0")], [], ONE)
     scene.source.left_out = [LeftOut(index=1, reason="in MIG mode without instances")]
-    scene.polls(2)
+    assert scene.polls(2) == [True, True]
+    assert scene.loop.feed.latest is None
+    scene.polls()
     assert [line["error"] for line in fields_of(caplog, "gpus unreadable")] == [
-        "there is no GPU that can be shared; GPU 1: in MIG mode without instances"
+        "node node-a: two GPUs with the same UUID or index; the GPU source is broken",
+        "there is no GPU that can be shared; GPU 1: in MIG mode without instances",
     ]
     assert scene.latest.inventory.left_out == tuple(scene.source.left_out)
 
 
-def test_gpus_that_all_disappear_are_unhealthy() -> None:
+def test_gpus_that_all_disappear_or_cannot_be_read_are_unhealthy_and_have_the_cause_as_their_reason() -> None:
     assert Scene(ONE, []).healths_after(2) == [WELL, SICK]
+    scene = Scene(ONE, OUTDATED)
+    scene.polls(4)
+    assert scene.reasons == ["outdated"]
 
 
 def test_a_unit_that_does_not_fit_the_gpus_ends_the_loop(caplog: pytest.LogCaptureFixture) -> None:
@@ -176,19 +181,6 @@ def test_gpus_that_are_added_beyond_what_fits_leave_the_rest_as_it_is(caplog: py
     assert len(fields_of(caplog, "gpus cannot be advertised")) == 1
 
 
-def test_a_source_that_contradicts_itself_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    scene = Scene([raw_gpu(0), raw_gpu(1, uuid="GPU-0")])
-    assert scene.polls() == [True]
-    assert scene.loop.feed.latest is None
-    assert len(fields_of(caplog, "gpus unreadable")) == 1
-
-
-def test_the_source_is_closed_when_the_loop_is_stopped() -> None:
-    scene = Scene(ONE)
-    scene.run()
-    assert (scene.source.closed, scene.source.waits) == (1, [5.0])
-
-
 def test_a_way_of_handing_over_that_cannot_work_takes_all_gpus_out_of_use() -> None:
     """Pods are told by the message of any unhealthy GPU."""
     scene, why = Scene([raw_gpu(0), raw_gpu(1)]), "so, but it cannot"
@@ -201,8 +193,3 @@ def test_a_way_of_handing_over_that_cannot_work_takes_all_gpus_out_of_use() -> N
     assert scene.reasons == [why, why]
     ways.pop(0)
     assert scene.healths_after(1) == [WELL * 2]
-
-
-def test_a_failure_that_comes_back_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
-    Scene(ONE, BROKEN, BROKEN, ONE, BROKEN, ONE).polls(6)
-    assert [line["error"] for line in fields_of(caplog, "gpus unreadable")] == ["no driver", "no driver"]

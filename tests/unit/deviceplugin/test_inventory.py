@@ -8,7 +8,7 @@ import pytest
 
 from deviceplugin import inventory, resources
 from deviceplugin.inventory import Factors, InventoryFeed, Oversubscription
-from deviceplugin.source import GpuSourceError, RawGpu
+from deviceplugin.source import RawGpu
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.identity import GpuUuid
@@ -51,12 +51,6 @@ def test_a_gpu_that_disappears_stays_in_the_ledger_as_unhealthy_until_it_comes_b
 def test_a_gpu_whose_number_another_one_took_is_forgotten() -> None:
     after = build(raw_gpu(0, uuid="GPU-new"), previous=build(raw_gpu(0), raw_gpu(1)))
     assert healths(after) == {"GPU-new": "Healthy", "GPU-1": "Unhealthy"}
-
-
-def test_two_gpus_with_one_uuid_are_a_broken_source() -> None:
-    with pytest.raises(GpuSourceError) as caught:
-        build(raw_gpu(0), raw_gpu(1, uuid="GPU-0"))
-    assert str(caught.value) == "node node-a: two GPUs with the same UUID or index; the GPU source is broken"
 
 
 @pytest.mark.parametrize(("unit", "mib"), [(GIB, 4096), (MemoryUnit(1), 4864), (MemoryUnit(8192), 4864)])

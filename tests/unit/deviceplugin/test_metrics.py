@@ -121,12 +121,12 @@ def test_containers_have_what_is_known_of_them() -> None:
     ]
     assert found["container_used_bytes"] == [(a, 7.0)]
     assert found["container_peak_bytes"] == [(a, 9.0), (c, 4.0)]
+    odd = replace(row("p", used=1), container=ContainerName(""))  # one that holds nothing of the GPU
+    [(labels, _)] = samples(usage(rows=(odd,)))["container_used_bytes"]
+    assert labels["container"] == "_others", "Prometheus would write the name of its target into an empty label"
+    parts = samples(usage(gpus=MIG, rows=(row("all"), row("part", gpu=1))))["container_granted_bytes"]
+    assert [labels["limit"] for labels, _ in parts] == ["mig", "advisory"], "mig holds no part of an instance"
     assert found["containers_left_out"] == [(HERE, 0.0)]
-
-
-def test_mig_holds_all_of_an_instance_and_no_part_of_one() -> None:
-    found = samples(usage(gpus=MIG, rows=(row("all"), row("part", gpu=1))))
-    assert [labels["limit"] for labels, _ in found["container_granted_bytes"]] == ["mig", "advisory"]
 
 
 def test_a_pod_with_very_many_containers_hides_no_other_one() -> None:
@@ -135,13 +135,6 @@ def test_a_pod_with_very_many_containers_hides_no_other_one() -> None:
     found = samples(usage(rows=rows))["container_granted_bytes"]
     assert len(found) == MOST_ROWS
     assert [labels["pod"] for labels, _ in found[-2:]] == ["b", "c"]
-
-
-def test_containers_that_hold_nothing_of_a_gpu_have_a_name_that_no_container_has() -> None:
-    """Prometheus would write the name of its target into an empty label."""
-    odd = replace(row("p", used=1), container=ContainerName(""))
-    [(labels, _)] = samples(usage(rows=(odd,)))["container_used_bytes"]
-    assert labels["container"] == "_others"
 
 
 LONG = "c" * 200_000

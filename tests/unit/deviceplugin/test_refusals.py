@@ -36,24 +36,18 @@ def test_the_author_is_told_once_however_often_the_kubelet_tries() -> None:
     assert event["involvedObject"]["uid"] == "uid-pod"
 
 
-def test_another_pod_container_or_message_is_news() -> None:
-    scene = Scene()
-    scene.tell()
-    scene.tell("other")
-    scene.clock.at += 1
-    scene.tell(container="side")
-    scene.tell(gpu="GPU-2")
-    assert len(scene.posted) == 4
-
-
 @pytest.mark.parametrize("at", [0.0, 1000.0])  # also right after the machine has started
-def test_after_half_an_hour_it_is_told_again(at: float) -> None:
+def test_another_pod_container_or_message_is_news_and_after_half_an_hour_it_is_told_again(at: float) -> None:
     scene = Scene()
     scene.clock.at = at
     for seconds, posted in ((0, 1), (1799, 1), (2, 2)):
         scene.clock.at += seconds
         scene.tell()
         assert len(scene.posted) == posted
+    for news in ({"pod": "other"}, {"container": "side"}, {"gpu": "GPU-2"}):
+        scene.clock.at += 1
+        scene.tell(**news)
+    assert len(scene.posted) == 5
 
 
 def test_a_failure_is_logged_and_tried_at_the_next_refusal(caplog: pytest.LogCaptureFixture) -> None:

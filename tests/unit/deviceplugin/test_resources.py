@@ -1,5 +1,6 @@
 """Device IDs: what they stand for, and how many there are."""
 
+import itertools
 import re
 from dataclasses import replace
 
@@ -8,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin import resources, server
-from deviceplugin.resources import MEMORY, PERCENT, WHOLE, Advertisement, Resource
+from deviceplugin.resources import MEMORY, PERCENT, WHOLE, Advertisement
 from gpushare.errors import SettingsError
 from gpushare.identity import NodeName
-from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare.units import GIB, MemoryUnit
 from testing.builders import make_gpu, make_grant, make_inventory
@@ -35,14 +35,10 @@ def test_names_sockets_and_ids_are_different() -> None:
     assert len({one.socket for one in everything}) == len({one.prefix for one in everything}) == 3
 
 
-@pytest.mark.parametrize(("resource", "devices"), [(MEMORY, 14), (PERCENT, 100), (WHOLE, 1)])
-def test_a_gpu_is_so_many_devices(resource: Resource, devices: int) -> None:
-    assert resource.devices_of_gpu(make_gpu(0, mib=15109), GIB) == devices
-
-
-@pytest.mark.parametrize(
-    ("resource", "grant", "devices"),
-    [
+def test_a_gpu_is_so_many_devices_and_a_grant_of_its_own_resource_too() -> None:
+    of_gpu = [resource.devices_of_gpu(make_gpu(0, mib=15109), GIB) for resource in (MEMORY, PERCENT, WHOLE)]
+    assert of_gpu == [14, 100, 1]
+    for resource, grant, devices in (
         (MEMORY, SHARE, 6),
         (MEMORY, replace(SHARE, compute_percent=30), 6),
         (MEMORY, GPUS, None),
@@ -53,20 +49,14 @@ def test_a_gpu_is_so_many_devices(resource: Resource, devices: int) -> None:
         (WHOLE, GPUS, 2),
         (WHOLE, SHARE, None),
         (WHOLE, PART, None),
-    ],
-)
-def test_a_grant_counts_as_so_many_devices_of_its_own_resource(
-    resource: Resource, grant: Grant, devices: int | None
-) -> None:
-    assert resource.devices_of_grant(grant, GIB) == devices
+    ):
+        assert resource.devices_of_grant(grant, GIB) == devices, (resource, grant)
 
 
-@pytest.mark.parametrize("number", [0, 1, 35, 36, 1295, 1296, 19_999, 46_655])
-def test_a_resource_knows_its_own_devices(number: int) -> None:
-    for resource in (MEMORY, PERCENT, WHOLE):
-        others = {MEMORY, PERCENT, WHOLE} - {resource}
-        assert resource.is_own_id(resource.device(number))
-        assert not any(other.is_own_id(resource.device(number)) for other in others)
+def test_a_resource_knows_its_own_devices() -> None:
+    for number, resource in itertools.product((0, 1, 35, 36, 1295, 1296, 19_999, 46_655), (MEMORY, PERCENT, WHOLE)):
+        own = [each for each in (MEMORY, PERCENT, WHOLE) if each.is_own_id(resource.device(number))]
+        assert own == [resource], number
 
 
 def test_devices_of_other_plugins_are_told_apart() -> None:

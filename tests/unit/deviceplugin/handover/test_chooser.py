@@ -61,10 +61,6 @@ class Scene:
         return self.way
 
 
-def test_before_the_node_was_read_the_directory_decides(tmp_path: Path) -> None:
-    assert (Scene(tmp_path).way, Scene(tmp_path / "none").way) == (CDI, ENVVAR)
-
-
 def test_what_is_only_guessed_agrees_with_no_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that needs NVIDIA's runtime must not look like one that does not, also not for a moment."""
     monkeypatch.setattr("deviceplugin.handover.chooser._FIRST_S", 250.0)
@@ -81,12 +77,19 @@ def test_what_is_only_guessed_agrees_with_no_inventory(tmp_path: Path, monkeypat
     assert not scene.chooser.agrees(cdi)
 
 
-def test_labels_are_not_known_before_the_node_was_read(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
-    assert scene.chooser.limits_label() is scene.chooser.oversubscription_label() is None
+def labels(scene: Scene) -> tuple[str | None, str | None]:
+    return scene.chooser.limits_label(), scene.chooser.oversubscription_label()
+
+
+def test_labels_are_not_known_before_the_node_was_read_and_a_directory_that_comes_later_is_noticed(
+    tmp_path: Path,
+) -> None:
+    scene = Scene(tmp_path / "cdi")
+    assert (scene.way, labels(scene)) == (ENVVAR, (None, None))
     scene.has(NEW, limits="mps", oversubscription="1.5")
-    scene.look()
-    assert (scene.chooser.limits_label(), scene.chooser.oversubscription_label()) == ("mps", "1.5")
+    assert (scene.look(), labels(scene)) == (ENVVAR, ("mps", "1.5"))
+    (tmp_path / "cdi").mkdir()
+    assert scene.look() is CDI
 
 
 def test_the_node_is_read_once_in_a_while(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -101,14 +104,6 @@ def test_the_node_is_read_once_in_a_while(tmp_path: Path, caplog: pytest.LogCapt
     assert scene.look() is CDI
     assert [said["way"] for said in fields_of(caplog, "hand-over")] == ["envvar", "cdi"]
     assert scene.api.count("get") == 2
-
-
-def test_a_directory_that_comes_later_is_noticed(tmp_path: Path) -> None:
-    scene = Scene(tmp_path / "cdi")
-    scene.has(NEW)
-    assert scene.look() is ENVVAR
-    (tmp_path / "cdi").mkdir()
-    assert scene.look() is CDI
 
 
 def test_a_directory_that_was_removed_under_its_mount_is_none(tmp_path: Path) -> None:

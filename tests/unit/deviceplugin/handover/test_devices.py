@@ -295,7 +295,7 @@ def holder(phase: str = "Running") -> Pod:
     return bound_pod(make_grant(0), name="p", phase=phase)
 
 
-def test_what_a_pod_of_the_node_needs_stays_and_the_rest_goes(tmp_path: Path) -> None:
+def test_what_a_pod_of_the_node_needs_stays_and_the_rest_goes(swept: Swept, tmp_path: Path) -> None:
     for age_s, pods, stays in (
         (1000.0, [holder()], True),
         (61.0, [holder("Succeeded")], False),

@@ -16,15 +16,13 @@ from testing.deviceplugin.build import fields_of
 
 
 @pytest.fixture
-def static(tmp_path: Path) -> Path:
-    (tmp_path / "etc").mkdir()
-    return tmp_path / "etc"
+def static(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("etc")
 
 
 @pytest.fixture
-def dynamic(tmp_path: Path) -> Path:
-    (tmp_path / "run").mkdir()
-    return tmp_path / "run"
+def dynamic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("run")
 
 
 @pytest.fixture
@@ -58,12 +56,18 @@ def test_json_and_yaml_of_all_directories_are_read_the_last_directory_first(
     ]
 
 
-def test_other_files_and_directories_are_passed_over(reader: SpecReader, dynamic: Path) -> None:
+def test_other_files_and_directories_are_passed_over_and_what_stands_for_something_else_is_not_kept(
+    reader: SpecReader, dynamic: Path
+) -> None:
     put(dynamic / "nvidia.yml", nvidia.BY_UUID)
     put(dynamic / ".gpushare-1.tmp", nvidia.BY_UUID)
     (dynamic / "sub").mkdir()
     put(dynamic / "sub" / "nvidia.yaml", nvidia.BY_UUID)
+    for name, kind in (("claim", "k8s.gpu.nvidia.com/claim"), ("other", "example.com/gpu")):
+        put(dynamic / f"{name}.json", nvidia.document(nvidia.device("x"), kind=kind))
     assert reader.specs() == []
+    put(dynamic / "forged.json", nvidia.document(nvidia.device("x"), kind="gpushare.dev/share"))
+    assert [spec.path.name for spec in reader.specs()] == ["forged.json"]
 
 
 def test_what_this_plugin_wrote_is_not_read_but_only_where_it_writes_whatever_that_is_called(
@@ -142,7 +146,9 @@ def test_broken_and_malicious_files_are_logged_once_and_passed_over(
     assert problems(caplog) == [(name, error)]
 
 
-def test_what_is_no_file_is_not_waited_for(reader: SpecReader, dynamic: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_no_file_is_not_waited_for_and_a_link_to_a_good_one_is_followed(
+    reader: SpecReader, static: Path, dynamic: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     os.mkfifo(dynamic / "a.json")
     (dynamic / "b.json").mkdir()
     (dynamic / "c.json").symlink_to(dynamic / "nowhere")
@@ -150,11 +156,6 @@ def test_what_is_no_file_is_not_waited_for(reader: SpecReader, dynamic: Path, ca
     (dynamic / "e.json").symlink_to(dynamic / "e.json")
     assert reader.specs() == []
     assert problems(caplog) == [(f"{name}.json", "not a regular file") for name in "abd"]
-
-
-def test_a_link_to_a_good_file_is_followed_as_container_runtimes_do(
-    reader: SpecReader, static: Path, dynamic: Path
-) -> None:
     (dynamic / "link.yaml").symlink_to(put(static / "real", nvidia.BY_UUID))
     assert [spec.path for spec in reader.specs()] == [dynamic / "link.yaml"]
 
@@ -186,22 +187,15 @@ def test_a_file_that_could_not_be_opened_for_a_moment_is_read_at_the_next_look(
     reader: SpecReader, dynamic: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(dynamic / "nvidia.json", nvidia.BY_UUID)
+
+    def unopened(_path: Path, _flags: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
     with monkeypatch.context() as at_first:
         at_first.setattr(os, "open", unopened)
         assert reader.specs() == reader.specs() == []
     assert problems(caplog) == [("nvidia.json", "[Errno 24] Too many open files")]
     assert len(reader.specs()) == 1
-
-
-def unopened(_path: Path, _flags: int) -> int:
-    raise OSError(errno.EMFILE, "Too many open files")
-
-
-def test_what_stands_for_something_else_is_not_kept(reader: SpecReader, dynamic: Path) -> None:
-    put(dynamic / "claim.json", nvidia.document(nvidia.device("x"), kind="k8s.gpu.nvidia.com/claim"))
-    put(dynamic / "other.json", nvidia.document(nvidia.device("x"), kind="example.com/gpu"))
-    put(dynamic / "forged.json", nvidia.document(nvidia.device("x"), kind="gpushare.dev/share"))
-    assert [spec.path.name for spec in reader.specs()] == ["forged.json"]
 
 
 def test_many_large_files_do_not_fill_the_memory(

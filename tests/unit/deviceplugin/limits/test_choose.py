@@ -16,26 +16,20 @@ EVERYWHERE: Final = {FIRST: PROVEN, SECOND: PROVEN}
 GPUS: Final = (make_gpu(0), make_gpu(1))
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("auto", (Limit.MIG, Limit.CGROUP, Limit.MPS, Limit.HAMI_CORE, Limit.ADVISORY)),
-        ("cgroup", (Limit.MIG, Limit.CGROUP)),
-        ("mps, advisory", (Limit.MIG, Limit.MPS, Limit.ADVISORY)),
-        ("hami-core,cgroup", (Limit.MIG, Limit.HAMI_CORE, Limit.CGROUP)),
-        ("cgroup,mig", (Limit.MIG, Limit.CGROUP)),
-    ],
-)
-def test_an_order_is_read(text: str, expected: choose.Order) -> None:
-    assert choose.order(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "none", "cgroup,cgroup", "auto,mps", "watchdog", "cgroup;mps"])
-def test_other_words_are_refused(text: str) -> None:
-    with pytest.raises(
-        ValueError, match="write auto, or some of mig, cgroup, mps, hami-core, advisory, each once, with commas"
+def test_an_order_is_read_and_other_words_are_refused() -> None:
+    for text, expected in (
+        ("auto", (Limit.CGROUP, Limit.MPS, Limit.HAMI_CORE, Limit.ADVISORY)),
+        ("cgroup", (Limit.CGROUP,)),
+        ("mps, advisory", (Limit.MPS, Limit.ADVISORY)),
+        ("hami-core,cgroup", (Limit.HAMI_CORE, Limit.CGROUP)),
+        ("cgroup,mig", (Limit.CGROUP,)),
     ):
-        choose.order(text)
+        assert choose.order(text) == (Limit.MIG, *expected)
+    for text in ("", "none", "cgroup,cgroup", "auto,mps", "watchdog", "cgroup;mps"):
+        with pytest.raises(
+            ValueError, match="write auto, or some of mig, cgroup, mps, hami-core, advisory, each once, "
+        ):
+            choose.order(text)
 
 
 def test_a_nodes_label_beats_the_setting() -> None:
@@ -73,6 +67,8 @@ def test_why_nothing_stronger_holds_is_told() -> None:
     assert (first.limit, first.limit_reason) == (Limit.CGROUP, "")
     assert second.limit is Limit.HAMI_CORE
     assert second.limit_reason == f"cgroup: {'old driver' * 20}; mps: no daemon"
+    chosen = choose.choose(GPUS, choose.order("mps,cgroup"), {Limit.CGROUP: EVERYWHERE, Limit.MPS: EVERYWHERE})
+    assert chosen.why_not_stronger[FIRST] == "cgroup: the order of limits of this node leaves it out or puts it later"
 
 
 def test_on_a_gpu_that_one_program_has_for_itself_nothing_but_mps_works() -> None:
@@ -80,11 +76,6 @@ def test_on_a_gpu_that_one_program_has_for_itself_nothing_but_mps_works() -> Non
     left = choose.only_mps_on(proofs, {FIRST: "exclusive"})
     chosen = choose.choose(GPUS, choose.order("auto"), left)
     assert chosen.candidates == {"GPU-0": (Limit.MPS,), "GPU-1": choose.order("auto")}
-
-
-def test_an_order_that_wants_nothing_stronger_is_told() -> None:
-    chosen = choose.choose(GPUS, choose.order("mps,cgroup"), {Limit.CGROUP: EVERYWHERE, Limit.MPS: EVERYWHERE})
-    assert chosen.why_not_stronger[FIRST] == "cgroup: the order of limits of this node leaves it out or puts it later"
 
 
 def test_a_gpu_on_which_nothing_works_takes_no_containers() -> None:
@@ -96,11 +87,8 @@ def test_a_gpu_on_which_nothing_works_takes_no_containers() -> None:
     assert (second.health, second.limit, second.reason) == (GpuHealth.HEALTHY, Limit.CGROUP, "")
 
 
-def test_a_fault_of_the_gpu_is_not_hidden() -> None:
+def test_a_fault_of_the_gpu_is_not_hidden_and_one_that_was_not_looked_at_stays_as_it_is() -> None:
+    assert choose.with_limits(make_inventory(15), choose.ChosenLimits()) == make_inventory(15)
     broken = make_gpu(0, health=GpuHealth.UNHEALTHY)
     chosen = choose.choose([broken], choose.order("cgroup"), {Limit.CGROUP: {broken.uuid: "no"}})
     assert choose.with_limits(replace(make_inventory(), gpus=(broken,)), chosen).gpus[0].reason == ""
-
-
-def test_a_gpu_that_was_not_looked_at_stays_as_it_is() -> None:
-    assert choose.with_limits(make_inventory(15), choose.ChosenLimits()) == make_inventory(15)

@@ -20,6 +20,7 @@ from testing.builders import make_grant, make_inventory
 from testing.clock import ManualClock
 from testing.deviceplugin.build import bound_pod, fields_of
 from testing.deviceplugin.limits import FakeBackend, start_of
+from tests.unit.deviceplugin import golden
 
 INVENTORY = make_inventory(15, 15)
 
@@ -86,19 +87,6 @@ def test_until_the_node_was_read_nothing_starts_by_an_order_that_may_be_another_
     assert node.shown() == [Limit.ADVISORY, Limit.ADVISORY]
 
 
-def test_support_that_disappears_is_noticed_and_decides_about_new_starts() -> None:
-    node = Node()
-    assert node.shown() == [Limit.CGROUP, Limit.CGROUP]
-    node.cgroup.works = lambda _gpu: "the driver is older now"
-    assert node.shown() == [Limit.CGROUP, Limit.CGROUP]
-    node.clock.at += 10.0
-    node.shown()
-    node.clock.at += 2.0
-    assert node.shown() == [Limit.ADVISORY, Limit.ADVISORY]
-    node.limits.prepare(start_of(0))
-    assert node.advisory.prepared == [("GPU-0",)]
-
-
 def test_one_proof_that_fails_does_not_weaken_the_limits_of_what_starts_meanwhile() -> None:
     node = Node()
     node.shown()
@@ -112,6 +100,10 @@ def test_one_proof_that_fails_does_not_weaken_the_limits_of_what_starts_meanwhil
     node.clock.at += 10.0
     node.cgroup.works = lambda _gpu: "no answer again"
     assert node.shown() == [Limit.CGROUP, Limit.CGROUP]
+    node.clock.at += 2.0
+    assert node.shown() == [Limit.ADVISORY, Limit.ADVISORY], "at the second it decides about new starts"
+    node.limits.prepare(start_of(0))
+    assert node.advisory.prepared == [("GPU-0",)]
 
 
 def test_the_log_says_what_works_and_why_the_rest_does_not(caplog: pytest.LogCaptureFixture) -> None:
@@ -129,15 +121,6 @@ def test_the_log_says_what_works_and_why_the_rest_does_not(caplog: pytest.LogCap
     assert fields_of(caplog, "limits proven")[1]["cgroup"] == "no GPUs"
 
 
-def test_proofs_are_made_now_and_then_and_for_gpus_that_are_new() -> None:
-    node = Node()
-    for _ in range(3):
-        node.shown()
-    assert node.cgroup.proofs == 1
-    node.limits.assess(make_inventory(15))
-    assert node.cgroup.proofs == 2
-
-
 def test_a_failure_refuses_the_start_and_makes_the_next_look_prove_again(caplog: pytest.LogCaptureFixture) -> None:
     node = Node()
     node.shown()
@@ -148,6 +131,10 @@ def test_a_failure_refuses_the_start_and_makes_the_next_look_prove_again(caplog:
     assert fields_of(caplog, "limit failed")[0]["limit"] == "cgroup"
     node.shown()
     assert node.cgroup.proofs == 2
+    node.shown()
+    assert node.cgroup.proofs == 2, "proofs are made now and then"
+    node.limits.assess(make_inventory(15))
+    assert node.cgroup.proofs == 3, "and for GPUs that are new"
 
 
 def test_a_failure_falls_to_the_next_back_end_where_the_administrator_wants_that() -> None:
@@ -169,44 +156,23 @@ def test_a_pod_that_demands_an_enforced_limit_never_falls_below() -> None:
     with pytest.raises(LimitError, match="no such group"):
         node.limits.prepare(demanding)
     node.fails("old driver")
-    with pytest.raises(LimitError) as caught:
-        node.limits.prepare(demanding)
-    assert str(caught.value) == (
-        "the pod demands gpushare.dev/limit: enforced, and on GPU-0 of this node limits are advisory only; delete the"
-        " pod and create it again, so that it is placed where they are held"
-    )
+    said = [golden.error(LimitError, node.limits.prepare, demanding)]
     assert node.advisory.prepared == []
-
-
-def test_a_whole_gpu_needs_no_limit_to_be_enforced() -> None:
-    node = Node()
-    node.fails("old driver")
-    node.shown()
-    demanding = start_of(0, annotations={"gpushare.dev/limit": "enforced"})
-    assert node.limits.prepare(replace(demanding, grant=replace(demanding.grant, whole=True))) is not None
-    assert len(node.advisory.prepared) == 1
-
-
-def test_a_part_of_a_mig_instance_is_not_enforced_and_all_of_one_is() -> None:
+    whole = replace(demanding, grant=replace(demanding.grant, whole=True))
+    assert node.limits.prepare(whole).env == (("BY_ADVISORY_main", "GPU-0"),), "it needs no limit to be enforced"
     node = Node(wanted="mig")
     node.limits.backends = {Limit.MIG: FakeBackend(Limit.MIG)}
     node.shown()
-    demanded = {"gpushare.dev/limit": "enforced"}
-    assert node.limits.prepare(start_of(0, gib=15, annotations=demanded)).env
+    assert node.limits.prepare(start_of(0, gib=15, annotations=demanding.annotations)).env
     assert node.limits.prepare(start_of(0, gib=3)).env
-    with pytest.raises(LimitError) as caught:
-        node.limits.prepare(start_of(0, gib=3, annotations=demanded))
-    assert str(caught.value) == (
-        "the pod demands gpushare.dev/limit: enforced, and was given a part of MIG instance GPU-0, within which nothing"
-        " enforces limits; ask for all of its 15360 MiB, or for none with gpushare.dev/mig: never"
-    )
+    part = start_of(0, gib=3, annotations=demanding.annotations)
+    golden.compare("demanded", [*said, golden.error(LimitError, node.limits.prepare, part)])
 
 
 BACKENDS: Final = [
     (kind.limit, kind.needs_edits) for kind in (MigBackend, CgroupBackend, MpsBackend, HamiCoreBackend, AdvisoryBackend)
 ]
-BY_SPEC: Final = {HandOver.CDI, HandOver.VOLUME_MOUNTS}
-"""Ways in which a container gets the mounts and variables of a CDI spec."""
+BY_SPEC: Final = {HandOver.CDI, HandOver.VOLUME_MOUNTS}  # a container gets a spec's mounts and variables
 
 
 @pytest.mark.parametrize("way", HandOver)

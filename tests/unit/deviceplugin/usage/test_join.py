@@ -8,7 +8,7 @@ from deviceplugin import source
 from deviceplugin.source import GpuProcess
 from deviceplugin.usage import join
 from deviceplugin.usage.join import Pods
-from deviceplugin.usage.values import Key, NodeUsage, Sample, WatchdogPolicy
+from deviceplugin.usage.values import Key, NodeUsage, Sample
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.request import ContainerKind
@@ -54,9 +54,11 @@ def test_without_a_sample_only_what_was_granted_is_known() -> None:
     ]
 
 
-def test_containers_that_hold_nothing_of_a_gpu_share_a_row() -> None:
+def test_containers_that_hold_nothing_of_a_gpu_share_a_row_and_what_is_not_told_makes_a_sum_unknown() -> None:
     read = sample({"GPU-0": {100: 500, 101: 1, 102: 2}}, process(100, 1, 12), process(101, 1, 99), process(102, 1, 0))
     assert rows(shown(read, TWO))[0] == ("pod-1", "", "GPU-0", 0, 503, 503)
+    read = sample({"GPU-0": {100: 500, 101: None}, "GPU-1": {}}, process(100, 1, 11), process(101, 1, 11))
+    assert rows(shown(read, TWO))[0] == ("pod-1", "a", "GPU-0", 2048, None, 500)
 
 
 def test_a_gpu_that_does_not_answer_is_unknown_and_keeps_its_peak() -> None:
@@ -65,11 +67,6 @@ def test_a_gpu_that_does_not_answer_is_unknown_and_keeps_its_peak() -> None:
     usage = shown(read, TWO, seen=seen)  # type: ignore[arg-type] # names of containers are strings
     assert [row[3:] for row in rows(usage)] == [(2048, None, 7), (2048, 0, 0), (3072, 0, 0)]
     assert usage.foreign == {"GPU-1": 0}
-
-
-def test_a_process_of_which_the_driver_does_not_tell_makes_the_sum_unknown() -> None:
-    read = sample({"GPU-0": {100: 500, 101: None}, "GPU-1": {}}, process(100, 1, 11), process(101, 1, 11))
-    assert rows(shown(read, TWO))[0] == ("pod-1", "a", "GPU-0", 2048, None, 500)
 
 
 def test_the_peak_is_the_most_and_goes_with_its_pod() -> None:
@@ -106,14 +103,12 @@ def test_a_whole_gpu_is_granted_with_all_that_it_has_and_init_containers_count_o
 
 
 def test_the_policy_that_an_author_asks_for_is_read() -> None:
-    for text, policy in (
-        ("kill", WatchdogPolicy.KILL),
-        ("evict", WatchdogPolicy.EVICT),
-        ("Kill", WatchdogPolicy.OFF),
-        ("", WatchdogPolicy.OFF),
-    ):
-        (pod,) = held(running_pod(1, make_grant(0), policy=text)).values()
-        assert pod.policy is policy
+    policies = [
+        pod.policy.name
+        for text in ("kill", "evict", "Kill", "")
+        for pod in held(running_pod(1, make_grant(0), policy=text)).values()
+    ]
+    assert policies == ["KILL", "EVICT", "OFF", "OFF"]
 
 
 def test_ids_of_other_forms_are_ignored() -> None:

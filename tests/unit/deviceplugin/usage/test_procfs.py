@@ -18,15 +18,18 @@ from gpushare.runtime.clock import SystemClock
 from testing.clock import ManualClock
 from testing.deviceplugin.usage import container_id, process, uid
 
-SLEEP = [sys.executable, "-c", "import time; time.sleep(3600)"]
-
 
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
-    started = subprocess.Popen(SLEEP)
-    yield started
-    started.kill()
-    started.wait()
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"]) as started:
+        yield started
+        started.kill()
+
+
+def read(pid: int) -> Process:
+    found = Procfs().read(pid)
+    assert found is not None
+    return found
 
 
 def write(root: Path, pid: int, stat: str, cgroup: str) -> None:
@@ -48,31 +51,22 @@ def test_a_process_is_known_by_its_start_and_its_cgroup(tmp_path: Path) -> None:
     assert Procfs(tmp_path).read(101) == Process(101, 5, None)
 
 
-@pytest.mark.parametrize("text", ["", "100 (a) S 1 2", "x", "100 (a) S" + " x" * 40])
-def test_what_cannot_be_read_is_no_process(tmp_path: Path, text: str) -> None:
-    write(tmp_path, 100, text, "0::/\n")
-    assert Procfs(tmp_path).read(100) is None
-    assert Procfs(tmp_path).read(101) is None
-
-
-def test_a_file_is_read_up_to_a_bound(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_no_process_and_a_file_is_read_up_to_a_bound(tmp_path: Path) -> None:
+    for pid, text in enumerate(("", "100 (a) S 1 2", "x", "100 (a) S" + " x" * 40)):
+        write(tmp_path, pid, text, "0::/\n")
+        assert Procfs(tmp_path).read(pid) is None, text
+    assert Procfs(tmp_path).read(99) is None
     path = f"/kubepods/pod{uid(1)}/{container_id(11)}"
     write(tmp_path, 100, stat(100, "a", 1), "x:y:/\n" * 40_000 + f"0::{path}\n")
     assert Procfs(tmp_path).read(100) == Process(100, 1, None)
 
 
 def test_start_times_are_counted_by_the_plugins_clock(child: subprocess.Popen[bytes]) -> None:
-    clock = SystemClock()
-    found = Procfs().read(child.pid)
-    assert found is not None
-    mine = Procfs().read(os.getpid())
-    assert mine is not None
-    assert mine.started <= found.started <= clock.monotonic() * TICKS
+    assert read(os.getpid()).started <= read(child.pid).started <= SystemClock().monotonic() * TICKS
 
 
 def test_exactly_that_process_is_ended(child: subprocess.Popen[bytes]) -> None:
-    found = Procfs().read(child.pid)
-    assert found is not None
+    found = read(child.pid)
     for other in (replace(found, started=found.started - 1), replace(found, owner=process(1, 1, 11).owner)):
         assert procfs.send(Procfs(), other, signal.SIGKILL) is Sent.GONE
     assert child.poll() is None
@@ -88,8 +82,7 @@ def test_without_pidfds_the_check_comes_just_before_the_signal(
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(os, "pidfd_open", refuse)
-    found = Procfs().read(child.pid)
-    assert found is not None
+    found = read(child.pid)
     assert procfs.send(Procfs(), replace(found, started=1), signal.SIGKILL) is Sent.GONE
     assert child.poll() is None
     assert procfs.send(Procfs(), found, signal.SIGKILL) is Sent.DONE
@@ -103,8 +96,7 @@ def test_a_process_that_may_not_be_signalled_is_said(
         raise PermissionError
 
     monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
-    found = Procfs().read(child.pid)
-    assert found is not None
+    found = read(child.pid)
     assert procfs.send(Procfs(), found, signal.SIGTERM) is Sent.FAILED
     assert child.poll() is None
 
@@ -129,8 +121,8 @@ class Table:
 def test_processes_that_are_younger_than_the_lists_are_not_believed() -> None:
     clock = ManualClock()
     old, young = process(1, 1, started=1000 * TICKS - 1), process(2, 1, started=1000 * TICKS)
-    read = procfs.trusted_processes(dict.fromkeys([1, 2, 3], 1000.0), Table(clock, old, young), clock, until=2000.0)
-    assert read == {1: old}
+    trusted = procfs.trusted_processes(dict.fromkeys([1, 2, 3], 1000.0), Table(clock, old, young), clock, until=2000.0)
+    assert trusted == {1: old}
 
 
 @pytest.mark.parametrize(("there", "until", "read"), [(10, 1003.0, 3), (5000, 1e9, 4096)])

@@ -217,14 +217,11 @@ def test_processes_are_asked_to_end_and_then_made_to() -> None:
     assert scene.asked() == []
 
 
-def test_a_process_that_gives_its_memory_back_is_not_killed() -> None:
+def test_a_process_that_gives_its_memory_back_is_not_killed_nor_one_that_must_not_be_signalled() -> None:
     scene = Scene(WatchdogPolicy.KILL)
     for mib in (4000, 4000, 4000, 4000, 3000, 3000):
         scene.look(mib)
     assert scene.machine.sent == [(100, "SIGTERM")]
-
-
-def test_a_process_that_must_not_be_signalled_is_counted_as_such() -> None:
     scene = Scene(WatchdogPolicy.KILL)
     scene.machine.allowed = False
     scene.looks(4, 4000)
@@ -247,10 +244,8 @@ def test_a_process_that_must_not_be_signalled_is_counted_as_such() -> None:
 def test_the_strictest_policy_counts(node: str, namespace: str, author: str, does: str) -> None:
     pod = running_pod(1, make_grant(0), ids={"main": 11}, policy=author)
     scene = Scene(WatchdogPolicy.parse(node), pod=pod)
-    scene.api.edit(
-        "/api/v1/namespaces/default",
-        lambda found: found["metadata"].update(labels={"gpushare.dev/watchdog": namespace}),
-    )
+    labels = {"gpushare.dev/watchdog": namespace}
+    scene.api.edit("/api/v1/namespaces/default", lambda found: found["metadata"].update(labels=labels))
     scene.looks(4, 4000)
     assert (bool(scene.asked()), bool(scene.machine.sent)) == (does == "evict", does == "kill")
 
@@ -304,12 +299,9 @@ def test_a_watchdog_that_acts_is_shown_where_nothing_stronger_holds(
     assert [gpu.limit for gpu in join.with_watchdog(inventory, policy, [GpuUuid("GPU-1")]).gpus] == [shown, held]
 
 
-def test_policies_are_those_of_which_the_webhook_knows() -> None:
-    assert tuple(map(str, WatchdogPolicy)) == names.WATCHDOG_POLICIES
-
-
 def test_a_program_that_obeys_its_variables_is_left_alone_by_default() -> None:
     """They give a framework the whole grant, and CUDA's context comes on top of that."""
+    assert tuple(map(str, WatchdogPolicy)) == names.WATCHDOG_POLICIES, "those of which the webhook knows"
     told = dict(AdvisoryBackend().prepare(start := start_of(gib=3), start.gpus).env)
     [gpu] = start.gpus
     tensors = int(float(told["XLA_PYTHON_CLIENT_MEM_FRACTION"]) * gpu.memory_mib)
