@@ -66,7 +66,7 @@ class HealthLoop:
     """In this order: limits are proven for the hand-over, and the watchdog replaces only what is weaker."""
     _current: NodeInventory | None = field(init=False, default=None)
     _failures: int = field(init=False, default=0)
-    _complaint: str = field(init=False, default="")
+    _problems: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
 
     def run(self, stop: threading.Event) -> None:
         """Poll until `stop` is set, or `poll` gives up.
@@ -93,7 +93,7 @@ class HealthLoop:
             latest = self._built(raw)
         except GpuSourceError as error:
             self._failures += 1
-            self._complain("gpus unreadable", error)
+            self._problems.say("gpus unreadable", level=logging.ERROR, error=str(error))
             if isinstance(error, OutdatedLibraryError) and self.restart.is_due():
                 logs.event(_LOG, "new process needed", level=logging.ERROR, error=str(error))
                 return False
@@ -103,7 +103,7 @@ class HealthLoop:
             latest = self._built(raw, missing=error.reason)
         else:
             if self._failures:
-                self._complaint = ""
+                self._problems.clear()
             self._failures = 0
             self.restart.reset()
         return latest == self._current or self._post(latest, raw)
@@ -128,18 +128,14 @@ class HealthLoop:
             built = stage(built)
         return built
 
-    def _complain(self, event: str, error: Exception) -> None:
-        if str(error) != self._complaint:
-            logs.event(_LOG, event, level=logging.ERROR, error=str(error))
-        self._complaint = str(error)
-
     def _post(self, latest: NodeInventory, raw: Sequence[RawGpu]) -> bool:
         try:
             advertised = resources.devices(latest, self.offered)
         except SettingsError as error:
-            self._complain("gpus cannot be advertised", error)
+            self._problems.say("gpus cannot be advertised", level=logging.ERROR, error=str(error))
             return self._current is not None
-        self._current, self._complaint = latest, ""
+        self._current = latest
+        self._problems.clear()
         self.feed.post(latest, advertised, raw)
         memory = advertised[names.GPU_MEM]
         units: dict[str, Any] = {"healthy_units": len(memory.healthy), "unhealthy_units": len(memory.unhealthy)}

@@ -117,10 +117,7 @@ class Publisher:
 
 
 def _amounts(inventory: NodeInventory) -> Mapping[str, str]:
-    """Amounts without a device behind them.
-
-    GPUs that do not work count too: a kubelet makes what can be allocated equal to what there is.
-    """
+    """Without a device behind them. GPUs that do not work count: a kubelet makes allocatable equal to capacity."""
     count = len(inventory.gpus)  # Aliyun's tools divide the node's memory by it
     return {names.GPU_COUNT: units.spelled(count), names.GPU_CORE: units.spelled(100 * count)}
 

@@ -33,7 +33,7 @@ class Probe:
     usable: Callable[[], bool] = lambda: True  # whether this process can read the GPUs, or could when it last tried
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     _heard: dict[str, float | None] = field(init=False)  # when each part last said that it is registered
-    _broken: bool = field(init=False, default=False)
+    _problems: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
 
     def __post_init__(self) -> None:
         self._heard = dict.fromkeys(self.parts)
@@ -75,9 +75,7 @@ class Probe:
         try:
             return socket.create_server(("", self.port), family=family, backlog=1, dualstack_ipv6=dual)
         except OSError as error:
-            if not self._broken:
-                logs.event(_LOG, "probes not served", level=logging.WARNING, port=self.port, error=str(error))
-            self._broken = True
+            self._problems.say("probes not served", level=logging.WARNING, port=self.port, error=str(error))
             return None
 
 

@@ -198,7 +198,7 @@ class Registrar:
     on_registered: Callable[[], None] = lambda: None
     on_beat: Callable[[bool], None] = lambda _registered: None  # four times a second: whether the kubelet listens
     lonely_s: float = 5.0  # without a listening kubelet, until the registration is repeated
-    _absent: bool = field(init=False, default=False)
+    _problems: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
 
     def run(self, stop: threading.Event) -> None:
         self._wait_first(stop)
@@ -206,14 +206,12 @@ class Registrar:
         while not stop.is_set():
             kubelet = self._kubelet()
             if kubelet is None:
-                if not self._absent:
-                    about = {"resource": self.resource.name, "socket": str(self.directory / KUBELET_SOCKET)}
-                    fix = "is --device-plugins-dir right?"
-                    logs.event(_LOG, "no kubelet", level=logging.WARNING, exc_info=False, **about, fix=fix)
-                self._absent = True
+                about = {"resource": self.resource.name, "socket": str(self.directory / KUBELET_SOCKET)}
+                fix = "is --device-plugins-dir right?"
+                self._problems.say("no kubelet", level=logging.WARNING, **about, fix=fix)
                 self._pause(stop, _POLL_S)
                 continue
-            self._absent = False
+            self._problems.clear()
             started = self.clock.monotonic()
             self._serve(stop, kubelet)
             if self.clock.monotonic() - started > _STEADY_S:

@@ -3,7 +3,7 @@
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -31,7 +31,7 @@ Pods = Callable[[], Sequence[Pod] | None]  # those of this node that ask for GPU
 
 @dataclass(kw_only=True)
 class DeviceHandOver:
-    """Keeps no state but the files, and what it has logged. Safe for use by many threads."""
+    """Safe for use by many threads."""
 
     choice: Callable[[], HandOverChoice]
     gpus: Callable[[], Mapping[GpuUuid, RawGpu]]  # as they were read last
@@ -54,7 +54,10 @@ class DeviceHandOver:
             for recipient in recipients
             for name in recipient.names
         }
-        self._keep_apart({file.name for file in wanted}, specs)
+        # A runtime that finds a device twice injects none, or the other one.
+        for spec in self.remove_forged(specs):
+            if not spec.devices.keys().isdisjoint({file.name for file in wanted}):
+                raise HandOverError(f"{spec.path} makes the same CDI device; remove that file")
         try:
             for file in set(self._of(ids)) - wanted.keys():
                 self.files.remove(file)
@@ -81,12 +84,6 @@ class DeviceHandOver:
         """Remove the files of others that make devices of this plugin's kind. Returns those that cannot be removed."""
         found = self.specs() if specs is None else specs
         return [spec for spec in found if spec.kind == names.CDI_KIND and not self._removed(spec)]
-
-    def _keep_apart(self, wanted: Set[str], specs: Sequence[VendorSpec]) -> None:
-        """A runtime that finds a device twice injects none, or the other one."""
-        for spec in self.remove_forged(specs):
-            if not wanted.isdisjoint(spec.devices):
-                raise HandOverError(f"{spec.path} makes the same CDI device; remove that file")
 
     def _removed(self, spec: VendorSpec) -> bool:
         try:

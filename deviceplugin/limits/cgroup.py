@@ -243,12 +243,11 @@ class ContainerLimits:
         self._waiting = others
 
     def _is_limited(self, group: Path, expected: ExpectedContainer) -> bool:
-        try:
+        with suppress(DriverError):
             for gpu, hard in expected.limits:
                 self.backend.driver.set(gpu, group, hard)
-        except DriverError:
-            return False
-        return True
+            return True
+        return False
 
     def look_at_reported(self) -> None:
         """Limit the containers that the kubelet reports and that are not limited yet, in pods that are."""

@@ -42,7 +42,7 @@ class MpsError(GpuShareError):
 class Status:
     """Of the daemon, after a command that it has just obeyed."""
 
-    problem: str = ""  # why it does not work; empty if it does
+    problem: str = ""  # why it does not work
     modes: Mapping[int, str] = field(default_factory=dict)  # of each GPU by NVML index, as nvidia-smi writes it
 
 
@@ -56,12 +56,9 @@ def pipe_directory(directory: Path) -> Path:
 
 
 def ask(directory: Path, defaults: Mapping[int, int], *, timeout_s: float) -> Status:
-    """Set these defaults, and find out whether the daemon works. Raises MpsError: the supervisor does not answer.
+    """Find out whether the daemon works. Raises MpsError: the supervisor does not answer.
 
-    Args:
-        directory: of the daemon.
-        defaults: MiB that any process may use, by NVML index; GPUs that are not in it keep theirs.
-        timeout_s: of connecting, and of each piece of the answer.
+    Args: defaults: to set, MiB that any process may use, by NVML index; GPUs that are not in it keep theirs.
     """
     path = socket_path(directory)
     try:

@@ -247,20 +247,18 @@ def _memory(nvml: Any, handle: Any) -> tuple[Any, int]:
 
 
 def _in_mig_mode(nvml: Any, handle: Any) -> bool:
-    try:
+    with suppress(nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
         current, _pending = nvml.nvmlDeviceGetMigMode(handle)
-    except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
-        return False
-    return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
+        return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
+    return False
 
 
 def _recovery_action(nvml: Any, handle: Any) -> int | None:
     """What the driver asks for so that the GPU works as it should: 0 for nothing. None from drivers before 570."""
-    try:
+    with suppress(nvml.NVMLError):
         field = nvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_ACTION])[0]
-    except nvml.NVMLError:
-        return None
-    return int(field.value.uiVal) if field.nvmlReturn == nvml.NVML_SUCCESS else None
+        return int(field.value.uiVal) if field.nvmlReturn == nvml.NVML_SUCCESS else None
+    return None
 
 
 def _numa(nvml: Any, handle: Any, pci_devices: Path) -> int | None:
