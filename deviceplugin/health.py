@@ -69,10 +69,7 @@ class HealthLoop:
     _problems: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
 
     def run(self, stop: threading.Event) -> None:
-        """Poll until `stop` is set, or `poll` gives up.
-
-        A node without driver or GPUs is asked again, not registered as one with nothing: they may come later.
-        """
+        """Until `stop` is set, or `poll` gives up. A node without GPUs is asked again, not shown as empty."""
         backoff = Backoff(first_s=0.5, cap_s=_LONGEST_S)
         try:
             while not stop.is_set():

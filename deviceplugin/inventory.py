@@ -167,10 +167,7 @@ class InventoryFeed:
             self._changed.notify_all()
 
     def newer(self, version: int, *, over: Callable[[], bool], seconds: float | None = None) -> PostedInventory | None:
-        """Wait for a state later than a version, 0 for any. None if there is none in so many seconds.
-
-        The wait also ends when `over` says that the caller wants to wait no longer; it is asked after each `wake`.
-        """
+        """The state after a version, 0 for any; None after so many seconds, or once `over`, asked at each `wake`."""
         with self._changed:
             self._changed.wait_for(lambda: over() or self._is_newer(version), seconds)
             return self.latest if self._is_newer(version) and not over() else None

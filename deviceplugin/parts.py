@@ -59,10 +59,7 @@ Held = Callable[[NodeInventory], Sequence[HeldPod]]
 
 
 def of(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) -> Mapping[str, Part]:
-    """What a plugin does at the same time, by name.
-
-    The first registration waits for the inventory to be on the Node, at most up to the moment `publish_until`.
-    """
+    """What a plugin does at the same time, by name. Until `publish_until`, registering waits for the Node."""
     node, feed, cache = NodeName(settings.node_name), InventoryFeed(), PodCache(clock)
     resource_config = ResourceConfig(unit=settings.memory_unit, whole_gpus=settings.whole_gpus)
     offered = resources.offered(percent=settings.gpu_percent, whole_gpus=settings.whole_gpus)

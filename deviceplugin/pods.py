@@ -160,10 +160,7 @@ def assumed(pod: Pod) -> int:
 
 
 def resolve_grants(grants: Sequence[Grant], inventory: NodeInventory) -> tuple[Grant, ...]:
-    """Grants as they were written, with the UUIDs of their GPUs, one for each container.
-
-    Former systems know GPUs by number, and some make a grant for each GPU even if a container has the same on all.
-    """
+    """With UUIDs, and one for each container: former systems know numbers, and some grant each GPU by itself."""
     merged: dict[Grant, tuple[GpuUuid, ...]] = {}
     for grant in grants:
         key = replace(grant, gpus=())

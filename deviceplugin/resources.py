@@ -79,10 +79,7 @@ class Advertisement:
 
 
 def devices(inventory: NodeInventory, offered: Iterable[Resource]) -> Mapping[str, Advertisement]:
-    """The devices of each resource, by its name; as many unhealthy ones as the unhealthy GPUs have.
-
-    Raises SettingsError: a setting makes too many devices, or none; names the one that would do.
-    """
+    """By the name of the resource. Raises SettingsError: a setting makes too many or none; names a better one."""
     return {resource.name: _devices(inventory, resource) for resource in offered}
 
 

@@ -1,7 +1,4 @@
-"""Life with a kubelet: serve its device plugin API, register, and start over when either socket is replaced.
-
-The kubelet forgets its plugins and removes their sockets when it starts.
-"""
+"""Life with a kubelet, which forgets its plugins when it starts: serve, register, and do so again."""
 
 import logging
 import threading

@@ -43,10 +43,7 @@ class DeviceHandOver:
         return strategy.respond(self.choice(), strategy.make(ids, secrets.token_hex(8)), resource.prefix)
 
     def prepare(self, ids: frozenset[str], recipients: Sequence[Recipient]) -> None:
-        """Make the devices that Allocate has named for these IDs, and unmake all earlier ones.
-
-        May raise HandOverError: what was made before stays until `withdraw`.
-        """
+        """Make the devices that Allocate has named for these IDs, and unmake earlier ones. May raise HandOverError."""
         is_needed = any(recipient.names for recipient in recipients)
         chosen, known, specs = self.choice(), self.gpus(), self.specs() if is_needed else ()
         wanted = {

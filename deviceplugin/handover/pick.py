@@ -47,10 +47,7 @@ class Recipient:
 
 
 def recipients(pod: Pod, owner: Owner, accepted: Accept, choice: HandOverChoice) -> Sequence[Recipient]:
-    """One for each grant: a container keeps what Allocate said when its pod came to the node.
-
-    Raises HandOverError: that is not known, or the container runtime does not understand it.
-    """
+    """One for each grant, with what Allocate said when its pod came. HandOverError: not known, or of no use now."""
     only_cdi = pods.annotations(pod).get(names.ANNOTATION_HAND_OVER) == HandOver.CDI.value
     only_cdi = only_cdi and not choice.nvidia_default
     if owner.responses is None:

@@ -38,10 +38,7 @@ class AllocateResponse:
 
 
 def respond(choice: HandOverChoice, name: str, prefix: str) -> AllocateResponse:
-    """What a container is told that gets a device of this name, whose spec is written before the container starts.
-
-    `prefix` is that of the resource: a container may have devices of several.
-    """
+    """What a container is told of a device whose spec is written before it starts. Args: prefix: of the resource."""
     device = f"{names.CDI_KIND}={name}"
     if choice.way is HandOver.ENVVAR:
         return AllocateResponse()

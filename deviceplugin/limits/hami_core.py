@@ -1,7 +1,4 @@
-"""HAMi-core: a library that an administrator supplies, which stands between a program and CUDA.
-
-It holds dynamically linked programs within their limit, against mistakes and not against intent.
-"""
+"""HAMi-core: a library that an administrator supplies; it holds dynamically linked programs, against mistakes only."""
 
 import re
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""NVIDIA's MPS daemon: run it, and ask it over a socket beside the directory that containers see.
-
-Source: the MPS guide, "Appendix: Tools and Interface Reference". Request and answer are a JSON object and a line feed.
-"""
+"""NVIDIA's MPS daemon: run it, and ask it over a socket. Source: MPS guide, "Tools and Interface Reference"."""
 
 import logging
 import socket

@@ -1,7 +1,4 @@
-"""What is wrong with GPUs, by the driver's events, until they are well again.
-
-Source of the error numbers (Xids): https://docs.nvidia.com/deploy/xid-errors/
-"""
+"""What is wrong with GPUs, by the driver's events: Xids of https://docs.nvidia.com/deploy/xid-errors/ and ECC."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -248,10 +248,7 @@ def due(state: State, found: Mapping[WatchedContainer, OverGrant], *, grace_s: f
 
 
 def with_watchdog(inventory: NodeInventory, policy: WatchdogPolicy, unseen: Collection[GpuUuid] = ()) -> NodeInventory:
-    """The inventory with the watchdog as what holds the limit, where it acts and nothing stronger does.
-
-    It cannot watch over GPUs that are `unseen`, because the driver does not list their processes.
-    """
+    """With the watchdog as what holds limits, where it acts, processes are not `unseen`, and nothing stronger does."""
     if policy < WatchdogPolicy.EVICT:
         return inventory
     gpus = (
