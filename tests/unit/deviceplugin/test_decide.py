@@ -239,10 +239,7 @@ def test_the_older_of_two_pods_starts_and_the_younger_does_not() -> None:
     older, younger = held("older", 10, at=1), held("younger", 10, at=2)
     assert starts(older, older, younger)
     assert not starts(younger, older, younger)
-
-
-def test_of_pods_bound_at_the_same_moment_the_uid_decides() -> None:
-    a, b = held("a", 10, at=1), held("b", 10, at=1)
+    a, b = held("a", 10, at=1), held("b", 10, at=1)  # at the same moment the UID decides
     assert starts(a, b)
     assert not starts(b, a)
 

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -84,26 +85,29 @@ def test_what_somebody_changed_is_put_right(api: FakeKube, caplog: pytest.LogCap
     assert fields_of(caplog, "inventory was changed by others")
 
 
-@pytest.mark.parametrize(("gpus", "amounts"), [(10, ("10", "1k")), (0, ("0", "0"))])
+@pytest.mark.parametrize(("gpus", "count", "core"), [(10, "10", "1k"), (0, "0", "0")])
 def test_a_check_writes_no_amount_that_is_as_the_api_server_spells_it(
-    api: FakeKube, gpus: int, amounts: tuple[str, str]
+    api: FakeKube, gpus: int, count: str, core: str
 ) -> None:
     with publishing(api, feed_with(make_inventory(*[15] * gpus))) as publisher:
         publisher.published.wait()
         publisher.recheck()
         wait_until(lambda: api.count("get"))
-    capacity = node(api)["status"]["capacity"]
-    assert (capacity["aliyun.com/gpu-count"], capacity["aliyun.com/gpu-core.percentage"]) == amounts
+    assert node(api)["status"]["capacity"] == dict(zip(AMOUNTS, (count, core), strict=True))
     assert api.count("patch") == 2
 
 
-@pytest.mark.parametrize("lost", [["aliyun.com/gpu-count"], ["aliyun.com/gpu-core.percentage"], [*AMOUNTS]])
-def test_amounts_that_a_kubelet_forgot_are_written_again(api: FakeKube, lost: list[str]) -> None:
-    kept = {name: amount for name, amount in AMOUNTS.items() if name not in lost}
+def forget(kept: dict[str, str], found: Json) -> None:
+    found["status"].update(capacity=kept, allocatable=kept)
+
+
+def test_amounts_that_a_kubelet_forgot_are_written_again(api: FakeKube) -> None:
+    first, second = ({name: amount} for name, amount in AMOUNTS.items())
     with publishing(api) as publisher:
-        api.edit(PATH, lambda found: found["status"].update(capacity=kept, allocatable=kept))
-        publisher.recheck()
-        wait_until(lambda: node(api)["status"]["capacity"] == AMOUNTS)
+        for kept in (first, second, {}):
+            api.edit(PATH, partial(forget, kept))
+            publisher.recheck()
+            wait_until(lambda: node(api)["status"]["capacity"] == AMOUNTS)
 
 
 def test_nothing_is_written_before_the_gpus_are_known(api: FakeKube) -> None:

@@ -49,15 +49,11 @@ def picked(found: RawGpu, *specs: VendorSpec) -> ContainerEdits:
     return result.edits
 
 
-@pytest.mark.parametrize(
-    "document",
-    [BY_UUID, BY_INDEX, BY_TYPE, BY_BOTH, ONLY_ALL, MANAGEMENT],
-    ids=["uuid", "index", "type-index", "both", "all", "management"],
-)
 @pytest.mark.parametrize("index", range(4))
-def test_a_gpu_is_found_whatever_its_device_is_called(document: Any, index: int) -> None:
-    nodes = nvidia.paths(picked(gpu(index), spec(document)))
-    assert [path for path in nodes if not path.startswith("/dev/dri/")] == [*CONTROL, f"/dev/nvidia{index}"]
+def test_a_gpu_is_found_whatever_its_device_is_called(index: int) -> None:
+    for document in (BY_UUID, BY_INDEX, BY_TYPE, BY_BOTH, ONLY_ALL, MANAGEMENT):
+        nodes = nvidia.paths(picked(gpu(index), spec(document)))
+        assert [path for path in nodes if not path.startswith("/dev/dri/")] == [*CONTROL, f"/dev/nvidia{index}"]
 
 
 def test_what_every_device_of_the_file_needs_comes_with_it() -> None:
@@ -86,37 +82,30 @@ def with_common(*nodes: Any) -> Any:
     return document
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
+def test_a_spec_that_names_gpus_wrongly_gives_the_granted_one_alone() -> None:
+    for document in (
         nvidia.document(nvidia.device(nvidia.UUIDS[0], nvidia.node(1)), nvidia.device("0", nvidia.node(0))),
         nvidia.document(nvidia.device(nvidia.UUIDS[0], *map(nvidia.node, range(4)))),
         with_common(nvidia.node(3), nvidia.plain("/dev/dri/card1"), nvidia.cap(9)),
         nvidia.document(*MIG["devices"][:2]),  # only instances of it
-    ],
-    ids=["UUID of another", "UUID of all", "among what every device gets", "instances"],
-)
-def test_a_spec_that_names_gpus_wrongly_gives_the_granted_one_alone(document: Any) -> None:
-    assert nvidia.paths(picked(gpu(0), spec(document))) == [*CONTROL, "/dev/nvidia0"]
+    ):
+        assert nvidia.paths(picked(gpu(0), spec(document))) == [*CONTROL, "/dev/nvidia0"], document
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
+def test_another_gpu_under_another_name_is_left_out() -> None:
+    for other in (
         {"path": "/dev/nvidia0", "hostPath": "/dev/nvidia3"},
         {"path": "/dev/nvidia0", "hostPath": "/run/nvidia/driver/dev/nvidia3"},
         {"path": "/dev/card", "hostPath": "/dev/nvidia3"},
         {"path": "/dev/card", "hostPath": "/dev/../dev//nvidia3"},
         {"path": "/dev/./nvidia3"},
         {"path": "//dev/nvidia3"},
-    ],
-)
-def test_another_gpu_under_another_name_is_left_out(other: dict[str, str]) -> None:
-    of_device = nvidia.document(nvidia.device("0", nvidia.node(0), other))
-    for document in (of_device, with_common(other), nvidia.document(nvidia.device("0", other))):
-        edits = picked(gpu(0), spec(document))
-        assert nvidia.paths(edits) == [*CONTROL, "/dev/nvidia0"]
-        assert not any("nvidia3" in node.host_path for node in edits.device_nodes)
+    ):
+        of_device = nvidia.document(nvidia.device("0", nvidia.node(0), other))
+        for document in (of_device, with_common(other), nvidia.document(nvidia.device("0", other))):
+            edits = picked(gpu(0), spec(document))
+            assert nvidia.paths(edits) == [*CONTROL, "/dev/nvidia0"], other
+            assert not any("nvidia3" in node.host_path for node in edits.device_nodes), other
 
 
 def test_numbers_of_devices_are_those_of_the_node_and_not_of_the_file() -> None:
@@ -184,29 +173,29 @@ def test_a_mig_instance_whose_capabilities_the_driver_does_not_say(minor: int | 
     assert nvidia.paths(picked(gpu(1), spec(MIG)))[3:] == ["/dev/nvidia1"]  # a whole one beside them
 
 
-@pytest.mark.parametrize(("document", "found"), [(BY_UUID, True), (BY_INDEX, True), (ONLY_ALL, False)])
-def test_without_a_minor_number_only_a_device_of_one_gpu_will_do(document: Any, found: bool) -> None:
-    result = pick(gpu(2, None), [spec(document)])
-    assert (result is not None) is found
-    assert result is None or "/dev/nvidia2" in nvidia.paths(result.edits)
+def test_without_a_minor_number_only_a_device_of_one_gpu_will_do() -> None:
+    for document in (BY_UUID, BY_INDEX):
+        assert "/dev/nvidia2" in nvidia.paths(picked(gpu(2, None), spec(document)))
+    assert pick(gpu(2, None), [spec(ONLY_ALL)]) is None
 
 
-@pytest.mark.parametrize(("document", "taken"), [(ONLY_ALL, 1), (BY_INDEX, 0)])
-def test_the_spec_for_containers_is_preferred_to_those_for_management_then_the_one_that_counts_more(
-    document: Any, taken: int
-) -> None:
-    specs = [spec(document, "/var/run/cdi/first.yaml"), spec(BY_INDEX, "/etc/cdi/nvidia.yaml")]
-    result = pick(gpu(1), specs)
-    assert result is not None
-    assert result.spec is specs[taken]
-
-
-@pytest.mark.parametrize(
-    "kind", ["amd.com/gpu", "k8s.gpu.nvidia.com/claim", "notnvidia.com/gpu", "gpushare.dev/share", "nvidia.com/nic"]
-)
-def test_specs_of_others_are_passed_over(kind: str) -> None:
-    other = nvidia.document(nvidia.device("0", nvidia.node(0)), kind=kind)
-    assert pick(gpu(0), [spec(other)]) is pick(gpu(0), []) is None
+def test_the_spec_for_containers_is_preferred_then_the_one_that_counts_more_and_those_of_others_are_passed_over() -> (
+    None
+):
+    for document, taken in ((ONLY_ALL, 1), (BY_INDEX, 0)):
+        specs = [spec(document, "/var/run/cdi/first.yaml"), spec(BY_INDEX, "/etc/cdi/nvidia.yaml")]
+        result = pick(gpu(1), specs)
+        assert result is not None
+        assert result.spec is specs[taken]
+    for kind in (
+        "amd.com/gpu",
+        "k8s.gpu.nvidia.com/claim",
+        "notnvidia.com/gpu",
+        "gpushare.dev/share",
+        "nvidia.com/nic",
+    ):
+        other = nvidia.document(nvidia.device("0", nvidia.node(0)), kind=kind)
+        assert pick(gpu(0), [spec(other)]) is pick(gpu(0), []) is None
 
 
 PREFIXES = st.sampled_from(["", "/", "/dev/..", "/dev/.", "/run/nvidia/driver", "//dev/.."])
