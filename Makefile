@@ -83,6 +83,7 @@ lint: setup ## check style, types, who may import whom, spelling and links
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy $(CHECKED)
 	$(BIN)/lint-imports
+	$(BIN)/python -m release.house
 	git ls-files -z | xargs -0 $(BIN)/codespell
 	$(PYTEST) -q -m lint tests/docs
 
