@@ -36,22 +36,19 @@ COMMANDS: Final[Sequence[Command]] = (
     top.COMMAND,
     dashboard.COMMAND,
 )
-FIRST: Final = (
+FIRST: Final = (  # examples of `gpushare` itself
     ("Who holds how much of which GPU", "gpushare inspect"),
     ("Why a pod waits", "gpushare explain train"),
     ("What is wrong with the installation", "gpushare doctor"),
     ("All about one command", "gpushare drain --help"),
 )
-"""Examples of `gpushare` itself."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`gpushare`: the exit code."""
     return _run(command_line(), argv)
 
 
 def inspect_main(argv: Sequence[str] | None = None) -> int:
-    """`kubectl inspect gpushare`: the exit code."""
     parser = argparse.ArgumentParser(prog="kubectl inspect gpushare")
     arguments.add_version(parser)
     inspect_command.PLUGIN.describe(parser)
@@ -59,7 +56,6 @@ def inspect_main(argv: Sequence[str] | None = None) -> int:
 
 
 def command_line() -> argparse.ArgumentParser:
-    """All commands of `gpushare`."""
     parser = argparse.ArgumentParser(prog="gpushare")
     what = "Look at shared GPUs, set up their scheduler, and take GPUs out of service."
     exit_codes = f"{inspect_command.COMMAND.exit_codes} Some commands have others: see their help."
@@ -74,8 +70,14 @@ def command_line() -> argparse.ArgumentParser:
 def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     width = shutil.get_terminal_size((console.UNLIMITED, 0)).columns
     streams = Streams(out=Printable(sys.stdout), err=Printable(sys.stderr), width=width)
+
+    def run() -> int:
+        typed = parser.parse_args(argv)
+        code: int = typed.run(Call(parser=parser, arguments=typed, streams=streams, clock=SystemClock()))
+        return code
+
     try:
-        code = console.answered(streams, lambda: _parsed_and_run(parser, argv, streams))
+        code = console.answered(streams, run)
         streams.out.flush()
     except SystemExit as end:  # argparse has printed help or the mistake
         return end.code if isinstance(end.code, int) else console.USAGE
@@ -93,12 +95,6 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
 def _write_no_more() -> None:
     """For the interpreter's flush at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _parsed_and_run(parser: argparse.ArgumentParser, argv: Sequence[str] | None, streams: Streams) -> int:
-    typed = parser.parse_args(argv)
-    code: int = typed.run(Call(parser=parser, arguments=typed, streams=streams, clock=SystemClock()))
-    return code
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """What describes a command and what one call of it gets, and the arguments that several commands have.
 
-Values are read by argparse, so an argument's type is its parser; a SettingsError of such a parser ends the command with
-its own message.
+An argument's type is its parser, whose SettingsError ends the command with its own message.
 """
 
 import argparse
@@ -29,12 +28,11 @@ from gpushare.units import MemoryUnit
 from gpushare_cli.console import OK, NoClusterError, Streams
 
 T = TypeVar("T")
-Example = tuple[str, str]
-"""What for, and what to type."""
+Example = tuple[str, str]  # what for, and what to type
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _EXAMPLES: Final = "Examples:"
+# How a shell completes names of files: `shtab.FILE`, also where that library is not installed.
 _FILES: Final = {"bash": "_shtab_compgen_files", "zsh": "_files", "fish": "(__fish_complete_path (commandline -ct))"}
-"""How a shell completes names of files: `shtab.FILE`, also where that library is not installed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +72,8 @@ class Call:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     name: str
-    what: str
-    """A few words for the list of all."""
-    exit_codes: str
-    """What stands behind "Exit codes: 0"."""
+    what: str  # a few words for the list of all
+    exit_codes: str  # what stands behind "Exit codes: 0"
     examples: Sequence[Example]
     add: Callable[[argparse.ArgumentParser], None]
     run: Callable[[Call], int]
@@ -119,7 +115,6 @@ def _kubeconfig(flag: str) -> str:
 
 @contextlib.contextmanager
 def told_to_end() -> Iterator[Callable[[], bool]]:
-    """Whether SIGINT or SIGTERM came."""
     signals = Signals()
     before = signals.install()
     try:
@@ -133,7 +128,6 @@ def add_version(parser: argparse.ArgumentParser) -> None:
 
 
 def add_installed(parser: argparse.ArgumentParser) -> None:
-    """`-n` of commands that look at the installation itself."""
     what = "of the installation (default: %(default)s)"
     parser.add_argument("-n", "--namespace", type=_namespace, default=names.NAMESPACE, metavar="NAME", help=what)
 
@@ -145,7 +139,6 @@ def _namespace(text: str) -> str:
 
 
 def add_installation(parser: argparse.ArgumentParser, what: str) -> None:
-    """`--installation`, with the words for what is there."""
     what = f"namespace of {what} (default: %(default)s)"
     parser.add_argument("--installation", default=names.NAMESPACE, metavar="NAME", help=what)
 
@@ -156,7 +149,6 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def add_choice(parser: argparse.ArgumentParser, flag: str, default: StrEnum, what: str) -> None:
-    """One of the values of an enumeration, which is that of the default."""
     kind = type(default)
     values = [each.value for each in kind]
 
@@ -181,7 +173,6 @@ def add_namespaces(parser: argparse.ArgumentParser) -> None:
 
 
 def add_memory_unit(parser: argparse.ArgumentParser, default: str) -> None:
-    """`--memory-unit`, with the words for what is taken without it."""
     what = f"what one {names.GPU_MEM} is: GiB, MiB, or 256MiB; by default {default}"
     parser.add_argument("--memory-unit", type=MemoryUnit.parse, metavar="UNIT", help=what)
 

@@ -9,10 +9,8 @@ from gpushare_cli.explain.waiting import Waiting
 from gpushare_cli.terminal import Line, Span
 
 _BAR: Final = 24
-_MARKS: Final = {True: (("█", "▓"), "░"), False: (("#", "="), ".")}
-"""With Unicode or without: blocks of neighbouring pods in turn, and what is free."""
-_COLOURS: Final = ("blue", "cyan", "magenta", "green", "yellow", "bright_blue")
-"""Of pods; neighbours differ by their marks too."""
+_MARKS: Final = {True: (("█", "▓"), "░"), False: (("#", "="), ".")}  # with Unicode or without: pods in turn, and free
+_COLOURS: Final = ("blue", "cyan", "magenta", "green", "yellow", "bright_blue")  # of pods
 _WAITING: Final = 5
 _GAP: Final = "  "
 
@@ -22,7 +20,9 @@ def of_nodes(nodes: Sequence[NodeView], *, unicode: bool, with_pods: bool = Fals
     for node in nodes:
         held = sum(card.granted_mib for card in node.cards)
         has = sum(card.total_mib for card in node.cards)
-        about = _GAP.join(filter(None, (_model(node), "" if node.address == "unknown" else node.address)))
+        models = list(dict.fromkeys(card.model for card in node.cards))
+        model = f"{len(models)} models" if len(models) > 1 else "".join(models)
+        about = _GAP.join(filter(None, (model, "" if node.address == "unknown" else node.address)))
         yield [(node.name, "bold"), (f"{_GAP}{_of(held, has)}{_GAP}{about}", "")]
         for card in node.cards:
             yield from _of_card(card, node, unicode=unicode)
@@ -105,24 +105,12 @@ def _bar(card: Card, *, unicode: bool) -> Iterator[Span]:
     drawn = held = 0
     for i, block in enumerate(card.blocks):
         held += block.granted_mib
-        until = max(_cells(held, scale), min(drawn + 1, _BAR))
-        yield marks[i % len(marks)] * (until - drawn), _colour(block, i)
+        cells = min(_BAR, (2 * held * _BAR + scale) // (2 * scale))
+        until = max(cells, min(drawn + 1, _BAR))
+        yield marks[i % len(marks)] * (until - drawn), "red" if _is_over(block) else _COLOURS[i % len(_COLOURS)]
         drawn = until
     yield free * (_BAR - drawn), "dim"
     yield "]", ""
-
-
-def _cells(mib: int, scale: int) -> int:
-    return min(_BAR, (2 * mib * _BAR + scale) // (2 * scale))
-
-
-def _colour(block: Block, i: int) -> str:
-    return "red" if _is_over(block) else _COLOURS[i % len(_COLOURS)]
-
-
-def _model(node: NodeView) -> str:
-    models = list(dict.fromkeys(card.model for card in node.cards))
-    return models[0] if len(models) == 1 else f"{len(models)} models" if models else ""
 
 
 def _of(held_mib: int, has_mib: int) -> str:

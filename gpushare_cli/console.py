@@ -17,16 +17,13 @@ FAILED: Final = 1  # the cluster cannot be read, or it has nothing to show
 USAGE: Final = 2
 BAD: Final = 3  # the answer is a bad one: a pod fits nowhere, or errors were found
 
-UNLIMITED: Final = sys.maxsize
-"""The width of what is no terminal."""
+UNLIMITED: Final = sys.maxsize  # the width of what is no terminal
 HIDDEN: Final = "\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069"
 """Inside a class of a regular expression: controls beyond ASCII, and characters that change the direction of text."""
-_COMMANDS: Final = re.compile(f"[\x00-\x08\x0b-\x1f{HIDDEN}]")
-"""Control characters but tab and newline, and what is hidden."""
+_COMMANDS: Final = re.compile(f"[\x00-\x08\x0b-\x1f{HIDDEN}]")  # controls but tab and newline, and what is hidden
 _GAP: Final = 2
 _INDENT: Final = 4
-_ENOUGH: Final = 40
-"""Characters in which prose can still be read."""
+_ENOUGH: Final = 40  # characters in which prose can still be read
 _COMMAND: Final = re.compile(r"\b(kubectl|gpushare (explain|scheduler-config)) .*?(?=[;,]? \(|[;,] |$)")
 _UNBROKEN: Final = "\N{NO-BREAK SPACE}"
 
@@ -78,11 +75,9 @@ class Streams:
             self.out.write(yamls.dump_plain(value()) if output == "yaml" else yamls.dump_json(value()))
 
     def note(self, text: str) -> None:
-        """Say something beside the answer."""
         self.progress(f"note: {text}")
 
     def progress(self, text: str) -> None:
-        """Say how far it is."""
         self.err.write(f"{one_line(text)}\n")
         self.err.flush()
 
@@ -118,7 +113,6 @@ def _explained(error: kube.KubeError) -> str:
 
 
 def printable(text: str) -> str:
-    """The same text without control characters but tab and newline."""
     return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -135,10 +129,9 @@ def gpu_columns(indices: Iterable[int]) -> Sequence[int]:
 
 
 def table(rows: Sequence[Sequence[str]], width: int) -> str:
-    """Lines for all rows, which have equally many cells; the last one of each is prose.
+    """Lines for all rows, which have equally many cells; the last one of each is prose, which is folded.
 
-    Nothing is cut: names, UUIDs and commands stay whole, so a line may be too long if one of them is. What does not
-    fit beside the other columns goes to an indented line of its own, and prose is folded.
+    Nothing is cut. What does not fit beside the other columns goes to an indented line of its own.
     """
     cells = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -146,8 +139,7 @@ def table(rows: Sequence[Sequence[str]], width: int) -> str:
 
 
 def _lines(row: Sequence[str], widths: Sequence[int], width: int) -> list[str]:
-    lines = [""]
-    start = 0
+    lines, start = [""], 0
     *columns, prose = row
     for cell, wide in zip(columns, widths, strict=False):
         if start and start + wide > width:

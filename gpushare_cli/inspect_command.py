@@ -15,7 +15,7 @@ from gpushare_cli import arguments, bars, console, holders, limits, reading, ter
 from gpushare_cli.arguments import Call, Command
 from gpushare_cli.console import FAILED, OK, Streams
 from gpushare_cli.dashboard import views
-from gpushare_cli.holders import NodeRow, PodRow, Report
+from gpushare_cli.holders import NodeRow, Report
 from gpushare_cli.limits import LimitRow
 from gpushare_cli.terminal import Look
 from gpushare_cli.usage import NodeUse
@@ -46,11 +46,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(api: KubeApi, streams: Streams, options: Options) -> int:
-    """Print who holds how much of which GPU. The exit code.
-
-    Raises:
-        KubeError: the cluster cannot be read.
-    """
+    """Print who holds how much of which GPU. The exit code. KubeError if the cluster cannot be read."""
     try:
         cluster = reading.on_nodes(api, options.node)
     except kube.NotFoundError:
@@ -60,8 +56,8 @@ def run(api: KubeApi, streams: Streams, options: Options) -> int:
     built = holders.build(cluster.nodes, cluster.pods, cluster.unhealthy)
     notes, uses, rows = [*cluster.notes, *built.notes, *_unhealthy(built)], {}, None
     if options.limits:
-        holding = [NodeName(node.name) for node in built.nodes if node.pods]
-        uses = dict(usage.read(api, holding, options.installation)) if holding else {}
+        if holding := [NodeName(node.name) for node in built.nodes if node.pods]:
+            uses = dict(usage.read(api, holding, options.installation))
         rows = limits.of_report(built, uses)
         notes += limits.notes(uses, [(NodeName(node.name), row.gpu) for node in built.nodes for row in node.gpus])
     for note in notes:
@@ -95,20 +91,18 @@ def _tables(
 
 
 def _unhealthy(built: Report) -> list[str]:
-    faulty = [
-        f"node {node.name}: GPU{row.gpu.label} ({row.gpu.uuid}) is {row.gpu.why}; nothing new is placed on it"
-        for node in built.nodes
-        for row in node.gpus
-        if row.gpu.health is not GpuHealth.HEALTHY
+    faulty = [(node, row.gpu) for node in built.nodes for row in node.gpus if row.gpu.health is not GpuHealth.HEALTHY]
+    left_out = [(node, gpu) for node in built.nodes for gpu in node.left_out]
+    return [
+        *(
+            f"node {on.name}: GPU{gpu.label} ({gpu.uuid}) is {gpu.why}; nothing new is placed on it"
+            for on, gpu in faulty
+        ),
+        *(f"node {node.name}: GPU{gpu.index} is not shared: {gpu.reason}" for node, gpu in left_out),
     ]
-    left_out = [
-        f"node {node.name}: GPU{gpu.index} is not shared: {gpu.reason}" for node in built.nodes for gpu in node.left_out
-    ]
-    return faulty + left_out
 
 
 def summary(report: Report) -> str:
-    """One line for each node, then the cluster's total."""
     unit = report.unit
     columns = console.gpu_columns(row.gpu.index for node in report.nodes for row in node.gpus)
     has_pending = any(node.pending_mib for node in report.nodes)
@@ -122,7 +116,6 @@ def summary(report: Report) -> str:
 
 
 def detail(report: Report) -> str:
-    """A block for each node with a line for each pod, then the cluster's total."""
     unit = report.unit
     lines: list[str] = []
     dashes = ""
@@ -131,7 +124,11 @@ def detail(report: Report) -> str:
         columns = console.gpu_columns(row.gpu.index for row in node.gpus)
         header = ["NAME", "NAMESPACE", *(f"GPU{label(i)}(Allocated)" for i in columns)]
         header += ["Pending(Allocated)"] if has_pending else []
-        rows = [_detail_row(pod, unit, columns=columns, has_pending=has_pending) for pod in node.pods]
+        rows = []
+        for pod in node.pods:
+            cells = [pod.name, pod.namespace, *(str(unit.ceil(pod.on(i).memory_mib)) for i in columns)]
+            cells += [str(unit.ceil(pod.pending_mib))] if has_pending else []
+            rows.append("\t".join(cells) + "\t")
         dashes = dashes or "-" * (sum(len(row) + 1 for row in rows) + 10)  # + 1: newlines count
         used, total = unit.ceil(node.used_mib), unit.floor(node.total_mib)
         lines += ["", f"NAME:\t{node.name}", f"IPADDRESS:\t{node.address}", ""]
@@ -142,7 +139,6 @@ def detail(report: Report) -> str:
 
 
 def as_value(report: Report, rows: Sequence[LimitRow] | None = None) -> dict[str, Any]:
-    """The report for programs, with limits if they were asked for. All memory is in MiB."""
     return {
         "unit": report.unit.name,
         "totalMiB": report.total_mib,
@@ -154,43 +150,31 @@ def as_value(report: Report, rows: Sequence[LimitRow] | None = None) -> dict[str
 
 
 def _summary_row(node: NodeRow, unit: MemoryUnit, *, columns: Sequence[int], has_pending: bool) -> str:
-    by_index = {row.gpu.index: row for row in node.gpus}
-    cells = [node.name, node.address]
-    for i in columns:
-        row = by_index.get(i)
-        cells.append(f"{unit.ceil(row.used_mib)}/{unit.floor(row.total_mib)}" if row else "0/0")
+    sums = {row.gpu.index: f"{unit.ceil(row.used_mib)}/{unit.floor(row.total_mib)}" for row in node.gpus}
+    cells = [node.name, node.address, *(sums.get(i, "0/0") for i in columns)]
     if has_pending:
         cells.append(str(unit.ceil(node.pending_mib)) if node.pending_mib else "")
-    cells.append(f"{unit.ceil(node.used_mib)}/{unit.floor(node.total_mib)}")
-    return "\t".join(cells)
-
-
-def _detail_row(pod: PodRow, unit: MemoryUnit, *, columns: Sequence[int], has_pending: bool) -> str:
-    cells = [pod.name, pod.namespace, *(str(unit.ceil(pod.on(i).memory_mib)) for i in columns)]
-    cells += [str(unit.ceil(pod.pending_mib))] if has_pending else []
-    return "\t".join(cells) + "\t"
+    return "\t".join([*cells, f"{unit.ceil(node.used_mib)}/{unit.floor(node.total_mib)}"])
 
 
 def _beyond_memory(report: Report) -> list[str]:
     """What Aliyun's layout has no place for: a table of its own, if there is any of it."""
-    rows = [
-        f"{node.name}\t{row.gpu.label}\t{row.compute_percent}%\t{', '.join(row.whole)}"
-        for node in report.nodes
-        for row in node.gpus
+    unit, rows = report.unit, [(f"{node.name}\t{row.gpu.label}", row) for node in report.nodes for row in node.gpus]
+    shared = [
+        f"{gpu}\t{row.compute_percent}%\t{', '.join(row.whole)}"
+        for gpu, row in rows
         if row.compute_percent or row.whole
     ]
-    tables = ["", "NAME\tGPU\tCompute(Allocated)\tWhole GPU Of", *rows] if rows else []
-    unit = report.unit
     oversubscribed = [
-        f"{node.name}\t{row.gpu.label}\t{row.gpu.factor}\t"
+        f"{gpu}\t{row.gpu.factor}\t"
         f"{unit.ceil(row.used_mib)}/{unit.floor(row.grantable_mib)}/{unit.floor(row.total_mib)}"
-        for node in report.nodes
-        for row in node.gpus
+        for gpu, row in rows
         if row.gpu.extra_mib
     ]
-    if oversubscribed:
-        tables += ["", "NAME\tGPU\tOversubscription\tAllocated/Grantable/Total", *oversubscribed]
-    return tables
+    return [
+        *(["", "NAME\tGPU\tCompute(Allocated)\tWhole GPU Of", *shared] if shared else []),
+        *(["", "NAME\tGPU\tOversubscription\tAllocated/Grantable/Total", *oversubscribed] if oversubscribed else []),
+    ]
 
 
 def _total(report: Report) -> str:
@@ -227,12 +211,12 @@ def _json_node(node: NodeRow) -> dict[str, Any]:
                 "name": pod.name,
                 "gpus": [
                     {
-                        "index": index,
+                        "index": i,
                         **_granted(held.memory_mib),
                         "computePercent": held.compute_percent,
                         "whole": held.whole,
                     }
-                    for index, held in sorted(pod.held.items())
+                    for i, held in sorted(pod.held.items())
                 ],
                 "pendingMiB": pod.pending_mib,
             }
@@ -294,11 +278,10 @@ COMMAND: Final = Command(
     add=add,
     run=_run,
 )
-PLUGIN: Final = replace(
+PLUGIN: Final = replace(  # the same as kubectl's plug-in
     COMMAND,
     examples=(
         ("Who holds how much, node by node", "kubectl inspect gpushare"),
         ("One node, a line for each pod", "kubectl inspect gpushare node-a -d"),
     ),
 )
-"""The same as kubectl's plug-in."""

@@ -17,16 +17,12 @@ from numpy.typing import NDArray
 from gpushare.placement import costs
 from gpushare.placement.columns import Bools
 
-Floats = NDArray[np.float64]
-"""Whole numbers of CPU and memory, which are exact up to 2**53."""
+Floats = NDArray[np.float64]  # whole numbers of CPU and memory, which are exact up to 2**53
 
-MOST: Final = 100
-"""Points of one plugin, before its weight."""
+MOST: Final = 100  # points of one plugin, before its weight
 PER_GRADE: Final = MOST // costs.BEST
-MOST_OF_RESOURCES: Final = 2 * MOST
-"""Of the two that look at CPU and memory."""
-LEAD: Final = costs.BEST - costs.NEXT
-"""Of the controller's best node before all others."""
+MOST_OF_RESOURCES: Final = 2 * MOST  # of the two that look at CPU and memory
+LEAD: Final = costs.BEST - costs.NEXT  # of the controller's best node before all others
 
 UNASKED: Final[Mapping[str, int]] = {
     "NodeResourcesFit": 1,
@@ -36,8 +32,7 @@ UNASKED: Final[Mapping[str, int]] = {
 }
 """Weights of the plugins that rank nodes for a pod although no one has asked for it. PodTopologySpread does so for pods
 of a Service or with an owner, from 1.20 on. Until 1.22 the first is called NodeResourcesLeastAllocated."""
-UNASKED_BY_POLICY_FILE: Final[Mapping[str, int]] = {**UNASKED, "SelectorSpread": 1}
-"""The same under a Policy file."""
+UNASKED_BY_POLICY_FILE: Final[Mapping[str, int]] = {**UNASKED, "SelectorSpread": 1}  # the same under a Policy file
 PREFERENCES: Final[Mapping[str, int]] = {
     "TaintToleration": 3,
     "NodeAffinity": 2,
@@ -54,17 +49,12 @@ CLIENT_BURST: Final = 100
 
 _HOST_SKEW: Final = 3
 _ZONE_SKEW: Final = 5
-DEFAULT_CPU_MILLI: Final = 100
-"""What scores count for a container that requests no CPU."""
+DEFAULT_CPU_MILLI: Final = 100  # what scores count for a container that requests no CPU
 DEFAULT_MEMORY_MIB: Final = 200
-_MERGED: Final = 23
-"""From 1.23 on weights differ, and balance is half the difference of what is requested, without defaults."""
-_ROUNDED: Final = 24
-"""From 1.24 on the points of PodTopologySpread are rounded, not cut."""
-_BEST_EFFORT: Final = 34
-"""From 1.34 on the balance of a pod that requests nothing does not matter."""
-_CHANGE: Final = 36
-"""From 1.36 on the change of the balance counts, not what it is then."""
+_MERGED: Final = 23  # from 1.23 on weights differ, and balance is half the difference of requests, without defaults
+_ROUNDED: Final = 24  # from 1.24 on the points of PodTopologySpread are rounded, not cut
+_BEST_EFFORT: Final = 34  # from 1.34 on the balance of a pod that requests nothing does not matter
+_CHANGE: Final = 36  # from 1.36 on the change of the balance counts, not what it is then
 
 
 def points(weights: Mapping[str, int]) -> int:
@@ -103,20 +93,15 @@ def priorities_most_allocated() -> list[dict[str, Any]]:
     return [{"name": name, "weight": weight} for name, weight in weights.items()]
 
 
-class Fit(Enum):
-    """How NodeResourcesFit ranks nodes."""
-
+class Fit(Enum):  # how NodeResourcesFit ranks nodes
     LEAST_ALLOCATED = "LeastAllocated"
     MOST_ALLOCATED = "MostAllocated"
 
 
-class Load(NamedTuple):
-    """What a pod takes of a node, or all pods on it do."""
-
+class Load(NamedTuple):  # what a pod takes of a node, or all pods on it do
     cpu_milli: int = 0
     memory_mib: int = 0
-    scored_cpu_milli: int = 0
-    """With a default for containers that request none, which counts in scores only; as `scored_memory_mib`."""
+    scored_cpu_milli: int = 0  # for scores, with a default for containers that request none; as the next
     scored_memory_mib: int = 0
     pods: int = 1
 
@@ -131,11 +116,8 @@ class Load(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """Of one kube-scheduler."""
-
-    minor: int = _CHANGE
-    """Of its version 1.x."""
+class Rules:  # of one kube-scheduler
+    minor: int = _CHANGE  # of its version 1.x
     fit: Fit = Fit.LEAST_ALLOCATED
 
     def weight(self, plugin: str) -> int:
@@ -192,13 +174,9 @@ def _balanced_at_first(pod: Load, used: Floats, hosts: Floats) -> Floats:
 
 
 def spread(rules: Rules, counts: Mapping[int, int], zones: Sequence[str | None], fitting: Sequence[int]) -> list[int]:
-    """PodTopologySpread's points of the fitting nodes by its system defaults, for a pod whose replicas are counted.
+    """PodTopologySpread's points of the fitting nodes by its system defaults.
 
-    Args:
-        rules: of this kube-scheduler.
-        counts: replicas on a node, where there are any.
-        zones: of every node; None without the label.
-        fitting: nodes that are scored.
+    Counts are the pod's replicas on a node, where there are any; zones those of every node, None without the label.
     """
     by_zone: dict[str | None, int] = {zones[node]: 0 for node in fitting}
     for node, count in counts.items():

@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 
 from gpushare.errors import SettingsError
 
-_STYLES: Final = (
+_STYLES: Final = (  # colours of Okabe and Ito, seen on either ground and by colour-blind readers, and dashes
     ("#0072b2", "-"),
     ("#d55e00", "--"),
     ("#00995c", ":"),
@@ -17,7 +17,6 @@ _STYLES: Final = (
     ("#a68a00", (0, (5, 1))),
     ("#808080", (0, (1, 3))),
 )
-"""Colours of Okabe and Ito that can be seen on either ground, and that colour-blind readers can tell apart; dashes."""
 _GREY: Final = "#808080"
 _ON_DARK: Final = "<style>@media (prefers-color-scheme: dark) {text {fill: #e6edf3 !important}}</style>"
 Point = tuple[float, float]
@@ -25,43 +24,27 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line, in the order of its points."""
-
     name: str
     points: Sequence[Point]
-    note: str = ""
-    """Below its name in the legend, such as its last value."""
+    note: str = ""  # below its name in the legend, such as its last value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """What is shown."""
-
     title: str
-    description: str
-    """What a reader who cannot see it should know."""
-    x_label: str
-    """Name and unit of the axis."""
+    description: str  # what a reader who cannot see it should know
+    x_label: str  # name and unit of the axis
     y_label: str
     lines: Sequence[Line]
 
 
 def require() -> None:
-    """Say what to install.
-
-    Raises:
-        SettingsError: matplotlib is not installed.
-    """
     if util.find_spec("matplotlib") is None:
         raise SettingsError("--plot needs matplotlib; pip install 'gpushare[cli,plot]'")
 
 
 def svg(plot: Plot) -> str:
-    """The file's text, the same for the same plot.
-
-    Raises:
-        ValueError: no line has a point.
-    """
+    """The file's text, the same for the same plot. ValueError if no line has a point."""
     import matplotlib  # late: it takes half a second, and is in an extra
     from matplotlib.figure import Figure
 

@@ -24,15 +24,12 @@ WIDTH: Final = 80
 _CUT: Final = {True: "…", False: ">"}
 _ENDS: Final = re.compile("[\t\n]+")
 
-Span = tuple[str, str]
-"""Text, and its style in rich's words; empty for none."""
+Span = tuple[str, str]  # text, and its style in rich's words; empty for none
 Line = Sequence[Span]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What the reader's terminal can show."""
-
+class Look:  # what the reader's terminal can show
     colour: bool = False
     unicode: bool = False
     width: int = WIDTH
@@ -50,7 +47,6 @@ def obeys() -> bool:
 
 
 def printed(lines: Iterable[Line], look: Look) -> str:
-    """Lines; those that are longer than the width end in a mark."""
     out = io.StringIO()
     writer = _console(out, look)
     for line in lines:
@@ -60,10 +56,7 @@ def printed(lines: Iterable[Line], look: Look) -> str:
 
 @contextmanager
 def screen(out: IO[str], look: Look) -> Iterator[Callable[[Iterable[Line], int], None]]:
-    """The terminal's other screen, without a cursor; what stood there before comes back in the end.
-
-    What it yields shows lines in so many columns.
-    """
+    """The terminal's other screen until the end; what it yields shows lines in so many columns."""
     writer = _console(out, look)
     from rich.live import Live
     from rich.text import Text

@@ -18,8 +18,7 @@ from gpushare_cli.dashboard.picture import Live, Picture
 from gpushare_cli.terminal import Line, Look
 
 _LOOK_S: Final = 0.5
-_ONCE_S: Final = 120.0
-"""For which a program that wants it once waits."""
+_ONCE_S: Final = 120.0  # for which a program that wants it once waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +42,7 @@ class Top:
     live: Live
     options: Options
     look: Look
-    out: IO[str]
-    """Takes the terminal's commands; all text that is no command is escaped before."""
+    out: IO[str]  # takes the terminal's commands; all text that is no command is escaped before
     clock: Clock
     ended: Callable[[], bool]
 
@@ -96,7 +94,6 @@ class Top:
 
 
 def lines(picture: Picture, nodes: Sequence[str], *, unicode: bool) -> Iterator[Line]:
-    """All lines; with the pods of nodes that are named."""
     shown = [view for name, view in sorted(picture.nodes.items()) if not nodes or name in nodes]
     yield from bars.head(picture.overview)
     yield from bars.of_waiting(picture.waiting, picture.overview.totals.waiting)
@@ -109,7 +106,6 @@ def _notes(picture: Picture) -> Iterator[str]:
 
 
 def fitted(found: Sequence[Line], height: int) -> Sequence[Line]:
-    """As many lines as fit, and how many there are beside them."""
     if len(found) <= height:
         return found
     left_out = len(found) - height + 1

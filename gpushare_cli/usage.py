@@ -19,11 +19,9 @@ from gpushare_cli import reading
 _AT_ONCE: Final = 16
 _ASK_S: Final = 5.0
 _ALL_S: Final = 30.0
-_PORT: Final = "metrics"
 _USED: Final = "gpushare_plugin_container_used_bytes"
 _PEAK: Final = "gpushare_plugin_container_peak_bytes"
-_READ: Final = "gpushare_plugin_gpu_foreign_bytes"
-"""There for every GPU whose processes the plugin could list."""
+_READ: Final = "gpushare_plugin_gpu_foreign_bytes"  # there for every GPU whose processes the plugin could list
 _FACTS: Final = frozenset({"gpushare_plugin_usage_info", "gpushare_plugin_gpu_processes"})
 _OFF: Final = "its device plugin does not read it (manifests/usage)"
 _HIDDEN: Final = "its device plugin does not see the processes of the node: it needs hostPID (manifests/usage)"
@@ -32,17 +30,13 @@ _TRIED: Final = ('reading="on"', 'reading="no-answer"')
 _SAMPLE: Final = re.compile(r"^([a-z_]+)\{([^\n]*)\} ([0-9]{1,20}(?:\.[0-9]{1,20})?(?:e\+[0-9]{1,2})?)$", re.MULTILINE)
 _LABEL: Final = re.compile(r'([A-Za-z]+)="((?:[^"\\]|\\.)*)"')
 _MIB: Final = 1024 * 1024
-_MOST: Final = 2.0**60
-"""Bytes; more is no memory of a GPU."""
+_MOST: Final = 2.0**60  # bytes; more is no memory of a GPU
 
-Key = tuple[str, str, str, str]
-"""Namespace, pod, container and the UUID of a GPU. An empty container: those that hold nothing of that GPU."""
+Key = tuple[str, str, str, str]  # namespace, pod, container (empty: all that hold nothing of it) and UUID of a GPU
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """MiB, rounded up; None if it is not known."""
-
+class Use:  # MiB, rounded up; None if it is not known
     used_mib: int | None = None
     peak_mib: int | None = None
 
@@ -62,9 +56,8 @@ def parse(page: str) -> NodeUse:
         if name in found and float(value) < _MOST:
             labels = dict(_LABEL.findall(text))
             namespace, pod, container, gpu = (labels.get(key, "") for key in ("namespace", "pod", "container", "UUID"))
-            found[name][namespace, pod, "" if container == names.OTHERS else container, gpu] = -(
-                -int(float(value)) // _MIB
-            )
+            key = namespace, pod, "" if container == names.OTHERS else container, gpu
+            found[name][key] = -(-int(float(value)) // _MIB)
         elif name in _FACTS:
             facts.update((f'{key}="{said}"', int(float(value))) for key, said in _LABEL.findall(text))
     uses = {key: Use(found[_USED].get(key), found[_PEAK].get(key)) for key in found[_USED].keys() | found[_PEAK].keys()}
@@ -93,12 +86,7 @@ def read(api: KubeApi, nodes: Collection[NodeName], namespace: str) -> Mapping[N
 
 
 def read_all(api: KubeApi, namespace: str) -> Mapping[NodeName, NodeUse]:
-    """Ask all plugins.
-
-    Raises:
-        KubeError: they cannot be listed.
-        WireError: one of their pods has an odd shape.
-    """
+    """Ask all plugins. KubeError or WireError if they cannot be listed."""
     plugins = _plugins(api, namespace)
     return _ask_all(api, plugins, plugins)
 
@@ -141,6 +129,6 @@ def _port(pod: JsonObject) -> int:
     """Of its metrics; 0 if it has none."""
     for path, _, container in pods_wire.containers(pod):
         for port in fields.objects(container, "ports", path):
-            if port.get("name") == _PORT:
+            if port.get("name") == "metrics":
                 return fields.integer(port, "containerPort", path)
     return 0

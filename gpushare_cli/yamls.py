@@ -1,7 +1,4 @@
-"""YAML and JSON files of users -> plain values, and back. The command line's only door to the YAML library.
-
-Texts that look like times stay texts, as in the objects of an API server.
-"""
+"""YAML and JSON files of users -> plain values, and back. The command line's only door to the YAML library."""
 
 from typing import Any, Final
 
@@ -13,13 +10,12 @@ from gpushare.errors import WireError
 _MOST_LEVELS: Final = 100  # no object of Kubernetes comes near, and what prints a value recurs
 _TOO_DEEP: Final = f"nested more than {_MOST_LEVELS} levels deep"
 _TIME: Final = "tag:yaml.org,2002:timestamp"
-_ENDLESS: Final = 2**31 - 1
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is there
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class _Loader(_Base):  # type: ignore[misc] # one of two classes
-    """A safe loader without times."""
+    """Leaves texts that look like times as they are, as in the objects of an API server."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -29,11 +25,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def load_all(text: str, what: str) -> list[object]:
-    """Every document of a text, YAML or JSON, which is from `what`; empty ones are None.
-
-    Raises:
-        WireError: neither; says where.
-    """
+    """Every document of a text, YAML or JSON, which is from `what`; empty ones are None. Else WireError says where."""
     documents = _load(text, what)
     for document in documents:
         _check(document, what)
@@ -42,17 +34,16 @@ def load_all(text: str, what: str) -> list[object]:
 
 def dump(value: object) -> str:
     """One document as YAML, with its fields in their order; as of kubectl, no text goes on in a next line."""
-    text: str = yaml.dump(value, Dumper=_DUMPER, sort_keys=False, width=_ENDLESS)
+    text: str = yaml.dump(value, Dumper=_DUMPER, sort_keys=False, width=2**31 - 1)
     return text
 
 
 def dump_json(value: object) -> str:
-    """JSON for programs."""
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 
 def dump_plain(value: object) -> str:
-    """YAML for programs, of the same values as `dump_json`: of enumerations and tuples what JSON makes of them."""
+    """YAML of the same values as `dump_json`: of enumerations and tuples what JSON makes of them."""
     return dump(orjson.loads(orjson.dumps(value)))
 
 

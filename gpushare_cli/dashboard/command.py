@@ -42,17 +42,13 @@ _MEDIA: Final = {
     "svg": "image/svg+xml",
 }
 _LOOK_S: Final = 0.5
-_PATIENCE_S: Final = 20.0
-"""For which a browser may take to say something, and to read `_PIECE`."""
-_PIECE: Final = 65536
-"""Bytes."""
+_PATIENCE_S: Final = 20.0  # for which a browser may take to say something, and to read `_PIECE`
+_PIECE: Final = 65536  # bytes
 _CONNECTIONS: Final = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scoped:
-    """The arguments of `add_scope`, and which cluster."""
-
+class Scoped:  # the arguments of `add_scope`, and which cluster
     namespace: Sequence[str] = ()
     installation: str = names.NAMESPACE
     context: str = ""
@@ -121,58 +117,36 @@ def run(live: Live, streams: Streams, options: Options, clock: Clock, ended: Cal
 
 
 def of_call(call: Call, options: Scoped) -> Live:
-    """What may be read is asked first, as every command asks: there, Ctrl-C ends the process at once.
-
-    From here on faults are told and warnings are not: the picture says what is old.
-    """
-    logs.configure(level="error", text=True)
+    """What may be read is asked first, as every command asks: there, Ctrl-C ends the process at once."""
+    logs.configure(level="error", text=True)  # the picture itself says what is old
     return of_cluster(call.api(), options, call.namespace, call.clock)
 
 
 def of_cluster(api: KubeApi, options: Scoped, own: Callable[[], str], clock: Clock) -> Live:
-    """The picture of a cluster, of which nothing is read yet but what may be read.
-
-    Raises:
-        KubeError: the cluster cannot be read.
-    """
+    """The picture of a cluster, of which nothing is read yet but what may be read. KubeError if it cannot be."""
     scope = watching.scope(api, options.namespace, own)
     settings, notes = Settings(), tuple[str, ...]()
     try:
         settings = reading.settings_of(reading.config_map(api, options.installation, names.CONFIG))
     except GpuShareError as error:
         notes = (f"ConfigMap {names.CONFIG}: {error}; its settings are not applied",)
-    return Live(
-        api=api,
-        clock=clock,
-        scope=scope,
-        settings=settings,
-        server=options.context,
-        installation=options.installation,
-        notes=notes,
-    )
-
-
-# What is served.
+    server, installation = options.context, options.installation
+    return Live(api, clock, scope, settings, server=server, installation=installation, notes=notes)
 
 
 def assets() -> Mapping[str, Response]:
     """The files of the page, by path."""
-    found: dict[str, Response] = {}
-    for file in resources.files("gpushare_cli.dashboard").joinpath("page").iterdir():
-        media = _MEDIA.get(file.name.rpartition(".")[2])
-        if media is not None:
-            path = "/" if file.name == "index.html" else f"/{file.name}"
-            found[path] = Response(media=media, body=file.read_bytes())
-    return found
+    files = resources.files("gpushare_cli.dashboard").joinpath("page").iterdir()
+    found = [(file, media) for file in files if (media := _MEDIA.get(file.name.rpartition(".")[2]))]
+    return {
+        "/" if file.name == "index.html" else f"/{file.name}": Response(media=media, body=file.read_bytes())
+        for file, media in found
+    }
 
 
 @contextlib.contextmanager
 def serving(port: int, site: Site) -> Iterator[int]:
-    """Serve until the end of the block, on this port or for 0 on one that is free. The port.
-
-    Raises:
-        OSError: the port is taken.
-    """
+    """Serve until the end of the block, on this port or for 0 on one that is free. OSError if the port is taken."""
     server = _Server((LOOPBACK, port), _Handler)
     server.site = site
     server.connections = set()
@@ -190,13 +164,10 @@ def serving(port: int, site: Site) -> Iterator[int]:
         thread.join()
 
 
-class _Server(ThreadingHTTPServer):
-    """With a thread for each connection, as long as there are not too many."""
-
+class _Server(ThreadingHTTPServer):  # with a thread for each connection, as long as there are not too many
     daemon_threads = True
     allow_reuse_address = True
     request_queue_size = 32
-
     site: Site
     connections: set[Any]
 

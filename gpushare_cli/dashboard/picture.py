@@ -6,7 +6,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import Enum
 from typing import Any, Final
@@ -30,21 +30,14 @@ from gpushare_cli.reading import Settings
 from gpushare_cli.usage import NodeUse
 
 _LOG: Final = logging.getLogger(__name__)
-_TICK_S: Final = 1.0
-"""For which changes are collected, so that a thousand of them are one picture."""
-_FIRST_S: Final = 0.2
-"""The same while there is none yet, and how late the end of the process is noticed."""
+_TICK_S: Final = 1.0  # for which changes are collected, so that a thousand of them are one picture
+_FIRST_S: Final = 0.2  # the same while there is none yet, and how late the end of the process is noticed
 _USE_S: Final = 10.0
-_ASKED_PER_S: Final = 20
-"""Device plugins, through the API server: what is used is read less often where there are more than 200 nodes."""
-_LOOKS_S: Final = 90.0
-"""After which it is no longer looked at. Browsers let a page in the background ask once a minute."""
-_ROWS: Final = 200
-"""Of pods that wait. A job each can make thousands, and each of them would be sent and drawn at every change."""
-_REST: Final = 5
-"""Why pods wait is computed for no more than one part in so many of the time."""
-_HIDDEN: Final = re.compile(f"[{console.HIDDEN}]")
-"""A tenant could write these to make text look like other text."""
+_ASKED_PER_S: Final = 20  # device plugins, through the API server: use is read less often from 200 nodes on
+_LOOKS_S: Final = 90.0  # then it is no longer looked at; browsers let a page in the background ask once a minute
+_ROWS: Final = 200  # of pods that wait: a job can make thousands, and all are sent and drawn at every change
+_REST: Final = 5  # why pods wait is computed for no more than one part in so many of the time
+_HIDDEN: Final = re.compile(f"[{console.HIDDEN}]")  # a tenant could write these to make text look like other text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,35 +90,32 @@ def _plain(value: Any) -> Any:
     return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
-@dataclass(kw_only=True, eq=False)
 class Live:
     """The picture of one cluster, as one user may see it."""
 
-    api: KubeApi
-    clock: Clock
-    scope: Scope
-    settings: Settings
-    server: str = ""
-    installation: str = names.NAMESPACE
-    notes: tuple[str, ...] = ()
-    picture: Picture | None = field(init=False, default=None)
-    """None until everything was read for the first time."""
-    watched: Watched = field(init=False)
-    asked: threading.Event = field(init=False, default_factory=threading.Event)
-    """Set when the picture has what is used, as far as that can be known."""
-    _uses: Mapping[NodeName, NodeUse] = field(init=False, default_factory=dict)
-    _use_read: bool = field(init=False, default=False)
-    _looked_at: float = field(init=False, default=float("-inf"))
-    _waiting: tuple[Waiting, ...] = field(init=False, default=())
-    _waiting_due: bool = field(init=False, default=True)
-    _waiting_at: float = field(init=False, default=float("-inf"))
-    _seen: list[Happening] = field(init=False, default_factory=list)
-    """What no object tells, since the start."""
-    _ended: dict[str, Happening] = field(init=False, default_factory=dict)
-    _pages: Pages = field(init=False, default_factory=Pages)
-
-    def __post_init__(self) -> None:
-        self.watched = Watched(self.api, self.scope, self.clock)
+    def __init__(
+        self,
+        api: KubeApi,
+        clock: Clock,
+        scope: Scope,
+        settings: Settings,
+        *,
+        server: str = "",
+        installation: str = names.NAMESPACE,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self._api, self.clock, self.scope, self._settings = api, clock, scope, settings
+        self._server, self._installation, self.notes = server, installation, notes
+        self.picture: Picture | None = None  # until everything was read for the first time
+        self.watched = Watched(api, scope, clock)
+        self.asked = threading.Event()  # set when the picture has what is used, as far as that can be known
+        self._uses: Mapping[NodeName, NodeUse] = {}
+        self._use_read, self._looked_at = False, float("-inf")
+        self._waiting: tuple[Waiting, ...] = ()
+        self._waiting_due, self._waiting_at = True, float("-inf")
+        self._seen: list[Happening] = []  # what no object tells, since the start
+        self._ended: dict[str, Happening] = {}
+        self._pages = Pages()
 
     def start(self, stop: threading.Event) -> None:
         """Begin, in threads of its own that end with the process, or some time after `stop`."""
@@ -151,8 +141,6 @@ class Live:
     def page(self) -> tuple[str, bytes]:
         """The picture for browsers: an entity tag and lines of JSON, none of them while there is no picture."""
         return self._pages.of(self.look())
-
-    # What is seen.
 
     def _tick_if_read(self) -> float:
         if not self.watched.is_read:
@@ -185,7 +173,7 @@ class Live:
         node, pods, unhealthy = self.watched.node(name)
         if self.scope.nodes:
             return views.of_node(node, pods, unhealthy, self._uses.get(NodeName(name))) if node is not None else None
-        return views.of_unread_node(NodeName(name), pods, self.settings.memory_unit or GIB)
+        return views.of_unread_node(NodeName(name), pods, self._settings.memory_unit or GIB)
 
     def _tell_ends(self, changed: Iterable[str], gone: Iterable[Object], now: datetime) -> None:
         self._seen += [each for pod in gone if (each := views.deleted(pod, now)) is not None]
@@ -217,7 +205,7 @@ class Live:
         if unread := len({note for view in nodes.values() for note in view.notes}):
             notes.append(f"{unread} pods or nodes have annotations that cannot be read; see kubectl inspect gpushare")
         return Overview(
-            server=self.server,
+            server=self._server,
             complete=self.scope.complete,
             scope=self.scope.words,
             totals=views.totals(nodes.values(), sum(1 + each.others for each in self._waiting)),
@@ -232,20 +220,18 @@ class Live:
         objects = self.watched.objects()
         try:
             if not self.scope.complete:
-                self._waiting = waiting.of_scheduler(objects.pods, self.settings)
+                self._waiting = waiting.of_scheduler(objects.pods, self._settings)
             elif any(waiting.may_wait(pod) for pod in objects.pods):
-                self._waiting = waiting.of_cluster(objects, self.settings)
+                self._waiting = waiting.of_cluster(objects, self._settings)
             else:
                 self._waiting = ()
         except GpuShareError as error:
             logs.event(_LOG, "queue not evaluated", level=logging.WARNING, error=str(error))
-            self._waiting = waiting.of_scheduler(objects.pods, self.settings)
+            self._waiting = waiting.of_scheduler(objects.pods, self._settings)
         self._waiting_due = False
         now = self.clock.monotonic()
         self._waiting_at = now + _REST * (now - began)
         return True
-
-    # What is used.
 
     def _ask_if_due(self) -> float:
         if not self.use_is_due:
@@ -263,6 +249,6 @@ class Live:
         shown = self.picture.nodes.values() if self.picture else ()
         nodes = [NodeName(view.name) for view in shown if any(card.blocks for card in view.cards)]
         known = self._uses
-        self._uses = usage.read(self.api, nodes, self.installation) if nodes and self.scope.nodes else {}
+        self._uses = usage.read(self._api, nodes, self._installation) if nodes and self.scope.nodes else {}
         self.watched.mark([name for name in {*known, *self._uses} if known.get(name) != self._uses.get(name)])
         self._use_read = True

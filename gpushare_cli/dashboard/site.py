@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Final
 
 TEXT: Final = "text/plain; charset=utf-8"
-HEADERS: Final[Mapping[str, str]] = {
+HEADERS: Final[Mapping[str, str]] = {  # of every response
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none';"
         " form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -29,10 +29,8 @@ HEADERS: Final[Mapping[str, str]] = {
     "X-Frame-Options": "DENY",
     "Cache-Control": "no-store",
 }
-"""Of every response."""
 PICTURE: Final = "/picture"
-KEY: Final = "gpushare-key"
-"""The header, as all of them in lower case."""
+KEY: Final = "gpushare-key"  # the header, as all of them in lower case
 _HOST: Final = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(?::[0-9]{1,5})?")
 _LONGEST: Final = 4096
 
@@ -47,12 +45,9 @@ class Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    assets: Mapping[str, Response]
-    """Files of the page by path; the page itself is `/`."""
-    key: str
-    """That the address has; empty if anyone who reaches the loopback address may look."""
-    page: Callable[[], tuple[str, bytes]]
-    """The picture of the moment: its entity tag and lines of JSON."""
+    assets: Mapping[str, Response]  # files of the page by path; the page itself is `/`
+    key: str  # that the address has; empty if anyone who reaches the loopback address may look
+    page: Callable[[], tuple[str, bytes]]  # the picture of the moment: its entity tag and lines of JSON
 
     def respond(self, method: str, target: str, headers: Mapping[str, str]) -> Response:
         """What a request gets, of which the names of headers are in lower case."""

@@ -1,11 +1,11 @@
 """A node and the pods on it -> what is shown of them, and what happened in the last hour. Pure.
 
-The page gets these values as JSON with the names that they have here. Memory is in MiB, times are as the API server
-writes them, texts are empty where there is nothing to say, and uses None where nothing is measured. The sums are those
-of `kubectl inspect gpushare`.
+The page gets these values as JSON with the names that they have here. Times are as the API server writes them, texts
+are empty where there is nothing to say, and uses None where nothing is measured.
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -24,8 +24,7 @@ from gpushare_cli.holders import GpuRow, NodeRow
 from gpushare_cli.usage import Key, NodeUse, Use
 
 Object = Mapping[str, Any]
-Since = Mapping[tuple[str, str], str]
-"""When pods came to their node, by namespace and name."""
+Since = Mapping[tuple[str, str], str]  # when pods came to their node, by namespace and name
 UNKNOWN_MODEL: Final = "model not known"
 _SPAN: Final = timedelta(hours=1)
 _MOST: Final = 200
@@ -52,26 +51,21 @@ class Card:
     label: str
     uuid: str
     model: str
-    total_mib: int
-    """What can be handed out; 0 if that is not known."""
-    grantable_mib: int = 0
-    """The same of an oversubscribed GPU, of which more than it has may be granted; 0 of any other."""
+    total_mib: int  # what can be handed out; 0 if that is not known
+    grantable_mib: int = 0  # of an oversubscribed GPU, of which more than it has may be granted; 0 of any other
     granted_mib: int
     used_mib: int | None
     compute_percent: int
     health: str
     why: str
-    limit: str
-    """Of all containers that hold something of it; the weakest where they differ."""
+    limit: str  # of all containers that hold something of it; the weakest where they differ
     strength: Strength
     limit_reason: str
     blocks: tuple[Block, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Floating:
-    """What a pod on a node holds or asks for on no GPU that is known."""
-
+@dataclass(frozen=True, slots=True)
+class Floating:  # what a pod on a node holds or asks for on no GPU that is known
     namespace: str
     name: str
     mib: int
@@ -81,8 +75,7 @@ class Floating:
 class NodeView:
     name: str
     address: str
-    known: bool
-    """Whether the node may be read; else its GPUs are those that the pods that may be read hold."""
+    known: bool  # whether the node may be read; else its GPUs are those that the pods that may be read hold
     cards: tuple[Card, ...]
     floating: tuple[Floating, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -93,8 +86,7 @@ class NodeView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happening:
     at: str
-    kind: str
-    """granted, ended, health, or the reason of an Event."""
+    kind: str  # granted, ended, health, or the reason of an Event
     warning: bool
     subject: str
     text: str
@@ -115,8 +107,7 @@ class Totals:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
     server: str
-    complete: bool
-    """All nodes and pods may be read; else what looks free may be held by pods that are not shown."""
+    complete: bool  # all nodes and pods may be read; else what looks free may be held by pods that are not shown
     scope: str
     totals: Totals
     notes: tuple[str, ...] = ()
@@ -124,13 +115,9 @@ class Overview:
 
 
 def of_node(node: Object, pods: Sequence[Object], unhealthy: frozenset[int], use: NodeUse | None) -> NodeView | None:
-    """A node; None if it shares no GPUs.
+    """A node with those pods on it that hold GPUs or ask for some; None if it shares none.
 
-    Args:
-        node: as the API server returns it.
-        pods: those on it that hold GPUs or ask for some.
-        unhealthy: numbers of its GPUs that Aliyun's ConfigMap calls unhealthy.
-        use: what its device plugin tells; None if it was not asked.
+    `unhealthy` are the numbers of its GPUs that Aliyun's ConfigMap calls so; `use` is None if its plugin was not asked.
     """
     name = NodeName(fields.needed(fields.mapping(node, "metadata", "node"), "name", "metadata"))
     built = holders.build([node], pods, {name: unhealthy})
@@ -141,16 +128,13 @@ def of_node(node: Object, pods: Sequence[Object], unhealthy: frozenset[int], use
 
 
 def of_row(row: NodeRow, use: NodeUse | None, since: Since = _NEVER) -> NodeView:
-    """A node of a report; without use if its device plugin was not asked."""
     used = _used(use.uses if use is not None else {})
     return NodeView(
         name=row.name,
         address=row.address,
         known=True,
         cards=tuple(_card(gpu, row, used, since) for gpu in row.gpus),
-        floating=tuple(
-            Floating(namespace=pod.namespace, name=pod.name, mib=pod.pending_mib) for pod in row.pods if pod.pending_mib
-        ),
+        floating=tuple(Floating(pod.namespace, pod.name, pod.pending_mib) for pod in row.pods if pod.pending_mib),
         left_out=tuple(f"GPU {gpu.index}: {gpu.reason}" for gpu in row.left_out),
         use_problem=use.problem if use is not None else "",
     )
@@ -175,7 +159,6 @@ def of_unread_node(name: NodeName, pods: Sequence[Object], unit: MemoryUnit) -> 
 
 
 def totals(nodes: Collection[NodeView], waiting: int = 0) -> Totals:
-    """Of all nodes; a pod is on one of them."""
     cards = [card for node in nodes for card in node.cards]
     measured = [card.used_mib for card in cards if card.used_mib is not None]
     return Totals(
@@ -196,11 +179,11 @@ def _placed_at(pod: Object) -> str:
     return str(condition.get("lastTransitionTime") or "") if condition.get("status") == "True" else ""
 
 
-def _used(uses: Mapping[Key, Use]) -> dict[tuple[str, str, str], int]:
-    found: dict[tuple[str, str, str], int] = {}
+def _used(uses: Mapping[Key, Use]) -> Mapping[tuple[str, str, str], int]:
+    found = Counter[tuple[str, str, str]]()
     for (namespace, pod, _, gpu), use in uses.items():
         if use.used_mib is not None:
-            found[namespace, pod, gpu] = found.get((namespace, pod, gpu), 0) + use.used_mib
+            found[namespace, pod, gpu] += use.used_mib
     return found
 
 
@@ -271,9 +254,6 @@ def _bindings(pod: Object, unit: MemoryUnit) -> Iterator[tuple[GpuUuid, int | No
                 yield uuid, int(number) if _NUMBER.fullmatch(number) else None, has_mib
 
 
-# What happened.
-
-
 def latest(found: Iterable[Happening], now: datetime) -> tuple[Happening, ...]:
     """The newest of the last hour, the newest first. Times that are none are left out."""
     begin, until = earliest(now), (now + timedelta(minutes=5)).strftime(_STAMP)
@@ -282,24 +262,21 @@ def latest(found: Iterable[Happening], now: datetime) -> tuple[Happening, ...]:
 
 
 def earliest(now: datetime) -> str:
-    """The time from which on happenings are of interest."""
     return (now - _SPAN).strftime(_STAMP)
 
 
 def grants(view: NodeView, begin: str = "") -> Iterator[Happening]:
     """When the pods of a node got their GPUs, from a time on."""
-    held: dict[tuple[str, str, str], list[str]] = {}
-    for card in view.cards:
-        for block in card.blocks:
-            if block.since < begin:
-                continue
+    held: dict[tuple[str, str], list[str]] = {}
+    of_cards = [(each, block) for each in view.cards for block in each.blocks]
+    for card, block in of_cards:
+        if block.since and block.since >= begin:
             amount = "all of it" if block.whole else units.memory(block.granted_mib)
-            key = block.since, block.namespace, block.name
+            key = block.since, f"{block.namespace}/{block.name}"
             held.setdefault(key, []).append(f"{amount} of GPU {card.label}")
-    for (at, namespace, name), parts in held.items():
-        if at:
-            text = f"got {', '.join(parts)} on {view.name}"
-            yield Happening(at=at, kind="granted", warning=False, subject=f"{namespace}/{name}", text=text)
+    for (at, subject), parts in held.items():
+        text = f"got {', '.join(parts)} on {view.name}"
+        yield Happening(at=at, kind="granted", warning=False, subject=subject, text=text)
 
 
 def ended(pod: Object) -> Happening | None:
@@ -312,14 +289,8 @@ def ended(pod: Object) -> Happening | None:
         for path, report in pods_wire.reports(pod)
     ]
     phase = fields.text(fields.mapping(pod, "status", "pod"), "phase", "status")
-    text = f"ended on {node} ({phase}), and gave its GPU memory back"
-    return Happening(
-        at=max(ends, default=""),
-        kind="ended",
-        warning=phase == "Failed",
-        subject=str(pods_wire.ref(pod)),
-        text=text,
-    )
+    at, text = max(ends, default=""), f"ended on {node} ({phase}), and gave its GPU memory back"
+    return Happening(at=at, kind="ended", warning=phase == "Failed", subject=str(pods_wire.ref(pod)), text=text)
 
 
 def deleted(pod: Object, now: datetime) -> Happening | None:

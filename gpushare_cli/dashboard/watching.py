@@ -1,5 +1,6 @@
 """What may be read of the cluster, and a copy of as much of it as a picture needs, kept equal to it by watches."""
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -24,17 +25,15 @@ T = TypeVar("T")
 Object = Mapping[str, Any]
 _PODS_ONLY: Final = {"fieldSelector": "involvedObject.kind=Pod"}
 _TIMEOUT_S: Final = 30.0
-_STALE_S: Final = 150.0
-"""All is well below some 100 s: see `Reflector.stale_for`."""
-_TROUBLE_S: Final = 10.0
-"""A stream that is cut, and taken up again at the next try, is nothing to tell."""
+_STALE_S: Final = 150.0  # all is well below some 100 s: see `Reflector.stale_for`
+_TROUBLE_S: Final = 10.0  # a stream that is cut, and taken up again at the next try, is nothing to tell
 _MOST_EVENTS: Final = 2000
 _OTHERS_EVENTS: Final = frozenset({"Preempted", "Evicted", "TaintManagerEviction", "UnexpectedAdmissionError"})
 _LONGEST: Final = 1024
 _LONGEST_NAME: Final = 253
 _TIMES: Final = ("creationTimestamp", "deletionTimestamp")
 _OF_METADATA: Final = ("name", "namespace", "uid", "labels", "annotations", *_TIMES, "ownerReferences")
-_OF_NODE: Final = frozenset({names.ANNOTATION_INVENTORY, names.ANNOTATION_CORDON})
+_OF_NODE: Final = (names.ANNOTATION_INVENTORY, names.ANNOTATION_CORDON)
 _OF_BOUND_SPEC: Final = ("nodeName", "schedulerName", "priority")
 _NOT_OF_SPEC: Final = frozenset({"initContainers", "containers", "ephemeralContainers", "volumes"})
 """Of pods that wait: what decides nothing about a place and may be large, and what is reduced."""
@@ -45,8 +44,7 @@ _OF_EVENT: Final = ("lastTimestamp", "eventTime", "firstTimestamp")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     nodes: bool = True
-    namespaces: tuple[str, ...] = ()
-    """Whose pods; empty for all."""
+    namespaces: tuple[str, ...] = ()  # whose pods; empty for all
 
     @property
     def complete(self) -> bool:
@@ -63,15 +61,9 @@ class Scope:
 
 
 def scope(api: KubeApi, namespaces: Sequence[str], own: Callable[[], str]) -> Scope:
-    """What the user may read.
+    """What the user may read of these namespaces, or of all; of his own where he names none and may not read all.
 
-    Args:
-        api: with the user's rights.
-        namespaces: those that are asked for; empty for all that may be read.
-        own: the namespace of a user who names none, who may not read all.
-
-    Raises:
-        KubeError: the cluster cannot be read; ForbiddenError if not even the pods of one namespace may be.
+    Raises KubeError: the cluster cannot be read; ForbiddenError if not even the pods of one namespace may be.
     """
     wanted = tuple(namespaces)
     if not wanted and not _may_list(api, "/api/v1/pods"):
@@ -85,20 +77,15 @@ def scope(api: KubeApi, namespaces: Sequence[str], own: Callable[[], str]) -> Sc
 class Collection(Generic[T]):
     """The sink of one watch: by key, what its objects are reduced to."""
 
-    reduce: Callable[[JsonObject], tuple[str, T] | None]
-    """None for what is of no interest."""
-    changed: Callable[[str, T | None, T | None], None]
-    """Told key, former and new value, under the lock; equal values change nothing."""
-    lock: threading.Lock
-    """Of all collections, and of what `changed` does."""
+    reduce: Callable[[JsonObject], tuple[str, T] | None]  # None for what is of no interest
+    changed: Callable[[str, T | None, T | None], None]  # told key, former and new value under the lock, if they differ
+    lock: threading.Lock  # of all collections, and of what `changed` does
     items: dict[str, T] = field(default_factory=dict)
 
     def read(self, obj: JsonObject) -> tuple[str, T] | None:
-        """Reduced; None also if it cannot be read."""
-        try:
+        with contextlib.suppress(WireError):
             return self.reduce(obj)
-        except WireError:
-            return None
+        return None
 
     def replace(self, found: list[tuple[str, T]]) -> None:
         with self.lock:
@@ -126,9 +113,7 @@ class Collection(Generic[T]):
         self.changed(key, before, value)
 
 
-class _Events(Collection[Object]):
-    """The latest ones. That they expire does not make undone what they say."""
-
+class _Events(Collection[Object]):  # the latest ones; that they expire does not make undone what they say
     def _put(self, key: str, value: Object | None) -> None:
         if value is not None:
             self.items[key] = value
@@ -142,8 +127,7 @@ class Watched:
     def __init__(self, api: KubeApi, scope: Scope, clock: Clock) -> None:
         self.reflectors: dict[str, Reflector[Any]] = {}
         self._lock = threading.Lock()
-        self._on_node: dict[str, dict[str, Object]] = {}
-        """Pods that concern GPUs by node, empty for none, and UID."""
+        self._on_node: dict[str, dict[str, Object]] = {}  # pods that concern GPUs by node, empty for none, and UID
         self._changed: set[str] = set()
         self._gone: list[Object] = []
         self._nodes = Collection(reduce=_keyed("name", reduced_node), changed=self._mark, lock=self._lock)
@@ -152,13 +136,9 @@ class Watched:
         self._pods: list[Collection[Object | NonGpuPod]] = []
 
         def add(what: str, path: str, sink: Collection[Any], params: Mapping[str, str] | None = None) -> None:
+            optional = what.startswith(("Events", "ConfigMaps"))
             self.reflectors[what] = Reflector(
-                api=api,
-                path=path,
-                sink=sink,
-                clock=clock,
-                params=dict(params or {}),
-                optional=what.startswith(("Events", "ConfigMaps")),
+                api=api, path=path, sink=sink, clock=clock, params=dict(params or {}), optional=optional
             )
 
         if scope.nodes:
@@ -237,9 +217,6 @@ class Watched:
             self._changed.add(node)
 
 
-# Objects of the API server -> as much of them as is needed, so that a large cluster stays small.
-
-
 def _keyed(key: str, reduce: Callable[[Object], T | None]) -> Callable[[JsonObject], tuple[str, T] | None]:
     def reduced(obj: JsonObject) -> tuple[str, T] | None:
         value = reduce(obj)
@@ -255,26 +232,19 @@ def _unhealthy(obj: JsonObject) -> tuple[str, frozenset[int]] | None:
 
 
 def reduced_node(obj: Object) -> Object:
-    """A node without its images, conditions and what else changes all the time."""
+    """Without its images, conditions and what else changes all the time."""
     metadata = fields.mapping(obj, "metadata", "node")
     annotations = fields.mapping(metadata, "annotations", "metadata")
     spec, status = fields.mapping(obj, "spec", "node"), fields.mapping(obj, "status", "node")
     return {
-        "metadata": {
-            **_some(metadata, ("name", "labels")),
-            "annotations": {key: value for key, value in annotations.items() if key in _OF_NODE},
-        },
+        "metadata": {**_some(metadata, ("name", "labels")), "annotations": _some(annotations, _OF_NODE)},
         "spec": _some(spec, ("taints", "unschedulable")),
         "status": _some(status, ("addresses", "allocatable")),
     }
 
 
 def reduced_pod(obj: Object) -> Object | NonGpuPod | None:
-    """A pod that asks for GPUs, less of one that has a node; of others what they take of their node, if anything.
-
-    Raises:
-        WireError: it is no pod.
-    """
+    """A pod that asks for GPUs, less of one that has a node; of others what they take of their node, if anything."""
     if not reading.may_hold_gpus(obj):
         return pod_records.non_gpu_pod(obj)
     metadata = _some(fields.mapping(obj, "metadata", "pod"), _OF_METADATA)
@@ -323,11 +293,10 @@ def _namespaced(namespace: str, resource: str) -> str:
 
 
 def _may_list(api: KubeApi, path: str) -> bool:
-    try:
+    with contextlib.suppress(kube.ForbiddenError):
         _probe(api, path)
-    except kube.ForbiddenError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _probe(api: KubeApi, path: str) -> None:

@@ -15,27 +15,19 @@ Object = Mapping[str, Any]
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _CONSTRAINTS: Final = "topologySpreadConstraints"
-_HARD_WEIGHT: Final = 1
-"""Of a required affinity of pods that are there, for the scores of nodes."""
+_HARD_WEIGHT: Final = 1  # of a required affinity of pods that are there, for the scores of nodes
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
-    """Pods, and how near: on nodes with the same value of a label."""
-
+class Term:  # pods, and how near: on nodes with the same value of a label
     topology: str
-    namespaces: tuple[str, ...] | None
-    """None for all."""
-    selector: str
-    """As JSON; empty if no pod is meant."""
-    weight: int = 0
-    """Of a preference; negative for pods that are avoided."""
+    namespaces: tuple[str, ...] | None  # None for all
+    selector: str  # as JSON; empty if no pod is meant
+    weight: int = 0  # of a preference; negative for pods that are avoided
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
-    """How evenly pods that are meant are spread over the values of a label."""
-
+class Constraint:  # how evenly pods that are meant are spread over the values of a label
     pods: Term
     max_skew: int
     required: bool
@@ -43,19 +35,14 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True)
-class PodAffinity:
-    """What a pod says of others, and they may say of it."""
-
+class PodAffinity:  # what a pod says of others, and they may say of it
     namespace: str
     labels: tuple[tuple[str, str], ...]
     required: tuple[Term, ...] = ()
-    anti: tuple[Term, ...] = ()
-    """Required anti-affinity."""
-    preferred: tuple[Term, ...] = ()
-    """Both ways."""
+    anti: tuple[Term, ...] = ()  # required anti-affinity
+    preferred: tuple[Term, ...] = ()  # both ways
     spread: tuple[Constraint, ...] = ()
-    eligible: frozenset[int] | None = None
-    """Nodes that its selector and its required affinity mean; None for all. Only with constraints."""
+    eligible: frozenset[int] | None = None  # with constraints: nodes that its selector and affinity mean; None for all
 
 
 def is_said(pod: Object) -> bool:
@@ -149,12 +136,12 @@ class AffinityState:
             for term in other.anti
             if self._means(term, pod)
         ]
-        friends = [
-            (other, nodes)
+        together = {
+            node
             for other, nodes in self._there.items()
             if pod.required and all(self._means(term, other) for term in pod.required)
-        ]
-        together = {node for _, nodes in friends for node in nodes}
+            for node in nodes
+        }
         near = [(term.topology, self._values(term.topology, together)) for term in pod.required]
         first = not any(values for _, values in near) and all(self._means(term, pod) for term in pod.required)
         even = self._even(pod)
@@ -180,10 +167,8 @@ class AffinityState:
                 for node, count in counts.items():
                     if (value := self._labels[node].get(key)) is not None:
                         sums[key, value] = sums.get((key, value), 0) + weight * count
-        found = [
-            sum(weight for (key, value), weight in sums.items() if self._labels[node].get(key) == value)
-            for node in nodes
-        ]
+        labels = [self._labels[node] for node in nodes]
+        found = [sum(weight for (key, value), weight in sums.items() if of.get(key) == value) for of in labels]
         low, span = min(found, default=0), max(found, default=0) - min(found, default=0)
         return [int(100 * ((each - low) / span)) if span else 0 for each in found]
 

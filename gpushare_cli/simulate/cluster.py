@@ -27,28 +27,18 @@ from gpushare_cli.simulate.affinity import PodAffinity
 from gpushare_cli.simulate.signature import Owner, PodSignature
 from gpushare_cli.world import World
 
-_NO_GPUS: Final = Placed(())
-ENOUGH: Final = 10**15
-"""CPU, memory and pods of a node that does not tell."""
-_MOST_KEPT: Final = 20_000_000
-"""Of nodes times signatures; some 500 MiB."""
+ENOUGH: Final = 10**15  # CPU, memory and pods of a node that does not tell
+_MOST_KEPT: Final = 20_000_000  # of nodes times signatures; some 500 MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nodes:
-    """The nodes before a run, each by its number: they are sorted by name."""
-
+class Nodes:  # before a run, each by its number: they are sorted by name
     world: World
-    max_pods: Sequence[int]
-    """ENOUGH for nodes that do not tell."""
-    used: Floats
-    """What the pods on each take: `[field of Load, node]`."""
-    replicas: Mapping[Owner, Mapping[int, int]]
-    """How many of these pods each owner has on which node."""
-    affinities: Sequence[tuple[PodAffinity, int]] | None
-    """What these pods say of others, and their nodes; None if no pod says anything."""
-    asks: Sequence[Ask]
-    """What all pods ask for that the cluster has already."""
+    max_pods: Sequence[int]  # ENOUGH for nodes that do not tell
+    used: Floats  # what the pods on each take: `[field of Load, node]`
+    replicas: Mapping[Owner, Mapping[int, int]]  # how many of these pods each owner has on which node
+    affinities: Sequence[tuple[PodAffinity, int]] | None  # of these pods, with their nodes; None if none says anything
+    asks: Sequence[Ask]  # what all pods ask for that the cluster has already
 
     @property
     def has(self) -> list[FreeHost | None]:
@@ -72,13 +62,10 @@ class Learner:
     def __init__(
         self, known: Iterable[Ask] = (), *, learns: bool = True, draw: Callable[[int], int] | None = None
     ) -> None:
-        """Nothing is looked at yet.
+        """From what pods ask for that are there, and if it learns from those that come.
 
-        Args:
-            known: what pods ask for that are there already.
-            learns: from pods that come.
-            draw: a number below the given one. By it the outlook is made earlier or later than it is due, for
-                the controller looks by the clock, too, and how fast pods come is not known; None: when it is due.
+        `draw` gives a number below the given one, by which the outlook is made earlier or later than it is due: the
+        controller looks by the clock, too, and how fast pods come is not known.
         """
         self._seen = Counter(known)
         self._learns, self._draw = learns, draw
@@ -96,7 +83,6 @@ class Learner:
         return True
 
     def left(self, ask: Ask) -> None:
-        """A pod has ended: it is no part of the sample any more."""
         if self._learns and self._seen[ask]:
             self._seen[ask] -= 1
 
@@ -123,17 +109,14 @@ class Cluster:
         self.ledgers: list[LedgerOrRefused] = [node.ledger for node in every.values()]
         self.requested = [Counter(node.requested) for node in every.values()]
         self._allocatable = [node.facts.allocatable for node in every.values()]
-        self._spare: dict[str, Floats] = {}
-        """Of extended resources, by node."""
+        self._spare: dict[str, Floats] = {}  # of extended resources, by node
         self._has = nodes.has
         self._left = [
             has and FreeHost(max(has.cpu_milli - int(cpu), 0), max(has.memory_mib - int(memory), 0))
             for has, cpu, memory in zip(self._has, nodes.used[0], nodes.used[1], strict=True)
         ]
-        self.rooms = list(map(node_ledger.room, self.ledgers, self._left))
-        """Nodes as they look now."""
-        self.free_mib = sum(map(_free, self.rooms))
-        """On the GPUs of all nodes."""
+        self.rooms = list(map(node_ledger.room, self.ledgers, self._left))  # nodes as they look now
+        self.free_mib = sum(map(_free, self.rooms))  # on the GPUs of all nodes
         self.table = Table()
         for node in range(len(self.names)):
             self._set(node)
@@ -158,7 +141,7 @@ class Cluster:
 
     def column(self, pod: PodSignature, wanted: Bools) -> "Column":
         """Where pods fit of the nodes that are wanted, as they are now. The columns that were used last are kept."""
-        policy, shape = self._policy(pod), self._resolved(pod)
+        policy, shape = (pod.shape and pod.shape.policy) or self.policies.default, self._resolved(pod)
         self._used.add(policy)
         worth = self._worths.setdefault(policy, Worth(self.policies.of(policy)))
         found = self._columns.get(pod)
@@ -170,13 +153,10 @@ class Cluster:
         found.update(self, worth, wanted)
         return found
 
-    def _policy(self, pod: PodSignature) -> Policy:
-        return (pod.shape and pod.shape.policy) or self.policies.default
-
     def verdict(self, pod: PodSignature, node: int) -> Verdict:
         """Whether a pod fits on the GPUs of a node, and on which."""
         shape = self._resolved(pod)
-        return _NO_GPUS if shape is None else node_ledger.verdict(shape, self.ledgers[node], self.policies)
+        return Placed(()) if shape is None else node_ledger.verdict(shape, self.ledgers[node], self.policies)
 
     def enough(self, pod: PodSignature) -> Bools:
         """Whether nodes as a whole have enough of GPU resources, by kube-scheduler's count."""
@@ -186,15 +166,13 @@ class Cluster:
         return found
 
     def _spare_of(self, resource: str) -> Floats:
-        found = self._spare.get(resource)
-        if found is None:
+        if resource not in self._spare:
             pairs = zip(self._allocatable, self.requested, strict=True)
             spare = [ENOUGH if has is None else has.get(resource, 0) - used[resource] for has, used in pairs]
-            found = self._spare[resource] = np.array([clipped(each, ENOUGH) for each in spare], np.float64)
-        return found
+            self._spare[resource] = np.array([clipped(each, ENOUGH) for each in spare], np.float64)
+        return self._spare[resource]
 
     def change(self, node: int, placed: Placed, takes: FreeHost) -> costs.Change:
-        """What a pod makes of a node on which it fits."""
         ledger = self.ledgers[node]
         assert isinstance(ledger, NodeLedger)  # noqa: S101 - for the type checker: others grant nothing
         return costs.change_of(placed.grants, ledger, host=self._left[node], takes=takes)
@@ -214,7 +192,6 @@ class Cluster:
         return allocation
 
     def give(self, pod: PodSignature, node: int, allocation: Allocation | None) -> None:
-        """A pod has left a node."""
         ledger = self.ledgers[node]
         if allocation is not None and isinstance(ledger, NodeLedger):
             rest = (held for uid, held in ledger.allocations.items() if uid != allocation.pod.uid)

@@ -13,37 +13,29 @@ from gpushare.errors import SettingsError, WireError
 from gpushare.model.request import DEFAULT_POLICY, Policy
 from gpushare.units import MemoryUnit
 from gpushare_cli import arguments, kube_scores, plot, scheduler_command, scheduler_config
-from gpushare_cli.arguments import Call, Command
+from gpushare_cli.arguments import Command
 from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.kube_scores import Fit, Rules
 from gpushare_cli.scheduler_config import ServerVersion
 from gpushare_cli.simulate import objects, plan, question, render
 from gpushare_cli.simulate.objects import STDIN
 from gpushare_cli.simulate.plan import Plan
-from gpushare_cli.simulate.question import Pod, Profile, Question
+from gpushare_cli.simulate.question import Pod, Profile
 from gpushare_cli.simulate.render import Run
 from gpushare_cli.simulate.scheduler import SchedulerConfig
 
-NONE: Final = "none"
-"""Instead of a policy: nodes are not ranked, and a pod gets the fullest GPUs with room."""
+NONE: Final = "none"  # instead of a policy: nodes are not ranked, and a pod gets the fullest GPUs with room
 _KNOWN: Final = (*(policy.value for policy in Policy), NONE)
-_NEWEST: Final = ServerVersion(1, 36)
-"""Of which the scores are known."""
+_NEWEST: Final = ServerVersion(1, 36)  # of which the scores are known
 _WEIGHT: Final = kube_scores.needed(kube_scores.UNASKED)
-_MANY: Final = 2_000
-"""Pods, from which on it takes a while."""
+_MANY: Final = 2_000  # pods, from which on it takes a while
 MAX_SEEDS: Final = 100
 
 
-class Order(StrEnum):
-    """How pods are put in order. Those that are on a node already always come first."""
-
-    GIVEN = "given"
-    """Waiting pods by priority and age, then those of the files in their order."""
-    SHUFFLED = "shuffled"
-    """By chance, which a seed decides."""
-    TIMESTAMPS = "timestamps"
-    """By when they were created; those of which that is not known come last."""
+class Order(StrEnum):  # of pods; those that are on a node already always come first
+    GIVEN = "given"  # waiting pods by priority and age, then those of the files in their order
+    SHUFFLED = "shuffled"  # by chance, which a seed decides
+    TIMESTAMPS = "timestamps"  # by when they were created; those of which that is not known come last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,31 +71,34 @@ def add(parser: argparse.ArgumentParser) -> None:
     what = "GPUs of made-up nodes, as of simulated GPUs"
     profile = parser.add_argument("--profile", default="", metavar="FILE", help=what)
     parser.add_argument("--nodes", type=int, metavar="N", help="how many nodes to make up from the profile")
-    parser.add_argument(
-        "--policy",
-        dest="policies",
-        type=_policies,
-        default=(DEFAULT_POLICY.value,),
-        metavar="NAME[,NAME]",
-        help=f"of pods that name none, one or several of {', '.join(_KNOWN)}; {NONE} leaves the choice of the node to"
-        f" kube-scheduler (default: {DEFAULT_POLICY.value})",
+    default, metavar = (DEFAULT_POLICY.value,), "NAME[,NAME]"
+    what = (
+        f"of pods that name none, one or several of {', '.join(_KNOWN)}; {NONE} leaves the choice of the node to"
+        f" kube-scheduler (default: {DEFAULT_POLICY.value})"
     )
+    parser.add_argument("--policy", dest="policies", type=_policies, default=default, metavar=metavar, help=what)
     arguments.add_choice(parser, "--order", Order.GIVEN, "in which pods come (default: given)")
-    parser.add_argument(
-        "--seeds",
-        type=_seeds,
-        default=(1,),
-        metavar="1-5",
-        help="for chance among equal nodes and in when the controller learns what is typical, and for --order"
-        " shuffled; the summary has mean and deviation (default: 1)",
+    what = (
+        "for chance among equal nodes and in when the controller learns what is typical, and for --order shuffled; the"
+        " summary has mean and deviation (default: 1)"
     )
-    parser.add_argument(
-        "--replay",
-        action="store_true",
-        help="place the pods of the cluster's list again, from empty nodes on, when they were created and for as"
-        " long as they ran; pods of DaemonSets stay",
+    parser.add_argument("--seeds", type=_seeds, default=(1,), metavar="1-5", help=what)
+    what = (
+        "place the pods of the cluster's list again, from empty nodes on, when they were created and for as long as"
+        " they ran; pods of DaemonSets stay"
     )
-    _add_scheduler(parser)
+    parser.add_argument("--replay", action="store_true", help=what)
+    what = f"of the kube-scheduler whose scores count (default: the newest kubelet in the input, or {_NEWEST})"
+    scheduler_command.add_server(parser, what)
+    what = f"of the controller's scores for GPU pods (default: {_WEIGHT}, as printed)"
+    parser.add_argument("--weight", type=int, metavar="N", help=what)
+    what = (
+        "the controller ranks nodes for pods without GPUs, too; by default with weight"
+        f" {scheduler_config.OTHERS_WEIGHT}"
+    )
+    scheduler_command.add_rank_others(parser, what)
+    what = "nodes with less free CPU and memory come first, for all pods"
+    parser.add_argument("--most-allocated", action="store_true", help=what)
     arguments.add_memory_unit(parser, "the unit in which the nodes count")
     parser.add_argument("--whole-gpus", action="store_true", help=f"{names.GPU} is gpushare's, not another plugin's")
     parser.add_argument("--summary", action="store_true", help="leave out the tables of pods and nodes")
@@ -112,26 +107,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     for each in (files, profile, plot):
         arguments.is_file(each)
     arguments.add_output(parser)
-
-
-def _add_scheduler(parser: argparse.ArgumentParser) -> None:
-    scheduler_command.add_server(
-        parser, f"of the kube-scheduler whose scores count (default: the newest kubelet in the input, or {_NEWEST})"
-    )
-    parser.add_argument(
-        "--weight",
-        type=int,
-        metavar="N",
-        help=f"of the controller's scores for GPU pods (default: {_WEIGHT}, as printed)",
-    )
-    scheduler_command.add_rank_others(
-        parser,
-        "the controller ranks nodes for pods without GPUs, too; by default with weight"
-        f" {scheduler_config.OTHERS_WEIGHT}",
-    )
-    parser.add_argument(
-        "--most-allocated", action="store_true", help="nodes with less free CPU and memory come first, for all pods"
-    )
 
 
 def _policies(text: str) -> tuple[str, ...]:
@@ -157,7 +132,13 @@ def _seeds(text: str) -> tuple[int, ...]:
 def run(options: Options, streams: Streams, stdin: TextIO) -> int:
     """Print what would go where. The exit code."""
     _check(options)
-    asked = _question(options, stdin)
+    found = objects.collect((objects.file_name(file), objects.read_file(file, stdin)) for file in options.files)
+    profile = None
+    if options.profile:
+        documents = objects.read_file(options.profile, stdin)
+        profile = Profile.of(documents, objects.file_name(options.profile), options.nodes)
+    whole, replay = options.whole_gpus, options.replay
+    asked = question.prepare(found, profile, options.memory_unit, whole_gpus=whole, replay=replay)
     minor = (options.server or asked.server or _NEWEST).minor
     count = len(asked.pods)
     pairs = [(policy, seed) for policy in options.policies for seed in options.seeds]
@@ -181,7 +162,10 @@ def run(options: Options, streams: Streams, stdin: TextIO) -> int:
     if options.plot:
         if not count:
             raise SettingsError("--plot: there is no pod to place, so nothing to draw; --replay takes those that run")
-        _write(options.plot, plot.svg(render.plot(runs)))
+        try:
+            Path(options.plot).expanduser().write_text(plot.svg(render.plot(runs)), encoding="utf-8")
+        except OSError as error:
+            raise WireError(f"{options.plot}: {error.strerror}") from error
     missing = render.overlooked(first)
     notes = [*asked.notes, *([f"not evaluated: {', '.join(missing)}"] if missing else [])]
     for note in notes:
@@ -195,8 +179,7 @@ def run(options: Options, streams: Streams, stdin: TextIO) -> int:
 
 
 def _ordered(pods: Sequence[Pod], order: Order, seed: int) -> list[int]:
-    numbers = list(range(len(pods)))
-    first, rest = [i for i in numbers if pods[i].bound], [i for i in numbers if not pods[i].bound]
+    first, rest = ([i for i, pod in enumerate(pods) if pod.bound is bound] for bound in (True, False))
     if order is Order.SHUFFLED:
         random.Random(seed).shuffle(rest)  # noqa: S311 - nothing secret
     elif order is Order.TIMESTAMPS:
@@ -211,13 +194,6 @@ def _config(options: Options, policy: str, minor: int) -> SchedulerConfig:
         return SchedulerConfig(policy=Policy.BINPACK, rules=rules, weight=0)
     weight = _WEIGHT if options.weight is None else options.weight
     return SchedulerConfig(policy=Policy(policy), rules=rules, weight=weight, others_weight=options.others_weight or 0)
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).expanduser().write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise WireError(f"{path}: {error.strerror}") from error
 
 
 def _check(options: Options) -> None:
@@ -236,21 +212,8 @@ def _check(options: Options) -> None:
             scheduler_config.checked_weight(flag, weight)
     if options.plot:
         plot.require()
-    if options.plot and not Path(options.plot).expanduser().parent.is_dir():
-        raise SettingsError(f"--plot {options.plot}: there is no such directory; make it first")
-
-
-def _question(options: Options, stdin: TextIO) -> Question:
-    found = objects.collect((objects.file_name(file), objects.read_file(file, stdin)) for file in options.files)
-    profile = None
-    if options.profile:
-        documents = objects.read_file(options.profile, stdin)
-        profile = Profile.of(documents, objects.file_name(options.profile), options.nodes)
-    return question.prepare(found, profile, options.memory_unit, whole_gpus=options.whole_gpus, replay=options.replay)
-
-
-def _run(call: Call) -> int:
-    return run(call.options(Options), call.streams, call.stdin)
+        if not Path(options.plot).expanduser().parent.is_dir():
+            raise SettingsError(f"--plot {options.plot}: there is no such directory; make it first")
 
 
 COMMAND: Final = Command(
@@ -269,5 +232,5 @@ COMMAND: Final = Command(
         ("Policies compared", "gpushare simulate -f web.yaml --profile gpus.yaml --policy dense,binpack --summary"),
     ),
     add=add,
-    run=_run,
+    run=lambda call: run(call.options(Options), call.streams, call.stdin),
 )

@@ -1,7 +1,4 @@
-"""Files as `kubectl get -o yaml` prints them or users write them -> nodes, pods and workloads.
-
-Whatever a file holds, nothing but WireError comes out of here; it names the file, the object in it and the field.
-"""
+"""Files -> nodes, pods and workloads, or a WireError that names the file, the object in it and the field."""
 
 import contextlib
 import hashlib
@@ -22,21 +19,15 @@ STDIN: Final = "-"
 WORKLOADS: Final = frozenset(
     {"Deployment", "ReplicaSet", "StatefulSet", "ReplicationController", "DaemonSet", "Job", "CronJob"}
 )
-_OF_THE_CLUSTER: Final = frozenset({"Node", "Namespace"})
-DEFAULT_NAMESPACE: Final = "default"
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"  # those of Kubernetes' own suffixes
 _LONGEST: Final = 58  # Kubernetes cuts a longer base before it adds a suffix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """One object of the input."""
-
-    where: str
-    """File, and place in the file if it holds more than one object."""
+class Found:  # one object of the input
+    where: str  # file, and place in the file if it holds more than one object
     kind: str
-    namespace: str
-    """Empty for a Node and a Namespace."""
+    namespace: str  # empty for a Node and a Namespace
     name: str
     value: JsonObject
 
@@ -56,19 +47,13 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
-    """All that was read, in the order of the files."""
-
+class Input:  # all that was read, in the order of the files
     nodes: list[Found] = field(default_factory=list)
-    known: list[Found] = field(default_factory=list)
-    """Pods that an API server knows, because they have a uid."""
-    wanted: list[Found] = field(default_factory=list)
-    """Pods and workloads that are still to be created."""
+    known: list[Found] = field(default_factory=list)  # pods that an API server knows, because they have a uid
+    wanted: list[Found] = field(default_factory=list)  # pods and workloads that are still to be created
     namespaces: list[Found] = field(default_factory=list)
-    config_maps: list[JsonObject] = field(default_factory=list)
-    """Aliyun's, of GPUs that must not be used."""
-    ignored: Counter[str] = field(default_factory=Counter)
-    """Kinds that have nothing to do with GPUs, and how many objects of them there were."""
+    config_maps: list[JsonObject] = field(default_factory=list)  # Aliyun's, of GPUs that must not be used
+    ignored: Counter[str] = field(default_factory=Counter)  # objects that have nothing to do with GPUs, by kind
 
 
 def file_name(path: str) -> str:
@@ -76,11 +61,7 @@ def file_name(path: str) -> str:
 
 
 def read_file(path: str, stdin: TextIO) -> list[object]:
-    """The YAML documents of a file, or of the standard input.
-
-    Raises:
-        WireError: it cannot be read, or is no YAML.
-    """
+    """The YAML documents of a file, or of the standard input."""
     name = file_name(path)
     try:
         text = stdin.read() if path == STDIN else Path(path).expanduser().read_text(encoding="utf-8")
@@ -92,12 +73,8 @@ def read_file(path: str, stdin: TextIO) -> list[object]:
 
 
 def collect(files: Iterable[tuple[str, Sequence[object]]]) -> Input:
-    """Sort the objects of all files, of which the names and the documents are given.
-
-    Raises:
-        WireError: something is no object of Kubernetes, or is there twice.
-    """
-    collected = Input()
+    """Sort the objects of all files, of which the names and the documents are given."""
+    collected, uids = Input(), dict[str, Found]()
     seen: dict[str, Found] = {}
     for found in (found for file, documents in files for found in _objects(file, documents)):
         match found.kind:
@@ -116,17 +93,20 @@ def collect(files: Iterable[tuple[str, Sequence[object]]]) -> Input:
                 continue
         if (other := seen.setdefault(str(found), found)) is not found:
             raise WireError(f"{found.where}: {found} is there already ({other.where}); rename or remove one")
-    _check_uids(collected.known)
+    for pod in collected.known:  # ledgers are kept by uid
+        if (other := uids.setdefault(pod.value["metadata"]["uid"], pod)) is not pod:
+            raise pod.fail(f"metadata.uid: that of {other}, too; remove it")
     return collected
 
 
 def _objects(file: str, documents: Sequence[object]) -> Iterator[Found]:
     there = [(i, document) for i, document in enumerate(documents, start=1) if document is not None]
+    if not there:
+        raise WireError(
+            f"{file}: no object in it; expected manifests, or what kubectl get nodes,pods -A -o yaml prints"
+        )
     for i, document in there:
         yield from _flat(document, f"{file}, document {i}" if len(there) > 1 else file)
-    if not there:
-        what_for = "expected manifests, or what kubectl get nodes,pods -A -o yaml prints"
-        raise WireError(f"{file}: no object in it; {what_for}")
 
 
 def _flat(document: object, where: str) -> Iterator[Found]:
@@ -152,13 +132,13 @@ def _kind(item: JsonObject, where: str, default: str) -> str:
     kind = item.get("kind")
     if isinstance(kind, str) and kind:
         return kind
-    if kind is None and default:
+    if kind is not None:
+        raise WireError(f"{where}: kind: {fields.mismatch('a string', kind)}")
+    if default:
         return default
-    if kind is None and "gpus" in item:
+    if "gpus" in item:
         raise WireError(f"{where}: this looks like a profile of GPUs; give it with --profile")
-    if kind is None:
-        raise WireError(f"{where}: kind: missing; expected an object of Kubernetes")
-    raise WireError(f"{where}: kind: {fields.mismatch('a string', kind)}")
+    raise WireError(f"{where}: kind: missing; expected an object of Kubernetes")
 
 
 def _found(item: JsonObject, kind: str, where: str) -> Found:
@@ -170,12 +150,11 @@ def _found(item: JsonObject, kind: str, where: str) -> Found:
         if not name and (start := fields.text(metadata, "generateName", "metadata")):
             name = random_like(start, where)
         name = name or fields.needed(metadata, "name", "metadata")
-        namespace = (
-            "" if kind in _OF_THE_CLUSTER else fields.text(metadata, "namespace", "metadata") or DEFAULT_NAMESPACE
-        )
+        namespace = fields.text(metadata, "namespace", "metadata") or "default"
         check_texts(metadata, "metadata")
     except WireError as error:
         raise WireError(f"{where}: {kind}: {error}") from error
+    namespace = "" if kind in {"Node", "Namespace"} else namespace
     return Found(where=where, kind=kind, namespace=namespace, name=name, value=item)
 
 
@@ -196,15 +175,6 @@ def _with_identity(pod: Found) -> Found:
     return replace(pod, value=value)
 
 
-def _check_uids(pods: Iterable[Found]) -> None:
-    """Ledgers are kept by uid."""
-    seen: dict[str, Found] = {}
-    for pod in pods:
-        other = seen.setdefault(pod.value["metadata"]["uid"], pod)
-        if other is not pod:
-            raise pod.fail(f"metadata.uid: that of {other}, too; remove it")
-
-
 def check_texts(metadata: Mapping[str, Any], path: str) -> None:
     """The API server takes texts only where YAML likes to read numbers and truth values."""
     for field_name in ("labels", "annotations"):
@@ -219,7 +189,7 @@ def random_like(base: str, seed: str) -> str:
 
 
 def letters(seed: str, count: int) -> str:
-    """As many as are wanted, of those with which Kubernetes makes names unique; the same for the same seed."""
+    """Of those with which Kubernetes makes names unique; the same for the same seed."""
     number = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:16])
     found = []
     for _ in range(count):

@@ -22,18 +22,13 @@ from gpushare_cli.simulate.scheduler import Bound, Scheduler, SchedulerConfig
 from gpushare_cli.simulate.signature import PodSignature
 from gpushare_cli.world import NodeAnswer
 
-_TOLD_EVERY: Final = 5_000
-"""Pods."""
-_MOST_ANSWERS: Final = 500_000
-"""Of nodes; from then on a pod that finds no room is told what the last one of its signature was told."""
-_MOST_POINTS: Final = 1_200
-"""Then every other one is dropped."""
+_TOLD_EVERY: Final = 5_000  # pods
+_MOST_ANSWERS: Final = 500_000  # of nodes; then a pod is told what the last one of its signature was told
+_MOST_POINTS: Final = 1_200  # then every other one is dropped
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """A pod has come, and was bound or waits; or one that waited was bound, because another one had ended."""
-
+class Event:  # a pod has come, and was bound or waits; or one that waited was bound, because another one had ended
     number: int
     pod: Pod
     signature: PodSignature
@@ -84,8 +79,7 @@ class AllocationSeries:
         self._total_mib = sum(gpu.total_mib for gpu in gpus)
         self._mean_mib = self._total_mib // max(len(gpus), 1)
         self._allocated_mib = self._asked_mib = self._total_mib - sum(gpu.free_mib for gpu in gpus)
-        self.ends = ends
-        """If so, the points are over hours, else over what was asked for."""
+        self.ends = ends  # if so, the points are over hours, else over what was asked for
         self.points: list[tuple[float, float]] = []
         self._every, self._seen = 1, 0
 
@@ -119,15 +113,12 @@ class AllocationSeries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """What becomes of one pod."""
-
+class Row:  # what becomes of one pod
     pod: Pod
     outcome: Outcome
     node: NodeName | None = None
     grants: tuple[Grant, ...] = ()
-    answers: tuple[NodeAnswer, ...] = ()
-    """For a pod that no node takes: all nodes that came into question, those that come closest first."""
+    answers: tuple[NodeAnswer, ...] = ()  # of a pod that no node takes: of all nodes in question, the closest first
 
     @property
     def why(self) -> str:
@@ -135,14 +126,11 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What would go where, and the cluster afterwards."""
-
+class Plan:  # what would go where, and the cluster afterwards
     rows: tuple[Row, ...]
     ledgers: Mapping[NodeName, LedgerOrRefused]
     rooms: tuple[NodeCapacity, ...]
-    signatures: Mapping[PodSignature, int]
-    """How many pods of each came."""
+    signatures: Mapping[PodSignature, int]  # how many pods of each came
     series: AllocationSeries
     placed: int
 
@@ -159,14 +147,8 @@ def run(
 ) -> Plan:
     """Place the pods, by their numbers, in this order.
 
-    Args:
-        question: the nodes as they are before, and the pods.
-        config: how.
-        order: the numbers of all pods.
-        draw: a number below the given one, for nodes with equal scores.
-        draw_look: the same, for when the controller looks at the cluster; None: when a look is due.
-        details: also why pods are on no node.
-        progress: is given how many pods have come, now and then.
+    `draw` gives a number below the given one, for nodes with equal scores; `draw_look` too, for when the controller
+    looks at the cluster (None: when that is due). With details also why pods are on no node.
     """
     nodes, pods = question.nodes, question.pods
     cluster = Cluster(nodes, config.policy, Learner(nodes.asks, draw=draw_look))
@@ -191,8 +173,7 @@ def run(
             told = refusals.of(pod, signature) if details else ()
             rows[event.number] = Row(pod=pod, outcome=Outcome.WAITS, answers=told)
         else:
-            grants = bound.allocation.grants if bound.allocation is not None else ()
-            node = cluster.names[bound.node]
+            grants, node = bound.allocation.grants if bound.allocation else (), cluster.names[bound.node]
             rows[event.number] = Row(pod=pod, outcome=Outcome.PLACED, node=node, grants=grants)
     return Plan(
         rows=tuple(rows),
@@ -214,7 +195,6 @@ class _Refusals:
         self._left = _MOST_ANSWERS
 
     def of(self, pod: Pod, signature: PodSignature) -> tuple[NodeAnswer, ...]:
-        """What the nodes that come into question say to a pod, those that come closest first."""
         changes = self._scheduler.changes
         known = self._told.get((signature, pod.only))
         if known is not None and (known[0] == changes or self._left <= 0):
@@ -231,12 +211,12 @@ class _Refusals:
         if place is None:
             unknown = Refused(RefusalReason.NO_INVENTORY, f"there is no node {name} in the input", permanent=True)
             return NodeAnswer(node=name, verdict=unknown)
-        verdict = self._cluster.verdict(signature, place)
+        verdict, facts = self._cluster.verdict(signature, place), self._facts[place]
         if pod.bound:
             return NodeAnswer(node=name, verdict=verdict)
-        lacks = schedulable.misplaced(pod.value, self._facts[place])
+        lacks = schedulable.misplaced(pod.value, facts)
         if isinstance(verdict, Placed):  # a refusal has better numbers than the sums of what is requested
-            facts, requested = self._facts[place], self._cluster.requested[place]
+            requested = self._cluster.requested[place]
             lacks += cluster_world.short(dict(signature.counted), facts.allocatable, requested)
         lacks += _short_of_host(signature.load, self._scheduler.used[:, place], self._scheduler.hosts[:, place])
         if not self._scheduler.is_welcome(signature, place):

@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -14,7 +14,7 @@ from gpushare import names, units
 from gpushare.cluster import bypass, node_records
 from gpushare.cluster.bypass import Fate
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.pod_records import Bound, PodRecord
+from gpushare.cluster.pod_records import Bound, Pending, PodRecord
 from gpushare.errors import InvalidRequestError, SettingsError, WireError
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.capacity import Ask
@@ -25,7 +25,7 @@ from gpushare.wire import fields, host, requests, selectors, typos, unhealthy
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import profile as profile_wire
 from gpushare_cli import schedulable, world, yamls
-from gpushare_cli.kube_scores import Floats, Load
+from gpushare_cli.kube_scores import Load
 from gpushare_cli.schedulable import NodeFacts
 from gpushare_cli.scheduler_config import ServerVersion
 from gpushare_cli.simulate import affinity, signature, workloads
@@ -42,50 +42,32 @@ _IN_CONFIG_MAP: Final = "profile.yaml"
 
 class Outcome(Enum):
     PLACED = "Placed"
-    WAITS = "Waits"
-    """No node takes it."""
-    REFUSED = "Refused"
-    """The webhook does not let it be created."""
+    WAITS = "Waits"  # no node takes it
+    REFUSED = "Refused"  # the webhook does not let it be created
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:
-    """A pod that is to be placed."""
-
+class Pod:  # one that is to be placed
     ref: PodRef
     value: Object
-    signature: PodSignature | None = None
-    """None if it is not placed anywhere."""
-    request: PodRequest | None = None
-    """None if it asks for no GPU, or `problem` says why it is not placed anywhere."""
-    outcome: Outcome = Outcome.WAITS
-    """What a problem means."""
+    signature: PodSignature | None = None  # None if it is not placed anywhere
+    request: PodRequest | None = None  # None if it asks for no GPU, or `problem` says why it is not placed anywhere
+    outcome: Outcome = Outcome.WAITS  # what a problem means
     problem: str = ""
-    of: str = ""
-    """The workload that makes it; empty for a pod of its own."""
-    only: NodeName | None = None
-    """The only node that comes into question."""
-    bound: bool = False
-    """It is on that node already and was given no GPU yet, so Kubernetes has nothing more to say."""
-    replicas_of: Owner | None = None
-    """The owner whose pods kube-scheduler keeps apart, if it does not say so itself."""
-    created: str = ""
-    """Time of its creation, if that is known."""
-    at_s: float = 0.0
-    """When it comes, if pods end."""
-    duration_s: float | None = None
-    """From its binding on; None if it never ends."""
+    of: str = ""  # the workload that makes it; empty for a pod of its own
+    only: NodeName | None = None  # the only node that comes into question
+    bound: bool = False  # it is on that node already and was given no GPU yet, so Kubernetes has nothing more to say
+    replicas_of: Owner | None = None  # the owner whose pods kube-scheduler keeps apart, if it does not say so itself
+    created: str = ""  # time of its creation, if that is known
+    at_s: float = 0.0  # when it comes, if pods end
+    duration_s: float | None = None  # from its binding on; None if it never ends
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
-    """GPUs of nodes that exist nowhere else."""
-
+class Profile:  # GPUs of nodes that exist nowhere else
     found: object
-    name: str
-    """Of its file."""
-    count: int | None = None
-    """Of nodes; None for those that the profile names and one other."""
+    name: str  # of its file
+    count: int | None = None  # of nodes; None for those that the profile names and one other
 
     @classmethod
     def of(cls, documents: list[object], name: str, count: int | None) -> "Profile":
@@ -103,14 +85,10 @@ def _first(documents: list[object]) -> object:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """All that a plan is made of."""
-
+class Question:  # all that a plan is made of
     nodes: Nodes
-    pods: tuple[Pod, ...]
-    """In the order in which they are placed."""
-    server: ServerVersion | None
-    """Of the newest kubelet, if any node tells."""
+    pods: tuple[Pod, ...]  # in the order in which they are placed
+    server: ServerVersion | None  # of the newest kubelet, if any node tells
     unit: MemoryUnit
     notes: tuple[str, ...]
 
@@ -118,31 +96,27 @@ class Question:
 def prepare(
     given: Input, profile: Profile | None, unit: MemoryUnit | None, *, whole_gpus: bool, replay: bool = False
 ) -> Question:
-    """Make sense of the input.
+    """Make sense of the input, with nodes of the profile beside its own; in its nodes' unit if none is given.
 
-    Args:
-        given: the input.
-        profile: of nodes beside those of the input.
-        unit: of GPU memory; None for the one in which the nodes count.
-        whole_gpus: whether that resource is ours.
-        replay: place the cluster's pods again, from empty nodes on.
-
-    Raises:
-        WireError: an object cannot be read.
-        SettingsError: the nodes count in different units, and none was given.
+    Raises SettingsError: the nodes count in different units, and none was given.
     """
     notes: list[str] = []
     found = _nodes(given, unit, notes)
     unit = unit or world.unit_of(record for record, _ in found.values())
     if profile is not None:
-        found |= {inventory.node: _of_profile(inventory) for inventory in synthetic_nodes(profile, unit, found)}
+        for inventory in synthetic_nodes(profile, unit, found):
+            name = inventory.node
+            labels = {schedulable.HOSTNAME: name, names.LABEL_SHARES: "true"}
+            made = NodeRecord(name=name, published="", inventory=inventory)
+            found[name] = made, NodeFacts(name=name, labels=labels)
     if not found:
         raise WireError("no node in the input; add what kubectl get nodes,pods -A -o yaml prints, or give --profile")
     resource_config = ResourceConfig(unit=unit, whole_gpus=whole_gpus)
     there = [pod for pod in given.known if not replay or workloads.is_static(pod)]
     existing = [(pod, _record(pod, resource_config)) for pod in there]
     state = world.build(found.values(), ((pod.value, record) for pod, record in existing), resource_config)
-    created, noted = workloads.expand(given.wanted, given.known, [node.facts for node in state.nodes.values()])
+    facts = [node.facts for node in state.nodes.values()]
+    created, noted = workloads.expand(given.wanted, given.known, facts)
     new = [_new(pod, resource_config) for pod in created]
     old = [_new(pod, resource_config) for pod in workloads.replayed(given.known)] if replay else []
     if old:
@@ -150,19 +124,28 @@ def prepare(
     notes += [*_unreadable(state), *noted, *_omissions(given)]
     policies = dict(_policies(given.namespaces))
     pods = tuple(_with_policy(pod, policies) for pod in (*_waiting(existing, state), *old, *new))
-    facts = [node.facts for node in state.nodes.values()]
-    on_nodes = _on_nodes(there, state)
+    places = {name: i for i, name in enumerate(state.nodes)}
+    counted = [pod.value for pod in there if pods_wire.counts(pod.value)]
+    on_nodes = [(pod, places[on]) for pod in counted if (on := pods_wire.node_of(pod)) in places]
+    used, replicas = np.zeros((len(Load._fields), len(facts))), defaultdict[Owner, Counter[int]](Counter)
+    for pod, node in on_nodes:
+        used[:, node] += signature.load(pod)
+        if (owner := signature.owner(pod)) is not None:
+            replicas[owner][node] += 1
     has_affinity = any(map(affinity.is_said, (*(pod.value for pod in pods), *(pod for pod, _ in on_nodes))))
     signatures = Signatures(facts, has_affinity=has_affinity)
     nodes = Nodes(
         world=state,
         max_pods=_max_pods(given.nodes, state),
-        used=_used(on_nodes, len(facts)),
-        replicas=_replicas(on_nodes),
+        used=used,
+        replicas=replicas,
         affinities=[(affinity.read(pod, facts), node) for pod, node in on_nodes] if has_affinity else None,
         asks=[_ask(pod.value, record) for pod, record in existing if pods_wire.counts(pod.value)],
     )
-    notes += _without_capacity(nodes, pods)
+    silent = nodes.has.count(None)
+    if silent and any(any(host.counted(pod.value)) for pod in pods):
+        who, they = ("nodes do", "they have") if silent > 1 else ("node does", "it has")
+        notes.append(f"{silent} {who} not tell what CPU and memory {they}; assuming they have enough")
     if replay and not old:
         notes.append("--replay: no pod of a cluster in the input; give what kubectl get nodes,pods -A -o yaml prints")
     elif not pods and not given.known:
@@ -182,12 +165,7 @@ def prepare(
 
 
 def synthetic_nodes(profile: Profile, unit: MemoryUnit, taken: Collection[str]) -> tuple[NodeInventory, ...]:
-    """Nodes with the GPUs of a profile: those that it names, and others up to the number.
-
-    Raises:
-        WireError: it is no profile.
-        SettingsError: the number contradicts it.
-    """
+    """Nodes with the GPUs of a profile: those that it names, and others up to the number."""
     try:
         found = profile.found
         named = profile_wire.nodes(found)
@@ -197,22 +175,12 @@ def synthetic_nodes(profile: Profile, unit: MemoryUnit, taken: Collection[str]) 
             raise SettingsError(f"--nodes {total}: at most {MAX_NODES} nodes can be made up")
         if total < len(named):
             raise SettingsError(f"--nodes {total}: the profile names {len(named)} nodes: {', '.join(named)}")
-        others = _names(total - len(named), {*named, *taken})
-        return tuple(profile_wire.inventory(found, NodeName(name), unit) for name in [*named, *others])
+        digits = len(str(total - len(named)))  # so that they sort by number
+        free = (name for i in itertools.count(1) if (name := f"node-{i:0{digits}}") not in {*named, *taken})
+        every = [*named, *itertools.islice(free, total - len(named))]
+        return tuple(profile_wire.inventory(found, NodeName(name), unit) for name in every)
     except WireError as error:
         raise WireError(f"{profile.name}: {error}") from error
-
-
-def _names(count: int, taken: Collection[str]) -> list[str]:
-    """`node-1` and so on, with as many digits as the last one needs, so that they sort by number."""
-    names_of = (f"node-{number:0{len(str(count))}}" for number in itertools.count(1))
-    return list(itertools.islice((name for name in names_of if name not in taken), count))
-
-
-def _of_profile(inventory: NodeInventory) -> tuple[NodeRecord, NodeFacts]:
-    labels = {schedulable.HOSTNAME: inventory.node, names.LABEL_SHARES: "true"}
-    record = NodeRecord(name=inventory.node, published="", inventory=inventory)
-    return record, NodeFacts(name=inventory.node, labels=labels)
 
 
 def _nodes(given: Input, unit: MemoryUnit | None, notes: list[str]) -> dict[NodeName, tuple[NodeRecord, NodeFacts]]:
@@ -248,25 +216,24 @@ def _unreadable(state: World) -> Iterator[str]:
 
 def _waiting(existing: Iterable[tuple[Found, PodRecord | None]], state: World) -> Iterator[Pod]:
     """Pods of the cluster that have no GPU yet: those on a node first, then by priority and age."""
-    alive = [(pod, record) for pod, record in existing if _is_alive(pod)]
+    counted = [(pod, record) for pod, record in existing if pods_wire.counts(pod.value)]
+    alive = [(pod, record) for pod, record in counted if pod.value["metadata"].get("deletionTimestamp") is None]
     for pod, record in sorted(alive, key=lambda found: _age(found[0])):
         if isinstance(record, Bound) and (way := record.bypassed) is not None:
             node = state.nodes.get(record.node)
-            fate, text = bypass.outcome(way, node.ledger if node is not None else None, bypass.owner(pod.value))
+            fate, text = bypass.outcome(way, node.ledger if node else None, bypass.owner(pod.value))
             bound = Pod(ref=record.ref, value=pod.value, only=record.node, bound=True)
             if fate is Fate.BIND:
                 yield replace(bound, request=way.request)
             elif fate is not Fate.LEFT_ALONE:
                 yield replace(bound, problem=why_bypassed(fate, text, way))
     for pod, record in sorted(alive, key=lambda found: (-_priority(found[0]), *_age(found[0]))):
-        if isinstance(record, Bound) or pods_wire.node_of(pod.value) is not None:
+        if pods_wire.node_of(pod.value) is not None:
             continue
         waits = Pod(ref=pods_wire.ref(pod.value), value=pod.value, problem=_gated(pod.value), created=_age(pod)[0])
-        yield (
-            waits
-            if record is None
-            else replace(waits, ref=record.ref, request=record.request, problem=record.problem or waits.problem)
-        )
+        if isinstance(record, Pending):
+            waits = replace(waits, request=record.request, problem=record.problem or waits.problem)
+        yield waits
 
 
 def _gated(pod: Object) -> str:
@@ -329,28 +296,6 @@ def _with_policy(pod: Pod, policies: Mapping[str, Policy]) -> Pod:
     return replace(pod, request=replace(request, shape=replace(request.shape, policy=policy)))
 
 
-def _on_nodes(pods: Iterable[Found], state: World) -> list[tuple[Object, int]]:
-    """Pods that count on the nodes of a world, and the numbers of these."""
-    places = {name: i for i, name in enumerate(state.nodes)}
-    counted = [pod.value for pod in pods if pods_wire.counts(pod.value)]
-    return [(pod, places[on]) for pod in counted if (on := pods_wire.node_of(pod)) is not None and on in places]
-
-
-def _used(pods: Iterable[tuple[Object, int]], count: int) -> Floats:
-    used = np.zeros((len(Load._fields), count))
-    for pod, node in pods:
-        used[:, node] += signature.load(pod)
-    return used
-
-
-def _replicas(pods: Iterable[tuple[Object, int]]) -> dict[Owner, Counter[int]]:
-    replicas: dict[Owner, Counter[int]] = {}
-    for pod, node in pods:
-        if (owner := signature.owner(pod)) is not None:
-            replicas.setdefault(owner, Counter())[node] += 1
-    return replicas
-
-
 def _max_pods(given: Iterable[Found], state: World) -> list[int]:
     found = dict.fromkeys(state.nodes, 0)
     for node in given:
@@ -363,14 +308,6 @@ def _ask(pod: Object, record: PodRecord | None) -> Ask:
     if isinstance(record, Bound):
         return record.ask
     return Ask() if pods_wire.node_of(pod) is None else requests.usage_of_host(host.counted(pod))
-
-
-def _without_capacity(nodes: Nodes, pods: Iterable[Pod]) -> Iterator[str]:
-    """That CPU and memory are asked for, and some nodes do not tell what they have."""
-    count = nodes.has.count(None)
-    if count and any(any(host.counted(pod.value)) for pod in pods):
-        who, they = ("nodes do", "they have") if count > 1 else ("node does", "it has")
-        yield f"{count} {who} not tell what CPU and memory {they}; assuming they have enough"
 
 
 def _omissions(given: Input) -> Iterator[str]:
@@ -388,12 +325,6 @@ def _omissions(given: Input) -> Iterator[str]:
 def _age(pod: Found) -> tuple[str, str, str]:
     metadata = fields.mapping(pod.value, "metadata", "pod")
     return fields.text(metadata, "creationTimestamp", "metadata"), pod.namespace, pod.name
-
-
-def _is_alive(pod: Found) -> bool:
-    """Whether anybody still looks for a GPU for a pod."""
-    deleted = fields.mapping(pod.value, "metadata", "pod").get("deletionTimestamp") is not None
-    return pods_wire.counts(pod.value) and not deleted
 
 
 def _priority(pod: Found) -> int:

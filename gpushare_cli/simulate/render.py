@@ -1,11 +1,12 @@
 """Plans -> text for people, values for programs, lines of a plot. Pure."""
 
 import statistics
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from gpushare import units
 from gpushare.cluster.node_ledger import LedgerOrRefused
@@ -15,7 +16,6 @@ from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare.model.gpu import Gpu, GpuHealth, label
 from gpushare.model.ledger import NodeLedger
 from gpushare.units import MemoryUnit
-from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import console, schedulable, world
 from gpushare_cli.plot import Line, Plot, Point
@@ -24,8 +24,7 @@ from gpushare_cli.simulate.plan import AllocationSeries, Plan, Row
 from gpushare_cli.simulate.question import Outcome
 
 _FOLLOWED: Final = frozenset({"pod affinity", "topology spread constraints"})
-_STEPS: Final = 200
-"""Points of a line that is a mean."""
+_STEPS: Final = 200  # points of a line that is a mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,30 +40,25 @@ class Run:
         return cls(policy=policy, seed=seed, pods=len(plan.rows), placed=plan.placed, series=plan.series)
 
 
-class LeftOver(NamedTuple):
-    """Memory of all GPUs of a model, in GPUs."""
-
+class LeftOver(NamedTuple):  # memory of all GPUs of a model, in GPUs
     gpus: int
     allocated: float
     free: float
-    too_small: float
-    """Of what is free, in remainders that no pod of the input fits in."""
-    no_host: float
-    """Of it where one would fit, were there more CPU and memory on the node."""
+    too_small: float  # of what is free, in remainders that no pod of the input fits in
+    no_host: float  # of it where one would fit, were there more CPU and memory on the node
 
 
 def text(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, width: int, *, details: bool) -> str:
     """A line for each policy, why pods are on no node, which GPUs are left; then, if wanted, all pods and nodes."""
-    policies = [("POLICY", "SEEDS", "PODS PLACED", "GPU MEMORY", "ASKED FOR")]
-    policies += [_policy(name, found) for name, found in _by_policy(runs).items()]
-    parts = [console.table(policies, width)]
+    header = ("POLICY", "SEEDS", "PODS PLACED", "GPU MEMORY", "ASKED FOR")
+    parts = [console.table([header, *(_policy(name, found) for name, found in _by_policy(runs).items())], width)]
     if reasons := _refused(plan.rows):
         counted = [(reason, str(count)) for reason, count in reasons.items()]
         parts.append(console.table([("NOT PLACED BECAUSE OF", "PODS"), *counted], width))
     if found := _left_over(plan):
-        header = ("MODEL", "GPUS", "ALLOCATED", "FREE", "TOO SMALL", "NO CPU OR MEMORY")
         lines = [(model, str(each.gpus), *(f"{part:.1f}" for part in each[1:])) for model, each in found.items()]
-        parts.append(console.table([header, *lines], width))
+        columns = ("MODEL", "GPUS", "ALLOCATED", "FREE", "TOO SMALL", "NO CPU OR MEMORY")
+        parts.append(console.table([columns, *lines], width))
     return "\n".join([*parts, *([_table(plan, unit, width)] if details else [])])
 
 
@@ -131,9 +125,9 @@ def _table(plan: Plan, unit: MemoryUnit, width: int) -> str:
     nodes = console.table(list(_fill(ledgers, unit)), width)
     used, total = unit.ceil(_used_mib(ledgers.values())), _total_units(ledgers.values(), unit)
     counted = f"units of {unit.name}" if unit.name[0].isdigit() else unit.name
-    memory = f"{used}/{total} {counted} ({units.percent(used, total)}%) of GPU memory in use"
-    sums = f"{plan.placed} of {len(plan.rows)} pods placed; {memory}\n"
-    return (pods if plan.rows else "") + (nodes if ledgers else "") + sums
+    sums = f"{used}/{total} {counted} ({units.percent(used, total)}%) of GPU memory in use"
+    placed = f"{plan.placed} of {len(plan.rows)} pods placed; {sums}\n"
+    return (pods if plan.rows else "") + (nodes if ledgers else "") + placed
 
 
 def _lines(row: Row, ledgers: Mapping[NodeName, NodeLedger]) -> Iterator[tuple[str, ...]]:
@@ -168,16 +162,13 @@ def _fill(ledgers: Mapping[NodeName, NodeLedger], unit: MemoryUnit) -> Iterator[
 
 def _cell(gpu: Gpu, ledger: NodeLedger, unit: MemoryUnit) -> str:
     cell = f"{unit.ceil(ledger.used_mib.get(gpu.uuid, 0))}/{unit.floor(gpu.memory_mib)}"
-    marks = []
-    if gpu.uuid in ledger.whole:
-        marks.append("whole")
-    elif percent := ledger.used_percent.get(gpu.uuid, 0):
-        marks.append(f"{percent}% compute")
-    if gpu.extra_mib:
-        marks.append(f"of {unit.floor(gpu.grantable_mib)} oversubscribed")
-    if gpu.health is not GpuHealth.HEALTHY:
-        marks.append(gpu.health.value.lower())
-    return f"{cell} {', '.join(marks)}" if marks else cell
+    percent = ledger.used_percent.get(gpu.uuid, 0)
+    marks = (
+        "whole" if gpu.uuid in ledger.whole else f"{percent}% compute" if percent else "",
+        f"of {unit.floor(gpu.grantable_mib)} oversubscribed" if gpu.extra_mib else "",
+        gpu.health.value.lower() if gpu.health is not GpuHealth.HEALTHY else "",
+    )
+    return f"{cell} {', '.join(filter(None, marks))}".rstrip()
 
 
 def _ledgers(ledgers: Mapping[NodeName, LedgerOrRefused]) -> dict[NodeName, NodeLedger]:
@@ -214,15 +205,10 @@ def _not_evaluated(pod: Mapping[str, Any]) -> list[str]:
     others = "CPU, memory and other resources"
     if others not in found:
         return found
-    rest = {resource for _, _, container in pods_wire.containers(pod) for resource in _resources(container)}
-    named = ["other resources"] if rest - {"cpu", "memory", *schedulable.RESOURCES} else []
+    containers = [container for _, _, container in pods_wire.containers(pod)]
+    asked = {key for each in containers for kind in ("limits", "requests") for key in pods_wire.amounts(each, kind)}
+    named = ["other resources"] if asked - {"cpu", "memory", *schedulable.RESOURCES} else []
     return [*named, *(what for what in found if what != others)]
-
-
-def _resources(container: Mapping[str, Any]) -> Iterator[str]:
-    resources = fields.mapping(container, "resources", "container")
-    for key in ("limits", "requests"):
-        yield from fields.mapping(resources, key, "container.resources")
 
 
 def as_json(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, notes: Sequence[str]) -> dict[str, Any]:
@@ -240,7 +226,17 @@ def as_json(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, notes: Sequence[s
             "totalMiB": total,
             **_granted(used, total),
             "refused": _refused(plan.rows),
-            "gpus": [_json_left_over(model, each) for model, each in _left_over(plan).items()],
+            "gpus": [
+                {
+                    "model": model,
+                    "gpus": found.gpus,
+                    "allocated": round(found.allocated, 3),
+                    "free": round(found.free, 3),
+                    "freeTooSmall": round(found.too_small, 3),
+                    "freeWithoutHost": round(found.no_host, 3),
+                }
+                for model, found in _left_over(plan).items()
+            ],
         },
         "runs": [
             {
@@ -257,17 +253,6 @@ def as_json(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, notes: Sequence[s
     }
 
 
-def _json_left_over(model: str, found: LeftOver) -> dict[str, Any]:
-    return {
-        "model": model,
-        "gpus": found.gpus,
-        "allocated": round(found.allocated, 3),
-        "free": round(found.free, 3),
-        "freeTooSmall": round(found.too_small, 3),
-        "freeWithoutHost": round(found.no_host, 3),
-    }
-
-
 def _json_row(row: Row, ledgers: Mapping[NodeName, NodeLedger]) -> dict[str, Any]:
     return {
         "namespace": row.pod.ref.namespace,
@@ -275,21 +260,21 @@ def _json_row(row: Row, ledgers: Mapping[NodeName, NodeLedger]) -> dict[str, Any
         "of": row.pod.of or None,
         "outcome": row.outcome.value,
         "node": row.node,
-        "containers": [_json_grant(grant, ledgers[row.node]) for grant in row.grants if row.node],
+        "containers": [
+            {
+                "name": grant.container,
+                "kind": grant.kind.value,
+                "gpus": [{"index": gpu.index, "uuid": gpu.uuid} for gpu in _gpus(grant, ledgers[row.node])],
+                "memoryMiB": grant.memory_mib,
+                "computePercent": grant.compute_percent,
+                "whole": grant.whole,
+            }
+            for grant in row.grants
+            if row.node
+        ],
         "message": row.why or None,
         "nodes": [world.as_json(answer) for answer in row.answers],
         "notLookedAt": _not_evaluated(row.pod.value),
-    }
-
-
-def _json_grant(grant: Grant, ledger: NodeLedger) -> dict[str, Any]:
-    return {
-        "name": grant.container,
-        "kind": grant.kind.value,
-        "gpus": [{"index": gpu.index, "uuid": gpu.uuid} for gpu in _gpus(grant, ledger)],
-        "memoryMiB": grant.memory_mib,
-        "computePercent": grant.compute_percent,
-        "whole": grant.whole,
     }
 
 
@@ -310,14 +295,9 @@ def _json_node(name: NodeName, ledger: LedgerOrRefused) -> dict[str, Any]:
         }
         for gpu in ledger.inventory.gpus
     ]
-    return {
-        "name": name,
-        "gpus": gpus,
-        "totalMiB": _total_mib([ledger]),
-        "grantedMiB": _used_mib([ledger]),
-        "usedMiB": _used_mib([ledger]),
-        "problem": None,
-    }
+    used = _used_mib([ledger])
+    sums = {"totalMiB": _total_mib([ledger]), "grantedMiB": used, "usedMiB": used}
+    return {"name": name, "gpus": gpus, **sums, "problem": None}
 
 
 def _granted(mib: int, total: int) -> dict[str, int]:
@@ -345,13 +325,9 @@ def plot(runs: Sequence[Run]) -> Plot:
 
 def _mean(curves: Sequence[Sequence[Point]]) -> list[Point]:
     """Of several curves, at the same places; a curve stays where it was between its points."""
-    filled = [curve for curve in curves if curve]
+    filled = [np.array(curve).T for curve in curves if curve]
     if len(filled) < 2:
-        return list(filled[0]) if filled else []
-    low, high = max(curve[0][0] for curve in filled), min(curve[-1][0] for curve in filled)
-    places = [low + (high - low) * step / _STEPS for step in range(_STEPS + 1)]
-    return [(place, statistics.mean(_at(curve, place) for curve in filled)) for place in places]
-
-
-def _at(curve: Sequence[Point], place: float) -> float:
-    return curve[max(bisect_right(curve, place, key=lambda point: point[0]) - 1, 0)][1]
+        return [point for curve in curves for point in curve]
+    places = np.linspace(max(xs[0] for xs, _ in filled), min(xs[-1] for xs, _ in filled), _STEPS + 1)
+    found = [ys[np.maximum(np.searchsorted(xs, places, side="right") - 1, 0)] for xs, ys in filled]
+    return list(zip(places.tolist(), np.mean(found, axis=0).tolist(), strict=True))

@@ -20,16 +20,11 @@ _ZONE: Final = "topology.kubernetes.io/zone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerConfig:
-    """How pods are placed: kube-scheduler's rules, and how it asks the controller."""
-
-    policy: Policy = DEFAULT_POLICY
-    """Of pods that name none."""
+class SchedulerConfig:  # kube-scheduler's rules, and how it asks the controller
+    policy: Policy = DEFAULT_POLICY  # of pods that name none
     rules: Rules
-    weight: int = 1
-    """Of the controller's grades. With 0 nodes are not ranked."""
-    others_weight: int = 0
-    """For pods without GPUs."""
+    weight: int = 1  # of the controller's grades. With 0 nodes are not ranked.
+    others_weight: int = 0  # for pods without GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +38,15 @@ class Scheduler:
     """A cluster's kube-scheduler, with the controller as its extender."""
 
     def __init__(self, nodes: Nodes, cluster: Cluster, config: SchedulerConfig, draw: Callable[[int], int]) -> None:
-        """A cluster as it is, and how pods are placed; `draw` is a number below the given one, for equal scores."""
+        """`draw` gives a number below the given one, for equal scores."""
         self.hosts, self.used = nodes.hosts, nodes.used.copy()
         self.cluster, self._config, self._draw = cluster, config, draw
-        self._affinity = None
-        if nodes.affinities is not None:
-            self._affinity = AffinityState(nodes.labels, nodes.affinities, config.rules)
+        there = nodes.affinities
+        self._affinity = None if there is None else AffinityState(nodes.labels, there, config.rules)
         self._points = kube_scores.resources(config.rules)
         self._zones = [labels.get(_ZONE) for labels in nodes.labels]
         self._replicas = {of: dict(counts) for of, counts in nodes.replicas.items()}
-        self.changes = 0
-        """How often a pod has come to a node or left one."""
+        self.changes = 0  # how often a pod has come to a node or left one
 
     def place(self, pod: PodSignature, request: PodRequest | None, *, only: NodeName | None = None) -> Bound | None:
         """Bind a pod that has come, if only one node comes into question to that one; None if no node takes it."""
@@ -70,7 +63,6 @@ class Scheduler:
         return bool(takes) and isinstance(self.cluster.verdict(pod, node), Placed)
 
     def _admits(self, pod: PodSignature) -> Bools:
-        """Which nodes are for a pod, and have CPU, memory and resources for it."""
         found = pod.load.fits(self.used, self.hosts) & self.cluster.enough(pod)
         if pod.terms.allowed is not None:
             allowed = np.zeros(len(found), np.bool_)
@@ -79,7 +71,6 @@ class Scheduler:
         return found
 
     def is_welcome(self, pod: PodSignature, node: int) -> bool:
-        """Whether no pod affinity keeps a pod away from a node."""
         return self._affinity is None or pod.affinity is None or self._affinity.admits(pod.affinity)(node)
 
     def bind(self, pod: PodSignature, node: int, request: PodRequest | None) -> Bound:
@@ -101,7 +92,6 @@ class Scheduler:
             counts[node] = counts.get(node, 0) + change
 
     def choose(self, pod: PodSignature) -> int | None:
-        """The node for a pod as things are; None if no node takes it."""
         column = self.cluster.column(pod, self._admits(pod))
         fitting = np.flatnonzero(column.fits)
         if self._affinity is not None and pod.affinity is not None:

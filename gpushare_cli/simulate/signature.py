@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gpushare.model.capacity import Ask, FreeHost
+from gpushare.cluster import pod_records
+from gpushare.model.capacity import Ask
 from gpushare.model.request import PodRequest, RequestShape
 from gpushare.model.selector import GpuSelector
 from gpushare.wire import fields, host
@@ -17,48 +18,32 @@ from gpushare_cli.simulate import affinity
 from gpushare_cli.simulate.affinity import PodAffinity
 
 Object = Mapping[str, Any]
-Owner = tuple[str, str, str]
-"""Namespace, kind and name."""
+Owner = tuple[str, str, str]  # namespace, kind and name
 SPREAD: Final = frozenset({"ReplicaSet", "ReplicationController", "StatefulSet"})
 """Owners of which PodTopologySpread knows the selector."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeTerms:
-    """What a pod says of nodes, whatever is on them. Nodes are numbered."""
-
-    allowed: frozenset[int] | None = None
-    """By taints, selectors and required affinity; None for all."""
-    repelled: Mapping[int, int] = field(default_factory=dict, hash=False)
-    """How many taints with the effect PreferNoSchedule of a node it does not tolerate, where there are any."""
-    attracted: Mapping[int, int] = field(default_factory=dict, hash=False)
-    """Weights of preferred node affinity that hold of a node."""
+class NodeTerms:  # what a pod says of nodes, whatever is on them; they are numbered
+    allowed: frozenset[int] | None = None  # by taints, selectors and required affinity; None for all
+    repelled: Mapping[int, int] = field(default_factory=dict, hash=False)  # a node's soft taints that it tolerates not
+    attracted: Mapping[int, int] = field(default_factory=dict, hash=False)  # a node's weight by preferred node affinity
 
 
 ANYWHERE: Final = NodeTerms()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodSignature:
-    """Pods that nothing in a simulation tells apart."""
-
-    ask: Ask
-    """GPUs, and CPU and memory of the host."""
-    load: Load
-    """CPU and memory by kube-scheduler's count."""
-    shape: RequestShape | None = None
-    """None for a pod without GPUs."""
-    labels: tuple[tuple[str, str], ...] = ()
-    """Empty where the shape says nothing of other pods."""
-    counted: tuple[tuple[str, int], ...] = ()
-    """GPU resources by kube-scheduler's count, also if they are another plugin's."""
+class PodSignature:  # pods that nothing in a simulation tells apart
+    ask: Ask  # GPUs, and CPU and memory of the host
+    load: Load  # CPU and memory by kube-scheduler's count
+    shape: RequestShape | None = None  # None for a pod without GPUs
+    labels: tuple[tuple[str, str], ...] = ()  # empty where the shape says nothing of other pods
+    counted: tuple[tuple[str, int], ...] = ()  # GPU resources by kube-scheduler's count, also another plugin's
     terms: NodeTerms = ANYWHERE
-    replicas_of: Owner | None = None
-    """The owner whose other pods PodTopologySpread keeps apart; None for pods of which it knows no owner."""
-    affinity: PodAffinity | None = None
-    """None if no pod says anything of others."""
-    is_plain: bool = field(init=False, compare=False)
-    """Whether `ask` says all of the shape but its policy."""
+    replicas_of: Owner | None = None  # whose pods PodTopologySpread keeps apart; None where it knows no owner
+    affinity: PodAffinity | None = None  # None if no pod says anything of others
+    is_plain: bool = field(init=False, compare=False)  # whether `ask` says all of the shape but its policy
 
     def __post_init__(self) -> None:
         shape, plain = self.shape, None
@@ -96,17 +81,15 @@ class Signatures:
         said = {key: spec.get(key) for key in ("nodeSelector", "nodeName", "tolerations")}
         said["nodeAffinity"] = fields.mapping(spec, "affinity", "spec").get("nodeAffinity")
         key = json.dumps(said, sort_keys=True, default=str)
-        found = self._terms.get(key)
-        if found is None:
-            found = self._terms[key] = self._judged(pod)
-        return found
-
-    def _judged(self, pod: Object) -> NodeTerms:
-        allowed = frozenset(i for i, node in enumerate(self._nodes) if not schedulable.misplaced(pod, node))
-        repelled = {i: count for i, node in enumerate(self._nodes) if (count := schedulable.repelling(pod, node))}
-        attracted = {i: weight for i, node in enumerate(self._nodes) if (weight := schedulable.attracting(pod, node))}
-        everywhere = len(allowed) == len(self._nodes)
-        return NodeTerms(allowed=None if everywhere else allowed, repelled=repelled, attracted=attracted)
+        if key not in self._terms:
+            nodes = list(enumerate(self._nodes))
+            allowed = frozenset(i for i, node in nodes if not schedulable.misplaced(pod, node))
+            self._terms[key] = NodeTerms(
+                allowed=None if len(allowed) == len(nodes) else allowed,
+                repelled={i: count for i, node in nodes if (count := schedulable.repelling(pod, node))},
+                attracted={i: weight for i, node in nodes if (weight := schedulable.attracting(pod, node))},
+            )
+        return self._terms[key]
 
 
 def of_bound(request: PodRequest) -> PodSignature:
@@ -117,21 +100,14 @@ def of_bound(request: PodRequest) -> PodSignature:
 
 def load(pod: Object) -> Load:
     """What kube-scheduler counts for a pod; nothing for amounts that cannot be read."""
-    return Load(*host.counted(pod), *_scored(pod))
-
-
-def _scored(pod: Object) -> FreeHost:
-    """As scores count it: containers that request no CPU or no memory have a little."""
     spec = fields.mapping(pod, "spec", "pod")
-    changed = {
-        key: [_with_defaults(container) for container in fields.objects(spec, key, "spec")]
-        for key in ("initContainers", "containers")
-        if key in spec
-    }
-    return host.counted({**pod, "spec": {**spec, **changed}})
+    kinds = [kind for kind in ("initContainers", "containers") if kind in spec]
+    scored = {kind: [_with_defaults(each) for each in fields.objects(spec, kind, "spec")] for kind in kinds}
+    return Load(*host.counted(pod), *host.counted({**pod, "spec": {**spec, **scored}}))
 
 
 def _with_defaults(container: Object) -> Object:
+    """As scores count it: with a little where no CPU or no memory is requested."""
     resources = fields.mapping(container, "resources", "container")
     limits, requests = (fields.mapping(resources, key, "container.resources") for key in ("limits", "requests"))
     few = {"cpu": f"{kube_scores.DEFAULT_CPU_MILLI}m", "memory": f"{kube_scores.DEFAULT_MEMORY_MIB}Mi"}
@@ -140,9 +116,6 @@ def _with_defaults(container: Object) -> Object:
 
 def owner(pod: Object) -> Owner | None:
     """The controller whose pods PodTopologySpread keeps apart."""
-    metadata = fields.mapping(pod, "metadata", "pod")
-    for reference in fields.objects(metadata, "ownerReferences", "metadata"):
-        kind = fields.text(reference, "kind", "metadata.ownerReferences")
-        if reference.get("controller") is True and kind in SPREAD:
-            return str(metadata.get("namespace")), kind, str(reference.get("name"))
-    return None
+    found = pod_records.controller_of(pod) or {}
+    kind = fields.text(found, "kind", "metadata.ownerReferences")
+    return (str(pod["metadata"].get("namespace")), kind, str(found.get("name"))) if kind in SPREAD else None

@@ -15,46 +15,35 @@ from gpushare_cli.schedulable import NodeFacts
 from gpushare_cli.simulate import objects, signature
 from gpushare_cli.simulate.objects import Found, JsonObject
 
-MAX_PODS: Final = 100_000
-"""More would take hours to place."""
-SPREAD: Final = signature.SPREAD | {"Deployment"}
-"""Workloads whose pods PodTopologySpread keeps apart."""
+MAX_PODS: Final = 100_000  # more would take hours to place
+SPREAD: Final = signature.SPREAD | {"Deployment"}  # workloads whose pods PodTopologySpread keeps apart
 _STATIC: Final = frozenset({"DaemonSet", "Node"})
-_TOLERATED: Final = tuple(
+_TOLERATED: Final = tuple(  # by the pods of every DaemonSet
     {"key": f"node.kubernetes.io/{what}", "operator": "Exists"}
     for what in ("not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")
 )
-"""What the pods of every DaemonSet tolerate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPod:
-    of: Found
-    """The workload, or the pod's own manifest."""
+    of: Found  # the workload, or the pod's own manifest
     value: JsonObject
-    only: NodeName | None = None
-    """The node for which a DaemonSet makes it."""
-    created: str = ""
-    """When, if a cluster has had it; and the seconds from the first one's creation, and from its start to its end."""
-    at_s: float = 0.0
-    duration_s: float | None = None
+    only: NodeName | None = None  # the node for which a DaemonSet makes it
+    created: str = ""  # when, if a cluster has had it
+    at_s: float = 0.0  # from the first one's creation
+    duration_s: float | None = None  # from its start to its end
 
 
 def expand(
     wanted: Iterable[Found], known: Sequence[Found], nodes: Sequence[NodeFacts]
 ) -> tuple[list[NewPod], list[str]]:
-    """The pods of all workloads, in the order of the files, and notes.
+    """The pods of all workloads, in the order of the files, and notes. WireError if there are too many.
 
     A workload whose pods are in the input was read from the cluster together with them, and makes no others.
-
-    Raises:
-        WireError: a workload cannot be read, or there are too many pods.
     """
-    pods: list[NewPod] = []
-    notes: list[str] = []
+    pods, notes = list[NewPod](), list[str]()
     for found in wanted:
-        made = _owned(found, known)
-        if made:
+        if made := _owned(found, known):
             notes.append(f"{found}: its {made} pods are in the input, so no others are made")
             continue
         room = MAX_PODS - len(pods)
@@ -68,9 +57,7 @@ def expand(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Batch:
-    """Pods of one workload that are not made yet: there may be too many."""
-
+class _Batch:  # pods of one workload that are not made yet: there may be too many
     count: int
     make: Callable[[int], NewPod]
     note: str = ""
@@ -80,18 +67,13 @@ def _owned(found: Found, known: Iterable[Found]) -> int:
     """How many known pods this workload, or what it makes, owns."""
     through = {"Deployment": "ReplicaSet", "CronJob": "Job"}.get(found.kind, "")
     near = (pod for pod in known if pod.namespace == found.namespace)
-    return sum(_owns(owner, found, through) for pod in near for owner in _owners(pod))
+    owners = [(owner.get("kind"), str(owner.get("name"))) for pod in near for owner in _owners(pod)]
+    made_names = [name.rpartition("-")[0] for kind, name in owners if kind == through]
+    return owners.count((found.kind, found.name)) + made_names.count(found.name)
 
 
 def _owners(pod: Found) -> Sequence[Mapping[str, Any]]:
     return fields.objects(fields.mapping(pod.value, "metadata", "pod"), "ownerReferences", "metadata")
-
-
-def _owns(owner: Mapping[str, Any], found: Found, through: str) -> bool:
-    name = str(owner.get("name"))
-    if owner.get("kind") == found.kind:
-        return name == found.name
-    return owner.get("kind") == through and name.rpartition("-")[0] == found.name
 
 
 def _batch(found: Found, nodes: Sequence[NodeFacts]) -> _Batch:
@@ -107,8 +89,7 @@ def _batch(found: Found, nodes: Sequence[NodeFacts]) -> _Batch:
         case "Job":
             return _job(found, spec, "spec", found.name)
         case "CronJob":
-            template = fields.mapping(spec, "jobTemplate", "spec")
-            job = fields.mapping(template, "spec", "spec.jobTemplate")
+            job = fields.mapping(fields.mapping(spec, "jobTemplate", "spec"), "spec", "spec.jobTemplate")
             return _job(found, job, "spec.jobTemplate.spec", f"{found.name}-1")
         case _:
             return _replicas(found, spec)
@@ -139,14 +120,13 @@ def _stateful_set(found: Found, spec: Mapping[str, Any]) -> _Batch:
 
 
 def _daemon_set(found: Found, spec: Mapping[str, Any], nodes: Sequence[NodeFacts]) -> _Batch:
-    def pod(name: str, only: NodeName | None) -> NewPod:
+    def pod(name: str, only: NodeName | None = None) -> NewPod:
         made = _new(found, spec, "spec", name, {})
-        tolerations = [*fields.objects(made.value["spec"], "tolerations", "spec.template.spec"), *_TOLERATED]
-        return replace(
-            made, value={**made.value, "spec": {**made.value["spec"], "tolerations": tolerations}}, only=only
-        )
+        own = made.value["spec"]
+        tolerations = [*fields.objects(own, "tolerations", "spec.template.spec"), *_TOLERATED]
+        return replace(made, value={**made.value, "spec": {**own, "tolerations": tolerations}}, only=only)
 
-    probe = pod(found.name, None).value
+    probe = pod(found.name).value
     meant = [node.name for node in nodes if not schedulable.misplaced(probe, node)]
 
     def make(i: int) -> NewPod:
@@ -208,7 +188,7 @@ def is_static(pod: Found) -> bool:
 
 
 def replayed(pods: Iterable[Found]) -> list[NewPod]:
-    """Pods that a cluster has had, as they were, in the order in which they were created."""
+    """Pods that a cluster has had, in the order in which they were created."""
     created = sorted(((_created(pod), pod) for pod in pods if not is_static(pod)), key=lambda pair: pair[0])
     return [
         NewPod(
