@@ -59,25 +59,6 @@ def test_a_generated_name_has_letters_that_depend_on_the_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "note"),
-    [
-        (workload("Job", "web", completions=5), "Job default/web: 1 of its 5 pods run at a time"),
-        (workload("Job", "web", suspend=True), "Job default/web: is suspended, so it makes no pods"),
-        (
-            workload(
-                "DaemonSet", "web", template={"spec": {"nodeSelector": {"a": "b"}, "containers": [{"name": "c"}]}}
-            ),
-            "DaemonSet default/web: matches no node, so it makes no pods",
-        ),
-        ({"kind": "Service", "metadata": {}}, "not evaluated: 1 Service"),
-        (listed({"kind": "B"}, {"kind": "A"}, {"kind": "B"}), "not evaluated: 1 A, 2 B"),
-    ],
-)
-def test_what_is_left_out_is_noted(value: Json, note: str) -> None:
-    assert simulate(NODES, value, manifest(make_pod())).err == f"note: {note}\n"
-
-
-@pytest.mark.parametrize(
     ("value", "owner"),
     [
         (workload("StatefulSet", "web", replicas=3), ("StatefulSet", "web")),
@@ -132,14 +113,6 @@ def test_pods_that_are_ending_or_have_ended_get_nothing_new() -> None:
     assert (pods(found), found.value["summary"]["usedMiB"]) == ([], 0)
 
 
-def test_scheduling_gates_hold_a_pod_back() -> None:
-    gated = manifest(make_pod())
-    gated["spec"]["schedulingGates"] = [{"name": "quota"}, {"name": "team"}]
-    found = simulate(NODES, gated, as_json=True)
-    assert found.code == 3
-    assert found.value["pods"][0]["message"] == "waits behind scheduling gates: quota, team"
-
-
 @pytest.mark.parametrize(("name", "outcome"), [("node-b", "Placed"), ("node-z", "Waits")])
 def test_a_preset_node_is_the_only_one(name: str, outcome: str) -> None:
     found = simulate(NODES, manifest(make_pod(node=name)), as_json=True)
@@ -163,23 +136,6 @@ def test_gpus_that_a_config_map_calls_unhealthy_take_nothing() -> None:
     config = {"metadata": {"name": "unhealthy-gpu-node-a", "namespace": "kube-system"}, "data": {"gpus": "0"}}
     found = simulate(NODES, {"kind": "ConfigMap", **config}, workload("StatefulSet", "web"), as_json=True)
     assert where(found) == [("web-0", "node-a", [[1]])]
-
-
-def test_kubernetes_sum_of_a_node_counts_beside_its_gpus() -> None:
-    node = make_node(make_inventory(15, 15))
-    node["status"]["allocatable"][names.GPU_MEM] = "15"  # one of its GPUs is unhealthy for the kubelet
-    holder = bound("holder", make_grant(1, gib=14))
-    found = simulate(listed(node), holder, manifest(make_pod(namespace="ml")))
-    assert found.details.splitlines()[1].endswith(
-        "waits: node-a has room, but: Insufficient aliyun.com/gpu-mem: 3 asked for, 15 allocatable, 14 requested by"
-        " pods there"
-    )
-
-
-def test_pods_on_unknown_nodes_are_told() -> None:
-    away = [bound(name, make_grant(0), node=f"node-{name}", namespace="ml") for name in "yx"]
-    found = simulate(*away, make_pod(), profile=T4S)
-    assert found.err == "note: 2 GPU pods are not counted, on nodes that are not in the input: node-x, node-y\n"
 
 
 def test_an_exported_pod_without_its_uid_holds_what_it_holds() -> None:
@@ -225,80 +181,10 @@ def test_a_profile_may_be_the_config_map_of_the_device_plugin() -> None:
     assert found.value["summary"]["totalMiB"] == 12 * 4 * 15360
 
 
-def test_a_pod_counted_by_its_other_annotations_is_noted() -> None:
-    holder = bound("holder", make_grant(0, gib=9), namespace="ml")
-    holder["metadata"]["annotations"] |= {
-        names.ANNOTATION_ALLOCATION: '{"version":9,"minReader":9}',
-        f"{names.PREFIX_DEVICES}main": "GPU-0",
-        f"{names.PREFIX_MEMORY}main": "9216",
-    }
-    found = simulate(NODES, holder, make_pod(), as_json=True)
-    assert found.value["notes"] == [
-        "pod ml/holder: annotation gpushare.dev/allocation: version 9 (readable from version 9), this program reads"
-        " version 2; upgrade it; counted by the other annotations of its binding"
-    ]
-    assert found.value["summary"]["usedMiB"] == 12 * 1024
-
-
-def test_what_is_not_evaluated_is_noted_with_how_many_pods_demand_it() -> None:
-    busy = make_container(resources={"limits": {names.GPU_MEM: 1, "cpu": 2}})
-    fast = make_container(resources={"limits": {names.GPU_MEM: 1, "example.com/fpga": 1}})
-    spread = manifest(make_pod(busy, name="spread"))
-    spread["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
-    found = simulate(manifest(make_pod(fast, name="plain")), spread, profile=T4S, as_json=True)
-    assert found.value["notes"] == [
-        "1 node does not tell what CPU and memory it has; assuming they have enough",
-        "not evaluated: other resources (of 1 pod), volumes (of 1 pod)",
-    ]
-    assert [pod["notLookedAt"] for pod in found.value["pods"]] == [["other resources"], ["volumes"]]
-
-
 def test_many_different_pods_are_placed_as_few_are() -> None:
     different = [manifest(make_pod(make_container(f"c{i}", 1), name=f"p{i}")) for i in range(70)]
     found = simulate(*different, manifest(make_pod(make_container("c0", 1), name="again")), profile=T4S, nodes=3)
     assert found.details.splitlines()[-1] == "71 of 71 pods placed; 71/90 GiB (78%) of GPU memory in use"
-
-
-def test_json_says_why_a_node_takes_nothing() -> None:
-    found = simulate(make_node(name="cpu"), manifest(make_pod()), as_json=True)
-    assert found.value["summary"]["refused"] == {"NoInventory": 1}
-    why = "cpu has no GPU inventory: no gpushare device plugin has reported GPUs there"
-    assert found.value["nodes"] == [
-        {"name": "cpu", "gpus": [], "totalMiB": 0, "grantedMiB": 0, "usedMiB": 0, "problem": why}
-    ]
-
-
-def test_json_of_a_plan_has_all_numbers() -> None:
-    part = make_pod(make_container(resources={"limits": {names.GPU_PERCENT: 50}}), name="part")
-    big = make_pod(make_container(gpu_mem=20), name="big")
-    found = simulate(*map(manifest, (part, big)), profile=T4S.replace("count: 2", "count: 1"), as_json=True)
-    uuid = found.value["nodes"][0]["gpus"][0]["uuid"]
-    message = "needs 20 GiB on one GPU; free per GPU on node-1: 7 GiB (its largest GPU has 15 GiB in all)"
-
-    assert uuid.startswith("GPU-")
-    held = {"gpus": [{"index": 0, "uuid": uuid}], "memoryMiB": 7680, "computePercent": 50, "whole": False}
-    placed = {"outcome": "Placed", "node": "node-1", "containers": [{"name": "main", "kind": "app", **held}]}
-    refusal = {"fits": False, "gpusFit": False, "score": None, "reason": "InsufficientGpuMemory", "message": message}
-    waits: Json = {"outcome": "Waits", "node": None, "containers": [], "message": message}
-    pod: Json = {"namespace": "default", "of": None, "notLookedAt": []}
-    used = {"totalMiB": 15360, "grantedMiB": 7680, "usedMiB": 7680}
-    percent = {"grantedPercent": 50, "usedPercent": 50}
-    gpu = {"index": 0, "uuid": uuid, "model": "Tesla T4", "health": "Healthy", "computePercent": 50, "whole": False}
-    room = {"allocated": 0.5, "free": 0.5, "freeTooSmall": 0.0, "freeWithoutHost": 0.0}
-    run = {"policy": "binpack", "seed": 1, "pods": 2, "placed": 1, "allocatedPercent": 50.0, "askedPercent": 183.33}
-    assert found.value["pods"] == [
-        {**pod, "name": "part", **placed, "message": None, "nodes": []},
-        {**pod, "name": "big", **waits, "nodes": [{"node": "node-1", **refusal, "blockers": []}]},
-    ]
-    summary = {"pods": 2, "placed": 1, **used, **percent, "refused": {"InsufficientGpuMemory": 1}}
-    assert {key: value for key, value in found.value.items() if key != "pods"} == {
-        "unit": "GiB",
-        "policy": "binpack",
-        "nodes": [{"name": "node-1", "gpus": [gpu | used | percent], **used, "problem": None}],
-        "summary": {**summary, "gpus": [{"model": "Tesla T4", "gpus": 1, **room}]},
-        "runs": [run],
-        "notes": [],
-    }
 
 
 @pytest.mark.parametrize("policy", ["dense", "binpack", "fgd"])

@@ -14,7 +14,7 @@ from gpushare_cli.simulate.command import Order
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 from testing.cli.calling import Run
 from testing.cli.explaining import explain
-from testing.cli.simulating import T4S, Result, lines, listed, manifest, simulate, where, workload
+from testing.cli.simulating import T4S, Result, listed, manifest, simulate, where, workload
 
 NONE = ("none",)
 
@@ -51,17 +51,15 @@ def test_cpu_keeps_a_pod_away_and_strands_gpus() -> None:
     assert value["summary"]["gpus"] == [{"model": "Tesla T4", "gpus": 1, **room}]
 
 
-@pytest.mark.parametrize(
-    ("has", "asks", "message"),
-    [
+def test_memory_and_the_number_of_pods_keep_a_pod_away() -> None:
+    there = pod("there", node="node-a", phase="Running")
+    little: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         ({"memory": "1Gi"}, {"memory": "2Gi"}, "Insufficient memory: 2048Mi asked for, 1024Mi allocatable, 0Mi"),
         ({"pods": "1"}, {}, "Too many pods: 1 of 1 there"),
-    ],
-)
-def test_memory_and_the_number_of_pods_keep_a_pod_away(has: dict[str, Any], asks: dict[str, Any], message: str) -> None:
-    there = pod("there", node="node-a", phase="Running")
-    found = simulate(listed(node("node-a", 15, **has), there, pod("x", namespace="ml", **asks)))
-    assert message in found.details
+    ]
+    for has, asks, message in little:
+        found = simulate(listed(node("node-a", 15, **has), there, pod("x", namespace="ml", **asks)))
+        assert message in found.details
 
 
 def test_a_node_of_which_more_is_requested_than_it_has_takes_pods_that_request_none() -> None:
@@ -80,16 +78,10 @@ def test_pods_without_gpus_take_cpu_before_and_after() -> None:
     )
     assert nodes_of(found) == {"web": "node-a", "api": "node-a", "train": None}
     assert found.value["pods"][0]["containers"] == []
-
-
-def test_a_pod_without_gpus_has_a_line() -> None:
-    found = simulate(node("cpu"), manifest(pod("web")))
-    assert found.details.splitlines()[1].split() == ["default/web", "cpu", "-", "-", "no", "GPU"]
-
-
-def test_a_waiting_pod_without_gpus_of_the_cluster_is_placed() -> None:
-    found = simulate(listed(node("cpu"), pod("web", cpu="1", namespace="ml")), as_json=True)
-    assert nodes_of(found) == {"web": "cpu"}
+    line = simulate(node("cpu"), manifest(pod("web"))).details.splitlines()[1]
+    assert line.split() == ["default/web", "cpu", "-", "-", "no", "GPU"]
+    waits = simulate(listed(node("cpu"), pod("web", cpu="1", namespace="ml")), as_json=True)
+    assert nodes_of(waits) == {"web": "cpu"}
 
 
 def test_chance_among_equal_nodes_is_decided_by_the_seed() -> None:
@@ -117,20 +109,6 @@ def test_several_policies_and_seeds_have_a_run_each_and_a_line_in_the_summary() 
         "dense   2      4 ± 0.0 of 4  26.7 ± 0.00 %  26.7 %",
     ]
     assert found.err.splitlines()[0] == "dense, seed 1: 4 pods on 2 nodes ..."
-
-
-def test_only_the_summary_if_that_is_wanted() -> None:
-    found = simulate(node("node-a", 15), manifest(pod("x", 20)), summary=True)
-    assert found.out == lines(
-        "POLICY   SEEDS  PODS PLACED  GPU MEMORY  ASKED FOR",
-        "binpack  1      0 of 1       0.0 %       133.3 %",
-        "",
-        "NOT PLACED BECAUSE OF  PODS",
-        "InsufficientGpuMemory  1",
-        "",
-        "MODEL     GPUS  ALLOCATED  FREE  TOO SMALL  NO CPU OR MEMORY",
-        "Tesla T4  1     0.0        1.0   1.0        0.0",
-    )
 
 
 def test_pods_may_come_in_a_shuffled_order() -> None:
@@ -181,14 +159,11 @@ def test_free_cpu_ranks_nodes_for_pods_without_gpus_unless_the_controller_or_the
     assert nodes_of(simulate(cluster, web, others_weight=9, policies=("dense",), as_json=True)) == {"web": "node-b"}
 
 
-def test_replicas_of_a_deployment_go_to_different_nodes() -> None:
+def test_replicas_go_to_different_nodes_also_from_those_that_are_there() -> None:
     web = workload("Deployment", "web", replicas=3, template={"spec": {"containers": [{"name": "c"}]}})
     cluster = listed(*(node(f"node-{letter}") for letter in "abc"))
     found = simulate(cluster, web, most_allocated=True, as_json=True)
     assert sorted(str(where) for where in nodes_of(found).values()) == ["node-a", "node-b", "node-c"]
-
-
-def test_replicas_that_are_there_keep_new_ones_away() -> None:
     there = [pod(f"web-{i}", node="node-a", phase="Running") for i in range(2)]
     new = pod("web-x", namespace="default")
     for one in (*there, new):
@@ -215,18 +190,16 @@ def test_a_replay_places_what_a_cluster_had_again_for_as_long_as_it_ran() -> Non
     found = simulate(cluster, replay=True, as_json=True)
     assert nodes_of(found) == {"a": "node-a", "b": "node-a", "c": "node-a", "d": None}
     assert found.value["summary"]["usedMiB"] == 10 * 1024
-
-
-def test_in_a_replay_a_pod_that_has_ended_is_avoided_no_more() -> None:
+    # Who has ended is avoided no more.
     pods = [ran(name, minute, 10) for name, minute in (("first", 0), ("second", 20))]
     for one in pods:
         one["metadata"]["labels"] = {"app": "web"}
         one["spec"]["affinity"] = {"podAntiAffinity": {REQUIRED: [term()]}}
-    found = nodes_of(simulate(listed(node("node-a", 15), *pods), replay=True, as_json=True))
-    assert found == {"first": "node-a", "second": "node-a"}
+    found = simulate(listed(node("node-a", 15), *pods), replay=True, as_json=True)
+    assert nodes_of(found) == {"first": "node-a", "second": "node-a"}
 
 
-def test_a_plot_has_a_line_for_each_policy(tmp_path: Path) -> None:
+def test_a_plot_has_a_line_for_each_policy_over_load_or_where_pods_end_over_hours(tmp_path: Path) -> None:
     drawn = tmp_path / "plot.svg"
     simulate(
         listed(node("node-a", 15, 15), node("node-b", 15)),
@@ -238,10 +211,6 @@ def test_a_plot_has_a_line_for_each_policy(tmp_path: Path) -> None:
     text = drawn.read_text(encoding="utf-8")
     assert "At the end: dense 100.0 %; none 100.0 %." in text
     assert "asked for by pods, % of all GPU memory" in text
-
-
-def test_a_plot_of_pods_that_end_is_over_hours(tmp_path: Path) -> None:
-    drawn = tmp_path / "plot.svg"
     cluster = listed(node("node-a", 15), ran("stays", 0, None), ran("ends", 30, 10))
     simulate(cluster, manifest(pod("new", 1)), replay=True, plot=str(drawn))
     text = drawn.read_text(encoding="utf-8")
@@ -264,12 +233,6 @@ def test_a_plot_that_cannot_be_written_is_an_error_without_a_directory_before_fi
     assert found.err.startswith("error: --plot: there is no pod to place, so nothing to draw; ")
 
 
-def test_without_a_pod_no_free_gpu_counts_as_too_small_and_a_note_says_why_nothing_is_placed() -> None:
-    found = simulate(node("node-a", 15), as_json=True)
-    assert (found.code, found.value["summary"]["gpus"][0]["freeTooSmall"]) == (0, 0.0)
-    assert found.err == "note: no pod in the input, so nothing is placed; give pods or workloads with -f\n"
-
-
 @pytest.mark.parametrize("annotations", [{}, {names.ANNOTATION_MIN_MEMORY: "1Gi"}])
 def test_a_simulation_chooses_the_node_that_explain_prefers(annotations: dict[str, str]) -> None:
     """An annotation that bars no GPU changes nothing."""
@@ -284,13 +247,6 @@ def test_a_time_of_a_replay_that_is_none_is_named() -> None:
     for minute, path in ("07", "metadata.creationTimestamp"), ("09", "status.containerStatuses.finishedAt"):
         found = simulate(node("node-a", 15), whole.replace(f"2026-01-01T00:{minute}:00Z", "today"), replay=True)
         assert f"2.yaml: Pod ml/x: {path}: expected a time such as 2026-01-31T12:00:00Z, found 'today'" in found.err
-
-
-def test_a_replay_of_nothing_is_noted() -> None:
-    found = simulate(node("node-a", 15), manifest(pod("x", 1)), replay=True)
-    assert found.err == (
-        "note: --replay: no pod of a cluster in the input; give what kubectl get nodes,pods -A -o yaml prints\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -324,15 +280,6 @@ def test_the_policy_of_a_namespace_is_that_of_its_pods_that_name_none() -> None:
     found = simulate(cluster, *map(manifest, pods), as_json=True)
     assert [each[2] for each in where(found)] == [[[0]], [[1]], [[1]]]
     assert found.value["notes"] == []
-
-
-def test_a_namespace_that_names_no_policy_there_is_is_an_error() -> None:
-    namespace = {"kind": "Namespace", "metadata": {"name": "ml", "labels": {names.ANNOTATION_POLICY: "best"}}}
-    found = simulate(node("node-a", 15), namespace)
-    assert (found.code, found.err.partition("; ")[0]) == (
-        1,
-        "error: 2.yaml: Namespace ml: metadata.labels[gpushare.dev/gpu-policy]: 'best' is no policy",
-    )
 
 
 @pytest.mark.parametrize(

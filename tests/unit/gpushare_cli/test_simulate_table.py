@@ -100,6 +100,67 @@ def oversubscribed_gpu() -> Result:
     return simulate(*(asking(8, name) for name in "abc"), never, listed(node))
 
 
+def sum_of_a_node_beside_its_gpus() -> Result:
+    node = make_node(make_inventory(15, 15))
+    node["status"]["allocatable"][names.GPU_MEM] = "15"  # one of its GPUs is unhealthy for the kubelet
+    return simulate(listed(node), bound("holder", make_grant(1, gib=14)), manifest(make_pod(namespace="ml")))
+
+
+def pods_on_unknown_nodes() -> Result:
+    away = [bound(name, make_grant(0), node=f"node-{name}", namespace="ml") for name in "yx"]
+    return simulate(*away, make_pod(), profile=T4S)
+
+
+def gated() -> Result:
+    pod = asking(3)
+    pod["spec"]["schedulingGates"] = [{"name": "quota"}, {"name": "team"}]
+    return simulate(TWO_NODES, pod)
+
+
+def counted_by_other_annotations() -> Result:
+    holder = bound("holder", make_grant(0, gib=9), namespace="ml")
+    holder["metadata"]["annotations"] |= {
+        names.ANNOTATION_ALLOCATION: '{"version":9,"minReader":9}',
+        f"{names.PREFIX_DEVICES}main": "GPU-0",
+        f"{names.PREFIX_MEMORY}main": "9216",
+    }
+    return simulate(TWO_NODES, holder, make_pod())
+
+
+def not_evaluated() -> Result:
+    busy = make_container(resources={"limits": {names.GPU_MEM: 1, "cpu": 2}})
+    fast = make_container(resources={"limits": {names.GPU_MEM: 1, "example.com/fpga": 1}})
+    spread = manifest(make_pod(busy, name="spread"))
+    spread["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+    return simulate(manifest(make_pod(fast, name="plain")), spread, profile=T4S, as_json=True)
+
+
+def all_numbers() -> Result:
+    part = make_pod(make_container(resources={"limits": {names.GPU_PERCENT: 50}}), name="part")
+    profile = T4S.replace("count: 2", "count: 1")
+    return simulate(manifest(part), asking(20, "big"), make_node(name="cpu"), profile=profile, as_json=True)
+
+
+def left_out() -> list[Result]:
+    selecting = {"spec": {"nodeSelector": {"a": "b"}, "containers": [{"name": "c"}]}}
+    objects: list[Json] = [
+        workload("Job", "web", completions=5),
+        workload("Job", "web", suspend=True),
+        workload("DaemonSet", "web", template=selecting),
+        {"kind": "Service", "metadata": {}},
+        listed({"kind": "B"}, {"kind": "A"}, {"kind": "B"}),
+    ]
+    return [simulate(TWO_NODES, each, asking(3), summary=True) for each in objects]
+
+
+TWO_NODES = listed(make_node(make_inventory(15, 15)), make_node(make_inventory(15, node="node-b")))
+NO_POLICY = {"kind": "Namespace", "metadata": {"name": "ml", "labels": {names.ANNOTATION_POLICY: "best"}}}
+
+
+def test_what_is_left_out_is_noted() -> None:
+    assert [line for found in left_out() for line in found.err.splitlines()] == golden("simulate", "left out")
+
+
 CASES: dict[str, Callable[[], Result]] = {
     "pods of a list come before those of manifests": cluster_before_manifests,
     "parts and whole GPUs of a made-up cluster": parts_and_whole_gpus,
@@ -114,6 +175,15 @@ CASES: dict[str, Callable[[], Result]] = {
     "from the standard input": lambda: simulate("-", stdin="kind: Node\nmetadata: {name: cpu}\n"),
     "a group that no one can read is a group all the same": a_group_that_no_one_can_read,
     "an oversubscribed GPU takes more than it has, but no pod that refuses that": oversubscribed_gpu,
+    "Kubernetes' sum of a node counts beside its GPUs": sum_of_a_node_beside_its_gpus,
+    "pods on unknown nodes are told": pods_on_unknown_nodes,
+    "scheduling gates hold a pod back": gated,
+    "a pod counted by its other annotations is noted": counted_by_other_annotations,
+    "what is not evaluated is noted with how many pods demand it": not_evaluated,
+    "JSON of a plan has all numbers": all_numbers,
+    "without a pod no free GPU counts as too small": lambda: simulate(make_node(make_inventory(15)), as_json=True),
+    "a namespace that names no policy there is": lambda: simulate(TWO_NODES, NO_POLICY),
+    "a replay of nothing": lambda: simulate(TWO_NODES, asking(1), replay=True),
     "only the summary": lambda: simulate(make_node(make_inventory(15)), asking(20), summary=True),
 }
 
