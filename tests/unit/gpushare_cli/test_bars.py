@@ -56,6 +56,7 @@ def test_a_bar_is_as_full_as_its_gpu_and_neighbours_differ() -> None:
         "  0    [######============......]  12/16 GiB                 advisory   2 pods",
         "  1    [########################]  16/16 GiB                 advisory   1 pod",
     ]
+    assert "[██████░░░░░░░░░░░░░░░░░░]" in drawn(node(bound("a", make_grant(0, gib=4))), Look(unicode=True))[1]
 
 
 def test_an_oversubscribed_gpu_says_by_how_much() -> None:
@@ -64,10 +65,6 @@ def test_an_oversubscribed_gpu_says_by_how_much() -> None:
         "  0    [##########==========....]  20/16 GiB                 advisory   2 pods",
         "        oversubscribed: up to 24 GiB may be granted; 125 % of its memory is",
     ]
-
-
-def test_with_unicode_the_blocks_are_blocks() -> None:
-    assert "[██████░░░░░░░░░░░░░░░░░░]" in drawn(node(bound("a", make_grant(0, gib=4))), Look(unicode=True))[1]
 
 
 def test_use_stands_beside_what_was_granted() -> None:
@@ -121,11 +118,6 @@ def test_what_looks_like_markup_is_text(words: str) -> None:
     assert why == f"\x1b[31m        {words}\x1b[0m"
 
 
-def test_wide_characters_take_two_columns() -> None:
-    assert written([[("中文字", "")]], Look(width=6)) == ["中文字"]
-    assert written([[("中文字", "")]], Look(width=5)) == ["中文>"]
-
-
 def picture(*nodes: NodeView, overview: Overview | None = None, waiting: tuple[Waiting, ...] = ()) -> Picture:
     shown = overview or Overview(server="", complete=True, scope="", totals=views.totals(nodes, len(waiting)))
     return Picture(version=1, nodes={each.name: each for each in nodes}, overview=shown, waiting=waiting)
@@ -161,6 +153,11 @@ def test_the_pods_of_a_node_that_is_named_are_listed_below_their_gpus() -> None:
 def test_a_line_that_is_cut_says_so(look: Look, mark: str) -> None:
     assert written([[("12345", ""), ("6789   ", "")]], look) == ["123456789"]
     assert written([[("12345", ""), ("67890", ""), ("x", "red")]], look) == [f"12345678{mark}"]
+    wide = [[("中文字", "")]]  # each takes two columns
+    assert (written(wide, replace(look, width=6)), written(wide, replace(look, width=5))) == (
+        ["中文字"],
+        [f"中文{mark}"],
+    )
 
 
 def test_what_does_not_fit_is_counted() -> None:
@@ -203,6 +200,9 @@ def test_top_prints_once_and_plainly_where_it_is_no_terminal(
     assert out.splitlines()[0] == "1 GPU on 1 node  4/16 GiB  1 pod"
     assert "\x1b" not in out
     assert err == "note: what is used on node node-a is not known: there is no gpushare-device-plugin on it\n"
+    cluster.vanish("/api/v1/nodes/node-a")
+    assert cli.main(["top"]) == 1
+    assert "is the device plugin running?" in capsys.readouterr().err
 
 
 def test_top_that_prints_once_ends_while_the_server_is_away(
@@ -220,12 +220,6 @@ def test_top_that_prints_once_ends_while_the_server_is_away(
     monkeypatch.setattr(top, "_ONCE_S", 0.0)
     assert cli.main(["top"]) == 1
     assert "error: the API server has not answered all questions for 0 s" in capsys.readouterr().err
-
-
-def test_top_without_gpus_says_so(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    cluster.vanish("/api/v1/nodes/node-a")
-    assert cli.main(["top"]) == 1
-    assert "is the device plugin running?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

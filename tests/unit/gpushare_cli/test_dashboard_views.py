@@ -55,6 +55,7 @@ def test_each_pod_is_a_block_of_each_gpu_that_it_holds() -> None:
         (9 * 1024, 15 * 1024),
         (6 * 1024, 15 * 1024),
     ]
+    assert view_of(bound("a", make_grant(0, gib=15, whole=True))).cards[0].blocks[0].whole
 
 
 def test_use_is_the_sum_of_a_pods_containers_and_unknown_where_it_is_not_measured() -> None:
@@ -69,10 +70,6 @@ def test_a_gpu_that_takes_nothing_new_says_why() -> None:
     found = view_of(health=GpuHealth.UNHEALTHY, reason="Xid 79")
     assert {(card.health, card.why) for card in found.cards} == {("Unhealthy", "unhealthy: Xid 79")}
     assert views.totals([found]).unhealthy == 2
-
-
-def test_a_node_without_gpus_is_not_shown() -> None:
-    assert views.of_node(make_node(), [], frozenset(), None) is None
 
 
 def told(pod: Json, index: str = "", capacity: str = "") -> Json:
@@ -98,7 +95,8 @@ def test_an_odd_number_of_a_gpu_is_not_believed(index: str) -> None:
     assert [card.label for card in found.cards] == ["0"]
 
 
-def test_pods_that_hold_nothing_show_no_node() -> None:
+def test_pods_that_hold_nothing_and_a_node_without_gpus_show_no_node() -> None:
+    assert views.of_node(make_node(), [], frozenset(), None) is None
     ended = bound("a", make_grant("GPU-x"), phase="Succeeded")
     unreadable = bound("b", make_grant("GPU-x"), annotations={names.ANNOTATION_ALLOCATION: "{"})
     assert views.of_unread_node(NodeName("node-a"), [ended, make_pod(node="node-a"), unreadable], GIB) is None
@@ -135,13 +133,10 @@ def waits(*pods: Json) -> list[tuple[str, int, str, bool]]:
     return [(each.name, each.others, each.reason, each.good) for each in found]
 
 
-def test_a_pod_that_fits_nowhere_says_so_in_the_words_of_explain() -> None:
+def test_a_pod_that_fits_nowhere_says_so_in_the_words_of_explain_and_one_that_fits_waits_for_moments() -> None:
     assert waits(pending("a", 14), bound("b", make_grant(0, gib=3))) == [
         ("a", 0, "needs 14 GiB on one GPU; free per GPU on node-a: 12 GiB", False)
     ]
-
-
-def test_a_pod_that_fits_is_a_matter_of_moments() -> None:
     [(_, _, reason, good)] = waits(pending("a", 3))
     assert good
     assert reason.startswith("there is room on node-a")
@@ -230,7 +225,7 @@ def test_a_pod_that_was_deleted_while_it_held_gpus_is_told_and_others_are_not() 
     assert views.deleted(make_pod(), NOW) is None
 
 
-def test_a_gpu_that_changes_its_health_is_told_once() -> None:
+def test_a_gpu_that_changes_its_health_or_is_gone_is_told_once() -> None:
     good, bad = view_of(), view_of(health=GpuHealth.UNHEALTHY, reason="Xid 79")
     assert [(each.subject, each.text, each.warning) for each in views.health_changes("node-a", good, bad, NOW)] == [
         ("GPU 0 of node-a", "is unhealthy: Xid 79; nothing new is placed on it", True),
@@ -239,9 +234,6 @@ def test_a_gpu_that_changes_its_health_is_told_once() -> None:
     assert [each.text for each in views.health_changes("node-a", bad, good, NOW)] == ["is healthy again"] * 2
     assert list(views.health_changes("node-a", good, good, NOW)) == []
     assert list(views.health_changes("node-a", None, bad, NOW)) == []
-
-
-def test_a_gpu_that_is_gone_is_told() -> None:
     two, one = view_of(), view_of(gib=(15,))
     assert [each.text for each in views.health_changes("node-a", two, one, NOW)] == ["is no longer listed by its node"]
     assert len(list(views.health_changes("node-a", two, None, NOW))) == 2
@@ -305,10 +297,6 @@ def test_an_event_has_the_time_that_it_has() -> None:
     about = {"namespace": "a", "name": "b"}
     found = views.of_event({"involvedObject": about, "reason": "Preempted", "message": "", **stamps})
     assert (found.at, found.subject, found.warning) == ("2026-11-01T11:30:00Z", "a/b", False)
-
-
-def test_a_block_of_a_whole_gpu_says_so() -> None:
-    assert view_of(bound("a", make_grant(0, gib=15, whole=True))).cards[0].blocks[0].whole
 
 
 def test_a_pod_that_asks_for_no_gpu_holds_none_whatever_its_annotations_claim() -> None:

@@ -177,9 +177,7 @@ def test_compute_and_whole_gpus_follow_the_memory_in_a_table_of_their_own() -> N
         "node-a  0    20%                 \n"
         "node-a  1    100%                default/train\n"
     )
-
-
-def test_details_end_with_the_same_table() -> None:
+    # Details end with the same table.
     found = holders.build([our_node("node-a", 15360)], [given("part", make_allocation("part", PART))])
     table = "NAME    GPU  Compute(Allocated)  Whole GPU Of\nnode-a  0    20%                 \n"
     assert inspect_command.detail(found).endswith(f"In Cluster:  3/15 (20%)  \n\n{table}")
@@ -374,7 +372,8 @@ def test_mig_instances_have_columns_of_their_own() -> None:
 def test_gpus_are_shown_with_their_own_size_in_their_nodes_unit() -> None:
     row = summary([our_node("node-a", 15 * 1024, 80 * 1024)]).split("\n")[1]
     assert row == "node-a  192.168.0.71  0/15                   0/80                   0/95"
-    header, row, *_ = summary([our_node("node-a", 141 * 1024)]).split("\n")
+    header, row, *_ = summary([our_node("node-a", 141 * 1024, address=None)]).split("\n")
+    assert row.startswith("node-a  unknown  ")
     assert header.endswith("GPU Memory(GiB)")
     assert row.endswith("0/141")
 
@@ -385,10 +384,6 @@ def test_nodes_of_different_units_are_shown_in_mib() -> None:
     assert header.endswith("GPU Memory(MiB)")
     assert first.endswith("0/15360")
     assert second.endswith("256/768")
-
-
-def test_a_node_without_address_is_unknown() -> None:
-    assert "node-a  unknown  " in summary([our_node("node-a", T4, address=None)])
 
 
 def test_pending_stays_empty_on_nodes_without_any() -> None:

@@ -238,9 +238,7 @@ def test_pods_that_hold_nothing_or_cannot_be_read_have_no_line() -> None:
     unreadable["metadata"]["annotations"] = {names.ANNOTATION_ALLOCATION: "?"}
     _, out, _ = inspect(cluster(Reply(status=200, text=PAGE), ended, unreadable), Inspect(limits=True))
     assert out.endswith("\nNODE  NAMESPACE  POD  CONTAINER  GPU  LIMIT  GRANTED  USED  PEAK\n")
-
-
-def test_many_nodes_with_the_same_problem_are_one_note() -> None:
+    # Many nodes with the same problem are one note.
     uses = {NodeName(f"n{number}"): NodeUse(problem="it is down") for number in range(5)}
     assert limits.notes(uses) == ["what is used on 5 nodes n0, n1, n2, ... is not known: it is down"]
 
