@@ -167,7 +167,6 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def add_namespaces(parser: argparse.ArgumentParser) -> None:
-    """That of the pod, and that of the installation."""
     parser.add_argument("-n", "--namespace", default="", metavar="NAME", help="by default the kubeconfig's")
     add_installation(parser, "gpushare's own settings")
 

@@ -16,7 +16,6 @@ _GAP: Final = "  "
 
 
 def of_nodes(nodes: Sequence[NodeView], *, unicode: bool, with_pods: bool = False) -> Iterator[Line]:
-    """Lines for all nodes: a heading, a bar for each GPU, what is wrong with it, and its pods if they are wanted."""
     for node in nodes:
         held = sum(card.granted_mib for card in node.cards)
         has = sum(card.total_mib for card in node.cards)
@@ -39,7 +38,6 @@ def legend(*, unicode: bool) -> Line:
 
 
 def head(overview: Overview) -> Iterator[Line]:
-    """The cluster in one or two lines, and what is missing."""
     sums = overview.totals
     spans: list[Span] = [(f"{_count(sums.gpus, 'GPU')} on {_count(sums.nodes, 'node')}", "bold")]
     spans += [(f"{_GAP}{_of(sums.granted_mib, sums.total_mib)}", ""), (f"{_GAP}{_count(sums.pods, 'pod')}", "")]
@@ -55,7 +53,6 @@ def head(overview: Overview) -> Iterator[Line]:
 
 
 def of_waiting(waiting: Sequence[Waiting], total: int) -> Iterator[Line]:
-    """Pods that wait, the first ones with the reason, of so many."""
     if waiting:
         yield [("Waiting", "bold")]
     for pod in waiting[:_WAITING]:

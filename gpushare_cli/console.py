@@ -68,7 +68,6 @@ class Streams:
     width: int = UNLIMITED
 
     def answer(self, output: str, value: Callable[[], Any], table: Callable[[], str]) -> None:
-        """Write the answer as `-o` wants it: a table for people, or a value as JSON or YAML for programs."""
         if output == "table":
             self.out.write(table())
         else:

@@ -47,7 +47,6 @@ class Top:
     ended: Callable[[], bool]
 
     def follow(self) -> int:
-        """Draw it until it is told to end. The exit code."""
         stop, drawn = threading.Event(), None
         self.live.start(stop)
         try:
@@ -64,7 +63,6 @@ class Top:
         return OK
 
     def once(self, streams: Streams) -> int:
-        """Print it with what is used, and notes. The exit code."""
         stop = threading.Event()
         self.live.start(stop)
         until = self.clock.monotonic() + _ONCE_S

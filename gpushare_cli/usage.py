@@ -126,7 +126,6 @@ def _plugins(api: KubeApi, namespace: str) -> Mapping[NodeName, str]:
 
 
 def _port(pod: JsonObject) -> int:
-    """Of its metrics; 0 if it has none."""
     for path, _, container in pods_wire.containers(pod):
         for port in fields.objects(container, "ports", path):
             if port.get("name") == "metrics":

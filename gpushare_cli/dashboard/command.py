@@ -135,7 +135,6 @@ def of_cluster(api: KubeApi, options: Scoped, own: Callable[[], str], clock: Clo
 
 
 def assets() -> Mapping[str, Response]:
-    """The files of the page, by path."""
     files = resources.files("gpushare_cli.dashboard").joinpath("page").iterdir()
     found = [(file, media) for file in files if (media := _MEDIA.get(file.name.rpartition(".")[2]))]
     return {
@@ -195,7 +194,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing of what browsers ask."""
 
     def version_string(self) -> str:
-        """No versions for the curious."""
         return "gpushare"
 
     def __getattr__(self, name: str) -> Any:

@@ -118,7 +118,6 @@ class Live:
         self._pages = Pages()
 
     def start(self, stop: threading.Event) -> None:
-        """Begin, in threads of its own that end with the process, or some time after `stop`."""
         self.watched.start(stop)
         for step, fault in ((self._tick_if_read, "picture failed"), (self._ask_if_due, "use not read")):
             threading.Thread(target=self._repeat, args=(step, fault, stop), name="picture", daemon=True).start()
@@ -245,7 +244,6 @@ class Live:
         return self.picture is not None and (not self._use_read or is_looked_at)
 
     def ask_use(self) -> None:
-        """Ask the device plugins of the nodes with pods what is used."""
         shown = self.picture.nodes.values() if self.picture else ()
         nodes = [NodeName(view.name) for view in shown if any(card.blocks for card in view.cards)]
         known = self._uses

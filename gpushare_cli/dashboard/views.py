@@ -141,7 +141,6 @@ def of_row(row: NodeRow, use: NodeUse | None, since: Since = _NEVER) -> NodeView
 
 
 def of_unread_node(name: NodeName, pods: Sequence[Object], unit: MemoryUnit) -> NodeView | None:
-    """A node that may not be read, by what the pods that may be read hold of it; None if they hold nothing."""
     inventory = NodeInventory(node=name, gpus=tuple(_held_gpus(pods, unit)), unit=unit)
     if not inventory.gpus:
         return None
@@ -174,7 +173,6 @@ def totals(nodes: Collection[NodeView], waiting: int = 0) -> Totals:
 
 
 def _placed_at(pod: Object) -> str:
-    """When a pod came to its node; empty if that is not told."""
     condition = fields.condition(pod, "PodScheduled", "pod")
     return str(condition.get("lastTransitionTime") or "") if condition.get("status") == "True" else ""
 
@@ -294,7 +292,6 @@ def ended(pod: Object) -> Happening | None:
 
 
 def deleted(pod: Object, now: datetime) -> Happening | None:
-    """A pod that is gone; None if it held nothing at its end."""
     if not pods_wire.holds_gpus(pod) or not _was_given(pod):
         return None
     text = f"deleted from {pods_wire.node_of(pod)}, and gave its GPU memory back"

@@ -151,7 +151,6 @@ class Watched:
             add(f"Events{of}", _namespaced(namespace, "events"), self._events, _PODS_ONLY)
 
     def start(self, stop: threading.Event) -> None:
-        """Begin, in threads of their own that end with the process, or some time after `stop`."""
         for name, reflector in self.reflectors.items():
             threading.Thread(target=reflector.run, args=(stop,), name=name, daemon=True).start()
 
@@ -161,7 +160,6 @@ class Watched:
 
     @property
     def problem(self) -> str:
-        """Why the cluster cannot be read at the moment; empty if it can."""
         needed = {name: each for name, each in self.reflectors.items() if not each.optional}
         failing = {name: why for name, each in needed.items() if (why := each.failing(_TROUBLE_S))}
         if failing:
@@ -191,7 +189,6 @@ class Watched:
             return list(self._events.items.values())
 
     def objects(self) -> Objects:
-        """Everything but the Events, as other commands read it once."""
         with self._lock:
             pods = list(itertools.chain.from_iterable(each.items.values() for each in self._pods))
             return Objects(
@@ -232,7 +229,6 @@ def _unhealthy(obj: JsonObject) -> tuple[str, frozenset[int]] | None:
 
 
 def reduced_node(obj: Object) -> Object:
-    """Without its images, conditions and what else changes all the time."""
     metadata = fields.mapping(obj, "metadata", "node")
     annotations = fields.mapping(metadata, "annotations", "metadata")
     spec, status = fields.mapping(obj, "spec", "node"), fields.mapping(obj, "status", "node")

@@ -46,14 +46,12 @@ class PodAffinity:  # what a pod says of others, and they may say of it
 
 
 def is_said(pod: Object) -> bool:
-    """Whether a pod says anything of other pods."""
     spec = fields.mapping(pod, "spec", "pod")
     affinity = fields.mapping(spec, "affinity", "spec")
     return bool(affinity.get("podAffinity") or affinity.get("podAntiAffinity") or spec.get(_CONSTRAINTS))
 
 
 def read(pod: Object, nodes: Sequence[NodeFacts]) -> PodAffinity:
-    """What a pod says of others, and they may say of it, in a cluster of these nodes."""
     metadata, spec = fields.mapping(pod, "metadata", "pod"), fields.mapping(pod, "spec", "pod")
     namespace = fields.text(metadata, "namespace", "metadata")
     affinity = fields.mapping(spec, "affinity", "spec")

@@ -154,7 +154,6 @@ class Cluster:
         return found
 
     def verdict(self, pod: PodSignature, node: int) -> Verdict:
-        """Whether a pod fits on the GPUs of a node, and on which."""
         shape = self._resolved(pod)
         return Placed(()) if shape is None else node_ledger.verdict(shape, self.ledgers[node], self.policies)
 
@@ -251,7 +250,6 @@ class Column:
         self.fits = wanted & (codes == fits.FITS)
 
     def _place(self, cluster: Cluster, worth: Worth, nodes: Bools) -> None:
-        """Where columns do not tell."""
         for node in np.flatnonzero(nodes).tolist():
             verdict = cluster.verdict(self._pod, node)
             if self._fits is not None:

@@ -61,7 +61,6 @@ def file_name(path: str) -> str:
 
 
 def read_file(path: str, stdin: TextIO) -> list[object]:
-    """The YAML documents of a file, or of the standard input."""
     name = file_name(path)
     try:
         text = stdin.read() if path == STDIN else Path(path).expanduser().read_text(encoding="utf-8")

@@ -84,7 +84,6 @@ class AllocationSeries:
         self._every, self._seen = 1, 0
 
     def note(self, event: Event, free_mib: int) -> None:
-        """Something has happened, and so much is free now."""
         self._allocated_mib = self._total_mib - free_mib
         if not event.came:
             return

@@ -165,7 +165,6 @@ def prepare(
 
 
 def synthetic_nodes(profile: Profile, unit: MemoryUnit, taken: Collection[str]) -> tuple[NodeInventory, ...]:
-    """Nodes with the GPUs of a profile: those that it names, and others up to the number."""
     try:
         found = profile.found
         named = profile_wire.nodes(found)

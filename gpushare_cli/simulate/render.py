@@ -194,7 +194,6 @@ def _total_units(ledgers: Iterable[NodeLedger], unit: MemoryUnit) -> int:
 
 
 def overlooked(plan: Plan) -> list[str]:
-    """What pods demand of a node that is not evaluated, with how many of them do."""
     found = Counter(what for row in plan.rows for what in _not_evaluated(row.pod.value))
     return [f"{what} (of {count} pod{'s' if count > 1 else ''})" for what, count in found.items()]
 
@@ -212,7 +211,6 @@ def _not_evaluated(pod: Mapping[str, Any]) -> list[str]:
 
 
 def as_json(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, notes: Sequence[str]) -> dict[str, Any]:
-    """The plan for programs. All memory is in MiB."""
     ledgers = _ledgers(plan.ledgers)
     used, total = _used_mib(ledgers.values()), _total_mib(ledgers.values())
     return {

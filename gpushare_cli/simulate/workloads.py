@@ -64,7 +64,6 @@ class _Batch:  # pods of one workload that are not made yet: there may be too ma
 
 
 def _owned(found: Found, known: Iterable[Found]) -> int:
-    """How many known pods this workload, or what it makes, owns."""
     through = {"Deployment": "ReplicaSet", "CronJob": "Job"}.get(found.kind, "")
     near = (pod for pod in known if pod.namespace == found.namespace)
     owners = [(owner.get("kind"), str(owner.get("name"))) for pod in near for owner in _owners(pod)]
@@ -188,7 +187,6 @@ def is_static(pod: Found) -> bool:
 
 
 def replayed(pods: Iterable[Found]) -> list[NewPod]:
-    """Pods that a cluster has had, in the order in which they were created."""
     created = sorted(((_created(pod), pod) for pod in pods if not is_static(pod)), key=lambda pair: pair[0])
     return [
         NewPod(
