@@ -188,7 +188,7 @@ def test_nothing_is_registered_before_the_gpus_are_known(kubelet: FakeKubelet) -
         kubelet.wait_for_devices()
 
 
-def test_it_waits_for_the_inventory_to_be_published_but_not_for_ever(kubelet: FakeKubelet) -> None:
+def test_it_waits_for_the_inventory_to_be_published_but_not_forever(kubelet: FakeKubelet) -> None:
     published, registered, clock = threading.Event(), threading.Event(), SystemClock()
     with running(directory=kubelet.directory, ready=published.is_set, ready_by=clock.monotonic() + 300.0):
         assert not clock.wait(threading.Event(), 0.2)
