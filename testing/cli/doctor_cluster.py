@@ -1,6 +1,7 @@
 """An installation as the manifests make it, healthy in all its parts, and ways to break it."""
 
 import base64
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -14,7 +15,7 @@ from gpushare.kube.api import JsonObject, Params, Reply
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare.units import GIB, MemoryUnit
-from gpushare.wire import hand_over
+from gpushare.wire import allocations, hand_over
 from gpushare_cli.doctor import checks, snapshot
 from gpushare_cli.doctor.checks import Diagnosis
 from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
@@ -152,20 +153,9 @@ def _as_running(item: JsonObject, minor: int) -> JsonObject:
     if kind.endswith("WebhookConfiguration"):
         item = {**item, "webhooks": [_with_bundle(webhook) for webhook in item["webhooks"]]}
     if name == names.SCHEDULER and kind == "Deployment":
-        item = tree_copy(item)
+        item = copy.deepcopy(item)  # the manifests are read once
         item["spec"]["template"]["spec"]["containers"][0]["image"] = f"registry.k8s.io/kube-scheduler:v1.{minor}.0"
     return item
-
-
-def tree_copy(item: JsonObject) -> JsonObject:
-    """The manifests are read once; nothing may change them."""
-    return {key: tree_copy(value) if isinstance(value, dict) else _copied(value) for key, value in item.items()}
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, list):
-        return [tree_copy(each) if isinstance(each, dict) else each for each in value]
-    return value
 
 
 def _with_bundle(webhook: JsonObject) -> JsonObject:
@@ -223,8 +213,6 @@ def allocatable(inventory: NodeInventory) -> dict[str, str]:
 
 
 def bound_pod(name: str, *, node: str = "node-a", held_by: Any = None, created: str = "", **fields: Any) -> JsonObject:
-    from gpushare.wire import allocations
-
     notes = {names.ANNOTATION_ALLOCATION: allocations.encode(held_by)} if held_by else {}
     pod = make_pod(name=name, node=node, annotations={**notes, **fields.pop("annotations", {})}, **fields)
     pod["metadata"]["creationTimestamp"] = created or ago(hours=1)

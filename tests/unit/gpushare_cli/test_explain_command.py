@@ -131,8 +131,11 @@ def restricted(monkeypatch: pytest.MonkeyPatch, run: Run) -> Restricted:
     return explain
 
 
-def test_the_latest_reason_that_gpushare_published_is_the_answer(restricted: Restricted) -> None:
+def test_the_latest_reason_that_gpushare_published_is_the_answer_else_the_schedulers(restricted: Restricted) -> None:
     pod = waiting()
+    code, out, _ = restricted(pod)
+    assert code == 3
+    assert "WHY:        0/3 nodes are available: 3 Insufficient aliyun.com/gpu-mem.\nASKS FOR:   " in out
     said = [
         event(pod, "GpuShareUnschedulable", "needs 10 GiB on one GPU; free per GPU on node-a: 3 GiB", 1),
         event(pod, "GpuShareUnschedulable", "needs 10 GiB on one GPU; free per GPU on node-a: 9 GiB", 2),
@@ -143,12 +146,6 @@ def test_the_latest_reason_that_gpushare_published_is_the_answer(restricted: Res
     assert (code, err) == (3, LEFT_OUT)
     assert "WHY:        needs 10 GiB on one GPU; free per GPU on node-a: 9 GiB\n" in out
     assert "SCHEDULER:  gpushare-scheduler: 0/3 nodes are available: 3 Insufficient aliyun.com/gpu-mem.\n" in out
-
-
-def test_without_events_the_schedulers_condition_is_the_answer(restricted: Restricted) -> None:
-    code, out, _ = restricted(waiting())
-    assert code == 3
-    assert "WHY:        0/3 nodes are available: 3 Insufficient aliyun.com/gpu-mem.\nASKS FOR:   " in out
 
 
 def test_of_a_pod_on_a_node_that_nothing_says_anything_about_that_is_told(restricted: Restricted) -> None:
@@ -198,26 +195,15 @@ def test_equal_pods_are_explained_once(named: str, api: FakeKube, capsys: pytest
     assert "other-0" not in out
 
 
-def test_a_pod_is_a_kind_too(api: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explain", "pod/web-1"]) == 0
-    assert capsys.readouterr().out.startswith("POD:        ml/web-1\n")
-
-
-def test_a_workload_that_is_not_there_is_told(api: FakeKube, run: Run) -> None:
+def test_one_pod_of_a_workload_or_all_of_them_or_none(api: FakeKube, run: Run) -> None:
+    assert run("explain", "pod/web-1")[1].startswith("POD:        ml/web-1\n")
+    assert run("explain", "deployment/web", "-o", "json")[1].count('"uid"') == 3
     assert run("explain", "rs/none")[::2] == (1, "error: there is no replicaset none in namespace ml\n")
-
-
-def test_a_workload_without_pods_is_told(api: FakeKube, run: Run) -> None:
     selector = {"matchLabels": {"app": "nothing"}}
     empty = {"metadata": {"name": "empty", "namespace": "ml"}, "spec": {"selector": selector}}
     api.seed("/apis/apps/v1/namespaces/ml/daemonsets", empty)
     why = "daemonset empty in namespace ml has no pods; see kubectl describe daemonset empty -n ml\n"
     assert run("explain", "ds/empty")[::2] == (1, why)
-
-
-def test_the_answer_for_programs_lists_every_pod(api: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explain", "deployment/web", "-o", "json"]) == 0
-    assert capsys.readouterr().out.count('"uid"') == 3
 
 
 @pytest.mark.parametrize(
