@@ -54,12 +54,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
-    """Write the file. The exit code.
-
-    Raises:
-        KubeError: the API server does not answer, or not to us.
-        WireError: the file cannot be written.
-    """
+    """Write the file; the exit code. KubeError if no cluster can be read, WireError if no file be written."""
     taken = snapshot.take(api, clock, options.namespace, streams.note)
     missing = list(redaction.unread(taken))
     files = dict(redaction.files(taken, _events(api, missing)))

@@ -1,8 +1,4 @@
-"""Nodes and pods -> who holds how much of which GPU. Pure: no I/O, no clock.
-
-Nodes that publish an inventory are shown with the true size of every GPU. Nodes of Aliyun's plugin publish a total and
-a count only, so their GPUs are shown as equal, as Aliyun's own tool does.
-"""
+"""Nodes and pods -> who holds how much of which GPU; GPUs of Aliyun's plugin are shown as equal. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,8 +41,7 @@ class PodRow:
     allocation: Allocation | None  # None if it has none that can be read
     held: Mapping[int, Held]  # by GPU index
     shares: Mapping[int, Sequence[int]]  # MiB of each of its containers, by GPU index
-    pending_mib: int
-    """Asked for by a bound pod on a GPU that no one has named, or held on one that the node no longer lists."""
+    pending_mib: int  # on a GPU that no one has named, or that its node no longer lists
 
     def on(self, index: int) -> Held:
         return self.held.get(index, Held(0))
@@ -106,10 +101,7 @@ class Report:
 def build(
     nodes: Iterable[Object], pods: Iterable[Object], unhealthy: Mapping[NodeName, frozenset[int]] = _NONE
 ) -> Report:
-    """Make the report of objects of the API server, and the numbers of GPUs that ConfigMaps call unhealthy, by node.
-
-    Nodes without GPUs to share and pods that hold none do not appear; bad annotations become notes.
-    """
+    """The report, and notes of bad annotations; nodes without GPUs to share and pods that hold none do not appear."""
     notes: list[str] = []
     by_node: dict[str, list[Object]] = {}
     for pod in pods:

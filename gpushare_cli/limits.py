@@ -16,14 +16,13 @@ OTHERS: Final = "(others)"  # containers of a pod that hold nothing of a GPU, an
 NOT_STRONGER: Final = "no stronger limit holds:"
 _NAMED: Final = 3
 HEADER: Final = ("NODE", "NAMESPACE", "POD", "CONTAINER", "GPU", "LIMIT", "GRANTED", "USED", "PEAK")
-WORDS: Final[Mapping[Limit, str]] = {
+WORDS: Final[Mapping[Limit, str]] = {  # who holds containers to their share; advisory limits are told by variables
     Limit.MIG: "the hardware: they are MIG instances",
     Limit.CGROUP: "the NVIDIA driver, for the pod's cgroup",
     Limit.MPS: "MPS, each process by itself, which programs can bypass",
     Limit.HAMI_CORE: "a library in the container (HAMi-core), which programs can bypass",
     Limit.WATCHDOG: "the watchdog, after the fact",
 }
-"""Who holds containers to their share. Advisory limits are told by their variables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

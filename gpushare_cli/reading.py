@@ -23,8 +23,7 @@ from gpushare.wire import pods as pods_wire
 
 T = TypeVar("T")
 CONFIG_MAPS: Final = f"/api/v1/namespaces/{names.UNHEALTHY_NAMESPACE}/configmaps"
-BUDGETS: Final = ("/apis/policy/v1/poddisruptionbudgets", "/apis/policy/v1beta1/poddisruptionbudgets")
-"""The first from Kubernetes 1.21 on."""
+BUDGETS: Final = ("/apis/policy/v1/poddisruptionbudgets", "/apis/policy/v1beta1/poddisruptionbudgets")  # 1.21 on
 _PAGE: Final = "500"
 _TIMEOUT_S: Final = 30.0
 _TRIES: Final = 3  # a list of many pages expires when the server compacts its history meanwhile
@@ -36,11 +35,9 @@ class Objects:
     nodes: tuple[JsonObject, ...] = ()
     pods: tuple[JsonObject, ...] = ()  # pods that ask for GPUs or carry an allocation
     others: tuple[NonGpuPod, ...] = ()  # what all other pods on nodes take of their hosts
-    unhealthy: Mapping[NodeName, frozenset[int]] = field(default_factory=dict)
-    """Numbers of the GPUs that Aliyun's ConfigMaps call unhealthy."""
+    unhealthy: Mapping[NodeName, frozenset[int]] = field(default_factory=dict)  # by Aliyun's ConfigMaps
     notes: tuple[str, ...] = ()  # what could not be read although it may matter
-    forbidden: str = ""
-    """Why neither nodes nor the pods of all namespaces could be read, although the API server answers."""
+    forbidden: str = ""  # why neither nodes nor all pods could be read
 
 
 def on_nodes(api: KubeApi, node: str | None = None) -> Objects:
@@ -115,10 +112,7 @@ def namespaced(namespace: str, resource: str, name: str = "", *, group: str = "/
 
 
 def budgets(api: KubeApi) -> tuple[Sequence[Budget], str]:
-    """All PodDisruptionBudgets, and what keeps the answer from being complete.
-
-    A server that does not show them obeys them all the same.
-    """
+    """All PodDisruptionBudgets, and why some are not told; the API server obeys them all the same."""
     for path in BUDGETS:
         try:
             objects = listed(api, path)

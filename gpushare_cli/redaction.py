@@ -24,8 +24,7 @@ Object = Mapping[str, Any]
 Spec = tuple[Any, ...]  # of the fields that are kept, see `_kept`
 HIDDEN: Final = "(hidden)"
 _SETTING: Final = "GPUSHARE_"
-_KNOWN_KEYS: Final = ("scheduler.yaml", "policy.cfg", "profile.yaml", "gpus", "handOver", "state")
-"""Of ConfigMaps, beside settings."""
+_KNOWN_KEYS: Final = ("scheduler.yaml", "policy.cfg", "profile.yaml", "gpus", "handOver", "state")  # beside settings
 _REFERENCE: Final = ("kind", "namespace", "name", "uid", "controller")
 _STATE: Final = ("reason", "exitCode", "signal", "startedAt", "finishedAt")
 _STATES: Final = (("waiting", (*_STATE, "message")), ("running", _STATE), ("terminated", _STATE))
@@ -137,10 +136,7 @@ def cleaned(text: str) -> str:
 
 
 def cleaned_value(raw: Any) -> Any:
-    """The same object, whose texts have lost what looks like a credential.
-
-    Before it is written as YAML or JSON: there, a text has marks of the notation in it.
-    """
+    """The same object without what looks like a credential, before a notation adds its own marks to the texts."""
     match raw:
         case str():
             return cleaned(raw)

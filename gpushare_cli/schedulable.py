@@ -1,8 +1,4 @@
-"""What Kubernetes itself demands of a node for a pod, as far as their objects tell. Pure.
-
-Cordon, taints, selectors, affinity, and the sums of GPU resources: what decides about GPU pods most often. `overlooked`
-names the rest: no answer of the command line claims more than was evaluated.
-"""
+"""What Kubernetes demands of a node for a pod: taints, selectors, sums; `overlooked` names what is not told. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +14,8 @@ Object = Mapping[str, Any]
 HOSTNAME: Final = "kubernetes.io/hostname"
 BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 _CORDON: Final = "node.kubernetes.io/unschedulable"
-RESOURCES: Final = (names.GPU_MEM, names.GPU_PERCENT, names.GPU_CORE, names.GPU)
-"""Extended resources whose sum kube-scheduler checks for every node, beside the GPUs' own ledger."""
-_GROUPS: Final = frozenset(
+RESOURCES: Final = (names.GPU_MEM, names.GPU_PERCENT, names.GPU_CORE, names.GPU)  # whose sums are checked
+_GROUPS: Final = frozenset(  # labels and annotations of the pods of a group; kube-scheduler's own is in the spec
     {
         "kueue.x-k8s.io/pod-group-name",
         "pod-group-name",  # KAI
@@ -28,7 +23,6 @@ _GROUPS: Final = frozenset(
         "scheduling.x-k8s.io/pod-group",
     }
 )
-"""Labels and annotations by which schedulers know the pods of a group; kube-scheduler's own is in the spec."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +41,7 @@ class NodeFacts:
     labels: Mapping[str, str]
     taints: tuple[Taint, ...] = ()
     cordoned: bool = False
-    allocatable: Mapping[str, int] | None = None
-    """GPU resources that the kubelet reports; None if the object has no status."""
+    allocatable: Mapping[str, int] | None = None  # GPU resources; None if there is no status
 
 
 def node_facts(node: Object) -> NodeFacts:

@@ -13,11 +13,7 @@ from gpushare_cli.scheduler_config import Kind, Options, ServerVersion
 
 
 def run(streams: Streams, *, options: Options, kind: Kind) -> int:
-    """Print a configuration for kube-scheduler. The exit code.
-
-    Raises:
-        SettingsError: the arguments do not go together.
-    """
+    """Print a configuration for kube-scheduler. The exit code."""
     match kind:
         case Kind.CONFIGURATION:
             streams.out.write(scheduler_config.configuration(options))

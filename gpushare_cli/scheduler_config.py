@@ -1,8 +1,4 @@
-"""Writes the configuration with which a kube-scheduler of a given version asks the controller. Pure.
-
-The extender is spelled differently over the versions: KubeSchedulerConfiguration changed its API version four times,
-and before it there was the Policy file, which kube-scheduler read up to 1.22.
-"""
+"""Writes the configuration with which a kube-scheduler of each version asks the controller. Pure."""
 
 import base64
 import re
@@ -30,8 +26,7 @@ _DNS_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _MOST_WEIGHT: Final = 10_000
 _MOST_QPS: Final = 100_000
 
-Entry = dict[str, Any]
-"""An extender as KubeSchedulerConfiguration spells it, but for `httpTimeout`, which is in seconds."""
+Entry = dict[str, Any]  # an extender of a KubeSchedulerConfiguration, but with seconds
 
 
 class Kind(StrEnum):
@@ -53,11 +48,7 @@ class ServerVersion:
 
     @classmethod
     def parse(cls, text: str) -> "ServerVersion":
-        """Read a release as `kubectl version` or a distribution spells it: 1.30, v1.29.3+k3s1, v1.36.2-eks-1.
-
-        Raises:
-            SettingsError: no such release.
-        """
+        """A release as `kubectl version` or a distribution spells it: 1.30, v1.29.3+k3s1. May raise SettingsError."""
         match = _VERSION.fullmatch(text.strip())
         if match is None:
             raise SettingsError(f"server version {text!r}: write major and minor, such as 1.30 or v1.29.3+k3s1")
@@ -78,14 +69,12 @@ class Options:
     url: str = DEFAULT_URL
     scheduler_name: str = names.SCHEDULER  # empty to change the cluster's own scheduler
     lease_name: str = names.SCHEDULER
-    lease_namespace: str = names.NAMESPACE
-    """A second scheduler needs a lease of its own; the cluster's scheduler keeps its default."""
+    lease_namespace: str = names.NAMESPACE  # for a second scheduler; the cluster's own keeps its lease
     kubeconfig: str = ""  # path that kube-scheduler itself reads; empty to use its service account
     ca_pem: bytes = b""
     client_cert: str = ""
     client_key: str = ""  # paths, which kube-scheduler reads, for an extender behind the API server's proxy
-    whole_gpus: bool = False
-    """Where a node has nvidia.com/gpu from another plugin, pods that ask for it would find no node."""
+    whole_gpus: bool = False  # not where another plugin serves them
     weight: int | None = None  # None for one at which the controller's best node wins
     others_weight: int | None = None  # None if the controller is not to be asked about pods without GPUs
     most_allocated: bool = False
@@ -93,11 +82,7 @@ class Options:
 
 
 def configuration(options: Options) -> str:
-    """A KubeSchedulerConfiguration as YAML.
-
-    Raises:
-        SettingsError: this version reads none, or the options contradict each other.
-    """
+    """A KubeSchedulerConfiguration as YAML; SettingsError if this version reads none, or options do not fit."""
     api_version = _api_version(options.server)
     value: dict[str, Any] = {
         "apiVersion": f"kubescheduler.config.k8s.io/{api_version}",
@@ -126,11 +111,7 @@ def configuration(options: Options) -> str:
 
 
 def policy(options: Options) -> str:
-    """A Policy file as JSON. It names neither scheduler nor lease: see `policy_flags`.
-
-    Raises:
-        SettingsError: this version reads none, or the options contradict each other.
-    """
+    """A Policy file as JSON; SettingsError likewise. It names neither scheduler nor lease: see `policy_flags`."""
     if options.server > ServerVersion(1, 22):
         raise SettingsError(
             f"server version {options.server}: policy files were removed in 1.23; leave out --kind policy to get a"
@@ -166,11 +147,7 @@ def policy_flags(options: Options, path: str = "/etc/kubernetes/scheduler-policy
 
 
 def checked_weight(flag: str, weight: int) -> int:
-    """The weight of an extender as it was given.
-
-    Raises:
-        SettingsError: kube-scheduler would not start with it.
-    """
+    """The weight of an extender; SettingsError if kube-scheduler would not start with it."""
     if not 0 < weight <= _MOST_WEIGHT:
         raise SettingsError(f"{flag} {weight}: write a whole number from 1 to {_MOST_WEIGHT}")
     return weight

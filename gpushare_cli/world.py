@@ -191,8 +191,7 @@ class NodeAnswer:
     node: NodeName
     verdict: Verdict  # of the GPUs, as the controller decides
     blockers: tuple[str, ...] = ()  # what Kubernetes itself has against the node, in a few words each
-    score: int | None = None
-    """What kube-scheduler is told of it: 10 for the best node, 1 to 8 for others; None if it does not fit."""
+    score: int | None = None  # 10 for the best node, 1 to 8 for others; None if it does not fit
     cost: costs.Cost | None = None  # by the pod's policy, of which the score is made
 
     @property

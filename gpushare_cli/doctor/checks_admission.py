@@ -33,11 +33,10 @@ ISOLATION: Final = "isolation.gpushare.dev"
 BINDING: Final = "binding.gpushare.dev"
 REQUEST: Final = "request.gpushare.dev"
 STATUS: Final = "status.gpushare.dev"
-SHIPPED: Final[Mapping[bool, Mapping[str, str]]] = {
+SHIPPED: Final[Mapping[bool, Mapping[str, str]]] = {  # with matchConditions or without -> webhook -> failurePolicy
     True: {GPU: "Fail", LIMIT: "Fail", ISOLATION: "Ignore", BINDING: "Fail", REQUEST: "Fail"},
     False: {GPU: "Ignore", LIMIT: "Ignore", BINDING: "Fail", STATUS: "Ignore"},
 }
-"""Whether the server knows matchConditions -> webhook -> what happens while it does not answer."""
 _MUTATING: Final = f"mutatingwebhookconfiguration/{names.MUTATING_WEBHOOK}"
 _ALL_CDI: Final = "every node that shares hands GPUs over by CDI"
 _PEM: Final = b"-----BEGIN CERTIFICATE-----"

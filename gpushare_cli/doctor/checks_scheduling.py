@@ -25,8 +25,7 @@ _REQUESTS: Final = "gpushare_extender_requests_total"
 _PATIENCE: Final = timedelta(minutes=5)
 _REJECTED: Final = "UnexpectedAdmissionError"
 _SHOWN: Final = 10  # names in one command
-_REFUSED: Final = "PreStartContainer"
-"""In what the kubelet says of a container that a device plugin refuses, before the plugin's own words."""
+_REFUSED: Final = "PreStartContainer"  # in the kubelet's words, before those of a plugin that refuses
 _LONGEST: Final = 500  # characters of these
 
 

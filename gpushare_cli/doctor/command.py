@@ -33,12 +33,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
-    """Look at a cluster's installation and print what is wrong with it. The exit code.
-
-    Raises:
-        KubeError: the API server does not answer, or not to us.
-        WireError: it is of a kind that no one knows.
-    """
+    """Print what is wrong with an installation; the exit code. KubeError or WireError if its server cannot be read."""
     diagnosis = checks.diagnose(snapshot.take(api, clock, options.namespace, streams.note))
     streams.answer(options.output, lambda: as_json(diagnosis), lambda: table(diagnosis, streams.width))
     return BAD if any(each.severity is Severity.ERROR for _, each in diagnosis.findings) else OK

@@ -26,13 +26,11 @@ from gpushare_cli.doctor.snapshot import WEBHOOK_PORT, Object, Snapshot, Text, U
 from gpushare_cli.reading import Settings
 from gpushare_cli.scheduler_config import CONTROLLER_PORT, ServerVersion
 
-FIRST_WITH_CONDITIONS: Final = ServerVersion(1, 30)
-"""Servers whose webhooks have matchConditions and whose policies are stable."""
+FIRST_WITH_CONDITIONS: Final = ServerVersion(1, 30)  # webhooks have matchConditions, and policies are stable
 _OWN_TAINTS: Final = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 _SKEW: Final = timedelta(seconds=30)  # between the clocks of the holder of a Lease and of anyone who tells us the time
 _LEASE_S: Final = 15
-_PORTS: Final = {names.WEBHOOK: f"8443:{WEBHOOK_PORT}", names.CONTROLLER: f"{CONTROLLER_PORT}"}
-"""By which a user forwards a Service."""
+_PORTS: Final = {names.WEBHOOK: f"8443:{WEBHOOK_PORT}", names.CONTROLLER: f"{CONTROLLER_PORT}"}  # to forward Services
 
 
 class Severity(IntEnum):
@@ -108,11 +106,7 @@ class GpuNode:
 
 
 class Facts:
-    """A snapshot, and what follows from it.
-
-    What cannot be told raises an error that ends a check when it is looked at: UnreadableError, SettingsError,
-    NothingToCheckError or LastFindingError.
-    """
+    """A snapshot, and what follows from it. A look at what cannot be told raises an error that ends a check."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot

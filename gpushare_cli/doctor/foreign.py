@@ -47,10 +47,8 @@ SHARING: Final = (
 )
 EXTENDER: Final = re.compile("gpushare-schd-extender|nano-gpu-scheduler|elastic-gpu-scheduler|:32766|:39999")
 """In the addresses of their extenders: their Services and ports."""
-_MPS: Final = re.compile(".*mps-control-daemon.*")
-"""NVIDIA's daemon, on the nodes on which its plugin shares GPUs by MPS."""
-_HANDS_OUT_NOTHING: Final = re.compile("feature-discovery|mps-control|exporter|monitor")
-"""Of the same families, often in the same image."""
+_MPS: Final = re.compile(".*mps-control-daemon.*")  # where NVIDIA's plugin shares by MPS
+_HANDS_OUT_NOTHING: Final = re.compile("feature-discovery|mps-control|exporter|monitor")  # though of these families
 _SEES_ALL: Final = frozenset(  # last parts of the names of images that are made to see every GPU, without tag
     {"dcgm", "dcgm-exporter", "gpu-feature-discovery", "gpu-operator-validator", "k8s-device-plugin", "k8s-mig-manager"}
 )

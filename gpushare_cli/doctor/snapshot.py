@@ -99,8 +99,7 @@ class Snapshot:
     webhook_endpoints: Object = part("one", f"/api/v1/{_INSIDE}/endpoints/{names.WEBHOOK}")
     webhook_ready: Text = part("ask", _WEBHOOK, "readyz")
     webhook_metrics: Text = part("metrics", _WEBHOOK)
-    admitted: JsonObject | Unreadable = part("admitted")
-    """What a new pod that asks for one unit comes back as; it was not stored."""
+    admitted: JsonObject | Unreadable = part("admitted")  # what the trial pod comes back as
 
     controller_deployment: Object = part("one", f"{_APPS}/deployments/{names.CONTROLLER}")
     controller_endpoints: Object = part("one", f"/api/v1/{_INSIDE}/endpoints/{names.CONTROLLER}")
@@ -113,10 +112,8 @@ class Snapshot:
     scheduler_lease: Object = part("one", f"{_LEASES}/{names.SCHEDULER}")
 
     plugin: Object = part("one", f"{_APPS}/daemonsets/{names.PLUGIN}")  # the DaemonSet
-    usage: Mapping[NodeName, NodeUse] | Unreadable
-    """What the device plugins tell of the use of GPUs, where they are to read it."""
-    daemonsets: Objects = part("many", "/apis/apps/v1/daemonsets", foreign.needs_every_gpu)
-    """Those of the whole cluster that need every GPU."""
+    usage: Mapping[NodeName, NodeUse] | Unreadable  # where device plugins are to read it
+    daemonsets: Objects = part("many", "/apis/apps/v1/daemonsets", foreign.needs_every_gpu)  # of all namespaces
     nodes: Objects = part("many", "/api/v1/nodes")
     nvidia_configs: Objects = part("nvidia_configs")  # ConfigMaps by which NVIDIA's plugin shares GPUs itself
     resource_slices: Objects = part("dra", "resourceslices")  # what DRA drivers offer
@@ -127,14 +124,7 @@ class Snapshot:
 
 
 def take(api: KubeApi, clock: Clock, namespace: str, say: Callable[[str], None]) -> Snapshot:
-    """Read an installation's namespace and the cluster around it, and say every few seconds what is still being read.
-
-    The clock is for a server that does not say what time it is.
-
-    Raises:
-        KubeError: the API server does not answer, or not to us.
-        WireError: it is of a version that no one knows.
-    """
+    """Read an installation and the cluster around it; KubeError or WireError if the server tells no version."""
     version, now = _server(api, clock)
     reader = _Reader(api, namespace)
     with ThreadPoolExecutor(_AT_ONCE) as pool:

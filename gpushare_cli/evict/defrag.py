@@ -126,8 +126,7 @@ class Defragmentation:
     cordon: TemporaryCordon
     asked: DefragRequest
     plan: Plan
-    moved: dict[PodUid, str] = field(default_factory=dict)
-    """Pods that were evicted -> the node where the successor is; empty while it has none."""
+    moved: dict[PodUid, str] = field(default_factory=dict)  # who was evicted -> the successor's node, or empty
     node: str = ""  # where the pod is for which room was made; empty if it is on none
     problem: str = ""  # why the plan was not carried out to its end
     _unsure: set[PodUid] = field(default_factory=set)  # pods whose eviction was asked for, perhaps without an answer
@@ -194,11 +193,7 @@ class Defragmentation:
         return True
 
     def _evicted(self, move: Move, left: Sequence[PodUid], before: set[str]) -> bool:
-        """Ask for an eviction if it is still needed: a budget may have kept it waiting since it was.
-
-        `left` are all pods that are still to move; `before` is filled with the pods of the same controller that are
-        there before.
-        """
+        """Ask for an eviction if it is still needed. `before` gets the pods of the controller that are there then."""
         if move.pod.uid not in self._unsure:
             if not self._is_needed(left):
                 return False

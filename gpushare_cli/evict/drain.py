@@ -28,8 +28,7 @@ from gpushare_cli.evict.waiting import StoppedError, Waiter
 
 _DEFAULT_S: Final = 600
 _SETTLE_S: Final = 10.0  # after the cordon, a pod whose binding was on its way may still come
-_FAILURES: Final = 3
-"""After which an eviction is not tried again that the server refuses for good, such as for a missing right."""
+_FAILURES: Final = 3  # after which an eviction that the server refuses for good is not tried again
 _ALL: Final = Permissions(delete_emptydir_data=True)
 _ANY_NAMESPACE: Final = "default"  # policies of others decide which nodes are best, not whether one is enough
 _WORDS: Final[Mapping[Step, str]] = {
@@ -117,10 +116,7 @@ def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
 def _successors(
     api: KubeApi, gpu: GpuName, gpus: Sequence[Gpu], leaving: Sequence[PodUid]
 ) -> tuple[Mapping[PodUid, NodeName | None], str]:
-    """A node for each pod whose successor fits on one, None for those that wait, and why nothing is told.
-
-    Pods that nothing recreates, or that demand what is not evaluated, are left out.
-    """
+    """Where the successors of those fit that something recreates, None for those that wait; why it is not told."""
     try:
         found = world.of(reading.everything(api), reading.settings(api, names.NAMESPACE, _ANY_NAMESPACE))
     except (kube.KubeError, WireError, SettingsError) as error:

@@ -106,10 +106,7 @@ def look(api: KubeApi, asked: DefragRequest) -> Assessment:
 
 
 def remainder(api: KubeApi, asked: DefragRequest, begun: Plan, left: Sequence[PodUid]) -> Plan | None:
-    """What of a plan is still to be done, in the cluster as it is now; None if it no longer can.
-
-    Makes no other plan, which takes long in a large cluster: an eviction follows at once.
-    """
+    """What of a plan is still to be done; None if it no longer can. No other plan is made: that takes too long here."""
     _, request, movable, _ = _read(api, asked)
     return move_search.remainder(world.to_place(asked.pod, request), movable, begun, left)
 

@@ -1,8 +1,4 @@
-"""Which few pods have to move so that a pod fits, and where they would go. Pure.
-
-Every pod that moves must fit elsewhere by the same placement code that refuses the first one, while the GPUs that this
-one is to get are kept free. So in the end one more pod has its GPUs, and none has lost them.
-"""
+"""Which few pods move so that a pod fits, and where: all fit by the placement that refuses the first. Pure."""
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -111,8 +107,7 @@ class Move:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     node: NodeName
-    kept_free: frozenset[GpuUuid]
-    """GPUs there that take no pods until all have moved, so that no successor comes back to them."""
+    kept_free: frozenset[GpuUuid]  # GPUs there that take no pods until all have moved
     moves: tuple[Move, ...]
     grants: tuple[Grant, ...]
 
@@ -122,10 +117,7 @@ class Plan:
 
 
 def plan(pod: PodToPlace, movable: Movable, *, most: int = MOST_MOVES) -> Plan | None:
-    """The fewest evictions that were found to make room for a pod that fits nowhere; None if none do.
-
-    If every set of pods leaves some of them without a place, it is the best of those: `waiting` is not empty then.
-    """
+    """The fewest evictions that make room; if all leave pods without a place (`waiting`), the best of those."""
     spoilt: Plan | None = None
     for node, gone in itertools.islice(candidates(pod, movable, most), _TRIED):
         found = _worked_out(pod, movable, node, gone)
@@ -139,10 +131,7 @@ def plan(pod: PodToPlace, movable: Movable, *, most: int = MOST_MOVES) -> Plan |
 def successors(
     movable: Movable, node: NodeName, closed: Collection[GpuUuid], leaving: Sequence[PodUid]
 ) -> Mapping[PodUid, NodeName | None]:
-    """Where pods of a node fit that leave it in this order, while these GPUs take none; None for those that wait.
-
-    Pods that may not be moved are left out.
-    """
+    """Where movable pods fit that leave a node in this order, while these GPUs take none; None for those that wait."""
     known = {one.bound.ref.uid: one.pod for one in movable.evictable}
     found: dict[PodUid, NodeName | None] = {}
     if node in movable.nodes:
@@ -154,10 +143,7 @@ def successors(
 
 
 def remainder(pod: PodToPlace, movable: Movable, begun: Plan, left: Sequence[PodUid]) -> Plan | None:
-    """The rest of a plan in the cluster as it is now: these pods move yet, in this order; None if they no longer can.
-
-    Without moves if the pod fits as it is.
-    """
+    """The rest of a plan, in this order; None if it no longer can be done, no moves if the pod fits as it is."""
     node = movable.nodes.get(begun.node)
     known = {one.bound.ref.uid: one for one in movable.evictable if one.bound.node == begun.node}
     gone = [known[uid] for uid in left if uid in known]
@@ -191,10 +177,7 @@ def _worked_out(pod: PodToPlace, movable: Movable, name: NodeName, gone: Sequenc
 def _carried_out(
     pod: PodToPlace, movable: Movable, name: NodeName, gone: Sequence[Evictable], kept_free: frozenset[GpuUuid]
 ) -> Plan | None:
-    """Where these pods go, one after another in this order, while these GPUs take none of them.
-
-    None if the first one does not fit in the end.
-    """
+    """Where these pods go, in this order, while these GPUs take none; None if the first one does not fit then."""
     movable = replace(movable, nodes={**movable.nodes, name: movable.nodes[name].closed(kept_free)})
     moves = []
     for one in gone:

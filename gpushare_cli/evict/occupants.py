@@ -76,10 +76,7 @@ def is_unstarted(pod: Mapping[str, Any]) -> bool:
 
 
 def plan(occupants: Iterable[Occupant], known: Sequence[Budget]) -> tuple[Row, ...]:
-    """What is done about each pod, in the order in which they are evicted: the least important first.
-
-    Budgets are used up in that order, as the API server does it.
-    """
+    """What is done about each pod, the least important first; budgets are used up in that order."""
     ordered = [
         (one, [] if one.unstarted else [budget for budget in known if budget.selects(one.bound)])
         for one in sorted(occupants, key=lambda one: _rank(one.bound))
@@ -121,10 +118,7 @@ class Occupied:
 
 
 def read(api: KubeApi, gpu: GpuName, permissions: Permissions, known: tuple[Gpu, ...] = ()) -> Occupied:
-    """Look at a GPU and at who holds something of it.
-
-    `known` is what the name stood for before, if it was looked up: numbers change when a GPU fails.
-    """
+    """A GPU and its pods. `known` is what its name stood for before: numbers change when a GPU fails."""
     objects = reading.on_nodes(api, gpu.node)
     record = node_records.read(objects.nodes[0])
     inventory = inventory_of(record)

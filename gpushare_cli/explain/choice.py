@@ -1,7 +1,4 @@
-"""Why a pod goes to one node and to these of its GPUs, and what the next node lacks. Pure.
-
-The order of the nodes is the controller's own, by the same costs.
-"""
+"""Why a pod goes to a node and its GPUs, and what the next one lacks, by the controller's own costs. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -38,10 +38,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[], str]) -> int:
-    """Print all about a pod, or about the pods of a workload. The exit code.
-
-    The namespace is asked for if the options name none.
-    """
+    """Print all about a pod, or about the pods of a workload. The exit code."""
     target = options.pod
     where = target.namespace_or(options.namespace, namespace)
     what = f"{target.kind} {target.name} in namespace {where}"

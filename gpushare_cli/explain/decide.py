@@ -1,7 +1,4 @@
-"""One pod and its cluster -> all that there is to say: why it waits, or where it is. Pure.
-
-The answers of the nodes are the controller's own, so what is said here is what the scheduler is told.
-"""
+"""One pod and its cluster -> why it waits, or where it is, by the controller's own answers. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,10 +31,7 @@ UNREADABLE: Final = "waits; what it asks for cannot be understood"
 
 
 def explain(pod: Object, state: World, events: Sequence[Object] = ()) -> Explanation:
-    """All about one pod.
-
-    Events on it, the latest last, serve where the cluster may not be read.
-    """
+    """All about one pod. Events on it, the latest last, serve where the cluster may not be read."""
     blank = blank_of(pod, state)
     config = world.config_of(pod, state.resource_config)
     match pod_records.read(pod, config):

@@ -63,8 +63,7 @@ class NodeChoice:
 
     node: NodeName
     why: str  # what its GPUs there have to do with it
-    next: NodeName | None = None
-    """The best of all other nodes with room; better than its own if the cluster has changed since."""
+    next: NodeName | None = None  # the best other node with room; may be better by now
     lack: str = ""
     in_hindsight: bool = False  # the pod has a node already, and this is by the cluster as it is now without it
 

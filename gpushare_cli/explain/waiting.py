@@ -21,8 +21,7 @@ Why = tuple[str, str, bool]  # a headline, the reason, and whether it is a matte
 MOST: Final = 100
 _LONGEST: Final = 2048  # characters of a reason: a pod's author may name as many scheduling gates as an object can hold
 NOT_EVALUATED: Final = "not evaluated, because pods of too many kinds wait; see gpushare explain"
-_POLICIES: Final = Policies(Policy.BINPACK)
-"""Whether a pod fits is the same with every policy, and this one needs to know nothing of the cluster."""
+_POLICIES: Final = Policies(Policy.BINPACK)  # whether a pod fits is the same with every policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +45,7 @@ def may_wait(pod: Object) -> bool:
 
 
 def of_cluster(cluster: Objects, settings: Settings) -> tuple[Waiting, ...]:
-    """Why pods wait in a cluster of which everything may be read, those that came first at the top.
-
-    Raises:
-        SettingsError: the nodes count in different units, and none is known.
-        WireError: an object cannot be read.
-    """
+    """Why pods wait, the first at the top. SettingsError if nodes count in several units; WireError for odd objects."""
     found = world.of(cluster, settings)
     return tuple(
         _told(group, _why(*group[0], found) if i < MOST else (decide.WAITS, NOT_EVALUATED, False))
