@@ -154,11 +154,9 @@ def _run(check: Check, facts: Facts, unread: dict[Unreadable, list[str]]) -> Res
 
 
 def _unreadable(part: Unreadable, checks: list[str]) -> Finding:
-    match part.error:
-        case kube.ForbiddenError():
-            way_out = "ask a user who may read it; docs/reference/doctor.md lists the rights"
-        case kube.UnauthorizedError():
-            way_out = "log in again"
-        case _:
-            way_out = "ask again; if it stays, check the API server"
+    way_out = "ask again; if it stays, check the API server"
+    if isinstance(part.error, kube.ForbiddenError):
+        way_out = "ask a user who may read it; docs/reference/doctor.md lists the rights"
+    elif isinstance(part.error, kube.UnauthorizedError):
+        way_out = "log in again"
     return error(part.what, f"cannot be read: {part.error}; not checked: {', '.join(checks)}", way_out)

@@ -52,17 +52,15 @@ def test_a_gpu_is_added_once_and_removed_however_it_was_written(
     assert change(Cordon(gpus=before), inventory, name) == Cordon(gpus=after)
 
 
-@pytest.mark.parametrize(
-    ("before", "inventory", "name", "message"),
-    [
-        ("1", TWO, "0", "GPU '0' is not cordoned; gpushare.dev/cordoned-gpus is '1'"),
-        ("0", MIG, "0:1", "GPU '0:1' is cordoned together with 0:0, by '0'; uncordon that"),
-    ],
-)
-def test_what_is_not_cordoned_by_itself_is_told(before: str, inventory: NodeInventory, name: str, message: str) -> None:
-    with pytest.raises(SettingsError) as error:
-        Cordon(gpus=before).opened(inventory, name)
-    assert str(error.value) == message
+def test_what_is_not_cordoned_by_itself_or_not_there_is_told() -> None:
+    for asked, message in (
+        (lambda: Cordon(gpus="1").opened(TWO, "0"), "GPU '0' is not cordoned; gpushare.dev/cordoned-gpus is '1'"),
+        (lambda: Cordon(gpus="0").opened(MIG, "0:1"), "GPU '0:1' is cordoned together with 0:0, by '0'; uncordon that"),
+        (lambda: cordons.meant(make_inventory(), "0"), "node node-a has no GPU '0'; its GPUs: none"),
+    ):
+        with pytest.raises(SettingsError) as error:
+            asked()
+        assert str(error.value) == message
 
 
 HELD = Cordon(gpus="1,GPU-0,MIG-0-1", held="GPU-0,MIG-0-1")
@@ -84,23 +82,14 @@ def test_each_takes_back_the_cordon_that_it_has_made() -> None:
         assert found == expected
 
 
-@pytest.mark.parametrize(
-    ("cordon", "all_held"),
-    [
-        (Cordon(gpus="GPU-0,GPU-1", held="GPU-0,GPU-1"), True),
-        (Cordon(gpus="GPU-0,GPU-1", held="GPU-0"), False),
-        (Cordon(gpus="GPU-0", held="GPU-0,GPU-1"), False),
-        (Cordon(), False),
-    ],
-)
-def test_gpus_are_held_while_no_one_has_opened_or_closed_one(cordon: Cordon, all_held: bool) -> None:
-    assert cordon.holds([GpuUuid("GPU-0"), GpuUuid("GPU-1")]) is all_held
-
-
-def test_a_node_whose_gpus_are_all_gone_has_none() -> None:
-    with pytest.raises(SettingsError) as error:
-        cordons.meant(make_inventory(), "0")
-    assert str(error.value) == "node node-a has no GPU '0'; its GPUs: none"
+def test_gpus_are_held_while_no_one_has_opened_or_closed_one() -> None:
+    for gpus, held, expected in (
+        ("GPU-0,GPU-1", "GPU-0,GPU-1", True),
+        ("GPU-0,GPU-1", "GPU-0", False),
+        ("GPU-0", "GPU-0,GPU-1", False),
+        ("", "", False),
+    ):
+        assert Cordon(gpus=gpus, held=held).holds([GpuUuid("GPU-0"), GpuUuid("GPU-1")]) is expected
 
 
 def run(api: FakeKube, gpu: str, *, undo: bool = False) -> tuple[int, str]:
@@ -119,11 +108,6 @@ def test_a_cordon_is_written_and_taken_back() -> None:
     assert names.ANNOTATION_CORDON not in api.read("/api/v1/nodes/node-a")["metadata"]["annotations"]
     code, message = run(api, "node-a/1", undo=True)
     assert (code, message) == (2, "error: GPU '1' is not cordoned; gpushare.dev/cordoned-gpus is ''\n")
-
-
-@pytest.mark.parametrize("undo", [False, True])
-def test_a_node_that_is_not_there_is_told(undo: bool) -> None:
-    assert run(kube_of([NODE]), "none/0", undo=undo) == (1, "error: there is no node none\n")
 
 
 def test_what_another_writes_at_the_same_time_is_kept() -> None:
@@ -145,11 +129,12 @@ def test_what_another_writes_at_the_same_time_is_kept() -> None:
 
 
 @pytest.mark.parametrize("undo", [False, True])
-def test_who_may_not_write_nodes_is_told_so(undo: bool) -> None:
+def test_who_names_no_node_or_may_not_write_it_is_told_so(undo: bool) -> None:
     node = make_node(make_inventory(15, 15))
     node["metadata"]["annotations"][names.ANNOTATION_CORDON] = "1"
     api = kube_of([node])
     api.fail_next(lambda call: call.verb == "patch", kube.ForbiddenError("nodes is forbidden"))
+    assert run(api, "none/0", undo=undo) == (1, "error: there is no node none\n")
     told = "error: not allowed: nodes is forbidden; patching nodes is needed\n"
     assert run(api, "node-a/1" if undo else "node-a/0", undo=undo) == (1, told)
 
