@@ -127,14 +127,11 @@ def dra_devices(facts: Facts) -> Iterator[Finding]:
             found.setdefault((name, driver), set()).update(offered)
     for (name, driver), offered in sorted(found.items()):
         if offered:
-            message = f"the DRA driver {driver} offers {len(offered)} devices there that are shared"
-            problem = (
-                f"{message} ({', '.join(sorted(offered))}): a ResourceClaim may get a GPU on which pods hold shares"
-            )
-            fix = (
-                f"keep it off nodes with the label {names.LABEL_SHARES}: docs/gpu-operator.md#beside-nvidias-dra-driver"
-            )
-            yield error(f"node/{name}", problem, f"{fix}; before that, drain the node")
+            which = f"{len(offered)} devices there that are shared ({', '.join(sorted(offered))})"
+            problem = f"the DRA driver {driver} offers {which}: a ResourceClaim may get a GPU on which pods hold shares"
+            page = "docs/gpu-operator.md#beside-nvidias-dra-driver"
+            fix = f"drain the node, and keep the driver off nodes with the label {names.LABEL_SHARES}: {page}"
+            yield error(f"node/{name}", problem, fix)
 
 
 def device_classes(facts: Facts) -> Iterator[Finding]:

@@ -85,11 +85,9 @@ def memory_unit(facts: Facts) -> Iterator[Finding]:
     wanted = facts.settings.resource_config.unit
     for node in facts.nodes:
         if node.published is not None and node.published.unit != wanted:
-            yield error(
-                f"node/{node.name}",
-                f"it counts memory in {node.published.unit.name}, the settings in {wanted.name}: it takes no GPU pods",
-                facts.kubectl("rollout restart deployment,daemonset"),
-            )
+            units_of = f"in {node.published.unit.name}, the settings in {wanted.name}"
+            restart = facts.kubectl("rollout restart deployment,daemonset")
+            yield error(f"node/{node.name}", f"it counts memory {units_of}: it takes no GPU pods", restart)
 
 
 def stale(facts: Facts) -> Iterator[Finding]:
@@ -296,14 +294,10 @@ def usage(facts: Facts) -> Iterator[Finding]:
     where = f"daemonset/{facts.namespace}/{names.PLUGIN}"
     if objects.pod_spec(plugin).get("hostPID") is not True:
         problem = "GPUSHARE_USAGE or GPUSHARE_WATCHDOG is set, and its pods do not see the processes of their nodes"
-        fix = (
-            "add manifests/usage or a watchdog's component to the overlay (it sets hostPID), or take the settings away"
-        )
+        fix = "add manifests/usage or a watchdog's component to the overlay (it sets hostPID), or unset them"
         yield warning(where, f"{problem}: nothing is read, and no watchdog acts", fix)
         return
-    fix = (
-        f"{facts.all_logs(names.PLUGIN)}; the NetworkPolicy {names.PLUGIN} has to admit the API server to port metrics"
-    )
+    fix = f"{facts.all_logs(names.PLUGIN)}; the NetworkPolicy {names.PLUGIN} has to let the API server reach metrics"
     for problem in limits.notes(read(facts.snapshot.usage)):
         yield warning(where, problem, fix)
 

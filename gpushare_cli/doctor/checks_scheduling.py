@@ -96,10 +96,8 @@ def _problems(found: Mapping[str, Any], scheduler: str) -> Iterator[str]:
     for other in filter(_is_for_others, _extenders(found)):
         for verb in _VERBS:
             if verb != "prioritizeVerb" and other.get(verb):
-                yield (
-                    f"{verb} of the extender with {names.OTHERS_VERB} is {other[verb]}: it must have no other verb, or"
-                    " pods without GPUs depend on the controller"
-                )
+                where = f"{verb} of the extender with {names.OTHERS_VERB}"
+                yield f"{where} is {other[verb]}: with it, pods without GPUs depend on the controller"
 
 
 def _of_entry(facts: Facts, ours: Mapping[str, Any]) -> Iterator[str]:
@@ -126,10 +124,7 @@ def _of_entry(facts: Facts, ours: Mapping[str, Any]) -> Iterator[str]:
 def _weaknesses(found: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[str]:
     """Why it works worse than it could."""
     if (share := found.get("percentageOfNodesToScore")) != 100:
-        yield (
-            f"percentageOfNodesToScore is {share}, not 100: in a large cluster it may stop looking before it comes to a"
-            " node whose GPUs fit"
-        )
+        yield f"percentageOfNodesToScore is {share}, not 100: of many nodes it may not look at those whose GPUs fit"
     weight, needed = _number(ours.get("weight")), kube_scores.needed(kube_scores.UNASKED)
     if 0 < weight < needed:
         yield (
@@ -137,15 +132,10 @@ def _weaknesses(found: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[s
             " not the policy, and GPUs are filled less"
         )
     client = fields.mapping(found, "clientConnection", _KEY)
-    qps, burst = (
-        _number(client.get("qps")) or kube_scores.CLIENT_QPS,
-        _number(client.get("burst")) or kube_scores.CLIENT_BURST,
-    )
+    qps = _number(client.get("qps")) or kube_scores.CLIENT_QPS
+    burst = _number(client.get("burst")) or kube_scores.CLIENT_BURST
     if qps <= kube_scores.CLIENT_QPS or burst <= kube_scores.CLIENT_BURST:
-        yield (
-            f"clientConnection has qps {qps} and burst {burst}: more requests than that to the API server wait in"
-            " kube-scheduler, and with them the pods"
-        )
+        yield f"clientConnection has qps {qps} and burst {burst}: more requests wait in it, and with them the pods"
 
 
 def _number(value: object) -> int:
@@ -196,13 +186,10 @@ def unallocated(facts: Facts) -> Iterator[Finding]:
             continue
         # Where nothing says that these GPUs are shared, another plugin may have started it, as with whole GPUs.
         if record.bypassed.mutated or record.node in ours:
-            message = f"it is on node {record.node} without GPUs for {_age(facts, pod)}"
+            age = _age(facts, pod)
+            problem = f"it is on node {record.node} without GPUs for {age}: by another scheduler or a preset node"
             events = f"its Events say why: kubectl -n {record.ref.namespace} describe pod {record.ref.name}"
-            problem, fix = (
-                f"{message}: by another scheduler or a preset node",
-                f"{events}; create it without spec.nodeName",
-            )
-            yield error(f"pod/{record.ref}", problem, fix)
+            yield error(f"pod/{record.ref}", problem, f"{events}; create it without spec.nodeName")
 
 
 def refused(facts: Facts) -> Iterator[Finding]:
