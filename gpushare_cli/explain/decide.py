@@ -189,7 +189,8 @@ def bypassed(blank: Explanation, pod: Object, record: Bound, way: Bypassed, stat
             "the webhook did not change it, and nothing says that gpushare hands out GPUs there: anyone else who"
             f" does so {'has started it' if way.started else 'may start it'}, and gpushare leaves it alone"
         )
-        return replace(blank, headline=f"{headline} from gpushare", summary=summary, good=way.started)
+        headline = f"{headline} from gpushare"
+        return replace(blank, request=None, headline=headline, summary=summary, good=way.started)
     if fate is Fate.BIND and request is not None and node is not None:
         return _on_its_node(blank, request, replace(state, nodes={record.node: node}), bypass.again(way))
     return replace(blank, summary=world.why_bypassed(fate, text, way))
