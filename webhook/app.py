@@ -45,7 +45,7 @@ class Services:
 
 def create_app(settings: Settings, services: Services) -> flask.Flask:
     app = flask.Flask(names.WEBHOOK, static_folder=None)
-    intake = Intake(budget=ByteBudget(_MAX_BYTES))
+    metrics, intake = services.metrics, Intake(budget=ByteBudget(_MAX_BYTES))
     rules = Rules(
         resource_config=settings.resource_config,
         scheduler=settings.scheduler_name,
@@ -64,11 +64,15 @@ def create_app(settings: Settings, services: Services) -> flask.Flask:
         ("isolate", mutate, Refusal.INVALID, _OF_ONE_POD),
         ("validate", validate, Refusal.FORBIDDEN, _OF_ANY_UPDATE),
     ):
-        services.metrics.expect(name)
+        metrics.expect(name)
         endpoint = _Endpoint(name=name, decide=decide, refusal=refusal, services=services, intake=intake, limit=limit)
         app.add_url_rule(f"/{name}", name, endpoint.answer, methods=["POST"])
-    _add_probes(app, services)
-    app.register_error_handler(HTTPException, _http_error)
+    for path, answer in (("healthz", lambda: _probe("")), ("readyz", lambda: _probe(services.not_ready()))):
+        app.add_url_rule(f"/{path}", path, answer)
+    app.add_url_rule(
+        "/metrics", "metrics", lambda: flask.Response(metrics.exposition(), content_type=Metrics.CONTENT_TYPE)
+    )
+    app.register_error_handler(HTTPException, lambda error: _error(error.code or 500, error.description or error.name))
     return app
 
 
@@ -157,25 +161,6 @@ class _Endpoint:
         logs.event(_LOG, event, level=level, exc_info=level == logging.ERROR, **fields)
 
 
-def _add_probes(app: flask.Flask, services: Services) -> None:
-    @app.get("/healthz")
-    def healthz() -> flask.Response:
-        return _text(200, "ok")
-
-    @app.get("/readyz")
-    def readyz() -> flask.Response:
-        problem = services.not_ready()
-        return _text(503, problem) if problem else _text(200, "ok")
-
-    @app.get("/metrics")
-    def metrics() -> flask.Response:
-        return flask.Response(services.metrics.exposition(), content_type=Metrics.CONTENT_TYPE)
-
-
-def _http_error(error: HTTPException) -> flask.Response:
-    return _error(error.code or 500, error.description or error.name)
-
-
 def _error(status: int, message: str) -> flask.Response:
     """What no API server is ever told."""
     return _json(status, {"error": message})
@@ -185,5 +170,5 @@ def _json(status: int, body: object) -> flask.Response:
     return flask.Response(orjson.dumps(body), status, content_type="application/json")
 
 
-def _text(status: int, body: str) -> flask.Response:
-    return flask.Response(body, status, content_type="text/plain; charset=utf-8")
+def _probe(problem: str) -> flask.Response:
+    return flask.Response(problem or "ok", 503 if problem else 200, content_type="text/plain; charset=utf-8")

@@ -33,8 +33,6 @@ _DEAD_S: Final = 60  # a worker whose loop stands still for so long is replaced
 _MOST: Final = 16 * MIB  # bytes of the longest body that `webhook.app` reads
 _BUDGET: Final = 64 * MIB  # for all bodies above 64 KiB, while they arrive and are answered
 
-_Stamp = tuple[int, int, int]
-
 
 def run(settings: Settings, contexts: "Contexts", build: Callable[[threading.Event], Wsgi], signals: Signals) -> None:
     """Serve until SIGTERM or SIGINT; then finish what was begun. Ends the process.
@@ -119,7 +117,7 @@ class Contexts:
 
     directory: Path  # has tls.crt and tls.key, possibly through `certs.store`'s link
     _current: ssl.SSLContext | None = field(init=False, default=None)
-    _stamp: tuple[_Stamp, _Stamp] | None = field(init=False, default=None)
+    _stamp: object = field(init=False, default=None)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def current(self) -> ssl.SSLContext:
@@ -143,7 +141,7 @@ class Contexts:
 
     def _refresh(self) -> None:
         certificate, key = store.pair_paths(self.directory)
-        stamp = (_stat(certificate), _stat(key))
+        stamp = [(each.st_ino, each.st_mtime_ns, each.st_size) for each in (certificate.stat(), key.stat())]
         if stamp == self._stamp:
             return
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -151,8 +149,3 @@ class Contexts:
         context.load_cert_chain(certificate, key)
         self._current, self._stamp = context, stamp
         logs.event(_LOG, "certificate loaded", path=str(certificate))
-
-
-def _stat(path: Path) -> _Stamp:
-    status = path.stat()
-    return status.st_ino, status.st_mtime_ns, status.st_size

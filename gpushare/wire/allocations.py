@@ -29,19 +29,10 @@ def encode(allocation: Allocation) -> str:
 
 
 def _container(grant: Grant) -> dict[str, Any]:
-    value: dict[str, Any] = {
-        "name": grant.container,
-        "kind": grant.kind.value,
-        "gpus": grant.gpus,
-        "memoryMiB": grant.memory_mib,
-    }
-    if grant.compute_percent:
-        value["computePercent"] = grant.compute_percent
-    if grant.physical:
-        value["physical"] = True
-    if grant.extra_mib:
-        value["extraMiB"] = grant.extra_mib
-    return {**value, "whole": True} if grant.whole else value
+    value: dict[str, Any] = {"name": grant.container, "kind": grant.kind.value}
+    value |= {"gpus": grant.gpus, "memoryMiB": grant.memory_mib}
+    more = {"computePercent": grant.compute_percent, "physical": grant.physical, "extraMiB": grant.extra_mib}
+    return value | {key: said for key, said in {**more, "whole": grant.whole}.items() if said}
 
 
 def decode(text: str, pod: PodRef, labels: Mapping[str, str] = _NONE) -> Allocation:

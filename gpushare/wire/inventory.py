@@ -73,17 +73,14 @@ def _encoded(gpu: Gpu) -> dict[str, Any]:
         "numa": gpu.numa,
         "health": gpu.health.value,
     }
-    if gpu.extra_mib:
-        value["grantableMiB"] = gpu.grantable_mib
-    if gpu.reason:
-        value["reason"] = gpu.reason
-    if gpu.limit is not Limit.ADVISORY:
-        value["limit"] = gpu.limit.value
-    if gpu.limit_reason:
-        value["limitReason"] = gpu.limit_reason
-    if gpu.mig:
-        value["mig"] = {"gpu": gpu.mig.gpu, "number": gpu.mig.number, "profile": gpu.mig.profile}
-    return value
+    more = {
+        "grantableMiB": gpu.extra_mib and gpu.grantable_mib,
+        "reason": gpu.reason,
+        "limit": "" if gpu.limit is Limit.ADVISORY else gpu.limit.value,
+        "limitReason": gpu.limit_reason,
+        "mig": gpu.mig and {"gpu": gpu.mig.gpu, "number": gpu.mig.number, "profile": gpu.mig.profile},
+    }
+    return value | {key: said for key, said in more.items() if said}
 
 
 def _gpu(entry: fields.JsonObject, path: str) -> Gpu:
