@@ -32,11 +32,8 @@ def test_a_gpu_pod_demands_an_enforced_limit(asked: Json, before: dict[str, str]
     assert before == ENFORCED or mutated(other, DEMANDING) == made
 
 
-def test_a_pod_without_a_request_demands_nothing() -> None:
+def test_a_pod_without_a_request_demands_nothing_and_no_author_asks_for_less() -> None:
     assert mutated(pod(container("a", env=[ALL])), DEMANDING) == pod(container("a", env=[VOID]))
-
-
-def test_no_author_can_ask_for_less_than_the_namespace() -> None:
     asked = pod(asking("a", mem=3), annotations={names.ANNOTATION_LIMIT: "advisory"})
     assert refusals(asked, DEMANDING)[0].startswith("metadata.annotations[gpushare.dev/limit]: 'advisory' is no")
 

@@ -75,7 +75,7 @@ def test_driver_capabilities_and_what_tunes_a_whole_gpu_are_the_authors_to_write
     assert first(pod({**asking("main", gpu=1), "env": own}))["env"] == [visible("main"), *own]
 
 
-def test_a_pod_gets_scheduler_runtime_class_and_label() -> None:
+def test_a_pod_gets_scheduler_runtime_class_and_label_where_its_author_and_the_rules_leave_them_open() -> None:
     result = mutated(pod(container("a", "3"), schedulerName="default-scheduler"))
     assert result["spec"]["schedulerName"] == "gpushare-scheduler"
     assert result["spec"]["runtimeClassName"] == "nvidia"
@@ -84,28 +84,19 @@ def test_a_pod_gets_scheduler_runtime_class_and_label() -> None:
     assert mutated({"spec": {"containers": [container("a", 3)]}})["metadata"] == {
         "labels": {"gpushare.dev/managed": "true"}
     }
-
-
-def test_what_the_author_chose_is_kept() -> None:
     result = mutated(pod(container("a", "3"), schedulerName="mine", runtimeClassName="other", labels={"app": "x"}))
     assert (result["spec"]["schedulerName"], result["spec"]["runtimeClassName"]) == ("mine", "other")
     assert result["metadata"]["labels"] == {"app": "x", "gpushare.dev/managed": "true"}
-
-
-def test_scheduler_and_runtime_class_are_left_out_where_the_rules_say_so() -> None:
     result = mutated(pod(container("a", "3"), schedulerName="default-scheduler"), PLAIN)
     assert result["spec"]["schedulerName"] == "default-scheduler"
     assert "runtimeClassName" not in result["spec"]
 
 
-@pytest.mark.parametrize("labels", [{"app": "x"}, {"nano-gpu/assume": "no"}])
-def test_a_pod_with_parts_of_gpus_carries_nano_gpus_label(labels: dict[str, str]) -> None:
-    marks = {"gpushare.dev/managed": "true", "nano-gpu/assume": "true"}
-    assert mutated(pod(asking(percent=20), labels=labels))["metadata"]["labels"] == {**labels, **marks}
-
-
-def test_a_label_that_a_workload_selects_by_is_left_on_pods_of_other_kinds() -> None:
-    """Without it a ReplicaSet would not know its own pods again, and make new ones without end."""
+def test_nano_gpus_label_is_written_on_its_pods_and_left_on_others() -> None:
+    for labels in [{"app": "x"}, {"nano-gpu/assume": "no"}]:
+        marks = {"gpushare.dev/managed": "true", "nano-gpu/assume": "true"}
+        assert mutated(pod(asking(percent=20), labels=labels))["metadata"]["labels"] == {**labels, **marks}
+    # Without it a ReplicaSet would not know its own pods again, and make new ones without end.
     labels = {"nano-gpu/assume": "true"}
     assert mutated(pod(asking(mem=3), labels=labels))["metadata"]["labels"].items() >= labels.items()
     assert mutated(pod(container(), labels=labels))["metadata"]["labels"] == labels
@@ -135,9 +126,6 @@ def test_only_gpu_mem_is_multiplied_by_the_per_gpu_form_and_that_once() -> None:
     assert values(one)[MEMORY] == "0=5120M,1=5120M,2=5120M,3=5120M"
     assert values(one)["ALIYUN_COM_GPU_MEM_CONTAINER"] == "20"
     assert mutation.mutate(result, WHOLE) == Allowed()
-
-
-def test_an_amount_that_the_api_server_shortened_is_understood() -> None:
     result = mutated(pod(container("a", "16k"), annotations={"gpushare.dev/gpus": "2"}), unit(1))
     assert result["spec"]["containers"][0]["resources"]["limits"] == {"aliyun.com/gpu-mem": "32000"}
     short = {"aliyun.com/gpu-mem": "32k"}
@@ -145,11 +133,12 @@ def test_an_amount_that_the_api_server_shortened_is_understood() -> None:
     assert mutation.mutate(result, unit(1)) == Allowed()
 
 
-def test_the_total_form_is_split_and_not_multiplied() -> None:
+def test_the_total_form_is_split_and_a_unit_of_mebibytes_written_as_such() -> None:
     found = first(pod(container("a", "6"), labels={"aliyun.com/gpu-count": "2"}))
     assert found["resources"]["limits"] == {"aliyun.com/gpu-mem": "6"}
     assert values(found)[MEMORY] == "0=3072M,1=3072M"
     assert values(found)["ALIYUN_COM_GPU_MEM_CONTAINER"] == "6"
+    assert values(first(pod(container("a", "3")), unit(256)))[MEMORY] == "0=768M"
 
 
 def test_every_container_is_told_its_own_share_and_the_pods() -> None:
@@ -162,23 +151,16 @@ def test_every_container_is_told_its_own_share_and_the_pods() -> None:
     assert [every[name]["env"] for name in "sd"] == [[VOID], [VOID]]
 
 
-def test_a_unit_of_mebibytes_is_written_as_such() -> None:
-    assert values(first(pod(container("a", "3")), unit(256)))[MEMORY] == "0=768M"
-
-
 def test_whole_gpus_are_other_plugins_unless_an_administrator_says_otherwise() -> None:
     asked = pod({**asking("main", gpu=1), "env": [ALL]})
     result = mutated(asked)
     assert result["spec"] == {"containers": [{**asking("main", gpu=1), "env": []}]}
     assert "labels" not in result["metadata"]
     assert mutated(asked, WHOLE)["metadata"]["labels"] == {"gpushare.dev/managed": "true"}
-
-
-@pytest.mark.parametrize("resource", ["nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"])
-def test_other_resources_of_nvidia_stay_foreign_beside_whole_gpus(resource: str) -> None:
-    foreign = container("m", env=[ALL], resources={"limits": {resource: "1"}})
-    assert mutation.mutate(pod(container(resources={"limits": {resource: "1"}})), WHOLE) == Allowed()
-    assert mutated(pod(asking("a", gpu=1), foreign), WHOLE)["spec"]["containers"][1] == {**foreign, "env": []}
+    for resource in ["nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"]:
+        foreign = container("m", env=[ALL], resources={"limits": {resource: "1"}})
+        assert mutation.mutate(pod(container(resources={"limits": {resource: "1"}})), WHOLE) == Allowed()
+        assert mutated(pod(asking("a", gpu=1), foreign), WHOLE)["spec"]["containers"][1] == {**foreign, "env": []}
 
 
 @pytest.mark.parametrize("resources", [{"limits": {"nvidia.com/gpu": "0"}}, {"requests": {"nvidia.com/gpu": 0}}])
@@ -211,7 +193,7 @@ def test_a_sidecar_that_another_webhook_adds_is_all_that_changes_then() -> None:
     ]
 
 
-def test_the_patch_touches_only_what_changes() -> None:
+def test_the_patch_touches_only_what_changes_and_leaves_the_pod_that_was_sent_alone() -> None:
     asked = pod(asking("a", percent=20, requests={"percent": 20}), container("b", env=[VOID]), labels={"app": "x"})
     assert [(each["op"], each["path"]) for each in operations(asked)] == [
         ("replace", "/metadata/labels"),
@@ -222,8 +204,6 @@ def test_the_patch_touches_only_what_changes() -> None:
     asked = pod(asking("a", gpu="2", requests={"gpu": "2"}), schedulerName="mine", runtimeClassName="x")
     assert [each["path"] for each in operations(asked)] == ["/metadata/labels", "/spec/containers/0/env"]
 
-
-def test_the_pod_that_was_sent_is_not_changed() -> None:
     def sent() -> Json:
         return pod(container("a", "3", env=[{**ALL}]), annotations={"devices.gpushare.dev/a": "x"})
 
@@ -261,7 +241,7 @@ def test_a_container_that_chose_its_devices_is_told_and_marked(value: str) -> No
     )
 
 
-def test_every_such_container_is_in_the_mark_in_the_order_in_which_they_start() -> None:
+def test_every_container_whose_last_value_is_a_choice_is_in_the_mark_in_the_order_of_their_starts() -> None:
     foreign = container("n", env=[ALL], resources={"limits": {"nvidia.com/gpu": "1"}})
     silent = container("s", env=[VOID, {"name": "X", "value": "all"}])
     chosen = {**asking("a", mem=3), "env": [ALL]}
@@ -270,14 +250,9 @@ def test_every_such_container_is_in_the_mark_in_the_order_in_which_they_start() 
     assert warnings(asked)[-1] == (
         "container n: NVIDIA_VISIBLE_DEVICES is set by the plugin that serves its GPUs; 'all' was removed"
     )
-
-
-@pytest.mark.parametrize(
-    ("env", "mark"), [([{"name": "X", "value": "1"}], None), ([ALL, VOID], None), ([VOID, ALL], "b")]
-)
-def test_only_the_last_of_several_values_is_a_choice(env: list[Json], mark: str | None) -> None:
-    """It is the one that Kubernetes takes."""
-    assert marked(pod(asking(mem=3), container("b", env=env))) == mark
+    # It is the one that Kubernetes takes.
+    for env, mark in [([{"name": "X", "value": "1"}], None), ([ALL, VOID], None), ([VOID, ALL], "b")]:
+        assert marked(pod(asking(mem=3), container("b", env=env))) == mark
 
 
 def test_the_mark_outlives_the_next_call_and_takes_in_what_another_webhook_adds() -> None:
@@ -286,6 +261,8 @@ def test_the_mark_outlives_the_next_call_and_takes_in_what_another_webhook_adds(
     assert mutation.mutate(once, RULES) == Allowed()
     once["spec"]["containers"].insert(0, container("injected", env=[ALL]))
     assert marked(once) == "injected,a,b"
+    asked = pod({**asking("a", mem=3), "env": [ALL]}, asking("b", mem=1), annotations={OVERRIDDEN: "b"})
+    assert marked(asked) == "a"
 
 
 @pytest.mark.parametrize("forged", ["a", "b", "a,b", "x", "", ",,", "a\n,<b>"])
@@ -300,8 +277,3 @@ def test_all_that_a_perfect_forgery_gets_is_a_mark_on_his_own_containers() -> No
     asked = pod({**asking("a", mem=3), "env": [visible("a")]}, container("b"), annotations={OVERRIDDEN: "z,b,a"})
     assert marked(asked) == "a"
     assert warnings(asked) == ()
-
-
-def test_what_the_author_wrote_in_a_template_of_a_marked_pod_is_marked_again() -> None:
-    asked = pod({**asking("a", mem=3), "env": [ALL]}, asking("b", mem=1), annotations={OVERRIDDEN: "b"})
-    assert marked(asked) == "a"

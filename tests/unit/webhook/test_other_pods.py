@@ -73,17 +73,18 @@ def test_a_container_of_nvidias_plugin_is_left_to_that_plugin(resources: Json) -
     assert mutation.mutate(pod(container(env=[OTHER], resources=resources)), RULES) == Allowed()
 
 
-@pytest.mark.parametrize(
-    "resource", ["nvidia.com/hostdev", "nvidia.com/rdma", "nvidia.com/gpu2", "nvidia.com/gpu.sharedx", "nvidia.com/mig"]
-)
-def test_only_plugins_that_choose_devices_are_left_to_do_so(resource: str) -> None:
+def test_only_plugins_that_choose_devices_are_left_to_do_so() -> None:
     """Another one, say for network cards, sets no variable, and the image's "all" would count."""
-    assert env_of(ALL, resources={"limits": {resource: "1"}}) == [VOID]
-
-
-@pytest.mark.parametrize("amount", ["0", 0, "0.0", "0m", "-1", -1, "", True, None, [1], "x"])
-def test_an_amount_that_is_not_positive_makes_no_container_of_nvidias_plugin(amount: object) -> None:
-    assert env_of(ALL, resources={"limits": {"nvidia.com/gpu": amount}}) == [VOID]
+    for resource in [
+        "nvidia.com/hostdev",
+        "nvidia.com/rdma",
+        "nvidia.com/gpu2",
+        "nvidia.com/gpu.sharedx",
+        "nvidia.com/mig",
+    ]:
+        assert env_of(ALL, resources={"limits": {resource: "1"}}) == [VOID]
+    for amount in ["0", 0, "0.0", "0m", "-1", -1, "", True, None, [1], "x"]:
+        assert env_of(ALL, resources={"limits": {"nvidia.com/gpu": amount}}) == [VOID]
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,9 @@ def ignorant(down: Api) -> Iterator[Webhook]:
         yield Webhook(http, services.metrics)
 
 
-def test_gpu_pods_have_to_come_again_while_it_is_unknown(ignorant: Webhook) -> None:
+def test_gpu_pods_have_to_come_again_while_it_is_unknown_and_get_none_where_it_does_not_exist(
+    ignorant: Webhook,
+) -> None:
     message = "it is not known yet whether RuntimeClass nvidia exists (down); try again"
     status = {"code": 503, "reason": "ServiceUnavailable", "message": message}
     asked = review(pod(container(gpu_mem=2)))
@@ -145,11 +147,14 @@ def test_pods_that_it_does_not_concern_are_decided_without_a_look(ignorant: Webh
     assert down.calls == []
 
 
-@pytest.mark.parametrize(("mode", "expected"), [(Mode.ALWAYS, THERE), (Mode.NEVER, MISSING)])
-def test_a_fixed_choice_needs_no_look(mode: Mode, expected: RuntimeClassChoice) -> None:
-    api = Api()
-    assert choice(mode, api) == expected
-    assert api.calls == []
+def test_a_refusal_of_another_class_and_a_fixed_choice_concern_no_look() -> None:
+    for mode, expected in [(Mode.ALWAYS, THERE), (Mode.NEVER, MISSING)]:
+        api = Api()
+        assert choice(mode, api) == expected
+        assert api.calls == []
+    api = Api(word="mixed", refuse="always")
+    found = RuntimeClass(api=api, clock=ManualClock(0), name="gpus", mode=Mode.WHERE_NEEDED)
+    assert found.current() == RuntimeClassChoice("gpus")
 
 
 @pytest.mark.parametrize(
@@ -193,12 +198,6 @@ def test_an_api_server_that_does_not_answer_costs_less_time_than_a_pods_creation
     paths = {"/mutate", "/enforce"}
     limits = {each["timeoutSeconds"] for each in config["webhooks"] if each["clientConfig"]["service"]["path"] in paths}
     assert waited_s < min(limits) * 0.75
-
-
-def test_a_refusal_of_another_class_is_none_of_this_one() -> None:
-    api = Api(word="mixed", refuse="always")
-    found = RuntimeClass(api=api, clock=ManualClock(0), name="gpus", mode=Mode.WHERE_NEEDED)
-    assert found.current() == RuntimeClassChoice("gpus")
 
 
 def test_while_no_one_has_said_whether_it_is_needed_gpu_pods_wait_and_then_the_last_word_holds() -> None:

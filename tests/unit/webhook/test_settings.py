@@ -20,13 +20,10 @@ def test_defaults_serve_an_ordinary_cluster() -> None:
     assert (settings.cert_dir, settings.extender_schedulers) == ("/run/gpushare/certs", ())
 
 
-def test_the_resource_config_is_what_unit_and_whole_gpus_say() -> None:
+def test_unit_whole_gpus_and_the_controllers_namespace_are_read() -> None:
     assert load(GPUSHARE_WHOLE_GPUS="false").resource_config == load().resource_config == ResourceConfig()
     settings = load(GPUSHARE_MEMORY_UNIT="256MiB", GPUSHARE_WHOLE_GPUS="true")
     assert settings.resource_config == ResourceConfig(unit=MemoryUnit(256), whole_gpus=True)
-
-
-def test_the_controller_lives_in_the_namespace_unless_it_is_named() -> None:
     assert load(GPUSHARE_NAMESPACE="ns").controller == "system:serviceaccount:ns:gpushare-controller"
     assert load(GPUSHARE_CONTROLLER_USER="alice").controller == "alice"
 

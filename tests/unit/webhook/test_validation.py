@@ -14,30 +14,12 @@ from webhook.mutation import Allowed, Denied
 LEAVE = "only gpushare-controller may change it; leave it as it is"
 FIXED = "part of the GPU request, which is fixed when the pod is created; create a new pod"
 RESERVED = [
-    "devices.gpushare.dev/a",
-    "memory.gpushare.dev/a",
-    "index.gpushare.dev/a",
-    "capacity.gpushare.dev/a",
-    "gpushare.dev/allocation",
-    "gpushare.dev/bound-late",
-    "nano-gpu/assume",
-    "nano-gpu/container-a",
-    "ALIYUN_COM_GPU_MEM_IDX",
-    "ALIYUN_COM_GPU_MEM_ASSIGNED",
-    "scheduler.framework.gpushare.allocation",
+    *(f"{each}.gpushare.dev/a" for each in ("devices", "memory", "index", "capacity")),
+    *("gpushare.dev/allocation", "gpushare.dev/bound-late", "nano-gpu/assume", "nano-gpu/container-a"),
+    *("ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_ASSIGNED", "scheduler.framework.gpushare.allocation"),
 ]
-REQUEST = [
-    "gpushare.dev/gpus",
-    "gpushare.dev/gpu-policy",
-    "gpushare.dev/gpu-model",
-    "gpushare.dev/gpu-uuid",
-    "gpushare.dev/min-gpu-memory",
-    "gpushare.dev/limit",
-    "gpushare.dev/mig",
-    "gpushare.dev/same-gpu-as",
-    "gpushare.dev/other-gpu-than",
-    "gpushare.dev/limits-are-totals",
-]
+MARKS = "gpus gpu-policy gpu-model gpu-uuid min-gpu-memory limit mig same-gpu-as other-gpu-than limits-are-totals"
+REQUEST = [f"gpushare.dev/{each}" for each in MARKS.split()]
 SUBRESOURCES = ["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"]
 BINDINGS = pytest.mark.parametrize("resource", ["pods/binding", "bindings"])
 CDI = "metadata.annotations[nvidia.cdi.k8s.io/x]: it would choose devices past the scheduler; "
@@ -101,26 +83,23 @@ def test_other_changes_of_a_bound_pod_are_free() -> None:
     old = gpu_pod(annotations=marks, labels={"gpushare.dev/managed": "true"})
     new = gpu_pod(annotations={**marks, "x": "y"}, labels={"gpushare.dev/managed": "true", "app": "b"})
     assert refusal(update(old, new)) is None
+    assert refusal(update(gpu_pod(), gpu_pod(labels={"gpushare.dev/managed": "true"}))) is None
+    old = {"kind": "EphemeralContainers", "metadata": {"name": "p"}, "ephemeralContainers": []}
+    new = {**old, "metadata": {"name": "p", "annotations": {"gpushare.dev/gpus": "2"}}}
+    assert refusal(update(old, new, resource="pods/ephemeralcontainers", kind="EphemeralContainers")) is None
 
 
-def test_all_errors_of_a_change_come_at_once() -> None:
+def test_all_errors_of_a_change_come_at_once_and_the_managed_label_stays() -> None:
     new = gpu_pod(annotations={"memory.gpushare.dev/a": "1", "devices.gpushare.dev/a": "G", "gpushare.dev/gpus": "2"})
     assert refusal(update(gpu_pod(), new)) == (
         f"metadata.annotations[devices.gpushare.dev/a]: {LEAVE}"
         f" | metadata.annotations[memory.gpushare.dev/a]: {LEAVE}"
         f" | metadata.annotations[gpushare.dev/gpus]: {FIXED}"
     )
-
-
-@pytest.mark.parametrize("labels", [{}, {"gpushare.dev/managed": "false"}])
-def test_the_managed_label_stays(labels: dict[str, str]) -> None:
-    old, new = gpu_pod(labels={"gpushare.dev/managed": "true"}), gpu_pod(labels=labels)
-    assert refusal(update(old, new)) == f"metadata.labels[gpushare.dev/managed]: {LEAVE}"
-    assert refusal(update(old, new, user=CONTROLLER)) is None
-
-
-def test_a_pod_from_before_the_webhook_may_get_the_managed_label() -> None:
-    assert refusal(update(gpu_pod(), gpu_pod(labels={"gpushare.dev/managed": "true"}))) is None
+    for labels in [{}, {"gpushare.dev/managed": "false"}]:
+        old, new = gpu_pod(labels={"gpushare.dev/managed": "true"}), gpu_pod(labels=labels)
+        assert refusal(update(old, new)) == f"metadata.labels[gpushare.dev/managed]: {LEAVE}"
+        assert refusal(update(old, new, user=CONTROLLER)) is None
 
 
 @pytest.mark.parametrize("user", ["alice", CONTROLLER])
@@ -193,12 +172,6 @@ def test_no_one_chooses_devices_by_cdi_in_a_binding(resource: str) -> None:
 def test_other_schedulers_bind_as_always(resource: str, fields: Json) -> None:
     assert refusal(bind(resource, **fields)) is None
     assert refusal(review({"kind": "Binding"}, resource=resource, kind="Binding")) is None
-
-
-def test_ephemeral_containers_of_old_servers_carry_their_own_kind() -> None:
-    old = {"kind": "EphemeralContainers", "metadata": {"name": "p"}, "ephemeralContainers": []}
-    new = {**old, "metadata": {"name": "p", "annotations": {"gpushare.dev/gpus": "2"}}}
-    assert refusal(update(old, new, resource="pods/ephemeralcontainers", kind="EphemeralContainers")) is None
 
 
 @pytest.mark.parametrize(

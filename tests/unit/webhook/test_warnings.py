@@ -70,20 +70,14 @@ def test_an_annotation_that_no_one_reads_is_told(annotation: str, message: str) 
     assert told(annotations={annotation: "2"}) == (message,)
 
 
-@pytest.mark.parametrize("key", ["gpushare.dev/gpus", "gpushare.dev/watchdog"])
-def test_a_label_that_should_be_an_annotation_is_told(key: str) -> None:
-    assert told(labels={key: "2"}) == (f"{key} means something as an annotation only; it is ignored",)
-
-
-def test_a_policy_of_the_watchdog_that_is_none_is_told() -> None:
+def test_marks_that_no_one_reads_there_are_told() -> None:
+    for key in ["gpushare.dev/gpus", "gpushare.dev/watchdog"]:
+        assert told(labels={key: "2"}) == (f"{key} means something as an annotation only; it is ignored",)
     message = "annotation gpushare.dev/watchdog: expected report, evict or kill, found 'Kill'; it is ignored"
     assert told({"gpushare.dev/watchdog": "Kill"}) == (message,)
     assert told({"gpushare.dev/watchdog": "kill", "gpushare.dev/gpus": "2", "gpushare.dev/gpu-policy": "spread"}) == ()
-
-
-@pytest.mark.parametrize("key", ["gpushare.devx/y", "example.com/gpu-model", "gpushare.dev", "app"])
-def test_names_of_others_are_none_of_our_business(key: str) -> None:
-    assert told(annotations={key: "x"}, labels={key: "x"}) == ()
+    for key in ["gpushare.devx/y", "example.com/gpu-model", "gpushare.dev", "app"]:
+        assert told(annotations={key: "x"}, labels={key: "x"}) == ()
 
 
 def test_thousands_of_unknown_names_are_looked_at_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,9 +96,6 @@ def test_thousands_of_unknown_names_are_looked_at_a_few_at_a_time(monkeypatch: p
         "and 19993 more labels and annotations that gpushare does not read",
     )
     assert compared == [f"gpu-model{i:05}" for i in range(8)]
-
-
-def test_eight_are_told_one_by_one() -> None:
     found = told(dict.fromkeys([f"gpushare.dev/{letter}" for letter in "abcde"], ""), {"gpushare.dev/f": ""})
     assert [text.split()[1] for text in found] == [f"gpushare.dev/{letter}" for letter in "abcdef"]
 
@@ -154,19 +145,14 @@ def test_its_author_is_told_what_happens_and_what_to_do(scheduler: str) -> None:
     assert warnings(value, replace(RULES, other_schedulers=(scheduler,))) == ()
 
 
-@pytest.mark.parametrize("scheduler", [None, "", "default-scheduler", "gpushare-scheduler"])
-def test_ours_and_the_default_need_no_word(scheduler: str | None) -> None:
-    value = pod(asking(mem=1), schedulerName=scheduler)
-    assert warnings(value) == ()
-    assert mutated(value)["spec"]["schedulerName"] == "gpushare-scheduler"
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "count"), [(None, 0), ("default-scheduler", 0), ("gpushare-scheduler", 1), ("volcano", 1)]
-)
-def test_where_the_clusters_own_scheduler_asks_us_it_needs_none(scheduler: str | None, count: int) -> None:
-    found = warnings(pod(asking(mem=1), schedulerName=scheduler), replace(RULES, scheduler=""))
-    assert [text.endswith("remove it, or write default-scheduler") for text in found] == [True] * count
+def test_schedulers_that_ask_us_need_no_word() -> None:
+    for scheduler in [None, "", "default-scheduler", "gpushare-scheduler"]:
+        value = pod(asking(mem=1), schedulerName=scheduler)
+        assert warnings(value) == ()
+        assert mutated(value)["spec"]["schedulerName"] == "gpushare-scheduler"
+    for scheduler, count in [(None, 0), ("default-scheduler", 0), ("gpushare-scheduler", 1), ("volcano", 1)]:
+        found = warnings(pod(asking(mem=1), schedulerName=scheduler), replace(RULES, scheduler=""))
+        assert [text.endswith("remove it, or write default-scheduler") for text in found] == [True] * count
 
 
 @pytest.mark.parametrize("asked", [{"mem": 3}, {"percent": 20}, {"mem": 3, "core": 10}, {"gpu": 1}])
@@ -179,12 +165,9 @@ def test_a_gpu_pod_with_a_preset_node_is_completed_and_its_author_told(asked: di
     assert mutation.mutate(made, WHOLE) == Allowed()
 
 
-@pytest.mark.parametrize("name", ["", None])
-def test_a_node_that_is_not_named_is_none(name: object) -> None:
-    assert warnings(pod(asking(mem=3), nodeName=name)) == ()
-
-
-def test_a_container_that_asks_for_ours_too_sees_what_we_grant_wherever_it_runs() -> None:
+def test_a_preset_node_is_one_that_is_named_and_changes_no_grant() -> None:
+    for name in ["", None]:
+        assert warnings(pod(asking(mem=3), nodeName=name)) == ()
     both = limits({"aliyun.com/gpu-mem": "3", "nvidia.com/gpu": "1"}, env=[ALL])
     env = mutated(pod(both, nodeName="node-a"))["spec"]["containers"][0]["env"]
     assert [entry for entry in env if entry["name"] == ALL["name"]] == [visible("a")]
