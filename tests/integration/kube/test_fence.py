@@ -104,7 +104,10 @@ def test_the_lead_that_ends_during_the_handshake_sends_nothing(lead: Lead, tmp_p
     assert sent == [b""]
 
 
-def test_a_deletion_without_a_body_is_not_sent_either(lead: Lead) -> None:
+def test_a_deletion_without_a_body_is_sent_only_while_the_lead_is_held(lead: Lead) -> None:
+    with listening(partial(answered, end=b"{}")) as (rest, sent):
+        assert rest.delete("/pods/p", precondition=lead) == {}
+    assert b"Content-Length: 2\r\n" in sent[0]
     lead.held = False
     with listening(everything) as (rest, sent), pytest.raises(kube.NotSentError):
         rest.delete("/pods/p", precondition=lead)
@@ -131,12 +134,6 @@ def test_reading_the_token_counts_against_the_deadline(lead: Lead, monkeypatch: 
             rest.create("/bindings", {"target": "node-a"}, timeout_s=timeout_s, precondition=lead)
     rest.close()
     assert given == [1, 0.001]
-
-
-def test_a_deletion_without_a_body_is_sent_while_the_lead_is_held(lead: Lead) -> None:
-    with listening(partial(answered, end=b"{}")) as (rest, sent):
-        assert rest.delete("/pods/p", precondition=lead) == {}
-    assert b"Content-Length: 2\r\n" in sent[0]
 
 
 def test_the_connection_stands_when_the_question_is_asked(lead: Lead) -> None:

@@ -39,12 +39,9 @@ def test_contexts_of_all_files_can_be_chosen_and_the_first_current_one_counts(tm
     assert config.load(paths, "c").cert_file == str(secure)
 
 
-def test_the_first_of_two_entries_with_one_name_counts(tmp_path: Path) -> None:
+def test_the_first_of_two_entries_with_one_name_counts_and_missing_files_are_left_out(tmp_path: Path) -> None:
     paths = joined(write(tmp_path / "1", "a", host="first"), write(tmp_path / "2", "a", host="second"))
     assert config.load(paths).server == "http://first:1"
-
-
-def test_missing_files_and_empty_parts_are_left_out(tmp_path: Path) -> None:
     paths = joined(f"{tmp_path}/none", "", write(tmp_path / "1", "a"))
     assert config.load(paths).server == "http://a:1"
     with pytest.raises(SettingsError, match=re.escape(f"kubeconfig {tmp_path}/x:{tmp_path}/y: no such file")):

@@ -128,15 +128,14 @@ def test_an_answer_that_is_no_object_is_the_servers_fault(
         rest.get("/x")
 
 
-def test_no_answer_is_unreachable(server: Server, rest: RestClient) -> None:
+def test_no_answer_is_unreachable_and_a_server_that_is_not_there_not_said_to_be_slow(
+    server: Server, rest: RestClient
+) -> None:
     release = threading.Event()
     server.reply = lambda: (release.wait(), (200, b"{}"))[1]
     with pytest.raises(api.UnreachableError, match=r"^GET /slow: the server did not answer in time$"):
         rest.get("/slow", timeout_s=0.1)
     release.set()
-
-
-def test_a_server_that_is_not_there_is_not_said_to_be_slow() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     nowhere = Credentials(server=f"http://127.0.0.1:{port}", token_source=lambda: None)
@@ -177,10 +176,13 @@ def test_large_objects_are_parsed_and_reduced_one_at_a_time(server: Server, rest
     assert len(inside) == 3
 
 
-def test_an_object_that_cannot_be_read_is_an_error(server: Server, rest: RestClient) -> None:
+def test_errors_of_objects_and_watches_are_told_by_their_status(server: Server, rest: RestClient) -> None:
     server.reply = lambda: (404, b'{"kind":"Status","message":"no such pod"}')
     with pytest.raises(api.NotFoundError, match=r"^no such pod$"):
         rest.read_object("/x", keep=lambda obj: obj)
+    server.reply = lambda: (410, b'{"kind":"Status","message":"too old"}')
+    with pytest.raises(api.GoneError, match="too old"):
+        list(rest.watch("/w", {}, timeout_s=1))
 
 
 def test_a_watch_gives_events_until_the_stream_ends(server: Server, rest: RestClient) -> None:
@@ -190,10 +192,14 @@ def test_a_watch_gives_events_until_the_stream_ends(server: Server, rest: RestCl
     assert server.asked[0][1] == "/w?resourceVersion=5&watch=true&timeoutSeconds=7"
 
 
-def test_a_broken_line_is_the_servers_fault(server: Server, rest: RestClient) -> None:
+def test_lines_that_are_broken_or_no_object_are_the_servers_fault(server: Server, rest: RestClient) -> None:
     """Resumed at the same version as after a cut, the same line would come again."""
     server.reply = lambda: (200, b"{broken\n")
     with pytest.raises(api.ServerFaultError, match="watch /w: unreadable event"):
+        list(rest.watch("/w", {}, timeout_s=1))
+    server.reply = lambda: (200, b"[]\n")
+    problem = r"watch /w: unreadable event \(expected an object, found a list\); is there a proxy in between"
+    with pytest.raises(api.ServerFaultError, match=problem):
         list(rest.watch("/w", {}, timeout_s=1))
 
 
@@ -206,19 +212,6 @@ def test_managed_fields_that_nest_too_deep_hide_nothing(server: Server, rest: Re
     assert rest.get("/x") == {"items": [plain, plain]}
     server.reply = lambda: (200, b'{"type":"ADDED","object":' + item + b"}\n")
     assert list(rest.watch("/w", {}, timeout_s=1)) == [{"type": "ADDED", "object": plain}]
-
-
-def test_a_line_that_is_no_object_is_the_servers_fault(server: Server, rest: RestClient) -> None:
-    server.reply = lambda: (200, b"[]\n")
-    problem = r"watch /w: unreadable event \(expected an object, found a list\); is there a proxy in between"
-    with pytest.raises(api.ServerFaultError, match=problem):
-        list(rest.watch("/w", {}, timeout_s=1))
-
-
-def test_a_refused_watch_is_an_error(server: Server, rest: RestClient) -> None:
-    server.reply = lambda: (410, b'{"kind":"Status","message":"too old"}')
-    with pytest.raises(api.GoneError, match="too old"):
-        list(rest.watch("/w", {}, timeout_s=1))
 
 
 def test_a_pods_token_is_read_again_after_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,25 +287,21 @@ def test_what_the_api_server_says_of_an_endpoint_is_an_error(
         rest.ask("/proxy/readyz")
 
 
-def test_an_answer_in_short_is_one_line() -> None:
+def test_an_answer_in_short_is_one_line_and_a_service_has_a_path() -> None:
     assert Reply(status=503, text=" a\n\tb ").brief == "a b"
     assert Reply(status=503, text="").brief == "HTTP 503"
     assert len(Reply(status=503, text="x" * 1000).brief) == 200
-
-
-def test_the_path_of_a_service() -> None:
     path = "/api/v1/namespaces/ns/services/https:web:443/proxy/readyz"
     assert api.proxy_path("ns", "https:web:443", "readyz") == path
 
 
-def test_a_kubeconfig_is_used_with_its_credentials(server: Server, tmp_path: Path) -> None:
+def test_a_kubeconfig_is_used_with_its_credentials_and_a_missing_or_broken_one_is_named(
+    server: Server, tmp_path: Path
+) -> None:
     (tmp_path / "config").write_text(kube_http.kubeconfig(server.url))
     with contextlib.closing(client.connect(f"{tmp_path}/config")) as rest:
         rest.get("/x")
     assert server.asked[0][3] == "Bearer t"
-
-
-def test_a_missing_or_broken_kubeconfig_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=re.escape(f"kubeconfig {tmp_path}/no: no such file")):
         client.connect(f"{tmp_path}/no")
     (tmp_path / "config").write_text(kube_http.kubeconfig("https://x"))

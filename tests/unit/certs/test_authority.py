@@ -39,33 +39,24 @@ def test_a_leaf_serves_its_names_only_and_may_not_sign() -> None:
     assert key.curve.name == "secp256r1"
 
 
-def test_certificates_begin_an_hour_ago_for_clocks_that_are_behind() -> None:
+def test_a_leaf_begins_an_hour_ago_for_clocks_that_are_behind_and_never_outlives_its_ca() -> None:
     assert read(CA.certificate).not_before == START - timedelta(hours=1)
     short = authority.make_leaf(CA, names=frozenset({"x"}), now=START, life=timedelta(minutes=10))
     assert read(short.certificate).not_before == START - timedelta(minutes=1)
-
-
-def test_a_leaf_never_outlives_its_ca() -> None:
     brief = authority.make_ca(now=START, life=DAY)
     leaf = authority.make_leaf(brief, names=frozenset({"x"}), now=START, life=90 * DAY)
     assert read(leaf.certificate).not_after == START + DAY
 
 
-def test_the_issuer_is_found_by_signature_among_several() -> None:
+def test_issuers_are_found_by_signature_and_a_bundle_is_split_into_its_ca_certificates() -> None:
     among = (b"garbage", OTHER.certificate, CA.certificate)
     assert read(LEAF.certificate, *among).issuer == read(CA.certificate).fingerprint
     assert read(LEAF.certificate, OTHER.certificate).issuer is None
     subjects = {x509.load_pem_x509_certificate(pem).subject for pem in (CA.certificate, OTHER.certificate)}
     assert len(subjects) == 2
-
-
-def test_a_bundle_is_split_into_its_ca_certificates() -> None:
     bundle = b"# old\n" + CA.certificate + LEAF.certificate + OTHER.certificate
     assert authority.split(bundle) == (CA.certificate, OTHER.certificate)
     assert authority.split(b"") == authority.split(b"garbage") == ()
-
-
-def test_key_and_certificate_have_one_fingerprint() -> None:
     assert authority.read_key(LEAF.key) == read(LEAF.certificate).key != authority.read_key(CA.key)
 
 
@@ -75,17 +66,14 @@ def locked_key() -> bytes:
     )
 
 
-@pytest.mark.parametrize(
-    "pem", [b"garbage", b"\xff\xfe", LEAF.key, b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
-)
-def test_what_is_no_certificate_is_unreadable(pem: bytes) -> None:
-    assert authority.read_certificate(pem) == Unreadable("is no PEM certificate")
-    assert authority.read_ca(pem) == Unreadable("is no PEM certificate")
-
-
-@pytest.mark.parametrize("pem", [b"garbage", b"\xff\xfe", LEAF.certificate, locked_key()])
-def test_what_is_no_key_is_unreadable(pem: bytes) -> None:
-    assert authority.read_key(pem) == Unreadable("is no PEM private key without a password")
+def test_what_is_no_certificate_or_no_key_is_unreadable_and_nothing_is_nothing() -> None:
+    for pem in [b"garbage", b"\xff\xfe", LEAF.key, b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]:
+        assert authority.read_certificate(pem) == Unreadable("is no PEM certificate")
+        assert authority.read_ca(pem) == Unreadable("is no PEM certificate")
+    for pem in [b"garbage", b"\xff\xfe", LEAF.certificate, locked_key()]:
+        assert authority.read_key(pem) == Unreadable("is no PEM private key without a password")
+    for pem in [b"", b"  \n"]:
+        assert authority.read_certificate(pem) is authority.read_ca(pem) is authority.read_key(pem) is None
 
 
 def test_a_key_that_cannot_sign_for_tls_is_unreadable() -> None:
@@ -96,17 +84,9 @@ def test_a_key_that_cannot_sign_for_tls_is_unreadable() -> None:
         authority.make_leaf(KeyPair(CA.certificate, pem), names=frozenset({"x"}), now=START, life=DAY)
 
 
-@pytest.mark.parametrize("pem", [b"", b"  \n"])
-def test_nothing_is_nothing(pem: bytes) -> None:
-    assert authority.read_certificate(pem) is authority.read_ca(pem) is authority.read_key(pem) is None
-
-
-def test_keys_do_not_show_in_messages() -> None:
+def test_keys_do_not_show_in_messages_and_stand_in_the_secret_even_if_they_are_empty() -> None:
     assert "PRIVATE" not in repr(LEAF)
     assert "PRIVATE" not in repr(SecretData(leaf=LEAF))
-
-
-def test_a_secret_has_the_keys_of_its_type_even_if_they_are_empty() -> None:
     assert contents.into_secret(SecretData(), {})["data"].items() >= {"tls.crt": "", "tls.key": ""}.items()
 
 

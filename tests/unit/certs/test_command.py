@@ -63,7 +63,7 @@ def test_settings_that_cannot_work_are_refused(variables: dict[str, str], messag
     assert str(caught.value) == message
 
 
-def test_defaults_are_pinned() -> None:
+def test_defaults_are_pinned_and_names_separated_by_commas() -> None:
     assert CertSettings() == CertSettings(
         cert_source="self",
         cert_dir="/run/gpushare/certs",
@@ -75,8 +75,5 @@ def test_defaults_are_pinned() -> None:
         cert_leaf_days=90.0,
         cert_ca_days=730.0,
     )
-
-
-def test_names_are_separated_by_commas() -> None:
     loaded = options.load(CertSettings, ["--cert-extra-names", "a.example, 10.0.0.1,"], prog="certs", environ={})
     assert loaded.cert_extra_names == ("a.example", "10.0.0.1")

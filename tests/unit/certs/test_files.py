@@ -30,9 +30,6 @@ def test_files_are_written_once_and_only_if_different(tmp_path: Path) -> None:
     assert files.load().bundle == SECOND.bundle
     assert files.save(FIRST)  # whose version is still there
     assert files.load().leaf.key == FIRST.leaf.key
-
-
-def test_the_keys_are_for_the_owner_only_and_the_ca_key_is_not_there(tmp_path: Path) -> None:
     FileStore(tmp_path).save(FIRST)
     assert (tmp_path / "tls.key").stat().st_mode & 0o777 == 0o600
     assert not any(FIRST.ca.key in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())

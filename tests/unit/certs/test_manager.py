@@ -15,7 +15,7 @@ from tests.unit.certs.world import DAY_S, MUTATING, SECRET, SECRETS, VALIDATING,
 GARBAGE = base64.b64encode(b"garbage").decode()
 
 
-def test_a_fresh_cluster_gets_secret_files_and_bundle_in_one_look(world: World) -> None:
+def test_a_fresh_cluster_gets_secret_files_and_bundle_in_one_look_and_a_second_writes_nothing(world: World) -> None:
     manager = world.replica()
     assert (manager.status, manager.leaf_left_s()) == (None, None)
     status = manager.ensure_once()
@@ -23,9 +23,6 @@ def test_a_fresh_cluster_gets_secret_files_and_bundle_in_one_look(world: World) 
     assert world.api.read(SECRET)["type"] == "kubernetes.io/tls"
     assert all(verifies(manager.settings.cert_dir, bundle) for bundle in world.bundles())
     assert manager.leaf_left_s() == pytest.approx(90 * DAY_S)
-
-
-def test_a_second_look_writes_nothing(world: World) -> None:
     manager = world.looked()
     world.api.calls.clear()
     manager.ensure_once()
@@ -100,7 +97,7 @@ def test_a_secret_lost_while_bundles_are_spoilt_heals(world: World) -> None:
     assert all(verifies(heir.settings.cert_dir, bundle) for bundle in world.bundles())
 
 
-def test_a_leaf_is_renewed_after_two_thirds_of_its_life_by_the_same_ca(world: World) -> None:
+def test_a_leaf_is_renewed_by_the_same_ca_which_leaves_the_bundle_when_it_has_expired(world: World) -> None:
     manager = world.looked()
     before = world.secret()
     world.pass_s(61 * DAY_S)
@@ -108,9 +105,6 @@ def test_a_leaf_is_renewed_after_two_thirds_of_its_life_by_the_same_ca(world: Wo
     assert world.secret().leaf.key != before.leaf.key
     assert world.secret().bundle == before.bundle
     assert manager.leaf_left_s() == pytest.approx(90 * DAY_S)
-
-
-def test_a_ca_that_has_expired_leaves_the_bundle(world: World) -> None:
     manager, before = world.looked(), world.secret()
     world.pass_s(10_000 * DAY_S)
     manager.ensure_once()

@@ -61,12 +61,9 @@ def test_a_ca_is_renewed_for_the_first_reason_of_the_list(pair: Pair, reason: Re
     assert policy.check(policy.CA, pair, Wanted(title="CA"), NOW) == Renew(reason, message)
 
 
-def test_a_good_certificate_is_kept_until_two_thirds_of_its_life() -> None:
+def test_a_good_certificate_is_kept_until_two_thirds_of_its_life_and_can_still_be_used_then() -> None:
     at = policy.renewal_time(GOOD, 2 / 3)
     assert at == NOW + 30 * DAY
     assert policy.check(policy.LEAF, Pair(GOOD, "key"), WANTED, at - timedelta(seconds=1)) is None
     assert policy.check(policy.LEAF, Pair(GOOD, "key"), WANTED, at) is not None
-
-
-def test_only_a_certificate_near_its_expiry_can_still_be_used() -> None:
     assert [reason for reason in Reason if not Renew(reason, "").urgent] == [Reason.NEAR_EXPIRY]

@@ -107,13 +107,8 @@ def test_a_leaf_that_is_served_outlives_the_loss_of_the_secret(material: SecretS
         assert step.action is action
 
 
-def test_there_is_nothing_to_switch_to_without_a_next_ca() -> None:
+def test_the_phase_follows_from_the_content_and_without_a_next_ca_there_is_nothing_to_switch_to() -> None:
     with pytest.raises(ValueError, match="there is no next CA to switch to"):
         contents.after(Action.SWITCH, SecretData(), PLAN, served=SecretData(), known=(), now=NOW)
-
-
-@pytest.mark.parametrize(
-    ("material", "phase"), [(STEADY, Phase.STEADY), (ANNOUNCING, Phase.ANNOUNCING), (RETIRING, Phase.RETIRING)]
-)
-def test_the_phase_follows_from_the_content(material: SecretState, phase: Phase) -> None:
-    assert material.phase is phase
+    for material, phase in [(STEADY, Phase.STEADY), (ANNOUNCING, Phase.ANNOUNCING), (RETIRING, Phase.RETIRING)]:
+        assert material.phase is phase

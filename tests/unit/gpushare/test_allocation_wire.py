@@ -81,31 +81,29 @@ def test_a_broken_allocation_says_what_is_wrong(text: str, message: str) -> None
         allocations.decode(text, make_ref())
 
 
-def test_a_pods_allocation_is_what_its_binding_wrote() -> None:
+def test_a_pods_allocation_is_what_its_binding_wrote_and_one_without_holds_nothing() -> None:
     given = make_allocation("p", make_grant(1))
     annotations = allocations.binding_annotations(given, make_inventory(15, 15), 1)
     assert allocations.granted(make_pod(name="p", node="node-a", annotations=annotations), GIB) == given
-
-
-def test_a_pod_that_is_not_bound_holds_nothing() -> None:
     annotations = {"gpushare.dev/allocation": allocations.encode(make_allocation("p", make_grant(1)))}
     assert allocations.granted(make_pod(name="p", annotations=annotations), GIB) is None
+    assert allocations.granted(make_pod(node="node-a"), GIB) is None
 
 
-def test_an_allocation_for_another_node_is_refused() -> None:
+def test_an_allocation_for_another_node_or_with_a_broken_amount_is_refused() -> None:
     text = allocations.encode(replace(make_allocation("p", make_grant(1))))
     pod = make_pod(node="node-b", annotations={"gpushare.dev/allocation": text})
     with pytest.raises(WireError, match=re.escape(f"{WHAT}: made for node node-a, but the pod is on node-b")):
         allocations.granted(pod, GIB)
+    pod = make_pod(make_container("a", "1.5"), node="n", annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"})
+    with pytest.raises(WireError, match=re.escape("container a: 1.5 is not whole; a share is a whole number of units")):
+        allocations.granted(pod, GIB)
 
 
-def test_a_pod_of_aliyun_gpushare_counts_by_its_spec() -> None:
+def test_pods_of_other_systems_count_by_their_spec_and_their_annotations() -> None:
     annotations = {"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_POD": "99"}
     pod = make_pod(make_container("a", 3), make_container("side"), name="p", node="node-a", annotations=annotations)
     assert allocations.granted(pod, GIB) == make_allocation("p", make_grant(by_index(2), gib=3, container="a"))
-
-
-def test_a_pod_of_ack_counts_on_each_of_its_gpus() -> None:
     annotations = {"scheduler.framework.gpushare.allocation": '{"1":{"0":4,"3":5}}'}
     pod = make_pod(make_container("side"), make_container("b", 9), name="p", node="node-a", annotations=annotations)
     grants = make_grant(by_index(0), gib=4, container="b"), make_grant(by_index(3), gib=5, container="b")
@@ -148,13 +146,3 @@ def test_a_pod_of_ack_counts_on_each_of_its_gpus() -> None:
 def test_a_broken_allocation_of_another_system_says_what_is_wrong(annotations: dict[str, str], message: str) -> None:
     with pytest.raises(WireError, match=re.escape(message)):
         allocations.granted(make_pod(node="node-a", annotations=annotations), GIB)
-
-
-def test_a_pod_of_aliyun_with_a_broken_amount_says_which_container() -> None:
-    pod = make_pod(make_container("a", "1.5"), node="n", annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"})
-    with pytest.raises(WireError, match=re.escape("container a: 1.5 is not whole; a share is a whole number of units")):
-        allocations.granted(pod, GIB)
-
-
-def test_a_pod_without_any_allocation_has_none() -> None:
-    assert allocations.granted(make_pod(node="node-a"), GIB) is None

@@ -16,7 +16,7 @@ def make(message: str = "no GPU") -> dict[str, object]:
     return kube_pods.event(make_ref("web"), EventType.WARNING, "GpuRefused", message, component="x", now=NOW)
 
 
-def test_an_event_points_at_its_pod() -> None:
+def test_an_event_points_at_its_pod_and_is_created_in_its_namespace() -> None:
     event = make()
     assert event["involvedObject"] == {
         "apiVersion": "v1",
@@ -27,12 +27,17 @@ def test_an_event_points_at_its_pod() -> None:
     }
     assert (event["type"], event["reason"], event["message"]) == ("Warning", "GpuRefused", "no GPU")
     assert event["firstTimestamp"] == "2026-11-21T10:00:00Z"
+    api = FakeKube()
+    kube_pods.post_event(api, make())
+    assert [str(call) for call in api.calls] == ["create /api/v1/namespaces/default/events"]
 
 
-def test_a_long_message_is_cut_to_what_the_api_server_accepts() -> None:
+def test_what_the_api_server_accepts_of_messages_and_paths() -> None:
     message = str(make("ä" * 2000)["message"])
     assert len(message.encode()) <= 1024
     assert message.endswith("ä ...")
+    assert pod_path("ns", "p", "binding") == "/api/v1/namespaces/ns/pods/p/binding"
+    assert (node_path("n"), node_path("n", "status")) == ("/api/v1/nodes/n", "/api/v1/nodes/n/status")
 
 
 @pytest.mark.parametrize("name", ["a" * 228 + "-.-b", "a" * 229 + ".b", "a" * 253])
@@ -41,14 +46,3 @@ def test_the_name_of_an_event_is_one_that_the_api_server_accepts(name: str) -> N
     part = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
     assert re.fullmatch(rf"{part}(\.{part})*", event["metadata"]["name"])
     assert len(event["metadata"]["name"]) <= 253
-
-
-def test_an_event_is_created_in_its_pods_namespace() -> None:
-    api = FakeKube()
-    kube_pods.post_event(api, make())
-    assert [str(call) for call in api.calls] == ["create /api/v1/namespaces/default/events"]
-
-
-def test_paths_of_objects_and_subresources() -> None:
-    assert pod_path("ns", "p", "binding") == "/api/v1/namespaces/ns/pods/p/binding"
-    assert (node_path("n"), node_path("n", "status")) == ("/api/v1/nodes/n", "/api/v1/nodes/n/status")

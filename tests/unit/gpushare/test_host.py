@@ -28,32 +28,25 @@ def test_what_a_node_gives_to_pods(cpu: object, memory: object, found: FreeHost 
     assert host.allocatable({**make_node(), "status": {"allocatable": given}}) == found
 
 
-def test_containers_add_up_and_are_rounded_up() -> None:
+def test_containers_add_up_and_init_containers_count_by_maximum_with_the_sidecars_before_them() -> None:
     pod = make_pod(container(cpu="1500u", memory="1"), container("side", cpu="500m", memory="1Gi"))
     assert host.requested(pod) == FreeHost(2 + 500, 1 + 1024)
-
-
-def test_an_init_container_counts_by_maximum_with_the_sidecars_before_it() -> None:
     sidecar = {**container("proxy", cpu="200m", memory="64Mi"), "restartPolicy": "Always"}
     pod = make_pod(container(cpu="1", memory="1Gi"), init=[sidecar, container("load", cpu="4", memory="512Mi")])
     assert host.requested(pod) == FreeHost(4200, 1088)
 
 
-def test_a_limit_counts_where_there_is_no_request() -> None:
+def test_limits_requests_of_the_whole_pod_and_overhead_count_where_they_are() -> None:
     both = {"limits": {"cpu": "4", "memory": "4Gi"}, "requests": {"cpu": "1"}}
     assert host.requested(make_pod(make_container(resources=both))) == FreeHost(1000, 4096)
-
-
-def test_requests_of_the_whole_pod_count_instead_of_the_containers() -> None:
     pod = make_pod(container(cpu="1", memory="1Gi"))
     pod["spec"]["resources"] = {"requests": {"cpu": "6"}}
     assert host.requested(pod) == FreeHost(6000, 1024)
-
-
-def test_a_runtimes_overhead_is_added() -> None:
     pod = make_pod(container(cpu="1", memory="1Gi"))
     pod["spec"]["overhead"] = {"cpu": "250m", "memory": "120Mi"}
     assert host.requested(pod) == FreeHost(1250, 1144)
+    assert host.requested(make_pod(make_container())) == FreeHost(0, 0)
+    assert host.requested({"spec": {"containers": []}}) == FreeHost(0, 0)
 
 
 INFEASIBLE = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
@@ -132,11 +125,6 @@ def test_a_status_that_cannot_be_read_is_named(told: Json, message: str) -> None
         host.requested(resized(container(**SMALL), told))
 
 
-def test_a_pod_that_asks_for_nothing_takes_nothing() -> None:
-    assert host.requested(make_pod(make_container())) == FreeHost(0, 0)
-    assert host.requested({"spec": {"containers": []}}) == FreeHost(0, 0)
-
-
 def test_an_amount_that_is_none_is_named() -> None:
     for spec, message in (
         (
@@ -155,7 +143,4 @@ def test_a_long_amount_is_read_and_not_remembered() -> None:
     before = host._known_ceiling.cache_info()
     assert host.requested(make_pod(container(cpu="1" + " " * 1000))) == FreeHost(1000, 0)
     assert host._known_ceiling.cache_info() == before
-
-
-def test_what_pods_leave_is_never_less_than_nothing() -> None:
     assert host.left(FreeHost(4000, 4096), [FreeHost(1000, 1024), FreeHost(500, 4096)]) == FreeHost(2500, 0)

@@ -32,7 +32,7 @@ def bound(pod: Json, ledger: NodeLedger) -> dict[str, str]:
     return allocations.binding_annotations(made, ledger.inventory, 77, request)
 
 
-def test_a_pod_on_several_gpus_speaks_acks_language() -> None:
+def test_a_pod_on_several_gpus_speaks_acks_language_whose_reading_gives_the_same_ledger() -> None:
     pod = make_pod(
         make_container("side"), limited("a", mem=8), limited("b", mem=4), labels={names.LABEL_GPU_COUNT: "2"}
     )
@@ -41,9 +41,6 @@ def test_a_pod_on_several_gpus_speaks_acks_language() -> None:
     assert (written[names.ACK_ASSIGNED], written[names.ACK_ASSUME_TIME]) == ("true", "77")
     assert written[names.ALIYUN_POD] == "12"
     assert names.ALIYUN_IDX not in written
-
-
-def test_acks_own_reading_of_it_gives_the_same_ledger() -> None:
     pod = make_pod(limited("a", mem=8), labels={names.LABEL_GPU_COUNT: "2"}, node="node-a")
     written = bound(pod, make_ledger([15, 15]))
     del written[names.ANNOTATION_ALLOCATION]
@@ -52,7 +49,7 @@ def test_acks_own_reading_of_it_gives_the_same_ledger() -> None:
     assert dict(NodeLedger.of(make_inventory(15, 15), [found]).used_mib) == {"GPU-0": 4096, "GPU-1": 4096}
 
 
-def test_a_pod_of_percents_speaks_nano_gpus_language() -> None:
+def test_a_pod_of_percents_speaks_nano_gpus_language_but_for_its_init_containers() -> None:
     written = bound(make_pod(make_container("side"), limited("a", percent=20)), make_ledger([15, 15], {0: 14}))
     assert {key: value for key, value in written.items() if key.startswith("nano-gpu/")} == {
         "nano-gpu/assume": "true",
@@ -60,9 +57,6 @@ def test_a_pod_of_percents_speaks_nano_gpus_language() -> None:
         "nano-gpu/container-a": "1",
     }
     assert (written["memory.gpushare.dev/a"], written[names.ALIYUN_POD]) == ("3072", "3")
-
-
-def test_the_init_containers_of_a_pod_are_unknown_to_nano_gpu_and_ack() -> None:
     init = [limited("early", percent=50)]
     written = bound(make_pod(limited("a", percent=20), init=init), make_ledger([15]))
     assert "nano-gpu/container-early" not in written
@@ -70,7 +64,7 @@ def test_the_init_containers_of_a_pod_are_unknown_to_nano_gpu_and_ack() -> None:
     assert bound(several, make_ledger([15, 15]))[names.ACK_ALLOCATION] == "{}"
 
 
-def test_whole_gpus_are_written_with_all_their_units_and_for_new_readers_only() -> None:
+def test_whole_and_full_gpus_are_written_with_all_their_units_and_no_more() -> None:
     written = bound(make_pod(limited("a", gpu=2)), make_ledger([10, 20]))
     assert written[names.ANNOTATION_ALLOCATION] == (
         '{"version":2,"minReader":2,"node":"node-a","containers":[{"name":"a","kind":"app","gpus":["GPU-0","GPU-1"],'
@@ -79,9 +73,6 @@ def test_whole_gpus_are_written_with_all_their_units_and_for_new_readers_only() 
     assert written[names.ACK_ALLOCATION] == '{"0":{"0":10,"1":20}}'
     assert written[names.ALIYUN_POD] == "30"
     assert allocations.decode(written[names.ANNOTATION_ALLOCATION], make_ref()).grants[0].whole
-
-
-def test_a_full_gpu_is_never_written_with_more_units_than_it_has() -> None:
     inventory = replace(make_inventory(), gpus=(make_gpu(mib=15 * 1024 + 100),))
     grant = Grant(container=limited("a")["name"], gpus=(inventory.gpus[0].uuid,), memory_mib=15 * 1024 + 50)
     made = Allocation(pod=make_ref(), node=inventory.node, grants=(grant,))
@@ -91,7 +82,7 @@ def test_a_full_gpu_is_never_written_with_more_units_than_it_has() -> None:
 NANO = {"nano-gpu/assume": "true", "nano-gpu/container-a": "1", "nano-gpu/container-side": "-1"}
 
 
-def test_a_pod_of_nano_gpu_counts_as_a_part_of_its_gpu() -> None:
+def test_a_pod_of_nano_gpu_counts_as_a_part_of_its_gpu_and_speaks_of_another_system() -> None:
     pod = make_pod(limited("a", percent=20), make_container("side"), node="node-a", annotations=NANO)
     found = allocations.granted(pod, GIB)
     assert found is not None
@@ -99,6 +90,10 @@ def test_a_pod_of_nano_gpu_counts_as_a_part_of_its_gpu() -> None:
     ledger = NodeLedger.of(make_inventory(15, 20), [found])
     assert (dict(ledger.used_mib), dict(ledger.used_percent)) == ({"GPU-1": 4096}, {"GPU-1": 20})
     assert NodeLedger.of(make_inventory(15), [found]).used_mib == {by_index(1): 0}
+    assert all(interop.is_annotation(key) for key in (*NANO, names.ALIYUN_IDX, names.ACK_ALLOCATION))
+    assert not interop.is_annotation(names.ALIYUN_POD)
+    assert interop.is_bound(NANO)
+    assert not interop.is_bound({names.ALIYUN_POD: "3"})
 
 
 @pytest.mark.parametrize(
@@ -116,13 +111,6 @@ def test_a_pod_of_nano_gpu_that_cannot_be_read_says_why(percent: object, index: 
     with pytest.raises(WireError) as caught:
         allocations.granted(pod, GIB)
     assert str(caught.value) == message
-
-
-def test_which_annotations_speak_of_another_system() -> None:
-    assert all(interop.is_annotation(key) for key in (*NANO, names.ALIYUN_IDX, names.ACK_ALLOCATION))
-    assert not interop.is_annotation(names.ALIYUN_POD)
-    assert interop.is_bound(NANO)
-    assert not interop.is_bound({names.ALIYUN_POD: "3"})
 
 
 @pytest.mark.parametrize(

@@ -14,42 +14,39 @@ COUNT = "expected a whole number, 0 or more, found"
 WHAT = "annotation gpushare.dev/inventory of node node-a"
 
 
-def test_the_annotation_has_the_promised_fields() -> None:
+def test_the_annotation_has_the_promised_fields_in_the_order_of_indices() -> None:
     text = (
         '{"version":1,"unitMiB":1024,"gpus":[{"uuid":"GPU-0","index":0,"model":"Tesla T4","memoryMiB":15360,'
         '"numa":null,"health":"Healthy"}]}'
     )
     assert inventory.encode(make_inventory(15)) == text
-
-
-def test_a_node_without_a_plugin_has_no_inventory() -> None:
     assert inventory.of_node(make_node()) is None
     assert inventory.of_node(make_node(make_inventory(15))) == make_inventory(15)
-
-
-def test_gpus_are_ordered_by_index() -> None:
     both = make_inventory(15, 23)
     shuffled = replace(both, gpus=both.gpus[::-1])
     assert inventory.decode(inventory.encode(shuffled), NODE) == both
 
 
-def test_a_health_word_of_a_later_version_keeps_work_away() -> None:
+def test_words_of_a_later_version_promise_nothing_and_its_fields_are_no_hindrance() -> None:
     text = inventory.encode(make_inventory(15)).replace("Healthy", "Degraded")
     assert inventory.decode(text, NODE).gpus[0].health is GpuHealth.UNHEALTHY
-
-
-def test_a_later_version_that_only_adds_fields_is_read() -> None:
     text = inventory.encode(make_inventory(15)).replace('"version":1', '"version":2,"minReader":1,"new":{}')
+    assert inventory.decode(text, NODE) == make_inventory(15)
+    said = replace(make_inventory(15), hand_over=HandOver.CDI)
+    said = replace(said, gpus=(replace(said.gpus[0], limit=Limit.CGROUP),))
+    text = inventory.encode(said).replace("cgroup", "stronger").replace("cdi", "newer")
     assert inventory.decode(text, NODE) == make_inventory(15)
 
 
-def test_what_an_older_plugin_does_not_say_has_its_weakest_meaning() -> None:
+def test_what_is_not_said_has_its_weakest_meaning_and_only_what_no_one_can_avoid_is_enforced() -> None:
     [gpu] = make_inventory(15).gpus
     assert (gpu.limit, gpu.mig, gpu.reason) == (Limit.ADVISORY, None, "")
     assert make_inventory(15).hand_over is HandOver.ENVVAR
+    for limit in Limit:
+        assert limit.enforced == (limit.value in {"mig", "cgroup"})
 
 
-def test_limit_hand_over_and_mig_come_back_as_they_were() -> None:
+def test_limit_hand_over_mig_and_gpus_that_cannot_be_shared_come_back_as_they_were() -> None:
     plain = make_inventory(15, 10)
     first, second = plain.gpus
     gpus = (
@@ -62,25 +59,10 @@ def test_limit_hand_over_and_mig_come_back_as_they_were() -> None:
     assert '"limit":"mig","mig":{"gpu":0,"number":2,"profile":"1g.10gb"}' in text
     assert '"reason":"Xid 79","limitReason":"cgroup: old driver"}' in text
     assert inventory.decode(text, NODE) == said
-
-
-def test_words_of_a_later_version_promise_nothing() -> None:
-    said = replace(make_inventory(15), hand_over=HandOver.CDI)
-    said = replace(said, gpus=(replace(said.gpus[0], limit=Limit.CGROUP),))
-    text = inventory.encode(said).replace("cgroup", "stronger").replace("cdi", "newer")
-    assert inventory.decode(text, NODE) == make_inventory(15)
-
-
-def test_gpus_that_cannot_be_shared_come_back_with_the_cause() -> None:
     said = replace(make_inventory(15), left_out=(LeftOut(index=1, reason="in MIG mode without instances"),))
     text = inventory.encode(said)
     assert text.endswith('"leftOut":[{"index":1,"reason":"in MIG mode without instances"}]}')
     assert inventory.decode(text, NODE) == said
-
-
-@pytest.mark.parametrize("limit", Limit)
-def test_only_what_a_container_cannot_avoid_is_enforced(limit: Limit) -> None:
-    assert limit.enforced == (limit.value in {"mig", "cgroup"})
 
 
 @pytest.mark.parametrize(

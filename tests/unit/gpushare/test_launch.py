@@ -70,11 +70,8 @@ def test_a_component_needs_no_library_outside_of_its_extra(extra: str) -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_the_controller_needs_no_web_framework() -> None:
+def test_the_controller_needs_no_web_framework_and_the_command_line_neither_grpc_nor_nvml() -> None:
     assert {"flask", "gunicorn", "jsonpatch", "cryptography"} <= denied("controller")
-
-
-def test_the_command_line_needs_neither_grpc_nor_nvml_nor_a_web_server() -> None:
     assert {"grpc", "pynvml", "flask", "gunicorn", "cryptography"} <= denied("cli")
 
 
@@ -94,12 +91,9 @@ def test_a_missing_library_names_the_extra_to_install(function: str, command: st
     assert ran.stderr == f"{command}: the library {library} is missing; run: pip install 'gpushare[{extra}]'\n"
 
 
-def test_a_module_of_ours_that_is_missing_is_no_library() -> None:
+def test_a_missing_module_of_ours_is_no_library_and_a_kubeconfigs_library_names_its_extra() -> None:
     ran = run(DENY.format(denied={"controller"}) + "from gpushare import launch\nsys.exit(launch.controller())")
     assert "ModuleNotFoundError: No module named 'controller'" in ran.stderr
-
-
-def test_a_kubeconfig_without_its_library_names_the_extra_to_install() -> None:
     code = DENY.format(denied={"kubernetes"}) + "from gpushare.kube import client\nclient.connect('/nowhere')"
 
     ran = run(code)

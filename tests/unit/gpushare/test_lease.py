@@ -32,27 +32,21 @@ def lead(elector: Elector, clock: ManualClock, *, until: float, retry_s: float =
     return won
 
 
-def test_the_first_candidate_leads_at_once_and_releases_at_the_end() -> None:
+def test_the_first_candidate_leads_at_once_and_what_it_releases_is_taken_at_once() -> None:
     api, clock = FakeKube(), ManualClock(0)
     assert lead(make_elector(api, "a", clock), clock, until=30) == [0]
     assert api.read(LEASE)["spec"]["holderIdentity"] == ""
-
-
-def test_a_released_lease_is_taken_at_once() -> None:
     api, clock = FakeKube(), ManualClock(0)
     lead(make_elector(api, "a", clock), clock, until=4)
     assert lead(make_elector(api, "b", clock), clock, until=10) == [4]
     assert api.read(LEASE)["spec"]["leaseTransitions"] == 1
 
 
-def test_a_dead_leader_is_followed_after_the_leases_length() -> None:
+def test_a_renewed_lease_is_never_taken_and_a_dead_leader_followed_after_the_leases_length() -> None:
     api, clock = FakeKube(), ManualClock(0)
     make_elector(api, "a", clock).attempt()
     won = lead(make_elector(api, "b", clock), clock, until=40)
     assert won == [16]  # the first try at or after 15 s by its own clock
-
-
-def test_a_renewed_lease_is_never_taken() -> None:
     api, clock = FakeKube(), ManualClock(0)
     leader, other = make_elector(api, "a", clock), make_elector(api, "b", clock)
     for _ in range(30):
@@ -91,11 +85,15 @@ def test_a_leader_that_cannot_renew_knows_it_before_anybody_else_leads() -> None
     assert other.attempt()
 
 
-def test_a_lease_taken_by_another_ends_the_lead_at_once() -> None:
+def test_a_lease_taken_by_another_or_slept_through_ends_the_lead_at_once() -> None:
     api, clock = FakeKube(), ManualClock(0)
     elector = leader(api, clock)
     api.edit(LEASE, lambda lease: lease["spec"].update(holderIdentity="b"))
     assert not elector.attempt()
+    assert not elector.leading()
+    api, clock = FakeKube(), ManualClock(0)
+    elector = leader(api, clock)
+    clock.at += 3600  # the machine slept, and its clock did not
     assert not elector.leading()
 
 
@@ -160,15 +158,23 @@ class Slow(FakeKube):
             raise kube.UnreachableError("timed out")
 
 
-def test_a_leader_renews_by_one_request() -> None:
+def test_a_leader_renews_by_one_request_and_finds_one_whose_answer_was_lost() -> None:
     api, clock = FakeKube(), ManualClock(0)
     elector = leader(api, clock)
     api.calls.clear()
     assert elector.attempt()
     assert [call.verb for call in api.calls] == ["update"]
+    api, clock = FakeKube(), ManualClock(0)
+    elector = leader(api, clock)
+    api.fail_next(lambda call: call.verb == "update", "lost-reply")
+    clock.at = 2
+    elector.attempt()
+    clock.at = 4
+    assert elector.attempt()
+    assert elector.leading_until == 14
 
 
-def test_a_slow_server_costs_no_one_the_lead() -> None:
+def test_a_slow_server_costs_no_one_the_lead_and_a_lost_request_is_repeated_before_it_ends() -> None:
     """Every request takes four seconds, as on an overloaded machine."""
     clock = ManualClock(0)
     api = Slow(clock)
@@ -177,9 +183,6 @@ def test_a_slow_server_costs_no_one_the_lead() -> None:
     for _ in range(10):
         clock.at += 2
         assert elector.attempt()
-
-
-def test_a_request_that_is_lost_is_repeated_before_the_lead_ends() -> None:
     clock = ManualClock(0)
     api = Slow(clock)
     elector = leader(api, clock)
@@ -189,17 +192,6 @@ def test_a_request_that_is_lost_is_repeated_before_the_lead_ends() -> None:
     assert elector.attempt()
     assert not elector.attempt()
     assert (api.sent, clock.at) == ([("update", 5.0), ("update", 3.0)], 10.0)
-
-
-def test_a_renewal_whose_answer_was_lost_is_found_by_the_next_attempt() -> None:
-    api, clock = FakeKube(), ManualClock(0)
-    elector = leader(api, clock)
-    api.fail_next(lambda call: call.verb == "update", "lost-reply")
-    clock.at = 2
-    elector.attempt()
-    clock.at = 4
-    assert elector.attempt()
-    assert elector.leading_until == 14
 
 
 def test_a_candidate_counts_from_the_answer_that_showed_a_renewal() -> None:
@@ -215,13 +207,6 @@ def test_a_candidate_counts_from_the_answer_that_showed_a_renewal() -> None:
     assert not other.attempt()
     clock.at = 19
     assert other.attempt()
-
-
-def test_a_lease_is_not_believed_after_a_suspend() -> None:
-    api, clock = FakeKube(), ManualClock(0)
-    elector = leader(api, clock)
-    clock.at += 3600  # the machine slept, and its clock did not
-    assert not elector.leading()
 
 
 @pytest.mark.parametrize("lease", [{}, {"metadata": {}, "spec": []}, {"metadata": None}])

@@ -35,19 +35,13 @@ def test_the_nearest_of_ours_is_meant(resource: str, meant: str) -> None:
     assert typos.meant(resource, SHARED) == meant
 
 
-@pytest.mark.parametrize(
-    "resource",
-    [
+def test_what_is_ours_or_somebody_elses_means_what_it_says() -> None:
+    for resource in [
         *(names.GPU_MEM, names.GPU_PERCENT, names.GPU_CORE, names.GPU_COUNT, "cpu", "memory", "hugepages-2Mi", ""),
         *("aliyun.com/eni", "aliyun.com/rdma", "aliyun.com/ppu", "nano-gpu/x", "aliyun.com/", "nvidia.com/gpu"),
         *("nvidia.com/gpumem", "nvidia.com/gpucores", "nvidia.com/mig-1g.5gb", "volcano.sh/gpu-memory", "amd.com/gpu"),
         *("tencent.com/vcuda-core", "aliyun.com/gpu-mem" + "x" * 200),
-    ],
-)
-def test_what_is_ours_or_somebody_elses_means_what_it_says(resource: str) -> None:
-    assert typos.meant(resource, SHARED) is None
-
-
-def test_whole_gpus_are_meant_only_where_they_are_ours() -> None:
+    ]:
+        assert typos.meant(resource, SHARED) is None
     assert typos.meant("aliyun.com/gpu", WHOLE) == names.GPU
     assert typos.meant("amd.com/gpu", WHOLE) is None

@@ -70,12 +70,9 @@ def test_no_more_is_read_of_a_request_than_one_needs(port: int, begin: bytes) ->
     assert b" 431 " in received
 
 
-def test_a_port_that_is_taken_is_a_message(port: int) -> None:
+def test_a_port_that_is_taken_is_a_message_and_all_addresses_are_those_of_both_versions(port: int) -> None:
     with pytest.raises(SettingsError, match=r"^--port 1: Address already in use$"):
         PageServer("127.0.0.1", port, "--port 1")
-
-
-def test_all_addresses_are_those_of_both_versions() -> None:
     if not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -28,7 +28,7 @@ def only(pod: Json, resource_config: ResourceConfig = WHOLE) -> ContainerRequest
     return container_request
 
 
-def test_percent_is_a_part_of_the_memory_and_of_the_compute_of_one_gpu() -> None:
+def test_percent_and_core_are_parts_of_gpus_in_units_of_the_setting() -> None:
     container_request = only(asking({names.GPU_PERCENT: "20"}))
     assert (
         container_request.memory_mib,
@@ -37,6 +37,12 @@ def test_percent_is_a_part_of_the_memory_and_of_the_compute_of_one_gpu() -> None
         container_request.gpu_count,
     ) == (0, 20, 20, 1)
     assert requests.counted(container_request, GIB) == (names.GPU_PERCENT, 20)
+    container_request = only(asking({names.GPU_MEM: 4, names.GPU_CORE: 30}))
+    assert (container_request.memory_mib, container_request.compute_percent) == (4096, 30)
+    assert requests.counted(container_request, GIB) == (names.GPU_MEM, 4)
+    container_request = only(asking({names.GPU_MEM: 3}), ResourceConfig(unit=MemoryUnit(256)))
+    assert container_request.memory_mib == 768
+    assert requests.counted(container_request, MemoryUnit(256)) == (names.GPU_MEM, 3)
 
 
 def test_whole_gpus_are_ours_only_if_the_administrator_says_so() -> None:
@@ -45,25 +51,10 @@ def test_whole_gpus_are_ours_only_if_the_administrator_says_so() -> None:
     assert requests.counted(container_request, GIB) == (names.GPU, 2)
     assert requests.of_pod(asking({names.GPU: 2}), ResourceConfig()) is None
     assert not pods.needs_gpu(asking({names.GPU: 2}), ResourceConfig())
-
-
-def test_core_is_the_part_of_compute_beside_gpu_mem() -> None:
-    container_request = only(asking({names.GPU_MEM: 4, names.GPU_CORE: 30}))
-    assert (container_request.memory_mib, container_request.compute_percent) == (4096, 30)
-    assert requests.counted(container_request, GIB) == (names.GPU_MEM, 4)
-
-
-def test_the_unit_of_gpu_mem_is_a_setting() -> None:
-    container_request = only(asking({names.GPU_MEM: 3}), ResourceConfig(unit=MemoryUnit(256)))
-    assert container_request.memory_mib == 768
-    assert requests.counted(container_request, MemoryUnit(256)) == (names.GPU_MEM, 3)
-
-
-def test_whole_gpus_count_by_themselves_whatever_the_pods_label_says_of_memory() -> None:
     assert only(asking({names.GPU: 3}, labels={names.LABEL_GPU_COUNT: "2"})).gpu_count == 3
 
 
-def test_containers_of_one_pod_may_ask_in_different_ways() -> None:
+def test_containers_of_one_pod_may_ask_in_different_ways_but_each_in_one() -> None:
     first = {**make_container("a"), "resources": {"limits": {names.GPU_MEM: 3}}}
     second = {**make_container("b"), "resources": {"limits": {names.GPU_PERCENT: 50}}}
     third = {**make_container("c"), "resources": {"limits": {names.GPU: 1}}}
@@ -73,8 +64,5 @@ def test_containers_of_one_pod_may_ask_in_different_ways() -> None:
         for container_request in found.shape.containers
     ] == [("a", (names.GPU_MEM, 3)), ("b", (names.GPU_PERCENT, 50)), ("c", (names.GPU, 1))]
     assert found.app_containers == ("a", "b", "c", "idle")
-
-
-def test_a_request_needs_exactly_one_way_to_say_how_much() -> None:
     with pytest.raises(ValueError, match="container a: 1 MiB, 20 % of memory, 20 % of compute, whole False, on 1 GPUs"):
         ContainerRequest(container="a", memory_mib=1, memory_percent=20, compute_percent=20)  # type: ignore[arg-type]  # a literal

@@ -17,12 +17,9 @@ def container_requests(pod: dict[str, Any], unit: MemoryUnit = GIB) -> list[tupl
     return [(w.container, w.kind, w.memory_mib, w.gpu_count) for w in found.shape.containers]
 
 
-def test_gpu_mem_is_units_on_one_gpu() -> None:
+def test_gpu_mem_is_units_on_one_gpu_and_without_it_there_is_no_request() -> None:
     assert container_requests(make_pod(make_container("a", 3))) == [("a", ContainerKind.APP, 3072, 1)]
     assert container_requests(make_pod(make_container("a", "512")), MemoryUnit(1)) == [("a", ContainerKind.APP, 512, 1)]
-
-
-def test_a_pod_that_asks_for_no_gpu_is_no_request() -> None:
     assert requests.of_pod(make_pod(make_container()), ResourceConfig()) is None
     assert not pods.needs_gpu(make_pod(make_container()), ResourceConfig())
     assert pods.needs_gpu(make_pod(make_container("a", 0)), ResourceConfig())
@@ -37,35 +34,23 @@ def test_containers_come_in_the_order_in_which_they_start() -> None:
     ]
 
 
-def test_with_the_count_label_the_amount_is_the_total() -> None:
+def test_the_amount_is_the_total_by_the_label_and_per_gpu_by_the_annotation() -> None:
     pod = make_pod(make_container("a", 8), labels={"aliyun.com/gpu-count": "2"})
     assert container_requests(pod) == [("a", ContainerKind.APP, 4096, 2)]
-
-
-def test_a_count_of_zero_is_no_count() -> None:
     assert container_requests(make_pod(make_container("a", 8), labels={"aliyun.com/gpu-count": "0"}))[0][3] == 1
-
-
-def test_with_the_gpus_annotation_the_amount_is_per_gpu() -> None:
     pod = make_pod(make_container("a", 3), annotations={"gpushare.dev/gpus": "4"})
     assert container_requests(pod) == [("a", ContainerKind.APP, 3072, 4)]
-
-
-def test_once_multiplied_the_limit_of_the_per_gpu_form_is_a_total() -> None:
     annotations = {"gpushare.dev/gpus": "4", "gpushare.dev/limits-are-totals": "true"}
     assert container_requests(make_pod(make_container("a", 12), annotations=annotations)) == [
         ("a", ContainerKind.APP, 3072, 4)
     ]
 
 
-@pytest.mark.parametrize("policy", list(Policy))
-def test_a_pod_may_choose_its_policy(policy: Policy) -> None:
-    found = requests.of_pod(make_pod(annotations={"gpushare.dev/gpu-policy": policy.value}), ResourceConfig())
-    assert found is not None
-    assert found.shape.policy is policy
-
-
-def test_replicas_have_the_same_shape() -> None:
+def test_a_pod_may_choose_its_policy_and_replicas_have_the_same_shape() -> None:
+    for policy in list(Policy):
+        found = requests.of_pod(make_pod(annotations={"gpushare.dev/gpu-policy": policy.value}), ResourceConfig())
+        assert found is not None
+        assert found.shape.policy is policy
     one, two = (requests.of_pod(make_pod(name=name), ResourceConfig()) for name in ("web-1", "web-2"))
     assert one is not None
     assert two is not None

@@ -29,13 +29,10 @@ def parse(text: str, node: str = NODE) -> Profile:
     return profile.parse(yaml.safe_load(text), NodeName(node))
 
 
-def test_a_minimal_profile() -> None:
+def test_a_minimal_and_a_full_profile() -> None:
     assert parse("gpus: [{model: Tesla T4, memoryMiB: 15360}]") == Profile(
         seed=0, gpus=(GpuSpec(model="Tesla T4", memory_mib=15360),), faults=()
     )
-
-
-def test_a_full_profile() -> None:
     text = """
     seed: 7
     gpus:
@@ -58,7 +55,7 @@ def test_a_full_profile() -> None:
     )
 
 
-def test_a_node_has_its_own_gpus_and_faults_and_shares_the_rest() -> None:
+def test_nodes_share_and_name_in_order_what_a_profile_says_of_them() -> None:
     text = """
     seed: 7
     gpus: [{model: A, memoryMiB: 100, count: 4}]
@@ -71,23 +68,15 @@ def test_a_node_has_its_own_gpus_and_faults_and_shares_the_rest() -> None:
     assert ([gpu.model for gpu in a.gpus], len(a.faults), a.seed) == (["A"], 1, 7)
     assert ([gpu.model for gpu in b.gpus], len(b.faults), b.seed) == (["B"], 0, 7)
     assert ([gpu.model for gpu in c.gpus], c.faults[0].gpu, c.seed) == (["A"], 0, 9)
-
-
-def test_gpus_are_numbered_over_all_kinds() -> None:
     found = parse("gpus: [{model: A, memoryMiB: 100, count: 2}, {model: B, memoryMiB: 200}]")
 
     assert found.total == 3
     assert [found.spec(i).model for i in range(3)] == ["A", "A", "B"]
-
-
-def test_a_profile_names_nodes_in_its_order() -> None:
     assert profile.nodes({"gpus": [T4], "nodes": {"node-c": {}, "node-b": {}}}) == ("node-c", "node-b")
     assert profile.nodes({"gpus": [T4]}) == ()
-
-
-@pytest.mark.parametrize("nothing", [None, []])
-def test_no_faults_may_be_said_as_nothing_at_all(nothing: object) -> None:
-    assert profile.parse({"gpus": [T4], "faults": nothing}, NODE).faults == ()
+    cases: list[object] = [None, []]
+    for nothing in cases:
+        assert profile.parse({"gpus": [T4], "faults": nothing}, NODE).faults == ()
 
 
 def test_derived_uuids_stay_the_same_from_version_to_version() -> None:
@@ -97,7 +86,7 @@ def test_derived_uuids_stay_the_same_from_version_to_version() -> None:
     assert profile.uuid_of(1, NodeName("node-b"), 0) == "GPU-250e5b34-9dcd-6a5f-06d4-5b52243ec128"
 
 
-def test_a_gpu_in_mig_mode_offers_its_instances_alone() -> None:
+def test_a_gpu_in_mig_mode_offers_its_instances_alone_after_whole_ones() -> None:
     found = parse(
         """
         gpus:
@@ -124,9 +113,6 @@ def test_a_gpu_in_mig_mode_offers_its_instances_alone() -> None:
     assert len({gpu.uuid for gpu in instances}) == 3
     assert all(re.fullmatch(r"MIG-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", gpu.uuid) for gpu in instances)
     assert found.offered(NODE, 2) == ()
-
-
-def test_gpus_come_before_the_instances_of_others_in_an_inventory() -> None:
     split = {**T4, "mig": [{"profile": "1g.5gb", "memoryMiB": 4864}]}
     assert [gpu.index for gpu in profile.inventory({"gpus": [split, T4]}, NODE, GIB).gpus] == [1, 64]
 

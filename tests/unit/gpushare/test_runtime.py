@@ -66,14 +66,13 @@ def test_a_bad_setting_says_where_it_came_from(argv: list[str], environ: dict[st
         load(*argv, **environ)
 
 
-def test_help_names_flag_variable_and_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_the_environment_of_others_are_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(SystemExit):
         load("--help")
     shown = " ".join(capsys.readouterr().out.split())
     assert "--wait-s VALUE Seconds. [GPUSHARE_WAIT_S; 2]" in shown
-
-
-def test_an_environment_variable_of_others_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", "x")
     assert options.environment("KUBECONFIG") == "x"
 
@@ -103,7 +102,9 @@ def test_a_log_line_is_json_with_the_fields_of_the_decision(stream: io.StringIO)
     assert line == {"level": "info", "logger": "x", "event": "bound", "pod": "default/a", "gpus": ["GPU-1"]}
 
 
-def test_a_log_line_does_not_look_for_its_caller(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_line_does_not_look_for_its_caller_and_is_never_endless(
+    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(logging.Logger, "findCaller")
     logs.event(logging.getLogger("test"), "bound", pod="team/a")
     logs.event(logging.getLogger("test"), "seen", level=logging.DEBUG)
@@ -128,7 +129,7 @@ def test_a_logged_error_has_its_stack(text: bool) -> None:
     assert ("ERROR   x failed pod=a" in stream.getvalue()) is text
 
 
-def test_a_group_ends_when_its_first_part_ends() -> None:
+def test_a_group_ends_when_its_first_part_ends_or_a_signal_comes() -> None:
     ended = []
 
     def waits(stop: threading.Event) -> None:
@@ -139,15 +140,12 @@ def test_a_group_ends_when_its_first_part_ends() -> None:
     assert ended == ["waits"]
 
 
-def test_a_part_that_fails_ends_the_group_with_an_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_parts_that_fail_or_do_not_end_are_named(caplog: pytest.LogCaptureFixture) -> None:
     def fails(_stop: threading.Event) -> None:
         raise RuntimeError("boom")
 
     assert process.run({"fails": fails}) == 1
     assert "part failed" in caplog.messages
-
-
-def test_a_part_that_does_not_end_is_named(caplog: pytest.LogCaptureFixture) -> None:
     release = threading.Event()
     process.run({"stuck": lambda _stop: (release.wait(), None)[1], "ends": lambda _stop: None}, grace_s=0.05)
     release.set()

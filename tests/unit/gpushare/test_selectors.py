@@ -166,15 +166,12 @@ def test_a_label_selector_means_what_kubectl_means(
     assert not any(parsed.matches(one) for one in others)
 
 
-def test_every_operator_is_read_and_counts_once() -> None:
+def test_every_operator_counts_once_and_affinity_knows_its_namespace() -> None:
     parsed = selectors.parse_labels("a=1,b!=1,c,!d")
     wanted = [Operator.IN, Operator.NOT_IN, Operator.EXISTS, Operator.ABSENT]
     assert [one.operator for one in parsed.requirements] == wanted
     assert str(parsed) == "a=1, b!=1, c, !d"
     assert len(selectors.parse_labels("a,a,a,!b").requirements) == 2
-
-
-def test_affinity_knows_its_namespace() -> None:
     affinity = shape(same="app=web", other="app=noisy").affinity
     assert affinity is not None
     assert (affinity.namespace, str(affinity.same), str(affinity.other)) == ("default", "app=web", "app=noisy")

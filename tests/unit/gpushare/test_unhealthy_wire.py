@@ -38,14 +38,11 @@ def test_numbers_are_read_and_all_else_is_named(value: object, expected: set[int
     assert found == Marked(A, frozenset(expected), problem)
 
 
-@pytest.mark.parametrize("data", [None, {}, {"other": "0"}])
-def test_a_config_map_without_the_key_means_none(data: object) -> None:
-    assert unhealthy.parse({"metadata": {"name": "unhealthy-gpu-node-a"}, "data": data}) == Marked(A)
-
-
-@pytest.mark.parametrize("name", ["kube-root-ca.crt", "unhealthy-gpu-", "my-unhealthy-gpu-node-a", ""])
-def test_other_config_maps_are_none_of_them(name: str) -> None:
-    assert unhealthy.parse({"metadata": {"name": name}, "data": {"gpus": "0"}}) is None
+def test_a_config_map_without_the_key_means_none_and_others_are_none_of_them() -> None:
+    for data in [None, {}, {"other": "0"}]:
+        assert unhealthy.parse({"metadata": {"name": "unhealthy-gpu-node-a"}, "data": data}) == Marked(A)
+    for name in ["kube-root-ca.crt", "unhealthy-gpu-", "my-unhealthy-gpu-node-a", ""]:
+        assert unhealthy.parse({"metadata": {"name": name}, "data": {"gpus": "0"}}) is None
 
 
 @pytest.mark.parametrize(
@@ -66,7 +63,14 @@ def test_what_is_no_config_map_is_an_error(obj: Json, message: str) -> None:
     assert str(caught.value) == message
 
 
-def test_of_many_only_those_in_the_right_namespace_count() -> None:
+def test_they_are_known_by_their_names_and_namespace() -> None:
+    for namespace, name, expected in [
+        ("kube-system", "unhealthy-gpu-node-a", True),
+        ("kube-system", "unhealthy-gpu-", False),
+        ("kube-system", "my-unhealthy-gpu-node-a", False),
+        ("default", "unhealthy-gpu-node-a", False),
+    ]:
+        assert unhealthy.is_one(namespace, name) is expected
     maps = [
         config_map("unhealthy-gpu-node-a", "0,1"),
         config_map("unhealthy-gpu-node-b", ""),
@@ -74,16 +78,3 @@ def test_of_many_only_those_in_the_right_namespace_count() -> None:
         config_map("kube-root-ca.crt", "0"),
     ]
     assert unhealthy.of_all(maps) == {A: frozenset({0, 1}), B: frozenset()}
-
-
-@pytest.mark.parametrize(
-    ("namespace", "name", "expected"),
-    [
-        ("kube-system", "unhealthy-gpu-node-a", True),
-        ("kube-system", "unhealthy-gpu-", False),
-        ("kube-system", "my-unhealthy-gpu-node-a", False),
-        ("default", "unhealthy-gpu-node-a", False),
-    ],
-)
-def test_they_are_known_by_their_names(namespace: str, name: str, expected: bool) -> None:
-    assert unhealthy.is_one(namespace, name) is expected

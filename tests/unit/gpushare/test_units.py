@@ -8,28 +8,22 @@ from gpushare.errors import SettingsError
 from gpushare.units import GIB, MemoryUnit
 
 
-@pytest.mark.parametrize(
-    ("text", "mib", "name"),
-    [
+def test_a_unit_is_read_and_named_or_refused_with_the_fix() -> None:
+    for text, mib, name in [
         ("GiB", 1024, "GiB"),
         ("MiB", 1, "MiB"),
         ("256MiB", 256, "256MiB"),
         (" 2 GiB ", 2048, "2GiB"),
         ("1024MiB", 1024, "GiB"),
-    ],
-)
-def test_a_unit_is_read_and_named(text: str, mib: int, name: str) -> None:
-    unit = MemoryUnit.parse(text)
-    assert (unit.mib, unit.name) == (mib, name)
-
-
-@pytest.mark.parametrize("text", ["", "GB", "0MiB", "-1GiB", "1.5GiB", "gib", "MiBs", "12345678MiB"])
-def test_any_other_unit_is_refused_with_the_fix(text: str) -> None:
-    message = f"memory unit {text!r}: write GiB, MiB or a multiple such as 256MiB"
-    with pytest.raises(SettingsError, match=re.escape(message)):
-        MemoryUnit.parse(text)
-    with pytest.raises(SettingsError, match="memory unit of 0 MiB: must be at least 1 MiB"):
-        MemoryUnit(0)
+    ]:
+        unit = MemoryUnit.parse(text)
+        assert (unit.mib, unit.name) == (mib, name)
+    for text in ["", "GB", "0MiB", "-1GiB", "1.5GiB", "gib", "MiBs", "12345678MiB"]:
+        message = f"memory unit {text!r}: write GiB, MiB or a multiple such as 256MiB"
+        with pytest.raises(SettingsError, match=re.escape(message)):
+            MemoryUnit.parse(text)
+        with pytest.raises(SettingsError, match="memory unit of 0 MiB: must be at least 1 MiB"):
+            MemoryUnit(0)
 
 
 @pytest.mark.parametrize(("mib", "gib"), [(15109, 14), (24258, 23), (16384, 16), (16383, 15), (0, 0)])
@@ -78,54 +72,33 @@ def test_a_bad_amount_says_what_to_write(value: object, message: str) -> None:
         units.parse_amount(value)
 
 
-def test_nothing_is_left_of_a_gpu_that_shrank() -> None:
+def test_memory_is_told_exactly_and_a_percentage_truncated() -> None:
+    told = [units.memory(mib) for mib in (0, 512, 1024, 5068, 16384)]
+    assert told == ["0 GiB", "512 MiB", "1 GiB", "5068 MiB", "16 GiB"]
+    assert [units.percent(used, total) for used, total in ((2, 3), (3, 3), (1, 0))] == [66, 100, 0]
     assert (units.minus_or_zero(10, 3), units.minus_or_zero(3, 10)) == (7, 0)
 
 
-@pytest.mark.parametrize(
-    ("text", "amount"),
-    [
+def test_every_spelling_of_an_amount_is_read_and_all_else_is_none() -> None:
+    for text, amount in [
         *(("3", 3), (3, 3), ("+3", 3), ("1k", 1000), ("10E", 10**19), ("8Ei", 2**63), ("1e10", 10**10), ("1E3", 1000)),
         *((" 2 ", 2), ("2E", 2 * 10**18), ("5.", 5), ("-1", -1), ("0", 0), (0.0, 0), ("1500m", decimal.Decimal("1.5"))),
         *((".5k", 500), ("2G", 2 * 10**9), ("1Ki", 1024), ("9" * 41, decimal.Decimal("Infinity"))),
-    ],
-)
-def test_every_spelling_of_an_amount_is_read(text: object, amount: object) -> None:
-    assert units.quantity(text) == amount
+    ]:
+        assert units.quantity(text) == amount
+    for text in ["", "x", "1x", "E", "1.2.3", "1 k", "1kk", "1e", "e3", True, None, [1], "x" * 100]:
+        assert units.quantity(text) is None
 
 
-@pytest.mark.parametrize("text", ["", "x", "1x", "E", "1.2.3", "1 k", "1kk", "1e", "e3", True, None, [1], "x" * 100])
-def test_what_is_no_amount_is_none(text: object) -> None:
-    assert units.quantity(text) is None
-
-
-@pytest.mark.parametrize(
-    ("value", "amount"),
-    [
+def test_a_number_of_devices_is_read_in_every_spelling_and_written_as_the_api_server_does() -> None:
+    for value, amount in [
         *((3, 3), ("15k", 15_000), ("2Gi", 2**31), ("1e3", 1000), ("2000m", 2), ("10E", 2**63 - 1)),
         *(("9" * 99, 2**63 - 1), ("1e9999", 2**63 - 1), ("1500m", 0), ("-3", 0), ("0", 0), ("x", 0), (None, 0)),
-    ],
-)
-def test_a_number_of_devices_is_read_in_every_spelling(value: object, amount: int) -> None:
-    assert units.whole(value) == amount
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
+    ]:
+        assert units.whole(value) == amount
+    for number, text in [
         *((0, "0"), (1, "1"), (999, "999"), (1000, "1k"), (1001, "1001"), (15_000, "15k"), (2_000_000, "2M")),
         (2_001_000, "2001k"),
-    ],
-)
-def test_a_number_of_devices_is_spelled_as_the_api_server_does(number: int, text: str) -> None:
-    assert units.spelled(number) == text
-    assert units.whole(text) == number
-
-
-def test_memory_is_told_exactly() -> None:
-    told = [units.memory(mib) for mib in (0, 512, 1024, 5068, 16384)]
-    assert told == ["0 GiB", "512 MiB", "1 GiB", "5068 MiB", "16 GiB"]
-
-
-def test_a_percentage_is_truncated() -> None:
-    assert [units.percent(used, total) for used, total in ((2, 3), (3, 3), (1, 0))] == [66, 100, 0]
+    ]:
+        assert units.spelled(number) == text
+        assert units.whole(text) == number

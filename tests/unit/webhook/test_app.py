@@ -22,22 +22,19 @@ def events(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, dict[str, o
     return [(r.levelname, r.getMessage(), r.gpushare_fields) for r in caplog.records if hasattr(r, "gpushare_fields")]
 
 
-def test_a_mutation_comes_as_a_patch_with_warnings(webhook: Webhook) -> None:
+def test_a_mutation_comes_as_a_patch_with_warnings_and_a_dry_run_is_answered_alike(webhook: Webhook) -> None:
     response = webhook.ask("/isolate", review(pod(container("a", env=[ALL]))))
     operations = orjson.loads(base64.b64decode(response.pop("patch")))
     assert operations == [{"op": "replace", "path": "/spec/containers/0/env", "value": [VOID]}]
     [warning] = response.pop("warnings")
     assert warning.startswith("container a: NVIDIA_VISIBLE_DEVICES is set by gpushare")
     assert response == {"uid": "u-1", "allowed": True, "patchType": "JSONPatch"}
-
-
-@pytest.mark.parametrize("dry_run", [True, False, None])
-def test_a_dry_run_is_answered_alike(webhook: Webhook, dry_run: bool | None) -> None:
-    obj = pod(container("a", "3"))
-    first = webhook.ask("/mutate", review(obj, dryRun=dry_run))
-    assert first == webhook.ask("/mutate", review(obj))
-    assert apply(first, obj)["spec"]["runtimeClassName"] == "nvidia"
-    assert "warnings" not in first
+    for dry_run in [True, False, None]:
+        obj = pod(container("a", "3"))
+        first = webhook.ask("/mutate", review(obj, dryRun=dry_run))
+        assert first == webhook.ask("/mutate", review(obj))
+        assert apply(first, obj)["spec"]["runtimeClassName"] == "nvidia"
+        assert "warnings" not in first
 
 
 def test_ephemeral_containers_are_isolated(webhook: Webhook) -> None:
@@ -103,7 +100,9 @@ def test_the_log_has_a_line_for_an_object_without_a_name(
     assert [(event, fields["pod"]) for _, event, fields in events(caplog)] == [("denied", "")]
 
 
-def test_an_untouched_pod_is_a_line_for_debugging_only(webhook: Webhook, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_untouched_pod_is_a_line_for_debugging_only_and_one_without_a_name_has_one(
+    webhook: Webhook, caplog: pytest.LogCaptureFixture
+) -> None:
     body = review(pod(container(env=[VOID])))
     del body["request"]["userInfo"]
     with caplog.at_level(logging.DEBUG):
@@ -197,16 +196,11 @@ def test_a_body_that_is_no_json_is_refused_with_the_parsers_words(webhook: Webho
     assert answer.get_json()["error"].startswith("the body is not JSON: ")
 
 
-@pytest.mark.parametrize(
-    ("content_type", "found"), [("text/plain", "text/plain"), ("", "none"), ("application/yaml", "application/yaml")]
-)
-def test_another_content_type_is_not_read(webhook: Webhook, content_type: str, found: str) -> None:
-    answer = webhook.send("/mutate", review(pod(container())), content_type=content_type)
-    assert answer.status_code == 415
-    assert answer.json == {"error": f"Content-Type: expected application/json, found {found}"}
-
-
-def test_a_charset_does_not_matter(webhook: Webhook) -> None:
+def test_another_content_type_is_not_read_and_a_charset_does_not_matter(webhook: Webhook) -> None:
+    for content_type, found in [("text/plain", "text/plain"), ("", "none"), ("application/yaml", "application/yaml")]:
+        answer = webhook.send("/mutate", review(pod(container())), content_type=content_type)
+        assert answer.status_code == 415
+        assert answer.json == {"error": f"Content-Type: expected application/json, found {found}"}
     answer = webhook.send("/mutate", review(pod(container())), content_type="Application/json ; charset=utf-8")
     assert answer.status_code == 200
 

@@ -102,13 +102,11 @@ def test_nano_gpus_label_is_written_on_its_pods_and_left_on_others() -> None:
     assert mutated(pod(container(), labels=labels))["metadata"]["labels"] == labels
 
 
-@pytest.mark.parametrize("asked", [{"mem": "3"}, {"mem": 3, "core": 30}, {"gpu": 2}])
-def test_requests_become_equal_to_limits(asked: Json) -> None:
-    resources = first(pod(asking(**asked)))["resources"]
-    assert resources == {key: asking(**asked)["resources"]["limits"] for key in ("limits", "requests")}
-
-
-def test_other_resources_are_kept() -> None:
+def test_requests_become_equal_to_limits_and_other_resources_are_kept() -> None:
+    cases: list[Json] = [{"mem": "3"}, {"mem": 3, "core": 30}, {"gpu": 2}]
+    for asked in cases:
+        resources = first(pod(asking(**asked)))["resources"]
+        assert resources == {key: asking(**asked)["resources"]["limits"] for key in ("limits", "requests")}
     resources = {
         "limits": {"aliyun.com/gpu-mem": "3", "cpu": "2"},
         "requests": {"aliyun.com/gpu-mem": "3", "cpu": "1"},
@@ -163,18 +161,16 @@ def test_whole_gpus_are_other_plugins_unless_an_administrator_says_otherwise() -
         assert mutated(pod(asking("a", gpu=1), foreign), WHOLE)["spec"]["containers"][1] == {**foreign, "env": []}
 
 
-@pytest.mark.parametrize("resources", [{"limits": {"nvidia.com/gpu": "0"}}, {"requests": {"nvidia.com/gpu": 0}}])
-def test_no_whole_gpu_is_no_request_and_leaves_no_trace_for_the_scheduler(resources: Json) -> None:
-    [(field, amounts)] = resources.items()
-    found = mutated(pod(container(resources={field: {**amounts, "cpu": "1"}})), WHOLE)
-    assert found["spec"]["containers"][0] == container(resources={field: {"cpu": "1"}}, env=[VOID])
-    assert "schedulerName" not in found["spec"]
-    assert mutation.mutate(found, WHOLE) == Allowed()
-    isolated = container(env=[VOID], resources=resources)
-    assert first(pod(isolated)) == {**isolated, "resources": {field: {}}}
-
-
-def test_no_whole_gpu_beside_a_share_is_a_share() -> None:
+def test_no_whole_gpu_is_no_request_and_leaves_no_trace_for_the_scheduler() -> None:
+    cases: list[Json] = [{"limits": {"nvidia.com/gpu": "0"}}, {"requests": {"nvidia.com/gpu": 0}}]
+    for resources in cases:
+        [(field, amounts)] = resources.items()
+        found = mutated(pod(container(resources={field: {**amounts, "cpu": "1"}})), WHOLE)
+        assert found["spec"]["containers"][0] == container(resources={field: {"cpu": "1"}}, env=[VOID])
+        assert "schedulerName" not in found["spec"]
+        assert mutation.mutate(found, WHOLE) == Allowed()
+        isolated = container(env=[VOID], resources=resources)
+        assert first(pod(isolated)) == {**isolated, "resources": {field: {}}}
     assert first(pod(asking(mem="3", gpu="0")))["resources"]["limits"] == {"aliyun.com/gpu-mem": "3"}
 
 

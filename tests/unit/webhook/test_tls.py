@@ -46,18 +46,17 @@ def served(context: ssl.SSLContext) -> bytes:
     return ssl.DER_cert_to_PEM_cert(found).encode()
 
 
-def test_the_context_is_made_once_for_a_certificate(tmp_path: Path, leaves: tuple[KeyPair, KeyPair]) -> None:
-    write(tmp_path, leaves[0])
-    contexts = Contexts(directory=tmp_path)
-    assert contexts.current() is contexts.current()
-    assert contexts.current().minimum_version is ssl.TLSVersion.TLSv1_2
-
-
-def test_the_next_connection_gets_the_new_certificate(tmp_path: Path, leaves: tuple[KeyPair, KeyPair]) -> None:
+def test_the_context_is_made_once_for_a_certificate_and_anew_for_the_next(
+    tmp_path: Path, leaves: tuple[KeyPair, KeyPair]
+) -> None:
     contexts = Contexts(directory=tmp_path)
     for leaf in leaves:
         write(tmp_path, leaf)
         assert served(contexts.current()) == leaf.certificate
+    write(tmp_path, leaves[0])
+    contexts = Contexts(directory=tmp_path)
+    assert contexts.current() is contexts.current()
+    assert contexts.current().minimum_version is ssl.TLSVersion.TLSv1_2
 
 
 def test_half_of_a_new_pair_leaves_the_old_one_in_use(
