@@ -107,11 +107,8 @@ def test_a_missing_module_of_ours_is_no_library_and_a_kubeconfigs_library_names_
 @pytest.mark.parametrize(
     ("function", "command"),
     [
-        ("cli", "gpushare"),
-        ("inspect", "kubectl inspect gpushare"),
-        ("webhook", "gpushare-webhook"),
-        ("controller", "gpushare-controller"),
-        ("device_plugin", "gpushare-device-plugin"),
+        *(("cli", "gpushare"), ("inspect", "kubectl inspect gpushare"), ("webhook", "gpushare-webhook")),
+        *(("controller", "gpushare-controller"), ("device_plugin", "gpushare-device-plugin")),
     ],
 )
 def test_every_command_tells_its_version(

@@ -31,9 +31,7 @@ def only(pod: Json, resource_config: ResourceConfig = WHOLE) -> ContainerRequest
 def test_percent_and_core_are_parts_of_gpus_in_units_of_the_setting() -> None:
     container_request = only(asking({names.GPU_PERCENT: "20"}))
     assert (
-        container_request.memory_mib,
-        container_request.memory_percent,
-        container_request.compute_percent,
+        *(container_request.memory_mib, container_request.memory_percent, container_request.compute_percent),
         container_request.gpu_count,
     ) == (0, 20, 20, 1)
     assert requests.counted(container_request, GIB) == (names.GPU_PERCENT, 20)

@@ -108,12 +108,8 @@ def running(field: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("status", "holds"),
     [
-        ({"phase": "Pending"}, True),
-        ({"phase": "Running"}, True),
-        ({"phase": "Unknown"}, True),
-        (None, True),
-        ({"phase": "Succeeded"}, False),
-        ({"phase": "Failed"}, False),
+        *(({"phase": "Pending"}, True), ({"phase": "Running"}, True), ({"phase": "Unknown"}, True), (None, True)),
+        *(({"phase": "Succeeded"}, False), ({"phase": "Failed"}, False)),
         ({"phase": "Failed", "containerStatuses": [{"state": {"terminated": {}}}, {}]}, False),
         (running("containerStatuses"), True),
         (running("initContainerStatuses"), True),

@@ -130,12 +130,7 @@ def test_a_selector_reads_as_a_sentence(annotations: dict[str, str], text: str) 
 @pytest.mark.parametrize(
     ("text", "mib"),
     [
-        ("16Gi", 16384),
-        ("16 GiB", 16384),
-        ("40000Mi", 40000),
-        ("20G", 19074),
-        ("1.5Gi", 1536),
-        ("3", 3072),
+        *(("16Gi", 16384), ("16 GiB", 16384), ("40000Mi", 40000), ("20G", 19074), ("1.5Gi", 1536), ("3", 3072)),
         ("1Ti", 2**20),
     ],
 )

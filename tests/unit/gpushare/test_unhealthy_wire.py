@@ -18,14 +18,8 @@ def config_map(name: str, gpus: object, namespace: str = "kube-system") -> Json:
 @pytest.mark.parametrize(
     ("value", "expected", "problem"),
     [
-        ("0", {0}, ""),
-        ("0,2", {0, 2}, ""),
-        (" 0 , 2 ,", {0, 2}, ""),
-        ("", set(), ""),
-        ("  ", set(), ""),
-        (",,", set(), ""),
-        (None, set(), ""),
-        ("1,x", {1}, "gpus: no numbers of GPUs: 'x'"),
+        *(("0", {0}, ""), ("0,2", {0, 2}, ""), (" 0 , 2 ,", {0, 2}, ""), ("", set(), ""), ("  ", set(), "")),
+        *((",,", set(), ""), (None, set(), ""), ("1,x", {1}, "gpus: no numbers of GPUs: 'x'")),
         ("-1", set(), "gpus: no numbers of GPUs: '-1'"),
         ("1.5,1", {1}, "gpus: no numbers of GPUs: '1.5'"),
         ("99999", set(), "gpus: no numbers of GPUs: '99999'"),

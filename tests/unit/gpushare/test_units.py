@@ -10,10 +10,7 @@ from gpushare.units import GIB, MemoryUnit
 
 def test_a_unit_is_read_and_named_or_refused_with_the_fix() -> None:
     for text, mib, name in [
-        ("GiB", 1024, "GiB"),
-        ("MiB", 1, "MiB"),
-        ("256MiB", 256, "256MiB"),
-        (" 2 GiB ", 2048, "2GiB"),
+        *(("GiB", 1024, "GiB"), ("MiB", 1, "MiB"), ("256MiB", 256, "256MiB"), (" 2 GiB ", 2048, "2GiB")),
         ("1024MiB", 1024, "GiB"),
     ]:
         unit = MemoryUnit.parse(text)

@@ -182,11 +182,7 @@ def test_a_stream_that_lasted_or_delivered_events_counts_as_a_success() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        {},
-        {"items": []},
-        {"metadata": None},
-        {"metadata": []},
-        {"metadata": {}, "items": []},
+        *({}, {"items": []}, {"metadata": None}, {"metadata": []}, {"metadata": {}, "items": []}),
         {"metadata": {"resourceVersion": 7}, "items": []},
         {"metadata": {"resourceVersion": "7"}, "items": {}},
         {"metadata": {"resourceVersion": "7"}, "items": [None]},
@@ -217,10 +213,7 @@ def test_a_list_whose_items_are_null_is_empty_and_a_page_that_expired_restarts_i
 @pytest.mark.parametrize(
     "event",
     [
-        {"object": POD},
-        {"type": "ADDED"},
-        {"type": "ADDED", "object": None},
-        {"type": "ADDED", "object": {}},
+        *({"object": POD}, {"type": "ADDED"}, {"type": "ADDED", "object": None}, {"type": "ADDED", "object": {}}),
         {"type": "ADDED", "object": {"metadata": {"name": "x"}}},
         {"type": "CHANGED", "object": POD},
         {"type": None, "object": POD},

@@ -63,10 +63,7 @@ def test_it_is_looked_up_with_a_short_deadline_at_most_every_ten_seconds() -> No
     api, clock = Api(), ManualClock(0)
     found = runtime_class(api, clock)
     for at, answer, expected, calls in (
-        (0.0, None, THERE, 1),
-        (9.9, NO, THERE, 1),
-        (10.0, NO, MISSING, 2),
-        (20.0, None, THERE, 3),
+        *((0.0, None, THERE, 1), (9.9, NO, THERE, 1), (10.0, NO, MISSING, 2), (20.0, None, THERE, 3)),
         (30.0, DOWN, THERE, 4),  # without an answer the last one holds
         (30.1, DOWN, THERE, 4),  # not once for each pod while the server is down
     ):
@@ -207,12 +204,8 @@ def test_while_no_one_has_said_whether_it_is_needed_gpu_pods_wait_and_then_the_l
     with pytest.raises(UnknownRuntimeClassError, match=f"^{re.escape(message)}$"):
         found.current()
     for at, word, expected in (
-        (1.0, "cdi", BY_CDI),
-        (10.9, "mixed", BY_CDI),
-        (11.0, "mixed", THERE),
-        (21.0, DOWN, THERE),
-        (31.0, "cdi", BY_CDI),
-        (41.0, FORBIDDEN, BY_CDI),
+        *((1.0, "cdi", BY_CDI), (10.9, "mixed", BY_CDI), (11.0, "mixed", THERE), (21.0, DOWN, THERE)),
+        *((31.0, "cdi", BY_CDI), (41.0, FORBIDDEN, BY_CDI)),
     ):
         clock.at, api.word = at, word
         assert found.current() == expected

@@ -81,7 +81,8 @@ def test_no_one_chooses_devices_by_cdi_once_the_pod_exists(spec: Json, resource:
 def test_other_changes_of_a_bound_pod_are_free() -> None:
     marks = {"gpushare.dev/allocation": "{}", "devices.gpushare.dev/a": "GPU-1"}
     old = gpu_pod(annotations=marks, labels={"gpushare.dev/managed": "true"})
-    new = gpu_pod(annotations={**marks, "x": "y"}, labels={"gpushare.dev/managed": "true", "app": "b"})
+    more = {"x": "y", "team.example.com/devices.gpushare.dev": "z"}
+    new = gpu_pod(annotations={**marks, **more}, labels={"gpushare.dev/managed": "true", "app": "b"})
     assert refusal(update(old, new)) is None
     assert refusal(update(gpu_pod(), gpu_pod(labels={"gpushare.dev/managed": "true"}))) is None
     old = {"kind": "EphemeralContainers", "metadata": {"name": "p"}, "ephemeralContainers": []}
