@@ -18,15 +18,12 @@ def take(group: groups.MemoryGroup, size: int) -> subprocess.CompletedProcess[st
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_a_process_below_the_limit_lives() -> None:
+def test_a_process_below_the_limit_lives_and_one_beyond_is_killed_and_counted() -> None:
     with groups.limited("below", 64 * MIB) as group:
         done = take(group, 32 * MIB)
         assert (done.returncode, done.stdout) == (0, f"{32 * MIB}\n")
         assert group.kills() == 0, group.report()
         assert 32 * MIB < group.peak() <= 64 * MIB
-
-
-def test_a_process_beyond_the_limit_is_killed_and_counted() -> None:
     with groups.limited("beyond", 64 * MIB) as group:
         assert take(group, 96 * MIB).returncode == -9
         assert group.kills() == 1, group.report()
@@ -43,12 +40,12 @@ def test_what_a_process_holds_is_seen_and_it_ends_with_the_group() -> None:
     assert not group.directory.exists()
 
 
-def test_the_limits_are_those_of_the_manifests() -> None:
+def test_the_limits_are_those_of_the_manifests_and_where_none_can_be_set_nothing_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert groups.manifest_limit("gpushare-webhook", "webhook") >= 256 * MIB
     assert groups.manifest_limit("gpushare-device-plugin", "device-plugin") >= 128 * MIB
 
-
-def test_where_nothing_can_be_limited_nothing_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_group: str) -> NoReturn:
         raise PermissionError(13, "Permission denied")
 

@@ -136,7 +136,7 @@ def test_reading_the_token_counts_against_the_deadline(lead: Lead, monkeypatch: 
     assert given == [1, 0.001]
 
 
-def test_the_connection_stands_when_the_question_is_asked(lead: Lead) -> None:
+def test_the_leader_sends_the_whole_request_when_the_connection_stands(lead: Lead) -> None:
     connected = threading.Event()
 
     def serve(connection: socket.socket) -> bytes:
@@ -149,6 +149,10 @@ def test_the_connection_stands_when_the_question_is_asked(lead: Lead) -> None:
     with listening(serve) as (rest, sent), pytest.raises(kube.NotSentError):
         rest.create("/bindings", {"target": "node-a"}, precondition=asked)
     assert sent == [b""]
+    with listening(partial(answered, end=b'{"target":"node-a"}')) as (rest, sent):
+        assert rest.create("/bindings", {"target": "node-a"}, precondition=lead) == {}
+    assert b"Content-Length: 19\r\n" in sent[0]
+    assert b"Transfer-Encoding" not in sent[0]
 
 
 def test_requests_go_below_the_path_of_the_server_and_through_connections_that_were_kept(lead: Lead) -> None:
@@ -165,13 +169,6 @@ def test_requests_go_below_the_path_of_the_server_and_through_connections_that_w
         b"GET /k8s/clusters/c/pods?labelSelector=a%3Db%2Cc HTTP/1.1",
         b"POST /k8s/clusters/c/bindings HTTP/1.1",
     ]
-
-
-def test_the_leader_sends_the_whole_request(lead: Lead) -> None:
-    with listening(partial(answered, end=b'{"target":"node-a"}')) as (rest, sent):
-        assert rest.create("/bindings", {"target": "node-a"}, precondition=lead) == {}
-    assert b"Content-Length: 19\r\n" in sent[0]
-    assert b"Transfer-Encoding" not in sent[0]
 
 
 def test_a_request_that_ran_out_of_time_is_not_delivered_later() -> None:

@@ -48,21 +48,18 @@ def test_the_first_of_two_entries_with_one_name_counts_and_missing_files_are_lef
         config.load(joined(f"{tmp_path}/x", f"{tmp_path}/y"))
 
 
-@pytest.mark.parametrize("content", ["{", "", "[]", "text", "clusters: 5", "contexts: [{}]\ncurrent-context: a"])
-def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, content: str) -> None:
-    (tmp_path / "config").write_text(content)
-    named = re.escape(f"kubeconfig {tmp_path}/config: ")
-    with pytest.raises(SettingsError, match=named):
-        config.load(f"{tmp_path}/config")
-    with pytest.raises(SettingsError, match=named):
-        config.namespace(f"{tmp_path}/config")
-
-
-@pytest.mark.parametrize("content", ["{", "[]", "text"])
-def test_a_file_that_names_no_context_because_it_cannot_be_read_is_named(tmp_path: Path, content: str) -> None:
-    (tmp_path / "config").write_text(content)
-    with pytest.raises(SettingsError, match=re.escape(f"kubeconfig {tmp_path}/config: ")):
-        client.context_name(f"{tmp_path}/config")
+def test_a_file_that_is_no_kubeconfig_or_names_no_context_is_named(tmp_path: Path) -> None:
+    for content in ["{", "", "[]", "text", "clusters: 5", "contexts: [{}]\ncurrent-context: a"]:
+        (tmp_path / "config").write_text(content)
+        named = re.escape(f"kubeconfig {tmp_path}/config: ")
+        with pytest.raises(SettingsError, match=named):
+            config.load(f"{tmp_path}/config")
+        with pytest.raises(SettingsError, match=named):
+            config.namespace(f"{tmp_path}/config")
+    for content in ["{", "[]", "text"]:
+        (tmp_path / "config").write_text(content)
+        with pytest.raises(SettingsError, match=re.escape(f"kubeconfig {tmp_path}/config: ")):
+            client.context_name(f"{tmp_path}/config")
 
 
 def test_the_namespace_is_the_contexts_as_kubectl_takes_it(tmp_path: Path) -> None:

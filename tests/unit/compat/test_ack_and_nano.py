@@ -33,7 +33,7 @@ def test_point_8_acks_own_annotation_says_what_is_on_which_gpu() -> None:
     assert len(annotations["scheduler.framework.gpushare.assume-time"]) == 19
 
 
-def test_point_9_a_nano_pod_has_nano_gpus_annotations_and_its_label() -> None:
+def test_point_9_a_nano_pod_has_nano_gpus_annotations_and_its_label_and_no_other_has() -> None:
     """The number of each container's GPU, -1 for one without; different containers may be on different GPUs."""
     pod = run(cluster((10, 10)), make_pod({PERCENT: 60}, {}, {PERCENT: "50"}))
     annotations = pod["metadata"]["annotations"]
@@ -46,9 +46,6 @@ def test_point_9_a_nano_pod_has_nano_gpus_annotations_and_its_label() -> None:
     assert annotations["index.gpushare.dev/c0"] != annotations["index.gpushare.dev/c2"]
     assert pod["metadata"]["labels"]["nano-gpu/assume"] == "true"
     assert environment(pod)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "60"
-
-
-def test_point_9_pods_that_ask_otherwise_do_not_look_like_nano_pods() -> None:
     pod = run(cluster((10, 10)), make_pod({MEM: 3}))
     assert not [key for key in (*pod["metadata"]["annotations"], *pod["metadata"]["labels"]) if "nano" in key]
 

@@ -106,21 +106,15 @@ def world_with(*pods: Json) -> tuple[World, list[JsonObject]]:
     return world, [run(world, pod) for pod in pods]
 
 
-def test_point_7_aliyuns_extender_counts_pods_of_this_system_that_use_one_gpu() -> None:
+def test_point_7_the_former_schedulers_count_pods_of_this_system() -> None:
     world, pods = world_with(make_pod({MEM: 6}), make_pod({MEM: 3}, {MEM: 1}), make_pod({MEM: 9}))
     assert {f"GPU-{index}": units for index, units in counted_by_aliyun(pods).items()} == world.used()
-
-
-def test_point_7_acks_scheduler_counts_all_of_them() -> None:
     world, pods = world_with(
         make_pod({MEM: 8}, labels={"aliyun.com/gpu-count": "2"}),
         make_pod({MEM: 2}, annotations={"gpushare.dev/gpus": "2"}),
         make_pod({}, {MEM: 4}, {MEM: 3}),
     )
     assert {f"GPU-{index}": units for index, units in counted_by_ack(pods).items()} == world.used()
-
-
-def test_point_7_nano_gpus_scheduler_counts_those_that_ask_as_its_own_do() -> None:
     world, pods = world_with(make_pod({PERCENT: 30}, {}), make_pod({PERCENT: 60}, {PERCENT: 50}))
     counted = {f"GPU-{index}": percent for index, percent in counted_by_nano(pods).items()}
     assert counted == dict(world.ledger().used_percent)

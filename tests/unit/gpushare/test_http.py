@@ -66,7 +66,7 @@ def test_peers_that_stop_in_the_middle_keep_no_one_from_being_answered(server: S
         assert length in [seen.length for seen in server.seen]
 
 
-def test_peers_that_stop_in_the_handshake_hold_no_thread(context: ssl.SSLContext) -> None:
+def test_peers_that_stop_in_the_handshake_or_get_no_certificate_hold_no_thread(context: ssl.SSLContext) -> None:
     with running(Server(tls=lambda: context)) as server:
         late = [server.connect() for _ in range(3 * AT_A_TIME)]
         for peer in late:
@@ -76,9 +76,6 @@ def test_peers_that_stop_in_the_handshake_hold_no_thread(context: ssl.SSLContext
         server.pass_time_until(lambda: server.count() == 1)
         assert server.clock.at >= 1000.0 + http.RECEIVE_S
         assert all(map(is_closed, late))
-
-
-def test_without_a_certificate_a_connection_is_closed_and_the_next_one_served(context: ssl.SSLContext) -> None:
     contexts = [context]
 
     def tls() -> ssl.SSLContext:
@@ -278,7 +275,7 @@ def test_peers_that_send_many_requests_at_once_wait_their_turn() -> None:
         assert [seen.path for seen in server.seen].index("/other") == 1
 
 
-def test_a_peer_that_asks_whether_to_send_gets_one_answer(server: Server) -> None:
+def test_a_peer_that_asks_whether_to_send_or_for_the_head_gets_one_answer(server: Server) -> None:
     """A question to go on would be sent without a limit of time, and what is refused would come nevertheless."""
     expects = b"Expect: 100-continue\r\nHost"
     [peer] = server.peers(post(5, 5).replace(b"Host", expects), 1)
@@ -286,9 +283,6 @@ def test_a_peer_that_asks_whether_to_send_gets_one_answer(server: Server) -> Non
     [long] = server.peers(post(2 * MIB, 5000).replace(b"Host", expects), 1)
     assert answer(long) == b"ok"
     assert [seen.length for seen in server.seen] == [5, 4096]
-
-
-def test_a_peer_that_asks_for_the_head_gets_no_body(server: Server) -> None:
     [peer] = server.peers(CHECK.replace(b"GET", b"HEAD") + CHECK, 1)
     data = received(peer, b"ok")
     assert (data.count(b"Content-Length: 2\r\n"), data.count(b"ok")) == (2, 1)
@@ -366,7 +360,7 @@ def test_a_request_that_never_ends_does_not_keep_the_server_from_stopping(server
     assert is_closed(peer)
 
 
-def test_a_bug_in_the_handler_is_logged_and_ends_its_connection_only(
+def test_a_bug_in_the_handler_is_logged_and_ends_its_connection_only_while_the_loop_goes_round(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     [peer] = server.peers(CHECK.replace(b"/ok", b"/bug"), 1)
@@ -374,9 +368,6 @@ def test_a_bug_in_the_handler_is_logged_and_ends_its_connection_only(
     assert caplog.messages == ["Exception while serving /bug"]
     [other] = server.peers(CHECK, 1)
     assert answer(other) == b"ok"
-
-
-def test_the_main_loop_tells_that_it_goes_round(server: Server) -> None:
     before = server.beats
     wait_until(lambda: server.beats > before + 2)
 

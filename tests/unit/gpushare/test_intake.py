@@ -51,16 +51,13 @@ def test_a_body_is_read_in_pieces(shared: Intake) -> None:
     assert max(asked) == 64 * 1024
 
 
-def test_of_too_long_a_body_the_head_is_read(shared: Intake) -> None:
+def test_of_too_long_a_body_the_head_is_read_and_too_heavy_a_one_is_not_parsed(shared: Intake) -> None:
     body = review(b'"' + b"x" * 10**6 + b'"')
     stream = io.BytesIO(body + b"next")
     error = refused(shared, stream, len(body), Limit(body=10**6, weight=10**9))
     assert str(error) == f"it has {len(body)} bytes of JSON, with all defaults; at most 1000000 are read"
     assert (error.head, error.busy) == (body[:4096], False)
     assert stream.tell() == 4096
-
-
-def test_too_heavy_a_body_is_refused_unparsed(shared: Intake) -> None:
     body = review(b"[" + b",".join([b'{"name":""}'] * 20) + b"]")
     error = refused(shared, io.BytesIO(body), len(body), Limit(body=10**6, weight=9000))
     assert (str(error), error.head, error.busy) == (

@@ -209,7 +209,7 @@ process.exit_now(3)
     assert (ended.returncode, ended.stdout) == (3, b"flushed\n")
 
 
-def test_the_systems_clock_waits_until_the_event() -> None:
+def test_the_systems_clock_waits_until_the_event_and_counts_time_in_suspend(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SystemClock()
     stop = threading.Event()
     assert clock.wait(stop, 0.001) is False
@@ -217,10 +217,7 @@ def test_the_systems_clock_waits_until_the_event() -> None:
     assert clock.wait(stop, 60) is True
     assert clock.now().tzinfo is not None
     assert clock.monotonic() <= clock.monotonic()
-
-
-def test_time_in_suspend_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lease that is measured by a clock that stops in suspend is believed when it has long ended."""
+    # A lease that is measured by a clock that stops in suspend is believed when it has long ended.
     awake_s, asleep_s = 100.0, 3600.0
     monkeypatch.setattr(time, "monotonic", lambda: awake_s)
     monkeypatch.setattr(
