@@ -68,20 +68,14 @@ def test_a_field_that_is_missing_or_null_is_empty(parent: Json) -> None:
     assert fields.integer(parent, "key", "p", least=1, default=7) == 7
 
 
-@pytest.mark.parametrize(
-    ("status", "expected"),
-    [
+def test_a_condition_is_found_by_its_type_in_a_list() -> None:
+    for status, expected in [
         (None, None),
         ({}, None),
         ({"conditions": [{"type": "Other", "status": "True"}]}, None),
         ({"conditions": [{"type": "Other"}, {"type": "Ready", "status": "True"}]}, "True"),
-    ],
-)
-def test_a_condition_is_found_by_its_type(status: Json | None, expected: str | None) -> None:
-    assert fields.condition({"status": status}, "Ready", "node").get("status") == expected
-
-
-def test_conditions_that_are_no_list_are_an_error() -> None:
+    ]:
+        assert fields.condition({"status": status}, "Ready", "node").get("status") == expected
     with pytest.raises(WireError, match=r"^status\.conditions: expected a list, found a number$"):
         fields.condition({"status": {"conditions": 3}}, "Ready", "node")
 

@@ -15,36 +15,39 @@ GPU = GpuUuid("GPU-0")
 INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
 
 
-@pytest.mark.parametrize(("index", "mib"), [(-1, 5), (5, -1)])
-def test_a_gpu_refuses_impossible_values(index: int, mib: int) -> None:
-    with pytest.raises(ValueError, match=f"index {index} and memory {mib} MiB must be 0 or more"):
-        Gpu(uuid=GpuUuid("GPU-x"), index=index, model="T4", memory_mib=mib)
-    assert make_gpu(0, mib=0).memory_mib == 0
+def test_a_gpu_refuses_impossible_values_and_shares_neither_uuid_nor_index() -> None:
+    for index, mib in [(-1, 5), (5, -1)]:
+        with pytest.raises(ValueError, match=f"index {index} and memory {mib} MiB must be 0 or more"):
+            Gpu(uuid=GpuUuid("GPU-x"), index=index, model="T4", memory_mib=mib)
+        assert make_gpu(0, mib=0).memory_mib == 0
+    for twin in [replace(make_gpu(0), index=1), replace(make_gpu(1), index=0)]:
+        with pytest.raises(ValueError, match="node a: two GPUs with the same UUID or index"):
+            NodeInventory(node=NodeName("a"), gpus=(make_gpu(0), twin), unit=GIB)
 
 
-def test_labels_are_no_part_of_what_was_decided() -> None:
+def test_labels_are_no_part_of_what_was_decided_nor_of_a_pods_hash() -> None:
     allocation = make_allocation("pod", make_grant(0))
     assert replace(allocation, labels={"app": "web"}) == allocation
+    shape = RequestShape(containers=(ContainerRequest(container=ContainerName("c"), memory_mib=1),))
+    pod = PodRequest(pod=make_ref("pod"), shape=shape)
+    assert pod.labels == {}
+    assert hash(pod) == hash(replace(pod, labels={"app": "web"}))
+    assert str(make_ref("web", "team-a")) == "team-a/web"
 
 
-def test_one_whole_grant_of_several_makes_the_gpu_whole() -> None:
+def test_a_footprint_is_of_each_gpu_and_whole_if_one_of_its_grants_is() -> None:
+    assert footprint([make_grant(0, 1, gib=2), make_grant(1, gib=3)]) == {"GPU-0": Held(2048), "GPU-1": Held(5120)}
     whole = replace(make_grant(0, gib=15, kind=INIT), whole=True)
     for grants in ([whole, make_grant(0)], [replace(make_grant(0), kind=SIDECAR), whole]):
         assert footprint(grants)[GpuUuid("GPU-0")].whole
+    allocation = make_allocation("pod", make_grant(0, container="a"), make_grant(1, container="b"))
+    assert allocation.of(ContainerName("b")) == make_grant(1, container="b")
+    assert allocation.of(ContainerName("c")) is None
 
 
-@pytest.mark.parametrize("twin", [replace(make_gpu(0), index=1), replace(make_gpu(1), index=0)], ids=["uuid", "index"])
-def test_two_gpus_of_a_node_have_neither_uuid_nor_index_in_common(twin: Gpu) -> None:
-    with pytest.raises(ValueError, match="node a: two GPUs with the same UUID or index"):
-        NodeInventory(node=NodeName("a"), gpus=(make_gpu(0), twin), unit=GIB)
-
-
-def test_every_gpu_is_rounded_down_by_itself() -> None:
+def test_every_gpu_is_rounded_down_by_itself_and_one_known_by_number_resolved() -> None:
     gpus = (make_gpu(0, mib=15109), make_gpu(1, mib=15109))
     assert NodeInventory(node=NodeName("a"), gpus=gpus, unit=GIB).total_units == 28
-
-
-def test_a_gpu_known_by_number_is_resolved() -> None:
     inventory = make_inventory(15, 15)
     assert inventory.resolve(by_index(1)) == "GPU-1"
     assert inventory.resolve(by_index(7)) == "index:7"
@@ -78,22 +81,12 @@ def test_a_container_request_may_be_the_least_and_the_most(possible: dict[str, i
     assert ContainerRequest(container=ContainerName("c"), **possible).gpu_count == 1  # type: ignore[arg-type]
 
 
-def test_parts_of_a_gpu_are_rounded_down_but_never_to_nothing() -> None:
+def test_parts_of_a_gpu_are_rounded_down_but_never_to_nothing_and_a_whole_one_is_all_of_it() -> None:
     half = ContainerRequest(container=ContainerName("c"), memory_percent=50, compute_percent=20)
     assert half.need(make_gpu(0, mib=15)) == Need(7, 20)
     assert half.need(make_gpu(0, mib=1)) == Need(1, 20)
-
-
-def test_a_whole_gpu_is_all_of_its_memory_and_compute() -> None:
     whole = ContainerRequest(container=ContainerName("c"), whole=True)
     assert whole.need(make_gpu(0, mib=15)) == Need(15, 100)
-
-
-def test_the_same_pod_with_other_labels_has_the_same_hash() -> None:
-    shape = RequestShape(containers=(ContainerRequest(container=ContainerName("c"), memory_mib=1),))
-    pod = PodRequest(pod=make_ref("pod"), shape=shape)
-    assert pod.labels == {}
-    assert hash(pod) == hash(replace(pod, labels={"app": "web"}))
 
 
 @pytest.mark.parametrize(
@@ -112,47 +105,39 @@ def test_a_pods_footprint_follows_kubernetes_formula(grants: list, gib: int) -> 
     assert footprint(grants) == {"GPU-0": Held(gib * 1024)}
 
 
-def test_containers_on_different_gpus_do_not_add_up() -> None:
-    assert footprint([make_grant(0, 1, gib=2), make_grant(1, gib=3)]) == {"GPU-0": Held(2048), "GPU-1": Held(5120)}
-
-
-def test_the_grant_of_a_container_is_found_by_name() -> None:
-    allocation = make_allocation("pod", make_grant(0, container="a"), make_grant(1, container="b"))
-    assert allocation.of(ContainerName("b")) == make_grant(1, container="b")
-    assert allocation.of(ContainerName("c")) is None
-
-
-def test_adding_a_pod_twice_changes_nothing() -> None:
+def test_a_ledger_cannot_be_changed_and_a_pod_added_twice_changes_nothing() -> None:
     ledger = make_ledger([15]).with_allocation(make_allocation("a", make_grant(0)))
     assert ledger.with_allocation(make_allocation("a", make_grant(0))) == ledger
     assert ledger.free_mib(make_gpu(0)) == 12 * 1024
+    allocation = make_allocation("a", make_grant(0))
+    empty = NodeLedger.of(make_inventory(15))
+    for ledger in (empty, empty.with_allocation(allocation)):
+        for mapping in (ledger.allocations, ledger.used_mib, ledger.used_percent):
+            assert not hasattr(mapping, "__setitem__")
+        assert not hasattr(ledger.whole, "add")
+    assert empty.allocations == {}
+    assert empty.with_allocation(allocation).allocations == {PodUid(allocation.pod.uid): allocation}
 
 
-def test_a_gpu_that_shrank_is_over_committed_and_has_nothing_free() -> None:
+def test_a_gpu_that_shrank_or_vanished_is_over_committed_and_has_nothing_free() -> None:
     ledger = replace(make_ledger([15, 15], {0: 9}), inventory=make_inventory(8, 15))
     assert ledger.free_mib(make_gpu(0, 8)) == 0
     assert ledger.over_committed() == {"GPU-0": 1024}
-
-
-def test_a_gpu_that_vanished_is_over_committed_by_all_that_is_held_on_it() -> None:
     assert replace(make_ledger([15, 15], {1: 9}), inventory=make_inventory(15)).over_committed() == {"GPU-1": 9 * 1024}
-
-
-def test_a_part_that_was_written_down_in_per_cent_is_rounded_down_as_at_the_choice() -> None:
-    part = replace(make_grant(0, gib=0), memory_percent=33)
-    inventory = replace(make_inventory(15), gpus=(make_gpu(0, mib=15109),))
-    assert NodeLedger.of(inventory, [make_allocation("nano", part)]).used_mib == {"GPU-0": 4985}
-
-
-def test_a_whole_gpu_that_shrank_is_over_committed() -> None:
     whole = replace(make_grant(0, gib=15), whole=True, compute_percent=100)
     ledger = NodeLedger.of(make_inventory(10), [make_allocation("a", whole)])
     assert ledger.used_mib == {"GPU-0": 15 * 1024}
     assert ledger.over_committed() == {"GPU-0": 5 * 1024}
 
 
-def test_a_pod_reads_as_namespace_and_name() -> None:
-    assert str(make_ref("web", "team-a")) == "team-a/web"
+def test_a_part_written_in_per_cent_is_rounded_down_and_unknown_on_a_gpu_that_is_not_listed() -> None:
+    part = replace(make_grant(0, gib=0), memory_percent=33)
+    inventory = replace(make_inventory(15), gpus=(make_gpu(0, mib=15109),))
+    assert NodeLedger.of(inventory, [make_allocation("nano", part)]).used_mib == {"GPU-0": 4985}
+    grant = replace(make_grant(gib=2), gpus=(GpuUuid("GPU-unknown"),), memory_percent=50)
+    assert NodeLedger.of(make_inventory(15), [make_allocation("a", grant)]).used_mib == {
+        GpuUuid("GPU-unknown"): 2 * 1024
+    }
 
 
 @pytest.mark.parametrize("health", [GpuHealth.CORDONED, GpuHealth.UNHEALTHY])
@@ -162,7 +147,15 @@ def test_a_gpu_that_takes_no_new_work_has_nothing_free(health: GpuHealth) -> Non
     assert (ledger.free_mib(sick), ledger.free_percent(sick), ledger.untouched(sick)) == (0, 0, False)
 
 
-def test_compute_beyond_a_gpu_is_told() -> None:
+def test_the_least_excess_is_told_of_memory_and_of_compute() -> None:
+    full = replace(make_grant(0), memory_mib=1000, compute_percent=100)
+    inventory = replace(make_inventory(), gpus=(make_gpu(0, mib=1000),))
+    assert not NodeLedger.of(inventory, [make_allocation("a", full)]).over_committed()
+    assert not NodeLedger.of(inventory, [make_allocation("a", full)]).over_computed()
+    more = make_allocation("b", replace(make_grant(0), memory_mib=1, compute_percent=1))
+    ledger = NodeLedger.of(inventory, [make_allocation("a", full), more])
+    assert ledger.over_committed() == {GPU: 1}
+    assert ledger.over_computed() == {GPU: 1}
     held = [make_allocation(name, replace(make_grant(0), compute_percent=60)) for name in ("a", "b")]
     assert NodeLedger.of(make_inventory(15), held).over_computed() == {"GPU-0": 20}
 
@@ -202,32 +195,3 @@ def test_a_gpu_by_its_index_is_the_same_as_by_its_uuid(whole: tuple[bool, bool])
     ledger = NodeLedger.of(make_inventory(20), [make_allocation("a", *grants)])
     assert ledger.whole == ({GPU} if any(whole) else set())
     assert ledger.used_mib == {GPU: {(True, False): 23, (False, True): 24, (False, False): 7}[whole] * 1024}
-
-
-def test_parts_of_a_gpu_that_is_not_listed_are_unknown() -> None:
-    grant = replace(make_grant(gib=2), gpus=(GpuUuid("GPU-unknown"),), memory_percent=50)
-    assert NodeLedger.of(make_inventory(15), [make_allocation("a", grant)]).used_mib == {
-        GpuUuid("GPU-unknown"): 2 * 1024
-    }
-
-
-def test_the_least_excess_is_told() -> None:
-    full = replace(make_grant(0), memory_mib=1000, compute_percent=100)
-    inventory = replace(make_inventory(), gpus=(make_gpu(0, mib=1000),))
-    assert not NodeLedger.of(inventory, [make_allocation("a", full)]).over_committed()
-    assert not NodeLedger.of(inventory, [make_allocation("a", full)]).over_computed()
-    more = make_allocation("b", replace(make_grant(0), memory_mib=1, compute_percent=1))
-    ledger = NodeLedger.of(inventory, [make_allocation("a", full), more])
-    assert ledger.over_committed() == {GPU: 1}
-    assert ledger.over_computed() == {GPU: 1}
-
-
-def test_a_ledger_cannot_be_changed() -> None:
-    allocation = make_allocation("a", make_grant(0))
-    empty = NodeLedger.of(make_inventory(15))
-    for ledger in (empty, empty.with_allocation(allocation)):
-        for mapping in (ledger.allocations, ledger.used_mib, ledger.used_percent):
-            assert not hasattr(mapping, "__setitem__")
-        assert not hasattr(ledger.whole, "add")
-    assert empty.allocations == {}
-    assert empty.with_allocation(allocation).allocations == {PodUid(allocation.pod.uid): allocation}

@@ -37,11 +37,14 @@ def test_a_mutation_comes_as_a_patch_with_warnings_and_a_dry_run_is_answered_ali
         assert "warnings" not in first
 
 
-def test_ephemeral_containers_are_isolated(webhook: Webhook) -> None:
+def test_ephemeral_containers_are_isolated_and_resources_of_other_groups_left_alone(webhook: Webhook) -> None:
     old = pod(container("a", env=[VOID]))
     new = pod(container("a", env=[VOID]), ephemeralContainers=[container("d", env=[ALL])])
     body = review(new, old=old, operation="UPDATE", resource="pods/ephemeralcontainers")
     assert webhook.admit("/mutate", body)["spec"]["ephemeralContainers"] == [container("d", env=[VOID])]
+    body = review([], resource="pods")
+    body["request"]["resource"]["group"] = "metrics.k8s.io"
+    assert webhook.ask("/validate", body) == webhook.ask("/mutate", body) == {"uid": "u-1", "allowed": True}
 
 
 CHOSEN = pod(container(env=[ALL]))
@@ -64,12 +67,6 @@ def test_what_is_none_of_its_business_is_admitted(
     webhook: Webhook, path: str, obj: object, old: object, request_: Json
 ) -> None:
     assert webhook.ask(path, review(obj, old=old, **request_)) == {"uid": "u-1", "allowed": True}
-
-
-def test_a_resource_of_another_group_is_none_of_its_business(webhook: Webhook) -> None:
-    body = review([], resource="pods")
-    body["request"]["resource"]["group"] = "metrics.k8s.io"
-    assert webhook.ask("/validate", body) == webhook.ask("/mutate", body) == {"uid": "u-1", "allowed": True}
 
 
 def test_every_change_and_refusal_is_one_line_in_the_log(webhook: Webhook, caplog: pytest.LogCaptureFixture) -> None:
