@@ -143,7 +143,6 @@ def _with_leaf(contents: SecretData, plan: Plan, now: datetime) -> SecretData:
 
 
 def _valid(certificates: Iterable[bytes], now: datetime) -> tuple[bytes, ...]:
-    """The CA certificates, PEM, that have not expired."""
     read = ((pem, authority.read_ca(pem)) for pem in certificates)
     return tuple(pem for pem, facts in read if isinstance(facts, Facts) and now < facts.not_after)
 

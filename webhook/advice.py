@@ -170,7 +170,6 @@ def of_gpu_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[
 
 
 def of_other_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[str]:
-    """For a pod that asks for none."""
     yield from _removed(before, after)
     yield from overridden(before["spec"], after["spec"], LISTS, ours=())
     yield from _misspelt(before, rules)

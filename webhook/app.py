@@ -35,8 +35,6 @@ _OF_ANY_UPDATE: Final = Limit(body=16 * MIB, weight=320 * MIB)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What the routes need from outside."""
-
     clock: Clock
     metrics: Metrics
     runtime_class: RuntimeClass

@@ -28,16 +28,12 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Patched:
-    """The object is admitted as `pod`."""
-
     pod: JsonObject
     warnings: tuple[str, ...] = ()  # for the author, in plain words
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The object is refused."""
-
     errors: tuple[FieldError, ...]
 
 

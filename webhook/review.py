@@ -78,7 +78,6 @@ def uid_of(head: bytes) -> str:
 
 
 def allowed(uid: str, **more: object) -> JsonObject:
-    """Admit the object, as it is or with a patch."""
     return _answer({"uid": uid, "allowed": True, **more})
 
 
@@ -150,7 +149,6 @@ def with_metadata(value: object) -> JsonObject:
 
 
 def is_pod(value: object) -> bool:
-    """Whether `pod` accepts it."""
     try:
         pod(value)
     except InvalidRequestError:

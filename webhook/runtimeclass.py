@@ -23,8 +23,6 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Mode(Enum):
-    """When `runtimeClassName` is written."""
-
     WHERE_NEEDED = "where-needed"
     IF_EXISTS = "if-exists"
     ALWAYS = "always"
@@ -37,8 +35,6 @@ class UnknownRuntimeClassError(GpuShareError):
 
 @dataclass(frozen=True, slots=True)
 class RuntimeClassChoice:
-    """What is written into a pod that names no RuntimeClass."""
-
     name: str | None  # None to leave it out
     only_cdi: bool = False
     """It was left out because every node hands over by CDI, or because an administrator refuses it to all pods, so the

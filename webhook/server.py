@@ -69,8 +69,6 @@ def _options(settings: Settings, contexts: "Contexts", stop: threading.Event, si
 
 
 class Worker(GunicornWorker):  # type: ignore[misc]  # gunicorn has no types
-    """One process of gunicorn's that serves."""
-
     def run(self) -> None:
         server = HttpServer(
             application=self.wsgi,

@@ -45,8 +45,6 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[T]):
-    """A list, or a part of it."""
-
     items: list[T]
     version: str  # the resourceVersion of the collection at which the list was made
     more: str = ""  # token for the parameter `continue`; empty on the last page
@@ -171,7 +169,6 @@ _BY_STATUS: Final[Mapping[int, type[KubeError]]] = {kind.status: kind for kind i
 
 
 def error_of(status: int, message: str) -> KubeError:
-    """The error class for an HTTP status."""
     default = ServerFaultError if status >= 500 else BadRequestError
     return _BY_STATUS.get(status, default)(message)
 

@@ -44,8 +44,6 @@ class Sink(Protocol[T]):
 
 @dataclass(kw_only=True)
 class Reflector(Generic[T]):
-    """Keeps a sink equal to a collection."""
-
     api: KubeApi
     path: str
     sink: Sink[T]

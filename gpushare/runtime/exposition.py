@@ -14,7 +14,6 @@ LONGEST: Final = 253
 
 
 def registry(component: str) -> CollectorRegistry:
-    """A registry with what is known of the process and the build."""
     # A second series for each counter and histogram, with its age. Nothing asks for it.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call] # the library's
     found = CollectorRegistry()
@@ -30,5 +29,4 @@ def page(metrics: CollectorRegistry) -> bytes:
 
 
 def short(value: str) -> str:
-    """A label's value of a bounded length."""
     return value[:LONGEST]

@@ -96,8 +96,6 @@ def listen(address: str, port: int, settings: str) -> socket.socket:
 
 
 def wsgi(handler: Handler) -> Wsgi:
-    """The WSGI application of a handler."""
-
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         request = Request(
             method=environ["REQUEST_METHOD"],

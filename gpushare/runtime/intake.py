@@ -32,8 +32,6 @@ class Stream(Protocol):
 
 
 class RefusedBodyError(GpuShareError):
-    """A body that is not looked at."""
-
     def __init__(self, message: str, head: bytes, *, busy: bool = False) -> None:
         super().__init__(message)
         self.head = head  # Its first bytes, 4096 at most
@@ -42,8 +40,6 @@ class RefusedBodyError(GpuShareError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The most that one body may need."""
-
     body: int  # bytes as it is sent
     weight: int  # bytes of memory when it is parsed
 

@@ -213,5 +213,4 @@ def without_managed_fields(data: bytes) -> bytes:
 
 
 def dump_json(value: Mapping[str, Any]) -> str:
-    """Compact JSON."""
     return orjson.dumps(value).decode()

@@ -51,7 +51,6 @@ def summary(inventories: Iterable[NodeInventory | None]) -> str:
 
 
 def data(word: str) -> JsonObject:
-    """The ConfigMap's part that says so."""
     return {"data": {_KEY: word}}
 
 

@@ -33,7 +33,6 @@ def is_annotation(key: str) -> bool:
 
 
 def is_bound(annotations: Mapping[str, str]) -> bool:
-    """Whether another system has bound the pod."""
     return any(key in annotations for key in (names.ACK_ALLOCATION, names.ALIYUN_IDX, names.NANO_ASSUME))
 
 

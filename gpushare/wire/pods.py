@@ -171,7 +171,6 @@ def takes_its_grant(container: Mapping[str, Any], name: str) -> bool:
 
 
 def limits_are_totals(pod: Pod) -> bool:
-    """Whether the webhook has multiplied the limits of the per-GPU form already."""
     return names.ANNOTATION_TOTALS in annotations(pod)
 
 

@@ -39,8 +39,6 @@ _FAULT: Final = frozenset({"gpu", "instance", "kind", "afterPolls", "afterSecond
 
 
 class FaultKind(Enum):
-    """What happens to a simulated GPU."""
-
     XID = "xid"  # the driver reports a critical error: unhealthy
     ECC = "ecc"  # an uncorrectable memory error: unhealthy
     LOST = "lost"  # fell off the bus: no longer listed
@@ -75,8 +73,6 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """The simulated GPUs of one node."""
-
     seed: int
     gpus: tuple[GpuSpec, ...]
     faults: tuple[Fault, ...]

@@ -289,7 +289,6 @@ def usage_of_bound(pod: pods.Pod, allocation: Allocation | None, resource_config
 
 
 def usage_of(request: PodRequest) -> Ask:
-    """What a pod takes that has been read already."""
     return Ask.of(request.shape, cpu_milli=request.cpu_milli, host_mib=request.host_mib)
 
 

@@ -157,8 +157,6 @@ def _requirement(text: str) -> Requirement:
 
 
 class Framework(Enum):
-    """One that reads a limit from a variable."""
-
     JAX = "jax"
     PADDLE = "paddle"
     CUPY = "cupy"

@@ -14,8 +14,6 @@ _NUMBER: Final = re.compile(r"[0-9]{1,4}")
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """What one ConfigMap says."""
-
     node: NodeName
     gpus: frozenset[int] = frozenset()  # empty if the list is empty or missing
     problem: str = ""  # what of it cannot be read; the rest counts
@@ -49,7 +47,6 @@ def of_all(config_maps: Iterable[Mapping[str, Any]]) -> dict[NodeName, frozenset
 
 
 def is_one(namespace: str, name: str) -> bool:
-    """Whether a ConfigMap with this name is such a list."""
     return namespace == names.UNHEALTHY_NAMESPACE and bool(_node_of(name))
 
 
