@@ -47,9 +47,7 @@ class Metrics:
             ("gpushare_webhook_ca_ttl_seconds", "the CA that has signed it", ca_left_s),
         ):
             left = Gauge(
-                name,
-                f"Time until {of} expires; negative if it has, NaN while there is none.",
-                registry=self._registry,
+                name, f"Time until {of} expires; negative if it has, NaN while there is none.", registry=self._registry
             )
             left.set_function(functools.partial(_or_nan, reading))
 

@@ -113,9 +113,7 @@ class RuntimeClass:
             Lookup, api=api, clock=clock, what=f"GPU pods need RuntimeClass {name}", if_forbidden=False
         )
         self._all_cdi = need(
-            path=hand_over.path(namespace),
-            read=hand_over.is_all_cdi,
-            remedy=f"{allow} the ConfigMap {names.HAND_OVER}",
+            path=hand_over.path(namespace), read=hand_over.is_all_cdi, remedy=f"{allow} the ConfigMap {names.HAND_OVER}"
         )
         self._refused = need(
             path=hand_over.policy_path(namespace),

@@ -191,7 +191,4 @@ def _nano_annotations(allocation: Allocation, inventory: NodeInventory, request:
     for grant in allocation.grants:
         if grant.container in indices:
             indices[grant.container] = ",".join(str(inventory.by_uuid[gpu].index) for gpu in grant.gpus)
-    return {
-        names.NANO_ASSUME: "true",
-        **{names.PREFIX_NANO_CONTAINER + name: index for name, index in indices.items()},
-    }
+    return {names.NANO_ASSUME: "true", **{names.PREFIX_NANO_CONTAINER + name: index for name, index in indices.items()}}

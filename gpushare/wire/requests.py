@@ -14,13 +14,7 @@ from gpushare.identity import ContainerName
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.gpu import MAX_GPUS, HandOver
-from gpushare.model.request import (
-    MAX_ASKING,
-    ContainerKind,
-    ContainerRequest,
-    PodRequest,
-    RequestShape,
-)
+from gpushare.model.request import MAX_ASKING, ContainerKind, ContainerRequest, PodRequest, RequestShape
 from gpushare.model.selector import ANY_GPU, GpuSelector
 from gpushare.units import MemoryUnit, ResourceConfig
 from gpushare.wire import fields, host, pods, selectors
@@ -228,11 +222,7 @@ def _memory(
         problem = f"{amount} cannot be split evenly over {spread.count} GPUs"
         return [FieldError(path, problem, f"write {below} or {above}" if below else f"write {above}")]
     return ContainerRequest(
-        container=name,
-        kind=kind,
-        memory_mib=unit.to_mib(per_gpu),
-        compute_percent=compute,
-        gpu_count=spread.count,
+        container=name, kind=kind, memory_mib=unit.to_mib(per_gpu), compute_percent=compute, gpu_count=spread.count
     )
 
 

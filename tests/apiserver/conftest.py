@@ -27,9 +27,7 @@ from tests.apiserver.policies import (
 from tests.apiserver.server import Server
 
 HERE: Final = Path(__file__).parent
-CONFIG: Final = {
-    "GPUSHARE_WHOLE_GPUS": "true",
-}
+CONFIG: Final = {"GPUSHARE_WHOLE_GPUS": "true"}
 _numbers = itertools.count(1)
 
 

@@ -139,10 +139,7 @@ def another_scheduler(server: Server, way: str, directory: Path) -> Iterator[pro
 @pytest.fixture(autouse=True)
 def nodes(server: Server) -> Iterator[None]:
     """Each in a zone of its own: without zones, 1.20 spreads nothing by default."""
-    with (
-        server.node("zone-1", (26,) * 4, labels={ZONE: "one"}),
-        server.node("zone-2", (26,) * 4, labels={ZONE: "two"}),
-    ):
+    with server.node("zone-1", (26,) * 4, labels={ZONE: "one"}), server.node("zone-2", (26,) * 4, labels={ZONE: "two"}):
         yield
 
 

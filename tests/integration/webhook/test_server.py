@@ -106,10 +106,7 @@ def test_old_tls_is_refused(server: Server) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with (
-        socket.create_connection(("127.0.0.1", server.port)) as plain,
-        context.wrap_socket(plain) as connection,
-    ):
+    with socket.create_connection(("127.0.0.1", server.port)) as plain, context.wrap_socket(plain) as connection:
         assert connection.version() == "TLSv1.2"
     context.set_ciphers("ALL:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):

@@ -89,10 +89,7 @@ class Server:
     """The main loop in a thread."""
 
     def __init__(
-        self,
-        connections: int = 100,
-        threads: int = AT_A_TIME,
-        tls: Callable[[], ssl.SSLContext] | None = None,
+        self, connections: int = 100, threads: int = AT_A_TIME, tls: Callable[[], ssl.SSLContext] | None = None
     ) -> None:
         self.tls = tls
         self.clock, self.seen, self.gate = ManualClock(), list[Seen](), threading.Event()

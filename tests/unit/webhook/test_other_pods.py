@@ -71,7 +71,7 @@ def test_a_container_of_nvidias_plugin_is_left_to_that_plugin(resources: Json) -
 def test_only_plugins_that_choose_devices_are_left_to_do_so() -> None:
     """Another one, say for network cards, sets no variable, and the image's "all" would count."""
     for resource in [
-        *("nvidia.com/hostdev", "nvidia.com/rdma", "nvidia.com/gpu2", "nvidia.com/gpu.sharedx", "nvidia.com/mig"),
+        *("nvidia.com/hostdev", "nvidia.com/rdma", "nvidia.com/gpu2", "nvidia.com/gpu.sharedx", "nvidia.com/mig")
     ]:
         assert env_of(ALL, resources={"limits": {resource: "1"}}) == [VOID]
     for amount in ["0", 0, "0.0", "0m", "-1", -1, "", True, None, [1], "x"]:
