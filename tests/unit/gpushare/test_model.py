@@ -40,6 +40,9 @@ def test_a_footprint_is_of_each_gpu_and_whole_if_one_of_its_grants_is() -> None:
     whole = replace(make_grant(0, gib=15, kind=INIT), whole=True)
     for grants in ([whole, make_grant(0)], [replace(make_grant(0), kind=SIDECAR), whole]):
         assert footprint(grants)[GpuUuid("GPU-0")].whole
+
+
+def test_the_grant_of_a_container_is_found_by_name() -> None:
     allocation = make_allocation("pod", make_grant(0, container="a"), make_grant(1, container="b"))
     assert allocation.of(ContainerName("b")) == make_grant(1, container="b")
     assert allocation.of(ContainerName("c")) is None

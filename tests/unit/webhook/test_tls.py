@@ -46,7 +46,7 @@ def served(context: ssl.SSLContext) -> bytes:
     return ssl.DER_cert_to_PEM_cert(found).encode()
 
 
-def test_the_context_is_made_once_for_a_certificate_and_anew_for_the_next(
+def test_the_context_is_made_once_for_a_certificate_and_again_for_the_next(
     tmp_path: Path, leaves: tuple[KeyPair, KeyPair]
 ) -> None:
     contexts = Contexts(directory=tmp_path)
