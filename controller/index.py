@@ -1,19 +1,19 @@
-"""The live index: nodes and pods as the watches told of them, reservations, and one immutable ledger of each node.
+"""Nodes and pods as the watches told of them, reservations, and one immutable ledger of each node.
 
-One lock guards it, under which there is arithmetic only, never a request to anybody and never a wait. Methods take the
-lock themselves, but those of the last part, which `controller.state` calls while it holds the lock.
+One lock guards it, under which there is arithmetic only, never a request or a wait. Methods take it, but those of the
+last part, which `controller.state` calls while it holds the lock.
 """
 
 import functools
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from controller.reservations import Reservation, Reservations
-from gpushare.cluster import groups, node_ledger, node_records, pod_records
+from gpushare.cluster import groups, node_ledger, node_records
 from gpushare.cluster.groups import Counts, LabelIndex
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
@@ -25,6 +25,8 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.units import ResourceConfig
 from gpushare.wire import host
+
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +102,6 @@ class Index:
     # What the watches tell.
 
     def replace_nodes(self, nodes: Iterable[NodeRecord]) -> None:
-        """There are these nodes and no others."""
         fresh = {record.name: record for record in nodes}
         with self.lock:
             for name in self._nodes.keys() - fresh.keys():
@@ -123,7 +124,6 @@ class Index:
                 self._set_node(name, record)
 
     def replace_pods(self, pods: Iterable[AnyPod]) -> None:
-        """There are these pods and no others."""
         fresh: dict[PodUid, PodRecord] = {}
         others: list[NonGpuPod] = []
         for pod in pods:
@@ -230,7 +230,6 @@ class Index:
     # Inside the lock, for `controller.state`.
 
     def ledger(self, name: NodeName) -> LedgerOrRefused:
-        """A node's ledger, or why it has none."""
         return self._ledgers.get(name) or Refused(RefusalReason.NO_INVENTORY, node_records.unknown(name))
 
     def reserve(self, reservation: Reservation) -> None:
@@ -323,12 +322,9 @@ class Index:
         self.changes += 1
 
     def _count(self, record: PodRecord | None, number: int) -> None:
-        ask = pod_records.NO_ASK if record is None else record.ask
-        if ask.gpus:
+        if record is not None and record.ask.gpus:
             self.changes += 1
-            self._asks[ask] += number
-            if not self._asks[ask]:
-                del self._asks[ask]
+            _add(self._asks, record.ask, number)
 
     def _left(self, record: NodeRecord) -> FreeHost | None:
         """What pods leave of a host, with those that are on their way to it."""
@@ -417,6 +413,10 @@ class OtherPods:
 
     def _count(self, takes: FreeHost, number: int) -> None:
         if takes != NOTHING:
-            self.counts[takes] += number
-            if not self.counts[takes]:
-                del self.counts[takes]
+            _add(self.counts, takes, number)
+
+
+def _add(counts: Counter[K], key: K, number: int) -> None:
+    counts[key] += number
+    if not counts[key]:
+        del counts[key]

@@ -80,7 +80,6 @@ class Leadership:
         self._spawn("lead", lambda: self._wait(on_lost), on_lost)
 
     def leading(self) -> bool:
-        """Whether this process may write, at this very moment."""
         return self.fence.leading()
 
     def is_read(self) -> bool:

@@ -39,8 +39,6 @@ _STUCK_S: Final = 60.0  # a supervisor that stands still for so long is restarte
 
 
 class Controller:
-    """Everything of a worker, wired together."""
-
     def __init__(self, settings: Settings, api: KubeApi, fence: Fence, probes: PageServer) -> None:
         clock = SystemClock()
         self._stopping = threading.Event()

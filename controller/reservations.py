@@ -1,8 +1,7 @@
 """Choices that were made but are not yet seen on a pod. Not thread-safe: `controller.state` holds the lock.
 
-A reservation counts as memory in use from the moment of the choice until the pod is seen bound, wherever that is, and
-its requests have arrived or failed. One whose request may still arrive (its reply was lost) is never given back on a
-guess: a retry sends the same choice again, and only a look at the pod, long after, ends it.
+One counts from the choice until the pod is seen bound, wherever that is, and its requests have arrived or failed. One
+whose reply was lost is never given back on a guess: a retry sends the same again, and a look at the pod later ends it.
 """
 
 import heapq

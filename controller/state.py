@@ -1,7 +1,6 @@
 """The cluster's ledger in memory: what nodes have, what pods hold, and what was chosen but is not yet seen on a pod.
 
-One lock guards all of it; under the lock there is arithmetic only, never a request to anybody. Pods and nodes come from
-the watches alone; a Binding changes nothing but its own reservation, so the ledger cannot drift from the pods.
+Pods and nodes come from the watches alone; a Binding changes its own reservation only, so the ledger cannot drift.
 """
 
 from collections.abc import Mapping
@@ -65,7 +64,6 @@ class ClusterState:
         self._in_doubt_s = in_doubt_s
 
     def bound(self, uid: PodUid) -> AlreadyBound | None:
-        """Where a pod is bound, as far as is known."""
         with self.index.lock:
             return self._bound_to(uid)
 

@@ -1,10 +1,9 @@
 """The controller's first process: competes for the lead, and gives every term a worker of its own.
 
-One thread, which renews the lease and looks after one forked worker. The worker has everything that knows of GPUs:
-extender, ledger and watches. It starts before the lead is won, so that probes are answered and nothing has to be
-imported then, and it serves one term. When that ends, for whatever reason, the worker is killed, which also stops what
-it was about to send (`gpushare.kube.client` discards unsent bytes), and the supervisor follows again as another
-candidate with a fresh worker. So a lost lead never ends the container, whose restarts the kubelet delays by minutes.
+One thread renews the lease and looks after one forked worker, which has all that knows of GPUs. It starts before the
+lead is won, so that probes are answered, and serves one term. When that ends, the worker is killed, which also stops
+what it was about to send (`gpushare.kube.client` discards unsent bytes), and the supervisor follows again with a fresh
+one. So a lost lead never ends the container, whose restarts the kubelet delays by minutes.
 
 The order is: the fence closes by the clock `renew_s` after the last renewal; the worker ends itself, or is killed, at
 that moment; the others may lead `lease_s` after it. The difference is for requests that the API server has already.

@@ -80,7 +80,6 @@ def recreated(pod: Bound) -> Tell:
 
 
 def outdated(pod: Bound) -> Tell:
-    """It is about to be deleted, because its node hands GPUs over in another way by now."""
     message = f"{pod.node} handed GPUs over in another way when it came there, so its containers cannot start"
     return Tell(pod.ref, REASON_REJECTED, f"{message}; it is deleted now, so that its controller recreates it")
 
@@ -96,7 +95,6 @@ def _elsewhere(pod: Bound) -> str:
 
 
 def rejected(pod: Bound) -> Tell:
-    """Its node did not take it, and no one recreates it."""
     message = f"{pod.node} rejected it, as happens when a node starts again before its GPUs are reported: {pod.failed}"
     return Tell(pod.ref, REASON_REJECTED, f"{message}; {bypass.again(None)}")
 

@@ -1,8 +1,4 @@
-"""What to do about pods that are on a node but were not brought there by this system. Pure.
-
-Another scheduler bound them, somebody preset their node, or the scheduler did it while the extender was not asked; or
-the node rejected them, as happens to pods that start before their plugin does after a reboot.
-"""
+"""What to do about pods that came to a node past this system, or that it rejected, as after a reboot. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

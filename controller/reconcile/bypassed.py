@@ -1,7 +1,6 @@
 """Handle bypassed and rejected pods: gather, let `bypass_decision` decide, write.
 
-A pod that waits on its node for GPUs gets them by one patch of its annotations, whose reply may be lost: as for a
-Binding, the choice is reserved in memory, sent once, then kept or given back (`controller.delivery`).
+A pod that waits on its node for GPUs gets them by one patch, whose reply may be lost (`controller.delivery`).
 """
 
 import logging

@@ -1,7 +1,6 @@
-"""For which waiting pods a node is asked for by a placeholder, and when that ends.
+"""For which waiting pods a node is asked for by a placeholder, and when that ends. Pure, but for `Refusals`' lock.
 
-An autoscaler counts sums as kube-scheduler does, and asks no extender: it sees room for a pod that all nodes have
-refused whose sums suffice, because no single GPU has room, and adds no node. Pure, but for the lock of `Refusals`.
+An autoscaler counts sums and asks no extender: where no single GPU has room it sees room still, and adds no node.
 """
 
 import threading

@@ -1,8 +1,7 @@
 """Asks an autoscaler for nodes, by placeholders of waiting pods: gather, let `node_requests` decide, write.
 
-A placeholder asks for the same as its pod, and not on the nodes whose GPUs have no room. kube-scheduler never binds it,
-as the extender refuses it everywhere. An autoscaler, which asks no extender, sees that it fits on no node that is
-there, and on a new one.
+A placeholder asks for the same as its pod, off the nodes whose GPUs have no room. The extender refuses it everywhere;
+an autoscaler, which asks no extender, sees that it fits on a new node alone.
 """
 
 import logging

@@ -1,8 +1,7 @@
 """What to do about pods that the scheduler has given up on for now. Pure.
 
-The scheduler's own sums often refuse a pod before the extender is asked ("Insufficient aliyun.com/gpu-mem"), without a
-word about GPUs: so the controller says on the pod, with numbers, what each node lacks. And when room appears that the
-scheduler does not notice, a changed label on the pod makes it try again.
+Its own sums often refuse a pod before the extender is asked, without a word about GPUs: the controller says what each
+node lacks. When room appears that the scheduler does not notice, a changed label on the pod makes it try again.
 """
 
 from collections import Counter

@@ -118,5 +118,4 @@ def name_of(node: Mapping[str, Any]) -> NodeName:
 
 
 def unknown(name: NodeName) -> str:
-    """Why a node that the controller has not seen is refused."""
     return f"node {name} is unknown to the gpushare controller; it may have been added a moment ago"

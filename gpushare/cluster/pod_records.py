@@ -120,8 +120,6 @@ def held(bound: Bound, unit: MemoryUnit) -> Allocation | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """An allocation that cannot be read."""
-
     why: str
     counted: bool  # the pod's other annotations tell what it holds
 
@@ -262,7 +260,6 @@ def controller_of(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _owner(pod: Mapping[str, Any]) -> str:
-    """UID of the controller that owns a pod."""
     return fields.text(controller_of(pod) or {}, "uid", "metadata.ownerReferences")
 
 

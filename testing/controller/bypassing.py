@@ -49,12 +49,13 @@ def reject(world: World, pod: JsonObject, reason: str, message: str) -> None:
     world.edit_pod(pod, lambda found: found["status"].update(phase="Failed", reason=reason, message=message))
 
 
-def tick(world: World, seconds: float = 0) -> None:
+def tick(world: World, seconds: float = 0, *, times: int = 1) -> None:
     """The watches catch up, and the leader does its chores."""
-    world.clock.at += seconds
-    world.see()
-    world.reconciler.tick()
-    world.see()
+    for _ in range(times):
+        world.clock.at += seconds
+        world.see()
+        world.reconciler.tick()
+        world.see()
 
 
 def when_more(world: World, times: range, count: Callable[[], int], then: Callable[[], object] = int) -> list[int]:

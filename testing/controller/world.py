@@ -152,6 +152,11 @@ class World:
     def _sinks(self) -> tuple[tuple[str, Sink[Any]], ...]:
         return (NODES, self.node_sink), (PODS, self.pod_sink), (CONFIG_MAPS, self.unhealthy)
 
+    def after(self, seconds: float) -> None:
+        """The leader does its chores later, with what it has seen so far."""
+        self.clock.at += seconds
+        self.reconciler.tick()
+
     # The scheduler.
 
     def bind(self, pod: JsonObject, node: str = "node-a") -> BindResult:

@@ -85,12 +85,10 @@ def test_a_retry_on_another_node_counts_on_both_until_nothing_is_on_its_way(worl
     assert world.api.land() == 0
     world.see()
     assert world.state.index.reserved_on(uid_of(pod)) == frozenset()
-    world.clock.at += 9
-    world.reconciler.tick()
+    world.after(9)
     assert (world.used("node-a"), world.used("node-b")) == ({"GPU-0": 6}, {"GPU-0": 6})
     assert world.audit() == []
-    world.clock.at += 1
-    world.reconciler.tick()
+    world.after(1)
     assert (world.used("node-a"), world.used("node-b")) == ({}, {"GPU-0": 6})
     assert world.audit() == []
 
@@ -180,8 +178,7 @@ def test_an_old_server_may_bind_the_successor_and_the_ledger_follows_the_pod() -
     assert held is not None
     assert uid_of(new) in world.ledger().allocations
     # What was reserved for the old one goes as soon as nothing of it can be on its way.
-    world.clock.at += 11
-    world.reconciler.tick()
+    world.after(11)
     assert world.used() == {"GPU-0": 6}
 
 
@@ -206,8 +203,7 @@ def test_an_old_server_may_bind_the_successor_of_a_pod_that_was_seen_on_another_
     assert world.api.land() == 1
     assert world.truth()[NodeName("node-a")].over_committed() == {}
     world.see()
-    world.clock.at += 10
-    world.reconciler.tick()
+    world.after(10)
     assert (world.used("node-a"), world.audit()) == ({"GPU-0": 4}, [])
 
 
@@ -217,18 +213,15 @@ def test_an_in_doubt_reservation_ends_when_the_pod_is_seen_bound_or_long_after(
 ) -> None:
     world.api.fail_next(is_binding, LandsLater())
     world.bind(pod)
-    world.clock.at += 119
-    world.reconciler.tick()
+    world.after(119)
     assert world.used() == {"GPU-0": 6}
     if landed:
         world.api.land()
-        world.clock.at += 1000
-        world.reconciler.tick()
+        world.after(1000)
         assert world.used() == {"GPU-0": 6}
         world.see()
     else:
-        world.clock.at += 1
-        world.reconciler.tick()
+        world.after(1)
     assert world.used() == ({"GPU-0": 6} if landed else {})
     assert world.state.index.unconfirmed() == 0
 
@@ -241,13 +234,11 @@ def test_an_in_doubt_reservation_about_a_pod_that_the_watch_has_not_shown_yet_is
     pod = world.add_pod(6)
     world.api.fail_next(is_binding, LandsLater())
     world.bind(pod)
-    world.clock.at += 11
-    world.reconciler.tick()
+    world.after(11)
     assert world.used() == {"GPU-0": 6}
     if landed:
         world.api.land()
-    world.clock.at += 119
-    world.reconciler.tick()
+    world.after(119)
     assert world.used() == ({"GPU-0": 6} if landed else {})
 
 
@@ -261,11 +252,9 @@ def test_an_in_doubt_reservation_about_a_pod_that_is_gone_ends_soon_but_not_at_o
     if again:
         world.add_pod(1, name="p")
     world.see()
-    world.clock.at += 9
-    world.reconciler.tick()
+    world.after(9)
     assert world.used() == {"GPU-0": 6}
-    world.clock.at += 1
-    world.reconciler.tick()
+    world.after(1)
     assert world.used() == {}
 
 
@@ -333,8 +322,7 @@ def test_the_watch_may_be_faster_than_the_answer(world: World, pod: JsonObject) 
         world.finish(ended)
     world.see()
     assert world.used() == {"GPU-0": 2}
-    world.clock.at += 10
-    world.reconciler.tick()
+    world.after(10)
     assert world.used() == {}
 
 
@@ -367,6 +355,5 @@ def test_a_binding_of_a_pod_that_has_ended_counts_until_its_reply_or_while_in_do
     # A pod that is seen on a node settles what a lost reply leaves open.
     assert world.used() == ({"GPU-0": 6} if in_doubt and gone else {})
     assert world.audit() == []
-    world.clock.at += 10
-    world.reconciler.tick()
+    world.after(10)
     assert world.used() == {}

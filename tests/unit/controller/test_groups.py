@@ -169,8 +169,7 @@ def test_a_pod_of_a_group_is_nudged_when_its_group_has_room(world: World) -> Non
     world.bind(one, B)
     two = world.add_waiting(5, labels=WEB, annotations=GROUP)
     for nudged in (False, True):
-        for _ in range(5):
-            tick(world, 1)
+        tick(world, 1, times=5)
         assert (names.LABEL_RETRY in world.api.read(path_of(two))["metadata"]["labels"]) is nudged
         world.edit_pod(one, lambda found: found["metadata"].update(labels={}))
 

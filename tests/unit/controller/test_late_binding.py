@@ -64,8 +64,7 @@ def test_its_memory_counts_from_the_choice_until_the_watch_shows_it(world: World
 def test_a_pod_that_does_not_fit_is_told_why_and_given_gpus_when_there_is_room(world: World) -> None:
     first, _ = world.add_bound(9), world.add_bound(8)
     pod = add_bypassed(world, 3)
-    for _ in range(3):
-        tick(world, 1)
+    tick(world, 1, times=3)
     why = "needs 3 GiB on one GPU; free per GPU on node-a: 1, 2 GiB"
     message = f"it came to node-a without GPUs and waits there for room: {why}; {ROOM}{AGAIN}"
     assert (said(world), world.api.count("get", "pods/bypassed")) == ([("GpuShareWaiting", message)], 0)
@@ -100,8 +99,7 @@ def test_a_pod_whose_containers_have_started_is_only_told(world: World, gib: int
     """Even if there is no room for it: more room would not help."""
     pod = add_bypassed(world, gib)
     run_containers(world, pod, "c0")
-    for _ in range(5):
-        tick(world, 30)
+    tick(world, 30, times=5)
     started = "its containers have started on node-a without GPUs from gpushare-controller"
     assert said(world) == [("GpuShareWithoutGpu", f"{started}, and cannot be given any more; {AGAIN}")]
     assert world.api.count("patch") == 0
@@ -229,8 +227,7 @@ def test_a_lost_reply_is_resolved_by_reading_the_pod(world: World) -> None:
 def test_a_lost_reply_and_a_pod_that_cannot_be_read_keep_the_memory(world: World) -> None:
     disturbed(world, 9, "lost-reply", unread=True)
     assert (world.state.index.unconfirmed(), world.used()) == (1, {"GPU-0": 9})
-    world.clock.at += 130
-    world.reconciler.tick()
+    world.after(130)
     assert world.used() == {"GPU-0": 9}
     world.see()
     assert (world.state.index.unconfirmed(), world.used()) == (0, {"GPU-0": 9})
@@ -316,6 +313,5 @@ def test_gpus_that_fell_ill_while_no_one_knows_are_not_sent_again(world: World) 
     tick(world, 5)
     assert (world.api.count("patch"), world.used()) == (1, {"GPU-0": 9})
     # Long after, the uncertainty ends and the pod gets others.
-    for _ in range(5):
-        tick(world, 65)
+    tick(world, 65, times=5)
     assert (world.gpus_of(pod), world.audit()) == (["GPU-1"], [])

@@ -74,8 +74,7 @@ def test_a_controllers_pod_is_deleted_after_it_was_told(world: World) -> None:
 )
 def test_pods_that_only_people_may_delete_are_told_so(world: World, owner: JsonObject | None, advice: str) -> None:
     pod = add_bypassed(world, 3, mutated=False, owner=owner)
-    for _ in range(6):
-        tick(world, 10)
+    tick(world, 10, times=6)
     assert said(world) == [("GpuShareNotMutated", f"{BLIND}{advice} while gpushare-webhook is running")]
     assert is_there(world, pod)
     assert world.api.count("get", "pods/") == (1 if owner else 0)
@@ -101,8 +100,7 @@ def test_a_pod_on_a_node_that_another_system_serves_is_left_alone(world: World, 
     """Its plugin may start the pod without what this webhook writes."""
     add_bypassed(world, 3, node="node-x", mutated=False, owner=owner)
     world.api.seed("/api/v1/nodes", {"metadata": {"name": "node-x"}})
-    for _ in range(3):
-        tick(world, 60)
+    tick(world, 60, times=3)
     assert requests(world) == []
 
 
@@ -112,8 +110,7 @@ def test_a_pod_whose_gpu_container_has_run_is_never_deleted(world: World) -> Non
     crashed = bypassed_pod(world, {**REPLICA_SET, "uid": "another"})
     states = [{"name": "c0", "state": {"waiting": {}}, "lastState": {"terminated": {}}}]
     world.edit_pod(crashed, lambda found: found["status"].update(containerStatuses=states))
-    for _ in range(4):
-        tick(world, 60)
+    tick(world, 60, times=4)
     assert (deletions(world), {reason for reason, _ in said(world)}) == ([], {"GpuShareWithoutGpu"})
     assert is_there(world, running)
 
@@ -134,8 +131,7 @@ def test_a_pod_that_changes_is_looked_at_again(world: World) -> None:
     run_containers(world, pod, "c0")
     tick(world)
     world.edit_pod(pod, lambda found: found["metadata"].update(labels={"app": "web"}))
-    for _ in range(5):
-        tick(world, 60)
+    tick(world, 60, times=5)
     assert (world.api.count("get", "pods/"), len(said(world))) == (2, 1)
 
 
@@ -150,8 +146,7 @@ def test_a_pod_that_the_watch_shows_wrongly_is_looked_at_first(world: World) -> 
 def test_one_pod_is_tried_first_and_the_others_follow_if_that_worked(world: World) -> None:
     for _ in range(4):
         bypassed_pod(world)
-    for _ in range(60):
-        tick(world, 1)
+    tick(world, 1, times=60)
     assert len(deletions(world)) == 1
     gone(world)
     tick(world, 1)
@@ -257,8 +252,7 @@ def test_a_rejected_pod_that_changed_meanwhile_is_not_deleted(world: World, agai
         world.add_pod(3, name=pod["metadata"]["name"])
     else:
         world.edit_pod(pod, lambda found: found["metadata"].pop("ownerReferences"))
-    world.clock.at += bypass_decision.SETTLE_S
-    world.reconciler.tick()
+    world.after(bypass_decision.SETTLE_S)
     assert [call.verb for call in requests(world)] == ["get"]
 
 
@@ -313,6 +307,5 @@ def test_a_deletion_that_is_refused_is_tried_ever_less_often(world: World) -> No
     tick(world)
     world.clock.at += bypass_decision.SETTLE_S
     world.api.fail_next(lambda call: call.verb == "delete", kube.ForbiddenError("no"), times=99)
-    for _ in range(20):
-        tick(world, 1)
+    tick(world, 1, times=20)
     assert world.api.count("delete") == 3

@@ -72,8 +72,7 @@ def test_one_that_a_controller_owns_is_told_why_and_deleted_after_a_while(world:
 def test_what_only_its_author_may_delete_is_told_so(world: World, owner: JsonObject | None, told: str) -> None:
     pod = waiting(world, owner)
     settle(world)
-    for _ in range(5):
-        tick(world, 20)
+    tick(world, 20, times=5)
     assert said(world) == [("GpuShareUnschedulable", told)]
     assert is_there(world, pod)
     assert world.api.count("get", "pods/") == (1 if owner else 0)
@@ -177,8 +176,7 @@ def test_one_that_its_node_can_never_start_is_told_so_and_deleted_after_a_while(
 def test_another_one_on_a_node_stays(world: World, owner: JsonObject | None, why: str, report: Json) -> None:
     pod = bound(world, owner)
     refuse(world, pod, why, **report)
-    for _ in range(5):
-        tick(world, SETTLE_S)
+    tick(world, SETTLE_S, times=5)
     assert is_there(world, pod)
     assert said(world) == []
     assert world.api.count("get", "pods/") == (1 if owner is JOB else 0)

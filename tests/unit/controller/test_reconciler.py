@@ -48,8 +48,7 @@ def test_a_pod_that_fits_is_nudged_when_the_scheduler_does_not_notice(world: Wor
     pod = world.add_waiting(5)
     world.reconciler.tick()
     assert world.api.count("patch") == 0
-    world.clock.at += 3
-    world.reconciler.tick()
+    world.after(3)
     assert world.api.read(path_of(pod))["metadata"]["labels"] == {names.LABEL_RETRY: "1"}
 
 
@@ -58,8 +57,7 @@ def test_a_pod_recreated_is_not_nudged_for_its_predecessor(world: World) -> None
     world.reconciler.tick()
     world.api.vanish(path_of(pod))
     world.add_pod(5, name=pod["metadata"]["name"])
-    world.clock.at += 3
-    world.reconciler.tick()
+    world.after(3)
     assert world.api.count("patch") == 1
     assert "labels" not in world.api.read(path_of(pod))["metadata"]
 
@@ -109,8 +107,7 @@ def test_the_ledger_is_audited(world: World, monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setattr(loop, "audit", lambda *_: ["node x: missing"])
     world.reconciler.tick()
     assert world.reconciler.audit_differences == 0
-    world.clock.at += 60
-    world.reconciler.tick()
+    world.after(60)
     assert world.reconciler.audit_differences == 1
     assert "ledger differs" in caplog.messages
 
@@ -226,8 +223,7 @@ def test_in_doubt_reservations_are_left_for_later_when_the_api_server_cannot_be_
     world.api.fail_next(lambda call: call.verb == "get", "lost-request")
     world.reconciler.tick()
     assert (world.api.count("get"), world.state.index.unconfirmed()) == (1, 3)
-    world.clock.at += 10
-    world.reconciler.tick()
+    world.after(10)
     assert world.state.index.unconfirmed() == 0
 
 
@@ -372,8 +368,7 @@ def test_each_pod_is_warned_once(world: World) -> None:
     tick(world)
     assert said(world) == [("GpuShareDevicesOverridden", f"container c0{TAIL}")]
     world.bind(pod)
-    for _ in range(3):
-        tick(world, 60)
+    tick(world, 60, times=3)
     assert len(said(world)) == 1
 
 
