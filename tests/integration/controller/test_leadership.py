@@ -117,9 +117,7 @@ def test_a_stopped_leader_releases_the_lease(api: FakeKube, clock: Clock) -> Non
         clock.eventually("second is ready", lambda: ready(second))
 
 
-def test_a_leader_that_is_stopped_in_the_middle_of_its_chores_ends_them_before_it_releases_the_lease(
-    api: FakeKube, clock: Clock
-) -> None:
+def test_a_stopped_leader_ends_its_chores_before_it_releases_the_lease(api: FakeKube, clock: Clock) -> None:
     gate = threading.Event()
     api.fail_next(lambda call: call.verb == "get" and "/pods/" in call.path, Delayed(gate))
     with leading(api, clock, lease_s=60, quiet_s=30) as first:
@@ -175,9 +173,7 @@ def test_replicas_that_all_lose_the_lead_lead_again_when_the_api_server_is_back(
         clock.eventually("one is ready again", lambda: any(map(ready, replicas)))
 
 
-def test_a_leader_whose_watch_is_dead_gives_up_the_lead(
-    api: FakeKube, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_dead_watch_ends_the_lead(api: FakeKube, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     """The lease is renewed, and what the leader knows is of the past."""
     with leading(api, clock, dead_s=3) as first, following(api, clock) as [second]:
         term = first.term

@@ -155,7 +155,7 @@ def test_a_program_serves_binds_and_gives_the_lease_back(api: FakeKube, program:
         program.all_processes(signal.SIGCONT)
 
 
-def test_the_other_replica_takes_over_from_a_killed_leader_with_the_same_ledger(
+def test_the_other_takes_over_with_the_same_ledger(
     api: FakeKube, program: Program, start: Callable[..., Program]
 ) -> None:
     first, second = program, start()
@@ -194,7 +194,7 @@ def test_a_replica_that_does_not_lead_keeps_no_connection(program: Program, star
             )
 
 
-def test_a_leader_that_was_stopped_for_longer_than_its_lease_writes_nothing(
+def test_a_leader_stopped_past_its_lease_writes_nothing(
     api: FakeKube, program: Program, start: Callable[..., Program]
 ) -> None:
     """As a virtual machine that is paused, with a request of kube-scheduler on its way."""
@@ -238,9 +238,7 @@ def test_a_signal_while_the_first_worker_starts_ends_the_program(start: Callable
     assert stop(program) == 0
 
 
-def test_probes_do_not_wait_behind_binds_that_wait_for_the_api_server(
-    api: FakeKube, start: Callable[..., Program]
-) -> None:
+def test_probes_do_not_wait_behind_binds_that_wait(api: FakeKube, start: Callable[..., Program]) -> None:
     program = start("-c", PATIENT, THREADS="4", BIND_SECONDS="500", LEASE_SECONDS="1200")
     eventually("ready", program.is_ready)
     silent = threading.Event()

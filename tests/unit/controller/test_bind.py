@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from controller.extender.bind import Outcome
+from controller.extender.bind import BindResult, Outcome
 from controller.watches import PodSink
 from gpushare import names
 from gpushare.kube import api as kube
@@ -50,18 +50,7 @@ def test_other_systems_annotations_count_containers_as_the_pod_has_them(world: W
     assert orjson.loads(annotations[names.ACK_ALLOCATION]) == {"1": {on["c1"]: 6}, "2": {on["c2"]: 7}}
 
 
-def test_a_pod_of_which_nothing_is_left_to_give_is_refused(world: World) -> None:
-    pod = world.add_pod(3)
-    world.see()
-    record = world.state.index.pending(uid_of(pod))
-    assert record is not None
-    PodSink(world.state.index).upsert(replace(record, request=None))
-    answer = world.bind(pod)
-    assert answer.outcome is Outcome.INVALID
-    assert answer.error == f"pod team/{pod['metadata']['name']} asks for no GPU; let kube-scheduler bind it"
-
-
-def test_a_second_bind_succeeds_without_a_request(world: World) -> None:
+def test_a_second_bind_succeeds_without_a_request_and_to_another_node_is_an_error(world: World) -> None:
     pod = world.add_pod(3)
     for see in (False, True):
         world.bind(pod)
@@ -69,15 +58,8 @@ def test_a_second_bind_succeeds_without_a_request(world: World) -> None:
             world.see()
         world.api.calls.clear()
         assert world.bind(pod).outcome is Outcome.BOUND_BEFORE
-        assert world.api.calls == []
-
-
-def test_a_second_bind_to_another_node_is_an_error(world: World) -> None:
-    pod = world.add_pod(3)
-    world.bind(pod)
-    answer = world.bind(pod, "node-b")
-    assert answer.error == f"pod team/{pod['metadata']['name']} is bound to node node-a already"
-    assert world.used("node-b") == {}
+        assert world.bind(pod, "node-b").error == f"pod team/{pod['metadata']['name']} is bound to node node-a already"
+        assert (world.api.calls, world.used("node-b")) == ([], {})
 
 
 def test_a_pod_that_does_not_fit_is_refused_with_numbers(world: World) -> None:
@@ -96,15 +78,11 @@ def test_a_forged_question_of_filter_does_not_change_what_is_bound(world: World)
     assert world.used() == {"GPU-0": 3}
 
 
-def test_a_pod_that_is_none_is_refused(world: World) -> None:
-    pod = world.add_pod(3)
-    world.edit_pod(pod, lambda found: found["spec"].update(containers=7))
-    answer = world.bind(pod)
-    assert (answer.outcome, answer.error) == (Outcome.INVALID, "spec.containers: expected a list, found a number")
-
-
-def test_a_pod_that_no_one_has_shown_is_read_once(world: World) -> None:
-    pod = world.add_pod(3)
+def test_a_pod_that_no_one_has_shown_is_read_once_and_again_if_it_could_not_be(world: World) -> None:
+    pod = world.add_pod(3, name="p")
+    world.api.fail_next(lambda call: call.verb == "get", kube.ServerFaultError("boom"))
+    assert world.bind(pod).error == "pod team/p could not be read: boom; it is tried again"
+    world.api.calls.clear()
     assert world.bind(pod).error == ""
     assert world.api.count("get", "/pods/") == 1
 
@@ -129,21 +107,38 @@ def test_a_pod_that_is_gone_is_an_error(world: World) -> None:
     assert world.used() == {}
 
 
-def test_a_pod_without_a_request_is_not_ours_to_bind(world: World) -> None:
-    pod = world.add_pod(0, name="plain")
-    assert world.bind(pod).error == "pod team/plain asks for no GPU; let kube-scheduler bind it"
+def test_a_pod_without_a_request_or_of_which_nothing_is_left_to_give_is_not_ours_to_bind(world: World) -> None:
+    plain, bare = world.add_pod(0, name="plain"), world.add_pod(3, name="bare")
+    world.see()
+    record = world.state.index.pending(uid_of(bare))
+    assert record is not None
+    PodSink(world.state.index).upsert(replace(record, request=None))
+    for pod in (plain, bare):
+        error = f"pod team/{pod['metadata']['name']} asks for no GPU; let kube-scheduler bind it"
+        assert world.bind(pod) == BindResult(Outcome.INVALID, error)
 
 
-@pytest.mark.parametrize("seen", [True, False])
-def test_a_pod_that_asks_for_nonsense_is_refused_with_the_field(world: World, seen: bool) -> None:
+SUFFIX = (
+    "[0].resources.limits[aliyun.com/gpu-mem]: 10G has a suffix, but the resource is counted in units; write the number"
+    " alone, such as 10"
+)
+
+
+@pytest.mark.parametrize(
+    ("containers", "seen", "why"),
+    [
+        ([make_container("c", "10G")], True, SUFFIX),
+        ([make_container("c", "10G")], False, SUFFIX),
+        (7, False, ": expected a list, found a number"),
+    ],
+)
+def test_nonsense_is_refused_with_the_field(world: World, containers: object, seen: bool, why: str) -> None:
     pod = world.add_pod(3)
-    world.edit_pod(pod, lambda found: found["spec"].update(containers=[make_container("c", "10G")]))
+    world.edit_pod(pod, lambda found: found["spec"].update(containers=containers))
     if seen:
         world.see()
-    assert world.bind(pod).error == (
-        "spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 10G has a suffix, but the resource is counted in"
-        " units; write the number alone, such as 10"
-    )
+    answer = world.bind(pod)
+    assert (answer.outcome, answer.error) == (Outcome.INVALID, f"spec.containers{why}")
 
 
 def test_a_replica_that_does_not_lead_binds_nothing(world: World) -> None:
@@ -190,12 +185,6 @@ def test_a_refused_binding_gives_the_memory_back(world: World, error: kube.KubeE
     assert (answer.outcome, answer.error) == (Outcome.API_ERROR, f"the API server refused the Binding: {error}")
     assert world.used() == {}
     assert world.bind(pod).error == ""
-
-
-def test_a_pod_that_cannot_be_read_is_tried_again(world: World) -> None:
-    pod = world.add_pod(3, name="p")
-    world.api.fail_next(lambda call: call.verb == "get", kube.ServerFaultError("boom"))
-    assert world.bind(pod).error == "pod team/p could not be read: boom; it is tried again"
 
 
 def test_a_pod_bound_by_somebody_else_without_gpus_is_an_error(world: World) -> None:

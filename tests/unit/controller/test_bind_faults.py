@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.extender.bind import Outcome
+from controller.extender.bind import BindResult, Outcome
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
@@ -35,9 +35,7 @@ def test_a_lost_reply_is_a_success_when_the_pod_says_so(world: World, pod: JsonO
 
 
 @pytest.mark.parametrize("fault", ["lost-request", kube.ServerFaultError("etcdserver: request timed out")])
-def test_a_lost_request_keeps_the_memory_and_the_choice_for_the_next_try(
-    world: World, pod: JsonObject, fault: Fault
-) -> None:
+def test_a_lost_request_keeps_its_choice_for_the_next_try(world: World, pod: JsonObject, fault: Fault) -> None:
     world.api.fail_next(is_binding, fault)
     answer = world.bind(pod)
     assert answer.outcome is Outcome.IN_DOUBT
@@ -102,36 +100,21 @@ def test_a_retry_on_another_node_finds_the_late_binding(world: World, pod: JsonO
     assert (world.used("node-b"), world.used("node-a")) == ({}, {"GPU-0": 6})
 
 
-def test_when_the_pod_cannot_be_read_either_the_memory_is_kept(world: World, pod: JsonObject) -> None:
+def test_what_cannot_be_read_keeps_its_memory_and_a_retry_reads_it(world: World, pod: JsonObject) -> None:
     world.api.fail_next(is_binding, "lost-reply")
     world.api.fail_next(is_read, kube.ServerFaultError("boom"))
-    answer = world.bind(pod)
-    assert answer.outcome is Outcome.IN_DOUBT
-    assert answer.error == (
-        "no answer to the Binding: create /api/v1/namespaces/team/pods/p/binding: connection reset;"
-        " and the pod could not be read: boom"
-    )
+    path = "create /api/v1/namespaces/team/pods/p/binding"
+    error = f"no answer to the Binding: {path}: connection reset; and the pod could not be read: boom"
+    assert world.bind(pod) == BindResult(Outcome.IN_DOUBT, error)
     assert world.used() == {"GPU-0": 6}
-    assert world.bind(pod).outcome is Outcome.BOUND
-
-
-def test_a_conflict_is_resolved_by_reading_too(world: World, pod: JsonObject) -> None:
-    """The reply to the first try was lost twice; the second try conflicts with it."""
-    world.api.fail_next(is_binding, "lost-reply")
-    world.api.fail_next(is_read, "lost-request")
-    world.bind(pod)
     assert world.bind(pod).outcome is Outcome.BOUND
     assert world.state.index.unconfirmed() == 0
 
 
 def test_a_conflict_on_an_unbound_pod_gives_the_memory_back(world: World, pod: JsonObject) -> None:
     world.edit_pod(pod, lambda found: found["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"))
-    answer = world.bind(pod)
-    assert answer.outcome is Outcome.API_ERROR
-    assert answer.error == (
-        'the API server refused the Binding: Operation cannot be fulfilled on pods/binding "p":'
-        " pod p is being deleted, cannot be assigned to a host"
-    )
+    why = 'Operation cannot be fulfilled on pods/binding "p": pod p is being deleted, cannot be assigned to a host'
+    assert world.bind(pod) == BindResult(Outcome.API_ERROR, f"the API server refused the Binding: {why}")
     assert world.used() == {}
 
 
@@ -208,9 +191,7 @@ def test_an_old_server_may_bind_the_successor_of_a_pod_that_was_seen_on_another_
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_an_in_doubt_reservation_ends_when_the_pod_is_seen_bound_or_long_after(
-    world: World, pod: JsonObject, landed: bool
-) -> None:
+def test_doubt_ends_when_the_pod_is_seen_bound_or_long_after(world: World, pod: JsonObject, landed: bool) -> None:
     world.api.fail_next(is_binding, LandsLater())
     world.bind(pod)
     world.after(119)
@@ -227,9 +208,7 @@ def test_an_in_doubt_reservation_ends_when_the_pod_is_seen_bound_or_long_after(
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_an_in_doubt_reservation_about_a_pod_that_the_watch_has_not_shown_yet_is_kept(
-    world: World, landed: bool
-) -> None:
+def test_doubt_about_a_pod_that_the_watch_has_not_shown_yet_stays(world: World, landed: bool) -> None:
     """Such a pod is read soon, as one that may be gone; that it is unbound tells nothing for as long."""
     pod = world.add_pod(6)
     world.api.fail_next(is_binding, LandsLater())
@@ -243,9 +222,7 @@ def test_an_in_doubt_reservation_about_a_pod_that_the_watch_has_not_shown_yet_is
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_an_in_doubt_reservation_about_a_pod_that_is_gone_ends_soon_but_not_at_once(
-    world: World, pod: JsonObject, again: bool
-) -> None:
+def test_doubt_about_a_pod_that_is_gone_ends_soon_but_not_at_once(world: World, pod: JsonObject, again: bool) -> None:
     world.api.fail_next(is_binding, "lost-request")
     world.bind(pod)
     world.api.vanish(path_of(pod))
@@ -280,9 +257,7 @@ def test_a_choice_in_doubt_is_not_sent_to_a_gpu_that_is_gone(world: World, pod: 
     )
 
 
-def test_a_definite_refusal_of_a_retry_does_not_end_the_uncertainty_about_the_first(
-    world: World, pod: JsonObject
-) -> None:
+def test_a_refusal_of_a_retry_does_not_end_the_doubt_about_the_first(world: World, pod: JsonObject) -> None:
     world.api.fail_next(is_binding, LandsLater())
     world.bind(pod)
     world.api.fail_next(is_binding, kube.TooManyRequestsError("slow down"))

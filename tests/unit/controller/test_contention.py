@@ -85,9 +85,7 @@ def test_many_containers_are_tried_again_on_a_restless_node(world: World, monkey
 
 
 @pytest.mark.parametrize("last", [1, 20])
-def test_one_container_is_placed_although_the_ledger_never_rests(
-    world: World, monkeypatch: pytest.MonkeyPatch, last: int
-) -> None:
+def test_one_container_fits_a_restless_ledger(world: World, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
     real, left = node_ledger.verdict, state.TRIES
 
     def restless(shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
@@ -178,9 +176,7 @@ def test_a_bind_of_which_the_scheduler_has_given_up_is_not_sent(world: World) ->
 
 
 @pytest.mark.parametrize("slow", [0.1, 0.9])
-def test_all_steps_of_a_bind_end_before_the_scheduler_gives_up(
-    world: World, monkeypatch: pytest.MonkeyPatch, slow: float
-) -> None:
+def test_a_bind_ends_before_the_scheduler_gives_up(world: World, monkeypatch: pytest.MonkeyPatch, slow: float) -> None:
     """The watch lags, the pod is read slowly, the Binding gets no answer, and the pod cannot be read then."""
     pod, get, allowed = world.add_pod(3), world.api.get, []
 

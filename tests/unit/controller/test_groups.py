@@ -43,13 +43,9 @@ def gpu_of(world: World, pod: JsonObject) -> str:
     return f"{world.api.read(path_of(pod))['spec']['nodeName']}/{gpu}"
 
 
-def test_a_pod_without_such_a_request_stays_as_it_is(world: World) -> None:
-    for pod in (world.add_pod(3), world.add_pod(3, annotations={names.ANNOTATION_OTHER_GPU: "app=web"})):
-        asked = request_of(pod)
-        assert world.state.resolve(asked.shape, asked.labels) is asked.shape
-
-
 def test_the_first_of_a_group_is_first_until_there_is_another(world: World) -> None:
+    world.bind(member(world, namespace="other"), A)
+    world.see()
     one, two = member(world), member(world)
     assert is_first(world, one)
     assert world.bind(one, B).error == ""
@@ -66,7 +62,10 @@ def test_the_first_of_a_group_is_first_until_there_is_another(world: World) -> N
     assert is_first(world, member(world))
 
 
-def test_a_resolved_request_is_resolved_again(world: World) -> None:
+def test_a_resolved_request_is_resolved_again_and_one_without_a_group_stays_as_it_is(world: World) -> None:
+    for pod in (world.add_pod(3), world.add_pod(3, annotations={names.ANNOTATION_OTHER_GPU: "app=web"})):
+        asked = request_of(pod)
+        assert world.state.resolve(asked.shape, asked.labels) is asked.shape
     one, two = member(world), member(world)
     asked = request_of(two)
     resolved = world.state.resolve(asked.shape, asked.labels)
@@ -178,16 +177,9 @@ Labels = dict[str, str]
 KEYS: Final = st.sampled_from(["app", "tier"])
 VALUES: Final = st.sampled_from(["a", "b", "c"])
 found = st.lists(st.tuples(st.sampled_from(["one", "two"]), st.dictionaries(KEYS, VALUES)), max_size=12)
-selectors = st.builds(
-    LabelSelector,
-    st.lists(
-        st.builds(
-            Requirement, KEYS, st.sampled_from(list(Operator)), st.lists(VALUES, max_size=3, unique=True).map(tuple)
-        ),
-        max_size=3,
-    ).map(tuple),
-    st.just(""),
-)
+values = st.lists(VALUES, max_size=3, unique=True).map(tuple)
+requirements = st.builds(Requirement, KEYS, st.sampled_from(list(Operator)), values)
+selectors = st.builds(LabelSelector, st.lists(requirements, max_size=3).map(tuple), st.just(""))
 
 
 def meant(known: LabelIndex, namespace: str, selector: LabelSelector) -> set[frozenset[tuple[str, str]]]:
@@ -205,6 +197,11 @@ def test_everybody_who_is_meant_is_found_and_no_one_who_has_gone(
     for name in ("one", "two", "three"):
         expected = {frozenset(labels.items()) for namespace, labels in stays if namespace == name}
         assert meant(known, name, selector) == {labels for labels in expected if selector.matches(dict(labels))}
+    # What is not to be counted hides only as many pods.
+    known = LabelIndex([*gone, *stays])
+    mine = [labels for namespace, labels in gone if namespace == "one"]
+    shown = {frozenset(labels.items()) for labels in known.like("one", selector, mine) if selector.matches(labels)}
+    assert shown == meant(LabelIndex(stays), "one", selector)
 
 
 @pytest.mark.parametrize(
@@ -256,19 +253,3 @@ def test_a_choice_that_the_api_server_knows_otherwise_counts_as_it_has_it(world:
 def test_a_count_that_is_wrong_is_found(world: World) -> None:
     world.state.index.label_index.add("team", {"app": "web"})
     assert world.audit() == ["namespace team: disagree about the labels of pods that hold GPUs"]
-
-
-@given(found, found, selectors)
-def test_what_is_not_to_be_counted_hides_only_as_many_pods(
-    own: list[tuple[str, Labels]], others: list[tuple[str, Labels]], selector: LabelSelector
-) -> None:
-    known = LabelIndex([*own, *others])
-    mine = [labels for namespace, labels in own if namespace == "one"]
-    shown = {frozenset(labels.items()) for labels in known.like("one", selector, mine) if selector.matches(labels)}
-    assert shown == meant(LabelIndex(others), "one", selector)
-
-
-def test_groups_of_other_namespaces_do_not_count(world: World) -> None:
-    world.bind(member(world, namespace="other"))
-    world.see()
-    assert is_first(world, member(world))

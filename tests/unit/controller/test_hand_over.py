@@ -77,7 +77,7 @@ def test_one_word_tells_of_all_nodes(world: World, summary: HandOverSummary, nod
         ({"capacity": {"nvidia.com/gpu": "4"}}, False),
     ],
 )
-def test_a_node_that_will_share_counts_before_it_has_told_how(
+def test_a_node_that_will_share_counts(
     world: World, summary: HandOverSummary, fields: dict[str, Any], counts: bool
 ) -> None:
     """Else pods that are created meanwhile would be right on the nodes of today only."""
@@ -114,7 +114,7 @@ FAULTS = [kube.ForbiddenError("no"), kube.NotFoundError("gone"), kube.Unreachabl
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
-def test_a_write_that_fails_is_told_once_and_tried_again(
+def test_a_failed_write_is_told_once_and_tried_again(
     world: World, summary: HandOverSummary, caplog: pytest.LogCaptureFixture, fault: kube.KubeError
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -78,18 +78,12 @@ def test_a_waiting_pod_is_told_ever_less_often(world: World) -> None:
     assert when_more(world, range(0, 6000, 30), lambda: len(said(world))) == [0, 2700, 5400]
 
 
-def test_a_controllers_pod_is_told_what_to_do_with_it(world: World) -> None:
-    add_bypassed(world, 11, owner=REPLICA_SET)
-    tick(world)
-    ((_, message),) = said(world)
-    how = "without spec.nodeName and with the scheduler gpushare-scheduler"
-    assert message.endswith(f"{ROOM}delete it, so that its controller makes it again {how}")
-
-
-def test_a_node_that_has_no_gpus_is_the_reason(world: World) -> None:
-    add_bypassed(world, 3, node="node-x")
+def test_a_controllers_pod_is_told_what_to_do_with_it_and_that_its_node_has_no_gpus(world: World) -> None:
+    add_bypassed(world, 3, node="node-x", owner=REPLICA_SET)
     tick(world)
     ((reason, message),) = said(world)
+    how = "without spec.nodeName and with the scheduler gpushare-scheduler"
+    assert message.endswith(f"{ROOM}delete it, so that its controller makes it again {how}")
     assert reason == advice.REASON_WAITING
     assert "node node-x is unknown to the gpushare controller" in message
 

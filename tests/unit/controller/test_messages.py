@@ -34,6 +34,9 @@ def within_container(resources: str) -> str:
     return within_spec('"containers":[{"name":"c","resources":RESOURCES}]'.replace("RESOURCES", resources))
 
 
+OBJECT = "expected an object, found"
+
+
 def refused(read: Callable[[bytes], object], body: bytes) -> str:
     with pytest.raises(WireError) as error:
         read(body)
@@ -45,44 +48,35 @@ def refused(read: Callable[[bytes], object], body: bytes) -> str:
     [
         ("", "the body: empty; expected JSON"),
         ("{", "the body: not JSON (line 1, column 2)"),
-        ("null", "the body: expected an object, found nothing"),
-        ('"pod"', "the body: expected an object, found a string"),
+        ("null", f"the body: {OBJECT} nothing"),
+        ('"pod"', f"the body: {OBJECT} a string"),
         ("{}", "Pod: missing; expected ExtenderArgs {Pod, Nodes, NodeNames}"),
         ('{"Pod":null}', "Pod: missing; expected ExtenderArgs {Pod, Nodes, NodeNames}"),
-        ('{"Pod":"p"}', "Pod: expected an object, found a string"),
-        ('{"Pod":{}}', "Pod.metadata: expected an object, found nothing"),
-        ('{"Pod":{"metadata":{}}}', "Pod.spec: expected an object, found nothing"),
-        ('{"Pod":{"metadata":{"labels":1},"spec":{}}}', "Pod.metadata.labels: expected an object, found a number"),
+        ('{"Pod":"p"}', f"Pod: {OBJECT} a string"),
+        ('{"Pod":{}}', f"Pod.metadata: {OBJECT} nothing"),
+        ('{"Pod":{"metadata":{}}}', f"Pod.spec: {OBJECT} nothing"),
+        ('{"Pod":{"metadata":{"labels":1},"spec":{}}}', f"Pod.metadata.labels: {OBJECT} a number"),
         (
             '{"Pod":{"metadata":{"labels":{"a":1}},"spec":{}}}',
             "Pod.metadata.labels[a]: expected a string, found a number",
         ),
-        (
-            '{"Pod":{"metadata":{"annotations":[]},"spec":{}}}',
-            "Pod.metadata.annotations: expected an object, found a list",
-        ),
+        ('{"Pod":{"metadata":{"annotations":[]},"spec":{}}}', f"Pod.metadata.annotations: {OBJECT} a list"),
         (within_spec('"containers":{}'), "Pod.spec.containers: expected a list, found an object"),
-        (within_spec('"containers":[null]'), "Pod.spec.containers[0]: expected an object, found nothing"),
+        (within_spec('"containers":[null]'), f"Pod.spec.containers[0]: {OBJECT} nothing"),
         (within_spec('"containers":[{}]'), "Pod.spec.containers[0].name: expected a string, found nothing"),
         (
             within_spec('"initContainers":[{"name":""}]'),
             "Pod.spec.initContainers[0].name: expected a string, found nothing",
         ),
-        (within_container("[]"), "Pod.spec.containers[0].resources: expected an object, found a list"),
-        (
-            within_container('{"limits":"all"}'),
-            "Pod.spec.containers[0].resources.limits: expected an object, found a string",
-        ),
-        (
-            within_container('{"requests":3}'),
-            "Pod.spec.containers[0].resources.requests: expected an object, found a number",
-        ),
+        (within_container("[]"), f"Pod.spec.containers[0].resources: {OBJECT} a list"),
+        (within_container('{"limits":"all"}'), f"Pod.spec.containers[0].resources.limits: {OBJECT} a string"),
+        (within_container('{"requests":3}'), f"Pod.spec.containers[0].resources.requests: {OBJECT} a number"),
         ('{"Pod":POD,"NodeNames":"n"}', "NodeNames: expected a list, found a string"),
         ('{"Pod":POD,"NodeNames":["n",2]}', "NodeNames[1]: expected a string, found a number"),
-        ('{"Pod":POD,"Nodes":[]}', "Nodes: expected an object, found a list"),
+        ('{"Pod":POD,"Nodes":[]}', f"Nodes: {OBJECT} a list"),
         ('{"Pod":POD,"Nodes":{"items":{}}}', "Nodes.items: expected a list, found an object"),
-        ('{"Pod":POD,"Nodes":{"items":["n"]}}', "Nodes.items[0]: expected an object, found a string"),
-        ('{"Pod":POD,"Nodes":{"items":[{}]}}', "Nodes.items[0].metadata: expected an object, found nothing"),
+        ('{"Pod":POD,"Nodes":{"items":["n"]}}', f"Nodes.items[0]: {OBJECT} a string"),
+        ('{"Pod":POD,"Nodes":{"items":[{}]}}', f"Nodes.items[0].metadata: {OBJECT} nothing"),
         (
             '{"Pod":POD,"Nodes":{"items":[{"metadata":{"name":7}}]}}',
             "Nodes.items[0].metadata.name: expected a string, found a number",

@@ -149,7 +149,7 @@ NODES = st.lists(st.sampled_from([A, B]), min_size=1, max_size=2)
     ),
     most=st.integers(0, 4),
 )
-def test_never_more_than_the_limit_and_never_for_a_pod_that_does_not_wait(
+def test_never_beyond_the_limit_or_for_one_that_does_not_wait(
     waiting: set[PodUid], refused: dict[PodUid, Refusal], there: dict[PodUid, Placeholder], most: int
 ) -> None:
     known = Inputs(waiting=waiting, refused=refused, asked=there, attempts={}, resting={}, today=TODAY)
@@ -170,20 +170,15 @@ ONE = [NodeName("a")]
 TWO = [*ONE, NodeName("b")]
 
 
-def test_the_first_time_and_the_last_nodes_are_kept() -> None:
+def test_the_first_time_and_the_last_nodes_are_kept_until_the_pod_fits() -> None:
     clock = ManualClock(at=1)
     refusals = Refusals(clock)
     refusals.note(ref(P), ONE, fits=False)
     clock.at = 2
     refusals.note(ref(P), TWO, fits=False)
-    assert refusals.of({P}) == {P: Refusal(since=1, asked=2, nodes=TWO, namespace="team")}
-
-
-def test_a_pod_that_fits_or_about_which_no_node_was_named_is_none() -> None:
-    refusals = Refusals(ManualClock())
-    refusals.note(ref(P), ONE, fits=False)
+    refusals.note(ref(Q), [], fits=False)  # about which no node was named
+    assert refusals.of({P, Q}) == {P: Refusal(since=1, asked=2, nodes=TWO, namespace="team")}
     refusals.note(ref(P), ONE, fits=True)
-    refusals.note(ref(Q), [], fits=False)
     assert refusals.of({P, Q}) == {}
 
 
@@ -198,25 +193,17 @@ def test_a_pod_that_the_watch_has_not_brought_yet_is_remembered_for_a_while() ->
     assert refusals.of({P}) == {}
 
 
-def test_the_number_of_pods_is_bounded() -> None:
-    refusals = Refusals(ManualClock())
-    pods = {PodUid(str(number)) for number in range(MOST + 1)}
-    for pod in pods:
-        refusals.note(ref(pod), ONE, fits=False)
-    assert len(refusals.of(pods)) == MOST
-
-
-def test_a_namespace_with_many_waiting_pods_leaves_places_to_others() -> None:
+def test_the_number_of_pods_is_bounded_and_a_namespace_with_many_leaves_places_to_others() -> None:
     clock = ManualClock()
     refusals = Refusals(clock)
     for number in range(MOST):
         clock.at = number
         refusals.note(ref(str(number)), ONE, fits=False)
+    refusals.note(ref("one more"), ONE, fits=False)
     refusals.note(ref("p", "other"), ONE, fits=False)
     refusals.note(ref("more"), ONE, fits=False)
-    known = refusals.of({P, PodUid("more"), *(PodUid(str(number)) for number in range(MOST))})
-    assert P in known
-    assert len(known) == MOST
+    known = refusals.of({P, PodUid("more"), PodUid("one more"), *(PodUid(str(number)) for number in range(MOST))})
+    assert (P in known, PodUid("one more") in known, len(known)) == (True, False, MOST)
     assert PodUid(str(MOST - 1)) not in known  # the newest of the namespace with most
 
 

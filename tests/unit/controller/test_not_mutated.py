@@ -174,7 +174,7 @@ def test_deletions_are_limited_too(world: World) -> None:
 
 
 @pytest.mark.parametrize("error", [kube.ConflictError("it has changed"), kube.ForbiddenError("pods is forbidden")])
-def test_a_deletion_that_fails_is_logged_and_tried_again_and_told_once(
+def test_a_failed_deletion_is_tried_again_and_told_once(
     world: World, caplog: pytest.LogCaptureFixture, error: kube.KubeError
 ) -> None:
     pod = bypassed_pod(world)
@@ -227,9 +227,7 @@ def settle(world: World, ticks: int = 2) -> None:
         tick(world, bypass_decision.SETTLE_S)
 
 
-def test_a_rejected_pod_of_a_controller_is_deleted_after_a_while(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_rejected_pod_of_a_controller_is_deleted(world: World, caplog: pytest.LogCaptureFixture) -> None:
     pod = rejected(world, REPLICA_SET)
     caplog.set_level("INFO")
     tick(world)

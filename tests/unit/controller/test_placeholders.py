@@ -48,13 +48,13 @@ ON = Limits(most=2, life_s=LIFE_S)
 
 
 def chore(world: World, limits: Limits = ON) -> Placeholders:
-    return Placeholders(
-        writer=world.writer,
-        state=world.state,
-        table=world.table,
-        refusals=world.refusals,
-        limits=limits,
-    )
+    writer, state, table, refusals = world.writer, world.state, world.table, world.refusals
+    return Placeholders(writer=writer, state=state, table=table, refusals=refusals, limits=limits)
+
+
+def tick(world: World, placeholders: Placeholders, after_s: float = 0) -> None:
+    world.clock.at += after_s
+    placeholders.tick(world.snapshot())
 
 
 def fill(world: World) -> list[JsonObject]:
@@ -80,7 +80,7 @@ def stuck(world: World) -> JsonObject:
 def asked(world: World) -> tuple[JsonObject, Placeholders]:
     """Such a pod, for which a node was asked."""
     pod, placeholders = stuck(world), chore(world)
-    placeholders.tick(world.snapshot())
+    tick(world, placeholders)
     return pod, placeholders
 
 
@@ -98,7 +98,7 @@ def away(pod: JsonObject) -> list[list[str]]:
 
 def test_a_pod_that_fits_the_sums_and_no_gpu_gets_a_placeholder_that_keeps_away_from_these_nodes(world: World) -> None:
     pod, placeholders = asked(world)
-    placeholders.tick(world.snapshot())
+    tick(world, placeholders)
     (there,) = world.api.objects(THERE)
     assert away(there) == [NODES]
     assert there["spec"]["containers"][0]["resources"] == {"limits": {names.GPU_MEM: 5}}
@@ -118,28 +118,28 @@ def test_it_goes_when_the_pod_is_bound(world: World) -> None:
     assert ask(world, pod, [*NODES, "node-c"]) == ["node-c"]
     assert not world.bind(pod, "node-c").error
     world.see()
-    placeholders.tick(world.snapshot())
+    tick(world, placeholders)
     assert world.api.objects(THERE) == []
 
 
 def test_it_goes_with_the_pod_also_after_a_restart(world: World) -> None:
     pod = stuck(world)
-    chore(world).tick(world.snapshot())
+    tick(world, chore(world))
     world.start_controller()
     world.list_all()
     placeholders = chore(world)
-    placeholders.tick(world.snapshot())
+    tick(world, placeholders)
     assert len(world.api.objects(THERE)) == 1
     world.api.delete(path_of(pod))
     world.see()
-    placeholders.tick(world.snapshot())
+    tick(world, placeholders)
     assert world.api.objects(THERE) == []
 
 
 def test_a_controller_without_the_option_removes_what_is_left(world: World) -> None:
     stuck(world)
-    chore(world).tick(world.snapshot())
-    chore(world, OFF).tick(world.snapshot())
+    tick(world, chore(world))
+    tick(world, chore(world, OFF))
     assert world.api.objects(THERE) == []
 
 
@@ -147,24 +147,21 @@ def test_nodes_that_come_in_vain_are_bounded(world: World, caplog: pytest.LogCap
     pod, placeholders = stuck(world), chore(world)
     nodes = list(NODES)
     for attempt in range(1, ATTEMPTS + 1):
-        placeholders.tick(world.snapshot())
+        tick(world, placeholders)
         (there,) = world.api.objects(THERE)
         assert there["metadata"]["annotations"][names.ANNOTATION_ATTEMPT] == str(attempt)
         nodes.append(f"small-{attempt}")
         world.add_node(nodes[-1], 4, 4)
         world.see()
         assert ask(world, pod, nodes) == []
-        world.clock.at += REPLACE_AFTER_S
-        placeholders.tick(world.snapshot())
+        tick(world, placeholders, REPLACE_AFTER_S)
     assert world.api.objects(THERE) == []
-    world.clock.at += REST_S - 1
-    placeholders.tick(world.snapshot())
+    tick(world, placeholders, REST_S - 1)
     assert world.api.objects(THERE) == []
     expected = "a node came that has no room for its pod either; a node is asked for again in 60 minutes"
     assert expected in {message for _, message in said(world)}
     assert "nodes in vain" not in caplog.messages, "fewer than a namespace may have"
-    world.clock.at += 1
-    placeholders.tick(world.snapshot())
+    tick(world, placeholders, 1)
     assert away(world.api.objects(THERE)[0]) == [sorted(nodes)]
 
 
@@ -176,7 +173,7 @@ def test_a_node_that_came_in_vain_counts_for_an_hour() -> None:
 def test_a_node_whose_gpus_are_not_known_yet_counts_as_one_that_may_have_room(world: World) -> None:
     pod, placeholders = stuck(world), chore(world)
     assert ask(world, pod, [*NODES, "node-new"]) == []
-    placeholders.tick(world.snapshot())
+    tick(world, placeholders)
     assert away(world.api.objects(THERE)[0]) == [NODES]
 
 
@@ -192,7 +189,7 @@ def test_a_node_whose_gpus_are_not_known_yet_counts_as_one_that_may_have_room(wo
 )
 def test_no_node_is_asked_for_a_pod_that_needs_none_by_now(world: World, part: str, change: JsonObject) -> None:
     world.edit_pod(stuck(world), lambda found: found[part].update(change))  # which the watch has not told yet
-    chore(world).tick(world.snapshot())
+    tick(world, chore(world))
     assert world.api.objects(THERE) == []
 
 
@@ -200,13 +197,16 @@ def test_a_refusal_of_the_server_is_not_repeated_at_once(world: World, caplog: p
     stuck(world)
     placeholders = chore(world)
     world.api.fail_next(lambda call: call.verb == "create" and call.path == THERE, kube.ForbiddenError("quota"))
-    placeholders.tick(world.snapshot())
-    placeholders.tick(world.snapshot())
+    tick(world, placeholders)
+    tick(world, placeholders)
     assert world.api.count("create", THERE) == 1
     assert "no node asked for" in caplog.text
-    world.clock.at += YIELD_S
-    placeholders.tick(world.snapshot())
+    tick(world, placeholders, YIELD_S)
     assert len(world.api.objects(THERE)) == 1
+
+
+def named(world: World) -> list[str]:
+    return [each["metadata"]["name"] for each in world.api.objects(THERE)]
 
 
 def given_up(world: World, namespace: str) -> JsonObject:
@@ -225,10 +225,9 @@ def test_a_namespace_whose_pods_the_server_refuses_holds_up_no_other(world: Worl
     world.clock.at += ASK_AFTER_S
     placeholders = chore(world)
     world.api.fail_next(lambda call: call.verb == "create" and call.path == THERE, kube.ForbiddenError("webhook"))
-    placeholders.tick(world.snapshot())
-    world.clock.at += RETRY_S
-    placeholders.tick(world.snapshot())
-    assert [each["metadata"]["name"] for each in world.api.objects(THERE)] == [f"for-{uid_of(other)}"]
+    tick(world, placeholders)
+    tick(world, placeholders, RETRY_S)
+    assert named(world) == [f"for-{uid_of(other)}"]
 
 
 @pytest.mark.parametrize(
@@ -242,12 +241,11 @@ def test_a_namespace_whose_pods_the_server_refuses_holds_up_no_other(world: Worl
 def test_no_pod_makes_its_placeholder_huge(world: World, change: JsonObject, caplog: pytest.LogCaptureFixture) -> None:
     pod, placeholders = stuck(world), chore(world)
     world.edit_pod(pod, lambda found: found["spec"].update(change))
-    placeholders.tick(world.snapshot())
+    tick(world, placeholders)
     assert not [call for call in world.api.calls if call.verb == "create" and call.path == THERE]
     assert "no node asked for" in caplog.text
     reads = len(world.api.calls)
-    world.clock.at += RETRY_S
-    placeholders.tick(world.snapshot())
+    tick(world, placeholders, RETRY_S)
     assert [call.verb for call in world.api.calls[reads:]] == []  # not at every look
 
 
@@ -271,8 +269,7 @@ def test_one_that_is_there_already_is_taken_over(world: World) -> None:
 def test_one_that_somebody_deleted_comes_again(world: World) -> None:
     pod, placeholders = asked(world)
     world.api.delete(placeholder_path(uid_of(pod)))
-    world.clock.at += LIST_S
-    placeholders.tick(world.snapshot())
+    tick(world, placeholders, LIST_S)
     assert len(world.api.objects(THERE)) == 1
 
 
@@ -281,13 +278,11 @@ def test_a_server_that_does_not_answer_changes_nothing(world: World) -> None:
     world.api.delete(path_of(pod))
     world.see()
     world.api.fail_next(lambda call: call.verb == "delete", kube.UnreachableError("no"))
-    placeholders.tick(world.snapshot())
+    tick(world, placeholders)
     world.api.fail_next(lambda call: call.verb == "list", kube.UnreachableError("no"))
-    world.clock.at += LIST_S
-    placeholders.tick(world.snapshot())
+    tick(world, placeholders, LIST_S)
     assert len(world.api.objects(THERE)) == 1
-    world.clock.at += LIST_S
-    placeholders.tick(world.snapshot())
+    tick(world, placeholders, LIST_S)
     assert world.api.objects(THERE) == []
 
 
@@ -303,15 +298,13 @@ def test_a_server_that_is_gone_is_asked_less_and_less_often(world: World, verb: 
     counts = [world.api.count(verb, THERE)]
     for _ in range(10):
         for _ in range(60):
-            world.clock.at += 1
-            placeholders.tick(world.snapshot())
+            tick(world, placeholders, 1)
         counts.append(world.api.count(verb, THERE))
     per_minute = [after - before for before, after in itertools.pairwise(counts)]
     assert max(per_minute) <= 10
     assert sum(per_minute[5:]) <= (5 * 3 if verb == "list" else 5 * 10)
     world.api.calm()
-    world.clock.at += LIST_S
-    placeholders.tick(world.snapshot())
+    tick(world, placeholders, LIST_S)
     assert world.api.objects(THERE) == []
 
 
@@ -322,19 +315,16 @@ def test_pods_that_are_recreated_do_not_bring_node_after_node(world: World) -> N
     for number in range(MOST_IN_VAIN):
         pod = world.add_waiting(5)
         ask(world, pod, nodes)
-        world.clock.at += ASK_AFTER_S
-        placeholders.tick(world.snapshot())
+        tick(world, placeholders, ASK_AFTER_S)
         assert len(world.api.objects(THERE)) == 1, number
         world.api.delete(path_of(pod))
         world.see()
-        placeholders.tick(world.snapshot())
+        tick(world, placeholders)
     again, other = given_up(world, "team"), given_up(world, "other")
-    world.clock.at += ASK_AFTER_S
-    placeholders.tick(world.snapshot())
-    assert [each["metadata"]["name"] for each in world.api.objects(THERE)] == [f"for-{uid_of(other)}"]
-    world.clock.at += REST_S
-    placeholders.tick(world.snapshot())
-    assert f"for-{uid_of(again)}" in {each["metadata"]["name"] for each in world.api.objects(THERE)}
+    tick(world, placeholders, ASK_AFTER_S)
+    assert named(world) == [f"for-{uid_of(other)}"]
+    tick(world, placeholders, REST_S)
+    assert f"for-{uid_of(again)}" in named(world)
 
 
 def test_judging_leaves_the_processor_to_the_scheduler(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,7 +341,7 @@ def test_judging_leaves_the_processor_to_the_scheduler(world: World, monkeypatch
 
     monkeypatch.setattr(placeholders.table, "verdicts", slow)
     for count in (1, 2, 3):
-        placeholders.tick(world.snapshot())
+        tick(world, placeholders)
         assert len(world.api.objects(THERE)) == count
 
 
@@ -388,7 +378,7 @@ def test_a_pod_in_a_cluster_with_too_many_nodes_to_name_gets_none(world: World) 
     world.see()
     ask(world, pod, many)
     world.clock.at += ASK_AFTER_S
-    chore(world).tick(world.snapshot())
+    tick(world, chore(world))
     assert world.api.objects(THERE) == []
 
 
@@ -433,8 +423,8 @@ def test_the_placeholder_takes_over_what_decides_about_nodes_and_nothing_else() 
 def test_other_pods_of_the_namespace_are_left_alone(world: World, change: dict[str, Any]) -> None:
     metadata = {"name": "for-x", "annotations": {names.ANNOTATION_ATTEMPT: "1"}} | change
     world.add_pod(5, namespace=names.PLACEHOLDERS, **metadata)
-    chore(world, OFF).tick(world.snapshot())
+    tick(world, chore(world, OFF))
     assert len(world.api.objects(THERE)) == 1
     bad = world.add_pod(5, name="for-y", namespace=names.PLACEHOLDERS, annotations={names.ANNOTATION_ATTEMPT: "many"})
-    chore(world, OFF).tick(world.snapshot())
+    tick(world, chore(world, OFF))
     assert world.api.read(path_of(bad))

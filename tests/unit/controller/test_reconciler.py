@@ -87,17 +87,12 @@ def test_a_pod_whose_allocation_cannot_be_read_is_told_once(world: World) -> Non
     assert reason == "GpuShareUnreadableAllocation"
     assert message.startswith("what this pod holds cannot be read, so its node takes no new pods: annotation ")
     assert message.endswith(" found None; delete it, or install the version of gpushare that bound it")
-
-
-def test_a_pod_that_is_counted_from_its_other_annotations_is_told_so(world: World) -> None:
+    counted = world.add_bound(3, node="node-b")
     unreadable = {names.ANNOTATION_ALLOCATION: "[]"}
-    world.edit_pod(world.add_bound(3), lambda found: found["metadata"]["annotations"].update(unreadable))
-    world.see()
-    world.reconciler.tick()
-    [(reason, message)] = said(world)
-    told = (
-        "its allocation cannot be read and is counted from its other annotations: annotation gpushare.dev/allocation: "
-    )
+    world.edit_pod(counted, lambda found: found["metadata"]["annotations"].update(unreadable))
+    tick(world)
+    (_, (reason, message)) = said(world)
+    told = "its allocation cannot be read and is counted from its other annotations: annotation gpushare.dev/alloc"
     assert (reason, message.startswith(told)) == ("GpuShareUnreadableAllocation", True)
 
 
@@ -363,19 +358,14 @@ TAIL = (
 )
 
 
-def test_each_pod_is_warned_once(world: World) -> None:
+def test_each_pod_is_warned_once_of_all_such_containers(world: World) -> None:
     pod = world.add_pod(3, annotations=MARK)
     tick(world)
     assert said(world) == [("GpuShareDevicesOverridden", f"container c0{TAIL}")]
     world.bind(pod)
-    tick(world, 60, times=3)
-    assert len(said(world)) == 1
-
-
-def test_all_such_containers_are_named(world: World) -> None:
     world.add_pod(3, annotations={names.ANNOTATION_OVERRIDDEN: "c0,side"})
-    tick(world)
-    assert said(world) == [("GpuShareDevicesOverridden", f"containers c0, side{TAIL}")]
+    tick(world, 60, times=3)
+    assert said(world)[1:] == [("GpuShareDevicesOverridden", f"containers c0, side{TAIL}")]
 
 
 def test_after_a_change_of_leader_only_new_pods_are_warned(world: World) -> None:
@@ -428,7 +418,7 @@ def leaving(world: World, verb: str, *args: Any, **options: Any) -> JsonObject:
     return found
 
 
-def test_a_pod_that_is_gone_was_not_deleted_and_a_nudge_that_fails_is_only_logged(
+def test_who_is_gone_was_not_deleted_and_a_failed_nudge_is_logged(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     pod = pods_wire.ref(world.add_pod(3))

@@ -40,9 +40,14 @@ def test_those_are_looked_at_first_that_waited_longest() -> None:
     assert due(found, 231, most=2) == ["c", "a"]
 
 
-def test_the_same_pod_is_looked_at_every_ten_seconds() -> None:
+def test_the_same_pod_is_looked_at_every_ten_seconds_and_not_while_its_choice_is_being_sent() -> None:
     found = made("a")
     assert [now for now in range(200, 232) if due(found, now)] == [200, 210, 220, 230]
+    (known,) = found.all()
+    known.senders = 1
+    assert due(found, 1000) == []
+    known.senders = 0
+    assert due(found, 1000) == ["a"]
 
 
 def test_a_choice_is_looked_at_when_it_is_old_and_soon_if_its_pod_is_unknown() -> None:
@@ -57,16 +62,6 @@ def test_only_an_old_choice_ends_because_its_pod_is_unbound() -> None:
     (soon,) = made("a").in_doubt(119.9, after_s=OLD_S, known=[], most=1)
     (old,) = made("a").in_doubt(120, after_s=OLD_S, known=[], most=1)
     assert (soon.expired, old.expired) == (False, True)
-
-
-def test_a_choice_that_is_being_sent_is_not_looked_at() -> None:
-    found = made("a")
-    known = found.get(uid("a"), NodeName("node-a"))
-    assert known is not None
-    known.senders = 1
-    assert due(found, 1000) == []
-    known.senders = 0
-    assert due(found, 1000) == ["a"]
 
 
 def test_a_pod_that_is_seen_on_its_node_without_gpus_ends_its_binding_and_not_its_patch() -> None:

@@ -29,10 +29,9 @@ def load(*argv: str, **environ: str) -> Settings:
 def test_the_promised_defaults() -> None:
     settings = load()
     assert (settings.bind_address, settings.port, settings.threads) == ("0.0.0.0", 12345, 32)
-    assert settings.probe_port == 12346
+    assert (settings.probe_port, settings.namespace) == (12346, "gpushare-system")
     assert (settings.memory_unit, settings.gpu_policy) == (GIB, Policy.DENSE)
-    assert settings.whole_gpus is False
-    assert (settings.namespace, settings.lease) == ("gpushare-system", "gpushare-controller")
+    assert (settings.whole_gpus, settings.lease) == (False, "gpushare-controller")
     assert (settings.lease_seconds, settings.renew_seconds, settings.retry_seconds) == (15.0, 10.0, 2.0)
     assert (settings.bind_seconds, settings.in_doubt_seconds) == (2.0, 120.0)
 

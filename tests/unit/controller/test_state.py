@@ -17,20 +17,10 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.allocation import RefusalReason, Refused
 from gpushare.model.capacity import FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import PodRequest
 from gpushare.units import MemoryUnit, ResourceConfig
 from gpushare.wire import allocations, host, requests
 from gpushare.wire import pods as pods_wire
-from testing.builders import (
-    make_allocation,
-    make_container,
-    make_grant,
-    make_inventory,
-    make_node,
-    make_pod,
-    make_ref,
-    make_shape,
-)
+from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod, make_ref
 from testing.controller.bypassing import add_bypassed
 from testing.controller.world import NODES, World, path_of, request_of, uid_of
 
@@ -175,14 +165,11 @@ def test_memory_whose_allocation_cannot_be_read_is_not_given_twice(world: World)
     assert world.audit() == []
 
 
-def test_the_ledger_is_equal_to_what_is_computed_from_the_objects(world: World) -> None:
+def test_the_check_of_the_ledger_finds_what_differs_and_nothing_else(world: World) -> None:
     for gib in (3, 4, 5):
         world.add_bound(gib)
     kept = {NodeName(name): world.ledger(name) for name in ("node-a", "node-b")}
     assert (cluster_world.differences(world.truth(), kept), world.audit()) == ([], [])
-
-
-def test_the_check_of_the_ledger_finds_what_differs(world: World) -> None:
     expected, found = world.truth(), world.truth()
     found[A] = found[A].with_allocation(make_allocation("p", make_grant(0)))
     del expected[NodeName("node-b")]
@@ -217,9 +204,7 @@ def test_of_two_pods_that_cannot_be_read_the_audit_may_name_another_first(world:
     assert world.audit() == []
 
 
-def test_a_ledger_is_not_computed_for_a_pod_that_is_bound_as_chosen(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_ledger_is_computed_for_a_pod_bound_as_chosen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for gib in (1, 2):
         world.add_bound(gib)
     with monkeypatch.context() as patched:
@@ -232,7 +217,7 @@ def test_a_ledger_is_not_computed_for_a_pod_that_is_bound_as_chosen(
 @pytest.mark.parametrize("changed", ["labels", "grant", "cpu"])
 def test_a_pod_that_is_bound_otherwise_than_chosen_counts_as_it_is(world: World, changed: str) -> None:
     pod = world.add_pod(3)
-    request = PodRequest(pod=pods_wire.ref(pod), shape=make_shape(3))
+    request = request_of(pod)
     assert isinstance(world.state.reserve(request, A, now=0), Reserved)
 
     def change(found: JsonObject) -> None:
@@ -255,7 +240,7 @@ def test_a_pod_that_is_bound_otherwise_than_chosen_counts_as_it_is(world: World,
 
 def test_two_tries_at_once_share_one_reservation(world: World) -> None:
     pod = world.add_pod(3)
-    request = PodRequest(pod=pods_wire.ref(pod), shape=make_shape(3))
+    request = request_of(pod)
     first, second = (world.state.reserve(request, A, now=0) for _ in range(2))
     assert first == second
     assert isinstance(first, Reserved)
@@ -268,7 +253,7 @@ def test_two_tries_at_once_share_one_reservation(world: World) -> None:
 def test_the_end_of_a_binding_leaves_what_is_patched_into_its_pod_on_the_same_node(world: World) -> None:
     """Another scheduler was first, so the pod is on the node without GPUs."""
     pod = world.add_pod(3)
-    request = PodRequest(pod=pods_wire.ref(pod), shape=make_shape(3))
+    request = request_of(pod)
     bound = world.state.reserve(request, A, now=0)
     world.edit_pod(pod, lambda found: found["spec"].update(nodeName=A))
     world.see()
@@ -316,19 +301,18 @@ def test_a_node_that_does_not_say_what_it_gives_is_not_known(world: World) -> No
     assert left(world) is None
 
 
-def test_a_node_that_gives_less_has_less(hosts: World) -> None:
-    hosts.api.edit(f"{NODES}/node-a", lambda found: found["status"]["allocatable"].update(cpu="6"))
-    hosts.see()
-    assert left(hosts) == FreeHost(6000, 16384)
-
-
-def test_a_pod_that_was_resized_counts_with_what_it_has_now(hosts: World) -> None:
+def test_a_host_has_what_it_gives_now_less_what_pods_have_now(hosts: World) -> None:
+    hosts.api.seed(PODS, pod("odd", "node-a", cpu="fast"))  # an amount that is none counts as nothing
     one = hosts.api.seed(PODS, pod("one", "node-a"))
     hosts.see()
+    assert left(hosts) == FreeHost(7000, 15360)
     resized = {"requests": {"cpu": "3", "memory": "1Gi"}}
     hosts.edit_pod(one, lambda found: found["spec"]["containers"][0].update(resources=resized))
     hosts.see()
     assert left(hosts) == FreeHost(5000, 15360)
+    hosts.api.edit(f"{NODES}/node-a", lambda found: found["status"]["allocatable"].update(cpu="6"))
+    hosts.see()
+    assert left(hosts) == FreeHost(3000, 15360)
 
 
 def test_pods_with_gpus_count_from_the_choice_on_and_once(hosts: World) -> None:
@@ -357,13 +341,6 @@ def test_pods_of_a_node_that_comes_later_count_until_it_goes(hosts: World) -> No
     hosts.api.vanish(f"{NODES}/node-c")
     hosts.see()
     assert "node-c" not in hosts.capacities()
-
-
-def test_an_amount_that_is_none_counts_as_nothing(hosts: World) -> None:
-    hosts.api.seed(PODS, pod("odd", "node-a", cpu="fast"))
-    hosts.api.seed(PODS, pod("good", "node-a"))
-    hosts.see()
-    assert left(hosts) == FreeHost(7000, 15360)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -111,27 +111,30 @@ def stage() -> Stage:
     return Stage()
 
 
+def slow_to_end(stage: Stage, at: float) -> Callable[[FakeWorker], object]:
+    def born(worker: FakeWorker) -> None:
+        worker.ends_when_asked = False
+        stage.at(at, lambda: worker.end(0))
+
+    return born
+
+
 def test_the_worker_may_write_while_the_lease_is_renewed(stage: Stage) -> None:
-    stage.run(until=100)
+    stage.clock.at = 100  # the fence is older than the longest silence
+    stage.run(until=200)
     assert len(stage.workers) == 1
     assert len(stage.led) == pytest.approx(1000, abs=2)
 
 
 def test_an_orderly_end_lets_the_worker_finish_and_releases_the_lease(stage: Stage) -> None:
-    def slow_to_end(worker: FakeWorker) -> None:
-        worker.ends_when_asked = False
-        stage.at(42, lambda: worker.end(0))
-
-    stage.births = slow_to_end
+    stage.births = slow_to_end(stage, 42)
     stage.run(until=30)
     assert (stage.workers[0].asked_at, stage.holder()) == (30, "")
     assert max(stage.led) == pytest.approx(42, abs=2 * TICK_S)  # 12 s later the lease is renewed still
     assert stage.clock.at == pytest.approx(42, abs=2 * TICK_S)
 
 
-def test_a_worker_that_does_not_end_is_killed_and_the_lease_is_kept_until_its_last_request_is_done(
-    stage: Stage,
-) -> None:
+def test_a_worker_that_does_not_end_is_killed_and_its_last_request_outlived(stage: Stage) -> None:
     stage.births = lambda worker: setattr(worker, "ends_when_asked", False)
     stage.run(until=30)
     assert stage.workers[0].code == -9
@@ -141,18 +144,14 @@ def test_a_worker_that_does_not_end_is_killed_and_the_lease_is_kept_until_its_la
 
 
 def test_a_follower_that_is_told_to_stop_neither_competes_nor_waits(stage: Stage) -> None:
-    def slow_to_end(worker: FakeWorker) -> None:
-        worker.ends_when_asked = False
-        stage.at(20, lambda: worker.end(0))
-
-    stage.births = slow_to_end
+    stage.births = slow_to_end(stage, 20)
     Elector(api=stage.api, clock=stage.clock, namespace="ns", name="lead", identity="other").attempt()
     stage.run(until=LEASE_S - 1)
     assert stage.clock.at == pytest.approx(20, abs=2 * TICK_S)
     assert (stage.led, stage.holder()) == ([], "other")
 
 
-def test_without_the_api_server_the_worker_dies_with_the_lead_and_the_same_supervisor_leads_later(
+def test_without_the_api_server_the_worker_dies_and_its_supervisor_leads_later(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What ended the container, whose restarts the kubelet delays by up to five minutes."""
@@ -180,7 +179,7 @@ def test_a_lease_that_another_took_ends_the_worker_at_once(stage: Stage) -> None
     assert stage.holder() == "thief"
 
 
-def test_a_worker_that_ends_by_itself_is_followed_by_another_and_by_another_candidate(
+def test_after_a_worker_that_ends_come_another_and_another_candidate(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage.at(20, lambda: stage.workers[0].end(3))
@@ -201,12 +200,6 @@ def test_a_worker_that_is_stopped_is_replaced(stage: Stage, caplog: pytest.LogCa
     assert stage.workers[0].dead_at == pytest.approx(20 + LEASE_S, abs=3 * TICK_S)
     assert len(stage.workers) == 2
     assert "worker silent" in caplog.messages
-
-
-def test_a_worker_is_not_silent_before_it_was_started(stage: Stage) -> None:
-    stage.clock.at = 100  # the fence is older than the longest silence
-    stage.run(until=150)
-    assert len(stage.workers) == 1
 
 
 def test_workers_that_die_at_once_are_started_ever_less_often_until_one_lasts(stage: Stage) -> None:
@@ -267,28 +260,15 @@ def state(pid):
 
 
 def run(program: str) -> str:
-    found = subprocess.run(
-        [sys.executable, "-c", BEGIN + textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=Path.cwd(),
-    )
+    argv = [sys.executable, "-c", BEGIN + textwrap.dedent(program)]
+    found = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False, cwd=Path.cwd())
     assert found.returncode == 0, found.stderr
     return found.stdout
 
 
-def test_a_workers_exit_code_is_its_tasks() -> None:
+def test_a_workers_exit_code_is_its_tasks_and_one_that_is_stopped_can_be_killed() -> None:
     program = """
-        codes = [ended(fork(task)) for task in (lambda: 0, lambda: 7, lambda: sys.exit(3), lambda: 1 / 0)]
-        print(*codes)
-        """
-    assert run(program) == "0 7 3 1\n"
-
-
-def test_a_worker_that_is_stopped_can_be_killed() -> None:
-    program = """
+        print(*[ended(fork(task)) for task in (lambda: 0, lambda: 7, lambda: sys.exit(3), lambda: 1 / 0)])
         worker = fork(sleep)
         os.kill(worker.pid, signal.SIGSTOP)
         while state(worker.pid) != "T":
@@ -298,23 +278,17 @@ def test_a_worker_that_is_stopped_can_be_killed() -> None:
         print(worker.exit_code(), os.path.exists(f"/proc/{worker.pid}"))
         worker.kill(), worker.terminate()  # its number may be another's now
         """
-    assert run(program) == "-9 False\n"
+    assert run(program) == "0 7 3 1\n-9 False\n"
 
 
-def test_a_signal_to_the_supervisor_is_not_the_workers_and_the_other_way_round() -> None:
+def test_a_signal_is_not_the_supervisors_and_the_workers_and_orphans_leave_no_zombies() -> None:
+    """The first process of a container inherits what `kubectl exec` leaves behind."""
     program = """
         signals = Signals()
         signals.install()
         worker = fork(lambda: signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and sleep())
         worker.terminate()
         print(ended(worker), signals.number)
-        """
-    assert run(program) == "-15 0\n"
-
-
-def test_orphans_of_the_container_leave_no_zombies() -> None:
-    """The first process of a container inherits what `kubectl exec` leaves behind."""
-    program = """
         worker, orphan = fork(sleep), os.fork()
         if not orphan:
             os._exit(0)
@@ -323,7 +297,7 @@ def test_orphans_of_the_container_leave_no_zombies() -> None:
         print(worker.exit_code(), os.path.exists(f"/proc/{orphan}"))
         worker.kill()
         """
-    assert run(program) == "None False\n"
+    assert run(program) == "-15 0\nNone False\n"
 
 
 def test_worker_and_supervisor_see_the_same_fence() -> None:

@@ -26,7 +26,7 @@ FIRST = replace(SHAPE, affinity=Affinity(namespace="team", same=WEB, first=True)
         ({}, [], False),
     ],
 )
-def test_only_a_member_of_the_group_that_finds_no_one_is_first(
+def test_a_member_that_finds_no_one_is_first(
     own: Mapping[str, str], others: list[Mapping[str, str]], first: bool
 ) -> None:
     asked = []

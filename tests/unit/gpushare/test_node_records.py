@@ -43,9 +43,7 @@ H, U, C = GpuHealth.HEALTHY, GpuHealth.UNHEALTHY, GpuHealth.CORDONED
         ("9,x", (7,), [H, H, H]),
     ],
 )
-def test_gpus_are_taken_away_by_number_or_uuid(
-    cordon: str | None, unhealthy: tuple[int, ...], expected: list[GpuHealth]
-) -> None:
+def test_gpus_go_by_number_or_uuid(cordon: str | None, unhealthy: tuple[int, ...], expected: list[GpuHealth]) -> None:
     assert health(node(cordon, unhealthy=frozenset(unhealthy))) == expected
 
 

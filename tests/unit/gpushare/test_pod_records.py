@@ -238,9 +238,7 @@ def test_a_pod_of_another_system_is_counted_in_its_nodes_unit() -> None:
         ({"helper": {"running": {}}, "second": REFUSED}, False),
     ],
 )
-def test_annotations_of_another_system_count_unless_it_never_gave_the_pod_its_devices(
-    states: dict[str, Json], *, counted: bool
-) -> None:
+def test_another_systems_annotations_count_if_it_gave_devices(states: dict[str, Json], *, counted: bool) -> None:
     containers = [make_container("main", 3), make_container("second", 3), make_container("helper")]
     reports = [{"name": name, "state": state} for name, state in states.items()]
     pod = make_pod(*containers, node="node-a", annotations={names.ACK_ALLOCATION: '{"0":{"1":3}}'})

@@ -18,9 +18,7 @@ from testing.builders import make_ledger
         (["x", "y"], 9, " with GPUs", "x; y; and 7 more nodes with GPUs"),
     ],
 )
-def test_what_all_begin_with_is_said_once_and_the_rest_is_counted(
-    messages: list[str], nodes: int, which: str, expected: str
-) -> None:
+def test_what_all_begin_with_is_said_once(messages: list[str], nodes: int, which: str, expected: str) -> None:
     assert together(messages, nodes, which) == expected
 
 
