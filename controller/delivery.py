@@ -70,12 +70,9 @@ def deliver(
 
 def read_back(api: KubeApi, state: ClusterState, chosen: Allocation, *, timeout_s: float) -> ReadBack:
     """What the API server shows of a pod for which GPUs were chosen. Raises KubeError, WireError: it cannot be read."""
+    path = kube.pod_path(chosen.pod.namespace, chosen.pod.name)
     try:
-        return api.read_object(
-            kube.pod_path(chosen.pod.namespace, chosen.pod.name),
-            keep=lambda pod: _read_from(pod, chosen, state),
-            timeout_s=timeout_s,
-        )
+        return api.read_object(path, keep=lambda pod: _read_from(pod, chosen, state), timeout_s=timeout_s)
     except kube.NotFoundError:
         return Absent.GONE
 

@@ -158,16 +158,10 @@ class LedgerGauges(Collector):
 
 def _nodes(nodes: Mapping[NodeName, _Sums]) -> Iterator[Metric]:
     total = _gauge("gpushare_node_memory_total_bytes", "Memory of a node's GPUs, without what the driver keeps", "node")
-    usable = _gauge(
-        "gpushare_node_memory_usable_bytes",
-        "Memory of a node's GPUs that can be granted: of healthy GPUs, in whole units",
-        "node",
-    )
-    grantable = _gauge(
-        "gpushare_node_memory_grantable_bytes",
-        "Memory of a node's GPUs that may be granted in all; above the total where GPUs are oversubscribed",
-        "node",
-    )
+    text = "Memory of a node's GPUs that can be granted: of healthy GPUs, in whole units"
+    usable = _gauge("gpushare_node_memory_usable_bytes", text, "node")
+    text = "Memory of a node's GPUs that may be granted in all; above the total where GPUs are oversubscribed"
+    grantable = _gauge("gpushare_node_memory_grantable_bytes", text, "node")
     granted = _gauge("gpushare_node_memory_granted_bytes", "GPU memory of a node that pods were granted", "node")
     pods = _gauge("gpushare_node_pods", "Pods that hold GPU memory on a node", "node")
     gpus = _gauge("gpushare_node_gpus", "GPUs of a node by health", "node", "health")
@@ -183,16 +177,10 @@ def _nodes(nodes: Mapping[NodeName, _Sums]) -> Iterator[Metric]:
 
 
 def _over_committed(nodes: Mapping[NodeName, _Sums]) -> Iterator[Metric]:
-    memory = _gauge(
-        "gpushare_gpu_over_committed_bytes",
-        "Memory granted beyond what a GPU has, because it shrank, vanished, or another system granted it",
-        *("node", "UUID"),
-    )
-    compute = _gauge(
-        "gpushare_gpu_over_committed_compute_ratio",
-        "Compute granted beyond all of a GPU's, because another system granted it; 1 is a whole GPU's",
-        *("node", "UUID"),
-    )
+    text = "Memory granted beyond what a GPU has, because it shrank, vanished, or another system granted it"
+    memory = _gauge("gpushare_gpu_over_committed_bytes", text, "node", "UUID")
+    text = "Compute granted beyond all of a GPU's, because another system granted it; 1 is a whole GPU's"
+    compute = _gauge("gpushare_gpu_over_committed_compute_ratio", text, "node", "UUID")
     for family, scale, found in (
         (memory, _MIB, [(mib, name, gpu) for name, sums in nodes.items() for gpu, mib in sums.over.items()]),
         (compute, 0.01, [(part, name, gpu) for name, sums in nodes.items() for gpu, part in sums.over_percent.items()]),
@@ -213,9 +201,8 @@ def _namespaces(nodes: Iterable[_Sums]) -> Iterator[Metric]:
         known = dict(named)
         rest = [amounts for namespace, amounts in held.items() if namespace not in known]
         named.append((names.OTHERS, (sum(mib for mib, _ in rest), sum(pods for _, pods in rest))))
-    granted = _gauge(
-        "gpushare_namespace_memory_granted_bytes", "GPU memory that the pods of a namespace were granted", "namespace"
-    )
+    text = "GPU memory that the pods of a namespace were granted"
+    granted = _gauge("gpushare_namespace_memory_granted_bytes", text, "namespace")
     counted = _gauge("gpushare_namespace_pods", "Pods of a namespace that hold GPU memory", "namespace")
     for namespace, (mib, pods) in named:
         granted.add_metric([namespace], mib * _MIB)

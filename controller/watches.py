@@ -210,15 +210,10 @@ def disruption_budgets(*, api: KubeApi, clock: Clock) -> OptionalWatch[Budget]:
             logs.event(_LOG, "budget left out", level=logging.ERROR, budget=name, error=str(error))
             return name, None
 
-    return OptionalWatch(
-        api=api,
-        clock=clock,
-        paths=(BUDGETS_V1, BUDGETS_V1BETA1),
-        kind="PodDisruptionBudget",
-        read_one=read,
-        effect="preemption takes no account of PodDisruptionBudgets",
-        right="list and watch of poddisruptionbudgets in the API group policy",
-    )
+    paths, kind = (BUDGETS_V1, BUDGETS_V1BETA1), "PodDisruptionBudget"
+    effect = "preemption takes no account of PodDisruptionBudgets"
+    right = "list and watch of poddisruptionbudgets in the API group policy"
+    return OptionalWatch(api=api, clock=clock, paths=paths, kind=kind, read_one=read, effect=effect, right=right)
 
 
 def namespace_policies(*, api: KubeApi, clock: Clock, state: ClusterState) -> OptionalWatch[Policy]:

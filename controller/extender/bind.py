@@ -108,21 +108,21 @@ class Binder:
         pending = self._pending(args.uid)
         if pending is not None:
             return pending.request or BindResult(Outcome.INVALID, pending.problem or _no_gpu(ref))
+
+        def requested(pod: JsonObject) -> PodRequest | BindResult:
+            if pods_wire.ref(pod).uid != args.uid:
+                return _gone(args)
+            return requests.of_pod(pod, self.state.resource_config) or BindResult(Outcome.INVALID, _no_gpu(ref))
+
         try:
-            return self.api.read_object(
-                kube.pod_path(args.namespace, args.name),
-                keep=lambda pod: self._requested(pod, args) or BindResult(Outcome.INVALID, _no_gpu(ref)),
-                timeout_s=self._at_most(_READ_S, until),
-            )
+            path, timeout_s = kube.pod_path(args.namespace, args.name), self._at_most(_READ_S, until)
+            return self.api.read_object(path, keep=requested, timeout_s=timeout_s)
         except kube.NotFoundError:
             return _gone(args)
         except kube.KubeError as error:
             return BindResult(Outcome.API_ERROR, f"pod {ref} could not be read: {error}; it is tried again")
         except (errors.InvalidRequestError, WireError) as error:
             return BindResult(Outcome.INVALID, str(error))
-
-    def _requested(self, pod: JsonObject, args: BindArgs) -> PodRequest | BindResult | None:
-        return requests.of_pod(pod, self.state.resource_config) if pods_wire.ref(pod).uid == args.uid else _gone(args)
 
     def _pending(self, uid: PodUid) -> Pending | None:
         """The pod as the watch has it. It may be a moment behind kube-scheduler's own watch; a request costs more."""

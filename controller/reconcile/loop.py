@@ -208,10 +208,9 @@ def audit(index: Index) -> list[str]:
     reserved: dict[NodeName, list[Allocation]] = {}
     for allocation in snapshot.reserved:
         reserved.setdefault(allocation.node, []).append(allocation)
+    unit = index.resource_config.unit
     expected = {
-        node.name: node_ledger.of_node(
-            node, bound.get(node.name, ()), reserved.get(node.name, ()), index.resource_config.unit
-        )[0]
+        node.name: node_ledger.of_node(node, bound.get(node.name, ()), reserved.get(node.name, ()), unit)[0]
         for node in snapshot.nodes
     }
     holding = ((pod.ref.namespace, pod.labels) for pods in bound.values() for pod in pods if pod.holds)

@@ -237,13 +237,8 @@ def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, resource_config:
         return _bare(pod, ref, node, ask=requests.usage_of_bound(pod, None, resource_config), interop_pod=_reduced(pod))
     request, problem = _request(pod, resource_config)
     ask = requests.usage_of_host(host.counted(pod)) if request is None else requests.usage_of(request)
-    bypassed = Bypassed(
-        request=request,
-        problem=problem,
-        mutated=pods_wire.is_mutated(pod, resource_config),
-        started=pods_wire.has_started(pod, asking),
-        owner=_owner(pod),
-    )
+    mutated, started = pods_wire.is_mutated(pod, resource_config), pods_wire.has_started(pod, asking)
+    bypassed = Bypassed(request=request, problem=problem, mutated=mutated, started=started, owner=_owner(pod))
     return _bare(pod, ref, node, ask=ask, bypassed=bypassed)
 
 

@@ -29,23 +29,9 @@ anything = st.recursive(
     max_leaves=4,
 )
 amounts = st.sampled_from([3, "3", "0", "1k", "9" * 5000, 1e300]) | anything
-texts = st.sampled_from(
-    [
-        "0",
-        "-1",
-        "9" * 5000,
-        "GPU-0,GPU-1",
-        "[]",
-        "[" * 3000,
-        '{"0":{"0":3}}',
-        '{"-1":{"0":3}}',
-        '{"0":{"0":1e400}}',
-        '{"0":[1]}',
-        '{"version":2,"minReader":2}',
-        '{"version":1,"node":"node-a","containers":[{"name":"c","kind":[],"gpus":["GPU-0"],"memoryMiB":1}]}',
-        '{"version":1,"node":"node-a","containers":[{"name":"c","kind":"app","gpus":["GPU-0"],"memoryMiB":1}]}',
-    ]
-)
+short = '0 -1 GPU-0,GPU-1 [] {"0":{"0":3}} {"-1":{"0":3}} {"0":{"0":1e400}} {"0":[1]} {"version":2,"minReader":2}'
+granted = '{"version":1,"node":"node-a","containers":[{"name":"c","kind":%s,"gpus":["GPU-0"],"memoryMiB":1}]}'
+texts = st.sampled_from(["9" * 5000, "[" * 3000, *short.split(), granted % "[]", granted % '"app"'])
 
 
 def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -57,38 +43,19 @@ def an_object(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return maybe(st.fixed_dictionaries({}, optional=fields))
 
 
-quantities = maybe(
-    st.dictionaries(
-        st.sampled_from(
-            [names.GPU_MEM, names.GPU_PERCENT, names.GPU, names.GPU_CORE, names.GPU_COUNT, "cpu", "memory"]
-        ),
-        amounts,
-        max_size=2,
-    )
+resources = [names.GPU_MEM, names.GPU_PERCENT, names.GPU, names.GPU_CORE, names.GPU_COUNT, "cpu", "memory"]
+quantities = maybe(st.dictionaries(st.sampled_from(resources), amounts, max_size=2))
+container = an_object(
+    name=maybe(st.sampled_from(["c", "main"])),
+    restartPolicy=maybe(st.just("Always")),
+    env=maybe(st.lists(an_object(name=maybe(st.just(names.ENV_VISIBLE_DEVICES))), max_size=1)),
+    resources=an_object(limits=quantities, requests=quantities),
 )
-containers = maybe(
-    st.lists(
-        an_object(
-            name=maybe(st.sampled_from(["c", "main"])),
-            restartPolicy=maybe(st.just("Always")),
-            env=maybe(st.lists(an_object(name=maybe(st.just(names.ENV_VISIBLE_DEVICES))), max_size=1)),
-            resources=an_object(limits=quantities, requests=quantities),
-        ),
-        max_size=2,
-    )
-)
-keys = st.sampled_from(
-    [
-        *sorted(names.RESERVED_ANNOTATIONS),
-        names.PREFIX_DEVICES + "c",
-        names.PREFIX_MEMORY + "c",
-        names.PREFIX_NANO_CONTAINER + "c",
-        *names.REQUEST_ANNOTATIONS,
-        names.ANNOTATION_TOTALS,
-        names.LABEL_RETRY,
-        names.LABEL_GPU_COUNT,
-    ]
-)
+containers = maybe(st.lists(container, max_size=2))
+prefixed = (prefix + "c" for prefix in (names.PREFIX_DEVICES, names.PREFIX_MEMORY, names.PREFIX_NANO_CONTAINER))
+asked = (*names.REQUEST_ANNOTATIONS, names.ANNOTATION_TOTALS, names.LABEL_RETRY, names.LABEL_GPU_COUNT)
+keys = st.sampled_from([*sorted(names.RESERVED_ANNOTATIONS), *prefixed, *asked])
+marks = st.sampled_from([names.ANNOTATION_INVENTORY, names.ANNOTATION_CORDON])
 reports = maybe(st.lists(an_object(state=an_object(running=anything)), max_size=2))
 conditions = maybe(st.lists(an_object(type=maybe(st.just("PodScheduled")), status=anything), max_size=2))
 odd_pods = an_object(
@@ -115,12 +82,7 @@ odd_pods = an_object(
 ).filter(lambda pod: isinstance(pod, dict))
 odd_nodes = an_object(
     metadata=an_object(
-        name=maybe(st.just("node-a")),
-        annotations=maybe(
-            st.dictionaries(
-                st.sampled_from([names.ANNOTATION_INVENTORY, names.ANNOTATION_CORDON]), maybe(texts), max_size=2
-            )
-        ),
+        name=maybe(st.just("node-a")), annotations=maybe(st.dictionaries(marks, maybe(texts), max_size=2))
     ),
     status=an_object(allocatable=quantities),
 ).filter(lambda node: isinstance(node, dict))

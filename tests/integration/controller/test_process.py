@@ -42,20 +42,11 @@ class Program:
         with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
             self.port, self.probe_port = one.getsockname()[1], two.getsockname()[1]
         self.log = directory / f"{self.port}.log"
-        environ = {f"GPUSHARE_{key}": value for key, value in {**QUICK, **settings}.items()}
+        own = {"BIND_ADDRESS": "127.0.0.1", "PORT": str(self.port), "PROBE_PORT": str(self.probe_port)}
+        environ = {f"GPUSHARE_{key}": value for key, value in {**QUICK, **settings, **own}.items()}
+        command = [sys.executable, *(argv or ("-m", "controller")), "--kubeconfig", str(config)]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *(argv or ("-m", "controller")), "--kubeconfig", config],
-                env={
-                    **os.environ,
-                    **environ,
-                    "GPUSHARE_BIND_ADDRESS": "127.0.0.1",
-                    "GPUSHARE_PORT": str(self.port),
-                    "GPUSHARE_PROBE_PORT": str(self.probe_port),
-                },
-                stderr=log,
-                start_new_session=True,
-            )
+            self.process = subprocess.Popen(command, env={**os.environ, **environ}, stderr=log, start_new_session=True)
 
     def ask(self, method: str, path: str, body: object = None, *, port: int = 0) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=250)

@@ -53,11 +53,8 @@ def test_a_controllers_pod_is_deleted_after_it_was_told(world: World) -> None:
     told = f"{BLIND}it is deleted now, so that its controller recreates it"
     assert said(world) == [("GpuShareNotMutated", told)]
     assert [call.verb for call in requests(world)] == ["get", "create", "delete"]
-    assert requests(world)[-1].body == {
-        "apiVersion": "v1",
-        "kind": "DeleteOptions",
-        "preconditions": {"uid": uid_of(pod), "resourceVersion": version},
-    }
+    same = {"uid": uid_of(pod), "resourceVersion": version}
+    assert requests(world)[-1].body == {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": same}
     assert (world.reconciler.recreated, world.used()) == (1, {})
 
 

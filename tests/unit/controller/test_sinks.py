@@ -34,11 +34,8 @@ def namespace(name: str, policy: str) -> dict[str, Any]:
 
 
 def pdb(name: str = "web", allowed: object = 1, **selector: object) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"selector": selector},
-        "status": {"disruptionsAllowed": allowed},
-    }
+    metadata, status = {"name": name, "namespace": "default"}, {"disruptionsAllowed": allowed}
+    return {"metadata": metadata, "spec": {"selector": selector}, "status": status}
 
 
 Watch = OptionalWatch[Any]

@@ -108,22 +108,16 @@ def test_an_inventory_that_cannot_be_read_is_the_refusal(world: World) -> None:
     broken = {names.ANNOTATION_INVENTORY: "{}"}
     world.api.edit(f"{NODES}/node-a", lambda node: node["metadata"].update(annotations=broken))
     world.see()
-    assert refusal(world) == Refused(
-        RefusalReason.NO_INVENTORY,
-        "node-a has an inventory that cannot be read: annotation gpushare.dev/inventory of node node-a:"
-        " version: expected a whole number, 0 or more, found nothing",
-        permanent=True,
-    )
+    where = "node-a has an inventory that cannot be read: annotation gpushare.dev/inventory of node node-a"
+    why = f"{where}: version: expected a whole number, 0 or more, found nothing"
+    assert refusal(world) == Refused(RefusalReason.NO_INVENTORY, why, permanent=True)
 
 
 def test_a_node_with_another_unit_is_refused(world: World) -> None:
     world.api.seed(NODES, make_node(make_inventory(10, node="node-c", unit=MemoryUnit(256))))
     world.see()
-    assert refusal(world, "node-c") == Refused(
-        RefusalReason.UNIT_MISMATCH,
-        "node-c counts aliyun.com/gpu-mem in 256MiB, the controller in GiB; give both the same memory unit",
-        permanent=True,
-    )
+    why = "node-c counts aliyun.com/gpu-mem in 256MiB, the controller in GiB; give both the same memory unit"
+    assert refusal(world, "node-c") == Refused(RefusalReason.UNIT_MISMATCH, why, permanent=True)
 
 
 def test_what_another_system_bound_is_counted_in_the_nodes_unit_once_that_is_known() -> None:
@@ -174,11 +168,9 @@ def test_the_check_of_the_ledger_finds_what_differs_and_nothing_else(world: Worl
     found[A] = found[A].with_allocation(make_allocation("p", make_grant(0)))
     del expected[NodeName("node-b")]
     expected[NodeName("node-c")] = found[A]
-    assert cluster_world.differences(expected, found) == [
-        f"node node-a: disagree about {make_ref('p')}",
-        "node node-b: not expected",
-        "node node-c: missing",
-    ]
+    disagree = f"node node-a: disagree about {make_ref('p')}"
+    expects = [disagree, "node node-b: not expected", "node node-c: missing"]
+    assert cluster_world.differences(expected, found) == expects
     found = world.truth()
     found[A] = replace(found[A], inventory=make_inventory(1))
     assert cluster_world.differences(world.truth(), found) == ["node node-a: other GPUs"]
