@@ -67,13 +67,10 @@ class Leadership:
 
         writer, table, refusals = Writer(api=api, clock=clock, leading=may_write), self.table, self.refusals
         summary = HandOverSummary(writer=writer, namespace=self.namespace)
-        placeholders = Placeholders(
-            writer=writer, state=state, table=table, refusals=refusals, limits=self.node_requests
-        )
-        others, bind_s = (summary.tick, placeholders.tick), self.bind_s
-        self.reconciler = Reconciler(
-            writer=writer, state=state, table=table, refusals=refusals, bind_s=bind_s, others=others
-        )
+        limits, bind_s = self.node_requests, self.bind_s
+        asks = Placeholders(writer=writer, state=state, table=table, refusals=refusals, limits=limits)
+        self.reconciler = Reconciler(writer=writer, state=state, table=table, refusals=refusals, bind_s=bind_s)
+        self.reconciler.others = (summary.tick, asks.tick)
 
     def start(self, on_lost: Callable[[], None]) -> None:
         """Wait for the lead in the background, and serve. If it is lost or a part fails, `on_lost` ends the process."""

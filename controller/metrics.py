@@ -33,10 +33,8 @@ class Metrics:
     def __init__(self, clock: Clock) -> None:
         self._page = Kept(lambda: Page(200, exposition.page(self.registry), CONTENT_TYPE), clock)
         self.registry = exposition.registry(names.CONTROLLER)
-        seconds, counter = partial(Histogram, registry=self.registry), partial(Counter, registry=self.registry)
-        self._seconds = seconds(
-            "gpushare_extender_seconds", "Time to answer kube-scheduler", ["verb"], buckets=_SECONDS
-        )
+        timer, counter = partial(Histogram, registry=self.registry), partial(Counter, registry=self.registry)
+        self._seconds = timer("gpushare_extender_seconds", "Time to answer kube-scheduler", ["verb"], buckets=_SECONDS)
         self._outcomes = counter("gpushare_extender_requests", "Requests of kube-scheduler", ["verb", "outcome"])
         self._refusals = counter("gpushare_filter_nodes", "Nodes that filter has answered for", ["result"])
         self._preempt_nodes = counter("gpushare_preempt_nodes", "Nodes that preempt has answered for", ["result"])

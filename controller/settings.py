@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from gpushare import names, units
 from gpushare.errors import SettingsError
 from gpushare.model.request import DEFAULT_POLICY, Policy
-from gpushare.runtime import options
+from gpushare.runtime.options import boolean, choice, one_of, option, positive
+from gpushare.runtime.options import port as a_port
 from gpushare.units import MemoryUnit
 
 
@@ -20,7 +21,7 @@ def _between(least: int, most: int, what: str) -> Callable[[str], int]:
 
 
 def _lease_seconds(text: str) -> float:
-    value = options.positive(text)
+    value = positive(text)
     if value < 1:
         raise ValueError("write at least 1; a Lease counts whole seconds")
     return value
@@ -30,65 +31,59 @@ def _lease_seconds(text: str) -> float:
 class Settings:
     """Scheduler extender for shared GPUs: filter, prioritize, preempt and bind. One replica leads, the others wait."""
 
-    bind_address: str = options.option("0.0.0.0", "address that the extender listens on")  # noqa: S104 - a Service's pod
-    port: int = options.option(12345, "port of the extender, with /readyz and /metrics", parse=options.port)
-    probe_port: int = options.option(
-        12346, "port of /livez, /readyz and /metrics, which never wait for the extender", parse=options.port
+    bind_address: str = option("0.0.0.0", "address that the extender listens on")  # noqa: S104 - a Service's pod
+    port: int = option(12345, "port of the extender, with /readyz and /metrics", parse=a_port)
+    probe_port: int = option(
+        12346, "port of /livez, /readyz and /metrics, which never wait for the extender", parse=a_port
     )
-    threads: int = options.option(
+    threads: int = option(
         32,
         "requests that are answered at the same time",
         parse=_between(2, 256, "threads"),  # binds leave at least one to filters
     )
-    memory_unit: MemoryUnit = options.option(
+    memory_unit: MemoryUnit = option(
         units.GIB,
         "what one aliyun.com/gpu-mem is, the same as the device plugin's: GiB, MiB, or 256MiB",
         parse=MemoryUnit.parse,
     )
-    whole_gpus: bool = options.option(
+    whole_gpus: bool = option(
         False,
         "whether nvidia.com/gpu is served by this project's plugin, which then hands out whole GPUs beside shared ones;"
         " false where another plugin has it",
-        parse=options.boolean,
+        parse=boolean,
     )
-    gpu_policy: Policy = options.option(
+    gpu_policy: Policy = option(
         DEFAULT_POLICY,
         f"how nodes and GPUs are chosen for pods that do not say: {Policy.known()}",
-        parse=options.one_of(Policy),
+        parse=one_of(Policy),
     )
-    kubeconfig: str = options.option("", "kubeconfig file; empty for the pod's service account")
-    namespace: str = options.option(
+    kubeconfig: str = option("", "kubeconfig file; empty for the pod's service account")
+    namespace: str = option(
         names.NAMESPACE, f"namespace of the leader election's Lease and of the ConfigMap {names.HAND_OVER}"
     )
-    lease: str = options.option(names.LEASE, "name of the leader election's Lease")
-    identity: str = options.option("", "name of this candidate in the Lease; empty for the host's name")
-    lease_seconds: float = options.option(
+    lease: str = option(names.LEASE, "name of the leader election's Lease")
+    identity: str = option("", "name of this candidate in the Lease; empty for the host's name")
+    lease_seconds: float = option(
         15.0, "seconds without renewal after which another replica may lead", parse=_lease_seconds
     )
-    renew_seconds: float = options.option(
-        10.0, "seconds without a successful renewal after which a leader follows again", parse=options.positive
+    renew_seconds: float = option(
+        10.0, "seconds without a successful renewal after which a leader follows again", parse=positive
     )
-    retry_seconds: float = options.option(2.0, "seconds between renewals", parse=options.positive)
-    bind_seconds: float = options.option(
-        2.0, "deadline of a Binding in seconds; connecting counts apart", parse=options.positive
+    retry_seconds: float = option(2.0, "seconds between renewals", parse=positive)
+    bind_seconds: float = option(2.0, "deadline of a Binding in seconds; connecting counts apart", parse=positive)
+    in_doubt_seconds: float = option(
+        120.0, "seconds for which memory stays reserved when no one knows whether a Binding arrived", parse=positive
     )
-    in_doubt_seconds: float = options.option(
-        120.0,
-        "seconds for which memory stays reserved when no one knows whether a Binding arrived",
-        parse=options.positive,
-    )
-    placeholders: int = options.option(
+    placeholders: int = option(
         0,
         "pods at most, in the namespace gpushare-placeholders, that ask an autoscaler for a node where nodes"
         " have enough in total for a waiting pod, but no single GPU has room; 0: none",
         parse=_between(0, 100, "pods"),
     )
-    placeholder_seconds: float = options.option(
-        900.0, "seconds after which such a pod is removed if no node has come", parse=options.positive
+    placeholder_seconds: float = option(
+        900.0, "seconds after which such a pod is removed if no node has come", parse=positive
     )
-    log_level: str = options.option(
-        "info", "debug, info, warning or error", parse=options.choice("debug", "info", "warning", "error")
-    )
+    log_level: str = option("info", "debug, info, warning or error", parse=choice("debug", "info", "warning", "error"))
 
     def __post_init__(self) -> None:
         if not self.retry_seconds < self.renew_seconds < self.lease_seconds:

@@ -119,9 +119,8 @@ def filter_result(result: FilterResult, args: NodeArgs, lists: NodeLists | None 
 
 
 def filter_error(message: str) -> bytes:
-    return orjson.dumps(
-        {"Nodes": None, "NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": message}
-    )
+    none: JsonObject = {"Nodes": None, "NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}}
+    return orjson.dumps({**none, "Error": message})
 
 
 def preempt_result(victims: Mapping[NodeName, Victims]) -> bytes:

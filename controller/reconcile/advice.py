@@ -62,10 +62,8 @@ def invalid(pod: Bound, problem: str) -> Tell:
 
 
 def waiting(pod: Bound, refusal: str) -> Tell:
-    message = (
-        f"it came to {pod.node} without GPUs and waits there for room: {refusal}; to have it placed where there is"
-    )
-    return Tell(pod.ref, REASON_WAITING, f"{message} room, {_elsewhere(pod)}")
+    message = f"it came to {pod.node} without GPUs and waits there for room: {refusal}; to have it placed"
+    return Tell(pod.ref, REASON_WAITING, f"{message} where there is room, {_elsewhere(pod)}")
 
 
 def not_mutated(pod: Bound, who: str = "") -> Tell:

@@ -97,9 +97,8 @@ class BypassedPods:
         """Handle those whose turn it is: who was judged the longest ago, and of those the oldest pods."""
         bypassed, now = snapshot.bypassed, self.writer.clock.monotonic()
         self._notes = {pod.ref.uid: self._notes.get(pod.ref.uid, Note(since=now)) for pod in bypassed}
-        self.recreator.note(
-            ((owner, pod.ref.uid) for pod in bypassed if (owner := bypass_decision.recreating_owner(pod))), now
-        )
+        owners = ((bypass_decision.recreating_owner(pod), pod.ref.uid) for pod in bypassed)
+        self.recreator.note(((owner, uid) for owner, uid in owners if owner), now)
         steps, judging_s = 0, 0.0
         for pod in sorted(bypassed, key=lambda pod: (self._notes[pod.ref.uid].judged_at, pod.created, pod.ref.uid)):
             if steps >= MAX_STEPS or judging_s >= JUDGE_S or not self.writer.leading():

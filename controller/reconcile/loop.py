@@ -189,9 +189,8 @@ class HandOverSummary:
             effect = f"the webhook goes by what ConfigMap {self.namespace}/{names.HAND_OVER} said last"
             fix = "apply the manifests again, if it or the right to patch it is missing"
             self._changes.clear("summary")
-            self._changes.say(
-                "hand-over not written", "error", level=logging.WARNING, error=str(error), effect=effect, fix=fix
-            )
+            level, why = logging.WARNING, str(error)
+            self._changes.say("hand-over not written", "error", level=level, error=why, effect=effect, fix=fix)
         else:
             self._due = now + WRITE_AGAIN_S
             self._changes.clear("error")

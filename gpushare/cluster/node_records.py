@@ -13,6 +13,7 @@ from gpushare.model.capacity import FreeHost
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 from gpushare.wire import fields, host
 from gpushare.wire import inventory as inventory_wire
+from gpushare.wire.fields import JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +36,7 @@ class NodeRecord:
         return Cordon(gpus=self.cordon, held=self.held)
 
 
-def read(
-    node: Mapping[str, Any], known: NodeRecord | None = None, unhealthy: frozenset[int] = frozenset()
-) -> NodeRecord:
+def read(node: JsonObject, known: NodeRecord | None = None, unhealthy: frozenset[int] = frozenset()) -> NodeRecord:
     """What matters of a node; `known` if that has not changed. Raises WireError: it is no node."""
     name = name_of(node)
     annotations = fields.mapping(fields.mapping(node, "metadata", "node"), "annotations", "metadata")

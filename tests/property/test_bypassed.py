@@ -35,9 +35,8 @@ def pods(draw: st.DrawFn) -> Json:
     if draw(st.booleans()):
         mutated(pod)
     if kind := draw(st.sampled_from(["", "ReplicaSet", "Job", "Node"])):
-        pod["metadata"]["ownerReferences"] = [
-            {"kind": kind, "name": "web", "uid": "u", "controller": draw(st.booleans())}
-        ]
+        owner = {"kind": kind, "name": "web", "uid": "u", "controller": draw(st.booleans())}
+        pod["metadata"]["ownerReferences"] = [owner]
     if draw(st.booleans()):
         pod["status"] = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
     return pod

@@ -151,15 +151,6 @@ def test_a_leader_whose_lease_was_taken_follows_again_without_what_it_knew(api: 
         assert api.read(LEASE)["spec"]["holderIdentity"] == "first_2"
 
 
-def test_a_leader_without_the_api_server_stops_binding_before_its_lease_ends(api: FakeKube, clock: Clock) -> None:
-    with leading(api, clock) as first:
-        first.line.is_cut.set()
-        clock.eventually("first loses the lead", first.lost.is_set)
-        assert first.binder.bind(bind_args(add_pod(api, "p"))).error == (
-            "this replica of the gpushare controller does not lead; try again"
-        )
-
-
 def test_replicas_that_all_lose_the_lead_lead_again_when_the_api_server_is_back(api: FakeKube, clock: Clock) -> None:
     """Both containers ended and waited for the kubelet's back-off, minutes after the API server was back."""
     replicas = [Replica(api, clock, "first").start(), Replica(api, clock, "second").start()]
@@ -169,6 +160,8 @@ def test_replicas_that_all_lose_the_lead_lead_again_when_the_api_server_is_back(
         api.fail_next(lambda _: True, kube.UnreachableError("overloaded"), times=10**6)
         clock.eventually("leader loses the lead", leader.lost.is_set)
         assert not any(replica.leadership.leading() for replica in replicas)
+        why = "this replica of the gpushare controller does not lead; try again"
+        assert leader.binder.bind(bind_args(add_pod(api, "p"))).error == why
         api.calm()
         clock.eventually("one is ready again", lambda: any(map(ready, replicas)))
 

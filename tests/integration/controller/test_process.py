@@ -146,7 +146,7 @@ def test_a_program_serves_binds_and_gives_the_lease_back(api: FakeKube, program:
         program.all_processes(signal.SIGCONT)
 
 
-def test_the_other_takes_over_with_the_same_ledger(
+def test_another_takes_over_with_the_same_ledger(
     api: FakeKube, program: Program, start: Callable[..., Program]
 ) -> None:
     first, second = program, start()
@@ -185,9 +185,7 @@ def test_a_replica_that_does_not_lead_keeps_no_connection(program: Program, star
             )
 
 
-def test_a_leader_stopped_past_its_lease_writes_nothing(
-    api: FakeKube, program: Program, start: Callable[..., Program]
-) -> None:
+def test_a_leader_past_its_lease_writes_nothing(api: FakeKube, program: Program, start: Callable[..., Program]) -> None:
     """As a virtual machine that is paused, with a request of kube-scheduler on its way."""
     first, second = program, start()
     eventually("second follows", second.answers)

@@ -94,19 +94,16 @@ def test_labels_count_as_they_are_now(world: World) -> None:
     assert world.audit() == []
 
 
-def test_what_another_system_bound_may_be_of_the_group(world: World) -> None:
+def test_what_another_system_bound_may_be_of_the_group_and_who_waits_on_its_node_is_not(world: World) -> None:
+    add_bypassed(world, 11, labels=WEB)
+    tick(world)
+    assert is_first(world, member(world))
     add_bypassed(world, 3, labels=WEB, annotations={names.ALIYUN_IDX: "1"})
     world.see()
     two = member(world)
     assert not is_first(world, two)
     assert world.bind(two).error == ""
     assert gpu_of(world, two) == "node-a/GPU-1"
-
-
-def test_a_pod_that_waits_for_gpus_on_its_node_is_not_counted_yet(world: World) -> None:
-    add_bypassed(world, 11, labels=WEB)
-    tick(world)
-    assert is_first(world, member(world))
 
 
 def test_two_that_both_seem_to_be_first_end_on_one_gpu(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,6 +234,8 @@ def test_labels_are_counted_from_the_choice_until_the_pod_ends(world: World) -> 
     world.finish(pod)
     world.see()
     assert counted(world) == {}
+    world.state.index.label_index.add("team", {"app": "web"})
+    assert world.audit() == ["namespace team: disagree about the labels of pods that hold GPUs"]
 
 
 def test_a_choice_that_the_api_server_knows_otherwise_counts_as_it_has_it(world: World) -> None:
@@ -248,8 +247,3 @@ def test_a_choice_that_the_api_server_knows_otherwise_counts_as_it_has_it(world:
     assert counted(world) in ({"team": [([("app", name)], 1)]} for name in ("web", "api"))
     world.see()
     assert counted(world) == {"team": [([("app", "api")], 1)]}
-
-
-def test_a_count_that_is_wrong_is_found(world: World) -> None:
-    world.state.index.label_index.add("team", {"app": "web"})
-    assert world.audit() == ["namespace team: disagree about the labels of pods that hold GPUs"]

@@ -77,9 +77,7 @@ def test_one_word_tells_of_all_nodes(world: World, summary: HandOverSummary, nod
         ({"capacity": {"nvidia.com/gpu": "4"}}, False),
     ],
 )
-def test_a_node_that_will_share_counts(
-    world: World, summary: HandOverSummary, fields: dict[str, Any], counts: bool
-) -> None:
+def test_a_node_that_will_share_counts(world: World, summary: HandOverSummary, fields: Any, counts: bool) -> None:
     """Else pods that are created meanwhile would be right on the nodes of today only."""
     node = make_node(name="awaited")
     node["metadata"] |= fields.pop("metadata", {})

@@ -288,9 +288,7 @@ Cluster.TestCase.settings = settings(stateful_step_count=30)
 test_the_cluster_is_never_over_committed = Cluster.TestCase
 
 
-late_faults = st.sampled_from(
-    [None, "lost-reply", "lost-request", LandsLater(), LandsLater(), kube.ConflictError("no")]
-)
+late_faults = st.sampled_from([None, "lost-reply", "lost-request", *[LandsLater()] * 2, kube.ConflictError("no")])
 
 
 class LateCluster(Machine):

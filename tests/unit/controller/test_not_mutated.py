@@ -274,9 +274,8 @@ def test_a_rejected_pod_of_no_one_is_told_what_to_do_once(world: World) -> None:
 )
 def test_only_what_a_node_rejects_for_our_resources_counts(failed: str, expected: bool) -> None:
     assert bypass_decision.is_ours(failed, ResourceConfig().resources) is expected
-    assert bypass_decision.is_ours(failed, ResourceConfig(whole_gpus=True).resources) is (
-        expected or names.GPU in failed
-    )
+    whole = ResourceConfig(whole_gpus=True).resources
+    assert bypass_decision.is_ours(failed, whole) is (expected or names.GPU in failed)
 
 
 def test_other_failures_are_left_alone(world: World) -> None:

@@ -414,9 +414,7 @@ def leaving(world: World, verb: str, *args: Any, **options: Any) -> JsonObject:
     return found
 
 
-def test_who_is_gone_was_not_deleted_and_a_failed_nudge_is_logged(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_who_is_gone_was_not_deleted_and_a_failed_nudge_is_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
     pod = pods_wire.ref(world.add_pod(3))
     world.api.fail_next(lambda call: call.verb == "delete", kube.NotFoundError("gone"))
     assert world.writer.delete(pod, "1") is False

@@ -80,14 +80,15 @@ def test_an_unchanged_list_leaves_every_ledger_as_it_is(world: World) -> None:
     assert before
 
 
-def test_pods_are_counted_before_their_node_is_known() -> None:
+def test_pods_are_counted_before_their_node_is_known_also_those_that_another_system_bound() -> None:
     world = World()
     place_by_hand(world, world.add_pod(3))
+    add_bypassed(world, 3, annotations={names.ALIYUN_IDX: "1"})
     world.list_all()
     assert world.snapshot().ledgers == {}
-    world.add_node("node-a", 10)
+    world.add_node("node-a", 10, 10)
     world.see()
-    assert world.used() == {"GPU-0": 3}
+    assert world.used() == {"GPU-0": 3, "GPU-1": 3}
 
 
 def test_pods_stay_counted_while_their_node_has_no_inventory(world: World) -> None:
@@ -118,15 +119,6 @@ def test_a_node_with_another_unit_is_refused(world: World) -> None:
     world.see()
     why = "node-c counts aliyun.com/gpu-mem in 256MiB, the controller in GiB; give both the same memory unit"
     assert refusal(world, "node-c") == Refused(RefusalReason.UNIT_MISMATCH, why, permanent=True)
-
-
-def test_what_another_system_bound_is_counted_in_the_nodes_unit_once_that_is_known() -> None:
-    world = World()
-    add_bypassed(world, 3, annotations={names.ALIYUN_IDX: "1"})
-    world.list_all()
-    world.add_node("node-a", 10, 10)
-    world.see()
-    assert world.used() == {"GPU-1": 3}
 
 
 def test_a_node_with_a_pod_that_cannot_be_read_takes_no_new_pods(world: World) -> None:
@@ -188,9 +180,7 @@ def test_the_check_of_the_ledger_finds_what_differs_and_nothing_else(world: Worl
 def test_of_two_pods_that_cannot_be_read_the_audit_may_name_another_first(world: World) -> None:
     for name in ("b", "a"):
         world.add_pod(3, name=name, annotations={names.ANNOTATION_ALLOCATION: "[]"})
-        world.edit_pod(
-            world.api.read(f"/api/v1/namespaces/team/pods/{name}"), lambda pod: pod["spec"].update(nodeName=A)
-        )
+        world.edit_pod(world.api.read(f"{PODS}/{name}"), lambda pod: pod["spec"].update(nodeName=A))
         world.see()
     assert isinstance(world.state.index.ledgers()[A], Refused)
     assert world.audit() == []

@@ -179,9 +179,7 @@ def test_a_lease_that_another_took_ends_the_worker_at_once(stage: Stage) -> None
     assert stage.holder() == "thief"
 
 
-def test_after_a_worker_that_ends_come_another_and_another_candidate(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_after_a_worker_that_ends_comes_another_candidate(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     stage.at(20, lambda: stage.workers[0].end(3))
     held: list[str] = []
     stage.at(20 + LEASE_S - RENEW_S - 1, lambda: held.append(stage.holder()))

@@ -26,9 +26,7 @@ FIRST = replace(SHAPE, affinity=Affinity(namespace="team", same=WEB, first=True)
         ({}, [], False),
     ],
 )
-def test_a_member_that_finds_no_one_is_first(
-    own: Mapping[str, str], others: list[Mapping[str, str]], first: bool
-) -> None:
+def test_who_finds_no_member_is_first(own: Mapping[str, str], others: list[Mapping[str, str]], first: bool) -> None:
     asked = []
 
     def labels_in(namespace: str) -> list[Mapping[str, str]]:

@@ -64,9 +64,7 @@ def test_a_selector_means_what_it_means_in_policy_v1(selector: object, labels: M
         ("AlwaysAllow", {"currentHealthy": 1, "desiredHealthy": 2}, True),
     ],
 )
-def test_unready_pods_are_spared_as_the_eviction_api_has_it(
-    policy: str | None, status: dict[str, int], spares: bool
-) -> None:
+def test_unready_pods_are_spared_as_by_evictions(policy: str | None, status: dict[str, int], spares: bool) -> None:
     found = pdb({}, **status)
     if policy:
         found["spec"]["unhealthyPodEvictionPolicy"] = policy

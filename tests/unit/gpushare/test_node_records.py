@@ -89,14 +89,11 @@ def test_gpus_called_unhealthy_later_change_the_record() -> None:
     )
 
 
-def test_entries_that_name_no_gpu_are_known() -> None:
-    assert node_records.unknown_gpus(node("1, 9,GPU-2,GPU-x")) == ["9", "GPU-x"]
-    assert node_records.unknown_gpus(node_records.read({"metadata": {"name": "node-a"}})) == []
-
-
-def test_annotations_of_a_node_that_are_no_texts_are_refused() -> None:
+def test_entries_that_name_no_gpu_are_known_and_annotations_that_are_no_texts_refused() -> None:
     with pytest.raises(WireError, match="expected strings"):
         node(7)
+    assert node_records.unknown_gpus(node("1, 9,GPU-2,GPU-x")) == ["9", "GPU-x"]
+    assert node_records.unknown_gpus(node_records.read({"metadata": {"name": "node-a"}})) == []
 
 
 @pytest.mark.parametrize(

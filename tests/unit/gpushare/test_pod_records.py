@@ -106,6 +106,8 @@ def test_a_bound_pod_without_an_allocation_holds_nothing_and_is_bypassed() -> No
     assert (found.mutated, found.started, found.owner, found.problem) == (True, False, "", "")
     assert found.request is not None
     assert found.request.shape.containers[0].memory_mib == 3072
+    plain = make_container("plain")  # asks for nothing
+    assert bypassed(make_pod(mutated(), plain, node="node-a")).mutated
 
 
 @pytest.mark.parametrize(
@@ -121,22 +123,15 @@ def test_a_pod_whose_devices_come_from_elsewhere_is_not_mutated(container: Json)
     assert not bypassed(make_pod(container, node="node-a")).mutated
 
 
-def test_containers_that_ask_for_nothing_need_not_be_mutated() -> None:
-    assert bypassed(make_pod(mutated(), make_container("plain"), node="node-a")).mutated
-
-
 def with_owner(pod: Json, **fields: Any) -> Json:
     pod["metadata"]["ownerReferences"] = [{"uid": "other"}, {"uid": "rs-1", **fields}]
     return pod
 
 
-def test_the_controller_of_a_pod_is_known() -> None:
+def test_what_preemption_looks_at_and_who_recreates_a_pod_is_kept() -> None:
     assert bypassed(with_owner(make_pod(node="node-a"), controller=True)).owner == "rs-1"
     assert read(with_owner(make_pod(node="node-a"), controller=True)).owned
     assert not read(with_owner(make_pod(node="node-a"))).owned
-
-
-def test_what_preemption_looks_at_is_kept() -> None:
     pod = make_pod(node="node-a", labels={"app": "web"})
     pod["spec"]["priority"] = 7
     pod["metadata"] |= {"creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-02T00:00:00Z"}
@@ -302,14 +297,10 @@ def test_of_odd_metadata_what_can_be_read_is_kept_with_the_problem() -> None:
     assert "metadata.annotations" in marked.problem
 
 
-@pytest.mark.parametrize("annotations", [{}, {names.ALIYUN_IDX: "x"}])
-def test_other_annotations_are_not_looked_at_where_there_is_none_of_ours(annotations: Json) -> None:
-    found = odd_pod("node-a", annotations=annotations)
-    if not annotations:
-        assert allocations.held(found, RESOURCE_CONFIG, GIB).allocation is None
-        return
+def test_other_annotations_are_not_looked_at_where_there_is_none_of_ours() -> None:
+    assert allocations.held(odd_pod("node-a", annotations={}), RESOURCE_CONFIG, GIB).allocation is None
     with pytest.raises(WireError, match=names.ALIYUN_IDX):
-        allocations.held(found, RESOURCE_CONFIG, GIB)
+        allocations.held(odd_pod("node-a", annotations={names.ALIYUN_IDX: "x"}), RESOURCE_CONFIG, GIB)
 
 
 def test_the_mark_of_devices_that_their_author_chose_is_kept_of_waiting_and_of_bound_pods() -> None:
