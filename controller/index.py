@@ -165,7 +165,6 @@ class Index:
             return self._nodes.get(name)
 
     def unhealthy_on(self, name: NodeName) -> frozenset[int]:
-        """What `set_unhealthy` was told last."""
         with self.lock:
             return self._unhealthy.get(name, frozenset())
 
@@ -191,7 +190,6 @@ class Index:
             return frozenset(self.reservations.of_pod(uid))
 
     def unconfirmed(self) -> int:
-        """How many choices are being sent or in doubt."""
         with self.lock:
             return sum(not reservation.confirmed for reservation in self.reservations.all())
 
@@ -327,7 +325,6 @@ class Index:
             _add(self._asks, record.ask, number)
 
     def _left(self, record: NodeRecord) -> FreeHost | None:
-        """What pods leave of a host, with those that are on their way to it."""
         if record.allocatable is None:
             return None
         on_node = self._on_node.get(record.name, {})

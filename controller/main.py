@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import gpushare
@@ -89,15 +90,13 @@ class Controller:
 
     def start(self) -> None:
         self._probes.start()
-        threading.Thread(target=self._look, name="outlook", daemon=True).start()
+        look = partial(self._outlooks.run, self._stopping, ready=lambda: not self._leadership.unready())
+        threading.Thread(target=look, name="outlook", daemon=True).start()
         self._leadership.start(lambda: process.exit_now(_LOST))
 
     def shut_down(self) -> None:
         self._stopping.set()
         self._leadership.shut_down()
-
-    def _look(self) -> None:
-        self._outlooks.run(self._stopping, ready=lambda: not self._leadership.unready())
 
     def _stuck(self) -> str:
         silent_s = self._fence.supervisor_silent_s()

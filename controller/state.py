@@ -176,7 +176,6 @@ class ClusterState:
         return _sending(known, ledger, now=claim.now)
 
     def _set_aside(self, claim: _Claim, ledger: NodeLedger, verdict: Placed) -> Reserved | AlreadyBound:
-        """Keep a choice that was made from the node's ledger as it is."""
         if (bound := self._in_the_way(claim)) is not None:
             return bound  # meanwhile, to another node
         request = claim.request

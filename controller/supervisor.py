@@ -116,7 +116,6 @@ class Supervisor:
                 self._wait(self.backoff.next_s(), unless=self.told_to_stop)
 
     def _term(self, worker: Worker, elector: Elector) -> _Ending:
-        """One worker, from its start to its end."""
         ending = self._follow(worker, elector)
         clean = ending is _Ending.STOPPED and self._stop(worker, elector)
         code = worker.exit_code()

@@ -86,7 +86,9 @@ def decide(
     if now < note.not_before:
         return None
     if pod.failed:
-        return _rejected(pod, note, resources, now)
+        if not is_ours(pod.failed, resources) or now - note.since < SETTLE_S:
+            return None
+        return Action.DELETE_REJECTED if pod.owned else advice.rejected(pod)
     if pod.outdated:
         return Action.RECREATE if now - note.since >= SETTLE_S else None
     return None if pod.bypassed is None else _bypassed(pod, pod.bypassed, ledger, refusal)
@@ -108,12 +110,6 @@ def _bypassed(pod: Bound, state: Bypassed, ledger: LedgerOrRefused, refusal: str
             return Action.RECREATE
         case Fate.BIND:
             return advice.waiting(pod, refusal) if refusal else Action.PLACE
-
-
-def _rejected(pod: Bound, note: Note, resources: Iterable[str], now: float) -> Step | None:
-    if not is_ours(pod.failed, resources) or now - note.since < SETTLE_S:
-        return None
-    return Action.DELETE_REJECTED if pod.owned else advice.rejected(pod)
 
 
 def is_ours(failed: str, resources: Iterable[str]) -> bool:

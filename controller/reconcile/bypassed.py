@@ -220,7 +220,6 @@ class BypassedPods:
         return live
 
     def _give_up(self, pod: Bound, step: Tell) -> None:
-        """Only its author can fix it, so it is not read again."""
         self._notes[pod.ref.uid] = self._notes[pod.ref.uid].ended(pod, step)
         self._tell(step)
 

@@ -223,7 +223,6 @@ def audit(index: Index) -> list[str]:
 
 
 def _unknown_gpus(record: NodeRecord) -> list[str]:
-    """GPUs of a node that somebody has cordoned, or called unhealthy, and that it does not have."""
     if record.inventory is None or not (record.cordon or record.unhealthy):
         return []
     known = {number for gpu in record.inventory.gpus for number in cordons.numbers(gpu)}

@@ -266,7 +266,13 @@ class Placeholders:
         if there is not None:
             self._there[pod.ref.uid] = there
         logs.event(_LOG, "node asked for", pod=str(pod.ref), attempt=attempt, nodes=len(nodes))
-        self.writer.post(pod.ref, REASON, _told(body["metadata"]["name"], len(nodes)), EventType.NORMAL)
+        some, made = (
+            f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}",
+            f"{names.PLACEHOLDERS}/{body['metadata']['name']}",
+        )
+        by = f"so a new node is asked for by the pod {made}, which an autoscaler sees"
+        message = f"no GPU of {some} has room for it, {by}"
+        self.writer.post(pod.ref, REASON, message, EventType.NORMAL)
 
     def _made(self, pod: Pending, spec: JsonObject, nodes: Collection[NodeName], attempt: int) -> JsonObject:
         terms = len(terms_of(spec))
@@ -322,10 +328,3 @@ def _readable(pod: Mapping[str, object]) -> Placeholder | None:
     except WireError as error:
         logs.event(_LOG, "placeholder unreadable", level=logging.WARNING, error=str(error))
         return None
-
-
-def _told(name: str, nodes: int) -> str:
-    return (
-        f"no GPU of {nodes} node{'s' if nodes > 1 else ''} has room for it, so a new node is asked for by the pod"
-        f" {names.PLACEHOLDERS}/{name}, which an autoscaler sees"
-    )

@@ -8,7 +8,7 @@ taken back is decided on the pod as the API server has it at that moment.
 import logging
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from controller.reconcile.writer import Writer
 from gpushare.cluster import bypass, pod_records
@@ -37,56 +37,39 @@ class LivePod(Generic[P]):
     owner: Owner | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Try:
+class _Try(NamedTuple):
     at: float
     wait_s: float
-    known: frozenset[PodUid]  # bad pods of the owner at that time, the deleted one included
+    known: Set[PodUid]  # bad pods of the owner at that time, the deleted one included
 
 
-class RecreateBackoff:
-    """Tries by the owners' UIDs; times are monotonic seconds. Not shared between threads."""
+@dataclass(kw_only=True)
+class Recreator:
+    """Reads pods again, and deletes those that their controllers recreate. Times are monotonic seconds."""
 
-    def __init__(self) -> None:
-        self._tries: dict[str, _Try] = {}
+    writer: Writer
+    resource_config: ResourceConfig
+    recreated: int = 0  # pods since the start
+    _tries: dict[str, _Try] = field(default_factory=dict)  # by the owners' UIDs
+    _bad: dict[str, set[PodUid]] = field(default_factory=dict)  # pods that have to be created again, by their owners
+
+    def note(self, bad: Iterable[tuple[str, PodUid]], now: float) -> None:
+        """Which pods have to be created again, by the UIDs of their owners."""
+        self._tries = {owner: last for owner, last in self._tries.items() if now - last.at < FORGET_S}
+        self._bad = {}
+        for owner, pod in bad:
+            self._bad.setdefault(owner, set()).add(pod)
 
     def may_delete(self, owner: str, now: float) -> bool:
         """Whether one of the owner's bad pods may be deleted now: always, or for one try."""
         last = self._tries.get(owner)
         return last is None or now - last.at >= last.wait_s
 
-    def deleted(self, owner: str, bad: Set[PodUid], now: float) -> None:
-        """One of the owner's bad pods was deleted; `bad` are all of them, that one included."""
-        last = self._tries.get(owner)
-        if last is not None and bad <= last.known:
-            return  # it has worked
-        wait = FIRST_S if last is None else min(last.wait_s * 2, CAP_S)
-        self._tries[owner] = _Try(now, wait, frozenset(bad))
-
-    def forget(self, now: float) -> None:
-        self._tries = {owner: last for owner, last in self._tries.items() if now - last.at < FORGET_S}
-
-
-@dataclass(kw_only=True)
-class Recreator:
-    """Reads pods again, and deletes those that their controllers recreate."""
-
-    writer: Writer
-    resource_config: ResourceConfig
-    recreated: int = 0  # pods since the start
-    _backoff: RecreateBackoff = field(default_factory=RecreateBackoff)
-    _bad: dict[str, set[PodUid]] = field(default_factory=dict)
-    """Pods that have to be created again, by the UIDs of their owners."""
-
-    def note(self, bad: Iterable[tuple[str, PodUid]], now: float) -> None:
-        """Which pods have to be created again, by the UIDs of their owners; `now` is monotonic, as all times."""
-        self._backoff.forget(now)
-        self._bad = {}
-        for owner, pod in bad:
-            self._bad.setdefault(owner, set()).add(pod)
-
-    def may_delete(self, owner: str, now: float) -> bool:
-        return self._backoff.may_delete(owner, now)
+    def deleted(self, owner: str, now: float) -> None:
+        """One of the owner's bad pods was."""
+        last, bad = self._tries.get(owner), self._bad[owner]
+        if last is None or not bad <= last.known:  # else it has worked
+            self._tries[owner] = _Try(now, FIRST_S if last is None else min(last.wait_s * 2, CAP_S), frozenset(bad))
 
     def read(self, known: P) -> LivePod[P] | None:
         """As it is now; None if it is gone, going or another one. May raise a KubeError or a WireError."""
@@ -109,7 +92,7 @@ class Recreator:
         if not self.writer.delete(pod.ref, live.version):
             return False
         self.recreated += 1
-        self._backoff.deleted(owner, self._bad[owner], now)
+        self.deleted(owner, now)
         node = pod.node if isinstance(pod, Bound) else ""
         logs.event(_LOG, "pod recreated", pod=str(pod.ref), uid=pod.ref.uid, node=node, owner=owner)
         return True

@@ -58,20 +58,16 @@ def parse(obj: Mapping[str, Any], *, empty_is_all: bool) -> Budget:
     # A selector without conditions means every pod in policy/v1, and none in v1beta1.
     metadata = fields.mapping(obj, "metadata", "object")
     spec, status = fields.mapping(obj, "spec", "object"), fields.mapping(obj, "status", "object")
+    healthy = fields.integer(status, "currentHealthy", "status", default=0)
+    desired = fields.integer(status, "desiredHealthy", "status", default=0)
     return Budget(
         namespace=fields.needed(metadata, "namespace", "metadata"),
         name=fields.needed(metadata, "name", "metadata"),
         selector=_selector(spec, empty_is_all=empty_is_all),
         allowed=fields.integer(status, "disruptionsAllowed", "status", default=0),
-        spares_unready=_spares_unready(spec, status),
+        spares_unready=spec.get("unhealthyPodEvictionPolicy") == "AlwaysAllow" or healthy >= desired > 0,
         disrupted=frozenset(fields.mapping(status, "disruptedPods", "status")),
     )
-
-
-def _spares_unready(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-    healthy = fields.integer(status, "currentHealthy", "status", default=0)
-    desired = fields.integer(status, "desiredHealthy", "status", default=0)
-    return spec.get("unhealthyPodEvictionPolicy") == "AlwaysAllow" or healthy >= desired > 0
 
 
 def _selector(spec: Mapping[str, Any], *, empty_is_all: bool) -> LabelSelector | None:

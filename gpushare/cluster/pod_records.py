@@ -199,7 +199,6 @@ def _said(error: Exception) -> str:
 
 
 def _known(pod: Mapping[str, Any], ref: PodRef, node: NodeName) -> Bound:
-    """As `_bare`, as far as it can be read."""
     try:
         return _bare(pod, ref, node, ask=requests.usage_of_host(host.counted(pod)))
     except WireError:
@@ -259,7 +258,6 @@ def _owner(pod: Mapping[str, Any]) -> str:
 
 
 def _rejection(pod: Mapping[str, Any]) -> str:
-    """Why the kubelet rejected a pod before it started anything of it."""
     status = fields.mapping(pod, "status", "pod")
     if fields.text(status, "phase", "status") != "Failed" or pods_wire.has_started(pod):
         return ""

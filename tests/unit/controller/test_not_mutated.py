@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from controller.reconcile import bypass_decision, bypassed
-from controller.reconcile.recreate import CAP_S, FORGET_S, RecreateBackoff
+from controller.reconcile.recreate import CAP_S, FORGET_S
 from gpushare import names
 from gpushare.identity import PodUid
 from gpushare.kube import api as kube
@@ -186,21 +186,21 @@ def test_a_failed_deletion_is_tried_again_and_told_once(
     assert len(said(world)) == 1
 
 
-def test_tries_of_an_owner_come_ever_later_until_they_are_forgotten() -> None:
-    backoff, now, waits = RecreateBackoff(), 0.0, []
+def test_tries_of_an_owner_come_ever_later_until_they_are_forgotten(world: World) -> None:
+    backoff, now, waits = world.reconciler.bypassed.recreator, 0.0, []
     for i in range(8):
-        bad = frozenset({PodUid(f"pod-{i}"), PodUid(f"pod-{i + 1}")})
+        backoff.note([("rs", PodUid(f"pod-{i}")), ("rs", PodUid(f"pod-{i + 1}"))], now)
         assert backoff.may_delete("rs", now)
-        backoff.deleted("rs", bad, now)
+        backoff.deleted("rs", now)
         started = now
         while not backoff.may_delete("rs", now):
             now += 1
         waits.append(now - started)
     assert waits == [60, 120, 240, 480, 960, 960, 960, 960]
-    backoff.forget(now)
-    backoff.deleted("rs", frozenset({PodUid("x")}), now)
+    backoff.note([("rs", PodUid("x"))], now)
+    backoff.deleted("rs", now)
     assert not backoff.may_delete("rs", now + CAP_S - 1)
-    backoff.forget(now + FORGET_S)
+    backoff.note([], now + FORGET_S)
     assert backoff.may_delete("rs", now + FORGET_S)
 
 
