@@ -36,11 +36,9 @@ class Snapshot:
     nodes: Collection[NodeRecord]
     pods: Collection[PodRecord]
     ledgers: Mapping[NodeName, LedgerOrRefused]
-    confirmed: Collection[PodUid]
-    """Pods of which the API server has said that they have their GPUs, and the watch has not."""
+    confirmed: Collection[PodUid]  # the API server has said that they have their GPUs, and the watch has not
     problems: Mapping[PodRef, Problem]  # bound pods whose allocations cannot be read
-    reserved: Collection[Allocation]
-    """Choices whose memory is counted; some may still arrive though their pods were seen on nodes."""
+    reserved: Collection[Allocation]  # choices whose memory is counted, also of pods that were seen on nodes
     chosen: Collection[Allocation]  # those of pods that were not seen with GPUs yet
 
     @functools.cached_property
@@ -381,8 +379,7 @@ class OtherPods:
 
     def __init__(self) -> None:
         self.counts: Counter[FreeHost] = Counter()  # how many take how much
-        self._on_node: dict[NodeName, dict[int, FreeHost]] = {}
-        """Python seeds its hashes, so no one can make two UIDs collide."""
+        self._on_node: dict[NodeName, dict[int, FreeHost]] = {}  # hashes are seeded: no two UIDs can be made to collide
 
     def takes_on(self, node: NodeName) -> Iterable[FreeHost]:
         return self._on_node.get(node, {}).values()

@@ -125,8 +125,7 @@ class LedgerGauges(Collector):
     """For one thread at a time."""
 
     state: ClusterState
-    is_read: Callable[[], bool]
-    """Whether nodes and pods are: before, nodes would look empty whose pods are still being listed."""
+    is_read: Callable[[], bool]  # before, nodes would look empty whose pods are still being listed
     _known: dict[NodeName, tuple[NodeLedger, _Sums]] = field(init=False, default_factory=dict)
     """A ledger is immutable: only those that have changed are summed up again."""
 

@@ -53,8 +53,7 @@ class Reservations:
         self._by_pod: dict[PodUid, dict[NodeName, Reservation]] = {}
         self._by_node: dict[NodeName, dict[PodUid, Reservation]] = {}
         """With those that have outlived their pod's waiting."""
-        self._outlived: list[Reservation] = []
-        """Of pods that were seen on a node since; counted for as long as their requests may arrive."""
+        self._outlived: list[Reservation] = []  # of pods seen on a node since; counted while their requests may arrive
 
     def of_pod(self, pod: PodUid) -> dict[NodeName, Reservation]:
         """Reservations of a pod. Not to be changed."""

@@ -19,8 +19,8 @@ from gpushare.runtime.process import Signals
 GRACE_S: Final = 8  # every request has an answer by then: a bind's deadline is below the scheduler's 5 s
 KEEP_ALIVE_S: Final = 75  # kube-scheduler keeps its connections; closing them first would race with its requests
 SWITCH_S: Final = 0.0005
-"""How long a thread that computes keeps others waiting: ten times as short as Python's default, which is longer than
-most answers take. A request waits so long whenever it has waited for bytes, and the background has much to compute."""
+# How long a thread that computes keeps others waiting: Python's default is ten times as long, longer than most answers
+# take. A request waits so long whenever it has waited for bytes, and the background has much to compute.
 MOST: Final = 64 * MIB  # bytes of the longest body that `controller.extender.app` reads
 BUDGET: Final = 128 * MIB  # bytes of all bodies above 64 KiB, while they arrive and are answered
 
@@ -32,9 +32,7 @@ class Running(Protocol):
 
     def start(self) -> None: ...
 
-    def shut_down(self) -> None:
-        """Finish what was begun; called after the last answer."""
-        ...
+    def shut_down(self) -> None: ...  # finish what was begun; called after the last answer
 
 
 class Server:

@@ -30,8 +30,7 @@ class Reserved:
 
     allocation: Allocation
     inventory: NodeInventory
-    reservation: Reservation = field(repr=False)
-    """For the state alone: another one of the same pod and node may follow before the request has ended."""
+    reservation: Reservation = field(repr=False)  # for the state: another of the same pod may follow before the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +56,7 @@ class ClusterState:
         self, *, resource_config: ResourceConfig, policy: Policy = DEFAULT_POLICY, in_doubt_s: float = 120.0
     ) -> None:
         self.resource_config = resource_config
-        self.policies = Policies(policy)
-        """Replaced as a whole whenever more is known of the cluster. Whether a pod fits never depends on it."""
+        self.policies = Policies(policy)  # replaced as a whole; whether a pod fits never depends on it
         self.index = Index(resource_config)  # what the watches say, for everybody; reservations are made here alone
         self.namespace_policies: Mapping[str, Policy] = {}  # what namespaces say of their pods; replaced as a whole
         self._in_doubt_s = in_doubt_s

@@ -93,14 +93,12 @@ class OptionalWatch(Generic[V]):
     clock: Clock
     paths: Sequence[str]  # of the collection in the versions that servers may have, the best first
     kind: str  # of the objects, for the log
-    read_one: Callable[[str, JsonObject], "Found[V] | None"]
-    """Reads an object of the collection at a path; None leaves it out. May raise a WireError, which is logged."""
+    read_one: Callable[[str, JsonObject], "Found[V] | None"]  # None leaves it out; a WireError is logged
     effect: str  # what is different without, for the log
     right: str  # what is to be granted, for the log
     params: Mapping[str, str] = field(default_factory=dict)  # label selectors
     changed: Callable[[Mapping[str, V], Mapping[str, V]], None] = lambda _before, _now: None
-    by_key: Mapping[str, V] = field(init=False, default_factory=dict)
-    """Replaced as a whole and never changed in place: readers take no lock."""
+    by_key: Mapping[str, V] = field(init=False, default_factory=dict)  # replaced as a whole: readers take no lock
     _synced: threading.Event = field(init=False, default_factory=threading.Event)
     _refused: threading.Event = field(init=False, default_factory=threading.Event)
     _running: "Reflector[Found[V]] | None" = field(init=False, default=None)

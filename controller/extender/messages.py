@@ -37,8 +37,7 @@ _KEYS: Final = {
 class NodeArgs:
     pod: JsonObject
     asked: NodeList
-    nodes: Sequence[JsonObject] | None
-    """The same nodes as whole objects, if the scheduler does not cache them (nodeCacheCapable: false)."""
+    nodes: Sequence[JsonObject] | None  # the same as whole objects, if the scheduler does not cache them
 
     @property
     def names(self) -> Sequence[NodeName]:

@@ -19,10 +19,8 @@ MOST_NODES: Final = 1000  # of one pod; anyone who reaches the port may name mor
 MOST: Final = 256  # pods; a namespace with few of them takes a place from the one with most
 ASK_AFTER_S: Final = 10.0  # a pod that ends may make room
 REPLACE_AFTER_S: Final = 30.0
-ATTEMPTS: Final = 3
-"""Nodes that may come in vain for one pod: an autoscaler takes any node whose sum suffices, whatever its GPUs are."""
-MOST_IN_VAIN: Final = 10
-"""The same for all pods of a namespace together, within `REST_S`: a pod that is created again has no attempts."""
+ATTEMPTS: Final = 3  # nodes in vain for one pod: an autoscaler takes any whose sum suffices, whatever its GPUs
+MOST_IN_VAIN: Final = 10  # for a namespace, within `REST_S`: a pod that is created again has no attempts
 REST_S: Final = 3600.0  # how long no node is asked for, for a pod for which none has come, or none that helped
 REFUSED: Final = "placeholder that makes an autoscaler add a node; it is never scheduled"
 """Why no node takes a placeholder."""
@@ -118,8 +116,7 @@ class Inputs:
     today: datetime  # by the clock of placeholders' creation
     attempts: Mapping[PodUid, int]  # made so far, where no placeholder tells
     resting: Mapping[PodUid, float]  # until when, in monotonic seconds
-    in_vain: Mapping[str, int] = field(default_factory=dict)
-    """How many have ended of late without a node for their pod, by namespace."""
+    in_vain: Mapping[str, int] = field(default_factory=dict)  # ended of late without a node for their pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +124,7 @@ class Steps:
     """What is to be done, removals first."""
 
     remove: Mapping[PodUid, Why]
-    ask: Mapping[PodUid, int]
-    """With the number of the attempt: of namespaces with few placeholders first, then those that wait longest."""
+    ask: Mapping[PodUid, int]  # with the number of the attempt; first namespaces with few, then those that wait longest
 
 
 def decide(known: Inputs, limits: Limits, now: float) -> Steps:

@@ -55,8 +55,7 @@ SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 _PREFIX: Final = "for-"
 _IMAGE: Final = "registry.k8s.io/pause:3.10"  # never pulled
 _NAME: Final = "metadata.name"
-_EXPENDABLE: Final = -10
-"""Cluster Autoscaler adds no nodes for pods of a lower priority, by default, and a placeholder must not change that."""
+_EXPENDABLE: Final = -10  # Cluster Autoscaler adds no nodes for a lower priority, which must not change
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 

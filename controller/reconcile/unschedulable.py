@@ -33,8 +33,7 @@ class Note:
     explained: EventThrottle = NO_EVENT
     fits_since: float | None = None
     nudge_s: float = NUDGE_FIRST_S  # how long a pod must have fitted, unnoticed, before the next nudge
-    nudged_for: int | None = None
-    """The state's count of freed memory at the last nudge; without more of it another would be in vain."""
+    nudged_for: int | None = None  # freed memory at the last nudge; without more of it another would be in vain
 
 
 def decide(

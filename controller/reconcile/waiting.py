@@ -39,8 +39,7 @@ NOT_JUDGED: Final = "NotJudged"
 FITS: Final = "Fits"
 REASONS: Final = (NOT_TRIED, INVALID, NOT_JUDGED, FITS, *(reason.value for reason in RefusalReason))
 
-_KindKey = tuple[RequestShape, bool]
-"""What pods have in common that fit on the same nodes: what they ask for, and whether they mean themselves by it."""
+_KindKey = tuple[RequestShape, bool]  # of pods that fit on the same nodes: the shape, and whether they mean themselves
 
 
 @dataclass(kw_only=True)
@@ -106,11 +105,9 @@ class WaitingPods:
     table: ClusterTable
     refusals: Refusals
     outdated: OutdatedPods = field(init=False)
-    counts: Waiting = field(init=False, default_factory=lambda: dict.fromkeys(REASONS, 0))
-    """As of the last tick; replaced as a whole."""
+    counts: Waiting = field(init=False, default_factory=lambda: dict.fromkeys(REASONS, 0))  # replaced as a whole
     _notes: dict[PodUid, Note] = field(default_factory=dict)
-    _turns: dict[_KindKey, int] = field(default_factory=dict)
-    """Number of the tick in which a kind of pod was judged last."""
+    _turns: dict[_KindKey, int] = field(default_factory=dict)  # the tick in which a kind was judged last
     _tick: int = 0
     _reasons: dict[_KindKey, str] = field(default_factory=dict)  # why a kind of pod waits, since it was judged last
     _refused: Mapping[PodUid, Refusal] = field(default_factory=dict)  # by nodes that have enough in total

@@ -33,8 +33,7 @@ class LabelIndex:
 
     def __init__(self, pods: Iterable[tuple[str, Labels]] = ()) -> None:
         self._pods: Counts = {}
-        self._having: dict[tuple[str, ...], set[LabelSet]] = {}
-        """By namespace and label, and by namespace and a label's key."""
+        self._having: dict[tuple[str, ...], set[LabelSet]] = {}  # by namespace and label, or a label's key
         for namespace, labels in pods:
             self.add(namespace, labels)
 

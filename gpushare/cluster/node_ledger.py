@@ -16,8 +16,7 @@ from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
 from gpushare.units import MemoryUnit
 
-LedgerOrRefused = NodeLedger | Refused
-"""A node's ledger, or why it has none. Immutable: a new object whenever anything has changed."""
+LedgerOrRefused = NodeLedger | Refused  # why it has none; immutable: a new object whenever anything has changed
 
 
 def of_node(

@@ -25,9 +25,9 @@ class NodeRecord:
     unhealthy: frozenset[int] = frozenset()  # numbers of GPUs that somebody beside the plugin calls unhealthy
     inventory: NodeInventory | None = None  # with what `cordon` and `unhealthy` say of its GPUs
     problem: str = ""  # why an inventory that is there cannot be read
+    # It has none that can be read, and will share: it has the device plugin's label, or the resource of a system from
+    # which this one takes over. Nodes with `nvidia.com/gpu` alone may keep another plugin for good.
     awaited: bool = False
-    """It has none that can be read, and will share: it has the device plugin's label, or the resource of a system from
-    which this one takes over. Nodes with `nvidia.com/gpu` alone may keep another plugin for good."""
     allocatable: FreeHost | None = None  # CPU and memory that it gives to pods; None if its kubelet has not said so
 
     @property

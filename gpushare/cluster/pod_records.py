@@ -34,8 +34,7 @@ class Pending:
     unschedulable: bool = False  # the scheduler has tried and given up for now
     retry: str = ""  # value of the label that makes the scheduler try again
     owner: str = ""  # UID of the controller that owns it, kept only if it goes to nodes that hand over by CDI alone
-    overridden: str = ""
-    """Names, comma-separated, of containers whose author chose devices himself, which the webhook has undone."""
+    overridden: str = ""  # containers whose author chose devices himself, comma-separated; the webhook has undone it
 
     @property
     def ask(self) -> Ask:
@@ -49,26 +48,19 @@ class Bound:
 
     ref: PodRef
     node: NodeName
-    allocation: Allocation | None = None
-    """What it holds; None if it was given nothing, has given it back, or only `interop` or `problem` tells."""
-    interop_pod: JsonObject | None = None
-    """The pod, reduced, if another system bound it: its amounts count in the node's unit, which comes separately."""
+    allocation: Allocation | None = None  # None if it has given it back, or only `interop_pod` or `problem` tells
+    interop_pod: JsonObject | None = None  # reduced, if another system bound it: it counts in the node's unit
     problem: str = ""  # Why its annotation cannot be read. Without `allocation` no one can tell what it holds.
     labels: Mapping[str, str] = field(default_factory=dict)
     priority: int = 0
     created: str = ""  # when, as the API server writes it: texts sort as times do
-    ask: Ask = NO_ASK
-    """What it takes of its node; nothing once it has ended, and no GPUs if no one can tell what it asked for."""
+    ask: Ask = NO_ASK  # what it takes of its node; nothing once it has ended, no GPUs if they are not known
     deleting: bool = False  # its deletion was asked for; it holds what it holds until its containers have ended
     bypassed: "Bypassed | None" = None  # set while it lives on its node without an allocation of anybody
-    failed: str = ""
-    """Why the node rejected it, `reason: message`, before any container ran; empty unless that happened."""
+    failed: str = ""  # why the node rejected it before any container ran, `reason: message`
     owned: bool = False  # a controller, such as a ReplicaSet, recreates it when it is deleted
-    outdated: str = ""
-    """UID of the controller that recreates it, if it has not started and never will, because it came to its node when
-    that handed GPUs over in another way; else empty."""
-    overridden: str = ""
-    """Names, comma-separated, of containers whose author chose devices himself, which the webhook has undone."""
+    outdated: str = ""  # UID of its controller, if it cannot start: its node handed GPUs over otherwise when it came
+    overridden: str = ""  # containers whose author chose devices himself, comma-separated; the webhook has undone it
 
     @property
     def holds(self) -> bool:
