@@ -18,9 +18,9 @@ from gpushare.runtime.process import Signals
 
 GRACE_S: Final = 8  # every request has an answer by then: a bind's deadline is below the scheduler's 5 s
 KEEP_ALIVE_S: Final = 75  # kube-scheduler keeps its connections; closing them first would race with its requests
-SWITCH_S: Final = 0.0005
 # How long a thread that computes keeps others waiting: Python's default is ten times as long, longer than most answers
 # take. A request waits so long whenever it has waited for bytes, and the background has much to compute.
+SWITCH_S: Final = 0.0005
 MOST: Final = 64 * MIB  # bytes of the longest body that `controller.extender.app` reads
 BUDGET: Final = 128 * MIB  # bytes of all bodies above 64 KiB, while they arrive and are answered
 

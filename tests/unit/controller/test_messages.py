@@ -108,7 +108,9 @@ def test_keys_are_read_in_any_case(keys: tuple[str, str]) -> None:
     assert (found.names, found.nodes, found.pod["metadata"]["uid"]) == (["n1", "n2"], None, "u")
 
 
-def test_whole_nodes_are_read_when_no_names_come() -> None:
+def test_whole_nodes_are_read_when_no_names_come_and_bind_arguments_in_any_case() -> None:
+    bound = messages.bind_args(b'{"podname":"p","PODNAMESPACE":"n","podUid":"u","node":"n1"}')
+    assert (bound.namespace, bound.name, bound.uid, bound.node) == ("n", "p", "u", "n1")
     found = messages.node_args(args('{"Pod":POD,"Nodes":{"Items":[{"metadata":{"name":"n1"}}]},"NodeNames":null}'))
     assert (found.names, found.nodes) == (["n1"], [{"metadata": {"name": "n1"}}])
 
@@ -121,24 +123,15 @@ def test_no_nodes_are_no_error(fields: str, nodes: tuple[()] | None) -> None:
     assert (list(found.names), found.nodes) == ([], nodes)
 
 
-def test_bind_arguments_are_read_in_any_case() -> None:
-    found = messages.bind_args(b'{"podname":"p","PODNAMESPACE":"n","podUid":"u","node":"n1"}')
-    assert (found.namespace, found.name, found.uid, found.node) == ("n", "p", "u", "n1")
-
-
-def test_a_filter_result_has_the_names_of_go() -> None:
+def test_a_filter_result_has_the_names_of_go_and_whole_nodes_as_they_came() -> None:
     asked = messages.node_args(args('{"Pod":POD,"NodeNames":["a","b","c"]}'))
     result = FilterResult(fits=[NodeName("a")], failed={NodeName("b"): "full"}, unresolvable={NodeName("c"): "never"})
     assert messages.filter_result(result, asked) == (
         b'{"Nodes":null,"NodeNames":["a"],"FailedNodes":{"b":"full","c":"never"},'
         b'"FailedAndUnresolvableNodes":{"c":"never"},"Error":""}'
     )
-
-
-def test_whole_nodes_are_answered_with_the_same_objects() -> None:
-    asked = messages.node_args(
-        args('{"Pod":POD,"Nodes":{"items":[{"metadata":{"name":"a"},"x":1},{"metadata":{"name":"b"}}]}}')
-    )
+    text = '{"Pod":POD,"Nodes":{"items":[{"metadata":{"name":"a"},"x":1},{"metadata":{"name":"b"}}]}}'
+    asked = messages.node_args(args(text))
     answer = messages.filter_result(FilterResult(fits=[NodeName("a")]), asked)
     assert b'"Nodes":{"metadata":{},"items":[{"metadata":{"name":"a"},"x":1}]},"NodeNames":null' in answer
 
@@ -247,18 +240,12 @@ def test_both_forms_are_read_in_any_case(body: str) -> None:
     assert (found.priority, found.victims) == (7, {"n": victims("a", "b", violations=2)})
 
 
-@pytest.mark.parametrize("body", ['{"Pod":POD}', '{"Pod":POD,"NodeNameToVictims":{},"NodeNameToMetaVictims":null}'])
-def test_no_nodes_to_preempt_on_are_no_error(body: str) -> None:
-    assert messages.preempt_args(preempting(body)).victims == {}
-
-
-@pytest.mark.parametrize("node", ["null", "{}", '{"Pods":null,"NumPDBViolations":null}'])
-def test_a_node_without_victims_is_no_error(node: str) -> None:
-    body = preempting('{"Pod":POD,"NodeNameToMetaVictims":{"Node-A":NODE}}'.replace("NODE}", node + "}"))
-    assert messages.preempt_args(body).victims == {"Node-A": victims()}
-
-
-def test_a_pod_without_priority_has_the_lowest_that_a_cluster_without_classes_knows() -> None:
+def test_no_nodes_to_preempt_on_no_victims_and_no_priority_are_no_error() -> None:
+    for body in ('{"Pod":POD}', '{"Pod":POD,"NodeNameToVictims":{},"NodeNameToMetaVictims":null}'):
+        assert messages.preempt_args(preempting(body)).victims == {}
+    for node in ("null", "{}", '{"Pods":null,"NumPDBViolations":null}'):
+        text = '{"Pod":POD,"NodeNameToMetaVictims":{"Node-A":NODE}}'.replace("NODE}", node + "}")
+        assert messages.preempt_args(preempting(text)).victims == {"Node-A": victims()}
     assert messages.preempt_args(b'{"Pod":{"metadata":{},"spec":{}}}').priority == 0
 
 

@@ -84,6 +84,8 @@ def test_the_program_says_what_is_wrong_and_ends(capsys: pytest.CaptureFixture[s
     assert main(["--threads", "0"]) == 2
     expected = "gpushare-controller: --threads='0': write a number of threads from 2 to 256\n"
     assert capsys.readouterr().err == expected
+    assert main(["--kubeconfig", "/nowhere/config"]) == 2
+    assert "/nowhere/config" in capsys.readouterr().err
 
 
 def test_a_probe_port_that_is_taken_is_a_message(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -94,11 +96,6 @@ def test_a_probe_port_that_is_taken_is_a_message(capsys: pytest.CaptureFixture[s
         assert main(["--kubeconfig", str(config), "--bind-address", "127.0.0.1", "--probe-port", port]) == 2
     expected = f"gpushare-controller: --bind-address 127.0.0.1 --probe-port {port}: Address already in use\n"
     assert capsys.readouterr().err == expected
-
-
-def test_a_missing_kubeconfig_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--kubeconfig", "/nowhere/config"]) == 2
-    assert "/nowhere/config" in capsys.readouterr().err
 
 
 def test_an_address_that_cannot_be_used_is_told_with_the_flags_that_say_so() -> None:
