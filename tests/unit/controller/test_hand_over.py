@@ -40,6 +40,11 @@ def said(world: World) -> str:
     return hand_over.word(world.api.read(f"{PATH}/{names.HAND_OVER}"))
 
 
+def tick(world: World, summary: HandOverSummary) -> str:
+    summary.tick(world.snapshot())
+    return said(world)
+
+
 CDI, ENVVAR, MOUNTS = HandOver
 
 
@@ -60,8 +65,7 @@ CDI, ENVVAR, MOUNTS = HandOver
 def test_one_word_tells_of_all_nodes(world: World, summary: HandOverSummary, nodes: Any, word: str) -> None:
     for number, by in enumerate(nodes):
         add_node(world, f"node-{number}", by)
-    summary.tick(world.snapshot())
-    assert said(world) == word
+    assert tick(world, summary) == word
     assert hand_over.is_all_cdi(world.api.read(f"{PATH}/{names.HAND_OVER}")) is (word == "cdi")
 
 
@@ -84,27 +88,24 @@ def test_a_node_that_will_share_counts(world: World, summary: HandOverSummary, f
     node["status"] |= fields
     world.api.seed(NODES, node)
     world.see()
-    summary.tick(world.snapshot())
-    assert said(world) == ("unknown" if counts else "none")
+    assert tick(world, summary) == ("unknown" if counts else "none")
     add_node(world, "a", CDI)
-    summary.tick(world.snapshot())
-    assert said(world) == ("mixed" if counts else "cdi")
+    assert tick(world, summary) == ("mixed" if counts else "cdi")
 
 
 def test_it_is_written_when_it_changes_and_now_and_then_again(world: World, summary: HandOverSummary) -> None:
     add_node(world, "a", CDI)
-    summary.tick(world.snapshot())
-    summary.tick(world.snapshot())
+    tick(world, summary)
+    tick(world, summary)
     assert world.api.count("patch") == 1
     add_node(world, "b", ENVVAR)
-    summary.tick(world.snapshot())
+    tick(world, summary)
     assert (said(world), world.api.count("patch")) == ("mixed", 2)
     world.api.edit(f"{PATH}/{names.HAND_OVER}", lambda found: found.update(data={"hand-over": "cdi"}))
     world.clock.at += WRITE_AGAIN_S - 1
-    summary.tick(world.snapshot())
-    assert said(world) == "cdi"
+    assert tick(world, summary) == "cdi"
     world.clock.at += 1
-    summary.tick(world.snapshot())
+    tick(world, summary)
     assert (said(world), world.api.count("patch")) == ("mixed", 3)
 
 
@@ -119,8 +120,8 @@ def test_a_failed_write_is_told_once_and_tried_again(
     add_node(world, "a", CDI)
     world.api.fail_next(lambda call: call.verb == "patch", fault, times=2)
     for _ in range(3):
-        summary.tick(world.snapshot())
-        summary.tick(world.snapshot())
+        tick(world, summary)
+        tick(world, summary)
         world.clock.at += WRITE_RETRY_S
     assert (said(world), world.api.count("patch")) == ("cdi", 3)
     assert caplog.messages == ["hand-over not written", "hand-over summarized"]
@@ -128,11 +129,9 @@ def test_a_failed_write_is_told_once_and_tried_again(
 
 def test_a_change_is_not_kept_back_by_a_write_that_failed(world: World, summary: HandOverSummary) -> None:
     world.api.fail_next(lambda call: call.verb == "patch", kube.UnreachableError("down"))
-    summary.tick(world.snapshot())
+    tick(world, summary)
     add_node(world, "a", ENVVAR)
-    summary.tick(world.snapshot())
-    assert said(world) == "envvar"
+    assert tick(world, summary) == "envvar"
     world.leads = False  # and no one but the leader writes it
     add_node(world, "b", CDI)
-    summary.tick(world.snapshot())
-    assert said(world) == "envvar"
+    assert tick(world, summary) == "envvar"

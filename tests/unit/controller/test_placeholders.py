@@ -52,9 +52,11 @@ def chore(world: World, limits: Limits = ON) -> Placeholders:
     return Placeholders(writer=writer, state=state, table=table, refusals=refusals, limits=limits)
 
 
-def tick(world: World, placeholders: Placeholders, after_s: float = 0) -> None:
+def tick(world: World, placeholders: Placeholders, after_s: float = 0) -> list[JsonObject]:
+    """The placeholders that are there then."""
     world.clock.at += after_s
     placeholders.tick(world.snapshot())
+    return world.api.objects(THERE)
 
 
 def fill(world: World) -> list[JsonObject]:
@@ -98,8 +100,7 @@ def away(pod: JsonObject) -> list[list[str]]:
 
 def test_a_pod_that_fits_the_sums_and_no_gpu_gets_a_placeholder_that_keeps_away_from_these_nodes(world: World) -> None:
     pod, placeholders = asked(world)
-    tick(world, placeholders)
-    (there,) = world.api.objects(THERE)
+    (there,) = tick(world, placeholders)
     assert away(there) == [NODES]
     assert there["spec"]["containers"][0]["resources"] == {"limits": {names.GPU_MEM: 5}}
     assert there["metadata"]["annotations"][SAFE_TO_EVICT] == "true"
@@ -118,8 +119,7 @@ def test_it_goes_when_the_pod_is_bound(world: World) -> None:
     assert ask(world, pod, [*NODES, "node-c"]) == ["node-c"]
     assert not world.bind(pod, "node-c").error
     world.see()
-    tick(world, placeholders)
-    assert world.api.objects(THERE) == []
+    assert tick(world, placeholders) == []
 
 
 def test_it_goes_with_the_pod_also_after_a_restart(world: World) -> None:
@@ -128,27 +128,23 @@ def test_it_goes_with_the_pod_also_after_a_restart(world: World) -> None:
     world.start_controller()
     world.list_all()
     placeholders = chore(world)
-    tick(world, placeholders)
-    assert len(world.api.objects(THERE)) == 1
+    assert len(tick(world, placeholders)) == 1
     world.api.delete(path_of(pod))
     world.see()
-    tick(world, placeholders)
-    assert world.api.objects(THERE) == []
+    assert tick(world, placeholders) == []
 
 
 def test_a_controller_without_the_option_removes_what_is_left(world: World) -> None:
     stuck(world)
     tick(world, chore(world))
-    tick(world, chore(world, OFF))
-    assert world.api.objects(THERE) == []
+    assert tick(world, chore(world, OFF)) == []
 
 
 def test_nodes_that_come_in_vain_are_bounded(world: World, caplog: pytest.LogCaptureFixture) -> None:
     pod, placeholders = stuck(world), chore(world)
     nodes = list(NODES)
     for attempt in range(1, ATTEMPTS + 1):
-        tick(world, placeholders)
-        (there,) = world.api.objects(THERE)
+        (there,) = tick(world, placeholders)
         assert there["metadata"]["annotations"][names.ANNOTATION_ATTEMPT] == str(attempt)
         nodes.append(f"small-{attempt}")
         world.add_node(nodes[-1], 4, 4)
@@ -156,13 +152,11 @@ def test_nodes_that_come_in_vain_are_bounded(world: World, caplog: pytest.LogCap
         assert ask(world, pod, nodes) == []
         tick(world, placeholders, REPLACE_AFTER_S)
     assert world.api.objects(THERE) == []
-    tick(world, placeholders, REST_S - 1)
-    assert world.api.objects(THERE) == []
+    assert tick(world, placeholders, REST_S - 1) == []
     expected = "a node came that has no room for its pod either; a node is asked for again in 60 minutes"
     assert expected in {message for _, message in said(world)}
     assert "nodes in vain" not in caplog.messages, "fewer than a namespace may have"
-    tick(world, placeholders, 1)
-    assert away(world.api.objects(THERE)[0]) == [sorted(nodes)]
+    assert away(tick(world, placeholders, 1)[0]) == [sorted(nodes)]
 
 
 def test_a_node_that_came_in_vain_counts_for_an_hour() -> None:
@@ -173,8 +167,7 @@ def test_a_node_that_came_in_vain_counts_for_an_hour() -> None:
 def test_a_node_whose_gpus_are_not_known_yet_counts_as_one_that_may_have_room(world: World) -> None:
     pod, placeholders = stuck(world), chore(world)
     assert ask(world, pod, [*NODES, "node-new"]) == []
-    tick(world, placeholders)
-    assert away(world.api.objects(THERE)[0]) == [NODES]
+    assert away(tick(world, placeholders)[0]) == [NODES]
 
 
 @pytest.mark.parametrize(
@@ -189,8 +182,7 @@ def test_a_node_whose_gpus_are_not_known_yet_counts_as_one_that_may_have_room(wo
 )
 def test_no_node_is_asked_for_a_pod_that_needs_none_by_now(world: World, part: str, change: JsonObject) -> None:
     world.edit_pod(stuck(world), lambda found: found[part].update(change))  # which the watch has not told yet
-    tick(world, chore(world))
-    assert world.api.objects(THERE) == []
+    assert tick(world, chore(world)) == []
 
 
 def test_a_refusal_of_the_server_is_not_repeated_at_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -201,8 +193,7 @@ def test_a_refusal_of_the_server_is_not_repeated_at_once(world: World, caplog: p
     tick(world, placeholders)
     assert world.api.count("create", THERE) == 1
     assert "no node asked for" in caplog.text
-    tick(world, placeholders, YIELD_S)
-    assert len(world.api.objects(THERE)) == 1
+    assert len(tick(world, placeholders, YIELD_S)) == 1
 
 
 def named(world: World) -> list[str]:
@@ -269,8 +260,7 @@ def test_one_that_is_there_already_is_taken_over(world: World) -> None:
 def test_one_that_somebody_deleted_comes_again(world: World) -> None:
     pod, placeholders = asked(world)
     world.api.delete(placeholder_path(uid_of(pod)))
-    tick(world, placeholders, LIST_S)
-    assert len(world.api.objects(THERE)) == 1
+    assert len(tick(world, placeholders, LIST_S)) == 1
 
 
 def test_a_server_that_does_not_answer_changes_nothing(world: World) -> None:
@@ -280,10 +270,8 @@ def test_a_server_that_does_not_answer_changes_nothing(world: World) -> None:
     world.api.fail_next(lambda call: call.verb == "delete", kube.UnreachableError("no"))
     tick(world, placeholders)
     world.api.fail_next(lambda call: call.verb == "list", kube.UnreachableError("no"))
-    tick(world, placeholders, LIST_S)
-    assert len(world.api.objects(THERE)) == 1
-    tick(world, placeholders, LIST_S)
-    assert world.api.objects(THERE) == []
+    assert len(tick(world, placeholders, LIST_S)) == 1
+    assert tick(world, placeholders, LIST_S) == []
 
 
 @pytest.mark.parametrize("verb", ["list", "delete"])
@@ -304,8 +292,7 @@ def test_a_server_that_is_gone_is_asked_less_and_less_often(world: World, verb: 
     assert max(per_minute) <= 10
     assert sum(per_minute[5:]) <= (5 * 3 if verb == "list" else 5 * 10)
     world.api.calm()
-    tick(world, placeholders, LIST_S)
-    assert world.api.objects(THERE) == []
+    assert tick(world, placeholders, LIST_S) == []
 
 
 def test_pods_that_are_recreated_do_not_bring_node_after_node(world: World) -> None:
@@ -315,8 +302,7 @@ def test_pods_that_are_recreated_do_not_bring_node_after_node(world: World) -> N
     for number in range(MOST_IN_VAIN):
         pod = world.add_waiting(5)
         ask(world, pod, nodes)
-        tick(world, placeholders, ASK_AFTER_S)
-        assert len(world.api.objects(THERE)) == 1, number
+        assert len(tick(world, placeholders, ASK_AFTER_S)) == 1, number
         world.api.delete(path_of(pod))
         world.see()
         tick(world, placeholders)
@@ -341,8 +327,7 @@ def test_judging_leaves_the_processor_to_the_scheduler(world: World, monkeypatch
 
     monkeypatch.setattr(placeholders.table, "verdicts", slow)
     for count in (1, 2, 3):
-        tick(world, placeholders)
-        assert len(world.api.objects(THERE)) == count
+        assert len(tick(world, placeholders)) == count
 
 
 def test_the_scheduler_never_gets_a_node_for_a_placeholder(world: World) -> None:
@@ -378,8 +363,7 @@ def test_a_pod_in_a_cluster_with_too_many_nodes_to_name_gets_none(world: World) 
     world.see()
     ask(world, pod, many)
     world.clock.at += ASK_AFTER_S
-    tick(world, chore(world))
-    assert world.api.objects(THERE) == []
+    assert tick(world, chore(world)) == []
 
 
 def test_the_placeholder_takes_over_what_decides_about_nodes_and_nothing_else() -> None:
@@ -423,8 +407,7 @@ def test_the_placeholder_takes_over_what_decides_about_nodes_and_nothing_else() 
 def test_other_pods_of_the_namespace_are_left_alone(world: World, change: dict[str, Any]) -> None:
     metadata = {"name": "for-x", "annotations": {names.ANNOTATION_ATTEMPT: "1"}} | change
     world.add_pod(5, namespace=names.PLACEHOLDERS, **metadata)
-    tick(world, chore(world, OFF))
-    assert len(world.api.objects(THERE)) == 1
+    assert len(tick(world, chore(world, OFF))) == 1
     bad = world.add_pod(5, name="for-y", namespace=names.PLACEHOLDERS, annotations={names.ANNOTATION_ATTEMPT: "many"})
     tick(world, chore(world, OFF))
     assert world.api.read(path_of(bad))
