@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from gpushare import names
 from gpushare.cluster import cordons
@@ -13,7 +13,8 @@ from gpushare.model.capacity import FreeHost
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 from gpushare.wire import fields, host
 from gpushare.wire import inventory as inventory_wire
-from gpushare.wire.fields import JsonObject
+
+_NONE: Final[frozenset[int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,7 @@ class NodeRecord:
     published: str | None  # the inventory as it was read, to see without decoding that a node has not changed
     cordon: str = ""  # GPUs that an administrator keeps new pods away from, as it was read
     held: str = ""  # those of them that a defragmentation opens again when it ends
-    unhealthy: frozenset[int] = frozenset()  # numbers of GPUs that somebody beside the plugin calls unhealthy
+    unhealthy: frozenset[int] = _NONE  # numbers of GPUs that somebody beside the plugin calls unhealthy
     inventory: NodeInventory | None = None  # with what `cordon` and `unhealthy` say of its GPUs
     problem: str = ""  # why an inventory that is there cannot be read
     # It has none that can be read, and will share: it has the device plugin's label, or the resource of a system from
@@ -36,7 +37,7 @@ class NodeRecord:
         return Cordon(gpus=self.cordon, held=self.held)
 
 
-def read(node: JsonObject, known: NodeRecord | None = None, unhealthy: frozenset[int] = frozenset()) -> NodeRecord:
+def read(node: Mapping[str, Any], known: NodeRecord | None = None, unhealthy: frozenset[int] = _NONE) -> NodeRecord:
     """What matters of a node; `known` if that has not changed. Raises WireError: it is no node."""
     name = name_of(node)
     annotations = fields.mapping(fields.mapping(node, "metadata", "node"), "annotations", "metadata")
