@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from gpushare.cluster.groups import LabelIndex
 from gpushare.cluster.pod_records import NOTHING
-from gpushare.identity import NodeName, PodRef, PodUid
+from gpushare.identity import NodeName, PodUid
 from gpushare.model.allocation import Allocation
 from gpushare.model.capacity import FreeHost
 
@@ -34,15 +34,8 @@ class Reservation:
     read_at: float = float("-inf")  # monotonic time of the last look at the pod
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InDoubt:
-    """A reservation that only a look at its pod can end."""
-
-    pod: PodRef
-    node: NodeName
-    since: float  # of the reservation as it was seen; a later try to bind makes this entry obsolete
-    expired: bool  # old enough to end if the pod turns out to be unbound
-    bypassed: bool  # as `Reservation.bypassed`: the pod is on its node in any case, and only an allocation on it tells
+InDoubt = tuple[Reservation, bool]
+"""As it was seen, as a later try makes this obsolete, and whether it is old enough to end if its pod is unbound."""
 
 
 class Reservations:
@@ -139,9 +132,7 @@ class Reservations:
         found = []
         for one in heapq.nsmallest(most, filter(due, self.all()), key=lambda one: one.read_at):
             one.read_at = now
-            pod, node = one.allocation.pod, one.allocation.node
-            expired = now - one.since >= after_s
-            found.append(InDoubt(pod=pod, node=node, since=one.since, expired=expired, bypassed=one.bypassed))
+            found.append((replace(one), now - one.since >= after_s))
         return found
 
     def all(self) -> Iterator[Reservation]:

@@ -139,13 +139,14 @@ class ClusterState:
             known = self.index.pods
             return self.index.reservations.in_doubt(now, after_s=self._in_doubt_s, known=known, most=most)
 
-    def end(self, in_doubt: InDoubt) -> None:
+    def end(self, seen: Reservation) -> None:
         """A look at the pod has shown that what was sent did not and will not take effect."""
         with self.index.lock:
-            known = self.index.reservations.get(in_doubt.pod.uid, in_doubt.node)
-            if known is not None and known.senders == 0 and known.since == in_doubt.since:
-                self.index.reservations.drop(in_doubt.pod.uid, in_doubt.node)
-                self.index.rebuild({in_doubt.node}, frees=True)
+            uid, node = seen.allocation.pod.uid, seen.allocation.node
+            known = self.index.reservations.get(uid, node)
+            if known is not None and known.senders == 0 and known.since == seen.since:
+                self.index.reservations.drop(uid, node)
+                self.index.rebuild({node}, frees=True)
 
     # Inside the lock.
 

@@ -18,7 +18,7 @@ from controller.reconcile.bypassed import BypassedPods
 from controller.reconcile.node_requests import Refusals
 from controller.reconcile.waiting import WaitingPods
 from controller.reconcile.writer import Writer
-from controller.reservations import InDoubt
+from controller.reservations import Reservation
 from controller.state import ClusterState
 from gpushare import names
 from gpushare.cluster import cordons, node_ledger, node_records, world
@@ -117,20 +117,20 @@ class Reconciler:
 
     def _resolve_in_doubt(self) -> None:
         """End reservations whose Binding or patch no one can account for, by looking at their pods long after."""
-        for in_doubt in self.state.in_doubt(self.writer.clock.monotonic(), most=MAX_READS):
+        for known, expired in self.state.in_doubt(self.writer.clock.monotonic(), most=MAX_READS):
             if not self.writer.leading():
                 return
-            pod, node = str(in_doubt.pod), in_doubt.node
+            pod, uid, node = str(known.allocation.pod), known.allocation.pod.uid, known.allocation.node
             try:
-                over = _is_over(in_doubt, self.writer.api)
+                over = _is_over(known, expired, self.writer.api)
             except (kube.KubeError, WireError) as error:
                 logs.event(_LOG, "still in doubt", level=logging.WARNING, pod=pod, node=node, error=str(error))
                 if isinstance(error, kube.UnreachableError):
                     return  # each further look would wait for its whole deadline, and so would all other chores
                 continue
             if over:
-                self.state.end(in_doubt)
-                logs.event(_LOG, "reservation ended", pod=pod, uid=in_doubt.pod.uid, node=node)
+                self.state.end(known)
+                logs.event(_LOG, "reservation ended", pod=pod, uid=uid, node=node)
 
     def _warn_overridden(self, snapshot: Snapshot) -> None:
         """Authors who chose devices themselves learn that it has no effect; the webhook cannot post Events."""
@@ -229,13 +229,15 @@ def _unknown_gpus(record: NodeRecord) -> list[str]:
     return [*node_records.unknown_gpus(record), *(str(index) for index in sorted(record.unhealthy - known))]
 
 
-def _is_over(in_doubt: InDoubt, api: KubeApi) -> bool:
+def _is_over(known: Reservation, expired: bool, api: KubeApi) -> bool:
     """Whether what was sent cannot still take effect. A pod that shows it is left to the watch."""
+    ref = known.allocation.pod
     try:
-        pod = api.get(kube.pod_path(in_doubt.pod.namespace, in_doubt.pod.name))
+        pod = api.get(kube.pod_path(ref.namespace, ref.name))
     except kube.NotFoundError:
         return True
-    if pods_wire.ref(pod).uid != in_doubt.pod.uid:
+    if pods_wire.ref(pod).uid != ref.uid:
         return True
-    shows = names.ANNOTATION_ALLOCATION in pods_wire.annotations(pod) if in_doubt.bypassed else pods_wire.node_of(pod)
-    return in_doubt.expired and not shows
+    # One that bypassed is on its node in any case, and only an allocation on it tells.
+    shows = names.ANNOTATION_ALLOCATION in pods_wire.annotations(pod) if known.bypassed else pods_wire.node_of(pod)
+    return expired and not shows

@@ -6,14 +6,11 @@ back no cordon of an administrator, who may cordon the same GPU meanwhile.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
 
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import Gpu, NodeInventory
-
-_SEPARATOR: Final = ","
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +29,7 @@ class Cordon:
         if all(names_of(gpu) & set(known) for gpu in gpus):
             return Cordon(gpus=self.gpus, held=held)
         partitioned = any(gpu.mig and name == str(gpu.mig.gpu) for gpu in gpus)
-        return Cordon(gpus=_SEPARATOR.join([*known, name if partitioned else str(gpus[0].uuid)]), held=held)
+        return Cordon(gpus=",".join([*known, name if partitioned else str(gpus[0].uuid)]), held=held)
 
     def opened(self, inventory: NodeInventory | None, name: str) -> "Cordon":
         """The GPUs, also of a name that is gone, take pods again, also if a defragmentation closed them."""
@@ -47,17 +44,17 @@ class Cordon:
             if others:
                 raise SettingsError(f"GPU {name!r} is cordoned together with {others}, by {entry!r}; uncordon that")
         left = [entry for entry in known if entry not in going]
-        return Cordon(gpus=_SEPARATOR.join(left), held=_joined(set(entries(self.held)) & set(left)))
+        return Cordon(gpus=",".join(left), held=_joined(set(entries(self.held)) & set(left)))
 
     def holding(self, gpus: Iterable[GpuUuid]) -> "Cordon":
         """A defragmentation keeps these free, which were open."""
-        return Cordon(gpus=_SEPARATOR.join([*entries(self.gpus), *gpus]), held=_joined({*entries(self.held), *gpus}))
+        return Cordon(gpus=",".join([*entries(self.gpus), *gpus]), held=_joined({*entries(self.held), *gpus}))
 
     def released(self, gpus: Iterable[GpuUuid]) -> "Cordon":
         """It has ended: those take pods again that no one else has cordoned meanwhile."""
         own = set(entries(self.held)) & set(gpus)
         rest = [entry for entry in entries(self.gpus) if entry not in own]
-        return Cordon(gpus=_SEPARATOR.join(rest), held=_joined(set(entries(self.held)) - own))
+        return Cordon(gpus=",".join(rest), held=_joined(set(entries(self.held)) - own))
 
     def holds(self, gpus: Iterable[GpuUuid]) -> bool:
         """Whether all of these are closed by a defragmentation alone."""
@@ -65,7 +62,7 @@ class Cordon:
 
 
 def entries(text: str) -> list[str]:
-    return [entry for part in text.split(_SEPARATOR) if (entry := part.strip())]
+    return [entry for part in text.split(",") if (entry := part.strip())]
 
 
 def numbers(gpu: Gpu) -> frozenset[int]:
@@ -88,4 +85,4 @@ def meant(inventory: NodeInventory, name: str) -> tuple[Gpu, ...]:
 
 
 def _joined(entries: Iterable[str]) -> str:
-    return _SEPARATOR.join(sorted(entries))
+    return ",".join(sorted(entries))

@@ -170,12 +170,8 @@ def _pending(pod: Mapping[str, Any], ref: PodRef, resource_config: ResourceConfi
         unschedulable=scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable",
         retry=retry,
         owner=_owner(pod) if request is not None and request.shape.only_cdi else "",
-        overridden=_overridden(pod),
+        overridden=fields.text(pods_wire.annotations(pod), names.ANNOTATION_OVERRIDDEN, "metadata.annotations"),
     )
-
-
-def _overridden(pod: Mapping[str, Any]) -> str:
-    return fields.text(pods_wire.annotations(pod), names.ANNOTATION_OVERRIDDEN, "metadata.annotations")
 
 
 def _request(pod: Mapping[str, Any], resource_config: ResourceConfig) -> tuple[PodRequest | None, str]:
@@ -209,7 +205,7 @@ def _bare(pod: Mapping[str, Any], ref: PodRef, node: NodeName, **holding: Any) -
         created=fields.text(meta, "creationTimestamp", "metadata"),
         deleting=meta.get("deletionTimestamp") is not None,
         owned=bool(_owner(pod)),
-        overridden=_overridden(pod),
+        overridden=fields.text(pods_wire.annotations(pod), names.ANNOTATION_OVERRIDDEN, "metadata.annotations"),
         **holding,  # not by `replace`: a list has tens of thousands of pods
     )
 

@@ -239,7 +239,7 @@ def test_a_retry_makes_an_old_in_doubt_reservation_new(world: World, pod: JsonOb
     world.api.fail_next(is_binding, "lost-request", times=2)
     world.bind(pod)
     world.clock.at += 120
-    (in_doubt,) = world.state.in_doubt(world.clock.at, most=9)
+    ((in_doubt, _),) = world.state.in_doubt(world.clock.at, most=9)
     world.clock.at += 1
     world.bind(pod)
     world.state.end(in_doubt)

@@ -28,7 +28,7 @@ def uid(pod: str) -> PodUid:
 
 def due(found: Reservations, now: float, *, known: tuple[str, ...] = ALL, most: int = 9) -> list[str]:
     in_doubt = found.in_doubt(now, after_s=OLD_S, known=[uid(pod) for pod in known], most=most)
-    return [in_doubt.pod.name for in_doubt in in_doubt]
+    return [known.allocation.pod.name for known, _ in in_doubt]
 
 
 def test_those_are_looked_at_first_that_waited_longest() -> None:
@@ -59,9 +59,9 @@ def test_a_choice_is_looked_at_when_it_is_old_and_soon_if_its_pod_is_unknown() -
 
 
 def test_only_an_old_choice_ends_because_its_pod_is_unbound() -> None:
-    (soon,) = made("a").in_doubt(119.9, after_s=OLD_S, known=[], most=1)
-    (old,) = made("a").in_doubt(120, after_s=OLD_S, known=[], most=1)
-    assert (soon.expired, old.expired) == (False, True)
+    ((_, soon),) = made("a").in_doubt(119.9, after_s=OLD_S, known=[], most=1)
+    ((_, old),) = made("a").in_doubt(120, after_s=OLD_S, known=[], most=1)
+    assert (soon, old) == (False, True)
 
 
 def test_a_pod_that_is_seen_on_its_node_without_gpus_ends_its_binding_and_not_its_patch() -> None:
