@@ -114,8 +114,7 @@ def weigh(pod: pods.Pod) -> None:
 def look(state: ClusterState) -> None:
     """Learn from what is there, as the thread for that does, and rank its nodes."""
     table = ClusterTable(state, SystemClock())
-    outlooks = Outlooks(state.index, table, SystemClock())
-    assert outlooks.tick() or not state.index.changes
+    assert Outlooks(state.index, table, SystemClock()).tick() or not state.index.changes
     for shape in (None, make_shape(3)):
         table.grades(PodKind(shape, NOTHING), NodeNames(list(state.index.ledgers())))
 

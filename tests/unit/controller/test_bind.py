@@ -91,8 +91,7 @@ def test_a_pod_recreated_under_the_same_name_is_not_bound_for_its_predecessor(wo
     old = world.add_pod(3, name="same")
     world.api.vanish(path_of(old))
     new = world.add_pod(3, name="same")
-    answer = world.bind(old)
-    assert answer.error == f"pod team/same with uid {uid_of(old)} no longer exists"
+    assert world.bind(old).error == f"pod team/same with uid {uid_of(old)} no longer exists"
     assert world.held_by(new) is None
     assert world.used() == {}
 
@@ -137,15 +136,13 @@ def test_nonsense_is_refused_with_the_field(world: World, containers: object, se
     world.edit_pod(pod, lambda found: found["spec"].update(containers=containers))
     if seen:
         world.see()
-    answer = world.bind(pod)
-    assert (answer.outcome, answer.error) == (Outcome.INVALID, f"spec.containers{why}")
+    assert world.bind(pod) == BindResult(Outcome.INVALID, f"spec.containers{why}")
 
 
 def test_a_replica_that_does_not_lead_binds_nothing(world: World) -> None:
     pod = world.add_pod(3)
     world.leads = False
-    answer = world.bind(pod)
-    assert answer.error == "this replica of the gpushare controller does not lead; try again"
+    assert world.bind(pod).error == "this replica of the gpushare controller does not lead; try again"
     assert world.api.calls == []
 
 
@@ -181,8 +178,7 @@ def test_a_leader_that_falls_or_has_no_time_left_when_it_has_prepared_sends_noth
 def test_a_refused_binding_gives_the_memory_back(world: World, error: kube.KubeError) -> None:
     pod = world.add_pod(3)
     world.api.fail_next(lambda call: call.verb == "create", error)
-    answer = world.bind(pod)
-    assert (answer.outcome, answer.error) == (Outcome.API_ERROR, f"the API server refused the Binding: {error}")
+    assert world.bind(pod) == BindResult(Outcome.API_ERROR, f"the API server refused the Binding: {error}")
     assert world.used() == {}
     assert world.bind(pod).error == ""
 

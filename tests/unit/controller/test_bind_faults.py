@@ -70,8 +70,7 @@ def test_the_scheduler_may_try_the_same_node_while_in_doubt(world: World, pod: J
     world.bind(world.add_pod(10))
     world.api.fail_next(is_binding, LandsLater())
     world.bind(pod)
-    answer = world.post("filter", {"Pod": pod, "NodeNames": ["node-a"]})
-    assert answer["NodeNames"] == ["node-a"]
+    assert world.post("filter", {"Pod": pod, "NodeNames": ["node-a"]})["NodeNames"] == ["node-a"]
     assert world.post("prioritize", {"Pod": pod, "NodeNames": ["node-a"]}) == [{"Host": "node-a", "Score": 10}]
 
 
@@ -95,8 +94,9 @@ def test_a_retry_on_another_node_finds_the_late_binding(world: World, pod: JsonO
     world.api.fail_next(is_binding, LandsLater())
     world.bind(pod, "node-a")
     world.api.land()
-    answer = world.bind(pod, "node-b")
-    assert (answer.outcome, answer.error) == (Outcome.BOUND_ELSEWHERE, "pod team/p is bound to node node-a already")
+    assert world.bind(pod, "node-b") == BindResult(
+        Outcome.BOUND_ELSEWHERE, "pod team/p is bound to node node-a already"
+    )
     assert (world.used("node-b"), world.used("node-a")) == ({}, {"GPU-0": 6})
 
 
@@ -157,8 +157,7 @@ def test_an_old_server_may_bind_the_successor_and_the_ledger_follows_the_pod() -
     new = world.add_pod(6, name="same")
     assert world.bind(old).error == ""
     world.see()
-    held = world.held_by(new)
-    assert held is not None
+    assert world.held_by(new) is not None
     assert uid_of(new) in world.ledger().allocations
     # What was reserved for the old one goes as soon as nothing of it can be on its way.
     world.after(11)

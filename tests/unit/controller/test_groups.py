@@ -52,8 +52,7 @@ def test_the_first_of_a_group_is_first_until_there_is_another(world: World) -> N
     assert not is_first(world, two)
     world.see()
     assert not is_first(world, two)
-    refused = world.bind(two, A)
-    assert refused.error.startswith("needs 3 GiB on one GPU; free per GPU on node-a: ")
+    assert world.bind(two, A).error.startswith("needs 3 GiB on one GPU; free per GPU on node-a: ")
     assert world.bind(two, B).error == ""
     assert gpu_of(world, two) == gpu_of(world, one)
     for pod in (one, two):
