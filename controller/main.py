@@ -14,7 +14,7 @@ from controller.cluster_table import ClusterTable
 from controller.extender.app import Extender, Services
 from controller.extender.bind import Binder
 from controller.leadership import Leadership
-from controller.metrics import CONTENT_TYPE, Metrics, Reading
+from controller.metrics import CONTENT_TYPE, Metrics, Readings
 from controller.outlooks import Outlooks
 from controller.preemption import Preemption
 from controller.reconcile.node_requests import Limits, Refusals
@@ -159,7 +159,7 @@ def supervisor(settings: Settings, api: client.RestClient, signals: Signals) -> 
     )
 
 
-def readings(leadership: Leadership, outlooks: Outlooks) -> Sequence[tuple[str, str, Reading]]:
+def readings(leadership: Leadership, outlooks: Outlooks) -> Readings:
     optional, age = "; NaN if they must not be read", "Seconds since the last response to the watch of"
     on, chores = leadership, leadership.reconciler
     epoch = "Number of what is known of requests and room in the cluster, by which nodes are ranked; 0 at first"

@@ -26,7 +26,8 @@ MOST_GPUS: Final = 1000  # Over-committed ones, from the worst on. What a forged
 _MIB: Final = 1024 * 1024
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
-Reading = Callable[[], float]
+Readings = Iterable[tuple[str, str, Callable[[], float]]]  # name, meaning and value
+Waiting = Callable[[], Mapping[str, int]]  # pods by reason
 
 
 class Metrics:
@@ -56,14 +57,7 @@ class Metrics:
             for result, count in counts.items():
                 counter.labels(result).inc(count)
 
-    def watch(
-        self,
-        state: ClusterState,
-        readings: Iterable[tuple[str, str, Reading]],
-        waiting: Callable[[], Mapping[str, int]],
-        *,
-        is_read: Callable[[], bool],
-    ) -> None:
+    def watch(self, state: ClusterState, readings: Readings, waiting: Waiting, *, is_read: Callable[[], bool]) -> None:
         """Add what is computed at every scrape; `readings` are counters if their names end in `_total`, else gauges."""
         self.registry.register(LedgerGauges(state, is_read))
         self.registry.register(_Readings(readings, waiting))
@@ -74,8 +68,8 @@ class Metrics:
 
 @dataclass(eq=False)
 class _Readings(Collector):
-    readings: Iterable[tuple[str, str, Reading]]
-    waiting: Callable[[], Mapping[str, int]]
+    readings: Readings
+    waiting: Waiting
 
     def collect(self) -> Iterable[Metric]:
         for name, text, reading in self.readings:

@@ -36,7 +36,6 @@ from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.kube.pods import EventType
-from gpushare.model.allocation import Refused
 from gpushare.model.ledger import NodeLedger
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Backoff
@@ -287,11 +286,8 @@ class Placeholders:
         """All nodes that refuse the pod: in a large cluster, kube-scheduler names some of them only."""
         assert pod.request is not None  # noqa: S101 - for the type checker: `_refused` has looked
         shape = self.state.resolve(pod.request.shape, pod.request.labels)
-        return [
-            name
-            for name, answer in self.table.verdicts(shape).items()
-            if isinstance(answer, Refused) and isinstance(snapshot.ledgers.get(name), NodeLedger)
-        ]
+        refuse = (name for name, answer in self.table.verdicts(shape).items() if answer is not None)
+        return [name for name in refuse if isinstance(snapshot.ledgers.get(name), NodeLedger)]
 
     def _remove(self, uid: PodUid, why: Why, snapshot: Snapshot, now: float) -> bool:
         """Whether the server did it, or there was nothing to do."""

@@ -62,24 +62,16 @@ def decide(
 
 def reason(answers: Mapping[NodeName, Refused | None]) -> RefusalReason:
     """Why most nodes with GPUs refuse a pod, if every node does; those count first on which it could fit one day."""
-    refused = [
-        answer
-        for answer in answers.values()
-        if isinstance(answer, Refused) and answer.reason is not RefusalReason.NO_INVENTORY
-    ]
+    without = RefusalReason.NO_INVENTORY
+    refused = [answer for answer in answers.values() if answer is not None and answer.reason is not without]
     if not refused:
-        return RefusalReason.NO_INVENTORY
+        return without
     counted = [answer for answer in refused if not answer.permanent] or refused
     return Counter(answer.reason for answer in counted).most_common(1)[0][0]
 
 
 def elsewhere(answers: Mapping[NodeName, Refused | None], created_now: Mapping[NodeName, Refused | None]) -> str:
     """Why the node refuses on which a pod would fit if it were created now; empty if there is none."""
-    refusals = (
-        answer.message
-        for name, answer in sorted(answers.items())
-        if isinstance(answer, Refused)
-        and answer.reason is RefusalReason.OTHER_HAND_OVER
-        and created_now.get(name, answer) is None
-    )
-    return next(refusals, "")
+    other = RefusalReason.OTHER_HAND_OVER
+    refused = {name: answer for name, answer in answers.items() if answer is not None and answer.reason is other}
+    return next((refused[name].message for name in sorted(refused) if created_now.get(name, other) is None), "")

@@ -25,11 +25,8 @@ def together(messages: Sequence[str], nodes: int, which: str) -> str:
 
 def closest(answers: Mapping[NodeName, Refused | None], ledgers: Mapping[NodeName, LedgerOrRefused]) -> str:
     """What the nodes that come closest lack, with numbers; every node has refused the pod."""
-    refused = {
-        name: answer
-        for name, answer in answers.items()
-        if isinstance(answer, Refused) and answer.reason is not RefusalReason.NO_INVENTORY
-    }
+    without = RefusalReason.NO_INVENTORY
+    refused = {name: answer for name, answer in answers.items() if answer is not None and answer.reason is not without}
     if not answers:
         return "the cluster has no nodes"
     if not refused:
