@@ -48,6 +48,7 @@ def test_a_pod_without_requests_counts_as_a_small_one_and_its_balance_as_none(mi
     used = Load(500, 5_000, 500, 5_000)
 
     assert points(Rules(minor=minor), nothing, used, host) == (40 + 74) // 2 + balance
+    assert points(Rules(minor=33), Load(), Load(pods=0), (0, 1000)) == 50 + scores.MOST, "a host without CPU is even"
 
 
 @pytest.mark.parametrize(("minor", "expected"), [(36, 0 + 75), (23, 0 + 100), (20, 0)])
@@ -62,23 +63,14 @@ def test_replicas_are_kept_apart_between_nodes_and_between_zones() -> None:
     assert scores.spread(rules, {}, zones, [0, 1, 2]) == [100, 100, 100]
     # ln 5 = 1.61 for each replica on a node, ln 4 = 1.39 in a zone; 2 and 4 for skews of 3 and 5.
     assert scores.spread(rules, {0: 5}, zones, [0, 1, 2]) == [100 * (21 + 6 - found) // 21 for found in (21, 13, 6)]
-
-
-def test_nodes_without_a_zone_are_told_apart_by_their_replicas() -> None:
-    # 2, 2 and 2 + 1.61 rounded.
+    # Without a zone: 2, 2 and 2 + 1.61 rounded.
     assert scores.spread(Rules(), {1: 1}, [None] * 3, [0, 1, 2]) == [100, 50, 100]
     assert scores.spread(Rules(minor=23), {1: 1}, [None] * 3, [0, 1, 2]) == [100, 66, 100]
-
-
-def test_replicas_in_zones_that_do_not_come_into_question_do_not_count() -> None:
+    # Zones that do not come into question do not count.
     zones = ["a", "b", "c"]
     alone = scores.spread(Rules(), {0: 1}, zones, [0, 1])
     assert scores.spread(Rules(), {0: 1, 2: 5}, zones, [0, 1]) == alone
     assert alone[0] < alone[1]
-
-
-def test_a_host_without_cpu_is_balanced() -> None:
-    assert points(Rules(minor=33), Load(), Load(pods=0), (0, 1000)) == 50 + scores.MOST
 
 
 def test_counts_become_points_in_proportion() -> None:

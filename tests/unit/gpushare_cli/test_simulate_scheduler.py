@@ -356,12 +356,12 @@ def test_a_pod_that_is_avoided_by_one_that_is_there_stays_away() -> None:
     assert len(seen) > 1  # of another namespace
 
 
-@pytest.mark.parametrize(("app", "together"), [("web", True), ("other", False)])
-def test_a_group_may_begin_anywhere_if_its_first_pod_is_one_of_it(app: str, together: bool) -> None:
-    pods = [social(f"p{i}", "podAffinity", REQUIRED, term(), app=app) for i in range(4)]
-    where = nodes_of(simulate(listed(*(node(f"node-{i}") for i in range(4))), *pods, as_json=True))
-    assert len(set(where.values())) == 1
-    assert (None not in where.values()) == together
+def test_a_group_may_begin_anywhere_if_its_first_pod_is_one_of_it() -> None:
+    for app, together in ("web", True), ("other", False):
+        pods = [social(f"p{i}", "podAffinity", REQUIRED, term(), app=app) for i in range(4)]
+        where = nodes_of(simulate(listed(*(node(f"node-{i}") for i in range(4))), *pods, as_json=True))
+        assert len(set(where.values())) == 1
+        assert (None not in where.values()) == together
 
 
 def test_preferences_count_in_both_directions() -> None:
@@ -418,20 +418,16 @@ def test_a_required_constraint_keeps_the_skew_and_pods_waiting() -> None:
     assert found.value["notes"] == []
 
 
-@pytest.mark.parametrize(("minimum", "placed"), [(2, 4), (3, 2)])
-def test_too_few_domains_count_as_an_empty_one_more(minimum: int, placed: int) -> None:
-    pods = [evenly(f"p{i}", "DoNotSchedule", minDomains=minimum) for i in range(4)]
+def test_too_few_domains_count_as_an_empty_one_more_and_nodes_that_a_selector_does_not_mean_are_none() -> None:
     cluster = listed(zoned("node-a", "one"), zoned("node-b", "two"))
-    where = nodes_of(simulate(cluster, *pods, as_json=True))
-    assert sum(each is not None for each in where.values()) == placed
-
-
-def test_nodes_that_a_pods_selector_does_not_mean_are_no_domains() -> None:
+    for minimum, placed in (2, 4), (3, 2):
+        pods = [evenly(f"p{i}", "DoNotSchedule", minDomains=minimum) for i in range(4)]
+        where = nodes_of(simulate(cluster, *pods, as_json=True))
+        assert sum(each is not None for each in where.values()) == placed
     pods = [evenly(f"p{i}", "DoNotSchedule") for i in range(3)]
     for one in pods:
         one["spec"]["nodeSelector"] = {"zone": "one"}
-    where = nodes_of(simulate(listed(zoned("node-a", "one"), zoned("node-b", "two")), *pods, as_json=True))
-    assert set(where.values()) == {"node-a"}
+    assert set(nodes_of(simulate(cluster, *pods, as_json=True)).values()) == {"node-a"}
 
 
 def test_a_preferred_constraint_counts_more_than_free_cpu() -> None:
