@@ -25,13 +25,12 @@ MOST_OF_RESOURCES: Final = 2 * MOST  # of the two that look at CPU and memory
 LEAD: Final = costs.BEST - costs.NEXT  # of the controller's best node before all others
 
 UNASKED: Final[Mapping[str, int]] = {
-    "NodeResourcesFit": 1,
+    "NodeResourcesFit": 1,  # until 1.22 NodeResourcesLeastAllocated
     "NodeResourcesBalancedAllocation": 1,
     "ImageLocality": 1,
-    "PodTopologySpread": 2,
+    "PodTopologySpread": 2,  # of pods of a Service or with an owner, from 1.20 on
 }
-"""Weights of the plugins that rank nodes for a pod although no one has asked for it. PodTopologySpread does so for pods
-of a Service or with an owner, from 1.20 on. Until 1.22 the first is called NodeResourcesLeastAllocated."""
+"""Weights of the plugins that rank nodes for a pod although no one has asked for it."""
 UNASKED_BY_POLICY_FILE: Final[Mapping[str, int]] = {**UNASKED, "SelectorSpread": 1}  # the same under a Policy file
 PREFERENCES: Final[Mapping[str, int]] = {
     "TaintToleration": 3,
@@ -40,12 +39,10 @@ PREFERENCES: Final[Mapping[str, int]] = {
     "DynamicResources": 2,
     "VolumeBinding": 1,
 }
-"""Weights of those that follow what authors and administrators ask for without insisting, as of 1.36. Before 1.23 each
-has 1."""
+"""Weights of those that follow what is asked for without insisting, as of 1.36. Before 1.23 each has 1."""
 
-CLIENT_QPS: Final = 50
-CLIENT_BURST: Final = 100
-"""Requests to the API server, a second and at once, that kube-scheduler allows itself if nothing else is configured."""
+CLIENT_QPS: Final = 50  # requests to the API server that kube-scheduler allows itself if nothing is configured
+CLIENT_BURST: Final = 100  # of them at once
 
 _HOST_SKEW: Final = 3
 _ZONE_SKEW: Final = 5

@@ -114,14 +114,8 @@ def _run(call: Call) -> int:
     options = call.options(Options)
     live = command.of_call(call, options)
     with told_to_end() as ended:
-        top = Top(
-            live=live,
-            options=options,
-            look=Look.of_output(call.streams.width),
-            out=sys.stdout,
-            clock=call.clock,
-            ended=ended,
-        )
+        look = Look.of_output(call.streams.width)
+        top = Top(live=live, options=options, look=look, out=sys.stdout, clock=call.clock, ended=ended)
         return top.follow() if terminal.obeys() and not options.once else top.once(call.streams)
 
 

@@ -23,9 +23,6 @@ _USED: Final = "gpushare_plugin_container_used_bytes"
 _PEAK: Final = "gpushare_plugin_container_peak_bytes"
 _READ: Final = "gpushare_plugin_gpu_foreign_bytes"  # there for every GPU whose processes the plugin could list
 _FACTS: Final = frozenset({"gpushare_plugin_usage_info", "gpushare_plugin_gpu_processes"})
-_OFF: Final = "its device plugin does not read it (manifests/usage)"
-_HIDDEN: Final = "its device plugin does not see the processes of the node: it needs hostPID (manifests/usage)"
-_SILENT: Final = "its driver lists no processes"
 _TRIED: Final = ('reading="on"', 'reading="no-answer"')
 _SAMPLE: Final = re.compile(r"^([a-z_]+)\{([^\n]*)\} ([0-9]{1,20}(?:\.[0-9]{1,20})?(?:e\+[0-9]{1,2})?)$", re.MULTILINE)
 _LABEL: Final = re.compile(r'([A-Za-z]+)="((?:[^"\\]|\\.)*)"')
@@ -68,9 +65,10 @@ def _problem(facts: Mapping[str, int], *, is_read: bool) -> str:
     """By values of facts, by label as it stands on the page, and whether some GPU's processes were listed."""
     unknown = facts.get('known="false"', 0)
     if 'reading="no-host-pid"' in facts:
-        return _HIDDEN
+        return "its device plugin does not see the processes of the node: it needs hostPID (manifests/usage)"
     if not is_read:
-        return _OFF if facts.keys().isdisjoint(_TRIED) else _SILENT
+        off, silent = "its device plugin does not read it (manifests/usage)", "its driver lists no processes"
+        return off if facts.keys().isdisjoint(_TRIED) else silent
     if unknown and not facts.get('known="true"'):
         return f"of {unknown} processes on its GPUs, its device plugin finds none in /proc, and so not their containers"
     return ""

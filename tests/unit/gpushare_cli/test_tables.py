@@ -16,6 +16,7 @@ from testing.cli.calling import reached
 from testing.cli.explaining import explain
 from testing.cli.podding import bound, mutated
 from testing.cli.simulating import lines, listed, manifest, simulate, workload
+from tests.unit.gpushare_cli.findings import golden
 
 LONG = "ip-10-204-118-207-gpu-a100-pool-b-7f9c4d8e.eu-central-1.example"
 UUIDS = [f"GPU-{i}2345678-9abc-def0-1234-56789abcdef{i}" for i in range(8)]
@@ -89,30 +90,14 @@ def test_a_command_stays_on_one_line(prose: str, command: str) -> None:
     assert " ".join(found) == prose
 
 
-def test_explain_shows_why_a_pod_waits_in_80_columns() -> None:
+def test_explain_shows_why_a_pod_waits_and_where_it_is_in_80_columns() -> None:
     nodes = [make_node(node(LONG)), make_node(node("short"))]
     nodes[0]["spec"] = {"taints": [{"key": "nvidia.com/gpu-pool", "value": "research", "effect": "NoSchedule"}]}
     pod = mutated(make_pod(make_container(gpu_mem=90)))
     found = explain(*nodes, pod, width=80)
     assert too_long(found.out) == []
-    wide = explain(*nodes, pod).out
-    assert words(found.out) == words(wide)
-    assert found.out.endswith(
-        lines(
-            f"{'NODE':63}  FITS  WHY",
-            f"{LONG}  no",
-            "    needs 90 GiB on one GPU; free per GPU on",
-            f"    {LONG}: 80, 80, 80,",
-            "    80, 80, 80, 80, 80 GiB (its largest GPU has 80 GiB in all); and taint",
-            "    nvidia.com/gpu-pool=research:NoSchedule is not tolerated",
-            f"{'short':63}  no",
-            "    needs 90 GiB on one GPU; free per GPU on short: 80, 80, 80, 80, 80, 80, 80,",
-            "    80 GiB (its largest GPU has 80 GiB in all)",
-        )
-    )
-
-
-def test_explain_shows_where_a_pod_is_in_80_columns() -> None:
+    assert words(found.out) == words(explain(*nodes, pod).out)
+    assert found.lines == golden("output", "explain in 80 columns")
     inventory = node(LONG)
     grant = Grant(container=ContainerName("trainer"), gpus=(inventory.gpus[0].uuid,), memory_mib=40960)
     pods = [bound(name, grant, node=LONG) for name in ("pod", "language-model-fine-tuning-7d9f8b6c5d-x2x4z")]
