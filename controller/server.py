@@ -31,7 +31,6 @@ class Running(Protocol):
     handler: Handler
 
     def start(self) -> None: ...
-
     def shut_down(self) -> None: ...  # finish what was begun; called after the last answer
 
 

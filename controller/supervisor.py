@@ -32,9 +32,7 @@ _LASTING_S: Final = 60.0  # a worker that served so long did not fail at once
 _NEVER: Final = threading.Event()
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _FAILED: Final = 1
-_UNTIL: Final = 0
-_WORKER: Final = 1
-_SUPERVISOR: Final = 2
+_UNTIL, _WORKER, _SUPERVISOR = range(3)  # slots
 _LONG_AGO: Final = float("-inf")
 
 

@@ -94,10 +94,10 @@ class Line:
 class Term:
     """A worker with threads in place of a process: it is dead when its line is cut."""
 
-    def __init__(self, api: FakeKube, clock: SharedClock, fence: Fence, *, quiet_s: float, dead_s: float) -> None:
-        self._fence = fence
-        self.line = Line(api)
-        self.state = ClusterState(resource_config=ResourceConfig())
+    def __init__(
+        self, api: FakeKube, clock: SharedClock, fence: Fence, *, quiet_s: float = 0.1, dead_s: float = 60.0
+    ) -> None:
+        self._fence, self.line, self.state = fence, Line(api), ClusterState(resource_config=ResourceConfig())
         self.leadership = Leadership(
             api=self.line,
             clock=clock,
@@ -141,19 +141,9 @@ class Term:
 class Replica:
     """One replica: a supervisor in a thread, and its workers."""
 
-    def __init__(
-        self,
-        api: FakeKube,
-        clock: SharedClock,
-        name: str,
-        *,
-        lease_s: float = 0.6,
-        quiet_s: float = 0.1,
-        dead_s: float = 60.0,
-    ) -> None:
+    def __init__(self, api: FakeKube, clock: SharedClock, name: str, *, lease_s: float = 0.6, **waits: float) -> None:
         self.line, self.lost = Line(api), threading.Event()
-        self._api, self._name, self._lease_s = api, name, lease_s
-        self._quiet_s, self._dead_s = quiet_s, dead_s
+        self._api, self._name, self._lease_s, self._waits = api, name, lease_s, waits
         self._clock, self._stop, self._terms = clock, threading.Event(), itertools.count(1)
         self._fence = Fence(self._clock)
         self.all_terms: list[Term] = []
@@ -199,7 +189,7 @@ class Replica:
             term.join()
 
     def _make_term(self) -> Term:
-        term = Term(self._api, self._clock, self._fence, quiet_s=self._quiet_s, dead_s=self._dead_s)
+        term = Term(self._api, self._clock, self._fence, **self._waits)
         self.all_terms.append(term)
         return term
 
