@@ -15,18 +15,7 @@ import orjson
 from controller.cluster_table import ClusterTable
 from controller.index import Snapshot
 from controller.reconcile import node_requests
-from controller.reconcile.node_requests import (
-    MOST_IN_VAIN,
-    MOST_NODES,
-    REST_S,
-    FailedRequests,
-    Inputs,
-    Limits,
-    Placeholder,
-    Refusal,
-    Refusals,
-    Why,
-)
+from controller.reconcile.node_requests import FailedRequests, Inputs, Limits, Placeholder, Refusal, Refusals, Why
 from controller.reconcile.writer import Writer
 from controller.state import ClusterState
 from gpushare import names
@@ -237,7 +226,7 @@ class Placeholders:
 
     def _ask(self, pod: Pending, refusal: Refusal, attempt: int, snapshot: Snapshot, now: float) -> None:
         nodes = {*refusal.nodes, *self._without_room(pod, snapshot)}
-        if len(nodes) > MOST_NODES:
+        if len(nodes) > node_requests.MOST_NODES:
             nodes = set(refusal.nodes)
         self._resting[pod.ref.uid] = now + RETRY_S  # unless it comes about
         try:
@@ -252,7 +241,7 @@ class Placeholders:
             self._list_at = float("-inf")  # it is there
             return
         except (kube.BadRequestError, WireError) as error:
-            self._resting[pod.ref.uid] = now + REST_S
+            self._resting[pod.ref.uid] = now + node_requests.REST_S
             logs.event(_LOG, "no node asked for", level=logging.WARNING, pod=str(pod.ref), error=str(error))
             return
         except kube.KubeError as error:
@@ -274,9 +263,10 @@ class Placeholders:
 
     def _made(self, pod: Pending, spec: JsonObject, nodes: Collection[NodeName], attempt: int) -> JsonObject:
         terms = len(terms_of(spec))
-        if terms * len(nodes) > MOST_NODES:
+        if terms * len(nodes) > node_requests.MOST_NODES:
             # Some 90 bytes each.
-            raise WireError(f"{len(nodes)} nodes in each of {terms} terms of its node affinity, more than {MOST_NODES}")
+            most = f"more than {node_requests.MOST_NODES}"
+            raise WireError(f"{len(nodes)} nodes in each of {terms} terms of its node affinity, {most}")
         body = make(pod.ref, spec, nodes, attempt)
         if (size := len(orjson.dumps(body))) > MOST_BYTES:
             raise WireError(f"the placeholder would have {size} bytes, more than {MOST_BYTES}")
@@ -307,13 +297,14 @@ class Placeholders:
         pod = next((each for each in snapshot.pods if each.ref.uid == uid), None)
         if node_requests.costs(why, bound=isinstance(pod, Bound)):
             self._failed.note(there.namespace, now)
-            if self._failed.counts(now)[there.namespace] == MOST_IN_VAIN:
-                hour = f"no node is asked for on behalf of its pods for up to {REST_S / 60:.0f} minutes"
+            if self._failed.counts(now)[there.namespace] == node_requests.MOST_IN_VAIN:
+                hour = f"no node is asked for on behalf of its pods for up to {node_requests.REST_S / 60:.0f} minutes"
                 logs.event(_LOG, "nodes in vain", level=logging.WARNING, namespace=there.namespace, effect=hour)
         if isinstance(pod, Pending) and node_requests.rests(why, there.attempt):
-            self._resting[uid] = now + REST_S
+            self._resting[uid] = now + node_requests.REST_S
             self._attempts[uid] = 0
-            self.writer.post(pod.ref, REASON, f"{why.value}; a node is asked for again in {REST_S / 60:.0f} minutes")
+            again = f"a node is asked for again in {node_requests.REST_S / 60:.0f} minutes"
+            self.writer.post(pod.ref, REASON, f"{why.value}; {again}")
         return True
 
 

@@ -8,17 +8,8 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.wire import allocations
 from testing.builders import make_allocation, make_grant
-from testing.controller.bypassing import (
-    REPLICA_SET,
-    add_bypassed,
-    annotations,
-    reject,
-    requests,
-    run_containers,
-    said,
-    tick,
-    when_more,
-)
+from testing.controller import bypassing
+from testing.controller.bypassing import REPLICA_SET, add_bypassed, annotations, requests, run_containers, said, tick
 from testing.controller.world import World, path_of, uid_of
 from testing.fakes.kube import Call, Fault, LandsLater
 
@@ -75,7 +66,7 @@ def test_a_pod_that_does_not_fit_is_told_why_and_given_gpus_when_there_is_room(w
 
 def test_a_waiting_pod_is_told_ever_less_often(world: World) -> None:
     add_bypassed(world, 11)
-    assert when_more(world, range(0, 6000, 30), lambda: len(said(world))) == [0, 2700, 5400]
+    assert bypassing.when_more(world, range(0, 6000, 30), lambda: len(said(world))) == [0, 2700, 5400]
 
 
 def test_a_controllers_pod_is_told_what_to_do_with_it_and_that_its_node_has_no_gpus(world: World) -> None:
@@ -113,7 +104,7 @@ def test_a_request_that_cannot_be_understood_is_told(world: World) -> None:
 
 def test_pods_that_have_ended_or_go_or_have_their_gpus_are_left_alone(world: World) -> None:
     world.finish(add_bypassed(world, 3))
-    reject(world, add_bypassed(world, 3), "Evicted", "")
+    bypassing.reject(world, add_bypassed(world, 3), "Evicted", "")
     world.api.delete(path_of(add_bypassed(world, 3)))
     add_bypassed(world, 3, annotations={names.ALIYUN_IDX: "1"})
     world.api.calls.clear()
@@ -187,7 +178,7 @@ def test_an_api_server_that_says_no_is_asked_again_ever_later(world: World, capl
     pod = add_bypassed(world, 3)
     world.see()
     world.api.fail_next(lambda call: call.verb == "patch", kube.ForbiddenError("no"), times=99)
-    assert when_more(world, range(100), lambda: world.api.count("patch")) == [0, 5, 15, 35, 75]
+    assert bypassing.when_more(world, range(100), lambda: world.api.count("patch")) == [0, 5, 15, 35, 75]
     assert world.used() == {}
     assert world.held_by(pod) is None
     told = [line.gpushare_fields for line in caplog.records if line.getMessage() == "not handled"]  # type: ignore[attr-defined]  # set by `logs.event`

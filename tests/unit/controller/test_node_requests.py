@@ -7,23 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.reconcile import node_requests
-from controller.reconcile.node_requests import (
-    ASK_AFTER_S,
-    ATTEMPTS,
-    FORGET_S,
-    MOST,
-    MOST_IN_VAIN,
-    MOST_NODES,
-    OFF,
-    REPLACE_AFTER_S,
-    Inputs,
-    Limits,
-    Placeholder,
-    Refusal,
-    Refusals,
-    Steps,
-    Why,
-)
+from controller.reconcile.node_requests import Inputs, Limits, Placeholder, Refusal, Refusals, Steps, Why
 from gpushare.cluster.reasons import by_sum
 from gpushare.identity import NodeName, PodRef, PodUid
 from testing.clock import ManualClock
@@ -35,11 +19,13 @@ A, B = NodeName("a"), NodeName("b")
 P, Q = PodUid("p"), PodUid("q")
 
 
-def refusal(*nodes: NodeName, since: float = NOW - ASK_AFTER_S, namespace: str = "") -> Refusal:
+def refusal(*nodes: NodeName, since: float = NOW - node_requests.ASK_AFTER_S, namespace: str = "") -> Refusal:
     return Refusal(since=since, asked=NOW, nodes=nodes or (A,), namespace=namespace)
 
 
-def asked(*nodes: NodeName, age_s: float = REPLACE_AFTER_S, attempt: int = 1, namespace: str = "") -> Placeholder:
+def asked(
+    *nodes: NodeName, age_s: float = node_requests.REPLACE_AFTER_S, attempt: int = 1, namespace: str = ""
+) -> Placeholder:
     created = TODAY - timedelta(seconds=age_s)
     return Placeholder(
         uid=PodUid("own"), pod=P, nodes=frozenset(nodes or (A,)), attempt=attempt, created=created, namespace=namespace
@@ -69,7 +55,7 @@ def decide(
 
 def test_a_node_is_asked_for_when_a_pod_was_refused_for_a_while() -> None:
     assert decide(refused={"p": refusal()}, waiting="p").ask == {"p": 1}
-    assert decide(refused={"p": refusal(since=NOW - ASK_AFTER_S + 1)}, waiting="p").ask == {}
+    assert decide(refused={"p": refusal(since=NOW - node_requests.ASK_AFTER_S + 1)}, waiting="p").ask == {}
 
 
 def test_those_that_wait_longest_come_first_and_no_more_than_the_limit() -> None:
@@ -91,8 +77,10 @@ def test_namespaces_take_turns() -> None:
 def test_nodes_that_come_in_vain_for_pods_that_are_created_again_and_again_are_bounded() -> None:
     refused = {"p": refusal(namespace="many"), "q": refusal(namespace="many"), "s": refusal(namespace="few")}
     limits = Limits(most=10, life_s=900)
-    assert decide(refused=refused, waiting="pqs", in_vain={"many": MOST_IN_VAIN}, limits=limits).ask.keys() == {"s"}
-    one_less = {"many": MOST_IN_VAIN - 1}
+    assert decide(
+        refused=refused, waiting="pqs", in_vain={"many": node_requests.MOST_IN_VAIN}, limits=limits
+    ).ask.keys() == {"s"}
+    one_less = {"many": node_requests.MOST_IN_VAIN - 1}
     assert decide(refused=refused, waiting="pqs", in_vain=one_less, limits=limits).ask.keys() == {"p", "s"}
     there = {"x": asked(namespace="many")}
     assert decide(refused=refused, there=there, waiting="pqsx", in_vain=one_less, limits=limits).ask.keys() == {"s"}
@@ -116,21 +104,24 @@ def test_a_placeholder_that_does_not_name_a_node_that_refuses_is_replaced() -> N
     """On that node an autoscaler sees room for it."""
     refused = {"p": refusal(A, B)}
     assert decide(refused=refused, there={"p": asked(A)}, waiting="p").remove == {"p": Why.OUTDATED}
-    assert decide(refused=refused, there={"p": asked(A, age_s=REPLACE_AFTER_S - 1)}, waiting="p").remove == {}
+    assert (
+        decide(refused=refused, there={"p": asked(A, age_s=node_requests.REPLACE_AFTER_S - 1)}, waiting="p").remove
+        == {}
+    )
     assert decide(refused=refused, there={"p": asked(A, B)}, waiting="p").remove == {}
 
 
 def test_nodes_that_help_no_pod_are_asked_for_a_few_times_only() -> None:
-    assert not node_requests.rests(Why.OUTDATED, ATTEMPTS - 1)
-    assert node_requests.rests(Why.OUTDATED, ATTEMPTS)
+    assert not node_requests.rests(Why.OUTDATED, node_requests.ATTEMPTS - 1)
+    assert node_requests.rests(Why.OUTDATED, node_requests.ATTEMPTS)
     assert node_requests.rests(Why.EXPIRED, 1)
-    assert not node_requests.rests(Why.DONE, ATTEMPTS)
+    assert not node_requests.rests(Why.DONE, node_requests.ATTEMPTS)
     assert decide(refused={"p": refusal()}, waiting="p", resting={"p": NOW + 1}).ask == {}
     assert decide(refused={"p": refusal()}, waiting="p", resting={"p": NOW}).ask == {"p": 1}
 
 
 def test_without_the_option_nothing_is_asked_for_and_what_is_there_goes() -> None:
-    steps = decide(refused={"q": refusal()}, there={"p": asked()}, waiting="pq", limits=OFF)
+    steps = decide(refused={"q": refusal()}, there={"p": asked()}, waiting="pq", limits=node_requests.OFF)
     assert steps == Steps(remove={PodUid("p"): Why.OFF}, ask={})
 
 
@@ -188,7 +179,7 @@ def test_a_pod_that_the_watch_has_not_brought_yet_is_remembered_for_a_while() ->
     refusals.note(ref(P), ONE, fits=False)
     assert refusals.of(set()) == {}
     assert refusals.of({P})
-    clock.at += FORGET_S
+    clock.at += node_requests.FORGET_S
     assert refusals.of(set()) == {}
     assert refusals.of({P}) == {}
 
@@ -196,22 +187,24 @@ def test_a_pod_that_the_watch_has_not_brought_yet_is_remembered_for_a_while() ->
 def test_the_number_of_pods_is_bounded_and_a_namespace_with_many_leaves_places_to_others() -> None:
     clock = ManualClock()
     refusals = Refusals(clock)
-    for number in range(MOST):
+    for number in range(node_requests.MOST):
         clock.at = number
         refusals.note(ref(str(number)), ONE, fits=False)
     refusals.note(ref("one more"), ONE, fits=False)
     refusals.note(ref("p", "other"), ONE, fits=False)
     refusals.note(ref("more"), ONE, fits=False)
-    known = refusals.of({P, PodUid("more"), PodUid("one more"), *(PodUid(str(number)) for number in range(MOST))})
-    assert (P in known, PodUid("one more") in known, len(known)) == (True, False, MOST)
-    assert PodUid(str(MOST - 1)) not in known  # the newest of the namespace with most
+    known = refusals.of(
+        {P, PodUid("more"), PodUid("one more"), *(PodUid(str(number)) for number in range(node_requests.MOST))}
+    )
+    assert (P in known, PodUid("one more") in known, len(known)) == (True, False, node_requests.MOST)
+    assert PodUid(str(node_requests.MOST - 1)) not in known  # the newest of the namespace with most
 
 
 def test_the_number_of_names_that_are_kept_is_bounded() -> None:
     refusals = Refusals(ManualClock())
-    refusals.note(ref("p"), [NodeName(str(number)) for number in range(MOST_NODES + 5)], fits=False)
+    refusals.note(ref("p"), [NodeName(str(number)) for number in range(node_requests.MOST_NODES + 5)], fits=False)
     known = refusals.of({P})[P]
-    assert (len(known.nodes), known.left_out) == (MOST_NODES, 5)
+    assert (len(known.nodes), known.left_out) == (node_requests.MOST_NODES, 5)
     assert by_sum(known.nodes, known.left_out).startswith(
-        f"what is free on 0, 1, 10 and {MOST_NODES + 2} more is enough"
+        f"what is free on 0, 1, 10 and {node_requests.MOST_NODES + 2} more is enough"
     )

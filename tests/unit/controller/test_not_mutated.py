@@ -12,17 +12,8 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.units import ResourceConfig
 from gpushare.wire import interop
-from testing.controller.bypassing import (
-    REPLICA_SET,
-    add_bypassed,
-    is_there,
-    reject,
-    requests,
-    run_containers,
-    said,
-    tick,
-    when_more,
-)
+from testing.controller import bypassing
+from testing.controller.bypassing import REPLICA_SET, add_bypassed, is_there, requests, run_containers, said, tick
 from testing.controller.world import World, path_of, uid_of
 
 BLIND = (
@@ -116,7 +107,7 @@ def test_what_cannot_be_fixed_is_looked_at_once_and_told_ever_less_often(world: 
     pods = [bypassed_pod(world, {**REPLICA_SET, "uid": name}) for name in "abc"]
     for pod in pods:
         run_containers(world, pod, "c0")
-    told = when_more(world, range(0, 180_000, 60), lambda: len(said(world)))
+    told = bypassing.when_more(world, range(0, 180_000, 60), lambda: len(said(world)))
     minutes = [(after - before) // 60 for before, after in itertools.pairwise(told)]
     assert minutes == [45, 90, 180, 360, 720, 1440]
     assert len(said(world)) == 3 * len(told)
@@ -159,7 +150,7 @@ def test_an_absent_webhook_makes_no_storm(world: World) -> None:
         gone(world)
         bypassed_pod(world)
 
-    told = when_more(world, range(0, 4000, 10), lambda: len(deletions(world)), replace)
+    told = bypassing.when_more(world, range(0, 4000, 10), lambda: len(deletions(world)), replace)
     assert [after - before for before, after in itertools.pairwise(told)] == [60, 120, 240, 480, 960, 960, 960]
 
 
@@ -215,7 +206,7 @@ def rejected(
     world: World, owner: JsonObject | None = None, reason: str = RACE, message: str = NO_DEVICES
 ) -> JsonObject:
     pod = add_bypassed(world, 3, owner=owner)
-    reject(world, pod, reason, message)
+    bypassing.reject(world, pod, reason, message)
     return pod
 
 

@@ -6,30 +6,9 @@ from typing import Any
 import pytest
 
 from controller.reconcile import node_requests
-from controller.reconcile.node_requests import (
-    ASK_AFTER_S,
-    ATTEMPTS,
-    MOST_IN_VAIN,
-    MOST_NODES,
-    OFF,
-    REPLACE_AFTER_S,
-    REST_S,
-    FailedRequests,
-    Limits,
-)
-from controller.reconcile.placeholders import (
-    ASK_S,
-    LIST_S,
-    RETRY_S,
-    SAFE_TO_EVICT,
-    YIELD_S,
-    Placeholders,
-    make,
-    placeholder_path,
-    read,
-    spec_for,
-    terms_of,
-)
+from controller.reconcile import placeholders as placeholding
+from controller.reconcile.node_requests import ASK_AFTER_S, ATTEMPTS, MOST_NODES, OFF, REST_S, FailedRequests, Limits
+from controller.reconcile.placeholders import Placeholders, make, placeholder_path, read, spec_for, terms_of
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
@@ -103,7 +82,7 @@ def test_a_pod_that_fits_the_sums_and_no_gpu_gets_a_placeholder_that_keeps_away_
     (there,) = tick(world, placeholders)
     assert away(there) == [NODES]
     assert there["spec"]["containers"][0]["resources"] == {"limits": {names.GPU_MEM: 5}}
-    assert there["metadata"]["annotations"][SAFE_TO_EVICT] == "true"
+    assert there["metadata"]["annotations"][placeholding.SAFE_TO_EVICT] == "true"
     assert there["metadata"]["annotations"][names.ANNOTATION_PLACEHOLDER_FOR] == "team/" + pod["metadata"]["name"]
     message = (
         "no GPU of 2 nodes has room for it, so a new node is asked for by the pod"
@@ -150,7 +129,7 @@ def test_nodes_that_come_in_vain_are_bounded(world: World, caplog: pytest.LogCap
         world.add_node(nodes[-1], 4, 4)
         world.see()
         assert ask(world, pod, nodes) == []
-        tick(world, placeholders, REPLACE_AFTER_S)
+        tick(world, placeholders, node_requests.REPLACE_AFTER_S)
     assert world.api.objects(THERE) == []
     assert tick(world, placeholders, REST_S - 1) == []
     expected = "a node came that has no room for its pod either; a node is asked for again in 60 minutes"
@@ -193,7 +172,7 @@ def test_a_refusal_of_the_server_is_not_repeated_at_once(world: World, caplog: p
     tick(world, placeholders)
     assert world.api.count("create", THERE) == 1
     assert "no node asked for" in caplog.text
-    assert len(tick(world, placeholders, YIELD_S)) == 1
+    assert len(tick(world, placeholders, placeholding.YIELD_S)) == 1
 
 
 def named(world: World) -> list[str]:
@@ -217,7 +196,7 @@ def test_a_namespace_whose_pods_the_server_refuses_holds_up_no_other(world: Worl
     placeholders = chore(world)
     world.api.fail_next(lambda call: call.verb == "create" and call.path == THERE, kube.ForbiddenError("webhook"))
     tick(world, placeholders)
-    tick(world, placeholders, RETRY_S)
+    tick(world, placeholders, placeholding.RETRY_S)
     assert named(world) == [f"for-{uid_of(other)}"]
 
 
@@ -236,7 +215,7 @@ def test_no_pod_makes_its_placeholder_huge(world: World, change: JsonObject, cap
     assert not [call for call in world.api.calls if call.verb == "create" and call.path == THERE]
     assert "no node asked for" in caplog.text
     reads = len(world.api.calls)
-    tick(world, placeholders, RETRY_S)
+    tick(world, placeholders, placeholding.RETRY_S)
     assert [call.verb for call in world.api.calls[reads:]] == []  # not at every look
 
 
@@ -251,7 +230,7 @@ def test_one_that_is_there_already_is_taken_over(world: World) -> None:
     stuck(world)
     mine, other = chore(world), chore(world)
     mine.tick(world.snapshot())
-    other._list_at = world.clock.at + LIST_S
+    other._list_at = world.clock.at + placeholding.LIST_S
     other.tick(world.snapshot())
     other.tick(world.snapshot())
     assert len(other._there) == 1
@@ -260,7 +239,7 @@ def test_one_that_is_there_already_is_taken_over(world: World) -> None:
 def test_one_that_somebody_deleted_comes_again(world: World) -> None:
     pod, placeholders = asked(world)
     world.api.delete(placeholder_path(uid_of(pod)))
-    assert len(tick(world, placeholders, LIST_S)) == 1
+    assert len(tick(world, placeholders, placeholding.LIST_S)) == 1
 
 
 def test_a_server_that_does_not_answer_changes_nothing(world: World) -> None:
@@ -270,8 +249,8 @@ def test_a_server_that_does_not_answer_changes_nothing(world: World) -> None:
     world.api.fail_next(lambda call: call.verb == "delete", kube.UnreachableError("no"))
     tick(world, placeholders)
     world.api.fail_next(lambda call: call.verb == "list", kube.UnreachableError("no"))
-    assert len(tick(world, placeholders, LIST_S)) == 1
-    assert tick(world, placeholders, LIST_S) == []
+    assert len(tick(world, placeholders, placeholding.LIST_S)) == 1
+    assert tick(world, placeholders, placeholding.LIST_S) == []
 
 
 @pytest.mark.parametrize("verb", ["list", "delete"])
@@ -292,14 +271,14 @@ def test_a_server_that_is_gone_is_asked_less_and_less_often(world: World, verb: 
     assert max(per_minute) <= 10
     assert sum(per_minute[5:]) <= (5 * 3 if verb == "list" else 5 * 10)
     world.api.calm()
-    assert tick(world, placeholders, LIST_S) == []
+    assert tick(world, placeholders, placeholding.LIST_S) == []
 
 
 def test_pods_that_are_recreated_do_not_bring_node_after_node(world: World) -> None:
     """A pod that no machine of the group can hold; created again, it has three attempts each time."""
     fill(world)
     placeholders, nodes = chore(world), list(NODES)
-    for number in range(MOST_IN_VAIN):
+    for number in range(node_requests.MOST_IN_VAIN):
         pod = world.add_waiting(5)
         ask(world, pod, nodes)
         assert len(tick(world, placeholders, ASK_AFTER_S)) == 1, number
@@ -322,7 +301,7 @@ def test_judging_leaves_the_processor_to_the_scheduler(world: World, monkeypatch
     judge = placeholders.table.verdicts
 
     def slow(shape: RequestShape) -> dict[NodeName, Refused | None]:
-        world.clock.at += ASK_S
+        world.clock.at += placeholding.ASK_S
         return judge(shape)
 
     monkeypatch.setattr(placeholders.table, "verdicts", slow)
