@@ -18,9 +18,7 @@ from gpushare.wire import allocations
 from gpushare.wire import pods as pods_wire
 
 
-class Absent(Enum):
-    """What a pod shows that holds no GPUs and is on no node."""
-
+class Absent(Enum):  # a pod that holds no GPUs and is on no node
     UNBOUND = "unbound"
     GONE = "gone"  # or another pod has its name
 
@@ -40,7 +38,6 @@ class Undelivered:
 
 
 def annotations(reserved: Reserved, request: PodRequest, clock: Clock) -> dict[str, str]:
-    """What is written on a pod that gets this choice."""
     assumed_ns = int(clock.now().timestamp() * 1_000_000) * 1000
     return allocations.binding_annotations(reserved.allocation, reserved.inventory, assumed_ns, request)
 

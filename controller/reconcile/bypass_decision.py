@@ -45,7 +45,6 @@ class Note:
     remind_at: float = float("-inf")
 
     def after_error(self, now: float) -> "Note":
-        """After a try that failed: the next one comes ever later."""
         return replace(self, errors=self.errors + 1, not_before=now + min(5.0 * 2 ** min(self.errors, 6), 300.0))
 
     def ended(self, pod: Bound, last_word: Tell | None = None) -> "Note":

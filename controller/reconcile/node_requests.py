@@ -97,8 +97,6 @@ class Placeholder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The administrator's."""
-
     most: int  # placeholders at a time; 0: none
     life_s: float
 
@@ -120,9 +118,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
-    """What is to be done, removals first."""
-
+class Steps:  # removals first
     remove: Mapping[PodUid, Why]
     ask: Mapping[PodUid, int]  # with the number of the attempt; first namespaces with few, then those that wait longest
 

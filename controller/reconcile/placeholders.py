@@ -190,12 +190,10 @@ class Placeholders:
                 return
             self._ask(waiting[uid], known.refused[uid], attempt, snapshot, now)
             if now < self._again:
-                self._yield(waiting[uid].ref.namespace, waiting, now)
+                namespace = waiting[uid].ref.namespace  # others have their turn
+                same = [each for each, pod in waiting.items() if pod.ref.namespace == namespace]
+                self._resting |= {each: max(self._resting.get(each, now), now + YIELD_S) for each in same}
                 return
-
-    def _yield(self, namespace: str, waiting: Mapping[PodUid, Pending], now: float) -> None:
-        same = [uid for uid, pod in waiting.items() if pod.ref.namespace == namespace]
-        self._resting |= {uid: max(self._resting.get(uid, now), now + YIELD_S) for uid in same}
 
     def _list(self, now: float) -> bool:
         try:

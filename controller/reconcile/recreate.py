@@ -66,7 +66,6 @@ class Recreator:
         return last is None or now - last.at >= last.wait_s
 
     def deleted(self, owner: str, now: float) -> None:
-        """One of the owner's bad pods was."""
         last, bad = self._tries.get(owner), self._bad[owner]
         if last is None or not bad <= last.known:  # else it has worked
             self._tries[owner] = _Try(now, FIRST_S if last is None else min(last.wait_s * 2, CAP_S), frozenset(bad))

@@ -19,9 +19,7 @@ NUDGE_CAP_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Nudge:
-    """Make the scheduler try the pod again."""
-
+class Nudge:  # make the scheduler try the pod again
     pod: PodRef
     value: str  # new value of the retry label
 

@@ -3,7 +3,7 @@
 import functools
 import heapq
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -127,7 +127,7 @@ class WaitingPods:
         self._notes = {pod.ref.uid: self._notes.get(pod.ref.uid, Note()) for pod, _ in waiting}
         self.outdated.note((pod for pod, _ in waiting), self.writer.clock.monotonic())
         self._refused = self.refusals.of({pod.ref.uid for pod in snapshot.pending})
-        kinds = self._kinds(requests, snapshot.ledgers)
+        kinds = self._kinds(requests, snapshot)
         started, actions = self.writer.clock.monotonic(), 0
         for pod, key in sorted(waiting, key=lambda pair: self._notes[pair[0].ref.uid].explained.at):
             if actions >= MAX_ACTIONS:
@@ -142,15 +142,12 @@ class WaitingPods:
             actions += self._handle(pod, kind)
             self._reasons[key] = kind.reason
         self._reasons = {key: reason for key, reason in self._reasons.items() if key in requests}
-        self.counts = self._counted(snapshot.pending, [key for _, key in waiting])
-
-    def _counted(self, pending: Collection[Pending], judged: Iterable[_KindKey]) -> Waiting:
         counts = dict.fromkeys(REASONS, 0)
-        counts[INVALID] = sum(pod.request is None for pod in pending)
-        counts[NOT_TRIED] = sum(pod.request is not None and not pod.unschedulable for pod in pending)
-        for key in judged:
+        counts[INVALID] = sum(pod.request is None for pod in snapshot.pending)
+        counts[NOT_TRIED] = sum(pod.request is not None and not pod.unschedulable for pod in snapshot.pending)
+        for _, key in waiting:
             counts[self._reasons.get(key, NOT_JUDGED)] += 1
-        return counts
+        self.counts = counts
 
     def _handle(self, pod: Pending, kind: "_Kind") -> bool:
         """Whether something was done."""
@@ -177,14 +174,12 @@ class WaitingPods:
         refusal = self._refused.get(pod.ref.uid)
         return "" if refusal is None else f"; {reasons.by_sum(refusal.nodes, refusal.left_out)}"
 
-    def _kinds(
-        self, requests: Mapping[_KindKey, PodRequest], ledgers: Mapping[NodeName, LedgerOrRefused]
-    ) -> dict[_KindKey, "_Kind"]:
+    def _kinds(self, requests: Mapping[_KindKey, PodRequest], snapshot: Snapshot) -> dict[_KindKey, "_Kind"]:
         """The kinds of pods to judge in this tick: those whose turn is the longest ago."""
         self._tick += 1
         self._turns = {key: self._turns.get(key, 0) for key in requests}
         first = heapq.nsmallest(MAX_KINDS, self._turns, key=self._turns.__getitem__)
-        return {key: _Kind(requests[key], ledgers, self.table, self.state) for key in first}
+        return {key: _Kind(requests[key], snapshot.ledgers, self.table, self.state) for key in first}
 
 
 @dataclass

@@ -14,9 +14,7 @@ from gpushare.model.gpu import Gpu, NodeInventory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cordon:
-    """What a node's annotations say."""
-
+class Cordon:  # what a node's annotations say
     gpus: str = ""  # all that take no new pods
     held: str = ""  # those of them that a defragmentation keeps free for the time being
 
