@@ -118,7 +118,7 @@ class _Kind:
 
     @property
     def nbytes(self) -> int:
-        return self.fits.codes.nbytes + _TEXT * (len(self.placed) + len(self.around))
+        return self.fits.nbytes + _TEXT * (len(self.placed) + len(self.around))
 
 
 class _Kept:

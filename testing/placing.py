@@ -32,6 +32,6 @@ def best(ask: Ask, node: NodeCapacity, policy: Scoring) -> Best | None:
     fitting = [gpu for gpu in node.gpus if ask.fits(gpu)]
     if not ask.fits_host(node.host) or len(fitting) < ask.gpus:
         return None
-    lost = policy.of_gpus(fitting, [ask.need(gpu) for gpu in fitting])
+    lost = policy.of_gpus([(gpu, ask.need(gpu)) for gpu in fitting])
     gpus = tuple(gpu for _, gpu in sorted(zip(lost, fitting, strict=True))[: ask.gpus])
     return Best(costs.costs_of([Change(node, after(node, ask, gpus))], policy)[0], gpus)

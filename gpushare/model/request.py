@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpushare.identity import ContainerName, PodRef
 from gpushare.model.gpu import Gpu
@@ -47,8 +47,7 @@ DEFAULT_POLICY: Final = Policy.DENSE
 """Of pods that name none, where neither their namespace nor the cluster's settings do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(NamedTuple):
     memory_mib: int
     compute_percent: int
 

@@ -4,9 +4,10 @@ Rows are nodes, places are the GPUs of a node that take pods; a place without a 
 whole numbers of 64 bits: what is larger than any node is counted as that (`clipped`), so that no sum overflows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from functools import lru_cache
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ MOST_MIB: Final = 2**25
 ENOUGH: Final = 2**40
 """Millicores or MiB of a host; also of one that is not known."""
 _MOST_PODS: Final = PART * 2**16
+_ENTRY: Final = 250
+"""Bytes of an entry in a dictionary, its key and a small array."""
 _CELLS: Final = 2**18
 """That are counted at a time: they stay in the processor's cache."""
 
@@ -74,6 +77,8 @@ class Nodes:
         """With hosts that have room for a pod: whether they do is for kube-scheduler to say, which may know better."""
         cpu, memory = of_host(takes)
         short = (self.cpu < cpu) | (self.memory < memory)
+        if not short.any():
+            return self
         return replace(self, cpu=np.where(short, cpu, self.cpu), memory=np.where(short, memory, self.memory))
 
     def after(self, chosen: Ints, mib: Ints | int, percent: int, takes: FreeHost) -> "Nodes":
@@ -88,17 +93,16 @@ class Nodes:
         gpus = self.gpus
         if chosen.shape[1]:
             free, left, untouched = gpus.free.copy(), gpus.percent.copy(), gpus.untouched.copy()
-            np.put_along_axis(free, chosen, np.take_along_axis(free, chosen, 1) - mib, 1)
-            np.put_along_axis(left, chosen, np.take_along_axis(left, chosen, 1) - percent, 1)
-            np.put_along_axis(untouched, chosen, values=False, axis=1)
+            at = np.arange(len(chosen))[:, None], chosen
+            free[at] -= mib
+            left[at] -= percent
+            untouched[at] = False
             gpus = gpus._replace(free=free, percent=left, untouched=untouched)
-        cpu, memory = of_host(takes)
-        return replace(
-            self,
-            gpus=gpus,
-            cpu=np.where(self.cpu == ENOUGH, ENOUGH, self.cpu - cpu),
-            memory=np.where(self.memory == ENOUGH, ENOUGH, self.memory - memory),
+        left_cpu, left_memory = (
+            np.where(has == ENOUGH, ENOUGH, has - took)
+            for has, took in zip((self.cpu, self.memory), of_host(takes), strict=True)
         )
+        return Nodes(gpus, self.model, left_cpu, left_memory, self.models)
 
 
 def sums(column: Ints | Bools) -> Ints:
@@ -112,6 +116,7 @@ def clipped(amount: int, most: int) -> int:
     return max(-most, min(amount, most))
 
 
+@lru_cache(2**14)
 def cell(gpu: FreeGpu) -> tuple[int, int, int, bool, int, bool]:
     """A GPU in the order of `Gpus`."""
     total, free, extra = (clipped(mib, MOST_MIB) for mib in (gpu.total_mib, gpu.free_mib, gpu.extra_mib))
@@ -141,6 +146,34 @@ def of_host(host: FreeHost | None) -> tuple[int, int]:
     return (ENOUGH, ENOUGH) if host is None else (clipped(host.cpu_milli, ENOUGH), clipped(host.memory_mib, ENOUGH))
 
 
+K = TypeVar("K", bytes, int)
+
+
+class Known(Generic[K]):
+    """What was found of rows that look alike: of a few rows, numpy's fixed costs are most of what columns take."""
+
+    FEW: Final = 32
+
+    def __init__(self, most: int) -> None:
+        """Remember so many rows; then it starts anew."""
+        self._most = most
+        self._found: dict[K, NDArray[np.integer]] = {}
+        self.nbytes = 0
+
+    def of(self, keys: Sequence[K], find: Callable[[list[int]], NDArray[np.integer]]) -> Ints:
+        """A row for each key; `find` is asked for those, by their positions, that are not known."""
+        found = self._found  # other threads may start anew
+        if any(key not in found for key in keys):
+            if len(found) + len(keys) > self._most:
+                found, self.nbytes = {}, 0
+            missing = {key: at for at, key in enumerate(keys) if key not in found}
+            for key, row in zip(missing, find(list(missing.values())), strict=True):
+                found[key] = row
+                self.nbytes += row.nbytes + _ENTRY
+            self._found = found
+        return np.array([found[key] for key in keys], np.int64)
+
+
 class Kinds:
     """Typical requests as columns: `[kinds]`. Of GPUs in 32 bits, which take a quarter of the time."""
 
@@ -153,6 +186,8 @@ class Kinds:
         self.takes_gpu = np.array([ask.mig is not MigChoice.ONLY for ask in asks], np.bool_)
         self.takes_mig = np.array([_takes_mig(ask) for ask in asks], np.bool_)
         self.cpu, self.memory = np.array([of_host(ask.host) for ask in asks], np.int64).reshape(-1, 2).T
+        self.counted = Known[bytes](2**12)
+        """How many fit on rows with such GPUs."""
 
     def __len__(self) -> int:
         return len(self.gpus)
@@ -172,30 +207,33 @@ def how_many(kinds: Kinds, nodes: Nodes) -> tuple[Ints, Ints]:
 
     First by GPUs alone, then with CPU and memory of the hosts, where a part of a pod with several GPUs is none.
     """
-    first, alike = _alike(nodes.gpus)
-    gpus = Gpus._make(column[first] for column in nodes.gpus)
-    counted = np.zeros((len(first), len(kinds)), np.int64)
-    for some in _slices(len(first), gpus.total.shape[1] * max(len(kinds), 1)):
-        counted[some] = _by_gpus(kinds, gpus, some)
-    fit = by_gpus = counted[alike]
+    gpus = nodes.gpus
+    cells = np.array(gpus, np.int32).transpose(1, 2, 0)
+    width, data = cells[:1].nbytes, cells.tobytes()
+    keys = [data[row * width : (row + 1) * width] for row in range(len(cells))]
+    if len(keys) <= Known.FEW:
+        counted = kinds.counted.of(keys, lambda rows: _by_gpus(kinds, gpus, rows))
+        fit = by_gpus = counted.reshape(len(keys), len(kinds))
+    else:
+        seen: dict[bytes, int] = {}
+        alike = [seen.setdefault(key, len(seen)) for key in keys]
+        first = np.zeros(len(seen), np.int64)
+        first[alike[::-1]] = np.arange(len(alike))[::-1]
+        fit = by_gpus = _by_gpus(kinds, gpus, first)[alike]
     for has, takes in ((nodes.cpu, kinds.cpu), (nodes.memory, kinds.memory)):
         left = PART * np.maximum(has, 0)[:, None] // np.maximum(takes, 1)
         fit = np.where(takes > 0, np.minimum(fit, left), fit)
     return by_gpus, np.where((kinds.gpus > 1) & (fit < PART), 0, fit)
 
 
-def _alike(gpus: Gpus) -> tuple[Ints, Ints]:
-    """The first row of all that have the same GPUs, and for each row which of these it is like."""
-    cells = np.stack([column.astype(np.int32) for column in gpus], axis=-1)
-    width, data = cells[:1].nbytes, cells.tobytes()
-    seen: dict[bytes, int] = {}
-    alike = [seen.setdefault(data[row * width : (row + 1) * width], len(seen)) for row in range(len(cells))]
-    first = np.zeros(len(seen), np.int64)
-    first[alike[::-1]] = np.arange(len(alike))[::-1]
-    return first, np.array(alike, np.int64)
+def _by_gpus(kinds: Kinds, gpus: Gpus, rows: Ints | list[int]) -> Ints:
+    gpus = Gpus._make(column[rows] for column in gpus)
+    step = max(_CELLS // max(gpus.total.shape[1] * len(kinds), 1), 1)
+    slices = [slice(start, start + step) for start in range(0, max(len(rows), 1), step)]
+    return np.concatenate([_of_slice(kinds, gpus, some) for some in slices])
 
 
-def _by_gpus(kinds: Kinds, gpus: Gpus, some: slice) -> Ints:
+def _of_slice(kinds: Kinds, gpus: Gpus, some: slice) -> Ints:
     total, free, percent, extra = (
         column[some, :, None].astype(np.int32) for column in (gpus.total, gpus.free, gpus.percent, gpus.extra)
     )
@@ -213,8 +251,3 @@ def _by_gpus(kinds: Kinds, gpus: Gpus, some: slice) -> Ints:
     many = np.where(kinds.gpus > 1, 1, many)  # those of one pod need different GPUs
     pods = sums(many * fits)
     return np.minimum(PART * (pods // np.maximum(kinds.gpus, 1)), _MOST_PODS)
-
-
-def _slices(rows: int, cells: int) -> Iterator[slice]:
-    step = max(_CELLS // max(cells, 1), 1)
-    return (slice(start, start + step) for start in range(0, rows, step))

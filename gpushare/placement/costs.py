@@ -17,10 +17,10 @@ from gpushare.model.capacity import FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.model.request import Need
 from gpushare.placement import candidates
-from gpushare.placement.columns import Bools, Ints, Nodes
+from gpushare.placement.columns import Bools, Ints, Known, Nodes
 from gpushare.placement.fits import FITS, Fits
 from gpushare.placement.policies import Scoring
-from gpushare.placement.table import Table, grown, with_gpus
+from gpushare.placement.table import LOOK, Table, grown, with_gpus
 
 BEST: Final = 10
 NEXT: Final = 8
@@ -125,7 +125,8 @@ class Worth:
         rows = with_gpus(table, table.changed(self._seen))
         self._seen = table.now
         if len(rows):
-            self.worth[rows] = self.policy.worth(table.nodes(rows))
+            _, first, alike = np.unique(table.facts[LOOK, rows], return_index=True, return_inverse=True)
+            self.worth[rows] = self.policy.worth(table.nodes(rows[first]))[alike]
 
 
 class Costs:
@@ -138,11 +139,12 @@ class Costs:
         self.known: Bools = np.zeros(0, np.bool_)
         """Of nodes with GPUs on which the pod fits, if it asks for any."""
         self._settled: Bools = np.zeros(0, np.bool_)
+        self._alike = Known[int](512)
         self._seen = 0
 
     @property
     def nbytes(self) -> int:
-        return self.costs.nbytes + self.known.nbytes + self._settled.nbytes
+        return self.costs.nbytes + self.known.nbytes + self._settled.nbytes + self._alike.nbytes
 
     def update(self, table: Table, fits: Fits | None, *, settled: bool = True) -> None:
         """Follow the table, as `fits` has done before: where the pod fits; None for pods without GPUs.
@@ -175,6 +177,18 @@ class Costs:
         self.known[row] = self._settled[row] = True
 
     def _find(self, table: Table, rows: Ints, fits: Fits | None, *, settled: bool) -> None:
+        every, looks, alike = rows, table.facts[LOOK, rows], np.arange(len(rows))
+        if len(rows) > Known.FEW:
+            looks, first, alike = np.unique(looks, return_index=True, return_inverse=True)
+            rows = rows[first]
+        if len(rows) <= Known.FEW:
+            found = self._alike.of(looks.tolist(), lambda some: self._found(table, rows[some], fits, settled=True))
+            settled = True
+        else:
+            found = self._found(table, rows, fits, settled=settled)
+        self.costs[every], self._settled[every] = found[alike], settled
+
+    def _found(self, table: Table, rows: Ints, fits: Fits | None, *, settled: bool) -> Ints:
         now, policy = table.nodes(rows), self._worth.policy
         before = now.at_least(self.takes)
         chosen, mib, percent = np.zeros((len(rows), 0), np.int64), np.zeros((len(rows), 0), np.int64), 0
@@ -191,11 +205,12 @@ class Costs:
             if not rules.whole:  # of GPUs that differ, all give what the smallest does
                 mib = mib.min(axis=1, keepdims=True)
         after = before.after(chosen, mib, percent, self.takes)
-        self.costs[rows, 0], self._settled[rows] = policy.first(before, after), settled
-        if settled:
-            self._worth.update(table)
-            worth: Ints = self._worth.worth[rows]
+        first = policy.first(before, after)
+        if not settled:
+            return rows_of(first, np.zeros((len(rows), 2), np.int64))
+        self._worth.update(table)
+        worth: Ints = self._worth.worth[rows]
+        if before is not now:
             lifted = (before.cpu != now.cpu) | (before.memory != now.memory)
-            if lifted.any():
-                worth[lifted] = policy.worth(before.rows(lifted))
-            self.costs[rows, 1:] = worth - policy.worth(after)
+            worth[lifted] = policy.worth(before.rows(lifted))
+        return rows_of(first, worth - policy.worth(after))

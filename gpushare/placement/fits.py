@@ -14,7 +14,7 @@ from gpushare.model.allocation import RefusalReason, Refused, Verdict
 from gpushare.model.request import RequestShape
 from gpushare.model.selector import ANY_GPU
 from gpushare.placement import candidates
-from gpushare.placement.columns import MOST_MIB, Bools, Ints, clipped
+from gpushare.placement.columns import MOST_MIB, Bools, Ints, Known, clipped
 from gpushare.placement.table import (
     CDI,
     EXTRA,
@@ -22,6 +22,7 @@ from gpushare.placement.table import (
     GPUS,
     HARDWARE,
     KNOWN,
+    LOOK,
     ODD,
     PERCENT,
     REFUSED,
@@ -102,6 +103,7 @@ class Fits:
         self.rules = Rules(shape) if is_columnar(shape) else None
         self.codes: Codes = np.zeros(0, np.uint8)
         """FITS, UNSEEN, or why not: see `refusal`."""
+        self._alike = Known[int](512)
         self.seen = 0
 
     def update(self, table: Table) -> None:
@@ -110,8 +112,15 @@ class Fits:
             self.codes = np.append(self.codes, np.full(missing, _NO_LEDGER, np.uint8))
         rows = table.changed(self.seen)
         self.seen = table.now
-        if isinstance(rows, slice) or len(rows):
+        if isinstance(rows, slice) or len(rows) > Known.FEW:
             self.codes[rows] = self._codes(table, rows)
+        elif len(rows):
+            looks = table.facts[LOOK, rows].tolist()
+            self.codes[rows] = self._alike.of(looks, lambda some: self._codes(table, rows[some]))
+
+    @property
+    def nbytes(self) -> int:
+        return self.codes.nbytes + self._alike.nbytes
 
     def keep(self, row: int, said: Verdict) -> None:
         """What `place` has said of a row as it is."""

@@ -80,7 +80,7 @@ def _choose(
         Need(each.total_mib, 100) if request.whole else request.need(gpu)
         for gpu, each in zip(fitting, free, strict=True)
     ]
-    costs = policy.of_gpus(free, needs) if len(fitting) > 1 else [0]
+    costs = policy.of_gpus(list(zip(free, needs, strict=True))) if len(fitting) > 1 else [0]
     # Only equal GPUs are told apart by their index.
     best = sorted(zip(costs, free, [(gpu.index, gpu.uuid) for gpu in fitting], strict=True))
     return [tuple(uuid for _, _, (_, uuid) in best[: request.gpu_count])]

@@ -5,10 +5,11 @@ counts most; only their order means anything, and less is better.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -42,29 +43,40 @@ STRANDED: Final = 4
 """A GPU that its host cannot serve is as bad as room lost for so many typical pods. More changes nothing."""
 FULL: Final = 1000
 """Parts of a GPU, for `fgd`."""
+_MOST_KNOWN: Final = 2**14
+"""GPUs whose costs are remembered."""
 _MOST_WEIGHT: Final = 2**37
 _STEPS: Final = np.array([math.ceil(-1_000_000 * math.log(100 / score - 1)) for score in range(1, 100)], np.int64)
 """From which thousandth of a part on the difference has the scores 1, 2, ... 99 of `fgd`: a sigmoid."""
 
 
-class Scoring(Protocol):
-    """A policy with what it knows of the cluster."""
+class Scoring(ABC):
+    """A policy with what it knows of the cluster. Safe for use by many threads."""
 
-    def of_gpus(self, gpus: Sequence[FreeGpu], needs: Sequence[Need]) -> list[int]:
-        """`gpu_costs` of some GPUs, each with what is taken of it."""
-        mib, percent = (
-            np.array([[clipped(each, MOST_MIB) for each in amounts]], np.int64)
-            for amounts in ([need.memory_mib for need in needs], [need.compute_percent for need in needs])
-        )
-        found: list[int] = self.gpu_costs(of_gpus(gpus), mib, percent)[0].tolist()
-        return found
+    def __init__(self) -> None:
+        self._known: dict[tuple[FreeGpu, Need], int] = {}
 
+    def of_gpus(self, asked: Sequence[tuple[FreeGpu, Need]]) -> list[int]:
+        """`gpu_costs` of some GPUs, each with what is taken of it. They are remembered: there are few kinds of GPUs."""
+        known = self._known
+        if missing := [each for each in asked if each not in known]:
+            if len(known) > _MOST_KNOWN:
+                known, missing = {}, list(asked)
+            mib, percent = np.array([[clipped(each, MOST_MIB) for each in need] for _, need in missing], np.int64).T
+            costs = self.gpu_costs(of_gpus([gpu for gpu, _ in missing]), mib[None], percent[None])[0]
+            known.update(zip(missing, costs.tolist(), strict=True))
+            self._known = known
+        return [known[each] for each in asked]
+
+    @abstractmethod
     def gpu_costs(self, gpus: Gpus, mib: Ints | int, percent: Ints | int) -> Ints:
         """What is lost by taking so much of each GPU that has room for it, `[rows, places]`. Of several, it adds up."""
 
+    @abstractmethod
     def first(self, before: Nodes, after: Nodes) -> Ints:
         """What the cluster loses when a pod makes this of each node: `[rows]`."""
 
+    @abstractmethod
     def worth(self, nodes: Nodes) -> Ints:
         """What decides among nodes that lose equally much, by what they lose of it: `[rows, 2]`, more is better."""
 
@@ -103,6 +115,7 @@ class Dense(Scoring):
     """
 
     def __init__(self, outlook: Outlook) -> None:
+        super().__init__()
         self._outlook = outlook
         known = sorted(mib for mib in outlook.prices if 0 < mib <= MOST_MIB)
         self._sizes = np.array(known, np.int64)
@@ -169,6 +182,7 @@ class Fgd(Scoring):
 
     def __init__(self, typical: Mapping[Ask, int]) -> None:
         """The most frequent requests (`demand.typical`), and how many pods make each."""
+        super().__init__()
         self.number = max(sum(typical.values()), 1)
         """Of pods in the sample, those without GPUs included."""
         self._asks = [(ask, _need(ask), count) for ask, count in typical.items() if ask.gpus]

@@ -5,7 +5,7 @@ Equal GPUs are chosen by number and not one by one, and what was found to be hop
 need few steps. The work is counted, not timed, so that the same question always has the same answer.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,7 +78,6 @@ class _Search:
         self._containers = containers
         self._bins = bins
         self._policy = policy
-        self._costs: dict[tuple[FreeGpu, Need], int] = {}
         # The largest first: they have the fewest places, so a dead end shows early.
         self._least = [_least(position, bins) for position in range(len(containers))]
         self._order = sorted(range(len(containers)), key=lambda i: (-containers[i].gpu_count, -self._least[i], i))
@@ -133,16 +132,9 @@ class _Search:
                 before = self._peak(load)
                 more = Need(after.memory_mib - before.memory_mib, after.compute_percent - before.compute_percent)
                 asked.append(((room.without(before), more), members))
-        self._price(each for each, _ in asked)
-        asked.sort(key=lambda one: (self._costs[one[0]], one[0][0], self._bins[one[1][0]].index))
+        costs = dict(zip(kinds := [each for each, _ in asked], self._policy.of_gpus(kinds), strict=True))
+        asked.sort(key=lambda one: (costs[one[0]], one[0][0], self._bins[one[1][0]].index))
         return self._subsets([members for _, members in asked], self._containers[position].gpu_count)
-
-    def _price(self, asked: Iterable[tuple[FreeGpu, Need]]) -> None:
-        """What is lost by taking so much of these GPUs, all at once: numpy is slow with single numbers."""
-        missing = [each for each in dict.fromkeys(asked) if each not in self._costs]
-        if missing:
-            found = self._policy.of_gpus([gpu for gpu, _ in missing], [need for _, need in missing])
-            self._costs.update(zip(missing, found, strict=True))
 
     def _subsets(self, groups: Sequence[Sequence[int]], wanted: int) -> Iterator[Choice]:
         """Choices of so many places that differ by how many come from which group, the most from the first groups."""

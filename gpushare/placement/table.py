@@ -3,7 +3,8 @@
 The columns are of `fits` and `costs`. Nothing here locks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,7 +24,7 @@ _SPARE: Final = 64
 # Of `Table.cells`, by number: first as `Gpus`, then which hardware it is.
 TOTAL, FREE, PERCENT, MIG, EXTRA, UNTOUCHED, HARDWARE = range(7)
 # Of `Table.facts`.
-VERSION, STATE, GPUS, ODD, CDI, BUILD, MODEL, CPU, MEMORY, HAS_CPU, HAS_MEMORY = range(11)
+VERSION, LOOK, STATE, GPUS, ODD, CDI, BUILD, MODEL, CPU, MEMORY, HAS_CPU, HAS_MEMORY = range(12)
 UNKNOWN, REFUSED, WIDE, KNOWN = range(4)
 """No such node; one that takes no GPU pods; one with more GPUs than MOST_PLACES; any other."""
 
@@ -68,12 +69,16 @@ class Table:
         self.models: list[str] = [""]
         self.cells: NDArray[np.int32] = np.zeros((7, _SPARE, _STEP), np.int32)
         """Of GPUs that take pods: `[field, row, place]`, of a row in the order in which `place` prefers equals."""
-        self.facts: Ints = np.zeros((11, _SPARE), np.int64)
+        self.facts: Ints = np.zeros((12, _SPARE), np.int64)
         """Of nodes: `[field, row]`."""
+        self._looks: dict[bytes, int] = {}
+        self._last_look = 0
         self._spare: list[int] = []
         self._hardware_ids: dict[Hardware, int] = {}
         self._model_ids: dict[str, int] = {"": 0}
         self._builds: dict[tuple[tuple[int, int], ...], int] = {}
+        self._inventories: dict[int, tuple[NodeInventory, Sequence[tuple[Gpu, int]], Sequence[int]]] = {}
+        """By row: the inventory, its GPUs that take pods and which hardware these are, and facts from ODD to MODEL."""
 
     def set(self, name: NodeName, ledger: NodeLedger | Refused, left: FreeHost | None, has: FreeHost | None) -> None:
         """A node came or changed: its ledger, what pods leave of its CPU and memory, and what it has of them."""
@@ -88,6 +93,18 @@ class Table:
         self.now += 1
         self.facts[CPU:, row] = hosts
         self.facts[VERSION, row] = self.now
+        self.facts[LOOK, row] = self._look(row)
+
+    def _look(self, row: int) -> int:
+        """A number that only rows share on which nothing differs for pods. The same row may get another one later."""
+        cells, facts = self.cells[:, row].tobytes(), self.facts[STATE : MEMORY + 1, row].tobytes()
+        key = blake2b(cells + facts, digest_size=16).digest()
+        found = self._looks.get(key)
+        if found is None:
+            if len(self._looks) > 2 * len(self.ledgers) + _SPARE:
+                self._looks.clear()
+            found = self._looks[key] = self._last_look = self._last_look + 1
+        return found
 
     def remove(self, name: NodeName) -> None:
         row = self.rows.pop(name)
@@ -97,6 +114,7 @@ class Table:
         self.facts[:, row] = 0
         self.facts[VERSION, row] = self.now
         self.ledgers[row] = None
+        self._inventories.pop(row, None)
         self._spare.append(row)
 
     def is_bloated(self) -> bool:
@@ -167,24 +185,29 @@ class Table:
         if isinstance(ledger, Refused):
             self.facts[STATE : MODEL + 1, row] = REFUSED, 0, 0, 0, 0, 0
             return
-        gpus = ledger.inventory.gpus
-        healthy = [gpu for gpu in gpus if gpu.health is GpuHealth.HEALTHY]
+        known = self._inventories.get(row)
+        if known is None or known[0] is not ledger.inventory:
+            known = self._inventories[row] = self._read(ledger.inventory)
+        _, healthy, facts = known
         state = WIDE if len(healthy) > MOST_PLACES else KNOWN
         if healthy and state == KNOWN:
-            places = sorted((FreeGpu.of(gpu, ledger), gpu.index, self._hardware_id(gpu)) for gpu in healthy)
+            places = sorted([(FreeGpu.of(gpu, ledger), gpu.index, number) for gpu, number in healthy])
             self._widen(len(places))
             self.cells[:, row, : len(places)] = np.array([(*cell(free), number) for free, _, number in places]).T
+        self.facts[STATE : MODEL + 1, row] = state, len(healthy), *facts
+
+    def _read(self, inventory: NodeInventory) -> tuple[NodeInventory, Sequence[tuple[Gpu, int]], Sequence[int]]:
+        gpus = inventory.gpus
+        healthy = [(gpu, self._hardware_id(gpu)) for gpu in gpus if gpu.health is GpuHealth.HEALTHY]
         odd = len(healthy) < len(gpus) or any(gpu.mig for gpu in gpus)
-        self.facts[STATE : MODEL + 1, row] = (
-            state,
-            len(healthy),
-            odd,
-            ledger.inventory.hand_over is HandOver.CDI,
-            0 if odd else self._build(ledger.inventory),
-            self._model_ids.setdefault(model := gpus[0].model if gpus else "", len(self._model_ids)),
+        model = self._model_ids.setdefault(name := gpus[0].model if gpus else "", len(self._model_ids))
+        if model == len(self.models):
+            self.models.append(name)
+        return (
+            inventory,
+            healthy,
+            (odd, inventory.hand_over is HandOver.CDI, 0 if odd else self._build(inventory), model),
         )
-        if len(self._model_ids) > len(self.models):
-            self.models.append(model)
 
     def _widen(self, places: int) -> None:
         missing = places - self.cells.shape[2]
@@ -222,5 +245,9 @@ def with_gpus(table: Table, rows: Rows) -> Ints:
 
 
 def grown(column: NDArray[T], table: Table) -> NDArray[T]:
-    missing = table.facts.shape[1] - len(column)
-    return np.pad(column, ((0, missing), *(((0, 0),) * (column.ndim - 1)))) if missing > 0 else column
+    rows = table.facts.shape[1]
+    if len(column) >= rows:
+        return column
+    found = np.zeros((rows, *column.shape[1:]), column.dtype)
+    found[: len(column)] = column
+    return found

@@ -115,8 +115,9 @@ class Cluster:
             has and FreeHost(max(has.cpu_milli - int(cpu), 0), max(has.memory_mib - int(memory), 0))
             for has, cpu, memory in zip(self._has, nodes.used[0], nodes.used[1], strict=True)
         ]
-        self.rooms = list(map(node_ledger.room, self.ledgers, self._left))  # nodes as they look now
-        self.free_mib = sum(map(_free, self.rooms))  # on the GPUs of all nodes
+        self._rooms: dict[int, NodeCapacity] = {}
+        self._free = [_free_mib(ledger) for ledger in self.ledgers]
+        self.free_mib = sum(self._free)  # on the GPUs of all nodes
         self.table = Table()
         for node in range(len(self.names)):
             self._set(node)
@@ -127,6 +128,16 @@ class Cluster:
         self._columns: OrderedDict[PodSignature, Column] = OrderedDict()
         self._most_columns = max(_MOST_KEPT // max(len(self.names), 1), 16)
         self._look()
+
+    def room(self, node: int) -> NodeCapacity:
+        """A node as it looks now."""
+        if node not in self._rooms:
+            self._rooms[node] = node_ledger.room(self.ledgers[node], self._left[node])
+        return self._rooms[node]
+
+    @property
+    def rooms(self) -> list[NodeCapacity]:
+        return list(map(self.room, range(len(self.names))))
 
     def came(self, pod: PodSignature) -> None:
         """A pod has come, and is placed next."""
@@ -185,7 +196,7 @@ class Cluster:
                 raise ValueError(f"{self.names[node]} has no room for {pod.shape}")
             ref, labels = request.pod, request.labels
             allocation = Allocation(pod=ref, node=self.names[node], grants=verdict.grants, labels=labels)
-            self.ledgers[node] = ledger.with_allocation(allocation)
+            self._changed(node, ledger.with_allocation(allocation))
             self._labels.setdefault(ref.namespace, []).append(labels)
         self._count(pod, node, 1)
         return allocation
@@ -194,10 +205,16 @@ class Cluster:
         ledger = self.ledgers[node]
         if allocation is not None and isinstance(ledger, NodeLedger):
             rest = (held for uid, held in ledger.allocations.items() if uid != allocation.pod.uid)
-            self.ledgers[node] = NodeLedger.of(ledger.inventory, rest)
+            self._changed(node, NodeLedger.of(ledger.inventory, rest))
             self._labels[allocation.pod.namespace].remove(allocation.labels)
         self._count(pod, node, -1)
         self._learner.left(pod.ask)
+
+    def _changed(self, node: int, ledger: NodeLedger) -> None:
+        self.ledgers[node] = ledger
+        self.free_mib -= self._free[node]
+        self._free[node] = _free_mib(ledger)
+        self.free_mib += self._free[node]
 
     def _count(self, pod: PodSignature, node: int, sign: int) -> None:
         for resource, amount in pod.counted:
@@ -205,12 +222,10 @@ class Cluster:
             self.requested[node][resource] += sign * amount
         if (left := self._left[node]) is not None:
             self._left[node] = left.without(pod.ask.host) if sign > 0 else left.plus(pod.ask.host)
-        self.free_mib -= _free(self.rooms[node])
-        self.rooms[node] = node_ledger.room(self.ledgers[node], self._left[node])
-        self.free_mib += _free(self.rooms[node])
         self._set(node)
 
     def _set(self, node: int) -> None:
+        self._rooms.pop(node, None)
         self.table.set(self.names[node], self.ledgers[node], self._left[node], self._has[node])
 
     def _resolved(self, pod: PodSignature) -> RequestShape | None:
@@ -280,5 +295,5 @@ class Column:
         return costs.grades(self._costs.costs[rows], self._costs.known[rows], names, best)
 
 
-def _free(room: NodeCapacity) -> int:
-    return sum([gpu.free_mib for gpu in room.gpus])
+def _free_mib(ledger: LedgerOrRefused) -> int:
+    return sum(map(ledger.left_mib, ledger.inventory.gpus)) if isinstance(ledger, NodeLedger) else 0

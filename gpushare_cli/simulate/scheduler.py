@@ -56,7 +56,7 @@ class Scheduler:
 
     def fits(self, pod: PodSignature, node: int) -> bool:
         """Whether a node takes a pod. It is asked often, of pods that wait for one that has ended."""
-        ask, gpus = pod.ask, self.cluster.rooms[node].gpus
+        ask, gpus = pod.ask, self.cluster.room(node).gpus
         if pod.is_plain and sum(map(ask.fits, gpus)) < ask.gpus:
             return False
         takes = self._admits(pod)[node] and self.is_welcome(pod, node)

@@ -70,4 +70,4 @@ def test_on_a_node_it_takes_the_gpu_where_the_least_becomes_of_no_use(free: tupl
 
 
 def test_gpus_that_are_taken_whole_are_worth_the_same() -> None:
-    assert learned(WHOLE, WHOLE).of_gpus([FreeGpu(1000, 1000)], [Need(1000, 100)]) == [0]
+    assert learned(WHOLE, WHOLE).of_gpus([(FreeGpu(1000, 1000), Need(1000, 100))]) == [0]
