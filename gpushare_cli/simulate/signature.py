@@ -44,6 +44,7 @@ class PodSignature:  # pods that nothing in a simulation tells apart
     replicas_of: Owner | None = None  # whose pods PodTopologySpread keeps apart; None where it knows no owner
     affinity: PodAffinity | None = None  # None if no pod says anything of others
     is_plain: bool = field(init=False, compare=False)  # whether `ask` says all of the shape but its policy
+    _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         shape, plain = self.shape, None
@@ -51,6 +52,12 @@ class PodSignature:  # pods that nothing in a simulation tells apart
             gpus = GpuSelector(models=shape.gpus.models, mig=shape.gpus.mig)
             plain = RequestShape(containers=shape.containers[:1], policy=shape.policy, gpus=gpus)
         object.__setattr__(self, "is_plain", shape == plain)
+        # It is looked up several times for each pod, and made of very many parts.
+        parts = self.ask, self.load, shape, self.labels, self.counted, self.terms, self.replicas_of, self.affinity
+        object.__setattr__(self, "_hash", hash(parts))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 class Signatures:
