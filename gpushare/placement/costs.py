@@ -112,6 +112,15 @@ def grades(costs: Ints, fits: Bools, names: Sequence[NodeName], best: Sequence[i
     return found
 
 
+def _alike(table: Table, rows: Ints) -> tuple[Ints, Ints, Ints, Ints | slice]:
+    """Rows, how they look, those of them that are to be looked at, and where among these each finds one like itself."""
+    looks = table.facts[LOOK, rows]
+    if len(rows) <= Known.FEW:
+        return rows, looks, rows, slice(None)
+    looks, first, alike = np.unique(looks, return_index=True, return_inverse=True)
+    return rows, looks, rows[first], alike
+
+
 class Worth:
     """What nodes are worth to a policy as they are, shared by all kinds of pods."""
 
@@ -125,8 +134,8 @@ class Worth:
         rows = with_gpus(table, table.changed(self._seen))
         self._seen = table.now
         if len(rows):
-            _, first, alike = np.unique(table.facts[LOOK, rows], return_index=True, return_inverse=True)
-            self.worth[rows] = self.policy.worth(table.nodes(rows[first]))[alike]
+            every, _, rows, alike = _alike(table, rows)
+            self.worth[every] = self.policy.worth(table.nodes(rows))[alike]
 
 
 class Costs:
@@ -139,12 +148,12 @@ class Costs:
         self.known: Bools = np.zeros(0, np.bool_)
         """Of nodes with GPUs on which the pod fits, if it asks for any."""
         self._settled: Bools = np.zeros(0, np.bool_)
-        self._alike = Known[int](512)
+        self._alike = Known[int](512), Known[int](512)
         self._seen = 0
 
     @property
     def nbytes(self) -> int:
-        return self.costs.nbytes + self.known.nbytes + self._settled.nbytes + self._alike.nbytes
+        return self.costs.nbytes + self.known.nbytes + self._settled.nbytes + sum(each.nbytes for each in self._alike)
 
     def update(self, table: Table, fits: Fits | None, *, settled: bool = True) -> None:
         """Follow the table, as `fits` has done before: where the pod fits; None for pods without GPUs.
@@ -177,13 +186,10 @@ class Costs:
         self.known[row] = self._settled[row] = True
 
     def _find(self, table: Table, rows: Ints, fits: Fits | None, *, settled: bool) -> None:
-        every, looks, alike = rows, table.facts[LOOK, rows], np.arange(len(rows))
-        if len(rows) > Known.FEW:
-            looks, first, alike = np.unique(looks, return_index=True, return_inverse=True)
-            rows = rows[first]
+        every, looks, rows, alike = _alike(table, rows)
         if len(rows) <= Known.FEW:
-            found = self._alike.of(looks.tolist(), lambda some: self._found(table, rows[some], fits, settled=True))
-            settled = True
+            known = self._alike[settled]
+            found = known.of(looks.tolist(), lambda some: self._found(table, rows[some], fits, settled=settled))
         else:
             found = self._found(table, rows, fits, settled=settled)
         self.costs[every], self._settled[every] = found[alike], settled
@@ -201,7 +207,7 @@ class Costs:
                 chosen = lost.argmin(axis=1)[:, None]
             else:
                 chosen = lost.argsort(axis=1, kind="stable")[:, : rules.gpus]
-            mib = np.take_along_axis(takes, chosen, 1)
+            mib = takes[np.arange(len(rows))[:, None], chosen]
             if not rules.whole:  # of GPUs that differ, all give what the smallest does
                 mib = mib.min(axis=1, keepdims=True)
         after = before.after(chosen, mib, percent, self.takes)

@@ -136,7 +136,8 @@ class Dense(Scoring):
 
         Memory without compute is worth no more than the compute.
         """
-        free = np.clip(np.minimum(gpus.free, gpus.total * np.maximum(gpus.percent, 0) // 100), 0, gpus.total)
+        by_compute = gpus.total * np.maximum(gpus.percent, 0) // 100
+        free = np.minimum(np.maximum(np.minimum(gpus.free, by_compute), 0), gpus.total)
         row = np.searchsorted(self._sizes, gpus.total)
         if len(self._sizes):
             at = np.minimum(row, len(self._sizes) - 1)
@@ -243,7 +244,7 @@ def _need(ask: Ask) -> int:
 
 
 def _parts(gpus: Gpus) -> Ints:
-    return np.clip(gpus.free * FULL // np.maximum(gpus.total, 1), 0, FULL)
+    return np.minimum(np.maximum(gpus.free * FULL // np.maximum(gpus.total, 1), 0), FULL)
 
 
 POLICIES: Final[Mapping[Policy, Callable[[Outlook], Scoring]]] = {
