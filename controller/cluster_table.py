@@ -257,14 +257,18 @@ class ClusterTable:
         """
         policies, worths = Policies(self._state.policies.default, outlook), dict[Policy | None, Worth]()
         with self._lock:
-            used = [key for key in reversed(self._kept.values) if isinstance(key, PodKind)][:WARM]
+            used, table = [key for key in reversed(self._kept.values) if isinstance(key, PodKind)][:WARM], self._table
         fresh: dict[PodKind, Costs] = {}
         for kind in in_turn(used):
             with self._current() as current:
+                if current is not table:  # what was computed on rows of the former one would never change again
+                    fresh, worths, table = {}, {}, current
                 known = self._kind(self._kept, kind.shape) if kind.shape is not None else None
                 fresh[kind] = Costs(kind.takes, _worth(worths, policies, kind))
                 fresh[kind].update(current, None if known is None else known.fits)
         with self._lock:
+            if self._table is not table:
+                fresh, worths = {}, {}
             for key in [key for key in self._kept.values if isinstance(key, PodKind)]:
                 self._kept.drop(key)
             for kind in reversed(fresh):

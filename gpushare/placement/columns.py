@@ -155,14 +155,14 @@ class Known(Generic[K]):
     FEW: Final = 32
 
     def __init__(self, most: int) -> None:
-        """Remember so many rows; then it starts anew."""
+        """Remember so many rows; then it begins again."""
         self._most = most
         self._found: dict[K, NDArray[np.integer]] = {}
         self.nbytes = 0
 
     def of(self, keys: Sequence[K], find: Callable[[list[int]], NDArray[np.integer]]) -> Ints:
         """A row for each key; `find` is asked for those, by their positions, that are not known."""
-        found = self._found  # other threads may start anew
+        found = self._found  # other threads may begin again
         if any(key not in found for key in keys):
             if len(found) + len(keys) > self._most:
                 found, self.nbytes = {}, 0

@@ -1,7 +1,7 @@
 """What nodes cost follows from pods and nodes alone, and is found once for each change of a node."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -403,3 +403,22 @@ def test_the_tables_lock_is_never_waited_for_under_that_of_the_index(world: Worl
         world.see()
         assert world.state.index.snapshot().pods
     assert np.count_nonzero(world.table.grades(kind, asked)) == 2
+
+
+def test_costs_of_a_table_that_was_replaced_meanwhile_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would never change again: rows of the new table count their changes from the start."""
+    world = many(3)
+    kind, asked = kind_of(pod("share", gib=3)), every(world)
+    before = grades(world, kind, asked)
+
+    def in_turn(kinds: list[PodKind]) -> Iterator[PodKind]:
+        yield from kinds
+        monkeypatch.setattr(Table, "is_bloated", lambda _: True)
+        world.bind(world.api.seed(PODS, pod("other", gib=1)), "node-002")
+        grades(world, kind, asked)
+        monkeypatch.undo()
+
+    world.table.publish(world.state.policies.outlook, in_turn)
+    assert grades(world, kind, asked) == reference(world, kind, asked)
+    world.bind(world.api.seed(PODS, pod("share", gib=9)), "node-000")
+    assert grades(world, kind, asked) == reference(world, kind, asked) != before
