@@ -422,3 +422,22 @@ def test_costs_of_a_table_that_was_replaced_meanwhile_are_not_kept(monkeypatch: 
     assert grades(world, kind, asked) == reference(world, kind, asked)
     world.bind(world.api.seed(PODS, pod("share", gib=9)), "node-000")
     assert grades(world, kind, asked) == reference(world, kind, asked) != before
+
+
+def test_what_is_kept_is_bounded_by_bytes_and_never_less_than_the_two_used_last() -> None:
+    shapes = [make_shape(number) for number in (1, 2, 3)]
+    kept = cluster_table._Kept(1)
+    for shape in shapes:
+        kept.kind(shape)
+        kept.used(shape)
+    assert list(kept.values) == shapes[1:]
+    assert kept.nbytes == sum(map(sum, kept._weights.values())) > 1
+
+
+def test_costs_under_a_new_outlook_count_among_the_bytes_that_are_kept() -> None:
+    world = many(3)
+    kind = kind_of(pod("share", gib=3))
+    grades(world, kind, every(world))
+    world.table.publish(world.state.policies.outlook, iter)
+    kept = world.table._kept
+    assert kept._weights[kind][1] == kept.values[kind].nbytes > 0

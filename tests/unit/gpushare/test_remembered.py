@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from gpushare.identity import NodeName
-from gpushare.model.capacity import FreeGpu, FreeHost
+from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Need, Policy
+from gpushare.model.selector import MigChoice
 from gpushare.placement import policies as scoring
-from gpushare.placement.columns import Known
+from gpushare.placement.columns import Kinds, Known, Nodes, how_many
 from gpushare.placement.outlook import NOTHING_KNOWN
 from gpushare.placement.table import LOOK, Table
 from testing.builders import make_inventory
@@ -52,3 +53,11 @@ def test_only_rows_that_differ_for_pods_have_numbers_of_their_own() -> None:
     for number in range(1000):
         table.set(NodeName("a"), ledgers[0], FreeHost(number, number), None)
     assert len(table._looks) < 1000
+
+
+def test_room_in_pods_of_instances_is_that_of_one_instance_for_each() -> None:
+    """A pod for two GPUs has no instances, whatever it says of them."""
+    node = NodeCapacity("A100", (FreeGpu(total_mib=10, free_mib=10, mig=True),) * 2, FreeHost(1000, 1000))
+    asks = [Ask(gpus=count, memory_mib=5, mig=MigChoice.ONLY) for count in (1, 2)]
+    by_gpus, _ = how_many(Kinds(asks), Nodes.of([node]))
+    assert (by_gpus[0][0] > 0, by_gpus[0][1]) == (True, 0)
