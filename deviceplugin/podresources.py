@@ -82,13 +82,20 @@ class PodResources:
 
 
 def _listed(answer: Any) -> Sequence[ListedContainer]:
-    found: dict[tuple[str, str, ContainerName, str], set[str]] = {}
-    for pod in answer.pod_resources:
+    found: list[ListedContainer] = []
+    for pod in answer.pod_resources:  # of one name there may be two: a pod that ends, and the one after it
         for container in pod.containers:
+            ids: dict[str, set[str]] = {}
             for entry in container.devices:  # one for each NUMA node
-                key = pod.namespace, pod.name, ContainerName(container.name), entry.resource_name
-                found.setdefault(key, set()).update(entry.device_ids)
-    return [
-        ListedContainer(resource=resource, namespace=namespace, name=name, container=container, ids=frozenset(ids))
-        for (namespace, name, container, resource), ids in found.items()
-    ]
+                ids.setdefault(entry.resource_name, set()).update(entry.device_ids)
+            found += [
+                ListedContainer(
+                    resource=resource,
+                    namespace=pod.namespace,
+                    name=pod.name,
+                    container=ContainerName(container.name),
+                    ids=frozenset(each),
+                )
+                for resource, each in ids.items()
+            ]
+    return found

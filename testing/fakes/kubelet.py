@@ -168,6 +168,8 @@ class FakePodResources:
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self.held: dict[tuple[str, str, str, str], Sequence[str]] = {}
+        self.ending: list[tuple[str, Sequence[str]]] = []
+        """Pods that end, which a successor of the same name may follow, and device IDs of their container main."""
         self.calls = 0
         self.crowded = 0
         """So many calls are refused as too many."""
@@ -196,7 +198,8 @@ class FakePodResources:
         time.sleep(self.delay_s)
         self.answers.wait()
         answer = resources.ListPodResourcesResponse()
-        for (namespace, name, container, resource), ids in self.held.items():
+        ending = [(("default", name, "main", "aliyun.com/gpu-mem"), ids) for name, ids in self.ending]
+        for (namespace, name, container, resource), ids in [*ending, *self.held.items()]:
             devices = resources.ContainerDevices(resource_name=resource, device_ids=ids)
             holder = resources.ContainerResources(name=container, devices=[devices])
             answer.pod_resources.append(resources.PodResources(namespace=namespace, name=name, containers=[holder]))

@@ -54,6 +54,14 @@ def test_of_equal_pods_each_is_found_by_its_own_devices(node: Node) -> None:
     assert "devices.gpushare.dev/main says 'GPU-1'" in node.plugin.start(*THREE)
 
 
+def test_a_pod_that_ends_does_not_hide_its_successor_of_the_same_name(node: Node) -> None:
+    """As of a StatefulSet, where the checkpoint cannot be read, so that only the list can tell them apart."""
+    node.bind(bound_pod(make_grant(0), name="a-0"))
+    node.resources.hold("a-0", *OTHERS)
+    node.resources.ending = [("a-0", THREE)]
+    assert node.plugin.start(*OTHERS) == ""
+
+
 def test_a_refusal_reaches_the_kubelet_and_once_the_author(node: Node) -> None:
     plain = [make_container("main", 3)]
     node.bind(bound_pod(make_grant(0), name="a", annotations={"gpushare.dev/allocation": None}, containers=plain))
