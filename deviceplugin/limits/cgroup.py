@@ -273,6 +273,8 @@ class ContainerLimits:
             if is_open and self._is_reported_limited(pod, key[0], grant, gpu):
                 self._done.add(key)
                 self._problems.clear(key)
+            if is_open:  # the driver takes its time, and what starts meanwhile must not wait for all of these
+                self.look_at_expected()
 
     def _is_reported_limited(self, pod: PodUid, container: str, grant: Grant, gpu: Gpu) -> bool:
         """Set the limit. Whether nothing is left to do."""

@@ -250,6 +250,28 @@ def test_until_it_is_there_it_is_looked_for(node: Node) -> None:
         wait_until(lambda: node.limit(main) == 3072)
 
 
+def test_while_many_that_run_are_limited_again_one_that_starts_does_not_wait_for_all(node: Node) -> None:
+    """The driver takes its time for each of them, and the program that starts reads its total meanwhile."""
+    for grant in (grants := two(node)):
+        node.prepare(grant, *grants)
+    node.runs(*grants)
+    limited: list[str] = []
+
+    class Slow(MemoryLimits):
+        def set(self, gpu: GpuUuid, cgroup: Path, hard: int) -> None:
+            limited.append(cgroup.name)
+            if len(limited) == 1:  # meanwhile another one starts
+                node.prepare(third, *grants, third)
+                appears(node, "init")
+
+    third = node.grant(0, gib=1, container="init")
+    node.containers.look_at_expected()
+    node.backend.driver = Slow(node.driver.nvml)
+    node.containers.look_at_reported()
+    groups = [name for name in limited if name != node.pod.name]
+    assert groups == [IDS["main"], f"cri-containerd-{IDS['init']}.scope", IDS["second"]]
+
+
 def test_containers_that_start_one_after_another_get_each_its_own(node: Node) -> None:
     for grant in (grants := two(node)):
         node.prepare(grant, *grants)
