@@ -1,3 +1,5 @@
+from collections.abc import Iterator
+
 import pytest
 
 from testing.cli.calling import run
@@ -13,8 +15,9 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def told(request: pytest.FixtureRequest) -> findings.Told:
-    """What a command is to tell, each time that a test asks; in the file of its area."""
+def told(request: pytest.FixtureRequest) -> Iterator[findings.Told]:
+    """What a command is to tell, each time that a test asks, which must be all; in the file of its area."""
     area = request.module.__name__.rpartition(".test_")[2].partition("_")[0]
     parts = iter(findings.parts(request.function.__name__, area))
-    return lambda: next(parts)
+    yield lambda: next(parts)
+    assert not list(parts), "more than the test has asked for"
