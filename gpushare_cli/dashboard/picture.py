@@ -119,12 +119,16 @@ class Live:
 
     def start(self, stop: threading.Event) -> None:
         self.watched.start(stop)
-        for step, fault in ((self._tick_if_read, "picture failed"), (self._ask_if_due, "use not read")):
-            threading.Thread(target=self._repeat, args=(step, fault, stop), name="picture", daemon=True).start()
+        for step, fault, rest_s in (
+            (self._tick_if_read, "picture failed", _TICK_S),
+            (self._ask_if_due, "use not read", _USE_S),
+        ):
+            threading.Thread(target=self._repeat, args=(step, fault, rest_s, stop), name="picture", daemon=True).start()
 
-    def _repeat(self, step: Callable[[], float], fault: str, stop: threading.Event) -> None:
+    def _repeat(self, step: Callable[[], float], fault: str, rest_s: float, stop: threading.Event) -> None:
+        """Args: rest_s: after a fault."""
         while not stop.is_set():
-            pause = _TICK_S
+            pause = rest_s
             try:
                 pause = step()
             except Exception:  # noqa: BLE001 - the top of a thread

@@ -5,6 +5,7 @@ import http.client
 import itertools
 import json
 import os
+import queue
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -279,8 +281,27 @@ def test_a_fault_is_told_unless_the_process_ends(
         stop.set()
         return 0.0
 
-    live._repeat(fail_once, "picture failed", stop)
+    live._repeat(fail_once, "picture failed", 0.0, stop)
     assert [record.message for record in caplog.records] == told
+
+
+def test_after_a_fault_plugins_are_asked_no_sooner_than_without(api: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = command.of_cluster(api, Options(), lambda: OWN, SystemClock())
+    stop, pauses = threading.Event(), queue.SimpleQueue[float]()
+
+    def fails() -> float:
+        raise OSError
+
+    def wait(stop: threading.Event, seconds: float) -> None:
+        pauses.put(seconds)
+        stop.wait()
+
+    monkeypatch.setattr(live, "_tick_if_read", fails)
+    monkeypatch.setattr(live, "_ask_if_due", fails)
+    monkeypatch.setattr(live, "clock", SimpleNamespace(wait=wait))
+    live.start(stop)
+    assert sorted((pauses.get(), pauses.get())) == [0.05, 10.0]
+    stop.set()
 
 
 def test_objects_that_cannot_be_read_are_left_out(api: FakeKube, follow: Callable[..., Followed]) -> None:
