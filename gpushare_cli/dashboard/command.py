@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from gpushare import names
 from gpushare.errors import GpuShareError, SettingsError
+from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
@@ -125,9 +126,11 @@ def of_call(call: Call, options: Scoped) -> Live:
 def of_cluster(api: KubeApi, options: Scoped, own: Callable[[], str], clock: Clock) -> Live:
     """The picture of a cluster, of which nothing is read yet but what may be read. KubeError if it cannot be."""
     scope = watching.scope(api, options.namespace, own)
-    settings, notes = Settings(), tuple[str, ...]()
+    settings, notes, config = Settings(), tuple[str, ...](), None
+    with contextlib.suppress(kube.ForbiddenError, kube.NotFoundError):
+        config = api.get(reading.namespaced(options.installation, "configmaps", names.CONFIG))
     try:
-        settings = reading.settings_of(reading.config_map(api, options.installation, names.CONFIG))
+        settings = reading.settings_of(config)
     except GpuShareError as error:
         notes = (f"ConfigMap {names.CONFIG}: {error}; its settings are not applied",)
     server, installation = options.context, options.installation

@@ -187,6 +187,23 @@ def test_who_may_read_nothing_is_told_at_once(api: FakeKube) -> None:
         command.of_cluster(api, Options(), lambda: OWN, SystemClock())
 
 
+def test_settings_are_those_of_the_installation_or_there_is_no_picture(api: FakeKube) -> None:
+    """It is kept for hours, and would leave out whole GPUs without a word."""
+
+    def is_meant(call: Call) -> bool:
+        return call.path.endswith("/configmaps/gpushare-config")
+
+    api.fail_next(is_meant, kube.ForbiddenError("configmaps is forbidden"))
+    assert not command.of_cluster(api, Options(), lambda: OWN, SystemClock()).notes
+    api.fail_next(is_meant, kube.ServerFaultError("etcd has no leader"))
+    with pytest.raises(kube.ServerFaultError):
+        command.of_cluster(api, Options(), lambda: OWN, SystemClock())
+    odd = {"metadata": {"name": "gpushare-config"}, "data": {"GPUSHARE_MEMORY_UNIT": "ell"}}
+    api.seed("/api/v1/namespaces/gpushare-system/configmaps", odd)
+    [note] = command.of_cluster(api, Options(), lambda: OWN, SystemClock()).notes
+    assert note.endswith("its settings are not applied")
+
+
 def listed(api: FakeKube) -> Live:
     """A picture without threads, of a cluster that was read."""
     live = command.of_cluster(api, Options(), lambda: OWN, SystemClock())
