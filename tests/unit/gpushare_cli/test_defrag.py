@@ -277,6 +277,9 @@ CASES: dict[str, Case] = {
     "nor once an administrator cordons its GPUs": meanwhile(run_cordon("node-a/1")),
     "nor once another has made room": meanwhile(lambda api: api.vanish(f"{POD}/big")),
     "a server that is away between two evictions ends nothing": meanwhile(away),
+    "nor does one that is away while a successor is awaited": Case(
+        options=YES, meanwhile=at(2, fails("/pods", AWAY), lives)
+    ),
     # Nor is it read as one of the defragmentation, whenever it comes.
     "a cordon of an administrator is never removed": Case(
         options=YES | {"timeout": 20}, meanwhile=at(2, run_cordon("node-a/0"), alone)

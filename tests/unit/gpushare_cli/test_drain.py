@@ -27,6 +27,7 @@ from testing.cli.draining import (
     left,
     nothing,
     owned,
+    pods,
     seeded,
 )
 from testing.cli.explaining import kube_of
@@ -153,7 +154,7 @@ CASES: dict[str, Case] = {
     "nothing is evicted any more once others let new pods in": Case(
         there=[one(), CLOSED], at={4: opened_by_others}, ends=False
     ),
-    "an eviction that is forbidden is not tried for ever": Case(
+    "an eviction that is forbidden is not tried forever": Case(
         there=[one()], first=fails("/eviction", kube.ForbiddenError("pods/eviction is forbidden"), 9), ends=False
     ),
     # The eviction API asks no budget then.
@@ -210,6 +211,17 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_a_drain_says_and_does(case: str) -> None:
     assert story(CASES[case]) == findings.golden("drain", case)
+
+
+def test_the_dry_run_says_what_the_drain_then_does_first() -> None:
+    api = cluster(NODE, BARE, *(on(0, f"web-{i}", labels=WEB) for i in range(4)), budget("web", 2, **WEB))
+    promised = json.loads(drain(api, dry_run=True, output="json").out)["planned"]
+    asked = json.loads(drain(api, clock=ManualClock(0), timeout=0, output="json").out)
+    assert asked["planned"] == promised
+    assert [each["name"] for each in promised if each["step"] == "evict"] == ["web-0", "web-1"]
+    assert pods(api) == {"bare", "web-2", "web-3"}
+    steps = {each["name"]: each["step"] for each in asked["left"]}
+    assert steps == {"bare": "stay", "web-0": "leaving", "web-1": "leaving", "web-2": "wait", "web-3": "wait"}
 
 
 def test_a_pod_that_is_not_ready_leaves_without_its_budget_if_enough_others_are() -> None:
