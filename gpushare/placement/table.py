@@ -86,14 +86,17 @@ class Table:
         row = self.rows.get(name)
         if row is None:
             row = self._new(name)
-        if ledger is not self.ledgers[row]:
-            self._write(row, ledger)
-        elif tuple(self.facts[CPU:, row].tolist()) == hosts:
+        before = self.ledgers[row]
+        if ledger is before and tuple(self.facts[CPU:, row].tolist()) == hosts:
             return
+        self.ledgers[row] = None  # until all is written: after an error, the next try begins again
+        if ledger is not before:
+            self._write(row, ledger)
         self.now += 1
         self.facts[CPU:, row] = hosts
         self.facts[VERSION, row] = self.now
         self.facts[LOOK, row] = self._look(row)
+        self.ledgers[row] = ledger
 
     def _look(self, row: int) -> int:
         """A number that only rows share on which nothing differs for pods. The same row may get another one later."""
@@ -180,7 +183,6 @@ class Table:
         return row
 
     def _write(self, row: int, ledger: NodeLedger | Refused) -> None:
-        self.ledgers[row] = ledger
         self.cells[:, row] = 0
         if isinstance(ledger, Refused):
             self.facts[STATE : MODEL + 1, row] = REFUSED, 0, 0, 0, 0, 0

@@ -369,13 +369,14 @@ def test_a_node_where_memory_is_set_aside_for_the_pod_is_the_best() -> None:
 # The table follows the index.
 
 
-def test_what_could_not_be_written_is_written_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", ["set", "_write", "_look"])
+def test_what_could_not_be_written_is_written_again(world: World, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = PodKind(make_shape(9), LITTLE)
     assert grades(world, kind, [A]) == [10]
     for _ in range(2):
         assert world.bind(world.add_pod(8)).error == ""
     with monkeypatch.context() as patch:
-        patch.setattr(Table, "set", lambda *_: 1 / 0)
+        patch.setattr(Table, step, lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             grades(world, kind, [A])
     assert grades(world, kind, [A]) == [0]
