@@ -88,6 +88,7 @@ V = TypeVar("V", "_Kind", Costs)
 
 
 class _Row(NamedTuple):
+    of: Table
     row: int
     version: int
     code: int
@@ -417,14 +418,13 @@ class ClusterTable:
                         kept.keep(row.row, cost)
 
     def _is_as_it_was(self, row: _Row) -> bool:
-        now = self._table
-        return now.ledgers[row.row] is row.ledger and now.facts[table.VERSION, row.row] == row.version
+        return row.of is self._table and row.of.facts[table.VERSION, row.row] == row.version
 
 
 def _row(current: Table, row: int, code: int = UNSEEN) -> _Row:
     ledger = current.ledgers[row]
     assert isinstance(ledger, NodeLedger)  # noqa: S101 - for the type checker: columns tell of all others
-    return _Row(row, int(current.facts[table.VERSION, row]), code, ledger, current.host(row))
+    return _Row(current, row, int(current.facts[table.VERSION, row]), code, ledger, current.host(row))
 
 
 def _policy_of(kind: PodKind) -> Policy | None:

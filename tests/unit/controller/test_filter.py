@@ -153,6 +153,25 @@ def test_a_verdict_that_is_outdated_is_not_kept(world: World, monkeypatch: pytes
     assert fits(world, other(10), A) == []
 
 
+def test_a_verdict_of_a_table_that_was_replaced_meanwhile_is_not_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
+        monkeypatch.setattr("gpushare.cluster.node_ledger.place", place)
+        world.api.vanish(f"{NODES}/{A}")
+        world.see()
+        with monkeypatch.context() as patch:
+            patch.setattr(table.Table, "is_bloated", lambda _: True)
+            assert fits(world, shape, C) == [C]
+        return place(shape, ledger, policies)
+
+    world.table.catch_up()
+    world.add_node(C, 10)
+    world.see()
+    monkeypatch.setattr("gpushare.cluster.node_ledger.place", meanwhile)
+    assert fits(world, other(10), C) == [C], "its row is beyond the end of the new table"
+
+
 def test_a_search_that_takes_long_is_continued_at_the_next_try(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
         world.clock.at += 1
