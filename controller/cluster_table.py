@@ -291,7 +291,7 @@ class ClusterTable:
                         self._table.set(name, ledger, left, has)
                     elif (row := self._table.rows.get(name)) is not None:
                         self._table.remove(name)
-                        for words in self._words.values():
+                        for words in list(self._words.values()):  # requests that say why add some without the lock
                             words.pop(row, None)
             except Exception:
                 self._state.index.mark_changed(name for name, *_ in changed)

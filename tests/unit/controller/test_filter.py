@@ -172,6 +172,22 @@ def test_a_verdict_of_a_table_that_was_replaced_meanwhile_is_not_kept(
     assert fits(world, other(10), C) == [C], "its row is beyond the end of the new table"
 
 
+def test_a_node_may_go_while_another_request_finds_its_words(world: World) -> None:
+    class Words(dict[int, Any]):
+        def pop(self, *args: Any) -> Any:
+            world.table._left(
+                asking(compute_percent=10), 0, NodeLedger.of(make_inventory(10)), never=True
+            )  # of the other request
+            return super().pop(*args)
+
+    assert fits(world, make_shape(30), A, B) == []
+    [(asked, words)] = world.table._words.items()
+    world.table._words[asked] = Words(words)
+    world.api.vanish(f"{NODES}/{A}")
+    world.see()
+    assert fits(world, make_shape(3), A, B) == [B]
+
+
 def test_a_search_that_takes_long_is_continued_at_the_next_try(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
         world.clock.at += 1
