@@ -317,6 +317,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         self.unsent_since: float | None = None
         self.left: float | None = None
         self.request: _Parser | None = None
+        self._behind = b""  # that came with the request before it: one is parsed when the one before was answered
         self._dropped = 0
         self.parser_class = functools.partial(_Parser, ours)
         super().__init__(*args, **more)
@@ -328,30 +329,47 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         """Answer the request that has not come as a whole, as soon as its beginning is there."""
         if request.refuse():
             with self.requests_lock:
-                self.request = None
-                self.requests.append(request)
-                if len(self.requests) == 1:  # else it is done after the one before
-                    self.server.add_task(self)
+                self._ask(request)
 
     def end(self) -> None:
         self.left = self.ours.clock.monotonic()
         self.handle_close()
 
     def readable(self) -> bool:
-        return bool(super().readable() and not (self.request and self.request.awaits))
+        if self._behind and super().readable():
+            self.received(self._behind)
+        return bool(super().readable() and not (self._behind or (self.request and self.request.awaits)))
 
     def received(self, data: bytes) -> bool:
-        if self.left is None:
-            return bool(super().received(data))
-        self._dropped += len(data)
-        if self._dropped > _BYTES_AFTER_END:
-            self.handle_close()
-        return False
+        """Unlike waitress's, parses one request at most: thousands fit into a piece, and take megabytes."""
+        if self.left is not None:
+            self._dropped += len(data)
+            if self._dropped > _BYTES_AFTER_END:
+                self.handle_close()
+            return False
+        with self.requests_lock:
+            if self.will_close or self.close_when_flushed:
+                return False
+            while data and not self.requests:
+                self.request = self.request or self.parser_class(self.adj)
+                data = data[self.request.received(data) :]
+                if self.request.completed:
+                    self._ask(self.request)
+        self._behind = data
+        return True
+
+    def _ask(self, request: _Parser) -> None:
+        """To be called under the lock."""
+        self.request = None
+        if not request.empty:
+            self.requests.append(request)
+            self.server.add_task(self)
 
     def handle_close(self) -> None:
         if self.request is not None:
             self.request.close()
             self.request = None
+        self._behind = b""
         self.shakes_hands = False
         if self.left is None and not self.requests:
             self.left = self.ours.clock.monotonic()

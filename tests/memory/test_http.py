@@ -46,7 +46,9 @@ def served() -> Iterator[tuple[int, groups.MemoryGroup]]:
 
 
 @pytest.mark.parametrize(
-    "sent", [PAGE * 50, LARGE, SMALL], ids=["answers are not read", "large bodies", "small bodies"]
+    "sent",
+    [PAGE * 50, LARGE, SMALL, b"GET /ok HTTP/1.1\r\n\r\n" * 10_000],
+    ids=["answers are not read", "large bodies", "small bodies", "many requests at once"],
 )
 def test_what_hundreds_of_slow_peers_make_it_hold_is_bounded(
     served: tuple[int, groups.MemoryGroup], sent: bytes

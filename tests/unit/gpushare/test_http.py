@@ -270,6 +270,7 @@ def test_peers_that_send_many_requests_at_once_wait_their_turn() -> None:
         server.at_gate.wait()
         server.peers(CHECK.replace(b"/ok", b"/other"), 1)
         wait_until(lambda: server.server._server.task_dispatcher.queue)
+        assert [len(one.requests) for one in server.channels()] == [1, 1]  # thousands would take megabytes
         server.gate.set()
         wait_until(lambda: len(server.seen) == 102)
         assert [seen.path for seen in server.seen].index("/other") == 1
