@@ -40,7 +40,7 @@ _KERNEL: Final = 64 * 1024
 """That the kernel holds of what one connection has received, and of what it has to send. It takes twice as much for
 itself, counts it as the container's memory, and without a bound lets fast peers have megabytes."""
 _RECORDS: Final = 16  # of TLS, 16 KiB each, that are read in one turn
-_BYTES_AFTER_END: Final = 65536  # that are read after the answer
+_BYTES_AFTER_END: Final = 65536  # that are read after the answer, beside what is left of an ordinary body
 _PIECE: Final = 256 * 1024
 _UNSENT: Final = 64 * 1024
 """Bytes of an answer that wait for their peer without a thread; a longer one holds its thread, as a bound for all."""
@@ -288,6 +288,8 @@ class _Task(WSGITask):  # type: ignore[misc]  # waitress has no types
     def get_environment(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().get_environment()
         environ |= {RECEIVED: self.request.began, BUSY: self.request.busy, _CLOSE: self.set_close_on_finish}
+        if self.request.cut:  # clients that fail to send may report that, and not what they were told
+            self.channel.to_drop += min(self.request.content_length, self.channel.ours.most)
         if self.request.cut or self.channel.ours.stopping:
             self.set_close_on_finish()
         return environ
@@ -318,7 +320,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         self.left: float | None = None
         self.request: _Parser | None = None
         self._behind = b""  # that came with the request before it: one is parsed when the one before was answered
-        self._dropped = 0
+        self.to_drop = _BYTES_AFTER_END
         self.parser_class = functools.partial(_Parser, ours)
         super().__init__(*args, **more)
 
@@ -343,8 +345,8 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     def received(self, data: bytes) -> bool:
         """Unlike waitress's, parses one request at most: thousands fit into a piece, and take megabytes."""
         if self.left is not None:
-            self._dropped += len(data)
-            if self._dropped > _BYTES_AFTER_END:
+            self.to_drop -= len(data)
+            if self.to_drop < 0:
                 self.handle_close()
             return False
         with self.requests_lock:

@@ -5,6 +5,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from concurrent import futures
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -217,6 +218,19 @@ def test_an_answer_is_not_lost_where_the_peer_still_sends(server: Server) -> Non
     with contextlib.suppress(OSError):
         peer.sendall(b"x" * 30_000)
     assert all_of(peer).startswith(b"HTTP/1.0 400 ")
+
+
+def test_a_peer_can_send_all_of_a_body_that_is_refused(server: Server) -> None:
+    """Else it may fail with what became of its sending, and a pod pass that the webhook was not asked about."""
+    assert server.budget.take(MIB)
+    peer = server.secure()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * 1024)
+    sender = futures.ThreadPoolExecutor().submit(peer.sendall, post(MIB, MIB))
+    wait_until(server.waits_for_memory)
+    server.pass_time(http.BUDGET_S)
+    sender.result()
+    assert answer(peer) == b"ok"
+    assert [(seen.busy, seen.length) for seen in server.seen] == [(True, 4096)]
 
 
 def test_what_is_read_after_the_end_has_a_bound(server: Server) -> None:
