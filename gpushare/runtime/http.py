@@ -169,7 +169,8 @@ class HttpServer:
     def finish(self, beat: Callable[[], None], *, grace_s: float) -> None:
         """Answer what was begun, for so many seconds at most, and close."""
         until = self.clock.monotonic() + grace_s
-        self.stopping, self._server.accepting = True, False
+        self.stopping = True
+        wasyncore.dispatcher.close(self._server)  # who connects now is refused, and need not wait for the end
         while self._server.active_channels and self.clock.monotonic() < until:
             beat()
             self._turn(self.tick_s / 10)

@@ -361,6 +361,8 @@ def test_what_was_begun_is_answered_when_the_server_stops(server: Server) -> Non
     wait_until(lambda: server.count() == 2)
     server.stopping = True
     assert is_closed(idle)
+    with pytest.raises(ConnectionRefusedError):
+        server.connect()
     begun.sendall(CHECK[5:])
     assert b"\r\nConnection: close\r\n" in received(begun, b"ok")
     assert is_closed(begun)
