@@ -394,7 +394,7 @@ class _TlsChannel(_Channel):
                 self.socket.do_handshake()
                 self.shakes_hands, self.since = False, self.ours.clock.monotonic()
             for _ in range(_RECORDS):  # a poll tells of none that has come, but of the next
-                if not self.readable():
+                if not (self.connected and self.readable()):  # what was received may end it
                     return
                 data = self.socket.recv(_PIECE)
                 if not data:

@@ -233,11 +233,13 @@ def test_a_peer_can_send_all_of_a_body_that_is_refused(server: Server) -> None:
     assert [(seen.busy, seen.length) for seen in server.seen] == [(True, 4096)]
 
 
-def test_what_is_read_after_the_end_has_a_bound(server: Server) -> None:
+def test_what_is_read_after_the_end_has_a_bound(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     [peer] = server.peers(post(2 * MIB, 5000), 1)
     with contextlib.suppress(OSError):
         peer.sendall(b"x" * (2 * MIB))
     wait_until(lambda: server.count() == 0)
+    server.pass_time(http.LOOK_S)  # it has left the connection
+    assert caplog.messages == []
 
 
 def test_connections_that_wait_give_way_where_there_are_too_many() -> None:
