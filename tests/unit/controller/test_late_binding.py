@@ -240,6 +240,15 @@ def test_an_in_doubt_reservation_ends_when_the_pod_shows_nothing_long_after(worl
     assert (world.used(), world.state.index.unconfirmed()) == ({}, 0)
 
 
+def test_an_in_doubt_reservation_ends_with_its_pod(world: World) -> None:
+    pod = disturbed(world, 9, "lost-request")
+    world.api.vanish(path_of(pod))
+    tick(world, 1)
+    assert world.used() == {"GPU-0": 9}
+    tick(world, 11)
+    assert world.used() == {}
+
+
 def test_a_pod_that_ends_gives_back_what_was_set_aside_for_it(world: World) -> None:
     pod = disturbed(world, 9, LandsLater())
     world.finish(pod)

@@ -14,7 +14,7 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import HandOver
 from gpushare.wire import hand_over
 from testing.builders import Json, make_inventory, make_node
-from testing.controller.bypassing import REPLICA_SET, is_there, requests, run_containers, said, tick
+from testing.controller.bypassing import REPLICA_SET, is_there, requests, run_containers, said, tick, when_more
 from testing.controller.world import NODES, World, path_of, uid_of
 
 JOB = {**REPLICA_SET, "kind": "Job"}
@@ -110,6 +110,12 @@ def test_one_of_an_owner_is_tried_before_the_others(world: World) -> None:
     assert not any(is_there(world, pod) for pod in pods)
 
 
+def test_an_owner_whose_new_pods_are_as_bad_loses_ever_fewer(world: World) -> None:
+    waiting(world)
+    lost = when_more(world, range(600), lambda: len(deletions(world)), lambda: waiting(world))
+    assert lost == [30, 90, 210, 450]
+
+
 def test_a_pod_that_was_bound_or_replaced_meanwhile_is_not_deleted(world: World) -> None:
     scheduled, replaced = waiting(world), waiting(world, {**REPLICA_SET, "uid": "another"})
     tick(world)
@@ -180,6 +186,16 @@ def test_another_one_on_a_node_stays(world: World, owner: JsonObject | None, why
     assert is_there(world, pod)
     assert said(world) == []
     assert world.api.count("get", "pods/") == (1 if owner is JOB else 0)
+
+
+def test_one_of_an_owner_on_nodes_is_tried_before_the_others(world: World) -> None:
+    pods = [bound(world) for _ in range(3)]
+    for pod in pods:
+        refuse(world, pod)
+    settle(world)
+    assert sum(is_there(world, pod) for pod in pods) == 2
+    tick(world, FIRST_S)
+    assert not any(is_there(world, pod) for pod in pods)
 
 
 def test_one_that_has_started_meanwhile_is_not_deleted(world: World) -> None:
