@@ -71,7 +71,7 @@ class NodeNames:
     """Nodes of a question; their rows are looked up once."""
 
     def __init__(self, names: Sequence[NodeName]) -> None:
-        """The names must not change any more."""
+        """The names must not change from now on."""
         self.names = names
         self._rows: tuple[Table, int, Ints] | None = None
 

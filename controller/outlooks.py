@@ -79,7 +79,7 @@ class Outlooks:
                 worked = False
             self._clock.wait(stop, _PAUSES * (self._clock.monotonic() - began) if worked else _IDLE_S)
 
-    def gently(self, items: Iterable[T], /, some: int = _SLICE) -> Iterator[T]:
+    def _in_slices(self, items: Iterable[T], /, some: int = _SLICE) -> Iterator[T]:
         """The same, with pauses after every so many in which requests are answered."""
         began = self._clock.monotonic()
         for position, item in enumerate(items, 1):
@@ -89,7 +89,7 @@ class Outlooks:
                 began = self._clock.monotonic()
 
     def _in_turn(self, kinds: list[PodKind]) -> Iterator[PodKind]:
-        return self.gently(kinds, 1)
+        return self._in_slices(kinds, 1)
 
     def _look(self) -> None:
         seen = self._index.demand()
@@ -97,7 +97,7 @@ class Outlooks:
             seen.asks[requests.usage_of_host(takes)] += number
         empty, now = self._table.sharing()
         epoch = self.outlook.epoch
-        found = outlook.look(seen.asks, empty, now, epoch, pace=self.gently)
+        found = outlook.look(seen.asks, empty, now, epoch, pace=self._in_slices)
         if found != self.outlook:
             found = replace(found, epoch=epoch + 1)
             self._table.publish(found, self._in_turn)

@@ -144,7 +144,7 @@ class Extender:
             logs.event(_LOG, "request failed", level=logging.ERROR, exc_info=True, verb=verb.name)
             body, outcome = verb.fail(f"gpushare controller: internal error: {type(error).__name__}"), "internal-error"
         self._services.metrics.answered(verb.name, outcome, clock.monotonic() - started)
-        # kube-scheduler keeps its connection for as long as it is answered, and would ask this replica for ever.
+        # kube-scheduler keeps its connection for as long as it is answered, and would ask this replica forever.
         return Response(200, body, close=bool(self._services.unready()))
 
     def _filter(self, body: bytes, _: Request) -> tuple[bytes, str]:

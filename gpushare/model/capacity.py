@@ -68,7 +68,7 @@ class FreeHost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """What is free on one node. Nodes with equal rooms are alike."""
+    """What is free on one node. Equal ones are alike."""
 
     model: str
     """Of its GPUs; of the first one where they differ."""

@@ -50,7 +50,7 @@ def change_of(
     """What a pod makes of a node that gets these grants of it, whatever containers it has.
 
     Args:
-        grants: as `place` found them; GPUs that take no pods any more are left out.
+        grants: as `place` found them; GPUs that no longer take pods are left out.
         ledger: the node's ledger, without the pod.
         host: what pods leave of the node's CPU and memory; None if it is not known. A host counts as having at least
             what the pod takes: whether it does is for kube-scheduler to say, which may know of a change earlier.

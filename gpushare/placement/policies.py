@@ -132,7 +132,7 @@ class Dense(Scoring):
         return sums(self.value(before.gpus)) - sums(self.value(after.gpus))
 
     def value(self, gpus: Gpus) -> Ints:
-        """Of what is free: the MiB that usual pods can fill, times `prices.WHOLE`; 0 if no price is known.
+        """Of what is free: the MiB that usual pods can fill, times `outlook.WHOLE`; 0 if no price is known.
 
         Memory without compute is worth no more than the compute.
         """

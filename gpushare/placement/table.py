@@ -128,7 +128,7 @@ class Table:
         return known > 2 * (len(np.unique(self.cells[HARDWARE])) + 2 * len(self.rows)) + _SPARE
 
     def again(self) -> "Table":
-        """The same without what is not needed any more."""
+        """The same without what is no longer needed."""
         fresh = Table()
         for name, row in self.rows.items():
             ledger = self.ledgers[row]
