@@ -7,6 +7,7 @@ placed outside of every lock, and what is found is kept where the row is still t
 """
 
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -73,12 +74,12 @@ class NodeNames:
     def __init__(self, names: Sequence[NodeName]) -> None:
         """The names must not change from now on."""
         self.names = names
-        self._rows: tuple[Table, int, Ints] | None = None
+        self._rows: tuple[weakref.ref[Table], int, Ints] | None = None
 
     def rows(self, of: Table) -> Ints:
         known = self._rows
-        if known is None or known[0] is not of or known[1] != of.layout:
-            known = self._rows = of, of.layout, table.rows_named(of, self.names)
+        if known is None or known[0]() is not of or known[1] != of.layout:
+            known = self._rows = weakref.ref(of), of.layout, table.rows_named(of, self.names)
         return known[2]
 
 

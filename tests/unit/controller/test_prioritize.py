@@ -1,6 +1,8 @@
 """What nodes cost follows from pods and nodes alone, and is found once for each change of a node."""
 
+import gc
 import random
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -394,6 +396,19 @@ def test_what_is_known_of_hardware_of_the_past_is_forgotten(world: World, monkey
         assert grades(world, kind, [A, B]) == reference(world, kind, [A, B])
         most = max(most, len(world.table._table.hardware))
     assert most < 20
+
+
+def test_lists_of_nodes_keep_no_table_of_the_past(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor its ledgers: they are kept for as long as there is memory for their names."""
+    nodes, kind = NodeNames([A, B]), PodKind(make_shape(3), LITTLE)
+    world.table.grades(kind, nodes)
+    former = weakref.ref(world.table._table)
+    monkeypatch.setattr(Table, "is_bloated", lambda _: True)
+    assert world.bind(world.add_pod(3)).error == ""
+    world.table.catch_up()
+    gc.collect()
+    assert former() is None
+    assert world.table.grades(kind, nodes).tolist() == reference(world, kind, [A, B])
 
 
 def test_the_tables_lock_is_never_waited_for_under_that_of_the_index(world: World) -> None:
