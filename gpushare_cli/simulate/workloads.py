@@ -46,12 +46,11 @@ def expand(
         if made := _owned(found, known):
             notes.append(f"{found}: its {made} pods are in the input, so no others are made")
             continue
-        room = MAX_PODS - len(pods)
         with found.named():
             batch = _batch(found, nodes)
-            pods += map(batch.make, range(min(batch.count, room)))
-        if batch.count > room:
-            raise found.fail(f"{batch.count} pods; at most {MAX_PODS} can be simulated together; ask for fewer")
+            if batch.count > MAX_PODS - len(pods):
+                raise WireError(f"{batch.count} pods; at most {MAX_PODS} can be simulated together; ask for fewer")
+            pods += map(batch.make, range(batch.count))
         notes += [f"{found}: {batch.note}"] if batch.note else []
     return pods, notes
 

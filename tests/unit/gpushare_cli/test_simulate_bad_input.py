@@ -38,6 +38,7 @@ def numbers() -> list[Result]:
         workload("Job", "j", completions=-2),
         cron_job(completions="all"),
         workload("Deployment", "web", replicas=10**12),
+        workload("Deployment", "web", replicas=10**12, template={}),  # none is made
     ]
     return [simulate(value, NODE) for value in values]
 
