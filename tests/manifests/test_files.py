@@ -14,6 +14,7 @@ OLD_FIELDS = {"apiVersion", "kind", "bases", "resources", "patchesStrategicMerge
 
 
 FILES = sorted(path for path in MANIFESTS.rglob("*.yaml") if "chart" not in path.relative_to(MANIFESTS).parts)
+ALL = [each for name in ("base", "gpus", "servers", "whole-gpus", *COMPONENTS) for each in tree.objects(name)]
 
 
 def test_every_file_is_read_and_says_what_it_is() -> None:
@@ -73,14 +74,12 @@ def test_api_versions_fit_the_servers() -> None:
 
 def test_every_port_names_its_protocol_for_server_side_apply_of_old_servers() -> None:
     """Ports are told apart by number and protocol, and servers before 1.23 fill in no default there."""
-    specs = [spec for _, spec in tree.workloads(tree.objects("base"))]
-    ports = [port for spec in specs for container in spec["containers"] for port in container.get("ports", ())]
-    ports += [port for each in tree.objects("base") if each["kind"] == "Service" for port in each["spec"]["ports"]]
+    specs = dict(tree.workloads(ALL))
+    assert specs.keys() >= {names.WEBHOOK, names.CONTROLLER, names.SCHEDULER, names.PLUGIN}
+    ports = [port for _, spec in tree.workloads(ALL) for each in spec["containers"] for port in each.get("ports", ())]
+    ports += [port for each in ALL if each["kind"] == "Service" for port in each["spec"]["ports"]]
     assert ports
     assert {port.get("protocol") for port in ports} == {"TCP"}
-
-
-ALL = [each for name in ("base", "gpus", "servers", "whole-gpus", *COMPONENTS) for each in tree.objects(name)]
 
 
 def test_every_object_has_the_recommended_labels_and_no_selector_has_more_than_the_name() -> None:
