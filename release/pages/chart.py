@@ -257,7 +257,7 @@ def written() -> Mapping[str, str]:
 PAGE_HEAD: Final = """# Values of the Helm chart
 
 [Install](../install.md#install-with-helm) says how to use them. Helm refuses values that are not in this table, and
-says which. The keys of `webhook.settings`, `controller.settings`, `devicePlugin.settings` and `mps.settings` are the
+says which. The keys of `webhook.settings`, `controller.settings` and `devicePlugin.settings` are the
 [settings](settings.md) of the programs, in camel case: `--gpu-policy` is `controller.settings.gpuPolicy`.
 This page is written by `make docs` from `manifests/chart/values.yaml`; do not edit it.
 

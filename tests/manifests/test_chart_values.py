@@ -1,6 +1,7 @@
 """The chart's values and what they change in the components."""
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -24,6 +25,12 @@ def test_the_values_file_holds_the_defaults() -> None:
             for key in value.path.split("."):
                 at = at[key]
             assert at == value.default, value.path
+
+
+def test_the_page_names_the_components_whose_settings_are_values() -> None:
+    named = re.findall(r"`(\w+\.settings)`", chart.page().partition("\n| value |")[0])
+    assert named == [f"{component}.settings" for component in SETTINGS if any(chart.fields(component))]
+    assert {*named} == {value.path for value in chart.values() if value.path.endswith(".settings")}
 
 
 def test_every_setting_is_a_value_or_left_to_the_manifests() -> None:
