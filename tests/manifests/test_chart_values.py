@@ -12,19 +12,19 @@ from gpushare import names
 from gpushare.runtime import options
 from release.pages import chart
 from release.pages.chart import FIXED, SETTINGS, SHARED, WORDS, camel
-from testing.manifests import helm, tree
+from testing.manifests import tree
 from testing.manifests.helm import objects, pod, variables
 from testing.manifests.tree import Json
 
 
-def test_the_values_file_holds_the_defaults() -> None:
-    found = yaml.safe_load((helm.CHART / "values.yaml").read_text(encoding="utf-8"))
-    for value in chart.values():
-        if ".settings." not in value.path:
-            at = found
-            for key in value.path.split("."):
-                at = at[key]
-            assert at == value.default, value.path
+def test_shared_settings_have_the_programs_defaults() -> None:
+    given: dict[str, set[str]] = {camel(name): set() for name in SHARED}
+    for cls in SETTINGS.values():
+        for field in dataclasses.fields(cls):
+            if field.name in SHARED:
+                given[camel(field.name)].add(options.written(field.default))
+    defaults = {value.path.partition(".")[2]: {value.default} for value in chart.values() if "settings." in value.path}
+    assert defaults == given
 
 
 def test_the_page_names_the_components_whose_settings_are_values() -> None:
