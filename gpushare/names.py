@@ -13,7 +13,7 @@ GPU_MEM: Final = "aliyun.com/gpu-mem"
 GPU_COUNT: Final = "aliyun.com/gpu-count"  # on the node's status only; a pod that asks for it is refused
 GPU_PERCENT: Final = "nano-gpu/gpu-percent"  # a part of one GPU: so much of its memory and of its compute
 GPU_CORE: Final = "aliyun.com/gpu-core.percentage"  # beside gpu-mem: a part of a GPU's compute; on node statuses only
-GPU: Final = "nvidia.com/gpu"  # whole GPUs, if this project owns the resource (`gpushare.resource_config`)
+GPU: Final = "nvidia.com/gpu"  # whole GPUs, if this project owns the resource (`ResourceConfig`)
 SHARED_RESOURCES: Final = (GPU_MEM, GPU_PERCENT)
 GPU_DOMAINS: Final = ("nvidia.com/", "aliyun.com/", "nano-gpu/")  # of resources that stand for GPUs, or may do so
 # Of other plugins that choose the devices of a container themselves; a trailing * stands for any ending.

@@ -119,7 +119,7 @@ class Watcher:
         self._names = names
 
     def run(self, kind: str) -> None:
-        """List and watch for ever."""
+        """List and watch forever."""
         while True:
             try:
                 listed = json.loads(b"".join(self._get(f"/api/v1/{kind}")))
@@ -150,7 +150,7 @@ class Watcher:
 
 
 def serve(address: str, names: Names) -> None:
-    """Answer on UDP and TCP port 53 for ever."""
+    """Answer on UDP and TCP port 53 forever."""
 
     class Datagram(socketserver.BaseRequestHandler):
         def handle(self) -> None:

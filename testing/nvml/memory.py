@@ -1,7 +1,7 @@
 """Programs that allocate GPU memory in cgroups: what driver and kernel do about it, over the files of the stub.
 
 The rules are those of the open kernel modules (`dmem`: a limit of any group above counts; `misc`: the nearest only,
-and what was taken before there was one is free for ever).
+and what was taken before there was one is free forever).
 """
 
 from collections.abc import Mapping
