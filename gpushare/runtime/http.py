@@ -21,9 +21,11 @@ from waitress.receiver import FixedStreamReceiver
 from waitress.task import WSGITask
 
 from gpushare.errors import SettingsError
+from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.intake import HEAD, SMALL, ByteBudget, Stream
 
+_LOG: Final = logging.getLogger(__name__)
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
 CONNECTIONS: Final = 800
@@ -158,7 +160,7 @@ class HttpServer:
             clear_untrusted_proxy_headers=False,
             log_socket_errors=False,
         )
-        self._server.channel_class = self._connect
+        self._server.channel_class, self._server.accept = self._connect, self._accept
 
     def serve(self, told_to_stop: Callable[[], bool], beat: Callable[[], None]) -> None:
         """Accept and look after connections until told to stop; `beat` is called at least once a second."""
@@ -178,6 +180,14 @@ class HttpServer:
             channel.end()
         self._server.task_dispatcher.shutdown(timeout=1)
         wasyncore.close_all(self._sockets)
+
+    def _accept(self) -> Any:
+        try:
+            return wasyncore.dispatcher.accept(self._server)
+        except OSError as error:  # no files or no memory are left; the kernel would call again at once
+            logs.event(_LOG, "connection not accepted", level=logging.WARNING, error=str(error))
+            self._server.accepting = False  # until `_look`
+            return None
 
     def _connect(self, server: Any, sock: socket.socket, *args: Any, **more: Any) -> None:
         """What waitress makes a channel by. Nothing may be raised: it would close the listener."""
@@ -199,6 +209,7 @@ class HttpServer:
         now, crowded = self.clock.monotonic(), len(self._server.active_channels) >= self.connections
         if now < self._looked + LOOK_S and not (crowded or self.stopping):
             return
+        self._server.accepting = not self.stopping
         channels = list(self._server.active_channels.values())
         if crowded:
             self._keep_fewer(channels)

@@ -1,6 +1,7 @@
 """Slow peers, more of them than are answered at a time, beside those that are served."""
 
 import contextlib
+import errno
 import socket
 import ssl
 import threading
@@ -9,9 +10,10 @@ from concurrent import futures
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from waitress import buffers
+from waitress import buffers, wasyncore
 
 import controller.settings
 import webhook.settings
@@ -270,6 +272,24 @@ def test_of_too_many_idle_connections_those_that_asked_last_are_kept() -> None:
         assert all(map(is_closed, idle[:4]))
         kept.sendall(CHECK)
         assert answer(kept) == b"ok"
+
+
+def test_connections_for_which_no_file_is_left_wait_and_are_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kernel says again and again that they are there; who asks it all the time computes for nothing."""
+    tried = Mock(side_effect=OSError(errno.EMFILE, "Too many open files"))
+    with running(Server()) as server:
+        monkeypatch.setattr(wasyncore.dispatcher, "accept", tried)
+        [peer] = server.peers(CHECK, 1)
+        wait_until(lambda: tried.called)
+        before = server.beats
+        wait_until(lambda: server.beats > before + 5)
+        assert tried.call_count == 1
+        assert caplog.messages == ["connection not accepted"]
+        monkeypatch.undo()
+        server.pass_time(http.LOOK_S)
+        assert answer(peer) == b"ok"
 
 
 def test_requests_that_come_together_are_all_answered(server: Server) -> None:
