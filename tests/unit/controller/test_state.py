@@ -314,6 +314,22 @@ def test_pods_with_gpus_count_from_the_choice_on_and_once(hosts: World) -> None:
     assert left(hosts) == HAS
 
 
+def test_each_pod_comes_once(hosts: World) -> None:
+    """After how many the cluster is looked at again; those without GPUs come to their nodes."""
+    shares, plain = hosts.api.seed(PODS, pod("shares", gib=3)), hosts.api.seed(PODS, pod("plain"))
+    hosts.see()
+    assert hosts.state.index.came == 1
+    assert hosts.bind(shares).error == ""
+    hosts.edit_pod(plain, lambda found: found["spec"].update(nodeName="node-b"))
+    hosts.see()
+    assert hosts.state.index.came == 2
+    for each in (shares, plain):
+        hosts.finish(each)
+    hosts.see()
+    hosts.list_all()
+    assert hosts.state.index.came == 2
+
+
 def test_pods_of_a_node_that_comes_later_count_until_it_goes(hosts: World) -> None:
     hosts.api.seed(PODS, pod("one", "node-c"))
     hosts.see()
