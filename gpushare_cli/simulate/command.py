@@ -121,7 +121,8 @@ def _seeds(text: str) -> tuple[int, ...]:
     """`7`, `1-5` or `1,2,9`."""
     first, dash, last = text.partition("-")
     try:
-        found = tuple(range(int(first), int(last) + 1)) if dash else tuple(int(part) for part in text.split(","))
+        most = int(first) + MAX_SEEDS if dash else 0  # one too many
+        found = tuple(range(int(first), min(int(last), most) + 1) if dash else map(int, text.split(",")))
     except ValueError:
         raise SettingsError(f"--seeds {text}: write numbers, such as 1-5 or 1,2,9") from None
     if not 0 < len(found) <= MAX_SEEDS:

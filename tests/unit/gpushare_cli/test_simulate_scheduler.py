@@ -256,6 +256,7 @@ def test_a_time_of_a_replay_that_is_none_is_named() -> None:
         (["--policy", ""], "--policy '': '' is no policy; write some of binpack, spread, dense, fgd, none"),
         (["--seeds", "1-x"], "--seeds 1-x: write numbers, such as 1-5 or 1,2,9"),
         (["--seeds", "5-1"], "--seeds 5-1: write 1 to 100 numbers"),
+        (["--seeds", f"1-{10**20}"], f"--seeds 1-{10**20}: write 1 to 100 numbers"),
     ],
 )
 def test_policies_and_seeds_that_are_none(arguments: Sequence[str], message: str, run: Run) -> None:
