@@ -58,8 +58,8 @@ def test_a_connection_is_closed_at_once_and_unread(port: int) -> None:
 
 
 def test_all_parts_have_to_be_registered_and_to_say_so_again_whatever_the_wall_clock_says() -> None:
-    clock = ManualClock()
-    served = Probe(port=1, clock=clock, parts=["memory", "percent"])
+    clock, usable = ManualClock(), [True]
+    served = Probe(port=1, clock=clock, parts=["memory", "percent"], usable=lambda: usable[0])
     served.beat("memory", True)
     assert not served.registered()
     served.beat("percent", True)
@@ -70,6 +70,9 @@ def test_all_parts_have_to_be_registered_and_to_say_so_again_whatever_the_wall_c
     assert not served.registered()
     served.beat("percent", True)
     assert served.registered()
+    usable[0] = False  # only a new process can read the GPUs
+    assert not served.registered()
+    usable[0] = True
     served.beat("percent", False)
     assert not served.registered()
 

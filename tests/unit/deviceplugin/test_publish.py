@@ -110,6 +110,14 @@ def test_amounts_that_a_kubelet_forgot_are_written_again(api: FakeKube) -> None:
             wait_until(lambda: node(api)["status"]["capacity"] == AMOUNTS)
 
 
+def test_a_check_that_fails_is_made_again_soon(api: FakeKube) -> None:
+    with publishing(api) as publisher:
+        api.edit(PATH, lambda found: found["metadata"]["annotations"].clear())
+        api.fail_next(lambda call: call.verb == "get", kube.ServerFaultError("etcd is slow"))
+        publisher.recheck()
+        wait_until(lambda: wire.of_node(node(api)) == make_inventory(4, 4))
+
+
 def test_nothing_is_written_before_the_gpus_are_known(api: FakeKube) -> None:
     with publishing(api, InventoryFeed(), recheck_s=0.01) as publisher:
         publisher.recheck()
