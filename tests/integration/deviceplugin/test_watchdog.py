@@ -3,8 +3,10 @@
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,13 @@ import pytest
 
 from deviceplugin import pods, resources
 from deviceplugin.inventory import InventoryFeed
+from deviceplugin.nvml.binding import Deadline
 from deviceplugin.nvml.driver import NvmlProcesses
 from deviceplugin.pods import PodCache
 from deviceplugin.refusals import Refusals
 from deviceplugin.usage.loop import UsageLoop
 from deviceplugin.usage.procfs import Procfs
-from deviceplugin.usage.values import WatchdogPolicy
+from deviceplugin.usage.values import UsageReading, WatchdogPolicy
 from deviceplugin.usage.watchdog import Namespaces, Watchdog
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_grant, make_inventory
@@ -123,3 +126,28 @@ def test_a_pid_that_is_anothers_by_now_is_left_alone(scene: Scene) -> None:
     scene.look(5)
     assert [child.poll() for child in (scene.mild, scene.hard, scene.other)] == [None] * 3
     assert scene.dog.actions == {}
+
+
+def test_while_the_driver_hangs_no_one_is_touched_and_use_is_unknown(scene: Scene, nvml_binding: Any) -> None:
+    scene.use(2000, 2000, 3072)
+    scene.look(2)
+    answering = scene.loop
+    scene.loop = replace(answering, lists=NvmlProcesses(nvml_binding, Deadline(0.05)))
+    scene.stub.set({"hang.all": 1})
+    scene.look(3)
+    view = scene.current.view()
+    assert view is not None
+    assert (view.reading, view.processes, view.over) == (UsageReading.SILENT, None, None)
+    assert [(row.used, row.peak) for row in view.rows] == [(None, 4000 * MIB), (None, 3072 * MIB)]
+    assert scene.dog.actions == {}
+    [thread] = [each for each in threading.enumerate() if each.name == "driver"]
+    scene.stub.set({"hang.all": None})
+    thread.join()
+    scene.loop = answering
+    scene.clock.at += 10.0  # more than 20 s after the last answer, so that the period begins again
+    scene.look()
+    assert scene.dog.actions == {}
+    assert scene.mild.poll() is None
+    view = scene.current.view()
+    assert view is not None
+    assert (view.reading, view.processes, view.over) == (UsageReading.ON, (3, 0), 0)
