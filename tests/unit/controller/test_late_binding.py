@@ -48,6 +48,7 @@ def test_its_memory_counts_from_the_choice_until_the_watch_shows_it(world: World
     assert world.used() == {"GPU-0": 9, "GPU-1": 9}
     world.reconciler.tick()
     assert world.api.count("patch") == 1
+    assert world.snapshot().bypassed == [], "the API server has said that it has its GPUs"
     world.see()
     assert (world.used(), world.state.index.unconfirmed()) == ({"GPU-0": 9, "GPU-1": 9}, 0)
 

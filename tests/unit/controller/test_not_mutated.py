@@ -123,6 +123,14 @@ def test_a_pod_that_changes_is_looked_at_again(world: World) -> None:
     assert (world.api.count("get", "pods/"), len(said(world))) == (2, 1)
 
 
+def test_a_pod_whose_deletion_was_asked_for_meanwhile_is_not_deleted_again(world: World) -> None:
+    pod = bypassed_pod(world)
+    world.see()
+    world.edit_pod(pod, lambda found: found["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"))
+    world.reconciler.tick()
+    assert (world.api.count("get", "pods/"), deletions(world), said(world)) == (1, [], [])
+
+
 def test_a_pod_that_the_watch_shows_wrongly_is_looked_at_first(world: World) -> None:
     pod = bypassed_pod(world)
     world.see()

@@ -59,6 +59,16 @@ def test_a_bound_pod_holds_its_memory_until_its_containers_have_ended(world: Wor
     assert world.state.index.freed > freed
 
 
+def test_a_pod_that_is_gone_lets_others_try_again(world: World) -> None:
+    for look in (world.see, world.list_all):
+        pod = world.add_bound(3)
+        freed = world.state.index.freed
+        world.api.vanish(path_of(pod))
+        look()
+        assert world.used() == {}
+        assert world.state.index.freed > freed
+
+
 def test_a_list_replaces_what_was_known(world: World) -> None:
     gone, stays = world.add_pod(3), world.add_pod(4)
     for pod in (gone, stays):
@@ -312,6 +322,14 @@ def test_pods_with_gpus_count_from_the_choice_on_and_once(hosts: World) -> None:
     hosts.finish(made)
     hosts.see()
     assert left(hosts) == HAS
+
+
+def test_a_pod_that_is_given_gpus_on_its_node_takes_its_host_once(hosts: World) -> None:
+    made = hosts.api.seed(PODS, pod("late", "node-a", gib=3))
+    hosts.see()
+    assert left(hosts) == FreeHost(7000, 15360)
+    assert isinstance(hosts.state.reserve(request_of(made), A, now=0, bypassed=True), Reserved)
+    assert left(hosts) == FreeHost(7000, 15360)
 
 
 def test_each_pod_comes_once(hosts: World) -> None:
