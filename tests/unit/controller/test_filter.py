@@ -1,5 +1,6 @@
 """Verdicts are kept for nodes that have not changed, and only for those; the words are those of `place`."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -151,6 +152,28 @@ def test_a_verdict_that_is_outdated_is_not_kept(world: World, monkeypatch: pytes
     monkeypatch.setattr("gpushare.cluster.node_ledger.place", meanwhile)
     assert fits(world, other(10), A) == [A]
     assert fits(world, other(10), A) == []
+
+
+def test_a_list_that_is_asked_about_again_finds_no_other_node_in_the_place_of_one_that_went(world: World) -> None:
+    nodes = NodeNames([A, B])
+    assert world.table.filter(make_shape(3), nodes).fits == [A, B]
+    world.api.vanish(f"{NODES}/{B}")
+    world.see()
+    world.table.catch_up()
+    world.add_node(C, 10)
+    world.see()
+    found = world.table.filter(make_shape(3), nodes)
+    assert (found.fits, list(found.failed)) == ([A], [B])
+
+
+def test_a_refusal_says_what_is_free_now(world: World) -> None:
+    told: Mapping[NodeName, str] = {}
+    for gib in (8, 8, 1):
+        assert world.bind(world.add_pod(gib)).error == ""
+        verdict = place(make_shape(9), world.ledger(A), world.state.policies)
+        told = world.table.filter(make_shape(9), NodeNames([A])).failed
+        assert told == ({A: verdict.message} if isinstance(verdict, Refused) else {})
+    assert told[A].endswith("node-a: 1, 2 GiB")
 
 
 def test_a_verdict_of_a_table_that_was_replaced_meanwhile_is_not_kept(

@@ -26,6 +26,7 @@ from gpushare.placement.columns import Ints
 from gpushare.placement.costs import Costs
 from gpushare.placement.fits import Fits
 from gpushare.placement.place import place
+from gpushare.placement.policies import Policies
 from gpushare.placement.table import Table
 from testing import plain_policies as plain
 from testing.builders import make_container, make_inventory, make_node, make_pod, make_shape
@@ -225,6 +226,36 @@ def test_a_search_that_takes_long_does_not_hold_a_request(monkeypatch: pytest.Mo
     at = world.clock.at
     assert (grades(world, kind, asked), world.clock.at) == (scores, at)
     assert scores == reference(world, kind, asked)
+
+
+def test_what_was_placed_under_a_former_outlook_is_placed_again_and_its_cost_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = many(3)
+    asked, kind, placed = every(world), PodKind(make_shape(3, 2), LITTLE), list[int]()
+
+    def publish() -> None:
+        known = world.state.policies.outlook
+        world.table.publish(replace(known, epoch=known.epoch + 1), iter)
+
+    def placing(shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Any:
+        placed.append(policies.outlook.epoch)
+        if len(placed) == 4:
+            publish()
+        return place(shape, ledger, policies)
+
+    monkeypatch.setattr(node_ledger, "verdict", placing)
+    first = world.state.policies.outlook.epoch
+    for _ in range(2):
+        grades(world, kind, asked)
+    publish()
+    grades(world, kind, asked)
+    kept = world.table._kept.values[kind]
+    assert isinstance(kept, Costs)
+    assert not kept.known.any(), "there is another outlook by now"
+    grades(world, kind, asked)
+    assert kept.known.sum() == 3
+    assert placed == [first] * 3 + [first + 1] * 3 + [first + 2] * 3
 
 
 @pytest.mark.parametrize("characters", [0, 2000])
