@@ -16,10 +16,9 @@ from deviceplugin.ports import MetricsServer
 from deviceplugin.usage.values import GpuTotal, NodeUsage, Row, UsageReading
 from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.gpu import GpuHealth, LeftOut, Limit
-from gpushare.runtime.clock import SystemClock
 from gpushare.runtime.pages import Page
 from testing.builders import make_gpu, make_ref
-from testing.clock import ending
+from testing.clock import ManualClock, ending
 from testing.deviceplugin.build import fields_of
 from testing.deviceplugin.running import in_threads
 from testing.fakes.kubelet import free_port, wait_until
@@ -168,12 +167,20 @@ def plugin_page() -> Page:
     return Page(200, metrics.page(None, {}, {}, NODE), metrics.CONTENT_TYPE)
 
 
-def test_they_are_served_until_the_plugin_ends() -> None:
-    port = free_port()
-    with in_threads(MetricsServer(port=port, make=plugin_page, clock=SystemClock()).run):
+def test_they_are_served_until_the_plugin_ends_and_made_once_a_second() -> None:
+    port, made, pages = free_port(), list[int](), list[str]()
+
+    def make() -> Page:
+        made.append(1)
+        return plugin_page()
+
+    with in_threads(MetricsServer(port=port, make=make, clock=ManualClock()).run):
         wait_until(lambda: not ports.problem(port))
-        with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=30) as page:
-            found = page.read().decode()
+        for _ in range(3):
+            with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=30) as page:
+                pages.append(page.read().decode())
+    assert (len(made), len(set(pages))) == (1, 1)
+    found = pages[0]
     for text in (
         "# HELP gpushare_plugin_starts_total",
         'component="gpushare-device-plugin"',

@@ -229,6 +229,14 @@ def test_a_process_that_gives_its_memory_back_is_not_killed_nor_one_that_must_no
     assert scene.events() == ["GpuShareOverGrant"]
 
 
+def test_one_that_is_above_its_grant_once_more_is_asked_to_end_again_before_it_is_killed() -> None:
+    scene = Scene(WatchdogPolicy.KILL)
+    for mib in (4000, 4000, 4000, 4000, 3000, 4000, 4000, 4000, 4000):
+        scene.look(mib)
+    assert scene.machine.sent == [(100, "SIGTERM")] * 2
+    assert scene.dog.actions == {("report", "done"): 2, ("terminate", "done"): 2}
+
+
 @pytest.mark.parametrize(
     ("node", "namespace", "author", "does"),
     [
