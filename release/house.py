@@ -21,10 +21,10 @@ NOT_COUNTED: Final = re.compile(r"_pb2\.py$")
 
 
 def lines(commit: str = "") -> Mapping[str, int]:
-    """Lines of each Python file, by path; of the working tree without a commit."""
+    """Lines of each Python file, by path; of the working tree without a commit, none of a commit that is not here."""
     words = ["git", "-C", str(ROOT), "grep", "-c", "", *([commit] if commit else []), "--", "*.py"]
-    said = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
-    counts = (line.removeprefix(f"{commit}:").rpartition(":") for line in said)
+    done = subprocess.run(words, check=not commit, capture_output=True, text=True)
+    counts = (line.removeprefix(f"{commit}:").rpartition(":") for line in done.stdout.splitlines())
     return {path: int(number) for path, _, number in counts if not NOT_COUNTED.search(path)}
 
 

@@ -23,6 +23,11 @@ def test_generated_code_does_not_count() -> None:
     assert not [path for path in house.lines() if path.endswith("_pb2.py")]
 
 
+def test_a_clone_without_the_last_release_is_weighed_all_the_same() -> None:
+    assert house.lines("0" * 40) == {}
+    assert house.lines()
+
+
 @pytest.mark.parametrize(
     ("lines", "reason", "fails"),
     [(59, "", True), (60, "", False), (59, "# A file of its own: a door to YAML\n", False)],
