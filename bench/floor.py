@@ -17,7 +17,7 @@ def answer(port: int) -> None:
 
 
 def serve(listener: socket.socket, secure: Secure = lambda sock: sock) -> None:
-    """Answer for ever. The path of a request is the number of bytes of the answer's body.
+    """Answer forever. The path of a request is the number of bytes of the answer's body.
 
     Args:
         listener: for connections.

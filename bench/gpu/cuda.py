@@ -49,7 +49,7 @@ class Cuda:
         return free.value, total.value
 
     def take(self, size: int) -> None:
-        """Allocate so many bytes for ever, and write to them."""
+        """Allocate so many bytes forever, and write to them."""
         pointer = ctypes.c_uint64()
         self._call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
         self._call("cuMemsetD8_v2", pointer, ctypes.c_ubyte(1), ctypes.c_size_t(size))

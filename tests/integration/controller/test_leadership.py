@@ -266,7 +266,7 @@ def test_pods_are_bound_while_the_lead_changes_again_and_again(api: FakeKube, cl
             time.sleep(0.1)
             next(replica for replica in replicas if ready(replica)).die()
             replicas.append(Replica(api, clock, f"r{next(fresh)}").start())
-        # 4 GPUs of 10 GiB hold 12 pods of 3 GiB; the others wait for ever.
+        # 4 GPUs of 10 GiB hold 12 pods of 3 GiB; the others wait forever.
         clock.eventually("the GPUs are full", lambda: sum("nodeName" in p["spec"] for p in api.objects(PODS)) == 12)
         done.set()
         for future in futures:

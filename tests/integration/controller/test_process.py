@@ -171,7 +171,7 @@ def stop(program: Program) -> int:
 
 
 def test_a_replica_that_does_not_lead_keeps_no_connection(program: Program, start: Callable[..., Program]) -> None:
-    """kube-scheduler keeps its connection for as long as it is answered: it would ask this replica for ever."""
+    """kube-scheduler keeps its connection for as long as it is answered: it would ask this replica forever."""
     follower = start()
     eventually("it follows", follower.answers)
     for asked, closes in ((program, False), (follower, True)):

@@ -14,7 +14,7 @@ from gpushare.kube.credentials import Credentials
 
 
 class Dripping:
-    """Sends a text byte by byte, each well within any timeout, and then for ever spaces."""
+    """Sends a text byte by byte, each well within any timeout, and then forever spaces."""
 
     def __init__(self, text: bytes) -> None:
         self._text = text

@@ -40,7 +40,7 @@ def request(name: str, *gib: int) -> PodRequest:
 
 
 class Meanwhile:
-    """During a search another pod is bound. If the ledger was locked, this would wait for ever."""
+    """During a search another pod is bound. If the ledger was locked, this would wait forever."""
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, pods: list[PodRequest]) -> None:
         self.world, self.pods, self.searches = world, pods, 0

@@ -153,7 +153,7 @@ USUAL = [share(mib, cpu=2_000) for mib in (300, 400, 700)] * 10
     ],
 )
 def test_pods_that_no_node_could_ever_hold_change_nothing(never: list[Ask]) -> None:
-    """They may wait for ever, cost nothing, and weigh as much as their authors like."""
+    """They may wait forever, cost nothing, and weigh as much as their authors like."""
     assert outlook.of_cluster([*USUAL, *never], [FULL], [FULL]) == outlook.of_cluster(USUAL, [FULL], [FULL])
 
 

@@ -188,7 +188,7 @@ def test_a_signal_in_the_middle_of_the_events_own_lock_does_no_harm() -> None:
             return super().wait(timeout)
 
         def set(self) -> None:
-            assert not self.is_locked, "this would wait for ever"
+            assert not self.is_locked, "this would wait forever"
             super().set()
 
     assert process.run({"waits": lambda stop: (stop.wait(), None)[1]}, stop=Busy()) == 0
