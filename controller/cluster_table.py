@@ -7,7 +7,6 @@ placed outside of every lock, and what is found is kept where the row is still t
 """
 
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from controller.state import ClusterState
 from gpushare.cluster import node_ledger, node_records
@@ -25,7 +23,7 @@ from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy, RequestShape
 from gpushare.placement import candidates, costs, explain, fits, table
-from gpushare.placement.columns import Ints, Nodes
+from gpushare.placement.columns import Nodes
 from gpushare.placement.costs import Cost, Costs, Worth
 from gpushare.placement.fits import BY_PLACE, FITS, UNSEEN, Fits
 from gpushare.placement.outlook import Outlook
@@ -66,21 +64,6 @@ class FilterResult:
     """Preemption may help there."""
     unresolvable: Mapping[NodeName, str] = field(default_factory=dict)
     """Preemption cannot help there."""
-
-
-class NodeNames:
-    """Nodes of a question; their rows are looked up once."""
-
-    def __init__(self, names: Sequence[NodeName]) -> None:
-        """The names must not change from now on."""
-        self.names = names
-        self._rows: tuple[weakref.ref[Table], int, Ints] | None = None
-
-    def rows(self, of: Table) -> Ints:
-        known = self._rows
-        if known is None or known[0]() is not of or known[1] != of.layout:
-            known = self._rows = weakref.ref(of), of.layout, table.rows_named(of, self.names)
-        return known[2]
 
 
 _Why = tuple[str, bool, RefusalReason]
@@ -175,17 +158,16 @@ class ClusterTable:
     # Questions.
 
     def filter(
-        self, shape: RequestShape, nodes: NodeNames, reserved: frozenset[NodeName] = frozenset()
+        self, shape: RequestShape, names: Sequence[NodeName], reserved: frozenset[NodeName] = frozenset()
     ) -> FilterResult:
         """On which of the nodes the pod fits, and why not on the others.
 
         Args:
             shape: what the pod asks for, resolved.
-            nodes: the scheduler's.
+            names: of the scheduler's nodes.
             reserved: nodes where memory is set aside for this very pod by an earlier try; it fits there.
         """
-        names = nodes.names
-        told = self._told(self._kept, shape, nodes, reserved)
+        told = self._told(self._kept, shape, names, reserved)
         return FilterResult(
             fits=[name for name in names if name not in told] if told else names,
             failed={name: text for name, (text, permanent, _) in told.items() if not permanent},
@@ -195,25 +177,27 @@ class ClusterTable:
     def verdicts(self, shape: RequestShape) -> dict[NodeName, Refused | None]:
         """Why a pod does not fit, for every known node; None where it does. For chores."""
         with self._current() as current:
-            nodes = NodeNames(list(current.rows))
-        told = self._told(self._chores, shape, nodes, frozenset())
+            names = list(current.rows)
+        told = self._told(self._chores, shape, names, frozenset())
         refused = {name: Refused(reason, text, permanent) for name, (text, permanent, reason) in told.items()}
-        return {name: refused.get(name) for name in nodes.names}
+        return {name: refused.get(name) for name in names}
 
-    def grades(self, kind: PodKind, nodes: NodeNames, reserved: frozenset[NodeName] = frozenset()) -> NDArray[np.uint8]:
+    def grades(
+        self, kind: PodKind, names: Sequence[NodeName], reserved: frozenset[NodeName] = frozenset()
+    ) -> list[int]:
         """What kube-scheduler is told of each of these nodes (`costs.grades`).
 
         For pods without GPUs all nodes without GPUs are the best, and those that take no pods with GPUs.
 
         Args:
             kind: of the pod.
-            nodes: the scheduler's.
+            names: of the scheduler's nodes.
             reserved: nodes where memory is set aside for this very pod by an earlier try.
         """
-        names, shape = nodes.names, kind.shape
+        shape = kind.shape
         with self._current() as current:
             policies, known = self._policies, self._kind(self._kept, shape) if shape is not None else None
-            cost, rows = self._costs(current, kind, known), nodes.rows(current)
+            cost, rows = self._costs(current, kind, known), table.rows_named(current, names)
             found, fits = cost.costs[rows], cost.known[rows]
             if known is None:
                 state = current.facts[table.STATE, rows]
@@ -239,7 +223,8 @@ class ClusterTable:
                 )
             late = list(asked.keys() - placed.keys())  # there was no time for them: worse than all others
             found[late, 0], fits[late] = found[fits, 0].max(initial=-_MOST) + 1, True
-        return costs.grades(found, fits, names, best)
+        scores: list[int] = costs.grades(found, fits, names, best).tolist()
+        return scores
 
     def sharing(self) -> tuple[Nodes, Nodes]:
         """Nodes with GPUs that take pods, as if no pod were there, and as they are; copies."""
@@ -320,11 +305,11 @@ class ClusterTable:
     # Outside of it.
 
     def _told(
-        self, kept: _Kept, shape: RequestShape, nodes: NodeNames, reserved: frozenset[NodeName]
+        self, kept: _Kept, shape: RequestShape, names: Sequence[NodeName], reserved: frozenset[NodeName]
     ) -> dict[NodeName, _Why]:
         """Nodes on which a pod does not fit, and why."""
         with self._current() as current:
-            kind, rows = self._kind(kept, shape), nodes.rows(current)
+            kind, rows = self._kind(kept, shape), table.rows_named(current, names)
             codes = kind.fits.codes[rows]
             places = np.flatnonzero(codes)
             if not len(places):
@@ -344,7 +329,7 @@ class ClusterTable:
         said = (
             (name, self._said(kind, name, each, placed.get(each.at), needs))
             for each in refused
-            if (name := nodes.names[each.at]) not in reserved
+            if (name := names[each.at]) not in reserved
         )
         return {name: why for name, why in said if why is not None}
 

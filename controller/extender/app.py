@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import unquote
@@ -12,7 +12,6 @@ import orjson
 from controller.cluster_table import ClusterTable, FilterResult, PodKind
 from controller.extender import messages
 from controller.extender.bind import Binder
-from controller.extender.node_lists import NodeLists
 from controller.metrics import CONTENT_TYPE, Metrics
 from controller.preemption import Preemption
 from controller.reconcile import node_requests
@@ -78,7 +77,6 @@ class Extender:
         self._services = services
         self._binds = threading.BoundedSemaphore(services.binds)
         self._intake = Intake(budget=ByteBudget(_MAX_BYTES))
-        self._lists = NodeLists()
         verbs = {
             "filter": _Verb("filter", self._filter, messages.filter_error),
             "preempt": _Verb("preempt", self._preempt, _no_victims),
@@ -148,7 +146,7 @@ class Extender:
         return Response(200, body, close=bool(self._services.unready()))
 
     def _filter(self, body: bytes, _: Request) -> tuple[bytes, str]:
-        args = messages.node_args(body, self._lists)
+        args = messages.node_args(body)
         request = self._request(args.pod)
         if request is None:
             return messages.filter_result(FilterResult(fits=args.names), args), "no-gpu"
@@ -156,30 +154,30 @@ class Extender:
             never = FilterResult(fits=(), failed=dict.fromkeys(args.names, node_requests.REFUSED))
             return messages.filter_result(never, args), "no-fit"
         reserved = self._services.state.index.reserved_on(request.pod.uid)
-        result = self._services.table.filter(request.shape, args.asked, reserved)
+        result = self._services.table.filter(request.shape, args.names, reserved)
         self._services.refusals.note(request.pod, args.names, fits=bool(result.fits))
         self._services.metrics.filtered(
             fits=len(result.fits), failed=len(result.failed), unresolvable=len(result.unresolvable)
         )
-        return messages.filter_result(result, args, self._lists), "fits" if result.fits else "no-fit"
+        return messages.filter_result(result, args), "fits" if result.fits else "no-fit"
 
     def _prioritize(self, body: bytes, _: Request) -> tuple[bytes, str]:
-        args = messages.node_args(body, self._lists)
+        args = messages.node_args(body)
         request = self._request(args.pod)
         if request is None:
-            return args.asked.without_preference(), "no-gpu"
+            return _without_preference(args.names), "no-gpu"
         kind = PodKind(request.shape, FreeHost(request.cpu_milli, request.host_mib))
         reserved = self._services.state.index.reserved_on(request.pod.uid)
-        return args.asked.priorities(self._services.table.grades(kind, args.asked, reserved)), "scored"
+        return messages.priorities(args.names, self._services.table.grades(kind, args.names, reserved)), "scored"
 
     def _prioritize_others(self, body: bytes, _: Request) -> tuple[bytes, str]:
         """Where a pod without GPUs takes the least from pods with GPUs: on any node without, else on the best one."""
         args = messages.node_args(body)
         if pods_wire.needs_gpu(args.pod, self._services.state.resource_config):
-            return args.asked.without_preference(), "gpu"
+            return _without_preference(args.names), "gpu"
         self._check_ready()
         kind = PodKind(None, host.counted(args.pod))
-        return args.asked.priorities(self._services.table.grades(kind, args.asked)), "scored"
+        return messages.priorities(args.names, self._services.table.grades(kind, args.names)), "scored"
 
     def _preempt(self, body: bytes, _: Request) -> tuple[bytes, str]:
         args = messages.preempt_args(body)
@@ -211,6 +209,10 @@ class Extender:
     def _check_ready(self) -> None:
         if reason := self._services.unready():
             raise NotReadyError(reason)
+
+
+def _without_preference(names: Sequence[NodeName]) -> bytes:
+    return messages.priorities(names, [0] * len(names))
 
 
 def _no_opinion(_: str) -> bytes:

@@ -4,15 +4,13 @@ Go reads the keys of its own structures in any case and writes them as it spells
 maps and of Kubernetes' objects are exact.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
 import orjson
 
 from controller.cluster_table import FilterResult
-from controller.extender import node_lists
-from controller.extender.node_lists import NodeList, NodeLists
 from controller.preemption import PreemptArgs, Victims
 from gpushare.errors import WireError
 from gpushare.identity import GpuUuid, NodeName, PodUid
@@ -36,12 +34,8 @@ _KEYS: Final = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeArgs:
     pod: JsonObject
-    asked: NodeList
-    nodes: Sequence[JsonObject] | None  # the same as whole objects, if the scheduler does not cache them
-
-    @property
-    def names(self) -> Sequence[NodeName]:
-        return self.asked.names
+    names: Sequence[NodeName]
+    nodes: Sequence[JsonObject] | None = None  # the same as whole objects, if the scheduler does not cache them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,25 +46,16 @@ class BindArgs:
     node: NodeName
 
 
-def node_args(body: bytes, lists: NodeLists | None = None) -> NodeArgs:
-    """Decode ExtenderArgs; `lists` are of names that need not be decoded again. WireError says what is wrong where."""
-    head, sent = node_lists.split(body)
-    if lists is not None and sent and (known := lists.get(sent)) is not None:
-        given = _object(head)
-        args = _spelled(given)
-        # Of two keys that are the same in Go, the later one counts: both must be read.
-        if len(args) == len(given) and args.get("NodeNames", sent) is None:
-            pod = _pod(args, "ExtenderArgs {Pod, Nodes, NodeNames}")
-            return NodeArgs(pod=pod, asked=known, nodes=None)
+def node_args(body: bytes) -> NodeArgs:
+    """Decode ExtenderArgs. WireError says what is wrong where."""
     args = _load(body)
     pod = _pod(args, "ExtenderArgs {Pod, Nodes, NodeNames}")
     if args.get("NodeNames") is not None:
-        names = cast(Sequence[NodeName], fields.strings(args, "NodeNames", ""))
-        return NodeArgs(pod=pod, asked=NodeList(names), nodes=None)
+        return NodeArgs(pod=pod, names=cast(Sequence[NodeName], fields.strings(args, "NodeNames", "")))
     if args.get("Nodes") is None:
-        return NodeArgs(pod=pod, asked=NodeList(()), nodes=None)
+        return NodeArgs(pod=pod, names=())
     nodes = fields.objects(_spelled(fields.mapping(args, "Nodes", "")), "items", "Nodes")
-    return NodeArgs(pod=pod, asked=NodeList([_node_name(node, i) for i, node in enumerate(nodes)]), nodes=nodes)
+    return NodeArgs(pod=pod, names=[_node_name(node, i) for i, node in enumerate(nodes)], nodes=nodes)
 
 
 def preempt_args(body: bytes) -> PreemptArgs:
@@ -98,28 +83,27 @@ def bind_args(body: bytes) -> BindArgs:
     )
 
 
-def filter_result(result: FilterResult, args: NodeArgs, lists: NodeLists | None = None) -> bytes:
-    """Encode ExtenderFilterResult as the nodes came; `lists` remembers those that fit, for prioritize."""
-    # What no preemption helps is in both maps, where the second counts: the kube-scheduler of Kubernetes 1.20 knows the
-    # first one only, and would say nothing of these nodes.
-    nodes, fits = b"null", b"null"
+def filter_result(result: FilterResult, args: NodeArgs) -> bytes:
+    """Encode ExtenderFilterResult as the nodes came."""
+    answer: JsonObject = {"Nodes": None, "NodeNames": result.fits}
     if args.nodes is not None:
         chosen = set(result.fits)
         items = [node for name, node in zip(args.names, args.nodes, strict=True) if name in chosen]
-        nodes = orjson.dumps({"metadata": {}, "items": items})
-    else:
-        fitting = args.asked if len(result.fits) == len(args.names) else NodeList(result.fits)
-        fits = fitting.sent
-        if lists is not None:
-            lists.keep(fitting)
-    failed, unresolvable = (orjson.dumps(texts)[1:-1] for texts in (result.failed, result.unresolvable))
-    form = b'{"Nodes":%b,"NodeNames":%b,"FailedNodes":{%b},"FailedAndUnresolvableNodes":{%b},"Error":""}'
-    return form % (nodes, fits, b",".join(filter(None, (failed, unresolvable))), unresolvable)
+        answer = {"Nodes": {"metadata": {}, "items": items}, "NodeNames": None}
+    # What no preemption helps is in both maps, where the second counts: the kube-scheduler of Kubernetes 1.20 knows the
+    # first one only, and would say nothing of these nodes.
+    answer["FailedNodes"] = {**result.failed, **result.unresolvable}
+    return orjson.dumps({**answer, "FailedAndUnresolvableNodes": result.unresolvable, "Error": ""})
 
 
 def filter_error(message: str) -> bytes:
     none: JsonObject = {"Nodes": None, "NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}}
     return orjson.dumps({**none, "Error": message})
+
+
+def priorities(names: Sequence[NodeName], scores: Iterable[int]) -> bytes:
+    """Encode HostPriorityList; the scores, 0 to 10, are in the order of the names."""
+    return orjson.dumps([{"Host": name, "Score": score} for name, score in zip(names, scores, strict=True)])
 
 
 def preempt_result(victims: Mapping[NodeName, Victims]) -> bytes:
@@ -136,17 +120,13 @@ def bind_result(error: str = "") -> bytes:
 
 
 def _load(body: bytes) -> JsonObject:
-    return _spelled(_object(body))
-
-
-def _object(body: bytes) -> JsonObject:
     if not body:
         raise WireError("the body: empty; expected JSON")
     try:
         value: object = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise WireError(f"the body: not JSON (line {error.lineno}, column {error.colno})") from error
-    return fields.an_object(value, "the body")
+    return _spelled(fields.an_object(value, "the body"))
 
 
 def _spelled(value: JsonObject) -> JsonObject:

@@ -60,8 +60,6 @@ class Table:
     def __init__(self) -> None:
         self.now = 0
         """Number of the last change."""
-        self.layout = 0
-        """Changes whenever a name gets or loses its row."""
         self.rows: dict[NodeName, int] = {}
         self.ledgers: list[NodeLedger | Refused | None] = [None]
         self.hardware: list[Hardware] = [Hardware("", 0, 0, Limit.ADVISORY, mig=False)]
@@ -112,7 +110,6 @@ class Table:
     def remove(self, name: NodeName) -> None:
         row = self.rows.pop(name)
         self.now += 1
-        self.layout += 1
         self.cells[:, row] = 0
         self.facts[:, row] = 0
         self.facts[VERSION, row] = self.now
@@ -170,7 +167,6 @@ class Table:
         return Nodes(gpus_of(cells), now.model, cpu, memory, now.models), now
 
     def _new(self, name: NodeName) -> int:
-        self.layout += 1
         if self._spare:
             row = self._spare.pop()
         else:

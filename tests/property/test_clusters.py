@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.cluster_table import ClusterTable, NodeNames
+from controller.cluster_table import ClusterTable
 from controller.reconcile import loop
 from controller.state import AlreadyBound, ClusterState, Reserved
 from controller.watches import NodeSink
@@ -43,7 +43,7 @@ def test_filter_agrees_with_brute_force_and_bind_never_over_commits(
     for i, (shape, labels) in enumerate(workload):
         request = PodRequest(pod=make_ref(f"p{i}"), shape=shape, labels=labels)
         resolved = state.resolve(shape, labels)
-        found = table.filter(resolved, NodeNames(names), state.index.reserved_on(request.pod.uid))
+        found = table.filter(resolved, names, state.index.reserved_on(request.pod.uid))
         ledgers = {name: ledger(state, name) for name in names}
         assert found.fits == [name for name in names if brute_force(resolved, ledgers[name])]
         assert {*found.fits, *found.failed, *found.unresolvable} == set(names)

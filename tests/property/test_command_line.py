@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import given
 
-from controller.cluster_table import ClusterTable, NodeNames, PodKind
+from controller.cluster_table import ClusterTable, PodKind
 from controller.outlooks import QUIET_S, Outlooks
 from controller.state import ClusterState, Reserved
 from controller.watches import NodeSink, PodSink
@@ -88,9 +88,9 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
         said = decide.explain(pod, world.of(Objects(nodes=tuple(found), pods=(*present, pod)), settings))
         request = request_of(pod)
         shape = state.resolve(request.shape, request.labels)
-        fits = table.filter(shape, NodeNames(names)).fits
+        fits = table.filter(shape, names).fits
         kind = PodKind(shape, FreeHost(request.cpu_milli, request.host_mib))
-        scores = dict(zip(names, table.grades(kind, NodeNames(names)).tolist(), strict=True))
+        scores = dict(zip(names, table.grades(kind, names), strict=True))
         assert said.state is State.WAITS
         assert sorted(answer.node for answer in said.answers if answer.fits) == fits
         assert said.good == bool(fits)
@@ -129,7 +129,7 @@ def test_explain_names_the_node_that_the_controller_ranks_first(found: list[Json
         request = request_of(pod)
         shape = state.resolve(request.shape, request.labels)
         kind = PodKind(shape, FreeHost(request.cpu_milli, request.host_mib))
-        scores = dict(zip(names, table.grades(kind, NodeNames(names)).tolist(), strict=True))
+        scores = dict(zip(names, table.grades(kind, names), strict=True))
         assert {answer.node: answer.score or 0 for answer in said.answers} == scores
         present.append(pod)
         if not any(scores.values()):

@@ -11,7 +11,7 @@ from typing import Final
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controller.cluster_table import NodeNames, PodKind
+from controller.cluster_table import PodKind
 from controller.index import ChangedNode
 from controller.state import Reserved
 from controller.watches import NodeSink, PodSink
@@ -113,7 +113,7 @@ class Cluster:
         """Against ledgers and hosts as they were when the table was asked."""
         state, table = self.world.state, self.world.table
         names = [*(record.name for record in self.nodes), NodeName("unknown")]
-        nodes, resolved = NodeNames(names), state.resolve(shape, {})
+        nodes, resolved = names, state.resolve(shape, {})
         found = table.filter(resolved, nodes)
         refused = {
             n: each for n, each in verdicts(resolved, seen(), state.policies).items() if isinstance(each, Refused)
@@ -125,7 +125,7 @@ class Cluster:
         }
         assert set(found.unresolvable) == {name for name, each in refused.items() if each.permanent}
 
-        grades = table.grades(PodKind(resolved, TAKES), nodes).tolist()
+        grades = table.grades(PodKind(resolved, TAKES), nodes)
         known, costs = seen(), list[plain.Cost | None]()
         placed = verdicts(resolved, known, state.policies)
         for name in names:

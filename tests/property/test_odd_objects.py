@@ -7,7 +7,7 @@ import orjson
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from controller.cluster_table import ClusterTable, NodeNames, PodKind
+from controller.cluster_table import ClusterTable, PodKind
 from controller.outlooks import Outlooks
 from controller.reconcile import loop
 from controller.state import ClusterState
@@ -116,7 +116,7 @@ def look(state: ClusterState) -> None:
     table = ClusterTable(state, SystemClock())
     assert Outlooks(state.index, table, SystemClock()).tick() or not state.index.changes
     for shape in (None, make_shape(3)):
-        table.grades(PodKind(shape, NOTHING), NodeNames(list(state.index.ledgers())))
+        table.grades(PodKind(shape, NOTHING), list(state.index.ledgers()))
 
 
 @given(odd_pods)

@@ -1,23 +1,14 @@
-import sys
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
 import orjson
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from controller.cluster_table import FilterResult
-from controller.extender import messages, node_lists
-from controller.extender.node_lists import NodeList, NodeLists
+from controller.extender import messages
 from controller.preemption import Victims
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
-from gpushare.placement.table import Table
-from testing.controller.world import World
 
-A = NodeName("node-a")
 POD = b'{"metadata":{"name":"p","uid":"u"},"spec":{"containers":[{"name":"c"}]}}'
 
 
@@ -141,17 +132,10 @@ def test_errors_and_scores_have_the_names_of_go() -> None:
         b'{"Nodes":null,"NodeNames":null,"FailedNodes":{},"FailedAndUnresolvableNodes":{},"Error":"no"}'
     )
     assert (messages.bind_result(), messages.bind_result("no")) == (b'{"Error":""}', b'{"Error":"no"}')
-    nodes = NodeList([NodeName("a"), NodeName("b"), NodeName("c")])
-    for _ in range(2):
-        scores = nodes.priorities(np.array([3, 10, 0], np.uint8))
-        assert scores == b'[{"Host":"a","Score": 3},{"Host":"b","Score":10},{"Host":"c","Score": 0}]'
-    assert NodeList([]).priorities(np.array([], np.uint8)) == b"[]"
-
-
-@pytest.mark.parametrize("name", ['a"b', "a\\b", "ä", "a\n", ""])
-def test_scores_are_json_whatever_nodes_are_called(name: str) -> None:
-    found = NodeList([A, NodeName(name), A]).priorities(np.array([1, 3, 10], np.uint8))
-    assert [(each["Host"], each["Score"]) for each in orjson.loads(found)] == [(A, 1), (name, 3), (A, 10)]
+    names = [NodeName("a"), NodeName('b"'), NodeName("c")]
+    assert messages.priorities(names, [3, 10, 0]) == (
+        b'[{"Host":"a","Score":3},{"Host":"b\\"","Score":10},{"Host":"c","Score":0}]'
+    )
 
 
 # Preemption, in both forms.
@@ -253,108 +237,3 @@ def test_the_answer_has_the_names_of_go() -> None:
     answer = messages.preempt_result({NodeName("n"): victims("a", "b", violations=1)})
     assert answer == b'{"NodeNameToMetaVictims":{"n":{"Pods":[{"UID":"a"},{"UID":"b"}],"NumPDBViolations":1}}}'
     assert orjson.loads(messages.preempt_result({})) == {"NodeNameToMetaVictims": {}}
-
-
-AWKWARD = st.text(st.sampled_from('ab"\\[]{},:é\n'), max_size=6) | st.sampled_from(['"NodeNames":["x"]}', "NodeNames"])
-KEYS = st.sampled_from(["Pod", "Nodes", "NodeNames", "nodenames", "x", 'x"NodeNames', "\\", "*NodeNames", "*nodeNames"])
-VALUES = st.none() | st.lists(AWKWARD, max_size=3) | st.dictionaries(KEYS, st.lists(AWKWARD, max_size=2), max_size=2)
-BODIES = st.lists(st.tuples(KEYS, VALUES), max_size=4)
-
-
-def body(pairs: list[tuple[str, Any]]) -> bytes:
-    """An object that may have a key twice; one that begins with * is spelled with an escape instead of N or n."""
-    entries = [spelled(key) + b":" + (POD if key == "Pod" else orjson.dumps(value)) for key, value in pairs]
-    return b"{" + b",".join(entries) + b"}"
-
-
-def spelled(key: str) -> bytes:
-    return b'"\\u%04x%s"' % (ord(key[1]), key[2:].encode()) if key.startswith("*") else orjson.dumps(key)
-
-
-def read(data: bytes, lists: NodeLists | None) -> object:
-    try:
-        found = messages.node_args(data, lists)
-    except WireError as error:
-        return str(error)
-    return found.pod, list(found.names), found.nodes
-
-
-@given(BODIES, st.lists(AWKWARD, max_size=3))
-@example([("Pod", None), ('x"NodeNames', ["a"])], [])
-@example([("*NodeNames", {}), ("*nodeNames", None)], ["a"])
-def test_a_known_list_is_read_as_it_would_be_decoded(pairs: list[tuple[str, Any]], names: list[str]) -> None:
-    data, lists = body([("Pod", None), *pairs, ("NodeNames", names)]), NodeLists()
-    for known in (names, [], ["a"], ["b", "a"]):
-        lists.keep(NodeList([NodeName(name) for name in known]))
-    assert read(data, lists) == read(data, None)
-    other = body(pairs)
-    assert read(other, lists) == read(other, None)
-
-
-@given(BODIES)
-@example([("*NodeNames", ["x"]), ('x"NodeNames', ["a"])])
-@example([("*NodeNames", None), ("*nodeNames", ["x"]), ("NodeNames", ["a"])])
-def test_no_request_decides_how_another_is_read(pairs: list[tuple[str, Any]]) -> None:
-    lists, sent = NodeLists(), [value for _, value in pairs if isinstance(value, list)]
-    try:
-        found = messages.node_args(body([("Pod", None), *pairs]), lists)
-    except WireError:
-        return
-    messages.filter_result(FilterResult(fits=found.names), found, lists)
-    for names in sent:
-        other = body([("Pod", None), ("NodeNames", names)])
-        assert read(other, lists) == read(other, None)
-
-
-def test_prioritize_does_not_decode_what_filter_has_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    pod, found, get = world.add_pod(3), list[object](), NodeLists.get
-    fits = world.post("filter", {"Pod": pod, "NodeNames": ["node-a", "node-x", "node-b"]})["NodeNames"]
-
-    def looked_up(self: NodeLists, sent: bytes) -> object:
-        found.append(get(self, sent))
-        return found[-1]
-
-    monkeypatch.setattr(NodeLists, "get", looked_up)
-    assert [each["Host"] for each in world.post("prioritize", {"Pod": pod, "NodeNames": fits})] == fits
-    (known,) = found
-    assert isinstance(known, NodeList)
-    assert known.names == ["node-a", "node-b"]
-
-
-def test_lists_that_were_used_last_are_kept_within_a_bound() -> None:
-    lists = NodeLists()
-    every = [NodeList([NodeName(f"{i}"), *[NodeName("n" * 50)] * 2000]) for i in range(8)]
-    for each in every:
-        lists.keep(each)
-        lists.keep(NodeList(every[0].names))
-    assert lists.get(every[0].sent) is every[0]
-    assert lists.get(every[1].sent) is None
-    assert sum(len(each.sent) for each in every if lists.get(each.sent)) <= node_lists.MAX_BYTES
-
-
-def test_where_the_pod_fits_everywhere_a_known_list_goes_back_as_it_came() -> None:
-    lists, data = NodeLists(), b'{"Pod":%s,"NodeNames":["a","b"]}' % POD
-    args = messages.node_args(data, lists)
-    first = messages.filter_result(FilterResult(fits=args.names), args, lists)
-    again = messages.node_args(data, lists)
-    assert again.asked is args.asked
-    assert (again.asked.sent, node_lists.split(data[:-1] + b"]")) == (b'["a","b"]', (b"", b""))
-    assert messages.filter_result(FilterResult(fits=again.names), again, lists) == first
-    assert b'"NodeNames":["a","b"],' in first
-    assert b'"NodeNames":["a"],' in messages.filter_result(FilterResult(fits=[NodeName("a")]), again, lists)
-
-
-def test_only_what_was_answered_is_remembered_and_not_what_a_sender_wrote() -> None:
-    """In any other spelling it is decoded: who is asked about is no one's choice but the scheduler's."""
-    lists, data = NodeLists(), b'{"Pod":%s,"NodeNames":["a", "b"]}' % POD
-    args = messages.node_args(data, lists)
-    messages.filter_result(FilterResult(fits=args.names), args, lists)
-    assert lists.get(b'["a", "b"]') is None
-    assert lists.get(b'["a","b"]') is args.asked
-
-
-def test_a_list_with_all_that_is_kept_of_it_takes_so_many_times_its_json() -> None:
-    kept = NodeList([NodeName(f"n{i}") for i in range(5000)])
-    kept.priorities(np.zeros(5000, np.uint8))
-    sizes = [sys.getsizeof(kept.names), *map(sys.getsizeof, kept.names), *(each.nbytes for each in kept._blank)]
-    assert sum(sizes) + kept.rows(Table()).nbytes < 20 * len(kept.sent)

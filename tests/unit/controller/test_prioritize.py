@@ -1,17 +1,14 @@
 """What nodes cost follows from pods and nodes alone, and is found once for each change of a node."""
 
-import gc
 import random
-import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from controller import cluster_table
-from controller.cluster_table import NodeNames, PodKind
+from controller.cluster_table import PodKind
 from gpushare import names
 from gpushare.cluster import node_ledger
 from gpushare.identity import NodeName
@@ -118,8 +115,7 @@ def reference(world: World, kind: PodKind, asked: Sequence[NodeName]) -> list[in
 def grades(
     world: World, kind: PodKind, asked: Sequence[NodeName], reserved: frozenset[NodeName] = frozenset()
 ) -> list[int]:
-    scores: list[int] = world.table.grades(kind, NodeNames(asked), reserved).tolist()
-    return scores
+    return world.table.grades(kind, asked, reserved)
 
 
 ASKING = [
@@ -197,14 +193,14 @@ def test_a_new_outlook_is_used_when_the_costs_used_last_are_known(
 
 def test_where_a_pod_fits_is_known_under_a_new_outlook_too() -> None:
     world, shape = grown(5), make_shape(3)
-    before = world.table.filter(shape, NodeNames(every(world)))
+    before = world.table.filter(shape, every(world))
     kept = world.table._kept.values[shape]
     for i in range(5):
         world.api.seed(PODS, pod(f"other-{i}", gib=5))
     world.see()
     world.clock.at += 60
     assert world.outlooks.tick()
-    assert world.table.filter(shape, NodeNames(every(world))) == before
+    assert world.table.filter(shape, every(world)) == before
     assert world.table._kept.values[shape] is kept
 
 
@@ -369,27 +365,6 @@ def test_a_replica_that_does_not_know_the_cluster_has_no_opinion(world: World) -
     assert world.post(names.OTHERS_VERB, {"Pod": None}) == []
 
 
-# Lists that filter has answered.
-
-
-def scores(world: World, made: JsonObject, known: Sequence[NodeName]) -> dict[str, int]:
-    return {each["Host"]: each["Score"] for each in world.post("prioritize", {"Pod": made, "NodeNames": known})}
-
-
-def test_a_list_that_is_asked_about_again_sees_what_changes() -> None:
-    world, made = grown(3), pod("share", gib=3)
-    known = world.post("filter", {"Pod": made, "NodeNames": every(world)})["NodeNames"]
-    for step in range(30):
-        found = scores(world, made, known)
-        assert list(found.values()) == reference(world, kind_of(made), known)
-        best = max(found, key=lambda name: found[name])
-        if step % 10 == 9:
-            world.api.vanish(f"{NODES}/{best}")
-        else:
-            world.bind(world.api.seed(PODS, pod(f"filler-{step}", gib=3)), best)
-        world.see()
-
-
 def test_a_node_where_memory_is_set_aside_for_the_pod_is_the_best() -> None:
     world = grown(3)
     kind, asked = PodKind(make_shape(2), LITTLE), every(world)
@@ -429,27 +404,14 @@ def test_what_is_known_of_hardware_of_the_past_is_forgotten(world: World, monkey
     assert most < 20
 
 
-def test_lists_of_nodes_keep_no_table_of_the_past(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor its ledgers: they are kept for as long as there is memory for their names."""
-    nodes, kind = NodeNames([A, B]), PodKind(make_shape(3), LITTLE)
-    world.table.grades(kind, nodes)
-    former = weakref.ref(world.table._table)
-    monkeypatch.setattr(Table, "is_bloated", lambda _: True)
-    assert world.bind(world.add_pod(3)).error == ""
-    world.table.catch_up()
-    gc.collect()
-    assert former() is None
-    assert world.table.grades(kind, nodes).tolist() == reference(world, kind, [A, B])
-
-
 def test_the_tables_lock_is_never_waited_for_under_that_of_the_index(world: World) -> None:
     """A request takes the table's, and then the index's; who holds the index's only marks nodes."""
-    asked, kind = NodeNames([A, B]), PodKind(make_shape(3), LITTLE)
+    kind = PodKind(make_shape(3), LITTLE)
     with world.table._lock:
         assert world.bind(world.add_pod(3)).error == ""
         world.see()
         assert world.state.index.snapshot().pods
-    assert np.count_nonzero(world.table.grades(kind, asked)) == 2
+    assert 0 not in grades(world, kind, [A, B])
 
 
 def test_costs_of_a_table_that_was_replaced_meanwhile_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from controller.cluster_table import NodeNames
 from controller.index import Snapshot
 from controller.reconcile import loop, unschedulable
 from controller.reconcile import waiting as chores
@@ -140,7 +139,7 @@ def test_many_kinds_of_waiting_pods_take_turns(world: World, monkeypatch: pytest
     kinds = range(20, 20 + 3 * chores.MAX_KINDS)
     for gib in kinds:
         world.add_waiting(gib)
-    world.table.filter(make_shape(1), NodeNames([A]))
+    world.table.filter(make_shape(1), [A])
     (kept,) = world.table._kept.values.values()
     for turns in (1, 2, 3):
         world.reconciler.tick()

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from controller import watches
-from controller.cluster_table import NodeNames
 from controller.state import ClusterState
 from controller.watches import BUDGETS_V1, BUDGETS_V1BETA1, CONFIG_MAPS, OptionalWatch
 from gpushare import names
@@ -307,7 +306,7 @@ def test_pods_on_it_keep_what_they_have(world: World) -> None:
     call_ill(world, "0,1")
     assert world.used() == {"GPU-0": 3}
     assert world.bind(world.add_pod(3)).error.startswith("node-a has no healthy GPU")
-    found = world.table.filter(replace(make_shape(3), only_cdi=True), NodeNames([NodeName("node-a")]))
+    found = world.table.filter(replace(make_shape(3), only_cdi=True), [NodeName("node-a")])
     assert "hands GPUs over by" in found.unresolvable[NodeName("node-a")]
     assert world.audit() == []
 
