@@ -9,7 +9,7 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from controller.reservations import Reservation, Reservations
@@ -22,7 +22,7 @@ from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation, RefusalReason, Refused
 from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import RequestShape
+from gpushare.model.request import Policy, RequestShape
 from gpushare.units import ResourceConfig
 from gpushare.wire import host
 
@@ -88,6 +88,7 @@ class Index:
         self.label_index = LabelIndex()  # of all pods that hold GPUs or are about to
         self.reservations = Reservations(self.label_index)
         self.resource_config = resource_config
+        self.namespace_policies: Mapping[str, Policy] = {}  # what namespaces say of their pods; replaced as a whole
         self._nodes: dict[NodeName, NodeRecord] = {}
         self._unhealthy: dict[NodeName, frozenset[int]] = {}
         self._ledgers: dict[NodeName, LedgerOrRefused] = {}
@@ -187,6 +188,15 @@ class Index:
         with self.lock:
             return frozenset(self.reservations.of_pod(uid))
 
+    def resolve(self, shape: RequestShape, labels: Mapping[str, str], pod: PodRef | None = None) -> RequestShape:
+        """What a pod asks for, with what its namespace says: the policy, and whether it may start its own group.
+
+        Its own reservations are no members of that. Without a pod the answer is for all of a kind, and has no policy,
+        on which what fits does not depend.
+        """
+        with self.lock:
+            return self.resolved(shape, labels, pod)
+
     def unconfirmed(self) -> int:
         with self.lock:
             return sum(not reservation.confirmed for reservation in self.reservations.all())
@@ -229,15 +239,8 @@ class Index:
         return self._ledgers.get(name) or Refused(RefusalReason.NO_INVENTORY, node_records.unknown(name))
 
     def reserve(self, reservation: Reservation) -> None:
-        """A choice that was made from the node's ledger as it is: only that is added to it."""
-        pod, name = reservation.allocation.pod.uid, reservation.allocation.node
-        ledger = self._ledgers.get(name)
         self.reservations.add(reservation)
-        if isinstance(ledger, NodeLedger) and pod not in ledger.allocations:
-            self._mark(name)
-            self._ledgers[name] = ledger.with_allocation(reservation.allocation)
-        else:
-            self.rebuild({name}, frees=False)
+        self.rebuild({reservation.allocation.node}, frees=False)
 
     def give_back(self, ended: Iterable[Reservation]) -> None:
         """Stop counting reservations that ended. Nothing changes for a pod that is seen with its GPUs."""
@@ -255,11 +258,15 @@ class Index:
             elif not _is_alike(ledger := self._compute(record), self._ledgers.get(name)):
                 self._ledgers[name] = ledger
 
-    def resolved(self, shape: RequestShape, labels: Mapping[str, str], uid: PodUid | None) -> RequestShape:
-        """What a pod asks for, with what depends on all other pods of its namespace (`groups`)."""
+    def resolved(self, shape: RequestShape, labels: Mapping[str, str], pod: PodRef | None) -> RequestShape:
+        """See `resolve`."""
+        policy = None if pod is None else self.namespace_policies.get(pod.namespace)
+        if policy is not None and shape.policy is None:
+            shape = replace(shape, policy=policy)
         if shape.affinity is None or (same := shape.affinity.same) is None:
             return shape
-        own = [] if uid is None else [known.allocation.labels for known in self.reservations.of_pod(uid).values()]
+        reserved = {} if pod is None else self.reservations.of_pod(pod.uid)
+        own = [known.allocation.labels for known in reserved.values()]
         return groups.resolved(shape, labels, lambda namespace: self.label_index.like(namespace, same, own))
 
     def _snapshot(self) -> Snapshot:
@@ -305,7 +312,7 @@ class Index:
             return dirty
         self.pods[uid] = record
         if isinstance(record, Bound):
-            dirty |= self._came(record, moved=bool(dirty))
+            dirty |= self._came(record)
         return dirty
 
     def _set_other(self, pod: NonGpuPod) -> None:
@@ -331,26 +338,17 @@ class Index:
         there = (pod.ask.host for pod in on_node.values())
         return host.left(record.allocatable, itertools.chain(there, coming, self._others.takes_on(record.name)))
 
-    def _came(self, record: Bound, *, moved: bool) -> set[NodeName]:
-        """A pod is on a node now, or is another one there (`moved`). The nodes whose ledger changes by it."""
+    def _came(self, record: Bound) -> set[NodeName]:
+        """A pod is on a node now, or is another one there. The nodes whose ledger changes by it."""
         uid = record.ref.uid
         self._on_node.setdefault(record.node, {})[uid] = record
         if record.holds:
             self.label_index.add(record.ref.namespace, record.labels)
-        as_chosen = not moved and self._is_as_chosen(record)
         # Seen on a node, a pod cannot be bound again: no choice in a Binding can still come true. One that is
         # patched into a pod on its node can, for as long as the pod shows nothing of it and lives.
         bypassed_on = record.node if record.bypassed is not None else None
         ended = self.reservations.drop_pod(uid, but_bypassed_on=bypassed_on)
-        return set() if as_chosen else {record.node, *ended}
-
-    def _is_as_chosen(self, record: Bound) -> bool:
-        """Whether a pod came to its node with what was reserved there for it and nothing else: all stays as it is."""
-        chosen = self.reservations.of_pod(record.ref.uid)
-        known = chosen.get(record.node)
-        if known is None or len(chosen) > 1 or record.problem or record.allocation != known.allocation:
-            return False
-        return known.takes == record.ask.host and known.allocation.labels == record.labels
+        return {record.node, *ended}
 
     def _is_seen(self, known: Reservation) -> bool:
         record = self._on_node.get(known.allocation.node, {}).get(known.allocation.pod.uid)

@@ -57,7 +57,7 @@ class Leadership:
         self.pods = Reflector(api=api, path="/api/v1/pods", sink=PodSink(state.index), clock=clock)
         self.budgets = watches.disruption_budgets(api=api, clock=clock)
         self.unhealthy = watches.unhealthy_gpus(api=api, clock=clock, index=state.index)
-        self.namespaces = watches.namespace_policies(api=api, clock=clock, state=state)
+        self.namespaces = watches.namespace_policies(api=api, clock=clock, index=state.index)
         self._optional = (self.budgets, self.unhealthy, self.namespaces)
         self._reflectors = (self.nodes, self.pods)
         self._stop_working = threading.Event()

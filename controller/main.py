@@ -2,12 +2,13 @@
 
 import os
 import secrets
+import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import gpushare
 from controller.cluster_table import ClusterTable
@@ -18,7 +19,6 @@ from controller.metrics import CONTENT_TYPE, Metrics, Readings
 from controller.outlooks import Outlooks
 from controller.preemption import Preemption
 from controller.reconcile.node_requests import Limits, Refusals
-from controller.server import Server
 from controller.settings import Settings
 from controller.state import ClusterState
 from controller.supervisor import Fence, Forked, Supervisor, fork
@@ -27,9 +27,10 @@ from gpushare.errors import SettingsError
 from gpushare.kube import client
 from gpushare.kube.api import KubeApi
 from gpushare.kube.lease import Elector
-from gpushare.runtime import logs, options, process
+from gpushare.runtime import http, logs, options, process
 from gpushare.runtime.clock import SystemClock
-from gpushare.runtime.http import Handler
+from gpushare.runtime.http import Handler, HttpServer
+from gpushare.runtime.intake import MIB, ByteBudget
 from gpushare.runtime.pages import Page, PageServer, verdict
 from gpushare.runtime.process import Signals
 from gpushare.units import ResourceConfig
@@ -37,6 +38,13 @@ from gpushare.units import ResourceConfig
 _LOST: Final = 3  # a worker's exit code
 _STOP_S: Final = 18.0  # requests, then chores; with the release of the lease below a pod's 30 s of grace
 _STUCK_S: Final = 60.0  # a supervisor that stands still for so long is restarted by the kubelet
+GRACE_S: Final = 8  # every request has an answer by then: a bind's deadline is below the scheduler's 5 s
+KEEP_ALIVE_S: Final = 75  # kube-scheduler keeps its connections; closing them first would race with its requests
+# How long a thread that computes keeps others waiting: Python's default is ten times as long, longer than most answers
+# take. A request waits so long whenever it has waited for bytes, and the background has much to compute.
+SWITCH_S: Final = 0.0005
+MOST: Final = 64 * MIB  # bytes of the longest body that `controller.extender.app` reads
+BUDGET: Final = 128 * MIB  # bytes of all bodies above 64 KiB, while they arrive and are answered
 
 
 class Controller:
@@ -101,6 +109,48 @@ class Controller:
     def _stuck(self) -> str:
         silent_s = self._fence.supervisor_silent_s()
         return f"the supervisor has not moved for {silent_s:.0f} s" if silent_s > _STUCK_S else ""
+
+
+class Running(Protocol):
+    """The controller inside of the worker."""
+
+    handler: Handler
+
+    def start(self) -> None: ...
+    def shut_down(self) -> None: ...  # finish what was begun; called after the last answer
+
+
+class Server:
+    """The extender's. Its socket is opened before any worker is forked: requests between two workers wait."""
+
+    def __init__(self, settings: Settings, supervisor_pid: int) -> None:
+        """To be made in the supervisor. Raises SettingsError."""
+        self._supervisor_pid = supervisor_pid
+        self._threads = settings.threads
+        address, port = settings.bind_address, settings.port
+        self.listener = http.listen(address, port, f"--bind-address {address} --port {port}")
+
+    def serve(self, build: Callable[[], Running], beat: Callable[[], None]) -> int:
+        """Serve until SIGTERM or the supervisor's end, in the worker; `beat` is called each second. The exit code."""
+        signals = Signals()
+        signals.install()
+        sys.setswitchinterval(SWITCH_S)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the supervisor as well
+        running = build()
+        server = HttpServer(
+            application=http.wsgi(running.handler),
+            listener=self.listener,
+            clock=SystemClock(),
+            threads=self._threads,
+            most=MOST,
+            budget=ByteBudget(BUDGET),
+            keep_alive_s=KEEP_ALIVE_S,
+        )
+        running.start()
+        server.serve(lambda: bool(signals.number) or os.getppid() != self._supervisor_pid, beat)
+        server.finish(beat, grace_s=GRACE_S)
+        running.shut_down()
+        return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,16 +3,14 @@
 Pods and nodes come from the watches alone; a Binding changes its own reservation only, so the ledger cannot drift.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from controller.index import Index
 from controller.reservations import InDoubt, Reservation
 from gpushare.cluster import node_ledger
-from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bound
-from gpushare.identity import NodeName, PodRef, PodUid
+from gpushare.identity import NodeName, PodUid
 from gpushare.model.allocation import Allocation, Placed, RefusalReason, Refused
 from gpushare.model.capacity import FreeHost
 from gpushare.model.gpu import NodeInventory
@@ -49,6 +47,16 @@ class _Claim:
     bypassed: bool  # it is on the node already, without GPUs
 
 
+class _Start(NamedTuple):
+    """What GPUs are chosen by: a node as it is, and the pod's request, resolved."""
+
+    ledger: NodeLedger
+    shape: RequestShape
+
+    def is_as(self, before: "_Start") -> bool:
+        return self.ledger is before.ledger and self.shape == before.shape
+
+
 class ClusterState:
     """The ledgers, with the reservations of this leader. Times are monotonic seconds. Safe for use by many threads."""
 
@@ -58,24 +66,11 @@ class ClusterState:
         self.resource_config = resource_config
         self.policies = Policies(policy)  # replaced as a whole; whether a pod fits never depends on it
         self.index = Index(resource_config)  # what the watches say, for everybody; reservations are made here alone
-        self.namespace_policies: Mapping[str, Policy] = {}  # what namespaces say of their pods; replaced as a whole
         self._in_doubt_s = in_doubt_s
 
     def bound(self, uid: PodUid) -> AlreadyBound | None:
         with self.index.lock:
             return self._bound_to(uid)
-
-    def resolve(self, shape: RequestShape, labels: Mapping[str, str], pod: PodRef | None = None) -> RequestShape:
-        """What a pod asks for, with what its namespace says: the policy, and whether it may start its own group."""
-        # Its own reservations are no members of that. Without a pod the answer is for all of a kind, and has no policy,
-        # on which what fits does not depend.
-        uid = None if pod is None else pod.uid
-        if pod is not None:
-            shape = self._with_policy(shape, pod)
-        if shape.affinity is None or shape.affinity.same is None:
-            return shape
-        with self.index.lock:
-            return self.index.resolved(shape, labels, uid)
 
     def reserve(
         self, request: PodRequest, node: NodeName, *, now: float, bypassed: bool = False
@@ -85,30 +80,26 @@ class ClusterState:
         A bypassed pod is on the node already, without GPUs, and is not `AlreadyBound` for that.
         """
         claim = _Claim(request=request, node=node, now=now, bypassed=bypassed)
-        for _ in range(TRIES):
+        chosen: tuple[_Start, Placed] | None = None
+        for tried in range(TRIES + 1):
             with self.index.lock:
-                ledger = self.index.ledger(node)
-                standing = self._standing(claim, ledger)
-                shape = self._resolved(claim, request.shape)
-            if not isinstance(standing, NodeLedger):
-                return standing
-            # A search for many containers takes long; the ledger is immutable, so no one has to wait for it.
-            verdict = node_ledger.verdict(shape, standing, self.policies)
-            if isinstance(verdict, Refused):
-                return verdict
-            with self.index.lock:
-                if self.index.ledger(node) is ledger and shape == self._resolved(claim, shape):
-                    return self._set_aside(claim, standing, verdict)
-        # The ledger changes all the time, but one container is placed by sorting a few numbers.
-        if len(request.shape.containers) > 1:
-            message = f"{node} changed {TRIES} times while GPUs were chosen for {request.pod}; it is tried again"
-            return Refused(RefusalReason.SEARCH_TOO_LONG, message)
-        with self.index.lock:
-            standing = self._standing(claim, self.index.ledger(node))
-            if not isinstance(standing, NodeLedger):
-                return standing
-            verdict = node_ledger.verdict(self._resolved(claim, request.shape), standing, self.policies)
-            return verdict if isinstance(verdict, Refused) else self._set_aside(claim, standing, verdict)
+                start = self._start(claim)
+                if not isinstance(start, _Start):
+                    return start
+                if chosen is not None and start.is_as(chosen[0]):
+                    return self._set_aside(claim, *chosen)
+                if tried == TRIES and len(request.shape.containers) == 1:
+                    # The ledger changes all the time, but one container is placed by sorting a few numbers.
+                    verdict = node_ledger.verdict(start.shape, start.ledger, self.policies)
+                    return verdict if isinstance(verdict, Refused) else self._set_aside(claim, start, verdict)
+            if tried < TRIES:
+                # A search for many containers takes long; the ledger is immutable, so no one has to wait for it.
+                verdict = node_ledger.verdict(start.shape, start.ledger, self.policies)
+                if isinstance(verdict, Refused):
+                    return verdict
+                chosen = start, verdict
+        message = f"{node} changed {TRIES} times while GPUs were chosen for {request.pod}; it is tried again"
+        return Refused(RefusalReason.SEARCH_TOO_LONG, message)
 
     def confirm(self, reserved: Reserved, allocation: Allocation) -> None:
         """The API server says that the pod is bound like this."""
@@ -153,36 +144,27 @@ class ClusterState:
     def _returned(self, known: Reservation) -> None:
         self.index.give_back(self.index.reservations.returned(known))
 
-    def _resolved(self, claim: _Claim, shape: RequestShape) -> RequestShape:
-        pod = claim.request.pod
-        return self.index.resolved(self._with_policy(shape, pod), claim.request.labels, pod.uid)
-
-    def _with_policy(self, shape: RequestShape, pod: PodRef) -> RequestShape:
-        of_namespace = self.namespace_policies.get(pod.namespace)
-        return shape if of_namespace is None or shape.policy is not None else replace(shape, policy=of_namespace)
-
-    def _standing(self, claim: _Claim, ledger: LedgerOrRefused) -> NodeLedger | Reserved | AlreadyBound | Refused:
-        """What holds before any choice; else the ledger to choose from."""
+    def _start(self, claim: _Claim) -> _Start | Reserved | AlreadyBound | Refused:
+        """What holds before any choice; else what to choose from."""
         if (bound := self._in_the_way(claim)) is not None:
             return bound
+        request, ledger = claim.request, self.index.ledger(claim.node)
         if isinstance(ledger, Refused):
             return ledger
-        known = self.index.reservations.get(claim.request.pod.uid, claim.node)
+        known = self.index.reservations.get(request.pod.uid, claim.node)
         if known is None:
-            return ledger
+            return _Start(ledger, self.index.resolved(request.shape, request.labels, request.pod))
         if (refusal := node_ledger.lost_gpus(known.allocation, ledger.inventory)) is not None:
             return refusal
         return _sending(known, ledger, now=claim.now)
 
-    def _set_aside(self, claim: _Claim, ledger: NodeLedger, verdict: Placed) -> Reserved | AlreadyBound:
-        if (bound := self._in_the_way(claim)) is not None:
-            return bound  # meanwhile, to another node
+    def _set_aside(self, claim: _Claim, start: _Start, verdict: Placed) -> Reserved:
         request = claim.request
         allocation = Allocation(pod=request.pod, node=claim.node, grants=verdict.grants, labels=request.labels)
         takes = FreeHost.of(request)
         known = Reservation(allocation=allocation, since=claim.now, takes=takes, bypassed=claim.bypassed)
         self.index.reserve(known)
-        return _sending(known, ledger, now=claim.now)
+        return _sending(known, start.ledger, now=claim.now)
 
     def _in_the_way(self, claim: _Claim) -> AlreadyBound | None:
         """Why no choice may be made for a pod."""

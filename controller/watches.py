@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from controller.index import Index
-from controller.state import ClusterState
 from gpushare import names
 from gpushare.cluster import budgets, node_records, pod_records
 from gpushare.cluster.budgets import Budget
@@ -214,7 +213,7 @@ def disruption_budgets(*, api: KubeApi, clock: Clock) -> OptionalWatch[Budget]:
     return OptionalWatch(api=api, clock=clock, paths=paths, kind=kind, read_one=read, effect=effect, right=right)
 
 
-def namespace_policies(*, api: KubeApi, clock: Clock, state: ClusterState) -> OptionalWatch[Policy]:
+def namespace_policies(*, api: KubeApi, clock: Clock, index: Index) -> OptionalWatch[Policy]:
     """Policies of namespaces, by their label. Without them, those of pods and of the cluster count."""
 
     def read(_path: str, obj: JsonObject) -> Found[Policy]:
@@ -227,7 +226,7 @@ def namespace_policies(*, api: KubeApi, clock: Clock, state: ClusterState) -> Op
             return name, None
 
     def keep(_before: Mapping[str, Policy], now: Mapping[str, Policy]) -> None:
-        state.namespace_policies = now
+        index.namespace_policies = now
 
     return OptionalWatch(
         api=api,

@@ -18,8 +18,7 @@ from bench.interleaved import Client, Side
 from bench.scheduling import objects
 from bench.scheduling.scheduler import UnansweredError
 from bench.servers import serving
-from controller.main import Controller
-from controller.server import Server
+from controller.main import Controller, Server
 from controller.settings import Settings
 from controller.supervisor import Fence
 from gpushare import names

@@ -204,7 +204,7 @@ class Extender:
             return None
         request = requests.of_pod(pod, state.resource_config)
         self._check_ready()
-        return request and replace(request, shape=state.resolve(request.shape, request.labels, request.pod))
+        return request and replace(request, shape=state.index.resolve(request.shape, request.labels, request.pod))
 
     def _check_ready(self) -> None:
         if reason := self._services.unready():

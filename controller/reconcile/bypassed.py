@@ -1,26 +1,27 @@
-"""Handle bypassed and rejected pods: gather, let `bypass_decision` decide, write.
+"""Pods that came to a node past this system, or that it rejected, as after a reboot: gather, decide, write.
 
-A pod that waits on its node for GPUs gets them by one patch, whose reply may be lost (`controller.delivery`).
+One that waits on its node for GPUs gets them by one patch, whose reply may be lost (`controller.delivery`).
 """
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from typing import Final, assert_never
 
 from controller import delivery
 from controller.delivery import Absent, ReadBack, Undelivered
 from controller.index import Snapshot
-from controller.reconcile import advice, bypass_decision
-from controller.reconcile.advice import Tell
-from controller.reconcile.bypass_decision import Action, Note, Step
+from controller.reconcile import advice
+from controller.reconcile.advice import NO_EVENT, REPEAT_S, EventThrottle, Tell
 from controller.reconcile.recreate import READ_S, LivePod, Recreator
 from controller.reconcile.writer import Writer
 from controller.state import AlreadyBound, ClusterState
 from gpushare import names
 from gpushare.cluster import bypass, node_ledger
-from gpushare.cluster.bypass import Fate
+from gpushare.cluster.bypass import Fate, Owner
 from gpushare.cluster.node_ledger import LedgerOrRefused
-from gpushare.cluster.pod_records import Bound
+from gpushare.cluster.pod_records import Bound, Bypassed
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
@@ -32,6 +33,110 @@ from gpushare.runtime import logs
 _LOG: Final = logging.getLogger(__name__)
 MAX_STEPS: Final = 10  # a tick, of one to four requests each
 JUDGE_S: Final = 0.25  # a tick; many strange pods must not take the scheduler's processor
+REMIND_CAP_S: Final = 86400.0
+SETTLE_S: Final = 30.0  # most controllers delete what their nodes rejected; this one does it where they do not.
+# The webhook has learnt by then how nodes hand GPUs over.
+
+
+class Action(Enum):
+    PLACE = auto()  # choose GPUs of its node for it
+    RECREATE = auto()  # delete it, so that its controller recreates it, as it has to be today
+    GIVE_UP = auto()  # read it again, and tell its author that it gets no GPUs if its containers really have started
+    DELETE_REJECTED = auto()  # delete what is left of it; its controller has made another one
+
+
+Step = Action | Tell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What is known of a pod from earlier looks. Times are monotonic seconds."""
+
+    since: float  # when it was first seen like this
+    throttle: EventThrottle = NO_EVENT
+    judged_at: float = float("-inf")
+    ledger: LedgerOrRefused | None = None  # the node's ledger in which it did not fit
+    refusal: str = ""
+    not_before: float = float("-inf")  # when it may be tried again after an error
+    errors: int = 0  # tries in a row that failed
+    over: Bound | None = None  # the pod for which nothing more can be done, for as long as the watch shows it like this
+    last_word: Tell | None = None  # what its author is reminded of then
+    reminders: int = 0
+    remind_at: float = float("-inf")
+
+    def after_error(self, now: float) -> "Note":
+        return replace(self, errors=self.errors + 1, not_before=now + min(5.0 * 2 ** min(self.errors, 6), 300.0))
+
+    def ended(self, pod: Bound, last_word: Tell | None = None) -> "Note":
+        return replace(self, over=pod, last_word=last_word)
+
+    def after_word(self, throttle: EventThrottle, now: float) -> "Note":
+        """After its author was told. Reminders of what will not change come ever later, up to once a day."""
+        if self.over is None:
+            return replace(self, throttle=throttle)
+        wait = min(REPEAT_S * 2**self.reminders, REMIND_CAP_S)
+        return replace(self, throttle=throttle, reminders=min(self.reminders + 1, 10), remind_at=now + wait)
+
+
+def to_place(pod: Bound, note: Note, ledger: LedgerOrRefused) -> PodRequest | None:
+    """What a pod asks for that may fit now: None while its node has the ledger in which it did not."""
+    if pod.bypassed is None or pod.bypassed.request is None or not pod.bypassed.mutated or note.over is pod:
+        return None
+    # Beside whom it may be depends on other nodes as well.
+    changed = note.ledger is not ledger or pod.bypassed.request.shape.affinity is not None
+    return pod.bypassed.request if changed else None
+
+
+def recreating_owner(pod: Bound) -> str:
+    """UID of the controller that recreates a pod which is to be created again; empty if there is none."""
+    return pod.bypassed.owner if pod.bypassed is not None and not pod.bypassed.mutated else pod.outdated
+
+
+def decide(
+    pod: Bound, note: Note, *, ledger: LedgerOrRefused, refusal: str, resources: Iterable[str], now: float
+) -> Step | None:
+    """The next step for one pod, as the watch shows it; `resources` are those that make a pod one of ours."""
+    # `refusal`: why it does not fit on its node. Empty if it does, or if an earlier choice may have been written: the
+    # same one has to be sent again, whatever is free now.
+    if pod.deleting:
+        return None
+    if note.over is pod:
+        return note.last_word if now >= note.remind_at else None
+    if now < note.not_before:
+        return None
+    if pod.failed:
+        if not is_ours(pod.failed, resources) or now - note.since < SETTLE_S:
+            return None
+        return Action.DELETE_REJECTED if pod.owned else advice.rejected(pod)
+    if pod.outdated:
+        return Action.RECREATE if now - note.since >= SETTLE_S else None
+    return None if pod.bypassed is None else _bypassed(pod, pod.bypassed, ledger, refusal)
+
+
+def _bypassed(pod: Bound, state: Bypassed, ledger: LedgerOrRefused, refusal: str) -> Step | None:
+    # The kind of its owner is not kept: it counts when the pod is read again before it is deleted.
+    fate, text = bypass.outcome(state, ledger, Owner() if state.owner else None)
+    match fate:
+        case Fate.LEFT_ALONE:
+            return None
+        case Fate.INVALID:
+            return advice.invalid(pod, text)
+        case Fate.TOO_LATE:
+            return Action.GIVE_UP
+        case Fate.ASK_AUTHOR:
+            return advice.not_mutated(pod, text)
+        case Fate.RECREATE:
+            return Action.RECREATE
+        case Fate.BIND:
+            return advice.waiting(pod, refusal) if refusal else Action.PLACE
+
+
+def is_ours(failed: str, resources: Iterable[str]) -> bool:
+    """Whether a node rejected a pod, for `reason: message`, because of what this system hands out."""
+    reason = failed.partition(": ")[0]
+    if reason != "UnexpectedAdmissionError" and not reason.startswith("OutOf"):
+        return False
+    return any(resource in failed for resource in resources)
 
 
 def bind_late(
@@ -97,7 +202,7 @@ class BypassedPods:
         """Handle those whose turn it is: who was judged the longest ago, and of those the oldest pods."""
         bypassed, now = snapshot.bypassed, self.writer.clock.monotonic()
         self._notes = {pod.ref.uid: self._notes.get(pod.ref.uid, Note(since=now)) for pod in bypassed}
-        owners = ((bypass_decision.recreating_owner(pod), pod.ref.uid) for pod in bypassed)
+        owners = ((recreating_owner(pod), pod.ref.uid) for pod in bypassed)
         self.recreator.note(((owner, uid) for owner, uid in owners if owner), now)
         steps, judging_s = 0, 0.0
         for pod in sorted(bypassed, key=lambda pod: (self._notes[pod.ref.uid].judged_at, pod.created, pod.ref.uid)):
@@ -120,8 +225,9 @@ class BypassedPods:
         note, now = self._notes[pod.ref.uid], self.writer.clock.monotonic()
         ledger = self.state.index.occupants(pod.node)[0]
         refusal = self._refusal(pod, note, ledger)
-        resources = self.state.resource_config.resources
-        step = bypass_decision.decide(pod, note, ledger=ledger, refusal=refusal, resources=resources, now=now)
+        step = decide(
+            pod, note, ledger=ledger, refusal=refusal, resources=self.state.resource_config.resources, now=now
+        )
         known = replace(note, ledger=ledger, refusal=refusal) if refusal else note
         self._notes[pod.ref.uid] = replace(known, judged_at=now)
         return step
@@ -130,10 +236,10 @@ class BypassedPods:
         """Why a pod does not fit on its node; empty also if GPUs were chosen for it before."""
         if self.state.index.reserved_on(pod.ref.uid):
             return ""
-        request = bypass_decision.to_place(pod, note, ledger)
+        request = to_place(pod, note, ledger)
         if request is None:
             return note.refusal
-        shape = self.state.resolve(request.shape, request.labels)
+        shape = self.state.index.resolve(request.shape, request.labels)
         verdict = node_ledger.verdict(shape, ledger, self.state.policies)
         return verdict.message if isinstance(verdict, Refused) else ""
 
@@ -183,7 +289,7 @@ class BypassedPods:
                 self._failed(pod, why)
 
     def _recreate(self, pod: Bound) -> bool:
-        owner, now = bypass_decision.recreating_owner(pod), self.writer.clock.monotonic()
+        owner, now = recreating_owner(pod), self.writer.clock.monotonic()
         if not self.recreator.may_delete(owner, now):
             return False
         live = self._still_outdated(pod) if pod.outdated else self._still(pod, Fate.RECREATE)
@@ -214,7 +320,7 @@ class BypassedPods:
         live = self._fresh(pod)
         if live is None or not live.pod.outdated:
             return None
-        if live.owner is None or live.owner.keeps_pods:
+        if not live.is_recreated:
             self._notes[pod.ref.uid] = self._notes[pod.ref.uid].ended(pod)
             return None
         return live
@@ -227,7 +333,7 @@ class BypassedPods:
         live = self._fresh(pod)
         if live is None or not live.pod.failed:
             return
-        if live.owner is None or live.owner.keeps_pods:
+        if not live.is_recreated:
             self._notes[pod.ref.uid] = self._notes[pod.ref.uid].ended(pod)
         elif self.writer.delete(pod.ref, live.version):
             self.rejected_deleted += 1

@@ -273,7 +273,7 @@ class Placeholders:
     def _without_room(self, pod: Pending, snapshot: Snapshot) -> list[NodeName]:
         """All nodes that refuse the pod: in a large cluster, kube-scheduler names some of them only."""
         assert pod.request is not None  # noqa: S101 - for the type checker: `_refused` has looked
-        shape = self.state.resolve(pod.request.shape, pod.request.labels)
+        shape = self.state.index.resolve(pod.request.shape, pod.request.labels)
         refuse = (name for name, answer in self.table.verdicts(shape).items() if answer is not None)
         return [name for name in refuse if isinstance(snapshot.ledgers.get(name), NodeLedger)]
 

@@ -36,6 +36,11 @@ class LivePod(Generic[P]):
     version: str  # its resourceVersion
     owner: Owner | None
 
+    @property
+    def is_recreated(self) -> bool:
+        """Whether it may be deleted, as something makes it again."""
+        return self.owner is not None and not self.owner.keeps_pods
+
 
 class _Try(NamedTuple):
     at: float

@@ -1,32 +1,37 @@
-"""Handle pods that the scheduler has given up on for now: gather, let `unschedulable` decide, write."""
+"""Pods that the scheduler has given up on for now: gather, decide, write.
+
+Its own sums often refuse a pod before the extender is asked, without a word about GPUs: the controller says what each
+node lacks. When room appears that the scheduler does not notice, a changed label on the pod makes it try again.
+"""
 
 import functools
 import heapq
 import logging
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.cluster_table import ClusterTable
 from controller.index import Snapshot
-from controller.reconcile import unschedulable
-from controller.reconcile.advice import REASON_UNSCHEDULABLE, Tell
+from controller.reconcile.advice import NO_EVENT, REASON_UNSCHEDULABLE, EventThrottle, Tell
 from controller.reconcile.node_requests import Refusal, Refusals
 from controller.reconcile.recreate import Recreator
-from controller.reconcile.unschedulable import Note, Nudge
 from controller.reconcile.writer import Writer
 from controller.state import ClusterState
 from gpushare.cluster import reasons
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Pending
 from gpushare.errors import WireError
-from gpushare.identity import NodeName, PodUid
+from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.kube import api as kube
 from gpushare.model.allocation import RefusalReason, Refused
 from gpushare.model.request import PodRequest, RequestShape
 from gpushare.runtime import logs
 
 _LOG: Final = logging.getLogger(__name__)
+NUDGE_FIRST_S: Final = 3.0
+NUDGE_CAP_S: Final = 60.0
 SETTLE_S: Final = 30.0  # the webhook has learnt of the other node by then, and the scheduler has tried the pod again
 MAX_ACTIONS: Final = 20  # a tick; a thousand waiting pods must not become a thousand requests a second
 MAX_KINDS: Final = 12  # of pods a tick, fewer than the cache holds; the others have their turn at the next ticks
@@ -40,6 +45,63 @@ FITS: Final = "Fits"
 REASONS: Final = (NOT_TRIED, INVALID, NOT_JUDGED, FITS, *(reason.value for reason in RefusalReason))
 
 _KindKey = tuple[RequestShape, bool]  # of pods that fit on the same nodes: the shape, and whether they mean themselves
+
+
+@dataclass(frozen=True, slots=True)
+class Nudge:  # make the scheduler try the pod again
+    pod: PodRef
+    value: str  # new value of the retry label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What was done about a pod so far. Times are monotonic seconds."""
+
+    explained: EventThrottle = NO_EVENT
+    fits_since: float | None = None
+    nudge_s: float = NUDGE_FIRST_S  # how long a pod must have fitted, unnoticed, before the next nudge
+    nudged_for: int | None = None  # freed memory at the last nudge; without more of it another would be in vain
+
+
+def decide(
+    pod: Pending, *, fits: bool, why: Callable[[], str], note: Note, now: float, freed: int
+) -> tuple[Tell | Nudge | None, Note]:
+    """The next step for one pod that is marked unschedulable, and the note about it afterwards."""
+    # `why` is asked only when it may be told, empty for nothing; `freed` is the state's count of freed memory.
+    if not fits:
+        note = replace(note, fits_since=None)
+    if (
+        not note.explained.too_early(now)
+        and (message := why())
+        and (explained := note.explained.after(message, now)) is not None
+    ):
+        return Tell(pod.ref, REASON_UNSCHEDULABLE, message), replace(note, explained=explained)
+    if not fits:
+        return None, note
+    since = now if note.fits_since is None else note.fits_since
+    note = replace(note, fits_since=since)
+    if now - since < note.nudge_s or note.nudged_for == freed:
+        return None, note
+    retry = str(int(pod.retry) % 1_000_000 + 1) if pod.retry.isdecimal() else "1"
+    nudged = replace(note, fits_since=now, nudge_s=min(note.nudge_s * 2, NUDGE_CAP_S), nudged_for=freed)
+    return Nudge(pod.ref, retry), nudged
+
+
+def main_reason(answers: Mapping[NodeName, Refused | None]) -> RefusalReason:
+    """Why most nodes with GPUs refuse a pod, if every node does; those count first on which it could fit one day."""
+    without = RefusalReason.NO_INVENTORY
+    refused = [answer for answer in answers.values() if answer is not None and answer.reason is not without]
+    if not refused:
+        return without
+    counted = [answer for answer in refused if not answer.permanent] or refused
+    return Counter(answer.reason for answer in counted).most_common(1)[0][0]
+
+
+def elsewhere(answers: Mapping[NodeName, Refused | None], created_now: Mapping[NodeName, Refused | None]) -> str:
+    """Why the node refuses on which a pod would fit if it were created now; empty if there is none."""
+    other = RefusalReason.OTHER_HAND_OVER
+    refused = {name: answer for name, answer in answers.items() if answer is not None and answer.reason is other}
+    return next((refused[name].message for name in sorted(refused) if created_now.get(name, other) is None), "")
 
 
 @dataclass(kw_only=True)
@@ -88,7 +150,7 @@ class OutdatedPods:
         if live is None:
             self._since[pod.ref.uid] = now  # the watch is behind, and will tell
             return True
-        if live.owner is None or live.owner.keeps_pods:
+        if not live.is_recreated:
             self._advice[pod.ref.uid] = f": {live.owner.advice}" if live.owner is not None else ""
             return True
         message = f"{why}: it is deleted now, so that its controller does so"
@@ -155,7 +217,7 @@ class WaitingPods:
         if self.outdated.recreate(pod, kind.elsewhere, now):
             return True
         outdated = self.outdated.advice(pod, kind.elsewhere, now)
-        action, self._notes[pod.ref.uid] = unschedulable.decide(
+        action, self._notes[pod.ref.uid] = decide(
             pod,
             fits=kind.fits,
             why=lambda: outdated or ("" if kind.fits else kind.message + self._sums(pod)),
@@ -193,7 +255,7 @@ class _Kind:
 
     @functools.cached_property
     def _answers(self) -> dict[NodeName, Refused | None]:
-        return self.table.verdicts(self.state.resolve(self.request.shape, self.request.labels))
+        return self.table.verdicts(self.state.index.resolve(self.request.shape, self.request.labels))
 
     @functools.cached_property
     def elsewhere(self) -> str:
@@ -201,8 +263,8 @@ class _Kind:
         shape = self.request.shape
         if not shape.only_cdi:
             return ""
-        shape = self.state.resolve(replace(shape, only_cdi=False), self.request.labels)
-        return unschedulable.elsewhere(self._answers, self.table.verdicts(shape))
+        shape = self.state.index.resolve(replace(shape, only_cdi=False), self.request.labels)
+        return elsewhere(self._answers, self.table.verdicts(shape))
 
     @functools.cached_property
     def fits(self) -> bool:
@@ -210,7 +272,7 @@ class _Kind:
 
     @functools.cached_property
     def reason(self) -> str:
-        return FITS if self.fits else unschedulable.reason(self._answers).value
+        return FITS if self.fits else main_reason(self._answers).value
 
     @functools.cached_property
     def message(self) -> str:

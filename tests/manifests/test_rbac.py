@@ -193,7 +193,7 @@ def test_the_watches_that_the_controller_can_do_without_need_no_more() -> None:
     for watch in (
         watches.disruption_budgets(api=api, clock=ending(stop)),
         watches.unhealthy_gpus(api=api, clock=ending(stop), index=state.index),
-        watches.namespace_policies(api=api, clock=ending(stop), state=state),
+        watches.namespace_policies(api=api, clock=ending(stop), index=state.index),
     ):
         stop.clear()
         watch.run(stop)

@@ -42,7 +42,7 @@ def test_filter_agrees_with_brute_force_and_bind_never_over_commits(
     names = [node.name for node in nodes]
     for i, (shape, labels) in enumerate(workload):
         request = PodRequest(pod=make_ref(f"p{i}"), shape=shape, labels=labels)
-        resolved = state.resolve(shape, labels)
+        resolved = state.index.resolve(shape, labels)
         found = table.filter(resolved, names, state.index.reserved_on(request.pod.uid))
         ledgers = {name: ledger(state, name) for name in names}
         assert found.fits == [name for name in names if brute_force(resolved, ledgers[name])]

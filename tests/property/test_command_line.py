@@ -87,7 +87,7 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
         settings = Settings(memory_unit=GIB, whole_gpus=True, gpu_policy=Policy.BINPACK)
         said = decide.explain(pod, world.of(Objects(nodes=tuple(found), pods=(*present, pod)), settings))
         request = request_of(pod)
-        shape = state.resolve(request.shape, request.labels)
+        shape = state.index.resolve(request.shape, request.labels)
         fits = table.filter(shape, names).fits
         kind = PodKind(shape, FreeHost(request.cpu_milli, request.host_mib))
         scores = dict(zip(names, table.grades(kind, names), strict=True))
@@ -127,7 +127,7 @@ def test_explain_names_the_node_that_the_controller_ranks_first(found: list[Json
         cluster_ = Objects(nodes=tuple(found), pods=(*present, pod))
         said = decide.explain(pod, world.of(cluster_, Settings(memory_unit=GIB, whole_gpus=True)))
         request = request_of(pod)
-        shape = state.resolve(request.shape, request.labels)
+        shape = state.index.resolve(request.shape, request.labels)
         kind = PodKind(shape, FreeHost(request.cpu_milli, request.host_mib))
         scores = dict(zip(names, table.grades(kind, names), strict=True))
         assert {answer.node: answer.score or 0 for answer in said.answers} == scores

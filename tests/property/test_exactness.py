@@ -113,7 +113,7 @@ class Cluster:
         """Against ledgers and hosts as they were when the table was asked."""
         state, table = self.world.state, self.world.table
         names = [*(record.name for record in self.nodes), NodeName("unknown")]
-        nodes, resolved = names, state.resolve(shape, {})
+        nodes, resolved = names, state.index.resolve(shape, {})
         found = table.filter(resolved, nodes)
         refused = {
             n: each for n, each in verdicts(resolved, seen(), state.policies).items() if isinstance(each, Refused)

@@ -33,7 +33,7 @@ def member(world: World, gib: int = 3, namespace: str = "team") -> JsonObject:
 
 def is_first(world: World, pod: JsonObject) -> bool:
     asked = request_of(pod)
-    affinity = world.state.resolve(asked.shape, asked.labels, asked.pod).affinity
+    affinity = world.state.index.resolve(asked.shape, asked.labels, asked.pod).affinity
     assert affinity is not None
     return affinity.first
 
@@ -64,13 +64,13 @@ def test_the_first_of_a_group_is_first_until_there_is_another(world: World) -> N
 def test_a_resolved_request_is_resolved_again_and_one_without_a_group_stays_as_it_is(world: World) -> None:
     for pod in (world.add_pod(3), world.add_pod(3, annotations={names.ANNOTATION_OTHER_GPU: "app=web"})):
         asked = request_of(pod)
-        assert world.state.resolve(asked.shape, asked.labels) is asked.shape
+        assert world.state.index.resolve(asked.shape, asked.labels) is asked.shape
     one, two = member(world), member(world)
     asked = request_of(two)
-    resolved = world.state.resolve(asked.shape, asked.labels)
-    assert world.state.resolve(resolved, asked.labels) is resolved
+    resolved = world.state.index.resolve(asked.shape, asked.labels)
+    assert world.state.index.resolve(resolved, asked.labels) is resolved
     world.bind(one)
-    assert world.state.resolve(resolved, asked.labels) == asked.shape
+    assert world.state.index.resolve(resolved, asked.labels) == asked.shape
 
 
 def test_a_pod_that_does_not_belong_to_the_group_is_never_its_first(world: World) -> None:

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from controller.reconcile import bypass_decision, bypassed
+from controller.reconcile import bypassed
 from controller.reconcile.recreate import CAP_S, FORGET_S
 from gpushare import names
 from gpushare.identity import PodUid
@@ -220,14 +220,14 @@ def rejected(
 
 def settle(world: World, ticks: int = 2) -> None:
     for _ in range(ticks):
-        tick(world, bypass_decision.SETTLE_S)
+        tick(world, bypassed.SETTLE_S)
 
 
 def test_a_rejected_pod_of_a_controller_is_deleted(world: World, caplog: pytest.LogCaptureFixture) -> None:
     pod = rejected(world, REPLICA_SET)
     caplog.set_level("INFO")
     tick(world)
-    tick(world, bypass_decision.SETTLE_S - 1)
+    tick(world, bypassed.SETTLE_S - 1)
     assert is_there(world, pod)
     assert (world.used(), world.audit()) == ({}, [])
     tick(world, 1)
@@ -246,7 +246,7 @@ def test_a_rejected_pod_that_changed_meanwhile_is_not_deleted(world: World, agai
         world.add_pod(3, name=pod["metadata"]["name"])
     else:
         world.edit_pod(pod, lambda found: found["metadata"].pop("ownerReferences"))
-    world.after(bypass_decision.SETTLE_S)
+    world.after(bypassed.SETTLE_S)
     assert [call.verb for call in requests(world)] == ["get"]
 
 
@@ -272,9 +272,9 @@ def test_a_rejected_pod_of_no_one_is_told_what_to_do_once(world: World) -> None:
     ],
 )
 def test_only_what_a_node_rejects_for_our_resources_counts(failed: str, expected: bool) -> None:
-    assert bypass_decision.is_ours(failed, ResourceConfig().resources) is expected
+    assert bypassed.is_ours(failed, ResourceConfig().resources) is expected
     whole = ResourceConfig(whole_gpus=True).resources
-    assert bypass_decision.is_ours(failed, whole) is (expected or names.GPU in failed)
+    assert bypassed.is_ours(failed, whole) is (expected or names.GPU in failed)
 
 
 def test_other_failures_are_left_alone(world: World) -> None:
@@ -298,7 +298,7 @@ def test_the_record_of_a_job_is_left_to_it(world: World, kind: str) -> None:
 def test_a_deletion_that_is_refused_is_tried_ever_less_often(world: World) -> None:
     rejected(world, REPLICA_SET)
     tick(world)
-    world.clock.at += bypass_decision.SETTLE_S
+    world.clock.at += bypassed.SETTLE_S
     world.api.fail_next(lambda call: call.verb == "delete", kube.ForbiddenError("no"), times=99)
     tick(world, 1, times=20)
     assert world.api.count("delete") == 3

@@ -8,12 +8,10 @@ from unittest.mock import Mock
 import pytest
 
 from controller.index import Snapshot
-from controller.reconcile import loop, unschedulable
-from controller.reconcile import waiting as chores
+from controller.reconcile import loop, waiting
 from controller.reconcile.advice import REASON_UNSCHEDULABLE, Tell
 from controller.reconcile.bypassed import bind_late
-from controller.reconcile.unschedulable import Note, Nudge
-from controller.reconcile.waiting import MAX_ACTIONS
+from controller.reconcile.waiting import MAX_ACTIONS, Note, Nudge
 from gpushare import names
 from gpushare.cluster import reasons
 from gpushare.cluster.pod_records import Pending
@@ -136,18 +134,18 @@ def test_many_kinds_of_waiting_pods_take_turns(world: World, monkeypatch: pytest
     """And leave the scheduler's cache alone."""
     snapshot = Mock(wraps=world.reconciler.table.verdicts)
     monkeypatch.setattr(world.reconciler.table, "verdicts", snapshot)
-    kinds = range(20, 20 + 3 * chores.MAX_KINDS)
+    kinds = range(20, 20 + 3 * waiting.MAX_KINDS)
     for gib in kinds:
         world.add_waiting(gib)
     world.table.filter(make_shape(1), [A])
     (kept,) = world.table._kept.values.values()
     for turns in (1, 2, 3):
         world.reconciler.tick()
-        assert snapshot.call_count == turns * chores.MAX_KINDS
+        assert snapshot.call_count == turns * waiting.MAX_KINDS
     assert sorted(call.args[0].containers[0].memory_mib // 1024 for call in snapshot.call_args_list) == list(kinds)
     assert list(world.table._kept.values.values()) == [kept]
     world.reconciler.tick()
-    assert snapshot.call_count == 4 * chores.MAX_KINDS
+    assert snapshot.call_count == 4 * waiting.MAX_KINDS
 
 
 def test_judging_stops_when_its_time_is_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +154,7 @@ def test_judging_stops_when_its_time_is_over(world: World, monkeypatch: pytest.M
     snapshot = world.reconciler.table.verdicts
 
     def slow(shape: RequestShape) -> Answers:
-        world.clock.at += chores.JUDGE_S / 2
+        world.clock.at += waiting.JUDGE_S / 2
         return snapshot(shape)
 
     monkeypatch.setattr(world.reconciler.table, "verdicts", slow)
@@ -172,17 +170,17 @@ def add_pods(world: World, count: int, **labels: str) -> None:
 
 
 def test_a_group_is_looked_up_once_for_each_kind_of_pod(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    resolve = Mock(wraps=world.state.resolve)
-    monkeypatch.setattr(world.state, "resolve", resolve)
+    resolve = Mock(wraps=world.state.index.resolve)
+    monkeypatch.setattr(world.state.index, "resolve", resolve)
     add_pods(world, 30, app="web")
     add_pods(world, 30, app="guest")
     world.reconciler.tick()
     assert resolve.call_count == 2
-    for gib in range(20, 20 + 2 * chores.MAX_KINDS):
+    for gib in range(20, 20 + 2 * waiting.MAX_KINDS):
         world.add_waiting(gib)
     resolve.reset_mock()
     world.reconciler.tick()
-    assert resolve.call_count == chores.MAX_KINDS
+    assert resolve.call_count == waiting.MAX_KINDS
 
 
 def test_who_may_begin_a_group_is_told_nothing_while_others_do_not(world: World) -> None:
@@ -229,18 +227,18 @@ def test_waiting_pods_are_counted_by_reason(world: World) -> None:
         world.add_waiting(gib)
     world.reconciler.tick()
     counts = world.reconciler.waiting.counts
-    assert counts.keys() == set(chores.REASONS)
-    once, memory = (chores.NOT_TRIED, chores.INVALID, chores.FITS), RefusalReason.INSUFFICIENT_GPU_MEMORY.value
+    assert counts.keys() == set(waiting.REASONS)
+    once, memory = (waiting.NOT_TRIED, waiting.INVALID, waiting.FITS), RefusalReason.INSUFFICIENT_GPU_MEMORY.value
     assert {reason: count for reason, count in counts.items() if count} == {**dict.fromkeys(once, 1), memory: 3}
 
 
 def test_kinds_of_pods_that_were_not_judged_yet_are_counted_as_such(world: World) -> None:
-    for gib in range(30, 30 + chores.MAX_KINDS + 1):
+    for gib in range(30, 30 + waiting.MAX_KINDS + 1):
         world.add_waiting(gib)
     world.reconciler.tick()
-    assert world.reconciler.waiting.counts[chores.NOT_JUDGED] == 1
+    assert world.reconciler.waiting.counts[waiting.NOT_JUDGED] == 1
     world.reconciler.tick()
-    assert world.reconciler.waiting.counts[chores.NOT_JUDGED] == 0
+    assert world.reconciler.waiting.counts[waiting.NOT_JUDGED] == 0
 
 
 REQUEST = PodRequest(pod=make_ref(), shape=make_shape(10))
@@ -248,7 +246,7 @@ POD = Pending(ref=make_ref(), request=REQUEST, unschedulable=True)
 
 
 def step(note: Note, *, fits: bool, now: float, why: str = "full", freed: int = 0) -> tuple[object, Note]:
-    return unschedulable.decide(POD, fits=fits, why=lambda: "" if fits else why, note=note, now=now, freed=freed)
+    return waiting.decide(POD, fits=fits, why=lambda: "" if fits else why, note=note, now=now, freed=freed)
 
 
 def refused(message: str, *, permanent: bool = False) -> Refused:
@@ -277,7 +275,7 @@ def test_the_same_reason_is_told_again_before_its_event_expires() -> None:
 
 
 def test_a_pod_that_fits_is_told_what_there_is_to_tell_and_nudged() -> None:
-    action, note = unschedulable.decide(POD, fits=True, why=lambda: "create it again", note=Note(), now=0, freed=0)
+    action, note = waiting.decide(POD, fits=True, why=lambda: "create it again", note=Note(), now=0, freed=0)
     assert action == Tell(make_ref(), REASON_UNSCHEDULABLE, "create it again")
     _, note = step(note, fits=True, now=1)
     assert step(note, fits=True, now=4)[0] == Nudge(make_ref(), "1")
@@ -299,7 +297,7 @@ def test_a_pod_that_stops_to_fit_starts_again() -> None:
 def test_a_nudge_writes_another_value(before: str, after: str) -> None:
     pod = Pending(ref=make_ref(), request=REQUEST, unschedulable=True, retry=before)
     note = Note(fits_since=0)
-    action, _ = unschedulable.decide(pod, fits=True, why=str, note=note, now=3, freed=1)
+    action, _ = waiting.decide(pod, fits=True, why=str, note=note, now=3, freed=1)
     assert action == Nudge(make_ref(), after)
 
 
@@ -332,7 +330,7 @@ def test_a_cluster_without_gpus_says_so() -> None:
 
 
 def most_common(*answers: tuple[RefusalReason, bool]) -> RefusalReason:
-    return unschedulable.reason(
+    return waiting.main_reason(
         {NodeName(f"n{number}"): Refused(reason, "", permanent=stays) for number, (reason, stays) in enumerate(answers)}
     )
 
@@ -394,14 +392,14 @@ def test_a_follower_writes_nothing_at_all(world: World) -> None:
 
 def test_a_leader_that_falls_while_it_prepares_changes_no_pod(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading the token and connecting may take seconds."""
-    waiting, bypassed_pod = pods_wire.ref(world.add_pod(3)), add_bypassed(world, 3)
+    pod, bypassed_pod = pods_wire.ref(world.add_pod(3)), add_bypassed(world, 3)
     world.see()
     request = request_of(bypassed_pod)
     for verb in ("patch", "delete"):
         monkeypatch.setattr(world.api, verb, lambda *a, verb=verb, **o: leaving(world, verb, *a, **o))
-    world.writer.nudge(waiting, "1")
+    world.writer.nudge(pod, "1")
     world.leads = True
-    assert world.writer.delete(waiting, "1") is False
+    assert world.writer.delete(pod, "1") is False
     world.leads = True
     assert late(world, request) == "this replica no longer leads"
     assert (requests(world), world.used()) == ([], {})

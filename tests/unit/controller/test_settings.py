@@ -9,8 +9,7 @@ import pytest
 
 import controller.main
 from controller import leadership
-from controller.main import Controller, main
-from controller.server import Server
+from controller.main import Controller, Server, main
 from controller.settings import Settings
 from gpushare.errors import SettingsError
 from gpushare.kube import client

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controller import watches
-from controller.state import ClusterState
+from controller.index import Index
 from controller.watches import BUDGETS_V1, BUDGETS_V1BETA1, CONFIG_MAPS, OptionalWatch
 from gpushare import names
 from gpushare.cluster.pod_records import Bound
@@ -38,11 +38,11 @@ def pdb(name: str = "web", allowed: object = 1, **selector: object) -> dict[str,
 
 
 Watch = OptionalWatch[Any]
-STATE = ClusterState(resource_config=ResourceConfig())
 
 
-def policies(state: ClusterState = STATE) -> Watch:
-    return watches.namespace_policies(api=FakeKube(), clock=ManualClock(), state=state)
+def policies(index: Index | None = None) -> Watch:
+    index = index or Index(ResourceConfig())
+    return watches.namespace_policies(api=FakeKube(), clock=ManualClock(), index=index)
 
 
 def budgets(api: FakeKube | None = None, clock: ManualClock | None = None) -> Watch:
@@ -64,16 +64,16 @@ def tell(watch: Watch, what: Callable[[Any], None], obj: dict[str, Any]) -> None
 
 
 def test_policies_follow_the_collection() -> None:
-    state = ClusterState(resource_config=ResourceConfig())
-    watch = policies(state)
+    index = Index(ResourceConfig())
+    watch = policies(index)
     listed(watch, namespace("a", "spread"), namespace("b", "dense"))
-    assert state.namespace_policies == {"a": Policy.SPREAD, "b": Policy.DENSE}
+    assert index.namespace_policies == {"a": Policy.SPREAD, "b": Policy.DENSE}
     before = watch.by_key
     tell(watch, watch.upsert, namespace("a", "binpack"))
     tell(watch, watch.upsert, namespace("c", "fgd"))
     tell(watch, watch.remove, namespace("b", "dense"))
     tell(watch, watch.remove, namespace("unknown", "dense"))
-    assert state.namespace_policies == {"a": Policy.BINPACK, "c": Policy.FGD}
+    assert index.namespace_policies == {"a": Policy.BINPACK, "c": Policy.FGD}
     assert before == {"a": Policy.SPREAD, "b": Policy.DENSE}, "what readers have, who take no lock"
 
 
@@ -110,7 +110,7 @@ def test_only_namespaces_with_the_label_are_read() -> None:
     api.seed("/api/v1/namespaces", namespace("a", "spread"))
     api.seed("/api/v1/namespaces", {"metadata": {"name": "b"}})
     api.close()
-    watch = watches.namespace_policies(api=api, clock=ending(stop), state=STATE)
+    watch = watches.namespace_policies(api=api, clock=ending(stop), index=Index(ResourceConfig()))
     watch.run(stop)
     assert watch.by_key == {"a": Policy.SPREAD}
     asked = {call.params["labelSelector"] for call in api.calls if call.params.get("limit") != "1"}
@@ -121,7 +121,7 @@ def test_pods_that_name_no_policy_have_that_of_their_namespace(world: World) -> 
     world.bind(world.add_pod(3), "node-a")
     world.see()
     scores = {"team": 10, "apart": 1}
-    world.state.namespace_policies = {"apart": Policy.SPREAD}
+    world.state.index.namespace_policies = {"apart": Policy.SPREAD}
     for namespace, score in scores.items():
         pod = world.add_pod(3, namespace=namespace)
         answer = world.post("prioritize", {"Pod": pod, "NodeNames": NODES})

@@ -9,7 +9,7 @@ import pytest
 from controller.index import OtherPods
 from controller.state import Reserved
 from gpushare import names
-from gpushare.cluster import node_ledger, pod_records
+from gpushare.cluster import pod_records
 from gpushare.cluster import world as cluster_world
 from gpushare.cluster.pod_records import NOTHING, Bound, NonGpuPod
 from gpushare.identity import NodeName, PodUid
@@ -193,16 +193,6 @@ def test_of_two_pods_that_cannot_be_read_the_audit_may_name_another_first(world:
         world.edit_pod(world.api.read(f"{PODS}/{name}"), lambda pod: pod["spec"].update(nodeName=A))
         world.see()
     assert isinstance(world.state.index.ledgers()[A], Refused)
-    assert world.audit() == []
-
-
-def test_no_ledger_is_computed_for_a_pod_bound_as_chosen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    for gib in (1, 2):
-        world.add_bound(gib)
-    with monkeypatch.context() as patched:
-        patched.setattr(node_ledger, "of_node", lambda *_: pytest.fail("computed from all pods"))
-        pod = world.add_bound(3)
-    assert world.ledger().allocations[uid_of(pod)] == world.held_by(pod)
     assert world.audit() == []
 
 
