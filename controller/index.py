@@ -17,14 +17,13 @@ from gpushare.cluster import groups, node_ledger, node_records
 from gpushare.cluster.groups import Counts, LabelIndex
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.pod_records import NOTHING, AnyPod, Bound, NonGpuPod, Pending, PodRecord, Problem
+from gpushare.cluster.pod_records import AnyPod, Bound, NonGpuPod, Pending, PodRecord, Problem
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation, RefusalReason, Refused
-from gpushare.model.capacity import Ask, FreeHost
+from gpushare.model.capacity import NOTHING, Ask, FreeHost
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy, RequestShape
 from gpushare.units import ResourceConfig
-from gpushare.wire import host
 
 K = TypeVar("K", bound=Hashable)
 
@@ -336,7 +335,7 @@ class Index:
         reserved = self.reservations.on_node(record.name).items()
         coming = (known.takes for uid, known in reserved if uid not in on_node)
         there = (pod.ask.host for pod in on_node.values())
-        return host.left(record.allocatable, itertools.chain(there, coming, self._others.takes_on(record.name)))
+        return record.allocatable.left_by(itertools.chain(there, coming, self._others.takes_on(record.name)))
 
     def _came(self, record: Bound) -> set[NodeName]:
         """A pod is on a node now, or is another one there. The nodes whose ledger changes by it."""

@@ -13,11 +13,11 @@ from typing import Final, TypeVar
 
 from controller.cluster_table import ClusterTable, PodKind
 from controller.index import Index
+from gpushare.model.capacity import Ask
 from gpushare.placement import demand, outlook
 from gpushare.placement.outlook import NOTHING_KNOWN
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
-from gpushare.wire import requests
 
 _LOG: Final = logging.getLogger(__name__)
 QUIET_S: Final = 5.0  # after which a single change is enough
@@ -94,7 +94,7 @@ class Outlooks:
     def _look(self) -> None:
         seen = self._index.demand()
         for takes, number in seen.others.items():
-            seen.asks[requests.usage_of_host(takes)] += number
+            seen.asks[Ask.of_host(takes)] += number
         empty, now = self._table.sharing()
         epoch = self.outlook.epoch
         found = outlook.look(seen.asks, empty, now, epoch, pace=self._in_slices)

@@ -23,7 +23,7 @@ from gpushare.kube.watch import Reflector
 from gpushare.model.request import Policy
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Backoff, Clock
-from gpushare.wire import fields, selectors, unhealthy
+from gpushare.wire import fields, unhealthy
 from gpushare.wire.unhealthy import Marked
 
 _LOG: Final = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ def namespace_policies(*, api: KubeApi, clock: Clock, index: Index) -> OptionalW
         metadata = fields.mapping(obj, "metadata", "namespace")
         name, labels = fields.text(metadata, "name", "metadata"), fields.mapping(metadata, "labels", "metadata")
         try:
-            return name, selectors.parse_policy(str(labels.get(names.LABEL_POLICY, "")))
+            return name, Policy.parse(str(labels.get(names.LABEL_POLICY, "")))
         except ValueError as error:
             logs.event(_LOG, "label has no effect", level=logging.WARNING, namespace=name, error=str(error))
             return name, None

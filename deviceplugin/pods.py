@@ -17,7 +17,7 @@ from gpushare.model.request import MAX_ASKING, MAX_CONTAINERS
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.units import ResourceConfig
-from gpushare.wire import allocations, fields, interop, selectors
+from gpushare.wire import allocations, fields, frameworks, interop
 from gpushare.wire import pods as wire
 from gpushare.wire.pods import Pod
 
@@ -118,7 +118,7 @@ def _variables(env: Sequence[Mapping[str, Any]]) -> list[JsonObject]:
         if entry.get("name") == names.ENV_VISIBLE_DEVICES:
             source = fields.mapping(fields.mapping(entry, "valueFrom", "env"), "fieldRef", "env.valueFrom")
             devices = [{"name": entry["name"], "valueFrom": {"fieldRef": {"fieldPath": source.get("fieldPath")}}}]
-    limits = selectors.VARIABLES.intersection(str(entry.get("name")) for entry in env)
+    limits = frameworks.VARIABLES.intersection(str(entry.get("name")) for entry in env)
     return [*devices, *({"name": name} for name in sorted(limits))]
 
 

@@ -18,7 +18,7 @@ from gpushare.model.request import DEFAULT_POLICY, Policy
 from gpushare.runtime import options
 from gpushare.runtime.options import option
 from gpushare.units import GIB, MemoryUnit, ResourceConfig
-from gpushare.wire import fields, interop, selectors, unhealthy
+from gpushare.wire import fields, interop, unhealthy
 from gpushare.wire import pods as pods_wire
 
 T = TypeVar("T")
@@ -179,7 +179,7 @@ def _policy(api: KubeApi, namespace: str) -> Policy | None:
     try:
         found = api.get(f"/api/v1/namespaces/{quote(namespace, safe='')}")
         labels = fields.mapping(fields.mapping(found, "metadata", "namespace"), "labels", "metadata")
-        return selectors.parse_policy(fields.text(labels, names.LABEL_POLICY, "labels"))
+        return Policy.parse(fields.text(labels, names.LABEL_POLICY, "labels"))
     except (kube.ForbiddenError, kube.NotFoundError, WireError, ValueError):
         return None
 

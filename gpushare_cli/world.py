@@ -27,7 +27,7 @@ from gpushare.placement import outlook as outlooks
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.policies import LEARNING, Policies
 from gpushare.units import GIB, MemoryUnit, ResourceConfig
-from gpushare.wire import fields, host, requests
+from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import schedulable
 from gpushare_cli.reading import Objects, Settings
@@ -149,7 +149,7 @@ def build(
             record=node_record,
             facts=facts,
             ledger=ledger,
-            host=host.left(node_record.allocatable, taken[name]) if node_record.allocatable else None,
+            host=node_record.allocatable.left_by(taken[name]) if node_record.allocatable else None,
             allocatable=facts.allocatable,
             requested=requested[name],
         )
@@ -160,7 +160,7 @@ def build(
         holders=holders,
         problems=problems,
         elsewhere=dict(sorted(elsewhere.items())),
-        asks=(*asks, *(requests.usage_of_host(other.takes) for other in objects.others)),
+        asks=(*asks, *(Ask.of_host(other.takes) for other in objects.others)),
         objects=objects,
     )
 

@@ -13,7 +13,7 @@ from gpushare import names, units
 from gpushare.errors import FieldError, InvalidRequestError
 from gpushare.model.request import ContainerRequest
 from gpushare.units import MemoryUnit
-from gpushare.wire import pods, requests, selectors, typos
+from gpushare.wire import frameworks, pods, requests, typos
 from gpushare.wire.fields import JsonObject
 from webhook import edits, review
 from webhook.edits import DEFAULT_SCHEDULER, LISTS, OURS, Rules
@@ -108,7 +108,7 @@ def bad_totals(pod: JsonObject) -> Iterator[FieldError]:
 def framework_variables(pod: JsonObject) -> Iterator[FieldError]:
     """Words for which no container of the pod would start."""
     try:
-        selectors.frameworks(review.annotations(pod).get(names.ANNOTATION_FRAMEWORK_VARIABLES))
+        frameworks.parse(review.annotations(pod).get(names.ANNOTATION_FRAMEWORK_VARIABLES))
     except ValueError as error:
         problem, _, fix = str(error).partition("; ")
         yield FieldError(f"metadata.annotations[{names.ANNOTATION_FRAMEWORK_VARIABLES}]", problem, fix)

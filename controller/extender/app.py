@@ -28,8 +28,8 @@ from gpushare.runtime import http, logs
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.http import Request, Response
 from gpushare.runtime.intake import MIB, ByteBudget, Intake, Limit, RefusedBodyError
-from gpushare.wire import host, requests
 from gpushare.wire import pods as pods_wire
+from gpushare.wire import requests
 
 _LOG: Final = logging.getLogger(__name__)
 _LIMIT: Final = Limit(body=64 * MIB, weight=896 * MIB)
@@ -176,7 +176,7 @@ class Extender:
         if pods_wire.needs_gpu(args.pod, self._services.state.resource_config):
             return _without_preference(args.names), "gpu"
         self._check_ready()
-        kind = PodKind(None, host.counted(args.pod))
+        kind = PodKind(None, pods_wire.host_requests(args.pod))
         return messages.priorities(args.names, self._services.table.grades(kind, args.names)), "scored"
 
     def _preempt(self, body: bytes, _: Request) -> tuple[bytes, str]:

@@ -16,8 +16,8 @@ from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Gpu, Limit, NodeInventory
 from gpushare.model.ledger import mib_on
 from gpushare.units import MIB
-from gpushare.wire import selectors
-from gpushare.wire.selectors import Framework
+from gpushare.wire import frameworks
+from gpushare.wire.frameworks import Framework
 
 PROVEN: Final = ""  # what a back end says of a GPU on which it works
 Proofs = Mapping[GpuUuid, str]  # of one back end: `PROVEN`, or why it does not work on that GPU and what to do
@@ -101,26 +101,26 @@ def reported(start: LimitedStart, gpus: Sequence[Gpu], total_mib: Callable[[Gpu]
         Framework.PYTORCH: f"per_process_memory_fraction:{share}",
     }
     wanted = [each for each in _wanted(start) if share and _is_free(start, each)]
-    return tuple((selectors.FRAMEWORK_VARIABLES[each][0], values[each]) for each in wanted)
+    return tuple((frameworks.FRAMEWORK_VARIABLES[each][0], values[each]) for each in wanted)
 
 
 def mps_variables(start: LimitedStart, gpus: Sequence[Gpu]) -> Variables:
     """Under MPS, which holds the limit: for JAX, which takes three quarters of what CUDA reports, the whole GPU."""
     share = _fraction(start, gpus, lambda gpu: gpu.memory_mib, usable=_MPS_USABLE)
     is_wanted = Framework.JAX in _wanted(start) and share and _is_free(start, Framework.JAX)
-    return ((selectors.FRAMEWORK_VARIABLES[Framework.JAX][0], share),) if is_wanted else ()
+    return ((frameworks.FRAMEWORK_VARIABLES[Framework.JAX][0], share),) if is_wanted else ()
 
 
 def _wanted(start: LimitedStart) -> tuple[Framework, ...]:
     try:
-        return selectors.frameworks(start.annotations.get(names.ANNOTATION_FRAMEWORK_VARIABLES))
+        return frameworks.parse(start.annotations.get(names.ANNOTATION_FRAMEWORK_VARIABLES))
     except ValueError as error:
         raise LimitError(f"annotation {names.ANNOTATION_FRAMEWORK_VARIABLES}: {error}") from error
 
 
 def _is_free(start: LimitedStart, framework: Framework) -> bool:
     """Whether the pod's author has not decided himself, as far as that can be known."""
-    return not start.open_env and start.variables.isdisjoint(selectors.FRAMEWORK_VARIABLES[framework])
+    return not start.open_env and start.variables.isdisjoint(frameworks.FRAMEWORK_VARIABLES[framework])
 
 
 def _fraction(start: LimitedStart, gpus: Sequence[Gpu], total_mib: Callable[[Gpu], int], *, usable: float = 1.0) -> str:

@@ -13,7 +13,7 @@ from gpushare import names
 from gpushare.model.gpu import Gpu, HandOver, Limit, NodeInventory
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
-from gpushare.wire import selectors
+from gpushare.wire import frameworks
 
 _LOG: Final = logging.getLogger(__name__)
 PROVE_S: Final = 10.0
@@ -71,7 +71,7 @@ class NodeLimits:
         for candidates, gpus in groups.items():
             edits = edits.merge(self._prepare(start, gpus, candidates))
         if len(groups) > 1:  # a framework's variable counts for all GPUs, and elsewhere would be one limit too many
-            edits = replace(edits, env=tuple(each for each in edits.env if each[0] not in selectors.VARIABLES))
+            edits = replace(edits, env=tuple(each for each in edits.env if each[0] not in frameworks.VARIABLES))
         return edits
 
     def _prepare(self, start: LimitedStart, gpus: Sequence[Gpu], candidates: Order) -> ContainerEdits:

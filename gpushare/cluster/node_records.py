@@ -11,8 +11,9 @@ from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.model.capacity import FreeHost
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
-from gpushare.wire import fields, host
+from gpushare.wire import fields
 from gpushare.wire import inventory as inventory_wire
+from gpushare.wire import pods as pods_wire
 
 _NONE: Final[frozenset[int]] = frozenset()
 
@@ -53,7 +54,7 @@ def read(node: Mapping[str, Any], known: NodeRecord | None = None, unhealthy: fr
         held=held,
         unhealthy=unhealthy,
         awaited=awaited,
-        allocatable=host.allocatable(node),
+        allocatable=pods_wire.allocatable(node),
     )
     if known is not None and record == replace(known, inventory=None, problem=""):
         return known

@@ -3,6 +3,7 @@
 Everything else of an object is dropped as soon as it was read, so that a cluster's worth of pods stays small.
 """
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
@@ -10,18 +11,19 @@ from typing import Any, Final, NamedTuple
 from gpushare import names
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName, PodRef, PodUid
-from gpushare.model.allocation import Allocation
-from gpushare.model.capacity import Ask, FreeHost
+from gpushare.model.allocation import Allocation, Grant
+from gpushare.model.capacity import NOTHING, Ask, FreeHost
 from gpushare.model.request import MAX_CONTAINERS, PodRequest
 from gpushare.units import MemoryUnit, ResourceConfig
 from gpushare.wire import allocations as allocations_wire
-from gpushare.wire import fields, hand_over, host, interop, requests
+from gpushare.wire import fields, hand_over, interop, requests
 from gpushare.wire import pods as pods_wire
 from gpushare.wire.fields import JsonObject
 
-NOTHING: Final = FreeHost(0, 0)
 NO_ASK: Final = Ask()
 _LONGEST: Final = 2000  # characters of a message
+_OFTEN: Final = 4096
+_CHOICES: Final = frozenset({names.ANNOTATION_MODEL, names.ANNOTATION_MIG})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +41,7 @@ class Pending:
     @property
     def ask(self) -> Ask:
         """What it will take of its node; nothing if that cannot be understood."""
-        return NO_ASK if self.request is None else requests.usage_of(self.request)
+        return NO_ASK if self.request is None else Ask.of_pod(self.request)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +158,7 @@ def non_gpu_pod(pod: Mapping[str, Any]) -> NonGpuPod | None:
     if node is None:
         return None
     uid = fields.needed(fields.mapping(pod, "metadata", "pod"), "uid", "metadata")
-    return NonGpuPod(PodUid(uid), node, host.counted(pod) if pods_wire.counts(pod) else NOTHING)
+    return NonGpuPod(PodUid(uid), node, pods_wire.host_requests(pod) if pods_wire.counts(pod) else NOTHING)
 
 
 def _pending(pod: Mapping[str, Any], ref: PodRef, resource_config: ResourceConfig) -> Pending:
@@ -188,9 +190,9 @@ def _said(error: Exception) -> str:
 
 def _known(pod: Mapping[str, Any], ref: PodRef, node: NodeName) -> Bound:
     try:
-        return _bare(pod, ref, node, ask=requests.usage_of_host(host.counted(pod)))
+        return _bare(pod, ref, node, ask=Ask.of_host(pods_wire.host_requests(pod)))
     except WireError:
-        return Bound(ref=ref, node=node, ask=requests.usage_of_host(host.counted(pod)))
+        return Bound(ref=ref, node=node, ask=Ask.of_host(pods_wire.host_requests(pod)))
 
 
 def _bare(pod: Mapping[str, Any], ref: PodRef, node: NodeName, **holding: Any) -> Bound:
@@ -217,16 +219,54 @@ def _bound(pod: Mapping[str, Any], ref: PodRef, node: NodeName, resource_config:
     if names.ANNOTATION_ALLOCATION in annotations:
         holding = allocations_wire.held(pod, resource_config, resource_config.unit)
         outdated = _owner(pod) if _is_outdated(pod, resource_config) else ""
-        ask = requests.usage_of_bound(pod, holding.allocation, resource_config)
+        ask = _ask_of_bound(pod, holding.allocation, resource_config)
         return _bare(pod, ref, node, ask=ask, allocation=holding.allocation, problem=holding.problem, outdated=outdated)
     asking = pods_wire.asking(pod, resource_config)
     if interop.is_bound(annotations) and not pods_wire.is_refused(pod, asking, interop.OTHER_DEVICES):
-        return _bare(pod, ref, node, ask=requests.usage_of_bound(pod, None, resource_config), interop_pod=_reduced(pod))
+        return _bare(pod, ref, node, ask=_ask_of_bound(pod, None, resource_config), interop_pod=_reduced(pod))
     request, problem = _request(pod, resource_config)
-    ask = requests.usage_of_host(host.counted(pod)) if request is None else requests.usage_of(request)
+    ask = _asked(pod, request)
     mutated, started = pods_wire.is_mutated(pod, resource_config), pods_wire.has_started(pod, asking)
     bypassed = Bypassed(request=request, problem=problem, mutated=mutated, started=started, owner=_owner(pod))
     return _bare(pod, ref, node, ask=ask, bypassed=bypassed)
+
+
+def _ask_of_bound(pod: Mapping[str, Any], allocation: Allocation | None, resource_config: ResourceConfig) -> Ask:
+    """What a pod takes of its node, as before it was bound; no GPUs if no one can tell what it asked for.
+
+    What it holds, as far as it is known, tells most requests without reading them again.
+    """
+    if allocation is not None and len(allocation.grants) == 1 and _is_plain(pod, allocation.grants[0]):
+        grant, takes = allocation.grants[0], pods_wire.host_requests(pod)
+        memory_mib = 0 if grant.whole else grant.memory_mib
+        return _ask_of_grant(len(grant.gpus), memory_mib, grant.compute_percent, grant.whole, takes)
+    return _asked(pod, _request(pod, resource_config)[0])
+
+
+def _asked(pod: Mapping[str, Any], request: PodRequest | None) -> Ask:
+    return Ask.of_host(pods_wire.host_requests(pod)) if request is None else Ask.of_pod(request)
+
+
+def _is_plain(pod: Mapping[str, Any], grant: Grant) -> bool:
+    """Whether the only grant of a pod says all that its request does: no part of a GPU, and no choice of GPUs."""
+    if not _CHOICES.isdisjoint(pods_wire.annotations(pod)):
+        return False
+    if grant.whole or not grant.compute_percent:
+        return True  # a part is of compute, too
+    containers = (container for _, _, container in pods_wire.containers(pod))
+    return not any(names.GPU_PERCENT in pods_wire.amounts(container, "limits") for container in containers)
+
+
+@functools.lru_cache(maxsize=_OFTEN)
+def _ask_of_grant(gpus: int, memory_mib: int, compute_percent: int, whole: bool, takes: FreeHost) -> Ask:
+    return Ask(
+        gpus=gpus,
+        memory_mib=memory_mib,
+        compute_percent=compute_percent,
+        whole=whole,
+        cpu_milli=takes.cpu_milli,
+        host_mib=takes.memory_mib,
+    )
 
 
 def _is_outdated(pod: Mapping[str, Any], resource_config: ResourceConfig) -> bool:

@@ -7,10 +7,10 @@ from typing import Self
 from gpushare.cluster import node_ledger
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.pod_records import NOTHING, Bound, PodRecord
+from gpushare.cluster.pod_records import Bound, PodRecord
 from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.allocation import Allocation, Grant, Held, Placed, Refused
-from gpushare.model.capacity import FreeHost
+from gpushare.model.capacity import NOTHING, FreeHost
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape

@@ -1,7 +1,8 @@
 """What is free on a node, as far as it matters for how well pods pack: the GPUs, and the host's CPU and memory."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.model.ledger import NodeLedger
@@ -65,6 +66,16 @@ class FreeHost(NamedTuple):
     def without(self, takes: "FreeHost") -> "FreeHost":
         return FreeHost(self.cpu_milli - takes.cpu_milli, self.memory_mib - takes.memory_mib)
 
+    def left_by(self, pods: Iterable["FreeHost"]) -> "FreeHost":
+        """What pods leave of a node; never less than nothing, as it may have shrunk."""
+        cpu, memory = self
+        for pod in pods:
+            cpu, memory = cpu - pod.cpu_milli, memory - pod.memory_mib
+        return FreeHost(max(cpu, 0), max(memory, 0))
+
+
+NOTHING: Final = FreeHost(0, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
@@ -103,7 +114,7 @@ class Ask:
     """Whether it takes MIG instances."""
 
     @classmethod
-    def of(cls, shape: RequestShape, *, cpu_milli: int = 0, host_mib: int = 0) -> "Ask":
+    def of(cls, shape: RequestShape, takes: FreeHost = NOTHING) -> "Ask":
         most = max(shape.containers, key=_most)
         return cls(
             gpus=max(container.gpu_count for container in shape.containers),
@@ -111,11 +122,20 @@ class Ask:
             memory_percent=most.memory_percent,
             compute_percent=most.compute_percent,
             whole=most.whole,
-            cpu_milli=cpu_milli,
-            host_mib=host_mib,
+            cpu_milli=takes.cpu_milli,
+            host_mib=takes.memory_mib,
             models=shape.gpus.models,
             mig=shape.gpus.mig,
         )
+
+    @classmethod
+    def of_pod(cls, request: PodRequest) -> "Ask":
+        return cls.of(request.shape, FreeHost.of(request))
+
+    @classmethod
+    def of_host(cls, takes: FreeHost) -> "Ask":
+        """Of a pod without GPUs."""
+        return cls(cpu_milli=takes.cpu_milli, host_mib=takes.memory_mib)
 
     @property
     def host(self) -> FreeHost:

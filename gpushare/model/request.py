@@ -42,6 +42,14 @@ class Policy(Enum):
         *others, last = (policy.value for policy in cls)
         return f"{', '.join(others)} or {last}"
 
+    @classmethod
+    def parse(cls, text: str) -> "Policy":
+        """By its name. Raises ValueError, which says which ones there are."""
+        try:
+            return cls(text)
+        except ValueError:
+            raise ValueError(f"{text!r:.80} is no policy; write {cls.known()}") from None
+
 
 DEFAULT_POLICY: Final = Policy.DENSE
 """Of pods that name none, where neither their namespace nor the cluster's settings do."""

@@ -12,6 +12,15 @@ from gpushare.model.gpu import Gpu
 
 _SHOWN: Final = 80  # characters; refusals repeat a selector for every GPU and node
 _SEPARATORS: Final = re.compile(r"[\s_/-]+")
+_NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_KEY: Final = rf"(?P<key>(?:[a-z0-9](?:[a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_NAME})"
+_VALUE: Final = re.compile(rf"(?:{_NAME})?")
+_EXISTS: Final = re.compile(rf"(?P<absent>!)?\s*{_KEY}")
+_EQUAL: Final = re.compile(rf"{_KEY}\s*(?P<operator>==|=|!=)\s*(?P<values>\S*)")
+_SET: Final = re.compile(rf"{_KEY}\s+(?P<operator>in|notin)\s*\((?P<values>[^()]*)\)")
+_COMMA: Final = re.compile(r",(?![^()]*\))")
+_LONGEST: Final = 256  # characters; a selector is matched against every pod of a node, and told for every GPU
+_LABELS_FIX: Final = "write a label selector such as app=web or app in (web, api)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +130,20 @@ class Requirement:
     operator: Operator
     values: tuple[str, ...] = ()
 
+    @classmethod
+    def parse(cls, text: str) -> "Requirement":
+        """Raises ValueError, which says why it is none, and what to write."""
+        if match := _EXISTS.fullmatch(text):
+            return cls(match["key"], Operator.ABSENT if match["absent"] else Operator.EXISTS)
+        match = _EQUAL.fullmatch(text) or _SET.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r:.80} is no condition on a label; {_LABELS_FIX}")
+        values = tuple(value.strip() for value in match["values"].split(","))
+        for value in values:
+            if _VALUE.fullmatch(value) is None:
+                raise ValueError(f"{value!r:.80} cannot be the value of a label; {_LABELS_FIX}")
+        return cls(match["key"], Operator.NOT_IN if match["operator"] in {"!=", "notin"} else Operator.IN, values)
+
     def holds(self, labels: Mapping[str, str]) -> bool:
         """Whether labels meet it. As in Kubernetes, a label that is absent is not in any set."""
         match self.operator:
@@ -143,6 +166,16 @@ class LabelSelector:
     requirements: tuple[Requirement, ...]
     text: str
     """As its author wrote it."""
+
+    @classmethod
+    def parse(cls, text: str) -> "LabelSelector":
+        """Read one such as `app=web,tier in (a, b),!canary`. Raises ValueError as a requirement does."""
+        if not text.strip():
+            raise ValueError(f"it is empty, which would mean every pod; {_LABELS_FIX}")
+        if len(text) > _LONGEST:
+            raise ValueError(f"it has more than {_LONGEST} characters; {_LABELS_FIX}")
+        parts = list(dict.fromkeys(part.strip() for part in _COMMA.split(text)))
+        return cls(tuple(map(Requirement.parse, parts)), ", ".join(parts))
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         return all(requirement.holds(labels) for requirement in self.requirements)

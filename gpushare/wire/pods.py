@@ -1,14 +1,19 @@
-"""Pod objects, as plain dictionaries from the API server: who they are, their containers, how far they are.
+"""Pod objects, as plain dictionaries from the API server: who they are, their containers, what they take of a host.
 
 Whatever an object looks like, nothing but WireError comes out of here.
 """
 
+import functools
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Final
 
-from gpushare import names
-from gpushare.errors import FieldError
+from gpushare import names, units
+from gpushare.errors import FieldError, WireError
 from gpushare.identity import ContainerName, NodeName, PodRef, PodUid
+from gpushare.model.allocation import peak
+from gpushare.model.capacity import NOTHING, FreeHost
 from gpushare.model.request import MAX_CONTAINERS, ContainerKind
 from gpushare.units import ResourceConfig
 from gpushare.wire import fields
@@ -16,6 +21,11 @@ from gpushare.wire import fields
 Pod = Mapping[str, Any]
 MAX_LABELS: Final = 256
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
+_MILLI: Final = Decimal("0.001")
+_MIB: Final = Decimal(units.MIB)
+_SHORT: Final = 40
+"""Characters of an amount that is remembered. Who asks the extender may write it with as many blanks as they like."""
+_MOST: Final = 2**53  # what JSON readers hold exactly; more is no amount of anything
 
 
 def ref(pod: Pod) -> PodRef:
@@ -172,6 +182,114 @@ def takes_its_grant(container: Mapping[str, Any], name: str) -> bool:
 
 def limits_are_totals(pod: Pod) -> bool:
     return names.ANNOTATION_TOTALS in annotations(pod)
+
+
+def host_requests(pod: Pod) -> FreeHost:
+    """What kube-scheduler counts for a pod of CPU and memory, rounded up; nothing where that cannot be read.
+
+    That is its formula for init containers and sidecars, and the overhead. Where requests are set for the whole pod,
+    they count instead of the containers'. Of a pod that is being resized in place, the most of what is asked for and
+    what its kubelet has told counts, and of an infeasible resize only the latter: `PodRequests` of kube-scheduler from
+    1.33 on. In 1.27 to 1.32 resizing is off by default; switched on, 1.27 to 1.31 leave out what is in force, 1.32 what
+    is allocated, and all of them sidecars.
+    """
+    try:
+        return _host_requests(pod)
+    except WireError:
+        return NOTHING
+
+
+def _host_requests(pod: Pod) -> FreeHost:
+    spec, status = (fields.mapping(pod, part, "pod") for part in ("spec", "status"))
+    told = {fields.text(report, "name", path): report for path, report in reports(pod) if "resources" in report}
+    infeasible = bool(told or "resources" in status) and _is_infeasible(pod, status)
+    steps = []
+    for path, kind, container in containers(pod):
+        asked = _cpu_and_memory(_requests(container))
+        if told and kind is not ContainerKind.INIT:
+            known = told.get(fields.text(container, "name", path))
+            asked = asked if known is None else _resized(asked, known, infeasible=infeasible)
+        steps.append((kind, asked))
+    cpu, memory = peak(steps) or (0, 0)
+    if "resources" in spec:
+        whole = _requests(spec)
+        asked = _cpu_and_memory(whole)
+        if "resources" in status:
+            asked = _resized(asked, status, infeasible=infeasible)
+        cpu = asked[0] if "cpu" in whole else cpu
+        memory = asked[1] if "memory" in whole else memory
+    if "overhead" in spec:
+        more = _cpu_and_memory(fields.mapping(spec, "overhead", "spec"))
+        cpu, memory = cpu + more[0], memory + more[1]
+    return _shared(cpu, memory)
+
+
+def _is_infeasible(pod: Pod, status: Mapping[str, Any]) -> bool:
+    """Whether the kubelet has said that a resize can never be done on its node; up to 1.32 it says so in `resize`."""
+    pending = fields.condition(pod, "PodResizePending", "pod")
+    return (pending.get("reason") if pending else status.get("resize")) == "Infeasible"
+
+
+def _resized(asked: tuple[int, int], told: Mapping[str, Any], *, infeasible: bool) -> tuple[int, int]:
+    """CPU and memory that count, by what a kubelet tells: of them that are in force, and that it has allocated."""
+    in_force, allocated = amounts(told, "requests"), fields.mapping(told, "allocatedResources", "status")
+    cpu, memory = (0, 0) if infeasible else asked
+    for known in (in_force, allocated if allocated != in_force else {}):
+        if known:
+            cpu, memory = map(max, (cpu, memory), _cpu_and_memory(known))
+    return cpu, memory
+
+
+def _requests(holder: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Requests, and limits where there is no request, as the API server sets it."""
+    limits, requests = amounts(holder, "limits"), amounts(holder, "requests")
+    return {**limits, **requests} if limits else requests
+
+
+def _cpu_and_memory(amounts: Mapping[str, Any]) -> tuple[int, int]:
+    """Rounded up."""
+    return _ceiling(amounts.get("cpu"), _MILLI), _ceiling(amounts.get("memory"), _MIB)
+
+
+def _ceiling(value: object, unit: Decimal) -> int:
+    if value is None:
+        return 0
+    short = isinstance(value, str) and len(value) <= _SHORT
+    return _known_ceiling(value, unit) if short else math.ceil(_in_units(value, unit))
+
+
+@functools.lru_cache(maxsize=4096)
+def _shared(cpu_milli: int, memory_mib: int) -> FreeHost:
+    # One object for all replicas: a cluster has tens of thousands of pods.
+    return FreeHost(cpu_milli, memory_mib)
+
+
+@functools.lru_cache(maxsize=1024)
+def _known_ceiling(text: object, unit: Decimal) -> int:
+    # A cluster has few different amounts, in a hundred thousand containers. What is no amount is not kept.
+    return math.ceil(_in_units(text, unit))
+
+
+def _in_units(value: object, unit: Decimal) -> Decimal:
+    """Nothing at the least. Raises WireError: it is no amount."""
+    amount = units.quantity(value)
+    if amount is None or not amount.is_finite() or amount / unit > _MOST:
+        raise WireError("expected an amount such as 500m or 2Gi")
+    return max(amount / unit, Decimal(0))
+
+
+def allocatable(node: Mapping[str, Any]) -> FreeHost | None:
+    """CPU and memory that a node gives to pods; None if its kubelet has not said so, or not legibly.
+
+    Raises WireError: it is no node.
+    """
+    given = fields.mapping(fields.mapping(node, "status", "node"), "allocatable", "status")
+    if "cpu" not in given or "memory" not in given:
+        return None
+    try:
+        return FreeHost(math.floor(_in_units(given["cpu"], _MILLI)), math.floor(_in_units(given["memory"], _MIB)))
+    except WireError:
+        return None
 
 
 # The structure of objects. A key with a ! is of a field that must be there, a * stands for every key.

@@ -1,26 +1,29 @@
-"""Pod objects -> what they ask for, from any spelling, and what they take of a node.
+"""Pod objects -> what they ask for, from any spelling: amounts, and annotations that say on which GPUs, beside whom.
 
 Whatever an object looks like, nothing but WireError and InvalidRequestError comes out of here.
 """
 
-import functools
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from gpushare import names, units
 from gpushare.errors import FieldError, InvalidRequestError
 from gpushare.identity import ContainerName
-from gpushare.model.allocation import Allocation, Grant
-from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.gpu import MAX_GPUS, HandOver
-from gpushare.model.request import MAX_ASKING, ContainerKind, ContainerRequest, PodRequest, RequestShape
-from gpushare.model.selector import ANY_GPU, GpuSelector
+from gpushare.model.request import MAX_ASKING, ContainerKind, ContainerRequest, PodRequest, Policy, RequestShape
+from gpushare.model.selector import ANY_GPU, Affinity, Choice, GpuSelector, LabelSelector, MigChoice
 from gpushare.units import MemoryUnit, ResourceConfig
-from gpushare.wire import fields, host, pods, selectors
+from gpushare.wire import fields, pods
 
-_OFTEN: Final = 4096
-_CHOICES: Final = frozenset({names.ANNOTATION_MODEL, names.ANNOTATION_MIG})
+T = TypeVar("T")
+_UUID: Final = re.compile(r"(GPU|MIG)-[0-9A-Za-z][0-9A-Za-z/-]{0,60}")
+_MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/-]{0,63}")
+_MODELS: Final = "write models such as A100 or T4, separated by commas; ! before one excludes it"
+_UUIDS: Final = "write UUIDs as nvidia-smi -L prints them, separated by commas; ! before one excludes it"
+_MOST: Final = 16
+_ALONE: Final = "{}, or remove the annotation"
 _SEVERAL: Final = (
     f"for several GPUs ask for {names.GPU_MEM} with the annotation {names.ANNOTATION_GPUS}, which gives so much on each"
 )
@@ -46,7 +49,7 @@ def of_pod(pod: pods.Pod, resource_config: ResourceConfig) -> PodRequest | None:
     """What a pod asks for, of GPUs and of its host; None if it asks for no GPU. Raises as `shape_of`."""
     if (shape := shape_of(pod, resource_config)) is None:
         return None
-    takes = host.counted(pod)
+    takes = pods.host_requests(pod)
     return PodRequest(
         pod=pods.ref(pod),
         shape=shape,
@@ -79,10 +82,10 @@ def shape_of(pod: pods.Pod, resource_config: ResourceConfig) -> RequestShape | N
             containers.append(request)
         elif request is not None:
             errors.extend(request)
-    notes, meta = pods.annotations(pod), fields.mapping(pod, "metadata", "pod")
-    policy = selectors.policy(notes, errors)
-    gpus = _where_shared(selectors.selector(notes, resource_config.unit, errors), containers)
-    affinity = selectors.affinity(notes, fields.text(meta, "namespace", "metadata"), errors)
+    notes = pods.annotations(pod)
+    policy = _read(notes, names.ANNOTATION_POLICY, Policy.parse, errors)
+    gpus = _where_shared(_selector(notes, resource_config.unit, errors), containers)
+    affinity = _affinity(notes, pods.ref(pod).namespace, errors)
     if errors:
         raise InvalidRequestError(tuple(dict.fromkeys(errors)))
     if not containers:
@@ -94,6 +97,82 @@ def shape_of(pod: pods.Pod, resource_config: ResourceConfig) -> RequestShape | N
         affinity=affinity,
         only_cdi=notes.get(names.ANNOTATION_HAND_OVER) == HandOver.CDI.value,
     )
+
+
+def _selector(notes: Mapping[str, str], unit: MemoryUnit, errors: list[FieldError]) -> GpuSelector:
+    models = _read(notes, names.ANNOTATION_MODEL, lambda text: _choice(text, _MODEL, _MODELS), errors)
+    uuids = _read(notes, names.ANNOTATION_UUID, lambda text: _choice(text, _UUID, _UUIDS), errors)
+    memory = _read(notes, names.ANNOTATION_MIN_MEMORY, lambda text: units.parse_memory(text, unit), errors)
+    found = GpuSelector(
+        models=models or Choice(),
+        uuids=uuids or Choice(),
+        min_memory_mib=memory or 0,
+        enforced=_read(notes, names.ANNOTATION_LIMIT, _ENFORCED, errors) or False,
+        mig=_read(notes, names.ANNOTATION_MIG, _MIG, errors),
+        physical=_read(notes, names.ANNOTATION_OVERSUBSCRIPTION, _NEVER, errors) or False,
+    )
+    return ANY_GPU if found == ANY_GPU else found
+
+
+def _affinity(notes: Mapping[str, str], namespace: str, errors: list[FieldError]) -> Affinity | None:
+    """Beside whom, or None if the pod does not say."""
+    same = _read(notes, names.ANNOTATION_SAME_GPU, LabelSelector.parse, errors)
+    other = _read(notes, names.ANNOTATION_OTHER_GPU, LabelSelector.parse, errors)
+    if same is None and other is None:
+        return None
+    return Affinity(namespace=namespace, same=same, other=other)
+
+
+def _read(notes: Mapping[str, str], key: str, read: Callable[[str], T], errors: list[FieldError]) -> T | None:
+    text = notes.get(key)
+    if text is None:
+        return None
+    try:
+        if not isinstance(text, str):
+            raise ValueError(f"{text!r:.80} is not a string; write it in quotes")  # noqa: TRY301, TRY004 - one place for all
+        return read(text)
+    except ValueError as error:
+        problem, _, fix = str(error).partition("; ")
+        errors.append(FieldError(f"metadata.annotations[{key}]", problem, fix))
+        return None
+
+
+def _choice(text: str, known: re.Pattern[str], fix: str) -> Choice:
+    wanted: list[str] = []
+    unwanted: list[str] = []
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) > _MOST:
+        raise ValueError(f"{len(parts)} entries are more than {_MOST}; {fix}")
+    for part in parts:
+        value = part.removeprefix("!").strip()
+        if known.fullmatch(value) is None:
+            raise ValueError(f"{part!r:.80} is none; {fix}")
+        (unwanted if part.startswith("!") else wanted).append(value)
+    return Choice(wanted=tuple(wanted), unwanted=tuple(unwanted))
+
+
+def _word(known: Mapping[str, T], problem: str, fix: str) -> Callable[[str], T]:
+    """Reads an annotation that may have a few words only."""
+
+    def read(text: str) -> T:
+        if text not in known:
+            raise ValueError(f"{text!r:.80} {problem}; write {fix}")
+        return known[text]
+
+    return read
+
+
+_ENFORCED: Final = _word({names.ENFORCED: True}, "is no strength of a limit", _ALONE.format(names.ENFORCED))
+_NEVER: Final = _word(
+    {names.NEVER: True},
+    "does not refuse oversubscription, which is all that a pod can say of it",
+    _ALONE.format(names.NEVER),
+)
+_MIG: Final = _word(
+    {choice.value: choice for choice in MigChoice},
+    "does not say whether MIG instances are taken",
+    " or ".join(choice.value for choice in MigChoice),
+)
 
 
 def _where_shared(gpus: GpuSelector, containers: Sequence[ContainerRequest]) -> GpuSelector:
@@ -259,51 +338,3 @@ def _amount(
         errors.append(FieldError(where, problem, fix))
         return None
     return amount
-
-
-def usage_of_bound(pod: pods.Pod, allocation: Allocation | None, resource_config: ResourceConfig) -> Ask:
-    """What a pod on a node takes, GPUs and host, as before it was bound; no GPUs if no one can tell what it asked for.
-
-    What it holds, as far as it is known, tells most requests without reading them again. Raises WireError: it is no
-    pod.
-    """
-    if allocation is not None and len(allocation.grants) == 1 and _is_plain(pod, allocation.grants[0]):
-        grant, takes = allocation.grants[0], host.counted(pod)
-        memory_mib = 0 if grant.whole else grant.memory_mib
-        return _ask(len(grant.gpus), memory_mib, grant.compute_percent, grant.whole, takes)
-    try:
-        request = of_pod(pod, resource_config)
-    except InvalidRequestError:
-        request = None
-    return usage_of_host(host.counted(pod)) if request is None else usage_of(request)
-
-
-def usage_of(request: PodRequest) -> Ask:
-    return Ask.of(request.shape, cpu_milli=request.cpu_milli, host_mib=request.host_mib)
-
-
-@functools.lru_cache(maxsize=_OFTEN)
-def usage_of_host(takes: FreeHost) -> Ask:
-    """What a pod without GPUs takes. Equal ones are mostly one object: a cluster has tens of thousands of pods."""
-    return Ask(cpu_milli=takes.cpu_milli, host_mib=takes.memory_mib)
-
-
-def _is_plain(pod: pods.Pod, grant: Grant) -> bool:
-    """Whether the only grant of a pod says all that its request does: no part of a GPU, and no choice of GPUs."""
-    if not _CHOICES.isdisjoint(pods.annotations(pod)):
-        return False
-    if grant.whole or not grant.compute_percent:
-        return True  # a part is of compute, too
-    return not any(names.GPU_PERCENT in pods.amounts(container, "limits") for _, _, container in pods.containers(pod))
-
-
-@functools.lru_cache(maxsize=_OFTEN)
-def _ask(gpus: int, memory_mib: int, compute_percent: int, whole: bool, takes: FreeHost) -> Ask:
-    return Ask(
-        gpus=gpus,
-        memory_mib=memory_mib,
-        compute_percent=compute_percent,
-        whole=whole,
-        cpu_milli=takes.cpu_milli,
-        host_mib=takes.memory_mib,
-    )

@@ -21,7 +21,7 @@ from gpushare.model.capacity import Ask
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.request import PodRequest, Policy
 from gpushare.units import MemoryUnit, ResourceConfig
-from gpushare.wire import fields, host, requests, selectors, typos, unhealthy
+from gpushare.wire import fields, requests, typos, unhealthy
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import profile as profile_wire
 from gpushare_cli import schedulable, world, yamls
@@ -143,7 +143,7 @@ def prepare(
         asks=[_ask(pod.value, record) for pod, record in existing if pods_wire.counts(pod.value)],
     )
     silent = nodes.has.count(None)
-    if silent and any(any(host.counted(pod.value)) for pod in pods):
+    if silent and any(any(pods_wire.host_requests(pod.value)) for pod in pods):
         who, they = ("nodes do", "they have") if silent > 1 else ("node does", "it has")
         notes.append(f"{silent} {who} not tell what CPU and memory {they}; assuming they have enough")
     if replay and not old:
@@ -283,7 +283,7 @@ def _policies(namespaces: Iterable[Found]) -> Iterator[tuple[str, Policy]]:
         text = fields.mapping(metadata, "labels", "metadata").get(names.LABEL_POLICY)
         try:
             if text is not None:
-                yield namespace.name, selectors.parse_policy(str(text))
+                yield namespace.name, Policy.parse(str(text))
         except ValueError as error:
             raise namespace.fail(f"metadata.labels[{names.LABEL_POLICY}]: {error}") from error
 
@@ -306,7 +306,7 @@ def _max_pods(given: Iterable[Found], state: World) -> list[int]:
 def _ask(pod: Object, record: PodRecord | None) -> Ask:
     if isinstance(record, Bound):
         return record.ask
-    return Ask() if pods_wire.node_of(pod) is None else requests.usage_of_host(host.counted(pod))
+    return Ask() if pods_wire.node_of(pod) is None else Ask.of_host(pods_wire.host_requests(pod))
 
 
 def _omissions(given: Input) -> Iterator[str]:

@@ -9,8 +9,8 @@ from gpushare.cluster import pod_records
 from gpushare.model.capacity import Ask
 from gpushare.model.request import PodRequest, RequestShape
 from gpushare.model.selector import GpuSelector
-from gpushare.wire import fields, host
-from gpushare.wire import requests as requests_wire
+from gpushare.wire import fields
+from gpushare.wire import pods as pods_wire
 from gpushare_cli import kube_scores, schedulable
 from gpushare_cli.kube_scores import Load
 from gpushare_cli.schedulable import NodeFacts
@@ -72,7 +72,7 @@ class Signatures:
         """That of a pod that is to be placed, whose owner is told where the pod does not say it itself."""
         own_spread = "topologySpreadConstraints" in fields.mapping(pod, "spec", "pod")
         found = PodSignature(
-            ask=requests_wire.usage_of_host(host.counted(pod)) if request is None else requests_wire.usage_of(request),
+            ask=Ask.of_host(pods_wire.host_requests(pod)) if request is None else Ask.of_pod(request),
             load=load(pod),
             shape=None if request is None else request.shape,
             labels=() if request is None or request.shape.affinity is None else tuple(sorted(request.labels.items())),
@@ -110,7 +110,7 @@ def load(pod: Object) -> Load:
     spec = fields.mapping(pod, "spec", "pod")
     kinds = [kind for kind in ("initContainers", "containers") if kind in spec]
     scored = {kind: [_with_defaults(each) for each in fields.objects(spec, kind, "spec")] for kind in kinds}
-    return Load(*host.counted(pod), *host.counted({**pod, "spec": {**spec, **scored}}))
+    return Load(*pods_wire.host_requests(pod), *pods_wire.host_requests({**pod, "spec": {**spec, **scored}}))
 
 
 def _with_defaults(container: Object) -> Object:

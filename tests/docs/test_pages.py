@@ -22,8 +22,8 @@ from gpushare.model.request import DEFAULT_POLICY, Policy
 from gpushare.placement import outlook
 from gpushare.placement.policies import Policies
 from gpushare.units import GIB
-from gpushare.wire import selectors
-from gpushare.wire.selectors import Framework
+from gpushare.wire import frameworks
+from gpushare.wire.frameworks import Framework
 from gpushare_cli.__main__ import command_line
 from gpushare_cli.simulate.command import Options
 from release.pages import doctor, escapes
@@ -69,7 +69,7 @@ def test_what_holds_limits_and_how_well_is_on_the_first_screen_and_on_its_page(l
 
 @pytest.mark.parametrize("framework", Framework)
 def test_every_framework_has_its_row_with_its_variable(framework: Framework) -> None:
-    assert re.findall(r"`(\w+)`", ROWS[framework.value])[0] == selectors.FRAMEWORK_VARIABLES[framework][0]
+    assert re.findall(r"`(\w+)`", ROWS[framework.value])[0] == frameworks.FRAMEWORK_VARIABLES[framework][0]
 
 
 def test_every_order_of_limits_is_understood() -> None:

@@ -15,8 +15,8 @@ from controller.watches import NodeSink, PodSink
 from deviceplugin import pods as plugin_pods
 from gpushare import names
 from gpushare.cluster import node_records
-from gpushare.cluster.pod_records import NOTHING
 from gpushare.errors import InvalidRequestError, WireError
+from gpushare.model.capacity import NOTHING
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB, ResourceConfig
 from gpushare.wire import allocations, interop, inventory, pods, requests

@@ -17,7 +17,6 @@ from gpushare.model.request import RequestShape
 from gpushare.model.selector import LabelSelector, Operator, Requirement
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
-from gpushare.wire import selectors as selectors_wire
 from testing.controller.bypassing import add_bypassed, tick
 from testing.controller.world import World, is_binding, path_of, request_of
 from testing.fakes.kube import Fault, LandsLater
@@ -207,7 +206,7 @@ def test_a_question_looks_at_few_of_many_pods(text: str, most: int) -> None:
     """Pods of a StatefulSet or of a Job have a label each that no one else has."""
     same: list[Labels] = [{"app": name} for name in ("web", "api")] * 500
     known = LabelIndex(("team", labels) for labels in [*same, *({"app": "job", "own": f"p{i}"} for i in range(1000))])
-    assert len(list(known.like("team", selectors_wire.parse_labels(text)))) <= most
+    assert len(list(known.like("team", LabelSelector.parse(text)))) <= most
 
 
 def counted(world: World) -> dict[str, list[tuple[list[tuple[str, str]], int]]]:

@@ -23,7 +23,6 @@ from gpushare.model.request import ContainerRequest, PodRequest, RequestShape
 from gpushare.model.selector import Affinity, LabelSelector
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
-from gpushare.wire import selectors
 from testing.builders import (
     make_allocation,
     make_container,
@@ -160,7 +159,7 @@ def test_the_lowest_priority_goes_first_and_then_the_youngest() -> None:
 
 def test_a_protected_pod_is_kept_if_another_helps() -> None:
     pods = [held("a", 0, 9, 1), held("b", 1, 9, 50, labels={"app": "free"})]
-    protect = budget(0, selector=selectors.parse_labels("app!=free"))
+    protect = budget(0, selector=LabelSelector.parse("app!=free"))
     assert chosen(make_shape(9), pods, known=[protect]) == ["b"]
     assert chosen(make_shape(9), pods, "a", known=[protect]) == ["a"]  # the scheduler has its reasons
 
@@ -183,7 +182,7 @@ def test_a_budget_is_used_up_by_the_least_important() -> None:
         ([budget(0, disrupted=["a"])], 1),
         ([budget(0, namespace="other")], 0),
         ([budget(0, selector=None)], 0),
-        ([budget(0, selector=selectors.parse_labels("app=web"))], 1),
+        ([budget(0, selector=LabelSelector.parse("app=web"))], 1),
     ],
 )
 def test_broken_budgets_are_counted(known: Sequence[Budget], violations: int) -> None:
@@ -257,8 +256,8 @@ def affine(shape: RequestShape, *, same: str = "", other: str = "", first: bool 
         shape,
         affinity=Affinity(
             namespace="default",
-            same=selectors.parse_labels(same) if same else None,
-            other=selectors.parse_labels(other) if other else None,
+            same=LabelSelector.parse(same) if same else None,
+            other=LabelSelector.parse(other) if other else None,
             first=first,
         ),
     )

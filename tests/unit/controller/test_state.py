@@ -11,14 +11,14 @@ from controller.state import Reserved
 from gpushare import names
 from gpushare.cluster import pod_records
 from gpushare.cluster import world as cluster_world
-from gpushare.cluster.pod_records import NOTHING, Bound, NonGpuPod
+from gpushare.cluster.pod_records import Bound, NonGpuPod
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
 from gpushare.model.allocation import RefusalReason, Refused
-from gpushare.model.capacity import FreeHost, NodeCapacity
+from gpushare.model.capacity import NOTHING, Ask, FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger
 from gpushare.units import MemoryUnit, ResourceConfig
-from gpushare.wire import allocations, host, requests
+from gpushare.wire import allocations
 from gpushare.wire import pods as pods_wire
 from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod, make_ref
 from testing.controller.bypassing import add_bypassed
@@ -386,10 +386,10 @@ def _rooms(world: World) -> dict[NodeName, NodeCapacity]:
     for found in world.api.objects(NODES):
         name = NodeName(found["metadata"]["name"])
         there = [each for each in world.api.objects("/api/v1/pods") if each["spec"].get("nodeName") == name]
-        taken = [host.requested(each) for each in there if each["status"]["phase"] == "Running"]
-        has = host.allocatable(found)
+        taken = [pods_wire.host_requests(each) for each in there if each["status"]["phase"] == "Running"]
+        has = pods_wire.allocatable(found)
         assert has is not None
-        rest, ledger = host.left(has, taken), ledgers.get(name)
+        rest, ledger = has.left_by(taken), ledgers.get(name)
         assert ledger is None or isinstance(ledger, NodeLedger)
         result[name] = NodeCapacity(model="", gpus=(), host=rest) if ledger is None else NodeCapacity.of(ledger, rest)
     return result
@@ -444,5 +444,5 @@ def test_a_pod_asks_for_the_same_when_it_is_bound(limits: dict[str, int], annota
     world.see()
     record = world.state.index.pods[uid_of(bound)]
     assert isinstance(record, Bound)
-    assert record.ask == requests.usage_of(request_of(bound, config))
+    assert record.ask == Ask.of_pod(request_of(bound, config))
     assert world.state.index._asks == {record.ask: 1}

@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 
 from gpushare.cluster import groups
-from gpushare.model.selector import Affinity
-from gpushare.wire import selectors
+from gpushare.model.selector import Affinity, LabelSelector
 from testing.builders import make_shape
 
-WEB = selectors.parse_labels("app=web")
+WEB = LabelSelector.parse("app=web")
 SHAPE = make_shape(3)
 BESIDE = replace(SHAPE, affinity=Affinity(namespace="team", same=WEB))
 FIRST = replace(SHAPE, affinity=Affinity(namespace="team", same=WEB, first=True))

@@ -9,13 +9,12 @@ from gpushare.model.allocation import Allocation, Placed, RefusalReason, Refused
 from gpushare.model.gpu import Gpu, GpuHealth, HandOver, Limit
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
-from gpushare.model.selector import Affinity, Choice, GpuSelector, MigChoice
+from gpushare.model.selector import Affinity, Choice, GpuSelector, LabelSelector, MigChoice
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
-from gpushare.wire import selectors
 from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ledger, make_mig, make_shape
 
-WEB = selectors.parse_labels("app=web")
+WEB = LabelSelector.parse("app=web")
 
 
 def request(name: str = "c", *, kind: ContainerKind = ContainerKind.APP, **fields: int) -> ContainerRequest:

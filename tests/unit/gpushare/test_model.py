@@ -4,7 +4,7 @@ import pytest
 
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodUid, by_index
 from gpushare.model.allocation import Held, footprint
-from gpushare.model.capacity import Ask
+from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.gpu import MAX_GPUS, MAX_INSTANCES, Gpu, GpuHealth, NodeInventory, label, mig_index
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Need, PodRequest, RequestShape
@@ -176,7 +176,7 @@ def test_what_a_pod_of_several_containers_asks_for_is_what_the_largest_does() ->
         ContainerRequest(container=ContainerName("a"), memory_mib=5, gpu_count=2),
         ContainerRequest(container=ContainerName("b"), memory_mib=7, compute_percent=20),
     )
-    found = Ask.of(RequestShape(containers=containers), cpu_milli=300, host_mib=40)
+    found = Ask.of(RequestShape(containers=containers), FreeHost(300, 40))
     assert found == Ask(gpus=2, memory_mib=7, compute_percent=20, cpu_milli=300, host_mib=40)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from gpushare import names
-from gpushare.errors import FieldError, WireError
+from gpushare.errors import WireError
 from gpushare.identity import ContainerName, NodeName
 from gpushare.model.allocation import Placed, RefusalReason, Refused
 from gpushare.model.capacity import Ask, FreeGpu
@@ -17,7 +17,7 @@ from gpushare.model.request import ContainerRequest, RequestShape
 from gpushare.model.selector import ANY_GPU
 from gpushare.placement.place import place
 from gpushare.units import GIB, ResourceConfig
-from gpushare.wire import allocations, inventory, requests, selectors
+from gpushare.wire import allocations, inventory, requests
 from testing.builders import make_allocation, make_container, make_gpu, make_grant, make_inventory, make_pod, make_shape
 
 HALF: Final = 8 * 1024
@@ -150,17 +150,6 @@ def test_an_allocation_says_what_else_counts_for_it_in_version_1() -> None:
     assert json.loads(text)["version"] == 1
     assert allocations.decode(text, given.pod) == given
     assert "physical" not in allocations.encode(make_allocation("p", make_grant(0)))
-
-
-def test_a_pod_refuses_in_one_word() -> None:
-    errors: list[FieldError] = []
-    assert selectors.selector({names.ANNOTATION_OVERSUBSCRIPTION: "never"}, GIB, errors).physical
-    assert not errors
-    selectors.selector({names.ANNOTATION_OVERSUBSCRIPTION: "1.5"}, GIB, errors)
-    assert [str(error) for error in errors] == [
-        "metadata.annotations[gpushare.dev/oversubscription]: '1.5' does not refuse oversubscription, which is all that"
-        " a pod can say of it; write never, or remove the annotation"
-    ]
 
 
 def test_whole_gpus_need_not_refuse_it() -> None:

@@ -9,14 +9,16 @@ from gpushare import names
 from gpushare.errors import InvalidRequestError
 from gpushare.model.gpu import Limit, MigInstance
 from gpushare.model.request import RequestShape
-from gpushare.model.selector import ANY_GPU, GpuSelector, MigChoice, Operator, is_model
+from gpushare.model.selector import ANY_GPU, GpuSelector, LabelSelector, MigChoice, Operator, is_model
 from gpushare.units import GIB, MemoryUnit, ResourceConfig, parse_memory
-from gpushare.wire import requests, selectors
+from gpushare.wire import requests
 from testing.builders import make_gpu, make_pod
 
 LARGE = "NVIDIA A100-SXM4-80GB"
 MODELS = "write models such as A100 or T4, separated by commas; ! before one excludes it"
 AMOUNT = "is no amount of memory; write one such as 16Gi or 40000Mi"
+NO_REFUSAL = "does not refuse oversubscription, which is all that a pod can say of it"
+LABELS = "write a label selector such as app=web or app in (web, api)"
 UUIDS = "write UUIDs as nvidia-smi -L prints them, separated by commas; ! before one excludes it"
 
 
@@ -29,6 +31,7 @@ def shape(**annotations: str) -> RequestShape:
         "mig": names.ANNOTATION_MIG,
         "same": names.ANNOTATION_SAME_GPU,
         "other": names.ANNOTATION_OTHER_GPU,
+        "oversubscription": names.ANNOTATION_OVERSUBSCRIPTION,
     }
     found = requests.of_pod(
         make_pod(annotations={keys[key]: text for key, text in annotations.items()}), ResourceConfig()
@@ -120,7 +123,7 @@ def test_whole_gpus_need_no_limit() -> None:
             {"memory": "2Gi", "limit": "enforced", "mig": "only"},
             "at least 2048 MiB in all and an enforced limit and MIG",
         ),
-        ({"mig": "never"}, "no MIG"),
+        ({"mig": "never", "oversubscription": "never"}, "no MIG and no oversubscription"),
     ],
 )
 def test_a_selector_reads_as_a_sentence(annotations: dict[str, str], text: str) -> None:
@@ -156,17 +159,17 @@ def test_memory_is_read_as_people_write_it(text: str, mib: int) -> None:
 def test_a_label_selector_means_what_kubectl_means(
     selector: str, matching: list[dict[str, str]], others: list[dict[str, str]]
 ) -> None:
-    parsed = selectors.parse_labels(selector)
+    parsed = LabelSelector.parse(selector)
     assert all(parsed.matches(one) for one in matching)
     assert not any(parsed.matches(one) for one in others)
 
 
 def test_every_operator_counts_once_and_affinity_knows_its_namespace() -> None:
-    parsed = selectors.parse_labels("a=1,b!=1,c,!d")
+    parsed = LabelSelector.parse("a=1,b!=1,c,!d")
     wanted = [Operator.IN, Operator.NOT_IN, Operator.EXISTS, Operator.ABSENT]
     assert [one.operator for one in parsed.requirements] == wanted
     assert str(parsed) == "a=1, b!=1, c, !d"
-    assert len(selectors.parse_labels("a,a,a,!b").requirements) == 2
+    assert len(LabelSelector.parse("a,a,a,!b").requirements) == 2
     affinity = shape(same="app=web", other="app=noisy").affinity
     assert affinity is not None
     assert (affinity.namespace, str(affinity.same), str(affinity.other)) == ("default", "app=web", "app=noisy")
@@ -195,18 +198,19 @@ def test_every_operator_counts_once_and_affinity_knows_its_namespace() -> None:
         ("min-gpu-memory", "0", "0 asks for nothing; remove the annotation or write an amount such as 16Gi"),
         ("min-gpu-memory", "999999Ti", "999999Ti is more than any GPU has; write an amount such as 16Gi"),
         ("limit", "Enforced", "'Enforced' is no strength of a limit; write enforced, or remove the annotation"),
+        ("oversubscription", "1.5", f"'1.5' {NO_REFUSAL}; write never, or remove the annotation"),
         ("mig", "true", "'true' does not say whether MIG instances are taken; write only or never"),
-        ("same-gpu-as", "", f"it is empty, which would mean every pod; {selectors.LABELS_FIX}"),
-        ("same-gpu-as", " ", f"it is empty, which would mean every pod; {selectors.LABELS_FIX}"),
-        ("same-gpu-as", "app=web,", f"'' is no condition on a label; {selectors.LABELS_FIX}"),
-        ("same-gpu-as", "app=we b", f"'app=we b' is no condition on a label; {selectors.LABELS_FIX}"),
-        ("same-gpu-as", "app=-web", f"'-web' cannot be the value of a label; {selectors.LABELS_FIX}"),
-        ("same-gpu-as", "app in web", f"'app in web' is no condition on a label; {selectors.LABELS_FIX}"),
-        ("same-gpu-as", "app in (we/b)", f"'we/b' cannot be the value of a label; {selectors.LABELS_FIX}"),
-        ("same-gpu-as", "=web", f"'=web' is no condition on a label; {selectors.LABELS_FIX}"),
-        ("same-gpu-as", "a" * 257, f"it has more than 256 characters; {selectors.LABELS_FIX}"),
-        ("other-gpu-than", "app>1", f"'app>1' is no condition on a label; {selectors.LABELS_FIX}"),
-        ("other-gpu-than", "app in (a", f"'app in (a' is no condition on a label; {selectors.LABELS_FIX}"),
+        ("same-gpu-as", "", f"it is empty, which would mean every pod; {LABELS}"),
+        ("same-gpu-as", " ", f"it is empty, which would mean every pod; {LABELS}"),
+        ("same-gpu-as", "app=web,", f"'' is no condition on a label; {LABELS}"),
+        ("same-gpu-as", "app=we b", f"'app=we b' is no condition on a label; {LABELS}"),
+        ("same-gpu-as", "app=-web", f"'-web' cannot be the value of a label; {LABELS}"),
+        ("same-gpu-as", "app in web", f"'app in web' is no condition on a label; {LABELS}"),
+        ("same-gpu-as", "app in (we/b)", f"'we/b' cannot be the value of a label; {LABELS}"),
+        ("same-gpu-as", "=web", f"'=web' is no condition on a label; {LABELS}"),
+        ("same-gpu-as", "a" * 257, f"it has more than 256 characters; {LABELS}"),
+        ("other-gpu-than", "app>1", f"'app>1' is no condition on a label; {LABELS}"),
+        ("other-gpu-than", "app in (a", f"'app in (a' is no condition on a label; {LABELS}"),
         ("gpu-model", 4, "4 is not a string; write it in quotes"),
         ("gpu-policy", "Binpack", "'Binpack' is no policy; write binpack, spread, dense or fgd"),
     ],
@@ -218,9 +222,9 @@ def test_a_bad_request_says_where_and_what_to_do(key: str, text: Any, message: s
 
 
 def test_a_long_selector_is_told_by_its_beginning() -> None:
-    assert str(selectors.parse_labels("v" * 63 + "=" + "w" * 16)) == "v" * 63 + "=" + "w" * 16
-    assert str(selectors.parse_labels("v" * 63 + "=" + "w" * 17)) == "v" * 63 + "=" + "w" * 13 + "..."
+    assert str(LabelSelector.parse("v" * 63 + "=" + "w" * 16)) == "v" * 63 + "=" + "w" * 16
+    assert str(LabelSelector.parse("v" * 63 + "=" + "w" * 17)) == "v" * 63 + "=" + "w" * 13 + "..."
     selector = shape(model=",".join(f"MODEL{i}" for i in range(16))).gpus
     assert str(selector).endswith("...")
     assert len(str(selector)) == len("model ") + 80
-    assert len(str(selectors.parse_labels("app in (" + ",".join("v" * 9 for _ in range(20)) + ")"))) == 80
+    assert len(str(LabelSelector.parse("app in (" + ",".join("v" * 9 for _ in range(20)) + ")"))) == 80
