@@ -9,19 +9,10 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.placement.place import place
 from gpushare.units import ResourceConfig
 from gpushare.wire import allocations, pods, requests
-from testing.reviews import rules
-from webhook import mutation
-from webhook.edits import Rules
+from testing.reviews import mutated, rules
 
 Json = dict[str, Any]
 ANNOTATION = re.compile(r"metadata\.annotations\['(.+)'\]")
-
-
-def admitted(pod: Json, rules: Rules) -> mutation.Patched:
-    """The pod after admission, with what its author is told."""
-    decision = mutation.mutate(pod, rules)
-    assert isinstance(decision, mutation.Patched), decision
-    return decision
 
 
 def allocation(pod: Json, ledger: NodeLedger, resource_config: ResourceConfig) -> Allocation:
@@ -36,7 +27,7 @@ def allocation(pod: Json, ledger: NodeLedger, resource_config: ResourceConfig) -
 def environments(pod: Json, ledger: NodeLedger, resource_config: ResourceConfig) -> Mapping[str, Mapping[str, str]]:
     """Container -> the variables that the webhook wrote, with the values that the kubelet puts in."""
     created = {**pod, "metadata": {"uid": "u", **pod["metadata"]}}
-    result = admitted(created, rules(resource_config=resource_config)).pod
+    result = mutated(created, rules(resource_config=resource_config))
     written = allocations.binding_annotations(allocation(result, ledger, resource_config), ledger.inventory, 1)
     return {container["name"]: resolved(container, written) for container in result["spec"]["containers"]}
 

@@ -1,14 +1,17 @@
 """Pods and reviews as the API server sends them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
+import pytest
 
 from gpushare import names
+from gpushare.errors import FieldError, InvalidRequestError
 from gpushare.units import ResourceConfig
 from webhook import mutation
 from webhook.edits import Rules
-from webhook.mutation import Denied, Patched
+from webhook.mutation import Patched
 from webhook.runtimeclass import RuntimeClassChoice
 
 Json = dict[str, Any]
@@ -124,25 +127,33 @@ def debugged(*ephemeral: object) -> Json:
     return pod(container("a", env=[VOID]), ephemeralContainers=list(ephemeral))
 
 
+def admitted(value: Json, rules: Rules = RULES) -> Patched:
+    """What an admission that changes the pod makes of it."""
+    decision = mutation.mutate(value, rules)
+    assert decision is not None, "it is admitted as it is"
+    return decision
+
+
 def mutated(value: Json, rules: Rules = RULES) -> Any:
     """The pod that an admission makes of it."""
-    decision = mutation.mutate(value, rules)
-    assert isinstance(decision, Patched), decision
-    return decision.pod
+    return admitted(value, rules).pod
 
 
 def warnings(value: Json, rules: Rules = RULES) -> tuple[str, ...]:
     """What its author is told."""
-    decision = mutation.mutate(value, rules)
-    assert isinstance(decision, Patched), decision
-    return decision.warnings
+    return admitted(value, rules).warnings
+
+
+def refused(decide: Callable[[], object]) -> tuple[FieldError, ...]:
+    """What is wrong with an object that is refused."""
+    with pytest.raises(InvalidRequestError) as caught:
+        decide()
+    return caught.value.errors
 
 
 def refusals(value: object, rules: Rules = WHOLE) -> list[str]:
     """What its author is told where it is refused."""
-    decision = mutation.mutate(value, rules)
-    assert isinstance(decision, Denied), decision
-    return [str(error) for error in decision.errors]
+    return [str(error) for error in refused(lambda: mutation.mutate(value, rules))]
 
 
 def values(found: Json) -> dict[str, str]:

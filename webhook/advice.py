@@ -7,10 +7,11 @@ import difflib
 import itertools
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence, Set
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from gpushare import names, units
-from gpushare.errors import FieldError, InvalidRequestError
+from gpushare.errors import FieldError
 from gpushare.model.request import ContainerRequest
 from gpushare.units import MemoryUnit
 from gpushare.wire import frameworks, pods, requests, typos
@@ -21,9 +22,10 @@ from webhook.edits import DEFAULT_SCHEDULER, LISTS, OURS, Rules
 _CHOICES: Final = "nvidia-container-devices"
 """NVIDIA's runtime can be told to take mounts for a choice of devices whose path begins with /var/run and this name. It
 needs no slash after it: `…-devicesall` chooses all. No one else has a use for the name."""
-_SOCKETS: Final = ("/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources")
+_SOCKETS: Final = tuple(map(PurePosixPath, ("/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources")))
 """Directories in which the kubelet and the device plugins serve."""
-_SPECS: Final = ("/etc/cdi", "/var/run/cdi", "/run/cdi")  # directories from which the container runtime takes devices
+_SPECS: Final = tuple(map(PurePosixPath, ("/etc/cdi", "/var/run/cdi", "/run/cdi")))
+"""Directories from which the container runtime takes devices."""
 _PRESET_NODE: Final = (
     "spec.nodeName bypasses the scheduler, which looks for free GPUs: the pod waits on that node until they are free,"
     " or forever if they never fit; better choose it by spec.nodeSelector or node affinity on kubernetes.io/hostname"
@@ -42,10 +44,16 @@ def refuse_huge(value: object) -> None:
     """Raise InvalidRequestError for what would take too long to look at."""
     spec = value.get("spec") if isinstance(value, dict) else None
     if isinstance(spec, dict) and (error := pods.too_many_containers(spec, (*LISTS, "ephemeralContainers"))):
-        raise InvalidRequestError((error,))
+        review.refuse([error])
 
 
-def preset_node_of_other_plugin(pod: JsonObject, rules: Rules) -> Iterator[FieldError]:
+def of_every_pod(pod: JsonObject, rules: Rules) -> Iterator[FieldError]:
+    yield from _preset_node_of_other_plugin(pod, rules)
+    yield from _impossible_amounts(pod, rules)
+    yield from mounted_devices(pod["spec"], LISTS)
+
+
+def _preset_node_of_other_plugin(pod: JsonObject, rules: Rules) -> Iterator[FieldError]:
     """The kubelet ignores resources that its node does not have at all, and then nothing limits such a container.
 
     Containers that ask for ours as well take their devices from our annotation, so they see none there.
@@ -68,16 +76,17 @@ def mounted_devices(spec: JsonObject, lists: Sequence[str], existing: Set[str] =
     """Mounts by which NVIDIA's runtime would choose devices, but for those of `existing` containers, which stay."""
     for field in lists:
         for i, container in enumerate(spec.get(field) or ()):
-            number = _devices_mount(container)
-            if number is not None and container["name"] not in existing:
+            paths = (str(each.get("mountPath") or "") for each in container.get("volumeMounts") or ())
+            choosing = [number for number, path in enumerate(paths) if _CHOICES in path]
+            if choosing and container["name"] not in existing:
                 yield FieldError(
-                    f"spec.{field}[{i}].volumeMounts[{number}].mountPath",
+                    f"spec.{field}[{i}].volumeMounts[{choosing[0]}].mountPath",
                     "it would choose devices past the scheduler",
                     "remove it, and ask for GPUs by resources.limits",
                 )
 
 
-def impossible_amounts(pod: JsonObject, rules: Rules) -> Iterator[FieldError]:
+def _impossible_amounts(pod: JsonObject, rules: Rules) -> Iterator[FieldError]:
     """Of GPUs that others hand out; those of ours are read, and refused, by `gpushare.wire`.
 
     kube-scheduler adds amounts in 64 bits, and a sum that leaves them fits every node. The kubelet ignores resources
@@ -96,53 +105,54 @@ def impossible_amounts(pod: JsonObject, rules: Rules) -> Iterator[FieldError]:
                 return
 
 
-def bad_totals(pod: JsonObject) -> Iterator[FieldError]:
-    """The mark counts by being there, so an author who writes "false" would get the opposite."""
-    value = review.annotations(pod).get(names.ANNOTATION_TOTALS, "true")
-    if value != "true":
-        path = f"metadata.annotations[{names.ANNOTATION_TOTALS}]"
+def bad_annotations(
+    pod: JsonObject, container_requests: tuple[ContainerRequest, ...], unit: MemoryUnit
+) -> Iterator[FieldError]:
+    """Of a request, but for those that are read by `gpushare.wire`."""
+
+    def error(key: str, problem: str, fix: str) -> FieldError:
+        return FieldError(f"metadata.annotations[{key}]", problem, fix)
+
+    notes = review.annotations(pod)
+    # The mark counts by being there, so an author who writes "false" would get the opposite.
+    if (totals := notes.get(names.ANNOTATION_TOTALS, "true")) != "true":
         fix = 'remove it, or write "true" if the limits are totals over all GPUs already'
-        yield FieldError(path, f"{value!r} is no value of it", fix)
-
-
-def framework_variables(pod: JsonObject) -> Iterator[FieldError]:
-    """Words for which no container of the pod would start."""
+        yield error(names.ANNOTATION_TOTALS, f"{totals!r} is no value of it", fix)
     try:
-        frameworks.parse(review.annotations(pod).get(names.ANNOTATION_FRAMEWORK_VARIABLES))
-    except ValueError as error:
-        problem, _, fix = str(error).partition("; ")
-        yield FieldError(f"metadata.annotations[{names.ANNOTATION_FRAMEWORK_VARIABLES}]", problem, fix)
-
-
-def excess(container_requests: tuple[ContainerRequest, ...], unit: MemoryUnit) -> Iterator[FieldError]:
-    """Products that the next reader would refuse as an amount."""
+        frameworks.parse(notes.get(names.ANNOTATION_FRAMEWORK_VARIABLES))
+    except ValueError as wrong:  # words for which no container of the pod would start
+        problem, _, fix = str(wrong).partition("; ")
+        yield error(names.ANNOTATION_FRAMEWORK_VARIABLES, problem, fix)
     for request in container_requests:
         _, total = requests.counted(request, unit)
-        if total > units.MAX_UNITS:
-            yield FieldError(
-                f"metadata.annotations[{names.ANNOTATION_GPUS}]",
-                f"container {request.container}: {request.gpu_count} GPUs with {total // request.gpu_count} units each"
-                " exceed any node",
-                "write fewer GPUs or a smaller amount",
-            )
-
-
-def _devices_mount(container: Mapping[str, Any]) -> int | None:
-    """Number of a container's first mount that chooses devices."""
-    paths = (str(each.get("mountPath") or "") for each in container.get("volumeMounts") or ())
-    return next((number for number, path in enumerate(paths) if _CHOICES in path), None)
+        if total > units.MAX_UNITS:  # a product that the next reader would refuse as an amount
+            each = f"{request.gpu_count} GPUs with {total // request.gpu_count} units each exceed any node"
+            fix = "write fewer GPUs or a smaller amount"
+            yield error(names.ANNOTATION_GPUS, f"container {request.container}: {each}", fix)
 
 
 # Warnings.
 
 
-def of_gpu_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[str]:
-    """For a pod that asks for GPUs: as its author wrote it, and as it is admitted."""
-    ours = rules.resource_config.resources
+def of_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[str]:
+    """For a pod as its author wrote it, and as it is admitted."""
     yield from _removed(before, after)
+    yield from overridden(before["spec"], after["spec"], LISTS, ours=rules.resource_config.resources)
+    known = {*rules.resource_config.resources, names.GPU_CORE, names.GPU_COUNT}
+    limits = {resource for _, _, container in pods.containers(before) for resource in pods.amounts(container, "limits")}
+    if any("/" in resource for resource in limits - known):
+        suspects = (each for each in typos.of_pod(before, rules.resource_config) if not rules.is_foreign(each[1]))
+        for name, resource, likely in itertools.islice(suspects, _TOLD):
+            yield truncate(
+                f"container {name}: gpushare does not know {resource} and gives no GPU for it; do you mean {likely}?"
+            )
+
+
+def of_gpu_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[str]:
+    """The same where it asks for GPUs."""
+    ours = rules.resource_config.resources
+    yield from of_pod(before, after, rules)
     yield from _ignored_marks(before)
-    yield from overridden(before["spec"], after["spec"], LISTS, ours=ours)
-    yield from _misspelt(before, rules)
     if after["spec"].get("nodeName"):
         yield _PRESET_NODE
     elif not rules.asks_us(scheduler := after["spec"].get("schedulerName") or DEFAULT_SCHEDULER):
@@ -169,20 +179,13 @@ def of_gpu_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[
             )
 
 
-def of_other_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[str]:
-    yield from _removed(before, after)
-    yield from overridden(before["spec"], after["spec"], LISTS, ours=())
-    yield from _misspelt(before, rules)
-
-
 def overridden(before: JsonObject, after: JsonObject, fields: Sequence[str], *, ours: Sequence[str]) -> Iterator[str]:
     """For containers of these lists whose author chose devices; `ours` are the resources that ask for GPUs."""
-    for field in fields:
-        for old, new in zip(before.get(field) or (), after.get(field) or (), strict=True):
-            if value := edits.overridden(old, new):
-                yield truncate(
-                    f"container {new['name']}: {names.ENV_VISIBLE_DEVICES} is {_set_by(new, ours)}; {value} was removed"
-                )
+    for old, new in edits.pairs(before, after, fields):
+        if value := edits.overridden(old, new):
+            yield truncate(
+                f"container {new['name']}: {names.ENV_VISIBLE_DEVICES} is {_set_by(new, ours)}; {value} was removed"
+            )
 
 
 def _removed(before: JsonObject, after: JsonObject) -> Iterator[str]:
@@ -224,30 +227,11 @@ def _volumes_of_the_node(spec: JsonObject) -> Iterator[tuple[str, str, str]]:
         path = (volume.get("hostPath") or {}).get("path")
         if not isinstance(path, str):
             continue
+        here = PurePosixPath(posixpath.normpath("/" + path.lstrip("/")))
         for roots, what in ((_SOCKETS, "the kubelet's sockets"), (_SPECS, "the node's CDI specs")):
-            if any(_is_in(_clean(path), root) or _is_in(root, _clean(path)) for root in roots):
+            if any(here.is_relative_to(root) or root.is_relative_to(here) for root in roots):
                 yield str(volume.get("name")), path, what
                 break
-
-
-def _is_in(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
-
-
-def _clean(path: str) -> str:
-    return posixpath.normpath("/" + path.lstrip("/"))
-
-
-def _misspelt(pod: JsonObject, rules: Rules) -> Iterator[str]:
-    known = {*rules.resource_config.resources, names.GPU_CORE, names.GPU_COUNT}
-    limits = (resource for _, _, container in pods.containers(pod) for resource in pods.amounts(container, "limits"))
-    if all(resource in known or "/" not in resource for resource in limits):
-        return
-    suspects = (each for each in typos.of_pod(pod, rules.resource_config) if not rules.is_foreign(each[1]))
-    for name, resource, likely in itertools.islice(suspects, _TOLD):
-        yield truncate(
-            f"container {name}: gpushare does not know {resource} and gives no GPU for it; do you mean {likely}?"
-        )
 
 
 def _ignored_marks(pod: JsonObject) -> Iterator[str]:
@@ -269,16 +253,10 @@ def _ignored(kind: str, key: str) -> str:
     if key in {names.LABEL_GPU_COUNT, *_ANNOTATIONS}:
         return f"{key} means something as {'a label' if kind == 'annotation' else 'an annotation'} only; it is ignored"
     ours = (names.LABEL_GPU_COUNT,) if kind == "label" else (*_ANNOTATIONS, names.ANNOTATION_TOTALS)
-    return f"{kind} {key} is none that gpushare knows; it is ignored{_similar(key, ours)}"
-
-
-def _similar(key: str, existing: Sequence[str]) -> str:
-    name = key.partition("/")[2]
-    if len(name) > _LONGEST_NAME:
-        return ""
-    by_name = {key.partition("/")[2]: key for key in existing}
-    near = difflib.get_close_matches(name, by_name, n=1)
-    return f"; do you mean {by_name[near[0]]}?" if near else ""
+    name, by_name = key.partition("/")[2], {each.partition("/")[2]: each for each in ours}
+    near = difflib.get_close_matches(name, by_name, n=1) if len(name) <= _LONGEST_NAME else []
+    meant = f"; do you mean {by_name[near[0]]}?" if near else ""
+    return f"{kind} {key} is none that gpushare knows; it is ignored{meant}"
 
 
 def truncate(text: str, limit: int = _WARNING) -> str:

@@ -4,24 +4,25 @@ import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, assert_never
+from typing import Final
 
 import flask
 import orjson
 from werkzeug.exceptions import HTTPException
 
 from gpushare import names
-from gpushare.errors import WireError
+from gpushare.errors import InvalidRequestError, WireError
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.http import BUSY
 from gpushare.runtime.intake import MIB, ByteBudget, Intake, Limit, RefusedBodyError
+from gpushare.wire.fields import JsonObject
 from webhook import mutation, review, validation
 from webhook.edits import Rules
 from webhook.metrics import Metrics, Outcome
-from webhook.mutation import Allowed, Decision, Denied, Patched, Unavailable
+from webhook.mutation import Patched
 from webhook.review import Refusal, Review
-from webhook.runtimeclass import RuntimeClass
+from webhook.runtimeclass import RuntimeClass, UnknownRuntimeClassError
 from webhook.settings import Settings
 
 _LOG: Final = logging.getLogger(__name__)
@@ -33,22 +34,17 @@ _OF_ANY_UPDATE: Final = Limit(body=16 * MIB, weight=320 * MIB)
 """A pod of the above size that has grown since, twice: its kubelet must go on reporting."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
-    clock: Clock
-    metrics: Metrics
-    runtime_class: RuntimeClass
-    not_ready: Callable[[], str]  # why the server cannot do its work; empty if it can
-
-
-def create_app(settings: Settings, services: Services) -> flask.Flask:
+def create_app(
+    settings: Settings, *, clock: Clock, metrics: Metrics, runtime_class: RuntimeClass, not_ready: Callable[[], str]
+) -> flask.Flask:
+    """`not_ready` says why the server cannot do its work; nothing if it can."""
     app = flask.Flask(names.WEBHOOK, static_folder=None)
-    metrics, intake = services.metrics, Intake(budget=ByteBudget(_MAX_BYTES))
+    intake = Intake(budget=ByteBudget(_MAX_BYTES))
     rules = Rules(
         resource_config=settings.resource_config,
         scheduler=settings.scheduler_name,
         other_schedulers=settings.extender_schedulers,
-        runtime_class=services.runtime_class.current,
+        runtime_class=runtime_class.current,
         foreign_resources=settings.foreign_resources,
     )
     mutate = functools.partial(mutation.decide, rules=rules)
@@ -63,10 +59,10 @@ def create_app(settings: Settings, services: Services) -> flask.Flask:
         ("validate", validate, Refusal.FORBIDDEN, _OF_ANY_UPDATE),
     ):
         metrics.expect(name)
-        endpoint = _Endpoint(name=name, decide=decide, refusal=refusal, services=services, intake=intake, limit=limit)
+        endpoint = _Endpoint(name, decide, refusal, limit, clock, metrics, intake)
         app.add_url_rule(f"/{name}", name, endpoint.answer, methods=["POST"])
-    for path, answer in (("healthz", lambda: _probe("")), ("readyz", lambda: _probe(services.not_ready()))):
-        app.add_url_rule(f"/{path}", path, answer)
+    app.add_url_rule("/healthz", "healthz", lambda: _probe(""))
+    app.add_url_rule("/readyz", "readyz", lambda: _probe(not_ready()))
     app.add_url_rule(
         "/metrics", "metrics", lambda: flask.Response(metrics.exposition(), content_type=Metrics.CONTENT_TYPE)
     )
@@ -74,19 +70,20 @@ def create_app(settings: Settings, services: Services) -> flask.Flask:
     return app
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Endpoint:
     name: str
-    decide: Callable[[Review], Decision]
+    decide: Callable[[Review], Patched | None]
     refusal: Refusal
-    services: Services
-    intake: Intake
     limit: Limit
+    clock: Clock
+    metrics: Metrics
+    intake: Intake
 
     def answer(self) -> flask.Response:
-        started = self.services.clock.monotonic()
+        started = self.clock.monotonic()
         answer, outcome = self._answer(flask.request)
-        self.services.metrics.answered(self.name, outcome, seconds=self.services.clock.monotonic() - started)
+        self.metrics.answered(self.name, outcome, seconds=self.clock.monotonic() - started)
         return answer
 
     def _answer(self, request: flask.Request) -> tuple[flask.Response, Outcome]:
@@ -118,45 +115,44 @@ class _Endpoint:
         except WireError as problem:
             return _error(400, str(problem)), Outcome.MALFORMED
         try:
-            return self._decided(request)
+            answer, outcome = self._decided(request)
         except Exception:  # noqa: BLE001 - a request's edge: the caller gets a message, the log the stack
             self._log("admission failed", request, level=logging.ERROR)
             return _error(500, "the webhook failed; its log says why"), Outcome.FAILED
+        return _json(200, answer), outcome
 
-    def _decided(self, request: Review) -> tuple[flask.Response, Outcome]:
-        decision = self.decide(request)
-        match decision:
-            case Allowed():
-                self._log("admitted", request, level=logging.DEBUG)
-                return _json(200, review.allowed(request.uid)), Outcome.UNTOUCHED
-            case Patched(pod, warnings):
-                self._log("mutated", request, warnings=len(warnings))
-                return _json(200, review.patched(request, pod, warnings)), Outcome.MUTATED
-            case Denied(errors):
-                told = review.message(errors)
-                self._log("denied", request, message=told)
-                return _json(200, review.denied(request.uid, self.refusal, told)), Outcome.DENIED
-            case Unavailable(message):
-                self._log("undecided", request, level=logging.WARNING, message=message)
-                return _json(200, review.denied(request.uid, Refusal.UNAVAILABLE, message)), Outcome.FAILED
-            case _:
-                assert_never(decision)
+    def _decided(self, request: Review) -> tuple[JsonObject, Outcome]:
+        try:
+            decision = self.decide(request)
+        except InvalidRequestError as error:
+            told = review.message(error.errors)
+            self._log("denied", request, message=told)
+            return review.denied(request.uid, self.refusal, told), Outcome.DENIED
+        except UnknownRuntimeClassError as error:
+            self._log("undecided", request, level=logging.WARNING, message=str(error))
+            return review.denied(request.uid, Refusal.UNAVAILABLE, str(error)), Outcome.FAILED
+        if decision is None:
+            self._log("admitted", request, level=logging.DEBUG)
+            return review.allowed(request.uid), Outcome.UNTOUCHED
+        self._log("mutated", request, warnings=len(decision.warnings))
+        return review.patched(request, decision.pod, decision.warnings), Outcome.MUTATED
 
     def _log(self, event: str, request: Review, *, level: int = logging.INFO, **more: object) -> None:
-        if not _LOG.isEnabledFor(level):
-            return
-        fields: dict[str, Any] = {
-            "webhook": self.name,
-            "operation": request.operation,
-            "resource": request.resource,
-            "namespace": request.namespace,
-            "pod": request.name,
-            "user": request.user,
-            "dry_run": request.is_dry_run,
-            "uid": request.uid,
+        logs.event(
+            _LOG,
+            event,
+            level=level,
+            exc_info=level == logging.ERROR,
+            webhook=self.name,
+            operation=request.operation,
+            resource=request.resource,
+            namespace=request.namespace,
+            pod=request.name,
+            user=request.user,
+            dry_run=request.is_dry_run,
+            uid=request.uid,
             **more,
-        }
-        logs.event(_LOG, event, level=level, exc_info=level == logging.ERROR, **fields)
+        )
 
 
 def _error(status: int, message: str) -> flask.Response:

@@ -55,6 +55,12 @@ def each_container(spec: JsonObject, lists: Sequence[str], edit: Callable[[JsonO
     return {**spec, **{each: [edit(container) for container in spec[each]] for each in lists if spec.get(each)}}
 
 
+def pairs(before: JsonObject, after: JsonObject, lists: Sequence[str]) -> Iterator[tuple[JsonObject, JsonObject]]:
+    """Each container of two pod specs."""
+    for each in lists:
+        yield from zip(before.get(each) or (), after.get(each) or (), strict=True)
+
+
 def grant(container: JsonObject, request: ContainerRequest, *, pod_units: int, unit: MemoryUnit) -> JsonObject:
     """A container that asks for GPUs, in a pod that asks for so many units of gpu-mem in all."""
     ours = list(_grants(container["name"], request, pod_units=pod_units, unit=unit))
@@ -218,13 +224,11 @@ def _overridden(pod: JsonObject, spec: JsonObject) -> str:
     leave it; an author who forges all of that has no more of it than an Event on his own pod.
     """
     noted = annotations(pod).get(names.ANNOTATION_OVERRIDDEN, "").split(",")
-    replaced = []
-    for each in LISTS:
-        for old, new in zip(pod["spec"].get(each) or (), spec.get(each) or (), strict=True):
-            is_ours = env_of_devices(old) == env_of_devices(new)
-            if overridden(old, new) or (is_ours and new["name"] in noted):
-                replaced.append(new["name"])
-    return ",".join(replaced)
+    return ",".join(
+        new["name"]
+        for old, new in pairs(pod["spec"], spec, LISTS)
+        if overridden(old, new) or (env_of_devices(old) == env_of_devices(new) and new["name"] in noted)
+    )
 
 
 def _labels(pod: JsonObject) -> dict[str, str]:

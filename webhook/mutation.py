@@ -15,15 +15,9 @@ from gpushare.wire.fields import JsonObject
 from webhook import advice, edits, review
 from webhook.edits import DEFAULT_SCHEDULER, LISTS, Rules
 from webhook.review import Review
-from webhook.runtimeclass import UnknownRuntimeClassError
 
 _MEANT_FOR_US: Final = (names.GPU_COUNT, names.GPU_CORE)
 """Resources that make no request by themselves, but whose authors want GPUs and are told how to ask."""
-
-
-@dataclass(frozen=True, slots=True)
-class Allowed:
-    """The object is admitted as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +26,11 @@ class Patched:
     warnings: tuple[str, ...] = ()  # for the author, in plain words
 
 
-@dataclass(frozen=True, slots=True)
-class Denied:
-    errors: tuple[FieldError, ...]
+def decide(request: Review, rules: Rules) -> Patched | None:
+    """For the mutating webhooks. None: the object is admitted as it is, like all that they are not made for.
 
-
-@dataclass(frozen=True, slots=True)
-class Unavailable:
-    """What the decision rests on is not known at the moment; the client has to try again."""
-
-    message: str
-
-
-Decision = Allowed | Patched | Denied | Unavailable
-
-
-def decide(request: Review, rules: Rules) -> Decision:
-    """For the mutating webhooks. What they are not made for is admitted as it is."""
+    Raises InvalidRequestError: it is refused; UnknownRuntimeClassError: the client has to try again.
+    """
     match request.operation, request.resource, request.kind:
         case "CREATE", "pods", _:
             return mutate(request.obj, rules)
@@ -56,40 +38,31 @@ def decide(request: Review, rules: Rules) -> Decision:
         case "UPDATE", "pods/ephemeralcontainers", "Pod":
             return mutate_ephemeral(request.obj, request.old)
         case _:
-            return Allowed()
+            return None
 
 
-def mutate(value: object, rules: Rules) -> Decision:
+def mutate(value: object, rules: Rules) -> Patched | None:
     """Decide on a pod that is being created.
 
     Only a GPU pod that names no RuntimeClass waits for the API server: all others, which are most, never depend on it.
     """
-    try:
-        advice.refuse_huge(value)
-        pod = review.pod(value)
-        # Other pods are never refused for labels or annotations that only mean something beside a request.
-        asked = _without_zeros(pod, rules)
-        return _gpu_pod(pod, asked, rules) if _wants_gpu(asked, rules) else _other_pod(pod, asked, rules)
-    except InvalidRequestError as error:
-        return Denied(error.errors)
-    except UnknownRuntimeClassError as error:
-        return Unavailable(str(error))
+    advice.refuse_huge(value)
+    pod = review.pod(value)
+    # Other pods are never refused for labels or annotations that only mean something beside a request.
+    asked = _without_zeros(pod, rules)
+    return _gpu_pod(pod, asked, rules) if _wants_gpu(asked, rules) else _other_pod(pod, asked, rules)
 
 
-def mutate_ephemeral(value: object, old: object) -> Decision:
+def mutate_ephemeral(value: object, old: object) -> Patched | None:
     """Decide on ephemeral containers that are being added to a pod. They can ask for no resource, so they get no GPU.
 
     Those that the pod has already cannot be changed any more and stay as they are.
     """
     lists = ("ephemeralContainers",)
-    try:
-        advice.refuse_huge(value)
-        pod = review.pod(value)
-        existing = {container["name"] for container in review.pod(old)["spec"].get("ephemeralContainers") or ()}
-    except InvalidRequestError as error:
-        return Denied(error.errors)
-    if errors := tuple(advice.mounted_devices(pod["spec"], lists, existing)):
-        return Denied(errors)
+    advice.refuse_huge(value)
+    pod = review.pod(value)
+    existing = {container["name"] for container in review.pod(old)["spec"].get("ephemeralContainers") or ()}
+    review.refuse(advice.mounted_devices(pod["spec"], lists, existing))
 
     def isolate(container: JsonObject) -> JsonObject:
         return container if container["name"] in existing else edits.isolate(container)
@@ -114,7 +87,7 @@ def _wants_gpu(pod: JsonObject, rules: Rules) -> bool:
     )
 
 
-def _gpu_pod(created: JsonObject, written: JsonObject, rules: Rules) -> Decision:
+def _gpu_pod(created: JsonObject, written: JsonObject, rules: Rules) -> Patched | None:
     pod = edits.demanding_limit(written) if rules.demands_limit else written
     container_requests = _container_requests(pod, rules)
     spec = _gpu_spec(pod["spec"], container_requests, rules)
@@ -136,17 +109,8 @@ def _container_requests(pod: JsonObject, rules: Rules) -> tuple[ContainerRequest
         container_requests = shape.containers if shape else ()
     except InvalidRequestError as error:
         errors = error.errors
-    errors = (
-        *errors,
-        *advice.preset_node_of_other_plugin(pod, rules),
-        *advice.impossible_amounts(pod, rules),
-        *advice.bad_totals(pod),
-        *advice.framework_variables(pod),
-        *advice.mounted_devices(pod["spec"], LISTS),
-        *advice.excess(container_requests, rules.resource_config.unit),
-    )
-    if errors:
-        raise InvalidRequestError(errors)
+    others = advice.bad_annotations(pod, container_requests, rules.resource_config.unit)
+    review.refuse((*errors, *advice.of_every_pod(pod, rules), *others))
     return container_requests
 
 
@@ -165,18 +129,12 @@ def _gpu_spec(spec: JsonObject, container_requests: tuple[ContainerRequest, ...]
     return result
 
 
-def _other_pod(created: JsonObject, pod: JsonObject, rules: Rules) -> Decision:
-    errors = (
-        *advice.preset_node_of_other_plugin(pod, rules),
-        *advice.impossible_amounts(pod, rules),
-        *advice.mounted_devices(pod["spec"], LISTS),
-    )
-    if errors:
-        return Denied(errors)
+def _other_pod(created: JsonObject, pod: JsonObject, rules: Rules) -> Patched | None:
+    review.refuse(advice.of_every_pod(pod, rules))
     spec = edits.each_container(pod["spec"], LISTS, lambda container: edits.isolate(container, rules))
     result = {**edits.of_other_pod(pod), "spec": spec}
-    return _decision(created, result, advice.of_other_pod(pod, result, rules))
+    return _decision(created, result, advice.of_pod(pod, result, rules))
 
 
-def _decision(before: JsonObject, after: JsonObject, warnings: Iterable[str]) -> Decision:
-    return Allowed() if before == after else Patched(after, tuple(warnings))
+def _decision(before: JsonObject, after: JsonObject, warnings: Iterable[str]) -> Patched | None:
+    return None if before == after else Patched(after, tuple(warnings))

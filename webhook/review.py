@@ -68,7 +68,20 @@ def parse(body: bytes) -> Review:
             f"apiVersion: expected {API_VERSION}, found {value.get('apiVersion')!r:.100};"
             " list v1 in the webhook's admissionReviewVersions"
         )
-    return _request(fields.needed_mapping(value, "request", ""))
+    request = fields.needed_mapping(value, "request", "")
+    obj = request.get("object")
+    return Review(
+        uid=fields.needed(request, "uid", "request"),
+        operation=fields.text(request, "operation", "request"),
+        resource=_resource(request),
+        kind=fields.text(fields.needed_mapping(request, "kind", "request"), "kind", "request.kind"),
+        namespace=fields.text(request, "namespace", "request"),
+        name=fields.text(request, "name", "request") or named(obj),
+        user=fields.text(fields.mapping(request, "userInfo", "request"), "username", "request.userInfo"),
+        is_dry_run=request.get("dryRun") is True,
+        obj=_without_managed_fields(obj),
+        old=_without_managed_fields(request.get("oldObject")),
+    )
 
 
 def uid_of(head: bytes) -> str:
@@ -102,22 +115,6 @@ def message(errors: Sequence[FieldError]) -> str:
 
 def _answer(response: JsonObject) -> JsonObject:
     return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
-
-
-def _request(request: JsonObject) -> Review:
-    obj = request.get("object")
-    return Review(
-        uid=fields.needed(request, "uid", "request"),
-        operation=fields.text(request, "operation", "request"),
-        resource=_resource(request),
-        kind=fields.text(fields.needed_mapping(request, "kind", "request"), "kind", "request.kind"),
-        namespace=fields.text(request, "namespace", "request"),
-        name=fields.text(request, "name", "request") or named(obj),
-        user=fields.text(fields.mapping(request, "userInfo", "request"), "username", "request.userInfo"),
-        is_dry_run=request.get("dryRun") is True,
-        obj=_without_managed_fields(obj),
-        old=_without_managed_fields(request.get("oldObject")),
-    )
 
 
 def _without_managed_fields(obj: object) -> object:
@@ -173,13 +170,14 @@ def annotations(obj: JsonObject) -> dict[str, str]:
     return (obj.get("metadata") or {}).get("annotations") or {}
 
 
-def first(errors: Iterable[FieldError]) -> tuple[FieldError, ...]:
-    return tuple(itertools.islice(errors, MOST_ERRORS + 1))
+def refuse(errors: Iterable[FieldError]) -> None:
+    """Raise InvalidRequestError if there are any; of very many only the first are looked for."""
+    if found := tuple(itertools.islice(errors, MOST_ERRORS + 1)):
+        raise InvalidRequestError(found)
 
 
 def _checked(value: object, structure: Mapping[str, Any]) -> JsonObject:
-    if errors := first(_error(path, problem) for path, problem in pods.problems(value, "", structure)):
-        raise InvalidRequestError(errors)
+    refuse(_error(path, problem) for path, problem in pods.problems(value, "", structure))
     return cast(JsonObject, value)
 
 
@@ -203,8 +201,8 @@ def changes(before: JsonObject, after: JsonObject, path: str = "") -> Iterator[O
         old, pointer = before.get(key), f"{path}/{_escaped(key)}"
         if key not in before:
             yield {"op": "add", "path": pointer, "value": new}
-        elif pointer in {"/metadata", "/spec"} and old and new:
-            yield from changes(old, new, pointer)
+        elif pointer in {"/metadata", "/spec"} and isinstance(old, dict) and isinstance(new, dict):
+            yield from changes(old, new, pointer)  # also of an empty one: its managedFields were left out
         elif pointer in _CONTAINERS and old and new and len(old) == len(new):
             for number, (container, intended) in enumerate(zip(old, new, strict=True)):
                 yield from changes(container, intended, f"{pointer}/{number}")
@@ -236,7 +234,7 @@ class _Shared:
 
 def _opened(obj: JsonObject) -> JsonObject:
     """The same object with copies of those parts, and no others, that `changes` may change."""
-    opened = {**obj, **{key: dict(obj[key]) for key in ("metadata", "spec") if obj.get(key)}}
+    opened = {**obj, **{key: dict(obj[key]) for key in ("metadata", "spec") if isinstance(obj.get(key), dict)}}
     for pointer in _CONTAINERS:
         key = pointer.rpartition("/")[2]
         if opened["spec"].get(key):

@@ -58,8 +58,7 @@ class Lookup:
     """Short, because a pod's creation waits for it: three of them, one after the other, fit into the 3 s for which
     servers before 1.30 wait before they create the pod as it is."""
     _answer: bool | None = field(init=False, default=None)  # the last one
-    _problem: str = field(init=False, default="")
-    _is_forbidden: bool = field(init=False, default=False)
+    _problem: GpuShareError | None = field(init=False, default=None)  # of the last look
     _looked_at: float | None = field(init=False, default=None)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
@@ -72,28 +71,32 @@ class Lookup:
                 self._look()
                 # Also after a failure, so that not every pod waits for the timeout.
                 self._looked_at = self.clock.monotonic()
-            known = self.if_forbidden if self._answer is None and self._is_forbidden else self._answer
+            is_forbidden = isinstance(self._problem, kube.ForbiddenError)
+            known = self.if_forbidden if self._answer is None and is_forbidden else self._answer
             if known is None:
-                raise UnknownRuntimeClassError(f"it is not known yet whether {self.what} ({self._problem}); try again")
+                raise UnknownRuntimeClassError(f"it is not known yet whether {self.what} ({self._told}); try again")
             return known
 
     def _look(self) -> None:
-        was_forbidden, self._is_forbidden = self._is_forbidden, False
+        before, self._problem = self._problem, None
         try:
             try:
                 found = self.api.get(self.path, timeout_s=self.timeout_s)
             except kube.NotFoundError:
                 found = None
             self._answer = self.read(found)
-        except kube.ForbiddenError as error:
-            self._problem, self._is_forbidden = f"{error}; {self.remedy}", True
         except (kube.KubeError, WireError) as error:
-            self._problem = str(error)
-        else:
-            return
-        if not (was_forbidden and self._is_forbidden):  # nothing changes until somebody acts, so once is enough
-            warning = functools.partial(logs.event, _LOG, "not looked up", level=logging.WARNING)
-            warning(path=self.path, error=self._problem, assumed=self._answer)
+            self._problem = error
+            # Where it is forbidden nothing changes until somebody acts, so once is enough.
+            if not isinstance(error, kube.ForbiddenError) or not isinstance(before, kube.ForbiddenError):
+                logs.event(
+                    _LOG, "not looked up", level=logging.WARNING, path=self.path, error=self._told, assumed=self._answer
+                )
+
+    @property
+    def _told(self) -> str:
+        remedy = f"; {self.remedy}" if isinstance(self._problem, kube.ForbiddenError) else ""
+        return f"{self._problem}{remedy}"
 
 
 class RuntimeClass:

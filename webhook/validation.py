@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from gpushare import names
-from gpushare.errors import FieldError, InvalidRequestError
+from gpushare.errors import FieldError
 from gpushare.units import ResourceConfig
 from gpushare.wire import pods
 from gpushare.wire.fields import JsonObject
 from webhook import review
 from webhook.edits import OURS
-from webhook.mutation import Allowed, Decision, Denied
 from webhook.review import Review
 
 _GUARDED: Final = frozenset({"pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"})
@@ -24,13 +23,9 @@ _CONTROLLER: Final = names.SERVICE_ACCOUNT_CONTROLLER
 _CDI: Final = "it would choose devices past the scheduler"
 
 
-def validate(request: Review, controller: str, resource_config: ResourceConfig) -> Decision:
-    """For the validating webhook; `controller` is the user that may write bindings."""
-    try:
-        errors = review.first(_errors(request, resource_config, by_controller=request.user == controller))
-    except InvalidRequestError as error:  # the object cannot be read
-        errors = error.errors
-    return Denied(errors) if errors else Allowed()
+def validate(request: Review, controller: str, resource_config: ResourceConfig) -> None:
+    """For the validating webhook; `controller` may write bindings. Raises InvalidRequestError: it is refused."""
+    review.refuse(_errors(request, resource_config, by_controller=request.user == controller))
 
 
 def _errors(request: Review, resource_config: ResourceConfig, *, by_controller: bool) -> Iterator[FieldError]:

@@ -15,7 +15,7 @@ from testing.clock import ManualClock
 from testing.controller.world import World
 from testing.fakes.kube import FakeKube
 from testing.reviews import container, encoded, pod, review
-from webhook.app import Services, create_app
+from webhook.app import create_app
 from webhook.metrics import Metrics
 from webhook.runtimeclass import Mode, RuntimeClass
 from webhook.settings import Settings
@@ -58,9 +58,7 @@ def test_a_new_gpu_pod_goes_through_a_few_files(caplog: pytest.LogCaptureFixture
     clock = ManualClock(0)
     runtime_class = RuntimeClass(api=FakeKube(), clock=clock, name="nvidia", mode=Mode.WHERE_NEEDED)
     metrics = Metrics(lambda: None, lambda: None)
-    app = create_app(
-        Settings(), Services(clock=clock, metrics=metrics, runtime_class=runtime_class, not_ready=lambda: "")
-    )
+    app = create_app(Settings(), clock=clock, metrics=metrics, runtime_class=runtime_class, not_ready=lambda: "")
     body, answers = encoded(review(pod(container("a", "3")))), list[bytes]()
 
     def ask() -> None:

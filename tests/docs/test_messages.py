@@ -8,10 +8,23 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from testing.reviews import ALL, CONTROLLER, DEVICES, RULES, Json, asking, container, encoded, pod, review
-from webhook import mutation, validation
+from gpushare.errors import InvalidRequestError
+from testing.reviews import (
+    ALL,
+    CONTROLLER,
+    DEVICES,
+    RULES,
+    Json,
+    admitted,
+    asking,
+    container,
+    encoded,
+    pod,
+    refused,
+    review,
+)
 from webhook import review as reviews
-from webhook.mutation import Denied, Patched
+from webhook import validation
 
 PAGE = (Path(__file__).parents[2] / "docs" / "troubleshoot.md").read_text(encoding="utf-8")
 ELSEWHERE = (
@@ -83,10 +96,10 @@ NEW: list[Json] = [
 
 def told_of_new_pods() -> Iterator[str]:
     for value in NEW:
-        decision = mutation.mutate(value, RULES)
-        assert isinstance(decision, Denied | Patched)
-        told = map(str, decision.errors) if isinstance(decision, Denied) else decision.warnings
-        yield from told
+        try:
+            yield from admitted(value).warnings
+        except InvalidRequestError as error:
+            yield from map(str, error.errors)
 
 
 def told_of_changes() -> Iterator[str]:
@@ -104,9 +117,8 @@ def told_of_changes() -> Iterator[str]:
 
 
 def told_of(value: object, **request: Any) -> Iterator[str]:
-    decision = validation.validate(reviews.parse(encoded(review(value, **request))), CONTROLLER, RULES.resource_config)
-    assert isinstance(decision, Denied)
-    yield from map(str, decision.errors)
+    body = reviews.parse(encoded(review(value, **request)))
+    yield from map(str, refused(lambda: validation.validate(body, CONTROLLER, RULES.resource_config)))
 
 
 NEW_MESSAGES, CHANGE_MESSAGES = list(told_of_new_pods()), list(told_of_changes())

@@ -10,18 +10,15 @@ import pytest
 import yaml
 
 from gpushare import names
-from gpushare.units import ResourceConfig
 from gpushare.wire import requests
 from testing import pages
-from testing.reviews import rules
-from webhook import mutation
+from testing.reviews import WHOLE, mutated
 
 Json = dict[str, Any]
 
 PAGE: Final = "docs/neighbours.md"
 WORKFLOWS: Final = "Workflows, training and serving"
 SYSTEMS: Final = ("Kueue", "Other schedulers", WORKFLOWS)
-RULES: Final = rules(resource_config=ResourceConfig(whole_gpus=True))
 ROWS: Final = re.findall(
     r"^\| (.+) \| (.+) \| (.+) \|$",
     pages.section(PAGE, "## Kueue").split("counts as |\n")[1],
@@ -54,15 +51,9 @@ def templates(value: object, metadata: Json | None = None) -> Iterator[Json]:
                 yield from templates(each, own if key == "spec" else None)
 
 
-def admitted(pod: Json) -> Json:
-    decision = mutation.mutate(pod, RULES)
-    assert isinstance(decision, mutation.Patched), decision
-    return decision.pod
-
-
 def granted(pod: Json) -> dict[str, tuple[int, int]]:
     """Container -> number of GPUs, and MiB on each."""
-    found = requests.of_pod(pod, RULES.resource_config)
+    found = requests.of_pod(pod, WHOLE.resource_config)
     assert found
     return {each.container: (each.gpu_count, each.memory_mib) for each in found.shape.containers}
 
@@ -83,7 +74,7 @@ def test_every_pod_of_the_page_is_admitted() -> None:
     found = {}
     for system in SYSTEMS:
         for document in blocks(system):
-            pods = [admitted({"apiVersion": "v1", "kind": "Pod", **each}) for each in templates(document)]
+            pods = [mutated({"apiVersion": "v1", "kind": "Pod", **each}, WHOLE) for each in templates(document)]
             if pods:
                 metadata = document["metadata"]
                 name = metadata.get("name", metadata.get("generateName"))
@@ -140,7 +131,7 @@ def written(text: str) -> Json:
 def test_what_kueue_sees_is_what_the_table_says(request_: str, of_a_job: str, of_a_pod: str) -> None:
     pod = written(request_)
     assert str(counted(pod)) == (re.findall(r"\d+", of_a_job) or [""])[0]
-    assert str(counted(admitted(pod))) == of_a_pod
+    assert str(counted(mutated(pod, WHOLE))) == of_a_pod
 
 
 def test_the_table_has_every_way_to_ask() -> None:

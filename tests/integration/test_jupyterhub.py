@@ -13,7 +13,7 @@ from gpushare.units import ResourceConfig
 from gpushare.wire import profile as profile_wire
 from gpushare_cli import kube_scores
 from gpushare_cli.__main__ import main
-from testing import granted, notebooks
+from testing import granted, notebooks, reviews
 from testing.notebooks import Json
 from testing.pages import blocks, text
 from testing.reviews import rules
@@ -68,7 +68,7 @@ def container_of(pod: Json) -> Json:
 @pytest.mark.parametrize("gib", SIZES)
 @pytest.mark.parametrize("block", ["gpu", "python"])
 def test_a_profile_is_a_share(pods: Mapping[str, Json], block: str, gib: int) -> None:
-    decision = granted.admitted(pods[f"{block}-{gib}"], RULES)
+    decision = reviews.admitted(pods[f"{block}-{gib}"], RULES)
     container = container_of(decision.pod)
     assert container["resources"]["limits"] == container["resources"]["requests"] == {names.GPU_MEM: str(gib)}
     assert decision.pod["spec"]["schedulerName"] == names.SCHEDULER
@@ -76,7 +76,7 @@ def test_a_profile_is_a_share(pods: Mapping[str, Json], block: str, gib: int) ->
 
 
 def test_a_server_without_a_gpu_sees_none_and_stays_with_its_scheduler(pods: Mapping[str, Json]) -> None:
-    pod = granted.admitted(pods["cpu"], RULES).pod
+    pod = reviews.admitted(pods["cpu"], RULES).pod
     environment = granted.resolved(container_of(pod), {})
     assert environment[names.ENV_VISIBLE_DEVICES] == names.VISIBLE_DEVICES_NONE
     assert pod["spec"].get("schedulerName") != names.SCHEDULER
@@ -92,7 +92,7 @@ def grants(pods: Mapping[str, Json], profile: Json, *which: str) -> Iterator[Any
     """One after another on one node: what each gets."""
     ledger = NodeLedger.of(profile_wire.inventory(profile, NODE, RULES.resource_config.unit), [])
     for number, name in enumerate(which):
-        pod = granted.admitted(pods[name], RULES).pod
+        pod = reviews.admitted(pods[name], RULES).pod
         pod = {**pod, "metadata": {**pod["metadata"], "uid": f"u{number}", "namespace": "jhub"}}
         allocation = granted.allocation(pod, ledger, RULES.resource_config)
         ledger = ledger.with_allocation(allocation)

@@ -13,7 +13,7 @@ import yaml
 
 from gpushare.kube.api import JsonObject
 from gpushare.units import ResourceConfig
-from testing import granted
+from testing import granted, reviews
 from testing.controller.world import World, path_of
 from testing.reviews import rules
 
@@ -73,7 +73,7 @@ def run(world: World, pod: Json, *nodes: str) -> JsonObject:
 
 def create(world: World, pod: Json) -> JsonObject:
     """The pod, waiting for a node."""
-    intended = granted.admitted(pod, RULES).pod
+    intended = reviews.mutated(pod, RULES)
     metadata = {**intended["metadata"], "name": intended["metadata"].get("name") or f"pod-{next(_NUMBERS)}"}
     created = world.api.seed("/api/v1/namespaces/team/pods", {**intended, "metadata": metadata})
     world.see()

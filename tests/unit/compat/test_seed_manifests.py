@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from testing import granted
+from testing import reviews
 from tests.unit.compat.cluster import RULES, cluster, environment, pod_of, run, seed
 
 
@@ -20,7 +20,7 @@ def test_point_10_the_replicas_of_the_stateful_set_share_a_gpu() -> None:
 def test_point_10_a_pod_that_says_all_sees_its_own_gpu_and_its_author_is_warned(name: str, gib: int) -> None:
     """The note on the pod is for the Warning event, which also authors see who did not create the pod themselves."""
     pod = pod_of(seed(f"{name}.yaml"))
-    decision = granted.admitted(pod, RULES)
+    decision = reviews.admitted(pod, RULES)
     assert decision.warnings == (
         f"container {name}: NVIDIA_VISIBLE_DEVICES is set by gpushare to the GPUs that it is granted;"
         " 'all' was removed",

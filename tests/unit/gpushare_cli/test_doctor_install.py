@@ -6,16 +6,13 @@ import pytest
 
 import controller.main
 from gpushare.kube.api import JsonObject
-from gpushare.units import ResourceConfig
 from gpushare_cli.doctor import checks_admission, checks_control_plane, objects, snapshot
+from testing import reviews
 from testing.cli import doctor_cluster as world
 from testing.cli.doctor_cluster import NS, Change, DoctorKube, missing, setting, together
-from testing.reviews import rules
 from tests.unit.gpushare_cli import findings
 from tests.unit.gpushare_cli.findings import Told
-from webhook import mutation
 from webhook.metrics import Metrics
-from webhook.mutation import Patched
 
 
 def unlabel(name: str) -> Change:
@@ -101,8 +98,7 @@ def test_an_installation_as_the_manifests_make_it_has_no_finding_with_whole_gpus
 
 
 def test_the_webhook_completes_the_trial_pod_and_that_is_noticed() -> None:
-    decision = mutation.mutate(snapshot.trial_pod(), rules(resource_config=ResourceConfig()))
-    assert isinstance(decision, Patched)
+    decision = reviews.admitted(snapshot.trial_pod())
     assert checks_admission.missing(decision.pod) == []
     assert decision.warnings == ()
 

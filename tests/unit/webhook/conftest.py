@@ -1,6 +1,5 @@
 import base64
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jsonpatch
@@ -9,23 +8,13 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from gpushare.kube import api as kube
-from gpushare.runtime.clock import SystemClock
+from gpushare.runtime.clock import Clock, SystemClock
+from testing.fakes.kube import FakeKube
 from testing.reviews import Json, encoded
-from webhook.app import Services, create_app
+from webhook.app import create_app
 from webhook.metrics import Metrics
 from webhook.runtimeclass import Mode, RuntimeClass
 from webhook.settings import Settings
-
-
-class NoApi:
-    """Refuses every call: a webhook without an API server still answers."""
-
-    def __getattr__(self, verb: str) -> Any:
-        def call(*_args: object, **_kwargs: object) -> None:
-            raise kube.UnreachableError("connection refused")
-
-        return call
 
 
 @dataclass
@@ -34,7 +23,7 @@ class Webhook:
 
     http: FlaskClient
     metrics: Metrics
-    problem: list[str] = field(default_factory=list)
+    problem: list[str]  # why it is not ready
 
     def send(self, path: str, body: object, *, content_type: str = "application/json") -> TestResponse:
         data = body if isinstance(body, bytes) else encoded(body)
@@ -64,17 +53,20 @@ def apply(response: Json, obj: object) -> Any:
     return jsonpatch.apply_patch(obj, orjson.loads(base64.b64decode(response["patch"])))
 
 
-@pytest.fixture
-def webhook() -> Iterator[Webhook]:
-    problem: list[str] = []
-    clock = SystemClock()
-    services = Services(
-        clock=clock,
-        metrics=Metrics(lambda: 12.5, lambda: 700.0),
-        runtime_class=RuntimeClass(api=NoApi(), clock=clock, name="nvidia", mode=Mode.ALWAYS),
-        not_ready=lambda: "; ".join(problem),
+def denial(code: int, reason: str, message: str) -> Json:
+    """The response of a review that is refused."""
+    return {"uid": "u-1", "allowed": False, "status": {"code": code, "reason": reason, "message": message}}
+
+
+def with_class(runtime_class: RuntimeClass, clock: Clock) -> Webhook:
+    metrics, problem = Metrics(lambda: 12.5, lambda: 700.0), list[str]()
+    app = create_app(
+        Settings(), clock=clock, metrics=metrics, runtime_class=runtime_class, not_ready=lambda: "; ".join(problem)
     )
-    app = create_app(Settings(), services)
-    app.testing = True
-    with app.test_client() as http:
-        yield Webhook(http, services.metrics, problem)
+    return Webhook(app.test_client(), metrics, problem)
+
+
+@pytest.fixture
+def webhook() -> Webhook:
+    clock = SystemClock()
+    return with_class(RuntimeClass(api=FakeKube(), clock=clock, name="nvidia", mode=Mode.ALWAYS), clock)

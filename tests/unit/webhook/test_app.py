@@ -10,12 +10,11 @@ import orjson
 import pytest
 
 from gpushare.runtime import intake
-from gpushare.wire import requests
 from testing.reviews import ALL, VOID, Json, container, encoded, pod, review
-from tests.unit.webhook.conftest import Webhook, apply
+from tests.unit.webhook.conftest import Webhook, apply, denial
 
-PATHS = ["/mutate", "/enforce", "/isolate", "/validate"]
 MIB = 2**20
+ALLOWED = {"uid": "u-1", "allowed": True}
 
 
 def events(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, dict[str, object]]]:
@@ -28,13 +27,12 @@ def test_a_mutation_comes_as_a_patch_with_warnings_and_a_dry_run_is_answered_ali
     assert operations == [{"op": "replace", "path": "/spec/containers/0/env", "value": [VOID]}]
     [warning] = response.pop("warnings")
     assert warning.startswith("container a: NVIDIA_VISIBLE_DEVICES is set by gpushare")
-    assert response == {"uid": "u-1", "allowed": True, "patchType": "JSONPatch"}
-    for dry_run in [True, False, None]:
-        obj = pod(container("a", "3"))
-        first = webhook.ask("/mutate", review(obj, dryRun=dry_run))
-        assert first == webhook.ask("/mutate", review(obj))
-        assert apply(first, obj)["spec"]["runtimeClassName"] == "nvidia"
-        assert "warnings" not in first
+    assert response == {**ALLOWED, "patchType": "JSONPatch"}
+    obj = pod(container("a", "3"))
+    first, *others = (webhook.ask("/mutate", review(obj, dryRun=dry_run)) for dry_run in (False, True, None))
+    assert others == [first, first]
+    assert apply(first, obj)["spec"]["runtimeClassName"] == "nvidia"
+    assert "warnings" not in first
 
 
 def test_ephemeral_containers_are_isolated_and_resources_of_other_groups_left_alone(webhook: Webhook) -> None:
@@ -44,7 +42,7 @@ def test_ephemeral_containers_are_isolated_and_resources_of_other_groups_left_al
     assert webhook.admit("/mutate", body)["spec"]["ephemeralContainers"] == [container("d", env=[VOID])]
     body = review([], resource="pods")
     body["request"]["resource"]["group"] = "metrics.k8s.io"
-    assert webhook.ask("/validate", body) == webhook.ask("/mutate", body) == {"uid": "u-1", "allowed": True}
+    assert webhook.ask("/validate", body) == webhook.ask("/mutate", body) == ALLOWED
 
 
 CHOSEN = pod(container(env=[ALL]))
@@ -53,67 +51,43 @@ OLDER = {"kind": "EphemeralContainers", "metadata": {}, "ephemeralContainers": [
 
 @pytest.mark.parametrize("path", ["/mutate", "/validate"])
 @pytest.mark.parametrize(
-    ("obj", "old", "request_"),
+    ("obj", "request_"),
     [
-        (OLDER, OLDER, {"operation": "UPDATE", "resource": "pods/ephemeralcontainers", "kind": "EphemeralContainers"}),
-        (CHOSEN, CHOSEN, {"operation": "UPDATE"}),
-        (None, None, {"operation": "DELETE"}),
-        (None, None, {"operation": "CONNECT", "resource": "pods/exec"}),
-        (None, None, {"operation": "UPDATE", "resource": "nodes"}),
-        (None, None, {"operation": "CREATE", "resource": "pods/eviction"}),
+        (OLDER, {"operation": "UPDATE", "resource": "pods/ephemeralcontainers", "kind": "EphemeralContainers"}),
+        (CHOSEN, {"operation": "UPDATE"}),
+        (None, {"operation": "DELETE"}),
+        (None, {"operation": "CONNECT", "resource": "pods/exec"}),
+        (None, {"operation": "UPDATE", "resource": "nodes"}),
+        (None, {"operation": "CREATE", "resource": "pods/eviction"}),
     ],
 )
-def test_what_is_none_of_its_business_is_admitted(
-    webhook: Webhook, path: str, obj: object, old: object, request_: Json
-) -> None:
-    assert webhook.ask(path, review(obj, old=old, **request_)) == {"uid": "u-1", "allowed": True}
+def test_what_is_none_of_its_business_is_admitted(webhook: Webhook, path: str, obj: object, request_: Json) -> None:
+    assert webhook.ask(path, review(obj, old=obj, **request_)) == ALLOWED
 
 
 def test_every_change_and_refusal_is_one_line_in_the_log(webhook: Webhook, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        webhook.ask("/isolate", review(pod(container(env=[VOID]))))
-        assert events(caplog) == []
-        obj = pod(container("a", "3"))
-        obj["metadata"] = {"generateName": "web-"}
-        webhook.ask("/mutate", review(obj, name=None, user="bob", dryRun=True))
-        webhook.ask("/mutate", review(pod(container("a", "0"))))
+    nameless = pod(container("a", "3"))
+    nameless["metadata"] = {"generateName": "web-"}
+    with caplog.at_level(logging.DEBUG):
+        for path, body in (
+            ("/mutate", review(nameless, name=None, user="bob", dryRun=True)),
+            ("/mutate", review(pod(container("a", "0")))),
+            ("/mutate", review([], name=None)),
+            ("/isolate", review(pod(container(env=[VOID])), userInfo={})),
+        ):
+            webhook.ask(path, body)
     common = {"webhook": "mutate", "operation": "CREATE", "resource": "pods", "namespace": "team-a", "uid": "u-1"}
     message = (
         "spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 0 asks for nothing;"
         " remove the entry or write at least 1"
     )
-    assert events(caplog) == [
+    *whole, (_, _, of_no_pod), (level, untouched, _) = events(caplog)
+    assert whole == [
         ("INFO", "mutated", {**common, "pod": "web-*", "user": "bob", "dry_run": True, "warnings": 0}),
         ("INFO", "denied", {**common, "pod": "p", "user": "alice", "dry_run": False, "message": message}),
     ]
-
-
-@pytest.mark.parametrize("obj", [None, [], {"metadata": 3}])
-def test_the_log_has_a_line_for_an_object_without_a_name(
-    webhook: Webhook, caplog: pytest.LogCaptureFixture, obj: object
-) -> None:
-    with caplog.at_level(logging.INFO):
-        webhook.ask("/mutate", review(obj, name=None))
-    assert [(event, fields["pod"]) for _, event, fields in events(caplog)] == [("denied", "")]
-
-
-def test_an_untouched_pod_is_a_line_for_debugging_only_and_one_without_a_name_has_one(
-    webhook: Webhook, caplog: pytest.LogCaptureFixture
-) -> None:
-    body = review(pod(container(env=[VOID])))
-    del body["request"]["userInfo"]
-    with caplog.at_level(logging.DEBUG):
-        webhook.ask("/isolate", body)
-    assert [(level, event) for level, event, _ in events(caplog)] == [("DEBUG", "admitted")]
-
-
-def test_a_gpu_pod_is_read_once_whichever_runtime_class_it_gets(
-    webhook: Webhook, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shape_of = Mock(wraps=requests.shape_of)
-    monkeypatch.setattr(requests, "shape_of", shape_of)
-    assert webhook.admit("/mutate", review(pod(container("a", "3"))))["spec"]["runtimeClassName"] == "nvidia"
-    assert shape_of.call_count == 1
+    assert of_no_pod["pod"] == ""
+    assert (level, untouched) == ("DEBUG", "admitted")
 
 
 def test_the_process_is_alive_and_ready_unless_something_is_missing(webhook: Webhook) -> None:
@@ -150,21 +124,18 @@ def changed(**request: object) -> Json:
 
 
 V1 = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}
+OLD = "admission.k8s.io/v1beta1"
 MALFORMED: list[tuple[object, str]] = [
     (b"", "the body is empty"),
     (b"[]", "the body must be an AdmissionReview object"),
     (b"{}", "kind: expected AdmissionReview, found None"),
-    ({"kind": "Pod"}, "kind: expected AdmissionReview, found 'Pod'"),
     (
-        {**V1, "apiVersion": "admission.k8s.io/v1beta1"},
-        "apiVersion: expected admission.k8s.io/v1, found 'admission.k8s.io/v1beta1';"
-        " list v1 in the webhook's admissionReviewVersions",
+        {**V1, "apiVersion": OLD},
+        f"apiVersion: expected admission.k8s.io/v1, found '{OLD}'; list v1 in the webhook's admissionReviewVersions",
     ),
     (V1, "request: expected an object, found nothing"),
     ({**V1, "request": [1]}, "request: expected an object, found a list"),
-    (changed(uid=None), "request.uid: expected a string, found nothing"),
     (changed(uid=""), "request.uid: expected a string, found an empty string"),
-    (changed(uid=7), "request.uid: expected a string, found a number"),
     (changed(operation=["CREATE"]), "request.operation: expected a string, found a list"),
     (changed(resource="pods"), "request.resource: expected an object, found a string"),
     (changed(resource={"resource": 1}), "request.resource.resource: expected a string, found a number"),
@@ -194,17 +165,12 @@ def test_a_body_that_is_no_json_is_refused_with_the_parsers_words(webhook: Webho
 
 
 def test_another_content_type_is_not_read_and_a_charset_does_not_matter(webhook: Webhook) -> None:
-    for content_type, found in [("text/plain", "text/plain"), ("", "none"), ("application/yaml", "application/yaml")]:
-        answer = webhook.send("/mutate", review(pod(container())), content_type=content_type)
+    body = review(pod(container()))
+    for content_type, found in (("text/plain", "text/plain"), ("", "none")):
+        answer = webhook.send("/mutate", body, content_type=content_type)
         assert answer.status_code == 415
         assert answer.json == {"error": f"Content-Type: expected application/json, found {found}"}
-    answer = webhook.send("/mutate", review(pod(container())), content_type="Application/json ; charset=utf-8")
-    assert answer.status_code == 200
-
-
-def denied(answer: Json, code: int, reason: str, message: str) -> bool:
-    status = {"code": code, "reason": reason, "message": message}
-    return bool(answer == {"uid": "u-1", "allowed": False, "status": status})
+    assert webhook.send("/mutate", body, content_type="Application/json ; charset=utf-8").status_code == 200
 
 
 @pytest.mark.parametrize(("path", "most"), [("/mutate", 6), ("/isolate", 6), ("/enforce", 6), ("/validate", 16)])
@@ -215,7 +181,7 @@ def test_too_large_a_review_is_denied_and_not_only_left_unanswered(webhook: Webh
         f"the object is too large for gpushare-webhook: it has {most * MIB + 1} bytes of JSON, with all defaults;"
         f" at most {most * MIB} are read"
     )
-    assert denied(webhook.send(path, body).get_json()["response"], 400, "BadRequest", message)
+    assert webhook.send(path, body).get_json()["response"] == denial(400, "BadRequest", message)
     answer = webhook.send(path, b" " * (most * MIB + 1))
     assert (answer.status_code, answer.json) == (413, {"error": message})
 
@@ -224,7 +190,7 @@ def test_too_large_a_review_is_denied_and_not_only_left_unanswered(webhook: Webh
 def test_too_many_list_entries_are_denied_unparsed(webhook: Webhook, path: str, count: int) -> None:
     """As in `ports: [{}, {}, ...]`, with the defaults that the API server writes."""
     ports = [{"containerPort": 0, "protocol": "TCP"}] * count
-    response = webhook.send(path, review(pod(container(ports=ports)))).get_json()["response"]
+    response = webhook.ask(path, review(pod(container(ports=ports))))
     assert not response["allowed"]
     assert re.fullmatch(
         r"the object is too large for gpushare-webhook: it has \d+ fields and list entries in \d+ bytes of JSON, with"
@@ -239,7 +205,7 @@ def test_while_others_fill_the_room_large_reviews_are_denied_for_now(
     monkeypatch.setattr(intake.Intake, "_take", lambda _self, _amount, _held: False)
     large = review(pod(container(args=["x" * 100_000])))
     message = "gpushare-webhook is busy: other large requests are being looked at; try again"
-    assert denied(webhook.ask("/isolate", large), 503, "ServiceUnavailable", message)
+    assert webhook.ask("/isolate", large) == denial(503, "ServiceUnavailable", message)
     answer = webhook.send("/isolate", b" " * 100_000)
     assert (answer.status_code, answer.json) == (503, {"error": message})
     assert webhook.ask("/isolate", review(pod(container(env=[]))))["allowed"]
@@ -254,14 +220,11 @@ def test_a_pod_as_large_as_etcd_stores_is_admitted(webhook: Webhook) -> None:
 
 
 def test_of_a_million_errors_the_first_are_told(webhook: Webhook) -> None:
-    response = webhook.ask("/isolate", review(pod(container(env=[0] * 100_000))))
-    message = response["status"]["message"]
-    assert message.startswith("spec.containers[0].env[0]: expected an object, found a number; ")
-    assert message.count(" | ") == 20
-    assert message.endswith(" | and more")
     forged = {f"devices.gpushare.dev/{i}": "" for i in range(1000)}
-    response = webhook.ask("/validate", review(pod(container(), annotations=forged)))
-    assert response["status"]["message"].count(" | ") == 20
+    for path, value in (("/isolate", pod(container(env=[0] * 100_000))), ("/validate", pod(annotations=forged))):
+        message = webhook.ask(path, review(value))["status"]["message"]
+        assert message.count(" | ") == 20
+        assert message.endswith(" | and more")
 
 
 @pytest.mark.parametrize("depth", [900, 1005, 1015, 1100, 5000])
@@ -274,6 +237,14 @@ def test_managed_fields_however_deep_let_no_pod_pass_unchanged(webhook: Webhook,
     assert '"void"' in patch
     assert '"all"' not in patch
     assert "managedFields" not in patch
+
+
+def test_managed_fields_stay_where_there_is_no_other_metadata(webhook: Webhook) -> None:
+    bare = {**pod(container("a", "3")), "metadata": {"managedFields": [{"manager": "m"}]}}
+    assert webhook.admit("/mutate", review(bare))["metadata"] == {
+        "managedFields": [{"manager": "m"}],
+        "labels": {"gpushare.dev/managed": "true"},
+    }
 
 
 def test_deep_nesting_in_a_pod_does_no_harm(webhook: Webhook) -> None:

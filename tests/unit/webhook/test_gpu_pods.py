@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from gpushare.units import MemoryUnit, ResourceConfig
+from gpushare.wire import requests
+from testing import reviews
 from testing.reviews import (
     ALL,
     PLAIN,
@@ -13,6 +15,7 @@ from testing.reviews import (
     VOID,
     WHOLE,
     Json,
+    admitted,
     asking,
     container,
     from_annotation,
@@ -22,13 +25,14 @@ from testing.reviews import (
     visible,
     warnings,
 )
+from tests.unit.webhook.conftest import Webhook
 from webhook import mutation, review
 from webhook.edits import Rules
-from webhook.mutation import Allowed, Patched
 
 MEMORY, THREADS = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 CAPABILITIES = {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"}
 OVERRIDDEN = "gpushare.dev/overridden"
+DEMANDING, ENFORCED = replace(RULES, demands_limit=True), {"gpushare.dev/limit": "enforced"}
 SHARE = [
     visible("main"),
     from_annotation("GPUSHARE_MEMORY_MIB", "memory.gpushare.dev/main"),
@@ -123,12 +127,12 @@ def test_only_gpu_mem_is_multiplied_by_the_per_gpu_form_and_that_once() -> None:
     assert result["metadata"]["annotations"] == {"gpushare.dev/gpus": "4", "gpushare.dev/limits-are-totals": "true"}
     assert values(one)[MEMORY] == "0=5120M,1=5120M,2=5120M,3=5120M"
     assert values(one)["ALIYUN_COM_GPU_MEM_CONTAINER"] == "20"
-    assert mutation.mutate(result, WHOLE) == Allowed()
+    assert mutation.mutate(result, WHOLE) is None
     result = mutated(pod(container("a", "16k"), annotations={"gpushare.dev/gpus": "2"}), unit(1))
     assert result["spec"]["containers"][0]["resources"]["limits"] == {"aliyun.com/gpu-mem": "32000"}
     short = {"aliyun.com/gpu-mem": "32k"}
     result["spec"]["containers"][0]["resources"] = {"limits": short, "requests": short}
-    assert mutation.mutate(result, unit(1)) == Allowed()
+    assert mutation.mutate(result, unit(1)) is None
 
 
 def test_the_total_form_is_split_and_a_unit_of_mebibytes_written_as_such() -> None:
@@ -157,7 +161,7 @@ def test_whole_gpus_are_other_plugins_unless_an_administrator_says_otherwise() -
     assert mutated(asked, WHOLE)["metadata"]["labels"] == {"gpushare.dev/managed": "true"}
     for resource in ["nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"]:
         foreign = container("m", env=[ALL], resources={"limits": {resource: "1"}})
-        assert mutation.mutate(pod(container(resources={"limits": {resource: "1"}})), WHOLE) == Allowed()
+        assert mutation.mutate(pod(container(resources={"limits": {resource: "1"}})), WHOLE) is None
         assert mutated(pod(asking("a", gpu=1), foreign), WHOLE)["spec"]["containers"][1] == {**foreign, "env": []}
 
 
@@ -168,7 +172,7 @@ def test_no_whole_gpu_is_no_request_and_leaves_no_trace_for_the_scheduler() -> N
         found = mutated(pod(container(resources={field: {**amounts, "cpu": "1"}})), WHOLE)
         assert found["spec"]["containers"][0] == container(resources={field: {"cpu": "1"}}, env=[VOID])
         assert "schedulerName" not in found["spec"]
-        assert mutation.mutate(found, WHOLE) == Allowed()
+        assert mutation.mutate(found, WHOLE) is None
         isolated = container(env=[VOID], resources=resources)
         assert first(pod(isolated)) == {**isolated, "resources": {field: {}}}
     assert first(pod(asking(mem="3", gpu="0")))["resources"]["limits"] == {"aliyun.com/gpu-mem": "3"}
@@ -215,8 +219,7 @@ def test_forged_annotations_are_stripped_and_named() -> None:
         "scheduler.framework.gpushare.allocation": "{}",
         "keep": "me",
     }
-    decision = mutation.mutate(pod(container("a", "3"), annotations=forged), RULES)
-    assert isinstance(decision, Patched)
+    decision = admitted(pod(container("a", "3"), annotations=forged))
     assert decision.pod["metadata"]["annotations"] == {"keep": "me"}
     assert decision.warnings == (
         "annotations removed, because only gpushare-controller may write them: ALIYUN_COM_GPU_MEM_IDX,"
@@ -252,7 +255,7 @@ def test_every_container_whose_last_value_is_a_choice_is_in_the_mark_in_the_orde
 def test_the_mark_outlives_the_next_call_and_takes_in_what_another_webhook_adds() -> None:
     once = mutated(pod({**asking("a", mem=3), "env": [ALL]}, container("b", env=[ALL])))
     assert once["metadata"]["annotations"] == {OVERRIDDEN: "a,b"}
-    assert mutation.mutate(once, RULES) == Allowed()
+    assert mutation.mutate(once, RULES) is None
     once["spec"]["containers"].insert(0, container("injected", env=[ALL]))
     assert marked(once) == "injected,a,b"
     asked = pod({**asking("a", mem=3), "env": [ALL]}, asking("b", mem=1), annotations={OVERRIDDEN: "b"})
@@ -271,3 +274,28 @@ def test_all_that_a_perfect_forgery_gets_is_a_mark_on_his_own_containers() -> No
     asked = pod({**asking("a", mem=3), "env": [visible("a")]}, container("b"), annotations={OVERRIDDEN: "z,b,a"})
     assert marked(asked) == "a"
     assert warnings(asked) == ()
+
+
+@pytest.mark.parametrize("before", [None, {}, {"x": "y"}, ENFORCED])
+def test_a_gpu_pod_of_a_labelled_namespace_demands_an_enforced_limit(before: dict[str, str] | None) -> None:
+    wanted = pod(asking("a", percent=20), container("b", env=[ALL]), annotations=before)
+    other, made = admitted(wanted), admitted(wanted, DEMANDING)
+    notes = {**other.pod["metadata"]["annotations"], **ENFORCED}
+    assert made.pod == {**other.pod, "metadata": {**other.pod["metadata"], "annotations": notes}}
+    assert made.warnings == other.warnings
+    request = requests.of_pod(made.pod, ResourceConfig())
+    assert request is not None
+    assert request.shape.gpus.enforced
+    # Called by the one after the other, in whichever order.
+    assert mutation.mutate(made.pod, DEMANDING) is mutation.mutate(made.pod, RULES) is None
+    assert before == ENFORCED or mutated(other.pod, DEMANDING) == made.pod
+
+
+def test_a_pod_without_a_request_demands_nothing_and_no_author_asks_for_less(webhook: Webhook) -> None:
+    assert mutated(pod(container("a", env=[ALL])), DEMANDING) == pod(container("a", env=[VOID]))
+    [error] = reviews.refusals(pod(asking("a", mem=3), annotations={"gpushare.dev/limit": "advisory"}), DEMANDING)
+    assert error.startswith("metadata.annotations[gpushare.dev/limit]: 'advisory' is no")
+    # The API server sends reviews of such a namespace to a path of their own.
+    asked = reviews.review(pod(asking("a", mem=3)))
+    assert webhook.admit("/enforce", asked)["metadata"]["annotations"] == ENFORCED
+    assert "annotations" not in webhook.admit("/mutate", asked)["metadata"]

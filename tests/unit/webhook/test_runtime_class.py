@@ -1,7 +1,6 @@
 """The RuntimeClass is written only if it exists, and no admission waits long to find out."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +11,9 @@ from gpushare.wire import requests
 from testing.clock import ManualClock
 from testing.manifests import tree
 from testing.reviews import Json, container, mutated, pod, review, rules, warnings
-from tests.unit.webhook.conftest import Webhook
+from tests.unit.webhook.conftest import denial, with_class
 from webhook import mutation
-from webhook.app import Services, create_app
-from webhook.metrics import Metrics
-from webhook.mutation import Allowed
 from webhook.runtimeclass import Mode, RuntimeClass, RuntimeClassChoice, UnknownRuntimeClassError
-from webhook.settings import Settings
 
 CLASS = "/apis/node.k8s.io/v1/runtimeclasses/nvidia"
 CONFIG_MAP = "/api/v1/namespaces/gpushare-system/configmaps/gpushare-hand-over"
@@ -102,46 +97,20 @@ def test_without_any_answer_nothing_is_assumed_and_it_is_asked_again_soon(
     assert caplog.messages == ["not looked up"] * (2 if error is FORBIDDEN else 4)
 
 
-@pytest.fixture
-def down() -> Api:
-    return Api(DOWN)
-
-
-@pytest.fixture
-def ignorant(down: Api) -> Iterator[Webhook]:
-    """A webhook that has not reached the API server since its start."""
-    clock = ManualClock(0)
-    services = Services(
-        clock=clock,
-        metrics=Metrics(lambda: None, lambda: None),
-        runtime_class=runtime_class(down, clock),
-        not_ready=lambda: "",
-    )
-    with create_app(Settings(), services).test_client() as http:
-        yield Webhook(http, services.metrics)
-
-
-def test_gpu_pods_have_to_come_again_while_it_is_unknown_and_get_none_where_it_does_not_exist(
-    ignorant: Webhook,
-) -> None:
-    message = "it is not known yet whether RuntimeClass nvidia exists (down); try again"
-    status = {"code": 503, "reason": "ServiceUnavailable", "message": message}
-    asked = review(pod(container(gpu_mem=2)))
-    assert ignorant.ask("/mutate", asked) == {"uid": "u-1", "allowed": False, "status": status}
-
-
-def test_gpu_pods_get_none_where_it_does_not_exist(ignorant: Webhook, down: Api) -> None:
-    down.answer = NO
-    assert "runtimeClassName" not in ignorant.admit("/mutate", review(pod(container(gpu_mem=2))))["spec"]
-
-
-def test_pods_that_it_does_not_concern_are_decided_without_a_look(ignorant: Webhook, down: Api) -> None:
+def test_gpu_pods_alone_have_to_come_again_while_it_is_unknown() -> None:
     """The API server gives up after 3 seconds on the webhook for pods without GPUs, and creates them as they are."""
-    assert ignorant.ask("/mutate", review(pod(container())))["allowed"]
-    assert ignorant.ask("/isolate", review(pod(container())))["allowed"]
-    assert ignorant.ask("/mutate", review(pod(container(gpu_mem=2), runtimeClassName="mine")))["allowed"]
-    assert ignorant.ask("/mutate", review(pod(container(gpu_mem="x"))))["status"]["code"] == 400
-    assert down.calls == []
+    api, clock = Api(DOWN), ManualClock(0)
+    webhook = with_class(runtime_class(api, clock), clock)
+    assert webhook.ask("/mutate", review(pod(container())))["allowed"]
+    assert webhook.ask("/isolate", review(pod(container())))["allowed"]
+    assert webhook.ask("/mutate", review(pod(container(gpu_mem=2), runtimeClassName="mine")))["allowed"]
+    assert webhook.ask("/mutate", review(pod(container(gpu_mem="x"))))["status"]["code"] == 400
+    assert api.calls == []
+    message = "it is not known yet whether RuntimeClass nvidia exists (down); try again"
+    asked = review(pod(container(gpu_mem=2)))
+    assert webhook.ask("/mutate", asked) == denial(503, "ServiceUnavailable", message)
+    clock.at, api.answer = 1.0, NO
+    assert "runtimeClassName" not in webhook.admit("/mutate", asked)["spec"]
 
 
 def test_a_refusal_of_another_class_and_a_fixed_choice_concern_no_look() -> None:
@@ -226,7 +195,7 @@ def test_a_pod_without_a_runtime_class_is_marked_for_nodes_that_need_none() -> N
     made = mutated(pod(container("a", gpu_mem=2)), cdi)
     assert "runtimeClassName" not in made["spec"]
     assert made["metadata"]["annotations"] == {"gpushare.dev/hand-over": "cdi"}
-    assert mutation.mutate(made, cdi) == Allowed()
+    assert mutation.mutate(made, cdi) is None
     request = requests.of_pod(made, cdi.resource_config)
     assert request is not None
     assert request.shape.only_cdi

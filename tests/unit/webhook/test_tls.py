@@ -11,7 +11,7 @@ import pytest
 
 from certs import authority
 from certs.authority import KeyPair
-from webhook.server import Contexts
+from webhook.main import Contexts
 
 NOW = datetime.now(UTC)
 

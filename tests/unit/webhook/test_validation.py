@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from gpushare.errors import InvalidRequestError
 from gpushare.units import ResourceConfig
 from testing.reviews import CONTROLLER, RULES, WHOLE, Json, asking, container, encoded, pod, review
-from tests.unit.webhook.conftest import Webhook
+from tests.unit.webhook.conftest import Webhook, denial
 from webhook import review as reviews
 from webhook import validation
-from webhook.mutation import Allowed, Denied
 
 LEAVE = "only gpushare-controller may change it; leave it as it is"
 FIXED = "part of the GPU request, which is fixed when the pod is created; create a new pod"
@@ -41,17 +41,17 @@ def bind(resource: str, user: str = "system:kube-scheduler", **metadata: object)
 
 
 def refusal(body: Json, resource_config: ResourceConfig = RULES.resource_config) -> str | None:
-    decision = validation.validate(reviews.parse(encoded(body)), CONTROLLER, resource_config)
-    if decision == Allowed():
-        return None
-    assert isinstance(decision, Denied)
-    return reviews.message(decision.errors)
+    try:
+        validation.validate(reviews.parse(encoded(body)), CONTROLLER, resource_config)
+    except InvalidRequestError as error:
+        return reviews.message(error.errors)
+    return None
 
 
 def test_a_change_that_is_not_the_users_to_make_is_forbidden(webhook: Webhook) -> None:
     body = update(gpu_pod(), gpu_pod(annotations={"gpushare.dev/gpus": "2"}))
-    status = {"code": 403, "reason": "Forbidden", "message": f"metadata.annotations[gpushare.dev/gpus]: {FIXED}"}
-    assert webhook.ask("/validate", body) == {"uid": "u-1", "allowed": False, "status": status}
+    message = f"metadata.annotations[gpushare.dev/gpus]: {FIXED}"
+    assert webhook.ask("/validate", body) == denial(403, "Forbidden", message)
 
 
 @pytest.mark.parametrize("key", RESERVED)
@@ -164,28 +164,14 @@ def test_no_one_changes_a_request_by_a_label_of_a_binding(key: str, resource: st
 
 
 @BINDINGS
-def test_no_one_chooses_devices_by_cdi_in_a_binding(resource: str) -> None:
+def test_no_one_chooses_devices_by_cdi_in_a_binding_and_other_schedulers_bind_as_always(resource: str) -> None:
     assert refusal(bind(resource, annotations=CHOSEN)) == AT_ONCE
-
-
-@BINDINGS
-@pytest.mark.parametrize("fields", [{}, {"annotations": {"x": "y"}}, {"labels": {"x": "y"}}])
-def test_other_schedulers_bind_as_always(resource: str, fields: Json) -> None:
-    assert refusal(bind(resource, **fields)) is None
+    assert refusal(bind(resource, annotations={"x": "y"}, labels={"x": "y"})) is None
     assert refusal(review({"kind": "Binding"}, resource=resource, kind="Binding")) is None
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ({}, None, "object: expected an object, found nothing; see kubectl explain pod"),
-        (None, {}, "object: expected an object, found nothing; see kubectl explain pod"),
-        (
-            {},
-            {"metadata": {"annotations": []}},
-            "metadata.annotations: expected an object, found a list; see kubectl explain pod.metadata.annotations",
-        ),
-    ],
+    ("old", "new", "path"), [({}, None, "object"), (None, {}, "object"), ({}, {"metadata": []}, "metadata")]
 )
-def test_objects_that_cannot_be_read_are_refused(old: object, new: object, message: str) -> None:
-    assert refusal(update(old, new)) == message
+def test_objects_that_cannot_be_read_are_refused(old: object, new: object, path: str) -> None:
+    assert (refusal(update(old, new)) or "").startswith(f"{path}: expected an object, found ")
