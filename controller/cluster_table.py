@@ -37,10 +37,8 @@ must not hold the scheduler; one container is placed by sorting a few numbers, a
 PRIORITIZE_S: Final = 0.5
 MAX_BYTES: Final = 24 * 2**20
 """Of all that is kept for kube-scheduler's questions, about; for those of the chores a quarter."""
-WARM: Final = 12
-"""Kinds of pods whose costs are found before a new outlook is used."""
-_TEXT: Final = 512
-"""Bytes of a verdict in words, or of grants."""
+WARM: Final = 12  # kinds of pods whose costs are found before a new outlook is used
+_TEXT: Final = 512  # bytes of a verdict in words, or of grants
 _CHARACTER: Final = 8
 """Bytes of a kind of pod for each character in which Python writes it: selectors are as long as tenants like."""
 _MOST: Final = 2**62
@@ -50,8 +48,7 @@ _MOST: Final = 2**62
 class PodKind:
     """Pods that cost the same everywhere."""
 
-    shape: RequestShape | None
-    """Resolved; None for a pod without GPUs."""
+    shape: RequestShape | None  # resolved; None for a pod without GPUs
     takes: FreeHost
 
 
@@ -60,14 +57,11 @@ class FilterResult:
     """Every node that was asked about is in exactly one of the three."""
 
     fits: Sequence[NodeName]
-    failed: Mapping[NodeName, str] = field(default_factory=dict)
-    """Preemption may help there."""
-    unresolvable: Mapping[NodeName, str] = field(default_factory=dict)
-    """Preemption cannot help there."""
+    failed: Mapping[NodeName, str] = field(default_factory=dict)  # preemption may help there
+    unresolvable: Mapping[NodeName, str] = field(default_factory=dict)  # preemption cannot help there
 
 
-_Why = tuple[str, bool, RefusalReason]
-"""In words, whether it is for good, and the reason."""
+_Why = tuple[str, bool, RefusalReason]  # in words, whether it is for good, and the reason
 V = TypeVar("V", "_Kind", Costs)
 
 
@@ -75,8 +69,7 @@ class _Row(NamedTuple):
     of: Table
     row: int
     version: int
-    code: int
-    """Of `Fits`; UNSEEN where there is none."""
+    code: int  # of `Fits`; UNSEEN where there is none
     ledger: NodeLedger
     host: FreeHost | None
 
@@ -113,8 +106,7 @@ class _Kept:
         self.most = most
         self.nbytes = 0
         self.values: OrderedDict[RequestShape | PodKind, _Kind | Costs] = OrderedDict()
-        self._weights: dict[RequestShape | PodKind, tuple[int, int]] = {}
-        """Bytes of the key and of the value."""
+        self._weights: dict[RequestShape | PodKind, tuple[int, int]] = {}  # bytes of the key and of the value
 
     def kind(self, shape: RequestShape) -> _Kind:
         found = self.values.get(shape)
@@ -230,10 +222,6 @@ class ClusterTable:
         """Nodes with GPUs that take pods, as if no pod were there, and as they are; copies."""
         with self._current() as current:
             return current.sharing()
-
-    def catch_up(self) -> None:
-        with self._current():
-            pass
 
     def publish(self, outlook: Outlook, in_turn: Callable[[list[PodKind]], Iterable[PodKind]]) -> None:
         """Use a new outlook, once the costs that were used last are known under it.

@@ -8,9 +8,9 @@ import functools
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from controller.reservations import Reservation, Reservations
 from gpushare.cluster import groups, node_ledger, node_records
@@ -25,8 +25,6 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy, RequestShape
 from gpushare.units import ResourceConfig
 
-K = TypeVar("K", bound=Hashable)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
@@ -39,6 +37,7 @@ class Snapshot:
     problems: Mapping[PodRef, Problem]  # bound pods whose allocations cannot be read
     reserved: Collection[Allocation]  # choices whose memory is counted, also of pods that were seen on nodes
     chosen: Collection[Allocation]  # those of pods that were not seen with GPUs yet
+    labels: Counts  # of pods that hold GPUs or are about to, as they are counted
 
     @functools.cached_property
     def pending(self) -> list[Pending]:
@@ -94,7 +93,6 @@ class Index:
         self._problems: dict[NodeName, dict[PodRef, Problem]] = {}
         self._on_node: dict[NodeName, dict[PodUid, Bound]] = {}
         self._others = OtherPods()
-        self._asks: Counter[Ask] = Counter()
         self._changed: set[NodeName] = set()  # nodes since the last `take_changed`
 
     # What the watches tell.
@@ -202,17 +200,22 @@ class Index:
 
     def snapshot(self) -> Snapshot:
         with self.lock:
-            return self._snapshot()
-
-    def snapshot_with_labels(self) -> tuple[Snapshot, Counts]:
-        """All of it, and the labels of pods that hold GPUs or are about to as they are counted, as of one moment."""
-        with self.lock:
-            return self._snapshot(), self.label_index.counts()
+            return Snapshot(
+                nodes=list(self._nodes.values()),
+                pods=list(self.pods.values()),
+                ledgers=dict(self._ledgers),
+                confirmed={known.allocation.pod.uid for known in self.reservations.all() if known.confirmed},
+                problems={ref: why for on_node in self._problems.values() for ref, why in on_node.items()},
+                reserved=self.reservations.counted(),
+                chosen=[reservation.allocation for reservation in self.reservations.all()],
+                labels=self.label_index.counts(),
+            )
 
     def demand(self) -> Demand:
         with self.lock:
-            asks, others = self._asks.copy(), self._others.counts.copy()
-            return Demand(asks=asks, others=others, changes=self.changes, came=self.came)
+            pods, others, changes, came = list(self.pods.values()), self._others.counts(), self.changes, self.came
+        asks = Counter(ask for pod in pods if (ask := pod.ask).gpus)
+        return Demand(asks=asks, others=others, changes=changes, came=came)
 
     def take_changed(self) -> list[ChangedNode]:
         """Nodes that have changed since the last call, as they are."""
@@ -268,17 +271,6 @@ class Index:
         own = [known.allocation.labels for known in reserved.values()]
         return groups.resolved(shape, labels, lambda namespace: self.label_index.like(namespace, same, own))
 
-    def _snapshot(self) -> Snapshot:
-        return Snapshot(
-            nodes=list(self._nodes.values()),
-            pods=list(self.pods.values()),
-            ledgers=dict(self._ledgers),
-            confirmed={known.allocation.pod.uid for known in self.reservations.all() if known.confirmed},
-            problems={ref: why for on_node in self._problems.values() for ref, why in on_node.items()},
-            reserved=self.reservations.counted(),
-            chosen=[reservation.allocation for reservation in self.reservations.all()],
-        )
-
     def _set_node(self, name: NodeName, record: NodeRecord | None) -> None:
         if record is not None:
             record = node_records.marked_unhealthy(record, self._unhealthy.get(name, frozenset()))
@@ -297,8 +289,7 @@ class Index:
             return set()
         dirty: set[NodeName] = set()
         self.came += before is None
-        self._count(before, -1)
-        self._count(record, 1)
+        self.changes += 1
         if isinstance(before, Bound):
             del self._on_node[before.node][uid]
             if not self._on_node[before.node]:
@@ -322,11 +313,6 @@ class Index:
     def _mark(self, name: NodeName) -> None:
         self._changed.add(name)
         self.changes += 1
-
-    def _count(self, record: PodRecord | None, number: int) -> None:
-        if record is not None and record.ask.gpus:
-            self.changes += 1
-            _add(self._asks, record.ask, number)
 
     def _left(self, record: NodeRecord) -> FreeHost | None:
         if record.allocatable is None:
@@ -375,18 +361,19 @@ class OtherPods:
     # They are ten times as many as others, so of each only a hash of its UID and a shared amount is kept.
 
     def __init__(self) -> None:
-        self.counts: Counter[FreeHost] = Counter()  # how many take how much
         self._on_node: dict[NodeName, dict[int, FreeHost]] = {}  # hashes are seeded: no two UIDs can be made to collide
 
     def takes_on(self, node: NodeName) -> Iterable[FreeHost]:
         return self._on_node.get(node, {}).values()
 
+    def counts(self) -> Counter[FreeHost]:
+        """How many take how much."""
+        return Counter(itertools.chain.from_iterable(there.values() for there in self._on_node.values()))
+
     def put(self, pod: NonGpuPod) -> bool:
         """A pod came, changed or ended. Whether its node has another amount left."""
         there = self._on_node.setdefault(pod.node, {})
         before = there.pop(hash(pod.uid), NOTHING)
-        self._count(before, -1)
-        self._count(pod.takes, 1)
         if pod.takes != NOTHING:
             there[hash(pod.uid)] = pod.takes
         elif not there:
@@ -397,17 +384,6 @@ class OtherPods:
         """There are these pods and no others. Nodes that may have another amount left."""
         nodes = set(self._on_node)
         self._on_node = {}
-        self.counts.clear()
         for pod in pods:
             self.put(pod)
         return nodes | set(self._on_node)
-
-    def _count(self, takes: FreeHost, number: int) -> None:
-        if takes != NOTHING:
-            _add(self.counts, takes, number)
-
-
-def _add(counts: Counter[K], key: K, number: int) -> None:
-    counts[key] += number
-    if not counts[key]:
-        del counts[key]

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import gpushare
 from controller.cluster_table import ClusterTable
-from controller.extender.app import Extender, Services
+from controller.extender.app import Extender
 from controller.extender.bind import Binder
 from controller.leadership import Leadership
 from controller.metrics import CONTENT_TYPE, Metrics, Readings
@@ -77,18 +77,16 @@ class Controller:
         metrics.watch(state, told, waiting=lambda: leads.reconciler.waiting.counts, is_read=leads.is_read)
         bind_s, budgets = settings.bind_seconds, leads.budgets.values
         self.handler: Handler = Extender(
-            Services(
-                state=state,
-                table=table,
-                binder=Binder(api=api, state=state, clock=clock, leading=leads.leading, deadline_s=bind_s),
-                preemption=Preemption(state=state, budgets=budgets, clock=clock, metrics=metrics),
-                metrics=metrics,
-                refusals=refusals,
-                clock=clock,
-                binds=max(1, settings.threads * 3 // 4),
-                unready=leads.unready,
-                version=gpushare.__version__,
-            )
+            state=state,
+            table=table,
+            binder=Binder(api=api, state=state, clock=clock, leading=leads.leading, deadline_s=bind_s),
+            preemption=Preemption(state=state, budgets=budgets, clock=clock, metrics=metrics),
+            metrics=metrics,
+            refusals=refusals,
+            clock=clock,
+            most_binds=max(1, settings.threads * 3 // 4),
+            unready=leads.unready,
+            version=gpushare.__version__,
         ).handle
         probes.pages = {
             "/livez": lambda: verdict(self._stuck()),

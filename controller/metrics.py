@@ -147,24 +147,34 @@ class LedgerGauges(Collector):
         yield GaugeMetricFamily("gpushare_pods_unreadable", text, value=unreadable)
 
 
+_OF_NODES: Final[Iterable[tuple[str, str, Callable[[_Sums], int]]]] = (
+    ("memory_total_bytes", "Memory of a node's GPUs, without what the driver keeps", lambda sums: sums.total * _MIB),
+    (
+        "memory_usable_bytes",
+        "Memory of a node's GPUs that can be granted: of healthy GPUs, in whole units",
+        lambda sums: sums.usable * _MIB,
+    ),
+    (
+        "memory_grantable_bytes",
+        "Memory of a node's GPUs that may be granted in all; above the total where GPUs are oversubscribed",
+        lambda sums: sums.grantable * _MIB,
+    ),
+    ("memory_granted_bytes", "GPU memory of a node that pods were granted", lambda sums: sums.granted * _MIB),
+    ("pods", "Pods that hold GPU memory on a node", lambda sums: sums.pods),
+)
+
+
 def _nodes(nodes: Mapping[NodeName, _Sums]) -> Iterator[Metric]:
-    total = _gauge("gpushare_node_memory_total_bytes", "Memory of a node's GPUs, without what the driver keeps", "node")
-    text = "Memory of a node's GPUs that can be granted: of healthy GPUs, in whole units"
-    usable = _gauge("gpushare_node_memory_usable_bytes", text, "node")
-    text = "Memory of a node's GPUs that may be granted in all; above the total where GPUs are oversubscribed"
-    grantable = _gauge("gpushare_node_memory_grantable_bytes", text, "node")
-    granted = _gauge("gpushare_node_memory_granted_bytes", "GPU memory of a node that pods were granted", "node")
-    pods = _gauge("gpushare_node_pods", "Pods that hold GPU memory on a node", "node")
+    for name, meaning, amount in _OF_NODES:
+        gauge = _gauge(f"gpushare_node_{name}", meaning, "node")
+        for node, sums in nodes.items():
+            gauge.add_metric([node], amount(sums))
+        yield gauge
     gpus = _gauge("gpushare_node_gpus", "GPUs of a node by health", "node", "health")
-    for name, sums in nodes.items():
-        total.add_metric([name], sums.total * _MIB)
-        usable.add_metric([name], sums.usable * _MIB)
-        grantable.add_metric([name], sums.grantable * _MIB)
-        granted.add_metric([name], sums.granted * _MIB)
-        pods.add_metric([name], sums.pods)
+    for node, sums in nodes.items():
         for health, count in sums.health.items():
-            gpus.add_metric([name, health.value], count)
-    yield from (total, usable, grantable, granted, pods, gpus)
+            gpus.add_metric([node, health.value], count)
+    yield gpus
 
 
 def _over_committed(nodes: Mapping[NodeName, _Sums]) -> Iterator[Metric]:

@@ -39,12 +39,9 @@ class Outlooks:
         self._table = table
         self._clock = clock
         self._stop = threading.Event()
-        self._changes = -1
-        """Of the cluster, when it was looked at last."""
-        self._due_at = 0
-        """The number of pods that have to have come until the next look."""
-        self._current_at = float("-inf")
-        """When what is known was known to be up to date."""
+        self._changes = -1  # of the cluster, when it was looked at last
+        self._due_at = 0  # the number of pods that have to have come until the next look
+        self._current_at = float("-inf")  # when what is known was known to be up to date
         self._next_at = float("-inf")
         self.outlook = NOTHING_KNOWN
 
@@ -54,7 +51,6 @@ class Outlooks:
 
     def tick(self) -> bool:
         now = self._clock.monotonic()
-        self._table.catch_up()  # so that a request has little of it to do
         index = self._index
         if index.changes == self._changes:
             self._current_at = now

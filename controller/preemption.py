@@ -37,10 +37,8 @@ MAX_LONG_SEARCHES: Final = 3  # on one node; each takes some 50 ms, and kube-sch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victims:
-    pods: tuple[PodUid, ...]
-    """The most important first: kube-scheduler compares nodes by the first."""
-    violations: int = 0
-    """How many of them a PodDisruptionBudget protects."""
+    pods: tuple[PodUid, ...]  # the most important first: kube-scheduler compares nodes by the first
+    violations: int = 0  # how many of them a PodDisruptionBudget protects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,18 +52,15 @@ class PreemptArgs:
 class Ruling(Enum):
     """What was decided about the scheduler's victims on a node."""
 
-    AS_GIVEN = "as-given"
-    """The pod needs no GPU there, or has room: they make room for something else."""
+    AS_GIVEN = "as-given"  # the pod needs no GPU there, or has room: they make room for something else
     CHOSEN = "chosen"
-    DROPPED = "dropped"
-    """No one whom the pod may evict there helps it."""
+    DROPPED = "dropped"  # no one whom the pod may evict there helps it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     ruling: Ruling
-    victims: Victims
-    """No one if the node is dropped."""
+    victims: Victims  # no one if the node is dropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +119,7 @@ class _Trial:
 
     preemptor: Preemptor
     ledger: NodeLedger
-    long: int = 0
-    """Searches that were too long."""
+    long: int = 0  # searches that were too long
 
     def fits(self, gone: Collection[PodUid]) -> bool:
         rest = (held for uid, held in self.ledger.allocations.items() if uid not in gone)

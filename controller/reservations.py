@@ -59,8 +59,8 @@ class Reservations:
         return self.of_pod(pod).get(node)
 
     def add(self, reservation: Reservation) -> None:
+        """The first of its pod and node."""
         pod, node = reservation.allocation.pod, reservation.allocation.node
-        self.drop(pod.uid, node)
         self._by_pod.setdefault(pod.uid, {})[node] = reservation
         self._by_node.setdefault(node, {})[pod.uid] = reservation
         self._label_index.add(pod.namespace, reservation.allocation.labels)

@@ -24,37 +24,21 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
-from gpushare.runtime import http, logs
+from gpushare.runtime import http, logs, pages
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.http import Request, Response
 from gpushare.runtime.intake import MIB, ByteBudget, Intake, Limit, RefusedBodyError
+from gpushare.runtime.pages import Page, verdict
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import requests
 
 _LOG: Final = logging.getLogger(__name__)
 _LIMIT: Final = Limit(body=64 * MIB, weight=896 * MIB)
 """5,000 whole Node objects of a scheduler that does not cache them."""
-_MAX_BYTES: Final = 1024 * MIB
-"""For all large requests together: one of the largest."""
+_MAX_BYTES: Final = 1024 * MIB  # for all large requests together: one of the largest
 _BUSY: Final = "this replica of the gpushare controller is binding as many pods as it can; try again"
 BINDS: Final = 24
 """Binds at the same time. Fewer than the server has threads: each may wait for the API server, and nothing else may."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
-    state: ClusterState
-    table: ClusterTable
-    binder: Binder
-    preemption: Preemption
-    metrics: Metrics
-    refusals: Refusals
-    clock: Clock
-    binds: int = BINDS
-    """How many at the same time."""
-    unready: Callable[[], str]
-    """Why the extender must not be asked; empty if it may."""
-    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +46,30 @@ class _Verb:
     name: str
     act: Callable[[bytes, Request], tuple[bytes, str]]
     """Body and request -> body of the answer, and how it went, for metrics."""
-    fail: Callable[[str], bytes]
-    """What is wrong -> body of the answer."""
+    fail: Callable[[str], bytes]  # what is wrong -> body of the answer
 
 
 class NotReadyError(GpuShareError):
     pass
 
 
+@dataclass(kw_only=True, eq=False)
 class Extender:
     """Answers requests. Safe for use by many threads."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._binds = threading.BoundedSemaphore(services.binds)
+    state: ClusterState
+    table: ClusterTable
+    binder: Binder
+    preemption: Preemption
+    metrics: Metrics
+    refusals: Refusals
+    clock: Clock
+    most_binds: int = BINDS  # at the same time
+    unready: Callable[[], str]  # why the extender must not be asked; empty if it may
+    version: str
+
+    def __post_init__(self) -> None:
+        self._binds = threading.BoundedSemaphore(self.most_binds)
         self._intake = Intake(budget=ByteBudget(_MAX_BYTES))
         verbs = {
             "filter": _Verb("filter", self._filter, messages.filter_error),
@@ -90,45 +84,35 @@ class Extender:
             f"{nanos}/priorities": prioritize,
             f"{ours}/{names.OTHERS_VERB}": _Verb(names.OTHERS_VERB, self._prioritize_others, _no_opinion),
         }
-        self._pages: Mapping[str, Callable[[], Response]] = {
+        self._pages: Mapping[str, Callable[[], Page]] = {
             f"{ours}/inspect": self._inspect,
-            "/healthz": lambda: Response(200, b"ok\n", http.TEXT),
-            "/readyz": self._ready,
-            "/metrics": lambda: Response(200, services.metrics.page(), CONTENT_TYPE),
-            "/version": lambda: Response(200, f"{services.version}\n".encode(), http.TEXT),
+            "/healthz": lambda: verdict(""),
+            "/readyz": lambda: verdict(self.unready()),
+            "/metrics": lambda: Page(200, self.metrics.page(), CONTENT_TYPE),
+            "/version": lambda: Page(200, f"{self.version}\n".encode()),
         }
 
     def handle(self, request: Request) -> Response:
-        path, method = request.path, request.method
+        path = request.path
         if (verb := self._verbs.get(path)) is not None:
-            return self._answer(verb, request) if method == "POST" else _not_allowed("POST")
-        page = self._pages.get(path)
+            is_post = request.method == "POST"
+            return self._answer(verb, request) if is_post else Response(405, b"only POST is allowed here\n", http.TEXT)
         node = path.removeprefix(f"{names.EXTENDER_PREFIX}/inspect/")
-        if page is None and node == path:
-            return Response(404, b"not found\n", http.TEXT)
-        if method not in {"GET", "HEAD"}:
-            return _not_allowed("GET")
-        try:
-            return self._inspect(NodeName(unquote(node))) if page is None else page()
-        except Exception:  # noqa: BLE001 - the edge of a request
-            logs.event(_LOG, "request failed", level=logging.ERROR, exc_info=True, path=path)
-            return Response(500, b"internal error\n", http.TEXT)
+        if node != path:
+            return pages.answer({path: lambda: self._inspect(NodeName(unquote(node)))}, request)
+        return pages.answer(self._pages, request)
 
-    def _inspect(self, node: NodeName | None = None) -> Response:
-        known = self._services.state.index.snapshot().ledgers
+    def _inspect(self, node: NodeName | None = None) -> Page:
+        known = self.state.index.snapshot().ledgers
         ledgers = {name: ledger for name, ledger in known.items() if isinstance(ledger, NodeLedger)}
         report = messages.inspected(ledgers, node)
-        if reason := self._services.unready():
+        if reason := self.unready():
             report["error"] = reason
-        return Response(200, orjson.dumps(report))
-
-    def _ready(self) -> Response:
-        reason = self._services.unready()
-        return Response(503 if reason else 200, f"{reason or 'ok'}\n".encode(), http.TEXT)
+        return Page(200, orjson.dumps(report), http.JSON)
 
     def _answer(self, verb: "_Verb", request: Request) -> Response:
         """Do a verb; whatever goes wrong becomes an answer that kube-scheduler reads."""
-        clock, started = self._services.clock, self._services.clock.monotonic()
+        started = self.clock.monotonic()
         try:
             with self._intake.body(request.body, request.length, _LIMIT, busy=request.busy) as received:
                 body, outcome = verb.act(received, request)
@@ -141,9 +125,9 @@ class Extender:
         except Exception as error:  # noqa: BLE001 - the edge of a request: the scheduler must get an answer that it reads
             logs.event(_LOG, "request failed", level=logging.ERROR, exc_info=True, verb=verb.name)
             body, outcome = verb.fail(f"gpushare controller: internal error: {type(error).__name__}"), "internal-error"
-        self._services.metrics.answered(verb.name, outcome, clock.monotonic() - started)
+        self.metrics.answered(verb.name, outcome, self.clock.monotonic() - started)
         # kube-scheduler keeps its connection for as long as it is answered, and would ask this replica forever.
-        return Response(200, body, close=bool(self._services.unready()))
+        return Response(200, body, close=bool(self.unready()))
 
     def _filter(self, body: bytes, _: Request) -> tuple[bytes, str]:
         args = messages.node_args(body)
@@ -153,12 +137,10 @@ class Extender:
         if request.pod.namespace == names.PLACEHOLDERS:
             never = FilterResult(fits=(), failed=dict.fromkeys(args.names, node_requests.REFUSED))
             return messages.filter_result(never, args), "no-fit"
-        reserved = self._services.state.index.reserved_on(request.pod.uid)
-        result = self._services.table.filter(request.shape, args.names, reserved)
-        self._services.refusals.note(request.pod, args.names, fits=bool(result.fits))
-        self._services.metrics.filtered(
-            fits=len(result.fits), failed=len(result.failed), unresolvable=len(result.unresolvable)
-        )
+        reserved = self.state.index.reserved_on(request.pod.uid)
+        result = self.table.filter(request.shape, args.names, reserved)
+        self.refusals.note(request.pod, args.names, fits=bool(result.fits))
+        self.metrics.filtered(fits=len(result.fits), failed=len(result.failed), unresolvable=len(result.unresolvable))
         return messages.filter_result(result, args), "fits" if result.fits else "no-fit"
 
     def _prioritize(self, body: bytes, _: Request) -> tuple[bytes, str]:
@@ -167,22 +149,22 @@ class Extender:
         if request is None:
             return _without_preference(args.names), "no-gpu"
         kind = PodKind(request.shape, FreeHost(request.cpu_milli, request.host_mib))
-        reserved = self._services.state.index.reserved_on(request.pod.uid)
-        return messages.priorities(args.names, self._services.table.grades(kind, args.names, reserved)), "scored"
+        reserved = self.state.index.reserved_on(request.pod.uid)
+        return messages.priorities(args.names, self.table.grades(kind, args.names, reserved)), "scored"
 
     def _prioritize_others(self, body: bytes, _: Request) -> tuple[bytes, str]:
         """Where a pod without GPUs takes the least from pods with GPUs: on any node without, else on the best one."""
         args = messages.node_args(body)
-        if pods_wire.needs_gpu(args.pod, self._services.state.resource_config):
+        if pods_wire.needs_gpu(args.pod, self.state.resource_config):
             return _without_preference(args.names), "gpu"
         self._check_ready()
         kind = PodKind(None, pods_wire.host_requests(args.pod))
-        return messages.priorities(args.names, self._services.table.grades(kind, args.names)), "scored"
+        return messages.priorities(args.names, self.table.grades(kind, args.names)), "scored"
 
     def _preempt(self, body: bytes, _: Request) -> tuple[bytes, str]:
         args = messages.preempt_args(body)
         request = self._request(args.pod)
-        victims = self._services.preemption.decide(args, request)
+        victims = self.preemption.decide(args, request)
         return messages.preempt_result(victims), "no-gpu" if request is None else "nodes" if victims else "no-nodes"
 
     def _bind(self, body: bytes, request: Request) -> tuple[bytes, str]:
@@ -192,14 +174,14 @@ class Extender:
         if not self._binds.acquire(blocking=False):
             return messages.bind_result(_BUSY), "busy"
         try:
-            answer = self._services.binder.bind(args, received=request.received)
+            answer = self.binder.bind(args, received=request.received)
         finally:
             self._binds.release()
         return messages.bind_result(answer.error), answer.outcome.value
 
     def _request(self, pod: JsonObject) -> PodRequest | None:
         """What a pod asks for. A pod that asks for nothing never depends on this replica's state."""
-        state = self._services.state
+        state = self.state
         if not pods_wire.needs_gpu(pod, state.resource_config):
             return None
         request = requests.of_pod(pod, state.resource_config)
@@ -207,7 +189,7 @@ class Extender:
         return request and replace(request, shape=state.index.resolve(request.shape, request.labels, request.pod))
 
     def _check_ready(self) -> None:
-        if reason := self._services.unready():
+        if reason := self.unready():
             raise NotReadyError(reason)
 
 
@@ -224,7 +206,3 @@ def _no_victims(error: str) -> bytes:
     """An answer that evicts no one. It has no place for a reason."""
     logs.event(_LOG, "preempt failed", level=logging.WARNING, error=error)
     return messages.preempt_result({})
-
-
-def _not_allowed(method: str) -> Response:
-    return Response(405, f"only {method} is allowed here\n".encode(), http.TEXT)

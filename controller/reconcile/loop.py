@@ -199,7 +199,7 @@ class HandOverSummary:
 
 def audit(index: Index) -> list[str]:
     """Between the ledgers and counts of labels as they are kept and as computed afresh: no difference, ever."""
-    snapshot, labels = index.snapshot_with_labels()
+    snapshot = index.snapshot()
     bound: dict[NodeName, list[Bound]] = {}
     for pod in snapshot.pods:
         if isinstance(pod, Bound):
@@ -215,7 +215,8 @@ def audit(index: Index) -> list[str]:
     holding = ((pod.ref.namespace, pod.labels) for pods in bound.values() for pod in pods if pod.holds)
     chosen = ((allocation.pod.namespace, allocation.labels) for allocation in snapshot.chosen)
     counted = LabelIndex(itertools.chain(holding, chosen)).counts()
-    wrong = [name for name in sorted(counted.keys() | labels.keys()) if counted.get(name) != labels.get(name)]
+    known = snapshot.labels
+    wrong = [name for name in sorted(counted.keys() | known.keys()) if counted.get(name) != known.get(name)]
     return [
         *world.differences(expected, snapshot.ledgers),
         *(f"namespace {name}: disagree about the labels of pods that hold GPUs" for name in wrong),

@@ -169,21 +169,3 @@ def _ends(pod: PodUid, known: Inputs, limits: Limits) -> Why | None:
     if refusal is not None and age_s >= REPLACE_AFTER_S and not asked.nodes.issuperset(refusal.nodes):
         return Why.OUTDATED
     return None
-
-
-@dataclass(slots=True)
-class FailedRequests:
-    """How many nodes were asked for in vain within the last `REST_S`, by namespace. Not for several threads."""
-
-    # A pod that is created again has all its attempts again, its namespace has not.
-
-    _ended: list[tuple[float, str]] = field(default_factory=list)
-    """When, in monotonic seconds, and for a pod of which namespace; the oldest first."""
-
-    def note(self, namespace: str, now: float) -> None:
-        """A node may have come and its pod has not got there."""
-        self._ended.append((now, namespace))
-
-    def counts(self, now: float) -> Mapping[str, int]:
-        self._ended = [each for each in self._ended if now - each[0] < REST_S]
-        return Counter(namespace for _, namespace in self._ended)

@@ -5,6 +5,7 @@ an autoscaler, which asks no extender, sees that it fits on a new node alone.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -15,7 +16,7 @@ import orjson
 from controller.cluster_table import ClusterTable
 from controller.index import Snapshot
 from controller.reconcile import node_requests
-from controller.reconcile.node_requests import FailedRequests, Inputs, Limits, Placeholder, Refusal, Refusals, Why
+from controller.reconcile.node_requests import Inputs, Limits, Placeholder, Refusal, Refusals, Why
 from controller.reconcile.writer import Writer
 from controller.state import ClusterState
 from gpushare import names
@@ -156,7 +157,8 @@ class Placeholders:
     _there: dict[PodUid, Placeholder] = field(default_factory=dict)  # by the UID of the waiting pod
     _attempts: dict[PodUid, int] = field(default_factory=dict)
     _resting: dict[PodUid, float] = field(default_factory=dict)
-    _failed: FailedRequests = field(default_factory=FailedRequests)
+    _in_vain: list[tuple[float, str]] = field(default_factory=list)
+    """Nodes asked for in vain of late: when, and for which namespace. A pod that is created again has no attempts."""
     _list_at: float = float("-inf")  # when they are to be listed next
     _quiet_until: float = float("-inf")  # no request before: one has failed that is not about a single pod
     _again: float = float("-inf")  # when the next one may be made
@@ -166,8 +168,6 @@ class Placeholders:
     def tick(self, snapshot: Snapshot) -> None:
         now = self.writer.clock.monotonic()
         if now < self._quiet_until or (now >= self._list_at and not self._list(now)):
-            return
-        if not self._there and self.limits.most <= 0:
             return
         waiting = {pod.ref.uid: pod for pod in snapshot.pending}
         self._attempts = {uid: number for uid, number in self._attempts.items() if uid in waiting}
@@ -179,7 +179,7 @@ class Placeholders:
             today=self.writer.clock.now(),
             attempts=self._attempts,
             resting=self._resting,
-            in_vain=self._failed.counts(now),
+            in_vain=self._counts_in_vain(now),
         )
         steps = node_requests.decide(known, self.limits, now)
         for uid, why in list(steps.remove.items())[:CALLS]:
@@ -194,6 +194,10 @@ class Placeholders:
                 same = [each for each, pod in waiting.items() if pod.ref.namespace == namespace]
                 self._resting |= {each: max(self._resting.get(each, now), now + YIELD_S) for each in same}
                 return
+
+    def _counts_in_vain(self, now: float) -> Mapping[str, int]:
+        self._in_vain = [each for each in self._in_vain if now - each[0] < node_requests.REST_S]
+        return Counter(namespace for _, namespace in self._in_vain)
 
     def _list(self, now: float) -> bool:
         try:
@@ -294,8 +298,8 @@ class Placeholders:
         logs.event(_LOG, "placeholder removed", pod=uid, why=why.value)
         pod = next((each for each in snapshot.pods if each.ref.uid == uid), None)
         if node_requests.costs(why, bound=isinstance(pod, Bound)):
-            self._failed.note(there.namespace, now)
-            if self._failed.counts(now)[there.namespace] == node_requests.MOST_IN_VAIN:
+            self._in_vain.append((now, there.namespace))
+            if self._counts_in_vain(now)[there.namespace] == node_requests.MOST_IN_VAIN:
                 hour = f"no node is asked for on behalf of its pods for up to {node_requests.REST_S / 60:.0f} minutes"
                 logs.event(_LOG, "nodes in vain", level=logging.WARNING, namespace=there.namespace, effect=hour)
         if isinstance(pod, Pending) and node_requests.rests(why, there.attempt):

@@ -49,6 +49,21 @@ def verdict(problem: str) -> Page:
     return Page(503 if problem else 200, f"{problem or 'ok'}\n".encode())
 
 
+def answer(pages: Mapping[str, Callable[[], Page]], request: Request) -> Response:
+    """Answer GET and HEAD with the page of its path."""
+    page = pages.get(request.path)
+    if page is None:
+        return Response(404, b"not found\n", http.TEXT)
+    if request.method not in {"GET", "HEAD"}:
+        return Response(405, b"only GET is allowed here\n", http.TEXT)
+    try:
+        made = page()
+    except Exception:  # noqa: BLE001 - the edge of a request
+        logs.event(_LOG, "request failed", level=logging.ERROR, exc_info=True, path=request.path)
+        return Response(500, b"internal error\n", http.TEXT)
+    return Response(made.status, made.body, made.content_type)
+
+
 class PageServer:
     """Answers GET for a few paths."""
 
@@ -68,7 +83,7 @@ class PageServer:
 
     def _serve(self) -> None:
         server = HttpServer(
-            application=http.wsgi(self._answer),
+            application=http.wsgi(lambda request: answer(self.pages, request)),
             listener=self._listener,
             clock=SystemClock(),
             threads=_THREADS,
@@ -80,16 +95,3 @@ class PageServer:
         )
         server.serve(self._told.is_set, lambda: None)
         server.finish(lambda: None, grace_s=0.0)
-
-    def _answer(self, request: Request) -> Response:
-        page = self.pages.get(request.path)
-        if page is None:
-            return Response(404, b"not found\n", http.TEXT)
-        if request.method not in {"GET", "HEAD"}:
-            return Response(405, b"only GET is allowed here\n", http.TEXT)
-        try:
-            made = page()
-        except Exception:  # noqa: BLE001 - the edge of a request
-            logs.event(_LOG, "request failed", level=logging.ERROR, exc_info=True, path=request.path)
-            return Response(500, b"internal error\n", http.TEXT)
-        return Response(made.status, made.body, made.content_type)

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller import watches
 from controller.cluster_table import ClusterTable
-from controller.extender.app import Extender, Services
+from controller.extender.app import Extender
 from controller.extender.bind import Binder, BindResult
 from controller.extender.messages import BindArgs
 from controller.index import Snapshot
@@ -80,24 +80,22 @@ class World:
     def client(self) -> Client:
         """Asks the extender, without a socket."""
         if self._client is None:
-            self._client = self._make_client()
-        return self._client
-
-    def _make_client(self) -> Client:
-        services = Services(
-            state=self.state,
-            table=self.table,
-            binder=self.binder,
-            preemption=Preemption(
+            preemption = Preemption(
                 state=self.state, budgets=self.budgets.values, clock=self.clock, metrics=self.metrics
-            ),
-            metrics=self.metrics,
-            refusals=self.refusals,
-            clock=self.clock,
-            unready=lambda: self.unready,
-            version="1.2.3",
-        )
-        return Client(Extender(services).handle, self.clock)
+            )
+            extender = Extender(
+                state=self.state,
+                table=self.table,
+                binder=self.binder,
+                preemption=preemption,
+                metrics=self.metrics,
+                refusals=self.refusals,
+                clock=self.clock,
+                unready=lambda: self.unready,
+                version="1.2.3",
+            )
+            self._client = Client(extender.handle, self.clock)
+        return self._client
 
     # The cluster.
 

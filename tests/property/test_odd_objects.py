@@ -149,7 +149,7 @@ def test_the_controller_survives_every_pod(found: list[Json], listed: bool) -> N
         sink.remove(pod)
     look(state)
     index = state.index
-    assert (index._asks, index._others.counts, index._others._on_node) == ({}, {}, {})
+    assert (index.demand().asks, index._others._on_node) == ({}, {})
     assert (state.index.snapshot().problems, list(state.index.snapshot().pods)) == ({}, [])
 
 

@@ -175,7 +175,7 @@ def test_a_verdict_of_a_table_that_was_replaced_meanwhile_is_not_kept(
             assert fits(world, shape, C) == [C]
         return place(shape, ledger, policies)
 
-    world.table.catch_up()
+    world.table.sharing()
     world.add_node(C, 10)
     world.see()
     monkeypatch.setattr("gpushare.cluster.node_ledger.place", meanwhile)

@@ -1,7 +1,8 @@
 """What placement knows of the cluster is looked at in the background, when enough has changed."""
 
 import threading
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from unittest.mock import Mock
 
 import pytest
@@ -33,13 +34,16 @@ class Looks:
     def __post_init__(self) -> None:
         state = ClusterState(resource_config=ResourceConfig())
         self.index, table = state.index, ClusterTable(state, self.clock)
+        self.asks = Counter[Ask]()
+        demand = self.index.demand
+        self.index.demand = lambda: replace(demand(), asks=self.asks.copy())  # type: ignore[method-assign]
         self.outlooks = Outlooks(self.index, table, self.clock)
         table.publish = lambda outlook, in_turn: self.published.append(outlook)  # type: ignore[method-assign] # noqa: ARG005
 
     def change(self, times: int = 1) -> None:
         for _ in range(times):
             ask = Ask(gpus=1, memory_mib=1024 + self.index.changes)
-            self.index._asks[ask] += 1
+            self.asks[ask] += 1
             self.index.changes += 1
             self.index.came += 1
 
@@ -101,7 +105,7 @@ def test_a_look_that_takes_long_is_not_followed_by_another_soon(looks: Looks, mo
 def test_a_look_pauses_after_every_fifty(looks: Looks, choices: int, slices: int) -> None:
     for number in range(choices):
         models = Choice(wanted=(f"model-{number}",))
-        looks.index._asks[Ask(gpus=1, memory_mib=1024, models=models)] += 1
+        looks.asks[Ask(gpus=1, memory_mib=1024, models=models)] += 1
     looks.outlooks.tick()
     assert slices <= len(looks.clock.waits) < slices + 4
 
@@ -144,7 +148,7 @@ def test_of_very_many_requests_the_most_frequent_count(looks: Looks, monkeypatch
     monkeypatch.setattr(demand, "MAX_ASKS", 3)
     looks.change(10)
     often = [Ask(gpus=1, memory_percent=70 + i) for i in range(3)]
-    looks.index._asks.update(often * 2)
+    looks.asks.update(often * 2)
     looks.outlooks.tick()
     assert looks.outlooks.outlook.typical == dict.fromkeys(often, 2)
 

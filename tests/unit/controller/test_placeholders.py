@@ -7,7 +7,7 @@ import pytest
 
 from controller.reconcile import node_requests
 from controller.reconcile import placeholders as placeholding
-from controller.reconcile.node_requests import ASK_AFTER_S, ATTEMPTS, MOST_NODES, OFF, REST_S, FailedRequests, Limits
+from controller.reconcile.node_requests import ASK_AFTER_S, ATTEMPTS, MOST_NODES, OFF, REST_S, Limits
 from controller.reconcile.placeholders import Placeholders, make, placeholder_path, read, spec_for, terms_of
 from gpushare import names
 from gpushare.identity import NodeName
@@ -136,11 +136,6 @@ def test_nodes_that_come_in_vain_are_bounded(world: World, caplog: pytest.LogCap
     assert expected in {message for _, message in said(world)}
     assert "nodes in vain" not in caplog.messages, "fewer than a namespace may have"
     assert away(tick(world, placeholders, 1)[0]) == [sorted(nodes)]
-
-
-def test_a_node_that_came_in_vain_counts_for_an_hour() -> None:
-    in_vain = FailedRequests([(0, "default"), (1, "default")])
-    assert [in_vain.counts(at) for at in (REST_S - 1, REST_S)] == [{"default": 2}, {"default": 1}]
 
 
 def test_a_node_whose_gpus_are_not_known_yet_counts_as_one_that_may_have_room(world: World) -> None:

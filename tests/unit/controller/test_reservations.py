@@ -71,15 +71,6 @@ def test_a_pod_that_is_seen_on_its_node_without_gpus_ends_its_binding_and_not_it
         assert made("a", bypassed=bypassed).drop_pod(uid("a")) == ["node-a"]
 
 
-def test_a_second_choice_for_the_same_pod_and_node_replaces_the_first() -> None:
-    label_index = LabelIndex([])
-    found = Reservations(label_index)
-    for app in ("first", "second"):
-        found.add(Reservation(allocation=replace(make_allocation("a"), labels={"app": app}), since=0, bypassed=False))
-    assert [known.allocation.labels for known in found.all()] == [{"app": "second"}]
-    assert label_index.counts() == LabelIndex([("default", {"app": "second"})]).counts()
-
-
 @pytest.mark.parametrize(
     ("senders", "returned", "in_doubt", "bypassed", "counted"),
     [

@@ -404,7 +404,7 @@ def test_of_many_pods_little_is_kept() -> None:
     assert len(kept) == 500
     assert all(type(key) is int and value is takes for key, value in kept)
     hosts.put(NonGpuPod(PodUid("uid-0"), NodeName("node-0"), NOTHING))
-    assert hosts.counts == {takes: 499}
+    assert hosts.counts() == {takes: 499}
     hosts.replace([])
     assert not hosts._on_node
     for left in (takes, NOTHING):
@@ -445,4 +445,4 @@ def test_a_pod_asks_for_the_same_when_it_is_bound(limits: dict[str, int], annota
     record = world.state.index.pods[uid_of(bound)]
     assert isinstance(record, Bound)
     assert record.ask == Ask.of_pod(request_of(bound, config))
-    assert world.state.index._asks == {record.ask: 1}
+    assert world.state.index.demand().asks == {record.ask: 1}
