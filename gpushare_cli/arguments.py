@@ -19,7 +19,7 @@ from typing import Final, TextIO, TypeVar
 import gpushare
 from gpushare import names
 from gpushare.errors import SettingsError
-from gpushare.kube import client
+from gpushare.kube import client, credentials
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.options import environment
@@ -57,10 +57,10 @@ class Call:
         return self._of_cluster(client.connect)
 
     def namespace(self) -> str:
-        return self._of_cluster(client.namespace)
+        return self._of_cluster(credentials.namespace)
 
     def context_name(self) -> str:
-        return self._of_cluster(client.context_name)
+        return self._of_cluster(credentials.context_name)
 
     def _of_cluster(self, read: Callable[[str, str], T]) -> T:
         try:

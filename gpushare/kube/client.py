@@ -1,25 +1,24 @@
 """KubeApi over HTTP: plain dictionaries, a deadline on everything.
 
 The official client is not used for requests: importing it costs the device plugin most of its start-up second and its
-memory, and models drop fields that they do not know. It reads kubeconfig files (`gpushare.kube.config`).
+memory, and models drop fields that they do not know. It reads kubeconfig files (`gpushare.kube.credentials`).
 """
 
 import contextlib
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from types import ModuleType
 from typing import Any, Final, TypeVar, Unpack
 
 import orjson
 
-from gpushare.errors import SettingsError, WireError
+from gpushare.errors import WireError
 from gpushare.kube import api as kube
-from gpushare.kube import stream
 from gpushare.kube.api import JsonObject, Page, Params, PatchKind, Precondition, Reply, WriteOptions
-from gpushare.kube.credentials import Credentials, in_cluster, own_namespace
+from gpushare.kube.credentials import Credentials, of_kubeconfig, of_pod
 from gpushare.kube.transport import HttpReply, Transport
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock, SystemClock
@@ -34,36 +33,16 @@ QUIET_S: Final = 100.0
 _LIST_QUIET_S: Final = 30.0  # a server that makes a long list says nothing at first
 _NOT_REACHED: Final = "error trying to reach service"  # of older API servers' proxies, in plain text
 _LARGE: Final = 2**20  # bytes; no usual object is, and parsed it may be ten times as large
+LARGEST: Final = 16 * 2**20  # bytes of an object in JSON. What etcd stores is smaller, whatever it holds.
+_LIST: Final = re.compile(rb'"items"\s*:\s*\[')
+_START: Final = re.compile(rb'\{\s*"[^"\\]{1,64}"\s*:')
+_MARGIN: Final = 128  # bytes; more than either of these patterns takes
 T = TypeVar("T")
 
 
 def connect(kubeconfig: str = "", context: str = "") -> "RestClient":
     """A client for the cluster of a kubeconfig file, or else for that of this process. May raise a SettingsError."""
-    if not kubeconfig:
-        return RestClient(in_cluster())
-    return RestClient(_config().load(kubeconfig, context))
-
-
-def namespace(kubeconfig: str = "", context: str = "") -> str:
-    """What a user means who names none: the kubeconfig context's, or else this pod's. May raise a SettingsError."""
-    return _config().namespace(kubeconfig, context) if kubeconfig else own_namespace()
-
-
-def context_name(kubeconfig: str = "", context: str = "") -> str:
-    """The given or the current context's; empty in a pod. May raise a SettingsError."""
-    return context or (str(_config().context_name(kubeconfig)) if kubeconfig else "")
-
-
-def _config() -> ModuleType:
-    """Imported late, because it imports the official client."""
-    try:
-        from gpushare.kube import config
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"a kubeconfig needs the library {error.name}; run: pip install 'gpushare[cli]', or leave the kubeconfig "
-            "away to use the pod's service account"
-        ) from error
-    return config
+    return RestClient(of_kubeconfig(kubeconfig, context) if kubeconfig else of_pod())
 
 
 class RestClient:
@@ -91,7 +70,7 @@ class RestClient:
         until = self._clock.monotonic() + timeout_s
         quiet_s = min(timeout_s, _LIST_QUIET_S)
         with self._transport.opened(path, params, self._headers(), quiet_s=quiet_s) as chunks:
-            return stream.page(f"GET {path}", self._until(until, chunks), keep)
+            return page_in(f"GET {path}", self._until(until, chunks), keep)
 
     def create(
         self, path: str, body: JsonObject, params: Params | None = None, **options: Unpack[WriteOptions]
@@ -199,7 +178,7 @@ def _events(path: str, chunks: Iterable[bytes], opened: contextlib.ExitStack) ->
     with opened:
         try:
             # By map, which does not hold an object, perhaps a large one, while it waits for the next one.
-            yield from map(_event, stream.lines(chunks))
+            yield from map(_event, lines_in(chunks))
         except (ValueError, WireError) as error:
             # Not a cut: resumed at the same version, it would come again.
             problem = f"watch {path}: unreadable event ({error}); is there a proxy in between?"
@@ -235,3 +214,153 @@ def _moment(header: str | None) -> datetime | None:
         return parsedate_to_datetime(header) if header else None
     except ValueError:
         return None
+
+
+# Lists and watches, read from a stream of bytes object by object. Tenants decide how large objects are: of 1.5 MiB in
+# etcd they can make 9 MiB of JSON and 75 MiB of parsed values, and a page has hundreds of objects. So no more than one
+# object is ever in memory unreduced, whatever the answer has.
+
+
+def page_in(what: str, chunks: Iterable[bytes], keep: Callable[[JsonObject], T]) -> Page[T]:
+    """A page of a list from the body of an answer; `keep` reduces each object at once, `what` is for messages.
+
+    Raises ServerFaultError: it is none.
+    """
+    objects = _Objects(chunks)
+    try:
+        # By map, which lets go of an object before it asks for the next one.
+        kept = list(map(keep, objects))
+    except (ValueError, WireError) as error:
+        raise kube.ServerFaultError(f"{what}: answer is not a list ({error})") from error
+    metadata = objects.envelope.get("metadata")
+    version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
+    if not isinstance(metadata, dict) or not isinstance(version, str) or not version:
+        raise kube.ServerFaultError(f"{what}: answer is not a list (no resourceVersion); is there a proxy in between?")
+    return Page(items=kept, version=version, more=str(metadata.get("continue") or ""))
+
+
+def lines_in(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a stream, without empty ones; an unfinished last one is left out.
+
+    Raises ValueError: a line is larger than any object.
+    """
+    rest = bytearray()
+    for chunk in chunks:
+        sought = len(rest)
+        rest += chunk
+        while (end := rest.find(b"\n", sought)) >= 0:
+            line = bytes(rest[:end])
+            del rest[: end + 1]
+            sought = 0
+            if line:
+                yield line
+        if len(rest) > LARGEST:
+            raise ValueError(f"a line is larger than {LARGEST} bytes")
+
+
+class _Objects:
+    """The objects of a list in JSON. To be iterated over once; raises a ValueError or WireError for what is no list."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self.envelope: JsonObject = {}  # the list without its items; complete after the last object
+        self._chunks = iter(chunks)
+        self._buffer = bytearray()
+        self._separator = b""
+
+    def __iter__(self) -> Iterator[JsonObject]:
+        head = self._head()
+        if head is None:  # `items` is missing or null
+            self.envelope = fields.an_object(fields.parse_json(bytes(self._buffer)), "the answer")
+            if self.envelope.get("items") is not None:
+                raise ValueError("items is not a list")
+            return
+        byte = self._peek()
+        while byte != b"]":
+            yield self._object()
+            byte = self._peek()
+            if byte == b",":
+                del self._buffer[:1]
+                self._peek()
+            elif byte != b"]":
+                raise ValueError("an object is followed by neither a comma nor the end of the list")
+        while self._more():
+            pass
+        self.envelope = fields.an_object(orjson.loads(head + self._buffer), "the answer")
+
+    def _head(self) -> bytes | None:
+        """What stands before the first object."""
+        sought = 0
+        while (begin := _LIST.search(self._buffer, sought)) is None:
+            sought = max(0, len(self._buffer) - _MARGIN)
+            if not self._more():
+                return None
+        head = bytes(self._buffer[: begin.end()])
+        del self._buffer[: begin.end()]
+        return head
+
+    def _object(self) -> JsonObject:
+        """The next one. Where it ends is first guessed: where the next one seems to begin."""
+        separator, sought = self._separator or self._learn(), 0
+        while (at := self._buffer.find(separator, sought)) < 0 and len(self._buffer) < LARGEST:
+            sought = max(0, len(self._buffer) - len(separator))
+            if not self._more():
+                break
+        if at >= 0:
+            try:
+                return self._taken(at + 1, orjson.loads)
+            except orjson.JSONDecodeError:
+                pass  # the same bytes stand inside of the object, or it is too deep; a value has one end only
+        return self._taken(self._end(), fields.parse_json)
+
+    def _taken(self, end: int, parse: Callable[[bytes], Any]) -> JsonObject:
+        value: JsonObject = parse(bytes(self._buffer[:end]))
+        del self._buffer[:end]
+        return value
+
+    def _learn(self) -> bytes:
+        """What stands between two objects, if they begin alike."""
+        while len(self._buffer) < _MARGIN and self._more():
+            pass
+        start = _START.match(self._buffer)
+        self._separator = b"}," + (start[0] if start else b"{")
+        return self._separator
+
+    def _end(self) -> int:
+        """Where the value at the beginning ends, found bracket by bracket."""
+        if self._peek() != b"{":
+            raise ValueError("an item is not an object")
+        depth = at = 0
+        while True:
+            for token in fields.TOKEN.finditer(self._buffer, at):
+                kind = self._buffer[token.start()]
+                if kind == fields.QUOTE and token[1] is None:
+                    break  # the string goes on in what was not read yet
+                at = token.end()
+                depth += (kind in b"[{") - (kind in b"]}")
+                if depth == 0 and kind != fields.QUOTE:
+                    return at
+            wanted = 2 * len(self._buffer) - at  # so many that no long string is looked at again and again
+            if not self._more():
+                raise ValueError("it ends in the middle of an object")
+            while len(self._buffer) < wanted and self._more():
+                pass
+
+    def _peek(self) -> bytes:
+        """The next byte that is not white space."""
+        while True:
+            blank = len(self._buffer) - len(self._buffer.lstrip())
+            del self._buffer[:blank]
+            if self._buffer:
+                return bytes(self._buffer[:1])
+            if not self._more():
+                raise ValueError("it ends in the middle of the list")
+
+    def _more(self) -> bool:
+        """Read on. Whether there was more."""
+        chunk = next(self._chunks, None)
+        if chunk is None:
+            return False
+        self._buffer += chunk
+        if len(self._buffer) - len(chunk) > LARGEST:
+            raise ValueError(f"an object is larger than {LARGEST} bytes")
+        return True

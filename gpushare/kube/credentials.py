@@ -1,9 +1,15 @@
-"""Where the API server is and who we are."""
+"""Where the API server is and who we are: by a pod's service account, or by kubeconfig files as kubectl reads them.
 
-from collections.abc import Callable
+Those are read by the official client with all its authentication plug-ins. It is imported late, and here only, because
+that costs the device plugin most of its start-up second. What is missing or cannot be used is a SettingsError.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gpushare.errors import SettingsError
 from gpushare.runtime.clock import Clock, SystemClock
@@ -26,16 +32,8 @@ class Credentials:
     """Gives the bearer token to use now; may take long, and fail in any way."""
 
 
-def own_namespace(directory: str = _DIRECTORY) -> str:
-    """The namespace of the pod that this process runs in; "default" if that is not known."""
-    try:
-        return Path(directory, "namespace").read_text(encoding="utf-8").strip() or "default"
-    except OSError:
-        return "default"
-
-
-def in_cluster(directory: str = _DIRECTORY, *, clock: Clock | None = None) -> Credentials:
-    """The pod's service account. Raises a SettingsError if this is no pod, or it has no token."""
+def of_pod(directory: str = _DIRECTORY, *, clock: Clock | None = None) -> Credentials:
+    """The service account of the pod that this process runs in."""
     host, port = environment("KUBERNETES_SERVICE_HOST"), environment("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise SettingsError("not in a cluster: KUBERNETES_SERVICE_HOST is not set; give --kubeconfig")
@@ -63,3 +61,80 @@ class _TokenFile:
             self._token = self._file.read_text(encoding="utf-8").strip()
             self._read_at = self._clock.monotonic()
         return self._token
+
+
+def of_kubeconfig(path: str, context: str = "") -> Credentials:
+    """Of a context of a file, or of several files with colons in between, merged as kubectl does."""
+    with _kubeconfig(path) as (library, files):
+        configuration = library.client.Configuration()
+        library.config.load_kube_config(
+            config_file=os.pathsep.join(files),
+            context=context or _current_context(library, files),
+            client_configuration=configuration,
+        )
+
+    def token() -> str | None:
+        # The hook runs an authentication plug-in again when its token has expired.
+        value = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        return value.removeprefix("Bearer ") if value else None
+
+    return Credentials(
+        server=configuration.host,
+        ca_file=configuration.ssl_ca_cert,
+        cert_file=configuration.cert_file,
+        key_file=configuration.key_file,
+        verify=configuration.verify_ssl,
+        token_source=token,
+    )
+
+
+def namespace(kubeconfig: str = "", context: str = "") -> str:
+    """What a user means who names none: the context's, or else this pod's; "default" if that is not known."""
+    if not kubeconfig:
+        try:
+            return Path(_DIRECTORY, "namespace").read_text(encoding="utf-8").strip() or "default"
+        except OSError:
+            return "default"
+    with _kubeconfig(kubeconfig) as (library, files):
+        merged = library.config.kube_config.KubeConfigMerger(os.pathsep.join(files)).config
+        contexts = [each.value for each in merged["contexts"]]
+        wanted = context or _current_context(library, files)
+        chosen = next((each["context"].get("namespace") for each in contexts if each["name"] == wanted), None)
+    return str(chosen or "default")
+
+
+def context_name(kubeconfig: str = "", context: str = "") -> str:
+    """The given or the current context's; empty in a pod, and where none is named."""
+    if context or not kubeconfig:
+        return context
+    with _kubeconfig(kubeconfig) as (library, files):
+        return _current_context(library, files) or ""
+
+
+@contextlib.contextmanager
+def _kubeconfig(path: str) -> Iterator[tuple[Any, list[str]]]:
+    """The library, and the files that exist."""
+    try:
+        import kubernetes
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"a kubeconfig needs the library {error.name}; run: pip install 'gpushare[cli]', or leave the kubeconfig "
+            "away to use the pod's service account"
+        ) from error
+    wanted = [Path(part).expanduser() for part in path.split(os.pathsep) if part]
+    files = [str(part) for part in wanted if part.is_file()]
+    if not files:
+        raise SettingsError(f"kubeconfig {path}: no such file")
+    try:
+        yield kubernetes, files
+    except Exception as error:  # the loader lets through whatever a file provokes
+        raise SettingsError(f"kubeconfig {path}: {error}") from error
+
+
+def _current_context(library: Any, files: list[str]) -> str | None:
+    """The first one named, as kubectl has it; the official client would take the last."""
+    for file in files:
+        merged = library.config.kube_config.KubeConfigMerger(file).config
+        if merged and (name := merged.value.get("current-context")):
+            return str(name)
+    return None

@@ -14,7 +14,7 @@ Run = Callable[..., tuple[int, str, str]]
 def reached(monkeypatch: pytest.MonkeyPatch, api: FakeKube, namespace: str = "default") -> None:
     """Have the commands reach this cluster."""
     monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: api)
-    monkeypatch.setattr("gpushare.kube.client.namespace", lambda _path, _context: namespace)
+    monkeypatch.setattr("gpushare.kube.credentials.namespace", lambda _path, _context: namespace)
     monkeypatch.setenv("KUBECONFIG", "/somewhere")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpushare import names
 from gpushare.kube import api as kube
-from gpushare.kube import config
+from gpushare.kube import credentials
 from gpushare.kube.client import RestClient
 from tests.apiserver.server import Json, Server, refusal, refused_by
 
@@ -48,7 +48,7 @@ def plugins(policies: Server) -> Iterator[Plugins]:
     own = policies.api.create(f"{OURS}/pods", {"metadata": {"name": "plugin"}, "spec": spec})
     reference = {"kind": "Pod", "apiVersion": "v1", "name": "plugin", "uid": own["metadata"]["uid"]}
     tokens = [token(policies, {"boundObjectRef": reference}), token(policies, {})]
-    admin = config.load(str(policies.running.control.kubeconfig))
+    admin = credentials.of_kubeconfig(str(policies.running.control.kubeconfig))
     made = [
         RestClient(replace(admin, cert_file=None, key_file=None, token_source=partial(str, each))) for each in tokens
     ]

@@ -1,20 +1,24 @@
-"""The last step before a request takes effect is the question whether it still may: nothing that blocks follows it."""
+"""What is sent, and when: never after the question whether it still may be, and never without a deadline."""
 
+import re
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import urllib3
 
 from certs import authority
 from gpushare.kube import api as kube
+from gpushare.kube import client
 from gpushare.kube.client import RestClient
 from gpushare.kube.credentials import Credentials
 from testing.clock import ManualClock
@@ -49,6 +53,17 @@ def listening(
         with closing(RestClient(Credentials(server=server.format(listener.getsockname()[1]), **credentials))) as rest:
             yield rest, sent
         thread.join()
+
+
+def drip(connection: socket.socket, text: bytes) -> bytes:
+    """Answers byte by byte, each well within any timeout, and forever."""
+    connection.recv(65536)
+    connection.sendall(text)
+    with suppress(OSError):
+        while True:
+            time.sleep(0.02)
+            connection.sendall(b" ")
+    return b""
 
 
 def everything(connection: socket.socket) -> bytes:
@@ -187,3 +202,61 @@ def test_a_request_that_ran_out_of_time_is_not_delivered_later() -> None:
             received.settimeout(10)
             assert not everything(received).endswith(b'"}')
         rest.close()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nX-Header: ",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nf4240\r\n",
+        b"HTTP/1.1 503 Busy\r\nContent-Length: 1000000\r\n\r\n",
+    ],
+    ids=["status", "header", "body", "chunk", "error"],
+)
+def test_a_dripping_answer_ends_at_its_deadline(text: bytes) -> None:
+    with listening(partial(drip, text=text)) as (rest, _), pytest.raises(kube.UnreachableError, match="GET /x: "):
+        rest.get("/x", timeout_s=0.3)
+
+
+def test_a_quiet_watch_is_cut_before_its_own_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "QUIET_S", 0.2)
+    event = b'{"type":"ADDED","object":{}}\n'
+
+    def serve(connection: socket.socket) -> bytes:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (len(event), event))
+        return everything(connection)
+
+    with listening(serve) as (rest, _):
+        events = rest.watch("/x", {}, timeout_s=300)
+        assert next(events) == {"type": "ADDED", "object": {}}
+        with pytest.raises(kube.UnreachableError, match="GET /x: "):
+            next(events)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [FileNotFoundError(2, "No such file", "/token"), PermissionError("no"), RuntimeError("exec: no such plugin")],
+)
+def test_without_a_token_the_fix_is_named(error: Exception) -> None:
+    rest = RestClient(Credentials(server="http://127.0.0.1:9", token_source=Mock(side_effect=error)))
+    message = (
+        f"no token for the API server ({type(error).__name__}: {error}); check the pod's service account volume, or the"
+        " authentication plug-in that the kubeconfig names"
+    )
+    with pytest.raises(kube.UnauthorizedError, match=f"^{re.escape(message)}$"):
+        rest.get("/x")
+    with pytest.raises(kube.UnauthorizedError):
+        list(rest.watch("/x", {}, timeout_s=1))
+
+
+def test_while_the_token_cannot_be_renewed_the_old_one_is_used(caplog: pytest.LogCaptureFixture) -> None:
+    error = FileNotFoundError("/token")
+    rest = RestClient(
+        Credentials(server="http://127.0.0.1:9", token_source=Mock(side_effect=["a", error, error, "b", error]))
+    )
+    assert [rest._current_token() for _ in range(5)] == ["a", "a", "a", "b", "b"]
+    assert caplog.messages == ["token not renewed"] * 2  # once for each failure, not for each request

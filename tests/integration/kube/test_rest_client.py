@@ -5,16 +5,14 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
-from gpushare.errors import SettingsError
-from gpushare.kube import api, client, transport
+from gpushare.kube import api, transport
 from gpushare.kube.api import PatchKind, Reply
 from gpushare.kube.client import RestClient
-from gpushare.kube.credentials import Credentials, in_cluster
-from testing.fakes import http_server, kube_http
+from gpushare.kube.credentials import Credentials
+from testing.fakes import http_server
 
 DATE, AT = "Fri, 01 May 2026 12:00:00 GMT", datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -207,37 +205,6 @@ def test_managed_fields_that_nest_too_deep_hide_nothing(server: Server, rest: Re
     assert list(rest.watch("/w", {}, timeout_s=1)) == [{"type": "ADDED", "object": plain}]
 
 
-def test_a_pods_token_is_read_again_after_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "token").write_text("one\n")
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
-    monkeypatch.delenv("KUBERNETES_SERVICE_PORT", raising=False)
-
-    class Later:
-        at = 0.0
-
-        def monotonic(self) -> float:
-            return self.at
-
-    clock = Later()
-    found = in_cluster(str(tmp_path), clock=clock)  # type: ignore[arg-type]  # only monotonic is needed
-    assert (found.server, found.ca_file) == ("https://[fd00::1]:443", str(tmp_path / "ca.crt"))
-    assert found.token_source() == "one"
-    (tmp_path / "token").write_text("two")
-    clock.at = 59
-    assert found.token_source() == "one"
-    clock.at = 61
-    assert found.token_source() == "two"
-
-
-def test_outside_of_a_cluster_the_fix_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(SettingsError, match="not in a cluster: KUBERNETES_SERVICE_HOST is not set; give --kubeconfig"):
-        client.connect()
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    with pytest.raises(SettingsError, match="no service account token; is automountServiceAccountToken off"):
-        in_cluster(str(tmp_path))
-
-
 @pytest.mark.parametrize(
     ("status", "body", "date", "expected"),
     [
@@ -286,17 +253,3 @@ def test_an_answer_in_short_is_one_line_and_a_service_has_a_path() -> None:
     assert len(Reply(status=503, text="x" * 1000).brief) == 200
     path = "/api/v1/namespaces/ns/services/https:web:443/proxy/readyz"
     assert api.proxy_path("ns", "https:web:443", "readyz") == path
-
-
-def test_a_kubeconfig_is_used_with_its_credentials_and_a_missing_or_broken_one_is_named(
-    server: Server, tmp_path: Path
-) -> None:
-    (tmp_path / "config").write_text(kube_http.kubeconfig(server.url))
-    with contextlib.closing(client.connect(f"{tmp_path}/config")) as rest:
-        rest.get("/x")
-    assert server.asked[0][3] == "Bearer t"
-    with pytest.raises(SettingsError, match=re.escape(f"kubeconfig {tmp_path}/no: no such file")):
-        client.connect(f"{tmp_path}/no")
-    (tmp_path / "config").write_text(kube_http.kubeconfig("https://x"))
-    with pytest.raises(SettingsError, match=re.escape(f"kubeconfig {tmp_path}/config: ")):
-        client.connect(f"{tmp_path}/config", "no-such-context")

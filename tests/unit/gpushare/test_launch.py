@@ -15,7 +15,7 @@ MODULES = {
     "webhook": "webhook.main",
     "controller": "controller.main",
     "device-plugin": "deviceplugin.main, deviceplugin.parts, deviceplugin.simulated",
-    "cli": "gpushare_cli.__main__, gpushare.kube.config",
+    "cli": "gpushare_cli.__main__, kubernetes.config",
 }
 DENY = """
 import sys

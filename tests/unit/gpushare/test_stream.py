@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpushare.kube import api as kube
-from gpushare.kube import stream
+from gpushare.kube import client
 from testing.builders import Json
 
 names = st.text(max_size=6) | st.sampled_from(["metadata", "items", '},{"metadata":{', '"', "\\", "]", "{"])
@@ -38,13 +38,13 @@ def _parts(data: bytes, size: int) -> Iterator[bytes]:
 @example([{"metadata": {}, "spec": [{"a": 1}, {"metadata": {}}]}, {"metadata": {}, "spec": None}], 7, False, None)
 def test_a_list_is_read_alike_however_it_is_cut(items: list[Json], size: int, last: bool, indent: int | None) -> None:
     data = orjson.dumps(orjson.loads(answer(items, last=last, **{"continue": "x"})), option=indent)
-    page = stream.page("GET /x", _parts(data, size), lambda obj: obj)
+    page = client.page_in("GET /x", _parts(data, size), lambda obj: obj)
     assert (page.items, page.version, page.more) == (items, "7", "x")
 
 
 @pytest.mark.parametrize("items", [None, []])
 def test_a_list_without_objects(items: list[Json] | None) -> None:
-    assert stream.page("GET /x", [answer(items)], lambda obj: obj) == kube.Page(items=[], version="7", more="")
+    assert client.page_in("GET /x", [answer(items)], lambda obj: obj) == kube.Page(items=[], version="7", more="")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_list_without_objects(items: list[Json] | None) -> None:
     [
         (b"", "Input is a zero-length, empty document"),
         (b"<html>", "unexpected character"),
-        (b"[]", "the answer is not an object"),
+        (b"[]", "the answer: expected an object, found a list"),
         (b"{}", "no resourceVersion"),
         (b'{"metadata":[],"items":[]}', "no resourceVersion"),
         (b'{"metadata":{"resourceVersion":7},"items":[]}', "no resourceVersion"),
@@ -70,7 +70,7 @@ def test_a_list_without_objects(items: list[Json] | None) -> None:
 )
 def test_what_is_no_list_is_the_servers_fault(body: bytes, problem: str) -> None:
     with pytest.raises(kube.ServerFaultError, match=f"^GET /x: answer is not a list .*{re.escape(problem)}"):
-        stream.page("GET /x", [body] if body else [], lambda obj: obj)
+        client.page_in("GET /x", [body] if body else [], lambda obj: obj)
 
 
 def test_never_more_than_one_object_is_taken_from_the_network() -> None:
@@ -84,7 +84,7 @@ def test_never_more_than_one_object_is_taken_from_the_network() -> None:
             yield part
 
     ahead: list[int] = []
-    page = stream.page(
+    page = client.page_in(
         "GET /x", chunks(), lambda obj: ahead.append(taken * 4096 // 1040 - int(obj["metadata"]["name"]))
     )
     assert len(page.items) == 1000
@@ -104,15 +104,15 @@ def test_the_object_before_is_gone_when_the_next_one_is_read(monkeypatch: pytest
 
     seen: list[int] = []
 
-    class Counting(stream.Objects):
+    class Counting(client._Objects):
         def _taken(self, end: int, parse: Callable[[bytes], Any]) -> Json:
             return ClusterCache(super()._taken(end, parse))
 
     def look(_: Json) -> None:
         seen.append(ClusterCache.alive)
 
-    monkeypatch.setattr(stream, "Objects", Counting)
-    stream.page("GET /x", _parts(answer([{"metadata": {}}] * 5), 10), look)
+    monkeypatch.setattr(client, "_Objects", Counting)
+    client.page_in("GET /x", _parts(answer([{"metadata": {}}] * 5), 10), look)
     assert seen == [1] * 5
 
 
@@ -120,23 +120,23 @@ def test_managed_fields_that_nest_too_deep_or_imitate_the_end_of_an_object_hide_
     deep = b'{"f:]":' * 3000 + b'[{"a":1},{"metadata":{}}]' + b"}" * 3000
     item = b'{"metadata":{"managedFields":[{"fieldsV1":' + deep + b'}],"name":"a"}}'
     body = b'{"metadata":{"resourceVersion":"7"},"items":[' + b",".join([item] * 3) + b"]}"
-    page = stream.page("GET /x", _parts(body, 1000), lambda obj: obj["metadata"])
+    page = client.page_in("GET /x", _parts(body, 1000), lambda obj: obj["metadata"])
     assert page.items == [{"managedFields": None, "name": "a"}] * 3
 
 
 @pytest.mark.parametrize("size", [1000, 4000])
 def test_an_object_beyond_all_bounds_is_refused(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "LARGEST", 10_000)
+    monkeypatch.setattr(client, "LARGEST", 10_000)
     small, large = {"metadata": {"name": "a" * 9000}}, {"metadata": {"name": "a" * 20_000}}
-    assert len(stream.page("GET /x", _parts(answer([small] * 9), size), lambda obj: obj).items) == 9
+    assert len(client.page_in("GET /x", _parts(answer([small] * 9), size), lambda obj: obj).items) == 9
     with pytest.raises(kube.ServerFaultError, match="an object is larger than 10000 bytes"):
-        stream.page("GET /x", _parts(answer([small, large]), size), lambda obj: obj)
-    assert list(stream.lines(_parts(b"x" * 9000 + b"\n", size))) == [b"x" * 9000]
+        client.page_in("GET /x", _parts(answer([small, large]), size), lambda obj: obj)
+    assert list(client.lines_in(_parts(b"x" * 9000 + b"\n", size))) == [b"x" * 9000]
     with pytest.raises(ValueError, match="a line is larger than 10000 bytes"):
-        list(stream.lines(_parts(b"x" * 20_000 + b"\n", size)))
+        list(client.lines_in(_parts(b"x" * 20_000 + b"\n", size)))
 
 
 @given(st.lists(st.binary(max_size=9).filter(lambda line: b"\n" not in line)), st.integers(1, 12))
 def test_lines_are_read_alike_however_they_are_cut(lines: list[bytes], size: int) -> None:
     data = b"".join(line + b"\n" for line in lines) + b"unfinished"
-    assert list(stream.lines(_parts(data, size))) == [line for line in lines if line]
+    assert list(client.lines_in(_parts(data, size))) == [line for line in lines if line]

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from gpushare.kube import api as kube
-from gpushare.kube import stream
+from gpushare.kube import client
 from gpushare.kube.watch import Reflector
 from testing.builders import Json
 
@@ -68,7 +68,7 @@ class Server:
         answer = self._next(self._lists)
         if isinstance(answer, Exception):
             raise answer
-        return stream.page(f"GET {path}", [orjson.dumps(answer)], keep)
+        return client.page_in(f"GET {path}", [orjson.dumps(answer)], keep)
 
     def watch(self, path: str, params: dict[str, str], *, timeout_s: float) -> Iterator[Json]:
         self._count()

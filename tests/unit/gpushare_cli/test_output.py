@@ -202,7 +202,7 @@ def test_what_an_api_server_answers_is_one_line(
         raise kube.ServerFaultError(FORGED)
 
     monkeypatch.setattr("gpushare.kube.client.connect", connect)
-    monkeypatch.setattr("gpushare.kube.client.namespace", lambda _path, _context: "default")
+    monkeypatch.setattr("gpushare.kube.credentials.namespace", lambda _path, _context: "default")
     monkeypatch.setenv("KUBECONFIG", "/somewhere")
     assert cli.main(argv) == 1
     assert beginnings(capsys.readouterr().err) == {"error:"}
