@@ -28,8 +28,7 @@ from bench.servers import forked, free_port
 from bench.turns import Way
 from certs import authority
 from certs.authority import KeyPair
-from certs.contents import SecretData
-from certs.store import FileStore
+from certs.store import FileStore, SecretData
 from gpushare.kube.api import JsonObject
 from testing.builders import make_container, make_pod
 from testing.fakes.kube_http import kubeconfig

@@ -20,12 +20,14 @@ class _Settings(CertSettings):
 
 
 def describe(status: Status, left_s: float | None) -> str:
-    leaf = (
-        "none" if left_s is None else f"expires in {left_s / DAY_S:.1f} days ({status.leaf_expires:%Y-%m-%dT%H:%M:%SZ})"
-    )
-    ca = "none" if status.ca_expires is None else f"expires at {status.ca_expires:%Y-%m-%dT%H:%M:%SZ}"
+    state, stamp = status.state, "%Y-%m-%dT%H:%M:%SZ"
+    leaf = ca = "none"
+    if state.leaf.expires and left_s is not None:
+        leaf = f"expires in {left_s / DAY_S:.1f} days ({state.leaf.expires:{stamp}})"
+    if state.ca.expires:
+        ca = f"expires at {state.ca.expires:{stamp}}"
     carries = "carry the CA" if status.in_configurations else "do not carry the CA yet"
-    return f"leaf: {leaf}\nCA: {ca}\nphase: {status.phase.value}\nwebhook configurations: {carries}"
+    return f"leaf: {leaf}\nCA: {ca}\nphase: {state.phase.value}\nwebhook configurations: {carries}"
 
 
 def main() -> int:
@@ -39,7 +41,7 @@ def main() -> int:
         print(f"certs: {error}", file=sys.stderr)
         return 1
     print(describe(status, manager.leaf_left_s()))
-    return 0 if status.in_configurations and status.leaf_expires else 1
+    return 0 if status.in_configurations and status.state.leaf.expires else 1
 
 
 if __name__ == "__main__":

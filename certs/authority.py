@@ -5,7 +5,7 @@ import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -16,6 +16,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from certs.policy import Facts, Unreadable
 
+E = TypeVar("E", bound=x509.ExtensionType)
 _BACKDATE: Final = timedelta(hours=1)
 _PEM: Final = serialization.Encoding.PEM
 _DER: Final = serialization.Encoding.DER
@@ -79,7 +80,8 @@ def split(bundle: bytes) -> tuple[bytes, ...]:
     """The CA certificates of a PEM bundle, each as PEM; empty if the bundle cannot be read."""
     try:
         certificates = x509.load_pem_x509_certificates(bundle)
-        return tuple(each.public_bytes(_PEM) for each in certificates if _is_ca(each))
+        constraints = ((each, _extension(each, x509.BasicConstraints)) for each in certificates)
+        return tuple(each.public_bytes(_PEM) for each, found in constraints if found and found.ca)
     except (ValueError, UnsupportedAlgorithm):
         return ()
 
@@ -90,11 +92,12 @@ def read_certificate(pem: bytes, issuers: Sequence[bytes] = ()) -> Facts | Unrea
         return None
     try:
         certificate = x509.load_pem_x509_certificate(pem)
+        names = _extension(certificate, x509.SubjectAlternativeName) or ()
         return Facts(
             fingerprint=certificate.fingerprint(hashes.SHA256()).hex(),
             key=_key_fingerprint(certificate.public_key()),
             issuer=_issuer(certificate, issuers),
-            names=_names(certificate),
+            names=frozenset(str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)),
             not_before=certificate.not_valid_before_utc,
             not_after=certificate.not_valid_after_utc,
         )
@@ -134,26 +137,29 @@ def _issuer(certificate: x509.Certificate, issuers: Sequence[bytes]) -> str | No
     return None
 
 
-def _names(certificate: x509.Certificate) -> frozenset[str]:
+def _extension(certificate: x509.Certificate, kind: type[E]) -> E | None:
     try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return certificate.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
-        return frozenset()
-    return frozenset(str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress))
-
-
-def _is_ca(certificate: x509.Certificate) -> bool:
-    try:
-        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except x509.ExtensionNotFound:
-        return False
+        return None
 
 
 def _builder(serial: int, now: datetime, end: datetime, *, is_ca: bool) -> x509.CertificateBuilder:
     backdate = min(_BACKDATE, (end - now) / 10)  # verifiers' clocks may be behind; of short lives it is a small part
     builder = x509.CertificateBuilder().serial_number(serial).not_valid_before(now - backdate).not_valid_after(end)
     constraints = x509.BasicConstraints(ca=is_ca, path_length=0 if is_ca else None)
-    return builder.add_extension(constraints, critical=True).add_extension(_usage(is_ca=is_ca), critical=True)
+    usage = x509.KeyUsage(
+        digital_signature=not is_ca,
+        key_cert_sign=is_ca,
+        crl_sign=is_ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    return builder.add_extension(constraints, critical=True).add_extension(usage, critical=True)
 
 
 def _signed(
@@ -183,20 +189,6 @@ def _alternative(name: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         return x509.DNSName(name)
-
-
-def _usage(*, is_ca: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not is_ca,
-        key_cert_sign=is_ca,
-        crl_sign=is_ca,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
 
 
 def _key_fingerprint(key: CertificatePublicKeyTypes | PublicKeyTypes) -> str:

@@ -1,20 +1,19 @@
 """Keeps the webhook's certificates: gather, decide (`rotation`), apply; the same in every replica, without a leader."""
 
 import base64
-import binascii
 import copy
 import logging
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from certs import authority, contents, rotation
-from certs.contents import SecretData
-from certs.rotation import Observed, Phase, Step
+from certs import authority, rotation, store
+from certs.rotation import Observed, Phase, SecretState, Step
 from certs.settings import FILES, CertSettings
-from certs.store import FileStore
+from certs.store import FileStore, SecretData
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
@@ -42,16 +41,10 @@ class Configuration:
         encoded = base64.b64encode(bundle).decode()
         return self.readable and all(each["clientConfig"].get("caBundle") == encoded for each in self._webhooks())
 
-    def authorities(self) -> tuple[bytes, ...]:
+    def authorities(self) -> Iterator[bytes]:
         """The CA certificates, PEM, that API servers may verify with now."""
-        cas: dict[bytes, None] = {}
         for webhook in self._webhooks():
-            try:
-                bundle = base64.b64decode(webhook["clientConfig"].get("caBundle") or "")
-            except binascii.Error:
-                continue
-            cas.update(dict.fromkeys(authority.split(bundle)))
-        return tuple(cas)
+            yield from authority.split(store.decode(webhook["clientConfig"].get("caBundle") or ""))
 
     def with_bundle(self, bundle: bytes) -> JsonObject:
         body = copy.deepcopy(self.body or {})
@@ -65,9 +58,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    phase: Phase
-    leaf_expires: datetime | None  # None if there is no readable leaf
-    ca_expires: datetime | None
+    state: SecretState
     in_configurations: bool  # whether both webhook configurations have the bundle
 
 
@@ -94,11 +85,11 @@ class CertificateManager:
 
     def leaf_left_s(self) -> float | None:
         """Seconds until the served leaf expires; negative if it has; None if none was seen yet."""
-        return self._left_s(self.status.leaf_expires if self.status else None)
+        return self._left_s(self.status.state.leaf.expires if self.status else None)
 
     def ca_left_s(self) -> float | None:
         """As `leaf_left_s`, of the CA."""
-        return self._left_s(self.status.ca_expires if self.status else None)
+        return self._left_s(self.status.state.ca.expires if self.status else None)
 
     def _left_s(self, expires: datetime | None) -> float | None:
         return None if expires is None else (expires - self.clock.now()).total_seconds()
@@ -117,7 +108,7 @@ class CertificateManager:
                 logs.event(_LOG, "certificates not checked", level=logging.ERROR, exc_info=True, retry_s=delay)
             else:
                 backoff.reset()
-                settled = status.phase is Phase.STEADY and status.in_configurations
+                settled = status.state.phase is Phase.STEADY and status.in_configurations
                 delay = self.settings.cert_check_s if settled else min(_BUSY_S, self.settings.cert_check_s)
             self.clock.wait(stop, delay)
 
@@ -156,7 +147,7 @@ class CertificateManager:
         return _Gathered(
             configurations=configurations,
             secret=secret,
-            contents=contents.from_secret(secret) if secret is not None else SecretData(),
+            contents=store.from_secret(secret) if secret is not None else SecretData(),
             served=self._files.load(),
         )
 
@@ -177,7 +168,7 @@ class CertificateManager:
 
     def _decide(self, gathered: _Gathered) -> Step | None:
         seen = Observed(
-            material=contents.state(gathered.contents) if gathered.secret is not None else None,
+            material=store.state(gathered.contents) if gathered.secret is not None else None,
             in_configurations=gathered.in_configurations,
             adoptable=self._serves(gathered.served),
         )
@@ -185,12 +176,12 @@ class CertificateManager:
 
     def _serves(self, candidate: SecretData) -> bool:
         """Whether the leaf is one that verifiers accept who trust its CA."""
-        ca, leaf = rotation.judge(contents.state(candidate), self.settings.plan, self.clock.now())
+        ca, leaf = rotation.judge(store.state(candidate), self.settings.plan, self.clock.now())
         return not (leaf is not None and leaf.urgent) and not rotation.ca_expired(ca)
 
     def _apply(self, step: Step, gathered: _Gathered) -> None:
         known = dict.fromkeys(pem for each in gathered.configurations for pem in each.authorities())
-        wanted = contents.after(
+        wanted = store.after(
             step.action,
             gathered.contents,
             self.settings.plan,
@@ -200,7 +191,7 @@ class CertificateManager:
         )
         metadata = {"name": names.WEBHOOK_SECRET, "namespace": self.settings.namespace}
         empty = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": metadata}
-        body = contents.into_secret(wanted, gathered.secret or empty)
+        body = store.into_secret(wanted, gathered.secret or empty)
         try:
             if gathered.secret is None:
                 self.api.create(self._secrets, body)
@@ -229,7 +220,7 @@ class CertificateManager:
         return written
 
     def _look_at_files(self) -> Status:
-        status = self._report(self._files.load(), in_configurations=True)
+        status = self._report(replace(self._files.load(), others=()), in_configurations=True)  # others retire CAs
         left_s = self.leaf_left_s()
         if left_s is None or left_s < DAY_S:
             days, directory = left_s and left_s / DAY_S, self.settings.cert_dir
@@ -237,11 +228,5 @@ class CertificateManager:
         return status
 
     def _report(self, present: SecretData, *, in_configurations: bool) -> Status:
-        seen = contents.state(present)
-        self.status = Status(
-            phase=seen.phase if self.settings.cert_source != FILES else Phase.STEADY,
-            leaf_expires=seen.leaf.expires,
-            ca_expires=seen.ca.expires,
-            in_configurations=in_configurations,
-        )
+        self.status = Status(state=store.state(present), in_configurations=in_configurations)
         return self.status

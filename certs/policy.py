@@ -1,10 +1,12 @@
-"""When a certificate is renewed: two lists to read from top to bottom. No I/O, no clock."""
+"""When a certificate is renewed: a list of objections to read from top to bottom. No I/O, no clock."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Final
+
+RENEW_AT: Final = 2 / 3  # part of its life after which a certificate is renewed
 
 
 class Reason(Enum):
@@ -63,85 +65,40 @@ class Pair:
 class Wanted:
     title: str  # begins the messages
     names: frozenset[str] = frozenset()
-    issuers: frozenset[str] = frozenset()  # fingerprints of the certificates that may have signed it
-    renew_at: float = 2 / 3  # part of its life after which it is renewed
+    issuers: frozenset[str] | None = None
+    """Fingerprints of the certificates that may have signed it; None of a CA, which signs itself."""
 
 
-Check = Callable[[Pair, Wanted, datetime], Renew | None]
-
-
-def _missing(pair: Pair, wanted: Wanted, _now: datetime) -> Renew | None:
-    lacking = [what for what, part in (("certificate", pair.certificate), ("private key", pair.key)) if part is None]
-    return Renew(Reason.MISSING, f"{wanted.title}: {' and '.join(lacking)} missing") if lacking else None
-
-
-def _unreadable(pair: Pair, wanted: Wanted, _now: datetime) -> Renew | None:
-    for what, part in (("certificate", pair.certificate), ("private key", pair.key)):
-        if isinstance(part, Unreadable):
-            return Renew(Reason.UNREADABLE, f"{wanted.title}: {what} {part.problem}")
+def check(pair: Pair, wanted: Wanted, now: datetime) -> Renew | None:
+    """The first objection; None if the certificate is good for now."""
+    for reason, message in _objections(pair, wanted, now):
+        return Renew(reason, f"{wanted.title}: {message}")
     return None
 
 
-def _key_mismatch(pair: Pair, wanted: Wanted, _now: datetime) -> Renew | None:
-    if pair.facts is None or pair.facts.key == pair.key:
-        return None
-    return Renew(Reason.KEY_MISMATCH, f"{wanted.title}: private key does not belong to the certificate")
-
-
-def _wrong_names(pair: Pair, wanted: Wanted, _now: datetime) -> Renew | None:
-    lacking = wanted.names - (pair.facts.names if pair.facts else frozenset())
-    return Renew(Reason.WRONG_NAMES, f"{wanted.title}: lacks {', '.join(sorted(lacking))}") if lacking else None
-
-
-def _unknown_issuer(pair: Pair, wanted: Wanted, _now: datetime) -> Renew | None:
-    if pair.facts is None or pair.facts.issuer in wanted.issuers:
-        return None
-    return Renew(Reason.UNKNOWN_ISSUER, f"{wanted.title}: not signed by the CA in use")
-
-
-def _expired(pair: Pair, wanted: Wanted, now: datetime) -> Renew | None:
-    if pair.facts is None or now < pair.facts.not_after:
-        return None
-    return Renew(Reason.EXPIRED, f"{wanted.title}: expired at {_stamp(pair.facts.not_after)}")
-
-
-def _near_expiry(pair: Pair, wanted: Wanted, now: datetime) -> Renew | None:
-    if pair.facts is None or now < renewal_time(pair.facts, wanted.renew_at):
-        return None
-    return Renew(
-        Reason.NEAR_EXPIRY,
-        f"{wanted.title}: {wanted.renew_at:.0%} of its life is over, expires at {_stamp(pair.facts.not_after)}",
-    )
-
-
-LEAF: Final[tuple[Check, ...]] = (
-    _missing,  # nothing to serve
-    _unreadable,  # somebody edited the Secret
-    _key_mismatch,  # half of a pair was replaced
-    _wrong_names,  # the namespace or the Service was renamed
-    _unknown_issuer,  # API servers would not verify it
-    _expired,  # no one ran for long
-    _near_expiry,  # the ordinary case
-)
-
-CA: Final[tuple[Check, ...]] = (
-    _missing,  # nothing to sign with
-    _unreadable,  # also: a certificate that may not sign
-    _key_mismatch,  # its signatures would not verify
-    _expired,  # API servers refuse everything that it signed
-    _near_expiry,  # the ordinary case
-)
-
-
-def check(checks: tuple[Check, ...], pair: Pair, wanted: Wanted, now: datetime) -> Renew | None:
-    """What the first check says that objects; None if the certificate is good for now."""
-    return next((renew for each in checks if (renew := each(pair, wanted, now)) is not None), None)
-
-
-def renewal_time(facts: Facts, renew_at: float) -> datetime:
+def renewal_time(facts: Facts) -> datetime:
     """From when on a certificate counts as near its expiry."""
-    return facts.not_before + (facts.not_after - facts.not_before) * renew_at
+    return facts.not_before + (facts.not_after - facts.not_before) * RENEW_AT
 
 
-def _stamp(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+def _objections(pair: Pair, wanted: Wanted, now: datetime) -> Iterator[tuple[Reason, str]]:
+    parts = {"certificate": pair.certificate, "private key": pair.key}
+    if lacking := [what for what, part in parts.items() if part is None]:  # nothing to serve, or to sign with
+        yield Reason.MISSING, f"{' and '.join(lacking)} missing"
+    for what, part in parts.items():
+        if isinstance(part, Unreadable):  # somebody edited the Secret, or a CA's certificate may not sign
+            yield Reason.UNREADABLE, f"{what} {part.problem}"
+    facts = pair.facts
+    if facts is None:
+        return
+    if facts.key != pair.key:  # half of a pair was replaced
+        yield Reason.KEY_MISMATCH, "private key does not belong to the certificate"
+    if unnamed := wanted.names - facts.names:  # the namespace or the Service was renamed
+        yield Reason.WRONG_NAMES, f"lacks {', '.join(sorted(unnamed))}"
+    if wanted.issuers is not None and facts.issuer not in wanted.issuers:  # API servers would not verify it
+        yield Reason.UNKNOWN_ISSUER, "not signed by the CA in use"
+    end = facts.not_after.strftime("%Y-%m-%dT%H:%M:%SZ")
+    if now >= facts.not_after:  # no one ran for long
+        yield Reason.EXPIRED, f"expired at {end}"
+    if now >= renewal_time(facts):  # the ordinary case
+        yield Reason.NEAR_EXPIRY, f"{RENEW_AT:.0%} of its life is over, expires at {end}"

@@ -58,7 +58,6 @@ class Plan:
     ca_life: timedelta
     propagation: timedelta  # how long a change of a configuration may take to reach every API server
     retire: timedelta  # how long after the switch the old CA stays
-    renew_at: float = 2 / 3
 
 
 class Action(Enum):
@@ -104,11 +103,8 @@ def decide(seen: Observed, plan: Plan, now: datetime) -> Step | None:
 def judge(material: SecretState, plan: Plan, now: datetime) -> tuple[Renew | None, Renew | None]:
     """Why the CA in use and the leaf are to be replaced, if they are."""
     issuers = frozenset({material.ca.facts.fingerprint} if material.ca.facts else ())
-    leaf = Wanted(title="leaf", names=plan.names, issuers=issuers, renew_at=plan.renew_at)
-    return (
-        policy.check(policy.CA, material.ca, Wanted(title="CA", renew_at=plan.renew_at), now),
-        policy.check(policy.LEAF, material.leaf, leaf, now),
-    )
+    leaf = Wanted(title="leaf", names=plan.names, issuers=issuers)
+    return policy.check(material.ca, Wanted(title="CA"), now), policy.check(material.leaf, leaf, now)
 
 
 def ca_expired(ca: Renew | None) -> bool:
@@ -122,7 +118,7 @@ def _begin(seen: Observed, reason: str) -> Step:
 
 def _announcing(material: SecretState, next_ca: Pair, seen: Observed, plan: Plan, now: datetime) -> Step | None:
     ca, leaf = judge(material, plan, now)
-    coming = policy.check(policy.CA, next_ca, Wanted(title="next CA", renew_at=plan.renew_at), now)
+    coming = policy.check(next_ca, Wanted(title="next CA"), now)
     if _unusable(coming):
         return _begin(seen, _message(coming)) if _dead(ca, leaf) else Step(Action.ANNOUNCE, _message(coming))
     if _dead(ca, leaf):

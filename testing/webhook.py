@@ -14,8 +14,7 @@ from pathlib import Path
 
 from certs import authority
 from certs.authority import KeyPair
-from certs.contents import SecretData
-from certs.store import FileStore
+from certs.store import FileStore, SecretData
 
 ROOT = Path(__file__).parents[1]
 KUBECONFIG = """

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from certs import contents, manager
+from certs import manager, store
 from gpushare import names
 from testing.fakes import kube_http
 from testing.fakes.kube import FakeKube
@@ -100,7 +100,7 @@ def test_no_admission_fails_while_two_replicas_rotate_under_load(api: FakeKube, 
         while first not in seen and not failures:
             assert time.monotonic() < deadline, "the first CA is not used"
             time.sleep(0.1)
-        api.edit(SECRET, lambda secret: secret["metadata"].update(annotations={contents.ROTATE_ANNOTATION: "now"}))
+        api.edit(SECRET, lambda secret: secret["metadata"].update(annotations={store.ROTATE_ANNOTATION: "now"}))
         while bundle(api) == first or bundle(api).count("BEGIN") != 1:
             assert time.monotonic() < deadline, "the rotation does not end"
             time.sleep(0.1)

@@ -7,11 +7,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from certs import authority, contents
+from certs import authority, store
 from certs.authority import KeyPair
-from certs.contents import SecretData
 from certs.policy import Facts, Unreadable
-from certs.store import FileStore
+from certs.store import FileStore, SecretData
 from tests.unit.certs.world import START, verifies
 
 DAY = timedelta(days=1)
@@ -87,7 +86,7 @@ def test_a_key_that_cannot_sign_for_tls_is_unreadable() -> None:
 def test_keys_do_not_show_in_messages_and_stand_in_the_secret_even_if_they_are_empty() -> None:
     assert "PRIVATE" not in repr(LEAF)
     assert "PRIVATE" not in repr(SecretData(leaf=LEAF))
-    assert contents.into_secret(SecretData(), {})["data"].items() >= {"tls.crt": "", "tls.key": ""}.items()
+    assert store.into_secret(SecretData(), {})["data"].items() >= {"tls.crt": "", "tls.key": ""}.items()
 
 
 def test_a_client_verifies_by_name_address_and_ca(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from certs import __main__ as command
+from certs import store
 from certs.__main__ import describe
+from certs.manager import Status
 from certs.settings import CertSettings
+from certs.store import SecretData
 from gpushare.errors import SettingsError
 from gpushare.kube import api as kube
 from gpushare.runtime import options
@@ -23,7 +25,8 @@ def test_the_state_is_told_in_four_lines_without_a_secret(world: World) -> None:
         "phase: steady\n"
         "webhook configurations: carry the CA"
     )
-    assert describe(replace(status, leaf_expires=None, ca_expires=None, in_configurations=False), None) == (
+    nothing = Status(state=store.state(SecretData()), in_configurations=False)
+    assert describe(nothing, None) == (
         "leaf: none\nCA: none\nphase: steady\nwebhook configurations: do not carry the CA yet"
     )
 
@@ -42,38 +45,21 @@ def test_the_command_makes_what_is_missing(
 
 
 @pytest.mark.parametrize(
-    ("variables", "message"),
+    ("name", "value", "message"),
     [
-        ({"GPUSHARE_CERT_SOURCE": "vault"}, "GPUSHARE_CERT_SOURCE='vault': write one of self, files"),
-        ({"GPUSHARE_CERT_CHECK_S": "0"}, "GPUSHARE_CERT_CHECK_S='0': write a number above 0"),
-        (
-            {"GPUSHARE_CERT_PROPAGATION_S": "-1"},
-            "GPUSHARE_CERT_PROPAGATION_S='-1': write a number of seconds, 0 or more",
-        ),
-        (
-            {"GPUSHARE_CERT_RETIRE_S": "30"},
-            "cert_retire_s=30: replicas look every cert_check_s=30 seconds; write at least 60",
-        ),
-        ({"GPUSHARE_CERT_CA_DAYS": "100"}, "cert_ca_days=100: a CA must outlive its leaves by far; write at least 180"),
+        ("SOURCE", "vault", "GPUSHARE_CERT_SOURCE='vault': write one of self, files"),
+        ("CHECK_S", "0", "GPUSHARE_CERT_CHECK_S='0': write a number above 0"),
+        ("PROPAGATION_S", "-1", "GPUSHARE_CERT_PROPAGATION_S='-1': write a number of seconds, 0 or more"),
+        ("RETIRE_S", "30", "cert_retire_s=30: replicas look every cert_check_s=30 seconds; write at least 60"),
+        ("CA_DAYS", "100", "cert_ca_days=100: a CA must outlive its leaves by far; write at least 180"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(variables: dict[str, str], message: str) -> None:
+def test_settings_that_cannot_work_are_refused(name: str, value: str, message: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        options.load(CertSettings, [], prog="certs", environ=variables)
+        options.load(CertSettings, [], prog="certs", environ={f"GPUSHARE_CERT_{name}": value})
     assert str(caught.value) == message
 
 
-def test_defaults_are_pinned_and_names_separated_by_commas() -> None:
-    assert CertSettings() == CertSettings(
-        cert_source="self",
-        cert_dir="/run/gpushare/certs",
-        namespace="gpushare-system",
-        cert_extra_names=(),
-        cert_check_s=30.0,
-        cert_propagation_s=60.0,
-        cert_retire_s=600.0,
-        cert_leaf_days=90.0,
-        cert_ca_days=730.0,
-    )
+def test_names_are_separated_by_commas() -> None:
     loaded = options.load(CertSettings, ["--cert-extra-names", "a.example, 10.0.0.1,"], prog="certs", environ={})
     assert loaded.cert_extra_names == ("a.example", "10.0.0.1")

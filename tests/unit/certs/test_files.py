@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from certs import authority
-from certs.contents import SecretData
-from certs.store import FileStore, pair_paths
+from certs.store import FileStore, SecretData, pair_paths
 from tests.unit.certs.world import START, verifies
 
 

@@ -1,50 +1,51 @@
 import base64
 import threading
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from certs import contents
+from certs import store
 from certs.manager import CertificateManager
 from certs.rotation import Phase
 from gpushare.kube import api as kube
 from testing.fakes.kube import Fault
-from tests.unit.certs.world import DAY_S, MUTATING, SECRET, SECRETS, VALIDATING, World, verifies
+from tests.unit.certs.world import DAY_S, MUTATING, SECRET, SECRETS, VALIDATING, World
 
 GARBAGE = base64.b64encode(b"garbage").decode()
+
+
+def spoil_bundle(world: World, left: str | None) -> None:
+    world.api.edit(MUTATING, lambda body: body["webhooks"][0]["clientConfig"].update(caBundle=left))
 
 
 def test_a_fresh_cluster_gets_secret_files_and_bundle_in_one_look_and_a_second_writes_nothing(world: World) -> None:
     manager = world.replica()
     assert (manager.status, manager.leaf_left_s()) == (None, None)
-    status = manager.ensure_once()
-    assert (status.phase, status.in_configurations) == (Phase.STEADY, True)
+    assert manager.ensure_once().in_configurations
     assert world.api.read(SECRET)["type"] == "kubernetes.io/tls"
-    assert all(verifies(manager.settings.cert_dir, bundle) for bundle in world.bundles())
+    assert world.verify()
     assert manager.leaf_left_s() == pytest.approx(90 * DAY_S)
-    manager = world.looked()
     world.api.calls.clear()
-    manager.ensure_once()
+    world.looked()
     assert [call.verb for call in world.api.calls] == ["get", "get", "get"]
 
 
 def test_three_replicas_that_start_together_agree_on_one_ca(world: World) -> None:
-    managers = [world.replica(name) for name in "abc"]
     together = threading.Barrier(3)
 
-    def start(manager: CertificateManager) -> None:
+    def start(name: str) -> None:
+        manager = world.replica(name)
         together.wait()
         manager.ensure_once()
 
-    threads = [threading.Thread(target=start, args=(manager,)) for manager in managers]
+    threads = [threading.Thread(target=start, args=(name,)) for name in "abc"]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert world.api.count("update", "/secrets/") == 0
     assert set(world.bundles()) == {world.secret().bundle}
-    assert all(verifies(manager.settings.cert_dir, world.secret().bundle) for manager in managers)
+    assert all(world.verify(name) for name in "abc")
 
 
 @pytest.mark.parametrize("verb", ["get", "create", "update"])
@@ -55,21 +56,21 @@ def test_three_replicas_that_start_together_agree_on_one_ca(world: World) -> Non
 def test_any_one_failed_call_is_made_good_by_the_next_looks(world: World, verb: str, fault: Fault) -> None:
     manager = world.replica()
     for _ in range(2):
-        world.api.fail_next(lambda call: call.verb == verb, fault)
+        world.fail(verb, "", fault)
         try:
             manager.ensure_once()
         except kube.KubeError:
             manager.ensure_once()
     manager.ensure_once()
     assert set(world.bundles()) == {world.secret().bundle}
-    assert verifies(manager.settings.cert_dir, world.secret().bundle)
+    assert world.verify()
 
 
 def test_configurations_that_cannot_be_written_do_not_keep_the_leaf_from_being_served(world: World) -> None:
-    manager = world.replica()
-    world.api.fail_next(lambda call: "webhookconfigurations" in call.path, kube.ForbiddenError("rbac"), times=4)
-    assert not manager.ensure_once().in_configurations
-    assert verifies(manager.settings.cert_dir, world.secret().bundle)
+    world.fail("", "webhookconfigurations", kube.ForbiddenError("rbac"), times=4)
+    assert not world.replica().ensure_once().in_configurations
+    world.looked()
+    assert world.verify()
 
 
 def test_a_configuration_that_is_applied_later_gets_the_bundle(world: World) -> None:
@@ -82,19 +83,15 @@ def test_a_configuration_that_is_applied_later_gets_the_bundle(world: World) -> 
 
 
 @pytest.mark.parametrize("left", [None, "", "bm8=", "not base64"])
-def test_a_bundle_that_somebody_spoils_is_written_again(world: World, left: str | None) -> None:
-    manager = world.looked()
-    world.api.edit(MUTATING, lambda body: body["webhooks"][0]["clientConfig"].update(caBundle=left))
-    manager.ensure_once()
-    assert set(world.bundles()) == {world.secret().bundle}
-
-
-def test_a_secret_lost_while_bundles_are_spoilt_heals(world: World) -> None:
+@pytest.mark.parametrize("secret", ["kept", "lost"])
+def test_a_bundle_that_somebody_spoils_is_written_again(world: World, left: str | None, secret: str) -> None:
     world.looked("a")
-    world.api.edit(MUTATING, lambda body: body["webhooks"][0]["clientConfig"].update(caBundle="not base64"))
-    world.api.vanish(SECRET)
-    heir = world.looked("b")
-    assert all(verifies(heir.settings.cert_dir, bundle) for bundle in world.bundles())
+    spoil_bundle(world, left)
+    if secret == "lost":
+        world.api.vanish(SECRET)
+    world.looked("b")
+    assert world.secret().bundle in world.bundles()
+    assert world.verify("b")
 
 
 def test_a_leaf_is_renewed_by_the_same_ca_which_leaves_the_bundle_when_it_has_expired(world: World) -> None:
@@ -105,43 +102,42 @@ def test_a_leaf_is_renewed_by_the_same_ca_which_leaves_the_bundle_when_it_has_ex
     assert world.secret().leaf.key != before.leaf.key
     assert world.secret().bundle == before.bundle
     assert manager.leaf_left_s() == pytest.approx(90 * DAY_S)
-    manager, before = world.looked(), world.secret()
     world.pass_s(10_000 * DAY_S)
     manager.ensure_once()
     assert world.secret().ca != before.ca
     assert world.secret().bundle == world.secret().ca.certificate
 
 
-def spoil(values: Mapping[str, str | None]) -> Callable[[World], None]:
+def spoil(**values: str | None) -> Callable[[World], None]:
     return lambda world: world.corrupt(**values)
+
+
+def state(text: bytes) -> Callable[[World], None]:
+    return spoil(**{"state.json": base64.b64encode(text).decode()})
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        *(spoil({"tls_crt": GARBAGE}), spoil({"tls_key": GARBAGE}), spoil({"tls_crt": None, "tls_key": None})),
-        *(spoil({"tls_key": "not base64 !"}), spoil({"ca_key": None}), spoil({"ca_key": GARBAGE})),
-        *(spoil({"ca_crt": GARBAGE}), spoil({"ca_crt": None, "ca_key": None})),
-        spoil({"tls_crt": GARBAGE, "tls_key": "%%%", "ca_crt": "", "ca_key": GARBAGE}),
-        spoil({"tls_crt": None, "tls_key": None, "ca_crt": None, "ca_key": None, "state.json": None}),
-        spoil({"state.json": GARBAGE}),
-        spoil({"state.json": base64.b64encode(b'{"version": 2, "since": "2026-03-01T00:00:00", "later": 1}').decode()}),
-        spoil({"state.json": base64.b64encode(b"[1]").decode()}),
-        spoil({"next-ca.crt": GARBAGE}),
-        spoil({"next-ca.key": GARBAGE}),
+        *(spoil(tls_crt=GARBAGE), spoil(tls_key=GARBAGE), spoil(tls_crt=None, tls_key=None)),
+        *(spoil(tls_key="not base64 !"), spoil(ca_key=None), spoil(ca_key=GARBAGE)),
+        *(spoil(ca_crt=GARBAGE), spoil(ca_crt=None, ca_key=None)),
+        spoil(tls_crt=GARBAGE, tls_key="%%%", ca_crt="", ca_key=GARBAGE),
+        *(state(b"garbage"), state(b"[1]"), state(b'{"version": 2, "since": "2026-03-01T00:00:00", "later": 1}')),
+        *(spoil(**{"next-ca.crt": GARBAGE}), spoil(**{"next-ca.key": GARBAGE})),
         lambda world: world.api.edit(SECRET, lambda secret: secret.update(data=None)),
         lambda world: world.corrupt(tls_key=base64.b64encode(world.secret().ca.key).decode()),
     ],
 )
-@pytest.mark.parametrize("files", ["kept", "lost"])
-def test_a_damaged_secret_heals(world: World, damage: Callable[[World], None], files: str) -> None:
-    manager = world.looked("a")
+@pytest.mark.parametrize("heir", ["a", "b"], ids=["files kept", "files lost"])
+def test_a_damaged_secret_heals(world: World, damage: Callable[[World], None], heir: str) -> None:
+    world.looked("a")
     damage(world)
-    heir = manager if files == "kept" else world.replica("b")
-    world.live(heir)
-    status = heir.ensure_once()
-    assert (status.phase, status.in_configurations) == (Phase.STEADY, True)
-    assert all(verifies(heir.settings.cert_dir, bundle) for bundle in world.bundles())
+    manager = world.replica(heir)
+    world.live(manager)
+    status = manager.ensure_once()
+    assert (status.state.phase, status.in_configurations) == (Phase.STEADY, True)
+    assert world.verify(heir)
 
 
 def test_metadata_and_keys_of_others_survive(world: World) -> None:
@@ -155,16 +151,15 @@ def test_metadata_and_keys_of_others_survive(world: World) -> None:
 
 
 def test_a_secret_that_changes_all_the_time_is_reported(world: World) -> None:
-    world.api.fail_next(lambda call: call.verb == "create", kube.ConflictError("x"), times=100)
-    with pytest.raises(
-        kube.ConflictError, match="gpushare-webhook-tls or a webhook configuration is changed all the time"
-    ):
+    world.fail("create", "", kube.ConflictError("x"), times=100)
+    message = "gpushare-webhook-tls or a webhook configuration is changed all the time"
+    with pytest.raises(kube.ConflictError, match=message):
         world.replica().ensure_once()
 
 
 def test_the_loop_looks_quickly_while_it_is_not_settled_and_slowly_after(world: World) -> None:
     stop, manager = threading.Event(), world.replica()
-    world.api.fail_next(lambda call: call.path.startswith(SECRETS), kube.UnreachableError("refused"), times=2)
+    world.fail("", SECRETS, kube.UnreachableError("refused"), times=2)
 
     def ask(_at: float) -> None:
         if len(world.clock.waits) == 4:
@@ -190,17 +185,13 @@ def test_the_loop_outlives_what_no_one_foresaw(world: World, monkeypatch: pytest
     assert len(world.clock.waits) == 3
 
 
-def test_with_files_of_somebody_else_nothing_is_made(world: World, tmp_path: Path) -> None:
+def test_with_files_of_somebody_else_nothing_is_made(world: World) -> None:
     world.looked("theirs")
-    made = world.secret()
     world.api.calls.clear()
     manager = world.looked("theirs", cert_source="files")
     assert manager.leaf_left_s() == pytest.approx(90 * DAY_S)
+    assert world.looked("empty", cert_source="files").leaf_left_s() is None
     assert world.api.calls == []
-    empty = world.replica("empty", cert_source="files")
-    empty.ensure_once()
-    assert empty.leaf_left_s() is None
-    assert made.leaf.key == world.secret().leaf.key
 
 
 def test_no_key_reaches_a_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -216,6 +207,6 @@ def test_the_leaf_has_the_services_names_and_those_of_the_setting_as_it_is_now(w
     service = {"gpushare-webhook.gpushare-system.svc", "gpushare-webhook.gpushare-system.svc.cluster.local"}
     for more in (set(), {"10.1.2.3", "hook.example"}):
         world.looked(cert_extra_names=tuple(more))
-        facts = contents.state(world.secret()).leaf.facts
+        facts = store.state(world.secret()).leaf.facts
         assert facts is not None
         assert facts.names == service | more

@@ -17,53 +17,44 @@ GOOD = Facts(
     not_after=NOW + 60 * DAY,
 )
 WANTED = Wanted(title="leaf", names=frozenset({"webhook.svc"}), issuers=frozenset({"ca"}))
+CA = Wanted(title="CA")
 OLD = replace(GOOD, not_before=NOW - 60 * DAY, not_after=NOW + 30 * DAY)
 DEAD = replace(GOOD, not_after=NOW)
 
 
-@pytest.mark.parametrize(
-    ("pair", "reason", "message"),
-    [
-        (Pair(None, None), Reason.MISSING, "leaf: certificate and private key missing"),
-        (Pair(None, "key"), Reason.MISSING, "leaf: certificate missing"),
-        (Pair(GOOD, None), Reason.MISSING, "leaf: private key missing"),
-        (Pair(Unreadable("is no PEM"), None), Reason.MISSING, "leaf: private key missing"),
-        (Pair(Unreadable("is no PEM"), "key"), Reason.UNREADABLE, "leaf: certificate is no PEM"),
-        (Pair(GOOD, Unreadable("is no PEM")), Reason.UNREADABLE, "leaf: private key is no PEM"),
-        (Pair(GOOD, "other"), Reason.KEY_MISMATCH, "leaf: private key does not belong to the certificate"),
-        (Pair(replace(GOOD, names=frozenset({"x"})), "key"), Reason.WRONG_NAMES, "leaf: lacks webhook.svc"),
-        (Pair(replace(GOOD, issuer="old"), "key"), Reason.UNKNOWN_ISSUER, "leaf: not signed by the CA in use"),
-        (Pair(replace(GOOD, issuer=None), "key"), Reason.UNKNOWN_ISSUER, "leaf: not signed by the CA in use"),
-        (Pair(DEAD, "key"), Reason.EXPIRED, "leaf: expired at 2026-03-01T00:00:00Z"),
-        (Pair(OLD, "key"), Reason.NEAR_EXPIRY, "leaf: 67% of its life is over, expires at 2026-03-31T00:00:00Z"),
-        (
-            Pair(replace(DEAD, issuer="old"), "other"),
-            Reason.KEY_MISMATCH,
-            "leaf: private key does not belong to the certificate",
-        ),
-    ],
-)
-def test_a_leaf_is_renewed_for_the_first_reason_of_the_list(pair: Pair, reason: Reason, message: str) -> None:
-    assert policy.check(policy.LEAF, pair, WANTED, NOW) == Renew(reason, message)
+MISMATCH = "private key does not belong to the certificate"
 
 
 @pytest.mark.parametrize(
     ("pair", "reason", "message"),
     [
-        (Pair(None, None), Reason.MISSING, "CA: certificate and private key missing"),
-        (Pair(Unreadable("may not sign"), "key"), Reason.UNREADABLE, "CA: certificate may not sign"),
-        (Pair(GOOD, "other"), Reason.KEY_MISMATCH, "CA: private key does not belong to the certificate"),
-        (Pair(DEAD, "key"), Reason.EXPIRED, "CA: expired at 2026-03-01T00:00:00Z"),
-        (Pair(OLD, "key"), Reason.NEAR_EXPIRY, "CA: 67% of its life is over, expires at 2026-03-31T00:00:00Z"),
+        (Pair(None, None), Reason.MISSING, "certificate and private key missing"),
+        (Pair(None, "key"), Reason.MISSING, "certificate missing"),
+        (Pair(Unreadable("is no PEM"), None), Reason.MISSING, "private key missing"),
+        (Pair(Unreadable("is no PEM"), "key"), Reason.UNREADABLE, "certificate is no PEM"),
+        (Pair(GOOD, Unreadable("is no PEM")), Reason.UNREADABLE, "private key is no PEM"),
+        (Pair(GOOD, "other"), Reason.KEY_MISMATCH, MISMATCH),
+        (Pair(replace(GOOD, names=frozenset({"x"})), "key"), Reason.WRONG_NAMES, "lacks webhook.svc"),
+        (Pair(replace(GOOD, issuer="old"), "key"), Reason.UNKNOWN_ISSUER, "not signed by the CA in use"),
+        (Pair(replace(GOOD, issuer=None), "key"), Reason.UNKNOWN_ISSUER, "not signed by the CA in use"),
+        (Pair(DEAD, "key"), Reason.EXPIRED, "expired at 2026-03-01T00:00:00Z"),
+        (Pair(OLD, "key"), Reason.NEAR_EXPIRY, "67% of its life is over, expires at 2026-03-31T00:00:00Z"),
+        (Pair(replace(DEAD, issuer="old"), "other"), Reason.KEY_MISMATCH, MISMATCH),
     ],
 )
-def test_a_ca_is_renewed_for_the_first_reason_of_the_list(pair: Pair, reason: Reason, message: str) -> None:
-    assert policy.check(policy.CA, pair, Wanted(title="CA"), NOW) == Renew(reason, message)
+def test_a_certificate_is_renewed_for_the_first_reason_of_the_list(pair: Pair, reason: Reason, message: str) -> None:
+    assert policy.check(pair, WANTED, NOW) == Renew(reason, f"leaf: {message}")
+    if reason not in {Reason.WRONG_NAMES, Reason.UNKNOWN_ISSUER}:
+        assert policy.check(pair, CA, NOW) == Renew(reason, f"CA: {message}")
+
+
+def test_a_ca_needs_no_name_and_signs_itself() -> None:
+    assert policy.check(Pair(replace(GOOD, names=frozenset(), issuer=None), "key"), CA, NOW) is None
 
 
 def test_a_good_certificate_is_kept_until_two_thirds_of_its_life_and_can_still_be_used_then() -> None:
-    at = policy.renewal_time(GOOD, 2 / 3)
+    at = policy.renewal_time(GOOD)
     assert at == NOW + 30 * DAY
-    assert policy.check(policy.LEAF, Pair(GOOD, "key"), WANTED, at - timedelta(seconds=1)) is None
-    assert policy.check(policy.LEAF, Pair(GOOD, "key"), WANTED, at) is not None
+    assert policy.check(Pair(GOOD, "key"), WANTED, at - timedelta(seconds=1)) is None
+    assert policy.check(Pair(GOOD, "key"), WANTED, at) is not None
     assert [reason for reason in Reason if not Renew(reason, "").urgent] == [Reason.NEAR_EXPIRY]

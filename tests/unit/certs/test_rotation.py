@@ -3,10 +3,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from certs import contents, rotation
-from certs.contents import SecretData
+from certs import rotation, store
 from certs.policy import Facts, Pair, Unreadable
 from certs.rotation import Action, Observed, Phase, Plan, SecretState, Step
+from certs.store import SecretData
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 DAY, SECOND = timedelta(days=1), timedelta(seconds=1)
@@ -109,6 +109,6 @@ def test_a_leaf_that_is_served_outlives_the_loss_of_the_secret(material: SecretS
 
 def test_the_phase_follows_from_the_content_and_without_a_next_ca_there_is_nothing_to_switch_to() -> None:
     with pytest.raises(ValueError, match="there is no next CA to switch to"):
-        contents.after(Action.SWITCH, SecretData(), PLAN, served=SecretData(), known=(), now=NOW)
+        store.after(Action.SWITCH, SecretData(), PLAN, served=SecretData(), known=(), now=NOW)
     for material, phase in [(STEADY, Phase.STEADY), (ANNOUNCING, Phase.ANNOUNCING), (RETIRING, Phase.RETIRING)]:
         assert material.phase is phase

@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from certs import contents, store
 from certs import manager as manager_certs
-from certs.contents import SecretData
+from certs import store
 from certs.manager import CertificateManager
 from certs.settings import CertSettings
+from certs.store import SecretData
 from gpushare import names
 from gpushare.kube.api import JsonObject
 from testing.clock import ManualClock
-from testing.fakes.kube import FakeKube
+from testing.fakes.kube import FakeKube, Fault
 
 START = datetime.now(UTC).replace(microsecond=0)  # handshakes are verified at the machine's time
 DAY_S = 86400.0
@@ -66,7 +66,7 @@ class World:
                 manager.ensure_once()
 
     def secret(self) -> SecretData:
-        return contents.from_secret(self.api.read(SECRET))
+        return store.from_secret(self.api.read(SECRET))
 
     def corrupt(self, **values: str | None) -> None:
         """Set keys of the Secret's data to raw text (dots as underscores); None removes them."""
@@ -83,8 +83,16 @@ class World:
     def ask_rotation(self, value: str) -> None:
         self.api.edit(
             SECRET,
-            lambda secret: secret["metadata"].setdefault("annotations", {}).update({contents.ROTATE_ANNOTATION: value}),
+            lambda secret: secret["metadata"].setdefault("annotations", {}).update({store.ROTATE_ANNOTATION: value}),
         )
+
+    def fail(self, verb: str, path: str, fault: Fault, times: int = 1) -> None:
+        """The next calls of this kind; an empty verb or a part of a path stands for all that have it."""
+        self.api.fail_next(lambda call: verb in call.verb and path in call.path, fault, times=times)
+
+    def verify(self, replica: str = "a") -> bool:
+        """Whether every API server verifies this replica."""
+        return all(verifies(self.root / replica, bundle) for bundle in self.bundles())
 
     def bundles(self) -> list[bytes]:
         """The CA bundle of every webhook of both configurations."""
