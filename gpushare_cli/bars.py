@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gpushare import units
+from gpushare_cli.console import count
 from gpushare_cli.dashboard.views import Block, Card, NodeView, Overview
 from gpushare_cli.explain.waiting import Waiting
 from gpushare_cli.terminal import Line, Span
@@ -39,8 +40,8 @@ def legend(*, unicode: bool) -> Line:
 
 def head(overview: Overview) -> Iterator[Line]:
     sums = overview.totals
-    spans: list[Span] = [(f"{_count(sums.gpus, 'GPU')} on {_count(sums.nodes, 'node')}", "bold")]
-    spans += [(f"{_GAP}{_of(sums.granted_mib, sums.total_mib)}", ""), (f"{_GAP}{_count(sums.pods, 'pod')}", "")]
+    spans: list[Span] = [(f"{count(sums.gpus, 'GPU')} on {count(sums.nodes, 'node')}", "bold")]
+    spans += [(f"{_GAP}{_of(sums.granted_mib, sums.total_mib)}", ""), (f"{_GAP}{count(sums.pods, 'pod')}", "")]
     if sums.used_mib is not None:
         spans.append((f"{_GAP}{_gib(sums.used_mib)} GiB used", ""))
     if sums.waiting:
@@ -61,14 +62,14 @@ def of_waiting(waiting: Sequence[Waiting], total: int) -> Iterator[Line]:
         yield [(f"    {pod.reason}", "")]
     others = total - sum(1 + pod.others for pod in waiting[:_WAITING])
     if others > 0:
-        yield [(f"  and {_count(others, 'more pod')}; see gpushare dashboard", "")]
+        yield [(f"  and {count(others, 'more pod')}; see gpushare dashboard", "")]
 
 
 def _of_card(card: Card, node: NodeView, *, unicode: bool) -> Iterator[Line]:
     used = "" if card.used_mib is None else f"used {_gib(card.used_mib)}"
     over = any(map(_is_over, card.blocks))
     strength = card.strength.value.replace(" the ", " ") if node.known else ""
-    pods = _count(len(card.blocks), "pod") if card.blocks else ""
+    pods = count(len(card.blocks), "pod") if card.blocks else ""
     yield [
         (f"  {card.label:<5}", ""),
         *_bar(card, unicode=unicode),
@@ -116,7 +117,3 @@ def _of(held_mib: int, has_mib: int) -> str:
 
 def _gib(mib: int) -> str:
     return f"{mib // 1024}" if mib % 1024 == 0 else f"{mib / 1024:.1f}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

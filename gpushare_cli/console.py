@@ -120,6 +120,10 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def gpu_columns(indices: Iterable[int]) -> Sequence[int]:
     """The indices that are columns: every GPU up to the highest, as a lost one leaves a gap, and the MIG instances."""
     found = set(indices)

@@ -1,6 +1,7 @@
 """`gpushare inspect`, `kubectl inspect gpushare`: byte for byte as Aliyun's plug-in prints it, or JSON for programs."""
 
 import argparse
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -237,27 +238,13 @@ def layout(text: str) -> str:
     plus the padding; what follows a line's last tab belongs to no column and is written as it is.
     """
     lines = [line.split("\t") for line in text.split("\n")]
-    done: list[str] = [""] * len(lines)
-    _block(lines, 0, len(lines), (), done)
-    return "\n".join(done)
-
-
-def _block(lines: Sequence[Sequence[str]], start: int, end: int, widths: tuple[int, ...], done: list[str]) -> None:
-    """Lay out lines `start` to `end`, whose first cells have the given column widths."""
-    column = len(widths)
-    row = start
-    while row < end:
-        last = row
-        while last < end and len(lines[last]) - 1 > column:
-            last += 1
-        if last == row:
-            padded = (cell.ljust(width) for cell, width in zip(lines[row], widths, strict=False))
-            done[row] = "".join(padded) + lines[row][-1]
-            row += 1
-        else:
-            width = max(len(cells[column]) for cells in lines[row:last]) + _PADDING
-            _block(lines, row, last, (*widths, width), done)
-            row = last
+    for column in range(max(map(len, lines)) - 1):
+        for has_cell, block in itertools.groupby(lines, key=lambda cells: len(cells) > column + 1):
+            rows = list(block) if has_cell else []
+            width = max((len(cells[column]) for cells in rows), default=0) + _PADDING
+            for cells in rows:
+                cells[column] = cells[column].ljust(width)
+    return "\n".join(map("".join, lines))
 
 
 def _run(call: Call) -> int:

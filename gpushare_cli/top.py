@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Final
+from typing import Final
 
 from gpushare.runtime.clock import Clock
 from gpushare_cli import arguments, bars, terminal
@@ -37,66 +37,56 @@ def add(parser: argparse.ArgumentParser) -> None:
     arguments.add_cluster(parser)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Top:
-    live: Live
-    options: Options
-    look: Look
-    out: IO[str]  # takes the terminal's commands; all text that is no command is escaped before
-    clock: Clock
-    ended: Callable[[], bool]
-
-    def follow(self) -> int:
-        stop, drawn = threading.Event(), None
-        self.live.start(stop)
-        try:
-            with terminal.screen(self.out, self.look) as show:
-                while not self.ended():
-                    picture, (width, height) = self.live.look(), shutil.get_terminal_size()
-                    now = width, height, picture.version if picture else self.live.watched.problem
-                    if now != drawn:
-                        show(fitted(list(self._page(picture)), height), width)
-                        drawn = now
-                    self.clock.wait(stop, _LOOK_S)
-        finally:
-            stop.set()
-        return OK
-
-    def once(self, streams: Streams) -> int:
-        stop = threading.Event()
-        self.live.start(stop)
-        until = self.clock.monotonic() + _ONCE_S
-        while not (self.live.asked.wait(_LOOK_S) or self.ended() or self.clock.monotonic() >= until):
-            pass
+def _follow(live: Live, nodes: Sequence[str], look: Look, clock: Clock, ended: Callable[[], bool]) -> int:
+    stop, drawn = threading.Event(), None
+    live.start(stop)
+    try:
+        with terminal.screen(sys.stdout, look) as show:
+            while not ended():
+                picture, (width, height) = live.look(), shutil.get_terminal_size()
+                now = width, height, picture.version if picture else live.watched.problem
+                if now != drawn:
+                    told = _notes(picture) if picture else ("Reading the cluster ...", live.watched.problem)
+                    page = [*(lines(picture, nodes, look) if picture else ()), *([(text, "")] for text in told if text)]
+                    show(fitted(page, height), width)
+                    drawn = now
+                clock.wait(stop, _LOOK_S)
+    finally:
         stop.set()
-        picture = self.live.picture
-        if picture is None:
-            why = self.live.watched.problem or f"the API server has not answered all questions for {_ONCE_S:.0f} s"
-            return FAILED if self.ended() else streams.error(why)
-        for note in _notes(picture):
-            streams.note(note)
-        if not picture.nodes:
-            streams.err.write("no GPU of a shared node may be seen; is the device plugin running?\n")
-            return FAILED
-        for name in sorted({*self.options.node} - picture.nodes.keys()):
-            streams.note(f"node {name} is not among those that share GPUs")
-        self.out.write(terminal.printed(lines(picture, self.options.node, unicode=self.look.unicode), self.look))
-        return OK
-
-    def _page(self, picture: Picture | None) -> Iterator[Line]:
-        if picture is None:
-            yield from ([(text, "")] for text in ("Reading the cluster ...", self.live.watched.problem) if text)
-        else:
-            yield from lines(picture, self.options.node, unicode=self.look.unicode)
-            yield from ([(note, "")] for note in _notes(picture))
+    return OK
 
 
-def lines(picture: Picture, nodes: Sequence[str], *, unicode: bool) -> Iterator[Line]:
+def _once(
+    live: Live, nodes: Sequence[str], look: Look, streams: Streams, clock: Clock, ended: Callable[[], bool]
+) -> int:
+    stop = threading.Event()
+    live.start(stop)
+    until = clock.monotonic() + _ONCE_S
+    while not (live.asked.wait(_LOOK_S) or ended() or clock.monotonic() >= until):
+        pass
+    stop.set()
+    picture = live.picture
+    if picture is None:
+        why = live.watched.problem or f"the API server has not answered all questions for {_ONCE_S:.0f} s"
+        return FAILED if ended() else streams.error(why)
+    for note in _notes(picture):
+        streams.note(note)
+    if not picture.nodes:
+        streams.err.write("no GPU of a shared node may be seen; is the device plugin running?\n")
+        return FAILED
+    for name in sorted({*nodes} - picture.nodes.keys()):
+        streams.note(f"node {name} is not among those that share GPUs")
+    # To the terminal itself, which takes its commands; all text that is no command is escaped before.
+    sys.stdout.write(terminal.printed(lines(picture, nodes, look), look))
+    return OK
+
+
+def lines(picture: Picture, nodes: Sequence[str], look: Look) -> Iterator[Line]:
     shown = [view for name, view in sorted(picture.nodes.items()) if not nodes or name in nodes]
     yield from bars.head(picture.overview)
     yield from bars.of_waiting(picture.waiting, picture.overview.totals.waiting)
-    yield from bars.of_nodes(shown, unicode=unicode, with_pods=bool(nodes))
-    yield bars.legend(unicode=unicode)
+    yield from bars.of_nodes(shown, unicode=look.unicode, with_pods=bool(nodes))
+    yield bars.legend(unicode=look.unicode)
 
 
 def _notes(picture: Picture) -> Iterator[str]:
@@ -112,11 +102,11 @@ def fitted(found: Sequence[Line], height: int) -> Sequence[Line]:
 
 def _run(call: Call) -> int:
     options = call.options(Options)
-    live = command.of_call(call, options)
+    live, look = command.of_call(call, options), Look.of_output(call.streams.width)
     with told_to_end() as ended:
-        look = Look.of_output(call.streams.width)
-        top = Top(live=live, options=options, look=look, out=sys.stdout, clock=call.clock, ended=ended)
-        return top.follow() if terminal.obeys() and not options.once else top.once(call.streams)
+        if terminal.obeys() and not options.once:
+            return _follow(live, options.node, look, call.clock, ended)
+        return _once(live, options.node, look, call.streams, call.clock, ended)
 
 
 COMMAND: Final = Command(

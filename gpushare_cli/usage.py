@@ -77,24 +77,20 @@ def _problem(facts: Mapping[str, int], *, is_read: bool) -> str:
 def read(api: KubeApi, nodes: Collection[NodeName], namespace: str) -> Mapping[NodeName, NodeUse]:
     """Ask the plugins of these nodes, through the API server's proxy; a node of which nothing is known says why."""
     try:
-        plugins = _plugins(api, namespace)
+        return read_all(api, namespace, nodes)
     except (kube.KubeError, WireError) as error:
         return dict.fromkeys(nodes, NodeUse(problem=f"device plugins cannot be listed: {error}"))
-    return _ask_all(api, nodes, plugins)
 
 
-def read_all(api: KubeApi, namespace: str) -> Mapping[NodeName, NodeUse]:
-    """Ask all plugins. KubeError or WireError if they cannot be listed."""
+def read_all(api: KubeApi, namespace: str, nodes: Collection[NodeName] | None = None) -> Mapping[NodeName, NodeUse]:
+    """Ask all plugins, or those of some nodes. KubeError or WireError if plugins cannot be listed."""
     plugins = _plugins(api, namespace)
-    return _ask_all(api, plugins, plugins)
-
-
-def _ask_all(api: KubeApi, nodes: Collection[NodeName], plugins: Mapping[NodeName, str]) -> Mapping[NodeName, NodeUse]:
+    wanted = plugins if nodes is None else nodes
     pool = ThreadPoolExecutor(_AT_ONCE)
-    asked = {node: pool.submit(_ask, api, plugins[node]) for node in nodes if node in plugins}
+    asked = {node: pool.submit(_ask, api, plugins[node]) for node in wanted if node in plugins}
     futures.wait(asked.values(), timeout=_ALL_S)
     pool.shutdown(wait=False, cancel_futures=True)
-    return {node: _answer(asked.get(node)) for node in nodes}
+    return {node: _answer(asked.get(node)) for node in wanted}
 
 
 def _answer(asked: "futures.Future[NodeUse] | None") -> NodeUse:

@@ -131,6 +131,7 @@ class HttpServer:
     tls: Callable[[], ssl.SSLContext] | None = None  # for the next connection. May raise OSError.
     connections: int = CONNECTIONS
     crowded_s: float = CROWDED_S
+    send_s: float = SEND_S
     tick_s: float = LOOK_S  # how late the main loop may notice that it is to stop, or that somebody is late
     stopping: bool = field(init=False, default=False)
     _sockets: dict[int, Any] = field(init=False, default_factory=dict)
@@ -227,7 +228,7 @@ class HttpServer:
         if channel.left is not None:
             since, limit_s = channel.left, LEAVE_S
         elif channel.unsent_since is not None:
-            since, limit_s = channel.unsent_since, CROWDED_S if self._server.task_dispatcher.queue else SEND_S
+            since, limit_s = channel.unsent_since, CROWDED_S if self._server.task_dispatcher.queue else self.send_s
         elif running:
             since, limit_s = running[0].began, REQUEST_S
         elif request is None:

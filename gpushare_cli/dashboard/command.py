@@ -1,20 +1,25 @@
 """`gpushare dashboard`: reads the cluster with the user's rights, and serves a page to the user's own browser.
 
-The only importer of http.server and webbrowser.
+The picture has what its user may read of the cluster, so others must not see it: neither other users of the machine,
+who reach its loopback address too (hence the key), nor pages of other sites in the same browser (hence the names of
+hosts, against DNS rebinding, and the origin). The files of the page tell nothing, and need no key. The key is no
+cookie, which a browser sends to all ports of a host, behind which other users of the machine may listen; it comes in
+a header, which another site's page could send after a preflight only, and that is refused. Nothing can be changed.
 """
 
 import argparse
 import contextlib
+import hmac
 import html
+import ipaddress
+import re
 import secrets
-import socket
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -23,28 +28,44 @@ from gpushare import names
 from gpushare.errors import GpuShareError, SettingsError
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
-from gpushare.runtime import logs
-from gpushare.runtime.clock import Clock
+from gpushare.runtime import http, intake, logs
+from gpushare.runtime.clock import Clock, SystemClock
 from gpushare_cli import arguments, reading
 from gpushare_cli.arguments import Call, Command, told_to_end
 from gpushare_cli.console import OK, Streams
-from gpushare_cli.dashboard import site as sites
 from gpushare_cli.dashboard import watching
 from gpushare_cli.dashboard.picture import Live
-from gpushare_cli.dashboard.site import Response, Site
 from gpushare_cli.reading import Settings
 
 PORT: Final = 8127
 LOOPBACK: Final = "127.0.0.1"
+PICTURE: Final = "/picture"
+KEY: Final = "gpushare-key"  # the header, as all of them in lower case
+HEADERS: Final[Mapping[str, str]] = {  # of every response
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none';"
+        " form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cache-Control": "no-store",
+}
 _MEDIA: Final = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
+_HOST: Final = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(?::[0-9]{1,5})?")
+_LONGEST: Final = 4096
 _LOOK_S: Final = 0.5
-_PATIENCE_S: Final = 20.0  # for which a browser may take to say something, and to read `_PIECE`
-_PIECE: Final = 65536  # bytes
+_KEPT_S: Final = 20.0  # connections, for what a browser asks next
+_SEND_S: Final = 120.0  # a large picture over a slow network; the page has as much patience
+_THREADS: Final = 16
 _CONNECTIONS: Final = 128
 
 
@@ -96,8 +117,8 @@ def run(live: Live, streams: Streams, options: Options, clock: Clock, ended: Cal
         opened.callback(stop.set)
         try:
             port = opened.enter_context(serving(options.port, Site(assets=assets(), key=key, page=live.page)))
-        except OSError as error:
-            return streams.error(f"port {options.port} cannot be used: {error.strerror}; give --port 0 for any other")
+        except SettingsError as error:
+            return streams.error(f"{error}; give --port 0 for any other")
         live.start(stop)
         address = f"http://{LOOPBACK}:{port}/{f'#key={key}' if key else ''}"
         for note in filter(None, (live.scope.words, *live.notes)):
@@ -137,6 +158,59 @@ def of_cluster(api: KubeApi, options: Scoped, own: Callable[[], str], clock: Clo
     return Live(api, clock, scope, settings, server=server, installation=installation, notes=notes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    status: HTTPStatus = HTTPStatus.OK
+    media: str = http.TEXT
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    assets: Mapping[str, Response]  # files of the page by path; the page itself is `/`
+    key: str  # that the address has; empty if anyone who reaches the loopback address may look
+    page: Callable[[], tuple[str, bytes]]  # the picture of the moment: its entity tag and lines of JSON
+
+    def respond(self, method: str, target: str, headers: Mapping[str, str]) -> Response:
+        """What a request gets, of which the names of headers are in lower case."""
+        if len(target) > _LONGEST or not target.startswith("/"):
+            return _no(HTTPStatus.BAD_REQUEST, "not a path")
+        if not is_local(headers.get("host", "")):
+            return _no(
+                HTTPStatus.MISDIRECTED_REQUEST, "served to this machine only: open http://127.0.0.1 or http://localhost"
+            )
+        if method not in {"GET", "HEAD"}:
+            return _no(HTTPStatus.METHOD_NOT_ALLOWED, "nothing can be changed here", {"Allow": "GET, HEAD"})
+        path = target.partition("?")[0]
+        if path != "/" and headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
+            return _no(HTTPStatus.FORBIDDEN, "asked for by another site")
+        if path != PICTURE:
+            return self.assets.get(path) or _no(HTTPStatus.NOT_FOUND, "there is no such page")
+        if self.key and not hmac.compare_digest(headers.get(KEY, "").encode(), self.key.encode()):
+            return _no(HTTPStatus.FORBIDDEN, "open the address that `gpushare dashboard` has printed: it has a key")
+        tag, body = self.page()
+        if headers.get("if-none-match") == tag:
+            return Response(status=HTTPStatus.NOT_MODIFIED, headers={"ETag": tag})
+        return Response(media="application/x-ndjson", body=body, headers={"ETag": tag})
+
+
+def is_local(host: str) -> bool:
+    """Whether a Host header names this machine's loopback address. A name that an attacker owns may lead to it too."""
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return False
+    name = match["name"].lower()
+    try:
+        return name == "localhost" or ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _no(status: HTTPStatus, why: str, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(status=status, body=f"{why}\n".encode(), headers=headers or {})
+
+
 def assets() -> Mapping[str, Response]:
     files = resources.files("gpushare_cli.dashboard").joinpath("page").iterdir()
     found = [(file, media) for file in files if (media := _MEDIA.get(file.name.rpartition(".")[2]))]
@@ -148,90 +222,45 @@ def assets() -> Mapping[str, Response]:
 
 @contextlib.contextmanager
 def serving(port: int, site: Site) -> Iterator[int]:
-    """Serve until the end of the block, on this port or for 0 on one that is free. OSError if the port is taken."""
-    server = _Server((LOOPBACK, port), _Handler)
-    server.site = site
-    server.connections = set()
-    thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="http", daemon=True)
+    """Serve until the end of the block, on this port or for 0 on one that is free. SettingsError if it is taken."""
+    listener = http.listen(LOOPBACK, port, f"port {port} cannot be used")
+    server = http.HttpServer(
+        application=_application(site),
+        listener=listener,
+        clock=SystemClock(),
+        threads=_THREADS,
+        most=intake.SMALL,  # bodies are read, and nothing is done with them
+        budget=intake.ByteBudget(0),
+        keep_alive_s=_KEPT_S,
+        connections=_CONNECTIONS,
+        send_s=_SEND_S,
+    )
+    told = threading.Event()
+    thread = threading.Thread(target=server.serve, args=(told.is_set, lambda: None), name="http", daemon=True)
     thread.start()
     try:
-        yield server.server_address[1]
+        yield listener.getsockname()[1]
     finally:
-        server.shutdown()
-        for connection in tuple(server.connections):  # that browsers keep for what they ask next
-            server.shutdown_request(connection)
-        with contextlib.suppress(OSError):
-            server.socket.shutdown(socket.SHUT_RDWR)
-        server.server_close()
+        told.set()
         thread.join()
+        server.finish(lambda: None, grace_s=0.0)
 
 
-class _Server(ThreadingHTTPServer):  # with a thread for each connection, as long as there are not too many
-    daemon_threads = True
-    allow_reuse_address = True
-    request_queue_size = 32
-    site: Site
-    connections: set[Any]
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if len(self.connections) < _CONNECTIONS:
-            self.connections.add(request)
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def shutdown_request(self, request: Any) -> None:
-        self.connections.discard(request)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that has left is no error."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    timeout = _PATIENCE_S
-    server: _Server
-
-    def log_message(self, *_: object) -> None:
-        """Nothing of what browsers ask."""
-
-    def version_string(self) -> str:
-        return "gpushare"
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("do_"):  # of any method: the site says which are allowed
-            return self._serve
-        raise AttributeError(name)
-
-    def send_error(self, code: int, *_: object) -> None:
-        """For what is no HTTP; as plain text, with nothing of the request in it."""
-        self.close_connection = True
-        self._send(Response(status=HTTPStatus(code), body=b"bad request\n"))
-
-    def _serve(self) -> None:
-        headers = {key.lower(): value for key, value in self.headers.items()}
-        if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            self.close_connection = True  # bodies are not read
-        self._send(self.server.site.respond(self.command, self.path, headers))
-
-    def _send(self, response: Response) -> None:
-        self.send_response(response.status)
+def _application(site: Site) -> http.Wsgi:
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        method = environ["REQUEST_METHOD"]
+        asked = {
+            name.removeprefix("HTTP_").replace("_", "-").lower(): value
+            for name, value in environ.items()
+            if name.startswith("HTTP_")
+        }
+        response = site.respond(method, environ["REQUEST_URI"], asked)
         own = {"Content-Type": response.media, "Content-Length": str(len(response.body))}
-        for name, value in {**sites.HEADERS, **own, **response.headers}.items():
-            self.send_header(name, value)
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-        if self.command != "HEAD":
-            for piece in pieces(response.body):
-                self.wfile.write(piece)
+        headers = {**HEADERS, **own, **response.headers}
+        start_response(f"{response.status} {response.status.phrase}", list(headers.items()))
+        return () if method == "HEAD" else (response.body,)
 
-
-def pieces(body: bytes) -> Iterator[memoryview]:
-    """Each has the whole time for sending, so a slow network gets a large picture too."""
-    view = memoryview(body)
-    return (view[start : start + _PIECE] for start in range(0, len(body), _PIECE))
+    return application
 
 
 @contextlib.contextmanager

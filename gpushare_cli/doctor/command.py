@@ -72,7 +72,7 @@ def _summary(diagnosis: Diagnosis) -> str:
     counts = Counter(each.severity for _, each in diagnosis.findings)
     passed = sum(result.passed for result in diagnosis.results)
     skipped = sum(bool(result.skipped) for result in diagnosis.results)
-    parts = [_count(counts[Severity.ERROR], "error"), _count(counts[Severity.WARNING], "warning")]
+    parts = [console.count(counts[Severity.ERROR], "error"), console.count(counts[Severity.WARNING], "warning")]
     parts += [f"{passed} of {len(diagnosis.results)} checks passed", *([f"{skipped} not done"] if skipped else [])]
     return ", ".join(parts)
 
@@ -94,10 +94,6 @@ def _passed(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
         passed = sum(result.passed for result in results)
         if passed:
             yield "ok", area, f"{passed} of {len(results)} checks passed"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 COMMAND: Final = Command(

@@ -15,9 +15,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import SystemClock
 from gpushare_cli.dashboard import command
-from gpushare_cli.dashboard.command import Options
+from gpushare_cli.dashboard.command import Options, Site
 from gpushare_cli.dashboard.picture import Live
-from gpushare_cli.dashboard.site import Site
 from testing.fakes.kube import FakeKube
 
 PROGRAMS: Final = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")

@@ -46,7 +46,7 @@ def drawn(view: NodeView, look: Look = PLAIN) -> list[str]:
 
 
 def page(shown: Picture, look: Look = PLAIN, *, nodes: Sequence[str] = ()) -> list[str]:
-    return written(top.lines(shown, nodes, unicode=look.unicode), look)
+    return written(top.lines(shown, nodes, look), look)
 
 
 def test_a_bar_is_as_full_as_its_gpu_and_neighbours_differ() -> None:

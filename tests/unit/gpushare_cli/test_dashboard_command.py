@@ -20,9 +20,9 @@ import pytest
 from gpushare.runtime.clock import SystemClock
 from gpushare_cli import top
 from gpushare_cli.console import Streams
-from gpushare_cli.dashboard import command, site, watching
+from gpushare_cli.dashboard import command, watching
+from gpushare_cli.dashboard.command import Response, Site
 from gpushare_cli.dashboard.picture import Live, Pages, Picture
-from gpushare_cli.dashboard.site import Response, Site
 from gpushare_cli.dashboard.views import NodeView, Overview, Totals
 from gpushare_cli.dashboard.watching import Scope, Watched
 from testing import clusters
@@ -228,12 +228,6 @@ def test_characters_that_hide_are_shown_beside_numbers_that_only_a_forged_pod_ha
     assert (sent["totals"]["granted_mib"], sent["notes"]) == (mib, ["a\\u202eb\\u009bc\u00ad\u00e9"])
 
 
-def test_a_large_picture_is_sent_in_parts_for_each_of_which_a_slow_network_has_the_whole_time() -> None:
-    pieces = list(command.pieces(b"x" * 200_000))
-    assert b"".join(pieces) == b"x" * 200_000
-    assert max(map(len, pieces)) == 65536
-
-
 SITE = Site(assets={"/": Response(media="text/html", body=b"page")}, key="secret", page=lambda: ('"run.7"', b"lines"))
 LOCAL = {"host": "127.0.0.1:8127"}
 PICTURE = "/picture"
@@ -311,11 +305,11 @@ def test_without_a_key_anyone_on_the_loopback_address_may_look() -> None:
 
 
 def test_the_page_runs_no_script_but_its_own_files() -> None:
-    policy = dict(part.strip().split(" ", 1) for part in site.HEADERS["Content-Security-Policy"].split(";"))
+    policy = dict(part.strip().split(" ", 1) for part in command.HEADERS["Content-Security-Policy"].split(";"))
     assert policy["default-src"] == "'none'"
     assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
     assert policy["frame-ancestors"] == policy["trusted-types"] == policy["base-uri"] == "'none'"
-    assert "unsafe" not in site.HEADERS["Content-Security-Policy"]
+    assert "unsafe" not in command.HEADERS["Content-Security-Policy"]
 
 
 def test_the_files_of_the_page_ask_no_other_server_and_make_no_markup_of_text() -> None:
