@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, TextIO, TypeVar
+from typing import Any, Final, TextIO, TypeVar
 
 import gpushare
 from gpushare import names
@@ -31,6 +31,7 @@ T = TypeVar("T")
 Example = tuple[str, str]  # what for, and what to type
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _EXAMPLES: Final = "Examples:"
+_ARGUMENT: Final = "argument"
 # How a shell completes names of files: `shtab.FILE`, also where that library is not installed.
 _FILES: Final = {"bash": "_shtab_compgen_files", "zsh": "_files", "fish": "(__fish_complete_path (commandline -ct))"}
 
@@ -127,9 +128,41 @@ def add_version(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", action="version", version=f"{parser.prog} {gpushare.__version__}")
 
 
-def add_installed(parser: argparse.ArgumentParser) -> None:
+def argument(*flags: str, default: Any = "", **how: Any) -> Any:
+    """A field of a command's options, and how argparse takes it; without flags by its place."""
+    return dataclasses.field(default=default, metadata={_ARGUMENT: (flags, how)})
+
+
+def switch(*flags: str, what: str) -> Any:
+    return argument(*flags, default=False, action="store_true", help=what)
+
+
+def of_options(kind: type, description: str) -> Callable[[argparse.ArgumentParser], None]:
+    """What adds the arguments that the fields of a dataclass say, and those of the cluster."""
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        parser.description = description
+        for field in dataclasses.fields(kind):
+            if _ARGUMENT in field.metadata:
+                _add(parser, field.name, field)
+        add_cluster(parser)
+
+    return add
+
+
+def _add(parser: argparse.ArgumentParser, name: str, field: "dataclasses.Field[Any]") -> None:
+    flags, how = field.metadata[_ARGUMENT]
+    if flags:
+        added = parser.add_argument(*flags, dest=name, default=field.default, **how)
+    else:
+        added = parser.add_argument(name, default=field.default, **how)
+    if how.get("metavar") == "FILE":
+        is_file(added)
+
+
+def installed() -> Any:
     what = "of the installation (default: %(default)s)"
-    parser.add_argument("-n", "--namespace", type=_namespace, default=names.NAMESPACE, metavar="NAME", help=what)
+    return argument("-n", "--namespace", type=_namespace, default=names.NAMESPACE, metavar="NAME", help=what)
 
 
 def _namespace(text: str) -> str:
@@ -138,14 +171,18 @@ def _namespace(text: str) -> str:
     return text
 
 
-def add_installation(parser: argparse.ArgumentParser, what: str) -> None:
+def installation(what: str) -> Any:
     what = f"namespace of {what} (default: %(default)s)"
-    parser.add_argument("--installation", default=names.NAMESPACE, metavar="NAME", help=what)
+    return argument("--installation", default=names.NAMESPACE, metavar="NAME", help=what)
+
+
+def output() -> Any:
+    what = "json or yaml for programs, in MiB"
+    return argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help=what)
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    what = "json or yaml for programs, in MiB"
-    parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help=what)
+    _add(parser, "output", output())
 
 
 def add_choice(parser: argparse.ArgumentParser, flag: str, default: StrEnum, what: str) -> None:
@@ -168,7 +205,7 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 def add_namespaces(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--namespace", default="", metavar="NAME", help="by default the kubeconfig's")
-    add_installation(parser, "gpushare's own settings")
+    _add(parser, "installation", installation("gpushare's own settings"))
 
 
 def add_memory_unit(parser: argparse.ArgumentParser, default: str) -> None:

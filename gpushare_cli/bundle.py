@@ -1,6 +1,5 @@
 """`gpushare report`: one compressed file with what others need to understand a problem, and without secrets."""
 
-import argparse
 import io
 import tarfile
 import tempfile
@@ -17,7 +16,7 @@ from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.runtime.clock import Clock
 from gpushare.wire import fields
 from gpushare_cli import arguments, reading, redaction
-from gpushare_cli.arguments import Command
+from gpushare_cli.arguments import Command, argument
 from gpushare_cli.console import OK, Streams
 from gpushare_cli.doctor import snapshot
 
@@ -28,29 +27,23 @@ _ALL_BYTES: Final = 64 * 2**20  # of all logs, after which no more are read; and
 _ALL_S: Final = 300.0
 
 
+def _lines(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise SettingsError(f"logs {text!r}: write how many lines, such as {_LINES}, or 0 for none")
+    return int(text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    file: str = ""  # empty for a name with the time in it, in the current directory
-    namespace: str = names.NAMESPACE
-    logs: int = _LINES
-
-
-def add(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Write a file for those who help with a problem: GPUs, allocations, settings, versions, what doctor"
-        " finds, Events and logs of gpushare. Secrets are not read, and variables and commands of pods are left out."
-    )
-    what = "where to (default: gpushare-report-TIME.tar.gz here)"
-    arguments.is_file(parser.add_argument("-f", "--file", default="", metavar="FILE", help=what))
-    arguments.add_installed(parser)
-    parser.add_argument(
+    file: str = argument("-f", "--file", metavar="FILE", help="where to (default: gpushare-report-TIME.tar.gz here)")
+    namespace: str = arguments.installed()
+    logs: int = argument(
         "--logs",
         type=_lines,
         default=_LINES,
         metavar="LINES",
         help="of each container of the installation, the last ones; 0 for none (default: %(default)s)",
     )
-    arguments.add_cluster(parser)
 
 
 def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
@@ -67,12 +60,6 @@ def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
     for line in missing:
         streams.note(f"not in the report: {line}")
     return OK
-
-
-def _lines(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise SettingsError(f"logs {text!r}: write how many lines, such as {_LINES}, or 0 for none")
-    return int(text)
 
 
 def _events(api: KubeApi, missing: list[str]) -> list[JsonObject]:
@@ -162,6 +149,10 @@ COMMAND: Final = Command(
         ("A file with all that helps, in the current directory", "gpushare report"),
         ("Without logs, under a name of your own", "gpushare report --logs 0 -f report.tar.gz"),
     ),
-    add=add,
+    add=arguments.of_options(
+        Options,
+        "Write a file for those who help with a problem: GPUs, allocations, settings, versions, what doctor"
+        " finds, Events and logs of gpushare. Secrets are not read, and variables and commands of pods are left out.",
+    ),
     run=lambda call: run(call.api(), call.streams, call.options(Options), call.clock),
 )

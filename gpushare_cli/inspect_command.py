@@ -1,6 +1,5 @@
 """`gpushare inspect`, `kubectl inspect gpushare`: byte for byte as Aliyun's plug-in prints it, or JSON for programs."""
 
-import argparse
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import GpuHealth, label
 from gpushare.units import MemoryUnit
 from gpushare_cli import arguments, bars, console, holders, limits, reading, terminal, usage
-from gpushare_cli.arguments import Call, Command
+from gpushare_cli.arguments import Command, argument, switch
 from gpushare_cli.console import FAILED, OK, Streams
 from gpushare_cli.dashboard import views
 from gpushare_cli.holders import NodeRow, Report
@@ -26,24 +25,14 @@ _PADDING: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    node: str | None = None
-    details: bool = False
-    limits: bool = False
-    output: str = "table"
-    bars: Look | None = None
-    installation: str = names.NAMESPACE
-
-
-def add(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Print who holds how much memory of which GPU."
-    parser.add_argument("node", metavar="NODE", nargs="?", help="only this node")
-    parser.add_argument("-d", "--details", action="store_true", help="one line for each pod")
-    what = "also what holds each container to its share, and what it uses, as the device plugins tell"
-    parser.add_argument("--limits", action="store_true", help=what)
-    parser.add_argument("--bars", action="store_true", help="also each GPU as a bar with a block for each pod")
-    arguments.add_installation(parser, "the device plugins, for --limits")
-    arguments.add_output(parser)
-    arguments.add_cluster(parser)
+    node: str | None = argument(metavar="NODE", nargs="?", default=None, help="only this node")
+    details: bool = switch("-d", "--details", what="one line for each pod")
+    limits: bool = switch(
+        "--limits", what="also what holds each container to its share, and what it uses, as the device plugins tell"
+    )
+    bars: bool = switch("--bars", what="also each GPU as a bar with a block for each pod")
+    installation: str = arguments.installation("the device plugins, for --limits")
+    output: str = arguments.output()
 
 
 def run(api: KubeApi, streams: Streams, options: Options) -> int:
@@ -82,11 +71,11 @@ def _tables(
     built: Report, rows: Sequence[LimitRow] | None, uses: Mapping[NodeName, NodeUse], options: Options, width: int
 ) -> Iterator[str]:
     yield detail(built) if options.details else summary(built)
-    if options.bars is not None:
+    if options.bars:
+        look = replace(Look.of_output(width), colour=False)
         shown = [views.of_row(node, uses.get(NodeName(node.name))) for node in built.nodes]
-        unicode = options.bars.unicode
-        lines = [*bars.of_nodes(shown, unicode=unicode), bars.legend(unicode=unicode)]
-        yield terminal.printed(lines, options.bars)
+        lines = [*bars.of_nodes(shown, unicode=look.unicode), bars.legend(unicode=look.unicode)]
+        yield terminal.printed(lines, look)
     if rows is not None:
         yield console.table([limits.HEADER, *map(limits.cells, rows)], width)
 
@@ -247,11 +236,6 @@ def layout(text: str) -> str:
     return "\n".join(map("".join, lines))
 
 
-def _run(call: Call) -> int:
-    look = replace(Look.of_output(call.streams.width), colour=False) if call.arguments.bars else None
-    return run(call.api(), call.streams, replace(call.options(Options), bars=look))
-
-
 COMMAND: Final = Command(
     name="inspect",
     what="who holds how much of which GPU",
@@ -262,8 +246,8 @@ COMMAND: Final = Command(
         ("Also as bars, with a block for each pod", "gpushare inspect --bars"),
         ("What holds each container to its share, and what it uses", "gpushare inspect --limits"),
     ),
-    add=add,
-    run=_run,
+    add=arguments.of_options(Options, "Print who holds how much memory of which GPU."),
+    run=lambda call: run(call.api(), call.streams, call.options(Options)),
 )
 PLUGIN: Final = replace(  # the same as kubectl's plug-in
     COMMAND,

@@ -1,6 +1,5 @@
 """`gpushare top`: what the dashboard shows, in a terminal; once where the output is no terminal."""
 
-import argparse
 import shutil
 import sys
 import threading
@@ -10,7 +9,7 @@ from typing import Final
 
 from gpushare.runtime.clock import Clock
 from gpushare_cli import arguments, bars, terminal
-from gpushare_cli.arguments import Call, Command, told_to_end
+from gpushare_cli.arguments import Call, Command, argument, switch, told_to_end
 from gpushare_cli.console import FAILED, OK, Streams
 from gpushare_cli.dashboard import command
 from gpushare_cli.dashboard.command import Scoped
@@ -23,21 +22,11 @@ _ONCE_S: Final = 120.0  # for which a program that wants it once waits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(Scoped):
-    node: Sequence[str] = ()
-    once: bool = False
+    node: Sequence[str] = argument(metavar="NODE", nargs="*", default=(), help="only these nodes, with their pods")
+    once: bool = switch("--once", what="print it once")
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Show every GPU as a bar with its pods, and what waits, as it changes; once if the output is no terminal."
-    )
-    parser.add_argument("node", metavar="NODE", nargs="*", help="only these nodes, with their pods")
-    parser.add_argument("--once", action="store_true", help="print it once")
-    command.add_scope(parser)
-    arguments.add_cluster(parser)
-
-
-def _follow(live: Live, nodes: Sequence[str], look: Look, clock: Clock, ended: Callable[[], bool]) -> int:
+def follow(live: Live, nodes: Sequence[str], look: Look, clock: Clock, ended: Callable[[], bool]) -> int:
     stop, drawn = threading.Event(), None
     live.start(stop)
     try:
@@ -56,7 +45,7 @@ def _follow(live: Live, nodes: Sequence[str], look: Look, clock: Clock, ended: C
     return OK
 
 
-def _once(
+def once(
     live: Live, nodes: Sequence[str], look: Look, streams: Streams, clock: Clock, ended: Callable[[], bool]
 ) -> int:
     stop = threading.Event()
@@ -105,8 +94,8 @@ def _run(call: Call) -> int:
     live, look = command.of_call(call, options), Look.of_output(call.streams.width)
     with told_to_end() as ended:
         if terminal.obeys() and not options.once:
-            return _follow(live, options.node, look, call.clock, ended)
-        return _once(live, options.node, look, call.streams, call.clock, ended)
+            return follow(live, options.node, look, call.clock, ended)
+        return once(live, options.node, look, call.streams, call.clock, ended)
 
 
 COMMAND: Final = Command(
@@ -117,6 +106,9 @@ COMMAND: Final = Command(
         ("All GPUs, as they change, until Ctrl-C", "gpushare top"),
         ("Two nodes, once", "gpushare top --once node-a node-b"),
     ),
-    add=add,
+    add=arguments.of_options(
+        Options,
+        "Show every GPU as a bar with its pods, and what waits, as it changes; once if the output is no terminal.",
+    ),
     run=_run,
 )

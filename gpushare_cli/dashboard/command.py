@@ -7,7 +7,6 @@ cookie, which a browser sends to all ports of a host, behind which other users o
 a header, which another site's page could send after a preflight only, and that is refused. Nothing can be changed.
 """
 
-import argparse
 import contextlib
 import hmac
 import html
@@ -18,7 +17,7 @@ import tempfile
 import threading
 import webbrowser
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from importlib import resources
 from pathlib import Path
@@ -31,7 +30,7 @@ from gpushare.kube.api import KubeApi
 from gpushare.runtime import http, intake, logs
 from gpushare.runtime.clock import Clock, SystemClock
 from gpushare_cli import arguments, reading
-from gpushare_cli.arguments import Call, Command, told_to_end
+from gpushare_cli.arguments import Call, Command, argument, switch, told_to_end
 from gpushare_cli.console import OK, Streams
 from gpushare_cli.dashboard import watching
 from gpushare_cli.dashboard.picture import Live
@@ -70,31 +69,16 @@ _CONNECTIONS: Final = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scoped:  # the arguments of `add_scope`, and which cluster
-    namespace: Sequence[str] = ()
-    installation: str = names.NAMESPACE
-    context: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options(Scoped):
-    port: int = PORT
-    browser: bool = False
-    no_key: bool = False
-
-
-def add(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Serve a page that shows the GPUs, who holds them, and what waits, to this machine's own browser. It reads the"
-        " cluster with your rights, changes nothing, and needs nothing in the cluster."
+class Scoped:
+    namespace: Sequence[str] | None = argument(
+        "-n",
+        "--namespace",
+        action="append",
+        default=None,
+        metavar="NAME",
+        help="only its pods, may be repeated; by default all, or where you may not read all, the kubeconfig's",
     )
-    what = "of the loopback address, 0 for any that is free (default: %(default)s)"
-    parser.add_argument("--port", type=_port, default=PORT, metavar="NUMBER", help=what)
-    parser.add_argument("--browser", action="store_true", help="also open the page")
-    what = "show it to anyone who reaches the loopback address; for pods, which only kubectl port-forward reaches"
-    parser.add_argument("--no-key", action="store_true", help=what)
-    add_scope(parser)
-    arguments.add_cluster(parser)
+    installation: str = arguments.installation("the device plugins, which tell what is used")
 
 
 def _port(text: str) -> int:
@@ -103,10 +87,20 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def add_scope(parser: argparse.ArgumentParser) -> None:
-    what = "only its pods, may be repeated; by default all, or where you may not read all, the kubeconfig's"
-    parser.add_argument("-n", "--namespace", action="append", default=[], metavar="NAME", help=what)
-    arguments.add_installation(parser, "the device plugins, which tell what is used")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(Scoped):
+    port: int = argument(
+        "--port",
+        type=_port,
+        default=PORT,
+        metavar="NUMBER",
+        help="of the loopback address, 0 for any that is free (default: %(default)s)",
+    )
+    browser: bool = switch("--browser", what="also open the page")
+    no_key: bool = switch(
+        "--no-key",
+        what="show it to anyone who reaches the loopback address; for pods, which only kubectl port-forward reaches",
+    )
 
 
 def run(live: Live, streams: Streams, options: Options, clock: Clock, ended: Callable[[], bool]) -> int:
@@ -138,15 +132,15 @@ def run(live: Live, streams: Streams, options: Options, clock: Clock, ended: Cal
     return OK
 
 
-def of_call(call: Call, options: Scoped) -> Live:
+def of_call(call: Call, options: Scoped, server: str = "") -> Live:
     """What may be read is asked first, as every command asks: there, Ctrl-C ends the process at once."""
     logs.configure(level="error", text=True)  # the picture itself says what is old
-    return of_cluster(call.api(), options, call.namespace, call.clock)
+    return of_cluster(call.api(), options, call.namespace, call.clock, server)
 
 
-def of_cluster(api: KubeApi, options: Scoped, own: Callable[[], str], clock: Clock) -> Live:
+def of_cluster(api: KubeApi, options: Scoped, own: Callable[[], str], clock: Clock, server: str = "") -> Live:
     """The picture of a cluster, of which nothing is read yet but what may be read. KubeError if it cannot be."""
-    scope = watching.scope(api, options.namespace, own)
+    scope = watching.scope(api, options.namespace or (), own)
     settings, notes, config = Settings(), tuple[str, ...](), None
     with contextlib.suppress(kube.ForbiddenError, kube.NotFoundError):
         config = api.get(reading.namespaced(options.installation, "configmaps", names.CONFIG))
@@ -154,8 +148,7 @@ def of_cluster(api: KubeApi, options: Scoped, own: Callable[[], str], clock: Clo
         settings = reading.settings_of(config)
     except GpuShareError as error:
         notes = (f"ConfigMap {names.CONFIG}: {error}; its settings are not applied",)
-    server, installation = options.context, options.installation
-    return Live(api, clock, scope, settings, server=server, installation=installation, notes=notes)
+    return Live(api, clock, scope, settings, server=server, installation=options.installation, notes=notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,8 +281,8 @@ def showing(address: str) -> Iterator[bool]:
 
 
 def _run(call: Call) -> int:
-    options = replace(call.options(Options), context=call.context_name())
-    live = of_call(call, options)
+    options = call.options(Options)
+    live = of_call(call, options, call.context_name())
     with told_to_end() as ended:
         return run(live, call.streams, options, call.clock, ended)
 
@@ -305,6 +298,10 @@ COMMAND: Final = Command(
             "gpushare dashboard -n ml -n web --port 0 --browser",
         ),
     ),
-    add=add,
+    add=arguments.of_options(
+        Options,
+        "Serve a page that shows the GPUs, who holds them, and what waits, to this machine's own browser. It reads the"
+        " cluster with your rights, changes nothing, and needs nothing in the cluster.",
+    ),
     run=_run,
 )

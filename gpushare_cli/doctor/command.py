@@ -1,6 +1,5 @@
 """`gpushare doctor`: reads the cluster, runs the checks, and prints a table for people or JSON for programs."""
 
-import argparse
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -21,15 +20,8 @@ _SHOWN: Final = 20  # lines of one check; a cluster of a thousand nodes may have
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    namespace: str  # of the installation
-    output: str = "table"
-
-
-def add(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Say what is wrong with an installation of gpushare, and how to fix it. Changes nothing."
-    arguments.add_installed(parser)
-    arguments.add_output(parser)
-    arguments.add_cluster(parser)
+    namespace: str = arguments.installed()
+    output: str = arguments.output()
 
 
 def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
@@ -104,6 +96,8 @@ COMMAND: Final = Command(
         ("What is wrong, and how to fix it", "gpushare doctor"),
         ("Only what it found, for programs", "gpushare doctor -o json"),
     ),
-    add=add,
+    add=arguments.of_options(
+        Options, "Say what is wrong with an installation of gpushare, and how to fix it. Changes nothing."
+    ),
     run=lambda call: run(call.api(), call.streams, call.options(Options), call.clock),
 )

@@ -1,5 +1,6 @@
 """Draws docs/pictures/top.svg: what `gpushare top` prints in a terminal with colours. `make docs` runs it."""
 
+import contextlib
 import io
 import re
 from collections.abc import Iterator, Mapping
@@ -8,10 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from gpushare.runtime.clock import SystemClock
+from gpushare_cli import top
 from gpushare_cli.console import Streams
 from gpushare_cli.dashboard import command
 from gpushare_cli.terminal import WIDTH, Look
-from gpushare_cli.top import Options, Top
 from testing import clusters
 
 PICTURE: Final = Path(__file__).parents[2] / "docs" / "pictures" / "top.svg"
@@ -35,10 +36,10 @@ _CELL, _LINE, _EDGE = 8.4, 19, 14
 def printed() -> str:
     """The command's output, with ANSI commands."""
     out, notes = io.StringIO(), io.StringIO()
-    live = command.of_cluster(clusters.large(GPUS), Options(), lambda: "default", SystemClock())
+    live = command.of_cluster(clusters.large(GPUS), top.Options(), lambda: "default", SystemClock())
     look = Look(colour=True, unicode=True)
-    drawn = Top(live=live, options=Options(), look=look, out=out, clock=SystemClock(), ended=lambda: False)
-    code = drawn.once(Streams(out=notes, err=notes))
+    with contextlib.redirect_stdout(out):
+        code = top.once(live, (), look, Streams(out=notes, err=notes), SystemClock(), lambda: False)
     assert code == 0, notes.getvalue()
     return out.getvalue()
 

@@ -78,7 +78,7 @@ def dashboard() -> Iterator[Callable[..., Dashboard]]:
     with contextlib.ExitStack() as opened:
 
         def begin(api: KubeApi, **options: Any) -> Dashboard:
-            live = command.of_cluster(api, Options(context="demo", **options), lambda: "research", SystemClock())
+            live = command.of_cluster(api, Options(**options), lambda: "research", SystemClock(), "demo")
             stop = threading.Event()
             opened.callback(stop.set)
             if isinstance(api, FakeKube):
