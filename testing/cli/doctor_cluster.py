@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Unpack
 
 import orjson
+import yaml
 
 from gpushare import names
 from gpushare.kube import api as kube
@@ -223,7 +224,7 @@ def twice(grant: Grant) -> Change:
     """Two pods that hold the same of a GPU."""
     allocations = [make_allocation(name, grant, node="node-b") for name in "ab"]
     pods = [bound_pod(held.pod.name, node="node-b", held_by=held) for held in allocations]
-    return together(*(partial(seed, item=pod) for pod in pods))
+    return seeded(*pods)
 
 
 def daemon_pod(workload: str, *, node: str = "node-a", namespace: str = "kube-system", image: str = "x") -> JsonObject:
@@ -270,6 +271,53 @@ def together(*changes: Change) -> Change:
 def edited(kind: str, name: str, change: Callable[[JsonObject], object]) -> Change:
     """An object of the installation, or one without a namespace, is changed."""
     return partial(edit, kind=kind, name=name, change=change)
+
+
+def put(kind: str, name: str, *path: str | int, value: object = None, namespace: str = NS) -> Change:
+    """A field has this value; without one it is gone."""
+
+    def change(item: Any) -> None:
+        *parents, last = path
+        for key in parents:
+            item = item[key]
+        if value is None:
+            del item[last]
+        else:
+            item[last] = value
+
+    return partial(edit, kind=kind, name=name, change=change, namespace=namespace)
+
+
+def without_webhook(name: str) -> Change:
+    def change(config: JsonObject) -> None:
+        config["webhooks"] = [each for each in config["webhooks"] if each["name"] != name]
+
+    return edited("MutatingWebhookConfiguration", names.MUTATING_WEBHOOK, change)
+
+
+def seeded(*items: JsonObject) -> Change:
+    return together(*(partial(seed, item=item) for item in items))
+
+
+def answers(service: str, path: str, reply: str | Reply | kube.KubeError) -> Change:
+    """A Service says this, such as a page."""
+    return lambda api: api.says(service, path, Reply(status=200, text=reply) if isinstance(reply, str) else reply)
+
+
+def endpoints(service: str, count: int) -> Change:
+    subsets = [{"addresses": [{"ip": "10.0.0.1"}] * count}] if count else []
+    return put("Endpoints", service, "subsets", value=subsets)
+
+
+def scheduler_file(change: Callable[[Any], object]) -> Change:
+    """The file of the second scheduler is another one."""
+
+    def edit_text(item: JsonObject) -> None:
+        value = yaml.safe_load(item["data"]["scheduler.yaml"])
+        change(value)
+        item["data"]["scheduler.yaml"] = yaml.safe_dump(value)
+
+    return edited("ConfigMap", names.SCHEDULER, edit_text)
 
 
 def missing(kind: str, *objects: str) -> Change:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-import yaml
 
 from gpushare import names
 from gpushare.kube import api as kube
@@ -13,27 +12,18 @@ from gpushare_cli.doctor import foreign, objects
 from gpushare_cli.doctor.foreign import Role
 from testing.builders import make_container, make_pod
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import Change, edited, together
+from testing.cli.doctor_cluster import Change, edited, put, scheduler_file, seeded, together
 from testing.manifests import tree
 from tests.unit.gpushare_cli import findings
 
 
-def runs(pod: JsonObject) -> Change:
-    return lambda api: world.seed(api, pod)
-
-
 def offers(**amounts: str) -> Change:
     wanted = {f"nvidia.com/{name}": amount for name, amount in amounts.items()}
-    return lambda api: world.edit(api, "Node", "node-a", lambda node: node["status"]["allocatable"].update(wanted))
+    return edited("Node", "node-a", lambda node: node["status"]["allocatable"].update(wanted))
 
 
 def further_extender(**fields: object) -> Change:
-    def edit(item: JsonObject) -> None:
-        value = yaml.safe_load(item["data"]["scheduler.yaml"])
-        value["extenders"].append(fields)
-        item["data"]["scheduler.yaml"] = yaml.safe_dump(value)
-
-    return lambda api: world.edit(api, "ConfigMap", names.SCHEDULER, edit)
+    return scheduler_file(lambda value: value["extenders"].append(fields))
 
 
 NVIDIA = "nvidia-device-plugin-daemonset"
@@ -52,18 +42,18 @@ sharing:
 def labelled(**labels: str) -> Change:
     wanted = {f"nvidia.com/{key.replace('_', '.')}": value for key, value in labels.items()}
     wanted = {key.replace("sharing.strategy", "sharing-strategy"): value for key, value in wanted.items()}
-    return lambda api: world.edit(api, "Node", "node-a", lambda node: node["metadata"]["labels"].update(wanted))
+    return edited("Node", "node-a", lambda node: node["metadata"]["labels"].update(wanted))
 
 
 def configured(*ways: str) -> Change:
     data = {f"by-{way}": CONFIG_OF_NVIDIA.format(way=way) for way in ways} | {"none": "version: v1\nflags: {}\n"}
-    config = {"kind": "ConfigMap", "metadata": {"name": "plugin-config", "namespace": "gpu-operator"}, "data": data}
-    return lambda api: world.seed(api, config)
+    metadata = {"name": "plugin-config", "namespace": "gpu-operator"}
+    return seeded({"kind": "ConfigMap", "metadata": metadata, "data": data})
 
 
 def kept_off(*nodes: str) -> Change:
-    label = {"nvidia.com/gpu.deploy.device-plugin": "false"}
-    return together(*(edited("Node", name, lambda node: node["metadata"]["labels"].update(label)) for name in nodes))
+    path = "metadata", "labels", "nvidia.com/gpu.deploy.device-plugin"
+    return together(*(put("Node", name, *path, value="false") for name in nodes))
 
 
 DRIVER = "gpu.nvidia.com"
@@ -95,24 +85,24 @@ def named(resource: str) -> Change:
 
 CHANGES: dict[str, list[Change]] = {
     "nvidia-sharing": [
-        runs(world.daemon_pod(MPS)),
+        seeded(world.daemon_pod(MPS)),
         labelled(gpu_sharing_strategy="time-slicing", gpu_replicas="4"),
         labelled(mps_capable="true", gpu_replicas="1"),
         together(configured("mps", "timeSlicing"), kept_off("node-b")),
     ],
     "nvidia-plugin": [
-        together(runs(world.daemon_pod(NVIDIA)), offers(gpu="4")),
-        runs(world.daemon_pod(NVIDIA)),
+        together(seeded(world.daemon_pod(NVIDIA)), offers(gpu="4")),
+        seeded(world.daemon_pod(NVIDIA)),
         offers(**{"gpu": "4", "mig-1g.10gb": "2", "gpu.shared": "0"}),
     ],
     "sharing-plugins": [
-        runs(world.daemon_pod("gpushare-device-plugin-ds")),
-        runs(world.daemon_pod("nano-gpu-agent")),
-        runs(world.daemon_pod("hami-device-plugin")),
-        runs(world.daemon_pod("volcano-device-plugin", namespace="volcano-system")),
+        seeded(world.daemon_pod("gpushare-device-plugin-ds")),
+        seeded(world.daemon_pod("nano-gpu-agent")),
+        seeded(world.daemon_pod("hami-device-plugin")),
+        seeded(world.daemon_pod("volcano-device-plugin", namespace="volcano-system")),
     ],
     "other-schedulers": [
-        *(runs(world.deployed_pod(name)) for name in ("gpushare-schd-extender", "nano-gpu-scheduler")),
+        *(seeded(world.deployed_pod(name)) for name in ("gpushare-schd-extender", "nano-gpu-scheduler")),
         further_extender(
             urlPrefix="http://127.0.0.1:32766/gpushare-scheduler",
             managedResources=[{"name": names.GPU}, {"name": "aliyun.com/gpu-mem"}],
@@ -141,10 +131,10 @@ def test_each_change_has_its_line(check: str, changes: list[Change]) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        runs(world.daemon_pod(NVIDIA, node="node-z")),
-        runs({**world.daemon_pod(NVIDIA), "status": {"phase": "Failed"}}),
-        runs(world.daemon_pod("gpu-feature-discovery", image="nvcr.io/nvidia/k8s-device-plugin:v0.17.0")),
-        runs(world.daemon_pod("nvidia-device-plugin-mps-control-daemon", node="node-z")),
+        seeded(world.daemon_pod(NVIDIA, node="node-z")),
+        seeded({**world.daemon_pod(NVIDIA), "status": {"phase": "Failed"}}),
+        seeded(world.daemon_pod("gpu-feature-discovery", image="nvcr.io/nvidia/k8s-device-plugin:v0.17.0")),
+        seeded(world.daemon_pod("nvidia-device-plugin-mps-control-daemon", node="node-z")),
         labelled(gpu_sharing_strategy="none", mps_capable="false", gpu_replicas="1"),
         labelled(gpu_sharing_strategy="later", gpu_replicas="x"),
         configured(),
@@ -283,22 +273,19 @@ def test_one_for_whole_gpus_is_an_error_where_they_are_this_projects() -> None:
     assert [line.partition(" | ")[0] for line in world.lines(api)] == [f"error device-classes deviceclass/{DRIVER}"]
 
 
-def without_webhooks(config: JsonObject) -> None:
-    config.update(webhooks=[{"name": "other", "clientConfig": {}}])
-
-
-BLIND = edited("MutatingWebhookConfiguration", names.MUTATING_WEBHOOK, without_webhooks)
+OTHERS = [{"name": "other", "clientConfig": {}}]
+BLIND = put("MutatingWebhookConfiguration", names.MUTATING_WEBHOOK, "webhooks", value=OTHERS)
 CASES: dict[str, Change] = {
     "one pod of each system is named on a node": together(
-        runs(world.daemon_pod("nano-gpu-agent")), runs(world.daemon_pod("elastic-gpu-agent"))
+        seeded(world.daemon_pod("nano-gpu-agent")), seeded(world.daemon_pod("elastic-gpu-agent"))
     ),
-    "a configuration that cannot be read is reported once": edited(
-        "ConfigMap", names.SCHEDULER, lambda each: each.update(data={"scheduler.yaml": "["})
+    "a configuration that cannot be read is reported once": put(
+        "ConfigMap", names.SCHEDULER, "data", value={"scheduler.yaml": "["}
     ),
-    "add-ons in a namespace without labels are blinded": runs(daemonset(**UNDER_NVIDIA)),
-    "a webhook that is missing blinds nothing": together(runs(daemonset(**UNDER_NVIDIA)), BLIND),
+    "add-ons in a namespace without labels are blinded": seeded(daemonset(**UNDER_NVIDIA)),
+    "a webhook that is missing blinds nothing": together(seeded(daemonset(**UNDER_NVIDIA)), BLIND),
     "before the inventory is there every GPU of NVIDIA's counts": together(
-        edited("Node", "node-a", lambda node: node["metadata"]["annotations"].clear()), offer(device("gpu-0", "GPU-77"))
+        put("Node", "node-a", "metadata", "annotations", value={}), offer(device("gpu-0", "GPU-77"))
     ),
     "a reader without rights on devices is told which checks are missing": lambda api: api.fail_next(
         lambda call: call.path.startswith(V1), kube.ForbiddenError("no"), times=9

@@ -14,7 +14,7 @@ from gpushare.wire import hand_over
 from gpushare.wire import inventory as inventory_wire
 from testing.builders import make_allocation, make_container, make_grant, make_pod
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import Change, DoctorKube, edited, missing, setting, together
+from testing.cli.doctor_cluster import Change, edited, missing, put, seeded, setting, together, without_webhook
 from tests.unit.gpushare_cli import findings
 from tests.unit.gpushare_cli.findings import Told
 
@@ -49,16 +49,8 @@ def refuse(**data: str) -> Change:
     return edited("ConfigMap", names.RUNTIME_CLASS_POLICY, lambda found: found["data"].update(data))
 
 
-def without_isolation(api: DoctorKube) -> None:
-    def change(config: JsonObject) -> None:
-        config["webhooks"] = [each for each in config["webhooks"] if not each["name"].startswith("isolation.")]
-
-    world.edit(api, "MutatingWebhookConfiguration", names.MUTATING_WEBHOOK, change)
-
-
 def nvidia_default(node: str, value: str) -> Change:
-    label = {"gpushare.dev/nvidia-default-runtime": value}
-    return edited("Node", node, lambda found: found["metadata"]["labels"].update(label))
+    return put("Node", node, "metadata", "labels", "gpushare.dev/nvidia-default-runtime", value=value)
 
 
 def new_node(name: str, change: Change) -> Change:
@@ -66,33 +58,29 @@ def new_node(name: str, change: Change) -> Change:
 
 
 def classes(**handlers: str) -> Change:
-    items = [
-        {"kind": "RuntimeClass", "metadata": {"name": name.replace("_", "-")}, "handler": handler}
-        for name, handler in handlers.items()
-    ]
-    return together(*(partial(world.seed, item=item) for item in items))
+    named = {name.replace("_", "-"): handler for name, handler in handlers.items()}
+    return seeded(*({"kind": "RuntimeClass", "metadata": {"name": name}, "handler": named[name]} for name in named))
 
 
 def has_handlers(*handlers: str) -> Change:
-    status = {"runtimeHandlers": [{"name": name} for name in ("", "runc", *handlers)]}
-    return edited("Node", "node-a", lambda node: node["status"].update(status))
+    found = [{"name": name} for name in ("", "runc", *handlers)]
+    return put("Node", "node-a", "status", "runtimeHandlers", value=found)
 
 
 def holds(name: str, gpu: int, node: str = "node-b") -> Change:
     """A pod that demands enforced limits."""
     held = make_allocation(name, make_grant(gpu), node=node)
-    pod = world.bound_pod(name, node=node, held_by=held, annotations=ENFORCED, phase="Running")
-    return partial(world.seed, item=pod)
+    return seeded(world.bound_pod(name, node=node, held_by=held, annotations=ENFORCED, phase="Running"))
 
 
 def waits(name: str, **amounts: object) -> Change:
     container = make_container(resources={"limits": amounts}) if amounts else make_container(gpu_mem=3)
-    pod = make_pod(container, name=name, namespace="team-a", annotations=ENFORCED)
-    return partial(world.seed, item=pod)
+    return seeded(make_pod(container, name=name, namespace="team-a", annotations=ENFORCED))
 
 
+WITHOUT_ISOLATION = without_webhook("isolation.gpushare.dev")
 TEAM_B = {"kind": "Namespace", "metadata": {"name": "team-b", "labels": {names.LABEL_LIMIT: "enforced"}}}
-DEMANDS = together(partial(world.seed, item=TEAM_B), waits("waits"))
+DEMANDS = together(seeded(TEAM_B), waits("waits"))
 CDI = together(publish("node-a"), publish("node-b"), tell("cdi"))
 MIXED = together(publish("node-b", HandOver.ENVVAR), tell("mixed"))
 NVIDIA_DEFAULT = together(setting(NVIDIA_DEFAULT_RUNTIME="true"), nvidia_default("node-a", "false"))
@@ -101,7 +89,7 @@ OLD_DRIVER = "cgroup: old driver"
 CASES: dict[str, Change] = {
     "where all is by CDI it says what is not needed": CDI,
     "also where nothing is refused": together(CDI, refuse(refuse="nothing")),
-    "and that is right": together(CDI, refuse(refuse="always"), without_isolation, missing("RuntimeClass", "nvidia")),
+    "and that is right": together(CDI, refuse(refuse="always"), WITHOUT_ISOLATION, missing("RuntimeClass", "nvidia")),
     "each way is told with its nodes and its reason": together(
         *(new_node(f"node-{letter}", publish(f"node-{letter}")) for letter in "cdefg"),
         publish("node-b", HandOver.ENVVAR, "the node has no CDI spec of NVIDIA's"),
@@ -111,13 +99,13 @@ CASES: dict[str, Change] = {
         CDI, publish("node-b", HandOver.CDI, IN_VAIN, health=GpuHealth.UNHEALTHY, reason=IN_VAIN)
     ),
     "isolation is needed as long as one node hands over otherwise": together(CDI, MIXED),
-    "and missed then": together(CDI, MIXED, without_isolation),
+    "and missed then": together(CDI, MIXED, WITHOUT_ISOLATION),
     "also as long as NVIDIA's runtime is the default of one": together(CDI, nvidia_default("node-b", "true")),
-    "and missed there": together(CDI, nvidia_default("node-b", "true"), without_isolation),
+    "and missed there": together(CDI, nvidia_default("node-b", "true"), WITHOUT_ISOLATION),
     "or of those that do not say otherwise": together(CDI, NVIDIA_DEFAULT),
-    "and missed on those": together(CDI, NVIDIA_DEFAULT, without_isolation),
+    "and missed on those": together(CDI, NVIDIA_DEFAULT, WITHOUT_ISOLATION),
     "a node that has told nothing yet counts as one that needs it": together(
-        CDI, new_node("node-c", edited("Node", "node-c", lambda node: node["metadata"].pop("annotations")))
+        CDI, new_node("node-c", put("Node", "node-c", "metadata", "annotations"))
     ),
     "a word that is not that of the nodes is told": tell("cdi"),
     "so is none": tell(""),

@@ -5,26 +5,21 @@ from pathlib import Path
 import pytest
 
 import controller.main
-from gpushare.kube.api import JsonObject
 from gpushare_cli.doctor import checks_admission, checks_control_plane, objects, snapshot
 from testing import reviews
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import NS, Change, DoctorKube, missing, setting, together
+from testing.cli.doctor_cluster import NS, Change, DoctorKube, missing, put, seeded, setting, together
 from tests.unit.gpushare_cli import findings
 from tests.unit.gpushare_cli.findings import Told
 from webhook.metrics import Metrics
 
 
-def unlabel(name: str) -> Change:
-    def change(api: DoctorKube) -> None:
-        world.edit(api, "Namespace", name, lambda namespace: namespace["metadata"].pop("labels"))
-
-    return change
-
-
 def namespace(name: str, **labels: str) -> Change:
-    metadata = {"name": name, "labels": labels}
-    return lambda api: world.seed(api, {"kind": "Namespace", "metadata": metadata})
+    return seeded({"kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+
+
+def unlabel(name: str) -> Change:
+    return put("Namespace", name, "metadata", "labels")
 
 
 NO_CLASS = missing("RuntimeClass", "nvidia")
@@ -59,13 +54,9 @@ def test_each_change_has_its_line(check: str, changes: list[Change]) -> None:
 def test_a_runtime_class_is_not_missed_where_nothing_needs_it(mode: str) -> None:
     api = world.healthy()
     together(NO_CLASS, setting(RUNTIME_CLASS_MODE=mode))(api)
-    source = {"name": "GPUSHARE_GPU_SOURCE", "value": "simulated:/etc/gpushare/profile.yaml"}
+    env = [{"name": "GPUSHARE_GPU_SOURCE", "value": "simulated:/etc/gpushare/profile.yaml"}]
     if mode == "if-exists":
-
-        def simulate(plugin: JsonObject) -> None:
-            plugin["spec"]["template"]["spec"]["containers"][0]["env"].append(source)
-
-        world.edit(api, "DaemonSet", world.PLUGIN, simulate)
+        put("DaemonSet", world.PLUGIN, "spec", "template", "spec", "containers", 0, "env", value=env)(api)
     assert world.lines(api) == []
 
 

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -18,9 +17,12 @@ from testing.cli.doctor_cluster import (
     PLUGIN,
     Change,
     DoctorKube,
+    answers,
     edited,
     forbidden,
     missing,
+    put,
+    seeded,
     setting,
     together,
 )
@@ -28,16 +30,12 @@ from testing.manifests import tree
 from tests.unit.gpushare_cli import findings
 
 
-def node(change: Callable[[JsonObject], object], name: str = "node-b") -> Change:
-    return edited("Node", name, change)
-
-
 def annotate(key: str, value: str) -> Change:
-    return node(lambda each: each["metadata"]["annotations"].update({key: value}))
+    return put("Node", "node-b", "metadata", "annotations", key, value=value)
 
 
-def amount(resource: str, value: str) -> Change:
-    return node(lambda each: each["status"]["allocatable"].update({resource: value}))
+def amount(resource: str, value: str | None = None, name: str = "node-b") -> Change:
+    return put("Node", name, "status", "allocatable", resource, value=value)
 
 
 def publish(inventory: NodeInventory) -> Change:
@@ -47,7 +45,7 @@ def publish(inventory: NodeInventory) -> Change:
         each["metadata"]["annotations"][names.ANNOTATION_INVENTORY] = inventory_wire.encode(inventory)
         each["status"]["allocatable"] = world.allocatable(inventory)
 
-    return node(change)
+    return edited("Node", "node-b", change)
 
 
 def with_faulty_gpu(reason: str = "") -> NodeInventory:
@@ -60,50 +58,30 @@ def oversubscribed(limit: Limit) -> NodeInventory:
     return replace(sound, gpus=(replace(sound.gpus[0], extra_mib=8 * 1024, limit=limit),))
 
 
-def unready_node(api: DoctorKube) -> None:
-    node(lambda each: each["status"].update(conditions=[{"type": "Ready", "status": "Unknown"}]))(api)
-    unready_plugin(api)
-
-
-def unready_plugin(api: DoctorKube) -> None:
-    world.edit(api, "Pod", f"{PLUGIN}-node-b", lambda pod: pod["status"].pop("conditions"))
-
-
-def new_node(api: DoctorKube) -> None:
-    node(lambda each: each["metadata"].update(annotations={}))(api)
-    world.vanish(api, "Pod", f"{PLUGIN}-node-b")
-
-
-def ending_plugin(api: DoctorKube) -> None:
-    def ask(pod: JsonObject) -> None:
-        pod["metadata"]["deletionTimestamp"] = world.ago(seconds=1)
-
-    world.edit(api, "Pod", f"{PLUGIN}-node-b", ask)
-
-
-def unlabelled(api: DoctorKube) -> None:
-    node(lambda each: each["metadata"].update(labels={}))(api)
-    world.vanish(api, "Pod", f"{PLUGIN}-node-b")
-
-
 def config_map(name: str, gpus: str) -> Change:
     metadata = {"name": name, "namespace": "kube-system"}
-    return lambda api: world.seed(api, {"kind": "ConfigMap", "metadata": metadata, "data": {"gpus": gpus}})
+    return seeded({"kind": "ConfigMap", "metadata": metadata, "data": {"gpus": gpus}})
 
 
+UNREADY_PLUGIN = put("Pod", f"{PLUGIN}-node-b", "status", "conditions")
+WITHOUT_PLUGIN = missing("Pod", f"{PLUGIN}-node-b")
+WITHOUT_ANNOTATIONS = put("Node", "node-b", "metadata", "annotations", value={})
+UNKNOWN = [{"type": "Ready", "status": "Unknown"}]
 CHANGES: dict[str, list[Change]] = {
-    "plugin-running": [new_node, ending_plugin, unready_plugin, unready_node],
+    "plugin-running": [
+        together(WITHOUT_ANNOTATIONS, WITHOUT_PLUGIN),
+        put("Pod", f"{PLUGIN}-node-b", "metadata", "deletionTimestamp", value=world.ago(seconds=1)),
+        UNREADY_PLUGIN,
+        together(put("Node", "node-b", "status", "conditions", value=UNKNOWN), UNREADY_PLUGIN),
+    ],
     "inventory": [
-        node(lambda each: each["metadata"].update(annotations={})),
+        WITHOUT_ANNOTATIONS,
         annotate(names.ANNOTATION_INVENTORY, '{"version": 99, "minReader": 98}'),
         publish(make_inventory(node="node-b")),
     ],
     "memory-unit": [publish(make_inventory(15, node="node-b", unit=MemoryUnit(256)))],
-    "node-amounts": [
-        amount(names.GPU_MEM, "45"),
-        node(lambda each: each["status"]["allocatable"].pop(names.GPU_PERCENT)),
-    ],
-    "stale-inventory": [unlabelled],
+    "node-amounts": [amount(names.GPU_MEM, "45"), amount(names.GPU_PERCENT)],
+    "stale-inventory": [together(put("Node", "node-b", "metadata", "labels", value={}), WITHOUT_PLUGIN)],
     "gpu-health": [
         publish(with_faulty_gpu()),
         publish(with_faulty_gpu(reason="Xid 79: GPU has fallen off the bus")),
@@ -115,18 +93,14 @@ CHANGES: dict[str, list[Change]] = {
     ],
     "gpu-cordon": [
         annotate(names.ANNOTATION_CORDON, "0,GPU-3"),
-        node(
-            lambda each: each["metadata"]["annotations"].update(
-                {names.ANNOTATION_CORDON: "GPU-3", names.ANNOTATION_HELD: "GPU-3"}
-            )
-        ),
+        together(annotate(names.ANNOTATION_CORDON, "GPU-3"), annotate(names.ANNOTATION_HELD, "GPU-3")),
         annotate(names.ANNOTATION_CORDON, "7, GPU-x"),
     ],
     "oversubscription": [
         world.twice(make_grant(0, gib=10, extra_mib=8 * 1024)),
         publish(oversubscribed(Limit.MPS)),
         publish(oversubscribed(Limit.CGROUP)),
-        node(lambda each: each["metadata"]["labels"].update({names.LABEL_OVERSUBSCRIPTION: "much"})),
+        put("Node", "node-b", "metadata", "labels", names.LABEL_OVERSUBSCRIPTION, value="much"),
     ],
 }
 
@@ -145,18 +119,18 @@ HIDDEN = Reply(status=200, text='gpushare_plugin_usage_info{reading="no-host-pid
 NO_PROCESSES = Reply(status=200, text='gpushare_plugin_usage_info{reading="on"} 1\n')
 FORBIDDEN = kube.ForbiddenError("no")
 TEAM = {"kind": "Namespace", "metadata": {"name": "team-a", "labels": {names.WATCHDOG: "evict"}}}
-SELECTOR = {"nodeSelector": {"pool": "gpu"}}
+POD = ("spec", "template", "spec")
 
 
 def never_asked(count: str = "0.0") -> Change:
     page = METRICS[CONTROLLER].replace("} 7.0", "} " + count)
     page += f'{ASKED}{{outcome="fits",verb="filter"}} 9.0\n{ASKED}{{outcome="gpu",verb="{names.OTHERS_VERB}"}} 9.0\n'
-    return lambda api: api.says(CONTROLLER, "metrics", Reply(status=200, text=page))
+    return answers(CONTROLLER, "metrics", page)
 
 
 def taint(*nodes: str, key: str = names.GPU_MEM, effect: str = "NoSchedule") -> Change:
-    taints = [{"key": key, "effect": effect}]
-    return together(*(node(lambda each: each.setdefault("spec", {}).update(taints=taints), name) for name in nodes))
+    spec = {"taints": [{"key": key, "effect": effect}]}
+    return together(*(put("Node", name, "spec", value=spec) for name in nodes))
 
 
 def reads(component: str = "usage", **replies: Reply | kube.KubeError) -> Change:
@@ -166,7 +140,7 @@ def reads(component: str = "usage", **replies: Reply | kube.KubeError) -> Change
         world.edit(api, "DaemonSet", PLUGIN, partial(apply, tree.patches(component)[0]))
         for letter in "ab":
             name = f"{PLUGIN}-node-{letter}"
-            world.edit(api, "Pod", name, with_port)
+            put("Pod", name, "spec", "containers", 0, "ports", value=PORTS)(api)
             api.replies[kube.pod_path(NS, f"{name}:12347", "proxy/metrics")] = replies.get(letter, GOOD)
 
     return change
@@ -178,18 +152,11 @@ def apply(patch: JsonObject, plugin: JsonObject) -> None:
     spec["containers"][0]["env"] = [*spec["containers"][0]["env"], *more["containers"][0]["env"]]
 
 
-def with_port(pod: JsonObject) -> None:
-    pod["spec"]["containers"][0]["ports"] = [{"name": "metrics", "containerPort": 12347}]
-
-
 def replacing(name: str) -> Change:
-    return together(unready_plugin, lambda api: world.seed(api, world.own_pod(name, PLUGIN, node="node-b")))
+    return together(UNREADY_PLUGIN, seeded(world.own_pod(name, PLUGIN, node="node-b")))
 
 
-def no_percent(name: str) -> Change:
-    return node(lambda each: each["status"]["allocatable"].pop(names.GPU_PERCENT), name)
-
-
+PORTS = [{"name": "metrics", "containerPort": 12347}]
 BOTH = "node-a", "node-b"
 PODS = [f"{PLUGIN}-{name}" for name in BOTH]
 UNLABELLED = partial(world.gpu_node, name="node-c", labels={"gpushare": "false"}, with_plugin=False)
@@ -201,17 +168,19 @@ CASES: dict[str, Change] = {
         missing("Node", *BOTH),
         missing("Pod", *PODS),
         UNLABELLED,
-        node(lambda each: each["metadata"].pop("annotations"), "node-c"),
+        put("Node", "node-c", "metadata", "annotations"),
     ),
     "nodes are those that the DaemonSet selects": together(
-        edited("DaemonSet", PLUGIN, lambda each: each["spec"]["template"]["spec"].update(SELECTOR)),
+        put("DaemonSet", PLUGIN, *POD, "nodeSelector", value={"pool": "gpu"}),
         partial(world.gpu_node, name="node-c", labels={"pool": "gpu"}, with_plugin=False),
     ),
     "a plugin that is being replaced is ready if its first pod is": replacing("a-first"),
     "or its last": replacing("z-last"),
-    "a resource that is switched off is not missed": together(setting(GPU_PERCENT="false"), *map(no_percent, BOTH)),
+    "a resource that is switched off is not missed": together(
+        setting(GPU_PERCENT="false"), *(amount(names.GPU_PERCENT, name=name) for name in BOTH)
+    ),
     "whole GPUs are counted where they are served": together(
-        setting(WHOLE_GPUS="true"), node(lambda each: each["status"]["allocatable"].update({names.GPU: "4"}), "node-a")
+        setting(WHOLE_GPUS="true"), amount(names.GPU, "4", "node-a")
     ),
     "ConfigMaps of unhealthy GPUs that may not be listed are a warning": forbidden(
         "/api/v1/namespaces/kube-system/configmaps"
@@ -227,9 +196,7 @@ CASES: dict[str, Change] = {
         never_asked(), taint(*BOTH, key="node.cloudprovider.kubernetes.io/uninitialized")
     ),
     **{
-        f"where use is read by {component} there is nothing to say": together(
-            reads(component), partial(world.seed, item=TEAM)
-        )
+        f"where use is read by {component} there is nothing to say": together(reads(component), seeded(TEAM))
         for component in ("usage", "watchdog-evict", "watchdog-kill")
     },
     "a node whose plugin sees no processes is named": reads(b=HIDDEN),
@@ -238,7 +205,7 @@ CASES: dict[str, Change] = {
     "plugins that may not be listed are one line": together(reads(), forbidden(f"/api/v1/namespaces/{NS}/pods")),
     "a plugin without the processes of its node is one line": together(
         reads(a=HIDDEN, b=HIDDEN),
-        edited("DaemonSet", PLUGIN, lambda each: each["spec"]["template"]["spec"].pop("hostPID")),
+        put("DaemonSet", PLUGIN, *POD, "hostPID"),
     ),
     "the setting of all components counts too": setting(WATCHDOG="report"),
 }

@@ -4,26 +4,22 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from gpushare.kube.api import JsonObject
 from testing.builders import make_allocation, make_container, make_grant, make_node, make_pod
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import Change, DoctorKube
+from testing.cli.doctor_cluster import Change, DoctorKube, put, seeded, together
 from tests.unit.gpushare_cli import findings
 from tests.unit.gpushare_cli.findings import Told
 
 
 def waits(*minutes: float) -> Change:
-    def change(api: DoctorKube) -> None:
-        for number, age in enumerate(minutes):
-            pod = make_pod(name=f"w{number}", namespace="team")
-            pod["metadata"]["creationTimestamp"] = world.ago(minutes=age)
-            world.seed(api, pod)
-
-    return change
+    pods = [make_pod(name=f"w{number}", namespace="team") for number in range(len(minutes))]
+    for pod, age in zip(pods, minutes, strict=True):
+        pod["metadata"]["creationTimestamp"] = world.ago(minutes=age)
+    return seeded(*pods)
 
 
 def bound(name: str, **fields: Any) -> Change:
-    return lambda api: world.seed(api, world.bound_pod(name, **fields))
+    return seeded(world.bound_pod(name, **fields))
 
 
 def holds(name: str, gpu: int | str, gib: int, **fields: Any) -> Change:
@@ -32,25 +28,13 @@ def holds(name: str, gpu: int | str, gib: int, **fields: Any) -> Change:
 
 
 def rejected(*pods: str) -> Change:
-    def change(api: DoctorKube) -> None:
-        for name in pods:
-            pod = world.bound_pod(name, phase="Failed")
-            pod["status"] |= {"reason": "UnexpectedAdmissionError", "message": "Allocate failed"}
-            world.seed(api, pod)
-
-    return change
+    status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "Allocate failed"}
+    return seeded(*(world.bound_pod(name) | {"status": status} for name in pods))
 
 
 def ending(change: Change, name: str) -> Change:
-    def both(api: DoctorKube) -> None:
-        change(api)
-
-        def ask(pod: JsonObject) -> None:
-            pod["metadata"]["deletionTimestamp"] = world.ago(seconds=1)
-
-        world.edit(api, "Pod", name, ask, "default")
-
-    return both
+    at = put("Pod", name, "metadata", "deletionTimestamp", value=world.ago(seconds=1), namespace="default")
+    return together(change, at)
 
 
 BROKEN = {names.ANNOTATION_ALLOCATION: "{"}
@@ -63,7 +47,7 @@ CHANGES: dict[str, list[Change]] = {
     ],
     "pods-rejected": [rejected("r"), rejected(*(f"r{number:02}" for number in range(12)))],
     "over-committed": [
-        world.together(holds("a", 0, 10), holds("b", 0, 10)),
+        together(holds("a", 0, 10), holds("b", 0, 10)),
         holds("a", "GPU-old", 10),
         world.twice(replace(make_grant(0, gib=1), compute_percent=60)),
     ],
@@ -96,11 +80,10 @@ def whole(node: str) -> DoctorKube:
     api = world.with_whole_gpus("production", "v1.30.2", "1.30")
     plain = make_node(name="node-plain")
     plain["status"] = {"allocatable": {names.GPU: "8"}, "conditions": [{"type": "Ready", "status": "True"}]}
-    world.seed(api, plain)
-    world.seed(api, world.daemon_pod("nvidia-device-plugin-daemonset", node="node-plain"))
     asks = make_container(resources={"limits": {names.GPU: 1}})
-    world.seed(api, make_pod(asks, name="train", node=node, phase="Running"))
-    world.edit(api, "Pod", "train", lambda pod: pod["metadata"].update(creationTimestamp=world.ago(hours=1)), "default")
+    pod = make_pod(asks, name="train", node=node, phase="Running")
+    pod["metadata"]["creationTimestamp"] = world.ago(hours=1)
+    seeded(plain, world.daemon_pod("nvidia-device-plugin-daemonset", node="node-plain"), pod)(api)
     return api
 
 
@@ -109,13 +92,10 @@ def test_a_pod_of_another_plugin_is_left_alone_on_its_node_only(told: Told) -> N
     assert [line.split(" | ")[0] for line in world.lines(whole("node-a"))] == told()
 
 
-def refuses(name: str, message: str, container: str = "main") -> Change:
-    def change(api: DoctorKube) -> None:
-        waits = {"reason": "CreateContainerConfigError", "message": message}
-        states = [{"name": "helper", "state": {"running": {}}}, {"name": container, "state": {"waiting": waits}}]
-        world.edit(api, "Pod", name, lambda pod: pod["status"].update(containerStatuses=states), "default")
-
-    return change
+def refuses(name: str, message: str) -> Change:
+    waits = {"reason": "CreateContainerConfigError", "message": message}
+    states = [{"name": "helper", "state": {"running": {}}}, {"name": "main", "state": {"waiting": waits}}]
+    return put("Pod", name, "status", "containerStatuses", value=states, namespace="default")
 
 
 def test_containers_that_the_plugin_does_not_start_are_told_once_for_a_node(told: Told) -> None:

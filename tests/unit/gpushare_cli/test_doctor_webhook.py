@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from itertools import product
 
 import pytest
 
@@ -7,7 +7,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare_cli.doctor import checks_admission, checks_control_plane
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import Change, DoctorKube, missing
+from testing.cli.doctor_cluster import Change, answers, edited, endpoints, missing, put, together, without_webhook
 from testing.manifests import tree
 from tests.unit.gpushare_cli import findings
 from tests.unit.gpushare_cli.findings import Told
@@ -18,36 +18,31 @@ VALIDATING = "validatingwebhookconfiguration/gpushare-webhook"
 FORBIDDEN = kube.ForbiddenError('services "https:gpushare-webhook:443" is forbidden')
 
 
-def answer(path: str, said: kube.Reply | kube.KubeError) -> Change:
-    def change(api: DoctorKube) -> None:
-        api.says(names.WEBHOOK_SERVICE, path, said)
-
-    return change
+def answer(path: str, said: str | kube.Reply | kube.KubeError) -> Change:
+    return answers(names.WEBHOOK_SERVICE, path, said)
 
 
 def days(value: str) -> Change:
-    return answer(
-        "metrics",
-        kube.Reply(status=200, text=f"# TYPE\n{checks_control_plane.CERTIFICATE_TTL} {86400 * float(value)}\n"),
-    )
+    return answer("metrics", f"# TYPE\n{checks_control_plane.CERTIFICATE_TTL} {86400 * float(value)}\n")
 
 
-def webhook(name: str, change: Callable[[JsonObject], object], kind: str = "Mutating") -> Change:
+def webhook(name: str, kind: str = "Mutating", **fields: object) -> Change:
+    """Fields of a webhook, or of its clientConfig, are others; None for those that are gone."""
+
     def edit(config: JsonObject) -> None:
-        for each in config["webhooks"]:
-            if each["name"] == name:
-                change(each)
+        [found] = [each for each in config["webhooks"] if each["name"] == name]
+        for key, value in fields.items():
+            parent = found["clientConfig"] if key in found["clientConfig"] else found
+            parent[key] = value
+            if value is None:
+                del parent[key]
 
-    return lambda api: world.edit(api, f"{kind}WebhookConfiguration", "gpushare-webhook", edit)
+    return edited(f"{kind}WebhookConfiguration", "gpushare-webhook", edit)
 
 
 def replicas(ready: int, addresses: int) -> Change:
-    def change(api: DoctorKube) -> None:
-        world.edit(api, "Deployment", "gpushare-webhook", lambda each: each.update(status={"readyReplicas": ready}))
-        subsets = [{"addresses": [{"ip": "10.0.0.1"}] * addresses}] if addresses else []
-        world.edit(api, "Endpoints", "gpushare-webhook", lambda each: each.update(subsets=subsets))
-
-    return change
+    status = put("Deployment", names.WEBHOOK_SERVICE, "status", value={"readyReplicas": ready})
+    return together(status, endpoints(names.WEBHOOK_SERVICE, addresses))
 
 
 def refuse(error: kube.KubeError) -> Change:
@@ -68,20 +63,18 @@ OLD_CONDITIONS = [{"name": "x", "expression": "r in ['aliyun.com/gpu-mem']"}]
 CHANGES: dict[str, list[Change]] = {
     "webhook-running": [replicas(0, 0), replicas(1, 1), replicas(2, 0), missing("Deployment", "gpushare-webhook")],
     "webhook-configured": [
-        webhook("gpu.gpushare.dev", lambda each: each["clientConfig"]["service"].update(namespace="old"))
+        webhook("gpu.gpushare.dev", service={"namespace": "old", "name": "gpushare-webhook"}),
     ],
     "webhook-ca": [
-        webhook("binding.gpushare.dev", lambda each: each["clientConfig"].pop("caBundle"), "Validating"),
-        webhook("gpu.gpushare.dev", lambda each: each["clientConfig"].update(caBundle="!")),
-        webhook("gpu.gpushare.dev", lambda each: each["clientConfig"].update(caBundle="Cg==")),
+        webhook("binding.gpushare.dev", "Validating", caBundle=None),
+        webhook("gpu.gpushare.dev", caBundle="!"),
+        webhook("gpu.gpushare.dev", caBundle="Cg=="),
     ],
     "webhook-policies": [
-        webhook("gpu.gpushare.dev", lambda each: each.update(failurePolicy="Ignore")),
-        webhook("gpu.gpushare.dev", lambda each: each.pop("matchConditions")),
-        webhook("gpu.gpushare.dev", lambda each: each.update(matchConditions=OLD_CONDITIONS)),
-        lambda api: world.edit(
-            api, "ValidatingWebhookConfiguration", "gpushare-webhook", lambda config: config["webhooks"].pop()
-        ),
+        webhook("gpu.gpushare.dev", failurePolicy="Ignore"),
+        webhook("gpu.gpushare.dev", matchConditions=None),
+        webhook("gpu.gpushare.dev", matchConditions=OLD_CONDITIONS),
+        put("ValidatingWebhookConfiguration", "gpushare-webhook", "webhooks", -1),
     ],
     "webhook-answers": [
         answer("readyz", kube.Reply(status=503, text="the certificate has expired\n")),
@@ -124,22 +117,16 @@ def whole(change: Change) -> list[str]:
 
 
 def test_whole_gpus_need_a_webhook_that_names_them(told: Told) -> None:
-    def without(config: JsonObject) -> None:
-        config["webhooks"] = [each for each in config["webhooks"] if each["name"] != "whole.gpushare.dev"]
-
-    assert whole(lambda api: world.edit(api, "MutatingWebhookConfiguration", "gpushare-webhook", without)) == told()
+    assert whole(without_webhook("whole.gpushare.dev")) == told()
 
 
 def test_two_webhooks_name_the_resources_together(told: Told) -> None:
-    assert whole(webhook("gpu.gpushare.dev", lambda each: each.update(matchConditions=OLD_CONDITIONS))) == told()
-    assert (
-        whole(webhook("gpu.gpushare.dev", lambda each: each.update(matchConditions=[], objectSelector={"a": "b"})))
-        == []
-    )
+    assert whole(webhook("gpu.gpushare.dev", matchConditions=OLD_CONDITIONS)) == told()
+    assert whole(webhook("gpu.gpushare.dev", matchConditions=[], objectSelector={"a": "b"})) == []
 
 
 def test_the_webhook_of_whole_gpus_must_not_be_skipped_either(told: Told) -> None:
-    assert whole(webhook("whole.gpushare.dev", lambda each: each.update(failurePolicy="Ignore"))) == told()
+    assert whole(webhook("whole.gpushare.dev", failurePolicy="Ignore")) == told()
 
 
 def test_without_configurations_no_policy_is_looked_for() -> None:
@@ -158,9 +145,8 @@ def test_without_configurations_no_policy_is_looked_for() -> None:
 def test_the_files_for_new_servers_on_an_old_one_are_noticed() -> None:
     """Servers before 1.27 drop matchConditions without a word."""
     api = world.healthy("production", "v1.25.3")
-    for kind in ("Mutating", "Validating"):
-        for each in ("gpu", "isolation", "binding", "request"):
-            webhook(f"{each}.gpushare.dev", lambda found: found.pop("matchConditions"), kind)(api)
+    for kind, each in (*product(["Mutating"], ["gpu", "isolation"]), *product(["Validating"], ["binding", "request"])):
+        webhook(f"{each}.gpushare.dev", kind, matchConditions=None)(api)
     stops = [line for line in world.lines(api) if "no pod at all can be created" in line]
     assert [line.split()[2] for line in stops] == [MUTATING, VALIDATING, VALIDATING]
 
