@@ -1,25 +1,31 @@
-"""A reading of the GPUs -> the node's inventory, how much of it may be granted, and the latest for all who wait."""
+"""Readings of the GPUs -> the node's inventory, how much of it may be granted, and the latest for all who wait."""
 
 import logging
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
-from deviceplugin.resources import Advertisement
-from deviceplugin.source import GpuSourceError, RawGpu
+from deviceplugin import resources
+from deviceplugin.resources import Advertisement, Resource
+from deviceplugin.source import GpuSource, GpuSourceError, OutdatedLibraryError, RawGpu
 from gpushare import names, units
+from gpushare.errors import SettingsError
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.gpu import Gpu, GpuHealth, Limit, NodeInventory
 from gpushare.model.selector import is_model
 from gpushare.runtime import logs
+from gpushare.runtime.clock import Backoff, Clock
 from gpushare.units import MIB, MemoryUnit
 
 _LOG: Final = logging.getLogger(__name__)
 NOT_LISTED: Final = "the driver does not list it any more"
 _ALL: Final = 100
 _MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/-]{0,63}")
+_DRIVER_S: Final = 30.0  # the longest time between two looks for a driver
+_PATIENCE: Final = 3  # readings that may fail in a row before all GPUs count as unhealthy
+_CONTAINER_S: Final = 20.0  # until a new container is needed: the runtime mounts the node's library when it makes one
 _FIX: Final = "write a factor such as 1.5 for all GPUs, then MODEL=FACTOR for those of one model, with commas between"
 
 
@@ -62,11 +68,6 @@ def _gpu(raw: RawGpu) -> Gpu:
         limit=Limit.MIG if raw.mig else Limit.ADVISORY,
         mig=raw.mig,
     )
-
-
-def unusable(inventory: NodeInventory, why: str) -> NodeInventory:
-    gpus = tuple(replace(gpu, health=GpuHealth.UNHEALTHY, reason=why) for gpu in inventory.gpus)
-    return replace(inventory, gpus=gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,3 +175,102 @@ class InventoryFeed:
 
     def _is_newer(self, version: int) -> bool:
         return self.latest is not None and self.latest.version > version
+
+
+@dataclass(kw_only=True)
+class HealthLoop:
+    """Reads the source again and again, posts what changed, and ends when only a new process can read it."""
+
+    source: GpuSource
+    feed: InventoryFeed
+    clock: Clock
+    node: NodeName
+    unit: MemoryUnit
+    offered: Sequence[Resource]
+    poll_s: float
+    new_process_works: Callable[[], bool]  # whether a new process in this container can read the GPUs
+    stages: Sequence[Callable[[NodeInventory], NodeInventory]] = ()  # what else the inventory says, one after another
+    _current: NodeInventory | None = field(init=False, default=None)
+    _failures: int = field(init=False, default=0)
+    _outdated_since: float | None = field(init=False, default=None)
+    _problems: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
+
+    @property
+    def library_outdated(self) -> bool:
+        """Whether this process has loaded the library of another driver than the node's, by the last reading."""
+        return self._outdated_since is not None
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop` is set, or `poll` gives up. A node without GPUs is asked again, not shown as empty."""
+        backoff = Backoff(first_s=0.5, cap_s=_DRIVER_S)
+        try:
+            while not stop.is_set():
+                if not self.poll():
+                    return
+                if self._current is None:
+                    longest = self.poll_s if self.library_outdated else _DRIVER_S
+                    self.clock.wait(stop, min(backoff.next_s(), longest))
+                else:
+                    self.source.wait(stop, self.poll_s)
+        finally:
+            self.source.close()
+
+    def poll(self) -> bool:
+        """Read once and post a change. False: the settings fit no GPUs, or only a new process can read them."""
+        try:
+            raw = self._read()
+            latest = self._built(raw)
+        except GpuSourceError as error:
+            self._failures += 1
+            self._problems.say("gpus unreadable", level=logging.ERROR, error=str(error))
+            if isinstance(error, OutdatedLibraryError) and self._is_restart_due():
+                logs.event(_LOG, "new process needed", level=logging.ERROR, error=str(error))
+                return False
+            if self._current is None or self._failures < _PATIENCE:
+                return True
+            raw = ()
+            latest = self._built(raw, missing=error.reason)
+        else:
+            if self._failures:
+                self._problems.clear()
+            self._failures = 0
+            self._outdated_since = None
+        return latest == self._current or self._post(latest, raw)
+
+    def _is_restart_due(self) -> bool:
+        """At once if a new process would do better; else ending often would only make the kubelet wait ever longer."""
+        now = self.clock.monotonic()
+        if self._outdated_since is None:
+            self._outdated_since = now
+        return now - self._outdated_since >= _CONTAINER_S or self.new_process_works()
+
+    def _read(self) -> Sequence[RawGpu]:
+        raw = self.source.read()
+        if not raw and self._current is None:
+            reasons = "".join(f"; GPU {gpu.index}: {gpu.reason}" for gpu in self.source.left_out)
+            raise GpuSourceError(
+                f"there is no GPU that can be shared{reasons or '; run this plugin on GPU nodes only'}"
+            )
+        return raw
+
+    def _built(self, raw: Sequence[RawGpu], missing: str = NOT_LISTED) -> NodeInventory:
+        built = build(raw, node=self.node, unit=self.unit, previous=self._current, missing=missing)
+        built = replace(built, left_out=tuple(self.source.left_out))
+        for stage in self.stages:
+            built = stage(built)
+        return built
+
+    def _post(self, latest: NodeInventory, raw: Sequence[RawGpu]) -> bool:
+        try:
+            advertised = resources.devices(latest, self.offered)
+        except SettingsError as error:
+            self._problems.say("gpus cannot be advertised", level=logging.ERROR, error=str(error))
+            return self._current is not None
+        self._current = latest
+        self._problems.clear()
+        self.feed.post(latest, advertised, raw)
+        memory = advertised[names.GPU_MEM]
+        units: dict[str, Any] = {"healthy_units": len(memory.healthy), "unhealthy_units": len(memory.unhealthy)}
+        faults = {gpu.uuid: gpu.reason for gpu in latest.gpus if gpu.reason}
+        logs.event(_LOG, "gpus changed", gpus=len(latest.gpus), unit=latest.unit.name, **units, faults=faults)
+        return True

@@ -1,19 +1,67 @@
-"""Composition root of the device plugin."""
+"""Composition root of the device plugin: its settings, and the parts that run beside each other."""
 
+import logging
+import os
 import sys
-from collections.abc import Sequence
-from typing import Final
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
 
-from deviceplugin import ports
-from deviceplugin.settings import Settings
+from deviceplugin import identify, pods, ports, resources
+from deviceplugin.handover.choice import Chooser, Facts
+from deviceplugin.handover.devices import DeviceHandOver, SpecSweeper
+from deviceplugin.handover.spec_files import SpecFiles, SpecReader
+from deviceplugin.identify import PodResources
+from deviceplugin.inventory import HealthLoop, InventoryFeed, Oversubscription
+from deviceplugin.limits import node as limits_of_node
+from deviceplugin.limits.backend import AdvisoryBackend, LimitBackend, MigBackend
+from deviceplugin.limits.cgroup import CgroupBackend, ContainerLimits
+from deviceplugin.limits.hami_core import HamiCoreBackend
+from deviceplugin.limits.mps import MpsBackend
+from deviceplugin.limits.node import NodeLimits, OnFailure
+from deviceplugin.node import Publisher
+from deviceplugin.nvml import binding
+from deviceplugin.nvml.driver import ComputeModes, MemoryLimits, NvmlProcesses
+from deviceplugin.nvml.source import NvmlSource
+from deviceplugin.pods import HeldPod, PodCache
+from deviceplugin.ports import MetricsServer, Probe
+from deviceplugin.prestart import LateStarts, StartCheck
+from deviceplugin.refusals import Refusals
+from deviceplugin.server import Registrar
+from deviceplugin.settings import NVML, TOTAL, Settings
+from deviceplugin.simulated import SimulatedProcesses, SimulatedSource
+from deviceplugin.source import GpuSource, ProcessLists
+from deviceplugin.usage import join
+from deviceplugin.usage.loop import CurrentUsage, UsageLoop
+from deviceplugin.usage.procfs import Procfs
+from deviceplugin.usage.values import UsageReading, WatchdogPolicy
+from deviceplugin.usage.watchdog import Namespaces, Watchdog
 from gpushare import names
 from gpushare.errors import SettingsError
+from gpushare.identity import NodeName
+from gpushare.kube import client
+from gpushare.kube.api import KubeApi
+from gpushare.kube.watch import Reflector
+from gpushare.model.gpu import NodeInventory
 from gpushare.runtime import logs, options, process
-from gpushare.runtime.clock import SystemClock
+from gpushare.runtime.clock import Clock, SystemClock
+from gpushare.runtime.pages import Page
+from gpushare.runtime.process import Part
+from gpushare.units import ResourceConfig
 
+_LOG: Final = logging.getLogger(__name__)
 _CHECK: Final = "--check"
-_PUBLISH_FIRST_S: Final = 0.7
+_PUBLISH_FIRST_S: Final = 0.4
 """How long the first registration waits for the inventory to be on the Node: all in all it should come in a second."""
+_SPECS: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))  # where container runtimes look unless told otherwise
+_HIDDEN: Final = (
+    "the processes of the node cannot be seen: hostPID is missing; apply one of the components for usage again"
+)
+_STALE: Final = 4  # readings of the process lists that may be missing in between, or at the end
+Held = Callable[[NodeInventory], Sequence[HeldPod]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,8 +88,223 @@ def _run(settings: Settings) -> int:
     clock = SystemClock()
     publish_until = clock.monotonic() + _PUBLISH_FIRST_S
     logs.configure(level=settings.log_level)
-    # Late: a check needs none of this.
-    from deviceplugin import parts
-    from gpushare.kube import client
+    return process.run(_parts(settings, client.connect(settings.kubeconfig), clock, publish_until=publish_until))
 
-    return process.run(parts.of(settings, client.connect(settings.kubeconfig), clock, publish_until=publish_until))
+
+def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: float) -> Mapping[str, Part]:
+    """By name. Until `publish_until`, registering waits for the Node."""
+    node, feed, cache = NodeName(settings.node_name), InventoryFeed(), PodCache(clock)
+    resource_config = ResourceConfig(unit=settings.memory_unit, whole_gpus=settings.whole_gpus)
+    offered = resources.offered(percent=settings.gpu_percent, whole_gpus=settings.whole_gpus)
+    reflector = Reflector(api=api, path=pods.PATH, sink=cache, clock=clock, params=pods.selector(node))
+
+    def held(latest: NodeInventory) -> Sequence[HeldPod]:
+        """Whole GPUs too that were granted while they were offered."""
+        return tuple(pods.held(cache.all(), latest, replace(resource_config, whole_gpus=True)))
+
+    parts: dict[str, Part] = {"pods": abandoned(reflector.run)}
+    chooser, hand_over = _hand_over(settings, api, clock, feed)
+    sweeper = SpecSweeper(
+        devices=hand_over, pods=lambda: cache.all() if reflector.synced.is_set() else None, clock=clock
+    )
+    parts |= {"hand-over": chooser.run, "specs": sweeper.run}
+    limits = _limits(settings, clock, feed, held, label=chooser.limits_label, parts=parts)
+    refusals = Refusals(api=api, clock=clock)
+    start_check = StartCheck(
+        node=node,
+        resource_config=resource_config,
+        feed=feed,
+        cache=cache,
+        api=api,
+        lister=PodResources(socket=settings.pod_resources_socket, clock=clock).list,
+        checkpoint=settings.device_plugins_dir / identify.CHECKPOINT,
+        refusals=refusals,
+        late=LateStarts(cache=cache, clock=clock),
+        limit=limits.prepare,
+        hand_over=hand_over,
+    )
+    current = CurrentUsage(
+        feed=feed,
+        holding=lambda latest: join.holding(held(latest), latest),
+        clock=clock,
+        stale_s=_STALE * settings.usage_interval,
+        reading=UsageReading.of(wanted=settings.usage or settings.watchdog is not WatchdogPolicy.OFF, pid=os.getpid()),
+    )
+    watchdog = Watchdog(
+        policy=settings.watchdog,
+        grace_s=settings.watchdog_grace,
+        gap_s=_STALE * settings.usage_interval,
+        tolerance_mib=settings.watchdog_tolerance_mib,
+        api=api,
+        table=Procfs(),
+        events=refusals,
+        namespaces=Namespaces(api=api, clock=clock),
+        clock=clock,
+    )
+    _usage(settings, current, watchdog, start_check, parts)
+    policy = settings.watchdog if current.reading is UsageReading.ON else WatchdogPolicy.OFF
+    oversubscription = Oversubscription(setting=settings.oversubscription, label=chooser.oversubscription_label)
+    readings = HealthLoop(
+        source=gpu_source(settings, node, clock),
+        feed=feed,
+        clock=clock,
+        node=node,
+        unit=settings.memory_unit,
+        offered=offered,
+        poll_s=settings.poll_interval,
+        new_process_works=binding.works_in_new_process,
+        stages=[  # limits are proven for the hand-over, and the watchdog replaces only what is weaker
+            chooser.assess,
+            oversubscription.assess,
+            limits.assess,
+            lambda latest: join.with_watchdog(latest, policy, current.unseen()),
+        ],
+    )
+    publisher = Publisher(
+        api=api,
+        feed=feed,
+        clock=clock,
+        node=node,
+        recheck_s=settings.publish_interval,
+        final=lambda latest: chooser.agrees(latest) and oversubscription.agrees(latest),
+    )
+    probe = Probe(
+        port=settings.probe_port,
+        clock=clock,
+        parts=[resource.name for resource in offered],
+        usable=lambda: not readings.library_outdated,
+    )
+    parts |= {"health": readings.run, "publish": publisher.run, "probe": probe.run}
+    for resource in offered:
+        registrar = Registrar(
+            resource=resource,
+            directory=settings.device_plugins_dir,
+            feed=feed,
+            start_check=start_check.check,
+            clock=clock,
+            answer=hand_over.answer,
+            ready=publisher.published.is_set,  # so the Node was read, too
+            ready_by=publish_until,
+            on_beat=partial(probe.beat, resource.name),
+        )
+        if resource is resources.MEMORY:  # one look at the Node for all of them
+            registrar.on_registered = publisher.recheck
+        parts[f"kubelet {resource.name}"] = registrar.run
+    return parts
+
+
+def _hand_over(settings: Settings, api: KubeApi, clock: Clock, feed: InventoryFeed) -> tuple[Chooser, DeviceHandOver]:
+    files = SpecFiles(settings.cdi_dir)
+    reader = SpecReader(directories=tuple(dict.fromkeys((*_SPECS, settings.cdi_dir))), own=settings.cdi_dir)
+    chooser = Chooser(
+        api=api,
+        node=NodeName(settings.node_name),
+        clock=clock,
+        files=files,
+        settings=Facts(
+            setting=settings.hand_over,
+            nvidia_default=settings.nvidia_default_runtime,
+            directory=str(files.directory),
+            simulated=settings.gpu_source != NVML,
+        ),
+        has_nvidia_specs=lambda: any(spec.is_nvidia for spec in reader.specs()),
+        recheck_s=settings.publish_interval,
+    )
+    devices = DeviceHandOver(
+        choice=chooser.latest, gpus=lambda: feed.latest.raw if feed.latest else {}, files=files, specs=reader.specs
+    )
+    return chooser, devices
+
+
+def _limits(
+    settings: Settings,
+    clock: Clock,
+    feed: InventoryFeed,
+    held: Held,
+    *,
+    label: Callable[[], str | None],
+    parts: dict[str, Part],
+) -> NodeLimits:
+    """All back ends that the settings allow. A new one is a line here."""
+    backends: list[LimitBackend] = [
+        MigBackend(),
+        MpsBackend(directory=settings.mps_dir, shared_memory=settings.mps_shared_memory, held=held),
+        HamiCoreBackend(directory=settings.hami_core_dir),
+        AdvisoryBackend(),
+    ]
+    of_nvml: dict[str, Any] = {}
+    if settings.gpu_source == NVML:
+        of_nvml["exclusive"] = ComputeModes(binding.library()).exclusive
+        cgroup = CgroupBackend(driver=MemoryLimits(binding.library()), mount=settings.cgroup_mount)
+        backends.append(cgroup)
+        parts["limits"] = ContainerLimits(
+            backend=cgroup, held=held, inventory=lambda: feed.latest.inventory if feed.latest else None, clock=clock
+        ).run
+    return NodeLimits(
+        backends={backend.limit: backend for backend in backends},
+        wanted=limits_of_node.order(settings.limits),
+        on_failure=OnFailure(settings.limit_failure),
+        clock=clock,
+        label=label,
+        **of_nvml,
+    )
+
+
+def _usage(
+    settings: Settings, current: CurrentUsage, watchdog: Watchdog, start_check: StartCheck, parts: dict[str, Part]
+) -> None:
+
+    def page() -> Page:
+        # Late: the library would cost the plugin its first second.
+        from deviceplugin import metrics
+
+        text = metrics.page(current.view(), start_check.starts(), watchdog.actions, settings.node_name)
+        return Page(200, text, metrics.CONTENT_TYPE)
+
+    if settings.metrics_port:
+        parts["metrics"] = MetricsServer(port=settings.metrics_port, make=page, clock=current.clock).run
+    if current.reading is UsageReading.HIDDEN:
+        logs.event(_LOG, "usage not read", level=logging.ERROR, problem=_HIDDEN)
+    if current.reading is UsageReading.ON:
+        parts["usage"] = UsageLoop(
+            lists=_process_lists(settings),
+            table=watchdog.table,
+            current=current,
+            watchdog=watchdog if settings.watchdog is not WatchdogPolicy.OFF else None,
+            interval_s=settings.usage_interval,
+        ).run
+
+
+def gpu_source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
+    reserved = settings.gpu_memory == TOTAL
+    if settings.gpu_source != NVML:
+        path = Path(settings.gpu_source.removeprefix(names.SIMULATED))
+        return SimulatedSource(path=path, node=node, clock=clock, reserved=reserved)
+    return NvmlSource(
+        nvml=binding.library(),
+        clock=clock,
+        reserved=reserved,
+        unified_mib=settings.unified_memory,
+        ignored_xids=settings.ignored_xids,
+        recovery_s=settings.xid_recovery,
+        recovery_action=settings.recovery_action,
+    )
+
+
+def _process_lists(settings: Settings) -> ProcessLists:
+    if settings.gpu_source == NVML:
+        return NvmlProcesses(binding.library())
+    return SimulatedProcesses(Path(settings.simulated_processes) if settings.simulated_processes else None)
+
+
+def abandoned(run: Part) -> Part:
+    """A part that cannot be woken, because it waits for the network, and need not be: it ends with the process."""
+
+    def part(stop: threading.Event) -> None:
+        thread = threading.Thread(target=run, args=(stop,), name="watch", daemon=True)
+        thread.start()
+        while not stop.wait(1.0):
+            if not thread.is_alive():
+                raise RuntimeError("the watch of pods ended by itself")
+
+    return part

@@ -1,8 +1,7 @@
 """Prometheus metrics of the device plugin. What is granted and used is computed when it is asked for."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -10,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from deviceplugin.usage.values import GpuTotal, NodeUsage, Row
 from gpushare import names
-from gpushare.model.gpu import Gpu, GpuHealth
+from gpushare.model.gpu import GpuHealth
 from gpushare.runtime import exposition
 from gpushare.runtime.exposition import short
 from gpushare.units import MIB
@@ -19,187 +18,144 @@ CONTENT_TYPE: Final = exposition.CONTENT_TYPE
 MOST_ROWS: Final = 2048  # containers on GPUs with series of their own, unless someone wants to fill Prometheus
 _GPU: Final = ("node", "UUID", "gpu")  # A GPU and its number, as DCGM exporter names them
 _CONTAINER: Final = (*_GPU, "namespace", "pod", "container")
+_GAUGES: Final[Mapping[str, tuple[Sequence[str], str]]] = {
+    "gpushare_plugin_usage_info": (
+        ("node", "reading"),
+        "Whether it is read what containers use: on, off, no-host-pid where the node's processes cannot be seen, or"
+        " no-answer while the driver does not list processes",
+    ),
+    "gpushare_plugin_gpu_processes": (
+        ("node", "known"),
+        "Processes that the driver lists, by whether the node has them",
+    ),
+    "gpushare_plugin_gpus": (("node", "health", "limit"), "GPUs by health and by what holds containers to their share"),
+    "gpushare_plugin_gpu_memory_bytes": (
+        (*_GPU, "model", "limit"),
+        "Memory of a GPU, without what the driver keeps",
+    ),
+    "gpushare_plugin_gpu_memory_usable_bytes": (
+        _GPU,
+        "Memory of it that can be granted, in whole units; 0 if it is not healthy",
+    ),
+    "gpushare_plugin_gpu_memory_grantable_bytes": (
+        _GPU,
+        "Memory of it that may be granted in all; above the total where it is oversubscribed",
+    ),
+    "gpushare_plugin_gpu_memory_granted_bytes": (_GPU, "Memory of it that pods were granted"),
+    "gpushare_plugin_gpu_memory_used_bytes": (_GPU, "Memory of it that processes use; missing while it is not known"),
+    "gpushare_plugin_gpu_compute_granted_ratio": (_GPU, "Compute of it that is set aside for pods; 1 is all of it"),
+    "gpushare_plugin_gpu_pods": (_GPU, "Pods that hold a share of it"),
+    "gpushare_plugin_gpu_foreign_bytes": (_GPU, "Memory of it used by processes of no pod that holds GPUs here"),
+    "gpushare_plugin_gpu_healthy": (_GPU, "1 if it takes new containers, else 0"),
+    "gpushare_plugin_gpu_limit_info": (
+        (*_GPU, "limit", "enforced", "reason"),
+        "1, with what holds limits on it (mig: for all of an instance), whether a program cannot bypass that, and why"
+        " nothing stronger does",
+    ),
+    "gpushare_plugin_gpu_unhealthy": (
+        (*_GPU, "reason"),
+        "1 for each GPU that takes no new containers, with the reason",
+    ),
+    "gpushare_plugin_container_granted_bytes": (
+        (*_CONTAINER, "limit"),
+        "GPU memory granted to a container, and what holds it to that",
+    ),
+    "gpushare_plugin_container_used_bytes": (_CONTAINER, "GPU memory that it uses; missing while unknown"),
+    "gpushare_plugin_container_peak_bytes": (_CONTAINER, "The most that it was seen to use"),
+    "gpushare_plugin_containers_left_out": (
+        ("node",),
+        "Containers on GPUs that have no series, because of their number",
+    ),
+    "gpushare_plugin_containers_over_grant": (
+        ("node",),
+        "Containers on GPUs that use more than their grant for longer than the grace period",
+    ),
+}
+_COUNTERS: Final[Mapping[str, tuple[Sequence[str], str]]] = {
+    "gpushare_plugin_starts_total": (
+        ("node", "outcome", "reason"),
+        "Starts of containers that hold GPUs, by outcome and the reason of a refusal",
+    ),
+    "gpushare_plugin_watchdog_actions_total": (
+        ("node", "action", "result"),
+        "What the watchdog did about containers above their grant",
+    ),
+}
 Counts = Mapping[tuple[str, str], int]  # of starts by outcome and reason, or of actions by action and result
-Sample = tuple[Sequence[str], float | None]  # values of the labels, and the value; None: no such series
 
 
 def page(usage: NodeUsage | None, starts: Counts, actions: Counts, node: str) -> bytes:
+    found = _Families()
+    if usage is not None:
+        found.of_node(usage)
+        found.of_gpus(usage)
+        found.of_containers(usage)
+    for name, counts in (("starts_total", starts), ("watchdog_actions_total", actions)):
+        for labels, count in counts.items():
+            found.add(name, [node, *labels], count)
     registry = exposition.registry(names.PLUGIN)
-    registry.register(_Metrics(usage, starts, actions, node))
+    registry.register(found)
     return exposition.page(registry)
 
 
-@dataclass(eq=False)
-class _Metrics(Collector):
-    usage: NodeUsage | None
-    starts: Counts
-    actions: Counts
-    node: str
+class _Families(Collector):
+    def __init__(self) -> None:
+        self._found: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+        for name, (labels, meaning) in _GAUGES.items():
+            self._found[name] = GaugeMetricFamily(name, meaning, labels=labels)
+        for name, (labels, meaning) in _COUNTERS.items():
+            self._found[name] = CounterMetricFamily(name, meaning, labels=labels)
 
     def describe(self) -> Iterable[Metric]:
         return ()
 
-    def collect(self) -> Iterator[Metric]:
-        if self.usage is not None:
-            yield from _of_node(self.usage)
-            yield from _of_gpus(self.usage)
-            yield from _of_containers(self.usage)
-        starts = CounterMetricFamily(
-            "gpushare_plugin_starts_total",
-            "Starts of containers that hold GPUs, by outcome and the reason of a refusal",
-            labels=["node", "outcome", "reason"],
-        )
-        actions = CounterMetricFamily(
-            "gpushare_plugin_watchdog_actions_total",
-            "What the watchdog did about containers above their grant",
-            labels=["node", "action", "result"],
-        )
-        for family, counts in ((starts, self.starts), (actions, self.actions)):
-            for labels, count in counts.items():
-                family.add_metric([self.node, *labels], count)
-            yield family
+    def collect(self) -> Iterable[Metric]:
+        return self._found.values()
 
-
-def _gauge(name: str, meaning: str, labels: Sequence[str], samples: Iterable[Sample]) -> Metric:
-    family = GaugeMetricFamily(name, meaning, labels=labels)
-    for values, value in samples:
+    def add(self, name: str, labels: Sequence[str], value: float | None) -> None:
+        """Args: value: None if there is no such series."""
         if value is not None:
-            family.add_metric(values, value)
-    return family
+            self._found[f"gpushare_plugin_{name}"].add_metric(labels, value)
 
+    def of_node(self, usage: NodeUsage) -> None:
+        node = usage.node
+        self.add("usage_info", [node, usage.reading.value], 1)
+        for known, count in zip(("true", "false"), usage.processes or (), strict=False):
+            self.add("gpu_processes", [node, known], count)
+        for kind, count in Counter((gpu.health.value, gpu.limit.value) for gpu in usage.gpus).items():
+            self.add("gpus", [node, *kind], count)
+        self.add("containers_left_out", [node], max(0, len(usage.rows) - MOST_ROWS))
+        self.add("containers_over_grant", [node], usage.over)
 
-def _of_node(usage: NodeUsage) -> Iterator[Metric]:
-    yield _gauge(
-        "gpushare_plugin_usage_info",
-        "Whether it is read what containers use: on, off, no-host-pid where the node's processes cannot be seen, or"
-        " no-answer while the driver does not list processes",
-        ["node", "reading"],
-        [([usage.node, usage.reading.value], 1)],
-    )
-    yield _gauge(
-        "gpushare_plugin_gpu_processes",
-        "Processes that the driver lists, by whether the node has them",
-        ["node", "known"],
-        [([usage.node, known], count) for known, count in zip(("true", "false"), usage.processes or (), strict=False)],
-    )
-    kinds = Counter((gpu.health.value, gpu.limit.value) for gpu in usage.gpus)
-    yield _gauge(
-        "gpushare_plugin_gpus",
-        "GPUs by health and by what holds containers to their share",
-        ["node", "health", "limit"],
-        [([usage.node, *kind], count) for kind, count in kinds.items()],
-    )
+    def of_gpus(self, usage: NodeUsage) -> None:
+        for gpu in usage.gpus:
+            place, total = (usage.node, short(gpu.uuid), gpu.label), usage.totals.get(gpu.uuid, GpuTotal())
+            limit, is_healthy = gpu.limit, gpu.health is GpuHealth.HEALTHY
+            self.add("gpu_memory_bytes", [*place, short(gpu.model), limit.value], gpu.memory_mib * MIB)
+            self.add("gpu_memory_usable_bytes", place, total.usable_mib * MIB)
+            self.add("gpu_memory_grantable_bytes", place, gpu.grantable_mib * MIB)
+            self.add("gpu_memory_granted_bytes", place, total.granted_mib * MIB)
+            self.add("gpu_memory_used_bytes", place, total.used)
+            self.add("gpu_compute_granted_ratio", place, total.granted_percent / 100)
+            self.add("gpu_pods", place, total.pods)
+            self.add("gpu_foreign_bytes", place, usage.foreign.get(gpu.uuid))
+            self.add("gpu_healthy", place, int(is_healthy))
+            enforced = str(limit.enforced).lower()
+            self.add("gpu_limit_info", [*place, limit.value, enforced, short(gpu.limit_reason)], 1)
+            self.add("gpu_unhealthy", [*place, short(gpu.reason)], None if is_healthy else 1)
+        for left in usage.left_out:
+            self.add("gpu_unhealthy", [usage.node, "", str(left.index), short(left.reason)], 1)
 
-
-def _of_gpus(usage: NodeUsage) -> Iterator[Metric]:
-    places = {gpu: (usage.node, short(gpu.uuid), gpu.label) for gpu in usage.gpus}
-
-    def each(name: str, meaning: str, value: Callable[[Gpu, GpuTotal], float | None]) -> Metric:
-        amounts = ((places[gpu], value(gpu, usage.totals.get(gpu.uuid, GpuTotal()))) for gpu in usage.gpus)
-        return _gauge(name, meaning, _GPU, amounts)
-
-    yield _gauge(
-        "gpushare_plugin_gpu_memory_bytes",
-        "Memory of a GPU, without what the driver keeps",
-        [*_GPU, "model", "limit"],
-        [((*places[gpu], short(gpu.model), gpu.limit.value), gpu.memory_mib * MIB) for gpu in usage.gpus],
-    )
-    yield each(
-        "gpushare_plugin_gpu_memory_usable_bytes",
-        "Memory of it that can be granted, in whole units; 0 if it is not healthy",
-        lambda _gpu, total: total.usable_mib * MIB,
-    )
-    yield each(
-        "gpushare_plugin_gpu_memory_grantable_bytes",
-        "Memory of it that may be granted in all; above the total where it is oversubscribed",
-        lambda gpu, _total: gpu.grantable_mib * MIB,
-    )
-    yield each(
-        "gpushare_plugin_gpu_memory_granted_bytes",
-        "Memory of it that pods were granted",
-        lambda _gpu, total: total.granted_mib * MIB,
-    )
-    yield each(
-        "gpushare_plugin_gpu_memory_used_bytes",
-        "Memory of it that processes use; missing while it is not known",
-        lambda _gpu, total: total.used,
-    )
-    yield each(
-        "gpushare_plugin_gpu_compute_granted_ratio",
-        "Compute of it that is set aside for pods; 1 is all of it",
-        lambda _gpu, total: total.granted_percent / 100,
-    )
-    yield each("gpushare_plugin_gpu_pods", "Pods that hold a share of it", lambda _gpu, total: total.pods)
-    yield each(
-        "gpushare_plugin_gpu_foreign_bytes",
-        "Memory of it used by processes of no pod that holds GPUs here",
-        lambda gpu, _total: usage.foreign.get(gpu.uuid),
-    )
-    yield each(
-        "gpushare_plugin_gpu_healthy",
-        "1 if it takes new containers, else 0",
-        lambda gpu, _total: int(gpu.health is GpuHealth.HEALTHY),
-    )
-    yield _gauge(
-        "gpushare_plugin_gpu_limit_info",
-        "1, with what holds limits on it (mig: for all of an instance), whether a program cannot bypass that, and why"
-        " nothing stronger does",
-        [*_GPU, "limit", "enforced", "reason"],
-        [
-            ((*places[gpu], gpu.limit.value, str(gpu.limit.enforced).lower(), short(gpu.limit_reason)), 1)
-            for gpu in usage.gpus
-        ],
-    )
-    ill = [((*places[gpu], short(gpu.reason)), 1) for gpu in usage.gpus if gpu.health is not GpuHealth.HEALTHY]
-    yield _gauge(
-        "gpushare_plugin_gpu_unhealthy",
-        "1 for each GPU that takes no new containers, with the reason",
-        [*_GPU, "reason"],
-        [*ill, *(((usage.node, "", str(left.index), short(left.reason)), 1) for left in usage.left_out)],
-    )
-
-
-def _of_containers(usage: NodeUsage) -> Iterator[Metric]:
-    gpus = {gpu.uuid: gpu for gpu in usage.gpus}
-    found: list[tuple[Row, Gpu | None, tuple[str, ...]]] = []
-    for row in rows_with_series(usage.rows):
-        gpu = gpus.get(row.gpu)
-        who = (row.pod.namespace, row.pod.name, row.container or names.OTHERS)
-        found.append((row, gpu, tuple(map(short, (usage.node, row.gpu, gpu.label if gpu else "", *who)))))
-    yield _gauge(
-        "gpushare_plugin_container_granted_bytes",
-        "GPU memory granted to a container, and what holds it to that",
-        [*_CONTAINER, "limit"],
-        [
-            ((*place, gpu.limit_of(row.granted_mib).value if gpu else ""), row.granted_mib * MIB)
-            for row, gpu, place in found
-        ],
-    )
-    yield _gauge(
-        "gpushare_plugin_container_used_bytes",
-        "GPU memory that it uses; missing while unknown",
-        _CONTAINER,
-        [(place, row.used) for row, _, place in found],
-    )
-    yield _gauge(
-        "gpushare_plugin_container_peak_bytes",
-        "The most that it was seen to use",
-        _CONTAINER,
-        [(place, row.peak) for row, _, place in found],
-    )
-    yield _gauge(
-        "gpushare_plugin_containers_left_out",
-        "Containers on GPUs that have no series, because of their number",
-        ["node"],
-        [([usage.node], max(0, len(usage.rows) - MOST_ROWS))],
-    )
-    if usage.over is not None:
-        yield _gauge(
-            "gpushare_plugin_containers_over_grant",
-            "Containers on GPUs that use more than their grant for longer than the grace period",
-            ["node"],
-            [([usage.node], usage.over)],
-        )
+    def of_containers(self, usage: NodeUsage) -> None:
+        gpus = {gpu.uuid: gpu for gpu in usage.gpus}
+        for row in rows_with_series(usage.rows):
+            gpu, name = gpus.get(row.gpu), row.container or names.OTHERS
+            where = (usage.node, row.gpu, gpu.label if gpu else "", row.pod.namespace, row.pod.name, name)
+            place = tuple(map(short, where))
+            limit = gpu.limit_of(row.granted_mib).value if gpu else ""
+            self.add("container_granted_bytes", [*place, limit], row.granted_mib * MIB)
+            self.add("container_used_bytes", place, row.used)
+            self.add("container_peak_bytes", place, row.peak)
 
 
 def rows_with_series(rows: Sequence[Row]) -> Sequence[Row]:

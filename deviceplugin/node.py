@@ -96,11 +96,8 @@ class Publisher:
 
     def _publish(self, snapshot: PostedInventory, *, known: bool) -> None:
         """Args: known: whether it was published before, so that only what differs is written."""
-        annotation, amounts, path = (
-            wire.encode(snapshot.inventory),
-            _amounts(snapshot.inventory),
-            kube.node_path(self.node),
-        )
+        annotation, amounts = wire.encode(snapshot.inventory), _amounts(snapshot.inventory)
+        path = kube.node_path(self.node)
         if known:
             node = self.api.get(path, timeout_s=_TIMEOUT_S)
             present = (node["metadata"].get("annotations") or {}).get(names.ANNOTATION_INVENTORY)

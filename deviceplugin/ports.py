@@ -9,14 +9,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gpushare.errors import SettingsError
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
-
-if TYPE_CHECKING:
-    from gpushare.runtime.pages import Page
+from gpushare.runtime.pages import Kept, Page, PageServer
 
 _LOG: Final = logging.getLogger(__name__)
 _SILENT_S: Final = 30.0
@@ -92,13 +90,10 @@ def problem(port: int) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsServer:
     port: int
-    make: Callable[[], "Page"]  # the metrics, which are kept for a second
+    make: Callable[[], Page]  # the metrics, which are kept for a second
     clock: Clock
 
     def run(self, stop: threading.Event) -> None:
-        # Late: a check needs no HTTP.
-        from gpushare.runtime.pages import Kept, PageServer
-
         page = Kept(self.make, self.clock)
         # Prometheus is elsewhere.
         every_address = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104

@@ -33,10 +33,6 @@ StartCheck = Callable[[Resource, Sequence[str]], Decision]  # may the container 
 Allocating = Callable[[Resource, Sequence[str]], AllocateResponse]  # what a container that gets these devices is told
 
 
-def no_devices(_resource: Resource, _ids: Sequence[str]) -> AllocateResponse:
-    return AllocateResponse()
-
-
 def options() -> Any:
     return api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=False)
 
@@ -50,12 +46,12 @@ def device_list(advertisement: Advertisement) -> Any:
 
 @dataclass(kw_only=True)
 class Servicer:
-    """The five calls of the kubelet. One servicer for each server, because its streams end with it."""
+    """The calls of the kubelet. One servicer for each server, because its streams end with it."""
 
     resource: Resource
     feed: InventoryFeed
     start_check: StartCheck
-    answer: Allocating = no_devices
+    answer: Allocating
     _stopping: threading.Event = field(init=False, default_factory=threading.Event)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     streams: int = field(init=False, default=0)  # kubelets that listen
@@ -103,11 +99,8 @@ class Servicer:
             context.abort(code, decision.message)
         return api.PreStartContainerResponse()
 
-    def preferred(self, _request: Any, context: Any) -> Any:
-        """GetPreferredAllocation is not offered: IDs mean nothing."""
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, "device IDs of this plugin are all alike")
-
     def handlers(self) -> Any:
+        """Without GetPreferredAllocation: device IDs are all alike, so the options tell the kubelet not to ask."""
         return grpc.method_handlers_generic_handler(
             "v1beta1.DevicePlugin",
             {
@@ -117,7 +110,6 @@ class Servicer:
                     request_deserializer=api.Empty.FromString,
                     response_serializer=api.ListAndWatchResponse.SerializeToString,
                 ),
-                "GetPreferredAllocation": _unary(self.preferred, api.PreferredAllocationRequest),
                 "Allocate": _unary(self.allocate, api.AllocateRequest),
                 "PreStartContainer": _unary(self.pre_start, api.PreStartContainerRequest),
             },
@@ -189,7 +181,7 @@ class Registrar:
     feed: InventoryFeed
     start_check: StartCheck
     clock: Clock
-    answer: Allocating = no_devices
+    answer: Allocating
     ready: Callable[[], bool] = lambda: True  # whether the first registration may happen; see `ready_by`
     ready_by: float = 0.0  # moment of `monotonic` until which it is waited for: till then, pods are rejected
     on_registered: Callable[[], None] = lambda: None

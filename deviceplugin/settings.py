@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin import inventory
+from deviceplugin.handover import choice
 from deviceplugin.inventory import Factors
-from deviceplugin.limits import choose
-from deviceplugin.limits.choose import OnFailure
+from deviceplugin.limits import node as limits_of_node
+from deviceplugin.limits.node import AUTO, OnFailure
 from deviceplugin.mps.daemon import DIRECTORY
 from deviceplugin.usage.values import WatchdogPolicy
 from gpushare import names, units
-from gpushare.model.gpu import HandOver
 from gpushare.runtime import options
 from gpushare.runtime.options import boolean, option, positive
 from gpushare.units import MemoryUnit
@@ -19,7 +19,6 @@ from gpushare.units import MemoryUnit
 NVML: Final = "nvml"
 USABLE: Final = "usable"
 TOTAL: Final = "total"
-_HAND_OVERS: Final = (choose.AUTO, *(way.value for way in HandOver))
 
 
 def gpu_source(text: str) -> str:
@@ -29,7 +28,7 @@ def gpu_source(text: str) -> str:
 
 
 def limits(text: str) -> str:
-    choose.order(text)
+    limits_of_node.order(text)
     return text
 
 
@@ -128,10 +127,10 @@ class Settings:
         parse=Path,
     )
     hand_over: str = option(
-        choose.AUTO,
-        f"{', '.join(_HAND_OVERS)}: how containers get their GPUs; auto: cdi where the node supports it, else"
+        AUTO,
+        f"{', '.join(choice.SETTINGS)}: how containers get their GPUs; auto: cdi where the node supports it, else"
         f" envvar; the label {names.LABEL_HAND_OVER} of a node overrides it",
-        parse=options.choice(*_HAND_OVERS),
+        parse=options.choice(*choice.SETTINGS),
     )
     nvidia_default_runtime: bool = option(
         False,
@@ -143,7 +142,7 @@ class Settings:
         Path("/var/run/cdi"), "directory for the CDI specs of containers; the container runtime reads it", parse=Path
     )
     limits: str = option(
-        choose.AUTO,
+        AUTO,
         "what holds containers to their share of a GPU: auto for the strongest that works, or some of cgroup, mps,"
         f" hami-core, advisory in the order in which they are tried; the label {names.LABEL_LIMITS} of a node overrides"
         " it; without advisory, GPUs on which nothing works take no containers",

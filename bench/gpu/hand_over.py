@@ -35,16 +35,14 @@ def look_up(title: str, found: Sequence[RawGpu], directories: Sequence[Path]) ->
     complete = True
     print(f"\n== {title}: {len(specs)} specs, {sum(len(spec.devices) for spec in specs)} devices")
     for gpu in found:
-        result = picked[gpu.uuid]
-        if result is None:
+        edits = picked[gpu.uuid]
+        if edits is None:
             print(f"{gpu.uuid} (minor {gpu.minor}, capabilities {gpu.caps}): NOT FOUND")
             complete = False
             continue
-        edits, own = result.edits, {node.path for node in result.own.device_nodes}
-        print(f"{gpu.uuid} in {result.spec.path} ({result.spec.kind}): {', '.join(sorted(own))}")
-        common = [node.path for node in edits.device_nodes if node.path not in own]
-        print(f"    with {', '.join(common)}; {len(edits.mounts)} mounts, {len(edits.hooks)} hooks")
-        if lacking := NEEDED.difference(common):
+        nodes = [node.path for node in edits.device_nodes]
+        print(f"{gpu.uuid}: {', '.join(nodes)}; {len(edits.mounts)} mounts, {len(edits.hooks)} hooks")
+        if lacking := NEEDED.difference(nodes):
             print(f"    WITHOUT {', '.join(sorted(lacking))}")
             complete = False
     return complete

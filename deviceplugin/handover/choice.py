@@ -1,19 +1,36 @@
-"""Which way of handing over this node takes. Pure."""
+"""Which way of handing over this node takes, found out again and again."""
 
+import logging
 import re
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from deviceplugin.node import NodeFacts
+from deviceplugin.handover.spec_files import SpecFiles
+from deviceplugin.node import NodeFacts, read_node
 from gpushare import names
-from gpushare.model.gpu import HandOver
+from gpushare.errors import WireError
+from gpushare.identity import NodeName
+from gpushare.kube import api as kube
+from gpushare.kube.api import KubeApi
+from gpushare.model.gpu import GpuHealth, HandOver, NodeInventory
+from gpushare.runtime import logs
+from gpushare.runtime.clock import Backoff, Clock
 
+_LOG: Final = logging.getLogger(__name__)
 AUTO: Final = "auto"
 SETTINGS: Final = (AUTO, *(way.value for way in HandOver))
 _CDI_FIELD: Final = (1, 29)  # from this kubelet on, Allocate names CDI devices in a field of their own
 _INJECTS: Final = {"containerd": (2, 0), "cri-o": (1, 28)}  # from these on, unless they are configured otherwise
 _MAY_INJECT: Final = {"containerd": (1, 7), "cri-o": (1, 23)}  # before these never, however they are configured
 _LABEL_CDI: Final = f"{names.LABEL_HAND_OVER}={HandOver.CDI.value}"
+_TIMEOUT_S: Final = 3.0
+_FIRST_S: Final = 2.0  # for which the first reading of the GPUs waits for the Node
+_LOOK_S: Final = 10.0  # between looks at the directories
+_NEW_S: Final = 30.0  # for which a node that has never shared waits for NVIDIA's specs to be written
+_AWAY_S: Final = 600.0  # for which specs may be missing: they go at a reboot, or when driver or toolkit are replaced
+_MISSING: Final = "NVIDIA's CDI specs are missing, without which no container starts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +56,7 @@ class HandOverChoice:
 
 
 def choose(facts: Facts) -> HandOverChoice:
-    """The way, by the label, else by the setting, else by what the node can."""
+    """The way, by the label, else by the setting, else by what the node can. Pure."""
     way, reason = _way(facts)
     kubelet = _version(facts.node.kubelet)
     return HandOverChoice(
@@ -83,8 +100,8 @@ def _problem_of_demanding_cdi(facts: Facts) -> str:
 
 
 def _never_injects(runtime: str) -> str:
-    name, _, text = runtime.partition("://")
-    version, first = _version(text), _MAY_INJECT.get(name)
+    name, version = _named(runtime)
+    first = _MAY_INJECT.get(name)
     return _too_old(runtime) if first and version and version < first else ""
 
 
@@ -112,9 +129,8 @@ def _why_not_cdi(facts: Facts) -> str:
 
 
 def _runtime_problem(runtime: str) -> str:
-    name, _, text = runtime.partition("://")
-    version, product = _version(text), _product(runtime)
-    least = _INJECTS.get(name)
+    name, version = _named(runtime)
+    least, product = _INJECTS.get(name), _product(runtime)
     if least is None or version is None:
         return f"{product} is not known to inject CDI devices; if it does, label the node {_LABEL_CDI}"
     if version >= least:
@@ -127,6 +143,11 @@ def _runtime_problem(runtime: str) -> str:
     return _too_old(runtime)
 
 
+def _named(runtime: str) -> tuple[str, tuple[int, int] | None]:
+    name, _, text = runtime.partition("://")
+    return name, _version(text)
+
+
 def _product(runtime: str) -> str:
     name, _, version = runtime.partition("://")
     return f"{name:.40} {version:.40}".strip()
@@ -135,3 +156,96 @@ def _product(runtime: str) -> str:
 def _version(text: str) -> tuple[int, int] | None:
     found = re.match(r"v?(\d{1,6})\.(\d{1,6})(?!\d)", text)
     return (int(found[1]), int(found[2])) if found else None
+
+
+@dataclass(kw_only=True)
+class Chooser:
+    api: KubeApi
+    node: NodeName
+    clock: Clock
+    files: SpecFiles
+    settings: Facts  # what does not change of what the choice depends on
+    has_nvidia_specs: Callable[[], bool]
+    recheck_s: float  # between readings of the Node
+    known: threading.Event = field(default_factory=threading.Event)  # the Node was read, and nothing is waited for
+    _latest: HandOverChoice = field(init=False)
+    _asked: bool = field(init=False, default=False)
+    _facts: NodeFacts = field(init=False, default_factory=NodeFacts)
+    _read_at: float = field(init=False, default=float("-inf"))
+    _specs_by: float | None = field(init=False, default=None)  # until when NVIDIA's specs may be missing
+
+    def __post_init__(self) -> None:
+        self._latest = choose(self._gathered())
+
+    def latest(self) -> HandOverChoice:
+        """Before the Node was read, what is right on most nodes."""
+        return self._latest
+
+    def assess(self, inventory: NodeInventory) -> NodeInventory:
+        """The inventory with the way; where it is demanded and cannot work, no GPU takes containers.
+
+        The first call waits a little for the Node to be read, so that others are told once.
+        """
+        if not self._asked:
+            self._asked = True
+            self.known.wait(_FIRST_S)
+        chosen = self._latest
+        found = replace(inventory, hand_over=chosen.way, hand_over_reason=chosen.reason)
+        if not chosen.impossible:
+            return found
+        gpus = (replace(gpu, health=GpuHealth.UNHEALTHY, reason=chosen.impossible) for gpu in inventory.gpus)
+        return replace(found, gpus=tuple(gpus))
+
+    def agrees(self, inventory: NodeInventory) -> bool:
+        """Whether an inventory says of the hand-over what the Node was read for: before, it is a guess."""
+        return self.known.is_set() and inventory.hand_over is self._latest.way
+
+    def limits_label(self) -> str | None:
+        """`gpushare.dev/limits` of the Node; None until it was read."""
+        return self._facts.limits_label if self.known.is_set() else None
+
+    def oversubscription_label(self) -> str | None:
+        return self._facts.oversubscription_label if self.known.is_set() else None
+
+    def run(self, stop: threading.Event) -> None:
+        backoff = Backoff()
+        while not stop.is_set():
+            try:
+                self.look()
+                backoff.reset()
+                delay = _LOOK_S if self.known.is_set() else _FIRST_S
+            except (kube.KubeError, WireError) as error:
+                delay = backoff.next_s()
+                logs.event(_LOG, "node not read", level=logging.WARNING, error=str(error), retry_s=delay)
+            self.clock.wait(stop, delay)
+
+    def look(self) -> None:
+        """Look once. May raise KubeError, or WireError if what was read is no Node."""
+        if self.clock.monotonic() - self._read_at >= self.recheck_s:
+            self._facts = read_node(self.api.get(kube.node_path(self.node), timeout_s=_TIMEOUT_S))
+            self._read_at = self.clock.monotonic()
+        chosen = self._chosen(self._gathered())
+        if chosen is None:
+            return
+        if chosen != self._latest or not self.known.is_set():
+            logs.event(_LOG, "hand-over", way=chosen.way.value, reason=chosen.reason)
+        self._latest = chosen
+        self.known.set()
+
+    def _gathered(self) -> Facts:
+        writable, nvidia_specs = self.files.writable(), self.has_nvidia_specs()
+        return replace(self.settings, node=self._facts, writable=writable, nvidia_specs=nvidia_specs)
+
+    def _chosen(self, facts: Facts) -> HandOverChoice | None:
+        """The choice; None while a new node may still get what a better one needs: a container keeps its first way."""
+        now, chosen = self.clock.monotonic(), choose(facts)
+        if facts.nvidia_specs:
+            self._specs_by = now + _AWAY_S
+        elif self._specs_by is None:
+            self._specs_by = now + {None: _NEW_S, HandOver.CDI: _AWAY_S}.get(facts.node.published, 0.0)
+        with_specs = choose(replace(facts, nvidia_specs=True))
+        if with_specs.way is chosen.way or now >= self._specs_by:
+            return chosen
+        if facts.node.published is None and not self.known.is_set():
+            return None
+        return replace(with_specs, reason=f"{with_specs.reason}; {_MISSING}")

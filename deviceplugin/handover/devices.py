@@ -53,7 +53,7 @@ class DeviceHandOver:
         }
         # A runtime that finds a device twice injects none, or the other one.
         for spec in self.remove_forged(specs):
-            if not spec.devices.keys().isdisjoint({file.name for file in wanted}):
+            if not spec.devices.keys().isdisjoint({file.device for file in wanted}):
                 raise HandOverError(f"{spec.path} makes the same CDI device; remove that file")
         try:
             for file in set(self._of(ids)) - wanted.keys():
@@ -95,13 +95,12 @@ class DeviceHandOver:
 
     def _of(self, ids: frozenset[str]) -> Sequence[SpecFile]:
         stem = strategy.stem(ids)
-        return [file for file in self.files.found() if file.name.startswith(stem)]
+        return [file for file in self.files.found() if file.device.startswith(stem)]
 
 
 @dataclass(kw_only=True)
 class SpecSweeper:
     devices: DeviceHandOver
-    files: SpecFiles
     pods: Pods
     clock: Clock
     _needed: set[str] = field(init=False, default_factory=set)  # UIDs of the pods that had GPUs at the last look
@@ -115,13 +114,14 @@ class SpecSweeper:
         """Remove specs of pods that are gone or have ended, what others wrote of this plugin's kind, and remains."""
         self.devices.remove_forged()
         before = self.clock.now().timestamp() - _YOUNG_S
-        self.files.remove_unfinished(before)
+        files = self.devices.files
+        files.remove_unfinished(before)
         pods = self.pods()
         if pods is None:
             return
         needed: set[str] = {wire.ref(pod).uid for pod in pods if wire.holds_gpus(pod)}
         gone, self._needed = self._needed - needed, needed
-        for file in self.files.found():
-            if file.uid in gone or (file.uid not in needed and self.files.written_at(file) < before):
+        for file in files.found():
+            if file.uid in gone or (file.uid not in needed and files.written_at(file) < before):
                 with suppress(SpecFileError):  # tried again
-                    self.files.remove(file)
+                    files.remove(file)

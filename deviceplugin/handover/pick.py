@@ -106,14 +106,13 @@ def edits_of(
     gpus = [known[uuid] for uuid in recipient.gpus]
     edits = ContainerEdits()
     for gpu in gpus:
-        node = DeviceNode(path=f"/dev/nvidia{gpu.index}", kind="c", major=_LOCAL_USE_MAJOR, minor=gpu.index)
-        picked = None if gpu.simulated else pick(gpu, specs)
-        if not picked and not gpu.simulated:
+        picked = _simulated(gpu) if gpu.simulated else pick(gpu, specs)
+        if picked is None:
             raise HandOverError(
                 f"no CDI spec of NVIDIA's on this node has GPU {gpu.uuid}; write one there with nvidia-ctk cdi generate"
                 " --output=/var/run/cdi/nvidia.yaml, or let the GPU Operator write it"
             )
-        edits = edits.merge(picked.edits if picked else ContainerEdits(device_nodes=(node,)))
+        edits = edits.merge(picked)
     uuids = ",".join(recipient.gpus)
     # NVIDIA's runtime would look for these GPUs once more, and in some of its modes refuse the container.
     read_again = (choice.nvidia_default or recipient.runtime_class.startswith(names.RUNTIME_CLASS)) and not all(
@@ -124,27 +123,21 @@ def edits_of(
     return edits.merge(recipient.extra).merge(ContainerEdits(env=env))
 
 
-@dataclass(frozen=True, slots=True)
-class Picked:
-    spec: VendorSpec
-    own: ContainerEdits
-
-    @property
-    def edits(self) -> ContainerEdits:
-        return _common(self.spec).merge(self.own)
+def _simulated(gpu: RawGpu) -> ContainerEdits:
+    node = DeviceNode(path=f"/dev/nvidia{gpu.index}", kind="c", major=_LOCAL_USE_MAJOR, minor=gpu.index)
+    return ContainerEdits(device_nodes=(node,))
 
 
-def pick(gpu: RawGpu, specs: Sequence[VendorSpec]) -> Picked | None:
+def pick(gpu: RawGpu, specs: Sequence[VendorSpec]) -> ContainerEdits | None:
     """The edits of a GPU; None if no spec of NVIDIA's is there, or what is known does not tell the GPU's devices."""
     ordered = sorted((spec for spec in specs if spec.is_nvidia), key=lambda spec: spec.kind != PREFERRED)
     for spec in ordered:
-        own = _by_name(gpu, spec) or _by_nodes(gpu, spec)
-        if own is not None:
-            return Picked(spec, own)
+        if own := _by_name(gpu, spec) or _by_nodes(gpu, spec):
+            return _common(spec).merge(own)
     if ordered and (wanted := _wanted(gpu)):
         # A GPU that came after the spec was written; the driver's libraries are the same.
         nodes = tuple(DeviceNode(path=path) for path in sorted(wanted))
-        return Picked(ordered[0], ContainerEdits(device_nodes=nodes))
+        return _common(ordered[0]).merge(ContainerEdits(device_nodes=nodes))
     return None
 
 

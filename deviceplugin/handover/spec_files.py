@@ -6,6 +6,7 @@ others write is the runtime's own input, so it is root's; but a broken or huge f
 
 import logging
 import os
+import re
 import secrets
 import stat
 import threading
@@ -21,7 +22,6 @@ import yaml
 
 from deviceplugin import cdi
 from deviceplugin.cdi import ContainerEdits, VendorSpec
-from deviceplugin.handover import strategy
 from gpushare import names
 from gpushare.errors import GpuShareError, WireError
 from gpushare.runtime import logs
@@ -35,6 +35,8 @@ _DEEPEST: Final = 32
 _Stamp = tuple[int, int, int]  # inode, time of the last change, bytes
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CDI_VERSION: Final = "0.5.0"  # the oldest with all that is written here; runtimes refuse newer ones than they know
+_UID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
+_FILE: Final = re.compile(r"gpushare\.dev-share_([0-9A-Za-z-]{1,64})_(c[0-9a-f]{16}-[0-9a-f]{16})\.json")
 _TEMPORARY: Final = ".gpushare-"
 MAX_FILES: Final = 16_384  # looked at of a directory: twice those of 110 pods with 64 GPU containers each
 
@@ -45,8 +47,23 @@ class SpecFileError(GpuShareError):
 
 @dataclass(frozen=True, slots=True)
 class SpecFile:
+    """One of this plugin's; its name says whose it is."""
+
     uid: str  # of the pod
-    name: str  # of the CDI device
+    device: str  # the name of the CDI device
+
+    @property
+    def name(self) -> str:
+        """Raises ValueError: there is no such UID."""
+        if not _UID.fullmatch(self.uid):
+            raise ValueError(f"{self.uid!r:.100} is not the UID of a pod")
+        return f"gpushare.dev-share_{self.uid}_{self.device}.json"
+
+    @classmethod
+    def of(cls, name: str) -> "SpecFile | None":
+        """Read a name; None if it is another file's."""
+        found = _FILE.fullmatch(name)
+        return cls(found[1], found[2]) if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +88,7 @@ class SpecFiles:
             # Only root reads it: it says which GPUs which pod has.
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with open(descriptor, "wb") as stream:  # noqa: PTH123 - of a descriptor
-                devices = [{"name": file.name, "containerEdits": edits.encode()}]
+                devices = [{"name": file.device, "containerEdits": edits.encode()}]
                 stream.write(orjson.dumps({"cdiVersion": _CDI_VERSION, "kind": names.CDI_KIND, "devices": devices}))
             temporary.rename(self._path(file))
         except (OSError, ValueError) as error:
@@ -86,13 +103,11 @@ class SpecFiles:
             self._path(file).unlink(missing_ok=True)
         except (OSError, ValueError) as error:
             raise SpecFileError(
-                f"the CDI spec of device {file.name} in {self.directory} cannot be removed ({_cause(error)})"
+                f"the CDI spec of device {file.device} in {self.directory} cannot be removed ({_cause(error)})"
             ) from error
 
     def found(self) -> Iterator[SpecFile]:
-        for name in self._listed():
-            if (read := strategy.read_file_name(name)) is not None:
-                yield SpecFile(*read)
+        yield from filter(None, map(SpecFile.of, self._listed()))
 
     def written_at(self, file: SpecFile) -> float:
         """When, as a POSIX timestamp; 0 if it is gone."""
@@ -110,7 +125,7 @@ class SpecFiles:
         return islice(_names_in(self.directory), MAX_FILES)
 
     def _path(self, file: SpecFile) -> Path:
-        return self.directory / strategy.file_name(file.uid, file.name)
+        return self.directory / file.name
 
 
 def _names_in(directory: Path) -> Iterator[str]:
@@ -167,7 +182,7 @@ class SpecReader:
         for directory in dict.fromkeys(each.resolve() for each in reversed(self.directories)):
             # Those of this plugin do not count: a tenant decides how many there are.
             specs = (name for name in _names_in(directory) if name.endswith((".json", ".yaml")))
-            listed = sorted(name for name in specs if directory != own or not strategy.read_file_name(name))
+            listed = sorted(name for name in specs if directory != own or not SpecFile.of(name))
             if len(listed) > _FILES and self._many.get(directory) != len(listed):
                 self._many[directory] = len(listed)
                 logs.event(_LOG, "specs left out", level=logging.WARNING, directory=str(directory), files=len(listed))

@@ -26,8 +26,6 @@ from gpushare.model.gpu import HandOver
 
 MOUNTS: Final = "/var/run/nvidia-container-devices/cdi/"  # mounts of /dev/null below it name CDI devices
 _NAME: Final = re.compile(r"c[0-9a-f]{16}-[0-9a-f]{16}")
-_UID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
-_FILE: Final = re.compile(r"gpushare\.dev-share_([0-9A-Za-z-]{1,64})_(c[0-9a-f]{16}-[0-9a-f]{16})\.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,18 +56,6 @@ def stem(ids: Iterable[str]) -> str:
 def make(ids: Iterable[str], nonce: str) -> str:
     """A name. Args: nonce: 16 hexadecimal digits that no one can guess."""
     return stem(ids) + nonce
-
-
-def file_name(uid: str, name: str) -> str:
-    """The file with the device's spec; it says whose it is. Raises ValueError if there is no such UID."""
-    if not _UID.fullmatch(uid):
-        raise ValueError(f"{uid!r:.100} is not the UID of a pod")
-    return f"gpushare.dev-share_{uid}_{name}.json"
-
-
-def read_file_name(file: str) -> tuple[str, str] | None:
-    found = _FILE.fullmatch(file)
-    return (found[1], found[2]) if found else None
 
 
 def in_response(response: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """What holds limits: its interface, what it is told, and the two back ends that only write variables. Pure.
 
 A variable caps what one framework allocates in one process; a program may ignore or change it. A back end is a file
-beside this one, its name in `gpushare.model.gpu.Limit`, its place in `choose`, and a line in `deviceplugin.parts`.
+beside this one, its name in `gpushare.model.gpu.Limit`, its place in `node`, and a line in `deviceplugin.main`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -100,27 +100,25 @@ def reported(start: LimitedStart, gpus: Sequence[Gpu], total_mib: Callable[[Gpu]
         Framework.CUPY: str(memory * MIB),
         Framework.PYTORCH: f"per_process_memory_fraction:{share}",
     }
-    wanted = [each for each in _wanted(start) if share and _is_free(start, each)]
-    return tuple((frameworks.FRAMEWORK_VARIABLES[each][0], values[each]) for each in wanted)
+    return _told(start, values if share else {})
 
 
 def mps_variables(start: LimitedStart, gpus: Sequence[Gpu]) -> Variables:
     """Under MPS, which holds the limit: for JAX, which takes three quarters of what CUDA reports, the whole GPU."""
     share = _fraction(start, gpus, lambda gpu: gpu.memory_mib, usable=_MPS_USABLE)
-    is_wanted = Framework.JAX in _wanted(start) and share and _is_free(start, Framework.JAX)
-    return ((frameworks.FRAMEWORK_VARIABLES[Framework.JAX][0], share),) if is_wanted else ()
+    return _told(start, {Framework.JAX: share} if share else {})
 
 
-def _wanted(start: LimitedStart) -> tuple[Framework, ...]:
+def _told(start: LimitedStart, values: Mapping[Framework, str]) -> Variables:
+    """Those that the pod wants and its author has not set, as far as that can be known. May raise LimitError."""
     try:
-        return frameworks.parse(start.annotations.get(names.ANNOTATION_FRAMEWORK_VARIABLES))
+        wanted = frameworks.parse(start.annotations.get(names.ANNOTATION_FRAMEWORK_VARIABLES))
     except ValueError as error:
         raise LimitError(f"annotation {names.ANNOTATION_FRAMEWORK_VARIABLES}: {error}") from error
-
-
-def _is_free(start: LimitedStart, framework: Framework) -> bool:
-    """Whether the pod's author has not decided himself, as far as that can be known."""
-    return not start.open_env and start.variables.isdisjoint(frameworks.FRAMEWORK_VARIABLES[framework])
+    if start.open_env:
+        return ()
+    known = ((frameworks.FRAMEWORK_VARIABLES[each], values[each]) for each in wanted if each in values)
+    return tuple((variables[0], value) for variables, value in known if start.variables.isdisjoint(variables))
 
 
 def _fraction(start: LimitedStart, gpus: Sequence[Gpu], total_mib: Callable[[Gpu], int], *, usable: float = 1.0) -> str:

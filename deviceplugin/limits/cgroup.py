@@ -131,8 +131,8 @@ class CgroupBackend:
             self.driver.set(gpu.uuid, probe, UNLIMITED)
         except DriverError as error:
             return str(error)
-        if found is None or found.hard != _PROBE_BYTES:
-            return f"the driver took a limit of {_PROBE_BYTES} bytes for {probe}, but shows {found and found.hard}"
+        if found != _PROBE_BYTES:
+            return f"the driver took a limit of {_PROBE_BYTES} bytes for {probe}, but shows {found}"
         return PROVEN
 
     def prepare(self, start: LimitedStart, gpus: Sequence[Gpu]) -> ContainerEdits:

@@ -1,16 +1,17 @@
-"""The limits of one node: proves what works, shows it, and puts it in place before a container starts."""
+"""The limits of one node: what holds them on which GPU is proven, shown, and put in place before a container starts."""
 
+import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, Final
 
 from deviceplugin.cdi import ContainerEdits
-from deviceplugin.limits import choose
-from deviceplugin.limits.backend import LimitBackend, LimitedStart, LimitError, Proofs
-from deviceplugin.limits.choose import ChosenLimits, OnFailure, Order
+from deviceplugin.limits.backend import PROVEN, LimitBackend, LimitedStart, LimitError, Proofs
 from gpushare import names
-from gpushare.model.gpu import Gpu, HandOver, Limit, NodeInventory
+from gpushare.identity import GpuUuid
+from gpushare.model.gpu import NO_LIMIT, Gpu, GpuHealth, HandOver, Limit, NodeInventory
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.wire import frameworks
@@ -22,6 +23,103 @@ _NO_EDITS: Final = (
     "it needs mounts in containers, and this node hands GPUs over by envvar, which brings none; by cdi or volume-mounts"
     " it works"
 )
+AUTO: Final = "auto"
+_LONGEST: Final = 200  # of why one back end does not hold, as it is published
+_NOT_ASKED: Final = "the order of limits of this node leaves it out or puts it later"
+_AUTO: Final = (Limit.MIG, Limit.CGROUP, Limit.MPS, Limit.HAMI_CORE, Limit.ADVISORY)
+Order = tuple[Limit, ...]  # back ends that may be used, first choice first
+ProofsOfAll = Mapping[Limit, Proofs]
+
+
+def order(text: str) -> Order:
+    """Read `auto`, or names with commas between them; mig, which the hardware holds, may be left out. ValueError."""
+    if text == AUTO:
+        return _AUTO
+    chosen = [word.strip() for word in text.split(",")]
+    known = {limit.value: limit for limit in _AUTO}
+    if not set(chosen) <= known.keys() or len(set(chosen)) != len(chosen):
+        raise ValueError(f"write {AUTO}, or some of {', '.join(known)}, each once, with commas between them")
+    return tuple(dict.fromkeys((Limit.MIG, *(known[word] for word in chosen))))
+
+
+class OnFailure(Enum):
+    """What happens if the chosen back end fails when a container starts."""
+
+    REFUSE = "refuse"  # the container does not start; the kubelet tries again
+    NEXT = "next"  # the next back end that works on the GPU holds the limit
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenLimits:
+    """What is wanted on this node, first choice first, and what of it works on which GPU. Pure."""
+
+    wanted: Order = ()
+    proofs: ProofsOfAll = field(default_factory=dict)
+
+    def candidates(self, gpu: GpuUuid) -> Order:
+        return tuple(limit for limit in self.wanted if self.proofs[limit].get(gpu) == PROVEN)
+
+    def shown(self, inventory: NodeInventory) -> NodeInventory:
+        """The inventory with what holds the limits. A GPU on which nothing wanted works takes no new containers."""
+        return replace(inventory, gpus=tuple(map(self._shown, inventory.gpus)))
+
+    def _shown(self, gpu: Gpu) -> Gpu:
+        if candidates := self.candidates(gpu.uuid):
+            return replace(gpu, limit=candidates[0], limit_reason=self._why_not_stronger(gpu, candidates[0]))
+        lacks = {limit: self.proofs[limit] for limit in _possible(gpu, self.wanted) if gpu.uuid in self.proofs[limit]}
+        if not lacks or gpu.health is not GpuHealth.HEALTHY:
+            return gpu
+        reason = f"{NO_LIMIT}: " + "; ".join(f"{limit.value}: {why[gpu.uuid]}" for limit, why in lacks.items())
+        return replace(gpu, health=GpuHealth.UNHEALTHY, reason=reason, limit=Limit.ADVISORY)
+
+    def _why_not_stronger(self, gpu: Gpu, first: Limit) -> str:
+        lacks = {limit: self.proofs.get(limit, {}).get(gpu.uuid) or _NOT_ASKED for limit in _possible(gpu, _AUTO)}
+        stronger = itertools.takewhile(lambda limit: limit is not first, lacks)
+        return "; ".join(f"{limit.value}: {lacks[limit]:.{_LONGEST}}" for limit in stronger)
+
+
+def _possible(gpu: Gpu, limits: Order) -> Order:
+    """Without what a whole GPU can never have."""
+    return tuple(limit for limit in limits if gpu.mig or limit is not Limit.MIG)
+
+
+def only_mps_on(proofs: ProofsOfAll, exclusive: Proofs) -> ProofsOfAll:
+    """The proofs, where nothing but MPS works on GPUs that programs cannot use side by side."""
+    return {
+        limit: of_gpus if limit is Limit.MPS else {gpu: exclusive.get(gpu, why) for gpu, why in of_gpus.items()}
+        for limit, of_gpus in proofs.items()
+    }
+
+
+Failed = frozenset[tuple[Limit, GpuUuid]]  # back ends that worked on a GPU, and then did not once
+
+
+def with_second_try(proofs: ProofsOfAll, before: ChosenLimits, failed: Failed) -> tuple[ProofsOfAll, Failed]:
+    """The proofs with a second try for what worked before, and what gets one.
+
+    Meanwhile it still has to hold limits: one answer that went wrong must not weaken those of what starts just then.
+    """
+    fresh = {
+        (limit, gpu)
+        for limit, of_gpus in proofs.items()
+        for gpu, why in of_gpus.items()
+        if why != PROVEN and limit in before.candidates(gpu)
+    } - failed
+    kept = {
+        limit: {gpu: PROVEN if (limit, gpu) in fresh else why for gpu, why in of_gpus.items()}
+        for limit, of_gpus in proofs.items()
+    }
+    return kept, frozenset(fresh)
+
+
+def wanted_order(setting: Order, label: str) -> tuple[Order, str]:
+    """The order that counts on this node, and what is wrong with its label; dots stand there in place of commas."""
+    if not label:
+        return setting, ""
+    try:
+        return order(label.replace(".", ",")), ""
+    except ValueError as error:
+        return setting, f"label {names.LABEL_LIMITS}={label}: {error}; in a label, write dots instead of commas"
 
 
 @dataclass(kw_only=True)
@@ -37,7 +135,7 @@ class NodeLimits:
     _chosen: ChosenLimits = field(init=False, default_factory=ChosenLimits)
     _seen: object = field(init=False, default=None)  # for which GPUs and settings this was chosen
     _prove_at: float = field(init=False, default=0.0)
-    _failed: choose.Failed = field(init=False, default=frozenset())
+    _failed: Failed = field(init=False, default=frozenset())
     _found: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
 
     def assess(self, inventory: NodeInventory) -> NodeInventory:
@@ -45,29 +143,28 @@ class NodeLimits:
         label = self.label()
         if label is None:
             return inventory  # another order might be wanted here, so nothing starts by that of the setting
-        wanted, problem = choose.wanted(self.wanted, label)
+        wanted, problem = wanted_order(self.wanted, label)
         if problem:
             self._found.say("label not read", level=logging.WARNING, problem=problem)
         seen = (wanted, inventory.hand_over, [(gpu.uuid, gpu.health) for gpu in inventory.gpus])
         now = self.clock.monotonic()
         if seen != self._seen or now >= self._prove_at:
             self._seen, self._prove_at = seen, now + PROVE_S
-            proofs = choose.only_mps_on(
-                {limit: self._proofs(limit, inventory) for limit in wanted}, self.exclusive(inventory.gpus)
-            )
-            kept, self._failed = choose.with_second_try(proofs, self._chosen, self._failed)
+            found = {limit: self._proofs(limit, inventory) for limit in wanted}
+            proofs = only_mps_on(found, self.exclusive(inventory.gpus))
+            kept, self._failed = with_second_try(proofs, self._chosen, self._failed)
             if self._failed:
                 self._prove_at = now + _AGAIN_S
-            self._chosen = choose.choose(inventory.gpus, wanted, kept)
+            self._chosen = ChosenLimits(wanted, kept)
             self._found.say("limits proven", **_summary(wanted, proofs))
-        return choose.with_limits(inventory, self._chosen)
+        return self._chosen.shown(inventory)
 
     def prepare(self, start: LimitedStart) -> ContainerEdits:
         """Put the limits of a container in place on all its GPUs. May raise LimitError."""
         edits = ContainerEdits()
         groups: dict[Order, list[Gpu]] = {}  # together where the same works: variables name all GPUs of a container
         for gpu in start.gpus:
-            groups.setdefault(self._chosen.candidates.get(gpu.uuid, ()), []).append(gpu)
+            groups.setdefault(self._chosen.candidates(gpu.uuid), []).append(gpu)
         for candidates, gpus in groups.items():
             edits = edits.merge(self._prepare(start, gpus, candidates))
         if len(groups) > 1:  # a framework's variable counts for all GPUs, and elsewhere would be one limit too many
@@ -117,7 +214,7 @@ def _nothing(gpus: Sequence[Gpu], candidates: Order) -> str:
     return f"nothing holds limits on {which} yet, or the Node was not read yet; the kubelet will try again"
 
 
-def _summary(wanted: Order, proofs: Mapping[Limit, Proofs]) -> dict[str, Any]:
+def _summary(wanted: Order, proofs: ProofsOfAll) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for limit in wanted:
         by_gpu = {gpu: why or "works" for gpu, why in proofs[limit].items()}

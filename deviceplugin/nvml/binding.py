@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from gpushare.errors import GpuShareError
 
+_TIMEOUT_S: Final = 5.0
 _NEW_PROCESS_S: Final = 30.0  # a driver that is asked for the first time may start the GPUs
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ def library() -> Any:
 
 
 def problem() -> str | None:
-    """Why this process cannot read the driver; None if it can."""
+    """Why this process cannot read the driver; None if it can. As a program: exit status 0, else 1 and the cause."""
     nvml = library()
     try:
         nvml.nvmlInit()
@@ -44,7 +45,7 @@ def problem() -> str | None:
 def works_in_new_process() -> bool:
     """Whether a process that is started now can read the driver: it loads the library that is there now."""
     # S603: this very program.
-    command = [sys.executable, "-m", "deviceplugin.nvml"]
+    command = [sys.executable, "-m", "deviceplugin.nvml.binding"]
     try:
         return subprocess.run(command, timeout=_NEW_PROCESS_S, check=False, capture_output=True).returncode == 0  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
@@ -68,7 +69,7 @@ class Deadline:
     Until that one is back, no other is made: it must not undo what was done after it. Safe for use by many threads.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float = _TIMEOUT_S) -> None:
         self._seconds = seconds
         self._turn = threading.Lock()
         self._late: Future[Any] | None = None  # the last call that was given up on
@@ -97,3 +98,7 @@ class Deadline:
 
     def _silent(self) -> SilentDriverError:
         return SilentDriverError(f"NVIDIA's driver has not answered in {self._seconds:g} s; see the node's kernel log")
+
+
+if __name__ == "__main__":
+    sys.exit(problem())

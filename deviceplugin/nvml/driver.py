@@ -18,7 +18,6 @@ from gpushare.model.gpu import Gpu
 from gpushare.runtime import logs
 
 _LOG: Final = logging.getLogger(__name__)
-_TIMEOUT_S: Final = 5.0
 UNLIMITED: Final = 0xFFFF_FFFF_FFFF_FFFF
 _INVALID_ARGUMENT, _NOT_SUPPORTED, _NO_PERMISSION, _NOT_FOUND, _FUNCTION_NOT_FOUND, _SYSTEM = 2, 3, 4, 6, 13, 17
 _MEANING: Final = {
@@ -34,24 +33,12 @@ _KINDS: Final = ("Compute", "Graphics", "MPSCompute")  # A process may be in sev
 _VERSIONS: Final = ("_v3", "_v2")  # of the functions; drivers before R510 lack the newer ones
 
 
-def _deadline() -> Deadline:
-    return Deadline(_TIMEOUT_S)
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryLimit:
-    """Of one cgroup on one GPU, in bytes."""
-
-    hard: int
-    used: int
-
-
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
     """Limits of GPU memory for cgroups, which the driver holds from r615 on. All raise DriverError."""
 
     nvml: Any
-    within: Deadline = field(default_factory=_deadline)
+    within: Deadline = field(default_factory=Deadline)
 
     def set(self, gpu: GpuUuid, cgroup: Path, hard: int) -> None:
         """Limit a cgroup to so many bytes of a GPU; UNLIMITED takes the limit away."""
@@ -63,11 +50,11 @@ class MemoryLimits:
             self.nvml.nvmlDeviceSetMemoryLimits_v1(handle, limits)
         return True
 
-    def get(self, gpu: GpuUuid, cgroup: Path) -> MemoryLimit | None:
-        """The limit of a cgroup; None if it has none."""
+    def get(self, gpu: GpuUuid, cgroup: Path) -> int | None:
+        """The limit of a cgroup in bytes; None if it has none."""
         return self.within(lambda: self._get(gpu, cgroup))
 
-    def _get(self, gpu: GpuUuid, cgroup: Path) -> MemoryLimit | None:
+    def _get(self, gpu: GpuUuid, cgroup: Path) -> int | None:
         with self._handle(gpu) as handle:
             limits = self.nvml.c_nvmlGetMemoryLimits_v1_t(str(cgroup).encode(), 0, 0, 0)
             try:
@@ -77,7 +64,7 @@ class MemoryLimits:
                 if error.value in {_NOT_FOUND, _NOT_SUPPORTED}:
                     return None
                 raise
-        return None if limits.hardLimit == UNLIMITED else MemoryLimit(limits.hardLimit, limits.currentUsed)
+        return None if limits.hardLimit == UNLIMITED else int(limits.hardLimit)
 
     @contextmanager
     def _handle(self, gpu: GpuUuid) -> Iterator[Any]:
@@ -92,7 +79,7 @@ class MemoryLimits:
 @dataclass(frozen=True, slots=True)
 class ComputeModes:
     nvml: Any
-    within: Deadline = field(default_factory=_deadline)
+    within: Deadline = field(default_factory=Deadline)
 
     def exclusive(self, gpus: Sequence[Gpu]) -> Mapping[GpuUuid, str]:
         """Why programs cannot use a GPU side by side without MPS; a silent driver says nothing against it."""
@@ -118,7 +105,7 @@ class NvmlProcesses:
     """The processes on each GPU, as the driver lists them. See ProcessLists."""
 
     nvml: Any
-    within: Deadline = field(default_factory=_deadline)
+    within: Deadline = field(default_factory=Deadline)
     _problems: Mapping[GpuUuid, str] = field(init=False, default_factory=dict)  # as they were logged last
 
     def read(self, gpus: Collection[GpuUuid]) -> Lists:

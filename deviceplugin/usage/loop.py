@@ -9,7 +9,7 @@ from deviceplugin.inventory import InventoryFeed
 from deviceplugin.source import ProcessLists
 from deviceplugin.usage import join, procfs
 from deviceplugin.usage.join import Joined, Pods
-from deviceplugin.usage.procfs import ProcessTable
+from deviceplugin.usage.procfs import Procfs
 from deviceplugin.usage.values import Key, ListedSince, NodeUsage, Sample, UsageReading
 from deviceplugin.usage.watchdog import Watchdog
 from gpushare.identity import GpuUuid
@@ -64,7 +64,7 @@ class CurrentUsage:
 @dataclass(frozen=True, kw_only=True)
 class UsageLoop:
     lists: ProcessLists
-    table: ProcessTable
+    table: Procfs
     current: CurrentUsage
     watchdog: Watchdog | None
     interval_s: float

@@ -3,11 +3,12 @@
 import os
 import signal
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from deviceplugin import cgroups
 from deviceplugin.usage.values import Process
@@ -25,43 +26,33 @@ class Sent(Enum):
     FAILED = "failed"  # it was not allowed
 
 
-class ProcessTable(Protocol):
-    """What the machine knows of its processes, and does to them."""
-
-    def read(self, pid: int) -> Process | None: ...
-
-    def hold(self, pid: int) -> AbstractContextManager[int | None]:
-        """A handle of the process that has this PID now, or ProcessLookupError; None where there are no handles."""
-
-    def signal(self, pid: int, handle: int | None, number: signal.Signals) -> None:
-        """To the process behind a handle, or without one to that with this PID; ProcessLookupError if it has ended."""
-
-
-def send(table: ProcessTable, process: Process, number: signal.Signals) -> Sent:
-    """A signal to this process, and to no other that has its PID by now, or is in another container."""
-    try:
-        with table.hold(process.pid) as handle:
-            if table.read(process.pid) != process:
-                return Sent.GONE
-            table.signal(process.pid, handle, number)
-    except ProcessLookupError:
-        return Sent.GONE
-    except PermissionError:
-        return Sent.FAILED
-    return Sent.DONE
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Procfs:
-    """Linux's /proc, of the process namespace in which this plugin runs. See ProcessTable."""
+    """Linux's /proc, of the process namespace in which this plugin runs."""
 
     root: Path = Path("/proc")
+
+    def send(self, process: Process, number: signal.Signals) -> Sent:
+        """A signal to this process, and to no other that has its PID by now, or is in another container."""
+        try:
+            with self.hold(process.pid) as handle:
+                if self.read(process.pid) != process:
+                    return Sent.GONE
+                self.signal(process.pid, handle, number)
+        except ProcessLookupError:
+            return Sent.GONE
+        except PermissionError:
+            return Sent.FAILED
+        return Sent.DONE
 
     def read(self, pid: int) -> Process | None:
         try:
             # All files are of one process: what is opened below the directory of one that has ended is gone.
-            with _opened(self.root / str(pid), os.O_DIRECTORY) as directory:
+            directory = os.open(self.root / str(pid), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
                 stat, cgroup = _text("stat", directory), _text("cgroup", directory)
+            finally:
+                os.close(directory)
             # The name of the program is in brackets, and may have brackets and blanks.
             started = int(stat.rpartition(")")[2].split()[_STATE_TO_START])
         except (OSError, ValueError, IndexError):
@@ -70,7 +61,7 @@ class Procfs:
 
     @contextmanager
     def hold(self, pid: int) -> Iterator[int | None]:
-        """A pidfd; none before Linux 5.3, or where seccomp forbids it."""
+        """A pidfd, or ProcessLookupError; None before Linux 5.3, or where seccomp forbids it."""
         try:
             handle = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -84,6 +75,7 @@ class Procfs:
             os.close(handle)
 
     def signal(self, pid: int, handle: int | None, number: signal.Signals) -> None:
+        """To the process behind a handle, or without one to that with this PID; ProcessLookupError if it has ended."""
         if handle is None:
             os.kill(pid, number)
         else:
@@ -91,7 +83,7 @@ class Procfs:
 
 
 def trusted_processes(
-    since: Mapping[int, float], table: ProcessTable, clock: Clock, *, until: float
+    since: Mapping[int, float], table: Procfs, clock: Clock, *, until: float
 ) -> Mapping[int, Process]:
     """The processes behind these PIDs that are older than the entries with these PIDs in the lists.
 
@@ -108,18 +100,6 @@ def trusted_processes(
     return found
 
 
-@contextmanager
-def _opened(path: Path | str, flags: int, directory: int | None = None) -> Iterator[int]:
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags, dir_fd=directory)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
-
-
 def _text(name: str, directory: int) -> str:
-    with _opened(name, 0, directory) as handle:
-        data = b""
-        while len(data) < _LONGEST and (part := os.read(handle, _LONGEST)):
-            data += part
-    return data.decode(errors="replace")
+    with open(name, "rb", opener=partial(os.open, dir_fd=directory)) as file:
+        return file.read(_LONGEST).decode(errors="replace")

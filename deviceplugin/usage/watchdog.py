@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from deviceplugin.refusals import Refusals
-from deviceplugin.usage import join, procfs
+from deviceplugin.usage import join
 from deviceplugin.usage.join import Joined, OverGrant, State, WatchedContainer
-from deviceplugin.usage.procfs import ProcessTable, Sent
+from deviceplugin.usage.procfs import Procfs, Sent
 from deviceplugin.usage.values import Process, WatchdogPolicy
 from gpushare import names, units
 from gpushare.errors import WireError
@@ -76,7 +76,7 @@ class Watchdog:
     gap_s: float  # the longest time between two samples that count as one after the other
     tolerance_mib: int
     api: KubeApi
-    table: ProcessTable
+    table: Procfs
     events: Refusals
     namespaces: Namespaces
     clock: Clock
@@ -134,7 +134,7 @@ class Watchdog:
             return None
         self._signalled[process] = at
         action, number = ("terminate", signal.SIGTERM) if since is None else ("kill", signal.SIGKILL)
-        sent = procfs.send(self.table, process, number)
+        sent = self.table.send(process, number)
         self._done(action, sent.value, over, pid=process.pid)
         return sent
 
@@ -155,10 +155,8 @@ class Watchdog:
     def _forget(self, violations: Sequence[OverGrant]) -> None:
         """What was done to those that no longer are above their grant: should they be again, it all begins again."""
         subjects = {over.subject for over in violations}
-        pods, processes = (
-            {subject.pod for subject in subjects},
-            {each for over in violations for each in over.processes},
-        )
+        pods = {subject.pod for subject in subjects}
+        processes = {each for over in violations for each in over.processes}
         self._reported &= subjects
         self._evicted = {pod: at for pod, at in self._evicted.items() if pod in pods}
         self._signalled = {process: at for process, at in self._signalled.items() if process in processes}

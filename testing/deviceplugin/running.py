@@ -7,6 +7,7 @@ from typing import Any
 
 from deviceplugin import resources
 from deviceplugin.decide import Accept, Decision
+from deviceplugin.handover.strategy import AllocateResponse
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.resources import Resource
 from deviceplugin.server import Registrar
@@ -21,6 +22,10 @@ EVERYTHING = resources.offered(percent=True, whole_gpus=True)
 def start_all(_resource: Resource, _device_ids: Sequence[str]) -> Decision:
     """Lets everything start."""
     return Accept(())
+
+
+def no_devices(_resource: Resource, _device_ids: Sequence[str]) -> AllocateResponse:
+    return AllocateResponse()
 
 
 def feed_with(inventory: NodeInventory | None = None) -> InventoryFeed:
@@ -43,7 +48,8 @@ def running(**fields: Any) -> Iterator[Registrar]:
 @contextmanager
 def running_all(*offered: Resource, **fields: Any) -> Iterator[list[Registrar]]:
     """A link for each resource. Args: fields: of all of them, beside sensible defaults."""
-    given: dict[str, Any] = {"feed": feed_with(), "start_check": start_all, "clock": SystemClock()} | fields
+    defaults = {"feed": feed_with(), "start_check": start_all, "answer": no_devices, "clock": SystemClock()}
+    given: dict[str, Any] = defaults | fields
     registrars = [Registrar(resource=resource, **given) for resource in offered]
     with in_threads(*(registrar.run for registrar in registrars)):
         yield registrars

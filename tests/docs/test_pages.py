@@ -11,7 +11,7 @@ import yaml
 
 from controller.settings import Settings as ControllerSettings
 from deviceplugin import inventory as factors
-from deviceplugin.limits import choose
+from deviceplugin.limits import node as limits
 from deviceplugin.settings import Settings as PluginSettings
 from gpushare import names, units
 from gpushare.cluster import reasons
@@ -74,10 +74,10 @@ def test_every_framework_has_its_row_with_its_variable(framework: Framework) -> 
 
 def test_every_order_of_limits_is_understood() -> None:
     labels = re.findall(rf"{names.LABEL_LIMITS}=([\w.-]+)", LIMITS)
-    assert {choose.wanted(choose.order(choose.AUTO), label)[1] for label in labels} == {""}
-    assert choose.order("cgroup,advisory")
+    assert {limits.wanted_order(limits.order(limits.AUTO), label)[1] for label in labels} == {""}
+    assert limits.order("cgroup,advisory")
     assert "such as `cgroup,advisory`" in LIMITS
-    assert {failure.value for failure in choose.OnFailure} == {"refuse", "next"}
+    assert {failure.value for failure in limits.OnFailure} == {"refuse", "next"}
 
 
 def test_the_page_on_autoscalers_has_the_message_that_is_said_and_our_resources() -> None:

@@ -73,14 +73,13 @@ class Node(RuleBasedStateMachine):
     def plugin(self) -> None:
         """It starts, again."""
         own = self.directories[1]
-        files = SpecFiles(own)
         self.devices = DeviceHandOver(
             choice=lambda: HandOverChoice(way=HandOver.CDI, reason=""),
             gpus=lambda: GPUS,
-            files=files,
+            files=SpecFiles(own),
             specs=SpecReader(directories=self.directories, own=own).specs,
         )
-        self.sweeper = SpecSweeper(devices=self.devices, files=files, pods=self.pods, clock=self.clock)
+        self.sweeper = SpecSweeper(devices=self.devices, pods=self.pods, clock=self.clock)
 
     def pods(self) -> list[dict[str, Any]]:
         return [{**make_pod(), "metadata": {"namespace": "n", "name": "p", "uid": c.uid}} for c in self.containers]
@@ -150,7 +149,7 @@ class Node(RuleBasedStateMachine):
         return {f"GPU-{node['minor']}" for node in edits["deviceNodes"]}
 
     def own_devices(self) -> set[str]:
-        return {file.name for file in SpecFiles(self.directories[1]).found()}
+        return {file.device for file in SpecFiles(self.directories[1]).found()}
 
     def teardown(self) -> None:
         self.root.cleanup()

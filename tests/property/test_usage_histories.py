@@ -154,7 +154,7 @@ def played(
     """One history, after each of its samples."""
     random = Random(seed)
     asked, handles = tuple(map(str, policies)), random.random() < 0.8
-    world = World(random, clean, asked, handles=handles, leaves_memory=leaves_memory)
+    world = World(random=random, clean=clean, asked=asked, handles=handles, leaves_memory=leaves_memory)
     loop = plugin(world, random.choice(policies))
     for _ in range(STEPS):
         world.step()

@@ -12,7 +12,7 @@ from deviceplugin.cgroups import CgroupOwner
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.pods import PodCache
 from deviceplugin.source import GpuProcess, Lists
-from deviceplugin.usage.procfs import TICKS
+from deviceplugin.usage.procfs import TICKS, Procfs
 from deviceplugin.usage.values import Process
 from gpushare import units
 from gpushare.identity import GpuUuid, NodeName, PodUid
@@ -65,8 +65,8 @@ class Moment:
     """Of all containers that have run, also those that the kubelet has yet to tell."""
 
 
-@dataclass
-class World:
+@dataclass(kw_only=True)
+class World(Procfs):
     """Also the driver, /proc, and the watch of pods. Rates of 0 make it one in which nothing is hidden."""
 
     random: Random
@@ -248,7 +248,7 @@ class World:
         self.meanwhile()
         return lists
 
-    # The machine: see ProcessTable.
+    # The machine: see Procfs.
 
     def read(self, pid: int) -> Process | None:
         self.meanwhile()

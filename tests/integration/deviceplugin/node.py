@@ -10,7 +10,7 @@ import orjson
 
 from deviceplugin import pods
 from deviceplugin.handover.devices import DeviceHandOver
-from deviceplugin.podresources import PodResources
+from deviceplugin.identify import PodResources
 from deviceplugin.pods import PodCache
 from deviceplugin.prestart import LateStarts, StartCheck
 from deviceplugin.refusals import Refusals

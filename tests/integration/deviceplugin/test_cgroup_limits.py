@@ -13,8 +13,7 @@ from deviceplugin import cgroups, pods
 from deviceplugin.decide import Accept
 from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError
 from deviceplugin.limits.cgroup import CgroupBackend, ContainerLimits
-from deviceplugin.limits.choose import OnFailure
-from deviceplugin.limits.node import NodeLimits
+from deviceplugin.limits.node import NodeLimits, OnFailure
 from deviceplugin.nvml.binding import SilentDriverError
 from deviceplugin.nvml.driver import UNLIMITED, MemoryLimits
 from deviceplugin.prestart import limited
@@ -22,6 +21,7 @@ from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Limit, MigInstance, NodeInventory
 from gpushare.model.request import ContainerKind
+from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB, ResourceConfig
 from testing.builders import Json, make_gpu, make_grant
 from testing.clock import ManualClock
@@ -244,6 +244,7 @@ def test_a_container_is_limited_as_soon_as_its_group_is_there(node: Node) -> Non
 
 
 def test_until_it_is_there_it_is_looked_for(node: Node) -> None:
+    node.containers.clock = SystemClock()
     with in_threads(node.containers.run):
         node.prepare(node.grant(0, gib=3))
         main = appears(node, "main")

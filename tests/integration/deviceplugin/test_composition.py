@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin import main as program
-from deviceplugin import parts, ports
+from deviceplugin import ports
 from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.settings import Settings
 from gpushare.identity import NodeName
@@ -76,20 +76,20 @@ def test_a_pod_starts_on_a_node_that_has_just_come_up(
 
 
 def test_without_a_profile_the_source_is_the_driver() -> None:
-    source = parts.gpu_source(Settings(node_name="node-a"), NodeName("node-a"), SystemClock())
+    source = program.gpu_source(Settings(node_name="node-a"), NodeName("node-a"), SystemClock())
     assert isinstance(source, NvmlSource)
 
 
 def test_a_watch_that_waits_for_the_network_holds_no_one_up_and_one_that_ends_by_itself_ends_the_process() -> None:
     with pytest.raises(RuntimeError, match=r"^the watch of pods ended by itself$"):
-        parts.abandoned(lambda _stop: None)(threading.Event())
+        program.abandoned(lambda _stop: None)(threading.Event())
     stop, release, ended = threading.Event(), threading.Event(), threading.Event()
 
     def watch(_stop: threading.Event) -> None:
         release.wait(10.0)
         ended.set()
 
-    part = parts.abandoned(watch)
+    part = program.abandoned(watch)
     stop.set()
     part(stop)
     assert not ended.is_set()

@@ -19,7 +19,7 @@ from deviceplugin.server import Registrar
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_inventory
 from testing.deviceplugin.build import fields_of
-from testing.deviceplugin.running import EVERYTHING, feed_with, running, running_all, show, start_all
+from testing.deviceplugin.running import EVERYTHING, feed_with, no_devices, running, running_all, show, start_all
 from testing.fakes.kubelet import FakeKubelet, Plugin, wait_until
 
 MEMORY, PERCENT, WHOLE = NAMES = ("aliyun.com/gpu-mem", "nano-gpu/gpu-percent", "nvidia.com/gpu")
@@ -205,7 +205,12 @@ def test_a_link_that_is_stopped_before_it_began_does_nothing(directory: Path) ->
     stop = threading.Event()
     stop.set()
     Registrar(
-        resource=resources.MEMORY, directory=directory, feed=InventoryFeed(), start_check=start_all, clock=SystemClock()
+        resource=resources.MEMORY,
+        directory=directory,
+        feed=InventoryFeed(),
+        start_check=start_all,
+        answer=no_devices,
+        clock=SystemClock(),
     ).run(stop)
     assert list(directory.iterdir()) == []
 
@@ -225,7 +230,7 @@ def test_allocate_answers_the_same_to_everybody_and_also_what_makes_no_sense(kub
 
 
 def test_a_server_leaves_a_socket_alone_that_another_process_made_in_its_place(directory: Path) -> None:
-    calls = server.Servicer(resource=resources.MEMORY, feed=feed_with(), start_check=start_all)
+    calls = server.Servicer(resource=resources.MEMORY, feed=feed_with(), start_check=start_all, answer=no_devices)
     own = server.UnixServer(calls.handlers(), directory / "gpushare.sock", threads=1, on_stop=calls.stop)
     own.start()
     assert own.intact()

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.identify import ListerError
-from deviceplugin.podresources import PodResources
+from deviceplugin.identify import ListerError, PodResources
 from deviceplugin.resources import MEMORY, PERCENT, WHOLE, Resource
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_container, make_grant

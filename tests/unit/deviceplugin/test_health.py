@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from deviceplugin import resources
-from deviceplugin.handover.choice import HandOverChoice
-from deviceplugin.health import HealthLoop, ProcessRestart
-from deviceplugin.inventory import InventoryFeed, PostedInventory
+from deviceplugin.inventory import HealthLoop, InventoryFeed, PostedInventory
 from deviceplugin.source import GpuSourceError, OutdatedLibraryError, RawGpu
-from gpushare.model.gpu import HandOver, LeftOut
+from gpushare.model.gpu import LeftOut
 from gpushare.units import GIB, MemoryUnit
 from testing.clock import ManualClock
 from testing.deviceplugin.build import NODE, fields_of, raw_gpu
@@ -60,7 +58,7 @@ class Scene:
             unit=unit,
             offered=[resources.MEMORY],
             poll_s=5.0,
-            restart=ProcessRestart(clock=self.clock, new_process_works=lambda: bool(looks and looks.pop(0))),
+            new_process_works=lambda: bool(looks and looks.pop(0)),
         )
 
     def run(self) -> threading.Event:
@@ -141,7 +139,7 @@ def test_a_library_that_fits_again_gives_the_process_its_time_again() -> None:
     scene = Scene(ONE, OUTDATED, ONE, OUTDATED, ONE)
     for outdated in (False, True, False, True):
         assert scene.polls() == [True]
-        assert scene.loop.restart.library_outdated is outdated
+        assert scene.loop.library_outdated is outdated
         scene.clock.at += 15
 
 
@@ -179,17 +177,3 @@ def test_gpus_that_are_added_beyond_what_fits_leave_the_rest_as_it_is(caplog: py
     scene = Scene([raw_gpu(0, 10)], [raw_gpu(0, 10), raw_gpu(1, 80)], unit=MemoryUnit(1))
     assert scene.healths_after(3) == [WELL] * 3
     assert len(fields_of(caplog, "gpus cannot be advertised")) == 1
-
-
-def test_a_way_of_handing_over_that_cannot_work_takes_all_gpus_out_of_use() -> None:
-    """Pods are told by the message of any unhealthy GPU."""
-    scene, why = Scene([raw_gpu(0), raw_gpu(1)]), "so, but it cannot"
-    ways = [
-        HandOverChoice(way=HandOver.CDI, reason=why, impossible=why),
-        HandOverChoice(way=HandOver.ENVVAR, reason="better"),
-    ]
-    scene.loop.choice = lambda: ways[0]
-    assert scene.healths_after(1) == [SICK * 2]
-    assert scene.reasons == [why, why]
-    ways.pop(0)
-    assert scene.healths_after(1) == [WELL * 2]

@@ -13,7 +13,7 @@ from deviceplugin.api import deviceplugin_pb2 as api
 from deviceplugin.decide import Accept, Decision, Reason, Refuse
 from deviceplugin.resources import Resource
 from deviceplugin.server import Servicer
-from testing.deviceplugin.running import feed_with
+from testing.deviceplugin.running import feed_with, no_devices
 
 
 class Aborted(Exception):  # noqa: N818 - no error of the code under test
@@ -41,7 +41,7 @@ class FixedStartCheck:
 
 
 def servicer(start_check: FixedStartCheck, resource: Resource = resources.MEMORY) -> Servicer:
-    return Servicer(resource=resource, feed=feed_with(), start_check=start_check.check)
+    return Servicer(resource=resource, feed=feed_with(), start_check=start_check.check, answer=no_devices)
 
 
 def pre_start(asked: Servicer, *ids: str) -> Any:
@@ -74,9 +74,3 @@ def test_too_many_starts_at_once_are_put_off() -> None:
     assert caught.value.args == (LATER, "too many containers start at once; the kubelet will try again")
     assert pre_start(one, "c") == api.PreStartContainerResponse()
     assert start_check.asked == [("nvidia.com/gpu", ["a"]), ("nvidia.com/gpu", ["c"])]
-
-
-def test_preferences_are_not_offered() -> None:
-    with pytest.raises(Aborted) as caught:
-        servicer(FixedStartCheck(Accept(()))).preferred(None, Context())
-    assert caught.value.args == (grpc.StatusCode.UNIMPLEMENTED, "device IDs of this plugin are all alike")

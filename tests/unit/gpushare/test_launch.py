@@ -14,7 +14,7 @@ from gpushare import launch
 MODULES = {
     "webhook": "webhook.main",
     "controller": "controller.main",
-    "device-plugin": "deviceplugin.main, deviceplugin.parts, deviceplugin.simulated",
+    "device-plugin": "deviceplugin.main",
     "cli": "gpushare_cli.__main__, kubernetes.config",
 }
 DENY = """

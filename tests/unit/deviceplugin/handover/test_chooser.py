@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.handover.choice import Facts
-from deviceplugin.handover.chooser import Chooser
+from deviceplugin.handover.choice import Chooser, Facts
 from deviceplugin.handover.spec_files import SpecFiles
 from gpushare import names
 from gpushare.kube import api as kube
@@ -63,7 +62,7 @@ class Scene:
 
 def test_what_is_only_guessed_agrees_with_no_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that needs NVIDIA's runtime must not look like one that does not, also not for a moment."""
-    monkeypatch.setattr("deviceplugin.handover.chooser._FIRST_S", 250.0)
+    monkeypatch.setattr("deviceplugin.handover.choice._FIRST_S", 250.0)
     cdi, envvar = (replace(make_inventory(15), hand_over=way) for way in (CDI, ENVVAR))
     scene = Scene(tmp_path)
     assert scene.way is CDI
@@ -71,7 +70,7 @@ def test_what_is_only_guessed_agrees_with_no_inventory(tmp_path: Path, monkeypat
     scene.has(OLD)
     reader = threading.Thread(target=scene.look)
     reader.start()
-    assert scene.chooser.settled().way is ENVVAR
+    assert scene.chooser.assess(cdi) == replace(envvar, hand_over_reason=scene.chooser.latest().reason)
     reader.join()
     assert scene.chooser.agrees(envvar)
     assert not scene.chooser.agrees(cdi)
@@ -184,3 +183,18 @@ def test_a_node_that_cannot_be_read_is_tried_again(tmp_path: Path, caplog: pytes
     assert known == [False, True]
     assert fields_of(caplog, "node not read")[0]["error"] == "connection refused"
     assert scene.clock.waits[1] == 10.0
+
+
+def test_a_way_that_is_demanded_and_cannot_work_takes_all_gpus_out_of_use(tmp_path: Path) -> None:
+    """Pods are told by the message of any unhealthy GPU."""
+    scene = Scene(tmp_path)
+    scene.has(OLD, hand_over="cdi")
+    scene.look()
+    why = scene.chooser.latest().reason
+    assert [(gpu.health.value, gpu.reason) for gpu in scene.chooser.assess(make_inventory(15, 15)).gpus] == [
+        ("Unhealthy", why)
+    ] * 2
+    scene.api.edit(PATH, lambda node: node["status"]["nodeInfo"].update(containerRuntimeVersion=NEW))
+    scene.clock.at += 300.0
+    scene.look()
+    assert {gpu.health.value for gpu in scene.chooser.assess(make_inventory(15, 15)).gpus} == {"Healthy"}

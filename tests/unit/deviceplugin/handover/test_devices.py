@@ -16,7 +16,7 @@ from deviceplugin.cdi import ContainerEdits, Mount
 from deviceplugin.handover import strategy
 from deviceplugin.handover.devices import DeviceHandOver, SpecSweeper
 from deviceplugin.handover.pick import HandOverError, Recipient
-from deviceplugin.handover.spec_files import SpecFiles
+from deviceplugin.handover.spec_files import SpecFile, SpecFiles
 from deviceplugin.handover.strategy import AllocateResponse
 from deviceplugin.resources import MEMORY
 from gpushare.errors import WireError
@@ -130,13 +130,13 @@ def test_a_disk_that_is_full_leaves_nothing_not_even_what_was_there(by_cdi: Devi
 def test_what_cannot_be_put_in_place_is_not_left_half_written_and_what_cannot_be_removed_is_logged(
     by_cdi: DeviceHandOver, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / strategy.file_name("uid-p", NAME)).mkdir()
+    (tmp_path / SpecFile("uid-p", NAME).name).mkdir()
     with pytest.raises(HandOverError, match=r"cannot be removed \(Is a directory\)"):
         by_cdi.prepare(IDS, [recipient()])
-    assert files(tmp_path) == [strategy.file_name("uid-p", NAME)]
+    assert files(tmp_path) == [SpecFile("uid-p", NAME).name]
     by_cdi.prepare(frozenset({"p000"}), [recipient(name=strategy.make(["p000"], "1" * 16))])
     by_cdi.withdraw(IDS, PodUid("uid-p"))
-    assert files(tmp_path) == [strategy.file_name("uid-p", NAME)]
+    assert files(tmp_path) == [SpecFile("uid-p", NAME).name]
     (logged,) = fields_of(caplog, "spec not removed")
     assert logged["error"].startswith(f"the CDI spec of device {NAME} in {tmp_path} cannot be removed (")
 
@@ -144,7 +144,7 @@ def test_what_cannot_be_put_in_place_is_not_left_half_written_and_what_cannot_be
 def test_a_link_in_the_place_of_a_spec_is_replaced_and_not_followed(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
     target = tmp_path / "precious"
     target.write_text("kept")
-    (tmp_path / strategy.file_name("uid-p", NAME)).symlink_to(target)
+    (tmp_path / SpecFile("uid-p", NAME).name).symlink_to(target)
     by_cdi.prepare(IDS, [recipient()])
     assert target.read_text() == "kept"
     assert list(devices(tmp_path)) == [NAME]
@@ -213,7 +213,7 @@ def test_a_spec_that_someone_else_wrote_under_our_kind_is_removed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     real(tmp_path, forged(name), nvidia.BY_INDEX).prepare(IDS, [recipient(nvidia.UUIDS[0])])
-    assert files(tmp_path) == [strategy.file_name("uid-p", NAME), "nvidia-1.json"]
+    assert files(tmp_path) == [SpecFile("uid-p", NAME).name, "nvidia-1.json"]
     assert fields_of(caplog, "forged spec removed")[0]["path"] == str(tmp_path / "nvidia-0.json")
 
 
@@ -224,7 +224,7 @@ def test_a_link_to_such_a_spec_is_removed_and_its_target_is_kept(tmp_path: Path)
     target.chmod(0o644)
     (tmp_path / "cdi" / "a.json").symlink_to(target)
     handing_over(HandOver.CDI, tmp_path / "cdi").prepare(IDS, [recipient("GPU-0")])
-    assert files(tmp_path / "cdi") == [strategy.file_name("uid-p", NAME)]
+    assert files(tmp_path / "cdi") == [SpecFile("uid-p", NAME).name]
     assert target.exists()
 
 
@@ -258,7 +258,7 @@ def test_without_cdi_the_directories_are_not_read(tmp_path: Path) -> None:
     made.prepare(IDS, [Recipient(uid="u", container=ContainerName("main"), names=(), gpus=(GpuUuid("GPU-0"),))])
 
 
-OLD = strategy.file_name("uid-p", NAME)
+OLD = SpecFile("uid-p", NAME).name
 
 
 class Swept:
@@ -268,7 +268,6 @@ class Swept:
         self.directory = directory
         self.sweeper = SpecSweeper(
             devices=handing_over(HandOver.CDI, directory),
-            files=SpecFiles(directory),
             pods=lambda: self.pods,
             clock=self.clock,
         )
@@ -359,13 +358,13 @@ def test_a_name_begins_with_the_ids_whatever_their_order() -> None:
 
 
 def test_a_file_says_whose_device_it_has_and_a_uid_that_would_lead_elsewhere_is_refused() -> None:
-    file = strategy.file_name("uid-1", NAME)
-    assert (file, strategy.read_file_name(file)) == (f"gpushare.dev-share_uid-1_{NAME}.json", ("uid-1", NAME))
+    file = SpecFile("uid-1", NAME).name
+    assert (file, SpecFile.of(file)) == (f"gpushare.dev-share_uid-1_{NAME}.json", SpecFile("uid-1", NAME))
     for uid in ("", "../x", "a/b", "a_b", "x" * 65, "a\0"):
         with pytest.raises(ValueError, match="is not the UID of a pod"):
-            strategy.file_name(uid, NAME)
+            _ = SpecFile(uid, NAME).name
     for other in ("nvidia.yaml", f"gpushare.dev-share_{NAME}.json", f"gpushare.dev-share_u_{NAME}.yaml"):
-        assert strategy.read_file_name(other) is None
+        assert SpecFile.of(other) is None
 
 
 def test_names_are_found_in_what_allocate_has_said_and_nothing_else_is_a_name() -> None:
@@ -392,5 +391,5 @@ def test_names_are_found_in_what_allocate_has_said_and_nothing_else_is_a_name() 
 def test_of_too_many_files_some_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deviceplugin.handover.spec_files.MAX_FILES", 2)
     for number in range(5):
-        (tmp_path / strategy.file_name(f"uid-{number}", NAME)).touch()
+        (tmp_path / SpecFile(f"uid-{number}", NAME).name).touch()
     assert len(list(SpecFiles(tmp_path).found())) == 2

@@ -44,9 +44,9 @@ from tests.unit.deviceplugin import golden
 
 
 def picked(found: RawGpu, *specs: VendorSpec) -> ContainerEdits:
-    result = pick(found, specs)
-    assert result is not None
-    return result.edits
+    edits = pick(found, specs)
+    assert edits is not None
+    return edits
 
 
 @pytest.mark.parametrize("index", range(4))
@@ -183,10 +183,10 @@ def test_the_spec_for_containers_is_preferred_then_the_one_that_counts_more_and_
     None
 ):
     for document, taken in ((ONLY_ALL, 1), (BY_INDEX, 0)):
-        specs = [spec(document, "/var/run/cdi/first.yaml"), spec(BY_INDEX, "/etc/cdi/nvidia.yaml")]
-        result = pick(gpu(1), specs)
-        assert result is not None
-        assert result.spec is specs[taken]
+        specs = [
+            spec({**each, "containerEdits": {"env": [f"FROM={i}"]}}) for i, each in enumerate((document, BY_INDEX))
+        ]
+        assert picked(gpu(1), *specs).env == (("FROM", str(taken)),)
     for kind in (
         "amd.com/gpu",
         "k8s.gpu.nvidia.com/claim",

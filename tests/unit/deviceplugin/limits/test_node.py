@@ -7,22 +7,88 @@ import pytest
 
 from deviceplugin.cdi import ContainerEdits
 from deviceplugin.decide import Accept, Reason, Refuse
-from deviceplugin.limits import choose
+from deviceplugin.limits import node as limits
 from deviceplugin.limits.backend import PROVEN, AdvisoryBackend, LimitError, MigBackend
 from deviceplugin.limits.cgroup import CgroupBackend
-from deviceplugin.limits.choose import OnFailure
 from deviceplugin.limits.hami_core import HamiCoreBackend
 from deviceplugin.limits.mps import MpsBackend
-from deviceplugin.limits.node import NodeLimits
+from deviceplugin.limits.node import ChosenLimits, NodeLimits, OnFailure
 from deviceplugin.prestart import limited
-from gpushare.model.gpu import HandOver, Limit
-from testing.builders import make_grant, make_inventory
+from gpushare.identity import GpuUuid
+from gpushare.model.gpu import GpuHealth, HandOver, Limit
+from testing.builders import make_gpu, make_grant, make_inventory
 from testing.clock import ManualClock
 from testing.deviceplugin.build import bound_pod, fields_of
 from testing.deviceplugin.limits import FakeBackend, start_of
 from tests.unit.deviceplugin import golden
 
 INVENTORY = make_inventory(15, 15)
+
+
+FIRST, SECOND = GpuUuid("GPU-0"), GpuUuid("GPU-1")
+EVERYWHERE: Final = {FIRST: PROVEN, SECOND: PROVEN}
+
+
+def test_an_order_is_read_and_other_words_are_refused() -> None:
+    for text, expected in (
+        ("auto", (Limit.CGROUP, Limit.MPS, Limit.HAMI_CORE, Limit.ADVISORY)),
+        ("cgroup", (Limit.CGROUP,)),
+        ("mps, advisory", (Limit.MPS, Limit.ADVISORY)),
+        ("hami-core,cgroup", (Limit.HAMI_CORE, Limit.CGROUP)),
+        ("cgroup,mig", (Limit.CGROUP,)),
+    ):
+        assert limits.order(text) == (Limit.MIG, *expected)
+    for text in ("", "none", "cgroup,cgroup", "auto,mps", "watchdog", "cgroup;mps"):
+        with pytest.raises(
+            ValueError, match="write auto, or some of mig, cgroup, mps, hami-core, advisory, each once, "
+        ):
+            limits.order(text)
+
+
+def test_a_nodes_label_beats_the_setting() -> None:
+    setting = limits.order("auto")
+    assert limits.wanted_order(setting, "") == (setting, "")
+    assert limits.wanted_order(setting, "mps.advisory") == (limits.order("mps,advisory"), "")
+    order, problem = limits.wanted_order(setting, "mps-advisory")
+    assert order == setting
+    assert problem == (
+        "label gpushare.dev/limits=mps-advisory: write auto, or some of mig, cgroup, mps, hami-core, advisory, each"
+        " once, with commas between them; in a label, write dots instead of commas"
+    )
+
+
+def test_why_nothing_stronger_holds_is_told() -> None:
+    proofs = {
+        Limit.MIG: {FIRST: "no instance", SECOND: "no instance"},
+        Limit.CGROUP: {FIRST: PROVEN, SECOND: "old driver" * 50},
+        Limit.MPS: {FIRST: "no daemon", SECOND: "no daemon"},
+        Limit.HAMI_CORE: EVERYWHERE,
+        Limit.ADVISORY: EVERYWHERE,
+    }
+    first, second = ChosenLimits(limits.order("auto"), proofs).shown(INVENTORY).gpus
+    assert (first.limit, first.limit_reason) == (Limit.CGROUP, "")
+    assert second.limit is Limit.HAMI_CORE
+    assert second.limit_reason == f"cgroup: {'old driver' * 20}; mps: no daemon"
+    first, _ = ChosenLimits((Limit.MPS, Limit.CGROUP), dict.fromkeys(Limit, EVERYWHERE)).shown(INVENTORY).gpus
+    assert first.limit_reason == "cgroup: the order of limits of this node leaves it out or puts it later"
+
+
+def test_on_a_gpu_that_one_program_has_for_itself_nothing_but_mps_works() -> None:
+    order = limits.order("auto")
+    chosen = ChosenLimits(order, limits.only_mps_on(dict.fromkeys(order, EVERYWHERE), {FIRST: "exclusive"}))
+    assert (chosen.candidates(FIRST), chosen.candidates(SECOND)) == ((Limit.MPS,), order)
+
+
+def test_a_gpu_on_which_nothing_works_takes_no_containers_and_its_own_fault_is_not_hidden() -> None:
+    proofs = {Limit.MIG: {FIRST: "no MIG"}, Limit.CGROUP: {FIRST: "old driver", SECOND: PROVEN}}
+    chosen = ChosenLimits(limits.order("cgroup"), proofs)
+    first, second = chosen.shown(INVENTORY).gpus
+    assert (first.health, first.limit) == (GpuHealth.UNHEALTHY, Limit.ADVISORY)
+    assert first.reason == "no limit can be held: cgroup: old driver"
+    assert (second.health, second.limit, second.reason) == (GpuHealth.HEALTHY, Limit.CGROUP, "")
+    broken = replace(make_inventory(), gpus=(make_gpu(0, health=GpuHealth.UNHEALTHY),))
+    assert chosen.shown(broken) == broken
+    assert ChosenLimits().shown(INVENTORY) == INVENTORY, "one that was not looked at stays as it is"
 
 
 class Node:
@@ -35,7 +101,7 @@ class Node:
         self.clock = ManualClock()
         self.limits = NodeLimits(
             backends={Limit.CGROUP: self.cgroup, Limit.ADVISORY: self.advisory},
-            wanted=choose.order(wanted),
+            wanted=limits.order(wanted),
             on_failure=on_failure,
             clock=self.clock,
             label=lambda: self.label,

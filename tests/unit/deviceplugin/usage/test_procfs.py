@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,11 +67,11 @@ def test_start_times_are_counted_by_the_plugins_clock(child: subprocess.Popen[by
 def test_exactly_that_process_is_ended(child: subprocess.Popen[bytes]) -> None:
     found = read(child.pid)
     for other in (replace(found, started=found.started - 1), replace(found, owner=process(1, 1, 11).owner)):
-        assert procfs.send(Procfs(), other, signal.SIGKILL) is Sent.GONE
+        assert Procfs().send(other, signal.SIGKILL) is Sent.GONE
     assert child.poll() is None
-    assert procfs.send(Procfs(), found, signal.SIGTERM) is Sent.DONE
+    assert Procfs().send(found, signal.SIGTERM) is Sent.DONE
     assert child.wait() == -signal.SIGTERM
-    assert procfs.send(Procfs(), found, signal.SIGKILL) is Sent.GONE
+    assert Procfs().send(found, signal.SIGKILL) is Sent.GONE
 
 
 def test_without_pidfds_the_check_comes_just_before_the_signal(
@@ -83,9 +82,9 @@ def test_without_pidfds_the_check_comes_just_before_the_signal(
 
     monkeypatch.setattr(os, "pidfd_open", refuse)
     found = read(child.pid)
-    assert procfs.send(Procfs(), replace(found, started=1), signal.SIGKILL) is Sent.GONE
+    assert Procfs().send(replace(found, started=1), signal.SIGKILL) is Sent.GONE
     assert child.poll() is None
-    assert procfs.send(Procfs(), found, signal.SIGKILL) is Sent.DONE
+    assert Procfs().send(found, signal.SIGKILL) is Sent.DONE
     assert child.wait() == -signal.SIGKILL
 
 
@@ -97,11 +96,11 @@ def test_a_process_that_may_not_be_signalled_is_said(
 
     monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
     found = read(child.pid)
-    assert procfs.send(Procfs(), found, signal.SIGTERM) is Sent.FAILED
+    assert Procfs().send(found, signal.SIGTERM) is Sent.FAILED
     assert child.poll() is None
 
 
-class Table:
+class Table(Procfs):
     """Processes that a test has; reading takes a second."""
 
     def __init__(self, clock: ManualClock, *processes: Process) -> None:
@@ -110,12 +109,6 @@ class Table:
     def read(self, pid: int) -> Process | None:
         self.clock.at += 1
         return self.processes.get(pid)
-
-    def hold(self, pid: int) -> AbstractContextManager[int | None]:
-        raise NotImplementedError
-
-    def signal(self, pid: int, handle: int | None, number: signal.Signals) -> None:
-        raise NotImplementedError
 
 
 def test_processes_that_are_younger_than_the_lists_are_not_believed() -> None:

@@ -12,6 +12,7 @@ from deviceplugin.limits.backend import AdvisoryBackend
 from deviceplugin.refusals import Refusals
 from deviceplugin.settings import Settings
 from deviceplugin.usage import join
+from deviceplugin.usage.procfs import Procfs
 from deviceplugin.usage.values import Process, WatchdogPolicy
 from deviceplugin.usage.watchdog import Namespaces, Watchdog
 from gpushare import names
@@ -31,9 +32,7 @@ EVICTION = "/api/v1/namespaces/default/pods/pod-1/eviction"
 
 
 @dataclass
-class Machine:
-    """See ProcessTable."""
-
+class Machine(Procfs):
     processes: dict[int, Process] = field(default_factory=dict)
     sent: list[tuple[int, str]] = field(default_factory=list)
     allowed: bool = True
