@@ -2,21 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from gpushare import units
 from gpushare.cluster.pod_records import Bound
 from gpushare.cluster.world import PodToPlace
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Allocation, Grant, Placed
-from gpushare.model.capacity import Ask, FreeGpu
+from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare.model.gpu import Gpu
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import Policy
-from gpushare.placement import lacks
-from gpushare.placement.costs import Change, Cost
-from gpushare.placement.lacks import FewerPods, Fragments, Free, Kept, Lack, MoreUse, Nothing, Remainder
-from gpushare.placement.policies import Policies
+from gpushare.placement.columns import PART, Kinds, Nodes, how_many, of_gpus
+from gpushare.placement.costs import Change, Cost, costs_of
+from gpushare.placement.outlook import WHOLE, Outlook
+from gpushare.placement.policies import FULL, Dense, Fgd, Policies
 from gpushare_cli.explain.model import NodeChoice
 from gpushare_cli.world import NodeAnswer, World
 
@@ -84,7 +84,7 @@ def _told(
     change, gpus = _change(pod, world, here)
     why = []
     for gpu, before, after in gpus[:_GPUS_NAMED]:
-        few = policy is Policy.DENSE and lacks.little_asked_for(after, outlook)
+        few = policy is Policy.DENSE and little_asked_for(after, outlook)
         why.append(f"GPU {gpu.label}: {of_gpu(before, after, few_ask=few)}")
     if len(gpus) > _GPUS_NAMED:
         why.append(f"and {len(gpus) - _GPUS_NAMED} more")
@@ -98,11 +98,10 @@ def _told(
     there = others[0]
     other, _ = _change(pod, world, there)
     if there.cost < here.cost:
-        words = of_lack(lacks.lack(policy, outlook, change, other), here.node, there.node, here.node)
+        words = lack(policy, outlook, Side(here.node, change), Side(there.node, other), here.node)
         return replace(told, next=there.node, lack=f"{there.node} would be better: {words}")
-    lack = lacks.lack(policy, outlook, other, change)
-    words = of_lack(lack, there.node, here.node, "it")
-    if isinstance(lack, Nothing) and here.node < there.node:
+    words = lack(policy, outlook, Side(there.node, other), Side(here.node, change), "it")
+    if there.cost == here.cost and here.node < there.node:
         words += f", and {here.node} comes first by name"
     return replace(told, next=there.node, lack=f"{there.node} is next: {words}")
 
@@ -118,33 +117,83 @@ def _change(pod: PodToPlace, world: World, candidate: _Candidate) -> tuple[Chang
     return change, tuple((gpu, FreeGpu.of(gpu, node.ledger), FreeGpu.of(gpu, then.ledger)) for gpu in gpus)
 
 
-def of_lack(lack: Lack, there: str, here: str, it: str) -> str:
+class Side(NamedTuple):
+    """One of two nodes that are compared."""
+
+    name: str
+    change: Change
+
+
+def lack(policy: Policy, outlook: Outlook, there: Side, here: Side, it: str) -> str:
     """What a node, there, lacks that the better one, here, has; `it` is how the sentence calls the former."""
-    match lack:
-        case Nothing():
-            return "the policy finds both equal"
-        case Free(of_there, of_here):
+    cost_there, cost_here = costs_of([there.change, here.change], Policies(policy, outlook).of(policy))
+    if cost_there == cost_here:
+        return "the policy finds both equal"
+    match policy:
+        case Policy.DENSE:
+            wasted = cost_there[0] != cost_here[0]
+            return _lack_of_gpus(there, outlook, it) if wasted else _lack_of_room(there, here, outlook)
+        case Policy.FGD:
+            gained, less = (_fragments(each.change, outlook) for each in (there, here))
             return (
-                f"with the pod, {_part(*of_there)} of GPU memory would be free on {there}, and {_part(*of_here)} on"
-                f" {here}"
+                f"free GPU memory that usual pods cannot use would change by {gained:+.2f} GPUs on {there.name}, and by"
+                f" {less:+.2f} on {here.name}"
             )
-        case Remainder(gpu):
-            return f"{it} would leave {units.memory(gpu.free_mib)} of a GPU, {FEW}"
-        case MoreUse():
-            return f"what the pod would take of the GPUs of {there} is of more use to other pods"
-        case Kept(model):
-            return f"GPUs of model {model} are kept for pods that need them"
-        case FewerPods(ask, pods, fewer):
-            return (
-                f"on {there} the pod takes the room of {_pods(pods)} with {_asking(ask)}, on {here} of {_pods(fewer)}"
-            )
-        case Fragments(gained, less):
-            return (
-                f"free GPU memory that usual pods cannot use would change by {gained:+.2f} GPUs on {there}, and by"
-                f" {less:+.2f} on {here}"
-            )
+        case Policy.BINPACK | Policy.SPREAD:
+            of_there, of_here = (_free(each.change.after) for each in (there, here))
+            return f"with the pod, {of_there} of GPU memory would be free on {there.name}, and {of_here} on {here.name}"
         case _:
-            assert_never(lack)
+            assert_never(policy)
+
+
+def little_asked_for(gpu: FreeGpu, outlook: Outlook) -> bool:
+    """Whether less than half of what is free on a GPU can be filled by pods that are usual in the cluster."""
+    return gpu.total_mib in outlook.prices and 2 * _value(gpu, outlook) < gpu.free_mib * WHOLE
+
+
+def _value(gpu: FreeGpu, outlook: Outlook) -> int:
+    """Of what is free on a GPU to `dense`."""
+    return int(Dense(outlook).value(of_gpus([gpu]))[0, 0])
+
+
+def _lack_of_gpus(there: Side, outlook: Outlook, it: str) -> str:
+    remainders = there.change.remainders
+    left = max(remainders, key=lambda gpu: gpu.free_mib * WHOLE - _value(gpu, outlook), default=None)
+    if left is not None and little_asked_for(left, outlook):
+        return f"{it} would leave {units.memory(left.free_mib)} of a GPU, {FEW}"
+    return f"what the pod would take of the GPUs of {there.name} is of more use to other pods"
+
+
+def _lack_of_room(there: Side, here: Side, outlook: Outlook) -> str:
+    """Of the kind of pod that decides: the room that the pod takes, and what that is worth on each node."""
+    nodes = Nodes.of([there.change.before, there.change.after, here.change.before, here.change.after])
+    _, (had_there, has_there, had_here, has_here) = how_many(Kinds(outlook.kinds), nodes)
+    of_there = list(zip(_weights(there.change, outlook), (had_there - has_there).tolist(), strict=True))
+    of_here = list(zip(_weights(here.change, outlook), (had_here - has_here).tolist(), strict=True))
+    costs = [weight * parts - other * fewer for (weight, parts), (other, fewer) in zip(of_there, of_here, strict=True)]
+    most = costs.index(max(costs))
+    (weight, parts), (other, fewer) = of_there[most], of_here[most]
+    model = there.change.before.model
+    if model != here.change.before.model and (weight - other) * parts > other * (parts - fewer):
+        return f"GPUs of model {model} are kept for pods that need them"
+    room = f"the room of {_pods(parts / PART)} with {asking(outlook.kinds[most])}"
+    return f"on {there.name} the pod takes {room}, on {here.name} of {_pods(fewer / PART)}"
+
+
+def _weights(change: Change, outlook: Outlook) -> Sequence[int]:
+    """Of every kind of pod: what its room is worth on the node."""
+    return outlook.weights.get(change.before.model, (0,) * len(outlook.kinds))
+
+
+def _free(node: NodeCapacity) -> str:
+    return _part(sum(gpu.free_mib for gpu in node.gpus), sum(gpu.total_mib for gpu in node.gpus))
+
+
+def _fragments(change: Change, outlook: Outlook) -> float:
+    """By how much grows what is free on GPUs and of no use to the cluster's pods, in GPUs, as `fgd` counts."""
+    policy = Fgd(outlook.typical)
+    grown = policy.grown(Nodes.of([change.before]), Nodes.of([change.after]))
+    return int(grown[0]) / policy.number / FULL
 
 
 def of_gpu(before: FreeGpu, after: FreeGpu, *, few_ask: bool) -> str:
@@ -164,7 +213,7 @@ def _part(mib: int, of_mib: int) -> str:
     return f"{mib} of {of_mib} MiB"
 
 
-def _asking(ask: Ask) -> str:
+def asking(ask: Ask) -> str:
     if ask.whole:
         amount = f"{ask.gpus} whole GPU{'s' if ask.gpus > 1 else ''}"
     else:

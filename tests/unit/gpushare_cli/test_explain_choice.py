@@ -9,8 +9,13 @@ from controller.outlooks import Outlooks
 from controller.state import ClusterState
 from controller.watches import NodeSink, PodSink
 from gpushare import names
-from gpushare.model.capacity import Ask, FreeGpu
-from gpushare.placement.lacks import FewerPods, Fragments, Free, Kept, Lack, MoreUse, Nothing, Remainder
+from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
+from gpushare.model.request import Policy
+from gpushare.model.selector import ANY_GPU, Choice
+from gpushare.placement import outlook
+from gpushare.placement.costs import Change, costs_of
+from gpushare.placement.outlook import Outlook
+from gpushare.placement.policies import POLICIES
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import ResourceConfig
 from gpushare_cli import reading, world
@@ -20,6 +25,7 @@ from gpushare_cli.world import World
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.explaining import explain, kube_of
 from testing.cli.podding import bound, mutated
+from testing.placing import after
 from tests.unit.gpushare_cli import findings
 from tests.unit.gpushare_cli.findings import Told
 
@@ -122,19 +128,78 @@ def test_why_a_pod_goes_where_it_goes_is_told(case: str) -> None:
 GIB = 1024
 
 
-def test_each_lack_has_its_words(told: Told) -> None:
-    lacks: list[Lack] = [
-        Nothing(),
-        Free((3 * GIB, 15_000), (1000, 15 * GIB)),
-        Remainder(FreeGpu(15 * GIB, 2 * GIB)),
-        MoreUse(),
-        Kept("T4"),
-        FewerPods(Ask(gpus=2, whole=True, cpu_milli=90_500, host_mib=300 * GIB), 1, 0),
-        FewerPods(Ask(gpus=1, whole=True), 2.25, 1.5),
-        FewerPods(Ask(gpus=2, memory_percent=50), 1, 0.5),
-        Fragments(0.25, -0.1),
-    ]
-    assert [choices.of_lack(lack, "a", "b", "it") for lack in lacks] == told()
+def numbers(*free: int, model: str = "T4", cpu: int | None = None) -> NodeCapacity:
+    """A node of GPUs of 1 GiB."""
+    gpus = tuple(sorted(FreeGpu(GIB, mib) for mib in free))
+    return NodeCapacity(model, gpus, None if cpu is None else FreeHost(cpu, 10**6))
+
+
+def share(mib: int, cpu: int = 0, models: Choice = ANY_GPU.models) -> Ask:
+    return Ask(gpus=1, memory_mib=mib, cpu_milli=cpu, models=models)
+
+
+def change(ask: Ask, before: NodeCapacity, free: int | None = None) -> Change:
+    """What becomes of a node whose GPU with so much free memory, the first if none is named, gets a pod."""
+    gpu = next(gpu for gpu in before.gpus if free in {None, gpu.free_mib})
+    return Change(before, after(before, ask, (gpu,)))
+
+
+HALVES = outlook.of_cluster([share(512)] * 9, [numbers(1024)] * 3, [numbers(1024)] * 3)
+V100, T4 = numbers(1024, 1024, model="V100"), numbers(1024, 1024)
+FOR_T4 = [share(1024, models=Choice(wanted=("T4",)))] * 8
+SCARCE = outlook.of_cluster([*FOR_T4, share(1024), share(1024)], [V100, T4], [V100, T4])
+PAIRS = outlook.of_cluster([Ask(gpus=2, whole=True)] * 5, [T4, T4], [T4, T4])
+# CPU that other pods need beside their GPUs, also where the model is another one that is wanted as much.
+RICH, POOR = numbers(1024, cpu=40_000), numbers(1024, cpu=8_000, model="V100")
+EMPTY = [RICH, replace(POOR, host=RICH.host)]
+BUSY = outlook.of_cluster([share(1024, cpu=20_000)] * 5, EMPTY, [RICH, POOR])
+BUSY_HALVES = outlook.of_cluster(
+    [Ask(gpus=1, memory_percent=50, cpu_milli=12_500, host_mib=512)] * 5, EMPTY, [RICH, POOR]
+)
+# The policy, what the pod asks for, the node that lacks something, the better one, and what is known of the cluster.
+LACKS: list[tuple[Policy, Ask, NodeCapacity, NodeCapacity, Outlook]] = [
+    *((policy, share(256), numbers(512, 1024), numbers(512, 1024), HALVES) for policy in Policy),
+    (Policy.BINPACK, share(256), numbers(1024, 1024), numbers(512, 1024), HALVES),
+    (Policy.SPREAD, share(256), numbers(512, 1024), numbers(1024, 1024), HALVES),
+    (Policy.DENSE, share(400), numbers(512), numbers(400), HALVES),
+    # A quarter is all that others could use of what is free here; of the empty GPU it is three thirds.
+    (Policy.DENSE, share(300), numbers(1024), numbers(300), HALVES),
+    (Policy.DENSE, share(1024), T4, V100, SCARCE),
+    (Policy.DENSE, share(1024), T4, numbers(1024), PAIRS),
+    (Policy.DENSE, share(1024, cpu=1_000), RICH, POOR, BUSY),
+    (Policy.DENSE, share(1024, cpu=1_000), RICH, POOR, BUSY_HALVES),
+    (Policy.FGD, share(512), numbers(768), numbers(512), HALVES),
+]
+
+
+def test_what_the_next_node_lacks_is_told_in_the_terms_of_the_policy(told: Told) -> None:
+    sentences = []
+    for policy, ask, there, here, known in LACKS:
+        sides = choices.Side("a", change(ask, there)), choices.Side("b", change(ask, here))
+        cost_there, cost_here = costs_of([side.change for side in sides], POLICIES[policy](known))
+        assert cost_there >= cost_here
+        sentences.append(choices.lack(policy, known, *sides, "it"))
+    assert sentences == told()
+
+
+def test_what_pods_ask_for_has_words() -> None:
+    asked = (
+        Ask(gpus=2, whole=True, cpu_milli=90_500, host_mib=300 * GIB),
+        Ask(gpus=1, whole=True),
+        Ask(gpus=2, memory_percent=50),
+    )
+    words = ["2 whole GPUs, 90.5 CPU and 300 GiB of memory", "1 whole GPU", "50 % of each of 2 GPUs"]
+    assert [choices.asking(ask) for ask in asked] == words
+
+
+def test_little_is_asked_for_of_a_remainder_that_few_pods_fill() -> None:
+    gpus = FreeGpu(GIB, 64), FreeGpu(GIB, 512), FreeGpu(GIB, 0), FreeGpu(4 * GIB, 64)
+    # Nothing is left of the third one, and nothing is known of GPUs as large as the last one.
+    assert [choices.little_asked_for(gpu, HALVES) for gpu in gpus] == [True, False, False, False]
+
+
+def test_only_the_gpus_that_the_pod_gets_count_as_remainders() -> None:
+    assert change(share(256), numbers(512, 512, 300), free=512).remainders == (FreeGpu(GIB, 256),)
 
 
 def test_each_gpu_has_its_words(told: Told) -> None:
