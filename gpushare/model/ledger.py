@@ -1,7 +1,8 @@
 """Who holds what on one node: a pure function of the inventory and the allocations of its pods."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from gpushare import units
@@ -31,27 +32,16 @@ class NodeLedger:
     extra_mib: Mapping[GpuUuid, int] = field(init=False, compare=False)
     """The most by which GPUs were oversubscribed when what is held was granted, if they were."""
 
-    grown: InitVar["tuple[NodeLedger, Allocation] | None"] = None
-    """The ledger without one of the allocations, and that one: the sums of all others are known."""
-
-    def __post_init__(self, grown: "tuple[NodeLedger, Allocation] | None") -> None:
-        memory: dict[GpuUuid, int] = dict(grown[0].used_mib) if grown else {}
-        percent: dict[GpuUuid, int] = dict(grown[0].used_percent) if grown else {}
-        whole: set[GpuUuid] = set(grown[0].whole) if grown else set()
-        physical: set[GpuUuid] = set(grown[0].physical) if grown else set()
-        extra: dict[GpuUuid, int] = dict(grown[0].extra_mib) if grown else {}
-        for allocation in grown[1:] if grown else self.allocations.values():
-            if (plain := _plain(allocation)) is not None:  # nearly every pod: ledgers are recreated with every change
-                for gpu in plain.gpus:
-                    uuid = self.inventory.resolve(gpu)
-                    memory[uuid] = memory.get(uuid, 0) + plain.memory_mib
-                    percent[uuid] = percent.get(uuid, 0) + plain.compute_percent
-                    if plain.extra_mib:
-                        extra[uuid] = max(extra.get(uuid, 0), plain.extra_mib)
-                continue
+    def __post_init__(self) -> None:
+        memory: Counter[GpuUuid] = Counter()
+        percent: Counter[GpuUuid] = Counter()
+        extra: dict[GpuUuid, int] = {}
+        whole: set[GpuUuid] = set()
+        physical: set[GpuUuid] = set()
+        for allocation in self.allocations.values():
             for uuid, held in self.held(allocation).items():
-                memory[uuid] = memory.get(uuid, 0) + held.memory_mib
-                percent[uuid] = percent.get(uuid, 0) + held.compute_percent
+                memory[uuid] += held.memory_mib
+                percent[uuid] += held.compute_percent
                 if held.whole:
                     whole.add(uuid)
                 if held.whole or held.physical:
@@ -88,8 +78,7 @@ class NodeLedger:
     def with_allocation(self, allocation: Allocation) -> "NodeLedger":
         """The ledger with one more pod. A pod that is there already is replaced, so adding twice changes nothing."""
         changed = {**self.allocations, allocation.pod.uid: allocation}
-        grown = None if allocation.pod.uid in self.allocations else (self, allocation)
-        return NodeLedger(inventory=self.inventory, allocations=MappingProxyType(changed), grown=grown)
+        return NodeLedger(inventory=self.inventory, allocations=MappingProxyType(changed))
 
     def grantable_mib(self, gpu: Gpu) -> int:
         """MiB that may be granted on a GPU to all pods together: what it has while a pod there wants that."""
@@ -150,11 +139,3 @@ def mib_on(held: Grant | Held, gpu: Gpu | None) -> int:
         return held.memory_mib
     mib = held.memory_mib + gpu.memory_mib * held.memory_percent // 100
     return max(mib, gpu.memory_mib) if held.whole else mib
-
-
-def _plain(allocation: Allocation) -> Grant | None:
-    """The only grant of a pod, if it is the same on each GPU and in MiB, and does not keep others away."""
-    if len(allocation.grants) != 1:
-        return None
-    grant = allocation.grants[0]
-    return None if grant.whole or grant.memory_percent or grant.physical else grant
