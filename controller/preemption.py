@@ -137,7 +137,7 @@ def _choose(trial: _Trial, weaker: Sequence[Bound], given: Victims, known: Seque
 
     The scheduler's own choice, as far as it holds GPUs, if it is enough and no one else is better.
     """
-    protected = budgets.violating(_likeliest_first(weaker, given), known)
+    protected = budgets.broken(_likeliest_first(weaker, given), known)
     # Who is going anyway costs nothing; the scheduler's own choice is best for what it counts and this does not.
     order = sorted(
         weaker,
@@ -202,9 +202,9 @@ def _violations(
     chosen: Sequence[Bound], given: Victims, weaker: Sequence[Bound], known: Sequence[Budget], *, others: int
 ) -> int:
     """Budgets broken by the choice, and by the scheduler's victims without GPUs, of which only it knows."""
-    ours = budgets.violating(_likeliest_first(chosen, given), known)
+    ours = budgets.broken(_likeliest_first(chosen, given), known)
     asked = [pod for pod in weaker if pod.ref.uid in given.pods]
-    theirs = given.violations - len(budgets.violating(_likeliest_first(asked, given), known))
+    theirs = given.violations - len(budgets.broken(_likeliest_first(asked, given), known))
     return len(ours) + min(max(theirs, 0), others)
 
 

@@ -36,10 +36,6 @@ class Budget:
         return not pod.deleting and pod.ref.name not in self.disrupted and self.selects(pod)
 
 
-def violating(pods: Iterable[Bound], budgets: Sequence[Budget]) -> frozenset[PodUid]:
-    return frozenset(broken(pods, budgets))
-
-
 def broken(pods: Iterable[Bound], budgets: Sequence[Budget]) -> Mapping[PodUid, Budget]:
     """Pods whose eviction breaks a budget, when all are evicted in this order, with the last one that each breaks."""
     left = [budget.allowed for budget in budgets]

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, Need, PodRequest, RequestShape
-from gpushare.model.selector import ANY_GPU, Choice, MigChoice
+from gpushare.model.selector import ANY_GPU, Choice, MigChoice, takes_mig
 
 
 class FreeGpu(NamedTuple):
@@ -33,13 +33,17 @@ class FreeGpu(NamedTuple):
 
     @property
     def has_mib(self) -> int:
-        """Its own memory; no pod gets more of it."""
+        """Its own memory."""
         return self.total_mib - self.extra_mib
 
     @property
     def untouched(self) -> bool:
         """Whether no one holds anything on it."""
         return self.free_mib == self.total_mib and self.free_percent == 100 and not self.held
+
+    def holds(self, need: Need) -> bool:
+        """Whether there is room for so much; no pod gets more memory than the GPU has, however much may be granted."""
+        return self.has_mib >= need.memory_mib <= self.free_mib and need.compute_percent <= self.free_percent
 
     def without(self, need: Need) -> "FreeGpu":
         free_mib, free_percent = self.free_mib - need.memory_mib, self.free_percent - need.compute_percent
@@ -150,20 +154,18 @@ class Ask:
         return Need(self.memory_mib, self.compute_percent)
 
     def fits(self, gpu: FreeGpu) -> bool:
-        """Whether one GPU has room for it, and may be had as it asks (`placement.candidates.takes`)."""
-        if gpu.mig:
-            only = self.mig is MigChoice.ONLY
-            if self.gpus > 1 or self.mig is MigChoice.NEVER or (self.whole and not only):
-                return False
-        elif self.mig is MigChoice.ONLY:
-            return False
-        if self.whole:
-            return gpu.untouched and gpu.total_mib > 0
-        need = self.need(gpu)
-        return gpu.free_mib >= need.memory_mib <= gpu.has_mib and gpu.free_percent >= need.compute_percent
+        """Whether one GPU has room for it, and may be had as it asks."""
+        has_room = gpu.untouched and gpu.total_mib > 0 if self.whole else gpu.holds(self.need(gpu))
+        return has_room and self.takes(mig=gpu.mig)
+
+    def takes(self, *, mig: bool) -> bool:
+        """Whether it may get GPUs, or MIG instances."""
+        if not mig:
+            return self.mig is not MigChoice.ONLY
+        return self.mig is not MigChoice.NEVER and takes_mig(self.mig, self.gpus, whole=self.whole)
 
     def fits_host(self, host: FreeHost | None) -> bool:
-        return host is None or (host.cpu_milli >= self.cpu_milli and host.memory_mib >= self.host_mib)
+        return host is None or self.host.fits(host)
 
 
 def _most(request: ContainerRequest) -> tuple[bool, int, int]:

@@ -48,6 +48,15 @@ class MigChoice(Enum):
     NEVER = "never"
 
 
+def takes_mig(choice: MigChoice | None, gpus: int, *, whole: bool) -> bool:
+    """Whether a container for so many GPUs, or whole ones, may get a MIG instance.
+
+    CUDA uses one instance in a process, and nothing else. Who asks for a whole GPU expects a card, unless the pod wants
+    instances only.
+    """
+    return gpus <= 1 and (not whole or choice is MigChoice.ONLY)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSelector:
     models: Choice = _ALL

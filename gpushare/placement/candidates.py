@@ -7,7 +7,7 @@ from gpushare.model.allocation import footprint
 from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, RequestShape
-from gpushare.model.selector import ANY_GPU, Affinity, LabelSelector, MigChoice
+from gpushare.model.selector import ANY_GPU, Affinity, LabelSelector, takes_mig
 
 Barred = Mapping[GpuUuid, str]
 """GPUs that a pod may not use -> why, in two or three words."""
@@ -25,14 +25,8 @@ def by_kind(shape: RequestShape, gpus: Iterable[Gpu]) -> Barred:
 
 
 def takes(shape: RequestShape, request: ContainerRequest, gpu: Gpu) -> bool:
-    """Whether a container may get a GPU, or one that is a MIG instance.
-
-    CUDA uses one instance in a process, and nothing else. Who asks for a whole GPU expects a card, unless the pod wants
-    instances only.
-    """
-    if gpu.mig is None:
-        return True
-    return request.gpu_count == 1 and (not request.whole or shape.gpus.mig is MigChoice.ONLY)
+    """Whether a container may get a GPU, if it may be a MIG instance."""
+    return gpu.mig is None or takes_mig(shape.gpus.mig, request.gpu_count, whole=request.whole)
 
 
 def _shared_mig(shape: RequestShape, gpu: Gpu) -> str:

@@ -4,16 +4,15 @@ Rows are nodes, places are the GPUs of a node that take pods; a place without a 
 whole numbers of 64 bits: what is larger than any node is counted as that (`clipped`), so that no sum overflows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
-from gpushare.model.selector import MigChoice
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -25,8 +24,6 @@ MOST_MIB: Final = 2**25
 ENOUGH: Final = 2**40
 """Millicores or MiB of a host; also of one that is not known."""
 _MOST_PODS: Final = PART * 2**16
-_ENTRY: Final = 250
-"""Bytes of an entry in a dictionary, its key and a small array."""
 _CELLS: Final = 2**18
 """That are counted at a time: they stay in the processor's cache."""
 
@@ -146,34 +143,6 @@ def of_host(host: FreeHost | None) -> tuple[int, int]:
     return (ENOUGH, ENOUGH) if host is None else (clipped(host.cpu_milli, ENOUGH), clipped(host.memory_mib, ENOUGH))
 
 
-K = TypeVar("K", bytes, int)
-
-
-class Known(Generic[K]):
-    """What was found of rows that look alike: of a few rows, numpy's fixed costs are most of what columns take."""
-
-    FEW: Final = 32
-
-    def __init__(self, most: int) -> None:
-        """Remember so many rows; then it begins again."""
-        self._most = most
-        self._found: dict[K, NDArray[np.integer]] = {}
-        self.nbytes = 0
-
-    def of(self, keys: Sequence[K], find: Callable[[list[int]], NDArray[np.integer]]) -> Ints:
-        """A row for each key; `find` is asked for those, by their positions, that are not known."""
-        found = self._found  # other threads may begin again
-        if any(key not in found for key in keys):
-            if len(found) + len(keys) > self._most:
-                found, self.nbytes = {}, 0
-            missing = {key: at for at, key in enumerate(keys) if key not in found}
-            for key, row in zip(missing, find(list(missing.values())), strict=True):
-                found[key] = row
-                self.nbytes += row.nbytes + _ENTRY
-            self._found = found
-        return np.array([found[key] for key in keys], np.int64)
-
-
 class Kinds:
     """Typical requests as columns: `[kinds]`. Of GPUs in 32 bits, which take a quarter of the time."""
 
@@ -183,11 +152,9 @@ class Kinds:
         self.part = np.array([0 if ask.whole else clipped(ask.memory_percent, 2**10) for ask in asks], np.int64)
         self.whole = np.array([ask.whole for ask in asks], np.bool_)
         self.compute = _small([100 if ask.whole else ask.compute_percent for ask in asks])
-        self.takes_gpu = np.array([ask.mig is not MigChoice.ONLY for ask in asks], np.bool_)
-        self.takes_mig = np.array([_takes_mig(ask) for ask in asks], np.bool_)
+        self.takes_gpu = np.array([ask.takes(mig=False) for ask in asks], np.bool_)
+        self.takes_mig = np.array([ask.takes(mig=True) for ask in asks], np.bool_)
         self.cpu, self.memory = np.array([of_host(ask.host) for ask in asks], np.int64).reshape(-1, 2).T
-        self.counted = Known[bytes](2**12)
-        """How many fit on rows with such GPUs."""
 
     def __len__(self) -> int:
         return len(self.gpus)
@@ -197,40 +164,22 @@ def _small(amounts: Sequence[int]) -> NDArray[np.int32]:
     return np.array([clipped(amount, 2**30) for amount in amounts], np.int32)
 
 
-def _takes_mig(ask: Ask) -> bool:
-    """CUDA uses one instance in a process; who asks for a whole GPU expects a card, unless it wants instances only."""
-    return ask.gpus <= 1 and ask.mig is not MigChoice.NEVER and (not ask.whole or ask.mig is MigChoice.ONLY)
-
-
 def how_many(kinds: Kinds, nodes: Nodes) -> tuple[Ints, Ints]:
     """How many more pods of each kind there is room for if no other kind came, in `PART`s of a pod: `[rows, kinds]`.
 
     First by GPUs alone, then with CPU and memory of the hosts, where a part of a pod with several GPUs is none.
     """
-    gpus = nodes.gpus
-    cells = np.array(gpus, np.int32).transpose(1, 2, 0)
-    width, data = cells[:1].nbytes, cells.tobytes()
-    keys = [data[row * width : (row + 1) * width] for row in range(len(cells))]
-    if len(keys) <= Known.FEW:
-        counted = kinds.counted.of(keys, lambda rows: _by_gpus(kinds, gpus, rows))
-        fit = by_gpus = counted.reshape(len(keys), len(kinds))
-    else:
-        seen: dict[bytes, int] = {}
-        alike = [seen.setdefault(key, len(seen)) for key in keys]
-        first = np.zeros(len(seen), np.int64)
-        first[alike[::-1]] = np.arange(len(alike))[::-1]
-        fit = by_gpus = _by_gpus(kinds, gpus, first)[alike]
+    fit = by_gpus = _by_gpus(kinds, nodes.gpus)
     for has, takes in ((nodes.cpu, kinds.cpu), (nodes.memory, kinds.memory)):
         left = PART * np.maximum(has, 0)[:, None] // np.maximum(takes, 1)
         fit = np.where(takes > 0, np.minimum(fit, left), fit)
     return by_gpus, np.where((kinds.gpus > 1) & (fit < PART), 0, fit)
 
 
-def _by_gpus(kinds: Kinds, gpus: Gpus, rows: Ints | list[int]) -> Ints:
-    gpus = Gpus._make(column[rows] for column in gpus)
-    step = max(_CELLS // max(gpus.total.shape[1] * len(kinds), 1), 1)
-    slices = [slice(start, start + step) for start in range(0, max(len(rows), 1), step)]
-    return np.concatenate([_of_slice(kinds, gpus, some) for some in slices])
+def _by_gpus(kinds: Kinds, gpus: Gpus) -> Ints:
+    rows, places = gpus.total.shape
+    step = max(_CELLS // max(places * len(kinds), 1), 1)
+    return np.concatenate([_of_slice(kinds, gpus, slice(at, at + step)) for at in range(0, max(rows, 1), step)])
 
 
 def _of_slice(kinds: Kinds, gpus: Gpus, some: slice) -> Ints:

@@ -17,10 +17,10 @@ from gpushare.model.capacity import FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.model.request import Need
 from gpushare.placement import candidates
-from gpushare.placement.columns import Bools, Ints, Known, Nodes
+from gpushare.placement.columns import Bools, Ints, Nodes
 from gpushare.placement.fits import FITS, Fits
 from gpushare.placement.policies import Scoring
-from gpushare.placement.table import LOOK, Table, grown, with_gpus
+from gpushare.placement.table import Table, grown, with_gpus
 
 BEST: Final = 10
 NEXT: Final = 8
@@ -72,7 +72,7 @@ def change_of(
 def costs_of(changes: Sequence[Change], policy: Scoring) -> list[Cost]:
     """What each change costs. Less is better; only the order means anything."""
     before, after = (Nodes.of(side) for side in ([each.before for each in changes], [each.after for each in changes]))
-    found = rows_of(policy.first(before, after), policy.worth(before) - policy.worth(after))
+    found = np.column_stack((policy.first(before, after), policy.worth(before) - policy.worth(after)))
     return [(first, then, last) for first, then, last in found.tolist()]
 
 
@@ -80,11 +80,6 @@ def grades_of(names: Sequence[NodeName], found: Sequence[Cost]) -> list[int]:
     """`grades` of nodes on all of which the pod fits."""
     scores: list[int] = grades(np.array(found, np.int64).reshape(-1, 3), np.ones(len(found), np.bool_), names).tolist()
     return scores
-
-
-def rows_of(first: Ints, lost: Ints) -> Ints:
-    """Costs of so many nodes: `[rows, 3]`."""
-    return np.column_stack((first, lost))
 
 
 def grades(costs: Ints, fits: Bools, names: Sequence[NodeName], best: Sequence[int] | Ints = ()) -> NDArray[np.uint8]:
@@ -112,15 +107,6 @@ def grades(costs: Ints, fits: Bools, names: Sequence[NodeName], best: Sequence[i
     return found
 
 
-def _alike(table: Table, rows: Ints) -> tuple[Ints, Ints, Ints, Ints | slice]:
-    """Rows, how they look, those of them that are to be looked at, and where among these each finds one like itself."""
-    looks = table.facts[LOOK, rows]
-    if len(rows) <= Known.FEW:
-        return rows, looks, rows, slice(None)
-    looks, first, alike = np.unique(looks, return_index=True, return_inverse=True)
-    return rows, looks, rows[first], alike
-
-
 class Worth:
     """What nodes are worth to a policy as they are, shared by all kinds of pods."""
 
@@ -134,8 +120,7 @@ class Worth:
         rows = with_gpus(table, table.changed(self._seen))
         self._seen = table.now
         if len(rows):
-            every, _, rows, alike = _alike(table, rows)
-            self.worth[every] = self.policy.worth(table.nodes(rows))[alike]
+            self.worth[rows] = self.policy.worth(table.nodes(rows))
 
 
 class Costs:
@@ -144,24 +129,18 @@ class Costs:
     def __init__(self, takes: FreeHost, worth: Worth) -> None:
         self.takes, self._worth = takes, worth
         self.costs: Ints = np.zeros((0, 3), np.int64)
-        """As of `costs.costs_of`, where `known`."""
+        """As of `costs_of`, where `known`."""
         self.known: Bools = np.zeros(0, np.bool_)
         """Of nodes with GPUs on which the pod fits, if it asks for any."""
-        self._settled: Bools = np.zeros(0, np.bool_)
-        self._alike = Known[int](512), Known[int](512)
         self._seen = 0
 
     @property
     def nbytes(self) -> int:
-        return self.costs.nbytes + self.known.nbytes + self._settled.nbytes + sum(each.nbytes for each in self._alike)
+        return self.costs.nbytes + self.known.nbytes
 
-    def update(self, table: Table, fits: Fits | None, *, settled: bool = True) -> None:
-        """Follow the table, as `fits` has done before: where the pod fits; None for pods without GPUs.
-
-        If it is not to be settled, only the first part of costs is looked at again, until `settle`.
-        """
+    def update(self, table: Table, fits: Fits | None) -> None:
+        """Follow the table, as `fits` has done before: where the pod fits; None for pods without GPUs."""
         self.costs, self.known = grown(self.costs, table), grown(self.known, table)
-        self._settled = grown(self._settled, table)
         rows = table.changed(self._seen)
         if self._seen == table.now:
             return
@@ -171,30 +150,14 @@ class Costs:
         if fits is not None:
             able = able[fits.codes[able] == FITS] if fits.rules is not None else able[:0]
         if len(able):
-            self._find(table, able, fits, settled=settled)
+            self.costs[able] = self._find(table, able, fits)
             self.known[able] = True
-
-    def settle(self, table: Table, fits: Fits | None, rows: Ints) -> None:
-        """Look at all parts of what these rows cost, as nodes were at the last update."""
-        todo = rows[self.known[rows] & ~self._settled[rows]]
-        if len(todo):
-            self._find(table, todo, fits, settled=True)
 
     def keep(self, row: int, cost: Cost) -> None:
         """What was found of a row as it is."""
-        self.costs[row] = cost
-        self.known[row] = self._settled[row] = True
+        self.costs[row], self.known[row] = cost, True
 
-    def _find(self, table: Table, rows: Ints, fits: Fits | None, *, settled: bool) -> None:
-        every, looks, rows, alike = _alike(table, rows)
-        if len(rows) <= Known.FEW:
-            known = self._alike[settled]
-            found = known.of(looks.tolist(), lambda some: self._found(table, rows[some], fits, settled=settled))
-        else:
-            found = self._found(table, rows, fits, settled=settled)
-        self.costs[every], self._settled[every] = found[alike], settled
-
-    def _found(self, table: Table, rows: Ints, fits: Fits | None, *, settled: bool) -> Ints:
+    def _find(self, table: Table, rows: Ints, fits: Fits | None) -> Ints:
         now, policy = table.nodes(rows), self._worth.policy
         before = now.at_least(self.takes)
         chosen, mib, percent = np.zeros((len(rows), 0), np.int64), np.zeros((len(rows), 0), np.int64), 0
@@ -211,12 +174,9 @@ class Costs:
             if not rules.whole:  # of GPUs that differ, all give what the smallest does
                 mib = mib.min(axis=1, keepdims=True)
         after = before.after(chosen, mib, percent, self.takes)
-        first = policy.first(before, after)
-        if not settled:
-            return rows_of(first, np.zeros((len(rows), 2), np.int64))
         self._worth.update(table)
         worth: Ints = self._worth.worth[rows]
         if before is not now:
             lifted = (before.cpu != now.cpu) | (before.memory != now.memory)
             worth[lifted] = policy.worth(before.rows(lifted))
-        return rows_of(first, worth - policy.worth(after))
+        return np.column_stack((policy.first(before, after), worth - policy.worth(after)))

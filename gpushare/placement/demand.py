@@ -4,12 +4,10 @@ The sample is all pods that hold GPUs or wait for them, so it is the same after 
 alike count as one kind; sizes of shares are kept exactly, because what fits beside what depends on them.
 """
 
-import heapq
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -89,7 +87,7 @@ def typical(counts: Mapping[Ask, int]) -> Mapping[Ask, int]:
         plain[replace(ask, host_mib=0)] += count
     kept: dict[Ask, int] = {}
     covered = 0
-    for ask in sorted(plain, key=lambda ask: (-plain[ask], *_every(ask)))[:MAX_TYPICAL]:
+    for ask in _frequent(plain)[:MAX_TYPICAL]:
         if 100 * covered >= _COVERED_PERCENT * plain.total():
             break
         kept[ask] = plain[ask]
@@ -99,11 +97,7 @@ def typical(counts: Mapping[Ask, int]) -> Mapping[Ask, int]:
 
 def most(counts: Mapping[Ask, int]) -> Mapping[Ask, int]:
     """MAX_ASKS of the most frequent requests, the same in whatever order the pods came."""
-    if len(counts) <= MAX_ASKS:
-        return counts
-    order = ((-count, *_every(ask), -ask.host_mib) for ask, count in counts.items())
-    found = heapq.nsmallest(MAX_ASKS, zip(order, counts, strict=True), key=itemgetter(0))
-    return {ask: counts[ask] for _, ask in found}
+    return {ask: counts[ask] for ask in _frequent(counts)[:MAX_ASKS]}
 
 
 def due_after(known: int) -> int:
@@ -144,9 +138,14 @@ class Largest(NamedTuple):
         return ask.gpus <= self.gpus and ask.memory_mib <= self.gpu_mib and fits_host
 
 
-def _every(ask: Ask) -> tuple[object, ...]:
-    size = (-number for number in (ask.cpu_milli, *_order(ask)))
-    return -ask.gpus, not ask.whole, *size, ask.models.wanted, ask.models.unwanted, str(ask.mig)
+def _frequent(counts: Mapping[Ask, int]) -> list[Ask]:
+    """The most frequent first; of equally frequent ones, those that ask for the most."""
+
+    def order(ask: Ask) -> tuple[object, ...]:
+        size = (-number for number in (ask.cpu_milli, *_order(ask), ask.host_mib))
+        return -counts[ask], -ask.gpus, not ask.whole, *size, ask.models.wanted, ask.models.unwanted, str(ask.mig)
+
+    return sorted(counts, key=order)
 
 
 def widest(empty: Nodes) -> list[Ask]:

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpushare.model.allocation import RefusalReason, Refused, Verdict
+from gpushare.model.gpu import Gpu
 from gpushare.model.request import RequestShape
 from gpushare.model.selector import ANY_GPU
 from gpushare.placement import candidates
-from gpushare.placement.columns import MOST_MIB, Bools, Ints, Known, clipped
+from gpushare.placement.columns import MOST_MIB, Bools, Ints, clipped
 from gpushare.placement.table import (
     CDI,
     EXTRA,
@@ -22,7 +23,6 @@ from gpushare.placement.table import (
     GPUS,
     HARDWARE,
     KNOWN,
-    LOOK,
     ODD,
     PERCENT,
     REFUSED,
@@ -30,7 +30,6 @@ from gpushare.placement.table import (
     TOTAL,
     UNTOUCHED,
     WIDE,
-    Hardware,
     Rows,
     Table,
 )
@@ -66,17 +65,16 @@ class Rules:
         self.large: Bools = np.zeros(1, np.bool_)
         """Whether all of its memory would be enough."""
 
-    def know(self, hardware: Sequence[Hardware]) -> None:
+    def know(self, hardware: Sequence[Gpu]) -> None:
         if len(hardware) > len(self.open):
             found = [self._ask(each) for each in hardware[len(self.open) :]]
             self.open = np.append(self.open, [is_open for is_open, _, _ in found])
             self.need = np.append(self.need, np.array([need for _, need, _ in found], np.int32))
             self.large = np.append(self.large, [large for _, _, large in found])
 
-    def _ask(self, hardware: Hardware) -> tuple[bool, int, bool]:
-        gpu, shape = hardware.gpu(), self._shape
+    def _ask(self, gpu: Gpu) -> tuple[bool, int, bool]:
         need = self._request.need(gpu).memory_mib
-        is_open = candidates.takes(shape, self._request, gpu) and not candidates.by_kind(shape, [gpu])
+        is_open = candidates.takes(self._shape, self._request, gpu) and not candidates.by_kind(self._shape, [gpu])
         return is_open, clipped(need, MOST_MIB + 1), is_open and gpu.memory_mib >= need
 
     def of(self, cells: NDArray[np.int32]) -> tuple[Bools, NDArray[np.int32], Bools, Bools]:
@@ -103,7 +101,6 @@ class Fits:
         self.rules = Rules(shape) if is_columnar(shape) else None
         self.codes: Codes = np.zeros(0, np.uint8)
         """FITS, UNSEEN, or why not: see `refusal`."""
-        self._alike = Known[int](512)
         self.seen = 0
 
     def update(self, table: Table) -> None:
@@ -112,15 +109,12 @@ class Fits:
             self.codes = np.append(self.codes, np.full(missing, _NO_LEDGER, np.uint8))
         rows = table.changed(self.seen)
         self.seen = table.now
-        if isinstance(rows, slice) or len(rows) > Known.FEW:
+        if isinstance(rows, slice) or len(rows):
             self.codes[rows] = self._codes(table, rows)
-        elif len(rows):
-            looks = table.facts[LOOK, rows].tolist()
-            self.codes[rows] = self._alike.of(looks, lambda some: self._codes(table, rows[some]))
 
     @property
     def nbytes(self) -> int:
-        return self.codes.nbytes + self._alike.nbytes
+        return self.codes.nbytes
 
     def keep(self, row: int, said: Verdict) -> None:
         """What `place` has said of a row as it is."""

@@ -11,6 +11,7 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, Need, RequestShape
 from gpushare.placement import candidates, explain, search
 from gpushare.placement.policies import Policies, Scoring
+from gpushare.placement.search import Bin
 
 _DEFAULT: Final = Policies()
 
@@ -41,49 +42,42 @@ def place(shape: RequestShape, ledger: NodeLedger, policies: Policies = _DEFAULT
         message = explain.no_matching_gpu(shape, max(lacking, key=_hardest), barred, ledger.inventory)
         return Refused(RefusalReason.NO_MATCHING_GPU, message, permanent=True)
     barred = {**candidates.by_neighbours(shape.affinity, ledger), **barred}
-    usable = [gpu for gpu in of_kind if gpu.uuid not in barred]
+    bins = [_bin(shape, gpu, ledger) for gpu in of_kind if gpu.uuid not in barred]
     try:
-        chosen = _choose(shape, usable, ledger, policies.of(shape.policy))
+        chosen = _choose(shape, bins, policies.of(shape.policy))
     except search.SearchTooLongError:
         return Refused(RefusalReason.SEARCH_TOO_LONG, explain.search_too_long(shape, ledger))
     if chosen is None:
         never = not all(_could_ever_hold(shape, container, of_kind) for container in shape.containers)
         message = explain.insufficient(shape, ledger, barred, never=never)
-        return Refused(_reason(shape, usable, ledger), message, permanent=never)
+        return Refused(_reason(shape, bins), message, permanent=never)
     return Placed(
         tuple(_grant(shape, request, gpus, ledger) for request, gpus in zip(shape.containers, chosen, strict=True))
     )
 
 
-def _choose(
-    shape: RequestShape, usable: Sequence[Gpu], ledger: NodeLedger, policy: Scoring
-) -> Sequence[tuple[GpuUuid, ...]] | None:
-    containers = shape.containers
-    if len(containers) > 1:
-        bins = [
-            search.Bin(
-                uuid=gpu.uuid,
-                index=gpu.index,
-                room=FreeGpu.of(gpu, ledger),
-                needs=tuple(_need(shape, request, gpu, ledger) for request in containers),
-            )
-            for gpu in usable
-        ]
-        return search.find(containers, bins, policy)
+def _bin(shape: RequestShape, gpu: Gpu, ledger: NodeLedger) -> Bin:
+    room = FreeGpu.of(gpu, ledger)
+    needs = (
+        request.need(gpu) if candidates.takes(shape, request, gpu) and (room.untouched or not request.whole) else None
+        for request in shape.containers
+    )
+    return Bin(gpu=gpu, room=room, needs=tuple(needs))
+
+
+def _choose(shape: RequestShape, bins: Sequence[Bin], policy: Scoring) -> Sequence[tuple[GpuUuid, ...]] | None:
+    if len(shape.containers) > 1:
+        return search.find(shape.containers, bins, policy)
     # One container is the usual pod, and its best GPUs are simply those that cost least.
-    request = containers[0]
-    fitting = [gpu for gpu in _open_to(shape, request, usable) if _fits_alone(shape, request, gpu, ledger)]
+    [request] = shape.containers
+    fitting = [one for one in bins if one.holds(0)]
     if len(fitting) < request.gpu_count:
         return None
-    free = [FreeGpu.of(gpu, ledger) for gpu in fitting]
-    needs = [
-        Need(each.total_mib, 100) if request.whole else request.need(gpu)
-        for gpu, each in zip(fitting, free, strict=True)
-    ]
-    costs = policy.of_gpus(list(zip(free, needs, strict=True))) if len(fitting) > 1 else [0]
+    asked = [(one.room, Need(one.room.total_mib, 100) if request.whole else request.need(one.gpu)) for one in fitting]
+    costs = policy.of_gpus(asked) if len(fitting) > 1 else [0]
     # Only equal GPUs are told apart by their index.
-    best = sorted(zip(costs, free, [(gpu.index, gpu.uuid) for gpu in fitting], strict=True))
-    return [tuple(uuid for _, _, (_, uuid) in best[: request.gpu_count])]
+    ranked = sorted((cost, one.room, one.gpu.index, one.gpu.uuid) for cost, one in zip(costs, fitting, strict=True))
+    return [tuple(uuid for *_, uuid in ranked[: request.gpu_count])]
 
 
 def _hardest(request: ContainerRequest) -> tuple[int, bool]:
@@ -95,34 +89,23 @@ def _open_to(shape: RequestShape, request: ContainerRequest, gpus: Sequence[Gpu]
     return [gpu for gpu in gpus if candidates.takes(shape, request, gpu)]
 
 
-def _need(shape: RequestShape, request: ContainerRequest, gpu: Gpu, ledger: NodeLedger) -> Need | None:
-    if not candidates.takes(shape, request, gpu) or (request.whole and not ledger.untouched(gpu)):
-        return None
-    return request.need(gpu)
-
-
-def _fits_alone(shape: RequestShape, request: ContainerRequest, gpu: Gpu, ledger: NodeLedger) -> bool:
-    need, free_mib = _need(shape, request, gpu, ledger), ledger.free_mib(gpu)
-    return need is not None and free_mib >= need.memory_mib and ledger.free_percent(gpu) >= need.compute_percent
-
-
 def _could_ever_hold(shape: RequestShape, request: ContainerRequest, gpus: Sequence[Gpu]) -> bool:
     open_to = _open_to(shape, request, gpus)
     return sum(gpu.memory_mib >= request.need(gpu).memory_mib for gpu in open_to) >= request.gpu_count
 
 
-def _reason(shape: RequestShape, usable: Sequence[Gpu], ledger: NodeLedger) -> RefusalReason:
+def _reason(shape: RequestShape, bins: Sequence[Bin]) -> RefusalReason:
     """What is lacking first, for programs."""
-    for request in shape.containers:
-        open_to = _open_to(shape, request, usable)
+    for position, request in enumerate(shape.containers):
+        open_to = [one for one in bins if candidates.takes(shape, request, one.gpu)]
         if len(open_to) < request.gpu_count:
             return RefusalReason.NO_MATCHING_GPU
-        if sum(_fits_alone(shape, request, gpu, ledger) for gpu in open_to) >= request.gpu_count:
+        if sum(one.holds(position) for one in open_to) >= request.gpu_count:
             continue
         if request.whole:
             return RefusalReason.NO_UNTOUCHED_GPU
-        roomy = sum(ledger.free_mib(gpu) >= request.need(gpu).memory_mib for gpu in open_to)
-        if roomy >= request.gpu_count:
+        roomy = [one for one in open_to if one.room.holds(Need(request.need(one.gpu).memory_mib, 0))]
+        if len(roomy) >= request.gpu_count:
             return RefusalReason.INSUFFICIENT_GPU_COMPUTE
     return RefusalReason.INSUFFICIENT_GPU_MEMORY
 

@@ -76,9 +76,9 @@ class Scoring(ABC):
     def first(self, before: Nodes, after: Nodes) -> Ints:
         """What the cluster loses when a pod makes this of each node: `[rows]`."""
 
-    @abstractmethod
     def worth(self, nodes: Nodes) -> Ints:
         """What decides among nodes that lose equally much, by what they lose of it: `[rows, 2]`, more is better."""
+        return np.zeros((len(nodes), 2), np.int64)
 
 
 class Binpack(Scoring):
@@ -89,9 +89,6 @@ class Binpack(Scoring):
 
     def first(self, before: Nodes, after: Nodes) -> Ints:  # noqa: ARG002 - of the protocol
         return WHOLE * sums(after.gpus.free) // np.maximum(sums(after.gpus.total), 1)
-
-    def worth(self, nodes: Nodes) -> Ints:
-        return np.zeros((len(nodes), 2), np.int64)
 
 
 class Spread(Binpack):
@@ -203,9 +200,6 @@ class Fgd(Scoring):
     def first(self, before: Nodes, after: Nodes) -> Ints:
         """The published score, negative: the lowest cost is the highest score."""
         return -np.searchsorted(_STEPS, -self.grown(before, after) * 1000 // self.number, "right")
-
-    def worth(self, nodes: Nodes) -> Ints:
-        return np.zeros((len(nodes), 2), np.int64)
 
     def grown(self, before: Nodes, after: Nodes) -> Ints:
         """By how much a node's fragment grows, in parts of a GPU, summed over the sample: `[rows]`."""

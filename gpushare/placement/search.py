@@ -12,6 +12,7 @@ from typing import Final
 from gpushare.identity import GpuUuid
 from gpushare.model.allocation import peak
 from gpushare.model.capacity import FreeGpu
+from gpushare.model.gpu import Gpu
 from gpushare.model.request import ContainerKind, ContainerRequest, Need
 from gpushare.placement.policies import Scoring
 
@@ -24,11 +25,15 @@ class SearchTooLongError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bin:
-    uuid: GpuUuid
-    index: int
+    gpu: Gpu
     room: FreeGpu
     needs: tuple[Need | None, ...]
     """What each container would take from it; None if the container may not be there."""
+
+    def holds(self, position: int) -> bool:
+        """Whether it has room for one of the containers alone."""
+        need = self.needs[position]
+        return need is not None and self.room.holds(need)
 
 
 Early = tuple[int, ...]
@@ -61,16 +66,12 @@ def _may_fit(containers: Sequence[ContainerRequest], bins: Sequence[Bin]) -> boo
     """What must hold for any fit, by arithmetic alone: it answers for most full nodes."""
     together = 0
     for position, request in enumerate(containers):
-        needs = [need for one in bins if (need := one.needs[position]) is not None and _within(need, one.room)]
-        if len(needs) < request.gpu_count:
+        fitting = [one for one in bins if one.holds(position)]
+        if len(fitting) < request.gpu_count:
             return False
         if request.kind is not ContainerKind.INIT:
-            together += min(need.memory_mib for need in needs) * request.gpu_count
+            together += _least(position, fitting) * request.gpu_count
     return together <= sum(one.room.free_mib for one in bins)
-
-
-def _within(need: Need, room: FreeGpu) -> bool:
-    return room.has_mib >= need.memory_mib <= room.free_mib and need.compute_percent <= room.free_percent
 
 
 class _Search:
@@ -115,7 +116,7 @@ class _Search:
     def _result(self, chosen: Sequence[Choice]) -> tuple[tuple[GpuUuid, ...], ...]:
         by_position = dict(zip(self._order, chosen, strict=True))
         return tuple(
-            tuple(self._bins[i].uuid for i in by_position[position]) for position in range(len(self._containers))
+            tuple(self._bins[i].gpu.uuid for i in by_position[position]) for position in range(len(self._containers))
         )
 
     def _choices(self, depth: int, loads: Loads) -> Iterator[Choice]:
@@ -128,12 +129,12 @@ class _Search:
         for load, members in alike.items():
             self._count(len(members) + len(load[3]))
             room, needs = self._kinds[load[0]]
-            if needs[position] is not None and _within(after := self._peak(self._with(load, position)), room):
+            if needs[position] is not None and room.holds(after := self._peak(self._with(load, position))):
                 before = self._peak(load)
                 more = Need(after.memory_mib - before.memory_mib, after.compute_percent - before.compute_percent)
                 asked.append(((room.without(before), more), members))
         costs = dict(zip(kinds := [each for each, _ in asked], self._policy.of_gpus(kinds), strict=True))
-        asked.sort(key=lambda one: (costs[one[0]], one[0][0], self._bins[one[1][0]].index))
+        asked.sort(key=lambda one: (costs[one[0]], one[0][0], self._bins[one[1][0]].gpu.index))
         return self._subsets([members for _, members in asked], self._containers[position].gpu_count)
 
     def _subsets(self, groups: Sequence[Sequence[int]], wanted: int) -> Iterator[Choice]:

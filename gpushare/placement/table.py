@@ -4,8 +4,7 @@ The columns are of `fits` and `costs`. Nothing here locks.
 """
 
 from collections.abc import Iterable, Sequence
-from hashlib import blake2b
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.allocation import Refused
 from gpushare.model.capacity import FreeGpu, FreeHost
-from gpushare.model.gpu import Gpu, GpuHealth, HandOver, Limit, MigInstance, NodeInventory
+from gpushare.model.gpu import Gpu, GpuHealth, HandOver, MigInstance, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.placement.columns import ENOUGH, MOST_MIB, Ints, Nodes, cell, gpus_of, of_host
 
@@ -24,34 +23,12 @@ _SPARE: Final = 64
 # Of `Table.cells`, by number: first as `Gpus`, then which hardware it is.
 TOTAL, FREE, PERCENT, MIG, EXTRA, UNTOUCHED, HARDWARE = range(7)
 # Of `Table.facts`.
-VERSION, LOOK, STATE, GPUS, ODD, CDI, BUILD, MODEL, CPU, MEMORY, HAS_CPU, HAS_MEMORY = range(12)
+VERSION, STATE, GPUS, ODD, CDI, BUILD, MODEL, CPU, MEMORY, HAS_CPU, HAS_MEMORY = range(11)
 UNKNOWN, REFUSED, WIDE, KNOWN = range(4)
 """No such node; one that takes no GPU pods; one with more GPUs than MOST_PLACES; any other."""
 
 Rows = Ints | slice
 T = TypeVar("T", bound=np.generic)
-
-
-class Hardware(NamedTuple):
-    """What a GPU is, as far as requests may ask."""
-
-    model: str
-    memory_mib: int
-    extra_mib: int
-    limit: Limit
-    mig: bool
-
-    def gpu(self) -> Gpu:
-        mig = MigInstance(gpu=0, number=0, profile="") if self.mig else None
-        return Gpu(
-            uuid=GpuUuid(""),
-            index=0,
-            model=self.model,
-            memory_mib=self.memory_mib,
-            extra_mib=self.extra_mib,
-            limit=self.limit,
-            mig=mig,
-        )
 
 
 class Table:
@@ -62,17 +39,15 @@ class Table:
         """Number of the last change."""
         self.rows: dict[NodeName, int] = {}
         self.ledgers: list[NodeLedger | Refused | None] = [None]
-        self.hardware: list[Hardware] = [Hardware("", 0, 0, Limit.ADVISORY, mig=False)]
-        """By number; 0 is none."""
+        self.hardware: list[Gpu] = [Gpu(uuid=GpuUuid(""), index=0, model="", memory_mib=0)]
+        """What GPUs are, as far as pods may ask, by number; 0 is none."""
         self.models: list[str] = [""]
         self.cells: NDArray[np.int32] = np.zeros((7, _SPARE, _STEP), np.int32)
         """Of GPUs that take pods: `[field, row, place]`, of a row in the order in which `place` prefers equals."""
-        self.facts: Ints = np.zeros((12, _SPARE), np.int64)
+        self.facts: Ints = np.zeros((11, _SPARE), np.int64)
         """Of nodes: `[field, row]`."""
-        self._looks: dict[bytes, int] = {}
-        self._last_look = 0
         self._spare: list[int] = []
-        self._hardware_ids: dict[Hardware, int] = {}
+        self._hardware_ids: dict[Gpu, int] = {}
         self._model_ids: dict[str, int] = {"": 0}
         self._builds: dict[tuple[tuple[int, int], ...], int] = {}
         self._inventories: dict[int, tuple[NodeInventory, Sequence[tuple[Gpu, int]], Sequence[int]]] = {}
@@ -93,19 +68,7 @@ class Table:
         self.now += 1
         self.facts[CPU:, row] = hosts
         self.facts[VERSION, row] = self.now
-        self.facts[LOOK, row] = self._look(row)
         self.ledgers[row] = ledger
-
-    def _look(self, row: int) -> int:
-        """A number that only rows share on which nothing differs for pods. The same row may get another one later."""
-        cells, facts = self.cells[:, row].tobytes(), self.facts[STATE : MEMORY + 1, row].tobytes()
-        key = blake2b(cells + facts, digest_size=16).digest()
-        found = self._looks.get(key)
-        if found is None:
-            if len(self._looks) > 2 * len(self.ledgers) + _SPARE:
-                self._looks.clear()
-            found = self._looks[key] = self._last_look = self._last_look + 1
-        return found
 
     def remove(self, name: NodeName) -> None:
         row = self.rows.pop(name)
@@ -157,7 +120,7 @@ class Table:
         """Nodes with GPUs that take pods, as if no pod were there, and as they are; copies."""
         rows = np.flatnonzero((self.facts[STATE] == KNOWN) & (self.facts[GPUS] > 0))
         now, cells = self.nodes(rows), self.cells[:, rows]
-        has = np.array([min(each.memory_mib + each.extra_mib, MOST_MIB) for each in self.hardware], np.int32)
+        has = np.array([min(each.grantable_mib, MOST_MIB) for each in self.hardware], np.int32)
         extra = np.array([min(each.extra_mib, MOST_MIB) for each in self.hardware], np.int32)
         is_gpu = cells[HARDWARE] > 0
         cells[TOTAL] = cells[FREE] = has[cells[HARDWARE]]
@@ -213,7 +176,15 @@ class Table:
             self.cells = np.pad(self.cells, ((0, 0), (0, 0), (0, -(-missing // _STEP) * _STEP)))
 
     def _hardware_id(self, gpu: Gpu) -> int:
-        this = Hardware(gpu.model, gpu.memory_mib, gpu.extra_mib, gpu.limit, gpu.mig is not None)
+        this = Gpu(
+            uuid=GpuUuid(""),
+            index=0,
+            model=gpu.model,
+            memory_mib=gpu.memory_mib,
+            extra_mib=gpu.extra_mib,
+            limit=gpu.limit,
+            mig=gpu.mig and MigInstance(gpu=0, number=0, profile=""),
+        )
         known = self._hardware_ids.get(this)
         if known is None:
             known = self._hardware_ids[this] = len(self.hardware)

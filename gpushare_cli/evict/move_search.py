@@ -215,7 +215,7 @@ def candidates(pod: PodToPlace, movable: Movable, most: int) -> Iterator[tuple[N
             found += (
                 (name, gone)
                 for gone in tier(trial, [one for one in evictable if one.bound.ref.uid not in single])
-                if len(gone) <= most and not budgets.violating([one.bound for one in gone], movable.budgets)
+                if len(gone) <= most and not budgets.broken([one.bound for one in gone], movable.budgets)
             )
         found.sort(key=_rank)
         yield from found

@@ -252,13 +252,13 @@ class Column:
             self._worth, self._costs = worth, Costs(self._pod.ask.host, worth)
         rows = slice(1, len(wanted) + 1)
         if self._fits is None:
-            self._costs.update(cluster.table, None, settled=False)
+            self._costs.update(cluster.table, None)
             facts = cluster.table.facts[:, rows]
             self.fits, self._bare = wanted, (facts[table.STATE] != table.WIDE) & (facts[table.GPUS] == 0)
             self._place(cluster, worth, wanted & (facts[table.STATE] == table.WIDE) & ~self._costs.known[rows])
             return
         self._fits.update(cluster.table)
-        self._costs.update(cluster.table, self._fits, settled=False)
+        self._costs.update(cluster.table, self._fits)
         codes = self._fits.codes[rows]
         known = (codes == fits.FITS) & self._costs.known[rows]
         self._place(cluster, worth, wanted & ((codes == fits.UNSEEN) | ((codes == fits.FITS) & ~known)))
@@ -273,15 +273,10 @@ class Column:
                 change = cluster.change(node, verdict, self._pod.ask.host)
                 self._costs.keep(node + 1, costs.costs_of([change], worth.policy)[0])
 
-    def best(self, nodes: Ints, cluster: Cluster) -> int:
+    def best(self, nodes: Ints) -> int:
         """Of nodes where the pod fits, the one that costs least, the first of those that are exactly equal."""
-        rows, found = 1 + nodes, self._costs.costs
-        rows = rows[found[rows, 0] == found[rows, 0].min()]
-        if len(rows) > 1:
-            self._costs.settle(cluster.table, self._fits, rows)
-            for part in 1, 2:
-                rows = rows[found[rows, part] == found[rows, part].min()]
-        return int(rows[0]) - 1
+        found = self._costs.costs[1 + nodes]
+        return int(nodes[np.lexsort((found[:, 2], found[:, 1], found[:, 0]))[0]])
 
     def grades(self, nodes: Ints, cluster: Cluster) -> NDArray[np.uint8]:
         """What kube-scheduler is told of nodes where the pod fits.
@@ -289,7 +284,6 @@ class Column:
         For pods without GPUs all nodes without GPUs are the best, and those that take no pods with GPUs.
         """
         rows = 1 + nodes
-        self._costs.settle(cluster.table, self._fits, rows)
         best = np.flatnonzero(self._bare[nodes]) if self._fits is None else ()
         names = [cluster.names[node] for node in nodes.tolist()]
         return costs.grades(self._costs.costs[rows], self._costs.known[rows], names, best)

@@ -102,7 +102,7 @@ class Scheduler:
         weight = PER_GRADE * (self._config.weight if pod.ask.gpus else self._config.others_weight)
         others = list(self._of_other_plugins(pod, fitting))
         if pod.ask.gpus and not others and kube_scores.LEAD * weight > kube_scores.MOST_OF_RESOURCES:
-            return column.best(fitting, self.cluster)  # whatever the others' grades are
+            return column.best(fitting)  # whatever the others' grades are
         total = self._points(pod.load, self.used[:, fitting], self.hosts[:, fitting])
         for points, times in others:
             total += times * np.array(points)

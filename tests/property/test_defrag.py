@@ -137,7 +137,7 @@ def test_it_never_makes_it_worse_and_evicts_no_pod_in_vain() -> None:
             assert node_state.host is None or min(node_state.host) >= 0, seed
         moved = {move.pod.uid for move in plan.moves}
         bounds = [one.bound for one in movable.evictable if one.bound.ref.uid in moved]
-        assert not budgets.violating(bounds, movable.budgets), seed
+        assert not budgets.broken(bounds, movable.budgets), seed
         assert {move.source for move in plan.moves} == {plan.node}, seed
         # While any of them stays where it is, the pod does not fit there.
         gone = [one.pod for one in movable.evictable if one.bound.ref.uid in moved]
@@ -168,7 +168,7 @@ def test_if_so_few_evictions_are_enough_it_proposes_no_more(count: int) -> None:
 
 def in_the_way(pod: PodToPlace, movable: Movable, gone: Sequence[Evictable]) -> bool:
     """Whether the pod fits without these, and not while one of them stays."""
-    if budgets.violating([one.bound for one in gone], movable.budgets) or not movable.admits(pod, gone[0].bound.node):
+    if budgets.broken([one.bound for one in gone], movable.budgets) or not movable.admits(pod, gone[0].bound.node):
         return False
     here = movable.nodes[gone[0].bound.node]
     smaller = [[other.pod for other in gone if other is not one] for one in gone]

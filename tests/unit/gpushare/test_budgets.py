@@ -125,13 +125,13 @@ def test_a_budget_without_status_allows_nothing() -> None:
 def test_who_was_counted_already_or_is_going_uses_no_disruption() -> None:
     found = budgets.parse(pdb({}, disruptionsAllowed=1, disruptedPods={"b": "2026-01-01T00:00:00Z"}), empty_is_all=True)
     pods = [pod("b"), pod("c", deleting=True), pod("a"), pod("d"), pod("e")]
-    assert budgets.violating(pods, [found]) == {"uid-d", "uid-e"}
-    assert budgets.violating(reversed(pods), [found]) == {"uid-d", "uid-a"}
+    assert budgets.broken(pods, [found]).keys() == {"uid-d", "uid-e"}
+    assert budgets.broken(reversed(pods), [found]).keys() == {"uid-d", "uid-a"}
 
 
 def test_each_budget_is_counted_by_itself() -> None:
     web = budgets.parse(pdb({"matchLabels": {"app": "web"}}, disruptionsAllowed=1), empty_is_all=True)
     everybody = budgets.parse(pdb({}, disruptionsAllowed=2), empty_is_all=True)
     pods = [pod("a", {"app": "web"}), pod("b"), pod("c", {"app": "web"}), pod("d")]
-    assert budgets.violating(pods, [web]) == {"uid-c"}
-    assert budgets.violating(pods, [web, everybody]) == {"uid-c", "uid-d"}
+    assert budgets.broken(pods, [web]).keys() == {"uid-c"}
+    assert budgets.broken(pods, [web, everybody]).keys() == {"uid-c", "uid-d"}

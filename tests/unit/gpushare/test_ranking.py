@@ -8,10 +8,10 @@ import pytest
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Placed
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
-from gpushare.model.request import Policy
+from gpushare.model.request import Need, Policy
 from gpushare.model.selector import MigChoice
-from gpushare.placement import costs
-from gpushare.placement.columns import Ints, Nodes
+from gpushare.placement import costs, policies
+from gpushare.placement.columns import Ints, Kinds, Nodes, how_many
 from gpushare.placement.costs import change_of, costs_of
 from gpushare.placement.place import place
 from gpushare.placement.policies import Binpack, Policies
@@ -94,3 +94,20 @@ def test_of_equal_nodes_the_first_by_name_is_the_best_in_whatever_order_they_are
 
 def test_a_node_where_memory_is_reserved_for_this_pod_is_the_best() -> None:
     assert grades([A, B], [7, None], [1]) == [8, 10]
+
+
+def test_costs_of_gpus_are_the_same_when_they_were_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Binpack()
+    asked = [(FreeGpu(total_mib=100 * number, free_mib=50 * number), Need(10, 0)) for number in (1, 2, 3)]
+    before = found.of_gpus(asked)
+    monkeypatch.setattr(policies, "_MOST_KNOWN", 2)
+    assert found.of_gpus([*asked, (FreeGpu(total_mib=9, free_mib=9), Need(1, 0))])[:3] == before
+    assert len(found._known) == 4
+
+
+def test_room_in_pods_of_instances_is_that_of_one_instance_for_each() -> None:
+    """A pod for two GPUs has no instances, whatever it says of them."""
+    node = NodeCapacity("A100", (FreeGpu(total_mib=10, free_mib=10, mig=True),) * 2, FreeHost(1000, 1000))
+    asks = [Ask(gpus=count, memory_mib=5, mig=MigChoice.ONLY) for count in (1, 2)]
+    by_gpus, _ = how_many(Kinds(asks), Nodes.of([node]))
+    assert (by_gpus[0][0] > 0, by_gpus[0][1]) == (True, 0)

@@ -103,7 +103,7 @@ def test_what_several_containers_cost_is_said_at_once_and_none_gets_more_than_th
     containers = tuple(replace(HALF.shape.containers[0], container=ContainerName(name)) for name in "ab")
     two = replace(HALF, shape=RequestShape(containers=containers))
     every = np.ones(2, np.bool_)
-    assert found.column(two, every).best(np.arange(2), found) == 0
+    assert found.column(two, every).best(np.arange(2)) == 0
     found.take(two, 0, request_of(two, 1))
     with pytest.raises(ValueError, match="node-00000 has no room"):
         found.take(two, 0, request_of(two, 2))
