@@ -43,8 +43,8 @@ class SimulatedSource:
 
     def read(self) -> Sequence[RawGpu]:
         current = self._load()
-        gpus = [gpu for i in range(current.total) for gpu in self._gpus(current, i)]
-        without = [i for i in range(current.total) if current.spec(i).mig == ()]
+        gpus = [gpu for i in range(len(current.gpus)) for gpu in self._gpus(current, i)]
+        without = [i for i in range(len(current.gpus)) if current.gpus[i].mig == ()]
         self.left_out = [LeftOut(index=i, reason=WITHOUT_INSTANCES) for i in without]
         self._polls += 1
         return gpus
@@ -101,7 +101,7 @@ class SimulatedSource:
         chosen = fault.gpu
         if chosen is None:
             # S311: a reproducible choice, no secret.
-            chosen = random.Random(f"{current.seed}/{self.node}/fault {number}").randrange(current.total)  # noqa: S311
+            chosen = random.Random(f"{current.seed}/{self.node}/fault {number}").randrange(len(current.gpus))  # noqa: S311
         if index != chosen or self.clock.monotonic() - self._loaded_at < fault.after_seconds:
             return False
         age = self._polls - fault.after_polls

@@ -54,20 +54,18 @@ def boolean(text: str) -> bool:
 
 
 def choice(*allowed: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in allowed:
-            raise ValueError(f"write one of {', '.join(allowed)}")
-        return text
-
-    return parse
+    return _known({word: word for word in allowed})
 
 
 def one_of(words: type[E]) -> Callable[[str], E]:
-    def parse(text: str) -> E:
-        try:
-            return words(text)
-        except ValueError:
-            raise ValueError(f"write one of {', '.join(str(word.value) for word in words)}") from None
+    return _known({str(word.value): word for word in words})
+
+
+def _known(by_word: Mapping[str, T]) -> Callable[[str], T]:
+    def parse(text: str) -> T:
+        if text not in by_word:
+            raise ValueError(f"write one of {', '.join(by_word)}")
+        return by_word[text]
 
     return parse
 

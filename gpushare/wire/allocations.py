@@ -1,7 +1,7 @@
 """`gpushare.dev/allocation` and the annotations derived from it, all written by one Binding."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -66,20 +66,23 @@ def of_containers(
 
 def _container_grant(annotations: Mapping[str, str], container: ContainerName) -> Grant:
     devices, memory = names.PREFIX_DEVICES + container, names.PREFIX_MEMORY + container
-    gpus = fields.text(annotations, devices, "metadata.annotations").split(",")
-    if not all(gpus) or len(set(gpus)) != len(gpus):
-        found = f"{annotations.get(devices)!r:.100}"
-        raise WireError(f"annotation {devices}: expected UUIDs of different GPUs, found {found}")
+    text = fields.text(annotations, devices, "metadata.annotations")
+    gpus = _uuids(text.split(","), f"annotation {devices}", text)
     mib = fields.text(annotations, memory, "metadata.annotations")
     if _MIB.fullmatch(mib) is None:
         raise WireError(f"annotation {memory}: expected a number of MiB, found {annotations.get(memory)!r:.100}")
-    return Grant(container=container, gpus=tuple(GpuUuid(gpu) for gpu in gpus), memory_mib=int(mib))
+    return Grant(container=container, gpus=gpus, memory_mib=int(mib))
+
+
+def _uuids(gpus: Sequence[str], where: str, found: object) -> tuple[GpuUuid, ...]:
+    if not all(gpus) or not 0 < len(set(gpus)) == len(gpus):
+        raise WireError(f"{where}: expected UUIDs of different GPUs, found {found!r:.100}")
+    return tuple(map(GpuUuid, gpus))
 
 
 def _grant(entry: fields.JsonObject, path: str) -> Grant:
-    gpus = fields.strings(entry, "gpus", path)
-    if not all(gpus) or not 0 < len(set(gpus)) == len(gpus):
-        raise WireError(f"{path}.gpus: expected UUIDs of different GPUs, found {list(gpus)!r:.100}")
+    listed = fields.strings(entry, "gpus", path)
+    gpus = _uuids(listed, f"{path}.gpus", list(listed))
     try:
         kind = ContainerKind(entry.get("kind"))
     except ValueError as error:
@@ -88,7 +91,7 @@ def _grant(entry: fields.JsonObject, path: str) -> Grant:
     return Grant(
         container=ContainerName(fields.needed(entry, "name", path)),
         kind=kind,
-        gpus=tuple(GpuUuid(gpu) for gpu in gpus),
+        gpus=gpus,
         memory_mib=fields.integer(entry, "memoryMiB", path),
         compute_percent=fields.integer(entry, "computePercent", path, default=0),
         # Anything but false means whole, also what a later version may say: a GPU too much is held rather than shared.

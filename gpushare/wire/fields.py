@@ -3,7 +3,8 @@
 Every message has the shape `PATH: expected a string, found KIND`. Values other than numbers are not quoted: they may be
 megabytes, or a secret. A field that is null is as one that is missing, and where it is not `needed` as an empty one.
 
-All functions raise WireError. `path` is the parent's, empty at the top.
+All functions raise WireError. `path` is the parent's, empty at the top. What is `needed` must be there, a text also not
+be empty.
 """
 
 import re
@@ -28,7 +29,6 @@ _KINDS: Final[Mapping[type, str]] = {
 
 
 def mapping(parent: Mapping[str, Any], key: str, path: str) -> JsonObject:
-    """A field that is an object."""
     value = parent.get(key)
     if isinstance(value, dict):
         return value
@@ -38,20 +38,17 @@ def mapping(parent: Mapping[str, Any], key: str, path: str) -> JsonObject:
 
 
 def needed_mapping(parent: Mapping[str, Any], key: str, path: str) -> JsonObject:
-    """A field that must be there and be an object."""
     value = parent.get(key)
-    return value if isinstance(value, dict) else an_object(value, at(path, key))
+    return value if isinstance(value, dict) else an_object(value, at(path, key))  # the path is made for an error only
 
 
 def an_object(value: object, path: str) -> JsonObject:
-    """The value itself, which must be an object."""
     if not isinstance(value, dict):
         raise unexpected("an object", value, path)
     return value
 
 
 def needed_array(parent: Mapping[str, Any], key: str, path: str) -> Sequence[Any]:
-    """A field that must be there and be a list, of anything."""
     value = parent.get(key)
     if not isinstance(value, list | tuple):
         raise unexpected("a list", value, at(path, key))
@@ -59,12 +56,10 @@ def needed_array(parent: Mapping[str, Any], key: str, path: str) -> Sequence[Any
 
 
 def objects(parent: Mapping[str, Any], key: str, path: str) -> Sequence[JsonObject]:
-    """A field that is a list of objects."""
     return () if parent.get(key) is None else needed_objects(parent, key, path)
 
 
 def needed_objects(parent: Mapping[str, Any], key: str, path: str) -> Sequence[JsonObject]:
-    """A field that must be there and be a list of objects."""
     items = needed_array(parent, key, path)
     for i, item in enumerate(items):
         if not isinstance(item, dict):
@@ -84,7 +79,6 @@ def strings(parent: Mapping[str, Any], key: str, path: str) -> Sequence[str]:
 
 
 def text(parent: Mapping[str, Any], key: str, path: str) -> str:
-    """A field that is a string."""
     value = parent.get(key)
     if isinstance(value, str):
         return value
@@ -94,7 +88,6 @@ def text(parent: Mapping[str, Any], key: str, path: str) -> str:
 
 
 def needed(parent: Mapping[str, Any], key: str, path: str) -> str:
-    """A field that must be there and be a string, and not an empty one."""
     value = parent.get(key)
     if isinstance(value, str) and value:
         return value
@@ -136,12 +129,10 @@ def is_true(parent: Mapping[str, Any], kind: str, path: str) -> bool:
 
 
 def at(path: str, key: str) -> str:
-    """The path of a field."""
     return f"{path}.{key}" if path else key
 
 
 def unexpected(wanted: str, value: object, path: str) -> WireError:
-    """The error for a value that is something else."""
     problem = mismatch(wanted, value)
     return WireError(f"{path}: {problem}" if path else problem)
 

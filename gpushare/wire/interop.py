@@ -17,7 +17,6 @@ from gpushare.wire import fields, pods
 
 _INDEX: Final = re.compile(r"[0-9]{1,4}")
 _AMOUNT: Final = re.compile(r"[0-9]{1,10}")
-_NONE: Final = "-1"
 OTHER_DEVICES: Final = "was given its GPUs by another system, but its devices by this plugin"
 """What the device plugin says of a container that it refuses for this; the kubelet puts it into the pod's status.
 
@@ -36,44 +35,33 @@ def is_bound(annotations: Mapping[str, str]) -> bool:
     return any(key in annotations for key in (names.ACK_ALLOCATION, names.ALIYUN_IDX, names.NANO_ASSUME))
 
 
-def allocation(pod: Mapping[str, Any], ref: PodRef, node: NodeName, unit: MemoryUnit) -> Allocation | None:
+def allocation(pod: pods.Pod, ref: PodRef, node: NodeName, unit: MemoryUnit) -> Allocation | None:
     """The allocation that another system's annotations describe, with GPUs known by index only. Raises WireError."""
-    annotations = fields.mapping(fields.mapping(pod, "metadata", "pod"), "annotations", "metadata")
+    notes = pods.annotations(pod)
     containers = fields.objects(fields.mapping(pod, "spec", "pod"), "containers", "spec")
-    if names.ACK_ALLOCATION in annotations:
-        grants = _ack(fields.text(annotations, names.ACK_ALLOCATION, "metadata.annotations"), containers, unit)
-    elif names.ALIYUN_IDX in annotations:
-        grants = _aliyun(fields.text(annotations, names.ALIYUN_IDX, "metadata.annotations"), containers, unit)
-    elif names.NANO_ASSUME in annotations:
-        grants = _nano(annotations, containers)
+    if names.ACK_ALLOCATION in notes:
+        grants = _ack(fields.text(notes, names.ACK_ALLOCATION, "metadata.annotations"), containers, unit)
+    elif names.ALIYUN_IDX in notes:
+        # The spec, not ALIYUN_COM_GPU_MEM_POD: a tenant can edit that annotation, but not the spec.
+        grants = tuple(
+            Grant(
+                container=ContainerName(name),
+                gpus=_gpu(notes, names.ALIYUN_IDX),
+                memory_mib=unit.to_mib(_amount(limit, "units", f"{names.ALIYUN_IDX}: container {name}")),
+            )
+            for name, limit in _limited(containers, names.GPU_MEM)
+        )
+    elif names.NANO_ASSUME in notes:
+        grants = tuple(_nano(notes, name, limit) for name, limit in _limited(containers, names.GPU_PERCENT))
     else:
         return None
     labels = fields.mapping(fields.mapping(pod, "metadata", "pod"), "labels", "metadata")
     return Allocation(pod=ref, node=node, grants=grants, labels=labels)
 
 
-def _aliyun(index: str, containers: Sequence[Mapping[str, Any]], unit: MemoryUnit) -> tuple[Grant, ...]:
-    what = f"annotation {names.ALIYUN_IDX}"
-    if _INDEX.fullmatch(index) is None:
-        raise WireError(f"{what}: expected the number of a GPU, found {index!r:.100}")
-    grants = []
-    for name, limit in _limited(containers, names.GPU_MEM):
-        # The spec, not ALIYUN_COM_GPU_MEM_POD: a tenant can edit that annotation, but not the spec.
-        try:
-            amount = units.parse_amount(limit)
-        except ValueError as error:
-            raise WireError(f"{what}: container {name}: {error}") from error
-        grants.append(
-            Grant(container=ContainerName(name), gpus=(by_index(int(index)),), memory_mib=unit.to_mib(amount))
-        )
-    return tuple(grants)
-
-
 def _ack(text: str, containers: Sequence[Mapping[str, Any]], unit: MemoryUnit) -> tuple[Grant, ...]:
     """Read `{"<container index>": {"<GPU index>": <units>}}`."""
-    what = f"annotation {names.ACK_ALLOCATION}"
     try:
-        value = orjson.loads(text)
         return tuple(
             Grant(
                 container=ContainerName(
@@ -82,36 +70,35 @@ def _ack(text: str, containers: Sequence[Mapping[str, Any]], unit: MemoryUnit) -
                 gpus=(by_index(_number(gpu, _INDEX)),),
                 memory_mib=unit.to_mib(_number(amount, _AMOUNT, "amount")),
             )
-            for container, shares in value.items()
+            for container, shares in orjson.loads(text).items()
             for gpu, amount in shares.items()
         )
     except (ValueError, AttributeError, LookupError) as error:
         problem = f"expected container index, GPU index and units, found {text!r:.200}"
-        raise WireError(f"{what}: {problem} ({error!s:.200})") from error
+        raise WireError(f"annotation {names.ACK_ALLOCATION}: {problem} ({error!s:.200})") from error
 
 
-def _nano(annotations: Mapping[str, str], containers: Sequence[Mapping[str, Any]]) -> tuple[Grant, ...]:
-    """One GPU for each container that asks for a part of it."""
-    grants = []
-    for name, limit in _limited(containers, names.GPU_PERCENT):
-        key = names.PREFIX_NANO_CONTAINER + name
-        index = fields.text(annotations, key, "metadata.annotations")
-        if index == _NONE or _INDEX.fullmatch(index) is None:
-            raise WireError(f"annotation {key}: expected the number of a GPU, found {annotations.get(key)!r:.100}")
-        try:
-            percent = min(units.parse_amount(limit, "per cent"), 100)
-        except ValueError as error:
-            raise WireError(f"annotation {key}: {error}") from error
-        grants.append(
-            Grant(
-                container=ContainerName(name),
-                gpus=(by_index(int(index)),),
-                memory_mib=0,
-                memory_percent=percent,
-                compute_percent=percent,
-            )
-        )
-    return tuple(grants)
+def _nano(notes: Mapping[str, str], name: str, limit: object) -> Grant:
+    """The part of one GPU that a container asks for."""
+    key = names.PREFIX_NANO_CONTAINER + name
+    gpus, percent = _gpu(notes, key), min(_amount(limit, "per cent", key), 100)
+    return Grant(
+        container=ContainerName(name), gpus=gpus, memory_mib=0, memory_percent=percent, compute_percent=percent
+    )
+
+
+def _gpu(notes: Mapping[str, str], key: str) -> tuple[GpuUuid]:
+    index = fields.text(notes, key, "metadata.annotations")
+    if _INDEX.fullmatch(index) is None:
+        raise WireError(f"annotation {key}: expected the number of a GPU, found {notes.get(key)!r:.100}")
+    return (by_index(int(index)),)
+
+
+def _amount(limit: object, of: str, where: str) -> int:
+    try:
+        return units.parse_amount(limit, of)
+    except ValueError as error:
+        raise WireError(f"annotation {where}: {error}") from error
 
 
 def _limited(containers: Sequence[Mapping[str, Any]], resource: str) -> Iterator[tuple[str, object]]:

@@ -54,7 +54,6 @@ class MigSpec:
 class GpuSpec:
     model: str
     memory_mib: int
-    count: int = 1
     numa: int | None = None
     uuid: str = ""  # empty for a derived one
     reserved_mib: int = 0  # what the driver keeps of the memory for itself
@@ -74,50 +73,48 @@ class Fault:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     seed: int
-    gpus: tuple[GpuSpec, ...]
+    gpus: tuple[GpuSpec, ...]  # each of the node's
     faults: tuple[Fault, ...]
-
-    @property
-    def total(self) -> int:
-        return sum(spec.count for spec in self.gpus)
-
-    def spec(self, index: int) -> GpuSpec:
-        return [spec for spec in self.gpus for _ in range(spec.count)][index]
 
     def offered(self, node: NodeName, index: int, *, reserved: bool = False) -> tuple[Gpu, ...]:
         """What the GPU with this number, from 0, offers before any fault: itself, or its instances.
 
         UUIDs differ between nodes. `reserved` counts memory that the driver keeps for itself.
         """
-        spec = self.spec(index)
+        spec = self.gpus[index]
         if spec.mig is None:
             gpu = Gpu(
-                uuid=GpuUuid(spec.uuid) if spec.uuid else uuid_of(self.seed, node, index),
+                uuid=GpuUuid(spec.uuid or uuid_of("GPU", self.seed, node, index)),
                 index=index,
                 model=spec.model,
                 memory_mib=spec.memory_mib - (0 if reserved else spec.reserved_mib),
                 numa=spec.numa,
             )
             return (gpu,)
-        return tuple(self._instance(node, index, number, mig) for number, mig in enumerate(spec.mig))
-
-    def _instance(self, node: NodeName, index: int, number: int, mig: MigSpec) -> Gpu:
-        spec = self.spec(index)
-        return Gpu(
-            uuid=mig_uuid_of(self.seed, node, index, number),
-            index=mig_index(index, number),
-            model=f"{spec.model} MIG {mig.profile}",
-            memory_mib=mig.memory_mib,
-            numa=spec.numa,
-            limit=Limit.MIG,
-            mig=MigInstance(gpu=index, number=number, profile=mig.profile),
+        return tuple(
+            Gpu(
+                uuid=GpuUuid(uuid_of("MIG", self.seed, node, index, number)),
+                index=mig_index(index, number),
+                model=f"{spec.model} MIG {mig.profile}",
+                memory_mib=mig.memory_mib,
+                numa=spec.numa,
+                limit=Limit.MIG,
+                mig=MigInstance(gpu=index, number=number, profile=mig.profile),
+            )
+            for number, mig in enumerate(spec.mig)
         )
+
+
+def uuid_of(kind: str, *of: object) -> str:
+    """The same in every run, different on every node, in NVIDIA's format."""
+    text = hashlib.sha256("/".join(map(str, of)).encode()).hexdigest()
+    return f"{kind}-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}"
 
 
 def inventory(document: Any, node: NodeName, unit: MemoryUnit) -> NodeInventory:
     """The inventory that a node with this profile publishes, before any fault. Raises WireError."""
     profile = parse(document, node)
-    gpus = (gpu.counted_in(unit) for index in range(profile.total) for gpu in profile.offered(node, index))
+    gpus = (gpu.counted_in(unit) for index in range(len(profile.gpus)) for gpu in profile.offered(node, index))
     ordered = tuple(sorted(gpus, key=lambda gpu: gpu.index))
     return NodeInventory(node=node, gpus=ordered, unit=unit)
 
@@ -150,21 +147,22 @@ def _profile(merged: Mapping[str, Any], path: str, own: Mapping[str, Any]) -> Pr
 
     at = fields.at(place("gpus"), "gpus")
     gpus = [_gpu(gpu, f"{at}[{i}]") for i, gpu in enumerate(fields.needed_array(merged, "gpus", place("gpus")))]
-    total = sum(gpu.count for gpu in gpus)
+    total = sum(count for _, count in gpus)
     if not 1 <= total <= MAX_GPUS:
         raise WireError(f"{at}: {total} GPUs; a node has 1 to {MAX_GPUS}")
-    uuids = [gpu.uuid for gpu in gpus if gpu.uuid]
+    uuids = [gpu.uuid for gpu, _ in gpus if gpu.uuid]
     if len(set(uuids)) != len(uuids):
         raise WireError(f"{at}: two GPUs with the same uuid; leave uuid out to have them derived")
     faults, where = fields.objects(merged, "faults", place("faults")), fields.at(place("faults"), "faults")
     return Profile(
         seed=fields.integer(merged, "seed", place("seed"), default=0),
-        gpus=tuple(gpus),
+        gpus=tuple(gpu for gpu, count in gpus for _ in range(count)),
         faults=tuple(_fault(fault, f"{where}[{i}]", total) for i, fault in enumerate(faults)),
     )
 
 
-def _gpu(entry: object, path: str) -> GpuSpec:
+def _gpu(entry: object, path: str) -> tuple[GpuSpec, int]:
+    """And how many of them."""
     value = _mapping(entry, path, _GPU)
     uuid, count = fields.text(value, "uuid", path), fields.integer(value, "count", path, default=1, least=1)
     if uuid and not _UUID.fullmatch(uuid):
@@ -175,15 +173,15 @@ def _gpu(entry: object, path: str) -> GpuSpec:
     reserved_mib = fields.integer(value, "reservedMiB", path, default=0)
     if reserved_mib >= memory_mib:
         raise WireError(f"{path}.reservedMiB: {reserved_mib} MiB of {memory_mib} leave nothing to share")
-    return GpuSpec(
+    spec = GpuSpec(
         model=fields.needed(value, "model", path),
         memory_mib=memory_mib,
         reserved_mib=reserved_mib,
         mig=_instances(value, path) if "mig" in value else None,
-        count=count,
         numa=fields.optional_integer(value, "numa", path),
         uuid=uuid,
     )
+    return spec, count
 
 
 def _instances(gpu: Mapping[str, Any], path: str) -> tuple[MigSpec, ...]:
@@ -232,18 +230,3 @@ def _mapping(value: object, path: str, known: frozenset[str]) -> Mapping[str, An
             problem = f"unknown field {key!r:.100}; known are {', '.join(sorted(known))}"
             raise WireError(f"{path}: {problem}" if path else problem)
     return entries
-
-
-def uuid_of(seed: int, node: NodeName, index: int) -> GpuUuid:
-    """The UUID of a simulated GPU: the same in every run, different on every node, in NVIDIA's format."""
-    return GpuUuid(f"GPU-{_digits(f'{seed}/{node}/{index}')}")
-
-
-def mig_uuid_of(seed: int, node: NodeName, index: int, number: int) -> GpuUuid:
-    """The UUID of a simulated MIG instance, in the same way."""
-    return GpuUuid(f"MIG-{_digits(f'{seed}/{node}/{index}/{number}')}")
-
-
-def _digits(of: str) -> str:
-    text = hashlib.sha256(of.encode()).hexdigest()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}"

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from gpushare.identity import NodeName
-from gpushare.wire.profile import Profile, mig_uuid_of, uuid_of
+from gpushare.wire.profile import Profile, uuid_of
 
 _SOURCES: Final = {"libnvidia-ml.so.1": "libnvidia-ml.c", "libcuda.so.1": "libcuda.c"}
 _FLAGS: Final = ["-std=c11", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC"]
@@ -98,15 +98,15 @@ class Stub:
 
     def add_profile(self, profile: Profile, node: NodeName) -> None:
         """Add the GPUs of a profile of simulated GPUs, before any fault, with the same UUIDs."""
-        for index in range(profile.total):
-            spec = profile.spec(index)
-            uuid = spec.uuid or uuid_of(profile.seed, node, index)
+        for index in range(len(profile.gpus)):
+            spec = profile.gpus[index]
+            uuid = spec.uuid or uuid_of("GPU", profile.seed, node, index)
             self.add_gpu(spec.memory_mib, reserved_mib=spec.reserved_mib, model=spec.model, uuid=uuid)
             if spec.mig is not None:
                 self.set({f"{index}.mig": 1})
             for number, mig in enumerate(spec.mig or ()):
                 self.add_mig(index, number, profile=mig.profile, memory_mib=mig.memory_mib, gi=number + 1)
-                self.set({f"{index}.mig.{number}.uuid": mig_uuid_of(profile.seed, node, index, number)})
+                self.set({f"{index}.mig.{number}.uuid": uuid_of("MIG", profile.seed, node, index, number)})
 
     def happen(self, gpu: int, data: int = 0, *, kind: int = XID, instance: int | None = None) -> None:
         """Have an event."""

@@ -136,7 +136,7 @@ def test_commands_are_packages_that_can_be_run_and_are_in_the_image() -> None:
 
 def test_simulated_gpus_are_a_profile_that_the_plugin_reads() -> None:
     profile = tree.one(SIMULATED, "ConfigMap", "gpushare-simulated-gpus")
-    assert parse(yaml.safe_load(profile["data"]["profile.yaml"]), NodeName("node-a")).total == 4
+    assert len(parse(yaml.safe_load(profile["data"]["profile.yaml"]), NodeName("node-a")).gpus) == 4
     spec = dict(tree.workloads(SIMULATED))[names.PLUGIN]
     [mount] = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "profile"]
     source = tree.settings_of(spec["containers"][0])["GPUSHARE_GPU_SOURCE"]

@@ -45,7 +45,7 @@ def test_a_minimal_and_a_full_profile() -> None:
     assert parse(text) == Profile(
         seed=7,
         gpus=(
-            GpuSpec(model="A", memory_mib=100, count=2, numa=1),
+            *(GpuSpec(model="A", memory_mib=100, numa=1),) * 2,
             GpuSpec(model="B", memory_mib=200, uuid="GPU-01234567-89ab-cdef-0123-456789abcdef"),
         ),
         faults=(
@@ -65,13 +65,9 @@ def test_nodes_share_and_name_in_order_what_a_profile_says_of_them() -> None:
       node-c: {faults: [{gpu: 0, kind: xid}], seed: 9}
     """
     a, b, c = (parse(text, node) for node in ("node-a", "node-b", "node-c"))
-    assert ([gpu.model for gpu in a.gpus], len(a.faults), a.seed) == (["A"], 1, 7)
+    assert ([gpu.model for gpu in a.gpus], len(a.faults), a.seed) == (["A"] * 4, 1, 7)
     assert ([gpu.model for gpu in b.gpus], len(b.faults), b.seed) == (["B"], 0, 7)
-    assert ([gpu.model for gpu in c.gpus], c.faults[0].gpu, c.seed) == (["A"], 0, 9)
-    found = parse("gpus: [{model: A, memoryMiB: 100, count: 2}, {model: B, memoryMiB: 200}]")
-
-    assert found.total == 3
-    assert [found.spec(i).model for i in range(3)] == ["A", "A", "B"]
+    assert ([gpu.model for gpu in c.gpus], c.faults[0].gpu, c.seed) == (["A"] * 4, 0, 9)
     assert profile.nodes({"gpus": [T4], "nodes": {"node-c": {}, "node-b": {}}}) == ("node-c", "node-b")
     assert profile.nodes({"gpus": [T4]}) == ()
     cases: list[object] = [None, []]
@@ -81,9 +77,13 @@ def test_nodes_share_and_name_in_order_what_a_profile_says_of_them() -> None:
 
 def test_derived_uuids_stay_the_same_from_version_to_version() -> None:
     """Pods that run hold GPUs by them."""
-    assert profile.uuid_of(1, NODE, 0) == "GPU-c38ef6ed-3f9d-cc54-e8eb-24bb9813eb03"
-    assert profile.uuid_of(1, NODE, 1) == "GPU-9e2f1580-22a6-7b37-216b-2b318029ff73"
-    assert profile.uuid_of(1, NodeName("node-b"), 0) == "GPU-250e5b34-9dcd-6a5f-06d4-5b52243ec128"
+    two = {"seed": 1, "gpus": [{**T4, "count": 2}]}
+    assert [gpu.uuid for gpu in profile.inventory(two, NODE, GIB).gpus] == [
+        "GPU-c38ef6ed-3f9d-cc54-e8eb-24bb9813eb03",
+        "GPU-9e2f1580-22a6-7b37-216b-2b318029ff73",
+    ]
+    [other] = profile.inventory({"seed": 1, "gpus": [T4]}, NodeName("node-b"), GIB).gpus
+    assert other.uuid == "GPU-250e5b34-9dcd-6a5f-06d4-5b52243ec128"
 
 
 def test_a_gpu_in_mig_mode_offers_its_instances_alone_after_whole_ones() -> None:
