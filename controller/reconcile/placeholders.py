@@ -45,6 +45,7 @@ _PREFIX: Final = "for-"
 _IMAGE: Final = "registry.k8s.io/pause:3.10"  # never pulled
 _NAME: Final = "metadata.name"
 _EXPENDABLE: Final = -10  # Cluster Autoscaler adds no nodes for a lower priority, which must not change
+_LEAST_PRIORITY: Final = -(2**31)
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -60,7 +61,7 @@ def spec_for(pod: Mapping[str, Any]) -> JsonObject | None:
     None if no other node is to be asked for: it is bound, going, expendable, or pods are evicted for it.
     """
     spec, status = fields.mapping(pod, "spec", "pod"), fields.mapping(pod, "status", "pod")
-    expendable = fields.integer(spec, "priority", "spec", default=0) < _EXPENDABLE
+    expendable = fields.integer(spec, "priority", "spec", least=_LEAST_PRIORITY, default=0) < _EXPENDABLE
     going = fields.mapping(pod, "metadata", "pod").get("deletionTimestamp")
     if going or expendable or status.get("nominatedNodeName") or pods_wire.node_of(pod) is not None:
         return None

@@ -14,11 +14,12 @@ from controller.watches import PodSink
 from gpushare import names
 from gpushare.cluster import node_records, pod_records
 from gpushare.cluster.pod_records import Bound
-from gpushare.identity import ContainerName, GpuUuid, NodeName, by_index
+from gpushare.identity import NodeName, by_index
 from gpushare.kube.api import JsonObject
 from gpushare.model.allocation import Grant
 from gpushare.model.ledger import NodeLedger
 from gpushare.runtime import intake
+from gpushare.units import GIB as GIB_UNIT
 from gpushare.units import MemoryUnit, ResourceConfig
 from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.podding import bound
@@ -43,28 +44,6 @@ def test_filter_returns_every_fitting_node_and_numbers_for_the_others(world: Wor
         "FailedAndUnresolvableNodes": {},
         "Error": "",
     }
-
-
-def test_a_node_that_can_never_hold_the_pod_is_unresolvable(world: World) -> None:
-    answer = world.post("filter", {"Pod": world.add_pod(11), "NodeNames": ["node-a"]})
-    assert list(answer["FailedAndUnresolvableNodes"]) == ["node-a"]
-    assert answer["FailedNodes"] == answer["FailedAndUnresolvableNodes"]  # for Kubernetes 1.20
-
-
-def test_what_filter_found_is_kept_for_prioritize(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    pod = world.add_pod(3, 3)
-    args = {"Pod": pod, "NodeNames": NODES}
-    assert world.post("filter", args)["NodeNames"] == NODES
-    monkeypatch.setattr("gpushare.cluster.node_ledger.place", lambda *_: pytest.fail("judged again"))
-    assert [each["Host"] for each in world.post("prioritize", args)] == NODES
-
-
-def test_whole_nodes_are_answered_with_whole_nodes(world: World) -> None:
-    nodes = [{"metadata": {"name": name}, "extra": name} for name in [*NODES, "node-x"]]
-    answer = world.post("filter", {"pod": world.add_pod(5), "nodes": {"items": nodes}})
-    assert answer["Nodes"] == {"metadata": {}, "items": nodes[:2]}
-    assert answer["NodeNames"] is None
-    assert list(answer["FailedNodes"]) == ["node-x"]
 
 
 def test_the_fuller_node_scores_higher_when_packing(world: World) -> None:
@@ -134,11 +113,6 @@ def test_other_methods_and_paths_are_told_so(world: World) -> None:
     assert client.get("/gpushare-scheduler/filter").status == 405
     assert client.post("/metrics").status == 405
     assert client.get("/").status == client.post("/gpushare-scheduler/bind/x").status == 404
-
-
-def test_a_bug_behind_a_page_is_an_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world.metrics, "page", lambda: 1 / 0)
-    assert world.client().get("/metrics").status == 500
 
 
 def test_the_paths_of_nano_gpu_answer_the_same(world: World) -> None:
@@ -374,25 +348,18 @@ def test_the_layout_is_that_of_aliyun() -> None:
     ]
 
 
-def test_use_is_rounded_up_and_size_down_in_a_coarse_unit() -> None:
-    inventory = make_inventory(15, unit=MemoryUnit(4096))
-    ledger = NodeLedger.of(inventory, [make_allocation("p", make_grant(0, gib=5))])
-    device = messages.inspected({NodeName("node-a"): ledger})["nodes"][0]["devs"][0]
-    assert (device["totalGPU"], device["usedGPU"]) == (3, 2)
-
-
-def test_a_part_of_a_gpu_that_no_one_wrote_down_in_mib_is_counted() -> None:
-    part = Grant(container=ContainerName("c"), gpus=(GpuUuid("GPU-1"),), memory_mib=0, memory_percent=50)
-    ledger = NodeLedger.of(make_inventory(15, 8), [make_allocation("nano", part)])
-    devices = messages.inspected({NodeName("node-a"): ledger})["nodes"][0]["devs"]
-    assert [(device["usedGPU"], device["pods"]) for device in devices] == [
-        (0, []),
-        (4, [{"name": "nano", "namespace": "default", "usedGPU": 4}]),
-    ]
-
-
-def test_a_gpu_that_a_pod_has_for_itself_is_used_up() -> None:
-    grown = Grant(container=ContainerName("c"), gpus=(GpuUuid("GPU-0"),), memory_mib=14 * 1024, whole=True)
-    ledger = NodeLedger.of(make_inventory(15, 7), [make_allocation("whole", grown)])
+@pytest.mark.parametrize(
+    ("unit", "grant", "used", "total"),
+    [
+        (MemoryUnit(4096), make_grant(0, gib=5), 2, 3),  # use is rounded up, and size down
+        (GIB_UNIT, replace(make_grant(0, gib=0), memory_percent=50), 8, 15),  # which no one wrote down in MiB
+        (GIB_UNIT, replace(make_grant(0, gib=14), whole=True), 15, 15),  # all of it, however large it was
+    ],
+    ids=["coarse unit", "part", "whole"],
+)
+def test_use_is_in_whole_units(unit: MemoryUnit, grant: Grant, used: int, total: int) -> None:
+    ledger = NodeLedger.of(make_inventory(15, unit=unit), [make_allocation("p", grant)])
     [node] = messages.inspected({NodeName("node-a"): ledger})["nodes"]
-    assert (node["usedGPU"], node["devs"][0]["usedGPU"], node["devs"][0]["pods"][0]["usedGPU"]) == (15, 15, 15)
+    [device] = node["devs"]
+    assert (device["usedGPU"], device["totalGPU"], node["usedGPU"], node["totalGPU"]) == (used, total) * 2
+    assert device["pods"] == [{"name": "p", "namespace": "default", "usedGPU": used}]

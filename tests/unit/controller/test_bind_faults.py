@@ -276,6 +276,11 @@ def test_a_lost_reply_about_a_pod_that_is_gone_keeps_the_memory_for_a_while(worl
     world.api.vanish(path_of(pod))
     assert world.bind(pod).outcome is Outcome.POD_GONE
     assert world.used() == {"GPU-0": 6}
+    other = world.add_pod(3)
+    world.see()
+    world.api.vanish(path_of(other))
+    assert world.bind(other).outcome is Outcome.POD_GONE
+    assert world.used() == {"GPU-0": 6}, "a reply that says so leaves nothing in doubt"
 
 
 def test_the_watch_may_be_faster_than_the_answer(world: World, pod: JsonObject) -> None:

@@ -80,18 +80,6 @@ def test_a_pod_that_does_not_belong_to_the_group_is_never_its_first(world: World
     assert world.bind(guest).error == ""
 
 
-def test_labels_count_as_they_are_now(world: World) -> None:
-    one = world.add_bound(3)
-    assert is_first(world, member(world))
-    world.edit_pod(one, lambda found: found["metadata"].update(labels=WEB))
-    world.see()
-    two = member(world)
-    assert not is_first(world, two)
-    assert world.bind(two).error == ""
-    assert gpu_of(world, two) == gpu_of(world, one)
-    assert world.audit() == []
-
-
 def test_what_another_system_bound_may_be_of_the_group_and_who_waits_on_its_node_is_not(world: World) -> None:
     add_bypassed(world, 11, labels=WEB)
     tick(world)

@@ -58,8 +58,6 @@ CDI, ENVVAR, MOUNTS = HandOver
         ([ENVVAR], "envvar"),
         ([MOUNTS, MOUNTS], "volume-mounts"),
         ([CDI, ENVVAR], "mixed"),
-        ([ENVVAR, CDI, CDI], "mixed"),
-        ([MOUNTS, ENVVAR], "mixed"),
     ],
 )
 def test_one_word_tells_of_all_nodes(world: World, summary: HandOverSummary, nodes: Any, word: str) -> None:

@@ -39,10 +39,8 @@ def refused(read: Callable[[bytes], object], body: bytes) -> str:
     [
         ("", "the body: empty; expected JSON"),
         ("{", "the body: not JSON (line 1, column 2)"),
-        ("null", f"the body: {OBJECT} nothing"),
         ('"pod"', f"the body: {OBJECT} a string"),
         ("{}", "Pod: missing; expected ExtenderArgs {Pod, Nodes, NodeNames}"),
-        ('{"Pod":null}', "Pod: missing; expected ExtenderArgs {Pod, Nodes, NodeNames}"),
         ('{"Pod":"p"}', f"Pod: {OBJECT} a string"),
         ('{"Pod":{}}', f"Pod.metadata: {OBJECT} nothing"),
         ('{"Pod":{"metadata":{}}}', f"Pod.spec: {OBJECT} nothing"),
@@ -81,7 +79,6 @@ def test_a_bad_filter_body_is_refused_with_what_is_wrong_where(body: str, messag
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("x", "the body: not JSON (line 1, column 1)"),
         ("{}", "PodNamespace: expected a string, found nothing"),
         ('{"PodNamespace":"n","PodName":["p"]}', "PodName: expected a string, found a list"),
         ('{"PodNamespace":"n","PodName":"p"}', "PodUID: expected a string, found nothing"),
@@ -152,12 +149,7 @@ NO_POD = "Pod: missing; expected ExtenderPreemptionArgs {Pod, NodeNameToVictims,
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("", "the body: empty; expected JSON"),
-        ("[]", "the body: expected an object, found a list"),
         ("{}", NO_POD),
-        ('{"Pod":null,"NodeNameToVictims":{}}', NO_POD),
-        ('{"Pod":[]}', "Pod: expected an object, found a list"),
-        ('{"Pod":{"metadata":{}}}', "Pod.spec: expected an object, found nothing"),
         ('{"Pod":POD,"NodeNameToMetaVictims":[]}', "NodeNameToMetaVictims: expected an object, found a list"),
         ('{"Pod":POD,"NodeNameToVictims":"n"}', "NodeNameToVictims: expected an object, found a string"),
     ],
@@ -170,11 +162,7 @@ def test_a_bad_preempt_body_is_refused_with_what_is_wrong_where(body: str, messa
     ("priority", "found"),
     [
         ('"high"', "a string"),
-        ('""', "an empty string"),
-        ("true", "true or false"),
-        ("1.5", "1.5"),
         ("2147483648", "2147483648"),
-        ("{}", "an object"),
     ],
 )
 def test_a_priority_is_a_whole_number_of_32_bits(priority: str, found: str) -> None:
@@ -186,17 +174,13 @@ def test_a_priority_is_a_whole_number_of_32_bits(priority: str, found: str) -> N
     ("form", "node", "message"),
     [
         ("MetaVictims", "[]", ": expected an object, found a list"),
-        ("MetaVictims", '{"Pods":{}}', ".Pods: expected a list, found an object"),
-        ("MetaVictims", '{"Pods":["u"]}', ".Pods[0]: expected an object, found a string"),
         ("MetaVictims", '{"Pods":[{"UID":"u"},null]}', ".Pods[1]: expected an object, found nothing"),
-        ("MetaVictims", '{"Pods":[{}]}', ".Pods[0].UID: expected a string, found nothing"),
         ("MetaVictims", '{"Pods":[{"UID":""}]}', ".Pods[0].UID: expected a string, found an empty string"),
         (
             "MetaVictims",
             '{"NumPDBViolations":-1}',
             ".NumPDBViolations: expected a whole number from 0 to 2147483647, found -1",
         ),
-        ("Victims", '{"Pods":[{"UID":"u"}]}', ".Pods[0].metadata: expected an object, found nothing"),
         ("Victims", '{"Pods":[{"metadata":{"name":"a"}}]}', ".Pods[0].metadata.uid: expected a string, found nothing"),
     ],
 )

@@ -53,11 +53,6 @@ def decide(
     return node_requests.decide(known, limits, NOW)
 
 
-def test_a_node_is_asked_for_when_a_pod_was_refused_for_a_while() -> None:
-    assert decide(refused={"p": refusal()}, waiting="p").ask == {"p": 1}
-    assert decide(refused={"p": refusal(since=NOW - node_requests.ASK_AFTER_S + 1)}, waiting="p").ask == {}
-
-
 def test_those_that_wait_longest_come_first_and_no_more_than_the_limit() -> None:
     refused = {name: refusal(since=since) for name, since in (("p", 30.0), ("q", 10.0), ("r", 20.0))}
     assert list(decide(refused=refused, waiting="pqr").ask) == ["q", "r"]
@@ -86,13 +81,6 @@ def test_nodes_that_come_in_vain_for_pods_that_are_created_again_and_again_are_b
     assert decide(refused=refused, there=there, waiting="pqsx", in_vain=one_less, limits=limits).ask.keys() == {"s"}
 
 
-def test_a_placeholder_costs_a_node_if_its_pod_did_not_get_there() -> None:
-    assert node_requests.costs(Why.OUTDATED, bound=False)
-    assert node_requests.costs(Why.DONE, bound=False)
-    assert not node_requests.costs(Why.DONE, bound=True)
-    assert not node_requests.costs(Why.EXPIRED, bound=False)
-
-
 def test_a_pod_has_one_placeholder_until_it_is_bound_or_it_was_there_too_long() -> None:
     assert decide(refused={"p": refusal()}, there={"p": asked()}, waiting="p") == Steps(remove={}, ask={})
     assert decide(there={"p": asked()}, waiting="p").remove == {}  # a new leader has no refusal of the pod yet
@@ -118,11 +106,10 @@ def test_nodes_that_help_no_pod_are_asked_for_a_few_times_only() -> None:
     assert not node_requests.rests(Why.DONE, node_requests.ATTEMPTS)
     assert decide(refused={"p": refusal()}, waiting="p", resting={"p": NOW + 1}).ask == {}
     assert decide(refused={"p": refusal()}, waiting="p", resting={"p": NOW}).ask == {"p": 1}
-
-
-def test_without_the_option_nothing_is_asked_for_and_what_is_there_goes() -> None:
-    steps = decide(refused={"q": refusal()}, there={"p": asked()}, waiting="pq", limits=node_requests.OFF)
-    assert steps == Steps(remove={PodUid("p"): Why.OFF}, ask={})
+    assert decide(refused={"p": refusal(since=NOW - node_requests.ASK_AFTER_S + 1)}, waiting="p").ask == {}
+    assert node_requests.costs(Why.OUTDATED, bound=False)
+    assert [node_requests.costs(Why.DONE, bound=bound) for bound in (False, True)] == [True, False]
+    assert not node_requests.costs(Why.EXPIRED, bound=False)
 
 
 UIDS = st.sampled_from("pqrstu").map(PodUid)
@@ -171,17 +158,11 @@ def test_the_first_time_and_the_last_nodes_are_kept_until_the_pod_fits() -> None
     assert refusals.of({P, Q}) == {P: Refusal(since=1, asked=2, nodes=TWO, namespace="team")}
     refusals.note(ref(P), ONE, fits=True)
     assert refusals.of({P, Q}) == {}
-
-
-def test_a_pod_that_the_watch_has_not_brought_yet_is_remembered_for_a_while() -> None:
-    clock = ManualClock()
-    refusals = Refusals(clock)
     refusals.note(ref(P), ONE, fits=False)
-    assert refusals.of(set()) == {}
+    assert refusals.of(set()) == {}, "the watch has not brought it yet"
     assert refusals.of({P})
     clock.at += node_requests.FORGET_S
-    assert refusals.of(set()) == {}
-    assert refusals.of({P}) == {}
+    assert refusals.of(set()) == refusals.of({P}) == {}
 
 
 def test_the_number_of_pods_is_bounded_and_a_namespace_with_many_leaves_places_to_others() -> None:

@@ -14,7 +14,7 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import HandOver
 from gpushare.wire import hand_over
 from testing.builders import Json, make_inventory, make_node
-from testing.controller.bypassing import REPLICA_SET, is_there, requests, run_containers, said, tick, when_more
+from testing.controller.bypassing import REPLICA_SET, is_there, requests, said, tick, when_more
 from testing.controller.world import NODES, World, path_of, uid_of
 
 JOB = {**REPLICA_SET, "kind": "Job"}
@@ -96,20 +96,6 @@ def test_a_pod_that_would_wait_if_it_were_new_stays(world: World, fields: dict[s
     assert deletions(world) == []
 
 
-def test_one_of_an_owner_is_tried_before_the_others(world: World) -> None:
-    """The webhook may still leave the class out."""
-    pods = [waiting(world) for _ in range(3)]
-    waiting(world, {**REPLICA_SET, "uid": "another"})
-    settle(world)
-    assert len(deletions(world)) == 2
-    tick(world, FIRST_S - 1)
-    assert len(deletions(world)) == 2
-    tick(world, 1)
-    tick(world)
-    assert len(deletions(world)) == 4
-    assert not any(is_there(world, pod) for pod in pods)
-
-
 def test_an_owner_whose_new_pods_are_as_bad_loses_ever_fewer(world: World) -> None:
     waiting(world)
     lost = when_more(world, range(600), lambda: len(deletions(world)), lambda: waiting(world))
@@ -186,24 +172,3 @@ def test_another_one_on_a_node_stays(world: World, owner: JsonObject | None, why
     assert is_there(world, pod)
     assert said(world) == []
     assert world.api.count("get", "pods/") == (1 if owner is JOB else 0)
-
-
-def test_one_of_an_owner_on_nodes_is_tried_before_the_others(world: World) -> None:
-    pods = [bound(world) for _ in range(3)]
-    for pod in pods:
-        refuse(world, pod)
-    settle(world)
-    assert sum(is_there(world, pod) for pod in pods) == 2
-    tick(world, FIRST_S)
-    assert not any(is_there(world, pod) for pod in pods)
-
-
-def test_one_that_has_started_meanwhile_is_not_deleted(world: World) -> None:
-    pod = bound(world)
-    refuse(world, pod)
-    tick(world)
-    world.clock.at += SETTLE_S
-    run_containers(world, pod, "c0")
-    world.reconciler.tick()
-    assert is_there(world, pod)
-    assert said(world) == []

@@ -144,15 +144,6 @@ def test_pods_without_gpus_are_known_by_what_they_take(looks: Looks) -> None:
     assert looks.outlooks.outlook.typical == {Ask(cpu_milli=500): 1}
 
 
-def test_of_very_many_requests_the_most_frequent_count(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demand, "MAX_ASKS", 3)
-    looks.change(10)
-    often = [Ask(gpus=1, memory_percent=70 + i) for i in range(3)]
-    looks.asks.update(often * 2)
-    looks.outlooks.tick()
-    assert looks.outlooks.outlook.typical == dict.fromkeys(often, 2)
-
-
 def test_it_waits_until_the_cluster_is_known_and_survives_a_bug(looks: Looks, caplog: pytest.LogCaptureFixture) -> None:
     stop, ready = threading.Event(), Mock(side_effect=[False, ZeroDivisionError, False])
     looks.clock.on_wait = lambda _at: stop.set() if ready.call_count == 3 else None

@@ -91,19 +91,10 @@ def test_a_pod_that_fits_the_sums_and_no_gpu_gets_a_placeholder_that_keeps_away_
     assert ("GpuShareNodeRequested", message) in said(world)
 
 
-def test_it_goes_when_the_pod_is_bound(world: World) -> None:
+def test_it_is_there_as_long_as_the_pod_waits_also_after_a_restart(world: World) -> None:
     pod, placeholders = asked(world)
-    world.add_node("node-c", 10)
-    world.see()
-    assert ask(world, pod, [*NODES, "node-c"]) == ["node-c"]
-    assert not world.bind(pod, "node-c").error
-    world.see()
-    assert tick(world, placeholders) == []
-
-
-def test_it_goes_with_the_pod_also_after_a_restart(world: World) -> None:
-    pod = stuck(world)
-    tick(world, chore(world))
+    world.api.delete(placeholder_path(uid_of(pod)))
+    assert len(tick(world, placeholders, placeholding.LIST_S)) == 1, "one that somebody deleted comes again"
     world.start_controller()
     world.list_all()
     placeholders = chore(world)
@@ -111,6 +102,28 @@ def test_it_goes_with_the_pod_also_after_a_restart(world: World) -> None:
     world.api.delete(path_of(pod))
     world.see()
     assert tick(world, placeholders) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("status", {"nominatedNodeName": "node-a"}),
+        ("metadata", {"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+        ("spec", {"nodeName": "node-a"}),
+        ("spec", {"priority": -11}),
+    ],
+    ids=["preempts", "is-deleted", "is-bound", "is-expendable"],
+)
+def test_no_node_is_asked_for_a_pod_that_needs_none_by_now(part: str, change: JsonObject) -> None:
+    pod = make_pod()
+    pod[part] |= change
+    assert spec_for(pod) is None
+
+
+def test_a_pod_below_the_default_priority_is_not_expendable_yet() -> None:
+    pod = make_pod()
+    pod["spec"]["priority"] = -10
+    assert spec_for(pod) is not None
 
 
 def test_a_controller_without_the_option_removes_what_is_left(world: World) -> None:
@@ -144,32 +157,6 @@ def test_a_node_whose_gpus_are_not_known_yet_counts_as_one_that_may_have_room(wo
     assert away(tick(world, placeholders)[0]) == [NODES]
 
 
-@pytest.mark.parametrize(
-    ("part", "change"),
-    [
-        ("status", {"nominatedNodeName": "node-a"}),
-        ("metadata", {"deletionTimestamp": "2026-01-01T00:00:00Z"}),
-        ("spec", {"nodeName": "node-a"}),
-        ("spec", {"priority": -11}),
-    ],
-    ids=["preempts", "is-deleted", "is-bound", "is-expendable"],
-)
-def test_no_node_is_asked_for_a_pod_that_needs_none_by_now(world: World, part: str, change: JsonObject) -> None:
-    world.edit_pod(stuck(world), lambda found: found[part].update(change))  # which the watch has not told yet
-    assert tick(world, chore(world)) == []
-
-
-def test_a_refusal_of_the_server_is_not_repeated_at_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    stuck(world)
-    placeholders = chore(world)
-    world.api.fail_next(lambda call: call.verb == "create" and call.path == THERE, kube.ForbiddenError("quota"))
-    tick(world, placeholders)
-    tick(world, placeholders)
-    assert world.api.count("create", THERE) == 1
-    assert "no node asked for" in caplog.text
-    assert len(tick(world, placeholders, placeholding.YIELD_S)) == 1
-
-
 def named(world: World) -> list[str]:
     return [each["metadata"]["name"] for each in world.api.objects(THERE)]
 
@@ -190,9 +177,13 @@ def test_a_namespace_whose_pods_the_server_refuses_holds_up_no_other(world: Worl
     world.clock.at += ASK_AFTER_S
     placeholders = chore(world)
     world.api.fail_next(lambda call: call.verb == "create" and call.path == THERE, kube.ForbiddenError("webhook"))
-    tick(world, placeholders)
+    for _ in range(2):
+        tick(world, placeholders)
+        assert world.api.count("create", THERE) == 1, "not repeated at once"
     tick(world, placeholders, placeholding.RETRY_S)
     assert named(world) == [f"for-{uid_of(other)}"]
+    tick(world, placeholders, placeholding.YIELD_S)
+    assert len(named(world)) == 2
 
 
 @pytest.mark.parametrize(
@@ -229,23 +220,6 @@ def test_one_that_is_there_already_is_taken_over(world: World) -> None:
     other.tick(world.snapshot())
     other.tick(world.snapshot())
     assert len(other._there) == 1
-
-
-def test_one_that_somebody_deleted_comes_again(world: World) -> None:
-    pod, placeholders = asked(world)
-    world.api.delete(placeholder_path(uid_of(pod)))
-    assert len(tick(world, placeholders, placeholding.LIST_S)) == 1
-
-
-def test_a_server_that_does_not_answer_changes_nothing(world: World) -> None:
-    pod, placeholders = asked(world)
-    world.api.delete(path_of(pod))
-    world.see()
-    world.api.fail_next(lambda call: call.verb == "delete", kube.UnreachableError("no"))
-    tick(world, placeholders)
-    world.api.fail_next(lambda call: call.verb == "list", kube.UnreachableError("no"))
-    assert len(tick(world, placeholders, placeholding.LIST_S)) == 1
-    assert tick(world, placeholders, placeholding.LIST_S) == []
 
 
 @pytest.mark.parametrize("verb", ["list", "delete"])

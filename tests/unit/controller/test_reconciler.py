@@ -24,7 +24,7 @@ from gpushare.model.request import PodRequest, RequestShape
 from gpushare.wire import pods as pods_wire
 from testing.builders import make_ledger, make_ref, make_shape
 from testing.controller.bypassing import EVENTS, add_bypassed, requests, said, tick
-from testing.controller.world import World, is_binding, path_of, request_of
+from testing.controller.world import World, is_binding, request_of
 from testing.fakes.kube import FakeKube
 
 
@@ -39,24 +39,6 @@ def test_a_waiting_pod_is_told_why_with_numbers(world: World) -> None:
     assert event["type"] == "Warning"
     assert event["involvedObject"]["uid"] == pod["metadata"]["uid"]
     assert event["source"] == {"component": "gpushare-controller"}
-
-
-def test_a_pod_that_fits_is_nudged_when_the_scheduler_does_not_notice(world: World) -> None:
-    pod = world.add_waiting(5)
-    world.reconciler.tick()
-    assert world.api.count("patch") == 0
-    world.after(3)
-    assert world.api.read(path_of(pod))["metadata"]["labels"] == {names.LABEL_RETRY: "1"}
-
-
-def test_a_pod_recreated_is_not_nudged_for_its_predecessor(world: World) -> None:
-    pod = world.add_waiting(5)
-    world.reconciler.tick()
-    world.api.vanish(path_of(pod))
-    world.add_pod(5, name=pod["metadata"]["name"])
-    world.after(3)
-    assert world.api.count("patch") == 1
-    assert "labels" not in world.api.read(path_of(pod))["metadata"]
 
 
 def test_only_so_many_pods_are_cared_for_in_one_tick(world: World) -> None:
@@ -142,6 +124,7 @@ def test_many_kinds_of_waiting_pods_take_turns(world: World, monkeypatch: pytest
     for turns in (1, 2, 3):
         world.reconciler.tick()
         assert snapshot.call_count == turns * waiting.MAX_KINDS
+        assert world.reconciler.waiting.counts[waiting.NOT_JUDGED] == (3 - turns) * waiting.MAX_KINDS
     assert sorted(call.args[0].containers[0].memory_mib // 1024 for call in snapshot.call_args_list) == list(kinds)
     assert list(world.table._kept.values.values()) == [kept]
     world.reconciler.tick()
@@ -225,20 +208,11 @@ def test_waiting_pods_are_counted_by_reason(world: World) -> None:
     world.edit_pod(invalid, lambda found: found["metadata"].update(annotations={names.ANNOTATION_GPUS: "many"}))
     for gib in (2, 30, 31, 31):
         world.add_waiting(gib)
-    world.reconciler.tick()
+    world.after(0)
     counts = world.reconciler.waiting.counts
     assert counts.keys() == set(waiting.REASONS)
     once, memory = (waiting.NOT_TRIED, waiting.INVALID, waiting.FITS), RefusalReason.INSUFFICIENT_GPU_MEMORY.value
     assert {reason: count for reason, count in counts.items() if count} == {**dict.fromkeys(once, 1), memory: 3}
-
-
-def test_kinds_of_pods_that_were_not_judged_yet_are_counted_as_such(world: World) -> None:
-    for gib in range(30, 30 + waiting.MAX_KINDS + 1):
-        world.add_waiting(gib)
-    world.reconciler.tick()
-    assert world.reconciler.waiting.counts[waiting.NOT_JUDGED] == 1
-    world.reconciler.tick()
-    assert world.reconciler.waiting.counts[waiting.NOT_JUDGED] == 0
 
 
 REQUEST = PodRequest(pod=make_ref(), shape=make_shape(10))
@@ -251,6 +225,9 @@ def step(note: Note, *, fits: bool, now: float, why: str = "full", freed: int = 
 
 def refused(message: str, *, permanent: bool = False) -> Refused:
     return Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, message, permanent=permanent)
+
+
+FREE = {"e": 3, "f": 9, "g": 7, "h": 5, "i": 1}
 
 
 def acted(times: Iterable[int], decide: Callable[[Note, int], tuple[object, Note]]) -> list[int]:
@@ -301,32 +278,32 @@ def test_a_nudge_writes_another_value(before: str, after: str) -> None:
     assert action == Nudge(make_ref(), after)
 
 
-def test_the_message_has_the_numbers_of_the_closest_nodes() -> None:
-    sizes = {"a": 3, "b": 9, "c": 7, "d": 5, "e": 1}
-    answers: dict[NodeName, Refused | None] = {
-        NodeName(name): refused(f"needs 10 GiB on one GPU; free per GPU on {name}: {free} GiB")
-        for name, free in sizes.items()
-    }
-    answers[NodeName("cpu")] = Refused(RefusalReason.NO_INVENTORY, "no GPUs", permanent=True)
-    ledgers = {NodeName(name): make_ledger([free]) for name, free in sizes.items()}
-    assert reasons.closest(answers, ledgers) == (
-        "needs 10 GiB on one GPU; free per GPU on b: 9 GiB; free per GPU on c: 7 GiB; free per GPU on d: 5 GiB;"
-        " and 2 more nodes with GPUs"
-    )
-
-
-def test_nodes_that_can_never_hold_the_pod_come_last() -> None:
-    answers: dict[NodeName, Refused | None] = {NodeName(name): refused(f"{name} is full") for name in "bcd"}
-    answers = {NodeName("a"): refused("needs 2 GPUs; a has 1", permanent=True), **answers}
-    assert reasons.closest(answers, {}) == "b is full; c is full; d is full; and 1 more node with GPUs"
-
-
-def test_a_cluster_without_gpus_says_so() -> None:
-    none = Refused(RefusalReason.NO_INVENTORY, "x", permanent=True)
-    assert reasons.closest({}, {}) == "the cluster has no nodes"
-    assert reasons.closest({NodeName("a"): none, NodeName("b"): none}, {}) == (
-        "none of the 2 nodes has reported GPUs; is the gpushare device plugin running?"
-    )
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ({}, "the cluster has no nodes"),
+        (
+            dict.fromkeys("ab", Refused(RefusalReason.NO_INVENTORY, "x", permanent=True)),
+            "none of the 2 nodes has reported GPUs; is the gpushare device plugin running?",
+        ),
+        (
+            {
+                "a": refused("needs 2 GPUs; a has 1", permanent=True),
+                **{name: refused(f"{name} is full") for name in "bcd"},
+            },
+            "b is full; c is full; d is full; and 1 more node with GPUs",  # those that can never hold it come last
+        ),
+        (
+            {name: refused(f"needs 10 GiB on one GPU; free per GPU on {name}: {FREE[name]} GiB") for name in FREE},
+            "needs 10 GiB on one GPU; free per GPU on f: 9 GiB; free per GPU on g: 7 GiB; free per GPU on h: 5 GiB;"
+            " and 2 more nodes with GPUs",
+        ),
+    ],
+    ids=["no nodes", "no GPUs", "never", "closest"],
+)
+def test_the_message_is_about_the_closest_nodes(answers: dict[str, Refused | None], said: str) -> None:
+    ledgers = {NodeName(name): make_ledger([free]) for name, free in FREE.items()}
+    assert reasons.closest({NodeName(name): answer for name, answer in answers.items()}, ledgers) == said
 
 
 def most_common(*answers: tuple[RefusalReason, bool]) -> RefusalReason:
@@ -419,6 +396,7 @@ def test_who_is_gone_was_not_deleted_and_a_failed_nudge_is_told(world: World, ca
     world.api.fail_next(lambda call: call.verb == "patch", kube.TooManyRequestsError("slow down"))
     world.writer.nudge(pod, "1")
     assert caplog.messages == ["nudge failed"]
+    assert world.api.calls[-1].body["metadata"]["uid"] == pod.uid, "not one that was recreated under its name"
 
 
 def test_a_pod_that_has_its_gpus_or_ended_meanwhile_is_given_none(world: World) -> None:

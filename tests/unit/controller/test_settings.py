@@ -53,16 +53,8 @@ def test_flags_win_over_the_environment() -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--port", "web"], "--port='web': invalid literal for int() with base 10: 'web'"),
-        (["--port", "70000"], "--port='70000': write a port from 0 to 65535"),
         (["--threads", "1"], "--threads='1': write a number of threads from 2 to 256"),
-        (
-            ["--memory-unit", "2 apples"],
-            "--memory-unit='2 apples': memory unit '2 apples': write GiB, MiB or a multiple such as 256MiB",
-        ),
-        (["--whole-gpus", "some"], "--whole-gpus='some': write true or false"),
         (["--gpu-policy", "best"], "--gpu-policy='best': write one of binpack, spread, dense, fgd"),
-        (["--lease-seconds", "-1"], "--lease-seconds='-1': write a number above 0"),
         (["--lease-seconds", "0.9"], "--lease-seconds='0.9': write at least 1; a Lease counts whole seconds"),
         (["--renew-seconds", "20"], "--retry-seconds 2 < --renew-seconds 20 < --lease-seconds 15 must hold"),
         (
@@ -70,7 +62,6 @@ def test_flags_win_over_the_environment() -> None:
             "--bind-seconds 3: twice this must be less than --lease-seconds minus --renew-seconds, which is 5,"
             " or a Binding of a former leader may still be on its way",
         ),
-        (["--log-level", "loud"], "--log-level='loud': write one of debug, info, warning, error"),
     ],
 )
 def test_a_bad_setting_is_refused_with_the_fix(argv: list[str], message: str) -> None:
@@ -80,11 +71,10 @@ def test_a_bad_setting_is_refused_with_the_fix(argv: list[str], message: str) ->
 
 
 def test_the_program_says_what_is_wrong_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--threads", "0"]) == 2
-    expected = "gpushare-controller: --threads='0': write a number of threads from 2 to 256\n"
-    assert capsys.readouterr().err == expected
     assert main(["--kubeconfig", "/nowhere/config"]) == 2
-    assert "/nowhere/config" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error.startswith("gpushare-controller: ")
+    assert "/nowhere/config" in error
 
 
 def test_a_probe_port_that_is_taken_is_a_message(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

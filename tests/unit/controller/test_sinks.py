@@ -95,26 +95,18 @@ def test_what_means_nothing_has_no_effect_and_is_told(caplog: pytest.LogCaptureF
     ]
 
 
-@pytest.mark.parametrize("obj", [{"metadata": 3}, {"metadata": {"labels": []}}, {"metadata": {"name": ["x"]}}])
-def test_what_is_no_namespace_is_left_out(obj: dict[str, Any]) -> None:
-    assert policies().read(obj) is None
-
-
-def test_what_is_no_config_map_is_left_out(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    assert world.unhealthy.read({"metadata": {"name": "unhealthy-gpu-a"}, "data": "0"}) is None
-    assert caplog.messages == ["object left out"]
-
-
-def test_only_namespaces_with_the_label_are_read() -> None:
+def test_only_namespaces_with_the_label_are_asked_for() -> None:
     api, stop = FakeKube(), threading.Event()
-    api.seed("/api/v1/namespaces", namespace("a", "spread"))
-    api.seed("/api/v1/namespaces", {"metadata": {"name": "b"}})
     api.close()
-    watch = watches.namespace_policies(api=api, clock=ending(stop), index=Index(ResourceConfig()))
-    watch.run(stop)
-    assert watch.by_key == {"a": Policy.SPREAD}
+    watches.namespace_policies(api=api, clock=ending(stop), index=Index(ResourceConfig())).run(stop)
     asked = {call.params["labelSelector"] for call in api.calls if call.params.get("limit") != "1"}
     assert asked == {names.LABEL_POLICY}
+
+
+@pytest.mark.parametrize("obj", [{"metadata": 3}, {"metadata": {"labels": []}}, {"metadata": {"name": ["x"]}}])
+def test_what_is_no_namespace_is_left_out(obj: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    assert policies().read(obj) is None
+    assert caplog.messages == ["object left out"]
 
 
 def test_pods_that_name_no_policy_have_that_of_their_namespace(world: World) -> None:
@@ -295,6 +287,9 @@ def test_a_gpu_that_is_called_unhealthy_takes_no_new_pod_until_it_is_not(world: 
     pod = world.add_pod(3)
     assert world.bind(pod).error == ""
     assert world.gpus_of(pod) == ["GPU-1"]
+    cordon(world, "node-a", "GPU-1, 0")
+    assert health(world) == [ILL, CORDONED], "a cordon is told by its own word where a GPU is not ill"
+    cordon(world, "node-a", "")
     freed = world.state.index.freed
     call_ill(world, "")
     assert (health(world), world.audit()) == ([OK, OK], [])
@@ -309,14 +304,6 @@ def test_pods_on_it_keep_what_they_have(world: World) -> None:
     found = world.table.filter(replace(make_shape(3), only_cdi=True), [NodeName("node-a")])
     assert "hands GPUs over by" in found.unresolvable[NodeName("node-a")]
     assert world.audit() == []
-
-
-def test_without_its_config_map_a_node_is_as_its_plugin_says(world: World) -> None:
-    for look in (world.see, world.list_all):
-        call_ill(world, "0")
-        world.api.vanish(f"{CONFIG_MAPS}/unhealthy-gpu-node-a")
-        look()
-        assert health(world) == [OK, OK]
 
 
 def test_marks_that_went_while_they_must_not_be_read_are_cleared(world: World) -> None:
@@ -336,6 +323,42 @@ def test_marks_that_went_while_they_must_not_be_read_are_cleared(world: World) -
     assert health(world) == [OK, OK]
 
 
+@pytest.mark.parametrize(
+    ("make", "effect", "right"),
+    [
+        (
+            watches.unhealthy_gpus,
+            "ConfigMaps unhealthy-gpu-NODE keep no GPU from being used",
+            "configmaps in namespace kube-system",
+        ),
+        (watches.namespace_policies, "the label gpushare.dev/gpu-policy of namespaces has no effect", "namespaces"),
+    ],
+)
+def test_what_must_not_be_read_is_told_with_the_right(
+    caplog: pytest.LogCaptureFixture, make: Callable[..., Watch], effect: str, right: str
+) -> None:
+    api, stop = FakeKube(), threading.Event()
+    watch = make(api=api, clock=ending(stop), index=Index(ResourceConfig()))
+    api.fail_next(lambda call: call.path == watch.path, FORBIDDEN)
+    watch.run(stop)
+    [line] = lines(caplog, "not watched")
+    assert (line["effect"], line["fix"]) == (effect, f"grant the controller list and watch of {right}")
+
+
+def test_the_age_of_what_is_known_is_that_of_its_watch(world: World) -> None:
+    stop, ages = threading.Event(), list[float]()
+
+    def look(_at: float) -> None:
+        ages.append(watch.stale_for())
+        stop.set()
+
+    clock = ManualClock(on_wait=look)
+    watch = watches.unhealthy_gpus(api=world.api, clock=clock, index=world.state.index)
+    world.api.close()
+    watch.run(stop)
+    assert ages[0] == pytest.approx(clock.waits[0])
+
+
 def test_a_node_that_comes_later_has_what_was_said_before() -> None:
     world = World()
     world.list_all()
@@ -347,15 +370,6 @@ def test_a_node_that_comes_later_has_what_was_said_before() -> None:
         assert health(world, "node-c") == [OK, ILL]
         world.api.vanish(f"{worlds.NODES}/node-c")
         world.see()
-
-
-def test_a_cordon_and_an_ill_gpu_add_up(world: World) -> None:
-    call_ill(world, "0")
-    cordon(world, "node-a", "GPU-1, 0")
-    assert health(world) == [ILL, CORDONED]
-    call_ill(world, "")
-    assert health(world) == [CORDONED, CORDONED]
-    assert world.bind(world.add_pod(3)).error != ""
 
 
 def test_a_complaint_is_logged_once_until_it_changes(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -380,34 +394,3 @@ def test_numbers_that_no_gpu_has_are_logged_once(world: World, caplog: pytest.Lo
     call_ill(world, "0,8")
     world.reconciler.tick()
     assert caplog.messages.count("no such GPUs") == 3
-
-
-def test_without_the_right_to_read_them_the_controller_goes_on(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    stop = threading.Event()
-    watch = watches.unhealthy_gpus(api=world.api, clock=ending(stop), index=world.state.index)
-    assert not watch.settled()
-    world.api.fail_next(lambda call: call.path == CONFIG_MAPS, kube.ForbiddenError("configmaps is forbidden"))
-    with caplog.at_level(logging.WARNING):
-        watch.run(stop)
-    assert watch.settled()
-    fields = caplog.records[-1].__dict__["gpushare_fields"]
-    assert fields["fix"] == "grant the controller list and watch of configmaps in namespace kube-system"
-    assert fields["effect"] == "ConfigMaps unhealthy-gpu-NODE keep no GPU from being used"
-
-
-def test_the_watch_feeds_the_ledger(world: World) -> None:
-    world.api.seed(CONFIG_MAPS, {"metadata": {"name": "unhealthy-gpu-node-a"}, "data": {"gpus": "1"}})
-    world.api.seed(CONFIG_MAPS, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "x"}})
-    stop, stale = threading.Event(), list[float]()
-
-    def look(_at: float) -> None:
-        stale.append(watch.stale_for())
-        stop.set()
-
-    clock = ManualClock(on_wait=look)
-    watch = watches.unhealthy_gpus(api=world.api, clock=clock, index=world.state.index)
-    world.api.close()
-    watch.run(stop)
-    assert watch.settled()
-    assert health(world) == [OK, ILL]
-    assert stale[0] == pytest.approx(clock.waits[0])

@@ -171,14 +171,6 @@ def test_without_the_api_server_the_worker_dies_and_its_supervisor_leads_later(
     assert "lead lost" in caplog.messages
 
 
-def test_a_lease_that_another_took_ends_the_worker_at_once(stage: Stage) -> None:
-    stage.at(20, lambda: stage.api.edit(LEASE, lambda it: it["spec"].update(holderIdentity="thief", renewTime="x")))
-    stage.run(until=25)
-    assert stage.workers[0].dead_at <= 20 + RETRY_S + 2 * TICK_S
-    assert max(stage.led) <= 20 + RETRY_S
-    assert stage.holder() == "thief"
-
-
 def test_after_a_worker_that_ends_comes_another_candidate(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     stage.at(20, lambda: stage.workers[0].end(3))
     held: list[str] = []
