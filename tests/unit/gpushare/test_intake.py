@@ -1,13 +1,12 @@
 """What is held of bodies, and what is refused before anything holds or parses it."""
 
 import io
-from collections.abc import Iterator
 
 import orjson
 import pytest
 
 from gpushare.runtime import intake
-from gpushare.runtime.intake import ByteBudget, Intake, Limit, RefusedBodyError, Stream
+from gpushare.runtime.intake import ByteBudget, Intake, Limit, RefusedBodyError
 
 ROOMY = Limit(body=10**9, weight=10**9)
 HEAD = b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":body[:4096],"object":'
@@ -17,21 +16,33 @@ def review(obj: bytes) -> bytes:
     return HEAD + obj + b"}}"
 
 
+LARGE = review(b'"' + b"x" * 800 + b'"')
+BUSY = "other large requests are being looked at; try again"
+
+
 @pytest.fixture
 def shared() -> Intake:
     return Intake(budget=ByteBudget(10_000), small=100, wait_s=0.0)
 
 
-def refused(shared: Intake, stream: Stream, length: int, limit: Limit = ROOMY) -> RefusedBodyError:
-    with pytest.raises(RefusedBodyError) as caught, shared.body(stream, length, limit):
+def refused(shared: Intake, body: bytes, limit: Limit = ROOMY, *, busy: bool = False) -> tuple[str, bool]:
+    """Why, and whether it may come again. No more is read than the head, by which the sender is answered."""
+    stream = io.BytesIO(body + b"next")
+    with pytest.raises(RefusedBodyError) as caught, shared.body(stream, len(body), limit, busy=busy):
         pass
-    return caught.value
+    assert caught.value.head == body[:4096]
+    assert stream.tell() in {min(4096, len(body)), len(body)}
+    return str(caught.value), caught.value.busy
+
+
+def accepted(shared: Intake, body: bytes) -> None:
+    with shared.body(io.BytesIO(body + b"next"), len(body), ROOMY) as found:
+        assert found == body
 
 
 def test_a_body_comes_whole_or_as_much_as_came(shared: Intake) -> None:
-    for body in (b"", b"{}", review(b'"' + b"x" * 1000 + b'"')):
-        with shared.body(io.BytesIO(body + b"next"), len(body), ROOMY) as found:
-            assert found == body
+    for body in (b"", b"{}", LARGE):
+        accepted(shared, body)
     for length in (50, 1000):
         with shared.body(io.BytesIO(b"abc"), length, ROOMY) as found:
             assert found == b"abc"
@@ -51,69 +62,42 @@ def test_a_body_is_read_in_pieces(shared: Intake) -> None:
     assert max(asked) == 64 * 1024
 
 
-def test_of_too_long_a_body_the_head_is_read_and_too_heavy_a_one_is_not_parsed(shared: Intake) -> None:
+def test_too_long_a_body_is_not_read_and_too_heavy_a_one_not_parsed(shared: Intake) -> None:
     body = review(b'"' + b"x" * 10**6 + b'"')
-    stream = io.BytesIO(body + b"next")
-    error = refused(shared, stream, len(body), Limit(body=10**6, weight=10**9))
-    assert str(error) == f"it has {len(body)} bytes of JSON, with all defaults; at most 1000000 are read"
-    assert (error.head, error.busy) == (body[:4096], False)
-    assert stream.tell() == 4096
+    why = f"it has {len(body)} bytes of JSON, with all defaults; at most 1000000 are read"
+    assert refused(shared, body, Limit(body=10**6, weight=10**9)) == (why, False)
     body = review(b"[" + b",".join([b'{"name":""}'] * 20) + b"]")
-    error = refused(shared, io.BytesIO(body), len(body), Limit(body=10**6, weight=9000))
-    assert (str(error), error.head, error.busy) == (
+    why = (
         f"it has 46 fields and list entries in {len(body)} bytes of JSON, with all defaults;"
-        " write fewer, such as ports, env, volumes, tolerations",
-        body[:4096],
-        False,
+        " write fewer, such as ports, env, volumes, tolerations"
     )
+    assert refused(shared, body, Limit(body=10**6, weight=9000)) == (why, False)
 
 
-def test_what_finds_no_room_may_come_again_and_ordinary_bodies_never_wait(shared: Intake) -> None:
-    body = review(b'"' + b"x" * 800 + b'"')
-    with shared.body(io.BytesIO(body), len(body), ROOMY):
-        error = refused(shared, io.BytesIO(body), len(body))
-        assert str(error) == "other large requests are being looked at; try again"
-        assert (error.head, error.busy) == (body[:4096], True)
-    with shared.body(io.BytesIO(body), len(body), ROOMY) as found:
-        assert found == body
-    body = review(b'"' + b"x" * 800 + b'"')
-    with shared.body(io.BytesIO(body), len(body), ROOMY), shared.body(io.BytesIO(b"{}"), 2, ROOMY) as found:
-        assert found == b"{}"
-
-
-def test_a_body_for_which_there_is_no_room_is_not_even_read(shared: Intake) -> None:
-    body = review(b'"' + b"x" * 6000 + b'"')
-    stream = io.BytesIO(body)
-    assert refused(shared, stream, len(body)).busy
-    assert stream.tell() == 4096
-    body = review(b'"' + b"x" * 800 + b'"')
-    with pytest.raises(RefusedBodyError) as caught, shared.body(io.BytesIO(body), len(body), ROOMY, busy=True):
-        pass
-    assert (caught.value.busy, caught.value.head) == (True, body[:4096])
+def test_what_finds_no_memory_may_come_again_and_ordinary_bodies_never_wait(shared: Intake) -> None:
+    with shared.body(io.BytesIO(LARGE), len(LARGE), ROOMY):
+        assert refused(shared, LARGE) == (BUSY, True)
+        accepted(shared, b"{}")
+    accepted(shared, LARGE)
+    assert refused(shared, review(b'"' + b"x" * 6000 + b'"')) == (BUSY, True)
+    assert refused(shared, LARGE, busy=True) == (BUSY, True)
     assert shared.budget.left == 10_000
-
-
-def test_all_room_is_given_back_whatever_happens(shared: Intake) -> None:
-    body = review(b'"' + b"x" * 800 + b'"')
-
-    def uses() -> Iterator[None]:
-        with pytest.raises(ZeroDivisionError), shared.body(io.BytesIO(body), len(body), ROOMY):
-            raise ZeroDivisionError
-        yield
-        refused(shared, io.BytesIO(body), len(body), Limit(body=10**6, weight=10))
-        yield
-        with pytest.raises(ConnectionResetError), shared.body(Broken(), len(body), ROOMY):
-            pass
-        yield
-
-    for _ in uses():
-        with shared.body(io.BytesIO(body), len(body), ROOMY):
-            pass
 
 
 class Broken:
     def read(self, size: int, /) -> bytes:
         raise ConnectionResetError
+
+
+def test_all_memory_is_given_back_whatever_happens(shared: Intake) -> None:
+    with pytest.raises(ZeroDivisionError), shared.body(io.BytesIO(LARGE), len(LARGE), ROOMY):
+        raise ZeroDivisionError
+    accepted(shared, LARGE)
+    refused(shared, LARGE, Limit(body=10**6, weight=10))
+    accepted(shared, LARGE)
+    with pytest.raises(ConnectionResetError), shared.body(Broken(), len(LARGE), ROOMY):
+        pass
+    accepted(shared, LARGE)
 
 
 def test_a_pod_with_much_in_it_weighs_less_than_an_attack() -> None:

@@ -9,8 +9,18 @@ from testing.fakes.kube import FakeKube
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/lead"
 
 
-def make_elector(api: FakeKube, identity: str, clock: ManualClock) -> Elector:
-    return Elector(api=api, clock=clock, namespace="ns", name="lead", identity=identity)
+def make_elector(api: FakeKube, identity: str, clock: ManualClock, **times: float) -> Elector:
+    return Elector(api=api, clock=clock, namespace="ns", name="lead", identity=identity, **times)
+
+
+@pytest.fixture
+def api() -> FakeKube:
+    return FakeKube()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(0)
 
 
 def leader(api: FakeKube, clock: ManualClock) -> Elector:
@@ -32,57 +42,54 @@ def lead(elector: Elector, clock: ManualClock, *, until: float, retry_s: float =
     return won
 
 
-def test_the_first_candidate_leads_at_once_and_what_it_releases_is_taken_at_once() -> None:
-    api, clock = FakeKube(), ManualClock(0)
-    assert lead(make_elector(api, "a", clock), clock, until=30) == [0]
+def test_the_first_candidate_leads_at_once_and_what_it_releases_is_taken_at_once(
+    api: FakeKube, clock: ManualClock
+) -> None:
+    assert lead(make_elector(api, "a", clock), clock, until=4) == [0]
     assert api.read(LEASE)["spec"]["holderIdentity"] == ""
-    api, clock = FakeKube(), ManualClock(0)
-    lead(make_elector(api, "a", clock), clock, until=4)
     assert lead(make_elector(api, "b", clock), clock, until=10) == [4]
     assert api.read(LEASE)["spec"]["leaseTransitions"] == 1
 
 
-def test_a_renewed_lease_is_never_taken_and_a_dead_leader_followed_after_the_leases_length() -> None:
-    api, clock = FakeKube(), ManualClock(0)
-    make_elector(api, "a", clock).attempt()
-    won = lead(make_elector(api, "b", clock), clock, until=40)
-    assert won == [16]  # the first try at or after 15 s by its own clock
-    api, clock = FakeKube(), ManualClock(0)
-    leader, other = make_elector(api, "a", clock), make_elector(api, "b", clock)
+def test_a_renewed_lease_is_never_taken_and_a_dead_leader_followed_after_the_leases_length(
+    api: FakeKube, clock: ManualClock
+) -> None:
+    first, other = leader(api, clock), make_elector(api, "b", clock)
     for _ in range(30):
-        assert leader.attempt()
+        assert first.attempt()
         assert not other.attempt()
         clock.at += 2
+    assert lead(other, clock, until=100) == [74]  # the first try at or after 15 s by its own clock
 
 
-def test_of_two_candidates_one_wins_at_once_and_clocks_that_differ_change_nothing() -> None:
+def test_clocks_that_differ_change_nothing(api: FakeKube, clock: ManualClock) -> None:
     """The other's stamps are compared with each other only, never with the own clock."""
-    api, behind, ahead = FakeKube(), ManualClock(0), ManualClock(at=3600)
-    leader, other = make_elector(api, "a", behind), make_elector(api, "b", ahead)
-    assert leader.attempt()
+    leader(api, clock)
+    ahead = ManualClock(at=3600)
+    other = make_elector(api, "b", ahead)
     assert not other.attempt()
     ahead.at += 14
     assert not other.attempt()
     ahead.at += 1
     assert other.attempt()
-    api, clock = FakeKube(), ManualClock(0)
+
+
+def test_of_two_candidates_one_wins_at_once(api: FakeKube, clock: ManualClock) -> None:
     one, two = make_elector(api, "a", clock), make_elector(api, "b", clock)
     api.fail_next(lambda call: call.verb == "get", kube.NotFoundError("not yet"), times=2)
     assert one.attempt()
     assert not two.attempt()  # its create conflicts
 
 
-def test_a_leader_that_cannot_renew_knows_it_before_anybody_else_leads() -> None:
-    api, clock = FakeKube(), ManualClock(0)
-    leader, other = make_elector(api, "a", clock), make_elector(api, "b", clock)
-    leader.attempt()
+def test_a_leader_that_cannot_renew_knows_it_before_anybody_else_leads(api: FakeKube, clock: ManualClock) -> None:
+    first, other = leader(api, clock), make_elector(api, "b", clock)
     assert not other.attempt()
     api.fail_next(lambda call: call.verb == "update", kube.UnreachableError("cut"), times=99)
     clock.at = 9.9
-    assert leader.attempt()
+    assert first.attempt()
     clock.at = 10
-    assert not leader.attempt()
-    assert not leader.leading()
+    assert not first.attempt()
+    assert not first.leading()
     api.calm()
     clock.at = 14.9
     assert not other.attempt()
@@ -90,20 +97,18 @@ def test_a_leader_that_cannot_renew_knows_it_before_anybody_else_leads() -> None
     assert other.attempt()
 
 
-def test_a_lease_taken_by_another_or_slept_through_ends_the_lead_at_once() -> None:
-    api, clock = FakeKube(), ManualClock(0)
+def test_a_lease_taken_by_another_or_slept_through_ends_the_lead_at_once(api: FakeKube, clock: ManualClock) -> None:
     elector = leader(api, clock)
+    clock.at += 3600  # the machine slept, and its clock did not
+    assert not elector.attempt()
+    clock.at += 15
+    assert elector.attempt()
     api.edit(LEASE, lambda lease: lease["spec"].update(holderIdentity="b"))
     assert not elector.attempt()
     assert not elector.leading()
-    api, clock = FakeKube(), ManualClock(0)
-    elector = leader(api, clock)
-    clock.at += 3600  # the machine slept, and its clock did not
-    assert not elector.leading()
 
 
-def test_a_reply_that_was_lost_is_not_taken_for_a_lead() -> None:
-    api, clock = FakeKube(), ManualClock(0)
+def test_a_reply_that_was_lost_is_not_taken_for_a_lead(api: FakeKube, clock: ManualClock) -> None:
     elector = make_elector(api, "a", clock)
     api.fail_next(lambda call: call.verb == "create", "lost-reply")
     assert not elector.attempt()
@@ -113,21 +118,21 @@ def test_a_reply_that_was_lost_is_not_taken_for_a_lead() -> None:
     assert elector.attempt()
 
 
-def test_a_release_that_fails_is_logged_only(caplog: pytest.LogCaptureFixture) -> None:
-    api, clock = FakeKube(), ManualClock(0)
+def test_a_release_that_fails_is_logged_only(
+    api: FakeKube, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
     elector = leader(api, clock)
     api.fail_next(lambda call: call.verb == "get", kube.UnreachableError("gone"))
     elector.release()
     assert not elector.leading()
     assert "lease not released" in caplog.messages
-    elector = make_elector(api, "b", clock)
-    elector.release()
+    make_elector(api, "b", clock).release()
     assert api.read(LEASE)["spec"]["holderIdentity"] == "a"
 
 
-def test_times_must_leave_room_between_giving_up_and_taking_over() -> None:
+def test_times_must_leave_room_between_giving_up_and_taking_over(api: FakeKube, clock: ManualClock) -> None:
     with pytest.raises(ValueError, match=r"renew 15\.0 s < lease 15\.0 s must hold"):
-        Elector(api=FakeKube(), clock=ManualClock(0), namespace="n", name="l", identity="i", renew_s=15.0)
+        make_elector(api, "i", clock, renew_s=15.0)
 
 
 class Slow(FakeKube):
@@ -155,14 +160,11 @@ class Slow(FakeKube):
             raise kube.UnreachableError("timed out")
 
 
-def test_a_leader_renews_by_one_request_and_finds_one_whose_answer_was_lost() -> None:
-    api, clock = FakeKube(), ManualClock(0)
+def test_a_leader_renews_by_one_request_and_finds_one_whose_answer_was_lost(api: FakeKube, clock: ManualClock) -> None:
     elector = leader(api, clock)
     api.calls.clear()
     assert elector.attempt()
     assert [call.verb for call in api.calls] == ["update"]
-    api, clock = FakeKube(), ManualClock(0)
-    elector = leader(api, clock)
     api.fail_next(lambda call: call.verb == "update", "lost-reply")
     clock.at = 2
     elector.attempt()
@@ -171,32 +173,27 @@ def test_a_leader_renews_by_one_request_and_finds_one_whose_answer_was_lost() ->
     assert elector.leading_until == 14
 
 
-def test_a_slow_server_costs_no_one_the_lead_and_a_lost_request_is_repeated_before_it_ends() -> None:
+def test_a_slow_server_costs_no_one_the_lead_and_a_lost_request_is_repeated_before_it_ends(clock: ManualClock) -> None:
     """Every request takes four seconds, as on an overloaded machine."""
-    clock = ManualClock(0)
     api = Slow(clock)
     elector = leader(api, clock)
     api.takes_s = 4.0
     for _ in range(10):
         clock.at += 2
         assert elector.attempt()
-    clock = ManualClock(0)
-    api = Slow(clock)
-    elector = leader(api, clock)
-    clock.at = 2.0
+    clock.at = elector.leading_until - 8
     api.sent.clear()
     api.takes_s = 100.0
     assert elector.attempt()
     assert not elector.attempt()
-    assert (api.sent, clock.at) == ([("update", 5.0), ("update", 3.0)], 10.0)
+    assert (api.sent, clock.at) == ([("update", 5.0), ("update", 3.0)], elector.leading_until)
 
 
-def test_a_candidate_counts_from_the_answer_that_showed_a_renewal() -> None:
+def test_a_candidate_counts_from_the_answer_that_showed_a_renewal(clock: ManualClock) -> None:
     """Its question may be older than the renewal; counted from there, it would lead while the leader still may."""
-    clock = ManualClock(0)
     api = Slow(clock)
-    leader, other = make_elector(api, "a", clock), make_elector(api, "b", clock)
-    leader.attempt()
+    other = make_elector(api, "b", clock)
+    leader(api, clock)
     api.takes_s = 4.0
     assert not other.attempt()  # asked at 0, answered at 4
     api.takes_s = 0.0
@@ -218,11 +215,11 @@ def test_what_is_no_lease_is_logged_and_not_taken_for_a_lead(
     assert "lease" in caplog.messages
 
 
-def test_a_candidate_with_a_shorter_lease_does_not_lead_before_a_fractional_lease_has_ended() -> None:
-    api, clock = FakeKube(), ManualClock(0)
-    long = Elector(api=api, clock=clock, namespace="ns", name="lead", identity="a", lease_s=15.9)
-    short = Elector(api=api, clock=clock, namespace="ns", name="lead", identity="b", lease_s=11)
-    assert long.attempt()
+def test_a_candidate_with_a_shorter_lease_does_not_lead_before_a_fractional_lease_has_ended(
+    api: FakeKube, clock: ManualClock
+) -> None:
+    short = make_elector(api, "b", clock, lease_s=11)
+    assert make_elector(api, "a", clock, lease_s=15.9).attempt()
     assert not short.attempt()
     clock.at = 15.5
     assert not short.attempt()

@@ -135,9 +135,7 @@ COUNT = "expected a whole number, 0 or more, found"
 OWN_UUID = "GPU-01234567-89ab-cdef-0123-456789abcdef"
 WRONG: list[tuple[Any, str]] = [
     (None, "expected an object, found nothing"),
-    ([], "expected an object, found a list"),
     ({"gpu": []}, "unknown field 'gpu'; known are faults, gpus, nodes, seed"),
-    ({}, "gpus: expected a list, found nothing"),
     ({"gpus": {}}, "gpus: expected a list, found an object"),
     ({"gpus": []}, "gpus: 0 GPUs; a node has 1 to 64"),
     ({"gpus": [{**T4, "count": 65}]}, "gpus: 65 GPUs; a node has 1 to 64"),
@@ -148,9 +146,7 @@ WRONG: list[tuple[Any, str]] = [
         {"gpus": [{**T4, "uuid": OWN_UUID}] * 2},
         "gpus: two GPUs with the same uuid; leave uuid out to have them derived",
     ),
-    ({"gpus": [T4], "seed": "x"}, f"seed: {COUNT} a string"),
     ({"gpus": [T4], "faults": 3}, "faults: expected a list, found a number"),
-    ({"gpus": [T4], "faults": {"a": 1}}, "faults: expected a list, found an object"),
     ({"gpus": [T4], "faults": [3]}, "faults[0]: expected an object, found a number"),
     ({"gpus": [T4], "nodes": ["node-b"]}, "nodes: expected an object, found a list"),
 ]
@@ -162,19 +158,13 @@ WRONG_GPUS: list[tuple[dict[str, Any], str]] = [
     ({"mig": [{"profile": "1g.5gb"}]}, f".mig[0].memoryMiB: {WHOLE} nothing"),
     ({"mig": [{"profile": "1g.5gb", "memoryMiB": 1, "count": 10**9}]}, ".mig: 17 instances; a GPU has up to 16"),
     ({"model": ""}, ".model: expected a string, found an empty string"),
-    ({"model": 4}, ".model: expected a string, found a number"),
-    ({"memoryMiB": "15Gi"}, f".memoryMiB: {WHOLE} a string"),
     ({"memoryMiB": 0}, f".memoryMiB: {WHOLE} 0"),
-    ({"memoryMiB": 1.5}, f".memoryMiB: {WHOLE} 1.5"),
     ({"count": 0}, f".count: {WHOLE} 0"),
-    ({"count": True}, f".count: {WHOLE} true or false"),
     ({"numa": -1}, f".numa: {COUNT} -1"),
     ({"uuid": "GPU-1"}, ".uuid: expected GPU- and 32 hexadecimal digits in NVIDIA's groups, found 'GPU-1'"),
-    ({"uuid": 5}, ".uuid: expected a string, found a number"),
     ({"count": 2, "uuid": OWN_UUID}, ".uuid: 2 GPUs cannot share one; leave it out or set count to 1"),
 ]
 WRONG_FAULTS: list[tuple[dict[str, Any], str]] = [
-    ({"gpu": 0}, "kind: expected one of xid, ecc, lost, found None"),
     ({"gpu": 0, "kind": "fire"}, "kind: expected one of xid, ecc, lost, found 'fire'"),
     ({"gpu": 1, "kind": "xid"}, "gpu: there is no GPU 1; the node has 0 to 0"),
     ({"kind": "xid", "afterSeconds": -1}, "afterSeconds: expected a number, 0 or more, found -1"),
@@ -182,7 +172,6 @@ WRONG_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"kind": "xid", "recoversAfterPolls": 0}, f"recoversAfterPolls: {WHOLE} 0"),
 ]
 WRONG_NODES: list[tuple[Any, str]] = [
-    (None, ": expected an object, found nothing"),
     ({"gpus": 3}, ".gpus: expected a list, found a number"),
     ({"nodes": {}}, ": unknown field 'nodes'; known are faults, gpus, seed"),
     ({"gpus": [{"model": "X"}]}, f".gpus[0].memoryMiB: {WHOLE} nothing"),
