@@ -15,10 +15,10 @@ from testing.fakes.kube import FakeKube
 def serving(api: FakeKube) -> contextlib.AbstractContextManager[str]:
     """Serve on a free port of the loopback interface; the server's URL."""
 
-    class Handler(_Handler):
+    class Serving(Handler):
         fake = api
 
-    return http_server.serving(Handler, before_end=api.close)
+    return http_server.serving(Serving, before_end=api.close)
 
 
 def kubeconfig(url: str) -> str:
@@ -31,7 +31,7 @@ def kubeconfig(url: str) -> str:
     )
 
 
-class _Handler(http_server.Handler):
+class Handler(http_server.Handler):
     fake: FakeKube
 
     def do_GET(self) -> None:

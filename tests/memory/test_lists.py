@@ -9,15 +9,15 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 import orjson
 import pytest
 
 from testing.builders import Json, make_container, make_inventory, make_node
-from testing.fakes import http_server
-from testing.fakes.kube_http import kubeconfig
+from testing.fakes import http_server, kube_http
+from testing.fakes.kube import FakeKube
 from tests.memory import groups
 
 LISTED: Final = 120
@@ -85,48 +85,26 @@ class LargeServer:
 
 
 def serving(large: LargeServer) -> contextlib.AbstractContextManager[str]:
-    """The server's URL."""
+    """The server's URL; all but the pods is in memory."""
+    api = FakeKube()
+    api.seed("/api/v1/nodes", make_node(make_inventory(80, 80, node=NODE)))
 
-    class Handler(_Handler):
-        source = large
+    def end() -> None:
+        api.close()
+        large.end.set()
 
-    return http_server.serving(Handler, before_end=large.end.set)
+    class Handler(kube_http.Handler):
+        fake = api
 
+        def do_GET(self) -> None:
+            target = urlsplit(self.path)
+            if target.path != PODS:
+                super().do_GET()
+                return
+            params = dict(parse_qsl(target.query))
+            self.stream(large.changes(params.get("resourceVersion", "")) if "watch" in params else large.list())
 
-class _Handler(http_server.Handler):
-    source: LargeServer
-
-    def do_GET(self) -> None:
-        target = urlsplit(self.path)
-        params = dict(parse_qsl(target.query))
-        if target.path == PODS:
-            version = params.get("resourceVersion", "")
-            self.stream(self.source.changes(version) if "watch" in params else self.source.list())
-        elif params.get("watch"):
-            self.stream(self._nothing())
-        elif target.path.startswith("/api/v1/nodes/"):
-            self._answer(make_node(make_inventory(80, 80, node=NODE)))
-        elif target.path == "/api/v1/nodes":
-            self._answer(
-                {"metadata": {"resourceVersion": "7"}, "items": [make_node(make_inventory(80, 80, node=NODE))]}
-            )
-        elif "/leases/" in target.path:
-            self._answer({"kind": "Status", "message": "no such Lease"}, status=404)
-        else:
-            self._answer({"metadata": {"resourceVersion": "7"}, "items": []})
-
-    def do_POST(self) -> None:
-        self.body()
-        self._answer({"metadata": {"name": "x"}}, status=201)
-
-    do_PUT = do_PATCH = do_POST
-
-    def _nothing(self) -> Iterator[bytes]:
-        self.source.end.wait()
-        yield b""
-
-    def _answer(self, value: Any, *, status: int = 200) -> None:
-        self.send(status, orjson.dumps(value))
+    return http_server.serving(Handler, before_end=end)
 
 
 @pytest.fixture
@@ -138,7 +116,7 @@ def large() -> LargeServer:
 def config(large: LargeServer, tmp_path: Path) -> Iterator[Path]:
     with serving(large) as url:
         file = tmp_path / "config"
-        file.write_text(kubeconfig(url))
+        file.write_text(kube_http.kubeconfig(url))
         yield file
 
 

@@ -16,7 +16,6 @@ CORE = f"{LIMITS}[aliyun.com/gpu-core.percentage]"
 GPU = f"{LIMITS}[nvidia.com/gpu]"
 NOTHING = "0 asks for nothing; remove the entry or write at least 1"
 SO_MUCH = "write a whole number of per cent such as 3"
-ALONE = "has a suffix, but the resource is counted in per cent; write the number alone, such as"
 SEVERAL = (
     "for several GPUs ask for aliyun.com/gpu-mem with the annotation gpushare.dev/gpus, which gives so much on each"
 )
@@ -37,9 +36,6 @@ PARTS: list[tuple[object, str]] = [
     (101, f"{PERCENT}: 101 per cent are more than one GPU; write up to 100; {SEVERAL}"),
     ("1k", f"{PERCENT}: 1000 per cent are more than one GPU; write up to 100; {SEVERAL}"),
     ("20%", f"{PERCENT}: '20%' is not a number; {SO_MUCH}"),
-    ("9" * 5000, f"{PERCENT}: '{'9' * 40}'... is too long for an amount; {SO_MUCH}"),
-    ("10Gi", f"{PERCENT}: 10Gi {ALONE} 10"),
-    ("2000M", f"{PERCENT}: 2000M is more than any node can hold; write a number of per cent up to 1000000000"),
 ]
 COMPUTE: list[tuple[object, str]] = [
     (0, f"{CORE}: {NOTHING}"),
@@ -49,7 +45,6 @@ WHOLES: list[tuple[object, str]] = [
     (0, f"{GPU}: {NOTHING}"),
     (65, f"{GPU}: 65 GPUs are more than any node has; write a number up to 64"),
     (0.5, f"{GPU}: 0.5 is not whole; a share is a whole number of GPUs"),
-    ("1Gi", f"{GPU}: 1Gi has a suffix, but the resource is counted in GPUs; write the number alone, such as 1"),
 ]
 
 
@@ -64,7 +59,6 @@ def unlimited(resource: str) -> str:
 COMBINATIONS: list[tuple[Json, str]] = [
     (pod(asking(mem=3, percent=20)), both("aliyun.com/gpu-mem and nano-gpu/gpu-percent")),
     (pod(asking(mem=3, gpu=1)), both("aliyun.com/gpu-mem and nvidia.com/gpu")),
-    (pod(asking(percent=3, gpu=1)), both("nano-gpu/gpu-percent and nvidia.com/gpu")),
     (pod(asking(mem=1, percent=3, gpu=1)), both("aliyun.com/gpu-mem and nano-gpu/gpu-percent and nvidia.com/gpu")),
     (pod(asking(mem=3, requests={"percent": 20})), f"{unlimited('nano-gpu/gpu-percent')} | "
         + both("aliyun.com/gpu-mem and nano-gpu/gpu-percent")),
@@ -80,21 +74,14 @@ COMBINATIONS: list[tuple[Json, str]] = [
         " aliyun.com/gpu-core.percentage"),
     (pod(asking(core=30)), LONELY),
     (pod(asking(percent=20, core=30)), LONELY),
-    (pod(asking(gpu=1, core=30)), LONELY),
     (pod(container("x"), asking(core=30)), LONELY.replace("[0]", "[1]")),
-    (pod(asking(requests={"core": 30})), f"{unlimited('aliyun.com/gpu-core.percentage')} | {LONELY}"),
     (pod(asking(count=1)), COUNTED),
     (pod(asking(requests={"count": 1})), COUNTED.replace("limits[", "requests[")),
-    (pod(asking(count=1, core=30)), f"{COUNTED} | {LONELY}"),
-    (pod(asking(gpu=1, count=1)), COUNTED),
     (pod(asking(percent=20, requests={"percent": 10})),
         f"{PERCENT.replace('limits', 'requests')}: 10 differs from the limit 20; write 20 or leave requests out"),
-    (pod(asking(gpu=2, requests={"gpu": 1})),
-        f"{GPU.replace('limits', 'requests')}: 1 differs from the limit 2; write 2 or leave requests out"),
     (pod(asking(mem=3, core=5, requests={"mem": 3, "core": 6})),
         f"{CORE.replace('limits', 'requests')}: 6 differs from the limit 5; write 5 or leave requests out"),
     (pod(asking(requests={"percent": 10})), unlimited("nano-gpu/gpu-percent")),
-    (pod(asking(requests={"gpu": 1})), unlimited("nvidia.com/gpu")),
 ]  # fmt: skip
 
 

@@ -70,25 +70,15 @@ def test_limit_hand_over_mig_and_gpus_that_cannot_be_shared_come_back_as_they_we
     [
         ("", "not JSON (Input is a zero-length, empty document: line 1 column 1 (char 0))"),
         ("{", "not JSON ("),
-        ("[]", "expected an object, found a list"),
         ("{}", f"version: {COUNT} nothing"),
-        ('{"version":"1"}', f"version: {COUNT} a string"),
-        ('{"version":true}', f"version: {COUNT} true or false"),
         ('{"version":0}', "version 0 (readable from version 1), this program reads version 2; upgrade it"),
         (
             '{"version":4,"minReader":3}',
             "version 4 (readable from version 3), this program reads version 2; upgrade it",
         ),
         ('{"version":1}', "gpus: expected a list, found nothing"),
-        ('{"version":1,"gpus":[1]}', "gpus[0]: expected an object, found a number"),
-        ('{"version":1,"gpus":[]}', "unitMiB: expected a whole number, 1 or more, found nothing"),
         ('{"version":1,"gpus":[],"unitMiB":0}', "unitMiB: expected a whole number, 1 or more, found 0"),
-        ('{"version":1,"gpus":[{}],"unitMiB":1}', "gpus[0].uuid: expected a string, found nothing"),
         ('{"version":1,"gpus":[{"uuid":"a","index":-1}],"unitMiB":1}', f"gpus[0].index: {COUNT} -1"),
-        (
-            '{"version":1,"gpus":[{"uuid":"a","index":0,"model":"m","memoryMiB":1,"numa":"x"}],"unitMiB":1}',
-            f"gpus[0].numa: {COUNT} a string",
-        ),
         ('{"version":1,"gpus":[],"unitMiB":1,"handOver":1}', "handOver: expected an object, found a number"),
         (
             '{"version":1,"unitMiB":1,"gpus":[{"uuid":"a","index":0,"model":"m","memoryMiB":1,"mig":{"gpu":"x"}}]}',

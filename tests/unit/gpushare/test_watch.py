@@ -56,6 +56,11 @@ class Server:
         self.reflector(**options).run(self.stop)
         return self
 
+    def ran(self) -> Reflector[str]:
+        reflector = self.reflector()
+        reflector.run(self.stop)
+        return reflector
+
     def reflector(self, **options: Any) -> Reflector[str]:
         return Reflector(api=self, path=PATH, sink=self.sink, clock=self, **options)  # type: ignore[arg-type]
 
@@ -182,9 +187,6 @@ def test_a_stream_that_lasted_or_delivered_events_counts_as_a_success() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        *({}, {"items": []}, {"metadata": None}, {"metadata": []}, {"metadata": {}, "items": []}),
-        {"metadata": {"resourceVersion": 7}, "items": []},
-        {"metadata": {"resourceVersion": "7"}, "items": {}},
         {"metadata": {"resourceVersion": "7"}, "items": [None]},
         {"metadata": {"resourceVersion": "7"}, "items": [{}]},
         {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {}}]},
@@ -247,21 +249,15 @@ def test_a_collection_that_cannot_be_read_grows_stale(lists: list[Any], streams:
 )
 def test_every_event_is_a_sign_of_life(stream: list[Any]) -> None:
     server = Server([LIST], [[*stream, 7.0]], requests=2)
-    reflector = server.reflector()
-    reflector.run(server.stop)
-    assert reflector.stale_for() == 0
+    assert server.ran().stale_for() == 0
     assert server.at == 60
 
 
 def test_a_quiet_watch_that_the_server_accepts_again_is_neither_stale_nor_failing() -> None:
     server = Server([LIST], [[95.0, kube.UnreachableError("quiet")]], requests=5)
-    reflector = server.reflector()
-    reflector.run(server.stop)
+    reflector = server.ran()
     assert server.at > 300
     assert reflector.stale_for() <= 95
-    server = Server([LIST], [[95.0, kube.UnreachableError("quiet")]], requests=5)
-    reflector = server.reflector()
-    reflector.run(server.stop)
     assert reflector.failing(10) == ""
 
 
