@@ -89,6 +89,12 @@ def objects(**values: Any) -> list[Json]:
     return render({**BASE, **values})
 
 
+def notes(**values: Any) -> str:
+    """What Helm prints after an installation with these values."""
+    rendered = _loaded(CHART).render({**BASE, **values}, name="gpushare", namespace=NAMESPACE)
+    return str(rendered["gpushare/templates/NOTES.txt"])
+
+
 def pod(found: list[Json], name: str) -> Json:
     """The pod spec of a workload."""
     return dict(tree.workloads(found))[name]

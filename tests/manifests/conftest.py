@@ -5,9 +5,9 @@ from tests.manifests.kustomize import Kubectl
 
 
 @pytest.fixture(scope="session")
-def kubectls(pytestconfig: pytest.Config) -> list[Kubectl]:
+def kubectls() -> list[Kubectl]:
     """All that are here, at least one."""
-    found = kustomize.kubectls(pytestconfig.cache.mkdir("kustomize"))
+    found = kustomize.kubectls()
     if not found:
         pytest.skip("there is no kubectl: python -m localcluster.provision")
     return found

@@ -1,12 +1,10 @@
-"""What `kubectl apply -k` sends: rendered once for each kubectl and each content of the manifests."""
+"""What `kubectl apply -k` sends."""
 
-import hashlib
-import json
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,8 +25,6 @@ class Kubectl:
 
     path: Path
     version: Version
-    renders: Path
-    """A directory that outlives the run; what is in it is named by all that it depends on."""
 
     @property
     def has_components(self) -> bool:
@@ -37,45 +33,20 @@ class Kubectl:
 
     def build(self, overlay: str, manifests: Path = MANIFESTS) -> list[Json]:
         """The objects of an overlay."""
-        return self._rendered(overlay, manifests, lambda _: manifests / "overlays" / overlay)
+        return self._rendered(manifests / "overlays" / overlay)
 
     def with_components(self, *components: str, bases: Sequence[str] = ("gpus/nvidia", "servers/1.30")) -> list[Json]:
-        """What it makes of an overlay with optional components; kubectl 1.20 gets them as copies of their files.
+        """What it makes of an overlay of `bases` with optional components, which are directories of the manifests.
 
-        Args:
-            components: directories of the manifests.
-            bases: what the overlay is put together from.
+        kubectl 1.20 gets them as copies of their files.
         """
+        with tempfile.TemporaryDirectory() as directory:
+            overlay = _overlay(Path(directory), components, bases, has_components=self.has_components)
+            return self._rendered(overlay)
 
-        def overlay(directory: Path) -> Path:
-            return _overlay(directory, components, bases, has_components=self.has_components)
-
-        return self._rendered(f"{components} on {bases}", MANIFESTS, overlay)
-
-    def _rendered(self, what: str, manifests: Path, overlay: Callable[[Path], Path]) -> list[Json]:
-        kept = (
-            self.renders / hashlib.sha256(b"\0".join([*self._maker(), what.encode(), *_content(manifests)])).hexdigest()
-        )
-        if not kept.exists():
-            with tempfile.TemporaryDirectory(dir=self.renders) as directory:
-                argv = [str(self.path), "kustomize", str(overlay(Path(directory)))]
-                built = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
-                (written := Path(directory) / "objects").write_text(
-                    json.dumps(tree.read(built.stdout)), encoding="utf-8"
-                )
-                written.replace(kept)
-        found: list[Json] = json.loads(kept.read_text(encoding="utf-8"))
-        return found
-
-    def _maker(self) -> Iterable[bytes]:
-        facts = self.path.stat()
-        yield from (f"{self.path} {facts.st_size} {facts.st_mtime_ns}".encode(), Path(__file__).read_bytes())
-
-
-def _content(manifests: Path) -> Iterable[bytes]:
-    for path in sorted(manifests.rglob("*")):
-        if path.is_file() and "chart" not in (name := path.relative_to(manifests)).parts:
-            yield from (str(name).encode(), path.read_bytes())
+    def _rendered(self, overlay: Path) -> list[Json]:
+        argv = [str(self.path), "kustomize", str(overlay)]
+        return tree.read(subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout)
 
 
 def _overlay(directory: Path, components: Sequence[str], bases: Sequence[str], *, has_components: bool) -> Path:
@@ -113,7 +84,7 @@ def _copied(overlay: Path, components: Iterable[str]) -> dict[str, list[str]]:
     return lists
 
 
-def kubectls(renders: Path) -> list[Kubectl]:
+def kubectls() -> list[Kubectl]:
     """Every kubectl on this machine: of the test cluster's Kubernetes, and the user's own."""
     assets = os.environ.get(provision.ASSETS_VARIABLE)
     found = [Path(assets) / "kubectl"] if assets else []
@@ -121,7 +92,7 @@ def kubectls(renders: Path) -> list[Kubectl]:
     if own := shutil.which("kubectl"):
         found.append(Path(own))
     return [
-        Kubectl(path, Version.parse(provision.output([str(path), "version", "--client"])), renders)
+        Kubectl(path, Version.parse(provision.output([str(path), "version", "--client"])))
         for path in found
         if os.access(path, os.X_OK)
     ]

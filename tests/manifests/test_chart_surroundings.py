@@ -3,7 +3,7 @@
 import pytest
 
 from gpushare import names
-from testing.manifests import tree
+from testing.manifests import helm, tree
 from testing.manifests.helm import objects, pod, variables
 from testing.manifests.tree import Json
 
@@ -57,6 +57,13 @@ def test_the_clusters_own_scheduler_in_the_place_of_a_second_one() -> None:
     assert second["from"], "an empty list admits every peer"
     assert own["from"] == [{"ipBlock": {"cidr": "10.0.0.0/24"}}, {"ipBlock": {"cidr": "fd00::/64"}}]
     assert own["ports"] == [{"port": "http", "protocol": "TCP"}]
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_warned"), [({}, True), ({"controlPlane": ["10.0.0.0/24"]}, False), ({"enabled": False}, False)]
+)
+def test_the_notes_warn_of_a_policy_that_there_is_and_that_admits_no_scheduler(policy: Json, is_warned: bool) -> None:
+    assert ("admits no kube-scheduler" in helm.notes(scheduler={"enabled": False}, networkPolicy=policy)) == is_warned
 
 
 def test_prometheus_is_let_to_the_metrics_and_not_to_the_extender() -> None:

@@ -12,9 +12,9 @@ from gpushare import names
 from gpushare.runtime import options
 from release.pages import chart
 from release.pages.chart import FIXED, SETTINGS, SHARED, WORDS, camel
-from testing.manifests import tree
+from testing.manifests import helm, tree
 from testing.manifests.helm import objects, pod, variables
-from testing.manifests.tree import Json
+from testing.manifests.tree import SERVERS, Json
 
 
 def test_shared_settings_have_the_programs_defaults() -> None:
@@ -160,3 +160,27 @@ def test_simulated_gpus_are_those_of_the_values() -> None:
     profile = {"gpus": [{"model": "Tesla T4", "memoryMiB": 15360, "count": 2}]}
     found = objects(gpus="simulated", simulatedGpus=profile)
     assert yaml.safe_load(tree.one(found, "ConfigMap", "gpushare-simulated-gpus")["data"]["profile.yaml"]) == profile
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_with_whole_gpus_settings_the_scheduler_and_the_webhooks_change_alone(server: str) -> None:
+    """Where an administrator gives nvidia.com/gpu to this project."""
+    before, after = (
+        helm.normal(helm.without_helms_own(helm.render({"kubeVersion": f"{server}.0", "wholeGpus": whole})))
+        for whole in (False, True)
+    )
+    assert before.keys() == after.keys()
+    hook = ("MutatingWebhookConfiguration", "", names.MUTATING_WEBHOOK)
+    configs = [("ConfigMap", names.NAMESPACE, name) for name in (names.CONFIG, names.SCHEDULER)]
+    assert sorted(key for key in before if before[key] != after[key]) == [
+        *configs,
+        *([hook] if server == "1.30" else []),
+    ]
+    config = after["ConfigMap", names.NAMESPACE, names.CONFIG]["data"]
+    assert options.load(SETTINGS["webhook"], [], prog="x", environ=config).resource_config.whole_gpus
+    if server == "1.30":
+        webhooks = [after[hook]["webhooks"], before[hook]["webhooks"]]
+        added, known = webhooks[0][:2]
+        own = {"name": "whole.gpushare.dev", "matchConditions": added["matchConditions"]}
+        assert added == known | own
+        assert webhooks[0][1:] == webhooks[1]

@@ -15,24 +15,29 @@ PLUGIN = "gpushare-device-plugin"
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.fixture(params=sorted(SPECS))
-def workload(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def spec(workload: str) -> Json:
-    return SPECS[workload]
-
-
-def test_no_container_can_gain_privileges(spec: Json) -> None:
+@pytest.mark.parametrize(("workload", "spec"), SPECS.items(), ids=SPECS)
+def test_a_pod_is_hardened(workload: str, spec: Json) -> None:
     for container in spec["containers"]:
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         }
+        assert set(container["resources"]["requests"]) == {"cpu", "memory"}
+        assert set(container["resources"]["limits"]) == {"memory"}
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert (spec["securityContext"]["runAsUser"] == 0) == (workload == PLUGIN)
+    assert spec["securityContext"].get("runAsNonRoot", False) == (workload != PLUGIN)
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+    assert any("hostPath" in each for each in spec.get("volumes", ())) == (workload == PLUGIN)
+    # Tokens are mounted only where a pod says so.
+    account = tree.one(BASE, "ServiceAccount", workload)
+    assert spec["serviceAccountName"] == workload
+    assert (account["automountServiceAccountToken"], spec["automountServiceAccountToken"]) == (False, True)
+    if workload != "gpushare-dashboard":  # they outlive pressure and taints
+        kind = "system-node-critical" if workload == PLUGIN else "system-cluster-critical"
+        assert spec["priorityClassName"] == kind
+        assert spec["tolerations"]
 
 
 def test_capabilities_are_named_as_container_runtimes_know_them() -> None:
@@ -43,22 +48,6 @@ def test_capabilities_are_named_as_container_runtimes_know_them() -> None:
         for name in re.findall(r"\bCAP_\w+", re.sub(r"#.*", "", path.read_text(encoding="utf-8")))
     ]
     assert added == []
-
-
-def test_only_the_plugin_is_root_and_nothing_shares_the_hosts_namespaces(workload: str, spec: Json) -> None:
-    assert (spec["securityContext"]["runAsUser"] == 0) == (workload == PLUGIN)
-    assert spec["securityContext"].get("runAsNonRoot", False) == (workload != PLUGIN)
-    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
-
-
-def test_only_the_plugin_mounts_directories_of_the_host(workload: str, spec: Json) -> None:
-    assert any("hostPath" in each for each in spec.get("volumes", ())) == (workload == PLUGIN)
-
-
-def test_resources_are_asked_for_and_memory_is_bounded(spec: Json) -> None:
-    for container in spec["containers"]:
-        assert set(container["resources"]["requests"]) == {"cpu", "memory"}
-        assert set(container["resources"]["limits"]) == {"memory"}
 
 
 def test_the_controller_asks_for_the_memory_that_the_leader_of_a_large_cluster_was_measured_to_need() -> None:
@@ -73,20 +62,6 @@ def test_the_controller_asks_for_the_memory_that_the_leader_of_a_large_cluster_w
     assert f"The controller's request, {request} MiB, is what its leader needs" in page
     assert f"no more than {request - answers} MiB when it has started" in page
     assert f"and the {answers} MiB above that it keeps of its answers" in page
-
-
-def test_tokens_are_mounted_only_where_a_pod_says_so(workload: str, spec: Json) -> None:
-    account = tree.one(BASE, "ServiceAccount", spec["serviceAccountName"])
-    assert (workload, account["metadata"]["name"]) == (spec["serviceAccountName"], workload)
-    assert account["automountServiceAccountToken"] is False
-    assert spec["automountServiceAccountToken"] is True
-
-
-@pytest.mark.parametrize("name", sorted(SPECS.keys() - {"gpushare-dashboard"}))
-def test_pods_outlive_pressure_and_taints(name: str) -> None:
-    kind = "system-node-critical" if name == PLUGIN else "system-cluster-critical"
-    assert SPECS[name]["priorityClassName"] == kind
-    assert SPECS[name]["tolerations"]
 
 
 def test_a_roll_out_of_the_controller_does_not_wait_for_a_second_ready_replica() -> None:
