@@ -10,7 +10,6 @@ import subprocess
 from typing import Any, Final
 
 import helm_python
-import kubernetes.client
 import pytest
 import yaml
 
@@ -114,7 +113,6 @@ def test_every_piece_of_python_is_python(block: Block) -> None:
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        ("apiVersion: v1\nkind: Pod\nspec: {container: []}", [".spec.container: no such field"]),
         ("apiVersion: v1\nkind: ConfigMap\ndata: {a: 1}", [".data.a: a string is expected"]),
         ("apiVersion: v1\nkind: Pod\nspec: {containers: {}}", [".spec.containers: a list is expected"]),
         ("apiVersion: v1\nkind: Pod\nspec: {priority: 1q}", [".spec.priority: a number is expected"]),
@@ -124,7 +122,6 @@ def test_every_piece_of_python_is_python(block: Block) -> None:
         ("apiVersion: apps/v1\nkind: Deploymnt", [".kind: Kubernetes has no Deploymnt in apps/v1"]),
         ("components: [../../usages]", ["../../usages: no such directory"]),
         ("image: {registri: a}", ["gpushare:\n- at '/image': additional properties 'registri' not allowed\n"]),
-        ("image: {registry: a}\ndevicePlugin: {tolerations: []}", []),
         ("tolerations: [{key: a, operators: Exists}]", [".tolerations[0].operators: no such field"]),
     ],
 )
@@ -138,10 +135,8 @@ def test_a_wrong_object_is_noticed(written: str, expected: list[str]) -> None:
         ("kubectl labels node a b=c", "kubectl labels is not known here"),
         ("kubectl get pods --namespaces a", "kubectl get has no ['--namespaces']"),
         ("echo a && gpushare explains pod", "invalid choice: 'explains'"),
-        ("helm installs gpushare", "invalid choice: 'installs'"),
         ("make demos", "make has no ['demos']"),
         ("oc -n a start-bild gpushare", "oc start-bild is not known here"),
-        ("frobnicate", "frobnicate is not known here"),
         ("KUBECONFIG=x kubectl -n a get pods > b | grep c", ""),
     ],
 )
@@ -150,7 +145,3 @@ def test_a_wrong_command_is_noticed(typed: str, said: str) -> None:
     found = " ".join(typed_commands.fault(words) for words in typed_commands.commands(block)).strip()
     assert said in found
     assert bool(said) == bool(found)
-
-
-def test_the_client_has_the_models() -> None:
-    assert all(hasattr(kubernetes.client, part) for part in FRAGMENTS)

@@ -11,7 +11,7 @@ from certs import authority, store
 from certs.authority import KeyPair
 from certs.policy import Facts, Unreadable
 from certs.store import FileStore, SecretData
-from tests.unit.certs.world import START, verifies
+from tests.unit.certs.conftest import START, verifies
 
 DAY = timedelta(days=1)
 CA = authority.make_ca(now=START, life=730 * DAY)

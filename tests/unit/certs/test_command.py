@@ -12,7 +12,7 @@ from certs.store import SecretData
 from gpushare.errors import SettingsError
 from gpushare.kube import api as kube
 from gpushare.runtime import options
-from tests.unit.certs.world import SECRET, World
+from tests.unit.certs.conftest import SECRET, World
 
 
 def test_the_state_is_told_in_four_lines_without_a_secret(world: World) -> None:

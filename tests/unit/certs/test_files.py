@@ -6,7 +6,7 @@ import pytest
 
 from certs import authority
 from certs.store import FileStore, SecretData, pair_paths
-from tests.unit.certs.world import START, verifies
+from tests.unit.certs.conftest import START, verifies
 
 
 def contents() -> SecretData:

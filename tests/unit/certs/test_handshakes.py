@@ -10,7 +10,7 @@ from certs import store
 from certs.manager import CertificateManager
 from certs.rotation import Phase
 from gpushare.kube import api as kube
-from tests.unit.certs.world import DAY_S, MUTATING, SECRET, VALIDATING, World, verifies
+from tests.unit.certs.conftest import DAY_S, MUTATING, SECRET, VALIDATING, World, verifies
 
 PROPAGATION_S, TICK_S = 60, 5
 

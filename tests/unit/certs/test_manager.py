@@ -9,7 +9,7 @@ from certs.manager import CertificateManager
 from certs.rotation import Phase
 from gpushare.kube import api as kube
 from testing.fakes.kube import Fault
-from tests.unit.certs.world import DAY_S, MUTATING, SECRET, SECRETS, VALIDATING, World
+from tests.unit.certs.conftest import DAY_S, MUTATING, SECRET, SECRETS, VALIDATING, World
 
 GARBAGE = base64.b64encode(b"garbage").decode()
 
