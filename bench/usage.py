@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.results import Results, table
-from deviceplugin import metrics, pods, resources
+from deviceplugin import metrics, pods
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.pods import PodCache
 from deviceplugin.simulated import SimulatedProcesses
@@ -67,7 +67,7 @@ def main() -> None:
     count, results = options.pods, Results("usage", options.json)
     clock, feed = SystemClock(), InventoryFeed()
     inventory, cache = make_inventory(*[80] * GPUS), PodCache(clock)
-    feed.post(inventory, resources.devices(inventory, resources.offered(percent=False, whole_gpus=False)))
+    feed.post(inventory)
     with tempfile.TemporaryDirectory() as name:
         proc = Path(name)
         processes = [entry for number in range(count) for entry in run(number, proc)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from deviceplugin import resources
-from deviceplugin.resources import Advertisement, Resource
+from deviceplugin.resources import Resource
 from deviceplugin.source import GpuSource, GpuSourceError, OutdatedLibraryError, RawGpu
 from gpushare import names, units
 from gpushare.errors import SettingsError
@@ -143,7 +143,6 @@ class Oversubscription:
 class PostedInventory:
     version: int  # counts up with every change, from 1
     inventory: NodeInventory
-    advertised: Mapping[str, Advertisement]  # by the name of the resource
     raw: Mapping[GpuUuid, RawGpu]  # the GPUs as their source describes them, those that it did not list excepted
 
 
@@ -154,12 +153,10 @@ class InventoryFeed:
         self._changed = threading.Condition()
         self.latest: PostedInventory | None = None
 
-    def post(
-        self, inventory: NodeInventory, advertised: Mapping[str, Advertisement], raw: Sequence[RawGpu] = ()
-    ) -> None:
+    def post(self, inventory: NodeInventory, raw: Sequence[RawGpu] = ()) -> None:
         with self._changed:
             version, of_raw = self.latest.version + 1 if self.latest else 1, {GpuUuid(gpu.uuid): gpu for gpu in raw}
-            self.latest = PostedInventory(version=version, inventory=inventory, advertised=advertised, raw=of_raw)
+            self.latest = PostedInventory(version=version, inventory=inventory, raw=of_raw)
             self._changed.notify_all()
 
     def wake(self) -> None:
@@ -268,7 +265,7 @@ class HealthLoop:
             return self._current is not None
         self._current = latest
         self._problems.clear()
-        self.feed.post(latest, advertised, raw)
+        self.feed.post(latest, raw)
         memory = advertised[names.GPU_MEM]
         units: dict[str, Any] = {"healthy_units": len(memory.healthy), "unhealthy_units": len(memory.unhealthy)}
         faults = {gpu.uuid: gpu.reason for gpu in latest.gpus if gpu.reason}

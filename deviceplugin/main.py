@@ -145,7 +145,7 @@ def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: flo
     policy = settings.watchdog if current.reading is UsageReading.ON else WatchdogPolicy.OFF
     oversubscription = Oversubscription(setting=settings.oversubscription, label=chooser.oversubscription_label)
     readings = HealthLoop(
-        source=gpu_source(settings, node, clock),
+        source=_gpu_source(settings, node, clock),
         feed=feed,
         clock=clock,
         node=node,
@@ -275,7 +275,7 @@ def _usage(
         ).run
 
 
-def gpu_source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
+def _gpu_source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
     reserved = settings.gpu_memory == TOTAL
     if settings.gpu_source != NVML:
         path = Path(settings.gpu_source.removeprefix(names.SIMULATED))

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import grpc
 
+from deviceplugin import resources
 from deviceplugin.api import deviceplugin_pb2 as api
 from deviceplugin.decide import Decision, Reason, Refuse
 from deviceplugin.handover.strategy import AllocateResponse
@@ -72,7 +73,7 @@ class Servicer:
             version = 0
             while posted := self.feed.newer(version, over=lambda: self._stopping.is_set() or not context.is_active()):
                 version = posted.version
-                yield device_list(posted.advertised[self.resource.name])
+                yield device_list(resources.devices(posted.inventory, [self.resource])[self.resource.name])
         finally:
             self._count(-1)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.gpu import machine
 from bench.gpu.cuda import MIB
-from deviceplugin import cgroups, pods, resources
+from deviceplugin import cgroups, pods
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.nvml import binding
 from deviceplugin.nvml.driver import NvmlProcesses
@@ -75,7 +75,7 @@ def groups(root: Path, count: int) -> Iterator[list[Path]]:
 
 def loop_of(found: NodeInventory, pods_: Collection[Json]) -> UsageLoop:
     clock, feed, api, table = SystemClock(), InventoryFeed(), FakeKube(), Procfs()
-    feed.post(found, resources.devices(found, resources.offered(percent=False, whole_gpus=False)))
+    feed.post(found)
     api.seed("/api/v1/namespaces/default", {"metadata": {"name": "default"}})
     cache = PodCache(clock)
     for pod in pods_:

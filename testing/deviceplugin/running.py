@@ -30,12 +30,8 @@ def no_devices(_resource: Resource, _device_ids: Sequence[str]) -> AllocateRespo
 
 def feed_with(inventory: NodeInventory | None = None) -> InventoryFeed:
     feed = InventoryFeed()
-    show(feed, inventory or make_inventory(4, 4))
+    feed.post(inventory or make_inventory(4, 4))
     return feed
-
-
-def show(feed: InventoryFeed, inventory: NodeInventory) -> None:
-    feed.post(inventory, resources.devices(inventory, EVERYTHING))
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from random import Random
 
 from deviceplugin import pods as pods_cache
-from deviceplugin import resources
 from deviceplugin.cgroups import CgroupOwner
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.pods import PodCache
@@ -99,7 +98,7 @@ class World(Procfs):
 
     def __post_init__(self) -> None:
         self.cache = PodCache(self.clock)
-        self.feed.post(INVENTORY, resources.devices(INVENTORY, resources.offered(percent=False, whole_gpus=False)))
+        self.feed.post(INVENTORY)
         for number in range(3):
             self.add_pod(number)
 

@@ -2,14 +2,14 @@
 
 import random
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from deviceplugin import cgroups, pods
+from deviceplugin import pods
 from deviceplugin.decide import Accept
 from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError
 from deviceplugin.limits.cgroup import CgroupBackend, ContainerLimits
@@ -202,19 +202,6 @@ def test_where_they_do_not_nest_the_pod_is_held_as_a_whole(node: Node) -> None:
     assert node.memory.allocate(0, node.pod / IDS["second"], 2048) is not None
 
 
-def test_a_restarted_container_gets_its_limit_again(node: Node) -> None:
-    main = running(node)
-    node.containers.look_at_reported()
-    main.rmdir()
-    assert node.limit(main) is None
-    node.prepare(node.grant(0, gib=3))
-    main.mkdir()
-    node.pods[0]["status"]["containerStatuses"][0]["containerID"] = f"containerd://{'99' * 32}"
-    main.rename(node.pod / ("99" * 32))
-    node.containers.look_at_reported()
-    assert node.limit(node.pod / ("99" * 32)) == 3072
-
-
 def running(node: Node) -> Path:
     """The group of a container with 3 GiB of the first GPU."""
     grant = node.grant(0, gib=3)
@@ -273,24 +260,6 @@ def test_while_many_that_run_are_limited_again_one_that_starts_does_not_wait_for
     assert groups == [IDS["main"], f"cri-containerd-{IDS['init']}.scope", IDS["second"]]
 
 
-def test_containers_that_start_one_after_another_get_each_its_own(node: Node) -> None:
-    for grant in (grants := two(node)):
-        node.prepare(grant, *grants)
-        appears(node, grant.container)
-        node.containers.look_at_expected()
-    assert [node.limit(node.pod / f"cri-containerd-{IDS[each.container]}.scope") for each in grants] == [3072, 2048]
-
-
-def test_where_it_is_not_known_which_container_has_appeared_the_kubelet_is_waited_for(node: Node) -> None:
-    for grant in (grants := two(node)):
-        node.prepare(grant, *grants)
-    main = node.runs(*grants)
-    node.containers.look_at_expected()
-    assert node.limit(main) is None
-    node.containers.look_at_reported()
-    assert (node.limit(main), node.limit(node.pod / IDS["second"])) == (3072, 2048)
-
-
 def test_a_group_that_is_not_ready_is_limited_when_it_is(node: Node) -> None:
     node.prepare(node.grant(0, gib=3))
     main = appears(node, "main")
@@ -302,23 +271,6 @@ def test_a_group_that_is_not_ready_is_limited_when_it_is(node: Node) -> None:
     node.clock.at += 0.1
     node.containers.look_at_expected()
     assert node.limit(main) == 3072
-
-
-def test_the_longer_a_container_takes_the_less_often_it_is_looked_for(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks: list[Path] = []
-
-    def counted(pod: Path) -> Mapping[str, Path]:
-        looks.append(pod)
-        return {}
-
-    monkeypatch.setattr(cgroups, "container_directories", counted)
-    node.prepare(node.grant(0, gib=3))
-    for _ in range(1000):
-        node.clock.at += 0.01
-        node.containers.look_at_expected()
-    assert 50 < len(looks) < 150
 
 
 def test_a_container_that_never_comes_is_forgotten(node: Node) -> None:
@@ -337,14 +289,6 @@ def test_containers_that_share_all_of_a_gpu_are_held_against_each_other(node: No
     main = node.runs(*grants)
     node.containers.look_at_reported()
     assert (node.limit(node.pod), node.limit(main)) == (15360, 8192)
-
-
-def test_a_restarted_plugin_goes_on_beside_pods_that_cannot_be_read(node: Node) -> None:
-    main = running(node)
-    node.pods.insert(0, {"metadata": 3, "status": {"containerStatuses": [{"name": "x", "containerID": "y"}]}})
-    node.pods[1]["metadata"]["annotations"]["gpushare.dev/allocation"] = "{"  # the binding says it in other words too
-    node.plugin_restarts().look_at_reported()
-    assert (node.limit(node.pod), node.limit(main)) == (3072, 3072)
 
 
 def test_a_limit_that_someone_has_removed_comes_back(node: Node) -> None:
@@ -371,10 +315,6 @@ def test_a_container_is_looked_for_until_it_is_there(node: Node) -> None:
     main.rmdir()
     node.containers.look_at_reported()
     main.mkdir()
-    node.stub.set({"fail.nvmlDeviceSetMemoryLimits_v1": 999})
-    node.containers.look_at_reported()
-    assert node.limit(main) is None
-    node.stub.set({"fail.nvmlDeviceSetMemoryLimits_v1": None})
     node.containers.look_at_reported()
     assert node.limit(main) == 3072
 

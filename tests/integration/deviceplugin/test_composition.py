@@ -10,12 +10,8 @@ import pytest
 
 from deviceplugin import main as program
 from deviceplugin import ports
-from deviceplugin.nvml.source import NvmlSource
-from deviceplugin.settings import Settings
-from gpushare.identity import NodeName
 from gpushare.kube import client
 from gpushare.kube.api import ServerFaultError
-from gpushare.runtime.clock import SystemClock
 from gpushare.wire import inventory as wire
 from testing.builders import make_grant, make_node
 from testing.deviceplugin.build import bound_pod
@@ -73,11 +69,6 @@ def test_a_pod_starts_on_a_node_that_has_just_come_up(
     run_main(api, kubelet, pod_resources, act, profile, f"--probe-port={port}")
     assert "Connection refused" in ports.problem(port)
     assert "Traceback" not in capsys.readouterr().err
-
-
-def test_without_a_profile_the_source_is_the_driver() -> None:
-    source = program.gpu_source(Settings(node_name="node-a"), NodeName("node-a"), SystemClock())
-    assert isinstance(source, NvmlSource)
 
 
 def test_a_watch_that_waits_for_the_network_holds_no_one_up_and_one_that_ends_by_itself_ends_the_process() -> None:

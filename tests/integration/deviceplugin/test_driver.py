@@ -15,7 +15,7 @@ from gpushare.model.gpu import Gpu, MigInstance
 from testing.builders import make_gpu
 from testing.deviceplugin.build import fields_of
 from testing.nvml import stub
-from testing.nvml.stub import MIB, Stub
+from testing.nvml.stub import Stub
 
 KINDS = ("Compute", "Graphics", "MPSCompute")
 
@@ -24,15 +24,6 @@ KINDS = ("Compute", "Graphics", "MPSCompute")
 def gpu(nvml_stub: Stub) -> GpuUuid:
     nvml_stub.add_gpu()
     return GpuUuid(str(nvml_stub.keys["0.uuid"]))
-
-
-def test_the_three_lists_are_one_in_which_each_process_stands_once(
-    nvml_binding: Any, nvml_stub: Stub, gpu: GpuUuid
-) -> None:
-    nvml_stub.set({"0.compute": f"100 {5 * MIB} 101 -1 102 7", "0.graphics": "102 9 103 -1", "0.mps": "101 3"})
-    assert NvmlProcesses(nvml_binding).read([gpu]) == {
-        gpu: (GpuProcess(100, 5 * MIB), GpuProcess(101, 3), GpuProcess(102, 9), GpuProcess(103, None))
-    }
 
 
 def test_a_gpu_without_processes_is_not_one_that_does_not_answer_which_is_told_once(
@@ -59,12 +50,6 @@ def test_an_old_driver_lists_what_it_can_and_one_that_lists_nothing_is_no_answer
     assert NvmlProcesses(nvml_binding).read([gpu]) == {gpu: (GpuProcess(100, 5),)}
     nvml_stub.set(dict.fromkeys(newest, stub.NOT_SUPPORTED))
     assert NvmlProcesses(nvml_binding).read([gpu]) == {gpu: None}
-
-
-def test_processes_of_a_mig_instance(nvml_binding: Any, nvml_stub: Stub) -> None:
-    instance = nvml_stub.add_mig(nvml_stub.add_gpu(40960), 0, profile="1g.5gb", memory_mib=4864, gi=9)
-    nvml_stub.set({"0.mig.0.compute": "100 5"})
-    assert NvmlProcesses(nvml_binding).read([GpuUuid(instance)]) == {instance: (GpuProcess(100, 5),)}
 
 
 def test_the_library_is_left_as_it_was(nvml_binding: Any, nvml_stub: Stub, gpu: GpuUuid) -> None:

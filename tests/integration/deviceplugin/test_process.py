@@ -12,10 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-import yaml
 
 from deviceplugin import ports
 from deviceplugin.main import main
+from testing.fakes import kube_http
 from testing.fakes.kubelet import FakeKubelet, free_port, wait_until
 from testing.nvml import stub
 from testing.nvml.stub import MIB, Stub
@@ -28,15 +28,7 @@ def arguments(directory: Path) -> dict[str, str]:
     (directory / "home").mkdir(exist_ok=True)
     profile = directory / "home" / "profile.yaml"
     profile.write_text("gpus:\n  - {model: Tesla T4, memoryMiB: 15109, count: 2}\n")
-    kubeconfig = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "main",
-        "contexts": [{"name": "main", "context": {"cluster": "main", "user": "main"}}],
-        "clusters": [{"name": "main", "cluster": {"server": "http://127.0.0.1:1"}}],
-        "users": [{"name": "main", "user": {"token": "none"}}],
-    }
-    (directory / "home" / "config").write_text(yaml.safe_dump(kubeconfig))
+    (directory / "home" / "config").write_text(kube_http.kubeconfig("http://127.0.0.1:1"))
     return {
         "--node-name": "node-a",
         "--kubeconfig": str(directory / "home" / "config"),
@@ -94,26 +86,6 @@ def test_it_registers_without_an_api_server_and_ends_cleanly_on_sigterm(
     assert capsys.readouterr().err == (
         f"the plugin is not registered with the kubelet (port {port}: Connection refused); its log says why\n"
     )
-
-
-NAMES = ("aliyun.com/gpu-mem", "nano-gpu/gpu-percent", "nvidia.com/gpu")
-
-
-def test_all_resources_register_and_a_gpu_dies_and_comes_back_for_all(plugins: FakeKubelet, directory: Path) -> None:
-    flags = {**arguments(directory), "--whole-gpus": "true"}
-    profile, port = directory / "home" / "profile.yaml", int(flags["--probe-port"])
-    with process(flags):
-        found = {name: plugins.wait_for_devices(1, name) for name in NAMES}
-        assert [len(plugin.lists[0]) for plugin in found.values()] == [28, 200, 2]
-        wait_until(lambda: ports.problem(port) == "")
-        profile.write_text(profile.read_text() + "faults:\n  - {gpu: 1, kind: lost, recoversAfterPolls: 20}\n")
-        wait_until(lambda: all(len(plugin.lists) >= 3 for plugin in found.values()))
-        for name, plugin in found.items():
-            assert list(plugin.lists[1].values()).count("Unhealthy") == len(plugin.lists[1]) // 2, name
-            assert plugin.lists[2] == plugin.lists[0]
-        (directory / "plugins" / "gpushare-percent.sock").unlink()
-        plugins.wait_for_devices(2, "nano-gpu/gpu-percent")
-        assert len(plugins.registrations) == 4
 
 
 def test_a_driver_that_is_replaced_ends_the_process_so_that_a_new_one_reads_it(

@@ -15,11 +15,10 @@ from deviceplugin.decide import Accept, Decision
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.ports import Probe
 from deviceplugin.resources import Resource
-from deviceplugin.server import Registrar
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_inventory
 from testing.deviceplugin.build import fields_of
-from testing.deviceplugin.running import EVERYTHING, feed_with, no_devices, running, running_all, show, start_all
+from testing.deviceplugin.running import EVERYTHING, feed_with, no_devices, running, running_all, start_all
 from testing.fakes.kubelet import FakeKubelet, Plugin, wait_until
 
 MEMORY, PERCENT, WHOLE = NAMES = ("aliyun.com/gpu-mem", "nano-gpu/gpu-percent", "nvidia.com/gpu")
@@ -54,7 +53,7 @@ def test_a_change_of_health_reaches_the_kubelet_for_all_resources(kubelet: FakeK
     feed = feed_with(make_inventory(2, 3))
     with running_all(*EVERYTHING, directory=kubelet.directory, feed=feed):
         plugins = connected(kubelet)
-        show(feed, make_inventory(2, 3, 1))
+        feed.post(make_inventory(2, 3, 1))
         wait_until(lambda: all(len(plugin.lists) == 2 for plugin in plugins.values()))
         assert sizes(plugins) == [6, 300, 3]
         assert len(kubelet.registrations) == 3
@@ -110,22 +109,9 @@ def test_a_registration_that_no_one_follows_up_or_whose_stream_is_lost_is_repeat
         kubelet.wait_for_devices(2)
 
 
-def test_a_resource_that_the_kubelet_refuses_is_logged_and_holds_up_no_other(
+def test_the_plugin_is_registered_when_all_its_resources_are_and_one_that_is_refused_holds_up_no_other(
     kubelet: FakeKubelet, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kubelet.refused = {WHOLE: "the ResourceName is not allowed"}
-    with running_all(*EVERYTHING, directory=kubelet.directory):
-        kubelet.wait_for_devices(1, MEMORY)
-        kubelet.wait_for_devices(1, PERCENT)
-        wait_until(lambda: "not registered" in caplog.messages)
-        kubelet.refused = {}
-        kubelet.wait_for_devices(1, WHOLE)
-        assert len(kubelet.of(MEMORY)) == len(kubelet.of(PERCENT)) == 1
-    error = "INVALID_ARGUMENT: the ResourceName is not allowed"
-    assert fields_of(caplog, "not registered")[0] == {"resource": WHOLE, "error": error}
-
-
-def test_the_plugin_is_registered_when_all_its_resources_are(kubelet: FakeKubelet) -> None:
     state = Probe(port=0, clock=SystemClock(), parts=NAMES)
     kubelet.refused = {PERCENT: "not yet"}
     with running_all(*EVERYTHING, directory=kubelet.directory) as registrars:
@@ -133,6 +119,8 @@ def test_the_plugin_is_registered_when_all_its_resources_are(kubelet: FakeKubele
             registrar.on_beat = partial(state.beat, registrar.resource.name)
         kubelet.wait_for_devices(1, MEMORY)
         kubelet.wait_for_devices(1, WHOLE)
+        wait_until(lambda: "not registered" in caplog.messages)
+        assert fields_of(caplog, "not registered")[0] == {"resource": PERCENT, "error": "INVALID_ARGUMENT: not yet"}
         assert not state.registered()
         kubelet.refused = {}
         wait_until(state.registered)
@@ -169,22 +157,12 @@ def test_a_directory_in_the_place_of_the_socket_is_reported_and_waited_out(
         kubelet.wait_for_devices(2)
 
 
-def test_stopping_ends_the_stream_and_removes_the_socket(kubelet: FakeKubelet, directory: Path) -> None:
-    beats: list[bool] = []
-    with running(directory=directory, on_beat=beats.append):
-        plugin = kubelet.wait_for_devices()
-        wait_until(lambda: True in beats)
-    wait_until(plugin.ended.is_set)
-    assert not (directory / "gpushare.sock").exists()
-    assert beats[-1] is False
-
-
 def test_nothing_is_registered_before_the_gpus_are_known(kubelet: FakeKubelet) -> None:
     feed, beats = InventoryFeed(), list[bool]()
     with running(directory=kubelet.directory, feed=feed, on_beat=beats.append):
         wait_until(lambda: beats)
         assert kubelet.registrations == []
-        show(feed, make_inventory(4))
+        feed.post(make_inventory(4))
         kubelet.wait_for_devices()
 
 
@@ -199,20 +177,6 @@ def test_it_waits_for_the_inventory_to_be_published_but_not_forever(kubelet: Fak
     with running(directory=kubelet.directory, ready=lambda: False, ready_by=ready_by, on_registered=registered.set):
         kubelet.wait_for_devices(2)
         wait_until(registered.is_set)
-
-
-def test_a_link_that_is_stopped_before_it_began_does_nothing(directory: Path) -> None:
-    stop = threading.Event()
-    stop.set()
-    Registrar(
-        resource=resources.MEMORY,
-        directory=directory,
-        feed=InventoryFeed(),
-        start_check=start_all,
-        answer=no_devices,
-        clock=SystemClock(),
-    ).run(stop)
-    assert list(directory.iterdir()) == []
 
 
 ODD: list[list[list[str]]] = [[], [[]], [["no-such-id"]], [["g000", "g000"]], [['{"a": 1}', "\x00", "é" * 500]]]

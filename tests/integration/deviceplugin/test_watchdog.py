@@ -3,24 +3,21 @@
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deviceplugin import pods, resources
+from deviceplugin import pods
 from deviceplugin.inventory import InventoryFeed
-from deviceplugin.nvml.binding import Deadline
 from deviceplugin.nvml.driver import NvmlProcesses
 from deviceplugin.pods import PodCache
 from deviceplugin.refusals import Refusals
 from deviceplugin.usage.loop import UsageLoop
 from deviceplugin.usage.procfs import Procfs
-from deviceplugin.usage.values import UsageReading, WatchdogPolicy
+from deviceplugin.usage.values import WatchdogPolicy
 from deviceplugin.usage.watchdog import Namespaces, Watchdog
 from gpushare.runtime.clock import SystemClock
 from testing.builders import make_grant, make_inventory
@@ -43,7 +40,7 @@ class Scene:
         )
         stub.add_gpu(16384, uuid="GPU-0")
         inventory, feed = make_inventory(16), InventoryFeed()
-        feed.post(inventory, resources.devices(inventory, resources.offered(percent=False, whole_gpus=False)))
+        feed.post(inventory)
         self.clock, api = ManualClock(SystemClock().monotonic()), FakeKube()
         api.seed("/api/v1/namespaces/default", {"metadata": {"name": "default"}})
         cache = PodCache(self.clock)
@@ -113,41 +110,3 @@ def test_processes_above_their_grant_are_ended_and_no_other(scene: Scene) -> Non
     view = scene.current.view()
     assert view is not None
     assert [(row.pod.name, row.used) for row in view.rows] == [("pod-1", 4000 * MIB), ("pod-2", 3072 * MIB)]
-
-
-def test_a_pid_that_is_anothers_by_now_is_left_alone(scene: Scene) -> None:
-    """The list names a PID, and the process that has it is in another pod, which is within its grant."""
-    scene.use(2000, 2000, 3072)
-    scene.look(2)
-    cgroup = f"0::/kubepods/pod{uid(2)}/{container_id(2)}\n"
-    for child in (scene.mild, scene.hard):
-        (scene.proc / str(child.pid) / "cgroup").write_text(cgroup)
-    scene.use(0, 0, 3072)
-    scene.look(5)
-    assert [child.poll() for child in (scene.mild, scene.hard, scene.other)] == [None] * 3
-    assert scene.dog.actions == {}
-
-
-def test_while_the_driver_hangs_no_one_is_touched_and_use_is_unknown(scene: Scene, nvml_binding: Any) -> None:
-    scene.use(2000, 2000, 3072)
-    scene.look(2)
-    answering = scene.loop
-    scene.loop = replace(answering, lists=NvmlProcesses(nvml_binding, Deadline(0.05)))
-    scene.stub.set({"hang.all": 1})
-    scene.look(3)
-    view = scene.current.view()
-    assert view is not None
-    assert (view.reading, view.processes, view.over) == (UsageReading.SILENT, None, None)
-    assert [(row.used, row.peak) for row in view.rows] == [(None, 4000 * MIB), (None, 3072 * MIB)]
-    assert scene.dog.actions == {}
-    [thread] = [each for each in threading.enumerate() if each.name == "driver"]
-    scene.stub.set({"hang.all": None})
-    thread.join()
-    scene.loop = answering
-    scene.clock.at += 10.0  # more than 20 s after the last answer, so that the period begins again
-    scene.look()
-    assert scene.dog.actions == {}
-    assert scene.mild.poll() is None
-    view = scene.current.view()
-    assert view is not None
-    assert (view.reading, view.processes, view.over) == (UsageReading.ON, (3, 0), 0)

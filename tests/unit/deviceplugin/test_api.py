@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from deviceplugin.api import deviceplugin_pb2 as api
-from deviceplugin.api import podresources_pb2 as resources
 
 PACKAGE = Path(__file__).parents[3] / "deviceplugin" / "api"
 
@@ -21,16 +20,6 @@ def test_messages_have_the_kubelets_field_numbers() -> None:
     answer = api.ContainerAllocateResponse(envs={"k": "v"})
     assert api.AllocateResponse(container_responses=[answer]).SerializeToString() == b"\n\x08\n\x06\n\x01k\x12\x01v"
     assert api.PreStartContainerRequest.FromString(b"\n\x01a\n\x01b").devices_ids == ["a", "b"]
-
-
-def test_fields_of_pod_resources_that_are_not_used_are_passed_over() -> None:
-    # A container with cpu_ids (3), memory (4) and dynamic_resources (5) beside its devices.
-    container = b"\n\x01c\x12\x06\n\x01r\x12\x01d\x1a\x02\x01\x02\x22\x02\n\x00\x2a\x02\n\x00"
-    pod = b"\n\x01p\x12\x01n\x1a" + bytes([len(container)]) + container
-    message = resources.ListPodResourcesResponse.FromString(b"\n" + bytes([len(pod)]) + pod)
-    (found,) = message.pod_resources
-    assert (found.name, found.namespace, found.containers[0].name) == ("p", "n", "c")
-    assert found.containers[0].devices[0].device_ids == ["d"]
 
 
 def test_the_generated_modules_are_up_to_date(tmp_path: Path) -> None:

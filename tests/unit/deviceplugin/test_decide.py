@@ -59,11 +59,6 @@ def test_memory_that_is_no_whole_unit_is_rounded_up_and_percent_do_not_depend_on
     assert decide.decide(share(PERCENT, PART, 20, inventory=inventory)) == Accept((PART,))
 
 
-def test_the_last_variable_of_a_name_counts() -> None:
-    containers = [make_container(env=[{"name": VISIBLE, "value": "all"}, env_of("main")])]
-    assert isinstance(decide.decide(start_of(bound_pod(containers=containers))), Accept)
-
-
 def test_init_containers_and_sidecars_are_looked_up_by_name_like_all_others() -> None:
     init = make_grant(0, container="prepare", kind=ContainerKind.INIT)
     pod = bound_pod(init, make_grant(1), initContainers=[make_container("prepare", 3, env=[env_of("prepare")])])
@@ -277,12 +272,6 @@ def test_of_a_pod_that_refuses_and_what_is_too_much_beside_it_the_first_one_star
     assert found == {"refuser": first == "refuser", "other": first == "other"}
 
 
-def test_an_init_container_counts_by_its_maximum() -> None:
-    init = make_grant(0, gib=10, container="prepare", kind=ContainerKind.INIT)
-    mine = bound_pod(init, make_grant(0, gib=10), name="mine")
-    assert starts(mine, mine)
-
-
 def elsewhere(annotations: dict[str, str], **limits: Any) -> Json:
     """A pod that another system bound, before all others."""
     written = annotations | {"ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1"}
@@ -316,13 +305,6 @@ FORGED = bound_pod(make_grant(0, gib=15), name="forger", assumed=0, containers=[
 )
 def test_what_other_pods_hold_decides_whether_it_starts(others: list[Json], expected: bool) -> None:
     assert starts(held("mine", 10, at=9), *others) is expected
-
-
-def test_compute_is_counted_like_memory() -> None:
-    older, mine = held("older", at=1, compute_percent=60), held("mine", at=2, compute_percent=60)
-    assert not starts(mine, older, gib=3)
-    assert starts(older, mine, gib=3)
-    assert starts(mine, held("older", at=1, compute_percent=40), gib=3)
 
 
 def test_a_refusal_counts_what_is_missing() -> None:

@@ -90,9 +90,9 @@ def test_only_changes_are_posted_each_with_its_devices(caplog: pytest.LogCapture
     caplog.set_level("INFO")
     scene = Scene([raw_gpu(0, 3)], [raw_gpu(0, 3)], [raw_gpu(0, 3, fault="Xid 79")])
     assert scene.polls() == [True]
-    assert scene.latest.advertised["aliyun.com/gpu-mem"].healthy == ("g000", "g001", "g002")
     assert [scene.latest.version for _ in range(3) if scene.loop.poll()] == [1, 2, 2]
-    assert [line["faults"] for line in fields_of(caplog, "gpus changed")] == [{}, {"GPU-0": "Xid 79"}]
+    told = [(line["healthy_units"], line["faults"]) for line in fields_of(caplog, "gpus changed")]
+    assert told == [(3, {}), (0, {"GPU-0": "Xid 79"})]
 
 
 def test_a_node_without_a_driver_is_asked_again_and_never_shown_as_empty(caplog: pytest.LogCaptureFixture) -> None:

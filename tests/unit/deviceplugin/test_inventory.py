@@ -1,6 +1,5 @@
 """From a reading to the node's inventory: what may be granted of it, and who waits for it."""
 
-import threading
 from dataclasses import replace
 from typing import Final
 
@@ -16,7 +15,7 @@ from gpushare.model.gpu import Gpu, Limit, MigInstance, NodeInventory, mig_index
 from gpushare.units import GIB, MemoryUnit
 from testing.builders import make_gpu, make_inventory, make_mig
 from testing.deviceplugin.build import NODE, raw_gpu
-from testing.deviceplugin.running import feed_with, show
+from testing.deviceplugin.running import feed_with
 from tests.unit.deviceplugin import golden
 
 
@@ -154,27 +153,3 @@ def test_a_newer_snapshot_is_given_at_once_and_no_one_waits_longer_than_he_wants
     assert feed.newer(1, over=lambda: False, seconds=0.01) is None
     assert InventoryFeed().newer(0, over=lambda: False, seconds=0.01) is None
     assert feed.newer(0, over=lambda: True) is None
-
-
-def test_a_waiter_gets_what_is_posted_later() -> None:
-    feed, got = feed_with(), list[int]()
-
-    def wait() -> None:
-        found = feed.newer(1, over=lambda: False)
-        got.append(found.version if found else 0)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    show(feed, make_inventory(1))
-    thread.join()
-    assert got == [2]
-
-
-def test_waking_lets_a_waiter_notice_that_it_is_over() -> None:
-    feed, over, got = feed_with(), threading.Event(), list[object]()
-    thread = threading.Thread(target=lambda: got.append(feed.newer(1, over=over.is_set)))
-    thread.start()
-    over.set()
-    feed.wake()
-    thread.join()
-    assert got == [None]

@@ -1,7 +1,6 @@
 """What Prometheus reads from the device plugin."""
 
 import socket
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import replace
 from threading import Event
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from deviceplugin import metrics, ports
+from deviceplugin import metrics
 from deviceplugin.metrics import MOST_ROWS
 from deviceplugin.ports import MetricsServer
 from deviceplugin.usage.values import GpuTotal, NodeUsage, Row, UsageReading
@@ -18,10 +17,8 @@ from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.gpu import GpuHealth, LeftOut, Limit
 from gpushare.runtime.pages import Page
 from testing.builders import make_gpu, make_ref
-from testing.clock import ManualClock, ending
+from testing.clock import ending
 from testing.deviceplugin.build import fields_of
-from testing.deviceplugin.running import in_threads
-from testing.fakes.kubelet import free_port, wait_until
 
 MIB = 1024 * 1024
 NODE = NodeName("node-a")
@@ -163,39 +160,13 @@ def test_starts_are_shown_by_outcome_and_reason() -> None:
     ]
 
 
-def plugin_page() -> Page:
-    return Page(200, metrics.page(None, {}, {}, NODE), metrics.CONTENT_TYPE)
-
-
-def test_they_are_served_until_the_plugin_ends_and_made_once_a_second() -> None:
-    port, made, pages = free_port(), list[int](), list[str]()
-
-    def make() -> Page:
-        made.append(1)
-        return plugin_page()
-
-    with in_threads(MetricsServer(port=port, make=make, clock=ManualClock()).run):
-        wait_until(lambda: not ports.problem(port))
-        for _ in range(3):
-            with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=30) as page:
-                pages.append(page.read().decode())
-    assert (len(made), len(set(pages))) == (1, 1)
-    found = pages[0]
-    for text in (
-        "# HELP gpushare_plugin_starts_total",
-        'component="gpushare-device-plugin"',
-        "process_resident_memory",
-    ):
-        assert text in found
-
-
 def test_a_port_that_is_taken_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     stop = Event()
 
     clock = ending(stop, 2)
     with socket.create_server(("", 0)) as taken:
         port = int(taken.getsockname()[1])
-        MetricsServer(port=port, make=plugin_page, clock=clock).run(stop)
+        MetricsServer(port=port, make=lambda: Page(200, b""), clock=clock).run(stop)
     assert clock.waits == [30.0, 30.0]
     error = f"--metrics-port {port}: Address already in use"
     assert [found["error"] for found in fields_of(caplog, "metrics not served")] == [error] * 2

@@ -33,21 +33,6 @@ def refused(port: int) -> str:
     return f"the plugin is not registered with the kubelet (port {port}: Connection refused); its log says why"
 
 
-def test_it_takes_connections_while_the_plugin_is_registered(port: int) -> None:
-    served = Probe(port=port, clock=SystemClock(), parts=["m"])
-    with running(served) as takes:
-        assert ports.problem(port) == refused(port)
-        served.beat("m", True)
-        wait_until(takes)
-        for _ in range(20):
-            assert takes()
-        served.beat("m", False)
-        wait_until(lambda: not takes())
-        served.beat("m", True)
-        wait_until(takes)
-    assert ports.problem(port) == refused(port)
-
-
 def test_a_connection_is_closed_at_once_and_unread(port: int) -> None:
     served = Probe(port=port, clock=SystemClock(), parts=["m"])
     served.beat("m", True)

@@ -17,7 +17,7 @@ from gpushare.runtime.clock import SystemClock
 from gpushare.wire import inventory as wire
 from testing.builders import Json, make_inventory, make_node
 from testing.deviceplugin.build import NODE, fields_of
-from testing.deviceplugin.running import feed_with, in_threads, show
+from testing.deviceplugin.running import feed_with, in_threads
 from testing.fakes.kube import FakeKube
 from testing.fakes.kubelet import wait_until
 
@@ -72,7 +72,7 @@ def test_what_is_not_final_is_not_told(api: FakeKube) -> None:
     with publishing(api, feed, final=is_final) as publisher:
         assert asked.wait()
         assert not publisher.published.is_set()
-        show(feed, final)
+        feed.post(final)
         assert publisher.published.wait()
     assert wire.of_node(node(api)) == final
     assert [call.verb for call in api.calls] == ["patch", "patch"]

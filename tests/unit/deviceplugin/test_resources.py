@@ -29,12 +29,6 @@ def test_memory_is_always_offered() -> None:
     assert offered == [(MEMORY,), (MEMORY, WHOLE), (MEMORY, PERCENT), (MEMORY, PERCENT, WHOLE)]
 
 
-def test_names_sockets_and_ids_are_different() -> None:
-    everything = resources.offered(percent=True, whole_gpus=True)
-    assert [one.name for one in everything] == ["aliyun.com/gpu-mem", "nano-gpu/gpu-percent", "nvidia.com/gpu"]
-    assert len({one.socket for one in everything}) == len({one.prefix for one in everything}) == 3
-
-
 def test_a_gpu_is_so_many_devices_and_a_grant_of_its_own_resource_too() -> None:
     of_gpu = [resource.devices_of_gpu(make_gpu(0, mib=15109), GIB) for resource in (MEMORY, PERCENT, WHOLE)]
     assert of_gpu == [14, 100, 1]
@@ -71,12 +65,6 @@ HEALTH = st.sampled_from(GpuHealth)
 
 def memory(inventory: NodeInventory) -> Advertisement:
     return resources.devices(inventory, [resources.MEMORY])["aliyun.com/gpu-mem"]
-
-
-def test_what_is_left_below_a_unit_on_each_gpu_is_not_offered() -> None:
-    gpus = (make_gpu(0, mib=15109), make_gpu(1, mib=15109))
-    inventory = NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB)
-    assert len(memory(inventory).healthy) == 28
 
 
 @given(st.lists(st.tuples(st.integers(0, 99_999), HEALTH), min_size=1, max_size=8), st.sampled_from([1, 64, 256, 1024]))
@@ -139,7 +127,3 @@ def test_a_gpu_that_recovers_has_the_ids_that_it_had() -> None:
 def test_the_limit_counts_for_each_resource_by_itself() -> None:
     found = resources.devices(make_inventory(*[100] * 199), EVERYTHING)
     assert [len(one.healthy) for one in found.values()] == [19_900, 19_900, 199]
-
-
-def test_a_node_without_gpus_offers_nothing_of_any_resource() -> None:
-    assert set(resources.devices(make_inventory(), EVERYTHING).values()) == {Advertisement(healthy=())}

@@ -6,9 +6,8 @@ import pytest
 
 from deviceplugin import main as program
 from deviceplugin.settings import Settings
-from deviceplugin.usage.values import WatchdogPolicy
 from gpushare.runtime import options
-from gpushare.units import GIB, MemoryUnit
+from gpushare.units import MemoryUnit
 from tests.unit.deviceplugin import golden
 
 
@@ -16,35 +15,6 @@ from tests.unit.deviceplugin import golden
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GPUSHARE_NODE_NAME", "GPUSHARE_MEMORY_UNIT", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
-
-
-def test_defaults() -> None:
-    assert options.load(Settings, [], prog="plugin") == Settings(
-        node_name="",
-        kubeconfig="",
-        gpu_source="nvml",
-        memory_unit=GIB,
-        gpu_memory="usable",
-        unified_memory=0,
-        ignored_xids=frozenset(),
-        xid_recovery=0.0,
-        recovery_action=True,
-        gpu_percent=True,
-        whole_gpus=False,
-        device_plugins_dir=Path("/var/lib/kubelet/device-plugins"),
-        pod_resources_socket=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
-        poll_interval=5.0,
-        publish_interval=300.0,
-        probe_port=12346,
-        metrics_port=12347,
-        usage=False,
-        usage_interval=5.0,
-        watchdog=WatchdogPolicy.OFF,
-        watchdog_grace=30.0,
-        watchdog_tolerance_mib=512,
-        simulated_processes="",
-        log_level="info",
-    )
 
 
 def test_variables_and_flags(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,12 +42,6 @@ def rewrite(path: Path, text: str) -> None:
     os.utime(path, ns=(stamp, stamp))
 
 
-def test_a_gpu_has_what_the_profile_says(make: Make) -> None:
-    gpu = make("gpus: [{model: X, memoryMiB: 100, numa: 1, uuid: GPU-01234567-89ab-cdef-0123-456789abcdef}]").read()[0]
-    assert (gpu.uuid, gpu.index, gpu.model) == ("GPU-01234567-89ab-cdef-0123-456789abcdef", 0, "X")
-    assert (gpu.memory_bytes, gpu.numa, gpu.fault) == (100 * 1024 * 1024, 1, "")
-
-
 def test_a_fault_comes_after_so_many_readings_and_stays_or_passes(make: Make) -> None:
     source = make(FOUR + "faults: [{gpu: 1, kind: xid, afterPolls: 2}]")
     assert [state(source)[1] for _ in range(5)] == ["", "", "simulated xid", "simulated xid", "simulated xid"]

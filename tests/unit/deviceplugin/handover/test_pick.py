@@ -92,22 +92,6 @@ def test_a_spec_that_names_gpus_wrongly_gives_the_granted_one_alone() -> None:
         assert nvidia.paths(picked(gpu(0), spec(document))) == [*CONTROL, "/dev/nvidia0"], document
 
 
-def test_another_gpu_under_another_name_is_left_out() -> None:
-    for other in (
-        {"path": "/dev/nvidia0", "hostPath": "/dev/nvidia3"},
-        {"path": "/dev/nvidia0", "hostPath": "/run/nvidia/driver/dev/nvidia3"},
-        {"path": "/dev/card", "hostPath": "/dev/nvidia3"},
-        {"path": "/dev/card", "hostPath": "/dev/../dev//nvidia3"},
-        {"path": "/dev/./nvidia3"},
-        {"path": "//dev/nvidia3"},
-    ):
-        of_device = nvidia.document(nvidia.device("0", nvidia.node(0), other))
-        for document in (of_device, with_common(other), nvidia.document(nvidia.device("0", other))):
-            edits = picked(gpu(0), spec(document))
-            assert nvidia.paths(edits) == [*CONTROL, "/dev/nvidia0"], other
-            assert not any("nvidia3" in node.host_path for node in edits.device_nodes), other
-
-
 def test_numbers_of_devices_are_those_of_the_node_and_not_of_the_file() -> None:
     wrong = nvidia.document(nvidia.device("0", nvidia.node(0) | {"type": "c", "major": 195, "minor": 3}))
     wrong["containerEdits"]["deviceNodes"].append(nvidia.plain("/dev/nvidia-modeset") | {"type": "c", "major": 8})

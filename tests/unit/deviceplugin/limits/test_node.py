@@ -45,18 +45,6 @@ def test_an_order_is_read_and_other_words_are_refused() -> None:
             limits.order(text)
 
 
-def test_a_nodes_label_beats_the_setting() -> None:
-    setting = limits.order("auto")
-    assert limits.wanted_order(setting, "") == (setting, "")
-    assert limits.wanted_order(setting, "mps.advisory") == (limits.order("mps,advisory"), "")
-    order, problem = limits.wanted_order(setting, "mps-advisory")
-    assert order == setting
-    assert problem == (
-        "label gpushare.dev/limits=mps-advisory: write auto, or some of mig, cgroup, mps, hami-core, advisory, each"
-        " once, with commas between them; in a label, write dots instead of commas"
-    )
-
-
 def test_why_nothing_stronger_holds_is_told() -> None:
     proofs = {
         Limit.MIG: {FIRST: "no instance", SECOND: "no instance"},
@@ -71,12 +59,6 @@ def test_why_nothing_stronger_holds_is_told() -> None:
     assert second.limit_reason == f"cgroup: {'old driver' * 20}; mps: no daemon"
     first, _ = ChosenLimits((Limit.MPS, Limit.CGROUP), dict.fromkeys(Limit, EVERYWHERE)).shown(INVENTORY).gpus
     assert first.limit_reason == "cgroup: the order of limits of this node leaves it out or puts it later"
-
-
-def test_on_a_gpu_that_one_program_has_for_itself_nothing_but_mps_works() -> None:
-    order = limits.order("auto")
-    chosen = ChosenLimits(order, limits.only_mps_on(dict.fromkeys(order, EVERYWHERE), {FIRST: "exclusive"}))
-    assert (chosen.candidates(FIRST), chosen.candidates(SECOND)) == ((Limit.MPS,), order)
 
 
 def test_a_gpu_on_which_nothing_works_takes_no_containers_and_its_own_fault_is_not_hidden() -> None:
@@ -262,7 +244,13 @@ def test_the_nodes_label_counts_as_soon_as_it_changes(caplog: pytest.LogCaptureF
     assert node.shown() == [Limit.ADVISORY, Limit.ADVISORY]
     node.label = "advisroy"
     assert node.shown() == [Limit.CGROUP, Limit.CGROUP]
-    assert "gpushare.dev/limits=advisroy" in fields_of(caplog, "label not read")[0]["problem"]
+    [told] = fields_of(caplog, "label not read")
+    assert told["problem"] == (
+        "label gpushare.dev/limits=advisroy: write auto, or some of mig, cgroup, mps, hami-core, advisory, each once,"
+        " with commas between them; in a label, write dots instead of commas"
+    )
+    node.label = "advisory.cgroup"
+    assert node.shown() == [Limit.ADVISORY, Limit.ADVISORY]
 
 
 def test_a_start_gets_the_edits_of_each_container_that_may_be_meant() -> None:

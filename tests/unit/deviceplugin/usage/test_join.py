@@ -4,16 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from deviceplugin import source
-from deviceplugin.source import GpuProcess
 from deviceplugin.usage import join
 from deviceplugin.usage.join import Pods
 from deviceplugin.usage.values import Key, NodeUsage, Sample
-from gpushare.identity import GpuUuid
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.request import ContainerKind
 from testing.builders import Json, make_gpu, make_grant, make_inventory
-from testing.deviceplugin.usage import MIB, holding, process, running_pod, sample, uid
+from testing.deviceplugin.usage import MIB, holding, process, running_pod, sample
 
 INVENTORY = make_inventory(16, 16)
 
@@ -54,21 +51,6 @@ def test_without_a_sample_only_what_was_granted_is_known() -> None:
     ]
 
 
-def test_containers_that_hold_nothing_of_a_gpu_share_a_row_and_what_is_not_told_makes_a_sum_unknown() -> None:
-    read = sample({"GPU-0": {100: 500, 101: 1, 102: 2}}, process(100, 1, 12), process(101, 1, 99), process(102, 1, 0))
-    assert rows(shown(read, TWO))[0] == ("pod-1", "", "GPU-0", 0, 503, 503)
-    read = sample({"GPU-0": {100: 500, 101: None}, "GPU-1": {}}, process(100, 1, 11), process(101, 1, 11))
-    assert rows(shown(read, TWO))[0] == ("pod-1", "a", "GPU-0", 2048, None, 500)
-
-
-def test_a_gpu_that_does_not_answer_is_unknown_and_keeps_its_peak() -> None:
-    seen = {(uid(1), "a", GpuUuid("GPU-0")): 7 * MIB}
-    read = sample({"GPU-0": None, "GPU-1": {}})
-    usage = shown(read, TWO, seen=seen)  # type: ignore[arg-type] # names of containers are strings
-    assert [row[3:] for row in rows(usage)] == [(2048, None, 7), (2048, 0, 0), (3072, 0, 0)]
-    assert usage.foreign == {"GPU-1": 0}
-
-
 def test_the_peak_is_the_most_and_goes_with_its_pod() -> None:
     pods = held(TWO)
     peaks: Mapping[Key, int] = {}
@@ -78,37 +60,11 @@ def test_the_peak_is_the_most_and_goes_with_its_pod() -> None:
     assert join.peaks(peaks, join.join(sample({"GPU-0": {}}), {}), {}) == {}
 
 
-def test_of_a_process_that_two_lists_name_the_larger_amount_counts() -> None:
-    one, other = [GpuProcess(1, 5), GpuProcess(2, None), GpuProcess(3, None)], [GpuProcess(2, 7), GpuProcess(1, 4)]
-    assert source.merged([one, other]) == (GpuProcess(1, 5), GpuProcess(2, 7), GpuProcess(3, None))
-    assert source.merged([other, one]) == source.merged([one, other])
-
-
-def test_memory_of_pods_that_hold_nothing_here_is_foreign() -> None:
-    ended = running_pod(2, make_grant(0), ids={"main": 21})
-    ended["status"] = {"phase": "Succeeded"}
-    unreadable = running_pod(3, make_grant(0), ids={"main": 31})
-    unreadable["metadata"]["annotations"] = {"gpushare.dev/allocation": "?"}
-    read = sample({"GPU-0": {1: 1, 2: 2, 3: 4, 4: 8}}, process(1, 2, 21), process(2, 3, 31), process(3, 4, 41))
-    usage = shown(read, ended, unreadable)
-    assert rows(usage) == []
-    assert usage.foreign == {"GPU-0": 15 * MIB}
-
-
 def test_a_whole_gpu_is_granted_with_all_that_it_has_and_init_containers_count_once() -> None:
     init, app = make_grant(0, gib=5, container="i", kind=ContainerKind.INIT), make_grant(0, gib=3, container="a")
     (pod,) = held(running_pod(1, init, app)).values()
     assert dict(pod.granted) == {("i", "GPU-0"): 5120, ("a", "GPU-0"): 3072}
     assert dict(pod.most) == {"GPU-0": 5120}
-
-
-def test_the_policy_that_an_author_asks_for_is_read() -> None:
-    policies = [
-        pod.policy.name
-        for text in ("kill", "evict", "Kill", "")
-        for pod in held(running_pod(1, make_grant(0), policy=text)).values()
-    ]
-    assert policies == ["KILL", "EVICT", "OFF", "OFF"]
 
 
 def test_ids_of_other_forms_are_ignored() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from deviceplugin import pods as reduced
-from deviceplugin import resources
 from deviceplugin.cgroups import CgroupOwner
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.pods import PodCache
@@ -42,7 +41,7 @@ class Scene:
 
     def know_gpus(self) -> None:
         inventory = make_inventory(16)
-        self.feed.post(inventory, resources.devices(inventory, resources.offered(percent=False, whole_gpus=False)))
+        self.feed.post(inventory)
 
     def run(self, pid: int, mib: int, *, started: int = 77) -> None:
         """Only this process is on the GPU from now on."""
@@ -144,15 +143,6 @@ def test_it_looks_until_the_plugin_ends(tmp_path: Path) -> None:
     scene.current.clock = clock
     scene.loop.run(stop)
     assert clock.waits == [5.0, 5.0, 5.0]
-
-
-def test_processes_that_the_machine_does_not_know_are_counted(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
-    scene.know_gpus()
-    scene.run(100, 500)
-    scene.tell(*({"gpu": "GPU-0", "pid": pid, "memoryMiB": 1} for pid in (100, 101, 102)))
-    scene.loop.look()
-    assert (scene.view.reading, scene.view.processes) == (UsageReading.ON, (1, 2))
 
 
 def test_the_first_process_of_a_container_does_not_see_the_node() -> None:

@@ -88,18 +88,6 @@ def test_without_pidfds_the_check_comes_just_before_the_signal(
     assert child.wait() == -signal.SIGKILL
 
 
-def test_a_process_that_may_not_be_signalled_is_said(
-    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_handle: int, _number: int) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
-    found = read(child.pid)
-    assert Procfs().send(found, signal.SIGTERM) is Sent.FAILED
-    assert child.poll() is None
-
-
 class Table(Procfs):
     """Processes that a test has; reading takes a second."""
 

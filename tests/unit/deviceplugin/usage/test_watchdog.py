@@ -108,13 +108,6 @@ def test_a_container_is_told_once_when_the_grace_period_is_over(caplog: pytest.L
     assert scene.asked() == []
 
 
-def test_all_of_the_grant_may_be_used_and_the_tolerance_too() -> None:
-    scene, tolerant = Scene(), Scene(tolerance_mib=100)
-    assert scene.looks(6, 3072) == [0] * 6
-    assert tolerant.looks(6, 3172) == [0] * 6
-    assert tolerant.looks(4, 3173) == [0, 0, 0, 1]
-
-
 def test_who_has_a_gpu_alone_may_use_what_rounding_left_out() -> None:
     """The driver counts in bytes, and a whole GPU in MiB, rounded down."""
     pod = running_pod(1, replace(make_grant(0, gib=16), whole=True), ids={"main": 11})
