@@ -1,17 +1,21 @@
-"""Writes the configuration with which a kube-scheduler of each version asks the controller. Pure."""
+"""`gpushare scheduler-config`: the configuration with which a kube-scheduler of each version asks the controller."""
 
+import argparse
 import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.units import ResourceConfig
-from gpushare_cli import kube_scores, yamls
+from gpushare_cli import arguments, kube_scores, yamls
+from gpushare_cli.arguments import Command
+from gpushare_cli.console import OK, Streams
 
 CONTROLLER_PORT: Final = 12345  # port of the controller's Service, the same as Aliyun's extender has
 DEFAULT_URL: Final = f"http://{names.CONTROLLER_SERVICE}.{names.NAMESPACE}.svc:{CONTROLLER_PORT}{names.EXTENDER_PREFIX}"
@@ -29,17 +33,13 @@ _MOST_QPS: Final = 100_000
 Entry = dict[str, Any]  # an extender of a KubeSchedulerConfiguration, but with seconds
 
 
-class Kind(StrEnum):
-    """The two families of configuration files."""
-
+class Kind(StrEnum):  # of configuration files
     CONFIGURATION = "configuration"
     POLICY = "policy"
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class ServerVersion:
-    """A Kubernetes release."""
-
+class ServerVersion:  # a Kubernetes release
     major: int
     minor: int
 
@@ -235,10 +235,12 @@ def _url(url: str) -> str:
 
 
 def _api_version(server: ServerVersion) -> str:
-    if found := next((name for minor, name in _SINCE if server >= ServerVersion(1, minor)), ""):
-        return found
-    why = "KubeSchedulerConfiguration is supported from 1.19; use --kind policy"
-    raise SettingsError(f"server version {server}: {why}")
+    for minor, name in _SINCE:
+        if server >= ServerVersion(1, minor):
+            return name
+    raise SettingsError(
+        f"server version {server}: KubeSchedulerConfiguration is supported from 1.19; use --kind policy"
+    )
 
 
 def _client(options: Options) -> dict[str, Any]:
@@ -257,3 +259,99 @@ def _dns_name(what: str, text: str) -> str:
             f"{what} {text!r}: write lower-case letters, digits, '-' and '.', such as {names.SCHEDULER}"
         )
     return text
+
+
+def run(streams: Streams, *, options: Options, kind: Kind) -> int:
+    """Print a configuration for kube-scheduler. The exit code."""
+    if kind is Kind.POLICY:
+        streams.out.write(policy(options))
+        streams.note(f"start kube-scheduler with {' '.join(policy_flags(options))}")
+    else:
+        streams.out.write(configuration(options))
+    if options.scheduler_name and (options.others_weight is not None or options.most_allocated):
+        streams.note(
+            f"only pods that name the scheduler {options.scheduler_name} are ranked by it; pods without GPUs usually go"
+            " to the cluster's own, for which give --scheduler-name ''"
+        )
+    return OK
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Print the configuration with which kube-scheduler asks the controller about shared GPUs."
+    add = parser.add_argument
+    add_server(parser, "of the cluster, such as v1.29.3+k3s1", required=True)
+    what = "policy: a policy file, for --policy-config-file of 1.22 and older"
+    arguments.add_choice(parser, "--kind", Kind.CONFIGURATION, what)
+    add("--extender-url", dest="url", default=DEFAULT_URL, metavar="URL", help="default: %(default)s")
+    what = "PEM file; needed if the URL is https"
+    arguments.is_file(add("--extender-ca", dest="ca_pem", type=_read_ca, default=b"", metavar="FILE", help=what))
+    what = "PEM file that kube-scheduler reads; needed if the URL is one of the API server's proxy"
+    for part in ("cert", "key"):
+        add(f"--extender-client-{part}", dest=f"client_{part}", default="", metavar="PATH", help=what)
+    what = "of a second scheduler; empty to change the cluster's own (default: %(default)s)"
+    add("--scheduler-name", default=names.SCHEDULER, metavar="NAME", help=what)
+    add("--lease-name", default=names.SCHEDULER, metavar="NAME", help="of a second scheduler (default: %(default)s)")
+    add("--lease-namespace", default=names.NAMESPACE, metavar="NAME", help="of that lease (default: %(default)s)")
+    what = "file that kube-scheduler reads, such as /etc/kubernetes/scheduler.conf; none for a service account"
+    add("--scheduler-kubeconfig", dest="kubeconfig", default="", metavar="PATH", help=what)
+    what = f"{names.GPU} is gpushare's on every node of the cluster; not where another plugin has it"
+    add("--whole-gpus", action="store_true", help=what)
+    _add_scores(parser)
+    what = (
+        "requests a second that kube-scheduler may send to the API server, and twice as many at once; its own 50 keep"
+        " it from placing more pods than that (default: %(default)s)"
+    )
+    add("--client-qps", type=int, default=DEFAULT_QPS, metavar="N", help=what)
+
+
+def add_server(parser: argparse.ArgumentParser, what: str, *, required: bool = False) -> None:
+    parse = ServerVersion.parse
+    parser.add_argument("--server-version", dest="server", type=parse, required=required, metavar="X.Y", help=what)
+
+
+def add_rank_others(parser: argparse.ArgumentParser, what: str) -> None:
+    add = parser.add_argument
+    add("--rank-others", dest="others_weight", nargs="?", type=int, const=OTHERS_WEIGHT, metavar="WEIGHT", help=what)
+
+
+def _add_scores(parser: argparse.ArgumentParser) -> None:
+    default, by_policy = kube_scores.needed(kube_scores.UNASKED), kube_scores.needed(kube_scores.UNASKED_BY_POLICY_FILE)
+    above_all = kube_scores.needed({**kube_scores.UNASKED, **kube_scores.PREFERENCES})
+    what = (
+        f"of the controller's scores for GPU pods. By default {default} (in a policy file {by_policy}): its best node"
+        f" wins against kube-scheduler's own scores; from {above_all} on also against what authors prefer"
+    )
+    parser.add_argument("--weight", type=int, metavar="N", help=what)
+    add_rank_others(
+        parser,
+        "have the controller rank nodes for pods without GPUs too, so that they leave CPU and memory to GPUs that"
+        f" are free; costs a request for each of them (default weight: {OTHERS_WEIGHT})",
+    )
+    what = (
+        "nodes with less free CPU and memory come first, for all pods of the scheduler; keeps whole nodes free, and"
+        " costs GPUs with the policy dense, see docs/scheduling.md"
+    )
+    parser.add_argument("--most-allocated", action="store_true", help=what)
+
+
+def _read_ca(path: str) -> bytes:
+    try:
+        return Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise SettingsError(f"extender CA {path}: {error.strerror}") from error
+
+
+COMMAND: Final = Command(
+    name="scheduler-config",
+    what="configuration of kube-scheduler",
+    exit_codes="done; 2 wrong arguments.",
+    examples=(
+        ("For kube-scheduler of Kubernetes 1.30", "gpushare scheduler-config --server-version 1.30"),
+        (
+            "Into a file for an old kube-scheduler",
+            "gpushare scheduler-config --server-version 1.20 --kind policy > policy.cfg",
+        ),
+    ),
+    add=add,
+    run=lambda call: run(call.streams, options=call.options(Options), kind=call.arguments.kind),
+)

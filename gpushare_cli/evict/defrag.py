@@ -27,6 +27,7 @@ from gpushare_cli.evict.waiting import StoppedError, Waiter
 from gpushare_cli.targets import Target
 
 _DEFAULT_S: Final = 300
+_SINGULAR: Final = {"are": "is", "demand": "demands", "have": "has", "hold": "holds"}
 _BUDGET_S: Final = 5.0  # between two tries to evict a pod, before each of which the whole cluster is read
 
 
@@ -265,10 +266,15 @@ def _text(name: str, found: Assessment, done: Defragmentation | None, width: int
         where = ", ".join(found.soon[:3])
         return f"{name} fits on {where} as soon as pods have ended that are being deleted; no pod has to move\n"
     if plan is None:
-        stay = [f"{count} pods {why}" if count != 1 else f"1 pod {why}" for why, count in found.stay.items()]
+        stay = [_stay(count, why) for why, count in found.stay.items()]
         told = "; ".join([f"{name}: no set of evictions makes room: {found.why_not}", *stay])
         return console.table([(told,)], width)
     return _planned(name, plan, width) if done is None else _done(name, plan, done, width)
+
+
+def _stay(count: int, why: str) -> str:
+    verb, _, rest = why.partition(" ")
+    return f"1 pod {_SINGULAR.get(verb, verb)} {rest}" if count == 1 else f"{count} pods {why}"
 
 
 def _planned(name: str, plan: Plan, width: int) -> str:

@@ -17,7 +17,6 @@ from gpushare.placement.columns import PART, Kinds, Nodes, how_many, of_gpus
 from gpushare.placement.costs import Change, Cost, costs_of
 from gpushare.placement.outlook import WHOLE, Outlook
 from gpushare.placement.policies import FULL, Dense, Fgd, Policies
-from gpushare_cli.explain.model import NodeChoice
 from gpushare_cli.world import NodeAnswer, World
 
 FEW: Final = "which few pods here ask for"
@@ -29,6 +28,17 @@ _BEST: Final = {
     Policy.FGD: "the one with the least fragmentation",
 }
 _Gpus = tuple[tuple[Gpu, FreeGpu, FreeGpu], ...]  # those that the pod gets: free before, and after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeChoice:
+    """Why a pod goes to a node, or is there, and not on another one with room."""
+
+    node: NodeName
+    why: str  # what its GPUs there have to do with it
+    next: NodeName | None = None  # the best other node with room; may be better by now
+    lack: str = ""
+    in_hindsight: bool = False  # the pod has a node already, and this is by the cluster as it is now without it
 
 
 @dataclass(frozen=True, slots=True, order=True)

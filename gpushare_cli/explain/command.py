@@ -13,7 +13,7 @@ from gpushare_cli import arguments, reading, targets, usage, world
 from gpushare_cli.arguments import Command
 from gpushare_cli.console import BAD, FAILED, OK, Streams
 from gpushare_cli.explain import decide, render
-from gpushare_cli.explain.model import Explanation, State
+from gpushare_cli.explain.decide import Explanation, State
 from gpushare_cli.reading import Objects
 from gpushare_cli.targets import Target
 

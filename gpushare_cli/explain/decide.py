@@ -1,7 +1,8 @@
 """One pod and its cluster -> why it waits, or where it is, by the controller's own answers. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, Final
 
 from gpushare import names
@@ -11,46 +12,98 @@ from gpushare.cluster.pod_records import Bound, Bypassed, Pending
 from gpushare.cluster.reasons import by_sum, some
 from gpushare.cluster.world import PodToPlace
 from gpushare.errors import InvalidRequestError, WireError
-from gpushare.model.allocation import Placed, Refused
+from gpushare.identity import NodeName, PodRef
+from gpushare.model.allocation import Placed, RefusalReason, Refused
+from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import PodRequest
+from gpushare.model.request import PodRequest, Policy
 from gpushare.placement import costs
-from gpushare.units import ResourceConfig
-from gpushare.wire import fields, requests, typos
+from gpushare.units import GIB, MemoryUnit, ResourceConfig
+from gpushare.wire import allocations, fields, requests, typos
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import schedulable, world
 from gpushare_cli.explain import choice, held
-from gpushare_cli.explain.model import Explanation, NodeChoice, State
+from gpushare_cli.explain.choice import NodeChoice
+from gpushare_cli.explain.held import Fill, Share
+from gpushare_cli.usage import NodeUse, Use
 from gpushare_cli.world import NodeAnswer, World
 
 Object = Mapping[str, Any]
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
 WAITS: Final = "waits"
-NOTHING_SAID: Final = "neither the scheduler nor gpushare has said anything about it yet"
-UNREADABLE: Final = "waits; what it asks for cannot be understood"
+_NO_ROOM: Final = frozenset(
+    {
+        RefusalReason.INSUFFICIENT_GPU_MEMORY,
+        RefusalReason.INSUFFICIENT_GPU_COMPUTE,
+        RefusalReason.NO_UNTOUCHED_GPU,
+    }
+)
+"""Of a node whose GPUs would take the pod if they had more room."""
+
+
+class State(Enum):
+    NO_GPU = "AsksForNoGpu"
+    WAITS = "Waits"  # on no node
+    WITHOUT_GPU = "WithoutGpu"  # on a node, and gpushare has given it no GPUs
+    HOLDS = "HoldsGpus"
+    UNREADABLE = "Unreadable"  # on a node, and no one can tell what it holds
+    ENDED = "Ended"  # its containers have ended and what it held was given back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    pod: PodRef
+    phase: str
+    state: State
+    headline: str
+    summary: str
+    good: bool  # it holds its GPUs, needs none (or no longer), or a node takes it
+    unit: MemoryUnit
+    request: PodRequest | None = None
+    policy: Policy  # of the cluster; a request may name another
+    node: NodeName | None = None
+    scheduler: str = ""
+    said: str = ""  # what the scheduler wrote on the pod when it last gave up
+    answers: tuple[NodeAnswer, ...] = ()  # of all nodes that come into question, the best first
+    choice: NodeChoice | None = None  # None if no node takes it, or another system chose its GPUs
+    shares: tuple[Share, ...] = ()
+    use: NodeUse = field(default_factory=NodeUse)  # what the device plugin of its node tells
+    fills: tuple[Fill, ...] = ()
+    origin: str = ""
+    limit: str = ""
+    notes: tuple[str, ...] = ()
+
+    def used(self, container: str, uuid: str) -> Use:
+        """By its container of this name; without one, by those that hold nothing of the GPU."""
+        return self.use.uses.get((self.pod.namespace, self.pod.name, container, uuid), Use())
 
 
 def explain(pod: Object, state: World, events: Sequence[Object] = ()) -> Explanation:
     """All about one pod. Events on it, the latest last, serve where the cluster may not be read."""
-    blank = blank_of(pod, state)
+    blank = _blank(pod, state)
     config = world.config_of(pod, state.resource_config)
     match pod_records.read(pod, config):
+        case Pending(request=None, problem=problem) if pods_wire.counts(pod):
+            summary = f"{problem}; fix that, delete the pod and create it again"
+            return replace(
+                _waiting(blank, pod), headline=f"{WAITS}; what it asks for cannot be understood", summary=summary
+            )
         case Pending() | Bound(bypassed=Bypassed()) if state.objects.forbidden and pods_wire.counts(pod):
             return _by_events(_with_request(blank, pod, config), pod, events)
-        case Pending() as record if pods_wire.counts(pod):
-            return _pending(blank, pod, record, state, config)
+        case Pending(request=PodRequest() as request) if pods_wire.counts(pod):
+            return _pending(_waiting(blank, pod), pod, request, state, config)
         case Pending():
             headline = f"{blank.phase}; it has ended"
             return replace(blank, state=State.ENDED, headline=headline, summary="it was on no node")
         case Bound(bypassed=Bypassed() as way) as record:
-            return bypassed(blank, pod, record, way, state)
+            return _bypassed(blank, pod, record, way, state)
         case Bound() as record:
             return _bound(_with_request(blank, pod, config), pod, record, state)
         case None:
             return _not_ours(blank, pod, state)
 
 
-def blank_of(pod: Object, state: World) -> Explanation:
+def _blank(pod: Object, state: World) -> Explanation:
     phase = fields.text(fields.mapping(pod, "status", "pod"), "phase", "status") or "Pending"
     notes = state.objects.notes
     if forbidden := state.objects.forbidden:
@@ -80,39 +133,42 @@ def _by_events(blank: Explanation, pod: Object, events: Sequence[Object]) -> Exp
     node = pods_wire.node_of(pod)
     ours = [event for event in events if str(event.get("reason", "")).startswith(names.EVENT_PREFIX)]
     words = [fields.text(event, "message", "event") for event in ours[-1:]]
+    blank = _waiting(blank, pod)
     return replace(
         blank,
         state=State.WITHOUT_GPU if node else State.WAITS,
         node=node,
         headline=f"on {node} without GPUs" if node else WAITS,
-        summary="".join(words) or said(pod) or NOTHING_SAID,
-        scheduler=_scheduler(pod),
-        said=said(pod),
-        good=False,
+        summary="".join(words) or blank.said or "neither the scheduler nor gpushare has said anything about it yet",
     )
 
 
-def _pending(blank: Explanation, pod: Object, record: Pending, state: World, config: ResourceConfig) -> Explanation:
-    blank = replace(blank, state=State.WAITS, scheduler=_scheduler(pod), said=said(pod), good=False)
-    if record.request is None:
-        return replace(blank, headline=UNREADABLE, summary=fix(record))
-    policies = state.policies(record.request)
-    answered = world.ask(state, pod, record.request, policies)
-    placed = world.to_place(pod, record.request)
-    headline, summary, good = reason(pod, answered)
+def _waiting(blank: Explanation, pod: Object) -> Explanation:
+    scheduled = fields.condition(pod, "PodScheduled", "pod")
+    said = ""
+    if scheduled.get("status") == "False":
+        said = fields.text(scheduled, "message", "condition") or fields.text(scheduled, "reason", "condition")
+    return replace(blank, state=State.WAITS, scheduler=_scheduler(pod), said=said, good=False)
+
+
+def _pending(blank: Explanation, pod: Object, request: PodRequest, state: World, config: ResourceConfig) -> Explanation:
+    policies = state.policies(request)
+    answered = world.ask(state, pod, request, policies)
+    placed = world.to_place(pod, request)
+    headline, summary, good = _reason(pod, answered, said=blank.said)
     return replace(
         blank,
         headline=headline,
         summary=summary,
         good=good,
-        request=record.request,
+        request=request,
         answers=tuple(answered),
         choice=choice.of_waiting(placed, state, answered, policies),
         notes=(*blank.notes, *_notes(pod, config, state), *([] if good else _sums(placed, state, answered))),
     )
 
 
-def reason(pod: Object, answered: Sequence[NodeAnswer]) -> tuple[str, str, bool]:
+def _reason(pod: Object, answered: Sequence[NodeAnswer], *, said: str) -> tuple[str, str, bool]:
     """Why a pod that asks for GPUs is on no node: in a few words, in full, and whether a node takes it by now."""
     if gates := schedulable.gates(pod):
         summary = f"no scheduler looks at it until its scheduling gates are removed: {', '.join(gates)}"
@@ -123,21 +179,10 @@ def reason(pod: Object, answered: Sequence[NodeAnswer]) -> tuple[str, str, bool]
     where = some(fitting)
     soon = (
         "the controller makes the scheduler try again within seconds, unless something else keeps it away"
-        if said(pod)
+        if said
         else "the scheduler has not come to it yet"
     )
     return f"waits; it fits on {where}", f"there is room on {where} as far as was evaluated; {soon}", True
-
-
-def fix(record: Pending) -> str:
-    return f"{record.problem}; fix that, delete the pod and create it again"
-
-
-def said(pod: Object) -> str:
-    scheduled = fields.condition(pod, "PodScheduled", "pod")
-    if scheduled.get("status") != "False":
-        return ""
-    return fields.text(scheduled, "message", "condition") or fields.text(scheduled, "reason", "condition")
 
 
 def _scheduler(pod: Object) -> str:
@@ -170,13 +215,13 @@ def _sums(pod: PodToPlace, state: World, answered: Sequence[NodeAnswer]) -> Sequ
     suffice = [
         answer.node
         for answer in answered
-        if isinstance(answer.verdict, Refused) and answer.has_gpus and not answer.blockers
+        if isinstance(answer.verdict, Refused) and answer.verdict.reason in _NO_ROOM and not answer.blockers
         if not state.nodes[answer.node].lacks(pod.takes, pod.counted)
     ]
     return (by_sum(suffice),) if suffice else ()
 
 
-def bypassed(blank: Explanation, pod: Object, record: Bound, way: Bypassed, state: World) -> Explanation:
+def _bypassed(blank: Explanation, pod: Object, record: Bound, way: Bypassed, state: World) -> Explanation:
     """A pod that is on a node and was given no GPUs: what the controller does about it."""
     headline = f"on {record.node} without GPUs"
     request, node = way.request, state.nodes.get(record.node)
@@ -210,9 +255,10 @@ def _on_its_node(blank: Explanation, request: PodRequest, alone: World, again: s
 
 def _bound(blank: Explanation, pod: Object, record: Bound, state: World) -> Explanation:
     node = state.nodes.get(record.node)
+    blank = replace(blank, node=record.node, good=True)
     inventory = node.record.inventory if node else None
     if not pods_wire.holds_gpus(pod):
-        return held.ended(blank, pod, record, inventory)
+        return _ended(blank, pod, record, inventory)
     # GPUs of a node of Aliyun's plugin are shown as equal.
     raw = next((node for node in state.objects.nodes if node_records.name_of(node) == record.node), None)
     equal = world.equal_gpus(raw, []) if raw and not inventory else None
@@ -220,15 +266,57 @@ def _bound(blank: Explanation, pod: Object, record: Bound, state: World) -> Expl
     try:
         allocation = pod_records.held(record, shown.unit if shown else blank.unit)
     except WireError as error:
-        return held.unreadable(blank, record, str(error))
+        return _unreadable(blank, str(error))
     if allocation is None:
-        return held.unreadable(blank, record, "nothing says what it holds")
+        return _unreadable(blank, "nothing says what it holds")
     notes = list(blank.notes)
     if record.problem:
         notes.append(f"its allocation cannot be read: {record.problem}; told by the other annotations of its binding")
+    shares = tuple(held.shares(allocation, shown))
+    notes += sorted({f"GPU {share.uuid} is {share.trouble}" for share in shares if share.trouble})
     ledger = node.ledger if node and isinstance(node.ledger, NodeLedger) else None
-    blank = replace(blank, notes=tuple(notes), choice=_choice(blank, pod, record, state))
-    return held.holds(blank, pod, allocation, shown, ledger)
+    return replace(
+        blank,
+        state=State.HOLDS,
+        node=allocation.node,
+        headline=f"{blank.phase} on {allocation.node}",
+        summary=f"it has {held.together(shares)}" if shares else "it has no GPU",
+        choice=_choice(blank, pod, record, state),
+        shares=shares,
+        fills=tuple(held.fills(allocation, ledger)) if ledger is not None else (),
+        origin=held.origin(pod),
+        limit=held.limit(pod, shares),
+        notes=(*notes, *held.stuck(pod)),
+    )
+
+
+def _unreadable(blank: Explanation, why: str) -> Explanation:
+    return replace(
+        blank,
+        state=State.UNREADABLE,
+        headline=f"{blank.phase} on {blank.node}; what it holds cannot be read",
+        summary=(
+            f"{why}; until that is fixed {blank.node} takes no new GPU pods: delete the pod, or install the version"
+            " of gpushare that bound it"
+        ),
+    )
+
+
+def _ended(blank: Explanation, pod: Object, record: Bound, inventory: NodeInventory | None) -> Explanation:
+    try:
+        allocation = allocations.granted(pod, inventory.unit if inventory else GIB)
+    except WireError:
+        allocation = None  # it no longer holds anything, whatever the annotation says
+    shares = tuple(held.shares(allocation, inventory)) if allocation else ()
+    if record.failed:
+        summary = f"{record.node} rejected it before any container ran: {record.failed}; it holds no GPU"
+        summary += ", and its controller makes another" if record.owned else "; delete it and create it again"
+    elif shares:
+        summary = f"it held {held.together(shares)}, which was given back when its containers ended"
+    else:
+        summary = "it holds no GPU"
+    headline = f"{blank.phase} on {record.node}; it has ended"
+    return replace(blank, state=State.ENDED, headline=headline, summary=summary, shares=shares)
 
 
 def _choice(blank: Explanation, pod: Object, record: Bound, state: World) -> NodeChoice | None:

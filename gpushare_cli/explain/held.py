@@ -1,20 +1,17 @@
-"""Where a pod is, what it has of which GPUs there, beside whom, and what holds it to that. Pure."""
+"""What a pod has of which GPUs of its node, beside whom, and what holds it to that. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import names, units
-from gpushare.cluster.pod_records import Bound
-from gpushare.errors import WireError
-from gpushare.model.allocation import Allocation
-from gpushare.model.gpu import Limit, NodeInventory
+from gpushare.identity import PodRef
+from gpushare.model.allocation import Allocation, Grant, Held
+from gpushare.model.gpu import Gpu, Limit, NodeInventory
 from gpushare.model.ledger import NodeLedger, mib_on
-from gpushare.units import GIB
-from gpushare.wire import allocations, fields
+from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import limits
-from gpushare_cli.explain.model import Explanation, Fill, Share, State
 
 Object = Mapping[str, Any]
 VARIABLES: Final = (  # variables that tell programs about their share
@@ -26,69 +23,54 @@ VARIABLES: Final = (  # variables that tell programs about their share
 )
 
 
-def holds(
-    blank: Explanation, pod: Object, allocation: Allocation, inventory: NodeInventory | None, others: NodeLedger | None
-) -> Explanation:
-    held = tuple(_shares(allocation, inventory))
-    troubles = {f"GPU {share.uuid} is {share.trouble}" for share in held if share.trouble}
-    return replace(
-        blank,
-        state=State.HOLDS,
-        node=allocation.node,
-        headline=f"{blank.phase} on {allocation.node}",
-        summary=f"it has {_together(held)}" if held else "it has no GPU",
-        good=True,
-        shares=held,
-        fills=tuple(_fills(allocation, others)) if others is not None else (),
-        origin=_origin(pod),
-        limit=_limit(pod, held),
-        notes=(*blank.notes, *sorted(troubles), *_stuck(pod)),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    grant: Grant
+    gpu: Gpu | None  # None if the node does not list it
+    uuid: str
+    memory_mib: int
+    evaluated: bool = True  # whether the node's GPUs could be read
+
+    @property
+    def limit(self) -> Limit | None:
+        return self.gpu.limit_of(self.memory_mib) if self.gpu else None
+
+    @property
+    def memory_percent(self) -> int:
+        """Of the GPU's memory; 0 if that is not known."""
+        return units.percent(self.memory_mib, self.gpu.memory_mib) if self.gpu else 0
+
+    @property
+    def trouble(self) -> str:
+        if self.gpu is None:
+            return "no longer listed by its node" if self.evaluated else ""
+        return self.gpu.why
 
 
-def _shares(allocation: Allocation, inventory: NodeInventory | None) -> Iterator[Share]:
-    known = inventory is not None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fill:
+    """How full one of the pod's GPUs is, and who else is on it."""
+
+    gpu: Gpu
+    granted_mib: int
+    compute_percent: int
+    neighbours: Sequence[tuple[PodRef, Held]]  # other pods, and what they hold of it
+
+
+def shares(allocation: Allocation, inventory: NodeInventory | None) -> Iterator[Share]:
     for grant in allocation.grants:
         for uuid in grant.gpus:
             gpu = inventory.by_uuid.get(inventory.resolve(uuid)) if inventory else None
-            mib = mib_on(grant, gpu)
-            yield Share(grant=grant, gpu=gpu, uuid=gpu.uuid if gpu else uuid, memory_mib=mib, evaluated=known)
+            yield Share(
+                grant=grant,
+                gpu=gpu,
+                uuid=gpu.uuid if gpu else uuid,
+                memory_mib=mib_on(grant, gpu),
+                evaluated=inventory is not None,
+            )
 
 
-def unreadable(blank: Explanation, record: Bound, why: str) -> Explanation:
-    return replace(
-        blank,
-        state=State.UNREADABLE,
-        node=record.node,
-        good=True,
-        headline=f"{blank.phase} on {record.node}; what it holds cannot be read",
-        summary=(
-            f"{why}; until that is fixed {record.node} takes no new GPU pods: delete the pod, or install the version"
-            " of gpushare that bound it"
-        ),
-    )
-
-
-def ended(blank: Explanation, pod: Object, record: Bound, inventory: NodeInventory | None) -> Explanation:
-    try:
-        held = allocations.granted(pod, inventory.unit if inventory else GIB)
-    except WireError:
-        held = None  # it no longer holds anything, whatever the annotation says
-    were_held = tuple(_shares(held, inventory)) if held else ()
-    if record.failed:
-        summary = f"{record.node} rejected it before any container ran: {record.failed}; it holds no GPU"
-        summary += ", and its controller makes another" if record.owned else "; delete it and create it again"
-    elif were_held:
-        summary = f"it held {_together(were_held)}, which was given back when its containers ended"
-    else:
-        summary = "it holds no GPU"
-    headline = f"{blank.phase} on {record.node}; it has ended"
-    return replace(
-        blank, state=State.ENDED, node=record.node, good=True, headline=headline, summary=summary, shares=were_held
-    )
-
-
-def _fills(allocation: Allocation, ledger: NodeLedger) -> Iterator[Fill]:
+def fills(allocation: Allocation, ledger: NodeLedger) -> Iterator[Fill]:
     mine = ledger.held(allocation)
     others = [other for other in ledger.allocations.values() if other.pod.uid != allocation.pod.uid]
     beside = [(other.pod, ledger.held(other)) for other in sorted(others, key=lambda other: str(other.pod))]
@@ -102,7 +84,7 @@ def _fills(allocation: Allocation, ledger: NodeLedger) -> Iterator[Fill]:
             )
 
 
-def _together(held: Sequence[Share]) -> str:
+def together(held: Sequence[Share]) -> str:
     """`3 GiB of GPU 0 and 5 GiB of GPU 1`, container by container."""
     return " and ".join(
         f"{'all' if share.grant.whole else units.memory(share.memory_mib)} of GPU"
@@ -111,7 +93,7 @@ def _together(held: Sequence[Share]) -> str:
     )
 
 
-def _origin(pod: Object) -> str:
+def origin(pod: Object) -> str:
     notes = pods_wire.annotations(pod)
     if notes.get(names.ANNOTATION_LATE):
         return "gpushare, after the pod had come to its node by another way"
@@ -122,7 +104,7 @@ def _origin(pod: Object) -> str:
     return "Aliyun gpushare" if names.ALIYUN_IDX in notes else "nano-gpu"
 
 
-def _limit(pod: Object, held: Sequence[Share]) -> str:
+def limit(pod: Object, held: Sequence[Share]) -> str:
     if held and all(share.grant.whole for share in held):
         return "nothing is needed: no one else is on its GPUs"
     parts = [share for share in held if not share.grant.whole]
@@ -147,7 +129,7 @@ def _advice(pod: Object, held: Sequence[Share]) -> str:
     return f"variables that its programs may obey, and nothing else: {', '.join(told)}"
 
 
-def _stuck(pod: Object) -> Iterator[str]:
+def stuck(pod: Object) -> Iterator[str]:
     """Containers that do not start, in the kubelet's words."""
     for path, report in pods_wire.reports(pod):
         waiting = fields.mapping(fields.mapping(report, "state", path), "waiting", "state")

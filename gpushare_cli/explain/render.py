@@ -10,7 +10,8 @@ from gpushare.model.allocation import Placed
 from gpushare.model.gpu import label
 from gpushare.model.request import ContainerRequest, Policy, RequestShape
 from gpushare_cli import console, limits, world
-from gpushare_cli.explain.model import Explanation, Fill, Share, State
+from gpushare_cli.explain.decide import Explanation, State
+from gpushare_cli.explain.held import Fill, Share
 from gpushare_cli.usage import Use
 from gpushare_cli.world import NodeAnswer
 

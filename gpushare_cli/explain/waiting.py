@@ -1,27 +1,23 @@
 """Pods that have no GPUs yet -> why not, in the words of `gpushare explain`. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gpushare import names
 from gpushare.cluster import pod_records
 from gpushare.cluster.pod_records import Bound, Bypassed, Pending, PodRecord
 from gpushare.model.request import PodRequest, Policy
-from gpushare.placement.policies import Policies
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import world
 from gpushare_cli.explain import decide, render
 from gpushare_cli.reading import Objects, Settings
-from gpushare_cli.world import World
 
 Object = Mapping[str, Any]
-Why = tuple[str, str, bool]  # a headline, the reason, and whether it is a matter of moments
 MOST: Final = 100
 _LONGEST: Final = 2048  # characters of a reason: a pod's author may name as many scheduling gates as an object can hold
 NOT_EVALUATED: Final = "not evaluated, because pods of too many kinds wait; see gpushare explain"
-_POLICIES: Final = Policies(Policy.BINPACK)  # whether a pod fits is the same with every policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +42,32 @@ def may_wait(pod: Object) -> bool:
 
 def of_cluster(cluster: Objects, settings: Settings) -> tuple[Waiting, ...]:
     """Why pods wait, the first at the top. SettingsError if nodes count in several units; WireError for odd objects."""
-    found = world.of(cluster, settings)
-    return tuple(
-        _told(group, _why(*group[0], found) if i < MOST else (decide.WAITS, NOT_EVALUATED, False))
-        for i, group in enumerate(_groups(found.pods))
-    )
+    # Whether a pod fits is the same with every policy, and binpack needs no look at the whole cluster.
+    found = world.of(cluster, replace(settings, gpu_policy=Policy.BINPACK))
+    told = []
+    for i, group in enumerate(_groups(found.pods)):
+        pod, record = group[0]
+        said = decide.explain(pod, found) if i < MOST or cluster.forbidden else None
+        headline, reason = (said.headline, said.summary) if said else (decide.WAITS, NOT_EVALUATED)
+        ref, request = pods_wire.ref(pod), _request(record)
+        told.append(
+            Waiting(
+                namespace=ref.namespace,
+                name=ref.name,
+                others=len(group) - 1,
+                asks="; ".join(render.asks(request.shape)) if request else "",
+                headline=headline,
+                reason=reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]} …",
+                good=said is not None and said.good,
+                since=_created(pod),
+            )
+        )
+    return tuple(told)
 
 
-def of_scheduler(pods: Sequence[Object], settings: Settings) -> tuple[Waiting, ...]:
-    groups = _groups([(pod, world.record(pod, settings.resource_config)) for pod in pods])
-    return tuple(_told(group, _said(*group[0])) for group in groups)
+def of_scheduler(pods: Iterable[fields.JsonObject], settings: Settings) -> tuple[Waiting, ...]:
+    """The same where nodes may not be read, or not be made sense of: what the scheduler has said."""
+    return of_cluster(Objects(pods=tuple(pods), forbidden="nodes are left out"), settings)
 
 
 _Recorded = tuple[Object, PodRecord | None]
@@ -77,42 +89,6 @@ def _groups(recorded: Iterable[_Recorded]) -> list[list[_Recorded]]:
             case _:
                 pass
     return list(found.values())
-
-
-def _told(group: Sequence[_Recorded], why: Why) -> Waiting:
-    pod, record = group[0]
-    ref = pods_wire.ref(pod)
-    request = _request(record)
-    headline, reason, good = why
-    return Waiting(
-        namespace=ref.namespace,
-        name=ref.name,
-        others=len(group) - 1,
-        asks="; ".join(render.asks(request.shape)) if request else "",
-        headline=headline,
-        reason=reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]} …",
-        good=good,
-        since=_created(pod),
-    )
-
-
-def _why(pod: Object, record: PodRecord | None, state: World) -> Why:
-    match record:
-        case Bound(bypassed=Bypassed() as way):
-            told = decide.bypassed(decide.blank_of(pod, state), pod, record, way, state)
-            return told.headline, told.summary, told.good
-        case Pending(request=PodRequest() as request):
-            return decide.reason(pod, world.ask(state, pod, request, _POLICIES))
-        case _:
-            return _said(pod, record)
-
-
-def _said(pod: Object, record: PodRecord | None) -> Why:
-    if isinstance(record, Pending) and record.request is None:
-        return decide.UNREADABLE, decide.fix(record), False
-    node = pods_wire.node_of(pod)
-    headline = f"on {node} without GPUs" if node else decide.WAITS
-    return headline, decide.said(pod) or decide.NOTHING_SAID, False
 
 
 def _request(record: PodRecord | None) -> PodRequest | None:

@@ -12,7 +12,7 @@ from gpushare import names
 from gpushare.errors import SettingsError, WireError
 from gpushare.model.request import DEFAULT_POLICY, Policy
 from gpushare.units import MemoryUnit
-from gpushare_cli import arguments, kube_scores, plot, scheduler_command, scheduler_config
+from gpushare_cli import arguments, kube_scores, plot, scheduler_config
 from gpushare_cli.arguments import Command
 from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.kube_scores import Fit, Rules
@@ -89,14 +89,14 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--replay", action="store_true", help=what)
     what = f"of the kube-scheduler whose scores count (default: the newest kubelet in the input, or {_NEWEST})"
-    scheduler_command.add_server(parser, what)
+    scheduler_config.add_server(parser, what)
     what = f"of the controller's scores for GPU pods (default: {_WEIGHT}, as printed)"
     parser.add_argument("--weight", type=int, metavar="N", help=what)
     what = (
         "the controller ranks nodes for pods without GPUs, too; by default with weight"
         f" {scheduler_config.OTHERS_WEIGHT}"
     )
-    scheduler_command.add_rank_others(parser, what)
+    scheduler_config.add_rank_others(parser, what)
     what = "nodes with less free CPU and memory come first, for all pods"
     parser.add_argument("--most-allocated", action="store_true", help=what)
     arguments.add_memory_unit(parser, "the unit in which the nodes count")

@@ -20,7 +20,7 @@ from gpushare.units import GIB, ResourceConfig
 from gpushare.wire import allocations, requests
 from gpushare_cli import world
 from gpushare_cli.explain import decide
-from gpushare_cli.explain.model import State
+from gpushare_cli.explain.decide import State
 from gpushare_cli.kube_scores import Rules
 from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.simulate import objects, plan, question
