@@ -16,7 +16,6 @@ _OPERATORS: Final = {
     "Exists": Operator.EXISTS,
     "DoesNotExist": Operator.ABSENT,
 }
-_SELECTOR: Final = "spec.selector"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +68,18 @@ def parse(obj: Mapping[str, Any], *, empty_is_all: bool) -> Budget:
 def _selector(spec: Mapping[str, Any], *, empty_is_all: bool) -> LabelSelector | None:
     if spec.get("selector") is None:
         return None
-    selector = fields.mapping(spec, "selector", "spec")
-    labels = fields.mapping(selector, "matchLabels", _SELECTOR)
+    found = label_selector(fields.mapping(spec, "selector", "spec"), "spec.selector")
+    return found if found.requirements or empty_is_all else None
+
+
+def label_selector(selector: Mapping[str, Any], path: str) -> LabelSelector:
+    """Read the selector of an object, in its field at this path. Raises WireError. Without conditions it means all."""
+    labels = fields.mapping(selector, "matchLabels", path)
     conditions = [
-        Requirement(key, Operator.IN, (fields.text(labels, key, f"{_SELECTOR}.matchLabels"),)) for key in sorted(labels)
+        Requirement(key, Operator.IN, (fields.text(labels, key, f"{path}.matchLabels"),)) for key in sorted(labels)
     ]
-    for i, each in enumerate(fields.objects(selector, "matchExpressions", _SELECTOR)):
-        conditions.append(_requirement(each, f"{_SELECTOR}.matchExpressions[{i}]"))
-    if not conditions and not empty_is_all:
-        return None
+    for i, each in enumerate(fields.objects(selector, "matchExpressions", path)):
+        conditions.append(_requirement(each, f"{path}.matchExpressions[{i}]"))
     return LabelSelector(tuple(conditions), text="")
 
 

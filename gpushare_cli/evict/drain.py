@@ -23,7 +23,7 @@ from gpushare_cli.arguments import Call, Command
 from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.evict import gpu_cordon, movable, move_search, occupants
 from gpushare_cli.evict.gpu_cordon import Change, GpuName
-from gpushare_cli.evict.occupants import Occupied, Permissions, Row, Step
+from gpushare_cli.evict.occupants import Occupant, Occupied, Permissions, Step
 from gpushare_cli.evict.waiting import StoppedError, Waiter
 
 _DEFAULT_S: Final = 600
@@ -138,8 +138,8 @@ class Drainer:
     gpu: GpuName
     gpus: tuple[Gpu, ...]  # what its name stood for when the drain began
     permissions: Permissions
-    _asked: dict[PodUid, Row] = field(default_factory=dict)  # pods that were asked to leave
-    left: tuple[Row, ...] = ()  # who was there when it looked last
+    _asked: dict[PodUid, Occupant] = field(default_factory=dict)  # pods that were asked to leave
+    left: tuple[Occupant, ...] = ()  # who was there when it looked last
     _told: dict[PodUid, str] = field(default_factory=dict)
     _failures: Counter[PodUid] = field(default_factory=Counter)
 
@@ -158,19 +158,19 @@ class Drainer:
         except StoppedError as error:
             raise error.__cause__ or error from None
 
-    def _round(self) -> tuple[Row, ...]:
+    def _round(self) -> tuple[Occupant, ...]:
         """Ask every pod that may leave to do so; who is there now."""
         known, _ = reading.budgets(self.api)
         occupied = occupants.read(self.api, self.gpu, self.permissions, self.gpus)
         if not occupied.cordoned:
             raise UncordonedError(f"{self.gpu} was uncordoned by others meanwhile; nothing more is evicted")
-        there = {one.bound.ref.uid for one in occupied.occupants}
+        there = {one.pod.uid for one in occupied.occupants}
         for uid, row in self._asked.items():
             if uid not in there:
                 self._tell(row, "gone")
         return tuple(self._step(row) for row in occupants.plan(occupied.occupants, known))
 
-    def _step(self, row: Row) -> Row:
+    def _step(self, row: Occupant) -> Occupant:
         if row.step is Step.STAY:
             self._tell(row, f"stays: {row.why}")
         elif row.step is Step.LEAVING and row.pod.uid not in self._asked:
@@ -182,7 +182,7 @@ class Drainer:
             return replace(row, step=Step.STAY, why=self._told[row.pod.uid])
         return self._evicted(row)
 
-    def _evicted(self, row: Row) -> Row:
+    def _evicted(self, row: Occupant) -> Occupant:
         why = "its containers are ending"
         try:
             kube_pods.request_eviction(self.api, row.pod)
@@ -199,11 +199,11 @@ class Drainer:
         self._asked[row.pod.uid] = row
         return replace(row, step=Step.LEAVING, why=why)
 
-    def _waits(self, row: Row, why: str, told: str = "") -> Row:
+    def _waits(self, row: Occupant, why: str, told: str = "") -> Occupant:
         self._tell(row, told + why)
         return replace(row, step=Step.WAIT, why=why)
 
-    def _tell(self, row: Row, text: str) -> None:
+    def _tell(self, row: Occupant, text: str) -> None:
         if self._told.get(row.pod.uid) != text:
             self._told[row.pod.uid] = text
             self.waiter.streams.progress(f"{row.pod}: {text}")
@@ -240,8 +240,8 @@ def _print(
     streams: Streams,
     options: Options,
     occupied: Occupied,
-    planned: Sequence[Row],
-    left: Sequence[Row],
+    planned: Sequence[Occupant],
+    left: Sequence[Occupant],
     then: Mapping[PodUid, NodeName | None] | None = None,
 ) -> None:
     def value() -> dict[str, Any]:
@@ -276,7 +276,7 @@ def _successor(pod: PodUid, then: Mapping[PodUid, NodeName | None]) -> str:
     return f"fits on {then[pod]}" if then[pod] else "would stay Pending"
 
 
-def _as_json(row: Row) -> dict[str, Any]:
+def _as_json(row: Occupant) -> dict[str, Any]:
     return {
         "namespace": row.pod.namespace,
         "name": row.pod.name,

@@ -69,9 +69,8 @@ def named(api: KubeApi, target: Target, namespace: str) -> Object:
 
 def from_file(path: str, stdin: TextIO) -> Object:
     """The pod of a manifest, or that of a workload with one replica."""
-    name = objects.file_name(path)
-    found = objects.collect([(name, objects.read_file(path, stdin))])
-    made, _ = workloads.expand(found.wanted, (), ())
+    name, documents = objects.read_file(path, stdin)
+    made, _ = workloads.expand(objects.collect([(name, documents)]).wanted, (), ())
     if len(made) != 1:
         raise SettingsError(f"{name}: has {len(made)} pods; give one pod, or a workload with one replica")
     return made[0].value

@@ -1,7 +1,7 @@
 """Who holds something of a GPU, and which of these pods can be evicted now, have to wait, or stay, with the reason."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -40,21 +40,18 @@ class Permissions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupant:
-    """A pod that holds something of the GPU, or may do so."""
+    """A pod that holds something of the GPU, or may do so, and what becomes of it."""
 
     bound: Bound
     memory_mib: int  # of the GPU, or of its instances together
-    obstacle: str = ""  # why it cannot be evicted, whatever budgets say
+    step: Step
+    why: str = ""  # it waits, leaves or stays
     unstarted: bool = False  # its phase is Pending: the eviction API asks no budget then
     ready: bool = True  # its containers are; some budgets do not count it else
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    pod: PodRef
-    memory_mib: int
-    step: Step
-    why: str = ""
+    @property
+    def pod(self) -> PodRef:
+        return self.bound.ref
 
 
 def obstacle(pod: Mapping[str, Any], permissions: Permissions) -> str:
@@ -75,7 +72,7 @@ def is_unstarted(pod: Mapping[str, Any]) -> bool:
     return fields.text(fields.mapping(pod, "status", "pod"), "phase", "status") == "Pending"
 
 
-def plan(occupants: Iterable[Occupant], known: Sequence[Budget]) -> tuple[Row, ...]:
+def plan(occupants: Iterable[Occupant], known: Sequence[Budget]) -> tuple[Occupant, ...]:
     """What is done about each pod, the least important first; budgets are used up in that order."""
     ordered = [
         (one, [] if one.unstarted else [budget for budget in known if budget.selects(one.bound)])
@@ -84,24 +81,20 @@ def plan(occupants: Iterable[Occupant], known: Sequence[Budget]) -> tuple[Row, .
     counted = [
         one.bound
         for one, own in ordered
-        if not one.obstacle and not one.bound.deleting and len(own) == 1 and (one.ready or not own[0].spares_unready)
+        if one.step is Step.EVICT and len(own) == 1 and (one.ready or not own[0].spares_unready)
     ]
     broken = budgets.broken(counted, known)
-    return tuple(_row(one, own, broken.get(one.bound.ref.uid)) for one, own in ordered)
+    return tuple(_protected(one, own, broken.get(one.pod.uid)) for one, own in ordered)
 
 
-def _row(one: Occupant, own: Sequence[Budget], broken: Budget | None) -> Row:
-    step, why = Step.EVICT, ""
-    if one.bound.deleting:
-        step, why = Step.LEAVING, "its deletion was asked for; its containers are ending"
-    elif one.obstacle:
-        step, why = Step.STAY, one.obstacle
-    elif len(own) > 1:
+def _protected(one: Occupant, own: Sequence[Budget], broken: Budget | None) -> Occupant:
+    if one.step is Step.EVICT and len(own) > 1:
         which = ", ".join(sorted(budget.name for budget in own))
-        step, why = Step.STAY, f"several budgets select it ({which}), and the API server evicts no such pod; leave one"
-    elif broken is not None:
-        step, why = Step.WAIT, f"budget {broken.name} allows no more evictions now"
-    return Row(pod=one.bound.ref, memory_mib=one.memory_mib, step=step, why=why)
+        why = f"several budgets select it ({which}), and the API server evicts no such pod; leave one"
+        return replace(one, step=Step.STAY, why=why)
+    if broken is not None:
+        return replace(one, step=Step.WAIT, why=f"budget {broken.name} allows no more evictions now")
+    return one
 
 
 def _rank(pod: Bound) -> tuple[int, tuple[int, ...], str, str]:
@@ -142,13 +135,14 @@ def _occupant(
     held_mib, unclear = _held(bound, inventory, gpus)
     if held_mib is None:
         return None
-    return Occupant(
-        bound=bound,
-        memory_mib=held_mib,
-        obstacle=unclear or obstacle(pod, permissions),
-        unstarted=is_unstarted(pod),
-        ready=fields.is_true(pod, "Ready", "pod"),
-    )
+    step, why = Step.EVICT, ""
+    if bound.deleting:
+        step, why = Step.LEAVING, "its deletion was asked for; its containers are ending"
+    elif found := unclear or obstacle(pod, permissions):
+        step, why = Step.STAY, found
+    ready = fields.is_true(pod, "Ready", "pod")
+    unstarted = is_unstarted(pod)
+    return Occupant(bound=bound, memory_mib=held_mib, step=step, why=why, unstarted=unstarted, ready=ready)
 
 
 def _held(bound: Bound, inventory: NodeInventory, gpus: Sequence[Gpu]) -> tuple[int | None, str]:

@@ -1,6 +1,6 @@
 """Pods that have no GPUs yet -> why not, in the words of `gpushare explain`. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 

@@ -1,11 +1,12 @@
 """Affinity, anti-affinity and topology spread: what pods say of each other, and which nodes suit them. Pure."""
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gpushare.cluster import budgets
+from gpushare.model.selector import LabelSelector
 from gpushare.wire import fields
 from gpushare_cli import kube_scores, schedulable
 from gpushare_cli.kube_scores import Rules
@@ -22,7 +23,7 @@ _HARD_WEIGHT: Final = 1  # of a required affinity of pods that are there, for th
 class Term:  # pods, and how near: on nodes with the same value of a label
     topology: str
     namespaces: tuple[str, ...] | None  # None for all
-    selector: str  # as JSON; empty if no pod is meant
+    selector: LabelSelector | None  # None if no pod is meant
     weight: int = 0  # of a preference; negative for pods that are avoided
 
 
@@ -90,21 +91,10 @@ def _term(term: Object, namespace: str, weight: int = 0) -> Term:
     return Term(fields.text(term, "topologyKey", "podAffinityTerm"), namespaces, _selector(term), weight)
 
 
-def _selector(said: Object) -> str:
+def _selector(said: Object) -> LabelSelector | None:
     if said.get("labelSelector") is None:
-        return ""
-    return json.dumps(fields.mapping(said, "labelSelector", "term"), sort_keys=True, default=str)
-
-
-def _selects(selector: str, labels: Mapping[str, str]) -> bool:
-    if not selector:
-        return False
-    said: Any = json.loads(selector)
-    exact = fields.mapping(said, "matchLabels", "labelSelector")
-    conditions = fields.objects(said, "matchExpressions", "labelSelector")
-    return all(labels.get(key) == value for key, value in exact.items()) and all(
-        schedulable.holds(each, labels, "labelSelector.matchExpressions") for each in conditions
-    )
+        return None
+    return budgets.label_selector(fields.mapping(said, "labelSelector", "term"), "labelSelector")
 
 
 class AffinityState:
@@ -225,5 +215,5 @@ class AffinityState:
         key = term, pod
         if key not in self._meant:
             in_reach = term.namespaces is None or pod.namespace in term.namespaces
-            self._meant[key] = in_reach and _selects(term.selector, dict(pod.labels))
+            self._meant[key] = in_reach and term.selector is not None and term.selector.matches(dict(pod.labels))
         return self._meant[key]

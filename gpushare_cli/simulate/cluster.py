@@ -116,8 +116,7 @@ class Cluster:
             for has, cpu, memory in zip(self._has, nodes.used[0], nodes.used[1], strict=True)
         ]
         self._rooms: dict[int, NodeCapacity] = {}
-        self._free = [_free_mib(ledger) for ledger in self.ledgers]
-        self.free_mib = sum(self._free)  # on the GPUs of all nodes
+        self.free_mib = sum(map(_free_mib, self.ledgers))  # on the GPUs of all nodes
         self.table = Table()
         for node in range(len(self.names)):
             self._set(node)
@@ -211,10 +210,8 @@ class Cluster:
         self._learner.left(pod.ask)
 
     def _changed(self, node: int, ledger: NodeLedger) -> None:
+        self.free_mib += _free_mib(ledger) - _free_mib(self.ledgers[node])
         self.ledgers[node] = ledger
-        self.free_mib -= self._free[node]
-        self._free[node] = _free_mib(ledger)
-        self.free_mib += self._free[node]
 
     def _count(self, pod: PodSignature, node: int, sign: int) -> None:
         for resource, amount in pod.counted:

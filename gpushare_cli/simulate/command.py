@@ -20,9 +20,10 @@ from gpushare_cli.scheduler_config import ServerVersion
 from gpushare_cli.simulate import objects, plan, question, render
 from gpushare_cli.simulate.objects import STDIN
 from gpushare_cli.simulate.plan import Plan
-from gpushare_cli.simulate.question import Pod, Profile
+from gpushare_cli.simulate.question import Profile
 from gpushare_cli.simulate.render import Run
 from gpushare_cli.simulate.scheduler import SchedulerConfig
+from gpushare_cli.simulate.workloads import Pod
 
 NONE: Final = "none"  # instead of a policy: nodes are not ranked, and a pod gets the fullest GPUs with room
 _KNOWN: Final = (*(policy.value for policy in Policy), NONE)
@@ -133,11 +134,8 @@ def _seeds(text: str) -> tuple[int, ...]:
 def run(options: Options, streams: Streams, stdin: TextIO) -> int:
     """Print what would go where. The exit code."""
     _check(options)
-    found = objects.collect((objects.file_name(file), objects.read_file(file, stdin)) for file in options.files)
-    profile = None
-    if options.profile:
-        documents = objects.read_file(options.profile, stdin)
-        profile = Profile.of(documents, objects.file_name(options.profile), options.nodes)
+    found = objects.collect(objects.read_file(file, stdin) for file in options.files)
+    profile = Profile.of(*objects.read_file(options.profile, stdin), options.nodes) if options.profile else None
     whole, replay = options.whole_gpus, options.replay
     asked = question.prepare(found, profile, options.memory_unit, whole_gpus=whole, replay=replay)
     minor = (options.server or asked.server or _NEWEST).minor

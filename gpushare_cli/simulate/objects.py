@@ -56,19 +56,16 @@ class Input:  # all that was read, in the order of the files
     ignored: Counter[str] = field(default_factory=Counter)  # objects that have nothing to do with GPUs, by kind
 
 
-def file_name(path: str) -> str:
-    return "standard input" if path == STDIN else path
-
-
-def read_file(path: str, stdin: TextIO) -> list[object]:
-    name = file_name(path)
+def read_file(path: str, stdin: TextIO) -> tuple[str, list[object]]:
+    """What errors call a file, and its documents."""
+    name = "standard input" if path == STDIN else path
     try:
         text = stdin.read() if path == STDIN else Path(path).expanduser().read_text(encoding="utf-8")
     except OSError as error:
         raise WireError(f"{name}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise WireError(f"{name}: no text (byte {error.start} is not UTF-8)") from error
-    return yamls.load_all(text, name)
+    return name, yamls.load_all(text, name)
 
 
 def collect(files: Iterable[tuple[str, Sequence[object]]]) -> Input:

@@ -4,7 +4,7 @@ The node is kube-scheduler's choice (`scheduler`); whether and where a pod fits 
 """
 
 import heapq
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,9 +17,10 @@ from gpushare.model.capacity import NodeCapacity
 from gpushare_cli import schedulable, world
 from gpushare_cli.kube_scores import Floats, Load
 from gpushare_cli.simulate.cluster import Cluster, Learner, Nodes
-from gpushare_cli.simulate.question import Outcome, Pod, Question
+from gpushare_cli.simulate.question import Question
 from gpushare_cli.simulate.scheduler import Bound, Scheduler, SchedulerConfig
 from gpushare_cli.simulate.signature import PodSignature
+from gpushare_cli.simulate.workloads import Outcome, Pod
 from gpushare_cli.world import NodeAnswer
 
 _TOLD_EVERY: Final = 5_000  # pods
@@ -129,7 +130,6 @@ class Plan:  # what would go where, and the cluster afterwards
     rows: tuple[Row, ...]
     ledgers: Mapping[NodeName, LedgerOrRefused]
     rooms: tuple[NodeCapacity, ...]
-    signatures: Mapping[PodSignature, int]  # how many pods of each came
     series: AllocationSeries
     placed: int
 
@@ -155,7 +155,6 @@ def run(
     refusals = _Refusals(nodes, scheduler)
     series = AllocationSeries(cluster.rooms, ends=any(pod.duration_s is not None for pod in pods))
     rows = [Row(pod=pod, outcome=pod.outcome) for pod in pods]
-    counts: Counter[PodSignature] = Counter()
 
     def arrivals() -> Iterator[tuple[int, Pod, PodSignature]]:
         for count, number in enumerate(order):
@@ -167,7 +166,6 @@ def run(
     for event in events(scheduler, arrivals()):
         pod, signature, bound = event.pod, event.signature, event.bound
         series.note(event, cluster.free_mib)
-        counts[signature] += event.came
         if bound is None:
             told = refusals.of(pod, signature) if details else ()
             rows[event.number] = Row(pod=pod, outcome=Outcome.WAITS, answers=told)
@@ -178,7 +176,6 @@ def run(
         rows=tuple(rows),
         ledgers=dict(zip(cluster.names, cluster.ledgers, strict=True)),
         rooms=tuple(cluster.rooms),
-        signatures=counts,
         series=series,
         placed=sum(row.outcome is Outcome.PLACED for row in rows),
     )

@@ -5,7 +5,6 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any, Final
 
 import numpy as np
@@ -16,10 +15,10 @@ from gpushare.cluster.bypass import Fate
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound, Pending, PodRecord
 from gpushare.errors import InvalidRequestError, SettingsError, WireError
-from gpushare.identity import NodeName, PodRef
+from gpushare.identity import NodeName
 from gpushare.model.capacity import Ask
 from gpushare.model.gpu import NodeInventory
-from gpushare.model.request import PodRequest, Policy
+from gpushare.model.request import Policy
 from gpushare.units import MemoryUnit, ResourceConfig
 from gpushare.wire import fields, requests, typos, unhealthy
 from gpushare.wire import pods as pods_wire
@@ -32,35 +31,12 @@ from gpushare_cli.simulate import affinity, signature, workloads
 from gpushare_cli.simulate.cluster import ENOUGH, Nodes
 from gpushare_cli.simulate.objects import Found, Input
 from gpushare_cli.simulate.signature import Owner, PodSignature, Signatures
-from gpushare_cli.simulate.workloads import NewPod
+from gpushare_cli.simulate.workloads import Outcome, Pod
 from gpushare_cli.world import World, why_bypassed
 
 Object = Mapping[str, Any]
 MAX_NODES: Final = 5_000
 _IN_CONFIG_MAP: Final = "profile.yaml"
-
-
-class Outcome(Enum):
-    PLACED = "Placed"
-    WAITS = "Waits"  # no node takes it
-    REFUSED = "Refused"  # the webhook does not let it be created
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:  # one that is to be placed
-    ref: PodRef
-    value: Object
-    signature: PodSignature | None = None  # None if it is not placed anywhere
-    request: PodRequest | None = None  # None if it asks for no GPU, or `problem` says why it is not placed anywhere
-    outcome: Outcome = Outcome.WAITS  # what a problem means
-    problem: str = ""
-    of: str = ""  # the workload that makes it; empty for a pod of its own
-    only: NodeName | None = None  # the only node that comes into question
-    bound: bool = False  # it is on that node already and was given no GPU yet, so Kubernetes has nothing more to say
-    replicas_of: Owner | None = None  # the owner whose pods kube-scheduler keeps apart, if it does not say so itself
-    created: str = ""  # time of its creation, if that is known
-    at_s: float = 0.0  # when it comes, if pods end
-    duration_s: float | None = None  # from its binding on; None if it never ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +46,7 @@ class Profile:  # GPUs of nodes that exist nowhere else
     count: int | None = None  # of nodes; None for those that the profile names and one other
 
     @classmethod
-    def of(cls, documents: list[object], name: str, count: int | None) -> "Profile":
+    def of(cls, name: str, documents: list[object], count: int | None) -> "Profile":
         """A file's: itself, or inside of the ConfigMap that the device plugin reads."""
         found = _first(documents)
         if isinstance(found, dict) and found.get("kind") == "ConfigMap":
@@ -117,13 +93,12 @@ def prepare(
     state = world.build(found.values(), ((pod.value, record) for pod, record in existing), resource_config)
     facts = [node.facts for node in state.nodes.values()]
     created, noted = workloads.expand(given.wanted, given.known, facts)
-    new = [_new(pod, resource_config) for pod in created]
-    old = [_new(pod, resource_config) for pod in workloads.replayed(given.known)] if replay else []
-    if old:
-        new = [replace(pod, at_s=old[-1].at_s) for pod in new]
+    old = workloads.replayed(given.known) if replay else []
+    new = [replace(pod, at_s=old[-1].at_s) for pod in created] if old else created
     notes += [*_unreadable(state), *noted, *_omissions(given)]
     policies = dict(_policies(given.namespaces))
-    pods = tuple(_with_policy(pod, policies) for pod in (*_waiting(existing, state), *old, *new))
+    asking = (_asking(pod, resource_config) for pod in (*old, *new))
+    pods = tuple(_with_policy(pod, policies) for pod in (*_waiting(existing, state), *asking))
     places = {name: i for i, name in enumerate(state.nodes)}
     counted = [pod.value for pod in there if pods_wire.counts(pod.value)]
     on_nodes = [(pod, places[on]) for pod in counted if (on := pods_wire.node_of(pod)) in places]
@@ -151,7 +126,7 @@ def prepare(
     elif not pods and not given.known:
         notes.append("no pod in the input, so nothing is placed; give pods or workloads with -f")
     notes += dict.fromkeys(
-        f"{made.of}: container {container} asks for {resource}, which gpushare does not know; do you mean {near}?"
+        f"{made.source}: container {container} asks for {resource}, which gpushare does not know; do you mean {near}?"
         for made in created
         for container, resource, near in typos.of_pod(made.value, resource_config)
     )
@@ -240,21 +215,12 @@ def _gated(pod: Object) -> str:
     return f"waits behind scheduling gates: {', '.join(gates)}" if gates else ""
 
 
-def _new(new: NewPod, resource_config: ResourceConfig) -> Pod:
-    pod = Pod(
-        ref=pods_wire.ref(new.value),
-        value=new.value,
-        problem=_gated(new.value),
-        of="" if new.of.kind == "Pod" else str(new.of),
-        only=new.only or pods_wire.node_of(new.value),
-        replicas_of=(new.of.namespace, new.of.kind, new.of.name) if new.of.kind in workloads.SPREAD else None,
-        created=new.created,
-        at_s=new.at_s,
-        duration_s=new.duration_s,
-    )
+def _asking(pod: Pod, resource_config: ResourceConfig) -> Pod:
+    """A new pod, with what it asks for."""
+    pod = replace(pod, problem=_gated(pod.value), only=pod.only or pods_wire.node_of(pod.value))
     try:
-        with new.of.named():
-            return replace(pod, request=requests.of_pod(new.value, resource_config))
+        with pod.source.named() if pod.source else contextlib.nullcontext():
+            return replace(pod, request=requests.of_pod(pod.value, resource_config))
     except InvalidRequestError as error:
         return replace(pod, outcome=Outcome.REFUSED, problem=str(error))
 

@@ -1,8 +1,9 @@
 """Plans -> text for people, values for programs, lines of a plot. Pure."""
 
+import itertools
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -16,12 +17,11 @@ from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare.model.gpu import Gpu, GpuHealth, label
 from gpushare.model.ledger import NodeLedger
 from gpushare.units import MemoryUnit
-from gpushare.wire import pods as pods_wire
 from gpushare_cli import console, schedulable, world
 from gpushare_cli.plot import Line, Plot, Point
 from gpushare_cli.simulate import plan as plans
 from gpushare_cli.simulate.plan import AllocationSeries, Plan, Row
-from gpushare_cli.simulate.question import Outcome
+from gpushare_cli.simulate.workloads import Outcome
 
 _FOLLOWED: Final = frozenset({"pod affinity", "topology spread constraints"})
 _STEPS: Final = 200  # points of a line that is a mean
@@ -76,10 +76,7 @@ def _mean_of(values: Sequence[float], digits: int) -> str:
 
 
 def _by_policy(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    found: dict[str, list[Run]] = {}
-    for run in runs:
-        found.setdefault(run.policy, []).append(run)
-    return found
+    return {policy: list(of_it) for policy, of_it in itertools.groupby(runs, lambda run: run.policy)}
 
 
 def _refused(rows: Iterable[Row]) -> dict[str, int]:
@@ -96,7 +93,8 @@ def _reason(row: Row) -> str:
 
 def _left_over(plan: Plan) -> dict[str, LeftOver]:
     """By model, what is free at the end and which of it no pod of the input could use."""
-    asks = list(dict.fromkeys(signature.ask for signature in plan.signatures if signature.ask.gpus))
+    signatures = {row.pod.signature for row in plan.rows if row.pod.signature is not None}
+    asks = {signature.ask for signature in signatures if signature.ask.gpus}
     by_model: dict[str, list[float]] = {}
     for room, count in Counter(plan.rooms).items():
         for gpu in room.gpus:
@@ -110,7 +108,7 @@ def _left_over(plan: Plan) -> dict[str, LeftOver]:
     }
 
 
-def _lost(room: NodeCapacity, gpu: FreeGpu, asks: Sequence[Ask], free: float) -> tuple[float, float]:
+def _lost(room: NodeCapacity, gpu: FreeGpu, asks: Collection[Ask], free: float) -> tuple[float, float]:
     """Of one GPU: free in a remainder that is too small, and free without CPU and memory beside it."""
     fitting = [ask for ask in asks if ask.fits(gpu)]
     if not asks or not fitting:
@@ -199,15 +197,7 @@ def overlooked(plan: Plan) -> list[str]:
 
 
 def _not_evaluated(pod: Mapping[str, Any]) -> list[str]:
-    """What a pod demands, beside CPU and memory, that a simulation does not look at."""
-    found = [what for what in schedulable.overlooked(pod) if what not in _FOLLOWED]
-    others = "CPU, memory and other resources"
-    if others not in found:
-        return found
-    containers = [container for _, _, container in pods_wire.containers(pod)]
-    asked = {key for each in containers for kind in ("limits", "requests") for key in pods_wire.amounts(each, kind)}
-    named = ["other resources"] if asked - {"cpu", "memory", *schedulable.RESOURCES} else []
-    return [*named, *(what for what in found if what != others)]
+    return [what for what in schedulable.overlooked(pod, with_host=True) if what not in _FOLLOWED]
 
 
 def as_json(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, notes: Sequence[str]) -> dict[str, Any]:
@@ -255,7 +245,7 @@ def _json_row(row: Row, ledgers: Mapping[NodeName, NodeLedger]) -> dict[str, Any
     return {
         "namespace": row.pod.ref.namespace,
         "name": row.pod.ref.name,
-        "of": row.pod.of or None,
+        "of": row.pod.workload and str(row.pod.workload),
         "outcome": row.outcome.value,
         "node": row.node,
         "containers": [

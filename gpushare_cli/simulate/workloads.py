@@ -1,19 +1,22 @@
 """Pods that do not exist yet: of workloads, and of a cluster whose pods come again. Pure."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import Enum
 from typing import Any, Final
 
 from gpushare import names
 from gpushare.errors import WireError
-from gpushare.identity import NodeName
+from gpushare.identity import NodeName, PodRef
+from gpushare.model.request import PodRequest
 from gpushare.wire import fields, interop
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import schedulable
 from gpushare_cli.schedulable import NodeFacts
 from gpushare_cli.simulate import objects, signature
 from gpushare_cli.simulate.objects import Found, JsonObject
+from gpushare_cli.simulate.signature import Owner, PodSignature
 
 MAX_PODS: Final = 100_000  # more would take hours to place
 SPREAD: Final = signature.SPREAD | {"Deployment"}  # workloads whose pods PodTopologySpread keeps apart
@@ -22,26 +25,54 @@ _TOLERATED: Final = tuple(  # by the pods of every DaemonSet
     {"key": f"node.kubernetes.io/{what}", "operator": "Exists"}
     for what in ("not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")
 )
+_NO_LABELS: Final[Mapping[str, str]] = {}
+
+
+class Outcome(Enum):
+    PLACED = "Placed"
+    WAITS = "Waits"  # no node takes it
+    REFUSED = "Refused"  # the webhook does not let it be created
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewPod:
-    of: Found  # the workload, or the pod's own manifest
-    value: JsonObject
-    only: NodeName | None = None  # the node for which a DaemonSet makes it
-    created: str = ""  # when, if a cluster has had it
-    at_s: float = 0.0  # from the first one's creation
-    duration_s: float | None = None  # from its start to its end
+class Pod:  # one that is to be placed
+    ref: PodRef
+    value: Mapping[str, Any]
+    source: Found | None = None  # the workload that makes it, or its own manifest; None if a cluster has it
+    signature: PodSignature | None = None  # None if it is not placed anywhere
+    request: PodRequest | None = None  # None if it asks for no GPU, or `problem` says why it is not placed anywhere
+    outcome: Outcome = Outcome.WAITS  # what a problem means
+    problem: str = ""
+    only: NodeName | None = None  # the only node that comes into question
+    bound: bool = False  # it is on that node already and was given no GPU yet, so Kubernetes has nothing more to say
+    created: str = ""  # time of its creation, if a cluster has had it
+    at_s: float = 0.0  # when it comes, if pods end: from the first one's creation
+    duration_s: float | None = None  # from its binding on; None if it never ends
+
+    @property
+    def workload(self) -> Found | None:
+        return None if self.source is None or self.source.kind == "Pod" else self.source
+
+    @property
+    def replicas_of(self) -> Owner | None:
+        """The owner whose pods kube-scheduler keeps apart, if the pod does not say so itself."""
+        made_by = self.workload
+        return (made_by.namespace, made_by.kind, made_by.name) if made_by and made_by.kind in SPREAD else None
 
 
-def expand(
-    wanted: Iterable[Found], known: Sequence[Found], nodes: Sequence[NodeFacts]
-) -> tuple[list[NewPod], list[str]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    count: int
+    pods: Iterable[Pod]  # not made yet: there may be too many
+    note: str = ""
+
+
+def expand(wanted: Iterable[Found], known: Sequence[Found], nodes: Sequence[NodeFacts]) -> tuple[list[Pod], list[str]]:
     """The pods of all workloads, in the order of the files, and notes. WireError if there are too many.
 
     A workload whose pods are in the input was read from the cluster together with them, and makes no others.
     """
-    pods, notes = list[NewPod](), list[str]()
+    pods, notes = list[Pod](), list[str]()
     for found in wanted:
         if made := _owned(found, known):
             notes.append(f"{found}: its {made} pods are in the input, so no others are made")
@@ -50,16 +81,9 @@ def expand(
             batch = _batch(found, nodes)
             if batch.count > MAX_PODS - len(pods):
                 raise WireError(f"{batch.count} pods; at most {MAX_PODS} can be simulated together; ask for fewer")
-            pods += map(batch.make, range(batch.count))
+            pods += batch.pods
         notes += [f"{found}: {batch.note}"] if batch.note else []
     return pods, notes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Batch:  # pods of one workload that are not made yet: there may be too many
-    count: int
-    make: Callable[[int], NewPod]
-    note: str = ""
 
 
 def _owned(found: Found, known: Iterable[Found]) -> int:
@@ -78,8 +102,7 @@ def _batch(found: Found, nodes: Sequence[NodeFacts]) -> _Batch:
     spec = fields.mapping(found.value, "spec", found.kind)
     match found.kind:
         case "Pod":
-            pod = _pod(found, found.value, "", found.name, {})
-            return _Batch(count=1, make=lambda _: NewPod(of=found, value=pod))
+            return _Batch(count=1, pods=(_pod(found, found.value, "", found.name) for _ in range(1)))
         case "StatefulSet":
             return _stateful_set(found, spec)
         case "DaemonSet":
@@ -94,43 +117,37 @@ def _batch(found: Found, nodes: Sequence[NodeFacts]) -> _Batch:
 
 
 def _replicas(found: Found, spec: Mapping[str, Any]) -> _Batch:
-    base, labels = f"{found.name}-", {}
+    base, labels, count = f"{found.name}-", _NO_LABELS, fields.integer(spec, "replicas", "spec", default=1)
     if found.kind == "Deployment":
         token = objects.letters(str(found), 10)
         base, labels = f"{base}{token}-", {"pod-template-hash": token}
-
-    def make(i: int) -> NewPod:
-        return _new(found, spec, "spec", objects.random_like(base, f"{found}/{i}"), labels)
-
-    return _Batch(count=fields.integer(spec, "replicas", "spec", default=1), make=make)
+    made = (objects.random_like(base, f"{found}/{i}") for i in range(count))
+    return _Batch(count=count, pods=(_new(found, spec, "spec", name, labels) for name in made))
 
 
 def _stateful_set(found: Found, spec: Mapping[str, Any]) -> _Batch:
+    count = fields.integer(spec, "replicas", "spec", default=1)
     start = fields.integer(fields.mapping(spec, "ordinals", "spec"), "start", "spec.ordinals", default=0)
 
-    def make(i: int) -> NewPod:
-        index = str(start + i)
+    def pod(index: int) -> Pod:
         name = f"{found.name}-{index}"
-        labels = {"statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": index}
+        labels = {"statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": f"{index}"}
         return _new(found, spec, "spec", name, labels)
 
-    return _Batch(count=fields.integer(spec, "replicas", "spec", default=1), make=make)
+    return _Batch(count=count, pods=map(pod, range(start, start + count)))
 
 
 def _daemon_set(found: Found, spec: Mapping[str, Any], nodes: Sequence[NodeFacts]) -> _Batch:
-    def pod(name: str, only: NodeName | None = None) -> NewPod:
-        made = _new(found, spec, "spec", name, {})
+    def pod(name: str, only: NodeName | None = None) -> Pod:
+        made = _new(found, spec, "spec", name)
         own = made.value["spec"]
         tolerations = [*fields.objects(own, "tolerations", "spec.template.spec"), *_TOLERATED]
         return replace(made, value={**made.value, "spec": {**own, "tolerations": tolerations}}, only=only)
 
     probe = pod(found.name).value
     meant = [node.name for node in nodes if not schedulable.misplaced(probe, node)]
-
-    def make(i: int) -> NewPod:
-        return pod(objects.random_like(f"{found.name}-", f"{found}/{meant[i]}"), meant[i])
-
-    return _Batch(count=len(meant), make=make, note="" if meant else "matches no node, so it makes no pods")
+    pods = (pod(objects.random_like(f"{found.name}-", f"{found}/{node}"), node) for node in meant)
+    return _Batch(count=len(meant), pods=pods, note="" if meant else "matches no node, so it makes no pods")
 
 
 def _job(found: Found, spec: Mapping[str, Any], path: str, name: str) -> _Batch:
@@ -138,34 +155,34 @@ def _job(found: Found, spec: Mapping[str, Any], path: str, name: str) -> _Batch:
     completions = fields.integer(spec, "completions", path, default=0)
     parallelism = fields.integer(spec, "parallelism", path, default=1)
     count = min(parallelism, completions) if completions else parallelism
-    indexed = spec.get("completionMode") == "Indexed"
+    if spec.get("suspend") is True:
+        return _Batch(count=0, pods=(), note="is suspended, so it makes no pods")
 
-    def make(i: int) -> NewPod:
-        base = f"{name}-{i}-" if indexed else f"{name}-"
-        labels = {"batch.kubernetes.io/job-name": name, "job-name": name}
-        if indexed:
+    def pod(i: int) -> Pod:
+        base, labels = f"{name}-", {"batch.kubernetes.io/job-name": name, "job-name": name}
+        if spec.get("completionMode") == "Indexed":
+            base += f"{i}-"
             labels["batch.kubernetes.io/job-completion-index"] = str(i)
         return _new(found, spec, path, objects.random_like(base, f"{found}/{i}"), labels)
 
-    if spec.get("suspend") is True:
-        return _Batch(count=0, make=make, note="is suspended, so it makes no pods")
     note = f"{count} of its {completions} pods run at a time" if completions > count else ""
-    return _Batch(count=count, make=make, note=note)
+    return _Batch(count=count, pods=map(pod, range(count)), note=note)
 
 
-def _new(found: Found, spec: Mapping[str, Any], path: str, name: str, labels: Mapping[str, str]) -> NewPod:
-    template = fields.mapping(spec, "template", path)
-    return NewPod(of=found, value=_pod(found, template, f"{path}.template.", name, labels))
+def _new(found: Found, spec: Mapping[str, Any], path: str, name: str, labels: Mapping[str, str] = _NO_LABELS) -> Pod:
+    return _pod(found, fields.mapping(spec, "template", path), f"{path}.template.", name, labels)
 
 
-def _pod(found: Found, template: Mapping[str, Any], path: str, name: str, labels: Mapping[str, str]) -> JsonObject:
+def _pod(
+    found: Found, template: Mapping[str, Any], path: str, name: str, labels: Mapping[str, str] = _NO_LABELS
+) -> Pod:
     """A pod as the API server would create it, with a uid of its own."""
     metadata = fields.mapping(template, "metadata", path.removesuffix("."))
     objects.check_texts(metadata, f"{path}metadata")
     spec = fields.mapping(template, "spec", path.removesuffix(".") or "pod")
     if not fields.objects(spec, "containers", f"{path}spec"):
         raise WireError(f"{path}spec.containers: missing")
-    return {
+    value = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
@@ -178,6 +195,7 @@ def _pod(found: Found, template: Mapping[str, Any], path: str, name: str, labels
         "spec": dict(spec),
         "status": {"phase": "Pending"},
     }
+    return Pod(ref=pods_wire.ref(value), value=value, source=found)
 
 
 def is_static(pod: Found) -> bool:
@@ -185,12 +203,13 @@ def is_static(pod: Found) -> bool:
     return any(fields.text(owner, "kind", "metadata.ownerReferences") in _STATIC for owner in _owners(pod))
 
 
-def replayed(pods: Iterable[Found]) -> list[NewPod]:
+def replayed(pods: Iterable[Found]) -> list[Pod]:
     created = sorted(((_created(pod), pod) for pod in pods if not is_static(pod)), key=lambda pair: pair[0])
     return [
-        NewPod(
-            of=pod,
+        Pod(
+            ref=pods_wire.ref(pod.value),
             value=_as_created(pod.value),
+            source=pod,
             created=pod.value["metadata"]["creationTimestamp"],
             at_s=at_s - created[0][0],
             duration_s=_duration_s(pod),

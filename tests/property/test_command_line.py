@@ -25,8 +25,8 @@ from gpushare_cli.kube_scores import Rules
 from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.simulate import objects, plan, question
 from gpushare_cli.simulate.plan import Plan
-from gpushare_cli.simulate.question import Outcome
 from gpushare_cli.simulate.scheduler import SchedulerConfig
+from gpushare_cli.simulate.workloads import Outcome
 from testing import ledgers
 from testing.builders import Json
 from testing.cli.simulating import manifest

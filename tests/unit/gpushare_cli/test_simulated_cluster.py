@@ -15,9 +15,9 @@ from gpushare_cli.kube_scores import Load, Rules
 from gpushare_cli.simulate import cluster, plan
 from gpushare_cli.simulate.cluster import Cluster, Learner
 from gpushare_cli.simulate.plan import Event
-from gpushare_cli.simulate.question import Pod
 from gpushare_cli.simulate.scheduler import Scheduler, SchedulerConfig
 from gpushare_cli.simulate.signature import NodeTerms, PodSignature
+from gpushare_cli.simulate.workloads import Pod
 from testing.simulated_cluster import nodes_of, request_of, signature_of
 
 HALF = signature_of(Ask(gpus=1, memory_mib=500))
