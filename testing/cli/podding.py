@@ -25,3 +25,9 @@ def mutated(pod: Json) -> Json:
         container["env"] = [env_of(container["name"])]
     pod["spec"]["schedulerName"] = names.SCHEDULER
     return pod
+
+
+def changed(value: Json, part: str, **change: object) -> Json:
+    """With other fields in its spec, status or metadata."""
+    value[part] |= change
+    return value

@@ -27,7 +27,6 @@ from testing.cli.draining import (
     left,
     nothing,
     owned,
-    pods,
     seeded,
 )
 from testing.cli.explaining import kube_of
@@ -47,11 +46,6 @@ def on(gpu: int, name: str, *, gib: int = 3, **fields: Any) -> Json:
 
 def one(**fields: Any) -> Json:
     return on(0, "one", labels=WEB, **fields)
-
-
-def ready(pod: Json) -> Json:
-    pod["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
-    return pod
 
 
 def changed(pod: Json, part: str, **change: object) -> Json:
@@ -211,29 +205,6 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_a_drain_says_and_does(case: str) -> None:
     assert story(CASES[case]) == findings.golden("drain", case)
-
-
-def test_the_dry_run_says_what_the_drain_then_does_first() -> None:
-    api = cluster(NODE, BARE, *(on(0, f"web-{i}", labels=WEB) for i in range(4)), budget("web", 2, **WEB))
-    promised = json.loads(drain(api, dry_run=True, output="json").out)["planned"]
-    asked = json.loads(drain(api, clock=ManualClock(0), timeout=0, output="json").out)
-    assert asked["planned"] == promised
-    assert [each["name"] for each in promised if each["step"] == "evict"] == ["web-0", "web-1"]
-    assert pods(api) == {"bare", "web-2", "web-3"}
-    steps = {each["name"]: each["step"] for each in asked["left"]}
-    assert steps == {"bare": "stay", "web-0": "leaving", "web-1": "leaving", "web-2": "wait", "web-3": "wait"}
-
-
-def test_a_pod_that_is_not_ready_leaves_without_its_budget_if_enough_others_are() -> None:
-    """`one` does not count as healthy for the eviction API, so the disruption that is allowed is left for `two`."""
-    web = budget("web", 1, **WEB)
-    web["status"].update(currentHealthy=2, desiredHealthy=1)
-    pods_there = [on(0, "one", labels=WEB), ready(on(0, "two", labels=WEB)), ready(on(0, "zwei", labels=WEB))]
-    api = seeded(kube_of([NODE, *pods_there]), web)
-    promised = json.loads(drain(api, dry_run=True, output="json").out)["planned"]
-    asked = json.loads(drain(api, clock=ManualClock(0), timeout=0, output="json").out)
-    assert {row["name"]: row["step"] for row in promised} == {"one": "evict", "two": "evict", "zwei": "wait"}
-    assert {row["name"]: row["step"] for row in asked["left"]} == {"one": "leaving", "two": "leaving", "zwei": "wait"}
 
 
 def test_an_interrupt_says_that_the_gpu_stays_cordoned() -> None:

@@ -1,6 +1,7 @@
 """Which pods have to move: the cases that random clusters rarely have."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound
@@ -123,6 +124,8 @@ def test_the_rest_of_a_plan_is_judged_by_the_cluster_as_it_is_then() -> None:
 
     taken = Movable(nodes={**after, B: on_node(B, (8,), {"again": (0, 6)})}, evictable=later.evictable)
     assert move_search.remainder(pod, taken, plan, [second.pod.uid]) is None
+    beside = {**after, A: on_node(A, (15,), {**held, "rival": (0, 1)}).closed(plan.kept_free)}
+    assert move_search.remainder(pod, replace(later, nodes=beside), plan, [second.pod.uid]) is None, "one has come"
     assert move_search.remainder(pod, later, plan, [first.pod.uid, second.pod.uid]) is None, "it is gone"
     assert move_search.remainder(pod, Movable(nodes={B: after[B]}), plan, []) is None, "the node is gone"
 
@@ -158,18 +161,6 @@ def test_of_very_many_pods_as_few_move_as_it_takes() -> None:
     plan = planned(waiting(3), movable)
     assert len(plan.moves) == 3
     assert not plan.waiting
-
-
-def test_a_plan_is_over_when_another_pod_has_come_to_its_gpu() -> None:
-    nodes = {A: on_node(A, (15,), {"one": (0, 4)}), B: on_node(B, (8,), {})}
-    pod, movable = waiting(15), Movable(nodes=nodes, evictable=[evictable("one", 4)])
-    plan = planned(pod, movable)
-
-    rival = {**nodes, A: on_node(A, (15,), {"one": (0, 4), "rival": (0, 1)})}
-    assert (
-        move_search.remainder(pod, Movable(nodes=rival, evictable=movable.evictable), plan, [plan.moves[0].pod.uid])
-        is None
-    )
 
 
 def test_the_successors_of_all_pods_of_a_gpu_find_places_one_after_another() -> None:

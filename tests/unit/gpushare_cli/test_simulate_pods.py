@@ -122,16 +122,6 @@ def test_a_preset_node_is_the_only_one(name: str, outcome: str) -> None:
         assert pod["message"] == "there is no node node-z in the input"
 
 
-def test_pods_follow_their_group_from_node_to_node() -> None:
-    near: Any = {"annotations": {names.ANNOTATION_SAME_GPU: "app=web"}, "labels": {"app": "web"}}
-    first, second = (manifest(make_pod(make_container(gpu_mem=5), name=name, **near)) for name in ("one", "two"))
-    apart = manifest(make_pod(name="apart", annotations={names.ANNOTATION_OTHER_GPU: "app"}))
-    found = simulate(NODES, first, second, apart, as_json=True)
-    nodes = {pod["name"]: (pod["node"], pod["containers"][0]["gpus"][0]["index"]) for pod in found.value["pods"]}
-    assert nodes["one"] == nodes["two"]
-    assert nodes["apart"] != nodes["one"]
-
-
 def test_gpus_that_a_config_map_calls_unhealthy_take_nothing() -> None:
     config = {"metadata": {"name": "unhealthy-gpu-node-a", "namespace": "kube-system"}, "data": {"gpus": "0"}}
     found = simulate(NODES, {"kind": "ConfigMap", **config}, workload("StatefulSet", "web"), as_json=True)
@@ -179,12 +169,6 @@ def test_a_profile_may_be_the_config_map_of_the_device_plugin() -> None:
     found = simulate(profile=path.read_text(encoding="utf-8"), nodes=12, as_json=True)
     assert [node["name"] for node in found.value["nodes"]][:2] == ["node-01", "node-02"]
     assert found.value["summary"]["totalMiB"] == 12 * 4 * 15360
-
-
-def test_many_different_pods_are_placed_as_few_are() -> None:
-    different = [manifest(make_pod(make_container(f"c{i}", 1), name=f"p{i}")) for i in range(70)]
-    found = simulate(*different, manifest(make_pod(make_container("c0", 1), name="again")), profile=T4S, nodes=3)
-    assert found.details.splitlines()[-1] == "71 of 71 pods placed; 71/90 GiB (78%) of GPU memory in use"
 
 
 def test_a_model_that_a_pod_excludes_is_no_place_for_it() -> None:

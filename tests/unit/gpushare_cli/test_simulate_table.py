@@ -7,7 +7,6 @@ import pytest
 
 from gpushare import names
 from gpushare.model.gpu import GpuHealth
-from gpushare.model.request import Policy
 from gpushare.units import MemoryUnit
 from testing.builders import (
     Json,
@@ -191,9 +190,3 @@ CASES: dict[str, Callable[[], Result]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_plans_are_printed_to_the_letter(case: str) -> None:
     assert CASES[case]().lines == golden("simulate", case)
-
-
-@pytest.mark.parametrize(("policy", "gpus"), [(Policy.BINPACK, "0 0"), (Policy.SPREAD, "0 1")])
-def test_the_policy_is_that_of_pods_that_name_none(policy: Policy, gpus: str) -> None:
-    found = simulate(workload("StatefulSet", "s", replicas=2), profile=T4S, policies=[policy.value])
-    assert " ".join(line.split()[3] for line in found.details.splitlines()[1:3]) == gpus

@@ -119,20 +119,6 @@ def test_a_node_that_does_not_tell_its_cpu_takes_pods_and_gives_back() -> None:
     assert found.cluster.rooms == before
 
 
-@pytest.mark.parametrize(("weight", "chosen"), [(26, 0), (1, 1)])
-def test_a_small_weight_leaves_the_choice_to_free_cpu(weight: int, chosen: int) -> None:
-    used = (Load(8000, 8192, 8000, 8192), Load(pods=0))
-    found = scheduler(room(1, mib=500), room(1), used=used, weight=weight)
-    assert found.choose(HALF) == chosen
-    assert scheduler(weight=weight).choose(HALF) is None
-
-
-def test_cpu_and_memory_of_the_host_count() -> None:
-    for cpu, mib, node in (9000, 9, None), (9, 9000, None), (9, 9, 0):
-        pod = signature_of(Ask(gpus=1, memory_mib=500, cpu_milli=cpu, host_mib=mib))
-        assert scheduler(room(1)).choose(pod) == node
-
-
 def test_what_is_remembered_of_pods_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "_MOST_KEPT", 40)
     found = scheduler(room(1), room(1))
