@@ -40,7 +40,7 @@ from testing.cli.draining import (
     pods,
 )
 from testing.cli.explaining import kube_of
-from testing.cli.podding import bound, mutated
+from testing.cli.podding import bound, changed, mutated
 from testing.clock import ManualClock
 from testing.fakes.kube import FakeKube
 from tests.unit.gpushare_cli import findings
@@ -59,11 +59,6 @@ def on(gpu: int, name: str, gib: int, *, node: str = "node-a", **fields: Any) ->
 
 def waits(gib: int = 15, name: str = "large", **spec: Any) -> Json:
     return changed(mutated(make_pod(make_container(gpu_mem=gib), name=name)), "spec", **spec)
-
-
-def changed(value: Json, part: str, **change: Any) -> Json:
-    value[part] |= change
-    return value
 
 
 def small(gib: int = 3, **fields: Any) -> Json:
@@ -356,31 +351,21 @@ def test_a_plan_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.call_count == 1
 
 
-def test_a_second_interrupt_leaves_word_of_the_cordons() -> None:
-    api = kube_of([A, B, *FULL, waits()])
-    err = io.StringIO()
-    streams = Streams(out=io.StringIO(), err=err)
+@pytest.mark.parametrize("again", [False, True])
+def test_an_interrupt_leaves_no_cordon_and_a_second_one_leaves_word_of_it(again: bool) -> None:
+    api, err = kube_of([A, B, *FULL, waits()]), io.StringIO()
 
     def interrupted(seconds: float) -> None:
-        api.fail_next(lambda call: call.verb == "patch", kube.UnreachableError("connection refused"), times=99)
+        if again:
+            api.fail_next(lambda call: call.verb == "patch", kube.UnreachableError("connection refused"), times=99)
         raise KeyboardInterrupt
 
     asked = command.Options(pod=Target.parse("large"), yes=True)
+    streams = Streams(out=io.StringIO(), err=err)
     with pytest.raises(KeyboardInterrupt):
         command.run(api, streams, asked, lambda: "default", ManualClock(0, interrupted), io.StringIO())
     told = "note: node-a/GPU-0 stays cordoned: interrupted; when it can be: gpushare uncordon node-a/GPU-0\n"
-    assert told in err.getvalue()
-
-
-def test_an_interrupt_leaves_no_cordon() -> None:
-    api = kube_of([A, B, *FULL, waits()])
-
-    def interrupted(seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        defrag(api, ManualClock(0, interrupted), yes=True)
-    assert cordons_of(api) is None
+    assert (cordons_of(api) is None, told in err.getvalue()) == (not again, again)
 
 
 def test_a_signal_ends_it_like_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from gpushare.model.gpu import HandOver
 from gpushare.units import MemoryUnit
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.explaining import config_map, copy, explain
-from testing.cli.podding import bound, mutated
+from testing.cli.podding import bound, changed, mutated
 from tests.unit.gpushare_cli import findings
 
 NODE_A, NODE_B = make_node(make_inventory(15, 15)), make_node(make_inventory(15, node="node-b"))
@@ -17,8 +17,7 @@ HOLDERS = (bound("h0", make_grant(0, gib=12)), bound("h1", make_grant(1, gib=10)
 
 
 def waiting(gpu_mem: object = 8, said: str = "", **spec: object) -> Json:
-    pod = mutated(make_pod(make_container(gpu_mem=gpu_mem)))
-    pod["spec"] |= spec
+    pod = changed(mutated(make_pod(make_container(gpu_mem=gpu_mem))), "spec", **spec)
     if said:
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
         pod["status"]["conditions"] = [{"type": "Initialized", "status": "True"}, condition]
@@ -52,12 +51,6 @@ def settings(**data: str) -> Json:
     return config_map("gpushare-config", "gpushare-system", {f"GPUSHARE_{key}": value for key, value in data.items()})
 
 
-def changed(part: str, **change: object) -> Json:
-    pod = waiting()
-    pod[part] |= change
-    return pod
-
-
 CASES: dict[str, list[Json]] = {
     "every node is named with its numbers, the closest first": [
         waiting(20, "0/3 nodes are available: 3 Insufficient aliyun.com/gpu-mem."),
@@ -87,8 +80,8 @@ CASES: dict[str, list[Json]] = {
     "another scheduler is a note": [waiting(schedulerName="volcano"), NODE_B],
     "so is the cluster's own": [waiting(schedulerName=None), NODE_B],
     "a pod that the webhook did not change is a note": [waiting(containers=[make_container(gpu_mem=8)]), NODE_B],
-    "evictions for it are a note": [changed("status", nominatedNodeName="node-a"), NODE_B],
-    "its deletion is a note": [changed("metadata", deletionTimestamp="2026-01-01T00:00:00Z"), NODE_B],
+    "evictions for it are a note": [changed(waiting(), "status", nominatedNodeName="node-a"), NODE_B],
+    "its deletion is a note": [changed(waiting(), "metadata", deletionTimestamp="2026-01-01T00:00:00Z"), NODE_B],
     "gates come before all nodes": [waiting(schedulingGates=[{"name": "quota"}, {"name": "b"}]), NODE_B],
     "a request that cannot be understood is told with the fix": [waiting("1.5"), NODE_B],
     "all that a pod asks for is listed": [MANY, CDI],
