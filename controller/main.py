@@ -29,9 +29,9 @@ from gpushare.kube.api import KubeApi
 from gpushare.kube.lease import Elector
 from gpushare.runtime import http, logs, options, process
 from gpushare.runtime.clock import SystemClock
-from gpushare.runtime.http import Handler, HttpServer
+from gpushare.runtime.http import Handler, HttpServer, Response
 from gpushare.runtime.intake import MIB, ByteBudget
-from gpushare.runtime.pages import Page, PageServer, verdict
+from gpushare.runtime.pages import PageServer, verdict
 from gpushare.runtime.process import Signals
 from gpushare.units import ResourceConfig
 
@@ -91,7 +91,7 @@ class Controller:
         probes.pages = {
             "/livez": lambda: verdict(self._stuck()),
             "/readyz": lambda: verdict(leads.unready()),
-            "/metrics": lambda: Page(200, metrics.page(), CONTENT_TYPE),
+            "/metrics": lambda: Response(200, metrics.page(), CONTENT_TYPE),
         }
 
     def start(self) -> None:

@@ -18,7 +18,8 @@ from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.runtime import exposition
 from gpushare.runtime.clock import Clock
-from gpushare.runtime.pages import Kept, Page
+from gpushare.runtime.http import Response
+from gpushare.runtime.pages import Kept
 
 CONTENT_TYPE: Final = exposition.CONTENT_TYPE
 MOST_NAMESPACES: Final = 1000  # with series of their own, by what they hold; the others share one
@@ -32,7 +33,7 @@ Waiting = Callable[[], Mapping[str, int]]  # pods by reason
 
 class Metrics:
     def __init__(self, clock: Clock) -> None:
-        self._page = Kept(lambda: Page(200, exposition.page(self.registry), CONTENT_TYPE), clock)
+        self._page = Kept(lambda: Response(200, exposition.page(self.registry), CONTENT_TYPE), clock)
         self.registry = exposition.registry(names.CONTROLLER)
         timer, counter = partial(Histogram, registry=self.registry), partial(Counter, registry=self.registry)
         self._seconds = timer("gpushare_extender_seconds", "Time to answer kube-scheduler", ["verb"], buckets=_SECONDS)

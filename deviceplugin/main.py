@@ -48,7 +48,7 @@ from gpushare.kube.watch import Reflector
 from gpushare.model.gpu import NodeInventory
 from gpushare.runtime import logs, options, process
 from gpushare.runtime.clock import Clock, SystemClock
-from gpushare.runtime.pages import Page
+from gpushare.runtime.http import Response
 from gpushare.runtime.process import Part
 from gpushare.units import ResourceConfig
 
@@ -254,12 +254,12 @@ def _usage(
     settings: Settings, current: CurrentUsage, watchdog: Watchdog, start_check: StartCheck, parts: dict[str, Part]
 ) -> None:
 
-    def page() -> Page:
+    def page() -> Response:
         # Late: the library would cost the plugin its first second.
         from deviceplugin import metrics
 
         text = metrics.page(current.view(), start_check.starts(), watchdog.actions, settings.node_name)
-        return Page(200, text, metrics.CONTENT_TYPE)
+        return Response(200, text, metrics.CONTENT_TYPE)
 
     if settings.metrics_port:
         parts["metrics"] = MetricsServer(port=settings.metrics_port, make=page, clock=current.clock).run

@@ -14,7 +14,8 @@ from typing import Final
 from gpushare.errors import SettingsError
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
-from gpushare.runtime.pages import Kept, Page, PageServer
+from gpushare.runtime.http import Response
+from gpushare.runtime.pages import Kept, PageServer
 
 _LOG: Final = logging.getLogger(__name__)
 _SILENT_S: Final = 30.0
@@ -90,7 +91,7 @@ def problem(port: int) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsServer:
     port: int
-    make: Callable[[], Page]  # the metrics, which are kept for a second
+    make: Callable[[], Response]  # the metrics, which are kept for a second
     clock: Clock
 
     def run(self, stop: threading.Event) -> None:

@@ -28,7 +28,7 @@ from gpushare.runtime import http, logs, pages
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.http import Request, Response
 from gpushare.runtime.intake import MIB, ByteBudget, Intake, Limit, RefusedBodyError
-from gpushare.runtime.pages import Page, verdict
+from gpushare.runtime.pages import verdict
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import requests
 
@@ -84,12 +84,12 @@ class Extender:
             f"{nanos}/priorities": prioritize,
             f"{ours}/{names.OTHERS_VERB}": _Verb(names.OTHERS_VERB, self._prioritize_others, _no_opinion),
         }
-        self._pages: Mapping[str, Callable[[], Page]] = {
+        self._pages: Mapping[str, Callable[[], Response]] = {
             f"{ours}/inspect": self._inspect,
             "/healthz": lambda: verdict(""),
             "/readyz": lambda: verdict(self.unready()),
-            "/metrics": lambda: Page(200, self.metrics.page(), CONTENT_TYPE),
-            "/version": lambda: Page(200, f"{self.version}\n".encode()),
+            "/metrics": lambda: Response(200, self.metrics.page(), CONTENT_TYPE),
+            "/version": lambda: Response(200, f"{self.version}\n".encode(), http.TEXT),
         }
 
     def handle(self, request: Request) -> Response:
@@ -102,13 +102,13 @@ class Extender:
             return pages.answer({path: lambda: self._inspect(NodeName(unquote(node)))}, request)
         return pages.answer(self._pages, request)
 
-    def _inspect(self, node: NodeName | None = None) -> Page:
+    def _inspect(self, node: NodeName | None = None) -> Response:
         known = self.state.index.snapshot().ledgers
         ledgers = {name: ledger for name, ledger in known.items() if isinstance(ledger, NodeLedger)}
         report = messages.inspected(ledgers, node)
         if reason := self.unready():
             report["error"] = reason
-        return Page(200, orjson.dumps(report), http.JSON)
+        return Response(200, orjson.dumps(report))
 
     def _answer(self, verb: "_Verb", request: Request) -> Response:
         """Do a verb; whatever goes wrong becomes an answer that kube-scheduler reads."""

@@ -3,7 +3,6 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from gpushare.runtime import http, logs
@@ -19,23 +18,16 @@ _SHARE: Final = 10.0
 """A page is kept for so many times as long as it took to make: that of 5,000 nodes takes half a second."""
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    status: int
-    body: bytes
-    content_type: str = http.TEXT
-
-
 class Kept:
     """A page that is made once a second at most, and takes a tenth of a processor at most, however many ask."""
 
-    def __init__(self, make: Callable[[], Page], clock: Clock) -> None:
+    def __init__(self, make: Callable[[], Response], clock: Clock) -> None:
         self._make, self._clock = make, clock
         self._lock = threading.Lock()
-        self._made: Page | None = None
+        self._made: Response | None = None
         self._due = float("-inf")
 
-    def __call__(self) -> Page:
+    def __call__(self) -> Response:
         with self._lock:
             began = self._clock.monotonic()
             if self._made is None or began >= self._due:
@@ -44,12 +36,12 @@ class Kept:
             return self._made
 
 
-def verdict(problem: str) -> Page:
+def verdict(problem: str) -> Response:
     """The answer of a probe: what is wrong, or nothing."""
-    return Page(503 if problem else 200, f"{problem or 'ok'}\n".encode())
+    return Response(503 if problem else 200, f"{problem or 'ok'}\n".encode(), http.TEXT)
 
 
-def answer(pages: Mapping[str, Callable[[], Page]], request: Request) -> Response:
+def answer(pages: Mapping[str, Callable[[], Response]], request: Request) -> Response:
     """Answer GET and HEAD with the page of its path."""
     page = pages.get(request.path)
     if page is None:
@@ -57,18 +49,17 @@ def answer(pages: Mapping[str, Callable[[], Page]], request: Request) -> Respons
     if request.method not in {"GET", "HEAD"}:
         return Response(405, b"only GET is allowed here\n", http.TEXT)
     try:
-        made = page()
+        return page()
     except Exception:  # noqa: BLE001 - the edge of a request
         logs.event(_LOG, "request failed", level=logging.ERROR, exc_info=True, path=request.path)
         return Response(500, b"internal error\n", http.TEXT)
-    return Response(made.status, made.body, made.content_type)
 
 
 class PageServer:
     """Answers GET for a few paths."""
 
     def __init__(self, address: str, port: int, settings: str) -> None:
-        self.pages: Mapping[str, Callable[[], Page]] = {}  # to be set before `start`
+        self.pages: Mapping[str, Callable[[], Response]] = {}  # to be set before `start`
         self._listener = http.listen(address, port, settings)
         self._told = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="pages", daemon=True)

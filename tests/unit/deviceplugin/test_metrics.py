@@ -15,7 +15,7 @@ from deviceplugin.ports import MetricsServer
 from deviceplugin.usage.values import GpuTotal, NodeUsage, Row, UsageReading
 from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.gpu import GpuHealth, LeftOut, Limit
-from gpushare.runtime.pages import Page
+from gpushare.runtime.http import Response
 from testing.builders import make_gpu, make_ref
 from testing.clock import ending
 from testing.deviceplugin.build import fields_of
@@ -166,7 +166,7 @@ def test_a_port_that_is_taken_is_logged_and_tried_again(caplog: pytest.LogCaptur
     clock = ending(stop, 2)
     with socket.create_server(("", 0)) as taken:
         port = int(taken.getsockname()[1])
-        MetricsServer(port=port, make=lambda: Page(200, b""), clock=clock).run(stop)
+        MetricsServer(port=port, make=lambda: Response(200, b""), clock=clock).run(stop)
     assert clock.waits == [30.0, 30.0]
     error = f"--metrics-port {port}: Address already in use"
     assert [found["error"] for found in fields_of(caplog, "metrics not served")] == [error] * 2

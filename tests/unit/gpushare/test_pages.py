@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gpushare.errors import SettingsError
-from gpushare.runtime.pages import Kept, Page, PageServer, verdict
+from gpushare.runtime.http import Response
+from gpushare.runtime.pages import Kept, PageServer, verdict
 from testing.clock import ManualClock
 
 
-def boom() -> Page:
+def boom() -> Response:
     raise RuntimeError("boom")
 
 
@@ -20,10 +21,10 @@ def boom() -> Page:
 def port() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         number = int(free.getsockname()[1])
-    pages: dict[str, Callable[[], Page]] = {
+    pages: dict[str, Callable[[], Response]] = {
         "/livez": lambda: verdict(""),
         "/readyz": lambda: verdict("not now"),
-        "/metrics": lambda: Page(200, b"one 1\n", "text/x"),
+        "/metrics": lambda: Response(200, b"one 1\n", "text/x"),
         "/broken": boom,
     }
     server = PageServer("127.0.0.1", number, "--port")
@@ -89,9 +90,9 @@ def test_a_page_that_is_asked_for_all_the_time_takes_a_tenth_of_a_processor(take
     """That of a large cluster takes half a second, which the threads that answer kube-scheduler have to wait for."""
     clock, pages = ManualClock(), []
 
-    def make() -> Page:
+    def make() -> Response:
         clock.at += takes_s
-        pages.append(Page(200, b"page"))
+        pages.append(Response(200, b"page"))
         return pages[-1]
 
     kept, end = Kept(make, clock), clock.at + 100
