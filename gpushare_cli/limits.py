@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import units
+from gpushare.cluster.reasons import some
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import Gpu, Limit, NodeInventory, label
@@ -14,7 +15,6 @@ from gpushare_cli.usage import NodeUse, Use
 
 OTHERS: Final = "(others)"  # containers of a pod that hold nothing of a GPU, and use it nevertheless
 NOT_STRONGER: Final = "no stronger limit holds:"
-_NAMED: Final = 3
 HEADER: Final = ("NODE", "NAMESPACE", "POD", "CONTAINER", "GPU", "LIMIT", "GRANTED", "USED", "PEAK")
 WORDS: Final[Mapping[Limit, str]] = {  # who holds containers to their share; advisory limits are told by variables
     Limit.MIG: "the hardware: they are MIG instances",
@@ -113,12 +113,9 @@ def notes(uses: Mapping[NodeName, NodeUse], gpus: Iterable[tuple[NodeName, Gpu]]
     for node, use in sorted(uses.items()):
         if use.problem:
             by_problem.setdefault(use.problem, []).append(node)
-    limits = [f"limits on {_listed(nodes)} are {told}" for told, nodes in weaker(gpus).items()]
-    return limits + [
-        f"what is used on {_listed(nodes)} is not known: {problem}" for problem, nodes in by_problem.items()
-    ]
+    limits = [f"limits on {_on(nodes)} are {told}" for told, nodes in weaker(gpus).items()]
+    return limits + [f"what is used on {_on(nodes)} is not known: {problem}" for problem, nodes in by_problem.items()]
 
 
-def _listed(nodes: Sequence[str]) -> str:
-    kind = "node" if len(nodes) == 1 else f"{len(nodes)} nodes"
-    return f"{kind} {', '.join(nodes[:_NAMED])}{', ...' if len(nodes) > _NAMED else ''}"
+def _on(nodes: Sequence[str]) -> str:
+    return f"node{'s' if len(nodes) > 1 else ''} {some(nodes)}"

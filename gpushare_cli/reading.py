@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ from gpushare.wire import fields, interop, unhealthy
 from gpushare.wire import pods as pods_wire
 
 T = TypeVar("T")
+Spec = tuple[Any, ...]  # of the fields that are kept, see `kept`
 CONFIG_MAPS: Final = f"/api/v1/namespaces/{names.UNHEALTHY_NAMESPACE}/configmaps"
 BUDGETS: Final = ("/apis/policy/v1/poddisruptionbudgets", "/apis/policy/v1beta1/poddisruptionbudgets")  # 1.21 on
 _PAGE: Final = "500"
@@ -209,3 +211,24 @@ def own_annotations(annotations: Mapping[str, Any]) -> dict[str, Any]:
 def is_unhealthy_list(config_map: JsonObject) -> bool:
     metadata = config_map.get("metadata") or {}
     return unhealthy.is_one(names.UNHEALTHY_NAMESPACE, str(metadata.get("name")))
+
+
+def kept(value: Mapping[str, Any], wanted: Spec) -> dict[str, Any]:
+    """The fields of an object that are wanted.
+
+    A field is named alone or with what is kept of it, or of each object of a list: names again, or a function. One of
+    another shape is left out then, as no one can say what is in it, and so is an object of a list with nothing to keep.
+    """
+    found: dict[str, Any] = {}
+    for each in wanted:
+        if isinstance(each, str):
+            found |= {each: value[each]} if each in value else {}
+            continue
+        key, inner = each
+        field = value.get(key)
+        keep = inner if callable(inner) else partial(kept, wanted=inner)
+        if isinstance(field, dict):
+            found[key] = keep(field)
+        elif isinstance(field, list):
+            found[key] = [part for item in field if isinstance(item, dict) and (part := keep(item))]
+    return found

@@ -6,7 +6,6 @@ it. All texts, such as logs and messages, lose what looks like a credential.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 import gpushare
@@ -21,7 +20,6 @@ from gpushare_cli.doctor import command as doctor
 from gpushare_cli.doctor.snapshot import Snapshot, Unreadable
 
 Object = Mapping[str, Any]
-Spec = tuple[Any, ...]  # of the fields that are kept, see `_kept`
 HIDDEN: Final = "(hidden)"
 _SETTING: Final = "GPUSHARE_"
 _KNOWN_KEYS: Final = ("scheduler.yaml", "policy.cfg", "profile.yaml", "gpus", "handOver", "state")  # beside settings
@@ -103,14 +101,15 @@ def files(snapshot: Snapshot, events: Sequence[JsonObject]) -> Mapping[str, str]
         "doctor.json": _json(doctor.as_json(diagnosis)),
         "inspect.txt": _inspect(snapshot, pods, lambda built: cleaned(inspect_command.detail(built))),
         "inspect.json": _inspect(snapshot, pods, lambda built: _json(inspect_command.as_value(built))),
-        "nodes.yaml": _documents(_kept(each, _NODE) for each in _read(snapshot.nodes)),
+        "nodes.yaml": _documents(reading.kept(each, _NODE) for each in _read(snapshot.nodes)),
         "pods.yaml": _documents(_pod(each, own=False) for each in pods),
         "own.yaml": _documents(
             [*map(_workload, filter(None, map(_read, own))), *(_pod(each, own=True) for each in own_pods(snapshot))]
         ),
         "settings.yaml": _documents(map(_config_map, [*filter(None, map(_read, maps)), *_read(snapshot.unhealthy)])),
         "events.yaml": _documents(
-            _kept(each, _EVENT) | {"about": _kept(each.get("involvedObject") or {}, _REFERENCE)} for each in events
+            reading.kept(each, _EVENT) | {"about": reading.kept(each.get("involvedObject") or {}, _REFERENCE)}
+            for each in events
         ),
         **{f"metrics/{name}.txt": cleaned(page.text) for name, page in metrics.items() if isinstance(page, Reply)},
     }
@@ -149,7 +148,7 @@ def cleaned_value(raw: Any) -> Any:
 
 
 def containers(pod: Object) -> Sequence[Object]:
-    spec = _kept(pod, (("spec", (("initContainers", ("name",)), ("containers", ("name",)))),)).get("spec", {})
+    spec = reading.kept(pod, (("spec", (("initContainers", ("name",)), ("containers", ("name",)))),)).get("spec", {})
     return [each for found in spec.values() if isinstance(found, list) for each in found]
 
 
@@ -198,16 +197,16 @@ def _pod(value: Object, *, own: bool) -> Object:
     status = ("phase", "reason", "message", "conditions", "nominatedNodeName", "qosClass", "startTime")
     statuses = (("initContainerStatuses", _STATUSES), ("containerStatuses", _STATUSES))
     wanted = (("metadata", _METADATA), ("spec", (*spec, *_containers(own=own))), ("status", (*status, *statuses)))
-    return _kept(value, wanted)
+    return reading.kept(value, wanted)
 
 
 def _workload(value: Object) -> Object:
     template = ("template", (("spec", _containers(own=True)),))
     spec = ("replicas", "strategy", "updateStrategy", template)
-    return _kept(value, (("metadata", _METADATA), ("spec", spec), ("status", dict)))
+    return reading.kept(value, (("metadata", _METADATA), ("spec", spec), ("status", dict)))
 
 
-def _containers(*, own: bool) -> Spec:
+def _containers(*, own: bool) -> reading.Spec:
     own_container = (*_OF_OTHERS, "ports", "args", "securityContext", ("env", _own_variable))
     container = own_container if own else (*_OF_OTHERS, _ENV)
     return (("initContainers", container), ("containers", container))
@@ -216,7 +215,7 @@ def _containers(*, own: bool) -> Spec:
 def _own_variable(value: Object) -> Object:
     """Of a container of the installation: its source, whatever that is, and its value if it is a setting."""
     is_setting = str(value.get("name")).startswith(_SETTING)
-    return _kept(value, ("name", ("valueFrom", dict), *(("value",) if is_setting else ())))
+    return reading.kept(value, ("name", ("valueFrom", dict), *(("value",) if is_setting else ())))
 
 
 def _config_map(value: Object) -> Object:
@@ -225,25 +224,4 @@ def _config_map(value: Object) -> Object:
     def known(data: Object) -> Object:
         return {key: each if key.startswith(_SETTING) or key in _KNOWN_KEYS else HIDDEN for key, each in data.items()}
 
-    return _kept(value, (("metadata", ("name", "namespace")), ("data", known)))
-
-
-def _kept(value: Object, wanted: Spec) -> dict[str, Any]:
-    """The fields of an object that are wanted.
-
-    A field is named alone or with what is kept of it, or of each object of a list: names again, or a function. One of
-    another shape is left out then, as no one can say what is in it.
-    """
-    kept: dict[str, Any] = {}
-    for each in wanted:
-        if isinstance(each, str):
-            kept |= {each: value[each]} if each in value else {}
-            continue
-        key, inner = each
-        found = value.get(key)
-        keep = inner if callable(inner) else partial(_kept, wanted=inner)
-        if isinstance(found, dict):
-            kept[key] = keep(found)
-        elif isinstance(found, list):
-            kept[key] = [keep(item) for item in found if isinstance(item, dict)]
-    return kept
+    return reading.kept(value, (("metadata", ("name", "namespace")), ("data", known)))

@@ -55,7 +55,6 @@ class Pages:
     def __init__(self) -> None:
         self._run: Final = secrets.token_urlsafe(6)  # an earlier process has pictures of the same versions
         self._lock: Final = threading.Lock()
-        self._lines: dict[str, tuple[NodeView, bytes]] = {}
         self._page = f'"{self._run}.0"', b""
         self._picture: Picture | None = None
 
@@ -63,16 +62,10 @@ class Pages:
         with self._lock:
             if picture is not None and (self._picture is None or picture.version > self._picture.version):
                 self._picture = picture
-                self._page = f'"{self._run}.{picture.version}"', self._encoded(picture)
+                parts = (picture.overview, picture.waiting, picture.happenings)
+                lines = map(_json, (*parts, *(view for _, view in sorted(picture.nodes.items()))))
+                self._page = f'"{self._run}.{picture.version}"', b"\n".join(lines)
             return self._page
-
-    def _encoded(self, picture: Picture) -> bytes:
-        before, self._lines = self._lines, {}
-        for name, view in sorted(picture.nodes.items()):
-            known = before.get(name)
-            self._lines[name] = known if known and known[0] is view else (view, _json(view))
-        about = map(_json, (picture.overview, picture.waiting, picture.happenings))
-        return b"\n".join([*about, *(line for _, line in self._lines.values())])
 
 
 def _json(value: Any) -> bytes:
@@ -163,7 +156,7 @@ class Live:
             if self.picture is not None and self.scope.nodes:
                 self._seen += views.health_changes(name, before, view, now)
             if view is not None:
-                nodes[name] = before if before == view else view
+                nodes[name] = view
         self._tell_ends(changed, gone, now)
         self._waiting_due |= bool(changed)
         self._publish(nodes)

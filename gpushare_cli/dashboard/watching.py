@@ -5,6 +5,7 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from gpushare import names
@@ -31,14 +32,26 @@ _MOST_EVENTS: Final = 2000
 _OTHERS_EVENTS: Final = frozenset({"Preempted", "Evicted", "TaintManagerEviction", "UnexpectedAdmissionError"})
 _LONGEST: Final = 1024
 _LONGEST_NAME: Final = 253
-_TIMES: Final = ("creationTimestamp", "deletionTimestamp")
-_OF_METADATA: Final = ("name", "namespace", "uid", "labels", "annotations", *_TIMES, "ownerReferences")
-_OF_NODE: Final = (names.ANNOTATION_INVENTORY, names.ANNOTATION_CORDON)
+_OF_NODE: Final = (
+    ("metadata", ("name", "labels", ("annotations", (names.ANNOTATION_INVENTORY, names.ANNOTATION_CORDON)))),
+    ("spec", ("taints", "unschedulable")),
+    ("status", ("addresses", "allocatable")),
+)
+_OF_POD: Final = (
+    *("name", "namespace", "uid", "labels", "creationTimestamp", "deletionTimestamp", "ownerReferences"),
+    ("annotations", reading.own_annotations),
+)
 _OF_BOUND_SPEC: Final = ("nodeName", "schedulerName", "priority")
 _NOT_OF_SPEC: Final = frozenset({"initContainers", "containers", "ephemeralContainers", "volumes"})
 """Of pods that wait: what decides nothing about a place and may be large, and what is reduced."""
-_OF_CONTAINER: Final = ("name", "resources", "restartPolicy")
 _OF_EVENT: Final = ("lastTimestamp", "eventTime", "firstTimestamp")
+
+
+def _visible_devices(entry: Object) -> Object:
+    return entry if entry.get("name") == names.ENV_VISIBLE_DEVICES else {}
+
+
+_OF_CONTAINER: Final = ("name", "resources", "restartPolicy", ("env", _visible_devices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +143,9 @@ class Watched:
         self._on_node: dict[str, dict[str, Object]] = {}  # pods that concern GPUs by node, empty for none, and UID
         self._changed: set[str] = set()
         self._gone: list[Object] = []
-        self._nodes = Collection(reduce=_keyed("name", reduced_node), changed=self._mark, lock=self._lock)
+        self._nodes = Collection(
+            reduce=_keyed("name", partial(reading.kept, wanted=_OF_NODE)), changed=self._mark, lock=self._lock
+        )
         self._unhealthy = Collection(reduce=_unhealthy, changed=self._mark, lock=self._lock)
         self._events = _Events(reduce=_keyed("uid", reduced_event), changed=self._mark, lock=self._lock)
         self._pods: list[Collection[Object | NonGpuPod]] = []
@@ -228,30 +243,14 @@ def _unhealthy(obj: JsonObject) -> tuple[str, frozenset[int]] | None:
     return None if marked is None else (marked.node, marked.gpus)
 
 
-def reduced_node(obj: Object) -> Object:
-    metadata = fields.mapping(obj, "metadata", "node")
-    annotations = fields.mapping(metadata, "annotations", "metadata")
-    spec, status = fields.mapping(obj, "spec", "node"), fields.mapping(obj, "status", "node")
-    return {
-        "metadata": {**_some(metadata, ("name", "labels")), "annotations": _some(annotations, _OF_NODE)},
-        "spec": _some(spec, ("taints", "unschedulable")),
-        "status": _some(status, ("addresses", "allocatable")),
-    }
-
-
 def reduced_pod(obj: Object) -> Object | NonGpuPod | None:
     """A pod that asks for GPUs, less of one that has a node; of others what they take of their node, if anything."""
     if not reading.may_hold_gpus(obj):
         return pod_records.non_gpu_pod(obj)
-    metadata = _some(fields.mapping(obj, "metadata", "pod"), _OF_METADATA)
-    metadata["annotations"] = reading.own_annotations(pods_wire.annotations(obj))
-    status = fields.mapping(obj, "status", "pod")
     whole = fields.mapping(obj, "spec", "pod")
-    bound = pods_wire.node_of(obj) is not None
-    spec = _some(whole, _OF_BOUND_SPEC if bound else tuple(whole.keys() - _NOT_OF_SPEC))
-    for kind in ("initContainers", "containers"):
-        spec[kind] = [_container(each) for each in fields.objects(whole, kind, "spec")]
-    return {"metadata": metadata, "spec": spec, "status": status}
+    spec = _OF_BOUND_SPEC if pods_wire.node_of(obj) is not None else whole.keys() - _NOT_OF_SPEC
+    containers = (("initContainers", _OF_CONTAINER), ("containers", _OF_CONTAINER))
+    return reading.kept(obj, (("metadata", _OF_POD), ("spec", (*spec, *containers)), ("status", dict)))
 
 
 def reduced_event(obj: Object) -> Object | None:
@@ -265,23 +264,13 @@ def reduced_event(obj: Object) -> Object | None:
     uid = fields.text(fields.mapping(obj, "metadata", "event"), "uid", "metadata")
     about = fields.mapping(obj, "involvedObject", "event")
     return {
-        **_some(obj, _OF_EVENT),
+        **reading.kept(obj, _OF_EVENT),
         "metadata": {"uid": uid},
         "type": "Warning" if obj.get("type") == "Warning" else "Normal",
         "reason": reason[:_LONGEST_NAME],
         "message": fields.text(obj, "message", "event")[:_LONGEST],
         "involvedObject": {key: fields.text(about, key, "event")[:_LONGEST_NAME] for key in ("namespace", "name")},
     }
-
-
-def _container(container: Object) -> Object:
-    env = fields.objects(container, "env", "container")
-    visible = [entry for entry in env if entry.get("name") == names.ENV_VISIBLE_DEVICES]
-    return {**_some(container, _OF_CONTAINER), "env": visible}
-
-
-def _some(parent: Object, keys: tuple[str, ...]) -> dict[str, Any]:
-    return {key: parent[key] for key in keys if key in parent}
 
 
 def _namespaced(namespace: str, resource: str) -> str:

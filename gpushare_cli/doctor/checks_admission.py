@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gpushare import names
+from gpushare.cluster.reasons import some
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import HandOver
@@ -237,8 +238,9 @@ def server_policies(facts: Facts) -> Iterator[Finding]:
 def runtime_class_policy(facts: Facts) -> Iterator[Finding]:
     """RuntimeClasses of NVIDIA are refused under all their names, and no GPU pod for the one that it is given."""
     facts.needs_conditions("this server has no such policies")
-    where, part = f"configmap/{facts.namespace}/{names.RUNTIME_CLASS_POLICY}", facts.snapshot.refused_classes
-    config_map = facts.needed(where, part, f": {_WITHOUT[names.RUNTIME_CLASS_POLICY]}", severe=False)
+    name, part = names.RUNTIME_CLASS_POLICY, facts.snapshot.refused_classes
+    config_map = facts.needed("configmap", name, part, f": {_WITHOUT[name]}", severe=False)
+    where = facts.own("configmap", name)
     data = fields.mapping(config_map, "data", names.RUNTIME_CLASS_POLICY)
     word = fields.text(data, "refuse", "data")
     edit = facts.kubectl(f"edit configmap {names.RUNTIME_CLASS_POLICY}")
@@ -276,7 +278,7 @@ def _conflict(facts: Facts, config_map: JsonObject) -> str:
     if facts.writes_runtime_class:
         return "the webhook writes it into GPU pods"
     others = [each.name for each in facts.nodes if each.published and each.published.hand_over is not HandOver.CDI]
-    return f"no GPU pod without it can run on {objects.listed(others)}" if others else ""
+    return f"no GPU pod without it can run on {some(others)}" if others else ""
 
 
 def isolation(facts: Facts) -> Iterator[Finding]:
@@ -291,7 +293,7 @@ def isolation(facts: Facts) -> Iterator[Finding]:
         fix = "if that holds for nodes with GPUs of other plugins as well, take it out of the webhooks in your overlay"
         yield note(_MUTATING, problem, fix)
     elif not present and open_nodes:
-        message = f"{ISOLATION} is not configured, but {objects.listed(open_nodes)} would show every GPU"
+        message = f"{ISOLATION} is not configured, but {some(open_nodes)} would show every GPU"
         yield error(_MUTATING, f"{message} to any container that says {names.ENV_VISIBLE_DEVICES}=all", APPLY)
 
 

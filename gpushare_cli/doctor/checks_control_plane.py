@@ -38,19 +38,20 @@ def server_version(facts: Facts) -> Iterator[Finding]:
 
 def settings(facts: Facts) -> Iterator[Finding]:
     """The settings that all components share are there and can be read."""
-    where = f"configmap/{facts.namespace}/{names.CONFIG}"
-    facts.needed(where, facts.snapshot.settings, ", and no component's container starts without it")
+    effect = ", and no component's container starts without it"
+    facts.needed("configmap", names.CONFIG, facts.snapshot.settings, effect)
     try:
         _ = facts.settings
     except SettingsError as odd:
         restart = facts.kubectl("rollout restart deployment,daemonset")
-        yield error(where, str(odd), f"{facts.kubectl(f'edit configmap {names.CONFIG}')}; then: {restart}")
+        fix = f"{facts.kubectl(f'edit configmap {names.CONFIG}')}; then: {restart}"
+        yield error(facts.own("configmap", names.CONFIG), str(odd), fix)
 
 
 def webhook_running(facts: Facts) -> Iterator[Finding]:
     """Replicas are ready, and the Service knows them."""
-    where, part = f"deployment/{facts.namespace}/{names.WEBHOOK}", facts.snapshot.webhook_deployment
-    deployment = facts.needed(where, part, ", so GPU pods are refused or are created incomplete")
+    part, missing = facts.snapshot.webhook_deployment, ", so GPU pods are refused or are created incomplete"
+    deployment = facts.needed("deployment", names.WEBHOOK, part, missing)
     reached = objects.endpoints(read(facts.snapshot.webhook_endpoints))
     effect = f" and its Service has {reached} endpoints, so no one answers the API server"
     yield from _replicas(facts, names.WEBHOOK, deployment, effect, is_reached=reached > 0)
@@ -59,7 +60,7 @@ def webhook_running(facts: Facts) -> Iterator[Finding]:
 def webhook_answers(facts: Facts) -> Iterator[Finding]:
     """It answers through its Service, and says that it can work."""
     facts.needs_ready_replica(facts.snapshot.webhook_endpoints)
-    where, part = f"service/{facts.namespace}/{names.WEBHOOK}", facts.snapshot.webhook_ready
+    where, part = facts.own("service", names.WEBHOOK), facts.snapshot.webhook_ready
     if isinstance(part, Unreadable) and isinstance(part.error, kube.ServerFaultError):
         problem = f"the API server does not reach it: {part.error}"
         fix = "let the control plane reach port 8443 of its pods: firewall, security group or NetworkPolicy"
@@ -73,7 +74,7 @@ def webhook_answers(facts: Facts) -> Iterator[Finding]:
 def webhook_certificate(facts: Facts) -> Iterator[Finding]:
     """The served certificate is good for days."""
     facts.needs_ready_replica(facts.snapshot.webhook_endpoints)
-    where, part = f"secret/{facts.namespace}/{names.WEBHOOK_SECRET}", facts.snapshot.webhook_metrics
+    where, part = facts.own("secret", names.WEBHOOK_SECRET), facts.snapshot.webhook_metrics
     page = facts.answer(names.WEBHOOK, part, "how long the certificate is good", where)
     seconds = objects.metric(page.text, CERTIFICATE_TTL)
     logs = f"look for 'certificates not checked': {facts.kubectl(f'logs deploy/{names.WEBHOOK}')}"
@@ -87,8 +88,8 @@ def webhook_certificate(facts: Facts) -> Iterator[Finding]:
 
 def controller_running(facts: Facts) -> Iterator[Finding]:
     """One replica is ready and the Service knows it; another one waits to take over."""
-    where, part = f"deployment/{facts.namespace}/{names.CONTROLLER}", facts.snapshot.controller_deployment
-    _, wanted = objects.replicas(facts.needed(where, part, ", so no GPU pod is placed"))
+    where, part = facts.own("deployment", names.CONTROLLER), facts.snapshot.controller_deployment
+    _, wanted = objects.replicas(facts.needed("deployment", names.CONTROLLER, part, ", so no GPU pod is placed"))
     reached = objects.endpoints(read(facts.snapshot.controller_endpoints))
     look, logs = _pods(facts, names.CONTROLLER), facts.all_logs(names.CONTROLLER)
     if not reached:
@@ -105,9 +106,8 @@ def controller_running(facts: Facts) -> Iterator[Finding]:
 
 def controller_leads(facts: Facts) -> Iterator[Finding]:
     """The Lease has a holder that renews it."""
-    if problem := facts.lease_problem(facts.snapshot.controller_lease):
-        problem = f"{problem}, so no controller leads and no GPU pod is placed"
-        yield error(f"lease/{facts.namespace}/{names.LEASE}", problem, facts.all_logs(names.CONTROLLER))
+    part, effect = facts.snapshot.controller_lease, "no controller leads and no GPU pod is placed"
+    return facts.leads(names.CONTROLLER, names.LEASE, part, effect)
 
 
 def controller_answers(facts: Facts) -> Iterator[Finding]:
@@ -116,15 +116,15 @@ def controller_answers(facts: Facts) -> Iterator[Finding]:
     answer = facts.answer(names.CONTROLLER, facts.snapshot.controller_ready, "whether it answers")
     if not answer.is_good:
         logs = facts.kubectl(f"logs deploy/{names.CONTROLLER}")
-        where = f"service/{facts.namespace}/{names.CONTROLLER}"
-        yield error(where, f"it is not ready: {answer.brief}", f"ask again in a minute; if it stays: {logs}")
+        fix = f"ask again in a minute; if it stays: {logs}"
+        yield error(facts.own("service", names.CONTROLLER), f"it is not ready: {answer.brief}", fix)
 
 
 def controller_ledger(facts: Facts) -> Iterator[Finding]:
     """The leader's ledger is what the pods alone tell."""
     facts.needs_ready_replica(facts.snapshot.controller_endpoints)
     page = facts.answer(names.CONTROLLER, facts.snapshot.controller_metrics, "its ledger")
-    where, differences = f"service/{facts.namespace}/{names.CONTROLLER}", objects.metric(page.text, DIFFERENCES)
+    where, differences = facts.own("service", names.CONTROLLER), objects.metric(page.text, DIFFERENCES)
     if differences is None:
         same = "check whether all components have the same version of the image"
         yield warning(where, f"it has no metric {DIFFERENCES}", same)
@@ -140,21 +140,19 @@ def scheduler_running(facts: Facts) -> Iterator[Finding]:
     if wanted != names.SCHEDULER:
         problem = f"GPU pods go to {wanted or DEFAULT_SCHEDULER}, whose file cannot be read through the API server"
         ours = f"gpushare scheduler-config --server-version {facts.snapshot.server} --scheduler-name '{wanted}'"
-        yield note(f"configmap/{facts.namespace}/{names.CONFIG}", problem, f"compare it with: {ours}")
+        yield note(facts.own("configmap", names.CONFIG), problem, f"compare it with: {ours}")
         return
     waiting = f"; {count} GPU pods wait for it" if (count := _waiting(facts, wanted)) else ""
     effect = f", so no one schedules GPU pods{waiting}"
-    where = f"deployment/{facts.namespace}/{names.SCHEDULER}"
-    deployment = facts.needed(where, facts.snapshot.scheduler_deployment, effect)
+    deployment = facts.needed("deployment", names.SCHEDULER, facts.snapshot.scheduler_deployment, effect)
     yield from _replicas(facts, names.SCHEDULER, deployment, effect)
 
 
 def scheduler_leads(facts: Facts) -> Iterator[Finding]:
     """One replica of the second scheduler leads."""
     facts.needs_second_scheduler()
-    if problem := facts.lease_problem(facts.snapshot.scheduler_lease):
-        problem = f"{problem}, so no one schedules GPU pods"
-        yield error(f"lease/{facts.namespace}/{names.SCHEDULER}", problem, facts.all_logs(names.SCHEDULER))
+    lease = facts.snapshot.scheduler_lease
+    yield from facts.leads(names.SCHEDULER, names.SCHEDULER, lease, "no one schedules GPU pods")
 
 
 def scheduler_version(facts: Facts) -> Iterator[Finding]:
@@ -171,7 +169,7 @@ def scheduler_version(facts: Facts) -> Iterator[Finding]:
         if not 0 <= server.minor - found.minor <= 1:
             problem = f"kube-scheduler {found} runs against a server {server}: it may be one minor older, not newer"
             fix = f"set newTag: v{server}.0 for registry.k8s.io/kube-scheduler in the overlay, and apply it"
-            yield warning(f"deployment/{facts.namespace}/{names.SCHEDULER}", problem, fix)
+            yield warning(facts.own("deployment", names.SCHEDULER), problem, fix)
 
 
 def _replicas(
@@ -179,7 +177,7 @@ def _replicas(
 ) -> Iterator[Finding]:
     """Args: effect: of no replica being ready, or none being reached."""
     ready, wanted = objects.replicas(deployment)
-    where, message = f"deployment/{facts.namespace}/{name}", f"{ready} of {wanted} replicas are ready"
+    where, message = facts.own("deployment", name), f"{ready} of {wanted} replicas are ready"
     fix = f"{_pods(facts, name)}; {facts.kubectl(f'logs deploy/{name}')}"
     if not ready or not is_reached:
         yield error(where, f"{message}{effect}", fix)

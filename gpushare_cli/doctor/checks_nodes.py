@@ -7,6 +7,7 @@ from typing import Final
 from gpushare import names, units
 from gpushare.cluster import cordons, node_records
 from gpushare.cluster.pod_records import Bound, Pending
+from gpushare.cluster.reasons import some
 from gpushare.identity import NodeName
 from gpushare.model.gpu import NO_LIMIT, Gpu, GpuHealth, HandOver, NodeInventory
 from gpushare.model.ledger import mib_on
@@ -152,14 +153,14 @@ def hand_over_ways(facts: Facts) -> Iterator[Finding]:
             groups[node.published.hand_over, node.published.hand_over_reason].append(node.name)
     for (way, reason), nodes in sorted(groups.items(), key=lambda group: (group[0][0].value, group[0][1])):
         fix = "" if way is HandOver.CDI else f"for CDI, which keeps NVIDIA's runtime out of the way: {_OPERATOR_PAGE}"
-        yield note(f"node/{objects.listed(nodes)}", f"hands GPUs over by {way.value}: {reason}", fix)
+        yield note(f"node/{some(nodes)}", f"hands GPUs over by {way.value}: {reason}", fix)
     yield from _handlers(facts)
 
 
 def hand_over_summary(facts: Facts) -> Iterator[Finding]:
     """The controller has told the webhook how nodes hand over GPUs."""
-    where, part = f"configmap/{facts.namespace}/{names.HAND_OVER}", facts.snapshot.hand_over
-    config_map = facts.needed(where, part, ", so every GPU pod gets a RuntimeClass, needed or not", severe=False)
+    part, effect = facts.snapshot.hand_over, ", so every GPU pod gets a RuntimeClass, needed or not"
+    config_map = facts.needed("configmap", names.HAND_OVER, part, effect, severe=False)
     real = hand_over.summary(node_records.sharing(map(node_records.read, read(facts.snapshot.nodes))))
     if real == hand_over.NO_NODE:
         raise NothingToCheckError("no node shares")
@@ -168,7 +169,7 @@ def hand_over_summary(facts: Facts) -> Iterator[Finding]:
     if misleads or found not in hand_over.WORDS:
         problem = f"it says {found or 'nothing'} of the nodes' hand-over, but it is {real}"
         fix = f"it is written each minute; look for 'hand-over not written': {facts.all_logs(names.CONTROLLER)}"
-        yield warning(where, problem, fix)
+        yield warning(facts.own("configmap", names.HAND_OVER), problem, fix)
 
 
 def _handlers(facts: Facts) -> Iterator[Finding]:
@@ -190,7 +191,7 @@ def weaker_limits(facts: Facts) -> Iterator[Finding]:
     """The strongest limit there is holds containers to their share of each GPU."""
     gpus = [(NodeName(node.name), gpu) for node in facts.nodes if node.published for gpu in node.published.gpus]
     for message, nodes in limits.weaker(gpus).items():
-        yield note(f"node/{objects.listed(nodes)}", f"limits are {message}", "docs/limits.md")
+        yield note(f"node/{some(nodes)}", f"limits are {message}", "docs/limits.md")
 
 
 def demanded_limits(facts: Facts) -> Iterator[Finding]:
@@ -219,7 +220,7 @@ def oversubscribed(facts: Facts) -> Iterator[Finding]:
         if loose:
             message += f", and nothing enforces that they stay within it (limit {loose})"
         make = warning if loose else note
-        yield make(f"node/{objects.listed(nodes)}", message, "docs/limits.md#oversubscription")
+        yield make(f"node/{some(nodes)}", message, "docs/limits.md#oversubscription")
     yield from _still_above(facts)
     for node in facts.nodes:
         try:

@@ -32,8 +32,8 @@ _LONGEST: Final = 500  # characters of these
 def configuration(facts: Facts) -> Iterator[Finding]:
     """The second scheduler asks the controller, for everything that it should."""
     facts.needs_second_scheduler()
-    where, part = f"configmap/{facts.namespace}/{names.SCHEDULER}", facts.snapshot.scheduler_settings
-    config = facts.needed(where, part, ", and the scheduler does not start without it")
+    where, part = facts.own("configmap", names.SCHEDULER), facts.snapshot.scheduler_settings
+    config = facts.needed("configmap", names.SCHEDULER, part, ", and the scheduler does not start without it")
     whole = " --whole-gpus" if facts.settings.whole_gpus else ""
     fix = (
         f"write what this prints into its key {_KEY}: gpushare scheduler-config --server-version"

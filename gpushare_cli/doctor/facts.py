@@ -1,6 +1,6 @@
 """What a check may find, and what checks ask: facts that follow from a snapshot, each worked out once. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
@@ -113,17 +113,21 @@ class Facts:
         self.namespace = snapshot.namespace
         self.now = snapshot.now
 
+    def own(self, kind: str, name: str) -> str:
+        """An object of the installation, as findings name it."""
+        return f"{kind}/{self.namespace}/{name}"
+
     def kubectl(self, command: str) -> str:
         return f"kubectl -n {self.namespace} {command}"
 
     def all_logs(self, component: str) -> str:
         return self.kubectl(f"logs -l {objects.LABEL_APP}={component} --prefix --tail=100")
 
-    def needed(self, where: str, part: Object, consequence: str, *, severe: bool = True) -> JsonObject:
+    def needed(self, kind: str, name: str, part: Object, consequence: str, *, severe: bool = True) -> JsonObject:
         """An object without which a check has nothing more to say than that it is missing."""
         if (found := read(part)) is None:
             make = error if severe else warning
-            raise LastFindingError(make(where, f"it is missing{consequence}", objects.APPLY))
+            raise LastFindingError(make(self.own(kind, name), f"it is missing{consequence}", objects.APPLY))
         return found
 
     def answer(self, service: str, answer: Text, what: str, where: str = "") -> Reply:
@@ -135,8 +139,9 @@ class Facts:
             way_out = f"get rights for services/proxy in {self.namespace}, or check by {by_hand}"
         else:
             way_out = f"the NetworkPolicy {service} may keep the control plane out; check by {by_hand}"
-        where = where or f"service/{self.namespace}/{service}"
-        raise LastFindingError(warning(where, f"not checked {what}: {answer.error}", way_out))
+        raise LastFindingError(
+            warning(where or self.own("service", service), f"not checked {what}: {answer.error}", way_out)
+        )
 
     def needs_ready_replica(self, endpoints: Object) -> None:
         if not objects.endpoints(read(endpoints)):
@@ -150,8 +155,13 @@ class Facts:
         if self.settings.scheduler_name != names.SCHEDULER:
             raise NothingToCheckError("GPU pods go to another scheduler")
 
-    def lease_problem(self, part: Object) -> str:
-        """Why no one can be leading by this Lease; empty if one can be."""
+    def leads(self, component: str, name: str, part: Object, effect: str) -> Iterator[Finding]:
+        """That no one can be leading by this Lease of a component, and what follows."""
+        if problem := self._lease_problem(part):
+            yield error(self.own("lease", name), f"{problem}, so {effect}", self.all_logs(component))
+
+    def _lease_problem(self, part: Object) -> str:
+        """Empty if one can be leading."""
         if (lease := read(part)) is None:
             return "there is no such Lease"
         spec = fields.mapping(lease, "spec", "lease")
@@ -195,14 +205,11 @@ class Facts:
     @cached_property
     def writes_runtime_class(self) -> bool:
         """Whether GPU pods get a RuntimeClass, if there is one: by what the webhook reads."""
-        match self.settings.runtime_class_mode:
-            case "never":
-                return False
-            case "where-needed":
-                is_refused = hand_over.refuses(read(self.snapshot.refused_classes), self.settings.runtime_class)
-                return not is_refused and not hand_over.is_all_cdi(read(self.snapshot.hand_over))
-            case _:
-                return True
+        mode = self.settings.runtime_class_mode
+        if mode != "where-needed":
+            return mode != "never"
+        is_refused = hand_over.refuses(read(self.snapshot.refused_classes), self.settings.runtime_class)
+        return not is_refused and not hand_over.is_all_cdi(read(self.snapshot.hand_over))
 
     @cached_property
     def runtime_classes(self) -> Mapping[str, str]:

@@ -47,13 +47,14 @@ SHARING: Final = (
 )
 EXTENDER: Final = re.compile("gpushare-schd-extender|nano-gpu-scheduler|elastic-gpu-scheduler|:32766|:39999")
 """In the addresses of their extenders: their Services and ports."""
-_MPS: Final = re.compile(".*mps-control-daemon.*")  # where NVIDIA's plugin shares by MPS
+_MPS: Final = "mps-control-daemon"  # where NVIDIA's plugin shares by MPS
 _HANDS_OUT_NOTHING: Final = re.compile("feature-discovery|mps-control|exporter|monitor")  # though of these families
 _SEES_ALL: Final = frozenset(  # last parts of the names of images that are made to see every GPU, without tag
     {"dcgm", "dcgm-exporter", "gpu-feature-discovery", "gpu-operator-validator", "k8s-device-plugin", "k8s-mig-manager"}
 )
 _SHARING: Final = re.compile(r"^sharing:[^\S\n]*\n(?:[^\S\n]*(?:#.*)?\n)*[^\S\n]+(mps|timeSlicing):", re.MULTILINE)
 """In a configuration of NVIDIA's plugin, as its documents write it."""
+_ALL: Final = {"name": names.ENV_VISIBLE_DEVICES, "value": "all"}
 _HASH: Final = re.compile(r"-[0-9a-z]{1,10}$")
 
 
@@ -91,7 +92,7 @@ def needs_every_gpu(workload: JsonObject) -> bool:
     under_nvidia = fields.text(spec, "runtimeClassName", "spec") in objects.RUNTIME_CLASSES
     return any(
         not any(resource.startswith(names.GPU_DOMAINS) for resource in pods.amounts(container, "limits"))
-        and (under_nvidia or _image(container) in _SEES_ALL or _says_all(container))
+        and (under_nvidia or _image(container) in _SEES_ALL or _ALL in fields.objects(container, "env", "container"))
         for container in fields.objects(spec, "containers", "spec")
     )
 
@@ -106,17 +107,10 @@ def sharing(config_map: JsonObject) -> Mapping[str, str]:
     return found
 
 
-def _says_all(container: Mapping[str, Any]) -> bool:
-    return any(
-        (entry.get("name"), entry.get("value")) == (names.ENV_VISIBLE_DEVICES, "all")
-        for entry in fields.objects(container, "env", "container")
-    )
-
-
 def _role(system: System, owner: str, workload: str, images: set[str]) -> Role | None:
     if system.scheduler is not None and owner != "DaemonSet" and re.fullmatch(system.scheduler, workload):
         return Role.SCHEDULER
-    if system is NVIDIA and owner == "DaemonSet" and _MPS.fullmatch(workload):
+    if system is NVIDIA and owner == "DaemonSet" and _MPS in workload:
         return Role.MPS
     if owner not in {"", "DaemonSet"} or _HANDS_OUT_NOTHING.search(workload):
         return None

@@ -1,7 +1,7 @@
 """Names of the installation's objects, and look-ups in objects of the API server. Pure."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -16,7 +16,6 @@ LABEL_NAMESPACE: Final = "kubernetes.io/metadata.name"
 KUBE_SYSTEM: Final = "kube-system"
 RUNTIME_CLASSES: Final = (names.RUNTIME_CLASS, "nvidia-cdi", "nvidia-legacy", "nvidia-experimental")
 APPLY: Final = "apply the overlay for your server's version again: kubectl apply -k manifests/overlays/OVERLAY"
-_NAMED: Final = 4
 
 
 def name_of(item: JsonObject) -> str:
@@ -89,11 +88,6 @@ def counted(page: str, name: str, *labels: str) -> float:
         for series, value in _samples(page)
         if series.startswith(f"{name}{{") and all(label in series for label in labels)
     )
-
-
-def listed(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-    return ", ".join(nodes[:_NAMED]) + more
 
 
 def _samples(page: str) -> Iterator[tuple[str, float]]:
