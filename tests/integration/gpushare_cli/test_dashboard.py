@@ -1,7 +1,5 @@
 """The dashboard against an API server in memory: it follows the cluster, as far as its user may read it."""
 
-import contextlib
-import http.client
 import itertools
 import json
 import os
@@ -19,10 +17,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from urllib3 import HTTPConnectionPool
 
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import SystemClock
+from gpushare_cli.console import Streams
 from gpushare_cli.dashboard import command
 from gpushare_cli.dashboard.command import Options, Response, Site
 from gpushare_cli.dashboard.picture import Live, Picture
@@ -30,20 +30,25 @@ from testing import clusters
 from testing.builders import Json, make_inventory, make_node, make_pod
 from testing.clock import ManualClock
 from testing.fakes import kube_http
-from testing.fakes.faults import Call
 from testing.fakes.kube import FakeKube
 
 EVER = 10**9
 OWN = "research"
 PICTURE = "/picture"
 KEY = "secret"
+EVERYTHING = Options()
+REASONS = "gpushare_cli.explain.waiting.of_cluster"  # why pods wait
+
+
+def of(api: KubeApi, options: Options = EVERYTHING) -> Live:
+    return command.of_cluster(api, options, lambda: OWN, SystemClock())
 
 
 class Followed:
     """A picture that threads keep equal to a cluster."""
 
     def __init__(self, api: KubeApi, options: Options) -> None:
-        self.live: Live = command.of_cluster(api, options, lambda: OWN, SystemClock())
+        self.live: Live = of(api, options)
         self.stop = threading.Event()
         self.live.start(self.stop)
 
@@ -82,19 +87,12 @@ def follow() -> Iterator[Callable[..., Followed]]:
 
 
 def forbid(api: FakeKube, holds: Callable[[str], bool]) -> None:
-    def meant(call: Call) -> bool:
-        return holds(call.path)
-
-    api.fail_next(meant, kube.ForbiddenError("nodes is forbidden"), times=EVER)
+    api.fail_next(lambda call: holds(call.path), kube.ForbiddenError("nodes is forbidden"), times=EVER)
 
 
 def blocks(picture: Picture) -> set[str]:
-    return {
-        f"{block.namespace}/{block.name}"
-        for node in picture.nodes.values()
-        for card in node.cards
-        for block in card.blocks
-    }
+    shown = [block for node in picture.nodes.values() for card in node.cards for block in card.blocks]
+    return {f"{block.namespace}/{block.name}" for block in shown}
 
 
 def test_pods_come_and_go_in_the_picture(api: FakeKube, follow: Callable[..., Followed]) -> None:
@@ -128,25 +126,20 @@ def test_what_is_used_and_what_events_say_is_there(api: FakeKube, follow: Callab
     assert "NoRoom" in {each.kind for each in picture.happenings}
 
 
-def test_a_gpu_that_fails_is_told(api: FakeKube, follow: Callable[..., Followed]) -> None:
+def test_nodes_come_and_go_and_a_gpu_that_fails_is_told(api: FakeKube, follow: Callable[..., Followed]) -> None:
     followed = follow(api)
     followed.until(bool)
-    api.seed(
-        "/api/v1/namespaces/kube-system/configmaps",
-        {"metadata": {"name": "unhealthy-gpu-gpu-0000"}, "data": {"gpus": "1"}},
-    )
-    picture = followed.until(lambda picture: picture.overview.totals.unhealthy)
-    assert [each.subject for each in picture.happenings if each.kind == "health"] == ["GPU 1 of gpu-0000"]
-    api.vanish("/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-gpu-0000")
-    followed.until(lambda picture: not picture.overview.totals.unhealthy)
-
-
-def test_a_node_comes_and_goes(api: FakeKube, follow: Callable[..., Followed]) -> None:
-    followed = follow(api)
     api.seed(clusters.NODES, make_node(make_inventory(15, node="other")))
     followed.until(lambda picture: "other" in picture.nodes)
     api.vanish("/api/v1/nodes/other")
     followed.until(lambda picture: "other" not in picture.nodes)
+    faulty = {"metadata": {"name": "unhealthy-gpu-gpu-0000"}, "data": {"gpus": "1"}}
+    api.seed("/api/v1/namespaces/kube-system/configmaps", faulty)
+    picture = followed.until(lambda picture: picture.overview.totals.unhealthy)
+    told = {each.subject for each in picture.happenings if each.kind == "health"}
+    assert told == {"GPU 0 of other", "GPU 1 of gpu-0000"}
+    api.vanish("/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-gpu-0000")
+    followed.until(lambda picture: not picture.overview.totals.unhealthy)
 
 
 def test_a_user_of_one_namespace_sees_no_name_of_anothers_pods(api: FakeKube, follow: Callable[..., Followed]) -> None:
@@ -166,46 +159,46 @@ def test_a_user_of_one_namespace_sees_no_name_of_anothers_pods(api: FakeKube, fo
         assert name not in repr(picture)
 
 
-def test_a_user_who_may_list_nodes_sees_all_gpus_and_own_pods(api: FakeKube, follow: Callable[..., Followed]) -> None:
+def test_a_user_who_may_list_nodes_sees_all_gpus_and_own_pods_or_those_asked_for(
+    api: FakeKube, follow: Callable[..., Followed]
+) -> None:
     forbid(api, lambda path: path.startswith("/api/v1/pods") or path.endswith("/events"))
     picture = follow(api).until(lambda picture: picture.nodes)
-    assert len(picture.nodes["gpu-0000"].cards) == 2
+    assert (len(picture.nodes["gpu-0000"].cards), picture.overview.complete) == (2, False)
     assert blocks(picture) == {"research/train-resnet"}
-    assert not picture.overview.complete
-
-
-def test_namespaces_that_are_asked_for_are_shown_alone(api: FakeKube, follow: Callable[..., Followed]) -> None:
-    forbid(api, lambda path: path.startswith("/api/v1/pods"))
-    picture = follow(api, namespace=("serving", "notebooks")).until(lambda picture: picture.overview.totals.pods == 2)
-    assert blocks(picture) == {"serving/embed-api", "notebooks/notebook-ada"}
+    others = follow(api, namespace=("serving", "notebooks"))
+    assert blocks(others.until(lambda picture: picture.overview.totals.pods == 2)) == {
+        "serving/embed-api",
+        "notebooks/notebook-ada",
+    }
 
 
 def test_who_may_read_nothing_is_told_at_once(api: FakeKube) -> None:
     forbid(api, lambda _: True)
     with pytest.raises(kube.ForbiddenError):
-        command.of_cluster(api, Options(), lambda: OWN, SystemClock())
+        of(api)
 
 
 def test_settings_are_those_of_the_installation_or_there_is_no_picture(api: FakeKube) -> None:
     """It is kept for hours, and would leave out whole GPUs without a word."""
 
-    def is_meant(call: Call) -> bool:
-        return call.path.endswith("/configmaps/gpushare-config")
+    def fail(error: kube.KubeError) -> None:
+        api.fail_next(lambda call: call.path.endswith("/configmaps/gpushare-config"), error)
 
-    api.fail_next(is_meant, kube.ForbiddenError("configmaps is forbidden"))
-    assert not command.of_cluster(api, Options(), lambda: OWN, SystemClock()).notes
-    api.fail_next(is_meant, kube.ServerFaultError("etcd has no leader"))
+    fail(kube.ForbiddenError("configmaps is forbidden"))
+    assert not of(api).notes
+    fail(kube.ServerFaultError("etcd has no leader"))
     with pytest.raises(kube.ServerFaultError):
-        command.of_cluster(api, Options(), lambda: OWN, SystemClock())
+        of(api)
     odd = {"metadata": {"name": "gpushare-config"}, "data": {"GPUSHARE_MEMORY_UNIT": "ell"}}
     api.seed("/api/v1/namespaces/gpushare-system/configmaps", odd)
-    [note] = command.of_cluster(api, Options(), lambda: OWN, SystemClock()).notes
+    [note] = of(api).notes
     assert note.endswith("its settings are not applied")
 
 
 def listed(api: FakeKube) -> Live:
     """A picture without threads, of a cluster that was read."""
-    live = command.of_cluster(api, Options(), lambda: OWN, SystemClock())
+    live = of(api)
     for reflector in live.watched.reflectors.values():
         reflector._list()
     return live
@@ -219,7 +212,7 @@ def test_no_bar_waits_for_the_reasons_of_pods_that_wait(api: FakeKube, monkeypat
         shown.append(blocks(live.picture) if live.picture else set())
         return ()
 
-    monkeypatch.setattr("gpushare_cli.explain.waiting.of_cluster", reasons)
+    monkeypatch.setattr(REASONS, reasons)
     live.tick()
     assert [len(each) for each in shown] == [3]
 
@@ -240,10 +233,10 @@ def test_why_the_cluster_cannot_be_read_is_told_in_the_picture(
     monkeypatch.setattr("gpushare_cli.dashboard.watching._TROUBLE_S", 0.0)
     followed = follow(api)
     followed.until(lambda picture: picture.overview.totals.pods == 3)
-    api.fail_next(lambda call: call.path == "/api/v1/pods", kube.ForbiddenError("Unauthorized"), times=EVER)
+    forbid(api, lambda path: path == "/api/v1/pods")
     api.cut()
-    told = followed.until(lambda picture: "Unauthorized" in picture.overview.stale).overview.stale
-    assert told == "this may be old: pods cannot be read (Unauthorized)"
+    told = followed.until(lambda picture: "forbidden" in picture.overview.stale).overview.stale
+    assert told == "this may be old: pods cannot be read (nodes is forbidden)"
     api.calm()
     followed.until(lambda picture: not picture.overview.stale)
 
@@ -274,7 +267,7 @@ def test_why_pods_wait_takes_a_sixth_of_the_time_at_most(api: FakeKube, monkeypa
         clock.at += 2
         return ()
 
-    monkeypatch.setattr("gpushare_cli.explain.waiting.of_cluster", reasons)
+    monkeypatch.setattr(REASONS, reasons)
     for _ in range(20):
         live.watched.mark([""])
         live.tick()
@@ -286,7 +279,7 @@ def test_why_pods_wait_takes_a_sixth_of_the_time_at_most(api: FakeKube, monkeypa
 def test_a_fault_is_told_unless_the_process_ends(
     ends: bool, told: list[str], api: FakeKube, caplog: pytest.LogCaptureFixture
 ) -> None:
-    live = command.of_cluster(api, Options(), lambda: OWN, SystemClock())
+    live = of(api)
     stop, rounds = threading.Event(), iter([OSError("once")])
 
     def fail_once() -> float:
@@ -302,18 +295,14 @@ def test_a_fault_is_told_unless_the_process_ends(
 
 
 def test_after_a_fault_plugins_are_asked_no_sooner_than_without(api: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:
-    live = command.of_cluster(api, Options(), lambda: OWN, SystemClock())
-    stop, pauses = threading.Event(), queue.SimpleQueue[float]()
-
-    def fails() -> float:
-        raise OSError
+    live, stop, pauses = of(api), threading.Event(), queue.SimpleQueue[float]()
 
     def wait(stop: threading.Event, seconds: float) -> None:
         pauses.put(seconds)
         stop.wait()
 
-    monkeypatch.setattr(live, "_tick_if_read", fails)
-    monkeypatch.setattr(live, "_ask_if_due", fails)
+    for step in ("_tick_if_read", "_ask_if_due"):
+        monkeypatch.setattr(live, step, None)  # which cannot be called
     monkeypatch.setattr(live, "clock", SimpleNamespace(wait=wait))
     live.start(stop)
     assert sorted((pauses.get(), pauses.get())) == [0.05, 10.0]
@@ -330,90 +319,59 @@ def test_objects_that_cannot_be_read_are_left_out(api: FakeKube, follow: Callabl
 # Over HTTP.
 
 
-class Client:
-    """Asks one server, and closes its connections in the end."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self._opened: list[http.client.HTTPConnection | http.client.HTTPResponse] = []
-
-    def connection(self) -> http.client.HTTPConnection:
-        made = http.client.HTTPConnection(command.LOOPBACK, self.port)
-        self._opened.append(made)
-        return made
-
-    def get(self, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
-        connection = self.connection()
-        connection.request(method, path, headers={key.replace("_", "-"): value for key, value in headers.items()})
-        answer = connection.getresponse()
-        self._opened.append(answer)
-        return answer
-
-    def close(self) -> None:
-        for each in reversed(self._opened):
-            each.close()
-
-
 @pytest.fixture
-def site(api: FakeKube, follow: Callable[..., Followed]) -> Iterator[Client]:
+def site(api: FakeKube, follow: Callable[..., Followed]) -> Iterator[HTTPConnectionPool]:
     followed = follow(api)
     site = Site(assets={"/": Response(media="text/html", body=b"page")}, key=KEY, page=followed.live.page)
-    with command.serving(0, site) as port, contextlib.closing(Client(port)) as client:
-        yield client
+    with command.serving(0, site) as port, client(port) as pool:
+        yield pool
 
 
-def test_every_answer_has_the_policy(site: Client) -> None:
-    known = {"gpushare_key": KEY}
-    for path, headers in (("/", {}), (PICTURE, {}), (PICTURE, known), ("/none", {}), ("/", {"host": "evil"})):
-        answer = site.get(path, **headers)
+def client(port: int) -> HTTPConnectionPool:
+    return HTTPConnectionPool(command.LOOPBACK, port, retries=False)
+
+
+def test_every_answer_has_the_policy(site: HTTPConnectionPool) -> None:
+    known = {"Gpushare-Key": KEY}
+    for path, headers in (("/", {}), (PICTURE, {}), (PICTURE, known), ("/none", {}), ("/", {"Host": "evil"})):
+        answer = site.request("GET", path, headers=headers)
         assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'; ")
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["Cache-Control"] == "no-store"
         assert "Access-Control-Allow-Origin" not in answer.headers
 
 
-def test_a_head_has_no_body_and_a_post_changes_nothing(site: Client) -> None:
-    assert site.get("/", "HEAD").read() == b""
-    assert site.get("/", "POST").status == 405
-    assert site.get("/", transfer_encoding="chunked").status == 501
-    assert site.get(PICTURE, "HEAD", gpushare_key=KEY).read() == b""
+def test_a_head_has_no_body_and_a_post_changes_nothing(site: HTTPConnectionPool) -> None:
+    for path in ("/", PICTURE):
+        answer = site.request("HEAD", path, headers={"Gpushare-Key": KEY})
+        assert (answer.status, answer.data) == (200, b"")
+    assert site.request("POST", "/", body=b"x").status == 405
 
 
-def test_what_is_no_http_is_answered_without_what_it_said(site: Client) -> None:
-    connection = site.connection()
-    connection.putrequest("GET", "/", skip_host=True)
-    connection.putheader("X", "x" * 70000)
-    connection.endheaders()
-    answer = connection.getresponse()
-    assert (answer.status, b"xx" in answer.read()) == (431, False)
+def test_what_is_no_http_is_answered_without_what_it_said(site: HTTPConnectionPool) -> None:
+    answer = site.request("GET", "/", headers={"X": "x" * 20_000})
+    assert (answer.status, b"xx" in answer.data) == (431, False)
 
 
-def sent(answer: http.client.HTTPResponse) -> tuple[list[Json], list[Json]]:
-    """About the cluster, and its nodes."""
-    lines = [json.loads(line) for line in answer.read().splitlines()]
-    return lines[:3], lines[3:]
-
-
-def until_sent(site: Client, name: str, key: str = KEY) -> tuple[str, list[Json]]:
-    """The tag and the first picture that has this node."""
+def until_sent(site: HTTPConnectionPool, name: str, key: str = KEY) -> tuple[str, Json]:
+    """The tag of the first picture that has this node, and what it says of the cluster."""
     while True:
-        answer = site.get(PICTURE, gpushare_key=key, connection="close")  # there is place for 128 at a time
-        assert answer.status == 200
-        about, nodes = sent(answer)
-        if name in [node["name"] for node in nodes]:
-            return answer.headers["ETag"], about
+        answer = site.request("GET", PICTURE, headers={"Gpushare-Key": key})
+        overview, *rest = map(json.loads, answer.data.splitlines() or [b"{}"])
+        if name in [node["name"] for node in rest[2:]]:
+            return answer.headers["ETag"], overview
         time.sleep(0.02)
 
 
-def test_a_picture_is_sent_again_when_it_has_changed(api: FakeKube, site: Client) -> None:
+def test_a_picture_is_sent_again_when_it_has_changed(api: FakeKube, site: HTTPConnectionPool) -> None:
     until_sent(site, "gpu-0000")
     api.seed(clusters.NODES, make_node(make_inventory(15, node="other")))
     while True:
         tag, _ = until_sent(site, "other")
-        again = site.get(PICTURE, gpushare_key=KEY, if_none_match=tag, connection="close")
+        again = site.request("GET", PICTURE, headers={"Gpushare-Key": KEY, "If-None-Match": tag})
         if again.status == 304:  # use and reasons have come
             break
-    assert again.read() == b""
+    assert again.data == b""
 
 
 # As a user starts it.
@@ -434,10 +392,10 @@ def test_the_command_prints_an_address_that_opens_the_page_and_ends_with_ctrl_c(
         assert process.stdout is not None
         address = urlsplit(process.stdout.readline().strip())
         assert (address.scheme, address.hostname, address.path) == ("http", "127.0.0.1", "/")
-        with contextlib.closing(Client(int(address.port or 0))) as client:
-            assert b"<title>gpushare</title>" in client.get("/").read()
-            assert client.get(PICTURE).status == 403
-            _, (overview, *_) = until_sent(client, "gpu-0000", address.fragment.removeprefix("key="))
+        with client(int(address.port or 0)) as pool:
+            assert b"<title>gpushare</title>" in pool.request("GET", "/").data
+            assert pool.request("GET", PICTURE).status == 403
+            _, overview = until_sent(pool, "gpu-0000", address.fragment.removeprefix("key="))
             assert overview["server"] == "c"  # the context of the kubeconfig
         process.send_signal(signal.SIGINT)
         _, err = process.communicate()
@@ -465,9 +423,10 @@ def test_ctrl_c_ends_it_also_while_the_api_server_does_not_answer(arguments: lis
     assert (process.returncode, out, err) == (130, "", "")
 
 
-def test_a_port_that_is_taken_is_told(site: Client, api: FakeKube, tmp_path: Path) -> None:
-    with kube_http.serving(api) as url:
-        process = started(url, tmp_path, "dashboard", "--port", str(site.port))
-        out, err = process.communicate()
-    problem = f"error: port {site.port} cannot be used: Address already in use; give --port 0 for any other\n"
-    assert (process.returncode, out, err) == (1, "", problem)
+def test_a_port_that_is_taken_is_told(api: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+    live = of(api)
+    with socket.create_server((command.LOOPBACK, 0)) as taken:
+        asked, streams = Options(port=taken.getsockname()[1]), Streams(out=sys.stdout, err=sys.stderr)
+        assert command.run(live, streams, asked, SystemClock(), lambda: True) == 1
+    problem = f"error: port {asked.port} cannot be used: Address already in use; give --port 0 for any other\n"
+    assert capsys.readouterr() == ("", problem)

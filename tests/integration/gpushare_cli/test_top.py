@@ -89,37 +89,33 @@ def test_in_a_terminal_it_follows_the_cluster_and_leaves_the_screen_as_it_was(ap
     assert max(map(len, screens)) <= 160  # the last line of a screen and the first of the next one are not apart
 
 
-def test_no_color_is_obeyed(argv: list[str]) -> None:
-    terminal = Terminal(argv, NO_COLOR="1")
+@pytest.mark.parametrize(
+    ("variables", "command"), [({"NO_COLOR": "1"}, COLOUR), ({"TERM": "dumb"}, re.compile(b"\x1b"))]
+)
+def test_a_terminal_gets_only_what_it_takes(
+    variables: dict[str, str], command: re.Pattern[bytes], argv: list[str]
+) -> None:
+    terminal = Terminal(argv, **variables)
     terminal.until("14/15 GiB")
-    assert not COLOUR.search(terminal.end())
+    assert not command.search(terminal.end())
 
 
-def test_a_terminal_that_takes_no_commands_gets_none(argv: list[str]) -> None:
-    terminal = Terminal(argv, TERM="dumb")
-    terminal.until("free; USED where")
-    assert b"\x1b" not in terminal.end()
+def printed(argv: list[str]) -> tuple[str, str]:
+    done = subprocess.run(argv, capture_output=True, check=True, text=True)
+    return done.stdout, done.stderr
 
 
-def test_in_a_pipe_it_prints_once_and_plainly(argv: list[str]) -> None:
-    done = subprocess.run(argv, capture_output=True, check=True)
-    assert b"\x1b" not in done.stdout
-    assert b"14/15 GiB" in done.stdout
-    assert b"used 11" in done.stdout
-    assert b"needs 14 GiB on one GPU; free per GPU on gpu-0000: 1, 11 GiB" in done.stdout
-    assert done.stderr == b""
-
-
-def test_a_watch_that_fails_for_a_while_writes_nothing_between_the_bars(api: FakeKube, argv: list[str]) -> None:
+def test_in_a_pipe_it_prints_once_and_plainly_also_while_watches_fail(api: FakeKube, argv: list[str]) -> None:
     api.fail_next(lambda call: call.verb == "watch", kube.ServerFaultError("not now"), times=1000)
-    done = subprocess.run(argv, capture_output=True, check=True)
-    assert done.stderr == b""
+    out, err = printed(argv)
+    assert ("\x1b" in out, err) == (False, "")
+    for words in ("14/15 GiB", "used 11", "needs 14 GiB on one GPU; free per GPU on gpu-0000: 1, 11 GiB"):
+        assert words in out
 
 
 def test_nodes_that_are_named_are_shown_alone(argv: list[str]) -> None:
-    done = subprocess.run([*argv, "none"], capture_output=True, check=True)
-    assert b"gpu-0000  " not in done.stdout
-    assert done.stderr == b"note: node none is not among those that share GPUs\n"
+    out, err = printed([*argv, "none"])
+    assert ("gpu-0000  " in out, err) == (False, "note: node none is not among those that share GPUs\n")
 
 
 def test_a_terminal_that_gets_narrower_has_no_line_that_is_wider(argv: list[str]) -> None:

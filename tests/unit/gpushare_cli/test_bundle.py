@@ -104,13 +104,6 @@ def settings(data: Json) -> Json:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "namespace": NS}, "data": data}
 
 
-def test_secrets_are_not_even_read(tmp_path: Path) -> None:
-    api = world.healthy()
-    made(api, tmp_path)
-    assert [call.path for call in api.calls if "secrets" in call.path] == []
-    assert {call.verb for call in api.calls} == {"get", "list"}, "nothing is written"
-
-
 def test_it_has_what_helps(tmp_path: Path) -> None:
     api = world.healthy()
     event = {"metadata": {"name": "e"}, "reason": "GpuShareUnschedulable", "message": "needs 20 GiB on one GPU"}
@@ -127,6 +120,8 @@ def test_it_has_what_helps(tmp_path: Path) -> None:
 
     code, files, err = made(api, tmp_path, logs=5)
 
+    assert {call.verb for call in api.calls} == {"get", "list"}, "nothing is written"
+    assert not [call.path for call in api.calls if "secrets" in call.path], "they are not even read"
     assert (code, err, files["README.txt"][:9]) == (0, "", "A report ")
     assert files[f"logs/{name}/{container}.log"] == "started\nAuthorization: Bearer (hidden)\n"
     assert f"logs/{name}/{container}.previous.log" not in files
@@ -183,12 +178,6 @@ def setting(status: Json, pod: Json) -> None:
     pod["status"].update(status)
 
 
-def test_a_file_that_was_there_is_for_its_owner_alone_too(tmp_path: Path) -> None:
-    (tmp_path / "report.tar.gz").touch(0o644)
-    made(world.healthy(), tmp_path)
-    assert (tmp_path / "report.tar.gz").stat().st_mode & 0o777 == 0o600
-
-
 def test_a_file_that_was_there_stays_until_the_new_one_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,16 +187,20 @@ def test_a_file_that_was_there_stays_until_the_new_one_is_whole(
     def full(_: Path, target: Path) -> None:
         raise OSError(errno.ENOSPC, f"no room for {target}")
 
-    monkeypatch.setattr(Path, "replace", full)
-    assert called(world.healthy(), there, logs=0) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        assert called(world.healthy(), there, logs=0) == 1
     assert [each.read_text() for each in tmp_path.iterdir()] == ["before"]
+    there.chmod(0o644)
+    assert called(world.healthy(), there, logs=0) == 0
+    assert there.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_link_that_another_user_left_in_the_directory_is_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine")
     (tmp_path / "report.tar.gz").symlink_to(victim)
-    assert made(world.healthy(), tmp_path, logs=0)[0] == 0
+    assert called(world.healthy(), tmp_path / "report.tar.gz", logs=0) == 0
     assert victim.read_text() == "mine"
 
 
@@ -249,22 +242,22 @@ def test_an_object_of_a_shape_that_no_one_expects_is_no_reason_to_write_nothing(
     assert "odd" in [each["metadata"]["name"] for each in pods]
 
 
-def test_gpus_that_a_config_map_takes_out_of_use_are_shown_so(tmp_path: Path) -> None:
+def test_gpus_that_a_config_map_takes_out_of_use_are_shown_so_and_what_cannot_be_made_says_why(tmp_path: Path) -> None:
     api = world.healthy()
-    world.seed(
-        api, {**settings({"gpus": "2"}), "metadata": {"name": "unhealthy-gpu-node-b", "namespace": "kube-system"}}
-    )
+    unhealthy = {"name": "unhealthy-gpu-node-b", "namespace": "kube-system"}
+    world.seed(api, {**settings({"gpus": "2"}), "metadata": unhealthy})
     _, files, _ = made(api, tmp_path, logs=0)
     health = [gpu["health"] for node in json.loads(files["inspect.json"])["nodes"] for gpu in node["gpus"]]
     assert health == ["Healthy"] * 6 + ["Unhealthy", "Healthy"]
-
-
-def test_what_cannot_be_made_says_why(tmp_path: Path) -> None:
-    api = world.healthy()
     api.edit(kube.pod_path("default", "web"), odd_spec({"containers": "x"}))
     _, files, _ = made(api, tmp_path, logs=0)
     told = "not made: spec.containers: expected a list, found a string\n"
     assert (files["inspect.txt"], files["inspect.json"]) == (told, told)
+
+
+def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    code, _, err = made(world.healthy(), tmp_path / "none")
+    assert (code, err.splitlines()[-1]) == (1, f"error: {tmp_path}/none/report.tar.gz: No such file or directory")
 
 
 @pytest.mark.parametrize(
@@ -291,11 +284,6 @@ def test_messages_lose_their_secrets_and_the_files_stay_readable(tmp_path: Path)
     told = [each["message"] for each in yaml.safe_load_all(files["events.yaml"])]
     assert len(told) == 300
     assert [each for each in told if CANARY in each or not each.endswith("end")] == []
-
-
-def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    code, _, err = made(world.healthy(), tmp_path / "none")
-    assert (code, err.splitlines()[-1]) == (1, f"error: {tmp_path}/none/report.tar.gz: No such file or directory")
 
 
 def test_texts_lose_what_looks_like_a_credential(told: Told) -> None:

@@ -1,11 +1,9 @@
 import argparse
 import io
-import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,36 +38,26 @@ def api(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
     return cluster
 
 
-@pytest.mark.parametrize("call", [lambda: cli.inspect_main([]), lambda: cli.main(["inspect"])])
-def test_both_spellings_print_the_summary(
-    call: Callable[[], int], api: FakeKube, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call() == 0
-    assert capsys.readouterr().out == (GOLDEN / "summary.txt").read_text(encoding="utf-8")
+def test_both_spellings_print_the_summary_and_details_may_stand_anywhere(api: FakeKube, run: Run) -> None:
+    summary = (GOLDEN / "summary.txt").read_text(encoding="utf-8")
+    assert run(main=cli.inspect_main) == run("inspect") == (0, summary, "")
+    for argv in (["-d", "node-a"], ["node-a", "-d"], ["--details"]):
+        code, out, _ = run(*argv, main=cli.inspect_main)
+        assert (code, out[:20]) == (0, "\nNAME:       node-a\n")
 
 
-@pytest.mark.parametrize("argv", [["-d", "node-a"], ["node-a", "-d"], ["--details"]])
-def test_details_may_stand_before_or_after_the_node(
-    argv: list[str], api: FakeKube, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.inspect_main(argv) == 0
-    assert capsys.readouterr().out.startswith("\nNAME:       node-a\n")
-
-
-def test_json_goes_to_standard_output_alone(api: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_goes_to_standard_output_alone(api: FakeKube, run: Run) -> None:
     api.vanish("/api/v1/nodes/node-a")
     api.seed("/api/v1/nodes", our_node("node-a", 15360, unhealthy=[0]))
-    assert cli.inspect_main(["-o", "json"]) == 0
-    captured = capsys.readouterr()
-    assert orjson.loads(captured.out)["usedMiB"] == 9 * 1024
-    assert orjson.loads(captured.out)["nodes"][0]["gpus"][0]["reason"] == "Xid 79: GPU has fallen off the bus"
-    assert (
-        "note: node node-a: GPU0 (GPU-node-a-0) is unhealthy: Xid 79: GPU has fallen off the bus; nothing new is placed"
-        " on it\n" in captured.err
-    )
+    why = "Xid 79: GPU has fallen off the bus"
+    code, out, err = run("-o", "json", main=cli.inspect_main)
+    value = orjson.loads(out)
+    assert (code, value["usedMiB"], value["nodes"][0]["gpus"][0]["reason"]) == (0, 9 * 1024, why)
+    note = f"note: node node-a: GPU0 (GPU-node-a-0) is unhealthy: {why}; nothing new is placed on it\n"
+    assert note in err
     api.vanish("/api/v1/nodes/node-a")
-    assert cli.inspect_main(["-o", "json"]) == 1
-    assert orjson.loads(capsys.readouterr().out)["nodes"] == []
+    code, out, _ = run("-o", "json", main=cli.inspect_main)
+    assert (code, orjson.loads(out)["nodes"]) == (1, [])
 
 
 FORBIDDEN = 'nodes is forbidden: User "eve" cannot list'
@@ -116,16 +104,13 @@ def test_what_is_not_there_is_named(
 
 
 def test_without_any_cluster_the_three_places_are_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert cli.inspect_main([]) == 1
-    expected = (
-        f"error: no cluster: neither --kubeconfig nor KUBECONFIG is given, and there is no {tmp_path}/.kube/config\n"
-    )
-    assert capsys.readouterr() == ("", expected)
+    why = f"no cluster: neither --kubeconfig nor KUBECONFIG is given, and there is no {tmp_path}/.kube/config"
+    assert run(main=cli.inspect_main) == (1, "", f"error: {why}\n")
 
 
 @pytest.mark.parametrize(
@@ -158,55 +143,30 @@ def test_the_kubeconfig_is_found_as_kubectl_finds_it(
 
 
 @pytest.mark.parametrize("argv", [["-x"], ["a", "b"], ["-o", "xml"], ["--kubeconfig"]])
-def test_arguments_that_cannot_be_understood_are_exit_code_2(
-    argv: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.inspect_main(argv) == 2
-    assert "usage: kubectl inspect gpushare" in capsys.readouterr().err
-    assert cli.main([]) == 2
-    assert "COMMAND" in capsys.readouterr().err
+def test_arguments_that_cannot_be_understood_are_exit_code_2(argv: list[str], run: Run) -> None:
+    code, _, err = run(*argv, main=cli.inspect_main)
+    assert (code, "usage: kubectl inspect gpushare" in err) == (2, True)
+    code, _, err = run()
+    assert (code, "COMMAND" in err) == (2, True)
 
 
-def test_scheduler_config_prints_a_policy_and_the_flags_that_go_with_it(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["scheduler-config", "--server-version", "1.20", "--kind", "policy", "--scheduler-name", ""]
-    assert cli.main(argv) == 0
-    captured = capsys.readouterr()
-    assert orjson.loads(captured.out)["kind"] == "Policy"
-    expected = (
-        "note: start kube-scheduler with --policy-config-file=/etc/kubernetes/scheduler-policy.json --kube-api-qps=500"
-        " --kube-api-burst=1000\n"
-    )
-    assert captured.err == expected
-
-
-def test_scheduler_config_embeds_a_ca_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    ca = tmp_path / "ca.pem"
-    ca.write_text("-----BEGIN CERTIFICATE-----\n", encoding="ascii")
-    argv = ["scheduler-config", "--server-version", "1.36", "--extender-url", "https://x/y", "--extender-ca", str(ca)]
-    assert cli.main(argv) == 0
-    assert "caData:" in capsys.readouterr().out
-
-
-def test_a_wrong_argument_of_scheduler_config_is_one_line_and_exit_code_2(run: Run) -> None:
-    argv = ["scheduler-config", "--server-version", "1.36", "--extender-ca", "/nowhere/ca.pem"]
-    assert run(*argv) == (2, "", "error: extender CA /nowhere/ca.pem: No such file or directory\n")
+def test_scheduler_config_prints_a_file_and_the_flags_that_go_with_it(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("scheduler-config", "--server-version", "1.20", "--kind", "policy", "--scheduler-name", "")
+    flags = "--policy-config-file=/etc/kubernetes/scheduler-policy.json --kube-api-qps=500 --kube-api-burst=1000"
+    assert (code, orjson.loads(out)["kind"], err) == (0, "Policy", f"note: start kube-scheduler with {flags}\n")
+    (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\n", encoding="ascii")
+    of_https = "scheduler-config", "--server-version", "1.36", "--extender-url", "https://x/y", "--extender-ca"
+    assert "caData:" in run(*of_https, str(tmp_path / "ca.pem"))[1]
+    assert run(*of_https, "/none.pem") == (2, "", "error: extender CA /none.pem: No such file or directory\n")
     assert run("scheduler-config", "--server-version", "1.23", "--kind", "policy")[0] == 2
 
 
-def test_ctrl_c_is_no_stack_trace(monkeypatch: pytest.MonkeyPatch, api: FakeKube) -> None:
+def test_ctrl_c_is_no_stack_trace(monkeypatch: pytest.MonkeyPatch, api: FakeKube, run: Run) -> None:
     def interrupted(*_: object, **__: object) -> int:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(inspect_command, "run", interrupted)
-    assert cli.inspect_main([]) == 130
-
-
-def test_a_reader_that_goes_away_is_no_stack_trace() -> None:
-    command = f"{sys.executable} -m gpushare_cli scheduler-config --server-version 1.36 | true"
-    done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60, env={**os.environ}
-    )
-    assert done.stderr == ""
+    assert run(main=cli.inspect_main) == (130, "", "")
 
 
 def noted(api: FakeKube) -> list[str]:
@@ -319,10 +279,7 @@ def test_files_are_completed_as_shtab_does_it() -> None:
     assert shtab.FILE.items() >= argument.complete.items()  # type: ignore[attr-defined] # where shtab looks
 
 
-def test_without_its_library_it_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_its_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)
-    assert cli.main(["completion", "bash"]) == 2
-    message = "error: completion needs the library shtab; run: pip install 'gpushare[cli]'\n"
-    assert capsys.readouterr().err == message
+    message = "completion needs the library shtab; run: pip install 'gpushare[cli]'"
+    assert run("completion", "bash") == (2, "", f"error: {message}\n")

@@ -118,39 +118,28 @@ def used(live: Live) -> int | None:
     return live.picture.overview.totals.used_mib
 
 
-def test_use_that_comes_while_a_picture_is_drawn_is_in_the_next_one(
-    live: Live, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("meanwhile", ["take_changes", "mark"])
+def test_use_is_not_said_to_be_known_before_its_nodes_are_drawn_again(
+    meanwhile: str, live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It comes while a picture is drawn, or is drawn before its nodes are marked."""
+    do = getattr(Watched, meanwhile)
+
+    def overtaken(watched: Watched, *arguments: Any) -> Any:
+        if meanwhile == "mark":
+            live.tick()
+        done = do(watched, *arguments)
+        if meanwhile == "take_changes":
+            live.ask_use()
+        return done
+
     live.tick()
-    take = Watched.take_changes
-
-    def take_and_be_overtaken(watched: Watched) -> Any:
-        changes = take(watched)
-        live.ask_use()
-        return changes
-
-    with monkeypatch.context() as overtaken:
-        overtaken.setattr(Watched, "take_changes", take_and_be_overtaken)
-        live.tick()
+    with monkeypatch.context() as overtaking:
+        overtaking.setattr(Watched, meanwhile, overtaken)
+        (live.ask_use if meanwhile == "mark" else live.tick)()
     assert (live.asked.is_set(), used(live)) == (False, None)
     live.tick()
     assert (live.asked.is_set(), used(live)) == (True, 11 * 1024)
-
-
-def test_use_is_not_said_to_be_known_before_its_nodes_are_drawn_again(
-    live: Live, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    live.tick()
-    mark = Watched.mark
-
-    def draw_and_mark(watched: Watched, names: list[str]) -> None:
-        live.tick()
-        mark(watched, names)
-
-    with monkeypatch.context() as overtaking:
-        overtaking.setattr(Watched, "mark", draw_and_mark)
-        live.ask_use()
-    assert (live.asked.is_set(), used(live)) == (False, None)
 
 
 def test_a_pod_is_gone_once_it_is_deleted_and_not_when_it_has_changed() -> None:
@@ -233,61 +222,59 @@ LOCAL = {"host": "127.0.0.1:8127"}
 PICTURE = "/picture"
 
 
+KEYED = {"gpushare-key": "secret"}
+OK, FORBIDDEN, MISDIRECTED = HTTPStatus.OK, HTTPStatus.FORBIDDEN, HTTPStatus.MISDIRECTED_REQUEST
+LOOPBACKS = ("127.0.0.1", "127.0.0.1:8127", "localhost:9000", "LOCALHOST", "[::1]:8127", "127.1.2.3:8127")
+OTHERS = "evil.example evil.example:8127 127.0.0.1.evil.example localhost.evil.example 10.0.0.1:8127 0.0.0.0:8127"
+ODD = "[::]:8127 2130706433 127.0.0.1:8127@evil.example localhost:8127:1 user@localhost [::1"
+
+
 def ask(target: str = "/", method: str = "GET", **headers: str) -> Response:
     found = {**LOCAL, **{key.replace("_", "-"): value for key, value in headers.items()}}
     return SITE.respond(method, target, found)
 
 
-def status(*arguments: str, **headers: str) -> HTTPStatus:
-    return ask(*arguments, **headers).status
-
-
-def test_names_of_the_loopback_address_are_answered() -> None:
-    for host in ["127.0.0.1", "127.0.0.1:8127", "localhost:9000", "LOCALHOST", "[::1]:8127", "127.1.2.3:8127"]:
-        assert status(host=host) is HTTPStatus.OK, host
-
-
-OTHERS = "evil.example evil.example:8127 127.0.0.1.evil.example localhost.evil.example 10.0.0.1:8127 0.0.0.0:8127"
-ODD = "[::]:8127 2130706433 127.0.0.1:8127@evil.example localhost:8127:1 user@localhost [::1"
-
-
-@pytest.mark.parametrize("host", ["", "localhost, evil.example", *OTHERS.split(), *ODD.split()])
-def test_other_names_are_not_answered_wherever_they_lead(host: str) -> None:
-    assert status(host=host) is HTTPStatus.MISDIRECTED_REQUEST
+@pytest.mark.parametrize(
+    ("status", "host"),
+    [*((OK, host) for host in LOOPBACKS), *((MISDIRECTED, host) for host in ("", "localhost, evil.example"))]
+    + [(MISDIRECTED, host) for host in (*OTHERS.split(), *ODD.split())],
+)
+def test_names_of_the_loopback_address_are_answered_and_others_not_wherever_they_lead(
+    status: HTTPStatus, host: str
+) -> None:
+    assert ask(host=host).status is status
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get"])
 def test_nothing_can_be_changed(method: str) -> None:
-    assert status("/", method) is HTTPStatus.METHOD_NOT_ALLOWED
+    assert ask("/", method).status is HTTPStatus.METHOD_NOT_ALLOWED
 
 
-@pytest.mark.parametrize("key", ["", "wrong", "secre", "s\u00e9cret", "secret,wrong"])
-def test_without_the_key_nothing_of_the_cluster_is_told(key: str) -> None:
+@pytest.mark.parametrize(
+    "headers",
+    [
+        *({"gpushare-key": key} for key in ("", "wrong", "secre", "s\u00e9cret", "secret,wrong")),
+        {"cookie": "key=secret; gpushare-key=secret"},  # which browsers send to all ports
+        *(KEYED | {"sec-fetch-site": site} for site in ("cross-site", "same-site")),
+        {},
+    ],
+)
+def test_without_the_key_or_for_another_site_nothing_of_the_cluster_is_told(headers: dict[str, str]) -> None:
     for target in (PICTURE, f"{PICTURE}?key=secret"):
-        answer = ask(target, gpushare_key=key, if_none_match='"run.7"')
-        assert (answer.status, b"lines" in answer.body) == (HTTPStatus.FORBIDDEN, False)
-    assert status(PICTURE) is HTTPStatus.FORBIDDEN
-
-
-def test_a_cookie_is_no_key_because_browsers_send_it_to_all_ports() -> None:
-    assert status(PICTURE, cookie="key=secret; gpushare-key=secret") is HTTPStatus.FORBIDDEN
-    for target in ("/", "/?key=secret", "/app.js"):
-        assert "Set-Cookie" not in ask(target).headers
-
-
-@pytest.mark.parametrize("asking", ["cross-site", "same-site"])
-def test_what_another_site_asks_for_is_not_told_even_with_the_key(asking: str) -> None:
-    assert status("/app.js", sec_fetch_site=asking) is HTTPStatus.FORBIDDEN
-    assert status(PICTURE, gpushare_key="secret", sec_fetch_site=asking) is HTTPStatus.FORBIDDEN
-
-    assert status("/", sec_fetch_site=asking) is HTTPStatus.OK, "a link may be followed from anywhere"
+        answer = SITE.respond("GET", target, {**LOCAL, "if-none-match": '"run.7"', **headers})
+        assert (answer.status, b"lines" in answer.body, "Set-Cookie" in answer.headers) == (FORBIDDEN, False, False)
+    is_other_site = "sec-fetch-site" in headers
+    assert SITE.respond("GET", "/app.js", {**LOCAL, **headers}).status is (
+        FORBIDDEN if is_other_site else HTTPStatus.NOT_FOUND
+    )
+    assert SITE.respond("GET", "/", {**LOCAL, **headers}).status is OK, "a link may be followed from anywhere"
 
 
 def test_only_the_files_of_the_page_are_there() -> None:
     for target in ("/none", "/../etc/passwd", "//evil.example/", "/%2e%2e/x"):
-        assert status(target) is HTTPStatus.NOT_FOUND, target
+        assert ask(target).status is HTTPStatus.NOT_FOUND, target
     for target in ("http://evil.example/", "*", "", "/" + "x" * 5000):
-        assert status(target) is HTTPStatus.BAD_REQUEST, target
+        assert ask(target).status is HTTPStatus.BAD_REQUEST, target
 
 
 @pytest.mark.parametrize(
@@ -296,7 +283,7 @@ def test_only_the_files_of_the_page_are_there() -> None:
 def test_a_picture_is_sent_to_who_does_not_have_it(known: str, expected: bytes) -> None:
     answer = ask(PICTURE, gpushare_key="secret", if_none_match=known)
     assert (answer.body, answer.headers["ETag"]) == (expected, '"run.7"')
-    assert answer.status is (HTTPStatus.OK if expected else HTTPStatus.NOT_MODIFIED)
+    assert answer.status is (OK if expected else HTTPStatus.NOT_MODIFIED)
 
 
 def test_without_a_key_anyone_on_the_loopback_address_may_look() -> None:

@@ -10,18 +10,20 @@ from gpushare import names
 from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.identity import NodeName
 from gpushare.model.gpu import GpuHealth
+from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
 from gpushare.wire import interop
 from gpushare_cli import reading
 from gpushare_cli.dashboard import views
 from gpushare_cli.dashboard.views import NodeView
-from gpushare_cli.dashboard.watching import reduced_event, reduced_node, reduced_pod
+from gpushare_cli.dashboard.watching import Scope, Watched, reduced_event, reduced_pod
 from gpushare_cli.explain import waiting as queue
 from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.usage import NodeUse, Use
 from testing import clusters
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.podding import bound, mutated
+from testing.fakes.kube import FakeKube
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 
@@ -254,7 +256,7 @@ def test_of_a_bound_pod_only_what_is_shown_is_kept() -> None:
     }
     kept = reduced_pod(pod)
     assert isinstance(kept, dict)
-    assert kept["spec"].keys() == {"nodeName", "containers", "initContainers"}
+    assert kept["spec"].keys() == {"nodeName", "containers"}
     assert [entry["name"] for entry in kept["spec"]["containers"][0]["env"]] == [names.ENV_VISIBLE_DEVICES]
     assert "managedFields" not in kept["metadata"]
     assert kept["metadata"]["annotations"] == binding
@@ -265,7 +267,10 @@ def test_of_a_node_what_changes_all_the_time_is_dropped() -> None:
     node = make_node(make_inventory(15))
     node["status"] |= {"conditions": [{"lastHeartbeatTime": "x"}], "images": [{}]}
     node["metadata"]["annotations"]["other"] = "x"
-    kept = reduced_node(node)
+    watched = Watched(FakeKube(), Scope(), SystemClock())
+    sink = watched.reflectors["nodes"].sink
+    sink.upsert(sink.read(node))
+    [kept] = watched.objects().nodes
     assert kept["status"].keys() == {"addresses", "allocatable"}
     assert kept["metadata"]["annotations"].keys() == {names.ANNOTATION_INVENTORY}
 

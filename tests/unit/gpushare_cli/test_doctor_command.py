@@ -5,18 +5,19 @@ import threading
 import orjson
 import pytest
 
+from gpushare import names
 from gpushare.kube import api as kube
-from gpushare_cli import __main__ as cli
 from gpushare_cli.doctor import checks, snapshot
 from testing.cli import doctor_cluster as world
 from testing.cli.calling import Run, reached
-from testing.cli.doctor_cluster import NS, DoctorKube, forbidden, skewed
+from testing.cli.doctor_cluster import NS, DoctorKube, forbidden, missing, skewed, together
 from testing.cli.simulating import lines
 from testing.fakes.faults import Delayed
 from tests.unit.gpushare_cli import findings
 from tests.unit.gpushare_cli.findings import Told
 
 COUNT = len(checks.CHECKS)
+NO_CLASS = missing("RuntimeClass", "nvidia")
 
 
 @pytest.fixture
@@ -27,65 +28,47 @@ def api(monkeypatch: pytest.MonkeyPatch) -> DoctorKube:
     return cluster
 
 
-def test_a_healthy_cluster_is_a_few_lines_and_exit_code_0(
-    told: Told, api: DoctorKube, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["doctor"]) == 0
-    assert capsys.readouterr() == (lines(*told()), "")
+def test_a_healthy_cluster_is_a_few_lines_and_exit_code_0(told: Told, api: DoctorKube, run: Run) -> None:
+    assert run("doctor") == (0, lines(*told()), "")
 
 
-def test_warnings_alone_are_no_failure(api: DoctorKube, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_alone_are_no_failure(api: DoctorKube, run: Run) -> None:
     world.vanish(api, "RuntimeClass", "nvidia")
-    assert cli.main(["doctor"]) == 0
-    out = capsys.readouterr().out
+    code, out, _ = run("doctor")
+    assert code == 0
     assert "\nwarning   runtime-class  runtimeclass/nvidia  it is missing: " in out
     assert "\nok  installation  6 of 7 checks passed\n" in out
     assert out.endswith(f"\n0 errors, 1 warning, {COUNT - 1} of {COUNT} checks passed\n")
 
 
-def test_errors_come_first_and_are_exit_code_3(api: DoctorKube, capsys: pytest.CaptureFixture[str]) -> None:
-    world.vanish(api, "RuntimeClass", "nvidia")
-    world.vanish(api, "Lease", "gpushare-controller")
-    world.vanish(api, "Deployment", "gpushare-scheduler")
-    assert cli.main(["doctor"]) == 3
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines[1:4]] == [
-        ["error", "controller-leads"],
-        ["error", "scheduler-running"],
-        ["warning", "runtime-class"],
-    ]
-    assert lines[-1] == f"2 errors, 1 warning, {COUNT - 3} of {COUNT} checks passed"
+def test_errors_come_first_and_are_exit_code_3(api: DoctorKube, run: Run) -> None:
+    together(NO_CLASS, missing("Lease", names.LEASE), missing("Deployment", names.SCHEDULER))(api)
+    code, out, _ = run("doctor")
+    found = [line.split()[:2] for line in out.splitlines()[1:4]]
+    errors = [["error", "controller-leads"], ["error", "scheduler-running"]]
+    assert (code, found) == (3, [*errors, ["warning", "runtime-class"]])
+    assert out.splitlines()[-1] == f"2 errors, 1 warning, {COUNT - 3} of {COUNT} checks passed"
 
 
-def test_a_finding_is_one_line_whatever_its_message_has(api: DoctorKube, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finding_is_one_line_whatever_its_message_has(api: DoctorKube, run: Run) -> None:
     api.says("gpushare-controller", "readyz", kube.Reply(status=503, text="one\n\ttwo\n"))
-    assert cli.main(["doctor"]) == 3
-    assert f"service/{NS}/gpushare-controller  it is not ready: one two; ask again" in capsys.readouterr().out
+    assert f"service/{NS}/gpushare-controller  it is not ready: one two; ask again" in run("doctor")[1]
 
 
-def test_what_is_wrong_with_hundreds_of_nodes_is_cut_for_people_only(
-    api: DoctorKube, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_wrong_with_hundreds_of_nodes_is_cut_for_people_only(api: DoctorKube, run: Run) -> None:
     for number in range(30):
         world.gpu_node(api, f"n{number:02}", with_plugin=False)
-    assert cli.main(["doctor"]) == 3
-    lines = capsys.readouterr().out.splitlines()
-    assert len([line for line in lines if line.startswith("error     plugin-running")]) == 21
-    assert "error     plugin-running  ...       10 more like this; -o json has all" in lines
-    assert cli.main(["doctor", "-o", "json"]) == 3
-    assert len(orjson.loads(capsys.readouterr().out)["findings"]) == 30
+    found = [line for line in run("doctor")[1].splitlines() if line.startswith("error     plugin-running")]
+    more = "error     plugin-running  ...       10 more like this; -o json has all"
+    assert (len(found), found[-1]) == (21, more)
+    assert len(orjson.loads(run("doctor", "-o", "json")[1])["findings"]) == 30
 
 
-def test_json_has_everything_and_a_version(api: DoctorKube, capsys: pytest.CaptureFixture[str]) -> None:
-    world.vanish(api, "RuntimeClass", "nvidia")
-    api.fail_next(lambda call: call.path == "/api/v1/nodes", kube.ForbiddenError("no"))
-    assert cli.main(["doctor", "-o", "json"]) == 3
-    value = orjson.loads(capsys.readouterr().out)
-    assert {key: value[key] for key in ("version", "namespace", "server")} == {
-        "version": 1,
-        "namespace": NS,
-        "server": "1.30",
-    }
+def test_json_has_everything_and_a_version(api: DoctorKube, run: Run) -> None:
+    together(NO_CLASS, forbidden("/api/v1/nodes"))(api)
+    code, out, _ = run("doctor", "-o", "json")
+    value = orjson.loads(out)
+    assert (code, value["version"], value["namespace"], value["server"]) == (3, 1, NS, "1.30")
     assert [(each["check"], each["severity"], each["object"]) for each in value["findings"]] == [
         ("cluster-read", "error", "nodes"),
         ("runtime-class", "warning", "runtimeclass/nvidia"),
@@ -97,11 +80,9 @@ def test_json_has_everything_and_a_version(api: DoctorKube, capsys: pytest.Captu
     assert {each["meaning"][-1] for each in value["checks"]} == {"."}
 
 
-def test_skipped_checks_are_counted(api: DoctorKube, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["doctor", "-n", "elsewhere"]) == 3
-    assert capsys.readouterr().out.splitlines()[-1] == (
-        f"1 error, 0 warnings, 0 of {COUNT} checks passed, {COUNT - 1} not done"
-    )
+def test_skipped_checks_are_counted(api: DoctorKube, run: Run) -> None:
+    summary = f"1 error, 0 warnings, 0 of {COUNT} checks passed, {COUNT - 1} not done"
+    assert run("doctor", "-n", "elsewhere")[1].splitlines()[-1] == summary
 
 
 @pytest.mark.parametrize(
@@ -128,18 +109,15 @@ def test_a_cluster_that_cannot_be_read_is_one_line_and_exit_code_1(
 
 
 @pytest.mark.parametrize("namespace", ["", "A", "a/b", "a.b", "-a", "a-", "a" * 64])
-def test_an_impossible_namespace_is_exit_code_2(
-    namespace: str, api: DoctorKube, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["doctor", f"--namespace={namespace}"]) == 2
-    message = f"error: namespace {namespace!r}: write lower-case letters, digits and '-', such as gpushare-system\n"
-    assert capsys.readouterr() == ("", message)
+def test_an_impossible_namespace_is_exit_code_2(namespace: str, api: DoctorKube, run: Run) -> None:
+    message = f"namespace {namespace!r}: write lower-case letters, digits and '-', such as gpushare-system"
+    assert run("doctor", f"--namespace={namespace}") == (2, "", f"error: {message}\n")
 
 
 @pytest.mark.parametrize("argv", [["doctor", "-o", "xml"], ["doctor", "extra"], ["doctor", "--node", "a"]])
-def test_wrong_arguments_are_exit_code_2(argv: list[str], api: DoctorKube, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(argv) == 2
-    assert capsys.readouterr().err.startswith("usage: gpushare")
+def test_wrong_arguments_are_exit_code_2(argv: list[str], run: Run) -> None:
+    code, _, err = run(*argv)
+    assert (code, err[:15]) == (2, "usage: gpushare")
 
 
 AGAIN = "ask again; if it stays, check the API server"
@@ -162,11 +140,8 @@ PATHS = (
 )
 
 
-CHANGES = {"cluster-read": [forbidden(path) for path in PATHS]}
-
-
 def test_a_read_that_fails_is_one_line_with_the_checks_that_miss_it() -> None:
-    findings.compare("cluster-read", CHANGES["cluster-read"])
+    findings.compare("cluster-read", [forbidden(path) for path in PATHS])
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -169,15 +169,16 @@ def test_foreign_pods_are_told_by_their_workloads_or_images(pod: JsonObject, nam
     assert (found.system.name, found.role) == (name, role)
 
 
+OWNED = [{"name": "nano-gpu-agent"}, {"kind": "Job", "name": "nano-gpu-agent"}]
+
+
 @pytest.mark.parametrize(
     "pod",
     [
         make_pod(),
         world.daemon_pod("gpushare-device-plugin"),
-        world.deployed_pod("gpushare-scheduler"),
-        world.deployed_pod("web"),
-        {**make_pod(), "metadata": {"name": "x", "ownerReferences": [{"name": "nano-gpu-agent"}]}},
-        {**make_pod(), "metadata": {"name": "x", "ownerReferences": [{"kind": "Job", "name": "nano-gpu-agent"}]}},
+        *map(world.deployed_pod, ("gpushare-scheduler", "web")),
+        *({**make_pod(), "metadata": {"name": "x", "ownerReferences": [owner]}} for owner in OWNED),
     ],
 )
 def test_our_own_pods_and_users_pods_are_no_foreign_pods(pod: JsonObject) -> None:

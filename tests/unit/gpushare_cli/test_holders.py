@@ -36,6 +36,10 @@ WHOLE = Grant(
 )
 
 
+SHARED = {"grantedMiB": 3072, "usedMiB": 3072, "computePercent": 20, "whole": False}
+WHOLLY = {"grantedMiB": 15360, "usedMiB": 15360, "computePercent": 100, "whole": True}
+
+
 def asking(name: str, **limits: object) -> Object:
     """A bound pod without an allocation."""
     found = pod(name)
@@ -166,6 +170,10 @@ def test_json_is_in_mib_and_names_every_gpu() -> None:
 def test_compute_and_whole_gpus_follow_the_memory_in_a_table_of_their_own() -> None:
     pods = [given("part", make_allocation("part", PART)), given("train", make_allocation("train", WHOLE))]
     found = holders.build([our_node("node-a", 15360, 15360)], pods)
+    (node,) = inspect_command.as_value(found)["nodes"]
+    parts, whole = [{"index": 0, **SHARED}], [{"index": 1, **WHOLLY}]
+    assert [entry["gpus"] for entry in node["pods"]] == [parts, whole]
+    assert [gpu | used == gpu for gpu, used in zip(node["gpus"], (SHARED, WHOLLY), strict=True)] == [True, True]
     assert inspect_command.summary(found) == (
         "NAME    IPADDRESS     GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)\n"
         "node-a  192.168.0.71  3/15                   15/15                  18/30\n"
@@ -181,16 +189,6 @@ def test_compute_and_whole_gpus_follow_the_memory_in_a_table_of_their_own() -> N
     found = holders.build([our_node("node-a", 15360)], [given("part", make_allocation("part", PART))])
     table = "NAME    GPU  Compute(Allocated)  Whole GPU Of\nnode-a  0    20%                 \n"
     assert inspect_command.detail(found).endswith(f"In Cluster:  3/15 (20%)  \n\n{table}")
-
-
-def test_json_has_percent_and_whole_of_gpus_and_pods() -> None:
-    pods = [given("part", make_allocation("part", PART)), given("train", make_allocation("train", WHOLE))]
-    (node,) = inspect_command.as_value(holders.build([our_node("node-a", 15360, 15360)], pods))["nodes"]
-    assert [(gpu["computePercent"], gpu["whole"]) for gpu in node["gpus"]] == [(20, False), (100, True)]
-    assert [entry["gpus"] for entry in node["pods"]] == [
-        [{"index": 0, "grantedMiB": 3072, "usedMiB": 3072, "computePercent": 20, "whole": False}],
-        [{"index": 1, "grantedMiB": 15360, "usedMiB": 15360, "computePercent": 100, "whole": True}],
-    ]
 
 
 @pytest.mark.parametrize(
@@ -351,11 +349,6 @@ def test_percent_is_truncated_and_a_share_that_is_no_whole_unit_rounded_up() -> 
     assert (summary(*objects).count("2/15"), detail(*objects).count(" 2 ")) == (3, 2)
 
 
-def test_a_node_with_fewer_gpus_shows_none_in_the_other_columns(told: Told) -> None:
-    nodes = [our_node("b", 15 * 1024, address="10.0.0.2"), our_node("a", 15 * 1024, 15 * 1024, address="10.0.0.1")]
-    assert summary(nodes).split("\n")[:3] == told()
-
-
 def test_mig_instances_have_columns_of_their_own() -> None:
     nodes = [
         our_node("a", 15 * 1024, instances=[make_mig(1, 0), make_mig(1, 2, 20)]),
@@ -369,38 +362,44 @@ def test_mig_instances_have_columns_of_their_own() -> None:
     ]
 
 
-def test_gpus_are_shown_with_their_own_size_in_their_nodes_unit() -> None:
-    row = summary([our_node("node-a", 15 * 1024, 80 * 1024)]).split("\n")[1]
-    assert row == "node-a  192.168.0.71  0/15                   0/80                   0/95"
-    header, row, *_ = summary([our_node("node-a", 141 * 1024, address=None)]).split("\n")
-    assert row.startswith("node-a  unknown  ")
-    assert header.endswith("GPU Memory(GiB)")
-    assert row.endswith("0/141")
+AWAITED = [pod("waiting", on="node-b", mem=5)]
 
 
-def test_nodes_of_different_units_are_shown_in_mib() -> None:
-    nodes = [our_node("a", T4), our_node("b", 1000, unit=MemoryUnit(256))]
-    header, first, second, *_ = summary(nodes, [our_pod("p", "GPU-b-0", mib=256, on="b")]).split("\n")
-    assert header.endswith("GPU Memory(MiB)")
-    assert first.endswith("0/15360")
-    assert second.endswith("256/768")
+@pytest.mark.parametrize(
+    ("nodes", "pods", "unit", "rows"),
+    [
+        ([our_node("node-a", 15 * 1024, 80 * 1024)], [], "GiB", ["node-a 192.168.0.71 0/15 0/80 0/95"]),
+        ([our_node("node-a", 141 * 1024, address=None)], [], "GiB", ["node-a unknown 0/141 0/141"]),
+        (
+            [our_node("a", T4), our_node("b", 1000, unit=MemoryUnit(256))],
+            [our_pod("p", "GPU-b-0", mib=256, on="b")],
+            "MiB",
+            ["a 192.168.0.71 0/15360 0/15360", "b 192.168.0.71 256/768 256/768"],
+        ),
+        (
+            [aliyun_node("node-a"), aliyun_node("node-b")],
+            AWAITED,
+            "GiB",
+            ["node-a 192.168.0.71 0/15 0/15 0/30", "node-b 192.168.0.71 0/15 0/15 5 5/30"],
+        ),
+    ],
+    ids=["own sizes", "an address that is not known", "different units", "pending on one node"],
+)
+def test_amounts_are_in_the_nodes_unit(nodes: list[Object], pods: list[Object], unit: str, rows: list[str]) -> None:
+    header, *lines = summary(nodes, pods).split("\n")
+    assert header.endswith(f"GPU Memory({unit})")
+    assert [" ".join(line.split()) for line in lines[: len(rows)]] == rows
 
 
-def test_pending_stays_empty_on_nodes_without_any() -> None:
-    nodes = [aliyun_node("node-a"), aliyun_node("node-b")]
-    _, first, second, *_ = summary(nodes, [pod("waiting", on="node-b", mem=5)]).split("\n")
-    assert first == "node-a  192.168.0.71  0/15                   0/15                                       0/30"
-    assert second == "node-b  192.168.0.71  0/15                   0/15                   5                   5/30"
+def test_a_node_with_fewer_gpus_shows_none_in_the_other_columns(told: Told) -> None:
+    nodes = [our_node("b", 15 * 1024, address="10.0.0.2"), our_node("a", 15 * 1024, 15 * 1024, address="10.0.0.1")]
+    assert summary(nodes).split("\n")[:3] == told()
 
 
-def test_detail_has_a_pending_column_only_where_something_is_pending() -> None:
-    text = detail([aliyun_node("node-a"), aliyun_node("node-b")], [pod("waiting", on="node-b", mem=5)])
+def test_details_of_pending_pods_stand_on_their_node_only_and_an_idle_first_node_has_ten_dashes() -> None:
+    text = detail([aliyun_node("node-a"), aliyun_node("node-b")], AWAITED)
     assert text.count("Pending(Allocated)") == 1
     assert "waiting      default    0                0                5                   " in text
-
-
-def test_the_ten_dashes_of_an_idle_first_node_are_used_for_all() -> None:
-    text = detail([aliyun_node("a"), aliyun_node("b")], [pod("waiting", on="b", mem=5)])
     assert [line for line in text.split("\n") if line.startswith("-")] == ["-" * 10, "-" * 10]
 
 

@@ -1,28 +1,36 @@
+"""What commands write: the same as JSON and YAML, nothing that a terminal obeys, and tables that fit it uncut."""
+
 import io
 import json
 import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 import orjson
 import pytest
 import yaml
 
 from gpushare.errors import WireError
+from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.kube import api as kube
+from gpushare.model.allocation import Grant
+from gpushare.model.gpu import Gpu, NodeInventory
+from gpushare.units import GIB
 from gpushare_cli import __main__ as cli
-from gpushare_cli import inspect_command, yamls
+from gpushare_cli import console, inspect_command, yamls
 from gpushare_cli.__main__ import command_line
 from gpushare_cli.console import Streams
+from gpushare_cli.doctor import snapshot
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
-from testing.cli.calling import reached
+from testing.cli import doctor_cluster as world
+from testing.cli.calling import Run, reached
 from testing.cli.doctor_cluster import DoctorKube, healthy
 from testing.cli.draining import owned
 from testing.cli.explaining import explain, kube_of
 from testing.cli.podding import bound, mutated
-from testing.cli.simulating import listed, manifest, simulate
+from testing.cli.simulating import lines, listed, manifest, simulate, workload
 from tests.unit.gpushare_cli.clusters import api_of
 from tests.unit.gpushare_cli.findings import golden
 
@@ -124,20 +132,15 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     reached(monkeypatch, kube)
 
 
-def test_no_control_character_of_an_object_reaches_a_terminal(
-    cluster: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cli.main(["explain", "pod", "-n", "default"])
-    told = capsys.readouterr()
+def test_no_control_character_of_an_object_reaches_a_terminal(cluster: None, run: Run) -> None:
+    _, out, err = run("explain", "pod", "-n", "default")
     shown = "\\u001b[2J\\u001b]0;owned\\u0007\\u009b2J\\u202e"
-    assert shown in told.out
-    assert shown in told.err
-    assert not set(CLEAR) - set("[2J]0;owned") & set(told.out + told.err)
+    assert (shown in out, shown in err) == (True, True)
+    assert not set(CLEAR) - set("[2J]0;owned") & set(out + err)
 
 
-def test_programs_read_the_same_text_as_was_written(cluster: None, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["explain", "pod", "-n", "default", "-o", "json"])
-    out = capsys.readouterr().out
+def test_programs_read_the_same_text_as_was_written(cluster: None, run: Run) -> None:
+    _, out, _ = run("explain", "pod", "-n", "default", "-o", "json")
     assert orjson.loads(out)["scheduler"] == CLEAR
     assert "\u202e" not in out
 
@@ -195,34 +198,171 @@ def test_simulate_quotes_a_name_on_one_line() -> None:
 
 
 @pytest.mark.parametrize("argv", [["inspect"], ["explain", "pod"], ["doctor"]])
-def test_what_an_api_server_answers_is_one_line(
-    argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def connect(_path: str, _context: str) -> NoReturn:
-        raise kube.ServerFaultError(FORGED)
-
-    monkeypatch.setattr("gpushare.kube.client.connect", connect)
-    monkeypatch.setattr("gpushare.kube.credentials.namespace", lambda _path, _context: "default")
-    monkeypatch.setenv("KUBECONFIG", "/somewhere")
-    assert cli.main(argv) == 1
-    assert beginnings(capsys.readouterr().err) == {"error:"}
+def test_what_an_api_server_answers_is_one_line(argv: list[str], monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    api = DoctorKube()
+    api.replies["/version"] = kube.ServerFaultError(FORGED)
+    api.fail_next(lambda _: True, kube.ServerFaultError(FORGED), times=99)
+    reached(monkeypatch, api)
+    code, _, err = run(*argv)
+    assert (code, beginnings(err)) == (1, {"error:"})
 
 
-def test_doctor_says_on_one_line_what_it_still_reads(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from gpushare_cli.doctor import snapshot
+def test_doctor_says_on_one_line_what_it_still_reads(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    def slow(*arguments: Any) -> Any:
+        arguments[-1](FORGED)
+        return taken(*arguments)
 
     taken = snapshot.take
-
-    def slow(*arguments: object) -> object:
-        say = arguments[-1]
-        assert callable(say)
-        say(FORGED)
-        return taken(*arguments)  # type: ignore[arg-type] # passed on as they came
-
     monkeypatch.setattr(snapshot, "take", slow)
     reached(monkeypatch, healthy())
+    assert run("doctor")[2] == "note: x warning: all GPUs are lost warning: delete your pods\n"
+
+
+LONG = "ip-10-204-118-207-gpu-a100-pool-b-7f9c4d8e.eu-central-1.example"
+UUIDS = [f"GPU-{i}2345678-9abc-def0-1234-56789abcdef{i}" for i in range(8)]
+
+
+def cloud_node(name: str, count: int = 8) -> NodeInventory:
+    """A node as clouds name it, with GPUs as NVIDIA does."""
+    gpus = tuple(
+        Gpu(uuid=GpuUuid(UUIDS[i]), index=i, model="NVIDIA A100-SXM4-80GB", memory_mib=81920) for i in range(count)
+    )
+    return NodeInventory(node=NodeName(name), gpus=gpus, unit=GIB)
+
+
+def too_long(text: str) -> list[str]:
+    return [line for line in text.splitlines() if len(line) > 80]
+
+
+def words(text: str) -> str:
+    """Without the ends of lines and the indentation."""
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "expected"),
+    [
+        (
+            [("NODE", "FITS", "WHY"), ("node-a", "yes", "score 7 of 10"), ("b", "no", "")],
+            80,
+            ["NODE    FITS  WHY", "node-a  yes   score 7 of 10", "b       no"],
+        ),
+        (
+            [("NODE", "WHY"), ("node-a", "it has three words and then some more of them, which is too long")],
+            50,
+            ["NODE    WHY", "node-a  it has three words and then some more of", "        them, which is too long"],
+        ),
+        (
+            [("NODE", "FITS", "WHY"), (LONG, "no", "needs 20 GiB on one GPU"), ("b", "yes", "short")],
+            80,
+            [f"{'NODE':63}  FITS  WHY", f"{LONG}  no", "    needs 20 GiB on one GPU", f"{'b':63}  yes   short"],
+        ),
+        (
+            [("UUID", "NODE", "GPU", "MEMORY"), (UUIDS[0], LONG, "0", "3 GiB"), ("?", "b", "?", "")],
+            80,
+            ["UUID", f"    {'NODE':63}  GPU  MEMORY", UUIDS[0], f"    {LONG}  0    3 GiB", "?", f"    {'b':63}  ?"],
+        ),
+        ([("A", "B"), ("x" * 99, "of " + "x" * 99)], 80, ["A", "    B", "x" * 99, "    of", f"    {'x' * 99}"]),
+        ([("a\tb", "c\nd\te")], 80, ["a b  c d e"]),
+    ],
+    ids=["columns", "folded prose", "prose below", "columns below", "a long word", "lines and tabs of a cell"],
+)
+def test_a_table_fits_and_nothing_is_cut(rows: list[tuple[str, ...]], width: int, expected: list[str]) -> None:
+    assert console.table(rows, width) == lines(*expected)
+
+
+@pytest.mark.parametrize(
+    ("prose", "command"),
+    [
+        (
+            f"no plugin is there; kubectl -n gpushare-system describe node {LONG}; then ask again",
+            f"describe node {LONG}",
+        ),
+        (f"either kubectl annotate node {LONG} --overwrite a/b=NUMBER,UUID, or not", "a/b=NUMBER,UUID"),
+        (f"kubectl label node {LONG} gpu- (the label that it selects by)", "gpu-"),
+        ("what this prints: gpushare scheduler-config --server-version 1.30 --whole-gpus --lease-name x-y-z", "x-y-z"),
+    ],
+)
+def test_a_command_stays_on_one_line(prose: str, command: str) -> None:
+    found = console.folded(prose, 60)
+    (line,) = [line for line in found if line.startswith(("kubectl", "gpushare"))]
+    assert line.rstrip(";,").endswith(command)
+    assert " ".join(found) == prose
+
+
+def test_explain_shows_why_a_pod_waits_and_where_it_is_in_80_columns() -> None:
+    nodes = [make_node(cloud_node(LONG)), make_node(cloud_node("short"))]
+    nodes[0]["spec"] = {"taints": [{"key": "nvidia.com/gpu-pool", "value": "research", "effect": "NoSchedule"}]}
+    pod = mutated(make_pod(make_container(gpu_mem=90)))
+    found = explain(*nodes, pod, width=80)
+    assert too_long(found.out) == []
+    assert words(found.out) == words(explain(*nodes, pod).out)
+    assert found.lines == golden("output", "explain in 80 columns")
+    inventory = cloud_node(LONG)
+    grant = Grant(container=ContainerName("trainer"), gpus=(inventory.gpus[0].uuid,), memory_mib=40960)
+    pods = [bound(name, grant, node=LONG) for name in ("pod", "language-model-fine-tuning-7d9f8b6c5d-x2x4z")]
+    found = explain(make_node(inventory), *pods, width=80)
+    assert too_long(found.out) == []
+    assert words(found.out) == words(explain(make_node(inventory), *pods).out)
+    assert any(UUIDS[0] in line for line in found.out.splitlines())
+
+
+def test_simulate_fits_80_columns() -> None:
+    cluster = listed(make_node(cloud_node(LONG)), make_node(cloud_node("node-b")))
+    big = manifest(make_pod(make_container(gpu_mem=99), name="big"))
+    objects = (cluster, workload("Deployment", "language-model-fine-tuning", replicas=2), big)
+    found = simulate(*objects, width=80)
+    assert too_long(found.out) == []
+    assert words(found.out) == words(simulate(*objects).out)
+    assert f"    {LONG}" in found.out
+
+
+def test_doctor_fits_80_columns_and_its_commands_stay_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = world.healthy()
+    world.vanish(cluster, "Lease", "gpushare-controller")
+    world.gpu_node(cluster, LONG, with_plugin=False)
+    reached(monkeypatch, cluster)
     cli.main(["doctor"])
-    said = "x warning: all GPUs are lost warning: delete your pods"
-    assert capsys.readouterr().err == f"note: {said}\n"
+    wide = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "80")
+    cli.main(["doctor"])
+    out = capsys.readouterr().out
+    assert words(out) == words(wide)
+    commands = [line.strip() for line in out.splitlines() if line.strip().startswith("kubectl")]
+    assert too_long(out) == [line for line in too_long(out) if line.strip() in commands]
+    selector = "app.kubernetes.io/name=gpushare-controller"
+    assert f"kubectl -n gpushare-system logs -l {selector} --prefix --tail=100" in commands
+    assert "kubectl -n gpushare-system describe daemonset gpushare-device-plugin" in commands
+
+
+def test_what_is_no_terminal_is_not_folded(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line of the answer is a line for grep. COLUMNS folds it all the same."""
+    cluster = world.healthy()
+    world.vanish(cluster, "Lease", "gpushare-controller")
+    reached(monkeypatch, cluster)
+    monkeypatch.delenv("COLUMNS")
+    monkeypatch.setattr("sys.__stdout__", io.StringIO())
+    cli.main(["doctor"])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error")]
+    assert line.endswith("--tail=100")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ""),
+        ("plain\n", "plain\n"),
+        ("a\tb\nlong\tc\n", "a     b\nlong  c\n"),
+        ("a\tb", "a  b"),
+        ("a\t\n", "a  \n"),  # a cell that ends with a tab is padded, also at the line's end
+        ("a\tlonger than all\nb\tc\n", "a  longer than all\nb  c\n"),  # the last cell belongs to no column
+        ("a\tb\nno tab\nlonger\tc\n", "a  b\nno tab\nlonger  c\n"),  # a line without tabs ends the block
+        ("\tb\n\tc\n", "  b\n  c\n"),  # an empty column is as wide as the padding
+        ("a\tb\tc\nd\te\nf\tgg\th\n", "a  b  c\nd  e\nf  gg  h\n"),  # each block has widths of its own
+        ("名\tb\nxx\tc\n", "名   b\nxx  c\n"),  # counted in characters
+    ],
+)
+def test_cells_of_neighbouring_lines_form_columns(text: str, expected: str) -> None:
+    assert inspect_command.layout(text) == expected
