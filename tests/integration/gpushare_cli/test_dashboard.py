@@ -1,6 +1,5 @@
 """The dashboard against an API server in memory: it follows the cluster, as far as its user may read it."""
 
-import itertools
 import json
 import os
 import queue
@@ -11,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +37,6 @@ OWN = "research"
 PICTURE = "/picture"
 KEY = "secret"
 EVERYTHING = Options()
-REASONS = "gpushare_cli.explain.waiting.of_cluster"  # why pods wait
 
 
 def of(api: KubeApi, options: Options = EVERYTHING) -> Live:
@@ -47,10 +46,9 @@ def of(api: KubeApi, options: Options = EVERYTHING) -> Live:
 class Followed:
     """A picture that threads keep equal to a cluster."""
 
-    def __init__(self, api: KubeApi, options: Options) -> None:
-        self.live: Live = of(api, options)
-        self.stop = threading.Event()
-        self.live.start(self.stop)
+    def __init__(self, api: KubeApi, stop: threading.Event, **options: Any) -> None:
+        self.live, self._stop = of(api, Options(**options)), stop
+        self.live.start(stop)
 
     def until(self, holds: Callable[[Picture], object]) -> Picture:
         """The first picture of which something holds; pytest ends a test that waits in vain."""
@@ -58,32 +56,22 @@ class Followed:
             picture = self.live.picture
             if picture is not None and holds(picture):
                 return picture
-            self.stop.wait(0.02)
+            self._stop.wait(0.02)
 
 
 @pytest.fixture
-def api() -> Iterator[FakeKube]:
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKube]:
+    monkeypatch.setattr("gpushare_cli.dashboard.picture._TICK_S", 0.05)
     found = clusters.small()
     yield found
     found.close()
 
 
-@pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpushare_cli.dashboard.picture._TICK_S", 0.05)
-
-
 @pytest.fixture
 def follow() -> Iterator[Callable[..., Followed]]:
-    made: list[Followed] = []
-
-    def begin(api: KubeApi, **options: Any) -> Followed:
-        made.append(Followed(api, Options(**options)))
-        return made[-1]
-
-    yield begin
-    for each in made:
-        each.stop.set()
+    stop = threading.Event()
+    yield partial(Followed, stop=stop)
+    stop.set()
 
 
 def forbid(api: FakeKube, holds: Callable[[str], bool]) -> None:
@@ -204,19 +192,6 @@ def listed(api: FakeKube) -> Live:
     return live
 
 
-def test_no_bar_waits_for_the_reasons_of_pods_that_wait(api: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:
-    live = listed(api)
-    shown: list[set[str]] = []
-
-    def reasons(*_: object) -> tuple[()]:
-        shown.append(blocks(live.picture) if live.picture else set())
-        return ()
-
-    monkeypatch.setattr(REASONS, reasons)
-    live.tick()
-    assert [len(each) for each in shown] == [3]
-
-
 def test_of_very_many_pods_that_wait_the_first_are_sent_and_all_are_counted(api: FakeKube) -> None:
     for number in range(250):
         clusters.add_pod(api, clusters.waiting(f"many-{number}", 14))
@@ -257,56 +232,51 @@ def test_plugins_are_asked_once_and_then_while_anyone_looks(api: FakeKube) -> No
     assert live.use_is_due
 
 
-def test_why_pods_wait_takes_a_sixth_of_the_time_at_most(api: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_bar_waits_for_why_pods_wait_which_takes_a_sixth_of_the_time_at_most(
+    api: FakeKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
     live = listed(api)
     live.clock = clock = ManualClock()
-    looked: list[float] = []
+    looked: list[tuple[float, int]] = []
 
     def reasons(*_: object) -> tuple[()]:
-        looked.append(clock.monotonic())
+        looked.append((clock.monotonic(), len(blocks(live.picture)) if live.picture else 0))
         clock.at += 2
         return ()
 
-    monkeypatch.setattr(REASONS, reasons)
+    monkeypatch.setattr("gpushare_cli.explain.waiting.of_cluster", reasons)
     for _ in range(20):
         live.watched.mark([""])
         live.tick()
         clock.at += 1
-    assert [later - earlier for earlier, later in itertools.pairwise(looked)] == [12.0]
+    [(first, shown), (second, _)] = looked
+    assert (shown, second - first) == (3, 12.0)
 
 
-@pytest.mark.parametrize(("ends", "told"), [(False, ["picture failed"]), (True, [])], ids=["a fault", "the end"])
-def test_a_fault_is_told_unless_the_process_ends(
-    ends: bool, told: list[str], api: FakeKube, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_fault_is_told_unless_the_process_ends_and_the_next_try_is_no_sooner(
+    ends: bool, api: FakeKube, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live = of(api)
-    stop, rounds = threading.Event(), iter([OSError("once")])
-
-    def fail_once() -> float:
-        for fault in rounds:
-            if ends:
-                stop.set()
-            raise fault
-        stop.set()
-        return 0.0
-
-    live._repeat(fail_once, "picture failed", 0.0, stop)
-    assert [record.message for record in caplog.records] == told
-
-
-def test_after_a_fault_plugins_are_asked_no_sooner_than_without(api: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:
     live, stop, pauses = of(api), threading.Event(), queue.SimpleQueue[float]()
+
+    def fails() -> float:
+        if ends:
+            stop.set()
+        raise OSError("once")
 
     def wait(stop: threading.Event, seconds: float) -> None:
         pauses.put(seconds)
         stop.wait()
 
     for step in ("_tick_if_read", "_ask_if_due"):
-        monkeypatch.setattr(live, step, None)  # which cannot be called
+        monkeypatch.setattr(live, step, fails)
     monkeypatch.setattr(live, "clock", SimpleNamespace(wait=wait))
     live.start(stop)
-    assert sorted((pauses.get(), pauses.get())) == [0.05, 10.0]
+    found = sorted(pauses.get() for _ in range(1 if ends else 2))
     stop.set()
+    told = {record.message for record in caplog.records} & {"picture failed", "use not read"}
+    assert told == (set() if ends else {"picture failed", "use not read"})
+    assert ends or found == [0.05, 10.0]
 
 
 def test_objects_that_cannot_be_read_are_left_out(api: FakeKube, follow: Callable[..., Followed]) -> None:

@@ -68,12 +68,6 @@ def test_use_is_the_sum_of_a_pods_containers_and_unknown_where_it_is_not_measure
     assert [card.used_mib for card in found.cards] == [120, None]
 
 
-def test_a_gpu_that_takes_nothing_new_says_why() -> None:
-    found = view_of(health=GpuHealth.UNHEALTHY, reason="Xid 79")
-    assert {(card.health, card.why) for card in found.cards} == {("Unhealthy", "unhealthy: Xid 79")}
-    assert views.totals([found]).unhealthy == 2
-
-
 def told(pod: Json, index: str = "", capacity: str = "") -> Json:
     notes = {f"{names.PREFIX_INDEX}main": index, f"{names.PREFIX_CAPACITY}main": capacity}
     pod["metadata"]["annotations"] |= {key: value for key, value in notes.items() if value}
@@ -198,8 +192,7 @@ def test_what_pods_got_is_told_with_its_time() -> None:
 def test_only_the_last_hour_is_told_the_newest_first() -> None:
     stamps = ["2026-11-01T10:59:59Z", "2026-11-01T11:00:00Z", "2026-11-01T12:00:00Z", "2036-01-01T00:00:00Z", "", "x"]
     pods = [placed(bound(f"p{i}", make_grant(0)), stamp) for i, stamp in enumerate(stamps)]
-    found = views.latest(views.grants(view_of(*pods)), NOW)
-    assert [each.at for each in found] == [stamps[2], stamps[1]]
+    assert [each.at for each in views.latest(views.grants(view_of(*pods)), NOW)] == [stamps[2], stamps[1]]
 
 
 def test_an_ended_pod_tells_when_it_gave_its_memory_back() -> None:
