@@ -6,6 +6,7 @@ A request takes a thread when it is there as a whole, so slow peers hold memory,
 import contextlib
 import functools
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Callable, Iterable
@@ -84,17 +85,12 @@ def listen(address: str, port: int, settings: str) -> socket.socket:
     Raises SettingsError: the address cannot be used; the message begins with these flags and values that say so.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    dual = family is socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family is socket.AF_INET6 and socket.has_dualstack_ipv6():
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.bind((address, port))
-        listener.listen(_BACKLOG)
+        return socket.create_server((address, port), family=family, backlog=_BACKLOG, dualstack_ipv6=dual)
     except OSError as error:
-        listener.close()
-        raise SettingsError(f"{settings}: {error.strerror or error}") from error
-    return listener
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error  # its own words repeat the address
+        raise SettingsError(f"{settings}: {why}") from error
 
 
 def wsgi(handler: Handler) -> Wsgi:

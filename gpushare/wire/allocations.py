@@ -1,7 +1,7 @@
 """`gpushare.dev/allocation` and the annotations derived from it, all written by one Binding."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -52,22 +52,10 @@ def decode(text: str, pod: PodRef, labels: Mapping[str, str] = _NONE) -> Allocat
         raise WireError(f"annotation {names.ANNOTATION_ALLOCATION}: {error}") from error
 
 
-def of_containers(
-    annotations: Mapping[str, str], containers: Iterable[str], *, pod: PodRef, node: NodeName
-) -> Allocation:
-    """The same decision from the annotations of each container that asks for GPUs, if that of the pod cannot be read.
-
-    They do not tell kinds of containers, so all shares are added up: never less than the pod holds. Raises WireError:
-    they do not tell of all these containers.
-    """
-    grants = tuple(_container_grant(annotations, ContainerName(container)) for container in containers)
-    return Allocation(pod=pod, node=node, grants=grants)
-
-
 def _container_grant(annotations: Mapping[str, str], container: ContainerName) -> Grant:
     devices, memory = names.PREFIX_DEVICES + container, names.PREFIX_MEMORY + container
     text = fields.text(annotations, devices, "metadata.annotations")
-    gpus = _uuids(text.split(","), f"annotation {devices}", text)
+    gpus = _uuids(text.split(","), f"annotation {devices}", annotations.get(devices))
     mib = fields.text(annotations, memory, "metadata.annotations")
     if _MIB.fullmatch(mib) is None:
         raise WireError(f"annotation {memory}: expected a number of MiB, found {annotations.get(memory)!r:.100}")
@@ -155,33 +143,29 @@ def held(pod: pods.Pod, resource_config: ResourceConfig, unit: MemoryUnit) -> He
         node = pods.node_of(pod)
         if node is None or names.ANNOTATION_ALLOCATION not in pods.annotations(pod):
             raise
-        asking = pods.asking(pod, resource_config)
         try:
-            partial = of_containers(pods.annotations(pod), asking, pod=pods.ref(pod), node=node)
+            allocation = _of_containers(pod, node, resource_config)
         except WireError as other:
             raise WireError(f"{error}; and {other}") from error
-        return HeldGpus(
-            allocation=replace(_completed(partial, pod, resource_config), labels=pods.labels(pod)), problem=str(error)
-        )
+        return HeldGpus(allocation=allocation, problem=str(error))
 
 
-def _completed(partial: Allocation, pod: pods.Pod, resource_config: ResourceConfig) -> Allocation:
-    """With what the annotations of single containers do not tell, but the pod's own request does."""
+def _of_containers(pod: pods.Pod, node: NodeName, resource_config: ResourceConfig) -> Allocation:
+    """The same decision from the annotations of each container that asks for GPUs, and from the pod's own request.
+
+    They do not tell kinds of containers, so all shares are added up: never less than the pod holds. Raises WireError:
+    they do not tell of all these containers.
+    """
     try:
-        asked = requests.of_pod(pod, resource_config)
+        asked = requests.shape_of(pod, resource_config)
     except InvalidRequestError:
-        return partial
-    wanted = {request.container: request for request in asked.shape.containers} if asked else {}
-    physical = asked is not None and asked.shape.gpus.physical
-    grants = tuple(
-        replace(
-            grant,
-            compute_percent=wanted[grant.container].compute_percent,
-            whole=wanted[grant.container].whole,
-            physical=physical,
-        )
-        if grant.container in wanted
-        else grant
-        for grant in partial.grants
-    )
-    return replace(partial, grants=grants)
+        asked = None
+    wanted = {} if asked is None else {request.container: request for request in asked.containers}
+    grants = []
+    for name in map(ContainerName, pods.asking(pod, resource_config)):
+        grant = _container_grant(pods.annotations(pod), name)
+        if asked is not None and name in wanted:
+            compute_percent, whole = wanted[name].compute_percent, wanted[name].whole
+            grant = replace(grant, compute_percent=compute_percent, whole=whole, physical=asked.gpus.physical)
+        grants.append(grant)
+    return Allocation(pod=pods.ref(pod), node=node, grants=tuple(grants), labels=pods.labels(pod))
