@@ -11,19 +11,7 @@ from gpushare import names
 from localcluster import installation, provision
 from localcluster.apiserver import POLICIES_SINCE, WEBHOOKS, WORKLOADS, ApiServer
 from testing import skips
-from tests.apiserver.policies import (
-    CLASSES,
-    OF_NVIDIA,
-    OTHERS,
-    SAMPLES,
-    TEAM,
-    VOID,
-    choosing,
-    container,
-    pod,
-    under,
-    wait_for,
-)
+from tests.apiserver.policies import CLASSES, OF_NVIDIA, OTHERS, PLAIN, SAMPLES, TEAM, choosing, wait_for
 from tests.apiserver.server import Server
 
 HERE: Final = Path(__file__).parent
@@ -85,5 +73,5 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def without_class_policy(policies: Server) -> Iterator[Server]:
     """The same where the policy of RuntimeClasses refuses nothing: of several that refuse a pod, any one is named."""
-    with choosing(policies, {"refuse": "nothing"}, under("nvidia", pod(container("a", VOID))), refused=False):
+    with choosing(policies, {"refuse": "nothing"}, PLAIN, refused=False):
         yield policies

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from gpushare import names
-from gpushare.kube import api as kube
+from testing.reviews import ALL, VOID
 from tests.apiserver.server import Json, Server, refusal, refused_by
 
 TEAM: Final = "team-a"
@@ -13,19 +13,6 @@ CLASSES: Final = "/apis/node.k8s.io/v1/runtimeclasses"
 OF_NVIDIA: Final = ("nvidia-cdi", "nvidia-legacy", "nvidia-experimental")
 OTHERS: Final = ("runc", "nvidia-other", "gpu-runtime")
 CHOICE: Final = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps/{names.RUNTIME_CLASS_POLICY}"
-VOID: Final[Json] = {"name": names.ENV_VISIBLE_DEVICES, "value": "void"}
-ALL: Final[Json] = {"name": names.ENV_VISIBLE_DEVICES, "value": "all"}
-
-
-def devices_of(container: str) -> Json:
-    """The variable as the webhook writes it for a container with a share."""
-    return annotated(f"{names.PREFIX_DEVICES}{container}")
-
-
-def annotated(key: str) -> Json:
-    """The variable from an annotation."""
-    reference = {"fieldPath": f"metadata.annotations['{key}']"}
-    return {"name": names.ENV_VISIBLE_DEVICES, "valueFrom": {"fieldRef": reference}}
 
 
 def container(name: str = "a", *env: Json, limits: Mapping[str, object] | None = None, **fields: object) -> Json:
@@ -61,11 +48,13 @@ def deny(server: Server, policy: str, value: Json) -> str:
     return refused_by(policy, lambda: server.admitted(TEAM, value))
 
 
+PLAIN: Final = under("nvidia", pod(container("a", VOID)))
+"""As the webhook leaves it, so that no policy but that of RuntimeClasses refuses it."""
 SAMPLES: Final[Mapping[str, Json]] = {
     names.ISOLATION_POLICY: under("nvidia", pod(container("a", ALL, limits={names.GPU_MEM: 1}))),
     names.AMOUNTS_POLICY: pod(container("a", limits={names.GPU_MEM: "10E"})),
     names.CDI_POLICY: pod(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=all"}),
-    names.RUNTIME_CLASS_POLICY: under("nvidia", pod(container("a", VOID))),
+    names.RUNTIME_CLASS_POLICY: PLAIN,
 }
 """A pod that only this policy refuses, as shipped."""
 
@@ -82,30 +71,23 @@ def wait_for(server: Server, policy: str, value: Json, *, refused: bool) -> None
 
 @contextmanager
 def choosing(server: Server, data: Mapping[str, str] | None, probe: Json, *, refused: bool) -> Iterator[None]:
-    """An administrator's choice of RuntimeClasses, for a while.
+    """An administrator's choice of RuntimeClasses, for a while: `data` of the ConfigMap, None for no ConfigMap at all.
 
-    Args:
-        server: with the policies.
-        data: of the ConfigMap; None if there is none.
-        probe: a pod that shows that the choice is in force,
-        refused: by this.
+    It is in force when the `probe` is refused, or is not.
     """
-    before = server.api.get(CHOICE)
-    if data is None:
-        server.api.delete(CHOICE)
-    else:
-        _write(server, data)
+    before = server.api.get(CHOICE)["data"]
+    _write(server, data)
     try:
         wait_for(server, names.RUNTIME_CLASS_POLICY, probe, refused=refused)
         yield
     finally:
-        if data is None:
-            metadata = {"name": before["metadata"]["name"]}
-            server.api.create(CHOICE.rpartition("/")[0], {"metadata": metadata, "data": before["data"]})
-        else:
-            _write(server, before["data"])
-        wait_for(server, names.RUNTIME_CLASS_POLICY, SAMPLES[names.RUNTIME_CLASS_POLICY], refused=True)
+        _write(server, before)
+        wait_for(server, names.RUNTIME_CLASS_POLICY, PLAIN, refused=True)
 
 
-def _write(server: Server, data: Mapping[str, str]) -> None:
-    server.api.patch(CHOICE, [{"op": "add", "path": "/data", "value": dict(data)}], kind=kube.PatchKind.JSON)
+def _write(server: Server, data: Mapping[str, str] | None) -> None:
+    collection, _, name = CHOICE.rpartition("/")
+    if server.exists(CHOICE):
+        server.api.delete(CHOICE)
+    if data is not None:
+        server.api.create(collection, {"metadata": {"name": name}, "data": dict(data)})

@@ -19,7 +19,7 @@ from localcluster.apiserver import ApiServer
 from localcluster.provision import Version
 from testing import asking
 from testing.asking import Asking
-from testing.builders import make_gpu
+from testing.builders import make_container, make_gpu
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -76,16 +76,10 @@ class Server(Asking):
         if not self.running.controllers:
             account = {"metadata": {"name": "default"}, "automountServiceAccountToken": False}
             self.api.create(f"{path}/serviceaccounts", account)
-        self.eventually(
-            f"service account of {name}",
-            lambda: (
-                self.exists(f"{path}/serviceaccounts/default") and (self.version >= Version(1, 24) or self._token(name))
-            ),
-        )
-
-    def _token(self, namespace: str) -> bool:
-        """Whether the service account has the token without which an old server admits no pod."""
-        return bool(self.api.get(f"/api/v1/namespaces/{namespace}/serviceaccounts/default").get("secrets"))
+        account_path = f"{path}/serviceaccounts/default"
+        self.eventually(f"service account of {name}", lambda: self.exists(account_path))
+        if self.version < Version(1, 24):  # an old server admits no pod without a token
+            self.eventually(f"token of {name}", lambda: self.api.get(account_path).get("secrets"))
 
     def create_node(
         self,
@@ -99,13 +93,7 @@ class Server(Asking):
     ) -> NodeInventory:
         """A Node as its kubelet and its device plugin write it, which the controller knows.
 
-        Args:
-            name: of the node.
-            gib: memory of each GPU.
-            hand_over: how containers get their devices.
-            gpus: in place of `gib`.
-            labels: beside those that every node has.
-            capacity: amounts of further resources.
+        Its GPUs have so many GiB each, unless `gpus` are given; labels and capacity come beside what every node has.
         """
         made = [replace(make_gpu(i, size), uuid=GpuUuid(f"GPU-{name}-{i}")) for i, size in enumerate(gib)]
         inventory = NodeInventory(
@@ -200,18 +188,13 @@ class Server(Asking):
 
     def inspect(self) -> Mapping[str, Json]:
         """The controller's own ledger, by node."""
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"{self.running.extender}{names.EXTENDER_PREFIX}/inspect", timeout=10) as answer:
-            return {node["name"]: node for node in json.load(answer)["nodes"]}
+        found = json.loads(fetch(f"{self.running.extender}{names.EXTENDER_PREFIX}/inspect"))
+        return {node["name"]: node for node in found["nodes"]}
 
     def ask_extender(self, verb: str, arguments: Json) -> Json:
         """What the controller answers to a kube-scheduler."""
-        headers = {"Content-Type": "application/json"}
         url = f"{self.running.extender}{names.EXTENDER_PREFIX}/{verb}"
-        request = urllib.request.Request(url, json.dumps(arguments).encode(), headers)
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=10) as answer:
-            value: Json = json.load(answer)
+        value: Json = json.loads(fetch(url, json.dumps(arguments).encode()))
         return value
 
     def counted(self, namespace: str) -> list[str]:
@@ -222,6 +205,36 @@ class Server(Asking):
     def eventually(self, what: str, condition: Callable[[], T], timeout_s: float = PATIENCE_S) -> T:
         """The condition's first true value; an AssertionError with its last value when time is up."""
         return asking.eventually(what, condition, timeout_s, check=self.running.check_alive)
+
+
+def pod(
+    name: str,
+    *gib: int | None,
+    node: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    **spec: object,
+) -> Json:
+    """As its author writes it: GiB for each container, None for one that asks for nothing.
+
+    It is gone at once when it is deleted, as no kubelet ends its containers.
+    """
+    containers = [make_container(f"c{i}", each) for i, each in enumerate(gib)]
+    chosen: Json = {} if node is None else {"nodeSelector": {"kubernetes.io/hostname": node}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": dict(labels or {}), "annotations": dict(annotations or {})},
+        "spec": {"containers": containers, "terminationGracePeriodSeconds": 0, **chosen, **spec},
+    }
+
+
+def fetch(url: str, body: bytes | None = None) -> str:
+    """What a process of the project answers, to a POST if there is a body."""
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=10) as answer:
+        return str(answer.read().decode())
 
 
 def refusal(call: Callable[[], object]) -> kube.KubeError | None:

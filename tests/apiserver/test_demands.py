@@ -6,15 +6,9 @@ from gpushare import names
 from gpushare.model.gpu import HandOver
 from gpushare.wire import hand_over
 from testing.manifests import tree
-from testing.tenant.attempts import container
-from tests.apiserver.server import Json, Server
+from tests.apiserver.server import Json, Server, pod
 
-
-def pod(name: str, **limits: object) -> Json:
-    return {"metadata": {"name": name}, "spec": {"containers": [container(limits=limits)]}}
-
-
-WITH_GPU, WITHOUT = pod("with-gpu", **{names.GPU_MEM: 1}), pod("without")
+WITH_GPU, WITHOUT = pod("with-gpu", 1), pod("without", None)
 
 
 def test_the_runtime_class_is_written_unless_every_node_hands_over_by_cdi(server: Server, namespace: str) -> None:

@@ -1,5 +1,9 @@
-"""P6: a pod that fits nowhere is told why, with numbers, and is bound as soon as there is room."""
+"""A GPU pod's way from its author to a node, by the real kube-scheduler and the controller.
 
+P6: a pod that fits nowhere is told why, with numbers, and is bound as soon as there is room.
+"""
+
+import json
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -9,8 +13,7 @@ import pytest
 from gpushare import names
 from localcluster.provision import Version
 from testing import skips
-from tests.apiserver.pods import pod
-from tests.apiserver.server import Server
+from tests.apiserver.server import Server, pod
 
 GATES_SINCE: Final = Version(1, 27)
 
@@ -19,6 +22,20 @@ GATES_SINCE: Final = Version(1, 27)
 def nodes(server: Server) -> Iterator[None]:
     with server.node("full-1", (16, 16)), server.node("full-2", (16, 16)):
         yield
+
+
+def test_a_pod_is_completed_scheduled_and_bound_with_its_gpus(server: Server, namespace: str) -> None:
+    with server.node("node-1", (4, 16)):
+        made = server.create_pod(namespace, pod("mine", 8, node="node-1"), server.tenant(namespace))
+        assert made["metadata"]["labels"][names.LABEL_MANAGED] == "true"
+        assert made["spec"]["schedulerName"] == names.SCHEDULER
+        [bound] = server.bound(namespace, "mine")
+        notes = bound["metadata"]["annotations"]
+        [container] = json.loads(notes[names.ANNOTATION_ALLOCATION])["containers"]
+        assert (container["name"], container["gpus"]) == ("c0", ["GPU-node-1-1"])
+        assert notes[f"{names.PREFIX_DEVICES}c0"] == "GPU-node-1-1"
+        assert server.counted(namespace) == ["mine"]
+        server.delete_pods(namespace)
 
 
 def test_a_pod_that_fits_no_gpu_is_told_the_numbers_and_is_bound_when_another_is_gone(

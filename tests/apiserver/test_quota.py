@@ -10,8 +10,7 @@ import pytest
 from gpushare import names
 from gpushare.kube import api as kube
 from localcluster import installation
-from tests.apiserver.pods import pod
-from tests.apiserver.server import Json, Server, refusal
+from tests.apiserver.server import Json, Server, pod, refusal
 
 SAMPLES: Final = installation.ROOT / "manifests" / "samples" / "quota"
 MEMORY: Final = f"requests.{names.GPU_MEM}"
@@ -109,19 +108,13 @@ def test_a_limit_range_gives_a_default_and_a_maximum(server: Server, namespace: 
     assert re.search(rf"[Mm]aximum {names.GPU_MEM} usage per Container is 8, but limit is 12", message), message
 
 
-def limit_range(server: Server, namespace: str, **limit: object) -> Json:
+def test_what_the_page_warns_of_is_what_the_api_server_does(server: Server, namespace: str) -> None:
+    """It makes a default of a maximum for containers; one for pods shuts out those that ask for nothing."""
     path = f"/api/v1/namespaces/{namespace}/limitranges"
-    made: Json = server.api.create(path, {"metadata": {"name": "maximum"}, "spec": {"limits": [limit]}})
-    return made
-
-
-def test_a_maximum_without_a_default_is_the_default(server: Server, namespace: str) -> None:
-    """Why `docs/quota.md` warns of a LimitRange: the API server itself makes the one from the other."""
-    [made] = limit_range(server, namespace, type="Container", max={names.GPU_MEM: "8"})["spec"]["limits"]
-    assert made["default"] == made["defaultRequest"] == {names.GPU_MEM: "8"}
-
-
-def test_a_maximum_for_pods_shuts_out_those_that_ask_for_nothing(server: Server, namespace: str) -> None:
-    limit_range(server, namespace, type="Pod", max={names.GPU_MEM: "8"})
+    of_pods, of_containers = ({"type": kind, "max": {names.GPU_MEM: "8"}} for kind in ("Pod", "Container"))
+    server.api.create(path, {"metadata": {"name": "pods"}, "spec": {"limits": [of_pods]}})
     message = refused(lambda: server.create_pod(namespace, pod("plain", None)))
     assert re.search(rf"[Mm]aximum {names.GPU_MEM} usage per Pod is 8\. +No limit is specified", message), message
+    made = server.api.create(path, {"metadata": {"name": "containers"}, "spec": {"limits": [of_containers]}})
+    [limit] = made["spec"]["limits"]
+    assert limit["default"] == limit["defaultRequest"] == {names.GPU_MEM: "8"}

@@ -4,19 +4,8 @@ import pytest
 
 from gpushare import names
 from gpushare_cli.doctor import objects
-from tests.apiserver.policies import (
-    CHOICE,
-    OF_NVIDIA,
-    OTHERS,
-    VOID,
-    admit,
-    choosing,
-    container,
-    deny,
-    devices_of,
-    pod,
-    under,
-)
+from testing.reviews import VOID, visible
+from tests.apiserver.policies import CHOICE, OF_NVIDIA, OTHERS, PLAIN, admit, choosing, container, deny, pod, under
 from tests.apiserver.server import Json, Server
 
 POLICY = names.RUNTIME_CLASS_POLICY
@@ -30,7 +19,7 @@ IDLE = container("b", VOID)
 
 
 def shared(name: str, resource: str) -> Json:
-    return container(name, devices_of(name), limits={resource: 1})
+    return container(name, visible(name), limits={resource: 1})
 
 
 WITH_GPUS = {
@@ -49,7 +38,7 @@ WITHOUT_GPUS = {
     "forged": pod(IDLE, annotations={names.ANNOTATION_ALLOCATION: "{}"}, labels={names.LABEL_MANAGED: "true"}),
 }
 SHIPPED = {"names": ",".join(objects.RUNTIME_CLASSES), "refuse": "without-gpus"}
-NVIDIA, PLAIN = under("nvidia", WITH_GPUS["memory"]), under("nvidia", WITHOUT_GPUS["plain"])
+NVIDIA = under("nvidia", WITH_GPUS["memory"])
 
 
 def test_it_reads_the_administrators_choice_of_the_classes_that_the_isolation_policy_knows(policies: Server) -> None:

@@ -9,7 +9,6 @@ import contextlib
 import functools
 import itertools
 import json
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -25,8 +24,7 @@ from gpushare_cli.scheduler_config import Options, ServerVersion
 from localcluster import controlplane, installation, process
 from localcluster.controlplane import MASTERS
 from testing import notebooks, skips
-from tests.apiserver.pods import pod
-from tests.apiserver.server import Json, Server
+from tests.apiserver.server import Json, Server, fetch, pod
 
 POLICY = installation.ROOT / "tests" / "seeds" / "policy.cfg"
 NAME = "aliyun-policy"
@@ -219,8 +217,5 @@ def test_the_printed_weight_packs_replicas_that_kube_scheduler_would_spread(
 
 def ranked(server: Server) -> float:
     """How often the controller has ranked nodes for pods without GPUs."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"{server.running.probes}/metrics", timeout=10) as reply:
-        page = reply.read().decode()
-    verb = f'verb="{names.OTHERS_VERB}"'
+    page, verb = fetch(f"{server.running.probes}/metrics"), f'verb="{names.OTHERS_VERB}"'
     return objects.counted(page, "gpushare_extender_requests_total", verb, 'outcome="scored"')

@@ -18,7 +18,7 @@ from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.client import RestClient
 from localcluster.provision import Version
-from testing import skips
+from testing import reviews, skips
 from testing.tenant import attempts, changes, escape_table
 from testing.tenant.attempts import ALL, MIG, POLICY, Attempt, Ends, container, first, pod, variable
 from testing.tenant.changes import BINDINGS, PODS, UNBOUND, WEBHOOK, Change, Reach
@@ -111,13 +111,7 @@ def visible(body: Json) -> Mapping[str, str]:
     result = {}
     for each in containers(body):
         found = [entry for entry in each.get("env", ()) if entry["name"] == names.ENV_VISIBLE_DEVICES]
-        field = {
-            "fieldRef": {
-                "apiVersion": "v1",
-                "fieldPath": f"metadata.annotations['devices.gpushare.dev/{each['name']}']",
-            }
-        }
-        own = {"name": names.ENV_VISIBLE_DEVICES, "valueFrom": field}
+        own = reviews.visible(each["name"])
         result[each["name"]] = GRANTED if found == [own] else VOID if found == [variable(VOID)] else ""
     return result
 
@@ -301,25 +295,15 @@ def test_a_workload_gets_no_more_than_a_pod(tenancy: Tenancy, kind: str) -> None
     tenancy.tenant.delete(f"{path}/{kind.lower()}", {"propagationPolicy": "Background"}, timeout_s=30)
 
 
-BAD: Final = {
-    "zero": ("0", "0 asks for nothing; remove the entry or write at least 1"),
-    "suffix": ("10G", "10G has a suffix, but the resource is counted in units"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_kubectl_prints_how_to_repair_a_bad_request(tenancy: Tenancy, name: str) -> None:
-    amount, message = BAD[name]
-    said = apply(tenancy.server, named(pod(container(limits={names.GPU_MEM: amount})), name))
-    assert message in said
-
-
-def test_the_author_of_a_preset_node_is_told_that_it_is_unwise(tenancy: Tenancy) -> None:
-    said = apply(tenancy.server, named(pod(container(limits={names.GPU_MEM: 1}), nodeName=NODE), "preset"))
-    assert "spec.nodeName bypasses the scheduler" in said
-
-
-def apply(server: Server, body: Json) -> str:
-    """What kubectl says, of which nothing is stored."""
+@pytest.mark.parametrize(
+    ("amount", "fields", "said"),
+    [
+        ("0", {}, "0 asks for nothing; remove the entry or write at least 1"),
+        ("10G", {}, "10G has a suffix, but the resource is counted in units"),
+        ("1", {"nodeName": NODE}, "spec.nodeName bypasses the scheduler"),
+    ],
+)
+def test_kubectl_prints_what_is_wrong_or_unwise(tenancy: Tenancy, amount: str, fields: Json, said: str) -> None:
+    body = named(pod(container(limits={names.GPU_MEM: amount}), **fields), "tried")
     argv = ("apply", "--dry-run=server", "--validate=false", "-n", GUARDED, "-f", "-")
-    return server.running.kubectl(*argv, input=json.dumps(body), check=False).stderr
+    assert said in tenancy.server.running.kubectl(*argv, input=json.dumps(body), check=False).stderr
