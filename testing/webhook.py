@@ -15,16 +15,9 @@ from pathlib import Path
 from certs import authority
 from certs.authority import KeyPair
 from certs.store import FileStore, SecretData
+from testing.fakes import kube_http
 
 ROOT = Path(__file__).parents[1]
-KUBECONFIG = """
-apiVersion: v1
-kind: Config
-current-context: none
-contexts: [{name: none, context: {cluster: none, user: none}}]
-clusters: [{name: none, cluster: {server: "http://127.0.0.1:9"}}]
-users: [{name: none, user: {}}]
-"""
 
 
 @dataclass
@@ -65,7 +58,7 @@ def free_port() -> int:
 
 def command(directory: Path, port: int, *more: str) -> list[str]:
     kubeconfig = directory / "kubeconfig"
-    kubeconfig.write_text(KUBECONFIG)
+    kubeconfig.write_text(kube_http.kubeconfig("http://127.0.0.1:9"))
     options = {
         "--address": "127.0.0.1",
         "--port": str(port),

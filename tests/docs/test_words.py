@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ("gpushare", "certs", "controller", "deviceplugin", "gpushare_cli", "webhook")
 PACKAGES: Final = (*PRODUCT, "localcluster", "testing", "bench", "release", "tests")
@@ -54,21 +52,17 @@ def test_words_of_the_field_are_used_in_texts_and_names_of_files() -> None:
     assert not found, f"say it otherwise: {OTHER_WORDS}"
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("a node's books", "books"),
-        ("def add_stray(pod):", "stray"),
-        ("class StrayPods:", "Stray"),
-        ("Nobody knows", "Nobody"),
-        ("what is mended", "mended"),
-        ("recommend, amend, endear, keyboard", None),
-        ("test_nobody_waits", "nobody"),
-    ],
-)
-def test_a_word_is_found_in_prose_and_in_names(text: str, found: str | None) -> None:
-    match = BANNED.search(text)
-    assert (match and match[0]) == found
+def test_a_word_is_found_in_prose_and_in_names() -> None:
+    said = [
+        "a node's books",
+        "def add_stray(pod):",
+        "class StrayPods:",
+        "Nobody knows",
+        "what is mended",
+        "test_nobody_x",
+    ]
+    assert all(map(BANNED.search, said))
+    assert not BANNED.search("recommend, amend, endear, keyboard")
 
 
 def test_the_table_of_terms_names_what_the_code_has() -> None:

@@ -60,7 +60,7 @@ def running(api: FakeKube, directory: Path, count: int) -> Iterator[list[int]]:
             place = directory / str(i)
             place.mkdir()
             arguments = command(place, free_port(), "--cert-source", "self", "--cert-extra-names", "localhost", *QUICK)
-            (place / "kubeconfig").write_text((place / "kubeconfig").read_text().replace("http://127.0.0.1:9", url))
+            (place / "kubeconfig").write_text(kube_http.kubeconfig(url))
             log = ends.enter_context((place / "log").open("w+"))
             process = ends.enter_context(subprocess.Popen(arguments, cwd=ROOT, stderr=log))
             ends.callback(process.kill)

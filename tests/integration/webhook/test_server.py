@@ -13,26 +13,11 @@ from typing import Any
 
 import pytest
 
+from testing.reviews import container, encoded, pod, review
 from testing.webhook import ROOT, Server, command, free_port
 
 JSON = {"Content-Type": "application/json"}
-POD = {
-    "metadata": {"name": "p"},
-    "spec": {"containers": [{"name": "a", "resources": {"limits": {"aliyun.com/gpu-mem": "3"}}}]},
-}
-REVIEW = json.dumps(
-    {
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "request": {
-            "uid": "u-1",
-            "kind": {"kind": "Pod"},
-            "resource": {"resource": "pods"},
-            "operation": "CREATE",
-            "object": POD,
-        },
-    }
-)
+REVIEW = encoded(review(pod(container("a", "3")))).decode()
 
 
 def admit(server: Server) -> bytes:

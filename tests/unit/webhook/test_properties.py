@@ -115,80 +115,67 @@ def stored(pod: Json, rules: Rules) -> Any:
 
 
 @given(pods(), RULES)
-def test_the_patch_makes_the_intended_pod_and_mutating_again_changes_nothing(pod: Json, rules: Rules) -> None:
-    once = stored(pod, rules)
-    if once is not None:
-        assert mutation.mutate(once, rules) is None
-
-
-@given(pods(), RULES)
-def test_no_container_sees_a_gpu_that_it_was_not_granted(pod: Json, rules: Rules) -> None:
+def test_whatever_an_author_writes_his_pod_is_right_wherever_it_lands(pod: Json, rules: Rules) -> None:
     result = stored(pod, rules)
     if result is None:
         return
-    for container in [*result["spec"].get("initContainers", ()), *result["spec"]["containers"]]:
-        entries = [entry for entry in container.get("env") or () if entry["name"] == VISIBLE]
-        limits = container["resources"].get("limits", {})
-        if ours := [resource for resource in rules.resource_config.resources if resource in limits]:
-            path = f"metadata.annotations['devices.gpushare.dev/{container['name']}']"
-            assert [entry["valueFrom"]["fieldRef"]["fieldPath"] for entry in entries] == [path]
-            assert pods_wire.takes_its_grant(container, container["name"])
-            assert limits[ours[0]] == container["resources"]["requests"][ours[0]]
-        elif limits.get("nvidia.com/gpu") != "1" or not rules.foreign_resources:
-            assert entries == [{"name": VISIBLE, "value": "void"}]
-        else:
-            assert entries == []
-    assert not any(map(names.is_reserved, result["metadata"].get("annotations") or {}))
+    assert mutation.mutate(result, rules) is None
+    assert not any(map(names.is_reserved, annotations_of(result)))
+    for before, after in zip(every_container(pod), every_container(result), strict=True):
+        sees_no_gpu_that_it_was_not_granted(after, rules)
+        kept = [[entry for entry in each.get("env") or () if entry["name"] in {"A", "B"}] for each in (before, after)]
+        assert kept[0] == kept[1], "variables of the author keep their order"
+    marked = annotations_of(result).get(names.ANNOTATION_OVERRIDDEN)
+    if pods_wire.needs_gpu(result, rules.resource_config):
+        reaches_nodes_that_can_hand_over(pod, result, rules)
+        names_the_containers_whose_author_chose_devices(pod, result, marked or "", rules)
+    else:  # an amount of 0 was a request, and is none any more
+        assert marked is None
 
 
-@given(pods(), RULES)
-def test_a_gpu_pod_is_right_wherever_it_lands(pod: Json, rules: Rules) -> None:
+def every_container(pod: Json) -> list[Json]:
+    return [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
+
+
+def annotations_of(pod: Json) -> Json:
+    found: Json = pod["metadata"].get("annotations") or {}
+    return found
+
+
+def sees_no_gpu_that_it_was_not_granted(container: Json, rules: Rules) -> None:
+    entries = edits.env_of_devices(container)
+    limits = container["resources"].get("limits", {})
+    if ours := [resource for resource in rules.resource_config.resources if resource in limits]:
+        path = f"metadata.annotations['devices.gpushare.dev/{container['name']}']"
+        assert [entry["valueFrom"]["fieldRef"]["fieldPath"] for entry in entries] == [path]
+        assert pods_wire.takes_its_grant(container, container["name"])
+        assert limits[ours[0]] == container["resources"]["requests"][ours[0]]
+    elif limits.get("nvidia.com/gpu") != "1" or not rules.foreign_resources:
+        assert entries == [{"name": VISIBLE, "value": "void"}]
+    else:
+        assert entries == []
+
+
+def reaches_nodes_that_can_hand_over(pod: Json, result: Json, rules: Rules) -> None:
     """By the RuntimeClass, or by a mark that keeps it away from nodes that need one."""
-    result = stored(pod, rules)
-    if result is None or not pods_wire.needs_gpu(result, rules.resource_config):
-        return
-    notes, runtime = result["metadata"].get("annotations") or {}, result["spec"].get("runtimeClassName")
-    choice = rules.runtime_class()
+    notes, runtime, choice = annotations_of(result), result["spec"].get("runtimeClassName"), rules.runtime_class()
     assert runtime == (pod["spec"].get("runtimeClassName") or choice.name)
     assert (notes.get(names.ANNOTATION_HAND_OVER) == "cdi") == (choice.only_cdi and runtime is None)
     if rules.demands_limit:
         assert notes[names.ANNOTATION_LIMIT] == names.ENFORCED
 
 
-@given(pods(), RULES)
-def test_the_mark_names_the_containers_whose_author_chose_devices(pod: Json, rules: Rules) -> None:
-    """And no one else's, whatever the author wrote into it; pods without a request carry none."""
-    result = stored(pod, rules)
-    if result is None:
-        return
-    listed = [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
-    chosen = []
-    for container in listed:
-        last = [entry for entry in container.get("env") or () if entry["name"] == VISIBLE][-1:]
-        if last and (last != [{"name": VISIBLE, "value": "void"}] or pods_wire.asks(container, rules.resource_config)):
-            chosen.append(container["name"])
-    marked = (result["metadata"].get("annotations") or {}).get(names.ANNOTATION_OVERRIDDEN)
-    if not pods_wire.needs_gpu(result, rules.resource_config):  # an amount of 0 was a request, and is none any more
-        assert marked is None
-        return
-    # A container that its author wrote as the webhook leaves it is a matter of the mark's own tests.
-    after = [*result["spec"].get("initContainers", ()), *result["spec"]["containers"]]
-    unsure = {
-        old["name"]
-        for old, new in zip(listed, after, strict=True)
-        if edits.env_of_devices(old) == edits.env_of_devices(new)
-    }
-    assert [name for name in (marked or "").split(",") if name and name not in unsure] == chosen
-
-
-@given(pods(), RULES)
-def test_variables_of_the_author_keep_their_order(pod: Json, rules: Rules) -> None:
-    result = stored(pod, rules)
-    if result is None:
-        return
-    for before, after in zip(pod["spec"]["containers"], result["spec"]["containers"], strict=True):
-        own = [entry for entry in before.get("env") or () if entry["name"] in {"A", "B"}]
-        assert [entry for entry in after.get("env") or () if entry["name"] in {"A", "B"}] == own
+def names_the_containers_whose_author_chose_devices(pod: Json, result: Json, marked: str, rules: Rules) -> None:
+    """And no one else's, whatever the author wrote into it."""
+    chosen, unsure = [], set()
+    for before, after in zip(every_container(pod), every_container(result), strict=True):
+        last = edits.env_of_devices(before)[-1:]
+        if last and (last != [{"name": VISIBLE, "value": "void"}] or pods_wire.asks(before, rules.resource_config)):
+            chosen.append(before["name"])
+        # A container that its author wrote as the webhook leaves it is a matter of the mark's own tests.
+        if edits.env_of_devices(before) == edits.env_of_devices(after):
+            unsure.add(before["name"])
+    assert [name for name in marked.split(",") if name and name not in unsure] == chosen
 
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-5, 10**12), st.floats(allow_nan=False), st.text(max_size=5))
