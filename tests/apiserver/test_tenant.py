@@ -303,7 +303,7 @@ def test_a_workload_gets_no_more_than_a_pod(tenancy: Tenancy, kind: str) -> None
         ("1", {"nodeName": NODE}, "spec.nodeName bypasses the scheduler"),
     ],
 )
-def test_kubectl_prints_what_is_wrong_or_unwise(tenancy: Tenancy, amount: str, fields: Json, said: str) -> None:
+def test_kubectl_prints_how_to_repair_a_bad_request(tenancy: Tenancy, amount: str, fields: Json, said: str) -> None:
     body = named(pod(container(limits={names.GPU_MEM: amount}), **fields), "tried")
     argv = ("apply", "--dry-run=server", "--validate=false", "-n", GUARDED, "-f", "-")
     assert said in tenancy.server.running.kubectl(*argv, input=json.dumps(body), check=False).stderr

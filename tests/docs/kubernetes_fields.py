@@ -8,20 +8,10 @@ import kubernetes.client
 
 AMOUNTS: Final = {"limits", "requests", "hard", "default", "defaultRequest", "max", "min"}
 """Fields with quantities, which may be written as numbers; the client's models say strings."""
+NOT_IN_MODELS: Final = (".config.k8s.io", "scheduling.k8s.io")
+"""Ends of Kubernetes' groups that are for files of its programs, or newer than the client."""
 PLAIN: Final = {"str": (str, "a string"), "int": (int, "a number"), "bool": (bool, "true or false")}
 """Types of the models that are Python's, and what they are called."""
-OWN_GROUPS: Final = {
-    f"{name}.k8s.io"
-    for name in (
-        "admissionregistration",
-        "coordination",
-        "networking",
-        "node",
-        "rbac.authorization",
-        "resource",
-        "storage",
-    )
-}
 _GROUP: Final = re.compile(r"^(?:.*/)?v(\d)((?:alpha|beta)\d)?$")
 
 
@@ -33,14 +23,10 @@ def model_of(document: dict[str, Any]) -> str:
 
 
 def is_own(document: dict[str, Any]) -> bool:
-    """Whether an object says that it is of one of Kubernetes' own groups that the client's models are of."""
+    """Whether an object says that it is of one of Kubernetes' own groups."""
     group = str(document.get("apiVersion", "-/")).rpartition("/")[0]
-    return "apiVersion" in document and ("." not in group or group in OWN_GROUPS)
-
-
-def is_of_others(document: dict[str, Any]) -> bool:
-    """Whether an object is of a group whose fields are not known here."""
-    return "apiVersion" in document and not is_own(document)
+    is_known = "." not in group or (group.endswith(".k8s.io") and not group.endswith(NOT_IN_MODELS))
+    return "apiVersion" in document and is_known
 
 
 def unknown(value: object, model: str, path: str = "") -> Iterator[str]:

@@ -78,20 +78,16 @@ def faults(document: dict[str, Any]) -> list[str]:
         if not model:
             return [f".kind: Kubernetes has no {document.get('kind')} in {document['apiVersion']}"]
         return list(kubernetes_fields.unknown(document, model))
-    if kubernetes_fields.is_of_others(document):
+    if "apiVersion" in document:
         return [] if document.get("kind") else ["an object without a kind"]
     if {*document} <= VALUES:
-        return _refused(document)
+        try:
+            helm.objects(**document)
+        except helm_python.HelmError as error:
+            return [str(error)]
+        return []
     found = ([*kubernetes_fields.unknown(document, part)] for part in FRAGMENTS)
     return min(found, key=lambda said: sum(f".{key}: no such field" in said for key in document))
-
-
-def _refused(values: dict[str, Any]) -> list[str]:
-    try:
-        helm.objects(**values)
-    except helm_python.HelmError as error:
-        return [str(error)]
-    return []
 
 
 def is_of_others(block: Block) -> bool:

@@ -178,11 +178,7 @@ TROUBLESHOOT, SECURITY = (text(f"docs/{name}.md") for name in ("troubleshoot", "
 TOLD: Final[list[tuple[str, Iterable[str], tuple[str, ...]]]] = [
     ("| `{}` |", [each.value for each in decide.Reason], (TROUBLESHOOT,)),
     ("{}", PHRASES.values(), (TROUBLESHOOT,)),
-    (
-        "\n| `{}` |",
-        [each.value for each in RefusalReason],
-        (section("docs/reference/cli.md", "### What keeps pods away"),),
-    ),
+    ("\n| `{}` |", [each.value for each in RefusalReason], (KEPT_AWAY,)),
     ("`{}`", sorted(events()), (TROUBLESHOOT,)),
     ("`{}`", [*names.POLICIES, *names.PLUGIN_RESOURCES], (SECURITY,)),
     ("ValidatingAdmissionPolicy '{}' ... denied request`", names.POLICIES, (TROUBLESHOOT,)),
