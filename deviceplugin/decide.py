@@ -49,9 +49,7 @@ class Reason(Enum):
 class Accept:
     grants: tuple[Grant, ...]
     grants_of_pod: tuple[Grant, ...] = field(default=(), compare=False)  # of all containers of the pod
-    limits: Mapping[ContainerName, ContainerEdits] = field(
-        default_factory=dict, compare=False
-    )  # hold each to its share
+    limits: Mapping[ContainerName, ContainerEdits] = field(default_factory=dict, compare=False)  # hold it to its share
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,16 +43,6 @@ def test_a_container_of_a_bound_pod_starts_without_a_request_to_the_api_server(n
     assert node.events == []
 
 
-def test_of_equal_pods_each_is_found_by_its_own_devices(node: Node) -> None:
-    node.bind(bound_pod(make_grant(0), name="good"))
-    node.bind(bound_pod(make_grant(0), name="forged", annotations={"devices.gpushare.dev/main": "GPU-1"}))
-    node.resources.hold("forged", *THREE)
-    node.resources.hold("good", *OTHERS)
-    node.record(("uid-forged", "main", THREE), ("uid-good", "main", OTHERS))
-    assert node.plugin.start(*OTHERS) == ""
-    assert "devices.gpushare.dev/main says 'GPU-1'" in node.plugin.start(*THREE)
-
-
 def test_a_pod_that_ends_does_not_hide_its_successor_of_the_same_name(node: Node) -> None:
     """As of a StatefulSet, where the checkpoint cannot be read, so that only the list can tell them apart."""
     node.bind(bound_pod(make_grant(0), name="a-0"))

@@ -106,14 +106,6 @@ def test_a_pods_directory_is_found(tmp_path: Path, where: str) -> None:
     }
 
 
-@pytest.mark.parametrize("base", ["kubepods", "kubepods.slice"])
-@pytest.mark.parametrize("pod", [UID, HASH])
-def test_both_directions_agree(base: str, pod: PodUid) -> None:
-    paths = list(cgroups.pod_paths(Path("/") / base, pod))
-    assert paths
-    assert {cgroups.owner_of_path(str(path)) for path in paths} == {CgroupOwner(pod, "")}
-
-
 @pytest.mark.parametrize("digits", ["ab" * 32, "f0" * 32])
 def test_the_monitor_of_a_container_is_not_its_group(tmp_path: Path, digits: str) -> None:
     for name in (f"crio-conmon-{digits}.scope", f"crio-{digits}.scope"):

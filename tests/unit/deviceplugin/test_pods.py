@@ -57,16 +57,6 @@ def test_what_limits_depend_on_stays_and_is_bounded() -> None:
     assert container["env"] == [pod["spec"]["containers"][0]["env"][0], *known]
 
 
-def test_a_pod_without_anything_is_reduced_too() -> None:
-    reduced = pods.reduce({"metadata": {"name": "p"}})
-    assert PodCache(ManualClock()).read({"metadata": {"name": "p"}}) is None
-    assert wire.ref(reduced).name == "p"
-    assert not wire.needs_gpu(reduced, EVERYTHING)
-    assert wire.holds_gpus(reduced)
-    other = {"metadata": {}, "spec": {"containers": [{"name": "c"}]}, "status": {"containerStatuses": [{}]}}
-    assert not wire.needs_gpu(pods.reduce(other), EVERYTHING)
-
-
 def test_pods_are_found_by_uid() -> None:
     cache = PodCache(ManualClock())
     a, b = make_pod(name="a"), make_pod(name="b", namespace="other")

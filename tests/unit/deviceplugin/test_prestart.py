@@ -114,13 +114,6 @@ def test_without_a_checkpoint_a_predecessor_is_not_taken_for_the_pod(node: Node)
     assert node.start() == "GpuGone"
 
 
-def test_a_pod_whose_name_only_the_watch_can_tell_is_waited_for(node: Node) -> None:
-    node.records("uid-p")
-    with node.starting():
-        node.cache.upsert(bound_pod(name="p"))
-    assert node.api.calls == []
-
-
 def test_a_new_pod_with_an_old_name_is_not_taken_for_it(node: Node) -> None:
     node.cache.upsert(bound_pod(name="p"))
     node.lists("p")

@@ -244,9 +244,13 @@ def test_without_cdi_the_directories_are_not_read(tmp_path: Path) -> None:
 OLD = SpecFile("uid-p", NAME).name
 
 
+def holder(phase: str = "Running") -> Pod:
+    return bound_pod(make_grant(0), name="p", phase=phase)
+
+
 class Swept:
     def __init__(self, directory: Path) -> None:
-        self.pods: Sequence[Pod] | None = [bound_pod(make_grant(0), name="p")]
+        self.pods: Sequence[Pod] | None = [holder()]
         self.clock = ManualClock()
         self.directory = directory
         self.sweeper = SpecSweeper(
@@ -273,11 +277,7 @@ def swept(tmp_path: Path) -> Swept:
     return Swept(tmp_path)
 
 
-def holder(phase: str = "Running") -> Pod:
-    return bound_pod(make_grant(0), name="p", phase=phase)
-
-
-def test_what_a_pod_of_the_node_needs_stays_and_the_rest_goes(swept: Swept, tmp_path: Path) -> None:
+def test_what_a_pod_of_the_node_needs_stays_and_the_rest_goes(tmp_path: Path) -> None:
     for age_s, pods, stays in (
         (1000.0, [holder()], True),
         (61.0, [holder("Succeeded")], False),

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from deviceplugin.usage import join
 from deviceplugin.usage.join import Pods
-from deviceplugin.usage.values import Key, NodeUsage, Sample
+from deviceplugin.usage.values import Key
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.request import ContainerKind
 from testing.builders import Json, make_gpu, make_grant, make_inventory
@@ -20,31 +19,12 @@ def held(*pods: Json) -> Pods:
     return holding(pods, INVENTORY)
 
 
-def shown(sample: Sample | None, *pods: Json, seen: Mapping[Key, int] | None = None) -> NodeUsage:
-    joined = join.join(sample, held(*pods)) if sample else None
-    peaks = join.peaks(seen or {}, joined, held(*pods)) if joined else seen or {}
-    return join.view(INVENTORY, held(*pods), joined, peaks)
-
-
-def rows(usage: NodeUsage) -> list[tuple[Any, ...]]:
-    """Pod, container, GPU, and MiB granted, used, peak."""
-    return [
-        (
-            row.pod.name,
-            row.container,
-            row.gpu,
-            row.granted_mib,
-            *(None if amount is None else amount // MIB for amount in (row.used, row.peak)),
-        )
-        for row in usage.rows
-    ]
-
-
 TWO = running_pod(1, make_grant(0, 1, gib=2, container="a"), make_grant(1, container="b"), ids={"a": 11, "b": 12})
 
 
 def test_without_a_sample_only_what_was_granted_is_known() -> None:
-    assert rows(shown(None, TWO)) == [
+    rows = join.view(INVENTORY, held(TWO), None, {}).rows
+    assert [(row.pod.name, row.container, row.gpu, row.granted_mib, row.used, row.peak) for row in rows] == [
         ("pod-1", "a", "GPU-0", 2048, None, None),
         ("pod-1", "a", "GPU-1", 2048, None, None),
         ("pod-1", "b", "GPU-1", 3072, None, None),
