@@ -24,6 +24,7 @@ from deviceplugin.limits.backend import PROVEN, LimitError
 from deviceplugin.limits.mps import MpsBackend
 from deviceplugin.mps.daemon import MpsControl, Supervisor
 from deviceplugin.nvml import binding
+from deviceplugin.nvml.binding import DriverError
 from deviceplugin.nvml.driver import UNLIMITED, MemoryLimits
 from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.runtime.clock import SystemClock
@@ -91,7 +92,7 @@ def main() -> int:
         for way, act in ways.items():
             try:
                 got = act()
-            except LimitError as error:
+            except (LimitError, DriverError) as error:
                 rows.append((way, mib, "", "", f"not possible: {error}"))
                 broken = True
                 continue

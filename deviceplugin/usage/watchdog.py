@@ -2,7 +2,6 @@
 
 import logging
 import signal
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -33,7 +32,6 @@ _IF_FORBIDDEN: Final = "apply the component manifests/watchdog-evict"
 _ACT_S: Final = 10.0  # time for all actions of one look
 KILL_AFTER_S: Final = 10.0  # how long a process has to end by itself after SIGTERM
 _FRESH_S: Final = 60.0
-_REMEMBERED: Final = 256
 _TIMEOUT_S: Final = 2.0
 
 
@@ -43,16 +41,14 @@ class Namespaces:
 
     api: KubeApi
     clock: Clock
-    _known: OrderedDict[str, tuple[float, WatchdogPolicy]] = field(init=False, default_factory=OrderedDict)  # and when
+    _known: dict[str, tuple[float, WatchdogPolicy]] = field(init=False, default_factory=dict)  # and when it was read
 
     def policy(self, namespace: str) -> WatchdogPolicy:
         """OFF if it asks for nothing, or cannot be read: then the node's own policy counts."""
         now = self.clock.monotonic()
-        if namespace not in self._known or now - self._known[namespace][0] >= _FRESH_S:
+        self._known = {name: known for name, known in self._known.items() if now - known[0] < _FRESH_S}
+        if namespace not in self._known:
             self._known[namespace] = now, self._read(namespace)
-            self._known.move_to_end(namespace)
-            if len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
         return self._known[namespace][1]
 
     def _read(self, namespace: str) -> WatchdogPolicy:

@@ -257,6 +257,9 @@ def test_a_namespace_that_cannot_be_read_changes_nothing_and_is_read_once_a_minu
     scene.api.vanish("/api/v1/namespaces/default")
     scene.looks(12, 4000)
     assert len(fields_of(caplog, "namespace unread")) == 2
+    scene.clock.at += 60.0
+    scene.dog.namespaces.policy("other")
+    assert list(scene.dog.namespaces._known) == ["other"], "what is old is forgotten"
     assert scene.events() == ["GpuShareOverGrant"]
 
 
@@ -311,11 +314,3 @@ def test_a_program_that_obeys_its_variables_is_left_alone_by_default() -> None:
     assert scene.looks(6, tensors + context) == [0] * 6
     assert strict.looks(4, tensors + context) == [0, 0, 0, 1]
     assert scene.looks(4, 3072 + tolerance + 1) == [0, 0, 0, 1]
-
-
-def test_of_many_namespaces_only_the_last_ones_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deviceplugin.usage.watchdog._REMEMBERED", 1)
-    scene = Scene()
-    for name in ("default", "default", "other", "default"):
-        scene.dog.namespaces.policy(name)
-    assert len([call for call in scene.api.calls if call.path.startswith("/api/v1/namespaces/")]) == 3
