@@ -290,10 +290,13 @@ def test_what_a_pod_of_the_node_needs_stays_and_the_rest_goes(tmp_path: Path) ->
         swept.write(age_s)
         swept.pods = pods
         assert swept.left() == [OLD] * stays, (age_s, pods)
+
+
+def test_what_a_pod_had_that_was_known_before_goes_at_once(swept: Swept) -> None:
     swept.write(0.0)
     swept.pods = [holder()]
     assert swept.left() == [OLD]
-    swept.pods = []  # it was known before, so its files go at once
+    swept.pods = []
     assert swept.left() == []
 
 
