@@ -31,11 +31,12 @@ from controller.state import ClusterState
 from controller.watches import NodeSink, PodSink
 from gpushare import names
 from gpushare.cluster import node_records, pod_records
-from gpushare.identity import NodeName, PodUid
+from gpushare.identity import NodeName
 from gpushare.kube import client
 from gpushare.kube.api import pod_path
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import ResourceConfig
+from gpushare.wire import pods as pods_wire
 
 STREAMS = (1, 8)
 
@@ -63,12 +64,7 @@ class Pods:
     def args(self, pods: Sequence[Json]) -> list[BindArgs]:
         """Each to a node."""
         return [
-            BindArgs(
-                namespace="default",
-                name=pod["metadata"]["name"],
-                uid=PodUid(pod["metadata"]["uid"]),
-                node=NodeName(generated.name(number % self._nodes)),
-            )
+            BindArgs(pod=pods_wire.ref(pod), node=NodeName(generated.name(number % self._nodes)))
             for number, pod in enumerate(pods)
         ]
 
@@ -92,8 +88,8 @@ def measure(plane: ControlPlane, started: Started, nodes: int, count: int, resul
 
     def bare(args: BindArgs) -> None:
         target = {"apiVersion": "v1", "kind": "Node", "name": args.node}
-        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": args.name}, "target": target}
-        api.create(pod_path(args.namespace, args.name, "binding"), body)
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": args.pod.name}, "target": target}
+        api.create(pod_path(args.pod.namespace, args.pod.name, "binding"), body)
 
     def bound(args: BindArgs) -> None:
         if error := fresh.bind(args).error:
@@ -130,7 +126,7 @@ class _Asked:
         self._free = [Client(port) for _ in range(streams)]
 
     def bind(self, args: BindArgs) -> None:
-        body = {"PodName": args.name, "PodNamespace": args.namespace, "PodUID": args.uid, "Node": args.node}
+        body = {"PodName": args.pod.name, "PodNamespace": args.pod.namespace, "PodUID": args.pod.uid, "Node": args.node}
         own = self._free.pop()
         answer = orjson.loads(own.post(f"{names.EXTENDER_PREFIX}/bind", orjson.dumps(body)))
         self._free.append(own)

@@ -85,8 +85,6 @@ class _Refused(NamedTuple):
 
 
 class _Kind:
-    """What is kept of pods with one shape."""
-
     def __init__(self, shape: RequestShape) -> None:
         self.fits = Fits(shape)
         self.placed: dict[int, tuple[NodeLedger, int, Verdict]] = {}

@@ -261,7 +261,6 @@ class Index:
                 self._ledgers[name] = ledger
 
     def resolved(self, shape: RequestShape, labels: Mapping[str, str], pod: PodRef | None) -> RequestShape:
-        """See `resolve`."""
         policy = None if pod is None else self.namespace_policies.get(pod.namespace)
         if policy is not None and shape.policy is None:
             shape = replace(shape, policy=policy)
@@ -367,7 +366,6 @@ class OtherPods:
         return self._on_node.get(node, {}).values()
 
     def counts(self) -> Counter[FreeHost]:
-        """How many take how much."""
         return Counter(itertools.chain.from_iterable(there.values() for there in self._on_node.values()))
 
     def put(self, pod: NonGpuPod) -> bool:

@@ -35,8 +35,6 @@ _TICK_S: Final = 0.1  # how late the start and the end of the lead may be notice
 
 @dataclass(kw_only=True, eq=False)
 class Leadership:
-    """Watches and chores of one term."""
-
     api: KubeApi
     clock: Clock
     fence: Fence
@@ -80,7 +78,6 @@ class Leadership:
         return self.fence.leading()
 
     def is_read(self) -> bool:
-        """Whether all nodes and all pods have been."""
         return all(reflector.synced.is_set() for reflector in self._reflectors)
 
     def unready(self) -> str:

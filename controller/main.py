@@ -110,8 +110,6 @@ class Controller:
 
 
 class Running(Protocol):
-    """The controller inside of the worker."""
-
     handler: Handler
 
     def start(self) -> None: ...

@@ -117,8 +117,6 @@ class _Sums:
 
 @dataclass(eq=False)
 class LedgerGauges(Collector):
-    """For one thread at a time."""
-
     state: ClusterState
     is_read: Callable[[], bool]  # before, nodes would look empty whose pods are still being listed
     _known: dict[NodeName, tuple[NodeLedger, _Sums]] = field(init=False, default_factory=dict)

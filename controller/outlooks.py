@@ -34,7 +34,6 @@ class Outlooks:
     """One outlook after another. One thread calls `run`, or `tick`."""
 
     def __init__(self, index: Index, table: ClusterTable, clock: Clock) -> None:
-        """Nothing is known; the table is told of every outlook that differs from the one before."""
         self._index = index
         self._table = table
         self._clock = clock

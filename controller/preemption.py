@@ -229,19 +229,17 @@ class Preemption:
             args: the scheduler's choice.
             request: what the pod asks for; None if no GPU.
         """
-        decisions: Mapping[NodeName, Decision]
         if request is None:
             decisions = {node: as_given(given) for node, given in args.victims.items()}
         else:
-            preemptor = Preemptor(request=request, priority=args.priority, policies=self.state.policies)
-            decisions = self._judged(preemptor, args)
+            decisions = self._judged(args, request)
         self._tell(args, decisions)
         return {node: decision.victims for node, decision in decisions.items() if decision.ruling is not Ruling.DROPPED}
 
-    def _judged(self, preemptor: Preemptor, args: PreemptArgs) -> Mapping[NodeName, Decision]:
+    def _judged(self, args: PreemptArgs, request: PodRequest) -> dict[NodeName, Decision]:
         """In the scheduler's order; nodes for which there is no time are left out."""
-        deadline = self.clock.monotonic() + BUDGET_S
-        known = self.budgets()
+        preemptor = Preemptor(request=request, priority=args.priority, policies=self.state.policies)
+        deadline, known = self.clock.monotonic() + BUDGET_S, self.budgets()
         decisions: dict[NodeName, Decision] = {}
         for node, given in args.victims.items():
             if self.clock.monotonic() >= deadline:

@@ -38,8 +38,6 @@ InDoubt = tuple[Reservation, bool]
 
 
 class Reservations:
-    """All reservations, by pod and by node."""
-
     def __init__(self, label_index: LabelIndex) -> None:
         self._label_index = label_index
         self._by_pod: dict[PodUid, dict[NodeName, Reservation]] = {}
@@ -140,7 +138,6 @@ class Reservations:
             yield from by_node.values()
 
     def counted(self) -> list[Allocation]:
-        """Every choice whose memory is counted."""
         return [known.allocation for by_pod in self._by_node.values() for known in by_pod.values()]
 
 

@@ -91,8 +91,6 @@ class _Ending(Enum):
 
 @dataclass(kw_only=True)
 class Supervisor:
-    """Runs term after term until it is told to stop."""
-
     clock: Clock
     fence: Fence
     spawn: Callable[[], Worker]

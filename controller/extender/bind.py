@@ -77,9 +77,9 @@ class Binder:
     def bind(self, args: BindArgs, *, received: float | None = None) -> BindResult:
         """Bind a pod. Doing it again changes nothing. Its time is counted from `received`, in monotonic seconds."""
         answer = self._bind(args, BUDGET_S + (self.clock.monotonic() if received is None else received))
-        level, pod = logging.WARNING if answer.error else logging.INFO, f"{args.namespace}/{args.name}"
-        outcome, error = answer.outcome.value, answer.error
-        logs.event(_LOG, "bind", level=level, outcome=outcome, pod=pod, uid=args.uid, node=args.node, error=error)
+        level, outcome, error = logging.WARNING if answer.error else logging.INFO, answer.outcome.value, answer.error
+        pod, uid = str(args.pod), args.pod.uid
+        logs.event(_LOG, "bind", level=level, outcome=outcome, pod=pod, uid=uid, node=args.node, error=error)
         return answer
 
     def _bind(self, args: BindArgs, until: float) -> BindResult:
@@ -87,9 +87,9 @@ class Binder:
             return _NOT_LEADING
         if not self._in_time(until):
             return _OUT_OF_TIME
-        if args.namespace == names.PLACEHOLDERS:
+        if args.pod.namespace == names.PLACEHOLDERS:
             return BindResult(Outcome.REFUSED, node_requests.REFUSED)
-        if (bound := self.state.bound(args.uid)) is not None:
+        if (bound := self.state.bound(args.pod.uid)) is not None:
             return _bound_before(args, bound)
         request = self._request(args, until)
         if isinstance(request, BindResult):
@@ -104,18 +104,17 @@ class Binder:
 
     def _request(self, args: BindArgs, until: float) -> PodRequest | BindResult:
         """What the pod asks for: from the watch, or from the API server if that lags; never from the scheduler."""
-        ref = PodRef(namespace=args.namespace, name=args.name, uid=args.uid)
-        pending = self._pending(args.uid)
-        if pending is not None:
+        ref = args.pod
+        if (pending := self._pending(ref.uid)) is not None:
             return pending.request or BindResult(Outcome.INVALID, pending.problem or _no_gpu(ref))
 
         def requested(pod: JsonObject) -> PodRequest | BindResult:
-            if pods_wire.ref(pod).uid != args.uid:
+            if pods_wire.ref(pod).uid != ref.uid:
                 return _gone(args)
             return requests.of_pod(pod, self.state.resource_config) or BindResult(Outcome.INVALID, _no_gpu(ref))
 
         try:
-            path, timeout_s = kube.pod_path(args.namespace, args.name), self._at_most(_READ_S, until)
+            path, timeout_s = kube.pod_path(ref.namespace, ref.name), self._at_most(_READ_S, until)
             return self.api.read_object(path, keep=requested, timeout_s=timeout_s)
         except kube.NotFoundError:
             return _gone(args)
@@ -134,10 +133,10 @@ class Binder:
 
     def _deliver(self, args: BindArgs, request: PodRequest, reserved: Reserved, until: float) -> BindResult:
         def send() -> None:
-            path, body = kube.pod_path(args.namespace, args.name, "binding"), self._binding(args, request, reserved)
+            path = kube.pod_path(args.pod.namespace, args.pod.name, "binding")
             timeout_s = self._at_most(self.deadline_s, until)
             # The API server drops the request after the same time, so that it cannot take effect much later.
-            limit = {"timeout": f"{timeout_s:g}s"}
+            body, limit = self._binding(args, request, reserved), {"timeout": f"{timeout_s:g}s"}
             self.api.create(path, body, limit, timeout_s=timeout_s, precondition=may_send)
 
         def may_send() -> bool:
@@ -163,11 +162,11 @@ class Binder:
         return min(seconds, until - self.clock.monotonic())
 
     def _binding(self, args: BindArgs, request: PodRequest, reserved: Reserved) -> JsonObject:
-        annotations = delivery.annotations(reserved, request, self.clock)
+        pod, annotations = args.pod, delivery.annotations(reserved, request, self.clock)
         return {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {"name": args.name, "namespace": args.namespace, "uid": args.uid, "annotations": annotations},
+            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid, "annotations": annotations},
             "target": {"apiVersion": "v1", "kind": "Node", "name": args.node},
         }
 
@@ -177,7 +176,7 @@ def _no_gpu(ref: PodRef) -> str:
 
 
 def _bound_before(args: BindArgs, before: AlreadyBound) -> BindResult:
-    pod, node = f"pod {args.namespace}/{args.name}", before.node
+    pod, node = f"pod {args.pod}", before.node
     if node != args.node:
         return BindResult(Outcome.BOUND_ELSEWHERE, f"{pod} is bound to node {node} already")
     if not before.granted:
@@ -187,7 +186,7 @@ def _bound_before(args: BindArgs, before: AlreadyBound) -> BindResult:
 
 
 def _gone(args: BindArgs) -> BindResult:
-    return BindResult(Outcome.POD_GONE, f"pod {args.namespace}/{args.name} with uid {args.uid} no longer exists")
+    return BindResult(Outcome.POD_GONE, f"pod {args.pod} with uid {args.pod.uid} no longer exists")
 
 
 def _undelivered(args: BindArgs, ended: Undelivered) -> BindResult:

@@ -13,7 +13,7 @@ import orjson
 from controller.cluster_table import FilterResult
 from controller.preemption import PreemptArgs, Victims
 from gpushare.errors import WireError
-from gpushare.identity import GpuUuid, NodeName, PodUid
+from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.gpu import Gpu
 from gpushare.model.ledger import NodeLedger
 from gpushare.wire import fields
@@ -40,9 +40,7 @@ class NodeArgs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindArgs:
-    namespace: str
-    name: str
-    uid: PodUid
+    pod: PodRef
     node: NodeName
 
 
@@ -75,12 +73,8 @@ def preempt_args(body: bytes) -> PreemptArgs:
 def bind_args(body: bytes) -> BindArgs:
     """Decode ExtenderBindingArgs."""
     args = _load(body)
-    return BindArgs(
-        namespace=fields.needed(args, "PodNamespace", ""),
-        name=fields.needed(args, "PodName", ""),
-        uid=PodUid(fields.needed(args, "PodUID", "")),
-        node=NodeName(fields.needed(args, "Node", "")),
-    )
+    namespace, name, uid, node = (fields.needed(args, key, "") for key in ("PodNamespace", "PodName", "PodUID", "Node"))
+    return BindArgs(pod=PodRef(namespace=namespace, name=name, uid=PodUid(uid)), node=NodeName(node))
 
 
 def filter_result(result: FilterResult, args: NodeArgs) -> bytes:

@@ -28,14 +28,11 @@ REPEAT_S: Final = 2700.0  # events live for an hour
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventThrottle:
-    """What was posted about a pod so far."""
-
     at: float = float("-inf")  # monotonic seconds
     wait_s: float = FIRST_S  # how long to be silent after it
     text: str = ""
 
     def too_early(self, now: float) -> bool:
-        """Whether nothing may be posted yet."""
         return now - self.at < self.wait_s
 
     def after(self, text: str, now: float) -> "EventThrottle | None":

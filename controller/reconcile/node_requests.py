@@ -124,7 +124,6 @@ class Steps:  # removals first
 
 
 def decide(known: Inputs, limits: Limits, now: float) -> Steps:
-    """The next steps; `now` is monotonic seconds."""
     remove = {pod: why for pod in known.asked if (why := _ends(pod, known, limits)) is not None}
     room = limits.most - (len(known.asked) - len(remove))
     ready = [

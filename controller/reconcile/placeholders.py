@@ -213,7 +213,6 @@ class Placeholders:
         return True
 
     def _wait(self, now: float) -> float:
-        """Seconds until the next request."""
         delay = self._backoff.next_s()
         self._quiet_until = now + delay
         return delay

@@ -30,8 +30,6 @@ P = TypeVar("P", Bound, Pending)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivePod(Generic[P]):
-    """A pod as the API server has it now."""
-
     pod: P
     version: str  # its resourceVersion
     owner: Owner | None

@@ -179,7 +179,6 @@ class WaitingPods:
         self.outdated = OutdatedPods(writer=self.writer, recreator=recreator)
 
     def tick(self, snapshot: Snapshot) -> None:
-        """Handle those whose turn it is."""
         waiting: list[tuple[Pending, _KindKey]] = []
         requests: dict[_KindKey, PodRequest] = {}
         for pod in snapshot.pending:

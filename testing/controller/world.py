@@ -35,6 +35,7 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy
 from gpushare.units import GIB, ResourceConfig
 from gpushare.wire import allocations, requests, unhealthy
+from gpushare.wire import pods as pods_wire
 from testing.builders import Json, make_container, make_inventory, make_node
 from testing.clock import ManualClock
 from testing.controller.client import Client
@@ -244,11 +245,10 @@ def is_binding(call: Call) -> bool:
 
 
 def bind_args(pod: JsonObject, node: str = "node-a") -> BindArgs:
-    meta = pod["metadata"]
-    return BindArgs(namespace=meta["namespace"], name=meta["name"], uid=PodUid(meta["uid"]), node=NodeName(node))
+    return BindArgs(pod=pods_wire.ref(pod), node=NodeName(node))
 
 
 def bind_request(pod: JsonObject, node: str = "node-a") -> JsonObject:
     """The same as kube-scheduler sends it."""
-    args = bind_args(pod, node)
-    return {"PodName": args.name, "PodNamespace": args.namespace, "PodUID": args.uid, "Node": args.node}
+    ref = pods_wire.ref(pod)
+    return {"PodName": ref.name, "PodNamespace": ref.namespace, "PodUID": ref.uid, "Node": node}

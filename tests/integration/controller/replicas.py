@@ -159,18 +159,6 @@ class Replica:
         )
         self._thread = threading.Thread(target=self._supervisor.run, name=name, daemon=True)
 
-    @property
-    def state(self) -> ClusterState:
-        return self.term.state
-
-    @property
-    def leadership(self) -> Leadership:
-        return self.term.leadership
-
-    @property
-    def binder(self) -> Binder:
-        return self.term.binder
-
     def start(self) -> "Replica":
         self._clock.start(self._thread)
         return self

@@ -58,7 +58,7 @@ def api() -> Iterator[FakeKube]:
 
 
 def ready(replica: Replica) -> bool:
-    return not replica.line.is_cut.is_set() and replica.leadership.unready() == ""
+    return not replica.line.is_cut.is_set() and replica.term.leadership.unready() == ""
 
 
 @contextlib.contextmanager
@@ -81,7 +81,7 @@ def truth(api: FakeKube) -> cluster_world.Ledgers:
 def kept(replica: Replica) -> cluster_world.Ledgers:
     return {
         name: ledger
-        for name, ledger in replica.state.index.snapshot().ledgers.items()
+        for name, ledger in replica.term.state.index.snapshot().ledgers.items()
         if isinstance(ledger, NodeLedger)
     }
 
@@ -90,8 +90,8 @@ def test_one_leads_and_the_other_waits_for_the_lease(api: FakeKube, clock: Clock
     with leading(api, clock) as first, following(api, clock) as [second]:
         for _ in range(30):
             clock.tick()
-        assert second.leadership.unready() == "this replica of the gpushare controller does not lead"
-        assert second.state.index.snapshot().ledgers == {}
+        assert second.term.leadership.unready() == "this replica of the gpushare controller does not lead"
+        assert second.term.state.index.snapshot().ledgers == {}
         first.die()
         clock.eventually("second is ready", lambda: ready(second))
 
@@ -145,8 +145,8 @@ def test_a_leader_whose_lease_was_taken_follows_again_without_what_it_knew(api: 
         api.edit(LEASE, lambda lease: lease["spec"].update(holderIdentity="thief", renewTime="now"))
         clock.eventually("first loses the lead", first.lost.is_set)
         assert term.exit_code() in {3, -9}
-        assert not first.leadership.leading()
-        assert first.state.index.snapshot().ledgers == {}
+        assert not first.term.leadership.leading()
+        assert first.term.state.index.snapshot().ledgers == {}
         clock.eventually("first is ready again, after the thief's lease", lambda: ready(first))
         assert api.read(LEASE)["spec"]["holderIdentity"] == "first_2"
 
@@ -159,9 +159,9 @@ def test_replicas_that_all_lose_the_lead_lead_again_when_the_api_server_is_back(
         leader = next(replica for replica in replicas if ready(replica))
         api.fail_next(lambda _: True, kube.UnreachableError("overloaded"), times=10**6)
         clock.eventually("leader loses the lead", leader.lost.is_set)
-        assert not any(replica.leadership.leading() for replica in replicas)
+        assert not any(replica.term.leadership.leading() for replica in replicas)
         why = "this replica of the gpushare controller does not lead; try again"
-        assert leader.binder.bind(bind_args(add_pod(api, "p"))).error == why
+        assert leader.term.binder.bind(bind_args(add_pod(api, "p"))).error == why
         api.calm()
         clock.eventually("one is ready again", lambda: any(map(ready, replicas)))
 
@@ -185,7 +185,7 @@ def test_a_leader_with_a_broken_part_ends(api: FakeKube, clock: Clock, monkeypat
     def boom(*_: object, **__: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr(first.state.index, "rebuild", boom)
+    monkeypatch.setattr(first.term.state.index, "rebuild", boom)
     with stopping([first.start()]):
         clock.eventually("first loses the lead", first.lost.is_set)
 
@@ -197,48 +197,21 @@ def test_a_new_leader_is_not_ready_before_it_has_read_the_cluster(api: FakeKube,
     first = Replica(api, clock, "first", lease_s=60).start()
     with stopping([first]):
         what = f"the gpushare controller became leader and is still listing {path}"
-        clock.eventually("all else is read", lambda: first.leadership.unready() == what)
+        clock.eventually("all else is read", lambda: first.term.leadership.unready() == what)
         gate.set()
         clock.eventually("ready", lambda: ready(first))
-
-
-def test_a_leader_that_must_not_read_budgets_and_marks_works_without_them(api: FakeKube, clock: Clock) -> None:
-    optional = {BUDGETS_V1, CONFIG_MAPS}
-    api.fail_next(lambda call: call.path in optional, kube.ForbiddenError("forbidden"), times=1000)
-    with leading(api, clock, lease_s=60) as first:
-        pod = add_pod(api, "p")
-        assert first.binder.bind(bind_args(pod)).error == ""
-
-
-def test_a_leader_knows_the_budgets(api: FakeKube, clock: Clock) -> None:
-    collection = BUDGETS_V1.replace("/pod", "/namespaces/team/pod")
-    budget = {"metadata": {"name": "web"}, "spec": {"selector": {}}, "status": {"disruptionsAllowed": 1}}
-    api.seed(collection, budget)
-    with leading(api, clock, lease_s=60) as first:
-        [found] = first.leadership.budgets.values()
-        assert (found.namespace, found.name, found.allowed) == ("team", "web", 1)
-        api.edit(f"{collection}/web", lambda obj: obj["status"].update(disruptionsAllowed=0))
-        clock.eventually("seen", lambda: first.leadership.budgets.values()[0].allowed == 0)
 
 
 def test_a_binding_that_lands_while_the_lead_changes_is_in_the_new_leaders_ledger(api: FakeKube, clock: Clock) -> None:
     with leading(api, clock) as first, following(api, clock) as [second]:
         pod = add_pod(api, "p")
         api.fail_next(is_binding, LandsLater())
-        assert "the memory stays reserved" in first.binder.bind(bind_args(pod)).error
+        assert "the memory stays reserved" in first.term.binder.bind(bind_args(pod)).error
         first.die()
         api.land()
         clock.eventually("second is ready", lambda: ready(second))
-        assert second.state.index.snapshot().ledgers[NodeName("node-a")] == truth(api)[NodeName("node-a")]
+        assert second.term.state.index.snapshot().ledgers[NodeName("node-a")] == truth(api)[NodeName("node-a")]
         assert truth(api)[NodeName("node-a")].used_mib == {"GPU-0": 3072}
-
-
-def test_watches_survive_cuts_and_expired_versions(api: FakeKube, clock: Clock) -> None:
-    with leading(api, clock, lease_s=60) as first:
-        for disturb in (api.cut, api.compact, api.bookmark):
-            disturb()
-            pod = add_pod(api, f"p-{disturb.__name__}")
-            clock.eventually("the pod is seen", lambda: first.state.index.pending(pod["metadata"]["uid"]))  # noqa: B023 - used at once
 
 
 def test_pods_are_bound_while_the_lead_changes_again_and_again(api: FakeKube, clock: Clock) -> None:
@@ -254,7 +227,7 @@ def test_pods_are_bound_while_the_lead_changes_again_and_again(api: FakeKube, cl
                 return
             leader = next((replica for replica in replicas if ready(replica)), None)
             if leader is not None:
-                leader.binder.bind(bind_args(pod, node))
+                leader.term.binder.bind(bind_args(pod, node))
             time.sleep(0.01)
 
     with stopping(replicas), concurrent.futures.ThreadPoolExecutor(8) as pool, contextlib.ExitStack() as end:

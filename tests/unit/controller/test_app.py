@@ -67,6 +67,7 @@ def test_a_replica_that_is_not_ready_says_so_inside_of_the_answer(world: World) 
     assert world.post("filter", {"Pod": pod, "NodeNames": NODES})["Error"] == "this replica does not lead"
     assert world.post("prioritize", {"Pod": pod, "NodeNames": NODES}) == []
     assert world.post("bind", bind_request(pod)) == {"Error": "this replica does not lead"}
+    assert world.client().post("/gpushare-scheduler/bind").close, "else kube-scheduler would ask it forever"
     assert world.api.calls == []
 
 

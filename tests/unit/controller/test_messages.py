@@ -98,7 +98,7 @@ def test_keys_are_read_in_any_case(keys: tuple[str, str]) -> None:
 
 def test_whole_nodes_are_read_when_no_names_come_and_bind_arguments_in_any_case() -> None:
     bound = messages.bind_args(b'{"podname":"p","PODNAMESPACE":"n","podUid":"u","node":"n1"}')
-    assert (bound.namespace, bound.name, bound.uid, bound.node) == ("n", "p", "u", "n1")
+    assert (str(bound.pod), bound.pod.uid, bound.node) == ("n/p", "u", "n1")
     found = messages.node_args(args('{"Pod":POD,"Nodes":{"Items":[{"metadata":{"name":"n1"}}]},"NodeNames":null}'))
     assert (found.names, found.nodes) == (["n1"], [{"metadata": {"name": "n1"}}])
 
