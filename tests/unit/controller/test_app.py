@@ -15,7 +15,6 @@ from gpushare import names
 from gpushare.cluster import node_records, pod_records
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName, by_index
-from gpushare.kube.api import JsonObject
 from gpushare.model.allocation import Grant
 from gpushare.model.ledger import NodeLedger
 from gpushare.runtime import intake
@@ -130,20 +129,6 @@ def test_the_paths_of_nano_gpu_answer_the_same(world: World) -> None:
         found = world.client().post(f"/scheduler/{nanos}", orjson.dumps(body))
         assert (found.status, orjson.loads(found.body)) == (200, world.post(ours, body))
     assert world.held_by(pod) is not None
-
-
-def test_a_member_of_a_group_fits_only_beside_the_others(world: World) -> None:
-    def member(gib: int) -> JsonObject:
-        return world.add_pod(gib, labels={"app": "web"}, annotations={"gpushare.dev/same-gpu-as": "app=web"})
-
-    first, second, third = member(3), member(8), member(7)
-    assert world.post("filter", {"Pod": first, "NodeNames": NODES})["NodeNames"] == NODES
-    world.bind(first)
-    world.see()
-    assert world.post("filter", {"Pod": second, "NodeNames": NODES})["NodeNames"] == []
-    assert world.post("filter", {"Pod": third, "NodeNames": NODES})["NodeNames"] == ["node-a"]
-    scores = world.post("prioritize", {"Pod": third, "NodeNames": NODES})
-    assert [each["Score"] > 0 for each in scores] == [True, False]
 
 
 def test_whole_gpus_are_none_of_the_extenders_business_unless_they_are_this_projects(world: World) -> None:

@@ -152,20 +152,6 @@ def add_pods(world: World, count: int, **labels: str) -> None:
         world.add_waiting(3, labels=labels, annotations={names.ANNOTATION_SAME_GPU: "app=web"})
 
 
-def test_a_group_is_looked_up_once_for_each_kind_of_pod(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    resolve = Mock(wraps=world.state.index.resolve)
-    monkeypatch.setattr(world.state.index, "resolve", resolve)
-    add_pods(world, 30, app="web")
-    add_pods(world, 30, app="guest")
-    world.reconciler.tick()
-    assert resolve.call_count == 2
-    for gib in range(20, 20 + 2 * waiting.MAX_KINDS):
-        world.add_waiting(gib)
-    resolve.reset_mock()
-    world.reconciler.tick()
-    assert resolve.call_count == waiting.MAX_KINDS
-
-
 def test_who_may_begin_a_group_is_told_nothing_while_others_do_not(world: World) -> None:
     add_pods(world, 1, app="guest")
     add_pods(world, 1, app="web")

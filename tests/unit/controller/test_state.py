@@ -58,18 +58,8 @@ def test_a_bound_pod_holds_its_memory_until_its_containers_have_ended(world: Wor
     assert world.state.index.freed > freed
 
 
-def test_a_pod_that_is_gone_lets_others_try_again(world: World) -> None:
-    for look in (world.see, world.list_all):
-        pod = world.add_bound(3)
-        freed = world.state.index.freed
-        world.api.vanish(path_of(pod))
-        look()
-        assert world.used() == {}
-        assert world.state.index.freed > freed
-
-
-def test_a_list_replaces_what_was_known(world: World) -> None:
-    gone, stays = world.add_pod(3), world.add_pod(4)
+def test_a_list_replaces_what_was_known_and_a_pod_that_is_gone_lets_others_try_again(world: World) -> None:
+    freed, gone, stays = world.state.index.freed, world.add_pod(3), world.add_pod(4)
     for pod in (gone, stays):
         place_by_hand(world, pod)
     world.see()
@@ -77,17 +67,10 @@ def test_a_list_replaces_what_was_known(world: World) -> None:
     world.api.vanish(f"{NODES}/node-b")
     world.list_all()
     assert (world.used(), list(world.snapshot().ledgers)) == ({"GPU-0": 3}, ["node-a"])
-
-
-def test_pods_are_counted_before_their_node_is_known_also_those_that_another_system_bound() -> None:
-    world = World()
-    place_by_hand(world, world.add_pod(3))
-    add_bypassed(world, 3, annotations={names.ALIYUN_IDX: "1"})
-    world.list_all()
-    assert world.snapshot().ledgers == {}
-    world.add_node("node-a", 10, 10)
+    before, freed = freed, world.state.index.freed
+    world.api.vanish(path_of(stays))
     world.see()
-    assert world.used() == {"GPU-0": 3, "GPU-1": 3}
+    assert before < freed < world.state.index.freed
 
 
 def test_pods_stay_counted_while_their_node_has_no_inventory(world: World) -> None:
@@ -282,13 +265,9 @@ def test_pods_with_gpus_count_from_the_choice_on_and_once(hosts: World) -> None:
     hosts.finish(made)
     hosts.see()
     assert left(hosts) == HAS
-
-
-def test_a_pod_that_is_given_gpus_on_its_node_takes_its_host_once(hosts: World) -> None:
-    made = hosts.api.seed(PODS, pod("late", "node-a", gib=3))
+    late = hosts.api.seed(PODS, pod("late", "node-a", gib=3))
     hosts.see()
-    assert left(hosts) == FreeHost(7000, 15360)
-    assert isinstance(hosts.state.reserve(request_of(made), A, now=0, bypassed=True), Reserved)
+    assert isinstance(hosts.state.reserve(request_of(late), A, now=0, bypassed=True), Reserved)
     assert left(hosts) == FreeHost(7000, 15360)
 
 
