@@ -13,7 +13,7 @@ from gpushare.placement import columns, outlook
 from gpushare.placement import policies as scoring
 from gpushare.placement.columns import Kinds, Nodes
 from testing import plain_policies as plain
-from tests.property.test_dense import asks, clusters, emptied, samples
+from tests.property.test_policies import asks, clusters, emptied, samples
 
 policies = st.sampled_from(Policy)
 needs = st.builds(Need, st.integers(0, 8), st.sampled_from([0, 0, 30]))

@@ -1,6 +1,6 @@
-"""`gpushare simulate` and `gpushare explain` against brute force, and against what the controller then does."""
+"""`gpushare simulate` and `gpushare explain` against what the controller then does."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from hypothesis import given
 
@@ -8,10 +8,9 @@ from controller.cluster_table import ClusterTable, PodKind
 from controller.outlooks import QUIET_S, Outlooks
 from controller.state import ClusterState, Reserved
 from controller.watches import NodeSink, PodSink
-from gpushare.cluster import groups, node_records, pod_records
+from gpushare.cluster import node_records, pod_records
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName
-from gpushare.model.allocation import Allocation
 from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest, Policy
@@ -26,12 +25,9 @@ from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.simulate import objects, plan, question
 from gpushare_cli.simulate.plan import Plan
 from gpushare_cli.simulate.scheduler import SchedulerConfig
-from gpushare_cli.simulate.workloads import Outcome
-from testing import ledgers
 from testing.builders import Json
 from testing.cli.simulating import manifest
 from testing.clock import ManualClock
-from tests.property.brute_force import brute_force
 from tests.property.objects import nodes, workloads
 
 RESOURCE_CONFIG = ResourceConfig(whole_gpus=True)
@@ -51,31 +47,6 @@ def request_of(pod: Json) -> PodRequest:
 
 
 @given(nodes(), workloads())
-def test_a_plan_places_what_brute_force_places_and_never_over_commits(found: list[Json], pods: list[Json]) -> None:
-    made = simulated(found, pods)
-    expected = ledgers.of_objects(found, [], RESOURCE_CONFIG)
-    labels: list[Mapping[str, str]] = []
-    assert [row.pod.ref.name for row in made.rows] == [pod["metadata"]["name"] for pod in pods]
-    for row, pod in zip(made.rows, pods, strict=True):
-        request = request_of(pod)
-        shape = groups.resolved(request.shape, request.labels, lambda _namespace: labels)
-        fitting = [name for name, ledger in expected.items() if brute_force(shape, ledger)]
-        assert (row.outcome is Outcome.PLACED) == bool(fitting), row
-        if row.node is None:
-            assert not any(answer.fits for answer in row.answers)
-            continue
-        assert row.node in fitting
-        labels.append(pod["metadata"].get("labels", {}))
-        held = Allocation(pod=row.pod.ref, node=row.node, grants=row.grants, labels=labels[-1])
-        expected[row.node] = expected[row.node].with_allocation(held)
-        assert expected[row.node].over_committed() == expected[row.node].over_computed() == {}
-    for name, ledger in expected.items():
-        planned = made.ledgers[name]
-        assert isinstance(planned, NodeLedger)
-        assert dict(planned.used_mib) == dict(ledger.used_mib)
-
-
-@given(nodes(), workloads())
 def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pods: list[Json]) -> None:
     made = simulated(found, pods)
     state = ClusterState(resource_config=RESOURCE_CONFIG, policy=Policy.BINPACK)
@@ -83,6 +54,7 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
     table = ClusterTable(state, SystemClock())
     names = sorted(node_records.name_of(node) for node in found)
     present: list[Json] = []
+    assert [row.pod.ref.name for row in made.rows] == [pod["metadata"]["name"] for pod in pods]
     for row, pod in zip(made.rows, pods, strict=True):
         settings = Settings(memory_unit=GIB, whole_gpus=True, gpu_policy=Policy.BINPACK)
         said = decide.explain(pod, world.of(Objects(nodes=tuple(found), pods=(*present, pod)), settings))
@@ -107,6 +79,11 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
         )
         assert (held.state, held.node, held.good) == (State.HOLDS, chosen, True)
         assert {share.uuid for share in held.shares} == {gpu for grant in row.grants for gpu in grant.gpus}
+    for name, ledger in state.index.ledgers().items():
+        planned = made.ledgers[name]
+        assert isinstance(ledger, NodeLedger)
+        assert isinstance(planned, NodeLedger)
+        assert planned.used_mib == ledger.used_mib
 
 
 @given(nodes(), workloads())

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from controller.cluster_table import PodKind
 from controller.index import ChangedNode
+from controller.reconcile import loop
 from controller.state import Reserved
 from controller.watches import NodeSink, PodSink
 from gpushare.cluster import node_ledger
@@ -37,7 +38,7 @@ from testing import plain_policies as plain
 from testing.builders import make_inventory, make_ref
 from testing.controller.world import World
 from tests.property.strategies import ledgers, shapes
-from tests.property.test_dense import samples
+from tests.property.test_policies import samples
 
 WHOLE = ResourceConfig(whole_gpus=True)
 hosts = st.none() | st.builds(FreeHost, st.sampled_from([1000, 8000, 96_000]), st.sampled_from([512, 65_536]))
@@ -81,7 +82,9 @@ class Cluster:
         record, state = self.nodes[number % len(self.nodes)], self.world.state
         match what:
             case "bind" | "undo" | "end":
-                request = PodRequest(pod=make_ref(name), shape=asks[number % len(asks)], cpu_milli=300)
+                labels = {"app": "web"} if number % 2 else {}
+                shape = asks[number % len(asks)]
+                request = PodRequest(pod=make_ref(name), shape=shape, labels=labels, cpu_milli=300)
                 reserved = state.reserve(request, record.name, now=0.0)
                 if isinstance(reserved, Reserved) and what == "undo":
                     state.undo(reserved)
@@ -168,6 +171,15 @@ def test_every_answer_is_that_of_place_and_of_the_policy(
             cluster.check(shape)
         if step is not None:
             cluster.happen(step, asks, f"p{number}")
+    state, names = cluster.world.state, [record.name for record in nodes]
+    for name in names:
+        request = PodRequest(pod=make_ref(f"on-{name}"), shape=asks[0])
+        fits = name in cluster.world.table.filter(state.index.resolve(request.shape, {}), names).fits
+        assert isinstance(state.reserve(request, name, now=0.0), Reserved) == fits
+    for ledger in state.index.ledgers().values():
+        assert isinstance(ledger, NodeLedger)
+        assert ledger.over_committed() == ledger.over_computed() == {}
+    assert loop.audit(state.index) == []
 
 
 @given(

@@ -1,30 +1,33 @@
-"""Placement against a brute-force search on small nodes."""
+"""Placement against a brute-force search on small nodes, under every policy."""
 
 import random
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.identity import ContainerName
 from gpushare.model.allocation import Placed, RefusalReason, Refused
+from gpushare.model.capacity import Ask
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import RequestShape
+from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
 from gpushare.placement.place import place
 from testing.builders import make_allocation, make_inventory
 from tests.property.brute_force import brute_force, fits, grant, may_be, may_use
 from tests.property.strategies import ledgers, shapes
+from tests.property.test_policies import of_ledger, policies, samples
 
 
-@given(shapes(), ledgers())
-def test_a_fit_is_found_exactly_when_there_is_one(shape: RequestShape, ledger: NodeLedger) -> None:
-    verdict = place(shape, ledger)
+@given(shapes(), ledgers(), samples, policies)
+def test_a_fit_is_found_exactly_when_there_is_one_and_is_what_was_asked(
+    shape: RequestShape, ledger: NodeLedger, sample: list[Ask], policy: Policy
+) -> None:
+    shape = replace(shape, policy=policy)
+    verdict = place(shape, ledger, of_ledger(policy, sample, ledger))
     assert isinstance(verdict, Placed) == brute_force(shape, ledger), verdict
-
-
-@given(shapes(), ledgers())
-def test_what_is_placed_fits_and_is_what_was_asked(shape: RequestShape, ledger: NodeLedger) -> None:
-    verdict = place(shape, ledger)
     if isinstance(verdict, Refused):
         assert verdict.reason is not RefusalReason.SEARCH_TOO_LONG
+        assert place(replace(shape, policy=None), ledger) == verdict, "no policy changes why not"
         return
     by_uuid = ledger.inventory.by_uuid
     chosen = [tuple(by_uuid[uuid] for uuid in found.gpus) for found in verdict.grants]
@@ -33,13 +36,36 @@ def test_what_is_placed_fits_and_is_what_was_asked(shape: RequestShape, ledger: 
     parts = [grant(request, gpus) for request, gpus in zip(shape.containers, chosen, strict=True)]
     assert fits(tuple(one for part in parts for one in part), ledger)
     for request, found, part in zip(shape.containers, verdict.grants, parts, strict=True):
-        assert (found.container, found.kind, len(set(found.gpus))) == (
-            request.container,
-            request.kind,
-            request.gpu_count,
+        assert (found.container, found.kind) == (request.container, request.kind)
+        assert (len(set(found.gpus)), found.whole) == (request.gpu_count, request.whole)
+        assert (found.memory_mib, found.compute_percent) == (
+            min(one.memory_mib for one in part),
+            request.compute_percent,
         )
-        assert found.memory_mib == min(one.memory_mib for one in part)
-        assert (found.compute_percent, found.whole) == (request.compute_percent, request.whole)
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> RequestShape:
+    """Two to five containers, most of them early, because their order counts."""
+    kinds = draw(st.lists(st.sampled_from(list(ContainerKind)), min_size=2, max_size=5))
+    return RequestShape(
+        containers=tuple(
+            ContainerRequest(
+                container=ContainerName(f"c{i}"),
+                kind=kind,
+                memory_mib=draw(st.integers(1, 4)) * 1024,
+                compute_percent=draw(st.sampled_from([0, 0, 30, 40, 60])),
+                gpu_count=draw(st.sampled_from([1, 1, 1, 2])),
+            )
+            for i, kind in enumerate(sorted(kinds, key=lambda kind: kind is ContainerKind.APP))
+        )
+    )
+
+
+@given(pods(), st.lists(st.integers(3, 7), min_size=1, max_size=3))
+def test_several_containers_are_placed_where_there_is_hardly_room(shape: RequestShape, sizes: list[int]) -> None:
+    ledger = NodeLedger.of(make_inventory(*sizes))
+    assert isinstance(place(shape, ledger), Placed) == brute_force(shape, ledger)
 
 
 @given(

@@ -1,44 +1,25 @@
 """Histories of process lists: what is shown is so, and the watchdog touches no innocent pod."""
 
-import io
-import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import settings
 from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin import metrics
-from deviceplugin.nvml.driver import NvmlProcesses
 from deviceplugin.refusals import Refusals
-from deviceplugin.source import Lists
 from deviceplugin.usage.loop import UsageLoop
 from deviceplugin.usage.procfs import TICKS
 from deviceplugin.usage.values import WatchdogPolicy
 from deviceplugin.usage.watchdog import Namespaces, Watchdog
 from gpushare import names
 from gpushare.identity import GpuUuid, PodUid
-from gpushare.kube.api import Reply
-from gpushare_cli import inspect_command
-from gpushare_cli.console import Streams
-from gpushare_cli.explain import command as explain
-from gpushare_cli.inspect_command import Options as Inspect
-from gpushare_cli.targets import Target
-from testing.builders import make_container, make_node, make_pod
-from testing.deviceplugin.usage import current_usage, uid
-from testing.fakes.kube import FakeKube
-from testing.nvml import stub
-from testing.nvml.stub import Stub
-from tests.property.usage_world import GPUS, INVENTORY, MIB, Moment, Real, World
+from testing.deviceplugin.usage import current_usage
+from tests.property.usage_world import GPUS, MIB, Moment, Real, World
 
 GRACE_S, GAP_S, STEPS = 12.0, 20.0, 12
 EXAMPLES, AT_ONCE = settings().max_examples, 50
-PLACES = ("0", "1.mig.0")
-"""Of the GPUs in the stub's file."""
-PROXY = f"/api/v1/namespaces/{names.NAMESPACE}/pods/plugin-a:12347/proxy/metrics"
 
 
 class WorldLists:
@@ -46,30 +27,6 @@ class WorldLists:
 
     def __init__(self, world: World) -> None:
         self.read = world.read_lists
-
-
-class StubLists:
-    """The same lists, told by the stub of NVIDIA's library and read through the real binding."""
-
-    def __init__(self, world: World, nvml: Any, stub: Stub) -> None:
-        self.world, self.stub, self.nvml = world, stub, NvmlProcesses(nvml)
-
-    def read(self, gpus: Collection[GpuUuid]) -> Lists:
-        keys: dict[str, object] = {}
-        for number, (gpu, listed) in enumerate(self.world.read_lists(gpus).items()):
-            place = PLACES[number]
-            assert self.stub.keys[f"{place}.uuid"] == gpu
-            keys[f"{place}.fail.all"] = stub.GPU_IS_LOST if listed is None else None
-            lists: dict[str, list[str]] = {"compute": [], "graphics": [], "mps": []}
-            for entry in listed or ():
-                first, *more = self.world.random.sample(list(lists), self.world.random.randint(1, 3))
-                used = -1 if entry.used is None else entry.used
-                lists[first].append(f"{entry.pid} {used}")
-                for other in more:  # a process may be in several lists, and not all of them tell of it
-                    lists[other].append(f"{entry.pid} {self.world.random.choice((-1, used, used // 2))}")
-            keys |= {f"{place}.{name}": " ".join(entries) or None for name, entries in lists.items()}
-        self.stub.set(keys)
-        return self.nvml.read(gpus)
 
 
 def plugin(world: World, policy: WatchdogPolicy) -> UsageLoop:
@@ -277,55 +234,16 @@ def metrics_agree(world: World, page: str, peaks: dict[Place, float], seed: int)
     return compared
 
 
-def views_agree(world: World, page: str, seed: int) -> None:
-    """`inspect --limits` and `explain` say what the lists say, in MiB."""
-    api = FakeKube()
-    api.seed("/api/v1/nodes/node-a", make_node(INVENTORY))
-    port = {"name": "metrics", "containerPort": 12347}
-    plugin = make_pod(make_container(ports=[port]), name="plugin-a", namespace=names.NAMESPACE, node="node-a")
-    plugin["metadata"]["labels"] = {"app.kubernetes.io/name": names.PLUGIN}
-    api.seed(f"/api/v1/namespaces/{names.NAMESPACE}/pods/plugin-a", plugin)
-    api.replies[PROXY] = Reply(status=200, text=page)
-    for number in range(3):
-        if uid(number) in held_pods(world):
-            api.seed(f"/api/v1/namespaces/default/pods/pod-{number}", world.pod(number))
-    out = io.StringIO()
-    inspect_command.run(api, Streams(out=out, err=io.StringIO()), Inspect(output="json", limits=True))
-    uuids = {gpu.label: gpu.uuid for gpu in INVENTORY.gpus}
-    seen = {(row["pod"], row["container"], uuids[row["gpu"]]): row for row in json.loads(out.getvalue())["limits"]}
-    for (pod, name, gpu), mib in world.grants.items():
-        if pod in held_pods(world):
-            row, expected = seen.pop((held_pods(world)[pod], name, gpu)), in_lists(world, pod, name, gpu)
-            assert (row["grantedMiB"], row["usedMiB"]) == (mib, None if expected is None else expected // MIB), seed
-    assert all(container is None for _, container, _ in seen)
-    for pod, name in held_pods(world).items():
-        out = io.StringIO()
-        explain.run(
-            api,
-            Streams(out=out, err=io.StringIO()),
-            explain.Options(pod=Target(namespace="default", name=name), output="json"),
-            lambda: "",
-        )
-        for row in json.loads(out.getvalue())["containers"]:
-            expected = in_lists(world, pod, row["container"], row["uuid"])
-            assert row["usedMiB"] == (None if expected is None else expected // MIB), f"seed {seed}: {row}"
-
-
 @pytest.mark.parametrize("first", range(0, EXAMPLES, AT_ONCE))
-def test_metrics_and_views_agree_with_the_lists(first: int, nvml_binding: Any, nvml_stub: Stub) -> None:
-    nvml_stub.add_gpu(uuid=GPUS[0])
-    nvml_stub.add_mig(nvml_stub.add_gpu(), 0, profile="1g.5gb", memory_mib=16384, gi=1)
-    nvml_stub.set({f"{PLACES[1]}.uuid": GPUS[1]})
+def test_metrics_agree_with_the_lists(first: int) -> None:
     compared = 0
     for seed in range(first, first + AT_ONCE):
         peaks: dict[Place, float] = {}
         for world, loop in played(seed, clean=False, policies=(WatchdogPolicy.REPORT,)):  # a kill would move things
-            replace(loop, lists=StubLists(world, nvml_binding, nvml_stub)).look()
+            loop.look()
             if len(world.moments) % 4 == 0:
                 page = metrics.page(loop.current.view(), {}, {}, "node-a").decode()
                 compared += metrics_agree(world, page, peaks, seed)
-                if len(world.moments) == STEPS:
-                    views_agree(world, page, seed)
     assert compared > AT_ONCE
 
 

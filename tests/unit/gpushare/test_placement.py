@@ -1,146 +1,530 @@
-import itertools
+"""Where a pod goes on a node, and what is said when it cannot."""
+
 from dataclasses import replace
 
 import pytest
 
-from gpushare.identity import ContainerName
-from gpushare.model.allocation import Placed, RefusalReason, Refused
-from gpushare.model.gpu import GpuHealth
+from gpushare.identity import ContainerName, by_index
+from gpushare.model.allocation import Allocation, Placed, RefusalReason, Refused
+from gpushare.model.gpu import Gpu, GpuHealth, HandOver, Limit
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
-from gpushare.placement import search
+from gpushare.model.selector import Affinity, Choice, GpuSelector, LabelSelector, MigChoice
 from gpushare.placement.costs import change_of, costs_of
 from gpushare.placement.place import place
 from gpushare.placement.policies import POLICIES, Policies
-from testing.builders import make_gpu, make_inventory, make_ledger, make_shape
+from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ledger, make_mig, make_shape
+
+WEB = LabelSelector.parse("app=web")
 
 
-def gpus(verdict: object) -> list[str]:
+def request(
+    name: str = "c",
+    *,
+    kind: ContainerKind = ContainerKind.APP,
+    gib: int = 1,
+    compute: int = 0,
+    percent: int = 0,
+    whole: bool = False,
+    count: int = 1,
+) -> ContainerRequest:
+    """So many GiB, or so many per cent, or whole GPUs."""
+    return ContainerRequest(
+        container=ContainerName(name),
+        kind=kind,
+        memory_mib=0 if percent or whole else gib * 1024,
+        memory_percent=percent,
+        compute_percent=100 if whole else percent or compute,
+        whole=whole,
+        gpu_count=count,
+    )
+
+
+def shape(*container_requests: ContainerRequest, **fields: object) -> RequestShape:
+    return replace(RequestShape(containers=container_requests), **fields)  # type: ignore[arg-type]  # the test's own fields
+
+
+def gpus(verdict: object) -> str:
+    """The GPUs of each container."""
     assert isinstance(verdict, Placed), verdict
-    return [",".join(grant.gpus) for grant in verdict.grants]
+    return " ".join(",".join(grant.gpus) for grant in verdict.grants).replace("GPU-", "")
 
 
-def refusal(verdict: object) -> tuple[RefusalReason, str, bool]:
+def refused(verdict: object) -> tuple[RefusalReason, str, bool]:
     assert isinstance(verdict, Refused), verdict
     return verdict.reason, verdict.message, verdict.permanent
 
 
-def test_every_policy_has_a_row() -> None:
+def fill(ledger: NodeLedger, *container_requests: RequestShape) -> NodeLedger:
+    """The ledger after these pods came one after the other."""
+    for i, one in enumerate(container_requests):
+        verdict = place(one, ledger)
+        assert isinstance(verdict, Placed), verdict
+        ledger = ledger.with_allocation(make_allocation(f"p{i}", *verdict.grants))
+    return ledger
+
+
+def of_gpus(*found: Gpu) -> NodeLedger:
+    return NodeLedger.of(replace(make_inventory(15), gpus=found))
+
+
+def mixed() -> NodeLedger:
+    """A T4 of 15 GiB and an A100 of 80 GiB, of which 70 are held."""
+    a100 = Gpu(uuid=make_gpu(1).uuid, index=1, model="NVIDIA A100-SXM4-80GB", memory_mib=80 * 1024)
+    ledger = make_ledger([15, 80], {1: 70})
+    return replace(ledger, inventory=replace(ledger.inventory, gpus=(make_gpu(0, 15), a100)))
+
+
+def with_mig(*gib: int) -> NodeLedger:
+    """GPUs of these sizes, and one that has three MIG instances of 5 GiB."""
+    return of_gpus(*make_inventory(*gib).gpus, *(make_mig(len(gib), number) for number in range(3)))
+
+
+def limited(limit: Limit, count: int = 2) -> NodeLedger:
+    """The last GPUs have this limit."""
+    return of_gpus(*(make_gpu(0),) * (2 - count), *(replace(make_gpu(i), limit=limit) for i in range(2 - count, 2)))
+
+
+def neighbour(gpu: int, app: str = "web", namespace: str = "default") -> Allocation:
+    found = make_allocation(f"n{gpu}", make_grant(gpu, gib=1))
+    return replace(found, labels={"app": app}, pod=replace(found.pod, namespace=namespace))
+
+
+def beside(**fields: object) -> RequestShape:
+    return shape(request(gib=3), affinity=replace(Affinity(namespace="default"), **fields))  # type: ignore[arg-type]
+
+
+def near(*allocations: Allocation, gpus: int = 2) -> NodeLedger:
+    return NodeLedger.of(make_inventory(*[15] * gpus), allocations)
+
+
+def model(name: str, **fields: int) -> GpuSelector:
+    return GpuSelector(models=Choice(wanted=(name,)), min_memory_mib=fields.get("least_mib", 0))
+
+
+INIT, ENFORCED, ONLY = ContainerKind.INIT, GpuSelector(enforced=True), GpuSelector(mig=MigChoice.ONLY)
+SPREAD, BINPACK = Policy.SPREAD, Policy.BINPACK
+BUSY = fill(make_ledger([15]), shape(request(gib=3, compute=70)))
+USED_UP = fill(make_ledger([15]), shape(request(gib=3, compute=100)))
+OF_OTHER_SYSTEM = near(replace(make_allocation("old", make_grant(str(by_index(1)), gib=1)), labels={"app": "web"}))
+WHOLE, PAIR = request(whole=True), request(whole=True, count=2)
+WHOLE_BESIDE = shape(request("a", whole=True), request("b", gib=3))
+TWO = request(count=2)
+DEAD_END = shape(*(request(f"c{i}", gib=4 - i, compute=compute) for i, compute in enumerate((40, 50, 60, 50))))
+HALVES = shape(*(request(f"c{i}", percent=50) for i in range(4)))
+
+PLACED: dict[str, tuple[RequestShape, NodeLedger, str]] = {
+    "binpack takes the fullest": (make_shape(3), make_ledger([15] * 3, {0: 4, 1: 9, 2: 13}), "1"),
+    "spread the emptiest": (make_shape(3, policy=SPREAD), make_ledger([15] * 3, {0: 4, 1: 9}), "2"),
+    "equal ones by index": (make_shape(3), make_ledger([15, 15]), "0"),
+    "equal ones by index, spread": (make_shape(3, policy=SPREAD), make_ledger([15, 15]), "0"),
+    "equal ones, two containers": (make_shape(3, 3, policy=SPREAD), make_ledger([15] * 3), "0 1"),
+    "by what others leave, spread": (make_shape(5, 3, policy=SPREAD), make_ledger([10, 9]), "0 1"),
+    "by what others leave, binpack": (make_shape(6, 2, policy=BINPACK), make_ledger([8, 5]), "0 0"),
+    "several are different": (make_shape((3, 2)), make_ledger([15] * 3, {1: 2}), "1,0"),
+    "a fit that greedy misses": (make_shape(3, 3, 4), make_ledger([6, 4]), "0 0 1"),
+    "different numbers of GPUs": (make_shape((4, 2), 1, 6), make_ledger([6, 5, 6]), "1,0 1 2"),
+    "the largest container first": (make_shape(2, 7), make_ledger([9, 8]), "0 1"),
+    "the one on most GPUs first": (make_shape(7, (2, 2)), make_ledger([9, 9, 12]), "0 0,1"),
+    "what others leave of compute": (shape(request(gib=3, compute=30)), BUSY, "0"),
+    "who asks for no compute shares it": (shape(request(gib=12)), BUSY, "0"),
+    "a part that others leave": (shape(request(percent=30)), BUSY, "0"),
+    "a dead end is left again": (DEAD_END, make_ledger([15, 15]), "0 1 0 1"),
+    "parts of unlike GPUs are counted by the smallest": (HALVES, make_ledger([4, 20]), "0 0 1 1"),
+    "an init container's compute": (
+        shape(request("init", kind=INIT, gib=1, compute=80), request("app", gib=1, compute=60)),
+        make_ledger([15]),
+        "0 0",
+    ),
+    "whole GPUs that no one touched": (shape(PAIR), make_ledger([15, 15, 15], {1: 1}), "0,2"),
+    "a whole GPU beside a share": (WHOLE_BESIDE, make_ledger([15, 15], {0: 3}), "1 0"),
+    "an init container may use the whole GPU of a later share": (
+        shape(request("init", kind=INIT, whole=True), request("app", gib=3)),
+        make_ledger([15]),
+        "0 0",
+    ),
+    "a model": (shape(request(gib=10), gpus=model("A100")), mixed(), "1"),
+    "an enforced limit": (shape(request(gib=10), gpus=ENFORCED), limited(Limit.CGROUP, 1), "1"),
+    "all of a MIG instance": (shape(request(gib=15), gpus=ENFORCED), limited(Limit.MIG), "0"),
+    "a whole MIG instance": (shape(WHOLE, gpus=ENFORCED), limited(Limit.MIG), "0"),
+    "a part of a MIG instance": (shape(request(gib=14)), limited(Limit.MIG), "0"),
+    "the smallest is an instance": (shape(request()), with_mig(15, 15), "MIG-2-0"),
+    "several GPUs are no instances": (shape(TWO), with_mig(15, 15), "0,1"),
+    "several whole GPUs are no instances": (shape(PAIR), with_mig(15, 15), "0,1"),
+    "several GPUs beside an instance": (
+        shape(request(gib=2, count=2), request("b", gib=5)),
+        with_mig(15, 15),
+        "0,1 MIG-2-0",
+    ),
+    "the GPU of others": (beside(same=WEB), near(neighbour(1), gpus=3), "1"),
+    "the GPU of others, known by number": (beside(same=WEB), OF_OTHER_SYSTEM, "1"),
+    "another GPU than others, known by number": (beside(other=WEB), OF_OTHER_SYSTEM, "0"),
+    "the first of a group": (beside(same=WEB, first=True), make_ledger([15]), "0"),
+    "another GPU than others": (beside(other=WEB), near(neighbour(0), neighbour(1, app="api")), "1"),
+}
+
+
+@pytest.mark.parametrize(("asked", "ledger", "expected"), PLACED.values(), ids=PLACED.keys())
+def test_a_pod_goes_to_the_gpus_that_it_asks_for_and_its_policy_likes_best(
+    asked: RequestShape, ledger: NodeLedger, expected: str
+) -> None:
+    assert gpus(place(asked, ledger)) == expected
+
+
+def of_health(*health: GpuHealth) -> NodeLedger:
+    return of_gpus(*(make_gpu(i, health=each) for i, each in enumerate(health)))
+
+
+def told(*reasons: str) -> list[Gpu]:
+    return [replace(make_gpu(i, health=SICK), reason=reason) for i, reason in enumerate(reasons)]
+
+
+WELL, SICK, CORDONED = GpuHealth.HEALTHY, GpuHealth.UNHEALTHY, GpuHealth.CORDONED
+MEMORY, COMPUTE = (RefusalReason.INSUFFICIENT_GPU_MEMORY, False), (RefusalReason.INSUFFICIENT_GPU_COMPUTE, False)
+NEVER, UNTOUCHED = (RefusalReason.INSUFFICIENT_GPU_MEMORY, True), (RefusalReason.NO_UNTOUCHED_GPU, False)
+MATCHING, NEIGHBOURS = (RefusalReason.NO_MATCHING_GPU, True), (RefusalReason.NO_MATCHING_GPU, False)
+TOO_FEW, NONE = (RefusalReason.TOO_FEW_GPUS, True), (RefusalReason.NO_HEALTHY_GPU, True)
+T4 = "(Tesla T4, 15360 MiB)"
+INSTANCES = ", ".join(f"1:{number}: MIG (NVIDIA A100-SXM4-40GB MIG 1g.5gb, 5120 MiB)" for number in range(3))
+SEVERAL = "for one container, which MIG instances cannot be, as a process uses one of them; GPUs of node-a:"
+ODD = NodeLedger.of(make_inventory(15), [make_allocation("odd", make_grant(0, gib=0))])
+FULL_BESIDE_MIG = fill(with_mig(15), shape(request(gib=14)))
+FULL_PAIR = fill(with_mig(15, 15), shape(request(gib=14, count=2)))
+TOO_MANY = "needs 3 GPUs; node-a has 2"
+FREE = "; free per GPU on node-a: "
+HAS = "; GPUs of node-a: "
+LARGE = GpuSelector(min_memory_mib=20 * 1024)
+SMALL = of_gpus(make_gpu(0, mib=15109)).with_allocation(make_allocation("p", make_grant(0, gib=2)))
+FULL_OF_FIFTHS = fill(of_gpus(make_gpu(0, mib=15109)), *[shape(request(percent=20))] * 5)
+PART_TAKEN = fill(make_ledger([15, 15]), shape(request(percent=50)))
+ONE_OF_TWO = of_gpus(make_gpu(0, health=CORDONED), make_gpu(1)).with_allocation(
+    make_allocation("p", make_grant(1, gib=14))
+)
+SAME_CAUSES = of_gpus(
+    *told("the driver does not answer", "Xid 79: GPU has fallen off the bus", "the driver does not answer"),
+    replace(make_mig(3, 1), health=SICK, reason="x" * 1000),
+)
+
+REFUSED: list[tuple[RequestShape, NodeLedger, tuple[RefusalReason, bool], str]] = [
+    (
+        make_shape(10),
+        make_ledger([15] * 4, {0: 12, 1: 12, 2: 8, 3: 6}),
+        MEMORY,
+        f"needs 10 GiB on one GPU{FREE}3, 3, 7, 9 GiB",
+    ),
+    (
+        make_shape(3, (4, 2)),
+        make_ledger([4, 6]),
+        MEMORY,
+        f"needs 3 GiB on one GPU (c0) + 4 GiB on each of 2 GPUs (c1){FREE}4, 6 GiB",
+    ),
+    (
+        make_shape(20),
+        make_ledger([15, 15], {1: 3}),
+        NEVER,
+        f"needs 20 GiB on one GPU{FREE}15, 12 GiB (its largest GPU has 15 GiB in all)",
+    ),
+    # What is asked is rounded up, and what is free is rounded down.
+    (
+        shape(replace(request(), memory_mib=3000)),
+        of_gpus(make_gpu(0, mib=2900)),
+        NEVER,
+        f"needs 3 GiB on one GPU{FREE}2 GiB (its largest GPU has 2 GiB in all)",
+    ),
+    *(
+        (asked, make_ledger([15, 15]), TOO_FEW, TOO_MANY)
+        for asked in (make_shape((1, 3)), make_shape(1, (1, 3)), make_shape((1, 3), 1))
+    ),
+    (make_shape(1), make_ledger([]), NONE, "node-a has no GPU"),
+    (
+        make_shape(16),
+        of_health(SICK, WELL, WELL),
+        NEVER,
+        f"needs 16 GiB on one GPU{FREE}unhealthy, 15, 15 GiB (its largest GPU has 15 GiB in all)",
+    ),
+    (
+        make_shape((1, 3)),
+        of_health(SICK, WELL, WELL),
+        TOO_FEW,
+        "needs 3 GPUs; node-a has 2 healthy (GPU 0 is unhealthy)",
+    ),
+    (
+        make_shape((1, 2)),
+        of_health(SICK, WELL, SICK),
+        TOO_FEW,
+        "needs 2 GPUs; node-a has 1 healthy (GPUs 0, 2 are unhealthy)",
+    ),
+    (make_shape(1), of_health(SICK, SICK, SICK), NONE, "node-a has no healthy GPU (GPUs 0, 1, 2 are unhealthy)"),
+    (
+        make_shape(1),
+        of_health(CORDONED, SICK, CORDONED),
+        NONE,
+        "node-a has no healthy GPU (GPU 1 is unhealthy, GPUs 0, 2 are cordoned)",
+    ),
+    (
+        make_shape(1),
+        SAME_CAUSES,
+        NONE,
+        "node-a has no healthy GPU (GPUs 0, 2 are unhealthy: the driver does not answer, GPU 1 is unhealthy: Xid 79:"
+        f" GPU has fallen off the bus, GPU 3:1 is unhealthy: {'x' * 120})",
+    ),
+    (
+        make_shape(1),
+        of_gpus(*told(*(f"Xid {200 + i}" for i in range(10)))),
+        NONE,
+        "node-a has no healthy GPU ("
+        + ", ".join(f"GPU {i} is unhealthy: Xid {200 + i}" for i in range(8))
+        + " and 2 more)",
+    ),
+    (make_shape(3), ONE_OF_TWO, MEMORY, f"needs 3 GiB on one GPU{FREE}cordoned, 1 GiB"),
+    (make_shape((1, 2)), ONE_OF_TWO, TOO_FEW, "needs 2 GPUs; node-a has 1 healthy (GPU 0 is cordoned)"),
+    (shape(request(percent=1)), FULL_OF_FIFTHS, MEMORY, f"needs 1 % of one GPU{FREE}0 GiB and 0 %"),
+    (shape(WHOLE), SMALL, UNTOUCHED, f"needs 1 whole GPU{FREE}12 of 14 GiB and 100 %"),
+    (
+        WHOLE_BESIDE,
+        SMALL,
+        UNTOUCHED,
+        f"needs 1 whole GPU (a) + 3 GiB on one GPU (b){FREE}12 of 14 GiB and 100 %",
+    ),
+    (
+        shape(request("a", gib=9), request("b", gib=4, compute=30)),
+        SMALL,
+        MEMORY,
+        f"needs 9 GiB on one GPU (a) + 4 GiB and 30 % of compute on one GPU (b){FREE}12 GiB and 100 %",
+    ),
+    (
+        shape(*(request(f"c{i}", gib=2) for i in range(9))),
+        SMALL,
+        MEMORY,
+        f"needs {' + '.join(f'2 GiB on one GPU (c{i})' for i in range(8))} + 1 more container{FREE}12 GiB",
+    ),
+    (
+        shape(request(gib=3, compute=40)),
+        BUSY,
+        COMPUTE,
+        f"needs 3 GiB and 40 % of compute on one GPU{FREE}12 GiB and 30 %",
+    ),
+    (shape(request(percent=40)), BUSY, COMPUTE, f"needs 40 % of one GPU{FREE}12 GiB and 30 %"),
+    (
+        shape(request(gib=12, compute=1)),
+        USED_UP,
+        COMPUTE,
+        f"needs 12 GiB and 1 % of compute on one GPU{FREE}12 GiB and 0 %",
+    ),
+    (
+        shape(request(gib=13, compute=1)),
+        USED_UP,
+        MEMORY,
+        f"needs 13 GiB and 1 % of compute on one GPU{FREE}12 GiB and 0 %",
+    ),
+    (shape(WHOLE), ODD, UNTOUCHED, f"needs 1 whole GPU{FREE}15 of 15 GiB and 100 %"),
+    (WHOLE_BESIDE, ODD, UNTOUCHED, f"needs 1 whole GPU (a) + 3 GiB on one GPU (b){FREE}15 of 15 GiB and 100 %"),
+    (
+        shape(PAIR),
+        make_ledger([15, 15], {0: 3}),
+        UNTOUCHED,
+        f"needs 2 whole GPUs{FREE}12 of 15 GiB and 100 %, 15 of 15 GiB and 100 %",
+    ),
+    (
+        shape(request(percent=60, count=2)),
+        PART_TAKEN,
+        MEMORY,
+        f"needs 60 % of each of 2 GPUs{FREE}7 GiB and 50 %, 15 GiB and 100 %",
+    ),
+    (shape(request(gib=11), gpus=model("A100")), mixed(), MEMORY, f"needs 11 GiB on one GPU{FREE}other model, 10 GiB"),
+    (
+        shape(request(gib=90)),
+        mixed(),
+        NEVER,
+        f"needs 90 GiB on one GPU{FREE}15, 10 GiB (its largest GPU has 80 GiB in all)",
+    ),
+    (
+        shape(request(), gpus=model("H100", least_mib=40000)),
+        mixed(),
+        MATCHING,
+        f"needs a GPU with model H100 and at least 40000 MiB in all{HAS}0: other model {T4}, 1: other model"
+        " (NVIDIA A100-SXM4-80GB, 81920 MiB)",
+    ),
+    (
+        shape(TWO, gpus=model("A100")),
+        mixed(),
+        MATCHING,
+        f"needs 2 GPUs with model A100{HAS}0: other model {T4}, 1: fits (NVIDIA A100-SXM4-80GB, 81920 MiB)",
+    ),
+    (
+        shape(request(gib=16), gpus=ENFORCED),
+        limited(Limit.CGROUP, 1),
+        NEVER,
+        f"needs 16 GiB on one GPU{FREE}limit advisory, 15 GiB (its largest GPU has 15 GiB in all)",
+    ),
+    (
+        shape(request(gib=10), gpus=ENFORCED),
+        make_ledger([15, 15]),
+        MATCHING,
+        f"needs a GPU with an enforced limit{HAS}0: limit advisory {T4}, 1: limit advisory {T4}",
+    ),
+    (
+        shape(request(gib=14), gpus=ENFORCED),
+        limited(Limit.MIG),
+        MATCHING,
+        f"needs a GPU with an enforced limit{HAS}0: only a part of MIG {T4}, 1: only a part of MIG {T4}",
+    ),
+    (
+        shape(WHOLE),
+        FULL_BESIDE_MIG,
+        UNTOUCHED,
+        f"needs 1 whole GPU{FREE}1 of 15 GiB and 100 %, MIG, MIG, MIG",
+    ),
+    (
+        shape(request("a", whole=True), request("b", gib=4)),
+        FULL_BESIDE_MIG,
+        UNTOUCHED,
+        f"needs 1 whole GPU (a) + 4 GiB on one GPU (b){FREE}1 of 15 GiB and 100 %"
+        + ", 5 of 5 in MIG GiB and 100 %" * 3,
+    ),
+    (shape(TWO), with_mig(15), MATCHING, f"needs 2 GPUs {SEVERAL} 0: fits {T4}, {INSTANCES}"),
+    (shape(PAIR), with_mig(15), MATCHING, f"needs 2 GPUs {SEVERAL} 0: fits {T4}, {INSTANCES}"),
+    (
+        shape(TWO, gpus=ONLY),
+        with_mig(15),
+        MATCHING,
+        f"needs 2 GPUs with MIG {SEVERAL} 0: no MIG {T4}, {INSTANCES}",
+    ),
+    (shape(request(gib=4, count=2)), FULL_PAIR, MEMORY, f"needs 4 GiB on each of 2 GPUs{FREE}1, 1, MIG, MIG, MIG GiB"),
+    (
+        shape(request("a", gib=4, count=2), request("b", gib=4)),
+        FULL_PAIR,
+        MEMORY,
+        f"needs 4 GiB on each of 2 GPUs (a) + 4 GiB on one GPU (b){FREE}1, 1, 5 in MIG, 5 in MIG, 5 in MIG GiB",
+    ),
+    (
+        shape(request(), gpus=LARGE),
+        of_gpus(make_gpu(0, 80, health=SICK), make_gpu(1, 15)),
+        MATCHING,
+        f"needs a GPU with at least 20480 MiB in all{HAS}0: unhealthy (Tesla T4, 81920 MiB), 1: too small {T4}",
+    ),
+    (
+        shape(PAIR, gpus=GpuSelector(min_memory_mib=16000)),
+        make_ledger([20, 15]),
+        MATCHING,
+        f"needs 2 GPUs with at least 16000 MiB in all{HAS}0: fits (Tesla T4, 20480 MiB), 1: too small {T4}",
+    ),
+    (
+        shape(request(), gpus=LARGE),
+        make_ledger([15] * 10),
+        MATCHING,
+        f"needs a GPU with at least 20480 MiB in all{HAS}"
+        + ", ".join(f"{i}: too small {T4}" for i in range(8))
+        + " and 2 more",
+    ),
+    (
+        beside(same=WEB),
+        near(neighbour(1, namespace="other"), gpus=3),
+        NEIGHBOURS,
+        f"needs 3 GiB on one GPU{FREE}without app=web, without app=web, without app=web",
+    ),
+    (beside(other=WEB), near(neighbour(0), gpus=1), NEIGHBOURS, f"needs 3 GiB on one GPU{FREE}with app=web"),
+]
+
+
+@pytest.mark.parametrize(("asked", "ledger", "kind", "message"), REFUSED)
+def test_a_refusal_says_what_is_needed_and_what_there_is(
+    asked: RequestShape, ledger: NodeLedger, kind: tuple[RefusalReason, bool], message: str
+) -> None:
+    assert refused(place(asked, ledger)) == (kind[0], message, kind[1])
+
+
+@pytest.mark.parametrize(
+    ("asked", "ledger", "never"),
+    [
+        (make_shape(3, 20), make_ledger([15, 15]), True),
+        (make_shape(20, 3), make_ledger([15, 15]), True),
+        (make_shape(9, 9), make_ledger([15]), False),  # each alone could be held
+        (shape(request(gib=20), gpus=model("T4")), mixed(), True),
+        (make_shape((4, 2)), make_ledger([3, 3]), True),
+    ],
+)
+def test_what_the_node_could_never_hold_is_permanent(asked: RequestShape, ledger: NodeLedger, never: bool) -> None:
+    assert refused(place(asked, ledger))[2] is never
+
+
+def test_several_containers_lack_compute_if_one_of_them_does() -> None:
+    ledger = fill(make_ledger([15]), shape(request(gib=1, compute=50)))
+    for compute, reason in ((60, RefusalReason.INSUFFICIENT_GPU_COMPUTE), (30, RefusalReason.INSUFFICIENT_GPU_MEMORY)):
+        other = request("a", gib=1, compute=0 if compute == 60 else 30)
+        assert refused(place(shape(other, request("b", gib=1, compute=compute)), ledger))[0] is reason
+
+
+def test_the_pods_policy_beats_the_clusters_and_every_policy_has_a_row() -> None:
+    ledger = make_ledger([15, 15], {0: 4})
+    assert gpus(place(make_shape(3), ledger, Policies(SPREAD))) == "1"
+    assert gpus(place(make_shape(3, policy=BINPACK), ledger, Policies(SPREAD))) == "0"
     assert set(POLICIES) == set(Policy)
 
 
-def container_requests(*pairs: tuple[int, int]) -> RequestShape:
-    """MiB on so many GPUs."""
-    return RequestShape(
-        containers=tuple(
-            ContainerRequest(container=ContainerName(f"c{i}"), memory_mib=mib, gpu_count=count)
-            for i, (mib, count) in enumerate(pairs)
-        )
+def test_five_fifths_of_a_gpu_fit_although_its_memory_does_not_divide() -> None:
+    assert (dict(FULL_OF_FIFTHS.used_mib), dict(FULL_OF_FIFTHS.used_percent)) == ({"GPU-0": 5 * 3021}, {"GPU-0": 100})
+
+
+def test_a_part_is_granted_as_so_much_of_the_gpu_that_was_chosen() -> None:
+    verdict = place(shape(request(percent=50)), make_ledger([10, 20], {0: 6}))
+    assert isinstance(verdict, Placed)
+    (grant,) = verdict.grants
+    assert (grant.gpus, grant.memory_mib, grant.compute_percent) == (("GPU-1",), 10 * 1024, 50)
+
+
+def test_a_whole_gpu_has_room_for_no_one_else_even_when_it_grows() -> None:
+    grown = replace(fill(make_ledger([15]), shape(WHOLE)), inventory=make_inventory(16))
+    assert isinstance(place(make_shape(1), grown), Refused)
+    assert dict(grown.used_mib) == {"GPU-0": 16 * 1024}
+    assert grown.over_committed() == grown.over_computed() == {}
+
+
+def test_whole_gpus_of_different_sizes_are_held_whole() -> None:
+    ledger = fill(make_ledger([10, 20]), shape(PAIR))
+    assert dict(ledger.used_mib) == {"GPU-0": 10 * 1024, "GPU-1": 20 * 1024}
+
+
+@pytest.mark.parametrize("by", [HandOver.ENVVAR, HandOver.VOLUME_MOUNTS])
+def test_a_pod_created_without_a_runtime_class_goes_to_no_node_that_needs_one(by: HandOver) -> None:
+    ledger = make_ledger([15])
+    others = replace(ledger, inventory=replace(ledger.inventory, hand_over=by))
+    nodes = replace(ledger, inventory=replace(ledger.inventory, hand_over=HandOver.CDI))
+    wanted = shape(request(gib=10))
+    assert gpus(place(wanted, others)) == gpus(place(wanted, nodes)) == "0"
+    assert gpus(place(replace(wanted, only_cdi=True), nodes)) == "0"
+    assert refused(place(replace(wanted, only_cdi=True), others)) == (
+        RefusalReason.OTHER_HAND_OVER,
+        f"node-a hands GPUs over by {by.value}, and the pod was created without the RuntimeClass that this needs, while"
+        " all nodes did so by CDI; create it again",
+        True,
     )
 
 
-SPREAD, BINPACK = Policy.SPREAD, Policy.BINPACK
+def test_a_whole_gpu_is_a_mig_instance_only_for_pods_that_want_instances() -> None:
+    for policy in Policy:
+        assert gpus(place(shape(WHOLE), with_mig(15), Policies(policy))) == "0"
+        beside = shape(request("a", whole=True), request("b"))
+        assert gpus(place(beside, with_mig(15), Policies(policy))) == "0 MIG-1-0"
+        assert gpus(place(shape(WHOLE, gpus=ONLY), with_mig(15), Policies(policy))) == "MIG-1-0"
 
 
 @pytest.mark.parametrize(
-    ("shape", "ledger", "expected"),
+    ("mig", "said"),
     [
-        pytest.param(make_shape(3), make_ledger([15] * 3, {0: 4, 1: 9, 2: 13}), "1", id="binpack takes the fullest"),
-        pytest.param(make_shape(3, policy=SPREAD), make_ledger([15] * 3, {0: 4, 1: 9}), "2", id="spread the emptiest"),
-        pytest.param(make_shape(3), make_ledger([15, 15]), "0", id="equal ones by index"),
-        pytest.param(make_shape(3, policy=SPREAD), make_ledger([15, 15]), "0", id="equal ones by index, spread"),
-        pytest.param(make_shape(3, 3, policy=SPREAD), make_ledger([15] * 3), "0 1", id="equal ones, two containers"),
-        pytest.param(make_shape(5, 3, policy=SPREAD), make_ledger([10, 9]), "0 1", id="by what others leave, spread"),
-        pytest.param(make_shape(6, 2, policy=BINPACK), make_ledger([8, 5]), "0 0", id="by what others leave, binpack"),
-        pytest.param(make_shape((3, 2)), make_ledger([15] * 3, {1: 2}), "1,0", id="several are different"),
-        pytest.param(make_shape(3, 3, 4), make_ledger([6, 4]), "0 0 1", id="a fit that greedy misses"),
-        pytest.param(make_shape((4, 2), 1, 6), make_ledger([6, 5, 6]), "1,0 1 2", id="different numbers of GPUs"),
-        pytest.param(make_shape(2, 7), make_ledger([9, 8]), "0 1", id="the largest container first"),
-        pytest.param(make_shape(7, (2, 2)), make_ledger([9, 9, 12]), "0 0,1", id="the one on most GPUs first"),
+        (None, "needs a whole GPU (a MIG instance needs gpushare.dev/mig: only); GPUs of node-a:"),
+        (MigChoice.NEVER, "needs a whole GPU with no MIG; GPUs of node-a:"),
     ],
 )
-def test_a_pod_gets_the_gpus_that_its_policy_likes_best(shape: RequestShape, ledger: NodeLedger, expected: str) -> None:
-    assert " ".join(gpus(place(shape, ledger))).replace("GPU-", "") == expected
+def test_a_node_with_mig_instances_alone_never_has_a_whole_gpu(mig: MigChoice | None, said: str) -> None:
+    for containers in ([WHOLE], [request("a"), request("b", whole=True)]):
+        reason, message, permanent = refused(place(shape(*containers, gpus=GpuSelector(mig=mig)), with_mig()))
+        assert (reason, permanent) == (RefusalReason.NO_MATCHING_GPU, True)
+        assert message.startswith(f"{said} 0:0: MIG (NVIDIA A100")
 
 
-def test_the_pods_policy_beats_the_clusters() -> None:
-    ledger = make_ledger([15, 15], {0: 4})
-    assert gpus(place(make_shape(3), ledger, Policies(SPREAD))) == ["GPU-1"]
-    assert gpus(place(make_shape(3, policy=BINPACK), ledger, Policies(SPREAD))) == ["GPU-0"]
-
-
-MEMORY, FREE = RefusalReason.INSUFFICIENT_GPU_MEMORY, "; free per GPU on node-a: "
-
-
-@pytest.mark.parametrize(
-    ("shape", "ledger", "needs", "free"),
-    [
-        (make_shape(10), make_ledger([15] * 4, {0: 12, 1: 12, 2: 8, 3: 6}), "10 GiB on one GPU", "3, 3, 7, 9 GiB"),
-        (
-            make_shape(3, (4, 2)),
-            make_ledger([4, 6]),
-            "3 GiB on one GPU (c0) + 4 GiB on each of 2 GPUs (c1)",
-            "4, 6 GiB",
-        ),
-    ],
-)
-def test_a_refusal_has_the_numbers(shape: RequestShape, ledger: NodeLedger, needs: str, free: str) -> None:
-    assert refusal(place(shape, ledger)) == (MEMORY, f"needs {needs}{FREE}{free}", False)
-
-
-def test_a_node_that_could_never_hold_the_pod_says_so() -> None:
-    message = f"needs 20 GiB on one GPU{FREE}15, 12 GiB (its largest GPU has 15 GiB in all)"
-    assert refusal(place(make_shape(20), make_ledger([15, 15], {1: 3}))) == (MEMORY, message, True)
-
-
-def test_one_container_that_could_never_be_held_is_enough_for_never() -> None:
-    assert refusal(place(make_shape(3, 20), make_ledger([15, 15])))[2]
-    assert refusal(place(make_shape(20, 3), make_ledger([15, 15])))[2]
-    assert not refusal(place(make_shape(9, 9), make_ledger([15])))[2], "each alone could be held"
-
-
-def test_what_is_asked_is_rounded_up_and_what_is_free_is_rounded_down() -> None:
-    node = NodeLedger.of(replace(make_inventory(15), gpus=(make_gpu(0, mib=2900),)))
-    text = "needs 3 GiB on one GPU; free per GPU on node-a: 2 GiB (its largest GPU has 2 GiB in all)"
-    assert refusal(place(container_requests((3000, 1)), node))[1] == text
-
-
-def test_a_node_with_too_few_gpus_says_how_many() -> None:
-    message = "needs 3 GPUs; node-a has 2"
-    for shape in (make_shape((1, 3)), make_shape(1, (1, 3)), make_shape((1, 3), 1)):
-        assert refusal(place(shape, make_ledger([15, 15]))) == (RefusalReason.TOO_FEW_GPUS, message, True)
-
-
-def unhealthy(*indices: int) -> object:
-    gpus = tuple(make_gpu(i, health=GpuHealth.UNHEALTHY if i in indices else GpuHealth.HEALTHY) for i in range(3))
-    return replace(make_inventory(15), gpus=gpus)
-
-
-@pytest.mark.parametrize(
-    ("bad", "shape", "message"),
-    [
-        (
-            (0,),
-            make_shape(16),
-            "needs 16 GiB on one GPU; free per GPU on node-a: unhealthy, 15, 15 GiB"
-            " (its largest GPU has 15 GiB in all)",
-        ),
-        ((0,), make_shape((1, 3)), "needs 3 GPUs; node-a has 2 healthy (GPU 0 is unhealthy)"),
-        ((0, 2), make_shape((1, 2)), "needs 2 GPUs; node-a has 1 healthy (GPUs 0, 2 are unhealthy)"),
-        ((0, 1, 2), make_shape(1), "node-a has no healthy GPU (GPUs 0, 1, 2 are unhealthy)"),
-    ],
-)
-def test_unhealthy_gpus_are_avoided_and_named(bad: tuple[int, ...], shape: RequestShape, message: str) -> None:
-    ledger = replace(make_ledger([15]), inventory=unhealthy(*bad))  # type: ignore[arg-type]  # a builder's result
-    assert refusal(place(shape, ledger))[1] == message
-
-
-def test_a_node_without_gpus_says_so() -> None:
-    assert refusal(place(make_shape(1), make_ledger([]))) == (RefusalReason.NO_HEALTHY_GPU, "node-a has no GPU", True)
-
-
-def cost(shape: RequestShape, ledger: NodeLedger, policy: Policy) -> int:
-    verdict = place(replace(shape, policy=policy), ledger)
+def cost(asked: RequestShape, ledger: NodeLedger, policy: Policy) -> int:
+    verdict = place(replace(asked, policy=policy), ledger)
     assert isinstance(verdict, Placed)
     return costs_of([change_of(verdict.grants, ledger)], Policies(policy).of(None))[0][0]
 
@@ -165,172 +549,9 @@ def test_a_gpu_on_which_more_is_held_than_it_has_counts_as_a_full_one(policy: Po
 
 def test_a_gpu_without_memory_can_be_had_whole() -> None:
     node = replace(make_inventory(15), gpus=(make_gpu(0, mib=0),))
-    whole = ContainerRequest(container=ContainerName("c"), whole=True, compute_percent=100)
-    assert cost(RequestShape(containers=(whole,)), NodeLedger.of(node), Policy.BINPACK) == 0
+    assert cost(shape(WHOLE), NodeLedger.of(node), Policy.BINPACK) == 0
 
 
 def test_the_cost_counts_an_init_container_by_maximum() -> None:
-    containers = (
-        ContainerRequest(container=ContainerName("init"), kind=ContainerKind.INIT, memory_mib=10 * 1024),
-        ContainerRequest(container=ContainerName("app"), memory_mib=9 * 1024),
-    )
-    assert cost(RequestShape(containers=containers), make_ledger([20]), Policy.BINPACK) == 500_000_000
-
-
-def test_a_pod_made_to_be_hard_is_given_up_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "MAX_STEPS", 1)
-    verdict = place(make_shape(3, 3, 4), make_ledger([5, 5]))
-    assert refusal(verdict)[0] is RefusalReason.SEARCH_TOO_LONG
-    assert refusal(verdict)[1].endswith("ask for equal amounts, or use fewer GPU containers")
-
-
-def test_many_equal_containers_on_many_equal_gpus_are_no_hard_case() -> None:
-    """Thirty-two containers of 4 GiB cannot be put on eight GPUs of 15 GiB; three fit on each."""
-    assert refusal(place(make_shape(*[4] * 25), make_ledger([15] * 8)))[0] is RefusalReason.INSUFFICIENT_GPU_MEMORY
-    assert len(gpus(place(make_shape(*[4] * 24), make_ledger([15] * 8)))) == 24
-
-
-def nearly_equal(count: int) -> NodeLedger:
-    """GPUs of which no two have the same memory."""
-    gpus = tuple(make_gpu(i, mib=80_000 + 7 * i) for i in range(count))
-    return NodeLedger.of(replace(make_inventory(15), gpus=gpus))
-
-
-@pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What every bit of a search cost; its length bounds the pieces of work."""
-    found: list[int] = []
-    count = search._Search._count
-
-    def counting(self: search._Search, cost: int) -> None:
-        found.append(cost)
-        count(self, cost)
-
-    monkeypatch.setattr(search._Search, "_count", counting)
-    return found
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [
-        container_requests(*[(22_800, 8)] * 7),
-        container_requests(*[(22_800 + i, 8) for i in range(7)]),
-        container_requests(*[(31_700 + i, 1) for i in range(39)]),
-    ],
-    ids=["seven on eight of sixteen", "seven different on eight of sixteen", "many different"],
-)
-def test_the_work_of_a_search_is_bounded_also_on_many_unequal_gpus(shape: RequestShape, steps: list[int]) -> None:
-    """Choices of 8 of 16 GPUs alone are 12,870 for each of seven containers."""
-    verdict = place(shape, nearly_equal(16))
-    assert refusal(verdict)[0] is RefusalReason.SEARCH_TOO_LONG
-    assert sum(steps) <= search.MAX_STEPS + 2 * 16
-    assert min(steps) >= 1
-
-
-def test_every_look_at_a_gpu_is_counted(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two equal GPUs, then two that differ, of which one has the sidecar."""
-    containers = (
-        ContainerRequest(container=ContainerName("side"), kind=ContainerKind.SIDECAR, memory_mib=2 * 1024),
-        ContainerRequest(container=ContainerName("app"), memory_mib=1024),
-    )
-    pod, node = RequestShape(containers=containers), make_ledger([15, 15])
-    place(pod, node)
-    assert steps == [2, 2, 2, 1]
-    monkeypatch.setattr(search, "MAX_STEPS", 7)
-    assert isinstance(place(pod, node), Placed)
-    monkeypatch.setattr(search, "MAX_STEPS", 6)
-    assert refusal(place(pod, node))[0] is RefusalReason.SEARCH_TOO_LONG
-
-
-def test_looking_at_a_gpu_costs_more_with_every_early_container_on_it(steps: list[int]) -> None:
-    """The third container is placed where the sidecar may be already."""
-    containers = (
-        ContainerRequest(container=ContainerName("side"), kind=ContainerKind.SIDECAR, memory_mib=3 * 1024),
-        ContainerRequest(container=ContainerName("app"), memory_mib=2 * 1024),
-        ContainerRequest(container=ContainerName("small"), memory_mib=1024),
-    )
-    place(RequestShape(containers=containers), make_ledger([15, 15]))
-    assert steps == [2, 2, 2, 1, 3, 2, 1]
-
-
-def test_the_least_need_of_what_is_left_decides_which_gpus_have_room() -> None:
-    """Containers on many GPUs come first, however small: the last one is the largest here."""
-    node = NodeLedger.of(
-        replace(make_inventory(15), gpus=tuple(make_gpu(i, mib=mib) for i, mib in enumerate((11, 4, 4))))
-    )
-    assert len(gpus(place(container_requests((1, 3), (3, 2), (10, 1)), node))) == 3
-
-
-INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
-
-
-@pytest.mark.parametrize(
-    ("sizes", "containers", "most"),
-    [
-        ([10, 9, 9], [(INIT, 2, 60, 2), (INIT, 3, 60, 1), (SIDECAR, 6, 0, 2), (APP, 4, 0, 1), (APP, 7, 0, 1)], 54),
-        (
-            [12, 11, 12],
-            [(INIT, 1, 0, 1), (INIT, 5, 60, 2), (INIT, 7, 50, 2), (APP, 8, 30, 1), (APP, 2, 0, 1), (APP, 8, 30, 1)],
-            65,
-        ),
-        ([11, 10, 6], [(SIDECAR, 8, 30, 2), (SIDECAR, 6, 0, 1), (APP, 2, 50, 2)], 21),
-        ([8, 9, 7], [(INIT, 7, 0, 1), (SIDECAR, 3, 60, 1), (APP, 3, 60, 2), (APP, 7, 0, 2)], 15),
-    ],
-)
-def test_what_cannot_be_any_more_is_not_searched(
-    sizes: list[int], containers: list[tuple[ContainerKind, int, int, int]], most: int, steps: list[int]
-) -> None:
-    """Each of these takes longer if any of the sums that end a branch early is left out."""
-    shape = RequestShape(
-        containers=tuple(
-            ContainerRequest(
-                container=ContainerName(f"c{i}"), kind=kind, memory_mib=mib, compute_percent=compute, gpu_count=count
-            )
-            for i, (kind, mib, compute, count) in enumerate(containers)
-        )
-    )
-    node = replace(make_inventory(15), gpus=tuple(make_gpu(i, mib=mib) for i, mib in enumerate(sizes)))
-    place(shape, NodeLedger.of(node), Policies(Policy.BINPACK))
-    assert sum(steps) <= most
-
-
-def test_what_cannot_fit_by_the_sum_needs_no_search(steps: list[int]) -> None:
-    assert (
-        refusal(place(container_requests(*[(23_000, 8)] * 7), nearly_equal(16)))[0]
-        is RefusalReason.INSUFFICIENT_GPU_MEMORY
-    )
-    assert steps == []
-
-
-def test_what_has_too_few_gpus_for_one_container_needs_no_search(steps: list[int]) -> None:
-    """Two GPUs are empty enough for c0, which wants three."""
-    ledger = make_ledger([15] * 8, dict.fromkeys(range(6), 10))
-    assert refusal(place(make_shape((6, 3), 1), ledger))[0] is RefusalReason.INSUFFICIENT_GPU_MEMORY
-    assert steps == []
-
-
-def test_equal_gpus_cost_nothing(steps: list[int]) -> None:
-    """All choices of 8 of 16 empty GPUs are one."""
-    assert isinstance(place(make_shape((4, 8), (4, 8), (4, 8)), make_ledger([80] * 16)), Placed)
-    assert sum(steps) <= 200
-
-
-def test_every_choice_of_unequal_gpus_is_made_once() -> None:
-    searching = search._Search((), (), Policies(Policy.BINPACK).of(None))
-    for sizes, wanted in (((1, 1, 1, 1), 2), ((2, 1, 3), 3), ((3,), 2), ((1, 2), 3), ((1, 1), 3), ((2, 2, 2), 1)):
-        ids = iter(range(10))
-        groups = [[next(ids) for _ in range(size)] for size in sizes]
-        found = [[len(set(taken) & set(group)) for group in groups] for taken in searching._subsets(groups, wanted)]
-        every = itertools.product(*(range(size + 1) for size in sizes))
-        assert found == sorted((list(counts) for counts in every if sum(counts) == wanted), reverse=True)
-
-
-def test_a_pod_with_thousands_of_containers_is_answered() -> None:
-    """More than there are stack frames, and more than a message can name."""
-    assert len(gpus(place(container_requests(*[(1, 1)] * 3000), make_ledger([15])))) == 3000
-    message = refusal(place(container_requests(*[(1024, 1)] * 3000), make_ledger([15, 15])))[1]
-    named = " + ".join(f"1 GiB on one GPU (c{i})" for i in range(8))
-    assert message == f"needs {named} + 2992 more containers; free per GPU on node-a: 15, 15 GiB"
-    message = refusal(place(container_requests(*[(4096, 1)] * 10), make_ledger([15, 15])))[1]
-    assert message.startswith("needs 4 GiB on one GPU (c0) + ")
-    assert " + 2 more containers;" in message
+    containers = request("init", kind=INIT, gib=10), request("app", gib=9)
+    assert cost(shape(*containers), make_ledger([20]), Policy.BINPACK) == 500_000_000
