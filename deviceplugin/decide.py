@@ -8,7 +8,7 @@ from typing import Final
 from deviceplugin import pods, resources
 from deviceplugin.cdi import ContainerEdits
 from deviceplugin.resources import Resource
-from gpushare import names, units
+from gpushare import names
 from gpushare.errors import WireError
 from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.allocation import Allocation, Grant
@@ -292,9 +292,9 @@ def _describe_shortage(ledger: NodeLedger, tried: NodeLedger, uuid: GpuUuid) -> 
             whose += f", oversubscribed to {most} MiB,"
         if not (earlier := ledger.used_mib.get(uuid, 0)):
             return f"{whose} has {gpu.memory_mib} MiB, {missing} MiB less than the pod was granted"
-        left = units.minus_or_zero(most, earlier)
+        left = max(most - earlier, 0)
         found = f"{whose} has {gpu.memory_mib} MiB, and pods that were bound earlier leave"
         return f"{found} {left} MiB, {missing} MiB too few"
-    left = units.minus_or_zero(100, ledger.used_percent.get(uuid, 0))
+    left = max(100 - ledger.used_percent.get(uuid, 0), 0)
     missing = tried.over_computed()[uuid]
     return f"pods that were bound earlier leave {left} % of the compute of {whose}, {missing} % too few"

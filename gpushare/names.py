@@ -183,8 +183,7 @@ OTHERS_TIMEOUT_S: Final = 0.5
 
 def is_known(key: str) -> bool:
     """Whether anybody reads this label or annotation of a pod; those of other domains are not judged."""
-    domain, slash, _ = key.partition("/")
-    if not slash or not (domain == DOMAIN or domain.endswith(f".{DOMAIN}")):
+    if not _is_of(key, DOMAIN):
         return True
     known = {*REQUEST_ANNOTATIONS, *WEBHOOK_ANNOTATIONS, LABEL_MANAGED, LABEL_RETRY, LABEL_ISOLATION, WATCHDOG}
     known |= {ANNOTATION_FRAMEWORK_VARIABLES, ANNOTATION_PLACEHOLDER_FOR, ANNOTATION_ATTEMPT}
@@ -198,5 +197,10 @@ def is_reserved(annotation: str) -> bool:
 
 def is_cdi(annotation: str) -> bool:
     """Whether this annotation of a pod chooses devices past the scheduler."""
-    domain, slash, _ = annotation.partition("/")
-    return bool(slash) and (domain == CDI_DOMAIN or domain.endswith(f".{CDI_DOMAIN}"))
+    return _is_of(annotation, CDI_DOMAIN)
+
+
+def _is_of(key: str, domain: str) -> bool:
+    """Whether a label or an annotation is in a domain or in one below it."""
+    own, slash, _ = key.partition("/")
+    return bool(slash) and (own == domain or own.endswith(f".{domain}"))

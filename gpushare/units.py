@@ -109,11 +109,6 @@ def _why_not_integer(text: str, of: str) -> str:
     return f"{text!r} is not a number; write a whole number of {of} such as 3"
 
 
-def minus_or_zero(total_mib: int, used_mib: int) -> int:
-    """What is left of a GPU. Never negative: a GPU that shrank below its use has nothing left."""
-    return max(total_mib - used_mib, 0)
-
-
 _FACTOR: Final = re.compile(r"([0-9]{1,2})(?:\.([0-9]{1,2}))?")
 _MOST_PERCENT: Final = 1000
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from gpushare import units
 from gpushare.identity import GpuUuid, PodUid
 from gpushare.model import allocation as allocations
 from gpushare.model.allocation import Allocation, Grant, Held
@@ -88,7 +87,7 @@ class NodeLedger:
         """MiB that are granted to no one; 0 when nothing new may be placed on it."""
         if gpu.health is not GpuHealth.HEALTHY:
             return 0
-        return units.minus_or_zero(self.grantable_mib(gpu), self.used_mib.get(gpu.uuid, 0))
+        return max(self.grantable_mib(gpu) - self.used_mib.get(gpu.uuid, 0), 0)
 
     def free_mib(self, gpu: Gpu) -> int:
         """MiB that one more pod may get of a GPU: of what is left, no more than the GPU has."""
@@ -97,13 +96,13 @@ class NodeLedger:
 
     def unused_mib(self, gpu: Gpu) -> int:
         """MiB of a GPU's own memory that are granted to no one; 0 when nothing new may be placed on it."""
-        return units.minus_or_zero(self.left_mib(gpu), self.grantable_mib(gpu) - gpu.memory_mib)
+        return max(self.left_mib(gpu) + gpu.memory_mib - self.grantable_mib(gpu), 0)
 
     def free_percent(self, gpu: Gpu) -> int:
         """Per cent of compute that are left on a GPU; 0 when nothing new may be placed on it."""
         if gpu.health is not GpuHealth.HEALTHY or gpu.uuid in self.whole:
             return 0
-        return units.minus_or_zero(100, self.used_percent.get(gpu.uuid, 0))
+        return max(100 - self.used_percent.get(gpu.uuid, 0), 0)
 
     def untouched(self, gpu: Gpu) -> bool:
         return gpu.health is GpuHealth.HEALTHY and gpu.uuid not in self.used_mib

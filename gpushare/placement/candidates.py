@@ -7,7 +7,7 @@ from gpushare.model.allocation import footprint
 from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerRequest, RequestShape
-from gpushare.model.selector import ANY_GPU, Affinity, LabelSelector, takes_mig
+from gpushare.model.selector import Affinity, LabelSelector, takes_mig
 
 Barred = Mapping[GpuUuid, str]
 """GPUs that a pod may not use -> why, in two or three words."""
@@ -19,8 +19,6 @@ def healthy(ledger: NodeLedger) -> Sequence[Gpu]:
 
 def by_kind(shape: RequestShape, gpus: Iterable[Gpu]) -> Barred:
     """GPUs that are not what the pod asks for. Only other hardware changes that."""
-    if shape.gpus is ANY_GPU:
-        return {}
     return {gpu.uuid: why for gpu in gpus if (why := shape.gpus.why_not(gpu) or _shared_mig(shape, gpu))}
 
 

@@ -66,10 +66,6 @@ class Nodes:
         model = np.array([models.index(each.model) for each in capacities], np.int64)
         return cls(gpus_of(cells), model, hosts[:, 0], hosts[:, 1], models)
 
-    def rows(self, chosen: Ints | Bools | slice) -> "Nodes":
-        gpus = Gpus._make(column[chosen] for column in self.gpus)
-        return Nodes(gpus, self.model[chosen], self.cpu[chosen], self.memory[chosen], self.models)
-
     def at_least(self, takes: FreeHost) -> "Nodes":
         """With hosts that have room for a pod: whether they do is for kube-scheduler to say, which may know better."""
         cpu, memory = of_host(takes)
@@ -122,15 +118,8 @@ def cell(gpu: FreeGpu) -> tuple[int, int, int, bool, int, bool]:
 
 def gpus_of(cells: NDArray[np.signedinteger]) -> Gpus:
     """Such cells as columns: `[field, rows, places]`."""
-    total, free, percent, mig, extra, untouched = cells[: len(Gpus._fields)]
-    return Gpus(
-        total.astype(np.int64),
-        free.astype(np.int64),
-        percent.astype(np.int64),
-        mig.astype(np.bool_),
-        extra.astype(np.int64),
-        untouched.astype(np.bool_),
-    )
+    kinds = (np.int64, np.int64, np.int64, np.bool_, np.int64, np.bool_)
+    return Gpus._make(column.astype(kind) for column, kind in zip(cells, kinds, strict=False))
 
 
 def of_gpus(gpus: Sequence[FreeGpu]) -> Gpus:

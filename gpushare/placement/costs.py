@@ -177,6 +177,5 @@ class Costs:
         self._worth.update(table)
         worth: Ints = self._worth.worth[rows]
         if before is not now:
-            lifted = (before.cpu != now.cpu) | (before.memory != now.memory)
-            worth[lifted] = policy.worth(before.rows(lifted))
+            worth = policy.worth(before)
         return np.column_stack((policy.first(before, after), worth - policy.worth(after)))

@@ -4,11 +4,10 @@ The sample is all pods that hold GPUs or wait for them, so it is the same after 
 alike count as one kind; sizes of shares are kept exactly, because what fits beside what depends on them.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -109,33 +108,21 @@ def due_after(known: int) -> int:
     return min(max(known // _PART, 1), EVERY)
 
 
-class Largest(NamedTuple):
-    """The most that an empty node of a cluster has of each, on whichever node."""
+def possible(counts: Mapping[Ask, int], empty: Nodes) -> Counter[Ask]:
+    """Without requests that none of these nodes could hold, empty as they are; all of them if no node is known.
 
-    gpus: float = math.inf
-    gpu_mib: float = math.inf
-    cpu_milli: float = math.inf
-    host_mib: float = math.inf
+    They tell nothing of the pods to come, and weigh as much as their authors like: a few would displace all others.
+    """
+    if not len(empty):
+        return Counter(counts)
+    gpus, mib, cpu, memory = (
+        int(each.max(initial=0)) for each in (_widths(empty), empty.gpus.total, empty.cpu, empty.memory)
+    )
 
-    @classmethod
-    def of(cls, empty: Nodes) -> "Largest":
-        """Of these nodes; without any, nothing is known, and without the amounts of a host, nothing of hosts."""
-        if not len(empty):
-            return cls()
-        gpus, gpu_mib = int(_widths(empty).max()), int(empty.gpus.total.max(initial=0))
-        cpu, memory = int(empty.cpu.max()), int(empty.memory.max())
-        return cls(gpus, gpu_mib, math.inf if cpu == ENOUGH else cpu, math.inf if memory == ENOUGH else memory)
+    def holds(ask: Ask) -> bool:
+        return ask.gpus <= gpus and ask.memory_mib <= mib and ask.cpu_milli <= cpu and ask.host_mib <= memory
 
-    def possible(self, counts: Mapping[Ask, int]) -> Counter[Ask]:
-        """Without requests that no node could ever hold.
-
-        They tell nothing of the pods to come, and weigh as much as their authors like: a few would displace all others.
-        """
-        return Counter({ask: count for ask, count in counts.items() if not ask.gpus or self._holds(ask)})
-
-    def _holds(self, ask: Ask) -> bool:
-        fits_host = ask.cpu_milli <= self.cpu_milli and ask.host_mib <= self.host_mib
-        return ask.gpus <= self.gpus and ask.memory_mib <= self.gpu_mib and fits_host
+    return Counter({ask: count for ask, count in counts.items() if not ask.gpus or holds(ask)})
 
 
 def _frequent(counts: Mapping[Ask, int]) -> list[Ask]:

@@ -46,7 +46,9 @@ def around_the_node(
     """What `no_matching_gpu` says before and after the node's name; the same for all nodes with the same GPUs."""
     kind = f" with {shape.gpus}" if shape.gpus != ANY_GPU else ""
     of_kind = [gpu for gpu in inventory.gpus if gpu.uuid not in barred]
-    without = "" if all(takes(shape, wanted, gpu) for gpu in of_kind) else _without_mig(wanted)
+    without = ""
+    if not all(takes(shape, wanted, gpu) for gpu in of_kind):
+        without = _NOT_WHOLE if wanted.gpu_count == 1 else _NO_MIG
     found = [
         f"{gpu.label}: {_health(gpu) or barred.get(gpu.uuid) or ('fits' if takes(shape, wanted, gpu) else 'MIG')}"
         f" ({gpu.model}, {gpu.memory_mib} MiB)"
@@ -64,44 +66,30 @@ def insufficient(shape: RequestShape, ledger: NodeLedger, barred: Barred, *, nev
 
 def left(shape: RequestShape, ledger: NodeLedger, barred: Barred, *, never: bool) -> str:
     """What `insufficient` says behind what the pod needs; where no GPU is barred, it depends on the way of asking."""
-    found = _Left(shape, ledger)
-    gpus = [
-        (_health(gpu) or barred.get(gpu.uuid) or ("" if any(_takers(shape, gpu)) else "MIG"), gpu)
-        for gpu in ledger.inventory.gpus
-    ]
-    free = ", ".join(why or found.on(gpu) for why, gpu in gpus)
-    counted = "" if all(why for why, _ in gpus) else found.unit
-    text = f"; free per GPU on {ledger.inventory.node}: {free}{counted}"
-    return text + _in_all(ledger) if never else text
-
-
-def _in_all(ledger: NodeLedger) -> str:
     unit = ledger.inventory.unit
-    largest = max(unit.floor(gpu.memory_mib) for gpu in ledger.inventory.gpus)
-    return f" (its largest GPU has {largest} {unit.name} in all)"
+    is_whole = any(request.whole for request in shape.containers)
+    counts_compute = any(request.compute_percent for request in shape.containers)
+
+    def free_on(gpu: Gpu) -> str:
+        text = str(unit.floor(ledger.free_mib(gpu)))
+        if is_whole:
+            text = f"{unit.floor(ledger.unused_mib(gpu))} of {unit.floor(gpu.memory_mib)}"
+        if not all(_takers(shape, gpu)):
+            text += " in MIG"
+        return f"{text} {unit.name} and {ledger.free_percent(gpu)} %" if counts_compute else text
+
+    gpus = ledger.inventory.gpus
+    why = [_health(gpu) or barred.get(gpu.uuid) or ("" if any(_takers(shape, gpu)) else "MIG") for gpu in gpus]
+    free = ", ".join(said or free_on(gpu) for said, gpu in zip(why, gpus, strict=True))
+    counted = "" if counts_compute or all(why) else f" {unit.name}"
+    text = f"; free per GPU on {ledger.inventory.node}: {free}{counted}"
+    largest = max(unit.floor(gpu.memory_mib) for gpu in gpus)
+    return f"{text} (its largest GPU has {largest} {unit.name} in all)" if never else text
 
 
 def needs(shape: RequestShape, unit: MemoryUnit) -> str:
     """How a refusal for want of room begins; the unit is the node's."""
     return f"needs {_container_requests(shape, unit)}"
-
-
-class _Left:
-    def __init__(self, shape: RequestShape, ledger: NodeLedger) -> None:
-        self._ledger = ledger
-        self._whole = any(request.whole for request in shape.containers)
-        self._compute = any(request.compute_percent for request in shape.containers)
-        self._shape = shape
-        self.unit = "" if self._compute else f" {ledger.inventory.unit.name}"
-
-    def on(self, gpu: Gpu) -> str:
-        unit = self._ledger.inventory.unit
-        text = str(unit.floor(self._ledger.free_mib(gpu)))
-        if self._whole:
-            text = f"{unit.floor(self._ledger.unused_mib(gpu))} of {unit.floor(gpu.memory_mib)}"
-        if not all(_takers(self._shape, gpu)):
-            text += " in MIG"
-        return f"{text} {unit.name} and {self._ledger.free_percent(gpu)} %" if self._compute else text
 
 
 def search_too_long(shape: RequestShape, ledger: NodeLedger) -> str:
@@ -136,10 +124,6 @@ def _number(wanted: ContainerRequest) -> str:
     if wanted.gpu_count == 1:
         return "a whole GPU" if wanted.whole else "a GPU"
     return f"{wanted.gpu_count} GPUs"
-
-
-def _without_mig(wanted: ContainerRequest) -> str:
-    return _NOT_WHOLE if wanted.gpu_count == 1 else _NO_MIG
 
 
 def _takers(shape: RequestShape, gpu: Gpu) -> Iterator[bool]:

@@ -14,25 +14,9 @@ from gpushare.model.allocation import RefusalReason, Refused, Verdict
 from gpushare.model.gpu import Gpu
 from gpushare.model.request import RequestShape
 from gpushare.model.selector import ANY_GPU
-from gpushare.placement import candidates
+from gpushare.placement import candidates, table
 from gpushare.placement.columns import MOST_MIB, Bools, Ints, clipped
-from gpushare.placement.table import (
-    CDI,
-    EXTRA,
-    FREE,
-    GPUS,
-    HARDWARE,
-    KNOWN,
-    ODD,
-    PERCENT,
-    REFUSED,
-    STATE,
-    TOTAL,
-    UNTOUCHED,
-    WIDE,
-    Rows,
-    Table,
-)
+from gpushare.placement.table import Rows, Table
 
 Codes = NDArray[np.uint8]
 FITS: Final = 0
@@ -79,12 +63,12 @@ class Rules:
 
     def of(self, cells: NDArray[np.int32]) -> tuple[Bools, NDArray[np.int32], Bools, Bools]:
         """Which GPUs it may have, what it takes of them, which have the memory, and which have room for it."""
-        hardware = cells[HARDWARE]
+        hardware = cells[table.HARDWARE]
         is_open, need = self.open[hardware], self.need[hardware]
-        roomy = is_open & (np.minimum(cells[FREE], cells[TOTAL] - cells[EXTRA]) >= need)
-        fits = roomy & (cells[PERCENT] >= self.percent) if self.percent else roomy
+        roomy = is_open & (np.minimum(cells[table.FREE], cells[table.TOTAL] - cells[table.EXTRA]) >= need)
+        fits = roomy & (cells[table.PERCENT] >= self.percent) if self.percent else roomy
         if self.whole:
-            fits = fits & (cells[UNTOUCHED] > 0)
+            fits = fits & (cells[table.UNTOUCHED] > 0)
         return is_open, need, roomy, fits
 
 
@@ -103,14 +87,14 @@ class Fits:
         """FITS, UNSEEN, or why not: see `refusal`."""
         self.seen = 0
 
-    def update(self, table: Table) -> None:
-        if len(self.codes) < table.facts.shape[1]:
-            missing = table.facts.shape[1] - len(self.codes)
+    def update(self, of: Table) -> None:
+        if len(self.codes) < of.facts.shape[1]:
+            missing = of.facts.shape[1] - len(self.codes)
             self.codes = np.append(self.codes, np.full(missing, _NO_LEDGER, np.uint8))
-        rows = table.changed(self.seen)
-        self.seen = table.now
+        rows = of.changed(self.seen)
+        self.seen = of.now
         if isinstance(rows, slice) or len(rows):
-            self.codes[rows] = self._codes(table, rows)
+            self.codes[rows] = self._codes(of, rows)
 
     @property
     def nbytes(self) -> int:
@@ -122,37 +106,37 @@ class Fits:
         if isinstance(said, Refused):
             self.codes[row] = _CODES[said.reason] + PERMANENT * said.permanent + BY_PLACE
 
-    def _codes(self, table: Table, rows: Rows) -> Codes:
-        facts, rules = table.facts[:, rows], self.rules
-        state = facts[STATE]
+    def _codes(self, of: Table, rows: Rows) -> Codes:
+        facts, rules = of.facts[:, rows], self.rules
+        state = facts[table.STATE]
         if rules is None:
-            return np.where(state >= WIDE, UNSEEN, _NO_LEDGER).astype(np.uint8)
-        rules.know(table.hardware)
-        cells, gpus = table.cells[:, rows], rules.gpus
+            return np.where(state >= table.WIDE, UNSEEN, _NO_LEDGER).astype(np.uint8)
+        rules.know(of.hardware)
+        cells, gpus = of.cells[:, rows], rules.gpus
         is_open, _, roomy, fits = rules.of(cells)
         found = np.where(np.count_nonzero(fits, axis=1) >= gpus, FITS, UNSEEN).astype(np.uint8)
-        full = np.flatnonzero((found == UNSEEN) & (state == KNOWN))
+        full = np.flatnonzero((found == UNSEEN) & (state == table.KNOWN))
         if len(full):
-            found[full] = self._why(rules, facts[:, full], is_open[full], roomy[full], cells[HARDWARE][full])
-        found[state == WIDE] = UNSEEN
-        found[state <= REFUSED] = _NO_LEDGER
+            found[full] = self._why(rules, facts[:, full], is_open[full], roomy[full], cells[table.HARDWARE][full])
+        found[state == table.WIDE] = UNSEEN
+        found[state <= table.REFUSED] = _NO_LEDGER
         if self.shape.only_cdi:
-            found[(state >= WIDE) & (facts[CDI] == 0)] = _NEVER_HANDED
+            found[(state >= table.WIDE) & (facts[table.CDI] == 0)] = _NEVER_HANDED
         return found
 
     @staticmethod
     def _why(rules: Rules, facts: Ints, is_open: Bools, roomy: Bools, hardware: NDArray[np.int32]) -> Codes:
         """In the order of `place`."""
-        n_open, odd = np.count_nonzero(is_open, axis=1), facts[ODD] > 0
+        n_open, odd = np.count_nonzero(is_open, axis=1), facts[table.ODD] > 0
         never = np.count_nonzero(rules.large[hardware], axis=1) < rules.gpus
         lacking: int | Codes = _CODES[RefusalReason.NO_UNTOUCHED_GPU]
         if not rules.whole:
             enough = np.count_nonzero(roomy, axis=1) >= rules.gpus
             memory, compute = RefusalReason.INSUFFICIENT_GPU_MEMORY, RefusalReason.INSUFFICIENT_GPU_COMPUTE
             lacking = np.where(enough, _CODES[compute], _CODES[memory])
-        others = odd | (n_open < facts[GPUS])
+        others = odd | (n_open < facts[table.GPUS])
         found: Codes = np.select(
-            [facts[GPUS] == 0, facts[GPUS] < rules.gpus, n_open < rules.gpus],
+            [facts[table.GPUS] == 0, facts[table.GPUS] < rules.gpus, n_open < rules.gpus],
             [np.full(len(odd), _NONE_HEALTHY), np.full(len(odd), _TOO_FEW), _NO_MATCH + BY_PLACE * odd],
             lacking + PERMANENT * never + BY_PLACE * others,
         ).astype(np.uint8)

@@ -14,7 +14,7 @@ value of a remainder is then the most that shares on it can bring.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
@@ -87,7 +87,7 @@ def look(
     """
     sizes, counts = np.unique(empty.gpus.total[empty.gpus.total > 0], return_counts=True)
     usual = max(int((sizes * counts).sum()) // max(int(counts.sum()), 1), 1)
-    asked = Counter(demands.most(demands.Largest.of(empty).possible(asks)))
+    asked = Counter(demands.most(demands.possible(asks, empty)))
     asked.update(demands.widest(empty))
     demand = demands.of(asked, usual)
     kinds = tuple(kind.ask for kind in demand.kinds)
@@ -126,7 +126,8 @@ def _weighed(
     in_all = [sum(numbers) for numbers in zip(*empty.values(), strict=True)]
     raw = {model: [0] * len(kinds) for model in empty}
     taken = {model: [0] * len(kinds) for model in empty}
-    for position, choice, number in pace(_choices(demand)):
+    choices = ((at, choice, number) for at, kind in enumerate(demand.kinds) for choice, number in kind.wanted.items())
+    for position, choice, number in pace(choices):
         accepted = [model for model in empty if accepts(choice, model)]
         for model in accepted:
             taken[model][position] += number
@@ -134,7 +135,8 @@ def _weighed(
         if at_first:
             left = sum(now[model][position] for model in accepted if model in now)
             halvings = min((at_first // max(left, 1)).bit_length() - 1, _MOST_HALVINGS)
-            weight = (number * _width(kinds[position]) * in_all[position] // at_first) << 3 * max(halvings, 0)
+            width = math.isqrt(kinds[position].gpus << 16)  # a pod on 8 GPUs weighs as much as nearly 3 on one
+            weight = (number * width * in_all[position] // at_first) << 3 * max(halvings, 0)
             for model in accepted:
                 raw[model][position] += weight
     mean = max(sum(map(sum, raw.values())) // max(len(raw), 1), 1)
@@ -150,17 +152,6 @@ def _in_parts(typical: Mapping[Ask, int], usual: int) -> dict[Ask, int]:
     for ask, count in typical.items():
         parts[replace(ask, memory_mib=min(-(-ask.memory_mib * 1000 // usual), 1000))] += count
     return dict(parts)
-
-
-def _choices(demand: Demand) -> Iterator[Chosen]:
-    for position, kind in enumerate(demand.kinds):
-        for choice, number in kind.wanted.items():
-            yield position, choice, number
-
-
-def _width(kind: Ask) -> int:
-    """A pod on 8 GPUs weighs as much as nearly 3 on one."""
-    return math.isqrt(kind.gpus << 16)
 
 
 def _slots(demand: Demand, total_mib: int) -> list[int]:

@@ -39,7 +39,8 @@ def place(shape: RequestShape, ledger: NodeLedger, policies: Policies = _DEFAULT
     of_kind = [gpu for gpu in healthy if gpu.uuid not in barred]
     lacking = [request for request in shape.containers if request.gpu_count > len(_open_to(shape, request, of_kind))]
     if lacking:
-        message = explain.no_matching_gpu(shape, max(lacking, key=_hardest), barred, ledger.inventory)
+        hardest = max(lacking, key=lambda request: (request.gpu_count, request.whole))
+        message = explain.no_matching_gpu(shape, hardest, barred, ledger.inventory)
         return Refused(RefusalReason.NO_MATCHING_GPU, message, permanent=True)
     barred = {**candidates.by_neighbours(shape.affinity, ledger), **barred}
     bins = [_bin(shape, gpu, ledger) for gpu in of_kind if gpu.uuid not in barred]
@@ -78,11 +79,6 @@ def _choose(shape: RequestShape, bins: Sequence[Bin], policy: Scoring) -> Sequen
     # Only equal GPUs are told apart by their index.
     ranked = sorted((cost, one.room, one.gpu.index, one.gpu.uuid) for cost, one in zip(costs, fitting, strict=True))
     return [tuple(uuid for *_, uuid in ranked[: request.gpu_count])]
-
-
-def _hardest(request: ContainerRequest) -> tuple[int, bool]:
-    """By which a refusal names the container for which it is hardest to find GPUs."""
-    return request.gpu_count, request.whole
 
 
 def _open_to(shape: RequestShape, request: ContainerRequest, gpus: Sequence[Gpu]) -> Sequence[Gpu]:

@@ -153,7 +153,8 @@ class Table:
         state = WIDE if len(healthy) > MOST_PLACES else KNOWN
         if healthy and state == KNOWN:
             places = sorted([(FreeGpu.of(gpu, ledger), gpu.index, number) for gpu, number in healthy])
-            self._widen(len(places))
+            if (missing := len(places) - self.cells.shape[2]) > 0:
+                self.cells = np.pad(self.cells, ((0, 0), (0, 0), (0, -(-missing // _STEP) * _STEP)))
             self.cells[:, row, : len(places)] = np.array([(*cell(free), number) for free, _, number in places]).T
         self.facts[STATE : MODEL + 1, row] = state, len(healthy), *facts
 
@@ -169,11 +170,6 @@ class Table:
             healthy,
             (odd, inventory.hand_over is HandOver.CDI, 0 if odd else self._build(inventory), model),
         )
-
-    def _widen(self, places: int) -> None:
-        missing = places - self.cells.shape[2]
-        if missing > 0:
-            self.cells = np.pad(self.cells, ((0, 0), (0, 0), (0, -(-missing // _STEP) * _STEP)))
 
     def _hardware_id(self, gpu: Gpu) -> int:
         this = Gpu(

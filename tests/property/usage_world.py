@@ -85,11 +85,8 @@ class World(Procfs):
     policies: dict[PodUid, str] = field(default_factory=dict)
     moments: list[Moment] = field(default_factory=list)
     listed: dict[GpuUuid, list[tuple[Real, int | None]] | None] = field(default_factory=dict)
-    since: dict[GpuUuid, dict[int, float]] = field(default_factory=dict)
-    """When each PID was listed for the first time without a break."""
     left: list[Real] = field(default_factory=list)
     """Those that have ended, and are listed."""
-    read_ok: set[Real] = field(default_factory=set)
     ended: list[Real] = field(default_factory=list)
     """Those that a signal has reached."""
     names: dict[CgroupOwner, str] = field(default_factory=dict)
@@ -227,9 +224,6 @@ class World(Procfs):
                     if gpu in each.memory
                 ]
             )
-            if (entries := self.listed[gpu]) is not None:
-                known = self.since.get(gpu, {})
-                self.since[gpu] = {each.pid: known.get(each.pid, self.clock.at) for each, _ in entries}
         used: dict[tuple[CgroupOwner, GpuUuid], int] = {}
         for process in self.processes.values():
             for gpu, mib in process.memory.items():
@@ -237,7 +231,6 @@ class World(Procfs):
                     used[process.owner, gpu] = used.get((process.owner, gpu), 0) + mib
         answered = frozenset(gpu for gpu, listed in self.listed.items() if listed is not None)
         self.moments.append(Moment(self.clock.at, answered, used, dict(self.names)))
-        self.read_ok.clear()
         lists = {
             gpu: None
             if listed is None
@@ -252,8 +245,6 @@ class World(Procfs):
     def read(self, pid: int) -> Process | None:
         self.meanwhile()
         real = self.processes.get(pid)
-        if real is not None:
-            self.read_ok.add(real)
         return Process(pid, real.started, real.owner) if real else None
 
     @contextmanager

@@ -73,7 +73,6 @@ def test_memory_is_told_exactly_and_a_percentage_truncated() -> None:
     told = [units.memory(mib) for mib in (0, 512, 1024, 5068, 16384)]
     assert told == ["0 GiB", "512 MiB", "1 GiB", "5068 MiB", "16 GiB"]
     assert [units.percent(used, total) for used, total in ((2, 3), (3, 3), (1, 0))] == [66, 100, 0]
-    assert (units.minus_or_zero(10, 3), units.minus_or_zero(3, 10)) == (7, 0)
 
 
 def test_every_spelling_of_an_amount_is_read_and_all_else_is_none() -> None:
