@@ -52,18 +52,16 @@ def node_facts(node: Object) -> NodeFacts:
     return NodeFacts(
         name=name,
         labels={HOSTNAME: name, **fields.mapping(metadata, "labels", "metadata")},
-        taints=tuple(_taint(taint, i) for i, taint in enumerate(fields.objects(spec, "taints", "spec"))),
+        taints=tuple(
+            Taint(
+                key=fields.needed(taint, "key", f"spec.taints[{i}]"),
+                value=fields.text(taint, "value", f"spec.taints[{i}]"),
+                effect=fields.text(taint, "effect", f"spec.taints[{i}]"),
+            )
+            for i, taint in enumerate(fields.objects(spec, "taints", "spec"))
+        ),
         cordoned=spec.get("unschedulable") is True,
         allocatable={key: units.whole(allocatable.get(key)) for key in RESOURCES} if allocatable else None,
-    )
-
-
-def _taint(taint: Object, i: int) -> Taint:
-    path = f"spec.taints[{i}]"
-    return Taint(
-        key=fields.needed(taint, "key", path),
-        value=fields.text(taint, "value", path),
-        effect=fields.text(taint, "effect", path),
     )
 
 

@@ -296,7 +296,23 @@ def add(parser: argparse.ArgumentParser) -> None:
     add("--scheduler-kubeconfig", dest="kubeconfig", default="", metavar="PATH", help=what)
     what = f"{names.GPU} is gpushare's on every node of the cluster; not where another plugin has it"
     add("--whole-gpus", action="store_true", help=what)
-    _add_scores(parser)
+    default, by_policy = kube_scores.needed(kube_scores.UNASKED), kube_scores.needed(kube_scores.UNASKED_BY_POLICY_FILE)
+    above_all = kube_scores.needed({**kube_scores.UNASKED, **kube_scores.PREFERENCES})
+    what = (
+        f"of the controller's scores for GPU pods. By default {default} (in a policy file {by_policy}): its best node"
+        f" wins against kube-scheduler's own scores; from {above_all} on also against what authors prefer"
+    )
+    add("--weight", type=int, metavar="N", help=what)
+    add_rank_others(
+        parser,
+        "have the controller rank nodes for pods without GPUs too, so that they leave CPU and memory to GPUs that"
+        f" are free; costs a request for each of them (default weight: {OTHERS_WEIGHT})",
+    )
+    what = (
+        "nodes with less free CPU and memory come first, for all pods of the scheduler; keeps whole nodes free, and"
+        " costs GPUs with the policy dense, see docs/scheduling.md"
+    )
+    add("--most-allocated", action="store_true", help=what)
     what = (
         "requests a second that kube-scheduler may send to the API server, and twice as many at once; its own 50 keep"
         " it from placing more pods than that (default: %(default)s)"
@@ -312,26 +328,6 @@ def add_server(parser: argparse.ArgumentParser, what: str, *, required: bool = F
 def add_rank_others(parser: argparse.ArgumentParser, what: str) -> None:
     add = parser.add_argument
     add("--rank-others", dest="others_weight", nargs="?", type=int, const=OTHERS_WEIGHT, metavar="WEIGHT", help=what)
-
-
-def _add_scores(parser: argparse.ArgumentParser) -> None:
-    default, by_policy = kube_scores.needed(kube_scores.UNASKED), kube_scores.needed(kube_scores.UNASKED_BY_POLICY_FILE)
-    above_all = kube_scores.needed({**kube_scores.UNASKED, **kube_scores.PREFERENCES})
-    what = (
-        f"of the controller's scores for GPU pods. By default {default} (in a policy file {by_policy}): its best node"
-        f" wins against kube-scheduler's own scores; from {above_all} on also against what authors prefer"
-    )
-    parser.add_argument("--weight", type=int, metavar="N", help=what)
-    add_rank_others(
-        parser,
-        "have the controller rank nodes for pods without GPUs too, so that they leave CPU and memory to GPUs that"
-        f" are free; costs a request for each of them (default weight: {OTHERS_WEIGHT})",
-    )
-    what = (
-        "nodes with less free CPU and memory come first, for all pods of the scheduler; keeps whole nodes free, and"
-        " costs GPUs with the policy dense, see docs/scheduling.md"
-    )
-    parser.add_argument("--most-allocated", action="store_true", help=what)
 
 
 def _read_ca(path: str) -> bytes:

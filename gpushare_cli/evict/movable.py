@@ -39,8 +39,7 @@ class DefragRequest:
 
     @property
     def name(self) -> str:
-        ref = pods_wire.ref(self.pod)
-        return f"{ref.namespace}/{ref.name}"
+        return str(pods_wire.ref(self.pod))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

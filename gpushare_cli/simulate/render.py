@@ -5,7 +5,7 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -40,14 +40,6 @@ class Run:
         return cls(policy=policy, seed=seed, pods=len(plan.rows), placed=plan.placed, series=plan.series)
 
 
-class LeftOver(NamedTuple):  # memory of all GPUs of a model, in GPUs
-    gpus: int
-    allocated: float
-    free: float
-    too_small: float  # of what is free, in remainders that no pod of the input fits in
-    no_host: float  # of it where one would fit, were there more CPU and memory on the node
-
-
 def text(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, width: int, *, details: bool) -> str:
     """A line for each policy, why pods are on no node, which GPUs are left; then, if wanted, all pods and nodes."""
     header = ("POLICY", "SEEDS", "PODS PLACED", "GPU MEMORY", "ASKED FOR")
@@ -56,8 +48,11 @@ def text(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, width: int, *, detai
         counted = [(reason, str(count)) for reason, count in reasons.items()]
         parts.append(console.table([("NOT PLACED BECAUSE OF", "PODS"), *counted], width))
     if found := _left_over(plan):
-        lines = [(model, str(each.gpus), *(f"{part:.1f}" for part in each[1:])) for model, each in found.items()]
         columns = ("MODEL", "GPUS", "ALLOCATED", "FREE", "TOO SMALL", "NO CPU OR MEMORY")
+        lines = []
+        for model, left in found.items():
+            gpus, *memory = left.values()
+            lines.append((model, str(gpus), *(f"{part:.1f}" for part in memory)))
         parts.append(console.table([columns, *lines], width))
     return "\n".join([*parts, *([_table(plan, unit, width)] if details else [])])
 
@@ -91,8 +86,12 @@ def _reason(row: Row) -> str:
     return "NotReady" if row.pod.problem else plans.reason(row.answers)
 
 
-def _left_over(plan: Plan) -> dict[str, LeftOver]:
-    """By model, what is free at the end and which of it no pod of the input could use."""
+def _left_over(plan: Plan) -> dict[str, dict[str, float]]:
+    """By model, in GPUs: the memory of all of them, and what of it is free at the end.
+
+    Of that, what is in remainders that no pod of the input fits in, and where one would fit, were there more CPU and
+    memory on the node.
+    """
     signatures = {row.pod.signature for row in plan.rows if row.pod.signature is not None}
     asks = {signature.ask for signature in signatures if signature.ask.gpus}
     by_model: dict[str, list[float]] = {}
@@ -103,7 +102,13 @@ def _left_over(plan: Plan) -> dict[str, LeftOver]:
             for i, value in enumerate((1.0, free, *_lost(room, gpu, asks, free))):
                 sums[i] += count * value
     return {
-        model: LeftOver(round(gpus), gpus - free, free, too_small, no_host)
+        model: {
+            "gpus": round(gpus),
+            "allocated": gpus - free,
+            "free": free,
+            "freeTooSmall": too_small,
+            "freeWithoutHost": no_host,
+        }
         for model, (gpus, free, too_small, no_host) in sorted(by_model.items())
     }
 
@@ -215,14 +220,7 @@ def as_json(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, notes: Sequence[s
             **_granted(used, total),
             "refused": _refused(plan.rows),
             "gpus": [
-                {
-                    "model": model,
-                    "gpus": found.gpus,
-                    "allocated": round(found.allocated, 3),
-                    "free": round(found.free, 3),
-                    "freeTooSmall": round(found.too_small, 3),
-                    "freeWithoutHost": round(found.no_host, 3),
-                }
+                {"model": model, **{key: round(value, 3) for key, value in found.items()}}
                 for model, found in _left_over(plan).items()
             ],
         },
