@@ -10,6 +10,7 @@ from gpushare.model.allocation import Placed
 from gpushare.model.gpu import label
 from gpushare.model.request import ContainerRequest, Policy, RequestShape
 from gpushare_cli import console, limits, world
+from gpushare_cli.explain.choice import NodeChoice
 from gpushare_cli.explain.decide import Explanation, State
 from gpushare_cli.explain.held import Fill, Share
 from gpushare_cli.usage import Use
@@ -57,7 +58,6 @@ def grouped(explained: Sequence[Explanation], width: int) -> str:
 
 def as_json(explained: Explanation) -> dict[str, Any]:
     """The explanation for programs. All memory is in MiB."""
-    choice = explained.choice
     return {
         "namespace": explained.pod.namespace,
         "name": explained.pod.name,
@@ -72,14 +72,7 @@ def as_json(explained: Explanation) -> dict[str, Any]:
         "node": explained.node,
         "scheduler": explained.scheduler or None,
         "schedulerMessage": explained.said or None,
-        "choice": choice
-        and {
-            "node": choice.node,
-            "why": choice.why,
-            "next": choice.next,
-            "lack": choice.lack,
-            "inHindsight": choice.in_hindsight,
-        },
+        "choice": explained.choice and _json_choice(explained.choice),
         "nodes": [world.as_json(answer) for answer in explained.answers],
         "containers": [
             _json_share(share, explained.used(share.grant.container, share.uuid)) for share in explained.shares
@@ -187,6 +180,16 @@ def _answer(answer: NodeAnswer) -> tuple[str, ...]:
     if isinstance(answer.verdict, Placed) and answer.fits:
         return answer.node, "yes", f"score {answer.score} of 10"
     return answer.node, "no", answer.why_not
+
+
+def _json_choice(choice: NodeChoice) -> dict[str, Any]:
+    return {
+        "node": choice.node,
+        "why": choice.why,
+        "next": choice.next,
+        "lack": choice.lack,
+        "inHindsight": choice.in_hindsight,
+    }
 
 
 def _json_share(share: Share, use: Use) -> dict[str, Any]:

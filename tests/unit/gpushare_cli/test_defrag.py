@@ -254,9 +254,6 @@ CASES: dict[str, Case] = {
     "unless that room is not enough": Case(there=[A, B, LEAVING, *BARE, bound("more", make_grant(0, gib=4))]),
     "other pods that may take the room are told": Case(there=[A, B, *FULL, *RIVALS], options={"dry_run": True}),
     "a tainted node is no place for the evicted pod": Case(there=[A, TAINTED, small(), BIG]),
-    "nor is one that it does not select": Case(
-        there=[A, B, changed(small(), "spec", nodeSelector={"pool": "a"}), BIG, GUEST]
-    ),
     "a manifest is answered like a pod": Case(options={"file": "-", "stdin": json.dumps(NEW)}),
     "room is made for it": Case(options=YES | {"file": "-", "stdin": json.dumps(NEW)}, meanwhile=lives),
     "a cordon that was there before stays": Case(there=[CORDONED, B, *FULL], options=YES, meanwhile=placing),
@@ -307,7 +304,6 @@ CASES: dict[str, Case] = {
     "a contradiction is told": asked(dry_run=True, yes=True),
     "no moves at all": asked(max_moves=0),
     "no time at all": asked(timeout=0),
-    "a file that is not there": asked(file="x.yaml"),
     "a file and a pod": asked(file="-", pod="y"),
     "neither of them": asked(pod=""),
     "a workload of the cluster": asked(pod="deployment/web"),

@@ -88,8 +88,16 @@ def test_what_cannot_be_read_is_told(
 def test_simulate_needs_no_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     profile = tmp_path / "gpus.yaml"
     profile.write_text(T4S, encoding="utf-8")
-    assert cli.main(["simulate", "--profile", str(profile), "--nodes", "2", "-o", "json"]) == 0
-    assert '"name": "node-2"' in capsys.readouterr().out
+    several = ["--policy", "dense,none", "--seeds", "1-2"]
+    assert cli.main(["simulate", "--profile", str(profile), "--nodes", "2", *several, "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["nodes"][-1]["name"] == "node-2"
+    assert [(run["policy"], run["seed"]) for run in found["runs"]] == [
+        ("dense", 1),
+        ("dense", 2),
+        ("none", 1),
+        ("none", 2),
+    ]
 
 
 Restricted = Callable[..., tuple[int, str, str]]

@@ -14,7 +14,7 @@ from gpushare_cli.simulate.command import Order
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 from testing.cli.calling import Run
 from testing.cli.explaining import explain
-from testing.cli.simulating import T4S, Result, listed, manifest, simulate, where, workload
+from testing.cli.simulating import Result, listed, manifest, simulate, where, workload
 
 NONE = ("none",)
 
@@ -261,16 +261,6 @@ def test_a_time_of_a_replay_that_is_none_is_named() -> None:
 )
 def test_policies_and_seeds_that_are_none(arguments: Sequence[str], message: str, run: Run) -> None:
     assert run("simulate", *arguments)[::2] == (2, f"error: {message}\n")
-
-
-def test_several_policies_and_seeds_are_given_as_lists(tmp_path: Path, run: Run) -> None:
-    profile = tmp_path / "profile.yaml"
-    profile.write_text(T4S, encoding="utf-8")
-    arguments = ["--policy", "dense,none", "--seeds", "1-2", "-o", "json"]
-    found = json.loads(run("simulate", "--profile", str(profile), *arguments)[1])
-    assert [(each["policy"], each["seed"]) for each in found["runs"]] == [
-        (policy, seed) for policy in ("dense", "none") for seed in (1, 2)
-    ]
 
 
 def test_the_policy_of_a_namespace_is_that_of_its_pods_that_name_none() -> None:
