@@ -265,7 +265,7 @@ def why_bypassed(fate: Fate, text: str, pod: Bypassed) -> str:
             return f"what it asks for cannot be understood: {text}; fix that and {again}"
         case Fate.TOO_LATE:
             return (
-                "its containers have started without GPUs from gpushare, and cannot be given any more;"
+                "its containers have started without GPUs from gpushare, and cannot be given any now;"
                 f" {again} without spec.nodeName and with the scheduler {names.SCHEDULER}"
             )
         case Fate.RECREATE:

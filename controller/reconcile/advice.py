@@ -82,7 +82,7 @@ def outdated(pod: Bound) -> Tell:
 def without_gpu(pod: Bound) -> Tell:
     """It is too late for it: what its containers see was settled when they started."""
     started = f"its containers have started on {pod.node} without GPUs from {names.CONTROLLER_SERVICE}"
-    return Tell(pod.ref, REASON_WITHOUT_GPU, f"{started}, and cannot be given any more; {_elsewhere(pod)}")
+    return Tell(pod.ref, REASON_WITHOUT_GPU, f"{started}, and cannot be given any now; {_elsewhere(pod)}")
 
 
 def _elsewhere(pod: Bound) -> str:

@@ -101,7 +101,7 @@ def test_a_pod_whose_containers_have_started_is_only_told(world: World, gib: int
     run_containers(world, pod, "c0")
     tick(world, 30, times=5)
     started = "its containers have started on node-a without GPUs from gpushare-controller"
-    assert said(world) == [("GpuShareWithoutGpu", f"{started}, and cannot be given any more; {AGAIN}")]
+    assert said(world) == [("GpuShareWithoutGpu", f"{started}, and cannot be given any now; {AGAIN}")]
     assert world.api.count("patch") == 0
     assert world.api.count("get", "pods/bypassed") <= 3
     assert world.used() == {}
