@@ -65,7 +65,7 @@ def test_a_pod_whose_allocation_cannot_be_read_is_told_once(world: World) -> Non
     [(reason, message)] = said(world)
     assert reason == "GpuShareUnreadableAllocation"
     assert message.startswith("what this pod holds cannot be read, so its node takes no new pods: annotation ")
-    assert message.endswith(" found ''; delete it, or install the version of gpushare that bound it")
+    assert message.endswith(" found None; delete it, or install the version of gpushare that bound it")
     counted = world.add_bound(3, node="node-b")
     unreadable = {names.ANNOTATION_ALLOCATION: "[]"}
     world.edit_pod(counted, lambda found: found["metadata"]["annotations"].update(unreadable))

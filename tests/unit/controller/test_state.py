@@ -107,7 +107,7 @@ def test_a_node_with_a_pod_that_cannot_be_read_takes_no_new_pods(world: World) -
         RefusalReason.INSUFFICIENT_GPU_MEMORY,
         "node-a takes no new pods, because what team/odd holds there cannot be read:"
         " annotation gpushare.dev/allocation: expected an object, found a list;"
-        " and annotation devices.gpushare.dev/c0: expected UUIDs of different GPUs, found '';"
+        " and annotation devices.gpushare.dev/c0: expected UUIDs of different GPUs, found None;"
         " delete that pod, or install the version of gpushare that bound it",
     )
     assert world.bind(world.add_pod(3)).error == refusal(world).message
