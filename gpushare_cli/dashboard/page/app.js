@@ -32,6 +32,7 @@ let lines = new Map(); // JSON of a node as it was sent -> its name; what is the
 let about = ["", "", ""]; // the same of the overview, of pods that wait and of what happened
 let again = 0; // a timer
 let round = 0; // of asking: an answer to an earlier one, with another key, is too late
+let asking = false;
 
 // What is kept for this address, port included, which cookies are not.
 
@@ -66,6 +67,7 @@ function takeKey() {
 async function poll() {
   clearTimeout(again);
   const mine = ++round;
+  asking = true;
   try {
     const headers = { "If-None-Match": etag, "Gpushare-Key": encodeURIComponent(key) };
     const answer = await fetch("picture", { headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
@@ -86,6 +88,7 @@ async function poll() {
     if (mine !== round) return;
     connected(false);
   }
+  asking = false;
   again = setTimeout(poll, document.hidden ? HIDDEN_MS : POLL_MS);
 }
 
@@ -501,6 +504,6 @@ addEventListener("hashchange", () => {
   read();
   if (key !== before) poll();
 });
-document.addEventListener("visibilitychange", () => document.hidden || poll());
+document.addEventListener("visibilitychange", () => document.hidden || asking || poll());
 setInterval(grow, 10000);
 poll();

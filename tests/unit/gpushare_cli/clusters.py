@@ -1,13 +1,14 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpushare import names
-from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
-from gpushare.model.allocation import Allocation, Grant
+from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import allocations
 from gpushare.wire import inventory as inventory_wire
+from testing.builders import make_allocation, make_container, make_gpu, make_grant, make_pod
 from testing.fakes.kube import FakeKube
 
 Object = dict[str, Any]
@@ -41,64 +42,31 @@ def our_node(
     address: str | None = "192.168.0.71",
     instances: Sequence[Gpu] = (),
 ) -> Object:
-    inventory = NodeInventory(
-        node=NodeName(name),
-        unit=unit,
-        gpus=tuple(
-            Gpu(
-                uuid=GpuUuid(f"GPU-{name}-{i}"),
-                index=i,
-                model="Tesla T4",
-                memory_mib=mib,
-                health=GpuHealth.UNHEALTHY if i in unhealthy else GpuHealth.HEALTHY,
-                reason="Xid 79: GPU has fallen off the bus" if i in unhealthy else "",
-            )
-            for i, mib in enumerate(memory_mib)
-        )
-        + tuple(instances),
-    )
+    faulty = {"health": GpuHealth.UNHEALTHY, "reason": "Xid 79: GPU has fallen off the bus"}
+    gpus = [
+        replace(make_gpu(i, mib=mib), uuid=GpuUuid(f"GPU-{name}-{i}"), **(faulty if i in unhealthy else {}))  # type: ignore[arg-type]
+        for i, mib in enumerate(memory_mib)
+    ]
+    inventory = NodeInventory(node=NodeName(name), unit=unit, gpus=(*gpus, *instances))
     return node(name, address=address, annotations={names.ANNOTATION_INVENTORY: inventory_wire.encode(inventory)})
 
 
-def pod(
-    name: str,
-    *,
-    namespace: str = "default",
-    on: str = "node-a",
-    mem: int | str = 3,
-    annotations: dict[str, str] | None = None,
-    phase: str = "Running",
-) -> Object:
-    return {
-        "metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}", "annotations": annotations or {}},
-        "spec": {"nodeName": on, "containers": [{"name": "main", "resources": {"limits": {names.GPU_MEM: str(mem)}}}]},
-        "status": {"phase": phase},
-    }
+def pod(name: str, *, on: str = "node-a", mem: int | str = 3, phase: str = "Running", **fields: Any) -> Object:
+    return make_pod(make_container(gpu_mem=str(mem)), name=name, node=on, phase=phase, **fields)
 
 
-def aliyun_pod(name: str, *, gpu: int, mem: int, namespace: str = "default", phase: str = "Running") -> Object:
-    return pod(name, namespace=namespace, mem=mem, annotations={names.ALIYUN_IDX: str(gpu)}, phase=phase)
+def aliyun_pod(name: str, *, gpu: int, mem: int, **fields: Any) -> Object:
+    return pod(name, mem=mem, annotations={names.ALIYUN_IDX: str(gpu)}, **fields)
 
 
 def ack_pod(name: str, shares: str, *, mem: int) -> Object:
     return pod(name, mem=mem, annotations={names.ACK_ALLOCATION: shares})
 
 
-def our_pod(
-    name: str, *gpus: str, mib: int, namespace: str = "default", on: str = "node-a", made_for: str | None = None
-) -> Object:
-    who = PodRef(namespace=namespace, name=name, uid=PodUid(f"uid-{name}"))
-    grant = Grant(container="main", gpus=tuple(GpuUuid(gpu) for gpu in gpus), memory_mib=mib)  # type: ignore[arg-type] # a plain text reads better in a test
-    allocation = Allocation(pod=who, node=NodeName(made_for or on), grants=(grant,))
-    text = allocations.encode(allocation)
-    return pod(name, namespace=namespace, on=on, mem=mib // 1024, annotations={names.ANNOTATION_ALLOCATION: text})
-
-
-def given(name: str, allocation: Allocation, *, namespace: str = "default", mem: int | str = 3) -> Object:
-    """A running pod with this allocation."""
-    text = allocations.encode(allocation)
-    annotations = {names.ANNOTATION_ALLOCATION: text}
-    return pod(name, namespace=namespace, on=allocation.node, mem=mem, annotations=annotations)
+def our_pod(name: str, *gpus: str, mib: int, on: str = "node-a", made_for: str = "", **fields: Any) -> Object:
+    grant = replace(make_grant(*gpus), memory_mib=mib)
+    text = allocations.encode(make_allocation(name, grant, node=made_for or on))
+    return pod(name, on=on, mem=mib // 1024, annotations={names.ANNOTATION_ALLOCATION: text}, **fields)
 
 
 def unhealthy_gpus(node: str, gpus: str) -> Object:

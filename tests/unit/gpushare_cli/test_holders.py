@@ -4,13 +4,12 @@ from pathlib import Path
 import pytest
 
 from gpushare import names
-from gpushare.identity import ContainerName, GpuUuid, NodeName
+from gpushare.identity import NodeName
 from gpushare.kube import api as kube
-from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth
 from gpushare.units import MemoryUnit
 from gpushare_cli import holders, inspect_command, reading
-from testing.builders import make_allocation, make_grant, make_inventory, make_mig, make_node
+from testing.builders import make_container, make_grant, make_inventory, make_mig, make_node, make_pod
 from testing.cli.podding import bound
 from testing.fakes.kube import FakeKube
 from tests.unit.gpushare_cli import findings
@@ -21,7 +20,6 @@ from tests.unit.gpushare_cli.clusters import (
     aliyun_node,
     aliyun_pod,
     api_of,
-    given,
     node,
     our_node,
     our_pod,
@@ -30,21 +28,15 @@ from tests.unit.gpushare_cli.clusters import (
 )
 from tests.unit.gpushare_cli.findings import Told
 
-PART = Grant(container=ContainerName("main"), gpus=(GpuUuid("GPU-node-a-0"),), memory_mib=3072, compute_percent=20)
-WHOLE = Grant(
-    container=ContainerName("main"), gpus=(GpuUuid("GPU-node-a-1"),), memory_mib=15360, compute_percent=100, whole=True
-)
-
-
+PART = make_grant("GPU-node-a-0", gib=3, compute_percent=20)
+WHOLE = make_grant("GPU-node-a-1", gib=15, compute_percent=100, whole=True)
 SHARED = {"grantedMiB": 3072, "usedMiB": 3072, "computePercent": 20, "whole": False}
 WHOLLY = {"grantedMiB": 15360, "usedMiB": 15360, "computePercent": 100, "whole": True}
 
 
 def asking(name: str, **limits: object) -> Object:
     """A bound pod without an allocation."""
-    found = pod(name)
-    found["spec"]["containers"][0]["resources"]["limits"] = limits
-    return found
+    return make_pod(make_container(resources={"limits": limits}), name=name, node="node-a", phase="Running")
 
 
 def changed(pod: Object, part: str, **change: object) -> Object:
@@ -53,7 +45,7 @@ def changed(pod: Object, part: str, **change: object) -> Object:
 
 
 def noted(found: Object, **annotations: str) -> Object:
-    found["metadata"]["annotations"] |= annotations
+    found["metadata"].setdefault("annotations", {}).update(annotations)
     return found
 
 
@@ -75,7 +67,7 @@ BINDING = {
 }
 NANO = {names.NANO_ASSUME: "true", f"{names.PREFIX_NANO_CONTAINER}main": "0"}
 ONE, BOTH = our_node("node-a", 15360), our_node("node-a", 15360, 15360)
-TRAIN = given("train", make_allocation("train", WHOLE))
+TRAIN = bound("train", WHOLE)
 CASES: dict[str, tuple[list[Object], list[Object]]] = {
     "nodes without GPUs do not appear": ([node("cpu-only"), aliyun_node("b"), our_node("a", 1024)], []),
     "finished pods hold nothing": ([aliyun_node()], [old("done", phase="Succeeded"), old("failed", phase="Failed")]),
@@ -168,7 +160,7 @@ def test_json_is_in_mib_and_names_every_gpu() -> None:
 
 
 def test_compute_and_whole_gpus_follow_the_memory_in_a_table_of_their_own() -> None:
-    pods = [given("part", make_allocation("part", PART)), given("train", make_allocation("train", WHOLE))]
+    pods = [bound("part", PART), bound("train", WHOLE)]
     found = holders.build([our_node("node-a", 15360, 15360)], pods)
     (node,) = inspect_command.as_value(found)["nodes"]
     parts, whole = [{"index": 0, **SHARED}], [{"index": 1, **WHOLLY}]
@@ -186,7 +178,7 @@ def test_compute_and_whole_gpus_follow_the_memory_in_a_table_of_their_own() -> N
         "node-a  1    100%                default/train\n"
     )
     # Details end with the same table.
-    found = holders.build([our_node("node-a", 15360)], [given("part", make_allocation("part", PART))])
+    found = holders.build([our_node("node-a", 15360)], [bound("part", PART)])
     table = "NAME    GPU  Compute(Allocated)  Whole GPU Of\nnode-a  0    20%                 \n"
     assert inspect_command.detail(found).endswith(f"In Cluster:  3/15 (20%)  \n\n{table}")
 
@@ -210,11 +202,8 @@ def test_gpus_are_as_the_annotation_and_the_config_map_say(
     assert found.nodes[0].gpus[0].gpu.health is expected
 
 
-def plain(name: str) -> dict[str, object]:
-    return {
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"nodeName": "node-a", "containers": [{"name": "main"}]},
-    }
+def plain(name: str) -> Object:
+    return make_pod(make_container(), name=name, node="node-a")
 
 
 def asked(api: FakeKube) -> list[str]:
