@@ -98,7 +98,7 @@ def schedulers(facts: Facts) -> Iterator[Finding]:
         if shared := sorted(managed & {names.GPU_MEM, names.GPU_PERCENT, names.GPU}):
             problem = f"the extender {extender.get('urlPrefix')} is asked about {', '.join(shared)} as well"
             fix = f"remove it from the extenders: {facts.kubectl(f'edit configmap {names.SCHEDULER}')}"
-            yield error(f"configmap/{facts.namespace}/{names.SCHEDULER}", problem, fix)
+            yield error(facts.own("configmap", names.SCHEDULER), problem, fix)
 
 
 def addons(facts: Facts) -> Iterator[Finding]:

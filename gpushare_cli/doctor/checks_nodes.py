@@ -27,7 +27,7 @@ _WHY: Final = (
 
 def daemonset(facts: Facts) -> Iterator[Finding]:
     """The device plugin's DaemonSet exists, and nodes are chosen for it."""
-    where = f"daemonset/{facts.namespace}/{names.PLUGIN}"
+    where = facts.own("daemonset", names.PLUGIN)
     if read(facts.snapshot.plugin) is None:
         yield error(where, "it is missing, so no node shares a GPU", objects.APPLY)
     if not any(node.is_selected for node in facts.nodes):
@@ -292,7 +292,7 @@ def usage(facts: Facts) -> Iterator[Finding]:
         raise NothingToCheckError("there is no DaemonSet")
     if not facts.reads_usage:
         return
-    where = f"daemonset/{facts.namespace}/{names.PLUGIN}"
+    where = facts.own("daemonset", names.PLUGIN)
     if objects.pod_spec(plugin).get("hostPID") is not True:
         problem = "GPUSHARE_USAGE or GPUSHARE_WATCHDOG is set, and its pods do not see the processes of their nodes"
         fix = "add manifests/usage or a watchdog's component to the overlay (it sets hostPID), or unset them"
