@@ -128,8 +128,9 @@ def add_version(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", action="version", version=f"{parser.prog} {gpushare.__version__}")
 
 
-def argument(*flags: str, default: Any = "", **how: Any) -> Any:
-    """A field of a command's options, and how argparse takes it; without flags by its place."""
+def argument(*flags: str, **how: Any) -> Any:
+    """A field of a command's options, and how argparse takes it; without flags by its place, where it must be given."""
+    default = how.pop("default", "" if flags else dataclasses.MISSING)
     return dataclasses.field(default=default, metadata={_ARGUMENT: (flags, how)})
 
 
@@ -152,10 +153,9 @@ def of_options(kind: type, description: str) -> Callable[[argparse.ArgumentParse
 
 def _add(parser: argparse.ArgumentParser, name: str, field: "dataclasses.Field[Any]") -> None:
     flags, how = field.metadata[_ARGUMENT]
-    if flags:
-        added = parser.add_argument(*flags, dest=name, default=field.default, **how)
-    else:
-        added = parser.add_argument(name, default=field.default, **how)
+    if field.default is not dataclasses.MISSING:
+        how = {"default": field.default, **how}
+    added = parser.add_argument(*flags, dest=name, **how) if flags else parser.add_argument(name, **how)
     if how.get("metavar") == "FILE":
         is_file(added)
 
@@ -203,14 +203,17 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig; by default the current one")
 
 
-def add_namespaces(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-n", "--namespace", default="", metavar="NAME", help="by default the kubeconfig's")
-    _add(parser, "installation", installation("gpushare's own settings"))
+def namespace() -> Any:
+    return argument("-n", "--namespace", metavar="NAME", help="by default the kubeconfig's")
+
+
+def memory_unit(default: str) -> Any:
+    what = f"what one {names.GPU_MEM} is: GiB, MiB, or 256MiB; by default {default}"
+    return argument("--memory-unit", type=MemoryUnit.parse, default=None, metavar="UNIT", help=what)
 
 
 def add_memory_unit(parser: argparse.ArgumentParser, default: str) -> None:
-    what = f"what one {names.GPU_MEM} is: GiB, MiB, or 256MiB; by default {default}"
-    parser.add_argument("--memory-unit", type=MemoryUnit.parse, metavar="UNIT", help=what)
+    _add(parser, "memory_unit", memory_unit(default))
 
 
 def is_file(argument: argparse.Action) -> None:

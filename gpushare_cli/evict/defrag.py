@@ -1,11 +1,9 @@
 """`gpushare defrag`: arguments, the plan carried out, what is printed."""
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TextIO
 
-from gpushare import names
 from gpushare.cluster import pod_records
 from gpushare.errors import SettingsError
 from gpushare.identity import PodUid
@@ -16,7 +14,7 @@ from gpushare.runtime.clock import Clock
 from gpushare.runtime.process import as_interrupt
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import arguments, console, reading
-from gpushare_cli.arguments import Call, Command
+from gpushare_cli.arguments import Call, Command, argument, switch
 from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.evict import movable, move_search
 from gpushare_cli.evict.gpu_cordon import TemporaryCordon
@@ -33,39 +31,34 @@ _BUDGET_S: Final = 5.0  # between two tries to evict a pod, before each of which
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    pod: Target | None = None
-    file: str = ""
-    namespace: str = ""
-    installation: str = names.NAMESPACE
-    dry_run: bool = False
-    yes: bool = False
-    delete_emptydir_data: bool = False
-    max_moves: int = move_search.MOST_MOVES
-    timeout: int = _DEFAULT_S
-    output: str = "table"
-
-
-def add(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Name the few pods whose eviction makes room for a pod that fits on no GPU, and where each of them fits then."
-        " Pods that nothing recreates, that would have no place, or that a budget protects stay where they are."
-        " Without --yes nothing is changed."
+    pod: Target | None = argument(
+        type=Target.parse, nargs="?", default=None, metavar="POD", help="NAME or NAMESPACE/NAME of one that waits"
     )
-    what = "NAME or NAMESPACE/NAME of one that waits"
-    parser.add_argument("pod", type=Target.parse, nargs="?", metavar="POD", help=what)
-    what = "its manifest instead, before it is created; - for the standard input"
-    arguments.is_file(parser.add_argument("-f", "--file", default="", metavar="FILE", help=what))
-    arguments.add_namespaces(parser)
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be done, as without --yes")
-    parser.add_argument("--yes", action="store_true", help="evict these pods, one after another, as budgets allow")
-    what = "also move pods that lose data in emptyDir volumes"
-    parser.add_argument("--delete-emptydir-data", action="store_true", help=what)
-    what = "how many pods may be evicted (default: %(default)s)"
-    parser.add_argument("--max-moves", type=int, default=move_search.MOST_MOVES, metavar="N", help=what)
-    what = "how long to wait for each budget and each successor (default: %(default)s)"
-    parser.add_argument("--timeout", type=int, default=_DEFAULT_S, metavar="SECONDS", help=what)
-    arguments.add_output(parser)
-    arguments.add_cluster(parser)
+    file: str = argument(
+        "-f", "--file", metavar="FILE", help="its manifest instead, before it is created; - for the standard input"
+    )
+    namespace: str = arguments.namespace()
+    installation: str = arguments.installation("gpushare's own settings")
+    dry_run: bool = switch("--dry-run", what="only say what would be done, as without --yes")
+    yes: bool = switch("--yes", what="evict these pods, one after another, as budgets allow")
+    delete_emptydir_data: bool = switch(
+        "--delete-emptydir-data", what="also move pods that lose data in emptyDir volumes"
+    )
+    max_moves: int = argument(
+        "--max-moves",
+        type=int,
+        default=move_search.MOST_MOVES,
+        metavar="N",
+        help="how many pods may be evicted (default: %(default)s)",
+    )
+    timeout: int = argument(
+        "--timeout",
+        type=int,
+        default=_DEFAULT_S,
+        metavar="SECONDS",
+        help="how long to wait for each budget and each successor (default: %(default)s)",
+    )
+    output: str = arguments.output()
 
 
 def run(
@@ -318,6 +311,11 @@ COMMAND: Final = Command(
         ("For one that is not created yet", "gpushare defrag -f large.yaml --dry-run"),
         ("Carry it out", "gpushare defrag ml/train --yes"),
     ),
-    add=add,
+    add=arguments.of_options(
+        Options,
+        "Name the few pods whose eviction makes room for a pod that fits on no GPU, and where each of them fits then."
+        " Pods that nothing recreates, that would have no place, or that a budget protects stay where they are."
+        " Without --yes nothing is changed.",
+    ),
     run=_run,
 )

@@ -1,10 +1,8 @@
 """`gpushare drain`, `cordon`, `uncordon`: arguments, what is done, what is printed."""
 
-import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Final
 
 from gpushare import names, units
@@ -19,7 +17,7 @@ from gpushare.model.gpu import Gpu
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.process import as_interrupt
 from gpushare_cli import arguments, console, reading, world
-from gpushare_cli.arguments import Call, Command
+from gpushare_cli.arguments import Call, Command, argument, switch
 from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.evict import gpu_cordon, movable, move_search, occupants
 from gpushare_cli.evict.gpu_cordon import Change, GpuName
@@ -40,40 +38,27 @@ _WORDS: Final[Mapping[Step, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    gpu: GpuName
-    dry_run: bool = False
-    force: bool = False
-    delete_emptydir_data: bool = False
-    timeout: int = _DEFAULT_S
-    output: str = "table"
-
-
-def add(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Take one GPU out of service: keep new pods away from it, and evict the pods that are on it, as budgets allow."
-        " Pods on other GPUs of the node stay."
+class OneGpu:
+    gpu: GpuName = argument(
+        type=GpuName.parse, metavar="NODE/GPU", help="number or UUID of the GPU; 0:1 is MIG instance 1 of GPU 0"
     )
-    _add_gpu(parser)
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be done; changes nothing")
-    parser.add_argument("--force", action="store_true", help="also evict pods that nothing recreates")
-    what = "also evict pods that lose data in emptyDir volumes"
-    parser.add_argument("--delete-emptydir-data", action="store_true", help=what)
-    what = "how long to wait for budgets and for pods to end (default: %(default)s)"
-    parser.add_argument("--timeout", type=int, default=_DEFAULT_S, metavar="SECONDS", help=what)
-    arguments.add_output(parser)
-    arguments.add_cluster(parser)
 
 
-def _add_alone(parser: argparse.ArgumentParser, description: str) -> None:
-    parser.description = description
-    _add_gpu(parser)
-    arguments.add_cluster(parser)
-
-
-def _add_gpu(parser: argparse.ArgumentParser) -> None:
-    what = "number or UUID of the GPU; 0:1 is MIG instance 1 of GPU 0"
-    parser.add_argument("gpu", type=GpuName.parse, metavar="NODE/GPU", help=what)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(OneGpu):
+    dry_run: bool = switch("--dry-run", what="only say what would be done; changes nothing")
+    force: bool = switch("--force", what="also evict pods that nothing recreates")
+    delete_emptydir_data: bool = switch(
+        "--delete-emptydir-data", what="also evict pods that lose data in emptyDir volumes"
+    )
+    timeout: int = argument(
+        "--timeout",
+        type=int,
+        default=_DEFAULT_S,
+        metavar="SECONDS",
+        help="how long to wait for budgets and for pods to end (default: %(default)s)",
+    )
+    output: str = arguments.output()
 
 
 def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
@@ -301,7 +286,11 @@ DRAIN: Final = Command(
         ("Evict the pods of a GPU as budgets allow", "gpushare drain node-a/2"),
         ("Also pods that nothing recreates, for at most a minute", "gpushare drain node-a/2 --force --timeout 60"),
     ),
-    add=add,
+    add=arguments.of_options(
+        Options,
+        "Take one GPU out of service: keep new pods away from it, and evict the pods that are on it, as budgets allow."
+        " Pods on other GPUs of the node stay.",
+    ),
     run=_drain,
 )
 CORDON: Final = Command(
@@ -312,7 +301,7 @@ CORDON: Final = Command(
         ("By the number of the GPU", "gpushare cordon node-a/2"),
         ("MIG instance 1 of GPU 0", "gpushare cordon node-a/0:1"),
     ),
-    add=partial(_add_alone, description="Keep new pods away from one GPU; what runs there stays."),
+    add=arguments.of_options(OneGpu, "Keep new pods away from one GPU; what runs there stays."),
     run=lambda call: cordon(call.api(), call.streams, call.arguments.gpu),
 )
 UNCORDON: Final = Command(
@@ -320,6 +309,6 @@ UNCORDON: Final = Command(
     what="let new pods onto a GPU again",
     exit_codes=CORDON.exit_codes,
     examples=(("After a drain", "gpushare uncordon node-a/2"),),
-    add=partial(_add_alone, description="Let new pods onto one GPU again, after cordon or drain."),
+    add=arguments.of_options(OneGpu, "Let new pods onto one GPU again, after cordon or drain."),
     run=lambda call: uncordon(call.api(), call.streams, call.arguments.gpu),
 )

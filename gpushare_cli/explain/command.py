@@ -1,16 +1,14 @@
 """`gpushare explain`: reads pods and their cluster, decides, prints."""
 
-import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.units import MemoryUnit
 from gpushare_cli import arguments, reading, targets, usage, world
-from gpushare_cli.arguments import Command
+from gpushare_cli.arguments import Command, argument
 from gpushare_cli.console import BAD, FAILED, OK, Streams
 from gpushare_cli.explain import decide, render
 from gpushare_cli.explain.decide import Explanation, State
@@ -20,21 +18,17 @@ from gpushare_cli.targets import Target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    pod: Target
-    namespace: str = ""  # empty for the one that the user means who names none
-    installation: str = names.NAMESPACE  # namespace of gpushare's own settings
-    memory_unit: MemoryUnit | None = None
-    output: str = "table"
-
-
-def add(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Say why a pod waits, node by node, or where it is and what holds it to its share there."
-    what = "its name, NAMESPACE/NAME, or KIND/NAME for the pods of a workload: deployment/web"
-    parser.add_argument("pod", type=Target.parse, metavar="POD", help=what)
-    arguments.add_namespaces(parser)
-    arguments.add_memory_unit(parser, "the one of the settings, else the one in which the nodes count")
-    arguments.add_output(parser)
-    arguments.add_cluster(parser)
+    pod: Target = argument(
+        type=Target.parse,
+        metavar="POD",
+        help="its name, NAMESPACE/NAME, or KIND/NAME for the pods of a workload: deployment/web",
+    )
+    namespace: str = arguments.namespace()
+    installation: str = arguments.installation("gpushare's own settings")
+    memory_unit: MemoryUnit | None = arguments.memory_unit(
+        "the one of the settings, else the one in which the nodes count"
+    )
+    output: str = arguments.output()
 
 
 def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[], str]) -> int:
@@ -93,6 +87,8 @@ COMMAND: Final = Command(
         ("Why a pod waits, or where it is and why", "gpushare explain train"),
         ("All pods of a Deployment in another namespace", "gpushare explain deployment/web -n ml"),
     ),
-    add=add,
+    add=arguments.of_options(
+        Options, "Say why a pod waits, node by node, or where it is and what holds it to its share there."
+    ),
     run=lambda call: run(call.api(), call.streams, call.options(Options), call.namespace),
 )
