@@ -92,9 +92,7 @@ def without_zero(container: JsonObject) -> JsonObject:
         for field in ("limits", "requests")
         if (values := resources.get(field))
     }
-    if all(kept[field] == resources[field] for field in kept):
-        return container
-    return {**container, "resources": {**resources, **kept}}
+    return {**container, "resources": {**resources, **kept}} if kept else container
 
 
 def foreign(container: Mapping[str, Any], rules: Rules) -> str | None:

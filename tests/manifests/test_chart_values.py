@@ -114,19 +114,14 @@ def test_what_every_component_has(component: str) -> None:
     assert (metadata["labels"]["team"], metadata["annotations"]["a"]) == ("ml", "b")
 
 
-def test_replicas() -> None:
-    found = objects(webhook={"replicas": 3}, controller={"replicas": 1}, scheduler={"replicas": 1})
-    replicas = {each["metadata"]["name"]: each["spec"]["replicas"] for each in found if each["kind"] == "Deployment"}
-    assert replicas == {names.WEBHOOK: 3, names.CONTROLLER: 1, names.SCHEDULER: 1}
-
-
-def test_a_single_pod_has_no_budget_that_keeps_its_node_from_being_drained() -> None:
-    def budgets(replicas: int) -> set[str]:
-        found = objects(webhook={"replicas": replicas}, scheduler={"replicas": replicas})
-        return {each["metadata"]["name"] for each in found if each["kind"] == "PodDisruptionBudget"}
-
-    assert budgets(2) == {names.WEBHOOK, names.SCHEDULER}
-    assert budgets(1) == set()
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_single_pod_has_no_budget_that_keeps_its_node_from_being_drained(replicas: int) -> None:
+    names_of = [names.WEBHOOK, names.CONTROLLER, names.SCHEDULER]
+    found = objects(**{name.removeprefix("gpushare-"): {"replicas": replicas} for name in names_of})
+    made = {each["metadata"]["name"]: each["spec"]["replicas"] for each in found if each["kind"] == "Deployment"}
+    assert made == dict.fromkeys(names_of, replicas)
+    budgets = {each["metadata"]["name"] for each in found if each["kind"] == "PodDisruptionBudget"}
+    assert budgets == ({names.WEBHOOK, names.SCHEDULER} if replicas > 1 else set())
 
 
 def test_pods_restart_exactly_when_their_settings_change() -> None:

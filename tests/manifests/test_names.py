@@ -93,12 +93,9 @@ def test_every_setting_in_the_manifests_exists_and_is_accepted() -> None:
         assert container(workload)["envFrom"] == [{"configMapRef": {"name": names.CONFIG}}]
 
 
-def test_labels_and_accounts_are_those_of_the_code() -> None:
+def test_labels_and_accounts_are_those_of_the_code_and_the_cluster_adds_no_variables() -> None:
     assert SPECS[names.PLUGIN]["nodeSelector"] == {names.LABEL_SHARES: "true"}
     assert SPECS[names.CONTROLLER]["serviceAccountName"] == names.SERVICE_ACCOUNT_CONTROLLER
-
-
-def test_the_cluster_adds_no_variables_that_look_like_settings() -> None:
     # Services of the namespace would appear as GPUSHARE_WEBHOOK_PORT and so on.
     assert all(spec["enableServiceLinks"] is False for spec in SPECS.values())
 

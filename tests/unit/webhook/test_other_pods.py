@@ -82,12 +82,8 @@ def test_which_plugins_there_are_is_a_setting(resources: tuple[str, ...], is_our
 
 
 def test_a_forged_binding_and_the_label_are_stripped() -> None:
-    before = pod(
-        container(env=[VOID]),
-        annotations={"devices.gpushare.dev/a": "GPU-1", "keep": "me"},
-        labels={"gpushare.dev/managed": "true", "app": "x"},
-    )
-    after = mutated(before)["metadata"]
+    notes, marks = {"devices.gpushare.dev/a": "GPU-1", "keep": "me"}, {"gpushare.dev/managed": "true", "app": "x"}
+    after = mutated(pod(container(env=[VOID]), annotations=notes, labels=marks))["metadata"]
     assert (after["annotations"], after["labels"]) == ({"keep": "me"}, {"app": "x"})
 
 
