@@ -329,18 +329,6 @@ def test_pods_that_were_started_without_a_limit_keep_what_they_have(node: Node) 
 
 
 @BOTH
-def test_an_init_container_may_have_more_than_what_follows(node: Node) -> None:
-    init, main = node.grant(0, gib=5, container="init", kind=ContainerKind.INIT), node.grant(0, gib=3)
-    node.prepare(init, init, main)
-    assert node.limit(node.pod) == 5120
-    allocation = node.memory.allocate(0, node.runs(init), 5120)
-    assert allocation is not None
-    node.memory.end(node.pod / IDS["init"])
-    node.prepare(main, init, main)
-    assert node.limit(node.pod) == 3072
-
-
-@BOTH
 @pytest.mark.parametrize(("init_gib", "largest"), [(2, 4096), (5, 6144)])
 def test_a_sidecar_that_restarts_gives_its_pod_no_more_than_was_placed(node: Node, init_gib: int, largest: int) -> None:
     """A tenant decides when it restarts; init and other containers never run at the same time."""

@@ -147,12 +147,12 @@ def test_errors_of_programs_do_not_make_a_gpu_unhealthy() -> None:
 def test_a_gpu_is_read_with_its_numa_node_if_the_machine_has_any(
     source: NvmlSource, nvml_stub: Stub, tmp_path: Path
 ) -> None:
-    nvml_stub.add_gpu(bus="00000000:3B:00.0")
+    nvml_stub.add_gpu(bus="00000000:3B:00.0", minor=4)
     (tmp_path / "0000:3b:00.0").mkdir()
     uuid, memory = str(nvml_stub.keys["0.uuid"]), (15360 - 300) * MIB
     for text, numa in (("1\n", 1), ("0\n", 0), ("-1\n", None), ("", None), ("none", None)):
         (tmp_path / "0000:3b:00.0" / "numa_node").write_text(text)
-        assert source.read() == [RawGpu(uuid=uuid, index=0, model="Tesla T4", memory_bytes=memory, numa=numa, minor=0)]
+        assert source.read() == [RawGpu(uuid=uuid, index=0, model="Tesla T4", memory_bytes=memory, numa=numa, minor=4)]
 
 
 class Calls:

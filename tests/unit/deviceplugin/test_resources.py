@@ -14,12 +14,8 @@ from gpushare.errors import SettingsError
 from gpushare.identity import NodeName
 from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare.units import GIB, MemoryUnit
-from testing.builders import make_gpu, make_grant, make_inventory
+from testing.builders import make_gpu, make_inventory
 from tests.unit.deviceplugin import golden
-
-SHARE = make_grant(0, 1, gib=3)
-PART = replace(make_grant(0), compute_percent=20)
-GPUS = replace(make_grant(0, 1, gib=15), compute_percent=100, whole=True)
 
 
 def test_memory_is_always_offered() -> None:
@@ -27,24 +23,6 @@ def test_memory_is_always_offered() -> None:
         resources.offered(percent=percent, whole_gpus=whole) for percent in (False, True) for whole in (False, True)
     ]
     assert offered == [(MEMORY,), (MEMORY, WHOLE), (MEMORY, PERCENT), (MEMORY, PERCENT, WHOLE)]
-
-
-def test_a_gpu_is_so_many_devices_and_a_grant_of_its_own_resource_too() -> None:
-    of_gpu = [resource.devices_of_gpu(make_gpu(0, mib=15109), GIB) for resource in (MEMORY, PERCENT, WHOLE)]
-    assert of_gpu == [14, 100, 1]
-    for resource, grant, devices in (
-        (MEMORY, SHARE, 6),
-        (MEMORY, replace(SHARE, compute_percent=30), 6),
-        (MEMORY, GPUS, None),
-        (PERCENT, PART, 20),
-        (PERCENT, replace(PART, gpus=SHARE.gpus), 40),
-        (PERCENT, SHARE, None),
-        (PERCENT, GPUS, None),
-        (WHOLE, GPUS, 2),
-        (WHOLE, SHARE, None),
-        (WHOLE, PART, None),
-    ):
-        assert resource.devices_of_grant(grant, GIB) == devices, (resource, grant)
 
 
 def test_a_resource_knows_its_own_devices() -> None:
