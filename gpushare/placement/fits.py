@@ -15,7 +15,7 @@ from gpushare.model.gpu import Gpu
 from gpushare.model.request import RequestShape
 from gpushare.model.selector import ANY_GPU
 from gpushare.placement import candidates, table
-from gpushare.placement.columns import MOST_MIB, Bools, Ints, clipped
+from gpushare.placement.columns import MOST_MIB, Bools, Ints
 from gpushare.placement.table import Rows, Table
 
 Codes = NDArray[np.uint8]
@@ -59,7 +59,7 @@ class Rules:
     def _ask(self, gpu: Gpu) -> tuple[bool, int, bool]:
         need = self._request.need(gpu).memory_mib
         is_open = candidates.takes(self._shape, self._request, gpu) and not candidates.by_kind(self._shape, [gpu])
-        return is_open, clipped(need, MOST_MIB + 1), is_open and gpu.memory_mib >= need
+        return is_open, min(need, MOST_MIB + 1), is_open and gpu.memory_mib >= need
 
     def of(self, cells: NDArray[np.int32]) -> tuple[Bools, NDArray[np.int32], Bools, Bools]:
         """Which GPUs it may have, what it takes of them, which have the memory, and which have room for it."""
