@@ -119,7 +119,7 @@ class RuntimeClass:
             path=hand_over.path(namespace), read=hand_over.is_all_cdi, remedy=f"{allow} the ConfigMap {names.HAND_OVER}"
         )
         self._refused = need(
-            path=hand_over.policy_path(namespace),
+            path=hand_over.path(namespace, names.RUNTIME_CLASS_POLICY),
             read=lambda found: hand_over.refuses(found, name),
             remedy=f"{allow} the ConfigMap {names.RUNTIME_CLASS_POLICY}",
         )

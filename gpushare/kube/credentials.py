@@ -43,24 +43,21 @@ def of_pod(directory: str = _DIRECTORY, *, clock: Clock | None = None) -> Creden
     return Credentials(
         server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
         ca_file=str(Path(directory, "ca.crt")),
-        token_source=_TokenFile(token, clock or SystemClock()).read,
+        token_source=_rotated(token, clock or SystemClock()),
     )
 
 
-class _TokenFile:
-    """The file is read again every minute because it is rotated."""
+def _rotated(file: Path, clock: Clock) -> Callable[[], str]:
+    """What the file has, which is read again every minute."""
+    token, read_at = "", float("-inf")
 
-    def __init__(self, file: Path, clock: Clock) -> None:
-        self._file = file
-        self._clock = clock
-        self._token = ""
-        self._read_at = float("-inf")
+    def read() -> str:
+        nonlocal token, read_at
+        if clock.monotonic() - read_at > _TOKEN_LIFE_S:
+            token, read_at = file.read_text(encoding="utf-8").strip(), clock.monotonic()
+        return token
 
-    def read(self) -> str:
-        if self._clock.monotonic() - self._read_at > _TOKEN_LIFE_S:
-            self._token = self._file.read_text(encoding="utf-8").strip()
-            self._read_at = self._clock.monotonic()
-        return self._token
+    return read
 
 
 def of_kubeconfig(path: str, context: str = "") -> Credentials:

@@ -15,6 +15,7 @@ from gpushare.wire import fields
 
 _LOG: Final = logging.getLogger(__name__)
 _PAGE: Final = 500  # objects
+_WATCH_S: Final = 300.0
 _HEALTHY_S: Final = 5.0  # a stream that lived longer was no failure
 T = TypeVar("T")
 
@@ -33,13 +34,8 @@ class Sink(Protocol[T]):
         """The whole collection, after every list."""
         ...
 
-    def upsert(self, found: T) -> None:
-        """One object was added or changed."""
-        ...
-
-    def remove(self, found: T) -> None:
-        """One object is gone; its last state."""
-        ...
+    def upsert(self, found: T) -> None: ...
+    def remove(self, found: T) -> None: ...  # its last state
 
 
 @dataclass(kw_only=True)
@@ -50,7 +46,6 @@ class Reflector(Generic[T]):
     clock: Clock
     params: dict[str, str] = field(default_factory=dict)  # field and label selectors
     optional: bool = False  # whether to end when the collection is gone or must not be read, instead of trying forever
-    watch_timeout_s: float = 300.0
     synced: threading.Event = field(default_factory=threading.Event)  # set after the first list
     _version: str = field(init=False, default="")  # the last resourceVersion seen; a cut stream resumes there
     _limit: int = field(init=False, default=_PAGE)
@@ -196,7 +191,7 @@ class Reflector(Generic[T]):
     def _stream(self) -> Iterable[str]:
         """One stream, told to the sink; the version after every event of it."""
         params = {**self.params, "resourceVersion": self._version, "allowWatchBookmarks": "true"}
-        events = self.api.watch(self.path, params, timeout_s=self.watch_timeout_s)
+        events = self.api.watch(self.path, params, timeout_s=_WATCH_S)
         self._touch()
         return map(self._apply, events)  # holds no object, perhaps a large one, while it waits for the next one
 

@@ -65,7 +65,6 @@ class PageServer:
         self._thread = threading.Thread(target=self._serve, name="pages", daemon=True)
 
     def start(self) -> None:
-        """Answer in the background, in this process."""
         self._thread.start()
 
     def stop(self) -> None:

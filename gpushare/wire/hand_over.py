@@ -24,14 +24,9 @@ AGAIN: Final = "delete the pod and create it again, so that it suits how the nod
 _KEY: Final = "hand-over"
 
 
-def path(namespace: str) -> str:
-    """Of the ConfigMap in the installation's namespace."""
-    return f"/api/v1/namespaces/{namespace}/configmaps/{names.HAND_OVER}"
-
-
-def policy_path(namespace: str) -> str:
-    """Of the ConfigMap in which an administrator refuses RuntimeClasses."""
-    return f"/api/v1/namespaces/{namespace}/configmaps/{names.RUNTIME_CLASS_POLICY}"
+def path(namespace: str, name: str = names.HAND_OVER) -> str:
+    """Of the ConfigMap, or of another one, in the installation's namespace."""
+    return f"/api/v1/namespaces/{namespace}/configmaps/{name}"
 
 
 def refuses(config_map: JsonObject | None, runtime_class: str) -> bool:

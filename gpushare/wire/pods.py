@@ -247,7 +247,6 @@ def _requests(holder: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _cpu_and_memory(amounts: Mapping[str, Any]) -> tuple[int, int]:
-    """Rounded up."""
     return _ceiling(amounts.get("cpu"), _MILLI), _ceiling(amounts.get("memory"), _MIB)
 
 

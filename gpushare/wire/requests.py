@@ -142,7 +142,6 @@ class _Reader:
         return ANY_GPU if found == ANY_GPU else found
 
     def _affinity(self) -> Affinity | None:
-        """Beside whom, or None if the pod does not say."""
         same = self._read(names.ANNOTATION_SAME_GPU, LabelSelector.parse)
         other = self._read(names.ANNOTATION_OTHER_GPU, LabelSelector.parse)
         if same is None and other is None:
@@ -184,7 +183,6 @@ class _Reader:
     # Containers.
 
     def _container(self, path: str, kind: ContainerKind, container: Mapping[str, Any]) -> ContainerRequest | None:
-        """What one container asks for; the path is for messages."""
         before = len(self.errors)
         limits, requests = pods.amounts(container, "limits"), pods.amounts(container, "requests")
         for field, amounts in (("limits", limits), ("requests", requests)):
@@ -299,8 +297,6 @@ def _choice(text: str, known: re.Pattern[str], fix: str) -> Choice:
 
 
 def _word(known: Mapping[str, T], problem: str, fix: str) -> Callable[[str], T]:
-    """Reads an annotation that may have a few words only."""
-
     def read(text: str) -> T:
         if text not in known:
             raise ValueError(f"{text!r:.80} {problem}; write {fix}")
