@@ -61,7 +61,6 @@ class FilterResult:
     unresolvable: Mapping[NodeName, str] = field(default_factory=dict)  # preemption cannot help there
 
 
-_Why = tuple[str, bool, RefusalReason]  # in words, whether it is for good, and the reason
 V = TypeVar("V", "_Kind", Costs)
 
 
@@ -160,8 +159,8 @@ class ClusterTable:
         told = self._told(self._kept, shape, names, reserved)
         return FilterResult(
             fits=[name for name in names if name not in told] if told else names,
-            failed={name: text for name, (text, permanent, _) in told.items() if not permanent},
-            unresolvable={name: text for name, (text, permanent, _) in told.items() if permanent},
+            failed={name: refused.message for name, refused in told.items() if not refused.permanent},
+            unresolvable={name: refused.message for name, refused in told.items() if refused.permanent},
         )
 
     def verdicts(self, shape: RequestShape) -> dict[NodeName, Refused | None]:
@@ -169,8 +168,7 @@ class ClusterTable:
         with self._current() as current:
             names = list(current.rows)
         told = self._told(self._chores, shape, names, frozenset())
-        refused = {name: Refused(reason, text, permanent) for name, (text, permanent, reason) in told.items()}
-        return {name: refused.get(name) for name in names}
+        return {name: told.get(name) for name in names}
 
     def grades(
         self, kind: PodKind, names: Sequence[NodeName], reserved: frozenset[NodeName] = frozenset()
@@ -292,7 +290,7 @@ class ClusterTable:
 
     def _told(
         self, kept: _Kept, shape: RequestShape, names: Sequence[NodeName], reserved: frozenset[NodeName]
-    ) -> dict[NodeName, _Why]:
+    ) -> dict[NodeName, Refused]:
         """Nodes on which a pod does not fit, and why."""
         with self._current() as current:
             kind, rows = self._kind(kept, shape), table.rows_named(current, names)
@@ -319,20 +317,24 @@ class ClusterTable:
         )
         return {name: why for name, why in said if why is not None}
 
-    def _said(self, kind: _Kind, name: NodeName, refused: _Refused, placed: Verdict | None, needs: str) -> _Why | None:
+    def _said(
+        self, kind: _Kind, name: NodeName, refused: _Refused, placed: Verdict | None, needs: str
+    ) -> Refused | None:
         """Why a pod does not fit on a node; None if it turns out that it does."""
         ledger = refused.ledger
         if ledger is None:
-            return node_records.unknown(name), False, RefusalReason.NO_INVENTORY
+            return Refused(RefusalReason.NO_INVENTORY, node_records.unknown(name))
         if isinstance(ledger, NodeLedger) and not refused.code & BY_PLACE:
             reason, permanent = fits.refusal(refused.code)
             if reason is RefusalReason.NO_MATCHING_GPU:
-                return name.join(self._around(kind, refused.build, ledger)), permanent, reason
-            return needs + self._left(kind.fits.shape, refused.row, ledger, never=permanent), permanent, reason
+                return Refused(reason, name.join(self._around(kind, refused.build, ledger)), permanent)
+            left = self._left(kind.fits.shape, refused.row, ledger, never=permanent)
+            return Refused(reason, needs + left, permanent)
         answer = ledger if isinstance(ledger, Refused) else placed
         if answer is None:
-            return _not_yet(name), False, RefusalReason.SEARCH_TOO_LONG
-        return (answer.message, answer.permanent, answer.reason) if isinstance(answer, Refused) else None
+            message = f"the search for a fit on {name} takes long and has not ended yet; it goes on at the next try"
+            return Refused(RefusalReason.SEARCH_TOO_LONG, message)
+        return answer if isinstance(answer, Refused) else None
 
     def _left(self, shape: RequestShape, row: int, ledger: NodeLedger, *, never: bool) -> str:
         """How a refusal goes on behind what the pod needs."""
@@ -409,7 +411,3 @@ def _worth(worths: dict[Policy | None, Worth], policies: Policies, kind: PodKind
     if policy not in worths:
         worths[policy] = Worth(policies.of(policy))
     return worths[policy]
-
-
-def _not_yet(name: NodeName) -> str:
-    return f"the search for a fit on {name} takes long and has not ended yet; it goes on at the next try"
