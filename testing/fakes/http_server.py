@@ -1,4 +1,4 @@
-"""HTTP/1.1 on a free port of the loopback interface: what all servers of tests have in common."""
+"""HTTP/1.1 on a free port, of the loopback interface by default: what all servers of tests have in common."""
 
 import contextlib
 import ssl
@@ -15,16 +15,17 @@ def serving(
     before_end: Callable[[], object] = lambda: None,
     *,
     context: ssl.SSLContext | None = None,
+    host: str = "127.0.0.1",
 ) -> Iterator[str]:
     """The server's URL, with TLS where there is a context for it. `before_end` ends what would keep its threads."""
-    server = _Server(("127.0.0.1", 0), handler)
+    server = _Server((host, 0), handler)
     server.daemon_threads = True
     if context:
         server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield f"http{'s' if context else ''}://127.0.0.1:{server.server_address[1]}"
+        yield f"http{'s' if context else ''}://{host}:{server.server_address[1]}"
     finally:
         before_end()
         server.shutdown()

@@ -1,6 +1,7 @@
 """An administrator who types what a page of the documents says, word for word."""
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -8,15 +9,36 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from localcluster import installation
+from localcluster.cluster import Cluster
+from testing.manifests import helm_cli
 from testing.pages import steps
-from tests.e2e.system import System
+
+
+def environment(cluster: Cluster, directory: Path, *programs: Path) -> Mapping[str, str]:
+    """What the administrator's shell has; programs in `bin` below his home come first."""
+    path = [directory / "bin", cluster.program("kubectl").parent, *programs, os.defpath]
+    return {"PATH": ":".join(map(str, path)), "HOME": str(directory), "KUBECONFIG": str(cluster.kubeconfig)}
+
+
+def give_program(directory: Path, name: str, script: str) -> None:
+    """A program of the administrator's."""
+    program = directory / "bin" / name
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    program.chmod(0o755)
+
+
+def give_helm(directory: Path, *more: str) -> None:
+    """Helm's own library stands in for the program; `more` arguments follow those that are typed."""
+    helm = shlex.join([sys.executable, helm_cli.__file__])
+    give_program(directory, "helm", f'exec {helm} "$@" {shlex.join(more)}')
 
 
 @dataclass
 class Administrator:
     """Follows the steps of one title on a page."""
 
-    system: System
+    cluster: Cluster
     page: str
     title: str
     directory: Path
@@ -36,14 +58,10 @@ class Administrator:
         return self.followed == set(steps(self.page, self.title))
 
     def _types(self, commands: str, node: str) -> str:
-        own = self.directory / "bin"
-        programs = f"{own}:{self.system.cluster.program('kubectl').parent}:{Path(sys.executable).parent}:{os.defpath}"
-        [simulated] = installation.bases(self.system.cluster.version)
-        environment = {
-            "PATH": programs,
-            "HOME": str(self.directory),
-            "KUBECONFIG": str(self.system.cluster.kubeconfig),
-            "OVERLAY": str(self.system.cluster.workdir / "kustomization"),
+        [simulated] = installation.bases(self.cluster.version)
+        variables = {
+            **environment(self.cluster, self.directory, Path(sys.executable).parent),
+            "OVERLAY": str(self.cluster.workdir / "kustomization"),
             "PRODUCTION": str(simulated.with_name(simulated.name.replace("simulated", "production"))),
             "OLD": str(self.directory),
             "NODE": node,
@@ -51,7 +69,7 @@ class Administrator:
         }
         argv = ["bash", "-euo", "pipefail", "-c", commands]
         done = subprocess.run(
-            argv, cwd=self.directory, env=environment, capture_output=True, text=True, timeout=240, check=False
+            argv, cwd=self.directory, env=variables, capture_output=True, text=True, timeout=240, check=False
         )
         assert done.returncode == 0, f"{commands}\n{done.stdout}\n{done.stderr}"
         return done.stdout

@@ -1,13 +1,77 @@
-"""What must hold of pods that run, said once."""
+"""What must hold of pods that run, said once, and what a container finds of GPUs: by variables, in /dev, by cgroup."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
-from gpushare.identity import NodeName
+from gpushare import names
+from gpushare.identity import GpuUuid, NodeName
+from gpushare.model.gpu import HandOver, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from testing import held
-from tests.e2e import seen
-from tests.e2e.seen import Grants
-from tests.e2e.system import Json, System
+from tests.e2e.system import Json, System, allocated
+
+DEVICES: Final = "DEVICES"
+OPENABLE: Final = "OPENABLE"
+"""What the image prints beside its environment."""
+UNKNOWN: Final = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Of one container."""
+
+    told: str
+    """UUIDs, comma-separated, or `void`."""
+    devices: str = ""
+    """Names in /dev beside those that every container has."""
+    openable: str = ""
+    """Minor numbers of GPUs' device nodes that can be opened if the container makes them itself."""
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"GPUs {self.told or '?'}, nodes {self.devices or 'none'}, can open {self.openable or 'none'}"
+
+
+NOTHING: Final = Seen(told=names.VISIBLE_DEVICES_NONE)
+
+
+def seen_by(variables: Mapping[str, str]) -> Seen:
+    """What a container has printed; a granted one that NVIDIA's runtime must not look at has UUIDs elsewhere."""
+    read_by_nvidia = variables.get(names.ENV_VISIBLE_DEVICES, "")
+    told = variables.get(names.ENV_GRANTED_DEVICES, read_by_nvidia)
+    if read_by_nvidia not in {told, names.VISIBLE_DEVICES_NONE}:
+        told = f"{read_by_nvidia} beside {told}"
+    openable = variables.get(OPENABLE, "")
+    return Seen(told=told, devices=variables.get(DEVICES, ""), openable="" if openable == UNKNOWN else openable)
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """What containers should see, by the inventories of their nodes."""
+
+    inventories: Mapping[str, NodeInventory]
+    under_nvidia: bool = False
+    """Whether NVIDIA's runtime makes device nodes where GPUs are not handed over by CDI; else runc stands for it."""
+
+    @staticmethod
+    def of(system: System) -> "Grants":
+        """As the nodes publish it now."""
+        return Grants(system.inventories())
+
+    def to(self, pod: Json, container: str) -> Seen:
+        """What a container of a pod that runs should see."""
+        is_granted = names.ANNOTATION_ALLOCATION in pod["metadata"].get("annotations", {})
+        gpus = allocated(pod).get(container, ()) if is_granted else ()
+        if not gpus:
+            return NOTHING
+        told, inventory = ",".join(gpus), self.inventories[pod["spec"]["nodeName"]]
+        if inventory.hand_over is not HandOver.CDI and not self.under_nvidia:
+            return Seen(told=told)
+        minors = sorted(inventory.by_uuid[GpuUuid(uuid)].index for uuid in gpus)
+        return Seen(
+            told=told, devices=",".join(f"nvidia{minor}" for minor in minors), openable=",".join(map(str, minors))
+        )
 
 
 def every_container_sees_exactly_its_gpus(system: System, namespace: str, pods: Sequence[Json]) -> None:
@@ -18,16 +82,27 @@ def every_container_sees_exactly_its_gpus(system: System, namespace: str, pods: 
     for pod in pods:
         name = pod["metadata"]["name"]
         for container in pod["spec"]["containers"]:
-            found = seen.by(environments[name, container["name"]])
+            found = seen_by(environments[name, container["name"]])
             if found != (expected := grants.to(pod, container["name"])):
                 wrong.append(f"{name}/{container['name']}: sees {found}; was granted {expected}")
     assert not wrong, wrong
 
 
+def run_and_see_their_gpus(system: System, namespace: str, *documents: Json) -> list[Json]:
+    """Have these pods run; each container sees exactly its GPUs."""
+    pods = system.run(namespace, *documents)
+    every_container_sees_exactly_its_gpus(system, namespace, pods)
+    return pods
+
+
+def the_ledger_is_right(system: System) -> None:
+    no_gpu_is_over_its_memory(system)
+    the_controllers_ledger_equals_the_pods(system)
+
+
 def no_gpu_is_over_its_memory(system: System) -> None:
     """P2: computed from the API server's objects alone."""
-    nodes, pods = (system.api.get(f"/api/v1/{kind}", timeout_s=30)["items"] for kind in ("nodes", "pods"))
-    over = held.over_memory(nodes, pods)
+    over = held.over_memory(system.nodes(), system.api.get("/api/v1/pods", timeout_s=30)["items"])
     assert not over, over
 
 

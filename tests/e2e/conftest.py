@@ -50,7 +50,7 @@ PROFILE = f"gpus: [{{model: Simulated, memoryMiB: {GPU_GIB * 1024}, count: {GPUS
 HERE = Path(__file__).parent
 LONGEST_FIRST = (
     *("test_lifecycle.py", "test_tenant.py", "test_right_gpu.py", "test_migrate.py", "test_handover.py"),
-    *("test_demands.py", "test_hardware.py", "test_requests.py"),
+    *("test_outages.py", "test_controller.py", "test_hardware.py", "test_demands.py", "test_requests.py"),
 )
 """Files are handed to the clusters one by one, so a long one at the end would leave the other cluster idle."""
 ONLY_WHEN_NAMED = ("soak", "release")

@@ -1,19 +1,63 @@
-"""Ways to break a running installation, as machines and people do."""
+"""Ways to break and to change a running installation, as machines and people do."""
 
 import contextlib
+import json
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import yaml
 
 from gpushare import names
+from gpushare.cluster import cordons
 from gpushare.kube import api as kube
+from gpushare.model.gpu import NodeInventory
+from gpushare.wire import profile as profile_wire
 from localcluster.node import Node
 from localcluster.process import ClusterError
-from tests.e2e.system import PATIENCE_S, Json, System, ended, is_ready
+from tests.e2e.system import PATIENCE_S, Json, System, ended, is_ready, restarts
 
-LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{names.LEASE}"
+PLUGINS: Final = f"/apis/apps/v1/namespaces/{names.NAMESPACE}/daemonsets/{names.PLUGIN}"
+LEASE: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{names.LEASE}"
+
+
+class Background:
+    """Threads that are told to stop by an event; what one of them raises stops the others, and is raised at the end."""
+
+    def __init__(self, *parts: Callable[[threading.Event], None]) -> None:
+        self.stop = threading.Event()
+        self._failed: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._run, args=(part,)) for part in parts]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop.set()
+        self.join()
+        if self._failed and error is None:
+            raise self._failed[0]
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait until all parts have ended by themselves."""
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+    def _run(self, part: Callable[[threading.Event], None]) -> None:
+        try:
+            part(self.stop)
+        except BaseException as error:  # noqa: BLE001 - raised by the test's own thread
+            self._failed.append(error)
+            self.stop.set()
 
 
 def processes_of(pod: Json) -> list[int]:
@@ -46,6 +90,25 @@ def kill_containers(pod: Json) -> None:
             groups = Path(f"/proc/{pid}/cgroup").read_text()
             if any(container and container in groups for container in started):
                 os.kill(pid, signal.SIGKILL)
+
+
+def start_again(system: System, namespace: str, *pods: str) -> list[Json]:
+    """End every container of the pods, and wait for the next one of each."""
+    before = {name: system.pod(namespace, name) for name in pods}
+    for pod in before.values():
+        kill_containers(pod)
+
+    def all_again() -> list[Json]:
+        found = [system.pod(namespace, name) for name in pods]
+        again = (is_ready(pod) and has_started_again(pod, before[pod["metadata"]["name"]]) for pod in found)
+        return found if all(again) else []
+
+    return system.eventually(f"containers of {', '.join(pods)} have started again", all_again)
+
+
+def has_started_again(pod: Json, before: Json) -> bool:
+    counts = restarts(pod)
+    return all(counts[container] > count for container, count in restarts(before).items())
 
 
 def component_pods(system: System, component: str) -> list[Json]:
@@ -112,6 +175,18 @@ def kill_plugin(system: System, node: str) -> None:
             delete_now(system, pod)
 
 
+def plugin_of(system: System, node: str) -> Json:
+    """The pod of a node's device plugin."""
+    [pod] = [each for each in component_pods(system, "device-plugin") if each["spec"].get("nodeName") == node]
+    return pod
+
+
+def plugin_metrics(system: System, node: str) -> str:
+    """What Prometheus reads from a node's device plugin."""
+    name = plugin_of(system, node)["metadata"]["name"]
+    return system.api.ask(kube.pod_path(names.NAMESPACE, f"{name}:12347", "proxy/metrics"), timeout_s=30).text
+
+
 def restart_plugins(system: System, *nodes: Node) -> None:
     """Kill the device plugins of these nodes, and wait until others serve: kubelets reject pods that come between."""
     for node in nodes:
@@ -127,7 +202,7 @@ def plugins_ready(system: System) -> bool:
 
 def last_report(system: System, node: Node) -> str:
     """When a node's kubelet has reported its status."""
-    conditions = system.api.get(f"/api/v1/nodes/{node.name}")["status"]["conditions"]
+    conditions = system.node(node.name)["status"]["conditions"]
     return str(next(each["lastHeartbeatTime"] for each in conditions if each["type"] == "Ready"))
 
 
@@ -136,8 +211,12 @@ def admits_gpu_pods(system: System, node: Node, before: str) -> bool:
 
     The plugin's pod is still ready by what the former process has reported.
     """
-    allocatable = system.api.get(f"/api/v1/nodes/{node.name}")["status"]["allocatable"]
-    return last_report(system, node) != before and int(allocatable[names.GPU_MEM]) > 0
+    return last_report(system, node) != before and offered(system, node.name) > 0
+
+
+def offered(system: System, node: str) -> int:
+    """Units of GPU memory that kube-scheduler counts."""
+    return int(system.node(node)["status"]["allocatable"].get(names.GPU_MEM, "0"))
 
 
 def remove_ended(system: System, stop: threading.Event, every_s: float = 2.0) -> None:
@@ -162,3 +241,77 @@ def wait_for_bound(system: System, namespace: str, count: int) -> None:
         f"{count} pods bound",
         lambda: sum(bool(pod["spec"].get("nodeName")) for pod in system.pods(namespace)) >= count,
     )
+
+
+@contextlib.contextmanager
+def patched_plugins(system: System, settings: Mapping[str, str], *patches: Mapping[str, Any]) -> Iterator[None]:
+    """Plugins with these patches and then these variables, as an administrator has them; afterwards as before."""
+    before = system.api.get(PLUGINS)["spec"]["template"]
+    env = [{"name": name, "value": value} for name, value in settings.items()]
+    own = {"spec": {"template": {"spec": {"containers": [{"name": "device-plugin", "env": env}]}}}}
+    for patch in (*patches, own):
+        kubectl = ("-n", names.NAMESPACE, "patch", "daemonset", names.PLUGIN)
+        system.cluster.kubectl(*kubectl, "--patch", json.dumps(patch))
+    _plugins_rolled(system)
+    try:
+        yield
+    finally:
+        system.api.patch(
+            PLUGINS, [{"op": "replace", "path": "/spec/template", "value": before}], kind=kube.PatchKind.JSON
+        )
+        _plugins_rolled(system)
+
+
+def _plugins_rolled(system: System) -> None:
+    """Wait until all plugins are of the newest template. The others are killed: to end takes each up to a minute."""
+
+    def observed() -> bool:
+        found = system.api.get(PLUGINS)
+        return bool(found["status"].get("observedGeneration") == found["metadata"]["generation"])
+
+    system.eventually("the DaemonSet's controller knows it", observed)
+    restart_plugins(system, *system.cluster.nodes)
+    command = ("-n", names.NAMESPACE, "rollout", "status", f"daemonset/{names.PLUGIN}", "--timeout=300s")
+    system.cluster.kubectl(*command, timeout_s=320)
+
+
+@contextlib.contextmanager
+def exchanged_gpus(system: System, profile: Mapping[str, Any], usual: str) -> Iterator[None]:
+    """The nodes have the GPUs of `profile`, and those of `usual` afterwards. No pod may hold GPUs before and after."""
+    exchange_gpus(system, profile)
+    try:
+        yield
+    finally:
+        exchange_gpus(system, yaml.safe_load(usual))
+
+
+def exchange_gpus(system: System, profile: Mapping[str, Any]) -> None:
+    """As if somebody had changed the cards: give plugins another profile, and wait until every node advertises it."""
+    data = {"data": {"profile.yaml": json.dumps(profile)}}
+    namespace = ("-n", names.NAMESPACE)
+    system.cluster.kubectl("patch", "configmap", *namespace, "gpushare-simulated-gpus", "-p", json.dumps(data))
+    # A mounted ConfigMap takes a minute to change; a new pod has it at once. To remove a pod that ends by itself takes
+    # a kubelet up to a minute.
+    for node in system.cluster.nodes:
+        kill_plugin(system, node.name)
+
+    def shown() -> bool:
+        inventories = system.inventories()
+        return all(
+            node.name in inventories and _is_shown(system, inventories[node.name], profile)
+            for node in system.cluster.nodes
+        )
+
+    advertised = "the nodes advertise the new GPUs, by plugins that live"
+    system.eventually(advertised, lambda: shown() and plugins_ready(system))
+
+
+def _is_shown(system: System, found: NodeInventory, profile: Mapping[str, Any]) -> bool:
+    wanted = profile_wire.inventory(profile, found.node, found.unit).gpus
+    if [(gpu.uuid, gpu.model, gpu.memory_mib) for gpu in found.gpus] != [
+        (gpu.uuid, gpu.model, gpu.memory_mib) for gpu in wanted
+    ]:
+        return False
+    faulty = {fault.gpu for fault in profile_wire.parse(profile, found.node).faults}
+    units = sum(found.unit.floor(gpu.memory_mib) for gpu in wanted if not cordons.numbers(gpu) & faulty)
+    return offered(system, found.node) == units

@@ -5,46 +5,19 @@ stand-ins: `docker`, because the image is built by this project's own means; `he
 asks for simulated GPUs besides; `python3`, which is the interpreter of the tests.
 """
 
-import os
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Final
 
 from localcluster import installation, process, provision
 from localcluster.cluster import Cluster
 from testing import pages
-from testing.manifests import helm_cli
+from tests.e2e.administrator import environment, give_helm, give_program
 
-REGISTRY: Final = installation.IMAGE.rpartition("/")[0]
 LIMIT_S: Final = 600
-
-
-def stand_ins() -> Iterator[tuple[str, str]]:
-    """Names of programs and their scripts."""
-    helm = shlex.join([sys.executable, helm_cli.__file__])
-    yield "docker", 'echo "docker $1: the nodes have the image already"'
-    yield "helm", f'exec {helm} "$@" --set gpus=simulated'
-    yield "python3", f'exec {sys.executable} "$@"'
-
-
-def environment(cluster: Cluster, directory: Path) -> Mapping[str, str]:
-    """What the administrator's shell has."""
-    programs = directory / "bin"
-    programs.mkdir()
-    for name, script in stand_ins():
-        (programs / name).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
-        (programs / name).chmod(0o755)
-    return {
-        "PATH": f"{programs}:{cluster.program('kubectl').parent}:{os.defpath}",
-        "HOME": str(directory),
-        "KUBECONFIG": str(cluster.kubeconfig),
-        "REGISTRY": REGISTRY,
-        "NODE": cluster.nodes[0].name,
-    }
 
 
 def follow(environ: Mapping[str, str]) -> tuple[int, float]:
@@ -72,7 +45,11 @@ def main() -> int:
             cluster.kubectl("label", "namespace", "kube-system", "kubernetes.io/metadata.name=kube-system")
         directory = cluster.workdir / "administrator"
         directory.mkdir()
-        count, seconds = follow(environment(cluster, directory))
+        give_program(directory, "docker", 'echo "docker $1: the nodes have the image already"')
+        give_program(directory, "python3", f'exec {sys.executable} "$@"')
+        give_helm(directory, "--set", "gpus=simulated")
+        named = {"REGISTRY": installation.IMAGE.rpartition("/")[0], "NODE": cluster.nodes[0].name}
+        count, seconds = follow({**environment(cluster, directory), **named})
         pod = cluster.kubectl("get", "pod", "gpu-share-pod1", "-o", "jsonpath={.spec.nodeName} {.status.phase}").stdout
         if pod != f"{cluster.nodes[0].name} Running":
             raise process.ClusterError(f"gpu-share-pod1: {pod}")

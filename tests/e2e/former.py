@@ -9,19 +9,20 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from gpushare import names
 from gpushare.kube import api as kube
 from localcluster import installation
 from localcluster.cluster import BUSYBOX_IMAGE
 from tests.e2e.conftest import CONFIG, GPUS_PER_NODE, PROFILE
-from tests.e2e.system import Json, Share, System
+from tests.e2e.system import Json, System, make_pod
 
-NAMESPACE = "kube-system"
-PLUGIN = Path(__file__).with_name("former_plugin.py")
-WEBHOOKS = "mutatingwebhookconfiguration,validatingwebhookconfiguration"
-OURS = "app.kubernetes.io/name=gpushare-device-plugin"
-GPU = 1
+NAMESPACE: Final = "kube-system"
+PLUGIN: Final = Path(__file__).with_name("former_plugin.py")
+WEBHOOKS: Final = "mutatingwebhookconfiguration,validatingwebhookconfiguration"
+OURS: Final = "app.kubernetes.io/name=gpushare-device-plugin"
+GPU: Final = 1
 """The GPU of every node on which the former system has placed its pods."""
 
 
@@ -48,56 +49,57 @@ class Former:
     """That it writes on such a pod when it gives it a part of GPU 1."""
     pod_labels: Mapping[str, str] = field(default_factory=dict)
 
-    def daemon_set_document(self) -> Json:
-        key_value = self.node_label
+    @property
+    def selector(self) -> str:
+        """Of the plugin's pods."""
+        return ",".join(f"{key}={value}" for key, value in self.labels.items())
+
+    def documents(self) -> Mapping[str, Json]:
+        """Its files."""
+        found = {self.plugin_file: self._daemon_set()}
+        if self.scheduler:
+            container = {"name": "extender", "image": BUSYBOX_IMAGE}
+            spec = {"terminationGracePeriodSeconds": 1, "containers": [container]}
+            found[f"{self.scheduler}.yaml"] = _workload("Deployment", self.scheduler, {"app": self.scheduler}, spec)
+        return found
+
+    def _daemon_set(self) -> Json:
         variables = {
             "RESOURCE": self.resource,
             "SOCKET": self.socket,
             "DEVICES": str(self.devices_per_gpu * GPUS_PER_NODE),
             "GPU": str(GPU),
         }
+        sockets = "/var/lib/kubelet/device-plugins"
+        registered = ["python3", "-c", "import os; os.stat('/tmp/registered')"]
         container = {
             "name": "plugin",
             "image": installation.IMAGE,
             "command": ["python3", f"/former/{PLUGIN.name}", "--memory-unit=GiB"],
             "securityContext": {"runAsUser": 0},  # as they do; the sockets' directory is root's
             "env": [{"name": name, "value": value} for name, value in variables.items()],
-            "readinessProbe": {
-                "exec": {"command": ["python3", "-c", "import os; os.stat('/tmp/registered')"]},
-                "periodSeconds": 1,
-                "timeoutSeconds": 5,
-            },
-            "volumeMounts": [
-                {"name": "program", "mountPath": "/former"},
-                {"name": "sockets", "mountPath": "/var/lib/kubelet/device-plugins"},
-            ],
+            "readinessProbe": {"exec": {"command": registered}, "periodSeconds": 1, "timeoutSeconds": 5},
+            "volumeMounts": [{"name": "program", "mountPath": "/former"}, {"name": "sockets", "mountPath": sockets}],
         }
         spec = {
-            "nodeSelector": {key_value[0]: key_value[1]} if key_value else {},
+            "nodeSelector": dict([self.node_label] if self.node_label else []),
             "tolerations": [{"operator": "Exists"}],
             "terminationGracePeriodSeconds": 5,
             "containers": [container],
             "volumes": [
                 {"name": "program", "configMap": {"name": "former-plugin"}},
-                {"name": "sockets", "hostPath": {"path": "/var/lib/kubelet/device-plugins"}},
+                {"name": "sockets", "hostPath": {"path": sockets}},
             ],
         }
         return _workload("DaemonSet", self.daemon_set, dict(self.labels), spec)
-
-    def scheduler_document(self) -> Json:
-        labels = {"app": self.scheduler}
-        container = {"name": "extender", "image": BUSYBOX_IMAGE}
-        spec = {"terminationGracePeriodSeconds": 1, "containers": [container]}
-        return _workload("Deployment", self.scheduler, labels, spec)
 
     def pod(self, name: str, node: str) -> Json:
         """A pod that asks for the amount, with what the former scheduler writes before it binds.
 
         A pod that its owner makes again from this brings that along, as if its author had forged it.
         """
-        share = Share(name=name, gib=(None,), annotations=self.annotations, labels=self.pod_labels)
-        document = share.document()
-        document["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+        document = make_pod(name, None, node=node, annotations=self.annotations)
+        document["metadata"]["labels"] = dict(self.pod_labels)
         document["spec"]["containers"][0]["resources"] = {"limits": {self.resource: self.amount}}
         return document
 
@@ -173,7 +175,10 @@ def rules(system: System, former: Former, files: Path) -> Iterator[None]:
     kubectl("delete", "daemonset", "-n", names.NAMESPACE, "gpushare-device-plugin")
     system.eventually("no plugin of this project", lambda: not system.pods(names.NAMESPACE, OURS))
     try:
-        _label(system, former)
+        if not former.nodes_share:
+            kubectl("label", "nodes", *nodes, "gpushare-")
+        if former.node_label:
+            kubectl("label", "--overwrite", "nodes", *nodes, "=".join(former.node_label))
         kubectl("annotate", "nodes", *nodes, f"{names.ANNOTATION_INVENTORY}-")
         _install(system, former, files)
         yield
@@ -181,39 +186,23 @@ def rules(system: System, former: Former, files: Path) -> Iterator[None]:
         _remove(system, former)
         kubectl("label", "nodes", *nodes, "ack.node.gpu.schedule-")
         kubectl("uncordon", *nodes)
-        install_again(system)
-
-
-def install_again(system: System) -> None:
-    """This project as it was at the start of the tests."""
-    installation.label_nodes(system.cluster)
-    system.cluster.kubectl(
-        "apply", "-k", str(installation.kustomization(system.cluster, CONFIG, PROFILE)), timeout_s=180
-    )
-    installation.wait_ready(system.cluster)
-    webhooks_work(system)
+        installation.label_nodes(system.cluster)
+        kubectl("apply", "-k", str(installation.kustomization(system.cluster, CONFIG, PROFILE)), timeout_s=180)
+        installation.wait_ready(system.cluster)
+        webhooks_work(system)
 
 
 def webhooks_work(system: System) -> None:
     """Wait until the API server asks the webhook again, which writes its CA into the configurations first."""
-    probe = Share(name="probe").document()
 
     def completed() -> bool:
         try:
-            made = system.api.create("/api/v1/namespaces/default/pods", probe, {"dryRun": "All"}, timeout_s=30)
+            made = system.admitted("default", make_pod("probe"))
         except kube.ServerFaultError:
             return False  # until the CA is written, the API server does not believe the webhook
         return names.LABEL_MANAGED in (made["metadata"].get("labels") or {})
 
     system.eventually("the webhook completes pods", completed)
-
-
-def _label(system: System, former: Former) -> None:
-    nodes = [node.name for node in system.cluster.nodes]
-    if not former.nodes_share:
-        system.cluster.kubectl("label", "nodes", *nodes, "gpushare-")
-    if former.node_label:
-        system.cluster.kubectl("label", "--overwrite", "nodes", *nodes, "=".join(former.node_label))
 
 
 def _install(system: System, former: Former, files: Path) -> None:
@@ -224,10 +213,7 @@ def _install(system: System, former: Former, files: Path) -> None:
         "data": {PLUGIN.name: PLUGIN.read_text(encoding="utf-8")},
     }
     system.cluster.apply(program)
-    documents = {former.plugin_file: former.daemon_set_document()}
-    if former.scheduler:
-        documents[f"{former.scheduler}.yaml"] = former.scheduler_document()
-    for name, document in documents.items():
+    for name, document in former.documents().items():
         (files / name).write_text(json.dumps(document))
         system.cluster.kubectl("apply", "-f", str(files / name))
     system.cluster.kubectl(
@@ -236,18 +222,16 @@ def _install(system: System, former: Former, files: Path) -> None:
     expected = str(former.devices_per_gpu * GPUS_PER_NODE)
 
     def offered() -> bool:
-        nodes = system.api.get("/api/v1/nodes", timeout_s=30)["items"]
-        return all(node["status"]["allocatable"].get(former.resource) == expected for node in nodes)
+        return all(node["status"]["allocatable"].get(former.resource) == expected for node in system.nodes())
 
     system.eventually("the former plugin's devices are offered", offered)
 
 
 def _remove(system: System, former: Former) -> None:
-    gone = ["--ignore-not-found", "--wait=false"]
+    gone, within = ["--ignore-not-found", "--wait=false"], ("-n", NAMESPACE)
     kubectl = system.cluster.kubectl
-    kubectl("delete", "-n", NAMESPACE, "configmap/former-plugin", f"daemonset/{former.daemon_set}", *gone)
+    kubectl("delete", *within, "configmap/former-plugin", f"daemonset/{former.daemon_set}", *gone)
     if former.scheduler:
-        kubectl("delete", "-n", NAMESPACE, f"deployment/{former.scheduler}", *gone)
-    selector = ",".join(f"{key}={value}" for key, value in former.labels.items())
-    kubectl("delete", "pods", "-n", NAMESPACE, "-l", selector, "--grace-period=1", *gone)
-    system.eventually("no plugin of the former system", lambda: not system.pods(NAMESPACE, selector))
+        kubectl("delete", *within, f"deployment/{former.scheduler}", *gone)
+    kubectl("delete", "pods", *within, "-l", former.selector, "--grace-period=1", *gone)
+    system.eventually("no plugin of the former system", lambda: not system.pods(NAMESPACE, former.selector))

@@ -42,17 +42,15 @@ def allocate(request: Any, _context: Any) -> Any:
 
 
 def serve() -> Any:
-    unary = grpc.unary_unary_rpc_method_handler
+    unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+    answers = {
+        "GetDevicePluginOptions": (unary, options, api.Empty, api.DevicePluginOptions),
+        "ListAndWatch": (stream, list_and_watch, api.Empty, api.ListAndWatchResponse),
+        "Allocate": (unary, allocate, api.AllocateRequest, api.AllocateResponse),
+    }
     handlers = {
-        "GetDevicePluginOptions": unary(
-            options, api.Empty.FromString, response_serializer=api.DevicePluginOptions.SerializeToString
-        ),
-        "ListAndWatch": grpc.unary_stream_rpc_method_handler(
-            list_and_watch, api.Empty.FromString, response_serializer=api.ListAndWatchResponse.SerializeToString
-        ),
-        "Allocate": unary(
-            allocate, api.AllocateRequest.FromString, response_serializer=api.AllocateResponse.SerializeToString
-        ),
+        name: kind(answer, asked.FromString, response_serializer=said.SerializeToString)
+        for name, (kind, answer, asked, said) in answers.items()
     }
     server = grpc.server(futures.ThreadPoolExecutor(8))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", handlers),))

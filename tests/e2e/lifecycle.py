@@ -1,22 +1,85 @@
-"""Pods that run while installations come, change and go, and what is left of an installation."""
+"""Installations of this version and of the one before, from the history, and pods that run through them."""
 
 import json
+import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final
+
+import pytest
 
 from gpushare import names
 from localcluster import installation
 from localcluster.installation import Tree
-from tests.e2e import checks, former, former_version, seen
-from tests.e2e.seen import Grants, Seen
-from tests.e2e.system import Json, Share, System, is_ready, replica_set
+from tests.e2e import former
+from tests.e2e.checks import Grants, Seen, seen_by
+from tests.e2e.conftest import CONFIG, PROFILE
+from tests.e2e.system import Json, System, is_ready, make_pod, replica_set, restarts
 
 NODES: Final = ("node-1", "node-2")
 GATE: Final = "gpushare.test/gate"
 """A label of nodes for which a pod waits."""
 MEANWHILE: Final = 4
 RUNTIME_CLASS: Final = f"runtimeclass.node.k8s.io/{names.RUNTIME_CLASS}"
+COMMIT: Final = os.environ.get("UPGRADE_FROM", "1e2162766c65adda28ddfd84ff66ad204b803236")
+"""By default the last one that knew neither CDI nor limits that hold."""
+TAG: Final = "former"
+WORKLOADS: Final = "deployments,daemonsets"
+
+
+def former_tree(directory: Path) -> Tree:
+    """Its sources. Without the repository's history there is no test here; CI has it."""
+    argv = ["git", "-C", str(installation.ROOT), "archive", COMMIT]
+    archived = subprocess.run(argv, capture_output=True, timeout=60, check=False)
+    if archived.returncode != 0:
+        problem = f"no commit {COMMIT} here (git fetch --unshallow brings it): {archived.stderr.decode().strip()}"
+        if "UPGRADE_FROM" in os.environ:
+            pytest.fail(problem)
+        pytest.skip(problem)
+    subprocess.run(["tar", "-x", "-C", str(directory)], input=archived.stdout, timeout=60, check=True)
+    return Tree(directory, f"{installation.IMAGE.rpartition(':')[0]}:{TAG}")
+
+
+def give_image(system: System, of: Tree) -> None:
+    """Its image on all nodes."""
+    archive = installation.build_image(system.cluster, of)
+    system.cluster.import_image(archive)
+    archive.unlink()
+
+
+def remove_all(system: System) -> None:
+    """This project, so that the former version is installed on a cluster that has never seen this one."""
+    kubectl = system.cluster.kubectl
+    kubectl("delete", former.WEBHOOKS, "gpushare-webhook")
+    kubectl("delete", "-k", str(system.cluster.workdir / "kustomization"), "--ignore-not-found", timeout_s=300)
+    nodes = [node.name for node in system.cluster.nodes]
+    kubectl("annotate", "nodes", *nodes, f"{names.ANNOTATION_INVENTORY}-")
+
+
+def overlay(system: System, of: Tree, config: Mapping[str, str] | None = None, profile: str = PROFILE) -> str:
+    """A user's kustomization with this version."""
+    return str(installation.kustomization(system.cluster, {**CONFIG, **(config or {})}, profile, of))
+
+
+def apply(system: System, of: Tree, config: Mapping[str, str] | None = None, profile: str = PROFILE) -> None:
+    """Install it, whatever was there."""
+    system.cluster.kubectl("apply", "-k", overlay(system, of, config, profile), timeout_s=300)
+
+
+def wait_rolled(system: System, of: Tree) -> None:
+    """Until every part runs in this version and in no other, and answers."""
+    tag = of.image.rpartition(":")[2]
+
+    def others() -> list[str]:
+        containers = (each for pod in system.pods(names.NAMESPACE) for each in pod["spec"]["containers"])
+        images = [each["image"].rpartition("/")[2] for each in containers]
+        return [image for image in images if image.startswith("gpushare:") and image != f"gpushare:{tag}"]
+
+    system.eventually("no pod of another version", lambda: not others())
+    installation.wait_ready(system.cluster)
+    former.webhooks_work(system)
 
 
 def named(age: str) -> list[str]:
@@ -25,23 +88,19 @@ def named(age: str) -> list[str]:
 
 def start(system: System, namespace: str, age: str) -> None:
     """On each node a pod with a container that has a share and one that has none."""
-    pods = [Share(name=f"{age}-{node}", gib=(2, None)).document() for node in NODES]
-    for pod, node in zip(pods, NODES, strict=True):
-        pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+    pods = [make_pod(f"{age}-{node}", 2, None, node=node) for node in NODES]
     system.create(namespace, *pods)
     system.running(namespace, *named(age))
 
 
 def start_waiting(system: System, namespace: str, age: str) -> None:
     """A pod that is created by one version and placed by the other."""
-    pod = Share(name=f"{age}-waits", gib=(2,)).document()
-    pod["spec"]["nodeSelector"] = {GATE: age}
-    system.create(namespace, pod)
+    system.create(namespace, make_pod(f"{age}-waits", 2, nodeSelector={GATE: age}))
 
 
 def created_meanwhile(system: System, namespace: str, what: str) -> None:
     """Pods of an owner, which come while parts of this project are replaced."""
-    system.create(namespace, replica_set(Share(name=f"during-{what}").document(), MEANWHILE))
+    system.create(namespace, replica_set(make_pod(f"during-{what}"), MEANWHILE))
 
 
 def run_meanwhile(system: System, namespace: str, what: str) -> None:
@@ -56,38 +115,13 @@ def run_meanwhile(system: System, namespace: str, what: str) -> None:
     system.eventually(f"{MEANWHILE} pods that came during {what} run", running)
 
 
-def restart_containers(system: System, namespace: str, pods: Sequence[str]) -> None:
-    """End each container's first process, and wait for the next one."""
-
-    def counts() -> dict[tuple[str, str], int]:
-        return {
-            (name, status["name"]): status["restartCount"] if status["ready"] else -1
-            for name in pods
-            for status in system.pod(namespace, name)["status"]["containerStatuses"]
-        }
-
-    before = counts()
-    for pod in pods:
-        # A kubelet that has just started knows no pod before it has listed them.
-        system.eventually(f"commands run in {pod}", partial(_runs, system, namespace, pod, "true"))
-    for pod, container in before:
-        # The container may take the command along before that has reported its end.
-        _runs(system, namespace, pod, "kill", "1", container=container)
-    system.eventually("all containers run again", lambda: all(now > before[key] for key, now in counts().items()))
-
-
-def _runs(system: System, namespace: str, pod: str, *command: str, container: str = "c0") -> bool:
-    argv = ["exec", "-n", namespace, pod, "-c", container, "--", *command]
-    return system.cluster.kubectl(*argv, check=False).returncode == 0
-
-
 def sees_its_gpus(system: System, namespace: str, pods: Sequence[str], grants: Grants | None = None) -> None:
     """By the variable alone if the former version has answered the kubelet, else as their node does."""
     known = grants or Grants.of(system)
 
     def printed(pod: Json, container: str) -> Seen | None:
         variables = system.environment(pod, container)
-        return None if variables is None else seen.by(variables)
+        return None if variables is None else seen_by(variables)
 
     for name in pods:
         pod = system.pod(namespace, name)
@@ -99,8 +133,7 @@ def sees_its_gpus(system: System, namespace: str, pods: Sequence[str], grants: G
 
 def never_stopped(system: System, namespace: str, pods: Sequence[str]) -> None:
     for name in pods:
-        statuses = system.pod(namespace, name)["status"]["containerStatuses"]
-        assert [status["restartCount"] for status in statuses] == [0] * len(statuses), name
+        assert {*restarts(system.pod(namespace, name)).values()} == {0}, name
 
 
 def containers(system: System, namespace: str, pods: Sequence[str]) -> Mapping[str, list[str]]:
@@ -113,16 +146,9 @@ def containers(system: System, namespace: str, pods: Sequence[str]) -> Mapping[s
     }
 
 
-def ledger_is_right(system: System) -> None:
-    checks.no_gpu_is_over_its_memory(system)
-    checks.the_controllers_ledger_equals_the_pods(system)
-
-
 def all_replaced(system: System, of: Tree) -> None:
     """Until every pod that stays has this version and its workload's settings, and all parts serve."""
-    found = json.loads(
-        system.cluster.kubectl("get", former_version.WORKLOADS, "-n", names.NAMESPACE, "-o", "json").stdout
-    )
+    found = json.loads(system.cluster.kubectl("get", WORKLOADS, "-n", names.NAMESPACE, "-o", "json").stdout)
     wanted = {each["metadata"]["name"]: _version_and_settings(each["spec"]["template"]) for each in found["items"]}
     assert wanted[names.WEBHOOK][0].rpartition(":")[2] == of.image.rpartition(":")[2]
 
@@ -155,10 +181,9 @@ def left(system: System) -> list[str]:
     # Some kinds cannot be listed, which is an error of the whole command.
     found = kubectl("get", asked, "--all-namespaces", "-o", "name", check=False, timeout_s=120).stdout.split()
     assert {"namespace/kube-system", "clusterrole.rbac.authorization.k8s.io/edit"} <= {*found}
-    nodes = json.loads(kubectl("get", "nodes", "-o", "json").stdout)["items"]
     marked = [
         node["metadata"]["name"]
-        for node in nodes
+        for node in system.nodes()
         if "gpushare" in json.dumps([node["metadata"].get(key) for key in ("annotations", "labels")])
     ]
     return [name for name in found if "gpushare" in name or name == RUNTIME_CLASS] + marked

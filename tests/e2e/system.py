@@ -5,15 +5,17 @@ import json
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.client import RestClient
+from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.wire import allocations
 from gpushare.wire import inventory as inventory_wire
@@ -25,12 +27,13 @@ from testing.asking import Asking
 
 Json = dict[str, Any]
 T = TypeVar("T")
-POLL_S = 0.25
-PATIENCE_S = 600.0
+HOSTNAME: Final = "kubernetes.io/hostname"
+POLL_S: Final = 0.25
+PATIENCE_S: Final = 600.0
 """What comes true sooner is noticed sooner; a machine may be too busy for anything shorter."""
-LAST_PRINTED = "PATH"
+LAST_PRINTED: Final = "PATH"
 """Sorted, it comes after the GPUs: without it the output is not complete, or was lost with its container runtime."""
-PROMPT_S = 240.0
+PROMPT_S: Final = 240.0
 """For what must not wait for the 300 s after which kube-scheduler tries every pod again by itself."""
 
 
@@ -49,14 +52,17 @@ class System(Asking):
         self.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
 
         def admits() -> bool:
-            probe = Share(name="probe", gib=(None,)).document()
             try:
-                self.api.create(f"/api/v1/namespaces/{name}/pods", probe, {"dryRun": "All"}, timeout_s=30)
+                self.admitted(name, make_pod("probe", None))
             except (kube.ForbiddenError, kube.ServerFaultError):
                 return False
             return True
 
         self.eventually(f"pods can be created in {name}", admits)
+
+    def admitted(self, namespace: str, pod: Json) -> Json:
+        """The pod as it would be stored."""
+        return self.api.create(f"/api/v1/namespaces/{namespace}/pods", pod, {"dryRun": "All"}, timeout_s=30)
 
     def create(self, namespace: str, *pods: Json) -> None:
         """Apply objects in a namespace, as an author would; a refusal is a ClusterError with the server's words."""
@@ -66,14 +72,28 @@ class System(Asking):
     def create_complete(self, namespace: str, *pods: Json) -> None:
         """The same, and again for pods that an old API server under load has created without asking the webhook."""
         self.create(namespace, *pods)
-        named = {document["metadata"]["name"]: document for document in pods if document.get("kind", "Pod") == "Pod"}
+        named = {document["metadata"]["name"]: document for document in pods}
         for _ in range(10):
-            again = [pod for pod in self.pods(namespace) if pod["metadata"]["name"] in named and is_incomplete(pod)]
+            incomplete = [
+                pod["metadata"]["name"]
+                for pod in self.pods(namespace)
+                if is_incomplete(pod) and names.GPU_MEM in json.dumps(pod["spec"])
+            ]
+            again = [name for name in incomplete if name in named]
             if not again:
                 return
-            for pod in again:
-                self.api.delete(kube.pod_path(namespace, pod["metadata"]["name"]), {"gracePeriodSeconds": 0})
-            self.create(namespace, *(named[pod["metadata"]["name"]] for pod in again))
+            self.delete(namespace, *again, force=True)
+            self.create(namespace, *(named[name] for name in again))
+
+    def run(self, namespace: str, *pods: Json) -> list[Json]:
+        """The same, and wait until these run: the pods in this order."""
+        self.create_complete(namespace, *pods)
+        return self.running(namespace, *(pod["metadata"]["name"] for pod in pods))
+
+    def delete(self, namespace: str, *pods: str, force: bool = False) -> None:
+        """Ask for the end of pods, or remove the objects at once."""
+        for name in pods:
+            self.api.delete(kube.pod_path(namespace, name), {"gracePeriodSeconds": 0} if force else None)
 
     def delete_all(self, namespace: str) -> None:
         """Delete a namespace's workloads and pods, and wait until these are gone.
@@ -108,6 +128,15 @@ class System(Asking):
         """The condition's first true value; an AssertionError with its last value when time is up."""
         return asking.eventually(what, condition, timeout_s, poll_s=POLL_S)
 
+    def wait_told(self, namespace: str, pod: str, *words: str) -> None:
+        """Wait until the events on a pod say all of this."""
+
+        def told() -> bool:
+            events = "".join(self.events(namespace, pod))
+            return all(each in events for each in words)
+
+        self.eventually(f"{pod} is told {words}", told)
+
     def all_running(self, namespace: str, count: int, timeout_s: float = PATIENCE_S) -> list[Json]:
         """Wait until so many pods run with every container ready; these pods."""
 
@@ -121,9 +150,13 @@ class System(Asking):
             if time.monotonic() > end:
                 raise AssertionError(f"{lacking}\n{self.events(namespace)[-20:]}")
             time.sleep(POLL_S * 2)
+        return self.ready_pods(namespace)
+
+    def ready_pods(self, namespace: str) -> list[Json]:
+        """Those that run now."""
         return [pod for pod in self.pods(namespace) if is_ready(pod)]
 
-    def running(self, namespace: str, *pods: str) -> list[Json]:
+    def running(self, namespace: str, *pods: str, timeout_s: float = PATIENCE_S) -> list[Json]:
         """Wait until the named pods run, whatever else is in the namespace; these pods."""
 
         def ready() -> list[Json]:
@@ -132,7 +165,7 @@ class System(Asking):
             assert not ended, why_not(ended)
             return found if all(is_ready(pod) for pod in found) else []
 
-        return self.eventually(f"{', '.join(pods)} run", ready)
+        return self.eventually(f"{', '.join(pods)} run", ready, timeout_s)
 
     def environments(self, namespace: str, *pods: str) -> Mapping[tuple[str, str], Mapping[str, str]]:
         """The own environment of every container that has started, from its log: (pod, container) -> variables.
@@ -186,10 +219,25 @@ class System(Asking):
         lines = self.eventually(f"{path} is whole", whole)
         return lines[: lines.index(until)]
 
+    def nodes(self) -> list[Json]:
+        listed: list[Json] = self.api.get("/api/v1/nodes", timeout_s=30)["items"]
+        return listed
+
+    def node(self, name: str) -> Json:
+        return self.api.get(kube.node_path(name), timeout_s=30)
+
+    def label(self, node: str, key: str, value: str | None) -> None:
+        """Give a node a label, or take it away."""
+        self.api.patch(kube.node_path(node), {"metadata": {"labels": {key: value}}})
+
+    def inventories(self) -> Mapping[str, NodeInventory]:
+        """What the nodes publish now, by their names."""
+        found = map(inventory_wire.of_node, self.nodes())
+        return {inventory.node: inventory for inventory in found if inventory is not None}
+
     def ledgers(self) -> Mapping[NodeName, NodeLedger]:
         """The ledger, computed here from what the API server says, with nothing from the controller."""
-        nodes = self.api.get("/api/v1/nodes", timeout_s=30)["items"]
-        inventories = [found for node in nodes if (found := inventory_wire.of_node(node)) is not None]
+        inventories = self.inventories().values()
         pods = self.api.get("/api/v1/pods", timeout_s=30)["items"]
         held = [
             allocation
@@ -207,7 +255,13 @@ class System(Asking):
         """The controller's own ledger, over its Service."""
         service = self.api.get(f"/api/v1/namespaces/{names.NAMESPACE}/services/{names.CONTROLLER_SERVICE}")
         address, port = service["spec"]["clusterIP"], service["spec"]["ports"][0]["port"]
-        return fetch_json(f"http://{address}:{port}{names.EXTENDER_PREFIX}/inspect")
+        with urllib.request.urlopen(f"http://{address}:{port}{names.EXTENDER_PREFIX}/inspect", timeout=10) as answer:
+            value: Json = json.load(answer)
+        return value
+
+
+FOUND: Final = 3
+"""Exit code of commands that have found something wrong, or nothing that fits."""
 
 
 def gpushare(system: System, *arguments: str, given: str = "") -> tuple[int, str, str]:
@@ -237,12 +291,11 @@ def shown_by_inspect(system: System, namespace: str) -> Mapping[str, Mapping[int
     }
 
 
-def fetch_json(url: str) -> Json:
-    """GET, with a deadline."""
-    import urllib.request
-
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        value: Json = json.load(answer)
+def explained(system: System, namespace: str, pod: str) -> Json:
+    """What `gpushare explain -o json` prints."""
+    code, out, err = gpushare(system, "explain", pod, "-n", namespace, "-o", "json")
+    assert code in {0, FOUND}, err
+    value: Json = json.loads(out)
     return value
 
 
@@ -250,6 +303,11 @@ def is_ready(pod: Json) -> bool:
     """Whether all containers of a pod run."""
     statuses = pod.get("status", {}).get("containerStatuses", [])
     return bool(statuses) and all(status["ready"] for status in statuses)
+
+
+def restarts(pod: Json) -> dict[str, int]:
+    """By container."""
+    return {status["name"]: status["restartCount"] for status in pod["status"]["containerStatuses"]}
 
 
 def has_ended(pod: Json) -> bool:
@@ -303,40 +361,47 @@ def allocated(pod: Json) -> Mapping[str, tuple[str, ...]]:
     return {entry["name"]: tuple(entry["gpus"]) for entry in value["containers"]}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """A pod for tests: GiB for each container, None for one that asks for nothing."""
+def make_pod(
+    name: str,
+    *gib: int | None,
+    node: str = "",
+    annotations: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+    command: str = "",
+    **spec: Any,
+) -> Json:
+    """A pod as its author would write it.
 
-    name: str
-    gib: tuple[int | None, ...] = (1,)
-    env: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-    def document(self) -> Json:
-        """The manifest that its author would write."""
-        metadata: Json = {"name": self.name}
-        if self.annotations:
-            metadata["annotations"] = dict(self.annotations)
-        if self.labels:
-            metadata["labels"] = dict(self.labels)
-        containers = []
-        for i, gib in enumerate(self.gib):
-            container: Json = {"name": f"c{i}", "image": BUSYBOX_IMAGE}
-            if self.env:
-                container["env"] = [{"name": name, "value": value} for name, value in self.env.items()]
-            if gib is not None:
-                container["resources"] = {"limits": {names.GPU_MEM: gib}}
-            containers.append(container)
-        spec = {"containers": containers, "terminationGracePeriodSeconds": 1}
-        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    Args:
+        name: its name.
+        gib: GiB for each container, None for one that asks for nothing; by default one container with 1 GiB.
+        node: the only one where it may run.
+        annotations: of the pod.
+        env: of each container.
+        command: a script for each container, instead of the image's, which prints what it sees and waits.
+        spec: further fields.
+    """
+    container: Json = {"image": BUSYBOX_IMAGE}
+    if env:
+        container["env"] = [{"name": name, "value": value} for name, value in env.items()]
+    if command:
+        container["command"] = ["sh", "-c", command]
+    containers = [{**container, "name": f"c{i}"} for i in range(len(gib or (1,)))]
+    for made, each in zip(containers, gib or (1,), strict=True):
+        if each is not None:
+            made["resources"] = {"limits": {names.GPU_MEM: each}}
+    if node:
+        spec["nodeSelector"] = {HOSTNAME: node}
+    metadata = {"name": name, "annotations": dict(annotations or {}), "labels": {}}
+    spec = {"containers": containers, "terminationGracePeriodSeconds": 1, **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def replica_set(pod: Json, replicas: int = 1) -> Json:
     """A ReplicaSet of the pod's name and with its template, whose pods have the label `app`."""
     name, labels = pod["metadata"]["name"], {"app": pod["metadata"]["name"]}
     metadata = {key: value for key, value in pod["metadata"].items() if key != "name"}
-    template = {"metadata": {**metadata, "labels": {**metadata.get("labels", {}), **labels}}, "spec": pod["spec"]}
+    template = {"metadata": {**metadata, "labels": {**metadata["labels"], **labels}}, "spec": pod["spec"]}
     spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
     return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": name}, "spec": spec}
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 import pytest
@@ -18,15 +19,13 @@ from gpushare.kube import api as kube
 from gpushare.kube import client
 from gpushare_cli.dashboard.command import PORT
 from localcluster import installation
-from tests.e2e.system import Share, System
+from tests.e2e.system import System, make_pod
 
-pytestmark = pytest.mark.e2e
-
-USER = "reader"
-RULES = [{"apiGroups": [""], "resources": ["pods", "events"], "verbs": ["get", "list", "watch"]}]
-DASHBOARD = Path(__file__).parents[2] / "manifests" / "dashboard" / "objects.yaml"
-PATIENCE_S = 120
-OTHERS = "confidential"
+USER: Final = "reader"
+RULES: Final = [{"apiGroups": [""], "resources": ["pods", "events"], "verbs": ["get", "list", "watch"]}]
+DASHBOARD: Final = installation.ROOT / "manifests" / "dashboard" / "objects.yaml"
+PATIENCE_S: Final = 120
+OTHERS: Final = "confidential"
 """Stands in the names of pods that are another's."""
 
 
@@ -97,28 +96,31 @@ def others(system: System, namespace: str) -> Iterator[str]:
     system.api.delete(f"/api/v1/namespaces/{name}")
 
 
+def kubeconfig_of(system: System, user: str) -> Path:
+    control = system.cluster.control
+    return control.kubeconfig_for(user, control.authority.issue(user, user))
+
+
 def test_each_user_sees_what_the_api_server_lets_them_read(system: System, namespace: str, others: str) -> None:
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": USER}, "rules": RULES}
     system.create(namespace, role)
     system.cluster.kubectl("create", "rolebinding", USER, f"--role={USER}", f"--user={USER}", "-n", namespace)
-    control = system.cluster.control
-    user = control.kubeconfig_for(USER, control.authority.issue(USER, USER))
-    system.create(others, Share(name=f"{OTHERS}-a").document(), Share(name=f"{OTHERS}-waits", gib=(1000,)).document())
-    system.create(namespace, Share(name="mine").document(), Share(name="mine-waits", gib=(1000,)).document())
-    system.running(others, f"{OTHERS}-a")
-    system.running(namespace, "mine")
+    user = kubeconfig_of(system, USER)
+    for where, name in ((others, f"{OTHERS}-a"), (namespace, "mine")):
+        system.create(where, make_pod(f"{name}-waits", 1000))
+        system.run(where, make_pod(name))
 
     with dashboard(user, namespace) as narrow, dashboard(system.cluster.kubeconfig) as wide:
         narrow.until('"name":"mine"')
         narrow.until('"name":"mine-waits"')
-        wide.until(f'"name":"{OTHERS}-waits"')
+        wide.until(f'"name":"{OTHERS}-a-waits"')
         for name in ("b", "c"):  # it fills and empties
-            system.create(others, Share(name=f"{OTHERS}-{name}").document())
+            system.create(others, make_pod(f"{OTHERS}-{name}"))
             wide.until(f'"name":"{OTHERS}-{name}"')
-            system.create(namespace, Share(name=name).document())
+            system.create(namespace, make_pod(name))
             narrow.until(f'"name":"{name}","granted_mib":1024')
             system.running(namespace, name)
-            system.api.delete(kube.pod_path(namespace, name), {"gracePeriodSeconds": 0})
+            system.delete(namespace, name, force=True)
             narrow.until(f'"subject":"{namespace}/{name}","text":"deleted from')
         assert OTHERS not in narrow.sent
         assert '"complete":false' in narrow.sent
@@ -138,12 +140,10 @@ def test_each_user_sees_what_the_api_server_lets_them_read(system: System, names
 
 def test_in_the_cluster_only_who_is_authenticated_and_authorized_sees_it(system: System, namespace: str) -> None:
     kubectl = system.cluster.kubectl
-    image = installation.LOCAL.image
-    text = DASHBOARD.read_text(encoding="utf-8").replace("gpushare:0.1.0", image)
+    text = DASHBOARD.read_text(encoding="utf-8").replace("gpushare:0.1.0", installation.LOCAL.image)
     kubectl("apply", "-f", "-", input=text)
     try:
-        system.create(namespace, Share(name="shown").document())
-        system.running(namespace, "shown")
+        system.run(namespace, make_pod("shown"))
         selector = "app.kubernetes.io/name=gpushare-dashboard"
         kubectl("-n", names.NAMESPACE, "rollout", "status", "deployment/gpushare-dashboard", timeout_s=300)
         [found] = system.pods(names.NAMESPACE, selector)
@@ -164,8 +164,7 @@ def test_in_the_cluster_only_who_is_authenticated_and_authorized_sees_it(system:
             system.api.get(kube.pod_path(names.NAMESPACE, f"{name}:{PORT}", "proxy/"), timeout_s=10)
         refused = kubectl(*forward, "--as=reader", check=False)
         assert "forbidden" in refused.stderr, refused
-        control = system.cluster.control
-        unknown = client.connect(str(control.kubeconfig_for("no-one", control.authority.issue("no-one", "no-one"))))
+        unknown = client.connect(str(kubeconfig_of(system, "no-one")))
         with pytest.raises(kube.ForbiddenError):
             unknown.get(kube.pod_path(names.NAMESPACE, name, "portforward"), timeout_s=10)
         unknown.close()

@@ -12,17 +12,14 @@ import pytest
 import yaml
 
 from gpushare import names
-from gpushare.kube import api as kube
 from gpushare.model.gpu import HandOver
 from localcluster import process
 from localcluster.node import Node
 from testing.tenant import attempts
-from tests.e2e import checks, disturb, gpus, seen
+from tests.e2e import checks, disturb
+from tests.e2e.checks import NOTHING, Grants, Seen, seen_by
 from tests.e2e.conftest import CDI_NODES, PROFILE
-from tests.e2e.seen import Grants
-from tests.e2e.system import Json, Share, System, is_ready
-
-pytestmark = pytest.mark.e2e
+from tests.e2e.system import HOSTNAME, Json, System, is_ready, make_pod, restarts
 
 SPECS: Final = "/var/run/cdi"
 NEEDS_CDI: Final = pytest.mark.skipif(not CDI_NODES, reason="no node hands GPUs over by CDI")
@@ -34,51 +31,22 @@ def namespace(shared_namespace: str) -> str:
     return shared_namespace
 
 
-def placed(node: Node, share: Share, **spec: object) -> Json:
-    """The pod of a share, for one node."""
-    pod = share.document()
-    pod["spec"] |= {"nodeSelector": {"kubernetes.io/hostname": node.name}, **spec}
-    return pod
-
-
 def with_cdi(system: System) -> Sequence[Node]:
     return [node for node in system.cluster.nodes if node.runtime.cdi]
 
 
+def on_node(node: Node, command: str) -> str:
+    return process.run([*node.enter, "sh", "-c", command])
+
+
 def specs(node: Node, pod: Json) -> list[str]:
     """Names of the files that make devices for a pod."""
-    listed = process.run([*node.enter, "sh", "-c", f"ls -A {SPECS} 2>/dev/null || true"]).split()
+    listed = on_node(node, f"ls -A {SPECS} 2>/dev/null || true").split()
     return [name for name in listed if pod["metadata"]["uid"] in name]
 
 
-def has_no_specs(node: Node, pod: Json) -> bool:
-    return not specs(node, pod)
-
-
-def restarts(pod: Json) -> dict[str, int]:
-    return {status["name"]: status["restartCount"] for status in pod["status"]["containerStatuses"]}
-
-
-def start_again(system: System, namespace: str, *pods: str) -> list[Json]:
-    """End every container of the pods, and wait for the next one of each."""
-    before = {name: restarts(system.pod(namespace, name)) for name in pods}
-    for name in pods:
-        disturb.kill_containers(system.pod(namespace, name))
-
-    def all_again() -> list[Json]:
-        found = [system.pod(namespace, name) for name in pods]
-        again = (
-            is_ready(pod)
-            and all(restarts(pod)[each] > count for each, count in before[pod["metadata"]["name"]].items())
-            for pod in found
-        )
-        return found if all(again) else []
-
-    return system.eventually(f"containers of {', '.join(pods)} have started again", all_again)
-
-
 def test_every_node_says_how_it_hands_gpus_over_and_why(system: System) -> None:
-    inventories = Grants.of(system).inventories
+    inventories = system.inventories()
     told = {name: inventory.hand_over for name, inventory in inventories.items()}
     assert told == {node.name: HandOver.CDI if node.runtime.cdi else HandOver.ENVVAR for node in system.cluster.nodes}
     assert all(inventory.hand_over_reason for inventory in inventories.values())
@@ -86,26 +54,20 @@ def test_every_node_says_how_it_hands_gpus_over_and_why(system: System) -> None:
 
 def test_pods_land_on_nodes_of_every_kind_and_see_the_right_gpu(system: System, namespace: str) -> None:
     """The same pods: what the webhook wrote is right wherever they land."""
-    pods = [f"anywhere-{i}" for i in range(8)]
-    documents = [Share(name=name, gib=(1, None)).document() for name in pods]
-    for document in documents:  # some on each node, whatever else runs there
-        document["metadata"]["labels"] = {**document["metadata"].get("labels", {}), "e2e": "anywhere"}
-        document["spec"]["topologySpreadConstraints"] = [
-            {
-                "maxSkew": 1,
-                "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "DoNotSchedule",
-                "labelSelector": {"matchLabels": {"e2e": "anywhere"}},
-            }
-        ]
-    system.create(namespace, *documents)
-    running = system.running(namespace, *pods)
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": HOSTNAME,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"e2e": "anywhere"}},
+    }
+    pods = [make_pod(f"anywhere-{i}", 1, None, topologySpreadConstraints=[spread]) for i in range(8)]
+    for pod in pods:  # some on each node, whatever else runs there
+        pod["metadata"]["labels"]["e2e"] = "anywhere"
+    running = checks.run_and_see_their_gpus(system, namespace, *pods)
     for node in system.cluster.nodes:
         here = [pod for pod in running if pod["spec"]["nodeName"] == node.name]
         assert {len(specs(node, pod)) for pod in here} == {int(node.runtime.cdi)}
-    checks.every_container_sees_exactly_its_gpus(system, namespace, running)
-    for name in pods:
-        system.api.delete(kube.pod_path(namespace, name), {"gracePeriodSeconds": 0})
+    system.delete(namespace, *(pod["metadata"]["name"] for pod in pods))
 
 
 def restart_kubelets(system: System) -> None:
@@ -128,42 +90,40 @@ DISTURBANCES: Final[Mapping[str, Callable[[System], None]]] = {
 
 @pytest.mark.parametrize("restarted", DISTURBANCES)
 def test_a_container_that_starts_again_sees_the_same(system: System, namespace: str, restarted: str) -> None:
-    for node in system.cluster.nodes:
-        each = Share(name=f"{restarted}-each-{node.name}", gib=(1, 1, None))
-        two = Share(name=f"{restarted}-two-{node.name}", annotations={names.ANNOTATION_GPUS: "2"})
-        system.create(namespace, placed(node, each), placed(node, two))
-    pods = [f"{restarted}-{kind}-{node.name}" for kind in ("each", "two") for node in system.cluster.nodes]
-    before = system.running(namespace, *pods)
-    checks.every_container_sees_exactly_its_gpus(system, namespace, before)
+    two = {names.ANNOTATION_GPUS: "2"}
+    pods = [
+        pod
+        for node in [node.name for node in system.cluster.nodes]
+        for pod in (
+            make_pod(f"{restarted}-each-{node}", 1, 1, None, node=node),
+            make_pod(f"{restarted}-two-{node}", node=node, annotations=two),
+        )
+    ]
+    checks.run_and_see_their_gpus(system, namespace, *pods)
     DISTURBANCES[restarted](system)
-    checks.every_container_sees_exactly_its_gpus(system, namespace, start_again(system, namespace, *pods))
+    again = disturb.start_again(system, namespace, *(pod["metadata"]["name"] for pod in pods))
+    checks.every_container_sees_exactly_its_gpus(system, namespace, again)
 
 
 def test_an_init_container_and_the_one_after_it_see_their_own_gpus(system: System, namespace: str) -> None:
     """The kubelet gives the second one the device IDs of the first."""
-    for node in system.cluster.nodes:
-        first = [
-            attempts.first("with", limits={names.GPU_MEM: 2}),
-            attempts.first("without"),
-        ]
-        system.create(namespace, placed(node, Share(name=f"init-{node.name}"), initContainers=first))
+    first = [attempts.first("with", limits={names.GPU_MEM: 2}), attempts.first("without")]
+    nodes = [node.name for node in system.cluster.nodes]
+    pods = system.run(namespace, *(make_pod(f"init-{node}", node=node, initContainers=first) for node in nodes))
     grants = Grants.of(system)
-    for pod in system.running(namespace, *[f"init-{node.name}" for node in system.cluster.nodes]):
-        name = pod["metadata"]["name"]
-        printed = {key[1]: each for key, each in system.environments(namespace, name).items()}
-        found = {container: seen.by(variables) for container, variables in printed.items()}
+    for pod in pods:
+        printed = system.environments(namespace, pod["metadata"]["name"])
+        found = {container: seen_by(variables) for (_, container), variables in printed.items()}
         assert found == {container: grants.to(pod, container) for container in ("with", "without", "c0")}
-        assert found["without"] == seen.NOTHING
+        assert found["without"] == NOTHING
 
 
 @NEEDS_CDI
 def test_who_is_not_root_may_open_the_device_nodes(system: System, namespace: str) -> None:
     """No driver answers for a simulated GPU, but the kernel says so only to those who may ask."""
     script = "env; for node in /dev/nvidia*; do (: <$node) 2>&1; done; echo tried; exec /wait"
-    pod = placed(with_cdi(system)[0], Share(name="plain"), securityContext={"runAsUser": 65532, "runAsNonRoot": True})
-    pod["spec"]["containers"][0]["command"] = ["sh", "-c", script]
-    system.create(namespace, pod)
-    system.running(namespace, "plain")
+    user = {"runAsUser": 65532, "runAsNonRoot": True}
+    system.run(namespace, make_pod("plain", node=with_cdi(system)[0].name, command=script, securityContext=user))
     said = system.log(namespace, "plain", until="tried")
     assert said[-1].endswith("No such device or address")
 
@@ -172,19 +132,17 @@ def test_who_is_not_root_may_open_the_device_nodes(system: System, namespace: st
 def test_neither_a_refused_start_nor_a_pod_that_is_gone_leaves_a_spec(system: System, namespace: str) -> None:
     """The pod's GPU has died since its container ran."""
     usual, node = yaml.safe_load(PROFILE), with_cdi(system)[0]
-    system.create(namespace, placed(node, Share(name="refused")))
-    (pod,) = system.running(namespace, "refused")
+    [pod] = system.run(namespace, make_pod("refused", node=node.name))
     assert specs(node, pod)
     number = int(pod["metadata"]["annotations"]["index.gpushare.dev/c0"])
     dead = {"gpus": usual["gpus"], "faults": [{"gpu": number, "kind": "xid"}]}
-    with gpus.exchanged(system, {**usual, "nodes": {node.name: dead}}, PROFILE):
+    with disturb.exchanged_gpus(system, {**usual, "nodes": {node.name: dead}}, PROFILE):
         disturb.kill_containers(pod)
-        system.eventually("it is not started", lambda: waits(system, namespace, "refused"))
-        system.eventually("it has no spec", lambda: has_no_specs(node, pod))
-    system.eventually("it has started again", lambda: started_again(system, namespace, "refused"))
-    checks.every_container_sees_exactly_its_gpus(system, namespace, [system.pod(namespace, "refused")])
-    system.api.delete(kube.pod_path(namespace, "refused"), {"gracePeriodSeconds": 0})
-    system.eventually("it has no spec", lambda: has_no_specs(node, pod))
+        system.eventually("it is not started", lambda: waits(system, pod))
+        system.eventually("it has no spec", lambda: not specs(node, pod))
+    runs_again_and_sees_its_gpus(system, pod)
+    system.delete(namespace, "refused", force=True)
+    system.eventually("it has no spec", lambda: not specs(node, pod))
 
 
 def foreign(device: str, minor: int) -> Json:
@@ -199,47 +157,49 @@ def foreign(device: str, minor: int) -> Json:
 def test_a_foreign_spec_of_the_same_device_shows_no_other_gpu(system: System, namespace: str, file: str) -> None:
     """Where the plugin writes its own it removes others; where it cannot, the container waits until someone has."""
     node, name = with_cdi(system)[0], f"foreign-{file.count('/')}{file.count('own')}"
-    system.create(namespace, placed(node, Share(name=name)))
-    (pod,) = system.running(namespace, name)
+    [pod] = system.run(namespace, make_pod(name, node=node.name))
     (own,) = specs(node, pod)
     device, granted = own.removesuffix(".json").rpartition("_")[2], Grants.of(system).to(pod, "c0")
     other = next(minor for minor in range(4) if str(minor) != granted.openable)
     path, content = Path(file.format(own=own)), json.dumps(foreign(device, other))
-    process.run([*node.enter, "sh", "-c", f"mkdir -p {path.parent}; printf '%s' '{content}' > {path}"])
+    on_node(node, f"mkdir -p {path.parent}; printf '%s' '{content}' > {path}")
     try:
         disturb.kill_containers(pod)
         if path.parent != Path(SPECS):
-            told = f"{path} makes the same CDI device; remove that file"
-            system.eventually("a refusal", lambda: told in "".join(system.events(namespace, name)))
-            system.eventually("it is not started", lambda: waits(system, namespace, name))
-            process.run([*node.enter, "rm", str(path)])
-        system.eventually("it has started again", lambda: started_again(system, namespace, name))
-        checks.every_container_sees_exactly_its_gpus(system, namespace, [system.pod(namespace, name)])
+            system.wait_told(namespace, name, f"{path} makes the same CDI device; remove that file")
+            system.eventually("it is not started", lambda: waits(system, pod))
+            on_node(node, f"rm {path}")
+        runs_again_and_sees_its_gpus(system, pod)
         assert specs(node, pod) == [own]
-        assert path.name == own or not process.run([*node.enter, "sh", "-c", f"ls {path} 2>/dev/null || true"])
+        assert path.name == own or not on_node(node, f"ls {path} 2>/dev/null || true")
     finally:
-        process.run([*node.enter, "sh", "-c", f"test {path} = {SPECS}/{own} || rm -f {path}"])
+        on_node(node, f"test {path} = {SPECS}/{own} || rm -f {path}")
 
 
-def started_again(system: System, namespace: str, name: str) -> bool:
-    pod = system.pod(namespace, name)
-    return is_ready(pod) and restarts(pod)["c0"] > 0
+def runs_again_and_sees_its_gpus(system: System, pod: Json) -> None:
+    namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+
+    def again() -> bool:
+        found = system.pod(namespace, name)
+        return is_ready(found) and restarts(found)["c0"] > 0
+
+    system.eventually("it has started again", again)
+    checks.every_container_sees_exactly_its_gpus(system, namespace, [system.pod(namespace, name)])
 
 
-def waits(system: System, namespace: str, name: str) -> bool:
-    (status,) = system.pod(namespace, name)["status"]["containerStatuses"]
+def waits(system: System, pod: Json) -> bool:
+    (status,) = system.pod(pod["metadata"]["namespace"], pod["metadata"]["name"])["status"]["containerStatuses"]
     return "waiting" in status["state"]
 
 
 def switch(system: System, namespace: str, node: Node, way: HandOver) -> None:
     """Have a node hand over in another way, and wait until the webhook goes by what all nodes do then."""
-    system.api.patch(kube.node_path(node.name), {"metadata": {"labels": {names.LABEL_HAND_OVER: way.value}}})
+    system.label(node.name, names.LABEL_HAND_OVER, way.value)
 
     def known() -> bool:
-        ways = {name: inventory.hand_over for name, inventory in Grants.of(system).inventories.items()}
-        path = f"/api/v1/namespaces/{namespace}/pods"
-        admitted = system.api.create(path, Share(name="asks").document(), {"dryRun": "All"}, timeout_s=30)
+        ways = {name: inventory.hand_over for name, inventory in system.inventories().items()}
         needs_class = set(ways.values()) != {HandOver.CDI}
+        admitted = system.admitted(namespace, make_pod("asks"))
         return ways[node.name] is way and bool(admitted["spec"].get("runtimeClassName")) is needs_class
 
     system.eventually(f"{node.name} hands over by {way.value}, and the webhook knows", known)
@@ -251,13 +211,11 @@ def node_of_both(system: System) -> Iterator[Node]:
     node = next(iter(with_cdi(system)), None)
     if node is None:
         pytest.skip("no node has CDI")
-    labels = system.api.get(kube.node_path(node.name))["metadata"]["labels"]
+    before = system.node(node.name)["metadata"]["labels"].get(names.LABEL_HAND_OVER)
     yield node
-    before = {"metadata": {"labels": {names.LABEL_HAND_OVER: labels.get(names.LABEL_HAND_OVER)}}}
-    system.api.patch(kube.node_path(node.name), before)
-    system.eventually(
-        "it hands over by CDI", lambda: Grants.of(system).inventories[node.name].hand_over is HandOver.CDI
-    )
+    system.label(node.name, names.LABEL_HAND_OVER, before)
+    by_cdi = "it hands over by CDI"
+    system.eventually(by_cdi, lambda: system.inventories()[node.name].hand_over is HandOver.CDI)
 
 
 def test_pods_keep_their_gpus_while_their_node_changes_its_way_back_and_forth(
@@ -265,18 +223,17 @@ def test_pods_keep_their_gpus_while_their_node_changes_its_way_back_and_forth(
 ) -> None:
     """Each keeps the way under which it was admitted, at every restart under every other."""
 
-    def seen_by(*pods: str) -> dict[str, list[seen.Seen]]:
-        environments = system.environments(namespace)
-        return {pod: [seen.by(environments[pod, each]) for each in ("c0", "c1")] for pod in pods}
+    def sees(*pods: str) -> dict[str, list[Seen]]:
+        environments = system.environments(namespace, *pods)
+        return {pod: [seen_by(environments[pod, each]) for each in ("c0", "c1")] for pod in pods}
 
-    expected: dict[str, list[seen.Seen]] = {}
+    expected: dict[str, list[Seen]] = {}
     for way in (HandOver.CDI, HandOver.ENVVAR, HandOver.CDI):
         if expected:
             switch(system, namespace, node_of_both, way)
-            start_again(system, namespace, *expected)
-            assert seen_by(*expected) == expected
+            disturb.start_again(system, namespace, *expected)
+            assert sees(*expected) == expected
         pod = f"of-{way.value}-{len(expected)}"
-        system.create(namespace, placed(node_of_both, Share(name=pod, gib=(1, None))))
-        checks.every_container_sees_exactly_its_gpus(system, namespace, system.running(namespace, pod))
-        expected |= seen_by(pod)
+        checks.run_and_see_their_gpus(system, namespace, make_pod(pod, 1, None, node=node_of_both.name))
+        expected |= sees(pod)
     assert {bool(containers[0].devices) for containers in expected.values()} == {True, False}

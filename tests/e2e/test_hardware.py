@@ -1,17 +1,16 @@
-"""Nodes as they are in the field: how GPUs are chosen, very large nodes, GPUs that die and come back."""
+"""Nodes as they are in the field: how GPUs are chosen, very large and oversubscribed ones, and ones that die."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
 import yaml
 
 from gpushare import names
-from tests.e2e import checks, gpus
-from tests.e2e.conftest import PROFILE
-from tests.e2e.system import PROMPT_S, Share, System, is_ready
-
-pytestmark = pytest.mark.e2e
+from tests.e2e import checks, disturb
+from tests.e2e.conftest import GPU_GIB, PROFILE
+from tests.e2e.system import PROMPT_S, System, gpushare, make_pod, restarts
 
 H200 = {"model": "NVIDIA H200", "memoryMiB": 143771, "count": 8}
 TWO = {"model": "Tesla T4", "memoryMiB": 15360, "count": 2}
@@ -34,7 +33,7 @@ class Cards:
     def become(self, profile: Mapping[str, Any]) -> None:
         """Afterwards the nodes have these. Pods that hold GPUs keep theirs only if the cards stay."""
         if profile != self._now:
-            gpus.exchange(self._system, profile)
+            disturb.exchange_gpus(self._system, profile)
             self._now = profile
 
 
@@ -45,20 +44,24 @@ def cards(system: System) -> Iterator[Cards]:
     found.become(USUAL)
 
 
+def used(system: System, namespace: str) -> dict[str, tuple[str, str]]:
+    """Node and numbers of the GPUs of all pods that run, by name."""
+    return {
+        pod["metadata"]["name"]: (pod["spec"]["nodeName"], pod["metadata"]["annotations"]["index.gpushare.dev/c0"])
+        for pod in system.ready_pods(namespace)
+    }
+
+
 def test_binpack_puts_equal_pods_together_and_spread_apart(system: System, cards: Cards, namespace: str) -> None:
     cards.become(USUAL)
-    policies = ("binpack", "spread")
-    for i, policy in enumerate((*policies, *policies)):
-        pod = Share(name=f"{policy}-{i}", gib=(3,), annotations={names.ANNOTATION_POLICY: policy}).document()
-        pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": f"node-{1 + policies.index(policy)}"}
-        system.create(namespace, pod)
-        system.all_running(namespace, i + 1)
-    chosen = {
-        pod["metadata"]["name"]: pod["metadata"]["annotations"]["devices.gpushare.dev/c0"]
-        for pod in system.pods(namespace)
-    }
-    assert chosen["binpack-0"] == chosen["binpack-2"]
-    assert chosen["spread-1"] != chosen["spread-3"]
+    policies = {"binpack": "node-1", "spread": "node-2"}
+    for i in range(2):
+        for policy, node in policies.items():
+            annotations = {names.ANNOTATION_POLICY: policy}
+            system.run(namespace, make_pod(f"{policy}-{i}", 3, node=node, annotations=annotations))
+    chosen = used(system, namespace)
+    assert chosen["binpack-0"] == chosen["binpack-1"]
+    assert chosen["spread-0"] != chosen["spread-1"]
 
 
 def test_gpus_that_an_administrator_takes_away_get_no_new_pods(system: System, cards: Cards, namespace: str) -> None:
@@ -68,84 +71,107 @@ def test_gpus_that_an_administrator_takes_away_get_no_new_pods(system: System, c
     kubectl("annotate", "node", "node-1", "gpushare.dev/cordoned-gpus=0,1,2")
     kubectl("create", "configmap", "-n", "kube-system", "unhealthy-gpu-node-2", "--from-literal=gpus=1, 2,3,")
     try:
-        system.create(namespace, *[Share(name=f"p{i}", gib=(20,)).document() for i in range(3)])
+        system.create(namespace, *[make_pod(f"p{i}", 20) for i in range(3)])
         expected = "free per GPU on node-1: cordoned, cordoned, cordoned, 6"
-        names_of = [f"p{i}" for i in range(3)]
-        system.eventually(
-            "an event with the numbers",
-            lambda: any(expected in "".join(system.events(namespace, name)) for name in names_of),
-        )
-        expected_gpus = {("node-1", "3"), ("node-2", "0")}
-        system.eventually("the two GPUs that are left are used", lambda: used(system, namespace) == expected_gpus)
+        system.eventually("an event with the numbers", lambda: expected in "".join(system.events(namespace)))
+        left = {("node-1", "3"), ("node-2", "0")}
+        system.eventually("the two GPUs that are left are used", lambda: {*used(system, namespace).values()} == left)
     finally:
         kubectl("annotate", "node", "node-1", "gpushare.dev/cordoned-gpus-")
         kubectl("delete", "configmap", "-n", "kube-system", "unhealthy-gpu-node-2")
     system.all_running(namespace, 3, timeout_s=PROMPT_S)
 
 
+@contextmanager
+def oversubscribed(system: System, gib: int) -> Iterator[None]:
+    """Node 1 by half, by a label, which its plugin reads now and then."""
+
+    def offers(gib: int) -> None:
+        def offered() -> bool:
+            gpus = system.inventories()["node-1"].gpus
+            return {gpu.grantable_mib for gpu in gpus} == {gib * 1024} and disturb.offered(
+                system, "node-1"
+            ) == gib * len(gpus)
+
+        system.eventually(f"inventory and kubelet count {gib} GiB of each GPU of node-1", offered)
+
+    system.label("node-1", names.LABEL_OVERSUBSCRIPTION, "1.5")
+    try:
+        offers(gib)
+        yield
+    finally:
+        system.label("node-1", names.LABEL_OVERSUBSCRIPTION, None)
+    offers(GPU_GIB)
+
+
+def test_pods_hold_more_than_a_gpu_has_but_none_that_refuses_that(system: System, cards: Cards, namespace: str) -> None:
+    """One that refuses goes elsewhere, commands say so, and nothing is taken back afterwards."""
+    cards.become(USUAL)
+    grantable, held = GPU_GIB * 3 // 2, 2 * GPU_GIB - 16
+    here = {names.ANNOTATION_UUID: system.inventories()["node-1"].gpus[0].uuid}
+    never = {names.ANNOTATION_OVERSUBSCRIPTION: "never"}
+    with oversubscribed(system, grantable):
+        a, b = (make_pod(name, GPU_GIB - less, annotations=here) for name, less in {"a": 6, "b": 10}.items())
+        *_, elsewhere = system.run(namespace, a, b, make_pod("elsewhere", 2, annotations=never))
+        system.create(namespace, make_pod("nowhere", 2, annotations={**never, **here}))
+        assert elsewhere["spec"]["nodeName"] == "node-2"
+        system.wait_told(namespace, "nowhere", "oversubscribed")
+        _, shown, _ = gpushare(system, "inspect", "node-1")
+        assert f"node-1  0    1.5               {held}/{grantable}/{GPU_GIB}" in shown
+        _, told, _ = gpushare(system, "explain", "a", "-n", namespace)
+        percent = held * 100 // GPU_GIB
+        assert f"{held} GiB of {GPU_GIB} GiB ({percent}%), oversubscribed up to {grantable} GiB" in told
+        _, found, _ = gpushare(system, "doctor")
+        assert "oversubscribed by 1.5" in found
+    # The pods run on, and only new ones find no room.
+    assert [restarts(pod) for pod in system.running(namespace, "a", "b")] == [{"c0": 0}, {"c0": 0}]
+    system.create(namespace, make_pod("late", 1, annotations=here))
+    system.wait_told(namespace, "late", "free per GPU")
+    disturb.start_again(system, namespace, "a", "b")
+
+
 def test_eight_gpus_of_141_gib_are_shared_like_any_other(system: System, cards: Cards, namespace: str) -> None:
     cards.become(SPECIAL)
-    status = system.api.get("/api/v1/nodes/node-2")["status"]["allocatable"]
-    assert status[names.GPU_MEM] == "1120", "8 GPUs of 140 whole GiB"
-    system.create(namespace, Share(name="all-eight", gib=(100,), annotations={names.ANNOTATION_GPUS: "8"}).document())
-    system.create(namespace, Share(name="beside", gib=(40, 40)).document())
-    pods = system.all_running(namespace, 2)
-    checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
+    assert disturb.offered(system, "node-2") == 1120, "8 GPUs of 140 whole GiB"
+    all_eight = make_pod("all-eight", 100, annotations={names.ANNOTATION_GPUS: "8"})
+    checks.run_and_see_their_gpus(system, namespace, all_eight, make_pod("beside", 40, 40))
     checks.no_gpu_is_over_its_memory(system)
-    system.create(namespace, Share(name="most", gib=(140,)).document())
-    system.cluster.kubectl("delete", "pod", "-n", namespace, "all-eight", "--wait=false")
+    system.create(namespace, make_pod("most", 140))
+    system.delete(namespace, "all-eight")
     checks.every_container_sees_exactly_its_gpus(system, namespace, system.running(namespace, "most"))
-    checks.no_gpu_is_over_its_memory(system)
-    checks.the_controllers_ledger_equals_the_pods(system)
+    checks.the_ledger_is_right(system)
 
 
 def test_mig_instances_are_shared_beside_whole_gpus(system: System, cards: Cards, namespace: str) -> None:
     cards.become(SPECIAL)
-    only, never = {names.ANNOTATION_MIG: "only"}, {names.ANNOTATION_MIG: "never"}
-    pods = [
-        Share(name="small", gib=(4,), annotations=only).document(),
-        Share(name="large", gib=(19,), annotations=only).document(),
-        Share(name="second", gib=(4,), annotations=only).document(),
-        Share(name="whole", gib=(39,), annotations=never).document(),
-        Share(name="too-large", gib=(20,), annotations=only).document(),
-        Share(name="two", gib=(1,), annotations={**only, names.ANNOTATION_GPUS: "2"}).document(),
+    only = {names.ANNOTATION_MIG: "only"}
+    instances = [
+        make_pod(name, gib, node="node-1", annotations=only)
+        for name, gib in {"small": 4, "large": 19, "second": 4}.items()
     ]
-    for pod in pods:
-        pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "node-1"}
-    system.create(namespace, *pods)
-    system.eventually("four of them run", lambda: len(used(system, namespace)) == 4)
-    assert used(system, namespace) == {("node-1", number) for number in ("0", "80", "81", "82")}
-    running = [pod for pod in system.pods(namespace) if is_ready(pod)]
-    checks.every_container_sees_exactly_its_gpus(system, namespace, running)
-    checks.no_gpu_is_over_its_memory(system)
-    checks.the_controllers_ledger_equals_the_pods(system)
-    refused = {"too-large": "needs 20 GiB on one GPU", "two": "which MIG instances cannot be"}
-    for name, why in refused.items():
-        system.eventually("an event with the reason", lambda: why in "".join(system.events(namespace, name)))  # noqa: B023 - called at once
+    whole = make_pod("whole", 39, node="node-1", annotations={names.ANNOTATION_MIG: "never"})
+    checks.run_and_see_their_gpus(system, namespace, *instances, whole)
+    assert {*used(system, namespace).values()} == {("node-1", number) for number in ("0", "80", "81", "82")}
+    checks.the_ledger_is_right(system)
+    system.create(namespace, make_pod("too-large", 20, node="node-1", annotations=only))
+    system.create(namespace, make_pod("two", 1, node="node-1", annotations={**only, names.ANNOTATION_GPUS: "2"}))
+    system.wait_told(namespace, "too-large", "needs 20 GiB on one GPU")
+    system.wait_told(namespace, "two", "which MIG instances cannot be")
 
 
 def test_a_gpu_that_dies_takes_nothing_new_and_one_that_comes_back_does(
     system: System, cards: Cards, namespace: str
 ) -> None:
-    dead = {"gpus": [TWO], "faults": [{"gpu": 0, "kind": "xid"}, {"gpu": 1, "kind": "xid"}]}
-    half = {"gpus": [TWO], "nodes": {"node-1": dead, "node-2": {"gpus": [TWO], "faults": [{"gpu": 0, "kind": "xid"}]}}}
-    cards.become(half)
-    system.create(namespace, Share(name="first", gib=(10,)).document())
-    (first,) = system.all_running(namespace, 1)
-    assert first["spec"]["nodeName"] == "node-2", "the only node with a GPU that works"
-    assert first["metadata"]["annotations"]["index.gpushare.dev/c0"] == "1"
+    first, second = {"gpu": 0, "kind": "xid"}, {"gpu": 1, "kind": "xid"}
+    dead, half = {"gpus": [TWO], "faults": [first, second]}, {"gpus": [TWO], "faults": [first]}
+    cards.become({"gpus": [TWO], "nodes": {"node-1": dead, "node-2": half}})
+    system.run(namespace, make_pod("first", 10))
+    assert used(system, namespace) == {"first": ("node-2", "1")}, "the only GPU that works"
 
-    system.create(namespace, Share(name="second", gib=(10,)).document())
-    expected = "needs 10 GiB on one GPU; free per GPU on node-2: unhealthy, 5 GiB"
-    system.eventually("an event with the numbers", lambda: expected in "".join(system.events(namespace, "second")))
+    system.create(namespace, make_pod("second", 10))
+    system.wait_told(namespace, "second", "needs 10 GiB on one GPU; free per GPU on node-2: unhealthy, 5 GiB")
 
     cards.become({"gpus": [TWO]})
-    system.eventually("it runs", lambda: is_ready(system.pod(namespace, "second")), timeout_s=PROMPT_S)
-    checks.every_container_sees_exactly_its_gpus(system, namespace, system.all_running(namespace, 2))
+    pods = system.running(namespace, "first", "second", timeout_s=PROMPT_S)
+    checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
     checks.no_gpu_is_over_its_memory(system)
-
-
-def used(system: System, namespace: str) -> set[tuple[str, str]]:
-    """Node and number of the GPUs of all pods that run."""
-    running = [pod for pod in system.pods(namespace) if is_ready(pod)]
-    return {(pod["spec"]["nodeName"], pod["metadata"]["annotations"]["index.gpushare.dev/c0"]) for pod in running}

@@ -12,9 +12,8 @@ from testing import notebooks
 from testing.pages import fraction_of
 from tests.e2e import checks
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
-from tests.e2e.system import Json, Share, System
+from tests.e2e.system import HOSTNAME, Json, System, make_pod
 
-pytestmark = pytest.mark.e2e
 SERVERS: Final = {
     "ana": {"user": "ana", "profile": "gpu-2"},
     "ana's second": {"user": "ana", "profile": "gpu-2", "name": "second"},
@@ -108,11 +107,11 @@ def test_a_user_whose_server_finds_no_gpu_sees_why_and_it_is_deleted(hub: Hub) -
     assert "T4" in "\n".join(hub.answers["eve"]["seen"])
     assert "did not start in" in hub.answers["finn"]["failed"]
     gone = {hub.answers[name]["pod"] for name in ("eve", "finn")}
-    hub.system.eventually("they are gone", lambda: not gone & names_of(hub))
 
+    def left() -> set[str]:
+        return gone & {pod["metadata"]["name"] for pod in hub.system.pods(hub.namespace)}
 
-def names_of(hub: Hub) -> set[str]:
-    return {pod["metadata"]["name"] for pod in hub.system.pods(hub.namespace)}
+    hub.system.eventually("they are gone", lambda: not left())
 
 
 @pytest.fixture
@@ -122,10 +121,9 @@ def placeholder(system: System) -> Iterator[Json]:
     made = {"metadata": {"name": name}, "value": -10, "globalDefault": False}
     system.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", made)
     [scheduling] = [values["scheduling"] for values in notebooks.values() if "scheduling" in values]
-    document = Share(name="placeholder", gib=(GPU_GIB,)).document()
+    document = make_pod("placeholder", GPU_GIB, priorityClassName=name, terminationGracePeriodSeconds=0)
     [container] = document["spec"]["containers"]
     assert container["resources"]["limits"].keys() == scheduling["userPlaceholder"]["resources"]["limits"].keys()
-    document["spec"] |= {"priorityClassName": name, "terminationGracePeriodSeconds": 0}
     yield document
     system.api.delete(f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}")
 
@@ -140,10 +138,9 @@ def test_a_server_that_finds_no_room_evicts_one_placeholder(system: System, name
 
     system.eventually("several GPUs of one node are free", lambda: free()[0] > 1)
     count, node = free()
-    selector = {"kubernetes.io/hostname": node}
+    selector = {HOSTNAME: node}
     placeholder["spec"]["nodeSelector"] = selector
-    system.create_complete(namespace, *[{**placeholder, "metadata": {"name": f"empty-{i}"}} for i in range(count)])
-    system.all_running(namespace, count)
+    system.run(namespace, *[{**placeholder, "metadata": {"name": f"empty-{i}"}} for i in range(count)])
     hub = Hub(system, namespace, node_selector=selector)
     hub.spawn("gwen")
     assert "url" in hub.answers["gwen"], hub.answers["gwen"]

@@ -4,10 +4,9 @@ Every command is that of the pages: docs/operate.md (Remove, Real GPUs, Go back)
 """
 
 import json
-import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 import yaml
@@ -16,10 +15,10 @@ from gpushare import names
 from gpushare.wire import hand_over
 from localcluster import installation
 from localcluster.installation import LOCAL, ROOT, Tree
-from testing.manifests import helm_cli
-from tests.e2e import checks, disturb, former_version
-from tests.e2e.administrator import Administrator
-from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE, PROFILE
+from tests.e2e import checks, disturb, lifecycle
+from tests.e2e.administrator import Administrator, give_helm
+from tests.e2e.checks import Grants
+from tests.e2e.conftest import GPU_GIB, PROFILE
 from tests.e2e.lifecycle import (
     GATE,
     NODES,
@@ -27,46 +26,43 @@ from tests.e2e.lifecycle import (
     all_replaced,
     containers,
     created_meanwhile,
-    ledger_is_right,
     left,
     named,
     never_stopped,
-    restart_containers,
     run_meanwhile,
     sees_its_gpus,
     start,
     start_waiting,
 )
-from tests.e2e.seen import Grants
-from tests.e2e.system import Json, Share, System, is_ready
+from tests.e2e.system import Json, System, make_pod
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
-PAGE = "operate.md"
-NEXT = Tree(ROOT, f"{installation.IMAGE.rpartition(':')[0]}:next")
+pytestmark = pytest.mark.timeout(3600)
+PAGE: Final = "operate.md"
+NEXT: Final = Tree(ROOT, f"{installation.IMAGE.rpartition(':')[0]}:next")
 """The same under another tag, so that every pod of this project is replaced."""
-WITH_RESERVED = f"gpus: [{{model: Simulated, memoryMiB: {GPU_GIB * 1024}, count: {GPUS_PER_NODE}, reservedMiB: 600}}]"
-SHAPES = (
-    Share(name="memory", gib=(5, None)),
-    Share(name="per-gpu", gib=(7,), annotations={names.ANNOTATION_GPUS: "3"}),
-    Share(name="both", gib=(3, 4)),
-)
-STAYING = [share.name for share in SHAPES]
+WITH_RESERVED: Final = PROFILE.replace("}]", ", reservedMiB: 600}]")
+SHAPES: Final = {
+    "memory": make_pod("memory", 5, None),
+    "per-gpu": make_pod("per-gpu", 7, annotations={names.ANNOTATION_GPUS: "3"}),
+    "both": make_pod("both", 3, 4),
+}
+STAYING: Final = [*SHAPES]
 
 
 @pytest.fixture
 def old(system: System, tmp_path: Path) -> Iterator[Tree]:
     """Images of the former version and of the next; whatever the test leaves, the usual installation follows."""
     (tmp_path / "former").mkdir()
-    tree = former_version.tree(tmp_path / "former")
-    former_version.give_image(system, tree)
-    former_version.give_image(system, NEXT)
+    tree = lifecycle.former_tree(tmp_path / "former")
+    lifecycle.give_image(system, tree)
+    lifecycle.give_image(system, NEXT)
     yield tree
     kubectl, within = system.cluster.kubectl, ("-n", names.NAMESPACE)
     kubectl("label", "nodes", "--all", f"{GATE}-")
     installation.label_nodes(system.cluster)
     # Apply alone would leave the variables that only the chart sets.
-    kubectl("delete", former_version.WORKLOADS, "--all", *within, "--wait=false", check=False)
-    former_version.apply(system, LOCAL)
+    kubectl("delete", lifecycle.WORKLOADS, "--all", *within, "--wait=false", check=False)
+    lifecycle.apply(system, LOCAL)
     kubectl("delete", "secrets", *within, "-l", "owner=helm")
     all_replaced(system, LOCAL)
 
@@ -86,27 +82,25 @@ def test_pods_run_on_while_installations_come_change_go_back_and_go(
     sees_its_gpus(system, namespace, [*named("new"), *named("kept")], grants)
     it_goes_back(system, namespace, old, tmp_path)
     never_stopped(system, namespace, [*named("new"), *named("kept")])
-    restart_containers(system, namespace, named("new"))
+    disturb.start_again(system, namespace, *named("new"))
     sees_its_gpus(system, namespace, named("new"), grants)
     start(system, namespace, "old")
     sees_its_gpus(system, namespace, named("old"))
-    ledger_is_right(system)
+    checks.the_ledger_is_right(system)
 
-    former_version.apply(system, LOCAL)
-    former_version.wait_rolled(system, LOCAL)
-    restart_containers(system, namespace, [*named("kept"), *named("old")])
+    lifecycle.apply(system, LOCAL)
+    lifecycle.wait_rolled(system, LOCAL)
+    disturb.start_again(system, namespace, *named("kept"), *named("old"))
     sees_its_gpus(system, namespace, named("kept"), grants)
     sees_its_gpus(system, namespace, named("old"))
-    ledger_is_right(system)
+    checks.the_ledger_is_right(system)
 
-    system.create(namespace, *(share.document() for share in SHAPES))
-    staying = system.running(namespace, *STAYING)
-    checks.every_container_sees_exactly_its_gpus(system, namespace, staying)
+    checks.run_and_see_their_gpus(system, namespace, *SHAPES.values())
     before = containers(system, namespace, STAYING)
     helm = with_helm(system, tmp_path)
     a_release_takes_over_is_upgraded_and_goes_back(system, namespace, helm)
     start(system, namespace, "last")
-    ledger_is_right(system)
+    checks.the_ledger_is_right(system)
     the_release_goes_and_comes_back(system, namespace, helm)
     assert containers(system, namespace, STAYING) == before, "no container was ended or started again"
     never_stopped(system, namespace, [*STAYING, *named("last")])
@@ -115,10 +109,9 @@ def test_pods_run_on_while_installations_come_change_go_back_and_go(
 
 def it_is_removed(system: System, namespace: str, files: Path) -> None:
     """What kubectl has applied, by the page, while a pod runs; nothing is left but the RuntimeClass."""
-    system.create(namespace, Share(name="uses").document())
-    system.running(namespace, "uses")
+    system.run(namespace, make_pod("uses"))
     before = containers(system, namespace, ["uses"])
-    administrator = Administrator(system, PAGE, "Remove", files)
+    administrator = Administrator(system.cluster, PAGE, "Remove", files)
     assert "uses" in administrator.follows("see what still uses it")
     administrator.follows("the webhooks")
     administrator.follows("everything else")
@@ -130,73 +123,73 @@ def it_is_removed(system: System, namespace: str, files: Path) -> None:
 
 def simulated_gpus_give_way_to_real_ones(system: System, files: Path) -> None:
     """The objects of the overlays, for which no node needs to share: nodes without a driver run no plugin for long."""
-    former_version.apply(system, LOCAL)
-    administrator = Administrator(system, PAGE, "Real GPUs", files)
+    lifecycle.apply(system, LOCAL)
+    administrator = Administrator(system.cluster, PAGE, "Real GPUs", files)
     administrator.follows("delete what only simulated GPUs have")
     administrator.follows("apply the other overlay")
     assert administrator.followed_everything()
-    kubectl = system.cluster.kubectl
-    assert json.loads(kubectl("get", "runtimeclass", names.RUNTIME_CLASS, "-o", "json").stdout)["handler"] == "nvidia"
-    plugin = json.loads(kubectl("get", "daemonset", "-n", names.NAMESPACE, names.PLUGIN, "-o", "json").stdout)
-    assert plugin["spec"]["template"]["spec"]["runtimeClassName"] == names.RUNTIME_CLASS
-    assert "simulated" not in json.dumps(plugin["spec"]["template"]["spec"])
-    former_version.remove(system)
+    runtime_class = system.api.get(f"/apis/node.k8s.io/v1/runtimeclasses/{names.RUNTIME_CLASS}")
+    assert runtime_class["handler"] == "nvidia"
+    plugin = system.api.get(disturb.PLUGINS)["spec"]["template"]["spec"]
+    assert plugin["runtimeClassName"] == names.RUNTIME_CLASS
+    assert "simulated" not in json.dumps(plugin)
+    lifecycle.remove_all(system)
     assert left(system) == []
 
 
 def the_former_version_comes(system: System, namespace: str, old: Tree) -> None:
     """To a cluster that has nothing of this one."""
     installation.label_nodes(system.cluster)
-    former_version.apply(system, old)
-    former_version.wait_rolled(system, old)
+    lifecycle.apply(system, old)
+    lifecycle.wait_rolled(system, old)
     start(system, namespace, "old")
     start_waiting(system, namespace, "old")
-    system.create(namespace, Share(name="full", gib=(GPU_GIB,)).document())
+    system.create(namespace, make_pod("full", GPU_GIB))
     system.running(namespace, "full")
     sees_its_gpus(system, namespace, [*named("old"), "full"])
 
 
 def it_is_upgraded(system: System, namespace: str) -> None:
     """With pods that run, one on all of a GPU of which the driver keeps a part, and pods that are created meanwhile."""
-    former_version.apply(system, LOCAL, {"GPUSHARE_GPU_MEMORY": "total"}, WITH_RESERVED)
+    lifecycle.apply(system, LOCAL, {"GPUSHARE_GPU_MEMORY": "total"}, WITH_RESERVED)
     created_meanwhile(system, namespace, "upgrade")
-    former_version.wait_rolled(system, LOCAL)
+    lifecycle.wait_rolled(system, LOCAL)
     never_stopped(system, namespace, [*named("old"), "full"])
     run_meanwhile(system, namespace, "upgrade")
-    ledger_is_right(system)
+    checks.the_ledger_is_right(system)
 
 
 def what_was_started_before_starts_again(system: System, namespace: str) -> None:
     """Containers of running pods, also after their kubelet; and a pod that had no node yet gets one."""
-    restart_containers(system, namespace, [*named("old"), "full"])
+    disturb.start_again(system, namespace, *named("old"), "full")
     sees_its_gpus(system, namespace, [*named("old"), "full"])
     for node in system.cluster.nodes:
         disturb.restart_kubelet(system, node)
-    restart_containers(system, namespace, named("old"))
+    disturb.start_again(system, namespace, *named("old"))
     sees_its_gpus(system, namespace, named("old"))
 
-    system.cluster.kubectl("label", "node", NODES[0], f"{GATE}=old")
+    system.label(NODES[0], GATE, "old")
     system.running(namespace, "old-waits")
     sees_its_gpus(system, namespace, ["old-waits"], Grants.of(system))
-    system.cluster.kubectl("label", "node", NODES[0], f"{GATE}-")
+    system.label(NODES[0], GATE, None)
     system.cluster.kubectl("delete", "pods", "-n", namespace, *named("old"), "full", "--wait")
-    ledger_is_right(system)
+    checks.the_ledger_is_right(system)
 
 
 def it_goes_back(system: System, namespace: str, old: Tree, files: Path) -> None:
     """As the page says it, with a pod that has no node yet."""
     start_waiting(system, namespace, "new")
     only_cdi = names.ANNOTATION_HAND_OVER in system.pod(namespace, "new-waits")["metadata"].get("annotations", {})
-    administrator = Administrator(system, PAGE, "Go back", files)
+    administrator = Administrator(system.cluster, PAGE, "Go back", files)
     administrator.follows("what the former version does not know")
-    former_version.overlay(system, old)
+    lifecycle.overlay(system, old)
     administrator.follows("apply the former overlay")
-    former_version.wait_rolled(system, old)
+    lifecycle.wait_rolled(system, old)
     administrator.follows("create pods that wait again")
     assert administrator.followed_everything()
     assert not system.exists(hand_over.path(names.NAMESPACE))
     assert system.exists(f"/api/v1/namespaces/{namespace}/pods/new-waits") == (not only_cdi)
-    ledger_is_right(system)
+    checks.the_ledger_is_right(system)
 
 
 def values(**changed: object) -> Json:
@@ -211,12 +204,9 @@ def values(**changed: object) -> Json:
 
 def with_helm(system: System, directory: Path) -> Administrator:
     """An administrator who has the program, and a file of values."""
-    program = directory / "bin" / "helm"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, helm_cli.__file__])} "$@"\n')
-    program.chmod(0o755)
+    give_helm(directory)
     variables = {"CHART": str(ROOT / "manifests" / "chart"), "VALUES": str(directory / "values.yaml")}
-    return Administrator(system, "install.md", "Helm", directory, variables)
+    return Administrator(system.cluster, "install.md", "Helm", directory, variables)
 
 
 def write(helm: Administrator, document: Json) -> None:
@@ -251,7 +241,7 @@ def the_release_goes_and_comes_back(system: System, namespace: str, helm: Admini
     # A namespace in which pods are ending goes later than the last of them.
     system.eventually("no pod is left", lambda: not system.pods(names.NAMESPACE))
     helm.follows("remove", leaving_out="helm")
-    Administrator(system, PAGE, "Remove", helm.directory).follows("what is left on nodes")
+    Administrator(system.cluster, PAGE, "Remove", helm.directory).follows("what is left on nodes")
     assert left(system) == [RUNTIME_CLASS]
     assert containers(system, namespace, running) == before, "no container was ended or started again"
 
@@ -266,7 +256,7 @@ def the_release_goes_and_comes_back(system: System, namespace: str, helm: Admini
     system.eventually("the same ledger", lambda: checks.ledger_of_the_controller(system) == ledger)
     checks.every_container_sees_exactly_its_gpus(system, namespace, system.running(namespace, *STAYING))
     start(system, namespace, "next")
-    ledger_is_right(system)
+    checks.the_ledger_is_right(system)
 
 
 def deployed(system: System, revision: int) -> None:
@@ -283,11 +273,11 @@ def log_level(system: System) -> str:
 
 def a_gpu_that_has_a_share_is_not_taken_for_a_free_one(system: System, namespace: str) -> None:
     free = sum(used == 0 for used in checks.ledger_of_the_controller(system).values())
-    wanted = [f"all-{i}" for i in range(free + 1)]
-    system.create(namespace, *(Share(name=name, gib=(GPU_GIB,)).document() for name in wanted))
+    wanted = {f"all-{i}" for i in range(free + 1)}
+    system.create(namespace, *(make_pod(name, GPU_GIB) for name in wanted))
 
-    def waiting() -> list[str]:
-        return [name for name in wanted if not is_ready(system.pod(namespace, name))]
+    def waiting() -> set[str]:
+        return wanted - {pod["metadata"]["name"] for pod in system.ready_pods(namespace)}
 
     system.eventually("all but one run", lambda: len(waiting()) == 1)
     (last,) = waiting()

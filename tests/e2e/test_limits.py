@@ -1,13 +1,11 @@
-"""What holds limits, in real containers: variables and mounts by CDI, and cgroups as real kubelets make them."""
+"""What holds limits, in real containers: variables and mounts by CDI, cgroups of real kubelets, and capabilities."""
 
-import json
 import os
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -16,43 +14,25 @@ from deviceplugin.cgroups import CgroupOwner
 from deviceplugin.mps.daemon import MpsControl, Supervisor
 from gpushare import names
 from gpushare.identity import PodUid
-from gpushare.kube import api as kube
 from gpushare.model.gpu import Limit
 from gpushare.runtime.clock import SystemClock
-from gpushare.wire import inventory as wire
+from testing.manifests import tree
 from testing.nvml import mps_programs
-from tests.e2e import plugins
+from tests.e2e import disturb
 from tests.e2e.conftest import CDI_NODES, GPU_GIB
-from tests.e2e.system import Json, Share, System, gpushare, is_ready
-from tests.e2e.test_commands import explained
+from tests.e2e.system import Json, System, explained, gpushare, is_ready, make_pod
 
-pytestmark = pytest.mark.e2e
 NO_DAEMON: Final = "the supervisor of the MPS daemon does not answer"
 JAX: Final = "XLA_PYTHON_CLIENT_MEM_FRACTION"
-PLUGIN: Final = ("-n", names.NAMESPACE, "daemonset", names.PLUGIN)
+CAPABILITIES: Final = {"KILL": 5, "SYS_ADMIN": 21}
 
 
-def with_mps(directory: Path) -> Json:
-    """What the plugin's containers need to find the daemon below a directory that all nodes see."""
-    env = {"GPUSHARE_MPS_DIR": directory / "mps", "GPUSHARE_MPS_SHARED_MEMORY": directory / "shm"}
-    container = {
-        "name": "device-plugin",
-        "env": [{"name": name, "value": str(value)} for name, value in env.items()],
-        "volumeMounts": [{"name": "mps", "mountPath": str(directory / "mps"), "readOnly": True}],
-    }
-    volume = {"name": "mps", "hostPath": {"path": str(directory / "mps")}}
-    return {"spec": {"template": {"spec": {"containers": [container], "volumes": [volume]}}}}
-
-
-def on(node: int, name: str, gib: int = 3) -> Json:
-    pod = Share(name=name, gib=(gib,)).document()
-    pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": f"node-{node}"}
-    return pod
+def on(node: int, name: str, **more: Any) -> Json:
+    return make_pod(name, 3, node=f"node-{node}", **more)
 
 
 def limits(system: System, node: int) -> set[Limit]:
-    found = wire.of_node(system.api.get(f"/api/v1/nodes/node-{node}"))
-    return {gpu.limit for gpu in found.gpus} if found else set()
+    return {gpu.limit for gpu in system.inventories()[f"node-{node}"].gpus}
 
 
 def owners() -> set[CgroupOwner | None]:
@@ -65,8 +45,7 @@ def owners() -> set[CgroupOwner | None]:
 
 
 def test_frameworks_are_told_their_share_where_containers_get_devices_by_cdi(system: System, namespace: str) -> None:
-    system.create(namespace, on(1, "one"), on(2, "two"))
-    system.all_running(namespace, 2)
+    system.run(namespace, on(1, "one"), on(2, "two"))
     assert (limits(system, 1), limits(system, 2)) == ({Limit.ADVISORY}, {Limit.ADVISORY})
     printed = system.environments(namespace)
     for node, name in ((1, "one"), (2, "two")):
@@ -75,8 +54,7 @@ def test_frameworks_are_told_their_share_where_containers_get_devices_by_cdi(sys
 
 
 def test_processes_of_real_containers_are_found_by_their_cgroups_and_back(system: System, namespace: str) -> None:
-    system.create(namespace, on(1, "one"), on(2, "two"))
-    for pod in system.all_running(namespace, 2):
+    for pod in system.run(namespace, on(1, "one"), on(2, "two")):
         uid = PodUid(pod["metadata"]["uid"])
         container = pod["status"]["containerStatuses"][0]["containerID"].rpartition("//")[2]
         assert CgroupOwner(uid, container) in owners()
@@ -88,47 +66,62 @@ def test_processes_of_real_containers_are_found_by_their_cgroups_and_back(system
         assert (found[container] / "cgroup.procs").read_text(encoding="ascii") != ""
 
 
+@pytest.mark.parametrize("component", ["limits/cgroup", "watchdog-kill"])
+def test_the_plugin_has_the_capabilities_that_a_component_adds(system: System, namespace: str, component: str) -> None:
+    """Of a name that a runtime does not know it makes nothing, without an error."""
+    patch = tree.patches(component)[-1]
+    assert patch["metadata"]["name"] == names.PLUGIN
+    [container] = patch["spec"]["template"]["spec"]["containers"]
+    added = container["securityContext"]["capabilities"]["add"]
+    pod = make_pod("capable", None)
+    capabilities = {"drop": ["ALL"], "add": added}
+    pod["spec"]["containers"][0]["securityContext"] = {
+        "runAsUser": 0,
+        "allowPrivilegeEscalation": False,
+        "capabilities": capabilities,
+    }
+    system.run(namespace, pod)
+
+    status = system.cluster.kubectl("exec", "-n", namespace, "capable", "--", "cat", "/proc/1/status").stdout
+    [effective] = [line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")]
+    assert int(effective, 16) == sum(1 << CAPABILITIES[name] for name in added)
+
+
 @contextmanager
 def mps(system: System, directory: Path) -> Iterator[Callable[[], None]]:
     """Node 1 has an MPS daemon, of which the plugin knows; what ends it."""
-    programs = mps_programs.install(directory)
-    stop = threading.Event()
-    supervisor = Supervisor(control=MpsControl(directory / "mps", directory / "shm"), clock=SystemClock())
-    threads = [threading.Thread(target=part, args=(stop,)) for part in (supervisor.run, supervisor.serve)]
+    mps_directory, shared_memory = directory / "mps", directory / "shm"
+    supervisor = Supervisor(control=MpsControl(mps_directory, shared_memory), clock=SystemClock())
+    running = disturb.Background(supervisor.run, supervisor.serve)
 
     def end() -> None:
-        stop.set()
-        for thread in threads:
-            thread.join()
+        running.stop.set()
+        running.join()
 
-    kubectl, patch = system.cluster.kubectl, pytest.MonkeyPatch()
-    patch.setenv("PATH", str(programs), prepend=os.pathsep)
-    for thread in threads:
-        thread.start()
-    try:
-        kubectl("label", "node", "node-1", f"{names.LABEL_LIMITS}=mps")
-        kubectl("patch", *PLUGIN, "-p", json.dumps(with_mps(directory)))
-        plugins.rolled(system)
-        system.eventually("the node has MPS", lambda: limits(system, 1) == {Limit.MPS})
-        yield end
-    finally:
-        end()
-        patch.undo()
-        kubectl("label", "node", "node-1", f"{names.LABEL_LIMITS}-")
-        kubectl("rollout", "undo", *PLUGIN[:2], f"daemonset/{names.PLUGIN}")
-        plugins.rolled(system)
+    settings = {"GPUSHARE_MPS_DIR": str(mps_directory), "GPUSHARE_MPS_SHARED_MEMORY": str(shared_memory)}
+    mount = {"name": "mps", "mountPath": str(mps_directory), "readOnly": True}
+    volume = {"name": "mps", "hostPath": {"path": str(mps_directory)}}
+    container = {"name": "device-plugin", "volumeMounts": [mount]}
+    mounted = {"spec": {"template": {"spec": {"containers": [container], "volumes": [volume]}}}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(mps_programs.install(directory)), prepend=os.pathsep)
+        with running:
+            system.label("node-1", names.LABEL_LIMITS, "mps")
+            with disturb.patched_plugins(system, settings, mounted):
+                try:
+                    system.eventually("the node has MPS", lambda: limits(system, 1) == {Limit.MPS})
+                    yield end
+                finally:
+                    system.label("node-1", names.LABEL_LIMITS, None)
 
 
 @pytest.mark.skipif(1 not in CDI_NODES, reason="MPS needs a node that hands GPUs over by CDI")
 def test_a_container_is_pointed_at_mps_and_does_not_start_without_it(system: System, namespace: str) -> None:
     with tempfile.TemporaryDirectory() as made, mps(system, Path(made)) as end:  # a socket's path must be short
         directory = Path(made)
-        pod = on(1, "limited")
         show = f"grep -e /dev/shm -e {directory} /proc/mounts; env; echo shown; sleep 10000"
-        pod["spec"]["containers"][0]["command"] = ["sh", "-c", show]
-        system.create(namespace, pod)
-        system.all_running(namespace, 1)
-        gpu = system.pod(namespace, "limited")["metadata"]["annotations"]["devices.gpushare.dev/c0"]
+        [pod] = system.run(namespace, on(1, "limited", command=show))
+        gpu = pod["metadata"]["annotations"]["devices.gpushare.dev/c0"]
         lines = system.log(namespace, "limited", until="shown")
         assert f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={gpu}=3072M" in lines
         assert f"CUDA_MPS_PIPE_DIRECTORY={directory}/mps/pipe" in lines
@@ -136,54 +129,39 @@ def test_a_container_is_pointed_at_mps_and_does_not_start_without_it(system: Sys
         assert sorted(mounted) == ["/dev/shm", f"{directory}/mps/pipe"]
         assert "set_default_device_pinned_mem_limit 0 3072M" in (directory / "log").read_text(encoding="ascii")
 
-        assert explained(system, namespace, "limited")[1]["limitHeldBy"] == (
+        assert explained(system, namespace, "limited")["limitHeldBy"] == (
             "MPS, each process by itself, which programs can bypass; no stronger limit holds: cgroup: the order of"
             " limits of this node leaves it out or puts it later"
         )
-        demanding = on(1, "demanding")
-        demanding["metadata"].setdefault("annotations", {})[names.ANNOTATION_LIMIT] = names.ENFORCED
-        system.create(namespace, demanding)
-        system.eventually("MPS is no enforced limit", lambda: "0: limit mps" in _told(system, namespace, "demanding"))
-        system.api.delete(kube.pod_path(namespace, "demanding"))
+        system.create(namespace, on(1, "demanding", annotations={names.ANNOTATION_LIMIT: names.ENFORCED}))
+        system.wait_told(namespace, "demanding", "0: limit mps")
+        system.delete(namespace, "demanding")
 
         end()
         system.create(namespace, on(1, "late"))
         # Whether the plugin refuses it, or its GPUs are unhealthy already when it is placed.
-        why = (NO_DAEMON, "unhealthy")
-        system.eventually("it is told why", lambda: any(text in _told(system, namespace, "late") for text in why))
+        words = (NO_DAEMON, "unhealthy")
+        system.eventually(
+            "it is told why", lambda: any(word in "".join(system.events(namespace, "late")) for word in words)
+        )
         system.eventually("the node says so", lambda: all(NO_DAEMON in why for why in reasons(system)))
         assert not is_ready(system.pod(namespace, "late"))
         assert is_ready(system.pod(namespace, "limited"))
 
-        system.cluster.kubectl("label", "node", "node-1", "--overwrite", f"{names.LABEL_LIMITS}=mps.advisory")
+        system.label("node-1", names.LABEL_LIMITS, "mps.advisory")
         system.eventually("the next in the order holds limits", lambda: limits(system, 1) == {Limit.ADVISORY})
         assert all(NO_DAEMON in why for why in reasons(system))
-        system.eventually("it starts", lambda: is_ready(system.pod(namespace, "late")), timeout_s=420)
-        assert NO_DAEMON in explained(system, namespace, "late")[1]["limitHeldBy"]
+        system.running(namespace, "late")
+        assert NO_DAEMON in explained(system, namespace, "late")["limitHeldBy"]
         _, _, noted = gpushare(system, "inspect", "--limits")
         assert "are advisory; no stronger limit holds: cgroup: " in noted
         assert NO_DAEMON in noted
-        shown = [line for line in metrics(system, 1).splitlines() if f'UUID="{gpu}",enforced="false"' in line]
-        assert 'limit="advisory",node="node-1",reason="cgroup: ' in "".join(shown)
+        metrics = disturb.plugin_metrics(system, "node-1").splitlines()
+        [shown] = [line for line in metrics if f'UUID="{gpu}",enforced="false"' in line]
+        assert 'limit="advisory",node="node-1",reason="cgroup: ' in shown
         system.delete_all(namespace)
-
-
-def _told(system: System, namespace: str, pod: str) -> str:
-    return "".join(system.events(namespace, pod))
 
 
 def reasons(system: System) -> list[str]:
     """Of node 1: why GPUs take nothing, or why nothing stronger holds their limits."""
-    found = wire.of_node(system.api.get("/api/v1/nodes/node-1"))
-    return [gpu.reason or gpu.limit_reason for gpu in found.gpus] if found else []
-
-
-def metrics(system: System, node: int) -> str:
-    """What Prometheus reads from the plugin of a node."""
-    [plugin] = [
-        pod["metadata"]["name"]
-        for pod in system.pods(names.NAMESPACE, f"app.kubernetes.io/name={names.PLUGIN}")
-        if pod["spec"].get("nodeName") == f"node-{node}"
-    ]
-    page = f"/api/v1/namespaces/{names.NAMESPACE}/pods/{plugin}:12347/proxy/metrics"
-    return system.api.ask(page, timeout_s=30).text
+    return [gpu.reason or gpu.limit_reason for gpu in system.inventories()["node-1"].gpus]

@@ -1,6 +1,6 @@
 """`docs/migrate.md`, followed literally: every command of its `sh` blocks, in the page's order, on the real cluster.
 
-The cluster is made one of the former system first, with `tests.e2e.former`.
+The cluster is made one of the former system FIRST, with `tests.e2e.former`.
 """
 
 from pathlib import Path
@@ -8,19 +8,18 @@ from pathlib import Path
 import pytest
 
 from gpushare import names
-from tests.e2e import checks, former
+from tests.e2e import checks, disturb, former
 from tests.e2e.administrator import Administrator
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
 from tests.e2e.former import GPU, Former
-from tests.e2e.system import Json, Share, System, is_ready, replica_set
+from tests.e2e.system import Json, System, is_ready, make_pod, replica_set, restarts
 
-pytestmark = pytest.mark.e2e
+FIRST, SECOND = "node-1", "node-2"
 
 
 def start_old_pods(system: System, namespace: str, of: Former) -> None:
-    """`stays` on the first node and a pod of `moves` on the second, as the former system runs them."""
-    first, second = (node.name for node in system.cluster.nodes)
-    system.create(namespace, of.pod("stays", first), replica_set(of.pod("moves", second)))
+    """`stays` on the first node and a pod of `moves` on the SECOND, as the former system runs them."""
+    system.create(namespace, of.pod("stays", FIRST), replica_set(of.pod("moves", SECOND)))
     system.all_running(namespace, 2)
     seen = {env[names.ENV_VISIBLE_DEVICES] for env in system.environments(namespace).values()}
     assert seen == {str(GPU)}, "the former plugin gave them their GPU"
@@ -36,40 +35,25 @@ def the_old_pod_is_counted(system: System, namespace: str, node: str, mib: int) 
     """Its GPU has that much less for others: pods that need nearly a whole GPU fit on all of the others, no more."""
     assert mib_on(system, node) == {i: mib if i == GPU else 0 for i in range(GPUS_PER_NODE)}
     checks.the_controllers_ledger_equals_the_pods(system)
-    big = [Share(name=f"big-{i}", gib=(GPU_GIB - 2,)).document() for i in range(GPUS_PER_NODE)]
-    for pod in big:
-        pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
-    system.create(namespace, *big)
+    big = [f"big-{i}" for i in range(GPUS_PER_NODE)]
+    system.create(namespace, *(make_pod(name, GPU_GIB - 2, node=node) for name in big))
 
     def ready() -> list[Json]:
-        pods = [pod for pod in system.pods(namespace) if pod["metadata"]["name"].startswith("big-")]
-        return [pod for pod in pods if is_ready(pod)]
+        return [pod for pod in system.ready_pods(namespace) if pod["metadata"]["name"] in big]
 
     system.eventually("all that fit run", lambda: len(ready()) == GPUS_PER_NODE - 1)
     checks.every_container_sees_exactly_its_gpus(system, namespace, ready())
     waiting = f"needs {GPU_GIB - 2} GiB on one GPU; free per GPU on {node}: "
     system.eventually("the other is told why", lambda: waiting in "".join(system.events(namespace)))
     assert len(ready()) == GPUS_PER_NODE - 1
-    system.cluster.kubectl("delete", "pods", "-n", namespace, *[f"big-{i}" for i in range(GPUS_PER_NODE)], "--wait")
+    system.cluster.kubectl("delete", "pods", "-n", namespace, *big, "--wait")
 
 
 def it_never_stopped(system: System, namespace: str, pod: str) -> None:
     found = system.pod(namespace, pod)
     assert is_ready(found)
-    assert found["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert restarts(found) == {"c0": 0}
     assert names.LABEL_MANAGED not in found["metadata"].get("labels", {})
-
-
-def its_container_can_start_again(system: System, namespace: str, pod: str) -> None:
-    # The container may take the command along before that has reported its end.
-    system.cluster.kubectl("exec", "-n", namespace, pod, "--", "kill", "1", check=False)
-
-    def again() -> bool:
-        found = system.pod(namespace, pod)
-        return is_ready(found) and found["status"]["containerStatuses"][0]["restartCount"] == 1
-
-    system.eventually("its container runs again", again)
-    assert system.environments(namespace)[pod, "c0"][names.ENV_VISIBLE_DEVICES] == str(GPU)
 
 
 def the_moved_pod_is_of_this_system(system: System, namespace: str) -> Json:
@@ -84,22 +68,14 @@ def the_moved_pod_is_of_this_system(system: System, namespace: str) -> Json:
 
 
 def the_pod_survives_the_way_back(system: System, namespace: str, pod: Json) -> None:
-    name = pod["metadata"]["name"]
-    now = system.pod(namespace, name)
+    now = system.pod(namespace, pod["metadata"]["name"])
     assert now["metadata"]["uid"] == pod["metadata"]["uid"]
     assert is_ready(now)
     checks.every_container_sees_exactly_its_gpus(system, namespace, [now])
 
 
-def nodes_of(system: System, of: Former) -> set[str]:
-    """Where the former system's plugin runs."""
-    selector = ",".join(f"{key}={value}" for key, value in of.labels.items())
-    return {pod["spec"].get("nodeName", "") for pod in system.pods(former.NAMESPACE, selector)}
-
-
 def test_from_aliyun_gpushare_and_back(system: System, namespace: str, tmp_path: Path) -> None:
-    first, second = (node.name for node in system.cluster.nodes)
-    administrator = Administrator(system, "migrate.md", "Aliyun", tmp_path)
+    administrator = Administrator(system.cluster, "migrate.md", "Aliyun", tmp_path)
     with former.rules(system, former.ALIYUN, tmp_path):
         start_old_pods(system, namespace, former.ALIYUN)
         looked = administrator.follows("look")
@@ -109,21 +85,22 @@ def test_from_aliyun_gpushare_and_back(system: System, namespace: str, tmp_path:
 
         administrator.follows("make room for both plugins")
         listed = (tmp_path / "gpushare-nodes.txt").read_text().split()
-        assert listed == [f"node/{first}", f"node/{second}"]
+        assert listed == [f"node/{FIRST}", f"node/{SECOND}"]
         administrator.follows("install")
         former.webhooks_work(system)
 
-        shown = administrator.follows("switch a node with its pods running", first)
+        shown = administrator.follows("switch a node with its pods running", FIRST)
         assert "stays" in shown
         it_never_stopped(system, namespace, "stays")
-        the_old_pod_is_counted(system, namespace, first, 3 * 1024)
-        its_container_can_start_again(system, namespace, "stays")
+        the_old_pod_is_counted(system, namespace, FIRST, 3 * 1024)
+        disturb.start_again(system, namespace, "stays")
+        assert system.environments(namespace)["stays", "c0"][names.ENV_VISIBLE_DEVICES] == str(GPU)
 
-        administrator.follows("switch a node and drain it", second)
+        administrator.follows("switch a node and drain it", SECOND)
         moved = the_moved_pod_is_of_this_system(system, namespace)
         left = administrator.follows("recreate the old pods")
         assert [line.split()[1:] for line in left.splitlines() if " stays " in line] == [
-            ["stays", first, str(GPU), "<none>"]
+            ["stays", FIRST, str(GPU), "<none>"]
         ]
         administrator.follows("remove the old system")
         gone = system.cluster.kubectl("get", "deployment,daemonset", "-n", former.NAMESPACE, "-o", "name").stdout
@@ -132,39 +109,43 @@ def test_from_aliyun_gpushare_and_back(system: System, namespace: str, tmp_path:
         administrator.follows("go back")
         the_pod_survives_the_way_back(system, namespace, moved)
         annotations = moved["metadata"]["annotations"]
-        [(index, mib)] = [(str(i), mib) for i, mib in mib_on(system, second).items() if mib]
+        [(index, mib)] = [(str(i), mib) for i, mib in mib_on(system, SECOND).items() if mib]
         assert (annotations[names.ALIYUN_IDX], annotations[names.ALIYUN_POD]) == (index, str(mib // 1024))
     assert administrator.followed_everything()
 
 
 @pytest.mark.release
 def test_from_ack_and_back(system: System, namespace: str, tmp_path: Path) -> None:
-    first, second = (node.name for node in system.cluster.nodes)
-    administrator = Administrator(system, "migrate.md", "ACK", tmp_path)
+    administrator = Administrator(system.cluster, "migrate.md", "ACK", tmp_path)
     with former.rules(system, former.ACK, tmp_path):
         start_old_pods(system, namespace, former.ACK)
         assert f'{{"0": {{"{GPU}": 3}}}}' in administrator.follows("look")
         administrator.follows("install")
         former.webhooks_work(system)
 
-        assert "stays" in administrator.follows("switch a node with its pods running", first)
+        assert "stays" in administrator.follows("switch a node with its pods running", FIRST)
         it_never_stopped(system, namespace, "stays")
-        the_old_pod_is_counted(system, namespace, first, 3 * 1024)
+        the_old_pod_is_counted(system, namespace, FIRST, 3 * 1024)
 
-        administrator.follows("switch a node and drain it", second)
+        administrator.follows("switch a node and drain it", SECOND)
         moved = the_moved_pod_is_of_this_system(system, namespace)
-        for node in (first, second):
+        for node in (FIRST, SECOND):
             administrator.follows("go back", node)
         the_pod_survives_the_way_back(system, namespace, moved)
-        system.eventually("ACK's plugin is back", lambda: nodes_of(system, former.ACK) == {first, second})
+
+        def nodes() -> set[str]:
+            """Where ACK's plugin runs."""
+            plugins = system.pods(former.NAMESPACE, former.ACK.selector)
+            return {pod["spec"].get("nodeName", "") for pod in plugins}
+
+        system.eventually("ACK's plugin is back", lambda: nodes() == {FIRST, SECOND})
     assert administrator.followed_everything()
 
 
 @pytest.mark.release
 def test_from_nano_gpu_and_back(system: System, namespace: str, tmp_path: Path) -> None:
     """The first node keeps its old pod, as the page allows: it leaves out one command, the draining."""
-    first, second = (node.name for node in system.cluster.nodes)
-    administrator = Administrator(system, "migrate.md", "nano-gpu", tmp_path)
+    administrator = Administrator(system.cluster, "migrate.md", "nano-gpu", tmp_path)
     with former.rules(system, former.NANO, tmp_path):
         start_old_pods(system, namespace, former.NANO)
         looked = administrator.follows("look")
@@ -174,13 +155,13 @@ def test_from_nano_gpu_and_back(system: System, namespace: str, tmp_path: Path) 
         administrator.follows("install")
         former.webhooks_work(system)
 
-        administrator.follows("switch a node and drain it", first, leaving_out="kubectl drain ")
+        administrator.follows("switch a node and drain it", FIRST, leaving_out="kubectl drain ")
         it_never_stopped(system, namespace, "stays")
-        the_old_pod_is_counted(system, namespace, first, GPU_GIB * 1024 // 2)
+        the_old_pod_is_counted(system, namespace, FIRST, GPU_GIB * 1024 // 2)
 
-        administrator.follows("switch a node and drain it", second)
+        administrator.follows("switch a node and drain it", SECOND)
         moved = the_moved_pod_is_of_this_system(system, namespace)
-        index = next(i for i, mib in mib_on(system, second).items() if mib)
+        index = next(i for i, mib in mib_on(system, SECOND).items() if mib)
         administrator.follows("remove the old system")
         assert moved["metadata"]["name"] in administrator.follows("go back")
         the_pod_survives_the_way_back(system, namespace, moved)

@@ -1,21 +1,28 @@
 """Pods as queues, other schedulers, workflows, training and serving make them: what `docs/neighbours` promises."""
 
-import re
-from collections.abc import Iterator
-from typing import Any
+import base64
+import contextlib
+import copy
+import json
+import ssl
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
+from certs import authority
 from gpushare import names
 from localcluster.cluster import BUSYBOX_IMAGE
-from tests.e2e import checks, seen
-from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
-from tests.e2e.injector import injecting
-from tests.e2e.system import Json, Share, System, is_ready
+from testing.fakes import http_server
+from tests.e2e import checks
+from tests.e2e.checks import NOTHING, seen_by
+from tests.e2e.system import Json, System, make_pod
 
-pytestmark = pytest.mark.e2e
-ALL: Json = {"env": [{"name": names.ENV_VISIBLE_DEVICES, "value": "all"}]}
-END = ["sh", "-c", "/print-devices; env | sort"]
+ALL: Final[Json] = {"env": [{"name": names.ENV_VISIBLE_DEVICES, "value": "all"}]}
+END: Final = ["sh", "-c", "/print-devices; env | sort"]
 
 
 def container(name: str, gib: int | None = None, **fields: Any) -> Json:
@@ -77,9 +84,7 @@ def predictor() -> Json:
 
 def test_only_the_container_that_asked_gets_a_gpu(system: System, namespace: str) -> None:
     documents = [workflow_step(), training("master"), training("worker"), predictor()]
-    system.create_complete(namespace, *documents)
-    pods = system.running(namespace, *(each["metadata"]["name"] for each in documents))
-    checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
+    pods = checks.run_and_see_their_gpus(system, namespace, *documents)
     assert {each["metadata"]["name"]: granted(each) for each in pods} == {
         "steps-train-1234567890": {"main": (2, "2048")},
         "ddp-master-0": {"pytorch": (1, "3072")},
@@ -91,17 +96,14 @@ def test_only_the_container_that_asked_gets_a_gpu(system: System, namespace: str
         (each["metadata"]["name"], c["name"]) for each in documents for c in each["spec"].get("initContainers", ())
     }
     assert len(inits) == 3
-    assert {each: seen.by(printed[each]) for each in inits} == dict.fromkeys(inits, seen.NOTHING)
+    assert {each: seen_by(printed[each]) for each in inits} == dict.fromkeys(inits, NOTHING)
 
 
 def granted(found: Json) -> dict[str, tuple[int, str]]:
     """Container -> number of GPUs, and MiB on each."""
     notes, prefix = found["metadata"]["annotations"], names.PREFIX_DEVICES
     return {
-        key.removeprefix(prefix): (
-            len(value.split(",")),
-            notes[names.PREFIX_MEMORY + key.removeprefix(prefix)],
-        )
+        key.removeprefix(prefix): (len(value.split(",")), notes[names.PREFIX_MEMORY + key.removeprefix(prefix)])
         for key, value in notes.items()
         if key.startswith(prefix)
     }
@@ -126,56 +128,84 @@ def test_the_pods_of_a_job_that_is_resumed_are_bound(system: System, namespace: 
     checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
 
 
-def test_a_gang_of_another_scheduler_gets_the_gpus_that_there_are(system: System, namespace: str) -> None:
-    """Volcano and KAI count the sum of a node: five pods of 14 GiB fit there, and four of them on a GPU each."""
-    gang = [Share(name=f"gang-{i}", gib=(GPU_GIB // 2 + 1,)).document() for i in range(GPUS_PER_NODE + 1)]
-    for each in gang:
-        each["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "gang"}
-        each["spec"]["schedulerName"] = "volcano"
-    system.create_complete(namespace, *gang)
-    for each in system.pods(namespace):
-        reference = {"name": each["metadata"]["name"], "uid": each["metadata"]["uid"]}
-        target = {"apiVersion": "v1", "kind": "Node", "name": "node-1"}
-        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": reference, "target": target}
-        path = f"/api/v1/namespaces/{namespace}/pods/{reference['name']}/binding"
-        system.api.create(path, binding, timeout_s=30)
-
-    def ready() -> list[Json]:
-        found = [each for each in system.pods(namespace) if is_ready(each)]
-        return found if len(found) == GPUS_PER_NODE else []
-
-    running = system.eventually("four run", ready)
-    [rest] = [each for each in system.pods(namespace) if not is_ready(each)]
-    words = re.compile(rf"GpuShareWaiting: it came to node-1 without GPUs .* needs {GPU_GIB // 2 + 1} GiB on one GPU")
-    name = rest["metadata"]["name"]
-    system.eventually("told why", lambda: words.search("\n".join(system.events(namespace, name))))
-    checks.no_gpu_is_over_its_memory(system)
-    checks.every_container_sees_exactly_its_gpus(system, namespace, running)
+LABEL: Final = "gpushare.test/inject"
+CONFIGURATIONS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+FIELDS: Final = ("initContainers", "containers")
 
 
-def test_containers_that_other_webhooks_add_see_what_they_asked_for(system: System, namespace: str) -> None:
+def adding(spec: Json, added: Json) -> list[Json]:
+    """The patch that adds containers."""
+    result = copy.deepcopy(spec)
+    for field in FIELDS:
+        result[field] = [*result.get(field, []), *added.get(field, [])]
+    return [{"op": "add", "path": f"/spec/{field}", "value": result[field]} for field in FIELDS if field in added]
+
+
+@contextlib.contextmanager
+def injecting(system: System, namespace: str, directory: Path, specs: Mapping[str, Json]) -> Iterator[None]:
+    """Webhooks of other projects, which add containers; the API server calls them in the order of their names.
+
+    Args:
+        system: whose API server calls.
+        namespace: of the pods.
+        directory: for the certificate.
+        specs: by the name of the MutatingWebhookConfiguration: lists of containers by their field.
+    """
+
+    class Handler(http_server.Handler):
+        def do_POST(self) -> None:
+            request = json.loads(self.body())["request"]
+            added = specs[urllib.parse.urlsplit(self.path).path[1:]]
+            patch = base64.b64encode(json.dumps(adding(request["object"]["spec"], added)).encode())
+            response = {"uid": request["uid"], "allowed": True, "patchType": "JSONPatch", "patch": patch.decode()}
+            review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+            self.send(200, json.dumps(review).encode())
+
+    host, now, life = system.cluster.plan.host_ip, datetime.now(UTC), timedelta(hours=1)
+    ca = authority.make_ca(now=now, life=life)
+    leaf = authority.make_leaf(ca, names=frozenset({host}), now=now, life=life)
+    (directory / "tls.pem").write_bytes(leaf.certificate + leaf.key)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(directory / "tls.pem")
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    with http_server.serving(Handler, context=context, host=host) as url:
+        system.api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {LABEL: namespace}}})
+        for name in specs:
+            hook = {
+                "name": f"{name}.gpushare.test",
+                "clientConfig": {"url": f"{url}/{name}", "caBundle": base64.b64encode(ca.certificate).decode()},
+                "rules": [rule],
+                "namespaceSelector": {"matchLabels": {LABEL: namespace}},
+                "failurePolicy": "Fail",
+                "sideEffects": "None",
+                "admissionReviewVersions": ["v1"],
+            }
+            system.api.create(CONFIGURATIONS, {"metadata": {"name": name}, "webhooks": [hook]})
+        try:
+            yield
+        finally:
+            for name in specs:
+                system.api.delete(f"{CONFIGURATIONS}/{name}")
+
+
+def test_containers_that_other_webhooks_add_see_what_they_asked_for(
+    system: System, namespace: str, tmp_path: Path
+) -> None:
     """One webhook is called before ours, and may ask for a GPU; one after it, whose author wants all GPUs."""
-    specs: dict[str, Json] = {
-        "agent-injector": {"containers": [container("agent", 1)]},
-        "istio-sidecar-injector": {
-            "initContainers": [container("istio-init", command=END)],
-            "containers": [container("istio-proxy")],
-        },
-    }
+    mesh = {"initContainers": [container("istio-init", command=END)], "containers": [container("istio-proxy")]}
+    specs: dict[str, Json] = {"agent-injector": {"containers": [container("agent", 1)]}, "istio-sidecar-injector": mesh}
     assert min(specs) < names.MUTATING_WEBHOOK < max(specs)
-    path = f"/api/v1/namespaces/{namespace}/pods"
+    documents = [make_pod("meshed", 3), make_pod("plain", None)]
 
-    def added(document: Json) -> bool:
-        made = system.api.create(path, document, {"dryRun": "All"}, timeout_s=30)
+    def both_called() -> bool:
+        made = system.admitted(namespace, documents[0])
         return {"agent", "istio-proxy"} <= {each["name"] for each in made["spec"]["containers"]}
 
-    documents = [Share(name="meshed", gib=(3,)).document(), Share(name="plain", gib=(None,)).document()]
-    with injecting(system, namespace, specs):
-        system.eventually("both are called", lambda: added(documents[0]))
+    with injecting(system, namespace, tmp_path, specs):
+        system.eventually("both are called", both_called)
         system.create_complete(namespace, *documents)
     pods = system.running(namespace, "meshed", "plain")
     assert [len(each["spec"]["containers"]) for each in pods] == [3, 3]
     checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
-    printed = system.environments(namespace)
-    assert seen.by(printed["meshed", "istio-init"]) == seen.NOTHING
+    assert seen_by(system.environments(namespace)["meshed", "istio-init"]) == NOTHING
     assert [granted(each).keys() for each in pods] == [{"agent", "c0"}, {"agent"}]

@@ -15,12 +15,10 @@ from gpushare.wire import requests
 from localcluster.cluster import BUSYBOX_IMAGE
 from release.pages.requests import EXAMPLES as ALL_EXAMPLES
 from release.pages.requests import RESOURCE_CONFIG, Example
-from tests.e2e import checks, gpus, seen
+from tests.e2e import checks, disturb
+from tests.e2e.checks import Grants
 from tests.e2e.conftest import PLACES, PROFILE
-from tests.e2e.seen import Grants
-from tests.e2e.system import Json, System, shown_by_inspect
-
-pytestmark = pytest.mark.e2e
+from tests.e2e.system import HOSTNAME, Json, System, shown_by_inspect
 
 T4 = {"model": "Tesla T4", "memoryMiB": 15109}
 SMALL = {"model": "NVIDIA A100-PCIE-10GB", "memoryMiB": 10 * 1024}
@@ -41,7 +39,7 @@ def document(example: Example, name: str, place: str) -> Json:
     del pod["metadata"]["namespace"]
     pod["spec"]["containers"][0]["image"] = BUSYBOX_IMAGE
     pod["spec"]["terminationGracePeriodSeconds"] = 1
-    pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": place}
+    pod["spec"]["nodeSelector"] = {HOSTNAME: place}
     if example.name == "same":  # on a GPU with room for the second one
         pod["metadata"]["annotations"] |= {names.ANNOTATION_POLICY: "spread"}
     return pod
@@ -64,7 +62,7 @@ class Granted:
         return self.environments[name, "main"]
 
     def devices(self, name: str) -> set[str]:
-        return set(seen.by(self.environment(name)).told.split(","))
+        return set(checks.seen_by(self.environment(name)).told.split(","))
 
 
 def namespace_for(place: str) -> str:
@@ -76,18 +74,17 @@ def create(system: System, place: str) -> None:
     namespace = namespace_for(place)
     system.create_namespace(namespace)
     order = sorted(EXAMPLES, key=lambda example: example.name != "whole")
-    for example in order:
+    for count, example in enumerate(order, 1):
         system.create(namespace, document(example, example.name, place))
         if example.name in (*PAIRS, "whole"):
-            system.all_running(namespace, order.index(example) + 1)
-    system.create(
-        namespace, *[document(example, f"{example.name}-2", place) for example in order if example.name in PAIRS]
-    )
+            system.all_running(namespace, count)
+    seconds = [document(example, f"{example.name}-2", place) for example in order if example.name in PAIRS]
+    system.create(namespace, *seconds)
 
 
 @pytest.fixture(scope="module")
 def everything(system: System) -> Iterator[Mapping[str, Granted]]:
-    with gpus.exchanged(system, MIXED, PROFILE):
+    with disturb.exchanged_gpus(system, MIXED, PROFILE):
         for place in PLACES:
             create(system, place)
         yield {place: Granted(system, place) for place in PLACES}
@@ -122,7 +119,7 @@ def test_all_that_tells_of_a_grant_tells_the_same(granted: Granted, example: Exa
 
     # The container sees it.
     environment = granted.environment(example.name)
-    assert seen.by(environment) == granted.grants.to(pod, "main")
+    assert checks.seen_by(environment) == granted.grants.to(pod, "main")
     limits = ",".join(f"{i}={grant.memory_mib}M" for i in range(request.gpu_count))
     assert environment.get(names.ENV_MPS_MEMORY_LIMIT) == (None if request.whole else limits)
     assert environment.get(names.ENV_MEMORY_MIB) == (None if request.whole else str(grant.memory_mib))
@@ -147,20 +144,12 @@ def test_all_that_tells_of_a_grant_tells_the_same(granted: Granted, example: Exa
 
 @pytest.mark.usefixtures("everything")
 def test_no_gpu_is_over_committed_and_the_controllers_ledger_is_right(system: System) -> None:
-    checks.no_gpu_is_over_its_memory(system)
-    checks.the_controllers_ledger_equals_the_pods(system)
+    checks.the_ledger_is_right(system)
 
 
 def test_pods_that_want_each_others_gpu_share_it_and_those_that_do_not_are_apart(granted: Granted) -> None:
     assert granted.devices("same") == granted.devices("same-2")
     assert not granted.devices("other") & granted.devices("other-2")
-
-
-def test_a_pod_of_percents_can_be_found_with_nano_gpus_words(system: System, granted: Granted) -> None:
-    found = system.pods(granted.namespace, "nano-gpu/assume=true")
-    assert [pod["metadata"]["name"] for pod in found] == ["percent"]
-    notes = found[0]["metadata"]["annotations"]
-    assert (notes["nano-gpu/assume"], notes["nano-gpu/container-main"]) == ("true", notes["index.gpushare.dev/main"])
 
 
 def test_a_pod_on_several_gpus_can_be_read_with_acks_words(granted: Granted) -> None:
@@ -173,6 +162,6 @@ def test_a_mixed_node_counts_every_gpu_by_its_own_size(system: System, granted: 
     ledger, node = granted.ledger, granted.inspected
     assert [ledger.inventory.unit.floor(gpu.memory_mib) for gpu in ledger.inventory.gpus] == [10, 14, 14, 80, 80, 80]
     assert (node["totalGPU"], [device["totalGPU"] for device in node["devs"]]) == (278, [10, 14, 14, 80, 80, 80])
-    status = system.api.get(f"/api/v1/nodes/{granted.place}")["status"]["allocatable"]
-    assert (status[names.GPU_MEM], status[names.GPU_PERCENT], status[names.GPU]) == ("278", "600", "6")
-    assert (status[names.GPU_COUNT], status[names.GPU_CORE]) == ("6", "600")
+    status = system.node(granted.place)["status"]["allocatable"]
+    resources = (names.GPU_MEM, names.GPU_PERCENT, names.GPU, names.GPU_COUNT, names.GPU_CORE)
+    assert [status[each] for each in resources] == ["278", "600", "6", "6", "600"]

@@ -1,4 +1,7 @@
-"""What users wrote runs as they wrote it, and the table shows it."""
+"""What users wrote runs as they wrote it, and the table shows it: samples, and seeds that ask for whole GPUs.
+
+This installation hands whole GPUs out (`GPUSHARE_WHOLE_GPUS`).
+"""
 
 import json
 import os
@@ -7,26 +10,40 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pytest
 import yaml
 
 from gpushare import names
 from localcluster import installation
-from tests.e2e import checks, disturb, seen
+from tests.e2e import checks, disturb
 from tests.e2e.conftest import GPU_GIB
 from tests.e2e.system import Json, System, allocated, shown_by_inspect
 
-pytestmark = pytest.mark.e2e
-SAMPLES = installation.ROOT / "manifests" / "samples"
-OF_GUIDES = {
+SAMPLES: Final = installation.ROOT / "manifests" / "samples"
+SEEDS: Final = installation.ROOT / "tests" / "seeds"
+OF_GUIDES: Final = {
     "binpack-1": "binpack-1",
     "gpu-share-pod1": "gpu-share-pod1",
     "gpu-share-pod2": "gpu-share-pod2",
     "gpu-pod": "gpu-pod-percent",
 }
 """Samples, and the seeds that they are."""
-PODS = 3 + 2 + 2 + 10  # the StatefulSets' replicas, and one of each other sample
+PODS: Final = 3 + 2 + 2 + 10  # the StatefulSets' replicas, and one of each other sample
+
+
+@pytest.mark.parametrize("seed", ["gpu-pod-vectoradd", "gpu-pod-whole"])
+def test_a_whole_gpu_beside_a_shared_one(system: System, namespace: str, seed: str) -> None:
+    """As the guides ask NVIDIA's plugin: a GPU that no one else is on. It comes before the samples, which touch all."""
+    for name in ("gpu-share-pod1", seed):
+        system.cluster.kubectl("apply", "-n", namespace, "-f", str(SEEDS / f"{name}.yaml"))
+    pods = system.running(namespace, "gpu-share-pod1", "gpu-pod")
+    checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
+    [[shared], [whole]] = (gpus for pod in pods for gpus in allocated(pod).values())
+    assert shared != whole
+    assert sum(shown_by_inspect(system, namespace)["gpu-pod"].values()) == GPU_GIB * 1024
+    checks.the_ledger_is_right(system)
 
 
 @dataclass(frozen=True)
@@ -58,7 +75,7 @@ def samples(system: System, shared_namespace: str) -> Running:
 @pytest.mark.parametrize("sample", OF_GUIDES)
 def test_a_sample_is_what_the_guide_has(sample: str) -> None:
     """But for an API version that servers no longer have."""
-    written, guide = SAMPLES / f"{sample}.yaml", installation.ROOT / "tests" / "seeds" / f"{OF_GUIDES[sample]}.yaml"
+    written, guide = SAMPLES / f"{sample}.yaml", SEEDS / f"{OF_GUIDES[sample]}.yaml"
     found = guide.read_text(encoding="utf-8").replace("apps/v1beta1", "apps/v1")
     assert yaml.safe_load(written.read_text(encoding="utf-8")) == yaml.safe_load(found)
 
@@ -68,15 +85,13 @@ def test_every_sample_runs_and_sees_exactly_its_gpus(samples: Running) -> None:
     checks.the_controllers_ledger_equals_the_pods(samples.system)
     environments = samples.system.environments(samples.namespace)
     four = environments["gpus-by-annotation", "main"]
-    assert len(set(seen.by(four).told.split(","))) == 4
+    assert len(set(checks.seen_by(four).told.split(","))) == 4
     assert four[names.ENV_MPS_MEMORY_LIMIT] == "0=3072M,1=3072M,2=3072M,3=3072M"
     assert four[names.ALIYUN_CONTAINER] == "12"
     two = environments["gpus-by-label", "main"]
-    assert (len(set(seen.by(two).told.split(","))), two[names.ENV_MPS_MEMORY_LIMIT]) == (
-        2,
-        "0=4096M,1=4096M",
-    )
-    told = {pod: seen.by(variables).told for (pod, _), variables in environments.items()}
+    assert len(set(checks.seen_by(two).told.split(","))) == 2
+    assert two[names.ENV_MPS_MEMORY_LIMIT] == "0=4096M,1=4096M"
+    told = {pod: checks.seen_by(variables).told for (pod, _), variables in environments.items()}
     assert told["same-gpu-0"] == told["same-gpu-1"]
     assert told["other-gpus-0"] != told["other-gpus-1"]
 
@@ -95,17 +110,10 @@ def test_a_pod_that_says_all_gets_its_own_gpu_and_its_author_is_told(samples: Ru
     assert f"Warning: container {name}: {names.ENV_VISIBLE_DEVICES} is set by gpushare" in samples.said
     [gpus] = allocated(samples.pods[name]).values()
     assert len(gpus) == 1
-    assert seen.by(samples.environment(name)).told == gpus[0]
+    assert checks.seen_by(samples.environment(name)).told == gpus[0]
     assert samples.mib(name) == gib * 1024
 
-    def warnings() -> list[str]:
-        events = samples.system.api.get(f"/api/v1/namespaces/{samples.namespace}/events", timeout_s=30)["items"]
-        told = [event for event in events if event["involvedObject"].get("name") == name]
-        return [event["message"] for event in told if event["type"] == "Warning"]
-
-    samples.system.eventually(
-        "a Warning event", lambda: any(names.ENV_VISIBLE_DEVICES in message for message in warnings())
-    )
+    samples.system.wait_told(samples.namespace, name, names.ENV_VISIBLE_DEVICES)
 
 
 def test_a_fifth_of_one_gpu(samples: Running) -> None:

@@ -4,10 +4,11 @@ What the API server refuses or changes is tried in tests/apiserver/test_tenant.p
 before the first test, so that the suite does not wait for each of them.
 """
 
+import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final
 
 import pytest
@@ -16,18 +17,20 @@ from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube import client
 from gpushare.kube.client import RestClient
-from gpushare.model.gpu import HandOver
+from gpushare.model.gpu import HandOver, NodeInventory
+from localcluster import process
+from localcluster.node import Node
 from testing.tenant import attempts, escape_table
 from testing.tenant.attempts import Attempt, Ends, container, pod
 from testing.tenant.escape_table import Place
-from tests.e2e import nvidia, seen
+from testing.tenant.escapes import GPU_NODES
+from tests.e2e import disturb
+from tests.e2e.checks import Grants, seen_by
 from tests.e2e.conftest import CDI_NODES, PLACES
-from tests.e2e.seen import Grants
 from tests.e2e.system import Json, System, is_incomplete, why_not
 
-pytestmark = pytest.mark.e2e
-
 TENANT, NAMESPACE = "tenant", "tenant-a"
+PATH: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
 TRIES: Final = 5
 AT_ONCE: Final = 80
 """Attempts that are made before their pods are looked at."""
@@ -38,6 +41,91 @@ BEFORE: Final = [
 AFTER: Final = Place(OTHER_NODE, HandOver.VOLUME_MOUNTS)
 """A node that hands over in another way when the others have been tried."""
 ATTEMPTS: Final = tuple(escape_table.on_each([*BEFORE, AFTER]))
+
+
+CLASSES: Final = "/apis/node.k8s.io/v1/runtimeclasses"
+CONFIG: Final = """\
+accept-nvidia-visible-devices-envvar-when-unprivileged = {by_variable}
+accept-nvidia-visible-devices-as-volume-mounts = {by_mounts}
+[nvidia-container-runtime]
+mode = "cdi"
+runtimes = ["{runc}"]
+[nvidia-container-runtime.modes.cdi]
+default-kind = "nvidia.com/gpu"
+spec-dirs = ["/etc/cdi", "/var/run/cdi"]
+annotation-prefixes = ["cdi.k8s.io/"]
+"""
+"""As NVIDIA's documents have it: who lets mounts choose takes the variable from unprivileged containers."""
+
+
+def cdi_spec(inventory: NodeInventory) -> Json:
+    """What `nvidia-ctk cdi generate` would write of simulated GPUs: each by number and UUID, and all of them."""
+    edits = {
+        gpu: {"path": f"/dev/nvidia{gpu.index}", "type": "c", "major": 60, "minor": gpu.index} for gpu in inventory.gpus
+    }
+    devices = [(name, [node]) for gpu, node in edits.items() for name in (str(gpu.index), str(gpu.uuid))]
+    devices.append(("all", list(edits.values())))
+    listed = [{"name": name, "containerEdits": {"deviceNodes": nodes}} for name, nodes in devices]
+    return {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": listed}
+
+
+@contextlib.contextmanager
+def nvidias_runtime(system: System, inventories: Mapping[str, NodeInventory]) -> Iterator[None]:
+    """NVIDIA's runtime is the handler `nvidia` of every node, and the GPUs have device nodes there."""
+    for node in system.cluster.nodes:
+        inventory = inventories[node.name]
+        (node.cdi_dir / "nvidia.json").write_text(json.dumps(cdi_spec(inventory)))
+        made = [f"[ -e nvidia{gpu.index} ] || mknod nvidia{gpu.index} c 60 {gpu.index}" for gpu in inventory.gpus]
+        process.run([*node.enter, "sh", "-ec", f"mkdir -p {GPU_NODES}; cd {GPU_NODES}; {'; '.join(made)}"])
+        configure(system, node, inventory.hand_over)
+    before = replace_class(system, "nvidia")
+    try:
+        yield
+    finally:
+        replace_class(system, before)
+        for node in system.cluster.nodes:
+            node.nvidia_config.unlink()
+            (node.cdi_dir / "nvidia.json").unlink()
+
+
+def replace_class(system: System, handler: str) -> str:
+    """Have the RuntimeClass of GPU pods name another handler, which takes a new one. Returns the former."""
+    path = f"{CLASSES}/{names.RUNTIME_CLASS}"
+    found = system.api.get(path)
+    metadata = {key: value for key, value in found["metadata"].items() if key in {"name", "labels", "annotations"}}
+    system.api.delete(path)
+    system.api.create(CLASSES, {**found, "metadata": metadata, "handler": handler})
+    return str(found["handler"])
+
+
+def configure(system: System, node: Node, way: HandOver) -> None:
+    """The node's administrator sets NVIDIA's runtime up for a way to hand GPUs over."""
+    by_mounts = str(way is HandOver.VOLUME_MOUNTS).lower()
+    by_variable = str(way is not HandOver.VOLUME_MOUNTS).lower()
+    runc = system.cluster.program("runc")
+    node.nvidia_config.write_text(CONFIG.format(by_mounts=by_mounts, by_variable=by_variable, runc=runc))
+
+
+@contextlib.contextmanager
+def handing_over(system: System, node: Node, way: HandOver) -> Iterator[None]:
+    """The node hands GPUs over in another way for a while."""
+
+    def by() -> HandOver:
+        return system.inventories()[node.name].hand_over
+
+    def label(value: str | None, then: HandOver) -> None:
+        system.label(node.name, names.LABEL_HAND_OVER, value)
+        disturb.restart_plugins(system, node)  # it reads its Node every five minutes
+        system.eventually(f"{node.name} hands over by {then.value}", lambda: by() is then)
+
+    before = by()
+    label(way.value, way)
+    configure(system, node, way)
+    try:
+        yield
+    finally:
+        configure(system, node, before)
+        label(None, before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +146,9 @@ def tried(system: System) -> Iterator[Tried]:
     result = Tried(system, tenant, grants=replace(Grants.of(system), under_nvidia=True))
     grant(system)
     try:
-        with nvidia.runtime(system, result.grants.inventories):
+        with nvidias_runtime(system, result.grants.inventories):
             try_all(result, "before", [attempt for place, attempt in ATTEMPTS if place is not AFTER])
-            with nvidia.handing_over(system, system.cluster.node(AFTER.node), AFTER.way):
+            with handing_over(system, system.cluster.node(AFTER.node), AFTER.way):
                 probe = named(pod(container(limits={names.GPU_MEM: 1})), "probe", {})
                 system.eventually(
                     "GPU pods get the RuntimeClass that this node needs",
@@ -72,9 +160,6 @@ def tried(system: System) -> Iterator[Tried]:
         tenant.close()
         system.delete_all(NAMESPACE)
         system.cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
-
-
-PATH: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 
 def grant(system: System) -> None:
@@ -116,20 +201,19 @@ def created(tried: Tried, body: Json, attempt: Attempt) -> None:
         was_skipped = WAS_SKIPPED.get(attempt.ends)
         if not left or was_skipped is None or not was_skipped(made):
             return
-        name = made["metadata"]["name"]
-        tried.system.cluster.kubectl("delete", "pod", "-n", NAMESPACE, name, "--force", "--grace-period=0")
+        tried.system.delete(NAMESPACE, made["metadata"]["name"], force=True)
 
 
-def _has_no_void(pod: Json) -> bool:
+def containers(pod: Json) -> list[Json]:
+    return [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
+
+
+def has_no_void(pod: Json) -> bool:
     void = {"name": names.ENV_VISIBLE_DEVICES, "value": names.VISIBLE_DEVICES_NONE}
-    listed = (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"])
-    return not any(void in each.get("env", ()) for each in listed)
+    return not any(void in each.get("env", ()) for each in containers(pod))
 
 
-WAS_SKIPPED: Final[Mapping[Ends, Callable[[Json], bool]]] = {
-    Ends.NOTHING: _has_no_void,
-    Ends.GRANTED: is_incomplete,
-}
+WAS_SKIPPED: Final[Mapping[Ends, Callable[[Json], bool]]] = {Ends.NOTHING: has_no_void, Ends.GRANTED: is_incomplete}
 """For attempts that end so: whether the webhook was not asked about a pod."""
 
 
@@ -150,21 +234,20 @@ def settle(tried: Tried, run: str, timeout_s: float = 600.0) -> None:
     while (left := waiting()) and time.monotonic() < end:
         time.sleep(1)
     assert not left, (why_not(left), tried.system.events(NAMESPACE)[-20:])
-    read = partial(printed, tried.system, selector)
-    tried.environments.update(tried.system.eventually("logs of all containers", read))
+
+    def printed() -> Mapping[tuple[str, str], Mapping[str, str]]:
+        """What every container of these pods sees, init containers included: (pod, container) -> variables."""
+        result: dict[tuple[str, str], Mapping[str, str]] = {}
+        for each in tried.system.pods(NAMESPACE, selector):
+            for listed in containers(each):
+                variables = tried.system.environment(each, listed["name"])
+                if variables is None:
+                    return {}
+                result[each["metadata"]["name"], listed["name"]] = variables
+        return result
+
+    tried.environments.update(tried.system.eventually("logs of all containers", printed))
     tried.pods.update({each["metadata"]["name"]: each for each in tried.system.pods(NAMESPACE, selector)})
-
-
-def printed(system: System, selector: str) -> Mapping[tuple[str, str], Mapping[str, str]]:
-    """What every container of some pods sees, init containers included: (pod, container) -> variables."""
-    result: dict[tuple[str, str], Mapping[str, str]] = {}
-    for each in system.pods(NAMESPACE, selector):
-        for listed in (*each["spec"].get("initContainers", ()), *each["spec"]["containers"]):
-            variables = system.environment(each, listed["name"])
-            if variables is None:
-                return {}
-            result[each["metadata"]["name"], listed["name"]] = variables
-    return result
 
 
 def started(pod: Json) -> list[str]:
@@ -177,14 +260,13 @@ def started(pod: Json) -> list[str]:
 def test_a_pod_gets_no_gpu_that_was_not_granted(tried: Tried, attempt: Attempt) -> None:
     found = tried.pods[attempt.name]
     marks = found["metadata"].get("annotations", {})
-    listed = [*found["spec"].get("initContainers", ()), *found["spec"]["containers"]]
-    printed = {each["name"]: tried.environments[attempt.name, each["name"]] for each in listed}
-    last = printed[listed[-1]["name"]]
+    printed = {each["name"]: tried.environments[attempt.name, each["name"]] for each in containers(found)}
+    *_, last = printed.values()
     assert {name: last.get(name) for name in attempt.prints} == attempt.prints
     if attempt.ends is Ends.ESCAPES:
         return
     assert (attempt.ends is Ends.GRANTED) == (names.ANNOTATION_ALLOCATION in marks)
-    told = {name: seen.by(each) for name, each in printed.items()}
+    told = {name: seen_by(each) for name, each in printed.items()}
     granted = {name: tried.grants.to(found, name) for name in printed}
     if attempt.lies:
         told = {name: replace(each, told=granted[name].told) for name, each in told.items()}

@@ -6,31 +6,27 @@ the manifests. The processes are real; only how much they use is written by the 
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 import pytest
-import yaml
 
 from gpushare import names
 from gpushare.kube import api as kube
-from localcluster.node import Node
+from localcluster import installation
 from release.pages import metrics
 from testing.manifests import tree
-from tests.e2e import disturb, plugins, scraper
+from tests.e2e import disturb, scraper
 from tests.e2e.scraper import Prometheus
-from tests.e2e.system import Json, Share, System, allocated, gpushare, is_ready
+from tests.e2e.system import Json, System, allocated, explained, gpushare_json, make_pod, restarts
 
-pytestmark = pytest.mark.e2e
-
-MANIFESTS = Path(__file__).parents[2] / "manifests"
-FOUND = 3
-"""Of the doctor: there are errors."""
-FILE = "processes.json"  # beside the sockets, in the directory that the plugin's container has of the node
-TOO_MUCH = 1000
+MANIFESTS: Final = installation.ROOT / "manifests"
+FILE: Final = "processes.json"  # beside the sockets, in the directory that the plugin's container has of the node
+TOO_MUCH: Final = 1000
 """GiB, which no GPU has."""
-MIB = 1024 * 1024
-SETTINGS = {
+MIB: Final = 1024 * 1024
+SETTINGS: Final = {
     "GPUSHARE_WATCHDOG": "report",
     "GPUSHARE_WATCHDOG_GRACE": "5",
     "GPUSHARE_WATCHDOG_TOLERANCE_MIB": "0",
@@ -48,10 +44,9 @@ def namespace(shared_namespace: str) -> str:
 @pytest.fixture(scope="module", autouse=True)
 def watchdog(system: System) -> Iterator[None]:
     """Plugins that see processes and may act; afterwards they are as before."""
-    patches = [yaml.safe_dump(each) for each in tree.patches("watchdog-kill")]
     rights = str(MANIFESTS / "watchdog-evict" / "objects.yaml")
     system.cluster.kubectl("apply", "-f", rights)
-    with plugins.patched(system, SETTINGS, *patches):
+    with disturb.patched_plugins(system, SETTINGS, *tree.patches("watchdog-kill")):
         yield
         system.cluster.kubectl("delete", "-f", rights)
     for node in system.cluster.nodes:
@@ -72,79 +67,64 @@ def pids(pod: Json) -> list[int]:
     return [of_node for _, of_node in sorted(found)]
 
 
-def use(system: System, node: str, amounts: Mapping[str, tuple[Json, int]]) -> None:
-    """Have each of these pods use so many MiB of its GPU, by one process; no other process uses any."""
-    [found] = [each for each in system.cluster.nodes if each.name == node]
-    processes = [
-        {"gpu": next(iter(allocated(pod).values()))[0], "pid": pids(pod)[0], "memoryMiB": mib}
-        for pod, mib in amounts.values()
-    ]
-    written = found.device_plugins_dir / f"{FILE}.new"
-    written.write_text(json.dumps({"processes": processes}))
-    written.replace(found.device_plugins_dir / FILE)
-
-
-def on(node: Node, share: Share) -> Json:
-    pod = share.document()
-    pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node.name}
-    return pod
-
-
-def shown(system: System, *arguments: str) -> str:
-    code, out, err = gpushare(system, *arguments)
-    assert code in {0, FOUND}, err
-    return out
+def use(system: System, amounts: Mapping[str, int]) -> None:
+    """Have each of these pods use so many MiB of its GPU, by one process; no other process on their nodes uses any."""
+    by_node: dict[str, list[Json]] = {}
+    for path, mib in amounts.items():
+        pod = system.api.get(path)
+        used = {"gpu": next(iter(allocated(pod).values()))[0], "pid": pids(pod)[0], "memoryMiB": mib}
+        by_node.setdefault(pod["spec"]["nodeName"], []).append(used)
+    for node, processes in by_node.items():
+        directory = system.cluster.node(node).device_plugins_dir
+        written = directory / f"{FILE}.new"
+        written.write_text(json.dumps({"processes": processes}))
+        written.replace(directory / FILE)
 
 
 def test_use_is_shown_and_only_who_is_above_its_grant_is_touched(system: System, namespace: str) -> None:
-    node = system.cluster.nodes[0]
-    annotations = {"innocent": {}, "killed": {names.WATCHDOG: "kill"}, "evicted": {names.WATCHDOG: "evict"}}
-    shares = [Share(name=name, gib=(2,), annotations=asked) for name, asked in annotations.items()]
-    pods = [on(node, share) for share in shares]
+    asked = {"innocent": {}, "killed": {names.WATCHDOG: "kill"}, "evicted": {names.WATCHDOG: "evict"}}
+    pods = [make_pod(name, 2, node="node-1", annotations=annotations) for name, annotations in asked.items()]
     pods[1]["spec"]["securityContext"] = {"runAsUser": 65532}  # so that the signal needs the capability
-    system.create(namespace, *pods)
-    running = {pod["metadata"]["name"]: pod for pod in system.running(namespace, *annotations)}
-
-    use(system, node.name, {name: (pod, 2048) for name, pod in running.items()})  # all of the grant
+    innocent, *_ = system.run(namespace, *pods)
+    paths = [kube.pod_path(namespace, name) for name in asked]
+    use(system, dict.fromkeys(paths, 2048))  # all of the grant
 
     def measured() -> bool:
-        rows = json.loads(shown(system, "inspect", "--limits", "-o", "json"))["limits"]
+        rows = gpushare_json(system, 0, "inspect", "--limits")["limits"]
         mine = [
             row for row in rows if (row["namespace"], row["pod"], row["container"]) == (namespace, "innocent", "c0")
         ]
         return [(row["grantedMiB"], row["usedMiB"], row["peakMiB"]) for row in mine] == [(2048, 2048, 2048)]
 
     system.eventually("what is used is shown", measured)
-    [container] = json.loads(shown(system, "explain", f"{namespace}/innocent", "-o", "json"))["containers"]
+    [container] = explained(system, namespace, "innocent")["containers"]
     assert (container["memoryMiB"], container["usedMiB"], container["peakMiB"]) == (2048, 2048, 2048)
 
-    checks = json.loads(shown(system, "doctor", "-o", "json"))["checks"]
+    checks = gpushare_json(system, 0, "doctor")["checks"]
     assert [each["result"] for each in checks if each["id"] == "usage"] == ["ok"]
 
-    before = pids(running["innocent"])
-    use(system, node.name, {name: (pod, 2048 if name == "innocent" else 2049) for name, pod in running.items()})
-    system.eventually("one is evicted", lambda: any("GpuShareEvicted" in each for each in system.events(namespace)))
-    system.eventually("it is gone", lambda: not system.exists(kube.pod_path(namespace, "evicted")))
+    before = pids(innocent)
+    use(system, {path: 2048 if path.endswith("innocent") else 2049 for path in paths})
+    system.wait_told(namespace, "evicted", "GpuShareEvicted")
+    system.eventually("it is gone", lambda: not system.exists(paths[2]))
 
     def restarted() -> bool:
-        pod = system.pod(namespace, "killed")
-        return is_ready(pod) and pod["status"]["containerStatuses"][0]["restartCount"] > 0
+        [pod] = system.running(namespace, "killed")
+        return restarts(pod)["c0"] > 0
 
     system.eventually("the processes of the other were ended", restarted)
-    told = system.events(namespace)
-    assert any("GpuShareKilled: container c0 uses 2049 MiB" in each for each in told), told
+    system.wait_told(namespace, "killed", "GpuShareKilled: container c0 uses 2049 MiB")
     assert not [each for each in system.events(namespace, "innocent") if "GpuShareOverGrant" in each]
     innocent = system.pod(namespace, "innocent")
-    assert innocent["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert restarts(innocent) == {"c0": 0}
     assert pids(innocent) == before
 
 
 @pytest.fixture(scope="module")
 def running(system: System, namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """A Prometheus that has scraped every component, two of each, while pods use GPUs and one waits."""
-    system.create(namespace, Share(name="waiting", gib=(TOO_MUCH,)).document())
-    system.create(namespace, *(Share(name=name, gib=(2,)).document() for name in ("a", "b")))
-    use_1_gib(system, system.running(namespace, "a", "b"))
+    system.create(namespace, make_pod("waiting", TOO_MUCH))
+    use_1_gib(system, *system.run(namespace, make_pod("a", 2), make_pod("b", 2)))
     with scraper.scraping(system, tmp_path_factory.mktemp("prometheus")) as found:
 
         def all_up() -> bool:
@@ -155,15 +135,8 @@ def running(system: System, namespace: str, tmp_path_factory: pytest.TempPathFac
         yield found
 
 
-def use_1_gib(system: System, pods: Sequence[Json]) -> None:
-    for node in {pod["spec"]["nodeName"] for pod in pods}:
-        use(system, node, {pod["metadata"]["name"]: (pod, 1024) for pod in pods if pod["spec"]["nodeName"] == node})
-
-
-def bind_one(system: System, namespace: str, name: str) -> None:
-    """Have the leader of the moment bind a pod: its counters begin with the lead."""
-    system.create(namespace, Share(name=name).document())
-    system.running(namespace, name)
+def use_1_gib(system: System, *pods: Json) -> None:
+    use(system, {kube.pod_path(pod["metadata"]["namespace"], pod["metadata"]["name"]): 1024 for pod in pods})
 
 
 def values(found: Prometheus, query: str) -> list[float]:
@@ -171,25 +144,20 @@ def values(found: Prometheus, query: str) -> list[float]:
 
 
 def test_every_query_of_the_dashboard_answers(running: Prometheus, system: System, namespace: str) -> None:
-    bind_one(system, namespace, "for-the-dashboard")
+    system.run(namespace, make_pod("for-the-dashboard"))  # counters begin with the lead of the moment
     queries = list(metrics.dashboard_queries(MANIFESTS / "chart" / "files" / "overview.json"))
     assert len(queries) > 30
 
-    def answer() -> bool:
+    def silent() -> list[str]:
         """A rate needs two samples."""
-        silent[:] = [f"{title}: {query}" for title, query in queries if not running.query(query)]
-        return not silent
+        return [f"{title}: {query}" for title, query in queries if not running.query(query)]
 
-    silent: list[str] = []
-    try:
-        system.eventually("all queries answer", answer)
-    finally:
-        assert not silent
+    system.eventually("all queries answer", lambda: not silent())
 
 
 def test_what_is_granted_and_used_is_seen_by_pod_and_gpu(running: Prometheus, system: System, namespace: str) -> None:
     pod = system.pod(namespace, "a")
-    use_1_gib(system, [pod])
+    use_1_gib(system, pod)
     [[uuid]] = allocated(pod).values()
     place = f'namespace="{namespace}",pod="a",container="c0",node="{pod["spec"]["nodeName"]}",UUID="{uuid}"'
     assert values(running, f"gpushare_plugin_container_granted_bytes{{{place}}}") == [2048 * MIB]
@@ -208,7 +176,7 @@ def test_what_is_granted_and_used_is_seen_by_pod_and_gpu(running: Prometheus, sy
 def test_the_reference_page_has_all_that_the_processes_expose(
     running: Prometheus, system: System, namespace: str
 ) -> None:
-    bind_one(system, namespace, "for-the-page")
+    system.run(namespace, make_pod("for-the-page"))
     system.eventually("a bind is scraped", lambda: running.query('gpushare_extender_requests_total{verb="bind"} > 0'))
     found = {name for name in running.ask("label/__name__/values") if name.startswith(("gpushare_", "process_"))}
     endings = {"gauge": ("",), "counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
