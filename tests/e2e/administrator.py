@@ -21,7 +21,6 @@ def environment(cluster: Cluster, directory: Path, *programs: Path) -> Mapping[s
 
 
 def give_program(directory: Path, name: str, script: str) -> None:
-    """A program of the administrator's."""
     program = directory / "bin" / name
     program.parent.mkdir(exist_ok=True)
     program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
@@ -54,7 +53,6 @@ class Administrator:
         return "".join(self._types(block, node) for block in kept)
 
     def followed_everything(self) -> bool:
-        """Whether no step of the title was left out."""
         return self.followed == set(steps(self.page, self.title))
 
     def _types(self, commands: str, node: str) -> str:

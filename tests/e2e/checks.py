@@ -59,6 +59,12 @@ class Grants:
         """As the nodes publish it now."""
         return Grants(system.inventories())
 
+    def wrong(self, pod: Json, container: str, variables: Mapping[str, str]) -> str:
+        """What a container that has printed this does not see as it should; empty if nothing."""
+        found, expected = seen_by(variables), self.to(pod, container)
+        told = f"{pod['metadata']['name']}/{container}: sees {found}; was granted {expected}"
+        return "" if found == expected else told
+
     def to(self, pod: Json, container: str) -> Seen:
         """What a container of a pod that runs should see."""
         is_granted = names.ANNOTATION_ALLOCATION in pod["metadata"].get("annotations", {})
@@ -78,14 +84,12 @@ def every_container_sees_exactly_its_gpus(system: System, namespace: str, pods: 
     """P1: each container sees the GPUs of its allocation in every way, and containers without one see none."""
     environments = system.environments(namespace, *(pod["metadata"]["name"] for pod in pods))
     grants = Grants.of(system)
-    wrong = []
-    for pod in pods:
-        name = pod["metadata"]["name"]
-        for container in pod["spec"]["containers"]:
-            found = seen_by(environments[name, container["name"]])
-            if found != (expected := grants.to(pod, container["name"])):
-                wrong.append(f"{name}/{container['name']}: sees {found}; was granted {expected}")
-    assert not wrong, wrong
+    wrong = [
+        grants.wrong(pod, container["name"], environments[pod["metadata"]["name"], container["name"]])
+        for pod in pods
+        for container in pod["spec"]["containers"]
+    ]
+    assert not any(wrong), wrong
 
 
 def run_and_see_their_gpus(system: System, namespace: str, *documents: Json) -> list[Json]:

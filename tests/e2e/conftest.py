@@ -2,11 +2,10 @@
 
 import os
 import sys
-import threading
 import time
 import zlib
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -110,84 +109,33 @@ def cluster(say: Say) -> Iterator[Cluster]:
         yield running
 
 
-class Removals:
-    """Namespaces whose pods are going while the next test runs."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(4, "remove a namespace")
-        self._going: list[Future[None]] = []
-
-    def begin(self, system: System, name: str) -> None:
-        """Have a namespace removed beside what follows."""
-        self._going.append(self._pool.submit(remove_namespace, system, name))
-
-    def wait(self) -> None:
-        """Until all are removed; the first failure is raised."""
-        while self._going:
-            self._going.pop().result()
-
-
 @pytest.fixture(scope="session")
-def removals() -> Removals:
-    return Removals()
-
-
-@pytest.fixture(scope="session")
-def system(cluster: Cluster, removals: Removals) -> Iterator[System]:
+def system(cluster: Cluster) -> Iterator[System]:
     """The installation with a client for it."""
-    api, stop = client.connect(str(cluster.kubeconfig)), threading.Event()
+    api = client.connect(str(cluster.kubeconfig))
     running = System(cluster, api)
-    remover = threading.Thread(target=disturb.remove_ended, args=(running, stop), name="remove ended pods")
-    if cluster.version < REMOVES_AT_ONCE:
-        remover.start()
-    yield running
-    removals.wait()
-    stop.set()
-    if remover.is_alive():
-        remover.join()
+    removing = [partial(disturb.remove_ended, running)] if cluster.version < REMOVES_AT_ONCE else []
+    with disturb.Background(*removing):
+        yield running
     api.close()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def no_pods_of_other_modules(removals: Removals) -> None:
-    """They are gone before a module sets up what it needs."""
-    removals.wait()
-
-
-@pytest.fixture(scope="module")
-def room_beside() -> bool:
-    """Whether tests of a module have room beside the pods of the one before, which then go meanwhile."""
-    return False
-
-
 @pytest.fixture
-def namespace(system: System, removals: Removals, room_beside: bool, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace of the test's own."""
-    name = fresh_namespace(system, request.node.nodeid)
-    yield name
-    removals.begin(system, name)
-    if not room_beside:
-        removals.wait()
+def namespace(system: System, request: pytest.FixtureRequest) -> Iterator[str]:
+    yield from fresh_namespace(system, request.node.nodeid)
 
 
 @pytest.fixture(scope="module")
-def shared_namespace(system: System, removals: Removals, request: pytest.FixtureRequest) -> Iterator[str]:
+def shared_namespace(system: System, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace for the tests of a module whose pods are small and in no one's way; they stay until its end."""
-    name = fresh_namespace(system, request.node.nodeid)
-    yield name
-    removals.begin(system, name)
-    removals.wait()
+    yield from fresh_namespace(system, request.node.nodeid)
 
 
-def fresh_namespace(system: System, what: str) -> str:
-    """The name of a new namespace in which pods can be created."""
+def fresh_namespace(system: System, what: str) -> Iterator[str]:
+    """A new one, in which pods can be created; afterwards none is left, and the controller no longer counts any."""
     name = f"e2e-{zlib.crc32(what.encode()):08x}-{time.time_ns() % 10**6:06}"
     system.create_namespace(name)
-    return name
-
-
-def remove_namespace(system: System, name: str) -> None:
-    """Afterwards none of its pods is left, and the controller no longer counts any."""
+    yield name
     system.delete_all(name)
     system.eventually(f"the controller has no pods of {name}", lambda: not counted(system, name))
     system.api.delete(f"/api/v1/namespaces/{name}")

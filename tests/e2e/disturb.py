@@ -5,10 +5,8 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from types import TracebackType
+from concurrent import futures
 from typing import Any, Final, Self
 
 import yaml
@@ -20,7 +18,7 @@ from gpushare.model.gpu import NodeInventory
 from gpushare.wire import profile as profile_wire
 from localcluster.node import Node
 from localcluster.process import ClusterError
-from tests.e2e.system import PATIENCE_S, Json, System, ended, is_ready, restarts
+from tests.e2e.system import Json, System, control_groups, ended, is_in, is_ready, restarts
 
 PLUGINS: Final = f"/apis/apps/v1/namespaces/{names.NAMESPACE}/daemonsets/{names.PLUGIN}"
 LEASE: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{names.LEASE}"
@@ -31,65 +29,54 @@ class Background:
 
     def __init__(self, *parts: Callable[[threading.Event], None]) -> None:
         self.stop = threading.Event()
-        self._failed: list[BaseException] = []
-        self._threads = [threading.Thread(target=self._run, args=(part,)) for part in parts]
+        self._parts = parts
+        self._pool = futures.ThreadPoolExecutor(len(parts) or 1)
+        self._running: list[futures.Future[None]] = []
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
+        for part in self._parts:
+            self._running.append(self._pool.submit(part, self.stop))
+            self._running[-1].add_done_callback(lambda ended: self.stop.set() if ended.exception() else None)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.stop.set()
         self.join()
-        if self._failed and error is None:
-            raise self._failed[0]
+        if kind is None:
+            for ended in self._running:
+                ended.result()
 
     def join(self, timeout_s: float | None = None) -> None:
         """Wait until all parts have ended by themselves."""
-        for thread in self._threads:
-            thread.join(timeout_s)
-
-    def _run(self, part: Callable[[threading.Event], None]) -> None:
-        try:
-            part(self.stop)
-        except BaseException as error:  # noqa: BLE001 - raised by the test's own thread
-            self._failed.append(error)
-            self.stop.set()
+        futures.wait(self._running, timeout_s)
 
 
 def processes_of(pod: Json) -> list[int]:
-    """Process IDs, on this machine, of a pod's containers."""
-    uid = pod["metadata"]["uid"]
-    spellings = (uid, uid.replace("-", "_"))
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            groups = (entry / "cgroup").read_text()
-            if any(spelling in groups for spelling in spellings):
-                found.append(int(entry.name))
-    return found
+    """Process IDs, on this machine, of a pod's containers and of its sandbox."""
+    return [pid for pid, groups in control_groups().items() if is_in(groups, pod)]
 
 
-def sigkill(pod: Json) -> None:
-    """SIGKILL to every process of a pod, then forget the pod so that its replacement starts without back-off."""
-    for pid in processes_of(pod):
+def container_processes(pod: Json) -> list[int]:
+    """The same without the sandbox."""
+    found = (status.get("containerID", "").rpartition("/")[2] for status in pod["status"]["containerStatuses"])
+    containers = [*filter(None, found)]
+    return [pid for pid, groups in control_groups().items() if any(each in groups for each in containers)]
+
+
+def _sigkill(processes: list[int]) -> None:
+    for pid in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
+def kill(system: System, pod: Json) -> None:
+    """SIGKILL to every process of a pod, then forget the pod so that its replacement starts without back-off."""
+    _sigkill(processes_of(pod))
+    delete_now(system, pod)
+
+
 def kill_containers(pod: Json) -> None:
-    """SIGKILL to what runs in a pod's containers; the pod's sandbox stays."""
-    started = [status.get("containerID", "").rpartition("/")[2] for status in pod["status"]["containerStatuses"]]
-    for pid in processes_of(pod):
-        with contextlib.suppress(OSError):
-            groups = Path(f"/proc/{pid}/cgroup").read_text()
-            if any(container and container in groups for container in started):
-                os.kill(pid, signal.SIGKILL)
+    _sigkill(container_processes(pod))
 
 
 def start_again(system: System, namespace: str, *pods: str) -> list[Json]:
@@ -100,8 +87,8 @@ def start_again(system: System, namespace: str, *pods: str) -> list[Json]:
 
     def all_again() -> list[Json]:
         found = [system.pod(namespace, name) for name in pods]
-        again = (is_ready(pod) and has_started_again(pod, before[pod["metadata"]["name"]]) for pod in found)
-        return found if all(again) else []
+        again = all(is_ready(pod) and has_started_again(pod, before[pod["metadata"]["name"]]) for pod in found)
+        return found if again else []
 
     return system.eventually(f"containers of {', '.join(pods)} have started again", all_again)
 
@@ -123,33 +110,38 @@ def leader(system: System) -> str:
 
 
 def kill_leader(system: System) -> None:
-    """SIGKILL to the leading controller."""
     holder = leader(system)
     for pod in component_pods(system, "controller"):
         if holder.startswith(pod["metadata"]["name"]):
-            sigkill(pod)
-            delete_now(system, pod)
+            kill(system, pod)
             return
 
 
-def wait_for_new_leader(system: System, done: threading.Event, timeout_s: float = PATIENCE_S) -> None:
+def wait_for_new_leader(system: System, done: threading.Event) -> None:
     """Until a controller that is alive holds the lease and reports ready; `done` ends the wait early."""
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end and not done.is_set():
+
+    def leads() -> bool:
         holder = leader(system)
-        for pod in component_pods(system, "controller"):
-            ready = any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
-            if ready and holder.startswith(pod["metadata"]["name"]):
-                return
-        time.sleep(0.25)
-    assert done.is_set(), f"no new leader in {timeout_s} s"
+        pods = component_pods(system, "controller")
+        return any(holder.startswith(pod["metadata"]["name"]) and is_ready(pod) for pod in pods)
+
+    system.eventually("a new leader", lambda: done.is_set() or leads())
 
 
 def restart_kubelet(system: System, node: Node) -> None:
-    """Restart a node's kubelet, and wait until it admits GPU pods again: it rejects those that come before."""
-    before = last_report(system, node)
+    """Restart a node's kubelet, and wait until it knows the device plugin: it rejects GPU pods that come before.
+
+    The plugin's pod is still ready by what the former process has reported.
+    """
+
+    def last_report() -> str:
+        conditions = system.node(node.name)["status"]["conditions"]
+        return str(next(each["lastHeartbeatTime"] for each in conditions if each["type"] == "Ready"))
+
+    before = last_report()
     only_restart_kubelet(node)
-    system.eventually(f"{node.name} admits GPU pods again", lambda: admits_gpu_pods(system, node, before))
+    admits = f"{node.name} admits GPU pods again"
+    system.eventually(admits, lambda: last_report() != before and offered(system, node.name) > 0)
 
 
 def only_restart_kubelet(node: Node) -> None:
@@ -168,15 +160,12 @@ def only_restart_kubelet(node: Node) -> None:
 
 
 def kill_plugin(system: System, node: str) -> None:
-    """SIGKILL to the device plugin of a node."""
     for pod in component_pods(system, "device-plugin"):
         if pod["spec"].get("nodeName") == node:
-            sigkill(pod)
-            delete_now(system, pod)
+            kill(system, pod)
 
 
 def plugin_of(system: System, node: str) -> Json:
-    """The pod of a node's device plugin."""
     [pod] = [each for each in component_pods(system, "device-plugin") if each["spec"].get("nodeName") == node]
     return pod
 
@@ -195,23 +184,8 @@ def restart_plugins(system: System, *nodes: Node) -> None:
 
 
 def plugins_ready(system: System) -> bool:
-    """Whether every node has a device plugin that is ready."""
     pods = component_pods(system, "device-plugin")
     return len(pods) == len(system.cluster.nodes) and all(map(is_ready, pods))
-
-
-def last_report(system: System, node: Node) -> str:
-    """When a node's kubelet has reported its status."""
-    conditions = system.node(node.name)["status"]["conditions"]
-    return str(next(each["lastHeartbeatTime"] for each in conditions if each["type"] == "Ready"))
-
-
-def admits_gpu_pods(system: System, node: Node, before: str) -> bool:
-    """Whether a kubelet that was restarted after a report knows the device plugin: until then it rejects GPU pods.
-
-    The plugin's pod is still ready by what the former process has reported.
-    """
-    return last_report(system, node) != before and offered(system, node.name) > 0
 
 
 def offered(system: System, node: str) -> int:

@@ -28,8 +28,6 @@ GPU: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Former:
-    """One such system."""
-
     daemon_set: str
     labels: Mapping[str, str]
     """Of the plugin's pods."""
@@ -55,7 +53,6 @@ class Former:
         return ",".join(f"{key}={value}" for key, value in self.labels.items())
 
     def documents(self) -> Mapping[str, Json]:
-        """Its files."""
         found = {self.plugin_file: self._daemon_set()}
         if self.scheduler:
             container = {"name": "extender", "image": BUSYBOX_IMAGE}

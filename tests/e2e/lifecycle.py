@@ -43,7 +43,6 @@ def former_tree(directory: Path) -> Tree:
 
 
 def give_image(system: System, of: Tree) -> None:
-    """Its image on all nodes."""
     archive = installation.build_image(system.cluster, of)
     system.cluster.import_image(archive)
     archive.unlink()

@@ -4,9 +4,8 @@ import contextlib
 import json
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -124,13 +123,15 @@ class System(Asking):
         self._forget(failed)
         return [pod["status"] for pod in failed]
 
-    def eventually(self, what: str, condition: Callable[[], T], timeout_s: float = PATIENCE_S) -> T:
-        """The condition's first true value; an AssertionError with its last value when time is up."""
-        return asking.eventually(what, condition, timeout_s, poll_s=POLL_S)
+    def eventually(self, what: str, condition: Callable[[], T], timeout_s: float = PATIENCE_S, *, of: str = "") -> T:
+        """The condition's first true value; an AssertionError with its last one, or why pods `of` a namespace wait."""
+
+        def check() -> None:
+            assert not of, (what, why_not(self.pods(of)), self.events(of)[-20:])
+
+        return asking.eventually(what, condition, timeout_s, poll_s=POLL_S, check=check)
 
     def wait_told(self, namespace: str, pod: str, *words: str) -> None:
-        """Wait until the events on a pod say all of this."""
-
         def told() -> bool:
             events = "".join(self.events(namespace, pod))
             return all(each in events for each in words)
@@ -140,20 +141,13 @@ class System(Asking):
     def all_running(self, namespace: str, count: int, timeout_s: float = PATIENCE_S) -> list[Json]:
         """Wait until so many pods run with every container ready; these pods."""
 
-        def waiting() -> str:
-            pods = self.pods(namespace)
-            ready = sum(is_ready(pod) for pod in pods)
-            return "" if ready == count else f"{ready} of {count} ready; {why_not(pods)}"
+        def ready() -> list[Json]:
+            found = self.ready_pods(namespace)
+            return found if len(found) == count else []
 
-        end = time.monotonic() + timeout_s
-        while lacking := waiting():
-            if time.monotonic() > end:
-                raise AssertionError(f"{lacking}\n{self.events(namespace)[-20:]}")
-            time.sleep(POLL_S * 2)
-        return self.ready_pods(namespace)
+        return self.eventually(f"{count} run", ready, timeout_s, of=namespace)
 
     def ready_pods(self, namespace: str) -> list[Json]:
-        """Those that run now."""
         return [pod for pod in self.pods(namespace) if is_ready(pod)]
 
     def running(self, namespace: str, *pods: str, timeout_s: float = PATIENCE_S) -> list[Json]:
@@ -165,7 +159,7 @@ class System(Asking):
             assert not ended, why_not(ended)
             return found if all(is_ready(pod) for pod in found) else []
 
-        return self.eventually(f"{', '.join(pods)} run", ready, timeout_s)
+        return self.eventually(f"{', '.join(pods)} run", ready, timeout_s, of=namespace)
 
     def environments(self, namespace: str, *pods: str) -> Mapping[tuple[str, str], Mapping[str, str]]:
         """The own environment of every container that has started, from its log: (pod, container) -> variables.
@@ -177,24 +171,17 @@ class System(Asking):
 
         def printed() -> dict[tuple[str, str], Mapping[str, str]]:
             found: dict[tuple[str, str], Mapping[str, str]] = {}
-            for pod, container in self._started(namespace):
-                if pods and pod["metadata"]["name"] not in pods:
-                    continue
-                # One that has just started may not have printed yet, and one of a pod that ends is gone.
-                variables = self.environment(pod, container)
-                if variables is None:
-                    return {}
-                found[pod["metadata"]["name"], container] = variables
+            for pod in self.pods(namespace):
+                name = pod["metadata"]["name"]
+                for status in filter(has_started, statuses(pod) if name in pods or not pods else ()):
+                    # One that has just started may not have printed yet, and one of a pod that ends is gone.
+                    variables = self.environment(pod, status["name"])
+                    if variables is None:
+                        return {}
+                    found[name, status["name"]] = variables
             return found
 
         return self.eventually("logs of all containers", printed)
-
-    def _started(self, namespace: str) -> Iterator[tuple[Json, str]]:
-        for pod in self.pods(namespace):
-            for key in ("initContainerStatuses", "containerStatuses"):
-                for status in pod["status"].get(key, []):
-                    if "waiting" not in status["state"]:
-                        yield pod, status["name"]
 
     def environment(self, pod: Json, container: str) -> Mapping[str, str] | None:
         """What a container has printed of its own environment; None before it has printed all of it."""
@@ -299,14 +286,22 @@ def explained(system: System, namespace: str, pod: str) -> Json:
     return value
 
 
+def statuses(pod: Json) -> list[Json]:
+    """Of all its containers, the initial ones first."""
+    return [*pod["status"].get("initContainerStatuses", ()), *pod["status"].get("containerStatuses", ())]
+
+
+def has_started(status: Json) -> bool:
+    """Whether a container runs or has run."""
+    return bool({"running", "terminated"} & (status["state"] | status.get("lastState", {})).keys())
+
+
 def is_ready(pod: Json) -> bool:
-    """Whether all containers of a pod run."""
     statuses = pod.get("status", {}).get("containerStatuses", [])
     return bool(statuses) and all(status["ready"] for status in statuses)
 
 
 def restarts(pod: Json) -> dict[str, int]:
-    """By container."""
     return {status["name"]: status["restartCount"] for status in pod["status"]["containerStatuses"]}
 
 
@@ -318,18 +313,20 @@ def has_ended(pod: Json) -> bool:
 
 def ended(pods: Iterable[Json]) -> list[Json]:
     """Those of which no container runs: by their statuses, or sooner by the processes of this machine's nodes."""
-    groups = "".join(map(_control_groups, Path("/proc").glob("[0-9]*/cgroup")))
-    return [pod for pod in pods if has_ended(pod) or (pod["status"]["phase"] != "Pending" and not _spelt(pod, groups))]
+    groups = "".join(control_groups().values())
+    return [pod for pod in pods if has_ended(pod) or (pod["status"]["phase"] != "Pending" and not is_in(groups, pod))]
 
 
-def _control_groups(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii")
-    except OSError:  # the process has ended
-        return ""
+def control_groups() -> Mapping[int, str]:
+    """Of all processes of this machine, by their IDs."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/cgroup"):
+        with contextlib.suppress(OSError):  # it has ended
+            found[int(path.parent.name)] = path.read_text(encoding="ascii")
+    return found
 
 
-def _spelt(pod: Json, groups: str) -> bool:
+def is_in(groups: str, pod: Json) -> bool:
     uid = pod["metadata"]["uid"]
     return uid in groups or uid.replace("-", "_") in groups
 

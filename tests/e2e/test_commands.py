@@ -1,67 +1,69 @@
-"""`gpushare explain`, `simulate`, `doctor` and `report` on the real cluster: what they say is what is."""
+"""`gpushare explain`, `doctor` and `report` on the real cluster: what they say is what is."""
 
 import base64
 import json
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
+import pytest
+
+from controller.reconcile import placeholders
 from gpushare import names
-from gpushare.model.request import Policy
+from localcluster import installation
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
-from tests.e2e.system import FOUND, PROMPT_S, System, allocated, gpushare, gpushare_json, make_pod
+from tests.e2e.system import FOUND, PROMPT_S, Json, System, gpushare, gpushare_json, make_pod
+
+PLACEHOLDERS: Final = installation.ROOT / "manifests" / "placeholders" / "objects.yaml"
 
 
-def test_explain_says_what_the_scheduler_then_does(system: System, namespace: str) -> None:
-    """A pod that fits nowhere is explained with the scheduler's own numbers; with room it is said to fit, and runs."""
-    system.run(namespace, *[make_pod(f"full-{i}", GPU_GIB - 5) for i in range(2 * GPUS_PER_NODE)])
+@pytest.fixture
+def component(system: System) -> Iterator[None]:
+    """What the component `placeholders` adds; its setting is in the installation's."""
+    system.cluster.kubectl("apply", "-f", str(PLACEHOLDERS))
+    yield
+    system.cluster.kubectl("delete", "--wait=false", "-f", str(PLACEHOLDERS))
+
+
+def unscheduled(pod: Json) -> bool:
+    """Whether kube-scheduler has given up on it, which is what an autoscaler looks for."""
+    found = {each["type"]: each for each in pod["status"].get("conditions", ())}
+    return bool(found.get("PodScheduled", {}).get("reason") == "Unschedulable")
+
+
+@pytest.mark.usefixtures("component")
+def test_a_pod_that_waits_is_explained_and_a_node_is_asked_for_until_there_is_room(
+    system: System, namespace: str
+) -> None:
+    """It fits the sums of nodes and no GPU: 5 GiB stay free on every one."""
+    system.run(namespace, *[make_pod(f"big-{i}", GPU_GIB - 5) for i in range(2 * GPUS_PER_NODE)])
     system.create(namespace, make_pod("waits", 10))
-    told = "needs 10 GiB on one GPU; free per GPU on node-1: 5, 5, 5, 5 GiB"
-    system.wait_told(namespace, "waits", told)
+
+    def asked() -> list[Json]:
+        return [pod for pod in system.pods(names.PLACEHOLDERS) if unscheduled(pod)]
+
+    [there] = system.eventually("a placeholder that kube-scheduler cannot place", asked)
+    name = there["metadata"]["name"]
+    assert name == f"for-{system.pod(namespace, 'waits')['metadata']['uid']}"
+    assert there["spec"]["priority"] == -1
+    read = placeholders.read(there)
+    assert read is not None
+    assert read.nodes == {node.name for node in system.cluster.nodes}
+    numbers = "needs 10 GiB on one GPU; free per GPU on node-1: 5, 5, 5, 5 GiB"
+    for_it = f"asked for by the pod {names.PLACEHOLDERS}/{name}"
+    system.wait_told(namespace, "waits", numbers, "is enough in total", for_it)
     code, out, _ = gpushare(system, "explain", "waits", "-n", namespace)
     assert code == FOUND
-    assert told in out
+    assert numbers in out
 
-    system.delete(namespace, "full-0")
+    system.delete(namespace, "big-0")
     [pod] = system.running(namespace, "waits", timeout_s=PROMPT_S)
     code, out, _ = gpushare(system, "explain", "waits", "-n", namespace)
     assert code == 0
     assert pod["spec"]["nodeName"] in out
     assert pod["metadata"]["annotations"]["devices.gpushare.dev/c0"] in out
-
-
-def test_simulate_puts_pods_where_the_cluster_puts_them(system: System, namespace: str, tmp_path: Path) -> None:
-    """From what `kubectl get nodes,pods -o yaml` prints, with a workload that then really comes.
-
-    Node-2 is so full that binpack's score outweighs all that kube-scheduler thinks of nodes beside it.
-    """
-    all_gpus = {names.ANNOTATION_GPUS: str(GPUS_PER_NODE)}
-    system.run(namespace, make_pod("full", GPU_GIB - 6, node="node-2", annotations=all_gpus))
-    before = system.cluster.kubectl("get", "nodes,pods", "-A", "-o", "yaml").stdout
-    (tmp_path / "cluster.yaml").write_text(before)
-    binpack = {names.ANNOTATION_POLICY: Policy.BINPACK.value}
-    workload = [
-        make_pod("a", 6, annotations=binpack),
-        make_pod("b", 5, annotations={names.ANNOTATION_GPUS: "3", **binpack}),
-        make_pod("c", 100),
-    ]
-    for pod in workload:
-        pod["metadata"]["namespace"] = namespace
-    (tmp_path / "workload.yaml").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": workload}))
-    files = ("-f", str(tmp_path / "cluster.yaml"), "-f", str(tmp_path / "workload.yaml"))
-    code, out, err = gpushare(system, "simulate", *files)
-    assert code == FOUND, err
-    assert "needs 100 GiB on one GPU" in out
-    rows = [row for row in gpushare_json(system, FOUND, "simulate", *files)["pods"] if row["namespace"] == namespace]
-    planned = {
-        row["name"]: (row["node"], {gpu["uuid"] for each in row["containers"] for gpu in each["gpus"]}) for row in rows
-    }
-
-    real = {
-        pod["metadata"]["name"]: (pod["spec"]["nodeName"], set(allocated(pod)["c0"]))
-        for document in workload[:2]
-        for pod in system.run(namespace, document)
-    }
-    assert planned == {**real, "c": (None, set())}
+    system.eventually("the placeholder is gone", lambda: not system.pods(names.PLACEHOLDERS))
 
 
 def test_doctor_finds_nothing_wrong_and_then_what_was_broken(system: System) -> None:
@@ -82,19 +84,6 @@ def test_doctor_finds_nothing_wrong_and_then_what_was_broken(system: System) -> 
         kubectl("annotate", "node", "node-1", "gpushare.dev/cordoned-gpus-")
         system.label("node-2", "gpushare", "true")
         kubectl("rollout", "status", *plugin, timeout_s=120)
-
-
-def test_doctor_finds_a_scheduler_that_would_not_let_the_controller_bind(system: System) -> None:
-    """It reads the file, which the running scheduler does not do again."""
-    path = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps/gpushare-scheduler"
-    written = system.api.get(path)["data"]["scheduler.yaml"]
-    system.api.patch(path, {"data": {"scheduler.yaml": written.replace("bindVerb: bind", "bindVerb: bound")}})
-    try:
-        code, out, _ = gpushare(system, "doctor")
-    finally:
-        system.api.patch(path, {"data": {"scheduler.yaml": written}})
-    assert code == FOUND, out
-    assert "bindVerb of the extender is bound, not bind" in out
 
 
 def test_the_report_helps_and_holds_no_secret(system: System, namespace: str, tmp_path: Path) -> None:

@@ -1,47 +1,19 @@
-"""What the leading controller sends and holds: one request for each pod, and memory until containers have ended."""
+"""What the controller holds until containers have ended, whoever leads, and pods that came to their node past it."""
 
 import contextlib
-import json
-from collections import Counter
-from collections.abc import Iterator
+import re
 from datetime import datetime, timedelta
 from typing import Final
 
-import pytest
-
-from controller.reconcile import placeholders
 from gpushare import names
 from gpushare.kube import api as kube
-from localcluster import installation
 from tests.e2e import checks, disturb
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
-from tests.e2e.system import PROMPT_S, Json, System, make_pod, restarts
+from tests.e2e.system import PROMPT_S, Json, System, is_ready, make_pod, replica_set
 
-CONTROLLER: Final = f"system:serviceaccount:{names.NAMESPACE}:{names.SERVICE_ACCOUNT_CONTROLLER}"
-PLACEHOLDERS: Final = installation.ROOT / "manifests" / "placeholders" / "objects.yaml"
 SHORT_LIVED: Final = 40
 UNITS: Final = 15
 """More than half a GPU, so that four pods fill a node."""
-
-
-def calls(system: System, namespace: str) -> Counter[str]:
-    """Requests of the controller about a namespace's pods, by verb and resource, from the API server's audit log."""
-    found: Counter[str] = Counter()
-    written, _, _ = system.cluster.audit_log.read_text().rpartition("\n")  # the API server writes meanwhile
-    for line in written.splitlines():
-        entry = json.loads(line)
-        reference = entry.get("objectRef") or {}
-        # A request that was not authenticated, with the token of a pod that is gone, names no user.
-        if entry["user"].get("username") != CONTROLLER or reference.get("namespace") != namespace:
-            continue
-        if entry["stage"] == "ResponseComplete":
-            found["/".join(filter(None, [entry["verb"], reference["resource"], reference.get("subresource")]))] += 1
-    return found
-
-
-def test_the_controller_sends_one_request_for_each_pod(system: System, namespace: str) -> None:
-    system.run(namespace, *[make_pod(f"p{i:02}") for i in range(20)])
-    assert calls(system, namespace) == {"create/pods/binding": 20}
 
 
 def used(system: System) -> int:
@@ -106,44 +78,6 @@ def counted_with(system: System, namespace: str, name: str) -> int:
     return len({held["name"] for device in node["devs"] for held in device["pods"] if held["namespace"] == namespace})
 
 
-@pytest.fixture
-def component(system: System) -> Iterator[None]:
-    """What the component `placeholders` adds; its setting is in the installation's."""
-    system.cluster.kubectl("apply", "-f", str(PLACEHOLDERS))
-    yield
-    system.cluster.kubectl("delete", "--wait=false", "-f", str(PLACEHOLDERS))
-
-
-def unscheduled(pod: Json) -> bool:
-    """Whether kube-scheduler has given up on it, which is what an autoscaler looks for."""
-    found = {each["type"]: each for each in pod["status"].get("conditions", ())}
-    return bool(found.get("PodScheduled", {}).get("reason") == "Unschedulable")
-
-
-@pytest.mark.usefixtures("component")
-def test_a_node_is_asked_for_until_there_is_room(system: System, namespace: str) -> None:
-    """A pod fits the sums of nodes and no GPU: 5 GiB stay free on every one."""
-    count = GPUS_PER_NODE * len(system.cluster.nodes)
-    system.run(namespace, *[make_pod(f"big-{i}", GPU_GIB - 5) for i in range(count)])
-    system.create(namespace, make_pod("waits", 10))
-
-    def asked() -> list[Json]:
-        return [pod for pod in system.pods(names.PLACEHOLDERS) if unscheduled(pod)]
-
-    [there] = system.eventually("a placeholder that kube-scheduler cannot place", asked)
-    name = there["metadata"]["name"]
-    assert name == f"for-{system.pod(namespace, 'waits')['metadata']['uid']}"
-    assert there["spec"]["priority"] == -1
-    read = placeholders.read(there)
-    assert read is not None
-    assert read.nodes == {node.name for node in system.cluster.nodes}
-    system.wait_told(namespace, "waits", "is enough in total", f"asked for by the pod {names.PLACEHOLDERS}/{name}")
-
-    system.delete(namespace, "big-0")
-    system.running(namespace, "waits", timeout_s=PROMPT_S)
-    system.eventually("the placeholder is gone", lambda: not system.pods(names.PLACEHOLDERS))
-
-
 def serves(system: System) -> bool:
     try:
         answer = system.inspect()
@@ -167,19 +101,70 @@ def test_the_other_replica_serves_once_the_lease_of_a_dead_leader_has_ended(syst
     checks.run_and_see_their_gpus(system, namespace, make_pod("after"))
 
 
-def test_a_leader_that_lost_its_lease_follows_again_without_a_restart(system: System, namespace: str) -> None:
-    """The kubelet delays restarts by up to five minutes, and under overload all replicas lose the lead."""
+def test_a_pod_with_a_preset_node_gets_its_gpu_before_it_starts(system: System, namespace: str) -> None:
+    [pod] = checks.run_and_see_their_gpus(system, namespace, make_pod("preset", 3, nodeName="node-1"))
+    assert pod["metadata"]["annotations"][names.ANNOTATION_LATE] == "true"
+    checks.the_controllers_ledger_equals_the_pods(system)
 
-    def restarted() -> int:
-        return sum(sum(restarts(pod).values()) for pod in disturb.component_pods(system, "controller"))
 
-    system.eventually("a controller serves", lambda: serves(system))
-    before, held = restarted(), disturb.leader(system)
-    for number in range(3):
-        system.api.patch(disturb.LEASE, {"spec": {"holderIdentity": f"thief-{number}", "renewTime": None}})
-        system.eventually("another term", lambda: disturb.leader(system).startswith("gpushare-controller"))
-        assert disturb.leader(system) != held
-        held = disturb.leader(system)
-        system.eventually("it serves", lambda: serves(system))
-    assert restarted() == before
-    checks.run_and_see_their_gpus(system, namespace, make_pod("after"))
+def bind(system: System, pod: Json, node: str) -> None:
+    """As a scheduler that knows nothing of GPUs: a plain Binding."""
+    reference = {"name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": reference, "target": target}
+    path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{reference['name']}/binding"
+    system.api.create(path, binding, timeout_s=30)
+
+
+def test_a_gang_of_another_scheduler_gets_the_gpus_that_there_are(system: System, namespace: str) -> None:
+    """Volcano and KAI count the sum of a node: five pods of 14 GiB fit there, and four of them on a GPU each."""
+    group, half = {"scheduling.k8s.io/group-name": "gang"}, GPU_GIB // 2 + 1
+    gang = [make_pod(f"gang-{i}", half, annotations=group, schedulerName="volcano") for i in range(GPUS_PER_NODE + 1)]
+    system.create_complete(namespace, *gang)
+    for each in system.pods(namespace):
+        bind(system, each, "node-2")
+
+    system.eventually("four run", lambda: len(system.ready_pods(namespace)) == GPUS_PER_NODE)
+    [rest] = [each for each in system.pods(namespace) if not is_ready(each)]
+    words = re.compile(rf"GpuShareWaiting: it came to node-2 without GPUs .* needs {half} GiB on one GPU")
+    name = rest["metadata"]["name"]
+    system.eventually("told why", lambda: words.search("\n".join(system.events(namespace, name))))
+    checks.no_gpu_is_over_its_memory(system)
+    checks.every_container_sees_exactly_its_gpus(system, namespace, system.ready_pods(namespace))
+
+
+def test_a_bypassed_pod_without_room_waits_with_the_numbers_and_never_over_commits(
+    system: System, namespace: str
+) -> None:
+    """Every GPU has 6 GiB left: the node's sum is enough for 10, no GPU is."""
+    system.run(namespace, *[make_pod(f"full-{i}", GPU_GIB - 6, node="node-1") for i in range(GPUS_PER_NODE)])
+    system.create(namespace, make_pod("late", 10, nodeName="node-1"))
+    system.wait_told(namespace, "late", "needs 10 GiB on one GPU; free per GPU on node-1: 6, 6, 6, 6 GiB")
+    assert not is_ready(system.pod(namespace, "late"))
+    checks.no_gpu_is_over_its_memory(system)
+
+    system.delete(namespace, "full-0")
+    pods = system.running(namespace, "late", timeout_s=PROMPT_S)
+    checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
+    checks.no_gpu_is_over_its_memory(system)
+
+
+def test_a_workload_whose_template_has_another_systems_annotations_is_recreated(system: System) -> None:
+    """Copied from a pod that ran there, or forged, and created where the webhook is not asked, as here."""
+    where, app = "kube-system", "app=copied"
+    forged = {names.ALIYUN_IDX: "1", "ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}
+    system.create(where, replica_set(make_pod("copied", annotations=forged)))
+    try:
+        [first] = system.eventually("a pod", lambda: system.pods(where, app))
+        name = first["metadata"]["name"]
+        refused = "was given its GPUs by another system, but its devices by this plugin"
+        system.wait_told(where, name, refused, "it is deleted now, so that its controller recreates it")
+
+        def another() -> bool:
+            return any(pod["metadata"]["name"] != name for pod in system.pods(where, app))
+
+        system.eventually("recreated", another)
+    finally:
+        system.cluster.kubectl("delete", "replicaset", "-n", where, "copied", "--wait=false")
+        system.eventually("gone", lambda: not system.pods(where, app))
+    checks.the_controllers_ledger_equals_the_pods(system)

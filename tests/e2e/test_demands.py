@@ -10,7 +10,6 @@ from gpushare.cluster import node_records
 from gpushare.model.gpu import GpuHealth
 from gpushare.wire import hand_over
 from localcluster import runtimes
-from tests.e2e import disturb
 from tests.e2e.system import Json, System, is_ready, make_pod, replica_set
 
 LATE: Final = "gpushare.dev/e2e-late"
@@ -22,19 +21,11 @@ def summary(system: System) -> str:
     return hand_over.summary(node_records.sharing(map(node_records.read, system.nodes())))
 
 
-def hand_over_by(system: System, way: str | None, *nodes: str) -> None:
-    """Have nodes hand over in another way, or as they find out by themselves."""
-    for node in nodes:
-        system.label(node, names.LABEL_HAND_OVER, way)
-        disturb.kill_plugin(system, node)
-
-
 def wait_for(system: System, expected: str) -> None:
     """Wait until everybody knows how all nodes hand over."""
     path = hand_over.path(names.NAMESPACE)
     system.eventually(f"the nodes say {expected}", lambda: summary(system) == expected)
     system.eventually("the controller says so too", lambda: hand_over.word(system.api.get(path)) == expected)
-    system.eventually("all plugins are ready", lambda: disturb.plugins_ready(system))
 
 
 @pytest.fixture
@@ -45,7 +36,7 @@ def relabelled(system: System) -> Iterator[Sequence[str]]:
     yield sorted(labels)
     for node, had in labels.items():
         system.label(node, LATE, None)
-        hand_over_by(system, had.get(names.LABEL_HAND_OVER), node)
+        system.label(node, names.LABEL_HAND_OVER, had.get(names.LABEL_HAND_OVER))
     wait_for(system, before)
 
 
@@ -54,7 +45,8 @@ def test_a_pod_created_without_the_class_goes_to_no_node_that_needs_it(
 ) -> None:
     """The first node that needs NVIDIA's runtime joins while a pod waits that was created without its RuntimeClass."""
     *_, changing = relabelled
-    hand_over_by(system, "cdi", *(node.name for node in system.cluster.nodes if not node.runtime.cdi))
+    for node in system.cluster.nodes:
+        system.label(node.name, names.LABEL_HAND_OVER, "cdi")
     wait_for(system, "cdi")
     inventories = system.inventories()
     for node in system.cluster.nodes:
@@ -73,7 +65,7 @@ def test_a_pod_created_without_the_class_goes_to_no_node_that_needs_it(
     system.eventually("all of them wait", lambda: len(system.pods(namespace)) == 3)
     assert not any("runtimeClassName" in pod["spec"] for pod in system.pods(namespace))
 
-    hand_over_by(system, "envvar", changing)
+    system.label(changing, names.LABEL_HAND_OVER, "envvar")
     wait_for(system, hand_over.MIXED if len(relabelled) > 1 else "envvar")
     system.eventually("the webhook writes it again", lambda: not without())
     system.label(changing, LATE, "true")

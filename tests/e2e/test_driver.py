@@ -31,6 +31,7 @@ LIMITS: Final = "nvml.control.limits"
 """What limits the stub knows: a line for each GPU and cgroup."""
 READ: Final = "that is all"
 """What a container prints after them."""
+SYS_ADMIN: Final = 21
 ALL, HALF = 28, 14
 """GiB of two T4 and of one, without what the driver keeps."""
 
@@ -93,6 +94,14 @@ def test_what_is_wrong_with_a_gpu_is_said_wherever_one_looks(system: System, dri
     system.eventually("it is away", lambda: "GPU is lost" in inspected())
     driver.set({"0.fail.all": None})
     system.eventually("it is well again", lambda: disturb.offered(system, node) == ALL)
+
+
+def test_the_plugin_has_the_capability_that_the_component_adds(system: System, drivers: Mapping[str, Stub]) -> None:
+    """Of a name that a runtime does not know it makes nothing, without an error."""
+    plugin = disturb.plugin_of(system, next(iter(drivers)))
+    statuses = [Path(f"/proc/{pid}/status").read_text(encoding="utf-8") for pid in disturb.processes_of(plugin)]
+    effective = {line.split()[1] for status in statuses for line in status.splitlines() if line.startswith("CapEff:")}
+    assert f"{1 << SYS_ADMIN:016x}" in effective
 
 
 def limited(node: str, name: str, gib: int, gpus: int, **annotations: str) -> Json:

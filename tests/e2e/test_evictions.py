@@ -110,7 +110,6 @@ class Watched:
         self.gone: set[str] = set()
 
     def run(self, stop: threading.Event) -> None:
-        """Watch until `stop`."""
         while not stop.is_set():
             since = {**self._selector, "resourceVersion": self._version}
             for event in self._api.watch(self._path, since, timeout_s=3):

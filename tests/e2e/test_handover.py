@@ -19,7 +19,7 @@ from testing.tenant import attempts
 from tests.e2e import checks, disturb
 from tests.e2e.checks import NOTHING, Grants, Seen, seen_by
 from tests.e2e.conftest import CDI_NODES, PROFILE
-from tests.e2e.system import HOSTNAME, Json, System, is_ready, make_pod, restarts
+from tests.e2e.system import Json, System, allocated, is_ready, make_pod, restarts
 
 SPECS: Final = "/var/run/cdi"
 NEEDS_CDI: Final = pytest.mark.skipif(not CDI_NODES, reason="no node hands GPUs over by CDI")
@@ -52,55 +52,26 @@ def test_every_node_says_how_it_hands_gpus_over_and_why(system: System) -> None:
     assert all(inventory.hand_over_reason for inventory in inventories.values())
 
 
-def test_pods_land_on_nodes_of_every_kind_and_see_the_right_gpu(system: System, namespace: str) -> None:
-    """The same pods: what the webhook wrote is right wherever they land."""
-    spread = {
-        "maxSkew": 1,
-        "topologyKey": HOSTNAME,
-        "whenUnsatisfiable": "DoNotSchedule",
-        "labelSelector": {"matchLabels": {"e2e": "anywhere"}},
-    }
-    pods = [make_pod(f"anywhere-{i}", 1, None, topologySpreadConstraints=[spread]) for i in range(8)]
-    for pod in pods:  # some on each node, whatever else runs there
-        pod["metadata"]["labels"]["e2e"] = "anywhere"
-    running = checks.run_and_see_their_gpus(system, namespace, *pods)
-    for node in system.cluster.nodes:
-        here = [pod for pod in running if pod["spec"]["nodeName"] == node.name]
-        assert {len(specs(node, pod)) for pod in here} == {int(node.runtime.cdi)}
-    system.delete(namespace, *(pod["metadata"]["name"] for pod in pods))
-
-
-def restart_kubelets(system: System) -> None:
-    for node in system.cluster.nodes:
-        disturb.restart_kubelet(system, node)
-
-
-def restart_runtimes(system: System) -> None:
-    for node in system.cluster.nodes:
-        node.restart_containerd()
-
-
-DISTURBANCES: Final[Mapping[str, Callable[[System], None]]] = {
-    "nothing": lambda _system: None,
-    "kubelet": restart_kubelets,
-    "plugin": lambda system: disturb.restart_plugins(system, *system.cluster.nodes),
-    "containerd": restart_runtimes,
+DISTURBANCES: Final[Mapping[str, Callable[[System, Node], None]]] = {
+    "nothing": lambda _system, _node: None,
+    "kubelet": disturb.restart_kubelet,
+    "plugin": disturb.restart_plugins,
+    "containerd": lambda _system, node: node.restart_containerd(),
 }
 
 
 @pytest.mark.parametrize("restarted", DISTURBANCES)
 def test_a_container_that_starts_again_sees_the_same(system: System, namespace: str, restarted: str) -> None:
     two = {names.ANNOTATION_GPUS: "2"}
-    pods = [
-        pod
-        for node in [node.name for node in system.cluster.nodes]
-        for pod in (
-            make_pod(f"{restarted}-each-{node}", 1, 1, None, node=node),
-            make_pod(f"{restarted}-two-{node}", node=node, annotations=two),
-        )
-    ]
-    checks.run_and_see_their_gpus(system, namespace, *pods)
-    DISTURBANCES[restarted](system)
+    nodes = [node.name for node in system.cluster.nodes]
+    pods = [make_pod(f"{restarted}-each-{node}", 1, 1, None, node=node) for node in nodes]
+    pods += [make_pod(f"{restarted}-two-{node}", node=node, annotations=two) for node in nodes]
+    running = checks.run_and_see_their_gpus(system, namespace, *pods)
+    for pod in running:
+        node = system.cluster.node(pod["spec"]["nodeName"])
+        assert len(specs(node, pod)) == (len(allocated(pod)) if node.runtime.cdi else 0)
+    for node in system.cluster.nodes:
+        DISTURBANCES[restarted](system, node)
     again = disturb.start_again(system, namespace, *(pod["metadata"]["name"] for pod in pods))
     checks.every_container_sees_exactly_its_gpus(system, namespace, again)
 
@@ -146,7 +117,6 @@ def test_neither_a_refused_start_nor_a_pod_that_is_gone_leaves_a_spec(system: Sy
 
 
 def foreign(device: str, minor: int) -> Json:
-    """A spec that would show another GPU under the same name."""
     node = {"path": f"/dev/nvidia{minor}", "type": "c", "major": 60, "minor": minor}
     edits = {"deviceNodes": [node], "env": [f"{names.ENV_VISIBLE_DEVICES}=all"]}
     return {"cdiVersion": "0.5.0", "kind": names.CDI_KIND, "devices": [{"name": device, "containerEdits": edits}]}

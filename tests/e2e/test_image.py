@@ -22,15 +22,7 @@ pytestmark = pytest.mark.release
 BASE = "localhost/python-base:test"
 ARCHIVE = f"dist/gpushare-{gpushare.__version__}.oci.tar"
 OF_BUILD = (
-    "config-",
-    "ensurepip",
-    "idlelib",
-    "lib2to3",
-    "pydoc_data",
-    "site-packages",
-    "test",
-    "tkinter",
-    "turtledemo",
+    *("config-", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "site-packages", "test", "tkinter", "turtledemo"),
 )
 """Directories of the standard library that no image needs; the first is large."""
 NAME = "localhost/gpushare:test"

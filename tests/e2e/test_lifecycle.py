@@ -19,21 +19,7 @@ from tests.e2e import checks, disturb, lifecycle
 from tests.e2e.administrator import Administrator, give_helm
 from tests.e2e.checks import Grants
 from tests.e2e.conftest import GPU_GIB, PROFILE
-from tests.e2e.lifecycle import (
-    GATE,
-    NODES,
-    RUNTIME_CLASS,
-    all_replaced,
-    containers,
-    created_meanwhile,
-    left,
-    named,
-    never_stopped,
-    run_meanwhile,
-    sees_its_gpus,
-    start,
-    start_waiting,
-)
+from tests.e2e.lifecycle import named
 from tests.e2e.system import Json, System, make_pod
 
 pytestmark = pytest.mark.timeout(3600)
@@ -58,13 +44,13 @@ def old(system: System, tmp_path: Path) -> Iterator[Tree]:
     lifecycle.give_image(system, NEXT)
     yield tree
     kubectl, within = system.cluster.kubectl, ("-n", names.NAMESPACE)
-    kubectl("label", "nodes", "--all", f"{GATE}-")
+    kubectl("label", "nodes", "--all", f"{lifecycle.GATE}-")
     installation.label_nodes(system.cluster)
     # Apply alone would leave the variables that only the chart sets.
     kubectl("delete", lifecycle.WORKLOADS, "--all", *within, "--wait=false", check=False)
     lifecycle.apply(system, LOCAL)
     kubectl("delete", "secrets", *within, "-l", "owner=helm")
-    all_replaced(system, LOCAL)
+    lifecycle.all_replaced(system, LOCAL)
 
 
 def test_pods_run_on_while_installations_come_change_go_back_and_go(
@@ -76,49 +62,49 @@ def test_pods_run_on_while_installations_come_change_go_back_and_go(
     the_former_version_comes(system, namespace, old)
     it_is_upgraded(system, namespace)
     what_was_started_before_starts_again(system, namespace)
-    start(system, namespace, "new")
-    start(system, namespace, "kept")
+    lifecycle.start(system, namespace, "new")
+    lifecycle.start(system, namespace, "kept")
     grants = Grants.of(system)
-    sees_its_gpus(system, namespace, [*named("new"), *named("kept")], grants)
+    lifecycle.sees_its_gpus(system, namespace, [*named("new"), *named("kept")], grants)
     it_goes_back(system, namespace, old, tmp_path)
-    never_stopped(system, namespace, [*named("new"), *named("kept")])
+    lifecycle.never_stopped(system, namespace, [*named("new"), *named("kept")])
     disturb.start_again(system, namespace, *named("new"))
-    sees_its_gpus(system, namespace, named("new"), grants)
-    start(system, namespace, "old")
-    sees_its_gpus(system, namespace, named("old"))
+    lifecycle.sees_its_gpus(system, namespace, named("new"), grants)
+    lifecycle.start(system, namespace, "old")
+    lifecycle.sees_its_gpus(system, namespace, named("old"))
     checks.the_ledger_is_right(system)
 
     lifecycle.apply(system, LOCAL)
     lifecycle.wait_rolled(system, LOCAL)
     disturb.start_again(system, namespace, *named("kept"), *named("old"))
-    sees_its_gpus(system, namespace, named("kept"), grants)
-    sees_its_gpus(system, namespace, named("old"))
+    lifecycle.sees_its_gpus(system, namespace, named("kept"), grants)
+    lifecycle.sees_its_gpus(system, namespace, named("old"))
     checks.the_ledger_is_right(system)
 
     checks.run_and_see_their_gpus(system, namespace, *SHAPES.values())
-    before = containers(system, namespace, STAYING)
+    before = lifecycle.containers(system, namespace, STAYING)
     helm = with_helm(system, tmp_path)
     a_release_takes_over_is_upgraded_and_goes_back(system, namespace, helm)
-    start(system, namespace, "last")
+    lifecycle.start(system, namespace, "last")
     checks.the_ledger_is_right(system)
     the_release_goes_and_comes_back(system, namespace, helm)
-    assert containers(system, namespace, STAYING) == before, "no container was ended or started again"
-    never_stopped(system, namespace, [*STAYING, *named("last")])
+    assert lifecycle.containers(system, namespace, STAYING) == before, "no container was ended or started again"
+    lifecycle.never_stopped(system, namespace, [*STAYING, *named("last")])
     a_gpu_that_has_a_share_is_not_taken_for_a_free_one(system, namespace)
 
 
 def it_is_removed(system: System, namespace: str, files: Path) -> None:
     """What kubectl has applied, by the page, while a pod runs; nothing is left but the RuntimeClass."""
     system.run(namespace, make_pod("uses"))
-    before = containers(system, namespace, ["uses"])
+    before = lifecycle.containers(system, namespace, ["uses"])
     administrator = Administrator(system.cluster, PAGE, "Remove", files)
     assert "uses" in administrator.follows("see what still uses it")
     administrator.follows("the webhooks")
     administrator.follows("everything else")
     administrator.follows("what is left on nodes")
     assert administrator.followed_everything()
-    assert left(system) == [RUNTIME_CLASS]
-    assert containers(system, namespace, ["uses"]) == before, "running pods keep their GPUs"
+    assert lifecycle.left(system) == [lifecycle.RUNTIME_CLASS]
+    assert lifecycle.containers(system, namespace, ["uses"]) == before, "running pods keep their GPUs"
 
 
 def simulated_gpus_give_way_to_real_ones(system: System, files: Path) -> None:
@@ -134,7 +120,7 @@ def simulated_gpus_give_way_to_real_ones(system: System, files: Path) -> None:
     assert plugin["runtimeClassName"] == names.RUNTIME_CLASS
     assert "simulated" not in json.dumps(plugin)
     lifecycle.remove_all(system)
-    assert left(system) == []
+    assert lifecycle.left(system) == []
 
 
 def the_former_version_comes(system: System, namespace: str, old: Tree) -> None:
@@ -142,43 +128,42 @@ def the_former_version_comes(system: System, namespace: str, old: Tree) -> None:
     installation.label_nodes(system.cluster)
     lifecycle.apply(system, old)
     lifecycle.wait_rolled(system, old)
-    start(system, namespace, "old")
-    start_waiting(system, namespace, "old")
+    lifecycle.start(system, namespace, "old")
+    lifecycle.start_waiting(system, namespace, "old")
     system.create(namespace, make_pod("full", GPU_GIB))
     system.running(namespace, "full")
-    sees_its_gpus(system, namespace, [*named("old"), "full"])
+    lifecycle.sees_its_gpus(system, namespace, [*named("old"), "full"])
 
 
 def it_is_upgraded(system: System, namespace: str) -> None:
     """With pods that run, one on all of a GPU of which the driver keeps a part, and pods that are created meanwhile."""
     lifecycle.apply(system, LOCAL, {"GPUSHARE_GPU_MEMORY": "total"}, WITH_RESERVED)
-    created_meanwhile(system, namespace, "upgrade")
+    lifecycle.created_meanwhile(system, namespace, "upgrade")
     lifecycle.wait_rolled(system, LOCAL)
-    never_stopped(system, namespace, [*named("old"), "full"])
-    run_meanwhile(system, namespace, "upgrade")
+    lifecycle.never_stopped(system, namespace, [*named("old"), "full"])
+    lifecycle.run_meanwhile(system, namespace, "upgrade")
     checks.the_ledger_is_right(system)
 
 
 def what_was_started_before_starts_again(system: System, namespace: str) -> None:
     """Containers of running pods, also after their kubelet; and a pod that had no node yet gets one."""
     disturb.start_again(system, namespace, *named("old"), "full")
-    sees_its_gpus(system, namespace, [*named("old"), "full"])
+    lifecycle.sees_its_gpus(system, namespace, [*named("old"), "full"])
     for node in system.cluster.nodes:
         disturb.restart_kubelet(system, node)
     disturb.start_again(system, namespace, *named("old"))
-    sees_its_gpus(system, namespace, named("old"))
+    lifecycle.sees_its_gpus(system, namespace, named("old"))
 
-    system.label(NODES[0], GATE, "old")
+    system.label(lifecycle.NODES[0], lifecycle.GATE, "old")
     system.running(namespace, "old-waits")
-    sees_its_gpus(system, namespace, ["old-waits"], Grants.of(system))
-    system.label(NODES[0], GATE, None)
+    lifecycle.sees_its_gpus(system, namespace, ["old-waits"], Grants.of(system))
+    system.label(lifecycle.NODES[0], lifecycle.GATE, None)
     system.cluster.kubectl("delete", "pods", "-n", namespace, *named("old"), "full", "--wait")
     checks.the_ledger_is_right(system)
 
 
 def it_goes_back(system: System, namespace: str, old: Tree, files: Path) -> None:
-    """As the page says it, with a pod that has no node yet."""
-    start_waiting(system, namespace, "new")
+    lifecycle.start_waiting(system, namespace, "new")
     only_cdi = names.ANNOTATION_HAND_OVER in system.pod(namespace, "new-waits")["metadata"].get("annotations", {})
     administrator = Administrator(system.cluster, PAGE, "Go back", files)
     administrator.follows("what the former version does not know")
@@ -220,15 +205,15 @@ def a_release_takes_over_is_upgraded_and_goes_back(system: System, namespace: st
 
     write(helm, values(image={"tag": "next"}, settings={"logLevel": "debug"}))
     helm.follows("upgrade")
-    created_meanwhile(system, namespace, "release")
+    lifecycle.created_meanwhile(system, namespace, "release")
     deployed(system, revision=2)
-    all_replaced(system, NEXT)
-    run_meanwhile(system, namespace, "release")
+    lifecycle.all_replaced(system, NEXT)
+    lifecycle.run_meanwhile(system, namespace, "release")
     assert log_level(system) == "debug"
 
     helm.follows("go back")
     deployed(system, revision=3)
-    all_replaced(system, LOCAL)
+    lifecycle.all_replaced(system, LOCAL)
     assert log_level(system) == "info"
 
 
@@ -236,14 +221,14 @@ def the_release_goes_and_comes_back(system: System, namespace: str, helm: Admini
     """There is nothing to back up: pods and nodes alone bring back what the system knew."""
     ledger = checks.ledger_of_the_controller(system)
     running = [*STAYING, *named("last")]
-    before = containers(system, namespace, running)
+    before = lifecycle.containers(system, namespace, running)
     helm.follows("remove", leaving_out="kubectl")
     # A namespace in which pods are ending goes later than the last of them.
     system.eventually("no pod is left", lambda: not system.pods(names.NAMESPACE))
     helm.follows("remove", leaving_out="helm")
     Administrator(system.cluster, PAGE, "Remove", helm.directory).follows("what is left on nodes")
-    assert left(system) == [RUNTIME_CLASS]
-    assert containers(system, namespace, running) == before, "no container was ended or started again"
+    assert lifecycle.left(system) == [lifecycle.RUNTIME_CLASS]
+    assert lifecycle.containers(system, namespace, running) == before, "no container was ended or started again"
 
     for node in system.cluster.nodes:
         if known := installation.hand_over_label(node.runtime):  # which the removal took from it
@@ -251,11 +236,11 @@ def the_release_goes_and_comes_back(system: System, namespace: str, helm: Admini
     write(helm, values())
     helm.follows("install", "--all")
     deployed(system, revision=1)
-    all_replaced(system, LOCAL)
+    lifecycle.all_replaced(system, LOCAL)
     assert helm.followed_everything()
     system.eventually("the same ledger", lambda: checks.ledger_of_the_controller(system) == ledger)
     checks.every_container_sees_exactly_its_gpus(system, namespace, system.running(namespace, *STAYING))
-    start(system, namespace, "next")
+    lifecycle.start(system, namespace, "next")
     checks.the_ledger_is_right(system)
 
 

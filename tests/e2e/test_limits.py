@@ -1,9 +1,9 @@
-"""What holds limits, in real containers: variables and mounts by CDI, cgroups of real kubelets, and capabilities."""
+"""What holds limits, in real containers: variables and mounts by CDI, and cgroups as real kubelets make them."""
 
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,15 +16,13 @@ from gpushare import names
 from gpushare.identity import PodUid
 from gpushare.model.gpu import Limit
 from gpushare.runtime.clock import SystemClock
-from testing.manifests import tree
 from testing.nvml import mps_programs
 from tests.e2e import disturb
 from tests.e2e.conftest import CDI_NODES, GPU_GIB
-from tests.e2e.system import Json, System, explained, gpushare, is_ready, make_pod
+from tests.e2e.system import Json, System, control_groups, explained, gpushare, is_ready, make_pod
 
 NO_DAEMON: Final = "the supervisor of the MPS daemon does not answer"
 JAX: Final = "XLA_PYTHON_CLIENT_MEM_FRACTION"
-CAPABILITIES: Final = {"KILL": 5, "SYS_ADMIN": 21}
 
 
 def on(node: int, name: str, **more: Any) -> Json:
@@ -35,56 +33,26 @@ def limits(system: System, node: int) -> set[Limit]:
     return {gpu.limit for gpu in system.inventories()[f"node-{node}"].gpus}
 
 
-def owners() -> set[CgroupOwner | None]:
-    """Of all processes of this machine."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/cgroup"):
-        with suppress(OSError):
-            found.add(cgroups.owner(path.read_text(encoding="utf-8")))
-    return found
-
-
-def test_frameworks_are_told_their_share_where_containers_get_devices_by_cdi(system: System, namespace: str) -> None:
-    system.run(namespace, on(1, "one"), on(2, "two"))
-    assert (limits(system, 1), limits(system, 2)) == ({Limit.ADVISORY}, {Limit.ADVISORY})
-    printed = system.environments(namespace)
-    for node, name in ((1, "one"), (2, "two")):
+def test_frameworks_are_told_their_share_by_cdi_and_processes_are_found_by_their_cgroups(
+    system: System, namespace: str
+) -> None:
+    for node, pod in enumerate(system.run(namespace, on(1, "one"), on(2, "two")), 1):
+        assert limits(system, node) == {Limit.ADVISORY}
+        [printed] = system.environments(namespace, pod["metadata"]["name"]).values()
         expected = f"{int(3 / GPU_GIB * 10_000) / 10_000:.4f}" if node in CDI_NODES else None
-        assert printed[name, "c0"].get(JAX) == expected, name
+        assert printed.get(JAX) == expected
 
-
-def test_processes_of_real_containers_are_found_by_their_cgroups_and_back(system: System, namespace: str) -> None:
-    for pod in system.run(namespace, on(1, "one"), on(2, "two")):
         uid = PodUid(pod["metadata"]["uid"])
         container = pod["status"]["containerStatuses"][0]["containerID"].rpartition("//")[2]
-        assert CgroupOwner(uid, container) in owners()
+        groups = control_groups()
+        owners = {cgroups.owner(groups[pid]) for pid in disturb.container_processes(pod) if pid in groups}
+        assert owners == {CgroupOwner(uid, container)}
         bases = [base for hierarchy in cgroups.hierarchies() for base in cgroups.kubepods(hierarchy)]
         directory = cgroups.pod_directory(tuple(bases), uid)
         assert directory is not None
         found = cgroups.container_directories(directory)
         assert len(found) == 2, "the container and the sandbox of its pod"
         assert (found[container] / "cgroup.procs").read_text(encoding="ascii") != ""
-
-
-@pytest.mark.parametrize("component", ["limits/cgroup", "watchdog-kill"])
-def test_the_plugin_has_the_capabilities_that_a_component_adds(system: System, namespace: str, component: str) -> None:
-    """Of a name that a runtime does not know it makes nothing, without an error."""
-    patch = tree.patches(component)[-1]
-    assert patch["metadata"]["name"] == names.PLUGIN
-    [container] = patch["spec"]["template"]["spec"]["containers"]
-    added = container["securityContext"]["capabilities"]["add"]
-    pod = make_pod("capable", None)
-    capabilities = {"drop": ["ALL"], "add": added}
-    pod["spec"]["containers"][0]["securityContext"] = {
-        "runAsUser": 0,
-        "allowPrivilegeEscalation": False,
-        "capabilities": capabilities,
-    }
-    system.run(namespace, pod)
-
-    status = system.cluster.kubectl("exec", "-n", namespace, "capable", "--", "cat", "/proc/1/status").stdout
-    [effective] = [line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")]
-    assert int(effective, 16) == sum(1 << CAPABILITIES[name] for name in added)
 
 
 @contextmanager

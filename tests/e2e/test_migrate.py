@@ -17,12 +17,18 @@ from tests.e2e.system import Json, System, is_ready, make_pod, replica_set, rest
 FIRST, SECOND = "node-1", "node-2"
 
 
-def start_old_pods(system: System, namespace: str, of: Former) -> None:
-    """`stays` on the first node and a pod of `moves` on the SECOND, as the former system runs them."""
+def look(system: System, namespace: str, of: Former, administrator: Administrator) -> str:
+    """`stays` on the first node and a pod of `moves` on the second, as the former system runs them; what one sees."""
     system.create(namespace, of.pod("stays", FIRST), replica_set(of.pod("moves", SECOND)))
     system.all_running(namespace, 2)
     seen = {env[names.ENV_VISIBLE_DEVICES] for env in system.environments(namespace).values()}
     assert seen == {str(GPU)}, "the former plugin gave them their GPU"
+    return administrator.follows("look")
+
+
+def install(system: System, administrator: Administrator) -> None:
+    administrator.follows("install")
+    former.webhooks_work(system)
 
 
 def mib_on(system: System, node: str) -> dict[int, int]:
@@ -31,29 +37,27 @@ def mib_on(system: System, node: str) -> dict[int, int]:
     return {gpu.index: ledger.used_mib.get(gpu.uuid, 0) for gpu in ledger.inventory.gpus}
 
 
-def the_old_pod_is_counted(system: System, namespace: str, node: str, mib: int) -> None:
-    """Its GPU has that much less for others: pods that need nearly a whole GPU fit on all of the others, no more."""
-    assert mib_on(system, node) == {i: mib if i == GPU else 0 for i in range(GPUS_PER_NODE)}
+def it_never_stopped_and_is_counted(system: System, namespace: str, mib: int) -> None:
+    """`stays`, whose GPU has that much less: pods that need nearly a whole GPU fit on all of the others, no more."""
+    found = system.pod(namespace, "stays")
+    assert is_ready(found)
+    assert restarts(found) == {"c0": 0}
+    assert names.LABEL_MANAGED not in found["metadata"].get("labels", {})
+    assert mib_on(system, FIRST) == {i: mib if i == GPU else 0 for i in range(GPUS_PER_NODE)}
     checks.the_controllers_ledger_equals_the_pods(system)
+
     big = [f"big-{i}" for i in range(GPUS_PER_NODE)]
-    system.create(namespace, *(make_pod(name, GPU_GIB - 2, node=node) for name in big))
+    system.create(namespace, *(make_pod(name, GPU_GIB - 2, node=FIRST) for name in big))
 
     def ready() -> list[Json]:
         return [pod for pod in system.ready_pods(namespace) if pod["metadata"]["name"] in big]
 
     system.eventually("all that fit run", lambda: len(ready()) == GPUS_PER_NODE - 1)
     checks.every_container_sees_exactly_its_gpus(system, namespace, ready())
-    waiting = f"needs {GPU_GIB - 2} GiB on one GPU; free per GPU on {node}: "
+    waiting = f"needs {GPU_GIB - 2} GiB on one GPU; free per GPU on {FIRST}: "
     system.eventually("the other is told why", lambda: waiting in "".join(system.events(namespace)))
     assert len(ready()) == GPUS_PER_NODE - 1
     system.cluster.kubectl("delete", "pods", "-n", namespace, *big, "--wait")
-
-
-def it_never_stopped(system: System, namespace: str, pod: str) -> None:
-    found = system.pod(namespace, pod)
-    assert is_ready(found)
-    assert restarts(found) == {"c0": 0}
-    assert names.LABEL_MANAGED not in found["metadata"].get("labels", {})
 
 
 def the_moved_pod_is_of_this_system(system: System, namespace: str) -> Json:
@@ -77,8 +81,7 @@ def the_pod_survives_the_way_back(system: System, namespace: str, pod: Json) -> 
 def test_from_aliyun_gpushare_and_back(system: System, namespace: str, tmp_path: Path) -> None:
     administrator = Administrator(system.cluster, "migrate.md", "Aliyun", tmp_path)
     with former.rules(system, former.ALIYUN, tmp_path):
-        start_old_pods(system, namespace, former.ALIYUN)
-        looked = administrator.follows("look")
+        looked = look(system, namespace, former.ALIYUN, administrator)
         assert "--memory-unit=GiB" in looked
         assert all(f"{GPU}" in line for line in looked.splitlines() if namespace in line)
         assert "stays" in looked
@@ -86,13 +89,11 @@ def test_from_aliyun_gpushare_and_back(system: System, namespace: str, tmp_path:
         administrator.follows("make room for both plugins")
         listed = (tmp_path / "gpushare-nodes.txt").read_text().split()
         assert listed == [f"node/{FIRST}", f"node/{SECOND}"]
-        administrator.follows("install")
-        former.webhooks_work(system)
+        install(system, administrator)
 
         shown = administrator.follows("switch a node with its pods running", FIRST)
         assert "stays" in shown
-        it_never_stopped(system, namespace, "stays")
-        the_old_pod_is_counted(system, namespace, FIRST, 3 * 1024)
+        it_never_stopped_and_is_counted(system, namespace, 3 * 1024)
         disturb.start_again(system, namespace, "stays")
         assert system.environments(namespace)["stays", "c0"][names.ENV_VISIBLE_DEVICES] == str(GPU)
 
@@ -118,14 +119,11 @@ def test_from_aliyun_gpushare_and_back(system: System, namespace: str, tmp_path:
 def test_from_ack_and_back(system: System, namespace: str, tmp_path: Path) -> None:
     administrator = Administrator(system.cluster, "migrate.md", "ACK", tmp_path)
     with former.rules(system, former.ACK, tmp_path):
-        start_old_pods(system, namespace, former.ACK)
-        assert f'{{"0": {{"{GPU}": 3}}}}' in administrator.follows("look")
-        administrator.follows("install")
-        former.webhooks_work(system)
+        assert f'{{"0": {{"{GPU}": 3}}}}' in look(system, namespace, former.ACK, administrator)
+        install(system, administrator)
 
         assert "stays" in administrator.follows("switch a node with its pods running", FIRST)
-        it_never_stopped(system, namespace, "stays")
-        the_old_pod_is_counted(system, namespace, FIRST, 3 * 1024)
+        it_never_stopped_and_is_counted(system, namespace, 3 * 1024)
 
         administrator.follows("switch a node and drain it", SECOND)
         moved = the_moved_pod_is_of_this_system(system, namespace)
@@ -134,7 +132,6 @@ def test_from_ack_and_back(system: System, namespace: str, tmp_path: Path) -> No
         the_pod_survives_the_way_back(system, namespace, moved)
 
         def nodes() -> set[str]:
-            """Where ACK's plugin runs."""
             plugins = system.pods(former.NAMESPACE, former.ACK.selector)
             return {pod["spec"].get("nodeName", "") for pod in plugins}
 
@@ -147,17 +144,14 @@ def test_from_nano_gpu_and_back(system: System, namespace: str, tmp_path: Path) 
     """The first node keeps its old pod, as the page allows: it leaves out one command, the draining."""
     administrator = Administrator(system.cluster, "migrate.md", "nano-gpu", tmp_path)
     with former.rules(system, former.NANO, tmp_path):
-        start_old_pods(system, namespace, former.NANO)
-        looked = administrator.follows("look")
+        looked = look(system, namespace, former.NANO, administrator)
         assert "nano-gpu-agent" in looked
         assert "stays" in looked
         administrator.follows("make room for both plugins")
-        administrator.follows("install")
-        former.webhooks_work(system)
+        install(system, administrator)
 
         administrator.follows("switch a node and drain it", FIRST, leaving_out="kubectl drain ")
-        it_never_stopped(system, namespace, "stays")
-        the_old_pod_is_counted(system, namespace, FIRST, GPU_GIB * 1024 // 2)
+        it_never_stopped_and_is_counted(system, namespace, GPU_GIB * 1024 // 2)
 
         administrator.follows("switch a node and drain it", SECOND)
         moved = the_moved_pod_is_of_this_system(system, namespace)

@@ -11,8 +11,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
 from certs import authority
 from gpushare import names
 from localcluster.cluster import BUSYBOX_IMAGE
@@ -107,25 +105,6 @@ def granted(found: Json) -> dict[str, tuple[int, str]]:
         for key, value in notes.items()
         if key.startswith(prefix)
     }
-
-
-@pytest.fixture
-def suspended(system: System, namespace: str) -> Iterator[str]:
-    """Path of a Job that is suspended; servers before 1.22 know no such Job, so theirs runs no pod."""
-    alone = {"containers": [container("main", 3)], "restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
-    spec = {"suspend": True, "parallelism": 0, "completions": 2, "template": {"spec": alone}}
-    path = f"/apis/batch/v1/namespaces/{namespace}/jobs"
-    system.api.create(path, {"metadata": {"name": "queued"}, "spec": spec}, timeout_s=30)
-    yield f"{path}/queued"
-    system.api.delete(f"{path}/queued", {"propagationPolicy": "Background"}, timeout_s=30)
-
-
-def test_the_pods_of_a_job_that_is_resumed_are_bound(system: System, namespace: str, suspended: str) -> None:
-    assert system.pods(namespace) == []
-    system.api.patch(suspended, {"spec": {"suspend": False, "parallelism": 2}}, timeout_s=30)
-    pods = system.all_running(namespace, 2)
-    assert {each["spec"]["schedulerName"] for each in pods} == {names.SCHEDULER}
-    checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
 
 
 LABEL: Final = "gpushare.test/inject"

@@ -34,8 +34,7 @@ def scaled_to_zero(system: System, component: str) -> Iterator[None]:
     try:
         for pod in disturb.component_pods(system, component):
             # A process that ends in order goes on answering on connections that the API server has kept.
-            disturb.sigkill(pod)
-            disturb.delete_now(system, pod)
+            disturb.kill(system, pod)
         of_component = f"app.kubernetes.io/name=gpushare-{component}"
         system.eventually(f"{component} gone", lambda: not system.pods(names.NAMESPACE, of_component))
         yield
@@ -117,14 +116,11 @@ def told(pod: Json) -> set[tuple[int, str]]:
     """Each process of a pod that knows its GPUs, by the process itself: no API server is asked."""
     found = set()
     for pid in disturb.processes_of(pod):
-        try:
+        with contextlib.suppress(OSError):  # it has ended
             listed = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        variables = dict(entry.partition("=")[::2] for entry in listed)
-        gpus = variables.get(names.ENV_GRANTED_DEVICES) or variables.get(names.ENV_VISIBLE_DEVICES)
-        if gpus:
-            found.add((pid, gpus))
+            variables = dict(entry.partition("=")[::2] for entry in listed)
+            gpus = variables.get(names.ENV_GRANTED_DEVICES) or variables.get(names.ENV_VISIBLE_DEVICES)
+            found |= {(pid, gpus)} if gpus else set()
     return found
 
 

@@ -87,7 +87,9 @@ def everything(system: System) -> Iterator[Mapping[str, Granted]]:
     with disturb.exchanged_gpus(system, MIXED, PROFILE):
         for place in PLACES:
             create(system, place)
-        yield {place: Granted(system, place) for place in PLACES}
+        granted = {place: Granted(system, place) for place in PLACES}
+        checks.the_ledger_is_right(system)
+        yield granted
         for place in PLACES:
             system.delete_all(namespace_for(place))
             system.cluster.kubectl("delete", "namespace", namespace_for(place), "--wait=false")
@@ -140,11 +142,6 @@ def test_all_that_tells_of_a_grant_tells_the_same(granted: Granted, example: Exa
     }
     assert reported == {index: ledger.inventory.unit.ceil(mib) for index, mib in held.items()}
     assert granted.table[example.name] == held
-
-
-@pytest.mark.usefixtures("everything")
-def test_no_gpu_is_over_committed_and_the_controllers_ledger_is_right(system: System) -> None:
-    checks.the_ledger_is_right(system)
 
 
 def test_pods_that_want_each_others_gpu_share_it_and_those_that_do_not_are_apart(granted: Granted) -> None:

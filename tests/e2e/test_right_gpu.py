@@ -4,23 +4,22 @@
 disturbance; the numbers that no one needs twice are `make soak`.
 """
 
+import json
 import threading
+from collections import Counter
 from collections.abc import Callable
+from typing import Final
 
 import pytest
 
+from gpushare import names
 from localcluster.node import Node
 from tests.e2e import checks, disturb
 from tests.e2e.system import Json, System, make_pod, replica_set
 
 LARGE = pytest.param(200, marks=pytest.mark.soak)
+CONTROLLER: Final = f"system:serviceaccount:{names.NAMESPACE}:{names.SERVICE_ACCOUNT_CONTROLLER}"
 COUNTS = pytest.mark.parametrize("count", [40, LARGE])
-
-
-@pytest.fixture(scope="module")
-def room_beside(request: pytest.FixtureRequest) -> bool:
-    """Two tests of the suite have at most 180 GiB; those of the soak need the whole cluster."""
-    return "soak" not in request.config.option.markexpr
 
 
 def run_disturbed(
@@ -45,9 +44,26 @@ def equal_pods(count: int) -> list[Json]:
     return [make_pod(f"p{i:03}") for i in range(count)]
 
 
+def calls(system: System, namespace: str) -> Counter[str]:
+    """Requests of the controller about a namespace's pods, by verb and resource, from the API server's audit log."""
+    found: Counter[str] = Counter()
+    written, _, _ = system.cluster.audit_log.read_text().rpartition("\n")  # the API server writes meanwhile
+    for line in written.splitlines():
+        entry = json.loads(line)
+        reference = entry.get("objectRef") or {}
+        # A request that was not authenticated, with the token of a pod that is gone, names no user.
+        if entry["user"].get("username") != CONTROLLER or reference.get("namespace") != namespace:
+            continue
+        if entry["stage"] == "ResponseComplete":
+            found["/".join(filter(None, [entry["verb"], reference["resource"], reference.get("subresource")]))] += 1
+    return found
+
+
 @pytest.mark.parametrize("count", [80, LARGE])
 def test_equal_pods_at_once_get_exactly_their_gpus(system: System, namespace: str, count: int) -> None:
+    """The controller sends one request to the API server for each of them."""
     run_disturbed(system, namespace, equal_pods(count), lambda _done: None)
+    assert calls(system, namespace) == {"create/pods/binding": count}
 
 
 @pytest.mark.parametrize("each", [20, pytest.param(40, marks=pytest.mark.soak)])

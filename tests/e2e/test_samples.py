@@ -3,7 +3,7 @@
 This installation hands whole GPUs out (`GPUSHARE_WHOLE_GPUS`).
 """
 
-import json
+import math
 import os
 import subprocess
 import sys
@@ -48,28 +48,21 @@ def test_a_whole_gpu_beside_a_shared_one(system: System, namespace: str, seed: s
 
 @dataclass(frozen=True)
 class Running:
-    """All samples."""
-
     system: System
     namespace: str
     said: str
     """What kubectl said beside, when they were applied."""
     pods: Mapping[str, Json]
-
-    def environment(self, pod: str) -> Mapping[str, str]:
-        [found] = self.system.environments(self.namespace, pod).values()
-        return found
-
-    def mib(self, pod: str) -> int:
-        """What `gpushare inspect` shows that it holds."""
-        return sum(shown_by_inspect(self.system, self.namespace)[pod].values())
+    environments: Mapping[str, Mapping[str, str]]
+    """Of the only container of each."""
 
 
 @pytest.fixture(scope="module")
 def samples(system: System, shared_namespace: str) -> Running:
     said = system.cluster.kubectl("apply", "-n", shared_namespace, "-f", str(SAMPLES)).stderr
-    pods = system.all_running(shared_namespace, PODS)
-    return Running(system, shared_namespace, said, {pod["metadata"]["name"]: pod for pod in pods})
+    pods = {pod["metadata"]["name"]: pod for pod in system.all_running(shared_namespace, PODS)}
+    environments = {pod: variables for (pod, _), variables in system.environments(shared_namespace).items()}
+    return Running(system, shared_namespace, said, pods, environments)
 
 
 @pytest.mark.parametrize("sample", OF_GUIDES)
@@ -83,63 +76,57 @@ def test_a_sample_is_what_the_guide_has(sample: str) -> None:
 def test_every_sample_runs_and_sees_exactly_its_gpus(samples: Running) -> None:
     checks.every_container_sees_exactly_its_gpus(samples.system, samples.namespace, list(samples.pods.values()))
     checks.the_controllers_ledger_equals_the_pods(samples.system)
-    environments = samples.system.environments(samples.namespace)
-    four = environments["gpus-by-annotation", "main"]
-    assert len(set(checks.seen_by(four).told.split(","))) == 4
-    assert four[names.ENV_MPS_MEMORY_LIMIT] == "0=3072M,1=3072M,2=3072M,3=3072M"
-    assert four[names.ALIYUN_CONTAINER] == "12"
-    two = environments["gpus-by-label", "main"]
-    assert len(set(checks.seen_by(two).told.split(","))) == 2
-    assert two[names.ENV_MPS_MEMORY_LIMIT] == "0=4096M,1=4096M"
-    told = {pod: checks.seen_by(variables).told for (pod, _), variables in environments.items()}
+    told = {pod: checks.seen_by(variables).told for pod, variables in samples.environments.items()}
     assert told["same-gpu-0"] == told["same-gpu-1"]
     assert told["other-gpus-0"] != told["other-gpus-1"]
 
 
-def test_three_replicas_with_3_gib_each(samples: Running) -> None:
-    """Each on one GPU, and the variables say how much of it."""
-    for name in (f"binpack-1-{i}" for i in range(3)):
-        variables = samples.environment(name)
-        assert (variables[names.ALIYUN_CONTAINER], variables[names.ALIYUN_DEV]) == ("3", str(GPU_GIB))
-        assert samples.mib(name) == 3072
+FIFTH: Final = GPU_GIB * 1024 * 20 // 100
+HELD: Final = [
+    *((f"binpack-1-{i}", [3072], {names.ALIYUN_CONTAINER: "3", names.ALIYUN_DEV: str(GPU_GIB)}) for i in range(3)),
+    ("gpu-share-pod1", [3072], {}),
+    ("gpu-share-pod2", [5120], {}),
+    ("gpu-pod", [FIFTH], {names.ENV_MEMORY_MIB: str(FIFTH), names.ENV_MPS_THREAD_PERCENTAGE: "20"}),
+    (
+        "gpus-by-annotation",
+        [3072] * 4,
+        {names.ENV_MPS_MEMORY_LIMIT: "0=3072M,1=3072M,2=3072M,3=3072M", names.ALIYUN_CONTAINER: "12"},
+    ),
+    ("gpus-by-label", [4096] * 2, {names.ENV_MPS_MEMORY_LIMIT: "0=4096M,1=4096M"}),
+]
+"""MiB on each GPU, and variables that say so."""
 
 
-@pytest.mark.parametrize(("name", "gib"), [("gpu-share-pod1", 3), ("gpu-share-pod2", 5)])
-def test_a_pod_that_says_all_gets_its_own_gpu_and_its_author_is_told(samples: Running, name: str, gib: int) -> None:
+@pytest.mark.parametrize(("name", "held", "variables"), HELD)
+def test_a_sample_holds_what_its_guide_says(
+    samples: Running, name: str, held: list[int], variables: Mapping[str, str]
+) -> None:
+    assert samples.environments[name].items() >= variables.items()
+    assert [*shown_by_inspect(samples.system, samples.namespace)[name].values()] == held
+
+
+@pytest.mark.parametrize("name", ["gpu-share-pod1", "gpu-share-pod2"])
+def test_a_pod_that_says_all_gets_its_own_gpu_and_its_author_is_told(samples: Running, name: str) -> None:
     """`NVIDIA_VISIBLE_DEVICES=all` would show every GPU of the node."""
     assert f"Warning: container {name}: {names.ENV_VISIBLE_DEVICES} is set by gpushare" in samples.said
-    [gpus] = allocated(samples.pods[name]).values()
-    assert len(gpus) == 1
-    assert checks.seen_by(samples.environment(name)).told == gpus[0]
-    assert samples.mib(name) == gib * 1024
-
+    [[gpu]] = allocated(samples.pods[name]).values()
+    assert checks.seen_by(samples.environments[name]).told == gpu
     samples.system.wait_told(samples.namespace, name, names.ENV_VISIBLE_DEVICES)
 
 
-def test_a_fifth_of_one_gpu(samples: Running) -> None:
-    """As nano-gpu has it."""
-    share = GPU_GIB * 1024 * 20 // 100
-    assert samples.mib("gpu-pod") == share
-    variables = samples.environment("gpu-pod")
-    assert (variables[names.ENV_MEMORY_MIB], variables[names.ENV_MPS_THREAD_PERCENTAGE]) == (str(share), "20")
+def test_a_fifth_of_a_gpu_can_be_read_with_nano_gpus_words(samples: Running) -> None:
     metadata = samples.pods["gpu-pod"]["metadata"]
     annotations = metadata["annotations"]
-    [entry] = json.loads(annotations[names.ANNOTATION_ALLOCATION])["containers"]
-    assert annotations[names.PREFIX_NANO_CONTAINER + entry["name"]] == annotations[names.PREFIX_INDEX + entry["name"]]
+    [container] = allocated(samples.pods["gpu-pod"])
+    assert annotations[names.PREFIX_NANO_CONTAINER + container] == annotations[names.PREFIX_INDEX + container]
     assert annotations[names.NANO_ASSUME] == metadata["labels"][names.NANO_ASSUME] == "true"
 
 
 def test_kubectl_inspect_gpushare_shows_what_pods_hold(system: System, samples: Running) -> None:
-    pods = samples.pods.values()
-    mib = sum(
-        entry["memoryMiB"] * len(entry["gpus"])
-        for pod in pods
-        for entry in json.loads(pod["metadata"]["annotations"][names.ANNOTATION_ALLOCATION])["containers"]
-    )
-    total = -(-mib // 1024)
-    shown = inspect(system)
-    capacity = sum(ledger.inventory.total_units for ledger in system.ledgers().values())
-    assert f"\n{total}/{capacity} ({100 * total // capacity}%)" in shown
+    ledgers = system.ledgers().values()
+    total = math.ceil(sum(mib for ledger in ledgers for mib in ledger.used_mib.values()) / 1024)
+    capacity = sum(ledger.inventory.total_units for ledger in ledgers)
+    assert f"\n{total}/{capacity} ({100 * total // capacity}%)" in inspect(system)
     node = samples.pods["binpack-1-0"]["spec"]["nodeName"]  # binpack may put all of them on either node
     detail = inspect(system, "-d", node)
     on_node = [name for name, pod in samples.pods.items() if pod["spec"]["nodeName"] == node]
@@ -156,22 +143,17 @@ def inspect(system: System, *arguments: str) -> str:
     return done.stdout
 
 
-def test_a_pod_that_is_deleted_and_recreated_gets_a_new_allocation(system: System, namespace: str) -> None:
+def test_a_pod_that_is_deleted_and_recreated_gets_a_new_allocation(samples: Running) -> None:
     """StatefulSets reuse names: identity is the uid."""
-    system.cluster.kubectl("apply", "-n", namespace, "-f", str(SAMPLES / "binpack-1.yaml"))
-    pods = system.all_running(namespace, 3)
-    uids = {pod["metadata"]["uid"] for pod in pods}
+    system, namespace, name = samples.system, samples.namespace, "binpack-1-0"
     for _ in range(3):
-        [first] = system.running(namespace, "binpack-1-0")
-        disturb.sigkill(first)
-        disturb.delete_now(system, first)
+        [before] = system.running(namespace, name)
+        disturb.kill(system, before)
 
-        def recreated(before: str = first["metadata"]["uid"]) -> bool:
-            found = [pod for pod in system.pods(namespace) if pod["metadata"]["name"] == "binpack-1-0"]
-            return any(pod["metadata"]["uid"] != before for pod in found)
+        def recreated(uid: str = before["metadata"]["uid"]) -> bool:
+            named = [pod["metadata"] for pod in system.pods(namespace) if pod["metadata"]["name"] == name]
+            return any(metadata["uid"] != uid for metadata in named)
 
         system.eventually("recreated", recreated)
-    pods = system.all_running(namespace, 3)
-    assert len(uids - {pod["metadata"]["uid"] for pod in pods}) == 1
-    checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
+    checks.every_container_sees_exactly_its_gpus(system, namespace, system.running(namespace, name))
     checks.the_controllers_ledger_equals_the_pods(system)

@@ -24,16 +24,17 @@ from testing.tenant import attempts, escape_table
 from testing.tenant.attempts import Attempt, Ends, container, pod
 from testing.tenant.escape_table import Place
 from testing.tenant.escapes import GPU_NODES
-from tests.e2e import disturb
 from tests.e2e.checks import Grants, seen_by
 from tests.e2e.conftest import CDI_NODES, PLACES
-from tests.e2e.system import Json, System, is_incomplete, why_not
+from tests.e2e.system import Json, System, has_started, is_incomplete
 
 TENANT, NAMESPACE = "tenant", "tenant-a"
 PATH: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
 TRIES: Final = 5
 AT_ONCE: Final = 80
 """Attempts that are made before their pods are looked at."""
+NEVER: Final[Json] = {"state": {}}
+"""The status of a container that has not started."""
 OTHER_NODE: Final = "node-2"
 BEFORE: Final = [
     Place(node, HandOver.CDI if int(node.removeprefix("node-")) in CDI_NODES else HandOver.ENVVAR) for node in PLACES
@@ -113,19 +114,16 @@ def handing_over(system: System, node: Node, way: HandOver) -> Iterator[None]:
     def by() -> HandOver:
         return system.inventories()[node.name].hand_over
 
-    def label(value: str | None, then: HandOver) -> None:
-        system.label(node.name, names.LABEL_HAND_OVER, value)
-        disturb.restart_plugins(system, node)  # it reads its Node every five minutes
-        system.eventually(f"{node.name} hands over by {then.value}", lambda: by() is then)
-
-    before = by()
-    label(way.value, way)
+    before, label = by(), system.node(node.name)["metadata"]["labels"].get(names.LABEL_HAND_OVER)
+    system.label(node.name, names.LABEL_HAND_OVER, way.value)
+    system.eventually("its plugin knows", lambda: by() is way)
     configure(system, node, way)
     try:
         yield
     finally:
         configure(system, node, before)
-        label(None, before)
+        system.label(node.name, names.LABEL_HAND_OVER, label)
+        system.eventually("its plugin knows", lambda: by() is before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,38 +220,19 @@ def named(body: Json, name: str, labels: Mapping[str, str]) -> Json:
     return {**body, "metadata": {**metadata, "name": name, "labels": {**metadata["labels"], **labels}}}
 
 
-def settle(tried: Tried, run: str, timeout_s: float = 600.0) -> None:
+def settle(tried: Tried, run: str) -> None:
     """Wait for the containers that should run, and read what they see."""
     selector = f"e2e={run}"
 
-    def waiting() -> list[Json]:
+    def started() -> bool:
         listed = tried.system.pods(NAMESPACE, selector)
-        return [each for each in listed if len(started(each)) < len(each["spec"]["containers"])]
+        of_pods = (each["status"].get("containerStatuses", [NEVER]) for each in listed)
+        return all(has_started(status) for statuses in of_pods for status in statuses)
 
-    end = time.monotonic() + timeout_s
-    while (left := waiting()) and time.monotonic() < end:
-        time.sleep(1)
-    assert not left, (why_not(left), tried.system.events(NAMESPACE)[-20:])
-
-    def printed() -> Mapping[tuple[str, str], Mapping[str, str]]:
-        """What every container of these pods sees, init containers included: (pod, container) -> variables."""
-        result: dict[tuple[str, str], Mapping[str, str]] = {}
-        for each in tried.system.pods(NAMESPACE, selector):
-            for listed in containers(each):
-                variables = tried.system.environment(each, listed["name"])
-                if variables is None:
-                    return {}
-                result[each["metadata"]["name"], listed["name"]] = variables
-        return result
-
-    tried.environments.update(tried.system.eventually("logs of all containers", printed))
-    tried.pods.update({each["metadata"]["name"]: each for each in tried.system.pods(NAMESPACE, selector)})
-
-
-def started(pod: Json) -> list[str]:
-    """Names of the application containers that run or have run."""
-    statuses = pod.get("status", {}).get("containerStatuses", [])
-    return [each["name"] for each in statuses if {"running", "terminated"} & (each["state"] | each["lastState"]).keys()]
+    tried.system.eventually(f"all containers of {run} have started", started, of=NAMESPACE)
+    pods = {each["metadata"]["name"]: each for each in tried.system.pods(NAMESPACE, selector)}
+    tried.environments.update(tried.system.environments(NAMESPACE, *pods))
+    tried.pods.update(pods)
 
 
 @pytest.mark.parametrize("attempt", [each for _, each in ATTEMPTS], ids=lambda each: each.name)
