@@ -72,7 +72,7 @@ def _sigkill(processes: list[int]) -> None:
 def kill(system: System, pod: Json) -> None:
     """SIGKILL to every process of a pod, then forget the pod so that its replacement starts without back-off."""
     _sigkill(processes_of(pod))
-    delete_now(system, pod)
+    system.forget([pod])
 
 
 def kill_containers(pod: Json) -> None:
@@ -114,7 +114,6 @@ def kill_leader(system: System) -> None:
     for pod in component_pods(system, "controller"):
         if holder.startswith(pod["metadata"]["name"]):
             kill(system, pod)
-            return
 
 
 def wait_for_new_leader(system: System, done: threading.Event) -> None:
@@ -198,15 +197,7 @@ def remove_ended(system: System, stop: threading.Event, every_s: float = 2.0) ->
     while not stop.wait(every_s):
         with contextlib.suppress(kube.KubeError):  # the API server is stopped by some tests
             pods = system.api.get("/api/v1/pods", {"resourceVersion": "0"}, timeout_s=30)["items"]
-            for pod in ended(pod for pod in pods if pod["metadata"].get("deletionTimestamp")):
-                delete_now(system, pod)
-
-
-def delete_now(system: System, pod: Json) -> None:
-    """Delete a pod object without grace."""
-    path = kube.pod_path(pod["metadata"]["namespace"], pod["metadata"]["name"])
-    with contextlib.suppress(kube.NotFoundError):
-        system.api.delete(path, {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}})
+            system.forget(ended(pod for pod in pods if pod["metadata"].get("deletionTimestamp")))
 
 
 def wait_for_bound(system: System, namespace: str, count: int) -> None:

@@ -22,6 +22,8 @@ NAMESPACE: Final = "kube-system"
 PLUGIN: Final = Path(__file__).with_name("former_plugin.py")
 WEBHOOKS: Final = "mutatingwebhookconfiguration,validatingwebhookconfiguration"
 OURS: Final = "app.kubernetes.io/name=gpushare-device-plugin"
+SHARING: Final = ("gpushare", "true")
+"""The label of nodes that this project's plugin comes to."""
 GPU: Final = 1
 """The GPU of every node on which the former system has placed its pods."""
 
@@ -33,8 +35,6 @@ class Former:
     """Of the plugin's pods."""
     node_label: tuple[str, str] | None
     """Of the nodes that its plugin comes to; None if it comes to all."""
-    nodes_share: bool
-    """Whether its nodes have the label that this project's plugin comes to as well."""
     scheduler: str
     """Its Deployment, and the file with which that is created; empty if there is none in the cluster."""
     plugin_file: str
@@ -113,8 +113,7 @@ def _workload(kind: str, name: str, labels: Json, spec: Json) -> Json:
 ALIYUN = Former(
     daemon_set="gpushare-device-plugin-ds",
     labels={"component": "gpushare-device-plugin", "app": "gpushare", "name": "gpushare-device-plugin-ds"},
-    node_label=("gpushare", "true"),
-    nodes_share=True,
+    node_label=SHARING,
     scheduler="gpushare-schd-extender",
     plugin_file="device-plugin-ds.yaml",
     devices_per_gpu=26,
@@ -131,7 +130,6 @@ ACK = replace(
     ALIYUN,
     labels={"name": "gpushare-device-plugin-ds"},
     node_label=("ack.node.gpu.schedule", "share"),
-    nodes_share=False,
     scheduler="",
     annotations={
         "scheduler.framework.gpushare.allocation": json.dumps({"0": {str(GPU): 3}}),
@@ -143,7 +141,6 @@ NANO = Former(
     daemon_set="nano-gpu-agent",
     labels={"app": "nano-gpu-agent"},
     node_label=None,
-    nodes_share=False,
     scheduler="nano-gpu-scheduler",
     plugin_file="nano-gpu-agent.yaml",
     resource=names.GPU_PERCENT,
@@ -172,7 +169,7 @@ def rules(system: System, former: Former, files: Path) -> Iterator[None]:
     kubectl("delete", "daemonset", "-n", names.NAMESPACE, "gpushare-device-plugin")
     system.eventually("no plugin of this project", lambda: not system.pods(names.NAMESPACE, OURS))
     try:
-        if not former.nodes_share:
+        if former.node_label != SHARING:
             kubectl("label", "nodes", *nodes, "gpushare-")
         if former.node_label:
             kubectl("label", "--overwrite", "nodes", *nodes, "=".join(former.node_label))

@@ -14,7 +14,7 @@ from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.client import RestClient
-from gpushare.model.gpu import NodeInventory
+from gpushare.model.gpu import Limit, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.wire import allocations
 from gpushare.wire import inventory as inventory_wire
@@ -105,22 +105,23 @@ class System(Asking):
 
         def left() -> list[Json]:
             pods = self.pods(namespace)
-            self._forget(ended(pods))
+            self.forget(ended(pods))
             return pods
 
         self.eventually(f"pods of {namespace} gone", lambda: not left())
 
-    def _forget(self, pods: Iterable[Json]) -> None:
-        """Delete pods whose containers have ended, without the kubelet."""
+    def forget(self, pods: Iterable[Json]) -> None:
+        """Remove the objects of just these pods at once, without their kubelets."""
         for pod in pods:
             path = kube.pod_path(pod["metadata"]["namespace"], pod["metadata"]["name"])
-            with contextlib.suppress(kube.NotFoundError):  # gone since it was listed
-                self.api.delete(path, {"gracePeriodSeconds": 0})
+            body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
+            with contextlib.suppress(kube.NotFoundError, kube.ConflictError):  # gone since it was read
+                self.api.delete(path, body)
 
     def delete_failed(self, namespace: str) -> list[Json]:
         """Delete the pods that have failed, which may have no logs; their statuses."""
         failed = [pod for pod in self.pods(namespace) if pod["status"].get("phase") == "Failed"]
-        self._forget(failed)
+        self.forget(failed)
         return [pod["status"] for pod in failed]
 
     def eventually(self, what: str, condition: Callable[[], T], timeout_s: float = PATIENCE_S, *, of: str = "") -> T:
@@ -222,6 +223,10 @@ class System(Asking):
         found = map(inventory_wire.of_node, self.nodes())
         return {inventory.node: inventory for inventory in found if inventory is not None}
 
+    def limits(self, node: str) -> set[Limit]:
+        """What holds the limits of its GPUs."""
+        return {gpu.limit for gpu in self.inventories()[node].gpus}
+
     def ledgers(self) -> Mapping[NodeName, NodeLedger]:
         """The ledger, computed here from what the API server says, with nothing from the controller."""
         inventories = self.inventories().values()
@@ -276,14 +281,6 @@ def shown_by_inspect(system: System, namespace: str) -> Mapping[str, Mapping[int
         for pod in node["pods"]
         if pod["namespace"] == namespace
     }
-
-
-def explained(system: System, namespace: str, pod: str) -> Json:
-    """What `gpushare explain -o json` prints."""
-    code, out, err = gpushare(system, "explain", pod, "-n", namespace, "-o", "json")
-    assert code in {0, FOUND}, err
-    value: Json = json.loads(out)
-    return value
 
 
 def statuses(pod: Json) -> list[Json]:

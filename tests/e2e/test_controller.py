@@ -109,11 +109,10 @@ def test_a_pod_with_a_preset_node_gets_its_gpu_before_it_starts(system: System, 
 
 def bind(system: System, pod: Json, node: str) -> None:
     """As a scheduler that knows nothing of GPUs: a plain Binding."""
-    reference = {"name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+    reference = {key: pod["metadata"][key] for key in ("namespace", "name", "uid")}
     target = {"apiVersion": "v1", "kind": "Node", "name": node}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": reference, "target": target}
-    path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{reference['name']}/binding"
-    system.api.create(path, binding, timeout_s=30)
+    system.api.create(kube.pod_path(reference["namespace"], reference["name"], "binding"), binding, timeout_s=30)
 
 
 def test_a_gang_of_another_scheduler_gets_the_gpus_that_there_are(system: System, namespace: str) -> None:

@@ -111,6 +111,7 @@ def test_each_user_sees_what_the_api_server_lets_them_read(system: System, names
         system.delete(namespace, "mine", force=True)
         narrow.until(f'"subject":"{namespace}/mine","text":"deleted from')
         assert OTHERS not in narrow.sent
+        assert others not in narrow.sent
         assert '"complete":false' in narrow.sent
         assert "nodes may not be read" in narrow.sent
         assert '"address":""' in narrow.sent

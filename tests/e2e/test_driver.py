@@ -126,17 +126,13 @@ def limits_at_start(system: System, pod: Json) -> Mapping[int, int]:
     return {stub.gpu_of(gpu): int(hard) // stub.MIB for gpu, _, hard, group in lines if group.endswith(uid)}
 
 
-def held_by(system: System, node: str) -> set[Limit]:
-    return {gpu.limit for gpu in system.inventories()[node].gpus}
-
-
 def test_the_driver_limits_a_pod_on_every_gpu_before_its_container_runs(
     system: System, drivers: Mapping[str, Stub], namespace: str
 ) -> None:
     """At its first start, when it starts again, and after the plugin has; and node and doctor say what holds."""
     node, driver = next(iter(drivers.items()))
     driver.set({"limits": "misc"})
-    system.eventually("the driver holds limits", lambda: held_by(system, node) == {Limit.CGROUP})
+    system.eventually("the driver holds limits", lambda: system.limits(node) == {Limit.CGROUP})
     system.run(namespace, limited(node, "one", 3, 1), limited(node, "two", 2, 2))
     disturbances: Sequence[Callable[[], None]] = (
         lambda: None,
@@ -153,7 +149,7 @@ def test_the_driver_limits_a_pod_on_every_gpu_before_its_container_runs(
     assert limits_at_start(system, system.pod(namespace, "two")) == {0: 2 * 1024, 1: 2 * 1024}
 
     driver.set({"limits": None})  # as after a downgrade
-    system.eventually("nothing holds them any more", lambda: held_by(system, node) == {Limit.ADVISORY})
+    system.eventually("nothing holds them any more", lambda: system.limits(node) == {Limit.ADVISORY})
     assert f'limit="advisory",node="{node}",reason="cgroup: ' in disturb.plugin_metrics(system, node)
     demanding = limited(node, "demanding", 1, 1, **{names.ANNOTATION_LIMIT: names.ENFORCED})
     system.create(namespace, demanding)

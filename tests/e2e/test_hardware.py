@@ -1,6 +1,6 @@
 """Nodes as they are in the field: very large and oversubscribed GPUs, MIG, and GPUs that are taken away or die."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -23,25 +23,21 @@ SPECIAL: Final = {
 USUAL: Final = yaml.safe_load(PROFILE)
 
 
-class Cards:
-    """The GPUs of the nodes, which are exchanged only for others."""
-
-    def __init__(self, system: System) -> None:
-        self._system = system
-        self._now = USUAL
-
-    def become(self, profile: Mapping[str, Any]) -> None:
-        """Afterwards the nodes have these. Pods that hold GPUs keep theirs only if the cards stay."""
-        if profile != self._now:
-            disturb.exchange_gpus(self._system, profile)
-            self._now = profile
+Become = Callable[[Mapping[str, Any]], None]
 
 
 @pytest.fixture(scope="module")
-def cards(system: System) -> Iterator[Cards]:
-    found = Cards(system)
-    yield found
-    found.become(USUAL)
+def become(system: System) -> Iterator[Become]:
+    """Gives the nodes other GPUs, unless they have these. Pods keep theirs only if the cards stay."""
+    had = [USUAL]
+
+    def exchange(profile: Mapping[str, Any]) -> None:
+        if profile != had[-1]:
+            disturb.exchange_gpus(system, profile)
+            had.append(profile)
+
+    yield exchange
+    exchange(USUAL)
 
 
 def used(system: System, namespace: str) -> dict[str, tuple[str, str]]:
@@ -52,9 +48,9 @@ def used(system: System, namespace: str) -> dict[str, tuple[str, str]]:
     }
 
 
-def test_gpus_that_an_administrator_takes_away_get_no_new_pods(system: System, cards: Cards, namespace: str) -> None:
+def test_gpus_that_an_administrator_takes_away_get_no_new_pods(system: System, become: Become, namespace: str) -> None:
     """By the node's annotation, and by Aliyun's ConfigMap with the blank entry that used to mean GPU 0."""
-    cards.become(USUAL)
+    become(USUAL)
     kubectl = system.cluster.kubectl
     kubectl("annotate", "node", "node-1", "gpushare.dev/cordoned-gpus=0,1,2")
     kubectl("create", "configmap", "-n", "kube-system", "unhealthy-gpu-node-2", "--from-literal=gpus=1, 2,3,")
@@ -86,9 +82,11 @@ def oversubscribed(system: System, gib: int) -> Iterator[None]:
     system.eventually("the node offers what it has", lambda: offers(GPU_GIB))
 
 
-def test_pods_hold_more_than_a_gpu_has_but_none_that_refuses_that(system: System, cards: Cards, namespace: str) -> None:
-    """One that refuses goes elsewhere, commands say so, and nothing is taken back afterwards."""
-    cards.become(USUAL)
+def test_pods_hold_more_than_a_gpu_has_but_none_that_refuses_that(
+    system: System, become: Become, namespace: str
+) -> None:
+    """One that refuses goes elsewhere, commands say so, and nothing is taken back."""
+    become(USUAL)
     grantable, held = GPU_GIB * 3 // 2, 2 * GPU_GIB - 16
     here = {names.ANNOTATION_UUID: system.inventories()["node-1"].gpus[0].uuid}
     never = {names.ANNOTATION_OVERSUBSCRIPTION: "never"}
@@ -112,8 +110,8 @@ def test_pods_hold_more_than_a_gpu_has_but_none_that_refuses_that(system: System
     disturb.start_again(system, namespace, "a", "b")
 
 
-def test_eight_gpus_of_141_gib_are_shared_like_any_other(system: System, cards: Cards, namespace: str) -> None:
-    cards.become(SPECIAL)
+def test_eight_gpus_of_141_gib_are_shared_like_any_other(system: System, become: Become, namespace: str) -> None:
+    become(SPECIAL)
     assert disturb.offered(system, "node-2") == 1120, "8 GPUs of 140 whole GiB"
     all_eight = make_pod("all-eight", 100, annotations={names.ANNOTATION_GPUS: "8"})
     checks.run_and_see_their_gpus(system, namespace, all_eight, make_pod("beside", 40, 40))
@@ -124,8 +122,8 @@ def test_eight_gpus_of_141_gib_are_shared_like_any_other(system: System, cards: 
     checks.the_ledger_is_right(system)
 
 
-def test_mig_instances_are_shared_beside_whole_gpus(system: System, cards: Cards, namespace: str) -> None:
-    cards.become(SPECIAL)
+def test_mig_instances_are_shared_beside_whole_gpus(system: System, become: Become, namespace: str) -> None:
+    become(SPECIAL)
     only = {names.ANNOTATION_MIG: "only"}
     instances = [
         make_pod(name, gib, node="node-1", annotations=only)
@@ -142,18 +140,18 @@ def test_mig_instances_are_shared_beside_whole_gpus(system: System, cards: Cards
 
 
 def test_a_gpu_that_dies_takes_nothing_new_and_one_that_comes_back_does(
-    system: System, cards: Cards, namespace: str
+    system: System, become: Become, namespace: str
 ) -> None:
     first, second = {"gpu": 0, "kind": "xid"}, {"gpu": 1, "kind": "xid"}
     dead, half = {"gpus": [TWO], "faults": [first, second]}, {"gpus": [TWO], "faults": [first]}
-    cards.become({"gpus": [TWO], "nodes": {"node-1": dead, "node-2": half}})
+    become({"gpus": [TWO], "nodes": {"node-1": dead, "node-2": half}})
     system.run(namespace, make_pod("first", 10))
     assert used(system, namespace) == {"first": ("node-2", "1")}, "the only GPU that works"
 
     system.create(namespace, make_pod("second", 10))
     system.wait_told(namespace, "second", "needs 10 GiB on one GPU; free per GPU on node-2: unhealthy, 5 GiB")
 
-    cards.become({"gpus": [TWO]})
+    become({"gpus": [TWO]})
     pods = system.running(namespace, "first", "second", timeout_s=PROMPT_S)
     checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
     checks.no_gpu_is_over_its_memory(system)

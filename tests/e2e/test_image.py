@@ -39,7 +39,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Path]]:
     directory = tmp_path_factory.mktemp("image")
     environment = for_buildah(directory)
     run(["buildah", "pull", f"docker-archive:{base_image(directory)}"], environment)
-    copies = [sources(directory / "one"), shutil.copytree(ROOT, directory / "two", ignore=only_sources)]
+    copies = [sources(directory / "one"), directory / "two"]
+    shutil.copytree(copies[0], copies[1], copy_function=shutil.copyfile)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     run([sys.executable, "-m", "release", "wheels", f"--python-version={version}"], environment, copies[0])
     shutil.copytree(copies[0] / "wheels", copies[1] / "wheels")
@@ -126,9 +127,3 @@ def test_nodes_without_a_registry_run_the_image(system: System, shared_namespace
     bill = json.loads((built[0] / "dist" / f"gpushare-{gpushare.__version__}.cdx.json").read_text())
     listed = [each["name"] for each in bill["components"] if "version" in each]
     assert said == ["gpushare", gpushare.__version__, *sorted([*listed, "gpushare"])]
-
-
-def only_sources(directory: str, names: list[str]) -> set[str]:
-    """What the image is not made of."""
-    left_out = {"docs", "manifests", "tests", "wheels", "dist", "build", "__pycache__"}
-    return {name for name in names if name in left_out or (name.startswith(".") and name != ".dockerignore")}

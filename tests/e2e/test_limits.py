@@ -19,7 +19,7 @@ from gpushare.runtime.clock import SystemClock
 from testing.nvml import mps_programs
 from tests.e2e import disturb
 from tests.e2e.conftest import CDI_NODES, GPU_GIB
-from tests.e2e.system import Json, System, control_groups, explained, gpushare, is_ready, make_pod
+from tests.e2e.system import Json, System, control_groups, gpushare, gpushare_json, is_ready, make_pod
 
 NO_DAEMON: Final = "the supervisor of the MPS daemon does not answer"
 JAX: Final = "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -29,15 +29,11 @@ def on(node: int, name: str, **more: Any) -> Json:
     return make_pod(name, 3, node=f"node-{node}", **more)
 
 
-def limits(system: System, node: int) -> set[Limit]:
-    return {gpu.limit for gpu in system.inventories()[f"node-{node}"].gpus}
-
-
 def test_frameworks_are_told_their_share_by_cdi_and_processes_are_found_by_their_cgroups(
     system: System, namespace: str
 ) -> None:
     for node, pod in enumerate(system.run(namespace, on(1, "one"), on(2, "two")), 1):
-        assert limits(system, node) == {Limit.ADVISORY}
+        assert system.limits(f"node-{node}") == {Limit.ADVISORY}
         [printed] = system.environments(namespace, pod["metadata"]["name"]).values()
         expected = f"{int(3 / GPU_GIB * 10_000) / 10_000:.4f}" if node in CDI_NODES else None
         assert printed.get(JAX) == expected
@@ -77,7 +73,7 @@ def mps(system: System, directory: Path) -> Iterator[Callable[[], None]]:
             system.label("node-1", names.LABEL_LIMITS, "mps")
             with disturb.patched_plugins(system, settings, mounted):
                 try:
-                    system.eventually("the node has MPS", lambda: limits(system, 1) == {Limit.MPS})
+                    system.eventually("the node has MPS", lambda: system.limits("node-1") == {Limit.MPS})
                     yield end
                 finally:
                     system.label("node-1", names.LABEL_LIMITS, None)
@@ -97,7 +93,7 @@ def test_a_container_is_pointed_at_mps_and_does_not_start_without_it(system: Sys
         assert sorted(mounted) == ["/dev/shm", f"{directory}/mps/pipe"]
         assert "set_default_device_pinned_mem_limit 0 3072M" in (directory / "log").read_text(encoding="ascii")
 
-        assert explained(system, namespace, "limited")["limitHeldBy"] == (
+        assert gpushare_json(system, 0, "explain", f"{namespace}/limited")["limitHeldBy"] == (
             "MPS, each process by itself, which programs can bypass; no stronger limit holds: cgroup: the order of"
             " limits of this node leaves it out or puts it later"
         )
@@ -117,10 +113,10 @@ def test_a_container_is_pointed_at_mps_and_does_not_start_without_it(system: Sys
         assert is_ready(system.pod(namespace, "limited"))
 
         system.label("node-1", names.LABEL_LIMITS, "mps.advisory")
-        system.eventually("the next in the order holds limits", lambda: limits(system, 1) == {Limit.ADVISORY})
+        system.eventually("the next in the order holds limits", lambda: system.limits("node-1") == {Limit.ADVISORY})
         assert all(NO_DAEMON in why for why in reasons(system))
         system.running(namespace, "late")
-        assert NO_DAEMON in explained(system, namespace, "late")["limitHeldBy"]
+        assert NO_DAEMON in gpushare_json(system, 0, "explain", f"{namespace}/late")["limitHeldBy"]
         _, _, noted = gpushare(system, "inspect", "--limits")
         assert "are advisory; no stronger limit holds: cgroup: " in noted
         assert NO_DAEMON in noted

@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import copy
 import json
 import ssl
 import urllib.parse
@@ -109,15 +108,14 @@ def granted(found: Json) -> dict[str, tuple[int, str]]:
 
 LABEL: Final = "gpushare.test/inject"
 CONFIGURATIONS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-FIELDS: Final = ("initContainers", "containers")
 
 
 def adding(spec: Json, added: Json) -> list[Json]:
     """The patch that adds containers."""
-    result = copy.deepcopy(spec)
-    for field in FIELDS:
-        result[field] = [*result.get(field, []), *added.get(field, [])]
-    return [{"op": "add", "path": f"/spec/{field}", "value": result[field]} for field in FIELDS if field in added]
+    return [
+        {"op": "add", "path": f"/spec/{field}", "value": [*spec.get(field, []), *containers]}
+        for field, containers in added.items()
+    ]
 
 
 @contextlib.contextmanager

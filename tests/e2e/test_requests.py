@@ -53,16 +53,13 @@ class Granted:
         pods = system.all_running(self.namespace, len(EXAMPLES) + len(PAIRS))
         self.pods: Mapping[str, Json] = {pod["metadata"]["name"]: pod for pod in pods}
         self.grants = Grants.of(system)
-        self.environments = system.environments(self.namespace)
+        self.environments = {pod: variables for (pod, _), variables in system.environments(self.namespace).items()}
         self.ledger = system.ledgers()[NodeName(place)]
         self.inspected = next(node for node in system.inspect()["nodes"] if node["name"] == place)
         self.table = shown_by_inspect(system, self.namespace)
 
-    def environment(self, name: str) -> Mapping[str, str]:
-        return self.environments[name, "main"]
-
     def devices(self, name: str) -> set[str]:
-        return set(checks.seen_by(self.environment(name)).told.split(","))
+        return set(checks.seen_by(self.environments[name]).told.split(","))
 
 
 def namespace_for(place: str) -> str:
@@ -120,7 +117,7 @@ def test_all_that_tells_of_a_grant_tells_the_same(granted: Granted, example: Exa
     assert notes["index.gpushare.dev/main"] == ",".join(str(gpu.index) for gpu in known)
 
     # The container sees it.
-    environment = granted.environment(example.name)
+    environment = granted.environments[example.name]
     assert checks.seen_by(environment) == granted.grants.to(pod, "main")
     limits = ",".join(f"{i}={grant.memory_mib}M" for i in range(request.gpu_count))
     assert environment.get(names.ENV_MPS_MEMORY_LIMIT) == (None if request.whole else limits)

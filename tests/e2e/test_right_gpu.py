@@ -40,10 +40,6 @@ def run_disturbed(
     return rejected
 
 
-def equal_pods(count: int) -> list[Json]:
-    return [make_pod(f"p{i:03}") for i in range(count)]
-
-
 def calls(system: System, namespace: str) -> Counter[str]:
     """Requests of the controller about a namespace's pods, by verb and resource, from the API server's audit log."""
     found: Counter[str] = Counter()
@@ -62,7 +58,7 @@ def calls(system: System, namespace: str) -> Counter[str]:
 @pytest.mark.parametrize("count", [80, LARGE])
 def test_equal_pods_at_once_get_exactly_their_gpus(system: System, namespace: str, count: int) -> None:
     """The controller sends one request to the API server for each of them."""
-    run_disturbed(system, namespace, equal_pods(count), lambda _done: None)
+    run_disturbed(system, namespace, [make_pod(f"p{i:03}") for i in range(count)], lambda _done: None)
     assert calls(system, namespace) == {"create/pods/binding": count}
 
 
@@ -83,7 +79,7 @@ def test_leaders_killed_in_the_middle_change_nothing(system: System, namespace: 
             disturb.kill_leader(system)
             disturb.wait_for_new_leader(system, done)
 
-    run_disturbed(system, namespace, equal_pods(count), kill)
+    run_disturbed(system, namespace, [make_pod(f"p{i:03}") for i in range(count)], kill)
 
 
 @COUNTS

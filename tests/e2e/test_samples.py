@@ -114,14 +114,6 @@ def test_a_pod_that_says_all_gets_its_own_gpu_and_its_author_is_told(samples: Ru
     samples.system.wait_told(samples.namespace, name, names.ENV_VISIBLE_DEVICES)
 
 
-def test_a_fifth_of_a_gpu_can_be_read_with_nano_gpus_words(samples: Running) -> None:
-    metadata = samples.pods["gpu-pod"]["metadata"]
-    annotations = metadata["annotations"]
-    [container] = allocated(samples.pods["gpu-pod"])
-    assert annotations[names.PREFIX_NANO_CONTAINER + container] == annotations[names.PREFIX_INDEX + container]
-    assert annotations[names.NANO_ASSUME] == metadata["labels"][names.NANO_ASSUME] == "true"
-
-
 def test_kubectl_inspect_gpushare_shows_what_pods_hold(system: System, samples: Running) -> None:
     ledgers = system.ledgers().values()
     total = math.ceil(sum(mib for ledger in ledgers for mib in ledger.used_mib.values()) / 1024)

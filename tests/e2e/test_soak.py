@@ -22,7 +22,7 @@ from gpushare.model.gpu import HandOver
 from gpushare.model.ledger import NodeLedger
 from gpushare.wire import allocations
 from localcluster import installation
-from localcluster.process import ClusterError
+from localcluster.process import ClusterError, Process
 from localcluster.provision import Say
 from testing import builders
 from tests.e2e import checks, disturb
@@ -97,22 +97,13 @@ def kill_one(component: str) -> Fault:
     return kill
 
 
-def restart_store(system: System) -> None:
+def restart(system: System, store: Process) -> None:
+    store.kill()
     system.cluster.control.start_store()
     system.cluster.control.wait_ready()
 
 
-def api_server(system: System, _chance: random.Random) -> None:
-    system.cluster.control.api_server.kill()
-    restart_store(system)
-
-
-def etcd(system: System, _chance: random.Random) -> None:
-    system.cluster.control.etcd.kill()
-    restart_store(system)
-
-
-def certificates(system: System, chance: random.Random) -> None:
+def rotate(system: System, chance: random.Random) -> None:
     system.api.patch(SECRET, {"metadata": {"annotations": {"gpushare.dev/rotate": str(chance.random())}}})
 
 
@@ -123,9 +114,9 @@ KINDS: Final[Mapping[str, Fault]] = {
     "scheduler": kill_one("scheduler"),
     "kubelet": lambda system, chance: disturb.only_restart_kubelet(chance.choice(system.cluster.nodes)),
     "containerd": lambda system, chance: chance.choice(system.cluster.nodes).restart_containerd(),
-    "api_server": api_server,
-    "etcd": etcd,
-    "certificates": certificates,
+    "api_server": lambda system, _chance: restart(system, system.cluster.control.api_server),
+    "etcd": lambda system, _chance: restart(system, system.cluster.control.etcd),
+    "certificates": rotate,
 }
 
 

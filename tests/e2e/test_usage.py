@@ -26,7 +26,7 @@ from testing import pages
 from testing.fakes.kubelet import free_port
 from testing.manifests import tree
 from tests.e2e import disturb
-from tests.e2e.system import Json, System, allocated, explained, gpushare_json, make_pod, restarts
+from tests.e2e.system import Json, System, allocated, gpushare_json, make_pod, restarts
 
 MANIFESTS: Final = installation.ROOT / "manifests"
 FILE: Final = "processes.json"  # beside the sockets, in the directory that the plugin's container has of the node
@@ -98,7 +98,7 @@ def test_use_is_shown_and_only_who_is_above_its_grant_is_touched(system: System,
         return [(row["grantedMiB"], row["usedMiB"], row["peakMiB"]) for row in mine] == [(2048, 2048, 2048)]
 
     system.eventually("what is used is shown", measured)
-    [container] = explained(system, namespace, "innocent")["containers"]
+    [container] = gpushare_json(system, 0, "explain", f"{namespace}/innocent")["containers"]
     assert (container["memoryMiB"], container["usedMiB"], container["peakMiB"]) == (2048, 2048, 2048)
 
     checks = gpushare_json(system, 0, "doctor")["checks"]
