@@ -10,14 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from typing import Final
 
 from localcluster import installation, process, provision
 from localcluster.cluster import Cluster
 from testing import pages
 from tests.e2e.administrator import environment, give_helm, give_program
-
-LIMIT_S: Final = 600
 
 
 def follow(environ: Mapping[str, str]) -> tuple[int, float]:
@@ -30,7 +27,7 @@ def follow(environ: Mapping[str, str]) -> tuple[int, float]:
     told = "\n".join(f"echo {shlex.quote(f'$ {command}')}\n{command}" for command in all_commands)
     began = time.monotonic()
     argv = ["bash", "-euo", "pipefail", "-c", told]
-    done = subprocess.run(argv, cwd=installation.ROOT, env=environ, timeout=LIMIT_S, check=False)
+    done = subprocess.run(argv, cwd=installation.ROOT, env=environ, timeout=600, check=False)
     if done.returncode != 0:
         raise process.ClusterError(f"a command of docs/{pages.QUICK_START} ended with {done.returncode}")
     return len(all_commands), time.monotonic() - began

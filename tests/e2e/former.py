@@ -168,16 +168,37 @@ def rules(system: System, former: Former, files: Path) -> Iterator[None]:
     kubectl("delete", WEBHOOKS, "gpushare-webhook")
     kubectl("delete", "daemonset", "-n", names.NAMESPACE, "gpushare-device-plugin")
     system.eventually("no plugin of this project", lambda: not system.pods(names.NAMESPACE, OURS))
+    program = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "former-plugin", "namespace": NAMESPACE},
+        "data": {PLUGIN.name: PLUGIN.read_text(encoding="utf-8")},
+    }
+    expected, within = str(former.devices_per_gpu * GPUS_PER_NODE), ("-n", NAMESPACE)
+
+    def offered() -> bool:
+        return all(node["status"]["allocatable"].get(former.resource) == expected for node in system.nodes())
+
     try:
         if former.node_label != SHARING:
             kubectl("label", "nodes", *nodes, "gpushare-")
         if former.node_label:
             kubectl("label", "--overwrite", "nodes", *nodes, "=".join(former.node_label))
         kubectl("annotate", "nodes", *nodes, f"{names.ANNOTATION_INVENTORY}-")
-        _install(system, former, files)
+        system.cluster.apply(program)
+        for name, document in former.documents().items():
+            (files / name).write_text(json.dumps(document))
+            kubectl("apply", "-f", str(files / name))
+        kubectl("rollout", "status", *within, f"daemonset/{former.daemon_set}", "--timeout=300s", timeout_s=330)
+        system.eventually("the former plugin's devices are offered", offered)
         yield
     finally:
-        _remove(system, former)
+        gone = ["--ignore-not-found", "--wait=false"]
+        kubectl("delete", *within, "configmap/former-plugin", f"daemonset/{former.daemon_set}", *gone)
+        if former.scheduler:
+            kubectl("delete", *within, f"deployment/{former.scheduler}", *gone)
+        kubectl("delete", "pods", *within, "-l", former.selector, "--grace-period=1", *gone)
+        system.eventually("no plugin of the former system", lambda: not system.pods(NAMESPACE, former.selector))
         kubectl("label", "nodes", *nodes, "ack.node.gpu.schedule-")
         kubectl("uncordon", *nodes)
         installation.label_nodes(system.cluster)
@@ -197,35 +218,3 @@ def webhooks_work(system: System) -> None:
         return names.LABEL_MANAGED in (made["metadata"].get("labels") or {})
 
     system.eventually("the webhook completes pods", completed)
-
-
-def _install(system: System, former: Former, files: Path) -> None:
-    program = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "former-plugin", "namespace": NAMESPACE},
-        "data": {PLUGIN.name: PLUGIN.read_text(encoding="utf-8")},
-    }
-    system.cluster.apply(program)
-    for name, document in former.documents().items():
-        (files / name).write_text(json.dumps(document))
-        system.cluster.kubectl("apply", "-f", str(files / name))
-    system.cluster.kubectl(
-        "rollout", "status", "-n", NAMESPACE, f"daemonset/{former.daemon_set}", "--timeout=300s", timeout_s=330
-    )
-    expected = str(former.devices_per_gpu * GPUS_PER_NODE)
-
-    def offered() -> bool:
-        return all(node["status"]["allocatable"].get(former.resource) == expected for node in system.nodes())
-
-    system.eventually("the former plugin's devices are offered", offered)
-
-
-def _remove(system: System, former: Former) -> None:
-    gone, within = ["--ignore-not-found", "--wait=false"], ("-n", NAMESPACE)
-    kubectl = system.cluster.kubectl
-    kubectl("delete", *within, "configmap/former-plugin", f"daemonset/{former.daemon_set}", *gone)
-    if former.scheduler:
-        kubectl("delete", *within, f"deployment/{former.scheduler}", *gone)
-    kubectl("delete", "pods", *within, "-l", former.selector, "--grace-period=1", *gone)
-    system.eventually("no plugin of the former system", lambda: not system.pods(NAMESPACE, former.selector))

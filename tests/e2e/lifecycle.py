@@ -25,7 +25,6 @@ MEANWHILE: Final = 4
 RUNTIME_CLASS: Final = f"runtimeclass.node.k8s.io/{names.RUNTIME_CLASS}"
 COMMIT: Final = os.environ.get("UPGRADE_FROM", "1e2162766c65adda28ddfd84ff66ad204b803236")
 """By default the last one that knew neither CDI nor limits that hold."""
-TAG: Final = "former"
 WORKLOADS: Final = "deployments,daemonsets"
 
 
@@ -39,7 +38,7 @@ def former_tree(directory: Path) -> Tree:
             pytest.fail(problem)
         pytest.skip(problem)
     subprocess.run(["tar", "-x", "-C", str(directory)], input=archived.stdout, timeout=60, check=True)
-    return Tree(directory, f"{installation.IMAGE.rpartition(':')[0]}:{TAG}")
+    return Tree(directory, f"{installation.IMAGE.rpartition(':')[0]}:former")
 
 
 def give_image(system: System, of: Tree) -> None:

@@ -51,11 +51,9 @@ class System(Asking):
         self.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
 
         def admits() -> bool:
-            try:
-                self.admitted(name, make_pod("probe", None))
-            except (kube.ForbiddenError, kube.ServerFaultError):
-                return False
-            return True
+            with contextlib.suppress(kube.ForbiddenError, kube.ServerFaultError):
+                return bool(self.admitted(name, make_pod("probe", None)))
+            return False
 
         self.eventually(f"pods can be created in {name}", admits)
 
@@ -117,12 +115,6 @@ class System(Asking):
             body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
             with contextlib.suppress(kube.NotFoundError, kube.ConflictError):  # gone since it was read
                 self.api.delete(path, body)
-
-    def delete_failed(self, namespace: str) -> list[Json]:
-        """Delete the pods that have failed, which may have no logs; their statuses."""
-        failed = [pod for pod in self.pods(namespace) if pod["status"].get("phase") == "Failed"]
-        self.forget(failed)
-        return [pod["status"] for pod in failed]
 
     def eventually(self, what: str, condition: Callable[[], T], timeout_s: float = PATIENCE_S, *, of: str = "") -> T:
         """The condition's first true value; an AssertionError with its last one, or why pods `of` a namespace wait."""
@@ -258,9 +250,7 @@ FOUND: Final = 3
 
 def gpushare(system: System, *arguments: str, given: str = "") -> tuple[int, str, str]:
     """Run a command as its user does: exit code, output and errors."""
-    argv = [sys.executable, "-m", "gpushare_cli", *arguments]
-    if arguments[0] != "simulate":
-        argv += ["--kubeconfig", str(system.cluster.kubeconfig)]
+    argv = [sys.executable, "-m", "gpushare_cli", *arguments, "--kubeconfig", str(system.cluster.kubeconfig)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False, input=given)
     return done.returncode, done.stdout, done.stderr
 

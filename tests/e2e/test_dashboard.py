@@ -23,7 +23,6 @@ from tests.e2e.conftest import fresh_namespace
 from tests.e2e.system import System, make_pod
 
 USER: Final = "reader"
-RULES: Final = [{"apiGroups": [""], "resources": ["pods", "events"], "verbs": ["get", "list", "watch"]}]
 DASHBOARD: Final = installation.ROOT / "manifests" / "dashboard" / "objects.yaml"
 PATIENCE_S: Final = 120
 OTHERS: Final = "confidential"
@@ -96,8 +95,8 @@ def kubeconfig_of(system: System, user: str) -> Path:
 
 
 def test_each_user_sees_what_the_api_server_lets_them_read(system: System, namespace: str, others: str) -> None:
-    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": USER}, "rules": RULES}
-    system.create(namespace, role)
+    verbs = ("--verb=get,list,watch", "--resource=pods,events")
+    system.cluster.kubectl("create", "role", USER, *verbs, "-n", namespace)
     system.cluster.kubectl("create", "rolebinding", USER, f"--role={USER}", f"--user={USER}", "-n", namespace)
     user = kubeconfig_of(system, USER)
     for where, name in ((others, f"{OTHERS}-a"), (namespace, "mine")):

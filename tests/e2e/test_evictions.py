@@ -10,17 +10,7 @@ from gpushare.model.request import Policy
 from tests.e2e import checks
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
 from tests.e2e.disturb import Background
-from tests.e2e.system import (
-    HOSTNAME,
-    Json,
-    System,
-    allocated,
-    disruption_budget,
-    gpushare,
-    gpushare_json,
-    make_pod,
-    replica_set,
-)
+from tests.e2e.system import Json, System, allocated, disruption_budget, gpushare, gpushare_json, make_pod, replica_set
 
 NODE: Final = "node-1"
 NOT_NOW: Final = "allows no more evictions now"
@@ -135,11 +125,7 @@ def is_healthy(pod: Json) -> bool:
 
 def one_small_pod(system: System, namespace: str, *, wanted: int) -> Json:
     """Each GPU but one has a bare pod that leaves 6 GiB; that one has 4 GiB of a workload, with a budget."""
-    document = make_pod("small", 4)
-    matches = [{"key": HOSTNAME, "operator": "In", "values": [NODE]}]
-    preferred = [{"weight": 100, "preference": {"matchExpressions": matches}}]
-    document["spec"]["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
-    system.create(namespace, replica_set(document), disruption_budget(system, "small", wanted))
+    system.create(namespace, replica_set(make_pod("small", 4)), disruption_budget(system, "small", wanted))
     [small] = system.all_running(namespace, 1)
     others = [
         gpu for each in system.inventories().values() for gpu in each.gpus if gpu.uuid not in allocated(small)["c0"]
@@ -165,7 +151,7 @@ def test_one_small_pod_moves_and_the_large_one_runs(system: System, namespace: s
 
     done = gpushare_json(system, 0, "defrag", f"{namespace}/large", "--yes")
     assert done["plan"] == promised["plan"]
-    assert done["node"] == NODE
+    assert done["node"] == small["spec"]["nodeName"]
     [running] = system.running(namespace, "large")
     assert list(allocated(running)["c0"]) == promised["plan"]["gpus"]
     assert not uids([small]) & uids(system.all_running(namespace, 2 * GPUS_PER_NODE + 1)), "it has moved"

@@ -35,11 +35,10 @@ AT_ONCE: Final = 80
 """Attempts that are made before their pods are looked at."""
 NEVER: Final[Json] = {"state": {}}
 """The status of a container that has not started."""
-OTHER_NODE: Final = "node-2"
 BEFORE: Final = [
     Place(node, HandOver.CDI if int(node.removeprefix("node-")) in CDI_NODES else HandOver.ENVVAR) for node in PLACES
 ]
-AFTER: Final = Place(OTHER_NODE, HandOver.VOLUME_MOUNTS)
+AFTER: Final = Place("node-2", HandOver.VOLUME_MOUNTS)
 """A node that hands over in another way when the others have been tried."""
 ATTEMPTS: Final = tuple(escape_table.on_each([*BEFORE, AFTER]))
 

@@ -30,8 +30,6 @@ from tests.e2e.system import Json, System, allocated, gpushare_json, make_pod, r
 
 MANIFESTS: Final = installation.ROOT / "manifests"
 FILE: Final = "processes.json"  # beside the sockets, in the directory that the plugin's container has of the node
-TOO_MUCH: Final = 1000
-"""GiB, which no GPU has."""
 MIB: Final = 1024 * 1024
 SETTINGS: Final = {
     "GPUSHARE_WATCHDOG": "report",
@@ -219,7 +217,7 @@ def scraping(system: System, directory: Path) -> Iterator[Prometheus]:
 @pytest.fixture(scope="module")
 def running(system: System, namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """A Prometheus that has scraped every component, two of each, while pods use GPUs and one waits."""
-    system.create(namespace, make_pod("waiting", TOO_MUCH))
+    system.create(namespace, make_pod("waiting", 1000))
     use_1_gib(system, *system.run(namespace, make_pod("a", 2), make_pod("b", 2)))
     with scraping(system, tmp_path_factory.mktemp("prometheus")) as found:
 
