@@ -1,16 +1,20 @@
-"""Where `dense` puts pods, on clusters that are small enough to see why."""
+"""Where policies put pods, on clusters that are small enough to see why, and what they know of these."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
+from gpushare.model.request import Need, Policy
 from gpushare.model.selector import ANY_GPU, Choice
 from gpushare.placement import demand, outlook
 from gpushare.placement.columns import Kinds, Nodes, how_many
-from gpushare.placement.outlook import NOTHING_KNOWN
-from gpushare.placement.policies import Dense
+from gpushare.placement.demand import EVERY, due_after
+from gpushare.placement.outlook import NOTHING_KNOWN, SLOTS, WHOLE, prices, slots
+from gpushare.placement.policies import POLICIES, Dense, Fgd
+from gpushare_cli.simulate.cluster import Learner
 from testing.placing import best
 
 MIB = 1000
@@ -192,3 +196,162 @@ def test_nearly_equal_requests_are_one_kind_with_the_share_that_most_have() -> N
     assert [size.memory_mib for size in found.sizes] == [470, 480]
     several = demand.of([Ask(gpus=2, memory_mib=470)] * 2 + [share(300)] * 3)
     assert [size.memory_mib for size in several.sizes] == [470, 300], "once for each GPU"
+
+
+# What the free part of a GPU is worth.
+
+NINE_TENTHS, TWO_THIRDS, HALF_GPU, THIRD = SLOTS * 9 // 10, SLOTS * 2 // 3, SLOTS // 2, SLOTS // 3
+
+
+def test_halves_cost_half_a_gpu() -> None:
+    value = prices((HALF_GPU,))
+    assert (value[SLOTS], value[HALF_GPU]) == (WHOLE, WHOLE // 2)
+
+
+def test_a_remainder_that_no_usual_share_fills_is_worth_nothing() -> None:
+    value = prices((NINE_TENTHS, HALF_GPU))
+    assert value[SLOTS - NINE_TENTHS - 1] < WHOLE // 8
+    assert value[NINE_TENTHS] == WHOLE
+
+
+def test_shares_that_fill_a_gpu_together_cost_a_gpu_together() -> None:
+    value = prices((TWO_THIRDS, THIRD))
+    assert value[TWO_THIRDS] + value[THIRD] == WHOLE
+
+
+def test_a_share_that_is_frequent_is_priced_before_one_that_is_rare() -> None:
+    """Of what fits together on a GPU the one can have the other's part."""
+    tall, flat = SLOTS * 6 // 10, SLOTS * 4 // 10
+    assert prices((tall, flat))[flat] < prices((flat, tall))[flat]
+
+
+def test_with_no_demand_at_all_every_part_is_worth_what_it_is() -> None:
+    value = prices(())
+    assert [value[part] for part in (0, 7, HALF_GPU, SLOTS)] == [0, WHOLE // SLOTS * 7, WHOLE // 2, WHOLE]
+    assert prices((0, SLOTS)) == prices((1, HALF_GPU)) == value
+
+
+def test_what_fits_together_on_a_gpu_does_in_slots() -> None:
+    total = 81_559
+    assert 3 * slots(total // 3, total) <= SLOTS
+    assert slots(total, total) == SLOTS
+    assert slots(5, 0) == 0
+
+
+# The published policy, by hand.
+
+HALF, ALL = share(500, cpu=1000), whole(cpu=1000)
+
+
+def learned(*sample: Ask) -> Fgd:
+    return Fgd(demand.typical(Counter(sample)))
+
+
+def plain(*free: int) -> NodeCapacity:
+    return node(*free, cpu=10_000)
+
+
+def score(fgd: Fgd, ask: Ask, room: NodeCapacity) -> int:
+    found = best(ask, room, fgd)
+    assert found is not None
+    return -found.cost[0]
+
+
+def usable(fgd: Fgd, room: NodeCapacity) -> int:
+    """What is free and of use, summed over the sample: what is lost of it when all is taken."""
+    nothing = NodeCapacity(room.model, tuple(FreeGpu(gpu.total_mib, 0) for gpu in room.gpus), room.host)
+    free = sum(gpu.free_mib for gpu in room.gpus) * fgd.number
+    return free + int(fgd.grown(Nodes.of([room]), Nodes.of([nothing]))[0])
+
+
+def test_what_is_free_counts_for_each_typical_pod_that_it_is_of_use_to() -> None:
+    fgd = learned(HALF, ALL)
+    assert usable(fgd, plain(1000)) == 1000 + 1000
+    assert usable(fgd, plain(500)) == 500
+    assert usable(fgd, plain(400)) == 0
+    assert usable(fgd, node(1000, cpu=999)) == 0
+    assert usable(learned(replace(ALL, gpus=65)), plain(*[1000] * 64)) == 0
+
+
+def test_a_half_goes_to_a_half() -> None:
+    """There the fragment of 500 for whole GPUs ends: 250 of a mean; on an untouched GPU as much begins."""
+    fgd = learned(HALF, ALL)
+    assert (score(fgd, HALF, plain(500)), score(fgd, HALF, plain(1000))) == (56, 43)
+
+
+def test_only_the_most_frequent_requests_count() -> None:
+    fgd = learned(*[HALF] * 96, *[ALL] * 4)
+    assert usable(fgd, plain(1000)) == 96 * 1000
+
+
+def test_a_model_that_a_pod_does_not_accept_is_of_no_use_to_it() -> None:
+    assert usable(learned(Ask(gpus=1, whole=True, models=Choice(wanted=("A100",)))), plain(1000)) == 0
+
+
+@pytest.mark.parametrize(("free", "taken"), [((500, 1000), 500), ((900, 1000), 1000)])
+def test_on_a_node_it_takes_the_gpu_where_the_least_becomes_of_no_use(free: tuple[int, ...], taken: int) -> None:
+    found = best(HALF, plain(*free), learned(*[HALF] * 9, ALL))
+    assert found is not None
+    assert [gpu.free_mib for gpu in found.gpus] == [taken]
+
+
+def test_gpus_that_are_taken_whole_are_worth_the_same() -> None:
+    assert learned(ALL, ALL).of_gpus([(FreeGpu(1000, 1000), Need(1000, 100))]) == [0]
+
+
+# Policies compare parts of GPUs, so the size of GPUs changes no order.
+
+ORDER = {
+    Policy.BINPACK: ["little", "two thirds", "half", "whole"],
+    Policy.SPREAD: ["half", "whole", "two thirds", "little"],
+    Policy.DENSE: ["little", "half", "two thirds", "whole"],
+    Policy.FGD: ["little", "whole", "half", "two thirds"],
+}
+
+
+@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize("size", [1000, 16_000, 81_000])
+def test_the_size_of_gpus_changes_no_order(policy: Policy, size: int) -> None:
+    def sized(*percent: int) -> NodeCapacity:
+        return NodeCapacity("T4", tuple(sorted(FreeGpu(size, size * part // 100) for part in percent)))
+
+    def part(percent: int) -> Ask:
+        return Ask(gpus=1, memory_mib=size * percent // 100)
+
+    empty = [sized(100, 100)] * 4
+    nodes = {"half": sized(50, 50), "two thirds": sized(66, 0), "whole": sized(100, 0), "little": sized(45, 20)}
+    known = outlook.of_cluster([part(50)] * 6 + [part(30)] * 3 + [part(20)], empty, nodes.values())
+    compared = POLICIES[policy](known)
+    costs = {}
+    for name, room in nodes.items():
+        found = best(part(30), room, compared)
+        assert found is not None
+        costs[name] = found.cost
+
+    assert sorted(costs, key=lambda name: (costs[name], name)) == ORDER[policy]
+
+
+# When a cluster is looked at again: the controller and `gpushare simulate` have one rule.
+
+A_SHARE = share(1024)
+
+
+@pytest.mark.parametrize(("known", "pods"), [(0, 1), (1, 1), (7, 1), (8, 2), (400, 100), (512, EVERY), (9000, EVERY)])
+def test_the_next_look_is_due_after_a_quarter_of_the_known_pods(known: int, pods: int) -> None:
+    assert due_after(known) == pods
+
+
+def looks(known: int, chance: Callable[[int], int] | None, number: int = 24) -> list[int]:
+    """After which pods a simulation looks at its cluster."""
+    learner = Learner([A_SHARE] * known, draw=chance)
+    return [pod for pod in range(1, number + 1) if learner.came(A_SHARE)]
+
+
+def test_a_simulation_looks_when_it_is_due() -> None:
+    assert looks(0, None) == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 18, 22]
+    assert looks(20, None) == [5, 11, 18]
+
+
+def test_by_chance_it_looks_after_any_pod_or_nearly_twice_as_many_as_are_due() -> None:
+    assert looks(20, lambda _: 0) == list(range(1, 25))
+    assert looks(20, lambda number: number - 1) == [9, 22]
