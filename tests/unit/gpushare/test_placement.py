@@ -186,13 +186,11 @@ MATCHING, NEIGHBOURS = (RefusalReason.NO_MATCHING_GPU, True), (RefusalReason.NO_
 TOO_FEW, NONE = (RefusalReason.TOO_FEW_GPUS, True), (RefusalReason.NO_HEALTHY_GPU, True)
 T4 = "(Tesla T4, 15360 MiB)"
 INSTANCES = ", ".join(f"1:{number}: MIG (NVIDIA A100-SXM4-40GB MIG 1g.5gb, 5120 MiB)" for number in range(3))
-SEVERAL = "for one container, which MIG instances cannot be, as a process uses one of them; GPUs of node-a:"
+SEVERAL = "for one container, which MIG instances cannot be, as a process uses one of them"
 ODD = NodeLedger.of(make_inventory(15), [make_allocation("odd", make_grant(0, gib=0))])
 FULL_BESIDE_MIG = fill(with_mig(15), shape(request(gib=14)))
 FULL_PAIR = fill(with_mig(15, 15), shape(request(gib=14, count=2)))
-TOO_MANY = "needs 3 GPUs; node-a has 2"
-FREE = "; free per GPU on node-a: "
-HAS = "; GPUs of node-a: "
+THREE_OF_TWO = "needs 3 GPUs; node-a has 2"
 LARGE = GpuSelector(min_memory_mib=20 * 1024)
 SMALL = of_gpus(make_gpu(0, mib=15109)).with_allocation(make_allocation("p", make_grant(0, gib=2)))
 FULL_OF_FIFTHS = fill(of_gpus(make_gpu(0, mib=15109)), *[shape(request(percent=20))] * 5)
@@ -205,56 +203,164 @@ SAME_CAUSES = of_gpus(
     replace(make_mig(3, 1), health=SICK, reason="x" * 1000),
 )
 
-REFUSED: list[tuple[RequestShape, NodeLedger, tuple[RefusalReason, bool], str]] = [
-    (
-        make_shape(10),
-        make_ledger([15] * 4, {0: 12, 1: 12, 2: 8, 3: 6}),
-        MEMORY,
-        f"needs 10 GiB on one GPU{FREE}3, 3, 7, 9 GiB",
-    ),
+# What pods need, and what is free on each GPU.
+LACKING: list[tuple[RequestShape, NodeLedger, tuple[RefusalReason, bool], str, str]] = [
+    (make_shape(10), make_ledger([15] * 4, {0: 12, 1: 12, 2: 8, 3: 6}), MEMORY, "10 GiB on one GPU", "3, 3, 7, 9 GiB"),
     (
         make_shape(3, (4, 2)),
         make_ledger([4, 6]),
         MEMORY,
-        f"needs 3 GiB on one GPU (c0) + 4 GiB on each of 2 GPUs (c1){FREE}4, 6 GiB",
+        "3 GiB on one GPU (c0) + 4 GiB on each of 2 GPUs (c1)",
+        "4, 6 GiB",
     ),
     (
         make_shape(20),
         make_ledger([15, 15], {1: 3}),
         NEVER,
-        f"needs 20 GiB on one GPU{FREE}15, 12 GiB (its largest GPU has 15 GiB in all)",
+        "20 GiB on one GPU",
+        "15, 12 GiB (its largest GPU has 15 GiB in all)",
     ),
     # What is asked is rounded up, and what is free is rounded down.
     (
         shape(replace(request(), memory_mib=3000)),
         of_gpus(make_gpu(0, mib=2900)),
         NEVER,
-        f"needs 3 GiB on one GPU{FREE}2 GiB (its largest GPU has 2 GiB in all)",
+        "3 GiB on one GPU",
+        "2 GiB (its largest GPU has 2 GiB in all)",
     ),
-    *(
-        (asked, make_ledger([15, 15]), TOO_FEW, TOO_MANY)
-        for asked in (make_shape((1, 3)), make_shape(1, (1, 3)), make_shape((1, 3), 1))
-    ),
-    (make_shape(1), make_ledger([]), NONE, "node-a has no GPU"),
     (
         make_shape(16),
         of_health(SICK, WELL, WELL),
         NEVER,
-        f"needs 16 GiB on one GPU{FREE}unhealthy, 15, 15 GiB (its largest GPU has 15 GiB in all)",
+        "16 GiB on one GPU",
+        "unhealthy, 15, 15 GiB (its largest GPU has 15 GiB in all)",
     ),
+    (make_shape(3), ONE_OF_TWO, MEMORY, "3 GiB on one GPU", "cordoned, 1 GiB"),
+    (shape(request(percent=1)), FULL_OF_FIFTHS, MEMORY, "1 % of one GPU", "0 GiB and 0 %"),
+    (shape(WHOLE), SMALL, UNTOUCHED, "1 whole GPU", "12 of 14 GiB and 100 %"),
+    (
+        shape(request("a", gib=9), request("b", gib=4, compute=30)),
+        SMALL,
+        MEMORY,
+        "9 GiB on one GPU (a) + 4 GiB and 30 % of compute on one GPU (b)",
+        "12 GiB and 100 %",
+    ),
+    (
+        shape(*(request(f"c{i}", gib=2) for i in range(9))),
+        SMALL,
+        MEMORY,
+        f"{' + '.join(f'2 GiB on one GPU (c{i})' for i in range(8))} + 1 more container",
+        "12 GiB",
+    ),
+    (shape(request(gib=3, compute=40)), BUSY, COMPUTE, "3 GiB and 40 % of compute on one GPU", "12 GiB and 30 %"),
+    (shape(request(percent=40)), BUSY, COMPUTE, "40 % of one GPU", "12 GiB and 30 %"),
+    (shape(request(gib=12, compute=1)), USED_UP, COMPUTE, "12 GiB and 1 % of compute on one GPU", "12 GiB and 0 %"),
+    (shape(request(gib=13, compute=1)), USED_UP, MEMORY, "13 GiB and 1 % of compute on one GPU", "12 GiB and 0 %"),
+    (shape(WHOLE), ODD, UNTOUCHED, "1 whole GPU", "15 of 15 GiB and 100 %"),
+    (WHOLE_BESIDE, ODD, UNTOUCHED, "1 whole GPU (a) + 3 GiB on one GPU (b)", "15 of 15 GiB and 100 %"),
+    (
+        shape(PAIR),
+        make_ledger([15, 15], {0: 3}),
+        UNTOUCHED,
+        "2 whole GPUs",
+        "12 of 15 GiB and 100 %, 15 of 15 GiB and 100 %",
+    ),
+    (
+        shape(request(percent=60, count=2)),
+        PART_TAKEN,
+        MEMORY,
+        "60 % of each of 2 GPUs",
+        "7 GiB and 50 %, 15 GiB and 100 %",
+    ),
+    (shape(request(gib=11), gpus=model("A100")), mixed(), MEMORY, "11 GiB on one GPU", "other model, 10 GiB"),
+    (shape(request(gib=90)), mixed(), NEVER, "90 GiB on one GPU", "15, 10 GiB (its largest GPU has 80 GiB in all)"),
+    (shape(WHOLE), FULL_BESIDE_MIG, UNTOUCHED, "1 whole GPU", "1 of 15 GiB and 100 %, MIG, MIG, MIG"),
+    (
+        shape(request("a", whole=True), request("b", gib=4)),
+        FULL_BESIDE_MIG,
+        UNTOUCHED,
+        "1 whole GPU (a) + 4 GiB on one GPU (b)",
+        "1 of 15 GiB and 100 %" + ", 5 of 5 in MIG GiB and 100 %" * 3,
+    ),
+    (shape(request(gib=4, count=2)), FULL_PAIR, MEMORY, "4 GiB on each of 2 GPUs", "1, 1, MIG, MIG, MIG GiB"),
+    (
+        shape(request("a", gib=4, count=2), request("b", gib=4)),
+        FULL_PAIR,
+        MEMORY,
+        "4 GiB on each of 2 GPUs (a) + 4 GiB on one GPU (b)",
+        "1, 1, 5 in MIG, 5 in MIG, 5 in MIG GiB",
+    ),
+    (
+        beside(same=WEB),
+        near(neighbour(1, namespace="other"), gpus=3),
+        NEIGHBOURS,
+        "3 GiB on one GPU",
+        "without app=web, without app=web, without app=web",
+    ),
+    (beside(other=WEB), near(neighbour(0), gpus=1), NEIGHBOURS, "3 GiB on one GPU", "with app=web"),
+]
+# What pods need, and what the GPUs are.
+UNMATCHED: list[tuple[RequestShape, NodeLedger, str, str]] = [
+    (
+        shape(request(), gpus=model("H100", least_mib=40000)),
+        mixed(),
+        "a GPU with model H100 and at least 40000 MiB in all",
+        f"0: other model {T4}, 1: other model (NVIDIA A100-SXM4-80GB, 81920 MiB)",
+    ),
+    (
+        shape(TWO, gpus=model("A100")),
+        mixed(),
+        "2 GPUs with model A100",
+        f"0: other model {T4}, 1: fits (NVIDIA A100-SXM4-80GB, 81920 MiB)",
+    ),
+    (
+        shape(request(gib=10), gpus=ENFORCED),
+        make_ledger([15, 15]),
+        "a GPU with an enforced limit",
+        f"0: limit advisory {T4}, 1: limit advisory {T4}",
+    ),
+    (
+        shape(request(gib=14), gpus=ENFORCED),
+        limited(Limit.MIG),
+        "a GPU with an enforced limit",
+        f"0: only a part of MIG {T4}, 1: only a part of MIG {T4}",
+    ),
+    (shape(TWO), with_mig(15), f"2 GPUs {SEVERAL}", f"0: fits {T4}, {INSTANCES}"),
+    (shape(PAIR), with_mig(15), f"2 GPUs {SEVERAL}", f"0: fits {T4}, {INSTANCES}"),
+    (shape(TWO, gpus=ONLY), with_mig(15), f"2 GPUs with MIG {SEVERAL}", f"0: no MIG {T4}, {INSTANCES}"),
+    (
+        shape(request(), gpus=LARGE),
+        of_gpus(make_gpu(0, 80, health=SICK), make_gpu(1, 15)),
+        "a GPU with at least 20480 MiB in all",
+        f"0: unhealthy (Tesla T4, 81920 MiB), 1: too small {T4}",
+    ),
+    (
+        shape(request(), gpus=LARGE),
+        make_ledger([15] * 10),
+        "a GPU with at least 20480 MiB in all",
+        ", ".join(f"{i}: too small {T4}" for i in range(8)) + " and 2 more",
+    ),
+]
+REFUSED: list[tuple[RequestShape, NodeLedger, tuple[RefusalReason, bool], str]] = [
+    *(
+        (asked, ledger, kind, f"needs {needs}; free per GPU on node-a: {free}")
+        for asked, ledger, kind, needs, free in LACKING
+    ),
+    *(
+        (asked, ledger, MATCHING, f"needs {needs}; GPUs of node-a: {found}")
+        for asked, ledger, needs, found in UNMATCHED
+    ),
+    *(
+        (asked, make_ledger([15, 15]), TOO_FEW, THREE_OF_TWO)
+        for asked in (make_shape((1, 3)), make_shape(1, (1, 3)), make_shape((1, 3), 1))
+    ),
+    (make_shape(1), make_ledger([]), NONE, "node-a has no GPU"),
     (
         make_shape((1, 3)),
         of_health(SICK, WELL, WELL),
         TOO_FEW,
         "needs 3 GPUs; node-a has 2 healthy (GPU 0 is unhealthy)",
     ),
-    (
-        make_shape((1, 2)),
-        of_health(SICK, WELL, SICK),
-        TOO_FEW,
-        "needs 2 GPUs; node-a has 1 healthy (GPUs 0, 2 are unhealthy)",
-    ),
-    (make_shape(1), of_health(SICK, SICK, SICK), NONE, "node-a has no healthy GPU (GPUs 0, 1, 2 are unhealthy)"),
     (
         make_shape(1),
         of_health(CORDONED, SICK, CORDONED),
@@ -276,154 +382,7 @@ REFUSED: list[tuple[RequestShape, NodeLedger, tuple[RefusalReason, bool], str]] 
         + ", ".join(f"GPU {i} is unhealthy: Xid {200 + i}" for i in range(8))
         + " and 2 more)",
     ),
-    (make_shape(3), ONE_OF_TWO, MEMORY, f"needs 3 GiB on one GPU{FREE}cordoned, 1 GiB"),
     (make_shape((1, 2)), ONE_OF_TWO, TOO_FEW, "needs 2 GPUs; node-a has 1 healthy (GPU 0 is cordoned)"),
-    (shape(request(percent=1)), FULL_OF_FIFTHS, MEMORY, f"needs 1 % of one GPU{FREE}0 GiB and 0 %"),
-    (shape(WHOLE), SMALL, UNTOUCHED, f"needs 1 whole GPU{FREE}12 of 14 GiB and 100 %"),
-    (
-        WHOLE_BESIDE,
-        SMALL,
-        UNTOUCHED,
-        f"needs 1 whole GPU (a) + 3 GiB on one GPU (b){FREE}12 of 14 GiB and 100 %",
-    ),
-    (
-        shape(request("a", gib=9), request("b", gib=4, compute=30)),
-        SMALL,
-        MEMORY,
-        f"needs 9 GiB on one GPU (a) + 4 GiB and 30 % of compute on one GPU (b){FREE}12 GiB and 100 %",
-    ),
-    (
-        shape(*(request(f"c{i}", gib=2) for i in range(9))),
-        SMALL,
-        MEMORY,
-        f"needs {' + '.join(f'2 GiB on one GPU (c{i})' for i in range(8))} + 1 more container{FREE}12 GiB",
-    ),
-    (
-        shape(request(gib=3, compute=40)),
-        BUSY,
-        COMPUTE,
-        f"needs 3 GiB and 40 % of compute on one GPU{FREE}12 GiB and 30 %",
-    ),
-    (shape(request(percent=40)), BUSY, COMPUTE, f"needs 40 % of one GPU{FREE}12 GiB and 30 %"),
-    (
-        shape(request(gib=12, compute=1)),
-        USED_UP,
-        COMPUTE,
-        f"needs 12 GiB and 1 % of compute on one GPU{FREE}12 GiB and 0 %",
-    ),
-    (
-        shape(request(gib=13, compute=1)),
-        USED_UP,
-        MEMORY,
-        f"needs 13 GiB and 1 % of compute on one GPU{FREE}12 GiB and 0 %",
-    ),
-    (shape(WHOLE), ODD, UNTOUCHED, f"needs 1 whole GPU{FREE}15 of 15 GiB and 100 %"),
-    (WHOLE_BESIDE, ODD, UNTOUCHED, f"needs 1 whole GPU (a) + 3 GiB on one GPU (b){FREE}15 of 15 GiB and 100 %"),
-    (
-        shape(PAIR),
-        make_ledger([15, 15], {0: 3}),
-        UNTOUCHED,
-        f"needs 2 whole GPUs{FREE}12 of 15 GiB and 100 %, 15 of 15 GiB and 100 %",
-    ),
-    (
-        shape(request(percent=60, count=2)),
-        PART_TAKEN,
-        MEMORY,
-        f"needs 60 % of each of 2 GPUs{FREE}7 GiB and 50 %, 15 GiB and 100 %",
-    ),
-    (shape(request(gib=11), gpus=model("A100")), mixed(), MEMORY, f"needs 11 GiB on one GPU{FREE}other model, 10 GiB"),
-    (
-        shape(request(gib=90)),
-        mixed(),
-        NEVER,
-        f"needs 90 GiB on one GPU{FREE}15, 10 GiB (its largest GPU has 80 GiB in all)",
-    ),
-    (
-        shape(request(), gpus=model("H100", least_mib=40000)),
-        mixed(),
-        MATCHING,
-        f"needs a GPU with model H100 and at least 40000 MiB in all{HAS}0: other model {T4}, 1: other model"
-        " (NVIDIA A100-SXM4-80GB, 81920 MiB)",
-    ),
-    (
-        shape(TWO, gpus=model("A100")),
-        mixed(),
-        MATCHING,
-        f"needs 2 GPUs with model A100{HAS}0: other model {T4}, 1: fits (NVIDIA A100-SXM4-80GB, 81920 MiB)",
-    ),
-    (
-        shape(request(gib=16), gpus=ENFORCED),
-        limited(Limit.CGROUP, 1),
-        NEVER,
-        f"needs 16 GiB on one GPU{FREE}limit advisory, 15 GiB (its largest GPU has 15 GiB in all)",
-    ),
-    (
-        shape(request(gib=10), gpus=ENFORCED),
-        make_ledger([15, 15]),
-        MATCHING,
-        f"needs a GPU with an enforced limit{HAS}0: limit advisory {T4}, 1: limit advisory {T4}",
-    ),
-    (
-        shape(request(gib=14), gpus=ENFORCED),
-        limited(Limit.MIG),
-        MATCHING,
-        f"needs a GPU with an enforced limit{HAS}0: only a part of MIG {T4}, 1: only a part of MIG {T4}",
-    ),
-    (
-        shape(WHOLE),
-        FULL_BESIDE_MIG,
-        UNTOUCHED,
-        f"needs 1 whole GPU{FREE}1 of 15 GiB and 100 %, MIG, MIG, MIG",
-    ),
-    (
-        shape(request("a", whole=True), request("b", gib=4)),
-        FULL_BESIDE_MIG,
-        UNTOUCHED,
-        f"needs 1 whole GPU (a) + 4 GiB on one GPU (b){FREE}1 of 15 GiB and 100 %"
-        + ", 5 of 5 in MIG GiB and 100 %" * 3,
-    ),
-    (shape(TWO), with_mig(15), MATCHING, f"needs 2 GPUs {SEVERAL} 0: fits {T4}, {INSTANCES}"),
-    (shape(PAIR), with_mig(15), MATCHING, f"needs 2 GPUs {SEVERAL} 0: fits {T4}, {INSTANCES}"),
-    (
-        shape(TWO, gpus=ONLY),
-        with_mig(15),
-        MATCHING,
-        f"needs 2 GPUs with MIG {SEVERAL} 0: no MIG {T4}, {INSTANCES}",
-    ),
-    (shape(request(gib=4, count=2)), FULL_PAIR, MEMORY, f"needs 4 GiB on each of 2 GPUs{FREE}1, 1, MIG, MIG, MIG GiB"),
-    (
-        shape(request("a", gib=4, count=2), request("b", gib=4)),
-        FULL_PAIR,
-        MEMORY,
-        f"needs 4 GiB on each of 2 GPUs (a) + 4 GiB on one GPU (b){FREE}1, 1, 5 in MIG, 5 in MIG, 5 in MIG GiB",
-    ),
-    (
-        shape(request(), gpus=LARGE),
-        of_gpus(make_gpu(0, 80, health=SICK), make_gpu(1, 15)),
-        MATCHING,
-        f"needs a GPU with at least 20480 MiB in all{HAS}0: unhealthy (Tesla T4, 81920 MiB), 1: too small {T4}",
-    ),
-    (
-        shape(PAIR, gpus=GpuSelector(min_memory_mib=16000)),
-        make_ledger([20, 15]),
-        MATCHING,
-        f"needs 2 GPUs with at least 16000 MiB in all{HAS}0: fits (Tesla T4, 20480 MiB), 1: too small {T4}",
-    ),
-    (
-        shape(request(), gpus=LARGE),
-        make_ledger([15] * 10),
-        MATCHING,
-        f"needs a GPU with at least 20480 MiB in all{HAS}"
-        + ", ".join(f"{i}: too small {T4}" for i in range(8))
-        + " and 2 more",
-    ),
-    (
-        beside(same=WEB),
-        near(neighbour(1, namespace="other"), gpus=3),
-        NEIGHBOURS,
-        f"needs 3 GiB on one GPU{FREE}without app=web, without app=web, without app=web",
-    ),
-    (beside(other=WEB), near(neighbour(0), gpus=1), NEIGHBOURS, f"needs 3 GiB on one GPU{FREE}with app=web"),
 ]
 
 
