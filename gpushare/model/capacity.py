@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import ContainerRequest, Need, PodRequest, RequestShape
+from gpushare.model.request import Need, PodRequest, RequestShape
 from gpushare.model.selector import ANY_GPU, Choice, MigChoice, takes_mig
 
 
@@ -119,7 +119,7 @@ class Ask:
 
     @classmethod
     def of(cls, shape: RequestShape, takes: FreeHost = NOTHING) -> "Ask":
-        most = max(shape.containers, key=_most)
+        most = max(shape.containers, key=lambda asked: (asked.whole, asked.memory_percent, asked.memory_mib))
         return cls(
             gpus=max(container.gpu_count for container in shape.containers),
             memory_mib=most.memory_mib,
@@ -166,7 +166,3 @@ class Ask:
 
     def fits_host(self, host: FreeHost | None) -> bool:
         return host is None or self.host.fits(host)
-
-
-def _most(request: ContainerRequest) -> tuple[bool, int, int]:
-    return request.whole, request.memory_percent, request.memory_mib

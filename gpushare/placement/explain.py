@@ -36,14 +36,10 @@ def too_few_gpus(wanted: int, healthy: int, ledger: NodeLedger) -> str:
     return f"{text} healthy ({_unhealthy(ledger)})" if _unhealthy(ledger) else text
 
 
-def no_matching_gpu(shape: RequestShape, wanted: ContainerRequest, barred: Barred, inventory: NodeInventory) -> str:
-    return inventory.node.join(around_the_node(shape, wanted, barred, inventory))
-
-
 def around_the_node(
     shape: RequestShape, wanted: ContainerRequest, barred: Barred, inventory: NodeInventory
 ) -> tuple[str, str]:
-    """What `no_matching_gpu` says before and after the node's name; the same for all nodes with the same GPUs."""
+    """What a refusal says before and after the node's name; the same for all nodes with the same GPUs."""
     kind = f" with {shape.gpus}" if shape.gpus != ANY_GPU else ""
     of_kind = [gpu for gpu in inventory.gpus if gpu.uuid not in barred]
     without = ""
@@ -59,13 +55,11 @@ def around_the_node(
     return f"needs {_number(wanted)}{kind}{without}; GPUs of ", f": {listed}"
 
 
-def insufficient(shape: RequestShape, ledger: NodeLedger, barred: Barred, *, never: bool) -> str:
-    """No choice of GPUs has room for the pod; `never`: not even if the node were empty."""
-    return needs(shape, ledger.inventory.unit) + left(shape, ledger, barred, never=never)
-
-
 def left(shape: RequestShape, ledger: NodeLedger, barred: Barred, *, never: bool) -> str:
-    """What `insufficient` says behind what the pod needs; where no GPU is barred, it depends on the way of asking."""
+    """How a refusal for want of room goes on; `never`: not even the empty node would have it.
+
+    Where no GPU is barred, it depends on the way of asking alone.
+    """
     unit = ledger.inventory.unit
     is_whole = any(request.whole for request in shape.containers)
     counts_compute = any(request.compute_percent for request in shape.containers)
@@ -89,7 +83,12 @@ def left(shape: RequestShape, ledger: NodeLedger, barred: Barred, *, never: bool
 
 def needs(shape: RequestShape, unit: MemoryUnit) -> str:
     """How a refusal for want of room begins; the unit is the node's."""
-    return f"needs {_container_requests(shape, unit)}"
+    if len(shape.containers) == 1:
+        return f"needs {_container_request(shape.containers[0], unit)}"
+    named = shape.containers[:MAX_NAMED]
+    text = " + ".join(f"{_container_request(container, unit)} ({container.container})" for container in named)
+    more = len(shape.containers) - len(named)
+    return f"needs {text}" + (f" + {more} more container{'s' if more > 1 else ''}" if more else "")
 
 
 def search_too_long(shape: RequestShape, ledger: NodeLedger) -> str:
@@ -97,15 +96,6 @@ def search_too_long(shape: RequestShape, ledger: NodeLedger) -> str:
         f"{needs(shape, ledger.inventory.unit)}; no fit on {ledger.inventory.node} was found in {MAX_STEPS} steps;"
         " ask for equal amounts, or use fewer GPU containers"
     )
-
-
-def _container_requests(shape: RequestShape, unit: MemoryUnit) -> str:
-    if len(shape.containers) == 1:
-        return _container_request(shape.containers[0], unit)
-    named = shape.containers[:MAX_NAMED]
-    text = " + ".join(f"{_container_request(container, unit)} ({container.container})" for container in named)
-    more = len(shape.containers) - len(named)
-    return f"{text} + {more} more container{'s' if more > 1 else ''}" if more else text
 
 
 def _container_request(container: ContainerRequest, unit: MemoryUnit) -> str:

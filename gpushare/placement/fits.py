@@ -72,17 +72,14 @@ class Rules:
         return is_open, need, roomy, fits
 
 
-def is_columnar(shape: RequestShape) -> bool:
-    """Whether columns tell where a pod fits and which GPUs it gets there. The shape is resolved."""
-    return len(shape.containers) == 1 and shape.affinity is None and shape.gpus.uuids == ANY_GPU.uuids
-
-
 class Fits:
     """On which nodes a pod fits: no policy and no outlook changes that."""
 
     def __init__(self, shape: RequestShape) -> None:
         self.shape = shape
-        self.rules = Rules(shape) if is_columnar(shape) else None
+        is_columnar = len(shape.containers) == 1 and shape.affinity is None and shape.gpus.uuids == ANY_GPU.uuids
+        self.rules = Rules(shape) if is_columnar else None
+        """None for pods that are placed one by one."""
         self.codes: Codes = np.zeros(0, np.uint8)
         """FITS, UNSEEN, or why not: see `refusal`."""
         self.seen = 0

@@ -40,7 +40,8 @@ def place(shape: RequestShape, ledger: NodeLedger, policies: Policies = _DEFAULT
     lacking = [request for request in shape.containers if request.gpu_count > len(_open_to(shape, request, of_kind))]
     if lacking:
         hardest = max(lacking, key=lambda request: (request.gpu_count, request.whole))
-        message = explain.no_matching_gpu(shape, hardest, barred, ledger.inventory)
+        inventory = ledger.inventory
+        message = inventory.node.join(explain.around_the_node(shape, hardest, barred, inventory))
         return Refused(RefusalReason.NO_MATCHING_GPU, message, permanent=True)
     barred = {**candidates.by_neighbours(shape.affinity, ledger), **barred}
     bins = [_bin(shape, gpu, ledger) for gpu in of_kind if gpu.uuid not in barred]
@@ -50,7 +51,8 @@ def place(shape: RequestShape, ledger: NodeLedger, policies: Policies = _DEFAULT
         return Refused(RefusalReason.SEARCH_TOO_LONG, explain.search_too_long(shape, ledger))
     if chosen is None:
         never = not all(_could_ever_hold(shape, container, of_kind) for container in shape.containers)
-        message = explain.insufficient(shape, ledger, barred, never=never)
+        needs = explain.needs(shape, ledger.inventory.unit)
+        message = needs + explain.left(shape, ledger, barred, never=never)
         return Refused(_reason(shape, bins), message, permanent=never)
     return Placed(
         tuple(_grant(shape, request, gpus, ledger) for request, gpus in zip(shape.containers, chosen, strict=True))

@@ -106,18 +106,13 @@ class _Search:
                 continue
             depth = len(path)
             if depth == len(self._order):
-                return self._result([*chosen, taken])
+                places = dict(zip(self._order, [*chosen, taken], strict=True))
+                return tuple(tuple(self._bins[i].gpu.uuid for i in places[at]) for at in range(len(places)))
             after = self._after(loads, self._order[depth - 1], taken)
             if not self._is_dead(depth, after):
                 chosen.append(taken)
                 path.append((after, self._choices(depth, after)))
         return None
-
-    def _result(self, chosen: Sequence[Choice]) -> tuple[tuple[GpuUuid, ...], ...]:
-        by_position = dict(zip(self._order, chosen, strict=True))
-        return tuple(
-            tuple(self._bins[i].gpu.uuid for i in by_position[position]) for position in range(len(self._containers))
-        )
 
     def _choices(self, depth: int, loads: Loads) -> Iterator[Choice]:
         """Sets of GPUs for one container, best first, one of each kind of equal sets."""

@@ -14,7 +14,7 @@ from gpushare.model.allocation import Refused
 from gpushare.model.capacity import FreeGpu, FreeHost
 from gpushare.model.gpu import Gpu, GpuHealth, HandOver, MigInstance, NodeInventory
 from gpushare.model.ledger import NodeLedger
-from gpushare.placement.columns import ENOUGH, MOST_MIB, Ints, Nodes, cell, gpus_of, of_host
+from gpushare.placement.columns import ENOUGH, Ints, Nodes, cell, gpus_of, of_host
 
 MOST_PLACES: Final = 64
 """GPUs of a node in columns; one node with more would widen the rows of all."""
@@ -120,12 +120,12 @@ class Table:
         """Nodes with GPUs that take pods, as if no pod were there, and as they are; copies."""
         rows = np.flatnonzero((self.facts[STATE] == KNOWN) & (self.facts[GPUS] > 0))
         now, cells = self.nodes(rows), self.cells[:, rows]
-        has = np.array([min(each.grantable_mib, MOST_MIB) for each in self.hardware], np.int32)
-        extra = np.array([min(each.extra_mib, MOST_MIB) for each in self.hardware], np.int32)
-        is_gpu = cells[HARDWARE] > 0
-        cells[TOTAL] = cells[FREE] = has[cells[HARDWARE]]
-        cells[EXTRA] = extra[cells[HARDWARE]]
-        cells[PERCENT], cells[UNTOUCHED] = 100 * is_gpu, is_gpu
+        untouched = (
+            FreeGpu(gpu.grantable_mib, gpu.grantable_mib, mig=gpu.mig is not None, extra_mib=gpu.extra_mib)
+            for gpu in self.hardware
+        )
+        empty = np.array([cell(gpu) for gpu in untouched], np.int32).T
+        cells[:HARDWARE] = np.where(cells[HARDWARE] > 0, empty[:, cells[HARDWARE]], 0)
         cpu, memory = self.facts[HAS_CPU, rows], self.facts[HAS_MEMORY, rows]
         return Nodes(gpus_of(cells), now.model, cpu, memory, now.models), now
 
