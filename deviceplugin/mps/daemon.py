@@ -82,10 +82,6 @@ def _line(message: Mapping[str, Any]) -> bytes:
     return orjson.dumps(message, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE)
 
 
-def encode_status(status: Status) -> bytes:
-    return _line({"problem": status.problem, "modes": status.modes})
-
-
 def decode_status(line: bytes) -> Status:
     try:
         read: Any = orjson.loads(line)
@@ -247,7 +243,7 @@ class Supervisor:
         try:
             connection.settimeout(_PEER_S)
             status = self.status(decode_request(read_line(connection)))
-            connection.sendall(encode_status(status))
+            connection.sendall(_line({"problem": status.problem, "modes": status.modes}))
         except (OSError, WireError) as error:
             logs.event(_LOG, "request not answered", level=logging.WARNING, error=str(error))
 

@@ -215,8 +215,7 @@ def test_a_line_without_an_end_is_read_up_to_a_bound() -> None:
 
 def test_messages_are_read_as_they_were_written() -> None:
     assert daemon.decode_request(b'{"defaults":{"0":3072,"1":1}}\n') == {0: 3072, 1: 1}
-    status = Status("broken", {0: "Default"})
-    assert daemon.decode_status(daemon.encode_status(status)) == status
+    assert daemon.decode_status(b'{"problem":"broken","modes":{"0":"Default"}}\n') == Status("broken", {0: "Default"})
     for bad in (b"", b"[]", b"{}", b'{"defaults": 3}', b'{"defaults": {"x": 1}}'):
         with pytest.raises(WireError):
             daemon.decode_request(bad)
