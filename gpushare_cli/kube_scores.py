@@ -176,26 +176,31 @@ def spread(rules: Rules, counts: Mapping[int, int], zones: Sequence[str | None],
     Counts are the pod's replicas on a node, where there are any; zones those of every node, None without the label.
     """
     by_zone: dict[str | None, int] = {zones[node]: 0 for node in fitting}
+    here = np.zeros(len(zones))
     for node, count in counts.items():
+        here[node] = count
         if zones[node] in by_zone:
             by_zone[zones[node]] += count
     host_weight, zone_weight = math.log(len(fitting) + 2), math.log(len(by_zone) + 2)
-    found = []
-    for node in fitting:
-        points = counts.get(node, 0) * host_weight + _HOST_SKEW - 1
-        if (zone := zones[node]) is not None:
-            points += by_zone[zone] * zone_weight + _ZONE_SKEW - 1
-        found.append(points)
-    return evened(rules, found)
+    points = here[fitting] * host_weight + _HOST_SKEW - 1
+    if by_zone.keys() != {None}:
+        of_zone = {zone: count * zone_weight + _ZONE_SKEW - 1 for zone, count in by_zone.items()} | {None: 0.0}
+        points += [of_zone[zones[node]] for node in fitting]
+    return evened(rules, points)
 
 
-def evened(rules: Rules, found: Sequence[float | None]) -> list[int]:
+def evened(rules: Rules, found: Sequence[float | None] | Floats) -> list[int]:
     """PodTopologySpread's points: the most for nodes with the fewest replicas around, 0 for those that do not count."""
+    values = np.array(found, np.float64)  # without a number where a node does not count
+    counted = ~np.isnan(values)
     half = 0.5 if rules.minor >= _ROUNDED else 0.0
-    cut = [None if points is None else math.floor(points + half) for points in found]
-    counted = [points for points in cut if points is not None]
-    high, low = max(counted, default=0), min(counted, default=0)
-    return [0 if points is None else MOST * (high + low - points) // high if high else MOST for points in cut]
+    cut = np.floor(np.where(counted, values, 0) + half).astype(np.int64)
+    if not counted.any():
+        return [0] * len(cut)
+    high, low = int(cut[counted].max()), int(cut[counted].min())
+    points = MOST * (high + low - cut) // high if high else np.full(len(cut), MOST)
+    even: list[int] = np.where(counted, points, 0).tolist()
+    return even
 
 
 def normalized(counts: Mapping[int, int], nodes: Sequence[int]) -> list[int]:
