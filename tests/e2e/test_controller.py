@@ -5,12 +5,16 @@ import re
 from datetime import datetime, timedelta
 from typing import Final
 
+import pytest
+
 from gpushare import names
 from gpushare.kube import api as kube
+from localcluster import installation
 from tests.e2e import checks, disturb
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
-from tests.e2e.system import PROMPT_S, Json, System, is_ready, make_pod, replica_set
+from tests.e2e.system import PROMPT_S, Json, System, allocated, is_ready, make_pod, replica_set, shown_by_inspect
 
+SEEDS: Final = installation.ROOT / "tests" / "seeds"
 SHORT_LIVED: Final = 40
 UNITS: Final = 15
 """More than half a GPU, so that four pods fill a node."""
@@ -99,6 +103,19 @@ def test_the_other_replica_serves_once_the_lease_of_a_dead_leader_has_ended(syst
     system.eventually("the new leader serves", lambda: serves(system))
     checks.the_controllers_ledger_equals_the_pods(system)
     checks.run_and_see_their_gpus(system, namespace, make_pod("after"))
+
+
+@pytest.mark.parametrize("seed", ["gpu-pod-vectoradd", "gpu-pod-whole"])
+def test_a_whole_gpu_beside_a_shared_one(system: System, namespace: str, seed: str) -> None:
+    """As the guides ask NVIDIA's plugin: a GPU that no one else is on."""
+    for name in ("gpu-share-pod1", seed):
+        system.cluster.kubectl("apply", "-n", namespace, "-f", str(SEEDS / f"{name}.yaml"))
+    pods = system.running(namespace, "gpu-share-pod1", "gpu-pod")
+    checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
+    [[shared], [whole]] = (gpus for pod in pods for gpus in allocated(pod).values())
+    assert shared != whole
+    assert sum(shown_by_inspect(system, namespace)["gpu-pod"].values()) == GPU_GIB * 1024
+    checks.the_ledger_is_right(system)
 
 
 def test_a_pod_with_a_preset_node_gets_its_gpu_before_it_starts(system: System, namespace: str) -> None:

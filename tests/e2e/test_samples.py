@@ -1,7 +1,4 @@
-"""What users wrote runs as they wrote it, and the table shows it: samples, and seeds that ask for whole GPUs.
-
-This installation hands whole GPUs out (`GPUSHARE_WHOLE_GPUS`).
-"""
+"""What users wrote runs as they wrote it, and the table shows it."""
 
 import math
 import os
@@ -24,19 +21,6 @@ from tests.e2e.system import Json, System, allocated, shown_by_inspect
 SAMPLES: Final = installation.ROOT / "manifests" / "samples"
 SEEDS: Final = installation.ROOT / "tests" / "seeds"
 PODS: Final = 3 + 2 + 2 + 10  # the StatefulSets' replicas, and one of each other sample
-
-
-@pytest.mark.parametrize("seed", ["gpu-pod-vectoradd", "gpu-pod-whole"])
-def test_a_whole_gpu_beside_a_shared_one(system: System, namespace: str, seed: str) -> None:
-    """As the guides ask NVIDIA's plugin: a GPU that no one else is on. It comes before the samples, which touch all."""
-    for name in ("gpu-share-pod1", seed):
-        system.cluster.kubectl("apply", "-n", namespace, "-f", str(SEEDS / f"{name}.yaml"))
-    pods = system.running(namespace, "gpu-share-pod1", "gpu-pod")
-    checks.every_container_sees_exactly_its_gpus(system, namespace, pods)
-    [[shared], [whole]] = (gpus for pod in pods for gpus in allocated(pod).values())
-    assert shared != whole
-    assert sum(shown_by_inspect(system, namespace)["gpu-pod"].values()) == GPU_GIB * 1024
-    checks.the_ledger_is_right(system)
 
 
 @dataclass(frozen=True)
@@ -131,11 +115,12 @@ def inspect(system: System, *arguments: str) -> str:
     return done.stdout
 
 
-def test_a_pod_that_is_deleted_and_recreated_gets_a_new_allocation(samples: Running) -> None:
+def test_a_pod_that_is_deleted_and_recreated_gets_a_new_allocation(system: System, namespace: str) -> None:
     """StatefulSets reuse names: identity is the uid."""
-    system, namespace, name = samples.system, samples.namespace, "binpack-1-0"
+    name = "binpack-1-0"
+    system.cluster.kubectl("apply", "-n", namespace, "-f", str(SAMPLES / "binpack-1.yaml"))
     for _ in range(3):
-        [before] = system.running(namespace, name)
+        [before, *_] = [pod for pod in system.all_running(namespace, 3) if pod["metadata"]["name"] == name]
         disturb.kill(system, before)
 
         def recreated(uid: str = before["metadata"]["uid"]) -> bool:
@@ -143,5 +128,5 @@ def test_a_pod_that_is_deleted_and_recreated_gets_a_new_allocation(samples: Runn
             return any(metadata["uid"] != uid for metadata in named)
 
         system.eventually("recreated", recreated)
-    checks.every_container_sees_exactly_its_gpus(system, namespace, system.running(namespace, name))
+    checks.every_container_sees_exactly_its_gpus(system, namespace, system.all_running(namespace, 3))
     checks.the_controllers_ledger_equals_the_pods(system)
