@@ -1,7 +1,8 @@
 """What containers use of their GPUs, from the metrics of the nodes' device plugins. Changes nothing."""
 
+import contextlib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,8 +24,8 @@ _USED: Final = "gpushare_plugin_container_used_bytes"
 _PEAK: Final = "gpushare_plugin_container_peak_bytes"
 _READ: Final = "gpushare_plugin_gpu_foreign_bytes"  # there for every GPU whose processes the plugin could list
 _FACTS: Final = frozenset({"gpushare_plugin_usage_info", "gpushare_plugin_gpu_processes"})
-_TRIED: Final = ('reading="on"', 'reading="no-answer"')
-_SAMPLE: Final = re.compile(r"^([a-z_]+)\{([^\n]*)\} ([0-9]{1,20}(?:\.[0-9]{1,20})?(?:e\+[0-9]{1,2})?)$", re.MULTILINE)
+_TRIED: Final = ("reading=on", "reading=no-answer")
+_SAMPLE: Final = re.compile(r"^([a-z_]+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 _LABEL: Final = re.compile(r'([A-Za-z]+)="((?:[^"\\]|\\.)*)"')
 _MIB: Final = 1024 * 1024
 _MOST: Final = 2.0**60  # bytes; more is no memory of a GPU
@@ -44,32 +45,38 @@ class NodeUse:
     problem: str = ""
 
 
+def samples(page: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    """Of a page of metrics: name, labels and value."""
+    for name, labels, value in _SAMPLE.findall(page):
+        with contextlib.suppress(ValueError):
+            yield name, dict(_LABEL.findall(labels)), float(value)
+
+
 def parse(page: str) -> NodeUse:
     found: dict[str, dict[Key, int]] = {_USED: {}, _PEAK: {}}
-    facts: dict[str, int] = {}
+    facts: dict[str, float] = {}
     is_read = False
-    for name, text, value in _SAMPLE.findall(page):
+    for name, labels, value in samples(page):
         is_read = is_read or name == _READ
-        if name in found and float(value) < _MOST:
-            labels = dict(_LABEL.findall(text))
+        if name in found and 0 <= value < _MOST:
             namespace, pod, container, gpu = (labels.get(key, "") for key in ("namespace", "pod", "container", "UUID"))
             key = namespace, pod, "" if container == names.OTHERS else container, gpu
-            found[name][key] = -(-int(float(value)) // _MIB)
+            found[name][key] = -(-int(value) // _MIB)
         elif name in _FACTS:
-            facts.update((f'{key}="{said}"', int(float(value))) for key, said in _LABEL.findall(text))
+            facts |= {f"{key}={said}": value for key, said in labels.items()}
     uses = {key: Use(found[_USED].get(key), found[_PEAK].get(key)) for key in found[_USED].keys() | found[_PEAK].keys()}
     return NodeUse(uses=uses, problem=_problem(facts, is_read=is_read))
 
 
-def _problem(facts: Mapping[str, int], *, is_read: bool) -> str:
-    """By values of facts, by label as it stands on the page, and whether some GPU's processes were listed."""
-    unknown = facts.get('known="false"', 0)
-    if 'reading="no-host-pid"' in facts:
+def _problem(facts: Mapping[str, float], *, is_read: bool) -> str:
+    """By values of facts, by label as in `reading=on`, and whether some GPU's processes were listed."""
+    unknown = int(facts.get("known=false", 0))
+    if "reading=no-host-pid" in facts:
         return "its device plugin does not see the processes of the node: it needs hostPID (manifests/usage)"
     if not is_read:
         off, silent = "its device plugin does not read it (manifests/usage)", "its driver lists no processes"
         return off if facts.keys().isdisjoint(_TRIED) else silent
-    if unknown and not facts.get('known="true"'):
+    if unknown and not facts.get("known=true"):
         return f"of {unknown} processes on its GPUs, its device plugin finds none in /proc, and so not their containers"
     return ""
 
@@ -120,8 +127,6 @@ def _plugins(api: KubeApi, namespace: str) -> Mapping[NodeName, str]:
 
 
 def _port(pod: JsonObject) -> int:
-    for path, _, container in pods_wire.containers(pod):
-        for port in fields.objects(container, "ports", path):
-            if port.get("name") == "metrics":
-                return fields.integer(port, "containerPort", path)
-    return 0
+    containers = pods_wire.containers(pod)
+    ports = (port for path, _, container in containers for port in fields.objects(container, "ports", path))
+    return next((fields.integer(port, "containerPort", "port") for port in ports if port.get("name") == "metrics"), 0)

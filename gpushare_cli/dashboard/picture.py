@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import Enum
+from functools import cached_property
 from typing import Any, Final
 
 import orjson
@@ -40,7 +41,7 @@ _REST: Final = 5  # why pods wait is computed for no more than one part in so ma
 _HIDDEN: Final = re.compile(f"[{console.HIDDEN}]")  # a tenant could write these to make text look like other text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Picture:
     version: int
     nodes: Mapping[str, NodeView]
@@ -48,24 +49,11 @@ class Picture:
     waiting: tuple[Waiting, ...] = ()
     happenings: tuple[Happening, ...] = ()
 
-
-class Pages:
-    """Pictures as lines of JSON: the overview, pods that wait, what happened, and each node. In memory once."""
-
-    def __init__(self) -> None:
-        self._run: Final = secrets.token_urlsafe(6)  # an earlier process has pictures of the same versions
-        self._lock: Final = threading.Lock()
-        self._page = f'"{self._run}.0"', b""
-        self._picture: Picture | None = None
-
-    def of(self, picture: Picture | None) -> tuple[str, bytes]:
-        with self._lock:
-            if picture is not None and (self._picture is None or picture.version > self._picture.version):
-                self._picture = picture
-                parts = (picture.overview, picture.waiting, picture.happenings)
-                lines = map(_json, (*parts, *(view for _, view in sorted(picture.nodes.items()))))
-                self._page = f'"{self._run}.{picture.version}"', b"\n".join(lines)
-            return self._page
+    @cached_property
+    def page(self) -> bytes:
+        """Lines of JSON for browsers: the overview, pods that wait, what happened, and each node."""
+        nodes = (view for _, view in sorted(self.nodes.items()))
+        return b"\n".join(map(_json, (self.overview, self.waiting, self.happenings, *nodes)))
 
 
 def _json(value: Any) -> bytes:
@@ -108,7 +96,7 @@ class Live:
         self._waiting_due, self._waiting_at = True, float("-inf")
         self._seen: list[Happening] = []  # what no object tells, since the start
         self._ended: dict[str, Happening] = {}
-        self._pages = Pages()
+        self._run: Final = secrets.token_urlsafe(6)  # an earlier process has pictures of the same versions
 
     def start(self, stop: threading.Event) -> None:
         self.watched.start(stop)
@@ -135,8 +123,9 @@ class Live:
         return self.picture
 
     def page(self) -> tuple[str, bytes]:
-        """The picture for browsers: an entity tag and lines of JSON, none of them while there is no picture."""
-        return self._pages.of(self.look())
+        """The picture for browsers: an entity tag, and lines of JSON; none of these while there is no picture."""
+        picture = self.look()
+        return (f'"{self._run}.{picture.version}"', picture.page) if picture else (f'"{self._run}.0"', b"")
 
     def _tick_if_read(self) -> float:
         if not self.watched.is_read:

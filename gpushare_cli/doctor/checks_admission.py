@@ -239,7 +239,7 @@ def runtime_class_policy(facts: Facts) -> Iterator[Finding]:
     """RuntimeClasses of NVIDIA are refused under all their names, and no GPU pod for the one that it is given."""
     facts.needs_conditions("this server has no such policies")
     name, part = names.RUNTIME_CLASS_POLICY, facts.snapshot.refused_classes
-    config_map = facts.needed("configmap", name, part, f": {_WITHOUT[name]}", severe=False)
+    config_map = facts.needed("configmap", name, part, f": {_WITHOUT[name]}", warning)
     where = facts.own("configmap", name)
     data = fields.mapping(config_map, "data", names.RUNTIME_CLASS_POLICY)
     word = fields.text(data, "refuse", "data")

@@ -160,7 +160,7 @@ def hand_over_ways(facts: Facts) -> Iterator[Finding]:
 def hand_over_summary(facts: Facts) -> Iterator[Finding]:
     """The controller has told the webhook how nodes hand over GPUs."""
     part, effect = facts.snapshot.hand_over, ", so every GPU pod gets a RuntimeClass, needed or not"
-    config_map = facts.needed("configmap", names.HAND_OVER, part, effect, severe=False)
+    config_map = facts.needed("configmap", names.HAND_OVER, part, effect, warning)
     real = hand_over.summary(node_records.sharing(map(node_records.read, read(facts.snapshot.nodes))))
     if real == hand_over.NO_NODE:
         raise NothingToCheckError("no node shares")

@@ -19,7 +19,7 @@ from gpushare_cli.doctor import foreign, objects
 from gpushare_cli.doctor.facts import Facts, Finding, NothingToCheckError, error, note, warning
 from gpushare_cli.doctor.snapshot import Unreadable, read
 
-_KEY: Final = objects.SCHEDULER_KEY
+_KEY: Final = "scheduler.yaml"
 _VERBS: Final = ("filterVerb", "prioritizeVerb", "preemptVerb", "bindVerb")
 _REQUESTS: Final = "gpushare_extender_requests_total"
 _PATIENCE: Final = timedelta(minutes=5)
@@ -156,7 +156,7 @@ def pods_without_gpus(facts: Facts) -> Iterator[Finding]:
     if not objects.counted(page.text, _REQUESTS):
         raise NothingToCheckError("no scheduler has asked the controller anything yet")
     # It is asked about GPU pods too, and has no opinion on them; a scheduler that has no others ranks nothing.
-    if objects.counted(page.text, _REQUESTS, f'verb="{names.OTHERS_VERB}"', 'outcome="scored"'):
+    if objects.counted(page.text, _REQUESTS, verb=names.OTHERS_VERB, outcome="scored"):
         return
     yield note(
         "nodes" if len(open_to_all) > 1 else f"node/{open_to_all[0]}",
@@ -168,7 +168,7 @@ def pods_without_gpus(facts: Facts) -> Iterator[Finding]:
 
 def pending(facts: Facts) -> Iterator[Finding]:
     """GPU pods get a node within minutes."""
-    waiting = [(pod, record) for pod, record in facts.pods if isinstance(record, Pending) and _is_old(facts, pod)]
+    waiting = [each for each in facts.pods if isinstance(each[1], Pending) and facts.age(each[0]) > _PATIENCE]
     if not waiting:
         return
     pod, record = min(waiting, key=lambda each: str(each[0]["metadata"].get("creationTimestamp")))
@@ -182,7 +182,7 @@ def unallocated(facts: Facts) -> Iterator[Finding]:
     """Pods on a node were granted GPUs at bind."""
     ours = {node.name for node in facts.nodes if node.record.inventory is not None}
     for pod, record in facts.pods:
-        if not isinstance(record, Bound) or record.bypassed is None or record.deleting or not _is_old(facts, pod):
+        if not isinstance(record, Bound) or record.bypassed is None or record.deleting or facts.age(pod) <= _PATIENCE:
             continue
         # Where nothing says that these GPUs are shared, another plugin may have started it, as with whole GPUs.
         if record.bypassed.mutated or record.node in ours:
@@ -196,7 +196,7 @@ def refused(facts: Facts) -> Iterator[Finding]:
     """Containers of pods that were granted GPUs start."""
     by_node: dict[str, list[tuple[str, PodRef, str]]] = {}
     for pod, record in facts.pods:
-        if isinstance(record, Bound) and record.holds and not record.deleting and _is_old(facts, pod):
+        if isinstance(record, Bound) and record.holds and not record.deleting and facts.age(pod) > _PATIENCE:
             for why in itertools.islice(_refusals(pod), 1):
                 by_node.setdefault(record.node, []).append((record.created, record.ref, why))
     for node, found in sorted(by_node.items()):
@@ -257,12 +257,8 @@ def over_committed(facts: Facts) -> Iterator[Finding]:
             yield error(f"node/{name}", f"pods hold {100 + percent} per cent of the compute of GPU {uuid}", fix)
 
 
-def _is_old(facts: Facts, pod: JsonObject) -> bool:
-    return facts.now - objects.created(pod, facts.now) > _PATIENCE
-
-
 def _age(facts: Facts, pod: JsonObject) -> str:
-    minutes = int((facts.now - objects.created(pod, facts.now)) / timedelta(minutes=1))
+    minutes = int(facts.age(pod) / timedelta(minutes=1))
     if minutes < 120:
         return f"{minutes} minutes"
     return f"{minutes // 60} hours" if minutes < 48 * 60 else f"{minutes // 1440} days"

@@ -1,6 +1,6 @@
 """What a check may find, and what checks ask: facts that follow from a snapshot, each worked out once. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
@@ -51,6 +51,7 @@ class Finding:
     fix: str  # what to do, a command where possible. Empty if there is nothing to do.
 
 
+Make = Callable[[str, str, str], Finding]
 error: Final = partial(Finding, Severity.ERROR)
 warning: Final = partial(Finding, Severity.WARNING)
 note: Final = partial(Finding, Severity.OK)
@@ -120,13 +121,17 @@ class Facts:
     def kubectl(self, command: str) -> str:
         return f"kubectl -n {self.namespace} {command}"
 
+    def age(self, item: JsonObject) -> timedelta:
+        """Since it was created; none if it does not say."""
+        created = fields.mapping(item, "metadata", "object").get("creationTimestamp")
+        return self.now - (objects.moment(created) or self.now)
+
     def all_logs(self, component: str) -> str:
         return self.kubectl(f"logs -l {objects.LABEL_APP}={component} --prefix --tail=100")
 
-    def needed(self, kind: str, name: str, part: Object, consequence: str, *, severe: bool = True) -> JsonObject:
+    def needed(self, kind: str, name: str, part: Object, consequence: str, make: Make = error) -> JsonObject:
         """An object without which a check has nothing more to say than that it is missing."""
         if (found := read(part)) is None:
-            make = error if severe else warning
             raise LastFindingError(make(self.own(kind, name), f"it is missing{consequence}", objects.APPLY))
         return found
 

@@ -1,7 +1,6 @@
 """Names of the installation's objects, and look-ups in objects of the API server. Pure."""
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -9,8 +8,8 @@ from gpushare import names
 from gpushare.kube.api import JsonObject
 from gpushare.runtime import options
 from gpushare.wire import fields
+from gpushare_cli import usage
 
-SCHEDULER_KEY: Final = "scheduler.yaml"
 LABEL_APP: Final = "app.kubernetes.io/name"
 LABEL_NAMESPACE: Final = "kubernetes.io/metadata.name"
 KUBE_SYSTEM: Final = "kube-system"
@@ -71,27 +70,12 @@ def moment(text: object) -> datetime | None:
     return when if when.tzinfo else when.replace(tzinfo=UTC)
 
 
-def created(item: JsonObject, now: datetime) -> datetime:
-    """When; now if it does not say."""
-    return moment(fields.mapping(item, "metadata", "object").get("creationTimestamp")) or now
-
-
 def metric(page: str, name: str) -> float | None:
-    """A gauge without labels, from a page of metrics."""
-    return next((value for series, value in _samples(page) if series == name), None)
+    """A gauge, from a page of metrics."""
+    return next((value for series, _, value in usage.samples(page) if series == name), None)
 
 
-def counted(page: str, name: str, *labels: str) -> float:
-    """The sum of a counter over the series with these labels, such as `verb="filter"`, from a page of metrics."""
-    return sum(
-        value
-        for series, value in _samples(page)
-        if series.startswith(f"{name}{{") and all(label in series for label in labels)
-    )
-
-
-def _samples(page: str) -> Iterator[tuple[str, float]]:
-    for line in page.splitlines():
-        series, _, value = line.rpartition(" ")
-        with contextlib.suppress(ValueError):
-            yield series, float(value)
+def counted(page: str, name: str, **labels: str) -> float:
+    """The sum of a counter over the series with these labels, from a page of metrics."""
+    found = usage.samples(page)
+    return sum(value for series, has, value in found if series == name and labels.items() <= has.items())

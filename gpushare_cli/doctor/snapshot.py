@@ -87,8 +87,7 @@ class Snapshot:
     namespaces: Objects = part("many", "/api/v1/namespaces")
     settings: Object = part("one", f"{_MAPS}/{names.CONFIG}")  # the ConfigMap that all components share
     hand_over: Object = part("one", f"{_MAPS}/{names.HAND_OVER}")  # what the controller says of the nodes
-    refused_classes: Object = part("one", f"{_MAPS}/{names.RUNTIME_CLASS_POLICY}")
-    """To whom RuntimeClasses of NVIDIA are refused."""
+    refused_classes: Object = part("one", f"{_MAPS}/{names.RUNTIME_CLASS_POLICY}")  # those of NVIDIA
     runtime_classes: Objects = part("many", "/apis/node.k8s.io/v1/runtimeclasses")
 
     mutating: Object = part("one", f"{_ADMISSION}/mutatingwebhookconfigurations/{names.MUTATING_WEBHOOK}")
@@ -118,8 +117,7 @@ class Snapshot:
     nvidia_configs: Objects = part("nvidia_configs")  # ConfigMaps by which NVIDIA's plugin shares GPUs itself
     resource_slices: Objects = part("dra", "resourceslices")  # what DRA drivers offer
     device_classes: Objects = part("dra", "deviceclasses")
-    unhealthy: Objects = part("many", reading.CONFIG_MAPS, reading.is_unhealthy_list)
-    """ConfigMaps of GPUs that must not be used."""
+    unhealthy: Objects = part("many", reading.CONFIG_MAPS, reading.is_unhealthy_list)  # ConfigMaps
     pods: Objects = part("pods")  # those that ask for GPUs or hold some, the installation's own, and other GPU plugins'
 
 
@@ -147,11 +145,9 @@ def _server(api: KubeApi, clock: Clock) -> tuple[ServerVersion, datetime]:
     if not answer.is_good:
         raise kube.error_of(answer.status, answer.brief)
     try:
-        version = str(orjson.loads(answer.text)["gitVersion"])
+        return ServerVersion.parse(str(orjson.loads(answer.text)["gitVersion"])), answer.at or clock.now()
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         raise kube.ServerFaultError(f"/version: no answer of an API server: {answer.brief}") from error
-    try:
-        return ServerVersion.parse(version), answer.at or clock.now()
     except SettingsError as error:
         raise WireError(str(error)) from error
 

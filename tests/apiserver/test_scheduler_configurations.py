@@ -217,5 +217,5 @@ def test_the_printed_weight_packs_replicas_that_kube_scheduler_would_spread(
 
 def ranked(server: Server) -> float:
     """How often the controller has ranked nodes for pods without GPUs."""
-    page, verb = fetch(f"{server.running.probes}/metrics"), f'verb="{names.OTHERS_VERB}"'
-    return objects.counted(page, "gpushare_extender_requests_total", verb, 'outcome="scored"')
+    page = fetch(f"{server.running.probes}/metrics")
+    return objects.counted(page, "gpushare_extender_requests_total", verb=names.OTHERS_VERB, outcome="scored")

@@ -22,7 +22,7 @@ from gpushare_cli import top
 from gpushare_cli.console import Streams
 from gpushare_cli.dashboard import command, watching
 from gpushare_cli.dashboard.command import Response, Site
-from gpushare_cli.dashboard.picture import Live, Pages, Picture
+from gpushare_cli.dashboard.picture import Live, Picture
 from gpushare_cli.dashboard.views import NodeView, Overview, Totals
 from gpushare_cli.dashboard.watching import Scope, Watched
 from testing import clusters
@@ -101,11 +101,15 @@ def test_a_machine_without_a_browser_is_no_fault(live: Live, monkeypatch: pytest
     assert err.getvalue().splitlines()[-1] == "note: no browser was found on this machine"
 
 
+def made() -> Live:
+    return command.of_cluster(clusters.small(), top.Options(), lambda: "default", SystemClock())
+
+
 @pytest.fixture
 def live() -> Iterator[Live]:
     """Has read the cluster, and does nothing by itself."""
     stop = threading.Event()
-    found = command.of_cluster(clusters.small(), top.Options(), lambda: "default", SystemClock())
+    found = made()
     found.watched.start(stop)
     while not found.watched.is_read:
         stop.wait(0.01)
@@ -184,36 +188,32 @@ def test_events_stay_when_they_expire_and_only_the_latest_are_kept(monkeypatch: 
 OVERVIEW = Overview(server="s", complete=True, scope="", totals=Totals())
 
 
-def node(name: str, address: str = "a") -> NodeView:
-    return NodeView(name=name, address=address, known=True, cards=())
+def node(name: str) -> NodeView:
+    return NodeView(name=name, address="a", known=True, cards=())
 
 
-def picture(version: int, *nodes: NodeView, overview: Overview = OVERVIEW) -> Picture:
-    return Picture(version=version, nodes={each.name: each for each in nodes}, overview=overview)
+def picture(*nodes: NodeView, overview: Overview = OVERVIEW) -> Picture:
+    return Picture(version=1, nodes={each.name: each for each in nodes}, overview=overview)
 
 
 def test_a_page_is_lines_of_json_of_the_cluster_and_of_each_node() -> None:
-    pages = Pages()
-    assert pages.of(None)[1] == b""
-    _, body = pages.of(picture(1, node("b"), node("a")))
-    overview, waiting, happenings, *nodes = map(json.loads, body.split(b"\n"))
+    overview, waiting, happenings, *nodes = map(json.loads, picture(node("b"), node("a")).page.split(b"\n"))
     assert (overview["server"], waiting, happenings, [each["name"] for each in nodes]) == ("s", [], [], ["a", "b"])
 
 
-def test_every_version_has_a_tag_that_no_other_process_has() -> None:
-    pages, one = Pages(), picture(1, node("a"))
-    tags = [pages.of(each)[0] for each in (None, one, one, picture(2, node("b")))]
-    assert tags[1] == tags[2]
-    assert pages.of(one)[1] is pages.of(one)[1], "it is in memory once for all who read it"
-    assert len({*tags, Pages().of(one)[0]}) == 4
-    assert pages.of(one) == pages.of(picture(2, node("b"))), "who comes late with an old one gets the new one"
+def test_every_version_has_a_tag_that_no_other_process_has(live: Live) -> None:
+    first, empty = live.page()
+    live.tick()
+    tag, body = live.page()
+    assert (empty, live.page()[0], len({first, tag, made().page()[0]})) == (b"", tag, 3)
+    assert live.page()[1] is body, "it is in memory once for all who read it"
 
 
 @pytest.mark.parametrize("mib", [0, 3 * 2**63])
 def test_characters_that_hide_are_shown_beside_numbers_that_only_a_forged_pod_has_too(mib: int) -> None:
     notes = ("a\u202eb\u009bc\u00ad\u00e9",)
     overview = replace(OVERVIEW, totals=Totals(granted_mib=mib), notes=notes)
-    sent: Any = json.loads(Pages().of(picture(1, overview=overview))[1].split(b"\n")[0])
+    sent: Any = json.loads(picture(overview=overview).page.split(b"\n")[0])
     assert (sent["totals"]["granted_mib"], sent["notes"]) == (mib, ["a\\u202eb\\u009bc\u00ad\u00e9"])
 
 

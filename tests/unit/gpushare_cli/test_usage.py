@@ -21,7 +21,7 @@ from gpushare_cli import __main__ as cli
 from gpushare_cli import inspect_command, limits, usage
 from gpushare_cli.console import Streams
 from gpushare_cli.dashboard import views
-from gpushare_cli.dashboard.picture import Pages, Picture
+from gpushare_cli.dashboard.picture import Picture
 from gpushare_cli.dashboard.views import Overview, Totals
 from gpushare_cli.explain import command as explain
 from gpushare_cli.inspect_command import Options as Inspect
@@ -276,7 +276,7 @@ def test_every_view_says_the_same_of_what_holds_a_pod_to_its_share(
     view = views.of_node(node, [pod], frozenset(), None)
     assert view is not None
     overview = Overview(server="", complete=True, scope="", totals=Totals())
-    page = Pages().of(Picture(version=1, nodes={"node-a": view}, overview=overview))[1].decode()
+    page = Picture(version=1, nodes={"node-a": view}, overview=overview).page.decode()
     explain, inspect = ("explain", "-n", "default", "web"), ("inspect", "--limits")
     explanation, table = orjson.loads(said(*explain, "-o", "json")), r" 0 +(\S+) +\d GiB +\?"
     limits = {
