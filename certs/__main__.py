@@ -19,10 +19,10 @@ class _Settings(CertSettings):
     kubeconfig: str = option("", "path of a kubeconfig; by default the pod's service account")
 
 
-def describe(status: Status, left_s: float | None) -> str:
+def describe(status: Status, left_s: float) -> str:
     state, stamp = status.state, "%Y-%m-%dT%H:%M:%SZ"
     leaf = ca = "none"
-    if state.leaf.expires and left_s is not None:
+    if state.leaf.expires:
         leaf = f"expires in {left_s / DAY_S:.1f} days ({state.leaf.expires:{stamp}})"
     if state.ca.expires:
         ca = f"expires at {state.ca.expires:{stamp}}"

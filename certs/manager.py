@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from certs import authority, rotation, store
-from certs.rotation import Observed, Phase, SecretState, Step
+from certs.rotation import Phase, SecretState, Step
 from certs.settings import FILES, CertSettings
 from certs.store import FileStore, SecretData
 from gpushare import names
@@ -83,16 +83,16 @@ class CertificateManager:
     settings: CertSettings = field(default_factory=CertSettings)
     status: Status | None = field(init=False, default=None)  # what the last look found; None before the first
 
-    def leaf_left_s(self) -> float | None:
-        """Seconds until the served leaf expires; negative if it has; None if none was seen yet."""
+    def leaf_left_s(self) -> float:
+        """Seconds until the served leaf expires; negative if it has; not a number if none was seen yet."""
         return self._left_s(self.status.state.leaf.expires if self.status else None)
 
-    def ca_left_s(self) -> float | None:
+    def ca_left_s(self) -> float:
         """As `leaf_left_s`, of the CA."""
         return self._left_s(self.status.state.ca.expires if self.status else None)
 
-    def _left_s(self, expires: datetime | None) -> float | None:
-        return None if expires is None else (expires - self.clock.now()).total_seconds()
+    def _left_s(self, expires: datetime | None) -> float:
+        return (expires - self.clock.now()).total_seconds() if expires else float("nan")
 
     def run(self, stop: threading.Event) -> None:
         """Look, fix, wait, until `stop` is set. Never raises."""
@@ -167,12 +167,13 @@ class CertificateManager:
             logs.event(_LOG, "certificate files written", directory=self.settings.cert_dir)
 
     def _decide(self, gathered: _Gathered) -> Step | None:
-        seen = Observed(
-            material=store.state(gathered.contents) if gathered.secret is not None else None,
+        return rotation.decide(
+            store.state(gathered.contents) if gathered.secret is not None else None,
+            self.settings.plan,
+            self.clock.now(),
             in_configurations=gathered.in_configurations,
             adoptable=self._serves(gathered.served),
         )
-        return rotation.decide(seen, self.settings.plan, self.clock.now())
 
     def _serves(self, candidate: SecretData) -> bool:
         """Whether the leaf is one that verifiers accept who trust its CA."""
@@ -221,10 +222,11 @@ class CertificateManager:
 
     def _look_at_files(self) -> Status:
         status = self._report(replace(self._files.load(), others=()), in_configurations=True)  # others retire CAs
-        left_s = self.leaf_left_s()
-        if left_s is None or left_s < DAY_S:
-            days, directory = left_s and left_s / DAY_S, self.settings.cert_dir
-            logs.event(_LOG, "certificate files old", level=logging.WARNING, directory=directory, days=days)
+        days = self.leaf_left_s() / DAY_S
+        if not days >= 1:  # also of none at all
+            logs.event(
+                _LOG, "certificate files old", level=logging.WARNING, directory=self.settings.cert_dir, days=days
+            )
         return status
 
     def _report(self, present: SecretData, *, in_configurations: bool) -> Status:

@@ -61,27 +61,21 @@ class Pair:
         return self.facts.not_after if self.facts else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    title: str  # begins the messages
-    names: frozenset[str] = frozenset()
-    issuers: frozenset[str] | None = None
-    """Fingerprints of the certificates that may have signed it; None of a CA, which signs itself."""
+def check(
+    title: str, pair: Pair, now: datetime, *, names: frozenset[str] = frozenset(), issuers: frozenset[str] | None = None
+) -> Renew | None:
+    """The first objection, which begins with the title; None if the certificate is good for now.
 
-
-def check(pair: Pair, wanted: Wanted, now: datetime) -> Renew | None:
-    """The first objection; None if the certificate is good for now."""
-    for reason, message in _objections(pair, wanted, now):
-        return Renew(reason, f"{wanted.title}: {message}")
+    The issuers are fingerprints of the certificates that may have signed it; None of a CA, which signs itself.
+    """
+    for reason, message in _objections(pair, now, names, issuers):
+        return Renew(reason, f"{title}: {message}")
     return None
 
 
-def renewal_time(facts: Facts) -> datetime:
-    """From when on a certificate counts as near its expiry."""
-    return facts.not_before + (facts.not_after - facts.not_before) * RENEW_AT
-
-
-def _objections(pair: Pair, wanted: Wanted, now: datetime) -> Iterator[tuple[Reason, str]]:
+def _objections(
+    pair: Pair, now: datetime, names: frozenset[str], issuers: frozenset[str] | None
+) -> Iterator[tuple[Reason, str]]:
     parts = {"certificate": pair.certificate, "private key": pair.key}
     if lacking := [what for what, part in parts.items() if part is None]:  # nothing to serve, or to sign with
         yield Reason.MISSING, f"{' and '.join(lacking)} missing"
@@ -93,12 +87,12 @@ def _objections(pair: Pair, wanted: Wanted, now: datetime) -> Iterator[tuple[Rea
         return
     if facts.key != pair.key:  # half of a pair was replaced
         yield Reason.KEY_MISMATCH, "private key does not belong to the certificate"
-    if unnamed := wanted.names - facts.names:  # the namespace or the Service was renamed
+    if unnamed := names - facts.names:  # the namespace or the Service was renamed
         yield Reason.WRONG_NAMES, f"lacks {', '.join(sorted(unnamed))}"
-    if wanted.issuers is not None and facts.issuer not in wanted.issuers:  # API servers would not verify it
+    if issuers is not None and facts.issuer not in issuers:  # API servers would not verify it
         yield Reason.UNKNOWN_ISSUER, "not signed by the CA in use"
     end = facts.not_after.strftime("%Y-%m-%dT%H:%M:%SZ")
     if now >= facts.not_after:  # no one ran for long
         yield Reason.EXPIRED, f"expired at {end}"
-    if now >= renewal_time(facts):  # the ordinary case
+    if now >= facts.not_before + (facts.not_after - facts.not_before) * RENEW_AT:  # the ordinary case
         yield Reason.NEAR_EXPIRY, f"{RENEW_AT:.0%} of its life is over, expires at {end}"

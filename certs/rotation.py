@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from certs import policy
-from certs.policy import Pair, Reason, Renew, Wanted
+from certs.policy import Pair, Reason, Renew
 
 
 class Phase(Enum):
@@ -42,13 +42,6 @@ class SecretState:
         if self.next_ca is not None:
             return Phase.ANNOUNCING
         return Phase.RETIRING if self.others else Phase.STEADY
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    material: SecretState | None  # None if there is no Secret
-    in_configurations: bool  # whether every existing webhook configuration carries exactly the Secret's bundle
-    adoptable: bool  # whether this replica serves a good leaf of its own files that could go on being served
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,31 +73,44 @@ class Step:
     reason: str = ""  # empty if time or another replica brings it about
 
 
-def decide(seen: Observed, plan: Plan, now: datetime) -> Step | None:
-    """The one change that the Secret needs now; None if it is as it should be."""
-    material = seen.material
+def decide(
+    material: SecretState | None, plan: Plan, now: datetime, *, in_configurations: bool, adoptable: bool
+) -> Step | None:
+    """The one change that the Secret needs now; None if it is as it should be.
+
+    `material` is None if there is no Secret. `in_configurations`: every webhook configuration that exists carries
+    exactly its bundle. `adoptable`: this replica serves a good leaf of its own files that could go on being served.
+    """
+    begin = Action.ADOPT if adoptable else Action.MAKE
     if material is None:
-        return _begin(seen, "there is no Secret")
+        return Step(begin, "there is no Secret")
     ca, leaf = judge(material, plan, now)
-    if material.next_ca is not None:
-        return _announcing(material, material.next_ca, seen, plan, now)
-    if _dead(ca, leaf):
-        return _begin(seen, _message(leaf) or _message(ca))
+    coming = policy.check("next CA", material.next_ca, now) if material.next_ca else None
+    # What is served now verifies nowhere, and the CA in use cannot fix it.
+    is_dead = ca_expired(ca) or (_unusable(leaf) and _unusable(ca))
+    if _unusable(coming):
+        return Step(begin if is_dead else Action.ANNOUNCE, _message(coming))
+    if is_dead:
+        return Step(Action.SWITCH if material.next_ca else begin, _message(leaf) or _message(ca))
     if leaf is not None and not _unusable(ca):
         return Step(Action.RENEW_LEAF, leaf.message)
-    if _unusable(ca) or (material.phase is Phase.STEADY and ca is not None):
-        return Step(Action.ANNOUNCE, _message(ca))
-    if material.phase is Phase.RETIRING:
-        return _retiring(material, plan, now)
+    if material.phase is Phase.ANNOUNCING:
+        if not in_configurations:
+            return Step(Action.UNCONFIRM) if material.since else None
+        switch = Step(Action.SWITCH, "the next CA is known everywhere")
+        return _once_waited(material.since, plan.propagation, now, switch)
+    if material.phase is Phase.RETIRING and not _unusable(ca):
+        return _once_waited(material.since, plan.retire, now, Step(Action.RETIRE))
     asked = material.rotate and material.rotate != material.rotated
-    return Step(Action.ANNOUNCE, "rotation was asked for") if asked else None
+    reason = _message(ca) or ("rotation was asked for" if asked else "")
+    return Step(Action.ANNOUNCE, reason) if reason else None
 
 
 def judge(material: SecretState, plan: Plan, now: datetime) -> tuple[Renew | None, Renew | None]:
     """Why the CA in use and the leaf are to be replaced, if they are."""
     issuers = frozenset({material.ca.facts.fingerprint} if material.ca.facts else ())
-    leaf = Wanted(title="leaf", names=plan.names, issuers=issuers)
-    return policy.check(material.ca, Wanted(title="CA"), now), policy.check(material.leaf, leaf, now)
+    leaf = policy.check("leaf", material.leaf, now, names=plan.names, issuers=issuers)
+    return policy.check("CA", material.ca, now), leaf
 
 
 def ca_expired(ca: Renew | None) -> bool:
@@ -112,36 +118,11 @@ def ca_expired(ca: Renew | None) -> bool:
     return ca is not None and ca.reason is Reason.EXPIRED
 
 
-def _begin(seen: Observed, reason: str) -> Step:
-    return Step(Action.ADOPT if seen.adoptable else Action.MAKE, reason)
-
-
-def _announcing(material: SecretState, next_ca: Pair, seen: Observed, plan: Plan, now: datetime) -> Step | None:
-    ca, leaf = judge(material, plan, now)
-    coming = policy.check(next_ca, Wanted(title="next CA"), now)
-    if _unusable(coming):
-        return _begin(seen, _message(coming)) if _dead(ca, leaf) else Step(Action.ANNOUNCE, _message(coming))
-    if _dead(ca, leaf):
-        return Step(Action.SWITCH, _message(leaf) or _message(ca))
-    if leaf is not None and not _unusable(ca):
-        return Step(Action.RENEW_LEAF, leaf.message)
-    if not seen.in_configurations:
-        return Step(Action.UNCONFIRM) if material.since else None
-    if material.since is None or _wrong(material.since, plan.propagation, now):
+def _once_waited(since: datetime | None, wait: timedelta, now: datetime, step: Step) -> Step | None:
+    """The step when the waiting time is over; it starts again if the stamp, of another clock, lies further ahead."""
+    if since is None or since - now > wait:
         return Step(Action.CONFIRM)
-    known = now - material.since >= plan.propagation
-    return Step(Action.SWITCH, "the next CA is known everywhere") if known else None
-
-
-def _retiring(material: SecretState, plan: Plan, now: datetime) -> Step | None:
-    if material.since is None or _wrong(material.since, plan.retire, now):
-        return Step(Action.CONFIRM)
-    return Step(Action.RETIRE) if now - material.since >= plan.retire else None
-
-
-def _dead(ca: Renew | None, leaf: Renew | None) -> bool:
-    """Whether what is served now verifies nowhere and the CA in use cannot fix it."""
-    return ca_expired(ca) or (_unusable(leaf) and _unusable(ca))
+    return step if now - since >= wait else None
 
 
 def _unusable(renew: Renew | None) -> bool:
@@ -150,8 +131,3 @@ def _unusable(renew: Renew | None) -> bool:
 
 def _message(renew: Renew | None) -> str:
     return renew.message if renew is not None else ""
-
-
-def _wrong(since: datetime, wait: timedelta, now: datetime) -> bool:
-    """Whether the stamp of a replica with another clock lies so far ahead that waiting for it makes no sense."""
-    return since - now > wait

@@ -200,7 +200,7 @@ class FileStore:
         if all(self._read(name) == content for name, content in files.items()):
             return False
         self.directory.mkdir(parents=True, exist_ok=True)
-        version = _version(files)
+        version = f"..v-{hashlib.sha256(repr(files).encode()).hexdigest()[:16]}"
         if not (self.directory / version).is_dir():
             self._write_version(version, files)
         _link(self.directory / _LINK, version)
@@ -242,13 +242,6 @@ def pair_paths(directory: Path) -> tuple[Path, Path]:
     except OSError:
         version = directory
     return version / "tls.crt", version / "tls.key"
-
-
-def _version(files: Mapping[str, bytes]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(files):
-        digest.update(hashlib.sha256(files[name]).digest())
-    return f"..v-{digest.hexdigest()[:16]}"
 
 
 def _link(path: Path, target: str) -> None:

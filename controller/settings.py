@@ -1,23 +1,13 @@
 """Settings of the controller."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpushare import names, units
 from gpushare.errors import SettingsError
 from gpushare.model.request import DEFAULT_POLICY, Policy
-from gpushare.runtime.options import boolean, choice, one_of, option, positive
+from gpushare.runtime.options import between, boolean, choice, one_of, option, positive
 from gpushare.runtime.options import port as a_port
 from gpushare.units import MemoryUnit
-
-
-def _between(least: int, most: int, what: str) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not least <= (value := int(text)) <= most:
-            raise ValueError(f"write a number of {what} from {least} to {most}")
-        return value
-
-    return parse
 
 
 def _lease_seconds(text: str) -> float:
@@ -39,7 +29,7 @@ class Settings:
     threads: int = option(
         32,
         "requests that are answered at the same time",
-        parse=_between(2, 256, "threads"),  # binds leave at least one to filters
+        parse=between(2, 256, "threads"),  # binds leave at least one to filters
     )
     memory_unit: MemoryUnit = option(
         units.GIB,
@@ -78,7 +68,7 @@ class Settings:
         0,
         "pods at most, in the namespace gpushare-placeholders, that ask an autoscaler for a node where nodes"
         " have enough in total for a waiting pod, but no single GPU has room; 0: none",
-        parse=_between(0, 100, "pods"),
+        parse=between(0, 100, "pods"),
     )
     placeholder_seconds: float = option(
         900.0, "seconds after which such a pod is removed if no node has come", parse=positive

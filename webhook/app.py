@@ -16,7 +16,6 @@ from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.http import BUSY
 from gpushare.runtime.intake import MIB, ByteBudget, Intake, Limit, RefusedBodyError
-from gpushare.wire.fields import JsonObject
 from webhook import mutation, review, validation
 from webhook.edits import Rules
 from webhook.metrics import Metrics, Outcome
@@ -115,27 +114,22 @@ class _Endpoint:
         except WireError as problem:
             return _error(400, str(problem)), Outcome.MALFORMED
         try:
-            answer, outcome = self._decided(request)
-        except Exception:  # noqa: BLE001 - a request's edge: the caller gets a message, the log the stack
-            self._log("admission failed", request, level=logging.ERROR)
-            return _error(500, "the webhook failed; its log says why"), Outcome.FAILED
-        return _json(200, answer), outcome
-
-    def _decided(self, request: Review) -> tuple[JsonObject, Outcome]:
-        try:
-            decision = self.decide(request)
+            if (decision := self.decide(request)) is None:
+                self._log("admitted", request, level=logging.DEBUG)
+                return _json(200, review.allowed(request.uid)), Outcome.UNTOUCHED
+            answer = review.patched(request, decision.pod, decision.warnings)
         except InvalidRequestError as error:
             told = review.message(error.errors)
             self._log("denied", request, message=told)
-            return review.denied(request.uid, self.refusal, told), Outcome.DENIED
+            return _json(200, review.denied(request.uid, self.refusal, told)), Outcome.DENIED
         except UnknownRuntimeClassError as error:
             self._log("undecided", request, level=logging.WARNING, message=str(error))
-            return review.denied(request.uid, Refusal.UNAVAILABLE, str(error)), Outcome.FAILED
-        if decision is None:
-            self._log("admitted", request, level=logging.DEBUG)
-            return review.allowed(request.uid), Outcome.UNTOUCHED
+            return _json(200, review.denied(request.uid, Refusal.UNAVAILABLE, str(error))), Outcome.FAILED
+        except Exception:  # noqa: BLE001 - a request's edge: the caller gets a message, the log the stack
+            self._log("admission failed", request, level=logging.ERROR)
+            return _error(500, "the webhook failed; its log says why"), Outcome.FAILED
         self._log("mutated", request, warnings=len(decision.warnings))
-        return review.patched(request, decision.pod, decision.warnings), Outcome.MUTATED
+        return _json(200, answer), Outcome.MUTATED
 
     def _log(self, event: str, request: Review, *, level: int = logging.INFO, **more: object) -> None:
         logs.event(

@@ -117,10 +117,7 @@ def _build(settings: Settings, contexts: Contexts, stop: threading.Event) -> Wsg
 
 
 def _not_ready(contexts: Contexts, manager: CertificateManager) -> str:
-    if problem := contexts.problem():
-        return problem
-    left_s = manager.leaf_left_s()
-    return "the certificate has expired" if left_s is not None and left_s <= 0 else ""
+    return contexts.problem() or ("the certificate has expired" if manager.leaf_left_s() <= 0 else "")
 
 
 def _manager(settings: Settings) -> CertificateManager:

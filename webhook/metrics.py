@@ -1,6 +1,5 @@
 """Metrics of the webhook. The only module here that uses `prometheus_client`."""
 
-import functools
 from collections.abc import Callable
 from enum import Enum
 from typing import Final
@@ -11,9 +10,6 @@ from gpushare import names
 from gpushare.runtime import exposition
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-
-
-Reading = Callable[[], float | None]
 
 
 class Outcome(Enum):
@@ -27,7 +23,7 @@ class Outcome(Enum):
 class Metrics:
     CONTENT_TYPE: Final = exposition.CONTENT_TYPE
 
-    def __init__(self, certificate_left_s: Reading, ca_left_s: Reading) -> None:
+    def __init__(self, certificate_left_s: Callable[[], float], ca_left_s: Callable[[], float]) -> None:
         self._registry = exposition.registry(names.WEBHOOK)
         self._admissions = Counter(
             "gpushare_webhook_admissions",
@@ -49,7 +45,7 @@ class Metrics:
             left = Gauge(
                 name, f"Time until {of} expires; negative if it has, NaN while there is none.", registry=self._registry
             )
-            left.set_function(functools.partial(_or_nan, reading))
+            left.set_function(reading)
 
     def expect(self, webhook: str) -> None:
         """Have its series before the first request: nothing increases that was not there before."""
@@ -63,8 +59,3 @@ class Metrics:
 
     def exposition(self) -> bytes:
         return exposition.page(self._registry)
-
-
-def _or_nan(reading: Reading) -> float:
-    value = reading()
-    return float("nan") if value is None else value

@@ -10,12 +10,6 @@ from gpushare.units import MemoryUnit, ResourceConfig
 from webhook.runtimeclass import Mode
 
 
-def _threads(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 512:
-        raise ValueError("write a number of threads from 1 to 512")
-    return int(text)
-
-
 def _resources(text: str) -> tuple[str, ...]:
     resources = options.names(text)
     for name in resources:
@@ -33,7 +27,7 @@ class Settings(CertSettings):
 
     address: str = option("0.0.0.0", "address to listen on; [::] for IPv6")  # noqa: S104 - a pod's only interface
     port: int = option(8443, "TLS port of webhook, probes and metrics", parse=options.port)
-    threads: int = option(32, "requests that are answered at the same time", parse=_threads)
+    threads: int = option(32, "requests that are answered at the same time", parse=options.between(1, 512, "threads"))
     memory_unit: MemoryUnit = option(
         units.GIB, f"what one unit of {names.GPU_MEM} is: GiB, MiB or a multiple", parse=MemoryUnit.parse
     )

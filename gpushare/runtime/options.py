@@ -81,6 +81,15 @@ def positive(text: str) -> float:
     return value
 
 
+def between(least: int, most: int, what: str) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise ValueError(f"write a number of {what} from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
 def port(text: str) -> int:
     value = int(text)
     if not 0 <= value < 65536:

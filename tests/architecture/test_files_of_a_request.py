@@ -57,7 +57,7 @@ def test_a_new_gpu_pod_goes_through_a_few_files(caplog: pytest.LogCaptureFixture
     caplog.set_level(logging.INFO)
     clock = ManualClock(0)
     runtime_class = RuntimeClass(api=FakeKube(), clock=clock, name="nvidia", mode=Mode.WHERE_NEEDED)
-    metrics = Metrics(lambda: None, lambda: None)
+    metrics = Metrics(lambda: 0.0, lambda: 0.0)
     app = create_app(Settings(), clock=clock, metrics=metrics, runtime_class=runtime_class, not_ready=lambda: "")
     body, answers = encoded(review(pod(container("a", "3")))), list[bytes]()
 

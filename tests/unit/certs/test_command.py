@@ -26,7 +26,7 @@ def test_the_state_is_told_in_four_lines_without_a_secret(world: World) -> None:
         "webhook configurations: carry the CA"
     )
     nothing = Status(state=store.state(SecretData()), in_configurations=False)
-    assert describe(nothing, None) == (
+    assert describe(nothing, float("nan")) == (
         "leaf: none\nCA: none\nphase: steady\nwebhook configurations: do not carry the CA yet"
     )
 

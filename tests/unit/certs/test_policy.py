@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from certs import policy
-from certs.policy import Facts, Pair, Reason, Renew, Unreadable, Wanted
+from certs.policy import Facts, Pair, Reason, Renew, Unreadable
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -16,10 +16,12 @@ GOOD = Facts(
     not_before=NOW - 30 * DAY,
     not_after=NOW + 60 * DAY,
 )
-WANTED = Wanted(title="leaf", names=frozenset({"webhook.svc"}), issuers=frozenset({"ca"}))
-CA = Wanted(title="CA")
 OLD = replace(GOOD, not_before=NOW - 60 * DAY, not_after=NOW + 30 * DAY)
 DEAD = replace(GOOD, not_after=NOW)
+
+
+def check_leaf(pair: Pair, now: datetime = NOW) -> Renew | None:
+    return policy.check("leaf", pair, now, names=frozenset({"webhook.svc"}), issuers=frozenset({"ca"}))
 
 
 MISMATCH = "private key does not belong to the certificate"
@@ -43,18 +45,17 @@ MISMATCH = "private key does not belong to the certificate"
     ],
 )
 def test_a_certificate_is_renewed_for_the_first_reason_of_the_list(pair: Pair, reason: Reason, message: str) -> None:
-    assert policy.check(pair, WANTED, NOW) == Renew(reason, f"leaf: {message}")
+    assert check_leaf(pair) == Renew(reason, f"leaf: {message}")
     if reason not in {Reason.WRONG_NAMES, Reason.UNKNOWN_ISSUER}:
-        assert policy.check(pair, CA, NOW) == Renew(reason, f"CA: {message}")
+        assert policy.check("CA", pair, NOW) == Renew(reason, f"CA: {message}")
 
 
 def test_a_ca_needs_no_name_and_signs_itself() -> None:
-    assert policy.check(Pair(replace(GOOD, names=frozenset(), issuer=None), "key"), CA, NOW) is None
+    assert policy.check("CA", Pair(replace(GOOD, names=frozenset(), issuer=None), "key"), NOW) is None
 
 
 def test_a_good_certificate_is_kept_until_two_thirds_of_its_life_and_can_still_be_used_then() -> None:
-    at = policy.renewal_time(GOOD)
-    assert at == NOW + 30 * DAY
-    assert policy.check(Pair(GOOD, "key"), WANTED, at - timedelta(seconds=1)) is None
-    assert policy.check(Pair(GOOD, "key"), WANTED, at) is not None
+    at = NOW + 30 * DAY
+    assert check_leaf(Pair(GOOD, "key"), at - timedelta(seconds=1)) is None
+    assert check_leaf(Pair(GOOD, "key"), at) is not None
     assert [reason for reason in Reason if not Renew(reason, "").urgent] == [Reason.NEAR_EXPIRY]

@@ -5,7 +5,7 @@ import pytest
 
 from certs import rotation, store
 from certs.policy import Facts, Pair, Unreadable
-from certs.rotation import Action, Observed, Phase, Plan, SecretState, Step
+from certs.rotation import Action, Phase, Plan, SecretState, Step
 from certs.store import SecretData
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -82,7 +82,7 @@ RETIRING = replace(STEADY, others=1, since=NOW - 599 * SECOND)
     ],
 )
 def test_the_next_step_follows_from_the_secret(material: SecretState, step: Step | None) -> None:
-    assert rotation.decide(Observed(material=material, in_configurations=True, adoptable=False), PLAN, NOW) == step
+    assert rotation.decide(material, PLAN, NOW, in_configurations=True, adoptable=False) == step
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,13 @@ def test_the_next_step_follows_from_the_secret(material: SecretState, step: Step
     ],
 )
 def test_a_new_ca_is_not_used_before_the_configurations_carry_it(material: SecretState, step: Step | None) -> None:
-    assert rotation.decide(Observed(material=material, in_configurations=False, adoptable=False), PLAN, NOW) == step
+    assert rotation.decide(material, PLAN, NOW, in_configurations=False, adoptable=False) == step
 
 
 @pytest.mark.parametrize("material", [None, replace(STEADY, ca=BROKEN), replace(STEADY, ca=BROKEN, leaf=BROKEN)])
 def test_a_leaf_that_is_served_outlives_the_loss_of_the_secret(material: SecretState | None) -> None:
     for adoptable, action in ((True, Action.ADOPT), (False, Action.MAKE)):
-        step = rotation.decide(Observed(material=material, in_configurations=True, adoptable=adoptable), PLAN, NOW)
+        step = rotation.decide(material, PLAN, NOW, in_configurations=True, adoptable=adoptable)
         assert step is not None
         assert step.action is action
 

@@ -201,7 +201,7 @@ def test_the_webhook_completes_the_trial_pod_and_that_is_noticed() -> None:
 
 
 def test_the_webhook_tells_the_time_left_under_the_expected_name() -> None:
-    page = Metrics(lambda: 61.25, lambda: None).exposition().decode()
+    page = Metrics(lambda: 61.25, lambda: 0.0).exposition().decode()
     assert objects.metric(page, checks_control_plane.CERTIFICATE_TTL) == 61.25
 
 
