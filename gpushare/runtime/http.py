@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
@@ -66,6 +66,10 @@ class Request:
     body: Stream
     received: float  # see RECEIVED
     busy: bool = False  # see BUSY
+    environ: Mapping[str, Any] = field(default_factory=dict)
+
+    def header(self, name: str, default: str = "") -> str:
+        return str(self.environ.get(f"HTTP_{name.upper().replace('-', '_')}", default))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ class Response:
     body: bytes
     content_type: str = JSON
     close: bool = False  # no further request is wanted on this connection
+    headers: Mapping[str, str] = field(default_factory=dict)  # further ones
 
 
 Handler = Callable[[Request], Response]
@@ -102,10 +107,11 @@ def wsgi(handler: Handler) -> Wsgi:
             body=environ["wsgi.input"],
             received=environ[RECEIVED],
             busy=environ[BUSY],
+            environ=environ,
         )
         response = handler(request)
-        headers = [("Content-Type", response.content_type), ("Content-Length", str(len(response.body)))]
-        start_response(f"{response.status} {HTTPStatus(response.status).phrase}", headers)
+        headers = {"Content-Type": response.content_type, "Content-Length": str(len(response.body)), **response.headers}
+        start_response(f"{response.status} {HTTPStatus(response.status).phrase}", list(headers.items()))
         if response.close:
             environ[_CLOSE]()
         return () if request.method == "HEAD" else (response.body,)

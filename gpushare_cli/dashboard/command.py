@@ -16,12 +16,12 @@ import secrets
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gpushare import names
 from gpushare.errors import GpuShareError, SettingsError
@@ -29,6 +29,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime import http, intake, logs
 from gpushare.runtime.clock import Clock, SystemClock
+from gpushare.runtime.http import Request, Response
 from gpushare_cli import arguments, reading
 from gpushare_cli.arguments import Call, Command, argument, switch, told_to_end
 from gpushare_cli.console import OK, Streams
@@ -39,7 +40,7 @@ from gpushare_cli.reading import Settings
 PORT: Final = 8127
 LOOPBACK: Final = "127.0.0.1"
 PICTURE: Final = "/picture"
-KEY: Final = "gpushare-key"  # the header, as all of them in lower case
+KEY: Final = "Gpushare-Key"  # the header
 HEADERS: Final[Mapping[str, str]] = {  # of every response
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none';"
@@ -152,40 +153,35 @@ def of_cluster(api: KubeApi, options: Scoped, own: Callable[[], str], clock: Clo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
-    status: HTTPStatus = HTTPStatus.OK
-    media: str = http.TEXT
-    body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     assets: Mapping[str, Response]  # files of the page by path; the page itself is `/`
     key: str  # that the address has; empty if anyone who reaches the loopback address may look
     page: Callable[[], tuple[str, bytes]]  # the picture of the moment: its entity tag and lines of JSON
 
-    def respond(self, method: str, target: str, headers: Mapping[str, str]) -> Response:
-        """What a request gets, of which the names of headers are in lower case."""
-        if len(target) > _LONGEST or not target.startswith("/"):
+    def respond(self, request: Request) -> Response:
+        response = self._respond(request)
+        return replace(response, headers={**HEADERS, **response.headers})
+
+    def _respond(self, request: Request) -> Response:
+        path = request.path
+        if len(path) > _LONGEST or not path.startswith("/"):
             return _no(HTTPStatus.BAD_REQUEST, "not a path")
-        if not is_local(headers.get("host", "")):
+        if not is_local(request.header("Host")):
             return _no(
                 HTTPStatus.MISDIRECTED_REQUEST, "served to this machine only: open http://127.0.0.1 or http://localhost"
             )
-        if method not in {"GET", "HEAD"}:
+        if request.method not in {"GET", "HEAD"}:
             return _no(HTTPStatus.METHOD_NOT_ALLOWED, "nothing can be changed here", {"Allow": "GET, HEAD"})
-        path = target.partition("?")[0]
-        if path != "/" and headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
+        if path != "/" and request.header("Sec-Fetch-Site", "same-origin") not in {"same-origin", "none"}:
             return _no(HTTPStatus.FORBIDDEN, "asked for by another site")
         if path != PICTURE:
             return self.assets.get(path) or _no(HTTPStatus.NOT_FOUND, "there is no such page")
-        if self.key and not hmac.compare_digest(headers.get(KEY, "").encode(), self.key.encode()):
+        if self.key and not hmac.compare_digest(request.header(KEY).encode(), self.key.encode()):
             return _no(HTTPStatus.FORBIDDEN, "open the address that `gpushare dashboard` has printed: it has a key")
         tag, body = self.page()
-        if headers.get("if-none-match") == tag:
-            return Response(status=HTTPStatus.NOT_MODIFIED, headers={"ETag": tag})
-        return Response(media="application/x-ndjson", body=body, headers={"ETag": tag})
+        if request.header("If-None-Match") == tag:
+            return Response(HTTPStatus.NOT_MODIFIED, b"", http.TEXT, headers={"ETag": tag})
+        return Response(HTTPStatus.OK, body, "application/x-ndjson", headers={"ETag": tag})
 
 
 def is_local(host: str) -> bool:
@@ -201,14 +197,14 @@ def is_local(host: str) -> bool:
 
 
 def _no(status: HTTPStatus, why: str, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(status=status, body=f"{why}\n".encode(), headers=headers or {})
+    return Response(status, f"{why}\n".encode(), http.TEXT, headers=headers or {})
 
 
 def assets() -> Mapping[str, Response]:
     files = resources.files("gpushare_cli.dashboard").joinpath("page").iterdir()
     found = [(file, media) for file in files if (media := _MEDIA.get(file.name.rpartition(".")[2]))]
     return {
-        "/" if file.name == "index.html" else f"/{file.name}": Response(media=media, body=file.read_bytes())
+        "/" if file.name == "index.html" else f"/{file.name}": Response(HTTPStatus.OK, file.read_bytes(), media)
         for file, media in found
     }
 
@@ -218,7 +214,7 @@ def serving(port: int, site: Site) -> Iterator[int]:
     """Serve until the end of the block, on this port or for 0 on one that is free. SettingsError if it is taken."""
     listener = http.listen(LOOPBACK, port, f"port {port} cannot be used")
     server = http.HttpServer(
-        application=_application(site),
+        application=http.wsgi(site.respond),
         listener=listener,
         clock=SystemClock(),
         threads=_THREADS,
@@ -237,23 +233,6 @@ def serving(port: int, site: Site) -> Iterator[int]:
         told.set()
         thread.join()
         server.finish(lambda: None, grace_s=0.0)
-
-
-def _application(site: Site) -> http.Wsgi:
-    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        method = environ["REQUEST_METHOD"]
-        asked = {
-            name.removeprefix("HTTP_").replace("_", "-").lower(): value
-            for name, value in environ.items()
-            if name.startswith("HTTP_")
-        }
-        response = site.respond(method, environ["REQUEST_URI"], asked)
-        own = {"Content-Type": response.media, "Content-Length": str(len(response.body))}
-        headers = {**HEADERS, **own, **response.headers}
-        start_response(f"{response.status} {response.status.phrase}", list(headers.items()))
-        return () if method == "HEAD" else (response.body,)
-
-    return application
 
 
 @contextlib.contextmanager

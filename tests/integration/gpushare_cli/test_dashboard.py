@@ -22,9 +22,10 @@ from urllib3 import HTTPConnectionPool
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import SystemClock
+from gpushare.runtime.http import Response
 from gpushare_cli.console import Streams
 from gpushare_cli.dashboard import command
-from gpushare_cli.dashboard.command import Options, Response, Site
+from gpushare_cli.dashboard.command import Options, Site
 from gpushare_cli.dashboard.picture import Live, Picture
 from testing import clusters
 from testing.builders import Json, make_inventory, make_node, make_pod
@@ -289,7 +290,7 @@ def test_objects_that_cannot_be_read_are_left_out(api: FakeKube, follow: Callabl
 @pytest.fixture
 def site(api: FakeKube, follow: Callable[..., Followed]) -> Iterator[HTTPConnectionPool]:
     followed = follow(api)
-    site = Site(assets={"/": Response(media="text/html", body=b"page")}, key=KEY, page=followed.live.page)
+    site = Site(assets={"/": Response(200, b"page", "text/html")}, key=KEY, page=followed.live.page)
     with command.serving(0, site) as port, client(port) as pool:
         yield pool
 

@@ -18,10 +18,11 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from gpushare.runtime.clock import SystemClock
+from gpushare.runtime.http import Request, Response
 from gpushare_cli import top
 from gpushare_cli.console import Streams
 from gpushare_cli.dashboard import command, watching
-from gpushare_cli.dashboard.command import Response, Site
+from gpushare_cli.dashboard.command import Site
 from gpushare_cli.dashboard.picture import Live, Picture
 from gpushare_cli.dashboard.views import NodeView, Overview, Totals
 from gpushare_cli.dashboard.watching import Scope, Watched
@@ -217,11 +218,8 @@ def test_characters_that_hide_are_shown_beside_numbers_that_only_a_forged_pod_ha
     assert (sent["totals"]["granted_mib"], sent["notes"]) == (mib, ["a\\u202eb\\u009bc\u00ad\u00e9"])
 
 
-SITE = Site(assets={"/": Response(media="text/html", body=b"page")}, key="secret", page=lambda: ('"run.7"', b"lines"))
-LOCAL = {"host": "127.0.0.1:8127"}
+SITE = Site(assets={"/": Response(200, b"page", "text/html")}, key="secret", page=lambda: ('"run.7"', b"lines"))
 PICTURE = "/picture"
-
-
 KEYED = {"gpushare-key": "secret"}
 OK, FORBIDDEN, MISDIRECTED = HTTPStatus.OK, HTTPStatus.FORBIDDEN, HTTPStatus.MISDIRECTED_REQUEST
 LOOPBACKS = ("127.0.0.1", "127.0.0.1:8127", "localhost:9000", "LOCALHOST", "[::1]:8127", "127.1.2.3:8127")
@@ -229,9 +227,10 @@ OTHERS = "evil.example evil.example:8127 127.0.0.1.evil.example localhost.evil.e
 ODD = "[::]:8127 2130706433 127.0.0.1:8127@evil.example localhost:8127:1 user@localhost [::1"
 
 
-def ask(target: str = "/", method: str = "GET", **headers: str) -> Response:
-    found = {**LOCAL, **{key.replace("_", "-"): value for key, value in headers.items()}}
-    return SITE.respond(method, target, found)
+def ask(path: str = "/", method: str = "GET", *, site: Site = SITE, **headers: str) -> Response:
+    given = {"host": "127.0.0.1:8127", **headers}
+    environ = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in given.items()}
+    return site.respond(Request(method=method, path=path, length=0, body=io.BytesIO(), received=0.0, environ=environ))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +241,7 @@ def ask(target: str = "/", method: str = "GET", **headers: str) -> Response:
 def test_names_of_the_loopback_address_are_answered_and_others_not_wherever_they_lead(
     status: HTTPStatus, host: str
 ) -> None:
-    assert ask(host=host).status is status
+    assert ask(host=host).status == status
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get"])
@@ -260,14 +259,11 @@ def test_nothing_can_be_changed(method: str) -> None:
     ],
 )
 def test_without_the_key_or_for_another_site_nothing_of_the_cluster_is_told(headers: dict[str, str]) -> None:
-    for target in (PICTURE, f"{PICTURE}?key=secret"):
-        answer = SITE.respond("GET", target, {**LOCAL, "if-none-match": '"run.7"', **headers})
-        assert (answer.status, b"lines" in answer.body, "Set-Cookie" in answer.headers) == (FORBIDDEN, False, False)
+    answer = ask(PICTURE, if_none_match='"run.7"', **headers)
+    assert (answer.status, b"lines" in answer.body, "Set-Cookie" in answer.headers) == (FORBIDDEN, False, False)
     is_other_site = "sec-fetch-site" in headers
-    assert SITE.respond("GET", "/app.js", {**LOCAL, **headers}).status is (
-        FORBIDDEN if is_other_site else HTTPStatus.NOT_FOUND
-    )
-    assert SITE.respond("GET", "/", {**LOCAL, **headers}).status is OK, "a link may be followed from anywhere"
+    assert ask("/app.js", **headers).status == (FORBIDDEN if is_other_site else HTTPStatus.NOT_FOUND)
+    assert ask("/", **headers).status == OK, "a link may be followed from anywhere"
 
 
 def test_only_the_files_of_the_page_are_there() -> None:
@@ -288,7 +284,7 @@ def test_a_picture_is_sent_to_who_does_not_have_it(known: str, expected: bytes) 
 
 def test_without_a_key_anyone_on_the_loopback_address_may_look() -> None:
     for key in ("", "of-an-earlier-run"):
-        assert replace(SITE, key="").respond("GET", PICTURE, {**LOCAL, "gpushare-key": key}).body == b"lines"
+        assert ask(PICTURE, site=replace(SITE, key=""), gpushare_key=key).body == b"lines"
 
 
 def test_the_page_runs_no_script_but_its_own_files() -> None:
@@ -306,5 +302,7 @@ def test_the_files_of_the_page_ask_no_other_server_and_make_no_markup_of_text() 
         assert "https://" not in text, path
         for sink in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "style=", "onclick"):
             assert sink not in text, (path, sink)
-    kinds = [command.assets()[path].media.partition(";")[0] for path in ("/", "/app.js", "/style.css", "/icon.svg")]
+    kinds = [
+        command.assets()[path].content_type.partition(";")[0] for path in ("/", "/app.js", "/style.css", "/icon.svg")
+    ]
     assert kinds == ["text/html", "text/javascript", "text/css", "image/svg+xml"]
