@@ -23,6 +23,23 @@ Object = Mapping[str, Any]
 HIDDEN: Final = "(hidden)"
 _SETTING: Final = "GPUSHARE_"
 _KNOWN_KEYS: Final = ("scheduler.yaml", "policy.cfg", "profile.yaml", "gpus", "handOver", "state")  # beside settings
+
+
+def _own_variable(value: Object) -> Object:
+    """Of a container of the installation: its source, whatever that is, and its value if it is a setting."""
+    is_setting = str(value.get("name")).startswith(_SETTING)
+    return reading.kept(value, ("name", ("valueFrom", dict), *(("value",) if is_setting else ())))
+
+
+def _known_data(data: Object) -> Object:
+    """Settings; of other keys than this project's, only the name."""
+    return {key: each if key.startswith(_SETTING) or key in _KNOWN_KEYS else HIDDEN for key, each in data.items()}
+
+
+def _containers(container: reading.Spec) -> reading.Spec:
+    return (("initContainers", container), ("containers", container))
+
+
 _REFERENCE: Final = ("kind", "namespace", "name", "uid", "controller")
 _STATE: Final = ("reason", "exitCode", "signal", "startedAt", "finishedAt")
 _STATES: Final = (("waiting", (*_STATE, "message")), ("running", _STATE), ("terminated", _STATE))
@@ -44,9 +61,27 @@ _NODE: Final = (
     ("spec", ("unschedulable", "taints")),
     ("status", ("capacity", "allocatable", "conditions", ("nodeInfo", _MACHINE))),
 )
-_EVENT: Final = ("reason", "message", "type", "count", "firstTimestamp", "lastTimestamp", "eventTime")
+_EVENT: Final = (
+    *("reason", "message", "type", "count", "firstTimestamp", "lastTimestamp", "eventTime"),
+    ("about", _REFERENCE),
+)
+_OF_ALL: Final = ("name", "image", "resources", "restartPolicy")
 _ENV: Final = ("env", ("name", ("valueFrom", ("fieldRef",))))  # names, and which field of the pod a value is
-_OF_OTHERS: Final = ("name", "image", "resources", "restartPolicy")
+_OTHERS: Final = _containers((*_OF_ALL, _ENV))
+_OWN: Final = _containers((*_OF_ALL, "ports", "args", "securityContext", ("env", _own_variable)))
+_SPEC: Final = ("nodeName", "schedulerName", "runtimeClassName", "priority", "nodeSelector", "tolerations")
+_STATUS: Final = (
+    *("phase", "reason", "message", "conditions", "nominatedNodeName", "qosClass", "startTime"),
+    *(("initContainerStatuses", _STATUSES), ("containerStatuses", _STATUSES)),
+)
+_POD: Final = (("metadata", _METADATA), ("spec", (*_SPEC, *_OTHERS)), ("status", _STATUS))
+_OWN_POD: Final = (("metadata", _METADATA), ("spec", (*_SPEC, *_OWN)), ("status", _STATUS))
+_WORKLOAD: Final = (
+    ("metadata", _METADATA),
+    ("spec", ("replicas", "strategy", "updateStrategy", ("template", (("spec", _OWN),)))),
+    ("status", dict),
+)
+_CONFIG_MAP: Final = (("metadata", ("name", "namespace")), ("data", _known_data))
 _README: Final = """A report of `gpushare report`.
 
 about.json       versions, and when it was made
@@ -101,16 +136,11 @@ def files(snapshot: Snapshot, events: Sequence[JsonObject]) -> Mapping[str, str]
         "doctor.json": _json(doctor.as_json(diagnosis)),
         "inspect.txt": _inspect(snapshot, pods, lambda built: cleaned(inspect_command.detail(built))),
         "inspect.json": _inspect(snapshot, pods, lambda built: _json(inspect_command.as_value(built))),
-        "nodes.yaml": _documents(reading.kept(each, _NODE) for each in _read(snapshot.nodes)),
-        "pods.yaml": _documents(_pod(each, own=False) for each in pods),
-        "own.yaml": _documents(
-            [*map(_workload, filter(None, map(_read, own))), *(_pod(each, own=True) for each in own_pods(snapshot))]
-        ),
-        "settings.yaml": _documents(map(_config_map, [*filter(None, map(_read, maps)), *_read(snapshot.unhealthy)])),
-        "events.yaml": _documents(
-            reading.kept(each, _EVENT) | {"about": reading.kept(each.get("involvedObject") or {}, _REFERENCE)}
-            for each in events
-        ),
+        "nodes.yaml": _documents(_NODE, _read(snapshot.nodes)),
+        "pods.yaml": _documents(_POD, pods),
+        "own.yaml": _documents(_WORKLOAD, map(_read, own)) + _documents(_OWN_POD, own_pods(snapshot)),
+        "settings.yaml": _documents(_CONFIG_MAP, [*map(_read, maps), *_read(snapshot.unhealthy)]),
+        "events.yaml": _documents(_EVENT, ({**each, "about": each.get("involvedObject") or {}} for each in events)),
         **{f"metrics/{name}.txt": cleaned(page.text) for name, page in metrics.items() if isinstance(page, Reply)},
     }
 
@@ -172,8 +202,8 @@ def _inspect(snapshot: Snapshot, pods: Sequence[JsonObject], render: Callable[[h
         return f"not made: {error}\n"
 
 
-def _documents(values: Iterable[Object]) -> str:
-    return "".join(f"---\n{yamls.dump(cleaned_value(value))}" for value in values)
+def _documents(wanted: reading.Spec, values: Iterable[Object]) -> str:
+    return "".join(f"---\n{yamls.dump(cleaned_value(reading.kept(value, wanted)))}" for value in values if value)
 
 
 def _json(value: object) -> str:
@@ -189,39 +219,3 @@ def _named(name: object, each: object) -> Any:
 def _hidden(found: re.Match[str]) -> str:
     start, end = found.span(found.lastgroup or 0)
     return found.string[found.start() : start] + HIDDEN + found.string[end : found.end()]
-
-
-def _pod(value: Object, *, own: bool) -> Object:
-    """What it asks for and has; of the installation's own pods also the arguments."""
-    spec = ("nodeName", "schedulerName", "runtimeClassName", "priority", "nodeSelector", "tolerations")
-    status = ("phase", "reason", "message", "conditions", "nominatedNodeName", "qosClass", "startTime")
-    statuses = (("initContainerStatuses", _STATUSES), ("containerStatuses", _STATUSES))
-    wanted = (("metadata", _METADATA), ("spec", (*spec, *_containers(own=own))), ("status", (*status, *statuses)))
-    return reading.kept(value, wanted)
-
-
-def _workload(value: Object) -> Object:
-    template = ("template", (("spec", _containers(own=True)),))
-    spec = ("replicas", "strategy", "updateStrategy", template)
-    return reading.kept(value, (("metadata", _METADATA), ("spec", spec), ("status", dict)))
-
-
-def _containers(*, own: bool) -> reading.Spec:
-    own_container = (*_OF_OTHERS, "ports", "args", "securityContext", ("env", _own_variable))
-    container = own_container if own else (*_OF_OTHERS, _ENV)
-    return (("initContainers", container), ("containers", container))
-
-
-def _own_variable(value: Object) -> Object:
-    """Of a container of the installation: its source, whatever that is, and its value if it is a setting."""
-    is_setting = str(value.get("name")).startswith(_SETTING)
-    return reading.kept(value, ("name", ("valueFrom", dict), *(("value",) if is_setting else ())))
-
-
-def _config_map(value: Object) -> Object:
-    """Settings; of other keys than this project's, only the name."""
-
-    def known(data: Object) -> Object:
-        return {key: each if key.startswith(_SETTING) or key in _KNOWN_KEYS else HIDDEN for key, each in data.items()}
-
-    return reading.kept(value, (("metadata", ("name", "namespace")), ("data", known)))
