@@ -227,10 +227,11 @@ OTHERS = "evil.example evil.example:8127 127.0.0.1.evil.example localhost.evil.e
 ODD = "[::]:8127 2130706433 127.0.0.1:8127@evil.example localhost:8127:1 user@localhost [::1"
 
 
-def ask(path: str = "/", method: str = "GET", *, site: Site = SITE, **headers: str) -> Response:
+def ask(path: str = "/", method: str = "GET", *, key: str = SITE.key, **headers: str) -> Response:
     given = {"host": "127.0.0.1:8127", **headers}
     environ = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in given.items()}
-    return site.respond(Request(method=method, path=path, length=0, body=io.BytesIO(), received=0.0, environ=environ))
+    request = Request(method=method, path=path, length=0, body=io.BytesIO(), received=0.0, environ=environ)
+    return replace(SITE, key=key).respond(request)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +285,7 @@ def test_a_picture_is_sent_to_who_does_not_have_it(known: str, expected: bytes) 
 
 def test_without_a_key_anyone_on_the_loopback_address_may_look() -> None:
     for key in ("", "of-an-earlier-run"):
-        assert ask(PICTURE, site=replace(SITE, key=""), gpushare_key=key).body == b"lines"
+        assert ask(PICTURE, key="", gpushare_key=key).body == b"lines"
 
 
 def test_the_page_runs_no_script_but_its_own_files() -> None:
