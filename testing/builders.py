@@ -114,7 +114,9 @@ def make_node(inventory: NodeInventory | None = None, *, name: str = "node-a", i
     resources: dict[str, str] = {}
     if inventory is not None:
         metadata["annotations"] = {names.ANNOTATION_INVENTORY: inventory_wire.encode(inventory)}
-        resources = {names.GPU_MEM: str(inventory.grantable_units), names.GPU_COUNT: str(len(inventory.gpus))}
+        gpus, unit = inventory.gpus, inventory.unit
+        units = sum(unit.floor(gpu.grantable_mib) for gpu in gpus)
+        resources = {names.GPU_MEM: str(units), names.GPU_COUNT: str(len(gpus))}
     return {
         "apiVersion": "v1",
         "kind": "Node",

@@ -148,7 +148,7 @@ class Extender:
         request = self._request(args.pod)
         if request is None:
             return _without_preference(args.names), "no-gpu"
-        kind = PodKind(request.shape, FreeHost(request.cpu_milli, request.host_mib))
+        kind = PodKind(request.shape, FreeHost.of(request))
         reserved = self.state.index.reserved_on(request.pod.uid)
         return messages.priorities(args.names, self.table.grades(kind, args.names, reserved)), "scored"
 

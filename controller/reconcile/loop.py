@@ -224,7 +224,7 @@ def audit(index: Index) -> list[str]:
 
 
 def _unknown_gpus(record: NodeRecord) -> list[str]:
-    if record.inventory is None or not (record.cordon or record.unhealthy):
+    if record.inventory is None or not (record.cordon.gpus or record.unhealthy):
         return []
     known = {number for gpu in record.inventory.gpus for number in cordons.numbers(gpu)}
     return [*node_records.unknown_gpus(record), *(str(index) for index in sorted(record.unhealthy - known))]

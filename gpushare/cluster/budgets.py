@@ -2,20 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from gpushare.cluster.pod_records import Bound
 from gpushare.errors import WireError
 from gpushare.identity import PodUid
 from gpushare.model.selector import LabelSelector, Operator, Requirement
 from gpushare.wire import fields
-
-_OPERATORS: Final = {
-    "In": Operator.IN,
-    "NotIn": Operator.NOT_IN,
-    "Exists": Operator.EXISTS,
-    "DoesNotExist": Operator.ABSENT,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +78,11 @@ def label_selector(selector: Mapping[str, Any], path: str) -> LabelSelector:
 
 def _requirement(each: Mapping[str, Any], path: str) -> Requirement:
     key, word = fields.needed(each, "key", path), fields.text(each, "operator", path)
-    operator = _OPERATORS.get(word)
-    if operator is None:
-        raise WireError(f"{path}.operator: expected {', '.join(_OPERATORS)}, found {word!r:.100}")
+    try:
+        operator = Operator(word)
+    except ValueError as error:
+        known = ", ".join(one.value for one in Operator)
+        raise WireError(f"{path}.operator: expected {known}, found {word!r:.100}") from error
     values = fields.strings(each, "values", path)
     if (operator in {Operator.IN, Operator.NOT_IN}) != bool(values):
         raise WireError(f"{path}.values: {word} needs {'no values' if values else 'at least one'}")

@@ -16,14 +16,14 @@ from gpushare.wire import inventory as inventory_wire
 from gpushare.wire import pods as pods_wire
 
 _NONE: Final[frozenset[int]] = frozenset()
+_NO_CORDON: Final = Cordon()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
     name: NodeName
     published: str | None  # the inventory as it was read, to see without decoding that a node has not changed
-    cordon: str = ""  # GPUs that an administrator keeps new pods away from, as it was read
-    held: str = ""  # those of them that a defragmentation opens again when it ends
+    cordon: Cordon = _NO_CORDON
     unhealthy: frozenset[int] = _NONE  # numbers of GPUs that somebody beside the plugin calls unhealthy
     inventory: NodeInventory | None = None  # with what `cordon` and `unhealthy` say of its GPUs
     problem: str = ""  # why an inventory that is there cannot be read
@@ -31,11 +31,6 @@ class NodeRecord:
     # which this one takes over. Nodes with `nvidia.com/gpu` alone may keep another plugin for good.
     awaited: bool = False
     allocatable: FreeHost | None = None  # CPU and memory that it gives to pods; None if its kubelet has not said so
-
-    @property
-    def marks(self) -> Cordon:
-        """Who keeps pods away from which GPUs."""
-        return Cordon(gpus=self.cordon, held=self.held)
 
 
 def read(node: Mapping[str, Any], known: NodeRecord | None = None, unhealthy: frozenset[int] = _NONE) -> NodeRecord:
@@ -46,36 +41,22 @@ def read(node: Mapping[str, Any], known: NodeRecord | None = None, unhealthy: fr
     held = annotations.get(names.ANNOTATION_HELD) or ""
     if not isinstance(cordon, str) or not isinstance(held, str) or not isinstance(published, str | None):
         raise WireError("metadata.annotations: expected strings")
-    awaited = published is None and _is_awaited(node)
     record = NodeRecord(
         name=name,
         published=published,
-        cordon=cordon,
-        held=held,
+        cordon=Cordon(gpus=cordon, held=held),
         unhealthy=unhealthy,
-        awaited=awaited,
+        awaited=published is None and _is_awaited(node),
         allocatable=pods_wire.allocatable(node),
     )
     if known is not None and record == replace(known, inventory=None, problem=""):
         return known
-    if published is None:
-        return record
-    try:
-        inventory = inventory_wire.decode(published, name)
-    except WireError as error:
-        return replace(record, problem=str(error))
-    return replace(record, inventory=_with_health(inventory, cordon, unhealthy))
+    return _with_inventory(record)
 
 
 def marked_unhealthy(record: NodeRecord, unhealthy: frozenset[int]) -> NodeRecord:
     """The same node after somebody beside the plugin has called other GPUs unhealthy."""
-    if record.unhealthy == unhealthy:
-        return record
-    if record.published is None:
-        return replace(record, unhealthy=unhealthy)
-    annotations = {names.ANNOTATION_CORDON: record.cordon, names.ANNOTATION_INVENTORY: record.published}
-    marked = read({"metadata": {"name": record.name, "annotations": annotations}}, None, unhealthy)
-    return replace(marked, held=record.held, allocatable=record.allocatable)
+    return record if record.unhealthy == unhealthy else _with_inventory(replace(record, unhealthy=unhealthy))
 
 
 def sharing(records: Iterable[NodeRecord]) -> Iterator[NodeInventory | None]:
@@ -88,20 +69,26 @@ def unknown_gpus(record: NodeRecord) -> list[str]:
     if record.inventory is None:
         return []
     known = {name for gpu in record.inventory.gpus for name in cordons.names_of(gpu)}
-    return [entry for entry in cordons.entries(record.cordon) if entry not in known]
+    return [entry for entry in cordons.entries(record.cordon.gpus) if entry not in known]
 
 
-def _with_health(inventory: NodeInventory, cordon: str, unhealthy: frozenset[int]) -> NodeInventory:
-    cordoned = set(cordons.entries(cordon))
-    if not cordoned and not unhealthy:
-        return inventory
+def _with_inventory(record: NodeRecord) -> NodeRecord:
+    if record.published is None:
+        return record
+    try:
+        inventory = inventory_wire.decode(record.published, record.name)
+    except WireError as error:
+        return replace(record, problem=str(error))
+    cordoned, unhealthy = set(cordons.entries(record.cordon.gpus)), record.unhealthy
 
     def health(gpu: Gpu) -> GpuHealth:
         if gpu.health is GpuHealth.UNHEALTHY or unhealthy & cordons.numbers(gpu):
             return GpuHealth.UNHEALTHY
         return GpuHealth.CORDONED if cordons.names_of(gpu) & cordoned else GpuHealth.HEALTHY
 
-    return replace(inventory, gpus=tuple(replace(gpu, health=health(gpu)) for gpu in inventory.gpus))
+    if cordoned or unhealthy:
+        inventory = replace(inventory, gpus=tuple(replace(gpu, health=health(gpu)) for gpu in inventory.gpus))
+    return replace(record, inventory=inventory)
 
 
 def _is_awaited(node: Mapping[str, Any]) -> bool:

@@ -205,8 +205,3 @@ class NodeInventory:
     def total_units(self) -> int:
         """Units that its GPUs have: every GPU rounded down by itself."""
         return sum(self.unit.floor(gpu.memory_mib) for gpu in self.gpus)
-
-    @property
-    def grantable_units(self) -> int:
-        """Units that the node can hand out; the same unless GPUs are oversubscribed."""
-        return sum(self.unit.floor(gpu.grantable_mib) for gpu in self.gpus)

@@ -4,7 +4,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum
 from typing import Final, assert_never
 
 from gpushare.identity import GpuUuid
@@ -127,10 +127,12 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 class Operator(Enum):
-    IN = auto()
-    NOT_IN = auto()
-    EXISTS = auto()
-    ABSENT = auto()
+    """With Kubernetes' words for them."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    ABSENT = "DoesNotExist"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Grant, footprint
-from gpushare.model.capacity import FreeGpu, FreeHost, NodeCapacity
+from gpushare.model.capacity import NOTHING, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.model.request import Need
 from gpushare.placement import candidates
@@ -26,7 +26,6 @@ BEST: Final = 10
 NEXT: Final = 8
 _LEAST: Final = 1
 _TOO_MUCH: Final = 2**62
-NOTHING: Final = FreeHost(0, 0)
 Cost = tuple[int, int, int]
 """Three numbers, the first of which counts most."""
 

@@ -120,7 +120,7 @@ def gpu_health(facts: Facts) -> Iterator[Finding]:
 def gpu_cordon(facts: Facts) -> Iterator[Finding]:
     """No GPU is cordoned, and no cordon names a GPU that is not there."""
     for node in facts.nodes:
-        held = set(cordons.entries(node.record.held))
+        held = set(cordons.entries(node.record.cordon.held))
         cordoned = [gpu for gpu in node.gpus if gpu.health is GpuHealth.CORDONED]
         for by, until, selected in (
             ("", "when the work is done", [gpu.label for gpu in cordoned if gpu.uuid not in held]),

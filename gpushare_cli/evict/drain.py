@@ -196,7 +196,7 @@ class Drainer:
 
 def cordon(api: KubeApi, streams: Streams, gpu: GpuName) -> int:
     def closed(record: NodeRecord) -> Cordon:
-        return record.marks.closed(gpu_cordon.inventory_of(record), gpu.gpu)
+        return record.cordon.closed(gpu_cordon.inventory_of(record), gpu.gpu)
 
     told = "; new pods stay away from it"
     return _changed(api, streams, gpu, closed, f"cordoned{told}", f"was cordoned before{told}")
@@ -207,7 +207,7 @@ def uncordon(api: KubeApi, streams: Streams, gpu: GpuName) -> int:
         api,
         streams,
         gpu,
-        lambda record: record.marks.opened(record.inventory, gpu.gpu),
+        lambda record: record.cordon.opened(record.inventory, gpu.gpu),
         "uncordoned; it takes new pods",
     )
 

@@ -43,7 +43,7 @@ def write(api: KubeApi, node: str, change: Change) -> bool:
         found = api.get(kube.node_path(node))
         record = node_records.read(found)
         after = change(record)
-        if after == record.marks:
+        if after == record.cordon:
             return False
         body = {
             "metadata": {
@@ -94,11 +94,11 @@ class TemporaryCordon:
         if not self._taken:
             others = ", ".join(str(gpu) for gpu in self._names() if gpu.gpu not in open_now)
             raise StoppedError(f"{others}: cordoned by others, or gone, meanwhile")
-        return record.marks.holding(sorted(self.gpus))
+        return record.cordon.holding(sorted(self.gpus))
 
     def stands(self) -> bool:
         """Whether all of them are cordoned by this alone."""
-        return node_records.read(self.api.get(kube.node_path(self.node))).marks.holds(self.gpus)
+        return node_records.read(self.api.get(kube.node_path(self.node))).cordon.holds(self.gpus)
 
     def give_back(self) -> None:
         """Open those that no one else has cordoned meanwhile. What fails here must not hide why the rest did."""
@@ -107,7 +107,7 @@ class TemporaryCordon:
         kept: set[str] = set()
 
         def opened(record: NodeRecord) -> Cordon:
-            after = record.marks.released(self.gpus)
+            after = record.cordon.released(self.gpus)
             kept.update(self.gpus & set(cordons.entries(after.gpus)))
             return after
 

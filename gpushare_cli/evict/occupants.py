@@ -117,7 +117,7 @@ def read(api: KubeApi, gpu: GpuName, permissions: Permissions, known: tuple[Gpu,
     inventory = inventory_of(record)
     gpus = known or cordons.meant(inventory, gpu.gpu)
     found = (_occupant(pod, inventory, gpus, permissions) for pod in objects.pods)
-    entries = set(cordons.entries(record.cordon))
+    entries = set(cordons.entries(record.cordon.gpus))
     return Occupied(
         gpus=gpus,
         occupants=tuple(one for one in found if one is not None),

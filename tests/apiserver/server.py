@@ -106,7 +106,7 @@ class Server(Asking):
         count = len(inventory.gpus)
         amounts = {
             **ALWAYS_THERE,
-            names.GPU_MEM: str(inventory.grantable_units),
+            names.GPU_MEM: str(sum(GIB.floor(gpu.grantable_mib) for gpu in inventory.gpus)),
             names.GPU_PERCENT: str(100 * count),
             names.GPU: str(count),
             names.GPU_COUNT: str(count),

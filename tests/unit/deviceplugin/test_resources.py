@@ -49,13 +49,14 @@ def memory(inventory: NodeInventory) -> Advertisement:
 def test_ids_are_short_unique_opaque_and_as_many_as_the_units(gpus: list[tuple[int, GpuHealth]], mib: int) -> None:
     built = tuple(make_gpu(i, mib=memory, health=health) for i, (memory, health) in enumerate(gpus))
     inventory = NodeInventory(node=NodeName("node-a"), gpus=built, unit=MemoryUnit(mib))
-    if not 0 < inventory.grantable_units <= resources.MAX_DEVICES:
+    units = sum(gpu.grantable_mib // mib for gpu in built)
+    if not 0 < units <= resources.MAX_DEVICES:
         with pytest.raises(SettingsError):
             memory(inventory)
         return
     found = memory(inventory)
     ids = found.healthy + found.unhealthy
-    assert len(set(ids)) == len(ids) == inventory.grantable_units
+    assert len(set(ids)) == len(ids) == units
     assert all(re.fullmatch("g[0-9a-z]{3}", device) for device in ids)
     assert len(found.unhealthy) == sum(
         inventory.unit.floor(gpu.memory_mib) for gpu in built if gpu.health is not GpuHealth.HEALTHY
