@@ -119,7 +119,13 @@ class CertificateManager:
         for _ in range(_ROUNDS):
             gathered = self._gather()
             self._install(gathered)
-            step = self._decide(gathered)
+            step = rotation.decide(
+                store.state(gathered.contents) if gathered.secret is not None else None,
+                self.settings.plan,
+                self.clock.now(),
+                in_configurations=gathered.in_configurations,
+                adoptable=self._serves(gathered.served),
+            )
             if step is not None:
                 self._apply(step, gathered)
             elif not self._write_bundle(gathered):
@@ -165,15 +171,6 @@ class CertificateManager:
         """Write the Secret's leaf into the files, unless it is worse than what they hold."""
         if self._serves(gathered.contents) and self._files.save(gathered.contents):
             logs.event(_LOG, "certificate files written", directory=self.settings.cert_dir)
-
-    def _decide(self, gathered: _Gathered) -> Step | None:
-        return rotation.decide(
-            store.state(gathered.contents) if gathered.secret is not None else None,
-            self.settings.plan,
-            self.clock.now(),
-            in_configurations=gathered.in_configurations,
-            adoptable=self._serves(gathered.served),
-        )
 
     def _serves(self, candidate: SecretData) -> bool:
         """Whether the leaf is one that verifiers accept who trust its CA."""

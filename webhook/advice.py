@@ -113,7 +113,7 @@ def bad_annotations(
     def error(key: str, problem: str, fix: str) -> FieldError:
         return FieldError(f"metadata.annotations[{key}]", problem, fix)
 
-    notes = review.annotations(pod)
+    notes = pods.annotations(pod)
     # The mark counts by being there, so an author who writes "false" would get the opposite.
     if (totals := notes.get(names.ANNOTATION_TOTALS, "true")) != "true":
         fix = 'remove it, or write "true" if the limits are totals over all GPUs already'
@@ -189,7 +189,7 @@ def overridden(before: JsonObject, after: JsonObject, fields: Sequence[str], *, 
 
 
 def _removed(before: JsonObject, after: JsonObject) -> Iterator[str]:
-    removed = sorted(set(review.annotations(before)) - set(review.annotations(after)))
+    removed = sorted(set(pods.annotations(before)) - set(pods.annotations(after)))
     if devices := [key for key in removed if names.is_cdi(key)]:
         yield truncate(f"annotations removed, because they choose devices past the scheduler: {_listed(devices)}")
     if forged := [key for key in removed if names.is_reserved(key)]:
@@ -236,9 +236,9 @@ def _volumes_of_the_node(spec: JsonObject) -> Iterator[tuple[str, str, str]]:
 
 def _ignored_marks(pod: JsonObject) -> Iterator[str]:
     """Labels and annotations of ours that mean nothing, with those that were probably meant."""
-    annotations = [key for key in review.annotations(pod) if key == names.LABEL_GPU_COUNT or not names.is_known(key)]
+    annotations = [key for key in pods.annotations(pod) if key == names.LABEL_GPU_COUNT or not names.is_known(key)]
     labels = [key for key in review.labels(pod) if key in _ANNOTATIONS or not names.is_known(key)]
-    if (policy := review.annotations(pod).get(names.WATCHDOG, "off")) not in names.WATCHDOG_POLICIES:
+    if (policy := pods.annotations(pod).get(names.WATCHDOG, "off")) not in names.WATCHDOG_POLICIES:
         yield truncate(
             f"annotation {names.WATCHDOG}: expected report, evict or kill, found {policy!r:.60}; it is ignored"
         )

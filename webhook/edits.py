@@ -14,7 +14,7 @@ from gpushare.model.request import ContainerRequest
 from gpushare.units import MemoryUnit, ResourceConfig
 from gpushare.wire import pods, requests
 from gpushare.wire.fields import JsonObject
-from webhook.review import annotations, labels
+from webhook.review import labels
 from webhook.runtimeclass import RuntimeClassChoice
 
 LISTS: Final = ("initContainers", "containers")  # in the order of `pods.containers`
@@ -208,7 +208,7 @@ def of_gpu_pod(
 
 def demanding_limit(pod: JsonObject) -> JsonObject:
     """The pod with a demand for an enforced limit; what its author wrote there stays, and is read as any request."""
-    return _with(pod, labels(pod), {names.ANNOTATION_LIMIT: names.ENFORCED, **annotations(pod)})
+    return _with(pod, labels(pod), {names.ANNOTATION_LIMIT: names.ENFORCED, **pods.annotations(pod)})
 
 
 def of_other_pod(pod: JsonObject) -> JsonObject:
@@ -221,7 +221,7 @@ def _overridden(pod: JsonObject, spec: JsonObject) -> str:
     An earlier call of the webhook has replaced his choice already. What it noted then stays if the container is as we
     leave it; an author who forges all of that has no more of it than an Event on his own pod.
     """
-    noted = annotations(pod).get(names.ANNOTATION_OVERRIDDEN, "").split(",")
+    noted = pods.annotations(pod).get(names.ANNOTATION_OVERRIDDEN, "").split(",")
     return ",".join(
         new["name"]
         for old, new in pairs(pod["spec"], spec, LISTS)
@@ -237,14 +237,14 @@ def _annotations(pod: JsonObject) -> dict[str, str]:
     """Those that are the author's: the NVIDIA runtime reads CDI annotations before the variable that is set here."""
     return {
         key: value
-        for key, value in annotations(pod).items()
+        for key, value in pods.annotations(pod).items()
         if not (names.is_reserved(key) or names.is_cdi(key) or key in OURS)
     }
 
 
 def _with(pod: JsonObject, kept: dict[str, str], notes: dict[str, str]) -> JsonObject:
     metadata = dict(pod.get("metadata") or {})
-    if notes != annotations(pod):
+    if notes != pods.annotations(pod):
         metadata["annotations"] = notes
     if kept != labels(pod):
         metadata["labels"] = kept

@@ -166,10 +166,6 @@ def labels(obj: JsonObject) -> dict[str, str]:
     return (obj.get("metadata") or {}).get("labels") or {}
 
 
-def annotations(obj: JsonObject) -> dict[str, str]:
-    return (obj.get("metadata") or {}).get("annotations") or {}
-
-
 def refuse(errors: Iterable[FieldError]) -> None:
     """Raise InvalidRequestError if there are any; of very many only the first are looked for."""
     if found := tuple(itertools.islice(errors, MOST_ERRORS + 1)):

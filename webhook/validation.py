@@ -58,7 +58,7 @@ def _bound(binding: object) -> Iterator[FieldError]:
 
 
 def _forged(value: object, problem: str, is_reserved: Callable[[str], bool]) -> Iterator[FieldError]:
-    for key in sorted(review.annotations(review.with_metadata(value))):
+    for key in sorted(pods.annotations(review.with_metadata(value))):
         if names.is_cdi(key):
             yield FieldError(_annotation(key), _CDI, "remove it, and ask for GPUs by resources.limits")
         elif is_reserved(key):
@@ -68,10 +68,10 @@ def _forged(value: object, problem: str, is_reserved: Callable[[str], bool]) -> 
 def _updated(
     pod: JsonObject, old: JsonObject, resource_config: ResourceConfig, *, by_controller: bool
 ) -> Iterator[FieldError]:
-    annotations = _changes(review.annotations(old), review.annotations(pod))
+    annotations = _changes(pods.annotations(old), pods.annotations(pod))
     labels = _changes(review.labels(old), review.labels(pod))
     for key in annotations:
-        if names.is_cdi(key) and key in review.annotations(pod):
+        if names.is_cdi(key) and key in pods.annotations(pod):
             yield FieldError(_annotation(key), _CDI, "leave it out, and create a new pod that asks by resources.limits")
     if not by_controller:
         for key in filter(names.is_reserved, annotations):

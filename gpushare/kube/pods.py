@@ -23,6 +23,9 @@ def event(pod: PodRef, kind: EventType, reason: str, message: str, *, component:
     """A core/v1 Event on a pod: a CamelCase reason for programs, and a message for its author."""
     stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     digest = hashlib.sha256(f"{pod.uid} {reason} {message} {now.isoformat()}".encode()).hexdigest()[:16]
+    encoded = message.encode()
+    if len(encoded) > _MESSAGE_LIMIT:
+        message = encoded[: _MESSAGE_LIMIT - 4].decode(errors="ignore") + " ..."
     prefix = pod.name[:230].rstrip("-.")  # each part of a name ends in a letter or digit
     return {
         "apiVersion": "v1",
@@ -37,7 +40,7 @@ def event(pod: PodRef, kind: EventType, reason: str, message: str, *, component:
         },
         "type": kind.value,
         "reason": reason,
-        "message": _cut(message),
+        "message": message,
         "source": {"component": component},
         "reportingComponent": component,
         "reportingInstance": component,
@@ -50,13 +53,6 @@ def event(pod: PodRef, kind: EventType, reason: str, message: str, *, component:
 def post_event(api: KubeApi, body: JsonObject, *, timeout_s: float = 3.0) -> None:
     """Create an Event. May raise a KubeError, which callers log: an event is never worth failing for."""
     api.create(f"/api/v1/namespaces/{body['metadata']['namespace']}/events", body, timeout_s=timeout_s)
-
-
-def _cut(message: str) -> str:
-    encoded = message.encode()
-    if len(encoded) <= _MESSAGE_LIMIT:
-        return message
-    return encoded[: _MESSAGE_LIMIT - 4].decode(errors="ignore") + " ..."
 
 
 class Evicted(Enum):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import urllib3
 
@@ -62,7 +62,6 @@ class Transport:
         self._streams = urllib3.PoolManager(maxsize=_POOL, retries=False, socket_options=_KEEPALIVE, **given)
         self._calls = urllib3.PoolManager(maxsize=_POOL, retries=False, socket_options=[*_KEEPALIVE, _ABORT], **given)
         self._calls.pool_classes_by_scheme = _pools_with_deadline(clock)
-        self._pool: urllib3.HTTPConnectionPool | None = None
 
     def call(
         self,
@@ -77,11 +76,13 @@ class Transport:
         """A request and its answer, which is read whole within so many seconds."""
         what = f"{method} {path}"
         with _unreachable(what):
-            # Not by the manager, which parses the whole address and looks for its pool before every request.
-            pool = self._pool = self._pool or self._calls.connection_from_url(self._server)
-            target = urlsplit(self._server).path + _query(path, params)
-            response = pool.urlopen(
-                method, target, body=body, headers=headers, timeout=_timeout(timeout_s), redirect=False
+            response = self._calls.urlopen(
+                method,
+                self._server + _query(path, params),
+                redirect=False,
+                body=body,
+                headers=headers,
+                timeout=_timeout(timeout_s),
             )
         return HttpReply(what=what, status=response.status, data=response.data, date=response.headers.get("Date"))
 
@@ -109,7 +110,6 @@ class Transport:
                 response.close()
 
     def close(self) -> None:
-        self._pool = None
         self._calls.clear()
         self._streams.clear()
 

@@ -80,17 +80,19 @@ class Reflector(Generic[T]):
                     self._watch(stop)
                 else:
                     self.clock.wait(stop, self._backoff.next_s())
-            except kube.GoneError as error:
-                # Versions expire as a matter of course; a server whose fresh versions have expired already is
-                # unhealthy.
-                self._pause(stop, "watch expired", error, delay=0.0 if self._was_healthy else self._backoff.next_s())
-            except (kube.NotFoundError, kube.ForbiddenError) as error:
-                if self.optional:
-                    self._pause(stop, "watch ended", error, delay=0.0)
-                    return
-                self._pause(stop, "watch failed", error, delay=self._backoff.next_s())
             except kube.KubeError as error:
-                self._pause(stop, "watch failed", error, delay=self._backoff.next_s())
+                self._fail(error)
+                ended = self.optional and isinstance(error, kube.NotFoundError | kube.ForbiddenError)
+                expired = isinstance(error, kube.GoneError)
+                # Versions expire as a matter of course; a server whose fresh versions have expired is unhealthy.
+                delay = 0.0 if ended or (expired and self._was_healthy) else self._backoff.next_s()
+                what = "watch ended" if ended else "watch expired" if expired else "watch failed"
+                level = logging.WARNING if delay else logging.INFO
+                logs.event(_LOG, what, level=level, path=self.path, error=str(error), retry_s=delay)
+                if ended:
+                    return
+                if delay:
+                    self.clock.wait(stop, delay)
 
     def _touch(self) -> None:
         self._contact_at = self.clock.monotonic()
@@ -100,13 +102,6 @@ class Reflector(Generic[T]):
         if not self._failure:
             self._failed_at = self.clock.monotonic()
         self._failure = str(error)
-
-    def _pause(self, stop: threading.Event, event: str, error: kube.KubeError, *, delay: float) -> None:
-        self._fail(error)
-        level = logging.WARNING if delay else logging.INFO
-        logs.event(_LOG, event, level=level, path=self.path, error=str(error), retry_s=delay)
-        if delay:
-            self.clock.wait(stop, delay)
 
     # The list.
 

@@ -331,12 +331,8 @@ def problems(value: object, path: str, structure: Any = POD) -> Iterator[tuple[s
             if key == "*":
                 for name, item in value.items():
                     yield from problems(item, f"{path}[{name}]", inner)
-            else:
-                yield from _of_field(value, path, key, inner)
-
-
-def _of_field(value: Mapping[str, Any], path: str, key: str, structure: Any) -> Iterator[tuple[str, str]]:
-    name, needed = key.rstrip("!"), key.endswith("!")
-    found = value.get(name)
-    if needed or found is not None:  # the API server writes a missing name as ""
-        yield from problems(None if needed and found == "" else found, fields.at(path, name), structure)
+                continue
+            name, needed = key.rstrip("!"), key.endswith("!")
+            found = value.get(name)
+            if needed or found is not None:  # the API server writes a missing name as ""
+                yield from problems(None if needed and found == "" else found, fields.at(path, name), inner)

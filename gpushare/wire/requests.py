@@ -211,7 +211,9 @@ class _Reader:
         where = f"{path}.resources.limits[{asked[0]}]"
         match asked[0]:
             case names.GPU:
-                return self._whole(where, name, kind, amount)
+                if self._within_a_node(where, amount) is None:
+                    return None
+                return ContainerRequest(container=name, kind=kind, whole=True, compute_percent=100, gpu_count=amount)
             case names.GPU_PERCENT:
                 return self._part(where, name, kind, amount)
             case _:
@@ -235,11 +237,6 @@ class _Reader:
             self._refuse(where, problem, fix)
             return None
         return amount
-
-    def _whole(self, path: str, name: ContainerName, kind: ContainerKind, count: int) -> ContainerRequest | None:
-        if self._within_a_node(path, count) is None:
-            return None
-        return ContainerRequest(container=name, kind=kind, whole=True, compute_percent=100, gpu_count=count)
 
     def _part(self, path: str, name: ContainerName, kind: ContainerKind, percent: int) -> ContainerRequest | None:
         if percent > 100:

@@ -14,7 +14,7 @@ from tests.memory import groups
 MIB = 2**20
 LIMIT = 256 * MIB
 PROGRAM = """
-from controller import server
+from controller import main
 from gpushare.runtime import http
 from gpushare.runtime.clock import SystemClock
 from gpushare.runtime.intake import ByteBudget
@@ -24,8 +24,8 @@ def handle(request):
         pass
     return http.Response(200, b"x" * (2**20) if request.path == "/page" else b"ok")
 made = http.HttpServer(
-    application=http.wsgi(handle), listener=listener, clock=SystemClock(), threads=32, most=server.MOST,
-    budget=ByteBudget(server.BUDGET), keep_alive_s=75,
+    application=http.wsgi(handle), listener=listener, clock=SystemClock(), threads=32, most=main.MOST,
+    budget=ByteBudget(main.BUDGET), keep_alive_s=75,
 )
 print(listener.getsockname()[1], flush=True)
 made.serve(lambda: False, lambda: None)
