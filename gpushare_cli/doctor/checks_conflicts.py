@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Set
 from typing import Any, Final
 
 from gpushare import names, units
+from gpushare.cluster import budgets
 from gpushare.kube.api import JsonObject
 from gpushare.wire import fields
-from gpushare_cli import schedulable
 from gpushare_cli.doctor import checks_admission, checks_scheduling, foreign, objects
 from gpushare_cli.doctor.facts import Facts, Finding, GpuNode, error, warning
 from gpushare_cli.doctor.foreign import ForeignPod, Role
@@ -196,11 +196,5 @@ def _is_isolated(facts: Facts, labels: Mapping[str, Any]) -> bool:
     called = [checks_admission.ISOLATION]
     if checks_admission.ISOLATION not in webhooks:  # servers without conditions
         called = [checks_admission.GPU, checks_admission.LIMIT]
-    return any(_calls(webhooks[name], labels) for name in called if name in webhooks)
-
-
-def _calls(webhook: JsonObject, labels: Mapping[str, Any]) -> bool:
-    selector = fields.mapping(webhook, "namespaceSelector", "webhook")
-    equal = fields.mapping(selector, "matchLabels", "namespaceSelector").items() <= labels.items()
-    expressions = fields.objects(selector, "matchExpressions", "namespaceSelector")
-    return equal and all(schedulable.holds(each, labels, "namespaceSelector.matchExpressions") for each in expressions)
+    selectors = (fields.mapping(webhooks[name], "namespaceSelector", "webhook") for name in called if name in webhooks)
+    return any(budgets.label_selector(each, "namespaceSelector").matches(labels) for each in selectors)

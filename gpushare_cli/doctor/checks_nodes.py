@@ -200,7 +200,7 @@ def demanded_limits(facts: Facts) -> Iterator[Finding]:
     if healthy and not any(gpu.limit.enforced for gpu in healthy):
         found = Counter(gpu.limit.value for gpu in healthy)
         have = ", ".join(f"{count} {limit}" for limit, count in sorted(found.items()))
-        for namespace in _demanding(facts):
+        for namespace in _demanding_namespaces(facts):
             problem = f"GPU pods there demand an enforced limit and stay Pending: no healthy GPU has one ({have})"
             yield warning(f"namespace/{namespace}", problem, _WHY)
     yield from _lost(facts)
@@ -250,8 +250,7 @@ def _still_above(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _demanding(facts: Facts) -> list[str]:
-    """Namespaces."""
+def _demanding_namespaces(facts: Facts) -> list[str]:
     labelled = {
         objects.name_of(each)
         for each in read(facts.snapshot.namespaces)
