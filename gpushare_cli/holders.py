@@ -11,7 +11,7 @@ from gpushare.model.gpu import Gpu, LeftOut, NodeInventory
 from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.model.request import ContainerRequest
 from gpushare.units import MemoryUnit, ResourceConfig
-from gpushare.wire import allocations, requests
+from gpushare.wire import allocations, fields, requests
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import reading, world
 
@@ -42,6 +42,7 @@ class PodRow:
     held: Mapping[int, Held]  # by GPU index
     shares: Mapping[int, Sequence[int]]  # MiB of each of its containers, by GPU index
     pending_mib: int  # on a GPU that no one has named, or that its node no longer lists
+    since: str  # when it came to its node, as the API server writes it; empty if it does not say
 
     def on(self, index: int) -> Held:
         return self.held.get(index, Held(0))
@@ -165,6 +166,7 @@ def _pod_row(pod: Object, inventory: NodeInventory, notes: list[str]) -> PodRow 
         if uuid != _NOWHERE
     )
     listed = [gpu for gpu in inventory.gpus if gpu.uuid in held]
+    placed = fields.condition(pod, "PodScheduled", "pod")
     return PodRow(
         namespace=who.namespace,
         name=who.name,
@@ -177,6 +179,7 @@ def _pod_row(pod: Object, inventory: NodeInventory, notes: list[str]) -> PodRow 
             for gpu in listed
         },
         pending_mib=sum(lost.values()),
+        since=str(placed.get("lastTransitionTime") or "") if placed.get("status") == "True" else "",
     )
 
 

@@ -24,14 +24,12 @@ from gpushare_cli.holders import GpuRow, NodeRow
 from gpushare_cli.usage import Key, NodeUse, Use
 
 Object = Mapping[str, Any]
-Since = Mapping[tuple[str, str], str]  # when pods came to their node, by namespace and name
 UNKNOWN_MODEL: Final = "model not known"
 _SPAN: Final = timedelta(hours=1)
 _MOST: Final = 200
 _STAMP: Final = "%Y-%m-%dT%H:%M:%SZ"
 _NUMBER: Final = re.compile("[0-9]{1,4}")
 _BY_INDEX: Final = by_index(0)[:-1]
-_NEVER: Final[Since] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,19 +119,16 @@ def of_node(node: Object, pods: Sequence[Object], unhealthy: frozenset[int], use
     """
     name = NodeName(fields.needed(fields.mapping(node, "metadata", "node"), "name", "metadata"))
     built = holders.build([node], pods, {name: unhealthy})
-    if not built.nodes:
-        return None
-    since = {(ref.namespace, ref.name): _placed_at(pod) for pod in pods for ref in [pods_wire.ref(pod)]}
-    return replace(of_row(built.nodes[0], use, since), notes=built.notes)
+    return replace(of_row(built.nodes[0], use), notes=built.notes) if built.nodes else None
 
 
-def of_row(row: NodeRow, use: NodeUse | None, since: Since = _NEVER) -> NodeView:
+def of_row(row: NodeRow, use: NodeUse | None) -> NodeView:
     used = _used(use.uses if use is not None else {})
     return NodeView(
         name=row.name,
         address=row.address,
         known=True,
-        cards=tuple(_card(gpu, row, used, since) for gpu in row.gpus),
+        cards=tuple(_card(gpu, row, used) for gpu in row.gpus),
         floating=tuple(Floating(pod.namespace, pod.name, pod.pending_mib) for pod in row.pods if pod.pending_mib),
         left_out=tuple(f"GPU {gpu.index}: {gpu.reason}" for gpu in row.left_out),
         use_problem=use.problem if use is not None else "",
@@ -172,11 +167,6 @@ def totals(nodes: Collection[NodeView], waiting: int = 0) -> Totals:
     )
 
 
-def _placed_at(pod: Object) -> str:
-    condition = fields.condition(pod, "PodScheduled", "pod")
-    return str(condition.get("lastTransitionTime") or "") if condition.get("status") == "True" else ""
-
-
 def _used(uses: Mapping[Key, Use]) -> Mapping[tuple[str, str, str], int]:
     found = Counter[tuple[str, str, str]]()
     for (namespace, pod, _, gpu), use in uses.items():
@@ -185,7 +175,7 @@ def _used(uses: Mapping[Key, Use]) -> Mapping[tuple[str, str, str], int]:
     return found
 
 
-def _card(row: GpuRow, node: NodeRow, used: Mapping[tuple[str, str, str], int], since: Since) -> Card:
+def _card(row: GpuRow, node: NodeRow, used: Mapping[tuple[str, str, str], int]) -> Card:
     gpu = row.gpu
     blocks = tuple(
         Block(
@@ -196,7 +186,7 @@ def _card(row: GpuRow, node: NodeRow, used: Mapping[tuple[str, str, str], int], 
             compute_percent=held.compute_percent,
             whole=held.whole,
             limit=gpu.limit_of(*pod.shares[gpu.index]).value,
-            since=since.get((pod.namespace, pod.name), ""),
+            since=pod.since,
         )
         for pod in node.pods
         if (held := pod.held.get(gpu.index)) is not None
