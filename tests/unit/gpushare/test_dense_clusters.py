@@ -54,16 +54,6 @@ def test_two_pods_share_a_gpu_before_a_third_gpu_is_opened() -> None:
     assert len(set(went)) == 1, "the other nodes stay free for wide pods"
 
 
-def test_pods_share_a_gpu_also_while_nothing_is_known_of_them() -> None:
-    empty = [node("A10")]
-    young, ten = Dense(outlook.of_cluster([], empty, empty)), share(10)
-    first = best(ten, empty[0], young)
-    assert first is not None
-    second = best(ten, after(empty[0], ten, first.gpus), young)
-    assert second is not None
-    assert [gpu.free_mib for gpu in second.gpus] == [MIB["A10"] - 10 * GIB]
-
-
 def test_a_small_pod_fills_the_remainder_that_nothing_else_fills() -> None:
     """10 and 10 GiB leave 2.5 GiB; beside a pod of 8 GiB there is room for another that needs it."""
     nodes, went = filled([node("A10", 1)] * 3, [share(10), share(10), share(8), share(2)])

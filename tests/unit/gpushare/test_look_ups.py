@@ -7,10 +7,8 @@ from functools import partial
 import pytest
 
 from gpushare.errors import WireError
-from gpushare.model.allocation import Held
-from gpushare.model.ledger import mib_on
 from gpushare.wire import fields, pods
-from testing.builders import Json, make_gpu
+from testing.builders import Json
 
 
 @pytest.mark.parametrize(
@@ -94,12 +92,3 @@ def test_a_container_has_started_if_it_runs_or_ever_ran() -> None:
         "status.initContainerStatuses",
         *["status.containerStatuses"] * 2,
     ]
-
-
-def test_what_is_held_on_a_gpu_counts_parts_and_whole_gpus() -> None:
-    gpu = make_gpu(gib=10)
-    assert mib_on(Held(100), gpu) == mib_on(Held(100), None) == 100
-    assert mib_on(Held(0, memory_percent=25), gpu) == 2560
-    assert mib_on(Held(0, memory_percent=25), None) == 0
-    assert mib_on(Held(1024, whole=True), gpu) == 10240
-    assert mib_on(Held(20480, whole=True), gpu) == 20480

@@ -159,8 +159,6 @@ def test_the_least_excess_is_told_of_memory_and_of_compute() -> None:
     ledger = NodeLedger.of(inventory, [make_allocation("a", full), more])
     assert ledger.over_committed() == {GPU: 1}
     assert ledger.over_computed() == {GPU: 1}
-    held = [make_allocation(name, replace(make_grant(0), compute_percent=60)) for name in ("a", "b")]
-    assert NodeLedger.of(make_inventory(15), held).over_computed() == {"GPU-0": 20}
 
 
 def test_every_mig_instance_of_a_node_has_a_number_and_a_label_of_its_own() -> None:
@@ -178,15 +176,6 @@ def test_what_a_pod_of_several_containers_asks_for_is_what_the_largest_does() ->
     )
     found = Ask.of(RequestShape(containers=containers), FreeHost(300, 40))
     assert found == Ask(gpus=2, memory_mib=7, compute_percent=20, cpu_milli=300, host_mib=40)
-
-
-def test_a_whole_gpu_has_nothing_left_also_if_no_compute_was_written_down() -> None:
-    whole = replace(make_grant(0, gib=3), whole=True, compute_percent=0)
-    ledger = NodeLedger.of(make_inventory(15, 15), [make_allocation("a", whole)])
-    gpu = ledger.inventory.by_uuid[GPU]
-    assert ledger.whole == {GPU}
-    assert ledger.used_mib == {GPU: 15 * 1024}
-    assert (ledger.free_mib(gpu), ledger.free_percent(gpu)) == (0, 0)
 
 
 @pytest.mark.parametrize("whole", [(True, False), (False, True), (False, False)])

@@ -11,14 +11,14 @@ from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound
 from gpushare.errors import WireError
 from gpushare.model.allocation import RefusalReason, Refused
-from gpushare.model.gpu import GpuHealth
+from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare.units import ResourceConfig
 from testing import ledgers
 from testing.builders import make_container, make_inventory, make_mig, make_node, make_pod
 
 
-def node(cordon: object = None, **fields: Any) -> NodeRecord:
-    document = make_node(make_inventory(15, 15, 15))
+def node(cordon: object = None, inventory: NodeInventory | None = None, **fields: Any) -> NodeRecord:
+    document = make_node(inventory or make_inventory(15, 15, 15))
     if cordon is not None:
         document["metadata"]["annotations"][names.ANNOTATION_CORDON] = cordon
     return node_records.read(document, **fields)
@@ -32,39 +32,35 @@ def health(record: NodeRecord) -> list[GpuHealth]:
 H, U, C = GpuHealth.HEALTHY, GpuHealth.UNHEALTHY, GpuHealth.CORDONED
 
 
-@pytest.mark.parametrize(
-    ("cordon", "unhealthy", "expected"),
-    [
-        (None, (), [H, H, H]),
-        ("", (), [H, H, H]),
-        ("1", (), [H, C, H]),
-        (" 0 , GPU-2,", (), [C, H, C]),
-        ("1", (1, 2), [H, U, U]),
-        ("9,x", (7,), [H, H, H]),
-    ],
-)
-def test_gpus_go_by_number_or_uuid(cordon: str | None, unhealthy: tuple[int, ...], expected: list[GpuHealth]) -> None:
-    assert health(node(cordon, unhealthy=frozenset(unhealthy))) == expected
+PLAIN = make_inventory(15, 15, 15)
+MIG = replace(make_inventory(15), gpus=(make_mig(0, 0), make_mig(0, 1), make_mig(1, 0)))
 
 
 @pytest.mark.parametrize(
-    ("cordon", "unhealthy", "expected"),
+    ("inventory", "cordon", "unhealthy", "expected", "unknown"),
     [
-        ("0:1", (), [H, C, H]),
-        ("65", (), [H, C, H]),
-        ("0", (), [C, C, H]),
-        ("", (0,), [U, U, H]),
-        ("", (80,), [H, H, U]),
+        (PLAIN, None, (), [H, H, H], []),
+        (PLAIN, "", (), [H, H, H], []),
+        (PLAIN, "1", (), [H, C, H], []),
+        (PLAIN, " 0 , GPU-2,", (), [C, H, C], []),
+        (PLAIN, "1", (1, 2), [H, U, U], []),
+        (PLAIN, "9,x", (7,), [H, H, H], ["9", "x"]),
+        (MIG, "0:1", (), [H, C, H], []),
+        (MIG, "65", (), [H, C, H], []),
+        (MIG, "0", (), [C, C, H], []),
+        (MIG, "", (0,), [U, U, H], []),
+        (MIG, "", (80,), [H, H, U], []),
     ],
 )
-def test_mig_instances_are_taken_away_by_their_own_number_and_by_that_of_their_gpu(
-    cordon: str, unhealthy: tuple[int, ...], expected: list[GpuHealth]
+def test_gpus_are_taken_away_by_number_or_uuid_and_instances_by_their_gpu_too(
+    inventory: NodeInventory,
+    cordon: str | None,
+    unhealthy: tuple[int, ...],
+    expected: list[GpuHealth],
+    unknown: list[str],
 ) -> None:
-    inventory = replace(make_inventory(15), gpus=(make_mig(0, 0), make_mig(0, 1), make_mig(1, 0)))
-    document = make_node(inventory)
-    document["metadata"]["annotations"][names.ANNOTATION_CORDON] = cordon
-    record = node_records.read(document, unhealthy=frozenset(unhealthy))
-    assert (health(record), node_records.unknown_gpus(record)) == (expected, [])
+    record = node(cordon, inventory, unhealthy=frozenset(unhealthy))
+    assert (health(record), node_records.unknown_gpus(record)) == (expected, unknown)
 
 
 def test_a_node_that_has_not_changed_is_the_same_record() -> None:
@@ -92,7 +88,6 @@ def test_gpus_called_unhealthy_later_change_the_record() -> None:
 def test_entries_that_name_no_gpu_are_known_and_annotations_that_are_no_texts_refused() -> None:
     with pytest.raises(WireError, match="expected strings"):
         node(7)
-    assert node_records.unknown_gpus(node("1, 9,GPU-2,GPU-x")) == ["9", "GPU-x"]
     assert node_records.unknown_gpus(node_records.read({"metadata": {"name": "node-a"}})) == []
 
 

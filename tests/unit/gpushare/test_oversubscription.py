@@ -17,8 +17,8 @@ from gpushare.model.request import ContainerRequest, RequestShape
 from gpushare.model.selector import ANY_GPU
 from gpushare.placement.place import place
 from gpushare.units import GIB, ResourceConfig
-from gpushare.wire import allocations, inventory, requests
-from testing.builders import make_allocation, make_container, make_gpu, make_grant, make_inventory, make_pod, make_shape
+from gpushare.wire import allocations, inventory
+from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_pod, make_shape
 
 HALF: Final = 8 * 1024
 
@@ -150,14 +150,6 @@ def test_an_allocation_says_what_else_counts_for_it_in_version_1() -> None:
     assert json.loads(text)["version"] == 1
     assert allocations.decode(text, given.pod) == given
     assert "physical" not in allocations.encode(make_allocation("p", make_grant(0)))
-
-
-def test_whole_gpus_need_not_refuse_it() -> None:
-    refused = {names.ANNOTATION_OVERSUBSCRIPTION: "never"}
-    container = make_container(resources={"limits": {names.GPU: 1}})
-    found = requests.of_pod(make_pod(container, annotations=refused), ResourceConfig(whole_gpus=True))
-    assert found is not None
-    assert found.shape.gpus is ANY_GPU
 
 
 def test_a_pod_whose_allocation_cannot_be_read_still_refuses() -> None:

@@ -10,7 +10,6 @@ from gpushare.model.gpu import Gpu, GpuHealth, HandOver, Limit
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
 from gpushare.model.selector import Affinity, Choice, GpuSelector, LabelSelector, MigChoice
-from gpushare.placement.costs import change_of, costs_of
 from gpushare.placement.place import place
 from gpushare.placement.policies import POLICIES, Policies
 from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ledger, make_mig, make_shape
@@ -480,37 +479,3 @@ def test_a_node_with_mig_instances_alone_never_has_a_whole_gpu(mig: MigChoice | 
         reason, message, permanent = refused(place(shape(*containers, gpus=GpuSelector(mig=mig)), with_mig()))
         assert (reason, permanent) == (RefusalReason.NO_MATCHING_GPU, True)
         assert message.startswith(f"{said} 0:0: MIG (NVIDIA A100")
-
-
-def cost(asked: RequestShape, ledger: NodeLedger, policy: Policy) -> int:
-    verdict = place(replace(asked, policy=policy), ledger)
-    assert isinstance(verdict, Placed)
-    return costs_of([change_of(verdict.grants, ledger)], Policies(policy).of(None))[0][0]
-
-
-@pytest.mark.parametrize(
-    ("policy", "held", "expected"),
-    [
-        (Policy.BINPACK, 0, 800_000_000),
-        (Policy.BINPACK, 12, 0),
-        (Policy.SPREAD, 0, -800_000_000),
-        (Policy.SPREAD, 12, 0),
-    ],
-)
-def test_binpack_and_spread_rank_nodes_by_the_part_that_stays_free(policy: Policy, held: int, expected: int) -> None:
-    assert cost(make_shape(3), make_ledger([15], {0: held} if held else {}), policy) == expected
-
-
-@pytest.mark.parametrize(("policy", "expected"), [(Policy.BINPACK, 400_000_000), (Policy.SPREAD, -400_000_000)])
-def test_a_gpu_on_which_more_is_held_than_it_has_counts_as_a_full_one(policy: Policy, expected: int) -> None:
-    assert cost(make_shape(3), make_ledger([15, 15], {0: 40}), policy) == expected
-
-
-def test_a_gpu_without_memory_can_be_had_whole() -> None:
-    node = replace(make_inventory(15), gpus=(make_gpu(0, mib=0),))
-    assert cost(shape(WHOLE), NodeLedger.of(node), Policy.BINPACK) == 0
-
-
-def test_the_cost_counts_an_init_container_by_maximum() -> None:
-    containers = request("init", kind=INIT, gib=10), request("app", gib=9)
-    assert cost(shape(*containers), make_ledger([20]), Policy.BINPACK) == 500_000_000

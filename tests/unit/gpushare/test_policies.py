@@ -125,16 +125,11 @@ def test_several_gpus_are_those_whose_remainders_lose_the_least() -> None:
     assert fit.tolist() == [[0]], "a part of a pod is none"
 
 
-def test_with_nothing_known_several_gpus_are_the_fullest_that_fit() -> None:
-    found = best(Ask(gpus=2, memory_mib=300), node(1000, 300, 200, 500), Dense(NOTHING_KNOWN))
+@pytest.mark.parametrize(("gpus", "taken"), [(1, [300]), (2, [300, 500])])
+def test_with_nothing_known_the_fullest_gpus_that_fit_are_taken(gpus: int, taken: list[int]) -> None:
+    found = best(Ask(gpus=gpus, memory_mib=300), node(1000, 300, 200, 500), Dense(NOTHING_KNOWN))
     assert found is not None
-    assert [gpu.free_mib for gpu in found.gpus] == [300, 500]
-
-
-def test_with_nothing_known_the_fullest_gpu_is_taken() -> None:
-    found = best(share(300), node(1000, 300, 500), Dense(NOTHING_KNOWN))
-    assert found is not None
-    assert [gpu.free_mib for gpu in found.gpus] == [300]
+    assert [gpu.free_mib for gpu in found.gpus] == taken
 
 
 def test_demand_is_bounded_whatever_pods_ask_for() -> None:
@@ -177,12 +172,6 @@ def test_where_nodes_are_not_known_every_request_counts(empty: list[NodeCapacity
     assert any(kind.cpu_milli for kind in outlook.of_cluster([asked], empty, empty).kinds)
 
 
-def test_a_grant_of_no_memory_is_a_kind_that_takes_some() -> None:
-    """An annotation may say so; an error here would end all learning for as long as that pod exists."""
-    known = outlook.of_cluster([Ask(gpus=1), Ask(gpus=1, compute_percent=30)], [FULL], [FULL])
-    assert best(share(500), FULL, Dense(known)) is not None
-
-
 def test_an_outlook_knows_the_usual_gpu_and_how_many_pods_each_model_may_get() -> None:
     room = NodeCapacity("T4", tuple(FreeGpu(mib, mib) for mib in (500, 500, 2000)))
     known = outlook.of_cluster([share(500)] * 3, [room], [room])
@@ -203,20 +192,13 @@ def test_nearly_equal_requests_are_one_kind_with_the_share_that_most_have() -> N
 NINE_TENTHS, TWO_THIRDS, HALF_GPU, THIRD = SLOTS * 9 // 10, SLOTS * 2 // 3, SLOTS // 2, SLOTS // 3
 
 
-def test_halves_cost_half_a_gpu() -> None:
-    value = prices((HALF_GPU,))
-    assert (value[SLOTS], value[HALF_GPU]) == (WHOLE, WHOLE // 2)
-
-
-def test_a_remainder_that_no_usual_share_fills_is_worth_nothing() -> None:
+def test_shares_that_fill_a_gpu_together_cost_a_gpu_together_and_what_none_fills_is_worth_nothing() -> None:
+    assert prices((HALF_GPU,))[HALF_GPU] == WHOLE // 2
+    value = prices((TWO_THIRDS, THIRD))
+    assert value[TWO_THIRDS] + value[THIRD] == WHOLE
     value = prices((NINE_TENTHS, HALF_GPU))
     assert value[SLOTS - NINE_TENTHS - 1] < WHOLE // 8
     assert value[NINE_TENTHS] == WHOLE
-
-
-def test_shares_that_fill_a_gpu_together_cost_a_gpu_together() -> None:
-    value = prices((TWO_THIRDS, THIRD))
-    assert value[TWO_THIRDS] + value[THIRD] == WHOLE
 
 
 def test_a_share_that_is_frequent_is_priced_before_one_that_is_rare() -> None:

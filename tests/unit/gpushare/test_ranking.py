@@ -1,6 +1,7 @@
 """Costs by hand."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from gpushare.identity import NodeName
 from gpushare.model.allocation import Placed
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
-from gpushare.model.request import Need, Policy
+from gpushare.model.ledger import NodeLedger
+from gpushare.model.request import ContainerKind, Need, Policy, RequestShape
 from gpushare.model.selector import MigChoice
 from gpushare.placement import costs, policies
 from gpushare.placement.columns import Ints, Kinds, Nodes, how_many
@@ -45,11 +47,27 @@ def test_a_node_without_gpus_is_the_best_for_a_pod_that_needs_none() -> None:
         assert costs[2] != costs[1]
 
 
-def test_the_cost_of_a_pod_of_several_containers_is_that_of_all_of_them() -> None:
-    ledger, policies = make_ledger([10, 10]), Policies(Policy.BINPACK)
-    verdict = place(make_shape(3, 4), ledger, policies)
-    assert isinstance(verdict, Placed)
-    assert costs_of([change_of(verdict.grants, ledger)], policies.of(None)) == [(650_000_000, 0, 0)]
+EARLY = replace(make_shape(10).containers[0], kind=ContainerKind.INIT)
+
+
+@pytest.mark.parametrize(
+    ("shape", "ledger", "free"),
+    [
+        (make_shape(3), make_ledger([15]), 800_000_000),
+        (make_shape(3), make_ledger([15], {0: 12}), 0),
+        (make_shape(3), make_ledger([15, 15], {0: 40}), 400_000_000),
+        (make_shape(3, 4), make_ledger([10, 10]), 650_000_000),
+        (RequestShape(containers=(EARLY, *make_shape(9).containers)), make_ledger([20]), 500_000_000),
+    ],
+)
+def test_binpack_and_spread_rank_nodes_by_the_part_that_all_containers_leave_free(
+    shape: RequestShape, ledger: NodeLedger, free: int
+) -> None:
+    for policy, expected in ((Policy.BINPACK, free), (Policy.SPREAD, -free)):
+        policies = Policies(policy)
+        verdict = place(shape, ledger, policies)
+        assert isinstance(verdict, Placed)
+        assert costs_of([change_of(verdict.grants, ledger)], policies.of(None)) == [(expected, 0, 0)]
 
 
 def test_the_host_counts_for_policies_that_look_at_it_and_has_at_least_what_the_pod_takes() -> None:

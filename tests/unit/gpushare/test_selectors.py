@@ -100,7 +100,7 @@ def test_a_gpu_is_chosen_by_what_holds_its_shares(
     assert shape(**annotations).gpus.why_not(replace(make_gpu(0, 15), limit=limit, mig=mig)) == why
 
 
-def test_whole_gpus_need_no_limit() -> None:
+def test_whole_gpus_need_no_limit_and_need_not_refuse_oversubscription() -> None:
     def of(*limits: dict[str, str], **notes: str) -> GpuSelector:
         containers = [{"name": f"c{i}", "resources": {"limits": each}} for i, each in enumerate(limits)]
         keys = {f"gpushare.dev/{key.replace('_', '-')}": text for key, text in notes.items()}
@@ -108,7 +108,7 @@ def test_whole_gpus_need_no_limit() -> None:
         assert found is not None
         return found.shape.gpus
 
-    assert of({names.GPU: "1"}, limit="enforced") is ANY_GPU
+    assert of({names.GPU: "1"}, limit="enforced", oversubscription="never") is ANY_GPU
     assert of({names.GPU: "1"}, limit="enforced", mig="never") == GpuSelector(mig=MigChoice.NEVER)
     assert of({names.GPU: "1"}, {names.GPU_MEM: "1"}, limit="enforced").enforced
 
