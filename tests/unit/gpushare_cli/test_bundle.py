@@ -265,7 +265,6 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     [
         (["--logs", "-3"], "logs '-3': write how many lines, such as 2000, or 0 for none"),
         (["--logs", "many"], "logs 'many': write how many lines, such as 2000, or 0 for none"),
-        (["-n", "a/../b"], "namespace 'a/../b': write lower-case letters, digits and '-', such as gpushare-system"),
     ],
 )
 def test_wrong_arguments_are_told(argv: list[str], message: str, run: Run) -> None:

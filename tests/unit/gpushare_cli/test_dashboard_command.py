@@ -231,7 +231,9 @@ def ask(path: str = "/", method: str = "GET", *, key: str = SITE.key, **headers:
     given = {"host": "127.0.0.1:8127", **headers}
     environ = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in given.items()}
     request = Request(method=method, path=path, length=0, body=io.BytesIO(), received=0.0, environ=environ)
-    return replace(SITE, key=key).respond(request)
+    answer = replace(SITE, key=key).respond(request)
+    assert answer.headers.items() >= command.HEADERS.items(), "every answer has the policy"
+    return answer
 
 
 @pytest.mark.parametrize(
@@ -261,7 +263,7 @@ def test_nothing_can_be_changed(method: str) -> None:
 )
 def test_without_the_key_or_for_another_site_nothing_of_the_cluster_is_told(headers: dict[str, str]) -> None:
     answer = ask(PICTURE, if_none_match='"run.7"', **headers)
-    assert (answer.status, b"lines" in answer.body, "Set-Cookie" in answer.headers) == (FORBIDDEN, False, False)
+    assert (answer.status, b"lines" in answer.body, answer.headers) == (FORBIDDEN, False, command.HEADERS)
     is_other_site = "sec-fetch-site" in headers
     assert ask("/app.js", **headers).status == (FORBIDDEN if is_other_site else HTTPStatus.NOT_FOUND)
     assert ask("/", **headers).status == OK, "a link may be followed from anywhere"
@@ -290,6 +292,8 @@ def test_without_a_key_anyone_on_the_loopback_address_may_look() -> None:
 
 def test_the_page_runs_no_script_but_its_own_files() -> None:
     policy = dict(part.strip().split(" ", 1) for part in command.HEADERS["Content-Security-Policy"].split(";"))
+    assert command.HEADERS["X-Content-Type-Options"] == "nosniff"
+    assert command.HEADERS["Cache-Control"] == "no-store"
     assert policy["default-src"] == "'none'"
     assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
     assert policy["frame-ancestors"] == policy["trusted-types"] == policy["base-uri"] == "'none'"

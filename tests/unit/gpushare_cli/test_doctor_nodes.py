@@ -358,12 +358,6 @@ def test_nothing_is_said_where_no_one_can_tell(answer: Reply | kube.KubeError, w
     assert (result.findings, result.skipped) == ((), why)
 
 
-def test_where_use_is_not_wanted_no_plugin_is_asked() -> None:
-    api = world.healthy()
-    assert world.lines(api) == []
-    assert not [path for path in api.asked if PLUGIN in path]
-
-
 def test_whole_gpus_and_requests_that_cannot_be_read_meet_no_demand() -> None:
     api = world.with_whole_gpus("production", "v1.30.2", "1.30")
     together(waits("whole", **{names.GPU: 1}), waits("odd", **{names.GPU_MEM: "1.5"}))(api)
