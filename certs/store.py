@@ -120,11 +120,7 @@ def from_secret(secret: JsonObject) -> SecretData:
 
 def into_secret(contents: SecretData, secret: JsonObject) -> JsonObject:
     """A copy of the Secret with these contents; its metadata and foreign keys stay."""
-    state = {
-        "version": _VERSION,
-        "since": contents.since.isoformat() if contents.since else None,
-        "rotated": contents.rotated,
-    }
+    since = contents.since.isoformat() if contents.since else None
     coming = contents.next_ca or _EMPTY
     ours = {
         "tls.crt": contents.leaf.certificate,
@@ -133,7 +129,7 @@ def into_secret(contents: SecretData, secret: JsonObject) -> JsonObject:
         "ca.key": contents.ca.key,
         "next-ca.crt": coming.certificate,
         "next-ca.key": coming.key,
-        "state.json": orjson.dumps(state),
+        "state.json": orjson.dumps({"version": _VERSION, "since": since, "rotated": contents.rotated}),
     }
     foreign = {key: value for key, value in (secret.get("data") or {}).items() if key not in ours}
     data = {key: base64.b64encode(value).decode() for key, value in ours.items() if value}

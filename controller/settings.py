@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from gpushare import names, units
 from gpushare.errors import SettingsError
 from gpushare.model.request import DEFAULT_POLICY, Policy
-from gpushare.runtime.options import between, boolean, choice, one_of, option, positive
+from gpushare.runtime import options
+from gpushare.runtime.options import between, boolean, one_of, option, positive
 from gpushare.runtime.options import port as a_port
 from gpushare.units import MemoryUnit
 
@@ -29,7 +30,7 @@ class Settings:
     threads: int = option(
         32,
         "requests that are answered at the same time",
-        parse=between(2, 256, "threads"),  # binds leave at least one to filters
+        parse=between(2, 256, "a number of threads"),  # binds leave at least one to filters
     )
     memory_unit: MemoryUnit = option(
         units.GIB,
@@ -68,12 +69,12 @@ class Settings:
         0,
         "pods at most, in the namespace gpushare-placeholders, that ask an autoscaler for a node where nodes"
         " have enough in total for a waiting pod, but no single GPU has room; 0: none",
-        parse=between(0, 100, "pods"),
+        parse=between(0, 100, "a number of pods"),
     )
     placeholder_seconds: float = option(
         900.0, "seconds after which such a pod is removed if no node has come", parse=positive
     )
-    log_level: str = option("info", "debug, info, warning or error", parse=choice("debug", "info", "warning", "error"))
+    log_level: str = options.log_level()
 
     def __post_init__(self) -> None:
         if not self.retry_seconds < self.renew_seconds < self.lease_seconds:

@@ -201,6 +201,4 @@ class Settings:
         parse=mib,
     )
     simulated_processes: str = option("", "JSON file with the processes on simulated GPUs; without one there are none")
-    log_level: str = option(
-        "info", "debug, info, warning or error", parse=options.choice("debug", "info", "warning", "error")
-    )
+    log_level: str = options.log_level()

@@ -145,14 +145,6 @@ def with_metadata(value: object) -> JsonObject:
     return _checked(value, pods.ANY_OBJECT)
 
 
-def is_pod(value: object) -> bool:
-    try:
-        pod(value)
-    except InvalidRequestError:
-        return False
-    return True
-
-
 def named(value: object) -> str:
     """Name of an object for logs; with a `*` if the API server has yet to complete it. Never fails."""
     metadata = value.get("metadata") if isinstance(value, dict) else None

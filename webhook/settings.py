@@ -27,7 +27,9 @@ class Settings(CertSettings):
 
     address: str = option("0.0.0.0", "address to listen on; [::] for IPv6")  # noqa: S104 - a pod's only interface
     port: int = option(8443, "TLS port of webhook, probes and metrics", parse=options.port)
-    threads: int = option(32, "requests that are answered at the same time", parse=options.between(1, 512, "threads"))
+    threads: int = option(
+        32, "requests that are answered at the same time", parse=options.between(1, 512, "a number of threads")
+    )
     memory_unit: MemoryUnit = option(
         units.GIB, f"what one unit of {names.GPU_MEM} is: GiB, MiB or a multiple", parse=MemoryUnit.parse
     )
@@ -70,9 +72,7 @@ class Settings(CertSettings):
         20.0, "seconds that requests may take to end after SIGTERM", parse=options.positive
     )
     worker_tmp_dir: str = option("/dev/shm", "directory in memory for the server's heartbeat file")  # noqa: S108 - same
-    log_level: str = option(
-        "info", "debug, info, warning or error", parse=options.choice("debug", "info", "warning", "error")
-    )
+    log_level: str = options.log_level()
 
     @property
     def resource_config(self) -> ResourceConfig:

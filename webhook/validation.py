@@ -79,7 +79,7 @@ def _updated(
         if names.LABEL_MANAGED in labels and names.LABEL_MANAGED in review.labels(old):
             path = f"metadata.labels[{names.LABEL_MANAGED}]"
             yield FieldError(path, f"only {_CONTROLLER} may change it", "leave it as it is")
-    if not (review.is_pod(pod) and pods.needs_gpu(pod, resource_config)):  # some subresources carry other kinds
+    if any(pods.problems(pod, "")) or not pods.needs_gpu(pod, resource_config):  # some subresources carry other kinds
         return
     for key in OURS:
         if key in annotations:

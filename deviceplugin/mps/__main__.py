@@ -20,9 +20,7 @@ class Settings:
     mps_dir: Path = option(
         DIRECTORY, "directory of the daemon's pipes; the same on the node, here and in containers", parse=Path
     )
-    log_level: str = option(
-        "info", "debug, info, warning or error", parse=options.choice("debug", "info", "warning", "error")
-    )
+    log_level: str = options.log_level()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -63,8 +63,7 @@ class Elector:
         try:
             lease = self.api.get(f"{self._path()}/{self.name}", timeout_s=self._timeout_s())
             if (lease.get("spec") or {}).get("holderIdentity") == self.identity:
-                body = self._body(lease["spec"], lease["metadata"], release=True)
-                self.api.replace(f"{self._path()}/{self.name}", body, timeout_s=self._timeout_s())
+                self._replace(lease, release=True)
                 logs.event(_LOG, "lease released", identity=self.identity, lease=self.name)
         except kube.KubeError as error:
             logs.event(_LOG, "lease not released", level=logging.WARNING, error=str(error))
@@ -112,8 +111,8 @@ class Elector:
         self._replace(lease)
         return True
 
-    def _replace(self, lease: JsonObject) -> None:
-        body = self._body(lease.get("spec") or {}, lease["metadata"])
+    def _replace(self, lease: JsonObject, *, release: bool = False) -> None:
+        body = self._body(lease.get("spec") or {}, lease["metadata"], release=release)
         self._lease = self.api.replace(f"{self._path()}/{self.name}", body, timeout_s=self._timeout_s())
 
     def _body(self, spec: JsonObject, metadata: JsonObject | None, *, release: bool = False) -> JsonObject:

@@ -26,6 +26,11 @@ def option(default: Any, help: str, *, parse: Callable[[str], Any] = str) -> Any
     return dataclasses.field(default=default, metadata={"help": help, "parse": parse})
 
 
+def log_level() -> Any:
+    words = ("debug", "info", "warning", "error")
+    return option("info", "debug, info, warning or error", parse=choice(*words))
+
+
 def written(value: object) -> str:
     """A value as an administrator writes it for a flag or a variable."""
     match value:
@@ -84,17 +89,13 @@ def positive(text: str) -> float:
 def between(least: int, most: int, what: str) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not text.isdecimal() or not least <= int(text) <= most:
-            raise ValueError(f"write a number of {what} from {least} to {most}")
+            raise ValueError(f"write {what} from {least} to {most}")
         return int(text)
 
     return parse
 
 
-def port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < 65536:
-        raise ValueError("write a port from 0 to 65535")
-    return value
+port = between(0, 65535, "a port")
 
 
 def load(cls: type[T], argv: Sequence[str], *, prog: str, environ: Mapping[str, str] | None = None) -> T:
@@ -118,8 +119,12 @@ def load(cls: type[T], argv: Sequence[str], *, prog: str, environ: Mapping[str, 
         text, source = given[field.name], flag
         if text is None:
             text, source = variables.get(variable), variable
-        if text is not None:
-            values[field.name] = _parse(field.metadata["parse"], text, source)
+        if text is None:
+            continue
+        try:
+            values[field.name] = field.metadata["parse"](text)
+        except (ValueError, SettingsError) as error:
+            raise SettingsError(f"{source}={text!r}: {error}") from error
     return cls(**values)
 
 
@@ -130,10 +135,3 @@ def flag_names(name: str) -> tuple[str, str]:
 def environment(name: str, default: str | None = None) -> str | None:
     """A variable that others define, such as KUBECONFIG."""
     return os.environ.get(name, default)
-
-
-def _parse(parse: Callable[[str], Any], text: str, source: str) -> Any:
-    try:
-        return parse(text)
-    except (ValueError, SettingsError) as error:
-        raise SettingsError(f"{source}={text!r}: {error}") from error

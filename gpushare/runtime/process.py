@@ -105,8 +105,7 @@ def as_interrupt() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in taken.items():
-            signal.signal(number, handler)
+        Signals.restore(taken)
 
 
 class _CollectorPaused:

@@ -35,9 +35,7 @@ def test_lists_and_words_are_read(name: str, text: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("THREADS", "0", "write a number of threads from 1 to 512"),
-        ("THREADS", "many", "write a number of threads from 1 to 512"),
-        ("THREADS", "513", "write a number of threads from 1 to 512"),
+        *(("THREADS", value, "write a number of threads from 1 to 512") for value in ("0", "many", "513")),
         *(
             (
                 "FOREIGN_RESOURCES",

@@ -90,6 +90,4 @@ def test_a_server_with_a_certificate_is_ready_until_it_expires(tmp_path: Path, m
 
 def test_a_bad_setting_is_reported_and_nothing_starts(capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["--port", "none"]) == 2
-    assert capsys.readouterr().err == (
-        "gpushare-webhook: --port='none': invalid literal for int() with base 10: 'none'\n"
-    )
+    assert capsys.readouterr().err == "gpushare-webhook: --port='none': write a port from 0 to 65535\n"
