@@ -146,7 +146,10 @@ def of_options(kind: type, description: str) -> Callable[[argparse.ArgumentParse
         for field in dataclasses.fields(kind):
             if _ARGUMENT in field.metadata:
                 _add(parser, field.name, field)
-        add_cluster(parser)
+        what = "by default $KUBECONFIG or ~/.kube/config"
+        is_file(parser.add_argument("--kubeconfig", default="", metavar="FILE", help=what))
+        what = "of the kubeconfig; by default the current one"
+        parser.add_argument("--context", default="", metavar="NAME", help=what)
 
     return add
 
@@ -195,12 +198,6 @@ def add_choice(parser: argparse.ArgumentParser, flag: str, default: StrEnum, wha
         return kind(text)
 
     parser.add_argument(flag, type=parse, choices=values, default=default, metavar="|".join(values), help=what)
-
-
-def add_cluster(parser: argparse.ArgumentParser) -> None:
-    what = "by default $KUBECONFIG or ~/.kube/config"
-    is_file(parser.add_argument("--kubeconfig", default="", metavar="FILE", help=what))
-    parser.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig; by default the current one")
 
 
 def namespace() -> Any:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.allocation import Allocation, Grant, Held
-from gpushare.model.gpu import Gpu, LeftOut, NodeInventory
+from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.model.ledger import NodeLedger, mib_on
 from gpushare.model.request import ContainerRequest
 from gpushare.units import MemoryUnit, ResourceConfig
@@ -60,14 +60,6 @@ class NodeRow:
     total_mib: int  # not always the sum of the GPUs: Aliyun's equal shares drop the remainder
 
     @property
-    def unit(self) -> MemoryUnit:
-        return self.inventory.unit
-
-    @property
-    def left_out(self) -> Sequence[LeftOut]:
-        return self.inventory.left_out
-
-    @property
     def pending_mib(self) -> int:
         """Held or asked for on no known GPU."""
         return sum(pod.pending_mib for pod in self.pods)
@@ -87,7 +79,7 @@ class Report:
     @property
     def unit(self) -> MemoryUnit:
         """The nodes' unit; MiB if they differ."""
-        used = {node.unit for node in self.nodes}
+        used = {node.inventory.unit for node in self.nodes}
         return used.pop() if len(used) == 1 else MemoryUnit(1)
 
     @property

@@ -82,7 +82,7 @@ def _tables(
 
 def _unhealthy(built: Report) -> list[str]:
     faulty = [(node, row.gpu) for node in built.nodes for row in node.gpus if row.gpu.health is not GpuHealth.HEALTHY]
-    left_out = [(node, gpu) for node in built.nodes for gpu in node.left_out]
+    left_out = [(node, gpu) for node in built.nodes for gpu in node.inventory.left_out]
     return [
         *(
             f"node {on.name}: GPU{gpu.label} ({gpu.uuid}) is {gpu.why}; nothing new is placed on it"
@@ -176,7 +176,7 @@ def _json_node(node: NodeRow) -> dict[str, Any]:
     return {
         "name": node.name,
         "address": node.address,
-        "unit": node.unit.name,
+        "unit": node.inventory.unit.name,
         "totalMiB": node.total_mib,
         **_granted(node.used_mib),
         "pendingMiB": node.pending_mib,

@@ -1,6 +1,7 @@
 """What commands read of a cluster: objects, budgets and the installation's settings. Changes nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -133,14 +134,6 @@ def budgets(api: KubeApi) -> tuple[Sequence[Budget], str]:
     return (), ""
 
 
-def config_map(api: KubeApi, namespace: str, name: str) -> JsonObject | None:
-    """Read a ConfigMap; None if there is none or it may not be read."""
-    try:
-        return api.get(namespaced(namespace, "configmaps", name), timeout_s=_TIMEOUT_S)
-    except kube.KubeError:
-        return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What the administrators decided for all components, by the names of the components' own settings."""
@@ -168,8 +161,11 @@ def settings_of(config: Mapping[str, Any] | None) -> Settings:
 
 def settings(api: KubeApi, installation: str, namespace: str, memory_unit: MemoryUnit | None = None) -> Settings:
     """Those of the installation, as far as they can be read, of the pods' namespace, and of the command line."""
+    config = None
+    with suppress(kube.KubeError):
+        config = api.get(namespaced(installation, "configmaps", names.CONFIG), timeout_s=_TIMEOUT_S)
     try:
-        installed = settings_of(config_map(api, installation, names.CONFIG))
+        installed = settings_of(config)
     except SettingsError as error:
         raise WireError(f"ConfigMap {names.CONFIG}: {error}") from error
     policy = _policy(api, namespace) or installed.gpu_policy

@@ -1,13 +1,15 @@
 """The pods of what a user names: one pod, or all pods of a workload."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from gpushare.cluster import budgets
 from gpushare.errors import SettingsError, WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.wire import fields
+from gpushare.wire import pods as pods_wire
 from gpushare_cli import reading
 
 _TIMEOUT_S: Final = 30.0
@@ -47,31 +49,12 @@ def pods(api: KubeApi, kind: str, namespace: str, name: str) -> Sequence[JsonObj
     named = api.get(path, timeout_s=_TIMEOUT_S)
     if kind == POD:
         return [named]
-    return reading.listed(api, reading.namespaced(namespace, "pods"), {"labelSelector": selector_of(named)})
-
-
-def selector_of(workload: Mapping[str, Any]) -> str:
-    """Its label selector, as a list request takes it."""
-    spec = fields.mapping(fields.mapping(workload, "spec", "workload"), "selector", "spec")
-    terms = [f"{key}={value}" for key, value in fields.mapping(spec, "matchLabels", "selector").items()]
-    terms += [_expression(each) for each in fields.objects(spec, "matchExpressions", "selector")]
-    if not terms:
+    spec = fields.mapping(named, "spec", "workload")
+    selector = budgets.label_selector(fields.mapping(spec, "selector", "spec"), "spec.selector")
+    if not selector.requirements:
         raise WireError("spec.selector: is empty")
-    return ",".join(terms)
-
-
-def _expression(expression: Mapping[str, Any]) -> str:
-    key, operator = expression.get("key"), expression.get("operator")
-    values = ",".join(map(str, expression.get("values") or ()))
-    match operator:
-        case "Exists":
-            return f"{key}"
-        case "DoesNotExist":
-            return f"!{key}"
-        case "In" | "NotIn":
-            return f"{key} {operator.lower()} ({values})"
-        case _:
-            raise WireError(f"spec.selector.matchExpressions: unknown operator {operator!r}")
+    everyone = reading.namespaced(namespace, "pods")
+    return reading.listed(api, everyone, keep=lambda pod: selector.matches(pods_wire.labels(pod)))
 
 
 def events(api: KubeApi, pod: JsonObject) -> Sequence[JsonObject]:

@@ -130,7 +130,7 @@ def of_row(row: NodeRow, use: NodeUse | None) -> NodeView:
         known=True,
         cards=tuple(_card(gpu, row, used) for gpu in row.gpus),
         floating=tuple(Floating(pod.namespace, pod.name, pod.pending_mib) for pod in row.pods if pod.pending_mib),
-        left_out=tuple(f"GPU {gpu.index}: {gpu.reason}" for gpu in row.left_out),
+        left_out=tuple(f"GPU {gpu.index}: {gpu.reason}" for gpu in row.inventory.left_out),
         use_problem=use.problem if use is not None else "",
     )
 

@@ -24,7 +24,6 @@ from gpushare_cli.evict.occupants import Permissions
 from gpushare_cli.evict.waiting import StoppedError, Waiter
 from gpushare_cli.targets import Target
 
-_DEFAULT_S: Final = 300
 _SINGULAR: Final = {"are": "is", "demand": "demands", "have": "has", "hold": "holds"}
 _BUDGET_S: Final = 5.0  # between two tries to evict a pod, before each of which the whole cluster is read
 
@@ -54,7 +53,7 @@ class Options:
     timeout: int = argument(
         "--timeout",
         type=int,
-        default=_DEFAULT_S,
+        default=300,
         metavar="SECONDS",
         help="how long to wait for each budget and each successor (default: %(default)s)",
     )

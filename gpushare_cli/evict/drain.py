@@ -24,10 +24,8 @@ from gpushare_cli.evict.gpu_cordon import Change, GpuName
 from gpushare_cli.evict.occupants import Occupant, Occupied, Permissions, Step
 from gpushare_cli.evict.waiting import StoppedError, Waiter
 
-_DEFAULT_S: Final = 600
 _SETTLE_S: Final = 10.0  # after the cordon, a pod whose binding was on its way may still come
 _FAILURES: Final = 3  # after which an eviction that the server refuses for good is not tried again
-_ALL: Final = Permissions(delete_emptydir_data=True)
 _ANY_NAMESPACE: Final = "default"  # policies of others decide which nodes are best, not whether one is enough
 _WORDS: Final[Mapping[Step, str]] = {
     Step.EVICT: "is evicted",
@@ -54,7 +52,7 @@ class Options(OneGpu):
     timeout: int = argument(
         "--timeout",
         type=int,
-        default=_DEFAULT_S,
+        default=600,
         metavar="SECONDS",
         help="how long to wait for budgets and for pods to end (default: %(default)s)",
     )
@@ -85,17 +83,15 @@ def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
     stays = f"{options.gpu} stays cordoned; {how}"
     try:
         drainer.run()
-    except UncordonedError as error:
-        _print(streams, options, occupied, planned, drainer.left)
-        streams.error(error)
-        return BAD
     except (GpuShareError, KeyboardInterrupt):
         streams.note(stays)
         raise
     _print(streams, options, occupied, planned, drainer.left)
-    if drainer.left:
+    if drainer.uncordoned:
+        streams.error(f"{options.gpu} was uncordoned by others meanwhile; nothing more is evicted")
+    elif drainer.left:
         streams.note(stays)
-    return BAD if drainer.left else OK
+    return BAD if drainer.left or drainer.uncordoned else OK
 
 
 def _successors(
@@ -106,12 +102,8 @@ def _successors(
         found = world.of(reading.everything(api), reading.settings(api, names.NAMESPACE, _ANY_NAMESPACE))
     except (kube.KubeError, WireError, SettingsError) as error:
         return {}, f"whether the pods fit elsewhere is not told: {error}"
-    closed = {each.uuid for each in gpus}
-    return move_search.successors(movable.prepare(found, (), _ALL), NodeName(gpu.node), closed, leaving), ""
-
-
-class UncordonedError(GpuShareError):
-    """New pods may come while the drain goes on, which would evict them forever; says so."""
+    there = movable.prepare(found, (), Permissions(delete_emptydir_data=True))
+    return move_search.successors(there, NodeName(gpu.node), {each.uuid for each in gpus}, leaving), ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,35 +117,36 @@ class Drainer:
     permissions: Permissions
     _asked: dict[PodUid, Occupant] = field(default_factory=dict)  # pods that were asked to leave
     left: tuple[Occupant, ...] = ()  # who was there when it looked last
+    uncordoned: bool = False  # by others: new pods may come, and it would evict them forever
     _told: dict[PodUid, str] = field(default_factory=dict)
     _failures: Counter[PodUid] = field(default_factory=Counter)
 
     def run(self) -> None:
-        clock, timeout_s = self.waiter.clock, self.waiter.timeout_s
-        began = clock.monotonic()
+        settled = self.waiter.clock.monotonic() + _SETTLE_S
 
         def ended() -> bool:
-            self.left = self._round()
-            passed = clock.monotonic() - began
+            self._round()
             busy = any(row.step is not Step.STAY for row in self.left)
-            return passed >= timeout_s or (not busy and passed >= min(_SETTLE_S, timeout_s))
+            return self.uncordoned or (not busy and self.waiter.clock.monotonic() >= settled)
 
         try:
             self.waiter.until(f"{self.gpu}: cannot be read", ended)
         except StoppedError as error:
-            raise error.__cause__ or error from None
+            if error.__cause__ is not None:  # else its time is up, and some are left
+                raise error.__cause__ from None
 
-    def _round(self) -> tuple[Occupant, ...]:
-        """Ask every pod that may leave to do so; who is there now."""
+    def _round(self) -> None:
+        """Ask every pod that may leave to do so, and see who is there now."""
         known, _ = reading.budgets(self.api)
         occupied = occupants.read(self.api, self.gpu, self.permissions, self.gpus)
-        if not occupied.cordoned:
-            raise UncordonedError(f"{self.gpu} was uncordoned by others meanwhile; nothing more is evicted")
+        self.uncordoned = not occupied.cordoned
+        if self.uncordoned:
+            return
         there = {one.pod.uid for one in occupied.occupants}
         for uid, row in self._asked.items():
             if uid not in there:
                 self._tell(row, "gone")
-        return tuple(self._step(row) for row in occupants.plan(occupied.occupants, known))
+        self.left = tuple(self._step(row) for row in occupants.plan(occupied.occupants, known))
 
     def _step(self, row: Occupant) -> Occupant:
         if row.step is Step.STAY:

@@ -120,11 +120,11 @@ def plan(pod: PodToPlace, movable: Movable, *, most: int = MOST_MOVES) -> Plan |
     """The fewest evictions that make room; if all leave pods without a place (`waiting`), the best of those."""
     spoilt: Plan | None = None
     for node, gone in itertools.islice(candidates(pod, movable, most), _TRIED):
-        found = _worked_out(pod, movable, node, gone)
-        if found is not None and not found.waiting:
-            return found
-        if found is not None and (spoilt is None or len(found.waiting) < len(spoilt.waiting)):
-            spoilt = found
+        for found in _worked_out(pod, movable, node, gone):
+            if not found.waiting:
+                return found
+            if spoilt is None or len(found.waiting) < len(spoilt.waiting):
+                spoilt = found
     return spoilt
 
 
@@ -158,20 +158,17 @@ def remainder(pod: PodToPlace, movable: Movable, begun: Plan, left: Sequence[Pod
     return None if found is None or found.waiting else found
 
 
-def _worked_out(pod: PodToPlace, movable: Movable, name: NodeName, gone: Sequence[Evictable]) -> Plan | None:
-    """The plan of moving these pods, without which the first one fits; None if it does not fit in the end."""
+def _worked_out(pod: PodToPlace, movable: Movable, name: NodeName, gone: Sequence[Evictable]) -> Iterator[Plan]:
+    """Ways to move these pods, without which the first one fits; none of those in which it does not fit in the end."""
     before = movable.nodes[name].without([one.pod for one in gone])
     wanted = before.grants(pod, movable.resolved(pod), movable.policies) or ()
     kept_free = frozenset(gpu for grant in wanted for gpu in grant.gpus)
     if isinstance(before.ledger, NodeLedger) and _is_tight(before.plus(pod, wanted), gone):
         kept_free = frozenset(gpu.uuid for gpu in before.ledger.inventory.gpus if gpu.health is GpuHealth.HEALTHY)
     large_first = sorted(gone, key=lambda one: -one.size(movable.nodes[name]))
-    found = _carried_out(pod, movable, name, large_first, kept_free)
-    if found is not None and found.waiting and len(gone) > 1:
-        other = _carried_out(pod, movable, name, large_first[::-1], kept_free)
-        if other is not None and len(other.waiting) < len(found.waiting):
-            return other
-    return found
+    for order in (large_first, large_first[::-1])[: len(gone)]:
+        if (found := _carried_out(pod, movable, name, order, kept_free)) is not None:
+            yield found
 
 
 def _carried_out(

@@ -3,14 +3,11 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gpushare.errors import WireError
 from gpushare.kube import api as kube
 from gpushare_cli import __main__ as cli
-from gpushare_cli import targets
 from testing.builders import Json, make_grant, make_inventory, make_node, make_pod
 from testing.cli.calling import Run, reached
 from testing.cli.explaining import kube_of
@@ -214,20 +211,6 @@ def test_one_pod_of_a_workload_or_all_of_them_or_none(api: FakeKube, run: Run) -
     assert run("explain", "ds/empty")[::2] == (1, why)
 
 
-@pytest.mark.parametrize(
-    ("selector", "written"),
-    [
-        ({"matchLabels": {"a": "b", "c": "d"}}, "a=b,c=d"),
-        ({"matchExpressions": [{"key": "a", "operator": "In", "values": ["b", "c"]}]}, "a in (b,c)"),
-        ({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["b"]}]}, "a notin (b)"),
-        ({"matchExpressions": [{"key": "a", "operator": "Exists"}, {"key": "b", "operator": "DoesNotExist"}]}, "a,!b"),
-    ],
-)
-def test_selectors_are_written_as_lists_take_them(selector: Any, written: str) -> None:
-    assert targets.selector_of({"spec": {"selector": selector}}) == written
-
-
-@pytest.mark.parametrize("selector", [{}, {"matchExpressions": [{"key": "a", "operator": "Gt"}]}])
-def test_a_selector_that_would_match_everything_or_is_unknown_is_refused(selector: Any) -> None:
-    with pytest.raises(WireError, match=r"spec\.selector"):
-        targets.selector_of({"spec": {"selector": selector}})
+def test_a_workload_that_would_select_every_pod_is_refused(api: FakeKube, run: Run) -> None:
+    api.seed("/apis/apps/v1/namespaces/ml/daemonsets", {"metadata": {"name": "all", "namespace": "ml"}, "spec": {}})
+    assert run("explain", "ds/all") == (1, "", "error: spec.selector: is empty\n")

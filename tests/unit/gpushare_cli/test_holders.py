@@ -133,7 +133,9 @@ def told(nodes: list[Object], pods: list[Object]) -> list[str]:
     found = holders.build(nodes, pods)
     lines = [f"note: {note}" for note in found.notes]
     for row in found.nodes:
-        lines.append(f"{row.name}: {row.used_mib} of {row.total_mib} MiB ({row.unit.name}), {row.pending_mib} pending")
+        lines.append(
+            f"{row.name}: {row.used_mib} of {row.total_mib} MiB ({row.inventory.unit.name}), {row.pending_mib} pending"
+        )
         lines += [f"GPU {x.gpu.label}: {x.used_mib} of {x.total_mib} MiB, {x.compute_percent} %" for x in row.gpus]
         lines += [f"pod {each.name}" for each in row.pods]
     return lines
