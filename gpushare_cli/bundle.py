@@ -57,8 +57,7 @@ def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
     path = Path(options.file or f"gpushare-report-{clock.now():%Y%m%d-%H%M%S}.tar.gz").expanduser()
     _write(path, _packed(files, clock.now()))
     streams.out.write(f"{path}\n")
-    for line in missing:
-        streams.note(f"not in the report: {line}")
+    streams.note(*(f"not in the report: {line}" for line in missing))
     return OK
 
 

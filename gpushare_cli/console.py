@@ -73,8 +73,10 @@ class Streams:
         else:
             self.out.write(yamls.dump_plain(value()) if output == "yaml" else yamls.dump_json(value()))
 
-    def note(self, text: str) -> None:
-        self.progress(f"note: {text}")
+    def note(self, *texts: str) -> None:
+        """A line for each; none for what is empty."""
+        for text in filter(None, texts):
+            self.progress(f"note: {text}")
 
     def progress(self, text: str) -> None:
         self.err.write(f"{one_line(text)}\n")

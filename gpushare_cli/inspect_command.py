@@ -50,8 +50,7 @@ def run(api: KubeApi, streams: Streams, options: Options) -> int:
             uses = dict(usage.read(api, holding, options.installation))
         rows = limits.of_report(built, uses)
         notes += limits.notes(uses, [(NodeName(node.name), row.gpu) for node in built.nodes for row in node.gpus])
-    for note in notes:
-        streams.note(note)
+    streams.note(*notes)
     if built.nodes or options.output != "table":
         streams.answer(
             options.output,

@@ -58,13 +58,12 @@ def once(
     if picture is None:
         why = live.watched.problem or f"the API server has not answered all questions for {_ONCE_S:.0f} s"
         return FAILED if ended() else streams.error(why)
-    for note in _notes(picture):
-        streams.note(note)
+    streams.note(*_notes(picture))
     if not picture.nodes:
         streams.err.write("no GPU of a shared node may be seen; is the device plugin running?\n")
         return FAILED
-    for name in sorted({*nodes} - picture.nodes.keys()):
-        streams.note(f"node {name} is not among those that share GPUs")
+    unknown = sorted({*nodes} - picture.nodes.keys())
+    streams.note(*(f"node {name} is not among those that share GPUs" for name in unknown))
     # To the terminal itself, which takes its commands; all text that is no command is escaped before.
     sys.stdout.write(terminal.printed(lines(picture, nodes, look), look))
     return OK

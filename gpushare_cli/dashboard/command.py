@@ -116,8 +116,7 @@ def run(live: Live, streams: Streams, options: Options, clock: Clock, ended: Cal
             return streams.error(f"{error}; give --port 0 for any other")
         live.start(stop)
         address = f"http://{LOOPBACK}:{port}/{f'#key={key}' if key else ''}"
-        for note in filter(None, (live.scope.words, *live.notes)):
-            streams.note(note)
+        streams.note(live.scope.words, *live.notes)
         streams.out.write(f"{address}\n")
         streams.out.flush()
         streams.progress("Open this address on this machine; Ctrl-C ends it.")

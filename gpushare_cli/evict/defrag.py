@@ -68,8 +68,7 @@ def run(
     except kube.NotFoundError:
         return streams.error(f"there is no pod {options.pod.name if options.pod else options.file}")
     found = movable.look(api, asked)
-    for note in found.notes:
-        streams.note(note)
+    streams.note(*found.notes)
     plan = found.plan
     helps = plan is not None and not plan.waiting
     if plan is None or not helps or not options.yes:

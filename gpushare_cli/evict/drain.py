@@ -66,14 +66,12 @@ def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
     except kube.NotFoundError:
         return streams.error(f"there is no node {options.gpu.node}")
     budgets, note = reading.budgets(api)
-    for each in filter(None, (*occupied.notes, note)):
-        streams.note(each)
+    streams.note(*occupied.notes, note)
     planned = occupants.plan(occupied.occupants, budgets)
     if options.dry_run:
         leaving = [row.pod.uid for row in planned if row.step in {Step.EVICT, Step.WAIT}]
         then, note = _successors(api, options.gpu, occupied.gpus, leaving)
-        if note:
-            streams.note(note)
+        streams.note(note)
         _print(streams, options, occupied, planned, planned, then)
         return BAD if any(row.step in {Step.WAIT, Step.STAY} for row in planned) else OK
     cordon(api, streams, options.gpu)

@@ -108,17 +108,13 @@ class TemporaryCordon:
 
         def opened(record: NodeRecord) -> Cordon:
             after = record.cordon.released(self.gpus)
+            kept.clear()
             kept.update(self.gpus & set(cordons.entries(after.gpus)))
             return after
 
-        def done() -> bool:
-            kept.clear()
-            write(self.api, self.node, opened)
-            return True
-
         with contextlib.suppress(OSError):  # of a terminal that is gone
             try:
-                self.waiter.until("the node cannot be written", done)
+                self.waiter.until("the node cannot be written", lambda: (write(self.api, self.node, opened),))
             except GpuShareError as error:
                 self._stay_cordoned(str(error))
             except KeyboardInterrupt:

@@ -99,7 +99,7 @@ def look(api: KubeApi, asked: DefragRequest) -> Assessment:
         plan=plan,
         stay=movable.stay,
         why_not=world.summary(answers) if answers else "",
-        notes=tuple(filter(None, notes)),
+        notes=tuple(notes),
     )
 
 

@@ -53,8 +53,7 @@ def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[]
         streams.err.write(f"{what} has no pods; see kubectl describe {target.kind} {target.name} -n {where}\n")
         return FAILED
     explained.sort(key=lambda each: (each.good, each.pod.name))
-    for note in dict.fromkeys(note for each in explained for note in each.notes):
-        streams.note(note)
+    streams.note(*dict.fromkeys(note for each in explained for note in each.notes))
     alone = target.kind == targets.POD
     streams.answer(
         options.output,

@@ -167,8 +167,7 @@ def run(options: Options, streams: Streams, stdin: TextIO) -> int:
             raise WireError(f"{options.plot}: {error.strerror}") from error
     missing = render.overlooked(first)
     notes = [*asked.notes, *([f"not evaluated: {', '.join(missing)}"] if missing else [])]
-    for note in notes:
-        streams.note(note)
+    streams.note(*notes)
     streams.answer(
         options.output,
         lambda: render.as_json(first, runs, asked.unit, notes),
