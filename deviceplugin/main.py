@@ -21,13 +21,13 @@ from deviceplugin.limits.backend import AdvisoryBackend, LimitBackend, MigBacken
 from deviceplugin.limits.cgroup import CgroupBackend, ContainerLimits
 from deviceplugin.limits.hami_core import HamiCoreBackend
 from deviceplugin.limits.mps import MpsBackend
-from deviceplugin.limits.node import NodeLimits, OnFailure
+from deviceplugin.limits.node import NodeLimits
 from deviceplugin.node import Publisher
 from deviceplugin.nvml import binding
 from deviceplugin.nvml.driver import ComputeModes, MemoryLimits, NvmlProcesses
 from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.pods import HeldPod, PodCache
-from deviceplugin.ports import MetricsServer, Probe
+from deviceplugin.ports import Probe
 from deviceplugin.prestart import LateStarts, StartCheck
 from deviceplugin.refusals import Refusals
 from deviceplugin.server import Registrar
@@ -96,7 +96,8 @@ def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: flo
     node, feed, cache = NodeName(settings.node_name), InventoryFeed(), PodCache(clock)
     resource_config = ResourceConfig(unit=settings.memory_unit, whole_gpus=settings.whole_gpus)
     offered = resources.offered(percent=settings.gpu_percent, whole_gpus=settings.whole_gpus)
-    reflector = Reflector(api=api, path=pods.PATH, sink=cache, clock=clock, params=pods.selector(node))
+    params = {"fieldSelector": f"spec.nodeName={node}"}
+    reflector = Reflector(api=api, path=pods.PATH, sink=cache, clock=clock, params=params)
 
     def held(latest: NodeInventory) -> Sequence[HeldPod]:
         """Whole GPUs too that were granted while they were offered."""
@@ -243,7 +244,7 @@ def _limits(
     return NodeLimits(
         backends={backend.limit: backend for backend in backends},
         wanted=limits_of_node.order(settings.limits),
-        on_failure=OnFailure(settings.limit_failure),
+        on_failure=settings.limit_failure,
         clock=clock,
         label=label,
         **of_nvml,
@@ -262,7 +263,7 @@ def _usage(
         return Response(200, text, metrics.CONTENT_TYPE)
 
     if settings.metrics_port:
-        parts["metrics"] = MetricsServer(port=settings.metrics_port, make=page, clock=current.clock).run
+        parts["metrics"] = partial(ports.serve_metrics, port=settings.metrics_port, make=page, clock=current.clock)
     if current.reading is UsageReading.HIDDEN:
         logs.event(_LOG, "usage not read", level=logging.ERROR, problem=_HIDDEN)
     if current.reading is UsageReading.ON:

@@ -18,65 +18,45 @@ CONTENT_TYPE: Final = exposition.CONTENT_TYPE
 MOST_ROWS: Final = 2048  # containers on GPUs with series of their own, unless someone wants to fill Prometheus
 _GPU: Final = ("node", "UUID", "gpu")  # A GPU and its number, as DCGM exporter names them
 _CONTAINER: Final = (*_GPU, "namespace", "pod", "container")
-_GAUGES: Final[Mapping[str, tuple[Sequence[str], str]]] = {
-    "gpushare_plugin_usage_info": (
+_FAMILIES: Final[Mapping[str, tuple[Sequence[str], str]]] = {  # counters end with _total, as they have to
+    "usage_info": (
         ("node", "reading"),
         "Whether it is read what containers use: on, off, no-host-pid where the node's processes cannot be seen, or"
         " no-answer while the driver does not list processes",
     ),
-    "gpushare_plugin_gpu_processes": (
-        ("node", "known"),
-        "Processes that the driver lists, by whether the node has them",
-    ),
-    "gpushare_plugin_gpus": (("node", "health", "limit"), "GPUs by health and by what holds containers to their share"),
-    "gpushare_plugin_gpu_memory_bytes": (
-        (*_GPU, "model", "limit"),
-        "Memory of a GPU, without what the driver keeps",
-    ),
-    "gpushare_plugin_gpu_memory_usable_bytes": (
-        _GPU,
-        "Memory of it that can be granted, in whole units; 0 if it is not healthy",
-    ),
-    "gpushare_plugin_gpu_memory_grantable_bytes": (
+    "gpu_processes": (("node", "known"), "Processes that the driver lists, by whether the node has them"),
+    "gpus": (("node", "health", "limit"), "GPUs by health and by what holds containers to their share"),
+    "gpu_memory_bytes": ((*_GPU, "model", "limit"), "Memory of a GPU, without what the driver keeps"),
+    "gpu_memory_usable_bytes": (_GPU, "Memory of it that can be granted, in whole units; 0 if it is not healthy"),
+    "gpu_memory_grantable_bytes": (
         _GPU,
         "Memory of it that may be granted in all; above the total where it is oversubscribed",
     ),
-    "gpushare_plugin_gpu_memory_granted_bytes": (_GPU, "Memory of it that pods were granted"),
-    "gpushare_plugin_gpu_memory_used_bytes": (_GPU, "Memory of it that processes use; missing while it is not known"),
-    "gpushare_plugin_gpu_compute_granted_ratio": (_GPU, "Compute of it that is set aside for pods; 1 is all of it"),
-    "gpushare_plugin_gpu_pods": (_GPU, "Pods that hold a share of it"),
-    "gpushare_plugin_gpu_foreign_bytes": (_GPU, "Memory of it used by processes of no pod that holds GPUs here"),
-    "gpushare_plugin_gpu_healthy": (_GPU, "1 if it takes new containers, else 0"),
-    "gpushare_plugin_gpu_limit_info": (
+    "gpu_memory_granted_bytes": (_GPU, "Memory of it that pods were granted"),
+    "gpu_memory_used_bytes": (_GPU, "Memory of it that processes use; missing while it is not known"),
+    "gpu_compute_granted_ratio": (_GPU, "Compute of it that is set aside for pods; 1 is all of it"),
+    "gpu_pods": (_GPU, "Pods that hold a share of it"),
+    "gpu_foreign_bytes": (_GPU, "Memory of it used by processes of no pod that holds GPUs here"),
+    "gpu_healthy": (_GPU, "1 if it takes new containers, else 0"),
+    "gpu_limit_info": (
         (*_GPU, "limit", "enforced", "reason"),
         "1, with what holds limits on it (mig: for all of an instance), whether a program cannot bypass that, and why"
         " nothing stronger does",
     ),
-    "gpushare_plugin_gpu_unhealthy": (
-        (*_GPU, "reason"),
-        "1 for each GPU that takes no new containers, with the reason",
-    ),
-    "gpushare_plugin_container_granted_bytes": (
-        (*_CONTAINER, "limit"),
-        "GPU memory granted to a container, and what holds it to that",
-    ),
-    "gpushare_plugin_container_used_bytes": (_CONTAINER, "GPU memory that it uses; missing while unknown"),
-    "gpushare_plugin_container_peak_bytes": (_CONTAINER, "The most that it was seen to use"),
-    "gpushare_plugin_containers_left_out": (
-        ("node",),
-        "Containers on GPUs that have no series, because of their number",
-    ),
-    "gpushare_plugin_containers_over_grant": (
+    "gpu_unhealthy": ((*_GPU, "reason"), "1 for each GPU that takes no new containers, with the reason"),
+    "container_granted_bytes": ((*_CONTAINER, "limit"), "GPU memory granted to a container, and what holds it to that"),
+    "container_used_bytes": (_CONTAINER, "GPU memory that it uses; missing while unknown"),
+    "container_peak_bytes": (_CONTAINER, "The most that it was seen to use"),
+    "containers_left_out": (("node",), "Containers on GPUs that have no series, because of their number"),
+    "containers_over_grant": (
         ("node",),
         "Containers on GPUs that use more than their grant for longer than the grace period",
     ),
-}
-_COUNTERS: Final[Mapping[str, tuple[Sequence[str], str]]] = {
-    "gpushare_plugin_starts_total": (
+    "starts_total": (
         ("node", "outcome", "reason"),
         "Starts of containers that hold GPUs, by outcome and the reason of a refusal",
     ),
-    "gpushare_plugin_watchdog_actions_total": (
+    "watchdog_actions_total": (
         ("node", "action", "result"),
         "What the watchdog did about containers above their grant",
     ),
@@ -101,10 +81,9 @@ def page(usage: NodeUsage | None, starts: Counts, actions: Counts, node: str) ->
 class _Families(Collector):
     def __init__(self) -> None:
         self._found: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
-        for name, (labels, meaning) in _GAUGES.items():
-            self._found[name] = GaugeMetricFamily(name, meaning, labels=labels)
-        for name, (labels, meaning) in _COUNTERS.items():
-            self._found[name] = CounterMetricFamily(name, meaning, labels=labels)
+        for name, (labels, meaning) in _FAMILIES.items():
+            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            self._found[name] = family(f"gpushare_plugin_{name}", meaning, labels=labels)
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -115,7 +94,7 @@ class _Families(Collector):
     def add(self, name: str, labels: Sequence[str], value: float | None) -> None:
         """Args: value: None if there is no such series."""
         if value is not None:
-            self._found[f"gpushare_plugin_{name}"].add_metric(labels, value)
+            self._found[name].add_metric(labels, value)
 
     def of_node(self, usage: NodeUsage) -> None:
         node = usage.node

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from gpushare import names
 from gpushare.errors import WireError
-from gpushare.identity import ContainerName, GpuUuid, NodeName, PodUid
+from gpushare.identity import ContainerName, GpuUuid, PodUid
 from gpushare.kube.api import JsonObject
 from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import NodeInventory
@@ -36,10 +36,6 @@ _TEXT_MOST: Final = 256
 _LIMITS: Final = (*names.SHARED_RESOURCES, names.GPU_CORE, names.GPU)
 _ID: Final = re.compile(r"[a-z-]{1,63}://[0-9a-f]{64}")
 T = TypeVar("T")
-
-
-def selector(node: NodeName) -> dict[str, str]:
-    return {"fieldSelector": f"spec.nodeName={node}"}
 
 
 def reduce(pod: JsonObject) -> JsonObject:
@@ -234,7 +230,9 @@ class PodCache:
         """
         until = self._clock.monotonic() + seconds
         version, result = self._version, look()
-        while result is None and self._is_newer(version, until) and self._turn.acquire(timeout=self._left(until)):
+        while result is None and self._is_newer(version, until):
+            if not self._turn.acquire(timeout=max(0.0, until - self._clock.monotonic())):
+                break
             try:
                 version, result = self._version, look()
             finally:
@@ -243,11 +241,8 @@ class PodCache:
 
     def _is_newer(self, version: int, until: float) -> bool:
         with self._changed:
-            left = self._left(until)
+            left = until - self._clock.monotonic()
             return left > 0 and self._changed.wait_for(lambda: self._version != version, left)
-
-    def _left(self, until: float) -> float:
-        return max(0.0, until - self._clock.monotonic())
 
     def _tell(self) -> None:
         self._version += 1

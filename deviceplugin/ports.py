@@ -88,24 +88,17 @@ def problem(port: int) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsServer:
-    port: int
-    make: Callable[[], Response]  # the metrics, which are kept for a second
-    clock: Clock
-
-    def run(self, stop: threading.Event) -> None:
-        page = Kept(self.make, self.clock)
-        # Prometheus is elsewhere.
-        every_address = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104
-        while not stop.is_set():
-            try:
-                server = PageServer(every_address, self.port, f"--metrics-port {self.port}")
-            except SettingsError as error:
-                logs.event(_LOG, "metrics not served", level=logging.WARNING, error=str(error))
-                self.clock.wait(stop, _AGAIN_S)
-                continue
-            server.pages = {"/metrics": page}
-            server.start()
-            stop.wait()
-            server.stop()
+def serve_metrics(stop: threading.Event, *, port: int, make: Callable[[], Response], clock: Clock) -> None:
+    # Prometheus is elsewhere.
+    every_address = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104
+    while not stop.is_set():
+        try:
+            server = PageServer(every_address, port, f"--metrics-port {port}")
+        except SettingsError as error:
+            logs.event(_LOG, "metrics not served", level=logging.WARNING, error=str(error))
+            clock.wait(stop, _AGAIN_S)
+            continue
+        server.pages = {"/metrics": Kept(make, clock)}
+        server.start()
+        stop.wait()
+        server.stop()

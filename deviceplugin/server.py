@@ -13,10 +13,8 @@ import grpc
 from deviceplugin import resources
 from deviceplugin.api import deviceplugin_pb2 as api
 from deviceplugin.decide import Decision, Reason, Refuse
-from deviceplugin.handover.strategy import AllocateResponse
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.resources import Advertisement, Resource
-from gpushare import names
 from gpushare.model.gpu import GpuHealth
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Backoff, Clock
@@ -31,7 +29,7 @@ _REGISTER_S: Final = 5.0
 _STEADY_S: Final = 10.0
 _PASSING: Final = frozenset({Reason.API_SILENT, Reason.KUBELET_SILENT, Reason.LATE})
 StartCheck = Callable[[Resource, Sequence[str]], Decision]  # may the container that holds these devices start?
-Allocating = Callable[[Resource, Sequence[str]], AllocateResponse]  # what a container that gets these devices is told
+Allocating = Callable[[Resource, Sequence[str]], Any]  # what a container that gets these devices is told
 
 
 def options() -> Any:
@@ -83,8 +81,8 @@ class Servicer:
 
     def allocate(self, request: Any, _context: Any) -> Any:
         """Allocate: at once and without a look-up, because the kubelet does not say who is asking."""
-        answers = [self.answer(self.resource, asked.devices_ids) for asked in request.container_requests]
-        return api.AllocateResponse(container_responses=map(_response, answers))
+        answers = (self.answer(self.resource, asked.devices_ids) for asked in request.container_requests)
+        return api.AllocateResponse(container_responses=answers)
 
     def pre_start(self, request: Any, context: Any) -> Any:
         """PreStartContainer: nothing, or an error that the kubelet shows as the reason why the container waits."""
@@ -115,16 +113,6 @@ class Servicer:
                 "PreStartContainer": _unary(self.pre_start, api.PreStartContainerRequest),
             },
         )
-
-
-def _response(answer: AllocateResponse) -> Any:
-    return api.ContainerAllocateResponse(
-        # Weaker than the pod's own variables and stronger than the image's: who was not mutated sees no GPU.
-        envs={names.ENV_VISIBLE_DEVICES: names.VISIBLE_DEVICES_NONE},
-        annotations=dict(answer.annotations),
-        cdi_devices=[api.CDIDevice(name=device) for device in answer.cdi_devices],
-        mounts=[api.Mount(container_path=path, host_path=source, read_only=True) for path, source in answer.mounts],
-    )
 
 
 def _unary(behaviour: Callable[[Any, Any], Any], request: Any) -> Any:

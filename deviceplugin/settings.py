@@ -166,10 +166,10 @@ class Settings:
         "directory of HAMi-core's libvgpu.so and ld.so.preload, for the limit hami-core; at the same path on the node",
         parse=Path,
     )
-    limit_failure: str = option(
-        OnFailure.REFUSE.value,
+    limit_failure: OnFailure = option(
+        OnFailure.REFUSE,
         "what happens if a limit cannot be set when a container starts: refuse the start, or use the next of --limits",
-        parse=options.choice(*(each.value for each in OnFailure)),
+        parse=options.one_of(OnFailure),
     )
     poll_interval: float = option(
         5.0, "seconds between readings of the GPUs; faults that the driver reports are seen at once", parse=positive

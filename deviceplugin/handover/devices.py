@@ -6,14 +6,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from deviceplugin.cdi import VendorSpec
 from deviceplugin.handover import pick, strategy
 from deviceplugin.handover.choice import HandOverChoice
 from deviceplugin.handover.pick import HandOverError, Recipient
 from deviceplugin.handover.spec_files import SpecFile, SpecFileError, SpecFiles
-from deviceplugin.handover.strategy import AllocateResponse
 from deviceplugin.resources import Resource
 from deviceplugin.source import RawGpu
 from gpushare import names
@@ -39,7 +38,7 @@ class DeviceHandOver:
     specs: Callable[[], Sequence[VendorSpec]]  # of the node, but for this plugin's own, those that count most first
     _problems: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
 
-    def answer(self, resource: Resource, ids: Sequence[str]) -> AllocateResponse:
+    def answer(self, resource: Resource, ids: Sequence[str]) -> Any:
         return strategy.respond(self.choice(), strategy.make(ids, secrets.token_hex(8)), resource.prefix)
 
     def prepare(self, ids: frozenset[str], recipients: Sequence[Recipient]) -> None:

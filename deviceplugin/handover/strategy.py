@@ -13,7 +13,6 @@ import binascii
 import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -28,24 +27,19 @@ MOUNTS: Final = "/var/run/nvidia-container-devices/cdi/"  # mounts of /dev/null 
 _NAME: Final = re.compile(r"c[0-9a-f]{16}-[0-9a-f]{16}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateResponse:
-    cdi_devices: tuple[str, ...] = ()
-    annotations: tuple[tuple[str, str], ...] = ()  # of the container, for its runtime
-    mounts: tuple[tuple[str, str], ...] = ()  # paths in the container and on the host
-
-
-def respond(choice: HandOverChoice, name: str, prefix: str) -> AllocateResponse:
+def respond(choice: HandOverChoice, name: str, prefix: str) -> Any:
     """What a container is told of a device whose spec is written before it starts. Args: prefix: of the resource."""
+    # Weaker than the pod's own variables and stronger than the image's: who was not mutated sees no GPU.
+    answer = api.ContainerAllocateResponse(envs={names.ENV_VISIBLE_DEVICES: names.VISIBLE_DEVICES_NONE})
     device = f"{names.CDI_KIND}={name}"
-    if choice.way is HandOver.ENVVAR:
-        return AllocateResponse()
     if choice.way is HandOver.VOLUME_MOUNTS:
-        return AllocateResponse(mounts=((f"{MOUNTS}{names.CDI_KIND}/{name}", "/dev/null"),))
-    return AllocateResponse(
-        cdi_devices=(device,) if choice.by_field else (),
-        annotations=((f"{names.CDI_DOMAIN}/gpushare-{prefix}", device),) if choice.by_annotation else (),
-    )
+        path = f"{MOUNTS}{names.CDI_KIND}/{name}"
+        answer.mounts.add(container_path=path, host_path="/dev/null", read_only=True)
+    if choice.way is HandOver.CDI and choice.by_field:
+        answer.cdi_devices.add(name=device)
+    if choice.way is HandOver.CDI and choice.by_annotation:
+        answer.annotations[f"{names.CDI_DOMAIN}/gpushare-{prefix}"] = device
+    return answer
 
 
 def stem(ids: Iterable[str]) -> str:

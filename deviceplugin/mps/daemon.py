@@ -4,8 +4,8 @@ import logging
 import socket
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -72,10 +72,8 @@ def ask(directory: Path, defaults: Mapping[int, int], *, timeout_s: float) -> St
 
 
 def decode_request(line: bytes) -> Mapping[int, int]:
-    try:
+    with _decoding("a request", line):
         return {int(index): int(mib) for index, mib in orjson.loads(line)["defaults"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise WireError(f"not a request: {line[:200]!r}") from error
 
 
 def _line(message: Mapping[str, Any]) -> bytes:
@@ -83,11 +81,17 @@ def _line(message: Mapping[str, Any]) -> bytes:
 
 
 def decode_status(line: bytes) -> Status:
-    try:
+    with _decoding("a status", line):
         read: Any = orjson.loads(line)
         return Status(str(read["problem"]), {int(index): str(mode) for index, mode in read["modes"].items()})
+
+
+@contextmanager
+def _decoding(what: str, line: bytes) -> Iterator[None]:
+    try:
+        yield
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise WireError(f"not a status: {line[:200]!r}") from error
+        raise WireError(f"not {what}: {line[:200]!r}") from error
 
 
 def read_line(connection: socket.socket) -> bytes:

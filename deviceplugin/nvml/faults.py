@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from types import MappingProxyType
 from typing import Any, Final
 
 _WHOLE_GPU: Final = 0xFFFFFFFF  # what an event says instead of a GPU instance
-_SETTLED_S: Final = 30.0
-
-
+SETTLED_S: Final = 30.0  # the driver may say for a moment after a fault, too, that nothing needs to be done
 HARMLESS: Final = frozenset({13, 31, 43, 45, 68, 109})  # Xids that faulty programs cause; all others condemn
 NAMES: Final[Mapping[int, str]] = MappingProxyType(
     {
@@ -81,15 +80,9 @@ class Faults:
         wanted = (_WHOLE_GPU, *found) if instance is None else (_WHOLE_GPU, instance)
         return next((found[where] for where in wanted if where in found), "")
 
-    def forget(self, uuid: str) -> None:
-        """The GPU was away and is back."""
-        self._found = {key: fault for key, fault in self._found.items() if key[0] != uuid}
-
-    def settle(self, uuid: str, now: float) -> None:
-        """The driver says that nothing needs to be done. It may say so for a moment after a fault, too."""
-        self._found = {
-            key: fault for key, fault in self._found.items() if key[0] != uuid or now - fault[1] < _SETTLED_S
-        }
+    def forget(self, uuid: str, older_s: float = 0.0, now: float = inf) -> None:
+        """What is older of a GPU is over: it was away and is back, or the driver says that nothing needs to be done."""
+        self._found = {key: fault for key, fault in self._found.items() if key[0] != uuid or now - fault[1] < older_s}
 
     def forget_all(self) -> None:
         """The driver was unloaded."""

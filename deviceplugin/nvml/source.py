@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deviceplugin.nvml.binding import Deadline, SilentDriverError
-from deviceplugin.nvml.faults import Events, Faults
+from deviceplugin.nvml.faults import SETTLED_S, Events, Faults
 from deviceplugin.source import WITHOUT_INSTANCES, GpuSourceError, OutdatedLibraryError, RawGpu
 from gpushare.errors import GpuShareError
 from gpushare.model.gpu import MAX_INSTANCES, LeftOut, MigInstance, mig_index
@@ -180,7 +180,7 @@ class NvmlSource:
         """What the driver wants to be done; if nothing, the GPU's faults are over."""
         action = _recovery_action(self.nvml, handle) if self.recovery_action else None
         if action == 0:
-            self._faults.settle(uuid, self.clock.monotonic())
+            self._faults.forget(uuid, SETTLED_S, self.clock.monotonic())
         return f"the driver asks to {_ACTIONS.get(action, f'do {action}')}" if action else ""
 
     def _instances(self, handle: Any) -> Sequence[tuple[int, Any]]:
@@ -272,10 +272,9 @@ def _numa(nvml: Any, handle: Any, pci_devices: Path) -> int | None:
 
 
 def _minor(nvml: Any, handle: Any) -> int | None:
-    try:
+    with suppress(nvml.NVMLError):
         return int(nvml.nvmlDeviceGetMinorNumber(handle))
-    except nvml.NVMLError:
-        return None
+    return None
 
 
 def _caps(nvml: Any, handle: Any, gpu_minor: int | None, mig_minors: Path) -> tuple[int, ...]:

@@ -7,11 +7,12 @@ from typing import Any
 
 from deviceplugin import resources
 from deviceplugin.decide import Accept, Decision
-from deviceplugin.handover.strategy import AllocateResponse
+from deviceplugin.handover import strategy
+from deviceplugin.handover.choice import HandOverChoice
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.resources import Resource
 from deviceplugin.server import Registrar
-from gpushare.model.gpu import NodeInventory
+from gpushare.model.gpu import HandOver, NodeInventory
 from gpushare.runtime.clock import SystemClock
 from gpushare.runtime.process import Part
 from testing.builders import make_inventory
@@ -24,8 +25,8 @@ def start_all(_resource: Resource, _device_ids: Sequence[str]) -> Decision:
     return Accept(())
 
 
-def no_devices(_resource: Resource, _device_ids: Sequence[str]) -> AllocateResponse:
-    return AllocateResponse()
+def no_devices(resource: Resource, _device_ids: Sequence[str]) -> Any:
+    return strategy.respond(HandOverChoice(way=HandOver.ENVVAR, reason=""), "", resource.prefix)
 
 
 def feed_with(inventory: NodeInventory | None = None) -> InventoryFeed:

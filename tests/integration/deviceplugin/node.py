@@ -82,7 +82,9 @@ class Node:
 
 @contextmanager
 def watching(api: FakeKube, cache: PodCache) -> Iterator[None]:
-    reflector = Reflector(api=api, path=pods.PATH, sink=cache, clock=SystemClock(), params=pods.selector(NODE))
+    reflector = Reflector(
+        api=api, path=pods.PATH, sink=cache, clock=SystemClock(), params={"fieldSelector": f"spec.nodeName={NODE}"}
+    )
     with in_threads(reflector.run, wake=api.close):
         yield
 

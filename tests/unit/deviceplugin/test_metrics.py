@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from deviceplugin import metrics
+from deviceplugin import metrics, ports
 from deviceplugin.metrics import MOST_ROWS
-from deviceplugin.ports import MetricsServer
 from deviceplugin.usage.values import GpuTotal, NodeUsage, Row, UsageReading
 from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.gpu import GpuHealth, LeftOut, Limit
@@ -166,7 +165,7 @@ def test_a_port_that_is_taken_is_logged_and_tried_again(caplog: pytest.LogCaptur
     clock = ending(stop, 2)
     with socket.create_server(("", 0)) as taken:
         port = int(taken.getsockname()[1])
-        MetricsServer(port=port, make=lambda: Response(200, b""), clock=clock).run(stop)
+        ports.serve_metrics(stop, port=port, make=lambda: Response(200, b""), clock=clock)
     assert clock.waits == [30.0, 30.0]
     error = f"--metrics-port {port}: Address already in use"
     assert [found["error"] for found in fields_of(caplog, "metrics not served")] == [error] * 2

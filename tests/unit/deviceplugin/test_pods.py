@@ -8,7 +8,7 @@ import pytest
 
 from deviceplugin import pods
 from deviceplugin.pods import PodCache
-from gpushare.identity import NodeName, PodUid
+from gpushare.identity import PodUid
 from gpushare.model.request import ContainerKind
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB, ResourceConfig
@@ -19,10 +19,6 @@ from testing.clock import ManualClock
 from testing.deviceplugin.build import bound_pod, fields_of
 
 EVERYTHING = ResourceConfig(whole_gpus=True)
-
-
-def test_the_watch_asks_for_the_nodes_pods_only() -> None:
-    assert pods.selector(NodeName("node-a")) == {"fieldSelector": "spec.nodeName=node-a"}
 
 
 def test_a_reduced_pod_says_all_that_a_decision_needs() -> None:

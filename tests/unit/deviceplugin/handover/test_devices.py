@@ -17,7 +17,6 @@ from deviceplugin.handover import strategy
 from deviceplugin.handover.devices import DeviceHandOver, SpecSweeper
 from deviceplugin.handover.pick import HandOverError, Recipient
 from deviceplugin.handover.spec_files import SpecFile, SpecFiles
-from deviceplugin.handover.strategy import AllocateResponse
 from deviceplugin.resources import MEMORY
 from gpushare.errors import WireError
 from gpushare.identity import ContainerName, GpuUuid, PodUid
@@ -55,23 +54,29 @@ def files(directory: Path) -> list[str]:
     return sorted(file.name for file in directory.iterdir())
 
 
+def answered(**fields: Any) -> Any:
+    """Always with a variable that shows no GPU to a container that was not mutated."""
+    return api.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": "void"}, **fields)
+
+
 def test_allocate_names_a_device_that_no_earlier_answer_has_named(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
     first, second = by_cdi.answer(MEMORY, sorted(IDS)), by_cdi.answer(MEMORY, sorted(IDS))
-    assert first.cdi_devices[0].startswith(f"gpushare.dev/share={strategy.stem(IDS)}")
-    assert first.cdi_devices != second.cdi_devices
-    assert (first.annotations, first.mounts) == ((), ())
+    [named], [other] = first.cdi_devices, second.cdi_devices
+    assert named.name.startswith(f"gpushare.dev/share={strategy.stem(IDS)}")
+    assert named != other
+    assert first == answered(cdi_devices=[named])
     assert files(tmp_path) == []
 
 
 def test_other_ways_of_answering() -> None:
     old = handing_over(HandOver.CDI, by_field=False, by_annotation=True).answer(MEMORY, sorted(IDS))
-    assert (old.cdi_devices, [key for key, _ in old.annotations]) == ((), ["cdi.k8s.io/gpushare-g"])
-    assert handing_over(HandOver.ENVVAR).answer(MEMORY, sorted(IDS)) == AllocateResponse()
+    assert old == answered(annotations={"cdi.k8s.io/gpushare-g": old.annotations["cdi.k8s.io/gpushare-g"]})
+    assert handing_over(HandOver.ENVVAR).answer(MEMORY, sorted(IDS)) == answered()
     by_mounts = handing_over(HandOver.VOLUME_MOUNTS).answer(MEMORY, sorted(IDS))
-    ((path, source),) = by_mounts.mounts
-    assert source == "/dev/null"
+    path = by_mounts.mounts[0].container_path
     assert path.startswith("/var/run/nvidia-container-devices/cdi/gpushare.dev/share/c")
-    assert (by_mounts.cdi_devices, by_mounts.annotations) == ((), ())
+    mount = api.Mount(container_path=path, host_path="/dev/null", read_only=True)
+    assert by_mounts == answered(mounts=[mount])
 
 
 def test_a_device_has_exactly_the_granted_gpus(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
