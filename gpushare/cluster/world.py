@@ -15,7 +15,7 @@ from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.placement import costs
-from gpushare.placement.costs import Change, Cost
+from gpushare.placement.costs import Change
 from gpushare.placement.policies import Policies
 
 Ledgers = dict[NodeName, NodeLedger]
@@ -113,10 +113,6 @@ class Node:
         """What the pod makes of it with these GPUs, for its cost by a policy (`placement.costs`)."""
         assert isinstance(self.ledger, NodeLedger)  # noqa: S101 - for the type checker: others grant nothing
         return costs.change_of(grants, self.ledger, host=self.host, takes=pod.takes)
-
-    def cost(self, pod: PodToPlace, grants: tuple[Grant, ...], policies: Policies) -> Cost:
-        """What it costs by the pod's policy to give it these GPUs, for comparison with other nodes."""
-        return costs.costs_of([self.change(pod, grants)], policies.of(pod.shape.policy))[0]
 
 
 def short(counted: Mapping[str, int], allocatable: Mapping[str, int] | None, requested: Mapping[str, int]) -> list[str]:

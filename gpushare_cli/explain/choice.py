@@ -68,7 +68,8 @@ def of_bound(
     node = world.nodes.get(record.node)
     if node is None or not isinstance(node.ledger, NodeLedger):
         return None
-    own = _Candidate(node.cost(pod, allocation.grants, policies), record.node, allocation.grants)
+    [cost] = costs_of([node.change(pod, allocation.grants)], policies.of(pod.shape.policy))
+    own = _Candidate(cost, record.node, allocation.grants)
     same = now is not None and [grant.gpus for grant in now.grants] == [grant.gpus for grant in own.grants]
     return replace(_told(pod, world, own, sorted(found.values()), policies, chosen_now=same), in_hindsight=True)
 

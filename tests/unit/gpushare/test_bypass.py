@@ -13,30 +13,6 @@ from testing.builders import Json, make_container, make_inventory, make_pod
 
 
 @pytest.mark.parametrize(
-    ("reference", "keeps"),
-    [
-        ({"kind": "ReplicaSet", "controller": True}, False),
-        ({"kind": "Job", "controller": True}, True),
-        ({"kind": "Node", "controller": True}, True),
-    ],
-)
-def test_jobs_and_static_pods_are_deleted_by_people_only(reference: Json, keeps: bool) -> None:
-    pod = make_pod()
-    pod["metadata"]["ownerReferences"] = [reference]
-
-    owner = bypass.owner(pod)
-    assert owner is not None
-    assert (owner.keeps_pods, bool(owner.advice)) == (keeps, keeps)
-
-
-def test_who_does_not_control_a_pod_does_not_recreate_it() -> None:
-    pod = make_pod()
-    pod["metadata"]["ownerReferences"] = [{"kind": "Job"}]
-
-    assert bypass.owner(pod) is None
-
-
-@pytest.mark.parametrize(
     ("kind", "report", "started"),
     [
         ("containerStatuses", {"name": "main", "state": {"running": {}}}, True),

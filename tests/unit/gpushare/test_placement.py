@@ -424,13 +424,6 @@ def test_five_fifths_of_a_gpu_fit_although_its_memory_does_not_divide() -> None:
     assert (dict(FULL_OF_FIFTHS.used_mib), dict(FULL_OF_FIFTHS.used_percent)) == ({"GPU-0": 5 * 3021}, {"GPU-0": 100})
 
 
-def test_a_part_is_granted_as_so_much_of_the_gpu_that_was_chosen() -> None:
-    verdict = place(shape(request(percent=50)), make_ledger([10, 20], {0: 6}))
-    assert isinstance(verdict, Placed)
-    (grant,) = verdict.grants
-    assert (grant.gpus, grant.memory_mib, grant.compute_percent) == (("GPU-1",), 10 * 1024, 50)
-
-
 def test_a_whole_gpu_has_room_for_no_one_else_even_when_it_grows() -> None:
     grown = replace(fill(make_ledger([15]), shape(WHOLE)), inventory=make_inventory(16))
     assert isinstance(place(make_shape(1), grown), Refused)
@@ -457,14 +450,6 @@ def test_a_pod_created_without_a_runtime_class_goes_to_no_node_that_needs_one(by
         " all nodes did so by CDI; create it again",
         True,
     )
-
-
-def test_a_whole_gpu_is_a_mig_instance_only_for_pods_that_want_instances() -> None:
-    for policy in Policy:
-        assert gpus(place(shape(WHOLE), with_mig(15), Policies(policy))) == "0"
-        beside = shape(request("a", whole=True), request("b"))
-        assert gpus(place(beside, with_mig(15), Policies(policy))) == "0 MIG-1-0"
-        assert gpus(place(shape(WHOLE, gpus=ONLY), with_mig(15), Policies(policy))) == "MIG-1-0"
 
 
 @pytest.mark.parametrize(

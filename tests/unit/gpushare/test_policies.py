@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
-from gpushare.model.request import Need, Policy
+from gpushare.model.request import Policy
 from gpushare.model.selector import ANY_GPU, Choice
 from gpushare.placement import demand, outlook
 from gpushare.placement.columns import Kinds, Nodes, how_many
@@ -264,21 +264,6 @@ def test_a_half_goes_to_a_half() -> None:
 def test_only_the_most_frequent_requests_count() -> None:
     fgd = learned(*[HALF] * 96, *[ALL] * 4)
     assert usable(fgd, plain(1000)) == 96 * 1000
-
-
-def test_a_model_that_a_pod_does_not_accept_is_of_no_use_to_it() -> None:
-    assert usable(learned(Ask(gpus=1, whole=True, models=Choice(wanted=("A100",)))), plain(1000)) == 0
-
-
-@pytest.mark.parametrize(("free", "taken"), [((500, 1000), 500), ((900, 1000), 1000)])
-def test_on_a_node_it_takes_the_gpu_where_the_least_becomes_of_no_use(free: tuple[int, ...], taken: int) -> None:
-    found = best(HALF, plain(*free), learned(*[HALF] * 9, ALL))
-    assert found is not None
-    assert [gpu.free_mib for gpu in found.gpus] == [taken]
-
-
-def test_gpus_that_are_taken_whole_are_worth_the_same() -> None:
-    assert learned(ALL, ALL).of_gpus([(FreeGpu(1000, 1000), Need(1000, 100))]) == [0]
 
 
 # Policies compare parts of GPUs, so the size of GPUs changes no order.
