@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from controller.state import ClusterState
 from gpushare.cluster import node_ledger, node_records
@@ -172,7 +173,7 @@ class ClusterTable:
 
     def grades(
         self, kind: PodKind, names: Sequence[NodeName], reserved: frozenset[NodeName] = frozenset()
-    ) -> list[int]:
+    ) -> NDArray[np.uint8]:
         """What kube-scheduler is told of each of these nodes (`costs.grades`).
 
         For pods without GPUs all nodes without GPUs are the best, and those that take no pods with GPUs.
@@ -211,8 +212,7 @@ class ClusterTable:
                 )
             late = list(asked.keys() - placed.keys())  # there was no time for them: worse than all others
             found[late, 0], fits[late] = found[fits, 0].max(initial=-_MOST) + 1, True
-        scores: list[int] = costs.grades(found, fits, names, best).tolist()
-        return scores
+        return costs.grades(found, fits, names, best)
 
     def sharing(self) -> tuple[Nodes, Nodes]:
         """Nodes with GPUs that take pods, as if no pod were there, and as they are; copies."""

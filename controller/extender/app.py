@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import unquote
@@ -12,6 +12,7 @@ import orjson
 from controller.cluster_table import ClusterTable, FilterResult, PodKind
 from controller.extender import messages
 from controller.extender.bind import Binder
+from controller.extender.messages import NodeLists
 from controller.metrics import CONTENT_TYPE, Metrics
 from controller.preemption import Preemption
 from controller.reconcile import node_requests
@@ -70,6 +71,7 @@ class Extender:
 
     def __post_init__(self) -> None:
         self._binds = threading.BoundedSemaphore(self.most_binds)
+        self._lists = NodeLists()
         self._intake = Intake(budget=ByteBudget(_MAX_BYTES))
         verbs = {
             "filter": _Verb("filter", self._filter, messages.filter_error),
@@ -130,36 +132,36 @@ class Extender:
         return Response(200, body, close=bool(self.unready()))
 
     def _filter(self, body: bytes, _: Request) -> tuple[bytes, str]:
-        args = messages.node_args(body)
+        args = messages.node_args(body, self._lists)
         request = self._request(args.pod)
         if request is None:
-            return messages.filter_result(FilterResult(fits=args.names), args), "no-gpu"
+            return messages.filter_result(FilterResult(fits=args.names), args, self._lists), "no-gpu"
         if request.pod.namespace == names.PLACEHOLDERS:
             never = FilterResult(fits=(), failed=dict.fromkeys(args.names, node_requests.REFUSED))
-            return messages.filter_result(never, args), "no-fit"
+            return messages.filter_result(never, args, self._lists), "no-fit"
         reserved = self.state.index.reserved_on(request.pod.uid)
         result = self.table.filter(request.shape, args.names, reserved)
         self.refusals.note(request.pod, args.names, fits=bool(result.fits))
         self.metrics.filtered(fits=len(result.fits), failed=len(result.failed), unresolvable=len(result.unresolvable))
-        return messages.filter_result(result, args), "fits" if result.fits else "no-fit"
+        return messages.filter_result(result, args, self._lists), "fits" if result.fits else "no-fit"
 
     def _prioritize(self, body: bytes, _: Request) -> tuple[bytes, str]:
-        args = messages.node_args(body)
+        args = messages.node_args(body, self._lists)
         request = self._request(args.pod)
         if request is None:
-            return _without_preference(args.names), "no-gpu"
+            return args.names.without_preference(), "no-gpu"
         kind = PodKind(request.shape, FreeHost.of(request))
         reserved = self.state.index.reserved_on(request.pod.uid)
-        return messages.priorities(args.names, self.table.grades(kind, args.names, reserved)), "scored"
+        return args.names.priorities(self.table.grades(kind, args.names, reserved)), "scored"
 
     def _prioritize_others(self, body: bytes, _: Request) -> tuple[bytes, str]:
         """Where a pod without GPUs takes the least from pods with GPUs: on any node without, else on the best one."""
-        args = messages.node_args(body)
+        args = messages.node_args(body, self._lists)
         if pods_wire.needs_gpu(args.pod, self.state.resource_config):
-            return _without_preference(args.names), "gpu"
+            return args.names.without_preference(), "gpu"
         self._check_ready()
         kind = PodKind(None, pods_wire.host_requests(args.pod))
-        return messages.priorities(args.names, self.table.grades(kind, args.names)), "scored"
+        return args.names.priorities(self.table.grades(kind, args.names)), "scored"
 
     def _preempt(self, body: bytes, _: Request) -> tuple[bytes, str]:
         args = messages.preempt_args(body)
@@ -191,10 +193,6 @@ class Extender:
     def _check_ready(self) -> None:
         if reason := self.unready():
             raise NotReadyError(reason)
-
-
-def _without_preference(names: Sequence[NodeName]) -> bytes:
-    return messages.priorities(names, [0] * len(names))
 
 
 def _no_opinion(_: str) -> bytes:

@@ -3,7 +3,8 @@
 The columns are of `fits` and `costs`. Nothing here locks.
 """
 
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Sequence
 from typing import Final, TypeVar
 
 import numpy as np
@@ -37,6 +38,8 @@ class Table:
     def __init__(self) -> None:
         self.now = 0
         """Number of the last change."""
+        self.layout = 0
+        """Changes whenever a name gets or loses its row."""
         self.rows: dict[NodeName, int] = {}
         self.ledgers: list[NodeLedger | Refused | None] = [None]
         self.hardware: list[Gpu] = [Gpu(uuid=GpuUuid(""), index=0, model="", memory_mib=0)]
@@ -72,6 +75,7 @@ class Table:
 
     def remove(self, name: NodeName) -> None:
         row = self.rows.pop(name)
+        self.layout += 1
         self.now += 1
         self.cells[:, row] = 0
         self.facts[:, row] = 0
@@ -139,6 +143,7 @@ class Table:
                 self.facts = np.pad(self.facts, ((0, 0), (0, row)))
                 self.cells = np.pad(self.cells, ((0, 0), (0, row), (0, 0)))
         self.rows[name] = row
+        self.layout += 1
         return row
 
     def _write(self, row: int, ledger: NodeLedger | Refused) -> None:
@@ -198,7 +203,23 @@ def _host(amounts: Ints) -> FreeHost | None:
     return None if cpu == ENOUGH else FreeHost(cpu, memory)
 
 
-def rows_named(table: Table, names: Iterable[NodeName]) -> Ints:
+class NodeNames(list[NodeName]):
+    """Names that are asked about again and again, and do not change: their rows are looked up once."""
+
+    _rows: tuple[weakref.ref[Table], int, Ints] | None = None
+
+    def rows(self, of: Table) -> Ints:
+        known = self._rows
+        if known is None or known[0]() is not of or known[1] != of.layout:
+            known = self._rows = weakref.ref(of), of.layout, _rows(of, self)
+        return known[2]
+
+
+def rows_named(table: Table, names: Sequence[NodeName]) -> Ints:
+    return names.rows(table) if isinstance(names, NodeNames) else _rows(table, names)
+
+
+def _rows(table: Table, names: Sequence[NodeName]) -> Ints:
     find = table.rows.get
     return np.array([find(name, 0) for name in names], np.int64)
 

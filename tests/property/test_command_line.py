@@ -62,7 +62,7 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
         shape = state.index.resolve(request.shape, request.labels)
         fits = table.filter(shape, names).fits
         kind = PodKind(shape, FreeHost(request.cpu_milli, request.host_mib))
-        scores = dict(zip(names, table.grades(kind, names), strict=True))
+        scores = dict(zip(names, table.grades(kind, names).tolist(), strict=True))
         assert said.state is State.WAITS
         assert sorted(answer.node for answer in said.answers if answer.fits) == fits
         assert said.good == bool(fits)
@@ -106,7 +106,7 @@ def test_explain_names_the_node_that_the_controller_ranks_first(found: list[Json
         request = request_of(pod)
         shape = state.index.resolve(request.shape, request.labels)
         kind = PodKind(shape, FreeHost(request.cpu_milli, request.host_mib))
-        scores = dict(zip(names, table.grades(kind, names), strict=True))
+        scores = dict(zip(names, table.grades(kind, names).tolist(), strict=True))
         assert {answer.node: answer.score or 0 for answer in said.answers} == scores
         present.append(pod)
         if not any(scores.values()):

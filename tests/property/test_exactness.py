@@ -32,7 +32,7 @@ from gpushare.placement.costs import Costs, Worth
 from gpushare.placement.fits import FITS, Fits, refusal
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
-from gpushare.placement.table import Table
+from gpushare.placement.table import NodeNames, Table
 from gpushare.units import ResourceConfig
 from testing import plain_policies as plain
 from testing.builders import make_inventory, make_ref
@@ -71,6 +71,7 @@ class Cluster:
     nodes: Nodes
     policy: Policy
     world: World = field(default_factory=World)
+    lists: dict[tuple[NodeName, ...], NodeNames] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.world.start_controller(WHOLE, self.policy)
@@ -116,7 +117,8 @@ class Cluster:
         """Against ledgers and hosts as they were when the table was asked."""
         state, table = self.world.state, self.world.table
         names = [*(record.name for record in self.nodes), NodeName("unknown")]
-        nodes, resolved = names, state.index.resolve(shape, {})
+        nodes = self.lists.setdefault(tuple(names), NodeNames(names))  # rows of a list that is known may change
+        resolved = state.index.resolve(shape, {})
         found = table.filter(resolved, nodes)
         refused = {
             n: each for n, each in verdicts(resolved, seen(), state.policies).items() if isinstance(each, Refused)
@@ -128,7 +130,7 @@ class Cluster:
         }
         assert set(found.unresolvable) == {name for name, each in refused.items() if each.permanent}
 
-        grades = table.grades(PodKind(resolved, TAKES), nodes)
+        grades = table.grades(PodKind(resolved, TAKES), nodes).tolist()
         known, costs = seen(), list[plain.Cost | None]()
         placed = verdicts(resolved, known, state.policies)
         for name in names:

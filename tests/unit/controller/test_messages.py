@@ -5,6 +5,7 @@ import pytest
 
 from controller.cluster_table import FilterResult
 from controller.extender import messages
+from controller.extender.messages import NodeLists
 from controller.preemption import Victims
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
@@ -73,7 +74,7 @@ def refused(read: Callable[[bytes], object], body: bytes) -> str:
     ],
 )
 def test_a_bad_filter_body_is_refused_with_what_is_wrong_where(body: str, message: str) -> None:
-    assert refused(messages.node_args, args(body)) == message
+    assert refused(lambda sent: messages.node_args(sent, NodeLists()), args(body)) == message
 
 
 @pytest.mark.parametrize(
@@ -92,14 +93,16 @@ def test_a_bad_bind_body_is_refused_with_what_is_wrong_where(body: str, message:
 @pytest.mark.parametrize("keys", [("Pod", "NodeNames"), ("pod", "nodenames"), ("POD", "nodeNames")])
 def test_keys_are_read_in_any_case(keys: tuple[str, str]) -> None:
     body = f'{{"{keys[0]}":{POD.decode()},"{keys[1]}":["n1","n2"]}}'
-    found = messages.node_args(body.encode())
+    found = messages.node_args(body.encode(), NodeLists())
     assert (found.names, found.nodes, found.pod["metadata"]["uid"]) == (["n1", "n2"], None, "u")
 
 
 def test_whole_nodes_are_read_when_no_names_come_and_bind_arguments_in_any_case() -> None:
     bound = messages.bind_args(b'{"podname":"p","PODNAMESPACE":"n","podUid":"u","node":"n1"}')
     assert (str(bound.pod), bound.pod.uid, bound.node) == ("n/p", "u", "n1")
-    found = messages.node_args(args('{"Pod":POD,"Nodes":{"Items":[{"metadata":{"name":"n1"}}]},"NodeNames":null}'))
+    found = messages.node_args(
+        args('{"Pod":POD,"Nodes":{"Items":[{"metadata":{"name":"n1"}}]},"NodeNames":null}'), NodeLists()
+    )
     assert (found.names, found.nodes) == (["n1"], [{"metadata": {"name": "n1"}}])
 
 
@@ -107,20 +110,20 @@ def test_whole_nodes_are_read_when_no_names_come_and_bind_arguments_in_any_case(
     ("fields", "nodes"), [("", None), (',"Nodes":null,"NodeNames":null', None), (',"Nodes":{}', ())]
 )
 def test_no_nodes_are_no_error(fields: str, nodes: tuple[()] | None) -> None:
-    found = messages.node_args(args('{"Pod":PODFIELDS}'.replace("FIELDS", fields)))
+    found = messages.node_args(args('{"Pod":PODFIELDS}'.replace("FIELDS", fields)), NodeLists())
     assert (list(found.names), found.nodes) == ([], nodes)
 
 
 def test_a_filter_result_has_the_names_of_go_and_whole_nodes_as_they_came() -> None:
-    asked = messages.node_args(args('{"Pod":POD,"NodeNames":["a","b","c"]}'))
+    asked = messages.node_args(args('{"Pod":POD,"NodeNames":["a","b","c"]}'), NodeLists())
     result = FilterResult(fits=[NodeName("a")], failed={NodeName("b"): "full"}, unresolvable={NodeName("c"): "never"})
-    assert messages.filter_result(result, asked) == (
+    assert messages.filter_result(result, asked, NodeLists()) == (
         b'{"Nodes":null,"NodeNames":["a"],"FailedNodes":{"b":"full","c":"never"},'
         b'"FailedAndUnresolvableNodes":{"c":"never"},"Error":""}'
     )
     text = '{"Pod":POD,"Nodes":{"items":[{"metadata":{"name":"a"},"x":1},{"metadata":{"name":"b"}}]}}'
-    asked = messages.node_args(args(text))
-    answer = messages.filter_result(FilterResult(fits=[NodeName("a")]), asked)
+    asked = messages.node_args(args(text), NodeLists())
+    answer = messages.filter_result(FilterResult(fits=[NodeName("a")]), asked, NodeLists())
     assert b'"Nodes":{"metadata":{},"items":[{"metadata":{"name":"a"},"x":1}]},"NodeNames":null' in answer
 
 
@@ -129,10 +132,6 @@ def test_errors_and_scores_have_the_names_of_go() -> None:
         b'{"Nodes":null,"NodeNames":null,"FailedNodes":{},"FailedAndUnresolvableNodes":{},"Error":"no"}'
     )
     assert (messages.bind_result(), messages.bind_result("no")) == (b'{"Error":""}', b'{"Error":"no"}')
-    names = [NodeName("a"), NodeName('b"'), NodeName("c")]
-    assert messages.priorities(names, [3, 10, 0]) == (
-        b'[{"Host":"a","Score":3},{"Host":"b\\"","Score":10},{"Host":"c","Score":0}]'
-    )
 
 
 # Preemption, in both forms.

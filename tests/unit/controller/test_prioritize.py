@@ -115,7 +115,8 @@ def reference(world: World, kind: PodKind, asked: Sequence[NodeName]) -> list[in
 def grades(
     world: World, kind: PodKind, asked: Sequence[NodeName], reserved: frozenset[NodeName] = frozenset()
 ) -> list[int]:
-    return world.table.grades(kind, asked, reserved)
+    scores: list[int] = world.table.grades(kind, asked, reserved).tolist()
+    return scores
 
 
 ASKING = [
