@@ -1,9 +1,11 @@
-"""What tools, applications and configurations of Aliyun gpushare rely on."""
+"""What tools, applications and configurations of Aliyun gpushare rely on.
+
+Point 5, GPUs that its ConfigMap calls unhealthy, is tested beside the wire and the watch; point 6, what inspect prints,
+beside the command.
+"""
 
 import json
-import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,22 +13,13 @@ import orjson
 import pytest
 
 from deviceplugin import resources
-from deviceplugin.node import Publisher
 from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory
-from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
-from gpushare.wire import unhealthy
-from gpushare_cli import holders, inspect_command
-from testing.builders import make_gpu, make_node
+from testing.builders import make_gpu
 from testing.controller.world import World
-from testing.deviceplugin.running import feed_with
-from testing.fakes.kube import FakeKube
 from tests.unit.compat.cluster import SEEDS, cluster, create, environment, make_pod, run
-from tests.unit.gpushare_cli import clusters
-from tests.unit.gpushare_cli.clusters import ack_pod, aliyun_node, aliyun_pod
 
-GOLDEN = Path(clusters.__file__).parent / "golden"
 MEM = "aliyun.com/gpu-mem"
 
 
@@ -62,32 +55,9 @@ def test_point_2_the_variables_have_the_same_names_and_units_and_the_size_is_of_
     ("model", "mib", "units"),
     [("T4", 15109, 14), ("V100-16G", 16160, 15), ("V100-16G", 16384, 16), ("A30", 24258, 23), ("H200", 143771, 140)],
 )
-def test_point_3_the_node_shows_whole_gib_of_each_gpu_and_their_number(model: str, mib: int, units: int) -> None:
-    gpus = (make_gpu(0, mib=mib), make_gpu(1, mib=mib))
-    inventory = NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB)
-    offered = resources.devices(inventory, [resources.MEMORY])
-    assert len(offered[MEM].healthy) == 2 * units
-    assert published(inventory)["aliyun.com/gpu-count"] == "2"
-
-
-def published(inventory: NodeInventory) -> dict[str, str]:
-    """The amounts on the Node."""
-    api = FakeKube()
-    api.seed("/api/v1/nodes", make_node(name="node-a"))
-    feed, stop = feed_with(inventory), threading.Event()
-    publisher = Publisher(api=api, feed=feed, clock=SystemClock(), node=NodeName("node-a"), recheck_s=300)
-    thread = threading.Thread(target=publisher.run, args=(stop,))
-    thread.start()
-    try:
-        assert publisher.published.wait()
-    finally:
-        stop.set()
-        feed.wake()
-        thread.join()
-    status = api.read("/api/v1/nodes/node-a")["status"]
-    assert status["capacity"] == status["allocatable"]
-    found: dict[str, str] = status["capacity"]
-    return found
+def test_point_3_the_node_shows_whole_gib_of_each_gpu(model: str, mib: int, units: int) -> None:
+    inventory = NodeInventory(node=NodeName("node-a"), gpus=(make_gpu(0, mib=mib), make_gpu(1, mib=mib)), unit=GIB)
+    assert len(resources.devices(inventory, [resources.MEMORY])[MEM].healthy) == 2 * units
 
 
 def ask(world: World, path: str, body: object) -> Any:
@@ -116,35 +86,3 @@ def test_point_4_configurations_of_the_former_scheduler_go_on_working(whole_node
         inspected = orjson.loads(world.client().get(f"{prefix}/{path}").body)["nodes"][0]
         assert (inspected["name"], inspected["totalGPU"], inspected["usedGPU"]) == ("node-a", 10, 3)
         assert inspected["devs"][0].keys() >= {"id", "totalGPU", "usedGPU", "pods"}
-
-
-@pytest.mark.parametrize(
-    ("value", "left"),
-    [("1", {0, 2}), ("0,2", {1}), (" 1 , 2 ", {0}), ("", {0, 1, 2}), (",", {0, 1, 2}), ("x,1", {0, 2})],
-)
-def test_point_5_gpus_that_the_config_map_calls_unhealthy_are_not_used(value: str, left: set[int]) -> None:
-    """What is no number used to mean GPU 0."""
-    world = cluster((10, 10, 10))
-    config_map = {"metadata": {"name": "unhealthy-gpu-node-a"}, "data": {"gpus": value}}
-    marked = unhealthy.parse(config_map)
-    assert marked is not None
-    world.state.index.set_unhealthy(marked.node, marked.gpus)
-    for _ in left:
-        run(world, make_pod({MEM: 8}))
-    assert set(world.used()) == {f"GPU-{index}" for index in left}
-    refused = world.post("filter", {"Pod": create(world, make_pod({MEM: 8})), "NodeNames": ["node-a"]})
-    assert not refused["NodeNames"]
-
-
-def test_point_6_inspect_prints_the_same_bytes() -> None:
-    """On one GPU, on several, and for a pod of which no one knows where it is."""
-    single = [aliyun_pod("binpack-1-0", gpu=0, mem=6), aliyun_pod("jupyter-1", gpu=1, mem=3, namespace="team-a")]
-    several, waiting = ack_pod("multi-1", '{"0":{"0":4,"1":4}}', mem=8), clusters.pod("waiting", mem=5)
-    nodes = [aliyun_node()]
-    assert inspect_command.summary(holders.build(nodes, single)) == golden("summary")
-    assert inspect_command.summary(holders.build(nodes, [*single, waiting])) == golden("summary-pending")
-    assert inspect_command.detail(holders.build(nodes, [*single, several])) == golden("detail")
-
-
-def golden(name: str) -> str:
-    return (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
