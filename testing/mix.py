@@ -6,10 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpushare import names
-from gpushare.identity import GpuUuid, NodeName
-from gpushare.model.gpu import Gpu, HandOver, NodeInventory
-from gpushare.units import GIB
-from gpushare.wire import inventory as inventory_wire
 
 Json = dict[str, Any]
 
@@ -32,23 +28,6 @@ KINDS = (
     (3, names.GPU, 4, "48", "192Gi"),
     (4, names.GPU, 8, "88", "320Gi"),
 )
-
-
-def node(name: str) -> Json:
-    """An empty one."""
-    gpus = tuple(
-        Gpu(uuid=GpuUuid(f"GPU-{name}-{index}"), index=index, model="Simulated", memory_mib=GPU_GIB * 1024)
-        for index in range(GPUS)
-    )
-    inventory = NodeInventory(node=NodeName(name), gpus=gpus, unit=GIB, hand_over=HandOver.CDI)
-    resources = {**HOST, names.GPU_MEM: str(inventory.total_units), names.GPU_COUNT: str(GPUS), names.GPU: str(GPUS)}
-    metadata = {
-        "name": name,
-        "labels": {LABEL: "true", "kubernetes.io/hostname": name},
-        "annotations": {names.ANNOTATION_INVENTORY: inventory_wire.encode(inventory)},
-    }
-    status = {"capacity": resources, "allocatable": resources}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status}
 
 
 def pods(policy: str, order: int = 7) -> list[Json]:

@@ -12,7 +12,7 @@ from gpushare import names
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.client import RestClient
-from gpushare.model.gpu import Gpu, HandOver, NodeInventory
+from gpushare.model.gpu import HandOver, NodeInventory
 from gpushare.units import GIB
 from gpushare.wire import inventory as inventory_wire
 from localcluster.apiserver import ApiServer
@@ -81,44 +81,38 @@ class Server(Asking):
         if self.version < Version(1, 24):  # an old server admits no pod without a token
             self.eventually(f"token of {name}", lambda: self.api.get(account_path).get("secrets"))
 
-    def create_node(
+    @contextmanager
+    def node(
         self,
         name: str,
         gib: Sequence[int] = (16,),
         *,
         hand_over: HandOver = HandOver.CDI,
-        gpus: Sequence[Gpu] | None = None,
         labels: Mapping[str, str] | None = None,
-        capacity: Mapping[str, str] | None = None,
-    ) -> NodeInventory:
-        """A Node as its kubelet and its device plugin write it, which the controller knows.
+        capacity: Mapping[str, str] = ALWAYS_THERE,
+    ) -> Iterator[NodeInventory]:
+        """A Node as its kubelet and its device plugin write it, while the controller knows it.
 
-        Its GPUs have so many GiB each, unless `gpus` are given; labels and capacity come beside what every node has.
+        Its GPUs have so many GiB each; labels come beside what every node has.
         """
-        made = [replace(make_gpu(i, size), uuid=GpuUuid(f"GPU-{name}-{i}")) for i, size in enumerate(gib)]
+        gpus = tuple(replace(make_gpu(i, size), uuid=GpuUuid(f"GPU-{name}-{i}")) for i, size in enumerate(gib))
         inventory = NodeInventory(
-            node=NodeName(name),
-            gpus=tuple(made if gpus is None else gpus),
-            unit=GIB,
-            hand_over=hand_over,
-            hand_over_reason="test",
+            node=NodeName(name), gpus=gpus, unit=GIB, hand_over=hand_over, hand_over_reason="test"
         )
-        count = len(inventory.gpus)
         amounts = {
-            **ALWAYS_THERE,
-            names.GPU_MEM: str(sum(GIB.floor(gpu.grantable_mib) for gpu in inventory.gpus)),
-            names.GPU_PERCENT: str(100 * count),
-            names.GPU: str(count),
-            names.GPU_COUNT: str(count),
-            names.GPU_CORE: str(100 * count),
-            **(capacity or {}),
+            **capacity,
+            names.GPU_MEM: str(inventory.total_units),
+            **dict.fromkeys((names.GPU, names.GPU_COUNT), str(len(gpus))),
+            **dict.fromkeys((names.GPU_PERCENT, names.GPU_CORE), str(100 * len(gpus))),
         }
         metadata = {
             "name": name,
             "labels": {"kubernetes.io/hostname": name, names.LABEL_SHARES: "true", **(labels or {})},
             "annotations": {names.ANNOTATION_INVENTORY: inventory_wire.encode(inventory)},
         }
-        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", **_times()}
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        times = {"lastHeartbeatTime": now, "lastTransitionTime": now}
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", **times}
         status = {
             "capacity": amounts,
             "allocatable": amounts,
@@ -126,24 +120,14 @@ class Server(Asking):
             "addresses": [{"type": "InternalIP", "address": "192.0.2.1"}],
         }
         self.api.create("/api/v1/nodes", {"metadata": metadata, "status": status})
-        # The API server taints a new node, and only a controller that asks kubelets would find it ready.
-        self.api.patch(kube.node_path(name), {"spec": {"taints": None}})
-        self.eventually(f"the controller knows {name}", lambda: name in self.inspect())
-        return inventory
-
-    def delete_node(self, name: str) -> None:
-        """Wait until the controller has forgotten it."""
-        self.api.delete(kube.node_path(name))
-        self.eventually(f"the controller has forgotten {name}", lambda: name not in self.inspect())
-
-    @contextmanager
-    def node(self, name: str, gib: Sequence[int] = (16,), **more: Any) -> Iterator[NodeInventory]:
-        """The same for a while."""
-        inventory = self.create_node(name, gib, **more)
         try:
+            # The API server taints a new node, and only a controller that asks kubelets would find it ready.
+            self.api.patch(kube.node_path(name), {"spec": {"taints": None}})
+            self.eventually(f"the controller knows {name}", lambda: name in self.inspect())
             yield inventory
         finally:
-            self.delete_node(name)
+            self.api.delete(kube.node_path(name))
+            self.eventually(f"the controller has forgotten {name}", lambda: name not in self.inspect())
 
     def create_pod(self, namespace: str, pod: Json, user: RestClient | None = None) -> Json:
         """As it is stored."""
@@ -178,13 +162,7 @@ class Server(Asking):
 
     def unschedulable(self, namespace: str, name: str) -> str:
         """Wait until a scheduler has said why it places the pod nowhere; what it said."""
-
-        def message() -> str:
-            listed = self.pod(namespace, name).get("status", {}).get("conditions", [])
-            found = [each for each in listed if each["type"] == "PodScheduled" and each["status"] == "False"]
-            return found[0].get("message", "") if found else ""
-
-        return self.eventually(f"{name} is unschedulable", message)
+        return self.eventually(f"{name} is unschedulable", lambda: why_unschedulable(self.pod(namespace, name)))
 
     def inspect(self) -> Mapping[str, Json]:
         """The controller's own ledger, by node."""
@@ -229,6 +207,13 @@ def pod(
     }
 
 
+def why_unschedulable(pod: Json) -> str:
+    """What a scheduler has said that places it nowhere; empty until then."""
+    conditions = pod.get("status", {}).get("conditions", [])
+    refused = [each for each in conditions if (each["type"], each["status"]) == ("PodScheduled", "False")]
+    return "".join(each.get("message", "") for each in refused)
+
+
 def fetch(url: str, body: bytes | None = None) -> str:
     """What a process of the project answers, to a POST if there is a body."""
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
@@ -254,8 +239,3 @@ def refused_by(policy: str, call: Callable[[], object]) -> str:
     assert error is not None, f"{policy} admits it"
     assert f"ValidatingAdmissionPolicy '{policy}'" in str(error), error
     return str(error)
-
-
-def _times() -> Json:
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return {"lastHeartbeatTime": now, "lastTransitionTime": now}

@@ -20,9 +20,7 @@ WHOLE: Final = 16
 HALF: Final = 8
 PRIORITIES: Final = {"low": 10, "middle": 100, "high": 1000}
 NODE: Final = "preempted"
-
-
-PLAYED = "none"
+PLAYED: Final = "none"
 """Scheduler of pods that the test schedules itself."""
 
 
@@ -31,47 +29,38 @@ class Scheduler:
     """Anyone who evicts: kube-scheduler, or the test in its place."""
 
     server: Server
+    namespace: str
 
     @property
     def asks(self) -> bool:
         """Whether this kube-scheduler asks extenders."""
         return self.server.version >= Version(1, 22)
 
-    def create(self, namespace: str, pod: Json) -> None:
+    def create(self, pod: Json) -> None:
         """A pod that needs others out of its way."""
         if not self.asks:
             pod["spec"]["schedulerName"] = PLAYED
-        self.server.create_pod(namespace, pod)
+        self.server.create_pod(self.namespace, pod)
 
-    def makes_room(self, namespace: str, pod: str, node: str, given: Sequence[str]) -> Json:
-        """Wait until the pod is bound.
-
-        Args:
-            namespace: of all pods.
-            pod: the one that needs room.
-            node: where.
-            given: victims that free the node's sum, as kube-scheduler finds them.
-        """
+    def makes_room(self, pod: str, given: Sequence[str]) -> Json:
+        """Wait until the pod is bound. `given` are victims that free the node's sum, as kube-scheduler finds them."""
         if not self.asks:
-            for name in self.victims(namespace, pod, node, given):
-                self.server.delete_pod(namespace, name)
-            self.server.eventually("it is bound", lambda: self._binds(namespace, pod, node))
-        [bound] = self.server.bound(namespace, pod)
+            for name in self.victims(pod, given):
+                self.server.delete_pod(self.namespace, name)
+            uid = self.server.pod(self.namespace, pod)["metadata"]["uid"]
+            binding = {"PodNamespace": self.namespace, "PodName": pod, "PodUID": uid, "Node": NODE}
+            self.server.eventually("it is bound", lambda: not self.server.ask_extender("bind", binding)["Error"])
+        [bound] = self.server.bound(self.namespace, pod)
         return bound
 
-    def victims(self, namespace: str, pod: str, node: str, given: Sequence[str]) -> Sequence[str]:
+    def victims(self, pod: str, given: Sequence[str]) -> Sequence[str]:
         """Names of those whom the controller would evict in their place."""
-        by_name = {one["metadata"]["name"]: one["metadata"]["uid"] for one in self.server.pods(namespace)}
+        by_name = {one["metadata"]["name"]: one["metadata"]["uid"] for one in self.server.pods(self.namespace)}
         meta = {"Pods": [{"UID": by_name[name]} for name in given], "NumPDBViolations": 0}
-        arguments = {"Pod": self.server.pod(namespace, pod), "NodeNameToMetaVictims": {node: meta}}
+        arguments = {"Pod": self.server.pod(self.namespace, pod), "NodeNameToMetaVictims": {NODE: meta}}
         answer = self.server.ask_extender("preempt", arguments)["NodeNameToMetaVictims"]
         by_uid = {uid: name for name, uid in by_name.items()}
-        return [by_uid[victim["UID"]] for victim in answer.get(node, {"Pods": []})["Pods"]]
-
-    def _binds(self, namespace: str, pod: str, node: str) -> bool:
-        uid = self.server.pod(namespace, pod)["metadata"]["uid"]
-        arguments = {"PodNamespace": namespace, "PodName": pod, "PodUID": uid, "Node": node}
-        return not self.server.ask_extender("bind", arguments)["Error"]
+        return [by_uid[victim["UID"]] for victim in answer.get(NODE, {"Pods": []})["Pods"]]
 
 
 @pytest.fixture(autouse=True)
@@ -113,11 +102,11 @@ def staying(server: Server, namespace: str) -> set[str]:
 def test_only_pods_of_one_gpu_are_pushed_out_and_no_more_than_needed(server: Server, namespace: str) -> None:
     """Every GPU of the node holds two halves: any two victims free the sum, only a pair on one GPU frees the GPU."""
     before = create(server, namespace, *[pod(f"low-{i}", HALF, "low") for i in range(2 * GPUS)])
-    scheduler = Scheduler(server)
-    scheduler.create(namespace, pod("high", WHOLE, "high"))
+    scheduler = Scheduler(server, namespace)
+    scheduler.create(pod("high", WHOLE, "high"))
     # Two whose GPUs differ: what kube-scheduler, which counts the node's sum, may well choose.
     apart = [next(name for name in before if before[name] == gpu) for gpu in sorted(set(before.values()))[:2]]
-    high = scheduler.makes_room(namespace, "high", NODE, apart)
+    high = scheduler.makes_room("high", apart)
     gone = before.keys() - staying(server, namespace)
     assert len(gone) == 2
     assert {before[name] for name in gone} == {gpu_of(high)}
@@ -130,11 +119,11 @@ def test_a_node_where_no_gpu_can_be_freed_loses_no_one(server: Server, namespace
         mate["metadata"]["annotations"] = {names.ANNOTATION_OTHER_GPU: "team=mates"}
     create(server, namespace, *mates)
     create(server, namespace, *[pod(f"low-{i}", HALF, "low") for i in range(GPUS)])
-    scheduler = Scheduler(server)
-    scheduler.create(namespace, pod("waits", WHOLE, "high"))
+    scheduler = Scheduler(server, namespace)
+    scheduler.create(pod("waits", WHOLE, "high"))
     if scheduler.asks:
         server.eventually("it was tried", lambda: "preemption: " in "".join(server.events(namespace, "waits")))
-    assert scheduler.victims(namespace, "waits", NODE, ["low-0", "low-1"]) == []
+    assert scheduler.victims("waits", ["low-0", "low-1"]) == []
     assert len(staying(server, namespace)) == 2 * GPUS + 1
 
 
@@ -147,7 +136,7 @@ def test_pods_that_a_disruption_budget_protects_go_last(server: Server, namespac
     create(server, namespace, pod("guarded", WHOLE, "low", team="protected"), pod("open", WHOLE, "middle"))
     made = f"{path}/protected"
     server.eventually("counted", lambda: "disruptionsAllowed" in server.api.get(made).get("status", {}))
-    scheduler = Scheduler(server)
-    scheduler.create(namespace, pod("high", WHOLE, "high"))
-    scheduler.makes_room(namespace, "high", NODE, ["open"])
+    scheduler = Scheduler(server, namespace)
+    scheduler.create(pod("high", WHOLE, "high"))
+    scheduler.makes_room("high", ["open"])
     assert staying(server, namespace) == {"high", "guarded", *fillers}

@@ -1,5 +1,6 @@
 """`gpushare simulate` against a real kube-scheduler: 300 pods over 8 nodes end where it says."""
 
+import contextlib
 import functools
 import json
 from collections.abc import Iterator
@@ -9,25 +10,20 @@ from typing import Final
 import pytest
 
 from gpushare import names
-from gpushare.kube import api as kube
 from gpushare_cli import __main__
 from testing import mix
-from tests.apiserver.server import Json, Server
+from tests.apiserver.server import Json, Server, why_unschedulable
 
 SEEDS: Final = "1-12"
 
 
 @pytest.fixture
 def nodes(server: Server) -> Iterator[None]:
-    for name in mix.NODES:
-        node = mix.node(name)
-        server.api.create("/api/v1/nodes", node)
-        # The API server taints a new node until its kubelet is ready.
-        server.api.patch(kube.node_path(name), {"spec": {"taints": None}})
-    server.eventually("the controller knows the nodes", lambda: server.inspect().keys() >= set(mix.NODES))
-    yield
-    for name in mix.NODES:
-        server.delete_node(name)
+    gib, labels = (mix.GPU_GIB,) * mix.GPUS, {mix.LABEL: "true"}
+    with contextlib.ExitStack() as stack:
+        for name in mix.NODES:
+            stack.enter_context(server.node(name, gib, labels=labels, capacity=mix.HOST))
+        yield
 
 
 @pytest.mark.parametrize("policy", ["binpack", "dense"])
@@ -64,9 +60,7 @@ def simulation(server: Server, namespace: str, wanted: list[Json], policy: str, 
 def is_decided(server: Server, namespace: str, name: str) -> bool:
     """So that the next one comes to what it has left."""
     pod = server.pod(namespace, name)
-    conditions = pod.get("status", {}).get("conditions", [])
-    refused = any(one["type"] == "PodScheduled" and one["status"] == "False" for one in conditions)
-    return refused or bool(pod["spec"].get("nodeName"))
+    return bool(pod["spec"].get("nodeName") or why_unschedulable(pod))
 
 
 def granted_mib(pod: Json) -> int:
