@@ -55,12 +55,10 @@ class Snapshot:
         return [pod for pod in self.pods if pod.overridden]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """What pods ask for at one moment. Copies."""
+class Demand(NamedTuple):
+    """What pods ask for at one moment."""
 
-    asks: Counter[Ask]  # of all pods that hold GPUs or wait for them
-    others: Counter[FreeHost]  # of pods without GPUs on nodes
+    asks: Counter[Ask]  # of all pods that hold GPUs or wait for them, and of those without GPUs on nodes
     changes: int
     came: int
 
@@ -164,12 +162,6 @@ class Index:
         with self.lock:
             return self._unhealthy.get(name, frozenset())
 
-    def ledgers(self, names: Iterable[NodeName] | None = None) -> dict[NodeName, LedgerOrRefused]:
-        """The ledgers of these nodes, as far as they are known, or of all."""
-        with self.lock:
-            known = self._ledgers
-            return dict(known) if names is None else {name: known[name] for name in names if name in known}
-
     def occupants(self, name: NodeName) -> tuple[LedgerOrRefused, list[Bound]]:
         """One node's ledger and the pods on it that ask for GPUs, as of one moment."""
         with self.lock:
@@ -215,7 +207,9 @@ class Index:
         with self.lock:
             pods, others, changes, came = list(self.pods.values()), self._others.counts(), self.changes, self.came
         asks = Counter(ask for pod in pods if (ask := pod.ask).gpus)
-        return Demand(asks=asks, others=others, changes=changes, came=came)
+        for takes, number in others.items():
+            asks[Ask.of_host(takes)] += number
+        return Demand(asks, changes, came)
 
     def take_changed(self) -> list[ChangedNode]:
         """Nodes that have changed since the last call, as they are."""
@@ -283,10 +277,9 @@ class Index:
 
     def _set_pod(self, uid: PodUid, record: PodRecord | None) -> set[NodeName]:
         """A pod came, changed or went. The nodes whose ledger changes by it; `rebuild` has to follow."""
-        before = self.pods.get(uid)
+        before, dirty = self.pods.get(uid), set[NodeName]()
         if before == record:
-            return set()
-        dirty: set[NodeName] = set()
+            return dirty
         self.came += before is None
         self.changes += 1
         if isinstance(before, Bound):
@@ -301,7 +294,13 @@ class Index:
             return dirty
         self.pods[uid] = record
         if isinstance(record, Bound):
-            dirty |= self._came(record)
+            self._on_node.setdefault(record.node, {})[uid] = record
+            if record.holds:
+                self.label_index.add(record.ref.namespace, record.labels)
+            # Seen on a node, a pod cannot be bound again: no choice in a Binding can still come true. One that is
+            # patched into a pod on its node can, for as long as the pod shows nothing of it and lives.
+            bypassed_on = record.node if record.bypassed is not None else None
+            dirty |= {record.node, *self.reservations.drop_pod(uid, but_bypassed_on=bypassed_on)}
         return dirty
 
     def _set_other(self, pod: NonGpuPod) -> None:
@@ -321,18 +320,6 @@ class Index:
         coming = (known.takes for uid, known in reserved if uid not in on_node)
         there = (pod.ask.host for pod in on_node.values())
         return record.allocatable.left_by(itertools.chain(there, coming, self._others.takes_on(record.name)))
-
-    def _came(self, record: Bound) -> set[NodeName]:
-        """A pod is on a node now, or is another one there. The nodes whose ledger changes by it."""
-        uid = record.ref.uid
-        self._on_node.setdefault(record.node, {})[uid] = record
-        if record.holds:
-            self.label_index.add(record.ref.namespace, record.labels)
-        # Seen on a node, a pod cannot be bound again: no choice in a Binding can still come true. One that is
-        # patched into a pod on its node can, for as long as the pod shows nothing of it and lives.
-        bypassed_on = record.node if record.bypassed is not None else None
-        ended = self.reservations.drop_pod(uid, but_bypassed_on=bypassed_on)
-        return {record.node, *ended}
 
     def _is_seen(self, known: Reservation) -> bool:
         record = self._on_node.get(known.allocation.node, {}).get(known.allocation.pod.uid)

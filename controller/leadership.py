@@ -105,7 +105,9 @@ class Leadership:
         while not self.leading():
             if self.clock.wait(self._stop_working, _TICK_S):
                 return
-        self._lead(on_lost)
+        for watch in (*self._reflectors, *self._optional):
+            self._spawn(f"watch {watch.path}", functools.partial(watch.run, self._stop_working), on_lost)
+        self._chores = self._spawn("reconcile", self._reconcile, on_lost)
         while self.leading() and not self._dead_watch():
             if self.clock.wait(self._stop_working, _TICK_S):
                 return
@@ -117,11 +119,6 @@ class Leadership:
                 logs.event(_LOG, "watch dead", level=logging.ERROR, path=reflector.path, stale_s=round(stale_s))
                 return True
         return False
-
-    def _lead(self, on_lost: Callable[[], None]) -> None:
-        for watch in (*self._reflectors, *self._optional):
-            self._spawn(f"watch {watch.path}", functools.partial(watch.run, self._stop_working), on_lost)
-        self._chores = self._spawn("reconcile", self._reconcile, on_lost)
 
     def _reconcile(self) -> None:
         while self.unready() and not self.clock.wait(self._stop_working, 0.1):

@@ -3,7 +3,7 @@
 import heapq
 from collections import Counter as Multiset
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from controller.state import ClusterState
 from gpushare import names
-from gpushare.identity import GpuUuid, NodeName
+from gpushare.identity import NodeName
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.runtime import exposition
@@ -60,7 +60,7 @@ class Metrics:
 
     def watch(self, state: ClusterState, readings: Readings, waiting: Waiting, *, is_read: Callable[[], bool]) -> None:
         """Add what is computed at every scrape; `readings` are counters if their names end in `_total`, else gauges."""
-        self.registry.register(LedgerGauges(state, is_read))
+        self.registry.register(_LedgerGauges(state, is_read))
         self.registry.register(_Readings(readings, waiting))
 
     def page(self) -> bytes:
@@ -83,44 +83,9 @@ class _Readings(Collector):
 
 
 @dataclass(frozen=True, slots=True)
-class _Sums:
-    total: int
-    usable: int
-    grantable: int
-    granted: int
-    pods: int
-    health: Mapping[GpuHealth, int]
-    over: Mapping[GpuUuid, int]
-    over_percent: Mapping[GpuUuid, int]
-    namespaces: Mapping[str, tuple[int, int]]  # granted, and pods
-
-    @classmethod
-    def of(cls, ledger: NodeLedger) -> "_Sums":
-        gpus, unit = ledger.inventory.gpus, ledger.inventory.unit
-        held: dict[str, tuple[int, int]] = {}
-        for allocation in ledger.allocations.values():
-            mib, pods = held.get(allocation.pod.namespace, (0, 0))
-            mib += sum(each.memory_mib for each in ledger.held(allocation).values())
-            held[allocation.pod.namespace] = mib, pods + 1
-        return cls(
-            total=sum(gpu.memory_mib for gpu in gpus),
-            usable=sum(unit.floor(gpu.memory_mib) * unit.mib for gpu in gpus if gpu.health is GpuHealth.HEALTHY),
-            grantable=sum(gpu.grantable_mib for gpu in gpus),
-            granted=sum(ledger.used_mib.values()),
-            pods=len(ledger.allocations),
-            health=Multiset(gpu.health for gpu in gpus),
-            over=ledger.over_committed(),
-            over_percent=ledger.over_computed(),
-            namespaces=held,
-        )
-
-
-@dataclass(eq=False)
-class LedgerGauges(Collector):
+class _LedgerGauges(Collector):
     state: ClusterState
     is_read: Callable[[], bool]  # before, nodes would look empty whose pods are still being listed
-    _known: dict[NodeName, tuple[NodeLedger, _Sums]] = field(init=False, default_factory=dict)
-    """A ledger is immutable: only those that have changed are summed up again."""
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -129,13 +94,7 @@ class LedgerGauges(Collector):
         if not self.is_read():
             return
         snapshot = self.state.index.snapshot()
-        sums: dict[NodeName, tuple[NodeLedger, _Sums]] = {}
-        for name, ledger in snapshot.ledgers.items():
-            if isinstance(ledger, NodeLedger):
-                known = self._known.get(name)
-                sums[name] = known if known is not None and known[0] is ledger else (ledger, _Sums.of(ledger))
-        self._known = sums
-        nodes = {name: each for name, (_, each) in sums.items()}
+        nodes = {name: ledger for name, ledger in snapshot.ledgers.items() if isinstance(ledger, NodeLedger)}
         yield from _nodes(nodes)
         yield from _over_committed(nodes)
         yield from _namespaces(nodes.values())
@@ -146,68 +105,81 @@ class LedgerGauges(Collector):
         yield GaugeMetricFamily("gpushare_pods_unreadable", text, value=unreadable)
 
 
-_OF_NODES: Final[Iterable[tuple[str, str, Callable[[_Sums], int]]]] = (
-    ("memory_total_bytes", "Memory of a node's GPUs, without what the driver keeps", lambda sums: sums.total * _MIB),
+def _usable_mib(ledger: NodeLedger) -> int:
+    gpus, unit = ledger.inventory.gpus, ledger.inventory.unit
+    return sum(unit.floor(gpu.memory_mib) * unit.mib for gpu in gpus if gpu.health is GpuHealth.HEALTHY)
+
+
+_OF_NODES: Final[Iterable[tuple[str, str, Callable[[NodeLedger], int]]]] = (
+    (
+        "memory_total_bytes",
+        "Memory of a node's GPUs, without what the driver keeps",
+        lambda ledger: _MIB * sum(gpu.memory_mib for gpu in ledger.inventory.gpus),
+    ),
     (
         "memory_usable_bytes",
         "Memory of a node's GPUs that can be granted: of healthy GPUs, in whole units",
-        lambda sums: sums.usable * _MIB,
+        lambda ledger: _MIB * _usable_mib(ledger),
     ),
     (
         "memory_grantable_bytes",
         "Memory of a node's GPUs that may be granted in all; above the total where GPUs are oversubscribed",
-        lambda sums: sums.grantable * _MIB,
+        lambda ledger: _MIB * sum(gpu.grantable_mib for gpu in ledger.inventory.gpus),
     ),
-    ("memory_granted_bytes", "GPU memory of a node that pods were granted", lambda sums: sums.granted * _MIB),
-    ("pods", "Pods that hold GPU memory on a node", lambda sums: sums.pods),
+    (
+        "memory_granted_bytes",
+        "GPU memory of a node that pods were granted",
+        lambda ledger: _MIB * sum(ledger.used_mib.values()),
+    ),
+    ("pods", "Pods that hold GPU memory on a node", lambda ledger: len(ledger.allocations)),
 )
 
 
-def _nodes(nodes: Mapping[NodeName, _Sums]) -> Iterator[Metric]:
+def _nodes(nodes: Mapping[NodeName, NodeLedger]) -> Iterator[Metric]:
     for name, meaning, amount in _OF_NODES:
         gauge = _gauge(f"gpushare_node_{name}", meaning, "node")
-        for node, sums in nodes.items():
-            gauge.add_metric([node], amount(sums))
+        for node, ledger in nodes.items():
+            gauge.add_metric([node], amount(ledger))
         yield gauge
     gpus = _gauge("gpushare_node_gpus", "GPUs of a node by health", "node", "health")
-    for node, sums in nodes.items():
-        for health, count in sums.health.items():
+    for node, ledger in nodes.items():
+        for health, count in Multiset(gpu.health for gpu in ledger.inventory.gpus).items():
             gpus.add_metric([node, health.value], count)
     yield gpus
 
 
-def _over_committed(nodes: Mapping[NodeName, _Sums]) -> Iterator[Metric]:
+def _over_committed(nodes: Mapping[NodeName, NodeLedger]) -> Iterator[Metric]:
     text = "Memory granted beyond what a GPU has, because it shrank, vanished, or another system granted it"
     memory = _gauge("gpushare_gpu_over_committed_bytes", text, "node", "UUID")
     text = "Compute granted beyond all of a GPU's, because another system granted it; 1 is a whole GPU's"
     compute = _gauge("gpushare_gpu_over_committed_compute_ratio", text, "node", "UUID")
-    for family, scale, found in (
-        (memory, _MIB, [(mib, name, gpu) for name, sums in nodes.items() for gpu, mib in sums.over.items()]),
-        (compute, 0.01, [(part, name, gpu) for name, sums in nodes.items() for gpu, part in sums.over_percent.items()]),
+    for family, scale, over in (
+        (memory, _MIB, NodeLedger.over_committed),
+        (compute, 0.01, NodeLedger.over_computed),
     ):
+        found = ((amount, name, gpu) for name, ledger in nodes.items() for gpu, amount in over(ledger).items())
         for amount, name, gpu in heapq.nlargest(MOST_GPUS, found):
             family.add_metric([name, exposition.short(gpu)], amount * scale)
-    yield from (memory, compute)
+        yield family
 
 
-def _namespaces(nodes: Iterable[_Sums]) -> Iterator[Metric]:
-    held: dict[str, tuple[int, int]] = {}
-    for sums in nodes:
-        for namespace, (mib, pods) in sums.namespaces.items():
-            before = held.get(namespace, (0, 0))
-            held[namespace] = before[0] + mib, before[1] + pods
-    named = heapq.nlargest(MOST_NAMESPACES, held.items(), key=lambda each: (each[1], each[0]))
-    if len(named) < len(held):
-        known = dict(named)
-        rest = [amounts for namespace, amounts in held.items() if namespace not in known]
-        named.append((names.OTHERS, (sum(mib for mib, _ in rest), sum(pods for _, pods in rest))))
+def _namespaces(ledgers: Iterable[NodeLedger]) -> Iterator[Metric]:
+    held_mib, pods = Multiset[str](), Multiset[str]()
+    for ledger in ledgers:
+        for allocation in ledger.allocations.values():
+            namespace = allocation.pod.namespace
+            held_mib[namespace] += sum(each.memory_mib for each in ledger.held(allocation).values())
+            pods[namespace] += 1
+    named = heapq.nlargest(MOST_NAMESPACES, pods, key=lambda each: (held_mib[each], pods[each], each))
     text = "GPU memory that the pods of a namespace were granted"
     granted = _gauge("gpushare_namespace_memory_granted_bytes", text, "namespace")
     counted = _gauge("gpushare_namespace_pods", "Pods of a namespace that hold GPU memory", "namespace")
-    for namespace, (mib, pods) in named:
-        granted.add_metric([namespace], mib * _MIB)
-        counted.add_metric([namespace], pods)
-    yield from (granted, counted)
+    for family, amounts, scale in ((granted, held_mib, _MIB), (counted, pods, 1)):
+        for namespace in named:
+            family.add_metric([namespace], amounts.pop(namespace) * scale)
+        if amounts:
+            family.add_metric([names.OTHERS], amounts.total() * scale)
+        yield family
 
 
 def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from controller.cluster_table import ClusterTable, PodKind
+from controller.cluster_table import ClusterTable
 from controller.index import Index
-from gpushare.model.capacity import Ask
 from gpushare.placement import demand, outlook
 from gpushare.placement.outlook import NOTHING_KNOWN
 from gpushare.runtime import logs
@@ -83,19 +82,14 @@ class Outlooks:
                 self._clock.wait(self._stop, _PAUSES * (self._clock.monotonic() - began))
                 began = self._clock.monotonic()
 
-    def _in_turn(self, kinds: list[PodKind]) -> Iterator[PodKind]:
-        return self._in_slices(kinds, 1)
-
     def _look(self) -> None:
         seen = self._index.demand()
-        for takes, number in seen.others.items():
-            seen.asks[Ask.of_host(takes)] += number
         empty, now = self._table.sharing()
         epoch = self.outlook.epoch
         found = outlook.look(seen.asks, empty, now, epoch, pace=self._in_slices)
         if found != self.outlook:
             found = replace(found, epoch=epoch + 1)
-            self._table.publish(found, self._in_turn)
+            self._table.publish(found, lambda kinds: self._in_slices(kinds, 1))
             self.outlook = found
             logs.event(_LOG, "outlook", level=logging.DEBUG, epoch=found.epoch, kinds=len(found.kinds))
         self._changes, self._due_at = seen.changes, seen.came + demand.due_after(seen.asks.total())

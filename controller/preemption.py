@@ -45,8 +45,7 @@ class Victims:
 class PreemptArgs:
     pod: JsonObject
     priority: int
-    victims: Mapping[NodeName, Victims]
-    """Whom the scheduler would evict from each node where that makes room for all that it counts itself."""
+    victims: Mapping[NodeName, Victims]  # whom it would evict where that makes room for all that it counts itself
 
 
 class Ruling(Enum):

@@ -28,10 +28,8 @@ class PodToPlace:
     ref: PodRef
     shape: RequestShape
     labels: Mapping[str, str] = field(default_factory=dict)
-    takes: FreeHost = NOTHING
-    """CPU and memory of the host."""
-    counted: Mapping[str, int] = field(default_factory=dict)
-    """Extended resources, by kube-scheduler's count."""
+    takes: FreeHost = NOTHING  # CPU and memory of the host
+    counted: Mapping[str, int] = field(default_factory=dict)  # extended resources, by kube-scheduler's count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +37,10 @@ class Node:
     """What is there and left on a node."""
 
     record: NodeRecord
-    ledger: LedgerOrRefused
-    """With all pods that hold GPUs, or why nothing can be placed there."""
-    host: FreeHost | None = None
-    """CPU and memory that no pod there has requested; None if it is not known, and counts as enough."""
-    allocatable: Mapping[str, int] | None = None
-    """Extended resources that its kubelet reports; None as above."""
-    requested: Mapping[str, int] = field(default_factory=dict)
-    """Of those, what its pods ask for, by kube-scheduler's count."""
+    ledger: LedgerOrRefused  # with all pods that hold GPUs, or why nothing can be placed there
+    host: FreeHost | None = None  # CPU and memory that no pod there has requested; if it is not known, it is enough
+    allocatable: Mapping[str, int] | None = None  # extended resources that its kubelet reports; None as above
+    requested: Mapping[str, int] = field(default_factory=dict)  # of those, by kube-scheduler's count
 
     def without(self, gone: Collection[PodToPlace]) -> Self:
         """When pods have left."""

@@ -202,7 +202,7 @@ class World:
     def capacities(self) -> dict[NodeName, NodeCapacity]:
         """What is free on each node, as the table is told."""
         index = self.state.index
-        index.mark_changed(index.ledgers())
+        index.mark_changed(index.snapshot().ledgers)
         changed = index.take_changed()
         index.mark_changed(each.name for each in changed)
         return {each.name: node_ledger.room(each.ledger, each.left) for each in changed if each.ledger is not None}

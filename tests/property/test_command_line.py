@@ -79,7 +79,7 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
         )
         assert (held.state, held.node, held.good) == (State.HOLDS, chosen, True)
         assert {share.uuid for share in held.shares} == {gpu for grant in row.grants for gpu in grant.gpus}
-    for name, ledger in state.index.ledgers().items():
+    for name, ledger in state.index.snapshot().ledgers.items():
         planned = made.ledgers[name]
         assert isinstance(ledger, NodeLedger)
         assert isinstance(planned, NodeLedger)

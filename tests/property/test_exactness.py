@@ -110,7 +110,7 @@ class Cluster:
     def check(self, shape: RequestShape) -> None:
         """What is said of all nodes, and of one that is not there, against the cluster as it is."""
         hosts = {name: each.host for name, each in self.world.capacities().items()}
-        seen: Seen = {name: (ledger, hosts[name]) for name, ledger in self.world.state.index.ledgers().items()}
+        seen: Seen = {name: (ledger, hosts[name]) for name, ledger in self.world.snapshot().ledgers.items()}
         self.compare(shape, lambda: seen)
 
     def compare(self, shape: RequestShape, seen: Callable[[], Seen]) -> None:
@@ -178,7 +178,7 @@ def test_every_answer_is_that_of_place_and_of_the_policy(
         request = PodRequest(pod=make_ref(f"on-{name}"), shape=asks[0])
         fits = name in cluster.world.table.filter(state.index.resolve(request.shape, {}), names).fits
         assert isinstance(state.reserve(request, name, now=0.0), Reserved) == fits
-    for ledger in state.index.ledgers().values():
+    for ledger in state.index.snapshot().ledgers.values():
         assert isinstance(ledger, NodeLedger)
         assert ledger.over_committed() == ledger.over_computed() == {}
     assert loop.audit(state.index) == []

@@ -116,7 +116,7 @@ def look(state: ClusterState) -> None:
     table = ClusterTable(state, SystemClock())
     assert Outlooks(state.index, table, SystemClock()).tick() or not state.index.changes
     for shape in (None, make_shape(3)):
-        table.grades(PodKind(shape, NOTHING), list(state.index.ledgers()))
+        table.grades(PodKind(shape, NOTHING), list(state.index.snapshot().ledgers))
 
 
 @given(odd_pods)

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.extender import messages
-from controller.metrics import MOST_GPUS, MOST_NAMESPACES, LedgerGauges, Metrics
+from controller.metrics import MOST_GPUS, MOST_NAMESPACES, Metrics
 from controller.state import ClusterState
 from controller.watches import PodSink
 from gpushare import names
@@ -281,21 +281,6 @@ def test_before_all_pods_are_read_no_node_looks_empty() -> None:
     assert "node-a" not in page(state, is_read=False)
     with_pods(state, 1)
     assert 'gpushare_node_memory_granted_bytes{node="node-a"} 1.0' in page(state)
-
-
-def test_only_nodes_that_have_changed_are_summed_up_again() -> None:
-    state = ClusterState(resource_config=CONFIG)
-    for name in ("node-a", "node-b"):
-        with_node(state, name, 16)
-    gauges = LedgerGauges(state, lambda: True)
-    first = [family.samples for family in gauges.collect()]
-    known = dict(gauges._known)
-    assert [family.samples for family in gauges.collect()] == first
-    assert all(gauges._known[name][1] is sums for name, (_, sums) in known.items())
-    with_pods(state, 1, node="node-b")
-    changed = [family.samples for family in gauges.collect()]
-    assert changed != first
-    assert gauges._known[NodeName("node-a")][1] is known[NodeName("node-a")][1]
 
 
 def test_what_may_be_granted_is_told_beside_what_gpus_have() -> None:

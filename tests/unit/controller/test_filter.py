@@ -83,11 +83,11 @@ def test_nodes_come_and_go(world: World) -> None:
 def test_a_pod_that_is_seen_on_its_node_as_it_was_bound_changes_nothing(world: World, judged: list[str]) -> None:
     assert world.bind(world.add_pod(3)).error == ""
     fits(world, other(10), A)
-    ledger, now = world.state.index.ledgers()[A], world.table._table.now
+    ledger, now = world.snapshot().ledgers[A], world.table._table.now
     judged.clear()
     world.see()
     assert [type(record) for record in world.state.index.snapshot().pods] == [Bound]
-    assert world.state.index.ledgers()[A] is ledger
+    assert world.snapshot().ledgers[A] is ledger
     assert fits(world, other(10), A) == [A]
     assert (judged, world.table._table.now) == ([], now)
 

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from unittest.mock import Mock
 
 import pytest
@@ -36,7 +36,7 @@ class Looks:
         self.index, table = state.index, ClusterTable(state, self.clock)
         self.asks = Counter[Ask]()
         demand = self.index.demand
-        self.index.demand = lambda: replace(demand(), asks=self.asks.copy())  # type: ignore[method-assign]
+        self.index.demand = lambda: demand()._replace(asks=demand().asks + self.asks)  # type: ignore[method-assign]
         self.outlooks = Outlooks(self.index, table, self.clock)
         table.publish = lambda outlook, in_turn: self.published.append(outlook)  # type: ignore[method-assign] # noqa: ARG005
 

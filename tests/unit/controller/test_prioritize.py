@@ -93,7 +93,7 @@ def kind_of(made: JsonObject) -> PodKind:
 
 
 def every(world: World) -> list[NodeName]:
-    return list(world.state.index.ledgers())
+    return list(world.snapshot().ledgers)
 
 
 def reference(world: World, kind: PodKind, asked: Sequence[NodeName]) -> list[int]:
@@ -102,7 +102,7 @@ def reference(world: World, kind: PodKind, asked: Sequence[NodeName]) -> list[in
     policy = Policy.DENSE if shape is None else shape.policy or policies.default
     costs: list[plain.Cost | None] = []
     for name in asked:
-        ledger, cost = world.state.index.ledgers().get(name), None
+        ledger, cost = world.snapshot().ledgers.get(name), None
         if isinstance(ledger, NodeLedger):
             verdict = Placed(()) if shape is None else place(shape, ledger, policies)
             if isinstance(verdict, Placed):
