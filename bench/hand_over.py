@@ -29,8 +29,9 @@ from gpushare.wire import allocations
 from gpushare.wire import inventory as inventory_wire
 from testing.builders import Json, make_allocation, make_container, make_grant, make_node, make_pod
 from testing.fakes import kube_http
+from testing.fakes.http_server import free_port
 from testing.fakes.kube import FakeKube
-from testing.fakes.kubelet import FakeKubelet, FakePodResources, Plugin, free_port, wait_until
+from testing.fakes.kubelet import FakeKubelet, FakePodResources, Plugin, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 PROFILE = ROOT / "testing/profiles/a100x8.yaml"

@@ -19,7 +19,8 @@ from typing import Any
 from bench.results import Results, table
 from bench.turns import cpu_s
 from testing.fakes import http_server
-from testing.fakes.kubelet import FakeKubelet, free_port
+from testing.fakes.http_server import free_port
+from testing.fakes.kubelet import FakeKubelet
 
 ROOT = Path(__file__).resolve().parent.parent
 PROFILE = ROOT / "testing/profiles/a100x8.yaml"

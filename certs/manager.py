@@ -88,7 +88,6 @@ class CertificateManager:
         return self._left_s(self.status.state.leaf.expires if self.status else None)
 
     def ca_left_s(self) -> float:
-        """As `leaf_left_s`, of the CA."""
         return self._left_s(self.status.state.ca.expires if self.status else None)
 
     def _left_s(self, expires: datetime | None) -> float:
@@ -118,7 +117,8 @@ class CertificateManager:
             return self._look_at_files()
         for _ in range(_ROUNDS):
             gathered = self._gather()
-            self._install(gathered)
+            if self._serves(gathered.contents) and self._files.save(gathered.contents):
+                logs.event(_LOG, "certificate files written", directory=self.settings.cert_dir)
             step = rotation.decide(
                 store.state(gathered.contents) if gathered.secret is not None else None,
                 self.settings.plan,
@@ -166,11 +166,6 @@ class CertificateManager:
         except kube.KubeError as error:
             logs.event(_LOG, "webhook configuration unreadable", level=logging.WARNING, path=path, error=str(error))
             return Configuration(path=path, body=None, readable=False)
-
-    def _install(self, gathered: _Gathered) -> None:
-        """Write the Secret's leaf into the files, unless it is worse than what they hold."""
-        if self._serves(gathered.contents) and self._files.save(gathered.contents):
-            logs.event(_LOG, "certificate files written", directory=self.settings.cert_dir)
 
     def _serves(self, candidate: SecretData) -> bool:
         """Whether the leaf is one that verifiers accept who trust its CA."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import http.client
-import socket
 import ssl
 import subprocess
 import sys
@@ -16,8 +15,16 @@ from certs import authority
 from certs.authority import KeyPair
 from certs.store import FileStore, SecretData
 from testing.fakes import kube_http
+from testing.fakes.http_server import free_port
 
 ROOT = Path(__file__).parents[1]
+
+
+def authority_and_leaf() -> tuple[KeyPair, KeyPair]:
+    """A CA, and a leaf of it for localhost."""
+    now = datetime.now(UTC)
+    ca = authority.make_ca(now=now, life=timedelta(days=2))
+    return ca, authority.make_leaf(ca, names=frozenset({"localhost"}), now=now, life=timedelta(days=1))
 
 
 @dataclass
@@ -31,9 +38,7 @@ class Server:
 
     def install(self, known: Callable[[], object] = lambda: None) -> bytes:
         """Replace the certificate by one of a new CA; the leaf, PEM. `known` returns when all clients know the CA."""
-        now = datetime.now(UTC)
-        ca = authority.make_ca(now=now, life=timedelta(days=2))
-        leaf = authority.make_leaf(ca, names=frozenset({"localhost"}), now=now, life=timedelta(days=1))
+        ca, leaf = authority_and_leaf()
         self.authorities += ca.certificate.decode()
         known()
         FileStore(self.directory).save(SecretData(leaf=leaf, ca=KeyPair(ca.certificate, b"")))
@@ -48,12 +53,6 @@ class Server:
             connection.request("GET", "/readyz")
             return connection.getresponse().status == 200
         return False
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def command(directory: Path, port: int, *more: str) -> list[str]:

@@ -149,7 +149,6 @@ def of_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[str]
 
 
 def of_gpu_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[str]:
-    """The same where it asks for GPUs."""
     ours = rules.resource_config.resources
     yield from of_pod(before, after, rules)
     yield from _ignored_marks(before)

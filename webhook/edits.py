@@ -41,7 +41,6 @@ class Rules:
         return scheduler in {self.scheduler or DEFAULT_SCHEDULER, *self.other_schedulers}
 
     def is_foreign(self, resource: str) -> bool:
-        """Whether another GPU plugin serves it and chooses devices by itself."""
         return resource not in self.resource_config.resources and any(
             resource.startswith(each[:-1]) if each.endswith("*") else resource == each
             for each in self.foreign_resources
@@ -85,7 +84,6 @@ def isolate(container: JsonObject, rules: Rules | None = None) -> JsonObject:
 
 
 def without_zero(container: JsonObject) -> JsonObject:
-    """A container that does not ask for 0 whole GPUs, which means none."""
     resources = container.get("resources") or {}
     kept = {
         field: {key: amount for key, amount in values.items() if key != names.GPU or str(amount).strip() != "0"}

@@ -95,7 +95,6 @@ def allowed(uid: str, **more: object) -> JsonObject:
 
 
 def patched(review: Review, intended: JsonObject, warnings: Sequence[str]) -> JsonObject:
-    """Admit the object with the changes that make it the intended one."""
     operations = verified(cast(JsonObject, review.obj), intended)  # it was read as a pod
     told = {"warnings": list(warnings)} if warnings else {}
     return allowed(review.uid, patchType="JSONPatch", patch=base64.b64encode(orjson.dumps(operations)).decode(), **told)
@@ -108,7 +107,6 @@ def denied(uid: str, refusal: Refusal, text: str) -> JsonObject:
 
 
 def message(errors: Sequence[FieldError]) -> str:
-    """The errors as one line; of very many the first."""
     more = ["and more"] if len(errors) > MOST_ERRORS else []
     return " | ".join([*(str(error) for error in errors[:MOST_ERRORS]), *more])
 

@@ -67,7 +67,6 @@ class KubeApi(Protocol):
 
     def read_object(self, path: str, *, keep: Callable[[JsonObject], T], timeout_s: float = 5.0) -> T:
         """Read one object that a tenant may have made large, reduced at once. Large ones are parsed one at a time."""
-        ...
 
     def list_page(
         self, path: str, params: Params | None = None, *, keep: Callable[[JsonObject], T], timeout_s: float = 300.0
@@ -76,7 +75,6 @@ class KubeApi(Protocol):
 
         `keep` reduces each object as soon as it was read; it may raise. The deadline is for the whole answer.
         """
-        ...
 
     def create(
         self, path: str, body: JsonObject, params: Params | None = None, **options: Unpack[WriteOptions]
@@ -84,7 +82,6 @@ class KubeApi(Protocol):
 
     def replace(self, path: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:
         """PUT an object; its resourceVersion guards against lost updates (ConflictError)."""
-        ...
 
     def patch(
         self,
@@ -104,14 +101,12 @@ class KubeApi(Protocol):
         It returns when the server has accepted the watch; the iterator waits for events. The client gives up a little
         later than the server ends it.
         """
-        ...
 
     def ask(self, path: str, *, timeout_s: float = 5.0) -> Reply:
         """GET text: what the server says of itself, or what a Service's endpoint says (`proxy_path`).
 
         It raises where the API server itself says no or cannot reach the endpoint; an endpoint's own no is a Reply.
         """
-        ...
 
 
 class KubeError(GpuShareError):

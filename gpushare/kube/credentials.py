@@ -33,7 +33,6 @@ class Credentials:
 
 
 def of_pod(directory: str = _DIRECTORY, *, clock: Clock | None = None) -> Credentials:
-    """The service account of the pod that this process runs in."""
     host, port = environment("KUBERNETES_SERVICE_HOST"), environment("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise SettingsError("not in a cluster: KUBERNETES_SERVICE_HOST is not set; give --kubeconfig")

@@ -28,11 +28,9 @@ class Sink(Protocol[T]):
 
         None leaves it out: nothing else is called for it, also not when it is removed.
         """
-        ...
 
     def replace(self, found: list[T]) -> None:
         """The whole collection, after every list."""
-        ...
 
     def upsert(self, found: T) -> None: ...
     def remove(self, found: T) -> None: ...  # its last state

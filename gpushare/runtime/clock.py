@@ -12,19 +12,14 @@ _BOOTTIME: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """What loops need of time."""
-
     def now(self) -> datetime:
         """Wall-clock time, aware, UTC. For stamps that people and other machines read, never for measuring."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary moment, time in suspend included; never goes back. The same in all processes."""
-        ...
 
     def wait(self, stop: threading.Event, seconds: float) -> bool:
         """Sleep, but wake when `stop` is set. Whether it is set."""
-        ...
 
 
 class SystemClock:

@@ -28,7 +28,6 @@ head, and an entry with the parser's own note of it. Measured with CPython 3.11 
 class Stream(Protocol):
     def read(self, size: int, /) -> bytes:
         """So many bytes at most; none at the end."""
-        ...
 
 
 class RefusedBodyError(GpuShareError):

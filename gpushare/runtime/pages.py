@@ -56,8 +56,6 @@ def answer(pages: Mapping[str, Callable[[], Response]], request: Request) -> Res
 
 
 class PageServer:
-    """Answers GET for a few paths."""
-
     def __init__(self, address: str, port: int, settings: str) -> None:
         self.pages: Mapping[str, Callable[[], Response]] = {}  # to be set before `start`
         self._listener = http.listen(address, port, settings)

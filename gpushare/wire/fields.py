@@ -113,7 +113,6 @@ def integer(
 
 
 def optional_integer(parent: Mapping[str, Any], key: str, path: str, *, least: int = 0) -> int | None:
-    """The same, or None if it is missing."""
     return None if parent.get(key) is None else integer(parent, key, path, least=least)
 
 
@@ -124,7 +123,6 @@ def condition(parent: Mapping[str, Any], kind: str, path: str) -> JsonObject:
 
 
 def is_true(parent: Mapping[str, Any], kind: str, path: str) -> bool:
-    """Whether the condition of this type in an object's status holds."""
     return bool(condition(parent, kind, path).get("status") == "True")
 
 
@@ -145,7 +143,6 @@ def mismatch(wanted: str, value: object) -> str:
 
 
 def kind(value: object) -> str:
-    """What JSON calls a value."""
     if isinstance(value, str):
         return "a string" if value else "an empty string"
     return _KINDS.get(type(value), f"a {type(value).__name__}")

@@ -79,7 +79,6 @@ def _ack(text: str, containers: Sequence[Mapping[str, Any]], unit: MemoryUnit) -
 
 
 def _nano(notes: Mapping[str, str], name: str, limit: object) -> Grant:
-    """The part of one GPU that a container asks for."""
     key = names.PREFIX_NANO_CONTAINER + name
     gpus, percent = _gpu(notes, key), min(_amount(limit, "per cent", key), 100)
     return Grant(

@@ -1,12 +1,20 @@
 """HTTP/1.1 on a free port, of the loopback interface by default: what all servers of tests have in common."""
 
 import contextlib
+import socket
 import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+
+def free_port() -> int:
+    """A port on which nothing listens now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 """A kubelet's side of the device plugin interface, on real unix sockets."""
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +14,6 @@ from deviceplugin.api import deviceplugin_pb2 as api
 from deviceplugin.api import podresources_pb2 as resources
 
 Devices = Mapping[str, str]
-
-
-def free_port() -> int:
-    """A port on which nothing listens now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], object]) -> None:

@@ -23,7 +23,7 @@ from gpushare.kube import api as kube
 from localcluster import installation, process, prometheus
 from release.pages import metrics
 from testing import pages
-from testing.fakes.kubelet import free_port
+from testing.fakes.http_server import free_port
 from testing.manifests import tree
 from tests.e2e import disturb
 from tests.e2e.system import Json, System, allocated, gpushare_json, make_pod, restarts

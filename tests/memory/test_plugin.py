@@ -16,8 +16,8 @@ from gpushare.model.allocation import Allocation
 from gpushare.wire import allocations
 from testing.builders import Json, make_container, make_grant, make_node, make_pod
 from testing.fakes import kube_http
+from testing.fakes.http_server import free_port
 from testing.fakes.kube import FakeKube
-from testing.fakes.kubelet import free_port
 from testing.nvml.stub import MIB, Stub
 from tests.memory import groups
 

@@ -25,8 +25,9 @@ from gpushare_cli.targets import Target
 from testing.builders import make_grant, make_node
 from testing.deviceplugin.build import bound_pod
 from testing.deviceplugin.running import in_threads
+from testing.fakes.http_server import free_port
 from testing.fakes.kube import FakeKube
-from testing.fakes.kubelet import FakeKubelet, FakePodResources, Plugin, free_port, wait_until
+from testing.fakes.kubelet import FakeKubelet, FakePodResources, Plugin, wait_until
 from testing.nvml import mps_programs, stub
 from testing.nvml.memory import Memory
 from testing.nvml.stub import MIB, Stub

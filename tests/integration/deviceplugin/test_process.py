@@ -16,7 +16,8 @@ import pytest
 from deviceplugin import ports
 from deviceplugin.main import main
 from testing.fakes import kube_http
-from testing.fakes.kubelet import FakeKubelet, free_port, wait_until
+from testing.fakes.http_server import free_port
+from testing.fakes.kubelet import FakeKubelet, wait_until
 from testing.nvml import stub
 from testing.nvml.stub import MIB, Stub
 

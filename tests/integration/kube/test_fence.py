@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,12 @@ from unittest.mock import Mock
 import pytest
 import urllib3
 
-from certs import authority
 from gpushare.kube import api as kube
 from gpushare.kube import client
 from gpushare.kube.client import RestClient
 from gpushare.kube.credentials import Credentials
 from testing.clock import ManualClock
+from testing.webhook import authority_and_leaf
 
 
 class Lead:
@@ -100,9 +99,7 @@ def test_the_lead_that_ends_while_the_token_is_read_sends_nothing(lead: Lead) ->
 
 
 def test_the_lead_that_ends_during_the_handshake_sends_nothing(lead: Lead, tmp_path: Path) -> None:
-    now, day = datetime.now(UTC), timedelta(days=1)
-    ca = authority.make_ca(now=now, life=day)
-    leaf = authority.make_leaf(ca, names=frozenset({"localhost"}), now=now, life=day)
+    ca, leaf = authority_and_leaf()
     (tmp_path / "ca.crt").write_bytes(ca.certificate)
     (tmp_path / "tls.pem").write_bytes(leaf.key + leaf.certificate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -16,8 +16,9 @@ import pytest
 from certs import manager, store
 from gpushare import names
 from testing.fakes import kube_http
+from testing.fakes.http_server import free_port
 from testing.fakes.kube import FakeKube
-from testing.webhook import ROOT, command, free_port
+from testing.webhook import ROOT, command
 from tests.integration.webhook.test_server import JSON, REVIEW
 
 SECRET = f"/api/v1/namespaces/{names.NAMESPACE}/secrets/{names.WEBHOOK_SECRET}"

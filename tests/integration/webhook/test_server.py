@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from testing.fakes.http_server import free_port
 from testing.reviews import container, encoded, pod, review
-from testing.webhook import ROOT, Server, command, free_port
+from testing.webhook import ROOT, Server, command
 
 JSON = {"Content-Type": "application/json"}
 REVIEW = encoded(review(pod(container("a", "3")))).decode()

@@ -15,7 +15,8 @@ from gpushare.runtime.clock import SystemClock
 from testing.clock import ManualClock
 from testing.deviceplugin.build import fields_of
 from testing.deviceplugin.running import in_threads
-from testing.fakes.kubelet import free_port, wait_until
+from testing.fakes.http_server import free_port
+from testing.fakes.kubelet import wait_until
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from concurrent import futures
 from dataclasses import fields
-from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import Mock
 
@@ -17,8 +16,8 @@ from waitress import buffers, wasyncore
 
 import controller.settings
 import webhook.settings
-from certs import authority
 from gpushare.runtime import http
+from testing.webhook import authority_and_leaf
 from tests.unit.gpushare.http_peers import (
     AT_A_TIME,
     CHECK,
@@ -40,13 +39,10 @@ from tests.unit.gpushare.http_peers import (
 
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    directory, now = tmp_path_factory.mktemp("certs"), datetime.now(UTC)
-    ca = authority.make_ca(now=now, life=timedelta(days=2))
-    leaf = authority.make_leaf(ca, names=frozenset({"localhost"}), now=now, life=timedelta(days=1))
-    (directory / "tls.crt").write_bytes(leaf.certificate)
-    (directory / "tls.key").write_bytes(leaf.key)
+    directory, (_, leaf) = tmp_path_factory.mktemp("certs"), authority_and_leaf()
+    (directory / "tls.pem").write_bytes(leaf.key + leaf.certificate)
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    made.load_cert_chain(directory / "tls.crt", directory / "tls.key")
+    made.load_cert_chain(directory / "tls.pem")
     return made
 
 

@@ -11,6 +11,7 @@ from gpushare.errors import SettingsError
 from gpushare.runtime.http import Response
 from gpushare.runtime.pages import Kept, PageServer, verdict
 from testing.clock import ManualClock
+from testing.fakes.http_server import free_port
 
 
 def boom() -> Response:
@@ -19,14 +20,13 @@ def boom() -> Response:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        number = int(free.getsockname()[1])
     pages: dict[str, Callable[[], Response]] = {
         "/livez": lambda: verdict(""),
         "/readyz": lambda: verdict("not now"),
         "/metrics": lambda: Response(200, b"one 1\n", "text/x"),
         "/broken": boom,
     }
+    number = free_port()
     server = PageServer("127.0.0.1", number, "--port")
     server.pages = pages
     server.start()
@@ -76,8 +76,7 @@ def test_a_port_that_is_taken_is_a_message_and_all_addresses_are_those_of_both_v
         PageServer("127.0.0.1", port, "--port 1")
     if not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        number = int(free.getsockname()[1])
+    number = free_port()
     server = PageServer("::", number, "--port")
     server.pages = {"/livez": lambda: verdict("")}
     server.start()

@@ -4,24 +4,18 @@ import logging
 import socket
 import ssl
 import threading
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from certs import authority
 from certs.authority import KeyPair
+from testing.webhook import authority_and_leaf
 from webhook.main import Contexts
-
-NOW = datetime.now(UTC)
 
 
 @pytest.fixture(scope="module")
 def leaves() -> tuple[KeyPair, KeyPair]:
-    ca = authority.make_ca(now=NOW, life=timedelta(days=2))
-    return tuple(  # type: ignore[return-value] # a pair
-        authority.make_leaf(ca, names=frozenset({"localhost"}), now=NOW, life=timedelta(days=1)) for _ in range(2)
-    )
+    return authority_and_leaf()[1], authority_and_leaf()[1]
 
 
 def write(directory: Path, leaf: KeyPair) -> None:
