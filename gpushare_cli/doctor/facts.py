@@ -248,14 +248,9 @@ class Facts:
 
     @cached_property
     def _plugins(self) -> Mapping[str, JsonObject]:
-        by_node: dict[str, JsonObject] = {}
-        for pod in self.own_pods(names.PLUGIN):
-            node = fields.text(fields.mapping(pod, "spec", "pod"), "nodeName", "spec")
-            if pod["metadata"].get("deletionTimestamp"):
-                continue
-            if node not in by_node or fields.is_true(pod, "Ready", "pod"):
-                by_node[node] = pod
-        return by_node
+        staying = [pod for pod in self.own_pods(names.PLUGIN) if not pod["metadata"].get("deletionTimestamp")]
+        ready_last = sorted(staying, key=lambda pod: fields.is_true(pod, "Ready", "pod"))
+        return {fields.text(fields.mapping(pod, "spec", "pod"), "nodeName", "spec"): pod for pod in ready_last}
 
     def _gpu_node(self, node: JsonObject) -> GpuNode:
         name = node_records.name_of(node)

@@ -1,5 +1,6 @@
 """Whether nodes share what they have, and how they hand it over, line by line."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -44,14 +45,21 @@ def amount(resource: str, value: str | None = None, name: str = "node-b") -> Cha
     return put("Node", name, "status", "allocatable", resource, value=value)
 
 
+def tells(node: str, change: Callable[[NodeInventory], NodeInventory]) -> Change:
+    """Its plugin publishes another inventory, which the kubelet counts as well."""
+
+    def edit(found: JsonObject) -> None:
+        before = inventory_wire.of_node(found)
+        assert before is not None
+        inventory = change(before)
+        found["metadata"]["annotations"][names.ANNOTATION_INVENTORY] = inventory_wire.encode(inventory)
+        found["status"]["allocatable"] = world.allocatable(inventory)
+
+    return edited("Node", node, edit)
+
+
 def publish(inventory: NodeInventory) -> Change:
-    """A new inventory, which the kubelet counts as well."""
-
-    def change(each: JsonObject) -> None:
-        each["metadata"]["annotations"][names.ANNOTATION_INVENTORY] = inventory_wire.encode(inventory)
-        each["status"]["allocatable"] = world.allocatable(inventory)
-
-    return edited("Node", "node-b", change)
+    return tells("node-b", lambda _: inventory)
 
 
 def with_faulty_gpu(reason: str = "") -> NodeInventory:
@@ -223,17 +231,11 @@ ENFORCED = {names.ANNOTATION_LIMIT: "enforced"}
 
 
 def hands_over(node: str, by: HandOver = HandOver.CDI, why: str = INJECTS, **of_gpus: Any) -> Change:
-    """What a plugin may say."""
+    def change(known: NodeInventory) -> NodeInventory:
+        gpus = tuple(replace(gpu, **of_gpus) for gpu in known.gpus)
+        return replace(known, gpus=gpus, hand_over=by, hand_over_reason=why)
 
-    def change(found: JsonObject) -> None:
-        inventory = inventory_wire.of_node(found)
-        assert inventory is not None
-        gpus = tuple(replace(gpu, **of_gpus) for gpu in inventory.gpus)
-        told = replace(inventory, gpus=gpus, hand_over=by, hand_over_reason=why)
-        found["metadata"]["annotations"][names.ANNOTATION_INVENTORY] = inventory_wire.encode(told)
-        found["status"]["allocatable"] = world.allocatable(told)
-
-    return lambda api: world.edit(api, "Node", node, change)
+    return tells(node, change)
 
 
 def limits(node: str, limit: Limit, reason: str = "") -> Change:
