@@ -15,7 +15,6 @@ from gpushare.kube.api import JsonObject, Reply
 from gpushare.wire import unhealthy
 from gpushare_cli import holders, inspect_command, reading, yamls
 from gpushare_cli.console import UNLIMITED
-from gpushare_cli.doctor import checks
 from gpushare_cli.doctor import command as doctor
 from gpushare_cli.doctor.snapshot import Snapshot, Unreadable
 
@@ -123,7 +122,7 @@ _NAME: Final = re.compile(rf"(?ix)[\w./-]{{0,200}}{_WORDS}")  # of a field, or a
 
 def files(snapshot: Snapshot, events: Sequence[JsonObject]) -> Mapping[str, str]:
     """All files but the logs and the list of what was not read: name -> text."""
-    diagnosis = checks.diagnose(snapshot)
+    diagnosis = doctor.diagnose(snapshot)
     pods = list(filter(_concerns_gpus, _read(snapshot.pods)))
     own = (snapshot.webhook_deployment, snapshot.controller_deployment, snapshot.scheduler_deployment, snapshot.plugin)
     maps = (snapshot.settings, snapshot.hand_over, snapshot.refused_classes, snapshot.scheduler_settings)

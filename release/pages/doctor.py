@@ -2,7 +2,7 @@
 
 from gpushare import names
 from gpushare_cli.doctor import command
-from gpushare_cli.doctor.checks import CHECKS
+from gpushare_cli.doctor.command import CHECKS
 
 RIGHTS: tuple[tuple[str, str, str], ...] = (
     ("namespaces", "get, list", "cluster"),

@@ -15,10 +15,9 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Params, Reply
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth, NodeInventory
-from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import allocations, hand_over
-from gpushare_cli.doctor import checks, snapshot
-from gpushare_cli.doctor.checks import Diagnosis
+from gpushare_cli.doctor import command, snapshot
+from gpushare_cli.doctor.command import Diagnosis
 from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.clock import ManualClock
 from testing.fakes.kube import FakeKube
@@ -189,12 +188,10 @@ def gpu_node(
     api: DoctorKube,
     name: str,
     *,
-    sizes: tuple[int, ...] = (15, 15, 15, 15),
-    unit: MemoryUnit = GIB,
     labels: Mapping[str, str] | None = None,
     with_plugin: bool = True,
 ) -> None:
-    inventory = make_inventory(*sizes, node=name, unit=unit)
+    inventory = make_inventory(15, 15, 15, 15, node=name)
     node = make_node(inventory)
     node["metadata"]["labels"] = {"gpushare": "true"} if labels is None else dict(labels)
     node["status"]["allocatable"] = allocatable(inventory)
@@ -243,7 +240,7 @@ def deployed_pod(workload: str, *, namespace: str = "kube-system") -> JsonObject
 
 def diagnosis(api: DoctorKube, namespace: str = NS) -> Diagnosis:
     said: list[str] = []
-    return checks.diagnose(snapshot.take(api, skewed(), namespace, said.append))
+    return command.diagnose(snapshot.take(api, skewed(), namespace, said.append))
 
 
 def lines(api: DoctorKube, check: str = "") -> list[str]:

@@ -15,7 +15,7 @@ from deviceplugin.settings import Settings as PluginSettings
 from gpushare import names
 from gpushare.model.allocation import RefusalReason
 from gpushare.runtime import options
-from gpushare_cli.doctor.checks import CHECKS
+from gpushare_cli.doctor.command import CHECKS
 from release.pages import chart, generate, metrics
 from testing import pages
 from testing.pages import ROOT, section, text

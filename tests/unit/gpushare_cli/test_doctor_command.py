@@ -7,7 +7,7 @@ import pytest
 
 from gpushare import names
 from gpushare.kube import api as kube
-from gpushare_cli.doctor import checks, snapshot
+from gpushare_cli.doctor import command, snapshot
 from testing.cli import doctor_cluster as world
 from testing.cli.calling import Run, reached
 from testing.cli.doctor_cluster import NS, DoctorKube, forbidden, missing, skewed, together
@@ -16,7 +16,7 @@ from testing.fakes.faults import Delayed
 from tests.unit.gpushare_cli import findings
 from tests.unit.gpushare_cli.findings import Told
 
-COUNT = len(checks.CHECKS)
+COUNT = len(command.CHECKS)
 NO_CLASS = missing("RuntimeClass", "nvidia")
 
 
@@ -160,7 +160,7 @@ def test_a_cluster_of_which_nothing_can_be_read_ends_no_check_with_an_exception(
     api = world.healthy()
     api.fail_next(lambda _: True, kube.ForbiddenError("no"), times=10**6)
     found = world.diagnosis(api)
-    assert len(found.results) == len(checks.CHECKS)
+    assert len(found.results) == len(command.CHECKS)
     assert {result.check.id for result in found.results if result.passed} == {"server-version", "webhook-admission"}
 
 
@@ -191,7 +191,7 @@ def test_whichever_waits_is_told_for_what(monkeypatch: pytest.MonkeyPatch) -> No
         if text == "still reading nodes":
             answered.set()
 
-    found = checks.diagnose(snapshot.take(api, skewed(), NS, say))
+    found = command.diagnose(snapshot.take(api, skewed(), NS, say))
     assert said[-1] == "still reading nodes"
     assert found.findings == ()
 
