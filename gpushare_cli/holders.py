@@ -61,7 +61,6 @@ class NodeRow:
 
     @property
     def pending_mib(self) -> int:
-        """Held or asked for on no known GPU."""
         return sum(pod.pending_mib for pod in self.pods)
 
     @property
@@ -71,8 +70,6 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The whole cluster, or one node of it."""
-
     nodes: tuple[NodeRow, ...]  # by name
     notes: tuple[str, ...]  # what could not be read, for people; the rows count such pods as pending
 

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ from gpushare_cli.schedulable import NodeFacts
 Object = Mapping[str, Any]
 Recorded = tuple[Object, PodRecord | None]  # a pod, with what the controller keeps of it
 _MIB: Final = MemoryUnit(1)
+_UNREAD: Final = Objects()
 _NOT_MUTATED: Final = "the webhook did not change it, so its containers would not see GPUs that they are given"
 
 
@@ -52,9 +53,9 @@ class World:
     holders: Mapping[str, Sequence[Mapping[str, str]]]  # namespace -> labels of each of its pods that hold GPUs
     problems: Mapping[PodRef, Problem]  # bound pods whose allocations cannot be read
     elsewhere: Mapping[str, int]  # nodes that are not known -> how many pods of theirs hold or want GPUs
-    asks: tuple[Ask, ...] = ()  # what pods take: those that hold GPUs or wait for some, and those on nodes without any
-    objects: Objects = field(default_factory=Objects)
-    policy: Policy = DEFAULT_POLICY  # of pods that name none
+    asks: tuple[Ask, ...]  # what pods take: those that hold GPUs or wait for some, and those on nodes without any
+    objects: Objects
+    policy: Policy  # of pods that name none
 
     @property
     def unit(self) -> MemoryUnit:
@@ -77,7 +78,6 @@ class World:
         return Policies(self.policy, self.outlook if learns else NOTHING_KNOWN)
 
     def without(self, pod: PodToPlace, name: NodeName) -> "World":
-        """The cluster as it would be if a pod on one of its nodes were not there."""
         node = self.nodes.get(name)
         return self if node is None else replace(self, nodes={**self.nodes, name: node.without([pod])})
 
@@ -89,8 +89,8 @@ def of(objects: Objects, settings: Settings) -> World:
         nodes.append((node_records.read(node, None, objects.unhealthy.get(facts.name, frozenset())), facts))
     unit = settings.memory_unit or unit_of(record for record, _ in nodes)
     config = ResourceConfig(unit=unit, whole_gpus=settings.whole_gpus)
-    built = build(nodes, [(pod, record(pod, config)) for pod in objects.pods], config, objects)
-    return replace(built, policy=settings.gpu_policy)
+    pods = [(pod, record(pod, config)) for pod in objects.pods]
+    return build(nodes, pods, config, objects, settings.gpu_policy)
 
 
 def record(pod: Object, resource_config: ResourceConfig) -> PodRecord | None:
@@ -117,11 +117,12 @@ def build(
     known: Iterable[tuple[NodeRecord, NodeFacts]],
     pods: Iterable[Recorded],
     resource_config: ResourceConfig,
-    objects: Objects | None = None,
+    objects: Objects = _UNREAD,
+    policy: Policy = DEFAULT_POLICY,
 ) -> World:
     """The state of a cluster of these nodes, of pods with what the controller would keep of each, and of other pods."""
     by_name = {record.name: (record, facts) for record, facts in known}
-    objects, pods = objects or Objects(), tuple(pods)
+    pods = tuple(pods)
     bound = [record for _, record in pods if isinstance(record, Bound)]
     on_node: defaultdict[NodeName, list[Bound]] = defaultdict(list)
     taken: defaultdict[NodeName, list[FreeHost]] = defaultdict(list)
@@ -162,6 +163,7 @@ def build(
         elsewhere=dict(sorted(elsewhere.items())),
         asks=(*asks, *(Ask.of_host(other.takes) for other in objects.others)),
         objects=objects,
+        policy=policy,
     )
 
 

@@ -14,7 +14,7 @@ from gpushare.runtime.clock import Clock
 from gpushare.runtime.process import as_interrupt
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import arguments, console, reading
-from gpushare_cli.arguments import Call, Command, argument, switch
+from gpushare_cli.arguments import Command, argument, switch
 from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.evict import movable, move_search
 from gpushare_cli.evict.gpu_cordon import TemporaryCordon
@@ -293,12 +293,6 @@ def _done(name: str, plan: Plan, done: Defragmentation, width: int) -> str:
     return console.table(rows, width) + last
 
 
-def _run(call: Call) -> int:
-    options = call.options(Options)
-    with as_interrupt():  # cordons that it made for the time being are removed
-        return run(call.api(), call.streams, options, call.namespace, call.clock, call.stdin)
-
-
 COMMAND: Final = Command(
     name="defrag",
     what="the few evictions that make room for a pod",
@@ -315,5 +309,7 @@ COMMAND: Final = Command(
         " Pods that nothing recreates, that would have no place, or that a budget protects stay where they are."
         " Without --yes nothing is changed.",
     ),
-    run=_run,
+    run=as_interrupt()(  # cordons that it made for the time being are removed then
+        lambda call: run(call.api(), call.streams, call.options(Options), call.namespace, call.clock, call.stdin)
+    ),
 )

@@ -17,7 +17,7 @@ from gpushare.model.gpu import Gpu
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.process import as_interrupt
 from gpushare_cli import arguments, console, reading, world
-from gpushare_cli.arguments import Call, Command, argument, switch
+from gpushare_cli.arguments import Command, argument, switch
 from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.evict import gpu_cordon, movable, move_search, occupants
 from gpushare_cli.evict.gpu_cordon import Change, GpuName
@@ -106,8 +106,6 @@ def _successors(
 
 @dataclass(slots=True, kw_only=True)
 class Drainer:
-    """One drain. Used by one thread."""
-
     api: KubeApi
     waiter: Waiter
     gpu: GpuName
@@ -262,11 +260,6 @@ def _as_json(row: Occupant) -> dict[str, Any]:
     }
 
 
-def _drain(call: Call) -> int:
-    with as_interrupt():  # it says then that the GPU stays cordoned
-        return run(call.api(), call.streams, call.options(Options), call.clock)
-
-
 DRAIN: Final = Command(
     name="drain",
     what="take a GPU out of service",
@@ -282,7 +275,8 @@ DRAIN: Final = Command(
         "Take one GPU out of service: keep new pods away from it, and evict the pods that are on it, as budgets allow."
         " Pods on other GPUs of the node stay.",
     ),
-    run=_drain,
+    # Also a signal makes it say that the GPU stays cordoned.
+    run=as_interrupt()(lambda call: run(call.api(), call.streams, call.options(Options), call.clock)),
 )
 CORDON: Final = Command(
     name="cordon",

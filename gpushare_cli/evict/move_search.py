@@ -11,6 +11,7 @@ from gpushare.cluster.pod_records import Bound
 from gpushare.cluster.world import Node, PodToPlace
 from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.allocation import Grant
+from gpushare.model.capacity import NOTHING
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import RequestShape
@@ -24,8 +25,6 @@ _PAIRS_OF: Final = 40  # pods of a node, up to which every two of them are tried
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evictable:
-    """A pod on a node that may be evicted, because something recreates it."""
-
     bound: Bound
     pod: PodToPlace
     owner: str = ""  # UID of the controller that recreates it
@@ -189,8 +188,7 @@ def _is_tight(after: Node, gone: Sequence[Evictable]) -> bool:
     """Whether successors that came back to other GPUs of the node could take CPU or the like that the pod needs."""
     for one in gone:
         after = after.plus(one.pod, ())
-    left = [amount - after.requested.get(resource, 0) for resource, amount in (after.allocatable or {}).items()]
-    return min([*left, *(after.host or ())], default=0) < 0
+    return bool(after.lacks(NOTHING, dict.fromkeys(after.allocatable or (), 0)))
 
 
 def candidates(pod: PodToPlace, movable: Movable, most: int) -> Iterator[tuple[NodeName, Sequence[Evictable]]]:
