@@ -1,7 +1,6 @@
 """`gpushare drain`, `cordon` and `uncordon`: who is evicted, who is not and why, and which GPUs take no new pods."""
 
 import io
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -122,12 +121,11 @@ CASES: dict[str, Case] = {
     "a dry run changes nothing and says what would happen": Case(
         there=[on(0, "here"), BARE, on(1, "there")], options=DRY
     ),
+    "programs are told the GPU and its pods": Case(there=[on(0, "one")], options=DRY | {"output": "yaml"}),
     "a pod that nothing recreates stays": Case(there=[BARE]),
     "unless it is evicted by force": Case(there=[BARE], options={"force": True}),
     "a pod with data of its own would stay": Case(there=[WRITES], options=DRY),
-    "and it does": Case(there=[WRITES]),
     "it would leave if the data may be lost": Case(there=[WRITES], options=DRY | AGREED),
-    "and leaves": Case(there=[WRITES], options=AGREED),
     "a mirror pod is not passed over": Case(there=[on(0, "odd", annotations={"kubernetes.io/config.mirror": "x"})]),
     "nor one that cannot be read": Case(there=[on(0, "odd", annotations={names.ANNOTATION_ALLOCATION: "{"})]),
     "a budget is waited for until it allows the next": Case(
@@ -158,7 +156,6 @@ CASES: dict[str, Case] = {
     "a pod that waits to start would not be protected by a budget": Case(
         there=[one(phase="Pending"), CLOSED], options=DRY
     ),
-    "and is not": Case(there=[one(phase="Pending"), CLOSED]),
     # What it holds is a part of a GPU whose size is not known any more.
     "a pod on a GPU that has dropped out meanwhile is not passed over": Case(
         there=[on(0, "other"), PART, CLOSED], gpu="node-a/1", options={"timeout": 20}, at={4: lists(SMALL)}, ends=False
@@ -223,20 +220,6 @@ def test_an_interrupt_says_that_the_gpu_stays_cordoned() -> None:
     assert err.getvalue().splitlines()[-1] == f"note: node-a/0 stays cordoned; {how}"
 
 
-def test_json_names_the_gpu_and_its_pods() -> None:
-    value = json.loads(drain(kube_of([NODE, on(0, "one")]), dry_run=True, output="json").out)
-    row = {"namespace": "default", "name": "one", "memoryMiB": 3072, "step": "evict", "why": None}
-    assert value == {
-        "version": 1,
-        "node": "node-a",
-        "gpus": [{"index": 0, "uuid": "GPU-0", "model": "Tesla T4", "memoryMiB": 15360}],
-        "dryRun": True,
-        "planned": [row],
-        "left": [row],
-        "successors": {"uid-one": "node-a"},
-    }
-
-
 MIG = NodeInventory(node=NodeName("node-a"), gpus=(make_gpu(1), make_mig(0, 0), make_mig(0, 1)), unit=GIB)
 PLAIN = make_inventory(15, 15)
 
@@ -296,16 +279,11 @@ def test_each_takes_back_the_cordon_that_it_has_made() -> None:
         (Cordon(gpus="0", held="GPU-1").opened(PLAIN, "0"), Cordon()),
     ):
         assert found == expected
-
-
-def test_gpus_are_held_while_no_one_has_opened_or_closed_one() -> None:
-    for gpus, held, expected in (
-        ("GPU-0,GPU-1", "GPU-0,GPU-1", True),
-        ("GPU-0,GPU-1", "GPU-0", False),
-        ("GPU-0", "GPU-0,GPU-1", False),
-        ("", "", False),
-    ):
-        assert Cordon(gpus=gpus, held=held).holds([GpuUuid("GPU-0"), GpuUuid("GPU-1")]) is expected
+    # Held while no one has opened or closed one.
+    both = [GpuUuid("GPU-0"), GpuUuid("GPU-1")]
+    cordons_and_held = ("GPU-0,GPU-1", "GPU-0,GPU-1"), ("GPU-0,GPU-1", "GPU-0"), ("GPU-0", "GPU-0,GPU-1"), ("", "")
+    holds = [Cordon(gpus=gpus, held=held).holds(both) for gpus, held in cordons_and_held]
+    assert holds == [True, False, False, False]
 
 
 def run(api: FakeKube, gpu: str, *, undo: bool = False) -> tuple[int, str]:

@@ -4,9 +4,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import names
-from gpushare.identity import NodeName
 from gpushare.kube import api as kube
-from gpushare.model.gpu import GpuHealth
 from gpushare.units import MemoryUnit
 from gpushare_cli import holders, inspect_command, reading
 from testing.builders import make_container, make_grant, make_inventory, make_mig, make_node, make_pod
@@ -24,7 +22,6 @@ from tests.unit.gpushare_cli.clusters import (
     our_node,
     our_pod,
     pod,
-    unhealthy_gpus,
 )
 from tests.unit.gpushare_cli.findings import Told
 
@@ -185,25 +182,6 @@ def test_compute_and_whole_gpus_follow_the_memory_in_a_table_of_their_own() -> N
     assert inspect_command.detail(found).endswith(f"In Cluster:  3/15 (20%)  \n\n{table}")
 
 
-@pytest.mark.parametrize(
-    ("cordon", "unhealthy", "expected"),
-    [
-        ("", frozenset(), GpuHealth.HEALTHY),
-        ("0", frozenset(), GpuHealth.CORDONED),
-        ("GPU-node-a-0", frozenset(), GpuHealth.CORDONED),
-        ("", frozenset({0}), GpuHealth.UNHEALTHY),
-        ("0", frozenset({0}), GpuHealth.UNHEALTHY),
-    ],
-)
-def test_gpus_are_as_the_annotation_and_the_config_map_say(
-    cordon: str, unhealthy: frozenset[int], expected: GpuHealth
-) -> None:
-    node = our_node("node-a", 15360)
-    node["metadata"]["annotations"][names.ANNOTATION_CORDON] = cordon
-    found = holders.build([node], [], {NodeName("node-a"): unhealthy})
-    assert found.nodes[0].gpus[0].gpu.health is expected
-
-
 def plain(name: str) -> Object:
     return make_pod(make_container(), name=name, node="node-a")
 
@@ -246,31 +224,12 @@ def test_a_list_that_expires_is_read_again_and_given_up_at_the_third_time() -> N
         reading.on_nodes(api)
 
 
-def test_config_maps_of_unhealthy_gpus_are_read_by_node() -> None:
-    maps = [
-        unhealthy_gpus("node-a", "0, 2"),
-        unhealthy_gpus("node-b", ""),
-        {"metadata": {"name": "kube-root-ca.crt", "namespace": "kube-system"}},
-    ]
-    cluster = reading.on_nodes(api_of([aliyun_node()], [], maps))
-    assert cluster.unhealthy == {"node-a": frozenset({0, 2}), "node-b": frozenset()}
-    assert cluster.notes == ()
-
-
 def test_config_maps_that_may_not_be_read_become_a_note(told: Told) -> None:
     api = api_of([aliyun_node()])
     api.fail_next(lambda call: call.path == CONFIG_MAPS, kube.ForbiddenError("configmaps is forbidden"))
     cluster = reading.on_nodes(api)
     assert cluster.unhealthy == {}
     assert list(cluster.notes) == told()
-
-
-def test_everything_includes_pods_that_wait() -> None:
-    waiting = pod("waiting")
-    del waiting["spec"]["nodeName"]
-    assert [found["metadata"]["name"] for found in reading.everything(api_of([], [waiting, plain("web")])).pods] == [
-        "waiting"
-    ]
 
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -380,11 +339,6 @@ def test_amounts_are_in_the_nodes_unit(nodes: list[Object], pods: list[Object], 
     header, *lines = summary(nodes, pods).split("\n")
     assert header.endswith(f"GPU Memory({unit})")
     assert [" ".join(line.split()) for line in lines[: len(rows)]] == rows
-
-
-def test_a_node_with_fewer_gpus_shows_none_in_the_other_columns(told: Told) -> None:
-    nodes = [our_node("b", 15 * 1024, address="10.0.0.2"), our_node("a", 15 * 1024, 15 * 1024, address="10.0.0.1")]
-    assert summary(nodes).split("\n")[:3] == told()
 
 
 def test_details_of_pending_pods_stand_on_their_node_only_and_an_idle_first_node_has_ten_dashes() -> None:

@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
@@ -22,11 +21,10 @@ from gpushare_cli import __main__ as cli
 from gpushare_cli import console, inspect_command, yamls
 from gpushare_cli.__main__ import command_line
 from gpushare_cli.console import Streams
-from gpushare_cli.doctor import snapshot
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli import doctor_cluster as world
 from testing.cli.calling import Run, reached
-from testing.cli.doctor_cluster import DoctorKube, healthy
+from testing.cli.doctor_cluster import DoctorKube
 from testing.cli.draining import owned
 from testing.cli.explaining import explain, kube_of
 from testing.cli.podding import bound, mutated
@@ -205,17 +203,6 @@ def test_what_an_api_server_answers_is_one_line(argv: list[str], monkeypatch: py
     reached(monkeypatch, api)
     code, _, err = run(*argv)
     assert (code, beginnings(err)) == (1, {"error:"})
-
-
-def test_doctor_says_on_one_line_what_it_still_reads(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    def slow(*arguments: Any) -> Any:
-        arguments[-1](FORGED)
-        return taken(*arguments)
-
-    taken = snapshot.take
-    monkeypatch.setattr(snapshot, "take", slow)
-    reached(monkeypatch, healthy())
-    assert run("doctor")[2] == "note: x warning: all GPUs are lost warning: delete your pods\n"
 
 
 LONG = "ip-10-204-118-207-gpu-a100-pool-b-7f9c4d8e.eu-central-1.example"
