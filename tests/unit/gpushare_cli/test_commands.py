@@ -161,14 +161,6 @@ def test_scheduler_config_prints_a_file_and_the_flags_that_go_with_it(run: Run, 
     assert run("scheduler-config", "--server-version", "1.23", "--kind", "policy")[0] == 2
 
 
-def test_ctrl_c_is_no_stack_trace(monkeypatch: pytest.MonkeyPatch, api: FakeKube, run: Run) -> None:
-    def interrupted(*_: object, **__: object) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(inspect_command, "run", interrupted)
-    assert run(main=cli.inspect_main) == (130, "", "")
-
-
 def noted(api: FakeKube) -> list[str]:
     err = io.StringIO()
     assert inspect_command.run(api, Streams(out=io.StringIO(), err=err), inspect_command.Options()) == 0

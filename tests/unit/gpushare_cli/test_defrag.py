@@ -72,40 +72,26 @@ BARE = [bound("big", make_grant(1, gib=13)), bound("guest", make_grant(0, gib=7)
 """The same without controllers that would recreate them."""
 
 
-class Living:
+def lives(api: FakeKube, seconds: float, *, places: bool = True) -> None:
     """The rest of the cluster: pods end, their owners make others, and the scheduler places them where it can."""
+    leaving = [pod for pod in api.objects("/api/v1/pods") if pod["metadata"].get("deletionTimestamp")]
+    end(api)
+    for pod in leaving if places else ():
+        again = bound(f"{pod['metadata']['name']}-again", make_grant(0, gib=3), node="node-b")
+        api.seed(POD, owned(again, uid=pod["metadata"]["ownerReferences"][0]["uid"]))
+    waiting = [pod for pod in api.objects(POD) if not pod["spec"].get("nodeName")]
+    for pod in waiting if not cordons_of(api) and "small-again" in pods(api) else ():
+        api.edit(f"{POD}/{pod['metadata']['name']}", bind)
 
-    def __init__(self, api: FakeKube, *, places: bool = True) -> None:
-        self.api, self.places, self.seen = api, places, dict[str, str | None]()
 
-    def __call__(self, seconds: float) -> None:
-        """As time passes."""
-        leaving = [pod for pod in self.api.objects("/api/v1/pods") if pod["metadata"].get("deletionTimestamp")]
-        end(self.api)
-        self.seen |= {pod["metadata"]["name"]: cordons_of(self.api) for pod in leaving}
-        for pod in leaving if self.places else ():
-            name = f"{pod['metadata']['name']}-again"
-            grant = make_grant(0, gib=3)
-            successor = owned(bound(name, grant, node="node-b"), uid=pod["metadata"]["ownerReferences"][0]["uid"])
-            self.api.seed(POD, successor)
-        waiting = [pod for pod in self.api.objects(POD) if not pod["spec"].get("nodeName")]
-        for pod in waiting if not cordons_of(self.api) and "small-again" in pods(self.api) else ():
-            self.api.edit(f"{POD}/{pod['metadata']['name']}", bind)
+alone: Passing = partial(lives, places=False)
+"""No successor finds a place."""
 
 
 def bind(pod: Json) -> None:
     pod["spec"]["nodeName"] = "node-a"
     text = allocations.encode(make_allocation("large", make_grant(0, gib=15)))
     pod["metadata"].setdefault("annotations", {})[names.ANNOTATION_ALLOCATION] = text
-
-
-def lives(api: FakeKube, seconds: float) -> None:
-    Living(api)(seconds)
-
-
-def alone(api: FakeKube, seconds: float) -> None:
-    """No successor finds a place."""
-    Living(api, places=False)(seconds)
 
 
 def placing(api: FakeKube, seconds: float) -> None:
@@ -323,9 +309,14 @@ def test_what_a_defragmentation_says_and_does(case: str) -> None:
 def test_it_does_what_the_dry_run_says(told: Told) -> None:
     api = kube_of([A, B, *FULL, waits()])
     promised = json.loads(defrag(api, dry_run=True, output="json").out)
-    living = Living(api)
+    seen: dict[str, str | None] = {}
 
-    found = defrag(api, ManualClock(0, living), yes=True, output="json")
+    def passes(seconds: float) -> None:
+        seen.update((name, cordons_of(api)) for name in there - pods(api) - seen.keys())
+        lives(api, seconds)
+
+    there = pods(api)
+    found = defrag(api, ManualClock(0, passes), yes=True, output="json")
 
     value = json.loads(found.out)
     assert found.code == 0, found.err
@@ -333,7 +324,7 @@ def test_it_does_what_the_dry_run_says(told: Told) -> None:
     assert (value["plan"]["gpus"], value["plan"]["cordonedMeanwhile"]) == (["GPU-0"], ["GPU-0", "GPU-1"])
     assert (value["moved"], value["node"]) == ({"uid-small": "node-b"}, "node-a")
     assert pods(api) == {"small-again", "big", "guest", "large"}
-    assert living.seen == {"small": "GPU-0,GPU-1"}, "nothing came back while the successor looked for a place"
+    assert seen == {"small": "GPU-0,GPU-1"}, "nothing came back while the successor looked for a place"
     assert cordons_of(api) is None
     assert found.err.splitlines() == told()
 
@@ -343,7 +334,7 @@ def test_a_plan_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = mock.Mock(wraps=move_search.plan)
     monkeypatch.setattr(move_search, "plan", made)
     api = kube_of([A, B, *FULL, waits()])
-    assert defrag(api, ManualClock(0, Living(api)), yes=True).code == 0
+    assert defrag(api, ManualClock(0, partial(lives, api)), yes=True).code == 0
     assert made.call_count == 1
 
 
