@@ -1,5 +1,4 @@
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -38,16 +37,6 @@ def test_a_pod_is_hardened(workload: str, spec: Json) -> None:
         kind = "system-node-critical" if workload == PLUGIN else "system-cluster-critical"
         assert spec["priorityClassName"] == kind
         assert spec["tolerations"]
-
-
-def test_capabilities_are_named_as_container_runtimes_know_them() -> None:
-    """containerd puts CAP_ before each, and makes nothing of one that has it already."""
-    added = [
-        name
-        for path in tree.MANIFESTS.rglob("*.yaml")
-        for name in re.findall(r"\bCAP_\w+", re.sub(r"#.*", "", path.read_text(encoding="utf-8")))
-    ]
-    assert added == []
 
 
 def test_the_controller_asks_for_the_memory_that_the_leader_of_a_large_cluster_was_measured_to_need() -> None:

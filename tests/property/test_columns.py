@@ -52,14 +52,6 @@ def test_room_in_pods_is_that_of_the_definition(nodes: list[NodeCapacity], kinds
     assert fit.tolist() == [[plain.how_many(kind, node, node.host) for kind in kinds] for node in nodes]
 
 
-@given(clusters, samples, policies)
-def test_a_row_does_not_depend_on_those_beside_it(nodes: list[NodeCapacity], sample: list[Ask], policy: Policy) -> None:
-    known = outlook.of_cluster(sample, map(emptied, nodes), nodes)
-    found, every = scoring.POLICIES[policy](known), Nodes.of([*nodes, *nodes])
-    alone = [found.worth(Nodes.of([node])).tolist()[0] for node in nodes]
-    assert found.worth(every).tolist() == [*alone, *alone]
-
-
 HUGE = FreeGpu(2**70, 2**69, 2**64)
 
 
