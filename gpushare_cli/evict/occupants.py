@@ -13,7 +13,7 @@ from gpushare.errors import WireError
 from gpushare.identity import PodRef
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.model.gpu import Gpu, NodeInventory
-from gpushare.model.ledger import NodeLedger, mib_on
+from gpushare.model.ledger import NodeLedger
 from gpushare.units import ResourceConfig
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
@@ -155,6 +155,6 @@ def _held(bound: Bound, inventory: NodeInventory, gpus: Sequence[Gpu]) -> tuple[
         return 0, f"what it holds cannot be read ({error}); delete it if it uses this GPU"
     if allocation is None:
         return None, ""
-    held = NodeLedger.of(inventory, [allocation]).held(allocation)
-    here = [mib_on(held[gpu.uuid], gpu) for gpu in gpus if gpu.uuid in held]
+    held_mib = NodeLedger.of(inventory, [allocation]).used_mib
+    here = [held_mib[gpu.uuid] for gpu in gpus if gpu.uuid in held_mib]
     return (sum(here) if here else None), ""

@@ -7,16 +7,18 @@ Output is checked by the test of its page. A block that cannot be checked has a 
 import ast
 import re
 import subprocess
+from collections.abc import Iterator
 from typing import Any, Final
 
 import helm_python
+import kubernetes.client
 import pytest
 import yaml
 
 from release.pages import chart
 from testing.manifests import helm
 from testing.pages import ROOT, Block, fenced
-from tests.docs import kubernetes_fields, typed_commands
+from tests.docs import typed_commands
 
 PAGES: Final = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "manifests" / "README.md"]
 BLOCKS: Final = [
@@ -69,15 +71,77 @@ def test_every_shell_block_is_shell(block: Block) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+AMOUNTS: Final = {"limits", "requests", "hard", "default", "defaultRequest", "max", "min"}
+"""Fields with quantities, which may be written as numbers; the client's models say strings."""
+NOT_IN_MODELS: Final = (".config.k8s.io", "scheduling.k8s.io")
+"""Ends of Kubernetes' groups that are for files of its programs, or newer than the client."""
+PLAIN: Final = {"str": (str, "a string"), "int": (int, "a number"), "bool": (bool, "true or false")}
+"""Types of the models that are Python's, and what they are called."""
+_GROUP: Final = re.compile(r"^(?:.*/)?v(\d)((?:alpha|beta)\d)?$")
+
+
+def model_of(document: dict[str, Any]) -> str:
+    """The client's name for an object's kind, or an empty string if the client has none."""
+    found = _GROUP.match(str(document.get("apiVersion", "")))
+    name = f"V{found[1]}{(found[2] or '').capitalize()}{document.get('kind', '')}" if found else ""
+    return name if hasattr(kubernetes.client, name or "-") else ""
+
+
+def is_own(document: dict[str, Any]) -> bool:
+    """Whether an object says that it is of one of Kubernetes' own groups."""
+    group = str(document.get("apiVersion", "-/")).rpartition("/")[0]
+    is_known = "." not in group or (group.endswith(".k8s.io") and not group.endswith(NOT_IN_MODELS))
+    return "apiVersion" in document and is_known
+
+
+def unknown(value: object, model: str, path: str = "") -> Iterator[str]:
+    """Paths of the fields that the API does not have, or that have another type.
+
+    Args:
+        value: as read from YAML.
+        model: a type as the client writes it, such as `V1PodSpec`, `List[V1Container]` or `str`.
+        path: of the value.
+    """
+    if inner := re.fullmatch(r"List\[(.+)\]", model):
+        if not isinstance(value, list):
+            yield f"{path}: a list is expected"
+            return
+        for i, each in enumerate(value):
+            yield from unknown(each, inner[1], f"{path}[{i}]")
+    elif inner := re.fullmatch(r"Dict\[str, (.+)\]", model):
+        if not isinstance(value, dict):
+            yield f"{path}: an object is expected"
+            return
+        for key, each in value.items():
+            is_amount = path.rpartition(".")[2] in AMOUNTS and isinstance(each, int)
+            yield from () if is_amount else unknown(each, inner[1], f"{path}.{key}")
+    elif (cls := getattr(kubernetes.client, model, None)) is not None and hasattr(cls, "attribute_map"):
+        yield from _unknown_fields(value, cls, path)
+    elif model in PLAIN and type(value) is not PLAIN[model][0]:
+        yield f"{path}: {PLAIN[model][1]} is expected"
+
+
+def _unknown_fields(value: object, cls: Any, path: str) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"{path}: an object is expected"
+        return
+    types = {written: cls.openapi_types[name] for name, written in cls.attribute_map.items()}
+    for key, each in value.items():
+        if key in types:
+            yield from unknown(each, types[key], f"{path}.{key}")
+        else:
+            yield f"{path}.{key}: no such field"
+
+
 def faults(document: dict[str, Any]) -> list[str]:
     """Of an object of Kubernetes, or of a part of one."""
     if document.get("kind") == "Kustomization" or {*document} <= KUSTOMIZATION:
         paths = [path for key in ("bases", "components", "resources") for path in document.get(key, ())]
         return [f"{path}: no such directory" for path in paths if not (OVERLAY / path).exists()]
-    if (model := kubernetes_fields.model_of(document)) or kubernetes_fields.is_own(document):
+    if (model := model_of(document)) or is_own(document):
         if not model:
             return [f".kind: Kubernetes has no {document.get('kind')} in {document['apiVersion']}"]
-        return list(kubernetes_fields.unknown(document, model))
+        return list(unknown(document, model))
     if "apiVersion" in document:
         return [] if document.get("kind") else ["an object without a kind"]
     if {*document} <= VALUES:
@@ -86,7 +150,7 @@ def faults(document: dict[str, Any]) -> list[str]:
         except helm_python.HelmError as error:
             return [str(error)]
         return []
-    found = ([*kubernetes_fields.unknown(document, part)] for part in FRAGMENTS)
+    found = ([*unknown(document, part)] for part in FRAGMENTS)
     return min(found, key=lambda said: sum(f".{key}: no such field" in said for key in document))
 
 

