@@ -17,6 +17,7 @@ from deviceplugin.resources import Resource
 from gpushare.errors import GpuShareError, WireError
 from gpushare.identity import ContainerName, PodUid
 from gpushare.runtime.clock import Clock
+from gpushare.wire import fields
 
 CHECKPOINT: Final = "kubelet_internal_checkpoint"  # it lies beside the sockets of device plugins
 METHOD: Final = "/v1.PodResourcesLister/List"
@@ -98,39 +99,31 @@ def owner(ids: frozenset[str], listed: Iterable[ListedContainer], recorded: Iter
 
 def read_checkpoint(text: bytes, resource: Resource) -> Sequence[Recorded]:
     """The entries of one resource in the kubelet's checkpoint file, of any kubelet version. May raise WireError."""
+    at = "Data.PodDeviceEntries"
     try:
-        document = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise WireError(f"{CHECKPOINT}: not JSON ({error})") from error
-    try:
+        data = fields.needed_mapping(fields.an_object(orjson.loads(text), ""), "Data", "")
         return [
             Recorded(
-                uid=PodUid(_text(entry["PodUID"])),
-                container=ContainerName(_text(entry["ContainerName"])),
-                ids=_ids(entry["DeviceIDs"]),
-                response=_text(entry.get("AllocResp") or ""),
+                uid=PodUid(fields.needed(entry, "PodUID", at)),
+                container=ContainerName(fields.needed(entry, "ContainerName", at)),
+                ids=_ids(entry, at),
+                response=fields.text(entry, "AllocResp", at),
             )
-            for entry in document["Data"]["PodDeviceEntries"] or ()
-            if entry["ResourceName"] == resource.name
+            for entry in fields.objects(data, "PodDeviceEntries", "Data")
+            if fields.needed(entry, "ResourceName", at) == resource.name
         ]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise WireError(
-            f"{CHECKPOINT}: expected Data.PodDeviceEntries with PodUID, ContainerName, ResourceName and DeviceIDs"
-            f" ({type(error).__name__}: {error})"
-        ) from error
+    except orjson.JSONDecodeError as error:
+        raise WireError(f"{CHECKPOINT}: not JSON ({error})") from error
+    except WireError as error:
+        raise WireError(f"{CHECKPOINT}: {error}") from error
 
 
-def _ids(value: Any) -> frozenset[str]:
+def _ids(entry: Mapping[str, Any], path: str) -> frozenset[str]:
     """A list up to Kubernetes 1.20, lists by NUMA node since."""
-    if isinstance(value, list):
-        return frozenset(map(_text, value))
-    return frozenset(_text(device) for devices in value.values() for device in devices)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a string")
-    return value
+    if isinstance(entry.get("DeviceIDs"), list):
+        return frozenset(fields.strings(entry, "DeviceIDs", path))
+    by_node = fields.needed_mapping(entry, "DeviceIDs", path)
+    return frozenset(device for node in by_node for device in fields.strings(by_node, node, f"{path}.DeviceIDs"))
 
 
 def _some(ids: frozenset[str]) -> str:

@@ -254,7 +254,6 @@ def _limits(
 def _usage(
     settings: Settings, current: CurrentUsage, watchdog: Watchdog, start_check: StartCheck, parts: dict[str, Part]
 ) -> None:
-
     def page() -> Response:
         # Late: the library would cost the plugin its first second.
         from deviceplugin import metrics

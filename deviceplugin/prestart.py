@@ -41,6 +41,7 @@ _LIST_S: Final = 3.0
 _CACHE_S: Final = 1.0
 _GET_S: Final = 2.0
 _CHANGE_S: Final = 2.0
+REASON_REFUSED: Final = "GpuRefused"
 LAG_S: Final = 3.0  # how far the kubelet's watch of the API server may be behind this plugin's
 _REMEMBERED: Final = 1024
 _Key = tuple[PodUid, tuple[ContainerName, ...]]
@@ -145,7 +146,8 @@ class StartCheck:
             if decision.reason is Reason.LATE:  # the next try will not meet it: nothing to tell anybody
                 self.late.refuse(ref.uid, owner.containers)
             else:
-                self.refusals.tell(ref, owner.containers, decision)
+                about = (*owner.containers, decision.message)
+                self.refusals.post(ref, about, REASON_REFUSED, decision.message)
         return decision, {"pod": str(ref), "containers": owner.containers}
 
     def _owner(self, resource: Resource, ids: frozenset[str]) -> Owner | Refuse:

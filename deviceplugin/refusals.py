@@ -6,9 +6,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
-from deviceplugin.decide import Refuse
 from gpushare import names
-from gpushare.identity import ContainerName, PodRef
+from gpushare.identity import PodRef
 from gpushare.kube import api as kube
 from gpushare.kube import pods as kube_pods
 from gpushare.kube.api import KubeApi
@@ -16,7 +15,6 @@ from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
-REASON: Final = "GpuRefused"
 _REPEAT_S: Final = 1800.0  # the API server forgets an Event after an hour, so it is told again before
 _REMEMBERED: Final = 1024
 _TIMEOUT_S: Final = 2.0
@@ -31,9 +29,6 @@ class Refusals:
     clock: Clock
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     _told: OrderedDict[_Key, float] = field(init=False, default_factory=OrderedDict)  # when; oldest first
-
-    def tell(self, pod: PodRef, containers: tuple[ContainerName, ...], refusal: Refuse) -> None:
-        self.post(pod, (*containers, refusal.message), REASON, refusal.message)
 
     def post(self, pod: PodRef, about: tuple[str, ...], reason: str, message: str) -> None:
         """Post an Event unless one about the same was posted lately. A failure is logged and changes nothing."""

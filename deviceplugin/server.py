@@ -44,10 +44,11 @@ def device_list(advertisement: Advertisement) -> Any:
 
 
 @dataclass(kw_only=True)
-class Servicer:
-    """The calls of the kubelet. One servicer for each server, because its streams end with it."""
+class PluginServer:
+    """Answers the kubelet's calls for one resource, on a socket of its own. Use once: its streams end with it."""
 
     resource: Resource
+    directory: Path
     feed: InventoryFeed
     start_check: StartCheck
     answer: Allocating
@@ -55,13 +56,38 @@ class Servicer:
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     streams: int = field(init=False, default=0)  # kubelets that listen
     _starts: threading.BoundedSemaphore = field(init=False)
+    _pool: futures.ThreadPoolExecutor = field(init=False)
+    _server: Any = field(init=False)
+    _mark: tuple[int, int] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._starts = threading.BoundedSemaphore(self.resource.starts)
+        self._pool = futures.ThreadPoolExecutor(self.resource.starts + _THREADS, thread_name_prefix="rpc")
+        self._server = grpc.server(self._pool, options=_OPTIONS)
+        self._server.add_generic_rpc_handlers((self._handlers(),))
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / self.resource.socket
+
+    def start(self) -> None:
+        """Serve. A file that an earlier process left is removed. Raises OSError or RuntimeError: there is no socket."""
+        self.socket.unlink(missing_ok=True)
+        self._server.add_insecure_port(f"unix:{self.socket}")
+        self._server.start()
+        self._mark = socket_mark(self.socket)
+
+    def intact(self) -> bool:
+        return self._mark is not None and socket_mark(self.socket) == self._mark
 
     def stop(self) -> None:
+        """End all calls, so that the kubelet has forgotten this server before the next one registers."""
+        if self.intact():
+            self.socket.unlink(missing_ok=True)
         self._stopping.set()
         self.feed.wake()
+        self._server.stop(grace=0.5).wait(5.0)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def list_and_watch(self, _request: Any, context: Any) -> Iterator[Any]:
         """ListAndWatch: all devices now and after every change, until the server stops or the kubelet goes away."""
@@ -98,7 +124,7 @@ class Servicer:
             context.abort(code, decision.message)
         return api.PreStartContainerResponse()
 
-    def handlers(self) -> Any:
+    def _handlers(self) -> Any:
         """Without GetPreferredAllocation: device IDs are all alike, so the options tell the kubelet not to ask."""
         return grpc.method_handlers_generic_handler(
             "v1beta1.DevicePlugin",
@@ -122,36 +148,6 @@ def _unary(behaviour: Callable[[Any, Any], Any], request: Any) -> Any:
         request_deserializer=request.FromString,
         response_serializer=lambda answer: answer.SerializeToString(),
     )
-
-
-class UnixServer:
-    """A server on one unix socket. Use once."""
-
-    def __init__(self, handlers: Any, socket: Path, *, threads: int, on_stop: Callable[[], None]) -> None:
-        self._socket = socket
-        self._on_stop = on_stop  # ends what would keep calls open
-        self._pool = futures.ThreadPoolExecutor(threads, thread_name_prefix="rpc")
-        self._server: Any = grpc.server(self._pool, options=_OPTIONS)
-        self._server.add_generic_rpc_handlers((handlers,))
-        self._mark: tuple[int, int] | None = None
-
-    def start(self) -> None:
-        """Serve. A file that an earlier process left is removed. Raises OSError or RuntimeError: there is no socket."""
-        self._socket.unlink(missing_ok=True)
-        self._server.add_insecure_port(f"unix:{self._socket}")
-        self._server.start()
-        self._mark = socket_mark(self._socket)
-
-    def intact(self) -> bool:
-        return self._mark is not None and socket_mark(self._socket) == self._mark
-
-    def stop(self) -> None:
-        """End all calls, so that the kubelet has forgotten this server before the next one registers."""
-        if self.intact():
-            self._socket.unlink(missing_ok=True)
-        self._on_stop()
-        self._server.stop(grace=0.5).wait(5.0)
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def socket_mark(socket: Path) -> tuple[int, int] | None:
@@ -206,18 +202,22 @@ class Registrar:
             self.clock.wait(stop, 0.02)
 
     def _serve(self, stop: threading.Event, kubelet: tuple[int, int]) -> None:
-        calls = Servicer(resource=self.resource, feed=self.feed, start_check=self.start_check, answer=self.answer)
-        path, threads = self.directory / self.resource.socket, self.resource.starts + _THREADS
-        own = UnixServer(calls.handlers(), path, threads=threads, on_stop=calls.stop)
+        own = PluginServer(
+            resource=self.resource,
+            directory=self.directory,
+            feed=self.feed,
+            start_check=self.start_check,
+            answer=self.answer,
+        )
         try:
             own.start()
         except (OSError, RuntimeError) as error:
             own.stop()
-            logs.event(_LOG, "not serving", level=logging.ERROR, error=f"cannot serve on {path}: {error}")
+            logs.event(_LOG, "not serving", level=logging.ERROR, error=f"cannot serve on {own.socket}: {error}")
             return
         try:
             if self._register():
-                reason = self._watch(stop, own, calls, kubelet)
+                reason = self._watch(stop, own, kubelet)
                 logs.event(_LOG, "registration ends", resource=self.resource.name, reason=reason)
         finally:
             own.stop()
@@ -241,7 +241,7 @@ class Registrar:
         self.on_registered()
         return True
 
-    def _watch(self, stop: threading.Event, own: UnixServer, calls: Servicer, kubelet: tuple[int, int]) -> str:
+    def _watch(self, stop: threading.Event, own: PluginServer, kubelet: tuple[int, int]) -> str:
         """Wait until the registration is no longer worth anything; returns why."""
         heard = self.clock.monotonic()
         while not stop.is_set():
@@ -250,11 +250,11 @@ class Registrar:
             if not own.intact():
                 return "the plugin's socket was removed"
             now = self.clock.monotonic()
-            if calls.streams:
+            if own.streams:
                 heard = now
             elif now - heard > self.lonely_s:
                 return "no kubelet listens"
-            self.on_beat(calls.streams > 0)
+            self.on_beat(own.streams > 0)
             self.clock.wait(stop, _POLL_S)
         return "the plugin stops"
 

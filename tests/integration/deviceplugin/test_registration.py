@@ -194,8 +194,9 @@ def test_allocate_answers_the_same_to_everybody_and_also_what_makes_no_sense(kub
 
 
 def test_a_server_leaves_a_socket_alone_that_another_process_made_in_its_place(directory: Path) -> None:
-    calls = server.Servicer(resource=resources.MEMORY, feed=feed_with(), start_check=start_all, answer=no_devices)
-    own = server.UnixServer(calls.handlers(), directory / "gpushare.sock", threads=1, on_stop=calls.stop)
+    own = server.PluginServer(
+        resource=resources.MEMORY, directory=directory, feed=feed_with(), start_check=start_all, answer=no_devices
+    )
     own.start()
     assert own.intact()
     (directory / "gpushare.sock").unlink()

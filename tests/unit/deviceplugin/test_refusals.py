@@ -2,9 +2,7 @@
 
 import pytest
 
-from deviceplugin.decide import Reason, Refuse
 from deviceplugin.refusals import Refusals
-from gpushare.identity import ContainerName
 from gpushare.kube import api as kube
 from testing.builders import Json, make_ref
 from testing.clock import ManualClock
@@ -18,8 +16,8 @@ class Scene:
         self.refusals = Refusals(api=self.api, clock=self.clock)
 
     def tell(self, pod: str = "pod", container: str = "main", gpu: str = "GPU-1") -> None:
-        refusal = Refuse(Reason.GPU_GONE, f"GPU {gpu} is gone")
-        self.refusals.tell(make_ref(pod), (ContainerName(container),), refusal)
+        message = f"GPU {gpu} is gone"
+        self.refusals.post(make_ref(pod), (container, message), "GpuRefused", message)
 
     @property
     def posted(self) -> list[Json]:

@@ -16,7 +16,7 @@ from deviceplugin import resources
 from deviceplugin.api import deviceplugin_pb2 as api
 from deviceplugin.decide import Accept, Decision, Reason, Refuse
 from deviceplugin.resources import Resource
-from deviceplugin.server import Servicer
+from deviceplugin.server import PluginServer
 from testing.deviceplugin.running import feed_with, no_devices
 
 
@@ -44,11 +44,13 @@ class FixedStartCheck:
         return self.decision
 
 
-def servicer(start_check: FixedStartCheck, resource: Resource = resources.MEMORY) -> Servicer:
-    return Servicer(resource=resource, feed=feed_with(), start_check=start_check.check, answer=no_devices)
+def servicer(start_check: FixedStartCheck, resource: Resource = resources.MEMORY) -> PluginServer:
+    return PluginServer(
+        resource=resource, directory=Path(), feed=feed_with(), start_check=start_check.check, answer=no_devices
+    )
 
 
-def pre_start(asked: Servicer, *ids: str) -> Any:
+def pre_start(asked: PluginServer, *ids: str) -> Any:
     return asked.pre_start(api.PreStartContainerRequest(devices_ids=ids), Context())
 
 
