@@ -73,6 +73,7 @@ def test_a_driver_that_hangs_is_no_answer_and_is_told_once(
     for _ in range(3):
         assert reader.read([gpu]) == {gpu: None}
     [thread] = [each for each in threading.enumerate() if each.name == "driver"]
+    assert thread.daemon, "a process that ends does not wait for it"
     nvml_stub.set({f"hang.{function}": None})
     thread.join()
     while reader.read([gpu]) != {gpu: ()}:  # this machine may be slow

@@ -60,6 +60,7 @@ def test_a_refusal_reaches_the_kubelet_and_once_the_author(node: Node) -> None:
     assert answers == {f"FAILED_PRECONDITION: {event['message']}"}
     assert "delete the pod and create it again without spec.nodeName" in event["message"]
     assert (event["type"], event["reason"], event["involvedObject"]["uid"]) == ("Warning", "GpuRefused", "uid-a")
+    assert event["source"] == {"component": "gpushare-device-plugin"}
 
 
 def test_without_pod_resources_nothing_starts_and_the_kubelet_is_told_to_try_again(node: Node) -> None:

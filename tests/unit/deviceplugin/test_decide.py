@@ -12,7 +12,6 @@ from deviceplugin.decide import Accept, Reason, Refuse, StartRequest
 from deviceplugin.resources import MEMORY, PERCENT, WHOLE, Resource
 from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth, NodeInventory
-from gpushare.model.request import ContainerKind
 from gpushare.units import MemoryUnit
 from testing.builders import Json, env_of, make_container, make_grant, make_inventory, make_pod
 from testing.deviceplugin.build import NODE, bound_pod, ids_of, percent_container, start_of
@@ -57,12 +56,6 @@ def test_memory_that_is_no_whole_unit_is_rounded_up_and_percent_do_not_depend_on
     grant, inventory = replace(make_grant(0), memory_mib=3000), make_inventory(15, unit=MemoryUnit(256))
     assert decide.decide(share(MEMORY, grant, 12, inventory=inventory)) == Accept((grant,))
     assert decide.decide(share(PERCENT, PART, 20, inventory=inventory)) == Accept((PART,))
-
-
-def test_init_containers_and_sidecars_are_looked_up_by_name_like_all_others() -> None:
-    init = make_grant(0, container="prepare", kind=ContainerKind.INIT)
-    pod = bound_pod(init, make_grant(1), initContainers=[make_container("prepare", 3, env=[env_of("prepare")])])
-    assert decide.decide(start_of(pod, "prepare")) == Accept((init,))
 
 
 def test_every_container_that_may_be_the_one_has_to_be_in_order() -> None:

@@ -42,17 +42,12 @@ def test_gpus_are_ordered_by_their_number_and_the_unhealthy_ones_have_their_reas
     assert [gpu.reason for gpu in found.gpus] == ["", "Xid 79", "the driver does not list it any more"]
 
 
-def test_a_gpu_that_disappears_stays_in_the_ledger_as_unhealthy_until_it_comes_back() -> None:
+def test_a_gpu_that_disappears_stays_until_it_comes_back_or_another_one_has_its_number() -> None:
     before = build(raw_gpu(0), raw_gpu(1))
-    gone = build(raw_gpu(0), previous=before)
-    assert healths(gone) == {"GPU-0": "Healthy", "GPU-1": "Unhealthy"}
+    gone = build(raw_gpu(0, uuid="GPU-new"), previous=before)
+    assert healths(gone) == {"GPU-new": "Healthy", "GPU-1": "Unhealthy"}
     assert gone.total_units == before.total_units
     assert build(raw_gpu(0), raw_gpu(1), previous=gone) == before
-
-
-def test_a_gpu_whose_number_another_one_took_is_forgotten() -> None:
-    after = build(raw_gpu(0, uuid="GPU-new"), previous=build(raw_gpu(0), raw_gpu(1)))
-    assert healths(after) == {"GPU-new": "Healthy", "GPU-1": "Unhealthy"}
 
 
 @pytest.mark.parametrize(("unit", "mib"), [(GIB, 4096), (MemoryUnit(1), 4864), (MemoryUnit(8192), 4864)])

@@ -53,21 +53,6 @@ def test_what_limits_depend_on_stays_and_is_bounded() -> None:
     assert container["env"] == [pod["spec"]["containers"][0]["env"][0], *known]
 
 
-def test_pods_are_found_by_uid() -> None:
-    cache = PodCache(ManualClock())
-    a, b = make_pod(name="a"), make_pod(name="b", namespace="other")
-    cache.replace([a])
-    cache.upsert(b)
-    assert cache.by_uid(PodUid("uid-a")) is a
-    assert cache.by_uid(PodUid("uid-b")) is b
-    assert list(cache.all()) == [a, b]
-    cache.remove(b)
-    cache.remove(b)
-    assert cache.by_uid(PodUid("uid-b")) is None
-    cache.replace([])
-    assert cache.all() == ()
-
-
 def test_a_waiter_gets_a_pod_as_soon_as_the_watch_tells_of_it() -> None:
     cache, got = PodCache(ManualClock()), list[object]()
     thread = threading.Thread(target=lambda: got.append(cache.wait_for(lambda: cache.by_uid(PodUid("uid-a")), 10.0)))
@@ -259,8 +244,9 @@ def test_of_pods_that_have_ended_nothing_is_kept() -> None:
     assert cache.all() == (evicted,)
     ended = cache.read(pod | {"status": {"phase": "Failed"}}) or {}
     assert size(ended) < 2_000
-    cache.upsert(ended)
-    assert cache.all() == ()
+    for _ in range(2):
+        cache.upsert(ended)
+        assert cache.all() == ()
     assert cache.allocation_seen_since(UID) is None
     cache.replace([ended])
     assert cache.all() == ()

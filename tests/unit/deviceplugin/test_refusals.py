@@ -24,16 +24,6 @@ class Scene:
         return self.api.objects("/api/v1/namespaces/default/events")
 
 
-def test_the_author_is_told_once_however_often_the_kubelet_tries() -> None:
-    scene = Scene()
-    for _ in range(50):
-        scene.tell()
-    (event,) = scene.posted
-    assert (event["type"], event["reason"], event["message"]) == ("Warning", "GpuRefused", "GPU GPU-1 is gone")
-    assert event["source"] == {"component": "gpushare-device-plugin"}
-    assert event["involvedObject"]["uid"] == "uid-pod"
-
-
 @pytest.mark.parametrize("at", [0.0, 1000.0])  # also right after the machine has started
 def test_another_pod_container_or_message_is_news_and_after_half_an_hour_it_is_told_again(at: float) -> None:
     scene = Scene()

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -91,16 +90,6 @@ def test_every_resource_has_its_devices_of_every_gpu() -> None:
     assert (len(percent.healthy), len(percent.unhealthy)) == (200, 100)
     assert (percent.healthy[0], percent.unhealthy[0], percent.unhealthy[-1]) == ("p000", "p02s", "p05j")
     assert found["nvidia.com/gpu"] == Advertisement(healthy=("w000", "w002"), unhealthy=("w001",))
-
-
-def test_a_gpu_that_recovers_has_the_ids_that_it_had() -> None:
-    sick = make_inventory(4, 4, 4)
-    gpus = (sick.gpus[0], replace(sick.gpus[1], health=GpuHealth.UNHEALTHY), sick.gpus[2])
-    before, during = (resources.devices(one, EVERYTHING) for one in (sick, replace(sick, gpus=gpus)))
-    assert all(found.unhealthy for found in during.values())
-    assert {name: sorted(found.healthy + found.unhealthy) for name, found in during.items()} == {
-        each.name: sorted(before[each.name].healthy) for each in EVERYTHING
-    }
 
 
 def test_the_limit_counts_for_each_resource_by_itself() -> None:

@@ -1,7 +1,6 @@
 """Samples in a row, and what is shown of them."""
 
 import json
-import threading
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from deviceplugin.usage.procfs import TICKS, Procfs
 from deviceplugin.usage.values import NodeUsage, UsageReading
 from gpushare.identity import GpuUuid
 from testing.builders import Json, make_grant, make_inventory
-from testing.clock import ManualClock, ending
+from testing.clock import ManualClock
 from testing.deviceplugin.usage import MIB, container_id, current_usage, running_pod, uid
 
 OWNER = CgroupOwner(uid(1), container_id(11))
@@ -135,14 +134,6 @@ def test_memory_that_an_ended_process_left_is_not_that_of_the_next_one_with_its_
     scene.run(100, 500, started=began)
     scene.loop.look()
     assert scene.shown() == [(500, 500)]
-
-
-def test_it_looks_until_the_plugin_ends(tmp_path: Path) -> None:
-    scene, stop = Scene(tmp_path), threading.Event()
-    clock = ending(stop, 3)
-    scene.current.clock = clock
-    scene.loop.run(stop)
-    assert clock.waits == [5.0, 5.0, 5.0]
 
 
 def test_the_first_process_of_a_container_does_not_see_the_node() -> None:
