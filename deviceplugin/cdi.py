@@ -104,8 +104,6 @@ def _without_empty(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VendorSpec:
-    """One file that others have written."""
-
     path: Path
     kind: str  # vendor and class, such as nvidia.com/gpu
     common: ContainerEdits  # for every device of the file

@@ -226,7 +226,6 @@ def _limits(
     label: Callable[[], str | None],
     parts: dict[str, Part],
 ) -> NodeLimits:
-    """All back ends that the settings allow. A new one is a line here."""
     backends: list[LimitBackend] = [
         MigBackend(),
         MpsBackend(directory=settings.mps_dir, shared_memory=settings.mps_shared_memory, held=held),

@@ -43,8 +43,6 @@ def order(text: str) -> Order:
 
 
 class OnFailure(Enum):
-    """What happens if the chosen back end fails when a container starts."""
-
     REFUSE = "refuse"  # the container does not start; the kubelet tries again
     NEXT = "next"  # the next back end that works on the GPU holds the limit
 

@@ -102,8 +102,6 @@ class ComputeModes:
 
 @dataclass(slots=True)
 class NvmlProcesses:
-    """The processes on each GPU, as the driver lists them. See ProcessLists."""
-
     nvml: Any
     within: Deadline = field(default_factory=Deadline)
     _problems: Mapping[GpuUuid, str] = field(init=False, default_factory=dict)  # as they were logged last
@@ -121,7 +119,6 @@ class NvmlProcesses:
         return {gpu: None if isinstance(each, str) else each for gpu, each in found.items()}
 
     def _read(self, gpus: Collection[GpuUuid]) -> Mapping[GpuUuid, Sequence[GpuProcess] | str]:
-        """The processes on each GPU, or why they are not known."""
         with opened(self.nvml):
             return {gpu: self._of(gpu) for gpu in gpus}
 

@@ -39,7 +39,6 @@ class WatchdogPolicy(IntEnum):
 
     @classmethod
     def parse(cls, text: str) -> "WatchdogPolicy":
-        """Read one of the words. Raises ValueError: it is none."""
         try:
             return {str(each): each for each in cls}[text]
         except KeyError:
