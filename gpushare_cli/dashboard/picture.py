@@ -6,7 +6,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import Enum
 from functools import cached_property
@@ -66,9 +66,7 @@ def _json(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.value
-    return {each.name: getattr(value, each.name) for each in fields(value)}
+    return value.value if isinstance(value, Enum) else asdict(value)
 
 
 class Live:

@@ -97,20 +97,11 @@ CHANGES: dict[str, list[Change]] = {
         namespace("gpu-operator", **{"kubernetes.io/metadata.name": "gpu-operator"}),
     ],
     "namespace-limits": [
-        *(
-            namespace("team-a", **{f"gpushare.dev/{key}": value})
-            for key, value in (
-                ("limit", "true"),
-                ("gpu-policy", "Spread"),
-                ("watchdog", "Evict"),
-                ("watchdog", "evict"),
-            )
-        )
+        namespace("team-a", **{f"gpushare.dev/{key}": value})
+        for key, value in (("limit", "true"), ("gpu-policy", "Spread"), ("watchdog", "Evict"), ("watchdog", "evict"))
     ],
     "webhook-running": [replicas(0, 0), replicas(1, 1), replicas(2, 0), missing("Deployment", "gpushare-webhook")],
-    "webhook-configured": [
-        webhook("gpu.gpushare.dev", service={"namespace": "old", "name": "gpushare-webhook"}),
-    ],
+    "webhook-configured": [webhook("gpu.gpushare.dev", service={"namespace": "old", "name": "gpushare-webhook"})],
     "webhook-ca": [
         webhook("binding.gpushare.dev", "Validating", caBundle=None),
         webhook("gpu.gpushare.dev", caBundle="!"),
@@ -142,11 +133,9 @@ CHANGES: dict[str, list[Change]] = {
         refuse(kube.UnreachableError("POST: timed out")),
     ],
     "server-policies": [
-        *(
-            missing(kind, name)
-            for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-            for name in names.POLICIES
-        )
+        missing(kind, name)
+        for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+        for name in names.POLICIES
     ],
 }
 

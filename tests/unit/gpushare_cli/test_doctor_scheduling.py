@@ -1,6 +1,7 @@
 """Whether GPU pods are placed as they should be, and what has become of them, line by line."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -95,6 +96,7 @@ def ending(change: Change, name: str) -> Change:
     return together(change, at)
 
 
+controller = partial(answers, names.CONTROLLER_SERVICE)
 BROKEN = {names.ANNOTATION_ALLOCATION: "{"}
 CHANGES: dict[str, list[Change]] = {
     "scheduler-running": [missing("Deployment", names.SCHEDULER), ready(0, waiting=3), ready(1)],
@@ -133,18 +135,14 @@ CHANGES: dict[str, list[Change]] = {
         lease("renewTime", world.ago(minutes=3)),
     ],
     "controller-answers": [
-        answers(
-            names.CONTROLLER_SERVICE,
-            "readyz",
-            kube.Reply(status=503, text="the gpushare controller is still reading /api/v1/pods\n"),
-        ),
-        answers(names.CONTROLLER_SERVICE, "readyz", kube.ForbiddenError("services/proxy is forbidden")),
+        controller("readyz", kube.Reply(status=503, text="the gpushare controller is still reading /api/v1/pods\n")),
+        controller("readyz", kube.ForbiddenError("services/proxy is forbidden")),
     ],
     "controller-ledger": [
-        answers(names.CONTROLLER_SERVICE, "metrics", kube.ServerFaultError("i/o timeout")),
-        answers(names.CONTROLLER_SERVICE, "metrics", "gpushare_ledger_differences 2.0\n"),
-        answers(names.CONTROLLER_SERVICE, "metrics", "gpushare_ledger_differences many\nother 1\n"),
-        answers(names.CONTROLLER_SERVICE, "metrics", "other 1\n"),
+        controller("metrics", kube.ServerFaultError("i/o timeout")),
+        controller("metrics", "gpushare_ledger_differences 2.0\n"),
+        controller("metrics", "gpushare_ledger_differences many\nother 1\n"),
+        controller("metrics", "other 1\n"),
     ],
     "pods-pending": [waits(6, 2), waits(6, 60 * 3, 7), waits(60 * 24 * 9)],
     "pods-without-gpus": [bound("lost")],
