@@ -34,7 +34,6 @@ def pod(
 
 
 def under(runtime: str | None, value: Json) -> Json:
-    """The pod with this RuntimeClass."""
     return value if runtime is None else {**value, "spec": {**value["spec"], "runtimeClassName": runtime}}
 
 
@@ -44,7 +43,6 @@ def admit(server: Server, value: Json) -> None:
 
 
 def deny(server: Server, policy: str, value: Json) -> str:
-    """What the policy says."""
     return refused_by(policy, lambda: server.admitted(TEAM, value))
 
 

@@ -30,8 +30,6 @@ ALWAYS_THERE: Final = {"cpu": "64", "memory": "256Gi", "pods": "500"}
 
 @dataclass(frozen=True, slots=True)
 class Server(Asking):
-    """What a test sees of it."""
-
     running: ApiServer
     users: dict[str, RestClient] = field(default_factory=dict)
 
@@ -42,11 +40,9 @@ class Server(Asking):
 
     @property
     def version(self) -> Version:
-        """Of Kubernetes."""
         return self.running.version
 
     def user(self, name: str) -> RestClient:
-        """A client with a certificate of this user."""
         if name not in self.users:
             self.users[name] = self.running.as_user(name)
         return self.users[name]
@@ -60,7 +56,6 @@ class Server(Asking):
         return client
 
     def bind_role(self, namespace: str, kind: str, role: str, user: str) -> None:
-        """Give a user the rights of a Role or ClusterRole."""
         group = "rbac.authorization.k8s.io"
         body = {
             "metadata": {"name": f"{role}-{user}"},

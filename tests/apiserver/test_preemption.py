@@ -33,7 +33,6 @@ class Scheduler:
 
     @property
     def asks(self) -> bool:
-        """Whether this kube-scheduler asks extenders."""
         return self.server.version >= Version(1, 22)
 
     def create(self, pod: Json) -> None:

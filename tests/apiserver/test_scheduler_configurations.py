@@ -112,7 +112,6 @@ def called(server: Server, url: str) -> str:
 
 
 def is_readable(server: Server, way: str) -> bool:
-    """Whether kube-scheduler of this version knows such a file."""
     version = (server.version.major, server.version.minor)
     if "policy" in way:
         return version <= LAST_WITH_POLICIES
@@ -121,7 +120,6 @@ def is_readable(server: Server, way: str) -> bool:
 
 @contextlib.contextmanager
 def another_scheduler(server: Server, way: str, directory: Path) -> Iterator[process.Process]:
-    """A kube-scheduler beside the installation's own."""
     kubeconfig = server.running.kubeconfig(NAME, MASTERS)
     flags = WAYS[way](server, kubeconfig, directory)
     [port] = controlplane.free_ports(1)

@@ -212,7 +212,6 @@ def guarded(body: Json) -> tuple[Any, ...]:
 
 
 def seeing(body: Json) -> tuple[Any, ...]:
-    """Of a pod: what its containers see."""
     return tuple((each["name"], each["env"], each.get("resources")) for each in body["spec"]["containers"])
 
 

@@ -29,7 +29,6 @@ class Seen:
     """Minor numbers of GPUs' device nodes that can be opened if the container makes them itself."""
 
     def __str__(self) -> str:
-        """For people."""
         return f"GPUs {self.told or '?'}, nodes {self.devices or 'none'}, can open {self.openable or 'none'}"
 
 
@@ -93,7 +92,6 @@ def every_container_sees_exactly_its_gpus(system: System, namespace: str, pods: 
 
 
 def run_and_see_their_gpus(system: System, namespace: str, *documents: Json) -> list[Json]:
-    """Have these pods run; each container sees exactly its GPUs."""
     pods = system.run(namespace, *documents)
     every_container_sees_exactly_its_gpus(system, namespace, pods)
     return pods

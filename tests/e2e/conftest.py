@@ -111,7 +111,6 @@ def cluster(say: Say) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def system(cluster: Cluster) -> Iterator[System]:
-    """The installation with a client for it."""
     api = client.connect(str(cluster.kubeconfig))
     running = System(cluster, api)
     removing = [partial(disturb.remove_ended, running)] if cluster.version < REMOVES_AT_ONCE else []

@@ -47,7 +47,6 @@ class Background:
                 ended.result()
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait until all parts have ended by themselves."""
         futures.wait(self._running, timeout_s)
 
 

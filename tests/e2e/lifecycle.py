@@ -57,12 +57,10 @@ def remove_all(system: System) -> None:
 
 
 def overlay(system: System, of: Tree, config: Mapping[str, str] | None = None, profile: str = PROFILE) -> str:
-    """A user's kustomization with this version."""
     return str(installation.kustomization(system.cluster, {**CONFIG, **(config or {})}, profile, of))
 
 
 def apply(system: System, of: Tree, config: Mapping[str, str] | None = None, profile: str = PROFILE) -> None:
-    """Install it, whatever was there."""
     system.cluster.kubectl("apply", "-k", overlay(system, of, config, profile), timeout_s=300)
 
 

@@ -207,16 +207,13 @@ class System(Asking):
         return self.api.get(kube.node_path(name), timeout_s=30)
 
     def label(self, node: str, key: str, value: str | None) -> None:
-        """Give a node a label, or take it away."""
         self.api.patch(kube.node_path(node), {"metadata": {"labels": {key: value}}})
 
     def inventories(self) -> Mapping[str, NodeInventory]:
-        """What the nodes publish now, by their names."""
         found = map(inventory_wire.of_node, self.nodes())
         return {inventory.node: inventory for inventory in found if inventory is not None}
 
     def limits(self, node: str) -> set[Limit]:
-        """What holds the limits of its GPUs."""
         return {gpu.limit for gpu in self.inventories()[node].gpus}
 
     def ledgers(self) -> Mapping[NodeName, NodeLedger]:
@@ -279,7 +276,6 @@ def statuses(pod: Json) -> list[Json]:
 
 
 def has_started(status: Json) -> bool:
-    """Whether a container runs or has run."""
     return bool({"running", "terminated"} & (status["state"] | status.get("lastState", {})).keys())
 
 
@@ -324,7 +320,6 @@ def is_incomplete(pod: Json) -> bool:
 
 
 def why_not(pods: Iterable[Json]) -> list[str]:
-    """Short reasons of the first pods that do not run."""
     reasons = []
     for pod in pods:
         if is_ready(pod):

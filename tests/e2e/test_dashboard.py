@@ -74,7 +74,6 @@ def line_of(process: "subprocess.Popen[str]", pattern: str) -> str:
 
 @contextlib.contextmanager
 def dashboard(kubeconfig: Path, namespace: str = "") -> Iterator[Page]:
-    """As its user starts it."""
     argv: list[str | Path] = [sys.executable, "-m", "gpushare_cli", "dashboard", "--port", "0"]
     argv += ["--kubeconfig", kubeconfig, *(["-n", namespace] if namespace else [])]
     with running(*argv) as process:

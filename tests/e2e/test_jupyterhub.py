@@ -74,7 +74,6 @@ class Hub:
 
 
 def is_answered(name: str, answer: Json) -> bool:
-    """Whether a server runs, or its user was told what it lacks."""
     was_told = any("needs " in line for line in answer["seen"])
     return "url" in answer or (was_told and SERVERS[name]["profile"] in HOPELESS)
 

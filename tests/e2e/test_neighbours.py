@@ -111,7 +111,6 @@ CONFIGURATIONS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookco
 
 
 def adding(spec: Json, added: Json) -> list[Json]:
-    """The patch that adds containers."""
     return [
         {"op": "add", "path": f"/spec/{field}", "value": [*spec.get(field, []), *containers]}
         for field, containers in added.items()

@@ -37,8 +37,6 @@ SIZES: Final = ((1,), (1,), (3,), (7,), (GPU_GIB,), (2, 5), (1, 1, None), (4, No
 
 @dataclass
 class Churn:
-    """Creates and deletes pods until it is stopped."""
-
     system: System
     namespace: str
     seed: int
@@ -122,8 +120,6 @@ KINDS: Final[Mapping[str, Fault]] = {
 
 @dataclass
 class Faults:
-    """What breaks until it is stopped."""
-
     system: System
     seed: int
     say: Say
@@ -172,7 +168,6 @@ class Witness:
     _differs_since: dict[Gpu, float] = field(default_factory=dict)
 
     def run(self, stop: threading.Event) -> None:
-        """Look until `stop`, or until something is wrong."""
         while not self.wrong and not stop.wait(LOOK_S):
             try:
                 self.look()
@@ -180,7 +175,6 @@ class Witness:
                 self.counts[f"rounds without an answer: {type(error).__name__}"] += 1
 
     def look(self) -> None:
-        """Compare everything that can be compared now."""
         before = self.system.ledgers()
         self._sums(before)
         self._ledger(checks.held_of(before))

@@ -108,8 +108,6 @@ def configure(system: System, node: Node, way: HandOver) -> None:
 
 @contextlib.contextmanager
 def handing_over(system: System, node: Node, way: HandOver) -> Iterator[None]:
-    """The node hands GPUs over in another way for a while."""
-
     def by() -> HandOver:
         return system.inventories()[node.name].hand_over
 

@@ -47,17 +47,16 @@ def from_the_python_block() -> Json:
 
 @pytest.fixture(scope="module")
 def pods(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Json]:
-    """By profile, from the chart's values; `second` is another server of one user, `python` from the other block."""
+    """By profile, from the chart's values; `python` from the other block."""
     profiles = notebooks.profiles()
     slugs = [profile["slug"] for profile in profiles]
     servers = [{"user": "ana", "profile": slug} for slug in slugs]
-    servers += [{"user": "ana", "profile": "gpu-2", "name": "second"}]
     directory = tmp_path_factory.mktemp("hub")
     made = notebooks.pods({**TRAITS, **SHM, "profile_list": profiles}, servers, directory)
     others = [{"user": "ana", "profile": f"gpu-{gib}"} for gib in SIZES]
     written = notebooks.pods({**TRAITS, **from_the_python_block()}, others, directory)
     names_of_written = [f"python-{gib}" for gib in SIZES]
-    return dict(zip([*slugs, "second", *names_of_written], [*made, *written], strict=True))
+    return dict(zip([*slugs, *names_of_written], [*made, *written], strict=True))
 
 
 def container_of(pod: Json) -> Json:
@@ -80,12 +79,6 @@ def test_a_server_without_a_gpu_sees_none_and_stays_with_its_scheduler(pods: Map
     environment = granted.resolved(container_of(pod), {})
     assert environment[names.ENV_VISIBLE_DEVICES] == names.VISIBLE_DEVICES_NONE
     assert pod["spec"].get("schedulerName") != names.SCHEDULER
-
-
-def test_servers_of_one_user_are_pods_with_shares_of_their_own(pods: Mapping[str, Json]) -> None:
-    first, second = pods["gpu-2"], pods["second"]
-    assert first["metadata"]["name"] != second["metadata"]["name"]
-    assert container_of(first)["resources"] == container_of(second)["resources"]
 
 
 def grants(pods: Mapping[str, Json], profile: Json, *which: str) -> Iterator[Any]:

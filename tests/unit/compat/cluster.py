@@ -31,7 +31,6 @@ def seed(name: str) -> Json:
 
 
 def pod_of(manifest: Json) -> Json:
-    """The pod that it makes."""
     template = manifest["spec"].get("template", manifest)
     return {"metadata": {**template.get("metadata", {})}, "spec": template["spec"]}
 

@@ -23,16 +23,6 @@ def test_point_8_with_acks_label_the_amount_is_the_total(count: str, total: int,
     assert len(variables["NVIDIA_VISIBLE_DEVICES"].split(",")) == gpus
 
 
-def test_point_8_acks_own_annotation_says_what_is_on_which_gpu() -> None:
-    annotations = run(cluster((10, 10)), make_pod({}, {MEM: 8}, labels={"aliyun.com/gpu-count": "2"}))["metadata"][
-        "annotations"
-    ]
-    found = {key: annotations[f"scheduler.framework.gpushare.{key}"] for key in ("allocation", "assigned")}
-    assert json.loads(found["allocation"]) == {"1": {"0": 4, "1": 4}}, "container 1"
-    assert found["assigned"] == "true"
-    assert len(annotations["scheduler.framework.gpushare.assume-time"]) == 19
-
-
 def test_point_9_a_nano_pod_has_nano_gpus_annotations_and_its_label_and_no_other_has() -> None:
     """The number of each container's GPU, -1 for one without; different containers may be on different GPUs."""
     pod = run(cluster((10, 10)), make_pod({PERCENT: 60}, {}, {PERCENT: "50"}))
