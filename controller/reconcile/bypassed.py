@@ -6,8 +6,7 @@ One that waits on its node for GPUs gets them by one patch, whose reply may be l
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
-from typing import Final, assert_never
+from typing import Final
 
 from controller import delivery
 from controller.delivery import Absent, ReadBack, Undelivered
@@ -38,14 +37,8 @@ SETTLE_S: Final = 30.0  # most controllers delete what their nodes rejected; thi
 # The webhook has learnt by then how nodes hand GPUs over.
 
 
-class Action(Enum):
-    PLACE = auto()  # choose GPUs of its node for it
-    RECREATE = auto()  # delete it, so that its controller recreates it, as it has to be today
-    GIVE_UP = auto()  # read it again, and tell its author that it gets no GPUs if its containers really have started
-    DELETE_REJECTED = auto()  # delete what is left of it; its controller has made another one
-
-
-Step = Action | Tell
+Step = Fate | Tell
+"""The fates are BIND, RECREATE, also for what is left of a rejected pod, and TOO_LATE; the pod itself has to say so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +71,6 @@ class Note:
         return replace(self, throttle=throttle, reminders=min(self.reminders + 1, 10), remind_at=now + wait)
 
 
-def to_place(pod: Bound, note: Note, ledger: LedgerOrRefused) -> PodRequest | None:
-    """What a pod asks for that may fit now: None while its node has the ledger in which it did not."""
-    if pod.bypassed is None or pod.bypassed.request is None or not pod.bypassed.mutated or note.over is pod:
-        return None
-    # Beside whom it may be depends on other nodes as well.
-    changed = note.ledger is not ledger or pod.bypassed.request.shape.affinity is not None
-    return pod.bypassed.request if changed else None
-
-
 def recreating_owner(pod: Bound) -> str:
     """UID of the controller that recreates a pod which is to be created again; empty if there is none."""
     return pod.bypassed.owner if pod.bypassed is not None and not pod.bypassed.mutated else pod.outdated
@@ -107,9 +91,9 @@ def decide(
     if pod.failed:
         if not is_ours(pod.failed, resources) or now - note.since < SETTLE_S:
             return None
-        return Action.DELETE_REJECTED if pod.owned else advice.rejected(pod)
+        return Fate.RECREATE if pod.owned else advice.rejected(pod)
     if pod.outdated:
-        return Action.RECREATE if now - note.since >= SETTLE_S else None
+        return Fate.RECREATE if now - note.since >= SETTLE_S else None
     return None if pod.bypassed is None else _bypassed(pod, pod.bypassed, ledger, refusal)
 
 
@@ -121,14 +105,11 @@ def _bypassed(pod: Bound, state: Bypassed, ledger: LedgerOrRefused, refusal: str
             return None
         case Fate.INVALID:
             return advice.invalid(pod, text)
-        case Fate.TOO_LATE:
-            return Action.GIVE_UP
         case Fate.ASK_AUTHOR:
             return advice.not_mutated(pod, text)
-        case Fate.RECREATE:
-            return Action.RECREATE
-        case Fate.BIND:
-            return advice.waiting(pod, refusal) if refusal else Action.PLACE
+        case Fate.BIND if refusal:
+            return advice.waiting(pod, refusal)
+    return fate
 
 
 def is_ours(failed: str, resources: Iterable[str]) -> bool:
@@ -236,8 +217,10 @@ class BypassedPods:
         """Why a pod does not fit on its node; empty also if GPUs were chosen for it before."""
         if self.state.index.reserved_on(pod.ref.uid):
             return ""
-        request = to_place(pod, note, ledger)
-        if request is None:
+        request = pod.bypassed.request if pod.bypassed is not None and pod.bypassed.mutated else None
+        if request is None or note.over is pod:
+            return note.refusal
+        if note.ledger is ledger and request.shape.affinity is None:  # else it depends on other nodes as well
             return note.refusal
         shape = self.state.index.resolve(request.shape, request.labels)
         verdict = node_ledger.verdict(shape, ledger, self.state.policies)
@@ -248,16 +231,14 @@ class BypassedPods:
         match step:
             case Tell():
                 return self._tell(step)
-            case Action.PLACE:
+            case Fate.BIND:
                 self._place(pod)
-            case Action.RECREATE:
-                return self._recreate(pod)
-            case Action.GIVE_UP:
-                self._still(pod, Fate.TOO_LATE)
-            case Action.DELETE_REJECTED:
+            case Fate.RECREATE if pod.failed:
                 self._delete_rejected(pod)
-            case _:
-                assert_never(step)
+            case Fate.RECREATE:
+                return self._recreate(pod)
+            case Fate.TOO_LATE:
+                self._still(pod, step)
         return True
 
     def _tell(self, step: Tell) -> bool:
@@ -292,7 +273,7 @@ class BypassedPods:
         owner, now = recreating_owner(pod), self.writer.clock.monotonic()
         if not self.recreator.may_delete(owner, now):
             return False
-        live = self._still_outdated(pod) if pod.outdated else self._still(pod, Fate.RECREATE)
+        live = self._still_useless(pod) if pod.outdated else self._still(pod, Fate.RECREATE)
         if live is None:
             return True
         self._tell(advice.outdated(pod) if pod.outdated else advice.recreated(pod))
@@ -315,10 +296,10 @@ class BypassedPods:
             return live
         return None  # else the watch is behind, and will tell
 
-    def _still_outdated(self, pod: Bound) -> LivePod[Bound] | None:
-        """The pod as it is now, if it still cannot start and is recreated. Its author knows it from its node."""
+    def _still_useless(self, pod: Bound) -> LivePod[Bound] | None:
+        """The pod as it is now, if its node still does not start it and it is recreated. Its author knows it."""
         live = self._fresh(pod)
-        if live is None or not live.pod.outdated:
+        if live is None or not (live.pod.failed if pod.failed else live.pod.outdated):
             return None
         if not live.is_recreated:
             self._notes[pod.ref.uid] = self._notes[pod.ref.uid].ended(pod)
@@ -330,12 +311,10 @@ class BypassedPods:
         self._tell(step)
 
     def _delete_rejected(self, pod: Bound) -> None:
-        live = self._fresh(pod)
-        if live is None or not live.pod.failed:
+        live = self._still_useless(pod)
+        if live is None:
             return
-        if not live.is_recreated:
-            self._notes[pod.ref.uid] = self._notes[pod.ref.uid].ended(pod)
-        elif self.writer.delete(pod.ref, live.version):
+        if self.writer.delete(pod.ref, live.version):
             self.rejected_deleted += 1
             logs.event(_LOG, "rejected pod deleted", pod=str(pod.ref), uid=pod.ref.uid, node=pod.node, why=pod.failed)
         else:

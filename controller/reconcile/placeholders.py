@@ -255,13 +255,10 @@ class Placeholders:
         if there is not None:
             self._there[pod.ref.uid] = there
         logs.event(_LOG, "node asked for", pod=str(pod.ref), attempt=attempt, nodes=len(nodes))
-        some, made = (
-            f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}",
-            f"{names.PLACEHOLDERS}/{body['metadata']['name']}",
-        )
+        some = f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}"
+        made = f"{names.PLACEHOLDERS}/{body['metadata']['name']}"
         by = f"so a new node is asked for by the pod {made}, which an autoscaler sees"
-        message = f"no GPU of {some} has room for it, {by}"
-        self.writer.post(pod.ref, REASON, message, EventType.NORMAL)
+        self.writer.post(pod.ref, REASON, f"no GPU of {some} has room for it, {by}", EventType.NORMAL)
 
     def _made(self, pod: Pending, spec: JsonObject, nodes: Collection[NodeName], attempt: int) -> JsonObject:
         terms = len(terms_of(spec))
