@@ -152,12 +152,14 @@ def of_gpu_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[
     ours = rules.resource_config.resources
     yield from of_pod(before, after, rules)
     yield from _ignored_marks(before)
+    scheduler = after["spec"].get("schedulerName") or DEFAULT_SCHEDULER
+    better = rules.scheduler or DEFAULT_SCHEDULER
     if after["spec"].get("nodeName"):
         yield _PRESET_NODE
-    elif not rules.asks_us(scheduler := after["spec"].get("schedulerName") or DEFAULT_SCHEDULER):
+    elif scheduler not in {better, *rules.other_schedulers}:
         yield truncate(
             f"spec.schedulerName {scheduler:.63} does not ask gpushare which GPUs are free: the pod waits on the node"
-            f" that it chooses until they are, or forever; remove it, or write {rules.scheduler or DEFAULT_SCHEDULER}"
+            f" that it chooses until they are, or forever; remove it, or write {better}"
         )
     for name, path, what in _volumes_of_the_node(after["spec"]):
         yield truncate(

@@ -37,9 +37,6 @@ class Rules:
     """Resources of other GPU plugins that choose the devices of the containers that ask for them; a trailing * stands
     for any ending. A container with any other resource gets no GPU by it, so none is shown to it."""
 
-    def asks_us(self, scheduler: str) -> bool:
-        return scheduler in {self.scheduler or DEFAULT_SCHEDULER, *self.other_schedulers}
-
     def is_foreign(self, resource: str) -> bool:
         return resource not in self.resource_config.resources and any(
             resource.startswith(each[:-1]) if each.endswith("*") else resource == each

@@ -48,8 +48,10 @@ def mutate(value: object, rules: Rules) -> Patched | None:
     """
     advice.refuse_huge(value)
     pod = review.pod(value)
+    asked = pod
+    if rules.resource_config.whole_gpus:  # many charts write 0, and kube-scheduler would send us such pods for binding
+        asked = {**pod, "spec": edits.each_container(pod["spec"], LISTS, edits.without_zero)}
     # Other pods are never refused for labels or annotations that only mean something beside a request.
-    asked = _without_zeros(pod, rules)
     return _gpu_pod(pod, asked, rules) if _wants_gpu(asked, rules) else _other_pod(pod, asked, rules)
 
 
@@ -69,13 +71,6 @@ def mutate_ephemeral(value: object, old: object) -> Patched | None:
 
     result = {**pod, "spec": edits.each_container(pod["spec"], lists, isolate)}
     return _decision(pod, result, advice.overridden(pod["spec"], result["spec"], lists, ours=()))
-
-
-def _without_zeros(pod: JsonObject, rules: Rules) -> JsonObject:
-    """Without `nvidia.com/gpu: 0`, as many charts write it: kube-scheduler would send such pods to us for binding."""
-    if not rules.resource_config.whole_gpus:
-        return pod
-    return {**pod, "spec": edits.each_container(pod["spec"], LISTS, edits.without_zero)}
 
 
 def _wants_gpu(pod: JsonObject, rules: Rules) -> bool:

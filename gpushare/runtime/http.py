@@ -315,7 +315,8 @@ class _Task(WSGITask):  # type: ignore[misc]  # waitress has no types
 
     def service(self) -> None:
         super().service()
-        self.channel.note_answer()
+        channel = self.channel
+        channel.since, channel.answered, channel.unsent_since = channel.ours.clock.monotonic(), True, None
 
 
 class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
@@ -338,9 +339,6 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         self.to_drop = _BYTES_AFTER_END
         self.parser_class = functools.partial(_Parser, ours)
         super().__init__(*args, **more)
-
-    def note_answer(self) -> None:
-        self.since, self.answered, self.unsent_since = self.ours.clock.monotonic(), True, None
 
     def refuse(self, request: _Parser) -> None:
         """Answer the request that has not come as a whole, as soon as its beginning is there."""

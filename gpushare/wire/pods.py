@@ -25,6 +25,8 @@ _MILLI: Final = Decimal("0.001")
 _MIB: Final = Decimal(units.MIB)
 _SHORT: Final = 40
 """Characters of an amount that is remembered. Who asks the extender may write it with as many blanks as they like."""
+_SHARED: Final = functools.lru_cache(maxsize=4096)(FreeHost)
+"""One object for all replicas: a cluster has tens of thousands of pods."""
 _MOST: Final = 2**53  # what JSON readers hold exactly; more is no amount of anything
 
 
@@ -221,7 +223,7 @@ def _host_requests(pod: Pod) -> FreeHost:
     if "overhead" in spec:
         more = _cpu_and_memory(fields.mapping(spec, "overhead", "spec"))
         cpu, memory = cpu + more[0], memory + more[1]
-    return _shared(cpu, memory)
+    return _SHARED(cpu, memory)
 
 
 def _is_infeasible(pod: Pod, status: Mapping[str, Any]) -> bool:
@@ -255,12 +257,6 @@ def _ceiling(value: object, unit: Decimal) -> int:
         return 0
     short = isinstance(value, str) and len(value) <= _SHORT
     return _known_ceiling(value, unit) if short else math.ceil(_in_units(value, unit))
-
-
-@functools.lru_cache(maxsize=4096)
-def _shared(cpu_milli: int, memory_mib: int) -> FreeHost:
-    # One object for all replicas: a cluster has tens of thousands of pods.
-    return FreeHost(cpu_milli, memory_mib)
 
 
 @functools.lru_cache(maxsize=1024)
