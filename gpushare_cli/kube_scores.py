@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpushare.placement import costs
-from gpushare.placement.columns import Bools
+from gpushare.placement.columns import Bools, Ints
 
 Floats = NDArray[np.float64]  # whole numbers of CPU and memory, which are exact up to 2**53
 
@@ -170,37 +170,36 @@ def _balanced_at_first(pod: Load, used: Floats, hosts: Floats) -> Floats:
     return np.where((cpu >= hosts[0]) | (memory >= hosts[1]), 0, np.floor((1 - apart) * MOST))
 
 
-def spread(rules: Rules, counts: Mapping[int, int], zones: Sequence[str | None], fitting: Sequence[int]) -> list[int]:
+def spread(rules: Rules, counts: Mapping[int, int], zones: Ints, fitting: Ints) -> Ints:
     """PodTopologySpread's points of the fitting nodes by its system defaults.
 
-    Counts are the pod's replicas on a node, where there are any; zones those of every node, None without the label.
+    Counts are the pod's replicas on a node, where there are any; zones those of every node by number, 0 without the
+    label.
     """
-    by_zone: dict[str | None, int] = {zones[node]: 0 for node in fitting}
     here = np.zeros(len(zones))
-    for node, count in counts.items():
-        here[node] = count
-        if zones[node] in by_zone:
-            by_zone[zones[node]] += count
-    host_weight, zone_weight = math.log(len(fitting) + 2), math.log(len(by_zone) + 2)
+    here[list(counts)] = list(counts.values())
+    own_zones = zones[fitting]
+    host_weight, zone_weight = math.log(len(fitting) + 2), math.log(len(np.unique(own_zones)) + 2)
     points = here[fitting] * host_weight + _HOST_SKEW - 1
-    if by_zone.keys() != {None}:
-        of_zone = {zone: count * zone_weight + _ZONE_SKEW - 1 for zone, count in by_zone.items()} | {None: 0.0}
-        points += [of_zone[zones[node]] for node in fitting]
+    if own_zones.any():
+        in_zone = np.bincount(zones, here)[own_zones]
+        points += np.where(own_zones > 0, in_zone * zone_weight + _ZONE_SKEW - 1, 0)
     return evened(rules, points)
 
 
-def evened(rules: Rules, found: Sequence[float | None] | Floats) -> list[int]:
-    """PodTopologySpread's points: the most for nodes with the fewest replicas around, 0 for those that do not count."""
-    values = np.array(found, np.float64)  # without a number where a node does not count
-    counted = ~np.isnan(values)
+def evened(rules: Rules, found: Floats) -> Ints:
+    """PodTopologySpread's points: the most for nodes with the fewest replicas around, 0 for those that do not count.
+
+    These have no number.
+    """
+    counted = ~np.isnan(found)
     half = 0.5 if rules.minor >= _ROUNDED else 0.0
-    cut = np.floor(np.where(counted, values, 0) + half).astype(np.int64)
+    cut = np.floor(np.where(counted, found, 0) + half).astype(np.int64)
     if not counted.any():
-        return [0] * len(cut)
+        return np.zeros(len(cut), np.int64)
     high, low = int(cut[counted].max()), int(cut[counted].min())
     points = MOST * (high + low - cut) // high if high else np.full(len(cut), MOST)
-    even: list[int] = np.where(counted, points, 0).tolist()
-    return even
+    return np.where(counted, points, 0)
 
 
 def normalized(counts: Mapping[int, int], nodes: Sequence[int]) -> list[int]:

@@ -20,12 +20,16 @@ from gpushare.placement import candidates
 from gpushare.placement.columns import Bools, Ints, Nodes
 from gpushare.placement.fits import FITS, Fits
 from gpushare.placement.policies import Scoring
-from gpushare.placement.table import Table, grown, with_gpus
+from gpushare.placement.table import MEMORY, STATE, Table, grown, with_gpus
 
 BEST: Final = 10
 NEXT: Final = 8
 _LEAST: Final = 1
 _TOO_MUCH: Final = 2**62
+_MOST_ALIKE: Final = 128
+"""Looks of nodes of which a kind of pod remembers the costs."""
+_ALIKE: Final = 700
+"""Bytes of one."""
 Cost = tuple[int, int, int]
 """Three numbers, the first of which counts most."""
 
@@ -81,7 +85,9 @@ def grades_of(names: Sequence[NodeName], found: Sequence[Cost]) -> list[int]:
     return scores
 
 
-def grades(costs: Ints, fits: Bools, names: Sequence[NodeName], best: Sequence[int] | Ints = ()) -> NDArray[np.uint8]:
+def grades(
+    costs: Ints, fits: Bools, names: Sequence[NodeName] | Ints, best: Sequence[int] | Ints = ()
+) -> NDArray[np.uint8]:
     """10 for the node that costs least, 8 to 1 for the others by rank, 0 where the pod does not fit.
 
     Kube-scheduler chooses among equal nodes by chance, and adds what its own plugins think. So one node alone is the
@@ -90,7 +96,7 @@ def grades(costs: Ints, fits: Bools, names: Sequence[NodeName], best: Sequence[i
     Args:
         costs: of each node, as of `costs_of`: `[nodes, 3]`.
         fits: whether the pod does; where not, the cost is not looked at.
-        names: of the nodes.
+        names: of the nodes, or their places in the order of names.
         best: positions of those where memory is set aside for this very pod; the best, since a Binding may be there.
     """
     found, able = np.zeros(len(fits), np.uint8), np.flatnonzero(fits)
@@ -131,11 +137,13 @@ class Costs:
         """As of `costs_of`, where `known`."""
         self.known: Bools = np.zeros(0, np.bool_)
         """Of nodes with GPUs on which the pod fits, if it asks for any."""
+        self._of_alike: dict[bytes, Cost] = {}
+        """By how a row looks."""
         self._seen = 0
 
     @property
     def nbytes(self) -> int:
-        return self.costs.nbytes + self.known.nbytes
+        return self.costs.nbytes + self.known.nbytes + _ALIKE * len(self._of_alike)
 
     def update(self, table: Table, fits: Fits | None) -> None:
         """Follow the table, as `fits` has done before: where the pod fits; None for pods without GPUs."""
@@ -148,9 +156,22 @@ class Costs:
         able = with_gpus(table, rows)
         if fits is not None:
             able = able[fits.codes[able] == FITS] if fits.rules is not None else able[:0]
-        if len(able):
+        if len(able) == 1:
+            self.keep(int(able[0]), self._remembered(table, able, fits))
+        elif len(able):
             self.costs[able] = self._find(table, able, fits)
             self.known[able] = True
+
+    def _remembered(self, table: Table, row: Ints, fits: Fits | None) -> Cost:
+        """Of one row: pods of a kind that come to equal nodes change them equally."""
+        looks = table.cells[:, row].tobytes() + table.facts[STATE : MEMORY + 1, row].tobytes()
+        found = self._of_alike.get(looks)
+        if found is None:
+            if len(self._of_alike) == _MOST_ALIKE:
+                self._of_alike.clear()
+            first, then, last = self._find(table, row, fits)[0].tolist()
+            found = self._of_alike[looks] = first, then, last
+        return found
 
     def keep(self, row: int, cost: Cost) -> None:
         """What was found of a row as it is."""

@@ -5,8 +5,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from gpushare.cluster import budgets
 from gpushare.model.selector import LabelSelector
+from gpushare.placement.columns import Ints
 from gpushare.wire import fields
 from gpushare_cli import kube_scores, schedulable
 from gpushare_cli.kube_scores import Rules
@@ -160,11 +163,11 @@ class AffinityState:
         low, span = min(found, default=0), max(found, default=0) - min(found, default=0)
         return [int(100 * ((each - low) / span)) if span else 0 for each in found]
 
-    def spread(self, pod: PodAffinity, nodes: Sequence[int]) -> list[int]:
+    def spread(self, pod: PodAffinity, nodes: Sequence[int]) -> Ints:
         """Of the nodes, 0 to 100, by the constraints that are preferences; all 0 without any."""
         soft = [one for one in pod.spread if not one.required]
         if not soft:
-            return [0] * len(nodes)
+            return np.zeros(len(nodes), np.int64)
         whole = {node for node in nodes if all(one.pods.topology in self._labels[node] for one in soft)}
         parts = []
         for one in soft:
@@ -175,7 +178,7 @@ class AffinityState:
         found = [
             sum(points[self._labels[node][key]] for key, points in parts) if node in whole else None for node in nodes
         ]
-        return kube_scores.evened(self._rules, found)
+        return kube_scores.evened(self._rules, np.array(found, np.float64))
 
     def _even(self, pod: PodAffinity) -> list[tuple[str, set[str]]]:
         """For every required constraint, where one pod more leaves the skew small enough."""

@@ -275,15 +275,14 @@ class Column:
         found = self._costs.costs[1 + nodes]
         return int(nodes[np.lexsort((found[:, 2], found[:, 1], found[:, 0]))[0]])
 
-    def grades(self, nodes: Ints, cluster: Cluster) -> NDArray[np.uint8]:
+    def grades(self, nodes: Ints) -> NDArray[np.uint8]:
         """What kube-scheduler is told of nodes where the pod fits.
 
         For pods without GPUs all nodes without GPUs are the best, and those that take no pods with GPUs.
         """
         rows = 1 + nodes
         best = np.flatnonzero(self._bare[nodes]) if self._fits is None else ()
-        names = [cluster.names[node] for node in nodes.tolist()]
-        return costs.grades(self._costs.costs[rows], self._costs.known[rows], names, best)
+        return costs.grades(self._costs.costs[rows], self._costs.known[rows], nodes, best)
 
 
 def _free_mib(ledger: LedgerOrRefused) -> int:

@@ -44,7 +44,9 @@ class Scheduler:
         there = nodes.affinities
         self._affinity = None if there is None else AffinityState(nodes.labels, there, config.rules)
         self._points = kube_scores.resources(config.rules)
-        self._zones = [labels.get(_ZONE) for labels in nodes.labels]
+        zones: dict[str | None, int] = {None: 0}
+        of_nodes = [zones.setdefault(labels.get(_ZONE), len(zones)) for labels in nodes.labels]
+        self._zones = np.array(of_nodes, np.int64)
         self._replicas = {of: dict(counts) for of, counts in nodes.replicas.items()}
         self.changes = 0  # how often a pod has come to a node or left one
 
@@ -107,11 +109,11 @@ class Scheduler:
         for points, times in others:
             total += times * np.array(points)
         if weight:
-            total += weight * column.grades(fitting, self.cluster).astype(np.int64)
+            total += weight * column.grades(fitting).astype(np.int64)
         equal = fitting[total == total.max()]
         return int(equal[self._draw(len(equal))] if len(equal) > 1 else equal[0])
 
-    def _of_other_plugins(self, pod: PodSignature, nodes: Ints) -> Iterable[tuple[list[int], int]]:
+    def _of_other_plugins(self, pod: PodSignature, nodes: Ints) -> Iterable[tuple[Ints | list[int], int]]:
         """What plugins think of the nodes that fit, but for CPU and memory, and the weight of each."""
         rules, terms, fitting = self._config.rules, pod.terms, nodes.tolist()
         if terms.repelled:
@@ -120,7 +122,7 @@ class Scheduler:
             yield kube_scores.normalized(terms.attracted, fitting), rules.weight("NodeAffinity")
         if pod.replicas_of is not None:
             counts = self._replicas.get(pod.replicas_of, {})
-            yield kube_scores.spread(rules, counts, self._zones, fitting), UNASKED["PodTopologySpread"]
+            yield kube_scores.spread(rules, counts, self._zones, nodes), UNASKED["PodTopologySpread"]
         if self._affinity is not None and pod.affinity is not None:
             yield self._affinity.points(pod.affinity, fitting), rules.weight("InterPodAffinity")
             yield self._affinity.spread(pod.affinity, fitting), UNASKED["PodTopologySpread"]

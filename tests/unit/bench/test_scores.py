@@ -89,4 +89,5 @@ def test_simulate_spreads_replicas_alike() -> None:
         spread.add("owner", node)
         fitting = chance.sample(range(20), chance.randrange(1, 20))
         counts = spread.pods["owner"]
-        assert simulated.spread(Rules(), counts, [None] * 20, fitting) == spread.of("owner", fitting)
+        found = simulated.spread(Rules(), counts, np.zeros(20, np.int64), np.array(fitting))
+        assert found.tolist() == spread.of("owner", fitting)

@@ -15,8 +15,10 @@ from gpushare.model.selector import MigChoice
 from gpushare.placement import costs, policies
 from gpushare.placement.columns import Ints, Kinds, Nodes, how_many
 from gpushare.placement.costs import change_of, costs_of
+from gpushare.placement.fits import Fits
 from gpushare.placement.place import place
 from gpushare.placement.policies import Binpack, Policies
+from gpushare.placement.table import Table
 from testing.builders import make_ledger, make_shape
 from testing.placing import best
 
@@ -129,3 +131,19 @@ def test_room_in_pods_of_instances_is_that_of_one_instance_for_each() -> None:
     asks = [Ask(gpus=count, memory_mib=5, mig=MigChoice.ONLY) for count in (1, 2)]
     by_gpus, _ = how_many(Kinds(asks), Nodes.of([node]))
     assert (by_gpus[0][0] > 0, by_gpus[0][1]) == (True, 0)
+
+
+def test_costs_of_nodes_that_look_alike_are_those_of_each_also_when_they_were_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(costs, "_MOST_ALIKE", 2)
+    table, shape, policy = Table(), make_shape(1), Binpack()
+    kept = costs.Costs(FreeHost(0, 0), costs.Worth(policy)), Fits(shape)
+    for step in (0, 1, 2, 0, 1, 2, 1, 0):
+        table.set(A, make_ledger([8, 8], {0: step}), None, None)
+        fresh = costs.Costs(FreeHost(0, 0), costs.Worth(policy)), Fits(shape)
+        for found, fits in (kept, fresh):
+            fits.update(table)
+            found.update(table, fits)
+        row = table.rows[A]
+        assert kept[0].costs[row].tolist() == fresh[0].costs[row].tolist()

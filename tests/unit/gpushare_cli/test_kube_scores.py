@@ -1,10 +1,11 @@
 """What kube-scheduler's plugins think of nodes, as their sources compute it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
 
+from gpushare.placement.columns import Ints
 from gpushare_cli import kube_scores as scores
 from gpushare_cli.kube_scores import Fit, Floats, Load, Rules
 
@@ -19,6 +20,11 @@ def column(values: Sequence[int]) -> Floats:
 
 def points(rules: Rules, pod: Load, used: Load, host: Sequence[int]) -> float:
     return float(scores.resources(rules)(pod, column(used), column(host))[0])
+
+
+def spread(rules: Rules, counts: Mapping[int, int], zones: Ints, fitting: Sequence[int]) -> list[int]:
+    found: list[int] = scores.spread(rules, counts, zones, np.array(fitting)).tolist()
+    return found
 
 
 def fits(pod: Load, used: Load) -> bool:
@@ -58,18 +64,18 @@ def test_a_node_on_which_scores_count_more_than_it_has(minor: int, expected: int
 
 
 def test_replicas_are_kept_apart_between_nodes_and_between_zones() -> None:
-    rules, zones = Rules(), ["a", "a", "b"]
+    rules, zones = Rules(), np.array([1, 1, 2])
 
-    assert scores.spread(rules, {}, zones, [0, 1, 2]) == [100, 100, 100]
+    assert spread(rules, {}, zones, [0, 1, 2]) == [100, 100, 100]
     # ln 5 = 1.61 for each replica on a node, ln 4 = 1.39 in a zone; 2 and 4 for skews of 3 and 5.
-    assert scores.spread(rules, {0: 5}, zones, [0, 1, 2]) == [100 * (21 + 6 - found) // 21 for found in (21, 13, 6)]
+    assert spread(rules, {0: 5}, zones, [0, 1, 2]) == [100 * (21 + 6 - found) // 21 for found in (21, 13, 6)]
     # Without a zone: 2, 2 and 2 + 1.61 rounded.
-    assert scores.spread(Rules(), {1: 1}, [None] * 3, [0, 1, 2]) == [100, 50, 100]
-    assert scores.spread(Rules(minor=23), {1: 1}, [None] * 3, [0, 1, 2]) == [100, 66, 100]
+    assert spread(Rules(), {1: 1}, np.zeros(3, np.int64), [0, 1, 2]) == [100, 50, 100]
+    assert spread(Rules(minor=23), {1: 1}, np.zeros(3, np.int64), [0, 1, 2]) == [100, 66, 100]
     # Zones that do not come into question do not count.
-    zones = ["a", "b", "c"]
-    alone = scores.spread(Rules(), {0: 1}, zones, [0, 1])
-    assert scores.spread(Rules(), {0: 1, 2: 5}, zones, [0, 1]) == alone
+    zones = np.array([1, 2, 3])
+    alone = spread(Rules(), {0: 1}, zones, [0, 1])
+    assert spread(Rules(), {0: 1, 2: 5}, zones, [0, 1]) == alone
     assert alone[0] < alone[1]
 
 
