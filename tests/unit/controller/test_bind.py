@@ -62,13 +62,6 @@ def test_a_second_bind_succeeds_without_a_request_and_to_another_node_is_an_erro
         assert (world.api.calls, world.used("node-b")) == ([], {})
 
 
-def test_a_pod_that_does_not_fit_is_refused_with_numbers(world: World) -> None:
-    answer = world.bind(world.add_pod(11))
-    assert answer.outcome is Outcome.REFUSED
-    assert answer.error.startswith("needs 11 GiB on one GPU; free per GPU on node-a: 10, 10 GiB")
-    assert world.api.count("create") == 0
-
-
 def test_a_pod_that_no_one_has_shown_is_read_once_and_again_if_it_could_not_be(world: World) -> None:
     pod = world.add_pod(3, name="p")
     world.api.fail_next(lambda call: call.verb == "get", kube.ServerFaultError("boom"))

@@ -58,12 +58,6 @@ def test_a_choice_is_looked_at_when_it_is_old_and_soon_if_its_pod_is_unknown() -
     assert due(found, 1120, known=("a",)) == ["a"]
 
 
-def test_only_an_old_choice_ends_because_its_pod_is_unbound() -> None:
-    ((_, soon),) = made("a").in_doubt(119.9, after_s=OLD_S, known=[], most=1)
-    ((_, old),) = made("a").in_doubt(120, after_s=OLD_S, known=[], most=1)
-    assert (soon, old) == (False, True)
-
-
 def test_a_pod_that_is_seen_on_its_node_without_gpus_ends_its_binding_and_not_its_patch() -> None:
     for bypassed, ended in ((True, []), (False, ["node-a"])):
         assert made("a", bypassed=bypassed).drop_pod(uid("a"), but_bypassed_on=NodeName("node-a")) == ended
