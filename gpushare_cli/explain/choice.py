@@ -177,10 +177,7 @@ def _lack_of_gpus(there: Side, outlook: Outlook, it: str) -> str:
 
 def _lack_of_room(there: Side, here: Side, outlook: Outlook) -> str:
     """Of the kind of pod that decides: the room that the pod takes, and what that is worth on each node."""
-    nodes = Nodes.of([there.change.before, there.change.after, here.change.before, here.change.after])
-    _, (had_there, has_there, had_here, has_here) = how_many(Kinds(outlook.kinds), nodes)
-    of_there = list(zip(_weights(there.change, outlook), (had_there - has_there).tolist(), strict=True))
-    of_here = list(zip(_weights(here.change, outlook), (had_here - has_here).tolist(), strict=True))
+    of_there, of_here = (_lost_room(side.change, outlook) for side in (there, here))
     costs = [weight * parts - other * fewer for (weight, parts), (other, fewer) in zip(of_there, of_here, strict=True)]
     most = costs.index(max(costs))
     (weight, parts), (other, fewer) = of_there[most], of_here[most]
@@ -191,9 +188,11 @@ def _lack_of_room(there: Side, here: Side, outlook: Outlook) -> str:
     return f"on {there.name} the pod takes {room}, on {here.name} of {_pods(fewer / PART)}"
 
 
-def _weights(change: Change, outlook: Outlook) -> Sequence[int]:
-    """Of every kind of pod: what its room is worth on the node."""
-    return outlook.weights.get(change.before.model, (0,) * len(outlook.kinds))
+def _lost_room(change: Change, outlook: Outlook) -> list[tuple[int, int]]:
+    """Of every kind of pod: what its room is worth on the node, and how many parts of it the pod takes."""
+    _, (had, has) = how_many(Kinds(outlook.kinds), Nodes.of([change.before, change.after]))
+    weights = outlook.weights.get(change.before.model, (0,) * len(outlook.kinds))
+    return list(zip(weights, (had - has).tolist(), strict=True))
 
 
 def _free(node: NodeCapacity) -> str:

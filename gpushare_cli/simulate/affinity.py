@@ -120,12 +120,12 @@ class AffinityState:
             del counts[node]
 
     def admits(self, pod: PodAffinity) -> Callable[[int], bool]:
-        apart = [(term.topology, self._values(term.topology, self._with(term))) for term in pod.anti]
-        apart += [
+        apart = [
             (term.topology, self._values(term.topology, nodes))
             for other, nodes in self._there.items()
-            for term in other.anti
-            if self._means(term, pod)
+            for terms, meant in ((pod.anti, other), (other.anti, pod))
+            for term in terms
+            if self._means(term, meant)
         ]
         together = {
             node
@@ -207,9 +207,6 @@ class AffinityState:
                 for node in there.keys() & values.keys():
                     counts[values[node]] += there[node]
         return counts
-
-    def _with(self, term: Term) -> set[int]:
-        return {node for other, nodes in self._there.items() if self._means(term, other) for node in nodes}
 
     def _values(self, topology: str, nodes: Iterable[int]) -> set[str]:
         return {value for node in nodes if (value := self._labels[node].get(topology)) is not None}

