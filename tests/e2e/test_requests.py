@@ -3,7 +3,6 @@
 Each runs on a node of each way to hand GPUs over.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -144,12 +143,6 @@ def test_all_that_tells_of_a_grant_tells_the_same(granted: Granted, example: Exa
 def test_pods_that_want_each_others_gpu_share_it_and_those_that_do_not_are_apart(granted: Granted) -> None:
     assert granted.devices("same") == granted.devices("same-2")
     assert not granted.devices("other") & granted.devices("other-2")
-
-
-def test_a_pod_on_several_gpus_can_be_read_with_acks_words(granted: Granted) -> None:
-    notes = granted.pods["total"]["metadata"]["annotations"]
-    indices = notes["index.gpushare.dev/main"].split(",")
-    assert json.loads(notes[names.ACK_ALLOCATION]) == {"0": dict.fromkeys(indices, 4)}
 
 
 def test_a_mixed_node_counts_every_gpu_by_its_own_size(system: System, granted: Granted) -> None:
