@@ -41,8 +41,7 @@ class Reservations:
     def __init__(self, label_index: LabelIndex) -> None:
         self._label_index = label_index
         self._by_pod: dict[PodUid, dict[NodeName, Reservation]] = {}
-        self._by_node: dict[NodeName, dict[PodUid, Reservation]] = {}
-        """With those that have outlived their pod's waiting."""
+        self._by_node: dict[NodeName, dict[PodUid, Reservation]] = {}  # also `_outlived` ones
         self._outlived: list[Reservation] = []  # of pods seen on a node since; counted while their requests may arrive
 
     def of_pod(self, pod: PodUid) -> dict[NodeName, Reservation]:

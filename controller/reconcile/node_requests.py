@@ -22,8 +22,7 @@ REPLACE_AFTER_S: Final = 30.0
 ATTEMPTS: Final = 3  # nodes in vain for one pod: an autoscaler takes any whose sum suffices, whatever its GPUs
 MOST_IN_VAIN: Final = 10  # for a namespace, within `REST_S`: a pod that is created again has no attempts
 REST_S: Final = 3600.0  # how long no node is asked for, for a pod for which none has come, or none that helped
-REFUSED: Final = "placeholder that makes an autoscaler add a node; it is never scheduled"
-"""Why no node takes a placeholder."""
+REFUSED: Final = "placeholder that makes an autoscaler add a node; it is never scheduled"  # why no node takes one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
