@@ -158,7 +158,7 @@ class Placeholders:
     _there: dict[PodUid, Placeholder] = field(default_factory=dict)  # by the UID of the waiting pod
     _attempts: dict[PodUid, int] = field(default_factory=dict)
     _resting: dict[PodUid, float] = field(default_factory=dict)
-    _in_vain: list[tuple[float, str]] = field(default_factory=list)  # nodes asked for of late: when, and for which namespace
+    _in_vain: list[tuple[float, str]] = field(default_factory=list)  # nodes of late: when, and for which namespace
     _list_at: float = float("-inf")  # when they are to be listed next
     _quiet_until: float = float("-inf")  # no request before: one has failed that is not about a single pod
     _again: float = float("-inf")  # when the next one may be made

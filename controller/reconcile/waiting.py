@@ -114,7 +114,7 @@ class OutdatedPods:
     writer: Writer
     recreator: Recreator
     _since: dict[PodUid, float] = field(default_factory=dict)
-    _advice: dict[PodUid, str] = field(default_factory=dict)  # for pods with an owner that only their authors may delete
+    _advice: dict[PodUid, str] = field(default_factory=dict)  # for owned pods that only their authors may delete
 
     def note(self, waiting: Iterable[Pending], now: float) -> None:
         """Which pods wait at all; `now` is monotonic."""
