@@ -21,7 +21,6 @@ from gpushare.units import ResourceConfig
 from gpushare_cli import reading, world
 from gpushare_cli.explain import choice as choices
 from gpushare_cli.reading import Settings
-from gpushare_cli.world import World
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.explaining import explain, kube_of
 from testing.cli.podding import bound, mutated
@@ -227,18 +226,13 @@ PODS = [
 ]
 
 
-def of_command_line() -> World:
-    cluster = reading.everything(kube_of([*NODES, *PODS]))
-    return world.of(cluster, Settings(memory_unit=CONFIG.unit))
-
-
 def test_the_controller_and_explain_know_the_same() -> None:
     state = ClusterState(resource_config=CONFIG)
     NodeSink(state.index).replace([known for each in NODES if (known := NodeSink(state.index).read(each))])
     PodSink(state.index).replace([record for pod in PODS if (record := PodSink(state.index).read(pod))])
     outlooks = Outlooks(state.index, ClusterTable(state, SystemClock()), SystemClock())
     assert outlooks.tick()
-    found = of_command_line()
+    found = world.of(reading.everything(kube_of([*NODES, *PODS])), Settings(memory_unit=CONFIG.unit))
     assert outlooks.outlook == replace(found.outlook, epoch=1)
     assert len(outlooks.outlook.kinds) > 2
     state.index.mark_changed(found.nodes)

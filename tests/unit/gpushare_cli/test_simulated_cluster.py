@@ -1,6 +1,6 @@
 """Pods that come, wait and end: which nodes a simulated scheduler chooses, what it learns, and how little it keeps."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from gpushare.identity import ContainerName, NodeName, PodRef, PodUid
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.request import Policy, RequestShape
 from gpushare.placement.columns import Nodes
-from gpushare_cli.kube_scores import Load, Rules
+from gpushare_cli.kube_scores import Rules
 from gpushare_cli.simulate import cluster, plan
 from gpushare_cli.simulate.cluster import Cluster, Learner
 from gpushare_cli.simulate.plan import Event
@@ -29,11 +29,9 @@ def room(gpus: int, host: FreeHost | None = HOST, mib: int = 1000) -> NodeCapaci
     return NodeCapacity("T4", (FreeGpu(mib, mib),) * gpus, host)
 
 
-def scheduler(
-    *rooms: NodeCapacity, used: Sequence[Load] = (), policy: Policy = Policy.BINPACK, weight: int = 26
-) -> Scheduler:
-    nodes = nodes_of(rooms, used=used, max_pods=110)
-    config = SchedulerConfig(policy=policy, rules=Rules(), weight=weight)
+def scheduler(*rooms: NodeCapacity, policy: Policy = Policy.BINPACK, others_weight: int = 0) -> Scheduler:
+    nodes = nodes_of(rooms)
+    config = SchedulerConfig(policy=policy, rules=Rules(), weight=26, others_weight=others_weight)
     return Scheduler(nodes, Cluster(nodes, policy, Learner()), config, lambda number: number - 1)
 
 
@@ -90,9 +88,7 @@ def test_what_pods_have_left_is_there_again() -> None:
 
 
 def test_pods_without_gpus_are_ranked_on_nodes_with_very_many_gpus_too() -> None:
-    nodes = nodes_of([room(65), room(65)])
-    config = SchedulerConfig(policy=Policy.BINPACK, rules=Rules(), weight=26, others_weight=26)
-    found = Scheduler(nodes, Cluster(nodes, Policy.BINPACK, Learner()), config, lambda number: number - 1)
+    found = scheduler(room(65), room(65), others_weight=26)
     found.place(HALF, request_of(HALF, 1), only=NodeName("node-00001"))
     assert found.choose(signature_of(Ask(cpu_milli=1))) == 1
 
