@@ -21,7 +21,7 @@ from gpushare_cli.simulate.signature import PodSignature
 _MIB = MemoryUnit(1)
 
 
-def nodes_of(rooms: Sequence[NodeCapacity], *, max_pods: int = 110, used: Sequence[Load] = ()) -> Nodes:
+def nodes_of(rooms: Sequence[NodeCapacity], *, max_pods: int = 110) -> Nodes:
     """Nodes without pods that hold GPUs, in this order."""
     known = []
     for number, room in enumerate(rooms):
@@ -36,7 +36,7 @@ def nodes_of(rooms: Sequence[NodeCapacity], *, max_pods: int = 110, used: Sequen
     return Nodes(
         world=world.build(known, (), ResourceConfig(unit=_MIB)),
         max_pods=[max_pods] * len(rooms),
-        used=np.array(used or [Load(pods=0)] * len(rooms), np.float64).reshape(-1, len(Load._fields)).T,
+        used=np.zeros((len(Load._fields), len(rooms))),
         replicas={},
         affinities=None,
         asks=(),

@@ -116,7 +116,7 @@ def _left_over(plan: Plan) -> dict[str, dict[str, float]]:
 def _lost(room: NodeCapacity, gpu: FreeGpu, asks: Collection[Ask], free: float) -> tuple[float, float]:
     """Of one GPU: free in a remainder that is too small, and free without CPU and memory beside it."""
     fitting = [ask for ask in asks if ask.fits(gpu)]
-    if not asks or not fitting:
+    if not fitting:
         return (free if asks else 0.0), 0.0
     return 0.0, 0.0 if any(ask.fits_host(room.host) for ask in fitting) else free
 
