@@ -1,4 +1,4 @@
-"""What the controller holds until containers have ended, whoever leads, and pods that came to their node past it."""
+"""What the controller holds until containers have ended, through changes of leader, and pods that bypassed it."""
 
 import contextlib
 import re
