@@ -21,7 +21,7 @@ from deviceplugin.usage.loop import UsageLoop
 from deviceplugin.usage.procfs import Procfs
 from gpushare import names
 from gpushare.identity import NodeName, PodRef, PodUid
-from gpushare.model.allocation import Allocation
+from gpushare.model.ledger import Allocation
 from gpushare.runtime.clock import SystemClock
 from gpushare.wire import allocations
 from testing.builders import Json, make_container, make_grant, make_inventory, make_pod

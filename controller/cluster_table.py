@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from controller.state import ClusterState
 from gpushare.cluster import node_ledger, node_records
 from gpushare.identity import NodeName
-from gpushare.model.allocation import Placed, RefusalReason, Refused, Verdict
 from gpushare.model.capacity import FreeHost
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import NodeLedger, Placed, RefusalReason, Refused, Verdict
 from gpushare.model.request import Policy, RequestShape
 from gpushare.placement import candidates, costs, explain, fits, table
 from gpushare.placement.columns import Nodes

@@ -11,7 +11,7 @@ from controller.state import AlreadyBound, ClusterState, Reserved
 from gpushare.errors import WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
-from gpushare.model.allocation import Allocation
+from gpushare.model.ledger import Allocation
 from gpushare.model.request import PodRequest
 from gpushare.runtime.clock import Clock
 from gpushare.wire import allocations

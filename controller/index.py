@@ -19,9 +19,8 @@ from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import AnyPod, Bound, NonGpuPod, Pending, PodRecord, Problem
 from gpushare.identity import NodeName, PodRef, PodUid
-from gpushare.model.allocation import Allocation, RefusalReason, Refused
 from gpushare.model.capacity import NOTHING, Ask, FreeHost
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import Allocation, NodeLedger, RefusalReason, Refused
 from gpushare.model.request import Policy, RequestShape
 from gpushare.units import ResourceConfig
 

@@ -20,10 +20,8 @@ from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
-from gpushare.model.allocation import Placed, RefusalReason, Refused
-from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import PodRequest
-from gpushare.model.selector import Affinity
+from gpushare.model.ledger import NodeLedger, Placed, RefusalReason, Refused
+from gpushare.model.request import Affinity, PodRequest
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
 from gpushare.runtime import logs

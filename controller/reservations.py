@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 
 from gpushare.cluster.groups import LabelIndex
 from gpushare.identity import NodeName, PodUid
-from gpushare.model.allocation import Allocation
 from gpushare.model.capacity import NOTHING, FreeHost
+from gpushare.model.ledger import Allocation
 
 GONE_GRACE_S: Final = 10.0  # a Binding in doubt when its pod is deleted has arrived or failed by then
 READ_AGAIN_S: Final = 10.0

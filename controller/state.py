@@ -11,10 +11,9 @@ from controller.reservations import InDoubt, Reservation
 from gpushare.cluster import node_ledger
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName, PodUid
-from gpushare.model.allocation import Allocation, Placed, RefusalReason, Refused
 from gpushare.model.capacity import FreeHost
 from gpushare.model.gpu import NodeInventory
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import Allocation, NodeLedger, Placed, RefusalReason, Refused
 from gpushare.model.request import DEFAULT_POLICY, PodRequest, Policy, RequestShape
 from gpushare.placement.policies import Policies
 from gpushare.units import ResourceConfig

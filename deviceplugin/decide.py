@@ -11,9 +11,8 @@ from deviceplugin.resources import Resource
 from gpushare import names
 from gpushare.errors import WireError
 from gpushare.identity import ContainerName, GpuUuid, NodeName
-from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import GpuHealth, NodeInventory
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import Allocation, Grant, NodeLedger
 from gpushare.units import ResourceConfig
 from gpushare.wire import allocations, interop
 from gpushare.wire import pods as wire

@@ -14,7 +14,7 @@ from gpushare import names, units
 from gpushare.errors import SettingsError
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.gpu import Gpu, GpuHealth, Limit, NodeInventory
-from gpushare.model.selector import is_model
+from gpushare.model.request import is_model
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Backoff, Clock
 from gpushare.units import MIB, MemoryUnit

@@ -11,8 +11,8 @@ from gpushare import names
 from gpushare.errors import WireError
 from gpushare.identity import ContainerName, GpuUuid, PodUid
 from gpushare.kube.api import JsonObject
-from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import NodeInventory
+from gpushare.model.ledger import Allocation, Grant
 from gpushare.model.request import MAX_ASKING, MAX_CONTAINERS
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock

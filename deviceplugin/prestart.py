@@ -28,8 +28,8 @@ from gpushare.errors import WireError
 from gpushare.identity import ContainerName, NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
-from gpushare.model.allocation import Grant
 from gpushare.model.gpu import NodeInventory
+from gpushare.model.ledger import Grant
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.units import ResourceConfig

@@ -11,8 +11,8 @@ from typing import Final
 
 from gpushare import names
 from gpushare.errors import SettingsError
-from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
+from gpushare.model.ledger import Grant
 from gpushare.units import MemoryUnit
 
 MAX_DEVICES: Final = 20_000  # of one resource of a node; they fill a tenth of the largest message that a kubelet takes

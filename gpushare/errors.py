@@ -1,4 +1,4 @@
-"""The error tree. A refusal to place a pod is no error but a value (`gpushare.model.allocation`)."""
+"""The error tree. A refusal to place a pod is no error but a value (`gpushare.model.ledger`)."""
 
 from dataclasses import dataclass
 

@@ -6,9 +6,8 @@ from typing import Any, Final
 
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import GpuUuid, NodeName
-from gpushare.model.allocation import Allocation, Grant, Held
 from gpushare.model.gpu import Gpu, NodeInventory
-from gpushare.model.ledger import NodeLedger, mib_on
+from gpushare.model.ledger import Allocation, Grant, Held, NodeLedger, mib_on
 from gpushare.model.request import ContainerRequest
 from gpushare.units import MemoryUnit, ResourceConfig
 from gpushare.wire import allocations, fields, requests

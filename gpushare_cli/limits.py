@@ -7,9 +7,8 @@ from typing import Any, Final
 from gpushare import units
 from gpushare.cluster.reasons import some
 from gpushare.identity import NodeName
-from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import Gpu, Limit, NodeInventory, label
-from gpushare.model.ledger import mib_on
+from gpushare.model.ledger import Allocation, mib_on
 from gpushare_cli.holders import Report
 from gpushare_cli.usage import NodeUse, Use
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from gpushare import names, units
 from gpushare.identity import NodeName
-from gpushare.model.allocation import peak
+from gpushare.model.ledger import peak
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 

@@ -17,10 +17,9 @@ from gpushare.cluster.reasons import NODES_NAMED, largest_free, together
 from gpushare.cluster.world import PodToPlace
 from gpushare.errors import SettingsError
 from gpushare.identity import NodeName, PodRef, by_index
-from gpushare.model.allocation import Grant, Placed, RefusalReason, Refused, Verdict
 from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
 from gpushare.model.gpu import MAX_GPUS, Gpu, NodeInventory
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import Grant, NodeLedger, Placed, RefusalReason, Refused, Verdict
 from gpushare.model.request import DEFAULT_POLICY, ContainerKind, ContainerRequest, PodRequest, Policy
 from gpushare.placement import costs
 from gpushare.placement import outlook as outlooks

@@ -5,9 +5,8 @@ from typing import Any
 
 from gpushare import names
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef, PodUid
-from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import Gpu, GpuHealth, Limit, MigInstance, NodeInventory, mig_index
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import Allocation, Grant, NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import inventory as inventory_wire

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from gpushare import names
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef, PodUid
 from gpushare.kube.api import Reply
-from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import Gpu, GpuHealth, Limit, NodeInventory
+from gpushare.model.ledger import Allocation, Grant
 from gpushare.units import GIB
 from gpushare.wire import allocations
 from testing.builders import Json, env_of, make_container, make_node, make_pod

@@ -4,8 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from gpushare.model.allocation import Allocation, Placed
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import Allocation, NodeLedger, Placed
 from gpushare.placement.place import place
 from gpushare.units import ResourceConfig
 from gpushare.wire import allocations, pods, requests

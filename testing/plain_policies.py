@@ -6,12 +6,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from gpushare.identity import NodeName
-from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.gpu import GpuHealth
-from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import Need, Policy
-from gpushare.model.selector import MigChoice, accepts
+from gpushare.model.ledger import Allocation, Grant, NodeLedger
+from gpushare.model.request import MigChoice, Need, Policy, accepts
 from gpushare.placement.outlook import Outlook, slots
 from testing.builders import make_ref
 

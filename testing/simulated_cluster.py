@@ -9,8 +9,7 @@ from gpushare.cluster.node_records import NodeRecord
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.capacity import Ask, NodeCapacity
 from gpushare.model.gpu import Gpu, NodeInventory
-from gpushare.model.request import ContainerRequest, PodRequest, RequestShape
-from gpushare.model.selector import GpuSelector
+from gpushare.model.request import ContainerRequest, GpuSelector, PodRequest, RequestShape
 from gpushare.units import MemoryUnit, ResourceConfig
 from gpushare_cli import world
 from gpushare_cli.kube_scores import Load

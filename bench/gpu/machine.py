@@ -15,8 +15,8 @@ from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.source import RawGpu
 from gpushare import units
 from gpushare.identity import ContainerName, NodeName, PodRef, PodUid
-from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Gpu, NodeInventory
+from gpushare.model.ledger import Grant
 from gpushare.runtime.clock import SystemClock
 
 NODE = NodeName("this-machine")

@@ -29,8 +29,8 @@ from deviceplugin.usage.values import NodeUsage, WatchdogPolicy
 from deviceplugin.usage.watchdog import Namespaces, Watchdog
 from gpushare import names
 from gpushare.identity import ContainerName, PodRef, PodUid
-from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import Gpu, NodeInventory
+from gpushare.model.ledger import Allocation, Grant
 from gpushare.runtime.clock import SystemClock
 from gpushare.wire import allocations
 from testing.builders import Json, make_container, make_pod

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
-from gpushare.model.selector import Choice
+from gpushare.model.request import Choice
 
 FULL = 1000  # MiB that stand for a GPU: the trace counts thousandths
 LOAD = 130  # per cent of the GPUs for which pods ask in all

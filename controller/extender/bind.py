@@ -21,7 +21,7 @@ from gpushare.errors import WireError
 from gpushare.identity import PodRef, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
-from gpushare.model.allocation import Allocation, Refused
+from gpushare.model.ledger import Allocation, Refused
 from gpushare.model.request import PodRequest
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock

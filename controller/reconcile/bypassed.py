@@ -25,7 +25,7 @@ from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.pods import EventType
-from gpushare.model.allocation import Allocation, Refused
+from gpushare.model.ledger import Allocation, Refused
 from gpushare.model.request import PodRequest
 from gpushare.runtime import logs
 

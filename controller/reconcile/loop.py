@@ -29,7 +29,7 @@ from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
-from gpushare.model.allocation import Allocation
+from gpushare.model.ledger import Allocation
 from gpushare.runtime import logs
 from gpushare.wire import hand_over
 from gpushare.wire import pods as pods_wire

@@ -25,7 +25,7 @@ from gpushare.cluster.pod_records import Pending
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.kube import api as kube
-from gpushare.model.allocation import RefusalReason, Refused
+from gpushare.model.ledger import RefusalReason, Refused
 from gpushare.model.request import PodRequest, RequestShape
 from gpushare.runtime import logs
 

@@ -12,9 +12,8 @@ from deviceplugin.cdi import ContainerEdits
 from gpushare import names
 from gpushare.errors import GpuShareError
 from gpushare.identity import GpuUuid, PodRef
-from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Gpu, Limit, NodeInventory
-from gpushare.model.ledger import mib_on
+from gpushare.model.ledger import Grant, mib_on
 from gpushare.units import MIB
 from gpushare.wire import frameworks
 from gpushare.wire.frameworks import Framework

@@ -23,9 +23,8 @@ from deviceplugin.nvml.binding import DriverError
 from deviceplugin.nvml.driver import UNLIMITED, MemoryLimits
 from deviceplugin.pods import HeldPod
 from gpushare.identity import GpuUuid, PodUid
-from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Gpu, Limit, NodeInventory
-from gpushare.model.ledger import mib_on
+from gpushare.model.ledger import Grant, mib_on
 from gpushare.model.request import ContainerKind
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock

@@ -7,7 +7,7 @@ from typing import Any
 from gpushare.cluster.pod_records import Bound
 from gpushare.errors import WireError
 from gpushare.identity import PodUid
-from gpushare.model.selector import LabelSelector, Operator, Requirement
+from gpushare.model.request import LabelSelector, Operator, Requirement
 from gpushare.wire import fields
 
 

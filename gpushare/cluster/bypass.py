@@ -11,7 +11,7 @@ from typing import Any, Final
 from gpushare.cluster import pod_records
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bypassed
-from gpushare.model.allocation import RefusalReason, Refused
+from gpushare.model.ledger import RefusalReason, Refused
 
 
 @dataclass(frozen=True, slots=True)

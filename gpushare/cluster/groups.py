@@ -6,8 +6,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
-from gpushare.model.request import RequestShape
-from gpushare.model.selector import LabelSelector, Operator
+from gpushare.model.request import LabelSelector, Operator, RequestShape
 
 Labels = Mapping[str, str]
 LabelSet = frozenset[tuple[str, str]]

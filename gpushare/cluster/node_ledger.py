@@ -7,10 +7,9 @@ from gpushare.cluster import pod_records
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound, Problem
 from gpushare.identity import PodRef
-from gpushare.model.allocation import Allocation, RefusalReason, Refused, Verdict
 from gpushare.model.capacity import FreeHost, NodeCapacity
 from gpushare.model.gpu import GpuHealth, NodeInventory
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import Allocation, NodeLedger, RefusalReason, Refused, Verdict
 from gpushare.model.request import RequestShape
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies

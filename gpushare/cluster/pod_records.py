@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 from gpushare import names
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName, PodRef, PodUid
-from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.capacity import NOTHING, Ask, FreeHost
+from gpushare.model.ledger import Allocation, Grant
 from gpushare.model.request import MAX_CONTAINERS, PodRequest
 from gpushare.units import MemoryUnit, ResourceConfig
 from gpushare.wire import allocations as allocations_wire

@@ -6,8 +6,7 @@ from typing import Final
 
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
-from gpushare.model.allocation import RefusalReason, Refused
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import NodeLedger, RefusalReason, Refused
 
 NODES_NAMED: Final = 3
 

@@ -9,10 +9,9 @@ from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound, PodRecord
 from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
-from gpushare.model.allocation import Allocation, Grant, Held, Placed, Refused
 from gpushare.model.capacity import NOTHING, FreeHost
 from gpushare.model.gpu import GpuHealth
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import Allocation, Grant, Held, NodeLedger, Placed, Refused
 from gpushare.model.request import RequestShape
 from gpushare.placement import costs
 from gpushare.placement.costs import Change

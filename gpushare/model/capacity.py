@@ -6,8 +6,7 @@ from typing import Final, NamedTuple
 
 from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import Need, PodRequest, RequestShape
-from gpushare.model.selector import ANY_GPU, Choice, MigChoice, takes_mig
+from gpushare.model.request import ANY_GPU, Choice, MigChoice, Need, PodRequest, RequestShape, takes_mig
 
 
 class FreeGpu(NamedTuple):

@@ -3,11 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpushare.identity import GpuUuid
-from gpushare.model.allocation import footprint
 from gpushare.model.gpu import Gpu, GpuHealth
-from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import ContainerRequest, RequestShape
-from gpushare.model.selector import Affinity, LabelSelector, takes_mig
+from gpushare.model.ledger import NodeLedger, footprint
+from gpushare.model.request import Affinity, ContainerRequest, LabelSelector, RequestShape, takes_mig
 
 Barred = Mapping[GpuUuid, str]
 """GPUs that a pod may not use -> why, in two or three words."""

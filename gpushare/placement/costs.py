@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpushare.identity import NodeName
-from gpushare.model.allocation import Grant, footprint
 from gpushare.model.capacity import NOTHING, FreeGpu, FreeHost, NodeCapacity
-from gpushare.model.ledger import NodeLedger, mib_on
+from gpushare.model.ledger import Grant, NodeLedger, footprint, mib_on
 from gpushare.model.request import Need
 from gpushare.placement import candidates
 from gpushare.placement.columns import Bools, Ints, Nodes

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from gpushare.model.capacity import Ask, FreeGpu
-from gpushare.model.selector import ANY_GPU, Choice
+from gpushare.model.request import ANY_GPU, Choice
 from gpushare.placement.columns import ENOUGH, Ints, Nodes, sums
 
 MAX_KINDS: Final = 32

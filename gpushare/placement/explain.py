@@ -6,8 +6,7 @@ from typing import Final
 from gpushare import names
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import ContainerRequest, RequestShape
-from gpushare.model.selector import ANY_GPU, MigChoice
+from gpushare.model.request import ANY_GPU, ContainerRequest, MigChoice, RequestShape
 from gpushare.placement.candidates import Barred, takes
 from gpushare.placement.search import MAX_STEPS
 from gpushare.units import MemoryUnit

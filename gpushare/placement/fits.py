@@ -10,10 +10,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpushare.model.allocation import RefusalReason, Refused, Verdict
 from gpushare.model.gpu import Gpu
-from gpushare.model.request import RequestShape
-from gpushare.model.selector import ANY_GPU
+from gpushare.model.ledger import RefusalReason, Refused, Verdict
+from gpushare.model.request import ANY_GPU, RequestShape
 from gpushare.placement import candidates, table
 from gpushare.placement.columns import MOST_MIB, Bools, Ints
 from gpushare.placement.table import Rows, Table

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
-from gpushare.model.selector import Choice, accepts
+from gpushare.model.request import Choice, accepts
 from gpushare.placement import demand as demands
 from gpushare.placement.columns import Kinds, Nodes, how_many
 from gpushare.placement.demand import Demand

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpushare.identity import GpuUuid
-from gpushare.model.allocation import Grant, Placed, RefusalReason, Refused, Verdict
 from gpushare.model.capacity import FreeGpu
 from gpushare.model.gpu import Gpu, HandOver
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import Grant, NodeLedger, Placed, RefusalReason, Refused, Verdict
 from gpushare.model.request import ContainerRequest, Need, RequestShape
 from gpushare.placement import candidates, explain, search
 from gpushare.placement.policies import Policies, Scoring

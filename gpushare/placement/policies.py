@@ -15,8 +15,7 @@ import numpy as np
 
 from gpushare.model.capacity import Ask, FreeGpu
 from gpushare.model.gpu import MAX_GPUS
-from gpushare.model.request import DEFAULT_POLICY, Need, Policy
-from gpushare.model.selector import accepts
+from gpushare.model.request import DEFAULT_POLICY, Need, Policy, accepts
 from gpushare.placement.columns import (
     ENOUGH,
     MOST_MIB,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare.identity import GpuUuid
-from gpushare.model.allocation import peak
 from gpushare.model.capacity import FreeGpu
 from gpushare.model.gpu import Gpu
+from gpushare.model.ledger import peak
 from gpushare.model.request import ContainerKind, ContainerRequest, Need
 from gpushare.placement.policies import Scoring
 

@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpushare.identity import GpuUuid, NodeName
-from gpushare.model.allocation import Refused
 from gpushare.model.capacity import FreeGpu, FreeHost
 from gpushare.model.gpu import Gpu, GpuHealth, HandOver, MigInstance, NodeInventory
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import NodeLedger, Refused
 from gpushare.placement.columns import ENOUGH, Ints, Nodes, cell, gpus_of, of_host
 
 MOST_PLACES: Final = 64

@@ -9,8 +9,8 @@ from typing import Any, Final
 from gpushare import names
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef
-from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import NodeInventory
+from gpushare.model.ledger import Allocation, Grant
 from gpushare.model.request import ContainerKind, PodRequest
 from gpushare.units import MemoryUnit, ResourceConfig
 from gpushare.wire import fields, interop, pods, requests

@@ -9,8 +9,8 @@ import orjson
 from gpushare import names, units
 from gpushare.errors import WireError
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef, by_index
-from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import NodeInventory
+from gpushare.model.ledger import Allocation, Grant
 from gpushare.model.request import ContainerKind, PodRequest
 from gpushare.units import MemoryUnit
 from gpushare.wire import fields, pods

@@ -12,8 +12,8 @@ from typing import Any, Final
 from gpushare import names, units
 from gpushare.errors import FieldError, WireError
 from gpushare.identity import ContainerName, NodeName, PodRef, PodUid
-from gpushare.model.allocation import peak
 from gpushare.model.capacity import NOTHING, FreeHost
+from gpushare.model.ledger import peak
 from gpushare.model.request import MAX_CONTAINERS, ContainerKind
 from gpushare.units import ResourceConfig
 from gpushare.wire import fields

@@ -12,8 +12,20 @@ from gpushare import names, units
 from gpushare.errors import FieldError, InvalidRequestError
 from gpushare.identity import ContainerName
 from gpushare.model.gpu import MAX_GPUS, HandOver
-from gpushare.model.request import MAX_ASKING, ContainerKind, ContainerRequest, PodRequest, Policy, RequestShape
-from gpushare.model.selector import ANY_GPU, Affinity, Choice, GpuSelector, LabelSelector, MigChoice
+from gpushare.model.request import (
+    ANY_GPU,
+    MAX_ASKING,
+    Affinity,
+    Choice,
+    ContainerKind,
+    ContainerRequest,
+    GpuSelector,
+    LabelSelector,
+    MigChoice,
+    PodRequest,
+    Policy,
+    RequestShape,
+)
 from gpushare.units import MemoryUnit, ResourceConfig
 from gpushare.wire import fields, pods
 

@@ -10,10 +10,9 @@ from gpushare.cluster.budgets import Budget
 from gpushare.cluster.pod_records import Bound
 from gpushare.cluster.world import Node, PodToPlace
 from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
-from gpushare.model.allocation import Grant
 from gpushare.model.capacity import NOTHING
 from gpushare.model.gpu import GpuHealth
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import Grant, NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.placement import costs
 from gpushare.placement.policies import Policies

@@ -8,10 +8,9 @@ from gpushare import units
 from gpushare.cluster.pod_records import Bound
 from gpushare.cluster.world import PodToPlace
 from gpushare.identity import NodeName
-from gpushare.model.allocation import Allocation, Grant, Placed
 from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare.model.gpu import Gpu
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import Allocation, Grant, NodeLedger, Placed
 from gpushare.model.request import Policy
 from gpushare.placement.columns import PART, Kinds, Nodes, how_many, of_gpus
 from gpushare.placement.costs import Change, Cost, costs_of

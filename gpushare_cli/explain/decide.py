@@ -13,9 +13,8 @@ from gpushare.cluster.reasons import by_sum, some
 from gpushare.cluster.world import PodToPlace
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName, PodRef
-from gpushare.model.allocation import Placed, RefusalReason, Refused
 from gpushare.model.gpu import NodeInventory
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import NodeLedger, Placed, RefusalReason, Refused
 from gpushare.model.request import PodRequest, Policy
 from gpushare.placement import costs
 from gpushare.units import GIB, MemoryUnit, ResourceConfig

@@ -6,9 +6,8 @@ from typing import Any, Final
 
 from gpushare import names, units
 from gpushare.identity import PodRef
-from gpushare.model.allocation import Allocation, Grant, Held
 from gpushare.model.gpu import Gpu, Limit, NodeInventory
-from gpushare.model.ledger import NodeLedger, mib_on
+from gpushare.model.ledger import Allocation, Grant, Held, NodeLedger, mib_on
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import limits

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from gpushare import units
 from gpushare.cluster.reasons import some
-from gpushare.model.allocation import Placed
 from gpushare.model.gpu import label
+from gpushare.model.ledger import Placed
 from gpushare.model.request import ContainerRequest, Policy, RequestShape
 from gpushare_cli import console, limits, world
 from gpushare_cli.explain.choice import NodeChoice

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from gpushare.cluster import budgets
-from gpushare.model.selector import LabelSelector
+from gpushare.model.request import LabelSelector
 from gpushare.placement.columns import Ints
 from gpushare.wire import fields
 from gpushare_cli import kube_scores, schedulable

@@ -12,8 +12,8 @@ from typing import Final
 from gpushare.cluster import world as cluster_world
 from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
-from gpushare.model.allocation import Grant, Placed, RefusalReason, Refused
 from gpushare.model.capacity import NodeCapacity
+from gpushare.model.ledger import Grant, Placed, RefusalReason, Refused
 from gpushare_cli import schedulable, world
 from gpushare_cli.kube_scores import Floats, Load
 from gpushare_cli.simulate.cluster import Cluster, Learner, Nodes

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from gpushare.identity import NodeName
-from gpushare.model.allocation import Allocation, Placed
+from gpushare.model.ledger import Allocation, Placed
 from gpushare.model.request import DEFAULT_POLICY, PodRequest, Policy
 from gpushare.placement.columns import Bools, Ints
 from gpushare_cli import kube_scores

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from gpushare.cluster import pod_records
 from gpushare.model.capacity import Ask
-from gpushare.model.request import PodRequest, RequestShape
-from gpushare.model.selector import GpuSelector
+from gpushare.model.request import GpuSelector, PodRequest, RequestShape
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import kube_scores, schedulable

@@ -13,8 +13,8 @@ import yaml
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Params, Reply
-from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth, NodeInventory
+from gpushare.model.ledger import Grant
 from gpushare.wire import allocations, hand_over
 from gpushare_cli.doctor import command, snapshot
 from gpushare_cli.doctor.command import Diagnosis

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gpushare import names
-from gpushare.model.allocation import Grant
+from gpushare.model.ledger import Grant
 from gpushare.wire import allocations
 from testing.builders import Json, env_of, make_allocation, make_container, make_pod
 

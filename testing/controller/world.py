@@ -29,9 +29,8 @@ from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.kube.watch import Sink
-from gpushare.model.allocation import Allocation
 from gpushare.model.capacity import NodeCapacity
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import Allocation, NodeLedger
 from gpushare.model.request import PodRequest, Policy
 from gpushare.units import GIB, ResourceConfig
 from gpushare.wire import allocations, requests, unhealthy

@@ -16,8 +16,8 @@ from deviceplugin.resources import Resource
 from deviceplugin.source import RawGpu
 from gpushare import names, units
 from gpushare.identity import ContainerName, GpuUuid, NodeName
-from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import HandOver
+from gpushare.model.ledger import Allocation, Grant
 from gpushare.units import ResourceConfig
 from gpushare.wire import allocations
 from testing.builders import Json, env_of, make_container, make_grant, make_inventory, make_pod, make_ref

@@ -6,8 +6,8 @@ from typing import Any
 
 from deviceplugin.cdi import ContainerEdits
 from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError, Proofs
-from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Gpu, Limit
+from gpushare.model.ledger import Grant
 from testing.builders import make_grant, make_inventory, make_ref
 
 

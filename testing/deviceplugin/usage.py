@@ -12,8 +12,8 @@ from deviceplugin.usage.join import Pods
 from deviceplugin.usage.loop import CurrentUsage
 from deviceplugin.usage.values import Process, Sample
 from gpushare.identity import GpuUuid, PodUid
-from gpushare.model.allocation import Grant
 from gpushare.model.gpu import NodeInventory
+from gpushare.model.ledger import Grant
 from gpushare.runtime.clock import Clock
 from gpushare.units import ResourceConfig
 from testing.builders import Json

@@ -13,7 +13,7 @@ from controller.settings import Settings as ControllerSettings
 from deviceplugin import decide
 from deviceplugin.settings import Settings as PluginSettings
 from gpushare import names
-from gpushare.model.allocation import RefusalReason
+from gpushare.model.ledger import RefusalReason
 from gpushare.runtime import options
 from gpushare_cli.doctor.command import CHECKS
 from release.pages import chart, generate, metrics

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from gpushare.model.allocation import Refused
+from gpushare.model.ledger import Refused
 from gpushare.placement.place import place
 from gpushare_cli import __main__ as cli
 from testing.builders import Json, make_grant, make_inventory, make_ledger, make_node, make_shape

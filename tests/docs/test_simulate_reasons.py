@@ -9,7 +9,7 @@ import pytest
 
 from gpushare import names
 from gpushare.identity import NodeName
-from gpushare.model.allocation import Placed
+from gpushare.model.ledger import Placed
 from gpushare_cli.simulate import plan
 from gpushare_cli.world import NodeAnswer
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod

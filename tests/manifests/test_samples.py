@@ -2,8 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare.model.allocation import Placed
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import NodeLedger, Placed
 from gpushare.model.request import RequestShape
 from gpushare.placement.place import place
 from gpushare.wire import requests

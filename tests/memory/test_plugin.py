@@ -12,7 +12,7 @@ import pytest
 
 from gpushare import names
 from gpushare.identity import NodeName, PodRef, PodUid
-from gpushare.model.allocation import Allocation
+from gpushare.model.ledger import Allocation
 from gpushare.wire import allocations
 from testing.builders import Json, make_container, make_grant, make_node, make_pod
 from testing.fakes import kube_http

@@ -6,18 +6,20 @@ from typing import Final
 from hypothesis import strategies as st
 
 from gpushare.identity import ContainerName, GpuUuid, NodeName
-from gpushare.model.allocation import Allocation, Grant
 from gpushare.model.gpu import Gpu, GpuHealth, HandOver, Limit, MigInstance, NodeInventory
-from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
-from gpushare.model.selector import (
+from gpushare.model.ledger import Allocation, Grant, NodeLedger
+from gpushare.model.request import (
     ANY_GPU,
     Affinity,
     Choice,
+    ContainerKind,
+    ContainerRequest,
     GpuSelector,
     LabelSelector,
     MigChoice,
     Operator,
+    Policy,
+    RequestShape,
     Requirement,
 )
 from gpushare.units import MemoryUnit

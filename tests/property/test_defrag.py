@@ -15,11 +15,9 @@ from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound
 from gpushare.cluster.world import Node, PodToPlace
 from gpushare.identity import ContainerName, NodeName
-from gpushare.model.allocation import Placed
 from gpushare.model.capacity import FreeHost
-from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import ContainerRequest, Policy, RequestShape
-from gpushare.model.selector import LabelSelector, Operator, Requirement
+from gpushare.model.ledger import NodeLedger, Placed
+from gpushare.model.request import ContainerRequest, LabelSelector, Operator, Policy, RequestShape, Requirement
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
 from gpushare_cli.evict import move_search

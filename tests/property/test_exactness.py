@@ -21,12 +21,10 @@ from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodUid
-from gpushare.model.allocation import Placed, Refused, Verdict
 from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.gpu import GpuHealth
-from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import ContainerRequest, PodRequest, Policy, RequestShape
-from gpushare.model.selector import ANY_GPU
+from gpushare.model.ledger import NodeLedger, Placed, Refused, Verdict
+from gpushare.model.request import ANY_GPU, ContainerRequest, PodRequest, Policy, RequestShape
 from gpushare.placement import outlook
 from gpushare.placement.costs import Costs, Worth
 from gpushare.placement.fits import FITS, Fits, refusal

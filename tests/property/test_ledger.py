@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gpushare.identity import NodeName
-from gpushare.model.allocation import Allocation, Placed
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import Allocation, NodeLedger, Placed
 from gpushare.model.request import RequestShape
 from gpushare.placement.place import place
 from gpushare.units import GIB

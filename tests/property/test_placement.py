@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.identity import ContainerName
-from gpushare.model.allocation import Grant, Placed, RefusalReason, Refused, footprint
 from gpushare.model.capacity import Ask
 from gpushare.model.gpu import Gpu, GpuHealth, HandOver, Limit
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import Grant, NodeLedger, Placed, RefusalReason, Refused, footprint
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
 from gpushare.placement.place import place
 from testing.builders import make_allocation, make_inventory

@@ -8,11 +8,9 @@ from dataclasses import replace
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpushare.model.allocation import Refused, Verdict
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
-from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import Policy, RequestShape
-from gpushare.model.selector import Choice, MigChoice
+from gpushare.model.ledger import NodeLedger, Refused, Verdict
+from gpushare.model.request import Choice, MigChoice, Policy, RequestShape
 from gpushare.placement import outlook
 from gpushare.placement.columns import PART, Kinds, Nodes, how_many
 from gpushare.placement.costs import Cost, change_of, costs_of

@@ -12,10 +12,8 @@ from controller.preemption import Decision, Preemptor, Ruling, Victims
 from gpushare.cluster.budgets import Budget
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import ContainerName, PodUid
-from gpushare.model.allocation import Grant, Placed
-from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import PodRequest, RequestShape
-from gpushare.model.selector import LabelSelector
+from gpushare.model.ledger import Grant, NodeLedger, Placed
+from gpushare.model.request import LabelSelector, PodRequest, RequestShape
 from gpushare.placement.place import place
 from testing.builders import make_allocation, make_inventory, make_ref
 from tests.property.strategies import shapes

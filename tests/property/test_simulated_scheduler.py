@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
-from gpushare.model.request import Policy
-from gpushare.model.selector import Choice, accepts
+from gpushare.model.request import Choice, Policy, accepts
 from gpushare.placement.costs import Cost
 from gpushare_cli import kube_scores
 from gpushare_cli.kube_scores import Fit, Floats, Load, Rules

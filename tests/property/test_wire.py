@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
-from gpushare.model.allocation import Allocation
 from gpushare.model.gpu import NodeInventory
+from gpushare.model.ledger import Allocation
 from gpushare.wire import allocations as allocations_wire
 from gpushare.wire import fields as fields_wire
 from gpushare.wire import inventory

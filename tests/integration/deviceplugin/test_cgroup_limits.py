@@ -18,8 +18,8 @@ from deviceplugin.nvml.binding import SilentDriverError
 from deviceplugin.nvml.driver import UNLIMITED, MemoryLimits
 from deviceplugin.prestart import limited
 from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
-from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Limit, MigInstance, NodeInventory
+from gpushare.model.ledger import Grant
 from gpushare.model.request import ContainerKind
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB, ResourceConfig

@@ -15,8 +15,7 @@ from gpushare import names
 from gpushare.cluster import node_records, pod_records
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName, by_index
-from gpushare.model.allocation import Grant
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import Grant, NodeLedger
 from gpushare.runtime import intake
 from gpushare.units import GIB as GIB_UNIT
 from gpushare.units import MemoryUnit, ResourceConfig

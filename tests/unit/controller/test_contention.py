@@ -22,8 +22,7 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.kube.watch import Reflector
-from gpushare.model.allocation import RefusalReason, Refused, Verdict
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import NodeLedger, RefusalReason, Refused, Verdict
 from gpushare.model.request import PodRequest, RequestShape
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies

@@ -7,8 +7,7 @@ import pytest
 
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName
-from gpushare.model.allocation import Refused, Verdict
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import NodeLedger, Refused, Verdict
 from gpushare.model.request import RequestShape
 from gpushare.placement import table
 from gpushare.placement.place import place

@@ -12,9 +12,8 @@ from gpushare import names
 from gpushare.cluster.groups import LabelIndex
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
-from gpushare.model.allocation import RefusalReason, Refused, Verdict
-from gpushare.model.request import RequestShape
-from gpushare.model.selector import LabelSelector, Operator, Requirement
+from gpushare.model.ledger import RefusalReason, Refused, Verdict
+from gpushare.model.request import LabelSelector, Operator, RequestShape, Requirement
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
 from testing.controller.bypassing import add_bypassed, tick

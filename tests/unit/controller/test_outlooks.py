@@ -14,7 +14,7 @@ from controller.state import ClusterState
 from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.identity import NodeName, PodUid
 from gpushare.model.capacity import Ask, FreeHost
-from gpushare.model.selector import Choice
+from gpushare.model.request import Choice
 from gpushare.placement import demand
 from gpushare.placement import outlook as reference
 from gpushare.placement.demand import EVERY

@@ -13,7 +13,7 @@ from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
-from gpushare.model.allocation import Refused
+from gpushare.model.ledger import Refused
 from gpushare.model.request import RequestShape
 from gpushare.wire import pods as pods_wire
 from testing.builders import make_container, make_pod

@@ -15,11 +15,9 @@ from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
-from gpushare.model.allocation import Grant, RefusalReason, Refused, Verdict
 from gpushare.model.gpu import GpuHealth
-from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import PodRequest, RequestShape
-from gpushare.model.selector import LabelSelector
+from gpushare.model.ledger import Grant, NodeLedger, RefusalReason, Refused, Verdict
+from gpushare.model.request import LabelSelector, PodRequest, RequestShape
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
 from testing.builders import (

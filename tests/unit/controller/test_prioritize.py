@@ -13,11 +13,9 @@ from gpushare import names
 from gpushare.cluster import node_ledger
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
-from gpushare.model.allocation import Placed
 from gpushare.model.capacity import FreeHost
-from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import Policy, RequestShape
-from gpushare.model.selector import Choice
+from gpushare.model.ledger import NodeLedger, Placed
+from gpushare.model.request import Choice, Policy, RequestShape
 from gpushare.placement import table
 from gpushare.placement.columns import Ints
 from gpushare.placement.costs import Costs

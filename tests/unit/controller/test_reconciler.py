@@ -19,7 +19,7 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.kube.pods import EventType
-from gpushare.model.allocation import RefusalReason, Refused
+from gpushare.model.ledger import RefusalReason, Refused
 from gpushare.model.request import PodRequest, RequestShape
 from gpushare.wire import pods as pods_wire
 from testing.builders import make_ledger, make_ref, make_shape

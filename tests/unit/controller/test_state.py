@@ -13,9 +13,8 @@ from gpushare.cluster import world as cluster_world
 from gpushare.cluster.pod_records import Bound, NonGpuPod
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
-from gpushare.model.allocation import RefusalReason, Refused
 from gpushare.model.capacity import NOTHING, Ask, FreeHost, NodeCapacity
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import NodeLedger, RefusalReason, Refused
 from gpushare.units import MemoryUnit, ResourceConfig
 from gpushare.wire import allocations
 from gpushare.wire import pods as pods_wire

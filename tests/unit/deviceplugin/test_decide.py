@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from deviceplugin import decide
 from deviceplugin.decide import Accept, Reason, Refuse, StartRequest
 from deviceplugin.resources import MEMORY, PERCENT, WHOLE, Resource
-from gpushare.model.allocation import Grant
 from gpushare.model.gpu import GpuHealth, NodeInventory
+from gpushare.model.ledger import Grant
 from gpushare.units import MemoryUnit
 from testing.builders import Json, env_of, make_container, make_grant, make_inventory, make_pod
 from testing.deviceplugin.build import NODE, bound_pod, ids_of, percent_container, start_of

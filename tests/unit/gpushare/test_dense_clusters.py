@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
-from gpushare.model.selector import Choice, accepts
+from gpushare.model.request import Choice, accepts
 from gpushare.placement import outlook
 from gpushare.placement.policies import Binpack, Dense
 from testing.placing import after, best

@@ -7,8 +7,7 @@ import pytest
 from gpushare import names
 from gpushare.errors import WireError
 from gpushare.identity import by_index
-from gpushare.model.allocation import Allocation, Grant, Placed
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import Allocation, Grant, NodeLedger, Placed
 from gpushare.placement.place import place
 from gpushare.units import GIB, ResourceConfig
 from gpushare.wire import allocations, interop, requests

@@ -3,10 +3,9 @@ from dataclasses import replace
 import pytest
 
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodUid, by_index
-from gpushare.model.allocation import Held, footprint
 from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.gpu import MAX_GPUS, MAX_INSTANCES, Gpu, GpuHealth, NodeInventory, label, mig_index
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import Held, NodeLedger, footprint
 from gpushare.model.request import ContainerKind, ContainerRequest, Need, PodRequest, RequestShape
 from gpushare.units import GIB
 from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ledger, make_ref

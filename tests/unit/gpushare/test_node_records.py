@@ -10,8 +10,8 @@ from gpushare.cluster import node_ledger, node_records, pod_records
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound
 from gpushare.errors import WireError
-from gpushare.model.allocation import RefusalReason, Refused
 from gpushare.model.gpu import GpuHealth, NodeInventory
+from gpushare.model.ledger import RefusalReason, Refused
 from gpushare.units import ResourceConfig
 from testing import ledgers
 from testing.builders import make_container, make_inventory, make_mig, make_node, make_pod

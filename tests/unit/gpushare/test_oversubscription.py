@@ -9,12 +9,10 @@ import pytest
 from gpushare import names
 from gpushare.errors import WireError
 from gpushare.identity import ContainerName, NodeName
-from gpushare.model.allocation import Placed, RefusalReason, Refused
 from gpushare.model.capacity import Ask, FreeGpu
 from gpushare.model.gpu import Gpu
-from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import ContainerRequest, RequestShape
-from gpushare.model.selector import ANY_GPU
+from gpushare.model.ledger import NodeLedger, Placed, RefusalReason, Refused
+from gpushare.model.request import ANY_GPU, ContainerRequest, RequestShape
 from gpushare.placement.place import place
 from gpushare.units import GIB, ResourceConfig
 from gpushare.wire import allocations, inventory

@@ -5,11 +5,19 @@ from dataclasses import replace
 import pytest
 
 from gpushare.identity import ContainerName, by_index
-from gpushare.model.allocation import Allocation, Placed, RefusalReason, Refused
 from gpushare.model.gpu import Gpu, GpuHealth, HandOver, Limit
-from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
-from gpushare.model.selector import Affinity, Choice, GpuSelector, LabelSelector, MigChoice
+from gpushare.model.ledger import Allocation, NodeLedger, Placed, RefusalReason, Refused
+from gpushare.model.request import (
+    Affinity,
+    Choice,
+    ContainerKind,
+    ContainerRequest,
+    GpuSelector,
+    LabelSelector,
+    MigChoice,
+    Policy,
+    RequestShape,
+)
 from gpushare.placement.place import place
 from gpushare.placement.policies import POLICIES, Policies
 from testing.builders import make_allocation, make_gpu, make_grant, make_inventory, make_ledger, make_mig, make_shape

@@ -8,8 +8,8 @@ from gpushare import names
 from gpushare.cluster import pod_records
 from gpushare.cluster.pod_records import Bound, Bypassed, Pending, Problem
 from gpushare.errors import WireError
-from gpushare.model.allocation import footprint
 from gpushare.model.capacity import Ask
+from gpushare.model.ledger import footprint
 from gpushare.model.request import ContainerKind
 from gpushare.units import GIB, MemoryUnit, ResourceConfig
 from gpushare.wire import allocations

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
-from gpushare.model.request import Policy
-from gpushare.model.selector import ANY_GPU, Choice
+from gpushare.model.request import ANY_GPU, Choice, Policy
 from gpushare.placement import demand, outlook
 from gpushare.placement.columns import Kinds, Nodes, how_many
 from gpushare.placement.demand import EVERY, due_after

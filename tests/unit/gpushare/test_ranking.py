@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from gpushare.identity import NodeName
-from gpushare.model.allocation import Placed
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
-from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import ContainerKind, Need, Policy, RequestShape
-from gpushare.model.selector import MigChoice
+from gpushare.model.ledger import NodeLedger, Placed
+from gpushare.model.request import ContainerKind, MigChoice, Need, Policy, RequestShape
 from gpushare.placement import costs, policies
 from gpushare.placement.columns import Ints, Kinds, Nodes, how_many
 from gpushare.placement.costs import change_of, costs_of

@@ -3,7 +3,7 @@
 import pytest
 
 from gpushare.cluster.reasons import largest_free, together
-from gpushare.model.allocation import RefusalReason, Refused
+from gpushare.model.ledger import RefusalReason, Refused
 from testing.builders import make_ledger
 
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gpushare.identity import ContainerName
-from gpushare.model.allocation import Placed, RefusalReason, Refused
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import NodeLedger, Placed, RefusalReason, Refused
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
 from gpushare.placement import search
 from gpushare.placement.place import place

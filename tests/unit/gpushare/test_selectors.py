@@ -8,8 +8,7 @@ import pytest
 from gpushare import names
 from gpushare.errors import InvalidRequestError
 from gpushare.model.gpu import Limit, MigInstance
-from gpushare.model.request import RequestShape
-from gpushare.model.selector import ANY_GPU, GpuSelector, LabelSelector, MigChoice, Operator, is_model
+from gpushare.model.request import ANY_GPU, GpuSelector, LabelSelector, MigChoice, Operator, RequestShape, is_model
 from gpushare.units import GIB, MemoryUnit, ResourceConfig, parse_memory
 from gpushare.wire import requests
 from testing.builders import make_gpu, make_pod

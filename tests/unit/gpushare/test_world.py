@@ -3,9 +3,8 @@
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.world import Node, PodToPlace
 from gpushare.identity import GpuUuid, NodeName
-from gpushare.model.allocation import RefusalReason, Refused
 from gpushare.model.capacity import FreeHost
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import NodeLedger, RefusalReason, Refused
 from gpushare.placement.policies import Policies
 from testing.builders import make_grant, make_inventory, make_ref, make_shape
 

@@ -10,8 +10,7 @@ from controller.state import ClusterState
 from controller.watches import NodeSink, PodSink
 from gpushare import names
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
-from gpushare.model.request import Policy
-from gpushare.model.selector import ANY_GPU, Choice
+from gpushare.model.request import ANY_GPU, Choice, Policy
 from gpushare.placement import outlook
 from gpushare.placement.costs import Change, costs_of
 from gpushare.placement.outlook import Outlook

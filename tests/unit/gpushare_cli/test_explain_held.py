@@ -7,7 +7,7 @@ import pytest
 
 from gpushare import names
 from gpushare.identity import ContainerName, GpuUuid
-from gpushare.model.allocation import Grant
+from gpushare.model.ledger import Grant
 from gpushare.model.request import ContainerKind
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.explaining import config_map, copy, explain

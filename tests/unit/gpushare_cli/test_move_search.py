@@ -7,11 +7,9 @@ from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound
 from gpushare.cluster.world import Node, PodToPlace
 from gpushare.identity import GpuUuid, NodeName
-from gpushare.model.allocation import Allocation
 from gpushare.model.capacity import FreeHost
-from gpushare.model.ledger import NodeLedger
-from gpushare.model.request import RequestShape
-from gpushare.model.selector import Affinity, LabelSelector, Operator, Requirement
+from gpushare.model.ledger import Allocation, NodeLedger
+from gpushare.model.request import Affinity, LabelSelector, Operator, RequestShape, Requirement
 from gpushare_cli.evict import move_search
 from gpushare_cli.evict.move_search import Evictable, Movable, Plan, candidates
 from testing.builders import make_grant, make_inventory, make_ref, make_shape

@@ -14,8 +14,8 @@ import yaml
 from gpushare.errors import WireError
 from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.kube import api as kube
-from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Gpu, NodeInventory
+from gpushare.model.ledger import Grant
 from gpushare.units import GIB
 from gpushare_cli import __main__ as cli
 from gpushare_cli import console, inspect_command, yamls

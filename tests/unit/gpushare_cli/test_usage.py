@@ -14,8 +14,8 @@ from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import Reply
-from gpushare.model.allocation import Grant
 from gpushare.model.gpu import Limit, NodeInventory, Strength
+from gpushare.model.ledger import Grant
 from gpushare.wire import inventory as inventory_wire
 from gpushare_cli import __main__ as cli
 from gpushare_cli import inspect_command, limits, usage
