@@ -22,11 +22,12 @@ from gpushare.identity import NodeName
 from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import NodeLedger, Placed, RefusalReason, Refused, Verdict
 from gpushare.model.request import Policy, RequestShape
-from gpushare.placement import candidates, costs, explain, fits, table
+from gpushare.placement import costs, explain, fits, table
 from gpushare.placement.columns import Nodes
 from gpushare.placement.costs import Cost, Costs, Worth
 from gpushare.placement.fits import BY_PLACE, FITS, UNSEEN, Fits
 from gpushare.placement.outlook import Outlook
+from gpushare.placement.place import barred_by_kind
 from gpushare.placement.policies import Policies
 from gpushare.placement.table import Table
 from gpushare.runtime.clock import Clock
@@ -349,7 +350,7 @@ class ClusterTable:
         found = kind.around.get(build)
         if found is None:
             shape, inventory = kind.fits.shape, ledger.inventory
-            barred = candidates.by_kind(shape, inventory.gpus)
+            barred = barred_by_kind(shape, inventory.gpus)
             found = explain.around_the_node(shape, shape.containers[0], barred, inventory)
             kind.around[build] = found
         return found

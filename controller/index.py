@@ -15,12 +15,11 @@ from typing import NamedTuple
 from controller.reservations import Reservation, Reservations
 from gpushare.cluster import groups, node_ledger, node_records
 from gpushare.cluster.groups import Counts, LabelIndex
-from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import AnyPod, Bound, NonGpuPod, Pending, PodRecord, Problem
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.capacity import NOTHING, Ask, FreeHost
-from gpushare.model.ledger import Allocation, NodeLedger, RefusalReason, Refused
+from gpushare.model.ledger import Allocation, LedgerOrRefused, NodeLedger, RefusalReason, Refused
 from gpushare.model.request import Policy, RequestShape
 from gpushare.units import ResourceConfig
 

@@ -16,11 +16,10 @@ from controller.metrics import Metrics
 from controller.state import ClusterState
 from gpushare.cluster import budgets
 from gpushare.cluster.budgets import Budget
-from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
-from gpushare.model.ledger import NodeLedger, Placed, RefusalReason, Refused
+from gpushare.model.ledger import LedgerOrRefused, NodeLedger, Placed, RefusalReason, Refused
 from gpushare.model.request import Affinity, PodRequest
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import units
-from gpushare.cluster.reasons import some
 from gpushare.identity import NodeName
 from gpushare.model.gpu import Gpu, Limit, NodeInventory, label
 from gpushare.model.ledger import Allocation, mib_on
+from gpushare.placement.explain import some
 from gpushare_cli.holders import Report
 from gpushare_cli.usage import NodeUse, Use
 

@@ -8,21 +8,19 @@ from typing import Any, Final
 
 from gpushare import names, units
 from gpushare.cluster import bypass, groups, node_ledger, node_records, pod_records
-from gpushare.cluster import world as cluster_world
 from gpushare.cluster.bypass import Fate
-from gpushare.cluster.node_ledger import LedgerOrRefused
+from gpushare.cluster.node_ledger import PodToPlace
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound, Bypassed, PodRecord, Problem
-from gpushare.cluster.reasons import NODES_NAMED, largest_free, together
-from gpushare.cluster.world import PodToPlace
 from gpushare.errors import SettingsError
 from gpushare.identity import NodeName, PodRef, by_index
 from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
 from gpushare.model.gpu import MAX_GPUS, Gpu, NodeInventory
-from gpushare.model.ledger import Grant, NodeLedger, Placed, RefusalReason, Refused, Verdict
+from gpushare.model.ledger import Grant, LedgerOrRefused, NodeLedger, Placed, RefusalReason, Refused, Verdict
 from gpushare.model.request import DEFAULT_POLICY, ContainerKind, ContainerRequest, PodRequest, Policy
 from gpushare.placement import costs
 from gpushare.placement import outlook as outlooks
+from gpushare.placement.explain import NODES_NAMED, largest_free, together
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.policies import LEARNING, Policies
 from gpushare.units import GIB, MemoryUnit, ResourceConfig
@@ -40,7 +38,7 @@ _NOT_MUTATED: Final = "the webhook did not change it, so its containers would no
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node(cluster_world.Node):
+class Node(node_ledger.Node):
     facts: NodeFacts
 
 

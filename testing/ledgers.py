@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpushare.cluster import node_records, pod_records
-from gpushare.cluster import world as cluster_world
-from gpushare.cluster.world import Ledgers
+from gpushare.cluster import node_ledger, node_records, pod_records
+from gpushare.cluster.node_ledger import Ledgers
 from gpushare.units import ResourceConfig
 
 
@@ -19,6 +18,4 @@ def of_objects(
         pods: all pods of all namespaces.
         resource_config: of the cluster.
     """
-    return cluster_world.ledgers(
-        map(node_records.read, nodes), (pod_records.read(pod, resource_config) for pod in pods)
-    )
+    return node_ledger.ledgers(map(node_records.read, nodes), (pod_records.read(pod, resource_config) for pod in pods))

@@ -19,13 +19,12 @@ from controller.state import AlreadyBound, ClusterState
 from gpushare import names
 from gpushare.cluster import bypass, node_ledger
 from gpushare.cluster.bypass import Fate, Owner
-from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bound, Bypassed
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.pods import EventType
-from gpushare.model.ledger import Allocation, Refused
+from gpushare.model.ledger import Allocation, LedgerOrRefused, Refused
 from gpushare.model.request import PodRequest
 from gpushare.runtime import logs
 

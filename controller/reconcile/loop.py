@@ -21,7 +21,7 @@ from controller.reconcile.writer import Writer
 from controller.reservations import Reservation
 from controller.state import ClusterState
 from gpushare import names
-from gpushare.cluster import cordons, node_ledger, node_records, world
+from gpushare.cluster import cordons, node_ledger, node_records
 from gpushare.cluster.groups import LabelIndex
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound
@@ -218,7 +218,7 @@ def audit(index: Index) -> list[str]:
     known = snapshot.labels
     wrong = [name for name in sorted(counted.keys() | known.keys()) if counted.get(name) != known.get(name)]
     return [
-        *world.differences(expected, snapshot.ledgers),
+        *node_ledger.differences(expected, snapshot.ledgers),
         *(f"namespace {name}: disagree about the labels of pods that hold GPUs" for name in wrong),
     ]
 

@@ -19,14 +19,13 @@ from controller.reconcile.node_requests import Refusal, Refusals
 from controller.reconcile.recreate import Recreator
 from controller.reconcile.writer import Writer
 from controller.state import ClusterState
-from gpushare.cluster import reasons
-from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Pending
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.kube import api as kube
-from gpushare.model.ledger import RefusalReason, Refused
+from gpushare.model.ledger import LedgerOrRefused, RefusalReason, Refused
 from gpushare.model.request import PodRequest, RequestShape
+from gpushare.placement import explain
 from gpushare.runtime import logs
 
 _LOG: Final = logging.getLogger(__name__)
@@ -232,7 +231,7 @@ class WaitingPods:
 
     def _sums(self, pod: Pending) -> str:
         refusal = self._refused.get(pod.ref.uid)
-        return "" if refusal is None else f"; {reasons.by_sum(refusal.nodes, refusal.left_out)}"
+        return "" if refusal is None else f"; {explain.by_sum(refusal.nodes, refusal.left_out)}"
 
     def _kinds(self, requests: Mapping[_KindKey, PodRequest], snapshot: Snapshot) -> dict[_KindKey, "_Kind"]:
         """The kinds of pods to judge in this tick: those whose turn is the longest ago."""
@@ -274,7 +273,7 @@ class _Kind:
 
     @functools.cached_property
     def message(self) -> str:
-        return reasons.closest(self._answers, self.ledgers)
+        return explain.closest(self._answers, self.ledgers)
 
 
 def _kind_key(request: PodRequest) -> _KindKey:

@@ -9,9 +9,8 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from gpushare.cluster import pod_records
-from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bypassed
-from gpushare.model.ledger import RefusalReason, Refused
+from gpushare.model.ledger import LedgerOrRefused, RefusalReason, Refused
 
 
 @dataclass(frozen=True, slots=True)

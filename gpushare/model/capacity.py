@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from gpushare.model.gpu import Gpu, GpuHealth
+from gpushare.model.gpu import Gpu
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import ANY_GPU, Choice, MigChoice, Need, PodRequest, RequestShape, takes_mig
 
@@ -94,7 +94,7 @@ class NodeCapacity:
     @classmethod
     def of(cls, ledger: NodeLedger, host: FreeHost | None = None) -> "NodeCapacity":
         gpus = ledger.inventory.gpus
-        rooms = [FreeGpu.of(gpu, ledger) for gpu in gpus if gpu.health is GpuHealth.HEALTHY]
+        rooms = [FreeGpu.of(gpu, ledger) for gpu in ledger.inventory.healthy]
         return cls(model=gpus[0].model if gpus else "", gpus=tuple(sorted(rooms)), host=host)
 
 

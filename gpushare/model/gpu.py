@@ -202,6 +202,11 @@ class NodeInventory:
         return self._aliases.get(gpu, gpu)
 
     @property
+    def healthy(self) -> tuple[Gpu, ...]:
+        """GPUs that take new pods."""
+        return tuple(gpu for gpu in self.gpus if gpu.health is GpuHealth.HEALTHY)
+
+    @property
     def total_units(self) -> int:
         """Units that its GPUs have: every GPU rounded down by itself."""
         return sum(self.unit.floor(gpu.memory_mib) for gpu in self.gpus)

@@ -254,6 +254,9 @@ class NodeLedger:
         return {gpu: percent - 100 for gpu, percent in self.used_percent.items() if percent > 100}
 
 
+LedgerOrRefused = NodeLedger | Refused  # why it has none; immutable: a new object whenever anything has changed
+
+
 def mib_on(held: Grant | Held, gpu: Gpu | None) -> int:
     """MiB that are held on one GPU, parts of it and whole GPUs included.
 

@@ -313,6 +313,10 @@ class RequestShape:
     only_cdi: bool = False
     """Only nodes that hand GPUs over by CDI show them to it: it was created without a RuntimeClass."""
 
+    def takes(self, container: ContainerRequest, gpu: Gpu) -> bool:
+        """Whether one of its containers may get a GPU, if that may be a MIG instance."""
+        return gpu.mig is None or takes_mig(self.gpus.mig, container.gpu_count, whole=container.whole)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequest:

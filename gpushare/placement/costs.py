@@ -15,7 +15,6 @@ from gpushare.identity import NodeName
 from gpushare.model.capacity import NOTHING, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.ledger import Grant, NodeLedger, footprint, mib_on
 from gpushare.model.request import Need
-from gpushare.placement import candidates
 from gpushare.placement.columns import Bools, Ints, Nodes
 from gpushare.placement.fits import FITS, Fits
 from gpushare.placement.policies import Scoring
@@ -62,7 +61,7 @@ def change_of(
         host = takes
     before, left = NodeCapacity.of(ledger, host), []
     held = {ledger.inventory.resolve(uuid): each for uuid, each in footprint(grants).items()}
-    for gpu in candidates.healthy(ledger):
+    for gpu in ledger.inventory.healthy:
         free, takes_of_it = FreeGpu.of(gpu, ledger), held.get(gpu.uuid)
         if takes_of_it is not None:
             whole, mib = takes_of_it.whole, mib_on(takes_of_it, gpu)

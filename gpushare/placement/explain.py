@@ -1,19 +1,24 @@
 """Refusals in plain words with numbers, for events, `kubectl describe pod` and the command line."""
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from gpushare import names
+from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import LedgerOrRefused, NodeLedger, RefusalReason, Refused
 from gpushare.model.request import ANY_GPU, ContainerRequest, MigChoice, RequestShape
-from gpushare.placement.candidates import Barred, takes
 from gpushare.placement.search import MAX_STEPS
 from gpushare.units import MemoryUnit
 
+NODES_NAMED: Final = 3
 MAX_NAMED: Final = 8  # containers; the message is repeated for every node
 _NO_MIG: Final = " for one container, which MIG instances cannot be, as a process uses one of them"
 _NOT_WHOLE: Final = f" (a MIG instance needs {names.ANNOTATION_MIG}: {MigChoice.ONLY.value})"
+
+Barred = Mapping[GpuUuid, str]
+"""GPUs that a pod may not use -> why, in two or three words."""
 
 
 def other_hand_over(ledger: NodeLedger) -> str:
@@ -42,10 +47,10 @@ def around_the_node(
     kind = f" with {shape.gpus}" if shape.gpus != ANY_GPU else ""
     of_kind = [gpu for gpu in inventory.gpus if gpu.uuid not in barred]
     without = ""
-    if not all(takes(shape, wanted, gpu) for gpu in of_kind):
+    if not all(shape.takes(wanted, gpu) for gpu in of_kind):
         without = _NOT_WHOLE if wanted.gpu_count == 1 else _NO_MIG
     found = [
-        f"{gpu.label}: {_health(gpu) or barred.get(gpu.uuid) or ('fits' if takes(shape, wanted, gpu) else 'MIG')}"
+        f"{gpu.label}: {_health(gpu) or barred.get(gpu.uuid) or ('fits' if shape.takes(wanted, gpu) else 'MIG')}"
         f" ({gpu.model}, {gpu.memory_mib} MiB)"
         for gpu in inventory.gpus[:MAX_NAMED]
     ]
@@ -116,7 +121,7 @@ def _number(wanted: ContainerRequest) -> str:
 
 
 def _takers(shape: RequestShape, gpu: Gpu) -> Iterator[bool]:
-    return (takes(shape, request, gpu) for request in shape.containers)
+    return (shape.takes(request, gpu) for request in shape.containers)
 
 
 def _health(gpu: Gpu) -> str:
@@ -135,3 +140,47 @@ def _unhealthy(ledger: NodeLedger) -> str:
 
 def _are(labels: list[str]) -> str:
     return f"GPU {labels[0]} is" if len(labels) == 1 else f"GPUs {', '.join(labels)} are"
+
+
+def together(messages: Sequence[str], nodes: int, which: str) -> str:
+    """`needs X; free ... on a: 1; free ... on b: 2; and 7 more nodes`: what all begin with is said once."""
+    # The messages are those of the closest of so many nodes; `which` says what they are, such as ` with GPUs`.
+    more = nodes - len(messages)
+    heads = {message.partition("; ")[0] for message in messages}
+    if len(heads) == 1:
+        messages = [*heads, *(tail for message in messages if (tail := message.partition("; ")[2]))]
+    text = "; ".join(messages)
+    return f"{text}; and {more} more node{'s' if more > 1 else ''}{which}" if more else text
+
+
+def closest(answers: Mapping[NodeName, Refused | None], ledgers: Mapping[NodeName, LedgerOrRefused]) -> str:
+    """What the nodes that come closest lack, with numbers; every node has refused the pod."""
+    without = RefusalReason.NO_INVENTORY
+    refused = {name: answer for name, answer in answers.items() if answer is not None and answer.reason is not without}
+    if not answers:
+        return "the cluster has no nodes"
+    if not refused:
+        return f"none of the {len(answers)} nodes has reported GPUs; is the gpushare device plugin running?"
+    nearest = heapq.nsmallest(
+        NODES_NAMED, refused, key=lambda name: (refused[name].permanent, -largest_free(ledgers.get(name)), name)
+    )
+    return together([refused[name].message for name in nearest], len(refused), " with GPUs")
+
+
+def largest_free(ledger: LedgerOrRefused | None) -> int:
+    """MiB on the node's freest GPU: what says how close it comes."""
+    if not isinstance(ledger, NodeLedger):
+        return 0
+    return max((ledger.free_mib(gpu) for gpu in ledger.inventory.gpus), default=0)
+
+
+def some(listed: Sequence[str], beside: int = 0) -> str:
+    """The first few of them, and how many more there are, with those beside."""
+    more = len(listed) + beside - NODES_NAMED
+    return ", ".join(listed[:NODES_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def by_sum(nodes: Sequence[NodeName], beside: int = 0) -> str:
+    """What an autoscaler's owner needs to know of a pod for which these nodes, and so many more, have room as a sum."""
+    total = f"what is free on {some(sorted(nodes), beside)} is enough in total, but no single GPU has room"
+    return f"{total}; autoscalers count totals, so they add no node"

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from gpushare.model.gpu import Gpu
 from gpushare.model.ledger import RefusalReason, Refused, Verdict
 from gpushare.model.request import ANY_GPU, RequestShape
-from gpushare.placement import candidates, table
+from gpushare.placement import table
 from gpushare.placement.columns import MOST_MIB, Bools, Ints
+from gpushare.placement.place import barred_by_kind
 from gpushare.placement.table import Rows, Table
 
 Codes = NDArray[np.uint8]
@@ -57,7 +58,7 @@ class Rules:
 
     def _ask(self, gpu: Gpu) -> tuple[bool, int, bool]:
         need = self._request.need(gpu).memory_mib
-        is_open = candidates.takes(self._shape, self._request, gpu) and not candidates.by_kind(self._shape, [gpu])
+        is_open = self._shape.takes(self._request, gpu) and not barred_by_kind(self._shape, [gpu])
         return is_open, min(need, MOST_MIB + 1), is_open and gpu.memory_mib >= need
 
     def of(self, cells: NDArray[np.int32]) -> tuple[Bools, NDArray[np.int32], Bools, Bools]:

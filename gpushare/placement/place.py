@@ -1,14 +1,15 @@
 """Choose GPUs of one node for a whole pod, or say with numbers why not."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from gpushare.identity import GpuUuid
 from gpushare.model.capacity import FreeGpu
 from gpushare.model.gpu import Gpu, HandOver
-from gpushare.model.ledger import Grant, NodeLedger, Placed, RefusalReason, Refused, Verdict
-from gpushare.model.request import ContainerRequest, Need, RequestShape
-from gpushare.placement import candidates, explain, search
+from gpushare.model.ledger import Grant, NodeLedger, Placed, RefusalReason, Refused, Verdict, footprint
+from gpushare.model.request import Affinity, ContainerRequest, LabelSelector, Need, RequestShape
+from gpushare.placement import explain, search
+from gpushare.placement.explain import Barred
 from gpushare.placement.policies import Policies, Scoring
 from gpushare.placement.search import Bin
 
@@ -28,13 +29,13 @@ def place(shape: RequestShape, ledger: NodeLedger, policies: Policies = _DEFAULT
     """
     if shape.only_cdi and ledger.inventory.hand_over is not HandOver.CDI:
         return Refused(RefusalReason.OTHER_HAND_OVER, explain.other_hand_over(ledger), permanent=True)
-    healthy = candidates.healthy(ledger)
+    healthy = ledger.inventory.healthy
     if not healthy:
         return Refused(RefusalReason.NO_HEALTHY_GPU, explain.no_healthy_gpu(ledger), permanent=True)
     widest = max(container.gpu_count for container in shape.containers)
     if widest > len(healthy):
         return Refused(RefusalReason.TOO_FEW_GPUS, explain.too_few_gpus(widest, len(healthy), ledger), permanent=True)
-    barred = candidates.by_kind(shape, healthy)
+    barred = barred_by_kind(shape, healthy)
     of_kind = [gpu for gpu in healthy if gpu.uuid not in barred]
     lacking = [request for request in shape.containers if request.gpu_count > len(_open_to(shape, request, of_kind))]
     if lacking:
@@ -42,7 +43,7 @@ def place(shape: RequestShape, ledger: NodeLedger, policies: Policies = _DEFAULT
         inventory = ledger.inventory
         message = inventory.node.join(explain.around_the_node(shape, hardest, barred, inventory))
         return Refused(RefusalReason.NO_MATCHING_GPU, message, permanent=True)
-    barred = {**candidates.by_neighbours(shape.affinity, ledger), **barred}
+    barred = {**_barred_by_neighbours(shape.affinity, ledger), **barred}
     bins = [_bin(shape, gpu, ledger) for gpu in of_kind if gpu.uuid not in barred]
     try:
         chosen = _choose(shape, bins, policies.of(shape.policy))
@@ -58,10 +59,47 @@ def place(shape: RequestShape, ledger: NodeLedger, policies: Policies = _DEFAULT
     )
 
 
+def barred_by_kind(shape: RequestShape, gpus: Iterable[Gpu]) -> Barred:
+    """GPUs that are not what the pod asks for. Only other hardware changes that."""
+    return {gpu.uuid: why for gpu in gpus if (why := shape.gpus.why_not(gpu) or _shared_mig(shape, gpu))}
+
+
+def _shared_mig(shape: RequestShape, gpu: Gpu) -> str:
+    if not shape.gpus.enforced:
+        return ""
+    part = any(not gpu.limit_of(request.need(gpu).memory_mib).enforced for request in shape.containers)
+    return "only a part of MIG" if part else ""
+
+
+def _barred_by_neighbours(affinity: Affinity | None, ledger: NodeLedger) -> Barred:
+    """GPUs that lack a pod that this one wants beside it, or have one that it avoids."""
+    if affinity is None:
+        return {}
+    result: dict[GpuUuid, str] = {}
+    if affinity.same is not None and not affinity.first:
+        near = _held_by(affinity.same, affinity.namespace, ledger)
+        for gpu in ledger.inventory.gpus:
+            if gpu.uuid not in near:
+                result[gpu.uuid] = f"without {affinity.same}"
+    if affinity.other is not None:
+        for uuid in _held_by(affinity.other, affinity.namespace, ledger):
+            result[uuid] = f"with {affinity.other}"
+    return result
+
+
+def _held_by(selector: LabelSelector, namespace: str, ledger: NodeLedger) -> set[GpuUuid]:
+    return {
+        ledger.inventory.resolve(gpu)
+        for held in ledger.allocations.values()
+        if held.pod.namespace == namespace and selector.matches(held.labels)
+        for gpu in footprint(held.grants)
+    }
+
+
 def _bin(shape: RequestShape, gpu: Gpu, ledger: NodeLedger) -> Bin:
     room = FreeGpu.of(gpu, ledger)
     needs = (
-        request.need(gpu) if candidates.takes(shape, request, gpu) and (room.untouched or not request.whole) else None
+        request.need(gpu) if shape.takes(request, gpu) and (room.untouched or not request.whole) else None
         for request in shape.containers
     )
     return Bin(gpu=gpu, room=room, needs=tuple(needs))
@@ -83,7 +121,7 @@ def _choose(shape: RequestShape, bins: Sequence[Bin], policy: Scoring) -> Sequen
 
 
 def _open_to(shape: RequestShape, request: ContainerRequest, gpus: Sequence[Gpu]) -> Sequence[Gpu]:
-    return [gpu for gpu in gpus if candidates.takes(shape, request, gpu)]
+    return [gpu for gpu in gpus if shape.takes(request, gpu)]
 
 
 def _could_ever_hold(shape: RequestShape, request: ContainerRequest, gpus: Sequence[Gpu]) -> bool:
@@ -94,7 +132,7 @@ def _could_ever_hold(shape: RequestShape, request: ContainerRequest, gpus: Seque
 def _reason(shape: RequestShape, bins: Sequence[Bin]) -> RefusalReason:
     """What is lacking first, for programs."""
     for position, request in enumerate(shape.containers):
-        open_to = [one for one in bins if candidates.takes(shape, request, one.gpu)]
+        open_to = [one for one in bins if shape.takes(request, one.gpu)]
         if len(open_to) < request.gpu_count:
             return RefusalReason.NO_MATCHING_GPU
         if sum(one.holds(position) for one in open_to) >= request.gpu_count:

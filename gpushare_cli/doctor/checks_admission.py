@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gpushare import names
-from gpushare.cluster.reasons import some
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import HandOver
 from gpushare.model.request import Policy
+from gpushare.placement.explain import some
 from gpushare.wire import fields, hand_over
 from gpushare.wire import pods as pods_wire
 from gpushare_cli.doctor import objects

@@ -7,10 +7,10 @@ from typing import Final
 from gpushare import names, units
 from gpushare.cluster import cordons, node_records
 from gpushare.cluster.pod_records import Bound, Pending
-from gpushare.cluster.reasons import some
 from gpushare.identity import NodeName
 from gpushare.model.gpu import NO_LIMIT, Gpu, GpuHealth, HandOver, NodeInventory
 from gpushare.model.ledger import mib_on
+from gpushare.placement.explain import some
 from gpushare.wire import hand_over
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import limits
@@ -315,7 +315,7 @@ def _unhealthy(facts: Facts, node: GpuNode, gpu: Gpu) -> tuple[str, str]:
 
 def _expected(published: NodeInventory, settings: Settings) -> Mapping[str, int]:
     """What the plugin offers, by resource."""
-    healthy = [gpu for gpu in published.gpus if gpu.health is GpuHealth.HEALTHY]
+    healthy = published.healthy
     offered = {names.GPU_MEM: sum(published.unit.floor(gpu.grantable_mib) for gpu in healthy)}
     if settings.gpu_percent:
         offered[names.GPU_PERCENT] = 100 * len(healthy)

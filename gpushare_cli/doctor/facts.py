@@ -8,10 +8,10 @@ from functools import cached_property, partial
 from typing import Any, Final
 
 from gpushare import names
-from gpushare.cluster import node_records, pod_records, world
+from gpushare.cluster import node_ledger, node_records, pod_records
+from gpushare.cluster.node_ledger import Ledgers
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import PodRecord
-from gpushare.cluster.world import Ledgers
 from gpushare.errors import GpuShareError, WireError
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
@@ -236,7 +236,7 @@ class Facts:
     @cached_property
     def ledgers(self) -> Ledgers:
         """Also of nodes in another unit, whose over-commitment is to be told."""
-        return world.ledgers((node.record for node in self.nodes), (record for _, record in self.pods))
+        return node_ledger.ledgers((node.record for node in self.nodes), (record for _, record in self.pods))
 
     def own_pods(self, component: str) -> list[JsonObject]:
         return [

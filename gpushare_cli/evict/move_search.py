@@ -7,11 +7,10 @@ from typing import Final
 
 from gpushare.cluster import budgets, groups
 from gpushare.cluster.budgets import Budget
+from gpushare.cluster.node_ledger import Node, PodToPlace
 from gpushare.cluster.pod_records import Bound
-from gpushare.cluster.world import Node, PodToPlace
 from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.capacity import NOTHING
-from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import Grant, NodeLedger
 from gpushare.model.request import RequestShape
 from gpushare.placement import costs
@@ -162,7 +161,7 @@ def _worked_out(pod: PodToPlace, movable: Movable, name: NodeName, gone: Sequenc
     wanted = before.grants(pod, movable.resolved(pod), movable.policies) or ()
     kept_free = frozenset(gpu for grant in wanted for gpu in grant.gpus)
     if isinstance(before.ledger, NodeLedger) and _is_tight(before.plus(pod, wanted), gone):
-        kept_free = frozenset(gpu.uuid for gpu in before.ledger.inventory.gpus if gpu.health is GpuHealth.HEALTHY)
+        kept_free = frozenset(gpu.uuid for gpu in before.ledger.inventory.healthy)
     large_first = sorted(gone, key=lambda one: -one.size(movable.nodes[name]))
     for order in (large_first, large_first[::-1])[: len(gone)]:
         if (found := _carried_out(pod, movable, name, order, kept_free)) is not None:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, assert_never
 
 from gpushare import units
+from gpushare.cluster.node_ledger import PodToPlace
 from gpushare.cluster.pod_records import Bound
-from gpushare.cluster.world import PodToPlace
 from gpushare.identity import NodeName
 from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare.model.gpu import Gpu

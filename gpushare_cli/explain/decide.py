@@ -8,15 +8,15 @@ from typing import Any, Final
 from gpushare import names
 from gpushare.cluster import bypass, node_records, pod_records
 from gpushare.cluster.bypass import Fate
+from gpushare.cluster.node_ledger import PodToPlace
 from gpushare.cluster.pod_records import Bound, Bypassed, Pending
-from gpushare.cluster.reasons import by_sum, some
-from gpushare.cluster.world import PodToPlace
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger, Placed, RefusalReason, Refused
 from gpushare.model.request import PodRequest, Policy
 from gpushare.placement import costs
+from gpushare.placement.explain import by_sum, some
 from gpushare.units import GIB, MemoryUnit, ResourceConfig
 from gpushare.wire import allocations, fields, requests, typos
 from gpushare.wire import pods as pods_wire

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from gpushare import units
-from gpushare.cluster.reasons import some
 from gpushare.model.gpu import label
 from gpushare.model.ledger import Placed
 from gpushare.model.request import ContainerRequest, Policy, RequestShape
+from gpushare.placement.explain import some
 from gpushare_cli import console, limits, world
 from gpushare_cli.explain.choice import NodeChoice
 from gpushare_cli.explain.decide import Explanation, State

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpushare.cluster import groups, node_ledger
-from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
-from gpushare.model.ledger import Allocation, NodeLedger, Placed, Refused, Verdict
+from gpushare.model.ledger import Allocation, LedgerOrRefused, NodeLedger, Placed, Refused, Verdict
 from gpushare.model.request import PodRequest, Policy, RequestShape
 from gpushare.placement import costs, demand, fits, outlook, table
 from gpushare.placement.columns import Bools, Ints, clipped

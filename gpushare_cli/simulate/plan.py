@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpushare.cluster import world as cluster_world
-from gpushare.cluster.node_ledger import LedgerOrRefused
+from gpushare.cluster import node_ledger
 from gpushare.identity import NodeName
 from gpushare.model.capacity import NodeCapacity
-from gpushare.model.ledger import Grant, Placed, RefusalReason, Refused
+from gpushare.model.ledger import Grant, LedgerOrRefused, Placed, RefusalReason, Refused
 from gpushare_cli import schedulable, world
 from gpushare_cli.kube_scores import Floats, Load
 from gpushare_cli.simulate.cluster import Cluster, Learner, Nodes
@@ -213,7 +212,7 @@ class _Refusals:
         lacks = schedulable.misplaced(pod.value, facts)
         if isinstance(verdict, Placed):  # a refusal has better numbers than the sums of what is requested
             requested = self._cluster.requested[place]
-            lacks += cluster_world.short(dict(signature.counted), facts.allocatable, requested)
+            lacks += node_ledger.short(dict(signature.counted), facts.allocatable, requested)
         lacks += _short_of_host(signature.load, self._scheduler.used[:, place], self._scheduler.hosts[:, place])
         if not self._scheduler.is_welcome(signature, place):
             lacks.append("pod affinity or topology spread, its own or that of pods there, keeps it away")

@@ -10,11 +10,10 @@ from typing import Any, Final
 import numpy as np
 
 from gpushare import units
-from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.identity import NodeName
 from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare.model.gpu import Gpu, GpuHealth, label
-from gpushare.model.ledger import Grant, NodeLedger, Refused
+from gpushare.model.ledger import Grant, LedgerOrRefused, NodeLedger, Refused
 from gpushare.units import MemoryUnit
 from gpushare_cli import console, schedulable, world
 from gpushare_cli.plot import Line, Plot, Point

@@ -13,7 +13,7 @@ import yaml
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Params, Reply
-from gpushare.model.gpu import GpuHealth, NodeInventory
+from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import Grant
 from gpushare.wire import allocations, hand_over
 from gpushare_cli.doctor import command, snapshot
@@ -202,7 +202,7 @@ def gpu_node(
 
 
 def allocatable(inventory: NodeInventory) -> dict[str, str]:
-    healthy_gpus = [gpu for gpu in inventory.gpus if gpu.health is GpuHealth.HEALTHY]
+    healthy_gpus = inventory.healthy
     return {
         names.GPU_MEM: str(sum(inventory.unit.floor(gpu.grantable_mib) for gpu in healthy_gpus)),
         names.GPU_PERCENT: str(100 * len(healthy_gpus)),

@@ -24,7 +24,6 @@ from controller.reconcile.writer import Writer
 from controller.state import ClusterState
 from controller.watches import CONFIG_MAPS, NodeSink, PodSink
 from gpushare.cluster import node_ledger, node_records, pod_records
-from gpushare.cluster import world as cluster_world
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
@@ -174,14 +173,14 @@ class World:
 
     # The truth.
 
-    def truth(self) -> cluster_world.Ledgers:
+    def truth(self) -> node_ledger.Ledgers:
         """The ledger as the API server's objects have them."""
         ill = unhealthy.of_all(self.api.objects(CONFIG_MAPS))
         nodes = (
             node_records.read(node, None, ill.get(node_records.name_of(node), frozenset()))
             for node in self.api.objects(NODES)
         )
-        return cluster_world.ledgers(
+        return node_ledger.ledgers(
             nodes, (pod_records.read(pod, self.state.resource_config) for pod in self.api.objects(PODS))
         )
 

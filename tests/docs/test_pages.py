@@ -14,10 +14,10 @@ from deviceplugin import inventory as factors
 from deviceplugin.limits import node as limits
 from deviceplugin.settings import Settings as PluginSettings
 from gpushare import names, units
-from gpushare.cluster import reasons
 from gpushare.identity import NodeName
 from gpushare.model.gpu import Limit, NodeInventory
 from gpushare.model.request import DEFAULT_POLICY, Policy
+from gpushare.placement import explain
 from gpushare.placement.policies import LEARNING
 from gpushare.units import GIB
 from gpushare.wire import frameworks
@@ -78,7 +78,7 @@ def test_every_order_of_limits_is_understood() -> None:
 
 
 def test_the_page_on_autoscalers_has_the_message_that_is_said_and_our_resources() -> None:
-    said = reasons.by_sum([NodeName("node-1"), NodeName("node-2")])
+    said = explain.by_sum([NodeName("node-1"), NodeName("node-2")])
     assert [each.strip() for each in blocks("docs/autoscalers.md", "text")] == [said]
     written = map(yaml.safe_load, blocks("docs/autoscalers.md", "yaml"))
     [overlay] = [found for found in written if "kind" in found]

@@ -11,9 +11,9 @@ from hypothesis import settings
 
 from gpushare.cluster import budgets
 from gpushare.cluster.budgets import Budget
+from gpushare.cluster.node_ledger import Node, PodToPlace
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound
-from gpushare.cluster.world import Node, PodToPlace
 from gpushare.identity import ContainerName, NodeName
 from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import NodeLedger, Placed

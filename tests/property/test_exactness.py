@@ -17,13 +17,12 @@ from controller.reconcile import loop
 from controller.state import Reserved
 from controller.watches import NodeSink, PodSink
 from gpushare.cluster import node_ledger
-from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodUid
 from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.gpu import GpuHealth
-from gpushare.model.ledger import NodeLedger, Placed, Refused, Verdict
+from gpushare.model.ledger import LedgerOrRefused, NodeLedger, Placed, Refused, Verdict
 from gpushare.model.request import ANY_GPU, ContainerRequest, PodRequest, Policy, RequestShape
 from gpushare.placement import outlook
 from gpushare.placement.costs import Costs, Worth

@@ -12,7 +12,7 @@ import pytest
 
 from controller.watches import BUDGETS_V1, CONFIG_MAPS
 from gpushare import names
-from gpushare.cluster import world as cluster_world
+from gpushare.cluster import node_ledger
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
@@ -74,11 +74,11 @@ def following(api: FakeKube, clock: Clock) -> contextlib.AbstractContextManager[
     return stopping([Replica(api, clock, "second").start()])
 
 
-def truth(api: FakeKube) -> cluster_world.Ledgers:
+def truth(api: FakeKube) -> node_ledger.Ledgers:
     return ledgers.of_objects(api.objects(NODES), api.objects(PODS), ResourceConfig())
 
 
-def kept(replica: Replica) -> cluster_world.Ledgers:
+def kept(replica: Replica) -> node_ledger.Ledgers:
     return {
         name: ledger
         for name, ledger in replica.term.state.index.snapshot().ledgers.items()
@@ -246,6 +246,6 @@ def test_pods_are_bound_while_the_lead_changes_again_and_again(api: FakeKube, cl
             future.result()
         clock.eventually("a leader is ready", lambda: any(map(ready, replicas)))
         leader = next(replica for replica in replicas if ready(replica))
-        clock.eventually("the ledger is equal", lambda: cluster_world.differences(truth(api), kept(leader)) == [])
+        clock.eventually("the ledger is equal", lambda: node_ledger.differences(truth(api), kept(leader)) == [])
     assert all(ledger.over_committed() == {} for ledger in truth(api).values())
     assert len([call for call in api.calls if is_binding(call)]) < 12 + 3 + 8 * 4

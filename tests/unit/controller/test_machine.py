@@ -10,7 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from controller.extender.bind import Outcome
 from controller.watches import CONFIG_MAPS
 from gpushare import names
-from gpushare.cluster import world as cluster_world
+from gpushare.cluster import node_ledger
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
@@ -252,7 +252,7 @@ class Cluster(Machine):
                     assert self.world.state.index.pending(held.pod.uid) is None
                     assert held.pod.uid not in {bypassed_pod.ref.uid for bypassed_pod in self.world.snapshot().bypassed}
                     expected[name] = expected[name].with_allocation(held)
-            assert cluster_world.differences(expected, ledgers) == []
+            assert node_ledger.differences(expected, ledgers) == []
 
     @invariant()
     def nothing_but_a_binding_in_doubt_is_counted_after_its_pod_was_seen(self) -> None:

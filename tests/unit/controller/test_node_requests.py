@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from controller.reconcile import node_requests
 from controller.reconcile.node_requests import Inputs, Limits, Placeholder, Refusal, Refusals, Steps, Why
-from gpushare.cluster.reasons import by_sum
 from gpushare.identity import NodeName, PodRef, PodUid
+from gpushare.placement.explain import by_sum
 from testing.clock import ManualClock
 
 NOW = 1000.0

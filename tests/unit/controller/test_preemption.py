@@ -11,12 +11,11 @@ import pytest
 from controller import preemption
 from controller.preemption import Decision, Preemptor, Ruling, Victims
 from gpushare.cluster.budgets import Budget
-from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import GpuHealth
-from gpushare.model.ledger import Grant, NodeLedger, RefusalReason, Refused, Verdict
+from gpushare.model.ledger import Grant, LedgerOrRefused, NodeLedger, RefusalReason, Refused, Verdict
 from gpushare.model.request import LabelSelector, PodRequest, RequestShape
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies

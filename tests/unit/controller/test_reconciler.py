@@ -13,7 +13,6 @@ from controller.reconcile.advice import REASON_UNSCHEDULABLE, Tell
 from controller.reconcile.bypassed import bind_late
 from controller.reconcile.waiting import MAX_ACTIONS, Note, Nudge
 from gpushare import names
-from gpushare.cluster import reasons
 from gpushare.cluster.pod_records import Pending
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
@@ -21,6 +20,7 @@ from gpushare.kube.api import JsonObject
 from gpushare.kube.pods import EventType
 from gpushare.model.ledger import RefusalReason, Refused
 from gpushare.model.request import PodRequest, RequestShape
+from gpushare.placement import explain
 from gpushare.wire import pods as pods_wire
 from testing.builders import make_ledger, make_ref, make_shape
 from testing.controller.bypassing import EVENTS, add_bypassed, requests, said, tick
@@ -289,7 +289,7 @@ def test_a_nudge_writes_another_value(before: str, after: str) -> None:
 )
 def test_the_message_is_about_the_closest_nodes(answers: dict[str, Refused | None], said: str) -> None:
     ledgers = {NodeName(name): make_ledger([free]) for name, free in FREE.items()}
-    assert reasons.closest({NodeName(name): answer for name, answer in answers.items()}, ledgers) == said
+    assert explain.closest({NodeName(name): answer for name, answer in answers.items()}, ledgers) == said
 
 
 def most_common(*answers: tuple[RefusalReason, bool]) -> RefusalReason:

@@ -9,7 +9,7 @@ import pytest
 from controller.index import OtherPods
 from controller.state import Reserved
 from gpushare import names
-from gpushare.cluster import world as cluster_world
+from gpushare.cluster import node_ledger
 from gpushare.cluster.pod_records import Bound, NonGpuPod
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
@@ -130,25 +130,25 @@ def test_memory_whose_allocation_cannot_be_read_is_not_given_twice(world: World)
 
 
 def test_the_check_of_the_ledger_finds_what_differs_and_nothing_else(world: World) -> None:
-    def with_pod(gpu: int) -> cluster_world.Ledgers:
+    def with_pod(gpu: int) -> node_ledger.Ledgers:
         return {**world.truth(), A: world.ledger().with_allocation(make_allocation("p", make_grant(gpu)))}
 
     truth = world.truth()
     expected = {A: truth[A], NodeName("node-c"): truth[A]}
     disagree = f"node node-a: disagree about {make_ref('p')}"
     expects = [disagree, "node node-b: not expected", "node node-c: missing"]
-    assert cluster_world.differences(expected, with_pod(0)) == expects
-    assert cluster_world.differences(with_pod(0), with_pod(1)) == [disagree]
+    assert node_ledger.differences(expected, with_pod(0)) == expects
+    assert node_ledger.differences(with_pod(0), with_pod(1)) == [disagree]
     other = {**truth, A: replace(truth[A], inventory=make_inventory(1))}
-    assert cluster_world.differences(truth, other) == ["node node-a: other GPUs"]
+    assert node_ledger.differences(truth, other) == ["node node-a: other GPUs"]
     full, odd = Refused(RefusalReason.INSUFFICIENT_GPU_MEMORY, "one"), Refused(RefusalReason.UNIT_MISMATCH, "two")
-    assert cluster_world.differences({A: full}, {A: replace(full, message="other pod")}) == []
-    assert cluster_world.differences({A: full}, {A: odd}) == [
+    assert node_ledger.differences({A: full}, {A: replace(full, message="other pod")}) == []
+    assert node_ledger.differences({A: full}, {A: odd}) == [
         "node node-a: refuses for UnitMismatch, expected InsufficientGpuMemory"
     ]
     for gib in (3, 4, 5):
         world.add_bound(gib)
-    assert (cluster_world.differences(world.truth(), world.snapshot().ledgers), world.audit()) == ([], [])
+    assert (node_ledger.differences(world.truth(), world.snapshot().ledgers), world.audit()) == ([], [])
 
 
 @pytest.mark.parametrize("changed", ["nothing", "labels", "grant", "cpu"])

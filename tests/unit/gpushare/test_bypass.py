@@ -4,10 +4,10 @@ import pytest
 
 from gpushare.cluster import bypass, node_ledger, pod_records
 from gpushare.cluster.bypass import Fate
-from gpushare.cluster.node_ledger import LedgerOrRefused
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound, Bypassed
 from gpushare.identity import NodeName
+from gpushare.model.ledger import LedgerOrRefused
 from gpushare.units import GIB, MemoryUnit, ResourceConfig
 from testing.builders import Json, make_container, make_inventory, make_pod
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpushare.cluster.reasons import largest_free, together
 from gpushare.model.ledger import RefusalReason, Refused
+from gpushare.placement.explain import largest_free, together
 from testing.builders import make_ledger
 
 

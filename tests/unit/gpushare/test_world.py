@@ -1,7 +1,7 @@
 """What is left on a node as pods come and leave."""
 
+from gpushare.cluster.node_ledger import Node, PodToPlace
 from gpushare.cluster.node_records import NodeRecord
-from gpushare.cluster.world import Node, PodToPlace
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import NodeLedger, RefusalReason, Refused

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gpushare.cluster.node_ledger import Node, PodToPlace
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound
-from gpushare.cluster.world import Node, PodToPlace
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import Allocation, NodeLedger

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from gpushare.cluster import world as cluster_world
+from gpushare.cluster import node_ledger
 from gpushare.errors import WireError
 from gpushare_cli import schedulable
 from gpushare_cli.schedulable import NodeFacts
@@ -159,7 +159,7 @@ def test_an_empty_affinity_matches_no_node(required: Json) -> None:
 )
 def test_the_nodes_own_sum_counts(allocatable: dict[str, str] | None, requested: int, expected: list[str]) -> None:
     node = facts(allocatable=allocatable)
-    assert cluster_world.short(schedulable.requests(pod()), node.allocatable, {names.GPU_MEM: requested}) == expected
+    assert node_ledger.short(schedulable.requests(pod()), node.allocatable, {names.GPU_MEM: requested}) == expected
 
 
 def test_requests_follow_the_formula_of_kubernetes() -> None:
