@@ -11,14 +11,12 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import GpuHealth, label
 from gpushare.units import MemoryUnit
-from gpushare_cli import arguments, bars, console, holders, limits, reading, terminal, usage
+from gpushare_cli import arguments, bars, console, holders, reading, usage
 from gpushare_cli.arguments import Command, argument, switch
-from gpushare_cli.console import FAILED, OK, Streams
+from gpushare_cli.console import FAILED, OK, Look, Streams
 from gpushare_cli.dashboard import views
 from gpushare_cli.holders import NodeRow, Report
-from gpushare_cli.limits import LimitRow
-from gpushare_cli.terminal import Look
-from gpushare_cli.usage import NodeUse
+from gpushare_cli.usage import LimitRow, NodeUse
 
 _PADDING: Final = 2
 
@@ -48,8 +46,8 @@ def run(api: KubeApi, streams: Streams, options: Options) -> int:
     if options.limits:
         if holding := [NodeName(node.name) for node in built.nodes if node.pods]:
             uses = dict(usage.read(api, holding, options.installation))
-        rows = limits.of_report(built, uses)
-        notes += limits.notes(uses, [(NodeName(node.name), row.gpu) for node in built.nodes for row in node.gpus])
+        rows = usage.rows_of(built, uses)
+        notes += usage.notes(uses, [(NodeName(node.name), row.gpu) for node in built.nodes for row in node.gpus])
     streams.note(*notes)
     if built.nodes or options.output != "table":
         streams.answer(
@@ -74,9 +72,9 @@ def _tables(
         look = replace(Look.of_output(width), colour=False)
         shown = [views.of_row(node, uses.get(NodeName(node.name))) for node in built.nodes]
         lines = [*bars.of_nodes(shown, unicode=look.unicode), bars.legend(unicode=look.unicode)]
-        yield terminal.printed(lines, look)
+        yield console.printed(lines, look)
     if rows is not None:
-        yield console.table([limits.HEADER, *map(limits.cells, rows)], width)
+        yield console.table([usage.HEADER, *map(usage.cells, rows)], width)
 
 
 def _unhealthy(built: Report) -> list[str]:
@@ -134,7 +132,7 @@ def as_value(report: Report, rows: Sequence[LimitRow] | None = None) -> dict[str
         **_granted(report.used_mib),
         "nodes": [_json_node(node) for node in report.nodes],
         "notes": report.notes,
-        **({} if rows is None else {"limits": [limits.as_json(row) for row in rows]}),
+        **({} if rows is None else {"limits": [usage.as_json(row) for row in rows]}),
     }
 
 

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare.runtime.clock import Clock
-from gpushare_cli import arguments, bars, terminal
+from gpushare_cli import arguments, bars, console
 from gpushare_cli.arguments import Call, Command, argument, switch, told_to_end
-from gpushare_cli.console import FAILED, OK, Streams
+from gpushare_cli.console import FAILED, OK, Line, Look, Streams
 from gpushare_cli.dashboard import command
 from gpushare_cli.dashboard.command import Scoped
 from gpushare_cli.dashboard.picture import Live, Picture
-from gpushare_cli.terminal import Line, Look
 
 _LOOK_S: Final = 0.5
 _ONCE_S: Final = 120.0  # for which a program that wants it once waits
@@ -30,7 +29,7 @@ def follow(live: Live, nodes: Sequence[str], look: Look, clock: Clock, ended: Ca
     stop, drawn = threading.Event(), None
     live.start(stop)
     try:
-        with terminal.screen(sys.stdout, look) as show:
+        with console.screen(sys.stdout, look) as show:
             while not ended():
                 picture, (width, height) = live.look(), shutil.get_terminal_size()
                 now = width, height, picture.version if picture else live.watched.problem
@@ -65,7 +64,7 @@ def once(
     unknown = sorted({*nodes} - picture.nodes.keys())
     streams.note(*(f"node {name} is not among those that share GPUs" for name in unknown))
     # To the terminal itself, which takes its commands; all text that is no command is escaped before.
-    sys.stdout.write(terminal.printed(lines(picture, nodes, look), look))
+    sys.stdout.write(console.printed(lines(picture, nodes, look), look))
     return OK
 
 
@@ -92,7 +91,7 @@ def _run(call: Call) -> int:
     options = call.options(Options)
     live, look = command.of_call(call, options), Look.of_output(call.streams.width)
     with told_to_end() as ended:
-        if terminal.obeys() and not options.once:
+        if console.obeys() and not options.once:
             return follow(live, options.node, look, call.clock, ended)
         return once(live, options.node, look, call.streams, call.clock, ended)
 

@@ -21,7 +21,7 @@ from gpushare.kube.api import KubeApi
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.units import GIB
-from gpushare_cli import console, limits, usage
+from gpushare_cli import console, usage
 from gpushare_cli.dashboard import views
 from gpushare_cli.dashboard.views import Happening, NodeView, Overview
 from gpushare_cli.dashboard.watching import Object, Scope, Watched
@@ -184,7 +184,7 @@ class Live:
             self.picture = replace(new, version=new.version + 1)
 
     def _overview(self, nodes: Mapping[str, NodeView]) -> Overview:
-        notes = [*self.notes, *limits.notes(self._uses)]
+        notes = [*self.notes, *usage.notes(self._uses)]
         if unread := len({note for view in nodes.values() for note in view.notes}):
             notes.append(f"{unread} pods or nodes have annotations that cannot be read; see kubectl inspect gpushare")
         return Overview(

@@ -13,7 +13,7 @@ from gpushare.model.ledger import mib_on
 from gpushare.placement.explain import some
 from gpushare.wire import hand_over
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import limits
+from gpushare_cli import usage as used
 from gpushare_cli.doctor import objects
 from gpushare_cli.doctor.facts import Facts, Finding, GpuNode, NothingToCheckError, error, note, warning
 from gpushare_cli.doctor.snapshot import Unreadable, read
@@ -190,7 +190,7 @@ def _handlers(facts: Facts) -> Iterator[Finding]:
 def weaker_limits(facts: Facts) -> Iterator[Finding]:
     """The strongest limit there is holds containers to their share of each GPU."""
     gpus = [(NodeName(node.name), gpu) for node in facts.nodes if node.published for gpu in node.published.gpus]
-    for message, nodes in limits.weaker(gpus).items():
+    for message, nodes in used.weaker(gpus).items():
         yield note(f"node/{some(nodes)}", f"limits are {message}", "docs/limits.md")
 
 
@@ -298,7 +298,7 @@ def usage(facts: Facts) -> Iterator[Finding]:
         yield warning(where, f"{problem}: nothing is read, and no watchdog acts", fix)
         return
     fix = f"{facts.all_logs(names.PLUGIN)}; the NetworkPolicy {names.PLUGIN} has to let the API server reach metrics"
-    for problem in limits.notes(read(facts.snapshot.usage)):
+    for problem in used.notes(read(facts.snapshot.usage)):
         yield warning(where, problem, fix)
 
 

@@ -22,7 +22,7 @@ from gpushare_cli.evict.movable import Assessment, DefragRequest
 from gpushare_cli.evict.move_search import Move, Plan
 from gpushare_cli.evict.occupants import Permissions
 from gpushare_cli.evict.waiting import StoppedError, Waiter
-from gpushare_cli.targets import Target
+from gpushare_cli.reading import Target
 
 _SINGULAR: Final = {"are": "is", "demand": "demands", "have": "has", "hold": "holds"}
 _BUDGET_S: Final = 5.0  # between two tries to evict a pod, before each of which the whole cluster is read

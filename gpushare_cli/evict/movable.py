@@ -16,12 +16,12 @@ from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import requests
-from gpushare_cli import reading, schedulable, targets, world
+from gpushare_cli import reading, schedulable, world
 from gpushare_cli.evict import move_search, occupants
 from gpushare_cli.evict.move_search import Evictable, Movable, Plan
 from gpushare_cli.evict.occupants import Permissions
+from gpushare_cli.reading import Target
 from gpushare_cli.simulate import objects, workloads
-from gpushare_cli.targets import Target
 from gpushare_cli.world import World
 
 Object = Mapping[str, Any]
@@ -53,9 +53,9 @@ class Assessment:
 
 
 def named(api: KubeApi, target: Target, namespace: str) -> Object:
-    if target.kind != targets.POD:
+    if target.kind != reading.POD:
         raise SettingsError(f"{target.kind}/{target.name}: name one pod, or give its manifest with -f")
-    (pod,) = targets.pods(api, target.kind, namespace, target.name)
+    (pod,) = reading.pods_of(api, target.kind, namespace, target.name)
     what = f"pod {namespace}/{target.name}"
     if node := pods_wire.node_of(pod):
         raise SettingsError(f"{what} is on {node} already")

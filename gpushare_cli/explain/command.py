@@ -7,13 +7,12 @@ from typing import Final
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.units import MemoryUnit
-from gpushare_cli import arguments, reading, targets, usage, world
+from gpushare_cli import arguments, reading, usage, world
 from gpushare_cli.arguments import Command, argument
 from gpushare_cli.console import BAD, FAILED, OK, Streams
 from gpushare_cli.explain import decide, render
 from gpushare_cli.explain.decide import Explanation, State
-from gpushare_cli.reading import Objects
-from gpushare_cli.targets import Target
+from gpushare_cli.reading import Objects, Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +36,10 @@ def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[]
     where = target.namespace_or(options.namespace, namespace)
     what = f"{target.kind} {target.name} in namespace {where}"
     try:
-        pods = targets.pods(api, target.kind, where, target.name)
+        pods = reading.pods_of(api, target.kind, where, target.name)
         cluster = _cluster(api)
         known = reading.settings(api, options.installation, where, options.memory_unit)
-        events = targets.events if cluster.forbidden else lambda _api, _pod: ()
+        events = reading.events_on if cluster.forbidden else lambda _api, _pod: ()
         state = world.of(cluster, known)
         explained = [decide.explain(pod, state, events(api, pod)) for pod in pods]
         if not cluster.forbidden:
@@ -54,7 +53,7 @@ def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[]
         return FAILED
     explained.sort(key=lambda each: (each.good, each.pod.name))
     streams.note(*dict.fromkeys(note for each in explained for note in each.notes))
-    alone = target.kind == targets.POD
+    alone = target.kind == reading.POD
     streams.answer(
         options.output,
         lambda: render.as_json(explained[0]) if alone else {"pods": [render.as_json(each) for each in explained]},

@@ -10,7 +10,7 @@ from gpushare.model.gpu import Gpu, Limit, NodeInventory
 from gpushare.model.ledger import Allocation, Grant, Held, NodeLedger, mib_on
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import limits
+from gpushare_cli import usage
 
 Object = Mapping[str, Any]
 VARIABLES: Final = (  # variables that tell programs about their share
@@ -108,10 +108,10 @@ def limit(pod: Object, held: Sequence[Share]) -> str:
         return "nothing is needed: no one else is on its GPUs"
     parts = [share for share in held if not share.grant.whole]
     kinds = {share.limit or Limit.ADVISORY for share in parts}
-    told = [words for kind, words in limits.WORDS.items() if kind in kinds]
+    told = [words for kind, words in usage.LIMITED_BY.items() if kind in kinds]
     told += [_advice(pod, held)] if Limit.ADVISORY in kinds or not kinds else []
     missing = dict.fromkeys(share.gpu.limit_reason for share in held if share.gpu and not share.grant.whole)
-    return "; ".join([*told, *(f"{limits.NOT_STRONGER} {why}" for why in missing if why)])
+    return "; ".join([*told, *(f"{usage.NOT_STRONGER} {why}" for why in missing if why)])
 
 
 def _advice(pod: Object, held: Sequence[Share]) -> str:

@@ -9,7 +9,7 @@ from gpushare.model.gpu import label
 from gpushare.model.ledger import Placed
 from gpushare.model.request import ContainerRequest, Policy, RequestShape
 from gpushare.placement.explain import some
-from gpushare_cli import console, limits, world
+from gpushare_cli import console, usage, world
 from gpushare_cli.explain.choice import NodeChoice
 from gpushare_cli.explain.decide import Explanation, State
 from gpushare_cli.explain.held import Fill, Share
@@ -158,11 +158,11 @@ def _limits(explained: Explanation) -> Iterator[tuple[str, ...]]:
     for uuid in sorted(key[3] for key in explained.use.uses if key[:3] == nameless):
         other = gpus.get(uuid)
         where = (label(other.index), other.limit_of(0).value) if other else (uuid, "?")
-        yield limits.OTHERS, *where, *_amounts(0, explained.used("", uuid))
+        yield usage.OTHERS, *where, *_amounts(0, explained.used("", uuid))
 
 
 def _amounts(granted_mib: int, use: Use) -> Iterator[str]:
-    return map(limits.amount, (granted_mib, use.used_mib, use.peak_mib))
+    return map(usage.amount, (granted_mib, use.used_mib, use.peak_mib))
 
 
 def _fill(fill: Fill) -> tuple[str, ...]:

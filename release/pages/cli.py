@@ -11,9 +11,9 @@ from gpushare.kube.api import Reply
 from gpushare_cli import __main__ as cli
 from gpushare_cli.console import Streams
 from gpushare_cli.explain import command as explain
+from gpushare_cli.reading import Target
 from gpushare_cli.simulate import command as simulate
 from gpushare_cli.simulate.command import Options
-from gpushare_cli.targets import Target
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli import defragging, draining
 from testing.cli.podding import bound, mutated

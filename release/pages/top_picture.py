@@ -10,9 +10,8 @@ from typing import Final
 
 from gpushare.runtime.clock import SystemClock
 from gpushare_cli import top
-from gpushare_cli.console import Streams
+from gpushare_cli.console import WIDTH, Look, Streams
 from gpushare_cli.dashboard import command
-from gpushare_cli.terminal import WIDTH, Look
 from testing import clusters
 
 PICTURE: Final = Path(__file__).parents[2] / "docs" / "pictures" / "top.svg"

@@ -6,7 +6,7 @@ from typing import Any
 from gpushare_cli import console
 from gpushare_cli.console import Streams
 from gpushare_cli.evict import defrag as command
-from gpushare_cli.targets import Target
+from gpushare_cli.reading import Target
 from testing.cli.simulating import Result
 from testing.clock import ManualClock
 from testing.fakes.kube import FakeKube

@@ -10,7 +10,7 @@ from gpushare_cli import console
 from gpushare_cli.console import Streams
 from gpushare_cli.explain import command
 from gpushare_cli.explain.command import Options
-from gpushare_cli.targets import Target
+from gpushare_cli.reading import Target
 from testing.builders import Json
 from testing.cli.simulating import Result
 from testing.fakes.kube import FakeKube

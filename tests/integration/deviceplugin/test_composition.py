@@ -21,7 +21,7 @@ from gpushare.runtime.clock import SystemClock
 from gpushare.wire import inventory as wire
 from gpushare_cli.console import Streams
 from gpushare_cli.explain import command as explain
-from gpushare_cli.targets import Target
+from gpushare_cli.reading import Target
 from testing.builders import make_grant, make_node
 from testing.deviceplugin.build import bound_pod
 from testing.deviceplugin.running import in_threads

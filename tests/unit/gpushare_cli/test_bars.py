@@ -12,12 +12,12 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.model.gpu import GpuHealth, Limit
 from gpushare_cli import __main__ as cli
-from gpushare_cli import bars, terminal, top
+from gpushare_cli import bars, console, top
+from gpushare_cli.console import Line, Look
 from gpushare_cli.dashboard import views
 from gpushare_cli.dashboard.picture import Picture
 from gpushare_cli.dashboard.views import NodeView, Overview, Totals
 from gpushare_cli.explain.waiting import Waiting
-from gpushare_cli.terminal import Line, Look
 from gpushare_cli.usage import NodeUse, Use
 from testing.builders import Json, make_grant, make_inventory, make_node
 from testing.cli.calling import reached
@@ -43,7 +43,7 @@ def waits(namespace: str, name: str, reason: str, others: int = 0) -> Waiting:
 
 
 def written(lines: Iterable[Line], look: Look = PLAIN) -> list[str]:
-    return terminal.printed(lines, look).splitlines()
+    return console.printed(lines, look).splitlines()
 
 
 def drawn(view: NodeView, look: Look = PLAIN) -> list[str]:

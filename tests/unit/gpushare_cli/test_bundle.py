@@ -18,7 +18,7 @@ import yaml
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import Reply
-from gpushare_cli import bundle, console, redaction
+from gpushare_cli import bundle, console
 from gpushare_cli.bundle import Options
 from gpushare_cli.console import Streams
 from testing.builders import Json, make_grant
@@ -136,7 +136,7 @@ def test_it_has_what_helps(tmp_path: Path) -> None:
     assert len(workloads) == len([each for each in workloads if each["template"]["spec"]["containers"][0]["image"]]) > 2
     told = {each["metadata"]["name"]: each["data"] for each in yaml.safe_load_all(files["settings.yaml"])}
     assert names.CONFIG in told
-    assert redaction.HIDDEN not in told[names.SCHEDULER].values()
+    assert bundle.HIDDEN not in told[names.SCHEDULER].values()
     assert (tmp_path / "report.tar.gz").stat().st_mode & 0o777 == 0o600
 
 
@@ -288,17 +288,17 @@ def test_messages_lose_their_secrets_and_the_files_stay_readable(tmp_path: Path)
 def test_texts_lose_what_looks_like_a_credential(told: Told) -> None:
     """Before and after; with a sign for the end of a line."""
     for raw, expected in iter(told, []):
-        assert redaction.cleaned(raw.replace("⏎", "\n")) == expected.replace("⏎", "\n")
+        assert bundle.cleaned(raw.replace("⏎", "\n")) == expected.replace("⏎", "\n")
 
 
 @pytest.mark.parametrize("part", ["a-", "token ", "eyJ-", "--", "'", "a.b-token"])
 def test_a_long_text_takes_no_longer_than_it_is_long(part: str) -> None:
     began = time.perf_counter()
-    redaction.cleaned(part * (2**18 // len(part)))
+    bundle.cleaned(part * (2**18 // len(part)))
     assert time.perf_counter() - began < 20
 
 
 def test_objects_lose_what_a_field_or_a_flag_names() -> None:
     given = {"args": ["--token", "abc", "--v=2", "x"], "dbPassword": "abc", "valueFrom": {"secretKeyRef": {"key": "k"}}}
     kept = {"args": ["--token", "(hidden)", "--v=2", "x"], "dbPassword": "(hidden)", "valueFrom": given["valueFrom"]}
-    assert redaction.cleaned_value({**given, "nested": [given, 3, None]}) == {**kept, "nested": [kept, 3, None]}
+    assert bundle.cleaned_value({**given, "nested": [given, 3, None]}) == {**kept, "nested": [kept, 3, None]}

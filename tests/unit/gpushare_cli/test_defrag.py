@@ -21,7 +21,7 @@ from gpushare_cli.evict import defrag as command
 from gpushare_cli.evict import drain as drains
 from gpushare_cli.evict import move_search
 from gpushare_cli.evict.gpu_cordon import GpuName
-from gpushare_cli.targets import Target
+from gpushare_cli.reading import Target
 from testing.builders import Json, make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.defragging import defrag
 from testing.cli.draining import (

@@ -18,14 +18,14 @@ from gpushare.model.gpu import Limit, NodeInventory, Strength
 from gpushare.model.ledger import Grant
 from gpushare.wire import inventory as inventory_wire
 from gpushare_cli import __main__ as cli
-from gpushare_cli import inspect_command, limits, usage
+from gpushare_cli import inspect_command, usage
 from gpushare_cli.console import Streams
 from gpushare_cli.dashboard import views
 from gpushare_cli.dashboard.picture import Picture
 from gpushare_cli.dashboard.views import Overview, Totals
 from gpushare_cli.explain import command as explain
 from gpushare_cli.inspect_command import Options as Inspect
-from gpushare_cli.targets import Target
+from gpushare_cli.reading import Target
 from gpushare_cli.usage import NodeUse, Use
 from testing.builders import Json, make_grant, make_inventory, make_node
 from testing.cli.calling import reached
@@ -233,7 +233,7 @@ def test_pods_that_hold_nothing_or_cannot_be_read_have_no_line() -> None:
     assert out.endswith("\nNODE  NAMESPACE  POD  CONTAINER  GPU  LIMIT  GRANTED  USED  PEAK\n")
     # Many nodes with the same problem are one note.
     uses = {NodeName(f"n{number}"): NodeUse(problem="it is down") for number in range(5)}
-    assert limits.notes(uses) == ["what is used on nodes n0, n1, n2 and 2 more is not known: it is down"]
+    assert usage.notes(uses) == ["what is used on nodes n0, n1, n2 and 2 more is not known: it is down"]
 
 
 PAGE_VIEWS: Final = Path(gpushare_cli.dashboard.__file__).parent / "page/index.html"
