@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes, PublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from certs.policy import Facts, Unreadable
+from certs.rotation import Facts, Unreadable
 
 E = TypeVar("E", bound=x509.ExtensionType)
 _BACKDATE: Final = timedelta(hours=1)
@@ -56,7 +56,7 @@ def make_leaf(
     """A certificate for DNS names and IP addresses, of which a client has none; it never outlives its CA.
 
     Its subject is a common name and an organization, which the API server takes for a client's user and group. Raises
-    ValueError or TypeError: the CA cannot sign; check it by `certs.policy` first.
+    ValueError or TypeError: the CA cannot sign; check it by `certs.rotation` first.
     """
     issuer = x509.load_pem_x509_certificate(ca.certificate)
     signer = serialization.load_pem_private_key(ca.key, password=None)

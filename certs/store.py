@@ -16,8 +16,7 @@ import orjson
 
 from certs import authority
 from certs.authority import KeyPair
-from certs.policy import Facts, Pair
-from certs.rotation import Action, Plan, SecretState
+from certs.rotation import Action, Facts, Pair, Plan, SecretState
 from gpushare import names
 from gpushare.kube.api import JsonObject
 

@@ -23,7 +23,7 @@ from deviceplugin.limits.hami_core import HamiCoreBackend
 from deviceplugin.limits.mps import MpsBackend
 from deviceplugin.limits.node import NodeLimits
 from deviceplugin.node import Publisher
-from deviceplugin.nvml import binding
+from deviceplugin.nvml import driver
 from deviceplugin.nvml.driver import ComputeModes, MemoryLimits, NvmlProcesses
 from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.pods import HeldPod, PodCache
@@ -35,9 +35,9 @@ from deviceplugin.settings import NVML, TOTAL, Settings
 from deviceplugin.simulated import SimulatedProcesses, SimulatedSource
 from deviceplugin.source import GpuSource, ProcessLists
 from deviceplugin.usage import join
+from deviceplugin.usage.join import UsageReading, WatchdogPolicy
 from deviceplugin.usage.loop import CurrentUsage, UsageLoop
 from deviceplugin.usage.procfs import Procfs
-from deviceplugin.usage.values import UsageReading, WatchdogPolicy
 from deviceplugin.usage.watchdog import Namespaces, Watchdog
 from gpushare import names
 from gpushare.errors import SettingsError
@@ -153,7 +153,7 @@ def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: flo
         unit=settings.memory_unit,
         offered=offered,
         poll_s=settings.poll_interval,
-        new_process_works=binding.works_in_new_process,
+        new_process_works=driver.works_in_new_process,
         stages=[  # limits are proven for the hand-over, and the watchdog replaces only what is weaker
             chooser.assess,
             oversubscription.assess,
@@ -234,8 +234,8 @@ def _limits(
     ]
     of_nvml: dict[str, Any] = {}
     if settings.gpu_source == NVML:
-        of_nvml["exclusive"] = ComputeModes(binding.library()).exclusive
-        cgroup = CgroupBackend(driver=MemoryLimits(binding.library()), mount=settings.cgroup_mount)
+        of_nvml["exclusive"] = ComputeModes(driver.library()).exclusive
+        cgroup = CgroupBackend(driver=MemoryLimits(driver.library()), mount=settings.cgroup_mount)
         backends.append(cgroup)
         parts["limits"] = ContainerLimits(
             backend=cgroup, held=held, inventory=lambda: feed.latest.inventory if feed.latest else None, clock=clock
@@ -280,7 +280,7 @@ def _gpu_source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
         path = Path(settings.gpu_source.removeprefix(names.SIMULATED))
         return SimulatedSource(path=path, node=node, clock=clock, reserved=reserved)
     return NvmlSource(
-        nvml=binding.library(),
+        nvml=driver.library(),
         clock=clock,
         reserved=reserved,
         unified_mib=settings.unified_memory,
@@ -292,7 +292,7 @@ def _gpu_source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
 
 def _process_lists(settings: Settings) -> ProcessLists:
     if settings.gpu_source == NVML:
-        return NvmlProcesses(binding.library())
+        return NvmlProcesses(driver.library())
     return SimulatedProcesses(Path(settings.simulated_processes) if settings.simulated_processes else None)
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from deviceplugin.usage.values import GpuTotal, NodeUsage, Row
+from deviceplugin.usage.join import GpuTotal, NodeUsage, Row
 from gpushare import names
 from gpushare.model.gpu import GpuHealth
 from gpushare.runtime import exposition

@@ -15,9 +15,8 @@ from typing import Any, Final
 from deviceplugin import identify, pods
 from deviceplugin.cdi import ContainerEdits
 from deviceplugin.decide import Accept, Decision, Reason, Refuse, StartRequest, decide, unknown_pod
-from deviceplugin.handover import pick
-from deviceplugin.handover.devices import DeviceHandOver
-from deviceplugin.handover.pick import HandOverError
+from deviceplugin.handover import devices
+from deviceplugin.handover.devices import DeviceHandOver, HandOverError
 from deviceplugin.identify import Lister, ListerError, Owner, Recorded
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.limits.backend import LimitedStart, LimitError
@@ -138,7 +137,7 @@ class StartCheck:
             decision = limited(self.limit, pod, decision, latest.inventory)
         if isinstance(decision, Accept):
             try:
-                self.hand_over.prepare(ids, pick.recipients(pod, owner, decision, self.hand_over.choice()))
+                self.hand_over.prepare(ids, devices.recipients(pod, owner, decision, self.hand_over.choice()))
             except HandOverError as error:
                 decision = Refuse(Reason.NOT_HANDED_OVER, f"pod {ref}: {error}")
         if isinstance(decision, Refuse):

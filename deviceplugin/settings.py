@@ -10,7 +10,7 @@ from deviceplugin.inventory import Factors
 from deviceplugin.limits import node as limits_of_node
 from deviceplugin.limits.node import AUTO, OnFailure
 from deviceplugin.mps.daemon import DIRECTORY
-from deviceplugin.usage.values import WatchdogPolicy
+from deviceplugin.usage.join import WatchdogPolicy
 from gpushare import names, units
 from gpushare.runtime import options
 from gpushare.runtime.options import boolean, option, positive

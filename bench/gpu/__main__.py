@@ -7,11 +7,11 @@ import argparse
 import subprocess
 import sys
 
-from deviceplugin.nvml import binding
+from deviceplugin.nvml.driver import library
 
 
 def driver() -> str:
-    nvml = binding.library()
+    nvml = library()
     nvml.nvmlInit()
     try:
         return str(nvml.nvmlSystemGetDriverVersion())

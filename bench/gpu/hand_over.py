@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.gpu import machine
-from deviceplugin.handover.pick import pick
+from deviceplugin.handover.devices import pick
 from deviceplugin.handover.spec_files import SpecReader
 from deviceplugin.source import RawGpu
 

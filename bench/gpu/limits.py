@@ -23,9 +23,8 @@ from bench.gpu.cuda import MIB, Taken
 from deviceplugin.limits.backend import PROVEN, LimitError
 from deviceplugin.limits.mps import MpsBackend
 from deviceplugin.mps.daemon import MpsControl, Supervisor
-from deviceplugin.nvml import binding
-from deviceplugin.nvml.binding import DriverError
-from deviceplugin.nvml.driver import UNLIMITED, MemoryLimits
+from deviceplugin.nvml import driver
+from deviceplugin.nvml.driver import UNLIMITED, DriverError, MemoryLimits
 from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.runtime.clock import SystemClock
 
@@ -64,7 +63,7 @@ def under_mps(found: NodeInventory, gpu: Gpu, mib: int) -> Taken:
 
 
 def in_cgroup(gpu: Gpu, mib: int, cgroup: Path) -> Taken:
-    limits = MemoryLimits(binding.library())
+    limits = MemoryLimits(driver.library())
     limits.set(gpu.uuid, cgroup, mib * MIB)
     try:
         return machine.taken(gpu, before=("/bin/sh", "-c", ENTER, str(cgroup)))

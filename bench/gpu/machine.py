@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from bench.gpu.cuda import Taken
 from deviceplugin import inventory
 from deviceplugin.limits.backend import LimitedStart
-from deviceplugin.nvml import binding
+from deviceplugin.nvml import driver
 from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.source import RawGpu
 from gpushare import units
@@ -23,7 +23,7 @@ NODE = NodeName("this-machine")
 
 
 def raw_gpus() -> Sequence[RawGpu]:
-    source = NvmlSource(nvml=binding.library(), clock=SystemClock())
+    source = NvmlSource(nvml=driver.library(), clock=SystemClock())
     try:
         return source.read()
     finally:

@@ -18,14 +18,14 @@ from bench.gpu import machine
 from bench.gpu.cuda import MIB
 from deviceplugin import cgroups, pods
 from deviceplugin.inventory import InventoryFeed
-from deviceplugin.nvml import binding
+from deviceplugin.nvml import driver
 from deviceplugin.nvml.driver import NvmlProcesses
 from deviceplugin.pods import PodCache
 from deviceplugin.refusals import Refusals
 from deviceplugin.settings import Settings
+from deviceplugin.usage.join import NodeUsage, WatchdogPolicy
 from deviceplugin.usage.loop import UsageLoop
 from deviceplugin.usage.procfs import Procfs, Sent
-from deviceplugin.usage.values import NodeUsage, WatchdogPolicy
 from deviceplugin.usage.watchdog import Namespaces, Watchdog
 from gpushare import names
 from gpushare.identity import ContainerName, PodRef, PodUid
@@ -92,7 +92,7 @@ def loop_of(found: NodeInventory, pods_: Collection[Json]) -> UsageLoop:
         clock=clock,
     )
     return UsageLoop(
-        lists=NvmlProcesses(binding.library()),
+        lists=NvmlProcesses(driver.library()),
         table=table,
         current=current_usage(feed, cache, clock, stale_s=60.0),
         watchdog=watchdog,

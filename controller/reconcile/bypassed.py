@@ -13,8 +13,7 @@ from controller.delivery import Absent, ReadBack, Undelivered
 from controller.index import Snapshot
 from controller.reconcile import advice
 from controller.reconcile.advice import NO_EVENT, REPEAT_S, EventThrottle, Tell
-from controller.reconcile.recreate import READ_S, LivePod, Recreator
-from controller.reconcile.writer import Writer
+from controller.reconcile.writer import READ_S, LivePod, Recreator, Writer
 from controller.state import AlreadyBound, ClusterState
 from gpushare import names
 from gpushare.cluster import bypass, node_ledger

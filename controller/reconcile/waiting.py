@@ -16,8 +16,7 @@ from controller.cluster_table import ClusterTable
 from controller.index import Snapshot
 from controller.reconcile.advice import NO_EVENT, REASON_UNSCHEDULABLE, EventThrottle, Tell
 from controller.reconcile.node_requests import Refusal, Refusals
-from controller.reconcile.recreate import Recreator
-from controller.reconcile.writer import Writer
+from controller.reconcile.writer import Recreator, Writer
 from controller.state import ClusterState
 from gpushare.cluster.pod_records import Pending
 from gpushare.errors import WireError

@@ -19,8 +19,7 @@ from deviceplugin import cgroups
 from deviceplugin.cdi import ContainerEdits
 from deviceplugin.limits import backend
 from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError, Proofs
-from deviceplugin.nvml.binding import DriverError
-from deviceplugin.nvml.driver import UNLIMITED, MemoryLimits
+from deviceplugin.nvml.driver import UNLIMITED, DriverError, MemoryLimits
 from deviceplugin.pods import HeldPod
 from gpushare.identity import GpuUuid, PodUid
 from gpushare.model.gpu import Gpu, Limit, NodeInventory

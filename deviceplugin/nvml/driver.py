@@ -1,21 +1,119 @@
-"""What is asked of the driver beside the reading of GPUs. Source: nvml.h of CUDA 13.4.
+"""The door to NVIDIA's driver: `pynvml`, and what it is asked beside the reading of GPUs. Source: nvml.h of CUDA 13.4.
 
 Each kind of question has a deadline of its own: a list of processes that hangs must not hold up a start.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from deviceplugin import source
-from deviceplugin.nvml.binding import Deadline, DriverError, SilentDriverError, opened
 from deviceplugin.source import GpuProcess, Lists
+from gpushare.errors import GpuShareError
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import Gpu
 from gpushare.runtime import logs
+
+_TIMEOUT_S: Final = 5.0
+_NEW_PROCESS_S: Final = 30.0  # a driver that is asked for the first time may start the GPUs
+T = TypeVar("T")
+
+
+class DriverError(GpuShareError):
+    """The driver refuses, or does not say what it was asked."""
+
+
+class SilentDriverError(DriverError):
+    """The driver has not answered in time; it may still do what it was asked."""
+
+
+def library() -> Any:
+    """The binding. Imported late: a plugin with simulated GPUs needs none."""
+    import pynvml
+
+    return pynvml
+
+
+def problem() -> str | None:
+    """Why this process cannot read the driver; None if it can. As a program: exit status 0, else 1 and the cause."""
+    nvml = library()
+    try:
+        nvml.nvmlInit()
+        nvml.nvmlShutdown()
+    except nvml.NVMLError as error:
+        return str(error)
+    return None
+
+
+def works_in_new_process() -> bool:
+    """Whether a process that is started now can read the driver: it loads the library that is there now."""
+    # S603: this very program.
+    command = [sys.executable, "-m", "deviceplugin.nvml.driver"]
+    try:
+        return subprocess.run(command, timeout=_NEW_PROCESS_S, check=False, capture_output=True).returncode == 0  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+@contextmanager
+def opened(nvml: Any) -> Iterator[None]:
+    """The library, open meanwhile only, so that the source can really unload it after a fault."""
+    nvml.nvmlInit()
+    try:
+        yield
+    finally:
+        with suppress(nvml.NVMLError):  # the next call finds out what is wrong
+            nvml.nvmlShutdown()
+
+
+class Deadline:
+    """Makes one call at a time, and gives up on one that takes too long: a driver that hangs cannot be interrupted.
+
+    Until that one is back, no other is made: it must not undo what was done after it. Safe for use by many threads.
+    """
+
+    def __init__(self, seconds: float = _TIMEOUT_S) -> None:
+        self._seconds = seconds
+        self._turn = threading.Lock()
+        self._late: Future[Any] | None = None  # the last call that was given up on
+
+    def __call__(self, call: Callable[[], T]) -> T:
+        """The call's value. Raises SilentDriverError: it did not come back in time, or an earlier one has not."""
+        is_late = self._late is not None and not self._late.done()
+        if is_late or not self._turn.acquire(timeout=self._seconds):
+            raise self._silent()
+        future: Future[T] = Future()
+        # A process that ends does not wait for it.
+        threading.Thread(target=self._run, args=(future, call), name="driver", daemon=True).start()
+        futures.wait([future], self._seconds)
+        if not future.done():
+            self._late = future
+            raise self._silent()
+        return future.result()
+
+    def _run(self, future: Future[T], call: Callable[[], T]) -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised by the caller's thread
+            future.set_exception(error)
+        finally:
+            self._turn.release()
+
+    def _silent(self) -> SilentDriverError:
+        return SilentDriverError(f"NVIDIA's driver has not answered in {self._seconds:g} s; see the node's kernel log")
+
+
+if __name__ == "__main__":
+    sys.exit(problem())
+
 
 _LOG: Final = logging.getLogger(__name__)
 UNLIMITED: Final = 0xFFFF_FFFF_FFFF_FFFF

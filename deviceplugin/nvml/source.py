@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from deviceplugin.nvml.binding import Deadline, SilentDriverError
+from deviceplugin.nvml.driver import Deadline, SilentDriverError
 from deviceplugin.nvml.faults import SETTLED_S, Events, Faults
 from deviceplugin.source import WITHOUT_INSTANCES, GpuSourceError, OutdatedLibraryError, RawGpu
 from gpushare.errors import GpuShareError

@@ -8,9 +8,8 @@ from typing import Final
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.source import ProcessLists
 from deviceplugin.usage import join, procfs
-from deviceplugin.usage.join import Joined, Pods
+from deviceplugin.usage.join import Joined, Key, ListedSince, NodeUsage, Pods, Sample, UsageReading
 from deviceplugin.usage.procfs import Procfs
-from deviceplugin.usage.values import Key, ListedSince, NodeUsage, Sample, UsageReading
 from deviceplugin.usage.watchdog import Watchdog
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import NodeInventory

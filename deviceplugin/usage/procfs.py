@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin import cgroups
-from deviceplugin.usage.values import Process
+from deviceplugin.usage.join import Process
 from gpushare.runtime.clock import Clock
 
 _LONGEST: Final = 65536  # bytes of one file: 12 hierarchies of version 1 with the longest paths

@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from deviceplugin.refusals import Refusals
 from deviceplugin.usage import join
-from deviceplugin.usage.join import Joined, OverGrant, State, WatchedContainer
+from deviceplugin.usage.join import Joined, OverGrant, Process, State, WatchdogPolicy, WatchedContainer
 from deviceplugin.usage.procfs import Procfs, Sent
-from deviceplugin.usage.values import Process, WatchdogPolicy
 from gpushare import names, units
 from gpushare.errors import WireError
 from gpushare.identity import PodUid

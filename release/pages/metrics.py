@@ -24,7 +24,7 @@ from controller.state import ClusterState
 from controller.supervisor import Fence
 from deviceplugin import metrics as plugin_metrics
 from deviceplugin.decide import Reason
-from deviceplugin.usage.values import GpuTotal, NodeUsage, Row, UsageReading
+from deviceplugin.usage.join import GpuTotal, NodeUsage, Row, UsageReading
 from gpushare import names
 from gpushare.cluster import node_records, pod_records
 from gpushare.identity import ContainerName, GpuUuid, NodeName

@@ -7,7 +7,7 @@ from typing import Any
 
 from deviceplugin import resources
 from deviceplugin.decide import Accept, Decision
-from deviceplugin.handover import strategy
+from deviceplugin.handover import choice
 from deviceplugin.handover.choice import HandOverChoice
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.resources import Resource
@@ -26,7 +26,7 @@ def start_all(_resource: Resource, _device_ids: Sequence[str]) -> Decision:
 
 
 def no_devices(resource: Resource, _device_ids: Sequence[str]) -> Any:
-    return strategy.respond(HandOverChoice(way=HandOver.ENVVAR, reason=""), "", resource.prefix)
+    return choice.respond(HandOverChoice(way=HandOver.ENVVAR, reason=""), "", resource.prefix)
 
 
 def feed_with(inventory: NodeInventory | None = None) -> InventoryFeed:

@@ -8,9 +8,8 @@ from deviceplugin.inventory import InventoryFeed
 from deviceplugin.pods import PodCache
 from deviceplugin.source import GpuProcess
 from deviceplugin.usage import join
-from deviceplugin.usage.join import Pods
+from deviceplugin.usage.join import Pods, Process, Sample
 from deviceplugin.usage.loop import CurrentUsage
-from deviceplugin.usage.values import Process, Sample
 from gpushare.identity import GpuUuid, PodUid
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import Grant

@@ -23,7 +23,7 @@ from webhook.settings import Settings
 FILTER = "/gpushare-scheduler/filter"
 ROOT = Path(__file__).parents[2]
 OF_A_CREATE = {
-    *("webhook/app.py", "webhook/review.py", "webhook/mutation.py", "webhook/edits.py", "webhook/advice.py"),
+    *("webhook/app.py", "webhook/review.py", "webhook/mutation.py", "webhook/edits.py"),
     *("webhook/runtimeclass.py", "webhook/metrics.py", "gpushare/runtime/intake.py", "gpushare/runtime/logs.py"),
     *("gpushare/wire/fields.py", "gpushare/wire/pods.py", "gpushare/wire/requests.py", "gpushare/wire/frameworks.py"),
     *("gpushare/units.py",),

@@ -11,7 +11,7 @@ from controller.reconcile import placeholders
 from controller.settings import Settings as ControllerSettings
 from deviceplugin.mps import __main__
 from deviceplugin.settings import Settings as PluginSettings
-from deviceplugin.usage.values import WatchdogPolicy
+from deviceplugin.usage.join import WatchdogPolicy
 from gpushare import names
 from gpushare.runtime import options
 from gpushare_cli import __main__ as cli

@@ -13,7 +13,7 @@ import yaml
 from controller.extender import bind
 from controller.reconcile import waiting
 from deviceplugin.decide import Reason
-from deviceplugin.usage.values import UsageReading
+from deviceplugin.usage.join import UsageReading
 from gpushare import names
 from gpushare.model.gpu import GpuHealth, Limit
 from localcluster import prometheus

@@ -12,8 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from deviceplugin.cdi import ContainerEdits
 from deviceplugin.handover.choice import HandOverChoice
-from deviceplugin.handover.devices import DeviceHandOver, SpecSweeper
-from deviceplugin.handover.pick import Recipient
+from deviceplugin.handover.devices import DeviceHandOver, Recipient, SpecSweeper
 from deviceplugin.handover.spec_files import SpecFiles, SpecReader
 from deviceplugin.resources import MEMORY
 from deviceplugin.source import RawGpu

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import settings
 
 from deviceplugin.refusals import Refusals
+from deviceplugin.usage.join import WatchdogPolicy
 from deviceplugin.usage.loop import UsageLoop
-from deviceplugin.usage.values import WatchdogPolicy
 from deviceplugin.usage.watchdog import Namespaces, Watchdog
 from gpushare.identity import GpuUuid, PodUid
 from testing.deviceplugin.usage import current_usage

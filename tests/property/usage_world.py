@@ -11,8 +11,8 @@ from deviceplugin.cgroups import CgroupOwner
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.pods import PodCache
 from deviceplugin.source import GpuProcess, Lists
+from deviceplugin.usage.join import Process
 from deviceplugin.usage.procfs import TICKS, Procfs
-from deviceplugin.usage.values import Process
 from gpushare import units
 from gpushare.identity import GpuUuid, NodeName, PodUid
 from gpushare.model.gpu import NodeInventory

@@ -14,8 +14,7 @@ from deviceplugin.decide import Accept
 from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError
 from deviceplugin.limits.cgroup import CgroupBackend, ContainerLimits
 from deviceplugin.limits.node import NodeLimits, OnFailure
-from deviceplugin.nvml.binding import SilentDriverError
-from deviceplugin.nvml.driver import UNLIMITED, MemoryLimits
+from deviceplugin.nvml.driver import UNLIMITED, MemoryLimits, SilentDriverError
 from deviceplugin.prestart import limited
 from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.gpu import Limit, MigInstance, NodeInventory

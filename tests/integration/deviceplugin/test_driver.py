@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.nvml.binding import Deadline
-from deviceplugin.nvml.driver import ComputeModes, MemoryLimits, NvmlProcesses
+from deviceplugin.nvml.driver import ComputeModes, Deadline, MemoryLimits, NvmlProcesses
 from deviceplugin.source import GpuProcess
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import Gpu, MigInstance

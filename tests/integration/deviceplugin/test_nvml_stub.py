@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.nvml import binding
+from deviceplugin.nvml import driver
 from deviceplugin.nvml import faults as xids
-from deviceplugin.nvml.binding import Deadline
+from deviceplugin.nvml.driver import Deadline
 from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.source import GpuSourceError, OutdatedLibraryError, RawGpu
 from gpushare.model.gpu import MigInstance
@@ -379,9 +379,9 @@ def test_versions_that_differ_need_a_new_process(
         source.read()
     assert caught.value.reason == "driver and library have different versions"
     monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_stub.directory))
-    assert not binding.works_in_new_process()
+    assert not driver.works_in_new_process()
     nvml_stub.set({"library": "590.10"})
-    assert binding.works_in_new_process()
+    assert driver.works_in_new_process()
     with pytest.raises(OutdatedLibraryError):
         source.read()
 

@@ -9,7 +9,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from certs import authority, store
 from certs.authority import KeyPair
-from certs.policy import Facts, Unreadable
+from certs.rotation import Facts, Unreadable
 from certs.store import FileStore, SecretData
 from tests.unit.certs.conftest import START, verifies
 

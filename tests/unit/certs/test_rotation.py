@@ -4,8 +4,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from certs import rotation, store
-from certs.policy import Facts, Pair, Unreadable
-from certs.rotation import Action, Phase, Plan, SecretState, Step
+from certs.rotation import Action, Facts, Pair, Phase, Plan, Reason, Renew, SecretState, Step, Unreadable
 from certs.store import SecretData
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -112,3 +111,49 @@ def test_the_phase_follows_from_the_content_and_without_a_next_ca_there_is_nothi
         store.after(Action.SWITCH, SecretData(), PLAN, served=SecretData(), known=(), now=NOW)
     for material, phase in [(STEADY, Phase.STEADY), (ANNOUNCING, Phase.ANNOUNCING), (RETIRING, Phase.RETIRING)]:
         assert material.phase is phase
+
+
+GOOD = replace(facts("leaf", issuer="ca", age=30, left=60), key="key")
+AGED = replace(GOOD, not_before=NOW - 60 * DAY, not_after=NOW + 30 * DAY)
+DEAD = replace(GOOD, not_after=NOW)
+
+
+def check_leaf(pair: Pair, now: datetime = NOW) -> Renew | None:
+    return rotation.check("leaf", pair, now, names=PLAN.names, issuers=frozenset({"ca"}))
+
+
+MISMATCH = "private key does not belong to the certificate"
+
+
+@pytest.mark.parametrize(
+    ("pair", "reason", "message"),
+    [
+        (Pair(None, None), Reason.MISSING, "certificate and private key missing"),
+        (Pair(None, "key"), Reason.MISSING, "certificate missing"),
+        (Pair(Unreadable("is no PEM"), None), Reason.MISSING, "private key missing"),
+        (Pair(Unreadable("is no PEM"), "key"), Reason.UNREADABLE, "certificate is no PEM"),
+        (Pair(GOOD, Unreadable("is no PEM")), Reason.UNREADABLE, "private key is no PEM"),
+        (Pair(GOOD, "other"), Reason.KEY_MISMATCH, MISMATCH),
+        (Pair(replace(GOOD, names=frozenset({"x"})), "key"), Reason.WRONG_NAMES, "lacks webhook.svc"),
+        (Pair(replace(GOOD, issuer="old"), "key"), Reason.UNKNOWN_ISSUER, "not signed by the CA in use"),
+        (Pair(replace(GOOD, issuer=None), "key"), Reason.UNKNOWN_ISSUER, "not signed by the CA in use"),
+        (Pair(DEAD, "key"), Reason.EXPIRED, "expired at 2026-03-01T00:00:00Z"),
+        (Pair(AGED, "key"), Reason.NEAR_EXPIRY, "67% of its life is over, expires at 2026-03-31T00:00:00Z"),
+        (Pair(replace(DEAD, issuer="old"), "other"), Reason.KEY_MISMATCH, MISMATCH),
+    ],
+)
+def test_a_certificate_is_renewed_for_the_first_reason_of_the_list(pair: Pair, reason: Reason, message: str) -> None:
+    assert check_leaf(pair) == Renew(reason, f"leaf: {message}")
+    if reason not in {Reason.WRONG_NAMES, Reason.UNKNOWN_ISSUER}:
+        assert rotation.check("CA", pair, NOW) == Renew(reason, f"CA: {message}")
+
+
+def test_a_ca_needs_no_name_and_signs_itself() -> None:
+    assert rotation.check("CA", Pair(replace(GOOD, names=frozenset(), issuer=None), "key"), NOW) is None
+
+
+def test_a_good_certificate_is_kept_until_two_thirds_of_its_life_and_can_still_be_used_then() -> None:
+    at = NOW + 30 * DAY
+    assert check_leaf(Pair(GOOD, "key"), at - SECOND) is None
+    assert check_leaf(Pair(GOOD, "key"), at) is not None
+    assert [reason for reason in Reason if not Renew(reason, "").urgent] == [Reason.NEAR_EXPIRY]

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from controller.reconcile import bypassed
-from controller.reconcile.recreate import FORGET_S
+from controller.reconcile.writer import FORGET_S
 from gpushare import names
 from gpushare.identity import PodUid
 from gpushare.kube import api as kube

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from controller.reconcile.recreate import FIRST_S
 from controller.reconcile.waiting import SETTLE_S
+from controller.reconcile.writer import FIRST_S
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject

@@ -2,7 +2,7 @@
 
 import threading
 
-from deviceplugin.nvml.binding import Deadline
+from deviceplugin.nvml.driver import Deadline
 
 
 def test_one_call_is_made_after_the_other() -> None:

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin import metrics, ports
 from deviceplugin.metrics import MOST_ROWS
-from deviceplugin.usage.values import GpuTotal, NodeUsage, Row, UsageReading
+from deviceplugin.usage.join import GpuTotal, NodeUsage, Row, UsageReading
 from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.gpu import GpuHealth, LeftOut, Limit
 from gpushare.runtime.http import Response

@@ -10,7 +10,7 @@ import pytest
 from gpushare.units import ResourceConfig
 from gpushare.wire import typos
 from testing.reviews import ALL, RULES, VOID, WHOLE, Json, asking, container, mutated, pod, visible, warnings
-from webhook import advice, mutation
+from webhook import mutation
 
 PRESET = (
     "spec.nodeName bypasses the scheduler, which looks for free GPUs: the pod waits on that node until they are free,"
@@ -86,7 +86,7 @@ def test_thousands_of_unknown_names_are_looked_at_a_few_at_a_time(monkeypatch: p
         compared.append(word)
         return difflib.get_close_matches(word, list(known), **options)
 
-    monkeypatch.setattr(advice, "difflib", type("Counting", (), {"get_close_matches": staticmethod(counted)}))
+    monkeypatch.setattr(mutation, "difflib", type("Counting", (), {"get_close_matches": staticmethod(counted)}))
     found = told({f"gpushare.dev/gpu-model{i:05}": "" for i in range(20_000)}, {"gpushare.dev/gpus": "", "x": "y"})
     assert len(found) == 9
     assert found[7:] == (

@@ -13,9 +13,8 @@ import pytest
 
 from deviceplugin.api import deviceplugin_pb2 as api
 from deviceplugin.cdi import ContainerEdits, Mount
-from deviceplugin.handover import strategy
-from deviceplugin.handover.devices import DeviceHandOver, SpecSweeper
-from deviceplugin.handover.pick import HandOverError, Recipient
+from deviceplugin.handover import choice
+from deviceplugin.handover.devices import DeviceHandOver, HandOverError, Recipient, SpecSweeper
 from deviceplugin.handover.spec_files import SpecFile, SpecFiles
 from deviceplugin.resources import MEMORY
 from gpushare.errors import WireError
@@ -29,8 +28,8 @@ from testing.deviceplugin.build import bound_pod, fields_of, handing_over
 
 IDS = frozenset({"g000", "g001"})
 NONCE = "0123456789abcdef"
-NAME = strategy.make(IDS, NONCE)
-OTHER = strategy.make(IDS, "fedcba9876543210")
+NAME = choice.make(IDS, NONCE)
+OTHER = choice.make(IDS, "fedcba9876543210")
 
 
 @pytest.fixture
@@ -62,7 +61,7 @@ def answered(**fields: Any) -> Any:
 def test_allocate_names_a_device_that_no_earlier_answer_has_named(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
     first, second = by_cdi.answer(MEMORY, sorted(IDS)), by_cdi.answer(MEMORY, sorted(IDS))
     [named], [other] = first.cdi_devices, second.cdi_devices
-    assert named.name.startswith(f"gpushare.dev/share={strategy.stem(IDS)}")
+    assert named.name.startswith(f"gpushare.dev/share={choice.stem(IDS)}")
     assert named != other
     assert first == answered(cdi_devices=[named])
     assert files(tmp_path) == []
@@ -130,7 +129,7 @@ def test_what_cannot_be_put_in_place_is_not_left_half_written_and_what_cannot_be
     with pytest.raises(HandOverError, match=r"cannot be removed \(Is a directory\)"):
         by_cdi.prepare(IDS, [recipient()])
     assert files(tmp_path) == [SpecFile("uid-p", NAME).name]
-    by_cdi.prepare(frozenset({"p000"}), [recipient(name=strategy.make(["p000"], "1" * 16))])
+    by_cdi.prepare(frozenset({"p000"}), [recipient(name=choice.make(["p000"], "1" * 16))])
     by_cdi.withdraw(IDS, PodUid("uid-p"))
     assert files(tmp_path) == [SpecFile("uid-p", NAME).name]
     (logged,) = fields_of(caplog, "spec not removed")
@@ -343,8 +342,8 @@ def response(**fields: object) -> str:
 
 
 def test_a_name_begins_with_the_ids_whatever_their_order() -> None:
-    assert strategy.stem(["g000", "g001"]) + NONCE == NAME
-    assert strategy.stem(["g000"]) != strategy.stem(["g000", "g001"])
+    assert choice.stem(["g000", "g001"]) + NONCE == NAME
+    assert choice.stem(["g000"]) != choice.stem(["g000", "g001"])
     assert len(NAME) == 34
 
 
@@ -373,10 +372,10 @@ def test_names_are_found_in_what_allocate_has_said_and_nothing_else_is_a_name() 
         ({}, ()),
     ]
     for fields, names in said:
-        assert strategy.in_response(response(**fields)) == names, fields
+        assert choice.in_response(response(**fields)) == names, fields
     for text in ("!", "AAA", base64.b64encode(b"\xff\xff").decode()):
         with pytest.raises(WireError, match=r"^AllocResp is not an answer of Allocate"):
-            strategy.in_response(text)
+            choice.in_response(text)
 
 
 def test_of_too_many_files_some_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,10 @@ from deviceplugin import pods
 from deviceplugin.api import deviceplugin_pb2 as api
 from deviceplugin.cdi import ContainerEdits, Mount, VendorSpec
 from deviceplugin.decide import Accept
-from deviceplugin.handover import pick as picking
-from deviceplugin.handover import strategy
+from deviceplugin.handover import choice as ways
+from deviceplugin.handover import devices as picking
 from deviceplugin.handover.choice import HandOverChoice
-from deviceplugin.handover.pick import HandOverError, pick
+from deviceplugin.handover.devices import HandOverError, pick
 from deviceplugin.identify import Owner
 from deviceplugin.source import RawGpu
 from gpushare import names
@@ -208,7 +208,7 @@ def test_whatever_a_spec_says_no_other_gpu_comes_out_of_it(
 
 MAIN = ContainerName("main")
 CDI, ENVVAR = HandOverChoice(way=HandOver.CDI, reason=""), HandOverChoice(way=HandOver.ENVVAR, reason="")
-NAME = strategy.make(["a"], "0" * 16)
+NAME = ways.make(["a"], "0" * 16)
 
 
 def response(*cdi: str, mounts: tuple[str, ...] = ()) -> str:
@@ -264,7 +264,7 @@ def test_it_starts_where_it_sees_its_gpus() -> None:
         assert [each.names for each in picking.recipients(pod, owner(told), ACCEPT, choice)] == expected
 
 
-@pytest.mark.parametrize("told", [response(), response(mounts=(f"{strategy.MOUNTS}gpushare.dev/share/{NAME}",))])
+@pytest.mark.parametrize("told", [response(), response(mounts=(f"{ways.MOUNTS}gpushare.dev/share/{NAME}",))])
 @pytest.mark.parametrize("way", HandOver)
 def test_only_a_device_that_a_container_runtime_was_told_of_reaches_it(told: str, way: HandOver) -> None:
     """A node may have changed since the pod came to it; runc passes over what is said to NVIDIA's runtime."""

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from deviceplugin.usage import join
-from deviceplugin.usage.join import Pods
-from deviceplugin.usage.values import Key
+from deviceplugin.usage.join import Key, Pods
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.request import ContainerKind
 from testing.builders import Json, make_gpu, make_grant, make_inventory

@@ -13,9 +13,9 @@ from deviceplugin.inventory import InventoryFeed
 from deviceplugin.pods import PodCache
 from deviceplugin.simulated import SimulatedProcesses
 from deviceplugin.source import Lists
+from deviceplugin.usage.join import NodeUsage, UsageReading
 from deviceplugin.usage.loop import UsageLoop
 from deviceplugin.usage.procfs import TICKS, Procfs
-from deviceplugin.usage.values import NodeUsage, UsageReading
 from gpushare.identity import GpuUuid
 from testing.builders import Json, make_grant, make_inventory
 from testing.clock import ManualClock

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.usage import procfs
+from deviceplugin.usage.join import Process
 from deviceplugin.usage.procfs import TICKS, Procfs, Sent
-from deviceplugin.usage.values import Process
 from gpushare.runtime.clock import SystemClock
 from testing.clock import ManualClock
 from testing.deviceplugin.usage import container_id, process, uid
