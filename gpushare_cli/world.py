@@ -17,7 +17,7 @@ from gpushare.identity import NodeName, PodRef, by_index
 from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
 from gpushare.model.gpu import MAX_GPUS, Gpu, NodeInventory
 from gpushare.model.ledger import Grant, LedgerOrRefused, NodeLedger, Placed, RefusalReason, Refused, Verdict
-from gpushare.model.request import DEFAULT_POLICY, ContainerKind, ContainerRequest, PodRequest, Policy
+from gpushare.model.request import DEFAULT_POLICY, ContainerKind, ContainerRequest, PodRequest, Policy, RequestShape
 from gpushare.placement import costs
 from gpushare.placement import outlook as outlooks
 from gpushare.placement.explain import NODES_NAMED, largest_free, together
@@ -276,6 +276,31 @@ def why_bypassed(fate: Fate, text: str, pod: Bypassed) -> str:
 def named(part: ContainerRequest | Grant) -> str:
     """A container, with its kind unless it is an ordinary one."""
     return part.container if part.kind is ContainerKind.APP else f"{part.container} ({part.kind.value})"
+
+
+def asked_for(shape: RequestShape) -> list[str]:
+    """One for each container that asks, and one for each thing that the pod says about its GPUs."""
+    asked = [f"{named(request)}: {_amount(request)}" for request in shape.containers]
+    if text := str(shape.gpus):
+        asked.append(f"only GPUs with {text}")
+    if shape.only_cdi:
+        asked.append("only nodes that hand GPUs over by CDI: it was created without a RuntimeClass")
+    if shape.affinity is not None and shape.affinity.same is not None:
+        asked.append(f"only GPUs that a pod with {shape.affinity.same} holds")
+    if shape.affinity is not None and shape.affinity.other is not None:
+        asked.append(f"only GPUs that no pod with {shape.affinity.other} holds")
+    return asked
+
+
+def _amount(request: ContainerRequest) -> str:
+    several = request.gpu_count > 1
+    if request.whole:
+        return f"{request.gpu_count} whole GPU{'s' if several else ''}"
+    where = f"each of {request.gpu_count} GPUs" if several else "one GPU"
+    if request.memory_percent:
+        return f"{request.memory_percent}% of {where}"
+    compute = f" and {request.compute_percent}% of compute" if request.compute_percent else ""
+    return f"{units.memory(request.memory_mib)}{compute} on {where}"
 
 
 def as_json(answer: NodeAnswer) -> dict[str, Any]:

@@ -16,11 +16,10 @@ from gpushare.wire import pods as pods_wire
 from gpushare_cli import arguments, console, reading
 from gpushare_cli.arguments import Command, argument, switch
 from gpushare_cli.console import BAD, OK, Streams
-from gpushare_cli.evict import movable, move_search
+from gpushare_cli.evict import evictable, move_search
+from gpushare_cli.evict.evictable import Assessment, DefragRequest, Permissions
 from gpushare_cli.evict.gpu_cordon import TemporaryCordon
-from gpushare_cli.evict.movable import Assessment, DefragRequest
 from gpushare_cli.evict.move_search import Move, Plan
-from gpushare_cli.evict.occupants import Permissions
 from gpushare_cli.evict.waiting import StoppedError, Waiter
 from gpushare_cli.reading import Target
 
@@ -67,7 +66,7 @@ def run(
         asked = _asked(api, options, namespace, stdin)
     except kube.NotFoundError:
         return streams.error(f"there is no pod {options.pod.name if options.pod else options.file}")
-    found = movable.look(api, asked)
+    found = evictable.look(api, asked)
     streams.note(*found.notes)
     plan = found.plan
     helps = plan is not None and not plan.waiting
@@ -96,9 +95,9 @@ def _asked(api: KubeApi, options: Options, namespace: Callable[[], str], stdin: 
         if number < 1:
             raise SettingsError(f"{flag} {number}: write at least 1")
     pod = (
-        movable.from_file(options.file, stdin)
+        evictable.from_file(options.file, stdin)
         if target is None
-        else movable.named(api, target, target.namespace_or(options.namespace, namespace))
+        else evictable.waiting(api, target, target.namespace_or(options.namespace, namespace))
     )
     return DefragRequest(
         pod=pod,
@@ -148,7 +147,7 @@ class Defragmentation:
             return False
         if not self.cordon.stands():
             raise StoppedError(f"others have cordoned or uncordoned GPUs of {self.plan.node} meanwhile")
-        rest = movable.remainder(self.api, self.asked, self.plan, left)
+        rest = evictable.remainder(self.api, self.asked, self.plan, left)
         if rest is None:
             raise StoppedError("the cluster has changed, and the rest of the plan would no longer help")
         if not rest.moves:

@@ -19,9 +19,9 @@ from gpushare.runtime.process import as_interrupt
 from gpushare_cli import arguments, console, reading, world
 from gpushare_cli.arguments import Command, argument, switch
 from gpushare_cli.console import BAD, OK, Streams
-from gpushare_cli.evict import gpu_cordon, movable, move_search, occupants
+from gpushare_cli.evict import evictable, gpu_cordon, move_search
+from gpushare_cli.evict.evictable import Occupant, Occupied, Permissions, Step
 from gpushare_cli.evict.gpu_cordon import Change, GpuName
-from gpushare_cli.evict.occupants import Occupant, Occupied, Permissions, Step
 from gpushare_cli.evict.waiting import StoppedError, Waiter
 
 _SETTLE_S: Final = 10.0  # after the cordon, a pod whose binding was on its way may still come
@@ -62,12 +62,12 @@ class Options(OneGpu):
 def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
     permissions = Permissions(force=options.force, delete_emptydir_data=options.delete_emptydir_data)
     try:
-        occupied = occupants.read(api, options.gpu, permissions)
+        occupied = evictable.on_gpu(api, options.gpu, permissions)
     except kube.NotFoundError:
         return streams.error(f"there is no node {options.gpu.node}")
     budgets, note = reading.budgets(api)
     streams.note(*occupied.notes, note)
-    planned = occupants.plan(occupied.occupants, budgets)
+    planned = evictable.steps(occupied.occupants, budgets)
     if options.dry_run:
         leaving = [row.pod.uid for row in planned if row.step in {Step.EVICT, Step.WAIT}]
         then, note = _successors(api, options.gpu, occupied.gpus, leaving)
@@ -100,7 +100,7 @@ def _successors(
         found = world.of(reading.everything(api), reading.settings(api, names.NAMESPACE, _ANY_NAMESPACE))
     except (kube.KubeError, WireError, SettingsError) as error:
         return {}, f"whether the pods fit elsewhere is not told: {error}"
-    there = movable.prepare(found, (), Permissions(delete_emptydir_data=True))
+    there = evictable.prepare(found, (), Permissions(delete_emptydir_data=True))
     return move_search.successors(there, NodeName(gpu.node), {each.uuid for each in gpus}, leaving), ""
 
 
@@ -134,7 +134,7 @@ class Drainer:
     def _round(self) -> None:
         """Ask every pod that may leave to do so, and see who is there now."""
         known, _ = reading.budgets(self.api)
-        occupied = occupants.read(self.api, self.gpu, self.permissions, self.gpus)
+        occupied = evictable.on_gpu(self.api, self.gpu, self.permissions, self.gpus)
         self.uncordoned = not occupied.cordoned
         if self.uncordoned:
             return
@@ -142,7 +142,7 @@ class Drainer:
         for uid, row in self._asked.items():
             if uid not in there:
                 self._tell(row, "gone")
-        self.left = tuple(self._step(row) for row in occupants.plan(occupied.occupants, known))
+        self.left = tuple(self._step(row) for row in evictable.steps(occupied.occupants, known))
 
     def _step(self, row: Occupant) -> Occupant:
         if row.step is Step.STAY:

@@ -1,18 +1,37 @@
-"""`gpushare explain`: reads pods and their cluster, decides, prints."""
+"""`gpushare explain`: reads pods and their cluster, and prints why they wait, or where they are."""
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
+from gpushare import units
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
+from gpushare.model.gpu import label
+from gpushare.model.ledger import Placed
+from gpushare.model.request import Policy, RequestShape
+from gpushare.placement.explain import some
 from gpushare.units import MemoryUnit
-from gpushare_cli import arguments, reading, usage, world
+from gpushare_cli import arguments, console, reading, usage, world
 from gpushare_cli.arguments import Command, argument
 from gpushare_cli.console import BAD, FAILED, OK, Streams
-from gpushare_cli.explain import decide, render
+from gpushare_cli.explain import decide
+from gpushare_cli.explain.choice import NodeChoice
 from gpushare_cli.explain.decide import Explanation, State
+from gpushare_cli.explain.held import Fill, Share
 from gpushare_cli.reading import Objects, Target
+from gpushare_cli.usage import Use
+from gpushare_cli.world import NodeAnswer
+
+_GROUPS: Final = 5  # most groups of equal pods that are shown
+_ORDER: Final = {
+    Policy.BINPACK: "the fullest GPU with room first",
+    Policy.SPREAD: "the emptiest GPU first",
+    Policy.DENSE: "the node and GPU that leave the most room for typical pods",
+    Policy.FGD: "the GPU and node with the least fragmentation",
+}
+_HINDSIGHT: Final = "as the cluster is now, without this pod: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +75,8 @@ def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[]
     alone = target.kind == reading.POD
     streams.answer(
         options.output,
-        lambda: render.as_json(explained[0]) if alone else {"pods": [render.as_json(each) for each in explained]},
-        lambda: render.grouped(explained, streams.width),
+        lambda: as_json(explained[0]) if alone else {"pods": [as_json(each) for each in explained]},
+        lambda: _grouped(explained, streams.width),
     )
     return OK if all(each.good for each in explained) else BAD
 
@@ -74,6 +93,188 @@ def _with_use(api: KubeApi, explained: Sequence[Explanation], installation: str)
     nodes = {each.node for each in explained if each.node is not None and each.state is State.HOLDS}
     uses = usage.read(api, nodes, installation) if nodes else {}
     return [replace(each, use=uses[each.node]) if each.node and each.node in uses else each for each in explained]
+
+
+def text(explained: Explanation, width: int) -> str:
+    blocks = [list(_head(explained))]
+    if explained.shares:
+        header = ("CONTAINER", "GPU", "UUID", "MODEL", "MEMORY", "COMPUTE")
+        blocks.append([header, *map(_share, explained.shares)])
+    if explained.shares and explained.state is State.HOLDS:
+        header = ("CONTAINER", "GPU", "LIMIT", "GRANTED", "USED", "PEAK")
+        blocks.append([header, *_limits(explained)])
+    if explained.fills:
+        blocks.append([("GPU", "GRANTED", "SHARED WITH"), *map(_fill, explained.fills)])
+    if explained.answers:
+        blocks.append([("NODE", "FITS", "WHY"), *map(_answer, explained.answers)])
+    return "\n".join(console.table(rows, width) for rows in blocks)
+
+
+def _grouped(explained: Sequence[Explanation], width: int) -> str:
+    """One pod, or the pods of a workload: one of each group of equal ones, and the names of the others."""
+    groups: dict[tuple[object, ...], list[Explanation]] = {}
+    for each in explained:
+        groups.setdefault((each.state, each.good, each.headline, each.summary), []).append(each)
+    blocks = []
+    for same in itertools.islice(groups.values(), _GROUPS):
+        others = [each.pod.name for each in same[1:]]
+        told = f"The same holds for {some(others)}."
+        blocks.append(text(same[0], width) + (console.table([(told,)], width) if others else ""))
+    if rest := sum(map(len, itertools.islice(groups.values(), _GROUPS, None))):
+        blocks.append(f"Not shown: {rest} more pod{'s' if rest > 1 else ''}; name one to see it.\n")
+    return "\n".join(blocks)
+
+
+def as_json(explained: Explanation) -> dict[str, Any]:
+    """The explanation for programs. All memory is in MiB."""
+    return {
+        "namespace": explained.pod.namespace,
+        "name": explained.pod.name,
+        "uid": explained.pod.uid,
+        "phase": explained.phase,
+        "state": explained.state.value,
+        "good": explained.good,
+        "headline": explained.headline,
+        "summary": explained.summary,
+        "asks": world.asked_for(explained.request.shape) if explained.request else [],
+        "policy": _policy(explained.request.shape, explained.policy) if explained.request else None,
+        "node": explained.node,
+        "scheduler": explained.scheduler or None,
+        "schedulerMessage": explained.said or None,
+        "choice": explained.choice and _json_choice(explained.choice),
+        "nodes": [world.as_json(answer) for answer in explained.answers],
+        "containers": [
+            _json_share(share, explained.used(share.grant.container, share.uuid)) for share in explained.shares
+        ],
+        "gpus": [_json_fill(fill) for fill in explained.fills],
+        "chosenBy": explained.origin or None,
+        "limitHeldBy": explained.limit or None,
+        "useProblem": explained.use.problem or None,
+        "notes": explained.notes,
+    }
+
+
+def _head(explained: Explanation) -> Iterator[tuple[str, ...]]:
+    yield "POD:", str(explained.pod)
+    yield "STATE:", explained.headline
+    yield "WHY:", explained.summary
+    if explained.request is not None:
+        for i, line in enumerate(world.asked_for(explained.request.shape)):
+            yield "" if i else "ASKS FOR:", line
+        yield "POLICY:", _policy(explained.request.shape, explained.policy)
+    if choice := explained.choice:
+        yield "CHOICE:", f"{_HINDSIGHT if choice.in_hindsight else ''}{choice.node}, {choice.why}"
+        yield "", choice.lack
+    if explained.origin:
+        yield "CHOSEN BY:", explained.origin
+    if explained.limit:
+        yield "LIMIT:", explained.limit
+    if explained.use.problem:
+        yield "USE:", f"not known: {explained.use.problem}"
+    if explained.scheduler:
+        yield "SCHEDULER:", f"{explained.scheduler}{': ' if explained.said else ''}{explained.said}"
+
+
+def _policy(shape: RequestShape, default: Policy) -> str:
+    chosen = shape.policy or default
+    whose = "named by the pod" if shape.policy else "the cluster's default"
+    return f"{chosen.value}: {_ORDER[chosen]} ({whose})"
+
+
+def _share(share: Share) -> tuple[str, ...]:
+    grant = share.grant
+    index, model = (share.gpu.label, share.gpu.model) if share.gpu else ("?", "?")
+    memory = "whole" if grant.whole else units.memory(share.memory_mib)
+    if share.memory_percent and not grant.whole:
+        memory += f" ({share.memory_percent}%)"
+    compute = f"{grant.compute_percent}%" if grant.compute_percent else "shared"
+    return world.named(grant), index, share.uuid, model, memory, compute
+
+
+def _limits(explained: Explanation) -> Iterator[tuple[str, ...]]:
+    gpus = {share.uuid: share.gpu for share in explained.shares if share.gpu}
+    for share in explained.shares:
+        gpu = label(share.gpu.index) if share.gpu else "?"
+        kind = share.limit.value if share.limit else "?"
+        used = explained.used(share.grant.container, share.uuid)
+        yield world.named(share.grant), gpu, kind, *_amounts(share.memory_mib, used)
+    nameless = (explained.pod.namespace, explained.pod.name, "")
+    for uuid in sorted(key[3] for key in explained.use.uses if key[:3] == nameless):
+        other = gpus.get(uuid)
+        where = (label(other.index), other.limit_of(0).value) if other else (uuid, "?")
+        yield usage.OTHERS, *where, *_amounts(0, explained.used("", uuid))
+
+
+def _amounts(granted_mib: int, use: Use) -> Iterator[str]:
+    return map(usage.amount, (granted_mib, use.used_mib, use.peak_mib))
+
+
+def _fill(fill: Fill) -> tuple[str, ...]:
+    granted = f"{units.memory(fill.granted_mib)} of {units.memory(fill.gpu.memory_mib)}"
+    granted += f" ({units.percent(fill.granted_mib, fill.gpu.memory_mib)}%)"
+    if fill.gpu.extra_mib:
+        granted += f", oversubscribed up to {units.memory(fill.gpu.grantable_mib)}"
+    if fill.compute_percent:
+        granted += f", {fill.compute_percent}% of compute"
+    beside = [f"{pod} ({units.memory(held.memory_mib)})" for pod, held in fill.neighbours]
+    return fill.gpu.label, granted, ", ".join(beside) or "none"
+
+
+def _answer(answer: NodeAnswer) -> tuple[str, ...]:
+    if isinstance(answer.verdict, Placed) and answer.fits:
+        return answer.node, "yes", f"score {answer.score} of 10"
+    return answer.node, "no", answer.why_not
+
+
+def _json_choice(choice: NodeChoice) -> dict[str, Any]:
+    return {
+        "node": choice.node,
+        "why": choice.why,
+        "next": choice.next,
+        "lack": choice.lack,
+        "inHindsight": choice.in_hindsight,
+    }
+
+
+def _json_share(share: Share, use: Use) -> dict[str, Any]:
+    return {
+        "container": share.grant.container,
+        "kind": share.grant.kind.value,
+        "gpu": share.gpu.index if share.gpu else None,
+        "uuid": share.uuid,
+        "model": share.gpu.model if share.gpu else None,
+        "memoryMiB": share.memory_mib,
+        "memoryPercent": share.memory_percent,
+        "computePercent": share.grant.compute_percent,
+        "whole": share.grant.whole,
+        "limit": share.limit.value if share.limit else None,
+        "usedMiB": use.used_mib,
+        "peakMiB": use.peak_mib,
+        "trouble": share.trouble or None,
+    }
+
+
+def _json_fill(fill: Fill) -> dict[str, Any]:
+    return {
+        "index": fill.gpu.index,
+        "uuid": fill.gpu.uuid,
+        "model": fill.gpu.model,
+        "totalMiB": fill.gpu.memory_mib,
+        **({"grantableMiB": fill.gpu.grantable_mib} if fill.gpu.extra_mib else {}),
+        "grantedMiB": fill.granted_mib,
+        "usedMiB": fill.granted_mib,  # its former name
+        "computePercent": fill.compute_percent,
+        "sharedWith": [
+            {
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "grantedMiB": held.memory_mib,
+                "usedMiB": held.memory_mib,
+                "computePercent": held.compute_percent,
+            }
+            for pod, held in fill.neighbours
+        ],
+    }
 
 
 COMMAND: Final = Command(

@@ -11,7 +11,7 @@ from gpushare.model.request import PodRequest, Policy
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import world
-from gpushare_cli.explain import decide, render
+from gpushare_cli.explain import decide
 from gpushare_cli.reading import Objects, Settings
 
 Object = Mapping[str, Any]
@@ -55,7 +55,7 @@ def of_cluster(cluster: Objects, settings: Settings) -> tuple[Waiting, ...]:
                 namespace=ref.namespace,
                 name=ref.name,
                 others=len(group) - 1,
-                asks="; ".join(render.asks(request.shape)) if request else "",
+                asks="; ".join(world.asked_for(request.shape)) if request else "",
                 headline=headline,
                 reason=reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]} …",
                 good=said is not None and said.good,

@@ -21,8 +21,7 @@ from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.policies import LEARNING, Policies
 from gpushare.placement.table import Table
 from gpushare_cli.kube_scores import Floats
-from gpushare_cli.simulate.affinity import PodAffinity
-from gpushare_cli.simulate.signature import Owner, PodSignature
+from gpushare_cli.simulate.signature import Owner, PodAffinity, PodSignature
 from gpushare_cli.world import World
 
 ENOUGH: Final = 10**15  # CPU, memory and pods of a node that does not tell

@@ -27,7 +27,7 @@ from gpushare_cli import schedulable, world, yamls
 from gpushare_cli.kube_scores import Load
 from gpushare_cli.schedulable import NodeFacts
 from gpushare_cli.scheduler_config import ServerVersion
-from gpushare_cli.simulate import affinity, signature, workloads
+from gpushare_cli.simulate import signature, workloads
 from gpushare_cli.simulate.cluster import ENOUGH, Nodes
 from gpushare_cli.simulate.objects import Found, Input
 from gpushare_cli.simulate.signature import Owner, PodSignature, Signatures
@@ -107,14 +107,14 @@ def prepare(
         used[:, node] += signature.load(pod)
         if (owner := signature.owner(pod)) is not None:
             replicas[owner][node] += 1
-    has_affinity = any(map(affinity.is_said, (*(pod.value for pod in pods), *(pod for pod, _ in on_nodes))))
+    has_affinity = any(map(signature.has_affinity, (*(pod.value for pod in pods), *(pod for pod, _ in on_nodes))))
     signatures = Signatures(facts, has_affinity=has_affinity)
     nodes = Nodes(
         world=state,
         max_pods=_max_pods(given.nodes, state),
         used=used,
         replicas=replicas,
-        affinities=[(affinity.read(pod, facts), node) for pod, node in on_nodes] if has_affinity else None,
+        affinities=[(signature.affinity_of(pod, facts), node) for pod, node in on_nodes] if has_affinity else None,
         asks=[_ask(pod.value, record) for pod, record in existing if pods_wire.counts(pod.value)],
     )
     silent = nodes.has.count(None)

@@ -1,6 +1,7 @@
 """One pod after another to the node that kube-scheduler would choose. Pure."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,10 +13,10 @@ from gpushare.model.request import DEFAULT_POLICY, PodRequest, Policy
 from gpushare.placement.columns import Bools, Ints
 from gpushare_cli import kube_scores
 from gpushare_cli.kube_scores import PER_GRADE, UNASKED, Rules
-from gpushare_cli.simulate.affinity import AffinityState
 from gpushare_cli.simulate.cluster import Cluster, Nodes
-from gpushare_cli.simulate.signature import PodSignature
+from gpushare_cli.simulate.signature import Constraint, PodAffinity, PodSignature, Term
 
+_HARD_WEIGHT: Final = 1  # of a required affinity of pods that are there, for the scores of nodes
 _ZONE: Final = "topology.kubernetes.io/zone"
 
 
@@ -126,3 +127,122 @@ class Scheduler:
         if self._affinity is not None and pod.affinity is not None:
             yield self._affinity.points(pod.affinity, fitting), rules.weight("InterPodAffinity")
             yield self._affinity.spread(pod.affinity, fitting), UNASKED["PodTopologySpread"]
+
+
+class AffinityState:
+    """Who is where, as far as pods say anything of each other, and which nodes suit a pod for that."""
+
+    def __init__(
+        self, labels: Sequence[Mapping[str, str]], there: Iterable[tuple[PodAffinity, int]], rules: Rules
+    ) -> None:
+        self._labels, self._rules = labels, rules
+        self._there: dict[PodAffinity, dict[int, int]] = {}
+        self._meant: dict[tuple[Term, PodAffinity], bool] = {}
+        for each, node in there:
+            self.add(each, node, 1)
+
+    def add(self, pod: PodAffinity, node: int, sign: int) -> None:
+        """A pod has come to a node; with sign -1 it has left."""
+        counts = self._there.setdefault(pod, {})
+        counts[node] = counts.get(node, 0) + sign
+        if not counts[node]:
+            del counts[node]
+
+    def admits(self, pod: PodAffinity) -> Callable[[int], bool]:
+        apart = [
+            (term.topology, self._values(term.topology, nodes))
+            for other, nodes in self._there.items()
+            for terms, meant in ((pod.anti, other), (other.anti, pod))
+            for term in terms
+            if self._means(term, meant)
+        ]
+        together = {
+            node
+            for other, nodes in self._there.items()
+            if pod.required and all(self._means(term, other) for term in pod.required)
+            for node in nodes
+        }
+        near = [(term.topology, self._values(term.topology, together)) for term in pod.required]
+        first = not any(values for _, values in near) and all(self._means(term, pod) for term in pod.required)
+        even = self._even(pod)
+
+        def admitted(node: int) -> bool:
+            labels = self._labels[node]
+            return (
+                all(labels.get(key) in values for key, values in even)
+                and all(key in labels and (first or labels[key] in values) for key, values in near)
+                and not any(labels.get(key) in values for key, values in apart)
+            )
+
+        return admitted
+
+    def points(self, pod: PodAffinity, nodes: Sequence[int]) -> list[int]:
+        """Of the nodes, 0 to 100; all 0 where no preference makes a difference."""
+        sums: dict[tuple[str, str], int] = {}
+        for other, counts in self._there.items():
+            said = [(term.topology, term.weight) for term in pod.preferred if self._means(term, other)]
+            said += [(term.topology, term.weight) for term in other.preferred if self._means(term, pod)]
+            said += [(term.topology, _HARD_WEIGHT) for term in other.required if self._means(term, pod)]
+            for key, weight in said:
+                for node, count in counts.items():
+                    if (value := self._labels[node].get(key)) is not None:
+                        sums[key, value] = sums.get((key, value), 0) + weight * count
+        labels = [self._labels[node] for node in nodes]
+        found = [sum(weight for (key, value), weight in sums.items() if of.get(key) == value) for of in labels]
+        low, span = min(found, default=0), max(found, default=0) - min(found, default=0)
+        return [int(100 * ((each - low) / span)) if span else 0 for each in found]
+
+    def spread(self, pod: PodAffinity, nodes: Sequence[int]) -> Ints:
+        """Of the nodes, 0 to 100, by the constraints that are preferences; all 0 without any."""
+        soft = [one for one in pod.spread if not one.required]
+        if not soft:
+            return np.zeros(len(nodes), np.int64)
+        whole = {node for node in nodes if all(one.pods.topology in self._labels[node] for one in soft)}
+        parts = []
+        for one in soft:
+            key = one.pods.topology
+            weight = math.log(len({self._labels[node][key] for node in whole}) + 2)
+            counts = self._counts(one, pod.eligible)
+            parts.append((key, {value: count * weight + one.max_skew - 1 for value, count in counts.items()}))
+        found = [
+            sum(points[self._labels[node][key]] for key, points in parts) if node in whole else None for node in nodes
+        ]
+        return kube_scores.evened(self._rules, np.array(found, np.float64))
+
+    def _even(self, pod: PodAffinity) -> list[tuple[str, set[str]]]:
+        """For every required constraint, where one pod more leaves the skew small enough."""
+        hard = [one for one in pod.spread if one.required]
+        places = range(len(self._labels)) if pod.eligible is None else pod.eligible
+        eligible = [node for node in places if all(one.pods.topology in self._labels[node] for one in hard)]
+        found = []
+        for one in hard:
+            counts = self._counts(one, eligible)
+            least = min(counts.values(), default=0) if len(counts) >= one.min_domains else 0
+            most = one.max_skew + least - self._means(one.pods, pod)
+            found.append((one.pods.topology, {value for value, count in counts.items() if count <= most}))
+        return found
+
+    def _counts(self, constraint: Constraint, nodes: Iterable[int] | None) -> dict[str, int]:
+        """How many pods that a constraint means are on these nodes, by the value of its label."""
+        key = constraint.pods.topology
+        values = {
+            node: value
+            for node in (range(len(self._labels)) if nodes is None else nodes)
+            if (value := self._labels[node].get(key)) is not None
+        }
+        counts = dict.fromkeys(values.values(), 0)
+        for other, there in self._there.items():
+            if self._means(constraint.pods, other):
+                for node in there.keys() & values.keys():
+                    counts[values[node]] += there[node]
+        return counts
+
+    def _values(self, topology: str, nodes: Iterable[int]) -> set[str]:
+        return {value for node in nodes if (value := self._labels[node].get(topology)) is not None}
+
+    def _means(self, term: Term, pod: PodAffinity) -> bool:
+        key = term, pod
+        if key not in self._meant:
+            in_reach = term.namespaces is None or pod.namespace in term.namespaces
+            self._meant[key] = in_reach and term.selector is not None and term.selector.matches(dict(pod.labels))
+        return self._meant[key]

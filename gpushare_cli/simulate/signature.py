@@ -1,25 +1,26 @@
 """All that decides where a pod goes, equal for replicas: what is known of one of them holds for the others. Pure."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gpushare.cluster import pod_records
+from gpushare.cluster import budgets, pod_records
 from gpushare.model.capacity import Ask
-from gpushare.model.request import GpuSelector, PodRequest, RequestShape
+from gpushare.model.request import GpuSelector, LabelSelector, PodRequest, RequestShape
 from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import kube_scores, schedulable
 from gpushare_cli.kube_scores import Load
 from gpushare_cli.schedulable import NodeFacts
-from gpushare_cli.simulate import affinity
-from gpushare_cli.simulate.affinity import PodAffinity
 
 Object = Mapping[str, Any]
 Owner = tuple[str, str, str]  # namespace, kind and name
 SPREAD: Final = frozenset({"ReplicaSet", "ReplicationController", "StatefulSet"})
 """Owners of which PodTopologySpread knows the selector."""
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_CONSTRAINTS: Final = "topologySpreadConstraints"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,33 @@ class NodeTerms:  # what a pod says of nodes, whatever is on them; they are numb
 
 
 ANYWHERE: Final = NodeTerms()
+
+
+@dataclass(frozen=True, slots=True)
+class Term:  # pods, and how near: on nodes with the same value of a label
+    topology: str
+    namespaces: tuple[str, ...] | None  # None for all
+    selector: LabelSelector | None  # None if no pod is meant
+    weight: int = 0  # of a preference; negative for pods that are avoided
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:  # how evenly pods that are meant are spread over the values of a label
+    pods: Term
+    max_skew: int
+    required: bool
+    min_domains: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PodAffinity:  # what a pod says of others, and they may say of it
+    namespace: str
+    labels: tuple[tuple[str, str], ...]
+    required: tuple[Term, ...] = ()
+    anti: tuple[Term, ...] = ()  # required anti-affinity
+    preferred: tuple[Term, ...] = ()  # both ways
+    spread: tuple[Constraint, ...] = ()
+    eligible: frozenset[int] | None = None  # with constraints: nodes that its selector and affinity mean; None for all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +106,7 @@ class Signatures:
             counted=tuple(sorted(schedulable.requests(pod).items())),
             terms=self._of_terms(pod),
             replicas_of=None if own_spread else replicas_of or owner(pod),
-            affinity=affinity.read(pod, self._nodes) if self._has_affinity else None,
+            affinity=affinity_of(pod, self._nodes) if self._has_affinity else None,
         )
         return self._known.setdefault(found, found)
 
@@ -125,3 +153,54 @@ def owner(pod: Object) -> Owner | None:
     found = pod_records.controller_of(pod) or {}
     kind = fields.text(found, "kind", "metadata.ownerReferences")
     return (str(pod["metadata"].get("namespace")), kind, str(found.get("name"))) if kind in SPREAD else None
+
+
+def has_affinity(pod: Object) -> bool:
+    spec = fields.mapping(pod, "spec", "pod")
+    affinity = fields.mapping(spec, "affinity", "spec")
+    return bool(affinity.get("podAffinity") or affinity.get("podAntiAffinity") or spec.get(_CONSTRAINTS))
+
+
+def affinity_of(pod: Object, nodes: Sequence[NodeFacts]) -> PodAffinity:
+    metadata, spec = fields.mapping(pod, "metadata", "pod"), fields.mapping(pod, "spec", "pod")
+    namespace = fields.text(metadata, "namespace", "metadata")
+    affinity = fields.mapping(spec, "affinity", "spec")
+    near, apart = (fields.mapping(affinity, key, "spec.affinity") for key in ("podAffinity", "podAntiAffinity"))
+    spread = tuple(_constraint(each, namespace) for each in fields.objects(spec, _CONSTRAINTS, "spec"))
+    meant = frozenset(i for i, node in enumerate(nodes) if spread and not any(schedulable.unselected(pod, node)))
+    return PodAffinity(
+        namespace=namespace,
+        labels=tuple(sorted(fields.mapping(metadata, "labels", "metadata").items())),
+        required=tuple(_term(term, namespace) for term in fields.objects(near, _REQUIRED, "podAffinity")),
+        anti=tuple(_term(term, namespace) for term in fields.objects(apart, _REQUIRED, "podAntiAffinity")),
+        preferred=(*_weighted(near, namespace, 1), *_weighted(apart, namespace, -1)),
+        spread=spread,
+        eligible=None if len(meant) == len(nodes) or not spread else meant,
+    )
+
+
+def _constraint(said: Object, namespace: str) -> Constraint:
+    return Constraint(
+        pods=Term(fields.text(said, "topologyKey", _CONSTRAINTS), (namespace,), _selector(said)),
+        max_skew=max(fields.integer(said, "maxSkew", _CONSTRAINTS, default=1), 1),
+        required=fields.text(said, "whenUnsatisfiable", _CONSTRAINTS) != "ScheduleAnyway",
+        min_domains=fields.integer(said, "minDomains", _CONSTRAINTS, default=0),
+    )
+
+
+def _weighted(affinity: Object, namespace: str, sign: int) -> Iterator[Term]:
+    for each in fields.objects(affinity, _PREFERRED, "spec.affinity"):
+        weight = fields.integer(each, "weight", _PREFERRED, default=0)
+        yield _term(fields.mapping(each, "podAffinityTerm", _PREFERRED), namespace, sign * weight)
+
+
+def _term(term: Object, namespace: str, weight: int = 0) -> Term:
+    wanted = tuple(str(each) for each in fields.strings(term, "namespaces", "podAffinityTerm"))
+    namespaces = None if term.get("namespaceSelector") == {} else wanted or (namespace,)
+    return Term(fields.text(term, "topologyKey", "podAffinityTerm"), namespaces, _selector(term), weight)
+
+
+def _selector(said: Object) -> LabelSelector | None:
+    if said.get("labelSelector") is None:
+        return None
+    return budgets.label_selector(fields.mapping(said, "labelSelector", "term"), "labelSelector")

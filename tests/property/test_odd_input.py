@@ -14,8 +14,7 @@ from gpushare.errors import SettingsError, WireError
 from gpushare.model.request import Policy
 from gpushare.wire import profile, unhealthy
 from gpushare_cli import world, yamls
-from gpushare_cli.explain import decide
-from gpushare_cli.explain import render as explain_render
+from gpushare_cli.explain import command, decide
 from gpushare_cli.kube_scores import Rules
 from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.simulate import objects, plan, question, render
@@ -153,8 +152,8 @@ def test_explain_answers_or_says_what_is_wrong(found: list[Any], which: int, who
         nodes, pods = tuple(found[:2]), tuple(found[2:6])
         around = Objects(nodes=nodes, pods=pods, unhealthy=unhealthy.of_all(found[6:]))
         said = decide.explain(pods[which - 2], world.of(around, Settings(whole_gpus=whole)))
-        explain_render.text(said, 80)
-        explain_render.as_json(said)
+        command.text(said, 80)
+        command.as_json(said)
 
 
 def test_the_objects_are_right_to_begin_with() -> None:
