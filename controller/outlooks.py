@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from controller.cluster_table import ClusterTable
 from controller.index import Index
-from gpushare.placement import demand, outlook
+from gpushare.placement import outlook
 from gpushare.placement.outlook import NOTHING_KNOWN
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
@@ -92,4 +92,4 @@ class Outlooks:
             self._table.publish(found, lambda kinds: self._in_slices(kinds, 1))
             self.outlook = found
             logs.event(_LOG, "outlook", level=logging.DEBUG, epoch=found.epoch, kinds=len(found.kinds))
-        self._changes, self._due_at = seen.changes, seen.came + demand.due_after(seen.asks.total())
+        self._changes, self._due_at = seen.changes, seen.came + outlook.due_after(seen.asks.total())

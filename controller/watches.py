@@ -13,7 +13,7 @@ from controller.index import Index
 from gpushare import names
 from gpushare.cluster import budgets, node_records, pod_records
 from gpushare.cluster.budgets import Budget
-from gpushare.cluster.node_records import NodeRecord
+from gpushare.cluster.node_records import Marked, NodeRecord
 from gpushare.cluster.pod_records import AnyPod
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
@@ -23,8 +23,7 @@ from gpushare.kube.watch import Reflector
 from gpushare.model.request import Policy
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Backoff, Clock
-from gpushare.wire import fields, unhealthy
-from gpushare.wire.unhealthy import Marked
+from gpushare.wire import fields
 
 _LOG: Final = logging.getLogger(__name__)
 PATIENCE_S: Final = 20.0  # how long to wait for the first list
@@ -245,7 +244,7 @@ def unhealthy_gpus(*, api: KubeApi, clock: Clock, index: Index) -> OptionalWatch
     """Aliyun's way to say which GPUs must not be used: a ConfigMap of other programs' for each node."""
 
     def read(_path: str, obj: JsonObject) -> Found[Marked] | None:
-        marked = unhealthy.parse(obj)
+        marked = node_records.read_unhealthy(obj)
         return None if marked is None else (marked.node, marked)
 
     def mark(before: Mapping[str, Marked], now: Mapping[str, Marked]) -> None:

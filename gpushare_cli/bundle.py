@@ -16,11 +16,12 @@ from typing import Any, Final
 
 import gpushare
 from gpushare import names
+from gpushare.cluster import node_records
 from gpushare.errors import GpuShareError, SettingsError, WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi, Reply
 from gpushare.runtime.clock import Clock
-from gpushare.wire import fields, unhealthy
+from gpushare.wire import fields
 from gpushare_cli import arguments, holders, inspect_command, reading, yamls
 from gpushare_cli.arguments import Command, argument
 from gpushare_cli.console import OK, UNLIMITED, Streams
@@ -324,7 +325,7 @@ def _concerns_gpus(pod: JsonObject) -> bool:
 def _inspect(snapshot: Snapshot, pods: Sequence[JsonObject], render: Callable[[holders.Report], str]) -> str:
     """Says why where something is so odd that it cannot be made."""
     try:
-        built = holders.build(_read(snapshot.nodes), pods, unhealthy.of_all(_read(snapshot.unhealthy)))
+        built = holders.build(_read(snapshot.nodes), pods, node_records.unhealthy_by_node(_read(snapshot.unhealthy)))
         return render(built) if built.nodes else "no node shares a GPU\n"
     except GpuShareError as error:
         return f"not made: {error}\n"

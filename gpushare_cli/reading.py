@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from gpushare import names
 from gpushare.cluster import budgets as budgets_of
-from gpushare.cluster import pod_records
+from gpushare.cluster import node_records, pod_records
 from gpushare.cluster.budgets import Budget
 from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.errors import SettingsError, WireError
@@ -20,7 +20,7 @@ from gpushare.model.request import DEFAULT_POLICY, Policy
 from gpushare.runtime import options
 from gpushare.runtime.options import option
 from gpushare.units import GIB, MemoryUnit, ResourceConfig
-from gpushare.wire import fields, interop, unhealthy
+from gpushare.wire import fields, interop
 from gpushare.wire import pods as pods_wire
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ def _objects(api: KubeApi, nodes: list[JsonObject], selector: Mapping[str, str])
     marked: Mapping[NodeName, frozenset[int]] = {}
     notes: tuple[str, ...] = ()
     try:
-        marked = unhealthy.of_all(listed(api, CONFIG_MAPS, keep=is_unhealthy_list))
+        marked = node_records.unhealthy_by_node(listed(api, CONFIG_MAPS, keep=is_unhealthy_list))
     except kube.KubeError as error:
         what = f"ConfigMaps {names.PREFIX_UNHEALTHY}* in {names.UNHEALTHY_NAMESPACE}"
         notes = (f"{what} cannot be read ({error}); GPUs that they name are taken for healthy",)
@@ -212,7 +212,7 @@ def own_annotations(annotations: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_unhealthy_list(config_map: JsonObject) -> bool:
     metadata = config_map.get("metadata") or {}
-    return unhealthy.is_one(names.UNHEALTHY_NAMESPACE, str(metadata.get("name")))
+    return node_records.is_unhealthy_list(names.UNHEALTHY_NAMESPACE, str(metadata.get("name")))
 
 
 def kept(value: Mapping[str, Any], wanted: Spec) -> dict[str, Any]:

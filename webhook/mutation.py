@@ -16,7 +16,7 @@ from gpushare import names, units
 from gpushare.errors import FieldError, InvalidRequestError
 from gpushare.model.request import ContainerRequest
 from gpushare.units import MemoryUnit
-from gpushare.wire import frameworks, pods, requests, typos
+from gpushare.wire import frameworks, pods, requests
 from gpushare.wire.fields import JsonObject
 from webhook import edits, review
 from webhook.edits import DEFAULT_SCHEDULER, LISTS, OURS, Rules
@@ -263,7 +263,7 @@ def _warnings(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[s
     known = {*rules.resource_config.resources, names.GPU_CORE, names.GPU_COUNT}
     limits = {resource for _, _, container in pods.containers(before) for resource in pods.amounts(container, "limits")}
     if any("/" in resource for resource in limits - known):
-        suspects = (each for each in typos.of_pod(before, rules.resource_config) if not rules.is_foreign(each[1]))
+        suspects = (each for each in requests.misspelt(before, rules.resource_config) if not rules.is_foreign(each[1]))
         for name, resource, likely in itertools.islice(suspects, _TOLD):
             yield _truncate(
                 f"container {name}: gpushare does not know {resource} and gives no GPU for it; do you mean {likely}?"

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from bench.packing.workload import Workload
 from gpushare.model.capacity import Ask
 from gpushare.model.request import Policy
-from gpushare.placement import demand
 from gpushare.placement.columns import Nodes
-from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
+from gpushare.placement.outlook import NOTHING_KNOWN, Outlook, typical
 from gpushare_cli.simulate.cluster import Learner
 
 
@@ -30,7 +29,7 @@ class Told(Learner):
 
 def _published(workload: Workload) -> Learner:
     """The list of all pods, as the authors of `fgd` have it."""
-    return Told(Outlook(typical=demand.typical(Counter(workload.pods))))
+    return Told(Outlook(typical=typical(Counter(workload.pods))))
 
 
 POLICIES: Mapping[str, tuple[Policy, Callable[[Workload], Learner]]] = {

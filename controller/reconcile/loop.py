@@ -21,7 +21,7 @@ from controller.reconcile.writer import Writer
 from controller.reservations import Reservation
 from controller.state import ClusterState
 from gpushare import names
-from gpushare.cluster import cordons, node_ledger, node_records
+from gpushare.cluster import node_ledger, node_records
 from gpushare.cluster.groups import LabelIndex
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound
@@ -226,7 +226,7 @@ def audit(index: Index) -> list[str]:
 def _unknown_gpus(record: NodeRecord) -> list[str]:
     if record.inventory is None or not (record.cordon.gpus or record.unhealthy):
         return []
-    known = {number for gpu in record.inventory.gpus for number in cordons.numbers(gpu)}
+    known = {number for gpu in record.inventory.gpus for number in node_records.gpu_numbers(gpu)}
     return [*node_records.unknown_gpus(record), *(str(index) for index in sorted(record.unhealthy - known))]
 
 

@@ -178,7 +178,7 @@ class Fgd(Scoring):
     """
 
     def __init__(self, typical: Mapping[Ask, int]) -> None:
-        """The most frequent requests (`demand.typical`), and how many pods make each."""
+        """The most frequent requests (`outlook.typical`), and how many pods make each."""
         super().__init__()
         self.number = max(sum(typical.values()), 1)
         """Of pods in the sample, those without GPUs included."""

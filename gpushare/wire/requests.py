@@ -3,8 +3,10 @@
 Whatever an object looks like, nothing but WireError and InvalidRequestError comes out of here.
 """
 
+import difflib
+import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -40,6 +42,12 @@ _SEVERAL: Final = (
     f"for several GPUs ask for {names.GPU_MEM} with the annotation {names.ANNOTATION_GPUS}, which gives so much on each"
 )
 _COUNTED: Final = {names.GPU_MEM: "units", names.GPU_PERCENT: "per cent", names.GPU_CORE: "per cent", names.GPU: "GPUs"}
+_COMPARED: Final = 64  # most resources of a pod that are compared with ours: a pod may carry hundreds of thousands
+_DOMAINS: Final = ("aliyun.com", "nano-gpu", names.DOMAIN)
+_LONGEST: Final = 63 + 1 + 63  # a name after the slash, and a domain that is worth comparing
+_NEAR: Final = 0.6  # of 1: `gpu` and `gpu-mem`
+_NEAR_DOMAIN: Final = 0.8  # `alyun.com`, `nanogpu`
+_BEGINS: Final = 0.9  # one name is the beginning of the other
 
 
 def of_pod(pod: pods.Pod, resource_config: ResourceConfig) -> PodRequest | None:
@@ -84,6 +92,38 @@ def counted(request: ContainerRequest, unit: MemoryUnit) -> tuple[str, int]:
     if request.memory_percent:
         return names.GPU_PERCENT, request.memory_percent * request.gpu_count
     return names.GPU_MEM, unit.ceil(request.memory_mib) * request.gpu_count
+
+
+def meant(resource: str, resource_config: ResourceConfig) -> str | None:
+    """The resource of ours that an author probably meant; None if it is one of ours, or nothing like it."""
+    ours = (*resource_config.resources, names.GPU_CORE)
+    domain, slash, name = resource.lower().partition("/")
+    if not slash or len(resource) > _LONGEST or resource in {*ours, names.GPU_COUNT}:
+        return None
+    if not difflib.get_close_matches(domain, _DOMAINS, cutoff=_NEAR_DOMAIN):
+        return next((each for each in ours if each != names.GPU and each.partition("/")[2] == name), None)
+    best = max(ours, key=lambda each: (_likeness(name, each), each.startswith(f"{domain}/")))
+    return best if _likeness(name, best) >= _NEAR else None
+
+
+def misspelt(pod: Mapping[str, Any], resource_config: ResourceConfig) -> Iterator[tuple[str, str, str]]:
+    """Container, resource and what was probably meant, for each misspelt limit among the first of a pod or template."""
+    asked = (
+        (str(container.get("name")), resource)
+        for _, _, container in pods.containers(pod)
+        for resource in pods.amounts(container, "limits")
+        if "/" in resource
+    )
+    for name, resource in itertools.islice(asked, _COMPARED):
+        if likely := meant(resource, resource_config):
+            yield name, resource, likely
+
+
+def _likeness(name: str, ours: str) -> float:
+    other = ours.partition("/")[2]
+    ratio = difflib.SequenceMatcher(None, name, other).ratio()
+    begins = bool(name) and (name.startswith(other) or other.startswith(name))
+    return max(ratio, _BEGINS) if begins else ratio
 
 
 def _too_large(pod: pods.Pod, resource_config: ResourceConfig) -> FieldError | None:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from gpushare import names
-from gpushare.cluster import pod_records
+from gpushare.cluster import node_records, pod_records
 from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
@@ -17,7 +17,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.kube.watch import Reflector
 from gpushare.runtime.clock import Clock
-from gpushare.wire import fields, unhealthy
+from gpushare.wire import fields
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import reading
 from gpushare_cli.reading import Objects
@@ -239,7 +239,7 @@ def _keyed(key: str, reduce: Callable[[Object], T | None]) -> Callable[[JsonObje
 
 
 def _unhealthy(obj: JsonObject) -> tuple[str, frozenset[int]] | None:
-    marked = unhealthy.parse(obj)
+    marked = node_records.read_unhealthy(obj)
     return None if marked is None else (marked.node, marked.gpus)
 
 

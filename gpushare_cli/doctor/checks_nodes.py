@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from gpushare import names, units
-from gpushare.cluster import cordons, node_records
+from gpushare.cluster import node_records
 from gpushare.cluster.pod_records import Bound, Pending
 from gpushare.identity import NodeName
 from gpushare.model.gpu import NO_LIMIT, Gpu, GpuHealth, HandOver, NodeInventory
@@ -120,7 +120,7 @@ def gpu_health(facts: Facts) -> Iterator[Finding]:
 def gpu_cordon(facts: Facts) -> Iterator[Finding]:
     """No GPU is cordoned, and no cordon names a GPU that is not there."""
     for node in facts.nodes:
-        held = set(cordons.entries(node.record.cordon.held))
+        held = set(node_records.entries(node.record.cordon.held))
         cordoned = [gpu for gpu in node.gpus if gpu.health is GpuHealth.CORDONED]
         for by, until, selected in (
             ("", "when the work is done", [gpu.label for gpu in cordoned if gpu.uuid not in held]),
@@ -304,7 +304,7 @@ def usage(facts: Facts) -> Iterator[Finding]:
 
 def _unhealthy(facts: Facts, node: GpuNode, gpu: Gpu) -> tuple[str, str]:
     """Why, and what to do."""
-    if cordons.numbers(gpu) & node.record.unhealthy:
+    if node_records.gpu_numbers(gpu) & node.record.unhealthy:
         config = f"{names.PREFIX_UNHEALTHY}{node.name}"
         return (f"the ConfigMap {config} says so", f"kubectl -n {names.UNHEALTHY_NAMESPACE} edit configmap {config}")
     why = gpu.reason or "the driver reports a fault"

@@ -17,7 +17,7 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Reply
 from gpushare.model.gpu import Gpu, NodeInventory
-from gpushare.wire import fields, hand_over, unhealthy
+from gpushare.wire import fields, hand_over
 from gpushare.wire import inventory as inventory_wire
 from gpushare_cli import reading, schedulable
 from gpushare_cli.doctor import objects
@@ -281,4 +281,4 @@ class Facts:
     def _unhealthy(self) -> Mapping[NodeName, frozenset[int]]:
         """Node -> numbers of GPUs that a ConfigMap calls unhealthy."""
         part = self.snapshot.unhealthy
-        return unhealthy.of_all(() if isinstance(part, Unreadable) else part)
+        return node_records.unhealthy_by_node(() if isinstance(part, Unreadable) else part)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gpushare import names, units
-from gpushare.cluster.cordons import Cordon
-from gpushare.cluster.node_records import NodeRecord
+from gpushare.cluster.node_records import Cordon, NodeRecord
 from gpushare.errors import GpuShareError, SettingsError, WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, Final, TextIO
 
 from gpushare import names
-from gpushare.cluster import budgets, cordons, node_records, pod_records
+from gpushare.cluster import budgets, node_records, pod_records
 from gpushare.cluster.budgets import Budget
 from gpushare.cluster.pod_records import Bound, Pending
 from gpushare.errors import InvalidRequestError, SettingsError, WireError
@@ -126,13 +126,13 @@ def on_gpu(api: KubeApi, gpu: GpuName, permissions: Permissions, known: tuple[Gp
     objects = reading.on_nodes(api, gpu.node)
     record = node_records.read(objects.nodes[0])
     inventory = inventory_of(record)
-    gpus = known or cordons.meant(inventory, gpu.gpu)
+    gpus = known or node_records.gpus_named(inventory, gpu.gpu)
     found = (_occupant(pod, inventory, gpus, permissions) for pod in objects.pods)
-    entries = set(cordons.entries(record.cordon.gpus))
+    entries = set(node_records.entries(record.cordon.gpus))
     return Occupied(
         gpus=gpus,
         occupants=tuple(one for one in found if one is not None),
-        cordoned=all(cordons.names_of(gpu) & entries for gpu in gpus),
+        cordoned=all(node_records.gpu_names(gpu) & entries for gpu in gpus),
         notes=objects.notes,
     )
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare import names
-from gpushare.cluster import cordons, node_records
-from gpushare.cluster.cordons import Cordon
-from gpushare.cluster.node_records import NodeRecord
+from gpushare.cluster import node_records
+from gpushare.cluster.node_records import Cordon, NodeRecord
 from gpushare.errors import GpuShareError, SettingsError
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.kube import api as kube
@@ -109,7 +108,7 @@ class TemporaryCordon:
         def opened(record: NodeRecord) -> Cordon:
             after = record.cordon.released(self.gpus)
             kept.clear()
-            kept.update(self.gpus & set(cordons.entries(after.gpus)))
+            kept.update(self.gpus & set(node_records.entries(after.gpus)))
             return after
 
         with contextlib.suppress(OSError):  # of a terminal that is gone

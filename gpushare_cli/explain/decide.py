@@ -18,7 +18,7 @@ from gpushare.model.request import PodRequest, Policy
 from gpushare.placement import costs
 from gpushare.placement.explain import by_sum, some
 from gpushare.units import GIB, MemoryUnit, ResourceConfig
-from gpushare.wire import allocations, fields, requests, typos
+from gpushare.wire import allocations, fields, requests
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import schedulable, world
 from gpushare_cli.explain import choice, held
@@ -331,7 +331,7 @@ def _choice(blank: Explanation, pod: Object, record: Bound, state: World) -> Nod
 
 def _not_ours(blank: Explanation, pod: Object, state: World) -> Explanation:
     blank = replace(blank, node=pods_wire.node_of(pod))
-    for container, resource, meant in typos.of_pod(pod, state.resource_config):
+    for container, resource, meant in requests.misspelt(pod, state.resource_config):
         summary = f"container {container} asks for {resource}, which gpushare does not know; do you mean {meant}?"
         headline = f"{blank.phase}; asks for no GPU that gpushare knows"
         return replace(blank, headline=headline, summary=summary, good=False)

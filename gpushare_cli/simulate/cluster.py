@@ -12,7 +12,7 @@ from gpushare.cluster import groups, node_ledger
 from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
 from gpushare.model.ledger import Allocation, LedgerOrRefused, NodeLedger, Placed, Refused, Verdict
 from gpushare.model.request import PodRequest, Policy, RequestShape
-from gpushare.placement import costs, demand, fits, outlook, table
+from gpushare.placement import costs, fits, outlook, table
 from gpushare.placement.columns import Bools, Ints, clipped
 from gpushare.placement.columns import Nodes as Columns
 from gpushare.placement.costs import Costs, Worth
@@ -92,7 +92,7 @@ class Learner:
         return True
 
     def _wait(self) -> int:
-        due = demand.due_after(self._seen.total())
+        due = outlook.due_after(self._seen.total())
         return due if self._draw is None else 1 + self._draw(2 * due - 1)
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from gpushare import names
+from gpushare.cluster import node_records
 from gpushare.errors import WireError
-from gpushare.wire import fields, interop, unhealthy
+from gpushare.wire import fields, interop
 from gpushare_cli import yamls
 
 JsonObject = dict[str, Any]
@@ -80,7 +81,7 @@ def collect(files: Iterable[tuple[str, Sequence[object]]]) -> Input:
                 collected.known.append(_with_identity(found))
             case kind if kind == "Pod" or kind in WORKLOADS:
                 collected.wanted.append(found)
-            case "ConfigMap" if unhealthy.is_one(found.namespace, found.name):
+            case "ConfigMap" if node_records.is_unhealthy_list(found.namespace, found.name):
                 collected.config_maps.append(found.value)
             case "Namespace":
                 collected.namespaces.append(found)

@@ -20,7 +20,7 @@ from gpushare.model.capacity import Ask
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.request import Policy
 from gpushare.units import MemoryUnit, ResourceConfig
-from gpushare.wire import fields, requests, typos, unhealthy
+from gpushare.wire import fields, requests
 from gpushare.wire import pods as pods_wire
 from gpushare.wire import profile as profile_wire
 from gpushare_cli import schedulable, world, yamls
@@ -128,7 +128,7 @@ def prepare(
     notes += dict.fromkeys(
         f"{made.source}: container {container} asks for {resource}, which gpushare does not know; do you mean {near}?"
         for made in created
-        for container, resource, near in typos.of_pod(made.value, resource_config)
+        for container, resource, near in requests.misspelt(made.value, resource_config)
     )
     return Question(
         nodes=nodes,
@@ -158,7 +158,7 @@ def synthetic_nodes(profile: Profile, unit: MemoryUnit, taken: Collection[str]) 
 
 
 def _nodes(given: Input, unit: MemoryUnit | None, notes: list[str]) -> dict[NodeName, tuple[NodeRecord, NodeFacts]]:
-    marked = unhealthy.of_all(given.config_maps)
+    marked = node_records.unhealthy_by_node(given.config_maps)
     found: dict[NodeName, tuple[NodeRecord, NodeFacts]] = {}
     for node in given.nodes:
         name = NodeName(node.name)

@@ -32,7 +32,7 @@ from gpushare.model.capacity import NodeCapacity
 from gpushare.model.ledger import Allocation, NodeLedger
 from gpushare.model.request import PodRequest, Policy
 from gpushare.units import GIB, ResourceConfig
-from gpushare.wire import allocations, requests, unhealthy
+from gpushare.wire import allocations, requests
 from gpushare.wire import pods as pods_wire
 from testing.builders import Json, make_container, make_inventory, make_node
 from testing.clock import ManualClock
@@ -175,7 +175,7 @@ class World:
 
     def truth(self) -> node_ledger.Ledgers:
         """The ledger as the API server's objects have them."""
-        ill = unhealthy.of_all(self.api.objects(CONFIG_MAPS))
+        ill = node_records.unhealthy_by_node(self.api.objects(CONFIG_MAPS))
         nodes = (
             node_records.read(node, None, ill.get(node_records.name_of(node), frozenset()))
             for node in self.api.objects(NODES)

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 import yaml
 
 from gpushare import names
-from gpushare.cluster import cordons
+from gpushare.cluster import node_records
 from gpushare.kube import api as kube
 from gpushare.model.gpu import NodeInventory
 from gpushare.wire import profile as profile_wire
@@ -277,5 +277,5 @@ def _is_shown(system: System, found: NodeInventory, profile: Mapping[str, Any]) 
     ]:
         return False
     faulty = {fault.gpu for fault in profile_wire.parse(profile, found.node).faults}
-    units = sum(found.unit.floor(gpu.memory_mib) for gpu in wanted if not cordons.numbers(gpu) & faulty)
+    units = sum(found.unit.floor(gpu.memory_mib) for gpu in wanted if not node_records.gpu_numbers(gpu) & faulty)
     return offered(system, found.node) == units

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import names
+from gpushare.cluster import node_records
 from gpushare.errors import SettingsError, WireError
 from gpushare.model.request import Policy
-from gpushare.wire import profile, unhealthy
+from gpushare.wire import profile
 from gpushare_cli import world, yamls
 from gpushare_cli.explain import command, decide
 from gpushare_cli.kube_scores import Rules
@@ -150,7 +151,7 @@ def test_simulate_answers_or_says_what_is_wrong(found: list[Any], whole: bool, r
 def test_explain_answers_or_says_what_is_wrong(found: list[Any], which: int, whole: bool) -> None:
     with readable:
         nodes, pods = tuple(found[:2]), tuple(found[2:6])
-        around = Objects(nodes=nodes, pods=pods, unhealthy=unhealthy.of_all(found[6:]))
+        around = Objects(nodes=nodes, pods=pods, unhealthy=node_records.unhealthy_by_node(found[6:]))
         said = decide.explain(pods[which - 2], world.of(around, Settings(whole_gpus=whole)))
         command.text(said, 80)
         command.as_json(said)

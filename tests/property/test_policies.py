@@ -14,8 +14,7 @@ from gpushare.model.request import Choice, MigChoice, Policy, RequestShape
 from gpushare.placement import outlook
 from gpushare.placement.columns import PART, Kinds, Nodes, how_many
 from gpushare.placement.costs import Cost, change_of, costs_of
-from gpushare.placement.demand import MAX_KINDS
-from gpushare.placement.outlook import SLOTS, WHOLE, prices
+from gpushare.placement.outlook import MAX_KINDS, SLOTS, WHOLE, prices
 from gpushare.placement.place import place
 from gpushare.placement.policies import Dense, Policies
 from gpushare_cli.simulate.cluster import Learner

@@ -15,10 +15,8 @@ from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.identity import NodeName, PodUid
 from gpushare.model.capacity import Ask, FreeHost
 from gpushare.model.request import Choice
-from gpushare.placement import demand
 from gpushare.placement import outlook as reference
-from gpushare.placement.demand import EVERY
-from gpushare.placement.outlook import Outlook
+from gpushare.placement.outlook import EVERY, Outlook
 from gpushare.units import ResourceConfig
 from testing.clock import ManualClock
 from testing.controller.world import World
@@ -99,7 +97,7 @@ def test_a_look_that_takes_long_is_not_followed_by_another_soon(looks: Looks, mo
     ("choices", "slices"),
     [
         pytest.param(2_000, 40, id="choices of models, of which each pod can make another"),
-        pytest.param(2 * demand.MAX_ASKS, demand.MAX_ASKS // 50, id="no more of them than are looked at"),
+        pytest.param(2 * reference.MAX_ASKS, reference.MAX_ASKS // 50, id="no more of them than are looked at"),
     ],
 )
 def test_a_look_pauses_after_every_fifty(looks: Looks, choices: int, slices: int) -> None:

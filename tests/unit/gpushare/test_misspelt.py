@@ -4,7 +4,7 @@ import pytest
 
 from gpushare import names
 from gpushare.units import ResourceConfig
-from gpushare.wire import typos
+from gpushare.wire import requests
 
 SHARED, WHOLE = ResourceConfig(), ResourceConfig(whole_gpus=True)
 
@@ -32,7 +32,7 @@ SHARED, WHOLE = ResourceConfig(), ResourceConfig(whole_gpus=True)
     ],
 )
 def test_the_nearest_of_ours_is_meant(resource: str, meant: str) -> None:
-    assert typos.meant(resource, SHARED) == meant
+    assert requests.meant(resource, SHARED) == meant
 
 
 def test_what_is_ours_or_somebody_elses_means_what_it_says() -> None:
@@ -42,6 +42,6 @@ def test_what_is_ours_or_somebody_elses_means_what_it_says() -> None:
         *("nvidia.com/gpumem", "nvidia.com/gpucores", "nvidia.com/mig-1g.5gb", "volcano.sh/gpu-memory", "amd.com/gpu"),
         *("tencent.com/vcuda-core", "aliyun.com/gpu-mem" + "x" * 200),
     ]:
-        assert typos.meant(resource, SHARED) is None
-    assert typos.meant("aliyun.com/gpu", WHOLE) == names.GPU
-    assert typos.meant("amd.com/gpu", WHOLE) is None
+        assert requests.meant(resource, SHARED) is None
+    assert requests.meant("aliyun.com/gpu", WHOLE) == names.GPU
+    assert requests.meant("amd.com/gpu", WHOLE) is None

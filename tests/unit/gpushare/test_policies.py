@@ -8,10 +8,9 @@ import pytest
 
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.request import ANY_GPU, Choice, Policy
-from gpushare.placement import demand, outlook
+from gpushare.placement import outlook
 from gpushare.placement.columns import Kinds, Nodes, how_many
-from gpushare.placement.demand import EVERY, due_after
-from gpushare.placement.outlook import NOTHING_KNOWN, SLOTS, WHOLE, prices, slots
+from gpushare.placement.outlook import EVERY, NOTHING_KNOWN, SLOTS, WHOLE, due_after, prices, slots
 from gpushare.placement.policies import POLICIES, Dense, Fgd
 from gpushare_cli.simulate.cluster import Learner
 from testing.placing import best
@@ -133,8 +132,8 @@ def test_with_nothing_known_the_fullest_gpus_that_fit_are_taken(gpus: int, taken
 
 def test_demand_is_bounded_whatever_pods_ask_for() -> None:
     shares = [Ask(gpus=1, memory_mib=n, cpu_milli=n * n, host_mib=7 * n) for n in range(1, 3000)]
-    found = demand.of([*shares, *map(whole, range(1, 64)), Ask(cpu_milli=4000)])
-    assert (len(found.kinds), len(found.sizes)) == (demand.MAX_KINDS, demand.MAX_SIZES)
+    found = outlook.demand_of(Counter([*shares, *map(whole, range(1, 64)), Ask(cpu_milli=4000)]), 16_384)
+    assert (len(found.kinds), len(found.sizes)) == (outlook.MAX_KINDS, outlook.MAX_SIZES)
 
 
 FULL = node(1000, 1000, 1000, 1000, cpu=32_000)
@@ -160,9 +159,9 @@ def test_wide_pods_that_wait_displace_no_others() -> None:
     wide = [whole(gpus, cpu=10 * 2**i) for i in range(12) for gpus in (2, 3, 4)]
     known = outlook.of_cluster([*USUAL[:3], *wide * 9], [FULL], [FULL])
     assert {kind.memory_mib for kind in known.kinds if kind.gpus == 1} == {300, 400, 700}
-    assert len(known.kinds) == demand.MAX_KINDS
+    assert len(known.kinds) == outlook.MAX_KINDS
     every = outlook.of_cluster(wide, [FULL], [FULL])
-    assert [kind.gpus > 1 for kind in every.kinds] == [True] * demand.MAX_KINDS
+    assert [kind.gpus > 1 for kind in every.kinds] == [True] * outlook.MAX_KINDS
 
 
 @pytest.mark.parametrize("empty", [[], [replace(FULL, host=None)]])
@@ -178,11 +177,11 @@ def test_an_outlook_knows_the_usual_gpu_and_how_many_pods_each_model_may_get() -
 
 
 def test_nearly_equal_requests_are_one_kind_with_the_share_that_most_have() -> None:
-    found = demand.of([share(470, cpu=8_000), share(470, cpu=7_000), share(480, cpu=6_000)])
+    found = outlook.demand_of(Counter([share(470, cpu=8_000), share(470, cpu=7_000), share(480, cpu=6_000)]), 16_384)
     (kind,) = found.kinds
     assert (kind.ask.memory_mib, kind.ask.cpu_milli, sum(kind.wanted.values())) == (470, 7_000, 3)
     assert [size.memory_mib for size in found.sizes] == [470, 480]
-    several = demand.of([Ask(gpus=2, memory_mib=470)] * 2 + [share(300)] * 3)
+    several = outlook.demand_of({Ask(gpus=2, memory_mib=470): 2, share(300): 3}, 16_384)
     assert [size.memory_mib for size in several.sizes] == [470, 300], "once for each GPU"
 
 
@@ -225,7 +224,7 @@ HALF, ALL = share(500, cpu=1000), whole(cpu=1000)
 
 
 def learned(*sample: Ask) -> Fgd:
-    return Fgd(demand.typical(Counter(sample)))
+    return Fgd(outlook.typical(Counter(sample)))
 
 
 def plain(*free: int) -> NodeCapacity:

@@ -2,10 +2,10 @@
 
 import pytest
 
+from gpushare.cluster import node_records
+from gpushare.cluster.node_records import Marked
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
-from gpushare.wire import unhealthy
-from gpushare.wire.unhealthy import Marked
 from testing.builders import Json
 
 A, B = NodeName("node-a"), NodeName("node-b")
@@ -28,15 +28,15 @@ def config_map(name: str, gpus: object, namespace: str = "kube-system") -> Json:
     ],
 )
 def test_numbers_are_read_and_all_else_is_named(value: object, expected: set[int], problem: str) -> None:
-    found = unhealthy.parse({"metadata": {"name": "unhealthy-gpu-node-a"}, "data": {"gpus": value}})
+    found = node_records.read_unhealthy({"metadata": {"name": "unhealthy-gpu-node-a"}, "data": {"gpus": value}})
     assert found == Marked(A, frozenset(expected), problem)
 
 
 def test_a_config_map_without_the_key_means_none_and_others_are_none_of_them() -> None:
     for data in [None, {}, {"other": "0"}]:
-        assert unhealthy.parse({"metadata": {"name": "unhealthy-gpu-node-a"}, "data": data}) == Marked(A)
+        assert node_records.read_unhealthy({"metadata": {"name": "unhealthy-gpu-node-a"}, "data": data}) == Marked(A)
     for name in ["kube-root-ca.crt", "unhealthy-gpu-", "my-unhealthy-gpu-node-a", ""]:
-        assert unhealthy.parse({"metadata": {"name": name}, "data": {"gpus": "0"}}) is None
+        assert node_records.read_unhealthy({"metadata": {"name": name}, "data": {"gpus": "0"}}) is None
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_config_map_without_the_key_means_none_and_others_are_none_of_them() -
 )
 def test_what_is_no_config_map_is_an_error(obj: Json, message: str) -> None:
     with pytest.raises(WireError) as caught:
-        unhealthy.parse(obj)
+        node_records.read_unhealthy(obj)
     assert str(caught.value) == message
 
 
@@ -59,11 +59,11 @@ def test_they_are_known_by_their_names_and_namespace() -> None:
         ("kube-system", "my-unhealthy-gpu-node-a", False),
         ("default", "unhealthy-gpu-node-a", False),
     ]:
-        assert unhealthy.is_one(namespace, name) is expected
+        assert node_records.is_unhealthy_list(namespace, name) is expected
     maps = [
         config_map("unhealthy-gpu-node-a", "0,1"),
         config_map("unhealthy-gpu-node-b", ""),
         config_map("unhealthy-gpu-node-c", "0", namespace="default"),
         config_map("kube-root-ca.crt", "0"),
     ]
-    assert unhealthy.of_all(maps) == {A: frozenset({0, 1}), B: frozenset()}
+    assert node_records.unhealthy_by_node(maps) == {A: frozenset({0, 1}), B: frozenset()}

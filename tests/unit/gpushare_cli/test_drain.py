@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpushare import names
-from gpushare.cluster.cordons import Cordon
+from gpushare.cluster.node_records import Cordon
 from gpushare.errors import SettingsError
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.kube import api as kube

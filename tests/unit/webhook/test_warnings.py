@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpushare.units import ResourceConfig
-from gpushare.wire import typos
+from gpushare.wire import requests
 from testing.reviews import ALL, RULES, VOID, WHOLE, Json, asking, container, mutated, pod, visible, warnings
 from webhook import mutation
 
@@ -123,7 +123,7 @@ def test_of_many_a_few_are_compared_and_told(monkeypatch: pytest.MonkeyPatch) ->
         compared.append(resource)
         return "aliyun.com/gpu-mem" if resource.startswith("aliyun.com/") else None
 
-    monkeypatch.setattr(typos, "meant", counted)
+    monkeypatch.setattr(requests, "meant", counted)
     assert len(warnings(pod(limits({f"aliyun.com/gpumem{i}": 1 for i in range(10_000)})))) == 8
     assert len(compared) <= 9
     compared.clear()
