@@ -13,7 +13,6 @@ from gpushare_cli.dashboard import picture as picture_of
 from testing import clusters
 from testing.builders import make_inventory, make_node
 from testing.fakes import http_server
-from testing.fakes.faults import Call
 from testing.fakes.kube import FakeKube
 from tests.browser.conftest import KEY, Dashboard, serving
 
@@ -28,10 +27,6 @@ def opened(page: Page, dashboard: Dashboard, gpus: int) -> None:
     page.goto(dashboard.address)
     expect(page.locator("#connection")).to_have_text("Live")
     expect(page.locator("#shown")).to_have_text(f"{gpus:,} GPU{'' if gpus == 1 else 's'}")
-
-
-def card(page: Page, gpu: int, node: int = 0) -> str:
-    return page.locator(f"[data-key='{clusters.name_of(node)} GPU-{node:05d}-{gpu}']").inner_text()
 
 
 @pytest.mark.parametrize("gpus", [2, 50, 1000])
@@ -317,10 +312,7 @@ def test_a_user_of_one_namespace_is_told_what_is_missing(page: Page, dashboard: 
 
 
 def forbid(api: FakeKube, holds: Callable[[str], bool]) -> None:
-    def meant(call: Call) -> bool:
-        return holds(call.path)
-
-    api.fail_next(meant, kube.ForbiddenError("forbidden"), times=10**9)
+    api.fail_next(lambda call: holds(call.path), kube.ForbiddenError("forbidden"), times=10**9)
 
 
 def test_the_theme_is_the_systems_unless_another_is_chosen(page: Page, dashboard: Begin) -> None:

@@ -30,6 +30,7 @@ from gpushare.wire import pods as pods_wire
 from testing.builders import make_ref, make_shape
 from testing.controller.world import NODES, PODS, World, bind_request, is_binding, uid_of
 from testing.fakes.kube import Delayed
+from tests.unit.controller.conftest import Lets
 
 A = NodeName("node-a")
 
@@ -61,15 +62,9 @@ def test_a_choice_from_an_outdated_ledger_is_made_again(world: World, monkeypatc
     assert world.ledger().over_committed() == {}
 
 
-def test_a_pod_that_was_bound_elsewhere_is_not_given_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pod_that_was_bound_elsewhere_is_not_given_more(world: World, during_a_search: Lets) -> None:
     pod = world.add_pod(3)
-
-    def elsewhere(shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
-        monkeypatch.setattr("gpushare.cluster.node_ledger.place", place)
-        assert world.bind(pod, "node-b").error == ""
-        return place(shape, ledger, policies)
-
-    monkeypatch.setattr("gpushare.cluster.node_ledger.place", elsewhere)
+    during_a_search(lambda: world.bind(pod, "node-b"))
     wanted = PodRequest(pod=pods_wire.ref(pod), shape=make_shape(3))
     assert world.state.reserve(wanted, A, now=0) == AlreadyBound(node=NodeName("node-b"), granted=True)
     assert world.used() == {}

@@ -12,8 +12,9 @@ from gpushare.model.request import RequestShape
 from gpushare.placement import table
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
-from testing.builders import make_inventory, make_node, make_shape
+from testing.builders import make_inventory, make_shape
 from testing.controller.world import NODES, World
+from tests.unit.controller.conftest import Lets
 
 A, B, C, D = (NodeName(f"node-{letter}") for letter in "abcd")
 
@@ -65,20 +66,6 @@ def test_only_changed_nodes_are_judged_again(world: World, judged: list[str]) ->
     assert judged == ["node-a"]
 
 
-def test_nodes_come_and_go(world: World) -> None:
-    shape = make_shape(3)
-    fits(world, shape, A, B)
-    world.add_node("node-c", 10)
-    world.api.vanish(f"{NODES}/node-a")
-    world.see()
-    result = world.table.filter(shape, [A, B, C])
-    assert result.fits == [B, C]
-    assert result.failed == {
-        A: "node node-a is unknown to the gpushare controller; it may have been added a moment ago"
-    }
-    assert world.table.verdicts(shape) == {B: None, C: None}
-
-
 def test_a_pod_that_is_seen_on_its_node_as_it_was_bound_changes_nothing(world: World, judged: list[str]) -> None:
     assert world.bind(world.add_pod(3)).error == ""
     fits(world, other(10), A)
@@ -126,36 +113,31 @@ def test_what_place_says_of_a_node_is_asked_once(world: World, judged: list[str]
         assert judged == ["node-a"]
 
 
-def test_a_verdict_that_is_outdated_is_not_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def meanwhile(shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
-        verdict = place(shape, ledger, policies)
-        monkeypatch.setattr("gpushare.cluster.node_ledger.place", place)
+def test_a_verdict_that_is_outdated_is_not_kept(world: World, during_a_search: Lets) -> None:
+    def meanwhile() -> None:
         for _ in range(2):
             assert world.bind(world.add_pod(9)).error == ""
-        fits(world, shape, B)  # another request, which has seen the change
-        return verdict
+        fits(world, other(10), B)  # another request, which has seen the change
 
-    monkeypatch.setattr("gpushare.cluster.node_ledger.place", meanwhile)
+    during_a_search(meanwhile)
     assert fits(world, other(10), A) == [A]
     assert fits(world, other(10), A) == []
 
 
 def test_a_verdict_of_a_table_that_was_replaced_meanwhile_is_not_kept(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, during_a_search: Lets
 ) -> None:
-    def meanwhile(shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
-        monkeypatch.setattr("gpushare.cluster.node_ledger.place", place)
+    def meanwhile() -> None:
         world.api.vanish(f"{NODES}/{A}")
         world.see()
         with monkeypatch.context() as patch:
             patch.setattr(table.Table, "is_bloated", lambda _: True)
-            assert fits(world, shape, C) == [C]
-        return place(shape, ledger, policies)
+            assert fits(world, other(10), C) == [C]
 
     world.table.sharing()
     world.add_node(C, 10)
     world.see()
-    monkeypatch.setattr("gpushare.cluster.node_ledger.place", meanwhile)
+    during_a_search(meanwhile)
     assert fits(world, other(10), C) == [C], "its row is beyond the end of the new table"
 
 
@@ -197,14 +179,6 @@ def test_a_node_where_memory_is_set_aside_for_the_pod_fits(world: World) -> None
     for shape in (make_shape(30), make_shape(30, 2)):
         found = world.table.filter(shape, [A, B, C], frozenset({B}))
         assert (found.fits, set(found.failed), set(found.unresolvable)) == ([B], {C}, {A})
-
-
-@pytest.mark.parametrize("shape", [make_shape(1), make_shape(9), asking(whole=True, memory_mib=0)])
-def test_a_node_with_more_gpus_than_columns_is_asked_by_itself(world: World, shape: RequestShape) -> None:
-    world.api.seed(NODES, make_node(make_inventory(*[2] * (table.MOST_PLACES + 1), node="node-c")))
-    world.see()
-    verdict = place(shape, world.ledger("node-c"))
-    assert world.table.verdicts(shape)[C] == (verdict if isinstance(verdict, Refused) else None)
 
 
 def test_the_chores_do_not_drive_the_schedulers_kinds_of_pods_out(world: World) -> None:

@@ -12,13 +12,12 @@ from gpushare import names
 from gpushare.cluster.groups import LabelIndex
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
-from gpushare.model.ledger import RefusalReason, Refused, Verdict
-from gpushare.model.request import LabelSelector, Operator, RequestShape, Requirement
-from gpushare.placement.place import place
-from gpushare.placement.policies import Policies
+from gpushare.model.ledger import RefusalReason, Refused
+from gpushare.model.request import LabelSelector, Operator, Requirement
 from testing.controller.bypassing import add_bypassed, tick
 from testing.controller.world import World, is_binding, path_of, request_of
 from testing.fakes.kube import Fault, LandsLater
+from tests.unit.controller.conftest import Lets
 
 A, B = NodeName("node-a"), NodeName("node-b")
 GROUP = {names.ANNOTATION_SAME_GPU: "app=web"}
@@ -91,16 +90,10 @@ def test_what_another_system_bound_may_be_of_the_group_and_who_waits_on_its_node
     assert gpu_of(world, two) == "node-a/GPU-1"
 
 
-def test_two_that_both_seem_to_be_first_end_on_one_gpu(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_that_both_seem_to_be_first_end_on_one_gpu(world: World, during_a_search: Lets) -> None:
     """While GPUs are chosen for the second, the first one starts the group on another node."""
     one, two = member(world), member(world)
-
-    def meanwhile(shape: RequestShape, ledger: object, policies: Policies) -> Verdict:
-        monkeypatch.setattr("gpushare.cluster.node_ledger.place", place)
-        assert world.bind(one, B).error == ""
-        return place(shape, ledger, policies)  # type: ignore[arg-type] # passed on as it came
-
-    monkeypatch.setattr("gpushare.cluster.node_ledger.place", meanwhile)
+    during_a_search(lambda: world.bind(one, B))
     found = world.state.reserve(request_of(two), A, now=0)
     assert isinstance(found, Refused)
     assert found.reason is RefusalReason.NO_MATCHING_GPU

@@ -1,24 +1,216 @@
-"""Placeholders of waiting pods, against the fake API server."""
+"""Placeholders of waiting pods: for which of them a node is asked, and what becomes of it."""
 
 import itertools
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controller.reconcile import node_requests
 from controller.reconcile import placeholders as placeholding
-from controller.reconcile.node_requests import ASK_AFTER_S, ATTEMPTS, MOST_NODES, OFF, REST_S, Limits
+from controller.reconcile.node_requests import (
+    ASK_AFTER_S,
+    ATTEMPTS,
+    MOST_NODES,
+    OFF,
+    REST_S,
+    Inputs,
+    Limits,
+    Placeholder,
+    Refusal,
+    Refusals,
+    Steps,
+    Why,
+)
 from controller.reconcile.placeholders import Placeholders, make, placeholder_path, read, spec_for, terms_of
 from gpushare import names
-from gpushare.identity import NodeName
+from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import Refused
 from gpushare.model.request import RequestShape
+from gpushare.placement.explain import by_sum
 from gpushare.wire import pods as pods_wire
 from testing.builders import make_container, make_pod
+from testing.clock import ManualClock
 from testing.controller.bypassing import said
 from testing.controller.world import World, path_of, uid_of
+
+NOW = 1000.0
+TODAY = datetime(2026, 1, 1, tzinfo=UTC)
+LIMITS = Limits(most=2, life_s=900)
+A, B = NodeName("a"), NodeName("b")
+P, Q = PodUid("p"), PodUid("q")
+
+
+def refusal(*nodes: NodeName, since: float = NOW - node_requests.ASK_AFTER_S, namespace: str = "") -> Refusal:
+    return Refusal(since=since, asked=NOW, nodes=nodes or (A,), namespace=namespace)
+
+
+def one(
+    *nodes: NodeName, age_s: float = node_requests.REPLACE_AFTER_S, attempt: int = 1, namespace: str = ""
+) -> Placeholder:
+    created = TODAY - timedelta(seconds=age_s)
+    return Placeholder(
+        uid=PodUid("own"), pod=P, nodes=frozenset(nodes or (A,)), attempt=attempt, created=created, namespace=namespace
+    )
+
+
+def decide(
+    *,
+    refused: Mapping[str, Refusal] | None = None,
+    there: Mapping[str, Placeholder] | None = None,
+    waiting: str = "",
+    resting: Mapping[str, float] | None = None,
+    in_vain: Mapping[str, int] | None = None,
+    limits: Limits = LIMITS,
+) -> Steps:
+    known = Inputs(
+        waiting={PodUid(each) for each in waiting},
+        refused={PodUid(uid): each for uid, each in (refused or {}).items()},
+        asked={PodUid(uid): each for uid, each in (there or {}).items()},
+        attempts={},
+        resting={PodUid(uid): until for uid, until in (resting or {}).items()},
+        in_vain=in_vain or {},
+        today=TODAY,
+    )
+    return node_requests.decide(known, limits, NOW)
+
+
+def test_those_that_wait_longest_come_first_and_no_more_than_the_limit() -> None:
+    refused = {name: refusal(since=since) for name, since in (("p", 30.0), ("q", 10.0), ("r", 20.0))}
+    assert list(decide(refused=refused, waiting="pqr").ask) == ["q", "r"]
+    assert list(decide(refused=refused, there={"x": one()}, waiting="pqrx").ask) == ["q"]
+
+
+def test_namespaces_take_turns() -> None:
+    refused = {name: refusal(since=since, namespace="many") for name, since in (("p", 10.0), ("q", 20.0), ("r", 30.0))}
+    refused["s"] = refusal(since=40.0, namespace="few")
+    assert list(decide(refused=refused, waiting="pqrs").ask) == ["p", "s"]
+    there = {"p": one(namespace="many")}
+    assert list(decide(refused=refused, there=there, waiting="pqrs").ask) == ["s"]
+    del refused["p"]  # after a change of leader it is not known
+    assert list(decide(refused=refused, there=there, waiting="pqrs").ask) == ["s"]
+
+
+def test_a_node_that_is_awaited_counts_as_one_that_may_come_in_vain() -> None:
+    refused = {"p": refusal(namespace="many"), "q": refusal(namespace="many"), "s": refusal(namespace="few")}
+    limits = Limits(most=10, life_s=900)
+    one_less = {"many": node_requests.MOST_IN_VAIN - 1}
+    assert decide(refused=refused, waiting="pqs", in_vain=one_less, limits=limits).ask.keys() == {"p", "s"}
+    there = {"x": one(namespace="many")}
+    assert decide(refused=refused, there=there, waiting="pqsx", in_vain=one_less, limits=limits).ask.keys() == {"s"}
+
+
+def test_a_pod_has_one_placeholder_until_it_is_bound_or_it_was_there_too_long() -> None:
+    assert decide(refused={"p": refusal()}, there={"p": one()}, waiting="p") == Steps(remove={}, ask={})
+    assert decide(there={"p": one()}, waiting="p").remove == {}  # a new leader has no refusal of the pod yet
+    assert decide(there={"p": one(age_s=0)}).remove == {"p": Why.DONE}
+    assert decide(there={"p": one(age_s=LIMITS.life_s)}, waiting="p").remove == {"p": Why.EXPIRED}
+
+
+def test_a_placeholder_that_does_not_name_a_node_that_refuses_is_replaced() -> None:
+    """On that node an autoscaler sees room for it."""
+    refused = {"p": refusal(A, B)}
+    assert decide(refused=refused, there={"p": one(A)}, waiting="p").remove == {"p": Why.OUTDATED}
+    assert (
+        decide(refused=refused, there={"p": one(A, age_s=node_requests.REPLACE_AFTER_S - 1)}, waiting="p").remove == {}
+    )
+    assert decide(refused=refused, there={"p": one(A, B)}, waiting="p").remove == {}
+
+
+def test_nodes_that_help_no_pod_are_asked_for_a_few_times_only() -> None:
+    assert not node_requests.rests(Why.OUTDATED, node_requests.ATTEMPTS - 1)
+    assert node_requests.rests(Why.OUTDATED, node_requests.ATTEMPTS)
+    assert node_requests.rests(Why.EXPIRED, 1)
+    assert not node_requests.rests(Why.DONE, node_requests.ATTEMPTS)
+    assert decide(refused={"p": refusal()}, waiting="p", resting={"p": NOW + 1}).ask == {}
+    assert decide(refused={"p": refusal()}, waiting="p", resting={"p": NOW}).ask == {"p": 1}
+    assert decide(refused={"p": refusal(since=NOW - node_requests.ASK_AFTER_S + 1)}, waiting="p").ask == {}
+    assert node_requests.costs(Why.OUTDATED, bound=False)
+    assert [node_requests.costs(Why.DONE, bound=bound) for bound in (False, True)] == [True, False]
+    assert not node_requests.costs(Why.EXPIRED, bound=False)
+
+
+UIDS = st.sampled_from("pqrstu").map(PodUid)
+SOME = st.lists(st.sampled_from([A, B]), min_size=1, max_size=2)
+
+
+@given(
+    waiting=st.sets(UIDS),
+    refused=st.dictionaries(UIDS, st.builds(Refusal, since=st.floats(0, NOW), asked=st.just(NOW), nodes=SOME)),
+    there=st.dictionaries(
+        UIDS,
+        st.builds(
+            lambda nodes, age_s: one(*nodes, age_s=age_s),
+            st.frozensets(st.sampled_from([A, B])),
+            st.floats(0, 2000),
+        ),
+    ),
+    most=st.integers(0, 4),
+)
+def test_never_beyond_the_limit_or_for_one_that_does_not_wait(
+    waiting: set[PodUid], refused: dict[PodUid, Refusal], there: dict[PodUid, Placeholder], most: int
+) -> None:
+    known = Inputs(waiting=waiting, refused=refused, asked=there, attempts={}, resting={}, today=TODAY)
+    steps = node_requests.decide(known, Limits(most=most, life_s=900), NOW)
+    left = there.keys() - steps.remove.keys()
+    assert not steps.ask or len(left) + len(steps.ask) <= most
+    assert steps.ask.keys() <= waiting & refused.keys()
+    assert not steps.ask.keys() & there.keys()
+    assert left <= waiting
+    assert all(TODAY - there[uid].created < timedelta(seconds=900) for uid in left)
+
+
+def ref(uid: str, namespace: str = "team") -> PodRef:
+    return PodRef(namespace=namespace, name=uid, uid=PodUid(uid))
+
+
+def test_the_first_time_and_the_last_nodes_are_kept_until_the_pod_fits() -> None:
+    clock = ManualClock(at=1)
+    refusals = Refusals(clock)
+    refusals.note(ref(P), [A], fits=False)
+    clock.at = 2
+    refusals.note(ref(P), [A, B], fits=False)
+    refusals.note(ref(Q), [], fits=False)  # about which no node was named
+    assert refusals.of({P, Q}) == {P: Refusal(since=1, asked=2, nodes=[A, B], namespace="team")}
+    refusals.note(ref(P), [A], fits=True)
+    assert refusals.of({P, Q}) == {}
+    refusals.note(ref(P), [A], fits=False)
+    assert refusals.of(set()) == {}, "the watch has not brought it yet"
+    assert refusals.of({P})
+    clock.at += node_requests.FORGET_S
+    assert refusals.of(set()) == refusals.of({P}) == {}
+
+
+def test_the_number_of_pods_is_bounded_and_a_namespace_with_many_leaves_places_to_others() -> None:
+    clock = ManualClock()
+    refusals = Refusals(clock)
+    for number in range(node_requests.MOST):
+        clock.at = number
+        refusals.note(ref(str(number)), [A], fits=False)
+    refusals.note(ref("one more"), [A], fits=False)
+    refusals.note(ref("p", "other"), [A], fits=False)
+    refusals.note(ref("more"), [A], fits=False)
+    known = refusals.of(
+        {P, PodUid("more"), PodUid("one more"), *(PodUid(str(number)) for number in range(node_requests.MOST))}
+    )
+    assert (P in known, PodUid("one more") in known, len(known)) == (True, False, node_requests.MOST)
+    assert PodUid(str(node_requests.MOST - 1)) not in known  # the newest of the namespace with most
+
+
+def test_the_number_of_names_that_are_kept_is_bounded() -> None:
+    refusals = Refusals(ManualClock())
+    refusals.note(ref("p"), [NodeName(str(number)) for number in range(node_requests.MOST_NODES + 5)], fits=False)
+    known = refusals.of({P})[P]
+    assert (len(known.nodes), known.left_out) == (node_requests.MOST_NODES, 5)
+    assert by_sum(known.nodes, known.left_out).startswith(
+        f"what is free on 0, 1, 10 and {node_requests.MOST_NODES + 2} more is enough"
+    )
+
 
 NODES = ["node-a", "node-b"]
 THERE = placeholder_path()
@@ -84,10 +276,8 @@ def test_a_pod_that_fits_the_sums_and_no_gpu_gets_a_placeholder_that_keeps_away_
     assert there["spec"]["containers"][0]["resources"] == {"limits": {names.GPU_MEM: 5}}
     assert there["metadata"]["annotations"][placeholding.SAFE_TO_EVICT] == "true"
     assert there["metadata"]["annotations"][names.ANNOTATION_PLACEHOLDER_FOR] == "team/" + pod["metadata"]["name"]
-    message = (
-        "no GPU of 2 nodes has room for it, so a new node is asked for by the pod"
-        f" gpushare-placeholders/for-{uid_of(pod)}, which an autoscaler sees"
-    )
+    by = f"gpushare-placeholders/for-{uid_of(pod)}"
+    message = f"no GPU of 2 nodes has room for it, so a new node is asked for by the pod {by}, which an autoscaler sees"
     assert ("GpuShareNodeRequested", message) in said(world)
 
 
@@ -105,25 +295,19 @@ def test_it_is_there_as_long_as_the_pod_waits_also_after_a_restart(world: World)
 
 
 @pytest.mark.parametrize(
-    ("part", "change"),
+    ("part", "change", "needs"),
     [
-        ("status", {"nominatedNodeName": "node-a"}),
-        ("metadata", {"deletionTimestamp": "2026-01-01T00:00:00Z"}),
-        ("spec", {"nodeName": "node-a"}),
-        ("spec", {"priority": -11}),
+        ("status", {"nominatedNodeName": "node-a"}, False),
+        ("metadata", {"deletionTimestamp": "2026-01-01T00:00:00Z"}, False),
+        ("spec", {"nodeName": "node-a"}, False),
+        ("spec", {"priority": -11}, False),
+        ("spec", {"priority": -10}, True),  # below the default, and not expendable yet
     ],
-    ids=["preempts", "is-deleted", "is-bound", "is-expendable"],
 )
-def test_no_node_is_asked_for_a_pod_that_needs_none_by_now(part: str, change: JsonObject) -> None:
+def test_no_node_is_asked_for_a_pod_that_needs_none_by_now(part: str, change: JsonObject, needs: bool) -> None:
     pod = make_pod()
     pod[part] |= change
-    assert spec_for(pod) is None
-
-
-def test_a_pod_below_the_default_priority_is_not_expendable_yet() -> None:
-    pod = make_pod()
-    pod["spec"]["priority"] = -10
-    assert spec_for(pod) is not None
+    assert (spec_for(pod) is not None) is needs
 
 
 def test_a_controller_without_the_option_removes_what_is_left(world: World) -> None:

@@ -1,6 +1,5 @@
 """Namespaces' policies, disruption budgets and marks of unhealthy GPUs are followed, as far as the controller may."""
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -179,8 +178,7 @@ def test_without_the_right_to_read_budgets_all_goes_on(
     api.seed(COLLECTION, pdb())
     for path, fault in faults.items():
         api.fail_next(at(path), fault)
-    with caplog.at_level(logging.WARNING):
-        refused, clock = follow(api)
+    refused, clock = follow(api)
     assert (allowed(refused), clock.waits) == ({}, [watches.ASK_AGAIN_S])
     [line] = lines(caplog, "not watched")
     assert (line["path"], line["fix"]) == (BUDGETS_V1, fix)
@@ -215,8 +213,7 @@ def test_a_right_that_is_taken_away_leaves_what_was_read_until_it_is_back(caplog
         return asks == 2
 
     api.fail_next(second, FORBIDDEN)
-    with caplog.at_level(logging.WARNING):
-        followed, clock = follow(api, waits=3)
+    followed, clock = follow(api, waits=3)
     assert (allowed(followed), clock.waits[1]) == ({"web": 1}, watches.ASK_AGAIN_S)
     [line] = lines(caplog, "not watched")
     assert (line["effect"], api.count("watch")) == ("what was read before stays as it was", 2)
@@ -250,8 +247,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for_forever(caplog: pytest.
             stop.set()
 
     watch = budgets(api, ManualClock(on_wait=look))
-    with caplog.at_level(logging.WARNING):
-        watch.run(stop)
+    watch.run(stop)
     assert not settled[0]
     assert settled[-1]
     assert lines(caplog, "watch failed")[0]["error"] == "no route to host"

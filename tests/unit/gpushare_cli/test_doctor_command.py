@@ -88,10 +88,6 @@ def test_skipped_checks_are_counted(api: DoctorKube, run: Run) -> None:
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (
-            kube.UnauthorizedError("Unauthorized"),
-            "the API server does not accept the credentials: Unauthorized; log in again",
-        ),
         (kube.Reply(status=502, text="bad\ngateway"), "the API server answered: bad gateway"),
         (
             kube.Reply(status=200, text="<html>welcome</html>"),

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from gpushare.kube import api as kube
-from gpushare_cli import __main__ as cli
 from testing.builders import Json, make_grant, make_inventory, make_node, make_pod
 from testing.cli.calling import Run, reached
 from testing.cli.explaining import kube_of
@@ -25,20 +24,18 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
 
 
 @pytest.mark.parametrize(
-    ("argv", "first"),
+    ("argv", "pod"),
     [
-        (["web"], "POD:        default/web"),
-        (["default/web"], "POD:        default/web"),
-        (["pod", "-n", "ml"], "POD:        ml/pod"),
-        (["ml/pod"], "POD:        ml/pod"),
-        (["ml/pod", "--namespace", "ml"], "POD:        ml/pod"),
+        (["web"], "default/web"),
+        (["default/web"], "default/web"),
+        (["pod", "-n", "ml"], "ml/pod"),
+        (["ml/pod"], "ml/pod"),
+        (["ml/pod", "--namespace", "ml"], "ml/pod"),
     ],
 )
-def test_a_pod_is_named_with_or_without_its_namespace(
-    argv: list[str], first: str, cluster: FakeKube, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["explain", *argv]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == first
+def test_a_pod_is_named_with_or_without_its_namespace(argv: list[str], pod: str, cluster: FakeKube, run: Run) -> None:
+    code, out, _ = run("explain", *argv)
+    assert (code, out.splitlines()[0]) == (0, f"POD:        {pod}")
 
 
 @pytest.mark.parametrize(
@@ -55,16 +52,15 @@ def test_names_that_are_none_are_wrong_arguments(argv: list[str], message: str, 
 
 
 @pytest.mark.parametrize("argv", [["explain"], ["explain", "a", "-o", "xml"], ["simulate", "--nodes", "x"]])
-def test_unknown_words_are_wrong_arguments(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(argv) == 2
-    assert capsys.readouterr().err.startswith("usage: ")
+def test_unknown_words_are_wrong_arguments(argv: list[str], run: Run) -> None:
+    code, _, err = run(*argv)
+    assert (code, err[:7]) == (2, "usage: ")
 
 
 @pytest.mark.parametrize("command", ["explain", "simulate"])
-def test_a_memory_unit_that_is_none_is_told_with_the_reason(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([command, "--memory-unit", "lots"]) == 2
+def test_a_memory_unit_that_is_none_is_told_with_the_reason(command: str, run: Run) -> None:
     message = "error: memory unit 'lots': write GiB, MiB or a multiple such as 256MiB\n"
-    assert capsys.readouterr() == ("", message)
+    assert run(command, "--memory-unit", "lots") == (2, "", message)
 
 
 @pytest.mark.parametrize(
@@ -82,12 +78,11 @@ def test_what_cannot_be_read_is_told(
     assert run("explain", "web") == (1, "", f"error: {message}\n")
 
 
-def test_simulate_needs_no_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulate_needs_no_cluster(tmp_path: Path, run: Run) -> None:
     profile = tmp_path / "gpus.yaml"
     profile.write_text(T4S, encoding="utf-8")
     several = ["--policy", "dense,none", "--seeds", "1-2"]
-    assert cli.main(["simulate", "--profile", str(profile), "--nodes", "2", *several, "-o", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(run("simulate", "--profile", str(profile), "--nodes", "2", *several, "-o", "json")[1])
     assert found["nodes"][-1]["name"] == "node-2"
     pairs = [(policy, seed) for policy in ("dense", "none") for seed in (1, 2)]
     assert [(run["policy"], run["seed"]) for run in found["runs"]] == pairs
@@ -188,9 +183,9 @@ def api(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
 
 
 @pytest.mark.parametrize("named", ["deployment/web", "deploy/web", "Deployments/web", "sts/web", "job/web"])
-def test_equal_pods_are_explained_once(named: str, api: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explain", named]) == 0
-    out = capsys.readouterr().out
+def test_equal_pods_are_explained_once(named: str, api: FakeKube, run: Run) -> None:
+    code, out, _ = run("explain", named)
+    assert code == 0
     assert out.startswith("POD:        ml/web-0\n")
     assert out.endswith("The same holds for web-1, web-2.\n")
     assert "other-0" not in out

@@ -14,6 +14,7 @@ from testing.cli.podding import bound, mutated
 from testing.cli.simulating import T4S, Result, listed, manifest, simulate, where, workload
 
 NODES = listed(make_node(make_inventory(15, 15)), make_node(make_inventory(15, node="node-b")))
+CRON_JOB: Json = {"kind": "CronJob", "metadata": {"name": "web"}, "spec": {"jobTemplate": workload("Job", "x")}}
 
 
 def pods(result: Result) -> list[str]:
@@ -43,10 +44,7 @@ def owned(name: str, kind: str, owner: str) -> Json:
         (workload("Job", "web", parallelism=9, completions=2), ["web-h27xg", "web-z9shv"]),
         (workload("Job", "web", parallelism=2, completionMode="Indexed"), ["web-0-h27xg", "web-1-z9shv"]),
         (workload("Job", "web", suspend=True), []),
-        (
-            {"kind": "CronJob", "metadata": {"name": "web"}, "spec": {"jobTemplate": workload("Job", "x")}},
-            ["web-1-6bc29"],
-        ),
+        (CRON_JOB, ["web-1-6bc29"]),
     ],
 )
 def test_workloads_make_pods_with_names_as_kubernetes_gives_them(value: Json, expected: list[str]) -> None:
@@ -63,10 +61,7 @@ def test_a_generated_name_has_letters_that_depend_on_the_file() -> None:
     [
         (workload("StatefulSet", "web", replicas=3), ("StatefulSet", "web")),
         (workload("Deployment", "web", replicas=3), ("ReplicaSet", "web-5d4f8")),
-        (
-            {"kind": "CronJob", "metadata": {"name": "web"}, "spec": {"jobTemplate": workload("Job", "x")}},
-            ("Job", "web-28000"),
-        ),
+        (CRON_JOB, ("Job", "web-28000")),
     ],
 )
 def test_a_workload_whose_pods_are_in_the_list_makes_no_others(value: Json, owner: tuple[str, str]) -> None:
