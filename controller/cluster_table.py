@@ -22,14 +22,13 @@ from gpushare.identity import NodeName
 from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import NodeLedger, Placed, RefusalReason, Refused, Verdict
 from gpushare.model.request import Policy, RequestShape
-from gpushare.placement import costs, explain, fits, table
+from gpushare.placement import costs, explain, table
 from gpushare.placement.columns import Nodes
 from gpushare.placement.costs import Cost, Costs, Worth
-from gpushare.placement.fits import BY_PLACE, FITS, UNSEEN, Fits
 from gpushare.placement.outlook import Outlook
 from gpushare.placement.place import barred_by_kind
 from gpushare.placement.policies import Policies
-from gpushare.placement.table import Table
+from gpushare.placement.table import BY_PLACE, FITS, UNSEEN, Fits, Table
 from gpushare.runtime.clock import Clock
 
 FILTER_S: Final = 1.5
@@ -325,7 +324,7 @@ class ClusterTable:
         if ledger is None:
             return Refused(RefusalReason.NO_INVENTORY, node_records.unknown(name))
         if isinstance(ledger, NodeLedger) and not refused.code & BY_PLACE:
-            reason, permanent = fits.refusal(refused.code)
+            reason, permanent = table.refusal(refused.code)
             if reason is RefusalReason.NO_MATCHING_GPU:
                 return Refused(reason, name.join(self._around(kind, refused.build, ledger)), permanent)
             left = self._left(kind.fits.shape, refused.row, ledger, never=permanent)

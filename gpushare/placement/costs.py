@@ -16,9 +16,8 @@ from gpushare.model.capacity import NOTHING, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.ledger import Grant, NodeLedger, footprint, mib_on
 from gpushare.model.request import Need
 from gpushare.placement.columns import Bools, Ints, Nodes
-from gpushare.placement.fits import FITS, Fits
 from gpushare.placement.policies import Scoring
-from gpushare.placement.table import MEMORY, STATE, Table, grown, with_gpus
+from gpushare.placement.table import FITS, MEMORY, STATE, Fits, Table, grown, with_gpus
 
 BEST: Final = 10
 NEXT: Final = 8
@@ -144,7 +143,7 @@ class Costs:
         return self.costs.nbytes + self.known.nbytes + _ALIKE * len(self._of_alike)
 
     def update(self, table: Table, fits: Fits | None) -> None:
-        """Follow the table, as `fits` has done before: where the pod fits; None for pods without GPUs."""
+        """Follow the table, as `Fits` has done before: where the pod fits; None for pods without GPUs."""
         self.costs, self.known = grown(self.costs, table), grown(self.known, table)
         rows = table.changed(self._seen)
         if self._seen == table.now:

@@ -12,14 +12,13 @@ from gpushare.cluster import groups, node_ledger
 from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
 from gpushare.model.ledger import Allocation, LedgerOrRefused, NodeLedger, Placed, Refused, Verdict
 from gpushare.model.request import PodRequest, Policy, RequestShape
-from gpushare.placement import costs, fits, outlook, table
+from gpushare.placement import costs, outlook, table
 from gpushare.placement.columns import Bools, Ints, clipped
 from gpushare.placement.columns import Nodes as Columns
 from gpushare.placement.costs import Costs, Worth
-from gpushare.placement.fits import Fits
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.policies import LEARNING, Policies
-from gpushare.placement.table import Table
+from gpushare.placement.table import Fits, Table
 from gpushare_cli.kube_scores import Floats
 from gpushare_cli.simulate.signature import Owner, PodAffinity, PodSignature
 from gpushare_cli.world import World
@@ -254,9 +253,9 @@ class Column:
         self._fits.update(cluster.table)
         self._costs.update(cluster.table, self._fits)
         codes = self._fits.codes[rows]
-        known = (codes == fits.FITS) & self._costs.known[rows]
-        self._place(cluster, worth, wanted & ((codes == fits.UNSEEN) | ((codes == fits.FITS) & ~known)))
-        self.fits = wanted & (codes == fits.FITS)
+        known = (codes == table.FITS) & self._costs.known[rows]
+        self._place(cluster, worth, wanted & ((codes == table.UNSEEN) | ((codes == table.FITS) & ~known)))
+        self.fits = wanted & (codes == table.FITS)
 
     def _place(self, cluster: Cluster, worth: Worth, nodes: Bools) -> None:
         for node in np.flatnonzero(nodes).tolist():

@@ -26,10 +26,9 @@ from gpushare.model.ledger import LedgerOrRefused, NodeLedger, Placed, Refused, 
 from gpushare.model.request import ANY_GPU, ContainerRequest, PodRequest, Policy, RequestShape
 from gpushare.placement import outlook
 from gpushare.placement.costs import Costs, Worth
-from gpushare.placement.fits import FITS, Fits, refusal
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
-from gpushare.placement.table import NodeNames, Table
+from gpushare.placement.table import FITS, Fits, NodeNames, Table, refusal
 from gpushare.units import ResourceConfig
 from testing import plain_policies as plain
 from testing.builders import make_inventory, make_ref

@@ -19,10 +19,9 @@ from gpushare.model.request import Choice, Policy, RequestShape
 from gpushare.placement import table
 from gpushare.placement.columns import Ints
 from gpushare.placement.costs import Costs
-from gpushare.placement.fits import Fits
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
-from gpushare.placement.table import Table
+from gpushare.placement.table import Fits, Table
 from testing import plain_policies as plain
 from testing.builders import make_container, make_inventory, make_node, make_pod, make_shape
 from testing.controller.world import NODES, World, request_of

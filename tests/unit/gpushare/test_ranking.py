@@ -13,10 +13,9 @@ from gpushare.model.request import ContainerKind, MigChoice, Need, Policy, Reque
 from gpushare.placement import costs, policies
 from gpushare.placement.columns import Ints, Kinds, Nodes, how_many
 from gpushare.placement.costs import change_of, costs_of
-from gpushare.placement.fits import Fits
 from gpushare.placement.place import place
 from gpushare.placement.policies import Binpack, Policies
-from gpushare.placement.table import Table
+from gpushare.placement.table import Fits, Table
 from testing.builders import make_ledger, make_shape
 from testing.placing import best
 
