@@ -2,7 +2,9 @@
 
 import json
 import re
+import shlex
 import statistics
+from pathlib import Path
 from typing import Any, Final
 
 import jsonpatch
@@ -22,14 +24,18 @@ from gpushare.placement.policies import LEARNING
 from gpushare.units import GIB
 from gpushare.wire import frameworks
 from gpushare.wire.frameworks import Framework
+from gpushare_cli import __main__ as cli
+from gpushare_cli import scheduler_config
 from gpushare_cli.__main__ import command_line
+from gpushare_cli.doctor import checks_admission, checks_conflicts
 from gpushare_cli.simulate.command import Options
 from release.pages import doctor, escapes
 from release.pages.escapes import OUTCOMES, SECTIONS
+from testing import pages
 from testing.builders import make_gpu, make_mig
 from testing.cli import doctor_cluster
 from testing.fakes.paths import Target
-from testing.manifests import tree
+from testing.manifests import helm, tree
 from testing.pages import ROOT, blocks, section, text
 from testing.tenant import escape_table
 from testing.tenant.attempts import Ends
@@ -228,3 +234,117 @@ def test_what_escapes_is_nothing_that_pod_security_admits() -> None:
     escaping = [each for each in every if Ends.ESCAPES in {each.ends, each.old_ends, *each.on.values()}]
     assert escaping
     assert [each.name for each in escaping if each.is_baseline or BASELINE not in each.by or not each.prints] == []
+
+
+PAGE = text("docs/gpu-operator.md")
+
+
+def test_the_patch_names_the_container_of_the_device_plugin() -> None:
+    [patch] = [yaml.safe_load(block) for block in blocks("docs/gpu-operator.md", "yaml") if "DaemonSet" in block]
+    found = tree.one(tree.installed(), patch["kind"], names.PLUGIN)
+    assert patch["metadata"] == {key: found["metadata"][key] for key in ("name", "namespace")}
+    [patched], [container] = (each["spec"]["template"]["spec"]["containers"] for each in (patch, found))
+    assert patched["name"] == container["name"]
+    assert f"nvidia.cdi.k8s.io/container.{container['name']}:" in PAGE
+
+
+def test_the_webhook_that_it_takes_out_is_that_for_pods_without_gpus() -> None:
+    [found] = [block for block in blocks("docs/gpu-operator.md", "yaml") if "patchesJson6902" in block]
+    [patched] = yaml.safe_load(found)["patchesJson6902"]
+    operations = yaml.safe_load(patched["patch"])
+    config = tree.one(tree.objects("servers/1.30"), patched["target"]["kind"], patched["target"]["name"])
+    left = jsonpatch.apply_patch(config, operations)["webhooks"]
+    assert [each for each in config["webhooks"] if each not in left] == [
+        each for each in config["webhooks"] if each["name"] == checks_admission.ISOLATION
+    ]
+    whole = tree.one(tree.objects("whole-gpus/1.30"), config["kind"], config["metadata"]["name"])
+    assert [each["name"] for each in whole["webhooks"]].index(checks_admission.ISOLATION) == 3
+    with pytest.raises(jsonpatch.JsonPatchTestFailed):
+        jsonpatch.apply_patch(whole, operations)
+
+
+def labelled(labels: dict[str, str], command: str) -> dict[str, str]:
+    """The labels of a node after `kubectl label node NODE ...`."""
+    changes = [word for word in shlex.split(command)[4:] if word != "--overwrite"]
+    gone = {word[:-1] for word in changes if word.endswith("-")}
+    added = dict(word.split("=") for word in changes if "=" in word)
+    assert len(gone) + len(added) == len(changes)
+    return {key: value for key, value in labels.items() if key not in gone} | added
+
+
+def test_its_steps_are_what_the_doctor_asks_for() -> None:
+    """A node on which the operator's plugin shares by MPS, as the operator and its feature discovery label it."""
+    cluster = doctor_cluster.healthy()
+    node: dict[str, str] = {
+        checks_conflicts.KEPT_OFF: "true",
+        checks_conflicts.CONFIG: "shared",
+        checks_conflicts.MPS_CAPABLE: "true",
+    }
+
+    def conflicts() -> list[str]:
+        label = {"labels": node}
+        doctor_cluster.edit(cluster, "Node", "node-b", lambda found: found["metadata"].update(label))
+        return [line for line in doctor_cluster.lines(cluster) if "nvidia-sharing" in line]
+
+    steps = section("docs/gpu-operator.md", "## Step by step")
+    commands = re.findall(r"\$ (kubectl label node NODE .*)", steps)
+    node = labelled(node, next(command for command in commands if "gpushare=true" in command))
+    assert len(conflicts()) == 1
+    for command in commands:
+        node = labelled(node, command)
+    assert conflicts() == []
+    assert node == {names.LABEL_SHARES: "true", checks_conflicts.KEPT_OFF: "false"}
+    node |= {names.LABEL_HAND_OVER: "cdi", names.LABEL_LIMITS: "mps", names.LABEL_NVIDIA_DEFAULT: "true"}
+    for command in re.findall(r"\$ (kubectl label node NODE .*)", PAGE.split("\n## Back\n")[1]):
+        node = labelled(node, command)
+    assert node == {checks_conflicts.KEPT_OFF: "true"}
+
+
+PAGES = {name: pages.text(f"docs/{name}.md") for name in ("edge", "openshift")}
+DISTRIBUTIONS = pages.section("docs/install.md", "## Distributions")
+
+
+def documents(page: str) -> list[Any]:
+    """All YAML documents of a page."""
+    return [document for block in pages.blocks(f"docs/{page}.md", "yaml") for document in yaml.safe_load_all(block)]
+
+
+def test_the_extender_through_the_proxy_is_named_alike_in_the_right_and_in_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ca.crt").write_text("-----BEGIN CERTIFICATE-----\n")
+    monkeypatch.chdir(tmp_path)
+    [typed] = re.findall(r"\$ gpushare (scheduler-config .*?) > ", PAGES["edge"].replace("\\\n", " "))
+    assert cli.main(shlex.split(typed)) == 0
+    [extender] = yaml.safe_load(capsys.readouterr().out)["extenders"]
+    [rule] = next(each for each in documents("edge") if isinstance(each, dict) and each.get("kind") == "Role")["rules"]
+
+    [reached] = rule["resourceNames"]
+    assert f"/namespaces/{names.NAMESPACE}/services/{reached}/proxy{names.EXTENDER_PREFIX}" in extender["urlPrefix"]
+    assert reached == f"{names.CONTROLLER_SERVICE}:{scheduler_config.CONTROLLER_PORT}"
+    assert (rule["resources"], rule["verbs"]) == (["services/proxy"], ["create"])
+    assert {"certFile", "keyFile"} < set(extender["tlsConfig"])
+
+
+def test_the_values_that_the_table_of_distributions_names_are_admitted_and_do_what_it_says() -> None:
+    given = dict(re.findall(r"`(\w+\.\w+): (\S+?)`", DISTRIBUTIONS))
+    values: dict[str, Any] = {"kubeVersion": "1.30.0"}
+    for path, value in given.items():
+        first, second = path.split(".")
+        values.setdefault(first, {})[second] = yaml.safe_load(value)
+    assert set(given) == {"runtimeClass.create", "devicePlugin.kubeletDirectory", "openshift.enabled"}
+    rendered = tree.one(helm.render(values), "DaemonSet", names.PLUGIN)
+    [patch] = [each for each in documents("install") if each.get("kind") == "DaemonSet"]
+    [moved] = patch["spec"]["template"]["spec"]["volumes"]
+    assert moved in rendered["spec"]["template"]["spec"]["volumes"]
+
+
+def test_what_is_written_onto_the_namespace_by_hand_is_what_the_component_writes() -> None:
+    [namespace] = [each for each in tree.patches("openshift") if each["kind"] == "Namespace"]
+    base = tree.one(tree.objects("base"), "Namespace", names.NAMESPACE)["metadata"]["labels"]
+    [labels] = re.findall(r"oc label namespace gpushare-system --overwrite (.*)", PAGES["openshift"])
+    [notes] = re.findall(r"oc annotate namespace gpushare-system --overwrite (.*)", PAGES["openshift"])
+    typed = dict(each.split("=", 1) for each in labels.split())
+    assert typed.items() <= {**base, **namespace["metadata"]["labels"]}.items()
+    assert namespace["metadata"]["labels"].items() <= typed.items()
+    assert dict(each.split("=", 1) for each in notes.split()) == namespace["metadata"]["annotations"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Final
 
+import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -20,11 +21,13 @@ from gpushare.cluster import node_ledger
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodUid
-from gpushare.model.capacity import Ask, FreeHost
+from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import LedgerOrRefused, NodeLedger, Placed, Refused, Verdict
-from gpushare.model.request import ANY_GPU, ContainerRequest, PodRequest, Policy, RequestShape
-from gpushare.placement import outlook
+from gpushare.model.request import ANY_GPU, ContainerRequest, Need, PodRequest, Policy, RequestShape
+from gpushare.placement import columns, outlook
+from gpushare.placement import policies as scoring
+from gpushare.placement.columns import Kinds, Nodes
 from gpushare.placement.costs import Costs, Worth
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
@@ -34,7 +37,7 @@ from testing import plain_policies as plain
 from testing.builders import make_inventory, make_ref
 from testing.controller.world import World
 from tests.property.strategies import ledgers, shapes
-from tests.property.test_policies import samples
+from tests.property.test_policies import asks, clusters, emptied, samples
 
 WHOLE = ResourceConfig(whole_gpus=True)
 hosts = st.none() | st.builds(FreeHost, st.sampled_from([1000, 8000, 96_000]), st.sampled_from([512, 65_536]))
@@ -50,8 +53,8 @@ def records(draw: st.DrawFn, name: str) -> NodeRecord:
     return NodeRecord(name=inventory.node, published="", inventory=inventory, allocatable=draw(hosts))
 
 
-Nodes = list[NodeRecord]
-clusters: st.SearchStrategy[Nodes] = st.integers(1, 4).flatmap(
+ChangingNodes = list[NodeRecord]
+changing_clusters: st.SearchStrategy[ChangingNodes] = st.integers(1, 4).flatmap(
     lambda number: st.tuples(*(records(f"node-{i}") for i in range(number))).map(list)
 )
 Seen = Mapping[NodeName, tuple[LedgerOrRefused, FreeHost | None]]
@@ -64,7 +67,7 @@ steps = st.lists(st.tuples(st.sampled_from([*CHANGES, "outlook"]), st.integers(0
 class Cluster:
     """One controller, and what happens to it."""
 
-    nodes: Nodes
+    nodes: ChangingNodes
     policy: Policy
     world: World = field(default_factory=World)
     lists: dict[tuple[NodeName, ...], NodeNames] = field(default_factory=dict)
@@ -159,9 +162,9 @@ MIN = RequestShape(
 
 @example([gpus("node-0", 16, 24), gpus("node-1", 20, 20)], [percent_of(50, 2)], Policy.BINPACK, [])
 @example([gpus("node-0", 16, host=FreeHost(1000, 4096)), gpus("node-1", 16)], [MIN], Policy.DENSE, [("outlook", 0)])
-@given(clusters, st.lists(shapes(max_containers=2), min_size=1, max_size=3), st.sampled_from(Policy), steps)
+@given(changing_clusters, st.lists(shapes(max_containers=2), min_size=1, max_size=3), st.sampled_from(Policy), steps)
 def test_every_answer_is_that_of_place_and_of_the_policy(
-    nodes: Nodes, asks: list[RequestShape], policy: Policy, changes: list[Step]
+    nodes: ChangingNodes, asks: list[RequestShape], policy: Policy, changes: list[Step]
 ) -> None:
     cluster = Cluster(nodes, policy)
     for number, step in enumerate([*changes, None]):
@@ -223,9 +226,14 @@ def test_columns_say_of_any_ledger_what_place_says(
 
 
 @settings(max_examples=20)
-@given(clusters, st.lists(shapes(max_containers=2), min_size=3, max_size=3), st.sampled_from(Policy), st.integers())
+@given(
+    changing_clusters,
+    st.lists(shapes(max_containers=2), min_size=3, max_size=3),
+    st.sampled_from(Policy),
+    st.integers(),
+)
 def test_every_answer_is_of_one_moment_while_pods_come_and_go(
-    nodes: Nodes, asks: list[RequestShape], policy: Policy, seed: int
+    nodes: ChangingNodes, asks: list[RequestShape], policy: Policy, seed: int
 ) -> None:
     """The table is asked by one thread, which writes down what it has taken of the index by then."""
     cluster, seen, stop = Cluster(nodes, policy), dict[NodeName, tuple[LedgerOrRefused, FreeHost | None]](), Event()
@@ -257,3 +265,59 @@ def test_every_answer_is_of_one_moment_while_pods_come_and_go(
             stop.set()
         for each in running:
             each.result()
+
+
+policies = st.sampled_from(Policy)
+needs = st.builds(Need, st.integers(0, 8), st.sampled_from([0, 0, 30]))
+
+
+def taken(node: NodeCapacity, place: int, need: Need, takes: FreeHost) -> NodeCapacity:
+    """A node after a pod has come to one of its GPUs."""
+    gpus = list(node.gpus)
+    gpus[place] = gpus[place].without(need)
+    return NodeCapacity(node.model, tuple(gpus), node.host and node.host.without(takes))
+
+
+@given(clusters, samples, policies, needs)
+def test_costs_are_those_of_the_definition(
+    nodes: list[NodeCapacity], sample: list[Ask], policy: Policy, need: Need
+) -> None:
+    known = outlook.of_cluster(sample, map(emptied, nodes), nodes)
+    found, takes = scoring.POLICIES[policy](known), FreeHost(700, 3)
+    before = Nodes.of(nodes)
+    by_gpu = found.gpu_costs(before.gpus, need.memory_mib, need.compute_percent)
+    after = before.after(np.zeros((len(nodes), 1), np.int64), need.memory_mib, need.compute_percent, takes)
+    first, lost = found.first(before, after), found.worth(before) - found.worth(after)
+    for row, node in enumerate(nodes):
+        expected = [plain.gpu_cost(policy, known, gpu, need) for gpu in node.gpus]
+        if all(gpu.free_mib >= need.memory_mib for gpu in node.gpus):
+            assert by_gpu[row, : len(node.gpus)].tolist() == expected
+        if node.gpus[0].free_mib >= need.memory_mib and node.gpus[0].free_percent >= need.compute_percent:
+            cost = plain.cost(policy, known, node, taken(node, 0, need, takes))
+            assert (int(first[row]), *map(int, lost[row])) == cost
+
+
+@given(clusters, st.lists(asks, min_size=1, max_size=5))
+def test_room_in_pods_is_that_of_the_definition(nodes: list[NodeCapacity], kinds: Sequence[Ask]) -> None:
+    by_gpus, fit = columns.how_many(Kinds(kinds), Nodes.of(nodes))
+    assert by_gpus.tolist() == [[plain.how_many(kind, node) for kind in kinds] for node in nodes]
+    assert fit.tolist() == [[plain.how_many(kind, node, node.host) for kind in kinds] for node in nodes]
+
+
+HUGE = FreeGpu(2**70, 2**69, 2**64)
+
+
+@example([NodeCapacity("T4", (HUGE,) * 64, FreeHost(2**80, 2**80))], [Ask(gpus=1, memory_mib=2**65, cpu_milli=2**65)])
+@given(clusters, st.lists(asks, max_size=3))
+def test_no_amount_overflows(nodes: list[NodeCapacity], sample: list[Ask]) -> None:
+    """Numbers beyond all bounds count as the bound."""
+    bounded = [replace(node, gpus=tuple(FreeGpu(*columns.cell(gpu)[:3]) for gpu in node.gpus)) for node in nodes]
+    known = outlook.of_cluster([*sample, Ask(gpus=1, memory_mib=1)], bounded, bounded)
+    most = replace(
+        known,
+        weights={model: (2**62,) * len(known.kinds) for model in known.weights},
+        accepted={model: (2**62,) * len(known.kinds) for model in known.accepted},
+    )
+    for policy in Policy:
+        worth = scoring.POLICIES[policy](most).worth(Nodes.of(nodes))
+        assert (worth >= 0).all()

@@ -1,4 +1,4 @@
-"""Whatever an object looks like, it is read, refused with the reason, or left out; nothing crashes."""
+"""Whatever an object looks like, it is read, refused with the reason, or left out; what is written is what is read."""
 
 import contextlib
 from typing import Any
@@ -16,11 +16,17 @@ from deviceplugin import pods as plugin_pods
 from gpushare import names
 from gpushare.cluster import node_records
 from gpushare.errors import InvalidRequestError, WireError
+from gpushare.identity import NodeName
 from gpushare.model.capacity import NOTHING
+from gpushare.model.gpu import NodeInventory
+from gpushare.model.ledger import Allocation
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB, ResourceConfig
-from gpushare.wire import allocations, interop, inventory, pods, requests
+from gpushare.wire import allocations as allocations_wire
+from gpushare.wire import fields as fields_wire
+from gpushare.wire import interop, inventory, pods, requests
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod, make_ref, make_shape
+from tests.property.strategies import allocations, inventories
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
 anything = st.recursive(
@@ -106,9 +112,9 @@ def weigh(pod: pods.Pod) -> None:
         with readable:
             read(pod, RESOURCE_CONFIG)
     with readable:
-        allocations.granted(pod, GIB)
+        allocations_wire.granted(pod, GIB)
     with readable:
-        allocations.held(pod, RESOURCE_CONFIG, GIB)
+        allocations_wire.held(pod, RESOURCE_CONFIG, GIB)
 
 
 def look(state: ClusterState) -> None:
@@ -182,3 +188,38 @@ def test_the_plugin_survives_every_pod(pod: Json) -> None:
         weigh(one)
     cache.remove(kept)
     assert cache.all() == ()
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["version", "minReader", "gpus", "unitMiB", "uuid", "index", "node", "containers", "kind"]),
+            inner,
+            max_size=6,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(inventories())
+def test_an_inventory_survives_the_annotation(value: NodeInventory) -> None:
+    assert inventory.decode(inventory.encode(value), NodeName("node-a")) == value
+
+
+@given(allocations)
+def test_an_allocation_survives_the_annotation(value: Allocation) -> None:
+    assert allocations_wire.decode(allocations_wire.encode(value), make_ref()) == value
+
+
+in_the_right_places = st.dictionaries(st.sampled_from(["gpus", "unitMiB", "node", "containers"]), json_values)
+
+
+@given(st.text(max_size=60) | in_the_right_places.map(lambda value: fields_wire.dump_json({"version": 1, **value})))
+def test_garbage_is_a_wire_error(text: str) -> None:
+    with contextlib.suppress(WireError):
+        inventory.decode(text, NodeName("n"))
+    with contextlib.suppress(WireError):
+        allocations_wire.decode(text, make_ref())

@@ -1,4 +1,4 @@
-"""What is asked of the driver beside the reading of GPUs, through the real binding."""
+"""What is asked of the driver beside the reading of GPUs, and how long it is waited for."""
 
 import threading
 from dataclasses import replace
@@ -125,3 +125,25 @@ def test_nothing_else_speaks_against_a_gpu(
 ) -> None:
     nvml_stub.set(keys)
     assert ComputeModes(nvml_binding).exclusive([whole_gpu]) == {}
+
+
+def test_one_call_is_made_after_the_other() -> None:
+    within, begun, go, log = Deadline(60.0), threading.Event(), threading.Event(), list[str]()
+
+    def first() -> None:
+        begun.set()
+        go.wait()
+        log.append("first")
+
+    def follow() -> None:
+        go.set()
+        within(lambda: log.append("second"))
+
+    before = threading.Thread(target=within, args=(first,))
+    after = threading.Thread(target=follow)
+    before.start()
+    begun.wait()
+    after.start()
+    for thread in (before, after):
+        thread.join()
+    assert log == ["first", "second"]

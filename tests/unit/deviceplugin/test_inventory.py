@@ -1,19 +1,24 @@
-"""From readings of the GPUs to the node's inventory: what may be granted of it, and who waits for it."""
+"""From readings of the GPUs to the node's inventory, and to the devices that its kubelet is told."""
 
+import itertools
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from deviceplugin import inventory, resources
+from deviceplugin import inventory, resources, server
 from deviceplugin.inventory import Factors, HealthLoop, InventoryFeed, Oversubscription, PostedInventory
+from deviceplugin.resources import MEMORY, PERCENT, WHOLE, Advertisement
 from deviceplugin.source import GpuSourceError, OutdatedLibraryError, RawGpu
 from gpushare import names
 from gpushare.errors import SettingsError
-from gpushare.identity import GpuUuid
-from gpushare.model.gpu import Gpu, LeftOut, Limit, MigInstance, NodeInventory, mig_index
+from gpushare.identity import GpuUuid, NodeName
+from gpushare.model.gpu import Gpu, GpuHealth, LeftOut, Limit, MigInstance, NodeInventory, mig_index
 from gpushare.units import GIB, MemoryUnit
 from testing.builders import make_gpu, make_inventory, make_mig
 from testing.clock import ManualClock
@@ -62,6 +67,7 @@ def test_who_asks_for_all_units_of_a_mig_instance_has_all_of_it(unit: MemoryUnit
 
 
 INVENTORY: Final = make_inventory(16, 8)
+EVERYTHING = resources.offered(percent=True, whole_gpus=True)
 
 
 def grantable(inventory: NodeInventory) -> list[int]:
@@ -126,9 +132,8 @@ def test_before_the_node_was_read_the_kubelet_knows_its_devices_and_no_one_else_
 
 
 def test_the_kubelet_counts_what_may_be_granted_and_compute_and_whole_gpus_as_before() -> None:
-    offered = resources.offered(percent=True, whole_gpus=True)
-    before = resources.devices(INVENTORY, offered)
-    after = resources.devices(inventory.oversubscribed(INVENTORY, Factors(150), "")[0], offered)
+    before = resources.devices(INVENTORY, EVERYTHING)
+    after = resources.devices(inventory.oversubscribed(INVENTORY, Factors(150), "")[0], EVERYTHING)
     counts = {name: (len(before[name].healthy), len(found.healthy)) for name, found in after.items()}
     assert counts == {names.GPU_MEM: (24, 36), names.GPU_PERCENT: (200, 200), names.GPU: (2, 2)}
     # Running pods keep their devices when the factor rises, and as many as there are still when it falls.
@@ -137,9 +142,9 @@ def test_the_kubelet_counts_what_may_be_granted_and_compute_and_whole_gpus_as_be
 
 def test_too_many_units_are_refused_with_the_unit_that_fits() -> None:
     found = make_inventory(16, unit=MemoryUnit(1), node=NODE)
-    resources.devices(found, [resources.MEMORY])
+    resources.devices(found, [MEMORY])
     with pytest.raises(SettingsError, match="--memory-unit=2MiB would fit"):
-        resources.devices(inventory.oversubscribed(found, Factors(200), "")[0], [resources.MEMORY])
+        resources.devices(inventory.oversubscribed(found, Factors(200), "")[0], [MEMORY])
 
 
 def test_a_newer_snapshot_is_given_at_once_and_no_one_waits_longer_than_he_wants() -> None:
@@ -195,7 +200,7 @@ class Scene:
             clock=self.clock,
             node=NODE,
             unit=unit,
-            offered=[resources.MEMORY],
+            offered=[MEMORY],
             poll_s=5.0,
             new_process_works=lambda: bool(looks and looks.pop(0)),
         )
@@ -316,3 +321,82 @@ def test_gpus_that_are_added_beyond_what_fits_leave_the_rest_as_it_is(caplog: py
     scene = Scene([raw_gpu(0, 10)], [raw_gpu(0, 10), raw_gpu(1, 80)], unit=MemoryUnit(1))
     assert scene.healths_after(3) == [WELL] * 3
     assert len(fields_of(caplog, "gpus cannot be advertised")) == 1
+
+
+def test_memory_is_always_offered() -> None:
+    offered = [
+        resources.offered(percent=percent, whole_gpus=whole) for percent in (False, True) for whole in (False, True)
+    ]
+    assert offered == [(MEMORY,), (MEMORY, WHOLE), (MEMORY, PERCENT), (MEMORY, PERCENT, WHOLE)]
+
+
+def test_a_resource_knows_its_own_devices() -> None:
+    for number, resource in itertools.product((0, 1, 35, 36, 1295, 1296, 19_999, 46_655), (MEMORY, PERCENT, WHOLE)):
+        own = [each for each in (MEMORY, PERCENT, WHOLE) if each.is_own_id(resource.device(number))]
+        assert own == [resource], number
+
+
+def test_devices_of_other_plugins_are_told_apart() -> None:
+    others = ("GPU-3b1f7a9e-3c1f-4c1d-8f57-0d8f4f0e1a2b-_-11", "nano-0-07", "nano", "G000", "p000")
+    for device in ("", "g", "g00", "g0000", "g00A", "g00\u0661", *others):
+        assert not MEMORY.is_own_id(device), device
+
+
+HEALTH = st.sampled_from(GpuHealth)
+
+
+def memory(inventory: NodeInventory) -> Advertisement:
+    return resources.devices(inventory, [MEMORY])["aliyun.com/gpu-mem"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 99_999), HEALTH), min_size=1, max_size=8), st.sampled_from([1, 64, 256, 1024]))
+def test_ids_are_short_unique_opaque_and_as_many_as_the_units(gpus: list[tuple[int, GpuHealth]], mib: int) -> None:
+    built = tuple(make_gpu(i, mib=memory, health=health) for i, (memory, health) in enumerate(gpus))
+    inventory = NodeInventory(node=NodeName("node-a"), gpus=built, unit=MemoryUnit(mib))
+    units = sum(gpu.grantable_mib // mib for gpu in built)
+    if not 0 < units <= resources.MAX_DEVICES:
+        with pytest.raises(SettingsError):
+            memory(inventory)
+        return
+    found = memory(inventory)
+    ids = found.healthy + found.unhealthy
+    assert len(set(ids)) == len(ids) == units
+    assert all(re.fullmatch("g[0-9a-z]{3}", device) for device in ids)
+    assert len(found.unhealthy) == sum(
+        inventory.unit.floor(gpu.memory_mib) for gpu in built if gpu.health is not GpuHealth.HEALTHY
+    )
+
+
+def test_the_largest_list_is_far_below_what_a_kubelet_can_receive() -> None:
+    inventory = make_inventory(resources.MAX_DEVICES)
+    message = server.device_list(memory(inventory)).SerializeToString()
+    assert len(message) < 400_000
+
+
+def test_what_makes_too_many_devices_or_none_is_refused_with_what_to_do() -> None:
+    inventories = [
+        make_inventory(*[80] * 8, unit=MemoryUnit.parse("MiB")),
+        make_inventory(*[140] * 8, unit=MemoryUnit.parse("32MiB")),
+        make_inventory(20, unit=MemoryUnit.parse("MiB")),
+        make_inventory(15, 15, unit=MemoryUnit.parse("16GiB")),
+        make_inventory(*[15] * 201),
+    ]
+    said = [golden.error(SettingsError, resources.devices, inventory, EVERYTHING) for inventory in inventories]
+    golden.compare("devices", said)
+
+
+def test_every_resource_has_its_devices_of_every_gpu() -> None:
+    gpus = (make_gpu(0, 2), make_gpu(1, 3, health=GpuHealth.UNHEALTHY), make_gpu(2, 1))
+    found = resources.devices(NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB), EVERYTHING)
+    assert list(found) == ["aliyun.com/gpu-mem", "nano-gpu/gpu-percent", "nvidia.com/gpu"]
+    units = Advertisement(healthy=("g000", "g001", "g005"), unhealthy=("g002", "g003", "g004"))
+    assert found["aliyun.com/gpu-mem"] == units
+    percent = found["nano-gpu/gpu-percent"]
+    assert (len(percent.healthy), len(percent.unhealthy)) == (200, 100)
+    assert (percent.healthy[0], percent.unhealthy[0], percent.unhealthy[-1]) == ("p000", "p02s", "p05j")
+    assert found["nvidia.com/gpu"] == Advertisement(healthy=("w000", "w002"), unhealthy=("w001",))
+
+
+def test_the_limit_counts_for_each_resource_by_itself() -> None:
+    found = resources.devices(make_inventory(*[100] * 199), EVERYTHING)
+    assert [len(one.healthy) for one in found.values()] == [19_900, 19_900, 199]

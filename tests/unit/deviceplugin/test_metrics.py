@@ -1,7 +1,10 @@
-"""What Prometheus reads from the device plugin."""
+"""What probes and Prometheus read from the device plugin."""
 
+import errno
 import socket
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from threading import Event
 from typing import Any
@@ -11,13 +14,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin import metrics, ports
 from deviceplugin.metrics import MOST_ROWS
+from deviceplugin.ports import Probe
 from deviceplugin.usage.join import GpuTotal, NodeUsage, Row, UsageReading
 from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.gpu import GpuHealth, LeftOut, Limit
+from gpushare.runtime.clock import SystemClock
 from gpushare.runtime.http import Response
 from testing.builders import make_gpu, make_ref
-from testing.clock import ending
+from testing.clock import ManualClock, ending
 from testing.deviceplugin.build import fields_of
+from testing.deviceplugin.running import in_threads
+from testing.fakes.http_server import free_port
+from testing.fakes.kubelet import wait_until
 
 MIB = 1024 * 1024
 NODE = NodeName("node-a")
@@ -169,3 +177,88 @@ def test_a_port_that_is_taken_is_logged_and_tried_again(caplog: pytest.LogCaptur
     assert clock.waits == [30.0, 30.0]
     error = f"--metrics-port {port}: Address already in use"
     assert [found["error"] for found in fields_of(caplog, "metrics not served")] == [error] * 2
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@contextmanager
+def running(served: Probe) -> Iterator[Callable[[], bool]]:
+    with in_threads(served.run):
+        yield lambda: ports.problem(served.port) == ""
+
+
+def refused(port: int) -> str:
+    return f"the plugin is not registered with the kubelet (port {port}: Connection refused); its log says why"
+
+
+def test_a_connection_is_closed_at_once_and_unread(port: int) -> None:
+    served = Probe(port=port, clock=SystemClock(), parts=["m"])
+    served.beat("m", True)
+    with running(served) as takes:
+        wait_until(takes)
+        with socket.create_connection(("127.0.0.1", port), 10.0) as connection:
+            assert connection.recv(10) == b""
+
+
+def test_all_parts_have_to_be_registered_and_to_say_so_again_whatever_the_wall_clock_says() -> None:
+    clock, usable = ManualClock(), [True]
+    served = Probe(port=1, clock=clock, parts=["memory", "percent"], usable=lambda: usable[0])
+    served.beat("memory", True)
+    assert not served.registered()
+    served.beat("percent", True)
+    clock.at += 29.0
+    served.beat("memory", True)
+    assert served.registered()
+    clock.at += 1.0
+    assert not served.registered()
+    served.beat("percent", True)
+    assert served.registered()
+    usable[0] = False  # only a new process can read the GPUs
+    assert not served.registered()
+    usable[0] = True
+    served.beat("percent", False)
+    assert not served.registered()
+
+
+def test_a_process_that_stands_still_is_found(port: int) -> None:
+    """A listening socket from which nothing is taken, as when the process hangs."""
+    server = Probe(port=port, clock=ManualClock(), parts=[])._listen()
+    assert server is not None
+
+    def connect(held: ExitStack) -> None:
+        for _ in range(5):  # more than wait to be taken
+            held.enter_context(socket.create_connection(("127.0.0.1", port), 0.3))
+
+    with server, ExitStack() as held, pytest.raises(TimeoutError):
+        connect(held)
+
+
+def test_without_a_free_file_descriptor_it_waits_instead_of_spinning() -> None:
+    clock, stop = ManualClock(), threading.Event()
+    served = Probe(port=1, clock=clock, parts=[])
+
+    class Exhausted(socket.socket):
+        accepts = 0
+
+        def accept(self) -> Any:
+            self.accepts += 1
+            if self.accepts == 5:
+                stop.set()
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    with Exhausted() as server:
+        served._take(server, stop)
+    assert sum(clock.waits) >= 4 * 0.5
+
+
+def test_a_port_that_is_taken_is_reported_once(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    served = Probe(port=port, clock=SystemClock(), parts=[])
+    with socket.create_server(("", port)):
+        assert served._listen() is None
+        assert served._listen() is None
+    assert [(found["port"], "in use" in found["error"]) for found in fields_of(caplog, "probes not served")] == [
+        (port, True)
+    ]

@@ -1,3 +1,6 @@
+"""How programs start, what they need of the libraries, and how they log and end."""
+
+import importlib.metadata
 import io
 import json
 import logging
@@ -10,9 +13,13 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
+import gpushare
+from gpushare import launch
 from gpushare.errors import SettingsError
 from gpushare.runtime import logs, options, process
 from gpushare.runtime.clock import Backoff, SystemClock
@@ -244,3 +251,143 @@ def test_what_nohup_ignores_stays_ignored() -> None:
             os.kill(os.getpid(), signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+MODULES = {
+    "webhook": "webhook.main",
+    "controller": "controller.main",
+    "device-plugin": "deviceplugin.main",
+    "cli": "gpushare_cli.__main__, kubernetes.config",
+}
+DENY = """
+import sys
+class Deny:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in {denied!r}:
+            raise ModuleNotFoundError(f'No module named {{name!r}}', name=name)
+sys.meta_path.insert(0, Deny())
+"""
+
+
+def canonical(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+def needed(extra: str) -> set[str]:
+    """The distributions that an installation with this extra brings."""
+    waiting = [Requirement(f"gpushare[{extra}]")]
+    found: set[str] = set()
+    while waiting:
+        requirement = waiting.pop()
+        for text in importlib.metadata.requires(requirement.name) or ():
+            each = Requirement(text)
+            markers = [
+                each.marker is None or each.marker.evaluate({"extra": name}) for name in requirement.extras or {""}
+            ]
+            if any(markers) and canonical(each.name) not in found:
+                found.add(canonical(each.name))
+                waiting.append(each)
+    return found
+
+
+def denied(extra: str) -> set[str]:
+    """Importable modules of all other installed distributions."""
+    allowed = needed(extra) | {"gpushare"}
+    providers = importlib.metadata.packages_distributions()
+    return {
+        module
+        for module, distributions in providers.items()
+        if not {canonical(each) for each in distributions} & allowed and module not in sys.stdlib_module_names
+    } - {"gpushare", "webhook", "controller", "deviceplugin", "certs", "gpushare_cli"}
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize("extra", MODULES)
+def test_a_component_needs_no_library_outside_of_its_extra(extra: str) -> None:
+    ran = run(DENY.format(denied=denied(extra)) + f"import {MODULES[extra]}")
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_the_controller_needs_no_web_framework_and_the_command_line_neither_grpc_nor_nvml() -> None:
+    assert {"flask", "gunicorn", "jsonpatch", "cryptography"} <= denied("controller")
+    assert {"grpc", "pynvml", "flask", "gunicorn", "cryptography"} <= denied("cli")
+
+
+@pytest.mark.parametrize(
+    ("function", "command", "library", "extra"),
+    [
+        ("webhook", "gpushare-webhook", "flask", "webhook"),
+        ("controller", "gpushare-controller", "prometheus_client", "controller"),
+        ("cli", "gpushare", "yaml", "cli"),
+        ("inspect", "kubectl-inspect-gpushare", "yaml", "cli"),
+    ],
+)
+def test_a_missing_library_names_the_extra_to_install(function: str, command: str, library: str, extra: str) -> None:
+    ran = run(DENY.format(denied={library}) + f"from gpushare import launch\nsys.exit(launch.{function}())")
+
+    assert ran.returncode == 2
+    assert ran.stderr == f"{command}: the library {library} is missing; run: pip install 'gpushare[{extra}]'\n"
+
+
+def test_a_missing_module_of_ours_is_no_library_and_a_kubeconfigs_library_names_its_extra() -> None:
+    ran = run(DENY.format(denied={"controller"}) + "from gpushare import launch\nsys.exit(launch.controller())")
+    assert "ModuleNotFoundError: No module named 'controller'" in ran.stderr
+    code = DENY.format(denied={"kubernetes"}) + "from gpushare.kube import client\nclient.connect('/nowhere')"
+
+    ran = run(code)
+
+    assert ran.stderr.splitlines()[-1] == (
+        "gpushare.errors.SettingsError: a kubeconfig needs the library kubernetes; run: pip install 'gpushare[cli]', "
+        "or leave the kubeconfig away to use the pod's service account"
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "command"),
+    [
+        *(("cli", "gpushare"), ("inspect", "kubectl inspect gpushare"), ("webhook", "gpushare-webhook")),
+        *(("controller", "gpushare-controller"), ("device_plugin", "gpushare-device-plugin")),
+    ],
+)
+def test_every_command_tells_its_version(
+    function: str, command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [command, "--version"])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        status = getattr(launch, function)()
+    except SystemExit as end:
+        status = end.code
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (status, capsys.readouterr().out) == (0, f"{command} {gpushare.__version__}\n")
+
+
+ROOT = Path(__file__).parents[2]
+NAMESPACE = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+ENDLESS_IMPORT = "import sys\nsys.stdout.write('importing')\nsys.stdout.flush()\nsys.stdin.read()\n"
+
+
+@pytest.mark.parametrize("component", ["webhook", "controller", "deviceplugin"])
+def test_sigterm_ends_it_while_its_libraries_are_imported(component: str, tmp_path: Path) -> None:
+    """Which takes seconds on a busy node; the pod would wait for SIGKILL, its whole grace period."""
+    (tmp_path / "orjson.py").write_text(ENDLESS_IMPORT)
+    with subprocess.Popen(
+        [*NAMESPACE, sys.executable, "-m", component, "--node-name=node-a"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as outside:
+        assert outside.stdout is not None
+        try:
+            assert outside.stdout.read(9) == b"importing"
+            [first] = Path(f"/proc/{outside.pid}/task/{outside.pid}/children").read_text().split()
+            os.kill(int(first), signal.SIGTERM)
+            assert outside.wait() == 128 + signal.SIGTERM
+        finally:
+            outside.kill()
