@@ -18,9 +18,8 @@ from gpushare_cli.arguments import Command, argument, switch
 from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.evict import evictable, move_search
 from gpushare_cli.evict.evictable import Assessment, DefragRequest, Permissions
-from gpushare_cli.evict.gpu_cordon import TemporaryCordon
+from gpushare_cli.evict.gpu_cordon import StoppedError, TemporaryCordon, Waiter
 from gpushare_cli.evict.move_search import Move, Plan
-from gpushare_cli.evict.waiting import StoppedError, Waiter
 from gpushare_cli.reading import Target
 
 _SINGULAR: Final = {"are": "is", "demand": "demands", "have": "has", "hold": "holds"}

@@ -20,8 +20,7 @@ from gpushare_cli.arguments import Command, argument, switch
 from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.evict import evictable, gpu_cordon, move_search
 from gpushare_cli.evict.evictable import Occupant, Occupied, Permissions, Step
-from gpushare_cli.evict.gpu_cordon import Change, GpuName
-from gpushare_cli.evict.waiting import StoppedError, Waiter
+from gpushare_cli.evict.gpu_cordon import Change, GpuName, StoppedError, Waiter
 
 _SETTLE_S: Final = 10.0  # after the cordon, a pod whose binding was on its way may still come
 _FAILURES: Final = 3  # after which an eviction that the server refuses for good is not tried again

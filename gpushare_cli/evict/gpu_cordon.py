@@ -1,9 +1,10 @@
 """GPUs of a node that take no new pods: by an administrator's word, or for as long as a defragmentation lasts."""
 
 import contextlib
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from gpushare import names
 from gpushare.cluster import node_records
@@ -13,9 +14,11 @@ from gpushare.identity import GpuUuid, NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import GpuHealth, NodeInventory
-from gpushare_cli.console import NotAllowedError
-from gpushare_cli.evict.waiting import StoppedError, Waiter
+from gpushare.runtime.clock import Clock
+from gpushare_cli.console import NotAllowedError, Streams
 
+T = TypeVar("T")
+_ROUND_S: Final = 2.0
 _TRIES: Final = 5
 Change = Callable[[NodeRecord], Cordon]  # what a cordon is to be, from what is known of its node
 
@@ -64,6 +67,37 @@ def inventory_of(record: NodeRecord) -> NodeInventory:
     if record.inventory is None:
         raise SettingsError(f"node {record.name} {record.problem or 'has no GPU inventory; it shares no GPU'}")
     return record.inventory
+
+
+class StoppedError(GpuShareError):
+    """It does not go on; says why. Its cause is the error of the API server that it ended with, if any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiter:
+    """The one wait for all that a drain or a defragmentation waits for: tries again until it is so, or time is up."""
+
+    clock: Clock
+    streams: Streams
+    timeout_s: float
+
+    def until(self, what: str, condition: Callable[[], T | None], *, every_s: float = _ROUND_S) -> T:
+        """The first true value that a condition gives; `what` says how it is before. A server may be away meanwhile."""
+        began, told = self.clock.monotonic(), ""
+        while True:
+            cause: kube.KubeError | None = None
+            try:
+                if value := condition():
+                    return value
+            except kube.TRANSIENT as error:
+                cause = error
+            problem = f" ({cause})" if cause else ""
+            if self.clock.monotonic() - began >= self.timeout_s:
+                raise StoppedError(f"{what} after {self.timeout_s:.0f} s{problem}") from cause
+            if problem and problem != told:
+                told = problem
+                self.streams.progress(f"{what} now{problem}; trying again")
+            self.clock.wait(threading.Event(), every_s)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -17,9 +17,8 @@ from gpushare_cli import arguments, console, reading, usage, world
 from gpushare_cli.arguments import Command, argument
 from gpushare_cli.console import BAD, FAILED, OK, Streams
 from gpushare_cli.explain import decide
-from gpushare_cli.explain.choice import NodeChoice
 from gpushare_cli.explain.decide import Explanation, State
-from gpushare_cli.explain.held import Fill, Share
+from gpushare_cli.explain.place import Fill, NodeChoice, Share
 from gpushare_cli.reading import Objects, Target
 from gpushare_cli.usage import Use
 from gpushare_cli.world import NodeAnswer

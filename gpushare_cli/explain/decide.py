@@ -21,9 +21,8 @@ from gpushare.units import GIB, MemoryUnit, ResourceConfig
 from gpushare.wire import allocations, fields, requests
 from gpushare.wire import pods as pods_wire
 from gpushare_cli import schedulable, world
-from gpushare_cli.explain import choice, held
-from gpushare_cli.explain.choice import NodeChoice
-from gpushare_cli.explain.held import Fill, Share
+from gpushare_cli.explain import place
+from gpushare_cli.explain.place import Fill, NodeChoice, Share
 from gpushare_cli.usage import NodeUse, Use
 from gpushare_cli.world import NodeAnswer, World
 
@@ -162,7 +161,7 @@ def _pending(blank: Explanation, pod: Object, request: PodRequest, state: World,
         good=good,
         request=request,
         answers=tuple(answered),
-        choice=choice.of_waiting(placed, state, answered, policies),
+        choice=place.of_waiting(placed, state, answered, policies),
         notes=(*blank.notes, *_notes(pod, config, state), *([] if good else _sums(placed, state, answered))),
     )
 
@@ -271,7 +270,7 @@ def _bound(blank: Explanation, pod: Object, record: Bound, state: World) -> Expl
     notes = list(blank.notes)
     if record.problem:
         notes.append(f"its allocation cannot be read: {record.problem}; told by the other annotations of its binding")
-    shares = tuple(held.shares(allocation, shown))
+    shares = tuple(place.shares(allocation, shown))
     notes += sorted({f"GPU {share.uuid} is {share.trouble}" for share in shares if share.trouble})
     ledger = node.ledger if node and isinstance(node.ledger, NodeLedger) else None
     return replace(
@@ -279,13 +278,13 @@ def _bound(blank: Explanation, pod: Object, record: Bound, state: World) -> Expl
         state=State.HOLDS,
         node=allocation.node,
         headline=f"{blank.phase} on {allocation.node}",
-        summary=f"it has {held.together(shares)}" if shares else "it has no GPU",
+        summary=f"it has {place.together(shares)}" if shares else "it has no GPU",
         choice=_choice(blank, pod, record, state),
         shares=shares,
-        fills=tuple(held.fills(allocation, ledger)) if ledger is not None else (),
-        origin=held.origin(pod),
-        limit=held.limit(pod, shares),
-        notes=(*notes, *held.stuck(pod)),
+        fills=tuple(place.fills(allocation, ledger)) if ledger is not None else (),
+        origin=place.origin(pod),
+        limit=place.limit(pod, shares),
+        notes=(*notes, *place.stuck(pod)),
     )
 
 
@@ -306,12 +305,12 @@ def _ended(blank: Explanation, pod: Object, record: Bound, inventory: NodeInvent
         allocation = allocations.granted(pod, inventory.unit if inventory else GIB)
     except WireError:
         allocation = None  # it no longer holds anything, whatever the annotation says
-    shares = tuple(held.shares(allocation, inventory)) if allocation else ()
+    shares = tuple(place.shares(allocation, inventory)) if allocation else ()
     if record.failed:
         summary = f"{record.node} rejected it before any container ran: {record.failed}; it holds no GPU"
         summary += ", and its controller makes another" if record.owned else "; delete it and create it again"
     elif shares:
-        summary = f"it held {held.together(shares)}, which was given back when its containers ended"
+        summary = f"it held {place.together(shares)}, which was given back when its containers ended"
     else:
         summary = "it holds no GPU"
     headline = f"{blank.phase} on {record.node}; it has ended"
@@ -326,7 +325,7 @@ def _choice(blank: Explanation, pod: Object, record: Bound, state: World) -> Nod
     alone = state.without(replace(placed, takes=record.ask.host), record.node)
     policies = alone.policies(blank.request)
     answered = world.ask(alone, world.unbound(pod), blank.request, policies)
-    return choice.of_bound(record, record.allocation, placed, alone, answered, policies)
+    return place.of_bound(record, record.allocation, placed, alone, answered, policies)
 
 
 def _not_ours(blank: Explanation, pod: Object, state: World) -> Explanation:

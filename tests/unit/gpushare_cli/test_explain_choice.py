@@ -18,7 +18,7 @@ from gpushare.placement.policies import POLICIES
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import ResourceConfig
 from gpushare_cli import reading, world
-from gpushare_cli.explain import choice as choices
+from gpushare_cli.explain import place as choices
 from gpushare_cli.reading import Settings
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.explaining import explain, kube_of
