@@ -44,12 +44,6 @@ def test_filter_returns_every_fitting_node_and_numbers_for_the_others(world: Wor
     }
 
 
-def test_the_fuller_node_scores_higher_when_packing(world: World) -> None:
-    world.bind(world.add_pod(6), "node-b")
-    answer = world.post("prioritize", {"Pod": world.add_pod(4), "NodeNames": [*NODES, "node-x"]})
-    assert answer == [{"Host": "node-a", "Score": 1}, {"Host": "node-b", "Score": 10}, {"Host": "node-x", "Score": 0}]
-
-
 @pytest.mark.parametrize("unready", ["", "this replica does not lead"])
 def test_a_pod_without_a_request_passes_everywhere_even_when_nothing_is_ready(world: World, unready: str) -> None:
     world.unready = unready

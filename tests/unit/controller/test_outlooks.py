@@ -19,7 +19,6 @@ from gpushare.placement import outlook as reference
 from gpushare.placement.outlook import EVERY, Outlook
 from gpushare.units import ResourceConfig
 from testing.clock import ManualClock
-from testing.controller.world import World
 
 
 @dataclass
@@ -116,23 +115,6 @@ def test_what_has_not_changed_is_not_published_again(looks: Looks) -> None:
     assert looks.outlooks.tick()
     assert len(looks.published) == number
     assert looks.outlooks.outlook.epoch == epoch
-
-
-def test_it_is_what_follows_from_pods_and_nodes(world: World) -> None:
-    for gib in (3, 3, 5):
-        world.add_bound(gib)
-    world.add_pod(8)
-    world.see()
-    assert world.outlooks.tick()
-    rooms = list(world.capacities().values())
-    asked = [Ask(gpus=1, memory_mib=gib * 1024) for gib in (3, 3, 5, 8)]
-    fresh = World()
-    for name in ("node-a", "node-b"):
-        fresh.add_node(name, 10, 10)
-    fresh.list_all()
-    empty = list(fresh.capacities().values())
-    assert world.outlooks.outlook == reference.of_cluster(asked, empty, rooms, epoch=1)
-    assert world.state.policies.outlook == world.outlooks.outlook
 
 
 def test_pods_without_gpus_are_known_by_what_they_take(looks: Looks) -> None:

@@ -13,7 +13,6 @@ from gpushare_cli.scheduler_config import ServerVersion
 from gpushare_cli.simulate.command import Order
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
 from testing.cli.calling import Run
-from testing.cli.explaining import explain
 from testing.cli.simulating import Result, listed, manifest, simulate, where, workload
 
 NONE = ("none",)
@@ -228,15 +227,6 @@ def test_a_plot_that_cannot_be_written_is_an_error_without_a_directory_before_fi
     found = simulate(node("node-a", 15), plot=str(tmp_path / "plot.svg"))
     assert found.code == 2
     assert found.err.startswith("error: --plot: there is no pod to place, so nothing to draw; ")
-
-
-@pytest.mark.parametrize("annotations", [{}, {names.ANNOTATION_MIN_MEMORY: "1Gi"}])
-def test_a_simulation_chooses_the_node_that_explain_prefers(annotations: dict[str, str]) -> None:
-    """An annotation that bars no GPU changes nothing."""
-    nodes = make_node(make_inventory(15, 15, node="node-b")), node("node-a", 15, 15, cpu="4")
-    waits = pod("pod", 5, cpu="2", annotations=annotations)
-    found = simulate(*nodes, manifest(waits), policies=("dense",), as_json=True)
-    assert explain(*nodes, waits, as_json=True).value["nodes"][0]["node"] == nodes_of(found)["pod"] == "node-b"
 
 
 def test_a_time_of_a_replay_that_is_none_is_named() -> None:
