@@ -258,13 +258,16 @@ class Column:
         self.fits = wanted & (codes == table.FITS)
 
     def _place(self, cluster: Cluster, worth: Worth, nodes: Bools) -> None:
+        changes: dict[int, costs.Change] = {}
         for node in np.flatnonzero(nodes).tolist():
             verdict = cluster.verdict(self._pod, node)
             if self._fits is not None:
                 self._fits.keep(node + 1, verdict)
             if isinstance(verdict, Placed):
-                change = cluster.change(node, verdict, self._pod.ask.host)
-                self._costs.keep(node + 1, costs.costs_of([change], worth.policy)[0])
+                changes[node] = cluster.change(node, verdict, self._pod.ask.host)
+        if changes:
+            for node, cost in zip(changes, costs.costs_of(list(changes.values()), worth.policy), strict=True):
+                self._costs.keep(node + 1, cost)
 
     def best(self, nodes: Ints) -> int:
         """Of nodes where the pod fits, the one that costs least, the first of those that are exactly equal."""

@@ -88,7 +88,7 @@ class Node(RuleBasedStateMachine):
         self.containers = [container for container in self.containers if container.ids.isdisjoint(ids)]
         self.count += 1
         (device,) = self.devices.answer(MEMORY, sorted(ids)).cdi_devices
-        name = device.partition("=")[2]
+        name = device.name.partition("=")[2]
         self.containers.append(Container(f"uid-{self.count}", ids, name, tuple(sorted(gpus))))
 
     @rule(data=st.data(), accepted=st.booleans())
