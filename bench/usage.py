@@ -14,11 +14,11 @@ from pathlib import Path
 
 from bench.results import Results, table
 from deviceplugin import metrics, pods
+from deviceplugin.cgroups import Procfs
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.pods import PodCache
 from deviceplugin.simulated import SimulatedProcesses
 from deviceplugin.usage.loop import UsageLoop
-from deviceplugin.usage.procfs import Procfs
 from gpushare import names
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.ledger import Allocation

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deviceplugin import identify, pods, ports, resources
+from deviceplugin.cgroups import Procfs
 from deviceplugin.handover.choice import Chooser, Facts
 from deviceplugin.handover.devices import DeviceHandOver, SpecSweeper
 from deviceplugin.handover.spec_files import SpecFiles, SpecReader
@@ -37,7 +38,6 @@ from deviceplugin.source import GpuSource, ProcessLists
 from deviceplugin.usage import join
 from deviceplugin.usage.join import UsageReading, WatchdogPolicy
 from deviceplugin.usage.loop import CurrentUsage, UsageLoop
-from deviceplugin.usage.procfs import Procfs
 from deviceplugin.usage.watchdog import Namespaces, Watchdog
 from gpushare import names
 from gpushare.errors import SettingsError

@@ -9,7 +9,7 @@ from deviceplugin.handover import choice
 from deviceplugin.inventory import Factors
 from deviceplugin.limits import node as limits_of_node
 from deviceplugin.limits.node import AUTO, OnFailure
-from deviceplugin.mps.daemon import DIRECTORY
+from deviceplugin.mps import DIRECTORY
 from deviceplugin.usage.join import WatchdogPolicy
 from gpushare import names, units
 from gpushare.runtime import options

@@ -22,7 +22,7 @@ from bench.gpu import machine
 from bench.gpu.cuda import MIB, Taken
 from deviceplugin.limits.backend import PROVEN, LimitError
 from deviceplugin.limits.mps import MpsBackend
-from deviceplugin.mps.daemon import MpsControl, Supervisor
+from deviceplugin.mps import MpsControl, Supervisor
 from deviceplugin.nvml import driver
 from deviceplugin.nvml.driver import UNLIMITED, DriverError, MemoryLimits
 from gpushare.model.gpu import Gpu, NodeInventory

@@ -17,6 +17,7 @@ from pathlib import Path
 from bench.gpu import machine
 from bench.gpu.cuda import MIB
 from deviceplugin import cgroups, pods
+from deviceplugin.cgroups import Procfs, Sent
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.nvml import driver
 from deviceplugin.nvml.driver import NvmlProcesses
@@ -25,7 +26,6 @@ from deviceplugin.refusals import Refusals
 from deviceplugin.settings import Settings
 from deviceplugin.usage.join import NodeUsage, WatchdogPolicy
 from deviceplugin.usage.loop import UsageLoop
-from deviceplugin.usage.procfs import Procfs, Sent
 from deviceplugin.usage.watchdog import Namespaces, Watchdog
 from gpushare import names
 from gpushare.identity import ContainerName, PodRef, PodUid

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
+from deviceplugin import mps
 from deviceplugin.cdi import ContainerEdits, Mount
 from deviceplugin.limits import backend
 from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError, Proofs
-from deviceplugin.mps import daemon
-from deviceplugin.mps.daemon import EXCLUSIVE, MpsError, Status
+from deviceplugin.mps import EXCLUSIVE, MpsError, Status
 from deviceplugin.pods import HeldPod
 from gpushare import names
 from gpushare.identity import GpuUuid
@@ -43,7 +43,7 @@ class MpsBackend:
 
     def prove(self, gpus: Sequence[Gpu]) -> Proofs:
         try:
-            status = daemon.ask(self.directory, {}, timeout_s=_TIMEOUT_S)
+            status = mps.ask(self.directory, {}, timeout_s=_TIMEOUT_S)
         except MpsError as error:
             return {gpu.uuid: str(error) for gpu in gpus}
         return {gpu.uuid: _problem(gpu, status) for gpu in gpus}
@@ -53,13 +53,13 @@ class MpsBackend:
         others = largest(self.held(start.inventory), start.inventory)
         defaults = {gpu.index: max(start.memory_mib(gpu), others.get(gpu.uuid, 0)) for gpu in gpus}
         try:
-            status = daemon.ask(self.directory, defaults, timeout_s=_TIMEOUT_S)
+            status = mps.ask(self.directory, defaults, timeout_s=_TIMEOUT_S)
         except MpsError as error:
             raise LimitError(str(error)) from error
         for gpu in gpus:
             if problem := _problem(gpu, status):
                 raise LimitError(f"GPU {gpu.uuid}: {problem}")
-        pipe = str(daemon.pipe_directory(self.directory))
+        pipe = str(mps.pipe_directory(self.directory))
         # Exactly the GPUs that the container sees: with any other, CUDA drops all limits.
         limits = ",".join(f"{gpu.uuid}={start.memory_mib(gpu)}M" for gpu in gpus)
         env = [("CUDA_MPS_PIPE_DIRECTORY", pipe), (names.ENV_MPS_MEMORY_LIMIT, limits)]

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
-from deviceplugin.cgroups import CgroupOwner
+from deviceplugin.cgroups import CgroupOwner, Process
 from deviceplugin.pods import HeldPod
 from deviceplugin.source import GpuProcess, Lists
 from gpushare import names
@@ -20,15 +20,6 @@ from gpushare.units import MIB, MemoryUnit
 
 Key = tuple[PodUid, ContainerName, GpuUuid]  # an empty name stands for all containers that hold nothing of the GPU
 ListedSince = Mapping[GpuUuid, Mapping[int, float]]  # since when each PID stands in the GPU's list, by `monotonic`
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """One process, told from every other that has its PID before or after it."""
-
-    pid: int
-    started: int  # clock ticks since the machine's start
-    owner: CgroupOwner | None  # None: it belongs to no pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

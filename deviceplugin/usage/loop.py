@@ -5,11 +5,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from deviceplugin import cgroups
+from deviceplugin.cgroups import Procfs
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.source import ProcessLists
-from deviceplugin.usage import join, procfs
+from deviceplugin.usage import join
 from deviceplugin.usage.join import Joined, Key, ListedSince, NodeUsage, Pods, Sample, UsageReading
-from deviceplugin.usage.procfs import Procfs
 from deviceplugin.usage.watchdog import Watchdog
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import NodeInventory
@@ -94,5 +95,5 @@ class UsageLoop:
         if now - at >= self.current.stale_s:  # no one may be judged by what was so long ago
             lists = dict.fromkeys(gpus)
         listed = join.listed(before, lists, at)
-        processes = procfs.trusted_processes(join.since(listed), self.table, clock, until=now + _READ_S)
+        processes = cgroups.trusted_processes(join.since(listed), self.table, clock, until=now + _READ_S)
         return Sample(at=at, lists=lists, processes=processes), listed

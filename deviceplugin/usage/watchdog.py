@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from deviceplugin.cgroups import Process, Procfs, Sent
 from deviceplugin.refusals import Refusals
 from deviceplugin.usage import join
-from deviceplugin.usage.join import Joined, OverGrant, Process, State, WatchdogPolicy, WatchedContainer
-from deviceplugin.usage.procfs import Procfs, Sent
+from deviceplugin.usage.join import Joined, OverGrant, State, WatchdogPolicy, WatchedContainer
 from gpushare import names, units
 from gpushare.errors import WireError
 from gpushare.identity import PodUid

@@ -12,7 +12,7 @@ from typing import Any, Final
 import yaml
 
 import controller.settings
-import deviceplugin.mps.__main__
+import deviceplugin.mps
 import deviceplugin.settings
 import webhook.settings
 from gpushare.model.request import Policy
@@ -26,7 +26,7 @@ SETTINGS: Final[Mapping[str, type[Any]]] = {
     "webhook": webhook.settings.Settings,
     "controller": controller.settings.Settings,
     "devicePlugin": deviceplugin.settings.Settings,
-    "mps": deviceplugin.mps.__main__.Settings,
+    "mps": deviceplugin.mps.Settings,
 }
 SHARED: Final = ("memory_unit", "log_level")
 """In the ConfigMap gpushare-config, because all components must agree or all have them."""

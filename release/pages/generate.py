@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import controller.settings
-import deviceplugin.mps.__main__
+import deviceplugin.mps
 import deviceplugin.settings
 import webhook.settings
 from gpushare.runtime import options
@@ -23,7 +23,7 @@ COMPONENTS: tuple[tuple[str, type[Any]], ...] = (
     ("gpushare-webhook", webhook.settings.Settings),
     ("gpushare-controller", controller.settings.Settings),
     ("gpushare-device-plugin", deviceplugin.settings.Settings),
-    ("gpushare-mps", deviceplugin.mps.__main__.Settings),
+    ("gpushare-mps", deviceplugin.mps.Settings),
 )
 HEAD = """# Settings
 

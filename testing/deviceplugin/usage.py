@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping
 
 from deviceplugin import pods
-from deviceplugin.cgroups import CgroupOwner
+from deviceplugin.cgroups import CgroupOwner, Process
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.pods import PodCache
 from deviceplugin.source import GpuProcess
 from deviceplugin.usage import join
-from deviceplugin.usage.join import Pods, Process, Sample
+from deviceplugin.usage.join import Pods, Sample
 from deviceplugin.usage.loop import CurrentUsage
 from gpushare.identity import GpuUuid, PodUid
 from gpushare.model.gpu import NodeInventory

@@ -11,7 +11,7 @@ import pytest
 
 from deviceplugin import cgroups
 from deviceplugin.cgroups import CgroupOwner
-from deviceplugin.mps.daemon import MpsControl, Supervisor
+from deviceplugin.mps import MpsControl, Supervisor
 from gpushare import names
 from gpushare.identity import PodUid
 from gpushare.model.gpu import Limit

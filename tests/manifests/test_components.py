@@ -13,7 +13,7 @@ import yaml
 from certs.settings import CertSettings
 from controller.reconcile import placeholders
 from controller.settings import Settings as ControllerSettings
-from deviceplugin.mps import __main__
+from deviceplugin import mps
 from deviceplugin.settings import Settings as PluginSettings
 from deviceplugin.usage.join import WatchdogPolicy
 from gpushare import names
@@ -89,7 +89,7 @@ def test_the_plugin_sees_processes_and_its_watchdog_has_the_policy_that_is_asked
 def test_plugin_daemon_and_containers_agree_on_the_directories_of_limits(others: Json) -> None:
     found = objects(limits={"cgroup": True, "mps": True}, **others)
     plugin, daemon, directory = pod(found, names.PLUGIN), pod(found, names.MPS), str(PLUGIN.mps_dir)
-    assert str(__main__.Settings().mps_dir) == directory
+    assert str(mps.Settings().mps_dir) == directory
     assert capabilities(found) == adding("SYS_ADMIN", "KILL")
     seen = host_paths(plugin)
     assert (seen[directory], seen["/host/cgroup"]) == (directory, "/sys/fs/cgroup")

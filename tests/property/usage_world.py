@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from deviceplugin import pods as pods_cache
-from deviceplugin.cgroups import CgroupOwner
+from deviceplugin.cgroups import TICKS, CgroupOwner, Process, Procfs
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.pods import PodCache
 from deviceplugin.source import GpuProcess, Lists
-from deviceplugin.usage.join import Process
-from deviceplugin.usage.procfs import TICKS, Procfs
 from gpushare import units
 from gpushare.identity import GpuUuid, NodeName, PodUid
 from gpushare.model.gpu import NodeInventory

@@ -11,12 +11,11 @@ from typing import Final
 
 import pytest
 
-from deviceplugin import pods
+from deviceplugin import mps, pods
 from deviceplugin.cdi import Mount
 from deviceplugin.limits.backend import PROVEN, LimitError
 from deviceplugin.limits.mps import MpsBackend
-from deviceplugin.mps import daemon
-from deviceplugin.mps.daemon import MpsControl, MpsError, Supervisor
+from deviceplugin.mps import MpsControl, MpsError, Supervisor
 from gpushare.errors import WireError
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import ResourceConfig
@@ -73,7 +72,7 @@ def until(condition: Callable[[], bool]) -> None:
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     node = Node(tmp_path)
-    for deadline in ("mps.daemon._TIMEOUT_S", "mps.daemon._PEER_S", "limits.mps._TIMEOUT_S"):
+    for deadline in ("mps._TIMEOUT_S", "mps._PEER_S", "limits.mps._TIMEOUT_S"):
         monkeypatch.setattr(f"deviceplugin.{deadline}", 250.0)  # a busy machine is slow
     monkeypatch.setenv("PATH", str(mps_programs.install(node.state)), prepend=os.pathsep)
     return node
@@ -86,19 +85,19 @@ def test_the_daemon_runs_for_all_users_on_gpus_that_only_it_may_use(node: Node) 
         assert start == f"start -f -multiuser-server PCI_BUS_ID {node.mps}/log"
         assert (node.mps / "log").stat().st_mode & 0o777 == 0o700
         assert (node.mps.parent / "shm").stat().st_mode & 0o7777 == 0o1777
-        assert daemon.socket_path(node.mps).stat().st_mode & 0o777 == 0o600
+        assert mps.socket_path(node.mps).stat().st_mode & 0o777 == 0o600
         pid = node.pid()
     assert node.log()[-1] == "quit"
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert (node.state / "mode").read_text(encoding="ascii") == "Exclusive_Process\n"
-    assert not daemon.socket_path(node.mps).exists()
+    assert not mps.socket_path(node.mps).exists()
 
 
 def test_a_daemon_that_ends_is_started_again_with_the_same_limits_and_one_that_does_not_is_killed(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deviceplugin.mps.daemon._END_S", 0.1)
+    monkeypatch.setattr("deviceplugin.mps._END_S", 0.1)
     (node.state / "deaf").touch()
     with node.running():
         node.backend.prepare(start_of(0), INVENTORY.gpus[:1])
@@ -184,9 +183,9 @@ def test_a_gpu_that_programs_can_use_without_mps_is_not_limited_by_it(node: Node
 
 def test_a_peer_that_sends_something_else_gets_no_answer(node: Node) -> None:
     with node.running(), socket.socket(socket.AF_UNIX) as peer:
-        peer.connect(str(daemon.socket_path(node.mps)))
+        peer.connect(str(mps.socket_path(node.mps)))
         peer.sendall(b"quit\n")
-        assert daemon.read_line(peer) == b""
+        assert mps.read_line(peer) == b""
 
 
 def test_a_line_without_an_end_is_read_up_to_a_bound() -> None:
@@ -195,15 +194,15 @@ def test_a_line_without_an_end_is_read_up_to_a_bound() -> None:
             return b"x" * size
 
     with Endless() as connection:
-        assert len(daemon.read_line(connection)) == 64 * 1024
+        assert len(mps.read_line(connection)) == 64 * 1024
 
 
 def test_broken_messages_are_refused() -> None:
     for bad in (b"", b"[]", b"{}", b'{"defaults": 3}', b'{"defaults": {"x": 1}}'):
         with pytest.raises(WireError):
-            daemon.decode_request(bad)
+            mps.decode_request(bad)
         with pytest.raises(WireError):
-            daemon.decode_status(bad)
+            mps.decode_status(bad)
 
 
 def test_programs_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

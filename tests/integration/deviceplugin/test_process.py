@@ -19,7 +19,7 @@ import pytest
 
 from deviceplugin import main as program
 from deviceplugin import ports
-from deviceplugin.mps.daemon import MpsControl, Supervisor
+from deviceplugin.mps import MpsControl, Supervisor
 from gpushare.kube import client
 from gpushare.kube.api import ServerFaultError
 from gpushare.model.gpu import GpuHealth, Limit, NodeInventory

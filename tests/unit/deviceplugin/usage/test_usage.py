@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from deviceplugin import cgroups
 from deviceplugin import pods as reduced
-from deviceplugin.cgroups import CgroupOwner
+from deviceplugin.cgroups import TICKS, CgroupOwner, Process, Procfs, Sent
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.pods import PodCache
 from deviceplugin.simulated import SimulatedProcesses
 from deviceplugin.source import Lists
-from deviceplugin.usage import join, procfs
-from deviceplugin.usage.join import Key, NodeUsage, Pods, Process, UsageReading
+from deviceplugin.usage import join
+from deviceplugin.usage.join import Key, NodeUsage, Pods, UsageReading
 from deviceplugin.usage.loop import UsageLoop
-from deviceplugin.usage.procfs import TICKS, Procfs, Sent
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.request import ContainerKind
@@ -296,7 +296,7 @@ class Table(Procfs):
 def test_processes_that_are_younger_than_the_lists_are_not_believed() -> None:
     clock = ManualClock()
     old, young = process(1, 1, started=1000 * TICKS - 1), process(2, 1, started=1000 * TICKS)
-    trusted = procfs.trusted_processes(dict.fromkeys([1, 2, 3], 1000.0), Table(clock, old, young), clock, until=2000.0)
+    trusted = cgroups.trusted_processes(dict.fromkeys([1, 2, 3], 1000.0), Table(clock, old, young), clock, until=2000.0)
     assert trusted == {1: old}
 
 
@@ -304,4 +304,4 @@ def test_processes_that_are_younger_than_the_lists_are_not_believed() -> None:
 def test_reading_ends_in_time_and_at_so_many(there: int, until: float, read: int) -> None:
     clock, pids = ManualClock(), range(there)
     table = Table(clock, *(process(pid, 1) for pid in pids))
-    assert set(procfs.trusted_processes(dict.fromkeys(pids, 1000.0), table, clock, until=until)) == set(range(read))
+    assert set(cgroups.trusted_processes(dict.fromkeys(pids, 1000.0), table, clock, until=until)) == set(range(read))

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from deviceplugin.cgroups import Process, Procfs
 from deviceplugin.limits.backend import AdvisoryBackend
 from deviceplugin.refusals import Refusals
 from deviceplugin.settings import Settings
 from deviceplugin.usage import join
-from deviceplugin.usage.join import Process, WatchdogPolicy
-from deviceplugin.usage.procfs import Procfs
+from deviceplugin.usage.join import WatchdogPolicy
 from deviceplugin.usage.watchdog import Namespaces, Watchdog
 from gpushare import names
 from gpushare.identity import GpuUuid

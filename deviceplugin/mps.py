@@ -1,8 +1,12 @@
-"""NVIDIA's MPS daemon: run it, and ask it over a socket. Source: MPS guide, "Tools and Interface Reference"."""
+"""NVIDIA's MPS daemon: its supervisor, a program, and how that is asked over a socket.
+
+Source: MPS guide, "Tools and Interface Reference".
+"""
 
 import logging
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -12,9 +16,11 @@ from typing import Any, Final
 
 import orjson
 
-from gpushare.errors import GpuShareError, WireError
-from gpushare.runtime import logs
-from gpushare.runtime.clock import Backoff, Clock
+from gpushare import names
+from gpushare.errors import GpuShareError, SettingsError, WireError
+from gpushare.runtime import logs, options, process
+from gpushare.runtime.clock import Backoff, Clock, SystemClock
+from gpushare.runtime.options import option
 
 DIRECTORY: Final = Path("/run/gpushare/mps")
 EXCLUSIVE: Final = "Exclusive_Process"
@@ -267,3 +273,29 @@ class Supervisor:
                 return Status(modes=self._modes)
             except MpsError as error:
                 return Status(problem=str(error))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Run NVIDIA's MPS control daemon, for the limit mps."""
+
+    mps_dir: Path = option(
+        DIRECTORY, "directory of the daemon's pipes; the same on the node, here and in containers", parse=Path
+    )
+    log_level: str = options.log_level()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until a signal: 0 after one, 1 if a part failed, 2 if it was started wrongly."""
+    try:
+        settings = options.load(Settings, sys.argv[1:] if argv is None else argv, prog=names.MPS)
+    except SettingsError as error:
+        sys.stderr.write(f"{names.MPS}: {error}\n")
+        return 2
+    logs.configure(level=settings.log_level)
+    supervisor = Supervisor(control=MpsControl(settings.mps_dir), clock=SystemClock())
+    return process.run({"daemon": supervisor.run, "socket": supervisor.serve}, grace_s=15.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
