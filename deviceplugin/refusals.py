@@ -9,7 +9,6 @@ from typing import Final
 from gpushare import names
 from gpushare.identity import PodRef
 from gpushare.kube import api as kube
-from gpushare.kube import pods as kube_pods
 from gpushare.kube.api import KubeApi
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
@@ -35,10 +34,10 @@ class Refusals:
         key = (pod.uid, reason, about)
         if not self._claim(key):
             return
-        warning, now = kube_pods.EventType.WARNING, self.clock.now()
-        body = kube_pods.event(pod, warning, reason, message, component=names.PLUGIN, now=now)
+        warning, now = kube.EventType.WARNING, self.clock.now()
+        body = kube.event(pod, warning, reason, message, component=names.PLUGIN, now=now)
         try:
-            kube_pods.post_event(self.api, body, timeout_s=_TIMEOUT_S)
+            kube.post_event(self.api, body, timeout_s=_TIMEOUT_S)
         except kube.KubeError as error:
             logs.event(_LOG, "event not posted", level=logging.WARNING, pod=str(pod), error=str(error))
             with self._lock:

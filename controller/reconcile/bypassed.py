@@ -22,7 +22,7 @@ from gpushare.cluster.pod_records import Bound, Bypassed
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
-from gpushare.kube.pods import EventType
+from gpushare.kube.api import EventType
 from gpushare.model.ledger import Allocation, LedgerOrRefused, Refused
 from gpushare.model.request import PodRequest
 from gpushare.runtime import logs

@@ -24,8 +24,7 @@ from gpushare.cluster.pod_records import Bound, Pending
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject
-from gpushare.kube.pods import EventType
+from gpushare.kube.api import EventType, JsonObject
 from gpushare.model.ledger import NodeLedger
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Backoff

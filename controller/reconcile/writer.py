@@ -17,9 +17,7 @@ from gpushare.cluster.bypass import Owner
 from gpushare.cluster.pod_records import Bound, Pending
 from gpushare.identity import PodRef, PodUid
 from gpushare.kube import api as kube
-from gpushare.kube import pods as kube_pods
-from gpushare.kube.api import KubeApi
-from gpushare.kube.pods import EventType
+from gpushare.kube.api import EventType, KubeApi
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.units import ResourceConfig
@@ -37,9 +35,9 @@ class Writer:
     def post(self, pod: PodRef, reason: str, message: str, kind: EventType = EventType.WARNING) -> None:
         if not self.leading():
             return
-        body = kube_pods.event(pod, kind, reason, message, component=names.CONTROLLER, now=self.clock.now())
+        body = kube.event(pod, kind, reason, message, component=names.CONTROLLER, now=self.clock.now())
         try:
-            kube_pods.post_event(self.api, body)
+            kube.post_event(self.api, body)
             logs.event(_LOG, "told" if kind is EventType.NORMAL else "warned", pod=str(pod), reason=reason)
         except kube.KubeError as error:
             logs.event(_LOG, "event failed", level=logging.WARNING, pod=str(pod), reason=reason, error=str(error))

@@ -14,9 +14,7 @@ from gpushare import names, units
 from gpushare.errors import WireError
 from gpushare.identity import PodUid
 from gpushare.kube import api as kube
-from gpushare.kube import pods as kube_pods
 from gpushare.kube.api import KubeApi
-from gpushare.kube.pods import Evicted
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.units import MIB
@@ -28,6 +26,10 @@ REASON_EVICTED: Final = "GpuShareEvicted"
 REASON_KILLED: Final = "GpuShareKilled"
 _EVICT_AGAIN_S: Final = 30.0
 _IF_FORBIDDEN: Final = "apply the component manifests/watchdog-evict"
+_NOT_EVICTED: Final[Mapping[type[kube.KubeError], str]] = {
+    **dict.fromkeys((kube.NotFoundError, kube.ConflictError), "gone"),
+    kube.TooManyRequestsError: "refused",  # a PodDisruptionBudget protects it for now
+}
 _ACT_S: Final = 10.0  # time for all actions of one look
 KILL_AFTER_S: Final = 10.0  # how long a process has to end by itself after SIGTERM
 _FRESH_S: Final = 60.0
@@ -118,9 +120,15 @@ class Watchdog:
         if uid in self._evicted and at < self._evicted[uid] + _EVICT_AGAIN_S:
             return
         self._evicted[uid] = at
-        outcome, problem = kube_pods.evict(self.api, over.pod.ref, if_forbidden=_IF_FORBIDDEN)
-        self._done("evict", outcome.value, over, problem=problem)
-        if outcome is Evicted.DONE:
+        result, problem = "done", ""
+        try:
+            kube.evict(self.api, over.pod.ref)
+        except kube.KubeError as error:
+            result, problem = _NOT_EVICTED.get(type(error), "failed"), str(error)
+            if isinstance(error, kube.ForbiddenError):
+                problem += f"; {_IF_FORBIDDEN}"
+        self._done("evict", result, over, problem=problem)
+        if result == "done":
             self._tell(over, REASON_EVICTED, "so the pod is evicted")
 
     def _end(self, process: Process, over: OverGrant, at: float) -> Sent | None:

@@ -1,8 +1,10 @@
 """The few verbs of the Kubernetes API that this project uses, as a protocol over plain dictionaries.
 
+On pods that is Events, by which this system speaks to their authors, and eviction.
 `gpushare.kube.client` speaks it to a server, `testing.fakes.kube` in memory.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,12 +14,16 @@ from typing import Any, Final, Generic, Protocol, TypedDict, TypeVar, Unpack
 import orjson
 
 from gpushare.errors import GpuShareError
+from gpushare.identity import PodRef
 
 JsonObject = dict[str, Any]
 Params = Mapping[str, str]
 Precondition = Callable[[], bool]
 T = TypeVar("T")
 _BRIEF: Final = 200
+_MESSAGE_LIMIT: Final = 1024  # bytes that the API server accepts
+_EVICTION_S: Final = 5.0
+_VERSIONS: Final = ("policy/v1", "policy/v1beta1")  # the first from Kubernetes 1.22 on, which answers 400 before
 
 
 class PatchKind(Enum):
@@ -200,3 +206,66 @@ def node_path(name: str, subresource: str = "") -> str:
 def proxy_path(namespace: str, service: str, path: str) -> str:
     """An endpoint behind the API server's proxy: of a Service by name and port, as in `https:gpushare-webhook:443`."""
     return f"/api/v1/namespaces/{namespace}/services/{service}/proxy/{path}"
+
+
+class EventType(Enum):
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+def event(pod: PodRef, kind: EventType, reason: str, message: str, *, component: str, now: datetime) -> JsonObject:
+    """A core/v1 Event on a pod: a CamelCase reason for programs, and a message for its author."""
+    stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    digest = hashlib.sha256(f"{pod.uid} {reason} {message} {now.isoformat()}".encode()).hexdigest()[:16]
+    encoded = message.encode()
+    if len(encoded) > _MESSAGE_LIMIT:
+        message = encoded[: _MESSAGE_LIMIT - 4].decode(errors="ignore") + " ..."
+    prefix = pod.name[:230].rstrip("-.")  # each part of a name ends in a letter or digit
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{prefix}.{digest}", "namespace": pod.namespace},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": pod.name,
+            "namespace": pod.namespace,
+            "uid": pod.uid,
+        },
+        "type": kind.value,
+        "reason": reason,
+        "message": message,
+        "source": {"component": component},
+        "reportingComponent": component,
+        "reportingInstance": component,
+        "firstTimestamp": stamp,
+        "lastTimestamp": stamp,
+        "count": 1,
+    }
+
+
+def post_event(api: KubeApi, body: JsonObject, *, timeout_s: float = 3.0) -> None:
+    """Create an Event. May raise a KubeError, which callers log: an event is never worth failing for."""
+    api.create(f"/api/v1/namespaces/{body['metadata']['namespace']}/events", body, timeout_s=timeout_s)
+
+
+def evict(api: KubeApi, pod: PodRef) -> None:
+    """Have exactly this pod deleted. Asking again after a lost reply does no harm.
+
+    Raises NotFoundError if it is gone, ConflictError if one of its name with another UID is there,
+    TooManyRequestsError if a PodDisruptionBudget protects it for now, and KubeErrors for anything else.
+    """
+    path = pod_path(pod.namespace, pod.name, "eviction")
+    body = {
+        "kind": "Eviction",
+        "metadata": {"name": pod.name, "namespace": pod.namespace},
+        "deleteOptions": {"preconditions": {"uid": pod.uid}},
+    }
+    newest, oldest = _VERSIONS
+    try:
+        api.create(path, {"apiVersion": newest, **body}, timeout_s=_EVICTION_S)
+    except BadRequestError as error:
+        try:
+            api.create(path, {"apiVersion": oldest, **body}, timeout_s=_EVICTION_S)
+        except BadRequestError as other:
+            raise BadRequestError(f"{error}; in version {oldest}: {other}") from other

@@ -8,7 +8,6 @@ from gpushare.cluster import pod_records
 from gpushare.errors import SettingsError
 from gpushare.identity import PodUid
 from gpushare.kube import api as kube
-from gpushare.kube import pods as kube_pods
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.process import as_interrupt
@@ -191,7 +190,7 @@ class Defragmentation:
             before.update(str(pods_wire.ref(pod).uid) for pod in self._siblings(move))
         self._unsure.add(move.pod.uid)
         try:
-            kube_pods.request_eviction(self.api, move.pod)
+            kube.evict(self.api, move.pod)
         except kube.TooManyRequestsError:
             self._unsure.discard(move.pod.uid)
             raise

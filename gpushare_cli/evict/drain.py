@@ -10,7 +10,6 @@ from gpushare.cluster.node_records import Cordon, NodeRecord
 from gpushare.errors import GpuShareError, SettingsError, WireError
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube import api as kube
-from gpushare.kube import pods as kube_pods
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import Gpu
 from gpushare.runtime.clock import Clock
@@ -157,7 +156,7 @@ class Drainer:
     def _evicted(self, row: Occupant) -> Occupant:
         why = "its containers are ending"
         try:
-            kube_pods.request_eviction(self.api, row.pod)
+            kube.evict(self.api, row.pod)
             self._tell(row, "evicted")
         except kube.TooManyRequestsError as error:
             return self._waits(row, row.why or str(error), "waits: ")

@@ -16,8 +16,7 @@ from gpushare import names
 from gpushare.cluster.pod_records import Pending
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject
-from gpushare.kube.pods import EventType
+from gpushare.kube.api import EventType, JsonObject
 from gpushare.model.ledger import RefusalReason, Refused
 from gpushare.model.request import PodRequest, RequestShape
 from gpushare.placement import explain

@@ -3,9 +3,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpushare.kube import pods as kube_pods
-from gpushare.kube.api import node_path, pod_path
-from gpushare.kube.pods import EventType
+from gpushare.kube import api as kube
+from gpushare.kube.api import EventType, node_path, pod_path
 from testing.builders import make_ref
 from testing.fakes.kube import FakeKube
 
@@ -13,7 +12,7 @@ NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 
 
 def make(message: str = "no GPU") -> dict[str, object]:
-    return kube_pods.event(make_ref("web"), EventType.WARNING, "GpuRefused", message, component="x", now=NOW)
+    return kube.event(make_ref("web"), EventType.WARNING, "GpuRefused", message, component="x", now=NOW)
 
 
 def test_an_event_points_at_its_pod_and_is_created_in_its_namespace() -> None:
@@ -28,7 +27,7 @@ def test_an_event_points_at_its_pod_and_is_created_in_its_namespace() -> None:
     assert (event["type"], event["reason"], event["message"]) == ("Warning", "GpuRefused", "no GPU")
     assert event["firstTimestamp"] == "2026-11-21T10:00:00Z"
     api = FakeKube()
-    kube_pods.post_event(api, make())
+    kube.post_event(api, make())
     assert [str(call) for call in api.calls] == ["create /api/v1/namespaces/default/events"]
 
 
@@ -42,7 +41,7 @@ def test_what_the_api_server_accepts_of_messages_and_paths() -> None:
 
 @pytest.mark.parametrize("name", ["a" * 228 + "-.-b", "a" * 229 + ".b", "a" * 253])
 def test_the_name_of_an_event_is_one_that_the_api_server_accepts(name: str) -> None:
-    event = kube_pods.event(make_ref(name), EventType.NORMAL, "R", "m", component="x", now=NOW)
+    event = kube.event(make_ref(name), EventType.NORMAL, "R", "m", component="x", now=NOW)
     part = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
     assert re.fullmatch(rf"{part}(\.{part})*", event["metadata"]["name"])
     assert len(event["metadata"]["name"]) <= 253
