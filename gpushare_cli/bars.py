@@ -5,8 +5,7 @@ from typing import Final
 
 from gpushare import units
 from gpushare_cli.console import Line, Span, count
-from gpushare_cli.dashboard.views import Block, Card, NodeView, Overview
-from gpushare_cli.explain.waiting import Waiting
+from gpushare_cli.dashboard.views import Block, Card, NodeView, Overview, Waiting
 
 _BAR: Final = 24
 _MARKS: Final = {True: (("█", "▓"), "░"), False: (("#", "="), ".")}  # with Unicode or without: pods in turn, and free

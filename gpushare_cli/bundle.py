@@ -159,7 +159,8 @@ class Options:
 def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
     """Write the file; the exit code. KubeError if no cluster can be read, WireError if no file be written."""
     taken = take(api, clock, options.namespace, streams.note)
-    missing = list(_unread(taken))
+    parts = [getattr(taken, name) for name in taken.__slots__]
+    missing = [f"{part.what}: {part.error}" for part in parts if isinstance(part, Unreadable)]
     files = dict(_files(taken, _events(api, missing)))
     if options.logs > 0:
         files.update(_all_logs(api, _own_pods(taken), options.logs, missing, clock))
@@ -276,14 +277,6 @@ def _files(snapshot: Snapshot, events: Sequence[JsonObject]) -> Mapping[str, str
 
 def _own_pods(snapshot: Snapshot) -> Sequence[JsonObject]:
     return [pod for pod in _read(snapshot.pods) if pod["metadata"].get("namespace") == snapshot.namespace]
-
-
-def _unread(snapshot: Snapshot) -> Iterator[str]:
-    """Parts that could not be read, and why."""
-    for name in snapshot.__slots__:
-        part = getattr(snapshot, name)
-        if isinstance(part, Unreadable):
-            yield f"{part.what}: {part.error}"
 
 
 def cleaned(text: str) -> str:

@@ -23,10 +23,8 @@ from gpushare.runtime.clock import Clock
 from gpushare.units import GIB
 from gpushare_cli import console, usage
 from gpushare_cli.dashboard import views
-from gpushare_cli.dashboard.views import Happening, NodeView, Overview
+from gpushare_cli.dashboard.views import Happening, NodeView, Overview, Waiting
 from gpushare_cli.dashboard.watching import Object, Scope, Watched
-from gpushare_cli.explain import waiting
-from gpushare_cli.explain.waiting import Waiting
 from gpushare_cli.reading import Settings
 from gpushare_cli.usage import NodeUse
 
@@ -203,14 +201,14 @@ class Live:
         objects = self.watched.objects()
         try:
             if not self.scope.complete:
-                self._waiting = waiting.of_scheduler(objects.pods, self._settings)
-            elif any(waiting.may_wait(pod) for pod in objects.pods):
-                self._waiting = waiting.of_cluster(objects, self._settings)
+                self._waiting = views.waiting_by_events(objects.pods, self._settings)
+            elif any(views.may_wait(pod) for pod in objects.pods):
+                self._waiting = views.waiting(objects, self._settings)
             else:
                 self._waiting = ()
         except GpuShareError as error:
             logs.event(_LOG, "queue not evaluated", level=logging.WARNING, error=str(error))
-            self._waiting = waiting.of_scheduler(objects.pods, self._settings)
+            self._waiting = views.waiting_by_events(objects.pods, self._settings)
         self._waiting_due = False
         now = self.clock.monotonic()
         self._waiting_at = now + _REST * (now - began)

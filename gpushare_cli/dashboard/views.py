@@ -1,4 +1,4 @@
-"""A node and the pods on it -> what is shown of them, and what happened in the last hour. Pure.
+"""What is shown of a cluster: nodes with their pods, pods that wait, what happened in the last hour. Pure.
 
 The page gets these values as JSON with the names that they have here. Times are as the API server writes them, texts
 are empty where there is nothing to say, and uses None where nothing is measured.
@@ -12,21 +12,30 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from gpushare import names, units
+from gpushare.cluster import pod_records
+from gpushare.cluster.pod_records import Bound, Bypassed, Pending
 from gpushare.errors import WireError
 from gpushare.identity import GpuUuid, NodeName, by_index
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory, Strength
+from gpushare.model.request import PodRequest, Policy
 from gpushare.units import GIB, MemoryUnit, ResourceConfig
 from gpushare.wire import allocations, fields
 from gpushare.wire import inventory as inventory_wire
 from gpushare.wire import pods as pods_wire
-from gpushare_cli import holders
+from gpushare_cli import holders, world
+from gpushare_cli.explain import decide
 from gpushare_cli.holders import GpuRow, NodeRow
+from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.usage import Key, NodeUse, Use
+from gpushare_cli.world import Recorded
 
 Object = Mapping[str, Any]
 UNKNOWN_MODEL: Final = "model not known"
 _SPAN: Final = timedelta(hours=1)
 _MOST: Final = 200
+MOST_EXPLAINED: Final = 100  # groups of pods that wait
+_LONGEST_REASON: Final = 2048  # characters: a pod's author may name as many scheduling gates as an object can hold
+NOT_EVALUATED: Final = "not evaluated, because pods of too many kinds wait; see gpushare explain"
 _STAMP: Final = "%Y-%m-%dT%H:%M:%SZ"
 _NUMBER: Final = re.compile("[0-9]{1,4}")
 _BY_INDEX: Final = by_index(0)[:-1]
@@ -79,6 +88,20 @@ class NodeView:
     left_out: tuple[str, ...] = ()
     use_problem: str = ""
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Pods of one owner that ask for the same and have no GPUs yet."""
+
+    namespace: str
+    name: str
+    others: int
+    asks: str
+    headline: str
+    reason: str
+    good: bool  # a node takes it; it is a matter of moments
+    since: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,3 +342,56 @@ def _was_given(pod: Object) -> bool:
         return allocations.granted(pod, GIB) is not None
     except WireError:
         return False
+
+
+def may_wait(pod: Object) -> bool:
+    """Whether a pod that concerns GPUs may have none, by a quick look."""
+    bound = pods_wire.node_of(pod) is not None and names.ANNOTATION_ALLOCATION in pods_wire.annotations(pod)
+    return not bound and pods_wire.counts(pod)
+
+
+def waiting(cluster: Objects, settings: Settings) -> tuple[Waiting, ...]:
+    """Why pods wait, the first at the top. SettingsError if nodes count in several units; WireError for odd objects."""
+    # Whether a pod fits is the same with every policy, and binpack needs no look at the whole cluster.
+    found = world.of(cluster, replace(settings, gpu_policy=Policy.BINPACK))
+    told = []
+    for i, group in enumerate(_waiting_together(found.pods)):
+        pod, request = group[0]
+        said = decide.explain(pod, found) if i < MOST_EXPLAINED or cluster.forbidden else None
+        headline, reason = (said.headline, said.summary) if said else (decide.WAITS, NOT_EVALUATED)
+        ref = pods_wire.ref(pod)
+        told.append(
+            Waiting(
+                namespace=ref.namespace,
+                name=ref.name,
+                others=len(group) - 1,
+                asks="; ".join(world.asked_for(request.shape)) if request else "",
+                headline=headline,
+                reason=reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]} …",
+                good=said is not None and said.good,
+                since=_created(pod),
+            )
+        )
+    return tuple(told)
+
+
+def waiting_by_events(pods: Iterable[fields.JsonObject], settings: Settings) -> tuple[Waiting, ...]:
+    """The same where nodes may not be read, or not be made sense of: what the scheduler has said."""
+    return waiting(Objects(pods=tuple(pods), forbidden="nodes are left out"), settings)
+
+
+def _waiting_together(recorded: Iterable[Recorded]) -> list[list[tuple[Object, PodRequest | None]]]:
+    """Pods that wait, and what they ask for: those of one owner that ask for the same together."""
+    found: dict[tuple[str, ...], list[tuple[Object, PodRequest | None]]] = {}
+    for pod, record in sorted(recorded, key=lambda each: (_created(each[0]), str(pods_wire.ref(each[0])))):
+        match record:
+            case Pending(request=request) | Bound(bypassed=Bypassed(request=request)) if pods_wire.counts(pod):
+                owner = str((pod_records.controller_of(pod) or {}).get("uid") or record.ref.uid)
+                asks = repr(request.shape) if request else ""
+                key = record.ref.namespace, owner, asks, pods_wire.node_of(pod) or ""
+                found.setdefault(key, []).append((pod, request))
+    return list(found.values())
+
+
+def _created(pod: Object) -> str:
+    return fields.text(fields.mapping(pod, "metadata", "pod"), "creationTimestamp", "metadata")

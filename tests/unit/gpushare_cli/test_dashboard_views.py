@@ -22,10 +22,8 @@ from gpushare_cli import bars, console, reading, top
 from gpushare_cli.console import Line, Look
 from gpushare_cli.dashboard import views
 from gpushare_cli.dashboard.picture import Picture
-from gpushare_cli.dashboard.views import NodeView, Overview, Totals
+from gpushare_cli.dashboard.views import NodeView, Overview, Totals, Waiting
 from gpushare_cli.dashboard.watching import Scope, Watched, reduced_event, reduced_pod
-from gpushare_cli.explain import waiting as queue
-from gpushare_cli.explain.waiting import Waiting
 from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.usage import NodeUse, Use
 from testing import clusters
@@ -135,7 +133,7 @@ def objects(*pods: Json) -> Objects:
 
 
 def queued(*pods: Json) -> list[tuple[str, int, str, bool]]:
-    found = queue.of_cluster(objects(*pods), Settings())
+    found = views.waiting(objects(*pods), Settings())
     return [(each.name, each.others, each.reason, each.good) for each in found]
 
 
@@ -154,7 +152,7 @@ def test_pods_of_one_owner_are_told_once_and_the_first_that_came_is_named() -> N
 
 
 def test_a_pod_on_a_node_without_gpus_of_ours_waits_too() -> None:
-    found = queue.of_cluster(objects(mutated(make_pod(name="a", node="node-a"))), Settings())
+    found = views.waiting(objects(mutated(make_pod(name="a", node="node-a"))), Settings())
     assert [(each.headline, each.good) for each in found] == [("on node-a without GPUs", True)]
 
 
@@ -164,8 +162,8 @@ def test_a_request_that_cannot_be_understood_says_what_to_do() -> None:
 
 
 def test_no_more_than_a_number_of_kinds_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "MOST", 1)
-    assert [each[2] for each in queued(pending("a", 20), pending("b", 20))][1] == queue.NOT_EVALUATED
+    monkeypatch.setattr(views, "MOST_EXPLAINED", 1)
+    assert [each[2] for each in queued(pending("a", 20), pending("b", 20))][1] == views.NOT_EVALUATED
 
 
 @pytest.mark.parametrize(
@@ -178,7 +176,7 @@ def test_no_more_than_a_number_of_kinds_is_evaluated(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_a_quick_look_tells_pods_that_may_wait(pod: Json, expected: bool) -> None:
-    assert queue.may_wait(pod) is expected
+    assert views.may_wait(pod) is expected
 
 
 # The last hour.
