@@ -14,7 +14,7 @@ from controller.watches import PodSink
 from gpushare import names
 from gpushare.cluster import node_records, pod_records
 from gpushare.cluster.pod_records import Bound
-from gpushare.identity import NodeName, by_index
+from gpushare.identity import NodeName
 from gpushare.model.ledger import Grant, NodeLedger
 from gpushare.runtime import intake
 from gpushare.units import GIB as GIB_UNIT
@@ -126,10 +126,25 @@ def test_whole_gpus_are_none_of_the_extenders_business_unless_they_are_this_proj
 
 
 def test_inspect_shows_the_ledger(world: World) -> None:
-    world.bind(world.add_pod(3))
+    world.add_node("a", 5)
+    for name, gib in (("second", [3]), ("first", [8, 4])):
+        world.add_bound(*gib, name=name)
+    pods = [
+        {"name": name, "namespace": "team", "usedGPU": used}
+        for name, used in (("first", 4), ("second", 3), ("first", 8))
+    ]
+    devices = [
+        {"id": 0, "uuid": "GPU-0", "totalGPU": 10, "usedGPU": 7, "pods": pods[:2]},
+        {"id": 1, "uuid": "GPU-1", "totalGPU": 10, "usedGPU": 8, "pods": pods[2:]},
+    ]
     client = world.client()
     everything = orjson.loads(client.get("/gpushare-scheduler/inspect").body)
-    assert [(node["name"], node["usedGPU"]) for node in everything["nodes"]] == [("node-a", 3), ("node-b", 0)]
+    assert [(node["name"], node["usedGPU"]) for node in everything["nodes"]] == [
+        ("a", 0),
+        ("node-a", 15),
+        ("node-b", 0),
+    ]
+    assert everything["nodes"][1] == {"name": "node-a", "totalGPU": 20, "usedGPU": 15, "devs": devices}
     one = orjson.loads(client.get("/gpushare-scheduler/inspect/node-b").body)
     assert [node["name"] for node in one["nodes"]] == ["node-b"]
     none = client.get("/gpushare-scheduler/inspect/node-x")
@@ -272,34 +287,6 @@ def test_what_may_be_granted_is_told_beside_what_gpus_have() -> None:
     state.index.set_node(NodeName("node-a"), node_records.read(make_node(more)))
     kinds = ("total", "usable", "grantable")
     assert [found(state, f"gpushare_node_memory_{kind}_bytes")["node-a",] / GIB for kind in kinds] == [32, 32, 40]
-
-
-LEDGERS = {
-    NodeName("node-b"): NodeLedger.of(make_inventory(15, node="node-b")),
-    NodeName("node-a"): NodeLedger.of(
-        make_inventory(15, 7),
-        [
-            make_allocation("second", make_grant(0, gib=2), make_grant(1, gib=1, container="other")),
-            make_allocation("first", make_grant(by_index(0), gib=3)),
-        ],
-    ),
-}
-
-
-def test_the_layout_is_that_of_aliyun() -> None:
-    first, second, alone = (
-        {"name": name, "namespace": "default", "usedGPU": used}
-        for name, used in (("first", 3), ("second", 2), ("second", 1))
-    )
-    devices = [
-        {"id": 0, "uuid": "GPU-0", "totalGPU": 15, "usedGPU": 5, "pods": [first, second]},
-        {"id": 1, "uuid": "GPU-1", "totalGPU": 7, "usedGPU": 1, "pods": [alone]},
-    ]
-    empty = {"id": 0, "uuid": "GPU-0", "totalGPU": 15, "usedGPU": 0, "pods": []}
-    assert messages.inspected(LEDGERS)["nodes"] == [
-        {"name": "node-a", "totalGPU": 22, "usedGPU": 6, "devs": devices},
-        {"name": "node-b", "totalGPU": 15, "usedGPU": 0, "devs": [empty]},
-    ]
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,12 @@ def preempting(text: str) -> bytes:
     return text.replace("POD", pod).encode()
 
 
+def of_node(victims: str, form: str = "MetaVictims") -> str:
+    return f'{{"Pod":POD,"NodeNameTo{form}":{{"n":{victims}}}}}'
+
+
+NUMBER = "expected a whole number from -2147483648 to 2147483647, found"
+COUNT = "expected a whole number from 0 to 2147483647, found"
 NO_POD = "Pod: missing; expected ExtenderPreemptionArgs {Pod, NodeNameToVictims, NodeNameToMetaVictims}"
 
 
@@ -156,43 +162,25 @@ NO_POD = "Pod: missing; expected ExtenderPreemptionArgs {Pod, NodeNameToVictims,
     ("body", "message"),
     [
         ("{}", NO_POD),
-        ('{"Pod":POD,"NodeNameToMetaVictims":[]}', "NodeNameToMetaVictims: expected an object, found a list"),
-        ('{"Pod":POD,"NodeNameToVictims":"n"}', "NodeNameToVictims: expected an object, found a string"),
+        (within_spec('"priority":"high"'), f"Pod.spec.priority: {NUMBER} a string"),
+        (within_spec('"priority":2147483648'), f"Pod.spec.priority: {NUMBER} 2147483648"),
+        ('{"Pod":POD,"NodeNameToMetaVictims":[]}', f"NodeNameToMetaVictims: {OBJECT} a list"),
+        ('{"Pod":POD,"NodeNameToVictims":"n"}', f"NodeNameToVictims: {OBJECT} a string"),
+        (of_node("[]"), f"NodeNameToMetaVictims[n]: {OBJECT} a list"),
+        (of_node('{"Pods":[{"UID":"u"},null]}'), f"NodeNameToMetaVictims[n].Pods[1]: {OBJECT} nothing"),
+        (
+            of_node('{"Pods":[{"UID":""}]}'),
+            "NodeNameToMetaVictims[n].Pods[0].UID: expected a string, found an empty string",
+        ),
+        (of_node('{"NumPDBViolations":-1}'), f"NodeNameToMetaVictims[n].NumPDBViolations: {COUNT} -1"),
+        (
+            of_node('{"Pods":[{"metadata":{"name":"a"}}]}', "Victims"),
+            "NodeNameToVictims[n].Pods[0].metadata.uid: expected a string, found nothing",
+        ),
     ],
 )
 def test_a_bad_preempt_body_is_refused_with_what_is_wrong_where(body: str, message: str) -> None:
     assert refused(messages.preempt_args, preempting(body)) == message
-
-
-@pytest.mark.parametrize(
-    ("priority", "found"),
-    [
-        ('"high"', "a string"),
-        ("2147483648", "2147483648"),
-    ],
-)
-def test_a_priority_is_a_whole_number_of_32_bits(priority: str, found: str) -> None:
-    expected = "Pod.spec.priority: expected a whole number from -2147483648 to 2147483647, found "
-    assert refused(messages.preempt_args, within_spec(f'"priority":{priority}').encode()) == expected + found
-
-
-@pytest.mark.parametrize(
-    ("form", "node", "message"),
-    [
-        ("MetaVictims", "[]", ": expected an object, found a list"),
-        ("MetaVictims", '{"Pods":[{"UID":"u"},null]}', ".Pods[1]: expected an object, found nothing"),
-        ("MetaVictims", '{"Pods":[{"UID":""}]}', ".Pods[0].UID: expected a string, found an empty string"),
-        (
-            "MetaVictims",
-            '{"NumPDBViolations":-1}',
-            ".NumPDBViolations: expected a whole number from 0 to 2147483647, found -1",
-        ),
-        ("Victims", '{"Pods":[{"metadata":{"name":"a"}}]}', ".Pods[0].metadata.uid: expected a string, found nothing"),
-    ],
-)
-def test_bad_victims_are_refused_with_what_is_wrong_where(form: str, node: str, message: str) -> None:
-    body = '{"Pod":POD,"NodeNameToFORM":{"n":NODE}}'.replace("FORM", form).replace("NODE}", node + "}")
-    assert refused(messages.preempt_args, preempting(body)) == f"NodeNameTo{form}[n]{message}"
 
 
 def victims(*uids: str, violations: int = 0) -> Victims:
@@ -218,8 +206,7 @@ def test_no_nodes_to_preempt_on_no_victims_and_no_priority_are_no_error() -> Non
     for body in ('{"Pod":POD}', '{"Pod":POD,"NodeNameToVictims":{},"NodeNameToMetaVictims":null}'):
         assert messages.preempt_args(preempting(body)).victims == {}
     for node in ("null", "{}", '{"Pods":null,"NumPDBViolations":null}'):
-        text = '{"Pod":POD,"NodeNameToMetaVictims":{"Node-A":NODE}}'.replace("NODE}", node + "}")
-        assert messages.preempt_args(preempting(text)).victims == {"Node-A": victims()}
+        assert messages.preempt_args(preempting(of_node(node))).victims == {"n": victims()}
     assert messages.preempt_args(b'{"Pod":{"metadata":{},"spec":{}}}').priority == 0
 
 

@@ -117,7 +117,6 @@ def grades(
 
 
 ASKING = [
-    pod("share", gib=3),
     pod("large", gib=16, cpu="4"),
     pod("wide", gib=2, gpus="2"),
     pod("model", gib=3, gpu_model="A10"),

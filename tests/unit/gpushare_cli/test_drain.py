@@ -299,16 +299,7 @@ def test_a_cordon_is_written_and_taken_back() -> None:
 
 def test_what_another_writes_at_the_same_time_is_kept() -> None:
     api = kube_of([NODE])
-    annotations = {"metadata": {"annotations": {names.ANNOTATION_CORDON: "0"}}}
-    read = api.get
-
-    def raced(path: str, params: kube.Params | None = None, *, timeout_s: float = 5.0) -> kube.JsonObject:
-        found = read(path, params, timeout_s=timeout_s)
-        if cordons_of(api) is None:
-            api.patch(path, annotations)
-        return found
-
-    api.get = raced  # type: ignore[method-assign] # a side door
+    before("/node-a", annotated({names.ANNOTATION_CORDON: "0"}))(api)
     assert run(api, "node-a/1")[0] == 0
     assert cordons_of(api) == "0,GPU-1"
     api.fail_next(lambda call: call.verb == "patch", kube.ConflictError("changed"), times=5)

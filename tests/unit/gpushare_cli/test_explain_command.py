@@ -68,7 +68,6 @@ def test_a_memory_unit_that_is_none_is_told_with_the_reason(command: str, run: R
     [
         ("/pods/web", kube.NotFoundError("none"), "there is no pod web in namespace default"),
         ("/pods/web", kube.ForbiddenError("pods is forbidden"), "not allowed: pods is forbidden"),
-        ("/api/v1/pods", kube.UnreachableError("refused"), "cannot reach the API server: refused"),
     ],
 )
 def test_what_cannot_be_read_is_told(
