@@ -1,9 +1,10 @@
-"""What single pages say is what the code, the manifests and the measurements say."""
+"""What pages say is what the code, the manifests and the measurements say, or make."""
 
 import json
 import re
 import shlex
 import statistics
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +30,8 @@ from gpushare_cli import scheduler_config
 from gpushare_cli.__main__ import command_line
 from gpushare_cli.doctor import checks_admission, checks_conflicts
 from gpushare_cli.simulate.command import Options
-from release.pages import doctor, escapes
+from release import manifests
+from release.pages import architecture, chart, doctor, escapes, generate, pod_way, top_picture
 from release.pages.escapes import OUTCOMES, SECTIONS
 from testing import pages
 from testing.builders import make_gpu, make_mig
@@ -348,3 +350,32 @@ def test_what_is_written_onto_the_namespace_by_hand_is_what_the_component_writes
     assert typed.items() <= {**base, **namespace["metadata"]["labels"]}.items()
     assert namespace["metadata"]["labels"].items() <= typed.items()
     assert dict(each.split("=", 1) for each in notes.split()) == namespace["metadata"]["annotations"]
+
+
+Files = Mapping[Path, str]
+MADE: Final[Mapping[str, Callable[[], Files]]] = {
+    "reference": lambda: {ROOT / "docs" / name: page for name, page in generate.pages().items()},
+    "chart": lambda: {helm.CHART / name: file for name, file in chart.written().items()},
+    "manifests": manifests.files,
+    "architecture": lambda: {architecture.PAGE: architecture.page()},
+    "a pod's way": lambda: {pod_way.PICTURE: pod_way.svg(pod_way.table())},
+    "top": lambda: {top_picture.PICTURE: top_picture.made()},
+}
+
+
+@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
+def test_files_are_those_that_are_made(made: Callable[[], Files]) -> None:
+    files = made()
+    assert {path: path.read_text(encoding="utf-8") for path in files} == files, (
+        "run `make docs` and `make architecture`"
+    )
+
+
+def test_the_picture_of_a_pods_way_has_the_steps_of_the_code() -> None:
+    steps = {step: who for step, who, _ in pod_way.table()}
+    assert steps.keys() - pod_way.SHORT == {names.OTHERS_VERB}  # for pods without GPUs
+    assert {*pod_way.SHORT} <= steps.keys()
+    written = scheduler_config.configuration(scheduler_config.Options(server=scheduler_config.ServerVersion(1, 30)))
+    [extender] = yaml.safe_load(written)["extenders"]
+    verbs = {value for key, value in extender.items() if key.endswith("Verb")}
+    assert {step for step, who in steps.items() if who == "controller"} == verbs | {names.OTHERS_VERB, "end"}

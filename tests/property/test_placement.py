@@ -1,4 +1,4 @@
-"""Placement against a brute-force search on small nodes, under every policy."""
+"""Placement against a brute-force search, and over random sequences: no GPU is granted beyond what it may be."""
 
 import itertools
 import random
@@ -6,14 +6,17 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gpushare.identity import ContainerName
+from gpushare.identity import ContainerName, NodeName
 from gpushare.model.capacity import Ask
 from gpushare.model.gpu import Gpu, GpuHealth, HandOver, Limit
-from gpushare.model.ledger import Grant, NodeLedger, Placed, RefusalReason, Refused, footprint
+from gpushare.model.ledger import Allocation, Grant, NodeLedger, Placed, RefusalReason, Refused, footprint
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
 from gpushare.placement.place import place
-from testing.builders import make_allocation, make_inventory
+from gpushare.units import GIB
+from gpushare.wire import allocations, pods
+from testing.builders import Json, make_allocation, make_inventory, make_pod, make_ref
 from tests.property.strategies import ledgers, shapes
 from tests.property.test_policies import of_ledger, policies, samples
 
@@ -120,7 +123,7 @@ def test_a_fit_is_found_exactly_when_there_is_one_and_is_what_was_asked(
 
 
 @st.composite
-def pods(draw: st.DrawFn) -> RequestShape:
+def several(draw: st.DrawFn) -> RequestShape:
     """Two to five containers, most of them early, because their order counts."""
     kinds = draw(st.lists(st.sampled_from(list(ContainerKind)), min_size=2, max_size=5))
     return RequestShape(
@@ -137,7 +140,7 @@ def pods(draw: st.DrawFn) -> RequestShape:
     )
 
 
-@given(pods(), st.lists(st.integers(3, 7), min_size=1, max_size=3))
+@given(several(), st.lists(st.integers(3, 7), min_size=1, max_size=3))
 def test_several_containers_are_placed_where_there_is_hardly_room(shape: RequestShape, sizes: list[int]) -> None:
     ledger = NodeLedger.of(make_inventory(*sizes))
     assert isinstance(place(shape, ledger), Placed) == brute_force(shape, ledger)
@@ -147,10 +150,10 @@ def test_several_containers_are_placed_where_there_is_hardly_room(shape: Request
     st.lists(st.integers(4, 10), min_size=1, max_size=2),
     st.lists(shapes(max_containers=2, max_gib=2), min_size=4, max_size=8),
 )
-def test_a_node_that_is_filled_takes_what_fits_and_no_more(sizes: list[int], pods: list[RequestShape]) -> None:
+def test_a_node_that_is_filled_takes_what_fits_and_no_more(sizes: list[int], several: list[RequestShape]) -> None:
     """Pods that ask in different ways meet on one GPU."""
     ledger = NodeLedger.of(make_inventory(*sizes))
-    for i, shape in enumerate(pods):
+    for i, shape in enumerate(several):
         verdict = place(shape, ledger)
         assert isinstance(verdict, Placed) == brute_force(shape, ledger), verdict
         if isinstance(verdict, Placed):
@@ -172,3 +175,91 @@ def test_the_order_in_which_pods_are_read_changes_nothing(
     held = list(ledger.allocations.values())
     rng.shuffle(held)
     assert place(shape, NodeLedger.of(ledger.inventory, held)) == place(shape, ledger)
+
+
+class Ledgers(RuleBasedStateMachine):
+    """One node. `cluster` is what the API server knows; `ledger` is what the controller keeps beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inventory = make_inventory(8, 8, 5)
+        self.ledger = NodeLedger.of(self.inventory)
+        self.cluster: dict[str, Json] = {}
+        self.count = 0
+        self.most_mib = {gpu.uuid: gpu.memory_mib for gpu in self.inventory.gpus}
+        """What may be held: what could be granted before by the present factor, or is held since before."""
+
+    @rule(shape=shapes(max_containers=3, max_gib=6))
+    def bind(self, shape: RequestShape) -> None:
+        verdict = place(shape, self.ledger)
+        if not isinstance(verdict, Placed):
+            return
+        self.count += 1
+        ref = make_ref(f"pod-{self.count}")
+        given = Allocation(pod=ref, node=NodeName("node-a"), grants=verdict.grants)
+        self.ledger = self.ledger.with_allocation(given)
+        annotations = allocations.binding_annotations(given, self.inventory, self.count)
+        self.cluster[ref.uid] = make_pod(name=ref.name, node="node-a", annotations=annotations, phase="Running")
+
+    @precondition(lambda self: self.cluster)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        uid = data.draw(st.sampled_from(sorted(self.cluster)))
+        self.cluster[uid]["status"]["phase"] = "Succeeded"
+        self.ledger = self.without(self.cluster[uid])
+
+    @precondition(lambda self: self.cluster)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        uid = data.draw(st.sampled_from(sorted(self.cluster)))
+        self.ledger = self.without(self.cluster.pop(uid))
+
+    @rule(percents=st.lists(st.sampled_from([0, 0, 25, 50, 100]), min_size=3, max_size=3))
+    def oversubscribe(self, percents: list[int]) -> None:
+        """An administrator chooses other factors while pods run."""
+        gpus = [
+            replace(gpu, extra_mib=gpu.memory_mib * percent // 100)
+            for gpu, percent in zip(self.inventory.gpus, percents, strict=True)
+        ]
+        self.inventory = replace(self.inventory, gpus=tuple(gpus))
+        self.ledger = self.recomputed()
+        held = self.ledger.used_mib
+        self.most_mib = {gpu.uuid: max(gpu.grantable_mib, held.get(gpu.uuid, 0)) for gpu in gpus}
+
+    @rule()
+    def restart(self) -> None:
+        """A new controller knows what the pods say, and nothing else."""
+        self.ledger = self.recomputed()
+
+    def without(self, pod: Json) -> NodeLedger:
+        rest = [held for uid, held in self.ledger.allocations.items() if uid != pods.ref(pod).uid]
+        return NodeLedger.of(self.inventory, rest)
+
+    def recomputed(self) -> NodeLedger:
+        holding = [pod for pod in self.cluster.values() if pods.holds_gpus(pod)]
+        found = [allocations.granted(pod, GIB) for pod in holding]
+        return NodeLedger.of(self.inventory, [held for held in found if held is not None])
+
+    @invariant()
+    def no_gpu_is_over_committed(self) -> None:
+        assert not self.ledger.over_committed()
+        for uuid, held_mib in self.ledger.used_mib.items():
+            self.most_mib[uuid] = max(self.inventory.by_uuid[uuid].grantable_mib, min(held_mib, self.most_mib[uuid]))
+            assert held_mib <= self.most_mib[uuid]
+
+    @invariant()
+    def no_more_is_granted_than_there_is_where_a_pod_refuses_that(self) -> None:
+        for held in self.ledger.allocations.values():
+            for grant in held.grants:
+                for uuid in grant.gpus if grant.physical or grant.whole else ():
+                    assert self.ledger.used_mib[uuid] <= self.inventory.by_uuid[uuid].memory_mib
+
+    @invariant()
+    def the_ledger_is_what_the_pods_say(self) -> None:
+        expected = self.recomputed()
+        assert (self.ledger, self.ledger.used_mib) == (expected, expected.used_mib)
+        assert (self.ledger.used_percent, self.ledger.whole) == (expected.used_percent, expected.whole)
+        assert (self.ledger.physical, self.ledger.extra_mib) == (expected.physical, expected.extra_mib)
+
+
+TestLedger = Ledgers.TestCase
