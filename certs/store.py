@@ -99,7 +99,7 @@ def after(
 
 
 def from_secret(secret: JsonObject) -> SecretData:
-    """Read a Secret. What cannot be decoded stays as it is, so that the policy reports it; nothing here fails."""
+    """Read a Secret. What cannot be decoded stays as it is, so that `rotation` reports it; nothing here fails."""
     annotations = (secret.get("metadata") or {}).get("annotations") or {}
     values = {key: decode(value) for key, value in (secret.get("data") or {}).items()}
     cas = authority.split(values.get("ca.crt", b""))

@@ -30,6 +30,10 @@ _QOS: Final = ("", "burstable", "besteffort")  # A guaranteed pod has no level o
 _DEPTH: Final = 4  # how deep a kubelet's cgroup root may lie below the mount
 _V1: Final = ("unified", "memory", "devices", "pids", "systemd")
 """Hierarchies of version 1 in which runtimes make groups for containers; the first is version 2 beside it."""
+_LONGEST: Final = 65536  # bytes of one file: 12 hierarchies of version 1 with the longest paths
+_MOST: Final = 4096  # processes that are read for one sample; a node runs far fewer on its GPUs
+_STATE_TO_START: Final = 19  # fields of /proc/PID/stat from the state to the start time
+TICKS: Final[int] = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +114,6 @@ def _directories(parent: Path) -> list[Path]:
     with suppress(OSError), os.scandir(parent) as entries:  # a group has many files: none of them is looked at
         return sorted(Path(entry.path) for entry in entries if entry.is_dir())
     return []
-
-
-_LONGEST: Final = 65536  # bytes of one file: 12 hierarchies of version 1 with the longest paths
-_MOST: Final = 4096  # processes that are read for one sample; a node runs far fewer on its GPUs
-_STATE_TO_START: Final = 19  # fields of /proc/PID/stat from the state to the start time
-TICKS: Final[int] = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,22 @@ from webhook.review import Review
 
 _MEANT_FOR_US: Final = (names.GPU_COUNT, names.GPU_CORE)
 """Resources that make no request by themselves, but whose authors want GPUs and are told how to ask."""
+_CHOICES: Final = "nvidia-container-devices"
+"""NVIDIA's runtime can be told to take mounts for a choice of devices whose path begins with /var/run and this name. It
+needs no slash after it: `…-devicesall` chooses all. No one else has a use for the name."""
+_SOCKETS: Final = tuple(map(PurePosixPath, ("/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources")))
+"""Directories in which the kubelet and the device plugins serve."""
+_SPECS: Final = tuple(map(PurePosixPath, ("/etc/cdi", "/var/run/cdi", "/run/cdi")))
+"""Directories from which the container runtime takes devices."""
+_PRESET_NODE: Final = (
+    "spec.nodeName bypasses the scheduler, which looks for free GPUs: the pod waits on that node until they are free,"
+    " or forever if they never fit; better choose it by spec.nodeSelector or node affinity on kubernetes.io/hostname"
+)
+_LISTED: Final = 150  # characters
+_ANNOTATIONS: Final = (*names.REQUEST_ANNOTATIONS, names.WATCHDOG)  # that an author may write
+_TOLD: Final = 8  # most names that are told one by one: a pod may carry hundreds of thousands
+_LONGEST_NAME: Final = 63  # that Kubernetes admits after the slash
+_WARNING: Final = 256  # characters of a warning that Kubernetes shows for sure
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,24 +155,6 @@ def _other_pod(created: JsonObject, pod: JsonObject, rules: Rules) -> Patched | 
 
 def _decision(before: JsonObject, after: JsonObject, warnings: Iterable[str]) -> Patched | None:
     return None if before == after else Patched(after, tuple(warnings))
-
-
-_CHOICES: Final = "nvidia-container-devices"
-"""NVIDIA's runtime can be told to take mounts for a choice of devices whose path begins with /var/run and this name. It
-needs no slash after it: `…-devicesall` chooses all. No one else has a use for the name."""
-_SOCKETS: Final = tuple(map(PurePosixPath, ("/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources")))
-"""Directories in which the kubelet and the device plugins serve."""
-_SPECS: Final = tuple(map(PurePosixPath, ("/etc/cdi", "/var/run/cdi", "/run/cdi")))
-"""Directories from which the container runtime takes devices."""
-_PRESET_NODE: Final = (
-    "spec.nodeName bypasses the scheduler, which looks for free GPUs: the pod waits on that node until they are free,"
-    " or forever if they never fit; better choose it by spec.nodeSelector or node affinity on kubernetes.io/hostname"
-)
-_LISTED: Final = 150  # characters
-_ANNOTATIONS: Final = (*names.REQUEST_ANNOTATIONS, names.WATCHDOG)  # that an author may write
-_TOLD: Final = 8  # most names that are told one by one: a pod may carry hundreds of thousands
-_LONGEST_NAME: Final = 63  # that Kubernetes admits after the slash
-_WARNING: Final = 256  # characters of a warning that Kubernetes shows for sure
 
 
 # Refusals, one function each.

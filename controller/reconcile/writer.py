@@ -24,6 +24,11 @@ from gpushare.units import ResourceConfig
 from gpushare.wire import fields
 
 _LOG: Final = logging.getLogger(__name__)
+READ_S: Final = 1.5
+FIRST_S: Final = 60.0  # any controller has made a new pod by then
+CAP_S: Final = 960.0
+FORGET_S: Final = 2 * CAP_S
+P = TypeVar("P", Bound, Pending)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +69,6 @@ class Writer:
             logs.event(_LOG, "nudged", pod=str(pod))
         except kube.KubeError as error:
             logs.event(_LOG, "nudge failed", level=logging.WARNING, pod=str(pod), error=str(error))
-
-
-READ_S: Final = 1.5
-FIRST_S: Final = 60.0  # any controller has made a new pod by then
-CAP_S: Final = 960.0
-FORGET_S: Final = 2 * CAP_S
-P = TypeVar("P", Bound, Pending)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,8 @@ _LOOK_S: Final = 10.0  # between looks at the directories
 _NEW_S: Final = 30.0  # for which a node that has never shared waits for NVIDIA's specs to be written
 _AWAY_S: Final = 600.0  # for which specs may be missing: they go at a reboot, or when driver or toolkit are replaced
 _MISSING: Final = "NVIDIA's CDI specs are missing, without which no container starts"
+MOUNTS: Final = "/var/run/nvidia-container-devices/cdi/"  # mounts of /dev/null below it name CDI devices
+_NAME: Final = re.compile(r"c[0-9a-f]{16}-[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,10 +266,6 @@ class Chooser:
         if facts.node.published is None and not self.known.is_set():
             return None
         return replace(with_specs, reason=f"{with_specs.reason}; {_MISSING}")
-
-
-MOUNTS: Final = "/var/run/nvidia-container-devices/cdi/"  # mounts of /dev/null below it name CDI devices
-_NAME: Final = re.compile(r"c[0-9a-f]{16}-[0-9a-f]{16}")
 
 
 def respond(choice: HandOverChoice, name: str, prefix: str) -> Any:

@@ -22,9 +22,23 @@ from gpushare.identity import GpuUuid
 from gpushare.model.gpu import Gpu
 from gpushare.runtime import logs
 
+_LOG: Final = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 5.0
 _NEW_PROCESS_S: Final = 30.0  # a driver that is asked for the first time may start the GPUs
 T = TypeVar("T")
+UNLIMITED: Final = 0xFFFF_FFFF_FFFF_FFFF
+_INVALID_ARGUMENT, _NOT_SUPPORTED, _NO_PERMISSION, _NOT_FOUND, _FUNCTION_NOT_FOUND, _SYSTEM = 2, 3, 4, 6, 13, 17
+_MEANING: Final = {
+    _INVALID_ARGUMENT: "the limit is above the GPU's memory, or below what is in use already",
+    _NOT_SUPPORTED: "driver or kernel hold no limits for cgroups on this GPU (driver r615, cgroup v2 and no MIG are"
+    " needed, and NVreg_RegistryDwords must not switch them off with RmMemacctMode=0)",
+    _NO_PERMISSION: "the plugin needs to be root on the node",
+    _FUNCTION_NOT_FOUND: "the driver is older than r615",
+    _SYSTEM: "the driver cannot open the cgroup",
+}
+_LIMITING_MODES: Final = {1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}
+_KINDS: Final = ("Compute", "Graphics", "MPSCompute")  # A process may be in several of these lists
+_VERSIONS: Final = ("_v3", "_v2")  # of the functions; drivers before R510 lack the newer ones
 
 
 class DriverError(GpuShareError):
@@ -109,26 +123,6 @@ class Deadline:
 
     def _silent(self) -> SilentDriverError:
         return SilentDriverError(f"NVIDIA's driver has not answered in {self._seconds:g} s; see the node's kernel log")
-
-
-if __name__ == "__main__":
-    sys.exit(problem())
-
-
-_LOG: Final = logging.getLogger(__name__)
-UNLIMITED: Final = 0xFFFF_FFFF_FFFF_FFFF
-_INVALID_ARGUMENT, _NOT_SUPPORTED, _NO_PERMISSION, _NOT_FOUND, _FUNCTION_NOT_FOUND, _SYSTEM = 2, 3, 4, 6, 13, 17
-_MEANING: Final = {
-    _INVALID_ARGUMENT: "the limit is above the GPU's memory, or below what is in use already",
-    _NOT_SUPPORTED: "driver or kernel hold no limits for cgroups on this GPU (driver r615, cgroup v2 and no MIG are"
-    " needed, and NVreg_RegistryDwords must not switch them off with RmMemacctMode=0)",
-    _NO_PERMISSION: "the plugin needs to be root on the node",
-    _FUNCTION_NOT_FOUND: "the driver is older than r615",
-    _SYSTEM: "the driver cannot open the cgroup",
-}
-_LIMITING_MODES: Final = {1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}
-_KINDS: Final = ("Compute", "Graphics", "MPSCompute")  # A process may be in several of these lists
-_VERSIONS: Final = ("_v3", "_v2")  # of the functions; drivers before R510 lack the newer ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,3 +233,7 @@ class NvmlProcesses:
                 return None
             return [GpuProcess(int(each.pid), each.usedGpuMemory) for each in found]
         return None
+
+
+if __name__ == "__main__":
+    sys.exit(problem())
