@@ -1,1 +1,1 @@
-"""NVIDIA's management library (NVML), through its Python binding `pynvml`, which only `binding` imports."""
+"""NVIDIA's management library (NVML), through its Python binding `pynvml`, which only `driver` imports."""

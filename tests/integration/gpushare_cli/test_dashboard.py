@@ -245,7 +245,7 @@ def test_no_bar_waits_for_why_pods_wait_which_takes_a_sixth_of_the_time_at_most(
         clock.at += 2
         return ()
 
-    monkeypatch.setattr("gpushare_cli.explain.waiting.of_cluster", reasons)
+    monkeypatch.setattr("gpushare_cli.dashboard.views.waiting", reasons)
     for _ in range(20):
         live.watched.mark([""])
         live.tick()

@@ -159,6 +159,17 @@ def test_a_node_that_is_not_allowed_or_not_the_only_one_takes_no_pod() -> None:
     assert told(plan.events(scheduler(room(2), room(1)), [elsewhere])) == [("came", 1, None)]
 
 
+def test_what_pods_have_left_is_there_again() -> None:
+    found = scheduler(room(2), room(2), policy=Policy.DENSE)
+    events = list(plan.events(found, [came(HALF, n, at_s=n, duration_s=3) for n in range(40)]))
+
+    assert [event.came and event.bound is not None for event in events] == [True] * 40
+    assert found.used[4].sum() == 3
+    assert found.cluster.free_mib == 4000 - 3 * 500
+    without_gpus = [came(signature_of(Ask(cpu_milli=8000)), n, at_s=n, duration_s=1) for n in range(2)]
+    assert told(plan.events(scheduler(room(1)), without_gpus)) == [("came", 0, 0), ("came", 1, 0)]
+
+
 def test_pods_without_gpus_are_ranked_on_nodes_with_very_many_gpus_too() -> None:
     found = scheduler(room(65), room(65), others_weight=26)
     found.place(HALF, request_of(HALF, 1), only=NodeName("node-00001"))
