@@ -30,11 +30,11 @@ opened=no found=no
 for node in {nodes}; do
     [ -c "$node" ] || continue
     found=yes
-    case $( (: <"$node") 2>&1 ) in *"not permitted"*) ;; *) opened="$node" ;; esac
+    case $( (: <"$node") 2>&1 ) in *"not permitted"*) ;; *) [ -c "$node" ] && opened="$node" ;; esac
 done
 echo "FOUND=$found"; echo "OPENED=$opened"
 """
-"""Who has no right to a device is told so; who has, that no driver answers."""
+"""Who has no right to a device is told so; who has, that no driver answers. A process may end with its file system."""
 CLOSED: Final = {"FOUND": "yes", "OPENED": "no"}
 ESCAPED: Final = {"ESCAPED": "yes"}
 
