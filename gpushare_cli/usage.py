@@ -72,7 +72,9 @@ def parse(page: str) -> NodeUse:
     is_read = False
     for name, labels, value in samples(page):
         is_read = is_read or name == _READ
-        if name in found and 0 <= value < _MOST:
+        if not 0 <= value < _MOST:
+            continue
+        if name in found:
             namespace, pod, container, gpu = (labels.get(key, "") for key in ("namespace", "pod", "container", "UUID"))
             key = namespace, pod, "" if container == names.OTHERS else container, gpu
             found[name][key] = -(-int(value) // _MIB)

@@ -122,6 +122,8 @@ def test_a_plugin_says_itself_why_it_does_not_know(page: str, problem: str) -> N
 def test_what_is_no_number_of_bytes_is_passed_over(value: str) -> None:
     line = 'gpushare_plugin_container_used_bytes{UUID="GPU-0",container="main",namespace="default",pod="odd"} '
     assert usage.parse(f"{PAGE}{line}{value}\n") == usage.parse(PAGE)
+    fact = f'gpushare_plugin_gpu_processes{{known="false"}} {value}\n'
+    assert usage.parse(NONE_KNOWN % 0 + fact) == usage.parse(NONE_KNOWN % 0)
 
 
 def test_the_plain_output_stays_and_the_limits_follow() -> None:
