@@ -125,6 +125,7 @@ CASES: dict[str, Case] = {
     "unless it is evicted by force": Case(there=[BARE], options={"force": True}),
     "a pod with data of its own would stay": Case(there=[WRITES], options=DRY),
     "it would leave if the data may be lost": Case(there=[WRITES], options=DRY | AGREED),
+    "and leaves": Case(there=[WRITES], options=AGREED),
     "a mirror pod is not passed over": Case(there=[on(0, "odd", annotations={"kubernetes.io/config.mirror": "x"})]),
     "nor one that cannot be read": Case(there=[on(0, "odd", annotations={names.ANNOTATION_ALLOCATION: "{"})]),
     "a budget is waited for until it allows the next": Case(
