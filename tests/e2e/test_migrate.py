@@ -1,6 +1,6 @@
 """`docs/migrate.md`, followed literally: every command of its `sh` blocks, in the page's order, on the real cluster.
 
-The cluster is made one of the former system FIRST, with `tests.e2e.former`.
+The cluster is made one of the former system first, with `tests.e2e.former`.
 """
 
 from pathlib import Path

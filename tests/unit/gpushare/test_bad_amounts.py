@@ -1,6 +1,6 @@
 """Bad amounts of parts of a GPU, of compute and of whole GPUs: what exactly their author reads.
 
-How numbers are read is in test_units.py.
+How numbers are read is in test_fields.py.
 """
 
 import pytest
