@@ -25,9 +25,10 @@ RESOURCES = [names.GPU, names.GPU_MEM, names.GPU_PERCENT, MIG, "nvidia.com/x", "
 
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_an_amount_that_no_node_has_is_refused(policies: Server, resource: str) -> None:
-    said = deny(policies, names.AMOUNTS_POLICY, pod(container("a"), container("x", limits={resource: "10E"})))
     message = "a container asks for more of a GPU resource than any node can have; write a number up to"
-    assert f"{message} {units.MAX_UNITS}" in said
+    big = container("x", limits={resource: "10E"})
+    for value in (pod(container("a"), big), pod(init=(big,)), pod(init=({**big, "restartPolicy": "Always"},))):
+        assert f"{message} {units.MAX_UNITS}" in deny(policies, names.AMOUNTS_POLICY, value)
 
 
 def test_what_a_node_may_have_passes(policies: Server) -> None:
@@ -148,6 +149,7 @@ OPEN = {
     "of-a-neighbour": container("a", visible("b")),
     "of-the-first": container("c", visible("a")),
     "other-resource": container("a", limits={"example.com/gpu": 1}),
+    "hostdev": container("a", limits={"nvidia.com/hostdev": 1}),
     "longer-name": container("a", limits={"nvidia.com/gpux": 1}),
     "another-plugin-and-all": container("a", ALL, limits={names.GPU: 1}),
 }
@@ -165,9 +167,10 @@ def test_a_container_that_could_see_more_is_refused(policies: Server, name: str)
     assert UNCHANGED in deny(policies, POLICY, nvidia(container("b", VOID), init=(OPEN[name],)))
 
 
-def test_a_new_pod_does_not_bring_the_devices_that_it_is_to_see(policies: Server) -> None:
-    value = nvidia(container("a", visible("a")), annotations={"devices.gpushare.dev/a": "all"})
-    assert CHOSEN in deny(policies, POLICY, value)
+@pytest.mark.parametrize("entry", [visible("a"), VOID], ids=["granted", "void"])
+def test_a_new_pod_does_not_bring_the_devices_that_it_is_to_see(policies: Server, entry: Json) -> None:
+    for key in ("devices.gpushare.dev/a", "devices.gpushare.dev/other"):
+        assert CHOSEN in deny(policies, POLICY, nvidia(container("a", entry), annotations={key: "all"}))
 
 
 @pytest.mark.parametrize("resource", [names.GPU, "nvidia.com/gpu.shared", MIG])
@@ -196,11 +199,20 @@ def test_an_ephemeral_container_of_a_running_pod_sees_no_gpu(policies: Server, e
     policies.delete_pod(TEAM, "runs")
 
 
-def test_a_mount_that_chooses_devices_is_refused_in_every_kind_of_container(policies: Server) -> None:
+CHOOSING = [
+    "/var/run/nvidia-container-devices",
+    "/var/run/nvidia-container-devicesall",  # NVIDIA's runtime needs no slash there
+    "/var/run//x/../nvidia-container-devices/cdi/nvidia.com/gpu/0",
+    "var/run/nvidia-container-devices/",
+]
+
+
+@pytest.mark.parametrize("path", CHOOSING)
+def test_a_mount_that_chooses_devices_is_refused_in_every_kind_of_container(policies: Server, path: str) -> None:
     volumes = [{"name": "v", "emptyDir": {}}]
     harmless, harmful = (
-        container(name, VOID, volumeMounts=[{"name": "v", "mountPath": "/data"}, {"name": "v", "mountPath": path}])
-        for name, path in (("b", "/other"), ("h", "/var/run/nvidia-container-devices/all"))
+        container(name, VOID, volumeMounts=[{"name": "v", "mountPath": "/data"}, {"name": "v", "mountPath": mount}])
+        for name, mount in (("b", "/other"), ("h", path))
     )
     admit(policies, nvidia(harmless, volumes=volumes))
     for value in (nvidia(harmful, volumes=volumes), nvidia(harmless, init=(harmful,), volumes=volumes)):
