@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from gpushare import names
+from gpushare.kube import api as kube
 from testing.reviews import ALL, VOID
 from tests.apiserver.server import Json, Server, refusal, refused_by
 
@@ -85,7 +86,9 @@ def choosing(server: Server, data: Mapping[str, str] | None, probe: Json, *, ref
 
 def _write(server: Server, data: Mapping[str, str] | None) -> None:
     collection, _, name = CHOICE.rpartition("/")
-    if server.exists(CHOICE):
+    if data is None:
         server.api.delete(CHOICE)
-    if data is not None:
+    elif server.exists(CHOICE):  # changed in one step: a probe would take its absence for a choice to refuse nothing
+        server.api.patch(CHOICE, [{"op": "add", "path": "/data", "value": dict(data)}], kind=kube.PatchKind.JSON)
+    else:
         server.api.create(collection, {"metadata": {"name": name}, "data": dict(data)})
