@@ -193,13 +193,18 @@ WRONG: list[tuple[str, Json]] = [
     ("/image/digest", {"image": {"digest": "sha256:abc"}}),
     ("'tags'", {"image": {"tags": "0.1.0"}}),
     ("/imagePullSecrets/0", {"imagePullSecrets": [{"name": "secret"}]}),
+    ("/gpus", {"gpus": "amd"}),
     ("/simulatedGpus", {"simulatedGpus": []}),
     ("/wholeGpus", {"wholeGpus": "yes"}),
     ("/settings/memoryUnit", {"settings": {"memoryUnit": "GB"}}),
     ("'gpuPolicy'", {"settings": {"gpuPolicy": "spread"}}),
     ("/runtimeClass/handler", {"runtimeClass": {"handler": "Nvidia"}}),
     ("/runtimeClass/mode", {"runtimeClass": {"mode": "sometimes"}}),
+    ("/runtimeClass/refuse", {"runtimeClass": {"refuse": "all"}}),
     ("/exemptNamespaces/0", {"exemptNamespaces": ["No_Name"]}),
+    ("'hami'", {"limits": {"hami": True}}),
+    ("/watchdog", {"watchdog": "off"}),
+    ("/certificates/source", {"certificates": {"source": "vault"}}),
     ("/certificates/caBundle", {"certificates": {"caBundle": "-----BEGIN CERTIFICATE-----"}}),
     ("certificates.caBundle", {"certificates": {"source": "files"}}),
     ("'name' required", {"certificates": {"issuerRef": {"kind": "ClusterIssuer"}}}),
@@ -214,6 +219,7 @@ WRONG: list[tuple[str, Json]] = [
     ("/devicePlugin/kubeletDirectory", {"devicePlugin": {"kubeletDirectory": "var/lib/kubelet"}}),
     ("/devicePlugin/settings/handOver", {"devicePlugin": {"settings": {"handOver": "nri"}}}),
     ("/devicePlugin/env/0", {"devicePlugin": {"env": ["HTTP_PROXY"]}}),
+    ("'devicePlugins'", {"devicePlugins": {}}),
 ]
 
 

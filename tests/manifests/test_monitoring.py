@@ -1,5 +1,6 @@
 """Alert rules and dashboard: what they ask for is there, and every alert fires and resolves."""
 
+import itertools
 import json
 import re
 import subprocess
@@ -311,4 +312,8 @@ def test_prometheus_can_read_every_query_of_the_dashboard(tmp_path: Path) -> Non
     path = tmp_path / "rules.yaml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": recorded}]}))
     promtool("check", "rules", path)
-    assert all(panel["title"] for panel in json.loads(BOARD.read_text(encoding="utf-8"))["panels"])
+    panels = json.loads(BOARD.read_text(encoding="utf-8"))["panels"]
+    for one, other in itertools.combinations((panel["gridPos"] for panel in panels), 2):
+        apart = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        assert apart or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"], (one, other)
+    assert all(panel["title"] for panel in panels)
