@@ -83,27 +83,27 @@ def use(system: System, amounts: Mapping[str, int]) -> None:
 
 
 def test_use_is_shown_and_only_who_is_above_its_grant_is_touched(system: System, namespace: str) -> None:
-    asked = {"innocent": {}, "killed": {names.WATCHDOG: "kill"}, "evicted": {names.WATCHDOG: "evict"}}
+    asked = {"within": {}, "killed": {names.WATCHDOG: "kill"}, "evicted": {names.WATCHDOG: "evict"}}
     pods = [make_pod(name, 2, node="node-1", annotations=annotations) for name, annotations in asked.items()]
     pods[1]["spec"]["securityContext"] = {"runAsUser": 65532}  # so that the signal needs the capability
-    innocent, *_ = system.run(namespace, *pods)
+    within, *_ = system.run(namespace, *pods)
     paths = [kube.pod_path(namespace, name) for name in asked]
     use(system, dict.fromkeys(paths, 2048))  # all of the grant
 
     def measured() -> bool:
         rows = gpushare_json(system, 0, "inspect", "--limits")["limits"]
-        mine = [row for row in rows if (row["namespace"], row["pod"]) == (namespace, "innocent")]
+        mine = [row for row in rows if (row["namespace"], row["pod"]) == (namespace, "within")]
         return [(row["grantedMiB"], row["usedMiB"], row["peakMiB"]) for row in mine] == [(2048, 2048, 2048)]
 
     system.eventually("what is used is shown", measured)
-    [container] = gpushare_json(system, 0, "explain", f"{namespace}/innocent")["containers"]
+    [container] = gpushare_json(system, 0, "explain", f"{namespace}/within")["containers"]
     assert (container["memoryMiB"], container["usedMiB"], container["peakMiB"]) == (2048, 2048, 2048)
 
     checks = gpushare_json(system, 0, "doctor")["checks"]
     assert [each["result"] for each in checks if each["id"] == "usage"] == ["ok"]
 
-    before = pids(innocent)
-    use(system, {path: 2048 if path.endswith("innocent") else 2049 for path in paths})
+    before = pids(within)
+    use(system, {path: 2048 if path.endswith("within") else 2049 for path in paths})
     system.wait_told(namespace, "evicted", "GpuShareEvicted")
     system.eventually("it is gone", lambda: not system.exists(paths[2]))
 
@@ -113,10 +113,10 @@ def test_use_is_shown_and_only_who_is_above_its_grant_is_touched(system: System,
 
     system.eventually("the processes of the other were ended", restarted)
     system.wait_told(namespace, "killed", "GpuShareKilled: container c0 uses 2049 MiB")
-    assert not [each for each in system.events(namespace, "innocent") if "GpuShareOverGrant" in each]
-    innocent = system.pod(namespace, "innocent")
-    assert restarts(innocent) == {"c0": 0}
-    assert pids(innocent) == before
+    assert not [each for each in system.events(namespace, "within") if "GpuShareOverGrant" in each]
+    within = system.pod(namespace, "within")
+    assert restarts(within) == {"c0": 0}
+    assert pids(within) == before
 
 
 PAGE: Final = "docs/monitoring.md"

@@ -1,4 +1,4 @@
-"""Histories of process lists: the watchdog touches no innocent pod, and finds the guilty."""
+"""Histories of process lists: the watchdog touches only pods above their grant, and finds them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
@@ -63,7 +63,7 @@ def above_since(world: World, over: Mapping[int, bool], gpu: GpuUuid) -> float:
     return world.moments[-1].at - first
 
 
-def guilty_containers(world: World, pod: PodUid, gpu: GpuUuid) -> set[str]:
+def containers_above(world: World, pod: PodUid, gpu: GpuUuid) -> set[str]:
     """Containers of a pod that were above their own grant for too long."""
     found = set()
     for owner, name in world.names.items():
@@ -75,7 +75,7 @@ def guilty_containers(world: World, pod: PodUid, gpu: GpuUuid) -> set[str]:
     return found
 
 
-def pod_is_guilty(world: World, pod: PodUid, gpu: GpuUuid) -> bool:
+def pod_is_above(world: World, pod: PodUid, gpu: GpuUuid) -> bool:
     """Whether all containers of a pod together were above what all of them may use."""
     granted = sum(mib for (each, _, where), mib in world.grants.items() if (each, where) == (pod, gpu))
 
@@ -86,15 +86,15 @@ def pod_is_guilty(world: World, pod: PodUid, gpu: GpuUuid) -> bool:
     return over[len(world.moments) - 1] and above_since(world, over, gpu) >= GRACE_S
 
 
-def is_guilty(world: World, pod: PodUid) -> bool:
-    return any(guilty_containers(world, pod, gpu) or pod_is_guilty(world, pod, gpu) for gpu in GPUS)
+def is_above(world: World, pod: PodUid) -> bool:
+    return any(containers_above(world, pod, gpu) or pod_is_above(world, pod, gpu) for gpu in GPUS)
 
 
-def process_is_guilty(world: World, process: Real) -> bool:
+def process_is_above(world: World, process: Real) -> bool:
     if process.owner is None:
         return False
     pod, container = process.owner.pod, process.owner.container
-    return any(container in guilty_containers(world, pod, gpu) or pod_is_guilty(world, pod, gpu) for gpu in GPUS)
+    return any(container in containers_above(world, pod, gpu) or pod_is_above(world, pod, gpu) for gpu in GPUS)
 
 
 def played(
@@ -127,7 +127,7 @@ def touched(world: World, *, calls: int, ended: int) -> Iterator[PodUid | Real]:
 
 
 @pytest.mark.parametrize("first", range(0, 10 * EXAMPLES, AT_ONCE))
-def test_no_innocent_pod_is_touched(first: int) -> None:
+def test_only_pods_above_their_grant_are_touched(first: int) -> None:
     acted = 0
     for seed in range(first, first + AT_ONCE):
         for world, loop in played(seed, clean=False, leaves_memory=seed % 2 == 0):
@@ -136,23 +136,23 @@ def test_no_innocent_pod_is_touched(first: int) -> None:
             for one in touched(world, calls=calls, ended=ended):
                 acted += 1
                 if isinstance(one, Real):
-                    assert process_is_guilty(world, one), f"seed {seed}: {one}"
+                    assert process_is_above(world, one), f"seed {seed}: {one}"
                 else:
-                    assert is_guilty(world, one), f"seed {seed}: {one}"
+                    assert is_above(world, one), f"seed {seed}: {one}"
     assert acted  # else this proves nothing
 
 
 @pytest.mark.parametrize("first", range(0, 2 * EXAMPLES, AT_ONCE))
-def test_where_nothing_is_hidden_the_guilty_are_found(first: int) -> None:
+def test_where_nothing_is_hidden_those_above_are_found(first: int) -> None:
     found = 0
     for seed in range(first, first + AT_ONCE):
         for world, loop in played(seed, clean=True):
             loop.look()
-            guilty = sum(
-                len(guilty_containers(world, pod, gpu)) for pod in {key[0] for key in world.grants} for gpu in GPUS
+            above = sum(
+                len(containers_above(world, pod, gpu)) for pod in {key[0] for key in world.grants} for gpu in GPUS
             )
             latest = loop.current.latest
             assert latest is not None
-            assert (latest.over or 0) >= guilty, f"seed {seed}"
-            found += guilty
+            assert (latest.over or 0) >= above, f"seed {seed}"
+            found += above
     assert found
