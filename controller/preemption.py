@@ -42,7 +42,7 @@ class Victims:
 class PreemptArgs:
     pod: JsonObject
     priority: int
-    victims: Mapping[NodeName, Victims]  # whom it would evict where that makes room for all that it counts itself
+    victims: Mapping[NodeName, Victims]  # whom the scheduler would evict where that makes room for all it counts
 
 
 class Ruling(Enum):
