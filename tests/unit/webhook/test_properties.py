@@ -145,7 +145,7 @@ def annotations_of(pod: Json) -> Json:
 
 
 def sees_no_gpu_that_it_was_not_granted(container: Json, rules: Rules) -> None:
-    entries = edits.env_of_devices(container)
+    entries = [entry for entry in container.get("env") or () if entry["name"] == VISIBLE]
     limits = container["resources"].get("limits", {})
     if ours := [resource for resource in rules.resource_config.resources if resource in limits]:
         path = f"metadata.annotations['devices.gpushare.dev/{container['name']}']"
