@@ -149,6 +149,17 @@ def test_only_so_many_are_cared_for_in_one_tick(world: World) -> None:
     assert world.api.count("get") == bypassed.MAX_STEPS + 3
 
 
+def test_pods_that_are_told_nothing_new_keep_no_one_waiting(world: World) -> None:
+    for _ in range(bypassed.MAX_STEPS):
+        add_bypassed(world, 30)
+    tick(world)
+    last = add_bypassed(world, 3)
+    world.api.fail_next(lambda call: call.verb == "get", kube.ForbiddenError("no"))
+    tick(world)
+    tick(world, 5)
+    assert world.held_by(last) is not None
+
+
 def test_a_follower_writes_nothing(world: World) -> None:
     add_bypassed(world, 3)
     add_bypassed(world, 99)
@@ -401,6 +412,15 @@ def test_what_cannot_be_fixed_is_looked_at_once_and_told_ever_less_often(world: 
     assert minutes == [45, 90, 180, 360, 720, 1440]
     assert len(said(world)) == 3 * len(told)
     assert world.api.count("get", "pods/") == 3
+
+
+def test_a_pod_that_changes_is_looked_at_again(world: World) -> None:
+    pod = bypassed_pod(world)
+    run_containers(world, pod, "c0")
+    tick(world)
+    world.edit_pod(pod, lambda found: found["metadata"].update(labels={"app": "web"}))
+    tick(world, 60, times=5)
+    assert (world.api.count("get", "pods/"), len(said(world))) == (2, 1)
 
 
 def test_a_pod_that_the_watch_shows_wrongly_is_looked_at_first(world: World) -> None:

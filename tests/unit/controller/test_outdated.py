@@ -14,7 +14,7 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import HandOver
 from gpushare.wire import hand_over
 from testing.builders import Json, make_inventory, make_node
-from testing.controller.bypassing import REPLICA_SET, is_there, requests, said, tick, when_more
+from testing.controller.bypassing import REPLICA_SET, is_there, requests, run_containers, said, tick, when_more
 from testing.controller.world import NODES, World, path_of, uid_of
 
 JOB = {**REPLICA_SET, "kind": "Job"}
@@ -172,3 +172,14 @@ def test_another_one_on_a_node_stays(world: World, owner: JsonObject | None, why
     assert is_there(world, pod)
     assert said(world) == []
     assert world.api.count("get", "pods/") == (1 if owner is JOB else 0)
+
+
+def test_one_that_has_started_meanwhile_is_not_deleted(world: World) -> None:
+    pod = bound(world)
+    refuse(world, pod)
+    tick(world)
+    world.clock.at += SETTLE_S
+    run_containers(world, pod, "c0")
+    world.reconciler.tick()
+    assert is_there(world, pod)
+    assert said(world) == []
