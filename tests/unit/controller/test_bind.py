@@ -13,7 +13,7 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.wire import allocations
-from testing.builders import make_allocation, make_container, make_grant
+from testing.builders import make_allocation, make_container, make_grant, make_pod
 from testing.controller.world import World, is_binding, path_of, uid_of
 from testing.fakes.kube import Call, Fault, LandsLater, Meanwhile
 
@@ -63,6 +63,15 @@ def test_a_second_bind_succeeds_without_a_request_and_to_another_node_is_an_erro
         assert world.bind(pod).outcome is Outcome.BOUND_BEFORE
         assert world.bind(pod, "node-b").error == f"pod team/{pod['metadata']['name']} is bound to node node-a already"
         assert (world.api.calls, world.used("node-b")) == ([], {})
+
+
+def test_a_forged_question_of_filter_does_not_change_what_is_bound(world: World) -> None:
+    pod = world.add_pod(3)
+    forged = make_pod(make_container("c0", 1))
+    forged["metadata"]["uid"] = uid_of(pod)
+    world.post("filter", {"Pod": forged, "NodeNames": ["node-a"]})
+    world.bind(pod)
+    assert world.used() == {"GPU-0": 3}
 
 
 def test_a_pod_that_no_one_has_shown_is_read_once_and_again_if_it_could_not_be(world: World) -> None:
