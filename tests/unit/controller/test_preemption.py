@@ -287,6 +287,12 @@ def test_a_pod_without_a_request_preempts_as_the_scheduler_says(world: World, un
     assert ask(world, pod, meta(x=["a", "b"], y=[])) == meta(x=["a", "b"])
 
 
+def test_a_pod_that_may_be_bound_there_leaves_the_victims_as_they_are(world: World) -> None:
+    pod = wanting(world, 10)
+    world.bind(pod)
+    assert ask(world, pod, meta(node_a=["cpu"])) == meta(node_a=["cpu"])
+
+
 def test_a_protected_pod_is_spared_and_counted(world: World) -> None:
     everybody = LabelSelector((), "")
     spared, other = running(world, 9, priority=1), running(world, 9, priority=2)
