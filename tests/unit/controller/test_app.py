@@ -108,10 +108,18 @@ def test_other_methods_and_paths_are_told_so(world: World) -> None:
     assert client.get("/").status == client.post("/gpushare-scheduler/bind/x").status == 404
 
 
-def test_the_paths_of_nano_gpu_preempt_as_well(world: World) -> None:
-    body = {"Pod": world.add_pod(3), "NodeNameToMetaVictims": {"node-a": {"Pods": [{"UID": "u"}]}}}
-    found = world.client().post("/scheduler/preempt", orjson.dumps(body))
-    assert (found.status, orjson.loads(found.body)) == (200, world.post("preempt", body))
+def test_the_paths_of_nano_gpu_answer_the_same(world: World) -> None:
+    pod = world.add_pod(3)
+    nodes, victims = {"NodeNames": NODES}, {"NodeNameToMetaVictims": {"node-a": {"Pods": [{"UID": "u"}]}}}
+    for ours, nanos, more in (
+        ("filter", "filter", nodes),
+        ("prioritize", "priorities", nodes),
+        ("preempt", "preempt", victims),
+        ("bind", "bind", bind_request(pod)),
+    ):
+        found = world.client().post(f"/scheduler/{nanos}", orjson.dumps(body := {"Pod": pod, **more}))
+        assert (found.status, orjson.loads(found.body)) == (200, world.post(ours, body))
+    assert world.held_by(pod) is not None
 
 
 def test_whole_gpus_are_none_of_the_extenders_business_unless_they_are_this_projects(world: World) -> None:
