@@ -276,6 +276,16 @@ def test_what_is_placed_one_by_one_counts_as_memory() -> None:
     assert world.table._kept.nbytes > 20 * 512
 
 
+def test_a_node_whose_host_seems_full_still_has_a_cost_and_one_that_is_not_known_has_none(world: World) -> None:
+    """Whether CPU and memory are enough is for kube-scheduler to say, which may know of a change earlier."""
+    world.api.seed(NODES, node("node-c", 16, cpu=1))
+    world.see()
+    for shape in (make_shape(3), make_shape(3, 2)):
+        asked = [NodeName("node-c"), NodeName("node-x")]
+        assert grades(world, PodKind(shape, FreeHost(8000, 512)), asked) == [10, 0]
+        assert grades(world, PodKind(replace(shape, only_cdi=True), LITTLE), [A, B]) == [0, 0]
+
+
 def test_a_node_with_more_gpus_than_columns_is_placed_by_itself() -> None:
     world = of_nodes(node("node-a", *[2] * (table.MOST_PLACES + 1)), node("node-b", *[16] * 10))
     [request] = make_shape(1).containers
