@@ -43,10 +43,11 @@ def allocation(pod: pods.Pod, ref: PodRef, node: NodeName, unit: MemoryUnit) -> 
         grants = _ack(fields.text(notes, names.ACK_ALLOCATION, "metadata.annotations"), containers, unit)
     elif names.ALIYUN_IDX in notes:
         # The spec, not ALIYUN_COM_GPU_MEM_POD: a tenant can edit that annotation, but not the spec.
+        gpus = _gpu(notes, names.ALIYUN_IDX)
         grants = tuple(
             Grant(
                 container=ContainerName(name),
-                gpus=_gpu(notes, names.ALIYUN_IDX),
+                gpus=gpus,
                 memory_mib=unit.to_mib(_amount(limit, "units", f"{names.ALIYUN_IDX}: container {name}")),
             )
             for name, limit in _limited(containers, names.GPU_MEM)

@@ -96,6 +96,9 @@ def test_an_allocation_for_another_node_or_with_a_broken_amount_is_refused() -> 
     pod = make_pod(make_container("a", "1.5"), node="n", annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"})
     with pytest.raises(WireError, match=re.escape("container a: 1.5 is not whole; a share is a whole number of units")):
         allocations.granted(pod, GIB)
+    pod = make_pod(make_container("idle"), node="n", annotations={"ALIYUN_COM_GPU_MEM_IDX": "x"})
+    with pytest.raises(WireError, match="ALIYUN_COM_GPU_MEM_IDX: expected the number of a GPU, found 'x'"):
+        allocations.granted(pod, GIB)
 
 
 def test_pods_of_other_systems_count_by_their_spec_and_their_annotations() -> None:
