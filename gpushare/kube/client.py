@@ -230,7 +230,7 @@ def page_in(what: str, chunks: Iterable[bytes], keep: Callable[[JsonObject], T])
     try:
         # By map, which lets go of an object before it asks for the next one.
         kept = list(map(keep, objects))
-    except (ValueError, WireError) as error:
+    except ValueError as error:
         raise kube.ServerFaultError(f"{what}: answer is not a list ({error})") from error
     metadata = objects.envelope.get("metadata")
     version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
@@ -259,7 +259,7 @@ def lines_in(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class _Objects:
-    """The objects of a list in JSON. To be iterated over once; raises a ValueError or WireError for what is no list."""
+    """The objects of a list in JSON. To be iterated over once; raises a ValueError for what is no list."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self.envelope: JsonObject = {}  # the list without its items; complete after the last object
@@ -270,7 +270,7 @@ class _Objects:
     def __iter__(self) -> Iterator[JsonObject]:
         head = self._head()
         if head is None:  # `items` is missing or null
-            self.envelope = fields.an_object(fields.parse_json(bytes(self._buffer)), "the answer")
+            self.envelope = _envelope(fields.parse_json(bytes(self._buffer)))
             if self.envelope.get("items") is not None:
                 raise ValueError("items is not a list")
             return
@@ -285,7 +285,7 @@ class _Objects:
                 raise ValueError("an object is followed by neither a comma nor the end of the list")
         while self._more():
             pass
-        self.envelope = fields.an_object(orjson.loads(head + self._buffer), "the answer")
+        self.envelope = _envelope(orjson.loads(head + self._buffer))
 
     def _head(self) -> bytes | None:
         """What stands before the first object."""
@@ -364,3 +364,9 @@ class _Objects:
         if len(self._buffer) - len(chunk) > LARGEST:
             raise ValueError(f"an object is larger than {LARGEST} bytes")
         return True
+
+
+def _envelope(answer: object) -> JsonObject:
+    if not isinstance(answer, dict):
+        raise ValueError("the answer is not an object")  # noqa: TRY004 - as for broken JSON
+    return answer

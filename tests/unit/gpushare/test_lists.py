@@ -231,7 +231,7 @@ def test_a_list_without_objects(items: list[Json] | None) -> None:
     [
         (b"", "Input is a zero-length, empty document"),
         (b"<html>", "unexpected character"),
-        (b"[]", "the answer: expected an object, found a list"),
+        (b"[]", "the answer is not an object"),
         (b"{}", "no resourceVersion"),
         (b'{"metadata":[],"items":[]}', "no resourceVersion"),
         (b'{"metadata":{"resourceVersion":7},"items":[]}', "no resourceVersion"),
