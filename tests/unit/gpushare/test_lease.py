@@ -100,6 +100,7 @@ def test_a_leader_that_cannot_renew_knows_it_before_anybody_else_leads(api: Fake
 def test_a_lease_taken_by_another_or_slept_through_ends_the_lead_at_once(api: FakeKube, clock: ManualClock) -> None:
     elector = leader(api, clock)
     clock.at += 3600  # the machine slept, and its clock did not
+    assert not elector.leading()
     assert not elector.attempt()
     clock.at += 15
     assert elector.attempt()
