@@ -76,7 +76,9 @@ def with_secrets(pod: Json) -> Json:
 def test_what_pods_keep_to_themselves_is_not_in_the_report(tmp_path: Path) -> None:
     api = world.healthy()
     api.seed("/api/v1/namespaces/default/pods", with_secrets(bound("theirs", make_grant(0))))
-    api.seed(f"/api/v1/namespaces/{NS}/configmaps", settings({"extra": CANARY}))
+    world.put("ConfigMap", names.CONFIG, "data", "extra", value=CANARY)(api)
+    own = "spec", "template", "spec", "containers", 0, "env"
+    world.put("DaemonSet", names.PLUGIN, *own, value=[{"name": "OTHER", "value": CANARY}])(api)
     api.edit("/api/v1/nodes/node-a", keeping_to_itself)
     code, files, _ = made(api, tmp_path)
     assert code == 0
