@@ -166,6 +166,13 @@ def test_no_more_than_a_number_of_kinds_is_evaluated(monkeypatch: pytest.MonkeyP
     assert [each[2] for each in queued(pending("a", 20), pending("b", 20))][1] == views.NOT_EVALUATED
 
 
+def test_where_the_cluster_may_not_be_read_the_schedulers_words_are_told() -> None:
+    pod = pending("a", 20)
+    pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}]
+    found = views.waiting_by_events([pod, bound("b", make_grant(0))], Settings())
+    assert [(each.name, each.headline, each.reason) for each in found] == [("a", "waits", "0/3 nodes are available")]
+
+
 @pytest.mark.parametrize(
     ("pod", "expected"),
     [
