@@ -64,9 +64,9 @@ class ChosenLimits:
     def _shown(self, gpu: Gpu) -> Gpu:
         if candidates := self.candidates(gpu.uuid):
             return replace(gpu, limit=candidates[0], limit_reason=self._why_not_stronger(gpu, candidates[0]))
-        lacks = {limit: self.proofs[limit] for limit in _possible(gpu, self.wanted) if gpu.uuid in self.proofs[limit]}
-        if not lacks or gpu.health is not GpuHealth.HEALTHY:
+        if not self.wanted or gpu.health is not GpuHealth.HEALTHY:
             return gpu
+        lacks = {limit: self.proofs[limit] for limit in _possible(gpu, self.wanted) if gpu.uuid in self.proofs[limit]}
         reason = f"{NO_LIMIT}: " + "; ".join(f"{limit.value}: {why[gpu.uuid]}" for limit, why in lacks.items())
         return replace(gpu, health=GpuHealth.UNHEALTHY, reason=reason, limit=Limit.ADVISORY)
 

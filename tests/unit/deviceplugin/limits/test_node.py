@@ -68,6 +68,8 @@ def test_a_gpu_on_which_nothing_works_takes_no_containers_and_its_own_fault_is_n
     assert (first.health, first.limit) == (GpuHealth.UNHEALTHY, Limit.ADVISORY)
     assert first.reason == "no limit can be held: cgroup: old driver"
     assert (second.health, second.limit, second.reason) == (GpuHealth.HEALTHY, Limit.CGROUP, "")
+    mig_only = ChosenLimits(limits.order("mig"), {Limit.MIG: {FIRST: "no MIG", SECOND: "no MIG"}}).shown(INVENTORY)
+    assert {gpu.health for gpu in mig_only.gpus} == {GpuHealth.UNHEALTHY}
     broken = replace(make_inventory(), gpus=(make_gpu(0, health=GpuHealth.UNHEALTHY),))
     assert chosen.shown(broken) == broken
     assert ChosenLimits().shown(INVENTORY) == INVENTORY, "one that was not looked at stays as it is"
