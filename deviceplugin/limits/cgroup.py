@@ -35,6 +35,7 @@ _PROBE_BYTES: Final = 128 * MIB
 _EARLY_S: Final = 0.01  # between looks for a container that is about to appear
 _REFUSED_S: Final = 0.1  # after the driver refused a group that has just appeared: it may not have its controllers yet
 _LONGEST_S: Final = 10.0  # that a runtime may take; afterwards the kubelet's report is waited for
+_AGED: Final = 0.05  # of the time since PreStartContainer: after which to look again
 _REPORTED_S: Final = 0.5  # between looks at the containers that the kubelet reports
 _AGAIN_S: Final = 60.0  # after which limits that were set are set again, should someone have changed them
 
@@ -225,6 +226,11 @@ class ContainerLimits:
         groups = cgroups.container_directories(pod)
         found = [each for each in self._waiting if each.pod == pod and groups.keys() - each.known]
         if not found:
+            # Less and less often, so that many that take long cost little.
+            self._waiting = [
+                replace(each, after=now + _AGED * (now + _LONGEST_S - each.until)) if each.pod == pod else each
+                for each in self._waiting
+            ]
             return
         new = {path for each in found for name, path in groups.items() if name not in each.known}
         others = [each for each in self._waiting if each not in found]

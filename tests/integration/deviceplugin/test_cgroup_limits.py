@@ -2,14 +2,14 @@
 
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from deviceplugin import pods
+from deviceplugin import cgroups, pods
 from deviceplugin.decide import Accept
 from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError
 from deviceplugin.limits.cgroup import CgroupBackend, ContainerLimits
@@ -270,6 +270,23 @@ def test_a_group_that_is_not_ready_is_limited_when_it_is(node: Node) -> None:
     node.clock.at += 0.1
     node.containers.look_at_expected()
     assert node.limit(main) == 3072
+
+
+def test_the_longer_a_container_takes_the_less_often_it_is_looked_for(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Path] = []
+
+    def counted(pod: Path) -> Mapping[str, Path]:
+        looks.append(pod)
+        return {}
+
+    monkeypatch.setattr(cgroups, "container_directories", counted)
+    node.prepare(node.grant(0, gib=3))
+    for _ in range(1000):
+        node.clock.at += 0.01
+        node.containers.look_at_expected()
+    assert 50 < len(looks) < 150
 
 
 def test_a_container_that_never_comes_is_forgotten(node: Node) -> None:
