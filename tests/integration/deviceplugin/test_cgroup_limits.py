@@ -259,6 +259,16 @@ def test_while_many_that_run_are_limited_again_one_that_starts_does_not_wait_for
     assert groups == [IDS["main"], f"cri-containerd-{IDS['init']}.scope", IDS["second"]]
 
 
+def test_where_it_is_not_known_which_container_has_appeared_the_kubelet_is_waited_for(node: Node) -> None:
+    for grant in (grants := two(node)):
+        node.prepare(grant, *grants)
+    main = node.runs(*grants)
+    node.containers.look_at_expected()
+    assert node.limit(main) is None
+    node.containers.look_at_reported()
+    assert (node.limit(main), node.limit(node.pod / IDS["second"])) == (3072, 2048)
+
+
 def test_a_group_that_is_not_ready_is_limited_when_it_is(node: Node) -> None:
     node.prepare(node.grant(0, gib=3))
     main = appears(node, "main")

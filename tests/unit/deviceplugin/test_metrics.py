@@ -195,8 +195,14 @@ def running(served: Probe) -> Iterator[Callable[[], bool]]:
         yield lambda: ports.problem(served.port) == ""
 
 
-def refused(port: int) -> str:
-    return f"the plugin is not registered with the kubelet (port {port}: Connection refused); its log says why"
+def test_it_takes_connections_while_the_plugin_is_registered(port: int) -> None:
+    served = Probe(port=port, clock=SystemClock(), parts=["m"])
+    with running(served) as takes:
+        for _ in range(2):
+            served.beat("m", True)
+            wait_until(takes)
+            served.beat("m", False)
+            wait_until(lambda: not takes())
 
 
 def test_a_connection_is_closed_at_once_and_unread(port: int) -> None:

@@ -101,6 +101,15 @@ def test_several_gpus_and_what_limits_their_use(way: HandOver, tmp_path: Path) -
     assert edits["env"] == ["LIMIT=1", "NVIDIA_VISIBLE_DEVICES=GPU-1,GPU-0", "GPUSHARE_VISIBLE_DEVICES=GPU-1,GPU-0"]
 
 
+def test_a_later_holder_of_the_ids_takes_the_place_of_the_former_one(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
+    by_cdi.prepare(IDS, [recipient("GPU-0")])
+    by_cdi.prepare(frozenset({"g002"}), [recipient("GPU-0", name=choice.make(["g002"], "1" * 16))])
+    by_cdi.prepare(IDS, [recipient("GPU-1", name=OTHER, uid="uid-q")])
+    assert NAME not in devices(tmp_path)
+    assert [node["minor"] for node in devices(tmp_path)[OTHER]["deviceNodes"]] == [1]
+    assert len(files(tmp_path)) == 2
+
+
 def test_a_gpu_that_is_not_known_is_not_handed_over(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
     with pytest.raises(
         HandOverError, match=r"^GPU GPU-9 was not found at the last reading; the kubelet will try again"
