@@ -1,4 +1,4 @@
-"""Whose a process is: the pod and container that its cgroups tell, and the way back to those.
+"""Which pod and container a process belongs to, where their cgroups are, and signals to exactly that process.
 
 Paths are the kubelet's and the container runtime's: both cgroup versions, both cgroup drivers, any cgroup root.
 A program in a container may make groups below its own one and name them as it likes, so the outermost pod counts.
