@@ -16,7 +16,7 @@ from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import Grant, LedgerOrRefused, NodeLedger, RefusalReason, Refused, Verdict
-from gpushare.model.request import LabelSelector, PodRequest, RequestShape
+from gpushare.model.request import Affinity, LabelSelector, PodRequest, RequestShape
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
 from testing.builders import (
@@ -205,6 +205,19 @@ RANKS = [held("low", 0, 9, 1), held("middle", 1, 9, 5), pod("late", priority=7),
 )
 def test_the_least_important_go_first_and_are_named_last(asked: Any, pods: Any, given: Any, expected: Any) -> None:
     assert chosen(make_shape(asked), pods, *given, sizes=(10, 10, 10)) == expected
+
+
+def test_of_those_whose_gpu_is_wanted_all_stay_or_as_many_as_can() -> None:
+    web = {"app": "web"}
+
+    def beside(gib: int) -> RequestShape:
+        return replace(make_shape(gib), affinity=Affinity(namespace="default", same=LabelSelector.parse("app=web")))
+
+    pods = [held("web", 0, 4, 1, labels=web), held("a", 0, 4, 2), held("other", 1, 9, 1)]
+    assert chosen(beside(6), pods, "web") == chosen(beside(6), pods, "web", "a") == ["a"]
+    assert chosen(beside(7), pods, "web") == ["*"]
+    pods = [held("x", 0, 5, 1, labels=web), held("y", 0, 5, 2, labels=web)]
+    assert chosen(beside(5), pods, "x", sizes=(10,)) == ["x"]
 
 
 # Nodes where no one can tell.
