@@ -124,6 +124,15 @@ def test_a_verdict_that_is_outdated_is_not_kept(world: World, during_a_search: L
     assert fits(world, other(10), A) == []
 
 
+def test_a_refusal_says_what_is_free_now(world: World) -> None:
+    for gib in (8, 8, 1):
+        assert world.bind(world.add_pod(gib)).error == ""
+        verdict = place(make_shape(9), world.ledger(A), world.state.policies)
+        told = world.table.filter(make_shape(9), [A]).failed
+        assert told == ({A: verdict.message} if isinstance(verdict, Refused) else {})
+        assert gib > 1 or told[A].endswith("node-a: 1, 2 GiB")
+
+
 def test_a_verdict_of_a_table_that_was_replaced_meanwhile_is_not_kept(
     world: World, monkeypatch: pytest.MonkeyPatch, during_a_search: Lets
 ) -> None:
