@@ -58,6 +58,11 @@ def test_memory_that_is_no_whole_unit_is_rounded_up_and_percent_do_not_depend_on
     assert decide.decide(share(PERCENT, PART, 20, inventory=inventory)) == Accept((PART,))
 
 
+def test_the_last_variable_of_a_name_counts() -> None:
+    containers = [make_container(env=[{"name": VISIBLE, "value": "all"}, env_of("main")])]
+    assert isinstance(decide.decide(start_of(bound_pod(containers=containers))), Accept)
+
+
 def test_every_container_that_may_be_the_one_has_to_be_in_order() -> None:
     both = (make_grant(0, container="a"), make_grant(1, container="b"))
     assert decide.decide(start_of(bound_pod(*both), "a", "b")) == Accept(both)
