@@ -49,8 +49,11 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """With nothing kept from another test. Whatever the page complains about is a failure."""
+def page(browser: Browser, dashboard: Callable[..., Dashboard]) -> Iterator[Page]:
+    """With nothing kept from another test. Whatever the page complains about is a failure.
+
+    It closes before the dashboard that it asks again and again: a page without its server complains.
+    """
     context = browser.new_context(
         viewport={"width": 1280, "height": 800}, locale="en-GB", timezone_id="UTC", color_scheme="light"
     )
