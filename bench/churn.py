@@ -19,8 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import arguments as arguments_of
-from bench import trace_scheduled, turns
+from bench import arguments as arguments_of, trace_scheduled, turns
 from bench.packing.workload import Workload, asks_for
 from bench.results import Results, progress, table
 from bench.scheduling import fed, objects

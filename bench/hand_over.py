@@ -25,8 +25,7 @@ from deviceplugin.resources import MEMORY
 from gpushare import names, units
 from gpushare.identity import NodeName
 from gpushare.model.gpu import HandOver, NodeInventory
-from gpushare.wire import allocations
-from gpushare.wire import inventory as inventory_wire
+from gpushare.wire import allocations, inventory as inventory_wire
 from testing.builders import Json, make_allocation, make_container, make_grant, make_node, make_pod
 from testing.fakes import kube_http
 from testing.fakes.http_server import free_port

@@ -86,10 +86,7 @@ def _changes(plane: ControlPlane, nodes: int, fresh: Iterator[int], *, reporting
     def delete(name: str) -> None:
         api.delete(f"{generated.PODS}/{name}", {"gracePeriodSeconds": 0}, timeout_s=60)
 
-    with (
-        contextlib.closing(client.connect(str(plane.kubeconfig))) as api,
-        changes.going_on(fresh, create, delete),
-    ):
+    with contextlib.closing(client.connect(str(plane.kubeconfig))) as api, changes.going_on(fresh, create, delete):
         yield
 
 

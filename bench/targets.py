@@ -190,21 +190,9 @@ TARGETS = (
         "≥ 93.5; ≥ 94.5",
         _other_rows,
     ),
-    Target(
-        "traces with model constraints at 100 %: unallocated GPUs, against FGD",
-        "cut by ≥ 40 %",
-        _constrained,
-    ),
-    Target(
-        "every trace at 100 %, against FGD",
-        "never more than 0.1 below, on average ≥ 0.5 above",
-        _every_trace,
-    ),
-    Target(
-        "demand learned on line, cold start included, against knowing it in advance",
-        "within 0.3",
-        _learned,
-    ),
+    Target("traces with model constraints at 100 %: unallocated GPUs, against FGD", "cut by ≥ 40 %", _constrained),
+    Target("every trace at 100 %, against FGD", "never more than 0.1 below, on average ≥ 0.5 above", _every_trace),
+    Target("demand learned on line, cold start included, against knowing it in advance", "within 0.3", _learned),
     Target(
         "`gpushare simulate` against filter and prioritize over HTTP with kube-scheduler's scores",
         "within 0.3 points",
@@ -215,11 +203,7 @@ TARGETS = (
         "≤ 2 ms p50 and CPU, ≤ 3 times the floor",
         _filter_warm,
     ),
-    Target(
-        "the same, a size never asked before, 500 names / all names",
-        "≤ 3 / ≤ 15 ms CPU",
-        _filter_cold,
-    ),
+    Target("the same, a size never asked before, 500 names / all names", "≤ 3 / ≤ 15 ms CPU", _filter_cold),
     Target(
         "200 sizes in turn, and 20 pods a second bound and deleted meanwhile",
         "no worse than twice warm",

@@ -24,8 +24,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench import arguments as arguments_of
-from bench import turns
+from bench import arguments as arguments_of, turns
 from bench.packing.replay import LOADS, Curve
 from bench.packing.workload import Workload, asks_for
 from bench.results import Results, progress

@@ -14,8 +14,7 @@ from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.model.ledger import Allocation
 from gpushare.model.request import PodRequest
 from gpushare.runtime.clock import Clock
-from gpushare.wire import allocations
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import allocations, pods as pods_wire
 
 
 class Absent(Enum):  # a pod that holds no GPUs and is on no node

@@ -153,10 +153,7 @@ def _over_committed(nodes: Mapping[NodeName, NodeLedger]) -> Iterator[Metric]:
     memory = _gauge("gpushare_gpu_over_committed_bytes", text, "node", "UUID")
     text = "Compute granted beyond all of a GPU's, because another system granted it; 1 is a whole GPU's"
     compute = _gauge("gpushare_gpu_over_committed_compute_ratio", text, "node", "UUID")
-    for family, scale, over in (
-        (memory, _MIB, NodeLedger.over_committed),
-        (compute, 0.01, NodeLedger.over_computed),
-    ):
+    for family, scale, over in ((memory, _MIB, NodeLedger.over_committed), (compute, 0.01, NodeLedger.over_computed)):
         found = ((amount, name, gpu) for name, ledger in nodes.items() for gpu, amount in over(ledger).items())
         for amount, name, gpu in heapq.nlargest(MOST_GPUS, found):
             family.add_metric([name, exposition.short(gpu)], amount * scale)

@@ -136,8 +136,7 @@ def _choose(trial: _Trial, weaker: Sequence[Bound], given: Victims, known: Seque
     protected = budgets.broken(_likeliest_first(weaker, given), known)
     # Who is going anyway costs nothing; the scheduler's own choice is best for what it counts and this does not.
     order = sorted(
-        weaker,
-        key=lambda pod: (pod.deleting, pod.ref.uid in given.pods, pod.ref.uid not in protected, _rank(pod)),
+        weaker, key=lambda pod: (pod.deleting, pod.ref.uid in given.pods, pod.ref.uid not in protected, _rank(pod))
     )
     gone = _start(trial, order)
     if gone is None:

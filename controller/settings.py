@@ -6,8 +6,7 @@ from gpushare import names, units
 from gpushare.errors import SettingsError
 from gpushare.model.request import DEFAULT_POLICY, Policy
 from gpushare.runtime import options
-from gpushare.runtime.options import between, boolean, one_of, option, positive
-from gpushare.runtime.options import port as a_port
+from gpushare.runtime.options import between, boolean, one_of, option, port as a_port, positive
 from gpushare.units import MemoryUnit
 
 

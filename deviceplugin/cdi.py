@@ -7,8 +7,7 @@ WireError comes out of here, and nothing larger than the bounds below.
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from dataclasses import fields as fields_of
+from dataclasses import dataclass, fields as fields_of
 from pathlib import Path
 from typing import Any, Final, TypeVar
 

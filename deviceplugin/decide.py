@@ -14,8 +14,7 @@ from gpushare.identity import ContainerName, GpuUuid, NodeName
 from gpushare.model.gpu import GpuHealth, NodeInventory
 from gpushare.model.ledger import Allocation, Grant, NodeLedger
 from gpushare.units import ResourceConfig
-from gpushare.wire import allocations, interop
-from gpushare.wire import pods as wire
+from gpushare.wire import allocations, interop, pods as wire
 from gpushare.wire.pods import Pod
 
 RECREATE_POD: Final = "delete the pod and create it again"

@@ -15,8 +15,7 @@ from gpushare.kube.api import KubeApi, PatchKind
 from gpushare.model.gpu import HandOver, NodeInventory
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Backoff, Clock
-from gpushare.wire import fields
-from gpushare.wire import inventory as wire
+from gpushare.wire import fields, inventory as wire
 
 _LOG: Final = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 3.0

@@ -17,8 +17,7 @@ from gpushare.model.request import MAX_ASKING, MAX_CONTAINERS
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.units import ResourceConfig
-from gpushare.wire import allocations, fields, frameworks, interop
-from gpushare.wire import pods as wire
+from gpushare.wire import allocations, fields, frameworks, interop, pods as wire
 from gpushare.wire.pods import Pod
 
 _LOG: Final = logging.getLogger(__name__)

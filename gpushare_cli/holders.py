@@ -10,8 +10,7 @@ from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.model.ledger import Allocation, Grant, Held, NodeLedger, mib_on
 from gpushare.model.request import ContainerRequest
 from gpushare.units import MemoryUnit, ResourceConfig
-from gpushare.wire import allocations, fields, requests
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import allocations, fields, pods as pods_wire, requests
 from gpushare_cli import reading, world
 
 Object = Mapping[str, Any]

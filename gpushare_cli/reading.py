@@ -8,8 +8,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from gpushare import names
-from gpushare.cluster import budgets as budgets_of
-from gpushare.cluster import node_records, pod_records
+from gpushare.cluster import budgets as budgets_of, node_records, pod_records
 from gpushare.cluster.budgets import Budget
 from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.errors import SettingsError, WireError
@@ -20,8 +19,7 @@ from gpushare.model.request import DEFAULT_POLICY, Policy
 from gpushare.runtime import options
 from gpushare.runtime.options import option
 from gpushare.units import GIB, MemoryUnit, ResourceConfig
-from gpushare.wire import fields, interop
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import fields, interop, pods as pods_wire
 
 T = TypeVar("T")
 Spec = tuple[Any, ...]  # of the fields that are kept, see `kept`

@@ -7,8 +7,7 @@ from typing import Any, Final
 from gpushare import names, units
 from gpushare.identity import NodeName
 from gpushare.model.ledger import peak
-from gpushare.wire import fields
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import fields, pods as pods_wire
 
 Object = Mapping[str, Any]
 HOSTNAME: Final = "kubernetes.io/hostname"

@@ -16,8 +16,7 @@ from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.model.gpu import Gpu, Limit, NodeInventory, label
 from gpushare.model.ledger import Allocation, mib_on
 from gpushare.placement.explain import some
-from gpushare.wire import fields
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import fields, pods as pods_wire
 from gpushare_cli import reading
 from gpushare_cli.holders import Report
 

@@ -18,14 +18,12 @@ from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
 from gpushare.model.gpu import MAX_GPUS, Gpu, NodeInventory
 from gpushare.model.ledger import Grant, LedgerOrRefused, NodeLedger, Placed, RefusalReason, Refused, Verdict
 from gpushare.model.request import DEFAULT_POLICY, ContainerKind, ContainerRequest, PodRequest, Policy, RequestShape
-from gpushare.placement import costs
-from gpushare.placement import outlook as outlooks
+from gpushare.placement import costs, outlook as outlooks
 from gpushare.placement.explain import NODES_NAMED, largest_free, together
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.policies import LEARNING, Policies
 from gpushare.units import GIB, MemoryUnit, ResourceConfig
-from gpushare.wire import fields
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import fields, pods as pods_wire
 from gpushare_cli import schedulable
 from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.schedulable import NodeFacts

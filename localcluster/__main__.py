@@ -26,12 +26,7 @@ def _up(arguments: argparse.Namespace) -> int:
     try:
         workdir = Path(arguments.workdir) if arguments.workdir else None
         cluster = Cluster(
-            workdir,
-            arguments.nodes,
-            cdi=arguments.cdi,
-            audit=arguments.audit,
-            keep=arguments.keep or None,
-            say=_Say(),
+            workdir, arguments.nodes, cdi=arguments.cdi, audit=arguments.audit, keep=arguments.keep or None, say=_Say()
         )
         with cluster:
             print(f"export KUBECONFIG={cluster.kubeconfig}", flush=True)

@@ -11,15 +11,7 @@ import shutil
 from pathlib import Path
 
 from localcluster import apt
-from localcluster.provision import (
-    KUBERNETES,
-    ProvisionError,
-    Say,
-    Version,
-    install_packages,
-    locked,
-    run_step,
-)
+from localcluster.provision import KUBERNETES, ProvisionError, Say, Version, install_packages, locked, run_step
 
 SOURCE_PACKAGE = "kubernetes"
 GO = Path("/usr/lib/go/bin/go")

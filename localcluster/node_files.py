@@ -5,8 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from localcluster import nvidia_runtime as nvidia_runtime_module
-from localcluster import pki, process, provision, runtimes
+from localcluster import nvidia_runtime as nvidia_runtime_module, pki, process, provision, runtimes
 
 SANDBOX_IMAGE = "gpushare.test/pause:1"
 RUNTIME_ENDPOINT = "unix:///run/containerd/containerd.sock"

@@ -66,10 +66,7 @@ class Authority:
             "kind": "Config",
             "current-context": "test",
             "clusters": [
-                {
-                    "name": "test",
-                    "cluster": {"server": server, "certificate-authority-data": _base64(self.certificate)},
-                }
+                {"name": "test", "cluster": {"server": server, "certificate-authority-data": _base64(self.certificate)}}
             ],
             "users": [
                 {

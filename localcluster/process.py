@@ -188,13 +188,4 @@ def timed(say: Callable[[str], None], what: str) -> Iterator[None]:
     say(f"{what}: {time.monotonic() - started:.1f} s")
 
 
-__all__ = [
-    "ClusterError",
-    "Process",
-    "ProvisionError",
-    "children",
-    "clean_environment",
-    "run",
-    "timed",
-    "wait_until",
-]
+__all__ = ["ClusterError", "Process", "ProvisionError", "children", "clean_environment", "run", "timed", "wait_until"]

@@ -21,11 +21,7 @@ Json = dict[str, Any]
 def spawner(settings: Json, server: Json, number: int) -> Any:
     """One server's; a user as JupyterHub's own object has it, as far as KubeSpawner looks."""
     user = SimpleNamespace(
-        name=server["user"],
-        escaped_name=server["user"],
-        id=number,
-        url=f"/user/{server['user']}/",
-        server=Server(),
+        name=server["user"], escaped_name=server["user"], id=number, url=f"/user/{server['user']}/", server=Server()
     )
     orm = SimpleNamespace(name=server.get("name", ""), server=None, state=None)
     config = Config({"KubeSpawner": settings})

@@ -30,8 +30,7 @@ from gpushare.runtime.clock import Clock
 from gpushare.runtime.http import Request, Response
 from gpushare.runtime.intake import MIB, ByteBudget, Intake, Limit, RefusedBodyError
 from gpushare.runtime.pages import verdict
-from gpushare.wire import pods as pods_wire
-from gpushare.wire import requests
+from gpushare.wire import pods as pods_wire, requests
 
 _LOG: Final = logging.getLogger(__name__)
 _LIMIT: Final = Limit(body=64 * MIB, weight=896 * MIB)

@@ -25,8 +25,7 @@ from gpushare.model.ledger import Allocation, Refused
 from gpushare.model.request import PodRequest
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
-from gpushare.wire import pods as pods_wire
-from gpushare.wire import requests
+from gpushare.wire import pods as pods_wire, requests
 
 _LOG: Final = logging.getLogger(__name__)
 _WATCH_LOOKS: Final = 25

@@ -23,8 +23,7 @@ from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.gpu import Gpu
 from gpushare.model.ledger import NodeLedger
 from gpushare.placement.table import NodeNames
-from gpushare.wire import fields
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import fields, pods as pods_wire
 from gpushare.wire.fields import JsonObject
 
 _MAX_INT32: Final = 2**31 - 1

@@ -31,8 +31,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.ledger import Allocation
 from gpushare.runtime import logs
-from gpushare.wire import hand_over
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import hand_over, pods as pods_wire
 
 _LOG: Final = logging.getLogger(__name__)
 TICK_S: Final = 1.0

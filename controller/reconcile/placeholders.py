@@ -28,8 +28,7 @@ from gpushare.kube.api import EventType, JsonObject
 from gpushare.model.ledger import NodeLedger
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Backoff
-from gpushare.wire import fields
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import fields, pods as pods_wire
 
 _LOG: Final = logging.getLogger(__name__)
 REASON: Final = "GpuShareNodeRequested"

@@ -10,9 +10,7 @@ from gpushare.errors import SettingsError, WireError
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.capacity import FreeHost
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
-from gpushare.wire import fields
-from gpushare.wire import inventory as inventory_wire
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import fields, inventory as inventory_wire, pods as pods_wire
 
 _NONE: Final[frozenset[int]] = frozenset()
 _NUMBER: Final = re.compile(r"[0-9]{1,4}")

@@ -15,9 +15,7 @@ from gpushare.model.capacity import NOTHING, Ask, FreeHost
 from gpushare.model.ledger import Allocation, Grant
 from gpushare.model.request import MAX_CONTAINERS, PodRequest
 from gpushare.units import MemoryUnit, ResourceConfig
-from gpushare.wire import allocations as allocations_wire
-from gpushare.wire import fields, hand_over, interop, requests
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import allocations as allocations_wire, fields, hand_over, interop, pods as pods_wire, requests
 from gpushare.wire.fields import JsonObject
 
 NO_ASK: Final = Ask()

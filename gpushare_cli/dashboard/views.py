@@ -19,9 +19,7 @@ from gpushare.identity import GpuUuid, NodeName, by_index
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory, Strength
 from gpushare.model.request import PodRequest, Policy
 from gpushare.units import GIB, MemoryUnit, ResourceConfig
-from gpushare.wire import allocations, fields
-from gpushare.wire import inventory as inventory_wire
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import allocations, fields, inventory as inventory_wire, pods as pods_wire
 from gpushare_cli import holders, world
 from gpushare_cli.explain import decide
 from gpushare_cli.holders import GpuRow, NodeRow

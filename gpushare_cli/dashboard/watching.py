@@ -17,8 +17,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.kube.watch import Reflector
 from gpushare.runtime.clock import Clock
-from gpushare.wire import fields
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import fields, pods as pods_wire
 from gpushare_cli import reading
 from gpushare_cli.reading import Objects
 

@@ -11,8 +11,7 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import HandOver
 from gpushare.model.request import Policy
 from gpushare.placement.explain import some
-from gpushare.wire import fields, hand_over
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import fields, hand_over, pods as pods_wire
 from gpushare_cli.doctor import objects
 from gpushare_cli.doctor.facts import (
     FIRST_WITH_CONDITIONS,

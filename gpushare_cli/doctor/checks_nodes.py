@@ -11,8 +11,7 @@ from gpushare.identity import NodeName
 from gpushare.model.gpu import NO_LIMIT, Gpu, GpuHealth, HandOver, NodeInventory
 from gpushare.model.ledger import mib_on
 from gpushare.placement.explain import some
-from gpushare.wire import hand_over
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import hand_over, pods as pods_wire
 from gpushare_cli import usage as used
 from gpushare_cli.doctor import objects
 from gpushare_cli.doctor.facts import Facts, Finding, GpuNode, NothingToCheckError, error, note, warning

@@ -12,8 +12,7 @@ from gpushare.cluster.pod_records import Bound, Pending
 from gpushare.errors import SettingsError, WireError
 from gpushare.identity import PodRef
 from gpushare.kube.api import JsonObject
-from gpushare.wire import fields
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import fields, pods as pods_wire
 from gpushare_cli import kube_scores, scheduler_config, yamls
 from gpushare_cli.doctor import foreign, objects
 from gpushare_cli.doctor.facts import Facts, Finding, NothingToCheckError, error, note, warning

@@ -17,8 +17,7 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Reply
 from gpushare.model.gpu import Gpu, NodeInventory
-from gpushare.wire import fields, hand_over
-from gpushare.wire import inventory as inventory_wire
+from gpushare.wire import fields, hand_over, inventory as inventory_wire
 from gpushare_cli import reading, schedulable
 from gpushare_cli.doctor import objects
 from gpushare_cli.doctor.foreign import ForeignPod, foreign_pod

@@ -18,8 +18,7 @@ from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
 from gpushare.units import ResourceConfig
-from gpushare.wire import fields, requests
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import fields, pods as pods_wire, requests
 from gpushare_cli import reading, schedulable, world
 from gpushare_cli.evict import move_search
 from gpushare_cli.evict.gpu_cordon import GpuName, inventory_of

@@ -18,8 +18,7 @@ from gpushare.model.request import PodRequest, Policy
 from gpushare.placement import costs
 from gpushare.placement.explain import by_sum, some
 from gpushare.units import GIB, MemoryUnit, ResourceConfig
-from gpushare.wire import allocations, fields, requests
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import allocations, fields, pods as pods_wire, requests
 from gpushare_cli import schedulable, world
 from gpushare_cli.explain import place
 from gpushare_cli.explain.place import Fill, NodeChoice, Share
@@ -30,11 +29,7 @@ Object = Mapping[str, Any]
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
 WAITS: Final = "waits"
 _NO_ROOM: Final = frozenset(
-    {
-        RefusalReason.INSUFFICIENT_GPU_MEMORY,
-        RefusalReason.INSUFFICIENT_GPU_COMPUTE,
-        RefusalReason.NO_UNTOUCHED_GPU,
-    }
+    {RefusalReason.INSUFFICIENT_GPU_MEMORY, RefusalReason.INSUFFICIENT_GPU_COMPUTE, RefusalReason.NO_UNTOUCHED_GPU}
 )
 """Of a node whose GPUs would take the pod if they had more room."""
 

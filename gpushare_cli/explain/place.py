@@ -16,8 +16,7 @@ from gpushare.placement.columns import PART, Kinds, Nodes, how_many, of_gpus
 from gpushare.placement.costs import Change, Cost, costs_of
 from gpushare.placement.outlook import WHOLE, Outlook
 from gpushare.placement.policies import FULL, Dense, Fgd, Policies
-from gpushare.wire import fields
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import fields, pods as pods_wire
 from gpushare_cli import usage
 from gpushare_cli.world import NodeAnswer, World
 

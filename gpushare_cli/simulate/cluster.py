@@ -13,8 +13,7 @@ from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
 from gpushare.model.ledger import Allocation, LedgerOrRefused, NodeLedger, Placed, Refused, Verdict
 from gpushare.model.request import PodRequest, Policy, RequestShape
 from gpushare.placement import costs, outlook, table
-from gpushare.placement.columns import Bools, Ints, clipped
-from gpushare.placement.columns import Nodes as Columns
+from gpushare.placement.columns import Bools, Ints, Nodes as Columns, clipped
 from gpushare.placement.costs import Costs, Worth
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.policies import LEARNING, Policies

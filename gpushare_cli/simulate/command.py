@@ -223,10 +223,7 @@ COMMAND: Final = Command(
             "Whether a workload would fit on ten made-up nodes",
             "gpushare simulate -f web.yaml --profile gpus.yaml --nodes 10",
         ),
-        (
-            "The same on the cluster as it is",
-            "kubectl get nodes,pods -A -o yaml | gpushare simulate -f - -f web.yaml",
-        ),
+        ("The same on the cluster as it is", "kubectl get nodes,pods -A -o yaml | gpushare simulate -f - -f web.yaml"),
         ("Policies compared", "gpushare simulate -f web.yaml --profile gpus.yaml --policy dense,binpack --summary"),
     ),
     add=add,

@@ -20,9 +20,7 @@ from gpushare.model.capacity import Ask
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.request import Policy
 from gpushare.units import MemoryUnit, ResourceConfig
-from gpushare.wire import fields, requests
-from gpushare.wire import pods as pods_wire
-from gpushare.wire import profile as profile_wire
+from gpushare.wire import fields, pods as pods_wire, profile as profile_wire, requests
 from gpushare_cli import schedulable, world, yamls
 from gpushare_cli.kube_scores import Load
 from gpushare_cli.schedulable import NodeFacts

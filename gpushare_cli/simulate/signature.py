@@ -8,8 +8,7 @@ from typing import Any, Final
 from gpushare.cluster import budgets, pod_records
 from gpushare.model.capacity import Ask
 from gpushare.model.request import GpuSelector, LabelSelector, PodRequest, RequestShape
-from gpushare.wire import fields
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import fields, pods as pods_wire
 from gpushare_cli import kube_scores, schedulable
 from gpushare_cli.kube_scores import Load
 from gpushare_cli.schedulable import NodeFacts

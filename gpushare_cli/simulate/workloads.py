@@ -10,8 +10,7 @@ from gpushare import names
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.request import PodRequest
-from gpushare.wire import fields, interop
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import fields, interop, pods as pods_wire
 from gpushare_cli import schedulable
 from gpushare_cli.schedulable import NodeFacts
 from gpushare_cli.simulate import objects, signature

@@ -34,8 +34,7 @@ from gpushare.units import ResourceConfig
 from testing.builders import make_gpu, make_grant, make_inventory, make_node, make_ref
 from testing.cli.podding import bound
 from testing.fakes.kube import FakeKube
-from webhook.metrics import Metrics as WebhookMetrics
-from webhook.metrics import Outcome
+from webhook.metrics import Metrics as WebhookMetrics, Outcome
 
 ROOT: Final = Path(__file__).parents[2]
 NODE: Final = NodeName("node-a")

@@ -184,13 +184,7 @@ def own_pod(name: str, app: str, *, ready: bool = True, node: str = "node-a") ->
     return pod
 
 
-def gpu_node(
-    api: DoctorKube,
-    name: str,
-    *,
-    labels: Mapping[str, str] | None = None,
-    with_plugin: bool = True,
-) -> None:
+def gpu_node(api: DoctorKube, name: str, *, labels: Mapping[str, str] | None = None, with_plugin: bool = True) -> None:
     inventory = make_inventory(15, 15, 15, 15, node=name)
     node = make_node(inventory)
     node["metadata"]["labels"] = {"gpushare": "true"} if labels is None else dict(labels)

@@ -32,8 +32,7 @@ from gpushare.model.capacity import NodeCapacity
 from gpushare.model.ledger import Allocation, NodeLedger
 from gpushare.model.request import PodRequest, Policy
 from gpushare.units import GIB, ResourceConfig
-from gpushare.wire import allocations, requests
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import allocations, pods as pods_wire, requests
 from testing.builders import Json, make_container, make_inventory, make_node
 from testing.clock import ManualClock
 from testing.controller.client import Client

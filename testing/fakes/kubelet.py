@@ -10,8 +10,7 @@ from typing import Any
 
 import grpc
 
-from deviceplugin.api import deviceplugin_pb2 as api
-from deviceplugin.api import podresources_pb2 as resources
+from deviceplugin.api import deviceplugin_pb2 as api, podresources_pb2 as resources
 
 Devices = Mapping[str, str]
 

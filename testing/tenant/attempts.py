@@ -170,11 +170,7 @@ def _variables() -> Iterator[Attempt]:
         without_webhook=UNCOMPLETED,
     )
     yield Attempt(
-        name=IMAGE_PLAIN,
-        what="an image that says `all`, without a RuntimeClass",
-        by=HOOK,
-        pod=pod(),
-        ends=Ends.NOTHING,
+        name=IMAGE_PLAIN, what="an image that says `all`, without a RuntimeClass", by=HOOK, pod=pod(), ends=Ends.NOTHING
     )
     yield Attempt(
         name="runtime-class-unknown",

@@ -8,8 +8,7 @@ from typing import Any, Final
 import pytest
 
 from gpushare import names
-from gpushare.kube import api as kube
-from gpushare.kube import credentials
+from gpushare.kube import api as kube, credentials
 from gpushare.kube.client import RestClient
 from tests.apiserver.server import Json, Server, refusal, refused_by
 

@@ -29,8 +29,7 @@ from testing.reviews import (
     refused,
     review,
 )
-from webhook import review as reviews
-from webhook import validation
+from webhook import review as reviews, validation
 
 PAGE = (Path(__file__).parents[2] / "docs" / "troubleshoot.md").read_text(encoding="utf-8")
 ELSEWHERE = (

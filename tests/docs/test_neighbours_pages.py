@@ -18,8 +18,7 @@ from gpushare.identity import NodeName
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger
 from gpushare.units import GIB
-from gpushare.wire import profile as profile_wire
-from gpushare.wire import requests
+from gpushare.wire import profile as profile_wire, requests
 from release.pages.requests import EXAMPLES, RESOURCE_CONFIG, Example
 from testing import pages
 from testing.granted import environments
@@ -32,9 +31,7 @@ PAGE: Final = "docs/neighbours.md"
 WORKFLOWS: Final = "Workflows, training and serving"
 SYSTEMS: Final = ("Kueue", "Other schedulers", WORKFLOWS)
 ROWS: Final = re.findall(
-    r"^\| (.+) \| (.+) \| (.+) \|$",
-    pages.section(PAGE, "## Kueue").split("counts as |\n")[1],
-    flags=re.MULTILINE,
+    r"^\| (.+) \| (.+) \| (.+) \|$", pages.section(PAGE, "## Kueue").split("counts as |\n")[1], flags=re.MULTILINE
 )
 
 

@@ -25,8 +25,7 @@ from gpushare.placement.policies import LEARNING
 from gpushare.units import GIB
 from gpushare.wire import frameworks
 from gpushare.wire.frameworks import Framework
-from gpushare_cli import __main__ as cli
-from gpushare_cli import scheduler_config
+from gpushare_cli import __main__ as cli, scheduler_config
 from gpushare_cli.__main__ import command_line
 from gpushare_cli.doctor import checks_admission, checks_conflicts
 from gpushare_cli.simulate.command import Options

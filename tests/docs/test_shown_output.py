@@ -12,10 +12,7 @@ from testing.cli.explaining import kube_of
 from testing.cli.podding import bound
 from testing.pages import blocks, text
 
-SHOWN = {
-    "README.md": ((14, 14, 9, 3), (6, 0, 0, 0)),
-    "docs/install.md": ((3, 0, 0, 0),),
-}
+SHOWN = {"README.md": ((14, 14, 9, 3), (6, 0, 0, 0)), "docs/install.md": ((3, 0, 0, 0),)}
 """What is allocated of each GPU of 15 GiB, node by node."""
 
 

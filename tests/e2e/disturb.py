@@ -202,8 +202,7 @@ def remove_ended(system: System, stop: threading.Event, every_s: float = 2.0) ->
 def wait_for_bound(system: System, namespace: str, count: int) -> None:
     """Until so many pods have been bound: the middle of the work."""
     system.eventually(
-        f"{count} pods bound",
-        lambda: sum(bool(pod["spec"].get("nodeName")) for pod in system.pods(namespace)) >= count,
+        f"{count} pods bound", lambda: sum(bool(pod["spec"].get("nodeName")) for pod in system.pods(namespace)) >= count
     )
 
 

@@ -16,9 +16,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.client import RestClient
 from gpushare.model.gpu import Limit, NodeInventory
 from gpushare.model.ledger import NodeLedger
-from gpushare.wire import allocations
-from gpushare.wire import inventory as inventory_wire
-from gpushare.wire import pods as pod_wire
+from gpushare.wire import allocations, inventory as inventory_wire, pods as pod_wire
 from localcluster.cluster import BUSYBOX_IMAGE, Cluster
 from localcluster.provision import Version
 from testing import asking

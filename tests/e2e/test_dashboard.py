@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gpushare import names
-from gpushare.kube import api as kube
-from gpushare.kube import client
+from gpushare.kube import api as kube, client
 from gpushare_cli.dashboard.command import PORT
 from localcluster import installation
 from tests.e2e.conftest import fresh_namespace

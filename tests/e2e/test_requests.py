@@ -12,8 +12,7 @@ from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.wire import requests
 from localcluster.cluster import BUSYBOX_IMAGE
-from release.pages.requests import EXAMPLES as ALL_EXAMPLES
-from release.pages.requests import RESOURCE_CONFIG, Example
+from release.pages.requests import EXAMPLES as ALL_EXAMPLES, RESOURCE_CONFIG, Example
 from tests.e2e import checks, disturb
 from tests.e2e.checks import Grants
 from tests.e2e.conftest import PLACES, PROFILE

@@ -343,11 +343,7 @@ def test_a_container_is_counted_once_and_not_before_it_has_printed() -> None:
 
 @pytest.mark.parametrize(
     ("log", "expected"),
-    [
-        ("HOSTNAME=pod\nNVIDIA_VISIBLE_DEVICES=GPU-0\nPATH=/bin\n", "GPU-0"),
-        ("HOSTNAME=pod\n", None),
-        ("", None),
-    ],
+    [("HOSTNAME=pod\nNVIDIA_VISIBLE_DEVICES=GPU-0\nPATH=/bin\n", "GPU-0"), ("HOSTNAME=pod\n", None), ("", None)],
 )
 def test_output_counts_when_it_is_complete(log: str, expected: str | None) -> None:
     """A container runtime that is killed takes output along that it has not written."""

@@ -14,8 +14,7 @@ from typing import Final
 import pytest
 
 from gpushare import names
-from gpushare.kube import api as kube
-from gpushare.kube import client
+from gpushare.kube import api as kube, client
 from gpushare.kube.client import RestClient
 from gpushare.model.gpu import HandOver, NodeInventory
 from localcluster import process

@@ -54,10 +54,7 @@ def test_mps_holds_its_share_and_nothing_else_does(machine: Stub, tmp_path: Path
     assert rows == [
         [way, str(mib), str(USABLE), str(got), f"{verdict}; {out_of_memory}"]
         for mib in (quarter, half)
-        for way, got, verdict in (
-            ("none", USABLE - CONTEXT, "does not hold"),
-            ("mps", mib - CONTEXT, "holds"),
-        )
+        for way, got, verdict in (("none", USABLE - CONTEXT, "does not hold"), ("mps", mib - CONTEXT, "holds"))
     ], printed
     assert code == 0
 

@@ -20,8 +20,7 @@ from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.runtime import options
 from gpushare.wire.profile import parse
-from gpushare_cli import __main__ as cli
-from gpushare_cli import scheduler_config
+from gpushare_cli import __main__ as cli, scheduler_config
 from gpushare_cli.dashboard import command
 from gpushare_cli.scheduler_config import Options, ServerVersion
 from testing import skips

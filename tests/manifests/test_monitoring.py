@@ -67,9 +67,7 @@ CASES: Final[Mapping[str, Mapping[str, str]]] = {
         'gpushare_ready{instance="x"}': state(1, 0),
         'gpushare_ready{instance="y"}': "0x140",
     },
-    "GpuShareWebhookSilent": {
-        'gpushare_webhook_admissions_total{webhook="mutate",outcome="mutated"}': state(1, "_"),
-    },
+    "GpuShareWebhookSilent": {'gpushare_webhook_admissions_total{webhook="mutate",outcome="mutated"}': state(1, "_")},
     "GpuShareCertificateExpires": {
         "gpushare_webhook_certificate_ttl_seconds": state(5_000_000, 600_000),
         "gpushare_webhook_ca_ttl_seconds": state(50_000_000, 50_000_000),
@@ -93,9 +91,7 @@ CASES: Final[Mapping[str, Mapping[str, str]]] = {
         'gpushare_pods_waiting{reason="NotTried"}': "5x140",
     },
     "GpuShareLedgerDiffers": {"gpushare_ledger_differences": state(0, 1)},
-    "GpuShareOverCommitted": {
-        'gpushare_gpu_over_committed_bytes{node="a",UUID="GPU-1"}': state("_", 5),
-    },
+    "GpuShareOverCommitted": {'gpushare_gpu_over_committed_bytes{node="a",UUID="GPU-1"}': state("_", 5)},
     "GpuShareAllocationUnreadable": {"gpushare_pods_unreadable": state(0, 1)},
     "GpuSharePluginSilent": {
         'gpushare_node_gpus{node="a",health="Healthy"}': "4x140",

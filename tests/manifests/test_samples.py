@@ -29,11 +29,7 @@ SHARES = {
     "gpus-by-label": {"main": (4096, 2)},
     **{key: {"main": (2048, 1)} for key in ("memory-and-compute", "selected", "spread", "same-gpu", "other-gpus")},
 }
-IMAGES = {
-    "cheyang/gpu-player:v2",
-    "nvcr.io/nvidia/cuda:9.0-devel",
-    "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda10.2",
-}
+IMAGES = {"cheyang/gpu-player:v2", "nvcr.io/nvidia/cuda:9.0-devel", "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda10.2"}
 
 
 def shape_of(sample: str) -> RequestShape:

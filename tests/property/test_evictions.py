@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import pytest
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
+from hypothesis import event, given, settings, strategies as st
 
 from controller import preemption
 from controller.preemption import Decision, Preemptor, Ruling, Victims

@@ -9,8 +9,7 @@ from threading import Event
 from typing import Final
 
 import numpy as np
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from controller.cluster_table import PodKind
 from controller.index import ChangedNode
@@ -25,8 +24,7 @@ from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import LedgerOrRefused, NodeLedger, Placed, Refused, Verdict
 from gpushare.model.request import ANY_GPU, ContainerRequest, Need, PodRequest, Policy, RequestShape
-from gpushare.placement import columns, outlook
-from gpushare.placement import policies as scoring
+from gpushare.placement import columns, outlook, policies as scoring
 from gpushare.placement.columns import Kinds, Nodes
 from gpushare.placement.costs import Costs, Worth
 from gpushare.placement.place import place

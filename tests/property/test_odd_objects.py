@@ -4,8 +4,7 @@ import contextlib
 from typing import Any
 
 import orjson
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from controller.cluster_table import ClusterTable, PodKind
 from controller.outlooks import Outlooks
@@ -23,9 +22,15 @@ from gpushare.model.ledger import Allocation
 from gpushare.model.request import Policy
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB, ResourceConfig
-from gpushare.wire import allocations as allocations_wire
-from gpushare.wire import fields as fields_wire
-from gpushare.wire import interop, inventory, pods, profile, requests
+from gpushare.wire import (
+    allocations as allocations_wire,
+    fields as fields_wire,
+    interop,
+    inventory,
+    pods,
+    profile,
+    requests,
+)
 from gpushare_cli import world, yamls
 from gpushare_cli.explain import command, decide
 from gpushare_cli.kube_scores import Rules

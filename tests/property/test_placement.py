@@ -4,8 +4,7 @@ import itertools
 import random
 from dataclasses import replace
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gpushare.identity import ContainerName, NodeName

@@ -5,8 +5,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger, Refused, Verdict

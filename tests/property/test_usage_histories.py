@@ -38,13 +38,7 @@ def plugin(world: World, policy: WatchdogPolicy) -> UsageLoop:
         namespaces=Namespaces(api=world.api, clock=world.clock),
         clock=world.clock,
     )
-    return UsageLoop(
-        lists=WorldLists(world),
-        table=world,
-        current=current,
-        watchdog=watchdog,
-        interval_s=5.0,
-    )
+    return UsageLoop(lists=WorldLists(world), table=world, current=current, watchdog=watchdog, interval_s=5.0)
 
 
 # The oracle: it knows what really was, and nothing of how it was found out.

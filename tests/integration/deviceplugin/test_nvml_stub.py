@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.nvml import driver
-from deviceplugin.nvml import faults as xids
+from deviceplugin.nvml import driver, faults as xids
 from deviceplugin.nvml.driver import Deadline
 from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.source import GpuSourceError, OutdatedLibraryError, RawGpu

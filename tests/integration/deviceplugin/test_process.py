@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin import main as program
-from deviceplugin import ports
+from deviceplugin import main as program, ports
 from deviceplugin.mps import MpsControl, Supervisor
 from gpushare.kube import client
 from gpushare.kube.api import ServerFaultError

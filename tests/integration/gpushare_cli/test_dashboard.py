@@ -92,11 +92,7 @@ def test_pods_come_and_go_in_the_picture(api: FakeKube, follow: Callable[..., Fo
     picture = followed.until(lambda picture: picture.overview.totals.used_mib)
     assert picture.overview.totals.used_mib == 11 * 1024
     assert "NoRoom" in {each.kind for each in picture.happenings}
-    assert blocks(picture) == {
-        "notebooks/notebook-ada",
-        "research/train-resnet",
-        "serving/embed-api",
-    }
+    assert blocks(picture) == {"notebooks/notebook-ada", "research/train-resnet", "serving/embed-api"}
     clusters.add_pod(api, clusters.running("late", clusters.gpus(0, 2)[1].uuid, 5, on=clusters.name_of(0), minutes=1))
     followed.until(lambda picture: "research/late" in blocks(picture))
     api.vanish("/api/v1/namespaces/research/pods/late")

@@ -15,8 +15,7 @@ from unittest.mock import Mock
 import pytest
 import urllib3
 
-from gpushare.kube import api as kube
-from gpushare.kube import client
+from gpushare.kube import api as kube, client
 from gpushare.kube.client import RestClient
 from gpushare.kube.credentials import Credentials
 from testing.clock import ManualClock

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from certs import manager as manager_certs
-from certs import store
+from certs import manager as manager_certs, store
 from certs.manager import CertificateManager
 from certs.settings import CertSettings
 from certs.store import SecretData

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from certs import __main__ as command
-from certs import store
+from certs import __main__ as command, store
 from certs.__main__ import describe
 from certs.manager import CertificateManager, Status
 from certs.rotation import Phase

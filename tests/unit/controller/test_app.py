@@ -17,8 +17,7 @@ from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName
 from gpushare.model.ledger import Grant, NodeLedger
 from gpushare.runtime import intake
-from gpushare.units import GIB as GIB_UNIT
-from gpushare.units import MemoryUnit, ResourceConfig
+from gpushare.units import GIB as GIB_UNIT, MemoryUnit, ResourceConfig
 from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.podding import bound
 from testing.clock import ManualClock

@@ -3,8 +3,7 @@
 from typing import Final
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from controller.extender.bind import Outcome
 from controller.state import Reserved

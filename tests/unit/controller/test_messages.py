@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from controller.cluster_table import FilterResult
 from controller.extender import messages

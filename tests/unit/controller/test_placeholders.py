@@ -6,11 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from controller.reconcile import node_requests
-from controller.reconcile import placeholders as placeholding
+from controller.reconcile import node_requests, placeholders as placeholding
 from controller.reconcile.node_requests import (
     ASK_AFTER_S,
     ATTEMPTS,
@@ -145,9 +143,7 @@ SOME = st.lists(st.sampled_from([A, B]), min_size=1, max_size=2)
     there=st.dictionaries(
         UIDS,
         st.builds(
-            lambda nodes, age_s: one(*nodes, age_s=age_s),
-            st.frozensets(st.sampled_from([A, B])),
-            st.floats(0, 2000),
+            lambda nodes, age_s: one(*nodes, age_s=age_s), st.frozensets(st.sampled_from([A, B])), st.floats(0, 2000)
         ),
     ),
     most=st.integers(0, 4),

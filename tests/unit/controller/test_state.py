@@ -16,8 +16,7 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.capacity import NOTHING, Ask, FreeHost, NodeCapacity
 from gpushare.model.ledger import NodeLedger, RefusalReason, Refused
 from gpushare.units import MemoryUnit, ResourceConfig
-from gpushare.wire import allocations
-from gpushare.wire import pods as pods_wire
+from gpushare.wire import allocations, pods as pods_wire
 from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod, make_ref
 from testing.controller.bypassing import add_bypassed
 from testing.controller.world import NODES, World, path_of, request_of, uid_of

@@ -5,8 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from deviceplugin import cdi
 from deviceplugin.cdi import ContainerEdits, DeviceNode, Hook, Mount

@@ -4,8 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from deviceplugin import decide
 from deviceplugin.decide import Accept, Reason, Refuse, StartRequest

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from deviceplugin import inventory, resources, server
 from deviceplugin.inventory import Factors, HealthLoop, InventoryFeed, Oversubscription, PostedInventory

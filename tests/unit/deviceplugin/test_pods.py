@@ -12,8 +12,7 @@ from gpushare.identity import PodUid
 from gpushare.model.request import ContainerKind
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB, ResourceConfig
-from gpushare.wire import allocations
-from gpushare.wire import pods as wire
+from gpushare.wire import allocations, pods as wire
 from testing.builders import Json, make_container, make_grant, make_pod
 from testing.clock import ManualClock
 from testing.deviceplugin.build import bound_pod, fields_of

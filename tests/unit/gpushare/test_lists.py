@@ -8,11 +8,9 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
-from gpushare.kube import api as kube
-from gpushare.kube import client
+from gpushare.kube import api as kube, client
 from gpushare.kube.watch import Reflector
 from testing.builders import Json, make_pod
 from testing.clock import ManualClock

@@ -57,11 +57,7 @@ def asked(name: str = "a", mib: int = 0, gpu_count: int = 1, **more: Any) -> Con
                 init=[make_container("i", 1), make_container("s", 2, restartPolicy="Always"), make_container("plain")],
             ),
             1024,
-            [
-                asked("i", 1024, kind=ContainerKind.INIT),
-                asked("s", 2048, kind=ContainerKind.SIDECAR),
-                asked("a", 3072),
-            ],
+            [asked("i", 1024, kind=ContainerKind.INIT), asked("s", 2048, kind=ContainerKind.SIDECAR), asked("a", 3072)],
         ),
     ],
 )

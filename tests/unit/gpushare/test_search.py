@@ -64,11 +64,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize(
     "shape",
-    [
-        apps(*[(22_800, 8)] * 7),
-        apps(*[(22_800 + i, 8) for i in range(7)]),
-        apps(*[(31_700 + i, 1) for i in range(39)]),
-    ],
+    [apps(*[(22_800, 8)] * 7), apps(*[(22_800 + i, 8) for i in range(7)]), apps(*[(31_700 + i, 1) for i in range(39)])],
     ids=["seven on eight of sixteen", "seven different on eight of sixteen", "many different"],
 )
 def test_the_work_of_a_search_is_bounded_also_on_many_unequal_gpus(shape: RequestShape, steps: list[int]) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gpushare.kube import api as kube
-from gpushare.kube import client
+from gpushare.kube import api as kube, client
 from gpushare.kube.watch import Reflector
 from testing.builders import Json
 

@@ -6,8 +6,7 @@ from gpushare import names
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 from gpushare.units import GIB, MemoryUnit
-from gpushare.wire import allocations
-from gpushare.wire import inventory as inventory_wire
+from gpushare.wire import allocations, inventory as inventory_wire
 from testing.builders import make_allocation, make_container, make_gpu, make_grant, make_pod
 from testing.fakes.kube import FakeKube
 

@@ -13,8 +13,7 @@ import shtab
 
 from gpushare.kube import api as kube
 from gpushare.model.gpu import GpuHealth, LeftOut
-from gpushare_cli import __main__ as cli
-from gpushare_cli import arguments, inspect_command
+from gpushare_cli import __main__ as cli, arguments, inspect_command
 from gpushare_cli.__main__ import COMMANDS, FIRST
 from gpushare_cli.arguments import SHELLS, Command
 from gpushare_cli.console import Streams

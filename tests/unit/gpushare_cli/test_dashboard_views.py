@@ -17,8 +17,7 @@ from gpushare.model.gpu import GpuHealth, Limit
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB
 from gpushare.wire import interop
-from gpushare_cli import __main__ as cli
-from gpushare_cli import bars, console, reading, top
+from gpushare_cli import __main__ as cli, bars, console, reading, top
 from gpushare_cli.console import Line, Look
 from gpushare_cli.dashboard import views
 from gpushare_cli.dashboard.picture import Picture

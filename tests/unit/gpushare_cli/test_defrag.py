@@ -17,9 +17,7 @@ from gpushare.kube import api as kube
 from gpushare.wire import allocations
 from gpushare_cli import __main__, console
 from gpushare_cli.console import Streams
-from gpushare_cli.evict import defrag as command
-from gpushare_cli.evict import drain as drains
-from gpushare_cli.evict import move_search
+from gpushare_cli.evict import defrag as command, drain as drains, move_search
 from gpushare_cli.evict.gpu_cordon import GpuName
 from gpushare_cli.reading import Target
 from testing.builders import Json, make_allocation, make_container, make_grant, make_inventory, make_node, make_pod
@@ -265,8 +263,7 @@ CASES: dict[str, Case] = {
     "also if it comes late": Case(options=YES | {"timeout": 20}, meanwhile=at(6, run_cordon("node-a/0"), alone)),
     # Two administrators at once: the second finds the GPU taken, evicts no pod, and opens nothing.
     "a GPU that others have cordoned meanwhile is theirs": Case(
-        options=YES,
-        first=before("/node-a", annotated({names.ANNOTATION_CORDON: "GPU-1"})),
+        options=YES, first=before("/node-a", annotated({names.ANNOTATION_CORDON: "GPU-1"}))
     ),
     "a cordon whose answer was lost is removed": Case(options=YES, first=fails("", "lost-reply", verb="patch")),
     "an eviction whose answer was lost is asked for again": Case(

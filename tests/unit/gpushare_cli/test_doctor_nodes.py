@@ -12,8 +12,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Reply
 from gpushare.model.gpu import GpuHealth, HandOver, LeftOut, Limit, NodeInventory
 from gpushare.units import MemoryUnit
-from gpushare.wire import hand_over
-from gpushare.wire import inventory as inventory_wire
+from gpushare.wire import hand_over, inventory as inventory_wire
 from testing.builders import make_allocation, make_container, make_gpu, make_grant, make_inventory, make_pod
 from testing.cli import doctor_cluster as world
 from testing.cli.doctor_cluster import (
@@ -179,10 +178,7 @@ CASES: dict[str, Change] = {
         missing("DaemonSet", PLUGIN), missing("Pod", *PODS)
     ),
     "a cluster whose nodes no one has labelled says how": together(
-        missing("Node", *BOTH),
-        missing("Pod", *PODS),
-        UNLABELLED,
-        put("Node", "node-c", "metadata", "annotations"),
+        missing("Node", *BOTH), missing("Pod", *PODS), UNLABELLED, put("Node", "node-c", "metadata", "annotations")
     ),
     "nodes are those that the DaemonSet selects": together(
         put("DaemonSet", PLUGIN, *POD, "nodeSelector", value={"pool": "gpu"}),
@@ -218,8 +214,7 @@ CASES: dict[str, Change] = {
     "and one whose driver lists none": reads(b=NO_PROCESSES),
     "plugins that may not be listed are one line": together(reads(), forbidden(f"/api/v1/namespaces/{NS}/pods")),
     "a plugin without the processes of its node is one line": together(
-        reads(a=HIDDEN, b=HIDDEN),
-        put("DaemonSet", PLUGIN, *POD, "hostPID"),
+        reads(a=HIDDEN, b=HIDDEN), put("DaemonSet", PLUGIN, *POD, "hostPID")
     ),
     "the setting of all components counts too": setting(WATCHDOG="report"),
 }

@@ -17,8 +17,7 @@ from gpushare.kube import api as kube
 from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.model.ledger import Grant
 from gpushare.units import GIB
-from gpushare_cli import __main__ as cli
-from gpushare_cli import console, inspect_command, yamls
+from gpushare_cli import __main__ as cli, console, inspect_command, yamls
 from gpushare_cli.__main__ import command_line
 from gpushare_cli.console import Streams
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod

@@ -13,8 +13,7 @@ from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.identity import NodeName
 from gpushare.placement import costs
-from gpushare_cli import __main__ as cli
-from gpushare_cli import kube_scores, scheduler_config
+from gpushare_cli import __main__ as cli, kube_scores, scheduler_config
 from gpushare_cli.scheduler_config import Options, ServerVersion
 from tests.unit.gpushare_cli.findings import Told
 

@@ -13,16 +13,7 @@ from gpushare.model.gpu import GpuHealth
 from gpushare.units import MemoryUnit
 from gpushare_cli import __main__ as cli
 from gpushare_cli.simulate.command import Order
-from testing.builders import (
-    Json,
-    make_container,
-    make_gpu,
-    make_grant,
-    make_inventory,
-    make_mig,
-    make_node,
-    make_pod,
-)
+from testing.builders import Json, make_container, make_gpu, make_grant, make_inventory, make_mig, make_node, make_pod
 from testing.cli.podding import bound
 from testing.cli.simulating import T4S, Result, listed, manifest, simulate, workload
 from tests.unit.gpushare_cli.findings import golden

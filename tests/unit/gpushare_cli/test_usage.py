@@ -17,8 +17,7 @@ from gpushare.kube.api import Reply
 from gpushare.model.gpu import Limit, NodeInventory, Strength
 from gpushare.model.ledger import Grant
 from gpushare.wire import inventory as inventory_wire
-from gpushare_cli import __main__ as cli
-from gpushare_cli import inspect_command, usage
+from gpushare_cli import __main__ as cli, inspect_command, usage
 from gpushare_cli.console import Streams
 from gpushare_cli.dashboard import views
 from gpushare_cli.dashboard.picture import Picture

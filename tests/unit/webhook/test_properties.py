@@ -8,16 +8,14 @@ from typing import Any
 import jsonpatch
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gpushare import names
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.units import ResourceConfig
 from gpushare.wire import pods as pods_wire
 from testing.reviews import Json, review, rules
-from webhook import edits, mutation, validation
-from webhook import review as reviews
+from webhook import edits, mutation, review as reviews, validation
 from webhook.edits import Rules
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

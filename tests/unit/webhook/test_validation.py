@@ -8,8 +8,7 @@ from gpushare.errors import InvalidRequestError
 from gpushare.units import ResourceConfig
 from testing.reviews import CONTROLLER, RULES, WHOLE, Json, asking, container, encoded, pod, review
 from tests.unit.webhook.conftest import Webhook, denial
-from webhook import review as reviews
-from webhook import validation
+from webhook import review as reviews, validation
 
 LEAVE = "only gpushare-controller may change it; leave it as it is"
 FIXED = "part of the GPU request, which is fixed when the pod is created; create a new pod"

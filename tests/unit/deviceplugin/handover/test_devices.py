@@ -267,9 +267,7 @@ class Swept:
         self.clock = ManualClock()
         self.directory = directory
         self.sweeper = SpecSweeper(
-            devices=handing_over(HandOver.CDI, directory),
-            pods=lambda: self.pods,
-            clock=self.clock,
+            devices=handing_over(HandOver.CDI, directory), pods=lambda: self.pods, clock=self.clock
         )
 
     def write(self, age_s: float) -> None:

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from deviceplugin import pods
 from deviceplugin.api import deviceplugin_pb2 as api
 from deviceplugin.cdi import ContainerEdits, Mount, VendorSpec
 from deviceplugin.decide import Accept
-from deviceplugin.handover import choice as ways
-from deviceplugin.handover import devices as picking
+from deviceplugin.handover import choice as ways, devices as picking
 from deviceplugin.handover.choice import HandOverChoice
 from deviceplugin.handover.devices import HandOverError, pick
 from deviceplugin.identify import Owner

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin import cgroups
-from deviceplugin import pods as reduced
+from deviceplugin import cgroups, pods as reduced
 from deviceplugin.cgroups import TICKS, CgroupOwner, Process, Procfs, Sent
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.pods import PodCache
