@@ -12,15 +12,12 @@ from gpushare.model.request import ANY_GPU, Choice, MigChoice, Need, PodRequest,
 class FreeGpu(NamedTuple):
     """One GPU. Equal ones are alike for every decision here."""
 
-    total_mib: int
-    """That may be granted in all."""
+    total_mib: int  # that may be granted in all
     free_mib: int
-    free_percent: int = 100
-    """Of compute that is not set aside."""
+    free_percent: int = 100  # of compute that is not set aside
     mig: bool = False
     """Whether it is a MIG instance, which no one has for a whole GPU or beside others without asking for that."""
-    extra_mib: int = 0
-    """Of `total_mib`, what the GPU does not have: it is oversubscribed."""
+    extra_mib: int = 0  # of `total_mib`, what the GPU does not have: it is oversubscribed
     held: bool = False
     """Whether someone is on it who has taken nothing: it is full for pods that ask for it whole."""
 
@@ -84,12 +81,9 @@ NOTHING: Final = FreeHost(0, 0)
 class NodeCapacity:
     """What is free on one node. Equal ones are alike."""
 
-    model: str
-    """Of its GPUs; of the first one where they differ."""
-    gpus: tuple[FreeGpu, ...]
-    """Sorted, so that the order of a node's GPUs changes nothing."""
-    host: FreeHost | None = None
-    """None if it is not known, and counts as enough."""
+    model: str  # of its GPUs; of the first one where they differ
+    gpus: tuple[FreeGpu, ...]  # sorted, so that the order of a node's GPUs changes nothing
+    host: FreeHost | None = None  # None if it is not known, and counts as enough
 
     @classmethod
     def of(cls, ledger: NodeLedger, host: FreeHost | None = None) -> "NodeCapacity":
@@ -108,13 +102,10 @@ class Ask:
     memory_percent: int = 0
     compute_percent: int = 0
     whole: bool = False
-    cpu_milli: int = 0
-    """Of the host, as `host_mib`."""
+    cpu_milli: int = 0  # of the host, as `host_mib`
     host_mib: int = 0
-    models: Choice = ANY_GPU.models
-    """Which GPUs it accepts."""
-    mig: MigChoice | None = None
-    """Whether it takes MIG instances."""
+    models: Choice = ANY_GPU.models  # which GPUs it accepts
+    mig: MigChoice | None = None  # whether it takes MIG instances
 
     @classmethod
     def of(cls, shape: RequestShape, takes: FreeHost = NOTHING) -> "Ask":

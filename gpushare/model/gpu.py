@@ -8,10 +8,8 @@ from typing import Final
 from gpushare.identity import GpuUuid, NodeName, by_index
 from gpushare.units import MemoryUnit
 
-MAX_GPUS: Final = 64
-"""More than any node has."""
-MAX_INSTANCES: Final = 16
-"""More MIG instances than any GPU has."""
+MAX_GPUS: Final = 64  # more than any node has
+MAX_INSTANCES: Final = 16  # more MIG instances than any GPU has
 NO_LIMIT: Final = "no limit can be held"
 """How the reason of a GPU begins that is out of use because nothing that the administrator demands holds limits."""
 _LONGEST_REASON: Final = 120  # in refusals, which are repeated for every node
@@ -22,8 +20,7 @@ class GpuHealth(Enum):
 
     HEALTHY = "Healthy"
     UNHEALTHY = "Unhealthy"
-    CORDONED = "Cordoned"
-    """It works, but an administrator keeps new pods away; never published by a plugin."""
+    CORDONED = "Cordoned"  # it works, but an administrator keeps new pods away; never published by a plugin
 
 
 class Strength(Enum):
@@ -31,11 +28,9 @@ class Strength(Enum):
 
     ENFORCED = "enforced"
     """The hardware or the driver refuses what is above the share, whatever the container does."""
-    BYPASSABLE = "bypassable"
-    """Against mistakes, not against intent."""
+    BYPASSABLE = "bypassable"  # against mistakes, not against intent
     AFTERWARDS = "after the fact"
-    ADVISORY = "advisory"
-    """Nothing: a program that ignores its variables can use the whole GPU."""
+    ADVISORY = "advisory"  # nothing: a program that ignores its variables can use the whole GPU
 
 
 class Limit(Enum):
@@ -71,22 +66,16 @@ _STRENGTHS: Final[Mapping[Limit, Strength]] = {
 class HandOver(Enum):
     """How a node's containers get the devices of their GPUs."""
 
-    CDI = "cdi"
-    """The container runtime injects what the device plugin wrote for the container."""
-    ENVVAR = "envvar"
-    """NVIDIA's runtime reads NVIDIA_VISIBLE_DEVICES."""
-    VOLUME_MOUNTS = "volume-mounts"
-    """NVIDIA's runtime reads mounts below /var/run/nvidia-container-devices."""
+    CDI = "cdi"  # the container runtime injects what the device plugin wrote for the container
+    ENVVAR = "envvar"  # NVIDIA's runtime reads NVIDIA_VISIBLE_DEVICES
+    VOLUME_MOUNTS = "volume-mounts"  # NVIDIA's runtime reads mounts below /var/run/nvidia-container-devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
-    gpu: int
-    """NVML index of the GPU that is partitioned."""
-    number: int
-    """NVML index of the instance on that GPU, from 0."""
-    profile: str
-    """Compute and memory slices, such as 1g.10gb; empty where the driver does not say."""
+    gpu: int  # NVML index of the GPU that is partitioned
+    number: int  # NVML index of the instance on that GPU, from 0
+    profile: str  # compute and memory slices, such as 1g.10gb; empty where the driver does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,17 +83,14 @@ class Gpu:
     """One GPU or MIG instance. `uuid` is its identity; `index` is for people and for Aliyun's annotations."""
 
     uuid: GpuUuid
-    index: int
-    """NVML index on its node, from 0; of a MIG instance `mig_index`."""
+    index: int  # NVML index on its node, from 0; of a MIG instance `mig_index`
     model: str
-    memory_mib: int
-    """Total memory in MiB, rounded down; of a MIG instance to whole units."""
+    memory_mib: int  # total memory in MiB, rounded down; of a MIG instance to whole units
     extra_mib: int = 0
     """MiB that may be granted beyond `memory_mib`, because an administrator has oversubscribed the GPU."""
     numa: int | None = None
     health: GpuHealth = GpuHealth.HEALTHY
-    reason: str = ""
-    """Why it is not healthy, in a few words; empty if it is, or if its plugin did not say."""
+    reason: str = ""  # why it is not healthy, in a few words; empty if it is, or if its plugin did not say
     limit: Limit = Limit.ADVISORY
     limit_reason: str = ""
     """Why it is not a stronger one, in a few words; empty if there is none, or if its plugin did not say."""
@@ -168,10 +154,8 @@ def label(index: int) -> str:
 class LeftOut:
     """A GPU that is there and cannot be shared as it is."""
 
-    index: int
-    """NVML index on its node."""
-    reason: str
-    """In a few words, with what to do."""
+    index: int  # NVML index on its node
+    reason: str  # in a few words, with what to do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,11 +164,9 @@ class NodeInventory:
 
     node: NodeName
     gpus: tuple[Gpu, ...]
-    unit: MemoryUnit
-    """The unit in which the node's plugin advertises `aliyun.com/gpu-mem`."""
+    unit: MemoryUnit  # the unit in which the node's plugin advertises `aliyun.com/gpu-mem`
     hand_over: HandOver = HandOver.ENVVAR
-    hand_over_reason: str = ""
-    """Why this way, in a few words."""
+    hand_over_reason: str = ""  # why this way, in a few words
     left_out: tuple[LeftOut, ...] = ()
     by_uuid: Mapping[GpuUuid, Gpu] = field(init=False, repr=False, compare=False)
     _aliases: Mapping[GpuUuid, GpuUuid] = field(init=False, repr=False, compare=False)

@@ -19,16 +19,12 @@ class Grant:
     container: ContainerName
     kind: ContainerKind = ContainerKind.APP
     gpus: tuple[GpuUuid, ...]
-    memory_mib: int
-    """MiB on each GPU; of whole GPUs that differ, the smallest's."""
-    compute_percent: int = 0
-    """Per cent of each GPU's compute; 0 if none was set aside."""
-    whole: bool = False
-    """No one else may be on these GPUs."""
+    memory_mib: int  # MiB on each GPU; of whole GPUs that differ, the smallest's
+    compute_percent: int = 0  # per cent of each GPU's compute; 0 if none was set aside
+    whole: bool = False  # no one else may be on these GPUs
     memory_percent: int = 0
     """Per cent of each GPU's memory beside `memory_mib`, if no one wrote down how much that is: nano-gpu does not."""
-    physical: bool = False
-    """While it is held, no more is granted on these GPUs than they have."""
+    physical: bool = False  # while it is held, no more is granted on these GPUs than they have
     extra_mib: int = 0
     """MiB by which one of these GPUs was oversubscribed when this was decided. What was granted then stays granted."""
 
@@ -131,8 +127,7 @@ class Placed:
 class Refused:
     reason: RefusalReason
     message: str
-    permanent: bool = False
-    """True if removing pods from the node cannot help, so preemption there is pointless."""
+    permanent: bool = False  # True if removing pods from the node cannot help, so preemption there is pointless
 
 
 Verdict = Placed | Refused
@@ -151,8 +146,7 @@ class NodeLedger:
     """
     used_percent: Mapping[GpuUuid, int] = field(init=False, compare=False)
     """Per cent of compute that is set aside on each GPU that anything is held on."""
-    whole: frozenset[GpuUuid] = field(init=False, compare=False)
-    """GPUs that a pod has for itself."""
+    whole: frozenset[GpuUuid] = field(init=False, compare=False)  # GPUs that a pod has for itself
     physical: frozenset[GpuUuid] = field(init=False, compare=False)
     """GPUs on which no more may be granted than they have: those, and the ones of pods that refuse oversubscription."""
     extra_mib: Mapping[GpuUuid, int] = field(init=False, compare=False)

@@ -61,14 +61,10 @@ def takes_mig(choice: MigChoice | None, gpus: int, *, whole: bool) -> bool:
 class GpuSelector:
     models: Choice = _ALL
     uuids: Choice = _ALL
-    min_memory_mib: int = 0
-    """Of the whole GPU."""
-    enforced: bool = False
-    """Whether only a limit will do that no container can exceed."""
-    mig: MigChoice | None = None
-    """None for MIG instances and GPUs alike."""
-    physical: bool = False
-    """Whether no more may be granted on the GPU than it has."""
+    min_memory_mib: int = 0  # of the whole GPU
+    enforced: bool = False  # whether only a limit will do that no container can exceed
+    mig: MigChoice | None = None  # None for MIG instances and GPUs alike
+    physical: bool = False  # whether no more may be granted on the GPU than it has
 
     def why_not(self, gpu: Gpu) -> str:
         """In two or three words why a GPU is not among them; empty if it is."""
@@ -175,8 +171,7 @@ class LabelSelector:
     """Pods by their labels: all conditions must hold."""
 
     requirements: tuple[Requirement, ...]
-    text: str
-    """As its author wrote it."""
+    text: str  # as its author wrote it
 
     @classmethod
     def parse(cls, text: str) -> "LabelSelector":
@@ -200,10 +195,8 @@ class Affinity:
     """Whose GPUs are shared and whose are avoided, among the pods of one namespace."""
 
     namespace: str
-    same: LabelSelector | None = None
-    """Only GPUs that such a pod holds."""
-    other: LabelSelector | None = None
-    """Only GPUs that no such pod holds."""
+    same: LabelSelector | None = None  # only GPUs that such a pod holds
+    other: LabelSelector | None = None  # only GPUs that no such pod holds
     first: bool = False
     """No one in the cluster is meant by `same` yet but this pod itself, so it may start the group anywhere."""
 
@@ -212,8 +205,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
-MAX_CONTAINERS: Final = 512
-"""Of each kind in a pod; more than any node runs."""
+MAX_CONTAINERS: Final = 512  # of each kind in a pod; more than any node runs
 MAX_ASKING: Final = 64
 """Containers of a pod that ask for GPUs. Placement looks at each of them on every node while kube-scheduler waits."""
 
@@ -221,24 +213,18 @@ MAX_ASKING: Final = 64
 class ContainerKind(Enum):
     """When a container runs, which decides how its share adds to the others'."""
 
-    INIT = "init"
-    """Runs to its end before the next starts; its share counts by maximum."""
-    SIDECAR = "sidecar"
-    """A restartable init container: from its start to the pod's end."""
+    INIT = "init"  # runs to its end before the next starts; its share counts by maximum
+    SIDECAR = "sidecar"  # a restartable init container: from its start to the pod's end
     APP = "app"
 
 
 class Policy(Enum):
     """How nodes and their GPUs are chosen. `placement.policies.POLICIES` has a row for each."""
 
-    BINPACK = "binpack"
-    """The fullest GPU with room, on the fullest node."""
-    SPREAD = "spread"
-    """The emptiest."""
-    DENSE = "dense"
-    """Where the pod takes the least from the pods to come."""
-    FGD = "fgd"
-    """Fragmentation gradient descent, as published."""
+    BINPACK = "binpack"  # the fullest GPU with room, on the fullest node
+    SPREAD = "spread"  # the emptiest
+    DENSE = "dense"  # where the pod takes the least from the pods to come
+    FGD = "fgd"  # fragmentation gradient descent, as published
 
     @classmethod
     def known(cls) -> str:
@@ -272,14 +258,10 @@ class ContainerRequest:
 
     container: ContainerName
     kind: ContainerKind = ContainerKind.APP
-    memory_mib: int = 0
-    """MiB on each GPU."""
-    memory_percent: int = 0
-    """Per cent of each GPU's memory, 1 to 100."""
-    compute_percent: int = 0
-    """Per cent of each GPU's compute, up to 100; 0 leaves it to be shared freely."""
-    whole: bool = False
-    """GPUs that no one else uses, with all they have."""
+    memory_mib: int = 0  # MiB on each GPU
+    memory_percent: int = 0  # per cent of each GPU's memory, 1 to 100
+    compute_percent: int = 0  # per cent of each GPU's compute, up to 100; 0 leaves it to be shared freely
+    whole: bool = False  # GPUs that no one else uses, with all they have
     gpu_count: int = 1
 
     def __post_init__(self) -> None:
@@ -306,8 +288,7 @@ class RequestShape:
 
     containers: tuple[ContainerRequest, ...]
     """Only those that ask, in the order in which they start: init containers and sidecars, then app containers."""
-    policy: Policy | None = None
-    """None for the cluster's default."""
+    policy: Policy | None = None  # None for the cluster's default
     gpus: GpuSelector = ANY_GPU
     affinity: Affinity | None = None
     only_cdi: bool = False
@@ -325,6 +306,5 @@ class PodRequest:
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     app_containers: tuple[str, ...] = ()
     """Names in the order of `spec.containers`: other systems' annotations count by it."""
-    cpu_milli: int = 0
-    """What it requests of the host, as `host_mib`."""
+    cpu_milli: int = 0  # what it requests of the host, as `host_mib`
     host_mib: int = 0

@@ -19,13 +19,10 @@ Bools = NDArray[np.bool_]
 
 PART: Final = 16
 """Parts of a pod in which CPU and memory of a host are counted: a host for 3.5 pods is better than one for 3."""
-MOST_MIB: Final = 2**25
-"""Of a GPU."""
-ENOUGH: Final = 2**40
-"""Millicores or MiB of a host; also of one that is not known."""
+MOST_MIB: Final = 2**25  # of a GPU
+ENOUGH: Final = 2**40  # millicores or MiB of a host; also of one that is not known
 _MOST_PODS: Final = PART * 2**16
-_CELLS: Final = 2**18
-"""That are counted at a time: they stay in the processor's cache."""
+_CELLS: Final = 2**18  # that are counted at a time: they stay in the processor's cache
 
 
 class Gpus(NamedTuple):
@@ -44,10 +41,8 @@ class Nodes:
     """Some nodes. All but `gpus` is one number for each: `[rows]`."""
 
     gpus: Gpus
-    model: Ints
-    """Of the GPUs, by its place in `models`; of the first one where they differ."""
-    cpu: Ints
-    """Millicores that no pod has requested; ENOUGH if that is not known, as `memory` in MiB."""
+    model: Ints  # of the GPUs, by its place in `models`; of the first one where they differ
+    cpu: Ints  # millicores that no pod has requested; ENOUGH if that is not known, as `memory` in MiB
     memory: Ints
     models: tuple[str, ...]
 

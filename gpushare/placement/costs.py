@@ -23,12 +23,9 @@ BEST: Final = 10
 NEXT: Final = 8
 _LEAST: Final = 1
 _TOO_MUCH: Final = 2**62
-_MOST_ALIKE: Final = 128
-"""Looks of nodes of which a kind of pod remembers the costs."""
-_ALIKE: Final = 700
-"""Bytes of one."""
-Cost = tuple[int, int, int]
-"""Three numbers, the first of which counts most."""
+_MOST_ALIKE: Final = 128  # looks of nodes of which a kind of pod remembers the costs
+_ALIKE: Final = 700  # bytes of one
+Cost = tuple[int, int, int]  # three numbers, the first of which counts most
 
 
 @dataclass(frozen=True, slots=True)

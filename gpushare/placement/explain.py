@@ -17,8 +17,7 @@ MAX_NAMED: Final = 8  # containers; the message is repeated for every node
 _NO_MIG: Final = " for one container, which MIG instances cannot be, as a process uses one of them"
 _NOT_WHOLE: Final = f" (a MIG instance needs {names.ANNOTATION_MIG}: {MigChoice.ONLY.value})"
 
-Barred = Mapping[GpuUuid, str]
-"""GPUs that a pod may not use -> why, in two or three words."""
+Barred = Mapping[GpuUuid, str]  # GPUs that a pod may not use -> why, in two or three words
 
 
 def other_hand_over(ledger: NodeLedger) -> str:

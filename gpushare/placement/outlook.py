@@ -31,8 +31,7 @@ from gpushare.placement.columns import ENOUGH, Ints, Kinds, Nodes, how_many, sum
 
 SLOTS: Final = 720
 """Parts of a GPU that are told apart. Halves, thirds, quarters and so on are whole numbers of them."""
-WHOLE: Final = 720_720
-"""Value of a GPU on which everything is free: it divides by all numbers up to 16."""
+WHOLE: Final = 720_720  # value of a GPU on which everything is free: it divides by all numbers up to 16
 _USUAL: Final = (SLOTS // 2, SLOTS // 3, SLOTS // 4, SLOTS // 8)
 """Sizes that have a price also where no pod asks for them."""
 _SCALE: Final = 720_720
@@ -42,38 +41,31 @@ _MAX_WIDE: Final = MAX_KINDS // 2
 """Of them that need several GPUs, where there are others: a few dozen wide pods that wait would displace all others."""
 MAX_SIZES: Final = 64
 MAX_TYPICAL: Final = 256
-_COVERED_PERCENT: Final = 95
-"""Of all pods, by the most frequent requests."""
+_COVERED_PERCENT: Final = 95  # of all pods, by the most frequent requests
 MAX_ASKS: Final = 4096
 """Different requests that are looked at, the most frequent ones: tenants can make each pod another."""
 EVERY: Final = 128
 """Pods, at most, that come between two looks. Fewer in the beginning, when each of them tells more."""
 _PART: Final = 4
 
-Prices = tuple[int, ...]
-"""Value of a GPU by the number of its free slots, 0 to SLOTS; it never falls."""
-Counts = tuple[int, ...]
-"""For every kind, how many pods fit, in parts."""
-Totals = Mapping[str, Counts]
-"""Sums over the nodes of a model."""
-Chosen = tuple[int, Choice, int]
-"""Place of a kind, a choice of models, and how many pods of the kind make it."""
+Prices = tuple[int, ...]  # value of a GPU by the number of its free slots, 0 to SLOTS; it never falls
+Counts = tuple[int, ...]  # for every kind, how many pods fit, in parts
+Totals = Mapping[str, Counts]  # sums over the nodes of a model
+Chosen = tuple[int, Choice, int]  # place of a kind, a choice of models, and how many pods of the kind make it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     ask: Ask
     """What stands for them: the most frequent share, and the mean of CPU and memory; it accepts any GPU."""
-    wanted: Mapping[Choice, int] = field(hash=False)
-    """How many of them accept which models."""
+    wanted: Mapping[Choice, int] = field(hash=False)  # how many of them accept which models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     kinds: tuple[Kind, ...] = ()
     """Those that ask for the most first, wide ones before others but for the last half of them; MAX_KINDS at most."""
-    sizes: tuple[Ask, ...] = ()
-    """Different shares of one GPU, the most frequent first; MAX_SIZES at most."""
+    sizes: tuple[Ask, ...] = ()  # different shares of one GPU, the most frequent first; MAX_SIZES at most
 
 
 def demand_of(asks: Mapping[Ask, int], usual_mib: int) -> Demand:
@@ -224,14 +216,11 @@ class Outlook:
 
     epoch: int = 0
     kinds: tuple[Ask, ...] = ()
-    weights: Mapping[str, Counts] = field(default_factory=dict)
-    """What a pod's room is worth, by model and kind."""
-    accepted: Mapping[str, Counts] = field(default_factory=dict)
-    """How many pods of each kind accept a model."""
+    weights: Mapping[str, Counts] = field(default_factory=dict)  # what a pod's room is worth, by model and kind
+    accepted: Mapping[str, Counts] = field(default_factory=dict)  # how many pods of each kind accept a model
     prices: Mapping[int, Prices] = field(default_factory=dict)
     """Value of remainders, by the MiB that a GPU has in all."""
-    usual_mib: int = 1
-    """Memory of the cluster's usual GPU."""
+    usual_mib: int = 1  # memory of the cluster's usual GPU
     typical: Mapping[Ask, int] = field(default_factory=dict)
     """The most frequent requests, and how many pods make each: what `fgd` knows. Memory is in thousandths of the usual
     GPU instead of MiB."""

@@ -31,8 +31,7 @@ from gpushare.placement.columns import (
 )
 from gpushare.placement.outlook import NOTHING_KNOWN, SLOTS, Outlook
 
-WHOLE: Final = 10**9
-"""Of a node's memory, for `binpack`; fine enough that of a cluster's nodes few are alike."""
+WHOLE: Final = 10**9  # of a node's memory, for `binpack`; fine enough that of a cluster's nodes few are alike
 SERVED: Final = 4
 """Of the typical pods that its GPUs have room for, a host that has room for one in so many serves them fully.
 
@@ -40,10 +39,8 @@ Pods are many, and those that suit a host will come. Measured: 3 to 8 are alike,
 """
 STRANDED: Final = 4
 """A GPU that its host cannot serve is as bad as room lost for so many typical pods. More changes nothing."""
-FULL: Final = 1000
-"""Parts of a GPU, for `fgd`."""
-_MOST_KNOWN: Final = 2**14
-"""GPUs whose costs are remembered."""
+FULL: Final = 1000  # parts of a GPU, for `fgd`
+_MOST_KNOWN: Final = 2**14  # GPUs whose costs are remembered
 _MOST_WEIGHT: Final = 2**37
 _STEPS: Final = np.array([math.ceil(-1_000_000 * math.log(100 / score - 1)) for score in range(1, 100)], np.int64)
 """From which thousandth of a part on the difference has the scores 1, 2, ... 99 of `fgd`: a sigmoid."""
@@ -247,8 +244,7 @@ POLICIES: Final[Mapping[Policy, Callable[[Outlook], Scoring]]] = {
     Policy.FGD: lambda outlook: Fgd(outlook.typical),
 }
 """Adding a policy is adding a row."""
-LEARNING: Final = frozenset({Policy.DENSE, Policy.FGD})
-"""Those that look at the outlook."""
+LEARNING: Final = frozenset({Policy.DENSE, Policy.FGD})  # those that look at the outlook
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,8 +45,7 @@ the rest of the search. App containers only add up; init containers and sidecars
 need depends on the sidecars that start before them.
 """
 Loads = tuple[Load, ...]
-Choice = tuple[int, ...]
-"""Places in the list of bins."""
+Choice = tuple[int, ...]  # places in the list of bins
 
 
 def find(

@@ -18,8 +18,7 @@ from gpushare.model.request import ANY_GPU, RequestShape
 from gpushare.placement.columns import ENOUGH, MOST_MIB, Bools, Ints, Nodes, cell, gpus_of, of_host
 from gpushare.placement.place import barred_by_kind
 
-MOST_PLACES: Final = 64
-"""GPUs of a node in columns; one node with more would widen the rows of all."""
+MOST_PLACES: Final = 64  # GPUs of a node in columns; one node with more would widen the rows of all
 _STEP: Final = 8
 _SPARE: Final = 64
 # Of `Table.cells`, by number: first as `Gpus`, then which hardware it is.
@@ -242,8 +241,7 @@ def grown(column: NDArray[T], table: Table) -> NDArray[T]:
 
 Codes = NDArray[np.uint8]
 FITS: Final = 0
-UNSEEN: Final = 255
-"""`place` has to tell."""
+UNSEEN: Final = 255  # `place` has to tell
 PERMANENT: Final = 128
 BY_PLACE: Final = 64
 """The words of the refusal are those of `place`; without it, they are what is free of each GPU."""
