@@ -74,15 +74,11 @@ def peak(steps: Iterable[tuple[ContainerKind, tuple[int, ...]]]) -> tuple[int, .
     return most
 
 
-def footprint(grants: Iterable[Grant]) -> Mapping[GpuUuid, Held]:
-    """What a pod needs of each GPU at its worst moment (`peak`).
-
-    Args:
-        grants: in the order in which the containers start.
-    """
+def footprint(grants: Iterable[Grant], inventory: NodeInventory) -> Mapping[GpuUuid, Held]:
+    """What a pod needs of each GPU at its worst moment (`peak`); its grants in the order in which containers start."""
     by_gpu: dict[GpuUuid, list[Grant]] = {}
     for grant in grants:
-        for gpu in grant.gpus:
+        for gpu in map(inventory.resolve, grant.gpus):
             by_gpu.setdefault(gpu, []).append(grant)
     return {gpu: _hold(there) for gpu, there in by_gpu.items()}
 
@@ -182,17 +178,9 @@ class NodeLedger:
     def held(self, allocation: Allocation) -> Mapping[GpuUuid, Held]:
         """What an allocation holds on this node's GPUs, with stand-ins, parts and whole GPUs turned into amounts."""
         result: dict[GpuUuid, Held] = {}
-        for gpu, held in footprint(allocation.grants).items():
-            uuid = self.inventory.resolve(gpu)
-            mib = mib_on(held, self.inventory.by_uuid.get(uuid))
-            before = result.get(uuid, Held(0))
-            result[uuid] = Held(
-                before.memory_mib + mib,
-                before.compute_percent + held.compute_percent,
-                whole=before.whole or held.whole,
-                physical=before.physical or held.physical,
-                extra_mib=max(before.extra_mib, held.extra_mib),
-            )
+        for gpu, held in footprint(allocation.grants, self.inventory).items():
+            mib = mib_on(held, self.inventory.by_uuid.get(gpu))
+            result[gpu] = Held(mib, held.compute_percent, held.whole, physical=held.physical, extra_mib=held.extra_mib)
         return result
 
     def with_allocation(self, allocation: Allocation) -> "NodeLedger":

@@ -56,7 +56,7 @@ def change_of(
     if host is not None and not takes.fits(host):
         host = takes
     before, left = NodeCapacity.of(ledger, host), []
-    held = {ledger.inventory.resolve(uuid): each for uuid, each in footprint(grants).items()}
+    held = footprint(grants, ledger.inventory)
     for gpu in ledger.inventory.healthy:
         free, takes_of_it = FreeGpu.of(gpu, ledger), held.get(gpu.uuid)
         if takes_of_it is not None:

@@ -6,7 +6,7 @@ from typing import Final
 from gpushare.identity import GpuUuid
 from gpushare.model.capacity import FreeGpu
 from gpushare.model.gpu import Gpu, HandOver
-from gpushare.model.ledger import Grant, NodeLedger, Placed, RefusalReason, Refused, Verdict, footprint
+from gpushare.model.ledger import Grant, NodeLedger, Placed, RefusalReason, Refused, Verdict
 from gpushare.model.request import Affinity, ContainerRequest, LabelSelector, Need, RequestShape
 from gpushare.placement import explain, search
 from gpushare.placement.explain import Barred
@@ -92,7 +92,8 @@ def _held_by(selector: LabelSelector, namespace: str, ledger: NodeLedger) -> set
         ledger.inventory.resolve(gpu)
         for held in ledger.allocations.values()
         if held.pod.namespace == namespace and selector.matches(held.labels)
-        for gpu in footprint(held.grants)
+        for grant in held.grants
+        for gpu in grant.gpus
     }
 
 

@@ -56,8 +56,7 @@ def allocation(pod: pods.Pod, ref: PodRef, node: NodeName, unit: MemoryUnit) -> 
         grants = tuple(_nano(notes, name, limit) for name, limit in _limited(containers, names.GPU_PERCENT))
     else:
         return None
-    labels = fields.mapping(fields.mapping(pod, "metadata", "pod"), "labels", "metadata")
-    return Allocation(pod=ref, node=node, grants=grants, labels=labels)
+    return Allocation(pod=ref, node=node, grants=grants, labels=pods.labels(pod))
 
 
 def _ack(text: str, containers: Sequence[Mapping[str, Any]], unit: MemoryUnit) -> tuple[Grant, ...]:

@@ -22,9 +22,9 @@ from tests.property.test_policies import of_ledger, policies, samples
 
 def fits(grants: tuple[Grant, ...], ledger: NodeLedger) -> bool:
     """By adding up what each GPU would hold, with nothing from the code under test but the formula for containers."""
-    for uuid, needed in footprint(grants).items():
+    for uuid, needed in footprint(grants, ledger.inventory).items():
         gpu = ledger.inventory.by_uuid[uuid]
-        others = [footprint(held.grants).get(uuid) for held in ledger.allocations.values()]
+        others = [footprint(held.grants, ledger.inventory).get(uuid) for held in ledger.allocations.values()]
         held = [other for other in others if other is not None]
         memory = sum(other.memory_mib for other in held) + needed.memory_mib
         capped = any(other.whole or other.physical for other in [needed, *held])

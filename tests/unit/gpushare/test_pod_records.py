@@ -12,7 +12,7 @@ from gpushare.cluster.pod_records import Bound, Bypassed, Pending, Problem
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.model.capacity import Ask
-from gpushare.model.ledger import LedgerOrRefused, footprint
+from gpushare.model.ledger import LedgerOrRefused, NodeLedger
 from gpushare.model.request import ContainerKind
 from gpushare.units import GIB, MemoryUnit, ResourceConfig
 from gpushare.wire import allocations
@@ -177,7 +177,8 @@ def test_an_allocation_that_cannot_be_read_is_counted_from_the_other_annotations
         make_pod(make_container(gpu_mem=8), init=[make_container("init", 3)], node="node-a", annotations=found)
     )
     (held,), problems = pod_records.all_held([record], GIB)
-    assert {gpu: held.memory_mib for gpu, held in footprint(held.grants).items()} == {"GPU-0": 7168, "GPU-1": 4096}
+    ledger = NodeLedger.of(make_inventory(15, 15), [held])
+    assert ledger.used_mib == {"GPU-0": 7168, "GPU-1": 4096}
     assert problems == {make_ref(): Problem(why=record.problem, counted=True)}
     assert record.problem.startswith("annotation gpushare.dev/allocation: ")
 
