@@ -37,8 +37,7 @@ from deviceplugin.simulated import SimulatedProcesses, SimulatedSource
 from deviceplugin.source import GpuSource, ProcessLists
 from deviceplugin.usage import join
 from deviceplugin.usage.join import UsageReading, WatchdogPolicy
-from deviceplugin.usage.loop import CurrentUsage, UsageLoop
-from deviceplugin.usage.watchdog import Namespaces, Watchdog
+from deviceplugin.usage.loop import CurrentUsage, UsageLoop, Watchdog
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.identity import NodeName
@@ -139,7 +138,6 @@ def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: flo
         api=api,
         table=Procfs(),
         events=refusals,
-        namespaces=Namespaces(api=api, clock=clock),
         clock=clock,
     )
     _usage(settings, current, watchdog, start_check, parts)

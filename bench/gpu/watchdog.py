@@ -25,8 +25,7 @@ from deviceplugin.pods import PodCache
 from deviceplugin.refusals import Refusals
 from deviceplugin.settings import Settings
 from deviceplugin.usage.join import NodeUsage, WatchdogPolicy
-from deviceplugin.usage.loop import UsageLoop
-from deviceplugin.usage.watchdog import Namespaces, Watchdog
+from deviceplugin.usage.loop import UsageLoop, Watchdog
 from gpushare import names
 from gpushare.identity import ContainerName, PodRef, PodUid
 from gpushare.model.gpu import Gpu, NodeInventory
@@ -88,7 +87,6 @@ def loop_of(found: NodeInventory, pods_: Collection[Json]) -> UsageLoop:
         api=api,
         table=table,
         events=Refusals(api=api, clock=clock),
-        namespaces=Namespaces(api=api, clock=clock),
         clock=clock,
     )
     return UsageLoop(

@@ -8,8 +8,7 @@ from hypothesis import settings
 
 from deviceplugin.refusals import Refusals
 from deviceplugin.usage.join import WatchdogPolicy
-from deviceplugin.usage.loop import UsageLoop
-from deviceplugin.usage.watchdog import Namespaces, Watchdog
+from deviceplugin.usage.loop import UsageLoop, Watchdog
 from gpushare.identity import GpuUuid, PodUid
 from testing.deviceplugin.usage import current_usage
 from tests.property.usage_world import GPUS, Moment, Real, World
@@ -35,7 +34,6 @@ def plugin(world: World, policy: WatchdogPolicy) -> UsageLoop:
         api=world.api,
         table=world,
         events=Refusals(api=world.api, clock=world.clock),
-        namespaces=Namespaces(api=world.api, clock=world.clock),
         clock=world.clock,
     )
     return UsageLoop(lists=WorldLists(world), table=world, current=current, watchdog=watchdog, interval_s=5.0)

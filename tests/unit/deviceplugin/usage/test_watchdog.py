@@ -14,7 +14,7 @@ from deviceplugin.refusals import Refusals
 from deviceplugin.settings import Settings
 from deviceplugin.usage import join
 from deviceplugin.usage.join import WatchdogPolicy
-from deviceplugin.usage.watchdog import Namespaces, Watchdog
+from deviceplugin.usage.loop import Watchdog
 from gpushare import names
 from gpushare.identity import GpuUuid
 from gpushare.kube import api as kube
@@ -70,7 +70,6 @@ class Scene:
             api=self.api,
             table=self.machine,
             events=Refusals(api=self.api, clock=self.clock),
-            namespaces=Namespaces(api=self.api, clock=self.clock),
             clock=self.clock,
         )
 
@@ -258,8 +257,8 @@ def test_a_namespace_that_cannot_be_read_changes_nothing_and_is_read_once_a_minu
     scene.looks(12, 4000)
     assert len(fields_of(caplog, "namespace unread")) == 2
     scene.clock.at += 60.0
-    scene.dog.namespaces.policy("other")
-    assert list(scene.dog.namespaces._known) == ["other"], "what is old is forgotten"
+    scene.dog._asked_by("other")
+    assert list(scene.dog._namespaces) == ["other"], "what is old is forgotten"
     assert scene.events() == ["GpuShareOverGrant"]
 
 
