@@ -18,11 +18,10 @@ from deviceplugin.handover.spec_files import SpecFiles, SpecReader
 from deviceplugin.identify import PodResources
 from deviceplugin.inventory import HealthLoop, InventoryFeed, Oversubscription
 from deviceplugin.limits import node as limits_of_node
-from deviceplugin.limits.backend import AdvisoryBackend, LimitBackend, MigBackend
 from deviceplugin.limits.cgroup import CgroupBackend, ContainerLimits
 from deviceplugin.limits.hami_core import HamiCoreBackend
 from deviceplugin.limits.mps import MpsBackend
-from deviceplugin.limits.node import NodeLimits
+from deviceplugin.limits.node import AdvisoryBackend, LimitBackend, MigBackend, NodeLimits
 from deviceplugin.node import Publisher
 from deviceplugin.nvml import driver
 from deviceplugin.nvml.driver import ComputeModes, MemoryLimits, NvmlProcesses

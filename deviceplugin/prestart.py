@@ -19,7 +19,7 @@ from deviceplugin.handover import devices
 from deviceplugin.handover.devices import DeviceHandOver, HandOverError
 from deviceplugin.identify import Lister, ListerError, Owner, Recorded
 from deviceplugin.inventory import InventoryFeed
-from deviceplugin.limits.backend import LimitedStart, LimitError
+from deviceplugin.limits.node import LimitedStart, LimitError
 from deviceplugin.pods import PodCache
 from deviceplugin.refusals import Refusals
 from deviceplugin.resources import Resource

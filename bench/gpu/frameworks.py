@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from bench.gpu import machine
-from deviceplugin.limits import backend
+from deviceplugin.limits.node import reported
 
 PROGRAMS = {
     "pytorch": """
@@ -57,7 +57,7 @@ def main() -> int:
         for framework, program in PROGRAMS.items():
             annotations = {"gpushare.dev/framework-variables": framework}
             start = machine.start_of(found, gpu, mib, annotations)
-            told = dict(backend.reported(start, [gpu], lambda gpu: gpu.memory_mib))
+            told = dict(reported(start, [gpu], lambda gpu: gpu.memory_mib))
             env = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu.uuid, **told}
             version, got = run(python, program, env)
             broken = broken or not got.isdigit() or int(got) > mib

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from bench.gpu import machine
 from bench.gpu.cuda import MIB, Taken
-from deviceplugin.limits.backend import PROVEN, LimitError
 from deviceplugin.limits.mps import MpsBackend
+from deviceplugin.limits.node import PROVEN, LimitError
 from deviceplugin.mps import MpsControl, Supervisor
 from deviceplugin.nvml import driver
 from deviceplugin.nvml.driver import UNLIMITED, DriverError, MemoryLimits

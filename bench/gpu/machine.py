@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from bench.gpu.cuda import Taken
 from deviceplugin import inventory
-from deviceplugin.limits.backend import LimitedStart
+from deviceplugin.limits.node import LimitedStart
 from deviceplugin.nvml import driver
 from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.source import RawGpu

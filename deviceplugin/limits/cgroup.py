@@ -17,8 +17,7 @@ from typing import ClassVar, Final
 
 from deviceplugin import cgroups
 from deviceplugin.cdi import ContainerEdits
-from deviceplugin.limits import backend
-from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError, Proofs
+from deviceplugin.limits.node import PROVEN, LimitedStart, LimitError, Proofs, reported
 from deviceplugin.nvml.driver import UNLIMITED, DriverError, MemoryLimits
 from deviceplugin.pods import HeldPod
 from gpushare.identity import GpuUuid, PodUid
@@ -157,8 +156,8 @@ class CgroupBackend:
                         self.driver.set(each.uuid, directory, UNLIMITED)
                 raise LimitError(f"GPU {gpu.uuid}, cgroup {directory}: {error}") from error
         if not self.nests():
-            reported = {gpu: min(pod_bytes(start, gpu) // MIB, gpu.memory_mib) for gpu in gpus}
-            return ContainerEdits(env=backend.reported(start, gpus, reported.__getitem__))
+            totals = {gpu: min(pod_bytes(start, gpu) // MIB, gpu.memory_mib) for gpu in gpus}
+            return ContainerEdits(env=reported(start, gpus, totals.__getitem__))
         limits = tuple((gpu.uuid, most) for gpu in gpus if (most := _container_bytes(start.grant, gpu)) is not None)
         if limits:
             known = frozenset(cgroups.container_directories(directory))

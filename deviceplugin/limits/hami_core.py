@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from deviceplugin.cdi import ContainerEdits, Mount
-from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError, Proofs
+from deviceplugin.limits.node import PROVEN, LimitedStart, LimitError, Proofs
 from gpushare.model.gpu import Gpu, Limit
 
 _LIBRARY: Final = "libvgpu.so"

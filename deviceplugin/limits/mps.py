@@ -11,8 +11,7 @@ from typing import ClassVar, Final
 
 from deviceplugin import mps
 from deviceplugin.cdi import ContainerEdits, Mount
-from deviceplugin.limits import backend
-from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError, Proofs
+from deviceplugin.limits.node import PROVEN, LimitedStart, LimitError, Proofs, mps_variables
 from deviceplugin.mps import EXCLUSIVE, MpsError, Status
 from deviceplugin.pods import HeldPod
 from gpushare import names
@@ -66,7 +65,7 @@ class MpsBackend:
         if start.grant.compute_percent:
             env.append((names.ENV_MPS_THREAD_PERCENTAGE, str(start.grant.compute_percent)))
         return ContainerEdits(
-            env=(*env, *backend.mps_variables(start, gpus)),
+            env=(*env, *mps_variables(start, gpus)),
             mounts=(
                 Mount(host_path=pipe, container_path=pipe, options=_OPTIONS),
                 Mount(host_path=str(self.shared_memory), container_path="/dev/shm", options=_OPTIONS),  # noqa: S108 - where CUDA looks for it

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deviceplugin.cdi import ContainerEdits
-from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError, Proofs
+from deviceplugin.limits.node import PROVEN, LimitedStart, LimitError, Proofs
 from gpushare.model.gpu import Gpu, Limit
 from gpushare.model.ledger import Grant
 from testing.builders import make_grant, make_inventory, make_ref

@@ -11,9 +11,8 @@ import pytest
 
 from deviceplugin import cgroups, pods
 from deviceplugin.decide import Accept
-from deviceplugin.limits.backend import PROVEN, LimitedStart, LimitError
 from deviceplugin.limits.cgroup import CgroupBackend, ContainerLimits
-from deviceplugin.limits.node import NodeLimits, OnFailure
+from deviceplugin.limits.node import PROVEN, LimitedStart, LimitError, NodeLimits, OnFailure
 from deviceplugin.nvml.driver import UNLIMITED, MemoryLimits, SilentDriverError
 from deviceplugin.prestart import limited
 from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid

@@ -13,8 +13,8 @@ import pytest
 
 from deviceplugin import mps, pods
 from deviceplugin.cdi import Mount
-from deviceplugin.limits.backend import PROVEN, LimitError
 from deviceplugin.limits.mps import MpsBackend
+from deviceplugin.limits.node import PROVEN, LimitError
 from deviceplugin.mps import MpsControl, MpsError, Supervisor
 from gpushare.errors import WireError
 from gpushare.runtime.clock import SystemClock

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.cdi import ContainerEdits, Mount
-from deviceplugin.limits import backend
-from deviceplugin.limits.backend import PROVEN, AdvisoryBackend, LimitedStart, LimitError, MigBackend
 from deviceplugin.limits.hami_core import HamiCoreBackend
+from deviceplugin.limits.node import PROVEN, AdvisoryBackend, LimitedStart, LimitError, MigBackend, mps_variables
 from gpushare.model.gpu import MigInstance
 from testing.builders import make_gpu, make_grant, make_inventory
 from testing.deviceplugin.limits import start_of
@@ -63,9 +62,9 @@ def test_fractions_are_rounded_down_but_never_to_nothing_and_none_of_gpus_that_d
 
 def test_under_mps_only_jax_is_told_because_it_takes_a_part_of_the_whole_gpu() -> None:
     start = start_of(gib=3)
-    assert backend.mps_variables(start, start.gpus) == (("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.1900"),)
-    assert backend.mps_variables(start_of(variables=frozenset({"XLA_CLIENT_MEM_FRACTION"})), start.gpus) == ()
-    assert backend.mps_variables(start_of(annotations={ANNOTATION: "cupy"}), start.gpus) == ()
+    assert mps_variables(start, start.gpus) == (("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.1900"),)
+    assert mps_variables(start_of(variables=frozenset({"XLA_CLIENT_MEM_FRACTION"})), start.gpus) == ()
+    assert mps_variables(start_of(annotations={ANNOTATION: "cupy"}), start.gpus) == ()
 
 
 def test_a_mig_instance_is_held_by_the_hardware_and_a_part_of_it_by_variables() -> None:

@@ -8,11 +8,18 @@ import pytest
 from deviceplugin.cdi import ContainerEdits
 from deviceplugin.decide import Accept, Reason, Refuse
 from deviceplugin.limits import node as limits
-from deviceplugin.limits.backend import PROVEN, AdvisoryBackend, LimitError, MigBackend
 from deviceplugin.limits.cgroup import CgroupBackend
 from deviceplugin.limits.hami_core import HamiCoreBackend
 from deviceplugin.limits.mps import MpsBackend
-from deviceplugin.limits.node import ChosenLimits, NodeLimits, OnFailure
+from deviceplugin.limits.node import (
+    PROVEN,
+    AdvisoryBackend,
+    ChosenLimits,
+    LimitError,
+    MigBackend,
+    NodeLimits,
+    OnFailure,
+)
 from deviceplugin.prestart import limited
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import GpuHealth, HandOver, Limit

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deviceplugin.cgroups import Process, Procfs
-from deviceplugin.limits.backend import AdvisoryBackend
+from deviceplugin.limits.node import AdvisoryBackend
 from deviceplugin.refusals import Refusals
 from deviceplugin.settings import Settings
 from deviceplugin.usage import join
