@@ -50,26 +50,20 @@ NAMES: Final[Mapping[int, str]] = MappingProxyType(
 )
 
 
-def reason(number: int, ignored: frozenset[int] = frozenset()) -> str:
-    """Why a GPU is unhealthy after this Xid, in a few words; empty if it is not, or if an administrator ignores it."""
-    if number in ignored | HARMLESS:
-        return ""
-    return f"Xid {number}: {NAMES[number]}" if number in NAMES else f"Xid {number}"
-
-
 @dataclass(kw_only=True)
 class Faults:
-    """Remembers faults by GPU and, for MIG, by GPU instance.
+    """Those of which the driver's events tell, by GPU and, for MIG, by GPU instance.
 
     A fault stays until the GPU was away (a reset takes it away), the driver was unloaded or says that nothing needs to
-    be done, or `recovery_s` have passed without another one.
+    be done, or the administrator's time has passed without another one.
     """
 
-    recovery_s: float = 0.0  # 0: time heals nothing
+    nvml: Any
+    ignored_xids: frozenset[int]
+    say: Callable[..., None]  # logs a warning once: a name and fields
+    watched: set[str] = field(init=False, default_factory=set)  # UUIDs of the GPUs whose events come
+    _set: Any = field(init=False, default=None)  # NVML's; None where the driver has no events, as in virtual machines
     _found: dict[tuple[str, int], tuple[str, float]] = field(init=False, default_factory=dict)
-
-    def add(self, uuid: str, instance: int, reason: str, now: float) -> None:
-        self._found[uuid, instance] = (reason, now)
 
     def of(self, uuid: str, instance: int | None = None) -> str:
         """Why an instance of a GPU is unhealthy, which has its GPU's faults too, or a whole GPU; empty if it is not.
@@ -80,31 +74,14 @@ class Faults:
         wanted = (_WHOLE_GPU, *found) if instance is None else (_WHOLE_GPU, instance)
         return next((found[where] for where in wanted if where in found), "")
 
-    def forget(self, uuid: str, older_s: float = 0.0, now: float = inf) -> None:
-        """What is older of a GPU is over: it was away and is back, or the driver says that nothing needs to be done."""
-        self._found = {key: fault for key, fault in self._found.items() if key[0] != uuid or now - fault[1] < older_s}
-
-    def forget_all(self) -> None:
-        """The driver was unloaded."""
-        self._found.clear()
-
-    def expire(self, now: float) -> None:
-        if self.recovery_s:
-            self._found = {key: fault for key, fault in self._found.items() if now - fault[1] < self.recovery_s}
-
-
-@dataclass(kw_only=True)
-class Events:
-    """The event set of one opening of the library."""
-
-    nvml: Any
-    faults: Faults
-    ignored_xids: frozenset[int]
-    say: Callable[..., None]  # logs a warning once: a name and fields
-    watched: set[str] = field(init=False, default_factory=set)  # UUIDs of the GPUs whose events come
-    _set: Any = field(init=False, default=None)  # NVML's; None where the driver has no events, as in virtual machines
+    def forget(self, uuid: str | None = None, older_s: float = 0.0, now: float = inf) -> None:
+        """What is so old of a GPU, or of all, is over."""
+        self._found = {
+            key: fault for key, fault in self._found.items() if uuid not in {None, key[0]} or now - fault[1] < older_s
+        }
 
     def open(self) -> None:
+        """Make the event set of this opening of the library."""
         try:
             self._set = self.nvml.nvmlEventSetCreate()
         except self.nvml.NVMLError as error:
@@ -137,8 +114,12 @@ class Events:
             event = nvml.nvmlEventSetWait_v2(self._set, int(seconds * 1000))
         except nvml.NVMLError_Timeout:
             return False
-        is_ecc = event.eventType == nvml.nvmlEventTypeDoubleBitEccError
-        why = "uncorrectable memory error (ECC)" if is_ecc else reason(int(event.eventData), self.ignored_xids)
-        if why:
-            self.faults.add(nvml.nvmlDeviceGetUUID(event.device), int(event.gpuInstanceId), why, now)
-        return bool(why)
+        xid = int(event.eventData)
+        if event.eventType == nvml.nvmlEventTypeDoubleBitEccError:
+            why = "uncorrectable memory error (ECC)"
+        elif xid in self.ignored_xids | HARMLESS:
+            return False
+        else:
+            why = f"Xid {xid}: {NAMES[xid]}" if xid in NAMES else f"Xid {xid}"
+        self._found[nvml.nvmlDeviceGetUUID(event.device), int(event.gpuInstanceId)] = (why, now)
+        return True

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deviceplugin.nvml.driver import Deadline, SilentDriverError
-from deviceplugin.nvml.faults import SETTLED_S, Events, Faults
+from deviceplugin.nvml.faults import SETTLED_S, Faults
 from deviceplugin.source import WITHOUT_INSTANCES, GpuSourceError, OutdatedLibraryError, RawGpu
 from gpushare.errors import GpuShareError
 from gpushare.model.gpu import MAX_INSTANCES, LeftOut, MigInstance, mig_index
@@ -48,7 +48,7 @@ class NvmlSource:
     reserved: bool = False  # share also what the driver keeps for itself, as Aliyun's plugin counts memory
     unified_mib: int = 0  # size of GPUs that have no memory of their own; 0 to leave them out
     ignored_xids: frozenset[int] = frozenset()
-    recovery_s: float = 0.0
+    recovery_s: float = 0.0  # 0: time heals no fault
     recovery_action: bool = True  # a GPU is unhealthy while its driver wants something done, and well if nothing
     pci_devices: Path = Path("/sys/bus/pci/devices")
     mig_minors: Path = Path("/proc/driver/nvidia-caps/mig-minors")
@@ -56,14 +56,12 @@ class NvmlSource:
     left_out: Sequence[LeftOut] = field(init=False, default=())
     _open: bool = field(init=False, default=False)
     _faults: Faults = field(init=False)
-    _events: Events = field(init=False)
     _known: dict[int, Sequence[RawGpu]] = field(init=False, default_factory=dict)  # read last, by NVML index
     _away: set[int] = field(init=False, default_factory=set)  # NVML indices of GPUs that were lost at the last reading
     _said: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
-        self._faults = Faults(recovery_s=self.recovery_s)
-        self._events = Events(nvml=self.nvml, faults=self._faults, ignored_xids=self.ignored_xids, say=self._say)
+        self._faults = Faults(nvml=self.nvml, ignored_xids=self.ignored_xids, say=self._say)
 
     def read(self) -> Sequence[RawGpu]:
         """See GpuSource. What was read before and cannot be read now has the cause as its fault."""
@@ -78,12 +76,13 @@ class NvmlSource:
             if not self._open:
                 nvml.nvmlInit()
                 self._open = True
-                self._events.open()
+                self._faults.open()
             count = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError as error:
             self._close()
             raise self._unreadable(error) from error
-        self._faults.expire(self.clock.monotonic())
+        if self.recovery_s:
+            self._faults.forget(None, self.recovery_s, self.clock.monotonic())
         gpus: list[RawGpu] = []
         gone: list[RawGpu] = []
         self.left_out = ()
@@ -99,7 +98,7 @@ class NvmlSource:
     def wait(self, stop: threading.Event, seconds: float) -> None:
         end = self.clock.monotonic() + seconds
         while not stop.is_set() and (left := end - self.clock.monotonic()) > 0:
-            if not self._events.watched:
+            if not self._faults.watched:
                 self.clock.wait(stop, left)
                 continue
             try:
@@ -116,7 +115,7 @@ class NvmlSource:
         if not self._open:
             return
         self._open = False
-        for give_back in (self._events.close, self.nvml.nvmlShutdown):
+        for give_back in (self._faults.close, self.nvml.nvmlShutdown):
             try:
                 give_back()
             except self.nvml.NVMLError as error:
@@ -130,7 +129,7 @@ class NvmlSource:
                 reason="driver and library have different versions",
             )
         if isinstance(error, nvml.NVMLError_DriverNotLoaded):
-            self._faults.forget_all()  # loading it starts the GPUs from scratch
+            self._faults.forget()  # loading it starts the GPUs from scratch
         return GpuSourceError(
             f"the NVIDIA driver does not answer ({error}); is the driver installed on the node, and is its library"
             " mounted into this container (runtimeClassName nvidia, or the driver's directory as a volume)?",
@@ -166,7 +165,7 @@ class NvmlSource:
             numa=_numa(nvml, handle, self.pci_devices),
             minor=_minor(nvml, handle),
         )
-        self._events.watch(handle, uuid)
+        self._faults.watch(handle, uuid)
         if index in self._away:  # what took it away and brought it back was a reset
             self._away.discard(index)
             self._faults.forget(uuid)
@@ -223,7 +222,7 @@ class NvmlSource:
 
     def _fault_within(self, seconds: float) -> bool:
         try:
-            return self._events.fault_within(seconds, self.clock.monotonic())
+            return self._faults.fault_within(seconds, self.clock.monotonic())
         except self.nvml.NVMLError as error:
             # The next reading opens the library again, with the GPUs that answer then.
             self._say("fault events failed", error=str(error))
