@@ -53,14 +53,7 @@ class Review:
 
 def parse(body: bytes) -> Review:
     """Read the API server's request. Raises WireError: it is no AdmissionReview of a version that is spoken here."""
-    if not body:
-        raise WireError("the body is empty")
-    try:
-        value = fields.parse_json(body)
-    except ValueError as error:
-        raise WireError(f"the body is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise WireError(f"the body must be an {KIND} object")
+    value = fields.body(body)
     if value.get("kind") != KIND:
         raise WireError(f"kind: expected {KIND}, found {value.get('kind')!r:.100}")
     if value.get("apiVersion") != API_VERSION:

@@ -137,7 +137,7 @@ class BindArgs:
 def node_args(body: bytes, lists: NodeLists) -> NodeArgs:
     """Decode ExtenderArgs; `lists` are of names that need not be decoded again. WireError says what is wrong where."""
     rest, known = lists.find(body)
-    given = _object(rest)
+    given = fields.body(rest)
     args = _spelled(given)
     if known is not None and (len(args) < len(given) or args.get("NodeNames", rest) is not None):
         # Of two keys that are the same in Go, the later one counts: both must be read.
@@ -209,17 +209,7 @@ def bind_result(error: str = "") -> bytes:
 
 
 def _load(body: bytes) -> JsonObject:
-    return _spelled(_object(body))
-
-
-def _object(body: bytes) -> JsonObject:
-    if not body:
-        raise WireError("the body: empty; expected JSON")
-    try:
-        value: object = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise WireError(f"the body: not JSON (line {error.lineno}, column {error.colno})") from error
-    return fields.an_object(value, "the body")
+    return _spelled(fields.body(body))
 
 
 def _spelled(value: JsonObject) -> JsonObject:

@@ -182,6 +182,16 @@ def parse_json(data: bytes) -> Any:
         return orjson.loads(without_managed_fields(data))
 
 
+def body(data: bytes) -> JsonObject:
+    """The JSON object that is the body of a request, decoded as `parse_json` does."""
+    if not data:
+        raise WireError("the body: empty; expected JSON")
+    try:
+        return an_object(parse_json(data), "the body")
+    except orjson.JSONDecodeError as error:
+        raise WireError(f"the body: not JSON ({error})") from error
+
+
 def without_managed_fields(data: bytes) -> bytes:
     """The same JSON with every `managedFields` null. Looks at each byte once and never recurs."""
     kept: list[bytes] = []

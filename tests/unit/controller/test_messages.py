@@ -50,7 +50,7 @@ def refused(read: Callable[[bytes], object], body: bytes) -> str:
     ("body", "message"),
     [
         ("", "the body: empty; expected JSON"),
-        ("{", "the body: not JSON (line 1, column 2)"),
+        ("{", "the body: not JSON (unexpected end of data: line 1 column 2 (char 1))"),
         ('"pod"', f"the body: {OBJECT} a string"),
         ("{}", "Pod: missing; expected ExtenderArgs {Pod, Nodes, NodeNames}"),
         ('{"Pod":"p"}', f"Pod: {OBJECT} a string"),

@@ -126,8 +126,8 @@ def changed(**request: object) -> Json:
 V1 = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}
 OLD = "admission.k8s.io/v1beta1"
 MALFORMED: list[tuple[object, str]] = [
-    (b"", "the body is empty"),
-    (b"[]", "the body must be an AdmissionReview object"),
+    (b"", "the body: empty; expected JSON"),
+    (b"[]", "the body: expected an object, found a list"),
     (b"{}", "kind: expected AdmissionReview, found None"),
     (
         {**V1, "apiVersion": OLD},
@@ -161,7 +161,7 @@ def test_a_body_that_is_no_review_is_a_bad_request(webhook: Webhook, body: objec
 def test_a_body_that_is_no_json_is_refused_with_the_parsers_words(webhook: Webhook, body: bytes) -> None:
     answer = webhook.send("/mutate", body)
     assert answer.status_code == 400
-    assert answer.get_json()["error"].startswith("the body is not JSON: ")
+    assert answer.get_json()["error"].startswith("the body: not JSON ")
 
 
 def test_another_content_type_is_not_read_and_a_charset_does_not_matter(webhook: Webhook) -> None:
