@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from controller.state import ClusterState
 from gpushare.cluster import node_ledger, node_records
-from gpushare.identity import NodeName
+from gpushare.identity import NodeName, PodUid
 from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import NodeLedger, Placed, RefusalReason, Refused, Verdict
 from gpushare.model.request import Policy, RequestShape
@@ -26,7 +26,6 @@ from gpushare.placement import costs, explain, table
 from gpushare.placement.columns import Nodes
 from gpushare.placement.costs import Cost, Costs, Worth
 from gpushare.placement.outlook import Outlook
-from gpushare.placement.place import barred_by_kind
 from gpushare.placement.policies import Policies
 from gpushare.placement.table import BY_PLACE, FITS, UNSEEN, Fits, Table
 from gpushare.runtime.clock import Clock
@@ -93,7 +92,7 @@ class _Kind:
 
     @property
     def nbytes(self) -> int:
-        return self.fits.nbytes + _TEXT * (len(self.placed) + len(self.around))
+        return self.fits.codes.nbytes + _TEXT * (len(self.placed) + len(self.around))
 
 
 class _Kept:
@@ -146,17 +145,18 @@ class ClusterTable:
 
     # Questions.
 
-    def filter(
-        self, shape: RequestShape, names: Sequence[NodeName], reserved: frozenset[NodeName] = frozenset()
-    ) -> FilterResult:
+    def filter(self, shape: RequestShape, names: Sequence[NodeName], pod: PodUid | None = None) -> FilterResult:
         """On which of the nodes the pod fits, and why not on the others.
 
         Args:
             shape: what the pod asks for, resolved.
             names: of the scheduler's nodes.
-            reserved: nodes where memory is set aside for this very pod by an earlier try; it fits there.
+            pod: who asks; it fits where memory is set aside for this very pod by an earlier try.
         """
-        told = self._told(self._kept, shape, names, reserved)
+        told = self._told(self._kept, shape, names)
+        if told and pod is not None:
+            for name in self._state.index.reserved_on(pod):
+                told.pop(name, None)
         return FilterResult(
             fits=[name for name in names if name not in told] if told else names,
             failed={name: refused.message for name, refused in told.items() if not refused.permanent},
@@ -167,12 +167,10 @@ class ClusterTable:
         """Why a pod does not fit, for every known node; None where it does. For chores."""
         with self._current() as current:
             names = list(current.rows)
-        told = self._told(self._chores, shape, names, frozenset())
+        told = self._told(self._chores, shape, names)
         return {name: told.get(name) for name in names}
 
-    def grades(
-        self, kind: PodKind, names: Sequence[NodeName], reserved: frozenset[NodeName] = frozenset()
-    ) -> NDArray[np.uint8]:
+    def grades(self, kind: PodKind, names: Sequence[NodeName], pod: PodUid | None = None) -> NDArray[np.uint8]:
         """What kube-scheduler is told of each of these nodes (`costs.grades`).
 
         For pods without GPUs all nodes without GPUs are the best, and those that take no pods with GPUs.
@@ -180,9 +178,9 @@ class ClusterTable:
         Args:
             kind: of the pod.
             names: of the scheduler's nodes.
-            reserved: nodes where memory is set aside for this very pod by an earlier try.
+            pod: who asks; where memory is set aside for this very pod by an earlier try is the best.
         """
-        shape = kind.shape
+        shape, reserved = kind.shape, self._state.index.reserved_on(pod) if pod is not None else frozenset()
         with self._current() as current:
             policies, known = self._policies, self._kind(self._kept, shape) if shape is not None else None
             cost, rows = self._costs(current, kind, known), table.rows_named(current, names)
@@ -206,9 +204,7 @@ class ClusterTable:
             if changes:
                 values = costs.costs_of(list(changes.values()), policies.of(_policy_of(kind)))
                 found[list(changes)], fits[list(changes)] = values, True
-                self._keep_costs(
-                    kind, policies, [(asked[at], value) for at, value in zip(changes, values, strict=True)]
-                )
+                self._keep_costs(kind, policies, zip(map(asked.__getitem__, changes), values, strict=True))
             late = list(asked.keys() - placed.keys())  # there was no time for them: worse than all others
             found[late, 0], fits[late] = found[fits, 0].max(initial=-_MOST) + 1, True
         return costs.grades(found, fits, names, best)
@@ -235,7 +231,7 @@ class ClusterTable:
                     fresh, worths, table = {}, {}, current
                 known = self._kind(self._kept, kind.shape) if kind.shape is not None else None
                 fresh[kind] = Costs(kind.takes, _worth(worths, policies, kind))
-                fresh[kind].update(current, None if known is None else known.fits)
+                fresh[kind].update(current, known and known.fits)
         with self._lock:
             if self._table is not table:
                 fresh, worths = {}, {}
@@ -281,15 +277,13 @@ class ClusterTable:
         found = self._kept.values.get(kind)
         if not isinstance(found, Costs):
             found = self._kept.put(kind, Costs(kind.takes, _worth(self._worths, self._policies, kind)))
-        found.update(current, None if known is None else known.fits)
+        found.update(current, known and known.fits)
         self._kept.used(kind)
         return found
 
     # Outside of it.
 
-    def _told(
-        self, kept: _Kept, shape: RequestShape, names: Sequence[NodeName], reserved: frozenset[NodeName]
-    ) -> dict[NodeName, Refused]:
+    def _told(self, kept: _Kept, shape: RequestShape, names: Sequence[NodeName]) -> dict[NodeName, Refused]:
         """Nodes on which a pod does not fit, and why."""
         with self._current() as current:
             kind, rows = self._kind(kept, shape), table.rows_named(current, names)
@@ -309,25 +303,24 @@ class ClusterTable:
         deadline = self._clock.monotonic() + FILTER_S if len(shape.containers) > 1 else float("inf")
         placed = self._placed(kind, asked, None, deadline)
         needs = explain.needs(shape, self._state.resource_config.unit)
-        said = (
-            (name, self._said(kind, name, each, placed.get(each.at), needs))
-            for each in refused
-            if (name := names[each.at]) not in reserved
-        )
+        said = ((name := names[each.at], self._said(kind, name, each, placed.get(each.at), needs)) for each in refused)
         return {name: why for name, why in said if why is not None}
 
     def _said(
         self, kind: _Kind, name: NodeName, refused: _Refused, placed: Verdict | None, needs: str
     ) -> Refused | None:
         """Why a pod does not fit on a node; None if it turns out that it does."""
-        ledger = refused.ledger
+        ledger, shape = refused.ledger, kind.fits.shape
         if ledger is None:
             return Refused(RefusalReason.NO_INVENTORY, node_records.unknown(name))
         if isinstance(ledger, NodeLedger) and not refused.code & BY_PLACE:
             reason, permanent = table.refusal(refused.code)
             if reason is RefusalReason.NO_MATCHING_GPU:
-                return Refused(reason, name.join(self._around(kind, refused.build, ledger)), permanent)
-            left = self._left(kind.fits.shape, refused.row, ledger, never=permanent)
+                if refused.build not in kind.around:
+                    around = explain.around_the_node(shape, shape.containers[0], ledger.inventory)
+                    kind.around[refused.build] = around
+                return Refused(reason, name.join(kind.around[refused.build]), permanent)
+            left = self._left(shape, refused.row, ledger, never=permanent)
             return Refused(reason, needs + left, permanent)
         answer = ledger if isinstance(ledger, Refused) else placed
         if answer is None:
@@ -343,16 +336,6 @@ class ClusterTable:
         if known is None or known[0] is not ledger:
             known = words[row] = ledger, explain.left(shape, ledger, {}, never=never)
         return known[1]
-
-    @staticmethod
-    def _around(kind: _Kind, build: int, ledger: NodeLedger) -> tuple[str, str]:
-        found = kind.around.get(build)
-        if found is None:
-            shape, inventory = kind.fits.shape, ledger.inventory
-            barred = barred_by_kind(shape, inventory.gpus)
-            found = explain.around_the_node(shape, shape.containers[0], barred, inventory)
-            kind.around[build] = found
-        return found
 
     def _placed(
         self, kind: _Kind | None, asked: Mapping[int, _Row], policies: Policies | None, deadline: float

@@ -15,7 +15,7 @@ from controller.cluster_table import ClusterTable
 from controller.extender.app import Extender
 from controller.extender.bind import Binder
 from controller.leadership import Leadership
-from controller.metrics import CONTENT_TYPE, Metrics, Readings
+from controller.metrics import Metrics, Readings
 from controller.outlooks import Outlooks
 from controller.preemption import Preemption
 from controller.reconcile.node_requests import Limits, Refusals
@@ -29,7 +29,7 @@ from gpushare.kube.api import KubeApi
 from gpushare.kube.lease import Elector
 from gpushare.runtime import http, logs, options, process
 from gpushare.runtime.clock import SystemClock
-from gpushare.runtime.http import Handler, HttpServer, Response
+from gpushare.runtime.http import Handler, HttpServer
 from gpushare.runtime.intake import MIB, ByteBudget
 from gpushare.runtime.pages import PageServer, verdict
 from gpushare.runtime.process import Signals
@@ -91,7 +91,7 @@ class Controller:
         probes.pages = {
             "/livez": lambda: verdict(self._stuck()),
             "/readyz": lambda: verdict(leads.unready()),
-            "/metrics": lambda: Response(200, metrics.page(), CONTENT_TYPE),
+            "/metrics": metrics.page,
         }
 
     def start(self) -> None:

@@ -21,7 +21,6 @@ from gpushare.runtime.clock import Clock
 from gpushare.runtime.http import Response
 from gpushare.runtime.pages import Kept
 
-CONTENT_TYPE: Final = exposition.CONTENT_TYPE
 MOST_NAMESPACES: Final = 1000  # with series of their own, by what they hold; the others share one
 MOST_GPUS: Final = 1000  # Over-committed ones, from the worst on. What a forged allocation names need not exist.
 _MIB: Final = 1024 * 1024
@@ -33,7 +32,7 @@ Waiting = Callable[[], Mapping[str, int]]  # pods by reason
 
 class Metrics:
     def __init__(self, clock: Clock) -> None:
-        self._page = Kept(lambda: Response(200, exposition.page(self.registry), CONTENT_TYPE), clock)
+        self.page = Kept(lambda: Response(200, exposition.page(self.registry), exposition.CONTENT_TYPE), clock)
         self.registry = exposition.registry(names.CONTROLLER)
         timer, counter = partial(Histogram, registry=self.registry), partial(Counter, registry=self.registry)
         self._seconds = timer("gpushare_extender_seconds", "Time to answer kube-scheduler", ["verb"], buckets=_SECONDS)
@@ -62,9 +61,6 @@ class Metrics:
         """Add what is computed at every scrape; `readings` are counters if their names end in `_total`, else gauges."""
         self.registry.register(_LedgerGauges(state, is_read))
         self.registry.register(_Readings(readings, waiting))
-
-    def page(self) -> bytes:
-        return self._page().body
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ from controller.cluster_table import ClusterTable, FilterResult, PodKind
 from controller.extender import messages
 from controller.extender.bind import Binder
 from controller.extender.messages import NodeLists
-from controller.metrics import CONTENT_TYPE, Metrics
+from controller.metrics import Metrics
 from controller.preemption import Preemption
 from controller.reconcile import node_requests
 from controller.reconcile.node_requests import Refusals
@@ -89,7 +89,7 @@ class Extender:
             f"{ours}/inspect": self._inspect,
             "/healthz": lambda: verdict(""),
             "/readyz": lambda: verdict(self.unready()),
-            "/metrics": lambda: Response(200, self.metrics.page(), CONTENT_TYPE),
+            "/metrics": self.metrics.page,
             "/version": lambda: Response(200, f"{self.version}\n".encode(), http.TEXT),
         }
 
@@ -138,8 +138,7 @@ class Extender:
         if request.pod.namespace == names.PLACEHOLDERS:
             never = FilterResult(fits=(), failed=dict.fromkeys(args.names, node_requests.REFUSED))
             return messages.filter_result(never, args, self._lists), "no-fit"
-        reserved = self.state.index.reserved_on(request.pod.uid)
-        result = self.table.filter(request.shape, args.names, reserved)
+        result = self.table.filter(request.shape, args.names, request.pod.uid)
         self.refusals.note(request.pod, args.names, fits=bool(result.fits))
         self.metrics.filtered(fits=len(result.fits), failed=len(result.failed), unresolvable=len(result.unresolvable))
         return messages.filter_result(result, args, self._lists), "fits" if result.fits else "no-fit"
@@ -150,8 +149,7 @@ class Extender:
         if request is None:
             return args.names.without_preference(), "no-gpu"
         kind = PodKind(request.shape, FreeHost.of(request))
-        reserved = self.state.index.reserved_on(request.pod.uid)
-        return args.names.priorities(self.table.grades(kind, args.names, reserved)), "scored"
+        return args.names.priorities(self.table.grades(kind, args.names, request.pod.uid)), "scored"
 
     def _prioritize_others(self, body: bytes, _: Request) -> tuple[bytes, str]:
         """Where a pod without GPUs takes the least from pods with GPUs: on any node without, else on the best one."""

@@ -294,6 +294,13 @@ class RequestShape:
     only_cdi: bool = False
     """Only nodes that hand GPUs over by CDI show them to it: it was created without a RuntimeClass."""
 
+    def why_not(self, gpu: Gpu) -> str:
+        """In two or three words why it may not have a GPU, whatever is free; only other hardware changes that."""
+        if (why := self.gpus.why_not(gpu)) or not self.gpus.enforced:
+            return why
+        part = any(not gpu.limit_of(request.need(gpu).memory_mib).enforced for request in self.containers)
+        return "only a part of MIG" if part else ""
+
     def takes(self, container: ContainerRequest, gpu: Gpu) -> bool:
         """Whether one of its containers may get a GPU, if that may be a MIG instance."""
         return gpu.mig is None or takes_mig(self.gpus.mig, container.gpu_count, whole=container.whole)

@@ -39,11 +39,10 @@ def too_few_gpus(wanted: int, healthy: int, ledger: NodeLedger) -> str:
     return f"{text} healthy ({_unhealthy(ledger)})" if _unhealthy(ledger) else text
 
 
-def around_the_node(
-    shape: RequestShape, wanted: ContainerRequest, barred: Barred, inventory: NodeInventory
-) -> tuple[str, str]:
+def around_the_node(shape: RequestShape, wanted: ContainerRequest, inventory: NodeInventory) -> tuple[str, str]:
     """What a refusal says before and after the node's name; the same for all nodes with the same GPUs."""
     kind = f" with {shape.gpus}" if shape.gpus != ANY_GPU else ""
+    barred = {gpu.uuid: why for gpu in inventory.healthy if (why := shape.why_not(gpu))}
     of_kind = [gpu for gpu in inventory.gpus if gpu.uuid not in barred]
     without = ""
     if not all(shape.takes(wanted, gpu) for gpu in of_kind):

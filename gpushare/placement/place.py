@@ -1,6 +1,6 @@
 """Choose GPUs of one node for a whole pod, or say with numbers why not."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from gpushare.identity import GpuUuid
@@ -35,13 +35,12 @@ def place(shape: RequestShape, ledger: NodeLedger, policies: Policies = _DEFAULT
     widest = max(container.gpu_count for container in shape.containers)
     if widest > len(healthy):
         return Refused(RefusalReason.TOO_FEW_GPUS, explain.too_few_gpus(widest, len(healthy), ledger), permanent=True)
-    barred = barred_by_kind(shape, healthy)
+    barred = {gpu.uuid: why for gpu in healthy if (why := shape.why_not(gpu))}
     of_kind = [gpu for gpu in healthy if gpu.uuid not in barred]
     lacking = [request for request in shape.containers if request.gpu_count > len(_open_to(shape, request, of_kind))]
     if lacking:
         hardest = max(lacking, key=lambda request: (request.gpu_count, request.whole))
-        inventory = ledger.inventory
-        message = inventory.node.join(explain.around_the_node(shape, hardest, barred, inventory))
+        message = ledger.inventory.node.join(explain.around_the_node(shape, hardest, ledger.inventory))
         return Refused(RefusalReason.NO_MATCHING_GPU, message, permanent=True)
     barred = {**_barred_by_neighbours(shape.affinity, ledger), **barred}
     bins = [_bin(shape, gpu, ledger) for gpu in of_kind if gpu.uuid not in barred]
@@ -57,18 +56,6 @@ def place(shape: RequestShape, ledger: NodeLedger, policies: Policies = _DEFAULT
     return Placed(
         tuple(_grant(shape, request, gpus, ledger) for request, gpus in zip(shape.containers, chosen, strict=True))
     )
-
-
-def barred_by_kind(shape: RequestShape, gpus: Iterable[Gpu]) -> Barred:
-    """GPUs that are not what the pod asks for. Only other hardware changes that."""
-    return {gpu.uuid: why for gpu in gpus if (why := shape.gpus.why_not(gpu) or _shared_mig(shape, gpu))}
-
-
-def _shared_mig(shape: RequestShape, gpu: Gpu) -> str:
-    if not shape.gpus.enforced:
-        return ""
-    part = any(not gpu.limit_of(request.need(gpu).memory_mib).enforced for request in shape.containers)
-    return "only a part of MIG" if part else ""
 
 
 def _barred_by_neighbours(affinity: Affinity | None, ledger: NodeLedger) -> Barred:

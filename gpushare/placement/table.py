@@ -16,7 +16,6 @@ from gpushare.model.gpu import Gpu, GpuHealth, HandOver, MigInstance, NodeInvent
 from gpushare.model.ledger import NodeLedger, RefusalReason, Refused, Verdict
 from gpushare.model.request import ANY_GPU, RequestShape
 from gpushare.placement.columns import ENOUGH, MOST_MIB, Bools, Ints, Nodes, cell, gpus_of, of_host
-from gpushare.placement.place import barred_by_kind
 
 MOST_PLACES: Final = 64  # GPUs of a node in columns; one node with more would widen the rows of all
 _STEP: Final = 8
@@ -211,17 +210,13 @@ class NodeNames(list[NodeName]):
     def rows(self, of: Table) -> Ints:
         known = self._rows
         if known is None or known[0]() is not of or known[1] != of.layout:
-            known = self._rows = weakref.ref(of), of.layout, _rows(of, self)
+            find = of.rows.get
+            known = self._rows = weakref.ref(of), of.layout, np.array([find(name, 0) for name in self], np.int64)
         return known[2]
 
 
 def rows_named(table: Table, names: Sequence[NodeName]) -> Ints:
-    return names.rows(table) if isinstance(names, NodeNames) else _rows(table, names)
-
-
-def _rows(table: Table, names: Sequence[NodeName]) -> Ints:
-    find = table.rows.get
-    return np.array([find(name, 0) for name in names], np.int64)
+    return (names if isinstance(names, NodeNames) else NodeNames(names)).rows(table)
 
 
 def with_gpus(table: Table, rows: Rows) -> Ints:
@@ -278,7 +273,7 @@ class Rules:
 
     def _ask(self, gpu: Gpu) -> tuple[bool, int, bool]:
         need = self._request.need(gpu).memory_mib
-        is_open = self._shape.takes(self._request, gpu) and not barred_by_kind(self._shape, [gpu])
+        is_open = self._shape.takes(self._request, gpu) and not self._shape.why_not(gpu)
         return is_open, min(need, MOST_MIB + 1), is_open and gpu.memory_mib >= need
 
     def of(self, cells: NDArray[np.int32]) -> tuple[Bools, NDArray[np.int32], Bools, Bools]:
@@ -316,10 +311,6 @@ class Fits:
         self.seen = of.now
         if isinstance(rows, slice) or len(rows):
             self.codes[rows] = self._codes(of, rows)
-
-    @property
-    def nbytes(self) -> int:
-        return self.codes.nbytes
 
     def keep(self, row: int, said: Verdict) -> None:
         """What `place` has said of a row as it is."""

@@ -31,7 +31,7 @@ OF_A_CREATE = {
 """Beside them there is the server, `gpushare/runtime/http.py`; types, names and the clock are left out."""
 
 
-OF_A_FILTER = 15
+OF_A_FILTER = 12
 """So many at most, of the same kind, for a pod of a new shape; more of them may be merged."""
 
 

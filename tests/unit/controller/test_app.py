@@ -207,7 +207,10 @@ def test_over_committed_compute_is_a_metric(world: World) -> None:
     for name in ("a", "b"):
         allocation = make_allocation(name, replace(make_grant(0), compute_percent=60))
         PodSink(world.state.index).upsert(Bound(ref=allocation.pod, node=allocation.node, allocation=allocation))
-    assert 'gpushare_gpu_over_committed_compute_ratio{UUID="GPU-0",node="node-a"} 0.2' in world.metrics.page().decode()
+    assert (
+        'gpushare_gpu_over_committed_compute_ratio{UUID="GPU-0",node="node-a"} 0.2'
+        in world.metrics.page().body.decode()
+    )
 
 
 CONFIG = ResourceConfig()
@@ -232,7 +235,7 @@ def with_node(state: ClusterState, name: str, *gib: int) -> None:
 def page(state: ClusterState, *, is_read: bool = True) -> str:
     metrics = Metrics(ManualClock())
     metrics.watch(state, {}, dict, is_read=lambda: is_read)
-    return metrics.page().decode()
+    return metrics.page().body.decode()
 
 
 def found(state: ClusterState, name: str) -> dict[tuple[str, ...], float]:

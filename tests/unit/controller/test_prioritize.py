@@ -109,10 +109,8 @@ def reference(world: World, kind: PodKind, asked: Sequence[NodeName]) -> list[in
     return plain.grades(asked, costs)
 
 
-def grades(
-    world: World, kind: PodKind, asked: Sequence[NodeName], reserved: frozenset[NodeName] = frozenset()
-) -> list[int]:
-    scores: list[int] = world.table.grades(kind, asked, reserved).tolist()
+def grades(world: World, kind: PodKind, asked: Sequence[NodeName]) -> list[int]:
+    scores: list[int] = world.table.grades(kind, asked).tolist()
     return scores
 
 
@@ -337,10 +335,12 @@ def test_a_replica_that_does_not_know_the_cluster_has_no_opinion(world: World) -
 def test_a_node_where_memory_is_set_aside_for_the_pod_is_the_best() -> None:
     world = grown(3)
     kind, asked = PodKind(make_shape(2), LITTLE), every(world)
-    other = asked[grades(world, kind, asked).index(8)]
-    assert [asked[i] for i, score in enumerate(grades(world, kind, asked, frozenset({other}))) if score == 10] == [
-        other
-    ]
+    request = request_of(pod("late", gib=2))
+    other = asked[grades(world, kind, asked).index(1)]
+    world.state.reserve(request, other, now=0)
+    assert grades(world, kind, asked)[asked.index(other)] < 10
+    scores = world.table.grades(kind, asked, request.pod.uid).tolist()
+    assert [name for name, score in zip(asked, scores, strict=True) if score == 10] == [other]
 
 
 # The table follows the index.
