@@ -231,7 +231,7 @@ class ClusterTable:
                     fresh, worths, table = {}, {}, current
                 known = self._kind(self._kept, kind.shape) if kind.shape is not None else None
                 fresh[kind] = Costs(kind.takes, _worth(worths, policies, kind))
-                fresh[kind].update(current, known and known.fits)
+                fresh[kind].update(current, known.fits if known is not None else None)
         with self._lock:
             if self._table is not table:
                 fresh, worths = {}, {}
@@ -277,7 +277,7 @@ class ClusterTable:
         found = self._kept.values.get(kind)
         if not isinstance(found, Costs):
             found = self._kept.put(kind, Costs(kind.takes, _worth(self._worths, self._policies, kind)))
-        found.update(current, known and known.fits)
+        found.update(current, known.fits if known is not None else None)
         self._kept.used(kind)
         return found
 

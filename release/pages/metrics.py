@@ -66,7 +66,7 @@ def controller_page() -> str:
     metrics.answered("bind", "bound", 0.01)
     metrics.filtered(fits=1, failed=1, unresolvable=1)
     metrics.preempted(nodes={"chosen": 1}, victims={"kept": 1})
-    return metrics.page().decode()
+    return metrics.page().body.decode()
 
 
 def plugin_page() -> str:
