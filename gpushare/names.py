@@ -145,6 +145,7 @@ CONTROLLER: Final = "gpushare-controller"
 PLUGIN: Final = "gpushare-device-plugin"
 MPS: Final = "gpushare-mps"
 SCHEDULER: Final = "gpushare-scheduler"
+DEFAULT_SCHEDULER: Final = "default-scheduler"  # the cluster's own
 
 # Other objects of the installation.
 NAMESPACE: Final = "gpushare-system"

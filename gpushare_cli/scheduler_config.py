@@ -19,7 +19,6 @@ from gpushare_cli.console import OK, Streams
 
 CONTROLLER_PORT: Final = 12345  # port of the controller's Service, the same as Aliyun's extender has
 DEFAULT_URL: Final = f"http://{names.CONTROLLER_SERVICE}.{names.NAMESPACE}.svc:{CONTROLLER_PORT}{names.EXTENDER_PREFIX}"
-DEFAULT_SCHEDULER: Final = "default-scheduler"
 DEFAULT_QPS: Final = 500
 OTHERS_WEIGHT: Final = 9
 """With a lead of 180 points more than what kube-scheduler's plugins for CPU and memory usually differ by, and less than
@@ -250,7 +249,7 @@ def _client(options: Options) -> dict[str, Any]:
 
 
 def _scheduler_name(options: Options) -> str:
-    return _dns_name("scheduler name", options.scheduler_name) if options.scheduler_name else DEFAULT_SCHEDULER
+    return _dns_name("scheduler name", options.scheduler_name) if options.scheduler_name else names.DEFAULT_SCHEDULER
 
 
 def _dns_name(what: str, text: str) -> str:

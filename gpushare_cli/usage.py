@@ -40,7 +40,6 @@ _FACTS: Final = frozenset({"gpushare_plugin_usage_info", "gpushare_plugin_gpu_pr
 _TRIED: Final = ("reading=on", "reading=no-answer")
 _SAMPLE: Final = re.compile(r"^([a-z_]+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 _LABEL: Final = re.compile(r'([A-Za-z]+)="((?:[^"\\]|\\.)*)"')
-_MIB: Final = 1024 * 1024
 _MOST: Final = 2.0**60  # bytes; more is no memory of a GPU
 
 Key = tuple[str, str, str, str]  # namespace, pod, container (empty: all that hold nothing of it) and UUID of a GPU
@@ -76,7 +75,7 @@ def parse(page: str) -> NodeUse:
         if name in found:
             namespace, pod, container, gpu = (labels.get(key, "") for key in ("namespace", "pod", "container", "UUID"))
             key = namespace, pod, "" if container == names.OTHERS else container, gpu
-            found[name][key] = -(-int(value) // _MIB)
+            found[name][key] = -(-int(value) // units.MIB)
         elif name in _FACTS:
             facts |= {f"{key}={said}": value for key, said in labels.items()}
     uses = {key: Use(found[_USED].get(key), found[_PEAK].get(key)) for key in found[_USED].keys() | found[_PEAK].keys()}
@@ -198,11 +197,11 @@ def _of_pod(allocation: Allocation, inventory: NodeInventory, known: NodeUse) ->
 
 def cells(row: LimitRow) -> tuple[str, ...]:
     place = row.node, row.namespace, row.pod, row.container, row.gpu, row.limit
-    return *place, *map(amount, (row.granted_mib, row.use.used_mib, row.use.peak_mib))
+    return *place, *amounts(row.granted_mib, row.use)
 
 
-def amount(mib: int | None) -> str:
-    return "?" if mib is None else units.memory(mib)
+def amounts(granted_mib: int, use: Use) -> Iterator[str]:
+    return ("?" if mib is None else units.memory(mib) for mib in (granted_mib, use.used_mib, use.peak_mib))
 
 
 def as_json(row: LimitRow) -> dict[str, Any]:

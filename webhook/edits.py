@@ -20,7 +20,6 @@ from webhook.runtimeclass import RuntimeClassChoice
 LISTS: Final = ("initContainers", "containers")  # in the order of `pods.containers`
 OURS: Final = (names.ANNOTATION_OVERRIDDEN, names.ANNOTATION_HAND_OVER)
 """Annotations that are written for each pod that needs them, and by no one else."""
-DEFAULT_SCHEDULER: Final = "default-scheduler"
 Entry = Mapping[str, Any]
 
 

@@ -19,7 +19,7 @@ from gpushare.units import MemoryUnit
 from gpushare.wire import frameworks, pods, requests
 from gpushare.wire.fields import JsonObject
 from webhook import edits, review
-from webhook.edits import DEFAULT_SCHEDULER, LISTS, OURS, Rules
+from webhook.edits import LISTS, OURS, Rules
 from webhook.review import Review
 
 _MEANT_FOR_US: Final = (names.GPU_COUNT, names.GPU_CORE)
@@ -141,7 +141,7 @@ def _gpu_spec(spec: JsonObject, container_requests: tuple[ContainerRequest, ...]
         return edits.isolate(container, rules)
 
     result = edits.each_container(spec, LISTS, edit)
-    if rules.scheduler and spec.get("schedulerName") in {None, "", DEFAULT_SCHEDULER}:
+    if rules.scheduler and spec.get("schedulerName") in {None, "", names.DEFAULT_SCHEDULER}:
         result["schedulerName"] = rules.scheduler
     return result
 
@@ -272,8 +272,8 @@ def _warnings_of_gpu_pod(before: JsonObject, after: JsonObject, rules: Rules) ->
     ours = rules.resource_config.resources
     yield from _warnings(before, after, rules)
     yield from _ignored_marks(before)
-    scheduler = after["spec"].get("schedulerName") or DEFAULT_SCHEDULER
-    better = rules.scheduler or DEFAULT_SCHEDULER
+    scheduler = after["spec"].get("schedulerName") or names.DEFAULT_SCHEDULER
+    better = rules.scheduler or names.DEFAULT_SCHEDULER
     if after["spec"].get("nodeName"):
         yield _PRESET_NODE
     elif scheduler not in {better, *rules.other_schedulers}:

@@ -12,7 +12,7 @@ from gpushare.wire import fields
 from gpushare_cli.doctor import objects
 from gpushare_cli.doctor.facts import Facts, Finding, error, note, warning
 from gpushare_cli.doctor.snapshot import Unreadable, read
-from gpushare_cli.scheduler_config import DEFAULT_SCHEDULER, ServerVersion
+from gpushare_cli.scheduler_config import ServerVersion
 
 DIFFERENCES: Final = "gpushare_ledger_differences"
 CERTIFICATE_TTL: Final = "gpushare_webhook_certificate_ttl_seconds"
@@ -138,7 +138,8 @@ def scheduler_running(facts: Facts) -> Iterator[Finding]:
     """The scheduler that GPU pods name runs."""
     wanted = facts.settings.scheduler_name
     if wanted != names.SCHEDULER:
-        problem = f"GPU pods go to {wanted or DEFAULT_SCHEDULER}, whose file cannot be read through the API server"
+        other = wanted or names.DEFAULT_SCHEDULER
+        problem = f"GPU pods go to {other}, whose file cannot be read through the API server"
         ours = f"gpushare scheduler-config --server-version {facts.snapshot.server} --scheduler-name '{wanted}'"
         yield note(facts.own("configmap", names.CONFIG), problem, f"compare it with: {ours}")
         return

@@ -196,16 +196,12 @@ def _limits(explained: Explanation) -> Iterator[tuple[str, ...]]:
         gpu = label(share.gpu.index) if share.gpu else "?"
         kind = share.limit.value if share.limit else "?"
         used = explained.used(share.grant.container, share.uuid)
-        yield world.named(share.grant), gpu, kind, *_amounts(share.memory_mib, used)
+        yield world.named(share.grant), gpu, kind, *usage.amounts(share.memory_mib, used)
     nameless = (explained.pod.namespace, explained.pod.name, "")
     for uuid in sorted(key[3] for key in explained.use.uses if key[:3] == nameless):
         other = gpus.get(uuid)
         where = (label(other.index), other.limit_of(0).value) if other else (uuid, "?")
-        yield usage.OTHERS, *where, *_amounts(0, explained.used("", uuid))
-
-
-def _amounts(granted_mib: int, use: Use) -> Iterator[str]:
-    return map(usage.amount, (granted_mib, use.used_mib, use.peak_mib))
+        yield usage.OTHERS, *where, *usage.amounts(0, explained.used("", uuid))
 
 
 def _fill(fill: Fill) -> tuple[str, ...]:

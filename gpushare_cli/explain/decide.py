@@ -26,7 +26,6 @@ from gpushare_cli.usage import NodeUse, Use
 from gpushare_cli.world import NodeAnswer, World
 
 Object = Mapping[str, Any]
-_DEFAULT_SCHEDULER: Final = "default-scheduler"
 WAITS: Final = "waits"
 _NO_ROOM: Final = frozenset(
     {RefusalReason.INSUFFICIENT_GPU_MEMORY, RefusalReason.INSUFFICIENT_GPU_COMPUTE, RefusalReason.NO_UNTOUCHED_GPU}
@@ -179,7 +178,7 @@ def _reason(pod: Object, answered: Sequence[NodeAnswer], *, said: str) -> tuple[
 
 
 def _scheduler(pod: Object) -> str:
-    return fields.text(fields.mapping(pod, "spec", "pod"), "schedulerName", "spec") or _DEFAULT_SCHEDULER
+    return fields.text(fields.mapping(pod, "spec", "pod"), "schedulerName", "spec") or names.DEFAULT_SCHEDULER
 
 
 def _notes(pod: Object, config: ResourceConfig, state: World) -> Sequence[str]:
