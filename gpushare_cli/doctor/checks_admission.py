@@ -276,7 +276,7 @@ def _conflict(facts: Facts, config_map: JsonObject) -> str:
         return ""
     if facts.writes_runtime_class:
         return "the webhook writes it into GPU pods"
-    others = [each.name for each in facts.nodes if each.published and each.published.hand_over is not HandOver.CDI]
+    others = [each.name for each in facts.nodes if each.inventory and each.inventory.hand_over is not HandOver.CDI]
     return f"no GPU pod without it can run on {some(others)}" if others else ""
 
 
@@ -298,7 +298,7 @@ def isolation(facts: Facts) -> Iterator[Finding]:
 
 def _isolates(facts: Facts, node: GpuNode) -> bool:
     """Whether no container there sees a GPU that it was not granted, whatever its variables say."""
-    if node.published is None or node.published.hand_over is not HandOver.CDI:
+    if node.inventory is None or node.inventory.hand_over is not HandOver.CDI:
         return False
     # The label counts more than the setting.
     nvidia_default = node.labels.get(names.LABEL_NVIDIA_DEFAULT) or facts.plugin_setting("nvidia_default_runtime")

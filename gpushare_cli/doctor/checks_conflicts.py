@@ -90,9 +90,10 @@ def sharing_plugins(facts: Facts) -> Iterator[Finding]:
 def schedulers(facts: Facts) -> Iterator[Finding]:
     """No other system's scheduler or extender chooses GPUs."""
     for theirs in {each.workload: each for each in facts.foreign_pods if each.role is Role.SCHEDULER}.values():
+        namespace = theirs.pod.namespace
         problem = f"the scheduler of {theirs.system.name} still runs: if kube-scheduler asks it too, both choose GPUs"
-        fix = f"take it out of the extenders, then: kubectl -n {theirs.namespace} delete deployment {theirs.workload}"
-        yield warning(f"deployment/{theirs.namespace}/{theirs.workload}", problem, fix)
+        fix = f"take it out of the extenders, then: kubectl -n {namespace} delete deployment {theirs.workload}"
+        yield warning(f"deployment/{namespace}/{theirs.workload}", problem, fix)
     for extender in checks_scheduling.other_extenders(facts):
         managed = {str(entry.get("name")) for entry in fields.objects(extender, "managedResources", "extender")}
         if shared := sorted(managed & {names.GPU_MEM, names.GPU_PERCENT, names.GPU}):
@@ -162,9 +163,9 @@ def _devices(spec: JsonObject) -> Iterator[tuple[str, str]]:
 
 
 def _is_shared(node: GpuNode, driver: str, uuid: str) -> bool:
-    if node.published is None or not uuid:
+    if node.inventory is None or not uuid:
         return driver == _DRA_DRIVER
-    return uuid in {gpu.uuid for gpu in node.published.gpus}
+    return uuid in node.inventory.by_uuid
 
 
 def _plugins_on(facts: Facts, node: GpuNode) -> list[ForeignPod]:
@@ -186,7 +187,7 @@ def _offered(node: GpuNode, ours: Set[str]) -> str:
 
 
 def _fix(pod: ForeignPod) -> str:
-    return pod.system.fix.format(namespace=pod.namespace, workload=pod.workload, node=pod.node)
+    return pod.system.fix.format(namespace=pod.pod.namespace, workload=pod.workload, node=pod.node)
 
 
 def _is_isolated(facts: Facts, labels: Mapping[str, Any]) -> bool:

@@ -7,11 +7,10 @@ from typing import Final
 from gpushare import names, units
 from gpushare.cluster import node_records
 from gpushare.cluster.pod_records import Bound, Pending
-from gpushare.identity import NodeName
 from gpushare.model.gpu import NO_LIMIT, Gpu, GpuHealth, HandOver, NodeInventory
 from gpushare.model.ledger import mib_on
 from gpushare.placement.explain import some
-from gpushare.wire import hand_over, pods as pods_wire
+from gpushare.wire import hand_over, inventory as inventory_wire, pods as pods_wire
 from gpushare_cli import usage as used
 from gpushare_cli.doctor import objects
 from gpushare_cli.doctor.facts import Facts, Finding, GpuNode, NothingToCheckError, error, note, warning
@@ -60,9 +59,9 @@ def inventory(facts: Facts) -> Iterator[Finding]:
             problem = f"its inventory cannot be read: {node.record.problem}"
             fix = "run the same version of all components; the plugin writes it again when it starts"
             yield error(f"node/{node.name}", problem, fix)
-        elif node.runs_plugin and node.published is None:
+        elif node.runs_plugin and node.inventory is None:
             yield error(f"node/{node.name}", "its device plugin is ready, but has published no inventory", look)
-        elif node.runs_plugin and node.published is not None and not node.published.gpus:
+        elif node.runs_plugin and not node.gpus:
             yield warning(f"node/{node.name}", "its device plugin finds no GPU", look)
 
 
@@ -70,9 +69,10 @@ def amounts(facts: Facts) -> Iterator[Finding]:
     """The kubelet counts what the healthy GPUs are."""
     settings = facts.settings
     for node in facts.nodes:
-        if not node.runs_plugin or node.published is None or node.published.unit != settings.resource_config.unit:
+        if not node.runs_plugin or node.inventory is None or node.inventory.unit != settings.resource_config.unit:
             continue  # another check says so
-        for resource, expected in _expected(node.published, settings).items():
+        published = inventory_wire.decode(node.record.published or "", node.name)  # without what others say of it
+        for resource, expected in _expected(published, settings).items():
             found = units.whole(node.allocatable.get(resource, "0"))
             if found != expected:
                 problem = f"allocatable {resource} is {found}, but its healthy GPUs are {expected}"
@@ -84,8 +84,8 @@ def memory_unit(facts: Facts) -> Iterator[Finding]:
     """All nodes count memory in the unit of the settings."""
     wanted = facts.settings.resource_config.unit
     for node in facts.nodes:
-        if node.published is not None and node.published.unit != wanted:
-            units_of = f"in {node.published.unit.name}, the settings in {wanted.name}"
+        if node.inventory is not None and node.inventory.unit != wanted:
+            units_of = f"in {node.inventory.unit.name}, the settings in {wanted.name}"
             restart = facts.kubectl("rollout restart deployment,daemonset")
             yield error(f"node/{node.name}", f"it counts memory {units_of}: it takes no GPU pods", restart)
 
@@ -111,7 +111,7 @@ def gpu_health(facts: Facts) -> Iterator[Finding]:
             if gpu.health is GpuHealth.UNHEALTHY and not node.no_usable_gpu:
                 why, fix = _unhealthy(facts, node, gpu)
                 yield warning(f"node/{node.name}", f"GPU {gpu.label} ({gpu.uuid}) is unhealthy: {why}", fix)
-        for left in node.record.inventory.left_out if node.record.inventory else ():
+        for left in node.inventory.left_out if node.inventory else ():
             problem, _, fix = left.reason.partition("; ")
             yield warning(f"node/{node.name}", f"GPU {left.index} is not shared: {problem}", fix)
 
@@ -142,14 +142,14 @@ def hand_over_ways(facts: Facts) -> Iterator[Finding]:
     """Every node that shares hands GPUs over in the way that its plugin names, and can run the pods that it is sent."""
     groups = defaultdict[tuple[HandOver, str], list[str]](list)
     for node in facts.nodes:
-        if node.published is None or not node.published.hand_over_reason:
+        if node.inventory is None or not node.inventory.hand_over_reason:
             continue
         if node.no_usable_gpu:
-            problem = f"no GPU of it is handed over: {node.published.hand_over_reason}"
+            problem = f"no GPU of it is handed over: {node.inventory.hand_over_reason}"
             fix = f"kubectl label node {node.name} --overwrite {names.LABEL_HAND_OVER}={HandOver.ENVVAR.value}"
             yield error(f"node/{node.name}", problem, fix)
         else:
-            groups[node.published.hand_over, node.published.hand_over_reason].append(node.name)
+            groups[node.inventory.hand_over, node.inventory.hand_over_reason].append(node.name)
     for (way, reason), nodes in sorted(groups.items(), key=lambda group: (group[0][0].value, group[0][1])):
         fix = "" if way is HandOver.CDI else f"for CDI, which keeps NVIDIA's runtime out of the way: {_OPERATOR_PAGE}"
         yield note(f"node/{some(nodes)}", f"hands GPUs over by {way.value}: {reason}", fix)
@@ -188,7 +188,7 @@ def _handlers(facts: Facts) -> Iterator[Finding]:
 
 def weaker_limits(facts: Facts) -> Iterator[Finding]:
     """The strongest limit there is holds containers to their share of each GPU."""
-    gpus = [(NodeName(node.name), gpu) for node in facts.nodes if node.published for gpu in node.published.gpus]
+    gpus = [(node.name, gpu) for node in facts.nodes for gpu in node.gpus]
     for message, nodes in used.weaker(gpus).items():
         yield note(f"node/{some(nodes)}", f"limits are {message}", "docs/limits.md")
 
@@ -209,7 +209,7 @@ def oversubscribed(facts: Facts) -> Iterator[Finding]:
     """No GPU is oversubscribed without an enforced limit, or above its factor; every label of a factor can be read."""
     found: dict[tuple[str, str], list[str]] = {}
     for node in facts.nodes:
-        gpus = [gpu for gpu in (node.published.gpus if node.published else ()) if gpu.extra_mib]
+        gpus = [gpu for gpu in node.gpus if gpu.extra_mib]
         for factor in sorted({gpu.factor for gpu in gpus}):
             limits_of = {gpu.limit for gpu in gpus if gpu.factor == factor}
             loose = ", ".join(sorted(limit.value for limit in limits_of if not limit.enforced))

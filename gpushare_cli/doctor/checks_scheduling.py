@@ -144,7 +144,7 @@ def _number(value: object) -> int:
 
 def pods_without_gpus(facts: Facts) -> Iterator[Finding]:
     """Pods without GPUs are kept off the nodes that share, or placed there where they cost the least."""
-    sharing = [node for node in facts.nodes if node.published is not None]
+    sharing = [node for node in facts.nodes if node.inventory is not None]
     open_to_all = [node.name for node in sharing if not node.is_tainted]
     if not open_to_all:
         return
@@ -179,7 +179,7 @@ def pending(facts: Facts) -> Iterator[Finding]:
 
 def unallocated(facts: Facts) -> Iterator[Finding]:
     """Pods on a node were granted GPUs at bind."""
-    ours = {node.name for node in facts.nodes if node.record.inventory is not None}
+    ours = {node.name for node in facts.nodes if node.inventory is not None}
     for pod, record in facts.pods:
         if not isinstance(record, Bound) or record.bypassed is None or record.deleting or facts.age(pod) <= _PATIENCE:
             continue
@@ -217,7 +217,7 @@ def _refusals(pod: JsonObject) -> Iterator[str]:
 
 def unreadable(facts: Facts) -> Iterator[Finding]:
     """What bound pods hold can be read."""
-    inventories = {node.name: node.record.inventory for node in facts.nodes}
+    inventories = {node.name: node.inventory for node in facts.nodes}
     for _, record in facts.pods:
         if not isinstance(record, Bound) or (inventory := inventories.get(record.node)) is None:
             continue

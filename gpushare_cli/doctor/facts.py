@@ -12,12 +12,12 @@ from gpushare.cluster import node_ledger, node_records, pod_records
 from gpushare.cluster.node_ledger import Ledgers
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import PodRecord
-from gpushare.errors import GpuShareError, WireError
+from gpushare.errors import GpuShareError
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Reply
 from gpushare.model.gpu import Gpu, NodeInventory
-from gpushare.wire import fields, hand_over, inventory as inventory_wire
+from gpushare.wire import fields, hand_over, pods as pods_wire
 from gpushare_cli import reading, schedulable
 from gpushare_cli.doctor import objects
 from gpushare_cli.doctor.foreign import ForeignPod, foreign_pod
@@ -72,9 +72,8 @@ class LastFindingError(GpuShareError):
 class GpuNode:
     """A node that shares its GPUs, should do so, or has done so."""
 
-    name: str
+    name: NodeName
     record: NodeRecord  # with what others beside the plugin say of its GPUs
-    published: NodeInventory | None  # as the plugin wrote it; None if it wrote none that can be read
     allocatable: Mapping[str, Any]
     is_selected: bool  # by the DaemonSet's node selector
     labels: Mapping[str, Any]
@@ -93,16 +92,19 @@ class GpuNode:
         return self.is_selected or self.plugin is not None
 
     @property
+    def inventory(self) -> NodeInventory | None:
+        """None if the plugin wrote none that can be read."""
+        return self.record.inventory
+
+    @property
     def gpus(self) -> tuple[Gpu, ...]:
-        return self.record.inventory.gpus if self.record.inventory else ()
+        return self.inventory.gpus if self.inventory else ()
 
     @property
     def no_usable_gpu(self) -> bool:
         """Whether an administrator demands a way of handing over that cannot work there."""
-        published = self.published
-        return published is not None and any(
-            gpu.reason and gpu.reason == published.hand_over_reason for gpu in published.gpus
-        )
+        why = self.inventory.hand_over_reason if self.inventory else ""
+        return bool(why) and any(gpu.reason == why for gpu in self.gpus)
 
 
 class Facts:
@@ -161,22 +163,19 @@ class Facts:
 
     def leads(self, component: str, name: str, part: Object, effect: str) -> Iterator[Finding]:
         """That no one can be leading by this Lease of a component, and what follows."""
-        if problem := self._lease_problem(part):
-            yield error(self.own("lease", name), f"{problem}, so {effect}", self.all_logs(component))
-
-    def _lease_problem(self, part: Object) -> str:
-        """Empty if one can be leading."""
-        if (lease := read(part)) is None:
-            return "there is no such Lease"
-        spec = fields.mapping(lease, "spec", "lease")
+        lease = read(part)
+        spec = fields.mapping(lease or {}, "spec", "lease")
         holder, renewed = fields.text(spec, "holderIdentity", "spec"), objects.moment(spec.get("renewTime"))
-        if not holder or renewed is None:
-            return "no one holds it"
         length = spec.get("leaseDurationSeconds") or _LEASE_S
-        age = self.now - renewed
-        if age > timedelta(seconds=length) + _SKEW:
-            return f"{holder} has not renewed it for {age.total_seconds():.0f} s, and it lasts {length} s"
-        return ""
+        if lease is None:
+            problem = "there is no such Lease"
+        elif not holder or renewed is None:
+            problem = "no one holds it"
+        elif (age := self.now - renewed) > timedelta(seconds=length) + _SKEW:
+            problem = f"{holder} has not renewed it for {age.total_seconds():.0f} s, and it lasts {length} s"
+        else:
+            return
+        yield error(self.own("lease", name), f"{problem}, so {effect}", self.all_logs(component))
 
     def plugin_setting(self, setting: str) -> str:
         return objects.plugin_setting(read(self.snapshot.plugin), read(self.snapshot.settings), setting)
@@ -241,28 +240,22 @@ class Facts:
         return [
             pod
             for pod in read(self.snapshot.pods)
-            if fields.mapping(pod, "metadata", "pod").get("namespace") == self.namespace
-            and objects.label(pod, objects.LABEL_APP) == component
+            if pods_wire.ref(pod).namespace == self.namespace and objects.label(pod, objects.LABEL_APP) == component
         ]
 
     @cached_property
-    def _plugins(self) -> Mapping[str, JsonObject]:
+    def _plugins(self) -> Mapping[NodeName, JsonObject]:
         staying = [pod for pod in self.own_pods(names.PLUGIN) if not pod["metadata"].get("deletionTimestamp")]
         ready_last = sorted(staying, key=lambda pod: fields.is_true(pod, "Ready", "pod"))
-        return {fields.text(fields.mapping(pod, "spec", "pod"), "nodeName", "spec"): pod for pod in ready_last}
+        return {node: pod for pod in ready_last if (node := pods_wire.node_of(pod))}
 
     def _gpu_node(self, node: JsonObject) -> GpuNode:
         name = node_records.name_of(node)
-        try:
-            published = inventory_wire.of_node(node)
-        except WireError:
-            published = None  # the record has the reason
         status = fields.mapping(node, "status", "node")
         handlers = fields.objects(status, "runtimeHandlers", "status")
         return GpuNode(
             name=name,
             record=node_records.read(node, None, self._unhealthy.get(name, frozenset())),
-            published=published,
             allocatable=fields.mapping(status, "allocatable", "status"),
             labels=objects.labels(node),
             handlers=frozenset(fields.text(each, "name", "runtimeHandlers") for each in handlers),

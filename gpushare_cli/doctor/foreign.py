@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any, Final
 
 from gpushare import names
+from gpushare.identity import NodeName, PodRef
 from gpushare.kube.api import JsonObject
 from gpushare.wire import fields, pods
 from gpushare_cli.doctor import objects
@@ -62,27 +63,23 @@ _HASH: Final = re.compile(r"-[0-9a-z]{1,10}$")
 class ForeignPod:
     system: System
     role: Role
-    namespace: str
-    pod: str
+    pod: PodRef
     workload: str  # name of the DaemonSet or Deployment that it belongs to; its own if it belongs to none
-    node: str
+    node: NodeName | None
 
     def __str__(self) -> str:
-        return f"the {self.role.value} of {self.system.name} (pod {self.namespace}/{self.pod})"
+        return f"the {self.role.value} of {self.system.name} (pod {self.pod})"
 
 
 def foreign_pod(pod: Mapping[str, Any]) -> ForeignPod | None:
     """Whose pod it is, if it belongs to one of these systems and has not ended."""
-    metadata, spec = fields.mapping(pod, "metadata", "pod"), fields.mapping(pod, "spec", "pod")
-    if fields.text(fields.mapping(pod, "status", "pod"), "phase", "status") in {"Succeeded", "Failed"}:
+    if not pods.counts(pod):
         return None
-    owner, workload = _workload(metadata)
-    images = set(map(_image, fields.objects(spec, "containers", "spec")))
+    owner, workload = _workload(fields.mapping(pod, "metadata", "pod"))
+    images = set(map(_image, fields.objects(fields.mapping(pod, "spec", "pod"), "containers", "spec")))
     for system in (NVIDIA, *SHARING):
         if (role := _role(system, owner, workload, images)) is not None:
-            namespace, name = (fields.text(metadata, key, "metadata") for key in ("namespace", "name"))
-            node = fields.text(spec, "nodeName", "spec")
-            return ForeignPod(system=system, role=role, namespace=namespace, pod=name, workload=workload, node=node)
+            return ForeignPod(system=system, role=role, pod=pods.ref(pod), workload=workload, node=pods.node_of(pod))
     return None
 
 
