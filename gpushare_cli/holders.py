@@ -1,7 +1,8 @@
 """Nodes and pods -> who holds how much of which GPU; GPUs of Aliyun's plugin are shown as equal. Pure."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gpushare.errors import InvalidRequestError, WireError
@@ -50,8 +51,8 @@ class PodRow:
 class NodeRow:
     """One node. Its pods are grouped by GPU; those that hold none come last."""
 
-    name: str
-    address: str
+    name: NodeName
+    address: str = ""
     inventory: NodeInventory
     gpus: tuple[GpuRow, ...]
     pods: tuple[PodRow, ...]
@@ -91,23 +92,25 @@ def build(
 ) -> Report:
     """The report, and notes of bad annotations; nodes without GPUs to share and pods that hold none do not appear."""
     notes: list[str] = []
-    by_node: dict[str, list[Object]] = {}
+    on_node: defaultdict[NodeName | None, list[Object]] = defaultdict(list)
     for pod in pods:
-        node_name = pods_wire.node_of(pod)
-        if node_name is not None and reading.may_hold_gpus(pod) and pods_wire.holds_gpus(pod):
-            by_node.setdefault(node_name, []).append(pod)
+        on_node[pods_wire.node_of(pod)].append(pod)
     rows = []
     for node in nodes:
         found = world.inventory_of(node, unhealthy, notes)
         if found is not None:
             inventory, total_mib = found
-            holders = [row for pod in by_node.get(inventory.node, ()) if (row := _pod_row(pod, inventory, notes))]
-            rows.append(_node_row(node, inventory, total_mib, holders))
+            addresses = (node.get("status") or {}).get("addresses") or ()
+            address = next((each["address"] for each in addresses if each.get("type") == "InternalIP"), "unknown")
+            row = node_row(inventory, on_node[inventory.node], notes)
+            rows.append(replace(row, address=address, total_mib=total_mib))
     return Report(nodes=tuple(sorted(rows, key=lambda row: row.name)), notes=tuple(notes))
 
 
-def _node_row(node: Object, inventory: NodeInventory, total_mib: int, pods: Sequence[PodRow]) -> NodeRow:
+def node_row(inventory: NodeInventory, on_it: Iterable[Object], notes: list[str]) -> NodeRow:
     unit = inventory.unit
+    holding = (pod for pod in on_it if reading.may_hold_gpus(pod) and pods_wire.holds_gpus(pod))
+    pods = [row for pod in holding if (row := _pod_row(pod, inventory, notes))]
     gpus = tuple(
         GpuRow(
             gpu=gpu,
@@ -119,14 +122,12 @@ def _node_row(node: Object, inventory: NodeInventory, total_mib: int, pods: Sequ
         )
         for gpu in inventory.gpus
     )
-    addresses = (node.get("status") or {}).get("addresses") or ()
     return NodeRow(
         name=inventory.node,
-        address=next((each["address"] for each in addresses if each.get("type") == "InternalIP"), "unknown"),
         inventory=inventory,
         gpus=gpus,
         pods=tuple(sorted(pods, key=lambda pod: (min(pod.held, default=1 << 30), pod.namespace, pod.name))),
-        total_mib=total_mib,
+        total_mib=sum(row.total_mib for row in gpus),
     )
 
 

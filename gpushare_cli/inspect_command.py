@@ -44,10 +44,10 @@ def run(api: KubeApi, streams: Streams, options: Options) -> int:
     built = holders.build(cluster.nodes, cluster.pods, cluster.unhealthy)
     notes, uses, rows = [*cluster.notes, *built.notes, *_unhealthy(built)], {}, None
     if options.limits:
-        if holding := [NodeName(node.name) for node in built.nodes if node.pods]:
+        if holding := [node.name for node in built.nodes if node.pods]:
             uses = dict(usage.read(api, holding, options.installation))
         rows = usage.rows_of(built, uses)
-        notes += usage.notes(uses, [(NodeName(node.name), row.gpu) for node in built.nodes for row in node.gpus])
+        notes += usage.notes(uses, [(node.name, row.gpu) for node in built.nodes for row in node.gpus])
     streams.note(*notes)
     if built.nodes or options.output != "table":
         streams.answer(
@@ -70,7 +70,7 @@ def _tables(
     yield detail(built) if options.details else summary(built)
     if options.bars:
         look = replace(Look.of_output(width), colour=False)
-        shown = [views.of_row(node, uses.get(NodeName(node.name))) for node in built.nodes]
+        shown = [views.of_row(node, uses.get(node.name)) for node in built.nodes]
         lines = [*bars.of_nodes(shown, unicode=look.unicode), bars.legend(unicode=look.unicode)]
         yield console.printed(lines, look)
     if rows is not None:
@@ -186,9 +186,7 @@ def _json_node(node: NodeRow) -> dict[str, Any]:
                 "reason": row.gpu.reason,
                 "totalMiB": row.total_mib,
                 **({"grantableMiB": row.grantable_mib} if row.gpu.extra_mib else {}),
-                **_granted(row.used_mib),
-                "computePercent": row.compute_percent,
-                "whole": bool(row.whole),
+                **_held(row.used_mib, row.compute_percent, whole=bool(row.whole)),
             }
             for row in node.gpus
         ],
@@ -197,12 +195,7 @@ def _json_node(node: NodeRow) -> dict[str, Any]:
                 "namespace": pod.namespace,
                 "name": pod.name,
                 "gpus": [
-                    {
-                        "index": i,
-                        **_granted(held.memory_mib),
-                        "computePercent": held.compute_percent,
-                        "whole": held.whole,
-                    }
+                    {"index": i, **_held(held.memory_mib, held.compute_percent, whole=held.whole)}
                     for i, held in sorted(pod.held.items())
                 ],
                 "pendingMiB": pod.pending_mib,
@@ -210,6 +203,10 @@ def _json_node(node: NodeRow) -> dict[str, Any]:
             for pod in node.pods
         ],
     }
+
+
+def _held(mib: int, compute_percent: int, *, whole: bool) -> dict[str, Any]:
+    return {**_granted(mib), "computePercent": compute_percent, "whole": whole}
 
 
 def _granted(mib: int) -> dict[str, int]:

@@ -25,7 +25,7 @@ from gpushare_cli import console, usage
 from gpushare_cli.dashboard import views
 from gpushare_cli.dashboard.views import Happening, NodeView, Overview, Waiting
 from gpushare_cli.dashboard.watching import Object, Scope, Watched
-from gpushare_cli.reading import Settings
+from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.usage import NodeUse
 
 _LOG: Final = logging.getLogger(__name__)
@@ -199,16 +199,15 @@ class Live:
         if not self._waiting_due or began < self._waiting_at:
             return False
         objects = self.watched.objects()
+        pods_alone = Objects(pods=objects.pods, forbidden="nodes are left out")
+        if not self.scope.complete:
+            objects = pods_alone
         try:
-            if not self.scope.complete:
-                self._waiting = views.waiting_by_events(objects.pods, self._settings)
-            elif any(views.may_wait(pod) for pod in objects.pods):
-                self._waiting = views.waiting(objects, self._settings)
-            else:
-                self._waiting = ()
+            may_wait = any(map(views.may_wait, objects.pods))
+            self._waiting = views.waiting(objects, self._settings) if may_wait else ()
         except GpuShareError as error:
             logs.event(_LOG, "queue not evaluated", level=logging.WARNING, error=str(error))
-            self._waiting = views.waiting_by_events(objects.pods, self._settings)
+            self._waiting = views.waiting(pods_alone, self._settings)
         self._waiting_due = False
         now = self.clock.monotonic()
         self._waiting_at = now + _REST * (now - began)
@@ -227,7 +226,7 @@ class Live:
 
     def ask_use(self) -> None:
         shown = self.picture.nodes.values() if self.picture else ()
-        nodes = [NodeName(view.name) for view in shown if any(card.blocks for card in view.cards)]
+        nodes = [view.name for view in shown if any(card.blocks for card in view.cards)]
         known = self._uses
         self._uses = usage.read(self._api, nodes, self._installation) if nodes and self.scope.nodes else {}
         self.watched.mark([name for name in {*known, *self._uses} if known.get(name) != self._uses.get(name)])

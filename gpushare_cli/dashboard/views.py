@@ -12,14 +12,14 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from gpushare import names, units
-from gpushare.cluster import pod_records
+from gpushare.cluster import node_records, pod_records
 from gpushare.cluster.pod_records import Bound, Bypassed, Pending
 from gpushare.errors import WireError
 from gpushare.identity import GpuUuid, NodeName, by_index
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory, Strength
 from gpushare.model.request import PodRequest, Policy
 from gpushare.units import GIB, MemoryUnit, ResourceConfig
-from gpushare.wire import allocations, fields, inventory as inventory_wire, pods as pods_wire
+from gpushare.wire import allocations, fields, pods as pods_wire
 from gpushare_cli import holders, world
 from gpushare_cli.explain import decide
 from gpushare_cli.holders import GpuRow, NodeRow
@@ -78,7 +78,7 @@ class Floating:  # what a pod on a node holds or asks for on no GPU that is know
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    name: str
+    name: NodeName
     address: str
     known: bool  # whether the node may be read; else its GPUs are those that the pods that may be read hold
     cards: tuple[Card, ...]
@@ -138,7 +138,7 @@ def of_node(node: Object, pods: Sequence[Object], unhealthy: frozenset[int], use
 
     `unhealthy` are the numbers of its GPUs that Aliyun's ConfigMap calls so; `use` is None if its plugin was not asked.
     """
-    name = NodeName(fields.needed(fields.mapping(node, "metadata", "node"), "name", "metadata"))
+    name = node_records.name_of(node)
     built = holders.build([node], pods, {name: unhealthy})
     return replace(of_row(built.nodes[0], use), notes=built.notes) if built.nodes else None
 
@@ -160,17 +160,13 @@ def of_unread_node(name: NodeName, pods: Sequence[Object], unit: MemoryUnit) -> 
     inventory = NodeInventory(node=name, gpus=tuple(_held_gpus(pods, unit)), unit=unit)
     if not inventory.gpus:
         return None
-    annotations = {names.ANNOTATION_INVENTORY: inventory_wire.encode(inventory)}
-    view = of_node({"metadata": {"name": name, "annotations": annotations}}, pods, frozenset(), None)
-    return view and replace(
-        view,
-        known=False,
-        address="",
-        cards=tuple(  # what holds the limits is not written on pods
-            replace(card, limit="?", blocks=tuple(replace(block, limit="?") for block in card.blocks))
-            for card in view.cards
-        ),
+    notes: list[str] = []
+    view = of_row(holders.node_row(inventory, pods, notes), None)
+    cards = tuple(  # what holds the limits is not written on pods
+        replace(card, limit="?", blocks=tuple(replace(block, limit="?") for block in card.blocks))
+        for card in view.cards
     )
+    return replace(view, known=False, cards=cards, notes=tuple(notes))
 
 
 def totals(nodes: Collection[NodeView], waiting: int = 0) -> Totals:
@@ -349,7 +345,10 @@ def may_wait(pod: Object) -> bool:
 
 
 def waiting(cluster: Objects, settings: Settings) -> tuple[Waiting, ...]:
-    """Why pods wait, the first at the top. SettingsError if nodes count in several units; WireError for odd objects."""
+    """Why pods wait, the first at the top; where nodes may not be read, what the scheduler has said.
+
+    SettingsError if nodes count in several units; WireError for odd objects.
+    """
     # Whether a pod fits is the same with every policy, and binpack needs no look at the whole cluster.
     found = world.of(cluster, replace(settings, gpu_policy=Policy.BINPACK))
     told = []
@@ -371,11 +370,6 @@ def waiting(cluster: Objects, settings: Settings) -> tuple[Waiting, ...]:
             )
         )
     return tuple(told)
-
-
-def waiting_by_events(pods: Iterable[fields.JsonObject], settings: Settings) -> tuple[Waiting, ...]:
-    """The same where nodes may not be read, or not be made sense of: what the scheduler has said."""
-    return waiting(Objects(pods=tuple(pods), forbidden="nodes are left out"), settings)
 
 
 def _waiting_together(recorded: Iterable[Recorded]) -> list[list[tuple[Object, PodRequest | None]]]:

@@ -168,7 +168,8 @@ def test_no_more_than_a_number_of_kinds_is_evaluated(monkeypatch: pytest.MonkeyP
 def test_where_the_cluster_may_not_be_read_the_schedulers_words_are_told() -> None:
     pod = pending("a", 20)
     pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}]
-    found = views.waiting_by_events([pod, bound("b", make_grant(0))], Settings())
+    pods = pod, bound("b", make_grant(0))
+    found = views.waiting(Objects(pods=pods, forbidden="nodes may not be read"), Settings())
     assert [(each.name, each.headline, each.reason) for each in found] == [("a", "waits", "0/3 nodes are available")]
 
 
