@@ -226,7 +226,7 @@ class Live:
 
     def ask_use(self) -> None:
         shown = self.picture.nodes.values() if self.picture else ()
-        nodes = [view.name for view in shown if any(card.blocks for card in view.cards)]
+        nodes = [NodeName(view.name) for view in shown if any(card.blocks for card in view.cards)]
         known = self._uses
         self._uses = usage.read(self._api, nodes, self._installation) if nodes and self.scope.nodes else {}
         self.watched.mark([name for name in {*known, *self._uses} if known.get(name) != self._uses.get(name)])

@@ -78,7 +78,7 @@ class Floating:  # what a pod on a node holds or asks for on no GPU that is know
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    name: NodeName
+    name: str
     address: str
     known: bool  # whether the node may be read; else its GPUs are those that the pods that may be read hold
     cards: tuple[Card, ...]
