@@ -170,7 +170,7 @@ class CertificateManager:
     def _serves(self, candidate: SecretData) -> bool:
         """Whether the leaf is one that verifiers accept who trust its CA."""
         ca, leaf = rotation.judge(store.state(candidate), self.settings.plan, self.clock.now())
-        return not (leaf is not None and leaf.urgent) and not rotation.ca_expired(ca)
+        return not leaf.unusable and not ca.expired
 
     def _apply(self, step: Step, gathered: _Gathered) -> None:
         known = dict.fromkeys(pem for each in gathered.configurations for pem in each.authorities())

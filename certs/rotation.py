@@ -30,14 +30,20 @@ class Reason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Renew:
-    reason: Reason
-    message: str
+class Verdict:
+    """Why a certificate is to be replaced; nothing of one that is good for now."""
+
+    reason: Reason | None = None
+    message: str = ""
 
     @property
-    def urgent(self) -> bool:
-        """Whether no one can use it as it is."""
-        return self.reason is not Reason.NEAR_EXPIRY
+    def unusable(self) -> bool:
+        return self.reason not in {None, Reason.NEAR_EXPIRY}
+
+    @property
+    def expired(self) -> bool:
+        """Whether verifiers refuse it, and everything that it signed."""
+        return self.reason is Reason.EXPIRED
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +79,14 @@ class Pair:
 
 def check(
     title: str, pair: Pair, now: datetime, *, names: frozenset[str] = frozenset(), issuers: frozenset[str] | None = None
-) -> Renew | None:
-    """The first objection, which begins with the title; None if the certificate is good for now.
+) -> Verdict:
+    """The first objection, which begins with the title.
 
     The issuers are fingerprints of the certificates that may have signed it; None of a CA, which signs itself.
     """
     for reason, message in _objections(pair, now, names, issuers):
-        return Renew(reason, f"{title}: {message}")
-    return None
+        return Verdict(reason, f"{title}: {message}")
+    return Verdict()
 
 
 def _objections(
@@ -175,37 +181,32 @@ def decide(
     if material is None:
         return Step(begin, "there is no Secret")
     ca, leaf = judge(material, plan, now)
-    coming = check("next CA", material.next_ca, now) if material.next_ca else None
+    coming = check("next CA", material.next_ca, now) if material.next_ca else Verdict()
     # What is served now verifies nowhere, and the CA in use cannot fix it.
-    is_dead = ca_expired(ca) or (_unusable(leaf) and _unusable(ca))
-    if _unusable(coming):
-        return Step(begin if is_dead else Action.ANNOUNCE, _message(coming))
+    is_dead = ca.expired or (leaf.unusable and ca.unusable)
+    if coming.unusable:
+        return Step(begin if is_dead else Action.ANNOUNCE, coming.message)
     if is_dead:
-        return Step(Action.SWITCH if material.next_ca else begin, _message(leaf) or _message(ca))
-    if leaf is not None and not _unusable(ca):
+        return Step(Action.SWITCH if material.next_ca else begin, leaf.message or ca.message)
+    if leaf.reason and not ca.unusable:
         return Step(Action.RENEW_LEAF, leaf.message)
     if material.phase is Phase.ANNOUNCING:
         if not in_configurations:
             return Step(Action.UNCONFIRM) if material.since else None
         switch = Step(Action.SWITCH, "the next CA is known everywhere")
         return _once_waited(material.since, plan.propagation, now, switch)
-    if material.phase is Phase.RETIRING and not _unusable(ca):
+    if material.phase is Phase.RETIRING and not ca.unusable:
         return _once_waited(material.since, plan.retire, now, Step(Action.RETIRE))
     asked = material.rotate and material.rotate != material.rotated
-    reason = _message(ca) or ("rotation was asked for" if asked else "")
+    reason = ca.message or ("rotation was asked for" if asked else "")
     return Step(Action.ANNOUNCE, reason) if reason else None
 
 
-def judge(material: SecretState, plan: Plan, now: datetime) -> tuple[Renew | None, Renew | None]:
-    """Why the CA in use and the leaf are to be replaced, if they are."""
+def judge(material: SecretState, plan: Plan, now: datetime) -> tuple[Verdict, Verdict]:
+    """Of the CA in use, and of the leaf."""
     issuers = frozenset({material.ca.facts.fingerprint} if material.ca.facts else ())
     leaf = check("leaf", material.leaf, now, names=plan.names, issuers=issuers)
     return check("CA", material.ca, now), leaf
-
-
-def ca_expired(ca: Renew | None) -> bool:
-    """Whether verifiers refuse everything that this CA signed."""
-    return ca is not None and ca.reason is Reason.EXPIRED
 
 
 def _once_waited(since: datetime | None, wait: timedelta, now: datetime, step: Step) -> Step | None:
@@ -213,11 +214,3 @@ def _once_waited(since: datetime | None, wait: timedelta, now: datetime, step: S
     if since is None or since - now > wait:
         return Step(Action.CONFIRM)
     return step if now - since >= wait else None
-
-
-def _unusable(renew: Renew | None) -> bool:
-    return renew is not None and renew.urgent
-
-
-def _message(renew: Renew | None) -> str:
-    return renew.message if renew is not None else ""

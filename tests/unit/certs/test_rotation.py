@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from certs import rotation, store
-from certs.rotation import Action, Facts, Pair, Phase, Plan, Reason, Renew, SecretState, Step, Unreadable
+from certs.rotation import Action, Facts, Pair, Phase, Plan, Reason, SecretState, Step, Unreadable, Verdict
 from certs.store import SecretData
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -118,7 +118,7 @@ AGED = replace(GOOD, not_before=NOW - 60 * DAY, not_after=NOW + 30 * DAY)
 DEAD = replace(GOOD, not_after=NOW)
 
 
-def check_leaf(pair: Pair, now: datetime = NOW) -> Renew | None:
+def check_leaf(pair: Pair, now: datetime = NOW) -> Verdict:
     return rotation.check("leaf", pair, now, names=PLAN.names, issuers=frozenset({"ca"}))
 
 
@@ -143,17 +143,17 @@ MISMATCH = "private key does not belong to the certificate"
     ],
 )
 def test_a_certificate_is_renewed_for_the_first_reason_of_the_list(pair: Pair, reason: Reason, message: str) -> None:
-    assert check_leaf(pair) == Renew(reason, f"leaf: {message}")
+    assert check_leaf(pair) == Verdict(reason, f"leaf: {message}")
     if reason not in {Reason.WRONG_NAMES, Reason.UNKNOWN_ISSUER}:
-        assert rotation.check("CA", pair, NOW) == Renew(reason, f"CA: {message}")
+        assert rotation.check("CA", pair, NOW) == Verdict(reason, f"CA: {message}")
 
 
 def test_a_ca_needs_no_name_and_signs_itself() -> None:
-    assert rotation.check("CA", Pair(replace(GOOD, names=frozenset(), issuer=None), "key"), NOW) is None
+    assert rotation.check("CA", Pair(replace(GOOD, names=frozenset(), issuer=None), "key"), NOW) == Verdict()
 
 
 def test_a_good_certificate_is_kept_until_two_thirds_of_its_life_and_can_still_be_used_then() -> None:
     at = NOW + 30 * DAY
-    assert check_leaf(Pair(GOOD, "key"), at - SECOND) is None
-    assert check_leaf(Pair(GOOD, "key"), at) is not None
-    assert [reason for reason in Reason if not Renew(reason, "").urgent] == [Reason.NEAR_EXPIRY]
+    assert check_leaf(Pair(GOOD, "key"), at - SECOND) == Verdict()
+    assert check_leaf(Pair(GOOD, "key"), at).reason
+    assert [reason for reason in (None, *Reason) if not Verdict(reason).unusable] == [None, Reason.NEAR_EXPIRY]
