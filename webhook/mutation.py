@@ -154,7 +154,7 @@ def _other_pod(created: JsonObject, pod: JsonObject, rules: Rules) -> Patched | 
 
 
 def _decision(before: JsonObject, after: JsonObject, warnings: Iterable[str]) -> Patched | None:
-    return None if before == after else Patched(after, tuple(warnings))
+    return None if before == after else Patched(after, tuple(map(_truncate, warnings)))
 
 
 # Refusals, one function each.
@@ -263,9 +263,7 @@ def _warnings(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[s
     if any("/" in resource for resource in limits - known):
         suspects = (each for each in requests.misspelt(before, rules.resource_config) if not rules.is_foreign(each[1]))
         for name, resource, likely in itertools.islice(suspects, _TOLD):
-            yield _truncate(
-                f"container {name}: gpushare does not know {resource} and gives no GPU for it; do you mean {likely}?"
-            )
+            yield f"container {name}: gpushare does not know {resource} and gives no GPU for it; do you mean {likely}?"
 
 
 def _warnings_of_gpu_pod(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[str]:
@@ -277,12 +275,12 @@ def _warnings_of_gpu_pod(before: JsonObject, after: JsonObject, rules: Rules) ->
     if after["spec"].get("nodeName"):
         yield _PRESET_NODE
     elif scheduler not in {better, *rules.other_schedulers}:
-        yield _truncate(
+        yield (
             f"spec.schedulerName {scheduler:.63} does not ask gpushare which GPUs are free: the pod waits on the node"
             f" that it chooses until they are, or forever; remove it, or write {better}"
         )
     for name, path, what in _volumes_of_the_node(after["spec"]):
-        yield _truncate(
+        yield (
             f"volume {name} (hostPath {path:.80}) has {what}: a container that mounts it can reach all GPUs of its"
             " node, not only those granted to it"
         )
@@ -290,33 +288,27 @@ def _warnings_of_gpu_pod(before: JsonObject, after: JsonObject, rules: Rules) ->
         name, asked = container["name"], _asked(container, ours)
         other = edits.foreign(container, rules)
         if asked and other:
-            yield _truncate(
+            yield (
                 f"container {name} asks for {asked} and for another plugin's GPUs ({other});"
                 " it will see only those of the former"
             )
         if (container.get("securityContext") or {}).get("privileged") is True:
-            yield _truncate(
-                f"container {name} is privileged: it can reach all GPUs of its node, not only those granted to it"
-            )
+            yield f"container {name} is privileged: it can reach all GPUs of its node, not only those granted to it"
 
 
 def _overridden(before: JsonObject, after: JsonObject, fields: Sequence[str], *, ours: Sequence[str]) -> Iterator[str]:
     """For containers of these lists whose author chose devices; `ours` are the resources that ask for GPUs."""
     for old, new in edits.pairs(before, after, fields):
         if value := edits.overridden(old, new):
-            yield _truncate(
-                f"container {new['name']}: {names.ENV_VISIBLE_DEVICES} is {_set_by(new, ours)}; {value} was removed"
-            )
+            yield f"container {new['name']}: {names.ENV_VISIBLE_DEVICES} is {_set_by(new, ours)}; {value} was removed"
 
 
 def _removed(before: JsonObject, after: JsonObject) -> Iterator[str]:
     removed = sorted(set(pods.annotations(before)) - set(pods.annotations(after)))
     if devices := [key for key in removed if names.is_cdi(key)]:
-        yield _truncate(f"annotations removed, because they choose devices past the scheduler: {_listed(devices)}")
+        yield f"annotations removed, because they choose devices past the scheduler: {_listed(devices)}"
     if forged := [key for key in removed if names.is_reserved(key)]:
-        yield _truncate(
-            f"annotations removed, because only {names.SERVICE_ACCOUNT_CONTROLLER} may write them: {_listed(forged)}"
-        )
+        yield f"annotations removed, because only {names.SERVICE_ACCOUNT_CONTROLLER} may write them: {_listed(forged)}"
     for key in OURS:
         if key in removed:
             yield f"annotation removed, because only {names.WEBHOOK_SERVICE} may write it: {key}"
@@ -360,12 +352,10 @@ def _ignored_marks(pod: JsonObject) -> Iterator[str]:
     annotations = [key for key in pods.annotations(pod) if key == names.LABEL_GPU_COUNT or not names.is_known(key)]
     labels = [key for key in review.labels(pod) if key in _ANNOTATIONS or not names.is_known(key)]
     if (policy := pods.annotations(pod).get(names.WATCHDOG, "off")) not in names.WATCHDOG_POLICIES:
-        yield _truncate(
-            f"annotation {names.WATCHDOG}: expected report, evict or kill, found {policy!r:.60}; it is ignored"
-        )
+        yield f"annotation {names.WATCHDOG}: expected report, evict or kill, found {policy!r:.60}; it is ignored"
     ignored = [("annotation", key) for key in sorted(annotations)] + [("label", key) for key in sorted(labels)]
     for kind, key in ignored[:_TOLD]:
-        yield _truncate(_ignored(kind, key))
+        yield _ignored(kind, key)
     if rest := len(ignored[_TOLD:]):
         yield f"and {rest} more labels and annotations that gpushare does not read"
 
