@@ -7,7 +7,7 @@ A program in a container may make groups below its own one and name them as it l
 import os
 import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -140,10 +140,10 @@ class Procfs:
     def send(self, process: Process, number: signal.Signals) -> Sent:
         """A signal to this process, and to no other that has its PID by now, or is in another container."""
         try:
-            with self.hold(process.pid) as handle:
+            with self.hold(process.pid) as kill:
                 if self.read(process.pid) != process:
                     return Sent.GONE
-                self.signal(process.pid, handle, number)
+                kill(number)
         except ProcessLookupError:
             return Sent.GONE
         except PermissionError:
@@ -165,26 +165,22 @@ class Procfs:
         return Process(pid, started, owner(cgroup))
 
     @contextmanager
-    def hold(self, pid: int) -> Iterator[int | None]:
-        """A pidfd, or ProcessLookupError; None before Linux 5.3, or where seccomp forbids it."""
+    def hold(self, pid: int) -> Iterator[Callable[[signal.Signals], None]]:
+        """What sends signals to the process that has this PID now, or raises ProcessLookupError.
+
+        Before Linux 5.3, or where seccomp forbids it, to that which has it then.
+        """
         try:
             handle = os.pidfd_open(pid)
         except ProcessLookupError:
             raise
         except OSError:
-            yield None
+            yield partial(os.kill, pid)
             return
         try:
-            yield handle
+            yield partial(signal.pidfd_send_signal, handle)
         finally:
             os.close(handle)
-
-    def signal(self, pid: int, handle: int | None, number: signal.Signals) -> None:
-        """To the process behind a handle, or without one to that with this PID; ProcessLookupError if it has ended."""
-        if handle is None:
-            os.kill(pid, number)
-        else:
-            signal.pidfd_send_signal(handle, number)
 
 
 def trusted_processes(

@@ -259,14 +259,13 @@ class HealthLoop:
 
     def _post(self, latest: NodeInventory, raw: Sequence[RawGpu]) -> bool:
         try:
-            advertised = resources.devices(latest, self.offered)
+            memory, *_ = [resources.devices(latest, resource) for resource in self.offered]  # memory is the first
         except SettingsError as error:
             self._problems.say("gpus cannot be advertised", level=logging.ERROR, error=str(error))
             return self._current is not None
         self._current = latest
         self._problems.clear()
         self.feed.post(latest, raw)
-        memory = advertised[names.GPU_MEM]
         units: dict[str, Any] = {"healthy_units": len(memory.healthy), "unhealthy_units": len(memory.unhealthy)}
         faults = {gpu.uuid: gpu.reason for gpu in latest.gpus if gpu.reason}
         logs.event(_LOG, "gpus changed", gpus=len(latest.gpus), unit=latest.unit.name, **units, faults=faults)

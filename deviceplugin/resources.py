@@ -5,7 +5,7 @@ per cent of a GPU or one GPU, somewhere on the node. Its ID says nothing about a
 random: which GPU a container gets was decided when its pod was bound.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -78,12 +78,8 @@ class Advertisement:
     unhealthy: tuple[str, ...] = ()
 
 
-def devices(inventory: NodeInventory, offered: Iterable[Resource]) -> Mapping[str, Advertisement]:
-    """By the name of the resource. Raises SettingsError: a setting makes too many or none; names a better one."""
-    return {resource.name: _devices(inventory, resource) for resource in offered}
-
-
-def _devices(inventory: NodeInventory, resource: Resource) -> Advertisement:
+def devices(inventory: NodeInventory, resource: Resource) -> Advertisement:
+    """Raises SettingsError: a setting makes too many or none; names a better one."""
     _check(inventory, resource)
     ids: dict[bool, list[str]] = {True: [], False: []}
     start = 0

@@ -97,7 +97,7 @@ class PluginServer:
             version = 0
             while posted := self.feed.newer(version, over=lambda: self._stopping.is_set() or not context.is_active()):
                 version = posted.version
-                yield device_list(resources.devices(posted.inventory, [self.resource])[self.resource.name])
+                yield device_list(resources.devices(posted.inventory, self.resource))
         finally:
             self._count(-1)
 

@@ -26,8 +26,6 @@ _INDEX: Final = re.compile(r"\[[^\]]*\]")
 _CONTAINERS: Final = ("/spec/initContainers", "/spec/containers", "/spec/ephemeralContainers")
 _UID: Final = re.compile(rb'"request":\{"uid":"([0-9A-Za-z-]{1,64})"')
 
-Operation = dict[str, Any]
-
 
 class Refusal(Enum):
     """HTTP status and reason that the API server gives to its client."""
@@ -168,7 +166,7 @@ def _error(path: str, problem: str) -> FieldError:
 # Patches.
 
 
-def changes(before: JsonObject, after: JsonObject, path: str = "") -> Iterator[Operation]:
+def changes(before: JsonObject, after: JsonObject, path: str = "") -> Iterator[JsonObject]:
     """JSON Patch (RFC 6902) from an object to another one, field by field of it, its metadata, spec and containers.
 
     What lies deeper is replaced whole: the patch is a little longer, and right without any thought about indices.
@@ -189,7 +187,7 @@ def changes(before: JsonObject, after: JsonObject, path: str = "") -> Iterator[O
             yield {"op": "replace", "path": pointer, "value": new}
 
 
-def verified(before: JsonObject, after: JsonObject) -> list[Operation]:
+def verified(before: JsonObject, after: JsonObject) -> list[JsonObject]:
     """Operations from one object to the other, applied here first as the API server will.
 
     Raises RuntimeError if they give another object: a wrong patch could show a container a GPU.

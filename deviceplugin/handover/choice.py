@@ -284,13 +284,8 @@ def respond(choice: HandOverChoice, name: str, prefix: str) -> Any:
 
 
 def stem(ids: Iterable[str]) -> str:
-    """What all names for these device IDs begin with."""
+    """What all names for these device IDs begin with; 16 hexadecimal digits that no one can guess follow."""
     return "c" + hashlib.sha256(",".join(sorted(ids)).encode()).hexdigest()[:16] + "-"
-
-
-def make(ids: Iterable[str], nonce: str) -> str:
-    """A name. Args: nonce: 16 hexadecimal digits that no one can guess."""
-    return stem(ids) + nonce
 
 
 def in_response(response: str) -> tuple[str, ...]:

@@ -231,7 +231,7 @@ class DeviceHandOver:
     _problems: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
 
     def answer(self, resource: Resource, ids: Sequence[str]) -> Any:
-        return ways.respond(self.choice(), ways.make(ids, secrets.token_hex(8)), resource.prefix)
+        return ways.respond(self.choice(), ways.stem(ids) + secrets.token_hex(8), resource.prefix)
 
     def prepare(self, ids: frozenset[str], recipients: Sequence[Recipient]) -> None:
         """Make the devices that Allocate has named for these IDs, and unmake earlier ones. May raise HandOverError."""

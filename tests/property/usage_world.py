@@ -1,9 +1,10 @@
 """A node on which anything happens to processes and containers, and what is really so."""
 
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from deviceplugin import pods as pods_cache
@@ -89,7 +90,6 @@ class World(Procfs):
     """Those that a signal has reached."""
     names: dict[CgroupOwner, str] = field(default_factory=dict)
     made: int = 0
-    _held: Real | None = None
 
     def __post_init__(self) -> None:
         self.cache = PodCache(self.clock)
@@ -246,17 +246,16 @@ class World(Procfs):
         return Process(pid, real.started, real.owner) if real else None
 
     @contextmanager
-    def hold(self, pid: int) -> Iterator[int | None]:
+    def hold(self, pid: int) -> Iterator[Callable[[signal.Signals], None]]:
         self.meanwhile()
         if pid not in self.processes:
             raise ProcessLookupError
-        self._held = self.processes[pid] if self.handles else None
-        yield pid if self.handles else None
+        yield partial(self.kill, pid, self.processes[pid] if self.handles else None)
 
-    def signal(self, pid: int, handle: int | None, number: signal.Signals) -> None:
-        if self._held is not None:  # without handles nothing can be done about what happens here
+    def kill(self, pid: int, held: Real | None, number: signal.Signals) -> None:
+        if held is not None:  # without handles nothing can be done about what happens here
             self.meanwhile()
-        target = self._held or self.processes.get(pid)
+        target = held or self.processes.get(pid)
         if target is None or self.processes.get(target.pid) is not target:
             raise ProcessLookupError
         self.ended.append(target)

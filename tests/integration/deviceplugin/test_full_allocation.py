@@ -43,7 +43,7 @@ def test_the_shares_of_every_profile_can_be_allocated_in_full(
         found = inventory.build(raw, node=node, unit=unit)
         assert found.gpus
         shares = [resources.MEMORY.devices_of_gpu(gpu, unit) for gpu in found.gpus]
-        devices = resources.devices(found, [resources.MEMORY])[resources.MEMORY.name]
+        devices = resources.devices(found, resources.MEMORY)
         assert len(devices.healthy) == sum(shares)
         for gpu, units in zip(found.gpus, shares, strict=True):
             assert unit.to_mib(units) <= usable_mib(nvml_binding, gpu), gpu

@@ -127,7 +127,7 @@ def test_point_2_the_variables_have_the_same_names_and_units_and_the_size_is_of_
 )
 def test_point_3_the_node_shows_whole_gib_of_each_gpu(model: str, mib: int, units: int) -> None:
     inventory = NodeInventory(node=NodeName("node-a"), gpus=(make_gpu(0, mib=mib), make_gpu(1, mib=mib)), unit=GIB)
-    assert len(resources.devices(inventory, [resources.MEMORY])[MEM].healthy) == 2 * units
+    assert len(resources.devices(inventory, resources.MEMORY).healthy) == 2 * units
 
 
 def ask(world: World, path: str, body: object) -> Any:

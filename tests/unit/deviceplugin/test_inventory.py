@@ -14,7 +14,6 @@ from deviceplugin import inventory, resources, server
 from deviceplugin.inventory import Factors, HealthLoop, InventoryFeed, Oversubscription, PostedInventory
 from deviceplugin.resources import MEMORY, PERCENT, WHOLE, Advertisement
 from deviceplugin.source import GpuSourceError, OutdatedLibraryError, RawGpu
-from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.gpu import Gpu, GpuHealth, LeftOut, Limit, MigInstance, NodeInventory, mig_index
@@ -131,19 +130,19 @@ def test_before_the_node_was_read_the_kubelet_knows_its_devices_and_no_one_else_
 
 
 def test_the_kubelet_counts_what_may_be_granted_and_compute_and_whole_gpus_as_before() -> None:
-    before = resources.devices(INVENTORY, EVERYTHING)
-    after = resources.devices(inventory.oversubscribed(INVENTORY, Factors(150), "")[0], EVERYTHING)
-    counts = {name: (len(before[name].healthy), len(found.healthy)) for name, found in after.items()}
-    assert counts == {names.GPU_MEM: (24, 36), names.GPU_PERCENT: (200, 200), names.GPU: (2, 2)}
+    oversubscribed, _ = inventory.oversubscribed(INVENTORY, Factors(150), "")
+    before, after = ([resources.devices(each, one) for one in EVERYTHING] for each in (INVENTORY, oversubscribed))
+    assert [len(found.healthy) for found in before] == [24, 200, 2]
+    assert [len(found.healthy) for found in after] == [36, 200, 2]
     # Running pods keep their devices when the factor rises, and as many as there are still when it falls.
-    assert after[names.GPU_MEM].healthy[:24] == before[names.GPU_MEM].healthy
+    assert after[0].healthy[:24] == before[0].healthy
 
 
 def test_too_many_units_are_refused_with_the_unit_that_fits() -> None:
     found = make_inventory(16, unit=MemoryUnit(1), node=NODE)
-    resources.devices(found, [MEMORY])
+    resources.devices(found, MEMORY)
     with pytest.raises(SettingsError, match="--memory-unit=2MiB would fit"):
-        resources.devices(inventory.oversubscribed(found, Factors(200), "")[0], [MEMORY])
+        resources.devices(inventory.oversubscribed(found, Factors(200), "")[0], MEMORY)
 
 
 def test_a_newer_snapshot_is_given_at_once_and_no_one_waits_longer_than_he_wants() -> None:
@@ -344,10 +343,6 @@ def test_devices_of_other_plugins_are_told_apart() -> None:
 HEALTH = st.sampled_from(GpuHealth)
 
 
-def memory(inventory: NodeInventory) -> Advertisement:
-    return resources.devices(inventory, [MEMORY])["aliyun.com/gpu-mem"]
-
-
 @given(st.lists(st.tuples(st.integers(0, 99_999), HEALTH), min_size=1, max_size=8), st.sampled_from([1, 64, 256, 1024]))
 def test_ids_are_short_unique_opaque_and_as_many_as_the_units(gpus: list[tuple[int, GpuHealth]], mib: int) -> None:
     built = tuple(make_gpu(i, mib=memory, health=health) for i, (memory, health) in enumerate(gpus))
@@ -355,9 +350,9 @@ def test_ids_are_short_unique_opaque_and_as_many_as_the_units(gpus: list[tuple[i
     units = sum(gpu.grantable_mib // mib for gpu in built)
     if not 0 < units <= resources.MAX_DEVICES:
         with pytest.raises(SettingsError):
-            memory(inventory)
+            resources.devices(inventory, MEMORY)
         return
-    found = memory(inventory)
+    found = resources.devices(inventory, MEMORY)
     ids = found.healthy + found.unhealthy
     assert len(set(ids)) == len(ids) == units
     assert all(re.fullmatch("g[0-9a-z]{3}", device) for device in ids)
@@ -368,34 +363,31 @@ def test_ids_are_short_unique_opaque_and_as_many_as_the_units(gpus: list[tuple[i
 
 def test_the_largest_list_is_far_below_what_a_kubelet_can_receive() -> None:
     inventory = make_inventory(resources.MAX_DEVICES)
-    message = server.device_list(memory(inventory)).SerializeToString()
+    message = server.device_list(resources.devices(inventory, MEMORY)).SerializeToString()
     assert len(message) < 400_000
 
 
 def test_what_makes_too_many_devices_or_none_is_refused_with_what_to_do() -> None:
-    inventories = [
-        make_inventory(*[80] * 8, unit=MemoryUnit.parse("MiB")),
-        make_inventory(*[140] * 8, unit=MemoryUnit.parse("32MiB")),
-        make_inventory(20, unit=MemoryUnit.parse("MiB")),
-        make_inventory(15, 15, unit=MemoryUnit.parse("16GiB")),
-        make_inventory(*[15] * 201),
+    asked = [
+        (make_inventory(*[80] * 8, unit=MemoryUnit.parse("MiB")), MEMORY),
+        (make_inventory(*[140] * 8, unit=MemoryUnit.parse("32MiB")), MEMORY),
+        (make_inventory(20, unit=MemoryUnit.parse("MiB")), MEMORY),
+        (make_inventory(15, 15, unit=MemoryUnit.parse("16GiB")), MEMORY),
+        (make_inventory(*[15] * 201), PERCENT),
     ]
-    said = [golden.error(SettingsError, resources.devices, inventory, EVERYTHING) for inventory in inventories]
-    golden.compare("devices", said)
+    golden.compare("devices", (golden.error(SettingsError, resources.devices, *each) for each in asked))
 
 
 def test_every_resource_has_its_devices_of_every_gpu() -> None:
     gpus = (make_gpu(0, 2), make_gpu(1, 3, health=GpuHealth.UNHEALTHY), make_gpu(2, 1))
-    found = resources.devices(NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB), EVERYTHING)
-    assert list(found) == ["aliyun.com/gpu-mem", "nano-gpu/gpu-percent", "nvidia.com/gpu"]
-    units = Advertisement(healthy=("g000", "g001", "g005"), unhealthy=("g002", "g003", "g004"))
-    assert found["aliyun.com/gpu-mem"] == units
-    percent = found["nano-gpu/gpu-percent"]
+    known = NodeInventory(node=NodeName("node-a"), gpus=gpus, unit=GIB)
+    memory, percent, whole = (resources.devices(known, resource) for resource in EVERYTHING)
+    assert memory == Advertisement(healthy=("g000", "g001", "g005"), unhealthy=("g002", "g003", "g004"))
     assert (len(percent.healthy), len(percent.unhealthy)) == (200, 100)
     assert (percent.healthy[0], percent.unhealthy[0], percent.unhealthy[-1]) == ("p000", "p02s", "p05j")
-    assert found["nvidia.com/gpu"] == Advertisement(healthy=("w000", "w002"), unhealthy=("w001",))
+    assert whole == Advertisement(healthy=("w000", "w002"), unhealthy=("w001",))
 
 
 def test_the_limit_counts_for_each_resource_by_itself() -> None:
-    found = resources.devices(make_inventory(*[100] * 199), EVERYTHING)
-    assert [len(one.healthy) for one in found.values()] == [19_900, 19_900, 199]
+    known = make_inventory(*[100] * 199)
+    assert [len(resources.devices(known, one).healthy) for one in EVERYTHING] == [19_900, 19_900, 199]

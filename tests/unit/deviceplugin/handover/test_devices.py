@@ -28,8 +28,8 @@ from testing.deviceplugin.build import bound_pod, fields_of, handing_over
 
 IDS = frozenset({"g000", "g001"})
 NONCE = "0123456789abcdef"
-NAME = choice.make(IDS, NONCE)
-OTHER = choice.make(IDS, "fedcba9876543210")
+NAME = choice.stem(IDS) + NONCE
+OTHER = choice.stem(IDS) + "fedcba9876543210"
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_several_gpus_and_what_limits_their_use(way: HandOver, tmp_path: Path) -
 
 def test_a_later_holder_of_the_ids_takes_the_place_of_the_former_one(by_cdi: DeviceHandOver, tmp_path: Path) -> None:
     by_cdi.prepare(IDS, [recipient("GPU-0")])
-    by_cdi.prepare(frozenset({"g002"}), [recipient("GPU-0", name=choice.make(["g002"], "1" * 16))])
+    by_cdi.prepare(frozenset({"g002"}), [recipient("GPU-0", name=choice.stem(["g002"]) + "1" * 16)])
     by_cdi.prepare(IDS, [recipient("GPU-1", name=OTHER, uid="uid-q")])
     assert NAME not in devices(tmp_path)
     assert [node["minor"] for node in devices(tmp_path)[OTHER]["deviceNodes"]] == [1]
@@ -138,7 +138,7 @@ def test_what_cannot_be_put_in_place_is_not_left_half_written_and_what_cannot_be
     with pytest.raises(HandOverError, match=r"cannot be removed \(Is a directory\)"):
         by_cdi.prepare(IDS, [recipient()])
     assert files(tmp_path) == [SpecFile("uid-p", NAME).name]
-    by_cdi.prepare(frozenset({"p000"}), [recipient(name=choice.make(["p000"], "1" * 16))])
+    by_cdi.prepare(frozenset({"p000"}), [recipient(name=choice.stem(["p000"]) + "1" * 16)])
     by_cdi.withdraw(IDS, PodUid("uid-p"))
     assert files(tmp_path) == [SpecFile("uid-p", NAME).name]
     (logged,) = fields_of(caplog, "spec not removed")

@@ -206,7 +206,7 @@ def test_whatever_a_spec_says_no_other_gpu_comes_out_of_it(
 
 MAIN = ContainerName("main")
 CDI, ENVVAR = HandOverChoice(way=HandOver.CDI, reason=""), HandOverChoice(way=HandOver.ENVVAR, reason="")
-NAME = ways.make(["a"], "0" * 16)
+NAME = ways.stem(["a"]) + "0" * 16
 
 
 def response(*cdi: str, mounts: tuple[str, ...] = ()) -> str:

@@ -41,15 +41,12 @@ class Machine(Procfs):
         return self.processes.get(pid)
 
     @contextmanager
-    def hold(self, pid: int) -> Iterator[int | None]:
+    def hold(self, pid: int) -> Iterator[Callable[[signal.Signals], None]]:
         if pid not in self.processes:
             raise ProcessLookupError
-        yield pid
-
-    def signal(self, pid: int, handle: int | None, number: signal.Signals) -> None:
         if not self.allowed:
             raise PermissionError
-        self.sent.append((pid, number.name))
+        yield lambda number: self.sent.append((pid, number.name))
 
 
 class Scene:
