@@ -137,7 +137,7 @@ class ClusterTable:
         self._lock = threading.Lock()
         self._table = Table()
         self._policies = state.policies
-        self._worths: dict[Policy | None, Worth] = {}
+        self._worths: dict[Policy, Worth] = {}
         self._kept = _Kept(MAX_BYTES)
         self._chores = _Kept(MAX_BYTES // 4)
         self._words: dict[tuple[bool, bool, bool], dict[int, tuple[NodeLedger, str]]] = {}
@@ -202,7 +202,7 @@ class ClusterTable:
                 if isinstance(verdict := placed.get(at), Placed)
             }
             if changes:
-                values = costs.costs_of(list(changes.values()), policies.of(_policy_of(kind)))
+                values = costs.costs_of(list(changes.values()), policies.of(policies.ranks(kind.shape)))
                 found[list(changes)], fits[list(changes)] = values, True
                 self._keep_costs(kind, policies, zip(map(asked.__getitem__, changes), values, strict=True))
             late = list(asked.keys() - placed.keys())  # there was no time for them: worse than all others
@@ -221,7 +221,7 @@ class ClusterTable:
             outlook: what is known of the cluster.
             in_turn: hands out the kinds of pods, with pauses in which requests are answered.
         """
-        policies, worths = Policies(self._state.policies.default, outlook), dict[Policy | None, Worth]()
+        policies, worths = Policies(self._state.policies.default, outlook), dict[Policy, Worth]()
         with self._lock:
             used, table = [key for key in reversed(self._kept.values) if isinstance(key, PodKind)][:WARM], self._table
         fresh: dict[PodKind, Costs] = {}
@@ -383,13 +383,8 @@ def _row(current: Table, row: int, code: int = UNSEEN) -> _Row:
     return _Row(current, row, int(current.facts[table.VERSION, row]), code, ledger, current.host(row))
 
 
-def _policy_of(kind: PodKind) -> Policy | None:
-    """Who asks for no GPU is kept from what others need, whatever they are ranked by."""
-    return Policy.DENSE if kind.shape is None else kind.shape.policy
-
-
-def _worth(worths: dict[Policy | None, Worth], policies: Policies, kind: PodKind) -> Worth:
-    policy = _policy_of(kind)
+def _worth(worths: dict[Policy, Worth], policies: Policies, kind: PodKind) -> Worth:
+    policy = policies.ranks(kind.shape)
     if policy not in worths:
         worths[policy] = Worth(policies.of(policy))
     return worths[policy]

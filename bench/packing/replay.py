@@ -66,7 +66,7 @@ def scheduler_of(
 ) -> Scheduler:
     """The empty nodes of a trace, in an order that decides exact ties."""
     nodes = nodes_of([workload.nodes[node] for node in order], max_pods=PODS)
-    return Scheduler(nodes, Cluster(nodes, config.policy, learner), config, draw)
+    return Scheduler(nodes, Cluster(nodes, config.policy, learner, rank_others=config.others_weight > 0), config, draw)
 
 
 def replay(workload: Workload, order: Sequence[int], nodes: Sequence[int], policy: str) -> dict[int, float]:

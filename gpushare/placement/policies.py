@@ -9,13 +9,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
 from gpushare.model.capacity import Ask, FreeGpu
 from gpushare.model.gpu import MAX_GPUS
-from gpushare.model.request import DEFAULT_POLICY, Need, Policy, accepts
+from gpushare.model.request import DEFAULT_POLICY, Need, Policy, RequestShape, accepts
 from gpushare.placement.columns import (
     ENOUGH,
     MOST_MIB,
@@ -47,9 +47,17 @@ _STEPS: Final = np.array([math.ceil(-1_000_000 * math.log(100 / score - 1)) for 
 
 
 class Scoring(ABC):
-    """A policy with what it knows of the cluster. Safe for use by many threads."""
+    """A policy with what it knows of the cluster. Safe for use by many threads.
 
-    def __init__(self) -> None:
+    What a pod costs follows from the outlook and from what `costs.Costs` compares of a node's row; what it costs of a
+    GPU, from the outlook, the `FreeGpu` and the need. Costs are remembered by these: a policy reads nothing else.
+    """
+
+    learns: ClassVar[bool] = False
+    """Whether it looks at the outlook."""
+
+    def __init__(self, outlook: Outlook = NOTHING_KNOWN) -> None:
+        self._outlook = outlook
         self._known: dict[tuple[FreeGpu, Need], int] = {}
 
     def of_gpus(self, asked: Sequence[tuple[FreeGpu, Need]]) -> list[int]:
@@ -107,9 +115,10 @@ class Dense(Scoring):
     be. Of nodes that are alike in this, an empty one is worth more than a full one.
     """
 
-    def __init__(self, outlook: Outlook) -> None:
-        super().__init__()
-        self._outlook = outlook
+    learns = True
+
+    def __init__(self, outlook: Outlook = NOTHING_KNOWN) -> None:
+        super().__init__(outlook)
         known = sorted(mib for mib in outlook.prices if 0 < mib <= MOST_MIB)
         self._sizes = np.array(known, np.int64)
         self._prices = np.array([outlook.prices[mib] for mib in known] + [(0,) * (SLOTS + 1)], np.int64)
@@ -174,9 +183,11 @@ class Fgd(Scoring):
     least. As published, the difference becomes an integer score of 0 to 100, and memory of hosts is not looked at.
     """
 
-    def __init__(self, typical: Mapping[Ask, int]) -> None:
-        """The most frequent requests (`outlook.typical`), and how many pods make each."""
-        super().__init__()
+    learns = True
+
+    def __init__(self, outlook: Outlook = NOTHING_KNOWN) -> None:
+        super().__init__(outlook)
+        typical = outlook.typical
         self.number = max(sum(typical.values()), 1)
         """Of pods in the sample, those without GPUs included."""
         self._asks = [(ask, _need(ask), count) for ask, count in typical.items() if ask.gpus]
@@ -237,14 +248,14 @@ def _parts(gpus: Gpus) -> Ints:
     return np.minimum(np.maximum(gpus.free * FULL // np.maximum(gpus.total, 1), 0), FULL)
 
 
-POLICIES: Final[Mapping[Policy, Callable[[Outlook], Scoring]]] = {
-    Policy.BINPACK: lambda _: Binpack(),
-    Policy.SPREAD: lambda _: Spread(),
+POLICIES: Final[Mapping[Policy, type[Scoring]]] = {
+    Policy.BINPACK: Binpack,
+    Policy.SPREAD: Spread,
     Policy.DENSE: Dense,
-    Policy.FGD: lambda outlook: Fgd(outlook.typical),
+    Policy.FGD: Fgd,
 }
-"""Adding a policy is adding a row."""
-LEARNING: Final = frozenset({Policy.DENSE, Policy.FGD})  # those that look at the outlook
+"""A new policy is a row here; `explain` has words for it, and `testing/plain_policies.py` its definition."""
+LEARNING: Final = frozenset(policy for policy, scoring in POLICIES.items() if scoring.learns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +265,10 @@ class Policies:
     default: Policy = DEFAULT_POLICY
     outlook: Outlook = NOTHING_KNOWN
     _made: dict[Policy, Scoring] = field(init=False, default_factory=dict, compare=False, repr=False)
+
+    def ranks(self, shape: RequestShape | None) -> Policy:
+        """Ranks nodes for a pod. One without GPUs is always kept from what GPU pods need, so by `dense`."""
+        return Policy.DENSE if shape is None else shape.policy or self.default
 
     def of(self, policy: Policy | None) -> Scoring:
         policy = policy or self.default

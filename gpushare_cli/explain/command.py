@@ -16,7 +16,7 @@ from gpushare.units import MemoryUnit
 from gpushare_cli import arguments, console, reading, usage, world
 from gpushare_cli.arguments import Command, argument
 from gpushare_cli.console import BAD, FAILED, OK, Streams
-from gpushare_cli.explain import decide
+from gpushare_cli.explain import decide, place
 from gpushare_cli.explain.decide import Explanation, State
 from gpushare_cli.explain.place import Fill, NodeChoice, Share
 from gpushare_cli.reading import Objects, Target
@@ -24,12 +24,6 @@ from gpushare_cli.usage import Use
 from gpushare_cli.world import NodeAnswer
 
 _GROUPS: Final = 5  # most groups of equal pods that are shown
-_ORDER: Final = {
-    Policy.BINPACK: "the fullest GPU with room first",
-    Policy.SPREAD: "the emptiest GPU first",
-    Policy.DENSE: "the node and GPU that leave the most room for typical pods",
-    Policy.FGD: "the GPU and node with the least fragmentation",
-}
 _HINDSIGHT: Final = "as the cluster is now, without this pod: "
 
 
@@ -177,7 +171,7 @@ def _head(explained: Explanation) -> Iterator[tuple[str, ...]]:
 def _policy(shape: RequestShape, default: Policy) -> str:
     chosen = shape.policy or default
     whose = "named by the pod" if shape.policy else "the cluster's default"
-    return f"{chosen.value}: {_ORDER[chosen]} ({whose})"
+    return f"{chosen.value}: {place.WORDS[chosen][0]} ({whose})"
 
 
 def _share(share: Share) -> tuple[str, ...]:

@@ -30,12 +30,13 @@ _VARIABLES: Final = (  # variables that tell programs about their share
 )
 FEW: Final = "which few pods here ask for"
 _GPUS_NAMED: Final = 4
-_BEST: Final = {
-    Policy.BINPACK: "the fullest",
-    Policy.SPREAD: "the emptiest",
-    Policy.DENSE: "the one that usual pods miss least",
-    Policy.FGD: "the one with the least fragmentation",
+WORDS: Final = {
+    Policy.BINPACK: ("the fullest GPU with room first", "the fullest"),
+    Policy.SPREAD: ("the emptiest GPU first", "the emptiest"),
+    Policy.DENSE: ("the node and GPU that leave the most room for typical pods", "the one that usual pods miss least"),
+    Policy.FGD: ("the GPU and node with the least fragmentation", "the one with the least fragmentation"),
 }
+"""What a policy takes: in general, and of some GPUs."""
 _Gpus = tuple[tuple[Gpu, FreeGpu, FreeGpu], ...]  # those that the pod gets: free before, and after
 
 
@@ -226,7 +227,7 @@ def _told(
     ask = Ask.of(pod.shape)
     fitting = [gpu for gpu in change.before.gpus if ask.fits(gpu)]
     if chosen_now and len(gpus) == 1 == ask.gpus and len(set(fitting)) > 1:
-        why.append(f"{_BEST[policy]} of {len(fitting)} with room there")
+        why.append(f"{WORDS[policy][1]} of {len(fitting)} with room there")
     told = NodeChoice(node=here.node, why="; ".join(why), lack="it fits on no other node")
     if not others:
         return told
@@ -325,7 +326,7 @@ def _free(node: NodeCapacity) -> str:
 
 def _fragments(change: Change, outlook: Outlook) -> float:
     """By how much grows what is free on GPUs and of no use to the cluster's pods, in GPUs, as `fgd` counts."""
-    policy = Fgd(outlook.typical)
+    policy = Fgd(outlook)
     grown = policy.grown(Nodes.of([change.before]), Nodes.of([change.after]))
     return int(grown[0]) / policy.number / FULL
 

@@ -97,7 +97,7 @@ class Learner:
 class Cluster:
     """The ledger of every node, in a table."""
 
-    def __init__(self, nodes: Nodes, policy: Policy, learner: Learner) -> None:
+    def __init__(self, nodes: Nodes, policy: Policy, learner: Learner, *, rank_others: bool = False) -> None:
         every = nodes.world.nodes
         self.names = list(every)
         self.places = {name: number for number, name in enumerate(every)}
@@ -116,8 +116,9 @@ class Cluster:
         for node in range(len(self.names)):
             self._set(node)
         self._labels = {namespace: list(labels) for namespace, labels in nodes.world.holders.items()}
-        self._learner, self._used = learner, {policy}
         self.policies = Policies(policy)
+        self._learner = learner
+        self._used = {policy, self.policies.ranks(None)} if rank_others else {policy}
         self._worths: dict[Policy, Worth] = {}
         self._columns: OrderedDict[PodSignature, Column] = OrderedDict()
         self._most_columns = max(_MOST_KEPT // max(len(self.names), 1), 16)
@@ -146,8 +147,9 @@ class Cluster:
 
     def column(self, pod: PodSignature, wanted: Bools) -> "Column":
         """Where pods fit of the nodes that are wanted, as they are now. The columns that were used last are kept."""
-        policy, shape = (pod.shape and pod.shape.policy) or self.policies.default, self._resolved(pod)
-        self._used.add(policy)
+        policy, shape = self.policies.ranks(pod.shape), self._resolved(pod)
+        if shape is not None:
+            self._used.add(policy)
         worth = self._worths.setdefault(policy, Worth(self.policies.of(policy)))
         found = self._columns.get(pod)
         if found is None or found.shape != shape:

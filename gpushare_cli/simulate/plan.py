@@ -149,7 +149,7 @@ def run(
     looks at the cluster (None: when that is due). With details also why pods are on no node.
     """
     nodes, pods = question.nodes, question.pods
-    cluster = Cluster(nodes, config.policy, Learner(nodes.asks, draw=draw_look))
+    cluster = Cluster(nodes, config.policy, Learner(nodes.asks, draw=draw_look), rank_others=config.others_weight > 0)
     scheduler = Scheduler(nodes, cluster, config, draw)
     refusals = _Refusals(nodes, scheduler)
     series = AllocationSeries(cluster.rooms, ends=any(pod.duration_s is not None for pod in pods))

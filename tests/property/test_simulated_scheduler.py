@@ -67,7 +67,7 @@ class Plain:
         costs: dict[int, Cost] = {}
         takes = pod.load.fits(self._used(), self.hosts)
         for node, room in enumerate(cluster.rooms):
-            found = best(pod.ask, room, cluster.policies.of(None))
+            found = best(pod.ask, room, cluster.policies.of(None if pod.ask.gpus else Policy.DENSE))
             accepted = not pod.ask.gpus or accepts(pod.ask.models, room.model)
             allowed = pod.terms.allowed is None or node in pod.terms.allowed
             if found is not None and accepted and allowed and takes[node]:
@@ -123,7 +123,7 @@ def test_it_chooses_what_a_plain_one_chooses(
 ) -> None:
     config = SchedulerConfig(policy=policy, rules=Rules(fit=fit), weight=weight, others_weight=others_weight)
     nodes = nodes_of(rooms, max_pods=8)
-    cluster = Cluster(nodes, policy, Learner())
+    cluster = Cluster(nodes, policy, Learner(), rank_others=others_weight > 0)
     picked: list[int] = []
 
     def draw(number: int) -> int:

@@ -10,7 +10,7 @@ from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.request import ANY_GPU, Choice, Policy
 from gpushare.placement import outlook
 from gpushare.placement.columns import Kinds, Nodes, how_many
-from gpushare.placement.outlook import EVERY, NOTHING_KNOWN, SLOTS, WHOLE, due_after, prices, slots
+from gpushare.placement.outlook import EVERY, NOTHING_KNOWN, SLOTS, WHOLE, Outlook, due_after, prices, slots
 from gpushare.placement.policies import POLICIES, Dense, Fgd
 from gpushare_cli.simulate.cluster import Learner
 from testing.placing import best
@@ -224,7 +224,7 @@ HALF, ALL = share(500, cpu=1000), whole(cpu=1000)
 
 
 def learned(*sample: Ask) -> Fgd:
-    return Fgd(outlook.typical(Counter(sample)))
+    return Fgd(Outlook(typical=outlook.typical(Counter(sample))))
 
 
 def plain(*free: int) -> NodeCapacity:

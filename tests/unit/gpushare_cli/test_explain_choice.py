@@ -10,6 +10,7 @@ from controller.state import ClusterState
 from controller.watches import NodeSink, PodSink
 from gpushare import names
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
+from gpushare.model.gpu import Limit
 from gpushare.model.request import ANY_GPU, Choice, Policy
 from gpushare.placement import outlook
 from gpushare.placement.costs import Change, costs_of
@@ -17,7 +18,7 @@ from gpushare.placement.outlook import Outlook
 from gpushare.placement.policies import POLICIES
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import ResourceConfig
-from gpushare_cli import reading, world
+from gpushare_cli import reading, usage, world
 from gpushare_cli.explain import place as choices
 from gpushare_cli.reading import Settings
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
@@ -238,3 +239,8 @@ def test_the_controller_and_explain_know_the_same() -> None:
     assert {each.name: each.left for each in state.index.take_changed()} == {
         name: each.host for name, each in found.nodes.items()
     }
+
+
+def test_every_policy_and_every_limit_has_its_words() -> None:
+    assert set(choices.WORDS) == set(Policy)
+    assert {*usage.LIMITED_BY, Limit.ADVISORY} == set(Limit)

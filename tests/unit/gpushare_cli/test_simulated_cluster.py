@@ -115,7 +115,9 @@ def room(gpus: int, host: FreeHost | None = HOST, mib: int = 1000) -> NodeCapaci
 def scheduler(*rooms: NodeCapacity, policy: Policy = Policy.BINPACK, others_weight: int = 0) -> Scheduler:
     nodes = nodes_of(rooms)
     config = SchedulerConfig(policy=policy, rules=Rules(), weight=26, others_weight=others_weight)
-    return Scheduler(nodes, Cluster(nodes, policy, Learner()), config, lambda number: number - 1)
+    return Scheduler(
+        nodes, Cluster(nodes, policy, Learner(), rank_others=others_weight > 0), config, lambda number: number - 1
+    )
 
 
 def came(signature: PodSignature, number: int, **more: Any) -> tuple[int, Pod, PodSignature]:
@@ -171,9 +173,13 @@ def test_what_pods_have_left_is_there_again() -> None:
 
 
 def test_pods_without_gpus_are_ranked_on_nodes_with_very_many_gpus_too() -> None:
-    found = scheduler(room(65), room(65), others_weight=26)
-    found.place(HALF, request_of(HALF, 1), only=NodeName("node-00001"))
-    assert found.choose(signature_of(Ask(cpu_milli=1))) == 1
+    """By what GPU pods need, whatever these are ranked by: the emptier host can just serve its GPUs."""
+    rooms = [room(65, FreeHost(17_000, 8192)), room(65, FreeHost(200_000, 8192)), room(8)]
+    found = scheduler(*rooms, others_weight=26)
+    found.place(WHOLE, request_of(WHOLE, 1), only=NodeName("node-00001"))
+    for node, cpu in ("node-00001", 100_000), ("node-00002", 8_000):
+        assert found.place(signature_of(Ask(cpu_milli=cpu)), None, only=NodeName(node))
+    assert found.choose(signature_of(Ask(cpu_milli=2000))) == 1
 
 
 def test_what_several_containers_cost_is_said_at_once_and_none_gets_more_than_there_is() -> None:
