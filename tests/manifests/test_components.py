@@ -28,8 +28,7 @@ from testing.builders import make_container, make_pod
 from testing.manifests import tree
 from testing.manifests.helm import objects, pod, variables
 from testing.manifests.tree import ROOT, SERVERS, Json
-from tests.manifests import kustomize
-from tests.manifests.kustomize import Kubectl
+from tests.manifests.conftest import COMPONENTS_SINCE, Kubectl
 from webhook.settings import Settings as WebhookSettings
 
 PLUGIN = PluginSettings(node_name="x")
@@ -113,7 +112,7 @@ def test_in_another_order_than_the_pages_tell_no_limit_can_be_set(kubectls: list
     for page in ("limits", "operate"):
         assert "](../manifests/README.md)" in (tree.ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
     newest = max(kubectls, key=lambda kubectl: kubectl.version)
-    skips.older(newest.version, kustomize.COMPONENTS_SINCE, "its kustomize knows no components")
+    skips.older(newest.version, COMPONENTS_SINCE, "its kustomize knows no components")
     assert capabilities(newest.with_components("limits/cgroup", "watchdog-kill")) == adding("KILL")
 
 

@@ -11,21 +11,11 @@ from gpushare import names
 from release.manifests import COMPONENTS, GPUS
 from testing.manifests import helm, tree
 from testing.manifests.tree import MANIFESTS, OVERLAYS, ROOT, SERVERS, Json
-from tests.manifests.kustomize import Kubectl
+from tests.manifests.conftest import Kubectl
 
 KUSTOMIZATIONS = sorted(MANIFESTS.rglob("kustomization.yaml"), key=str)
 OLD_FIELDS = {"apiVersion", "kind", "bases", "resources", "patchesStrategicMerge", "images"}
-
-
-FILES = sorted(path for path in MANIFESTS.rglob("*.yaml") if "chart" not in path.relative_to(MANIFESTS).parts)
 ALL = [each for name in ("base", "gpus", "servers", "whole-gpus", *COMPONENTS) for each in tree.objects(name)]
-
-
-def test_every_file_is_read_and_says_what_it_is() -> None:
-    for path in FILES:
-        found = tree.documents(path)
-        assert found, path
-        assert all(each["apiVersion"] and each["kind"] for each in found), path
 
 
 @pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda path: str(path.parent.relative_to(MANIFESTS)))
@@ -116,29 +106,24 @@ def test_helm_makes_the_objects_of_an_overlay(overlay: str, kubectls: list[Kubec
     same(values, *(kubectl.build(overlay) for kubectl in kubectls))
 
 
-def same_on(bases: Sequence[str], values: Json, kubectls: list[Kubectl], *components: str) -> None:
-    values = {**values, "scheduler": {"image": {"tag": "v1.30.0"}}}  # what base/ has; an overlay writes another
-    same(values, *(kubectl.with_components(*components, bases=bases) for kubectl in kubectls))
-
-
-@pytest.mark.parametrize(("server", "gpus"), [(server, GPUS[i % 2]) for i, server in enumerate(SERVERS)])
-def test_the_same_with_whole_gpus(server: str, gpus: str, kubectls: list[Kubectl]) -> None:
-    values = {"kubeVersion": f"{server}.0", "gpus": gpus, "wholeGpus": True}
-    same_on((f"gpus/{gpus}", f"whole-gpus/{server}"), values, kubectls)
-
-
 @pytest.mark.parametrize(
-    "components", [*((each,) for each in COMPONENTS), ("watchdog-kill", "limits/cgroup")], ids="+".join
+    ("gpus", "servers", "components"),
+    [
+        *((GPUS[i % 2], f"whole-gpus/{server}", ()) for i, server in enumerate(SERVERS)),
+        *(("nvidia", "servers/1.30", (each,)) for each in COMPONENTS),
+        ("nvidia", "servers/1.30", ("watchdog-kill", "limits/cgroup")),
+        ("nvidia", "whole-gpus/1.25", TOGETHER),
+    ],
 )
-def test_the_same_with_components(components: Sequence[str], kubectls: list[Kubectl]) -> None:
-    values = functools.reduce(helm.merged, (COMPONENTS[each] for each in components))
-    same_on(("gpus/nvidia", "servers/1.30"), values, kubectls, *components)
-
-
-def test_the_same_with_everything_at_once(kubectls: list[Kubectl]) -> None:
-    values = functools.reduce(helm.merged, (COMPONENTS[each] for each in TOGETHER))
-    values |= {"kubeVersion": "1.25.0", "wholeGpus": True}
-    same_on(("gpus/nvidia", "whole-gpus/1.25"), values, kubectls, *TOGETHER)
+def test_the_same_with_whole_gpus_and_components(
+    gpus: str, servers: str, components: Sequence[str], kubectls: list[Kubectl]
+) -> None:
+    kind, _, server = servers.partition("/")
+    values: Json = {"kubeVersion": f"{server}.0", "gpus": gpus, "wholeGpus": kind == "whole-gpus"}
+    values |= {"scheduler": {"image": {"tag": "v1.30.0"}}}  # what base/ has; an overlay writes another
+    values = functools.reduce(helm.merged, (COMPONENTS[each] for each in components), values)
+    bases = (f"gpus/{gpus}", servers)
+    same(values, *(kubectl.with_components(*components, bases=bases) for kubectl in kubectls))
 
 
 def test_every_kustomization_has_a_counterpart_among_the_values() -> None:
