@@ -4,7 +4,6 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
 from typing import Any, Final
 
 import pytest
@@ -38,6 +37,10 @@ OF_OTHERS: Final = {
 HELM: Final = section("docs/install.md", "## Install with Helm").split("\n### What is often set\n")[1]
 
 
+def sources(*folders: str) -> list[str]:
+    return [str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / folder).rglob("*.py")]
+
+
 def found(pattern: str, on: Iterable[str], flags: re.RegexFlag = re.NOFLAG) -> set[Any]:
     return {name for page in on for name in re.findall(pattern, text(page), flags)}
 
@@ -50,8 +53,9 @@ def flags_named() -> set[str]:
 def flags_known() -> set[str]:
     settings = (WebhookSettings, ControllerSettings, PluginSettings)
     own = {options.flag_names(field.name)[0] for cls in settings for field in dataclasses.fields(cls)}
-    tools = [str(path.relative_to(ROOT)) for name in ("bench", "release") for path in (ROOT / name).rglob("*.py")]
-    own |= found(r'add_argument\("(--[a-z-]+)"', tools) | found(r"`(--[a-z-]+)", ["docs/reference/cli.md"])
+    own |= found(r'add_argument\("(--[a-z-]+)"', sources("bench", "release")) | found(
+        r"`(--[a-z-]+)", ["docs/reference/cli.md"]
+    )
     return own | OF_OTHERS | {"--check"}
 
 
@@ -70,18 +74,6 @@ def values_set() -> Iterator[str]:
         yield from given
 
 
-def those_that_exist(named: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-    return {(path, name) for path, name in named if name in functions(path)}
-
-
-@cache
-def functions(path: str) -> frozenset[str]:
-    file = ROOT / "tests" / path
-    return frozenset(
-        re.findall(r"^def (\w+)", file.read_text(encoding="utf-8") if file.is_file() else "", re.MULTILINE)
-    )
-
-
 def is_there(page: str, anchor: str) -> bool:
     """Whether a page exists, and has a heading with this anchor."""
     if not (ROOT / page).is_file():
@@ -97,10 +89,7 @@ FILES: Final = {path.rstrip("/.") for path in found(r"(?<![\w/])manifests/[\w./-
     "manifests/overlays/OVERLAY"
 }
 PRODUCT: Final = ("gpushare", "webhook", "controller", "deviceplugin", "certs", "gpushare_cli")
-PAGES_NAMED: Final = found(
-    r"\b(docs/[\w./-]+\.md)(?:#([\w-]+))?",
-    [str(path.relative_to(ROOT)) for name in PRODUCT for path in (ROOT / name).rglob("*.py")],
-)
+PAGES_NAMED: Final = found(r"\b(docs/[\w./-]+\.md)(?:#([\w-]+))?", sources(*PRODUCT))
 ALERTS: Final = found(r"- alert: (\w+)", ["manifests/chart/files/rules.yaml"])
 NAMED: Final[Mapping[str, tuple[set[Any], Callable[[], set[Any]]]]] = {
     "flag": (flags_named(), flags_known),
@@ -122,7 +111,7 @@ NAMED: Final[Mapping[str, tuple[set[Any], Callable[[], set[Any]]]]] = {
         lambda: {each.id for each in CHECKS},
     ),
     "page that a program names": (PAGES_NAMED, lambda: {name for name in PAGES_NAMED if is_there(*name)}),
-    "test": (COVERS, lambda: those_that_exist(COVERS)),
+    "test": (COVERS, lambda: {(path, name) for path, name in COVERS if f"\ndef {name}(" in text(f"tests/{path}")}),
 }
 
 
@@ -134,12 +123,9 @@ def test_every_name_in_the_pages_exists(kind: str) -> None:
 
 
 def test_every_complaint_has_a_test_or_says_why_there_is_none() -> None:
-    rows = [
-        line.strip("|").split("|")
-        for line in text("docs/contributing/complaints.md").splitlines()
-        if line.startswith("| ")
-    ]
-    rows = [[cell.strip() for cell in row] for row in rows if "Complaint" not in row[-3]]
+    lines = [line for line in text("docs/contributing/complaints.md").splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    rows = [row for row in rows if "Complaint" not in row[-3]]
     assert [int(first) for first, *_ in rows if first.isdigit()] == list(range(1, 31))
     covers = {first: last for first, *_, last in rows if not last.startswith("not covered: ")}
     assert [first for first, last in covers.items() if {*re.sub(COVERED, "-", last).split("<br>")} != {"-"}] == []
@@ -154,10 +140,7 @@ def test_the_age_of_every_watch_is_a_metric_and_their_number_is_on_the_page() ->
 
 def events() -> set[str]:
     """Reasons of all of them."""
-    sources = [
-        str(path.relative_to(ROOT)) for name in ("controller", "deviceplugin") for path in (ROOT / name).rglob("*.py")
-    ]
-    return found(r'^REASON\w*: Final = "(\w+)"$', sources, re.MULTILINE)
+    return found(r'^REASON\w*: Final = "(\w+)"$', sources("controller", "deviceplugin"), re.MULTILINE)
 
 
 PHRASES: Final = {

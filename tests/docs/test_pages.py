@@ -42,10 +42,8 @@ from testing.tenant import escape_table
 from testing.tenant.attempts import Ends
 from testing.tenant.escapes import BASELINE
 
-README, AUTOSCALERS, INSTALL, LIMITS, OPERATE, SECURITY = (
-    text(name if name == "README.md" else f"docs/{name}.md")
-    for name in ("README.md", "autoscalers", "install", "limits", "operate", "security")
-)
+README = text("README.md")
+INSTALL, LIMITS, OPERATE, SECURITY = (text(f"docs/{name}.md") for name in ("install", "limits", "operate", "security"))
 LIMITS, OVERSUBSCRIPTION = LIMITS.split("\n## Oversubscription\n")
 
 
@@ -100,14 +98,10 @@ def test_the_patch_takes_away_what_the_plugin_wrote_into_the_status_of_a_node() 
 
 def test_what_administrators_write_on_nodes_is_removed_with_everything_else() -> None:
     commands = section("docs/operate.md", "### Remove: what is left on nodes").partition("```\n")[0]
-    of_nodes = {names.LABEL_SHARES, names.LABEL_LIMITS, names.LABEL_HAND_OVER, names.LABEL_NVIDIA_DEFAULT}
-    of_nodes |= {
-        names.LABEL_OVERSUBSCRIPTION,
-        names.ANNOTATION_INVENTORY,
-        names.ANNOTATION_CORDON,
-        names.ANNOTATION_HELD,
+    assert {word[:-1] for word in commands.split() if word.endswith("-")} == {
+        *(names.LABEL_SHARES, names.LABEL_LIMITS, names.LABEL_HAND_OVER, names.LABEL_NVIDIA_DEFAULT),
+        *(names.LABEL_OVERSUBSCRIPTION, names.ANNOTATION_INVENTORY, names.ANNOTATION_CORDON, names.ANNOTATION_HELD),
     }
-    assert {word[:-1] for word in commands.split() if word.endswith("-")} == of_nodes
 
 
 def test_going_back_deletes_what_the_former_overlay_does_not_name() -> None:
@@ -115,9 +109,7 @@ def test_going_back_deletes_what_the_former_overlay_does_not_name() -> None:
     step = OPERATE.split("\n### Go back: what the former")[1].split("\n### ")[0]
     [deleted] = re.findall(r" delete --ignore-not-found (.*)", step)
     components = ("limits/cgroup", "limits/mps", "usage", "watchdog-evict", "watchdog-kill")
-    added = [
-        each for name in components if (tree.MANIFESTS / name / "objects.yaml").exists() for each in tree.objects(name)
-    ]
+    added = [each for name in components for each in tree.objects(name)]
     told = {f"{each['kind'].lower()}/{each['metadata']['name']}" for each in added}
     assert set(deleted.split()) == told | {f"configmap/{names.HAND_OVER}"}
 

@@ -49,8 +49,7 @@ def test_defaults_of_settings_are_admitted_and_arrive_as_the_components_variable
     values = [value for value in chart.settings(component) if value.default != ""]
     given: Json = {value.path.rpartition(".")[2]: value.default for value in values}
     found = objects(limits={"mps": True}, **{component: {"settings": given}})
-    name = {"devicePlugin": names.PLUGIN, "mps": "gpushare-mps"}.get(component, f"gpushare-{component}")
-    arrived = variables(found, name)
+    arrived = variables(found, names.PLUGIN if component == "devicePlugin" else f"gpushare-{component}")
     for field in fields:
         written = arrived[options.flag_names(field.name)[1]]
         assert field.metadata["parse"](written) == field.default, field.name
@@ -98,13 +97,11 @@ def test_what_every_component_has(component: str) -> None:
     given: Json = {"priorityClassName": "mine", "nodeSelector": {"zone": "a"}, "tolerations": [toleration]}
     given |= {"affinity": weight, "topologySpreadConstraints": spread, "env": [{"name": "HTTP_PROXY", "value": "p"}]}
     given |= {"resources": {"limits": {"memory": "3Gi"}}, "podLabels": {"team": "ml"}, "podAnnotations": {"a": "b"}}
-    name = {"devicePlugin": names.PLUGIN, "mps": "gpushare-mps"}.get(component, f"gpushare-{component}")
+    name = names.PLUGIN if component == "devicePlugin" else f"gpushare-{component}"
     on: Json = {"limits": {"mps": True}, "dashboard": {"enabled": True}}
     before = pod(objects(**on), name)
     found = objects(**on | {component: on.get(component, {}) | given})
-    [workload] = [
-        each for each in found if (each["metadata"]["name"], "template" in each.get("spec", {})) == (name, True)
-    ]
+    [workload] = [each for each in found if each["metadata"]["name"] == name and "template" in each.get("spec", {})]
     spec, metadata = workload["spec"]["template"]["spec"], workload["spec"]["template"]["metadata"]
     assert (spec["priorityClassName"], spec["tolerations"], spec["affinity"]) == ("mine", [toleration], weight)
     assert spec["nodeSelector"] == before.get("nodeSelector", {}) | {"zone": "a"}

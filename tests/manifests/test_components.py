@@ -50,12 +50,8 @@ def capabilities(found: list[Json]) -> Json:
 
 
 def adding(*capability: str) -> Json:
-    added = {"add": list(capability)} if capability else {}
-    return {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"], **added},
-    }
+    capabilities = {"drop": ["ALL"]} | ({"add": list(capability)} if capability else {})
+    return {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": capabilities}
 
 
 def test_no_overlay_has_a_component_and_no_program_does_what_one_is_for() -> None:
@@ -206,10 +202,8 @@ def test_all_objects_are_in_the_namespace_of_the_code() -> None:
 
 
 def test_services_lead_to_the_ports_that_are_listened_on() -> None:
-    for name, port in (
-        (names.WEBHOOK_SERVICE, WebhookSettings().port),
-        (names.CONTROLLER_SERVICE, ControllerSettings().port),
-    ):
+    ports = {names.WEBHOOK_SERVICE: WebhookSettings().port, names.CONTROLLER_SERVICE: ControllerSettings().port}
+    for name, port in ports.items():
         service = tree.one(BASE, "Service", name)["spec"]
         declared, *_ = container(name)["ports"]
         assert declared["containerPort"] == port
@@ -226,8 +220,7 @@ def test_the_certificates_directory_is_writable_memory() -> None:
 
 
 def test_the_plugin_sees_the_directories_of_the_kubelet_and_of_cdi_alone() -> None:
-    settings = PluginSettings(node_name="x")
-    wanted = {settings.device_plugins_dir, settings.pod_resources_socket.parent, settings.cdi_dir, Path("/etc/cdi")}
+    wanted = {PLUGIN.device_plugins_dir, PLUGIN.pod_resources_socket.parent, PLUGIN.cdi_dir, Path("/etc/cdi")}
     assert {Path(path) for path in mounts(names.PLUGIN)} == wanted
     paths = [each["hostPath"]["path"] for each in SPECS[names.PLUGIN]["volumes"] if "hostPath" in each]
     assert {Path(path) for path in paths} == wanted

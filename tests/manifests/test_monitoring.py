@@ -40,10 +40,8 @@ STARTS: Final = 'gpushare_plugin_starts_total{node="a",outcome="refused",reason=
 
 def state(good: float | str, bad: float | str) -> str:
     """Of a gauge, minute by minute: good, bad, good again. `_` stands for no sample."""
-    first, second = (
-        f"{value}x{count}" if value == "_" else f"{value}+0x{count - 1}" for value, count in ((good, 10), (bad, BAD))
-    )
-    return f"{first} {second} {good if good == '_' else f'{good}+0'}x{RESOLVED}"
+    parts = ((good, 10), (bad, BAD), (good, RESOLVED))
+    return " ".join(f"{value}x{count}" if value == "_" else f"{value}+0x{count - 1}" for value, count in parts)
 
 
 def grows(by: float) -> str:
@@ -237,11 +235,8 @@ def test_what_the_operator_scrapes_are_ports_that_there_are_and_others_are_let_i
 
 
 def _endpoint(monitor: Mapping[str, Any]) -> Mapping[str, Any]:
-    [found] = [
-        each for key, endpoints in monitor["spec"].items() if key.lower().endswith("endpoints") for each in endpoints
-    ]
-    assert isinstance(found, dict)
-    return found
+    [found] = monitor["spec"].get("podMetricsEndpoints") or monitor["spec"]["endpoints"]
+    return dict(found)
 
 
 def test_the_component_has_the_rules_and_the_dashboard_of_the_files() -> None:
@@ -292,10 +287,8 @@ def test_a_query_asks_for_series_labels_and_values_that_there_are(name: str, que
     asked = re.findall(r"\b((?:gpushare|process)_[a-z_]+)(?:\{([^}]*)\})?", query)
     assert asked, name
     for series, selectors in asked:
-        family = next(
-            (found for found in (series, re.sub(r"_(total|bucket|sum|count)$", "", series)) if found in known), None
-        )
-        assert family, f"{name}: {series}"
+        family = series if series in known else re.sub(r"_(total|bucket|sum|count)$", "", series)
+        assert family in known, f"{name}: {series}"
         labels = set(re.findall(r"(\w+)\s*[=!]", selectors))
         assert labels <= {*known[family].labels, "le", "job", "instance"}, f"{name}: {series} {labels}"
     for label, wanted in re.findall(r'(\w+)[=!]~?"([^"]*)"', query):

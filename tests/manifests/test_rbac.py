@@ -147,9 +147,9 @@ def allowed(account: str, call: Call) -> bool:
     return any(allows(right, call) for right in granted(account))
 
 
-def refused(account: str, api: FakeKube) -> set[str]:
-    assert api.calls
-    return {str(call) for call in api.calls if not allowed(account, call)}
+def needs_no_more(account: str, api: FakeKube, *verbs: str) -> None:
+    assert {call.verb for call in api.calls} == {*verbs}
+    assert [str(call) for call in api.calls if not allowed(account, call)] == []
 
 
 def test_the_manager_of_certificates_needs_no_more(tmp_path: Path) -> None:
@@ -164,15 +164,14 @@ def test_the_manager_of_certificates_needs_no_more(tmp_path: Path) -> None:
     manager.ensure_once()
     api.edit(f"/api/v1/namespaces/{OWN}/secrets/{names.WEBHOOK_SECRET}", lambda secret: secret["data"].pop("ca.key"))
     manager.ensure_once()
-    assert {call.verb for call in api.calls} == {"get", "create", "update"}
-    assert refused("gpushare-webhook", api) == set()
+    needs_no_more("gpushare-webhook", api, "get", "create", "update")
 
 
 def test_the_look_for_the_runtime_class_needs_no_more() -> None:
     api = FakeKube()
     RuntimeClass(api=api, clock=SystemClock(), name=names.RUNTIME_CLASS, mode=Mode.WHERE_NEEDED).current()
     assert len(api.calls) == 3
-    assert refused("gpushare-webhook", api) == set()
+    needs_no_more("gpushare-webhook", api, "get")
 
 
 def test_the_election_needs_no_more() -> None:
@@ -181,8 +180,7 @@ def test_the_election_needs_no_more() -> None:
     assert elector.attempt()
     assert elector.attempt()
     elector.release()
-    assert {call.verb for call in api.calls} == {"get", "create", "update"}
-    assert refused("gpushare-controller", api) == set()
+    needs_no_more("gpushare-controller", api, "get", "create", "update")
 
 
 def test_the_watches_that_the_controller_can_do_without_need_no_more() -> None:
@@ -196,8 +194,7 @@ def test_the_watches_that_the_controller_can_do_without_need_no_more() -> None:
     ):
         stop.clear()
         watch.run(stop)
-    assert {call.verb for call in api.calls} == {"list", "watch"}
-    assert refused("gpushare-controller", api) == set()
+    needs_no_more("gpushare-controller", api, "list", "watch")
 
 
 def test_the_dashboard_needs_no_more_and_no_less() -> None:
@@ -210,7 +207,7 @@ def test_the_dashboard_needs_no_more_and_no_less() -> None:
     live.ask_use()
     api.close()
     assert api.asked
-    assert refused(DASHBOARD, api) == set()
+    needs_no_more(DASHBOARD, api, "get", "list", "watch")
     unused = [right for right in granted(DASHBOARD) if not any(allows(right, call) for call in api.calls)]
     assert unused == [(OWN, "/pods/proxy", "get", "")]  # which has been asked
 
