@@ -1,6 +1,7 @@
 """The pods of the page on JupyterHub, as the real KubeSpawner makes them: admitted, and placed on the GPUs meant."""
 
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -31,18 +32,11 @@ SHM: Final = {
 }
 
 
-class Configuration:
-    """What `c` is in jupyterhub_config.py."""
-
-    def __init__(self) -> None:
-        self.KubeSpawner = type("KubeSpawner", (), {})
-
-
 def from_the_python_block() -> Json:
     [block] = blocks(notebooks.NAME, "python")
-    configuration = Configuration()
-    exec(block, {"c": configuration})
-    return {name: value for name, value in vars(configuration.KubeSpawner).items() if not name.startswith("__")}
+    spawner = SimpleNamespace()
+    exec(block, {"c": SimpleNamespace(KubeSpawner=spawner)})  # as in jupyterhub_config.py
+    return vars(spawner)
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +49,7 @@ def pods(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Json]:
     made = notebooks.pods({**TRAITS, **SHM, "profile_list": profiles}, servers, directory)
     others = [{"user": "ana", "profile": f"gpu-{gib}"} for gib in SIZES]
     written = notebooks.pods({**TRAITS, **from_the_python_block()}, others, directory)
-    names_of_written = [f"python-{gib}" for gib in SIZES]
-    return dict(zip([*slugs, *names_of_written], [*made, *written], strict=True))
+    return dict(zip([*slugs, *(f"python-{gib}" for gib in SIZES)], [*made, *written], strict=True))
 
 
 def container_of(pod: Json) -> Json:
