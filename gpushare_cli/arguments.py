@@ -130,7 +130,7 @@ def add_version(parser: argparse.ArgumentParser) -> None:
 
 def argument(*flags: str, **how: Any) -> Any:
     """A field of a command's options, and how argparse takes it; without flags by its place, where it must be given."""
-    default = how.pop("default", "" if flags else dataclasses.MISSING)
+    default = how.pop("default", "" if flags and not how.get("required") else dataclasses.MISSING)
     return dataclasses.field(default=default, metadata={_ARGUMENT: (flags, how)})
 
 
@@ -138,14 +138,24 @@ def switch(*flags: str, what: str) -> Any:
     return argument(*flags, default=False, action="store_true", help=what)
 
 
-def of_options(kind: type, description: str) -> Callable[[argparse.ArgumentParser], None]:
-    """What adds the arguments that the fields of a dataclass say, and those of the cluster."""
+def number(flag: str, what: str, *, default: int | None = None, metavar: str = "N") -> Any:
+    return argument(flag, type=int, default=default, metavar=metavar, help=what)
+
+
+def timeout(what: str, default: int) -> Any:
+    return number("--timeout", f"{what} (default: %(default)s)", default=default, metavar="SECONDS")
+
+
+def of_options(kind: type, description: str, *, of_cluster: bool = True) -> Callable[[argparse.ArgumentParser], None]:
+    """What adds the arguments that the fields of a dataclass say, and those that tell which cluster."""
 
     def add(parser: argparse.ArgumentParser) -> None:
         parser.description = description
         for field in dataclasses.fields(kind):
             if _ARGUMENT in field.metadata:
                 _add(parser, field.name, field)
+        if not of_cluster:
+            return
         what = "by default $KUBECONFIG or ~/.kube/config"
         is_file(parser.add_argument("--kubeconfig", default="", metavar="FILE", help=what))
         what = "of the kubeconfig; by default the current one"
@@ -159,7 +169,7 @@ def _add(parser: argparse.ArgumentParser, name: str, field: "dataclasses.Field[A
     if field.default is not dataclasses.MISSING:
         how = {"default": field.default, **how}
     added = parser.add_argument(*flags, dest=name, **how) if flags else parser.add_argument(name, **how)
-    if how.get("metavar") == "FILE":
+    if str(how.get("metavar")).startswith("FILE"):
         is_file(added)
 
 
@@ -184,11 +194,7 @@ def output() -> Any:
     return argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help=what)
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    _add(parser, "output", output())
-
-
-def add_choice(parser: argparse.ArgumentParser, flag: str, default: StrEnum, what: str) -> None:
+def choice(flag: str, default: StrEnum, what: str) -> Any:
     kind = type(default)
     values = [each.value for each in kind]
 
@@ -197,7 +203,7 @@ def add_choice(parser: argparse.ArgumentParser, flag: str, default: StrEnum, wha
             raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {', '.join(values)})")
         return kind(text)
 
-    parser.add_argument(flag, type=parse, choices=values, default=default, metavar="|".join(values), help=what)
+    return argument(flag, type=parse, choices=values, default=default, metavar="|".join(values), help=what)
 
 
 def namespace() -> Any:
@@ -207,10 +213,6 @@ def namespace() -> Any:
 def memory_unit(default: str) -> Any:
     what = f"what one {names.GPU_MEM} is: GiB, MiB, or 256MiB; by default {default}"
     return argument("--memory-unit", type=MemoryUnit.parse, default=None, metavar="UNIT", help=what)
-
-
-def add_memory_unit(parser: argparse.ArgumentParser, default: str) -> None:
-    _add(parser, "memory_unit", memory_unit(default))
 
 
 def is_file(argument: argparse.Action) -> None:

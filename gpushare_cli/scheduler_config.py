@@ -1,6 +1,5 @@
 """`gpushare scheduler-config`: the configuration with which a kube-scheduler of each version asks the controller."""
 
-import argparse
 import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,18 +13,19 @@ from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.units import ResourceConfig
 from gpushare_cli import arguments, kube_scores, yamls
-from gpushare_cli.arguments import Command
+from gpushare_cli.arguments import Command, argument, switch
 from gpushare_cli.console import OK, Streams
 
 CONTROLLER_PORT: Final = 12345  # port of the controller's Service, the same as Aliyun's extender has
 DEFAULT_URL: Final = f"http://{names.CONTROLLER_SERVICE}.{names.NAMESPACE}.svc:{CONTROLLER_PORT}{names.EXTENDER_PREFIX}"
-DEFAULT_QPS: Final = 500
 OTHERS_WEIGHT: Final = 9
 """With a lead of 180 points more than what kube-scheduler's plugins for CPU and memory usually differ by, and less than
 the 200 by which it keeps replicas apart once a node has several."""
 _VERSION: Final = re.compile(r"v?(?P<major>[0-9]{1,3})\.(?P<minor>[0-9]{1,4})(?:\.[0-9]+)?(?:[+.-][0-9A-Za-z.+_-]*)?")
 _SINCE: Final = ((25, "v1"), (23, "v1beta3"), (22, "v1beta2"), (19, "v1beta1"))
 _DNS_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
+_ABOVE_ALL: Final = kube_scores.needed({**kube_scores.UNASKED, **kube_scores.PREFERENCES})
+_OF_CLIENT: Final = "PEM file that kube-scheduler reads; needed if the URL is one of the API server's proxy"
 _MOST_WEIGHT: Final = 10_000
 _MOST_QPS: Final = 100_000
 
@@ -60,24 +60,77 @@ class ServerVersion:  # a Kubernetes release
 _EVEN_SPREADING: Final = ServerVersion(1, 18)  # before, policy files do not know EvenPodsSpreadPriority
 
 
+def server_version(what: str, **how: Any) -> Any:
+    return argument("--server-version", type=ServerVersion.parse, metavar="X.Y", help=what, **how)
+
+
+def rank_others(what: str) -> Any:
+    how: dict[str, Any] = {"nargs": "?", "const": OTHERS_WEIGHT, "metavar": "WEIGHT"}
+    return argument("--rank-others", type=int, default=None, help=what, **how)
+
+
+def _read_ca(path: str) -> bytes:
+    try:
+        return Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise SettingsError(f"extender CA {path}: {error.strerror}") from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the configuration is for; the command's help says what each costs and brings."""
+    """What the configuration is for."""
 
-    server: ServerVersion
-    url: str = DEFAULT_URL
-    scheduler_name: str = names.SCHEDULER  # empty to change the cluster's own scheduler
-    lease_name: str = names.SCHEDULER
-    lease_namespace: str = names.NAMESPACE  # for a second scheduler; the cluster's own keeps its lease
-    kubeconfig: str = ""  # path that kube-scheduler itself reads; empty to use its service account
-    ca_pem: bytes = b""
-    client_cert: str = ""
-    client_key: str = ""  # paths, which kube-scheduler reads, for an extender behind the API server's proxy
-    whole_gpus: bool = False  # not where another plugin serves them
-    weight: int | None = None  # None for one at which the controller's best node wins
-    others_weight: int | None = None  # None if the controller is not to be asked about pods without GPUs
-    most_allocated: bool = False
-    client_qps: int = DEFAULT_QPS  # requests a second; twice as many at once
+    server: ServerVersion = server_version("of the cluster, such as v1.29.3+k3s1", required=True)
+    kind: Kind = arguments.choice(
+        "--kind", Kind.CONFIGURATION, "policy: a policy file, for --policy-config-file of 1.22 and older"
+    )
+    url: str = argument("--extender-url", default=DEFAULT_URL, metavar="URL", help="default: %(default)s")
+    ca_pem: bytes = argument(
+        "--extender-ca", type=_read_ca, default=b"", metavar="FILE", help="PEM file; needed if the URL is https"
+    )
+    client_cert: str = argument("--extender-client-cert", metavar="PATH", help=_OF_CLIENT)
+    client_key: str = argument("--extender-client-key", metavar="PATH", help=_OF_CLIENT)
+    scheduler_name: str = argument(
+        "--scheduler-name",
+        default=names.SCHEDULER,
+        metavar="NAME",
+        help="of a second scheduler; empty to change the cluster's own (default: %(default)s)",
+    )
+    lease_name: str = argument(
+        "--lease-name", default=names.SCHEDULER, metavar="NAME", help="of a second scheduler (default: %(default)s)"
+    )
+    lease_namespace: str = argument(
+        "--lease-namespace", default=names.NAMESPACE, metavar="NAME", help="of that lease (default: %(default)s)"
+    )
+    kubeconfig: str = argument(
+        "--scheduler-kubeconfig",
+        metavar="PATH",
+        help="file that kube-scheduler reads, such as /etc/kubernetes/scheduler.conf; none for a service account",
+    )
+    whole_gpus: bool = switch(
+        "--whole-gpus", what=f"{names.GPU} is gpushare's on every node of the cluster; not where another plugin has it"
+    )
+    weight: int | None = arguments.number(
+        "--weight",
+        f"of the controller's scores for GPU pods. By default {kube_scores.needed(kube_scores.UNASKED)} (in a policy"
+        f" file {kube_scores.needed(kube_scores.UNASKED_BY_POLICY_FILE)}): its best node wins against kube-scheduler's"
+        f" own scores; from {_ABOVE_ALL} on also against what authors prefer",
+    )
+    others_weight: int | None = rank_others(
+        "have the controller rank nodes for pods without GPUs too, so that they leave CPU and memory to GPUs that"
+        f" are free; costs a request for each of them (default weight: {OTHERS_WEIGHT})"
+    )
+    most_allocated: bool = switch(
+        "--most-allocated",
+        what="nodes with less free CPU and memory come first, for all pods of the scheduler; keeps whole nodes free,"
+        " and costs GPUs with the policy dense, see docs/scheduling.md",
+    )
+    client_qps: int = arguments.number(
+        "--client-qps",
+        "requests a second that kube-scheduler may send to the API server, and twice as many at once; its own 50 keep"
+        " it from placing more pods than that (default: %(default)s)",
+        default=500,
+    )
 
 
 def configuration(options: Options) -> str:
@@ -260,9 +313,9 @@ def _dns_name(what: str, text: str) -> str:
     return text
 
 
-def run(streams: Streams, *, options: Options, kind: Kind) -> int:
+def run(streams: Streams, options: Options) -> int:
     """Print a configuration for kube-scheduler. The exit code."""
-    if kind is Kind.POLICY:
+    if options.kind is Kind.POLICY:
         streams.out.write(policy(options))
         streams.note(f"start kube-scheduler with {' '.join(policy_flags(options))}")
     else:
@@ -273,67 +326,6 @@ def run(streams: Streams, *, options: Options, kind: Kind) -> int:
             " to the cluster's own, for which give --scheduler-name ''"
         )
     return OK
-
-
-def add(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Print the configuration with which kube-scheduler asks the controller about shared GPUs."
-    add = parser.add_argument
-    add_server(parser, "of the cluster, such as v1.29.3+k3s1", required=True)
-    what = "policy: a policy file, for --policy-config-file of 1.22 and older"
-    arguments.add_choice(parser, "--kind", Kind.CONFIGURATION, what)
-    add("--extender-url", dest="url", default=DEFAULT_URL, metavar="URL", help="default: %(default)s")
-    what = "PEM file; needed if the URL is https"
-    arguments.is_file(add("--extender-ca", dest="ca_pem", type=_read_ca, default=b"", metavar="FILE", help=what))
-    what = "PEM file that kube-scheduler reads; needed if the URL is one of the API server's proxy"
-    for part in ("cert", "key"):
-        add(f"--extender-client-{part}", dest=f"client_{part}", default="", metavar="PATH", help=what)
-    what = "of a second scheduler; empty to change the cluster's own (default: %(default)s)"
-    add("--scheduler-name", default=names.SCHEDULER, metavar="NAME", help=what)
-    add("--lease-name", default=names.SCHEDULER, metavar="NAME", help="of a second scheduler (default: %(default)s)")
-    add("--lease-namespace", default=names.NAMESPACE, metavar="NAME", help="of that lease (default: %(default)s)")
-    what = "file that kube-scheduler reads, such as /etc/kubernetes/scheduler.conf; none for a service account"
-    add("--scheduler-kubeconfig", dest="kubeconfig", default="", metavar="PATH", help=what)
-    what = f"{names.GPU} is gpushare's on every node of the cluster; not where another plugin has it"
-    add("--whole-gpus", action="store_true", help=what)
-    default, by_policy = kube_scores.needed(kube_scores.UNASKED), kube_scores.needed(kube_scores.UNASKED_BY_POLICY_FILE)
-    above_all = kube_scores.needed({**kube_scores.UNASKED, **kube_scores.PREFERENCES})
-    what = (
-        f"of the controller's scores for GPU pods. By default {default} (in a policy file {by_policy}): its best node"
-        f" wins against kube-scheduler's own scores; from {above_all} on also against what authors prefer"
-    )
-    add("--weight", type=int, metavar="N", help=what)
-    add_rank_others(
-        parser,
-        "have the controller rank nodes for pods without GPUs too, so that they leave CPU and memory to GPUs that"
-        f" are free; costs a request for each of them (default weight: {OTHERS_WEIGHT})",
-    )
-    what = (
-        "nodes with less free CPU and memory come first, for all pods of the scheduler; keeps whole nodes free, and"
-        " costs GPUs with the policy dense, see docs/scheduling.md"
-    )
-    add("--most-allocated", action="store_true", help=what)
-    what = (
-        "requests a second that kube-scheduler may send to the API server, and twice as many at once; its own 50 keep"
-        " it from placing more pods than that (default: %(default)s)"
-    )
-    add("--client-qps", type=int, default=DEFAULT_QPS, metavar="N", help=what)
-
-
-def add_server(parser: argparse.ArgumentParser, what: str, *, required: bool = False) -> None:
-    parse = ServerVersion.parse
-    parser.add_argument("--server-version", dest="server", type=parse, required=required, metavar="X.Y", help=what)
-
-
-def add_rank_others(parser: argparse.ArgumentParser, what: str) -> None:
-    add = parser.add_argument
-    add("--rank-others", dest="others_weight", nargs="?", type=int, const=OTHERS_WEIGHT, metavar="WEIGHT", help=what)
-
-
-def _read_ca(path: str) -> bytes:
-    try:
-        return Path(path).expanduser().read_bytes()
-    except OSError as error:
-        raise SettingsError(f"extender CA {path}: {error.strerror}") from error
 
 
 COMMAND: Final = Command(
@@ -347,6 +339,10 @@ COMMAND: Final = Command(
             "gpushare scheduler-config --server-version 1.20 --kind policy > policy.cfg",
         ),
     ),
-    add=add,
-    run=lambda call: run(call.streams, options=call.options(Options), kind=call.arguments.kind),
+    add=arguments.of_options(
+        Options,
+        "Print the configuration with which kube-scheduler asks the controller about shared GPUs.",
+        of_cluster=False,
+    ),
+    run=lambda call: run(call.streams, call.options(Options)),
 )

@@ -40,20 +40,10 @@ class Options:
     delete_emptydir_data: bool = switch(
         "--delete-emptydir-data", what="also move pods that lose data in emptyDir volumes"
     )
-    max_moves: int = argument(
-        "--max-moves",
-        type=int,
-        default=move_search.MOST_MOVES,
-        metavar="N",
-        help="how many pods may be evicted (default: %(default)s)",
+    max_moves: int = arguments.number(
+        "--max-moves", "how many pods may be evicted (default: %(default)s)", default=move_search.MOST_MOVES
     )
-    timeout: int = argument(
-        "--timeout",
-        type=int,
-        default=300,
-        metavar="SECONDS",
-        help="how long to wait for each budget and each successor (default: %(default)s)",
-    )
+    timeout: int = arguments.timeout("how long to wait for each budget and each successor", 300)
     output: str = arguments.output()
 
 

@@ -46,13 +46,7 @@ class Options(OneGpu):
     delete_emptydir_data: bool = switch(
         "--delete-emptydir-data", what="also evict pods that lose data in emptyDir volumes"
     )
-    timeout: int = argument(
-        "--timeout",
-        type=int,
-        default=600,
-        metavar="SECONDS",
-        help="how long to wait for budgets and for pods to end (default: %(default)s)",
-    )
+    timeout: int = arguments.timeout("how long to wait for budgets and for pods to end", 600)
     output: str = arguments.output()
 
 

@@ -1,6 +1,5 @@
 """`gpushare simulate`: reads the files, makes the plans, prints them."""
 
-import argparse
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from gpushare.errors import SettingsError, WireError
 from gpushare.model.request import DEFAULT_POLICY, Policy
 from gpushare.units import MemoryUnit
 from gpushare_cli import arguments, kube_scores, plot, scheduler_config
-from gpushare_cli.arguments import Command
+from gpushare_cli.arguments import Command, argument, switch
 from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.kube_scores import Fit, Rules
 from gpushare_cli.scheduler_config import ServerVersion
@@ -39,77 +38,6 @@ class Order(StrEnum):  # of pods; those that are on a node already always come f
     TIMESTAMPS = "timestamps"  # by when they were created; those of which that is not known come last
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    files: Sequence[str]
-    profile: str = ""
-    nodes: int | None = None
-    policies: Sequence[str] = (DEFAULT_POLICY.value,)
-    order: Order = Order.GIVEN
-    seeds: Sequence[int] = (1,)
-    replay: bool = False
-    server: ServerVersion | None = None
-    weight: int | None = None
-    others_weight: int | None = None
-    most_allocated: bool = False
-    memory_unit: MemoryUnit | None = None
-    whole_gpus: bool = False
-    summary: bool = False
-    plot: str = ""
-    output: str = "table"
-
-
-def add(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Say which pods would go to which nodes and GPUs, without a cluster: with kube-scheduler's own scores, and"
-        " chance where they are equal. Pods that a cluster's list shows as waiting come first, then the pods and"
-        " workloads of the other files, in their order. The details are of the first policy and seed."
-    )
-    what = "manifests, or what kubectl get nodes,pods -A -o yaml prints; - for the standard input; may be repeated"
-    files = parser.add_argument(
-        "-f", "--filename", dest="files", action="append", default=[], metavar="FILE", help=what
-    )
-    what = "GPUs of made-up nodes, as of simulated GPUs"
-    profile = parser.add_argument("--profile", default="", metavar="FILE", help=what)
-    parser.add_argument("--nodes", type=int, metavar="N", help="how many nodes to make up from the profile")
-    default, metavar = (DEFAULT_POLICY.value,), "NAME[,NAME]"
-    what = (
-        f"of pods that name none, one or several of {', '.join(_KNOWN)}; {NONE} leaves the choice of the node to"
-        f" kube-scheduler (default: {DEFAULT_POLICY.value})"
-    )
-    parser.add_argument("--policy", dest="policies", type=_policies, default=default, metavar=metavar, help=what)
-    arguments.add_choice(parser, "--order", Order.GIVEN, "in which pods come (default: given)")
-    what = (
-        "for chance among equal nodes and in when the controller learns what is typical, and for --order shuffled; the"
-        " summary has mean and deviation (default: 1)"
-    )
-    parser.add_argument("--seeds", type=_seeds, default=(1,), metavar="1-5", help=what)
-    what = (
-        "place the pods of the cluster's list again, from empty nodes on, when they were created and for as long as"
-        " they ran; pods of DaemonSets stay"
-    )
-    parser.add_argument("--replay", action="store_true", help=what)
-    what = f"of the kube-scheduler whose scores count (default: the newest kubelet in the input, or {_NEWEST})"
-    scheduler_config.add_server(parser, what)
-    what = f"of the controller's scores for GPU pods (default: {_WEIGHT}, as printed)"
-    parser.add_argument("--weight", type=int, metavar="N", help=what)
-    what = (
-        "the controller ranks nodes for pods without GPUs, too; by default with weight"
-        f" {scheduler_config.OTHERS_WEIGHT}"
-    )
-    scheduler_config.add_rank_others(parser, what)
-    what = "nodes with less free CPU and memory come first, for all pods"
-    parser.add_argument("--most-allocated", action="store_true", help=what)
-    arguments.add_memory_unit(parser, "the unit in which the nodes count")
-    parser.add_argument("--whole-gpus", action="store_true", help=f"{names.GPU} is gpushare's, not another plugin's")
-    parser.add_argument("--summary", action="store_true", help="leave out the tables of pods and nodes")
-    what = "write there how much is allocated, a line for each policy; needs gpushare[plot]"
-    plot = parser.add_argument("--plot", default="", metavar="FILE.svg", help=what)
-    for each in (files, profile, plot):
-        arguments.is_file(each)
-    arguments.add_output(parser)
-
-
 def _policies(text: str) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(text.split(",")))
     for name in found:
@@ -131,10 +59,69 @@ def _seeds(text: str) -> tuple[int, ...]:
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    files: Sequence[str] | None = argument(
+        "-f",
+        "--filename",
+        action="append",
+        default=None,
+        metavar="FILE",
+        help="manifests, or what kubectl get nodes,pods -A -o yaml prints; - for the standard input; may be repeated",
+    )
+    profile: str = argument("--profile", metavar="FILE", help="GPUs of made-up nodes, as of simulated GPUs")
+    nodes: int | None = arguments.number("--nodes", "how many nodes to make up from the profile")
+    policies: Sequence[str] = argument(
+        "--policy",
+        type=_policies,
+        default=(DEFAULT_POLICY.value,),
+        metavar="NAME[,NAME]",
+        help=f"of pods that name none, one or several of {', '.join(_KNOWN)}; {NONE} leaves the choice of the node to"
+        f" kube-scheduler (default: {DEFAULT_POLICY.value})",
+    )
+    order: Order = arguments.choice("--order", Order.GIVEN, "in which pods come (default: given)")
+    seeds: Sequence[int] = argument(
+        "--seeds",
+        type=_seeds,
+        default=(1,),
+        metavar="1-5",
+        help="for chance among equal nodes and in when the controller learns what is typical, and for --order"
+        " shuffled; the summary has mean and deviation (default: 1)",
+    )
+    replay: bool = switch(
+        "--replay",
+        what="place the pods of the cluster's list again, from empty nodes on, when they were created and for as long"
+        " as they ran; pods of DaemonSets stay",
+    )
+    server: ServerVersion | None = scheduler_config.server_version(
+        f"of the kube-scheduler whose scores count (default: the newest kubelet in the input, or {_NEWEST})",
+        default=None,
+    )
+    weight: int | None = arguments.number(
+        "--weight", f"of the controller's scores for GPU pods (default: {_WEIGHT}, as printed)"
+    )
+    others_weight: int | None = scheduler_config.rank_others(
+        "the controller ranks nodes for pods without GPUs, too; by default with weight"
+        f" {scheduler_config.OTHERS_WEIGHT}"
+    )
+    most_allocated: bool = switch(
+        "--most-allocated", what="nodes with less free CPU and memory come first, for all pods"
+    )
+    memory_unit: MemoryUnit | None = arguments.memory_unit("the unit in which the nodes count")
+    whole_gpus: bool = switch("--whole-gpus", what=f"{names.GPU} is gpushare's, not another plugin's")
+    summary: bool = switch("--summary", what="leave out the tables of pods and nodes")
+    plot: str = argument(
+        "--plot",
+        metavar="FILE.svg",
+        help="write there how much is allocated, a line for each policy; needs gpushare[plot]",
+    )
+    output: str = arguments.output()
+
+
 def run(options: Options, streams: Streams, stdin: TextIO) -> int:
     """Print what would go where. The exit code."""
     _check(options)
-    found = objects.collect(objects.read_file(file, stdin) for file in options.files)
+    found = objects.collect(objects.read_file(file, stdin) for file in options.files or ())
     profile = Profile.of(*objects.read_file(options.profile, stdin), options.nodes) if options.profile else None
     whole, replay = options.whole_gpus, options.replay
     asked = question.prepare(found, profile, options.memory_unit, whole_gpus=whole, replay=replay)
@@ -197,7 +184,7 @@ def _config(options: Options, policy: str, minor: int) -> SchedulerConfig:
 def _check(options: Options) -> None:
     if not options.files and not options.profile:
         raise SettingsError("nothing to simulate: give files with -f, or a cluster with --profile")
-    if options.files.count(STDIN) + (options.profile == STDIN) > 1:
+    if [*(options.files or ()), options.profile].count(STDIN) > 1:
         raise SettingsError("- stands for the standard input, which can be read only once")
     if options.replay and options.order is Order.SHUFFLED:
         raise SettingsError("--replay --order shuffled: replayed pods come when they were created; leave out --order")
@@ -226,6 +213,12 @@ COMMAND: Final = Command(
         ("The same on the cluster as it is", "kubectl get nodes,pods -A -o yaml | gpushare simulate -f - -f web.yaml"),
         ("Policies compared", "gpushare simulate -f web.yaml --profile gpus.yaml --policy dense,binpack --summary"),
     ),
-    add=add,
+    add=arguments.of_options(
+        Options,
+        "Say which pods would go to which nodes and GPUs, without a cluster: with kube-scheduler's own scores, and"
+        " chance where they are equal. Pods that a cluster's list shows as waiting come first, then the pods and"
+        " workloads of the other files, in their order. The details are of the first policy and seed.",
+        of_cluster=False,
+    ),
     run=lambda call: run(call.options(Options), call.streams, call.stdin),
 )
