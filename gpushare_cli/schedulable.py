@@ -1,16 +1,19 @@
 """What Kubernetes demands of a node for a pod: taints, selectors, sums; `overlooked` names what is not told. Pure."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import names, units
 from gpushare.identity import NodeName
 from gpushare.model.ledger import peak
+from gpushare.model.request import Operator, Requirement
 from gpushare.wire import fields, pods as pods_wire
 
 Object = Mapping[str, Any]
 HOSTNAME: Final = "kubernetes.io/hostname"
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 _CORDON: Final = "node.kubernetes.io/unschedulable"
 RESOURCES: Final = (names.GPU_MEM, names.GPU_PERCENT, names.GPU_CORE, names.GPU)  # whose sums are checked
@@ -86,30 +89,26 @@ def repelling(pod: Object, node: NodeFacts) -> int:
 def attracting(pod: Object, node: NodeFacts) -> int:
     """The sum of the weights of preferred node affinity that hold of a node."""
     affinity = fields.mapping(fields.mapping(pod, "spec", "pod"), "affinity", "spec")
-    path = "spec.affinity.nodeAffinity"
-    field = "preferredDuringSchedulingIgnoredDuringExecution"
-    total = 0
-    for i, each in enumerate(fields.objects(fields.mapping(affinity, "nodeAffinity", "spec.affinity"), field, path)):
-        where = f"{path}.{field}[{i}]"
+    path, total = "spec.affinity.nodeAffinity", 0
+    for i, each in enumerate(
+        fields.objects(fields.mapping(affinity, "nodeAffinity", "spec.affinity"), PREFERRED, path)
+    ):
+        where = f"{path}.{PREFERRED}[{i}]"
         if _term(fields.mapping(each, "preference", where), node, f"{where}.preference"):
             total += fields.integer(each, "weight", where, default=0)
     return total
 
 
 def _tolerates(pod: Object, taint: Taint) -> bool:
-    tolerations = fields.objects(fields.mapping(pod, "spec", "pod"), "tolerations", "spec")
-    return any(_matches_taint(toleration, taint) for toleration in tolerations)
-
-
-def _matches_taint(toleration: Object, taint: Taint) -> bool:
-    key, effect, operator, value = (
-        fields.text(toleration, field, "spec.tolerations") for field in ("key", "effect", "operator", "value")
-    )
-    if effect not in {"", taint.effect}:
-        return False
-    if operator == "Exists":
-        return key in {"", taint.key}
-    return operator in {"", "Equal"} and key == taint.key and value == taint.value
+    for toleration in fields.objects(fields.mapping(pod, "spec", "pod"), "tolerations", "spec"):
+        key, effect, operator, value = (
+            fields.text(toleration, field, "spec.tolerations") for field in ("key", "effect", "operator", "value")
+        )
+        exists = operator == "Exists" and key in {"", taint.key}
+        equals = operator in {"", "Equal"} and (key, value) == (taint.key, taint.value)
+        if (exists or equals) and effect in {"", taint.effect}:
+            return True
+    return False
 
 
 def unselected(pod: Object, node: NodeFacts) -> Iterator[str]:
@@ -120,52 +119,34 @@ def unselected(pod: Object, node: NodeFacts) -> Iterator[str]:
             has = f"the node has {node.labels[key]}" if key in node.labels else "the node has no such label"
             yield f"spec.nodeSelector wants {key}={value}, {has}"
     affinity = fields.mapping(fields.mapping(spec, "affinity", "spec"), "nodeAffinity", "spec.affinity")
-    field = "requiredDuringSchedulingIgnoredDuringExecution"
-    path = f"spec.affinity.nodeAffinity.{field}"
-    if affinity.get(field) is None:
+    path = f"spec.affinity.nodeAffinity.{REQUIRED}"
+    if affinity.get(REQUIRED) is None:
         return
-    terms = fields.objects(fields.mapping(affinity, field, "spec.affinity.nodeAffinity"), "nodeSelectorTerms", path)
+    terms = fields.objects(fields.mapping(affinity, REQUIRED, "spec.affinity.nodeAffinity"), "nodeSelectorTerms", path)
     if not any(_term(term, node, f"{path}.nodeSelectorTerms[{i}]") for i, term in enumerate(terms)):
         yield "no term of the required node affinity matches"
 
 
 def _term(term: Object, node: NodeFacts, path: str) -> bool:
     """As Kubernetes: a term without conditions matches nothing."""
-    by_label = fields.objects(term, "matchExpressions", path)
-    by_field = fields.objects(term, "matchFields", path)
-    if not by_label and not by_field:
-        return False
-    values = {"metadata.name": str(node.name)}
-    return all(holds(each, node.labels, f"{path}.matchExpressions[{i}]") for i, each in enumerate(by_label)) and all(
-        holds(each, values, f"{path}.matchFields[{i}]") for i, each in enumerate(by_field)
-    )
+    found = [
+        _holds(condition, values, f"{path}.{field}[{i}]")
+        for field, values in (("matchExpressions", node.labels), ("matchFields", {"metadata.name": str(node.name)}))
+        for i, condition in enumerate(fields.objects(term, field, path))
+    ]
+    return bool(found) and all(found)
 
 
-def holds(condition: Object, labels: Mapping[str, str], path: str) -> bool:
-    """Whether labels meet one of an object's `matchExpressions`, which `path` names."""
-    value = labels.get(str(condition.get("key")))
+def _holds(condition: Object, labels: Mapping[str, str], path: str) -> bool:
+    key, operator = str(condition.get("key")), condition.get("operator")
     wanted = fields.strings(condition, "values", path)
-    match condition.get("operator"):
-        case "In":
-            return value in wanted
-        case "NotIn":
-            return value not in wanted
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt" as operator:
-            return _compare(operator, value, wanted)
-        case _:
-            return False
-
-
-def _compare(operator: str, value: str | None, wanted: Sequence[Any]) -> bool:
     try:
-        left, right = int(value or ""), int(wanted[0])
-    except (ValueError, TypeError, IndexError):
+        if operator in {"Gt", "Lt"}:  # which selectors of pods do not have
+            value, limit = int(labels.get(key, "")), int("".join(wanted[:1]))
+            return value > limit if operator == "Gt" else value < limit
+        return Requirement(key, Operator(operator), tuple(wanted)).holds(labels)
+    except (ValueError, TypeError):  # of an odd object
         return False
-    return left > right if operator == "Gt" else left < right
 
 
 def gates(pod: Object) -> list[str]:
@@ -181,7 +162,7 @@ def requests(pod: Object) -> dict[str, int]:
     resources, times = sorted(RESOURCES), {names.GPU_MEM: _multiplier(pod)}
     steps = []
     for _, kind, container in pods_wire.containers(pod):
-        limits = fields.mapping(fields.mapping(container, "resources", "container"), "limits", "container.resources")
+        limits = pods_wire.amounts(container, "limits")
         amounts = (units.whole(limits.get(resource)) * times.get(resource, 1) for resource in resources)
         steps.append((kind, tuple(amounts)))
     return {resource: amount for resource, amount in zip(resources, peak(steps), strict=False) if amount}
@@ -191,9 +172,12 @@ def overlooked(pod: Object, *, with_host: bool = False) -> list[str]:
     """What may keep a pod away from a node, too, and was not evaluated; with CPU and memory, if that was."""
     spec = fields.mapping(pod, "spec", "pod")
     affinity = fields.mapping(spec, "affinity", "spec")
+    asked = {resource for _, _, each in pods_wire.containers(pod) for _, resource, _ in pods_wire.named_resources(each)}
+    others = asked.difference(RESOURCES)
+    marks = {*pods_wire.labels(pod), *pods_wire.annotations(pod)}
     demanded = {
-        "CPU, memory and other resources": not with_host and _asks_beside(pod, RESOURCES),
-        "resources other than GPUs, CPU and memory": with_host and _asks_beside(pod, (*RESOURCES, "cpu", "memory")),
+        "CPU, memory and other resources": not with_host and others,
+        "resources other than GPUs, CPU and memory": with_host and others - {"cpu", "memory"},
         "pod affinity": affinity.get("podAffinity") or affinity.get("podAntiAffinity"),
         "topology spread constraints": spec.get("topologySpreadConstraints"),
         "volumes": any(
@@ -206,23 +190,9 @@ def overlooked(pod: Object, *, with_host: bool = False) -> list[str]:
             for port in fields.objects(container, "ports", path)
         ),
         "resource claims": spec.get("resourceClaims"),
-        "other pods of its group": _has_group(pod, spec),
+        "other pods of its group": spec.get("schedulingGroup") or spec.get("workloadRef") or marks & _GROUPS,
     }
     return [what for what, there in demanded.items() if there]
-
-
-def _has_group(pod: Object, spec: Object) -> bool:
-    marks = {*pods_wire.labels(pod), *pods_wire.annotations(pod)}
-    return bool(spec.get("schedulingGroup") or spec.get("workloadRef") or marks & _GROUPS)
-
-
-def _asks_beside(pod: Object, known: Collection[str]) -> bool:
-    for _, _, container in pods_wire.containers(pod):
-        resources = fields.mapping(container, "resources", "container")
-        for field in ("limits", "requests"):
-            if fields.mapping(resources, field, "container.resources").keys() - set(known):
-                return True
-    return False
 
 
 def _multiplier(pod: Object) -> int:

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -12,7 +13,7 @@ from gpushare.cluster.bypass import Fate
 from gpushare.cluster.node_ledger import PodToPlace
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound, Bypassed, PodRecord, Problem
-from gpushare.errors import SettingsError
+from gpushare.errors import InvalidRequestError, SettingsError
 from gpushare.identity import NodeName, PodRef, by_index
 from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
 from gpushare.model.gpu import MAX_GPUS, Gpu, NodeInventory
@@ -23,7 +24,7 @@ from gpushare.placement.explain import NODES_NAMED, largest_free, together
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.policies import LEARNING, Policies
 from gpushare.units import GIB, MemoryUnit, ResourceConfig
-from gpushare.wire import fields, pods as pods_wire
+from gpushare.wire import fields, pods as pods_wire, requests
 from gpushare_cli import schedulable
 from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.schedulable import NodeFacts
@@ -96,6 +97,13 @@ def config_of(pod: Object, resource_config: ResourceConfig) -> ResourceConfig:
     """By which a pod's request is read: whole GPUs are ours where our webhook or controller has taken care of them."""
     taken_care_of = names.ANNOTATION_ALLOCATION in pods_wire.annotations(pod) or _is_granted(pod)
     return replace(resource_config, whole_gpus=resource_config.whole_gpus or taken_care_of)
+
+
+def request_of(pod: Object, config: ResourceConfig) -> PodRequest | None:
+    """What a pod asks for; None also if that cannot be understood."""
+    with suppress(InvalidRequestError):
+        return requests.of_pod(pod, config)
+    return None
 
 
 def _is_granted(pod: Object) -> bool:

@@ -275,7 +275,7 @@ def prepare(
     for value, record in found.pods:
         if not isinstance(record, Bound) or not record.holds or record.node not in found.nodes:
             continue
-        request = _request(value, found)
+        request = world.request_of(value, world.config_of(value, found.resource_config))
         why = _why_not(value, record, request, permissions, budgets)
         if request is not None and (record.deleting or not why):
             owner = str((pod_records.controller_of(value) or {}).get("uid"))
@@ -298,13 +298,6 @@ def prepare(
         ending=ending,
         stay=stay,
     )
-
-
-def _request(value: Object, found: World) -> PodRequest | None:
-    try:
-        return requests.of_pod(value, world.config_of(value, found.resource_config))
-    except InvalidRequestError:
-        return None
 
 
 def _why_not(

@@ -9,7 +9,6 @@ from gpushare import units
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import label
-from gpushare.model.ledger import Placed
 from gpushare.model.request import Policy, RequestShape
 from gpushare.placement.explain import some
 from gpushare.units import MemoryUnit
@@ -210,7 +209,7 @@ def _fill(fill: Fill) -> tuple[str, ...]:
 
 
 def _answer(answer: NodeAnswer) -> tuple[str, ...]:
-    if isinstance(answer.verdict, Placed) and answer.fits:
+    if answer.fits:
         return answer.node, "yes", f"score {answer.score} of 10"
     return answer.node, "no", answer.why_not
 

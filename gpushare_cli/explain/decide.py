@@ -10,14 +10,14 @@ from gpushare.cluster import bypass, node_records, pod_records
 from gpushare.cluster.bypass import Fate
 from gpushare.cluster.node_ledger import PodToPlace
 from gpushare.cluster.pod_records import Bound, Bypassed, Pending
-from gpushare.errors import InvalidRequestError, WireError
+from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import NodeLedger, Placed, RefusalReason, Refused
 from gpushare.model.request import PodRequest, Policy
 from gpushare.placement import costs
 from gpushare.placement.explain import by_sum, some
-from gpushare.units import GIB, MemoryUnit, ResourceConfig
+from gpushare.units import GIB, ResourceConfig
 from gpushare.wire import allocations, fields, pods as pods_wire, requests
 from gpushare_cli import schedulable, world
 from gpushare_cli.explain import place
@@ -50,7 +50,6 @@ class Explanation:
     headline: str
     summary: str
     good: bool  # it holds its GPUs, needs none (or no longer), or a node takes it
-    unit: MemoryUnit
     request: PodRequest | None = None
     policy: Policy  # of the cluster; a request may name another
     node: NodeName | None = None
@@ -81,7 +80,7 @@ def explain(pod: Object, state: World, events: Sequence[Object] = ()) -> Explana
                 _waiting(blank, pod), headline=f"{WAITS}; what it asks for cannot be understood", summary=summary
             )
         case Pending() | Bound(bypassed=Bypassed()) if state.objects.forbidden and pods_wire.counts(pod):
-            return _by_events(_with_request(blank, pod, config), pod, events)
+            return _by_events(replace(blank, request=world.request_of(pod, config)), pod, events)
         case Pending(request=PodRequest() as request) if pods_wire.counts(pod):
             return _pending(_waiting(blank, pod), pod, request, state, config)
         case Pending():
@@ -90,7 +89,7 @@ def explain(pod: Object, state: World, events: Sequence[Object] = ()) -> Explana
         case Bound(bypassed=Bypassed() as way) as record:
             return _bypassed(blank, pod, record, way, state)
         case Bound() as record:
-            return _bound(_with_request(blank, pod, config), pod, record, state)
+            return _bound(replace(blank, request=world.request_of(pod, config)), pod, record, state)
         case None:
             return _not_ours(blank, pod, state)
 
@@ -107,17 +106,9 @@ def _blank(pod: Object, state: World) -> Explanation:
         headline=f"{phase}; asks for no GPU",
         summary="no container of it asks for a GPU, so it is none of gpushare's",
         good=True,
-        unit=state.unit,
         policy=state.policy,
         notes=notes,
     )
-
-
-def _with_request(blank: Explanation, pod: Object, config: ResourceConfig) -> Explanation:
-    try:
-        return replace(blank, request=requests.of_pod(pod, config))
-    except InvalidRequestError:
-        return blank
 
 
 def _by_events(blank: Explanation, pod: Object, events: Sequence[Object]) -> Explanation:
@@ -256,7 +247,7 @@ def _bound(blank: Explanation, pod: Object, record: Bound, state: World) -> Expl
     equal = world.equal_gpus(raw, []) if raw and not inventory else None
     shown = equal[0] if equal else inventory
     try:
-        allocation = pod_records.held(record, shown.unit if shown else blank.unit)
+        allocation = pod_records.held(record, shown.unit if shown else state.unit)
     except WireError as error:
         return _unreadable(blank, str(error))
     if allocation is None:

@@ -11,14 +11,12 @@ from gpushare.model.request import GpuSelector, LabelSelector, PodRequest, Reque
 from gpushare.wire import fields, pods as pods_wire
 from gpushare_cli import kube_scores, schedulable
 from gpushare_cli.kube_scores import Load
-from gpushare_cli.schedulable import NodeFacts
+from gpushare_cli.schedulable import PREFERRED, REQUIRED, NodeFacts
 
 Object = Mapping[str, Any]
 Owner = tuple[str, str, str]  # namespace, kind and name
 SPREAD: Final = frozenset({"ReplicaSet", "ReplicationController", "StatefulSet"})
 """Owners of which PodTopologySpread knows the selector."""
-_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _CONSTRAINTS: Final = "topologySpreadConstraints"
 
 
@@ -96,7 +94,7 @@ class Signatures:
 
     def of(self, pod: Object, request: PodRequest | None, replicas_of: Owner | None = None) -> PodSignature:
         """That of a pod that is to be placed, whose owner is told where the pod does not say it itself."""
-        own_spread = "topologySpreadConstraints" in fields.mapping(pod, "spec", "pod")
+        own_spread = _CONSTRAINTS in fields.mapping(pod, "spec", "pod")
         found = PodSignature(
             ask=Ask.of_host(pods_wire.host_requests(pod)) if request is None else Ask.of_pod(request),
             load=load(pod),
@@ -141,8 +139,7 @@ def load(pod: Object) -> Load:
 
 def _with_defaults(container: Object) -> Object:
     """As scores count it: with a little where no CPU or no memory is requested."""
-    resources = fields.mapping(container, "resources", "container")
-    limits, requests = (fields.mapping(resources, key, "container.resources") for key in ("limits", "requests"))
+    limits, requests = (pods_wire.amounts(container, field) for field in ("limits", "requests"))
     few = {"cpu": f"{kube_scores.DEFAULT_CPU_MILLI}m", "memory": f"{kube_scores.DEFAULT_MEMORY_MIB}Mi"}
     return {**container, "resources": {"requests": {**few, **limits, **requests}}}
 
@@ -170,8 +167,8 @@ def affinity_of(pod: Object, nodes: Sequence[NodeFacts]) -> PodAffinity:
     return PodAffinity(
         namespace=namespace,
         labels=tuple(sorted(fields.mapping(metadata, "labels", "metadata").items())),
-        required=tuple(_term(term, namespace) for term in fields.objects(near, _REQUIRED, "podAffinity")),
-        anti=tuple(_term(term, namespace) for term in fields.objects(apart, _REQUIRED, "podAntiAffinity")),
+        required=tuple(_term(term, namespace) for term in fields.objects(near, REQUIRED, "podAffinity")),
+        anti=tuple(_term(term, namespace) for term in fields.objects(apart, REQUIRED, "podAntiAffinity")),
         preferred=(*_weighted(near, namespace, 1), *_weighted(apart, namespace, -1)),
         spread=spread,
         eligible=None if len(meant) == len(nodes) or not spread else meant,
@@ -188,9 +185,9 @@ def _constraint(said: Object, namespace: str) -> Constraint:
 
 
 def _weighted(affinity: Object, namespace: str, sign: int) -> Iterator[Term]:
-    for each in fields.objects(affinity, _PREFERRED, "spec.affinity"):
-        weight = fields.integer(each, "weight", _PREFERRED, default=0)
-        yield _term(fields.mapping(each, "podAffinityTerm", _PREFERRED), namespace, sign * weight)
+    for each in fields.objects(affinity, PREFERRED, "spec.affinity"):
+        weight = fields.integer(each, "weight", PREFERRED, default=0)
+        yield _term(fields.mapping(each, "podAffinityTerm", PREFERRED), namespace, sign * weight)
 
 
 def _term(term: Object, namespace: str, weight: int = 0) -> Term:
