@@ -136,7 +136,6 @@ class ClusterTable:
         self._clock = clock
         self._lock = threading.Lock()
         self._table = Table()
-        self._policies = state.policies
         self._worths: dict[Policy, Worth] = {}
         self._kept = _Kept(MAX_BYTES)
         self._chores = _Kept(MAX_BYTES // 4)
@@ -182,7 +181,7 @@ class ClusterTable:
         """
         shape, reserved = kind.shape, self._state.index.reserved_on(pod) if pod is not None else frozenset()
         with self._current() as current:
-            policies, known = self._policies, self._kind(self._kept, shape) if shape is not None else None
+            policies, known = self._state.policies, self._kind(self._kept, shape) if shape is not None else None
             cost, rows = self._costs(current, kind, known), table.rows_named(current, names)
             found, fits = cost.costs[rows], cost.known[rows]
             if known is None:
@@ -240,8 +239,7 @@ class ClusterTable:
             for kind in reversed(fresh):
                 self._kept.put(kind, fresh[kind])
                 self._kept.used(kind)
-            self._policies, self._worths = policies, worths
-            self._state.policies = policies
+            self._state.policies, self._worths = policies, worths
 
     # Under the lock.
 
@@ -276,7 +274,7 @@ class ClusterTable:
     def _costs(self, current: Table, kind: PodKind, known: _Kind | None) -> Costs:
         found = self._kept.values.get(kind)
         if not isinstance(found, Costs):
-            found = self._kept.put(kind, Costs(kind.takes, _worth(self._worths, self._policies, kind)))
+            found = self._kept.put(kind, Costs(kind.takes, _worth(self._worths, self._state.policies, kind)))
         found.update(current, known.fits if known is not None else None)
         self._kept.used(kind)
         return found
@@ -368,7 +366,7 @@ class ClusterTable:
     def _keep_costs(self, kind: PodKind, policies: Policies, found: Iterable[tuple[_Row, Cost]]) -> None:
         with self._lock:
             kept = self._kept.values.get(kind)
-            if isinstance(kept, Costs) and self._policies is policies:
+            if isinstance(kept, Costs) and self._state.policies is policies:
                 for row, cost in found:
                     if self._is_as_it_was(row):
                         kept.keep(row.row, cost)

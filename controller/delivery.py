@@ -41,6 +41,11 @@ def annotations(reserved: Reserved, request: PodRequest, clock: Clock) -> dict[s
     return allocations.binding_annotations(reserved.allocation, reserved.inventory, assumed_ns, request)
 
 
+def limit(timeout_s: float) -> dict[str, str]:
+    """The API server drops the request after the same time, so that it cannot take effect much later."""
+    return {"timeout": f"{timeout_s:g}s"}
+
+
 def deliver(
     state: ClusterState, reserved: Reserved, *, send: Callable[[], object], read: Callable[[], ReadBack]
 ) -> Allocation | Undelivered:

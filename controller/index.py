@@ -246,11 +246,16 @@ class Index:
         for name in nodes:
             self.freed += frees
             self._mark(name)
-            self._problems.pop(name, None)
             if (record := self._nodes.get(name)) is None:
+                self._problems.pop(name, None)
                 self._ledgers.pop(name, None)
-            elif not _is_alike(ledger := self._compute(record), self._ledgers.get(name)):
-                self._ledgers[name] = ledger
+            else:
+                on_node = self._on_node.get(name, {}).values()
+                reserved = (known.allocation for known in self.reservations.on_node(name).values())
+                unit = self.resource_config.unit
+                ledger, self._problems[name] = node_ledger.of_node(record, on_node, reserved, unit)
+                if not _is_alike(ledger, self._ledgers.get(name)):
+                    self._ledgers[name] = ledger
 
     def resolved(self, shape: RequestShape, labels: Mapping[str, str], pod: PodRef | None) -> RequestShape:
         policy = None if pod is None else self.namespace_policies.get(pod.namespace)
@@ -322,12 +327,6 @@ class Index:
     def _is_seen(self, known: Reservation) -> bool:
         record = self._on_node.get(known.allocation.node, {}).get(known.allocation.pod.uid)
         return record is not None and record.allocation is not None
-
-    def _compute(self, record: NodeRecord) -> LedgerOrRefused:
-        on_node = self._on_node.get(record.name, {}).values()
-        reserved = (known.allocation for known in self.reservations.on_node(record.name).values())
-        ledger, self._problems[record.name] = node_ledger.of_node(record, on_node, reserved, self.resource_config.unit)
-        return ledger
 
 
 def _is_alike(ledger: LedgerOrRefused, before: LedgerOrRefused | None) -> bool:

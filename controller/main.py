@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import gpushare
 from controller.cluster_table import ClusterTable
@@ -101,19 +101,13 @@ class Controller:
         self._leadership.start(lambda: process.exit_now(_LOST))
 
     def shut_down(self) -> None:
+        """Finish what was begun; called after the last answer."""
         self._stopping.set()
         self._leadership.shut_down()
 
     def _stuck(self) -> str:
         silent_s = self._fence.supervisor_silent_s()
         return f"the supervisor has not moved for {silent_s:.0f} s" if silent_s > _STUCK_S else ""
-
-
-class Running(Protocol):
-    handler: Handler
-
-    def start(self) -> None: ...
-    def shut_down(self) -> None: ...  # finish what was begun; called after the last answer
 
 
 class Server:
@@ -126,7 +120,7 @@ class Server:
         address, port = settings.bind_address, settings.port
         self.listener = http.listen(address, port, f"--bind-address {address} --port {port}")
 
-    def serve(self, build: Callable[[], Running], beat: Callable[[], None]) -> int:
+    def serve(self, build: Callable[[], Controller], beat: Callable[[], None]) -> int:
         """Serve until SIGTERM or the supervisor's end, in the worker; `beat` is called each second. The exit code."""
         signals = Signals()
         signals.install()

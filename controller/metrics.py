@@ -47,20 +47,23 @@ class Metrics:
         self._outcomes.labels(verb, outcome).inc()
 
     def filtered(self, *, fits: int, failed: int, unresolvable: int) -> None:
-        for result, count in (("fits", fits), ("failed", failed), ("unresolvable", unresolvable)):
-            if count:
-                self._refusals.labels(result).inc(count)
+        _count(self._refusals, {"fits": fits, "failed": failed, "unresolvable": unresolvable})
 
     def preempted(self, *, nodes: Mapping[str, int], victims: Mapping[str, int]) -> None:
         """One answer about preemption: how many nodes by ruling, and victims that were kept, dropped and added."""
-        for counter, counts in ((self._preempt_nodes, nodes), (self._victims, victims)):
-            for result, count in counts.items():
-                counter.labels(result).inc(count)
+        _count(self._preempt_nodes, nodes)
+        _count(self._victims, victims)
 
     def watch(self, state: ClusterState, readings: Readings, waiting: Waiting, *, is_read: Callable[[], bool]) -> None:
         """Add what is computed at every scrape; `readings` are counters if their names end in `_total`, else gauges."""
         self.registry.register(_LedgerGauges(state, is_read))
         self.registry.register(_Readings(readings, waiting))
+
+
+def _count(counter: Counter, results: Mapping[str, int]) -> None:
+    for result, count in results.items():
+        if count:  # else there would be a series for it
+            counter.labels(result).inc(count)
 
 
 @dataclass(eq=False)

@@ -218,30 +218,23 @@ class Preemption:
     metrics: Metrics
 
     def decide(self, args: PreemptArgs, request: PodRequest | None) -> Mapping[NodeName, Victims]:
-        """Whom to evict from each node; nodes on which that does not help are left out.
+        """Whom to evict from each node; those on which that does not help, or for which is no time, are left out.
 
         Args:
             args: the scheduler's choice.
             request: what the pod asks for; None if no GPU.
         """
-        if request is None:
-            decisions = {node: as_given(given) for node, given in args.victims.items()}
-        else:
-            decisions = self._judged(args, request)
-        self._tell(args, decisions)
-        return {node: decision.victims for node, decision in decisions.items() if decision.ruling is not Ruling.DROPPED}
-
-    def _judged(self, args: PreemptArgs, request: PodRequest) -> dict[NodeName, Decision]:
-        """In the scheduler's order; nodes for which there is no time are left out."""
-        preemptor = Preemptor(request=request, priority=args.priority, policies=self.state.policies)
         deadline, known = self.clock.monotonic() + BUDGET_S, self.budgets()
         decisions: dict[NodeName, Decision] = {}
         for node, given in args.victims.items():
-            if self.clock.monotonic() >= deadline:
-                break
-            ledger, bound = self.state.index.occupants(node)
-            decisions[node] = decide(preemptor, given, ledger, bound, known)
-        return decisions
+            if request is None:
+                decisions[node] = as_given(given)
+            elif self.clock.monotonic() < deadline:
+                preemptor = Preemptor(request=request, priority=args.priority, policies=self.state.policies)
+                ledger, bound = self.state.index.occupants(node)
+                decisions[node] = decide(preemptor, given, ledger, bound, known)
+        self._tell(args, decisions)
+        return {node: decision.victims for node, decision in decisions.items() if decision.ruling is not Ruling.DROPPED}
 
     def _tell(self, args: PreemptArgs, decisions: Mapping[NodeName, Decision]) -> None:
         nodes = Counter(decision.ruling.value for decision in decisions.values())

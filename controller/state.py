@@ -38,14 +38,6 @@ class AlreadyBound:
     granted: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Claim:
-    request: PodRequest
-    node: NodeName
-    now: float  # monotonic time
-    bypassed: bool  # it is on the node already, without GPUs
-
-
 class _Start(NamedTuple):
     """What GPUs are chosen by: a node as it is, and the pod's request, resolved."""
 
@@ -78,19 +70,26 @@ class ClusterState:
 
         A bypassed pod is on the node already, without GPUs, and is not `AlreadyBound` for that.
         """
-        claim = _Claim(request=request, node=node, now=now, bypassed=bypassed)
+
+        def set_aside(start: _Start, verdict: Placed) -> Reserved:
+            allocation = Allocation(pod=request.pod, node=node, grants=verdict.grants, labels=request.labels)
+            takes = FreeHost.of(request)
+            known = Reservation(allocation=allocation, since=now, takes=takes, bypassed=bypassed)
+            self.index.reserve(known)
+            return _sending(known, start.ledger, now=now)
+
         chosen: tuple[_Start, Placed] | None = None
         for tried in range(TRIES + 1):
             with self.index.lock:
-                start = self._start(claim)
+                start = self._start(request, node, now=now, bypassed=bypassed)
                 if not isinstance(start, _Start):
                     return start
                 if chosen is not None and start.is_as(chosen[0]):
-                    return self._set_aside(claim, *chosen)
+                    return set_aside(*chosen)
                 if tried == TRIES and len(request.shape.containers) == 1:
                     # The ledger changes all the time, but one container is placed by sorting a few numbers.
                     verdict = node_ledger.verdict(start.shape, start.ledger, self.policies)
-                    return verdict if isinstance(verdict, Refused) else self._set_aside(claim, start, verdict)
+                    return verdict if isinstance(verdict, Refused) else set_aside(start, verdict)
             if tried < TRIES:
                 # A search for many containers takes long; the ledger is immutable, so no one has to wait for it.
                 verdict = node_ledger.verdict(start.shape, start.ledger, self.policies)
@@ -143,37 +142,26 @@ class ClusterState:
     def _returned(self, known: Reservation) -> None:
         self.index.give_back(self.index.reservations.returned(known))
 
-    def _start(self, claim: _Claim) -> _Start | Reserved | AlreadyBound | Refused:
+    def _start(
+        self, request: PodRequest, node: NodeName, *, now: float, bypassed: bool
+    ) -> _Start | Reserved | AlreadyBound | Refused:
         """What holds before any choice; else what to choose from."""
-        if (bound := self._in_the_way(claim)) is not None:
+        known = self.index.reservations.get(request.pod.uid, node)
+        waits = bypassed and self._waits_on(node, request.pod.uid) and (known is None or not known.confirmed)
+        if not waits and (bound := self._bound_to(request.pod.uid)) is not None:
             return bound
-        request, ledger = claim.request, self.index.ledger(claim.node)
+        ledger = self.index.ledger(node)
         if isinstance(ledger, Refused):
             return ledger
-        known = self.index.reservations.get(request.pod.uid, claim.node)
         if known is None:
             return _Start(ledger, self.index.resolved(request.shape, request.labels, request.pod))
         if (refusal := node_ledger.lost_gpus(known.allocation, ledger.inventory)) is not None:
             return refusal
-        return _sending(known, ledger, now=claim.now)
+        return _sending(known, ledger, now=now)
 
-    def _set_aside(self, claim: _Claim, start: _Start, verdict: Placed) -> Reserved:
-        request = claim.request
-        allocation = Allocation(pod=request.pod, node=claim.node, grants=verdict.grants, labels=request.labels)
-        takes = FreeHost.of(request)
-        known = Reservation(allocation=allocation, since=claim.now, takes=takes, bypassed=claim.bypassed)
-        self.index.reserve(known)
-        return _sending(known, start.ledger, now=claim.now)
-
-    def _in_the_way(self, claim: _Claim) -> AlreadyBound | None:
-        """Why no choice may be made for a pod."""
-        if claim.bypassed:
-            record = self.index.pods.get(claim.request.pod.uid)
-            known = self.index.reservations.get(claim.request.pod.uid, claim.node)
-            waits = isinstance(record, Bound) and record.node == claim.node and record.bypassed is not None
-            if waits and (known is None or not known.confirmed):
-                return None
-        return self._bound_to(claim.request.pod.uid)
+    def _waits_on(self, node: NodeName, uid: PodUid) -> bool:
+        record = self.index.pods.get(uid)
+        return isinstance(record, Bound) and record.node == node and record.bypassed is not None
 
     def _bound_to(self, uid: PodUid) -> AlreadyBound | None:
         # A confirmed choice tells more than a pod that was seen on its node before it was made.

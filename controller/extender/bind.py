@@ -132,10 +132,15 @@ class Binder:
 
     def _deliver(self, args: BindArgs, request: PodRequest, reserved: Reserved, until: float) -> BindResult:
         def send() -> None:
-            path = kube.pod_path(args.pod.namespace, args.pod.name, "binding")
-            timeout_s = self._at_most(self.deadline_s, until)
-            # The API server drops the request after the same time, so that it cannot take effect much later.
-            body, limit = self._binding(args, request, reserved), {"timeout": f"{timeout_s:g}s"}
+            pod, timeout_s = args.pod, self._at_most(self.deadline_s, until)
+            annotations = delivery.annotations(reserved, request, self.clock)
+            body = {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid, "annotations": annotations},
+                "target": {"apiVersion": "v1", "kind": "Node", "name": args.node},
+            }
+            path, limit = kube.pod_path(pod.namespace, pod.name, "binding"), delivery.limit(timeout_s)
             self.api.create(path, body, limit, timeout_s=timeout_s, precondition=may_send)
 
         def may_send() -> bool:
@@ -159,15 +164,6 @@ class Binder:
         if not self._in_time(until):
             raise kube.NotSentError("there was no time left before kube-scheduler gives up")
         return min(seconds, until - self.clock.monotonic())
-
-    def _binding(self, args: BindArgs, request: PodRequest, reserved: Reserved) -> JsonObject:
-        pod, annotations = args.pod, delivery.annotations(reserved, request, self.clock)
-        return {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid, "annotations": annotations},
-            "target": {"apiVersion": "v1", "kind": "Node", "name": args.node},
-        }
 
 
 def _no_gpu(ref: PodRef) -> str:

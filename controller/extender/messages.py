@@ -20,7 +20,6 @@ from controller.cluster_table import FilterResult
 from controller.preemption import PreemptArgs, Victims
 from gpushare.errors import WireError
 from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
-from gpushare.model.gpu import Gpu
 from gpushare.model.ledger import NodeLedger
 from gpushare.placement.table import NodeNames
 from gpushare.wire import fields, pods as pods_wire
@@ -263,28 +262,26 @@ def inspected(ledgers: Mapping[NodeName, NodeLedger], only: NodeName | None = No
 
 
 def _inspected_node(ledger: NodeLedger) -> JsonObject:
-    pods: dict[GpuUuid, list[JsonObject]] = {}
+    unit, pods = ledger.inventory.unit, dict[GpuUuid, list[JsonObject]]()
     for held in ledger.allocations.values():
         for gpu, share in ledger.held(held).items():
             if share.memory_mib:
-                used = ledger.inventory.unit.ceil(share.memory_mib)
+                used = unit.ceil(share.memory_mib)
                 entry = {"name": held.pod.name, "namespace": held.pod.namespace, "usedGPU": used}
                 pods.setdefault(gpu, []).append(entry)
-    devices = [_device(ledger, gpu, pods.get(gpu.uuid, [])) for gpu in ledger.inventory.gpus]
+    devices = [
+        {
+            "id": gpu.index,
+            "uuid": gpu.uuid,
+            "totalGPU": unit.floor(gpu.memory_mib),
+            "usedGPU": unit.ceil(ledger.used_mib.get(gpu.uuid, 0)),
+            "pods": sorted(pods.get(gpu.uuid, ()), key=lambda pod: (pod["namespace"], pod["name"])),
+        }
+        for gpu in ledger.inventory.gpus
+    ]
     return {
         "name": ledger.inventory.node,
         "totalGPU": sum(device["totalGPU"] for device in devices),
         "usedGPU": sum(device["usedGPU"] for device in devices),
         "devs": devices,
-    }
-
-
-def _device(ledger: NodeLedger, gpu: Gpu, pods: list[JsonObject]) -> JsonObject:
-    unit = ledger.inventory.unit
-    return {
-        "id": gpu.index,
-        "uuid": gpu.uuid,
-        "totalGPU": unit.floor(gpu.memory_mib),
-        "usedGPU": unit.ceil(ledger.used_mib.get(gpu.uuid, 0)),
-        "pods": sorted(pods, key=lambda pod: (pod["namespace"], pod["name"])),
     }

@@ -118,42 +118,6 @@ def is_ours(failed: str, resources: Iterable[str]) -> bool:
     return any(resource in failed for resource in resources)
 
 
-def bind_late(
-    request: PodRequest, node: NodeName, *, writer: Writer, state: ClusterState, deadline_s: float = 2.0
-) -> Allocation | Refused | str:
-    """Choose GPUs for a pod on its node and write them on it. Doing it again changes nothing.
-
-    A text says why not now. Raises UnreachableError: no one knows whether it was written, and others need not be tried.
-    """
-    reserved = state.reserve(request, node, now=writer.clock.monotonic(), bypassed=True)
-    match reserved:
-        case Refused():
-            return reserved
-        case AlreadyBound():
-            return f"it has its GPUs already, or is on {reserved.node}"
-
-    def send() -> None:
-        written = delivery.annotations(reserved, request, writer.clock)
-        # The uid guards a pod that was recreated under the same name.
-        body = {"metadata": {"uid": request.pod.uid, "annotations": {**written, names.ANNOTATION_LATE: "true"}}}
-        path = kube.pod_path(request.pod.namespace, request.pod.name)
-        # The API server drops the request after the same time, so that it cannot take effect much later.
-        limit = {"timeout": f"{deadline_s:g}s"}
-        writer.api.patch(path, body, params=limit, timeout_s=deadline_s, precondition=writer.leading)
-
-    def read() -> ReadBack:
-        shown = delivery.read_back(writer.api, state, reserved.allocation, timeout_s=READ_S)
-        # It was on its node before, so that tells nothing.
-        return Absent.UNBOUND if isinstance(shown, AlreadyBound) else shown
-
-    ended = delivery.deliver(state, reserved, send=send, read=read)
-    if isinstance(ended, Allocation):
-        return ended
-    if ended.in_doubt:
-        raise kube.UnreachableError(_why(ended))
-    return _why(ended)
-
-
 def _why(failure: Undelivered) -> str:
     if isinstance(failure.error, kube.NotSentError):
         return "this replica no longer leads"
@@ -252,9 +216,7 @@ class BypassedPods:
         live = self._still(pod, Fate.BIND)
         if live is None or live.pod.bypassed is None or live.pod.bypassed.request is None:
             return
-        request = live.pod.bypassed.request
-        result = bind_late(request, pod.node, writer=self.writer, state=self.state, deadline_s=self.bind_s)
-        match result:
+        match result := self.bind_late(live.pod.bypassed.request, pod.node):
             case Refused():
                 self._failed(pod, "")
                 self._tell(advice.waiting(pod, result.message))
@@ -266,6 +228,38 @@ class BypassedPods:
                 self.writer.post(pod.ref, advice.REASON_BOUND_LATE, message, EventType.NORMAL)
             case why:
                 self._failed(pod, why)
+
+    def bind_late(self, request: PodRequest, node: NodeName) -> Allocation | Refused | str:
+        """Choose GPUs for a pod on its node and write them on it. Doing it again changes nothing.
+
+        A text says why not now. Raises UnreachableError: no one knows whether it was written; others need not be tried.
+        """
+        writer, state, deadline_s = self.writer, self.state, self.bind_s
+        match reserved := state.reserve(request, node, now=writer.clock.monotonic(), bypassed=True):
+            case Refused():
+                return reserved
+            case AlreadyBound():
+                return f"it has its GPUs already, or is on {reserved.node}"
+
+        def send() -> None:
+            written = delivery.annotations(reserved, request, writer.clock)
+            # The uid guards a pod that was recreated under the same name.
+            body = {"metadata": {"uid": request.pod.uid, "annotations": {**written, names.ANNOTATION_LATE: "true"}}}
+            path = kube.pod_path(request.pod.namespace, request.pod.name)
+            limit = delivery.limit(deadline_s)
+            writer.api.patch(path, body, params=limit, timeout_s=deadline_s, precondition=writer.leading)
+
+        def read() -> ReadBack:
+            shown = delivery.read_back(writer.api, state, reserved.allocation, timeout_s=READ_S)
+            # It was on its node before, so that tells nothing.
+            return Absent.UNBOUND if isinstance(shown, AlreadyBound) else shown
+
+        ended = delivery.deliver(state, reserved, send=send, read=read)
+        if isinstance(ended, Allocation):
+            return ended
+        if ended.in_doubt:
+            raise kube.UnreachableError(_why(ended))
+        return _why(ended)
 
     def _recreate(self, pod: Bound) -> bool:
         owner, now = recreating_owner(pod), self.writer.clock.monotonic()

@@ -106,11 +106,6 @@ def typical(counts: Mapping[Ask, int]) -> Mapping[Ask, int]:
     return kept
 
 
-def _most(counts: Mapping[Ask, int]) -> Mapping[Ask, int]:
-    """MAX_ASKS of the most frequent requests, the same in whatever order the pods came."""
-    return {ask: counts[ask] for ask in _frequent(counts)[:MAX_ASKS]}
-
-
 def due_after(known: int) -> int:
     """How many pods have to come after a look at a cluster before the next one is due: a quarter of the known ones.
 
@@ -248,7 +243,8 @@ def look(
     """
     sizes, counts = np.unique(empty.gpus.total[empty.gpus.total > 0], return_counts=True)
     usual = max(int((sizes * counts).sum()) // max(int(counts.sum()), 1), 1)
-    asked = Counter(_most(_possible(asks, empty)))
+    possible = _possible(asks, empty)
+    asked = Counter({ask: possible[ask] for ask in _frequent(possible)[:MAX_ASKS]})
     asked.update(_widest(empty))
     demand = demand_of(asked, usual)
     kinds = tuple(kind.ask for kind in demand.kinds)

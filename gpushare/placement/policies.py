@@ -190,7 +190,8 @@ class Fgd(Scoring):
         typical = outlook.typical
         self.number = max(sum(typical.values()), 1)
         """Of pods in the sample, those without GPUs included."""
-        self._asks = [(ask, _need(ask), count) for ask, count in typical.items() if ask.gpus]
+        gpu = FreeGpu(FULL, FULL)
+        self._asks = [(ask, ask.need(gpu).memory_mib, count) for ask, count in typical.items() if ask.gpus]
         cpus = sorted({clipped(ask.cpu_milli, ENOUGH) for ask, _, _ in self._asks})
         self._cpus = np.array(cpus, np.int64)
         self._step = {cpu: step for step, cpu in enumerate(cpus, 1)}
@@ -238,10 +239,6 @@ class Fgd(Scoring):
                     wholly[step, ask.gpus] += count
         fits = partly.cumsum(axis=0).cumsum(axis=1) * np.arange(FULL + 1)
         return fits, wholly.cumsum(axis=0).cumsum(axis=1) * np.arange(MAX_GPUS + 1) * FULL
-
-
-def _need(ask: Ask) -> int:
-    return FULL if ask.whole else ask.need(FreeGpu(FULL, FULL)).memory_mib
 
 
 def _parts(gpus: Gpus) -> Ints:

@@ -56,9 +56,7 @@ def find(
     Raises:
         SearchTooLongError: after MAX_STEPS.
     """
-    if not _may_fit(containers, bins):
-        return None
-    return _Search(containers, bins, policy).run()
+    return _Search(containers, bins, policy).run() if _may_fit(containers, bins) else None
 
 
 def _may_fit(containers: Sequence[ContainerRequest], bins: Sequence[Bin]) -> bool:

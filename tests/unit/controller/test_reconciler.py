@@ -10,7 +10,6 @@ import pytest
 from controller.index import Snapshot
 from controller.reconcile import loop, waiting
 from controller.reconcile.advice import REASON_UNSCHEDULABLE, Tell
-from controller.reconcile.bypassed import bind_late
 from controller.reconcile.waiting import MAX_ACTIONS, Note, Nudge
 from gpushare import names
 from gpushare.cluster.pod_records import Pending
@@ -395,4 +394,4 @@ def test_a_pod_that_has_its_gpus_or_ended_meanwhile_is_given_none(world: World) 
 
 
 def late(world: World, request: PodRequest, node: str = "node-a") -> object:
-    return bind_late(request, NodeName(node), writer=world.writer, state=world.state)
+    return world.reconciler.bypassed.bind_late(request, NodeName(node))
