@@ -25,7 +25,7 @@ from gpushare import names
 from gpushare.kube.api import JsonObject, Params
 from gpushare.runtime import options
 from gpushare.runtime.clock import SystemClock
-from gpushare.runtime.http import Handler, Request, Response
+from gpushare.runtime.http import Request, Response
 from gpushare.runtime.pages import PageServer
 from testing.fakes.kube import FakeKube
 
@@ -65,7 +65,7 @@ class Watched(FakeKube):
             self.calls.clear()
 
 
-class Fed:
+class Fed(Controller):
     """The controller, and what stands for everyone else in its cluster."""
 
     def __init__(self, settings: Settings, nodes: Sequence[Json], pods: Sequence[Json]) -> None:
@@ -78,23 +78,23 @@ class Fed:
         self._api.seed(f"/api/v1/namespaces/{names.NAMESPACE}/configmaps/{names.HAND_OVER}", summary)
         fence = Fence(SystemClock())
         fence.lead_until(math.inf)
-        self._controller = Controller(settings, self._api, fence, PageServer("127.0.0.1", 0, "bench"))
-        self.handler: Handler = self._handle
+        super().__init__(settings, self._api, fence, PageServer("127.0.0.1", 0, "bench"))
+        self._extender, self.handler = self.handler, self._handle
         self._routes = {CREATE: self._create, BIND: self._bind, DELETE: self._delete}
 
     def _handle(self, request: Request) -> Response:
         act = self._routes.get(request.path)
         if act is None:
-            return self._controller.handler(request)
+            return self._extender(request)
         act(orjson.loads(request.body.read(request.length)))
         return Response(200, b"{}")
 
     def start(self) -> None:
-        self._controller.start()
+        super().start()
         threading.Thread(target=self._mark, daemon=True).start()
 
     def shut_down(self) -> None:
-        self._controller.shut_down()
+        super().shut_down()
         self._api.close()
 
     def _mark(self) -> None:
