@@ -1,5 +1,6 @@
 """One installation for all end-to-end tests, a fresh namespace for each."""
 
+import contextlib
 import os
 import sys
 import time
@@ -121,15 +122,18 @@ def system(cluster: Cluster) -> Iterator[System]:
 
 @pytest.fixture
 def namespace(system: System, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield from fresh_namespace(system, request.node.nodeid)
+    with fresh_namespace(system, request.node.nodeid) as name:
+        yield name
 
 
 @pytest.fixture(scope="module")
 def shared_namespace(system: System, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace for the tests of a module whose pods are small and in no one's way; they stay until its end."""
-    yield from fresh_namespace(system, request.node.nodeid)
+    with fresh_namespace(system, request.node.nodeid) as name:
+        yield name
 
 
+@contextlib.contextmanager
 def fresh_namespace(system: System, what: str) -> Iterator[str]:
     """A new one, in which pods can be created; afterwards none is left, and the controller no longer counts any."""
     name = f"e2e-{zlib.crc32(what.encode()):08x}-{time.time_ns() % 10**6:06}"

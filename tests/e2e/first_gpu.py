@@ -9,28 +9,11 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 
 from localcluster import installation, process, provision
 from localcluster.cluster import Cluster
 from testing import pages
 from tests.e2e.administrator import environment, give_helm, give_program
-
-
-def follow(environ: Mapping[str, str]) -> tuple[int, float]:
-    """Type all commands in one shell.
-
-    Returns:
-        How many they were, and the seconds that they took.
-    """
-    all_commands = pages.quick_start()
-    told = "\n".join(f"echo {shlex.quote(f'$ {command}')}\n{command}" for command in all_commands)
-    began = time.monotonic()
-    argv = ["bash", "-euo", "pipefail", "-c", told]
-    done = subprocess.run(argv, cwd=installation.ROOT, env=environ, timeout=600, check=False)
-    if done.returncode != 0:
-        raise process.ClusterError(f"a command of docs/{pages.QUICK_START} ended with {done.returncode}")
-    return len(all_commands), time.monotonic() - began
 
 
 def main() -> int:
@@ -46,11 +29,18 @@ def main() -> int:
         give_program(directory, "python3", f'exec {sys.executable} "$@"')
         give_helm(directory, "--set", "gpus=simulated")
         named = {"REGISTRY": installation.IMAGE.rpartition("/")[0], "NODE": cluster.nodes[0].name}
-        count, seconds = follow({**environment(cluster, directory), **named})
+        commands = pages.quick_start()
+        typed = "\n".join(f"echo {shlex.quote(f'$ {command}')}\n{command}" for command in commands)
+        began, environ = time.monotonic(), {**environment(cluster, directory), **named}
+        argv = ["bash", "-euo", "pipefail", "-c", typed]
+        code = subprocess.run(argv, cwd=installation.ROOT, env=environ, timeout=600, check=False).returncode
+        if code != 0:
+            raise process.ClusterError(f"a command of docs/{pages.QUICK_START} ended with {code}")
+        seconds = time.monotonic() - began
         pod = cluster.kubectl("get", "pod", "gpu-share-pod1", "-o", "jsonpath={.spec.nodeName} {.status.phase}").stdout
         if pod != f"{cluster.nodes[0].name} Running":
             raise process.ClusterError(f"gpu-share-pod1: {pod}")
-        print(f"Kubernetes {cluster.version}: first shared GPU after {count} commands and {seconds:.0f} s")
+        print(f"Kubernetes {cluster.version}: first shared GPU after {len(commands)} commands and {seconds:.0f} s")
     return 0
 
 

@@ -42,10 +42,7 @@ class System(Asking):
     api: RestClient
 
     def create_namespace(self, name: str) -> None:
-        """Make a namespace, and wait until pods can be created there: the API server needs its service account first.
-
-        Before Kubernetes 1.24 it needs a token of that as well.
-        """
+        """Make a namespace, and wait until pods can be created there: they need its service account, with its token."""
         self.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
 
         def admits() -> bool:
@@ -216,19 +213,12 @@ class System(Asking):
 
     def ledgers(self) -> Mapping[NodeName, NodeLedger]:
         """The ledger, computed here from what the API server says, with nothing from the controller."""
-        inventories = self.inventories().values()
-        pods = self.api.get("/api/v1/pods", timeout_s=30)["items"]
-        held = [
-            allocation
-            for inventory in inventories
-            for pod in pods
-            if pod_wire.node_of(pod) == inventory.node and pod_wire.holds_gpus(pod)
-            if (allocation := allocations.granted(pod, inventory.unit)) is not None
-        ]
-        return {
-            inventory.node: NodeLedger.of(inventory, [one for one in held if one.node == inventory.node])
-            for inventory in inventories
-        }
+        holding = list(filter(pod_wire.holds_gpus, self.api.get("/api/v1/pods", timeout_s=30)["items"]))
+        found = {}
+        for node, inventory in self.inventories().items():
+            granted = (allocations.granted(pod, inventory.unit) for pod in holding if pod_wire.node_of(pod) == node)
+            found[inventory.node] = NodeLedger.of(inventory, [each for each in granted if each is not None])
+        return found
 
     def inspect(self) -> Json:
         """The controller's own ledger, over its Service."""
@@ -319,9 +309,7 @@ def is_incomplete(pod: Json) -> bool:
 
 def why_not(pods: Iterable[Json]) -> list[str]:
     reasons = []
-    for pod in pods:
-        if is_ready(pod):
-            continue
+    for pod in (pod for pod in pods if not is_ready(pod)):
         status = pod.get("status", {})
         waiting = [
             " ".join([s["name"], *map(str, s["state"].get("waiting", {}).values())])

@@ -6,7 +6,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -18,12 +17,12 @@ from gpushare import names
 from gpushare.kube import api as kube, client
 from gpushare_cli.dashboard.command import PORT
 from localcluster import installation
+from testing import asking
 from tests.e2e.conftest import fresh_namespace
 from tests.e2e.system import System, make_pod
 
 USER: Final = "reader"
 DASHBOARD: Final = installation.ROOT / "manifests" / "dashboard" / "objects.yaml"
-PATIENCE_S: Final = 120
 OTHERS: Final = "confidential"
 """Stands in the names of pods that are another's."""
 
@@ -37,13 +36,12 @@ class Page:
         self.sent = ""
 
     def until(self, words: str) -> None:
-        end = time.monotonic() + PATIENCE_S
-        latest = ""
-        while words not in latest:
-            assert time.monotonic() < end, f"{words} was not sent: {latest[-2000:]}"
-            time.sleep(0.5)
+        def is_sent() -> bool:
             latest = self._get("/picture", {"Gpushare-Key": self.key})
             self.sent += latest
+            return words in latest
+
+        asking.eventually(f"{words} is sent", is_sent, 120, poll_s=0.5)
 
     def _get(self, path: str, headers: Mapping[str, str] | None = None) -> str:
         self.connection.request("GET", path, headers=headers or {})
@@ -84,7 +82,8 @@ def dashboard(kubeconfig: Path, namespace: str = "") -> Iterator[Page]:
 @pytest.fixture
 def others(system: System) -> Iterator[str]:
     """A namespace of another team."""
-    yield from fresh_namespace(system, OTHERS)
+    with fresh_namespace(system, OTHERS) as name:
+        yield name
 
 
 def kubeconfig_of(system: System, user: str) -> Path:

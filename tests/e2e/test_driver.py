@@ -5,7 +5,7 @@ The library is the stub of testing/nvml, in the directory that the plugin's cont
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -134,17 +134,13 @@ def test_the_driver_limits_a_pod_on_every_gpu_before_its_container_runs(
     driver.set({"limits": "misc"})
     system.eventually("the driver holds limits", lambda: system.limits(node) == {Limit.CGROUP})
     system.run(namespace, limited(node, "one", 3, 1), limited(node, "two", 2, 2))
-    disturbances: Sequence[Callable[[], None]] = (
-        lambda: None,
-        lambda: disturb.restart_plugins(system, system.cluster.node(node)),
-    )
-    for disturbance in disturbances:
+    for restarted in ((), (system.cluster.node(node),)):
         one, two = system.running(namespace, "one", "two")
         [gpu] = allocated(one)["c0"]
         numbers = {uuid: number for number, uuid in enumerate(sorted(allocated(two)["c0"]))}
         assert limits_at_start(system, one) == {numbers[gpu]: 3 * 1024}
         assert limits_at_start(system, two) == {0: 2 * 1024, 1: 2 * 1024}
-        disturbance()
+        disturb.restart_plugins(system, *restarted)
         disturb.start_again(system, namespace, "one", "two")
     assert limits_at_start(system, system.pod(namespace, "two")) == {0: 2 * 1024, 1: 2 * 1024}
 

@@ -12,7 +12,6 @@ from tests.e2e.disturb import Background
 from tests.e2e.system import Json, System, allocated, disruption_budget, gpushare, gpushare_json, make_pod, replica_set
 
 NODE: Final = "node-1"
-NOT_NOW: Final = "allows no more evictions now"
 
 
 def uids(pods: list[Json]) -> set[str]:
@@ -24,25 +23,17 @@ def packed(name: str, gib: int) -> Json:
     return make_pod(name, gib, node=NODE, annotations={names.ANNOTATION_POLICY: Policy.BINPACK.value})
 
 
-def card_of(pods: list[Json]) -> str:
-    """The UUID of the GPU on which the most of them are."""
-    [(card, _)] = Counter(gpu for pod in pods for gpu in allocated(pod)["c0"]).most_common(1)
-    return card
-
-
 def test_a_gpu_is_drained_as_its_budget_allows_and_takes_pods_again(system: System, namespace: str) -> None:
     """Three replicas of 4 GiB and a bare pod on one GPU, of which the budget wants two replicas at any time."""
     system.create(namespace, replica_set(packed("web", 4), 3), disruption_budget(system, "web", 2), packed("alone", 3))
     pods = system.all_running(namespace, 4)
     watched = Watched(system, namespace, "app=web")
-    card = card_of(pods)
-    others = [pod for pod in pods if card not in allocated(pod)["c0"]]
-    assert not others, "binpack puts them on one GPU"
+    [card] = {gpu for pod in pods for gpu in allocated(pod)["c0"]}  # binpack puts them on one GPU
     target = f"{NODE}/{card}"
 
     promised = gpushare_json(system, 3, "drain", target, "--dry-run")["planned"]
     assert Counter(each["step"] for each in promised) == {"evict": 1, "wait": 2, "stay": 1}
-    assert {each["why"] for each in promised if each["step"] == "wait"} == {f"budget web {NOT_NOW}"}
+    assert {each["why"] for each in promised if each["step"] == "wait"} == {"budget web allows no more evictions now"}
     assert [each["name"] for each in promised if each["step"] == "stay"] == ["alone"]
     assert uids(system.pods(namespace)) == uids(pods)
 
@@ -108,23 +99,13 @@ def is_healthy(pod: Json) -> bool:
     return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
 
 
-def one_small_pod(system: System, namespace: str) -> Json:
+def test_one_small_pod_moves_and_the_large_one_runs(system: System, namespace: str) -> None:
     """Each GPU but one has a bare pod that leaves 6 GiB; that one has 4 GiB of a workload, with a budget."""
     system.create(namespace, replica_set(make_pod("small", 4)), disruption_budget(system, "small", 0))
     [small] = system.all_running(namespace, 1)
-    others = [
-        gpu for each in system.inventories().values() for gpu in each.gpus if gpu.uuid not in allocated(small)["c0"]
-    ]
-    fillers = [
-        make_pod(f"full-{number}", GPU_GIB - 6, annotations={names.ANNOTATION_UUID: gpu.uuid})
-        for number, gpu in enumerate(others)
-    ]
-    system.run(namespace, *fillers)
-    return small
-
-
-def test_one_small_pod_moves_and_the_large_one_runs(system: System, namespace: str) -> None:
-    small = one_small_pod(system, namespace)
+    gpus = {gpu.uuid for inventory in system.inventories().values() for gpu in inventory.gpus}
+    others = ({names.ANNOTATION_UUID: gpu} for gpu in gpus - {*allocated(small)["c0"]})
+    system.run(namespace, *(make_pod(f"full-{i}", GPU_GIB - 6, annotations=each) for i, each in enumerate(others)))
     system.create(namespace, make_pod("large", GPU_GIB))
     system.eventually("it waits", lambda: system.events(namespace, "large"))
 

@@ -4,7 +4,10 @@ Every command is that of the pages: docs/operate.md (Remove, Real GPUs, Go back)
 """
 
 import json
-from collections.abc import Iterator
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -15,12 +18,11 @@ from gpushare import names
 from gpushare.wire import hand_over
 from localcluster import installation
 from localcluster.installation import LOCAL, ROOT, Tree
-from tests.e2e import checks, disturb, lifecycle
+from tests.e2e import checks, disturb, former
 from tests.e2e.administrator import Administrator, give_helm
-from tests.e2e.checks import Grants
-from tests.e2e.conftest import GPU_GIB, PROFILE
-from tests.e2e.lifecycle import named
-from tests.e2e.system import Json, System, make_pod
+from tests.e2e.checks import Grants, Seen, seen_by
+from tests.e2e.conftest import CONFIG, GPU_GIB, PROFILE
+from tests.e2e.system import Json, System, is_ready, make_pod, replica_set, restarts
 
 pytestmark = pytest.mark.timeout(3600)
 PAGE: Final = "operate.md"
@@ -33,24 +35,161 @@ SHAPES: Final = {
     "both": make_pod("both", 3, 4),
 }
 STAYING: Final = [*SHAPES]
+NODES: Final = ("node-1", "node-2")
+GATE: Final = "gpushare.test/gate"
+"""A label of nodes for which pods wait that are created by one version and placed by the other."""
+MEANWHILE: Final = 4
+"""Pods of an owner that come while parts of this project are replaced."""
+RUNTIME_CLASS: Final = f"runtimeclass.node.k8s.io/{names.RUNTIME_CLASS}"
+COMMIT: Final = os.environ.get("UPGRADE_FROM", "1e2162766c65adda28ddfd84ff66ad204b803236")
+"""By default the last one that knew neither CDI nor limits that hold."""
+WORKLOADS: Final = "deployments,daemonsets"
+
+
+def former_tree(directory: Path) -> Tree:
+    """Its sources. Without the repository's history there is no test here; CI has it."""
+    argv = ["git", "-C", str(installation.ROOT), "archive", COMMIT]
+    archived = subprocess.run(argv, capture_output=True, timeout=60, check=False)
+    if archived.returncode != 0:
+        problem = f"no commit {COMMIT} here (git fetch --unshallow brings it): {archived.stderr.decode().strip()}"
+        if "UPGRADE_FROM" in os.environ:
+            pytest.fail(problem)
+        pytest.skip(problem)
+    subprocess.run(["tar", "-x", "-C", str(directory)], input=archived.stdout, timeout=60, check=True)
+    return Tree(directory, f"{installation.IMAGE.rpartition(':')[0]}:former")
+
+
+def overlay(system: System, of: Tree, config: Mapping[str, str] | None = None, profile: str = PROFILE) -> str:
+    return str(installation.kustomization(system.cluster, {**CONFIG, **(config or {})}, profile, of))
+
+
+def apply(system: System, of: Tree, config: Mapping[str, str] | None = None, profile: str = PROFILE) -> None:
+    system.cluster.kubectl("apply", "-k", overlay(system, of, config, profile), timeout_s=300)
+
+
+def wait_rolled(system: System, of: Tree) -> None:
+    """Until every part runs in this version and in no other, and answers."""
+    tag = of.image.rpartition(":")[2]
+
+    def others() -> list[str]:
+        containers = (each for pod in system.pods(names.NAMESPACE) for each in pod["spec"]["containers"])
+        images = [each["image"].rpartition("/")[2] for each in containers]
+        return [image for image in images if image.startswith("gpushare:") and image != f"gpushare:{tag}"]
+
+    system.eventually("no pod of another version", lambda: not others())
+    installation.wait_ready(system.cluster)
+    former.webhooks_work(system)
+
+
+def all_replaced(system: System, of: Tree) -> None:
+    """Until every pod that stays has this version and its workload's settings, and all parts serve."""
+    found = json.loads(system.cluster.kubectl("get", WORKLOADS, "-n", names.NAMESPACE, "-o", "json").stdout)
+    wanted = {each["metadata"]["name"]: _version_and_settings(each["spec"]["template"]) for each in found["items"]}
+    assert wanted[names.WEBHOOK][0].rpartition(":")[2] == of.image.rpartition(":")[2]
+
+    def done() -> bool:
+        pods = [pod for pod in system.pods(names.NAMESPACE) if "deletionTimestamp" not in pod["metadata"]]
+        workloads = ((pod["metadata"]["labels"]["app.kubernetes.io/name"], pod) for pod in pods)
+        is_replaced = all(_version_and_settings(pod) == wanted[workload] for workload, pod in workloads)
+        # A kubelet refuses pods that come to its node while the plugin is away.
+        return is_replaced and disturb.plugins_ready(system)
+
+    system.eventually("every pod that stays is as its workload says, and a plugin is ready on every node", done)
+    installation.wait_ready(system.cluster)
+    former.webhooks_work(system)
+
+
+def _version_and_settings(pod: Json) -> tuple[str, str]:
+    annotations = pod["metadata"].get("annotations") or {}
+    return pod["spec"]["containers"][0]["image"], annotations.get("checksum/config", "")
+
+
+def named(age: str) -> list[str]:
+    return [f"{age}-{node}" for node in NODES]
+
+
+def start(system: System, namespace: str, age: str) -> None:
+    """On each node a pod with a container that has a share and one that has none."""
+    pods = [make_pod(f"{age}-{node}", 2, None, node=node) for node in NODES]
+    system.create(namespace, *pods)
+    system.running(namespace, *named(age))
+
+
+def run_meanwhile(system: System, namespace: str, what: str) -> None:
+    """The kubelet rejects a pod that comes while no plugin is registered; its owner makes another (operate.md)."""
+
+    def running() -> bool:
+        pods = [pod for pod in system.pods(namespace) if pod["metadata"]["name"].startswith(f"during-{what}-")]
+        failed = [pod["status"].get("reason") for pod in pods if pod["status"].get("phase") == "Failed"]
+        assert {*failed} <= {"UnexpectedAdmissionError"}, failed
+        return sum(map(is_ready, pods)) == MEANWHILE
+
+    system.eventually(f"{MEANWHILE} pods that came during {what} run", running)
+
+
+def sees_its_gpus(system: System, namespace: str, pods: Sequence[str], grants: Grants | None = None) -> None:
+    """By the variable alone if the former version has answered the kubelet, else as their node does."""
+    known = grants or Grants.of(system)
+
+    def printed(pod: Json, container: str) -> Seen | None:
+        variables = system.environment(pod, container)
+        return None if variables is None else seen_by(variables)
+
+    for name in pods:
+        pod = system.pod(namespace, name)
+        for container in (each["name"] for each in pod["spec"]["containers"]):
+            wanted = known.to(pod, container)
+            found = system.eventually(f"{name} has printed", partial(printed, pod, container))
+            assert found == (wanted if grants else Seen(told=wanted.told)), f"{name}/{container}"
+
+
+def never_stopped(system: System, namespace: str, pods: Sequence[str]) -> None:
+    for name in pods:
+        assert {*restarts(system.pod(namespace, name)).values()} == {0}, name
+
+
+def containers(system: System, namespace: str, pods: Sequence[str]) -> Mapping[str, list[str]]:
+    """Of each pod the IDs, which differ once a container was made again."""
+    found = {name: system.pod(namespace, name) for name in pods}
+    assert all(map(is_ready, found.values()))
+    reports = {name: pod["status"]["containerStatuses"] for name, pod in found.items()}
+    return {name: sorted(each["containerID"] for each in listed) for name, listed in reports.items()}
+
+
+def left(system: System) -> list[str]:
+    """Whatever has the project's name, or its annotations on nodes; the RuntimeClass too."""
+    kubectl = system.cluster.kubectl
+    kinds = kubectl("api-resources", "--verbs=list", "-o", "name").stdout.split()
+    asked = ",".join(kind for kind in kinds if not kind.startswith(("events", "pods")))
+    # Some kinds cannot be listed, which is an error of the whole command.
+    found = kubectl("get", asked, "--all-namespaces", "-o", "name", check=False, timeout_s=120).stdout.split()
+    assert {"namespace/kube-system", "clusterrole.rbac.authorization.k8s.io/edit"} <= {*found}
+    marked = [
+        node["metadata"]["name"]
+        for node in system.nodes()
+        if "gpushare" in json.dumps([node["metadata"].get(key) for key in ("annotations", "labels")])
+    ]
+    return [name for name in found if "gpushare" in name or name == RUNTIME_CLASS] + marked
 
 
 @pytest.fixture
 def old(system: System, tmp_path: Path) -> Iterator[Tree]:
     """Images of the former version and of the next; whatever the test leaves, the usual installation follows."""
     (tmp_path / "former").mkdir()
-    tree = lifecycle.former_tree(tmp_path / "former")
-    lifecycle.give_image(system, tree)
-    lifecycle.give_image(system, NEXT)
+    tree = former_tree(tmp_path / "former")
+    for each in (tree, NEXT):
+        archive = installation.build_image(system.cluster, each)
+        system.cluster.import_image(archive)
+        archive.unlink()
     yield tree
     kubectl, within = system.cluster.kubectl, ("-n", names.NAMESPACE)
-    kubectl("label", "nodes", "--all", f"{lifecycle.GATE}-")
+    kubectl("label", "nodes", "--all", f"{GATE}-")
     installation.label_nodes(system.cluster)
     # Apply alone would leave the variables that only the chart sets.
-    kubectl("delete", lifecycle.WORKLOADS, "--all", *within, "--wait=false", check=False)
-    lifecycle.apply(system, LOCAL)
+    kubectl("delete", WORKLOADS, "--all", *within, "--wait=false", check=False)
+    apply(system, LOCAL)
     kubectl("delete", "secrets", *within, "-l", "owner=helm")
-    lifecycle.all_replaced(system, LOCAL)
+    all_replaced(system, LOCAL)
 
 
 def test_pods_run_on_while_installations_come_change_go_back_and_go(
@@ -62,54 +201,54 @@ def test_pods_run_on_while_installations_come_change_go_back_and_go(
     the_former_version_comes(system, namespace, old)
     it_is_upgraded(system, namespace)
     what_was_started_before_starts_again(system, namespace)
-    lifecycle.start(system, namespace, "new")
-    lifecycle.start(system, namespace, "kept")
+    start(system, namespace, "new")
+    start(system, namespace, "kept")
     grants = Grants.of(system)
-    lifecycle.sees_its_gpus(system, namespace, [*named("new"), *named("kept")], grants)
+    sees_its_gpus(system, namespace, [*named("new"), *named("kept")], grants)
     it_goes_back(system, namespace, old, tmp_path)
-    lifecycle.never_stopped(system, namespace, [*named("new"), *named("kept")])
+    never_stopped(system, namespace, [*named("new"), *named("kept")])
     disturb.start_again(system, namespace, *named("new"))
-    lifecycle.sees_its_gpus(system, namespace, named("new"), grants)
-    lifecycle.start(system, namespace, "old")
-    lifecycle.sees_its_gpus(system, namespace, named("old"))
+    sees_its_gpus(system, namespace, named("new"), grants)
+    start(system, namespace, "old")
+    sees_its_gpus(system, namespace, named("old"))
     checks.the_ledger_is_right(system)
 
-    lifecycle.apply(system, LOCAL)
-    lifecycle.wait_rolled(system, LOCAL)
+    apply(system, LOCAL)
+    wait_rolled(system, LOCAL)
     disturb.start_again(system, namespace, *named("kept"), *named("old"))
-    lifecycle.sees_its_gpus(system, namespace, named("kept"), grants)
-    lifecycle.sees_its_gpus(system, namespace, named("old"))
+    sees_its_gpus(system, namespace, named("kept"), grants)
+    sees_its_gpus(system, namespace, named("old"))
     checks.the_ledger_is_right(system)
 
     checks.run_and_see_their_gpus(system, namespace, *SHAPES.values())
-    before = lifecycle.containers(system, namespace, STAYING)
+    before = containers(system, namespace, STAYING)
     helm = with_helm(system, tmp_path)
     a_release_takes_over_is_upgraded_and_goes_back(system, namespace, helm)
-    lifecycle.start(system, namespace, "last")
+    start(system, namespace, "last")
     checks.the_ledger_is_right(system)
     the_release_goes_and_comes_back(system, namespace, helm)
-    assert lifecycle.containers(system, namespace, STAYING) == before, "no container was ended or started again"
-    lifecycle.never_stopped(system, namespace, [*STAYING, *named("last")])
+    assert containers(system, namespace, STAYING) == before, "no container was ended or started again"
+    never_stopped(system, namespace, [*STAYING, *named("last")])
     a_gpu_that_has_a_share_is_not_taken_for_a_free_one(system, namespace)
 
 
 def it_is_removed(system: System, namespace: str, files: Path) -> None:
     """What kubectl has applied, by the page, while a pod runs; nothing is left but the RuntimeClass."""
     system.run(namespace, make_pod("uses"))
-    before = lifecycle.containers(system, namespace, ["uses"])
+    before = containers(system, namespace, ["uses"])
     administrator = Administrator(system.cluster, PAGE, "Remove", files)
     assert "uses" in administrator.follows("see what still uses it")
     administrator.follows("the webhooks")
     administrator.follows("everything else")
     administrator.follows("what is left on nodes")
     assert administrator.followed_everything()
-    assert lifecycle.left(system) == [lifecycle.RUNTIME_CLASS]
-    assert lifecycle.containers(system, namespace, ["uses"]) == before, "running pods keep their GPUs"
+    assert left(system) == [RUNTIME_CLASS]
+    assert containers(system, namespace, ["uses"]) == before, "running pods keep their GPUs"
 
 
 def simulated_gpus_give_way_to_real_ones(system: System, files: Path) -> None:
     """The objects of the overlays, for which no node needs to share: nodes without a driver run no plugin for long."""
-    lifecycle.apply(system, LOCAL)
+    apply(system, LOCAL)
     administrator = Administrator(system.cluster, PAGE, "Real GPUs", files)
     administrator.follows("delete what only simulated GPUs have")
     administrator.follows("apply the other overlay")
@@ -119,57 +258,60 @@ def simulated_gpus_give_way_to_real_ones(system: System, files: Path) -> None:
     plugin = system.api.get(disturb.PLUGINS)["spec"]["template"]["spec"]
     assert plugin["runtimeClassName"] == names.RUNTIME_CLASS
     assert "simulated" not in json.dumps(plugin)
-    lifecycle.remove_all(system)
-    assert lifecycle.left(system) == []
+    # The former version comes to a cluster that has never seen this one.
+    kubectl, nodes = system.cluster.kubectl, [node.name for node in system.cluster.nodes]
+    kubectl("delete", former.WEBHOOKS, "gpushare-webhook")
+    kubectl("delete", "-k", str(system.cluster.workdir / "kustomization"), "--ignore-not-found", timeout_s=300)
+    kubectl("annotate", "nodes", *nodes, f"{names.ANNOTATION_INVENTORY}-")
+    assert left(system) == []
 
 
 def the_former_version_comes(system: System, namespace: str, old: Tree) -> None:
-    """To a cluster that has nothing of this one."""
     installation.label_nodes(system.cluster)
-    lifecycle.apply(system, old)
-    lifecycle.wait_rolled(system, old)
-    lifecycle.start(system, namespace, "old")
-    lifecycle.start_waiting(system, namespace, "old")
+    apply(system, old)
+    wait_rolled(system, old)
+    start(system, namespace, "old")
+    system.create(namespace, make_pod("old-waits", 2, nodeSelector={GATE: "old"}))
     system.create(namespace, make_pod("full", GPU_GIB))
     system.running(namespace, "full")
-    lifecycle.sees_its_gpus(system, namespace, [*named("old"), "full"])
+    sees_its_gpus(system, namespace, [*named("old"), "full"])
 
 
 def it_is_upgraded(system: System, namespace: str) -> None:
     """With pods that run, one on all of a GPU of which the driver keeps a part, and pods that are created meanwhile."""
-    lifecycle.apply(system, LOCAL, {"GPUSHARE_GPU_MEMORY": "total"}, WITH_RESERVED)
-    lifecycle.created_meanwhile(system, namespace, "upgrade")
-    lifecycle.wait_rolled(system, LOCAL)
-    lifecycle.never_stopped(system, namespace, [*named("old"), "full"])
-    lifecycle.run_meanwhile(system, namespace, "upgrade")
+    apply(system, LOCAL, {"GPUSHARE_GPU_MEMORY": "total"}, WITH_RESERVED)
+    system.create(namespace, replica_set(make_pod("during-upgrade"), MEANWHILE))
+    wait_rolled(system, LOCAL)
+    never_stopped(system, namespace, [*named("old"), "full"])
+    run_meanwhile(system, namespace, "upgrade")
     checks.the_ledger_is_right(system)
 
 
 def what_was_started_before_starts_again(system: System, namespace: str) -> None:
     """Containers of running pods, also after their kubelet; and a pod that had no node yet gets one."""
     disturb.start_again(system, namespace, *named("old"), "full")
-    lifecycle.sees_its_gpus(system, namespace, [*named("old"), "full"])
+    sees_its_gpus(system, namespace, [*named("old"), "full"])
     for node in system.cluster.nodes:
         disturb.restart_kubelet(system, node)
     disturb.start_again(system, namespace, *named("old"))
-    lifecycle.sees_its_gpus(system, namespace, named("old"))
+    sees_its_gpus(system, namespace, named("old"))
 
-    system.label(lifecycle.NODES[0], lifecycle.GATE, "old")
+    system.label(NODES[0], GATE, "old")
     system.running(namespace, "old-waits")
-    lifecycle.sees_its_gpus(system, namespace, ["old-waits"], Grants.of(system))
-    system.label(lifecycle.NODES[0], lifecycle.GATE, None)
+    sees_its_gpus(system, namespace, ["old-waits"], Grants.of(system))
+    system.label(NODES[0], GATE, None)
     system.cluster.kubectl("delete", "pods", "-n", namespace, *named("old"), "full", "--wait")
     checks.the_ledger_is_right(system)
 
 
 def it_goes_back(system: System, namespace: str, old: Tree, files: Path) -> None:
-    lifecycle.start_waiting(system, namespace, "new")
+    system.create(namespace, make_pod("new-waits", 2, nodeSelector={GATE: "new"}))
     only_cdi = names.ANNOTATION_HAND_OVER in system.pod(namespace, "new-waits")["metadata"].get("annotations", {})
     administrator = Administrator(system.cluster, PAGE, "Go back", files)
     administrator.follows("what the former version does not know")
-    lifecycle.overlay(system, old)
+    overlay(system, old)
     administrator.follows("apply the former overlay")
-    lifecycle.wait_rolled(system, old)
+    wait_rolled(system, old)
     administrator.follows("create pods that wait again")
     assert administrator.followed_everything()
     assert not system.exists(hand_over.path(names.NAMESPACE))
@@ -205,15 +347,15 @@ def a_release_takes_over_is_upgraded_and_goes_back(system: System, namespace: st
 
     write(helm, values(image={"tag": "next"}, settings={"logLevel": "debug"}))
     helm.follows("upgrade")
-    lifecycle.created_meanwhile(system, namespace, "release")
+    system.create(namespace, replica_set(make_pod("during-release"), MEANWHILE))
     deployed(system, revision=2)
-    lifecycle.all_replaced(system, NEXT)
-    lifecycle.run_meanwhile(system, namespace, "release")
+    all_replaced(system, NEXT)
+    run_meanwhile(system, namespace, "release")
     assert log_level(system) == "debug"
 
     helm.follows("go back")
     deployed(system, revision=3)
-    lifecycle.all_replaced(system, LOCAL)
+    all_replaced(system, LOCAL)
     assert log_level(system) == "info"
 
 
@@ -221,14 +363,14 @@ def the_release_goes_and_comes_back(system: System, namespace: str, helm: Admini
     """There is nothing to back up: pods and nodes alone bring back what the system knew."""
     ledger = checks.ledger_of_the_controller(system)
     running = [*STAYING, *named("last")]
-    before = lifecycle.containers(system, namespace, running)
+    before = containers(system, namespace, running)
     helm.follows("remove", leaving_out="kubectl")
     # A namespace in which pods are ending goes later than the last of them.
     system.eventually("no pod is left", lambda: not system.pods(names.NAMESPACE))
     helm.follows("remove", leaving_out="helm")
     Administrator(system.cluster, PAGE, "Remove", helm.directory).follows("what is left on nodes")
-    assert lifecycle.left(system) == [lifecycle.RUNTIME_CLASS]
-    assert lifecycle.containers(system, namespace, running) == before, "no container was ended or started again"
+    assert left(system) == [RUNTIME_CLASS]
+    assert containers(system, namespace, running) == before, "no container was ended or started again"
 
     for node in system.cluster.nodes:
         if known := installation.hand_over_label(node.runtime):  # which the removal took from it
@@ -236,11 +378,11 @@ def the_release_goes_and_comes_back(system: System, namespace: str, helm: Admini
     write(helm, values())
     helm.follows("install", "--all")
     deployed(system, revision=1)
-    lifecycle.all_replaced(system, LOCAL)
+    all_replaced(system, LOCAL)
     assert helm.followed_everything()
     system.eventually("the same ledger", lambda: checks.ledger_of_the_controller(system) == ledger)
     checks.every_container_sees_exactly_its_gpus(system, namespace, system.running(namespace, *STAYING))
-    lifecycle.start(system, namespace, "next")
+    start(system, namespace, "next")
     checks.the_ledger_is_right(system)
 
 

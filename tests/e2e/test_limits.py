@@ -1,6 +1,7 @@
 """What holds limits, in real containers: variables and mounts by CDI, and cgroups as real kubelets make them."""
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -69,14 +70,13 @@ def mps(system: System, directory: Path) -> Iterator[Callable[[], None]]:
     mounted = {"spec": {"template": {"spec": {"containers": [container], "volumes": [volume]}}}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(mps_programs.install(directory)), prepend=os.pathsep)
-        with running:
-            system.label("node-1", names.LABEL_LIMITS, "mps")
-            with disturb.patched_plugins(system, settings, mounted):
-                try:
-                    system.eventually("the node has MPS", lambda: system.limits("node-1") == {Limit.MPS})
-                    yield end
-                finally:
-                    system.label("node-1", names.LABEL_LIMITS, None)
+        system.label("node-1", names.LABEL_LIMITS, "mps")
+        with running, disturb.patched_plugins(system, settings, mounted):
+            try:
+                system.eventually("the node has MPS", lambda: system.limits("node-1") == {Limit.MPS})
+                yield end
+            finally:
+                system.label("node-1", names.LABEL_LIMITS, None)
 
 
 @pytest.mark.skipif(1 not in CDI_NODES, reason="MPS needs a node that hands GPUs over by CDI")
@@ -104,10 +104,8 @@ def test_a_container_is_pointed_at_mps_and_does_not_start_without_it(system: Sys
         end()
         system.create(namespace, on(1, "late"))
         # Whether the plugin refuses it, or its GPUs are unhealthy already when it is placed.
-        words = (NO_DAEMON, "unhealthy")
-        system.eventually(
-            "it is told why", lambda: any(word in "".join(system.events(namespace, "late")) for word in words)
-        )
+        words = re.compile(f"{NO_DAEMON}|unhealthy")
+        system.eventually("it is told why", lambda: words.search("".join(system.events(namespace, "late"))))
         system.eventually("the node says so", lambda: all(NO_DAEMON in why for why in reasons(system)))
         assert not is_ready(system.pod(namespace, "late"))
         assert is_ready(system.pod(namespace, "limited"))

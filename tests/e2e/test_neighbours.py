@@ -28,13 +28,6 @@ def container(name: str, gib: int | None = None, **fields: Any) -> Json:
     return {"name": name, "image": BUSYBOX_IMAGE, **(ALL if gib is None else {}), **limits, **fields}
 
 
-def pod(name: str, *containers: Json, init: tuple[Json, ...] = (), **metadata: Json) -> Json:
-    spec: Json = {"containers": list(containers), "restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
-    if init:
-        spec["initContainers"] = list(init)
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}
-
-
 def workflow_step() -> Json:
     """Argo: `init` brings the executor, which then runs the author's command in `main`; `wait` saves its results.
 
@@ -43,57 +36,27 @@ def workflow_step() -> Json:
     mount: Json = {"volumeMounts": [{"name": "var-run-argo", "mountPath": "/var/run/argo"}]}
     executor = "/var/run/argo/argoexec"
     bring = f"""printf '#!/bin/sh\\nshift 2\\nexec "$@"\\n' > {executor}; chmod 755 {executor}; {END[2]}"""
-    document = pod(
+    document = make_pod(
         "steps-train-1234567890",
+        annotations={"kubectl.kubernetes.io/default-container": "main"},
+        restartPolicy="Never",
+        initContainers=[container("init", command=["sh", "-c", bring], **mount)],
+        volumes=[{"name": "var-run-argo", "emptyDir": {}}],
+    )
+    document["spec"]["containers"] = [
         container("wait", **mount),
         container("main", 4, command=[executor, "emissary", "--", "/print-environment"], **mount),
         container("watcher", **mount),
-        init=(container("init", command=["sh", "-c", bring], **mount),),
-        labels={
-            "workflows.argoproj.io/workflow": "steps",
-            "workflows.argoproj.io/completed": "false",
-            names.LABEL_GPU_COUNT: "2",
-        },
-        annotations={"kubectl.kubernetes.io/default-container": "main"},
-    )
-    document["spec"]["volumes"] = [{"name": "var-run-argo", "emptyDir": {}}]
+    ]
+    document["metadata"]["labels"] = {"workflows.argoproj.io/workflow": "steps", names.LABEL_GPU_COUNT: "2"}
     return document
 
 
-def training(role: str) -> Json:
-    """PyTorchJob: one pod for each replica; workers wait for the master's name in an init container."""
-    wait = container("init-pytorch", command=END, resources={"limits": {"cpu": "100m", "memory": "20Mi"}})
-    labels = {"training.kubeflow.org/job-name": "ddp", "training.kubeflow.org/replica-type": role}
-    init = () if role == "master" else (wait,)
-    return pod(f"ddp-{role}-0", container("pytorch", 3), init=init, labels=labels)
-
-
-def predictor() -> Json:
-    """KServe: an init container fetches the model; Knative's proxy stands beside the server."""
-    return pod(
-        "sklearn-predictor-00001",
-        container("kserve-container", 2),
-        container("queue-proxy"),
-        init=(container("storage-initializer", command=END),),
-        labels={"serving.kserve.io/inferenceservice": "sklearn"},
-    )
-
-
 def test_only_the_container_that_asked_gets_a_gpu(system: System, namespace: str) -> None:
-    documents = [workflow_step(), training("master"), training("worker"), predictor()]
-    pods = checks.run_and_see_their_gpus(system, namespace, *documents)
-    assert {each["metadata"]["name"]: granted(each) for each in pods} == {
-        "steps-train-1234567890": {"main": (2, "2048")},
-        "ddp-master-0": {"pytorch": (1, "3072")},
-        "ddp-worker-0": {"pytorch": (1, "3072")},
-        "sklearn-predictor-00001": {"kserve-container": (1, "2048")},
-    }
-    printed = system.environments(namespace)
-    inits = {
-        (each["metadata"]["name"], c["name"]) for each in documents for c in each["spec"].get("initContainers", ())
-    }
-    assert len(inits) == 3
-    assert {each: seen_by(printed[each]) for each in inits} == dict.fromkeys(inits, NOTHING)
+    """Argo's pod has all that those of training and serving have: an init container, and others beside the author's."""
+    [found] = checks.run_and_see_their_gpus(system, namespace, workflow_step())
+    assert granted(found) == {"main": (2, "2048")}
+    assert seen_by(system.environments(namespace)[found["metadata"]["name"], "init"]) == NOTHING
 
 
 def granted(found: Json) -> dict[str, tuple[int, str]]:

@@ -4,6 +4,7 @@ Each runs on a node of each way to hand GPUs over.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import Final
 
 import pytest
@@ -15,7 +16,7 @@ from localcluster.cluster import BUSYBOX_IMAGE
 from release.pages.requests import EXAMPLES as ALL_EXAMPLES, RESOURCE_CONFIG, Example
 from tests.e2e import checks, disturb
 from tests.e2e.checks import Grants
-from tests.e2e.conftest import PLACES, PROFILE
+from tests.e2e.conftest import PLACES, PROFILE, fresh_namespace
 from tests.e2e.system import HOSTNAME, Json, System, shown_by_inspect
 
 T4 = {"model": "Tesla T4", "memoryMiB": 15109}
@@ -46,28 +47,22 @@ def document(example: Example, name: str, place: str) -> Json:
 class Granted:
     """All examples, running on one node, and everything that is known about them."""
 
-    def __init__(self, system: System, place: str) -> None:
-        self.place, self.namespace = place, namespace_for(place)
-        pods = system.all_running(self.namespace, len(EXAMPLES) + len(PAIRS))
+    def __init__(self, system: System, namespace: str, place: str) -> None:
+        self.place = place
+        pods = system.all_running(namespace, len(EXAMPLES) + len(PAIRS))
         self.pods: Mapping[str, Json] = {pod["metadata"]["name"]: pod for pod in pods}
         self.grants = Grants.of(system)
-        self.environments = {pod: variables for (pod, _), variables in system.environments(self.namespace).items()}
+        self.environments = {pod: variables for (pod, _), variables in system.environments(namespace).items()}
         self.ledger = system.ledgers()[NodeName(place)]
         self.inspected = next(node for node in system.inspect()["nodes"] if node["name"] == place)
-        self.table = shown_by_inspect(system, self.namespace)
+        self.table = shown_by_inspect(system, namespace)
 
     def devices(self, name: str) -> set[str]:
         return set(checks.seen_by(self.environments[name]).told.split(","))
 
 
-def namespace_for(place: str) -> str:
-    return f"e2e-requests-{place}"
-
-
-def create(system: System, place: str) -> None:
+def create(system: System, namespace: str, place: str) -> None:
     """One after another where the order decides: whole GPUs first, because shares would touch those that they need."""
-    namespace = namespace_for(place)
-    system.create_namespace(namespace)
     order = sorted(EXAMPLES, key=lambda example: example.name != "whole")
     for count, example in enumerate(order, 1):
         system.create(namespace, document(example, example.name, place))
@@ -79,15 +74,13 @@ def create(system: System, place: str) -> None:
 
 @pytest.fixture(scope="module")
 def everything(system: System) -> Iterator[Mapping[str, Granted]]:
-    with disturb.exchanged_gpus(system, MIXED, PROFILE):
-        for place in PLACES:
-            create(system, place)
-        granted = {place: Granted(system, place) for place in PLACES}
+    with disturb.exchanged_gpus(system, MIXED, PROFILE), ExitStack() as stack:
+        namespaces = {place: stack.enter_context(fresh_namespace(system, place)) for place in PLACES}
+        for place, namespace in namespaces.items():
+            create(system, namespace, place)
+        granted = {place: Granted(system, namespace, place) for place, namespace in namespaces.items()}
         checks.the_ledger_is_right(system)
         yield granted
-        for place in PLACES:
-            system.delete_all(namespace_for(place))
-            system.cluster.kubectl("delete", "namespace", namespace_for(place), "--wait=false")
 
 
 @pytest.fixture(params=PLACES)

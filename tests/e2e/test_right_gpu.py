@@ -7,7 +7,7 @@ disturbance; the numbers that no one needs twice are `make soak`.
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import pytest
@@ -19,7 +19,10 @@ from tests.e2e.system import Json, System, make_pod, replica_set
 
 LARGE = pytest.param(200, marks=pytest.mark.soak)
 CONTROLLER: Final = f"system:serviceaccount:{names.NAMESPACE}:{names.SERVICE_ACCOUNT_CONTROLLER}"
-COUNTS = pytest.mark.parametrize("count", [40, LARGE])
+RESTARTS: Final[Mapping[str, Callable[[System, Node], None]]] = {
+    "kubelet": lambda _system, node: disturb.only_restart_kubelet(node),
+    "plugin": lambda system, node: disturb.kill_plugin(system, node.name),
+}
 
 
 def run_disturbed(
@@ -83,27 +86,18 @@ def test_leaders_killed_in_the_middle_change_nothing(system: System, namespace: 
     run_disturbed(system, namespace, [make_pod(f"p{i:03}") for i in range(count)], kill)
 
 
-@COUNTS
-def test_a_kubelet_restart_in_the_middle_changes_nothing(system: System, namespace: str, count: int) -> None:
-    """A kubelet that has just started fails pods that it admits before the plugin's first list has come."""
-    restarted_in_the_middle(system, namespace, count, disturb.only_restart_kubelet)
-
-
-@COUNTS
-def test_a_plugin_restart_in_the_middle_changes_nothing(system: System, namespace: str, count: int) -> None:
-    """The kubelet itself fails pods that it admits while no plugin is registered."""
-    restarted_in_the_middle(system, namespace, count, lambda node: disturb.kill_plugin(system, node.name))
-
-
-def restarted_in_the_middle(system: System, namespace: str, count: int, restart: Callable[[Node], None]) -> None:
-    """On one node after another; the pods' ReplicaSet makes new ones in the place of those that a kubelet fails."""
+@pytest.mark.parametrize("count", [40, LARGE])
+@pytest.mark.parametrize("restarted", RESTARTS)
+def test_a_restart_in_the_middle_changes_nothing(system: System, namespace: str, restarted: str, count: int) -> None:
+    """On one node after another. Until the plugin's first list has come, a kubelet fails the pods that it admits; their
+    ReplicaSet makes new ones."""
     ran: set[str] = set()
 
     def disturbance(_done: threading.Event) -> None:
         for number, node in enumerate(system.cluster.nodes, 1):
             disturb.wait_for_bound(system, namespace, number * count // 4)
             ran.update(system.eventually("some run", lambda: ready(system, namespace)))
-            restart(node)
+            RESTARTS[restarted](system, node)
 
     rejected = run_disturbed(system, namespace, [replica_set(make_pod("p"), count)], disturbance, count)
     # Not by the plugin's start check: a container that the kubelet was creating when it ended may have a status.
