@@ -18,14 +18,13 @@ from deviceplugin.cgroups import Procfs
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.pods import PodCache
 from deviceplugin.simulated import SimulatedProcesses
-from deviceplugin.usage.loop import UsageLoop
 from gpushare import names
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.model.ledger import Allocation
 from gpushare.runtime.clock import SystemClock
 from gpushare.wire import allocations
 from testing.builders import Json, make_container, make_grant, make_inventory, make_pod
-from testing.deviceplugin.usage import current_usage
+from testing.deviceplugin.usage import usage_loop
 
 GPUS, TIMES = 8, 50
 
@@ -74,16 +73,10 @@ def main() -> None:
         (proc / "processes.json").write_text(json.dumps({"processes": processes}))
         for number in range(count):
             cache.upsert(pods.reduce(pod_of(number)))
-        current = current_usage(feed, cache, clock)
-        loop = UsageLoop(
-            lists=SimulatedProcesses(proc / "processes.json"),
-            table=Procfs(proc),
-            current=current,
-            watchdog=None,
-            interval_s=5.0,
-        )
-        reading, page = cpu_ms(loop.look), cpu_ms(lambda: metrics.page(current.view(), {}, {}, "node-a"))
-        size = len(metrics.page(current.view(), {}, {}, "node-a"))
+        lists = SimulatedProcesses(proc / "processes.json")
+        loop = usage_loop(feed, cache, clock, lists=lists, table=Procfs(proc))
+        reading, page = cpu_ms(loop.look), cpu_ms(lambda: metrics.page(loop.view(), {}, {}, "node-a"))
+        size = len(metrics.page(loop.view(), {}, {}, "node-a"))
     row = {
         "pods": count,
         "processes": len(processes),

@@ -36,7 +36,7 @@ from deviceplugin.simulated import SimulatedProcesses, SimulatedSource
 from deviceplugin.source import GpuSource, ProcessLists
 from deviceplugin.usage import join
 from deviceplugin.usage.join import UsageReading, WatchdogPolicy
-from deviceplugin.usage.loop import CurrentUsage, UsageLoop, Watchdog
+from deviceplugin.usage.loop import UsageLoop, Watchdog
 from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.identity import NodeName
@@ -107,7 +107,7 @@ def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: flo
         devices=hand_over, pods=lambda: cache.all() if reflector.synced.is_set() else None, clock=clock
     )
     parts |= {"hand-over": chooser.run, "specs": sweeper.run}
-    limits = _limits(settings, clock, feed, held, label=chooser.limits_label, parts=parts)
+    limits = _limits(settings, clock, feed, held, chooser, parts)
     refusals = Refusals(api=api, clock=clock)
     start_check = StartCheck(
         node=node,
@@ -122,13 +122,7 @@ def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: flo
         limit=limits.prepare,
         hand_over=hand_over,
     )
-    current = CurrentUsage(
-        feed=feed,
-        holding=lambda latest: join.holding(held(latest), latest),
-        clock=clock,
-        stale_s=_STALE * settings.usage_interval,
-        reading=UsageReading.of(wanted=settings.usage or settings.watchdog is not WatchdogPolicy.OFF, pid=os.getpid()),
-    )
+    source, lists = _gpus(settings, clock)
     watchdog = Watchdog(
         policy=settings.watchdog,
         grace_s=settings.watchdog_grace,
@@ -139,11 +133,35 @@ def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: flo
         events=refusals,
         clock=clock,
     )
-    _usage(settings, current, watchdog, start_check, parts)
-    policy = settings.watchdog if current.reading is UsageReading.ON else WatchdogPolicy.OFF
+    usage = UsageLoop(
+        lists=lists,
+        table=watchdog.table,
+        feed=feed,
+        holding=lambda latest: join.holding(held(latest), latest),
+        watchdog=watchdog if settings.watchdog is not WatchdogPolicy.OFF else None,
+        clock=clock,
+        interval_s=settings.usage_interval,
+        stale_s=_STALE * settings.usage_interval,
+        reading=UsageReading.of(wanted=settings.usage or settings.watchdog is not WatchdogPolicy.OFF, pid=os.getpid()),
+    )
+    if usage.reading is UsageReading.HIDDEN:
+        logs.event(_LOG, "usage not read", level=logging.ERROR, problem=_HIDDEN)
+    if usage.reading is UsageReading.ON:
+        parts["usage"] = usage.run
+
+    def page() -> Response:
+        # Late: the library would cost the plugin its first second.
+        from deviceplugin import metrics
+
+        text = metrics.page(usage.view(), start_check.starts(), watchdog.actions, node)
+        return Response(200, text, metrics.CONTENT_TYPE)
+
+    if settings.metrics_port:
+        parts["metrics"] = partial(ports.serve_metrics, port=settings.metrics_port, make=page, clock=clock)
+    policy = settings.watchdog if usage.reading is UsageReading.ON else WatchdogPolicy.OFF
     oversubscription = Oversubscription(setting=settings.oversubscription, label=chooser.oversubscription_label)
     readings = HealthLoop(
-        source=_gpu_source(settings, node, clock),
+        source=source,
         feed=feed,
         clock=clock,
         node=node,
@@ -155,7 +173,7 @@ def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: flo
             chooser.assess,
             oversubscription.assess,
             limits.assess,
-            lambda latest: join.with_watchdog(latest, policy, current.unseen()),
+            lambda latest: join.with_watchdog(latest, policy, usage.unseen()),
         ],
     )
     publisher = Publisher(
@@ -215,13 +233,7 @@ def _hand_over(settings: Settings, api: KubeApi, clock: Clock, feed: InventoryFe
 
 
 def _limits(
-    settings: Settings,
-    clock: Clock,
-    feed: InventoryFeed,
-    held: Held,
-    *,
-    label: Callable[[], str | None],
-    parts: dict[str, Part],
+    settings: Settings, clock: Clock, feed: InventoryFeed, held: Held, chooser: Chooser, parts: dict[str, Part]
 ) -> NodeLimits:
     backends: list[LimitBackend] = [
         MigBackend(),
@@ -242,42 +254,21 @@ def _limits(
         wanted=limits_of_node.order(settings.limits),
         on_failure=settings.limit_failure,
         clock=clock,
-        label=label,
+        label=chooser.limits_label,
         **of_nvml,
     )
 
 
-def _usage(
-    settings: Settings, current: CurrentUsage, watchdog: Watchdog, start_check: StartCheck, parts: dict[str, Part]
-) -> None:
-    def page() -> Response:
-        # Late: the library would cost the plugin its first second.
-        from deviceplugin import metrics
-
-        text = metrics.page(current.view(), start_check.starts(), watchdog.actions, settings.node_name)
-        return Response(200, text, metrics.CONTENT_TYPE)
-
-    if settings.metrics_port:
-        parts["metrics"] = partial(ports.serve_metrics, port=settings.metrics_port, make=page, clock=current.clock)
-    if current.reading is UsageReading.HIDDEN:
-        logs.event(_LOG, "usage not read", level=logging.ERROR, problem=_HIDDEN)
-    if current.reading is UsageReading.ON:
-        parts["usage"] = UsageLoop(
-            lists=_process_lists(settings),
-            table=watchdog.table,
-            current=current,
-            watchdog=watchdog if settings.watchdog is not WatchdogPolicy.OFF else None,
-            interval_s=settings.usage_interval,
-        ).run
-
-
-def _gpu_source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
+def _gpus(settings: Settings, clock: Clock) -> tuple[GpuSource, ProcessLists]:
     reserved = settings.gpu_memory == TOTAL
     if settings.gpu_source != NVML:
         path = Path(settings.gpu_source.removeprefix(names.SIMULATED))
-        return SimulatedSource(path=path, node=node, clock=clock, reserved=reserved)
-    return NvmlSource(
-        nvml=driver.library(),
+        processes = Path(settings.simulated_processes) if settings.simulated_processes else None
+        simulated = SimulatedSource(path=path, node=NodeName(settings.node_name), clock=clock, reserved=reserved)
+        return simulated, SimulatedProcesses(processes)
+    nvml = driver.library()
+    source = NvmlSource(
+        nvml=nvml,
         clock=clock,
         reserved=reserved,
         unified_mib=settings.unified_memory,
@@ -285,12 +276,7 @@ def _gpu_source(settings: Settings, node: NodeName, clock: Clock) -> GpuSource:
         recovery_s=settings.xid_recovery,
         recovery_action=settings.recovery_action,
     )
-
-
-def _process_lists(settings: Settings) -> ProcessLists:
-    if settings.gpu_source == NVML:
-        return NvmlProcesses(driver.library())
-    return SimulatedProcesses(Path(settings.simulated_processes) if settings.simulated_processes else None)
+    return source, NvmlProcesses(nvml)
 
 
 def abandoned(run: Part) -> Part:

@@ -33,7 +33,7 @@ from gpushare.model.ledger import Allocation, Grant
 from gpushare.runtime.clock import SystemClock
 from gpushare.wire import allocations
 from testing.builders import Json, make_container, make_pod
-from testing.deviceplugin.usage import current_usage
+from testing.deviceplugin.usage import usage_loop
 from testing.fakes.kube import FakeKube
 
 ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
@@ -89,18 +89,13 @@ def loop_of(found: NodeInventory, pods_: Collection[Json]) -> UsageLoop:
         events=Refusals(api=api, clock=clock),
         clock=clock,
     )
-    return UsageLoop(
-        lists=NvmlProcesses(driver.library()),
-        table=table,
-        current=current_usage(feed, cache, clock, stale_s=60.0),
-        watchdog=watchdog,
-        interval_s=INTERVAL_S,
-    )
+    lists, times = NvmlProcesses(driver.library()), {"interval_s": INTERVAL_S, "stale_s": 60.0}
+    return usage_loop(feed, cache, clock, lists=lists, table=table, watchdog=watchdog, **times)
 
 
 def looked(loop: UsageLoop) -> NodeUsage:
     loop.look()
-    view = loop.current.view()
+    view = loop.view()
     assert view is not None
     return view
 

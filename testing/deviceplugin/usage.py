@@ -1,6 +1,7 @@
 """Pods, processes and samples for tests of usage."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from deviceplugin import pods
 from deviceplugin.cgroups import CgroupOwner, Process
@@ -9,7 +10,7 @@ from deviceplugin.pods import PodCache
 from deviceplugin.source import GpuProcess
 from deviceplugin.usage import join
 from deviceplugin.usage.join import Pods, Sample
-from deviceplugin.usage.loop import CurrentUsage
+from deviceplugin.usage.loop import UsageLoop
 from gpushare.identity import GpuUuid, PodUid
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import Grant
@@ -26,13 +27,14 @@ def holding(objects: Iterable[Json], inventory: NodeInventory) -> Pods:
     return join.holding(pods.held(map(pods.reduce, objects), inventory, ResourceConfig(whole_gpus=True)), inventory)
 
 
-def current_usage(feed: InventoryFeed, cache: PodCache, clock: Clock, *, stale_s: float = 1e9) -> CurrentUsage:
-    """Of the pods in a cache."""
+def usage_loop(feed: InventoryFeed, cache: PodCache, clock: Clock, **fields: Any) -> UsageLoop:
+    """Of the pods in a cache. Args: fields: lists, table, and others beside sensible defaults."""
 
     def held(inventory: NodeInventory) -> Pods:
         return join.holding(pods.held(cache.all(), inventory, ResourceConfig(whole_gpus=True)), inventory)
 
-    return CurrentUsage(feed=feed, holding=held, clock=clock, stale_s=stale_s)
+    given: dict[str, Any] = {"watchdog": None, "interval_s": 5.0, "stale_s": 1e9} | fields
+    return UsageLoop(feed=feed, holding=held, clock=clock, **given)
 
 
 def uid(number: int) -> PodUid:

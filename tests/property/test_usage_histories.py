@@ -10,7 +10,7 @@ from deviceplugin.refusals import Refusals
 from deviceplugin.usage.join import WatchdogPolicy
 from deviceplugin.usage.loop import UsageLoop, Watchdog
 from gpushare.identity import GpuUuid, PodUid
-from testing.deviceplugin.usage import current_usage
+from testing.deviceplugin.usage import usage_loop
 from tests.property.usage_world import GPUS, Moment, Real, World
 
 GRACE_S, GAP_S, STEPS = 12.0, 20.0, 12
@@ -25,7 +25,6 @@ class WorldLists:
 
 
 def plugin(world: World, policy: WatchdogPolicy) -> UsageLoop:
-    current = current_usage(world.feed, world.cache, world.clock)
     watchdog = Watchdog(
         policy=policy,
         grace_s=GRACE_S,
@@ -36,7 +35,8 @@ def plugin(world: World, policy: WatchdogPolicy) -> UsageLoop:
         events=Refusals(api=world.api, clock=world.clock),
         clock=world.clock,
     )
-    return UsageLoop(lists=WorldLists(world), table=world, current=current, watchdog=watchdog, interval_s=5.0)
+    lists = WorldLists(world)
+    return usage_loop(world.feed, world.cache, world.clock, lists=lists, table=world, watchdog=watchdog)
 
 
 # The oracle: it knows what really was, and nothing of how it was found out.
@@ -143,7 +143,7 @@ def test_where_nothing_is_hidden_those_above_are_found(first: int) -> None:
             above = sum(
                 len(containers_above(world, pod, gpu)) for pod in {key[0] for key in world.grants} for gpu in GPUS
             )
-            latest = loop.current.latest
+            latest = loop.latest
             assert latest is not None
             assert (latest.over or 0) >= above, f"seed {seed}"
             found += above

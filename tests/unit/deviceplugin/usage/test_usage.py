@@ -19,14 +19,13 @@ from deviceplugin.simulated import SimulatedProcesses
 from deviceplugin.source import Lists
 from deviceplugin.usage import join
 from deviceplugin.usage.join import Key, NodeUsage, Pods, UsageReading
-from deviceplugin.usage.loop import UsageLoop
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import GpuHealth
 from gpushare.model.request import ContainerKind
 from gpushare.runtime.clock import SystemClock
 from testing.builders import Json, make_gpu, make_grant, make_inventory
 from testing.clock import ManualClock
-from testing.deviceplugin.usage import MIB, container_id, current_usage, holding, process, running_pod, sample, uid
+from testing.deviceplugin.usage import MIB, container_id, holding, process, running_pod, sample, uid, usage_loop
 
 INVENTORY = make_inventory(16, 16)
 
@@ -99,14 +98,8 @@ class Scene:
         self.directory, self.clock, self.feed = directory, ManualClock(), InventoryFeed()
         cache = PodCache(self.clock)
         cache.upsert(reduced.reduce(running_pod(1, make_grant(0), ids={"main": 11})))
-        self.current = current_usage(self.feed, cache, self.clock, stale_s=20.0)
-        self.loop = UsageLoop(
-            lists=SimulatedProcesses(directory / "processes.json"),
-            table=Procfs(directory),
-            current=self.current,
-            watchdog=None,
-            interval_s=5.0,
-        )
+        lists = SimulatedProcesses(directory / "processes.json")
+        self.loop = usage_loop(self.feed, cache, self.clock, lists=lists, table=Procfs(directory), stale_s=20.0)
 
     def know_gpus(self) -> None:
         inventory = make_inventory(16)
@@ -127,7 +120,7 @@ class Scene:
 
     @property
     def view(self) -> NodeUsage:
-        found = self.current.view()
+        found = self.loop.view()
         assert found is not None
         return found
 
@@ -139,8 +132,8 @@ class Scene:
 def test_use_and_peak_follow_the_samples(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.loop.look()
-    assert scene.current.view() is None
-    assert scene.current.unseen() == ()
+    assert scene.loop.view() is None
+    assert scene.loop.unseen() == ()
     scene.know_gpus()
     assert scene.shown() == [(None, None)]
     for mib, expected in ((500, (500, 500)), (900, (900, 900)), (300, (300, 900))):
@@ -156,9 +149,9 @@ def test_an_old_sample_says_nothing_of_what_is_used_now(tmp_path: Path) -> None:
     scene.loop.look()
     scene.clock.at += 19.0
     assert scene.shown() == [(500, 500)]
-    assert set(scene.current.unseen()) == set()
+    assert set(scene.loop.unseen()) == set()
     scene.clock.at += 2.0
-    assert set(scene.current.unseen()) == {"GPU-0"}
+    assert set(scene.loop.unseen()) == {"GPU-0"}
     assert scene.shown() == [(None, 500)]
     assert (scene.view.reading, scene.view.processes) == (UsageReading.SILENT, None)
 
@@ -174,8 +167,9 @@ def test_lists_that_took_too_long_say_nothing(tmp_path: Path) -> None:
             scene.clock.at += 20.0
             return super().read(gpus)
 
-    replace(scene.loop, lists=Slow(tmp_path / "processes.json")).look()
-    latest = scene.current.latest
+    scene.loop.lists = Slow(tmp_path / "processes.json")
+    scene.loop.look()
+    latest = scene.loop.latest
     assert latest is not None
     assert (latest.joined.charges, latest.joined.foreign) == ((), {})
 
