@@ -22,14 +22,13 @@ from deviceplugin.limits.cgroup import CgroupBackend, ContainerLimits
 from deviceplugin.limits.hami_core import HamiCoreBackend
 from deviceplugin.limits.mps import MpsBackend
 from deviceplugin.limits.node import AdvisoryBackend, LimitBackend, MigBackend, NodeLimits
-from deviceplugin.node import Publisher
+from deviceplugin.node import Publisher, Refusals
 from deviceplugin.nvml import driver
 from deviceplugin.nvml.driver import ComputeModes, MemoryLimits, NvmlProcesses
 from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.pods import HeldPod, PodCache
 from deviceplugin.ports import Probe
 from deviceplugin.prestart import LateStarts, StartCheck
-from deviceplugin.refusals import Refusals
 from deviceplugin.server import Registrar
 from deviceplugin.settings import NVML, TOTAL, Settings
 from deviceplugin.simulated import SimulatedProcesses, SimulatedSource

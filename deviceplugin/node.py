@@ -1,7 +1,8 @@
-"""The Node object: what it says of this node, and the inventory that controller and commands read there."""
+"""What the plugin reads and writes at the API server: the Node, with the inventory for all others, and Events."""
 
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -9,7 +10,7 @@ from typing import Any, Final
 from deviceplugin.inventory import InventoryFeed, PostedInventory
 from gpushare import names, units
 from gpushare.errors import WireError
-from gpushare.identity import NodeName
+from gpushare.identity import NodeName, PodRef
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi, PatchKind
 from gpushare.model.gpu import HandOver, NodeInventory
@@ -20,6 +21,10 @@ from gpushare.wire import fields, inventory as wire
 _LOG: Final = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 3.0
 _SOON_S: Final = 0.1
+_EVENT_S: Final = 2.0
+_REPEAT_S: Final = 1800.0  # the API server forgets an Event after an hour, so it is told again before
+_REMEMBERED: Final = 1024
+_Key = tuple[str, str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,3 +127,38 @@ def _explain(error: kube.KubeError) -> str:
     if isinstance(error, kube.ForbiddenError):
         return f"{error}; the plugin's ClusterRole needs get and patch on nodes and patch on nodes/status"
     return f"{error}; is --node-name the name of this Node?" if isinstance(error, kube.NotFoundError) else str(error)
+
+
+@dataclass(kw_only=True)
+class Refusals:
+    """Tells a pod's author why a container may not start, or what it did wrong. Safe for use by many threads."""
+
+    api: KubeApi
+    clock: Clock
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _told: OrderedDict[_Key, float] = field(init=False, default_factory=OrderedDict)  # when; oldest first
+
+    def post(self, pod: PodRef, about: tuple[str, ...], reason: str, message: str) -> None:
+        """Post an Event unless one about the same was posted lately. A failure is logged and changes nothing."""
+        key = (pod.uid, reason, about)
+        if not self._claim(key):
+            return
+        warning, now = kube.EventType.WARNING, self.clock.now()
+        body = kube.event(pod, warning, reason, message, component=names.PLUGIN, now=now)
+        try:
+            kube.post_event(self.api, body, timeout_s=_EVENT_S)
+        except kube.KubeError as error:
+            logs.event(_LOG, "event not posted", level=logging.WARNING, pod=str(pod), error=str(error))
+            with self._lock:
+                self._told.pop(key, None)
+
+    def _claim(self, key: _Key) -> bool:
+        now = self.clock.monotonic()
+        with self._lock:
+            if now - self._told.get(key, -_REPEAT_S) < _REPEAT_S:
+                return False
+            self._told[key] = now
+            self._told.move_to_end(key)
+            if len(self._told) > _REMEMBERED:
+                self._told.popitem(last=False)
+            return True

@@ -20,8 +20,8 @@ from deviceplugin.handover.devices import DeviceHandOver, HandOverError
 from deviceplugin.identify import Lister, ListerError, Owner, Recorded
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.limits.node import LimitedStart, LimitError
+from deviceplugin.node import Refusals
 from deviceplugin.pods import PodCache
-from deviceplugin.refusals import Refusals
 from deviceplugin.resources import Resource
 from gpushare.errors import WireError
 from gpushare.identity import ContainerName, NodeName, PodUid

@@ -19,10 +19,10 @@ from bench.gpu.cuda import MIB
 from deviceplugin import cgroups, pods
 from deviceplugin.cgroups import Procfs, Sent
 from deviceplugin.inventory import InventoryFeed
+from deviceplugin.node import Refusals
 from deviceplugin.nvml import driver
 from deviceplugin.nvml.driver import NvmlProcesses
 from deviceplugin.pods import PodCache
-from deviceplugin.refusals import Refusals
 from deviceplugin.settings import Settings
 from deviceplugin.usage.join import NodeUsage, WatchdogPolicy
 from deviceplugin.usage.loop import UsageLoop, Watchdog

@@ -13,7 +13,7 @@ from typing import Any, Final
 from deviceplugin import cgroups
 from deviceplugin.cgroups import Process, Procfs, Sent
 from deviceplugin.inventory import InventoryFeed
-from deviceplugin.refusals import Refusals
+from deviceplugin.node import Refusals
 from deviceplugin.source import ProcessLists
 from deviceplugin.usage import join
 from deviceplugin.usage.join import (

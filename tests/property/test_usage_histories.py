@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from hypothesis import settings
 
-from deviceplugin.refusals import Refusals
+from deviceplugin.node import Refusals
 from deviceplugin.usage.join import WatchdogPolicy
 from deviceplugin.usage.loop import UsageLoop, Watchdog
 from gpushare.identity import GpuUuid, PodUid

@@ -16,9 +16,9 @@ from deviceplugin import pods
 from deviceplugin.handover.choice import HandOverChoice
 from deviceplugin.handover.devices import DeviceHandOver
 from deviceplugin.identify import ListerError, PodResources
+from deviceplugin.node import Refusals
 from deviceplugin.pods import PodCache
 from deviceplugin.prestart import LateStarts, StartCheck
-from deviceplugin.refusals import Refusals
 from deviceplugin.resources import MEMORY, PERCENT, WHOLE, Resource
 from gpushare.identity import PodUid
 from gpushare.kube.api import PatchKind

@@ -12,9 +12,9 @@ from deviceplugin import prestart, resources
 from deviceplugin.decide import Accept, Decision, Reason, Refuse
 from deviceplugin.identify import ListedContainer
 from deviceplugin.inventory import InventoryFeed
+from deviceplugin.node import Refusals
 from deviceplugin.pods import PodCache
 from deviceplugin.prestart import LateStarts, StartCheck
-from deviceplugin.refusals import Refusals
 from gpushare.identity import ContainerName, PodUid
 from gpushare.kube import api as kube
 from gpushare.units import ResourceConfig

@@ -10,7 +10,7 @@ import pytest
 
 from deviceplugin.cgroups import Process, Procfs
 from deviceplugin.limits.node import AdvisoryBackend
-from deviceplugin.refusals import Refusals
+from deviceplugin.node import Refusals
 from deviceplugin.settings import Settings
 from deviceplugin.usage import join
 from deviceplugin.usage.join import WatchdogPolicy
