@@ -172,8 +172,8 @@ class NvmlSource:
         advice = self._advice(handle, uuid)
         if _in_mig_mode(nvml, handle):
             return [self._instance(gpu, advice, *instance) for instance in self._instances(handle)]
-        memory = self._memory_bytes(handle)
-        return [replace(gpu, memory_bytes=memory, fault=_joined(self._faults.of(uuid), advice))]
+        fault = "; ".join(filter(None, (self._faults.of(uuid), advice)))
+        return [replace(gpu, memory_bytes=self._memory_bytes(handle), fault=fault)]
 
     def _advice(self, handle: Any, uuid: str) -> str:
         """What the driver wants to be done; if nothing, the GPU's faults are over."""
@@ -195,14 +195,14 @@ class NvmlSource:
         """Args: gpu: of which it is a part. advice: of the driver about that GPU."""
         nvml = self.nvml
         model = nvml.nvmlDeviceGetName(handle)
-        profile = _PROFILE.search(model)
+        profile, instance = _PROFILE.search(model), int(nvml.nvmlDeviceGetGpuInstanceId(handle))
         return replace(
             gpu,
             uuid=nvml.nvmlDeviceGetUUID(handle),
             index=mig_index(gpu.index, number),
             model=model,
             memory_bytes=self._memory_bytes(handle),
-            fault=_joined(self._faults.of(gpu.uuid, int(nvml.nvmlDeviceGetGpuInstanceId(handle))), advice),
+            fault="; ".join(filter(None, (self._faults.of(gpu.uuid, instance), advice))),
             caps=_caps(nvml, handle, gpu.minor, self.mig_minors),
             mig=MigInstance(gpu=gpu.index, number=number, profile=profile[1] if profile else ""),
         )
@@ -288,7 +288,3 @@ def _caps(nvml: Any, handle: Any, gpu_minor: int | None, mig_minors: Path) -> tu
         return tuple(int(lines[name]) for name in wanted)
     except (OSError, ValueError, KeyError):
         return ()
-
-
-def _joined(*reasons: str) -> str:
-    return "; ".join(reason for reason in reasons if reason)

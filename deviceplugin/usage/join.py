@@ -4,7 +4,7 @@ What is not known speaks for the container: a sample that is missing, a GPU that
 the driver does not tell are never held against it. Memory is in bytes unless a name says MiB.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
@@ -181,21 +181,20 @@ def join(sample: Sample, pods: Pods) -> Joined:
                 foreign[gpu] += entry.used or 0
             else:
                 groups.setdefault(process.owner, []).append(entry)
-        charges += [_charge(gpu, pods[owner.pod], owner, entries, sample) for owner, entries in groups.items()]
+        charges += [
+            Charge(
+                pod=pods[owner.pod],
+                container=owner.container,
+                gpu=gpu,
+                used=sum(entry.used or 0 for entry in entries),
+                complete=all(entry.used is not None for entry in entries),
+                processes=tuple(sample.processes[entry.pid] for entry in entries),
+            )
+            for owner, entries in groups.items()
+        ]
     pids = {entry.pid for entries in sample.lists.values() for entry in entries or ()}
     known = len(pids & sample.processes.keys())
     return Joined(at=sample.at, charges=tuple(charges), foreign=foreign, processes=(known, len(pids) - known))
-
-
-def _charge(gpu: GpuUuid, pod: HoldingPod, owner: CgroupOwner, entries: Sequence[GpuProcess], sample: Sample) -> Charge:
-    return Charge(
-        pod=pod,
-        container=owner.container,
-        gpu=gpu,
-        used=sum(entry.used or 0 for entry in entries),
-        complete=all(entry.used is not None for entry in entries),
-        processes=tuple(sample.processes[entry.pid] for entry in entries),
-    )
 
 
 def peaks(before: Mapping[Key, int], joined: Joined, pods: Pods) -> Mapping[Key, int]:

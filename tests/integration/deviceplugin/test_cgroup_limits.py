@@ -15,7 +15,7 @@ from deviceplugin.limits.cgroup import CgroupBackend, ContainerLimits
 from deviceplugin.limits.node import PROVEN, LimitedStart, LimitError, NodeLimits, OnFailure
 from deviceplugin.nvml.driver import UNLIMITED, MemoryLimits, SilentDriverError
 from deviceplugin.prestart import limited
-from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
+from gpushare.identity import GpuUuid, NodeName, PodRef
 from gpushare.model.gpu import Limit, MigInstance, NodeInventory
 from gpushare.model.ledger import Grant
 from gpushare.model.request import ContainerKind
@@ -23,15 +23,16 @@ from gpushare.runtime.clock import SystemClock
 from gpushare.units import GIB, ResourceConfig
 from testing.builders import Json, make_gpu, make_grant
 from testing.clock import ManualClock
-from testing.deviceplugin.build import bound_pod, fields_of
+from testing.deviceplugin.build import fields_of
 from testing.deviceplugin.running import in_threads
+from testing.deviceplugin.usage import container_id, running_pod, uid
 from testing.fakes.kubelet import wait_until
 from testing.nvml import stub
 from testing.nvml.memory import Memory
 from testing.nvml.stub import MIB, Stub
 
-UID: Final = PodUid("0123abcd-0000-1111-2222-333344445555")
-IDS: Final = {"main": "ab" * 32, "second": "cd" * 32, "init": "ef" * 32, "sidecar": "01" * 32}
+UID: Final = uid(0)
+IDS: Final = {"main": 1, "second": 2, "init": 3, "sidecar": 4}
 BOTH: Final = pytest.mark.parametrize("mode", ["dmem", "misc"])
 
 
@@ -68,32 +69,33 @@ class Node:
 
     @property
     def pod(self) -> Path:
-        return self.mount / f"kubepods/burstable/pod{UID}"
+        return self.directory(0)
+
+    def directory(self, pod: int) -> Path:
+        return self.mount / f"kubepods/burstable/pod{uid(pod)}"
+
+    def container(self, name: str) -> Path:
+        return self.pod / container_id(IDS[name])
 
     def grant(self, *gpus: int, **fields: Any) -> Grant:
         grant = make_grant(*gpus, **fields)
         return replace(grant, gpus=tuple(self.inventory.gpus[gpu].uuid for gpu in gpus))
 
-    def start(self, grant: Grant, *of_pod: Grant) -> LimitedStart:
-        self.pod.mkdir(exist_ok=True)
-        ref = PodRef(namespace="default", name="pod", uid=UID)
+    def start(self, grant: Grant, *of_pod: Grant, pod: int = 0) -> LimitedStart:
+        self.directory(pod).mkdir(exist_ok=True)
+        ref = PodRef(namespace="default", name="pod", uid=uid(pod))
         return LimitedStart(pod=ref, grant=grant, of_pod=of_pod or (grant,), inventory=self.inventory)
 
-    def prepare(self, grant: Grant, *of_pod: Grant) -> dict[str, str]:
-        start = self.start(grant, *of_pod)
+    def prepare(self, grant: Grant, *of_pod: Grant, pod: int = 0) -> dict[str, str]:
+        start = self.start(grant, *of_pod, pod=pod)
         return dict(self.backend.prepare(start, start.gpus).env)
 
     def runs(self, *grants: Grant) -> Path:
         """The containers of these grants, and what the kubelet tells of them; the group of the first."""
-        pod = bound_pod(*grants)
-        pod["metadata"]["uid"] = UID
-        pod["status"]["containerStatuses"] = [
-            {"name": grant.container, "containerID": f"containerd://{IDS[grant.container]}"} for grant in grants
-        ]
-        self.pods = [pod]
+        self.pods = [running_pod(0, *grants, ids=IDS)]
         for grant in grants:
-            (self.pod / IDS[grant.container]).mkdir(exist_ok=True)
-        return self.pod / IDS[grants[0].container]
+            self.container(grant.container).mkdir(exist_ok=True)
+        return self.container(grants[0].container)
 
     def limit(self, cgroup: Path, gpu: int = 0) -> int | None:
         """MiB, of the group itself."""
@@ -173,9 +175,10 @@ def test_where_limits_nest_the_container_gets_its_own(node: Node) -> None:
     for grant in grants:
         assert node.prepare(grant, *grants) == {}
     assert (node.limit(node.pod, 0), node.limit(node.pod, 1)) == (5120, 2048)
-    main = node.runs(*grants)
+    main, second = node.runs(*grants), node.container("second")
+    node.containers.look_at_expected()
+    assert node.limit(main) is None, "which of the two has appeared is not known"
     node.containers.look_at_reported()
-    second = node.pod / IDS["second"]
     assert (node.limit(main, 0), node.limit(main, 1)) == (3072, None)
     assert (node.limit(second, 0), node.limit(second, 1)) == (2048, 2048)
     assert node.memory.allocate(0, main, 3073) is None
@@ -197,7 +200,7 @@ def test_where_they_do_not_nest_the_pod_is_held_as_a_whole(node: Node) -> None:
     node.containers.look_at_reported()
     assert node.limit(main) is None
     assert node.memory.allocate(0, main, 2049) is None
-    assert node.memory.allocate(0, node.pod / IDS["second"], 2048) is not None
+    assert node.memory.allocate(0, node.container("second"), 2048) is not None
 
 
 def running(node: Node) -> Path:
@@ -209,7 +212,7 @@ def running(node: Node) -> Path:
 
 def appears(node: Node, name: str) -> Path:
     """As the runtime makes it, before the kubelet knows of it."""
-    leaf = node.pod / f"cri-containerd-{IDS[name]}.scope"
+    leaf = node.pod / f"cri-containerd-{container_id(IDS[name])}.scope"
     leaf.mkdir()
     return leaf
 
@@ -241,31 +244,20 @@ def test_while_many_that_run_are_limited_again_one_that_starts_does_not_wait_for
     for grant in (grants := two(node)):
         node.prepare(grant, *grants)
     node.runs(*grants)
-    limited: list[str] = []
+    limited, init = list[Path](), list[Path]()
 
     class Slow(MemoryLimits):
         def set(self, gpu: GpuUuid, cgroup: Path, hard: int) -> None:
-            limited.append(cgroup.name)
+            limited.append(cgroup)
             if len(limited) == 1:  # meanwhile another one starts
                 node.prepare(third, *grants, third)
-                appears(node, "init")
+                init.append(appears(node, "init"))
 
     third = node.grant(0, gib=1, container="init")
     node.containers.look_at_expected()
     node.backend.driver = Slow(node.driver.nvml)
     node.containers.look_at_reported()
-    groups = [name for name in limited if name != node.pod.name]
-    assert groups == [IDS["main"], f"cri-containerd-{IDS['init']}.scope", IDS["second"]]
-
-
-def test_where_it_is_not_known_which_container_has_appeared_the_kubelet_is_waited_for(node: Node) -> None:
-    for grant in (grants := two(node)):
-        node.prepare(grant, *grants)
-    main = node.runs(*grants)
-    node.containers.look_at_expected()
-    assert node.limit(main) is None
-    node.containers.look_at_reported()
-    assert (node.limit(main), node.limit(node.pod / IDS["second"])) == (3072, 2048)
+    assert [each for each in limited if each != node.pod] == [node.container("main"), *init, node.container("second")]
 
 
 def test_a_group_that_is_not_ready_is_limited_when_it_is(node: Node) -> None:
@@ -316,10 +308,16 @@ def test_containers_that_share_all_of_a_gpu_are_held_against_each_other(node: No
     assert (node.limit(node.pod), node.limit(main)) == (15360, 8192)
 
 
-def test_a_limit_that_someone_has_removed_comes_back(node: Node) -> None:
+def test_a_container_is_looked_for_until_it_is_there_and_a_limit_that_someone_has_removed_comes_back(
+    node: Node,
+) -> None:
     main = running(node)
+    main.rmdir()
     node.containers.look_at_reported()
-    node.driver.set(node.inventory.gpus[0].uuid, main, 0xFFFF_FFFF_FFFF_FFFF)
+    main.mkdir()
+    node.containers.look_at_reported()
+    assert node.limit(main) == 3072
+    node.driver.set(node.inventory.gpus[0].uuid, main, UNLIMITED)
     node.containers.look_at_reported()
     assert node.limit(main) is None
     node.clock.at += 60
@@ -333,15 +331,6 @@ def test_a_container_is_not_limited_twice_where_the_node_uses_another_means_now(
     node.inventory = replace(node.inventory, gpus=gpus)
     node.containers.look_at_reported()
     assert (node.limit(node.pod), node.limit(main)) == (3072, None)
-
-
-def test_a_container_is_looked_for_until_it_is_there(node: Node) -> None:
-    main = running(node)
-    main.rmdir()
-    node.containers.look_at_reported()
-    main.mkdir()
-    node.containers.look_at_reported()
-    assert node.limit(main) == 3072
 
 
 @BOTH
@@ -374,8 +363,7 @@ def test_an_init_container_whose_devices_another_one_has_too_counts_as_either(no
     """Which of the two starts cannot be told, and the kubelet's checkpoint names them in any order."""
     init, main = node.grant(0, container="init", kind=ContainerKind.INIT), node.grant(0)
     of_pod = (init, main, node.grant(0, gib=2, container="second"))
-    pod = bound_pod(*of_pod)
-    pod["metadata"]["uid"] = UID
+    pod = running_pod(0, *of_pod)
     node.pod.mkdir()
     limits = NodeLimits(
         backends={Limit.CGROUP: node.backend}, wanted=(Limit.CGROUP,), on_failure=OnFailure.REFUSE, clock=node.clock
@@ -407,7 +395,7 @@ def test_a_whole_gpu_needs_no_limit(node: Node) -> None:
     assert (node.limit(node.pod, 0), node.limit(node.pod, 1)) == (None, None)
     node.runs(node.grant(0, gib=15, whole=True))
     node.containers.look_at_reported()
-    assert node.limit(node.pod / IDS["main"]) is None
+    assert node.limit(node.container("main")) is None
 
 
 @BOTH
@@ -418,11 +406,15 @@ def test_a_pod_without_a_cgroup_does_not_start(node: Node) -> None:
 
 
 @BOTH
-def test_a_failure_on_one_gpu_leaves_none_behind(node: Node) -> None:
-    node.stub.set({"1.fail.nvmlDeviceSetMemoryLimits_v1": 999})
+def test_a_failure_on_one_gpu_leaves_no_limit_but_that_of_a_container_that_runs(node: Node) -> None:
+    first, second = node.grant(0, gib=3), node.grant(0, 1, gib=2, container="second")
     why = f"GPU {node.inventory.gpus[1].uuid}, cgroup {node.pod}: the driver says"
-    node.refuses(node.start(node.grant(0, 1)), why)
+    node.stub.set({"1.fail.nvmlDeviceSetMemoryLimits_v1": 999})
+    node.refuses(node.start(second, first, second), why)
     assert (node.memory.limits(0), node.memory.limits(1)) == ({}, {})
+    node.prepare(first, first, second)
+    node.refuses(node.start(second, first, second), why)
+    assert node.limit(node.pod, 0) == 5120
 
 
 def test_a_driver_that_hangs_holds_a_start_up_twice_at_most(node: Node) -> None:
@@ -437,15 +429,6 @@ def test_a_driver_that_hangs_holds_a_start_up_twice_at_most(node: Node) -> None:
     node.backend.driver = Hanging(node.driver.nvml)
     node.refuses(node.start(node.grant(0, 1)), "has not answered in 5 s")
     assert [hard == UNLIMITED for hard in asked] == [False, False, True]
-
-
-@BOTH
-def test_a_failure_leaves_the_limit_of_a_container_that_runs(node: Node) -> None:
-    first, second = node.grant(0, gib=3), node.grant(0, 1, gib=2, container="second")
-    node.prepare(first, first, second)
-    node.stub.set({"1.fail.nvmlDeviceSetMemoryLimits_v1": 999})
-    node.refuses(node.start(second, first, second), "the driver says")
-    assert node.limit(node.pod, 0) == 5120
 
 
 def test_the_kubelets_group_is_found_again_if_it_moves(node: Node) -> None:
@@ -470,7 +453,7 @@ def test_the_first_hierarchy_of_version_1_that_works_is_taken(tmp_path: Path, no
     assert backend.pod_directory(UID) == mount / f"memory/kubepods/pod{UID}"
 
 
-GRANTS: Final = {"alone": (4,), "two": (3, 2), "same": (1, 1)}
+GRANTS: Final = {1: (4,), 2: (3, 2), 3: (1, 1)}
 """GiB of the containers of three pods, all on one GPU of 15."""
 
 
@@ -479,17 +462,10 @@ class History:
 
     def __init__(self, node: Node, seed: int) -> None:
         self.node, self.random = node, random.Random(seed)
-        self.pods = {name: self._uid(number) for number, name in enumerate(GRANTS)}
-        self.running: dict[tuple[str, int], Path] = {}
+        self.running: dict[tuple[int, int], Path] = {}
         self.started = 0
 
-    def _uid(self, number: int) -> PodUid:
-        return PodUid(f"{number:08x}-0000-1111-2222-333344445555")
-
-    def directory(self, pod: str) -> Path:
-        return self.node.mount / f"kubepods/burstable/pod{self.pods[pod]}"
-
-    def grants(self, pod: str) -> tuple[Grant, ...]:
+    def grants(self, pod: int) -> tuple[Grant, ...]:
         return tuple(self.node.grant(0, gib=gib, container=f"c{i}") for i, gib in enumerate(GRANTS[pod]))
 
     def step(self) -> None:
@@ -499,25 +475,22 @@ class History:
         act(pod, number)
         self.check()
 
-    def toggle(self, pod: str, number: int) -> None:
+    def toggle(self, pod: int, number: int) -> None:
         cgroup = self.running.pop((pod, number), None)
         if cgroup is not None:
             self.node.memory.end(cgroup)
             cgroup.rmdir()
             return
-        self.directory(pod).mkdir(exist_ok=True)
         of_pod = self.grants(pod)
-        ref = PodRef(namespace="default", name=pod, uid=self.pods[pod])
-        start = LimitedStart(pod=ref, grant=of_pod[number], of_pod=of_pod, inventory=self.node.inventory)
-        self.node.backend.prepare(start, start.gpus)
+        self.node.prepare(of_pod[number], *of_pod, pod=pod)
         self.started += 1
-        cgroup = self.directory(pod) / f"{self.started:064x}"
+        cgroup = self.node.directory(pod) / container_id(self.started)
         cgroup.mkdir()
         if self.random.random() < 0.7:  # else several appear between two looks, or the plugin restarts meanwhile
             self.node.containers.look_at_expected()
         self.running[pod, number] = cgroup
 
-    def take(self, pod: str, number: int) -> None:
+    def take(self, pod: int, number: int) -> None:
         cgroup = self.running.get((pod, number))
         if cgroup is None:
             return
@@ -526,29 +499,23 @@ class History:
         alone = sum(key[0] == pod for key in self.running) == 1
         assert self.node.memory.allocate(0, cgroup, size) is not None or size > left or not alone
 
-    def look(self, _pod: str, _number: int) -> None:
-        self.node.pods = []
-        for name, uid in self.pods.items():
-            pod = bound_pod(*self.grants(name), name=name)
-            pod["metadata"]["uid"] = uid
-            pod["status"]["containerStatuses"] = [
-                {"name": f"c{number}", "containerID": f"containerd://{cgroup.name}"}
-                for (of_pod, number), cgroup in self.running.items()
-                if of_pod == name
-            ]
-            self.node.pods.append(pod)
+    def look(self, _pod: int, _number: int) -> None:
+        ids: dict[int, dict[str, int]] = {pod: {} for pod in GRANTS}
+        for (pod, number), cgroup in self.running.items():
+            ids[pod][f"c{number}"] = int(cgroup.name, 16)
+        self.node.pods = [running_pod(pod, *self.grants(pod), ids=each) for pod, each in ids.items()]
         self.node.containers.look_at_reported()
 
-    def restart(self, _pod: str, _number: int) -> None:
+    def restart(self, _pod: int, _number: int) -> None:
         self.node.plugin_restarts()
 
     def check(self) -> None:
         for pod, sizes in GRANTS.items():
-            if self.directory(pod).is_dir():
-                assert self.node.memory.used(0, self.directory(pod)) <= sum(sizes) * 1024
+            directory = self.node.directory(pod)
+            assert not directory.is_dir() or self.node.memory.used(0, directory) <= sum(sizes) * 1024
         limits = self.node.memory.limits(0)
         for (pod, number), cgroup in self.running.items():
-            assert self.directory(pod) in limits
+            assert self.node.directory(pod) in limits
             if cgroup in limits:
                 assert limits[cgroup] == GRANTS[pod][number] * 1024 * MIB
 
