@@ -3,7 +3,7 @@
 import errno
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -189,29 +189,16 @@ def port() -> int:
     return free_port()
 
 
-@contextmanager
-def running(served: Probe) -> Iterator[Callable[[], bool]]:
-    with in_threads(served.run):
-        yield lambda: ports.problem(served.port) == ""
-
-
-def test_it_takes_connections_while_the_plugin_is_registered(port: int) -> None:
+def test_it_takes_connections_while_the_plugin_is_registered_and_closes_them_unread(port: int) -> None:
     served = Probe(port=port, clock=SystemClock(), parts=["m"])
-    with running(served) as takes:
+    with in_threads(served.run):
         for _ in range(2):
             served.beat("m", True)
-            wait_until(takes)
+            wait_until(lambda: not ports.problem(port))
+            with socket.create_connection(("127.0.0.1", port), 10.0) as connection:
+                assert connection.recv(10) == b""
             served.beat("m", False)
-            wait_until(lambda: not takes())
-
-
-def test_a_connection_is_closed_at_once_and_unread(port: int) -> None:
-    served = Probe(port=port, clock=SystemClock(), parts=["m"])
-    served.beat("m", True)
-    with running(served) as takes:
-        wait_until(takes)
-        with socket.create_connection(("127.0.0.1", port), 10.0) as connection:
-            assert connection.recv(10) == b""
+            wait_until(lambda: ports.problem(port))
 
 
 def test_all_parts_have_to_be_registered_and_to_say_so_again_whatever_the_wall_clock_says() -> None:
@@ -299,15 +286,11 @@ def publishing(
         yield publisher
 
 
-def published_node(api: FakeKube) -> Json:
-    return api.read(PATH)
-
-
 def test_the_inventory_and_the_number_of_gpus_are_written_beside_what_others_wrote(api: FakeKube) -> None:
     api.edit(PATH, lambda found: found["status"].update(capacity={"cpu": "4"}))
     with publishing(api):
         pass
-    found = published_node(api)
+    found = api.read(PATH)
     assert wire.of_node(found) == make_inventory(4, 4)
     assert (found["status"]["capacity"], found["status"]["allocatable"]) == ({"cpu": "4"} | AMOUNTS, AMOUNTS)
     assert [call.verb for call in api.calls] == ["patch", "patch"]
@@ -328,14 +311,18 @@ def test_what_is_not_final_is_not_told(api: FakeKube) -> None:
         assert not publisher.published.is_set()
         feed.post(final)
         assert publisher.published.wait()
-    assert wire.of_node(published_node(api)) == final
+    assert wire.of_node(api.read(PATH)) == final
     assert [call.verb for call in api.calls] == ["patch", "patch"]
 
 
-def test_what_somebody_changed_is_put_right(api: FakeKube, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_somebody_changed_is_put_right_also_after_a_check_that_fails(
+    api: FakeKube, caplog: pytest.LogCaptureFixture
+) -> None:
     with publishing(api, recheck_s=0.05):
-        api.edit(PATH, lambda found: found["metadata"]["annotations"].clear())
-        wait_until(lambda: wire.of_node(published_node(api)) == make_inventory(4, 4))
+        for _ in range(2):
+            api.edit(PATH, lambda found: found["metadata"]["annotations"].clear())
+            wait_until(lambda: wire.of_node(api.read(PATH)) == make_inventory(4, 4))
+            api.fail_next(lambda call: call.verb == "get", kube.ServerFaultError("etcd is slow"))
     assert fields_of(caplog, "inventory was changed by others")
 
 
@@ -347,7 +334,7 @@ def test_a_check_writes_no_amount_that_is_as_the_api_server_spells_it(
         publisher.published.wait()
         publisher.recheck()
         wait_until(lambda: api.count("get"))
-    assert published_node(api)["status"]["capacity"] == dict(zip(AMOUNTS, (count, core), strict=True))
+    assert api.read(PATH)["status"]["capacity"] == dict(zip(AMOUNTS, (count, core), strict=True))
     assert api.count("patch") == 2
 
 
@@ -361,15 +348,7 @@ def test_amounts_that_a_kubelet_forgot_are_written_again(api: FakeKube) -> None:
         for kept in (first, second, {}):
             api.edit(PATH, partial(forget, kept))
             publisher.recheck()
-            wait_until(lambda: published_node(api)["status"]["capacity"] == AMOUNTS)
-
-
-def test_a_check_that_fails_is_made_again_soon(api: FakeKube) -> None:
-    with publishing(api) as publisher:
-        api.edit(PATH, lambda found: found["metadata"]["annotations"].clear())
-        api.fail_next(lambda call: call.verb == "get", kube.ServerFaultError("etcd is slow"))
-        publisher.recheck()
-        wait_until(lambda: wire.of_node(published_node(api)) == make_inventory(4, 4))
+            wait_until(lambda: api.read(PATH)["status"]["capacity"] == AMOUNTS)
 
 
 def test_nothing_is_written_before_the_gpus_are_known(api: FakeKube) -> None:

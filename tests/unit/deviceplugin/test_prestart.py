@@ -309,50 +309,35 @@ def test_what_is_remembered_has_an_end(node: Node, monkeypatch: pytest.MonkeyPat
     assert [starts.up_to_date(uid, main) for uid in uids] == [False, True, True]
 
 
-class Scene:
-    def __init__(self) -> None:
-        self.api, self.clock = FakeKube(), ManualClock()
-        self.refusals = Refusals(api=self.api, clock=self.clock)
-
-    def tell(self, pod: str = "pod", container: str = "main", gpu: str = "GPU-1") -> None:
-        message = f"GPU {gpu} is gone"
-        self.refusals.post(make_ref(pod), (container, message), "GpuRefused", message)
-
-    @property
-    def posted(self) -> list[Json]:
-        return self.api.objects("/api/v1/namespaces/default/events")
+def tell(node: Node, pod: str = "pod", container: str = "main", gpu: str = "GPU-1") -> int:
+    """How many Events are there then."""
+    message = f"GPU {gpu} is gone"
+    node.start_check.refusals.post(make_ref(pod), (container, message), "GpuRefused", message)
+    return len(node.api.objects("/api/v1/namespaces/default/events"))
 
 
 @pytest.mark.parametrize("at", [0.0, 1000.0])  # also right after the machine has started
-def test_another_pod_container_or_message_is_news_and_after_half_an_hour_it_is_told_again(at: float) -> None:
-    scene = Scene()
-    scene.clock.at = at
+def test_another_pod_container_or_message_is_news_and_after_half_an_hour_it_is_told_again(
+    node: Node, at: float
+) -> None:
+    node.clock.at = at
     for seconds, posted in ((0, 1), (1799, 1), (2, 2)):
-        scene.clock.at += seconds
-        scene.tell()
-        assert len(scene.posted) == posted
-    for news in ({"pod": "other"}, {"container": "side"}, {"gpu": "GPU-2"}):
-        scene.clock.at += 1
-        scene.tell(**news)
-    assert len(scene.posted) == 5
+        node.clock.at += seconds
+        assert tell(node) == posted
+    for posted, news in enumerate(({"pod": "other"}, {"container": "side"}, {"gpu": "GPU-2"}), start=3):
+        node.clock.at += 1
+        assert tell(node, **news) == posted
 
 
-def test_a_failure_is_logged_and_tried_at_the_next_refusal(caplog: pytest.LogCaptureFixture) -> None:
-    scene = Scene()
-    scene.api.fail_next(lambda call: call.verb == "create", kube.UnreachableError("connection refused"))
-    scene.tell()
-    assert scene.posted == []
+def test_a_failure_is_logged_and_tried_at_the_next_refusal(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    node.api.fail_next(lambda call: call.verb == "create", kube.UnreachableError("connection refused"))
+    assert tell(node) == 0
     assert fields_of(caplog, "event not posted") == [{"pod": "default/pod", "error": "connection refused"}]
-    scene.tell()
-    assert len(scene.posted) == 1
+    assert tell(node) == 1
 
 
-def test_only_the_latest_refusals_are_remembered() -> None:
-    scene = Scene()
-    for i in range(1100):
-        scene.tell(f"p{i}")
-    scene.tell("p1099")
-    assert len(scene.posted) == 1100
-    scene.clock.at += 1
-    scene.tell("p0")
-    assert len(scene.posted) == 1101
+def test_only_the_latest_refusals_are_remembered(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deviceplugin.node._REMEMBERED", 2)
+    assert [tell(node, pod) for pod in ("a", "b", "c", "c")] == [1, 2, 3, 3]
+    node.clock.at += 1
+    assert [tell(node, pod) for pod in ("c", "a")] == [3, 4]

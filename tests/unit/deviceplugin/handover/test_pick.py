@@ -54,16 +54,6 @@ def test_a_gpu_is_found_whatever_its_device_is_called(index: int) -> None:
         assert [path for path in nodes if not path.startswith("/dev/dri/")] == [*CONTROL, f"/dev/nvidia{index}"]
 
 
-def test_what_every_device_of_the_file_needs_comes_with_it() -> None:
-    edits = picked(gpu(1), spec(BY_UUID))
-    common = nvidia.BY_UUID["containerEdits"]
-    written = ContainerEdits(mounts=edits.mounts, hooks=edits.hooks).encode()
-    assert written == {"mounts": common["mounts"], "hooks": common["hooks"]}
-    # The container's own variable is written last, whatever a file says.
-    assert edits.env == (("NVIDIA_CTK_LIBCUDA_DIR", "/usr/lib/x86_64-linux-gnu"),)
-    assert nvidia.paths(edits)[-1] == "/dev/dri/renderD129"
-
-
 def test_a_device_of_all_gpus_gives_nothing_but_the_nodes_of_one() -> None:
     several = nvidia.device(
         "all", *map(nvidia.node, range(4)), nvidia.plain("/dev/dri/card0"), env=["X=1"], mounts=[], hooks=[]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin import cgroups, pods as reduced
-from deviceplugin.cgroups import TICKS, CgroupOwner, Process, Procfs, Sent
+from deviceplugin.cgroups import TICKS, Process, Procfs, Sent
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.pods import PodCache
 from deviceplugin.simulated import SimulatedProcesses
@@ -90,7 +90,15 @@ def test_nothing_can_be_granted_of_a_gpu_that_is_not_healthy() -> None:
     assert [totals[gpu.uuid].usable_mib for gpu in gpus] == [15 * 1024, 0]
 
 
-OWNER = CgroupOwner(uid(1), container_id(11))
+def write(root: Path, pid: int, stat: str, cgroup: str) -> None:
+    directory = root / str(pid)
+    directory.mkdir(exist_ok=True)
+    (directory / "stat").write_text(stat)
+    (directory / "cgroup").write_text(cgroup)
+
+
+def stat(pid: int, name: str, started: int) -> str:
+    return f"{pid} ({name}) S {' '.join(['1'] * 18)} {started} 4096 7\n"
 
 
 class Scene:
@@ -107,10 +115,7 @@ class Scene:
 
     def run(self, pid: int, mib: int, *, started: int = 77) -> None:
         """Only this process is on the GPU from now on."""
-        directory = self.directory / str(pid)
-        directory.mkdir(exist_ok=True)
-        (directory / "stat").write_text(f"{pid} (a b) S {'1 ' * 18}{started} 0\n")
-        (directory / "cgroup").write_text(f"0::/kubepods/pod{OWNER.pod}/{OWNER.container}\n")
+        write(self.directory, pid, stat(pid, "a b", started), f"0::/kubepods/pod{uid(1)}/{container_id(11)}\n")
         self.tell({"gpu": "GPU-0", "pid": pid, "memoryMiB": mib})
 
     def tell(self, *processes: Json, silent: bool = False) -> None:
@@ -216,17 +221,6 @@ def read(pid: int) -> Process:
     found = Procfs().read(pid)
     assert found is not None
     return found
-
-
-def write(root: Path, pid: int, stat: str, cgroup: str) -> None:
-    directory = root / str(pid)
-    directory.mkdir()
-    (directory / "stat").write_text(stat)
-    (directory / "cgroup").write_text(cgroup)
-
-
-def stat(pid: int, name: str, started: int) -> str:
-    return f"{pid} ({name}) S {' '.join(['1'] * 18)} {started} 4096 7\n"
 
 
 def test_a_process_is_known_by_its_start_and_its_cgroup(tmp_path: Path) -> None:
