@@ -52,14 +52,14 @@ def webhook_running(facts: Facts) -> Iterator[Finding]:
     """Replicas are ready, and the Service knows them."""
     part, missing = facts.snapshot.webhook_deployment, ", so GPU pods are refused or are created incomplete"
     deployment = facts.needed("deployment", names.WEBHOOK, part, missing)
-    reached = objects.endpoints(read(facts.snapshot.webhook_endpoints))
+    reached = facts.reached(names.WEBHOOK)
     effect = f" and its Service has {reached} endpoints, so no one answers the API server"
     yield from _replicas(facts, names.WEBHOOK, deployment, effect, is_reached=reached > 0)
 
 
 def webhook_answers(facts: Facts) -> Iterator[Finding]:
     """It answers through its Service, and says that it can work."""
-    facts.needs_ready_replica(facts.snapshot.webhook_endpoints)
+    facts.needs_ready_replica(names.WEBHOOK)
     where, part = facts.own("service", names.WEBHOOK), facts.snapshot.webhook_ready
     if isinstance(part, Unreadable) and isinstance(part.error, kube.ServerFaultError):
         problem = f"the API server does not reach it: {part.error}"
@@ -73,7 +73,6 @@ def webhook_answers(facts: Facts) -> Iterator[Finding]:
 
 def webhook_certificate(facts: Facts) -> Iterator[Finding]:
     """The served certificate is good for days."""
-    facts.needs_ready_replica(facts.snapshot.webhook_endpoints)
     where, part = facts.own("secret", names.WEBHOOK_SECRET), facts.snapshot.webhook_metrics
     page = facts.answer(names.WEBHOOK, part, "how long the certificate is good", where)
     seconds = objects.metric(page.text, CERTIFICATE_TTL)
@@ -90,7 +89,7 @@ def controller_running(facts: Facts) -> Iterator[Finding]:
     """One replica is ready and the Service knows it; another one waits to take over."""
     where, part = facts.own("deployment", names.CONTROLLER), facts.snapshot.controller_deployment
     _, wanted = objects.replicas(facts.needed("deployment", names.CONTROLLER, part, ", so no GPU pod is placed"))
-    reached = objects.endpoints(read(facts.snapshot.controller_endpoints))
+    reached = facts.reached(names.CONTROLLER)
     look, logs = _pods(facts, names.CONTROLLER), facts.all_logs(names.CONTROLLER)
     if not reached:
         problem = "its Service has no endpoint, because no replica leads: no GPU pod is placed"
@@ -112,7 +111,6 @@ def controller_leads(facts: Facts) -> Iterator[Finding]:
 
 def controller_answers(facts: Facts) -> Iterator[Finding]:
     """The leader says that kube-scheduler may ask it."""
-    facts.needs_ready_replica(facts.snapshot.controller_endpoints)
     answer = facts.answer(names.CONTROLLER, facts.snapshot.controller_ready, "whether it answers")
     if not answer.is_good:
         logs = facts.kubectl(f"logs deploy/{names.CONTROLLER}")
@@ -122,7 +120,6 @@ def controller_answers(facts: Facts) -> Iterator[Finding]:
 
 def controller_ledger(facts: Facts) -> Iterator[Finding]:
     """The leader's ledger is what the pods alone tell."""
-    facts.needs_ready_replica(facts.snapshot.controller_endpoints)
     page = facts.answer(names.CONTROLLER, facts.snapshot.controller_metrics, "its ledger")
     where, differences = facts.own("service", names.CONTROLLER), objects.metric(page.text, DIFFERENCES)
     if differences is None:

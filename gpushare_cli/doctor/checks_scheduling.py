@@ -148,7 +148,7 @@ def pods_without_gpus(facts: Facts) -> Iterator[Finding]:
     open_to_all = [node.name for node in sharing if not node.is_tainted]
     if not open_to_all:
         return
-    facts.needs_ready_replica(facts.snapshot.controller_endpoints)
+    facts.needs_ready_replica(names.CONTROLLER)
     page = facts.snapshot.controller_metrics
     if isinstance(page, Unreadable):
         raise NothingToCheckError("the controller's metrics cannot be read")

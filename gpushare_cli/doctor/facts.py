@@ -137,7 +137,8 @@ class Facts:
         return found
 
     def answer(self, service: str, answer: Text, what: str, where: str = "") -> Reply:
-        """What a Service said. If that was not read, `what` of `where` (or of the Service) is not checked."""
+        """What a Service with a ready replica said; if it was not read, `what` of `where` (or of it) is not checked."""
+        self.needs_ready_replica(service)
         if not isinstance(answer, Unreadable):
             return answer
         by_hand = self.kubectl(f"port-forward svc/{service} {_PORTS[service]}")
@@ -149,9 +150,16 @@ class Facts:
             warning(where or self.own("service", service), f"not checked {what}: {answer.error}", way_out)
         )
 
-    def needs_ready_replica(self, endpoints: Object) -> None:
-        if not objects.endpoints(read(endpoints)):
+    def needs_ready_replica(self, service: str) -> None:
+        if not self.reached(service):
             raise NothingToCheckError("no replica is ready")
+
+    def reached(self, service: str) -> int:
+        """Addresses that it sends to."""
+        of_webhook, of_controller = self.snapshot.webhook_endpoints, self.snapshot.controller_endpoints
+        item = read(of_webhook if service == names.WEBHOOK else of_controller)
+        subsets = fields.objects(item or {}, "subsets", "endpoints")
+        return sum(len(fields.objects(subset, "addresses", "subsets")) for subset in subsets)
 
     def needs_conditions(self, otherwise: str) -> None:
         if self.snapshot.server < FIRST_WITH_CONDITIONS:
@@ -196,7 +204,6 @@ class Facts:
 
     @cached_property
     def nodes(self) -> tuple[GpuNode, ...]:
-        """By name."""
         found = map(self._gpu_node, read(self.snapshot.nodes))
         concerned = [node for node in found if node.shares or node.record.published is not None]
         return tuple(sorted(concerned, key=lambda each: each.name))
@@ -216,7 +223,6 @@ class Facts:
 
     @cached_property
     def runtime_classes(self) -> Mapping[str, str]:
-        """Name -> handler."""
         found = read(self.snapshot.runtime_classes)
         return {objects.name_of(each): fields.text(each, "handler", "RuntimeClass") for each in found}
 
@@ -271,6 +277,5 @@ class Facts:
 
     @cached_property
     def _unhealthy(self) -> Mapping[NodeName, frozenset[int]]:
-        """Node -> numbers of GPUs that a ConfigMap calls unhealthy."""
         part = self.snapshot.unhealthy
         return node_records.unhealthy_by_node(() if isinstance(part, Unreadable) else part)

@@ -56,12 +56,6 @@ def replicas(deployment: JsonObject) -> tuple[int, int]:
     return ready, wanted
 
 
-def endpoints(item: JsonObject | None) -> int:
-    """Addresses that a Service sends to."""
-    subsets = fields.objects(item or {}, "subsets", "endpoints")
-    return sum(len(fields.objects(subset, "addresses", "subsets")) for subset in subsets)
-
-
 def moment(text: object) -> datetime | None:
     try:
         when = datetime.fromisoformat(str(text))
