@@ -7,11 +7,8 @@ from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import allocations, inventory as inventory_wire
-from testing.builders import make_allocation, make_container, make_gpu, make_grant, make_pod
+from testing.builders import Json, make_allocation, make_container, make_gpu, make_grant, make_pod
 from testing.fakes.kube import FakeKube
-
-Object = dict[str, Any]
-CONFIG_MAPS = "/api/v1/namespaces/kube-system/configmaps"
 
 
 def node(
@@ -20,7 +17,7 @@ def node(
     address: str | None = "192.168.0.71",
     allocatable: dict[str, str] | None = None,
     annotations: dict[str, str] | None = None,
-) -> Object:
+) -> Json:
     addresses = [{"type": "Hostname", "address": name}]
     addresses += [{"type": "InternalIP", "address": address}] if address else []
     return {
@@ -29,7 +26,7 @@ def node(
     }
 
 
-def aliyun_node(name: str = "node-a", *, mem: str = "30", count: str = "2", address: str = "192.168.0.71") -> Object:
+def aliyun_node(name: str = "node-a", *, mem: str = "30", count: str = "2", address: str = "192.168.0.71") -> Json:
     return node(name, address=address, allocatable={names.GPU_MEM: mem, names.GPU_COUNT: count})
 
 
@@ -40,7 +37,7 @@ def our_node(
     unhealthy: Sequence[int] = (),
     address: str | None = "192.168.0.71",
     instances: Sequence[Gpu] = (),
-) -> Object:
+) -> Json:
     faulty = {"health": GpuHealth.UNHEALTHY, "reason": "Xid 79: GPU has fallen off the bus"}
     gpus = [
         replace(make_gpu(i, mib=mib), uuid=GpuUuid(f"GPU-{name}-{i}"), **(faulty if i in unhealthy else {}))  # type: ignore[arg-type]
@@ -50,34 +47,34 @@ def our_node(
     return node(name, address=address, annotations={names.ANNOTATION_INVENTORY: inventory_wire.encode(inventory)})
 
 
-def pod(name: str, *, on: str = "node-a", mem: int | str = 3, phase: str = "Running", **fields: Any) -> Object:
+def pod(name: str, *, on: str = "node-a", mem: int | str = 3, phase: str = "Running", **fields: Any) -> Json:
     return make_pod(make_container(gpu_mem=str(mem)), name=name, node=on, phase=phase, **fields)
 
 
-def aliyun_pod(name: str, *, gpu: int, mem: int, **fields: Any) -> Object:
+def aliyun_pod(name: str, *, gpu: int, mem: int, **fields: Any) -> Json:
     return pod(name, mem=mem, annotations={names.ALIYUN_IDX: str(gpu)}, **fields)
 
 
-def ack_pod(name: str, shares: str, *, mem: int) -> Object:
+def ack_pod(name: str, shares: str, *, mem: int) -> Json:
     return pod(name, mem=mem, annotations={names.ACK_ALLOCATION: shares})
 
 
-def our_pod(name: str, *gpus: str, mib: int, on: str = "node-a", made_for: str = "", **fields: Any) -> Object:
+def our_pod(name: str, *gpus: str, mib: int, on: str = "node-a", made_for: str = "", **fields: Any) -> Json:
     grant = replace(make_grant(*gpus), memory_mib=mib)
     text = allocations.encode(make_allocation(name, grant, node=made_for or on))
     return pod(name, on=on, mem=mib // 1024, annotations={names.ANNOTATION_ALLOCATION: text}, **fields)
 
 
-def unhealthy_gpus(node: str, gpus: str) -> Object:
+def unhealthy_gpus(node: str, gpus: str) -> Json:
     """Aliyun's ConfigMap of GPUs that must not be used."""
-    return {"metadata": {"name": f"unhealthy-gpu-{node}", "namespace": "kube-system"}, "data": {"gpus": gpus}}
+    metadata = {"name": f"unhealthy-gpu-{node}", "namespace": "kube-system"}
+    return {"kind": "ConfigMap", "metadata": metadata, "data": {"gpus": gpus}}
 
 
-def api_of(nodes: Sequence[Object] = (), pods: Sequence[Object] = (), config_maps: Sequence[Object] = ()) -> FakeKube:
+def api_of(nodes: Sequence[Json] = (), pods: Sequence[Json] = ()) -> FakeKube:
     api = FakeKube()
-    for path, objects in (("/api/v1/nodes", nodes), (CONFIG_MAPS, config_maps)):
-        for each in objects:
-            api.seed(path, each)
+    for each in nodes:
+        api.seed("/api/v1/nodes", each)
     for each in pods:
         api.seed(f"/api/v1/namespaces/{each['metadata']['namespace']}/pods", each)
     return api

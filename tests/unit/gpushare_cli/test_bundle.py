@@ -8,7 +8,6 @@ import tarfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from testing.cli import doctor_cluster as world
 from testing.cli.calling import Run
 from testing.cli.doctor_cluster import NS, DoctorKube
 from testing.cli.podding import bound
+from tests.unit.gpushare_cli.clusters import unhealthy_gpus
 from tests.unit.gpushare_cli.findings import Told
 
 CANARY = "canary-7f3a"
@@ -102,10 +102,6 @@ def keeping_to_itself(node: Json) -> None:
     node["status"] |= {"addresses": [{"address": CANARY}], "images": [{"names": [CANARY]}]}
 
 
-def settings(data: Json) -> Json:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "namespace": NS}, "data": data}
-
-
 def test_it_has_what_helps(tmp_path: Path) -> None:
     api = world.healthy()
     event = {"metadata": {"name": "e"}, "reason": "GpuShareUnschedulable", "message": "needs 20 GiB on one GPU"}
@@ -162,8 +158,8 @@ def test_of_many_pods_the_logs_of_those_that_are_not_ready_come_first(
     here = [pod["metadata"]["name"] for pod in api.objects(f"/api/v1/namespaces/{NS}/pods")]
     last = here[-1]
     for name in here:
-        ready = {"conditions": [{"type": "Ready", "status": str(name != last)}]}
-        api.edit(kube.pod_path(NS, name), partial(setting, ready))
+        ready = [{"type": "Ready", "status": str(name != last)}]
+        world.put("Pod", name, "status", "conditions", value=ready)(api)
     for limit, value, said in (("_ALL_BYTES", 1, "0 MiB"), ("_ALL_S", 0.0, "0 s")):
         with monkeypatch.context() as patch:
             patch.setattr(bundle, limit, value)
@@ -174,10 +170,6 @@ def test_of_many_pods_the_logs_of_those_that_are_not_ready_come_first(
         assert sorted(of) == read
         left_out = f"logs of {len(here) - len(read)} pods, after {said} of others'"
         assert (f"note: not in the report: {left_out}" in err, files["not-read.txt"]) == (True, f"{left_out}\n")
-
-
-def setting(status: Json, pod: Json) -> None:
-    pod["status"].update(status)
 
 
 def test_a_file_that_was_there_stays_until_the_new_one_is_whole(
@@ -246,8 +238,7 @@ def test_an_object_of_a_shape_that_no_one_expects_is_no_reason_to_write_nothing(
 
 def test_gpus_that_a_config_map_takes_out_of_use_are_shown_so_and_what_cannot_be_made_says_why(tmp_path: Path) -> None:
     api = world.healthy()
-    unhealthy = {"name": "unhealthy-gpu-node-b", "namespace": "kube-system"}
-    world.seed(api, {**settings({"gpus": "2"}), "metadata": unhealthy})
+    world.seed(api, unhealthy_gpus("node-b", "2"))
     _, files, _ = made(api, tmp_path, logs=0)
     health = [gpu["health"] for node in json.loads(files["inspect.json"])["nodes"] for gpu in node["gpus"]]
     assert health == ["Healthy"] * 6 + ["Unhealthy", "Healthy"]
@@ -262,15 +253,10 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     assert (code, err.splitlines()[-1]) == (1, f"error: {tmp_path}/none/report.tar.gz: No such file or directory")
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--logs", "-3"], "logs '-3': write how many lines, such as 2000, or 0 for none"),
-        (["--logs", "many"], "logs 'many': write how many lines, such as 2000, or 0 for none"),
-    ],
-)
-def test_wrong_arguments_are_told(argv: list[str], message: str, run: Run) -> None:
-    assert run("report", *argv)[::2] == (2, f"error: {message}\n")
+@pytest.mark.parametrize("lines", ["-3", "many"])
+def test_wrong_arguments_are_told(lines: str, run: Run) -> None:
+    message = f"logs {lines!r}: write how many lines, such as 2000, or 0 for none"
+    assert run("report", "--logs", lines)[::2] == (2, f"error: {message}\n")
 
 
 def test_messages_lose_their_secrets_and_the_files_stay_readable(tmp_path: Path) -> None:

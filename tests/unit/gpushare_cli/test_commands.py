@@ -48,12 +48,8 @@ def test_both_spellings_print_the_summary_and_details_may_stand_anywhere(api: Fa
 def test_json_goes_to_standard_output_alone(api: FakeKube, run: Run) -> None:
     api.vanish("/api/v1/nodes/node-a")
     api.seed("/api/v1/nodes", our_node("node-a", 15360, unhealthy=[0]))
-    why = "Xid 79: GPU has fallen off the bus"
     code, out, err = run("-o", "json", main=cli.inspect_main)
-    value = orjson.loads(out)
-    assert (code, value["usedMiB"], value["nodes"][0]["gpus"][0]["reason"]) == (0, 9 * 1024, why)
-    note = f"note: node node-a: GPU0 (GPU-node-a-0) is unhealthy: {why}; nothing new is placed on it\n"
-    assert note in err
+    assert (code, orjson.loads(out)["usedMiB"], err.count("is unhealthy")) == (0, 9 * 1024, 1)
     api.vanish("/api/v1/nodes/node-a")
     code, out, _ = run("-o", "json", main=cli.inspect_main)
     assert (code, orjson.loads(out)["nodes"]) == (1, [])

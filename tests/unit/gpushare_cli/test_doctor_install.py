@@ -12,20 +12,7 @@ from gpushare.kube.api import JsonObject
 from gpushare_cli.doctor import checks_admission, checks_control_plane, objects, snapshot
 from testing import reviews
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import (
-    NS,
-    Change,
-    DoctorKube,
-    answers,
-    edited,
-    endpoints,
-    missing,
-    put,
-    seeded,
-    setting,
-    together,
-    without_webhook,
-)
+from testing.cli.doctor_cluster import Change, answers, missing, put, seeded, setting, together, without_webhook
 from testing.manifests import tree
 from tests.unit.gpushare_cli import findings
 from tests.unit.gpushare_cli.findings import Told
@@ -66,12 +53,12 @@ def webhook(name: str, kind: str = "Mutating", **fields: object) -> Change:
             if value is None:
                 del parent[key]
 
-    return edited(f"{kind}WebhookConfiguration", "gpushare-webhook", edit)
+    return world.edited(f"{kind}WebhookConfiguration", "gpushare-webhook", edit)
 
 
 def replicas(ready: int, addresses: int) -> Change:
     status = put("Deployment", names.WEBHOOK_SERVICE, "status", value={"readyReplicas": ready})
-    return together(status, endpoints(names.WEBHOOK_SERVICE, addresses))
+    return together(status, world.endpoints(names.WEBHOOK_SERVICE, addresses))
 
 
 def refuse(error: kube.KubeError) -> Change:
@@ -91,7 +78,7 @@ OLD_CONDITIONS = [{"name": "x", "expression": "r in ['aliyun.com/gpu-mem']"}]
 CHANGES: dict[str, list[Change]] = {
     "settings": [missing("ConfigMap", "gpushare-config"), setting(MEMORY_UNIT="GB"), setting(WHOLE_GPUS="maybe")],
     "runtime-class": [NO_CLASS, together(NO_CLASS, setting(RUNTIME_CLASS_MODE="always"))],
-    "namespace-labels": [unlabel("kube-system"), unlabel(NS)],
+    "namespace-labels": [unlabel("kube-system"), unlabel(world.NS)],
     "isolation-exceptions": [
         namespace("monitoring", **{"gpushare.dev/isolation": "disabled"}),
         namespace("gpu-operator", **{"kubernetes.io/metadata.name": "gpu-operator"}),
@@ -156,7 +143,7 @@ def test_a_runtime_class_is_not_missed_where_nothing_needs_it(mode: str) -> None
 
 
 def test_without_an_installation_there_is_one_line_and_nothing_else_is_looked_at(told: Told) -> None:
-    api = DoctorKube()
+    api = world.DoctorKube()
     found = world.diagnosis(api, "elsewhere")
     assert list(world.formatted(found)) == told()
     assert {result.skipped for result in found.results[1:]} == {"gpushare is not installed"}

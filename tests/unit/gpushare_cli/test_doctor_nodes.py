@@ -15,24 +15,10 @@ from gpushare.units import MemoryUnit
 from gpushare.wire import hand_over, inventory as inventory_wire
 from testing.builders import make_allocation, make_container, make_gpu, make_grant, make_inventory, make_pod
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import (
-    METRICS,
-    NS,
-    PLUGIN,
-    Change,
-    DoctorKube,
-    answers,
-    edited,
-    forbidden,
-    missing,
-    put,
-    seeded,
-    setting,
-    together,
-    without_webhook,
-)
+from testing.cli.doctor_cluster import PLUGIN, Change, edited, forbidden, missing, put, seeded, setting, together
 from testing.manifests import tree
 from tests.unit.gpushare_cli import findings
+from tests.unit.gpushare_cli.clusters import unhealthy_gpus
 from tests.unit.gpushare_cli.findings import Told
 
 
@@ -71,11 +57,6 @@ def oversubscribed(limit: Limit) -> NodeInventory:
     return replace(sound, gpus=(replace(sound.gpus[0], extra_mib=8 * 1024, limit=limit),))
 
 
-def config_map(name: str, gpus: str) -> Change:
-    metadata = {"name": name, "namespace": "kube-system"}
-    return seeded({"kind": "ConfigMap", "metadata": metadata, "data": {"gpus": gpus}})
-
-
 UNREADY_PLUGIN = put("Pod", f"{PLUGIN}-node-b", "status", "conditions")
 WITHOUT_PLUGIN = missing("Pod", f"{PLUGIN}-node-b")
 WITHOUT_ANNOTATIONS = put("Node", "node-b", "metadata", "annotations", value={})
@@ -102,7 +83,7 @@ CHANGES: dict[str, list[Change]] = {
         publish(
             replace(make_inventory(15, node="node-b"), left_out=(LeftOut(index=3, reason="in MIG mode; make some"),))
         ),
-        config_map("unhealthy-gpu-node-b", "2"),
+        seeded(unhealthy_gpus("node-b", "2")),
     ],
     "gpu-cordon": [
         annotate(names.ANNOTATION_CORDON, "0,GPU-3"),
@@ -136,9 +117,9 @@ POD = ("spec", "template", "spec")
 
 
 def never_asked(count: str = "0.0") -> Change:
-    page = METRICS[CONTROLLER].replace("} 7.0", "} " + count)
+    page = world.METRICS[CONTROLLER].replace("} 7.0", "} " + count)
     page += f'{ASKED}{{outcome="fits",verb="filter"}} 9.0\n{ASKED}{{outcome="gpu",verb="{names.OTHERS_VERB}"}} 9.0\n'
-    return answers(CONTROLLER, "metrics", page)
+    return world.answers(CONTROLLER, "metrics", page)
 
 
 def taint(*nodes: str, key: str = names.GPU_MEM, effect: str = "NoSchedule") -> Change:
@@ -149,12 +130,12 @@ def taint(*nodes: str, key: str = names.GPU_MEM, effect: str = "NoSchedule") -> 
 def reads(component: str = "usage", **replies: Reply | kube.KubeError) -> Change:
     """A component was applied. Args: replies: by the last letter of the node; all else is good."""
 
-    def change(api: DoctorKube) -> None:
+    def change(api: world.DoctorKube) -> None:
         world.edit(api, "DaemonSet", PLUGIN, partial(apply, tree.patches(component)[0]))
         for letter in "ab":
             name = f"{PLUGIN}-node-{letter}"
             put("Pod", name, "spec", "containers", 0, "ports", value=PORTS)(api)
-            api.replies[kube.pod_path(NS, f"{name}:12347", "proxy/metrics")] = replies.get(letter, GOOD)
+            api.replies[kube.pod_path(world.NS, f"{name}:12347", "proxy/metrics")] = replies.get(letter, GOOD)
 
     return change
 
@@ -212,7 +193,7 @@ CASES: dict[str, Change] = {
     "a node whose plugin sees no processes is named": reads(b=HIDDEN),
     "so is one whose plugin cannot be asked": reads(b=FORBIDDEN),
     "and one whose driver lists none": reads(b=NO_PROCESSES),
-    "plugins that may not be listed are one line": together(reads(), forbidden(f"/api/v1/namespaces/{NS}/pods")),
+    "plugins that may not be listed are one line": together(reads(), forbidden(f"/api/v1/namespaces/{world.NS}/pods")),
     "a plugin without the processes of its node is one line": together(
         reads(a=HIDDEN, b=HIDDEN), put("DaemonSet", PLUGIN, *POD, "hostPID")
     ),
@@ -274,7 +255,7 @@ def waits(name: str, **amounts: object) -> Change:
     return seeded(make_pod(container, name=name, namespace="team-a", annotations=ENFORCED))
 
 
-WITHOUT_ISOLATION = without_webhook("isolation.gpushare.dev")
+WITHOUT_ISOLATION = world.without_webhook("isolation.gpushare.dev")
 TEAM_B = {"kind": "Namespace", "metadata": {"name": "team-b", "labels": {names.LABEL_LIMIT: "enforced"}}}
 DEMANDS = together(seeded(TEAM_B), waits("waits"))
 CDI = together(hands_over("node-a"), hands_over("node-b"), tell("cdi"))

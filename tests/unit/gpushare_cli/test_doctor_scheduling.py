@@ -12,19 +12,7 @@ from gpushare_cli import scheduler_config
 from gpushare_cli.scheduler_config import Options, ServerVersion
 from testing.builders import make_allocation, make_container, make_grant, make_node, make_pod
 from testing.cli import doctor_cluster as world
-from testing.cli.doctor_cluster import (
-    NS,
-    Change,
-    DoctorKube,
-    answers,
-    endpoints,
-    missing,
-    put,
-    scheduler_file,
-    seeded,
-    setting,
-    together,
-)
+from testing.cli.doctor_cluster import NS, Change, endpoints, missing, put, scheduler_file, seeded, setting, together
 from tests.unit.gpushare_cli import findings
 from tests.unit.gpushare_cli.findings import Told
 
@@ -96,7 +84,7 @@ def ending(change: Change, name: str) -> Change:
     return together(change, at)
 
 
-controller = partial(answers, names.CONTROLLER_SERVICE)
+controller = partial(world.answers, names.CONTROLLER_SERVICE)
 BROKEN = {names.ANNOTATION_ALLOCATION: "{"}
 CHANGES: dict[str, list[Change]] = {
     "scheduler-running": [missing("Deployment", names.SCHEDULER), ready(0, waiting=3), ready(1)],
@@ -222,7 +210,7 @@ def test_clocks_may_differ_somewhat(renewed: str) -> None:
     assert world.lines(api) == []
 
 
-def whole(node: str) -> DoctorKube:
+def whole(node: str) -> world.DoctorKube:
     """A pod with a whole GPU, as NVIDIA's own plugin starts it, on a node that shares or on one that does not."""
     api = world.with_whole_gpus("production", "v1.30.2", "1.30")
     plain = make_node(name="node-plain")

@@ -7,22 +7,11 @@ from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.units import MemoryUnit
 from gpushare_cli import holders, inspect_command, reading
-from testing.builders import make_container, make_grant, make_inventory, make_mig, make_node, make_pod
+from testing.builders import Json, make_container, make_grant, make_inventory, make_mig, make_node, make_pod
 from testing.cli.podding import bound
 from testing.fakes.kube import FakeKube
 from tests.unit.gpushare_cli import findings
-from tests.unit.gpushare_cli.clusters import (
-    CONFIG_MAPS,
-    Object,
-    ack_pod,
-    aliyun_node,
-    aliyun_pod,
-    api_of,
-    node,
-    our_node,
-    our_pod,
-    pod,
-)
+from tests.unit.gpushare_cli.clusters import ack_pod, aliyun_node, aliyun_pod, api_of, node, our_node, our_pod, pod
 from tests.unit.gpushare_cli.findings import Told
 
 PART = make_grant("GPU-node-a-0", gib=3, compute_percent=20)
@@ -31,22 +20,22 @@ SHARED = {"grantedMiB": 3072, "usedMiB": 3072, "computePercent": 20, "whole": Fa
 WHOLLY = {"grantedMiB": 15360, "usedMiB": 15360, "computePercent": 100, "whole": True}
 
 
-def asking(name: str, **limits: object) -> Object:
+def asking(name: str, **limits: object) -> Json:
     """A bound pod without an allocation."""
     return make_pod(make_container(resources={"limits": limits}), name=name, node="node-a", phase="Running")
 
 
-def changed(pod: Object, part: str, **change: object) -> Object:
+def changed(pod: Json, part: str, **change: object) -> Json:
     pod[part] |= change
     return pod
 
 
-def noted(found: Object, **annotations: str) -> Object:
+def noted(found: Json, **annotations: str) -> Json:
     found["metadata"].setdefault("annotations", {}).update(annotations)
     return found
 
 
-def old(name: str = "old", gpu: int = 0, mem: int = 3, **fields: str) -> Object:
+def old(name: str = "old", gpu: int = 0, mem: int = 3, **fields: str) -> Json:
     return aliyun_pod(name, gpu=gpu, mem=mem, **fields)
 
 
@@ -65,7 +54,7 @@ BINDING = {
 NANO = {names.NANO_ASSUME: "true", f"{names.PREFIX_NANO_CONTAINER}main": "0"}
 ONE, BOTH = our_node("node-a", 15360), our_node("node-a", 15360, 15360)
 TRAIN = bound("train", WHOLE)
-CASES: dict[str, tuple[list[Object], list[Object]]] = {
+CASES: dict[str, tuple[list[Json], list[Json]]] = {
     "nodes without GPUs do not appear": ([node("cpu-only"), aliyun_node("b"), our_node("a", 1024)], []),
     "finished pods hold nothing": ([aliyun_node()], [old("done", phase="Succeeded"), old("failed", phase="Failed")]),
     "a failed pod whose container still runs holds its share": (
@@ -125,7 +114,7 @@ CASES: dict[str, tuple[list[Object], list[Object]]] = {
 }
 
 
-def told(nodes: list[Object], pods: list[Object]) -> list[str]:
+def told(nodes: list[Json], pods: list[Json]) -> list[str]:
     """All that a report has."""
     found = holders.build(nodes, pods)
     lines = [f"note: {note}" for note in found.notes]
@@ -182,7 +171,7 @@ def test_compute_and_whole_gpus_follow_the_memory_in_a_table_of_their_own() -> N
     assert inspect_command.detail(found).endswith(f"In Cluster:  3/15 (20%)  \n\n{table}")
 
 
-def plain(name: str) -> Object:
+def plain(name: str) -> Json:
     return make_pod(make_container(), name=name, node="node-a")
 
 
@@ -194,7 +183,7 @@ def test_lists_are_read_page_by_page_and_of_pods_only_the_bound_ones() -> None:
     api = api_of([aliyun_node(f"n{i}") for i in range(1001)], [aliyun_pod(f"p{i}", gpu=0, mem=1) for i in range(501)])
     cluster = reading.on_nodes(api)
     assert (len(cluster.nodes), len(cluster.pods)) == (1001, 501)
-    assert asked(api) == ["/api/v1/nodes"] * 3 + ["/api/v1/pods"] * 2 + [CONFIG_MAPS]
+    assert asked(api) == ["/api/v1/nodes"] * 3 + ["/api/v1/pods"] * 2 + [reading.CONFIG_MAPS]
     assert {(call.verb, call.params["limit"]) for call in api.calls} == {("list", "500")}
     assert {call.params.get("fieldSelector") for call in api.calls if "pods" in call.path} == {"spec.nodeName!="}
 
@@ -202,7 +191,7 @@ def test_lists_are_read_page_by_page_and_of_pods_only_the_bound_ones() -> None:
 def test_one_node_needs_no_list_of_nodes() -> None:
     api = api_of([aliyun_node("a"), aliyun_node("b")], [pod("x", on="a"), pod("y", on="b")])
     cluster = reading.on_nodes(api, "b")
-    assert asked(api) == ["/api/v1/nodes/b", "/api/v1/pods", CONFIG_MAPS]
+    assert asked(api) == ["/api/v1/nodes/b", "/api/v1/pods", reading.CONFIG_MAPS]
     assert [found["metadata"]["name"] for found in cluster.pods] == ["y"]
 
 
@@ -226,7 +215,7 @@ def test_a_list_that_expires_is_read_again_and_given_up_at_the_third_time() -> N
 
 def test_config_maps_that_may_not_be_read_become_a_note(told: Told) -> None:
     api = api_of([aliyun_node()])
-    api.fail_next(lambda call: call.path == CONFIG_MAPS, kube.ForbiddenError("configmaps is forbidden"))
+    api.fail_next(lambda call: call.path == reading.CONFIG_MAPS, kube.ForbiddenError("configmaps is forbidden"))
     cluster = reading.on_nodes(api)
     assert cluster.unhealthy == {}
     assert list(cluster.notes) == told()
@@ -245,16 +234,16 @@ def golden(name: str) -> str:
     return (GOLDEN / name).read_text(encoding="utf-8")
 
 
-def summary(nodes: list[Object], pods: list[Object] | None = None) -> str:
+def summary(nodes: list[Json], pods: list[Json] | None = None) -> str:
     return inspect_command.summary(holders.build(nodes, pods or []))
 
 
-def detail(nodes: list[Object], pods: list[Object] | None = None) -> str:
+def detail(nodes: list[Json], pods: list[Json] | None = None) -> str:
     return inspect_command.detail(holders.build(nodes, pods or []))
 
 
 @pytest.mark.parametrize(("node", "pods"), [(aliyun_node(), NINE), (our_node("node-a", T4, T4), OURS)])
-def test_summary_is_the_captured_one_with_a_pending_pod_or_without(node: Object, pods: list[Object]) -> None:
+def test_summary_is_the_captured_one_with_a_pending_pod_or_without(node: Json, pods: list[Json]) -> None:
     assert summary([node], pods) == golden("summary.txt")
     assert summary([node], [*pods, pod("waiting", mem=5)]) == golden("summary-pending.txt")
 
@@ -266,7 +255,7 @@ def test_summary_is_the_captured_one_with_a_pending_pod_or_without(node: Object,
         (our_node("node-a", T4, T4), [*OURS, our_pod("multi-1", "GPU-node-a-0", "GPU-node-a-1", mib=4 * 1024)]),
     ],
 )
-def test_detail_with_a_pod_of_two_gpus_is_the_captured_one(node: Object, pods: list[Object]) -> None:
+def test_detail_with_a_pod_of_two_gpus_is_the_captured_one(node: Json, pods: list[Json]) -> None:
     assert detail([node], pods) == golden("detail.txt")
 
 
@@ -335,7 +324,7 @@ AWAITED = [pod("waiting", on="node-b", mem=5)]
     ],
     ids=["own sizes", "an address that is not known", "different units", "pending on one node"],
 )
-def test_amounts_are_in_the_nodes_unit(nodes: list[Object], pods: list[Object], unit: str, rows: list[str]) -> None:
+def test_amounts_are_in_the_nodes_unit(nodes: list[Json], pods: list[Json], unit: str, rows: list[str]) -> None:
     header, *lines = summary(nodes, pods).split("\n")
     assert header.endswith(f"GPU Memory({unit})")
     assert [" ".join(line.split()) for line in lines[: len(rows)]] == rows
