@@ -286,10 +286,6 @@ def test_objects_that_cannot_be_read_are_left_out(api: FakeKube, follow: Callabl
 # As a user starts it.
 
 
-def client(port: int) -> HTTPConnectionPool:
-    return HTTPConnectionPool(command.LOOPBACK, port, retries=False)
-
-
 def until_sent(site: HTTPConnectionPool, name: str, known: dict[str, str]) -> tuple[str, Json]:
     """The tag of the first picture that has this node, and what it says of the cluster."""
     while True:
@@ -315,7 +311,7 @@ def test_the_command_prints_an_address_that_opens_the_page_and_ends_with_ctrl_c(
         assert process.stdout is not None
         address = urlsplit(process.stdout.readline().strip())
         assert (address.scheme, address.hostname, address.path) == ("http", "127.0.0.1", "/")
-        with client(int(address.port or 0)) as pool:
+        with HTTPConnectionPool(command.LOOPBACK, address.port, retries=False) as pool:
             assert b"<title>gpushare</title>" in pool.request("GET", "/").data
             assert pool.request("GET", PICTURE).status == 403
             known = {"Gpushare-Key": address.fragment.removeprefix("key=")}

@@ -177,11 +177,6 @@ def test_notes_go_to_the_error_stream_with_the_cause() -> None:
     ]
 
 
-def commands_completion() -> dict[str, argparse.ArgumentParser]:
-    (found,) = (action.choices for action in cli.command_line()._actions if isinstance(action.choices, dict))
-    return dict(found)
-
-
 def test_every_command_has_a_line_in_the_list() -> None:
     listed = cli.command_line().format_help()
     assert "\n\nLook at shared GPUs" in listed
@@ -221,7 +216,8 @@ def test_a_script_for_each_shell_knows_every_command_and_its_flags(
 ) -> None:
     assert cli.main(["completion", shell]) == 0
     script = capsys.readouterr().out
-    for name, parser in commands_completion().items():
+    (commands,) = (action.choices for action in cli.command_line()._actions if isinstance(action.choices, dict))
+    for name, parser in commands.items():
         assert name in script
         for flag in (each for action in parser._actions for each in action.option_strings if each.startswith("--")):
             assert flag.removeprefix("--") in script, flag

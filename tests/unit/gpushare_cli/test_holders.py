@@ -8,7 +8,7 @@ from gpushare.kube import api as kube
 from gpushare.units import MemoryUnit
 from gpushare_cli import holders, inspect_command, reading
 from testing.builders import Json, make_container, make_grant, make_inventory, make_mig, make_node, make_pod
-from testing.cli.podding import bound
+from testing.cli.podding import bound, changed
 from testing.fakes.kube import FakeKube
 from tests.unit.gpushare_cli import findings
 from tests.unit.gpushare_cli.clusters import ack_pod, aliyun_node, aliyun_pod, api_of, node, our_node, our_pod, pod
@@ -23,11 +23,6 @@ WHOLLY = {"grantedMiB": 15360, "usedMiB": 15360, "computePercent": 100, "whole":
 def asking(name: str, **limits: object) -> Json:
     """A bound pod without an allocation."""
     return make_pod(make_container(resources={"limits": limits}), name=name, node="node-a", phase="Running")
-
-
-def changed(pod: Json, part: str, **change: object) -> Json:
-    pod[part] |= change
-    return pod
 
 
 def noted(found: Json, **annotations: str) -> Json:
