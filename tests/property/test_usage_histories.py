@@ -1,27 +1,23 @@
 """Histories of process lists: the watchdog touches only pods above their grant, and finds them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from random import Random
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import settings
 
+from deviceplugin.cgroups import CgroupOwner
 from deviceplugin.node import Refusals
 from deviceplugin.usage.join import WatchdogPolicy
 from deviceplugin.usage.loop import UsageLoop, Watchdog
 from gpushare.identity import GpuUuid, PodUid
 from testing.deviceplugin.usage import usage_loop
-from tests.property.usage_world import GPUS, Moment, Real, World
+from tests.property.usage_world import GPUS, World
 
 GRACE_S, GAP_S, STEPS = 12.0, 20.0, 12
+ENDLESS = 2**63  # MiB of a container without a grant: only its pod has a limit
 EXAMPLES, AT_ONCE = settings().max_examples, 50
-
-
-class WorldLists:
-    """See ProcessLists."""
-
-    def __init__(self, world: World) -> None:
-        self.read = world.read_lists
 
 
 def plugin(world: World, policy: WatchdogPolicy) -> UsageLoop:
@@ -35,58 +31,44 @@ def plugin(world: World, policy: WatchdogPolicy) -> UsageLoop:
         events=Refusals(api=world.api, clock=world.clock),
         clock=world.clock,
     )
-    lists = WorldLists(world)
+    lists = Mock(read=world.read_lists)
     return usage_loop(world.feed, world.cache, world.clock, lists=lists, table=world, watchdog=watchdog)
 
 
 # The oracle: it knows what really was, and nothing of how it was found out.
 
 
-def above_since(world: World, over: Mapping[int, bool], gpu: GpuUuid) -> float:
-    """For how long, up to the last sample, something was above its grant in every sample that the GPU answered."""
-    last = first = world.moments[-1].at
-    for number in range(len(world.moments) - 1, -1, -1):
-        moment = world.moments[number]
-        if gpu not in moment.answered:
+def used_too_much(world: World, owners: Collection[CgroupOwner], granted_mib: int, gpu: GpuUuid) -> bool:
+    """Whether they did together in the last sample, and for too long before in every one that the GPU answered."""
+    now = last = first = world.moments[-1].at
+    for number, moment in enumerate(reversed(world.moments)):
+        above = sum(moment.used.get((owner, gpu), 0) for owner in owners) > granted_mib
+        if number and gpu not in moment.answered:
             continue
-        if not over[number] or last - moment.at > GAP_S:
+        if not above or last - moment.at > GAP_S:
             break
         first = last = moment.at
-    return world.moments[-1].at - first
+    return now - first >= GRACE_S
 
 
 def containers_above(world: World, pod: PodUid, gpu: GpuUuid) -> set[str]:
     """Containers of a pod that were above their own grant for too long."""
-    found = set()
-    for owner, name in world.names.items():
-        granted = world.grants.get((pod, name, gpu))
-        if owner.pod == pod and granted is not None:
-            over = {i: moment.used.get((owner, gpu), 0) > granted for i, moment in enumerate(world.moments)}
-            if over[len(world.moments) - 1] and above_since(world, over, gpu) >= GRACE_S:
-                found.add(owner.container)
-    return found
+    return {
+        owner.container
+        for owner, name in world.names.items()
+        if owner.pod == pod and used_too_much(world, [owner], world.grants.get((pod, name, gpu), ENDLESS), gpu)
+    }
 
 
-def pod_is_above(world: World, pod: PodUid, gpu: GpuUuid) -> bool:
-    """Whether all containers of a pod together were above what all of them may use."""
-    granted = sum(mib for (each, _, where), mib in world.grants.items() if (each, where) == (pod, gpu))
-
-    def used(moment: Moment) -> int:
-        return sum(mib for (owner, where), mib in moment.used.items() if (owner.pod, where) == (pod, gpu))
-
-    over = {i: used(moment) > granted for i, moment in enumerate(world.moments)}
-    return over[len(world.moments) - 1] and above_since(world, over, gpu) >= GRACE_S
-
-
-def is_above(world: World, pod: PodUid) -> bool:
-    return any(containers_above(world, pod, gpu) or pod_is_above(world, pod, gpu) for gpu in GPUS)
-
-
-def process_is_above(world: World, process: Real) -> bool:
-    if process.owner is None:
-        return False
-    pod, container = process.owner.pod, process.owner.container
-    return any(container in containers_above(world, pod, gpu) or pod_is_above(world, pod, gpu) for gpu in GPUS)
+def is_above(world: World, pod: PodUid, container: str | None = None) -> bool:
+    """Whether a pod, or the container that is named, or else any of its, was above what it may use."""
+    owners = {owner for moment in world.moments for owner, _ in moment.used if owner.pod == pod}
+    for gpu in GPUS:
+        granted = sum(mib for (each, _, where), mib in world.grants.items() if (each, where) == (pod, gpu))
+        above = containers_above(world, pod, gpu)
+        if used_too_much(world, owners, granted, gpu) or (above if container is None else container in above):
+            return True
+    return False
 
 
 def played(
@@ -106,16 +88,18 @@ def played(
         yield world, loop
 
 
-def touched(world: World, *, calls: int, ended: int) -> Iterator[PodUid | Real]:
-    """What was acted upon since so many calls and signals."""
+def touched(world: World, *, calls: int, ended: int) -> Iterator[tuple[PodUid, str | None]]:
+    """Pods, and containers of processes, that were acted upon since so many calls and signals."""
     for call in world.api.calls[calls:]:
         if call.path.endswith("/eviction"):
             assert call.body
-            yield PodUid(call.body["deleteOptions"]["preconditions"]["uid"])
+            yield PodUid(call.body["deleteOptions"]["preconditions"]["uid"]), None
         elif call.path.endswith("/events"):
             assert call.body
-            yield PodUid(call.body["involvedObject"]["uid"])
-    yield from world.ended[ended:]
+            yield PodUid(call.body["involvedObject"]["uid"]), None
+    for process in world.ended[ended:]:
+        assert process.owner
+        yield process.owner.pod, process.owner.container
 
 
 @pytest.mark.parametrize("first", range(0, 10 * EXAMPLES, AT_ONCE))
@@ -125,12 +109,9 @@ def test_only_pods_above_their_grant_are_touched(first: int) -> None:
         for world, loop in played(seed, clean=False, leaves_memory=seed % 2 == 0):
             calls, ended = len(world.api.calls), len(world.ended)
             loop.look()
-            for one in touched(world, calls=calls, ended=ended):
+            for pod, container in touched(world, calls=calls, ended=ended):
                 acted += 1
-                if isinstance(one, Real):
-                    assert process_is_above(world, one), f"seed {seed}: {one}"
-                else:
-                    assert is_above(world, one), f"seed {seed}: {one}"
+                assert is_above(world, pod, container), f"seed {seed}: {pod} {container}"
     assert acted  # else this proves nothing
 
 

@@ -1,7 +1,8 @@
 """A node on which anything happens to processes and containers, and what is really so."""
 
 import signal
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,8 +22,7 @@ from testing.deviceplugin.usage import container_id, running_pod, uid
 from testing.fakes.kube import FakeKube
 
 INVENTORY = NodeInventory(node=NodeName("node-a"), gpus=(make_gpu(0, 16), make_mig(1, 0, 16)), unit=units.GIB)
-GPUS = tuple(gpu.uuid for gpu in INVENTORY.gpus)
-"""One whole GPU, and an instance of another one."""
+GPUS = tuple(gpu.uuid for gpu in INVENTORY.gpus)  # one whole GPU, and an instance of another one
 PIDS = range(1, 9)  # few, so that they are used again soon
 GIB, MIB = 1024, 1024 * 1024
 
@@ -34,8 +34,7 @@ class Real:
     pid: int
     started: int
     owner: CgroupOwner | None
-    memory: dict[GpuUuid, int]
-    """MiB."""
+    memory: dict[GpuUuid, int]  # MiB
 
 
 @dataclass(eq=False)
@@ -57,8 +56,7 @@ class Moment:
 
     at: float
     answered: frozenset[GpuUuid]
-    used: dict[tuple[CgroupOwner, GpuUuid], int]
-    """MiB, really."""
+    used: Mapping[tuple[CgroupOwner, GpuUuid], int]  # MiB, really
     names: dict[CgroupOwner, str]
     """Of all containers that have run, also those that the kubelet has yet to tell."""
 
@@ -69,8 +67,7 @@ class World(Procfs):
 
     random: Random
     clean: bool
-    asked: tuple[str, ...]
-    """What authors of pods may ask of the watchdog."""
+    asked: tuple[str, ...]  # what authors of pods may ask of the watchdog
     handles: bool
     leaves_memory: bool = False
     """Whether the memory of processes that end can stay with their children, and their PIDs in the lists."""
@@ -78,16 +75,13 @@ class World(Procfs):
     api: FakeKube = field(default_factory=FakeKube)
     feed: InventoryFeed = field(default_factory=InventoryFeed)
     processes: dict[int, Real] = field(default_factory=dict)
-    containers: dict[str, RealContainer] = field(default_factory=dict)
-    """By pod and name; those that run."""
+    containers: dict[str, RealContainer] = field(default_factory=dict)  # by pod and name; those that run
     grants: dict[tuple[PodUid, str, GpuUuid], int] = field(default_factory=dict)
     policies: dict[PodUid, str] = field(default_factory=dict)
     moments: list[Moment] = field(default_factory=list)
-    listed: dict[GpuUuid, list[tuple[Real, int | None]] | None] = field(default_factory=dict)
-    left: list[Real] = field(default_factory=list)
-    """Those that have ended, and are listed."""
-    ended: list[Real] = field(default_factory=list)
-    """Those that a signal has reached."""
+    listed: dict[GpuUuid, list[Real]] = field(default_factory=dict)
+    left: list[Real] = field(default_factory=list)  # those that have ended, and are listed
+    ended: list[Real] = field(default_factory=list)  # those that a signal has reached
     names: dict[CgroupOwner, str] = field(default_factory=dict)
     made: int = 0
 
@@ -167,7 +161,7 @@ class World(Procfs):
 
     def end(self, pid: int) -> None:
         ended = self.processes.pop(pid)
-        was_listed = all(ended in (each for each, _ in self.listed.get(gpu) or ()) for gpu in ended.memory)
+        was_listed = all(ended in self.listed.get(gpu, ()) for gpu in ended.memory)
         if self.leaves_memory and was_listed and self.random.random() < 0.5:
             self.left.append(ended)
         elif self.left and self.random.random() < 0.5:
@@ -201,40 +195,35 @@ class World(Procfs):
         if self.random.random() < 0.7:
             self.cache.remove({"metadata": {"namespace": "default", "name": f"pod-{number}", "uid": pod}})
 
+    def hides(self, chance: float) -> bool:
+        return not self.clean and self.random.random() < chance
+
     def meanwhile(self) -> None:
         """Something happens between two readings."""
-        if not self.clean and self.random.random() < 0.3:
+        if self.hides(0.3):
             self.clock.at += 0.02
             self.random.choice((self.happen, lambda: self.spawn(self.random.choice(PIDS))))()
 
     # The driver: see ProcessLists.
 
     def read_lists(self, gpus: Collection[GpuUuid]) -> Lists:
+        lists: dict[GpuUuid, tuple[GpuProcess, ...] | None] = {}
         self.listed = {}
         for gpu in gpus:
-            silent = not self.clean and self.random.random() < 0.1
-            self.listed[gpu] = (
-                None
-                if silent
-                else [
-                    (each, None if not self.clean and self.random.random() < 0.05 else each.memory.get(gpu, 0))
-                    for each in (*self.processes.values(), *self.left)
-                    if gpu in each.memory
-                ]
+            there = [each for each in (*self.processes.values(), *self.left) if gpu in each.memory]
+            self.listed[gpu] = [] if self.hides(0.1) else there
+            lists[gpu] = (
+                tuple(GpuProcess(each.pid, None if self.hides(0.05) else each.memory[gpu] * MIB) for each in there)
+                if self.listed[gpu] is there
+                else None
             )
-        used: dict[tuple[CgroupOwner, GpuUuid], int] = {}
+        used: Counter[tuple[CgroupOwner, GpuUuid]] = Counter()
         for process in self.processes.values():
             for gpu, mib in process.memory.items():
                 if process.owner:
-                    used[process.owner, gpu] = used.get((process.owner, gpu), 0) + mib
-        answered = frozenset(gpu for gpu, listed in self.listed.items() if listed is not None)
+                    used[process.owner, gpu] += mib
+        answered = frozenset(gpu for gpu, listed in lists.items() if listed is not None)
         self.moments.append(Moment(self.clock.at, answered, used, dict(self.names)))
-        lists = {
-            gpu: None
-            if listed is None
-            else tuple(GpuProcess(each.pid, None if mib is None else mib * 1024 * 1024) for each, mib in listed)
-            for gpu, listed in self.listed.items()
-        }
         self.meanwhile()
         return lists
 
