@@ -112,6 +112,11 @@ def request_of(pod: Json) -> PodRequest:
     return request
 
 
+def kind_of(state: ClusterState, pod: Json) -> PodKind:
+    request = request_of(pod)
+    return PodKind(state.index.resolve(request.shape, request.labels), FreeHost.of(request))
+
+
 @given(nodes(), workloads())
 def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pods: list[Json]) -> None:
     made = simulated(found, pods)
@@ -124,10 +129,8 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
     for row, pod in zip(made.rows, pods, strict=True):
         settings = Settings(memory_unit=GIB, whole_gpus=True, gpu_policy=Policy.BINPACK)
         said = decide.explain(pod, world.of(Objects(nodes=tuple(found), pods=(*present, pod)), settings))
-        request = request_of(pod)
-        shape = state.index.resolve(request.shape, request.labels)
-        fits = table.filter(shape, names).fits
-        kind = PodKind(shape, FreeHost(request.cpu_milli, request.host_mib))
+        kind = kind_of(state, pod)
+        fits = table.filter(kind.shape, names).fits
         scores = dict(zip(names, table.grades(kind, names).tolist(), strict=True))
         assert said.state is State.WAITS
         assert sorted(answer.node for answer in said.answers if answer.fits) == fits
@@ -169,10 +172,7 @@ def test_explain_names_the_node_that_the_controller_ranks_first(found: list[Json
         assert outlooks.tick()
         cluster_ = Objects(nodes=tuple(found), pods=(*present, pod))
         said = decide.explain(pod, world.of(cluster_, Settings(memory_unit=GIB, whole_gpus=True)))
-        request = request_of(pod)
-        shape = state.index.resolve(request.shape, request.labels)
-        kind = PodKind(shape, FreeHost(request.cpu_milli, request.host_mib))
-        scores = dict(zip(names, table.grades(kind, names).tolist(), strict=True))
+        scores = dict(zip(names, table.grades(kind_of(state, pod), names).tolist(), strict=True))
         assert {answer.node: answer.score or 0 for answer in said.answers} == scores
         present.append(pod)
         if not any(scores.values()):
@@ -186,11 +186,8 @@ def bound(state: ClusterState, pod: Json, node: NodeName) -> tuple[Reserved, Jso
     assert isinstance(reserved, Reserved)
     metadata, allocation = pod["metadata"], reserved.allocation
     annotations = {**metadata.get("annotations", {}), "gpushare.dev/allocation": allocations.encode(allocation)}
-    made = {
-        **pod,
-        "metadata": {**metadata, "annotations": annotations},
-        "spec": {**pod["spec"], "nodeName": allocation.node},
-    }
+    made = {**pod, "metadata": {**metadata, "annotations": annotations}}
+    made["spec"] = {**pod["spec"], "nodeName": allocation.node}
     state.confirm(reserved, allocation)
     record = pod_records.read(made, RESOURCE_CONFIG)
     assert isinstance(record, Bound)

@@ -201,17 +201,14 @@ class Ledgers(RuleBasedStateMachine):
         self.cluster[ref.uid] = make_pod(name=ref.name, node="node-a", annotations=annotations, phase="Running")
 
     @precondition(lambda self: self.cluster)
-    @rule(data=st.data())
-    def finish(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), deleted=st.booleans())
+    def end(self, data: st.DataObject, deleted: bool) -> None:
         uid = data.draw(st.sampled_from(sorted(self.cluster)))
         self.cluster[uid]["status"]["phase"] = "Succeeded"
-        self.ledger = self.without(self.cluster[uid])
-
-    @precondition(lambda self: self.cluster)
-    @rule(data=st.data())
-    def delete(self, data: st.DataObject) -> None:
-        uid = data.draw(st.sampled_from(sorted(self.cluster)))
-        self.ledger = self.without(self.cluster.pop(uid))
+        rest = [held for each, held in self.ledger.allocations.items() if each != uid]
+        self.ledger = NodeLedger.of(self.inventory, rest)
+        if deleted:
+            del self.cluster[uid]
 
     @rule(percents=st.lists(st.sampled_from([0, 0, 25, 50, 100]), min_size=3, max_size=3))
     def oversubscribe(self, percents: list[int]) -> None:
@@ -229,10 +226,6 @@ class Ledgers(RuleBasedStateMachine):
     def restart(self) -> None:
         """A new controller knows what the pods say, and nothing else."""
         self.ledger = self.recomputed()
-
-    def without(self, pod: Json) -> NodeLedger:
-        rest = [held for uid, held in self.ledger.allocations.items() if uid != pods.ref(pod).uid]
-        return NodeLedger.of(self.inventory, rest)
 
     def recomputed(self) -> NodeLedger:
         holding = [pod for pod in self.cluster.values() if pods.holds_gpus(pod)]
