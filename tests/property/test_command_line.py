@@ -37,12 +37,12 @@ from testing.controller.world import World
 from tests.property.strategies import ledgers
 
 LABELS: tuple[dict[str, str], ...] = ({}, {"app": "web"})
-AFFINITIES: tuple[dict[str, str], ...] = (
-    {},
-    {},
-    {names.ANNOTATION_SAME_GPU: "app=web"},
-    {names.ANNOTATION_OTHER_GPU: "app=web"},
-)
+Limits = dict[str, Any]
+percents = st.sampled_from([5, 20, 33, 50, 60, 100])
+memory: st.SearchStrategy[Limits] = st.integers(1, 8).map(lambda gib: {names.GPU_MEM: gib})
+parts: st.SearchStrategy[Limits] = percents.map(lambda of: {names.GPU_PERCENT: of})
+computes = st.builds(lambda limits, of: {**limits, names.GPU_CORE: of}, memory, percents)
+wholes: st.SearchStrategy[Limits] = st.integers(1, 2).map(lambda number: {names.GPU: number})
 
 
 @st.composite
@@ -61,39 +61,25 @@ def nodes(draw: st.DrawFn) -> list[Json]:
 def pods(draw: st.DrawFn, name: str) -> Json:
     """A pod that waits, in any spelling that a pod may mix."""
     count = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    annotations: dict[str, str] = dict(draw(st.sampled_from(AFFINITIES)))
+    annotations: dict[str, str] = {}
+    if beside := draw(st.sampled_from(["", "", names.ANNOTATION_SAME_GPU, names.ANNOTATION_OTHER_GPU])):
+        annotations[beside] = "app=web"
     if count > 1:
         annotations[names.ANNOTATION_GPUS] = str(count)
     if policy := draw(st.sampled_from(["", "binpack", "spread"])):
         annotations[names.ANNOTATION_POLICY] = policy
-    spelled = _memory() if count > 1 else _memory() | _part() | st.builds(lambda n: {names.GPU: n}, st.integers(1, 2))
-    containers = [_container(f"c{i}", draw(spelled)) for i in range(draw(st.integers(1, 2)))]
-    early = [
-        _container(f"i{i}", draw(spelled)) | ({"restartPolicy": "Always"} if draw(st.booleans()) else {})
-        for i in range(draw(st.integers(0, 1)))
-    ]
+    spelled = memory if count > 1 else memory | parts | computes | wholes
+
+    def container(name: str, **fields: Any) -> Json:
+        return make_container(name, resources={"limits": draw(spelled)}, env=[env_of(name)], **fields)
+
+    containers = [container(f"c{i}") for i in range(draw(st.integers(1, 2)))]
+    sidecar: Json = {"restartPolicy": "Always"}
+    early = [container("i0", **draw(st.sampled_from([{}, sidecar])))] if draw(st.booleans()) else []
     return make_pod(*containers, init=early, name=name, annotations=annotations, labels=draw(st.sampled_from(LABELS)))
 
 
-@st.composite
-def workloads(draw: st.DrawFn) -> list[Json]:
-    """A few pods, in the order in which they come."""
-    return [draw(pods(f"p{i}")) for i in range(draw(st.integers(1, 6)))]
-
-
-def _memory() -> st.SearchStrategy[dict[str, Any]]:
-    return st.builds(lambda gib: {names.GPU_MEM: gib}, st.integers(1, 8))
-
-
-def _part() -> st.SearchStrategy[dict[str, Any]]:
-    percent = st.sampled_from([5, 20, 33, 50, 60, 100])
-    part = st.builds(lambda of: {names.GPU_PERCENT: of}, percent)
-    compute = st.builds(lambda gib, of: {names.GPU_MEM: gib, names.GPU_CORE: of}, st.integers(1, 8), percent)
-    return part | compute
-
-
-def _container(name: str, limits: dict[str, Any]) -> Json:
-    return make_container(name, resources={"limits": limits}, env=[env_of(name)])
+workloads = st.integers(1, 6).flatmap(lambda number: st.tuples(*(pods(f"p{i}") for i in range(number))).map(list))
 
 
 RESOURCE_CONFIG = ResourceConfig(whole_gpus=True)
@@ -117,7 +103,7 @@ def kind_of(state: ClusterState, pod: Json) -> PodKind:
     return PodKind(state.index.resolve(request.shape, request.labels), FreeHost.of(request))
 
 
-@given(nodes(), workloads())
+@given(nodes(), workloads)
 def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pods: list[Json]) -> None:
     made = simulated(found, pods)
     state = ClusterState(resource_config=RESOURCE_CONFIG, policy=Policy.BINPACK)
@@ -155,7 +141,7 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
         assert planned.used_mib == ledger.used_mib
 
 
-@given(nodes(), workloads())
+@given(nodes(), workloads)
 def test_explain_names_the_node_that_the_controller_ranks_first(found: list[Json], pods: list[Json]) -> None:
     """By what both know of typical pods."""
     state, clock = ClusterState(resource_config=RESOURCE_CONFIG), ManualClock()

@@ -243,22 +243,17 @@ class Case:
 
 @st.composite
 def grants(draw: st.DrawFn, gpus: int) -> tuple[Grant, ...]:
-    inventory = make_inventory(*[10] * gpus)
+    uuids = st.sampled_from([gpu.uuid for gpu in make_inventory(*[10] * gpus).gpus])
+    several = st.lists(st.lists(uuids, min_size=1, max_size=2, unique=True), min_size=1, max_size=2)
     return tuple(
         Grant(
             container=ContainerName(f"c{i}"),
-            gpus=tuple(inventory.gpus[n].uuid for n in on),
+            gpus=tuple(on),
             memory_mib=draw(st.integers(1, 6)) * 1024,
             compute_percent=draw(st.sampled_from([0, 0, 30, 70])),
             whole=draw(st.sampled_from([False] * 5 + [True])),
         )
-        for i, on in enumerate(
-            draw(
-                st.lists(
-                    st.lists(st.integers(0, gpus - 1), min_size=1, max_size=2, unique=True), min_size=1, max_size=2
-                )
-            )
-        )
+        for i, on in enumerate(draw(several))
     )
 
 
@@ -286,21 +281,14 @@ def cases(draw: st.DrawFn) -> Case:
     # The scheduler names only who is less important, and pods of which nothing is known here.
     names = [pod.ref.uid for pod in bound if pod.priority < PRIORITY] + [PodUid("cpu"), PodUid("disk")]
     asked = draw(st.lists(st.sampled_from(names), unique=True))
-    selector = st.sampled_from([None, LabelSelector((), "")])
-    budgets = draw(
-        st.lists(
-            st.builds(
-                Budget, namespace=st.just("default"), name=st.just("b"), selector=selector, allowed=st.integers(0, 2)
-            ),
-            max_size=2,
-        )
-    )
+    selector, allowed = st.sampled_from([None, LabelSelector((), "")]), st.integers(0, 2)
+    guards = st.builds(Budget, namespace=st.just("default"), name=st.just("b"), selector=selector, allowed=allowed)
     return Case(
         shape=draw(shapes(max_containers=1, max_gib=8) | shapes(max_containers=2, max_gib=6)),
         ledger=NodeLedger.of(make_inventory(*sizes), held),
         bound=bound,
         given=Victims(pods=tuple(asked), violations=draw(st.integers(0, 2))),
-        budgets=budgets,
+        budgets=draw(st.lists(guards, max_size=2)),
     )
 
 

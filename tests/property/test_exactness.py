@@ -117,14 +117,11 @@ class Cluster:
         nodes = self.lists.setdefault(tuple(names), NodeNames(names))  # rows of a list that is known may change
         resolved = state.index.resolve(shape, {})
         found = table.filter(resolved, nodes)
-        refused = {
-            n: each for n, each in verdicts(resolved, seen(), state.policies).items() if isinstance(each, Refused)
-        }
-        assert found.fits == [name for name in names if name in seen() and name not in refused]
-        told = {**found.failed, **found.unresolvable}
-        assert {name: text for name, text in told.items() if name in seen()} == {
-            n: r.message for n, r in refused.items()
-        }
+        known, said = seen(), verdicts(resolved, seen(), state.policies)
+        refused = {name: each for name, each in said.items() if isinstance(each, Refused)}
+        assert found.fits == [name for name in names if name in known and name not in refused]
+        told = {name: text for name, text in {**found.failed, **found.unresolvable}.items() if name in known}
+        assert told == {name: each.message for name, each in refused.items()}
         assert set(found.unresolvable) == {name for name, each in refused.items() if each.permanent}
 
         grades = table.grades(PodKind(resolved, TAKES), nodes).tolist()

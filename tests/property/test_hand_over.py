@@ -91,10 +91,7 @@ class Node(RuleBasedStateMachine):
         self.containers.append(Container(f"uid-{self.count}", ids, name, tuple(sorted(gpus))))
 
     @rule(data=st.data(), accepted=st.booleans())
-    def starts(self, data: st.DataObject, accepted: bool) -> None:
-        self.start(data, accepted=accepted)
-
-    def start(self, data: st.DataObject, *, accepted: bool) -> None:
+    def start(self, data: st.DataObject, accepted: bool) -> None:
         if not self.containers:
             return
         container = data.draw(st.sampled_from(self.containers))
@@ -124,11 +121,8 @@ class Node(RuleBasedStateMachine):
             return
         name = data.draw(st.sampled_from(taken))
         edits = ContainerEdits(env=(("FORGED", "1"),)).encode()
-        document = {
-            "cdiVersion": "0.5.0",
-            "kind": "gpushare.dev/share",
-            "devices": [{"name": name, "containerEdits": edits}],
-        }
+        devices = [{"name": name, "containerEdits": edits}]
+        document = {"cdiVersion": "0.5.0", "kind": "gpushare.dev/share", "devices": devices}
         file = self.directories[where] / "forged.json"
         file.write_text(json.dumps(document))
         file.chmod(0o644)

@@ -86,14 +86,10 @@ class Plain:
     def _points(self, pod: PodSignature, fitting: list[int]) -> list[float]:
         host = kube_scores.resources(self.config.rules)
         total: list[float] = host(pod.load, self._used(), self.hosts)[fitting].tolist()
-        high = max(pod.terms.repelled.get(node, 0) for node in fitting)
-        for place, node in enumerate(fitting):
-            if high:
-                total[place] -= 3 * (100 * pod.terms.repelled.get(node, 0) // high)
-        most = max(pod.terms.attracted.get(node, 0) for node in fitting)
-        for place, node in enumerate(fitting):
-            if most:
-                total[place] += 2 * (100 * pod.terms.attracted.get(node, 0) // most)
+        for weight, terms in ((-3, pod.terms.repelled), (2, pod.terms.attracted)):
+            most = max(terms.get(node, 0) for node in fitting) or 1
+            for place, node in enumerate(fitting):
+                total[place] += weight * (100 * terms.get(node, 0) // most)
         if pod.replicas_of is not None:
             counts = [
                 sum(b.node == node and b.pod.replicas_of == pod.replicas_of for b in self.bound) for node in fitting
