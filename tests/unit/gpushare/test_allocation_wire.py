@@ -83,21 +83,17 @@ def test_a_pods_allocation_is_what_its_binding_wrote_and_one_without_holds_nothi
     given = make_allocation("p", make_grant(1))
     annotations = allocations.binding_annotations(given, make_inventory(15, 15), 1)
     assert allocations.granted(make_pod(name="p", node="node-a", annotations=annotations), GIB) == given
-    annotations = {"gpushare.dev/allocation": allocations.encode(make_allocation("p", make_grant(1)))}
     assert allocations.granted(make_pod(name="p", annotations=annotations), GIB) is None
     assert allocations.granted(make_pod(node="node-a"), GIB) is None
 
 
 def test_an_allocation_for_another_node_or_with_a_broken_amount_is_refused() -> None:
-    text = allocations.encode(replace(make_allocation("p", make_grant(1))))
+    text = allocations.encode(make_allocation("p", make_grant(1)))
     pod = make_pod(node="node-b", annotations={"gpushare.dev/allocation": text})
     with pytest.raises(WireError, match=re.escape(f"{WHAT}: made for node node-a, but the pod is on node-b")):
         allocations.granted(pod, GIB)
     pod = make_pod(make_container("a", "1.5"), node="n", annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"})
     with pytest.raises(WireError, match=re.escape("container a: 1.5 is not whole; a share is a whole number of units")):
-        allocations.granted(pod, GIB)
-    pod = make_pod(make_container("idle"), node="n", annotations={"ALIYUN_COM_GPU_MEM_IDX": "x"})
-    with pytest.raises(WireError, match="ALIYUN_COM_GPU_MEM_IDX: expected the number of a GPU, found 'x'"):
         allocations.granted(pod, GIB)
 
 

@@ -11,7 +11,7 @@ import pytest
 from gpushare import units
 from gpushare.errors import SettingsError, WireError
 from gpushare.units import GIB, MemoryUnit
-from gpushare.wire import fields, pods
+from gpushare.wire import fields
 from testing.builders import Json
 
 
@@ -172,19 +172,3 @@ def test_a_condition_is_found_by_its_type_in_a_list() -> None:
         assert fields.condition({"status": status}, "Ready", "node").get("status") == expected
     with pytest.raises(WireError, match=r"^status\.conditions: expected a list, found a number$"):
         fields.condition({"status": {"conditions": 3}}, "Ready", "node")
-
-
-def test_a_container_has_started_if_it_runs_or_ever_ran() -> None:
-    pod = {
-        "status": {
-            "initContainerStatuses": [{"name": "i", "lastState": {"terminated": {}}}],
-            "containerStatuses": [{"name": "a", "state": {"waiting": {}}}, {"name": "b", "state": {"running": {}}}],
-        }
-    }
-    assert pods.has_started(pod)
-    assert [pods.has_started(pod, among={name}) for name in "iab"] == [True, False, True]
-    assert not pods.has_started(pod, among=())
-    assert [path for path, _ in pods.reports(pod)] == [
-        "status.initContainerStatuses",
-        *["status.containerStatuses"] * 2,
-    ]

@@ -43,12 +43,6 @@ def test_a_footprint_is_of_each_gpu_and_whole_if_one_of_its_grants_is() -> None:
         assert footprint(grants, inventory)[GPU].whole
 
 
-def test_the_grant_of_a_container_is_found_by_name() -> None:
-    allocation = make_allocation("pod", make_grant(0, container="a"), make_grant(1, container="b"))
-    assert allocation.of(ContainerName("b")) == make_grant(1, container="b")
-    assert allocation.of(ContainerName("c")) is None
-
-
 def test_every_gpu_is_rounded_down_by_itself_and_one_known_by_number_resolved() -> None:
     gpus = (make_gpu(0, mib=15109), make_gpu(1, mib=15109))
     assert NodeInventory(node=NodeName("a"), gpus=gpus, unit=GIB).total_units == 28
@@ -110,17 +104,17 @@ def test_a_pods_footprint_follows_kubernetes_formula(grants: list, gib: int) -> 
 
 
 def test_a_ledger_cannot_be_changed_and_a_pod_added_twice_changes_nothing() -> None:
-    ledger = make_ledger([15]).with_allocation(make_allocation("a", make_grant(0)))
-    assert ledger.with_allocation(make_allocation("a", make_grant(0))) == ledger
-    assert ledger.free_mib(make_gpu(0)) == 12 * 1024
     allocation = make_allocation("a", make_grant(0))
     empty = NodeLedger.of(make_inventory(15))
-    for ledger in (empty, empty.with_allocation(allocation)):
+    once = empty.with_allocation(allocation)
+    assert once.with_allocation(allocation) == once
+    assert once.free_mib(make_gpu(0)) == 12 * 1024
+    for ledger in (empty, once):
         for mapping in (ledger.allocations, ledger.used_mib, ledger.used_percent):
             assert not hasattr(mapping, "__setitem__")
         assert not hasattr(ledger.whole, "add")
     assert empty.allocations == {}
-    assert empty.with_allocation(allocation).allocations == {PodUid(allocation.pod.uid): allocation}
+    assert once.allocations == {PodUid(allocation.pod.uid): allocation}
 
 
 def test_a_gpu_that_shrank_or_vanished_is_over_committed_and_has_nothing_free() -> None:

@@ -17,7 +17,16 @@ from gpushare.model.request import ContainerKind
 from gpushare.units import GIB, MemoryUnit, ResourceConfig
 from gpushare.wire import allocations
 from gpushare.wire.interop import OTHER_DEVICES
-from testing.builders import Json, make_allocation, make_container, make_grant, make_inventory, make_pod, make_ref
+from testing.builders import (
+    Json,
+    env_of,
+    make_allocation,
+    make_container,
+    make_grant,
+    make_inventory,
+    make_pod,
+    make_ref,
+)
 
 RESOURCE_CONFIG = ResourceConfig()
 ALLOCATION = make_allocation("pod", make_grant(0))
@@ -48,9 +57,7 @@ def bypassed(pod: Json) -> Bypassed:
 
 
 def mutated(name: str = "main", gpu_mem: object = 3) -> Json:
-    path = f"metadata.annotations['devices.gpushare.dev/{name}']"
-    variable = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": path}}}
-    return make_container(name, gpu_mem, env=[variable])
+    return make_container(name, gpu_mem, env=[env_of(name)])
 
 
 def test_a_pod_that_asks_for_no_gpu_leaves_no_trace_whatever_it_carries() -> None:
@@ -328,10 +335,7 @@ def test_only_containers_that_ask_for_gpus_count_as_started(kind: str, report: J
     pod = make_pod(make_container("main", 3), make_container("log"), init=[make_container("first", 1)], node="node-a")
     pod["status"][kind] = [report]
 
-    record = pod_records.read(pod, ResourceConfig())
-    assert isinstance(record, Bound)
-    assert record.bypassed is not None
-    assert record.bypassed.started == started
+    assert bypassed(pod).started == started
 
 
 @pytest.mark.parametrize("mutated", [True, False])

@@ -10,8 +10,8 @@ from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.request import ANY_GPU, Choice, Policy
 from gpushare.placement import outlook
 from gpushare.placement.columns import Kinds, Nodes, how_many
-from gpushare.placement.outlook import EVERY, NOTHING_KNOWN, SLOTS, WHOLE, Outlook, due_after, prices, slots
-from gpushare.placement.policies import POLICIES, Dense, Fgd
+from gpushare.placement.outlook import EVERY, NOTHING_KNOWN, SLOTS, WHOLE, due_after, prices, slots
+from gpushare.placement.policies import POLICIES, Dense
 from gpushare_cli.simulate.cluster import Learner
 from testing.placing import best
 
@@ -218,50 +218,8 @@ def test_what_fits_together_on_a_gpu_does_in_slots() -> None:
     assert slots(5, 0) == 0
 
 
-# The published policy, by hand.
-
-HALF, ALL = share(500, cpu=1000), whole(cpu=1000)
-
-
-def learned(*sample: Ask) -> Fgd:
-    return Fgd(Outlook(typical=outlook.typical(Counter(sample))))
-
-
-def plain(*free: int) -> NodeCapacity:
-    return node(*free, cpu=10_000)
-
-
-def score(fgd: Fgd, ask: Ask, room: NodeCapacity) -> int:
-    found = best(ask, room, fgd)
-    assert found is not None
-    return -found.cost[0]
-
-
-def usable(fgd: Fgd, room: NodeCapacity) -> int:
-    """What is free and of use, summed over the sample: what is lost of it when all is taken."""
-    nothing = NodeCapacity(room.model, tuple(FreeGpu(gpu.total_mib, 0) for gpu in room.gpus), room.host)
-    free = sum(gpu.free_mib for gpu in room.gpus) * fgd.number
-    return free + int(fgd.grown(Nodes.of([room]), Nodes.of([nothing]))[0])
-
-
-def test_what_is_free_counts_for_each_typical_pod_that_it_is_of_use_to() -> None:
-    fgd = learned(HALF, ALL)
-    assert usable(fgd, plain(1000)) == 1000 + 1000
-    assert usable(fgd, plain(500)) == 500
-    assert usable(fgd, plain(400)) == 0
-    assert usable(fgd, node(1000, cpu=999)) == 0
-    assert usable(learned(replace(ALL, gpus=65)), plain(*[1000] * 64)) == 0
-
-
-def test_a_half_goes_to_a_half() -> None:
-    """There the fragment of 500 for whole GPUs ends: 250 of a mean; on an untouched GPU as much begins."""
-    fgd = learned(HALF, ALL)
-    assert (score(fgd, HALF, plain(500)), score(fgd, HALF, plain(1000))) == (56, 43)
-
-
-def test_only_the_most_frequent_requests_count() -> None:
-    fgd = learned(*[HALF] * 96, *[ALL] * 4)
-    assert usable(fgd, plain(1000)) == 96 * 1000
+def test_only_the_most_frequent_requests_are_typical() -> None:
+    assert outlook.typical(Counter([share(500)] * 96 + [whole()] * 4)) == {share(500): 96}
 
 
 # Policies compare parts of GPUs, so the size of GPUs changes no order.

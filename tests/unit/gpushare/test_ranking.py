@@ -2,19 +2,15 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from gpushare.identity import NodeName
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
-from gpushare.model.ledger import NodeLedger, Placed
-from gpushare.model.request import Choice, ContainerKind, MigChoice, Need, Policy, RequestShape, accepts
+from gpushare.model.request import Choice, MigChoice, Need, Policy, accepts
 from gpushare.placement import costs, outlook, policies
-from gpushare.placement.columns import Ints, Kinds, Nodes, how_many
-from gpushare.placement.costs import change_of, costs_of
-from gpushare.placement.place import place
+from gpushare.placement.columns import Kinds, Nodes, how_many
 from gpushare.placement.policies import Binpack, Dense, Policies
 from gpushare.placement.table import Fits, Table
 from testing.builders import make_ledger, make_shape
@@ -47,71 +43,31 @@ def test_a_node_without_gpus_is_the_best_for_a_pod_that_needs_none() -> None:
         assert costs[2] != costs[1]
 
 
-EARLY = replace(make_shape(10).containers[0], kind=ContainerKind.INIT)
-
-
-@pytest.mark.parametrize(
-    ("shape", "ledger", "free"),
-    [
-        (make_shape(3), make_ledger([15]), 800_000_000),
-        (make_shape(3), make_ledger([15], {0: 12}), 0),
-        (make_shape(3), make_ledger([15, 15], {0: 40}), 400_000_000),
-        (make_shape(3, 4), make_ledger([10, 10]), 650_000_000),
-        (RequestShape(containers=(EARLY, *make_shape(9).containers)), make_ledger([20]), 500_000_000),
-    ],
-)
-def test_binpack_and_spread_rank_nodes_by_the_part_that_all_containers_leave_free(
-    shape: RequestShape, ledger: NodeLedger, free: int
-) -> None:
-    for policy, expected in ((Policy.BINPACK, free), (Policy.SPREAD, -free)):
-        policies = Policies(policy)
-        verdict = place(shape, ledger, policies)
-        assert isinstance(verdict, Placed)
-        assert costs_of([change_of(verdict.grants, ledger)], policies.of(None)) == [(expected, 0, 0)]
-
-
-def test_the_host_counts_for_policies_that_look_at_it_and_has_at_least_what_the_pod_takes() -> None:
-    class Host(Binpack):
-        def first(self, before: Nodes, after: Nodes) -> Ints:
-            return before.cpu - 10 * after.memory
-
-    ledger = make_ledger([10])
-    verdict = place(make_shape(3), ledger)
-    assert isinstance(verdict, Placed)
-    for host, expected in ((FreeHost(500, 50), 500 - 470), (FreeHost(20, 50), 30 - 0)):
-        change = change_of(verdict.grants, ledger, host=host, takes=FreeHost(30, 3))
-        assert costs_of([change], Host()) == [(expected, 0, 0)]
-
-
 A, B, C, D = (NodeName(name) for name in "abcd")
 
 
-def grades(names: Sequence[NodeName], found: Sequence[int | None], best: Sequence[int] = ()) -> list[int]:
+@pytest.mark.parametrize(
+    ("names", "found", "reserved", "expected"),
+    [
+        ([], [], [], []),
+        ([B, D], [None, None], [], [0, 0]),
+        # One alone is the best by a distance that other plugins do not make up for.
+        ([A], [3], [], [10]),
+        ([A, B, C], [7, None, None], [], [10, 0, 0]),
+        ([A, B, C, D], [2**60, -1, -2, 2**61], [], [4, 6, 10, 1]),
+        # Kube-scheduler would choose among equal ones by chance: the first by name is the best.
+        ([D, C, A, B], [3, 3, 9, 3], [], [8, 8, 1, 10]),
+        ([A, B, C, D], [9, 3, 3, 3], [], [1, 10, 8, 8]),
+        # Memory is reserved for this pod there.
+        ([A, B], [7, None], [1], [8, 10]),
+    ],
+)
+def test_one_node_is_the_best_by_a_distance_and_the_others_follow_by_rank(
+    names: list[NodeName], found: list[int | None], reserved: list[int], expected: list[int]
+) -> None:
     fits = np.array([cost is not None for cost in found], np.bool_)
     columns = np.array([(cost or 0, 0, 0) for cost in found], np.int64).reshape(-1, 3)
-    scores: list[int] = costs.grades(columns, fits, names, best).tolist()
-    return scores
-
-
-def test_every_node_has_a_grade() -> None:
-    assert grades([A, B, C], [7, None, None]) == [10, 0, 0]
-    assert grades([B, D], [None, None]) == [0, 0]
-    assert grades([], []) == []
-
-
-def test_one_node_alone_is_the_best_by_a_distance_that_other_plugins_do_not_make_up_for() -> None:
-    """Kube-scheduler would choose among equal ones by chance."""
-    assert grades([A], [3]) == [10]
-    assert grades([A, B, C, D], [2**60, -1, -2, 2**61]) == [4, 6, 10, 1]
-
-
-def test_of_equal_nodes_the_first_by_name_is_the_best_in_whatever_order_they_are_asked_for() -> None:
-    assert grades([D, C, A, B], [3, 3, 9, 3]) == [8, 8, 1, 10]
-    assert grades([A, B, C, D], [9, 3, 3, 3]) == [1, 10, 8, 8]
-
-
-def test_a_node_where_memory_is_reserved_for_this_pod_is_the_best() -> None:
-    assert grades([A, B], [7, None], [1]) == [8, 10]
+    assert costs.grades(columns, fits, names, reserved).tolist() == expected
 
 
 def test_costs_of_gpus_are_the_same_when_they_were_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

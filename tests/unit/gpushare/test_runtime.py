@@ -167,15 +167,7 @@ def test_parts_that_fail_or_do_not_end_are_named(caplog: pytest.LogCaptureFixtur
     assert "part did not end" in caplog.messages
 
 
-def test_a_signal_ends_the_group_without_an_error() -> None:
-    def waits(stop: threading.Event) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        stop.wait()
-
-    assert process.run({"waits": waits}) == 0
-
-
-def test_a_signal_in_the_middle_of_the_events_own_lock_does_no_harm() -> None:
+def test_a_signal_ends_the_group_without_an_error_also_in_the_middle_of_the_events_own_lock() -> None:
     class Busy(threading.Event):
         """The signal arrives while the main thread holds what `set` would need."""
 

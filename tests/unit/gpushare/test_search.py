@@ -1,6 +1,5 @@
 """The search for GPUs of several containers: what it finds, and how much work it takes."""
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -122,21 +121,6 @@ def test_many_equal_containers_on_many_equal_gpus_are_no_hard_case() -> None:
     """Thirty-two containers of 4 GiB cannot be put on eight GPUs of 15 GiB; three fit on each."""
     assert refused(make_shape(*[4] * 25), make_ledger([15] * 8))[0] is TOO_LITTLE
     assert isinstance(place(make_shape(*[4] * 24), make_ledger([15] * 8)), Placed)
-
-
-def test_the_least_need_of_what_is_left_decides_which_gpus_have_room() -> None:
-    """Containers on many GPUs come first, however small: the last one is the largest here."""
-    assert isinstance(place(apps((1, 3), (3, 2), (10, 1)), node(11, 4, 4)), Placed)
-
-
-def test_every_choice_of_unequal_gpus_is_made_once() -> None:
-    searching = search._Search((), (), Policies(Policy.BINPACK).of(None))
-    for sizes, wanted in (((1, 1, 1, 1), 2), ((2, 1, 3), 3), ((3,), 2), ((1, 2), 3), ((1, 1), 3), ((2, 2, 2), 1)):
-        ids = iter(range(10))
-        groups = [[next(ids) for _ in range(size)] for size in sizes]
-        found = [[len(set(taken) & set(group)) for group in groups] for taken in searching._subsets(groups, wanted)]
-        every = itertools.product(*(range(size + 1) for size in sizes))
-        assert found == sorted((list(counts) for counts in every if sum(counts) == wanted), reverse=True)
 
 
 def test_a_pod_with_thousands_of_containers_is_answered() -> None:

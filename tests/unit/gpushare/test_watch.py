@@ -3,7 +3,6 @@
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -12,6 +11,7 @@ import pytest
 from gpushare.kube import api as kube, client
 from gpushare.kube.watch import Reflector
 from testing.builders import Json
+from testing.clock import ManualClock
 
 PATH = "/api/v1/pods"
 LIST: Json = {"metadata": {"resourceVersion": "7"}, "items": []}
@@ -36,52 +36,36 @@ class Sink:
         self.names.remove(found)
 
 
-class Server:
+class Server(ManualClock):
     """Answers lists and watches from scripts, whose last line repeats; stops the reflector after so many requests.
 
     Time passes only when the reflector waits, for `answer_s` before each answer, and in streams that say so.
     """
 
     def __init__(self, lists: list[Any], streams: list[Any], requests: int = 60, answer_s: float = 0.0) -> None:
-        self.at = 0.0
+        super().__init__(0.0)
         self.answer_s = answer_s
         self.stop = threading.Event()
         self.sink = Sink()
+        self.reflector = Reflector(api=self, path=PATH, sink=self.sink, clock=self)  # type: ignore[arg-type]
         self.listed: list[tuple[float, dict[str, str]]] = []
         self.watched: list[tuple[float, str]] = []
         self._lists, self._streams, self._left = lists, streams, requests
 
-    def run(self, **options: Any) -> "Server":
-        self.reflector(**options).run(self.stop)
+    def run(self) -> "Server":
+        self.reflector.run(self.stop)
         return self
-
-    def ran(self) -> Reflector[str]:
-        reflector = self.reflector()
-        reflector.run(self.stop)
-        return reflector
-
-    def reflector(self, **options: Any) -> Reflector[str]:
-        return Reflector(api=self, path=PATH, sink=self.sink, clock=self, **options)  # type: ignore[arg-type]
 
     def list_page(
         self, path: str, params: dict[str, str], *, keep: Callable[[Json], Any], timeout_s: float = 300.0
     ) -> kube.Page[Any]:
-        self._count()
         self.listed.append((self.at, dict(params)))
-        self.at += self.answer_s
         answer = self._next(self._lists)
-        if isinstance(answer, Exception):
-            raise answer
         return client.page_in(f"GET {path}", [orjson.dumps(answer)], keep)
 
     def watch(self, path: str, params: dict[str, str], *, timeout_s: float) -> Iterator[Json]:
-        self._count()
         self.watched.append((self.at, params["resourceVersion"]))
-        self.at += self.answer_s
-        answer = self._next(self._streams)
-        if isinstance(answer, Exception):
-            raise answer
-        return self._stream(answer)
+        return self._stream(self._next(self._streams))
 
     def _stream(self, answer: list[Any]) -> Iterator[Json]:
         for event in answer:
@@ -92,23 +76,15 @@ class Server:
             else:
                 yield event
 
-    def now(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC)
-
-    def monotonic(self) -> float:
-        return self.at
-
-    def wait(self, stop: threading.Event, seconds: float) -> bool:
-        self.at += seconds
-        return stop.is_set()
-
     def _next(self, script: list[Any]) -> Any:
-        return script.pop(0) if len(script) > 1 else script[0]
-
-    def _count(self) -> None:
         self._left -= 1
         if self._left <= 0:
             self.stop.set()
+        self.at += self.answer_s
+        answer = script.pop(0) if len(script) > 1 else script[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
 
 def event(kind: str, name: str) -> Json:
@@ -119,10 +95,9 @@ def test_what_is_there_and_what_comes_and_goes_is_mirrored() -> None:
     there = [event("", name)["object"] for name in ("a", "b", "other-a")]
     changes = [event("MODIFIED", "other-a"), event("DELETED", "other-b"), event("ADDED", "c"), event("DELETED", "a")]
     server = Server([{**LIST, "items": there}], [changes], requests=3)
-    reflector = server.reflector()
-    assert not reflector.synced.is_set()
-    reflector.run(server.stop)
-    assert reflector.synced.is_set()
+    assert not server.reflector.synced.is_set()
+    server.run()
+    assert server.reflector.synced.is_set()
     assert server.sink.names == ["b", "c"]
 
 
@@ -156,6 +131,7 @@ def test_a_fresh_version_that_has_always_expired_costs_pauses_however_long_answe
     later = [at for at, _ in server.listed if at > 150]
     assert len(later) > 5
     assert all(b - a >= 6 + 6 + 5 for a, b in itertools.pairwise(later))
+    assert server.reflector.failing(0) == "too old"
 
 
 def test_lists_that_always_expire_cost_pauses_ever_more_seldom() -> None:
@@ -174,8 +150,7 @@ def test_a_version_that_expired_after_a_long_stream_is_listed_again_at_once(gone
 
 
 def test_a_stream_that_lasted_or_delivered_events_counts_as_a_success() -> None:
-    server = Server([LIST], [[10.0]], requests=4).run()
-    assert server.at == 30  # no waits in between
+    assert Server([LIST], [[10.0]], requests=4).run().at == 30  # no waits in between
     server = Server([LIST], [[{"type": "ADDED", "object": POD}]]).run()
     assert server.watched[-1][0] <= 59 * 0.2
     assert server.watched[-1][1] == "8"
@@ -192,8 +167,7 @@ def test_a_stream_that_lasted_or_delivered_events_counts_as_a_success() -> None:
     ],
 )
 def test_a_list_that_is_none_is_asked_for_again(answer: Json, caplog: pytest.LogCaptureFixture) -> None:
-    server = Server([answer, {**LIST, "items": [POD]}], [[9.0]], requests=3)
-    server.run()
+    server = Server([answer, {**LIST, "items": [POD]}], [[9.0]], requests=3).run()
     assert server.sink.names == ["p"]
     assert caplog.messages == ["watch failed"]
 
@@ -204,8 +178,7 @@ def test_a_list_whose_items_are_null_is_empty_and_a_page_that_expired_restarts_i
     assert server.sink.names == []
     first = {"metadata": {"resourceVersion": "7", "continue": "token"}, "items": [POD]}
     gone = kube.GoneError("too old")
-    server = Server([first, gone, gone, {**LIST, "items": [POD]}], [[9.0]], requests=5)
-    server.run()
+    server = Server([first, gone, gone, {**LIST, "items": [POD]}], [[9.0]], requests=5).run()
     assert [params.get("continue") for _, params in server.listed] == [None, None, "token", None]
     assert server.sink.names == ["p"]
     assert server.at < 9.3
@@ -237,10 +210,8 @@ def test_an_event_that_is_none_leads_to_a_new_list(event: Json) -> None:
 )
 def test_a_collection_that_cannot_be_read_grows_stale(lists: list[Any], streams: list[Any]) -> None:
     server = Server(lists, streams)
-    reflector = server.reflector()
     server.at = 5.0  # it counts from the start of the work
-    reflector.run(server.stop)
-    assert reflector.stale_for() == server.at - 5.0 > 100
+    assert server.run().reflector.stale_for() == server.at - 5.0 > 100
 
 
 @pytest.mark.parametrize(
@@ -248,13 +219,13 @@ def test_a_collection_that_cannot_be_read_grows_stale(lists: list[Any], streams:
 )
 def test_every_event_is_a_sign_of_life(stream: list[Any]) -> None:
     server = Server([LIST], [[*stream, 7.0]], requests=2)
-    assert server.ran().stale_for() == 0
+    assert server.run().reflector.stale_for() == 0
     assert server.at == 60
 
 
 def test_a_quiet_watch_that_the_server_accepts_again_is_neither_stale_nor_failing() -> None:
     server = Server([LIST], [[95.0, kube.UnreachableError("quiet")]], requests=5)
-    reflector = server.ran()
+    reflector = server.run().reflector
     assert server.at > 300
     assert reflector.stale_for() <= 95
     assert reflector.failing(10) == ""
@@ -262,17 +233,12 @@ def test_a_quiet_watch_that_the_server_accepts_again_is_neither_stale_nor_failin
 
 def test_why_a_collection_cannot_be_read_is_told_after_a_while_and_until_it_can() -> None:
     server = Server([LIST, kube.ForbiddenError("Unauthorized")], [kube.GoneError("too old")], requests=12)
-    reflector = server.reflector()
+    reflector = server.reflector
     assert reflector.failing(0) == ""
-    reflector.run(server.stop)
+    server.run()
     assert reflector.failing(10) == "Unauthorized"
     assert reflector.failing(server.at + 1) == ""
     server.stop.clear()
-    Server.__init__(server, [LIST], [[9.0]], requests=2)
-    reflector.run(server.stop)
+    server._lists, server._streams, server._left = [LIST], [[9.0]], 2
+    server.run()
     assert reflector.failing(0) == ""
-
-
-def test_an_error_event_in_the_stream_is_an_error() -> None:
-    with pytest.raises(kube.GoneError, match="too old"):
-        list(Server([LIST], [[ERROR_410]]).reflector()._stream())
