@@ -8,9 +8,12 @@ import pytest
 
 from gpushare.identity import NodeName
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
+from gpushare.model.ledger import Placed
 from gpushare.model.request import Choice, MigChoice, Need, Policy, accepts
 from gpushare.placement import costs, outlook, policies
-from gpushare.placement.columns import Kinds, Nodes, how_many
+from gpushare.placement.columns import Ints, Kinds, Nodes, how_many
+from gpushare.placement.costs import change_of, costs_of
+from gpushare.placement.place import place
 from gpushare.placement.policies import Binpack, Dense, Policies
 from gpushare.placement.table import Fits, Table
 from testing.builders import make_ledger, make_shape
@@ -41,6 +44,19 @@ def test_a_node_without_gpus_is_the_best_for_a_pod_that_needs_none() -> None:
         costs = [found.cost for room in (none, full, idle) if (found := best(Ask(), room, Policies(policy).of(None)))]
         assert min(costs) == costs[0]
         assert costs[2] != costs[1]
+
+
+def test_the_host_counts_for_policies_that_look_at_it_and_has_at_least_what_the_pod_takes() -> None:
+    class Host(Binpack):
+        def first(self, before: Nodes, after: Nodes) -> Ints:
+            return before.cpu - 10 * after.memory
+
+    ledger = make_ledger([10])
+    verdict = place(make_shape(3), ledger)
+    assert isinstance(verdict, Placed)
+    for host, expected in ((FreeHost(500, 50), 500 - 470), (FreeHost(20, 50), 30 - 0)):
+        change = change_of(verdict.grants, ledger, host=host, takes=FreeHost(30, 3))
+        assert costs_of([change], Host()) == [(expected, 0, 0)]
 
 
 A, B, C, D = (NodeName(name) for name in "abcd")
