@@ -116,6 +116,7 @@ def test_neither_contradicts_what_the_scheduler_then_does(found: list[Json], pod
         settings = Settings(memory_unit=GIB, whole_gpus=True, gpu_policy=Policy.BINPACK)
         said = decide.explain(pod, world.of(Objects(nodes=tuple(found), pods=(*present, pod)), settings))
         kind = kind_of(state, pod)
+        assert kind.shape is not None
         fits = table.filter(kind.shape, names).fits
         scores = dict(zip(names, table.grades(kind, names).tolist(), strict=True))
         assert said.state is State.WAITS
