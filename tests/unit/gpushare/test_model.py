@@ -43,6 +43,12 @@ def test_a_footprint_is_of_each_gpu_and_whole_if_one_of_its_grants_is() -> None:
         assert footprint(grants, inventory)[GPU].whole
 
 
+def test_the_grant_of_a_container_is_found_by_name() -> None:
+    allocation = make_allocation("pod", make_grant(0, container="a"), make_grant(1, container="b"))
+    assert allocation.of(ContainerName("b")) == make_grant(1, container="b")
+    assert allocation.of(ContainerName("c")) is None
+
+
 def test_every_gpu_is_rounded_down_by_itself_and_one_known_by_number_resolved() -> None:
     gpus = (make_gpu(0, mib=15109), make_gpu(1, mib=15109))
     assert NodeInventory(node=NodeName("a"), gpus=gpus, unit=GIB).total_units == 28
