@@ -27,6 +27,7 @@ from testing.controller.bypassing import (
 )
 from testing.controller.world import World, path_of, uid_of
 from testing.fakes.kube import Call, Fault, LandsLater
+from tests.unit.controller.conftest import lines
 
 ROOM = "to have it placed where there is room, "
 HOW = "without spec.nodeName and with the scheduler gpushare-scheduler"
@@ -183,15 +184,6 @@ def test_the_pod_itself_decides_and_not_what_the_watch_says(world: World, caplog
     assert world.api.count("get") == 4
 
 
-def test_a_pod_recreated_under_the_same_name_is_not_given_its_predecessors_gpus(world: World) -> None:
-    pod = add_bypassed(world, 3)
-    world.see()
-    world.api.vanish(path_of(pod))
-    add_bypassed(world, 9, name=pod["metadata"]["name"], mutated=False)
-    world.reconciler.tick()
-    assert world.api.count("patch") == 0
-
-
 def test_an_api_server_that_says_no_is_asked_again_ever_later(world: World, caplog: pytest.LogCaptureFixture) -> None:
     pod = add_bypassed(world, 3)
     world.see()
@@ -199,7 +191,7 @@ def test_an_api_server_that_says_no_is_asked_again_ever_later(world: World, capl
     assert bypassing.when_more(world, range(100), lambda: world.api.count("patch")) == [0, 5, 15, 35, 75]
     assert world.used() == {}
     assert world.held_by(pod) is None
-    told = [line.gpushare_fields for line in caplog.records if line.getMessage() == "not handled"]  # type: ignore[attr-defined]  # set by `logs.event`
+    told = lines(caplog, "not handled")
     assert [line["retry_s"] for line in told] == [5, 10, 20, 40, 80]
     assert told[0]["error"] == "the API server refused it: no"
 
@@ -256,23 +248,6 @@ def test_an_in_doubt_reservation_ends_when_the_pod_shows_nothing_long_after(worl
     assert world.used() == {"GPU-0": 9}
     tick(world, 61)
     assert (world.used(), world.state.index.unconfirmed()) == ({}, 0)
-
-
-def test_a_pod_that_ends_gives_back_what_was_set_aside_for_it(world: World) -> None:
-    pod = disturbed(world, 9, LandsLater())
-    world.finish(pod)
-    tick(world, 1)
-    assert world.used() == {}
-    world.api.land()
-    tick(world, 1)
-    assert (world.used(), world.audit()) == ({}, [])
-
-
-def test_what_is_refused_is_given_back(world: World) -> None:
-    pod = disturbed(world, 9, kube.TooManyRequestsError("no"))
-    assert world.used() == {}
-    tick(world, 5)
-    assert world.held_by(pod) is not None
 
 
 def test_a_refusal_because_somebody_else_was_first_shows_what_he_gave(world: World) -> None:
@@ -496,11 +471,6 @@ def rejected(
     return pod
 
 
-def settle(world: World, ticks: int = 2) -> None:
-    for _ in range(ticks):
-        tick(world, bypassed.SETTLE_S)
-
-
 def test_a_rejected_pod_of_a_controller_is_deleted(world: World, caplog: pytest.LogCaptureFixture) -> None:
     pod = rejected(world, REPLICA_SET)
     caplog.set_level("INFO")
@@ -530,7 +500,7 @@ def test_a_rejected_pod_that_changed_meanwhile_is_not_deleted(world: World, agai
 
 def test_a_rejected_pod_of_no_one_is_told_what_to_do_once(world: World) -> None:
     pod = rejected(world)
-    settle(world, 5)
+    tick(world, bypassed.SETTLE_S, times=5)
     why = "node-a rejected it, as happens when a node starts again before its GPUs are reported"
     assert said(world) == [("GpuShareRejected", f"{why}: {RACE}: {NO_DEVICES}; delete it and create it again")]
     assert is_there(world, pod)
@@ -561,13 +531,13 @@ def test_other_failures_are_left_alone(world: World) -> None:
     states = [{"name": "c0", "state": {"terminated": {"exitCode": 1}}}]
     status = {"phase": "Failed", "reason": RACE, "message": NO_DEVICES, "containerStatuses": states}
     world.edit_pod(ran, lambda found: found["status"].update(status))
-    settle(world, 3)
+    tick(world, bypassed.SETTLE_S, times=3)
     assert requests(world) == []
 
 
 @pytest.mark.parametrize("kind", ["Job", "Node"])
 def test_the_record_of_a_job_is_left_to_it(world: World, kind: str) -> None:
     pod = rejected(world, {**REPLICA_SET, "kind": kind})
-    settle(world, 5)
+    tick(world, bypassed.SETTLE_S, times=5)
     assert is_there(world, pod)
     assert [call.verb for call in requests(world)] == ["get"]

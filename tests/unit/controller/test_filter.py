@@ -106,13 +106,6 @@ def test_gpus_of_another_kind_are_told_without_a_search(world: World, judged: li
     assert (len(found.unresolvable), judged) == (2, [])
 
 
-def test_what_place_says_of_a_node_is_asked_once(world: World, judged: list[str]) -> None:
-    shape = asking(gpu_count=3)
-    for _ in range(2):
-        assert world.table.filter(shape, [A]).unresolvable[A].startswith("needs 3 GPUs; node-a has 2")
-        assert judged == ["node-a"]
-
-
 def test_a_verdict_that_is_outdated_is_not_kept(world: World, during_a_search: Lets) -> None:
     def meanwhile() -> None:
         for _ in range(2):

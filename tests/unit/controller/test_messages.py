@@ -37,13 +37,7 @@ def within_container(resources: str) -> str:
     return within_spec('"containers":[{"name":"c","resources":RESOURCES}]'.replace("RESOURCES", resources))
 
 
-OBJECT = "expected an object, found"
-
-
-def refused(read: Callable[[bytes], object], body: bytes) -> str:
-    with pytest.raises(WireError) as error:
-        read(body)
-    return str(error.value)
+OBJECT, STRING = "expected an object, found", "expected a string, found"
 
 
 @pytest.mark.parametrize(
@@ -59,41 +53,22 @@ def refused(read: Callable[[bytes], object], body: bytes) -> str:
         ('{"Pod":{"metadata":{"labels":1},"spec":{}}}', f"Pod.metadata.labels: {OBJECT} a number"),
         (within_spec('"containers":{}'), "Pod.spec.containers: expected a list, found an object"),
         (within_spec('"containers":[null]'), f"Pod.spec.containers[0]: {OBJECT} nothing"),
-        (within_spec('"containers":[{}]'), "Pod.spec.containers[0].name: expected a string, found nothing"),
-        (
-            within_spec('"initContainers":[{"name":""}]'),
-            "Pod.spec.initContainers[0].name: expected a string, found nothing",
-        ),
+        (within_spec('"containers":[{}]'), f"Pod.spec.containers[0].name: {STRING} nothing"),
+        (within_spec('"initContainers":[{"name":""}]'), f"Pod.spec.initContainers[0].name: {STRING} nothing"),
         (within_container("[]"), f"Pod.spec.containers[0].resources: {OBJECT} a list"),
         (within_container('{"limits":"all"}'), f"Pod.spec.containers[0].resources.limits: {OBJECT} a string"),
         (within_container('{"requests":3}'), f"Pod.spec.containers[0].resources.requests: {OBJECT} a number"),
         ('{"Pod":POD,"NodeNames":"n"}', "NodeNames: expected a list, found a string"),
-        ('{"Pod":POD,"NodeNames":["n",2]}', "NodeNames[1]: expected a string, found a number"),
+        ('{"Pod":POD,"NodeNames":["n",2]}', f"NodeNames[1]: {STRING} a number"),
         ('{"Pod":POD,"Nodes":[]}', f"Nodes: {OBJECT} a list"),
         ('{"Pod":POD,"Nodes":{"items":{}}}', "Nodes.items: expected a list, found an object"),
         ('{"Pod":POD,"Nodes":{"items":["n"]}}', f"Nodes.items[0]: {OBJECT} a string"),
         ('{"Pod":POD,"Nodes":{"items":[{}]}}', f"Nodes.items[0].metadata: {OBJECT} nothing"),
-        (
-            '{"Pod":POD,"Nodes":{"items":[{"metadata":{"name":7}}]}}',
-            "Nodes.items[0].metadata.name: expected a string, found a number",
-        ),
+        ('{"Pod":POD,"Nodes":{"items":[{"metadata":{"name":7}}]}}', f"Nodes.items[0].metadata.name: {STRING} a number"),
     ],
 )
 def test_a_bad_filter_body_is_refused_with_what_is_wrong_where(body: str, message: str) -> None:
-    assert refused(lambda sent: messages.node_args(sent, NodeLists()), args(body)) == message
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("{}", "PodNamespace: expected a string, found nothing"),
-        ('{"PodNamespace":"n","PodName":["p"]}', "PodName: expected a string, found a list"),
-        ('{"PodNamespace":"n","PodName":"p"}', "PodUID: expected a string, found nothing"),
-        ('{"PodNamespace":"n","PodName":"p","PodUID":"u","Node":""}', "Node: expected a string, found an empty string"),
-    ],
-)
-def test_a_bad_bind_body_is_refused_with_what_is_wrong_where(body: str, message: str) -> None:
-    assert refused(messages.bind_args, body.encode()) == message
+    assert read(args(body), NodeLists()) == message
 
 
 @pytest.mark.parametrize("keys", [("Pod", "NodeNames"), ("pod", "nodenames"), ("POD", "nodeNames")])
@@ -157,29 +132,38 @@ COUNT = "expected a whole number from 0 to 2147483647, found"
 NO_POD = "Pod: missing; expected ExtenderPreemptionArgs {Pod, NodeNameToVictims, NodeNameToMetaVictims}"
 
 
+BIND, PREEMPT = messages.bind_args, messages.preempt_args
+
+
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("decode", "body", "message"),
     [
-        ("{}", NO_POD),
-        (within_spec('"priority":"high"'), f"Pod.spec.priority: {NUMBER} a string"),
-        (within_spec('"priority":2147483648'), f"Pod.spec.priority: {NUMBER} 2147483648"),
-        ('{"Pod":POD,"NodeNameToMetaVictims":[]}', f"NodeNameToMetaVictims: {OBJECT} a list"),
-        ('{"Pod":POD,"NodeNameToVictims":"n"}', f"NodeNameToVictims: {OBJECT} a string"),
-        (of_node("[]"), f"NodeNameToMetaVictims[n]: {OBJECT} a list"),
-        (of_node('{"Pods":[{"UID":"u"},null]}'), f"NodeNameToMetaVictims[n].Pods[1]: {OBJECT} nothing"),
+        (BIND, "{}", f"PodNamespace: {STRING} nothing"),
+        (BIND, '{"PodNamespace":"n","PodName":["p"]}', f"PodName: {STRING} a list"),
+        (BIND, '{"PodNamespace":"n","PodName":"p"}', f"PodUID: {STRING} nothing"),
+        (BIND, '{"PodNamespace":"n","PodName":"p","PodUID":"u","Node":""}', f"Node: {STRING} an empty string"),
+        (PREEMPT, "{}", NO_POD),
+        (PREEMPT, within_spec('"priority":"high"'), f"Pod.spec.priority: {NUMBER} a string"),
+        (PREEMPT, within_spec('"priority":2147483648'), f"Pod.spec.priority: {NUMBER} 2147483648"),
+        (PREEMPT, '{"Pod":POD,"NodeNameToMetaVictims":[]}', f"NodeNameToMetaVictims: {OBJECT} a list"),
+        (PREEMPT, '{"Pod":POD,"NodeNameToVictims":"n"}', f"NodeNameToVictims: {OBJECT} a string"),
+        (PREEMPT, of_node("[]"), f"NodeNameToMetaVictims[n]: {OBJECT} a list"),
+        (PREEMPT, of_node('{"Pods":[{"UID":"u"},null]}'), f"NodeNameToMetaVictims[n].Pods[1]: {OBJECT} nothing"),
+        (PREEMPT, of_node('{"Pods":[{"UID":""}]}'), f"NodeNameToMetaVictims[n].Pods[0].UID: {STRING} an empty string"),
+        (PREEMPT, of_node('{"NumPDBViolations":-1}'), f"NodeNameToMetaVictims[n].NumPDBViolations: {COUNT} -1"),
         (
-            of_node('{"Pods":[{"UID":""}]}'),
-            "NodeNameToMetaVictims[n].Pods[0].UID: expected a string, found an empty string",
-        ),
-        (of_node('{"NumPDBViolations":-1}'), f"NodeNameToMetaVictims[n].NumPDBViolations: {COUNT} -1"),
-        (
+            PREEMPT,
             of_node('{"Pods":[{"metadata":{"name":"a"}}]}', "Victims"),
-            "NodeNameToVictims[n].Pods[0].metadata.uid: expected a string, found nothing",
+            f"NodeNameToVictims[n].Pods[0].metadata.uid: {STRING} nothing",
         ),
     ],
 )
-def test_a_bad_preempt_body_is_refused_with_what_is_wrong_where(body: str, message: str) -> None:
-    assert refused(messages.preempt_args, preempting(body)) == message
+def test_other_bad_bodies_are_refused_with_what_is_wrong_where(
+    decode: Callable[[bytes], object], body: str, message: str
+) -> None:
+    with pytest.raises(WireError) as error:
+        decode(preempting(body))
+    assert str(error.value) == message
 
 
 def victims(*uids: str, violations: int = 0) -> Victims:

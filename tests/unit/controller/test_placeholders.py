@@ -1,7 +1,6 @@
 """Placeholders of waiting pods: for which of them a node is asked, and what becomes of it."""
 
 import itertools
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -57,31 +56,15 @@ def one(
     )
 
 
-def decide(
-    *,
-    refused: Mapping[str, Refusal] | None = None,
-    there: Mapping[str, Placeholder] | None = None,
-    waiting: str = "",
-    resting: Mapping[str, float] | None = None,
-    in_vain: Mapping[str, int] | None = None,
-    limits: Limits = LIMITS,
-) -> Steps:
-    known = Inputs(
-        waiting={PodUid(each) for each in waiting},
-        refused={PodUid(uid): each for uid, each in (refused or {}).items()},
-        asked={PodUid(uid): each for uid, each in (there or {}).items()},
-        attempts={},
-        resting={PodUid(uid): until for uid, until in (resting or {}).items()},
-        in_vain=in_vain or {},
-        today=TODAY,
-    )
-    return node_requests.decide(known, limits, NOW)
+def decide(waiting: str = "", limits: Limits = LIMITS, **known: Any) -> Steps:
+    rest = {"refused": {}, "asked": {}, "attempts": {}, "resting": {}, **known}
+    return node_requests.decide(Inputs(waiting=set(map(PodUid, waiting)), today=TODAY, **rest), limits, NOW)
 
 
 def test_those_that_wait_longest_come_first_and_no_more_than_the_limit() -> None:
     refused = {name: refusal(since=since) for name, since in (("p", 30.0), ("q", 10.0), ("r", 20.0))}
     assert list(decide(refused=refused, waiting="pqr").ask) == ["q", "r"]
-    assert list(decide(refused=refused, there={"x": one()}, waiting="pqrx").ask) == ["q"]
+    assert list(decide(refused=refused, asked={"x": one()}, waiting="pqrx").ask) == ["q"]
 
 
 def test_namespaces_take_turns() -> None:
@@ -89,9 +72,9 @@ def test_namespaces_take_turns() -> None:
     refused["s"] = refusal(since=40.0, namespace="few")
     assert list(decide(refused=refused, waiting="pqrs").ask) == ["p", "s"]
     there = {"p": one(namespace="many")}
-    assert list(decide(refused=refused, there=there, waiting="pqrs").ask) == ["s"]
+    assert list(decide(refused=refused, asked=there, waiting="pqrs").ask) == ["s"]
     del refused["p"]  # after a change of leader it is not known
-    assert list(decide(refused=refused, there=there, waiting="pqrs").ask) == ["s"]
+    assert list(decide(refused=refused, asked=there, waiting="pqrs").ask) == ["s"]
 
 
 def test_a_node_that_is_awaited_counts_as_one_that_may_come_in_vain() -> None:
@@ -100,24 +83,23 @@ def test_a_node_that_is_awaited_counts_as_one_that_may_come_in_vain() -> None:
     one_less = {"many": node_requests.MOST_IN_VAIN - 1}
     assert decide(refused=refused, waiting="pqs", in_vain=one_less, limits=limits).ask.keys() == {"p", "s"}
     there = {"x": one(namespace="many")}
-    assert decide(refused=refused, there=there, waiting="pqsx", in_vain=one_less, limits=limits).ask.keys() == {"s"}
+    assert decide(refused=refused, asked=there, waiting="pqsx", in_vain=one_less, limits=limits).ask.keys() == {"s"}
 
 
 def test_a_pod_has_one_placeholder_until_it_is_bound_or_it_was_there_too_long() -> None:
-    assert decide(refused={"p": refusal()}, there={"p": one()}, waiting="p") == Steps(remove={}, ask={})
-    assert decide(there={"p": one()}, waiting="p").remove == {}  # a new leader has no refusal of the pod yet
-    assert decide(there={"p": one(age_s=0)}).remove == {"p": Why.DONE}
-    assert decide(there={"p": one(age_s=LIMITS.life_s)}, waiting="p").remove == {"p": Why.EXPIRED}
+    assert decide(refused={"p": refusal()}, asked={"p": one()}, waiting="p") == Steps(remove={}, ask={})
+    assert decide(asked={"p": one()}, waiting="p").remove == {}  # a new leader has no refusal of the pod yet
+    assert decide(asked={"p": one(age_s=0)}).remove == {"p": Why.DONE}
+    assert decide(asked={"p": one(age_s=LIMITS.life_s)}, waiting="p").remove == {"p": Why.EXPIRED}
 
 
 def test_a_placeholder_that_does_not_name_a_node_that_refuses_is_replaced() -> None:
     """On that node an autoscaler sees room for it."""
     refused = {"p": refusal(A, B)}
-    assert decide(refused=refused, there={"p": one(A)}, waiting="p").remove == {"p": Why.OUTDATED}
-    assert (
-        decide(refused=refused, there={"p": one(A, age_s=node_requests.REPLACE_AFTER_S - 1)}, waiting="p").remove == {}
-    )
-    assert decide(refused=refused, there={"p": one(A, B)}, waiting="p").remove == {}
+    assert decide(refused=refused, asked={"p": one(A)}, waiting="p").remove == {"p": Why.OUTDATED}
+    young = one(A, age_s=node_requests.REPLACE_AFTER_S - 1)
+    assert decide(refused=refused, asked={"p": young}, waiting="p").remove == {}
+    assert decide(refused=refused, asked={"p": one(A, B)}, waiting="p").remove == {}
 
 
 def test_nodes_that_help_no_pod_are_asked_for_a_few_times_only() -> None:

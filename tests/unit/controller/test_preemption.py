@@ -30,6 +30,7 @@ from testing.builders import (
     make_shape,
 )
 from testing.controller.world import World, uid_of
+from tests.unit.controller.conftest import lines
 
 EVERYBODY = LabelSelector((), "")
 
@@ -307,16 +308,12 @@ def test_a_pod_that_may_be_bound_there_leaves_the_victims_as_they_are(world: Wor
 
 
 def test_a_protected_pod_is_spared_and_counted(world: World) -> None:
-    everybody = LabelSelector((), "")
     spared, other = running(world, 9, priority=1), running(world, 9, priority=2)
-    known = {
-        name: Budget(namespace="team", name=name, selector=everybody, allowed=0, disrupted=frozenset(names))
-        for name, names in (("a", [other["metadata"]["name"]]), ("b", []))
-    }
+    known = {"a": budget(0, namespace="team", disrupted=[other["metadata"]["name"]])}
     pod = wanting(world, 9)
-    world.budgets.by_key = {"a": known["a"]}
-    assert ask(world, pod, meta(node_a=[])) == meta(node_a=[other])
     world.budgets.by_key = known
+    assert ask(world, pod, meta(node_a=[])) == meta(node_a=[other])
+    world.budgets.by_key = {**known, "b": budget(0, namespace="team")}
     assert ask(world, pod, meta(node_a=[spared]))["node-a"]["NumPDBViolations"] == 1
 
 
@@ -330,12 +327,6 @@ def test_a_group_that_no_one_has_begun_is_begun_where_there_is_room(world: World
     assert ask(world, pod, meta(node_a=[victim])) == {}
 
 
-def test_a_replica_that_is_not_ready_evicts_no_one(world: World) -> None:
-    victim = running(world, 9, priority=1)
-    world.unready = "this replica does not lead"
-    assert ask(world, wanting(world, 10), meta(node_a=[victim])) == {}
-
-
 def test_garbage_and_a_bug_evict_no_one_and_are_logged(
     world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,8 +334,7 @@ def test_garbage_and_a_bug_evict_no_one_and_are_logged(
     assert ask(world, {"metadata": {}, "spec": []}, meta(node_a=[victim])) == {}
     monkeypatch.setattr("controller.preemption.decide", lambda *_: 1 / 0)
     assert ask(world, wanting(world, 10), meta(node_a=[victim])) == {}
-    told = [record.gpushare_fields for record in caplog.records if record.getMessage() == "preempt failed"]  # type: ignore[attr-defined]  # set by `logs.event`
-    assert [line["error"] for line in told] == [
+    assert [line["error"] for line in lines(caplog, "preempt failed")] == [
         "Pod.spec: expected an object, found a list",
         "gpushare controller: internal error: ZeroDivisionError",
     ]
@@ -388,8 +378,8 @@ def test_what_was_decided_is_counted_and_logged(world: World, caplog: pytest.Log
         ("preempt_victims_total", "dropped"): 4,
     }
     assert {key: found[f"gpushare_{key[0]}", *key[1:]] for key in expected} == expected
-    first, _ = [record for record in caplog.records if record.getMessage() == "preempt"]
-    assert first.gpushare_fields == {  # type: ignore[attr-defined]  # set by `logs.event`
+    first, _ = lines(caplog, "preempt")
+    assert first == {
         "pod": f"team/{pod['metadata']['name']}",
         "uid": uid_of(pod),
         "priority": 100,

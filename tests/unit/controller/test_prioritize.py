@@ -23,29 +23,13 @@ from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
 from gpushare.placement.table import Fits, Table
 from testing import plain_policies as plain
-from testing.builders import make_container, make_inventory, make_node, make_pod, make_shape
+from testing.builders import make_shape
 from testing.controller.world import NODES, World, request_of
+from tests.unit.controller.conftest import node, pod
 
 PODS = "/api/v1/namespaces/team/pods"
 A, B = NodeName("node-a"), NodeName("node-b")
 LITTLE = FreeHost(500, 512)
-
-
-def node(name: str, *gib: int, cpu: int = 32, model: str = "") -> JsonObject:
-    inventory = make_inventory(*gib, node=name)
-    if model:
-        inventory = replace(inventory, gpus=tuple(replace(gpu, model=model) for gpu in inventory.gpus))
-    made = make_node(inventory) if gib else make_node(name=name)
-    made["status"]["allocatable"] |= {"cpu": str(cpu), "memory": f"{4 * cpu}Gi"}
-    return made
-
-
-def pod(name: str, *, gib: int = 0, cpu: str = "1", on: str | None = None, **annotations: str) -> JsonObject:
-    amounts: dict[str, Any] = {"requests": {"cpu": cpu, "memory": "1Gi"}}
-    if gib:
-        amounts["limits"] = {names.GPU_MEM: gib}
-    notes = {f"gpushare.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
-    return make_pod(make_container(resources=amounts), name=name, namespace="team", node=on, annotations=notes)
 
 
 def of_nodes(*nodes: JsonObject) -> World:

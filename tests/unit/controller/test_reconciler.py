@@ -144,15 +144,9 @@ def test_judging_stops_when_its_time_is_over(world: World, monkeypatch: pytest.M
         assert len(world.api.objects(EVENTS)) == told
 
 
-def add_pods(world: World, count: int, **labels: str) -> None:
-    """Pods that wait for the GPU of a group."""
-    for _ in range(count):
-        world.add_waiting(3, labels=labels, annotations={names.ANNOTATION_SAME_GPU: "app=web"})
-
-
 def test_who_may_begin_a_group_is_told_nothing_while_others_do_not(world: World) -> None:
-    add_pods(world, 1, app="guest")
-    add_pods(world, 1, app="web")
+    for app in ("guest", "web"):
+        world.add_waiting(3, labels={"app": app}, annotations={names.ANNOTATION_SAME_GPU: "app=web"})
     world.reconciler.tick()
     [told] = world.api.objects(EVENTS)
     assert told["message"].startswith("needs 3 GiB on one GPU")

@@ -16,23 +16,13 @@ from gpushare.kube import client
 from gpushare.model.request import Policy
 from gpushare.runtime import options
 from gpushare.runtime.process import Signals
-from gpushare.units import GIB, MemoryUnit
+from gpushare.units import MemoryUnit
 from testing.fakes.kube import FakeKube
 from testing.fakes.kube_http import kubeconfig
 
 
 def load(*argv: str, **environ: str) -> Settings:
     return options.load(Settings, argv, prog="gpushare-controller", environ=environ)
-
-
-def test_the_promised_defaults() -> None:
-    settings = load()
-    assert (settings.bind_address, settings.port, settings.threads) == ("0.0.0.0", 12345, 32)
-    assert (settings.probe_port, settings.namespace) == (12346, "gpushare-system")
-    assert (settings.memory_unit, settings.gpu_policy) == (GIB, Policy.DENSE)
-    assert (settings.whole_gpus, settings.lease) == (False, "gpushare-controller")
-    assert (settings.lease_seconds, settings.renew_seconds, settings.retry_seconds) == (15.0, 10.0, 2.0)
-    assert (settings.bind_seconds, settings.in_doubt_seconds) == (2.0, 120.0)
 
 
 def test_a_worker_has_its_settings_and_ends_its_parts() -> None:

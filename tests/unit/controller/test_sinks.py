@@ -22,6 +22,7 @@ from testing.clock import ManualClock, ending
 from testing.controller import world as worlds
 from testing.controller.world import World
 from testing.fakes.kube import Call, FakeKube, Fault
+from tests.unit.controller.conftest import lines
 
 NODES = ["node-a", "node-b"]
 
@@ -157,10 +158,6 @@ def test_an_old_server_has_an_older_version_in_which_an_empty_selector_means_no_
 
 FORBIDDEN, MISSING = kube.ForbiddenError("no"), kube.NotFoundError("the server could not find the requested resource")
 GRANT = "grant the controller list and watch of poddisruptionbudgets in the API group policy"
-
-
-def lines(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, object]]:
-    return [record.gpushare_fields for record in caplog.records if record.getMessage() == name]  # type: ignore[attr-defined]  # set by `logs.event`
 
 
 @pytest.mark.parametrize(
@@ -381,8 +378,7 @@ def test_numbers_that_no_gpu_has_are_logged_once(world: World, caplog: pytest.Lo
     cordon(world, "node-b", "GPU-9,1")
     for _ in range(3):
         world.reconciler.tick()
-    found = [record.__dict__["gpushare_fields"] for record in caplog.records if record.message == "no such GPUs"]
-    assert found == [{"node": "node-a", "gpus": "7"}, {"node": "node-b", "gpus": "GPU-9"}]
+    assert lines(caplog, "no such GPUs") == [{"node": "node-a", "gpus": "7"}, {"node": "node-b", "gpus": "GPU-9"}]
     assert health(world) == [ILL, OK]
     call_ill(world, "0,8")
     world.reconciler.tick()

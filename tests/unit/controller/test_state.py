@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -20,6 +19,7 @@ from gpushare.wire import allocations, pods as pods_wire
 from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_node, make_pod, make_ref
 from testing.controller.bypassing import add_bypassed
 from testing.controller.world import NODES, World, path_of, request_of, uid_of
+from tests.unit.controller.conftest import node, pod
 
 A, B = NodeName("node-a"), NodeName("node-b")
 
@@ -58,8 +58,8 @@ def test_a_bound_pod_holds_its_memory_until_its_containers_have_ended(world: Wor
 
 def test_a_list_replaces_what_was_known_and_a_pod_that_is_gone_lets_others_try_again(world: World) -> None:
     freed, gone, stays = world.state.index.freed, world.add_pod(3), world.add_pod(4)
-    for pod in (gone, stays):
-        place_by_hand(world, pod)
+    for each in (gone, stays):
+        place_by_hand(world, each)
     world.see()
     world.api.vanish(path_of(gone))
     world.api.vanish(f"{NODES}/node-b")
@@ -202,28 +202,15 @@ def test_the_end_of_a_binding_leaves_what_is_patched_into_its_pod_on_the_same_no
     assert world.used() == {}
 
 
-HAS = FreeHost(8000, 16384)
+HAS = FreeHost(8000, 32768)
 PODS = "/api/v1/namespaces/team/pods"
-
-
-def node(name: str, *gib: int, cpu: str = "8") -> JsonObject:
-    made = make_node(make_inventory(*gib, node=name)) if gib else make_node(name=name)
-    made["status"]["allocatable"] |= {"cpu": cpu, "memory": "16Gi"}
-    return made
-
-
-def pod(name: str, on: str | None = None, *, cpu: str = "1", gib: int | None = None) -> JsonObject:
-    amounts: dict[str, Any] = {"requests": {"cpu": cpu, "memory": "1Gi"}}
-    if gib:
-        amounts["limits"] = {names.GPU_MEM: gib}
-    return make_pod(make_container(resources=amounts), name=name, namespace="team", node=on, phase="Running")
 
 
 @pytest.fixture
 def hosts() -> World:
     """Two nodes with a host, of which the second has no GPU."""
     world = World()
-    world.api.seed(NODES, node("node-a", 10, 10))
+    world.api.seed(NODES, node("node-a", 10, 10, cpu=8))
     world.api.seed(NODES, node("node-b"))
     world.list_all()
     return world
@@ -235,17 +222,17 @@ def left(world: World, name: NodeName = A) -> FreeHost | None:
 
 def test_a_host_has_what_it_gives_now_less_what_pods_have_now(hosts: World) -> None:
     hosts.api.edit(f"{NODES}/node-b", lambda found: found["status"].pop("allocatable"))
-    hosts.api.seed(PODS, pod("odd", "node-a", cpu="fast"))  # an amount that is none counts as nothing
-    one = hosts.api.seed(PODS, pod("one", "node-a"))
+    hosts.api.seed(PODS, pod("odd", on="node-a", cpu="fast"))  # an amount that is none counts as nothing
+    one = hosts.api.seed(PODS, pod("one", on="node-a"))
     hosts.see()
-    assert (left(hosts), left(hosts, B)) == (FreeHost(7000, 15360), None)
+    assert (left(hosts), left(hosts, B)) == (FreeHost(7000, 31744), None)
     resized = {"requests": {"cpu": "3", "memory": "1Gi"}}
     hosts.edit_pod(one, lambda found: found["spec"]["containers"][0].update(resources=resized))
     hosts.see()
-    assert left(hosts) == FreeHost(5000, 15360)
+    assert left(hosts) == FreeHost(5000, 31744)
     hosts.api.edit(f"{NODES}/node-a", lambda found: found["status"]["allocatable"].update(cpu="6"))
     hosts.see()
-    assert left(hosts) == FreeHost(3000, 15360)
+    assert left(hosts) == FreeHost(3000, 31744)
 
 
 def test_pods_with_gpus_count_from_the_choice_on_and_once(hosts: World) -> None:
@@ -253,13 +240,13 @@ def test_pods_with_gpus_count_from_the_choice_on_and_once(hosts: World) -> None:
     hosts.see()
     reserved = hosts.state.reserve(request_of(made), A, now=hosts.clock.at)
     assert isinstance(reserved, Reserved)
-    assert left(hosts) == FreeHost(7000, 15360)
+    assert left(hosts) == FreeHost(7000, 31744)
     hosts.state.undo(reserved)
     assert left(hosts) == HAS
-    late = hosts.api.seed(PODS, pod("late", "node-a", gib=3))
+    late = hosts.api.seed(PODS, pod("late", on="node-a", gib=3))
     hosts.see()
     assert isinstance(hosts.state.reserve(request_of(late), A, now=0, bypassed=True), Reserved)
-    assert left(hosts) == FreeHost(7000, 15360)
+    assert left(hosts) == FreeHost(7000, 31744)
 
 
 def test_each_pod_comes_once(hosts: World) -> None:
@@ -286,7 +273,7 @@ def test_the_rooms_are_those_of_the_objects_whatever_happened(hosts: World, seed
         match chance.randrange(6):
             case 0 | 1:
                 on = chance.choice(["node-a", "node-b", "node-c"])
-                made.append(hosts.api.seed(PODS, pod(f"guest-{step}", on, cpu=chance.choice(["1", "500m"]))))
+                made.append(hosts.api.seed(PODS, pod(f"guest-{step}", on=on, cpu=chance.choice(["1", "500m"]))))
             case 2:
                 bound = hosts.api.seed(PODS, pod(f"pod-{step}", gib=1))
                 hosts.see()
@@ -315,7 +302,7 @@ def _rooms(world: World) -> dict[NodeName, NodeCapacity]:
     for found in world.api.objects(NODES):
         name = NodeName(found["metadata"]["name"])
         there = [each for each in world.api.objects("/api/v1/pods") if each["spec"].get("nodeName") == name]
-        taken = [pods_wire.host_requests(each) for each in there if each["status"]["phase"] == "Running"]
+        taken = [pods_wire.host_requests(each) for each in there if each["status"]["phase"] != "Succeeded"]
         has = pods_wire.allocatable(found)
         assert has is not None
         rest, ledger = has.left_by(taken), ledgers.get(name)
