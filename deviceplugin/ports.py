@@ -7,8 +7,9 @@ program that is started for every probe, and finds a process that stands still: 
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from gpushare.errors import SettingsError
@@ -28,18 +29,15 @@ _AGAIN_S: Final = 30.0  # after which a port of metrics that was taken is tried 
 class Probe:
     port: int
     clock: Clock
-    parts: Iterable[str]  # what has to be registered, each with its own beat
+    parts: Collection[str]  # what has to be registered, each with its own beat
     usable: Callable[[], bool] = lambda: True  # whether this process can read the GPUs, or could when it last tried
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
-    _heard: dict[str, float | None] = field(init=False)  # when each part last said that it is registered
+    _heard: dict[str, float] = field(init=False, default_factory=dict)  # when each last said that it is registered
     _problems: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
-
-    def __post_init__(self) -> None:
-        self._heard = dict.fromkeys(self.parts)
 
     def beat(self, part: str, registered: bool) -> None:
         with self._lock:
-            self._heard[part] = self.clock.monotonic() if registered else None
+            self._heard[part] = self.clock.monotonic() if registered else -inf
 
     def registered(self) -> bool:
         """Whether every part has said so in the last half minute, and the GPUs can be read."""
@@ -47,7 +45,7 @@ class Probe:
             return False
         now = self.clock.monotonic()
         with self._lock:
-            return all(heard is not None and now - heard < _SILENT_S for heard in self._heard.values())
+            return all(now - self._heard.get(part, -inf) < _SILENT_S for part in self.parts)
 
     def run(self, stop: threading.Event) -> None:
         while not stop.is_set():

@@ -196,14 +196,6 @@ def _possible(gpu: Gpu, limits: Order) -> Order:
     return tuple(limit for limit in limits if gpu.mig or limit is not Limit.MIG)
 
 
-def only_mps_on(proofs: ProofsOfAll, exclusive: Proofs) -> ProofsOfAll:
-    """The proofs, where nothing but MPS works on GPUs that programs cannot use side by side."""
-    return {
-        limit: of_gpus if limit is Limit.MPS else {gpu: exclusive.get(gpu, why) for gpu, why in of_gpus.items()}
-        for limit, of_gpus in proofs.items()
-    }
-
-
 Failed = frozenset[tuple[Limit, GpuUuid]]  # back ends that worked on a GPU, and then did not once
 
 
@@ -264,7 +256,8 @@ class NodeLimits:
         if seen != self._seen or now >= self._prove_at:
             self._seen, self._prove_at = seen, now + PROVE_S
             found = {limit: self._proofs(limit, inventory) for limit in wanted}
-            proofs = only_mps_on(found, self.exclusive(inventory.gpus))
+            exclusive = self.exclusive(inventory.gpus)
+            proofs = {limit: why if limit is Limit.MPS else {**why, **exclusive} for limit, why in found.items()}
             kept, self._failed = with_second_try(proofs, self._chosen, self._failed)
             if self._failed:
                 self._prove_at = now + _AGAIN_S

@@ -93,9 +93,8 @@ def test_a_list_of_processes_that_hangs_holds_no_limit_up(nvml_binding: Any, nvm
 
 
 @pytest.fixture
-def whole_gpu(nvml_stub: Stub) -> Gpu:
-    nvml_stub.add_gpu(15360)
-    return replace(make_gpu(0), uuid=GpuUuid(str(nvml_stub.keys["0.uuid"])))
+def whole_gpu(gpu: GpuUuid) -> Gpu:
+    return replace(make_gpu(0), uuid=gpu)
 
 
 def test_a_mode_that_keeps_programs_out_is_told_with_the_way_out(

@@ -3,8 +3,7 @@
 import os
 import signal
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -24,6 +23,7 @@ from testing.clock import ManualClock
 from testing.deviceplugin.build import bound_pod
 from testing.deviceplugin.limits import start_of
 from testing.deviceplugin.running import in_threads
+from testing.fakes.kubelet import wait_until
 from testing.nvml import mps_programs
 
 INVENTORY: Final = make_inventory(15, 15)
@@ -60,13 +60,8 @@ class Node:
     @contextmanager
     def running(self) -> Iterator[None]:
         with in_threads(self.supervisor.run, self.supervisor.serve):
-            until(lambda: self.problems() == [PROVEN, PROVEN])
+            wait_until(lambda: self.problems() == [PROVEN, PROVEN])
             yield
-
-
-def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -103,7 +98,7 @@ def test_a_daemon_that_ends_is_started_again_with_the_same_limits_and_one_that_d
         node.backend.prepare(start_of(0), INVENTORY.gpus[:1])
         first = node.pid()
         os.kill(first, signal.SIGKILL)
-        until(lambda: (node.problems() == [PROVEN, PROVEN]) and node.pid() != first)
+        wait_until(lambda: (node.problems() == [PROVEN, PROVEN]) and node.pid() != first)
         assert node.log().count("set_default_device_pinned_mem_limit 0 3072M") == 2
         second = node.pid()
     with pytest.raises(ProcessLookupError):
@@ -172,7 +167,7 @@ def test_without_the_supervisor_nothing_starts(node: Node) -> None:
 def test_a_gpu_that_programs_can_use_without_mps_is_not_limited_by_it(node: Node) -> None:
     with node.running():
         (node.state / "mode").write_text("Default\n", encoding="ascii")
-        until(lambda: PROVEN not in node.problems())
+        wait_until(lambda: PROVEN not in node.problems())
         assert node.problems()[0] == (
             "its compute mode is Default, so that a program which does not reach MPS would have no limit; the DaemonSet"
             " gpushare-mps sets Exclusive_Process when it starts"

@@ -4,10 +4,8 @@ import base64
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
@@ -89,15 +87,6 @@ class Node:
         return self.api.objects("/api/v1/namespaces/default/events")
 
 
-@contextmanager
-def watching(api: FakeKube, cache: PodCache) -> Iterator[None]:
-    reflector = Reflector(
-        api=api, path=pods.PATH, sink=cache, clock=SystemClock(), params={"fieldSelector": f"spec.nodeName={NODE}"}
-    )
-    with in_threads(reflector.run, wake=api.close):
-        yield
-
-
 @pytest.fixture
 def hand_over(tmp_path: Path) -> DeviceHandOver:
     return handing_over(HandOver.CDI, tmp_path)
@@ -120,8 +109,10 @@ def node(kubelet: FakeKubelet, pod_resources: FakePodResources, hand_over: Devic
         late=LateStarts(cache=cache, clock=clock),
         hand_over=hand_over,
     )
+    params = {"fieldSelector": f"spec.nodeName={NODE}"}
+    reflector = Reflector(api=api, path=pods.PATH, sink=cache, clock=clock, params=params)
     parts = {"feed": start_check.feed, "start_check": start_check.check, "answer": hand_over.answer}
-    with watching(api, cache), running_all(*EVERYTHING, directory=kubelet.directory, **parts):
+    with in_threads(reflector.run, wake=api.close), running_all(*EVERYTHING, directory=kubelet.directory, **parts):
         plugins = {resource.name: kubelet.wait_for_devices(1, resource.name) for resource in EVERYTHING}
         made = Node(plugins=plugins, api=api, cache=cache, resources=pod_resources, checkpoint=start_check.checkpoint)
         made.record()
@@ -225,12 +216,8 @@ ONE_PERCENT = ("p000",)
 def minors(directory: Path) -> list[list[int]]:
     """The GPUs that each device has."""
     specs = [json.loads(file.read_text()) for file in sorted(directory.glob("*.json"))]
-    return [[node["minor"] for node in edits_of(spec)["deviceNodes"]] for spec in specs]
-
-
-def edits_of(spec: Any) -> Any:
-    (device,) = spec["devices"]
-    return device["containerEdits"]
+    devices = [device for spec in specs for device in spec["devices"]]
+    return [[node["minor"] for node in device["containerEdits"]["deviceNodes"]] for device in devices]
 
 
 def test_of_equal_pods_each_has_the_gpu_of_its_binding(node: Node, tmp_path: Path) -> None:

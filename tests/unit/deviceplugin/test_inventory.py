@@ -328,13 +328,10 @@ def test_memory_is_always_offered() -> None:
     assert offered == [(MEMORY,), (MEMORY, WHOLE), (MEMORY, PERCENT), (MEMORY, PERCENT, WHOLE)]
 
 
-def test_a_resource_knows_its_own_devices() -> None:
+def test_a_resource_knows_its_own_devices_from_those_of_other_resources_and_plugins() -> None:
     for number, resource in itertools.product((0, 1, 35, 36, 1295, 1296, 19_999, 46_655), (MEMORY, PERCENT, WHOLE)):
         own = [each for each in (MEMORY, PERCENT, WHOLE) if each.is_own_id(resource.device(number))]
         assert own == [resource], number
-
-
-def test_devices_of_other_plugins_are_told_apart() -> None:
     others = ("GPU-3b1f7a9e-3c1f-4c1d-8f57-0d8f4f0e1a2b-_-11", "nano-0-07", "nano", "G000", "p000")
     for device in ("", "g", "g00", "g0000", "g00A", "g00\u0661", *others):
         assert not MEMORY.is_own_id(device), device
