@@ -22,16 +22,6 @@ from testing.clock import ManualClock
 from testing.webhook import authority_and_leaf
 
 
-class Lead:
-    """What the leader's lease says."""
-
-    def __init__(self) -> None:
-        self.held = True
-
-    def __call__(self) -> bool:
-        return self.held
-
-
 @contextmanager
 def listening(
     serve: Callable[[socket.socket], bytes], server: str = "http://127.0.0.1:{}", **credentials: Any
@@ -83,13 +73,14 @@ def answered(connection: socket.socket, end: bytes | tuple[bytes, ...]) -> bytes
 
 
 @pytest.fixture
-def lead() -> Lead:
-    return Lead()
+def lead() -> Mock:
+    """Whether the leader's lease is held."""
+    return Mock(return_value=True)
 
 
-def test_the_lead_that_ends_while_the_token_is_read_sends_nothing(lead: Lead) -> None:
+def test_the_lead_that_ends_while_the_token_is_read_sends_nothing(lead: Mock) -> None:
     def slow_token() -> str:
-        lead.held = False
+        lead.return_value = False
         return "secret"
 
     with listening(everything, token_source=slow_token) as (rest, sent), pytest.raises(kube.NotSentError):
@@ -97,7 +88,7 @@ def test_the_lead_that_ends_while_the_token_is_read_sends_nothing(lead: Lead) ->
     assert sent == [b""]
 
 
-def test_the_lead_that_ends_during_the_handshake_sends_nothing(lead: Lead, tmp_path: Path) -> None:
+def test_the_lead_that_ends_during_the_handshake_sends_nothing(lead: Mock, tmp_path: Path) -> None:
     ca, leaf = authority_and_leaf()
     (tmp_path / "ca.crt").write_bytes(ca.certificate)
     (tmp_path / "tls.pem").write_bytes(leaf.key + leaf.certificate)
@@ -105,7 +96,7 @@ def test_the_lead_that_ends_during_the_handshake_sends_nothing(lead: Lead, tmp_p
     context.load_cert_chain(tmp_path / "tls.pem")
 
     def serve(connection: socket.socket) -> bytes:
-        lead.held = False
+        lead.return_value = False
         with context.wrap_socket(connection, server_side=True) as wrapped:
             return everything(wrapped)
 
@@ -115,17 +106,17 @@ def test_the_lead_that_ends_during_the_handshake_sends_nothing(lead: Lead, tmp_p
     assert sent == [b""]
 
 
-def test_a_deletion_without_a_body_is_sent_only_while_the_lead_is_held(lead: Lead) -> None:
+def test_a_deletion_without_a_body_is_sent_only_while_the_lead_is_held(lead: Mock) -> None:
     with listening(partial(answered, end=b"{}")) as (rest, sent):
         assert rest.delete("/pods/p", precondition=lead) == {}
     assert b"Content-Length: 2\r\n" in sent[0]
-    lead.held = False
+    lead.return_value = False
     with listening(everything) as (rest, sent), pytest.raises(kube.NotSentError):
         rest.delete("/pods/p", precondition=lead)
     assert sent == [b""]
 
 
-def test_reading_the_token_counts_against_the_deadline(lead: Lead, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_the_token_counts_against_the_deadline(lead: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     given: list[float] = []
 
@@ -147,7 +138,7 @@ def test_reading_the_token_counts_against_the_deadline(lead: Lead, monkeypatch: 
     assert given == [1, 0.001]
 
 
-def test_the_leader_sends_the_whole_request_when_the_connection_stands(lead: Lead) -> None:
+def test_the_leader_sends_the_whole_request_when_the_connection_stands(lead: Mock) -> None:
     connected = threading.Event()
 
     def serve(connection: socket.socket) -> bytes:
@@ -166,7 +157,7 @@ def test_the_leader_sends_the_whole_request_when_the_connection_stands(lead: Lea
     assert b"Transfer-Encoding" not in sent[0]
 
 
-def test_requests_go_below_the_path_of_the_server_and_through_connections_that_were_kept(lead: Lead) -> None:
+def test_requests_go_below_the_path_of_the_server_and_through_connections_that_were_kept(lead: Mock) -> None:
     def answer(connection: socket.socket) -> bytes:
         requests = [answered(connection, (b"\r\n\r\n", b"{}")) for _ in range(3)]
         return b"\n".join(request.partition(b"\r\n")[0] for request in requests)
@@ -233,15 +224,12 @@ def test_a_quiet_watch_is_cut_before_its_own_end(monkeypatch: pytest.MonkeyPatch
             next(events)
 
 
-@pytest.mark.parametrize(
-    "error",
-    [FileNotFoundError(2, "No such file", "/token"), PermissionError("no"), RuntimeError("exec: no such plugin")],
-)
-def test_without_a_token_the_fix_is_named(error: Exception) -> None:
+def test_without_a_token_the_fix_is_named() -> None:
+    error = RuntimeError("exec: no such plugin")
     rest = RestClient(Credentials(server="http://127.0.0.1:9", token_source=Mock(side_effect=error)))
     message = (
-        f"no token for the API server ({type(error).__name__}: {error}); check the pod's service account volume, or the"
-        " authentication plug-in that the kubeconfig names"
+        "no token for the API server (RuntimeError: exec: no such plugin); check the pod's service account volume, or"
+        " the authentication plug-in that the kubeconfig names"
     )
     with pytest.raises(kube.UnauthorizedError, match=f"^{re.escape(message)}$"):
         rest.get("/x")
@@ -251,8 +239,7 @@ def test_without_a_token_the_fix_is_named(error: Exception) -> None:
 
 def test_while_the_token_cannot_be_renewed_the_old_one_is_used(caplog: pytest.LogCaptureFixture) -> None:
     error = FileNotFoundError("/token")
-    rest = RestClient(
-        Credentials(server="http://127.0.0.1:9", token_source=Mock(side_effect=["a", error, error, "b", error]))
-    )
+    source = Mock(side_effect=["a", error, error, "b", error])
+    rest = RestClient(Credentials(server="http://127.0.0.1:9", token_source=source))
     assert [rest._current_token() for _ in range(5)] == ["a", "a", "a", "b", "b"]
     assert caplog.messages == ["token not renewed"] * 2  # once for each failure, not for each request
