@@ -371,7 +371,15 @@ def test_any_text_is_values_or_an_error(text: str) -> None:
         objects.collect([("f", yamls.load_all(text, "f"))])
 
 
-@given(anything, st.none() | st.integers(-1, 3))
+PROFILE: Json = {
+    "seed": 1,
+    "gpus": [{"model": "T4", "memoryMiB": 1, "count": 2, "numa": 0}, {"model": "A", "memoryMiB": 9, "mig": []}],
+    "faults": [{"gpu": 0, "kind": "xid", "afterPolls": 3, "afterSeconds": 1}],
+    "nodes": {"node-b": {"gpus": [{"model": "X", "memoryMiB": 7, "mig": [{"profile": "1g", "memoryMiB": 1}]}]}},
+}
+
+
+@given(anything | odd([PROFILE]).map(lambda found: found[0]), st.none() | st.integers(-1, 3))
 def test_any_profile_is_nodes_or_an_error(document: Any, count: int | None) -> None:
     with readable_file:
         question.synthetic_nodes(Profile(document, "f", count), make_inventory(1).unit, ())

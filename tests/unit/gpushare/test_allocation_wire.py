@@ -97,10 +97,7 @@ def test_an_allocation_for_another_node_or_with_a_broken_amount_is_refused() -> 
         allocations.granted(pod, GIB)
 
 
-def test_pods_of_other_systems_count_by_their_spec_and_their_annotations() -> None:
-    annotations = {"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_POD": "99"}
-    pod = make_pod(make_container("a", 3), make_container("side"), name="p", node="node-a", annotations=annotations)
-    assert allocations.granted(pod, GIB) == make_allocation("p", make_grant(by_index(2), gib=3, container="a"))
+def test_a_pod_of_acks_counts_by_the_numbers_of_its_containers_and_gpus() -> None:
     annotations = {"scheduler.framework.gpushare.allocation": '{"1":{"0":4,"3":5}}'}
     pod = make_pod(make_container("side"), make_container("b", 9), name="p", node="node-a", annotations=annotations)
     grants = make_grant(by_index(0), gib=4, container="b"), make_grant(by_index(3), gib=5, container="b")

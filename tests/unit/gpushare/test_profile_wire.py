@@ -1,13 +1,11 @@
 """Profiles of simulated GPUs: what they say, and what is wrong in one, and where."""
 
-import contextlib
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, strategies as st
 
 from deviceplugin.inventory import build
 from deviceplugin.simulated import SimulatedSource
@@ -191,21 +189,3 @@ def test_a_wrong_profile_is_refused_with_path_and_fix(document: Any, message: st
     with pytest.raises(WireError) as caught:
         profile.parse(document, NODE)
     assert str(caught.value) == message
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["gpus", "faults", "nodes", "seed", "model", "memoryMiB", "kind", "gpu", "node-a"]), inner
-        )
-    ),
-    max_leaves=20,
-)
-
-
-@given(JSON)
-def test_no_document_crashes_the_reader(document: Any) -> None:
-    with contextlib.suppress(WireError):
-        profile.parse(document, NODE)

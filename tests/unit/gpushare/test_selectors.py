@@ -21,20 +21,11 @@ LABELS = "write a label selector such as app=web or app in (web, api)"
 UUIDS = "write UUIDs as nvidia-smi -L prints them, separated by commas; ! before one excludes it"
 
 
-def shape(**annotations: str) -> RequestShape:
-    keys = {
-        "model": names.ANNOTATION_MODEL,
-        "uuid": names.ANNOTATION_UUID,
-        "memory": names.ANNOTATION_MIN_MEMORY,
-        "limit": names.ANNOTATION_LIMIT,
-        "mig": names.ANNOTATION_MIG,
-        "same": names.ANNOTATION_SAME_GPU,
-        "other": names.ANNOTATION_OTHER_GPU,
-        "oversubscription": names.ANNOTATION_OVERSUBSCRIPTION,
-    }
-    found = requests.of_pod(
-        make_pod(annotations={keys[key]: text for key, text in annotations.items()}), ResourceConfig()
-    )
+def shape(*limits: dict[str, str], **notes: Any) -> RequestShape:
+    """Of a pod with a container for each of these limits, and annotations by what stands behind `gpushare.dev/`."""
+    containers = [{"name": f"c{i}", "resources": {"limits": each}} for i, each in enumerate(limits)]
+    keys = {f"gpushare.dev/{key}": text for key, text in notes.items()}
+    found = requests.of_pod(make_pod(*containers, annotations=keys), ResourceConfig(whole_gpus=True))
     assert found is not None
     return found.shape
 
@@ -60,12 +51,12 @@ def test_a_model_is_meant_by_whole_words(meant: str, model: str, expected: bool)
 @pytest.mark.parametrize(
     ("annotations", "why"),
     [
-        *(({"model": text}, "") for text in ("T4", "A100, T4", "!A100")),
-        *(({"model": text}, "other model") for text in ("A100", "!T4")),
-        ({"uuid": "GPU-0"}, ""),
-        *(({"uuid": text}, "other UUID") for text in ("GPU-1,GPU-2", "! GPU-0", "MIG-5a1f, MIG-GPU-0/1/2")),
-        *(({"memory": text}, "") for text in ("15Gi", "15")),
-        *(({"memory": "16Gi"}, "too small"), ({"model": "T4", "memory": "20GB"}, "too small")),
+        *(({"gpu-model": text}, "") for text in ("T4", "A100, T4", "!A100")),
+        *(({"gpu-model": text}, "other model") for text in ("A100", "!T4")),
+        ({"gpu-uuid": "GPU-0"}, ""),
+        *(({"gpu-uuid": text}, "other UUID") for text in ("GPU-1,GPU-2", "! GPU-0", "MIG-5a1f, MIG-GPU-0/1/2")),
+        *(({"min-gpu-memory": text}, "") for text in ("15Gi", "15")),
+        *(({"min-gpu-memory": "16Gi"}, "too small"), ({"gpu-model": "T4", "min-gpu-memory": "20GB"}, "too small")),
     ],
 )
 def test_a_gpu_is_chosen_by_what_it_is(annotations: dict[str, str], why: str) -> None:
@@ -84,13 +75,13 @@ INSTANCE = MigInstance(gpu=0, number=1, profile="1g.10gb")
             ({"limit": "enforced"}, Limit(each), None, f"limit {each}")
             for each in ("mps", "hami-core", "watchdog", "advisory")
         ),
-        ({"limit": "enforced", "memory": "20Gi"}, Limit.ADVISORY, None, "too small"),
+        ({"limit": "enforced", "min-gpu-memory": "20Gi"}, Limit.ADVISORY, None, "too small"),
         ({"mig": "only"}, Limit.MIG, INSTANCE, ""),
         ({"mig": "only"}, Limit.CGROUP, None, "no MIG"),
         ({"mig": "never"}, Limit.CGROUP, None, ""),
         ({"mig": "never"}, Limit.MIG, INSTANCE, "MIG"),
         ({"mig": "never", "limit": "enforced"}, Limit.MIG, INSTANCE, "MIG"),
-        ({"model": "T4"}, Limit.MIG, INSTANCE, ""),
+        ({"gpu-model": "T4"}, Limit.MIG, INSTANCE, ""),
     ],
 )
 def test_a_gpu_is_chosen_by_what_holds_its_shares(
@@ -100,26 +91,19 @@ def test_a_gpu_is_chosen_by_what_holds_its_shares(
 
 
 def test_whole_gpus_need_no_limit_and_need_not_refuse_oversubscription() -> None:
-    def of(*limits: dict[str, str], **notes: str) -> GpuSelector:
-        containers = [{"name": f"c{i}", "resources": {"limits": each}} for i, each in enumerate(limits)]
-        keys = {f"gpushare.dev/{key.replace('_', '-')}": text for key, text in notes.items()}
-        found = requests.of_pod(make_pod(*containers, annotations=keys), ResourceConfig(whole_gpus=True))
-        assert found is not None
-        return found.shape.gpus
-
-    assert of({names.GPU: "1"}, limit="enforced", oversubscription="never") is ANY_GPU
-    assert of({names.GPU: "1"}, limit="enforced", mig="never") == GpuSelector(mig=MigChoice.NEVER)
-    assert of({names.GPU: "1"}, {names.GPU_MEM: "1"}, limit="enforced").enforced
+    assert shape({names.GPU: "1"}, limit="enforced", oversubscription="never").gpus is ANY_GPU
+    assert shape({names.GPU: "1"}, limit="enforced", mig="never").gpus == GpuSelector(mig=MigChoice.NEVER)
+    assert shape({names.GPU: "1"}, {names.GPU_MEM: "1"}, limit="enforced").gpus.enforced
 
 
 @pytest.mark.parametrize(
     ("annotations", "text"),
     [
-        ({"model": "A100,!T4"}, "model A100, not T4"),
-        ({"uuid": "!GPU-0", "memory": "2Gi"}, "UUID not GPU-0 and at least 2048 MiB in all"),
+        ({"gpu-model": "A100,!T4"}, "model A100, not T4"),
+        ({"gpu-uuid": "!GPU-0", "min-gpu-memory": "2Gi"}, "UUID not GPU-0 and at least 2048 MiB in all"),
         ({"limit": "enforced"}, "an enforced limit"),
         (
-            {"memory": "2Gi", "limit": "enforced", "mig": "only"},
+            {"min-gpu-memory": "2Gi", "limit": "enforced", "mig": "only"},
             "at least 2048 MiB in all and an enforced limit and MIG",
         ),
         ({"mig": "never", "oversubscription": "never"}, "no MIG and no oversubscription"),
@@ -169,10 +153,10 @@ def test_every_operator_counts_once_and_affinity_knows_its_namespace() -> None:
     assert [one.operator for one in parsed.requirements] == wanted
     assert str(parsed) == "a=1, b!=1, c, !d"
     assert len(LabelSelector.parse("a,a,a,!b").requirements) == 2
-    affinity = shape(same="app=web", other="app=noisy").affinity
+    affinity = shape(**{"same-gpu-as": "app=web", "other-gpu-than": "app=noisy"}).affinity
     assert affinity is not None
     assert (affinity.namespace, str(affinity.same), str(affinity.other)) == ("default", "app=web", "app=noisy")
-    assert shape(other="app=noisy").affinity is not None
+    assert shape(**{"other-gpu-than": "app=noisy"}).affinity is not None
 
 
 @pytest.mark.parametrize(
@@ -210,14 +194,14 @@ def test_every_operator_counts_once_and_affinity_knows_its_namespace() -> None:
 )
 def test_a_bad_request_says_where_and_what_to_do(key: str, text: Any, message: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        requests.of_pod(make_pod(annotations={f"gpushare.dev/{key}": text}), ResourceConfig())
+        shape(**{key: text})
     assert str(caught.value) == f"metadata.annotations[gpushare.dev/{key}]: {message}"
 
 
 def test_a_long_selector_is_told_by_its_beginning() -> None:
     assert str(LabelSelector.parse("v" * 63 + "=" + "w" * 16)) == "v" * 63 + "=" + "w" * 16
     assert str(LabelSelector.parse("v" * 63 + "=" + "w" * 17)) == "v" * 63 + "=" + "w" * 13 + "..."
-    selector = shape(model=",".join(f"MODEL{i}" for i in range(16))).gpus
+    selector = shape(**{"gpu-model": ",".join(f"MODEL{i}" for i in range(16))}).gpus
     assert str(selector).endswith("...")
     assert len(str(selector)) == len("model ") + 80
     assert len(str(LabelSelector.parse("app in (" + ",".join("v" * 9 for _ in range(20)) + ")"))) == 80
