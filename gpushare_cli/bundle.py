@@ -33,8 +33,6 @@ _BYTES: Final = 2**20
 _LOG_S: Final = 20.0
 _ALL_BYTES: Final = 64 * 2**20  # of all logs, after which no more are read; and so long
 _ALL_S: Final = 300.0
-
-
 Object = Mapping[str, Any]
 HIDDEN: Final = "(hidden)"
 _SETTING: Final = "GPUSHARE_"

@@ -8,7 +8,7 @@ import io
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
@@ -40,6 +40,11 @@ _UNBROKEN: Final = "\N{NO-BREAK SPACE}"
 WIDTH: Final = 80
 _CUT: Final = {True: "…", False: ">"}
 _ENDS: Final = re.compile("[\t\n]+")
+_EXPLAINED: Final[Mapping[type[kube.KubeError], str]] = {  # what keeps a command from an answer
+    kube.UnreachableError: "cannot reach the API server: {}",
+    kube.UnauthorizedError: "the API server does not accept the credentials: {}; log in again",
+    kube.ForbiddenError: "not allowed: {}; listing nodes and pods of all namespaces is needed",
+}
 
 Span = tuple[str, str]  # text, and its style in rich's words; empty for none
 Line = Sequence[Span]
@@ -113,21 +118,9 @@ def answered(streams: Streams, command: Callable[[], int]) -> int:
         streams.error(error)
         return USAGE
     except kube.KubeError as error:
-        return streams.error(_explained(error))
+        return streams.error(_EXPLAINED.get(type(error), "the API server answered: {}").format(error))
     except (NoClusterError, NotAllowedError, WireError) as error:
         return streams.error(error)
-
-
-def _explained(error: kube.KubeError) -> str:
-    match error:
-        case kube.UnreachableError():
-            return f"cannot reach the API server: {error}"
-        case kube.UnauthorizedError():
-            return f"the API server does not accept the credentials: {error}; log in again"
-        case kube.ForbiddenError():
-            return f"not allowed: {error}; listing nodes and pods of all namespaces is needed"
-        case _:
-            return f"the API server answered: {error}"
 
 
 def printable(text: str) -> str:

@@ -10,7 +10,6 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.model.gpu import GpuHealth, label
-from gpushare.units import MemoryUnit
 from gpushare_cli import arguments, bars, console, holders, reading, usage
 from gpushare_cli.arguments import Command, argument, switch
 from gpushare_cli.console import FAILED, OK, Look, Streams
@@ -42,7 +41,7 @@ def run(api: KubeApi, streams: Streams, options: Options) -> int:
             raise
         return streams.error(f"there is no node {options.node}")
     built = holders.build(cluster.nodes, cluster.pods, cluster.unhealthy)
-    notes, uses, rows = [*cluster.notes, *built.notes, *_unhealthy(built)], {}, None
+    notes, uses, rows = [*cluster.notes, *built.notes, *_out_of_use(built)], {}, None
     if options.limits:
         if holding := [node.name for node in built.nodes if node.pods]:
             uses = dict(usage.read(api, holding, options.installation))
@@ -77,16 +76,13 @@ def _tables(
         yield console.table([usage.HEADER, *map(usage.cells, rows)], width)
 
 
-def _unhealthy(built: Report) -> list[str]:
-    faulty = [(node, row.gpu) for node in built.nodes for row in node.gpus if row.gpu.health is not GpuHealth.HEALTHY]
-    left_out = [(node, gpu) for node in built.nodes for gpu in node.inventory.left_out]
-    return [
-        *(
-            f"node {on.name}: GPU{gpu.label} ({gpu.uuid}) is {gpu.why}; nothing new is placed on it"
-            for on, gpu in faulty
-        ),
-        *(f"node {node.name}: GPU{gpu.index} is not shared: {gpu.reason}" for node, gpu in left_out),
-    ]
+def _out_of_use(built: Report) -> Iterator[str]:
+    for node in built.nodes:
+        for gpu in node.inventory.gpus:
+            if gpu.health is not GpuHealth.HEALTHY:
+                yield f"node {node.name}: GPU{gpu.label} ({gpu.uuid}) is {gpu.why}; nothing new is placed on it"
+        for left_out in node.inventory.left_out:
+            yield f"node {node.name}: GPU{left_out.index} is not shared: {left_out.reason}"
 
 
 def summary(report: Report) -> str:
@@ -96,7 +92,12 @@ def summary(report: Report) -> str:
     header = ["NAME", "IPADDRESS", *(f"GPU{label(i)}(Allocated/Total)" for i in columns)]
     header += ["PENDING(Allocated)"] if has_pending else []
     lines = ["\t".join([*header, f"GPU Memory({unit.name})"])]
-    lines += [_summary_row(node, unit, columns=columns, has_pending=has_pending) for node in report.nodes]
+    for node in report.nodes:
+        sums = {row.gpu.index: f"{unit.ceil(row.used_mib)}/{unit.floor(row.total_mib)}" for row in node.gpus}
+        cells = [node.name, node.address, *(sums.get(i, "0/0") for i in columns)]
+        if has_pending:
+            cells.append(str(unit.ceil(node.pending_mib)) if node.pending_mib else "")
+        lines.append("\t".join([*cells, f"{unit.ceil(node.used_mib)}/{unit.floor(node.total_mib)}"]))
     lines += ["-" * (len(lines[1]) + 1 + 20 if report.nodes else 20)]  # + 1: the row's newline counts
     lines += ["Allocated/Total GPU Memory In Cluster:", f"{_total(report)}\t", *_beyond_memory(report), ""]
     return layout("\n".join(lines))
@@ -134,14 +135,6 @@ def as_value(report: Report, rows: Sequence[LimitRow] | None = None) -> dict[str
         "notes": report.notes,
         **({} if rows is None else {"limits": [usage.as_json(row) for row in rows]}),
     }
-
-
-def _summary_row(node: NodeRow, unit: MemoryUnit, *, columns: Sequence[int], has_pending: bool) -> str:
-    sums = {row.gpu.index: f"{unit.ceil(row.used_mib)}/{unit.floor(row.total_mib)}" for row in node.gpus}
-    cells = [node.name, node.address, *(sums.get(i, "0/0") for i in columns)]
-    if has_pending:
-        cells.append(str(unit.ceil(node.pending_mib)) if node.pending_mib else "")
-    return "\t".join([*cells, f"{unit.ceil(node.used_mib)}/{unit.floor(node.total_mib)}"])
 
 
 def _beyond_memory(report: Report) -> list[str]:

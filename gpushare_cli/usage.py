@@ -161,14 +161,13 @@ class LimitRow:
 
 def rows_of(report: Report, uses: Mapping[NodeName, NodeUse]) -> tuple[LimitRow, ...]:
     """Of all pods that hold GPUs, by node and pod; those that cannot be read are left out."""
-    rows = [
+    return tuple(
         row
         for node in report.nodes
-        for pod in node.pods
+        for pod in sorted(node.pods, key=lambda pod: (pod.namespace, pod.name))
         if pod.allocation is not None
-        for row in _of_pod(pod.allocation, node.inventory, uses.get(node.inventory.node, NodeUse()))
-    ]
-    return tuple(sorted(rows, key=lambda row: (row.node, row.namespace, row.pod)))
+        for row in _of_pod(pod.allocation, node.inventory, uses.get(node.name, NodeUse()))
+    )
 
 
 def _of_pod(allocation: Allocation, inventory: NodeInventory, known: NodeUse) -> Iterator[LimitRow]:

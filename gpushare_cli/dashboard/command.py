@@ -200,11 +200,10 @@ def _no(status: HTTPStatus, why: str, headers: Mapping[str, str] | None = None) 
 
 
 def assets() -> Mapping[str, Response]:
-    files = resources.files("gpushare_cli.dashboard").joinpath("page").iterdir()
-    found = [(file, media) for file in files if (media := _MEDIA.get(file.name.rpartition(".")[2]))]
     return {
         "/" if file.name == "index.html" else f"/{file.name}": Response(HTTPStatus.OK, file.read_bytes(), media)
-        for file, media in found
+        for file in resources.files("gpushare_cli.dashboard").joinpath("page").iterdir()
+        if (media := _MEDIA.get(file.name.rpartition(".")[2]))
     }
 
 

@@ -13,16 +13,7 @@ from gpushare.model.request import Policy
 from gpushare.placement.explain import some
 from gpushare.wire import fields, hand_over, pods as pods_wire
 from gpushare_cli.doctor import objects
-from gpushare_cli.doctor.facts import (
-    FIRST_WITH_CONDITIONS,
-    Facts,
-    Finding,
-    GpuNode,
-    NothingToCheckError,
-    error,
-    note,
-    warning,
-)
+from gpushare_cli.doctor.facts import FIRST_WITH_CONDITIONS, Facts, Finding, NothingToCheckError, error, note, warning
 from gpushare_cli.doctor.objects import APPLY
 from gpushare_cli.doctor.snapshot import TRIAL_CONTAINER, TRIAL_NAMESPACE, Unreadable, read
 
@@ -285,7 +276,7 @@ def isolation(facts: Facts) -> Iterator[Finding]:
     facts.needs_conditions("on this server it completes GPU pods as well")
     if (config := read(facts.snapshot.mutating)) is None:
         raise NothingToCheckError("there are no webhooks")
-    open_nodes = [node.name for node in facts.nodes if not _isolates(facts, node)]
+    open_nodes = [node.name for node in facts.nodes if not facts.isolates(node)]
     present = any(each.get("name") == ISOLATION for each in fields.objects(config, "webhooks", "it"))
     if present and facts.nodes and not open_nodes:
         problem = f"{_ALL_CDI}, under another default runtime than NVIDIA's: {ISOLATION} is not needed there"
@@ -294,15 +285,6 @@ def isolation(facts: Facts) -> Iterator[Finding]:
     elif not present and open_nodes:
         message = f"{ISOLATION} is not configured, but {some(open_nodes)} would show every GPU"
         yield error(_MUTATING, f"{message} to any container that says {names.ENV_VISIBLE_DEVICES}=all", APPLY)
-
-
-def _isolates(facts: Facts, node: GpuNode) -> bool:
-    """Whether no container there sees a GPU that it was not granted, whatever its variables say."""
-    if node.inventory is None or node.inventory.hand_over is not HandOver.CDI:
-        return False
-    # The label counts more than the setting.
-    nvidia_default = node.labels.get(names.LABEL_NVIDIA_DEFAULT) or facts.plugin_setting("nvidia_default_runtime")
-    return str(nvidia_default) != "true"
 
 
 def _configurations(facts: Facts) -> Iterator[tuple[str, JsonObject | None]]:

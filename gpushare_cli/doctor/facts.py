@@ -16,7 +16,7 @@ from gpushare.errors import GpuShareError
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, Reply
-from gpushare.model.gpu import Gpu, NodeInventory
+from gpushare.model.gpu import Gpu, HandOver, NodeInventory
 from gpushare.wire import fields, hand_over, pods as pods_wire
 from gpushare_cli import reading, schedulable
 from gpushare_cli.doctor import objects
@@ -188,6 +188,14 @@ class Facts:
     def plugin_setting(self, setting: str) -> str:
         return objects.plugin_setting(read(self.snapshot.plugin), read(self.snapshot.settings), setting)
 
+    def isolates(self, node: GpuNode) -> bool:
+        """Whether no container there sees a GPU that it was not granted, whatever its variables say."""
+        if node.inventory is None or node.inventory.hand_over is not HandOver.CDI:
+            return False
+        # The label counts more than the setting.
+        nvidia_default = node.labels.get(names.LABEL_NVIDIA_DEFAULT) or self.plugin_setting("nvidia_default_runtime")
+        return str(nvidia_default) != "true"
+
     @cached_property
     def settings(self) -> Settings:
         return reading.settings_of(read(self.snapshot.settings))
@@ -199,8 +207,8 @@ class Facts:
     @cached_property
     def wanted_labels(self) -> Mapping[str, str]:
         plugin = read(self.snapshot.plugin)
-        chosen = fields.mapping(objects.pod_spec(plugin), "nodeSelector", "spec") if plugin else {}
-        return chosen or {names.LABEL_SHARES: "true"}
+        selector = fields.mapping(objects.pod_spec(plugin or {}), "nodeSelector", "spec")
+        return selector or {names.LABEL_SHARES: "true"}
 
     @cached_property
     def nodes(self) -> tuple[GpuNode, ...]:

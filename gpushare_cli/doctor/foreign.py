@@ -96,12 +96,11 @@ def needs_every_gpu(workload: JsonObject) -> bool:
 
 def sharing(config_map: JsonObject) -> Mapping[str, str]:
     """Name of each configuration of NVIDIA's plugin in a ConfigMap that shares GPUs -> by what."""
-    found = {}
-    for key, text in fields.mapping(config_map, "data", "ConfigMap").items():
-        way = _SHARING.search(text) if isinstance(text, str) else None
-        if way is not None:
-            found[key] = "MPS" if way[1] == "mps" else "time-slicing"
-    return found
+    return {
+        key: "MPS" if way[1] == "mps" else "time-slicing"
+        for key, text in fields.mapping(config_map, "data", "ConfigMap").items()
+        if isinstance(text, str) and (way := _SHARING.search(text))
+    }
 
 
 def _role(system: System, owner: str, workload: str, images: set[str]) -> Role | None:

@@ -37,7 +37,7 @@ def pod_spec(workload: JsonObject) -> Mapping[str, Any]:
 def plugin_setting(plugin: JsonObject | None, shared: JsonObject | None, setting: str) -> str:
     """As the device plugin's DaemonSet or the settings of all components have it; empty if neither does."""
     _, variable = options.flag_names(setting)
-    for container in fields.objects(pod_spec(plugin), "containers", "spec") if plugin else []:
+    for container in fields.objects(pod_spec(plugin or {}), "containers", "spec"):
         for entry in fields.objects(container, "env", "container"):
             if entry.get("name") == variable:
                 return str(entry.get("value"))
