@@ -24,7 +24,6 @@ from gpushare.kube.api import JsonObject
 from gpushare.kube.watch import Reflector
 from gpushare.model.ledger import NodeLedger, RefusalReason, Refused, Verdict
 from gpushare.model.request import PodRequest, RequestShape
-from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
 from gpushare.wire import pods as pods_wire
 from testing.builders import make_ref, make_shape
@@ -39,27 +38,24 @@ def request(name: str, *gib: int) -> PodRequest:
     return PodRequest(pod=make_ref(name), shape=make_shape(*gib))
 
 
-class Meanwhile:
-    """During a search another pod is bound. If the ledger was locked, this would wait forever."""
+def restless(world: World, monkeypatch: pytest.MonkeyPatch, wanted: RequestShape, *others: int) -> list[int]:
+    """During each search for a pod another one, of so many GiB, is bound, which a lock would hold up. Those left."""
+    real, left = node_ledger.verdict, list(others)
 
-    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, pods: list[PodRequest]) -> None:
-        self.world, self.pods, self.searches = world, pods, 0
-        monkeypatch.setattr("gpushare.cluster.node_ledger.place", self.place)
+    def verdict(shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
+        found = real(shape, ledger, policies)
+        if shape == wanted and left:
+            world.state.reserve(request(f"other-{len(left)}", left.pop(0)), A, now=0)
+        return found
 
-    def place(self, shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
-        self.searches += 1
-        verdict = place(shape, ledger, policies)
-        if len(shape.containers) > 1 and self.pods:
-            self.world.state.reserve(self.pods.pop(0), A, now=0)
-        return verdict
+    monkeypatch.setattr(node_ledger, "verdict", verdict)
+    return left
 
 
 def test_a_choice_from_an_outdated_ledger_is_made_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    meanwhile = Meanwhile(world, monkeypatch, [request("other", 8)])
-    found = world.state.reserve(request("pod", 8, 2), A, now=0)
-    assert isinstance(found, Reserved)
-    assert (meanwhile.searches, sorted(world.used().values())) == (3, [8, 10])
-    assert world.ledger().over_committed() == {}
+    restless(world, monkeypatch, make_shape(8, 2), 8)
+    assert isinstance(world.state.reserve(request("pod", 8, 2), A, now=0), Reserved)
+    assert (sorted(world.used().values()), world.ledger().over_committed()) == ([8, 10], {})
 
 
 def test_a_pod_that_was_bound_elsewhere_is_not_given_more(world: World, during_a_search: Lets) -> None:
@@ -71,28 +67,18 @@ def test_a_pod_that_was_bound_elsewhere_is_not_given_more(world: World, during_a
 
 
 def test_many_containers_are_tried_again_on_a_restless_node(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    meanwhile = Meanwhile(world, monkeypatch, [request(f"other-{i}", 1) for i in range(12)])
+    left = restless(world, monkeypatch, make_shape(1, 1), *[1] * 12)
     message = "node-a changed 5 times while GPUs were chosen for default/pod; it is tried again"
     refused = Refused(RefusalReason.SEARCH_TOO_LONG, message)
-    assert world.state.reserve(request("pod", 1, 1), A, now=0) == refused
-    assert meanwhile.searches == 2 * state.TRIES
+    assert (world.state.reserve(request("pod", 1, 1), A, now=0), len(left)) == (refused, 12 - state.TRIES)
 
 
-@pytest.mark.parametrize("last", [1, 20])
+@pytest.mark.parametrize("last", [1, 10])
 def test_one_container_fits_a_restless_ledger(world: World, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
-    real, left = node_ledger.verdict, state.TRIES
-
-    def restless(shape: RequestShape, ledger: NodeLedger, policies: Policies) -> Verdict:
-        nonlocal left
-        verdict = real(shape, ledger, policies)
-        if shape == make_shape(2) and left:
-            left -= 1
-            world.state.reserve(request(f"other-{left}", 1 if left else min(last, 10)), A, now=0)
-        return verdict
-
-    monkeypatch.setattr(node_ledger, "verdict", restless)
+    others = [*[1] * (state.TRIES - 1), last]
+    restless(world, monkeypatch, make_shape(2), *others)
     assert isinstance(world.state.reserve(request("pod", 2), A, now=0), Reserved)
-    assert sum(world.used().values()) == state.TRIES - 1 + min(last, 10) + 2
+    assert sum(world.used().values()) == sum(others) + 2
 
 
 def test_names_of_nodes_that_are_gone_are_forgotten(world: World) -> None:

@@ -13,7 +13,7 @@ from gpushare.placement import table
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
 from testing.builders import make_inventory, make_shape
-from testing.controller.world import NODES, World, request_of
+from testing.controller.world import NODES, World
 from tests.unit.controller.conftest import Lets
 
 A, B, C, D = (NodeName(f"node-{letter}") for letter in "abcd")
@@ -175,14 +175,6 @@ def test_a_search_that_takes_long_is_continued_at_the_next_try(world: World, mon
     assert set(first.failed) == {C, D}
     assert first.failed[D].endswith("takes long and has not ended yet; it goes on at the next try")
     assert world.table.filter(make_shape(3, 2), every).fits == every
-
-
-def test_a_node_where_memory_is_set_aside_for_the_pod_fits(world: World) -> None:
-    request = request_of(world.add_pod(2))
-    world.state.reserve(request, B, now=0)
-    for shape in (make_shape(30), make_shape(30, 2)):
-        found = world.table.filter(shape, [A, B, C], request.pod.uid)
-        assert (found.fits, set(found.failed), set(found.unresolvable)) == ([B], {C}, {A})
 
 
 def test_the_chores_do_not_drive_the_schedulers_kinds_of_pods_out(world: World) -> None:

@@ -316,17 +316,6 @@ def test_a_replica_that_does_not_know_the_cluster_has_no_opinion(world: World) -
     assert world.post(names.OTHERS_VERB, {"Pod": None}) == []
 
 
-def test_a_node_where_memory_is_set_aside_for_the_pod_is_the_best() -> None:
-    world = grown(3)
-    kind, asked = PodKind(make_shape(2), LITTLE), every(world)
-    request = request_of(pod("late", gib=2))
-    other = asked[grades(world, kind, asked).index(1)]
-    world.state.reserve(request, other, now=0)
-    assert grades(world, kind, asked)[asked.index(other)] < 10
-    scores = world.table.grades(kind, asked, request.pod.uid).tolist()
-    assert [name for name, score in zip(asked, scores, strict=True) if score == 10] == [other]
-
-
 # The table follows the index.
 
 
