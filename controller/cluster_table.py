@@ -145,12 +145,9 @@ class ClusterTable:
     # Questions.
 
     def filter(self, shape: RequestShape, names: Sequence[NodeName], pod: PodUid | None = None) -> FilterResult:
-        """On which of the nodes the pod fits, and why not on the others.
+        """On which of the nodes the pod fits, and why not on the others; its shape is resolved.
 
-        Args:
-            shape: what the pod asks for, resolved.
-            names: of the scheduler's nodes.
-            pod: who asks; it fits where memory is set aside for this very pod by an earlier try.
+        It fits where memory is set aside for this very `pod` by an earlier try.
         """
         told = self._told(self._kept, shape, names)
         if told and pod is not None:
@@ -172,12 +169,8 @@ class ClusterTable:
     def grades(self, kind: PodKind, names: Sequence[NodeName], pod: PodUid | None = None) -> NDArray[np.uint8]:
         """What kube-scheduler is told of each of these nodes (`costs.grades`).
 
-        For pods without GPUs all nodes without GPUs are the best, and those that take no pods with GPUs.
-
-        Args:
-            kind: of the pod.
-            names: of the scheduler's nodes.
-            pod: who asks; where memory is set aside for this very pod by an earlier try is the best.
+        For pods without GPUs all nodes without GPUs are the best, and those that take no pods with GPUs; for others
+        those where memory is set aside for this very `pod` by an earlier try.
         """
         shape, reserved = kind.shape, self._state.index.reserved_on(pod) if pod is not None else frozenset()
         with self._current() as current:
@@ -216,9 +209,7 @@ class ClusterTable:
     def publish(self, outlook: Outlook, in_turn: Callable[[list[PodKind]], Iterable[PodKind]]) -> None:
         """Use a new outlook, once the costs that were used last are known under it.
 
-        Args:
-            outlook: what is known of the cluster.
-            in_turn: hands out the kinds of pods, with pauses in which requests are answered.
+        Kinds of pods are looked at `in_turn`, with pauses in which requests are answered.
         """
         policies, worths = Policies(self._state.policies.default, outlook), dict[Policy, Worth]()
         with self._lock:

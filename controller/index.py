@@ -115,14 +115,9 @@ class Index:
             if (record := self._nodes.get(name)) is not None:
                 self._set_node(name, record)
 
-    def replace_pods(self, pods: Iterable[AnyPod]) -> None:
-        fresh: dict[PodUid, PodRecord] = {}
-        others: list[NonGpuPod] = []
-        for pod in pods:
-            if isinstance(pod, NonGpuPod):
-                others.append(pod)
-            else:
-                fresh[pod.ref.uid] = pod
+    def replace_pods(self, pods: Collection[AnyPod]) -> None:
+        others = [pod for pod in pods if isinstance(pod, NonGpuPod)]
+        fresh = {pod.ref.uid: pod for pod in pods if not isinstance(pod, NonGpuPod)}
         with self.lock:
             dirty: set[NodeName] = set()
             for uid in self.pods.keys() - fresh.keys():

@@ -218,11 +218,9 @@ class Preemption:
     metrics: Metrics
 
     def decide(self, args: PreemptArgs, request: PodRequest | None) -> Mapping[NodeName, Victims]:
-        """Whom to evict from each node; those on which that does not help, or for which is no time, are left out.
+        """Whom to evict from each node, for a pod that asks for GPUs or, without a request, for none.
 
-        Args:
-            args: the scheduler's choice.
-            request: what the pod asks for; None if no GPU.
+        Nodes on which that does not help, or for which there is no time, are left out.
         """
         deadline, known = self.clock.monotonic() + BUDGET_S, self.budgets()
         decisions: dict[NodeName, Decision] = {}

@@ -146,9 +146,11 @@ class ClusterState:
         self, request: PodRequest, node: NodeName, *, now: float, bypassed: bool
     ) -> _Start | Reserved | AlreadyBound | Refused:
         """What holds before any choice; else what to choose from."""
-        known = self.index.reservations.get(request.pod.uid, node)
-        waits = bypassed and self._waits_on(node, request.pod.uid) and (known is None or not known.confirmed)
-        if not waits and (bound := self._bound_to(request.pod.uid)) is not None:
+        uid = request.pod.uid
+        record, known = self.index.pods.get(uid), self.index.reservations.get(uid, node)
+        waits = isinstance(record, Bound) and record.node == node and record.bypassed is not None
+        is_late = bypassed and waits and (known is None or not known.confirmed)
+        if not is_late and (bound := self._bound_to(uid)) is not None:
             return bound
         ledger = self.index.ledger(node)
         if isinstance(ledger, Refused):
@@ -158,10 +160,6 @@ class ClusterState:
         if (refusal := node_ledger.lost_gpus(known.allocation, ledger.inventory)) is not None:
             return refusal
         return _sending(known, ledger, now=now)
-
-    def _waits_on(self, node: NodeName, uid: PodUid) -> bool:
-        record = self.index.pods.get(uid)
-        return isinstance(record, Bound) and record.node == node and record.bypassed is not None
 
     def _bound_to(self, uid: PodUid) -> AlreadyBound | None:
         # A confirmed choice tells more than a pod that was seen on its node before it was made.

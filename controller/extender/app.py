@@ -46,7 +46,8 @@ class _Verb:
     name: str
     act: Callable[[bytes, Request], tuple[bytes, str]]
     """Body and request -> body of the answer, and how it went, for metrics."""
-    fail: Callable[[str], bytes]  # what is wrong -> body of the answer
+    fail: Callable[[str], bytes] = lambda _: b"[]"
+    """What is wrong -> body of the answer; an empty list of scores has no place for it."""
 
 
 class NotReadyError(GpuShareError):
@@ -77,13 +78,13 @@ class Extender:
             "preempt": _Verb("preempt", self._preempt, _no_victims),
             "bind": _Verb("bind", self._bind, messages.bind_result),
         }
-        prioritize = _Verb("prioritize", self._prioritize, _no_opinion)
+        prioritize = _Verb("prioritize", self._prioritize)
         ours, nanos = names.EXTENDER_PREFIX, names.NANO_PREFIX
         self._verbs: Mapping[str, _Verb] = {
             **{f"{prefix}/{name}": verb for prefix in (ours, nanos) for name, verb in verbs.items()},
             f"{ours}/prioritize": prioritize,
             f"{nanos}/priorities": prioritize,
-            f"{ours}/{names.OTHERS_VERB}": _Verb(names.OTHERS_VERB, self._prioritize_others, _no_opinion),
+            f"{ours}/{names.OTHERS_VERB}": _Verb(names.OTHERS_VERB, self._prioritize_others),
         }
         self._pages: Mapping[str, Callable[[], Response]] = {
             f"{ours}/inspect": self._inspect,
@@ -190,11 +191,6 @@ class Extender:
     def _check_ready(self) -> None:
         if reason := self.unready():
             raise NotReadyError(reason)
-
-
-def _no_opinion(_: str) -> bytes:
-    """An empty list of scores, in which there is no place for an error."""
-    return b"[]"
 
 
 def _no_victims(error: str) -> bytes:

@@ -55,12 +55,6 @@ class Note:
     reminders: int = 0
     remind_at: float = float("-inf")
 
-    def after_error(self, now: float) -> "Note":
-        return replace(self, errors=self.errors + 1, not_before=now + min(5.0 * 2 ** min(self.errors, 6), 300.0))
-
-    def ended(self, pod: Bound, last_word: Tell | None = None) -> "Note":
-        return replace(self, over=pod, last_word=last_word)
-
     def after_word(self, throttle: EventThrottle, now: float) -> "Note":
         """After its author was told. Reminders of what will not change come ever later, up to once a day."""
         if self.over is None:
@@ -294,13 +288,14 @@ class BypassedPods:
         if live is None or not (live.pod.failed if pod.failed else live.pod.outdated):
             return None
         if not live.is_recreated:
-            self._notes[pod.ref.uid] = self._notes[pod.ref.uid].ended(pod)
+            self._give_up(pod, None)
             return None
         return live
 
-    def _give_up(self, pod: Bound, step: Tell) -> None:
-        self._notes[pod.ref.uid] = self._notes[pod.ref.uid].ended(pod, step)
-        self._tell(step)
+    def _give_up(self, pod: Bound, last_word: Tell | None) -> None:
+        self._notes[pod.ref.uid] = replace(self._notes[pod.ref.uid], over=pod, last_word=last_word)
+        if last_word is not None:
+            self._tell(last_word)
 
     def _delete_rejected(self, pod: Bound) -> None:
         live = self._still_useless(pod)
@@ -322,8 +317,8 @@ class BypassedPods:
 
     def _failed(self, pod: Bound, why: str) -> None:
         """Try again later; say why, unless it is no news."""
-        now = self.writer.clock.monotonic()
-        note = self._notes[pod.ref.uid] = self._notes[pod.ref.uid].after_error(now)
+        note, now = self._notes[pod.ref.uid], self.writer.clock.monotonic()
+        wait_s = min(5.0 * 2 ** min(note.errors, 6), 300.0)
+        self._notes[pod.ref.uid] = replace(note, errors=note.errors + 1, not_before=now + wait_s)
         if why:
-            wait_s = note.not_before - now
             logs.event(_LOG, "not handled", level=logging.WARNING, pod=str(pod.ref), error=why, retry_s=wait_s)
