@@ -84,9 +84,8 @@ def check(
 
     The issuers are fingerprints of the certificates that may have signed it; None of a CA, which signs itself.
     """
-    for reason, message in _objections(pair, now, names, issuers):
-        return Verdict(reason, f"{title}: {message}")
-    return Verdict()
+    objection = next(_objections(pair, now, names, issuers), None)
+    return Verdict(objection[0], f"{title}: {objection[1]}") if objection else Verdict()
 
 
 def _objections(

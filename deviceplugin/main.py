@@ -51,8 +51,7 @@ from gpushare.units import ResourceConfig
 
 _LOG: Final = logging.getLogger(__name__)
 _CHECK: Final = "--check"
-_PUBLISH_FIRST_S: Final = 0.4
-"""How long the first registration waits for the inventory to be on the Node: all in all it should come in a second."""
+_PUBLISH_FIRST_S: Final = 0.4  # for which the first registration, which should come in a second, waits for the Node
 _SPECS: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))  # where container runtimes look unless told otherwise
 _HIDDEN: Final = (
     "the processes of the node cannot be seen: hostPID is missing; apply one of the components for usage again"

@@ -18,8 +18,7 @@ _CACHE: Final = "/usr/local/vgpu-cache"
 _LOCK: Final = "/tmp/vgpulock"  # noqa: S108 - fixed in the library; a mount of the container's own
 _MEMORY: Final = ("rw", "nosuid", "nodev", "noexec", "mode=1777", "size=16m")
 _MOST_GPUS: Final = 16
-_NO_GLIBC: Final = re.compile(r"alpine|musl|busybox|distroless/static", re.IGNORECASE)
-"""In names of images whose programs cannot load the library."""
+_NO_GLIBC: Final = re.compile(r"alpine|musl|busybox|distroless/static", re.IGNORECASE)  # in names of images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

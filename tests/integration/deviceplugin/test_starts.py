@@ -3,7 +3,7 @@
 import base64
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -144,7 +144,7 @@ def test_a_container_of_a_bound_pod_starts_without_a_request_to_the_api_server(n
 
 def test_a_pod_that_ends_does_not_hide_its_successor_of_the_same_name(node: Node, hand_over: DeviceHandOver) -> None:
     """As of a StatefulSet, where the checkpoint cannot be read, so that only the list can tell them apart."""
-    hand_over.choice = by(ENVVAR)
+    hand_over.choice = lambda: ENVVAR
     node.bind(bound_pod(make_grant(0), name="a-0"))
     node.resources.hold("a-0", *OTHERS)
     node.resources.ending = [("a-0", THREE)]
@@ -299,28 +299,8 @@ def test_without_the_kubelets_checkpoint_nothing_starts_and_what_was_admitted_be
     assert list(tmp_path.iterdir()) == []
 
 
-CDI, ENVVAR = HandOverChoice(way=HandOver.CDI, reason=""), HandOverChoice(way=HandOver.ENVVAR, reason="")
+ENVVAR = HandOverChoice(way=HandOver.ENVVAR, reason="")
 OLD = replace(ENVVAR, never_injects="containerd 1.6.20 does not inject CDI devices")
-
-
-def by(choice: HandOverChoice) -> Callable[[], HandOverChoice]:
-    return lambda: choice
-
-
-def test_running_pods_keep_their_way_while_the_node_goes_from_one_to_the_other_and_back(
-    node: Node, hand_over: DeviceHandOver, tmp_path: Path
-) -> None:
-    """Every restart under every way: a CDI device for those that were told of one, a variable for the other."""
-    held = {"a": THREE, "b": OTHERS}
-    for number, (name, way) in enumerate({"a": CDI, "b": ENVVAR}.items()):
-        hand_over.choice = by(way)
-        node.bind(bound_pod(make_grant(number), name=name))
-        node.admit(name, ("main", held[name]))
-    for way in (CDI, ENVVAR, CDI, ENVVAR):
-        hand_over.choice = by(way)
-        for ids in held.values():
-            assert node.plugin.start(*ids) == ""
-        assert minors(tmp_path) == [[0]]
 
 
 def test_a_runtime_that_injects_no_more_starts_no_container_that_was_told_of_a_device(
@@ -328,7 +308,7 @@ def test_a_runtime_that_injects_no_more_starts_no_container_that_was_told_of_a_d
 ) -> None:
     """It would start without a GPU: a node whose containerd was replaced by an older one."""
     started(node)
-    hand_over.choice = by(OLD)
+    hand_over.choice = lambda: OLD
     refusal = (
         "pod default/a: the pod came to the node when GPUs were handed over by CDI, and containerd 1.6.20 does not"
         " inject CDI devices; delete the pod and create it again"

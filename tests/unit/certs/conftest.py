@@ -74,10 +74,9 @@ class World:
 
         def change(secret: JsonObject) -> None:
             for key, value in values.items():
-                spelled = {"tls_crt": "tls.crt", "tls_key": "tls.key", "ca_crt": "ca.crt", "ca_key": "ca.key"}
-                secret["data"].pop(spelled.get(key, key), None)
+                secret["data"].pop(key.replace("_", "."), None)
                 if value is not None:
-                    secret["data"][spelled.get(key, key)] = value
+                    secret["data"][key.replace("_", ".")] = value
 
         self.api.edit(SECRET, change)
 

@@ -10,7 +10,7 @@ from gpushare.kube import api as kube
 from gpushare.wire import requests
 from testing.clock import ManualClock
 from testing.manifests import tree
-from testing.reviews import Json, container, mutated, pod, review, rules, warnings
+from testing.reviews import container, mutated, pod, review, rules
 from tests.unit.webhook.conftest import denial, with_class
 from webhook import mutation
 from webhook.runtimeclass import Mode, RuntimeClass, RuntimeClassChoice, UnknownRuntimeClassError
@@ -203,12 +203,3 @@ def test_a_pod_without_a_runtime_class_is_marked_for_nodes_that_need_none() -> N
     again = mutated(made)
     assert (again["spec"]["runtimeClassName"], again["metadata"]["annotations"]) == ("nvidia", {})
     assert "annotations" not in mutated(pod(container("a", gpu_mem=2), runtimeClassName="mine"), cdi)["metadata"]
-
-
-@pytest.mark.parametrize("wanted", [container("a"), container("a", gpu_mem=2)])
-def test_the_mark_is_the_webhooks(wanted: Json) -> None:
-    value = pod(wanted, annotations={"gpushare.dev/hand-over": "cdi"})
-    assert mutated(value)["metadata"]["annotations"] == {}
-    assert warnings(value) == (
-        "annotation removed, because only gpushare-webhook may write it: gpushare.dev/hand-over",
-    )

@@ -91,8 +91,10 @@ def test_a_device_has_exactly_the_granted_gpus(by_cdi: DeviceHandOver, tmp_path:
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("way", [HandOver.CDI, HandOver.VOLUME_MOUNTS])
-def test_several_gpus_and_what_limits_their_use(way: HandOver, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", HandOver)
+def test_several_gpus_and_what_limits_their_use_also_once_the_node_has_gone_over_to_variables(
+    way: HandOver, tmp_path: Path
+) -> None:
     limits = ContainerEdits(env=(("LIMIT", "1"),), mounts=(Mount(host_path="/lib", container_path="/lib"),))
     handing_over(way, tmp_path).prepare(IDS, [recipient("GPU-1", "GPU-0", extra=limits)])
     edits = devices(tmp_path)[NAME]
