@@ -50,7 +50,6 @@ class Held:
     memory_mib: int
     compute_percent: int = 0
     whole: bool = False
-    memory_percent: int = 0
     physical: bool = False
     extra_mib: int = 0
 
@@ -75,26 +74,24 @@ def peak(steps: Iterable[tuple[ContainerKind, tuple[int, ...]]]) -> tuple[int, .
 
 
 def footprint(grants: Iterable[Grant], inventory: NodeInventory) -> Mapping[GpuUuid, Held]:
-    """What a pod needs of each GPU at its worst moment (`peak`); its grants in the order in which containers start."""
+    """What a pod needs of each GPU at its worst moment (`peak`); its grants in the order in which containers start.
+
+    Stand-ins, parts and whole GPUs are turned into GPUs and amounts.
+    """
     by_gpu: dict[GpuUuid, list[Grant]] = {}
     for grant in grants:
         for gpu in map(inventory.resolve, grant.gpus):
             by_gpu.setdefault(gpu, []).append(grant)
-    return {gpu: _hold(there) for gpu, there in by_gpu.items()}
+    return {gpu: _hold(there, inventory.by_uuid.get(gpu)) for gpu, there in by_gpu.items()}
 
 
-def _hold(grants: Sequence[Grant]) -> Held:
+def _hold(grants: Sequence[Grant], gpu: Gpu | None) -> Held:
     memory, compute, part = peak(
         (grant.kind, (grant.memory_mib, grant.compute_percent, grant.memory_percent)) for grant in grants
     )
-    return Held(
-        memory,
-        compute,
-        any(grant.whole for grant in grants),
-        part,
-        any(grant.physical for grant in grants),
-        max(grant.extra_mib for grant in grants),
-    )
+    whole, physical = any(grant.whole for grant in grants), any(grant.physical for grant in grants)
+    mib = _with_part(memory, part, gpu, whole=whole)
+    return Held(mib, compute, whole, physical, max(grant.extra_mib for grant in grants))
 
 
 class RefusalReason(Enum):
@@ -176,12 +173,8 @@ class NodeLedger:
         return cls(inventory=inventory, allocations=MappingProxyType({a.pod.uid: a for a in held}))
 
     def held(self, allocation: Allocation) -> Mapping[GpuUuid, Held]:
-        """What an allocation holds on this node's GPUs, with stand-ins, parts and whole GPUs turned into amounts."""
-        result: dict[GpuUuid, Held] = {}
-        for gpu, held in footprint(allocation.grants, self.inventory).items():
-            mib = mib_on(held, self.inventory.by_uuid.get(gpu))
-            result[gpu] = Held(mib, held.compute_percent, held.whole, physical=held.physical, extra_mib=held.extra_mib)
-        return result
+        """What an allocation holds on this node's GPUs."""
+        return footprint(allocation.grants, self.inventory)
 
     def with_allocation(self, allocation: Allocation) -> "NodeLedger":
         """The ledger with one more pod. A pod that is there already is replaced, so adding twice changes nothing."""
@@ -239,14 +232,18 @@ class NodeLedger:
 LedgerOrRefused = NodeLedger | Refused  # why it has none; immutable: a new object whenever anything has changed
 
 
-def mib_on(held: Grant | Held, gpu: Gpu | None) -> int:
-    """MiB that are held on one GPU, parts of it and whole GPUs included.
+def mib_on(grant: Grant, gpu: Gpu | None) -> int:
+    """MiB that are granted on one GPU, parts of it and whole GPUs included.
 
     Args:
-        held: what was given.
+        grant: what was given.
         gpu: of the node's inventory; None if the inventory does not list it, and parts of it are unknown.
     """
+    return _with_part(grant.memory_mib, grant.memory_percent, gpu, whole=grant.whole)
+
+
+def _with_part(mib: int, percent: int, gpu: Gpu | None, *, whole: bool) -> int:
     if gpu is None:
-        return held.memory_mib
-    mib = held.memory_mib + gpu.memory_mib * held.memory_percent // 100
-    return max(mib, gpu.memory_mib) if held.whole else mib
+        return mib
+    mib += gpu.memory_mib * percent // 100
+    return max(mib, gpu.memory_mib) if whole else mib

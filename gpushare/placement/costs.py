@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpushare.identity import NodeName
 from gpushare.model.capacity import NOTHING, FreeGpu, FreeHost, NodeCapacity
-from gpushare.model.ledger import Grant, NodeLedger, footprint, mib_on
+from gpushare.model.ledger import Grant, NodeLedger, footprint
 from gpushare.model.request import Need
 from gpushare.placement.columns import Bools, Ints, Nodes
 from gpushare.placement.policies import Scoring
@@ -58,10 +58,10 @@ def change_of(
     before, left = NodeCapacity.of(ledger, host), []
     held = footprint(grants, ledger.inventory)
     for gpu in ledger.inventory.healthy:
-        free, takes_of_it = FreeGpu.of(gpu, ledger), held.get(gpu.uuid)
-        if takes_of_it is not None:
-            whole, mib = takes_of_it.whole, mib_on(takes_of_it, gpu)
-            free = free.without(Need(free.total_mib, 100) if whole else Need(mib, takes_of_it.compute_percent))
+        free, given = FreeGpu.of(gpu, ledger), held.get(gpu.uuid)
+        if given is not None:
+            all_of_it = Need(free.total_mib, 100)
+            free = free.without(all_of_it if given.whole else Need(given.memory_mib, given.compute_percent))
         left.append(free)
     return Change(before, NodeCapacity(before.model, tuple(sorted(left)), host and host.without(takes)))
 

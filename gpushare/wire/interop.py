@@ -16,6 +16,7 @@ from gpushare.units import MemoryUnit
 from gpushare.wire import fields, pods
 
 _INDEX: Final = re.compile(r"[0-9]{1,4}")
+_MARKS: Final = frozenset({names.ACK_ALLOCATION, names.ALIYUN_IDX, names.NANO_ASSUME})  # of bound pods
 _AMOUNT: Final = re.compile(r"[0-9]{1,10}")
 OTHER_DEVICES: Final = "was given its GPUs by another system, but its devices by this plugin"
 """What the device plugin says of a container that it refuses for this; the kubelet puts it into the pod's status.
@@ -26,13 +27,11 @@ that runs, or forged. The other system never gave them their devices, so such an
 
 
 def is_annotation(key: str) -> bool:
-    return key in {names.ACK_ALLOCATION, names.ALIYUN_IDX, names.NANO_ASSUME} or key.startswith(
-        names.PREFIX_NANO_CONTAINER
-    )
+    return key in _MARKS or key.startswith(names.PREFIX_NANO_CONTAINER)
 
 
 def is_bound(annotations: Mapping[str, str]) -> bool:
-    return any(key in annotations for key in (names.ACK_ALLOCATION, names.ALIYUN_IDX, names.NANO_ASSUME))
+    return not _MARKS.isdisjoint(annotations)
 
 
 def allocation(pod: pods.Pod, ref: PodRef, node: NodeName, unit: MemoryUnit) -> Allocation | None:
