@@ -24,7 +24,6 @@ from testing.builders import make_container, make_gpu
 Json = dict[str, Any]
 T = TypeVar("T")
 PATIENCE_S: Final = 120.0
-EDIT: Final = "edit"
 ALWAYS_THERE: Final = {"cpu": "64", "memory": "256Gi", "pods": "500"}
 
 
@@ -47,10 +46,10 @@ class Server(Asking):
             self.users[name] = self.running.as_user(name)
         return self.users[name]
 
-    def tenant(self, namespace: str, role: str = EDIT, *, user: str = "") -> RestClient:
-        """A user with a ClusterRole in this namespace only."""
-        name = user or f"{role}-of-{namespace}"
-        self.bind_role(namespace, "ClusterRole", role, name)
+    def tenant(self, namespace: str, *, user: str = "") -> RestClient:
+        """A user with the ClusterRole `edit` in this namespace only."""
+        name = user or f"edit-of-{namespace}"
+        self.bind_role(namespace, "ClusterRole", "edit", name)
         client, path = self.user(name), f"/api/v1/namespaces/{namespace}/pods"
         self.eventually(f"{name} has the rights", lambda: refusal(lambda: client.get(path)) is None)
         return client
@@ -200,6 +199,11 @@ def pod(
         "metadata": {"name": name, "labels": dict(labels or {}), "annotations": dict(annotations or {})},
         "spec": {"containers": containers, "terminationGracePeriodSeconds": 0, **chosen, **spec},
     }
+
+
+def gpu_of(pod: Json) -> str:
+    """What the first container was granted."""
+    return str(pod["metadata"]["annotations"][f"{names.PREFIX_DEVICES}c0"])
 
 
 def why_unschedulable(pod: Json) -> str:

@@ -13,7 +13,7 @@ import pytest
 from gpushare import names
 from localcluster.provision import Version
 from testing import skips
-from tests.apiserver.server import Server, pod
+from tests.apiserver.server import Server, gpu_of, pod
 
 GATES_SINCE: Final = Version(1, 27)
 
@@ -33,7 +33,7 @@ def test_a_pod_is_completed_scheduled_and_bound_with_its_gpus(server: Server, na
         notes = bound["metadata"]["annotations"]
         [container] = json.loads(notes[names.ANNOTATION_ALLOCATION])["containers"]
         assert (container["name"], container["gpus"]) == ("c0", ["GPU-node-1-1"])
-        assert notes[f"{names.PREFIX_DEVICES}c0"] == "GPU-node-1-1"
+        assert gpu_of(bound) == "GPU-node-1-1"
         assert server.counted(namespace) == ["mine"]
         server.delete_pods(namespace)
 
@@ -53,8 +53,7 @@ def test_a_pod_that_fits_no_gpu_is_told_the_numbers_and_is_bound_when_another_is
     [first] = server.bound(namespace, "big-0")
     server.delete_pod(namespace, "big-0")
     [bound] = server.bound(namespace, "waits")
-    gpu = f"{names.PREFIX_DEVICES}c0"
-    assert bound["metadata"]["annotations"][gpu] == first["metadata"]["annotations"][gpu]
+    assert gpu_of(bound) == gpu_of(first)
 
 
 def test_a_pod_too_big_for_every_node_is_told_the_numbers_too(server: Server, namespace: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from gpushare import names
 from localcluster.provision import Version
 from tests.apiserver import server as apiserver
-from tests.apiserver.server import Json, Server
+from tests.apiserver.server import Json, Server, gpu_of
 
 GPUS: Final = 4
 WHOLE: Final = 16
@@ -88,10 +88,6 @@ def create(server: Server, namespace: str, *made: Json) -> dict[str, str]:
         server.create_pod(namespace, each)
     found = server.bound(namespace, *[each["metadata"]["name"] for each in made])
     return {each["metadata"]["name"]: gpu_of(each) for each in found}
-
-
-def gpu_of(pod: Json) -> str:
-    return str(pod["metadata"]["annotations"][f"{names.PREFIX_DEVICES}c0"])
 
 
 def staying(server: Server, namespace: str) -> set[str]:

@@ -24,7 +24,7 @@ from gpushare_cli.scheduler_config import Options, ServerVersion
 from localcluster import controlplane, installation, process
 from localcluster.controlplane import MASTERS
 from testing import notebooks, skips
-from tests.apiserver.server import Json, Server, fetch, pod
+from tests.apiserver.server import Json, Server, fetch, gpu_of, pod
 
 POLICY = installation.ROOT / "tests" / "seeds" / "policy.cfg"
 NAME = "aliyun-policy"
@@ -159,20 +159,15 @@ def test_the_administrators_configuration_drives_the_extender(
     binpack = {names.ANNOTATION_POLICY: Policy.BINPACK.value}
     pods = [pod(f"p{i}", gib, node="zone-1", annotations=binpack) for i, gib in enumerate((10, 10, 18, 27))]
     with another_scheduler(server, way, tmp_path) as scheduler:
-        granted = [gpu for made in pods[:3] for gpu in granted_to(bound(server, namespace, made))]
+        first, second, third = (gpu_of(each) for made in pods[:3] for each in bound(server, namespace, made))
         create(server, namespace, pods[3])
         expected = "needs 27 GiB on one GPU; free per GPU on zone-1: "
         server.eventually("the last is told the numbers", lambda: expected in "".join(server.events(namespace, "p3")))
         scheduler.check_alive()
-    first, second, third = granted
     assert first == second, "the fullest GPU that fits"
     assert third != first
     assert not server.pod(namespace, "p3")["spec"].get("nodeName")
     assert {made["spec"]["schedulerName"] for made in server.pods(namespace)} == {NAME}, "the webhook leaves the name"
-
-
-def granted_to(pods: Sequence[Json]) -> list[str]:
-    return [made["metadata"]["annotations"][f"{names.PREFIX_DEVICES}c0"] for made in pods]
 
 
 def test_pods_without_gpus_are_scheduled_with_and_without_the_controller(

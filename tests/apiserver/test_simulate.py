@@ -9,7 +9,8 @@ from typing import Final
 
 import pytest
 
-from gpushare import names
+from gpushare.units import GIB
+from gpushare.wire import allocations
 from gpushare_cli import __main__
 from testing import mix
 from tests.apiserver.server import Json, Server, why_unschedulable
@@ -64,11 +65,6 @@ def is_decided(server: Server, namespace: str, name: str) -> bool:
 
 
 def granted_mib(pod: Json) -> int:
-    """Of all its GPUs, as its annotations say."""
-    notes = pod["metadata"].get("annotations", {})
-    devices = {
-        key.removeprefix(names.PREFIX_DEVICES): value
-        for key, value in notes.items()
-        if key.startswith(names.PREFIX_DEVICES)
-    }
-    return sum(len(gpus.split(",")) * int(notes[names.PREFIX_MEMORY + name]) for name, gpus in devices.items())
+    """Of all its GPUs."""
+    granted = allocations.granted(pod, GIB)
+    return sum(len(grant.gpus) * grant.memory_mib for grant in granted.grants) if granted else 0

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from gpushare.identity import NodeName
 from gpushare.model.ledger import Placed
 from gpushare_cli.simulate import plan
 from gpushare_cli.world import NodeAnswer
+from testing import pages
 from testing.builders import make_container, make_inventory, make_node, make_pod
 from testing.cli.simulating import manifest, simulate
 from testing.reviews import (
@@ -31,7 +31,6 @@ from testing.reviews import (
 )
 from webhook import review as reviews, validation
 
-PAGE = (Path(__file__).parents[2] / "docs" / "troubleshoot.md").read_text(encoding="utf-8")
 ELSEWHERE = (
     "the object is too large",  # what depends on the server's state, not on the pod
     "gpushare-webhook is busy",
@@ -47,7 +46,7 @@ ELSEWHERE = (
 
 def patterns(section: str) -> list[str]:
     """The messages in the first column of a section's table; three dots stand for anything."""
-    rows = PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0].splitlines()
+    rows = pages.section("docs/troubleshoot.md", f"## {section}").splitlines()
     cells = [row.split(" | ")[0] for row in rows if row.startswith("| `")]
     return [found for cell in cells for found in re.findall(r"`([^`]+)`", cell) if not found.startswith(ELSEWHERE)]
 
@@ -144,8 +143,7 @@ def test_every_message_that_is_explained_is_said(section: str, pattern: str) -> 
     assert any(matches(pattern, message) for message in SECTIONS[section])
 
 
-CLI_PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
-SECTION = CLI_PAGE.partition("### What keeps pods away\n")[2].partition("\n### ")[0]
+SECTION = pages.section("docs/reference/cli.md", "### What keeps pods away")
 ROWS = [line.split(" | ") for line in SECTION.splitlines() if line.startswith("| `")]
 TOLD = [name for cells in ROWS for name in re.findall(r"`([^`]+)`", cells[0])]
 PLACEHOLDERS = {"KEY": "[^=]+", "VALUE": ".+", "RESOURCE": ".+/.+", r"\.\.\.": ".+"}
@@ -169,9 +167,10 @@ def simulated_pod(name: str = "x", gpu_mem: int = 3, spec: Mapping[str, Any] | N
     return manifest(made)
 
 
-NODE_AFFINITY: Json = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}
+NODES: Json = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}
 TERM: Json = {"labelSelector": {"matchLabels": {"app": "db"}}, "topologyKey": "kubernetes.io/hostname"}
-POD_AFFINITY: Json = {"requiredDuringSchedulingIgnoredDuringExecution": [TERM]}
+PODS: Json = {"requiredDuringSchedulingIgnoredDuringExecution": [TERM]}
+NODE_AFFINITY, POD_AFFINITY = {"affinity": {"nodeAffinity": NODES}}, {"affinity": {"podAffinity": PODS}}
 BESIDE_GPUS = {
     "Insufficient cpu": (node(), simulated_pod(cpu="5")),
     "Insufficient memory": (node(), simulated_pod(memory="9Gi")),
@@ -184,13 +183,10 @@ BESIDE_GPUS = {
         node(),
         simulated_pod(spec={"nodeSelector": {"disk": "ssd"}}),
     ),
-    "no term of the required node affinity matches": (
-        node(),
-        simulated_pod(spec={"affinity": {"nodeAffinity": NODE_AFFINITY}}),
-    ),
+    "no term of the required node affinity matches": (node(), simulated_pod(spec=NODE_AFFINITY)),
     "pod affinity or topology spread, its own or that of pods there, keeps it away": (
         node(),
-        simulated_pod(spec={"affinity": {"podAffinity": POD_AFFINITY}}),
+        simulated_pod(spec=POD_AFFINITY),
     ),
     "RefusedByWebhook": (node(), simulated_pod(gpu_mem=-1)),
     "NotReady": (node(), simulated_pod(spec={"schedulingGates": [{"name": "quota"}]})),
@@ -222,7 +218,7 @@ def test_each_reason_says_what_to_do() -> None:
 
 
 def test_the_columns_and_fields_of_the_gpus_that_are_left_are_told() -> None:
-    left = CLI_PAGE.partition("### Which GPUs are left\n")[2].partition("\n### ")[0]
+    left = pages.section("docs/reference/cli.md", "### Which GPUs are left")
     found = simulate(node(), simulated_pod(), summary=True)
     [header] = [line for line in found.out.splitlines() if line.startswith("MODEL")]
     assert [name for name in re.split(r" {2,}", header)[3:] if f"| `{name}` |" not in left] == []

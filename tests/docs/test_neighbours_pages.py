@@ -249,13 +249,8 @@ def test_pytorch_is_limited_on_every_gpu(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_deployment_is_admitted_as_it_is_and_mounts_the_script() -> None:
     script, deployment = YAML[:2]
     template = deployment["spec"]["template"]
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "p", **template["metadata"]},
-        "spec": template["spec"],
-    }
-    assert warnings(pod) == ()
+    metadata = {"name": "p", **template["metadata"]}
+    assert warnings({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}) == ()
     [container] = template["spec"]["containers"]
     [mount] = container["volumeMounts"]
     assert f"{mount['mountPath']}/{next(iter(script['data']))}" in container["args"][0]

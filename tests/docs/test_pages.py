@@ -268,11 +268,8 @@ def labelled(labels: dict[str, str], command: str) -> dict[str, str]:
 def test_its_steps_are_what_the_doctor_asks_for() -> None:
     """A node on which the operator's plugin shares by MPS, as the operator and its feature discovery label it."""
     cluster = doctor_cluster.healthy()
-    node: dict[str, str] = {
-        checks_conflicts.KEPT_OFF: "true",
-        checks_conflicts.CONFIG: "shared",
-        checks_conflicts.MPS_CAPABLE: "true",
-    }
+    node = dict.fromkeys((checks_conflicts.KEPT_OFF, checks_conflicts.MPS_CAPABLE), "true")
+    node |= {checks_conflicts.CONFIG: "shared"}
 
     def conflicts() -> list[str]:
         label = {"labels": node}
@@ -357,9 +354,7 @@ MADE: Final[Mapping[str, Callable[[], Files]]] = {
 @pytest.mark.parametrize("made", MADE.values(), ids=MADE)
 def test_files_are_those_that_are_made(made: Callable[[], Files]) -> None:
     files = made()
-    assert {path: path.read_text(encoding="utf-8") for path in files} == files, (
-        "run `make docs` and `make architecture`"
-    )
+    assert {path: path.read_text(encoding="utf-8") for path in files} == files, "run `make docs architecture`"
 
 
 def test_the_picture_of_a_pods_way_has_the_steps_of_the_code() -> None:

@@ -240,11 +240,10 @@ def test_null_is_the_default_or_refused_with_its_name() -> None:
 
 def null(path: str) -> Json:
     """Values that say so of one."""
-    *parents, key = path.split(".")
-    values: Json = {key: None}
-    for parent in reversed(parents):
-        values = {parent: values}
-    return values
+    values: Json | None = None
+    for key in reversed(path.split(".")):
+        values = {key: values}
+    return values or {}
 
 
 def may_be_null(path: str) -> bool:
