@@ -212,8 +212,11 @@ AMOUNTS: Final = {"limits", "requests", "hard", "default", "defaultRequest", "ma
 """Fields with quantities, which may be written as numbers; the client's models say strings."""
 NOT_IN_MODELS: Final = (".config.k8s.io", "scheduling.k8s.io")
 """Ends of Kubernetes' groups that are for files of its programs, or newer than the client."""
-PLAIN: Final = {"str": (str, "a string"), "int": (int, "a number"), "bool": (bool, "true or false")}
-"""Types of the models that are Python's, and what they are called."""
+TYPES: Final[Mapping[str, tuple[type, str]]] = {
+    **{"str": (str, "a string"), "int": (int, "a number"), "bool": (bool, "true or false")},
+    **{"list": (list, "a list"), "dict": (dict, "an object")},
+}
+"""What a type of the models is in Python, and what it is called."""
 _GROUP: Final = re.compile(r"^(?:.*/)?v(\d)((?:alpha|beta)\d)?$")
 
 
@@ -231,7 +234,7 @@ def is_own(document: dict[str, Any]) -> bool:
     return "apiVersion" in document and is_known
 
 
-def unknown(value: object, model: str, path: str = "") -> Iterator[str]:
+def unknown(value: Any, model: str, path: str = "") -> Iterator[str]:
     """Paths of the fields that the API does not have, or that have another type.
 
     Args:
@@ -239,35 +242,24 @@ def unknown(value: object, model: str, path: str = "") -> Iterator[str]:
         model: a type as the client writes it, such as `V1PodSpec`, `List[V1Container]` or `str`.
         path: of the value.
     """
-    if inner := re.fullmatch(r"List\[(.+)\]", model):
-        if not isinstance(value, list):
-            yield f"{path}: a list is expected"
-            return
+    of_list, of_dict = re.fullmatch(r"List\[(.+)\]", model), re.fullmatch(r"Dict\[str, (.+)\]", model)
+    cls: Any = getattr(kubernetes.client, model, None)
+    is_object = hasattr(cls, "attribute_map")
+    expected, called = TYPES.get("list" if of_list else "dict" if of_dict or is_object else model, (None, ""))
+    if expected and type(value) is not expected:
+        yield f"{path}: {called} is expected"
+    elif of_list:
         for i, each in enumerate(value):
-            yield from unknown(each, inner[1], f"{path}[{i}]")
-    elif inner := re.fullmatch(r"Dict\[str, (.+)\]", model):
-        if not isinstance(value, dict):
-            yield f"{path}: an object is expected"
-            return
+            yield from unknown(each, of_list[1], f"{path}[{i}]")
+    elif of_dict:
         for key, each in value.items():
             is_amount = path.rpartition(".")[2] in AMOUNTS and isinstance(each, int)
-            yield from () if is_amount else unknown(each, inner[1], f"{path}.{key}")
-    elif (cls := getattr(kubernetes.client, model, None)) is not None and hasattr(cls, "attribute_map"):
-        yield from _unknown_fields(value, cls, path)
-    elif model in PLAIN and type(value) is not PLAIN[model][0]:
-        yield f"{path}: {PLAIN[model][1]} is expected"
-
-
-def _unknown_fields(value: object, cls: Any, path: str) -> Iterator[str]:
-    if not isinstance(value, dict):
-        yield f"{path}: an object is expected"
-        return
-    types = {written: cls.openapi_types[name] for name, written in cls.attribute_map.items()}
-    for key, each in value.items():
-        if key in types:
-            yield from unknown(each, types[key], f"{path}.{key}")
-        else:
-            yield f"{path}.{key}: no such field"
+            yield from () if is_amount else unknown(each, of_dict[1], f"{path}.{key}")
+    elif is_object:
+        types = {written: cls.openapi_types[name] for name, written in cls.attribute_map.items()}
+        for key, each in value.items():
+            known = key in types
+            yield from unknown(each, types[key], f"{path}.{key}") if known else [f"{path}.{key}: no such field"]
 
 
 def faults(document: dict[str, Any]) -> list[str]:

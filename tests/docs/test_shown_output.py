@@ -23,12 +23,9 @@ def objects(nodes: Sequence[Sequence[int]]) -> list[Json]:
         found.append(make_node(inventory, ip=f"10.180.0.10{number}"))
         for index, gib in enumerate(gpus):
             if gib:
-                found.append(pod_of(f"node-{number}", index, gib))
+                grant = make_grant(index, gib=gib)
+                found.append(bound(f"pod-{number}-{index}", grant, node=f"node-{number}"))
     return found
-
-
-def pod_of(node: str, index: int, gib: int) -> Json:
-    return bound(f"pod-{node}-{index}", make_grant(index, gib=gib), node=node)
 
 
 @pytest.mark.parametrize("page", SHOWN)

@@ -32,8 +32,6 @@ PATH: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
 TRIES: Final = 5
 AT_ONCE: Final = 80
 """Attempts that are made before their pods are looked at."""
-NEVER: Final[Json] = {"state": {}}
-"""The status of a container that has not started."""
 BEFORE: Final = [
     Place(node, HandOver.CDI if int(node.removeprefix("node-")) in CDI_NODES else HandOver.ENVVAR) for node in PLACES
 ]
@@ -222,8 +220,8 @@ def settle(tried: Tried, run: str) -> None:
 
     def started() -> bool:
         listed = tried.system.pods(NAMESPACE, selector)
-        of_pods = (each["status"].get("containerStatuses", [NEVER]) for each in listed)
-        return all(has_started(status) for statuses in of_pods for status in statuses)
+        of_pods = [each["status"].get("containerStatuses", []) for each in listed]
+        return all(of_pods) and all(has_started(status) for statuses in of_pods for status in statuses)
 
     tried.system.eventually(f"all containers of {run} have started", started, of=NAMESPACE)
     pods = {each["metadata"]["name"]: each for each in tried.system.pods(NAMESPACE, selector)}

@@ -107,10 +107,6 @@ def test_a_newer_control_plane_is_one_in_the_cache_beside_that_of_the_clusters(
 OLD, NEW = Version(1, 20, 2), Version(1, 36, 2)
 
 
-def known(*versions: str) -> list[ContainerRuntime]:
-    return [ContainerRuntime(Path(version), Version.parse(version), cdi=False) for version in versions]
-
-
 @pytest.mark.parametrize(
     ("kubernetes", "there", "chosen"),
     [
@@ -126,7 +122,8 @@ def known(*versions: str) -> list[ContainerRuntime]:
 def test_the_first_runtime_with_cdi_that_the_kubelet_can_talk_to_is_used(
     kubernetes: Version, there: tuple[str, ...], chosen: str | None
 ) -> None:
-    best = runtimes.best(known(*there), kubernetes)
+    known = [ContainerRuntime(Path(version), Version.parse(version), cdi=False) for version in there]
+    best = runtimes.best(known, kubernetes)
     assert (best and (str(best.version), best.cdi)) == (chosen and (chosen, True))
 
 

@@ -55,25 +55,6 @@ SPEC: Final[Json] = {
 SHARE: Final[Json] = {"cdiVersion": "0.5.0", "kind": "gpushare.dev/share", "devices": [device("abc", 1)]}
 
 
-def container(
-    env: Mapping[str, str], mounts: Sequence[tuple[str, str]], marks: Mapping[str, str], caps: Sequence[str]
-) -> Json:
-    return {
-        "ociVersion": "1.0.2",
-        "process": {
-            "args": ["x"],
-            "cwd": "/",
-            "user": {"uid": 0, "gid": 0},
-            "env": [f"{key}={value}" for key, value in env.items()],
-            "capabilities": {"bounding": list(caps)},
-        },
-        "root": {"path": "rootfs"},
-        "mounts": [{"destination": to, "type": "bind", "source": source, "options": ["bind"]} for source, to in mounts],
-        "annotations": dict(marks),
-        "linux": {"resources": {"devices": [{"allow": False, "access": "rwm"}]}},
-    }
-
-
 def case(
     seen: tuple[int, ...] | None,
     said: str | None = None,
@@ -85,8 +66,21 @@ def case(
     by_variable: bool = True,
     by_mounts: bool = False,
 ) -> tuple[Json, bool, bool, tuple[int, ...] | None]:
+    """A container, how the runtime is set up, and which GPUs the container sees; None if it is refused."""
     own = {} if said is None else {"NVIDIA_VISIBLE_DEVICES": said}
-    return container({**env, **own}, mounts, marks, caps), by_variable, by_mounts, seen
+    made = {
+        "ociVersion": "1.0.2",
+        "process": {
+            **{"args": ["x"], "cwd": "/", "user": {"uid": 0, "gid": 0}},
+            "env": [f"{key}={value}" for key, value in {**env, **own}.items()],
+            "capabilities": {"bounding": list(caps)},
+        },
+        "root": {"path": "rootfs"},
+        "mounts": [{"destination": to, "type": "bind", "source": source, "options": ["bind"]} for source, to in mounts],
+        "annotations": dict(marks),
+        "linux": {"resources": {"devices": [{"allow": False, "access": "rwm"}]}},
+    }
+    return made, by_variable, by_mounts, seen
 
 
 def null(path: str) -> tuple[str, str]:

@@ -30,69 +30,53 @@ COMPONENTS = ("placeholders", "watchdog-evict", "dashboard")
 OBJECTS = [each for name in ("base", *COMPONENTS) for each in tree.objects(name)]
 DASHBOARD = "gpushare-dashboard"
 Right = tuple[str, str, str, str]
-"""Scope (namespace, or empty for the cluster), API group/resource, verb, name (or empty for all)."""
+"""Scope (a namespace, or empty for the cluster), API group/resource, verb (`USED`: verbs), name (empty for all)."""
 
 OWN = names.NAMESPACE
+WEBHOOKS, LEASES = "admissionregistration.k8s.io/{}webhookconfigurations", "coordination.k8s.io/leases"
 # What the code does. A verb that is added here is added to the manifests, and the other way round.
-USED: dict[str, set[Right]] = {
-    "gpushare-webhook": {
+USED: dict[str, list[Right]] = {
+    "gpushare-webhook": [
         ("", "node.k8s.io/runtimeclasses", "get", names.RUNTIME_CLASS),
-        *(
-            ("", f"admissionregistration.k8s.io/{kind}webhookconfigurations", verb, names.MUTATING_WEBHOOK)
-            for kind in ("mutating", "validating")
-            for verb in ("get", "update")
-        ),
+        ("", WEBHOOKS.format("mutating"), "get update", names.MUTATING_WEBHOOK),
+        ("", WEBHOOKS.format("validating"), "get update", names.VALIDATING_WEBHOOK),
         (OWN, "/configmaps", "get", names.HAND_OVER),  # whether GPU pods need a RuntimeClass
         (OWN, "/configmaps", "get", names.RUNTIME_CLASS_POLICY),  # whether they may have it
         (OWN, "/secrets", "create", ""),
-        (OWN, "/secrets", "get", names.WEBHOOK_SECRET),
-        (OWN, "/secrets", "update", names.WEBHOOK_SECRET),
-    },
-    "gpushare-controller": {
-        ("", "/nodes", "list", ""),
-        ("", "/nodes", "watch", ""),
-        ("", "/pods", "list", ""),
-        ("", "/pods", "watch", ""),
+        (OWN, "/secrets", "get update", names.WEBHOOK_SECRET),
+    ],
+    "gpushare-controller": [
+        ("", "/nodes", "list watch", ""),
+        ("", "/pods", "list watch", ""),
         ("", "/pods", "get", ""),  # a Binding whose reply was lost
         ("", "/pods", "patch", ""),  # the label that makes the scheduler look again; GPUs that are chosen late
         ("", "/pods", "delete", ""),  # pods that only their owners can fix
         ("", "/pods/binding", "create", ""),
         ("", "/events", "create", ""),
-        ("", "policy/poddisruptionbudgets", "list", ""),  # whom to evict last
-        ("", "policy/poddisruptionbudgets", "watch", ""),
-        ("", "/namespaces", "list", ""),  # the policy of their pods
-        ("", "/namespaces", "watch", ""),
-        (names.UNHEALTHY_NAMESPACE, "/configmaps", "list", ""),  # GPUs that must not be used
-        (names.UNHEALTHY_NAMESPACE, "/configmaps", "watch", ""),
-        (OWN, "coordination.k8s.io/leases", "create", ""),
-        (OWN, "coordination.k8s.io/leases", "get", names.LEASE),
-        (OWN, "coordination.k8s.io/leases", "update", names.LEASE),
+        ("", "policy/poddisruptionbudgets", "list watch", ""),  # whom to evict last
+        ("", "/namespaces", "list watch", ""),  # the policy of their pods
+        (names.UNHEALTHY_NAMESPACE, "/configmaps", "list watch", ""),  # GPUs that must not be used
+        (OWN, LEASES, "create", ""),
+        (OWN, LEASES, "get update", names.LEASE),
         (OWN, "/configmaps", "patch", names.HAND_OVER),  # how nodes hand over GPUs
         (names.PLACEHOLDERS, "/pods", "create", ""),  # as a component
-    },
-    "gpushare-device-plugin": {
-        ("", "/pods", "list", ""),
-        ("", "/pods", "watch", ""),
+    ],
+    "gpushare-device-plugin": [
+        ("", "/pods", "list watch", ""),
         ("", "/pods", "get", ""),  # a pod that the watch has yet to bring
-        ("", "/nodes", "get", ""),
-        ("", "/nodes", "patch", ""),
+        ("", "/nodes", "get patch", ""),
         ("", "/nodes/status", "patch", ""),
         ("", "/events", "create", ""),
         ("", "/pods/eviction", "create", ""),  # as a component, the watchdog
         ("", "/namespaces", "get", ""),  # the same: their label
-    },
-    DASHBOARD: {
-        *(("", f"/{resource}", verb, "") for resource in ("nodes", "pods", "events") for verb in ("list", "watch")),
-        (names.UNHEALTHY_NAMESPACE, "/configmaps", "list", ""),
-        (names.UNHEALTHY_NAMESPACE, "/configmaps", "watch", ""),
+    ],
+    DASHBOARD: [
+        *(("", f"/{resource}", "list watch", "") for resource in ("nodes", "pods", "events")),
+        (names.UNHEALTHY_NAMESPACE, "/configmaps", "list watch", ""),
         (OWN, "/configmaps", "get", names.CONFIG),
         (OWN, "/pods/proxy", "get", ""),  # what containers use
-    },
-    names.SCHEDULER: {
-        (OWN, "coordination.k8s.io/leases", "create", ""),
-        (OWN, "coordination.k8s.io/leases", "get", names.SCHEDULER),
-        (OWN, "coordination.k8s.io/leases", "update", names.SCHEDULER),
-    },
+    ],
+    names.SCHEDULER: [(OWN, LEASES, "create", ""), (OWN, LEASES, "get update", names.SCHEDULER)],
 }
 BUILT_IN = {"system:kube-scheduler", "system:volume-scheduler", "extension-apiserver-authentication-reader"}
 
@@ -117,7 +101,8 @@ def granted(account: str) -> Iterator[Right]:
 def test_rights_are_exactly_the_verbs_used(account: str) -> None:
     rights = list(granted(account))
     assert len(rights) == len(set(rights))
-    assert set(rights) == USED[account]
+    used = USED[account]
+    assert set(rights) == {(scope, kind, verb, name) for scope, kind, verbs, name in used for verb in verbs.split()}
 
 
 def test_no_role_is_left_over_and_every_account_is_bound() -> None:
