@@ -406,7 +406,7 @@ class Terminal:
 
 
 def test_in_a_terminal_it_follows_the_cluster_and_leaves_the_screen_as_it_was(api: FakeKube, argv: list[str]) -> None:
-    terminal = Terminal(argv)
+    terminal = Terminal(argv, NO_COLOR="")
     terminal.until("14/15 GiB")
     terminal.until("research/train-llm")
     clusters.add_pod(api, clusters.running("late", clusters.gpus(0, 2)[1].uuid, 5, on=clusters.name_of(0)))

@@ -11,9 +11,13 @@ Told = Callable[[], list[str]]
 _GOLDEN = Path(__file__).parent / "golden"
 
 
-def parts(section: str, file: str = "doctor") -> Iterable[list[str]]:
+def file(name: str) -> str:
+    return (_GOLDEN / name).read_text(encoding="utf-8")
+
+
+def parts(section: str, area: str = "doctor") -> Iterable[list[str]]:
     """The parts of a section: lines between empty ones; a dot stands for a line that is empty."""
-    _, is_there, text = (_GOLDEN / f"{file}.txt").read_text(encoding="utf-8").partition(f"# {section}\n")
+    _, is_there, text = file(f"{area}.txt").partition(f"# {section}\n")
     assert is_there, section
     text = text.partition("\n# ")[0]
     found = (list(lines) for has_lines, lines in itertools.groupby(text.splitlines(), key=bool) if has_lines)

@@ -21,9 +21,8 @@ from gpushare_cli.inspect_command import PLUGIN
 from testing.builders import make_inventory, make_node
 from testing.cli.calling import Run, reached
 from testing.fakes.kube import FakeKube
+from tests.unit.gpushare_cli import findings
 from tests.unit.gpushare_cli.clusters import aliyun_node, aliyun_pod, api_of, node, our_node
-
-GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.fixture
@@ -38,8 +37,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
 
 
 def test_both_spellings_print_the_summary_and_details_may_stand_anywhere(api: FakeKube, run: Run) -> None:
-    summary = (GOLDEN / "summary.txt").read_text(encoding="utf-8")
-    assert run(main=cli.inspect_main) == run("inspect") == (0, summary, "")
+    assert run(main=cli.inspect_main) == run("inspect") == (0, findings.file("summary.txt"), "")
     for argv in (["-d", "node-a"], ["node-a", "-d"], ["--details"]):
         code, out, _ = run(*argv, main=cli.inspect_main)
         assert (code, out[:20]) == (0, "\nNAME:       node-a\n")

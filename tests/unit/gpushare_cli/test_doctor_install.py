@@ -1,5 +1,6 @@
 """Whether the installation and its webhook are as they should be, line by line."""
 
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -23,19 +24,11 @@ def namespace(name: str, **labels: str) -> Change:
     return seeded({"kind": "Namespace", "metadata": {"name": name, "labels": labels}})
 
 
-def unlabel(name: str) -> Change:
-    return put("Namespace", name, "metadata", "labels")
-
-
 NO_CLASS = missing("RuntimeClass", "nvidia")
-APPLY = "apply the overlay for your server's version again: kubectl apply -k manifests/overlays/OVERLAY"
 MUTATING = "mutatingwebhookconfiguration/gpushare-webhook"
 VALIDATING = "validatingwebhookconfiguration/gpushare-webhook"
+answer = partial(answers, names.WEBHOOK_SERVICE)
 FORBIDDEN = kube.ForbiddenError('services "https:gpushare-webhook:443" is forbidden')
-
-
-def answer(path: str, said: str | kube.Reply | kube.KubeError) -> Change:
-    return answers(names.WEBHOOK_SERVICE, path, said)
 
 
 def days(value: str) -> Change:
@@ -78,7 +71,7 @@ OLD_CONDITIONS = [{"name": "x", "expression": "r in ['aliyun.com/gpu-mem']"}]
 CHANGES: dict[str, list[Change]] = {
     "settings": [missing("ConfigMap", "gpushare-config"), setting(MEMORY_UNIT="GB"), setting(WHOLE_GPUS="maybe")],
     "runtime-class": [NO_CLASS, together(NO_CLASS, setting(RUNTIME_CLASS_MODE="always"))],
-    "namespace-labels": [unlabel("kube-system"), unlabel(world.NS)],
+    "namespace-labels": [put("Namespace", name, "metadata", "labels") for name in ("kube-system", world.NS)],
     "isolation-exceptions": [
         namespace("monitoring", **{"gpushare.dev/isolation": "disabled"}),
         namespace("gpu-operator", **{"kubernetes.io/metadata.name": "gpu-operator"}),
@@ -211,7 +204,7 @@ def test_without_configurations_no_policy_is_looked_for() -> None:
     world.vanish(api, "ValidatingWebhookConfiguration", "gpushare-webhook")
     found = world.diagnosis(api)
     assert list(world.formatted(found)) == [
-        f"error webhook-configured {kind} | it is missing, so no pod passes the webhook | {APPLY}"
+        f"error webhook-configured {kind} | it is missing, so no pod passes the webhook | {objects.APPLY}"
         for kind in (MUTATING, VALIDATING)
     ]
     [policies] = [result for result in found.results if result.check.id == "webhook-policies"]

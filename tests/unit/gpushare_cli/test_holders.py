@@ -1,5 +1,4 @@
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,6 @@ from gpushare.units import MemoryUnit
 from gpushare_cli import holders, inspect_command, reading
 from testing.builders import Json, make_container, make_grant, make_inventory, make_mig, make_node, make_pod
 from testing.cli.podding import bound, changed
-from testing.fakes.kube import FakeKube
 from tests.unit.gpushare_cli import findings
 from tests.unit.gpushare_cli.clusters import ack_pod, aliyun_node, aliyun_pod, api_of, node, our_node, our_pod, pod
 from tests.unit.gpushare_cli.findings import Told
@@ -166,19 +164,11 @@ def test_compute_and_whole_gpus_follow_the_memory_in_a_table_of_their_own() -> N
     assert inspect_command.detail(found).endswith(f"In Cluster:  3/15 (20%)  \n\n{table}")
 
 
-def plain(name: str) -> Json:
-    return make_pod(make_container(), name=name, node="node-a")
-
-
-def asked(api: FakeKube) -> list[str]:
-    return [call.path for call in api.calls]
-
-
 def test_lists_are_read_page_by_page_and_of_pods_only_the_bound_ones() -> None:
     api = api_of([aliyun_node(f"n{i}") for i in range(1001)], [aliyun_pod(f"p{i}", gpu=0, mem=1) for i in range(501)])
     cluster = reading.on_nodes(api)
     assert (len(cluster.nodes), len(cluster.pods)) == (1001, 501)
-    assert asked(api) == ["/api/v1/nodes"] * 3 + ["/api/v1/pods"] * 2 + [reading.CONFIG_MAPS]
+    assert [call.path for call in api.calls] == ["/api/v1/nodes"] * 3 + ["/api/v1/pods"] * 2 + [reading.CONFIG_MAPS]
     assert {(call.verb, call.params["limit"]) for call in api.calls} == {("list", "500")}
     assert {call.params.get("fieldSelector") for call in api.calls if "pods" in call.path} == {"spec.nodeName!="}
 
@@ -186,7 +176,7 @@ def test_lists_are_read_page_by_page_and_of_pods_only_the_bound_ones() -> None:
 def test_one_node_needs_no_list_of_nodes() -> None:
     api = api_of([aliyun_node("a"), aliyun_node("b")], [pod("x", on="a"), pod("y", on="b")])
     cluster = reading.on_nodes(api, "b")
-    assert asked(api) == ["/api/v1/nodes/b", "/api/v1/pods", reading.CONFIG_MAPS]
+    assert [call.path for call in api.calls] == ["/api/v1/nodes/b", "/api/v1/pods", reading.CONFIG_MAPS]
     assert [found["metadata"]["name"] for found in cluster.pods] == ["y"]
 
 
@@ -195,7 +185,7 @@ def test_pods_that_neither_ask_nor_hold_are_dropped() -> None:
     no_limit["spec"]["containers"] = [{"name": "main"}]
     ack = ack_pod("ack", '{"0":{"0":1}}', mem=1)
     ack["spec"]["containers"] = [{"name": "main"}]
-    cluster = reading.on_nodes(api_of([], [plain("web"), pod("gpu"), no_limit, ack]))
+    cluster = reading.on_nodes(api_of([], [make_pod(make_container(), node="node-a"), pod("gpu"), no_limit, ack]))
     assert [found["metadata"]["name"] for found in cluster.pods] == ["ack", "gpu", "ours"]
 
 
@@ -216,17 +206,12 @@ def test_config_maps_that_may_not_be_read_become_a_note(told: Told) -> None:
     assert list(cluster.notes) == told()
 
 
-GOLDEN = Path(__file__).parent / "golden"
 NINE = [aliyun_pod("binpack-1-0", gpu=0, mem=6), aliyun_pod("jupyter-1", gpu=1, mem=3, namespace="team-a")]
 OURS = [
     our_pod("binpack-1-0", "GPU-node-a-0", mib=6 * 1024),
     our_pod("jupyter-1", "GPU-node-a-1", mib=3 * 1024, namespace="team-a"),
 ]
 T4 = 15 * 1024 + 300  # MiB; the part of a unit is not handed out
-
-
-def golden(name: str) -> str:
-    return (GOLDEN / name).read_text(encoding="utf-8")
 
 
 def summary(nodes: list[Json], pods: list[Json] | None = None) -> str:
@@ -239,8 +224,8 @@ def detail(nodes: list[Json], pods: list[Json] | None = None) -> str:
 
 @pytest.mark.parametrize(("node", "pods"), [(aliyun_node(), NINE), (our_node("node-a", T4, T4), OURS)])
 def test_summary_is_the_captured_one_with_a_pending_pod_or_without(node: Json, pods: list[Json]) -> None:
-    assert summary([node], pods) == golden("summary.txt")
-    assert summary([node], [*pods, pod("waiting", mem=5)]) == golden("summary-pending.txt")
+    assert summary([node], pods) == findings.file("summary.txt")
+    assert summary([node], [*pods, pod("waiting", mem=5)]) == findings.file("summary-pending.txt")
 
 
 @pytest.mark.parametrize(
@@ -251,7 +236,7 @@ def test_summary_is_the_captured_one_with_a_pending_pod_or_without(node: Json, p
     ],
 )
 def test_detail_with_a_pod_of_two_gpus_is_the_captured_one(node: Json, pods: list[Json]) -> None:
-    assert detail([node], pods) == golden("detail.txt")
+    assert detail([node], pods) == findings.file("detail.txt")
 
 
 def test_what_may_be_granted_beyond_what_gpus_have_is_a_table_of_its_own() -> None:

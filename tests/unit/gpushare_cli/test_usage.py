@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import orjson
 import pytest
@@ -16,7 +16,6 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import Reply
 from gpushare.model.gpu import Limit, NodeInventory, Strength
 from gpushare.model.ledger import Grant
-from gpushare.wire import inventory as inventory_wire
 from gpushare_cli import __main__ as cli, inspect_command, usage
 from gpushare_cli.console import Streams
 from gpushare_cli.dashboard import views
@@ -52,11 +51,13 @@ def plugin(node: str = "node-a", *, name: str = "plugin-a", port: Mapping[str, o
     }
 
 
-def cluster(reply: Reply | kube.KubeError | None, *pods: Json, plugins: tuple[Json, ...] = (plugin(),)) -> FakeKube:
-    """Two GPUs of node-a, held by cgroup and by MIG."""
+def cluster(
+    reply: Reply | kube.KubeError | None, *pods: Json, plugins: tuple[Json, ...] = (plugin(),), **first: Any
+) -> FakeKube:
+    """Two GPUs of node-a, held by cgroup, if nothing else is said, and by MIG."""
     plain = make_inventory(16, 8)
-    kinds = zip(plain.gpus, (Limit.CGROUP, Limit.MIG), strict=True)
-    gpus = tuple(replace(gpu, limit=limit) for gpu, limit in kinds)
+    kinds: tuple[dict[str, Any], ...] = ({"limit": Limit.CGROUP, **first}, {"limit": Limit.MIG})
+    gpus = tuple(replace(gpu, **kind) for gpu, kind in zip(plain.gpus, kinds, strict=True))
     api = FakeKube()
     api.seed("/api/v1/nodes/node-a", make_node(NodeInventory(node=plain.node, gpus=gpus, unit=plain.unit)))
     for pod in pods or (bound("web", make_grant(0, 1, gib=3)),):
@@ -207,16 +208,8 @@ def test_a_plugin_that_there_was_no_time_to_ask_is_told(monkeypatch: pytest.Monk
 
 
 def test_why_limits_are_not_stronger_is_told() -> None:
-    api = cluster(Reply(status=200, text=PAGE), bound("web", make_grant(0, gib=3)))
-
-    def weaken(node: Json) -> None:
-        inventory = inventory_wire.of_node(node)
-        assert inventory is not None
-        first = replace(inventory.gpus[0], limit=Limit.MPS, limit_reason="cgroup: old driver")
-        told = inventory_wire.encode(replace(inventory, gpus=(first, *inventory.gpus[1:])))
-        node["metadata"]["annotations"][names.ANNOTATION_INVENTORY] = told
-
-    api.edit("/api/v1/nodes/node-a", weaken)
+    page, pod = Reply(status=200, text=PAGE), bound("web", make_grant(0, gib=3))
+    api = cluster(page, pod, limit=Limit.MPS, limit_reason="cgroup: old driver")
     assert inspect(api, Inspect())[2] == ""
     _, _, err = inspect(api, Inspect(limits=True))
     assert err == "note: limits on node node-a are mps; no stronger limit holds: cgroup: old driver\n"
