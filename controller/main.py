@@ -29,9 +29,9 @@ from gpushare.kube.api import KubeApi
 from gpushare.kube.lease import Elector
 from gpushare.runtime import http, logs, options, process
 from gpushare.runtime.clock import SystemClock
-from gpushare.runtime.http import Handler, HttpServer
+from gpushare.runtime.http import HttpServer
 from gpushare.runtime.intake import MIB, ByteBudget
-from gpushare.runtime.pages import PageServer, verdict
+from gpushare.runtime.pages import Handler, PageServer, verdict, wsgi
 from gpushare.runtime.process import Signals
 from gpushare.units import ResourceConfig
 
@@ -128,7 +128,7 @@ class Server:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the supervisor as well
         running = build()
         server = HttpServer(
-            application=http.wsgi(running.handler),
+            application=wsgi(running.handler),
             listener=self.listener,
             clock=SystemClock(),
             threads=self._threads,

@@ -18,8 +18,7 @@ from gpushare.model.gpu import GpuHealth
 from gpushare.model.ledger import NodeLedger
 from gpushare.runtime import exposition
 from gpushare.runtime.clock import Clock
-from gpushare.runtime.http import Response
-from gpushare.runtime.pages import Kept
+from gpushare.runtime.pages import Kept, Response
 
 MOST_NAMESPACES: Final = 1000  # with series of their own, by what they hold; the others share one
 MOST_GPUS: Final = 1000  # Over-committed ones, from the worst on. What a forged allocation names need not exist.

@@ -45,7 +45,7 @@ from gpushare.kube.watch import Reflector
 from gpushare.model.gpu import NodeInventory
 from gpushare.runtime import logs, options, process
 from gpushare.runtime.clock import Clock, SystemClock
-from gpushare.runtime.http import Response
+from gpushare.runtime.pages import Response
 from gpushare.runtime.process import Part
 from gpushare.units import ResourceConfig
 

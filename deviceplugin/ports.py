@@ -15,8 +15,7 @@ from typing import Final
 from gpushare.errors import SettingsError
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
-from gpushare.runtime.http import Response
-from gpushare.runtime.pages import Kept, PageServer
+from gpushare.runtime.pages import Kept, PageServer, Response
 
 _LOG: Final = logging.getLogger(__name__)
 _SILENT_S: Final = 30.0

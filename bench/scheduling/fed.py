@@ -25,8 +25,7 @@ from gpushare import names
 from gpushare.kube.api import JsonObject, Params
 from gpushare.runtime import options
 from gpushare.runtime.clock import SystemClock
-from gpushare.runtime.http import Request, Response
-from gpushare.runtime.pages import PageServer
+from gpushare.runtime.pages import PageServer, Request, Response
 from testing.fakes.kube import FakeKube
 
 PODS = f"/api/v1/namespaces/{objects.NAMESPACE}/pods"

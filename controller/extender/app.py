@@ -25,11 +25,10 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
-from gpushare.runtime import http, logs, pages
+from gpushare.runtime import logs, pages
 from gpushare.runtime.clock import Clock
-from gpushare.runtime.http import Request, Response
 from gpushare.runtime.intake import MIB, ByteBudget, Intake, Limit, RefusedBodyError
-from gpushare.runtime.pages import verdict
+from gpushare.runtime.pages import Request, Response, verdict
 from gpushare.wire import pods as pods_wire, requests
 
 _LOG: Final = logging.getLogger(__name__)
@@ -91,14 +90,14 @@ class Extender:
             "/healthz": lambda: verdict(""),
             "/readyz": lambda: verdict(self.unready()),
             "/metrics": self.metrics.page,
-            "/version": lambda: Response(200, f"{self.version}\n".encode(), http.TEXT),
+            "/version": lambda: Response(200, f"{self.version}\n".encode(), pages.TEXT),
         }
 
     def handle(self, request: Request) -> Response:
         path = request.path
         if (verb := self._verbs.get(path)) is not None:
             is_post = request.method == "POST"
-            return self._answer(verb, request) if is_post else Response(405, b"only POST is allowed here\n", http.TEXT)
+            return self._answer(verb, request) if is_post else Response(405, b"only POST is allowed here\n", pages.TEXT)
         node = path.removeprefix(f"{names.EXTENDER_PREFIX}/inspect/")
         if node != path:
             return pages.answer({path: lambda: self._inspect(NodeName(unquote(node)))}, request)

@@ -9,9 +9,8 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Any, Final
 
 from waitress import create_server, wasyncore
@@ -24,11 +23,9 @@ from waitress.task import WSGITask
 from gpushare.errors import SettingsError
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
-from gpushare.runtime.intake import HEAD, SMALL, ByteBudget, Stream
+from gpushare.runtime.intake import HEAD, SMALL, ByteBudget
 
 _LOG: Final = logging.getLogger(__name__)
-JSON: Final = "application/json"
-TEXT: Final = "text/plain; charset=utf-8"
 CONNECTIONS: Final = 800
 """Others wait in the kernel. With four files for each thread they stay below the usual limit of 1024 open files."""
 RECEIVE_S: Final = 10.0  # API servers and kube-scheduler send in milliseconds
@@ -53,35 +50,9 @@ RECEIVED: Final = "gpushare.received"
 """In the WSGI environment: monotonic time at which the first bytes of a request were read."""
 BUSY: Final = "gpushare.busy"
 """In the WSGI environment: whether others have taken all memory, so that only the beginning of the body is there."""
-_CLOSE: Final = "gpushare.close"
+CLOSE: Final = "gpushare.close"  # a function: no further request is wanted on this connection
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    method: str
-    path: str  # as it was sent, without a query
-    length: int  # of the body, in bytes
-    body: Stream
-    received: float  # see RECEIVED
-    busy: bool = False  # see BUSY
-    environ: Mapping[str, Any] = field(default_factory=dict)
-
-    def header(self, name: str, default: str = "") -> str:
-        return str(self.environ.get(f"HTTP_{name.upper().replace('-', '_')}", default))
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    status: int
-    body: bytes
-    content_type: str = JSON
-    close: bool = False  # no further request is wanted on this connection
-    headers: Mapping[str, str] = field(default_factory=dict)  # further ones
-
-
-Handler = Callable[[Request], Response]
 
 
 def listen(address: str, port: int, settings: str) -> socket.socket:
@@ -96,27 +67,6 @@ def listen(address: str, port: int, settings: str) -> socket.socket:
     except OSError as error:
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else error  # its own words repeat the address
         raise SettingsError(f"{settings}: {why}") from error
-
-
-def wsgi(handler: Handler) -> Wsgi:
-    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        request = Request(
-            method=environ["REQUEST_METHOD"],
-            path=environ["REQUEST_URI"].partition("?")[0],
-            length=int(environ.get("CONTENT_LENGTH") or 0),
-            body=environ["wsgi.input"],
-            received=environ[RECEIVED],
-            busy=environ[BUSY],
-            environ=environ,
-        )
-        response = handler(request)
-        headers = {"Content-Type": response.content_type, "Content-Length": str(len(response.body)), **response.headers}
-        start_response(f"{response.status} {HTTPStatus(response.status).phrase}", list(headers.items()))
-        if response.close:
-            environ[_CLOSE]()
-        return () if request.method == "HEAD" else (response.body,)
-
-    return application
 
 
 @dataclass(kw_only=True, eq=False)
@@ -302,7 +252,7 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
 class _Task(WSGITask):  # type: ignore[misc]  # waitress has no types
     def get_environment(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().get_environment()
-        environ |= {RECEIVED: self.request.began, BUSY: self.request.busy, _CLOSE: self.set_close_on_finish}
+        environ |= {RECEIVED: self.request.began, BUSY: self.request.busy, CLOSE: self.set_close_on_finish}
         if self.request.cut:  # clients that fail to send may report that, and not what they were told
             self.channel.to_drop += min(self.request.content_length, self.channel.ours.most)
         if self.request.cut or self.channel.ours.stopping:

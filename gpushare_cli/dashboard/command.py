@@ -27,9 +27,9 @@ from gpushare import names
 from gpushare.errors import GpuShareError, SettingsError
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
-from gpushare.runtime import http, intake, logs
+from gpushare.runtime import http, intake, logs, pages
 from gpushare.runtime.clock import Clock, SystemClock
-from gpushare.runtime.http import Request, Response
+from gpushare.runtime.pages import Request, Response
 from gpushare_cli import arguments, reading
 from gpushare_cli.arguments import Call, Command, argument, switch, told_to_end
 from gpushare_cli.console import OK, Streams
@@ -179,7 +179,7 @@ class Site:
             return _no(HTTPStatus.FORBIDDEN, "open the address that `gpushare dashboard` has printed: it has a key")
         tag, body = self.page()
         if request.header("If-None-Match") == tag:
-            return Response(HTTPStatus.NOT_MODIFIED, b"", http.TEXT, headers={"ETag": tag})
+            return Response(HTTPStatus.NOT_MODIFIED, b"", pages.TEXT, headers={"ETag": tag})
         return Response(HTTPStatus.OK, body, "application/x-ndjson", headers={"ETag": tag})
 
 
@@ -196,7 +196,7 @@ def is_local(host: str) -> bool:
 
 
 def _no(status: HTTPStatus, why: str, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(status, f"{why}\n".encode(), http.TEXT, headers=headers or {})
+    return Response(status, f"{why}\n".encode(), pages.TEXT, headers=headers or {})
 
 
 def assets() -> Mapping[str, Response]:
@@ -212,7 +212,7 @@ def serving(port: int, site: Site) -> Iterator[int]:
     """Serve until the end of the block, on this port or for 0 on one that is free. SettingsError if it is taken."""
     listener = http.listen(LOOPBACK, port, f"port {port} cannot be used")
     server = http.HttpServer(
-        application=http.wsgi(site.respond),
+        application=pages.wsgi(site.respond),
         listener=listener,
         clock=SystemClock(),
         threads=_THREADS,

@@ -4,7 +4,7 @@ import io
 from dataclasses import dataclass
 
 from gpushare.runtime.clock import Clock
-from gpushare.runtime.http import Handler, Request, Response
+from gpushare.runtime.pages import Handler, Request, Response
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,16 @@ MIB = 2**20
 LIMIT = 256 * MIB
 PROGRAM = """
 from controller import main
-from gpushare.runtime import http
+from gpushare.runtime import http, pages
 from gpushare.runtime.clock import SystemClock
 from gpushare.runtime.intake import ByteBudget
 listener = http.listen("127.0.0.1", 0, "")
 def handle(request):
     while request.body.read(65536):
         pass
-    return http.Response(200, b"x" * (2**20) if request.path == "/page" else b"ok")
+    return pages.Response(200, b"x" * (2**20) if request.path == "/page" else b"ok")
 made = http.HttpServer(
-    application=http.wsgi(handle), listener=listener, clock=SystemClock(), threads=32, most=main.MOST,
+    application=pages.wsgi(handle), listener=listener, clock=SystemClock(), threads=32, most=main.MOST,
     budget=ByteBudget(main.BUDGET), keep_alive_s=75,
 )
 print(listener.getsockname()[1], flush=True)

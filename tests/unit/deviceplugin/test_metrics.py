@@ -23,7 +23,7 @@ from gpushare.identity import ContainerName, GpuUuid
 from gpushare.kube import api as kube
 from gpushare.model.gpu import GpuHealth, HandOver, LeftOut, Limit, NodeInventory
 from gpushare.runtime.clock import SystemClock
-from gpushare.runtime.http import Response
+from gpushare.runtime.pages import Response
 from gpushare.wire import inventory as wire
 from testing.builders import Json, make_gpu, make_inventory, make_node, make_ref
 from testing.clock import ManualClock, ending

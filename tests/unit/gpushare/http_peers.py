@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpushare.runtime import http
-from gpushare.runtime.http import HttpServer, Request, Response
+from gpushare.runtime.http import HttpServer
 from gpushare.runtime.intake import ByteBudget
+from gpushare.runtime.pages import Request, Response, wsgi
 from testing.clock import ManualClock
 
 MIB = 2**20
@@ -98,7 +98,7 @@ class Server:
         self._address, self._open = listener.getsockname(), contextlib.ExitStack()
         self.budget = ByteBudget(5 * MIB // 4)
         self.server = HttpServer(
-            application=http.wsgi(self._handle),
+            application=wsgi(self._handle),
             listener=listener,
             clock=self.clock,
             threads=threads,

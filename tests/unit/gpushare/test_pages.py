@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gpushare.errors import SettingsError
-from gpushare.runtime.http import Response
-from gpushare.runtime.pages import Kept, PageServer, verdict
+from gpushare.runtime.pages import Kept, PageServer, Response, verdict
 from testing.clock import ManualClock
 from testing.fakes.http_server import free_port
 

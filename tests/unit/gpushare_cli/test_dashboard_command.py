@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from gpushare.runtime.clock import SystemClock
-from gpushare.runtime.http import Request, Response
+from gpushare.runtime.pages import Request, Response
 from gpushare_cli import top
 from gpushare_cli.console import Streams
 from gpushare_cli.dashboard import command, watching
