@@ -107,16 +107,6 @@ def test_the_leader_tells_the_webhook_how_nodes_hand_over_gpus(api: FakeKube, cl
         clock.eventually("it is told again", lambda: hand_over.word(api.read(config_map)) == "mixed")
 
 
-def test_a_stopped_leader_releases_the_lease(api: FakeKube, clock: Clock) -> None:
-    with leading(api, clock, lease_s=60) as first:
-        pass
-    assert api.read(LEASE)["spec"]["holderIdentity"] == ""
-    assert not first.lost.is_set()
-    second = Replica(api, clock, "second", lease_s=60).start()
-    with stopping([second]):
-        clock.eventually("second is ready", lambda: ready(second))
-
-
 def test_a_stopped_leader_ends_its_chores_before_it_releases_the_lease(api: FakeKube, clock: Clock) -> None:
     gate = threading.Event()
     api.fail_next(lambda call: call.verb == "get" and "/pods/" in call.path, Delayed(gate))

@@ -67,13 +67,12 @@ def decide(
     shape: RequestShape,
     pods: Sequence[Bound],
     *given: str,
-    priority: int = 100,
     violations: int = 0,
     known: Sequence[Budget] = (),
     ledger: LedgerOrRefused | None = None,
     sizes: Sequence[int] = (10, 10),
 ) -> Decision:
-    preemptor = Preemptor(request=PodRequest(pod=make_ref("preemptor"), shape=shape), priority=priority)
+    preemptor = Preemptor(request=PodRequest(pod=make_ref("preemptor"), shape=shape), priority=100)
     victims = Victims(pods=tuple(PodUid(f"uid-{name}") for name in given), violations=violations)
     return preemption.decide(preemptor, victims, ledger or make_node_ledger(*pods, sizes=sizes), pods, known)
 
@@ -253,9 +252,8 @@ def test_no_one_is_evicted_on_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def running(world: World, *gib: int, node: str = "node-a", priority: int = 0) -> JsonObject:
     """A pod that the extender has bound."""
-    pod = world.add_pod(*gib)
+    pod = world.add_bound(*gib, node=node)
     world.edit_pod(pod, lambda found: found["spec"].update(priority=priority))
-    assert world.bind(pod, node).error == ""
     world.see()
     return pod
 

@@ -229,9 +229,7 @@ def test_the_worker_can_see_that_its_supervisor_stands_still(stage: Stage) -> No
 
 BEGIN = """
 import os, signal, sys, threading, time
-from controller.supervisor import Fence
 from controller.supervisor import fork
-from gpushare.runtime.clock import SystemClock
 from gpushare.runtime.process import Signals
 
 def ended(worker):
@@ -288,27 +286,3 @@ def test_a_signal_is_not_the_supervisors_and_the_workers_and_orphans_leave_no_zo
         worker.kill()
         """
     assert run(program) == "-15 0\nNone False\n"
-
-
-def test_worker_and_supervisor_see_the_same_fence() -> None:
-    program = """
-        fence, clock = Fence(SystemClock()), SystemClock()
-        seen, told = os.pipe()
-
-        def wait_for_the_lead():
-            while not fence.leading():
-                time.sleep(0.01)
-            os.write(told, b"x")
-            while fence.leading():
-                time.sleep(0.01)
-            fence.beat()
-            return 5
-
-        worker = fork(wait_for_the_lead)
-        fence.lead_until(clock.monotonic() + 600)
-        os.read(seen, 1)
-        ends = clock.monotonic()
-        fence.lead_until(ends)
-        print(ended(worker), fence.worker_silent_s() <= clock.monotonic() - ends)
-        """
-    assert run(program) == "5 True\n"
