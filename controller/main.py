@@ -211,17 +211,13 @@ def readings(leadership: Leadership, outlooks: Outlooks) -> Readings:
         " hand GPUs over in another way by now"
     )
     rejected = "Failed pods deleted because their node had rejected them for GPUs that were not reported yet"
-    ill = f"{age} ConfigMaps unhealthy-gpu-NODE{optional}"
+    evictions, ill = f"{age} PodDisruptionBudgets{optional}", f"{age} ConfigMaps unhealthy-gpu-NODE{optional}"
     return (
         ("gpushare_leading", "1 while this replica leads", on.leading),
         ("gpushare_ready", "1 while kube-scheduler may ask this replica", lambda: not on.unready()),
         ("gpushare_watch_nodes_age_seconds", f"{age} nodes", on.nodes.stale_for),
         ("gpushare_watch_pods_age_seconds", f"{age} pods", on.pods.stale_for),
-        (
-            "gpushare_watch_disruption_budgets_age_seconds",
-            f"{age} PodDisruptionBudgets{optional}",
-            on.budgets.stale_for,
-        ),
+        ("gpushare_watch_disruption_budgets_age_seconds", evictions, on.budgets.stale_for),
         ("gpushare_watch_unhealthy_gpus_age_seconds", ill, on.unhealthy.stale_for),
         ("gpushare_watch_namespaces_age_seconds", f"{age} namespaces{optional}", on.namespaces.stale_for),
         ("gpushare_outlook_epoch", epoch, lambda: outlooks.outlook.epoch),

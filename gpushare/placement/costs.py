@@ -44,14 +44,10 @@ class Change:
 def change_of(
     grants: Iterable[Grant], ledger: NodeLedger, *, host: FreeHost | None = None, takes: FreeHost = NOTHING
 ) -> Change:
-    """What a pod makes of a node that gets these grants of it, whatever containers it has.
+    """What a pod makes of a node that gets these grants of it, as `place` found them; the ledger is without the pod.
 
-    Args:
-        grants: as `place` found them; GPUs that no longer take pods are left out.
-        ledger: the node's ledger, without the pod.
-        host: what pods leave of the node's CPU and memory; None if it is not known. A host counts as having at least
-            what the pod takes: whether it does is for kube-scheduler to say, which may know of a change earlier.
-        takes: CPU and memory that the pod requests.
+    GPUs that no longer take pods are left out. A host, of which pods leave so much, counts as having at least what the
+    pod takes: whether it does is for kube-scheduler to say, which may know of a change earlier.
     """
     if host is not None and not takes.fits(host):
         host = takes

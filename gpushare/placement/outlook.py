@@ -107,11 +107,7 @@ def typical(counts: Mapping[Ask, int]) -> Mapping[Ask, int]:
 
 
 def due_after(known: int) -> int:
-    """How many pods have to come after a look at a cluster before the next one is due: a quarter of the known ones.
-
-    Args:
-        known: pods whose requests were known at that look.
-    """
+    """How many pods have to come until the next look at a cluster, after one that knew so many: a quarter of these."""
     return min(max(known // _PART, 1), EVERY)
 
 
@@ -323,10 +319,9 @@ def slots(mib: int, total_mib: int) -> int:
 
 @lru_cache(256)
 def prices(sizes: tuple[int, ...]) -> Prices:
-    """What remainders are worth. If no shares are known, as much as is free: then the fullest GPU is taken.
+    """What remainders are worth, by the sizes of shares in slots, the most frequent first.
 
-    Args:
-        sizes: of shares, in slots, the most frequent first.
+    If no shares are known, as much as is free: then the fullest GPU is taken.
     """
     known = [size for size in sizes if 0 < size < SLOTS]
     if not known:

@@ -21,11 +21,6 @@ def place(shape: RequestShape, ledger: NodeLedger, policies: Policies = _DEFAULT
 
     Whether it fits, and the words of a refusal, depend on no policy; only which GPUs it gets does. What they cost the
     node is told by `costs.costs_of`.
-
-    Args:
-        shape: what the pod asks for.
-        ledger: the node's ledger.
-        policies: the policies, and the default of pods that name none.
     """
     if shape.only_cdi and ledger.inventory.hand_over is not HandOver.CDI:
         return Refused(RefusalReason.OTHER_HAND_OVER, explain.other_hand_over(ledger), permanent=True)
