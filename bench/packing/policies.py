@@ -11,11 +11,22 @@ from gpushare.placement.outlook import NOTHING_KNOWN, Outlook, typical
 from gpushare_cli.simulate.cluster import Learner
 
 
+class Knowing(Learner):
+    """Knows the pods to come, and learns nothing of those that come."""
+
+    def came(self, ask: Ask) -> bool:  # noqa: ARG002 - as of Learner
+        """When it is due, the room that is left is looked at again."""
+        return self.is_due()
+
+    def left(self, ask: Ask) -> None:
+        """Nothing is forgotten."""
+
+
 class Told(Learner):
     """Knows what it was told, and learns nothing."""
 
     def __init__(self, outlook: Outlook = NOTHING_KNOWN) -> None:
-        super().__init__(learns=False)
+        super().__init__()
         self.outlook = outlook
 
     def came(self, ask: Ask) -> bool:  # noqa: ARG002 - as of Learner
@@ -34,7 +45,7 @@ def _published(workload: Workload) -> Learner:
 
 POLICIES: Mapping[str, tuple[Policy, Callable[[Workload], Learner]]] = {
     "dense": (Policy.DENSE, lambda _: Learner()),
-    "dense-known": (Policy.DENSE, lambda workload: Learner(workload.pods, learns=False)),
+    "dense-known": (Policy.DENSE, lambda workload: Knowing(workload.pods)),
     "fgd": (Policy.FGD, _published),
     "binpack": (Policy.BINPACK, lambda _: Told()),
     "spread": (Policy.SPREAD, lambda _: Told()),

@@ -230,7 +230,7 @@ def _plan(plan: Plan) -> Mapping[str, Any]:
         "gpus": sorted({gpu for grant in plan.grants for gpu in grant.gpus}),
         "cordonedMeanwhile": sorted(plan.kept_free),
         "evictions": [
-            {"namespace": move.pod.namespace, "name": move.pod.name, "from": move.source, "to": move.target}
+            {"namespace": move.pod.namespace, "name": move.pod.name, "from": plan.node, "to": move.target}
             for move in plan.moves
         ],
     }
@@ -257,7 +257,7 @@ def _stay(count: int, why: str) -> str:
 
 def _planned(name: str, plan: Plan, width: int) -> str:
     nowhere = "would stay Pending: it fits nowhere else"
-    moves = [(str(move.pod), move.source, move.target or nowhere) for move in plan.moves]
+    moves = [(str(move.pod), plan.node, move.target or nowhere) for move in plan.moves]
     evictions = "1 eviction makes" if len(moves) == 1 else f"{len(moves)} evictions make"
     last = f"{evictions} room for {name} on {plan.node}\n"
     if plan.waiting:
@@ -270,7 +270,7 @@ def _done(name: str, plan: Plan, done: Defragmentation, width: int) -> str:
     for move in plan.moves:
         evicted = move.pod.uid in done.moved
         now = (done.moved[move.pod.uid] or "evicted; its successor waits") if evicted else "not evicted"
-        rows.append((str(move.pod), move.source, now))
+        rows.append((str(move.pod), plan.node, now))
     if done.node:
         last = f"{name} is on {done.node}\n"
     elif done.problem:

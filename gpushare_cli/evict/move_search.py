@@ -96,7 +96,6 @@ class Movable:
 class Move:
     pod: PodRef
     owner: str
-    source: NodeName
     target: NodeName | None  # where its successor fits; None if it would stay pending
     grants: tuple[Grant, ...] = ()
 
@@ -176,7 +175,7 @@ def _carried_out(
     moves = []
     for one in gone:
         movable, target, grants = movable.moved(one.pod, name)
-        moves.append(Move(pod=one.bound.ref, owner=one.owner, source=name, target=target, grants=grants))
+        moves.append(Move(pod=one.bound.ref, owner=one.owner, target=target, grants=grants))
     opened = movable.nodes[name].opened(kept_free)
     grants_now = opened.grants(pod, movable.resolved(pod), movable.policies)
     return None if grants_now is None else Plan(node=name, kept_free=kept_free, moves=tuple(moves), grants=grants_now)

@@ -54,23 +54,23 @@ class Nodes:  # before a run, each by its number: they are sorted by name
 class Learner:
     """What the controller learns of a cluster from its pods."""
 
-    def __init__(
-        self, known: Iterable[Ask] = (), *, learns: bool = True, draw: Callable[[int], int] | None = None
-    ) -> None:
-        """From what pods ask for that are there, and if it learns from those that come.
+    def __init__(self, known: Iterable[Ask] = (), *, draw: Callable[[int], int] | None = None) -> None:
+        """From what pods ask for that are there.
 
         `draw` gives a number below the given one, by which the outlook is made earlier or later than it is due: the
         controller looks by the clock, too, and how fast pods come is not known.
         """
-        self._seen = Counter(known)
-        self._learns, self._draw = learns, draw
+        self._seen, self._draw = Counter(known), draw
         self._until_next = self._wait()
         self.outlook: Outlook = NOTHING_KNOWN
 
     def came(self, ask: Ask) -> bool:
         """A pod has come; whether the outlook should be made again."""
-        if self._learns:
-            self._seen[ask] += 1
+        self._seen[ask] += 1
+        return self.is_due()
+
+    def is_due(self) -> bool:
+        """Whether the outlook should be made again, as one more pod has come."""
         self._until_next -= 1
         if self._until_next:
             return False
@@ -78,7 +78,7 @@ class Learner:
         return True
 
     def left(self, ask: Ask) -> None:
-        if self._learns and self._seen[ask]:
+        if self._seen[ask]:
             self._seen[ask] -= 1
 
     def look(self, empty: Columns, now: Columns) -> bool:
@@ -135,7 +135,6 @@ class Cluster:
         return list(map(self.room, range(len(self.names))))
 
     def came(self, pod: PodSignature) -> None:
-        """A pod has come, and is placed next."""
         if self._learner.came(pod.ask):
             self._look()
 

@@ -29,19 +29,19 @@ _STEPS: Final = 200  # points of a line that is a mean
 class Run:
     policy: str
     seed: int
-    pods: int
     placed: int
     series: AllocationSeries
 
     @classmethod
     def of(cls, policy: str, seed: int, plan: Plan) -> "Run":
-        return cls(policy=policy, seed=seed, pods=len(plan.rows), placed=plan.placed, series=plan.series)
+        return cls(policy=policy, seed=seed, placed=plan.placed, series=plan.series)
 
 
 def text(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, width: int, *, details: bool) -> str:
     """A line for each policy, why pods are on no node, which GPUs are left; then, if wanted, all pods and nodes."""
     header = ("POLICY", "SEEDS", "PODS PLACED", "GPU MEMORY", "ASKED FOR")
-    parts = [console.table([header, *(_policy(name, found) for name, found in _by_policy(runs).items())], width)]
+    lines = (_policy(name, found, len(plan.rows)) for name, found in _by_policy(runs).items())
+    parts = [console.table([header, *lines], width)]
     if reasons := _refused(plan.rows):
         counted = [(reason, str(count)) for reason, count in reasons.items()]
         parts.append(console.table([("NOT PLACED BECAUSE OF", "PODS"), *counted], width))
@@ -55,11 +55,11 @@ def text(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, width: int, *, detai
     return "\n".join([*parts, *([_table(plan, unit, width)] if details else [])])
 
 
-def _policy(policy: str, runs: Sequence[Run]) -> tuple[str, str, str, str, str]:
+def _policy(policy: str, runs: Sequence[Run], pods: int) -> tuple[str, str, str, str, str]:
     placed = _mean_of([run.placed for run in runs], 0)
     allocated = _mean_of([run.series.allocated_percent for run in runs], 1)
     asked = statistics.mean(run.series.asked_percent for run in runs)
-    return policy, str(len(runs)), f"{placed} of {runs[0].pods}", f"{allocated} %", f"{asked:.1f} %"
+    return policy, str(len(runs)), f"{placed} of {pods}", f"{allocated} %", f"{asked:.1f} %"
 
 
 def _mean_of(values: Sequence[float], digits: int) -> str:
@@ -226,7 +226,7 @@ def as_json(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, notes: Sequence[s
             {
                 "policy": run.policy,
                 "seed": run.seed,
-                "pods": run.pods,
+                "pods": len(plan.rows),
                 "placed": run.placed,
                 "allocatedPercent": run.series.allocated_percent,
                 "askedPercent": run.series.asked_percent,
