@@ -69,34 +69,29 @@ def test_plain_text_ports_of_an_old_second_scheduler_are_for_no_one() -> None:
     assert "healthzBindAddress" not in configuration(ServerVersion(1, 22))
 
 
-def test_https_carries_the_ca_because_the_scheduler_verifies_nothing_without() -> None:
-    url = "https://gpu.example:443/gpushare-scheduler/"
-    for extender in configuration(url=url, ca_pem=PEM, others_weight=9)["extenders"]:
-        assert extender["urlPrefix"] == "https://gpu.example:443/gpushare-scheduler"
-        assert extender["enableHTTPS"] is True
-        assert base64.b64decode(extender["tlsConfig"]["caData"]) == PEM
-
-
 PROXY = "https://10.0.0.1:6443/api/v1/namespaces/gpushare-system/services/gpushare-controller:12345/proxy"
 
 
-@pytest.mark.parametrize("write", [configuration, policy])
-def test_through_the_api_servers_proxy_the_scheduler_shows_a_certificate(write: Any) -> None:
-    value = write(url=f"{PROXY}/gpushare-scheduler", ca_pem=PEM, client_cert="/pki/a.crt", client_key="/pki/a.key")
-    (extender,) = value["extenders"]
-    assert extender["urlPrefix"].endswith("/proxy/gpushare-scheduler")
-    ca = base64.b64encode(PEM).decode()
-    assert extender["tlsConfig"] == {"caData": ca, "certFile": "/pki/a.crt", "keyFile": "/pki/a.key"}
-
-
-def test_a_policy_file_spells_https_and_time_in_its_own_way() -> None:
-    value = policy(url="https://gpu.example/gpushare-scheduler", ca_pem=PEM)
-    (extender,) = value["extenders"]
+@pytest.mark.parametrize(
+    ("url", "shows"),
+    [
+        ("https://gpu.example:443", {}),
+        (PROXY, {"certFile": "/pki/a.crt", "keyFile": "/pki/a.key"}),  # the API server's proxy must know it
+    ],
+)
+def test_https_carries_the_ca_because_the_scheduler_verifies_nothing_without(url: str, shows: dict[str, str]) -> None:
+    client = {"client_cert": shows["certFile"], "client_key": shows["keyFile"]} if shows else {}
+    options: dict[str, Any] = {"url": f"{url}/gpushare-scheduler/", "ca_pem": PEM, **client}
+    tls = {"caData": base64.b64encode(PEM).decode(), **shows}
+    for extender in configuration(**options, others_weight=9)["extenders"]:
+        found = extender["urlPrefix"], extender["enableHTTPS"], extender["tlsConfig"]
+        assert found == (f"{url}/gpushare-scheduler", True, tls)
+    value = policy(**options)  # in its own way, as the time
     assert (value["kind"], value["apiVersion"]) == ("Policy", "v1")
-    assert extender["enableHttps"] is True
+    [extender] = value["extenders"]
+    found = extender["urlPrefix"], extender["enableHttps"], extender["tlsConfig"], extender["httpTimeout"]
+    assert found == (f"{url}/gpushare-scheduler", True, tls, 5_000_000_000)
     assert "enableHTTPS" not in extender
-    assert extender["httpTimeout"] == 5_000_000_000
-    assert extender["tlsConfig"] == {"caData": base64.b64encode(PEM).decode()}
 
 
 def test_whole_gpus_are_sent_to_the_extender_only_where_they_are_this_projects() -> None:

@@ -34,6 +34,10 @@ def nodes_of(result: Result) -> dict[str, str | None]:
     return {each["name"]: each["node"] for each in result.value["pods"]}
 
 
+def placed(*objects: Json, **options: Any) -> dict[str, str | None]:
+    return nodes_of(simulate(*objects, as_json=True, **options))
+
+
 def test_cpu_keeps_a_pod_away_and_strands_gpus() -> None:
     pods = [manifest(pod(name, 5, cpu="3")) for name in ("one", "two")]
     pods += [manifest(pod(name, 20)) for name in ("large", "huge")]
@@ -63,8 +67,7 @@ def test_memory_and_the_number_of_pods_keep_a_pod_away() -> None:
 
 def test_a_node_of_which_more_is_requested_than_it_has_takes_pods_that_request_none() -> None:
     there = pod("there", cpu="9", node="node-a", phase="Running")
-    found = simulate(listed(node("node-a", 15), there), manifest(pod("train", 5)), as_json=True)
-    assert nodes_of(found) == {"train": "node-a"}
+    assert placed(listed(node("node-a", 15), there), manifest(pod("train", 5))) == {"train": "node-a"}
 
 
 def test_pods_without_gpus_take_cpu_before_and_after() -> None:
@@ -79,15 +82,14 @@ def test_pods_without_gpus_take_cpu_before_and_after() -> None:
     assert found.value["pods"][0]["containers"] == []
     line = simulate(node("cpu"), manifest(pod("web"))).details.splitlines()[1]
     assert line.split() == ["default/web", "cpu", "-", "-", "no", "GPU"]
-    waits = simulate(listed(node("cpu"), pod("web", cpu="1", namespace="ml")), as_json=True)
-    assert nodes_of(waits) == {"web": "cpu"}
+    assert placed(listed(node("cpu"), pod("web", cpu="1", namespace="ml"))) == {"web": "cpu"}
 
 
 def test_chance_among_equal_nodes_is_decided_by_the_seed() -> None:
     cluster = listed(*(node(f"node-{i}", 15) for i in range(8)))
 
     def chosen(seed: int, policies: Sequence[str]) -> str | None:
-        return nodes_of(simulate(cluster, manifest(pod("x", 5)), policies=policies, seeds=(seed,), as_json=True))["x"]
+        return placed(cluster, manifest(pod("x", 5)), policies=policies, seeds=(seed,))["x"]
 
     assert len({chosen(seed, NONE) for seed in range(8)}) > 2
     assert chosen(3, NONE) == chosen(3, NONE)
@@ -111,8 +113,8 @@ def test_pods_may_come_in_a_shuffled_order() -> None:
     pods = [manifest(pod(f"p{i}", 10)) for i in range(8)]
 
     def first(seed: int) -> list[str]:
-        found = simulate(node("node-a", 15), *pods, order=Order.SHUFFLED, seeds=(seed,), as_json=True)
-        return [name for name, where in nodes_of(found).items() if where]
+        found = placed(node("node-a", 15), *pods, order=Order.SHUFFLED, seeds=(seed,))
+        return [name for name, where in found.items() if where]
 
     assert len({tuple(first(seed)) for seed in range(6)}) > 1
 
@@ -127,14 +129,14 @@ def test_pods_may_come_in_the_order_of_their_creation() -> None:
     cluster = listed(
         node("node-a", 15), waiting("urgent", "2026-01-01T00:00:02Z"), waiting("early", "2026-01-01T00:00:01Z")
     )
-    assert nodes_of(simulate(cluster, as_json=True)) == {"urgent": "node-a", "early": None}
-    assert nodes_of(simulate(cluster, order=Order.TIMESTAMPS, as_json=True)) == {"urgent": None, "early": "node-a"}
+    assert placed(cluster) == {"urgent": "node-a", "early": None}
+    assert placed(cluster, order=Order.TIMESTAMPS) == {"urgent": None, "early": "node-a"}
 
 
 def test_soft_taints_and_preferred_affinity_count() -> None:
     avoided, liked = node("node-a"), node("node-b")
     avoided["spec"] = {"taints": [{"key": "a", "effect": "PreferNoSchedule"}]}
-    assert nodes_of(simulate(listed(avoided, liked), manifest(pod("x")), as_json=True)) == {"x": "node-b"}
+    assert placed(listed(avoided, liked), manifest(pod("x"))) == {"x": "node-b"}
     liked["metadata"].setdefault("labels", {})["disk"] = "fast"
     picky = manifest(pod("x"))
     preference = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]}
@@ -142,7 +144,7 @@ def test_soft_taints_and_preferred_affinity_count() -> None:
         "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": preference}]}
     }
     cluster = listed(*(node(f"node-{letter}") for letter in "acde"), liked)
-    assert nodes_of(simulate(cluster, picky, as_json=True)) == {"x": "node-b"}
+    assert placed(cluster, picky) == {"x": "node-b"}
 
 
 def test_free_cpu_ranks_nodes_for_pods_without_gpus_unless_the_controller_or_the_configuration_does() -> None:
@@ -150,21 +152,20 @@ def test_free_cpu_ranks_nodes_for_pods_without_gpus_unless_the_controller_or_the
         node("node-a", 15, 15), node("node-b", cpu="10"), pod("there", cpu="2", node="node-b", phase="Running")
     )
     web = manifest(pod("web", cpu="1", memory="4Gi", namespace="ml"))
-    assert nodes_of(simulate(cluster, web, as_json=True)) == {"web": "node-a"}
-    assert nodes_of(simulate(cluster, web, most_allocated=True, as_json=True)) == {"web": "node-b"}
-    assert nodes_of(simulate(cluster, web, others_weight=9, policies=("dense",), as_json=True)) == {"web": "node-b"}
+    assert placed(cluster, web) == {"web": "node-a"}
+    assert placed(cluster, web, most_allocated=True) == {"web": "node-b"}
+    assert placed(cluster, web, others_weight=9, policies=("dense",)) == {"web": "node-b"}
 
 
 def test_replicas_go_to_different_nodes_also_from_those_that_are_there() -> None:
     web = workload("Deployment", "web", replicas=3, template={"spec": {"containers": [{"name": "c"}]}})
     cluster = listed(*(node(f"node-{letter}") for letter in "abc"))
-    found = simulate(cluster, web, most_allocated=True, as_json=True)
-    assert sorted(str(where) for where in nodes_of(found).values()) == ["node-a", "node-b", "node-c"]
+    assert set(placed(cluster, web, most_allocated=True).values()) == {"node-a", "node-b", "node-c"}
     there = [pod(f"web-{i}", node="node-a", phase="Running") for i in range(2)]
     new = pod("web-x", namespace="default")
     for one in (*there, new):
         one["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "web", "uid": "u", "controller": True}]
-    assert nodes_of(simulate(listed(node("node-a"), node("node-b"), *there, new), as_json=True)) == {"web-x": "node-b"}
+    assert placed(listed(node("node-a"), node("node-b"), *there, new)) == {"web-x": "node-b"}
 
 
 def ran(name: str, minute: int, minutes: int | None) -> Json:
@@ -191,8 +192,7 @@ def test_a_replay_places_what_a_cluster_had_again_for_as_long_as_it_ran() -> Non
     for one in pods:
         one["metadata"]["labels"] = {"app": "web"}
         one["spec"]["affinity"] = {"podAntiAffinity": {REQUIRED: [term()]}}
-    found = simulate(listed(node("node-a", 15), *pods), replay=True, as_json=True)
-    assert nodes_of(found) == {"first": "node-a", "second": "node-a"}
+    assert placed(listed(node("node-a", 15), *pods), replay=True) == {"first": "node-a", "second": "node-a"}
 
 
 def test_a_plot_has_a_line_for_each_policy_over_load_or_where_pods_end_over_hours(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_the_scores_are_those_of_the_newest_kubelet_unless_a_version_is_given(
         one["status"]["nodeInfo"] = {"kubeletVersion": version}
     server: dict[str, Any] = {"server": ServerVersion.parse(given)} if given else {}
     web = manifest(pod("web", cpu="2", memory="0", namespace="ml"))
-    assert nodes_of(simulate(listed(*nodes, *busy), web, as_json=True, **server)) == {"web": chosen}
+    assert placed(listed(*nodes, *busy), web, **server) == {"web": chosen}
 
 
 LOADS: Sequence[tuple[str, dict[str, Any]]] = (("a", {"memory": "5Gi"}), ("b", {"cpu": "2", "memory": "2Gi"}))
@@ -329,15 +329,15 @@ def test_a_pod_that_is_avoided_by_one_that_is_there_stays_away() -> None:
         manifest(pod(f"batch-{i}", labels={"app": "batch"}, namespace=space))
         for i, space in enumerate(("default", "ml"))
     ]
-    assert nodes_of(simulate(cluster, batch[0], as_json=True)) == {"batch-0": "node-c"}
-    seen = {nodes_of(simulate(cluster, batch[1], seeds=(seed,), as_json=True))["batch-1"] for seed in range(8)}
+    assert placed(cluster, batch[0]) == {"batch-0": "node-c"}
+    seen = {placed(cluster, batch[1], seeds=(seed,))["batch-1"] for seed in range(8)}
     assert len(seen) > 1  # of another namespace
 
 
 def test_a_group_may_begin_anywhere_if_its_first_pod_is_one_of_it() -> None:
     for app, together in ("web", True), ("other", False):
         pods = [social(f"p{i}", "podAffinity", REQUIRED, term(), app=app) for i in range(4)]
-        where = nodes_of(simulate(listed(*(node(f"node-{i}") for i in range(4))), *pods, as_json=True))
+        where = placed(listed(*(node(f"node-{i}") for i in range(4))), *pods)
         assert len(set(where.values())) == 1
         assert (None not in where.values()) == together
 
@@ -348,14 +348,14 @@ def test_preferences_count_in_both_directions() -> None:
     weighted = {"weight": 10, "podAffinityTerm": term()}
     near = [social(f"near-{i}", "podAffinity", PREFERRED, weighted, app="x") for i in range(3)]
     nowhere = social("x", "podAffinity", PREFERRED, {"weight": 10, "podAffinityTerm": term("zone")})
-    assert nodes_of(simulate(cluster, first, nowhere, as_json=True))["x"], "no node has such a label, and none needs it"
+    assert placed(cluster, first, nowhere)["x"], "no node has such a label, and none needs it"
     apart = [social(f"apart-{i}", "podAntiAffinity", PREFERRED, weighted, app="x") for i in range(3)]
-    where = nodes_of(simulate(cluster, first, *near, as_json=True))
+    where = placed(cluster, first, *near)
     assert set(where.values()) == {where["first"]}
     for seed in range(4):
-        where = nodes_of(simulate(cluster, first, *apart, seeds=(seed,), as_json=True))
+        where = placed(cluster, first, *apart, seeds=(seed,))
         assert list(where.values()).count(where["first"]) == 1
-        where = nodes_of(simulate(cluster, apart[0], first, seeds=(seed,), as_json=True))
+        where = placed(cluster, apart[0], first, seeds=(seed,))
         assert where["apart-0"] != where["first"]
 
 
@@ -365,7 +365,7 @@ def test_selectors_and_namespaces_say_which_pods_are_meant() -> None:
 
     def follows(**changes: Any) -> bool:
         follower = social("p", "podAffinity", REQUIRED, {**term(), **changes}, app="x")
-        return nodes_of(simulate(cluster, first, follower, as_json=True))["p"] is not None
+        return placed(cluster, first, follower)["p"] is not None
 
     assert not follows()
     assert follows(namespaces=["ml"])
@@ -398,14 +398,14 @@ def test_a_required_constraint_keeps_the_skew_and_pods_waiting() -> None:
 
 def test_too_few_domains_count_as_an_empty_one_more_and_nodes_that_a_selector_does_not_mean_are_none() -> None:
     cluster = listed(zoned("node-a", "one"), zoned("node-b", "two"))
-    for minimum, placed in (2, 4), (3, 2):
+    for minimum, count in (2, 4), (3, 2):
         pods = [evenly(f"p{i}", "DoNotSchedule", minDomains=minimum) for i in range(4)]
-        where = nodes_of(simulate(cluster, *pods, as_json=True))
-        assert sum(each is not None for each in where.values()) == placed
+        where = placed(cluster, *pods)
+        assert sum(each is not None for each in where.values()) == count
     pods = [evenly(f"p{i}", "DoNotSchedule") for i in range(3)]
     for one in pods:
         one["spec"]["nodeSelector"] = {"zone": "one"}
-    assert set(nodes_of(simulate(cluster, *pods, as_json=True)).values()) == {"node-a"}
+    assert set(placed(cluster, *pods).values()) == {"node-a"}
 
 
 def test_a_preferred_constraint_counts_more_than_free_cpu() -> None:
@@ -413,6 +413,6 @@ def test_a_preferred_constraint_counts_more_than_free_cpu() -> None:
     cluster = listed(zoned("node-a", "one"), zoned("node-b", "two"))
     pods = [*(evenly(f"p{i}", "ScheduleAnyway") for i in range(4)), evenly("other", "ScheduleAnyway", "rack")]
     for seed in range(4):
-        where = nodes_of(simulate(cluster, busy, *pods, seeds=(seed,), as_json=True))
+        where = placed(cluster, busy, *pods, seeds=(seed,))
         assert where["other"] is not None, "no node has such a label, and none needs it"
         assert sorted(str(where[f"p{i}"]) for i in range(4)) == ["node-a", "node-a", "node-b", "node-b"]

@@ -24,14 +24,14 @@ from testing.simulated_cluster import nodes_of, request_of, signature_of
 HAS = (10_000, 20_000, 110)
 POD = Load(2_500, 4_000, 2_500, 4_000)
 USED = Load(2_500, 1_000, 2_500, 1_000)
+MOST = Fit.MOST_ALLOCATED
+NOTHING = Load(0, 0, scores.DEFAULT_CPU_MILLI, scores.DEFAULT_MEMORY_MIB)
+QUARTERS, SMALL = Load(500, 5_000, 500, 5_000), (1_000, 20_000)
+FULL = Load(10_000, 20_000, 12_000, 24_000)
 
 
 def column(values: Sequence[int]) -> Floats:
     return np.array([values], np.float64).T
-
-
-def points(rules: Rules, pod: Load, used: Load, host: Sequence[int]) -> float:
-    return float(scores.resources(rules)(pod, column(used), column(host))[0])
 
 
 def spread(rules: Rules, counts: Mapping[int, int], zones: Ints, fitting: Sequence[int]) -> list[int]:
@@ -44,35 +44,28 @@ def fits(pod: Load, used: Load) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("rules", "expected"),
+    ("rules", "pod", "used", "host", "expected"),
     [
         # 50 % of CPU and 75 % of memory are left. The fractions were 0.25 and 0.05, and are 0.5 and 0.25 now.
-        (Rules(minor=36), 62 + 50 + (50 + 87 - 90) // 2),
-        (Rules(minor=35), 62 + 87),
-        (Rules(minor=23), 62 + 87),
-        (Rules(minor=20), 62 + 75),
-        (Rules(minor=36, fit=Fit.MOST_ALLOCATED), 37 + 50 + (50 + 87 - 90) // 2),
-        (Rules(minor=20, fit=Fit.MOST_ALLOCATED), 37 + 75),
+        (Rules(minor=36), POD, USED, HAS, 62 + 50 + (50 + 87 - 90) // 2),
+        (Rules(minor=35), POD, USED, HAS, 62 + 87),
+        (Rules(minor=23), POD, USED, HAS, 62 + 87),
+        (Rules(minor=20), POD, USED, HAS, 62 + 75),
+        (Rules(minor=36, fit=MOST), POD, USED, HAS, 37 + 50 + (50 + 87 - 90) // 2),
+        (Rules(minor=20, fit=MOST), POD, USED, HAS, 37 + 75),
+        # A pod without requests counts as a small one, and its balance as none.
+        *((Rules(minor=minor), NOTHING, QUARTERS, SMALL, (40 + 74) // 2) for minor in (36, 34)),
+        (Rules(minor=33), NOTHING, QUARTERS, SMALL, (40 + 74) // 2 + 87),
+        (Rules(minor=22), NOTHING, QUARTERS, SMALL, (40 + 74) // 2 + 66),
+        (Rules(minor=33), Load(), Load(pods=0), (0, 1000), 50 + scores.MOST),  # a host without CPU is even
+        # Scores count more on a node than it has.
+        (Rules(minor=36), Load(0, 1, 100, 200), FULL, HAS, 0 + 75),
+        (Rules(minor=23), Load(0, 1, 100, 200), FULL, HAS, 0 + 100),
+        (Rules(minor=20), Load(0, 1, 100, 200), FULL, HAS, 0),
     ],
 )
-def test_cpu_and_memory(rules: Rules, expected: int) -> None:
-    assert points(rules, POD, USED, HAS) == expected
-
-
-@pytest.mark.parametrize(("minor", "balance"), [(36, 0), (34, 0), (33, 87), (22, 66)])
-def test_a_pod_without_requests_counts_as_a_small_one_and_its_balance_as_none(minor: int, balance: int) -> None:
-    nothing = Load(0, 0, scores.DEFAULT_CPU_MILLI, scores.DEFAULT_MEMORY_MIB)
-    host = (1_000, 20_000)
-    used = Load(500, 5_000, 500, 5_000)
-
-    assert points(Rules(minor=minor), nothing, used, host) == (40 + 74) // 2 + balance
-    assert points(Rules(minor=33), Load(), Load(pods=0), (0, 1000)) == 50 + scores.MOST, "a host without CPU is even"
-
-
-@pytest.mark.parametrize(("minor", "expected"), [(36, 0 + 75), (23, 0 + 100), (20, 0)])
-def test_a_node_on_which_scores_count_more_than_it_has(minor: int, expected: int) -> None:
-    full = Load(10_000, 20_000, 12_000, 24_000)
-    assert points(Rules(minor=minor), Load(0, 1, 100, 200), full, HAS) == expected
+def test_cpu_and_memory(rules: Rules, pod: Load, used: Load, host: Sequence[int], expected: int) -> None:
+    assert scores.resources(rules)(pod, column(used), column(host)).tolist() == [expected]
 
 
 def test_replicas_are_kept_apart_between_nodes_and_between_zones() -> None:
