@@ -15,7 +15,7 @@ import pytest
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.wire import allocations
-from gpushare_cli import __main__, console
+from gpushare_cli import __main__
 from gpushare_cli.console import Streams
 from gpushare_cli.evict import defrag as command, drain as drains, move_search
 from gpushare_cli.evict.gpu_cordon import GpuName
@@ -335,6 +335,11 @@ def test_a_plan_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.call_count == 1
 
 
+def carried_out(api: FakeKube, clock: ManualClock, err: io.StringIO) -> int:
+    asked, streams = command.Options(pod=Target.parse("large"), yes=True), Streams(out=io.StringIO(), err=err)
+    return command.run(api, streams, asked, lambda: "default", clock, io.StringIO())
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_an_interrupt_leaves_no_cordon_and_a_second_one_leaves_word_of_it(again: bool) -> None:
     api, err = kube_of([A, B, *FULL, waits()]), io.StringIO()
@@ -344,10 +349,8 @@ def test_an_interrupt_leaves_no_cordon_and_a_second_one_leaves_word_of_it(again:
             api.fail_next(lambda call: call.verb == "patch", kube.UnreachableError("connection refused"), times=99)
         raise KeyboardInterrupt
 
-    asked = command.Options(pod=Target.parse("large"), yes=True)
-    streams = Streams(out=io.StringIO(), err=err)
     with pytest.raises(KeyboardInterrupt):
-        command.run(api, streams, asked, lambda: "default", ManualClock(0, interrupted), io.StringIO())
+        carried_out(api, ManualClock(0, interrupted), err)
     told = "note: node-a/GPU-0 stays cordoned: interrupted; when it can be: gpushare uncordon node-a/GPU-0\n"
     assert (cordons_of(api) is None, told in err.getvalue()) == (not again, again)
 
@@ -368,10 +371,6 @@ def test_a_reader_that_has_left_leaves_no_cordon() -> None:
                 raise BrokenPipeError
             return len(text)
 
-    streams = Streams(out=io.StringIO(), err=Closed())
-    asked = command.Options(pod=Target.parse("large"), yes=True)
     with pytest.raises(BrokenPipeError):
-        console.answered(
-            streams, lambda: command.run(api, streams, asked, lambda: "default", ManualClock(0), io.StringIO())
-        )
+        carried_out(api, ManualClock(0), Closed())
     assert cordons_of(api) is None

@@ -1,7 +1,7 @@
 """`gpushare drain`, `cordon` and `uncordon`: who is evicted, who is not and why, and which GPUs take no new pods."""
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -224,33 +224,6 @@ MIG = NodeInventory(node=NodeName("node-a"), gpus=(make_gpu(1), make_mig(0, 0), 
 PLAIN = make_inventory(15, 15)
 
 
-@pytest.mark.parametrize(
-    ("change", "before", "inventory", "name", "after"),
-    [
-        (Cordon.closed, "", PLAIN, "0", "GPU-0"),
-        (Cordon.closed, "", PLAIN, "GPU-1", "GPU-1"),
-        (Cordon.closed, "1", PLAIN, "0", "1,GPU-0"),
-        (Cordon.closed, "0", PLAIN, "0", "0"),
-        (Cordon.closed, " 0 ,GPU-9", PLAIN, "GPU-0", " 0 ,GPU-9"),
-        (Cordon.closed, "", MIG, "0:1", "MIG-0-1"),
-        (Cordon.closed, "", MIG, "0", "0"),
-        (Cordon.closed, "0:0", MIG, "0", "0:0,0"),
-        (Cordon.closed, "0:0,0:1", MIG, "0", "0:0,0:1"),
-        (Cordon.opened, "GPU-0", PLAIN, "0", ""),
-        (Cordon.opened, "0", PLAIN, "GPU-0", ""),
-        (Cordon.opened, "0,1, GPU-0", PLAIN, "0", "1"),
-        (Cordon.opened, "GPU-9,1", PLAIN, "GPU-9", "1"),
-        (Cordon.opened, "GPU-9", None, "GPU-9", ""),
-        (Cordon.opened, "0:0,0", MIG, "0", ""),
-        (Cordon.opened, "MIG-0-1,0:0", MIG, "0:1", "0:0"),
-    ],
-)
-def test_a_gpu_is_added_once_and_removed_however_it_was_written(
-    change: Callable[..., Cordon], before: str, inventory: NodeInventory | None, name: str, after: str
-) -> None:
-    assert change(Cordon(gpus=before), inventory, name) == Cordon(gpus=after)
-
-
 def test_what_is_cordoned_together_with_others_is_not_opened_alone() -> None:
     with pytest.raises(SettingsError, match=r"^GPU '0:1' is cordoned together with 0:0, by '0'; uncordon that$"):
         Cordon(gpus="0").opened(MIG, "0:1")
@@ -259,8 +232,24 @@ def test_what_is_cordoned_together_with_others_is_not_opened_alone() -> None:
 FOR_A_WHILE = Cordon(gpus="1,GPU-0,MIG-0-1", held="GPU-0,MIG-0-1")
 
 
-def test_each_takes_back_the_cordon_that_it_has_made() -> None:
+def test_a_gpu_is_added_once_and_removed_however_it_was_written_and_each_takes_back_its_own_cordon() -> None:
     for found, expected in (
+        (Cordon().closed(PLAIN, "0"), Cordon(gpus="GPU-0")),
+        (Cordon().closed(PLAIN, "GPU-1"), Cordon(gpus="GPU-1")),
+        (Cordon(gpus="1").closed(PLAIN, "0"), Cordon(gpus="1,GPU-0")),
+        (Cordon(gpus="0").closed(PLAIN, "0"), Cordon(gpus="0")),
+        (Cordon(gpus=" 0 ,GPU-9").closed(PLAIN, "GPU-0"), Cordon(gpus=" 0 ,GPU-9")),
+        (Cordon().closed(MIG, "0:1"), Cordon(gpus="MIG-0-1")),
+        (Cordon().closed(MIG, "0"), Cordon(gpus="0")),
+        (Cordon(gpus="0:0").closed(MIG, "0"), Cordon(gpus="0:0,0")),
+        (Cordon(gpus="0:0,0:1").closed(MIG, "0"), Cordon(gpus="0:0,0:1")),
+        (Cordon(gpus="GPU-0").opened(PLAIN, "0"), Cordon()),
+        (Cordon(gpus="0").opened(PLAIN, "GPU-0"), Cordon()),
+        (Cordon(gpus="0,1, GPU-0").opened(PLAIN, "0"), Cordon(gpus="1")),
+        (Cordon(gpus="GPU-9,1").opened(PLAIN, "GPU-9"), Cordon(gpus="1")),
+        (Cordon(gpus="GPU-9").opened(None, "GPU-9"), Cordon()),
+        (Cordon(gpus="0:0,0").opened(MIG, "0"), Cordon()),
+        (Cordon(gpus="MIG-0-1,0:0").opened(MIG, "0:1"), Cordon(gpus="0:0")),
         (Cordon(gpus="1").holding([GpuUuid("GPU-0")]), Cordon(gpus="1,GPU-0", held="GPU-0")),
         (Cordon().holding([GpuUuid("GPU-0"), GpuUuid("GPU-1")]), Cordon(gpus="GPU-0,GPU-1", held="GPU-0,GPU-1")),
         (FOR_A_WHILE.released([GpuUuid("GPU-0")]), Cordon(gpus="1,MIG-0-1", held="MIG-0-1")),

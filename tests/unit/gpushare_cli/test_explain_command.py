@@ -38,29 +38,28 @@ def test_a_pod_is_named_with_or_without_its_namespace(argv: list[str], pod: str,
     assert (code, out.splitlines()[0]) == (0, f"POD:        {pod}")
 
 
+NO_NAMES = "a/b/c", "/b", "a/"
+NO_UNIT = "memory unit 'lots': write GiB, MiB or a multiple such as 256MiB"
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["a/b/c"], "pod 'a/b/c': write NAME, NAMESPACE/NAME or KIND/NAME"),
-        (["/b"], "pod '/b': write NAME, NAMESPACE/NAME or KIND/NAME"),
-        (["a/"], "pod 'a/': write NAME, NAMESPACE/NAME or KIND/NAME"),
-        (["a/b", "-n", "c"], "pod 'a/b': --namespace c says another namespace"),
+        *((f"explain {name}", f"pod '{name}': write NAME, NAMESPACE/NAME or KIND/NAME") for name in NO_NAMES),
+        ("explain a/b -n c", "pod 'a/b': --namespace c says another namespace"),
+        *((f"{command} --memory-unit lots", NO_UNIT) for command in ("explain", "simulate")),
     ],
 )
-def test_names_that_are_none_are_wrong_arguments(argv: list[str], message: str, cluster: FakeKube, run: Run) -> None:
-    assert run("explain", *argv) == (2, "", f"error: {message}\n")
+def test_names_and_units_that_are_none_are_wrong_arguments(
+    argv: str, message: str, cluster: FakeKube, run: Run
+) -> None:
+    assert run(*argv.split()) == (2, "", f"error: {message}\n")
 
 
 @pytest.mark.parametrize("argv", [["explain"], ["explain", "a", "-o", "xml"], ["simulate", "--nodes", "x"]])
 def test_unknown_words_are_wrong_arguments(argv: list[str], run: Run) -> None:
     code, _, err = run(*argv)
     assert (code, err[:7]) == (2, "usage: ")
-
-
-@pytest.mark.parametrize("command", ["explain", "simulate"])
-def test_a_memory_unit_that_is_none_is_told_with_the_reason(command: str, run: Run) -> None:
-    message = "error: memory unit 'lots': write GiB, MiB or a multiple such as 256MiB\n"
-    assert run(command, "--memory-unit", "lots") == (2, "", message)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,11 @@
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpushare import names
-from gpushare.errors import WireError
 from gpushare_cli.kube_scores import Load
-from gpushare_cli.simulate import signature, workloads
-from gpushare_cli.simulate.objects import Found
+from gpushare_cli.simulate import signature
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.podding import bound, mutated
 from testing.cli.simulating import T4S, Result, listed, manifest, simulate, where, workload
@@ -199,23 +196,11 @@ def test_a_pod_of_another_plugin_on_a_node_of_its_own_is_left_out() -> None:
     assert [row["name"] for row in found.value["pods"]] == ["ours"]
 
 
-OWNED: dict[str, Any] = {
-    "apiVersion": "v1",
-    "kind": "Pod",
-    "metadata": {"name": "p", "namespace": "n", "ownerReferences": [{"kind": ["ReplicaSet"], "controller": True}]},
-}
-
-
-@pytest.mark.parametrize(
-    "look",
-    [
-        signature.owner,
-        lambda pod: workloads.is_static(Found(where="f", kind="Pod", namespace="n", name="p", value=pod)),
-    ],
-)
-def test_a_kind_that_is_no_string_is_named(look: Callable[[dict[str, Any]], object]) -> None:
-    with pytest.raises(WireError, match=r"metadata\.ownerReferences\.kind"):
-        look(OWNED)
+@pytest.mark.parametrize("replay", [False, True])
+def test_a_kind_that_is_no_string_is_named(replay: bool) -> None:
+    pod = make_pod(node="node-a")
+    pod["metadata"]["ownerReferences"] = [{"kind": ["ReplicaSet"], "controller": True}]
+    assert "metadata.ownerReferences.kind: expected a string, found a list" in simulate(NODES, pod, replay=replay).err
 
 
 def test_scores_count_a_little_for_a_container_that_requests_nothing() -> None:
