@@ -40,8 +40,8 @@ class Run:
 def text(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, width: int, *, details: bool) -> str:
     """A line for each policy, why pods are on no node, which GPUs are left; then, if wanted, all pods and nodes."""
     header = ("POLICY", "SEEDS", "PODS PLACED", "GPU MEMORY", "ASKED FOR")
-    lines = (_policy(name, found, len(plan.rows)) for name, found in _by_policy(runs).items())
-    parts = [console.table([header, *lines], width)]
+    rows = (_policy(name, found, len(plan.rows)) for name, found in _by_policy(runs).items())
+    parts = [console.table([header, *rows], width)]
     if reasons := _refused(plan.rows):
         counted = [(reason, str(count)) for reason, count in reasons.items()]
         parts.append(console.table([("NOT PLACED BECAUSE OF", "PODS"), *counted], width))
