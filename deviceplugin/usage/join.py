@@ -15,7 +15,7 @@ from deviceplugin.source import GpuProcess, Lists
 from gpushare import names
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.gpu import Gpu, GpuHealth, LeftOut, Limit, NodeInventory
-from gpushare.model.ledger import NodeLedger, mib_on
+from gpushare.model.ledger import Held, NodeLedger, mib_on
 from gpushare.units import MIB, MemoryUnit
 
 Key = tuple[PodUid, ContainerName, GpuUuid]  # an empty name stands for all containers that hold nothing of the GPU
@@ -64,10 +64,8 @@ class UsageReading(Enum):
 class HoldingPod:
     ref: PodRef
     granted: Mapping[tuple[ContainerName, GpuUuid], int]  # MiB
-    most: Mapping[GpuUuid, int]  # MiB that all its containers together may use at its worst moment
+    held: Mapping[GpuUuid, Held]  # by all its containers together
     containers: Mapping[str, ContainerName]  # by the runtime's ID, which the kubelet tells some seconds late
-    percent: Mapping[GpuUuid, int] = field(default_factory=dict)  # of compute, at its worst moment
-    whole: frozenset[GpuUuid] = frozenset()  # GPUs that it has for itself: no one else is there to take memory from
     policy: WatchdogPolicy = WatchdogPolicy.OFF  # that its author has asked for
 
 
@@ -89,6 +87,11 @@ class Charge:
     @property
     def key(self) -> Key:
         return self.pod.ref.uid, self.name, self.gpu
+
+    @property
+    def held(self) -> Held:
+        """By its whole pod."""
+        return self.pod.held.get(self.gpu, Held(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,12 +238,12 @@ def view(inventory: NodeInventory, pods: Pods, joined: Joined | None, seen: Mapp
 
 
 def _total(gpu: Gpu, unit: MemoryUnit, pods: Pods, joined: Joined | None) -> GpuTotal:
-    holders = [pod for pod in pods.values() if gpu.uuid in pod.most]
+    held = [pod.held[gpu.uuid] for pod in pods.values() if gpu.uuid in pod.held]
     return GpuTotal(
         usable_mib=unit.floor(gpu.memory_mib) * unit.mib if gpu.health is GpuHealth.HEALTHY else 0,
-        granted_mib=sum(pod.most[gpu.uuid] for pod in holders),
-        granted_percent=sum(pod.percent[gpu.uuid] for pod in holders),
-        pods=len(holders),
+        granted_mib=sum(each.memory_mib for each in held),
+        granted_percent=sum(100 if each.whole else each.compute_percent for each in held),
+        pods=len(held),
         used=joined.used_of(gpu.uuid) if joined else None,
     )
 
@@ -257,16 +260,14 @@ def _holding(pod: HeldPod, ledger: NodeLedger) -> HoldingPod:
         for gpu in grant.gpus:
             key = grant.container, gpu
             granted[key] = granted.get(key, 0) + mib_on(grant, ledger.inventory.by_uuid.get(gpu))
-    held, policy = ledger.held(pod.allocation), WatchdogPolicy.OFF
+    policy = WatchdogPolicy.OFF
     with suppress(ValueError):
         policy = WatchdogPolicy.parse(str(pod.annotations.get(names.WATCHDOG, "")))
     return HoldingPod(
         ref=pod.allocation.pod,
         granted=granted,
-        most={gpu: each.memory_mib for gpu, each in held.items()},
+        held=ledger.held(pod.allocation),
         containers={identity: name for name, identity in pod.container_ids.items()},
-        percent={gpu: 100 if each.whole else each.compute_percent for gpu, each in held.items()},
-        whole=frozenset(gpu for gpu, each in held.items() if each.whole),
         policy=policy,
     )
 
@@ -317,15 +318,15 @@ def over_grants(joined: Joined, *, tolerance_mib: int) -> Mapping[WatchedContain
             )
 
     for charge in joined.charges:
-        if charge.gpu in charge.pod.whole:  # no one else is there to take memory from
+        if charge.held.whole:  # no one else is there to take memory from
             continue
         of_pods.setdefault((charge.pod.ref.uid, charge.gpu), []).append(charge)
         if charge.name:
             granted = charge.pod.granted[charge.name, charge.gpu]
             judge(charge, charge.container, granted, charge.used, charge.processes)
-    for (_, gpu), charges in of_pods.items():
+    for charges in of_pods.values():
         processes = tuple(each for charge in charges if not charge.name for each in charge.processes)
-        judge(charges[0], "", charges[0].pod.most.get(gpu, 0), sum(charge.used for charge in charges), processes)
+        judge(charges[0], "", charges[0].held.memory_mib, sum(charge.used for charge in charges), processes)
     return found
 
 

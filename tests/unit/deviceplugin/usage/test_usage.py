@@ -60,7 +60,7 @@ def test_a_whole_gpu_is_granted_with_all_that_it_has_and_init_containers_count_o
     init, app = make_grant(0, gib=5, container="i", kind=ContainerKind.INIT), make_grant(0, gib=3, container="a")
     (pod,) = held(running_pod(1, init, app)).values()
     assert dict(pod.granted) == {("i", "GPU-0"): 5120, ("a", "GPU-0"): 3072}
-    assert dict(pod.most) == {"GPU-0": 5120}
+    assert {gpu: each.memory_mib for gpu, each in pod.held.items()} == {"GPU-0": 5120}
 
 
 def test_ids_of_other_forms_are_ignored() -> None:
