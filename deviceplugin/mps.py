@@ -29,6 +29,7 @@ _CONTROL: Final = "nvidia-cuda-mps-control"
 _SMI: Final = "nvidia-smi"
 _TIMEOUT_S: Final = 2.0
 _SMI_TIMEOUT_S: Final = 30.0
+_ASK_S: Final = 8.0  # the supervisor's own deadlines are shorter
 _LONGEST_LINE: Final = 64 * 1024
 _LOOK_S: Final = 0.5
 _PEER_S: Final = 2.0
@@ -58,7 +59,7 @@ def pipe_directory(directory: Path) -> Path:
     return directory / "pipe"
 
 
-def ask(directory: Path, defaults: Mapping[int, int], *, timeout_s: float) -> Status:
+def ask(directory: Path, defaults: Mapping[int, int]) -> Status:
     """Find out whether the daemon works. Raises MpsError: the supervisor does not answer.
 
     Args: defaults: to set, MiB that any process may use, by NVML index; GPUs that are not in it keep theirs.
@@ -66,7 +67,7 @@ def ask(directory: Path, defaults: Mapping[int, int], *, timeout_s: float) -> St
     path = socket_path(directory)
     try:
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(timeout_s)
+            connection.settimeout(_ASK_S)
             connection.connect(str(path))
             connection.sendall(_line({"defaults": defaults}))
             return decode_status(read_line(connection))

@@ -219,7 +219,6 @@ class StartCheck:
 def limited(
     limit: Callable[[LimitedStart], ContainerEdits], pod: Pod, accepted: Accept, inventory: NodeInventory
 ) -> Decision:
-    """The start with what holds its limits, or a refusal if they cannot be held."""
     try:
         limits = {grant.container: limit(_limited_start(pod, grant, accepted, inventory)) for grant in accepted.grants}
     except LimitError as error:

@@ -19,7 +19,6 @@ from gpushare.identity import GpuUuid
 from gpushare.model.gpu import Gpu, Limit, NodeInventory
 from gpushare.model.ledger import mib_on
 
-_TIMEOUT_S: Final = 8.0  # the supervisor's own deadlines are shorter
 _OPTIONS: Final = ("rw", "nosuid", "nodev", "bind")
 
 
@@ -42,7 +41,7 @@ class MpsBackend:
 
     def prove(self, gpus: Sequence[Gpu]) -> Proofs:
         try:
-            status = mps.ask(self.directory, {}, timeout_s=_TIMEOUT_S)
+            status = mps.ask(self.directory, {})
         except MpsError as error:
             return {gpu.uuid: str(error) for gpu in gpus}
         return {gpu.uuid: _problem(gpu, status) for gpu in gpus}
@@ -52,7 +51,7 @@ class MpsBackend:
         others = largest(self.held(start.inventory), start.inventory)
         defaults = {gpu.index: max(start.memory_mib(gpu), others.get(gpu.uuid, 0)) for gpu in gpus}
         try:
-            status = mps.ask(self.directory, defaults, timeout_s=_TIMEOUT_S)
+            status = mps.ask(self.directory, defaults)
         except MpsError as error:
             raise LimitError(str(error)) from error
         for gpu in gpus:

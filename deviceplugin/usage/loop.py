@@ -78,8 +78,9 @@ class Watchdog:
     events: Refusals
     clock: Clock
     _state: State = field(init=False, default_factory=dict)
-    _namespaces: dict[str, tuple[float, WatchdogPolicy]] = field(init=False, default_factory=dict)
-    """What they ask for by a label, and when it was read: only for pods that are above their grant."""
+    _namespaces: dict[str, tuple[float, WatchdogPolicy]] = field(
+        init=False, default_factory=dict
+    )  # when read, and what
     _evicted: dict[PodUid, float] = field(init=False, default_factory=dict)
     _signalled: dict[Process, float] = field(init=False, default_factory=dict)
     _first: int = field(init=False, default=0)  # whose turn is next, if the API server is too slow for all of them
@@ -118,7 +119,7 @@ class Watchdog:
                 self._tell(over, REASON_KILLED, "so its processes on this GPU are ended")
 
     def _asked_by(self, namespace: str) -> WatchdogPolicy:
-        """OFF if it asks for nothing, or cannot be read: then the node's own policy counts."""
+        """By its label; OFF if it asks for nothing, or cannot be read: then the node's own policy counts."""
         now = self.clock.monotonic()
         self._namespaces = {name: known for name, known in self._namespaces.items() if now - known[0] < _FRESH_S}
         if namespace not in self._namespaces:

@@ -67,8 +67,8 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     node = Node(tmp_path)
-    for deadline in ("mps._TIMEOUT_S", "mps._PEER_S", "limits.mps._TIMEOUT_S"):
-        monkeypatch.setattr(f"deviceplugin.{deadline}", 250.0)  # a busy machine is slow
+    for deadline in ("_TIMEOUT_S", "_PEER_S", "_ASK_S"):
+        monkeypatch.setattr(f"deviceplugin.mps.{deadline}", 250.0)  # a busy machine is slow
     monkeypatch.setenv("PATH", str(mps_programs.install(node.state)), prepend=os.pathsep)
     return node
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -57,14 +56,16 @@ def flags(kubelet: FakeKubelet, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def command(flags: dict[str, str], *more: str) -> list[str]:
-    return [sys.executable, "-m", "deviceplugin", *more, *(part for flag in flags.items() for part in flag)]
+def command(flags: dict[str, str]) -> list[str]:
+    return [sys.executable, "-m", "deviceplugin", *(part for flag in flags.items() for part in flag)]
 
 
 @contextmanager
-def process(flags: dict[str, str], env: Mapping[str, str] = MappingProxyType({})) -> Iterator[subprocess.Popen[str]]:
+def process(flags: dict[str, str], env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
     """Args: env: variables beside those of this process."""
-    started = subprocess.Popen(command(flags), cwd=ROOT, stderr=subprocess.PIPE, text=True, env={**os.environ, **env})
+    started = subprocess.Popen(
+        command(flags), cwd=ROOT, stderr=subprocess.PIPE, text=True, env=os.environ | (env or {})
+    )
     try:
         yield started
     finally:

@@ -157,23 +157,16 @@ def test_a_directory_in_the_place_of_the_socket_is_reported_and_waited_out(
         kubelet.wait_for_devices(2)
 
 
-def test_stopping_ends_the_stream_and_removes_the_socket(kubelet: FakeKubelet, directory: Path) -> None:
-    beats: list[bool] = []
-    with running(directory=directory, on_beat=beats.append):
-        plugin = kubelet.wait_for_devices()
-        wait_until(lambda: True in beats)
-    wait_until(plugin.ended.is_set)
-    assert not (directory / "gpushare.sock").exists()
-    assert beats[-1] is False
-
-
-def test_nothing_is_registered_before_the_gpus_are_known(kubelet: FakeKubelet) -> None:
+def test_nothing_is_registered_before_the_gpus_are_known_and_stopping_ends_the_stream(kubelet: FakeKubelet) -> None:
     feed, beats = InventoryFeed(), list[bool]()
     with running(directory=kubelet.directory, feed=feed, on_beat=beats.append):
         wait_until(lambda: beats)
         assert kubelet.registrations == []
         feed.post(make_inventory(4))
-        kubelet.wait_for_devices()
+        plugin = kubelet.wait_for_devices()
+        wait_until(lambda: True in beats)
+    wait_until(plugin.ended.is_set)
+    assert beats[-1] is False
 
 
 def test_it_waits_for_the_inventory_to_be_published_but_not_forever(kubelet: FakeKubelet) -> None:

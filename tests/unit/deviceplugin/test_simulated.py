@@ -2,7 +2,6 @@
 
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from testing.clock import ManualClock
 from testing.deviceplugin.build import fields_of
 from tests.unit.deviceplugin import golden
 
-Make = Callable[..., SimulatedSource]
 FOUR = "gpus: [{model: Tesla T4, memoryMiB: 15360, count: 4, numa: 1}]\n"
 
 
@@ -23,13 +21,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "gpus.yaml"
 
 
-@pytest.fixture
-def make(path: Path) -> Make:
-    def source(text: str) -> SimulatedSource:
-        path.write_text(text)
-        return SimulatedSource(path=path, node=NodeName("node-a"), clock=ManualClock())
-
-    return source
+def made(path: Path, text: str) -> SimulatedSource:
+    path.write_text(text)
+    return SimulatedSource(path=path, node=NodeName("node-a"), clock=ManualClock())
 
 
 def state(source: SimulatedSource) -> dict[int, str]:
@@ -42,24 +36,24 @@ def rewrite(path: Path, text: str) -> None:
     os.utime(path, ns=(stamp, stamp))
 
 
-def test_a_fault_comes_after_so_many_readings_and_stays_or_passes(make: Make) -> None:
-    source = make(FOUR + "faults: [{gpu: 1, kind: xid, afterPolls: 2}]")
+def test_a_fault_comes_after_so_many_readings_and_stays_or_passes(path: Path) -> None:
+    source = made(path, FOUR + "faults: [{gpu: 1, kind: xid, afterPolls: 2}]")
     assert [state(source)[1] for _ in range(5)] == ["", "", "simulated xid", "simulated xid", "simulated xid"]
-    source = make(FOUR + "faults: [{gpu: 1, kind: ecc, afterPolls: 1, recoversAfterPolls: 2}]")
+    source = made(path, FOUR + "faults: [{gpu: 1, kind: ecc, afterPolls: 1, recoversAfterPolls: 2}]")
     assert [state(source)[1] for _ in range(4)] == ["", "simulated ecc", "simulated ecc", ""]
 
 
-def test_a_lost_gpu_is_not_listed_and_a_fault_comes_after_so_many_seconds(make: Make) -> None:
-    assert list(state(make(FOUR + "faults: [{gpu: 1, kind: lost}]"))) == [0, 2, 3]
-    source = make(FOUR + "faults: [{gpu: 0, kind: xid, afterSeconds: 60}]")
+def test_a_lost_gpu_is_not_listed_and_a_fault_comes_after_so_many_seconds(path: Path) -> None:
+    assert list(state(made(path, FOUR + "faults: [{gpu: 1, kind: lost}]"))) == [0, 2, 3]
+    source = made(path, FOUR + "faults: [{gpu: 0, kind: xid, afterSeconds: 60}]")
     assert state(source)[0] == ""
     source.wait(threading.Event(), 60.0)
     assert state(source)[0] == "simulated xid"
 
 
-def test_without_a_number_the_seed_chooses_the_gpu(make: Make) -> None:
+def test_without_a_number_the_seed_chooses_the_gpu(path: Path) -> None:
     def chosen(seed: int) -> list[int]:
-        source = make(FOUR + f"seed: {seed}\nfaults: [{{kind: xid}}]")
+        source = made(path, FOUR + f"seed: {seed}\nfaults: [{{kind: xid}}]")
         return [index for index, fault in state(source).items() if fault]
 
     assert all(len(chosen(seed)) == 1 for seed in range(5))
@@ -67,8 +61,8 @@ def test_without_a_number_the_seed_chooses_the_gpu(make: Make) -> None:
     assert len({chosen(seed)[0] for seed in range(20)}) > 1
 
 
-def test_a_changed_profile_is_read_again_and_counts_again(make: Make, path: Path) -> None:
-    source = make(FOUR)
+def test_a_changed_profile_is_read_again_and_counts_again(path: Path) -> None:
+    source = made(path, FOUR)
     for _ in range(3):
         state(source)
     rewrite(path, FOUR + "faults: [{gpu: 2, kind: xid, afterPolls: 1}]")
@@ -77,10 +71,8 @@ def test_a_changed_profile_is_read_again_and_counts_again(make: Make, path: Path
     assert state(source)[2] == ""
 
 
-def test_a_change_for_the_worse_keeps_the_last_good_profile(
-    make: Make, path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    source = make(FOUR)
+def test_a_change_for_the_worse_keeps_the_last_good_profile(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source = made(path, FOUR)
     state(source)
     rewrite(path, "gpus: 3")
     assert [len(state(source)) for _ in range(2)] == [4, 4]
@@ -93,8 +85,8 @@ def test_a_change_for_the_worse_keeps_the_last_good_profile(
     assert len(state(source)) == 1
 
 
-def test_a_profile_that_cannot_be_used_is_named_until_it_is_fixed(make: Make, path: Path) -> None:
-    source, said = make(""), []
+def test_a_profile_that_cannot_be_used_is_named_until_it_is_fixed(path: Path) -> None:
+    source, said = made(path, ""), []
     for text in (b"a: b: c", b"x: !!python/object:os.system {}", b"gpus: \0", b"", b"\xff\xfe\xfd", b"gpus: 3"):
         path.write_bytes(text)
         said.append(golden.error(GpuSourceError, source.read))
@@ -113,17 +105,17 @@ gpus:
 """
 
 
-def test_a_fault_is_one_of_a_gpu_with_all_its_instances_or_of_one_of_them(make: Make) -> None:
-    assert state(make(MIG)) == {64: "", 65: "", 1: ""}
-    without = make("gpus: [{model: A100, memoryMiB: 40960, mig: []}]")
+def test_a_fault_is_one_of_a_gpu_with_all_its_instances_or_of_one_of_them(path: Path) -> None:
+    assert state(made(path, MIG)) == {64: "", 65: "", 1: ""}
+    without = made(path, "gpus: [{model: A100, memoryMiB: 40960, mig: []}]")
     assert (without.read(), [gpu.index for gpu in without.left_out]) == ([], [0])
-    assert state(make(MIG + "faults: [{gpu: 0, kind: ecc}]")) == {64: "simulated ecc", 65: "simulated ecc", 1: ""}
-    assert state(make(MIG + "faults: [{gpu: 0, instance: 1, kind: xid}]")) == {64: "", 65: "simulated xid", 1: ""}
-    assert state(make(MIG + "faults: [{gpu: 0, instance: 0, kind: lost}]")) == {65: "", 1: ""}
+    assert state(made(path, MIG + "faults: [{gpu: 0, kind: ecc}]")) == {64: "simulated ecc", 65: "simulated ecc", 1: ""}
+    assert state(made(path, MIG + "faults: [{gpu: 0, instance: 1, kind: xid}]")) == {64: "", 65: "simulated xid", 1: ""}
+    assert state(made(path, MIG + "faults: [{gpu: 0, instance: 0, kind: lost}]")) == {65: "", 1: ""}
 
 
-def test_memory_that_the_driver_keeps_is_shared_only_on_demand(make: Make) -> None:
-    source = make(MIG)
+def test_memory_that_the_driver_keeps_is_shared_only_on_demand(path: Path) -> None:
+    source = made(path, MIG)
     assert [gpu.memory_bytes >> 20 for gpu in source.read()] == [4864, 4864, 15060]
     source.reserved = True
     assert [gpu.memory_bytes >> 20 for gpu in source.read()] == [4864, 4864, 15360]
