@@ -30,7 +30,7 @@ def best(ask: Ask, node: NodeCapacity, policy: Scoring) -> Best | None:
     Whether it accepts the node's model is not looked at.
     """
     fitting = [gpu for gpu in node.gpus if ask.fits(gpu)]
-    if not ask.fits_host(node.host) or len(fitting) < ask.gpus:
+    if (node.host is not None and not ask.host.fits(node.host)) or len(fitting) < ask.gpus:
         return None
     lost = policy.of_gpus([(gpu, ask.need(gpu)) for gpu in fitting])
     gpus = tuple(gpu for _, gpu in sorted(zip(lost, fitting, strict=True))[: ask.gpus])

@@ -221,17 +221,12 @@ def event(pod: PodRef, kind: EventType, reason: str, message: str, *, component:
     if len(encoded) > _MESSAGE_LIMIT:
         message = encoded[: _MESSAGE_LIMIT - 4].decode(errors="ignore") + " ..."
     prefix = pod.name[:230].rstrip("-.")  # each part of a name ends in a letter or digit
+    about = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": f"{prefix}.{digest}", "namespace": pod.namespace},
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "name": pod.name,
-            "namespace": pod.namespace,
-            "uid": pod.uid,
-        },
+        "involvedObject": about,
         "type": kind.value,
         "reason": reason,
         "message": message,

@@ -195,15 +195,13 @@ class _Timed(io.RawIOBase):
         self._sock = sock
         self._file = sock.makefile("rb", buffering=0)
         self._clock = clock
-        self._timeout = sock.gettimeout()
-        self._until = clock.monotonic() + (self._timeout if self._timeout is not None else float("inf"))
+        self._timeout = sock.gettimeout() or 0.0  # every call has one
+        self._until = clock.monotonic() + self._timeout
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        if self._timeout is None:
-            return self._file.readinto(buffer)
         left = self._until - self._clock.monotonic()
         if left <= 0:
             raise TimeoutError("the answer took longer than its deadline")

@@ -15,11 +15,9 @@ class FreeGpu(NamedTuple):
     total_mib: int  # that may be granted in all
     free_mib: int
     free_percent: int = 100  # of compute that is not set aside
-    mig: bool = False
-    """Whether it is a MIG instance, which no one has for a whole GPU or beside others without asking for that."""
+    mig: bool = False  # a MIG instance: no one has it for a whole GPU, or beside others, without asking for that
     extra_mib: int = 0  # of `total_mib`, what the GPU does not have: it is oversubscribed
-    held: bool = False
-    """Whether someone is on it who has taken nothing: it is full for pods that ask for it whole."""
+    held: bool = False  # someone is on it who has taken nothing: it is full for pods that ask for it whole
 
     @classmethod
     def of(cls, gpu: Gpu, ledger: NodeLedger) -> "FreeGpu":
@@ -97,8 +95,7 @@ class Ask:
     """What a pod takes of a node. `gpus` is 0 for a pod that takes CPU and memory only."""
 
     gpus: int = 0
-    memory_mib: int = 0
-    """MiB on each GPU, `memory_percent` of each, or all of each, as `ContainerRequest` has it."""
+    memory_mib: int = 0  # on each GPU; or `memory_percent` of each, or all of it, as `ContainerRequest` has it
     memory_percent: int = 0
     compute_percent: int = 0
     whole: bool = False
@@ -153,6 +150,3 @@ class Ask:
         if not mig:
             return self.mig is not MigChoice.ONLY
         return self.mig is not MigChoice.NEVER and takes_mig(self.mig, self.gpus, whole=self.whole)
-
-    def fits_host(self, host: FreeHost | None) -> bool:
-        return host is None or self.host.fits(host)

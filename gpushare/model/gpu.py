@@ -26,8 +26,7 @@ class GpuHealth(Enum):
 class Strength(Enum):
     """How far it can be relied on that containers keep within their shares of a GPU."""
 
-    ENFORCED = "enforced"
-    """The hardware or the driver refuses what is above the share, whatever the container does."""
+    ENFORCED = "enforced"  # hardware or driver refuses what is above the share, whatever the container does
     BYPASSABLE = "bypassable"  # against mistakes, not against intent
     AFTERWARDS = "after the fact"
     ADVISORY = "advisory"  # nothing: a program that ignores its variables can use the whole GPU
@@ -86,14 +85,12 @@ class Gpu:
     index: int  # NVML index on its node, from 0; of a MIG instance `mig_index`
     model: str
     memory_mib: int  # total memory in MiB, rounded down; of a MIG instance to whole units
-    extra_mib: int = 0
-    """MiB that may be granted beyond `memory_mib`, because an administrator has oversubscribed the GPU."""
+    extra_mib: int = 0  # MiB that may be granted beyond `memory_mib`: an administrator has oversubscribed it
     numa: int | None = None
     health: GpuHealth = GpuHealth.HEALTHY
     reason: str = ""  # why it is not healthy, in a few words; empty if it is, or if its plugin did not say
     limit: Limit = Limit.ADVISORY
-    limit_reason: str = ""
-    """Why it is not a stronger one, in a few words; empty if there is none, or if its plugin did not say."""
+    limit_reason: str = ""  # why it is no stronger one; empty if there is none, or if its plugin did not say
     mig: MigInstance | None = None
 
     def __post_init__(self) -> None:

@@ -197,8 +197,7 @@ class Affinity:
     namespace: str
     same: LabelSelector | None = None  # only GPUs that such a pod holds
     other: LabelSelector | None = None  # only GPUs that no such pod holds
-    first: bool = False
-    """No one in the cluster is meant by `same` yet but this pod itself, so it may start the group anywhere."""
+    first: bool = False  # `same` means no one in the cluster yet but this pod, which may start the group anywhere
 
 
 def _cut(text: str) -> str:
@@ -291,8 +290,7 @@ class RequestShape:
     policy: Policy | None = None  # None for the cluster's default
     gpus: GpuSelector = ANY_GPU
     affinity: Affinity | None = None
-    only_cdi: bool = False
-    """Only nodes that hand GPUs over by CDI show them to it: it was created without a RuntimeClass."""
+    only_cdi: bool = False  # only nodes that hand over by CDI show it GPUs: it was made without a RuntimeClass
 
     def why_not(self, gpu: Gpu) -> str:
         """In two or three words why it may not have a GPU, whatever is free; only other hardware changes that."""

@@ -116,7 +116,7 @@ def _lost(room: NodeCapacity, gpu: FreeGpu, asks: Collection[Ask], free: float) 
     fitting = [ask for ask in asks if ask.fits(gpu)]
     if not fitting:
         return (free if asks else 0.0), 0.0
-    return 0.0, 0.0 if any(ask.fits_host(room.host) for ask in fitting) else free
+    return 0.0, 0.0 if any(room.host is None or ask.host.fits(room.host) for ask in fitting) else free
 
 
 def _table(plan: Plan, unit: MemoryUnit, width: int) -> str:
