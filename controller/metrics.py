@@ -154,7 +154,7 @@ def _over_committed(nodes: Mapping[NodeName, NodeLedger]) -> Iterator[Metric]:
     for family, scale, over in ((memory, _MIB, NodeLedger.over_committed), (compute, 0.01, NodeLedger.over_computed)):
         found = ((amount, name, gpu) for name, ledger in nodes.items() for gpu, amount in over(ledger).items())
         for amount, name, gpu in heapq.nlargest(MOST_GPUS, found):
-            family.add_metric([name, gpu[: exposition.LONGEST]], amount * scale)
+            family.add_metric([name, exposition.short(gpu)], amount * scale)
         yield family
 
 

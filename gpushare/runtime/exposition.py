@@ -26,3 +26,7 @@ def registry(component: str) -> CollectorRegistry:
 
 def page(metrics: CollectorRegistry) -> bytes:
     return prometheus_client.generate_latest(metrics)
+
+
+def short(value: str) -> str:
+    return value[:LONGEST]
