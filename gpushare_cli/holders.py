@@ -1,13 +1,14 @@
 """Nodes and pods -> who holds how much of which GPU; GPUs of Aliyun's plugin are shown as equal. Pure."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from gpushare import units
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import GpuUuid, NodeName
-from gpushare.model.gpu import Gpu, NodeInventory
+from gpushare.model.gpu import Gpu, Limit, NodeInventory
 from gpushare.model.ledger import Allocation, Grant, Held, NodeLedger, mib_on
 from gpushare.model.request import ContainerRequest
 from gpushare.units import MemoryUnit, ResourceConfig
@@ -17,6 +18,32 @@ from gpushare_cli import reading, world
 Object = Mapping[str, Any]
 _NOWHERE: Final = GpuUuid("pending")
 _NONE: Final[Mapping[NodeName, frozenset[int]]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What a container was granted of one GPU."""
+
+    grant: Grant
+    gpu: Gpu | None  # None if the node does not list it
+    uuid: str
+    memory_mib: int
+    evaluated: bool = True  # whether the node's GPUs could be read
+
+    @property
+    def limit(self) -> Limit | None:
+        return self.gpu.limit_of(self.memory_mib) if self.gpu else None
+
+    @property
+    def memory_percent(self) -> int:
+        """Of the GPU's memory; 0 if that is not known."""
+        return units.percent(self.memory_mib, self.gpu.memory_mib) if self.gpu else 0
+
+    @property
+    def trouble(self) -> str:
+        if self.gpu is None:
+            return "no longer listed by its node" if self.evaluated else ""
+        return self.gpu.why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +64,8 @@ class PodRow:
 
     namespace: str
     name: str
-    allocation: Allocation | None  # None if it has none that can be read
     held: Mapping[int, Held]  # by GPU index
-    shares: Mapping[int, Sequence[int]]  # MiB of each of its containers, by GPU index
+    shares: tuple[Share, ...]  # of its containers; none if it has no allocation that can be read
     pending_mib: int  # on a GPU that no one has named, or that its node no longer lists
     since: str  # when it came to its node, as the API server writes it; empty if it does not say
 
@@ -145,7 +171,7 @@ def _pod_row(pod: Object, inventory: NodeInventory, notes: list[str]) -> PodRow 
     counted = allocation or _asked(pod, resource_config, inventory, notes)
     # A ledger knows what a whole GPU is, and what a part of one.
     held = NodeLedger.of(inventory).held(counted) if counted else {}
-    if counted is None or not held:
+    if not held:
         return None
     lost = {uuid: share.memory_mib for uuid, share in held.items() if uuid not in inventory.by_uuid}
     notes.extend(
@@ -153,22 +179,28 @@ def _pod_row(pod: Object, inventory: NodeInventory, notes: list[str]) -> PodRow 
         for uuid in lost
         if uuid != _NOWHERE
     )
-    listed = [gpu for gpu in inventory.gpus if gpu.uuid in held]
     placed = fields.condition(pod, "PodScheduled", "pod")
     return PodRow(
         namespace=who.namespace,
         name=who.name,
-        allocation=allocation,
-        held={gpu.index: held[gpu.uuid] for gpu in listed},
-        shares={
-            gpu.index: [
-                mib_on(grant, gpu) for grant in counted.grants if gpu.uuid in map(inventory.resolve, grant.gpus)
-            ]
-            for gpu in listed
-        },
+        held={gpu.index: held[gpu.uuid] for gpu in inventory.gpus if gpu.uuid in held},
+        shares=tuple(shares(allocation, inventory)) if allocation else (),
         pending_mib=sum(lost.values()),
         since=str(placed.get("lastTransitionTime") or "") if placed.get("status") == "True" else "",
     )
+
+
+def shares(allocation: Allocation, inventory: NodeInventory | None) -> Iterator[Share]:
+    for grant in allocation.grants:
+        for uuid in grant.gpus:
+            gpu = inventory.by_uuid.get(inventory.resolve(uuid)) if inventory else None
+            yield Share(
+                grant=grant,
+                gpu=gpu,
+                uuid=gpu.uuid if gpu else uuid,
+                memory_mib=mib_on(grant, gpu),
+                evaluated=inventory is not None,
+            )
 
 
 def _asked(

@@ -13,12 +13,11 @@ from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
-from gpushare.model.gpu import Gpu, Limit, NodeInventory, label
-from gpushare.model.ledger import Allocation, mib_on
+from gpushare.model.gpu import Gpu, Limit, NodeInventory
 from gpushare.placement.explain import some
 from gpushare.wire import fields, pods as pods_wire
 from gpushare_cli import reading
-from gpushare_cli.holders import Report
+from gpushare_cli.holders import PodRow, Report
 
 OTHERS: Final = "(others)"  # containers of a pod that hold nothing of a GPU, and use it nevertheless
 NOT_STRONGER: Final = "no stronger limit holds:"
@@ -165,19 +164,14 @@ def rows_of(report: Report, uses: Mapping[NodeName, NodeUse]) -> tuple[LimitRow,
         row
         for node in report.nodes
         for pod in sorted(node.pods, key=lambda pod: (pod.namespace, pod.name))
-        if pod.allocation is not None
-        for row in _of_pod(pod.allocation, node.inventory, uses.get(node.name, NodeUse()))
+        for row in _of_pod(pod, node.inventory, uses.get(node.name, NodeUse()))
     )
 
 
-def _of_pod(allocation: Allocation, inventory: NodeInventory, known: NodeUse) -> Iterator[LimitRow]:
+def _of_pod(pod: PodRow, inventory: NodeInventory, known: NodeUse) -> Iterator[LimitRow]:
     """Of one pod: its containers in the order in which they start, and what its other containers use."""
-    place = allocation.pod.namespace, allocation.pod.name
-    granted = [
-        (str(grant.container), inventory.resolve(gpu), mib_on(grant, inventory.by_uuid.get(inventory.resolve(gpu))))
-        for grant in allocation.grants
-        for gpu in grant.gpus
-    ]
+    place = pod.namespace, pod.name
+    granted = [(str(share.grant.container), share.uuid, share.memory_mib) for share in pod.shares]
     others = sorted(key[3] for key in known.uses if key[:3] == (*place, ""))
     for container, uuid, mib in [*granted, *(("", uuid, 0) for uuid in others)]:
         gpu = inventory.by_uuid.get(uuid)  # type: ignore[call-overload] # also of a page of metrics
@@ -186,7 +180,7 @@ def _of_pod(allocation: Allocation, inventory: NodeInventory, known: NodeUse) ->
             namespace=place[0],
             pod=place[1],
             container=container or OTHERS,
-            gpu=label(gpu.index) if gpu else uuid,
+            gpu=gpu.label if gpu else uuid,
             limit=gpu.limit_of(mib).value if gpu else "?",
             limit_reason=gpu.limit_reason if gpu else "",
             granted_mib=mib,

@@ -202,14 +202,14 @@ def _card(row: GpuRow, node: NodeRow, used: Mapping[tuple[str, str, str], int]) 
             used_mib=used.get((pod.namespace, pod.name, gpu.uuid)),
             compute_percent=held.compute_percent,
             whole=held.whole,
-            limit=gpu.limit_of(*pod.shares[gpu.index]).value,
+            limit=gpu.limit_of(*(share.memory_mib for share in pod.shares if share.uuid == gpu.uuid)).value,
             since=pod.since,
         )
         for pod in node.pods
         if (held := pod.held.get(gpu.index)) is not None
     )
     measured = [block.used_mib for block in blocks if block.used_mib is not None]
-    limit = gpu.limit_of(*(mib for pod in node.pods for mib in pod.shares.get(gpu.index, ())))
+    limit = gpu.limit_of(*(share.memory_mib for pod in node.pods for share in pod.shares if share.uuid == gpu.uuid))
     return Card(
         label=gpu.label,
         uuid=gpu.uuid,

@@ -8,10 +8,9 @@ from gpushare import names, units
 from gpushare.cluster import node_records
 from gpushare.cluster.pod_records import Bound, Pending
 from gpushare.model.gpu import NO_LIMIT, Gpu, GpuHealth, HandOver, NodeInventory
-from gpushare.model.ledger import mib_on
 from gpushare.placement.explain import some
 from gpushare.wire import hand_over, inventory as inventory_wire, pods as pods_wire
-from gpushare_cli import usage as used
+from gpushare_cli import holders, usage as used
 from gpushare_cli.doctor import objects
 from gpushare_cli.doctor.facts import Facts, Finding, GpuNode, NothingToCheckError, error, note, warning
 from gpushare_cli.doctor.snapshot import Unreadable, read
@@ -265,17 +264,15 @@ def _demanding_namespaces(facts: Facts) -> list[str]:
 
 def _lost(facts: Facts) -> Iterator[Finding]:
     """Pods that run where limits were enforced when they came."""
-    gpus = {node.name: node.gpus for node in facts.nodes}
+    inventories = {node.name: node.inventory for node in facts.nodes}
     for pod, record in facts.pods:
         demands = pods_wire.annotations(pod).get(names.ANNOTATION_LIMIT) == names.ENFORCED
         if not isinstance(record, Bound) or record.allocation is None or not demands:
             continue
-        shares = [grant for grant in record.allocation.grants if not grant.whole]
         loose = [
-            f"GPU {gpu.label}: {limit.value}"
-            for gpu in gpus.get(record.node, ())
-            for grant in shares
-            if gpu.uuid in grant.gpus and not (limit := gpu.limit_of(mib_on(grant, gpu))).enforced
+            f"GPU {share.gpu.label}: {share.limit.value}"
+            for share in holders.shares(record.allocation, inventories.get(record.node))
+            if share.gpu and share.limit and not (share.grant.whole or share.limit.enforced)
         ]
         if loose:
             have = ", ".join(dict.fromkeys(loose))

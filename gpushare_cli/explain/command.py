@@ -8,7 +8,6 @@ from typing import Any, Final
 from gpushare import units
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
-from gpushare.model.gpu import label
 from gpushare.model.request import Policy, RequestShape
 from gpushare.placement.explain import some
 from gpushare.units import MemoryUnit
@@ -17,7 +16,8 @@ from gpushare_cli.arguments import Command, argument
 from gpushare_cli.console import BAD, FAILED, OK, Streams
 from gpushare_cli.explain import decide, place
 from gpushare_cli.explain.decide import Explanation, State
-from gpushare_cli.explain.place import Fill, NodeChoice, Share
+from gpushare_cli.explain.place import Fill, NodeChoice
+from gpushare_cli.holders import Share
 from gpushare_cli.reading import Objects, Target
 from gpushare_cli.usage import Use
 from gpushare_cli.world import NodeAnswer
@@ -186,14 +186,14 @@ def _share(share: Share) -> tuple[str, ...]:
 def _limits(explained: Explanation) -> Iterator[tuple[str, ...]]:
     gpus = {share.uuid: share.gpu for share in explained.shares if share.gpu}
     for share in explained.shares:
-        gpu = label(share.gpu.index) if share.gpu else "?"
+        gpu = share.gpu.label if share.gpu else "?"
         kind = share.limit.value if share.limit else "?"
         used = explained.used(share.grant.container, share.uuid)
         yield world.named(share.grant), gpu, kind, *usage.amounts(share.memory_mib, used)
     nameless = (explained.pod.namespace, explained.pod.name, "")
     for uuid in sorted(key[3] for key in explained.use.uses if key[:3] == nameless):
         other = gpus.get(uuid)
-        where = (label(other.index), other.limit_of(0).value) if other else (uuid, "?")
+        where = (other.label, other.limit_of(0).value) if other else (uuid, "?")
         yield usage.OTHERS, *where, *usage.amounts(0, explained.used("", uuid))
 
 

@@ -19,9 +19,10 @@ from gpushare.placement import costs
 from gpushare.placement.explain import by_sum, some
 from gpushare.units import GIB, ResourceConfig
 from gpushare.wire import allocations, fields, pods as pods_wire, requests
-from gpushare_cli import schedulable, world
+from gpushare_cli import holders, schedulable, world
 from gpushare_cli.explain import place
-from gpushare_cli.explain.place import Fill, NodeChoice, Share
+from gpushare_cli.explain.place import Fill, NodeChoice
+from gpushare_cli.holders import Share
 from gpushare_cli.usage import NodeUse, Use
 from gpushare_cli.world import NodeAnswer, World
 
@@ -255,7 +256,7 @@ def _bound(blank: Explanation, pod: Object, record: Bound, state: World) -> Expl
     notes = list(blank.notes)
     if record.problem:
         notes.append(f"its allocation cannot be read: {record.problem}; told by the other annotations of its binding")
-    shares = tuple(place.shares(allocation, shown))
+    shares = tuple(holders.shares(allocation, shown))
     notes += sorted({f"GPU {share.uuid} is {share.trouble}" for share in shares if share.trouble})
     ledger = node.ledger if node and isinstance(node.ledger, NodeLedger) else None
     return replace(
@@ -290,7 +291,7 @@ def _ended(blank: Explanation, pod: Object, record: Bound, inventory: NodeInvent
         allocation = allocations.granted(pod, inventory.unit if inventory else GIB)
     except WireError:
         allocation = None  # it no longer holds anything, whatever the annotation says
-    shares = tuple(place.shares(allocation, inventory)) if allocation else ()
+    shares = tuple(holders.shares(allocation, inventory)) if allocation else ()
     if record.failed:
         summary = f"{record.node} rejected it before any container ran: {record.failed}; it holds no GPU"
         summary += ", and its controller makes another" if record.owned else "; delete it and create it again"

@@ -9,8 +9,8 @@ from gpushare.cluster.node_ledger import PodToPlace
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
-from gpushare.model.gpu import Gpu, Limit, NodeInventory
-from gpushare.model.ledger import Allocation, Grant, Held, NodeLedger, Placed, mib_on
+from gpushare.model.gpu import Gpu, Limit
+from gpushare.model.ledger import Allocation, Grant, Held, NodeLedger, Placed
 from gpushare.model.request import Policy
 from gpushare.placement.columns import PART, Kinds, Nodes, how_many, of_gpus
 from gpushare.placement.costs import Change, Cost, costs_of
@@ -18,6 +18,7 @@ from gpushare.placement.outlook import WHOLE, Outlook
 from gpushare.placement.policies import FULL, Dense, Fgd, Policies
 from gpushare.wire import fields, pods as pods_wire
 from gpushare_cli import usage
+from gpushare_cli.holders import Share
 from gpushare_cli.world import NodeAnswer, World
 
 Object = Mapping[str, Any]
@@ -41,30 +42,6 @@ _Gpus = tuple[tuple[Gpu, FreeGpu, FreeGpu], ...]  # those that the pod gets: fre
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    grant: Grant
-    gpu: Gpu | None  # None if the node does not list it
-    uuid: str
-    memory_mib: int
-    evaluated: bool = True  # whether the node's GPUs could be read
-
-    @property
-    def limit(self) -> Limit | None:
-        return self.gpu.limit_of(self.memory_mib) if self.gpu else None
-
-    @property
-    def memory_percent(self) -> int:
-        """Of the GPU's memory; 0 if that is not known."""
-        return units.percent(self.memory_mib, self.gpu.memory_mib) if self.gpu else 0
-
-    @property
-    def trouble(self) -> str:
-        if self.gpu is None:
-            return "no longer listed by its node" if self.evaluated else ""
-        return self.gpu.why
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Fill:
     """How full one of the pod's GPUs is, and who else is on it."""
 
@@ -72,19 +49,6 @@ class Fill:
     granted_mib: int
     compute_percent: int
     neighbours: Sequence[tuple[PodRef, Held]]  # other pods, and what they hold of it
-
-
-def shares(allocation: Allocation, inventory: NodeInventory | None) -> Iterator[Share]:
-    for grant in allocation.grants:
-        for uuid in grant.gpus:
-            gpu = inventory.by_uuid.get(inventory.resolve(uuid)) if inventory else None
-            yield Share(
-                grant=grant,
-                gpu=gpu,
-                uuid=gpu.uuid if gpu else uuid,
-                memory_mib=mib_on(grant, gpu),
-                evaluated=inventory is not None,
-            )
 
 
 def fills(allocation: Allocation, ledger: NodeLedger) -> Iterator[Fill]:
