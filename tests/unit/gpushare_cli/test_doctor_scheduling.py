@@ -17,7 +17,6 @@ from tests.unit.gpushare_cli import findings
 from tests.unit.gpushare_cli.findings import Told
 
 CONFIG = f"configmap/{NS}/gpushare-scheduler"
-RESTART = f"kubectl -n {NS} rollout restart deployment/gpushare-scheduler"
 CONTAINER = ("spec", "template", "spec", "containers", 0)
 OTHERS = scheduler_config.for_others(Options(server=ServerVersion(1, 30)), 9)
 
