@@ -288,28 +288,20 @@ def stem(ids: Iterable[str]) -> str:
     return "c" + hashlib.sha256(",".join(sorted(ids)).encode()).hexdigest()[:16] + "-"
 
 
-def in_response(response: str) -> tuple[str, ...]:
-    """The names in an answer of Allocate, as the kubelet's checkpoint keeps it: base64. May raise WireError."""
-    answer = _decoded(response)
-    mounts = [mount.container_path.removeprefix(MOUNTS) for mount in answer.mounts]
-    return tuple(dict.fromkeys(filter(None, map(_own_name, [*_injected(answer), *mounts]))))
+def in_response(response: str) -> tuple[tuple[str, ...], bool]:
+    """The names in an answer of Allocate, and whether the container runtime is told of one: mounts are for NVIDIA's.
 
-
-def is_injected(response: str) -> bool:
-    """Whether a container runtime is told of a device; of a mount only NVIDIA's makes one. See `in_response`."""
-    return any(map(_own_name, _injected(_decoded(response))))
-
-
-def _decoded(response: str) -> Any:
+    Args: response: as the kubelet's checkpoint keeps it: base64. May raise WireError.
+    """
     try:
-        return api.ContainerAllocateResponse.FromString(base64.b64decode(response, validate=True))
+        answer = api.ContainerAllocateResponse.FromString(base64.b64decode(response, validate=True))
     except (binascii.Error, ValueError, DecodeError) as error:
         raise WireError(f"AllocResp is not an answer of Allocate ({error})") from error
-
-
-def _injected(answer: Any) -> list[str]:
-    named = [device.name for device in answer.cdi_devices]
-    return [*named, *(name for value in answer.annotations.values() for name in value.split(","))]
+    injected = [device.name for device in answer.cdi_devices]
+    injected += [name for value in answer.annotations.values() for name in value.split(",")]
+    mounted = [mount.container_path.removeprefix(MOUNTS) for mount in answer.mounts]
+    found = tuple(dict.fromkeys(filter(None, map(_own_name, [*injected, *mounted]))))
+    return found, any(map(_own_name, injected))
 
 
 def _own_name(told: str) -> str:

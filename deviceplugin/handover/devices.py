@@ -69,26 +69,26 @@ def recipients(pod: Pod, owner: Owner, accepted: Accept, choice: HandOverChoice)
             raise HandOverError("the kubelet's checkpoint does not know its devices; the kubelet will try again")
         return ()
     try:
-        found = [
-            Recipient(
-                uid=pods.ref(pod).uid,
-                container=grant.container,
-                runtime_class=str(pod["spec"].get("runtimeClassName") or ""),
-                names=ways.in_response(owner.responses[grant.container]),
-                gpus=grant.gpus,
-                extra=accepted.limits.get(grant.container, ContainerEdits()),
-            )
-            for grant in accepted.grants
-        ]
-        injected = [ways.is_injected(owner.responses[each.container]) for each in found]
+        told = [ways.in_response(owner.responses[grant.container]) for grant in accepted.grants]
     except WireError as error:
         raise HandOverError(f"the kubelet's checkpoint: {error}; the kubelet will try again") from error
-    if only_cdi and not all(injected):
+    if only_cdi and not all(is_injected for _, is_injected in told):
         raise HandOverError(_other_way(choice))
-    if any(injected) and choice.never_injects:
+    if any(is_injected for _, is_injected in told) and choice.never_injects:
         raise HandOverError(
             f"the pod came to the node when GPUs were handed over by CDI, and {choice.never_injects}; {hand_over.AGAIN}"
         )
+    found = [
+        Recipient(
+            uid=pods.ref(pod).uid,
+            container=grant.container,
+            runtime_class=str(pod["spec"].get("runtimeClassName") or ""),
+            names=names_told,
+            gpus=grant.gpus,
+            extra=accepted.limits.get(grant.container, ContainerEdits()),
+        )
+        for grant, (names_told, _) in zip(accepted.grants, told, strict=True)
+    ]
     if lost := [each.container for each in found if each.extra.mounts and not each.names]:
         raise HandOverError(
             f"container {lost[0]} came to the node when GPUs were not handed over by CDI, and what now holds its memory"
