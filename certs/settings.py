@@ -1,6 +1,5 @@
 """Settings of the certificates. The webhook's own settings may inherit them."""
 
-import math
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -13,13 +12,7 @@ from gpushare.runtime.options import choice, option, positive
 
 SELF: Final = "self"
 FILES: Final = "files"
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise ValueError("write a number of seconds, 0 or more")
-    return value
+_SECONDS: Final = options.seconds("0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +37,10 @@ class CertSettings:
         parse=positive,
     )
     cert_propagation_s: float = option(
-        60.0, "seconds until every API server has seen a change of the webhook configurations", parse=_seconds
+        60.0, "seconds until every API server has seen a change of the webhook configurations", parse=_SECONDS
     )
     cert_retire_s: float = option(
-        600.0, "seconds that replicas have to take up a new leaf before the old CA leaves the bundle", parse=_seconds
+        600.0, "seconds that replicas have to take up a new leaf before the old CA leaves the bundle", parse=_SECONDS
     )
     cert_leaf_days: float = option(90.0, "life of a leaf in days; it is renewed after two thirds", parse=positive)
     cert_ca_days: float = option(730.0, "life of a CA in days; it is replaced after two thirds", parse=positive)

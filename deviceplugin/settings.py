@@ -49,13 +49,6 @@ def unified_memory(text: str) -> int:
     return units.parse_memory(text, MemoryUnit(1)) if text not in {"", "0"} else 0
 
 
-def not_negative(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise ValueError("write a number of seconds, or 0 for never")
-    return value
-
-
 def mib(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 9:
         raise ValueError("write a whole number of MiB")
@@ -96,7 +89,7 @@ class Settings:
         0.0,
         "seconds without another fault after which a GPU with a driver error (Xid) or memory error counts as healthy"
         " again; 0: only after a reset, when this plugin starts, or by --recovery-action",
-        parse=not_negative,
+        parse=options.seconds("or 0 for never"),
     )
     recovery_action: bool = option(
         True,

@@ -86,6 +86,18 @@ def positive(text: str) -> float:
     return value
 
 
+def seconds(zero: str) -> Callable[[str], float]:
+    """Of a time that may be 0. Args: zero: how the user is told so."""
+
+    def parse(text: str) -> float:
+        value = float(text)
+        if not 0 <= value < float("inf"):
+            raise ValueError(f"write a number of seconds, {zero}")
+        return value
+
+    return parse
+
+
 def between(least: int, most: int, what: str) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not text.isdecimal() or not least <= int(text) <= most:
