@@ -106,7 +106,8 @@ class Reservations:
 
     def expire(self, now: float) -> list[Reservation]:
         """Forget reservations that have outlived their pods' waiting and of which nothing can still arrive."""
-        return self._end([known for known in self._outlived if _is_over(known, now)])
+        ended = [known for known in self._outlived if not known.senders]
+        return self._end([known for known in ended if not known.in_doubt or now - known.since >= GONE_GRACE_S])
 
     def _end(self, over: list[Reservation]) -> list[Reservation]:
         self._outlived = [known for known in self._outlived if not any(known is one for one in over)]
@@ -138,11 +139,6 @@ class Reservations:
 
     def counted(self) -> list[Allocation]:
         return [known.allocation for by_pod in self._by_node.values() for known in by_pod.values()]
-
-
-def _is_over(known: Reservation, now: float) -> bool:
-    """Whether no request for it can still arrive."""
-    return known.senders == 0 and (not known.in_doubt or now - known.since >= GONE_GRACE_S)
 
 
 def _pop(outer: dict[K, dict[L, Reservation]], first: K, second: L) -> None:

@@ -81,13 +81,9 @@ def grades(
     """10 for the node that costs least, 8 to 1 for the others by rank, 0 where the pod does not fit.
 
     Kube-scheduler chooses among equal nodes by chance, and adds what its own plugins think. So one node alone is the
-    best, the first by name of equal ones, and 8 leaves a distance to it.
-
-    Args:
-        costs: of each node, as of `costs_of`: `[nodes, 3]`.
-        fits: whether the pod does; where not, the cost is not looked at.
-        names: of the nodes, or their places in the order of names.
-        best: positions of those where memory is set aside for this very pod; the best, since a Binding may be there.
+    best, the first by name of equal ones, and 8 leaves a distance to it. Where memory is set aside for this very pod,
+    at these positions, is the `best`, since a Binding may be there. Costs are as of `costs_of`: `[nodes, 3]`; names may
+    be places in the order of names.
     """
     found, able = np.zeros(len(fits), np.uint8), np.flatnonzero(fits)
     if len(able):

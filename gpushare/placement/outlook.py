@@ -61,15 +61,12 @@ class Kind:
     wanted: Mapping[Choice, int] = field(hash=False)  # how many of them accept which models
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    kinds: tuple[Kind, ...] = ()
-    """Those that ask for the most first, wide ones before others but for the last half of them; MAX_KINDS at most."""
-    sizes: tuple[Ask, ...] = ()  # different shares of one GPU, the most frequent first; MAX_SIZES at most
+def demand_of(asks: Mapping[Ask, int], usual_mib: int) -> tuple[list[Kind], list[Ask]]:
+    """What is typical of a sample of requests for GPUs, in a cluster with this usual one: kinds of pods, and sizes.
 
-
-def demand_of(asks: Mapping[Ask, int], usual_mib: int) -> Demand:
-    """What is typical of a sample of requests for GPUs, in a cluster with this usual one."""
+    The kinds that ask for the most come first, wide ones before others but for the last half of them; MAX_KINDS at
+    most. Sizes are different shares of one GPU, the most frequent first; MAX_SIZES at most.
+    """
     usual = FreeGpu(usual_mib, usual_mib)
     counts = {ask: count for ask, count in asks.items() if ask.gpus}
     groups: dict[tuple[int, ...], Counter[Ask]] = {}
@@ -82,10 +79,8 @@ def demand_of(asks: Mapping[Ask, int], usual_mib: int) -> Demand:
     for ask, count in counts.items():
         if not ask.whole:
             sizes[_size(ask)] += count * ask.gpus
-    return Demand(
-        kinds=tuple(_kind(members) for _, members in ranked[:MAX_KINDS]),
-        sizes=tuple(sorted(sizes, key=lambda size: (-sizes[size], _order(size)))[:MAX_SIZES]),
-    )
+    ordered = sorted(sizes, key=lambda size: (-sizes[size], _order(size)))
+    return [_kind(members) for _, members in ranked[:MAX_KINDS]], ordered[:MAX_SIZES]
 
 
 def typical(counts: Mapping[Ask, int]) -> Mapping[Ask, int]:
@@ -242,15 +237,15 @@ def look(
     possible = _possible(asks, empty)
     asked = Counter({ask: possible[ask] for ask in _frequent(possible)[:MAX_ASKS]})
     asked.update(_widest(empty))
-    demand = demand_of(asked, usual)
-    kinds = tuple(kind.ask for kind in demand.kinds)
-    weights, accepted = _weighed(demand, _totals(kinds, empty), _totals(kinds, now), pace)
+    known, shares = demand_of(asked, usual)
+    kinds = tuple(kind.ask for kind in known)
+    weights, accepted = _weighed(known, _totals(kinds, empty), _totals(kinds, now), pace)
     return Outlook(
         epoch=epoch,
         kinds=kinds,
         weights=weights,
         accepted=accepted,
-        prices={mib: prices(tuple(_slots(demand, mib))) for mib in sizes.tolist()},
+        prices={mib: prices(tuple(_slots(shares, mib))) for mib in sizes.tolist()},
         usual_mib=usual,
         typical=_in_parts(typical(asked), usual),
     )
@@ -272,14 +267,13 @@ def _totals(kinds: Sequence[Ask], nodes: Nodes) -> Totals:
 
 
 def _weighed(
-    demand: Demand, empty: Totals, now: Totals, pace: Callable[[Iterable[Chosen]], Iterable[Chosen]]
+    kinds: Sequence[Kind], empty: Totals, now: Totals, pace: Callable[[Iterable[Chosen]], Iterable[Chosen]]
 ) -> tuple[Totals, Totals]:
     """By model and kind, what a pod's room is worth, and how many pods accept the model."""
-    kinds = [kind.ask for kind in demand.kinds]
     in_all = [sum(numbers) for numbers in zip(*empty.values(), strict=True)]
     raw = {model: [0] * len(kinds) for model in empty}
     taken = {model: [0] * len(kinds) for model in empty}
-    choices = ((at, choice, number) for at, kind in enumerate(demand.kinds) for choice, number in kind.wanted.items())
+    choices = ((at, choice, number) for at, kind in enumerate(kinds) for choice, number in kind.wanted.items())
     for position, choice, number in pace(choices):
         accepted = [model for model in empty if accepts(choice, model)]
         for model in accepted:
@@ -288,7 +282,7 @@ def _weighed(
         if at_first:
             left = sum(now[model][position] for model in accepted if model in now)
             halvings = min((at_first // max(left, 1)).bit_length() - 1, _MOST_HALVINGS)
-            width = math.isqrt(kinds[position].gpus << 16)  # a pod on 8 GPUs weighs as much as nearly 3 on one
+            width = math.isqrt(kinds[position].ask.gpus << 16)  # a pod on 8 GPUs weighs as much as nearly 3 on one
             weight = (number * width * in_all[position] // at_first) << 3 * max(halvings, 0)
             for model in accepted:
                 raw[model][position] += weight
@@ -307,9 +301,9 @@ def _in_parts(typical: Mapping[Ask, int], usual: int) -> dict[Ask, int]:
     return dict(parts)
 
 
-def _slots(demand: Demand, total_mib: int) -> list[int]:
+def _slots(sizes: Sequence[Ask], total_mib: int) -> list[int]:
     gpu = FreeGpu(total_mib, total_mib)
-    return [slots(need, total_mib) for size in demand.sizes if (need := size.need(gpu).memory_mib) * SLOTS >= total_mib]
+    return [slots(need, total_mib) for size in sizes if (need := size.need(gpu).memory_mib) * SLOTS >= total_mib]
 
 
 def slots(mib: int, total_mib: int) -> int:

@@ -164,15 +164,11 @@ class Dense(Scoring):
         weights, accepted = self._outlook.weights, self._outlook.accepted
         known = [model in weights and model in accepted for model in models]
         found = [
-            [[clipped(number, _MOST_WEIGHT) for number in by_model.get(model, nothing)] for model in models]
-            for by_model in (weights, accepted)
+            [[clipped(number, most) for number in by_model.get(model, nothing)] for model in models]
+            for by_model, most in ((weights, _MOST_WEIGHT), (accepted, 2**30))
         ]
-        shape = (len(models), len(self._kinds))
-        return (
-            np.array(found[0], np.int64).reshape(shape),
-            np.minimum(np.array(found[1], np.int64).reshape(shape), 2**30),
-            np.array(known, np.int64),
-        )
+        weight, accept = np.array(found, np.int64).reshape(2, len(models), len(nothing))
+        return weight, accept, np.array(known, np.int64)
 
 
 class Fgd(Scoring):

@@ -132,8 +132,8 @@ def test_with_nothing_known_the_fullest_gpus_that_fit_are_taken(gpus: int, taken
 
 def test_demand_is_bounded_whatever_pods_ask_for() -> None:
     shares = [Ask(gpus=1, memory_mib=n, cpu_milli=n * n, host_mib=7 * n) for n in range(1, 3000)]
-    found = outlook.demand_of(Counter([*shares, *map(whole, range(1, 64)), Ask(cpu_milli=4000)]), 16_384)
-    assert (len(found.kinds), len(found.sizes)) == (outlook.MAX_KINDS, outlook.MAX_SIZES)
+    kinds, sizes = outlook.demand_of(Counter([*shares, *map(whole, range(1, 64)), Ask(cpu_milli=4000)]), 16_384)
+    assert (len(kinds), len(sizes)) == (outlook.MAX_KINDS, outlook.MAX_SIZES)
 
 
 FULL = node(1000, 1000, 1000, 1000, cpu=32_000)
@@ -177,12 +177,12 @@ def test_an_outlook_knows_the_usual_gpu_and_how_many_pods_each_model_may_get() -
 
 
 def test_nearly_equal_requests_are_one_kind_with_the_share_that_most_have() -> None:
-    found = outlook.demand_of(Counter([share(470, cpu=8_000), share(470, cpu=7_000), share(480, cpu=6_000)]), 16_384)
-    (kind,) = found.kinds
+    counts = Counter([share(470, cpu=8_000), share(470, cpu=7_000), share(480, cpu=6_000)])
+    (kind,), sizes = outlook.demand_of(counts, 16_384)
     assert (kind.ask.memory_mib, kind.ask.cpu_milli, sum(kind.wanted.values())) == (470, 7_000, 3)
-    assert [size.memory_mib for size in found.sizes] == [470, 480]
-    several = outlook.demand_of({Ask(gpus=2, memory_mib=470): 2, share(300): 3}, 16_384)
-    assert [size.memory_mib for size in several.sizes] == [470, 300], "once for each GPU"
+    assert [size.memory_mib for size in sizes] == [470, 480]
+    _, sizes = outlook.demand_of({Ask(gpus=2, memory_mib=470): 2, share(300): 3}, 16_384)
+    assert [size.memory_mib for size in sizes] == [470, 300], "once for each GPU"
 
 
 # What the free part of a GPU is worth.
