@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -191,13 +191,21 @@ def unbound(value: Object) -> Object:
     return {**value, "spec": {key: field for key, field in value["spec"].items() if key != "nodeName"}}
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Option:  # a node that a pod may have, and what it makes of it; the least cost first
+    cost: costs.Cost  # by the pod's policy
+    node: NodeName
+    change: costs.Change = field(compare=False)
+    grants: tuple[Grant, ...] = field(compare=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnswer:
     node: NodeName
     verdict: Verdict  # of the GPUs, as the controller decides
     blockers: tuple[str, ...] = ()  # what Kubernetes itself has against the node, in a few words each
     score: int | None = None  # 10 for the best node, 1 to 8 for others; None if it does not fit
-    cost: costs.Cost | None = None  # by the pod's policy, of which the score is made
+    option: Option | None = None  # of which the score is made
 
     @property
     def fits(self) -> bool:
@@ -223,19 +231,19 @@ def ask(world: World, value: Object, request: PodRequest, policies: Policies) ->
     pod = to_place(value, request)
     shape = groups.resolved(pod.shape, pod.labels, lambda namespace: world.holders.get(namespace, ()))
     found: dict[NodeName, NodeAnswer] = {}
-    changes: dict[NodeName, costs.Change] = {}
+    fits: dict[NodeName, tuple[costs.Change, tuple[Grant, ...]]] = {}
     for name, node in world.nodes.items():
         verdict = node_ledger.verdict(shape, node.ledger, policies)
         # A refusal has better numbers than the sums of what is requested.
         lacks = node.lacks(pod.takes, pod.counted if isinstance(verdict, Placed) else {})
         blockers = (*schedulable.misplaced(value, node.facts), *lacks)
         if isinstance(verdict, Placed) and not blockers:
-            changes[name] = node.change(pod, verdict.grants)
+            fits[name] = node.change(pod, verdict.grants), verdict.grants
         found[name] = NodeAnswer(node=name, verdict=verdict, blockers=blockers)
     # Kube-scheduler asks for the score of those nodes alone that pass all filters.
-    known = costs.costs_of(list(changes.values()), policies.of(shape.policy))
-    for name, cost, score in zip(changes, known, costs.grades_of(list(changes), known), strict=True):
-        found[name] = replace(found[name], cost=cost, score=score)
+    known = costs.costs_of([change for change, _ in fits.values()], policies.of(shape.policy))
+    for name, cost, score in zip(fits, known, costs.grades_of(list(fits), known), strict=True):
+        found[name] = replace(found[name], option=Option(cost, name, *fits[name]), score=score)
     return closest_first(found.values(), {name: node.ledger for name, node in world.nodes.items()})
 
 

@@ -2,24 +2,24 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, assert_never
+from typing import Any, Final, assert_never
 
 from gpushare import names, units
-from gpushare.cluster.node_ledger import PodToPlace
+from gpushare.cluster.node_ledger import Node, PodToPlace
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare.model.gpu import Gpu, Limit
-from gpushare.model.ledger import Allocation, Grant, Held, NodeLedger, Placed
+from gpushare.model.ledger import Allocation, Grant, Held, NodeLedger
 from gpushare.model.request import Policy
 from gpushare.placement.columns import PART, Kinds, Nodes, how_many, of_gpus
-from gpushare.placement.costs import Change, Cost, costs_of
+from gpushare.placement.costs import Change, costs_of
 from gpushare.placement.outlook import WHOLE, Outlook
 from gpushare.placement.policies import FULL, Dense, Fgd, Policies
 from gpushare.wire import fields, pods as pods_wire
 from gpushare_cli import usage
 from gpushare_cli.holders import Share
-from gpushare_cli.world import NodeAnswer, World
+from gpushare_cli.world import NodeAnswer, Option, World
 
 Object = Mapping[str, Any]
 _VARIABLES: Final = (  # variables that tell programs about their share
@@ -38,13 +38,10 @@ WORDS: Final = {
     Policy.FGD: ("the GPU and node with the least fragmentation", "the one with the least fragmentation"),
 }
 """What a policy takes: in general, and of some GPUs."""
-_Gpus = tuple[tuple[Gpu, FreeGpu, FreeGpu], ...]  # those that the pod gets: free before, and after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fill:
-    """How full one of the pod's GPUs is, and who else is on it."""
-
+class Fill:  # how full one of the pod's GPUs is, and who else is on it
     gpu: Gpu
     granted_mib: int
     compute_percent: int
@@ -120,9 +117,7 @@ def stuck(pod: Object) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeChoice:
-    """Why a pod goes to a node, or is there, and not on another one with room."""
-
+class NodeChoice:  # why a pod goes to a node, or is there, and not on another one with room
     node: NodeName
     why: str  # what its GPUs there have to do with it
     next: NodeName | None = None  # the best other node with room; may be better by now
@@ -130,16 +125,9 @@ class NodeChoice:
     in_hindsight: bool = False  # the pod has a node already, and this is by the cluster as it is now without it
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Candidate:
-    cost: Cost
-    node: NodeName
-    grants: tuple[Grant, ...]
-
-
 def of_waiting(pod: PodToPlace, world: World, answered: Sequence[NodeAnswer], policies: Policies) -> NodeChoice | None:
     """Where a pod would go now; None if it fits nowhere."""
-    found = sorted(_candidates(answered).values())
+    found = sorted(_options(answered).values())
     return _told(pod, world, found[0], found[1:], policies, chosen_now=True) if found else None
 
 
@@ -152,96 +140,75 @@ def of_bound(
     policies: Policies,
 ) -> NodeChoice | None:
     """Why a pod is where it is; None if that node is unknown. The world and all that is of it are without the pod."""
-    found = _candidates(answered)
+    found = _options(answered)
     now = found.pop(record.node, None)
     node = world.nodes.get(record.node)
     if node is None or not isinstance(node.ledger, NodeLedger):
         return None
-    [cost] = costs_of([node.change(pod, allocation.grants)], policies.of(pod.shape.policy))
-    own = _Candidate(cost, record.node, allocation.grants)
+    change = node.change(pod, allocation.grants)
+    [cost] = costs_of([change], policies.of(pod.shape.policy))
+    own = Option(cost, record.node, change, allocation.grants)
     same = now is not None and [grant.gpus for grant in now.grants] == [grant.gpus for grant in own.grants]
     return replace(_told(pod, world, own, sorted(found.values()), policies, chosen_now=same), in_hindsight=True)
 
 
-def _candidates(answered: Sequence[NodeAnswer]) -> dict[NodeName, _Candidate]:
-    return {
-        each.node: _Candidate(each.cost, each.node, each.verdict.grants)
-        for each in answered
-        if each.cost is not None and isinstance(each.verdict, Placed)
-    }
+def _options(answered: Sequence[NodeAnswer]) -> dict[NodeName, Option]:
+    return {each.node: each.option for each in answered if each.option is not None}
 
 
 def _told(
-    pod: PodToPlace,
-    world: World,
-    here: _Candidate,
-    others: Sequence[_Candidate],
-    policies: Policies,
-    *,
-    chosen_now: bool,
+    pod: PodToPlace, world: World, here: Option, others: Sequence[Option], policies: Policies, *, chosen_now: bool
 ) -> NodeChoice:
     policy, outlook = pod.shape.policy or policies.default, policies.outlook
-    change, gpus = _change(pod, world, here)
-    why = []
+    gpus, why = _gpus(pod, world.nodes[here.node], here.grants), []
     for gpu, before, after in gpus[:_GPUS_NAMED]:
         few = policy is Policy.DENSE and little_asked_for(after, outlook)
         why.append(f"GPU {gpu.label}: {of_gpu(before, after, few_ask=few)}")
     if len(gpus) > _GPUS_NAMED:
         why.append(f"and {len(gpus) - _GPUS_NAMED} more")
     ask = Ask.of(pod.shape)
-    fitting = [gpu for gpu in change.before.gpus if ask.fits(gpu)]
+    fitting = [gpu for gpu in here.change.before.gpus if ask.fits(gpu)]
     if chosen_now and len(gpus) == 1 == ask.gpus and len(set(fitting)) > 1:
         why.append(f"{WORDS[policy][1]} of {len(fitting)} with room there")
     told = NodeChoice(node=here.node, why="; ".join(why), lack="it fits on no other node")
     if not others:
         return told
     there = others[0]
-    other, _ = _change(pod, world, there)
     if there.cost < here.cost:
-        words = lack(policy, outlook, Side(here.node, change), Side(there.node, other), here.node)
+        words = lack(policy, outlook, here, there, here.node)
         return replace(told, next=there.node, lack=f"{there.node} would be better: {words}")
-    words = lack(policy, outlook, Side(there.node, other), Side(here.node, change), "it")
+    words = lack(policy, outlook, there, here, "it")
     if there.cost == here.cost and here.node < there.node:
         words += f", and {here.node} comes first by name"
     return replace(told, next=there.node, lack=f"{there.node} is next: {words}")
 
 
-def _change(pod: PodToPlace, world: World, candidate: _Candidate) -> tuple[Change, _Gpus]:
-    """The node before and after the pod gets its GPUs there, and these."""
-    node = world.nodes[candidate.node]
-    then = node.plus(pod, candidate.grants)
-    change = node.change(pod, candidate.grants)
+def _gpus(pod: PodToPlace, node: Node, grants: tuple[Grant, ...]) -> list[tuple[Gpu, FreeGpu, FreeGpu]]:
+    """Those that the pod gets: free before, and after."""
+    then = node.plus(pod, grants)
     if not isinstance(node.ledger, NodeLedger) or not isinstance(then.ledger, NodeLedger):
-        return change, ()
+        return []
     gpus = [gpu for gpu in node.ledger.inventory.gpus if gpu.uuid in then.held(pod.ref.uid)]
-    return change, tuple((gpu, FreeGpu.of(gpu, node.ledger), FreeGpu.of(gpu, then.ledger)) for gpu in gpus)
+    return [(gpu, FreeGpu.of(gpu, node.ledger), FreeGpu.of(gpu, then.ledger)) for gpu in gpus]
 
 
-class Side(NamedTuple):
-    """One of two nodes that are compared."""
-
-    name: str
-    change: Change
-
-
-def lack(policy: Policy, outlook: Outlook, there: Side, here: Side, it: str) -> str:
+def lack(policy: Policy, outlook: Outlook, there: Option, here: Option, it: str) -> str:
     """What a node, there, lacks that the better one, here, has; `it` is how the sentence calls the former."""
-    cost_there, cost_here = costs_of([there.change, here.change], Policies(policy, outlook).of(policy))
-    if cost_there == cost_here:
+    if there.cost == here.cost:
         return "the policy finds both equal"
     match policy:
         case Policy.DENSE:
-            wasted = cost_there[0] != cost_here[0]
+            wasted = there.cost[0] != here.cost[0]
             return _lack_of_gpus(there, outlook, it) if wasted else _lack_of_room(there, here, outlook)
         case Policy.FGD:
             gained, less = (_fragments(each.change, outlook) for each in (there, here))
             return (
-                f"free GPU memory that usual pods cannot use would change by {gained:+.2f} GPUs on {there.name}, and by"
-                f" {less:+.2f} on {here.name}"
+                f"free GPU memory that usual pods cannot use would change by {gained:+.2f} GPUs on {there.node}, and by"
+                f" {less:+.2f} on {here.node}"
             )
         case Policy.BINPACK | Policy.SPREAD:
             of_there, of_here = (_free(each.change.after) for each in (there, here))
-            return f"with the pod, {of_there} of GPU memory would be free on {there.name}, and {of_here} on {here.name}"
+            return f"with the pod, {of_there} of GPU memory would be free on {there.node}, and {of_here} on {here.node}"
         case _:
             assert_never(policy)
 
@@ -256,15 +223,15 @@ def _value(gpu: FreeGpu, outlook: Outlook) -> int:
     return int(Dense(outlook).value(of_gpus([gpu]))[0, 0])
 
 
-def _lack_of_gpus(there: Side, outlook: Outlook, it: str) -> str:
+def _lack_of_gpus(there: Option, outlook: Outlook, it: str) -> str:
     remainders = there.change.remainders
     left = max(remainders, key=lambda gpu: gpu.free_mib * WHOLE - _value(gpu, outlook), default=None)
     if left is not None and little_asked_for(left, outlook):
         return f"{it} would leave {units.memory(left.free_mib)} of a GPU, {FEW}"
-    return f"what the pod would take of the GPUs of {there.name} is of more use to other pods"
+    return f"what the pod would take of the GPUs of {there.node} is of more use to other pods"
 
 
-def _lack_of_room(there: Side, here: Side, outlook: Outlook) -> str:
+def _lack_of_room(there: Option, here: Option, outlook: Outlook) -> str:
     """Of the kind of pod that decides: the room that the pod takes, and what that is worth on each node."""
     of_there, of_here = (_lost_room(side.change, outlook) for side in (there, here))
     costs = [weight * parts - other * fewer for (weight, parts), (other, fewer) in zip(of_there, of_here, strict=True)]
@@ -274,7 +241,7 @@ def _lack_of_room(there: Side, here: Side, outlook: Outlook) -> str:
     if model != here.change.before.model and (weight - other) * parts > other * (parts - fewer):
         return f"GPUs of model {model} are kept for pods that need them"
     room = f"the room of {_pods(parts / PART)} with {asking(outlook.kinds[most])}"
-    return f"on {there.name} the pod takes {room}, on {here.name} of {_pods(fewer / PART)}"
+    return f"on {there.node} the pod takes {room}, on {here.node} of {_pods(fewer / PART)}"
 
 
 def _lost_room(change: Change, outlook: Outlook) -> list[tuple[int, int]]:

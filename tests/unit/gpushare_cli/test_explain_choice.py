@@ -9,6 +9,7 @@ from controller.outlooks import Outlooks
 from controller.state import ClusterState
 from controller.watches import NodeSink, PodSink
 from gpushare import names
+from gpushare.identity import NodeName
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.gpu import Limit
 from gpushare.model.request import ANY_GPU, Choice, Policy
@@ -21,6 +22,7 @@ from gpushare.units import ResourceConfig
 from gpushare_cli import reading, usage, world
 from gpushare_cli.explain import place as choices
 from gpushare_cli.reading import Settings
+from gpushare_cli.world import Option
 from testing.builders import Json, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli.explaining import explain, kube_of
 from testing.cli.podding import bound, mutated
@@ -125,6 +127,7 @@ def test_why_a_pod_goes_where_it_goes_is_told(case: str) -> None:
 
 
 GIB = 1024
+A, B = NodeName("a"), NodeName("b")
 
 
 def numbers(*free: int, model: str = "T4", cpu: int | None = None) -> NodeCapacity:
@@ -174,10 +177,11 @@ LACKS: list[tuple[Policy, Ask, NodeCapacity, NodeCapacity, Outlook]] = [
 def test_what_the_next_node_lacks_is_told_in_the_terms_of_the_policy(told: Told) -> None:
     sentences = []
     for policy, ask, there, here, known in LACKS:
-        sides = choices.Side("a", change(ask, there)), choices.Side("b", change(ask, here))
-        cost_there, cost_here = costs_of([side.change for side in sides], POLICIES[policy](known))
-        assert cost_there >= cost_here
-        sentences.append(choices.lack(policy, known, *sides, "it"))
+        changes = change(ask, there), change(ask, here)
+        found = costs_of(changes, POLICIES[policy](known))
+        worse, better = (Option(*each, ()) for each in zip(found, (A, B), changes, strict=True))
+        assert worse.cost >= better.cost
+        sentences.append(choices.lack(policy, known, worse, better, "it"))
     assert sentences == told()
 
 
