@@ -24,22 +24,20 @@ PER_GRADE: Final = MOST // costs.BEST
 MOST_OF_RESOURCES: Final = 2 * MOST  # of the two that look at CPU and memory
 LEAD: Final = costs.BEST - costs.NEXT  # of the controller's best node before all others
 
-UNASKED: Final[Mapping[str, int]] = {
+UNASKED: Final[Mapping[str, int]] = {  # weights of plugins that rank nodes although no pod has asked for it
     "NodeResourcesFit": 1,  # until 1.22 NodeResourcesLeastAllocated
     "NodeResourcesBalancedAllocation": 1,
     "ImageLocality": 1,
     "PodTopologySpread": 2,  # of pods of a Service or with an owner, from 1.20 on
 }
-"""Weights of the plugins that rank nodes for a pod although no one has asked for it."""
 UNASKED_BY_POLICY_FILE: Final[Mapping[str, int]] = {**UNASKED, "SelectorSpread": 1}  # the same under a Policy file
-PREFERENCES: Final[Mapping[str, int]] = {
+PREFERENCES: Final[Mapping[str, int]] = {  # of those that follow what is asked for without insisting, as of 1.36
     "TaintToleration": 3,
     "NodeAffinity": 2,
     "InterPodAffinity": 2,
     "DynamicResources": 2,
     "VolumeBinding": 1,
 }
-"""Weights of those that follow what is asked for without insisting, as of 1.36. Before 1.23 each has 1."""
 
 CLIENT_QPS: Final = 50  # requests to the API server that kube-scheduler allows itself if nothing is configured
 CLIENT_BURST: Final = 100  # of them at once
@@ -118,7 +116,7 @@ class Rules:  # of one kube-scheduler
     fit: Fit = Fit.LEAST_ALLOCATED
 
     def weight(self, plugin: str) -> int:
-        return PREFERENCES[plugin] if self.minor >= _MERGED else 1
+        return PREFERENCES[plugin] if self.minor >= _MERGED else 1  # before 1.23 each has 1
 
 
 def resources(rules: Rules) -> Callable[[Load, Floats, Floats], Floats]:
@@ -188,10 +186,7 @@ def spread(rules: Rules, counts: Mapping[int, int], zones: Ints, fitting: Ints) 
 
 
 def evened(rules: Rules, found: Floats) -> Ints:
-    """PodTopologySpread's points: the most for nodes with the fewest replicas around, 0 for those that do not count.
-
-    These have no number.
-    """
+    """PodTopologySpread's points: the most for nodes with the fewest replicas around, 0 for those without a number."""
     counted = ~np.isnan(found)
     half = 0.5 if rules.minor >= _ROUNDED else 0.0
     cut = np.floor(np.where(counted, found, 0) + half).astype(np.int64)

@@ -151,10 +151,8 @@ def _holds(condition: Object, labels: Mapping[str, str], path: str) -> bool:
 
 def gates(pod: Object) -> list[str]:
     """Names of the gates behind which a pod waits before any scheduler looks at it."""
-    spec = fields.mapping(pod, "spec", "pod")
-    return [
-        fields.text(gate, "name", "spec.schedulingGates") for gate in fields.objects(spec, "schedulingGates", "spec")
-    ]
+    found = fields.objects(fields.mapping(pod, "spec", "pod"), "schedulingGates", "spec")
+    return [fields.text(gate, "name", "spec.schedulingGates") for gate in found]
 
 
 def requests(pod: Object) -> dict[str, int]:

@@ -78,8 +78,6 @@ def _read_ca(path: str) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the configuration is for."""
-
     server: ServerVersion = server_version("of the cluster, such as v1.29.3+k3s1", required=True)
     kind: Kind = arguments.choice(
         "--kind", Kind.CONFIGURATION, "policy: a policy file, for --policy-config-file of 1.22 and older"

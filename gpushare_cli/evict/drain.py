@@ -183,13 +183,10 @@ def cordon(api: KubeApi, streams: Streams, gpu: GpuName) -> int:
 
 
 def uncordon(api: KubeApi, streams: Streams, gpu: GpuName) -> int:
-    return _changed(
-        api,
-        streams,
-        gpu,
-        lambda record: record.cordon.opened(record.inventory, gpu.gpu),
-        "uncordoned; it takes new pods",
-    )
+    def opened(record: NodeRecord) -> Cordon:
+        return record.cordon.opened(record.inventory, gpu.gpu)
+
+    return _changed(api, streams, gpu, opened, "uncordoned; it takes new pods")
 
 
 def _changed(api: KubeApi, streams: Streams, gpu: GpuName, change: Change, done: str, before: str = "") -> int:

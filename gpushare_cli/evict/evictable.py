@@ -41,17 +41,13 @@ class Step(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Permissions:
-    """What the administrator agrees to lose, in kubectl drain's words."""
-
+class Permissions:  # what the administrator agrees to lose, in kubectl drain's words
     force: bool = False  # pods that nothing recreates
     delete_emptydir_data: bool = False  # what pods keep in emptyDir volumes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Occupant:
-    """A pod that holds something of the GPU, or may do so, and what becomes of it."""
-
+class Occupant:  # a pod that holds something of the GPU, or may do so, and what becomes of it
     bound: Bound
     memory_mib: int  # of the GPU, or of its instances together
     step: Step

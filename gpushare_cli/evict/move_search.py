@@ -33,9 +33,7 @@ class Evictable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Movable:
-    """The nodes that take pods, and the pods that may move between them."""
-
+class Movable:  # the nodes that take pods, and the pods that may move between them
     nodes: Mapping[NodeName, Node]
     evictable: Sequence[Evictable] = ()
     budgets: Sequence[Budget] = ()

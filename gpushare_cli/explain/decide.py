@@ -28,10 +28,9 @@ from gpushare_cli.world import NodeAnswer, World
 
 Object = Mapping[str, Any]
 WAITS: Final = "waits"
-_NO_ROOM: Final = frozenset(
+_NO_ROOM: Final = frozenset(  # of a node whose GPUs would take the pod if they had more room
     {RefusalReason.INSUFFICIENT_GPU_MEMORY, RefusalReason.INSUFFICIENT_GPU_COMPUTE, RefusalReason.NO_UNTOUCHED_GPU}
 )
-"""Of a node whose GPUs would take the pod if they had more room."""
 
 
 class State(Enum):

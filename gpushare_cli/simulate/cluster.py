@@ -125,7 +125,6 @@ class Cluster:
         self._look()
 
     def room(self, node: int) -> NodeCapacity:
-        """A node as it looks now."""
         if node not in self._rooms:
             self._rooms[node] = node_ledger.room(self.ledgers[node], self._left[node])
         return self._rooms[node]

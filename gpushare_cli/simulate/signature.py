@@ -15,8 +15,7 @@ from gpushare_cli.schedulable import PREFERRED, REQUIRED, NodeFacts
 
 Object = Mapping[str, Any]
 Owner = tuple[str, str, str]  # namespace, kind and name
-SPREAD: Final = frozenset({"ReplicaSet", "ReplicationController", "StatefulSet"})
-"""Owners of which PodTopologySpread knows the selector."""
+SPREAD: Final = frozenset({"ReplicaSet", "ReplicationController", "StatefulSet"})  # owners with a known selector
 _CONSTRAINTS: Final = "topologySpreadConstraints"
 
 
