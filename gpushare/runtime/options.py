@@ -27,8 +27,7 @@ def option(default: Any, help: str, *, parse: Callable[[str], Any] = str) -> Any
 
 
 def log_level() -> Any:
-    words = ("debug", "info", "warning", "error")
-    return option("info", "debug, info, warning or error", parse=choice(*words))
+    return option("info", "debug, info, warning or error", parse=choice("debug", "info", "warning", "error"))
 
 
 def written(value: object) -> str:

@@ -118,14 +118,11 @@ class _CollectorPaused:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._wanted = 0
-        self._was_enabled = True
 
     def __enter__(self) -> None:
         with self._lock:
             self._wanted += 1
-            if self._wanted == 1:
-                self._was_enabled = gc.isenabled()
-                gc.disable()
+            gc.disable()
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
@@ -133,8 +130,7 @@ class _CollectorPaused:
             if self._wanted == 0:
                 gc.collect()  # what is frozen as garbage stays forever
                 gc.freeze()
-                if self._was_enabled:
-                    gc.enable()
+                gc.enable()
 
 
 COLLECTOR_PAUSED: Final = _CollectorPaused()
