@@ -141,7 +141,7 @@ class Binder:
                 "target": {"apiVersion": "v1", "kind": "Node", "name": args.node},
             }
             path, limit = kube.pod_path(pod.namespace, pod.name, "binding"), delivery.limit(timeout_s)
-            self.api.create(path, body, limit, timeout_s=timeout_s, precondition=may_send)
+            self.api.create(path, body, params=limit, timeout_s=timeout_s, precondition=may_send)
 
         def may_send() -> bool:
             return self.leading() and self._in_time(until)

@@ -17,6 +17,7 @@ from gpushare.errors import GpuShareError
 from gpushare.identity import PodRef
 
 JsonObject = dict[str, Any]
+Patch = JsonObject | Sequence[JsonObject]  # in JSON patch, a list of operations
 Params = Mapping[str, str]
 Precondition = Callable[[], bool]
 T = TypeVar("T")
@@ -62,6 +63,7 @@ class WriteOptions(TypedDict, total=False):
     If it does not hold, nothing is sent, and the call raises NotSentError.
     """
 
+    params: Params | None
     timeout_s: float  # 5 by default
     precondition: Precondition | None
 
@@ -82,21 +84,13 @@ class KubeApi(Protocol):
         `keep` reduces each object as soon as it was read; it may raise. The deadline is for the whole answer.
         """
 
-    def create(
-        self, path: str, body: JsonObject, params: Params | None = None, **options: Unpack[WriteOptions]
-    ) -> JsonObject: ...
+    def create(self, path: str, body: JsonObject, **options: Unpack[WriteOptions]) -> JsonObject: ...
 
     def replace(self, path: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:
         """PUT an object; its resourceVersion guards against lost updates (ConflictError)."""
 
     def patch(
-        self,
-        path: str,
-        body: JsonObject | Sequence[JsonObject],
-        *,
-        kind: PatchKind = PatchKind.MERGE,
-        params: Params | None = None,
-        **options: Unpack[WriteOptions],
+        self, path: str, body: Patch, *, kind: PatchKind = PatchKind.MERGE, **options: Unpack[WriteOptions]
     ) -> JsonObject: ...
 
     def delete(self, path: str, body: JsonObject | None = None, **options: Unpack[WriteOptions]) -> JsonObject: ...

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeVar, Unpack
@@ -17,7 +17,7 @@ import orjson
 
 from gpushare.errors import WireError
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject, Page, Params, PatchKind, Precondition, Reply, WriteOptions
+from gpushare.kube.api import JsonObject, Page, Params, Patch, PatchKind, Precondition, Reply, WriteOptions
 from gpushare.kube.credentials import Credentials, of_kubeconfig, of_pod
 from gpushare.kube.transport import HttpReply, Transport
 from gpushare.runtime import logs
@@ -72,24 +72,16 @@ class RestClient:
         with self._transport.opened(path, params, self._headers(), quiet_s=quiet_s) as chunks:
             return page_in(f"GET {path}", self._until(until, chunks), keep)
 
-    def create(
-        self, path: str, body: JsonObject, params: Params | None = None, **options: Unpack[WriteOptions]
-    ) -> JsonObject:
-        return self._object("POST", path, params, body=body, **options)
+    def create(self, path: str, body: JsonObject, **options: Unpack[WriteOptions]) -> JsonObject:
+        return self._object("POST", path, body=body, **options)
 
     def replace(self, path: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:
         return self._object("PUT", path, body=body, timeout_s=timeout_s)
 
     def patch(
-        self,
-        path: str,
-        body: JsonObject | Sequence[JsonObject],
-        *,
-        kind: PatchKind = PatchKind.MERGE,
-        params: Params | None = None,
-        **options: Unpack[WriteOptions],
+        self, path: str, body: Patch, *, kind: PatchKind = PatchKind.MERGE, **options: Unpack[WriteOptions]
     ) -> JsonObject:
-        return self._object("PATCH", path, params, body=body, media=kind.value, **options)
+        return self._object("PATCH", path, body=body, media=kind.value, **options)
 
     def delete(self, path: str, body: JsonObject | None = None, **options: Unpack[WriteOptions]) -> JsonObject:
         return self._object("DELETE", path, body=body, **options)
@@ -123,7 +115,7 @@ class RestClient:
         params: Params | None = None,
         *,
         timeout_s: float = 5.0,
-        body: JsonObject | Sequence[JsonObject] | None = None,
+        body: Patch | None = None,
         media: str = "application/json",
         precondition: Precondition | None = None,
     ) -> HttpReply:

@@ -182,7 +182,7 @@ class _Reader:
         path = f"/api/v1/namespaces/{TRIAL_NAMESPACE}/pods"
         return _tried(
             f"a dry run of a new pod in namespace {TRIAL_NAMESPACE}",
-            lambda: self.api.create(path, trial_pod(), {"dryRun": "All"}, timeout_s=_TRIAL_S),
+            lambda: self.api.create(path, trial_pod(), params={"dryRun": "All"}, timeout_s=_TRIAL_S),
         )
 
     def policies(self, collection: str) -> Objects:

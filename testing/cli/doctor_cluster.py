@@ -12,7 +12,7 @@ import yaml
 
 from gpushare import names
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject, Params, Reply
+from gpushare.kube.api import JsonObject, Reply
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import Grant
 from gpushare.wire import allocations, hand_over
@@ -66,10 +66,8 @@ class DoctorKube(FakeKube):
         self.replies["/version"] = server("v1.30.2")
         self.admit: Callable[[JsonObject], JsonObject] = completed
 
-    def create(
-        self, path: str, body: JsonObject, params: Params | None = None, **options: Unpack[kube.WriteOptions]
-    ) -> JsonObject:
-        assert dict(params or {}) == {"dryRun": "All"}, "the doctor changes nothing"
+    def create(self, path: str, body: JsonObject, **options: Unpack[kube.WriteOptions]) -> JsonObject:
+        assert options.get("params") == {"dryRun": "All"}, "the doctor changes nothing"
         assert path == "/api/v1/namespaces/default/pods"
         return self.admit(body)
 

@@ -5,12 +5,12 @@ the side doors for tests (`seed`, `edit`, `vanish`, `objects`, `read`) are not.
 """
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final, TypeVar, Unpack, assert_never
 
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject, Page, Params, PatchKind, Reply
+from gpushare.kube.api import JsonObject, Page, Params, Patch, PatchKind, Reply
 from testing.fakes import merging
 from testing.fakes.faults import Call, Delayed, Fault, Faults, LandsLater, Meanwhile, Predicate
 from testing.fakes.merging import clone
@@ -57,30 +57,24 @@ class FakeKube:
         items = [keep(item) for item in page["items"]]
         return Page(items=items, version=metadata["resourceVersion"], more=metadata.get("continue", ""))
 
-    def create(
-        self, path: str, body: JsonObject, params: Params | None = None, **options: Unpack[kube.WriteOptions]
-    ) -> JsonObject:
+    def create(self, path: str, body: JsonObject, **options: Unpack[kube.WriteOptions]) -> JsonObject:
         target, body = Target.parse(path), clone(body)
         act = {"binding": self._bind, "eviction": self._evict}.get(target.subresource, self._create)
         _check(options.get("precondition"))
-        return self._serve(Call("create", path, clone(body), dict(params or {})), lambda: act(target, body))
+        call = Call("create", path, clone(body), dict(options.get("params") or {}))
+        return self._serve(call, lambda: act(target, body))
 
     def replace(self, path: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:
         target, body = Target.parse(path), clone(body)
         return self._serve(Call("update", path, body), lambda: self._replace(target, body))
 
     def patch(
-        self,
-        path: str,
-        body: JsonObject | Sequence[JsonObject],
-        *,
-        kind: PatchKind = PatchKind.MERGE,
-        params: Params | None = None,
-        **options: Unpack[kube.WriteOptions],
+        self, path: str, body: Patch, *, kind: PatchKind = PatchKind.MERGE, **options: Unpack[kube.WriteOptions]
     ) -> JsonObject:
         target, change = Target.parse(path), clone(body)
         _check(options.get("precondition"))
-        return self._serve(Call("patch", path, change, dict(params or {})), lambda: self._patch(target, change, kind))
+        call = Call("patch", path, change, dict(options.get("params") or {}))
+        return self._serve(call, lambda: self._patch(target, change, kind))
 
     def delete(self, path: str, body: JsonObject | None = None, **options: Unpack[kube.WriteOptions]) -> JsonObject:
         target = Target.parse(path)

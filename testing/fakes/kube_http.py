@@ -46,7 +46,7 @@ class Handler(http_server.Handler):
     def do_POST(self) -> None:
         path, params = self._target()
         body = self._body()
-        self._answer(lambda: self.fake.create(path, body, params), status=201)
+        self._answer(lambda: self.fake.create(path, body, params=params), status=201)
 
     def do_PUT(self) -> None:
         path, _ = self._target()

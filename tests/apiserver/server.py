@@ -130,7 +130,7 @@ class Server(Asking):
     def admitted(self, namespace: str, pod: Json, user: RestClient | None = None) -> Json:
         """As it would be stored."""
         path = f"/api/v1/namespaces/{namespace}/pods"
-        return (user or self.api).create(path, pod, {"dryRun": "All"}, timeout_s=30)
+        return (user or self.api).create(path, pod, params={"dryRun": "All"}, timeout_s=30)
 
     def delete_pod(self, namespace: str, name: str) -> None:
         """At once, as there is no kubelet that would end its containers."""

@@ -98,7 +98,7 @@ class Asked:
     ) -> list[str]:
         body = {"metadata": {"name": BARE, **metadata}, "target": {"kind": "Node", "name": "n"}}
         at = f"/api/v1/namespaces/{SPACE}/{path}"
-        return self.by(lambda: (user or self.server.api).create(at, body, {"dryRun": "All"}))
+        return self.by(lambda: (user or self.server.api).create(at, body, params={"dryRun": "All"}))
 
 
 @pytest.fixture(scope="module")

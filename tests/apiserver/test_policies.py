@@ -75,7 +75,7 @@ def test_annotations_that_choose_no_devices_pass(policies: Server, key: str) -> 
 def test_a_binding_brings_none(policies: Server, existing: str, path: str) -> None:
     def bind(**annotations: str) -> object:
         body = {"metadata": {"name": existing, "annotations": annotations}, "target": {"kind": "Node", "name": "n"}}
-        return policies.api.create(f"/api/v1/namespaces/{TEAM}/{path}", body, {"dryRun": "All"})
+        return policies.api.create(f"/api/v1/namespaces/{TEAM}/{path}", body, params={"dryRun": "All"})
 
     assert BY_CDI in refused_by(names.CDI_POLICY, lambda: bind(**{KEY: "nvidia.com/gpu=0"}))
     bind(x="y")

@@ -263,7 +263,7 @@ def test_a_binding_brings_no_devices(tenancy: Tenancy, name: str) -> None:
     metadata = {"name": UNBOUND, "annotations": dict(BINDINGS[name])}
     binding = {"metadata": metadata, "target": {"kind": "Node", "name": "no-such-node"}}
     for path in (f"/api/v1/namespaces/{GUARDED}/pods/{UNBOUND}/binding", f"/api/v1/namespaces/{GUARDED}/bindings"):
-        answer = refusal(partial(tenancy.insider.create, path, binding, {"dryRun": "All"}, timeout_s=30))
+        answer = refusal(partial(tenancy.insider.create, path, binding, params={"dryRun": "All"}, timeout_s=30))
         ours = OURS.search(str(answer)) is not None
         assert ours == tenancy.has_policies, answer  # before 1.30 it is not checked: docs/install.md
     found = tenancy.server.pod(GUARDED, UNBOUND)

@@ -54,7 +54,7 @@ class System(Asking):
 
     def admitted(self, namespace: str, pod: Json) -> Json:
         """The pod as it would be stored."""
-        return self.api.create(f"/api/v1/namespaces/{namespace}/pods", pod, {"dryRun": "All"}, timeout_s=30)
+        return self.api.create(f"/api/v1/namespaces/{namespace}/pods", pod, params={"dryRun": "All"}, timeout_s=30)
 
     def create(self, namespace: str, *pods: Json) -> None:
         """Apply objects in a namespace, as an author would; a refusal is a ClusterError with the server's words."""

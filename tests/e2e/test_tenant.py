@@ -29,6 +29,7 @@ from tests.e2e.system import Json, System, has_started, is_incomplete
 
 TENANT, NAMESPACE = "tenant", "tenant-a"
 PATH: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
+DRY_RUN: Final = {"dryRun": "All"}
 TRIES: Final = 5
 AT_ONCE: Final = 80
 """Attempts that are made before their pods are looked at."""
@@ -144,7 +145,7 @@ def tried(system: System) -> Iterator[Tried]:
                 probe = named(pod(container(limits={names.GPU_MEM: 1})), "probe", {})
                 system.eventually(
                     "GPU pods get the RuntimeClass that this node needs",
-                    lambda: tenant.create(PATH, probe, {"dryRun": "All"}, timeout_s=30)["spec"].get("runtimeClassName"),
+                    lambda: tenant.create(PATH, probe, params=DRY_RUN, timeout_s=30)["spec"].get("runtimeClassName"),
                 )
                 try_all(result, "after", [attempt for place, attempt in ATTEMPTS if place is AFTER])
         yield result

@@ -163,7 +163,7 @@ def test_requests_go_below_the_path_of_the_server_and_through_connections_that_w
         return b"\n".join(request.partition(b"\r\n")[0] for request in requests)
 
     with listening(answer, "http://127.0.0.1:{}/k8s/clusters/c/") as (rest, sent):
-        rest.create("/bindings", {}, {"timeout": "2s"}, precondition=lead)
+        rest.create("/bindings", {}, params={"timeout": "2s"}, precondition=lead)
         rest.get("/pods", {"labelSelector": "a=b,c"})
         rest.create("/bindings", {})
     assert sent[0].splitlines() == [

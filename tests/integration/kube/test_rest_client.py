@@ -68,7 +68,7 @@ def rest(server: Server) -> Iterator[RestClient]:
 
 def test_verbs_paths_and_bodies_reach_the_server(server: Server, rest: RestClient) -> None:
     rest.get("/a", {"limit": "5"})
-    rest.create("/b", {"x": 1}, {"timeout": "3s"})
+    rest.create("/b", {"x": 1}, params={"timeout": "3s"})
     rest.replace("/c", {})
     rest.patch("/d", {"y": 2})
     rest.patch("/e", [{"op": "test"}], kind=PatchKind.JSON)
