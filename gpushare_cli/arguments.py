@@ -33,7 +33,7 @@ _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _EXAMPLES: Final = "Examples:"
 _ARGUMENT: Final = "argument"
 # How a shell completes names of files: `shtab.FILE`, also where that library is not installed.
-_FILES: Final = {"bash": "_shtab_compgen_files", "zsh": "_files", "fish": "(__fish_complete_path (commandline -ct))"}
+FILES: Final = {"bash": "_shtab_compgen_files", "zsh": "_files", "fish": "(__fish_complete_path (commandline -ct))"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +74,18 @@ class Call:
 class Command:
     name: str
     what: str  # a few words for the list of all
+    description: str
     exit_codes: str  # what stands behind "Exit codes: 0"
     examples: Sequence[Example]
-    add: Callable[[argparse.ArgumentParser], None]
+    options: type  # a dataclass, whose fields say which arguments it has
+    of_cluster: bool = True  # whether it also has those that tell which cluster
     run: Callable[[Call], int]
 
     def describe(self, parser: argparse.ArgumentParser) -> None:
-        self.add(parser)
-        describe(parser, parser.description or "", self.examples, self.exit_codes)
+        for field in (*dataclasses.fields(self.options), *(dataclasses.fields(_Cluster) if self.of_cluster else ())):
+            if _ARGUMENT in field.metadata:
+                _add(parser, field)
+        describe(parser, self.description, self.examples, self.exit_codes)
         parser.set_defaults(run=self.run)
 
 
@@ -146,31 +150,19 @@ def timeout(what: str, default: int) -> Any:
     return number("--timeout", f"{what} (default: %(default)s)", default=default, metavar="SECONDS")
 
 
-def of_options(kind: type, description: str, *, of_cluster: bool = True) -> Callable[[argparse.ArgumentParser], None]:
-    """What adds the arguments that the fields of a dataclass say, and those that tell which cluster."""
-
-    def add(parser: argparse.ArgumentParser) -> None:
-        parser.description = description
-        for field in dataclasses.fields(kind):
-            if _ARGUMENT in field.metadata:
-                _add(parser, field.name, field)
-        if not of_cluster:
-            return
-        what = "by default $KUBECONFIG or ~/.kube/config"
-        is_file(parser.add_argument("--kubeconfig", default="", metavar="FILE", help=what))
-        what = "of the kubeconfig; by default the current one"
-        parser.add_argument("--context", default="", metavar="NAME", help=what)
-
-    return add
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cluster:
+    kubeconfig: str = argument("--kubeconfig", metavar="FILE", help="by default $KUBECONFIG or ~/.kube/config")
+    context: str = argument("--context", metavar="NAME", help="of the kubeconfig; by default the current one")
 
 
-def _add(parser: argparse.ArgumentParser, name: str, field: "dataclasses.Field[Any]") -> None:
+def _add(parser: argparse.ArgumentParser, field: "dataclasses.Field[Any]") -> None:
     flags, how = field.metadata[_ARGUMENT]
     if field.default is not dataclasses.MISSING:
         how = {"default": field.default, **how}
-    added = parser.add_argument(*flags, dest=name, **how) if flags else parser.add_argument(name, **how)
+    added = parser.add_argument(*flags, dest=field.name, **how) if flags else parser.add_argument(field.name, **how)
     if str(how.get("metavar")).startswith("FILE"):
-        is_file(added)
+        added.complete = FILES  # type: ignore[attr-defined] # where shtab looks for it
 
 
 def installed() -> Any:
@@ -215,17 +207,12 @@ def memory_unit(default: str) -> Any:
     return argument("--memory-unit", type=MemoryUnit.parse, default=None, metavar="UNIT", help=what)
 
 
-def is_file(argument: argparse.Action) -> None:
-    """Have shells complete the argument as the name of a file."""
-    argument.complete = _FILES  # type: ignore[attr-defined] # where shtab looks for it
-
-
 SHELLS: Final = ("bash", "zsh", "fish")
 
 
-def _add_completion(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Print a script that completes the commands and flags of gpushare in a shell."
-    parser.add_argument("shell", choices=SHELLS, metavar="|".join(SHELLS), help="for which shell")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Completion:
+    shell: str = argument(choices=SHELLS, metavar="|".join(SHELLS), help="for which shell")
 
 
 def _complete(call: Call) -> int:
@@ -240,6 +227,7 @@ def _complete(call: Call) -> int:
 COMPLETION: Final = Command(
     name="completion",
     what="a script for completion in a shell",
+    description="Print a script that completes the commands and flags of gpushare in a shell.",
     exit_codes="done; 2 wrong arguments.",
     examples=(
         ("For this bash", "source <(gpushare completion bash)"),
@@ -247,6 +235,7 @@ COMPLETION: Final = Command(
         ("For zsh, in a directory of its fpath", "gpushare completion zsh > ~/.zfunc/_gpushare"),
         ("For fish", "gpushare completion fish > ~/.config/fish/completions/gpushare.fish"),
     ),
-    add=_add_completion,
+    options=_Completion,
+    of_cluster=False,
     run=_complete,
 )

@@ -349,10 +349,8 @@ COMMAND: Final = Command(
         ("A file with all that helps, in the current directory", "gpushare report"),
         ("Without logs, under a name of your own", "gpushare report --logs 0 -f report.tar.gz"),
     ),
-    add=arguments.of_options(
-        Options,
-        "Write a file for those who help with a problem: GPUs, allocations, settings, versions, what doctor"
-        " finds, Events and logs of gpushare. Secrets are not read, and variables and commands of pods are left out.",
-    ),
+    description="Write a file for those who help with a problem: GPUs, allocations, settings, versions, what doctor"
+    " finds, Events and logs of gpushare. Secrets are not read, and variables and commands of pods are left out.",
+    options=Options,
     run=lambda call: run(call.api(), call.streams, call.options(Options), call.clock),
 )

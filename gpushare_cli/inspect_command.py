@@ -233,7 +233,8 @@ COMMAND: Final = Command(
         ("Also as bars, with a block for each pod", "gpushare inspect --bars"),
         ("What holds each container to its share, and what it uses", "gpushare inspect --limits"),
     ),
-    add=arguments.of_options(Options, "Print who holds how much memory of which GPU."),
+    description="Print who holds how much memory of which GPU.",
+    options=Options,
     run=lambda call: run(call.api(), call.streams, call.options(Options)),
 )
 PLUGIN: Final = replace(  # the same as kubectl's plug-in

@@ -337,10 +337,8 @@ COMMAND: Final = Command(
             "gpushare scheduler-config --server-version 1.20 --kind policy > policy.cfg",
         ),
     ),
-    add=arguments.of_options(
-        Options,
-        "Print the configuration with which kube-scheduler asks the controller about shared GPUs.",
-        of_cluster=False,
-    ),
+    description="Print the configuration with which kube-scheduler asks the controller about shared GPUs.",
+    options=Options,
+    of_cluster=False,
     run=lambda call: run(call.streams, call.options(Options)),
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare.runtime.clock import Clock
-from gpushare_cli import arguments, bars, console
+from gpushare_cli import bars, console
 from gpushare_cli.arguments import Call, Command, argument, switch, told_to_end
 from gpushare_cli.console import FAILED, OK, Line, Look, Streams
 from gpushare_cli.dashboard import command
@@ -104,9 +104,8 @@ COMMAND: Final = Command(
         ("All GPUs, as they change, until Ctrl-C", "gpushare top"),
         ("Two nodes, once", "gpushare top --once node-a node-b"),
     ),
-    add=arguments.of_options(
-        Options,
-        "Show every GPU as a bar with its pods, and what waits, as it changes; once if the output is no terminal.",
-    ),
+    description="Show every GPU as a bar with its pods, and what waits, as it changes; once if the output is no"
+    " terminal.",
+    options=Options,
     run=_run,
 )

@@ -275,10 +275,8 @@ COMMAND: Final = Command(
             "gpushare dashboard -n ml -n web --port 0 --browser",
         ),
     ),
-    add=arguments.of_options(
-        Options,
-        "Serve a page that shows the GPUs, who holds them, and what waits, to this machine's own browser. It reads the"
-        " cluster with your rights, changes nothing, and needs nothing in the cluster.",
-    ),
+    description="Serve a page that shows the GPUs, who holds them, and what waits, to this machine's own browser. It"
+    " reads the cluster with your rights, changes nothing, and needs nothing in the cluster.",
+    options=Options,
     run=_run,
 )

@@ -249,8 +249,7 @@ COMMAND: Final = Command(
         ("What is wrong, and how to fix it", "gpushare doctor"),
         ("Only what it found, for programs", "gpushare doctor -o json"),
     ),
-    add=arguments.of_options(
-        Options, "Say what is wrong with an installation of gpushare, and how to fix it. Changes nothing."
-    ),
+    description="Say what is wrong with an installation of gpushare, and how to fix it. Changes nothing.",
+    options=Options,
     run=lambda call: run(call.api(), call.streams, call.options(Options), call.clock),
 )

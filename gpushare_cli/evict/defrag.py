@@ -290,12 +290,10 @@ COMMAND: Final = Command(
         ("For one that is not created yet", "gpushare defrag -f large.yaml --dry-run"),
         ("Carry it out", "gpushare defrag ml/train --yes"),
     ),
-    add=arguments.of_options(
-        Options,
-        "Name the few pods whose eviction makes room for a pod that fits on no GPU, and where each of them fits then."
-        " Pods that nothing recreates, that would have no place, or that a budget protects stay where they are."
-        " Without --yes nothing is changed.",
-    ),
+    description="Name the few pods whose eviction makes room for a pod that fits on no GPU, and where each of them"
+    " fits then. Pods that nothing recreates, that would have no place, or that a budget protects stay where they are."
+    " Without --yes nothing is changed.",
+    options=Options,
     run=as_interrupt()(  # cordons that it made for the time being are removed then
         lambda call: run(call.api(), call.streams, call.options(Options), call.namespace, call.clock, call.stdin)
     ),

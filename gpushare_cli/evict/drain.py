@@ -258,11 +258,9 @@ DRAIN: Final = Command(
         ("Evict the pods of a GPU as budgets allow", "gpushare drain node-a/2"),
         ("Also pods that nothing recreates, for at most a minute", "gpushare drain node-a/2 --force --timeout 60"),
     ),
-    add=arguments.of_options(
-        Options,
-        "Take one GPU out of service: keep new pods away from it, and evict the pods that are on it, as budgets allow."
-        " Pods on other GPUs of the node stay.",
-    ),
+    description="Take one GPU out of service: keep new pods away from it, and evict the pods that are on it, as"
+    " budgets allow. Pods on other GPUs of the node stay.",
+    options=Options,
     # Also a signal makes it say that the GPU stays cordoned.
     run=as_interrupt()(lambda call: run(call.api(), call.streams, call.options(Options), call.clock)),
 )
@@ -274,7 +272,8 @@ CORDON: Final = Command(
         ("By the number of the GPU", "gpushare cordon node-a/2"),
         ("MIG instance 1 of GPU 0", "gpushare cordon node-a/0:1"),
     ),
-    add=arguments.of_options(OneGpu, "Keep new pods away from one GPU; what runs there stays."),
+    description="Keep new pods away from one GPU; what runs there stays.",
+    options=OneGpu,
     run=lambda call: cordon(call.api(), call.streams, call.arguments.gpu),
 )
 UNCORDON: Final = Command(
@@ -282,6 +281,7 @@ UNCORDON: Final = Command(
     what="let new pods onto a GPU again",
     exit_codes=CORDON.exit_codes,
     examples=(("After a drain", "gpushare uncordon node-a/2"),),
-    add=arguments.of_options(OneGpu, "Let new pods onto one GPU again, after cordon or drain."),
+    description="Let new pods onto one GPU again, after cordon or drain.",
+    options=OneGpu,
     run=lambda call: uncordon(call.api(), call.streams, call.arguments.gpu),
 )

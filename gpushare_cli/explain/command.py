@@ -274,8 +274,7 @@ COMMAND: Final = Command(
         ("Why a pod waits, or where it is and why", "gpushare explain train"),
         ("All pods of a Deployment in another namespace", "gpushare explain deployment/web -n ml"),
     ),
-    add=arguments.of_options(
-        Options, "Say why a pod waits, node by node, or where it is and what holds it to its share there."
-    ),
+    description="Say why a pod waits, node by node, or where it is and what holds it to its share there.",
+    options=Options,
     run=lambda call: run(call.api(), call.streams, call.options(Options), call.namespace),
 )

@@ -213,12 +213,10 @@ COMMAND: Final = Command(
         ("The same on the cluster as it is", "kubectl get nodes,pods -A -o yaml | gpushare simulate -f - -f web.yaml"),
         ("Policies compared", "gpushare simulate -f web.yaml --profile gpus.yaml --policy dense,binpack --summary"),
     ),
-    add=arguments.of_options(
-        Options,
-        "Say which pods would go to which nodes and GPUs, without a cluster: with kube-scheduler's own scores, and"
-        " chance where they are equal. Pods that a cluster's list shows as waiting come first, then the pods and"
-        " workloads of the other files, in their order. The details are of the first policy and seed.",
-        of_cluster=False,
-    ),
+    description="Say which pods would go to which nodes and GPUs, without a cluster: with kube-scheduler's own scores,"
+    " and chance where they are equal. Pods that a cluster's list shows as waiting come first, then the pods and"
+    " workloads of the other files, in their order. The details are of the first policy and seed.",
+    options=Options,
+    of_cluster=False,
     run=lambda call: run(call.options(Options), call.streams, call.stdin),
 )
