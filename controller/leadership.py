@@ -65,9 +65,8 @@ class Leadership:
 
         writer, table, refusals = Writer(api=api, clock=clock, leading=may_write), self.table, self.refusals
         summary = HandOverSummary(writer=writer, namespace=self.namespace)
-        limits, bind_s = self.node_requests, self.bind_s
-        asks = Placeholders(writer=writer, state=state, table=table, refusals=refusals, limits=limits)
-        self.reconciler = Reconciler(writer=writer, state=state, table=table, refusals=refusals, bind_s=bind_s)
+        asks = Placeholders(writer=writer, state=state, table=table, refusals=refusals, limits=self.node_requests)
+        self.reconciler = Reconciler(writer=writer, state=state, table=table, refusals=refusals, bind_s=self.bind_s)
         self.reconciler.others = (summary.tick, asks.tick)
 
     def start(self, on_lost: Callable[[], None]) -> None:
@@ -114,11 +113,10 @@ class Leadership:
         on_lost()
 
     def _dead_watch(self) -> bool:
-        for reflector in self._reflectors:
-            if (stale_s := reflector.stale_for()) > self.dead_s:
-                logs.event(_LOG, "watch dead", level=logging.ERROR, path=reflector.path, stale_s=round(stale_s))
-                return True
-        return False
+        dead = [(watch.path, stale_s) for watch in self._reflectors if (stale_s := watch.stale_for()) > self.dead_s]
+        for path, stale_s in dead:
+            logs.event(_LOG, "watch dead", level=logging.ERROR, path=path, stale_s=round(stale_s))
+        return bool(dead)
 
     def _reconcile(self) -> None:
         while self.unready() and not self.clock.wait(self._stop_working, 0.1):

@@ -75,12 +75,11 @@ class Controller:
         metrics = Metrics(clock)
         leads, told = self._leadership, readings(self._leadership, self._outlooks)
         metrics.watch(state, told, waiting=lambda: leads.reconciler.waiting.counts, is_read=leads.is_read)
-        bind_s, budgets = settings.bind_seconds, leads.budgets.values
         self.handler: Handler = Extender(
             state=state,
             table=table,
-            binder=Binder(api=api, state=state, clock=clock, leading=leads.leading, deadline_s=bind_s),
-            preemption=Preemption(state=state, budgets=budgets, clock=clock, metrics=metrics),
+            binder=Binder(api=api, state=state, clock=clock, leading=leads.leading, deadline_s=settings.bind_seconds),
+            preemption=Preemption(state=state, budgets=leads.budgets.values, clock=clock, metrics=metrics),
             metrics=metrics,
             refusals=refusals,
             clock=clock,

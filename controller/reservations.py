@@ -126,11 +126,10 @@ class Reservations:
             gone = age >= GONE_GRACE_S and one.allocation.pod.uid not in known
             return one.senders == 0 and (age >= after_s or gone) and now - one.read_at >= READ_AGAIN_S
 
-        found = []
-        for one in heapq.nsmallest(most, filter(due, self.all()), key=lambda one: one.read_at):
+        found = heapq.nsmallest(most, filter(due, self.all()), key=lambda one: one.read_at)
+        for one in found:
             one.read_at = now
-            found.append((replace(one), now - one.since >= after_s))
-        return found
+        return [(replace(one), now - one.since >= after_s) for one in found]
 
     def all(self) -> Iterator[Reservation]:
         """Every reservation of a pod that is not seen on a node."""

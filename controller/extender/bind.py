@@ -185,17 +185,13 @@ def _gone(args: BindArgs) -> BindResult:
 
 
 def _undelivered(args: BindArgs, ended: Undelivered) -> BindResult:
-    match ended.read_back:
-        case AlreadyBound():
-            return _bound_before(args, ended.read_back)
-        case Absent.GONE:
-            return _gone(args)
-    match ended.error:
-        case kube.NotFoundError():
-            return _gone(args)
-        case kube.ConflictError() if ended.unread:
-            text = f"{ended.error}; and the pod could not be read: {ended.unread}; try again"
-            return BindResult(Outcome.IN_DOUBT, text)
+    if isinstance(ended.read_back, AlreadyBound):
+        return _bound_before(args, ended.read_back)
+    if ended.read_back is Absent.GONE or isinstance(ended.error, kube.NotFoundError):
+        return _gone(args)
+    if isinstance(ended.error, kube.ConflictError) and ended.unread:
+        text = f"{ended.error}; and the pod could not be read: {ended.unread}; try again"
+        return BindResult(Outcome.IN_DOUBT, text)
     if not ended.in_doubt:
         return BindResult(Outcome.API_ERROR, f"the API server refused the Binding: {ended.error}")
     rest = f"and the pod could not be read: {ended.unread}" if ended.unread else "the memory stays reserved, try again"

@@ -161,10 +161,8 @@ class BypassedPods:
     def _judge(self, pod: Bound) -> Step | None:
         note, now = self._notes[pod.ref.uid], self.writer.clock.monotonic()
         ledger = self.state.index.occupants(pod.node)[0]
-        refusal = self._refusal(pod, note, ledger)
-        step = decide(
-            pod, note, ledger=ledger, refusal=refusal, resources=self.state.resource_config.resources, now=now
-        )
+        refusal, resources = self._refusal(pod, note, ledger), self.state.resource_config.resources
+        step = decide(pod, note, ledger=ledger, refusal=refusal, resources=resources, now=now)
         known = replace(note, ledger=ledger, refusal=refusal) if refusal else note
         self._notes[pod.ref.uid] = replace(known, judged_at=now)
         return step
@@ -228,27 +226,26 @@ class BypassedPods:
 
         A text says why not now. Raises UnreachableError: no one knows whether it was written; others need not be tried.
         """
-        writer, state, deadline_s = self.writer, self.state, self.bind_s
-        match reserved := state.reserve(request, node, now=writer.clock.monotonic(), bypassed=True):
+        match reserved := self.state.reserve(request, node, now=self.writer.clock.monotonic(), bypassed=True):
             case Refused():
                 return reserved
             case AlreadyBound():
                 return f"it has its GPUs already, or is on {reserved.node}"
 
         def send() -> None:
-            written = delivery.annotations(reserved, request, writer.clock)
+            written = delivery.annotations(reserved, request, self.writer.clock)
             # The uid guards a pod that was recreated under the same name.
             body = {"metadata": {"uid": request.pod.uid, "annotations": {**written, names.ANNOTATION_LATE: "true"}}}
             path = kube.pod_path(request.pod.namespace, request.pod.name)
-            limit = delivery.limit(deadline_s)
-            writer.api.patch(path, body, params=limit, timeout_s=deadline_s, precondition=writer.leading)
+            limit = delivery.limit(self.bind_s)
+            self.writer.api.patch(path, body, params=limit, timeout_s=self.bind_s, precondition=self.writer.leading)
 
         def read() -> ReadBack:
-            shown = delivery.read_back(writer.api, state, reserved.allocation, timeout_s=READ_S)
+            shown = delivery.read_back(self.writer.api, self.state, reserved.allocation, timeout_s=READ_S)
             # It was on its node before, so that tells nothing.
             return Absent.UNBOUND if isinstance(shown, AlreadyBound) else shown
 
-        ended = delivery.deliver(state, reserved, send=send, read=read)
+        ended = delivery.deliver(self.state, reserved, send=send, read=read)
         if isinstance(ended, Allocation):
             return ended
         if ended.in_doubt:

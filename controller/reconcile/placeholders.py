@@ -257,11 +257,9 @@ class Placeholders:
         self.writer.post(pod.ref, REASON, f"no GPU of {some} has room for it, {by}", EventType.NORMAL)
 
     def _made(self, pod: Pending, spec: JsonObject, nodes: Collection[NodeName], attempt: int) -> JsonObject:
-        terms = len(terms_of(spec))
-        if terms * len(nodes) > node_requests.MOST_NODES:
-            # Some 90 bytes each.
-            most = f"more than {node_requests.MOST_NODES}"
-            raise WireError(f"{len(nodes)} nodes in each of {terms} terms of its node affinity, {most}")
+        terms, most = len(terms_of(spec)), node_requests.MOST_NODES
+        if terms * len(nodes) > most:  # some 90 bytes each
+            raise WireError(f"{len(nodes)} nodes in each of {terms} terms of its node affinity, more than {most}")
         body = make(pod.ref, spec, nodes, attempt)
         if (size := len(orjson.dumps(body))) > MOST_BYTES:
             raise WireError(f"the placeholder would have {size} bytes, more than {MOST_BYTES}")

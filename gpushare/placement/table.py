@@ -225,11 +225,11 @@ def with_gpus(table: Table, rows: Rows) -> Ints:
     return able
 
 
-def grown(column: NDArray[T], table: Table) -> NDArray[T]:
+def grown(column: NDArray[T], table: Table, fill: int = 0) -> NDArray[T]:
     rows = table.facts.shape[1]
     if len(column) >= rows:
         return column
-    found = np.zeros((rows, *column.shape[1:]), column.dtype)
+    found = np.full((rows, *column.shape[1:]), fill, column.dtype)
     found[: len(column)] = column
     return found
 
@@ -304,9 +304,7 @@ class Fits:
         self.seen = 0
 
     def update(self, of: Table) -> None:
-        if len(self.codes) < of.facts.shape[1]:
-            missing = of.facts.shape[1] - len(self.codes)
-            self.codes = np.append(self.codes, np.full(missing, _NO_LEDGER, np.uint8))
+        self.codes = grown(self.codes, of, _NO_LEDGER)
         rows = of.changed(self.seen)
         self.seen = of.now
         if isinstance(rows, slice) or len(rows):
