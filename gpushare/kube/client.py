@@ -54,7 +54,7 @@ class RestClient:
         self._token: str | None = None
         self._token_failed = False
         self._large = threading.Lock()
-        self._transport = Transport(credentials, self._clock)
+        self._transport = Transport(credentials)
 
     def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject:
         return self._object("GET", path, params, timeout_s=timeout_s)

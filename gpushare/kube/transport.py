@@ -7,7 +7,6 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -16,8 +15,9 @@ import urllib3
 from gpushare.kube import api as kube
 from gpushare.kube.api import Params
 from gpushare.kube.credentials import Credentials
-from gpushare.runtime.clock import Clock
+from gpushare.runtime.clock import SystemClock
 
+_CLOCK: Final = SystemClock()
 _POOL: Final = 32  # concurrent binds plus watches
 _CONNECT_S: Final = 5.0
 _CHUNK: Final = 65536
@@ -48,7 +48,7 @@ class HttpReply:
 class Transport:
     """Connections to one server. Safe for use by many threads. What goes wrong with them is an UnreachableError."""
 
-    def __init__(self, credentials: Credentials, clock: Clock) -> None:
+    def __init__(self, credentials: Credentials) -> None:
         self._server = credentials.server.rstrip("/")
         tls: dict[str, Any] = {}
         if credentials.server.startswith("https"):
@@ -61,7 +61,7 @@ class Transport:
         given = {key: value for key, value in tls.items() if value is not None}
         self._streams = urllib3.PoolManager(maxsize=_POOL, retries=False, socket_options=_KEEPALIVE, **given)
         self._calls = urllib3.PoolManager(maxsize=_POOL, retries=False, socket_options=[*_KEEPALIVE, _ABORT], **given)
-        self._calls.pool_classes_by_scheme = _pools_with_deadline(clock)
+        self._calls.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
 
     def call(
         self,
@@ -138,31 +138,50 @@ def _timeout(seconds: float) -> urllib3.Timeout:
     return urllib3.Timeout(connect=_CONNECT_S, total=seconds)
 
 
-def _pools_with_deadline(clock: Clock) -> dict[str, Any]:
-    """Pools whose answers have to be read whole within the timeout; urllib3's own bounds each wait for bytes only."""
-    answer = staticmethod(partial(_TimedResponse, clock=clock))
+class _Timed(io.RawIOBase):
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._file = sock.makefile("rb", buffering=0)
+        self._timeout = sock.gettimeout() or 0.0  # every call has one
+        self._until = _CLOCK.monotonic() + self._timeout
 
-    class Plain(_AtOnce):
-        response_class = answer  # type: ignore[assignment] # called, never asked for its type
+    def readable(self) -> bool:
+        return True
 
-    class Tls(_AtOnce, urllib3.connection.HTTPSConnection):
-        response_class = answer  # type: ignore[assignment] # same
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._until - _CLOCK.monotonic()
+        if left <= 0:
+            raise TimeoutError("the answer took longer than its deadline")
+        self._sock.settimeout(left)
+        try:
+            return self._file.readinto(buffer)
+        finally:
+            self._sock.settimeout(self._timeout)  # what the connection's next request starts with
 
-    class PlainPool(urllib3.HTTPConnectionPool):
-        ConnectionCls = Plain
-
-    class TlsPool(urllib3.HTTPSConnectionPool):
-        ConnectionCls = Tls
-
-    return {"http": PlainPool, "https": TlsPool}
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
-class _AtOnce(urllib3.connection.HTTPConnection):
+class _TimedResponse(http.client.HTTPResponse):
+    """A response, headers included, that has to be read whole within the socket's timeout, from the start of reading.
+
+    urllib3's own timeout bounds each wait for bytes only.
+    """
+
+    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.fp.close()
+        self.fp = io.BufferedReader(_Timed(sock))
+
+
+class _Connection(urllib3.connection.HTTPConnection):
     """Sends a request's headers together with its body, in one TLS record if that is small.
 
     So nothing was sent when the body is asked for, and the connection stands already.
     """
 
+    response_class = _TimedResponse
     _unsent: bytes | None = None
     _has_body = False
 
@@ -181,36 +200,12 @@ class _AtOnce(urllib3.connection.HTTPConnection):
         super().send(data)
 
 
-class _TimedResponse(http.client.HTTPResponse):
-    """A response, headers included, whose deadline is the socket's timeout counted from the start of reading."""
-
-    def __init__(self, sock: socket.socket, *args: Any, clock: Clock, **options: Any) -> None:
-        super().__init__(sock, *args, **options)
-        self.fp.close()
-        self.fp = io.BufferedReader(_Timed(sock, clock))
+class _TlsConnection(_Connection, urllib3.connection.HTTPSConnection): ...
 
 
-class _Timed(io.RawIOBase):
-    def __init__(self, sock: socket.socket, clock: Clock) -> None:
-        self._sock = sock
-        self._file = sock.makefile("rb", buffering=0)
-        self._clock = clock
-        self._timeout = sock.gettimeout() or 0.0  # every call has one
-        self._until = clock.monotonic() + self._timeout
+class _Pool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Connection
 
-    def readable(self) -> bool:
-        return True
 
-    def readinto(self, buffer: Any) -> int | None:
-        left = self._until - self._clock.monotonic()
-        if left <= 0:
-            raise TimeoutError("the answer took longer than its deadline")
-        self._sock.settimeout(left)
-        try:
-            return self._file.readinto(buffer)
-        finally:
-            self._sock.settimeout(self._timeout)  # what the connection's next request starts with
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+class _TlsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
