@@ -26,18 +26,11 @@ GPUS = {
 IDS = [frozenset({"g000"}), frozenset({"g001"}), frozenset({"g000", "g001"})]
 
 
-@dataclass(frozen=True)
-class Container:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container(Recipient):
     """One that the kubelet has admitted."""
 
-    uid: str
     ids: frozenset[str]
-    device: str
-    gpus: tuple[GpuUuid, ...]
-
-    @property
-    def recipient(self) -> Recipient:
-        return Recipient(uid=self.uid, container=ContainerName("main"), names=(self.device,), gpus=self.gpus)
 
 
 def injected(directories: list[Path], device: str) -> Any:
@@ -87,8 +80,9 @@ class Node(RuleBasedStateMachine):
         self.containers = [container for container in self.containers if container.ids.isdisjoint(ids)]
         self.count += 1
         (device,) = self.devices.answer(MEMORY, sorted(ids)).cdi_devices
-        name = device.name.partition("=")[2]
-        self.containers.append(Container(f"uid-{self.count}", ids, name, tuple(sorted(gpus))))
+        names, main = (device.name.partition("=")[2],), ContainerName("main")
+        uid, held = f"uid-{self.count}", tuple(sorted(gpus))
+        self.containers.append(Container(uid=uid, container=main, names=names, gpus=held, ids=ids))
 
     @rule(data=st.data(), accepted=st.booleans())
     def start(self, data: st.DataObject, accepted: bool) -> None:
@@ -96,11 +90,11 @@ class Node(RuleBasedStateMachine):
             return
         container = data.draw(st.sampled_from(self.containers))
         if accepted:
-            self.devices.prepare(container.ids, [container.recipient])
+            self.devices.prepare(container.ids, [container])
             assert self.sees(container) == set(container.gpus)
         else:
             self.devices.withdraw(container.ids)
-            assert container.device not in self.own_devices()
+            assert container.names[0] not in self.own_devices()
 
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
@@ -111,7 +105,7 @@ class Node(RuleBasedStateMachine):
     def sweep(self) -> None:
         self.clock.at += 1e10
         self.sweeper.sweep()
-        assert self.own_devices() <= {container.device for container in self.containers}
+        assert self.own_devices() <= {container.names[0] for container in self.containers}
 
     @rule(data=st.data(), where=st.integers(0, 1))
     def forge(self, data: st.DataObject, where: int) -> None:
@@ -134,7 +128,7 @@ class Node(RuleBasedStateMachine):
             assert self.sees(container) in (set(), set(container.gpus))
 
     def sees(self, container: Container) -> set[str]:
-        edits = injected(self.directories, f"gpushare.dev/share={container.device}")
+        edits = injected(self.directories, f"gpushare.dev/share={container.names[0]}")
         if edits is None:
             return set()
         assert "FORGED=1" not in edits["env"]

@@ -226,20 +226,13 @@ EXPRESSION = {"key": "gpu", "operator": "In", "values": ["t4"]}
 
 def rich_pod(name: str) -> Json:
     """A waiting pod with all that is ever read."""
-    pod = mutated(
-        make_pod(
-            make_container("main", resources={"limits": {names.GPU_MEM: 2, names.GPU_CORE: 5}, "requests": {"cpu": 1}}),
-            make_container("part", resources={"limits": {names.GPU_PERCENT: 10}}, ports=[{"hostPort": 1}]),
-            init=[make_container("side", 1, restartPolicy="Always")],
-            name=name,
-            labels={"app": "web"},
-            annotations={
-                names.ANNOTATION_SAME_GPU: "app=web",
-                names.ANNOTATION_MODEL: "T4",
-                names.ANNOTATION_POLICY: "spread",
-            },
-        )
+    containers = (
+        make_container("main", resources={"limits": {names.GPU_MEM: 2, names.GPU_CORE: 5}, "requests": {"cpu": 1}}),
+        make_container("part", resources={"limits": {names.GPU_PERCENT: 10}}, ports=[{"hostPort": 1}]),
     )
+    early = [make_container("side", 1, restartPolicy="Always")]
+    notes = {names.ANNOTATION_SAME_GPU: "app=web", names.ANNOTATION_MODEL: "T4", names.ANNOTATION_POLICY: "spread"}
+    pod = mutated(make_pod(*containers, init=early, name=name, labels={"app": "web"}, annotations=notes))
     pod["metadata"] |= {"ownerReferences": [{"kind": "ReplicaSet", "name": "x-y", "uid": "u", "controller": True}]}
     pod["spec"] |= {
         "nodeSelector": {"gpu": "t4"},

@@ -49,16 +49,13 @@ def may_use(gpu: Gpu, shape: RequestShape, ledger: NodeLedger) -> bool:
     if shape.only_cdi and ledger.inventory.hand_over is not HandOver.CDI:
         return False
     wanted = shape.affinity
-    neighbours = [
-        held.labels.get("app") == "web"
+    beside_web = any(
+        held.labels.get("app") == "web" and any(gpu.uuid in grant.gpus for grant in held.grants)
         for held in ledger.allocations.values()
-        if any(gpu.uuid in grant.gpus for grant in held.grants)
-    ]
-    if wanted is None:
-        return True
-    if wanted.same is not None and not wanted.first and not any(neighbours):
+    )
+    if wanted is not None and wanted.same is not None and not wanted.first and not beside_web:
         return False
-    return wanted.other is None or not any(neighbours)
+    return wanted is None or wanted.other is None or not beside_web
 
 
 def may_be(gpus: tuple[Gpu, ...], request: ContainerRequest, shape: RequestShape) -> bool:

@@ -31,20 +31,16 @@ COUNTED = (
 LABELLED: Json = {"labels": {"aliyun.com/gpu-count": "2"}}
 PER_GPU: Json = {"annotations": {"gpushare.dev/gpus": "2"}}
 
-PARTS: list[tuple[object, str]] = [
-    (0, f"{PERCENT}: {NOTHING}"),
-    (101, f"{PERCENT}: 101 per cent are more than one GPU; write up to 100; {SEVERAL}"),
-    ("1k", f"{PERCENT}: 1000 per cent are more than one GPU; write up to 100; {SEVERAL}"),
-    ("20%", f"{PERCENT}: '20%' is not a number; {SO_MUCH}"),
-]
-COMPUTE: list[tuple[object, str]] = [
-    (0, f"{CORE}: {NOTHING}"),
-    (101, f"{CORE}: 101 per cent are more than one GPU's compute; write up to 100"),
-]
-WHOLES: list[tuple[object, str]] = [
-    (0, f"{GPU}: {NOTHING}"),
-    (65, f"{GPU}: 65 GPUs are more than any node has; write a number up to 64"),
-    (0.5, f"{GPU}: 0.5 is not whole; a share is a whole number of GPUs"),
+AMOUNTS: list[tuple[Json, str]] = [
+    ({"percent": 0}, f"{PERCENT}: {NOTHING}"),
+    ({"percent": 101}, f"{PERCENT}: 101 per cent are more than one GPU; write up to 100; {SEVERAL}"),
+    ({"percent": "1k"}, f"{PERCENT}: 1000 per cent are more than one GPU; write up to 100; {SEVERAL}"),
+    ({"percent": "20%"}, f"{PERCENT}: '20%' is not a number; {SO_MUCH}"),
+    ({"mem": 3, "core": 0}, f"{CORE}: {NOTHING}"),
+    ({"mem": 3, "core": 101}, f"{CORE}: 101 per cent are more than one GPU's compute; write up to 100"),
+    ({"gpu": 0}, f"{GPU}: {NOTHING}"),
+    ({"gpu": 65}, f"{GPU}: 65 GPUs are more than any node has; write a number up to 64"),
+    ({"gpu": 0.5}, f"{GPU}: 0.5 is not whole; a share is a whole number of GPUs"),
 ]
 
 
@@ -88,9 +84,7 @@ COMBINATIONS: list[tuple[Json, str]] = [
 @pytest.mark.parametrize(
     ("obj", "message"),
     [
-        *((pod(asking(percent=amount)), message) for amount, message in PARTS),
-        *((pod(asking(mem=3, core=amount)), message) for amount, message in COMPUTE),
-        *((pod(asking(gpu=amount)), message) for amount, message in WHOLES),
+        *((pod(asking(**amounts)), message) for amounts, message in AMOUNTS),
         *COMBINATIONS,
         (
             pod(asking("a", mem=3), init=[container("first"), asking("i", percent=0)]),

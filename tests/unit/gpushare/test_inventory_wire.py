@@ -145,13 +145,10 @@ def test_what_is_no_config_map_is_an_error(obj: Json, message: str) -> None:
 
 
 def test_they_are_known_by_their_names_and_namespace() -> None:
-    for namespace, name, expected in [
-        ("kube-system", "unhealthy-gpu-node-a", True),
-        ("kube-system", "unhealthy-gpu-", False),
-        ("kube-system", "my-unhealthy-gpu-node-a", False),
-        ("default", "unhealthy-gpu-node-a", False),
-    ]:
-        assert node_records.is_unhealthy_list(namespace, name) is expected
+    assert node_records.is_unhealthy_list("kube-system", "unhealthy-gpu-node-a")
+    assert not node_records.is_unhealthy_list("default", "unhealthy-gpu-node-a")
+    for name in ("unhealthy-gpu-", "my-unhealthy-gpu-node-a"):
+        assert not node_records.is_unhealthy_list("kube-system", name)
     maps = [
         config_map("unhealthy-gpu-node-a", "0,1"),
         config_map("unhealthy-gpu-node-b", ""),
