@@ -118,7 +118,7 @@ def edits_of(
     gpus = [known[uuid] for uuid in recipient.gpus]
     edits = ContainerEdits()
     for gpu in gpus:
-        picked = _simulated(gpu) if gpu.simulated else pick(gpu, specs)
+        picked = pick(gpu, specs)
         if picked is None:
             raise HandOverError(
                 f"no CDI spec of NVIDIA's on this node has GPU {gpu.uuid}; write one there with nvidia-ctk cdi generate"
@@ -135,13 +135,11 @@ def edits_of(
     return edits.merge(recipient.extra).merge(ContainerEdits(env=env))
 
 
-def _simulated(gpu: RawGpu) -> ContainerEdits:
-    node = DeviceNode(path=f"/dev/nvidia{gpu.index}", kind="c", major=_LOCAL_USE_MAJOR, minor=gpu.index)
-    return ContainerEdits(device_nodes=(node,))
-
-
 def pick(gpu: RawGpu, specs: Sequence[VendorSpec]) -> ContainerEdits | None:
     """The edits of a GPU; None if no spec of NVIDIA's is there, or what is known does not tell the GPU's devices."""
+    if gpu.simulated:
+        node = DeviceNode(path=f"/dev/nvidia{gpu.index}", kind="c", major=_LOCAL_USE_MAJOR, minor=gpu.index)
+        return ContainerEdits(device_nodes=(node,))
     ordered = sorted((spec for spec in specs if spec.is_nvidia), key=lambda spec: spec.kind != _PREFERRED)
     for spec in ordered:
         if own := _by_name(gpu, spec) or _by_nodes(gpu, spec):
