@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from gpushare.errors import WireError
 from gpushare.wire import fields
+from gpushare.wire.fields import JsonObject
 
 T = TypeVar("T")
 _MOST: Final = 2048  # of anything in one list: a node with 8 GPUs of 7 instances each is some hundred device nodes
@@ -138,10 +139,7 @@ def _edits(holder: Mapping[str, Any], path: str) -> ContainerEdits:
     )
 
 
-Reader = Callable[[Mapping[str, Any], str], T]  # of one object at a path
-
-
-def _each(edits: Mapping[str, Any], key: str, path: str, read_one: Reader[T]) -> tuple[T, ...]:
+def _each(edits: Mapping[str, Any], key: str, path: str, read_one: Callable[[JsonObject, str], T]) -> tuple[T, ...]:
     where = fields.at(path, key)
     found = _bounded(fields.objects(edits, key, path), where)
     return tuple(read_one(entry, f"{where}[{i}]") for i, entry in enumerate(found))

@@ -43,6 +43,7 @@ _CHANGE_S: Final = 2.0
 REASON_REFUSED: Final = "GpuRefused"
 LAG_S: Final = 3.0  # how far the kubelet's watch of the API server may be behind this plugin's
 _REMEMBERED: Final = 1024
+_OUTCOMES: Final = (("accepted", ""), *(("refused", reason.value) for reason in Reason))
 _Key = tuple[PodUid, tuple[ContainerName, ...]]
 
 
@@ -95,7 +96,7 @@ class StartCheck:
     limit: Callable[[LimitedStart], ContainerEdits] = lambda _start: ContainerEdits()  # may raise LimitError
     hand_over: DeviceHandOver
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
-    _starts: Counter[tuple[str, str]] = field(init=False, default_factory=Counter)
+    _starts: Counter[tuple[str, str]] = field(init=False, default_factory=lambda: Counter(dict.fromkeys(_OUTCOMES, 0)))
 
     def check(self, resource: Resource, device_ids: Sequence[str]) -> Decision:
         """May the container that holds these devices start? Never raises for what others do wrong."""
@@ -116,9 +117,8 @@ class StartCheck:
 
     def starts(self) -> Mapping[tuple[str, str], int]:
         """By outcome and reason; all of them, as nothing increases for Prometheus that was not there before."""
-        none = {("accepted", ""): 0, **{("refused", reason.value): 0 for reason in Reason}}
         with self._lock:
-            return {**none, **self._starts}
+            return dict(self._starts)
 
     def _decision(self, resource: Resource, ids: frozenset[str]) -> tuple[Decision, Mapping[str, Any]]:
         """And whom it is about, for the log. Whatever is refused has no devices afterwards."""

@@ -18,8 +18,7 @@ from webhook.review import labels
 from webhook.runtimeclass import RuntimeClassChoice
 
 LISTS: Final = ("initContainers", "containers")  # in the order of `pods.containers`
-OURS: Final = (names.ANNOTATION_OVERRIDDEN, names.ANNOTATION_HAND_OVER)
-"""Annotations that are written for each pod that needs them, and by no one else."""
+OURS: Final = (names.ANNOTATION_OVERRIDDEN, names.ANNOTATION_HAND_OVER)  # annotations that no one else writes
 Entry = Mapping[str, Any]
 
 

@@ -22,15 +22,13 @@ from webhook import edits, review
 from webhook.edits import LISTS, OURS, Rules
 from webhook.review import Review
 
-_MEANT_FOR_US: Final = (names.GPU_COUNT, names.GPU_CORE)
-"""Resources that make no request by themselves, but whose authors want GPUs and are told how to ask."""
+_MEANT_FOR_US: Final = (names.GPU_COUNT, names.GPU_CORE)  # no requests by themselves; authors are told how to ask
 _CHOICES: Final = "nvidia-container-devices"
 """NVIDIA's runtime can be told to take mounts for a choice of devices whose path begins with /var/run and this name. It
 needs no slash after it: `…-devicesall` chooses all. No one else has a use for the name."""
 _SOCKETS: Final = tuple(map(PurePosixPath, ("/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources")))
 """Directories in which the kubelet and the device plugins serve."""
-_SPECS: Final = tuple(map(PurePosixPath, ("/etc/cdi", "/var/run/cdi", "/run/cdi")))
-"""Directories from which the container runtime takes devices."""
+_SPECS: Final = tuple(map(PurePosixPath, ("/etc/cdi", "/var/run/cdi", "/run/cdi")))  # where runtimes find devices
 _PRESET_NODE: Final = (
     "spec.nodeName bypasses the scheduler, which looks for free GPUs: the pod waits on that node until they are free,"
     " or forever if they never fit; better choose it by spec.nodeSelector or node affinity on kubernetes.io/hostname"

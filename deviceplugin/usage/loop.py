@@ -78,9 +78,7 @@ class Watchdog:
     events: Refusals
     clock: Clock
     _state: State = field(init=False, default_factory=dict)
-    _namespaces: dict[str, tuple[float, WatchdogPolicy]] = field(
-        init=False, default_factory=dict
-    )  # when read, and what
+    _namespaces: dict[str, tuple[float, WatchdogPolicy]] = field(init=False, default_factory=dict)  # as of when
     _evicted: dict[PodUid, float] = field(init=False, default_factory=dict)
     _signalled: dict[Process, float] = field(init=False, default_factory=dict)
     _first: int = field(init=False, default=0)  # whose turn is next, if the API server is too slow for all of them
