@@ -111,7 +111,7 @@ def test_the_rest_of_a_plan_is_judged_by_the_cluster_as_it_is_then() -> None:
     first, second = plan.moves
 
     def rest(left: Mapping[str, tuple[int, int]], again: int, *leaving: move_search.Move) -> Plan | None:
-        """Of a cluster in which the first successor, which stays, has so many GiB, as has whoever has come."""
+        """Of a cluster in which the first successor, which stays, has so many GiB, as has a pod that has come."""
         a, b = on_node(A, (15,), left).closed(plan.kept_free), on_node(B, (8,), {"again": (0, again)})
         return move_search.remainder(pod, movable(a, b, stay="again rival"), plan, [move.pod.uid for move in leaving])
 
