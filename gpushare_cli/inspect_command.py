@@ -130,7 +130,7 @@ def as_value(report: Report, rows: Sequence[LimitRow] | None = None) -> dict[str
     return {
         "unit": report.unit.name,
         "totalMiB": report.total_mib,
-        **_granted(report.used_mib),
+        **holders.granted_json(report.used_mib),
         "nodes": [_json_node(node) for node in report.nodes],
         "notes": report.notes,
         **({} if rows is None else {"limits": [usage.as_json(row) for row in rows]}),
@@ -168,7 +168,7 @@ def _json_node(node: NodeRow) -> dict[str, Any]:
         "address": node.address,
         "unit": node.inventory.unit.name,
         "totalMiB": node.total_mib,
-        **_granted(node.used_mib),
+        **holders.granted_json(node.used_mib),
         "pendingMiB": node.pending_mib,
         "gpus": [
             {
@@ -199,12 +199,7 @@ def _json_node(node: NodeRow) -> dict[str, Any]:
 
 
 def _held(mib: int, compute_percent: int, *, whole: bool) -> dict[str, Any]:
-    return {**_granted(mib), "computePercent": compute_percent, "whole": whole}
-
-
-def _granted(mib: int) -> dict[str, int]:
-    """Under its former name too: what is used is measured."""
-    return {"grantedMiB": mib, "usedMiB": mib}
+    return {**holders.granted_json(mib), "computePercent": compute_percent, "whole": whole}
 
 
 def layout(text: str) -> str:

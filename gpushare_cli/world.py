@@ -142,7 +142,6 @@ def build(
         if (there := pods_wire.node_of(value)) in by_name and pods_wire.counts(value):
             requested[there].update(schedulable.requests(value))
     asks = [record.ask for _, record in pods if record is not None and record.ask.gpus]
-    elsewhere = Counter(each.node for each in bound if each.node not in by_name)
     nodes: dict[NodeName, Node] = {}
     problems: dict[PodRef, Problem] = {}
     for name in sorted(by_name):
@@ -163,7 +162,7 @@ def build(
         resource_config=resource_config,
         holders=holders,
         problems=problems,
-        elsewhere=dict(sorted(elsewhere.items())),
+        elsewhere=dict(sorted(Counter(each.node for each in bound if each.node not in by_name).items())),
         asks=(*asks, *(Ask.of_host(other.takes) for other in objects.others)),
         objects=objects,
         policy=policy,

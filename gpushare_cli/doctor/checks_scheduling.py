@@ -121,7 +121,6 @@ def _of_entry(facts: Facts, ours: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _weaknesses(found: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[str]:
-    """Why it works worse than it could."""
     if (share := found.get("percentageOfNodesToScore")) != 100:
         yield f"percentageOfNodesToScore is {share}, not 100: of many nodes it may not look at those whose GPUs fit"
     weight, needed = _number(ours.get("weight")), kube_scores.needed(kube_scores.UNASKED)

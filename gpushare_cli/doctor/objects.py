@@ -65,7 +65,6 @@ def moment(text: object) -> datetime | None:
 
 
 def metric(page: str, name: str) -> float | None:
-    """A gauge, from a page of metrics."""
     return next((value for series, _, value in usage.samples(page) if series == name), None)
 
 

@@ -11,7 +11,7 @@ from gpushare.kube.api import KubeApi
 from gpushare.model.request import Policy, RequestShape
 from gpushare.placement.explain import some
 from gpushare.units import MemoryUnit
-from gpushare_cli import arguments, console, reading, usage, world
+from gpushare_cli import arguments, console, holders, reading, usage, world
 from gpushare_cli.arguments import Command, argument
 from gpushare_cli.console import BAD, FAILED, OK, Streams
 from gpushare_cli.explain import decide, place
@@ -249,15 +249,13 @@ def _json_fill(fill: Fill) -> dict[str, Any]:
         "model": fill.gpu.model,
         "totalMiB": fill.gpu.memory_mib,
         **({"grantableMiB": fill.gpu.grantable_mib} if fill.gpu.extra_mib else {}),
-        "grantedMiB": fill.granted_mib,
-        "usedMiB": fill.granted_mib,  # its former name
+        **holders.granted_json(fill.granted_mib),
         "computePercent": fill.compute_percent,
         "sharedWith": [
             {
                 "namespace": pod.namespace,
                 "name": pod.name,
-                "grantedMiB": held.memory_mib,
-                "usedMiB": held.memory_mib,
+                **holders.granted_json(held.memory_mib),
                 "computePercent": held.compute_percent,
             }
             for pod, held in fill.neighbours
