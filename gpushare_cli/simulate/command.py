@@ -146,7 +146,7 @@ def run(options: Options, streams: Streams, stdin: TextIO) -> int:
     first = planned(*pairs[0], details=True)
     runs = [Run.of(*pairs[0], first), *(Run.of(*pair, planned(*pair, details=False)) for pair in pairs[1:])]
     if options.plot:
-        if not count:
+        if not first.series.points:
             raise SettingsError("--plot: there is no pod to place, so nothing to draw; --replay takes those that run")
         try:
             Path(options.plot).expanduser().write_text(plot.svg(render.plot(runs)), encoding="utf-8")

@@ -291,12 +291,12 @@ def _granted(mib: int, total: int) -> dict[str, int]:
 
 
 def plot(runs: Sequence[Run]) -> Plot:
-    """How much of the GPUs is allocated, a line for each policy: the mean over its seeds."""
+    """How much of the GPUs is allocated, a line for each policy: the mean over its seeds. Some pod must have come."""
     over_time = any(run.series.ends for run in runs)
     lines = []
     for policy, found in _by_policy(runs).items():
         points = _mean([run.series.points for run in found])
-        lines.append(Line(name=policy, points=points, note=f"{points[-1][1]:.1f} %" if points else ""))
+        lines.append(Line(name=policy, points=points, note=f"{points[-1][1]:.1f} %"))
     ends = "; ".join(f"{line.name} {line.note}" for line in lines)
     return Plot(
         title="GPU memory that pods get",
@@ -307,11 +307,11 @@ def plot(runs: Sequence[Run]) -> Plot:
     )
 
 
-def _mean(curves: Sequence[Sequence[Point]]) -> list[Point]:
+def _mean(curves: Sequence[Sequence[Point]]) -> Sequence[Point]:
     """Of several curves, at the same places; a curve stays where it was between its points."""
-    filled = [np.array(curve).T for curve in curves if curve]
-    if len(filled) < 2:
-        return [point for curve in curves for point in curve]
+    if len(curves) == 1:
+        return curves[0]
+    filled = [np.array(curve).T for curve in curves]
     places = np.linspace(max(xs[0] for xs, _ in filled), min(xs[-1] for xs, _ in filled), _STEPS + 1)
     found = [ys[np.maximum(np.searchsorted(xs, places, side="right") - 1, 0)] for xs, ys in filled]
     return list(zip(places.tolist(), np.mean(found, axis=0).tolist(), strict=True))

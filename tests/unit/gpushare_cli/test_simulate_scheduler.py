@@ -224,9 +224,12 @@ def test_a_plot_that_cannot_be_written_is_an_error_without_a_directory_before_fi
         2,
         f"error: --plot {tmp_path}/no/plot.svg: there is no such directory; make it first\n",
     )
-    found = simulate(node("node-a", 15), plot=str(tmp_path / "plot.svg"))
-    assert found.code == 2
-    assert found.err.startswith("error: --plot: there is no pod to place, so nothing to draw; ")
+    gated = manifest(pod("x", 1))
+    gated["spec"]["schedulingGates"] = [{"name": "quota"}]
+    for pods in [], [gated]:
+        found = simulate(node("node-a", 15), *pods, plot=str(tmp_path / "plot.svg"))
+        assert found.code == 2
+        assert found.err.startswith("error: --plot: there is no pod to place, so nothing to draw; ")
 
 
 def test_a_time_of_a_replay_that_is_none_is_named() -> None:
