@@ -17,6 +17,7 @@ PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 _CORDON: Final = "node.kubernetes.io/unschedulable"
 RESOURCES: Final = (names.GPU_MEM, names.GPU_PERCENT, names.GPU_CORE, names.GPU)  # whose sums are checked
+PODS: Final = "pods"
 _GROUPS: Final = frozenset(  # labels and annotations of the pods of a group; kube-scheduler's own is in the spec
     {
         "kueue.x-k8s.io/pod-group-name",
@@ -43,7 +44,7 @@ class NodeFacts:
     labels: Mapping[str, str]
     taints: tuple[Taint, ...] = ()
     cordoned: bool = False
-    allocatable: Mapping[str, int] | None = None  # GPU resources; None if there is no status
+    allocatable: Mapping[str, int] | None = None  # GPU resources, and pods; None if there is no status
 
 
 def node_facts(node: Object) -> NodeFacts:
@@ -63,7 +64,7 @@ def node_facts(node: Object) -> NodeFacts:
             for i, taint in enumerate(fields.objects(spec, "taints", "spec"))
         ),
         cordoned=spec.get("unschedulable") is True,
-        allocatable={key: units.whole(allocatable.get(key)) for key in RESOURCES} if allocatable else None,
+        allocatable={key: units.whole(allocatable.get(key)) for key in (*RESOURCES, PODS)} if allocatable else None,
     )
 
 

@@ -13,7 +13,7 @@ from gpushare.model.request import ContainerRequest, GpuSelector, PodRequest, Re
 from gpushare.units import MemoryUnit, ResourceConfig
 from gpushare_cli import world
 from gpushare_cli.kube_scores import Load
-from gpushare_cli.schedulable import NodeFacts
+from gpushare_cli.schedulable import PODS, NodeFacts
 from gpushare_cli.simulate.cluster import Nodes
 from gpushare_cli.simulate.signature import PodSignature
 
@@ -31,10 +31,9 @@ def nodes_of(rooms: Sequence[NodeCapacity], *, max_pods: int = 110) -> Nodes:
         )
         inventory = NodeInventory(node=name, gpus=gpus, unit=_MIB)
         record = NodeRecord(name=name, published="", inventory=inventory, allocatable=room.host)
-        known.append((record, NodeFacts(name=name, labels={})))
+        known.append((record, NodeFacts(name=name, labels={}, allocatable={PODS: max_pods})))
     return Nodes(
         world=world.build(known, (), ResourceConfig(unit=_MIB)),
-        max_pods=[max_pods] * len(rooms),
         used=np.zeros((len(Load._fields), len(rooms))),
         replicas={},
         affinities=None,

@@ -19,6 +19,7 @@ from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
 from gpushare.placement.policies import LEARNING, Policies
 from gpushare.placement.table import Fits, Table
 from gpushare_cli.kube_scores import Floats
+from gpushare_cli.schedulable import PODS
 from gpushare_cli.simulate.signature import Owner, PodAffinity, PodSignature
 from gpushare_cli.world import World
 
@@ -29,7 +30,6 @@ _MOST_KEPT: Final = 20_000_000  # of nodes times signatures; some 500 MiB
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:  # before a run, each by its number: they are sorted by name
     world: World
-    max_pods: Sequence[int]  # ENOUGH for nodes that do not tell
     used: Floats  # what the pods on each take: `[field of Load, node]`
     replicas: Mapping[Owner, Mapping[int, int]]  # how many of these pods each owner has on which node
     affinities: Sequence[tuple[PodAffinity, int]] | None  # of these pods, with their nodes; None if none says anything
@@ -43,7 +43,8 @@ class Nodes:  # before a run, each by its number: they are sorted by name
     @property
     def hosts(self) -> Floats:
         """What each gives to pods, as kube-scheduler counts it: `[CPU, memory or pods; node]`."""
-        rows = [(*(has or (ENOUGH, ENOUGH)), pods) for has, pods in zip(self.has, self.max_pods, strict=True)]
+        counts = [(node.facts.allocatable or {}).get(PODS) or ENOUGH for node in self.world.nodes.values()]
+        rows = [(*(has or (ENOUGH, ENOUGH)), clipped(pods, ENOUGH)) for has, pods in zip(self.has, counts, strict=True)]
         return np.array(rows, np.float64).reshape(-1, 3).T
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gpushare import names, units
+from gpushare import names
 from gpushare.cluster import bypass, node_records
 from gpushare.cluster.bypass import Fate
 from gpushare.cluster.node_records import NodeRecord
@@ -26,7 +26,7 @@ from gpushare_cli.kube_scores import Load
 from gpushare_cli.schedulable import NodeFacts
 from gpushare_cli.scheduler_config import ServerVersion
 from gpushare_cli.simulate import signature, workloads
-from gpushare_cli.simulate.cluster import ENOUGH, Nodes
+from gpushare_cli.simulate.cluster import Nodes
 from gpushare_cli.simulate.objects import Found, Input
 from gpushare_cli.simulate.signature import Owner, PodSignature, Signatures
 from gpushare_cli.simulate.workloads import Outcome, Pod
@@ -109,7 +109,6 @@ def prepare(
     signatures = Signatures(facts, has_affinity=has_affinity)
     nodes = Nodes(
         world=state,
-        max_pods=_max_pods(given.nodes, state),
         used=used,
         replicas=replicas,
         affinities=[(signature.affinity_of(pod, facts), node) for pod, node in on_nodes] if has_affinity else None,
@@ -257,14 +256,6 @@ def _with_policy(pod: Pod, policies: Mapping[str, Policy]) -> Pod:
     if request is None or policy is None or request.shape.policy is not None:
         return pod
     return replace(pod, request=replace(request, shape=replace(request.shape, policy=policy)))
-
-
-def _max_pods(given: Iterable[Found], state: World) -> list[int]:
-    found = dict.fromkeys(state.nodes, 0)
-    for node in given:
-        allocatable = fields.mapping(fields.mapping(node.value, "status", "node"), "allocatable", "status")
-        found[NodeName(node.name)] = units.whole(allocatable.get("pods"))
-    return [min(count, ENOUGH) or ENOUGH for count in found.values()]
 
 
 def _ask(pod: Object, record: PodRecord | None) -> Ask:
