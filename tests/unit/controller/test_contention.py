@@ -1,7 +1,6 @@
 """A long search stops no one, and what changes meanwhile is not overlooked; names of nodes do not pile up."""
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from itertools import islice
@@ -99,16 +98,9 @@ THREADS = 32  # of the server, by default
 BUSY = "this replica of the gpushare controller is binding as many pods as it can; try again"
 
 
-@pytest.fixture
-def silent(world: World) -> Iterator[threading.Event]:
-    """The API server answers no Binding until the event is set."""
+def test_while_binds_wait_for_the_api_server_everything_else_is_answered(world: World) -> None:
     answers = threading.Event()
     world.api.fail_next(is_binding, Delayed(answers), times=1000)
-    yield answers
-    answers.set()
-
-
-def test_while_binds_wait_for_the_api_server_everything_else_is_answered(world: World, silent: threading.Event) -> None:
     world.add_node("node-c", 100, 100)
     pods = [world.add_pod(1) for _ in range(150)]
     world.see()
@@ -120,7 +112,7 @@ def test_while_binds_wait_for_the_api_server_everything_else_is_answered(world: 
             ended = islice(as_completed(binds, timeout=30), len(pods) - app.BINDS)
             assert {bind.result()["Error"] for bind in ended} == {BUSY}
         finally:
-            silent.set()
+            answers.set()
         errors = [bind.result(timeout=30)["Error"] for bind in binds]
     assert world.api.count("create") == errors.count("") == app.BINDS
     assert set(errors) == {"", BUSY}
