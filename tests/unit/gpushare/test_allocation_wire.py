@@ -10,7 +10,8 @@ from gpushare.units import GIB
 from gpushare.wire import allocations
 from testing.builders import make_allocation, make_container, make_grant, make_inventory, make_pod, make_ref
 
-ACK = "scheduler.framework.gpushare.allocation"
+ACK, IDX = "scheduler.framework.gpushare.allocation", "ALIYUN_COM_GPU_MEM_IDX"
+NUMBERS = "expected container index, GPU index and units,"
 WHAT = "annotation gpushare.dev/allocation"
 
 
@@ -104,38 +105,24 @@ def test_a_pod_of_acks_counts_by_the_numbers_of_its_containers_and_gpus() -> Non
     assert allocations.granted(pod, GIB) == make_allocation("p", *grants)
 
 
+ODD_NUMBERS = [
+    ("{", ""),
+    ('{"7":{"0":1}}', "list index out of range)"),
+    ('{"0":{"0":-1}}', "'-1' is no amount)"),
+    ('{"-1":{"0":1}}', "'-1' is no index)"),
+    ('{"0":{"0":99999999999}}', "'99999999999' is no amount)"),
+    ('{"0":{"12345":1}}', "'12345' is no index)"),
+    ("[1]", "'list' object has no attribute 'items')"),
+]
+
+
 @pytest.mark.parametrize(
-    ("annotations", "message"),
+    ("key", "text", "message"),
     [
-        ({"ALIYUN_COM_GPU_MEM_IDX": "x"}, "ALIYUN_COM_GPU_MEM_IDX: expected the number of a GPU, found 'x'"),
-        (
-            {ACK: "{"},
-            "scheduler.framework.gpushare.allocation: expected container index, GPU index and units, found '{' (",
-        ),
-        (
-            {ACK: '{"7":{"0":1}}'},
-            """expected container index, GPU index and units, found '{"7":{"0":1}}' (list index out of range)""",
-        ),
-        (
-            {ACK: '{"0":{"0":-1}}'},
-            """expected container index, GPU index and units, found '{"0":{"0":-1}}' ('-1' is no amount)""",
-        ),
-        (
-            {ACK: '{"-1":{"0":1}}'},
-            """expected container index, GPU index and units, found '{"-1":{"0":1}}' ('-1' is no index)""",
-        ),
-        ({ACK: '{"0":{"0":99999999999}}'}, "('99999999999' is no amount)"),
-        ({ACK: '{"0":{"12345":1}}'}, "('12345' is no index)"),
-        (
-            {"ALIYUN_COM_GPU_MEM_IDX": "9" * 5000},
-            f"ALIYUN_COM_GPU_MEM_IDX: expected the number of a GPU, found '{'9' * 99}",
-        ),
-        (
-            {ACK: "[1]"},
-            "expected container index, GPU index and units, found '[1]' ('list' object has no attribute 'items')",
-        ),
+        *((IDX, text, f"expected the number of a GPU, found '{text:.99}") for text in ("x", "9" * 5000)),
+        *((ACK, text, f"{NUMBERS} found {text!r} ({why}") for text, why in ODD_NUMBERS),
     ],
 )
-def test_a_broken_allocation_of_another_system_says_what_is_wrong(annotations: dict[str, str], message: str) -> None:
-    with pytest.raises(WireError, match=re.escape(message)):
-        allocations.granted(make_pod(node="node-a", annotations=annotations), GIB)
+def test_a_broken_allocation_of_another_system_says_what_is_wrong(key: str, text: str, message: str) -> None:
+    with pytest.raises(WireError, match=re.escape(f"annotation {key}: {message}")):
+        allocations.granted(make_pod(node="node-a", annotations={key: text}), GIB)

@@ -17,13 +17,8 @@ def make(message: str = "no GPU") -> dict[str, object]:
 
 def test_an_event_points_at_its_pod_and_is_created_in_its_namespace() -> None:
     event = make()
-    assert event["involvedObject"] == {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "name": "web",
-        "namespace": "default",
-        "uid": "uid-web",
-    }
+    about = {"apiVersion": "v1", "kind": "Pod", "name": "web", "namespace": "default", "uid": "uid-web"}
+    assert event["involvedObject"] == about
     assert (event["type"], event["reason"], event["message"]) == ("Warning", "GpuRefused", "no GPU")
     assert event["firstTimestamp"] == "2026-11-21T10:00:00Z"
     api = FakeKube()

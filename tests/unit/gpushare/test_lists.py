@@ -219,11 +219,6 @@ def test_a_list_is_read_alike_however_it_is_cut(items: list[Json], size: int, la
     assert (page.items, page.version, page.more) == (items, "7", "x")
 
 
-@pytest.mark.parametrize("items", [None, []])
-def test_a_list_without_objects(items: list[Json] | None) -> None:
-    assert client.page_in("GET /x", [answer(items)], lambda obj: obj) == kube.Page(items=[], version="7", more="")
-
-
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
