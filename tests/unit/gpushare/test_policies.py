@@ -10,7 +10,7 @@ from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.request import ANY_GPU, Choice, Policy
 from gpushare.placement import outlook
 from gpushare.placement.columns import Kinds, Nodes, how_many
-from gpushare.placement.outlook import EVERY, NOTHING_KNOWN, SLOTS, WHOLE, due_after, prices, slots
+from gpushare.placement.outlook import EVERY, NOTHING_KNOWN, SLOTS, WHOLE, Outlook, due_after, prices, slots
 from gpushare.placement.policies import POLICIES, Dense
 from gpushare_cli.simulate.cluster import Learner
 from testing.placing import best
@@ -220,6 +220,12 @@ def test_what_fits_together_on_a_gpu_does_in_slots() -> None:
 
 def test_only_the_most_frequent_requests_are_typical() -> None:
     assert outlook.typical(Counter([share(500)] * 96 + [whole()] * 4)) == {share(500): 96}
+
+
+def test_to_fgd_a_gpu_is_of_no_use_to_pods_for_more_than_any_node_has_or_for_another_model() -> None:
+    typical = Ask(cpu_milli=1), whole(65), whole(models=Choice(wanted=("A100",)))
+    found = [best(whole(), node(1000), POLICIES[Policy.FGD](Outlook(typical={ask: 1}))) for ask in typical]
+    assert found == found[:1] * 3
 
 
 # Policies compare parts of GPUs, so the size of GPUs changes no order.
