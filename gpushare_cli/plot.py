@@ -40,7 +40,7 @@ class Plot:
 
 def require() -> None:
     if util.find_spec("matplotlib") is None:
-        raise SettingsError("--plot needs matplotlib; pip install 'gpushare[cli,plot]'")
+        raise SettingsError("--plot needs matplotlib; in a checkout of gpushare: pip install '.[cli,plot]'")
 
 
 def svg(plot: Plot) -> str:

@@ -113,7 +113,7 @@ class Options:
     plot: str = argument(
         "--plot",
         metavar="FILE.svg",
-        help="write there how much is allocated, a line for each policy; needs gpushare[plot]",
+        help="write there how much is allocated, a line for each policy; needs matplotlib",
     )
     output: str = arguments.output()
 

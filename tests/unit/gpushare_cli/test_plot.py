@@ -42,5 +42,5 @@ def test_the_same_plot_is_the_same_text() -> None:
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(util, "find_spec", lambda _name: None)
-    with pytest.raises(SettingsError, match=re.escape("gpushare[cli,plot]")):
+    with pytest.raises(SettingsError, match=re.escape("pip install '.[cli,plot]'")):
         plot.require()
