@@ -1,4 +1,4 @@
-"""The policies, told once: what a pod costs a node, and which GPUs it gets there. Pure.
+"""The policies: what a pod costs a node, and which GPUs it gets there. Their words: `gpushare_cli.explain.place`. Pure.
 
 Each works on columns (`columns`), whether of one row or of a cluster. Costs are of three parts, the first of which
 counts most; only their order means anything, and less is better.
