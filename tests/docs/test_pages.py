@@ -233,7 +233,7 @@ PAGE = text("docs/gpu-operator.md")
 
 
 def test_the_patch_names_the_container_of_the_device_plugin() -> None:
-    [patch] = [yaml.safe_load(block) for block in blocks("docs/gpu-operator.md", "yaml") if "DaemonSet" in block]
+    [patch] = [yaml.safe_load(block) for block in blocks("docs/gpu-operator.md", "yaml") if "capabilities" in block]
     found = tree.one(tree.installed(), patch["kind"], names.PLUGIN)
     assert patch["metadata"] == {key: found["metadata"][key] for key in ("name", "namespace")}
     [patched], [container] = (each["spec"]["template"]["spec"]["containers"] for each in (patch, found))

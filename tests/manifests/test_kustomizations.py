@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpushare import names
 from release.manifests import COMPONENTS, GPUS
+from testing import pages
 from testing.manifests import helm, tree
-from testing.manifests.tree import MANIFESTS, OVERLAYS, ROOT, SERVERS, Json
+from testing.manifests.tree import MANIFESTS, OVERLAYS, SERVERS, Json
 from tests.manifests.conftest import Kubectl
 
 KUSTOMIZATIONS = sorted(MANIFESTS.rglob("kustomization.yaml"), key=str)
@@ -32,20 +34,25 @@ def test_a_kustomization_uses_every_file_beside_it_and_only_fields_that_kubectl_
     )
 
 
-def test_the_second_scheduler_is_left_out_by_one_line_as_the_page_on_installation_says(
+def test_what_is_left_out_is_left_out_by_the_patches_that_the_pages_show(
     kubectls: list[Kubectl], tmp_path: Path
 ) -> None:
-    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
-    assert "the line `- scheduler.yaml` out of `manifests/base/kustomization.yaml`" in page
+    shown = [each for page in ("install", "gpu-operator") for each in pages.blocks(f"docs/{page}.md", "yaml")]
+    patches = [each for text in shown if "$patch" in text for each in yaml.safe_load(text)["patchesStrategicMerge"]]
     changed = Path(shutil.copytree(MANIFESTS, tmp_path / "manifests"))
-    base = changed / "base" / "kustomization.yaml"
-    lines = base.read_text(encoding="utf-8").splitlines()
-    base.write_text("\n".join(line for line in lines if line.strip() != "- scheduler.yaml"), encoding="utf-8")
-
     for overlay in (overlay for overlay in OVERLAYS if overlay.startswith("production")):
+        path = changed / "overlays" / overlay / "kustomization.yaml"
+        [kustomization] = tree.documents(path)
+        (path.parent / "patches.yaml").write_text("\n---\n".join(patches), encoding="utf-8")  # a file, for kubectl 1.20
+        path.write_text(yaml.safe_dump(kustomization | {"patchesStrategicMerge": ["patches.yaml"]}), encoding="utf-8")
         for kubectl in kubectls:
-            built = dict(tree.workloads(kubectl.build(overlay, changed)))
+            objects = kubectl.build(overlay, changed)
+            built = dict(tree.workloads(objects))
             assert set(built) == {names.CONTROLLER, names.WEBHOOK, names.PLUGIN}
+            assert "RuntimeClass" not in {each["kind"] for each in objects}
+            assert "runtimeClassName" not in built[names.PLUGIN]
+            pods = tree.one(objects, "DaemonSet", names.PLUGIN)["spec"]["template"]["metadata"]
+            assert pods["annotations"] == {"nvidia.cdi.k8s.io/container.device-plugin": "management.nvidia.com/gpu=all"}
 
 
 def test_servers_have_overlays_for_both_kinds_of_gpus_that_add_nothing() -> None:
