@@ -73,8 +73,20 @@ def _table(listed: Sequence[Row]) -> str:
     alike: dict[tuple[str, str], list[str]] = {}
     for row in listed:
         alike.setdefault((_ends(row.outcomes), row.by), []).append(str(row))
-    lines = (f"| {'<br>'.join(what)} | {ends} | {by} |\n" for (ends, by), what in alike.items())
+    lines = (f"| {'<br>'.join(_together(what))} | {ends} | {by} |\n" for (ends, by), what in alike.items())
     return f"| What is tried | It ends | What stops it |\n|---|---|---|\n{''.join(lines)}"
+
+
+def _together(attempts_made: Sequence[str]) -> Iterator[str]:
+    """Those that differ only in one piece of code become one, with all these pieces."""
+    by_frame: dict[tuple[str, str], list[str]] = {}
+    for what in attempts_made:
+        before, *others = what.split("`", 1)
+        code, *after = others[0].split("`", 1) if others else ("", "")
+        if "on `" in what and what.endswith("`"):
+            before, code, after = f"{what[: what.index('on `')]}on ", what[what.index("on `") + 4 : -1], [""]
+        by_frame.setdefault((before, after[0]), []).append(f"`{code}`" if others else "")
+    yield from (f"{before}{', '.join(codes)}{after}" for (before, after), codes in by_frame.items())
 
 
 def _ends(outcomes: Sequence[str]) -> str:
