@@ -57,13 +57,14 @@ def page(data: Data, plots: Sequence[str]) -> str:
 
 
 def _machines(data: Data) -> Iterator[str]:
-    yield f"Measured on: {'; '.join(sorted({one['machine'] for one in data.values()}))}."
+    machines = "; ".join(sorted({one["machine"] for one in data.values()}))
+    versions = sorted({one["kubernetes"] for one in data.values() if one.get("kubernetes")})
+    yield f"Measured on: {'; '.join([machines, *(f'Kubernetes {version}' for version in versions)])}."
     yield ""
-    yield "| measured | on | Kubernetes | load average before, after | took s |"
-    yield "|---|---|---|---|---|"
+    yield "| measured | on | load average before, after |"
+    yield "|---|---|---|"
     for name, one in data.items():
-        load = f"{one['load_before']}, {one['load_after']}"
-        yield f"| {name} | {one['date']} | {one.get('kubernetes', '')} | {load} | {one['seconds']} |"
+        yield f"| {name} | {one['date']} | {one['load_before']}, {one['load_after']} |"
 
 
 def _targets(data: Data) -> Iterator[str]:
@@ -106,27 +107,19 @@ def _table(data: Data, name: str, columns: Sequence[str] | Row, **wanted: object
 
 
 def _allocation(data: Data) -> Iterator[str]:
-    columns = ("trace", "policy", "how", "seeds", *(f"{load} %" for load in SHOWN), "deviation at 100 %")
-    rows = [
-        {
-            "trace": trace,
-            "policy": policy,
-            "how": how,
-            "seeds": len(found),
-            **{f"{load} %": f"{statistics.mean(one['at'][str(load)] for one in found):.2f}" for load in SHOWN},
-            "deviation at 100 %": f"{statistics.stdev(one['at']['100'] for one in found):.2f}"
-            if len(found) > 1
-            else "",
-        }
-        for (trace, policy, how), found in _grouped(data).items()
-    ]
-    yield "Percentage of the GPUs that is allocated once the pods have requested the percentage in the column's title."
+    rows: dict[tuple[str, str], dict[str, object]] = {}
+    policies = dict.fromkeys(policy for _, policy, _ in _grouped(data))
+    for (trace, policy, how), found in _grouped(data).items():
+        row = rows.setdefault((trace, how), {"trace": trace, "how": how, "seeds": len(found)})
+        row[policy] = " / ".join(f"{statistics.mean(one['at'][str(load)] for one in found):.2f}" for load in SHOWN)
+    loads = ", ".join(map(str, SHOWN[:-1]))
+    yield f"Percentage of the GPUs that each policy allocates once pods have requested {loads} and {SHOWN[-1]} %."
     yield (
         "The README's plot has the means of `python -m bench.trace_simulated DIRECTORY --seeds 42-44`, with the scores"
         " of kube-scheduler 1.36 and what `gpushare scheduler-config --server-version 1.36 --rank-others` prints."
     )
     yield ""
-    yield from table(columns, rows) if rows else [_MISSING]
+    yield from table(("trace", "how", "seeds", *policies), rows.values()) if rows else [_MISSING]
 
 
 def _grouped(data: Data) -> dict[tuple[str, str, str], list[Row]]:
@@ -171,11 +164,10 @@ def _churn(data: Data, plots: Sequence[str]) -> Iterator[str]:
 
 def _questions(data: Data) -> Iterator[str]:
     asked = [one for one in data["server"]["rows"] if "question" in one] if "server" in data else []
-    largest = sorted({one["nodes"] for one in asked})[-2:]
-    found = [one for one in asked if one["nodes"] in largest]
+    largest = max((one["nodes"] for one in asked), default=0)
+    found = [one for one in asked if one["nodes"] == largest]
     rows = [
         {
-            "nodes": one["nodes"],
             "question": one["question"],
             "p50 ms": f"{one['p50_ms']:.2f}",
             "p99 ms": f"{one['p99_ms']:.2f}",
@@ -185,7 +177,10 @@ def _questions(data: Data) -> Iterator[str]:
         for one in found
     ]
     yield "Over HTTP with one keep-alive connection, until the response is read."
-    yield "Each node has eight GPUs of 80 GiB, and ten pods that hold 32 GiB each. Fewer nodes: `docs/benchmarks/`."
+    yield (
+        f"Each of {largest:,} nodes has eight GPUs of 80 GiB, and ten pods that hold 32 GiB each. Fewer nodes:"
+        " `docs/benchmarks/`."
+    )
     yield ""
     yield from table(rows[0], rows) if rows else [_MISSING]
 
