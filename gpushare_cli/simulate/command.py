@@ -111,9 +111,7 @@ class Options:
     whole_gpus: bool = switch("--whole-gpus", what=f"{names.GPU} is gpushare's, not another plugin's")
     summary: bool = switch("--summary", what="leave out the tables of pods and nodes")
     plot: str = argument(
-        "--plot",
-        metavar="FILE.svg",
-        help="write there how much is allocated, a line for each policy; needs matplotlib",
+        "--plot", metavar="FILE.svg", help="write there how much is allocated, a line for each policy; needs matplotlib"
     )
     output: str = arguments.output()
 
