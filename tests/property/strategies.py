@@ -17,10 +17,8 @@ from gpushare.model.request import (
     GpuSelector,
     LabelSelector,
     MigChoice,
-    Operator,
     Policy,
     RequestShape,
-    Requirement,
 )
 from gpushare.units import MemoryUnit
 from testing.builders import make_allocation, make_inventory, make_ref
@@ -87,7 +85,7 @@ def container_requests(draw: st.DrawFn, name: str, kind: ContainerKind, max_gib:
             return common
 
 
-_WEB: Final = LabelSelector((Requirement("app", Operator.IN, ("web",)),), "app=web")
+_WEB: Final = LabelSelector.parse("app=web")
 selectors = st.sampled_from([ANY_GPU, ANY_GPU, ANY_GPU]) | st.builds(
     GpuSelector,
     models=st.builds(Choice, wanted=st.sampled_from([(), ("T4",), ("A100", "T4")]), unwanted=st.sampled_from([()])),

@@ -19,15 +19,7 @@ from gpushare.cluster.pod_records import Bound
 from gpushare.identity import ContainerName, NodeName, PodUid
 from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import Grant, NodeLedger, Placed
-from gpushare.model.request import (
-    ContainerRequest,
-    LabelSelector,
-    Operator,
-    PodRequest,
-    Policy,
-    RequestShape,
-    Requirement,
-)
+from gpushare.model.request import ContainerRequest, LabelSelector, PodRequest, Policy, RequestShape
 from gpushare.placement.place import place
 from gpushare.placement.policies import Policies
 from gpushare_cli.evict import move_search
@@ -37,7 +29,7 @@ from tests.property.strategies import shapes
 
 CLUSTERS: Final = 5 * settings().max_examples
 GIB: Final = 1024
-APP = LabelSelector((Requirement("app", Operator.IN, ("guarded",)),), text="")
+APP = LabelSelector.parse("app=guarded")
 
 
 def shape(chance: random.Random, least: int, most: int) -> RequestShape:

@@ -113,13 +113,8 @@ odd_nodes = an_object(
     status=an_object(allocatable=quantities),
 ).filter(lambda node: isinstance(node, dict))
 RESOURCE_CONFIG = ResourceConfig(whole_gpus=True)
+OF_NOTHING = {names.ANNOTATION_ALLOCATION: allocations_wire.encode(make_allocation("pod", make_grant(0, gib=0)))}
 readable = contextlib.suppress(WireError, InvalidRequestError)
-
-
-def grant_of_nothing() -> Json:
-    container = {"name": "main", "kind": "app", "gpus": ["GPU-0"], "memoryMiB": 0}
-    granted = orjson.dumps({"version": 1, "node": "node-a", "containers": [container]}).decode()
-    return make_pod(make_container(gpu_mem=3), node="node-a", annotations={names.ANNOTATION_ALLOCATION: granted})
 
 
 def weigh(pod: pods.Pod) -> None:
@@ -155,7 +150,7 @@ def test_no_pod_crashes_its_readers(pod: Json) -> None:
 
 @given(st.lists(odd_pods, max_size=3), st.booleans())
 @example([make_pod(node="node-a", annotations={names.ALIYUN_IDX: "9" * 5000})], False)
-@example([grant_of_nothing()], False)
+@example([make_pod(make_container(gpu_mem=3), node="node-a", annotations=OF_NOTHING)], False)
 def test_the_controller_survives_every_pod(found: list[Json], listed: bool) -> None:
     state = ClusterState(resource_config=RESOURCE_CONFIG)
     NodeSink(state.index).upsert(node_records.read(make_node(make_inventory(15))))

@@ -91,12 +91,11 @@ def played(
 def touched(world: World, *, calls: int, ended: int) -> Iterator[tuple[PodUid, str | None]]:
     """Pods, and containers of processes, that were acted upon since so many calls and signals."""
     for call in world.api.calls[calls:]:
+        body = call.body or {}
         if call.path.endswith("/eviction"):
-            assert call.body
-            yield PodUid(call.body["deleteOptions"]["preconditions"]["uid"]), None
+            yield PodUid(body["deleteOptions"]["preconditions"]["uid"]), None
         elif call.path.endswith("/events"):
-            assert call.body
-            yield PodUid(call.body["involvedObject"]["uid"]), None
+            yield PodUid(body["involvedObject"]["uid"]), None
     for process in world.ended[ended:]:
         assert process.owner
         yield process.owner.pod, process.owner.container
