@@ -70,8 +70,8 @@ names what is not evaluated, such as pod affinity or volumes.
 `CHOICE` says what the pod does to the GPUs of its node, and what the next node lacks, as the pod's policy sees it: \
 how full nodes are (`binpack`, `spread`); what is left over that few pods ask for, room for usual pods, and GPUs of \
 a model that others need (`dense`); fragments (`fgd`).
-For a pod on a node it is about the cluster as it is now, without this pod, so another node may be better by now.
-kube-scheduler may still prefer another node: see [its scores](../scheduling.md#the-weight).
+For a pod on a node it is about the cluster as it is now, without this pod; kube-scheduler may still [prefer another \
+node](../scheduling.md#the-weight).
 
 ### Rights
 It reads the pod, all nodes and all pods. Without the right to read what follows, it says what it does not know: \
@@ -137,9 +137,8 @@ The rest is of the first policy with the first seed.
 
 `--policy dense,binpack,none --seeds 1-5 --order shuffled` compares policies; `none` does not rank nodes, as \
 Aliyun's extender.
-`--replay` places the pods of a cluster's list again, when they were created and for as long as they ran; pods that \
-wait get what others leave.
-`--plot` draws how much is allocated over what was asked for, or over time if pods end.
+With `--replay`, pods that wait get what others leave. `--plot` draws how much is allocated over what was asked for, \
+or over time if pods end.
 100,000 pods on 1,000 nodes take one to two minutes of a processor and 460 MiB.
 """
 
@@ -205,9 +204,8 @@ What is used needs the right to get `pods/proxy` in the namespace of the install
 
 ### Who can see it
 It listens on the loopback address, and answers only `GET` and `HEAD` requests for a name of that address that have \
-the key: no other users of the machine, and no pages of other sites (DNS rebinding).
-Names of pods are text to the page, which runs no script but its own files and asks no other server \
-(`Content-Security-Policy`).
+the key: no other users of the machine, and no pages of other sites (DNS rebinding). The page runs no script but \
+its own files (`Content-Security-Policy`).
 """
 
 
