@@ -152,7 +152,7 @@ def _reach(reach: Reach) -> Row:
 
 
 def _workload(kind: str) -> Row:
-    return _same(f"a {kind} whose template says and forges `all`", OUTCOMES[Ends.NOTHING], attempts.HOOK)
+    return _same(f"a `{kind}` whose template says and forges `all`", OUTCOMES[Ends.NOTHING], attempts.HOOK)
 
 
 SECTIONS: Final = {

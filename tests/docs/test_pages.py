@@ -220,6 +220,8 @@ def test_every_row_of_escapes_says_what_stops_it_and_none_comes_twice() -> None:
     assert len({row.what for row in rows}) == len(rows)
     assert {outcome for row in rows for outcome in row.outcomes} <= {*OUTCOMES.values(), "unchanged"}
     assert "|" not in "".join(row.what + row.by for section in SECTIONS.values() for row in section)
+    page = escapes.page()
+    assert [row.what for row in rows for code in re.findall(r"`[^`]+`", row.what) if code not in page] == []
 
 
 def test_what_escapes_is_nothing_that_pod_security_admits() -> None:
