@@ -105,8 +105,7 @@ def test_the_daemon_runs_where_its_label_says_so_and_no_update_ends_it() -> None
 
 def test_in_another_order_than_the_pages_tell_no_limit_can_be_set(kubectls: list[Kubectl]) -> None:
     assert "Write `limits/cgroup` after `watchdog-kill`" in (tree.MANIFESTS / "README.md").read_text(encoding="utf-8")
-    for page in ("limits", "operate"):
-        assert "](../manifests/README.md)" in (tree.ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
+    assert "](../manifests/README.md)" in (tree.ROOT / "docs/limits.md").read_text(encoding="utf-8")
     newest = max(kubectls, key=lambda kubectl: kubectl.version)
     skips.older(newest.version, COMPONENTS_SINCE, "its kustomize knows no components")
     assert capabilities(newest.with_components("limits/cgroup", "watchdog-kill")) == adding("KILL")
