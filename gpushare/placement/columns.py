@@ -23,6 +23,8 @@ MOST_MIB: Final = 2**25  # of a GPU
 ENOUGH: Final = 2**40  # millicores or MiB of a host; also of one that is not known
 _MOST_PODS: Final = PART * 2**16
 _CELLS: Final = 2**18  # that are counted at a time: they stay in the processor's cache
+_MANY: Final = 64  # rows; fewer are counted sooner than compared
+_MIX: Final = np.uint64(0x9E3779B97F4A7C15)  # odd, with bits all over
 
 
 class Gpus(NamedTuple):
@@ -138,7 +140,8 @@ class Kinds:
         self.compute = _small([100 if ask.whole else ask.compute_percent for ask in asks])
         self.takes_gpu = np.array([ask.takes(mig=False) for ask in asks], np.bool_)
         self.takes_mig = np.array([ask.takes(mig=True) for ask in asks], np.bool_)
-        self.cpu, self.memory = np.array([of_host(ask.host) for ask in asks], np.int64).reshape(-1, 2).T
+        self.takes = np.array([of_host(ask.host) for ask in asks], np.int64).reshape(-1, 2).T  # CPU, and memory
+        self.amounts = [np.unique(takes, return_inverse=True) for takes in self.takes]  # few are unlike
 
     def __len__(self) -> int:
         return len(self.gpus)
@@ -154,16 +157,37 @@ def how_many(kinds: Kinds, nodes: Nodes) -> tuple[Ints, Ints]:
     First by GPUs alone, then with CPU and memory of the hosts, where a part of a pod with several GPUs is none.
     """
     fit = by_gpus = _by_gpus(kinds, nodes.gpus)
-    for has, takes in ((nodes.cpu, kinds.cpu), (nodes.memory, kinds.memory)):
-        left = PART * np.maximum(has, 0)[:, None] // np.maximum(takes, 1)
+    for has, takes, (amounts, of_kind) in zip((nodes.cpu, nodes.memory), kinds.takes, kinds.amounts, strict=True):
+        left = (PART * np.maximum(has, 0)[:, None] // np.maximum(amounts, 1))[:, of_kind]
         fit = np.where(takes > 0, np.minimum(fit, left), fit)
     return by_gpus, np.where((kinds.gpus > 1) & (fit < PART), 0, fit)
 
 
 def _by_gpus(kinds: Kinds, gpus: Gpus) -> Ints:
+    """Nodes whose GPUs are alike are counted once: of thousands, some hundred are unlike."""
+    alike = _alike(gpus)
+    if alike is not None:
+        gpus = Gpus._make(column[alike[0]] for column in gpus)
     rows, places = gpus.total.shape
     step = max(_CELLS // max(places * len(kinds), 1), 1)
-    return np.concatenate([_of_slice(kinds, gpus, slice(at, at + step)) for at in range(0, max(rows, 1), step)])
+    counts = [_of_slice(kinds, gpus, slice(at, at + step)) for at in range(0, max(rows, 1), step)]
+    found: Ints = np.concatenate(counts)
+    return found if alike is None else found[alike[1]]
+
+
+def _alike(gpus: Gpus) -> tuple[Ints, Ints] | None:
+    """A row of each look, and which of these each row looks like; None if to compare them does not pay."""
+    rows, places = gpus.total.shape
+    if rows < _MANY:
+        return None
+    weights = np.full(places, _MIX, np.uint64).cumprod()
+    key = np.zeros(rows, np.uint64)
+    for column in gpus:
+        key = key * weights[-1] * _MIX + column.astype(np.uint64) @ weights
+    _, first, where = np.unique(key, return_index=True, return_inverse=True)
+    if 2 * len(first) > rows or not all((column[first[where]] == column).all() for column in gpus):
+        return None  # too many looks, or two with the same key
+    return first, where
 
 
 def _of_slice(kinds: Kinds, gpus: Gpus, some: slice) -> Ints:

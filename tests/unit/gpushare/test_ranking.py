@@ -10,7 +10,7 @@ from gpushare.identity import NodeName
 from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.ledger import Placed
 from gpushare.model.request import Choice, MigChoice, Need, Policy, accepts
-from gpushare.placement import costs, outlook, policies
+from gpushare.placement import columns, costs, outlook, policies
 from gpushare.placement.columns import Ints, Kinds, Nodes, how_many
 from gpushare.placement.costs import change_of, costs_of
 from gpushare.placement.place import place
@@ -101,6 +101,20 @@ def test_room_in_pods_of_instances_is_that_of_one_instance_for_each() -> None:
     asks = [Ask(gpus=count, memory_mib=5, mig=MigChoice.ONLY) for count in (1, 2)]
     by_gpus, _ = how_many(Kinds(asks), Nodes.of([node]))
     assert (by_gpus[0][0] > 0, by_gpus[0][1]) == (True, 0)
+
+
+@pytest.mark.parametrize("looks", [3, 100])
+def test_nodes_whose_gpus_are_alike_have_room_as_each_alone(looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if many had the same key by chance."""
+    kinds = Kinds([Ask(gpus=1, memory_mib=5, cpu_milli=500), Ask(gpus=2, whole=True), Ask(gpus=1, compute_percent=30)])
+    nodes = [
+        NodeCapacity("T4", (FreeGpu(100, 100 - row % looks), FreeGpu(100, 100)), FreeHost(100 * row, 1000))
+        for row in range(100)
+    ]
+    alone = np.concatenate([how_many(kinds, Nodes.of([node])) for node in nodes], axis=1)
+    for mix in columns._MIX, np.uint64(0):
+        monkeypatch.setattr(columns, "_MIX", mix)
+        assert np.array_equal(how_many(kinds, Nodes.of(nodes)), alone)
 
 
 def test_costs_of_nodes_that_look_alike_are_those_of_each_also_when_they_were_forgotten(
