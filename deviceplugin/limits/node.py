@@ -34,7 +34,7 @@ _NO_EDITS: Final = (
 AUTO: Final = "auto"
 _LONGEST: Final = 200  # of why one back end does not hold, as it is published
 _NOT_ASKED: Final = "the order of limits of this node leaves it out or puts it later"
-_AUTO: Final = (Limit.MIG, Limit.CGROUP, Limit.MPS, Limit.HAMI_CORE, Limit.ADVISORY)
+_AUTO: Final = tuple(limit for limit in Limit if limit is not Limit.WATCHDOG)
 PROVEN: Final = ""  # what a back end says of a GPU on which it works
 Proofs = Mapping[GpuUuid, str]  # of one back end: `PROVEN`, or why it does not work on that GPU and what to do
 Variables = tuple[tuple[str, str], ...]
@@ -70,14 +70,20 @@ class LimitedStart:
 
 
 class LimitBackend(Protocol):
-    """One way to hold limits. Safe for use by many threads; each call has a deadline of its own."""
+    """One way to hold limits. Safe for use by many threads; each call has a deadline of its own.
+
+    Nothing is called once a container runs: what must go on is a part of its own in `main`, as `ContainerLimits`.
+    """
 
     @property
     def limit(self) -> Limit: ...
 
     @property
     def needs_edits(self) -> bool:
-        """Whether it works through mounts and variables, which a container gets by a CDI spec only: not by envvar."""
+        """Whether it works through mounts and variables, which a container gets by a CDI spec only: not by envvar.
+
+        Its `prepare` then returns a mount: by that, `handover.devices` knows that a container without a spec lacks it.
+        """
 
     def prove(self, gpus: Sequence[Gpu]) -> Proofs:
         """Whether it works, from a real call for each GPU. Never raises, and leaves nothing behind."""
