@@ -164,6 +164,7 @@ def rows_of(report: Report, uses: Mapping[NodeName, NodeUse]) -> tuple[LimitRow,
         row
         for node in report.nodes
         for pod in sorted(node.pods, key=lambda pod: (pod.namespace, pod.name))
+        if pod.shares
         for row in _of_pod(pod, node.inventory, uses.get(node.name, NodeUse()))
     )
 

@@ -163,6 +163,13 @@ def test_programs_get_the_limits_if_they_ask_for_them() -> None:
     assert gone.items() <= rows[2].items()
 
 
+def test_of_a_pod_whose_allocation_cannot_be_read_it_is_not_told_that_nothing_was_granted() -> None:
+    odd = bound("web", make_grant(0))
+    odd["metadata"]["annotations"] = {names.ANNOTATION_ALLOCATION: "{"}
+    code, out, err = inspect(cluster(Reply(status=200, text=PAGE), odd), Inspect(limits=True))
+    assert (code, "web" in out, "counted as pending" in err) == (0, False, True)
+
+
 FORBIDDEN = kube.ForbiddenError('pods "plugin-a" is forbidden: cannot get resource "pods/proxy"')
 
 
