@@ -27,6 +27,7 @@ from urllib3 import HTTPConnectionPool
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import SystemClock
+from gpushare.units import MemoryUnit
 from gpushare_cli.console import Streams
 from gpushare_cli.dashboard import command
 from gpushare_cli.dashboard.command import Options
@@ -109,6 +110,14 @@ def test_a_pod_waits_until_there_is_room(api: FakeKube, follow: Callable[..., Fo
     followed.until(lambda picture: picture.waiting and picture.waiting[0].good)
     api.vanish("/api/v1/namespaces/research/pods/train-llm")
     followed.until(lambda picture: not picture.waiting)
+
+
+def test_where_nodes_count_in_different_units_the_schedulers_words_are_told(
+    api: FakeKube, follow: Callable[..., Followed]
+) -> None:
+    api.seed(clusters.NODES, make_node(make_inventory(15, node="other", unit=MemoryUnit(1))))
+    [waits] = follow(api).until(lambda picture: picture.waiting).waiting
+    assert waits.reason == "0/1 nodes are available: 1 needs 14 GiB on one GPU."
 
 
 def test_nodes_come_and_go_and_a_gpu_that_fails_is_told(api: FakeKube, follow: Callable[..., Followed]) -> None:

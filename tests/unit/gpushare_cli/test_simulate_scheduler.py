@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpushare import names
+from gpushare.model.request import Policy
 from gpushare_cli.scheduler_config import ServerVersion
 from gpushare_cli.simulate.command import Order
 from testing.builders import Json, make_container, make_inventory, make_node, make_pod
@@ -155,6 +156,16 @@ def test_free_cpu_ranks_nodes_for_pods_without_gpus_unless_the_controller_or_the
     assert placed(cluster, web) == {"web": "node-a"}
     assert placed(cluster, web, most_allocated=True) == {"web": "node-b"}
     assert placed(cluster, web, others_weight=9, policies=("dense",)) == {"web": "node-b"}
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_what_gpu_pods_need_ranks_nodes_for_pods_without_gpus_whatever_the_policy(policy: Policy) -> None:
+    """node-a has more free CPU, and needs all of it for its GPUs, by what is typical of the pods that are there."""
+    there = pod("there", 5, cpu="2", node="node-c", phase="Running")
+    nodes = node("node-a", 15, 15, 15, 15, cpu="24"), node("node-b", 15, cpu="8"), node("node-c", 5, cpu="2")
+    cluster, web = listed(*nodes, there), manifest(pod("web", cpu="2", namespace="ml"))
+    assert placed(cluster, web, policies=(policy.value,))["web"] == "node-a"
+    assert placed(cluster, web, policies=(policy.value,), others_weight=9)["web"] == "node-b"
 
 
 def test_replicas_go_to_different_nodes_also_from_those_that_are_there() -> None:
