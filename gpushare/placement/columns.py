@@ -178,7 +178,7 @@ def _by_gpus(kinds: Kinds, gpus: Gpus) -> Ints:
 def _alike(gpus: Gpus) -> tuple[Ints, Ints] | None:
     """A row of each look, and which of these each row looks like; None if to compare them does not pay."""
     rows, places = gpus.total.shape
-    if rows < _MANY:
+    if rows < _MANY or not places:
         return None
     weights = np.full(places, _MIX, np.uint64).cumprod()
     key = np.zeros(rows, np.uint64)

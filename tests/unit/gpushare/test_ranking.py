@@ -117,6 +117,12 @@ def test_nodes_whose_gpus_are_alike_have_room_as_each_alone(looks: int, monkeypa
         assert np.array_equal(how_many(kinds, Nodes.of(nodes)), alone)
 
 
+def test_many_nodes_without_a_gpu_that_takes_pods_have_no_room() -> None:
+    nodes = Nodes.of([NodeCapacity("T4", ())] * 100)
+    for asks in [], [Ask(gpus=1, memory_mib=5)]:
+        assert how_many(Kinds(asks), nodes)[1].tolist() == [[0] * len(asks)] * 100
+
+
 def test_costs_of_nodes_that_look_alike_are_those_of_each_also_when_they_were_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
