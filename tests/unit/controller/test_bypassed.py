@@ -184,6 +184,15 @@ def test_the_pod_itself_decides_and_not_what_the_watch_says(world: World, caplog
     assert world.api.count("get") == 4
 
 
+def test_a_pod_recreated_under_the_same_name_is_not_given_its_predecessors_gpus(world: World) -> None:
+    pod = add_bypassed(world, 3)
+    world.see()
+    world.api.vanish(path_of(pod))
+    add_bypassed(world, 9, name=pod["metadata"]["name"])
+    world.reconciler.tick()
+    assert world.api.count("patch") == 0
+
+
 def test_an_api_server_that_says_no_is_asked_again_ever_later(world: World, caplog: pytest.LogCaptureFixture) -> None:
     pod = add_bypassed(world, 3)
     world.see()
