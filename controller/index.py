@@ -248,8 +248,9 @@ class Index:
                 on_node = self._on_node.get(name, {}).values()
                 reserved = (known.allocation for known in self.reservations.on_node(name).values())
                 unit = self.resource_config.unit
-                ledger, self._problems[name] = node_ledger.of_node(record, on_node, reserved, unit)
-                if not _is_alike(ledger, self._ledgers.get(name)):
+                before = self._ledgers.get(name)
+                ledger, self._problems[name] = node_ledger.of_node(record, on_node, reserved, unit, before)
+                if not _is_alike(ledger, before):
                     self._ledgers[name] = ledger
 
     def resolved(self, shape: RequestShape, labels: Mapping[str, str], pod: PodRef | None) -> RequestShape:

@@ -31,7 +31,11 @@ from gpushare.units import MemoryUnit
 
 
 def of_node(
-    node: NodeRecord, bound: Iterable[Bound], reserved: Iterable[Allocation], unit: MemoryUnit
+    node: NodeRecord,
+    bound: Iterable[Bound],
+    reserved: Iterable[Allocation],
+    unit: MemoryUnit,
+    before: LedgerOrRefused | None = None,
 ) -> tuple[LedgerOrRefused, dict[PodRef, Problem]]:
     """A node's ledger, and the pods on it whose allocations cannot be read."""
     # What a bound pod shows of itself counts instead of a choice that is reserved for it.
@@ -61,7 +65,8 @@ def of_node(
             " to it, and no one can tell which GPUs these are; delete that pod, or wait until it has ended"
         )
         return Refused(RefusalReason.NO_UNTOUCHED_GPU, message), problems
-    return NodeLedger.of(node.inventory, [*reserved, *held]), problems
+    known = before if isinstance(before, NodeLedger) else None
+    return NodeLedger.of(node.inventory, [*reserved, *held], known), problems
 
 
 def verdict(shape: RequestShape, ledger: LedgerOrRefused, policies: Policies) -> Verdict:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from operator import add
 from types import MappingProxyType
@@ -132,6 +132,8 @@ class NodeLedger:
 
     inventory: NodeInventory
     allocations: Mapping[PodUid, Allocation]
+    before: InitVar["NodeLedger | None"] = None  # of the same node: what its pods hold of these GPUs is known
+    _held: Mapping[PodUid, Mapping[GpuUuid, Held]] = field(init=False, compare=False, repr=False)
     used_mib: Mapping[GpuUuid, int] = field(init=False, compare=False)
     """MiB held on each GPU that anything is held on, also on GPUs that the inventory does not list.
 
@@ -145,14 +147,19 @@ class NodeLedger:
     extra_mib: Mapping[GpuUuid, int] = field(init=False, compare=False)
     """The most by which GPUs were oversubscribed when what is held was granted, if they were."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, before: "NodeLedger | None") -> None:
+        known = before if before is not None and before.inventory is self.inventory else None
+        held_by = {
+            uid: footprint(each.grants, self.inventory) if known is None else known.held(each)
+            for uid, each in self.allocations.items()
+        }
         memory: Counter[GpuUuid] = Counter()
         percent: Counter[GpuUuid] = Counter()
         extra: dict[GpuUuid, int] = {}
         whole: set[GpuUuid] = set()
         physical: set[GpuUuid] = set()
-        for allocation in self.allocations.values():
-            for uuid, held in self.held(allocation).items():
+        for holds in held_by.values():
+            for uuid, held in holds.items():
                 memory[uuid] += held.memory_mib
                 percent[uuid] += held.compute_percent
                 if held.whole:
@@ -161,6 +168,7 @@ class NodeLedger:
                     physical.add(uuid)
                 if held.extra_mib:
                     extra[uuid] = max(extra.get(uuid, 0), held.extra_mib)
+        object.__setattr__(self, "_held", held_by)
         object.__setattr__(self, "used_mib", MappingProxyType(memory))
         object.__setattr__(self, "used_percent", MappingProxyType(percent))
         object.__setattr__(self, "whole", frozenset(whole))
@@ -168,18 +176,24 @@ class NodeLedger:
         object.__setattr__(self, "extra_mib", MappingProxyType(extra))
 
     @classmethod
-    def of(cls, inventory: NodeInventory, held: Iterable[Allocation] = ()) -> "NodeLedger":
-        """The ledger from what was read: the same whatever the order of the pods."""
-        return cls(inventory=inventory, allocations=MappingProxyType({a.pod.uid: a for a in held}))
+    def of(
+        cls, inventory: NodeInventory, held: Iterable[Allocation] = (), before: "NodeLedger | None" = None
+    ) -> "NodeLedger":
+        """The ledger from what was read: the same whatever the order of the pods, and whichever was there before."""
+        allocations = MappingProxyType({a.pod.uid: a for a in held})
+        return cls(inventory=inventory, allocations=allocations, before=before)
 
     def held(self, allocation: Allocation) -> Mapping[GpuUuid, Held]:
         """What an allocation holds on this node's GPUs."""
+        uid = allocation.pod.uid
+        if self.allocations.get(uid) is allocation:
+            return self._held[uid]
         return footprint(allocation.grants, self.inventory)
 
     def with_allocation(self, allocation: Allocation) -> "NodeLedger":
         """The ledger with one more pod. A pod that is there already is replaced, so adding twice changes nothing."""
         changed = {**self.allocations, allocation.pod.uid: allocation}
-        return NodeLedger(inventory=self.inventory, allocations=MappingProxyType(changed))
+        return NodeLedger(inventory=self.inventory, allocations=MappingProxyType(changed), before=self)
 
     def grantable_mib(self, gpu: Gpu) -> int:
         """MiB that may be granted on a GPU to all pods together: what it has while a pod there wants that."""

@@ -3,6 +3,7 @@
 The columns are `Fits` and those of `costs`. Nothing here locks.
 """
 
+import itertools
 import weakref
 from collections.abc import Sequence
 from typing import Final, TypeVar
@@ -210,8 +211,8 @@ class NodeNames(list[NodeName]):
     def rows(self, of: Table) -> Ints:
         known = self._rows
         if known is None or known[0]() is not of or known[1] != of.layout:
-            find = of.rows.get
-            known = self._rows = weakref.ref(of), of.layout, np.array([find(name, 0) for name in self], np.int64)
+            found = map(of.rows.get, self, itertools.repeat(0))
+            known = self._rows = weakref.ref(of), of.layout, np.fromiter(found, np.int64, len(self))
         return known[2]
 
 

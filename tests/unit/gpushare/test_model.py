@@ -123,6 +123,16 @@ def test_a_ledger_cannot_be_changed_and_a_pod_added_twice_changes_nothing() -> N
     assert once.allocations == {PodUid(allocation.pod.uid): allocation}
 
 
+def test_what_was_known_of_a_node_counts_only_for_the_same_gpus_and_the_same_allocation() -> None:
+    half = make_allocation("pod", make_grant(0, gib=0, memory_percent=50))
+    before = NodeLedger.of(make_inventory(10), [half])
+    assert NodeLedger.of(before.inventory, [half], before).used_mib == {GPU: 5 * 1024}
+    assert NodeLedger.of(make_inventory(20), [half], before).used_mib == {GPU: 10 * 1024}
+    more = replace(half, grants=(make_grant(0, gib=6),))
+    assert NodeLedger.of(before.inventory, [more], before).used_mib == {GPU: 6 * 1024}
+    assert before.held(more) == {GPU: Held(6 * 1024)}
+
+
 def test_a_gpu_that_shrank_or_vanished_is_over_committed_and_has_nothing_free() -> None:
     ledger = replace(make_ledger([15, 15], {0: 9}), inventory=make_inventory(8, 15))
     assert ledger.free_mib(make_gpu(0, 8)) == 0
