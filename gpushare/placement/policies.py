@@ -131,11 +131,7 @@ class Dense(Scoring):
         return self.value(gpus) - self.value(gpus._replace(free=gpus.free - mib, percent=gpus.percent - percent))
 
     def first(self, before: Nodes, after: Nodes) -> Ints:
-        old, new, lost = before.gpus, after.gpus, np.zeros(len(before), np.int64)
-        changed = np.nonzero((old.free != new.free) | (old.percent != new.percent))
-        was, became = (self.value(Gpus._make(column[changed] for column in gpus)) for gpus in (old, new))
-        np.add.at(lost, changed[0], was - became)
-        return lost
+        return sums(self.value(before.gpus)) - sums(self.value(after.gpus))
 
     def value(self, gpus: Gpus) -> Ints:
         """Of what is free: the MiB that usual pods can fill, times `outlook.WHOLE`; 0 if no price is known.
