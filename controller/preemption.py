@@ -223,12 +223,14 @@ class Preemption:
         Nodes on which that does not help, or for which there is no time, are left out.
         """
         deadline, known = self.clock.monotonic() + BUDGET_S, self.budgets()
+        preemptor = None
+        if request is not None:
+            preemptor = Preemptor(request=request, priority=args.priority, policies=self.state.policies)
         decisions: dict[NodeName, Decision] = {}
         for node, given in args.victims.items():
-            if request is None:
+            if preemptor is None:
                 decisions[node] = as_given(given)
             elif self.clock.monotonic() < deadline:
-                preemptor = Preemptor(request=request, priority=args.priority, policies=self.state.policies)
                 ledger, bound = self.state.index.occupants(node)
                 decisions[node] = decide(preemptor, given, ledger, bound, known)
         self._tell(args, decisions)
