@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -164,6 +165,35 @@ def test_what_is_exempt_and_what_is_refused_as_shipped_is_told() -> None:
     shipped = tree.one(tree.objects("servers/1.30"), "ConfigMap", names.RUNTIME_CLASS_POLICY)["data"]["refuse"]
     assert f"| `{shipped}` (as shipped) |" in SECURITY
     assert "the policy [`gpushare-runtime-class`](#refuse-nvidias-runtimeclasses), as shipped |" in SECURITY
+
+
+def test_what_the_installation_changes_is_told() -> None:
+    told = section("docs/install.md", "## What the installation changes")
+    found = tree.installed()
+    kinds = Counter((each["kind"], each["metadata"].get("namespace", "")) for each in found)
+    assert not kinds["CustomResourceDefinition", ""]
+    assert (kinds["Role", "kube-system"], kinds["RoleBinding", "kube-system"]) == (1, 2)
+    assert "in `kube-system` one Role and two RoleBindings" in told
+    assert (kinds["MutatingWebhookConfiguration", ""], kinds["ValidatingWebhookConfiguration", ""]) == (1, 1)
+    assert kinds["ValidatingAdmissionPolicy", ""] == 5
+    assert "from Kubernetes 1.30 on five ValidatingAdmissionPolicies" in told
+    requests: dict[str, Counter[str]] = {"DaemonSet": Counter(), "Deployment": Counter()}
+    for each in found:
+        if each["kind"] in requests:
+            for container in each["spec"]["template"]["spec"]["containers"]:
+                for resource, amount in container["resources"]["requests"].items():
+                    number = int(re.sub(r"(?<=\d)(m|Mi)$", "", amount))
+                    requests[each["kind"]][resource] += number * each["spec"].get("replicas", 1)
+    on_nodes, others = requests["DaemonSet"], requests["Deployment"]
+    assert f"request {on_nodes['cpu']}m CPU and {on_nodes['memory']}Mi on each node" in told
+    assert f"all others together {others['cpu']}m and {others['memory']}Mi" in told
+
+
+def test_limits_that_need_a_choice_are_off_as_installed() -> None:
+    assert "as installed, that is MIG or variables" in text("README.md")
+    values = yaml.safe_load(text("manifests/chart/values.yaml"))
+    assert values["limits"] == {"cgroup": False, "mps": False}
+    assert (values["watchdog"], PluginSettings().hami_core_dir) == ("none", None)
 
 
 def test_oversubscription_is_off_by_default_and_its_settings_can_be_read() -> None:
