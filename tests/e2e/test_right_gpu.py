@@ -61,9 +61,11 @@ def calls(system: System, namespace: str) -> Counter[str]:
 
 @pytest.mark.parametrize("count", [80, LARGE])
 def test_equal_pods_at_once_get_exactly_their_gpus(system: System, namespace: str, count: int) -> None:
-    """The controller sends one request to the API server for each of them."""
+    """The controller sends one request for each of them, and reads those few that a busy machine's watch shows late."""
     run_disturbed(system, namespace, [make_pod(f"p{i:03}") for i in range(count)], lambda _done: None)
-    assert calls(system, namespace) == {"create/pods/binding": count}
+    sent = calls(system, namespace)
+    assert sent.pop("get/pods", 0) <= count // 10
+    assert sent == {"create/pods/binding": count}
 
 
 @pytest.mark.parametrize("each", [20, pytest.param(40, marks=pytest.mark.soak)])
