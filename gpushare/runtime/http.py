@@ -250,6 +250,8 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
 
 
 class _Task(WSGITask):  # type: ignore[misc]  # waitress has no types
+    wrote_header: bool
+
     def get_environment(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().get_environment()
         environ |= {RECEIVED: self.request.began, BUSY: self.request.busy, CLOSE: self.set_close_on_finish}
@@ -260,6 +262,10 @@ class _Task(WSGITask):  # type: ignore[misc]  # waitress has no types
         return environ
 
     def write(self, data: bytes) -> None:
+        if not self.wrote_header and self.content_length == len(data) <= _UNSENT:  # one packet wakes the peer once
+            self.wrote_header, self.content_bytes_written = True, len(data)
+            self.channel.write_soon(self.build_response_header() + data)
+            return
         for start in range(0, len(data) or 1, _PIECE):
             super().write(data[start : start + _PIECE])
 

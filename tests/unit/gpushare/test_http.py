@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from concurrent import futures
 from dataclasses import fields
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, create_autospec
 
 import pytest
-from waitress import buffers, wasyncore
+from waitress import buffers, channel, wasyncore
 
 import controller.settings
 import webhook.settings
@@ -294,6 +294,14 @@ def test_requests_that_come_together_are_all_answered(server: Server) -> None:
     while data.count(b"\r\n\r\nok") < 4:
         data += received(peer, b"ok")
     assert [seen.length for seen in server.seen] == [0, 0, 0, 5]
+
+
+def test_a_small_answer_leaves_in_one_packet(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: Mock = create_autospec(channel.HTTPChannel.send, side_effect=channel.HTTPChannel.send)
+    monkeypatch.setattr(channel.HTTPChannel, "send", sent)
+    [peer] = server.peers(CHECK, 1)
+    assert answer(peer) == b"ok"
+    assert sent.call_count == 1
 
 
 def test_peers_that_send_many_requests_at_once_wait_their_turn() -> None:
