@@ -149,16 +149,19 @@ class NodeLedger:
 
     def __post_init__(self, before: "NodeLedger | None") -> None:
         known = before if before is not None and before.inventory is self.inventory else None
-        held_by = {
+        # Pods that came are added to the sums; when one has gone all are counted again, as a maximum may have been its.
+        start = known if known is not None and known.allocations.items() <= self.allocations.items() else None
+        came = {
             uid: footprint(each.grants, self.inventory) if known is None else known.held(each)
             for uid, each in self.allocations.items()
+            if start is None or uid not in start.allocations
         }
-        memory: Counter[GpuUuid] = Counter()
-        percent: Counter[GpuUuid] = Counter()
-        extra: dict[GpuUuid, int] = {}
-        whole: set[GpuUuid] = set()
-        physical: set[GpuUuid] = set()
-        for holds in held_by.values():
+        memory: Counter[GpuUuid] = Counter(start.used_mib if start else ())
+        percent: Counter[GpuUuid] = Counter(start.used_percent if start else ())
+        extra: dict[GpuUuid, int] = dict(start.extra_mib if start else ())
+        whole: set[GpuUuid] = set(start.whole if start else ())
+        physical: set[GpuUuid] = set(start.physical if start else ())
+        for holds in came.values():
             for uuid, held in holds.items():
                 memory[uuid] += held.memory_mib
                 percent[uuid] += held.compute_percent
@@ -168,7 +171,7 @@ class NodeLedger:
                     physical.add(uuid)
                 if held.extra_mib:
                     extra[uuid] = max(extra.get(uuid, 0), held.extra_mib)
-        object.__setattr__(self, "_held", held_by)
+        object.__setattr__(self, "_held", {**start._held, **came} if start else came)  # noqa: SLF001 - its own
         object.__setattr__(self, "used_mib", MappingProxyType(memory))
         object.__setattr__(self, "used_percent", MappingProxyType(percent))
         object.__setattr__(self, "whole", frozenset(whole))
