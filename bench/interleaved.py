@@ -30,15 +30,17 @@ class Client:
         return answer
 
     def wait_ready(self) -> None:
-        """Until the controller answers."""
+        """Until the controller answers, and knows what placement learns of a cluster in the seconds after its start."""
         for _ in range(2400):
-            self._connection.request("GET", "/readyz")
-            answer = self._connection.getresponse()
-            answer.read()
-            if answer.status == 200:
+            if self._get("/readyz")[0] == 200 and b"gpushare_outlook_age_seconds +Inf" not in self._get("/metrics")[1]:
                 return
             time.sleep(0.05)
         raise SystemExit("the controller is not ready")
+
+    def _get(self, path: str) -> tuple[int, bytes]:
+        self._connection.request("GET", path)
+        answer = self._connection.getresponse()
+        return answer.status, answer.read()
 
     def close(self) -> None:
         self._connection.close()
