@@ -21,10 +21,10 @@ from gpushare.cluster import node_ledger, node_records
 from gpushare.identity import NodeName, PodUid
 from gpushare.model.capacity import FreeHost
 from gpushare.model.ledger import NodeLedger, Placed, RefusalReason, Refused, Verdict
-from gpushare.model.request import Policy, RequestShape
+from gpushare.model.request import RequestShape
 from gpushare.placement import costs, explain, table
 from gpushare.placement.columns import Nodes
-from gpushare.placement.costs import Cost, Costs, Worth
+from gpushare.placement.costs import Cost, Costs
 from gpushare.placement.outlook import Outlook
 from gpushare.placement.policies import Policies
 from gpushare.placement.table import BY_PLACE, FITS, UNSEEN, Fits, Table
@@ -136,7 +136,6 @@ class ClusterTable:
         self._clock = clock
         self._lock = threading.Lock()
         self._table = Table()
-        self._worths: dict[Policy, Worth] = {}
         self._kept = _Kept(MAX_BYTES)
         self._chores = _Kept(MAX_BYTES // 4)
         self._words: dict[tuple[bool, bool, bool], dict[int, tuple[NodeLedger, str]]] = {}
@@ -211,26 +210,26 @@ class ClusterTable:
 
         Kinds of pods are looked at `in_turn`, with pauses in which requests are answered.
         """
-        policies, worths = Policies(self._state.policies.default, outlook), dict[Policy, Worth]()
+        policies = Policies(self._state.policies.default, outlook)
         with self._lock:
             used, table = [key for key in reversed(self._kept.values) if isinstance(key, PodKind)][:WARM], self._table
         fresh: dict[PodKind, Costs] = {}
         for kind in in_turn(used):
             with self._current() as current:
                 if current is not table:  # what was computed on rows of the former one would never change again
-                    fresh, worths, table = {}, {}, current
+                    fresh, table = {}, current
                 known = self._kind(self._kept, kind.shape) if kind.shape is not None else None
-                fresh[kind] = Costs(kind.takes, _worth(worths, policies, kind))
+                fresh[kind] = Costs(kind.takes, policies.of(policies.ranks(kind.shape)))
                 fresh[kind].update(current, known.fits if known is not None else None)
         with self._lock:
             if self._table is not table:
-                fresh, worths = {}, {}
+                fresh = {}
             for key in [key for key in self._kept.values if isinstance(key, PodKind)]:
                 self._kept.drop(key)
             for kind in reversed(fresh):
                 self._kept.put(kind, fresh[kind])
                 self._kept.used(kind)
-            self._state.policies, self._worths = policies, worths
+            self._state.policies = policies
 
     # Under the lock.
 
@@ -253,7 +252,6 @@ class ClusterTable:
             if changed and self._table.is_bloated():
                 self._table, self._words = self._table.again(), {}
                 self._kept, self._chores = _Kept(MAX_BYTES), _Kept(MAX_BYTES // 4)
-                self._worths = {}
             yield self._table
 
     def _kind(self, kept: _Kept, shape: RequestShape) -> _Kind:
@@ -265,7 +263,8 @@ class ClusterTable:
     def _costs(self, current: Table, kind: PodKind, known: _Kind | None) -> Costs:
         found = self._kept.values.get(kind)
         if not isinstance(found, Costs):
-            found = self._kept.put(kind, Costs(kind.takes, _worth(self._worths, self._state.policies, kind)))
+            policies = self._state.policies
+            found = self._kept.put(kind, Costs(kind.takes, policies.of(policies.ranks(kind.shape))))
         found.update(current, known.fits if known is not None else None)
         self._kept.used(kind)
         return found
@@ -370,10 +369,3 @@ def _row(current: Table, row: int, code: int = UNSEEN) -> _Row:
     ledger = current.ledgers[row]
     assert isinstance(ledger, NodeLedger)  # noqa: S101 - for the type checker: columns tell of all others
     return _Row(current, row, int(current.facts[table.VERSION, row]), code, ledger, current.host(row))
-
-
-def _worth(worths: dict[Policy, Worth], policies: Policies, kind: PodKind) -> Worth:
-    policy = policies.ranks(kind.shape)
-    if policy not in worths:
-        worths[policy] = Worth(policies.of(policy))
-    return worths[policy]

@@ -71,6 +71,13 @@ class Nodes:
             return self
         return replace(self, cpu=np.where(short, cpu, self.cpu), memory=np.where(short, memory, self.memory))
 
+    def joined(self, others: "Nodes") -> "Nodes":
+        """These, and others of the same models behind them."""
+        gpus = Gpus._make(map(np.concatenate, zip(self.gpus, others.gpus, strict=True)))
+        pairs = (self.model, others.model), (self.cpu, others.cpu), (self.memory, others.memory)
+        model, cpu, memory = map(np.concatenate, pairs)
+        return Nodes(gpus, model, cpu, memory, self.models)
+
     def after(self, chosen: Ints, mib: Ints | int, percent: int, takes: FreeHost) -> "Nodes":
         """When a pod has come to each of them.
 
@@ -140,8 +147,8 @@ class Kinds:
         self.compute = _small([100 if ask.whole else ask.compute_percent for ask in asks])
         self.takes_gpu = np.array([ask.takes(mig=False) for ask in asks], np.bool_)
         self.takes_mig = np.array([ask.takes(mig=True) for ask in asks], np.bool_)
-        self.takes = np.array([of_host(ask.host) for ask in asks], np.int64).reshape(-1, 2).T  # CPU, and memory
-        self.amounts = [np.unique(takes, return_inverse=True) for takes in self.takes]  # few are unlike
+        takes = np.array([of_host(ask.host) for ask in asks], np.int64).reshape(-1, 2).T  # CPU, and memory
+        self.amounts = [np.unique(each, return_inverse=True) for each in takes]  # few are unlike
 
     def __len__(self) -> int:
         return len(self.gpus)
@@ -157,9 +164,10 @@ def how_many(kinds: Kinds, nodes: Nodes) -> tuple[Ints, Ints]:
     First by GPUs alone, then with CPU and memory of the hosts, where a part of a pod with several GPUs is none.
     """
     fit = by_gpus = _by_gpus(kinds, nodes.gpus)
-    for has, takes, (amounts, of_kind) in zip((nodes.cpu, nodes.memory), kinds.takes, kinds.amounts, strict=True):
-        left = (PART * np.maximum(has, 0)[:, None] // np.maximum(amounts, 1))[:, of_kind]
-        fit = np.where(takes > 0, np.minimum(fit, left), fit)
+    for has, (amounts, of_kind) in zip((nodes.cpu, nodes.memory), kinds.amounts, strict=True):
+        left = PART * np.maximum(has, 0)[:, None] // np.maximum(amounts, 1)
+        left[:, amounts == 0] = _MOST_PODS
+        fit = np.minimum(fit, left[:, of_kind])
     return by_gpus, np.where((kinds.gpus > 1) & (fit < PART), 0, fit)
 
 

@@ -65,8 +65,7 @@ def change_of(
 def costs_of(changes: Sequence[Change], policy: Scoring) -> list[Cost]:
     """What each change costs. Less is better; only the order means anything."""
     before, after = (Nodes.of(side) for side in ([each.before for each in changes], [each.after for each in changes]))
-    found = np.column_stack((policy.first(before, after), policy.worth(before) - policy.worth(after)))
-    return [(first, then, last) for first, then, last in found.tolist()]
+    return [(first, then, last) for first, then, last in policy.costs(before, after).tolist()]
 
 
 def grades_of(names: Sequence[NodeName], found: Sequence[Cost]) -> list[int]:
@@ -98,27 +97,11 @@ def grades(
     return found
 
 
-class Worth:
-    """What nodes are worth to a policy as they are, shared by all kinds of pods."""
-
-    def __init__(self, policy: Scoring) -> None:
-        self.policy = policy
-        self.worth: Ints = np.zeros((0, 2), np.int64)
-        self._seen = 0
-
-    def update(self, table: Table) -> None:
-        self.worth = grown(self.worth, table)
-        rows = with_gpus(table, table.changed(self._seen))
-        self._seen = table.now
-        if len(rows):
-            self.worth[rows] = self.policy.worth(table.nodes(rows))
-
-
 class Costs:
     """What nodes cost a pod, under one outlook."""
 
-    def __init__(self, takes: FreeHost, worth: Worth) -> None:
-        self.takes, self._worth = takes, worth
+    def __init__(self, takes: FreeHost, policy: Scoring) -> None:
+        self.takes, self._policy = takes, policy
         self.costs: Ints = np.zeros((0, 3), np.int64)
         """As of `costs_of`, where `known`."""
         self.known: Bools = np.zeros(0, np.bool_)
@@ -164,8 +147,7 @@ class Costs:
         self.costs[row], self.known[row] = cost, True
 
     def _find(self, table: Table, rows: Ints, fits: Fits | None) -> Ints:
-        now, policy = table.nodes(rows), self._worth.policy
-        before = now.at_least(self.takes)
+        before, policy = table.nodes(rows).at_least(self.takes), self._policy
         chosen, mib, percent = np.zeros((len(rows), 0), np.int64), np.zeros((len(rows), 0), np.int64), 0
         if fits is not None and (rules := fits.rules) is not None:
             percent = rules.percent
@@ -179,9 +161,4 @@ class Costs:
             mib = takes[np.arange(len(rows))[:, None], chosen]
             if not rules.whole:  # of GPUs that differ, all give what the smallest does
                 mib = mib.min(axis=1, keepdims=True)
-        after = before.after(chosen, mib, percent, self.takes)
-        self._worth.update(table)
-        worth: Ints = self._worth.worth[rows]
-        if before is not now:
-            worth = policy.worth(before)
-        return np.column_stack((policy.first(before, after), worth - policy.worth(after)))
+        return policy.costs(before, before.after(chosen, mib, percent, self.takes))

@@ -49,12 +49,12 @@ _STEPS: Final = np.array([math.ceil(-1_000_000 * math.log(100 / score - 1)) for 
 class Scoring(ABC):
     """A policy with what it knows of the cluster. Safe for use by many threads.
 
-    What a pod costs follows from the outlook and from what `costs.Costs` compares of a node's row; what it costs of a
-    GPU, from the outlook, the `FreeGpu` and the need. Costs are remembered by these: a policy reads nothing else.
+    `gpu_costs` choose the GPUs of a node, `costs` judge the node that gets them; equal GPUs go by what is free and by
+    index, equal nodes by name. Both are remembered under one outlook, by what they are given: a policy reads no more.
     """
 
     learns: ClassVar[bool] = False
-    """Whether it looks at the outlook."""
+    """Whether it looks at the outlook: `explain` and `simulate` give it none otherwise."""
 
     def __init__(self, outlook: Outlook = NOTHING_KNOWN) -> None:
         self._outlook = outlook
@@ -77,12 +77,8 @@ class Scoring(ABC):
         """What is lost by taking so much of each GPU that has room for it, `[rows, places]`. Of several, it adds up."""
 
     @abstractmethod
-    def first(self, before: Nodes, after: Nodes) -> Ints:
-        """What the cluster loses when a pod makes this of each node: `[rows]`."""
-
-    def worth(self, nodes: Nodes) -> Ints:
-        """What decides among nodes that lose equally much, by what they lose of it: `[rows, 2]`, more is better."""
-        return np.zeros((len(nodes), 2), np.int64)
+    def costs(self, before: Nodes, after: Nodes) -> Ints:
+        """What the cluster loses when a pod makes this of each node, `[rows, 3]`."""
 
 
 class Binpack(Scoring):
@@ -91,8 +87,8 @@ class Binpack(Scoring):
     def gpu_costs(self, gpus: Gpus, mib: Ints | int, percent: Ints | int) -> Ints:  # noqa: ARG002 - of the protocol
         return gpus.free
 
-    def first(self, before: Nodes, after: Nodes) -> Ints:  # noqa: ARG002 - of the protocol
-        return WHOLE * sums(after.gpus.free) // np.maximum(sums(after.gpus.total), 1)
+    def costs(self, before: Nodes, after: Nodes) -> Ints:  # noqa: ARG002 - of the protocol
+        return _alone(WHOLE * sums(after.gpus.free) // np.maximum(sums(after.gpus.total), 1))
 
 
 class Spread(Binpack):
@@ -101,9 +97,9 @@ class Spread(Binpack):
     def gpu_costs(self, gpus: Gpus, mib: Ints | int, percent: Ints | int) -> Ints:  # noqa: ARG002 - of the protocol
         return -gpus.free
 
-    def first(self, before: Nodes, after: Nodes) -> Ints:
-        has_gpus = sums(after.gpus.total) > 0
-        return np.where(has_gpus, -super().first(before, after), -WHOLE - 1)
+    def costs(self, before: Nodes, after: Nodes) -> Ints:
+        has_gpus = sums(after.gpus.total)[:, None] > 0
+        return np.where(has_gpus, -super().costs(before, after), (-WHOLE - 1, 0, 0))
 
 
 class Dense(Scoring):
@@ -130,8 +126,9 @@ class Dense(Scoring):
     def gpu_costs(self, gpus: Gpus, mib: Ints | int, percent: Ints | int) -> Ints:
         return self.value(gpus) - self.value(gpus._replace(free=gpus.free - mib, percent=gpus.percent - percent))
 
-    def first(self, before: Nodes, after: Nodes) -> Ints:
-        return sums(self.value(before.gpus)) - sums(self.value(after.gpus))
+    def costs(self, before: Nodes, after: Nodes) -> Ints:
+        worth, left = self.worth(before.joined(after)).reshape(2, len(before), 3)
+        return worth - left
 
     def value(self, gpus: Gpus) -> Ints:
         """Of what is free: the MiB that usual pods can fill, times `outlook.WHOLE`; 0 if no price is known.
@@ -148,15 +145,17 @@ class Dense(Scoring):
         return per_mib * gpus.total
 
     def worth(self, nodes: Nodes) -> Ints:
+        """What can be lost of each node, `[rows, 3]`."""
+        value = sums(self.value(nodes.gpus))
         weight, accepted, known = (each[nodes.model] for each in self._of_models(nodes.models))
         by_gpus, fit = how_many(self._kinds, nodes)
         served = sums(np.where(fit >= PART, accepted * (SERVED * PART) * fit // np.maximum(by_gpus, 1), 0))
         asked = sums(np.where(by_gpus > 0, accepted, 0))
         share = np.where(asked > 0, np.minimum(PART, served // np.maximum(asked, 1)), PART)
-        free = STRANDED * (sums(self.value(nodes.gpus)) // self._usual)
+        free = STRANDED * (value // self._usual)
         useful = np.where(known, free * share + sums(weight * fit), 0)
         left = sums(nodes.gpus.free)
-        return np.stack((useful, left * left), axis=1)
+        return np.stack((value, useful, left * left), axis=1)
 
     def _by_model(self, models: tuple[str, ...]) -> tuple[Ints, Ints, Ints]:
         """Weights of kinds, pods that accept a model, and whether it is known: `[models, kinds]` or `[models]`."""
@@ -196,14 +195,14 @@ class Fgd(Scoring):
         self._any = partly[-1] + np.where(np.arange(FULL + 1) == FULL, wholly[-1, MAX_GPUS] // MAX_GPUS, 0)
 
     def gpu_costs(self, gpus: Gpus, mib: Ints | int, percent: Ints | int) -> Ints:  # noqa: ARG002 - of the protocol
-        """How much more of a GPU is of no use. CPU and model of its node are left to `first`: they change little."""
+        """How much more of a GPU is of no use. CPU and model of its node are left to `costs`: they change little."""
         before, after = _parts(gpus), _parts(gpus._replace(free=gpus.free - mib))
         of_use: Ints = self._any[before] - self._any[after]
         return of_use - (before - after) * self.number
 
-    def first(self, before: Nodes, after: Nodes) -> Ints:
+    def costs(self, before: Nodes, after: Nodes) -> Ints:
         """The published score, negative: the lowest cost is the highest score."""
-        return -np.searchsorted(_STEPS, -self.grown(before, after) * 1000 // self.number, "right")
+        return _alone(-np.searchsorted(_STEPS, -self.grown(before, after) * 1000 // self.number, "right"))
 
     def grown(self, before: Nodes, after: Nodes) -> Ints:
         """By how much a node's fragment grows, in parts of a GPU, summed over the sample: `[rows]`."""
@@ -235,6 +234,11 @@ class Fgd(Scoring):
                     wholly[step, ask.gpus] += count
         fits = partly.cumsum(axis=0).cumsum(axis=1) * np.arange(FULL + 1)
         return fits, wholly.cumsum(axis=0).cumsum(axis=1) * np.arange(MAX_GPUS + 1) * FULL
+
+
+def _alone(costs: Ints) -> Ints:
+    """Costs that have no second and third part."""
+    return np.pad(costs[:, None], ((0, 0), (0, 2)))
 
 
 def _parts(gpus: Gpus) -> Ints:

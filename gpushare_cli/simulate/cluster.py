@@ -14,9 +14,9 @@ from gpushare.model.ledger import Allocation, LedgerOrRefused, NodeLedger, Place
 from gpushare.model.request import PodRequest, Policy, RequestShape
 from gpushare.placement import costs, outlook, table
 from gpushare.placement.columns import Bools, Ints, Nodes as Columns, clipped
-from gpushare.placement.costs import Costs, Worth
+from gpushare.placement.costs import Costs
 from gpushare.placement.outlook import NOTHING_KNOWN, Outlook
-from gpushare.placement.policies import LEARNING, Policies
+from gpushare.placement.policies import LEARNING, Policies, Scoring
 from gpushare.placement.table import Fits, Table
 from gpushare_cli.kube_scores import Floats
 from gpushare_cli.schedulable import PODS
@@ -120,7 +120,7 @@ class Cluster:
         self.policies = Policies(policy)
         self._learner = learner
         self._used = {policy, self.policies.ranks(None)} if rank_others else {policy}
-        self._worths: dict[Policy, Worth] = {}
+        self._scorings: dict[Policy, Scoring] = {}
         self._columns: OrderedDict[PodSignature, Column] = OrderedDict()
         self._most_columns = max(_MOST_KEPT // max(len(self.names), 1), 16)
         self._look()
@@ -142,21 +142,21 @@ class Cluster:
         if LEARNING.isdisjoint(self._used) or not self._learner.look(*self.table.sharing()):
             return
         self.policies = Policies(self.policies.default, self._learner.outlook)
-        self._worths = {policy: worth for policy, worth in self._worths.items() if policy not in LEARNING}
+        self._scorings = {policy: each for policy, each in self._scorings.items() if policy not in LEARNING}
 
     def column(self, pod: PodSignature, wanted: Bools) -> "Column":
         """Where pods fit of the nodes that are wanted, as they are now. The columns that were used last are kept."""
         policy, shape = self.policies.ranks(pod.shape), self._resolved(pod)
         if shape is not None:
             self._used.add(policy)
-        worth = self._worths.setdefault(policy, Worth(self.policies.of(policy)))
+        scoring = self._scorings.setdefault(policy, self.policies.of(policy))
         found = self._columns.get(pod)
         if found is None or found.shape != shape:
             found = self._columns[pod] = Column(pod, shape)
             if len(self._columns) > self._most_columns:
                 self._columns.popitem(last=False)
         self._columns.move_to_end(pod)
-        found.update(self, worth, wanted)
+        found.update(self, scoring, wanted)
         return found
 
     def verdict(self, pod: PodSignature, node: int) -> Verdict:
@@ -235,29 +235,29 @@ class Column:
     def __init__(self, pod: PodSignature, shape: RequestShape | None) -> None:
         self._pod, self.shape = pod, shape
         self._fits = None if shape is None else Fits(shape)
-        self._worth: Worth | None = None
+        self._scoring: Scoring | None = None
         self._bare: Bools = np.zeros(0, np.bool_)
         self.fits = self._bare
 
-    def update(self, cluster: Cluster, worth: Worth, wanted: Bools) -> None:
-        """Follow the cluster, under the outlook of that worth."""
-        if worth is not self._worth:
-            self._worth, self._costs = worth, Costs(self._pod.ask.host, worth)
+    def update(self, cluster: Cluster, scoring: Scoring, wanted: Bools) -> None:
+        """Follow the cluster, under the outlook of that scoring."""
+        if scoring is not self._scoring:
+            self._scoring, self._costs = scoring, Costs(self._pod.ask.host, scoring)
         rows = slice(1, len(wanted) + 1)
         if self._fits is None:
             self._costs.update(cluster.table, None)
             facts = cluster.table.facts[:, rows]
             self.fits, self._bare = wanted, (facts[table.STATE] != table.WIDE) & (facts[table.GPUS] == 0)
-            self._place(cluster, worth, wanted & (facts[table.STATE] == table.WIDE) & ~self._costs.known[rows])
+            self._place(cluster, scoring, wanted & (facts[table.STATE] == table.WIDE) & ~self._costs.known[rows])
             return
         self._fits.update(cluster.table)
         self._costs.update(cluster.table, self._fits)
         codes = self._fits.codes[rows]
         known = (codes == table.FITS) & self._costs.known[rows]
-        self._place(cluster, worth, wanted & ((codes == table.UNSEEN) | ((codes == table.FITS) & ~known)))
+        self._place(cluster, scoring, wanted & ((codes == table.UNSEEN) | ((codes == table.FITS) & ~known)))
         self.fits = wanted & (codes == table.FITS)
 
-    def _place(self, cluster: Cluster, worth: Worth, nodes: Bools) -> None:
+    def _place(self, cluster: Cluster, scoring: Scoring, nodes: Bools) -> None:
         changes: dict[int, costs.Change] = {}
         for node in np.flatnonzero(nodes).tolist():
             verdict = cluster.verdict(self._pod, node)
@@ -266,7 +266,7 @@ class Column:
             if isinstance(verdict, Placed):
                 changes[node] = cluster.change(node, verdict, self._pod.ask.host)
         if changes:
-            for node, cost in zip(changes, costs.costs_of(list(changes.values()), worth.policy), strict=True):
+            for node, cost in zip(changes, costs.costs_of(list(changes.values()), scoring), strict=True):
                 self._costs.keep(node + 1, cost)
 
     def best(self, nodes: Ints) -> int:

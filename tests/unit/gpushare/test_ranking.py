@@ -48,8 +48,8 @@ def test_a_node_without_gpus_is_the_best_for_a_pod_that_needs_none() -> None:
 
 def test_the_host_counts_for_policies_that_look_at_it_and_has_at_least_what_the_pod_takes() -> None:
     class Host(Binpack):
-        def first(self, before: Nodes, after: Nodes) -> Ints:
-            return before.cpu - 10 * after.memory
+        def costs(self, before: Nodes, after: Nodes) -> Ints:
+            return np.pad((before.cpu - 10 * after.memory)[:, None], ((0, 0), (0, 2)))
 
     ledger = make_ledger([10])
     verdict = place(make_shape(3), ledger)
@@ -128,10 +128,10 @@ def test_costs_of_nodes_that_look_alike_are_those_of_each_also_when_they_were_fo
 ) -> None:
     monkeypatch.setattr(costs, "_MOST_ALIKE", 2)
     table, shape, policy = Table(), make_shape(1), Binpack()
-    kept = costs.Costs(FreeHost(0, 0), costs.Worth(policy)), Fits(shape)
+    kept = costs.Costs(FreeHost(0, 0), policy), Fits(shape)
     for step in (0, 1, 2, 0, 1, 2, 1, 0):
         table.set(A, make_ledger([8, 8], {0: step}), None, None)
-        fresh = costs.Costs(FreeHost(0, 0), costs.Worth(policy)), Fits(shape)
+        fresh = costs.Costs(FreeHost(0, 0), policy), Fits(shape)
         for found, fits in (kept, fresh):
             fits.update(table)
             found.update(table, fits)
