@@ -1,8 +1,8 @@
 """What holds limits: the interface of its back ends, and which of them works on which GPU of this node.
 
-It is proven, shown, and put in place before a container starts. Two back ends are here, which only write variables: one
-caps what one framework allocates in one process, and a program may ignore or change it. Others are files beside this
-one, each with its name in `gpushare.model.gpu.Limit` and in `_AUTO`, and a line in `deviceplugin.main`.
+It is proven, shown, and put in place before a container starts. Two back ends are here, which only write variables: a
+framework caps by one what it allocates in one process, and a program may ignore it. Others are files beside this one,
+each with its name in `gpushare.model.gpu.Limit`, whose order is that of `auto`, and a line in `deviceplugin.main`.
 """
 
 import itertools
@@ -70,7 +70,7 @@ class LimitedStart:
 
 
 class LimitBackend(Protocol):
-    """One way to hold limits. Safe for use by many threads; each call has a deadline of its own.
+    """One way to hold limits. Safe for use by many threads; each call ends in time by itself.
 
     Nothing is called once a container runs: what must go on is a part of its own in `main`, as `ContainerLimits`.
     """
@@ -86,10 +86,10 @@ class LimitBackend(Protocol):
         """
 
     def prove(self, gpus: Sequence[Gpu]) -> Proofs:
-        """Whether it works, from a real call for each GPU. Never raises, and leaves nothing behind."""
+        """Whether it works, by a real call where one can be made; asked every 10 s. Never raises, leaves nothing."""
 
     def prepare(self, start: LimitedStart, gpus: Sequence[Gpu]) -> ContainerEdits:
-        """Put the limit of a container in place on some of its GPUs before it exists. May raise LimitError."""
+        """Put a container's limit in place on some of its GPUs; variables beat the pod's own. May raise LimitError."""
 
 
 class AdvisoryBackend:

@@ -190,7 +190,7 @@ def test_what_the_installation_changes_is_told() -> None:
 
 
 def test_limits_that_need_a_choice_are_off_as_installed() -> None:
-    assert "as installed, that is MIG or variables" in text("README.md")
+    assert "as installed, that is MIG on GPUs with instances, and elsewhere only variables" in text("README.md")
     values = yaml.safe_load(text("manifests/chart/values.yaml"))
     assert values["limits"] == {"cgroup": False, "mps": False}
     assert (values["watchdog"], PluginSettings().hami_core_dir) == ("none", None)
