@@ -193,7 +193,7 @@ class ClusterTable:
                 if isinstance(verdict := placed.get(at), Placed)
             }
             if changes:
-                values = costs.costs_of(list(changes.values()), policies.of(policies.ranks(kind.shape)))
+                values = costs.costs_of(list(changes.values()), policies.ranking(kind.shape))
                 found[list(changes)], fits[list(changes)] = values, True
                 self._keep_costs(kind, policies, zip(map(asked.__getitem__, changes), values, strict=True))
             late = list(asked.keys() - placed.keys())  # there was no time for them: worse than all others
@@ -219,7 +219,7 @@ class ClusterTable:
                 if current is not table:  # what was computed on rows of the former one would never change again
                     fresh, table = {}, current
                 known = self._kind(self._kept, kind.shape) if kind.shape is not None else None
-                fresh[kind] = Costs(kind.takes, policies.of(policies.ranks(kind.shape)))
+                fresh[kind] = Costs(kind.takes, policies.ranking(kind.shape))
                 fresh[kind].update(current, known.fits if known is not None else None)
         with self._lock:
             if self._table is not table:
@@ -263,8 +263,7 @@ class ClusterTable:
     def _costs(self, current: Table, kind: PodKind, known: _Kind | None) -> Costs:
         found = self._kept.values.get(kind)
         if not isinstance(found, Costs):
-            policies = self._state.policies
-            found = self._kept.put(kind, Costs(kind.takes, policies.of(policies.ranks(kind.shape))))
+            found = self._kept.put(kind, Costs(kind.takes, self._state.policies.ranking(kind.shape)))
         found.update(current, known.fits if known is not None else None)
         self._kept.used(kind)
         return found

@@ -267,6 +267,9 @@ class Policies:
         """Ranks nodes for a pod. One without GPUs is always kept from what GPU pods need, so by `dense`."""
         return Policy.DENSE if shape is None else shape.policy or self.default
 
+    def ranking(self, shape: RequestShape | None) -> Scoring:
+        return self.of(self.ranks(shape))
+
     def of(self, policy: Policy | None) -> Scoring:
         policy = policy or self.default
         found = self._made.get(policy)
