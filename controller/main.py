@@ -12,6 +12,7 @@ from typing import Final
 
 import gpushare
 from controller.cluster_table import ClusterTable
+from controller.extender import app
 from controller.extender.app import Extender
 from controller.extender.bind import Binder
 from controller.leadership import Leadership
@@ -83,7 +84,6 @@ class Controller:
             metrics=metrics,
             refusals=refusals,
             clock=clock,
-            most_binds=max(1, settings.threads * 3 // 4),
             unready=leads.unready,
             version=gpushare.__version__,
         ).handle
@@ -125,12 +125,14 @@ class Server:
         signals.install()
         sys.setswitchinterval(SWITCH_S)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the supervisor as well
-        running = build()
+        running, binds = build(), max(1, self._threads * 3 // 4)
         server = HttpServer(
             application=wsgi(running.handler),
             listener=self.listener,
             clock=SystemClock(),
-            threads=self._threads,
+            threads=self._threads - binds,
+            waiting=app.WAITING,
+            waiting_threads=binds,
             most=MOST,
             budget=ByteBudget(BUDGET),
             keep_alive_s=KEEP_ALIVE_S,

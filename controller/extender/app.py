@@ -1,7 +1,6 @@
 """HTTP routes of the extender. kube-scheduler drops the body of any answer but 200, so errors travel inside of it."""
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -35,9 +34,8 @@ _LOG: Final = logging.getLogger(__name__)
 _LIMIT: Final = Limit(body=64 * MIB, weight=896 * MIB)
 """5,000 whole Node objects of a scheduler that does not cache them."""
 _MAX_BYTES: Final = 1024 * MIB  # for all large requests together: one of the largest
-_BUSY: Final = "this replica of the gpushare controller is binding as many pods as it can; try again"
-BINDS: Final = 24
-"""Binds at the same time. Fewer than the server has threads: each may wait for the API server, and nothing else may."""
+_PREFIXES: Final = (names.EXTENDER_PREFIX, names.NANO_PREFIX)
+WAITING: Final = frozenset(f"{prefix}/bind" for prefix in _PREFIXES)  # paths of what waits for the API server
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +62,10 @@ class Extender:
     metrics: Metrics
     refusals: Refusals
     clock: Clock
-    most_binds: int = BINDS  # at the same time
     unready: Callable[[], str]  # why the extender must not be asked; empty if it may
     version: str
 
     def __post_init__(self) -> None:
-        self._binds = threading.BoundedSemaphore(self.most_binds)
         self._lists = NodeLists()
         self._intake = Intake(budget=ByteBudget(_MAX_BYTES))
         verbs = {
@@ -78,9 +74,9 @@ class Extender:
             "bind": _Verb("bind", self._bind, messages.bind_result),
         }
         prioritize = _Verb("prioritize", self._prioritize)
-        ours, nanos = names.EXTENDER_PREFIX, names.NANO_PREFIX
+        ours, nanos = _PREFIXES
         self._verbs: Mapping[str, _Verb] = {
-            **{f"{prefix}/{name}": verb for prefix in (ours, nanos) for name, verb in verbs.items()},
+            **{f"{prefix}/{name}": verb for prefix in _PREFIXES for name, verb in verbs.items()},
             f"{ours}/prioritize": prioritize,
             f"{nanos}/priorities": prioritize,
             f"{ours}/{names.OTHERS_VERB}": _Verb(names.OTHERS_VERB, self._prioritize_others),
@@ -169,13 +165,7 @@ class Extender:
     def _bind(self, body: bytes, request: Request) -> tuple[bytes, str]:
         args = messages.bind_args(body)
         self._check_ready()
-        # A queue here would hold the server's threads; kube-scheduler has one, and tries again after a second.
-        if not self._binds.acquire(blocking=False):
-            return messages.bind_result(_BUSY), "busy"
-        try:
-            answer = self.binder.bind(args, received=request.received)
-        finally:
-            self._binds.release()
+        answer = self.binder.bind(args, received=request.received)
         return messages.bind_result(answer.error), answer.outcome.value
 
     def _request(self, pod: JsonObject) -> PodRequest | None:

@@ -18,7 +18,7 @@ from waitress.buffers import OverflowableBuffer
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser, TransferEncodingNotImplemented
 from waitress.receiver import FixedStreamReceiver
-from waitress.task import WSGITask
+from waitress.task import ThreadedTaskDispatcher, WSGITask
 
 from gpushare.errors import SettingsError
 from gpushare.runtime import logs
@@ -76,7 +76,10 @@ class HttpServer:
     application: Wsgi
     listener: socket.socket
     clock: Clock
-    threads: int  # requests that are answered at the same time
+    threads: int  # requests that are answered at the same time, beside those that wait
+    waiting: frozenset[str] = frozenset()
+    """Paths of requests that wait for another server. They have threads of their own, and nothing else waits behind."""
+    waiting_threads: int = 0
     most: int  # bytes of the longest body that is read. Of a longer one the application gets the beginning.
     budget: ByteBudget
     keep_alive_s: float
@@ -88,6 +91,7 @@ class HttpServer:
     stopping: bool = field(init=False, default=False)
     _sockets: dict[int, Any] = field(init=False, default_factory=dict)
     _server: Any = field(init=False)
+    _waiting: Any = field(init=False)
     _looked: float = field(init=False, default=float("-inf"))
 
     def __post_init__(self) -> None:
@@ -114,6 +118,8 @@ class HttpServer:
             log_socket_errors=False,
         )
         self._server.channel_class, self._server.accept = self._connect, self._accept
+        self._waiting = ThreadedTaskDispatcher()
+        self._waiting.set_thread_count(self.waiting_threads)
 
     def serve(self, told_to_stop: Callable[[], bool], beat: Callable[[], None]) -> None:
         """Accept and look after connections until told to stop; `beat` is called at least once a second."""
@@ -131,8 +137,13 @@ class HttpServer:
             self._turn(self.tick_s / 10)
         for channel in list(self._server.active_channels.values()):
             channel.end()
-        self._server.task_dispatcher.shutdown(timeout=1)
+        for threads in (self._server.task_dispatcher, self._waiting):
+            threads.shutdown(timeout=1)
         wasyncore.close_all(self._sockets)
+
+    def answer(self, channel: "_Channel", path: str) -> None:
+        """As soon as a thread is free."""
+        (self._waiting if path in self.waiting else self._server.task_dispatcher).add_task(channel)
 
     def _accept(self) -> Any:
         try:
@@ -207,7 +218,7 @@ class _Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
 
     def __init__(self, server: HttpServer, adjustments: Any) -> None:
         super().__init__(adjustments)
-        self.began = server.clock.monotonic()
+        self.began, self.path = server.clock.monotonic(), ""
         self.held = 0
         self.awaits = self.busy = self.cut = False
         self._budget, self._most = server.budget, server.most
@@ -334,7 +345,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         self.request = None
         if not request.empty:
             self.requests.append(request)
-            self.server.add_task(self)
+            self.ours.answer(self, request.path)
 
     def handle_close(self) -> None:
         if self.request is not None:

@@ -120,7 +120,7 @@ USES: Final[Mapping[str, str]] = {
     "gpushare_webhook_ca_ttl_seconds": "alert below 30 days",
     "gpushare_leading": "",
     "gpushare_ready": "alert if the sum is not 1: GPU pods wait",
-    "gpushare_extender_requests": "`busy` and `out-of-time`: binds that were not sent, because the API server is slow",
+    "gpushare_extender_requests": "`out-of-time`: binds that were not sent, because the API server is slow",
     "gpushare_extender_seconds": "latency of binds and of every other verb",
     "gpushare_filter_nodes": "how many it refuses",
     "gpushare_preempt_nodes": "as-given, chosen (other victims than kube-scheduler's), dropped (no eviction helps"

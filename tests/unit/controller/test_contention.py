@@ -1,17 +1,23 @@
 """A long search stops no one, and what changes meanwhile is not overlooked; names of nodes do not pile up."""
 
+import contextlib
+import http.client
+import os
+import signal
+import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
-from itertools import islice
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
 
 from controller import state
-from controller.extender import app
 from controller.extender.bind import Outcome
+from controller.main import Server
+from controller.settings import Settings
 from controller.state import AlreadyBound, Reserved
 from controller.watches import NodeSink, PodSink
 from gpushare import names
@@ -24,6 +30,7 @@ from gpushare.kube.watch import Reflector
 from gpushare.model.ledger import NodeLedger, RefusalReason, Refused, Verdict
 from gpushare.model.request import PodRequest, RequestShape
 from gpushare.placement.policies import Policies
+from gpushare.runtime.pages import Request, Response
 from gpushare.wire import pods as pods_wire
 from testing.builders import make_ref, make_shape
 from testing.controller.world import NODES, PODS, World, bind_request, is_binding, uid_of
@@ -94,30 +101,49 @@ def test_names_of_nodes_that_are_gone_are_forgotten(world: World) -> None:
     assert {row for words in world.table._words.values() for row in words} == set(table.rows.values())
 
 
-THREADS = 32  # of the server, by default
-BUSY = "this replica of the gpushare controller is binding as many pods as it can; try again"
-
-
-def test_while_binds_wait_for_the_api_server_everything_else_is_answered(world: World) -> None:
+def test_binds_that_wait_for_the_api_server_are_all_done_and_hold_nothing_else_up(world: World) -> None:
     answers = threading.Event()
     world.api.fail_next(is_binding, Delayed(answers), times=1000)
     world.add_node("node-c", 100, 100)
     pods = [world.add_pod(1) for _ in range(150)]
     world.see()
-    node_args = {"Pod": pods[0], "NodeNames": ["node-c"]}
-    with ThreadPoolExecutor(THREADS) as server:
+
+    def post(verb: str, body: JsonObject) -> JsonObject:
+        connection = http.client.HTTPConnection("127.0.0.1", server.listener.getsockname()[1], timeout=30)
+        with contextlib.closing(connection):
+            connection.request("POST", f"{names.EXTENDER_PREFIX}/{verb}", orjson.dumps(body))
+            answer: JsonObject = orjson.loads(connection.getresponse().read())
+            return answer
+
+    def handler(request: Request) -> Response:
+        return world.client().handler(replace(request, received=world.clock.at))
+
+    def ask() -> list[str]:
         try:
-            binds = [server.submit(world.post, "bind", bind_request(pod, "node-c")) for pod in pods]
-            assert server.submit(world.post, "filter", node_args).result(timeout=30)["NodeNames"] == ["node-c"]
-            ended = islice(as_completed(binds, timeout=30), len(pods) - app.BINDS)
-            assert {bind.result()["Error"] for bind in ended} == {BUSY}
+            with ThreadPoolExecutor(len(pods)) as scheduler:
+                binds = [scheduler.submit(post, "bind", bind_request(pod, "node-c")) for pod in pods]
+                try:
+                    assert post("filter", {"Pod": pods[0], "NodeNames": ["node-c"]})["NodeNames"] == ["node-c"]
+                finally:
+                    answers.set()
+                return [bind.result()["Error"] for bind in binds]
         finally:
-            answers.set()
-        errors = [bind.result(timeout=30)["Error"] for bind in binds]
-    assert world.api.count("create") == errors.count("") == app.BINDS
-    assert set(errors) == {"", BUSY}
-    left = [pod for pod, error in zip(pods, errors, strict=True) if error]
-    assert world.post("bind", bind_request(left[0], "node-c"))["Error"] == "", "those that have ended make room"
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    server = Server(Settings(bind_address="127.0.0.1", port=0), os.getppid())
+    interval = sys.getswitchinterval()
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            asked = thread.submit(ask)
+            server.serve(lambda: Mock(handler=handler), lambda: None)
+        assert asked.result() == [""] * len(pods)
+    finally:
+        server.listener.close()
+        sys.setswitchinterval(interval)
+        for number, previous in before.items():
+            signal.signal(number, previous)
+    assert world.api.count("create") == len(pods)
 
 
 def test_a_bind_of_which_the_scheduler_has_given_up_is_not_sent(world: World) -> None:

@@ -89,7 +89,11 @@ class Server:
     """The main loop in a thread."""
 
     def __init__(
-        self, connections: int = 100, threads: int = AT_A_TIME, tls: Callable[[], ssl.SSLContext] | None = None
+        self,
+        connections: int = 100,
+        threads: int = AT_A_TIME,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        waiting: frozenset[str] = frozenset(),
     ) -> None:
         self.tls = tls
         self.clock, self.seen, self.gate = ManualClock(), list[Seen](), threading.Event()
@@ -102,6 +106,8 @@ class Server:
             listener=listener,
             clock=self.clock,
             threads=threads,
+            waiting=waiting,
+            waiting_threads=len(waiting),
             most=MIB,
             budget=self.budget,
             keep_alive_s=75.0,

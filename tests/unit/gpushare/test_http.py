@@ -316,6 +316,17 @@ def test_peers_that_send_many_requests_at_once_wait_their_turn() -> None:
         assert [seen.path for seen in server.seen].index("/other") == 1
 
 
+def test_requests_that_wait_for_others_hold_only_threads_of_their_own() -> None:
+    with running(Server(threads=1, waiting=frozenset({"/gate"}))) as server:
+        waiting = server.peers(CHECK.replace(b"/ok", b"/gate"), 3)
+        server.at_gate.wait()
+        wait_until(lambda: len(server.server._waiting.queue) == 2)
+        [peer] = server.peers(CHECK, 1)
+        assert answer(peer) == b"ok"
+        server.gate.set()
+        assert [answer(peer) for peer in waiting] == [b"ok"] * 3
+
+
 def test_a_peer_that_asks_whether_to_send_or_for_the_head_gets_one_answer(server: Server) -> None:
     """A question to go on would be sent without a limit of time, and what is refused would come nevertheless."""
     expects = b"Expect: 100-continue\r\nHost"
