@@ -108,6 +108,12 @@ def sums(column: Ints | Bools) -> Ints:
     return found
 
 
+def quotient(amounts: Ints, by: Ints) -> Ints:
+    """Amounts from 0 to 2 ** 53, divided by 1 or more. So far floats are exact, and they divide in half the time."""
+    found: Ints = (amounts / np.maximum(by, 1)).astype(np.int64)
+    return found
+
+
 def clipped(amount: int, most: int) -> int:
     """What annotations say has no bound, and numpy's numbers do."""
     return max(-most, min(amount, most))
@@ -165,7 +171,7 @@ def how_many(kinds: Kinds, nodes: Nodes) -> tuple[Ints, Ints]:
     """
     fit = by_gpus = _by_gpus(kinds, nodes.gpus)
     for has, (amounts, of_kind) in zip((nodes.cpu, nodes.memory), kinds.amounts, strict=True):
-        left = PART * np.maximum(has, 0)[:, None] // np.maximum(amounts, 1)
+        left = quotient(PART * np.maximum(has, 0)[:, None], amounts)
         left[:, amounts == 0] = _MOST_PODS
         fit = np.minimum(fit, left[:, of_kind])
     return by_gpus, np.where((kinds.gpus > 1) & (fit < PART), 0, fit)

@@ -27,6 +27,7 @@ from gpushare.placement.columns import (
     clipped,
     how_many,
     of_gpus,
+    quotient,
     sums,
 )
 from gpushare.placement.outlook import NOTHING_KNOWN, SLOTS, Outlook
@@ -42,6 +43,7 @@ STRANDED: Final = 4
 FULL: Final = 1000  # parts of a GPU, for `fgd`
 _MOST_KNOWN: Final = 2**14  # GPUs whose costs are remembered
 _MOST_WEIGHT: Final = 2**37
+_MOST_ACCEPTED: Final = 2**26  # pods, so that a product of them stays below 2 ** 53
 _STEPS: Final = np.array([math.ceil(-1_000_000 * math.log(100 / score - 1)) for score in range(1, 100)], np.int64)
 """From which thousandth of a part on the difference has the scores 1, 2, ... 99 of `fgd`: a sigmoid."""
 
@@ -149,7 +151,7 @@ class Dense(Scoring):
         value = sums(self.value(nodes.gpus))
         weight, accepted, known = (each[nodes.model] for each in self._of_models(nodes.models))
         by_gpus, fit = how_many(self._kinds, nodes)
-        served = sums(np.where(fit >= PART, accepted * (SERVED * PART) * fit // np.maximum(by_gpus, 1), 0))
+        served = sums(np.where(fit >= PART, quotient(accepted * (SERVED * PART) * fit, by_gpus), 0))
         asked = sums(np.where(by_gpus > 0, accepted, 0))
         share = np.where(asked > 0, np.minimum(PART, served // np.maximum(asked, 1)), PART)
         free = STRANDED * (value // self._usual)
@@ -164,7 +166,7 @@ class Dense(Scoring):
         known = [model in weights and model in accepted for model in models]
         found = [
             [[clipped(number, most) for number in by_model.get(model, nothing)] for model in models]
-            for by_model, most in ((weights, _MOST_WEIGHT), (accepted, 2**30))
+            for by_model, most in ((weights, _MOST_WEIGHT), (accepted, _MOST_ACCEPTED))
         ]
         weight, accept = np.array(found, np.int64).reshape(2, len(models), len(nothing))
         return weight, accept, np.array(known, np.int64)

@@ -24,6 +24,9 @@ from gpushare_cli.simulate.signature import Owner, PodAffinity, PodSignature
 from gpushare_cli.world import World
 
 ENOUGH: Final = 10**15  # CPU, memory and pods of a node that does not tell
+_HEAP: Final = 2**21
+"""Numbers of an array that is freed at once: from then on glibc keeps that much for others. Else it gives the memory of
+each step back to the kernel, and clearing it again takes a tenth of the time."""
 _MOST_KEPT: Final = 20_000_000  # of nodes times signatures; some 500 MiB
 
 
@@ -123,6 +126,7 @@ class Cluster:
         self._scorings: dict[Policy, Scoring] = {}
         self._columns: OrderedDict[PodSignature, Column] = OrderedDict()
         self._most_columns = max(_MOST_KEPT // max(len(self.names), 1), 16)
+        np.empty(_HEAP)
         self._look()
 
     def room(self, node: int) -> NodeCapacity:
