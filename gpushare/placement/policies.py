@@ -253,7 +253,7 @@ POLICIES: Final[Mapping[Policy, type[Scoring]]] = {
     Policy.DENSE: Dense,
     Policy.FGD: Fgd,
 }
-"""A new policy is a row here; `explain` has words for it, and `testing/plain_policies.py` its definition."""
+"""To add one: docs/architecture.md, "Add a policy"."""
 LEARNING: Final = frozenset(policy for policy, scoring in POLICIES.items() if scoring.learns)
 
 

@@ -160,8 +160,8 @@ def test_which_policies_learn_from_pods_is_told() -> None:
 
 
 def test_what_is_exempt_and_what_is_refused_as_shipped_is_told() -> None:
-    [told] = [line for line in INSTALL.splitlines() if line.startswith("The webhook and the policies exempt")]
-    assert re.findall(r"`([^`]+)`", told) == ["kube-system", *names.ADDON_NAMESPACES]
+    [told] = [line for line in INSTALL.splitlines() if line.startswith("The webhook and the policies leave")]
+    assert re.findall(r"`([^`]+)`", told) == [*names.ADDON_NAMESPACES, "kube-system", names.NAMESPACE]
     shipped = tree.one(tree.objects("servers/1.30"), "ConfigMap", names.RUNTIME_CLASS_POLICY)["data"]["refuse"]
     assert f"| `{shipped}` (as shipped) |" in SECURITY
     assert "the policy [`gpushare-runtime-class`](#refuse-nvidias-runtimeclasses), as shipped |" in SECURITY
@@ -185,8 +185,9 @@ def test_what_the_installation_changes_is_told() -> None:
                     number = int(re.sub(r"(?<=\d)(m|Mi)$", "", amount))
                     requests[each["kind"]][resource] += number * each["spec"].get("replicas", 1)
     on_nodes, others = requests["DaemonSet"], requests["Deployment"]
-    assert f"request {on_nodes['cpu']}m CPU and {on_nodes['memory']}Mi on each node" in told
-    assert f"all others together {others['cpu']}m and {others['memory']}Mi" in told
+    assert f"Each such node gives {on_nodes['cpu']}m CPU and {on_nodes['memory']}Mi (limit 256Mi)" in told
+    assert sum(each["spec"].get("replicas", 1) for each in found if each["kind"] == "Deployment") == 6
+    assert f"six pods request {others['cpu']}m and {others['memory']}Mi together" in told
 
 
 def test_limits_that_need_a_choice_are_off_as_installed() -> None:
