@@ -107,11 +107,13 @@ def test_binds_that_wait_for_the_api_server_are_all_done_and_hold_nothing_else_u
     world.add_node("node-c", 100, 100)
     pods = [world.add_pod(1) for _ in range(150)]
     world.see()
+    sent = threading.Semaphore(0)
 
     def post(verb: str, body: JsonObject) -> JsonObject:
         connection = http.client.HTTPConnection("127.0.0.1", server.listener.getsockname()[1], timeout=30)
         with contextlib.closing(connection):
             connection.request("POST", f"{names.EXTENDER_PREFIX}/{verb}", orjson.dumps(body))
+            sent.release()
             answer: JsonObject = orjson.loads(connection.getresponse().read())
             return answer
 
@@ -123,6 +125,7 @@ def test_binds_that_wait_for_the_api_server_are_all_done_and_hold_nothing_else_u
             with ThreadPoolExecutor(len(pods)) as scheduler:
                 binds = [scheduler.submit(post, "bind", bind_request(pod, "node-c")) for pod in pods]
                 try:
+                    assert all(sent.acquire(timeout=30) for _ in pods), "all binds are there first"
                     assert post("filter", {"Pod": pods[0], "NodeNames": ["node-c"]})["NodeNames"] == ["node-c"]
                 finally:
                     answers.set()
