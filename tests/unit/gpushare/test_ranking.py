@@ -11,7 +11,7 @@ from gpushare.model.capacity import Ask, FreeGpu, FreeHost, NodeCapacity
 from gpushare.model.ledger import Placed
 from gpushare.model.request import Choice, MigChoice, Need, Policy, accepts
 from gpushare.placement import columns, costs, outlook, policies
-from gpushare.placement.columns import Ints, Kinds, Nodes, how_many
+from gpushare.placement.columns import Ints, Kinds, Nodes, how_many, quotient
 from gpushare.placement.costs import change_of, costs_of
 from gpushare.placement.place import place
 from gpushare.placement.policies import Binpack, Dense, Policies
@@ -36,6 +36,15 @@ CARD = FreeGpu(10, 10)
 )
 def test_a_mig_instance_is_no_whole_gpu_and_no_part_of_several(ask: Ask, fits: list[FreeGpu]) -> None:
     assert [room for room in (SLICE, CARD) if ask.fits(room)] == fits
+
+
+@pytest.mark.parametrize("by", [1, 3, 7, 10, 2**10 - 1, 2**20, 2**26 + 1, 2**40])
+def test_quotients_are_exact_beside_every_whole_one(by: int) -> None:
+    """As for whole numbers of any size: one less than a multiple is not rounded up to it."""
+    times = [2**53 // by >> step for step in range(54)]
+    amounts = [amount for n in times for amount in (n * by - 1, n * by, n * by + 1) if 0 <= amount <= 2**53]
+    assert quotient(np.array(amounts), np.array(by)).tolist() == [amount // by for amount in amounts]
+    assert policies._MOST_ACCEPTED * policies.SERVED * columns.PART * columns._MOST_PODS <= 2**53
 
 
 def test_a_node_without_gpus_is_the_best_for_a_pod_that_needs_none() -> None:
