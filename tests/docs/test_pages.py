@@ -178,14 +178,19 @@ def test_what_the_installation_changes_is_told() -> None:
     assert kinds["ValidatingAdmissionPolicy", ""] == 5
     assert "from Kubernetes 1.30 on five ValidatingAdmissionPolicies" in told
     requests: dict[str, Counter[str]] = {"DaemonSet": Counter(), "Deployment": Counter()}
+    limits: dict[str, set[str]] = {"DaemonSet": set(), "Deployment": set()}
     for each in found:
         if each["kind"] in requests:
             for container in each["spec"]["template"]["spec"]["containers"]:
                 for resource, amount in container["resources"]["requests"].items():
                     number = int(re.sub(r"(?<=\d)(m|Mi)$", "", amount))
                     requests[each["kind"]][resource] += number * each["spec"].get("replicas", 1)
+                limits[each["kind"]].add(container["resources"]["limits"]["memory"])
     on_nodes, others = requests["DaemonSet"], requests["Deployment"]
-    assert f"Each such node gives {on_nodes['cpu']}m CPU and {on_nodes['memory']}Mi (limit 256Mi)" in told
+    [on_node] = limits["DaemonSet"]
+    assert f"Each such node gives {on_nodes['cpu']}m CPU and {on_nodes['memory']}Mi (limit {on_node})" in told
+    assert limits["Deployment"] == {"1Gi", "2Gi"}
+    assert "limit](operate.md#memory) of each is 1 or 2 GiB" in told
     assert sum(each["spec"].get("replicas", 1) for each in found if each["kind"] == "Deployment") == 6
     assert f"six pods request {others['cpu']}m and {others['memory']}Mi together" in told
 
