@@ -12,8 +12,7 @@ from typing import Final
 
 import gpushare
 from controller.cluster_table import ClusterTable
-from controller.extender import app
-from controller.extender.app import Extender
+from controller.extender.app import WAITING, Extender
 from controller.extender.bind import Binder
 from controller.leadership import Leadership
 from controller.metrics import Metrics, Readings
@@ -131,7 +130,7 @@ class Server:
             listener=self.listener,
             clock=SystemClock(),
             threads=self._threads - binds,
-            waiting=app.WAITING,
+            waiting=WAITING,
             waiting_threads=binds,
             most=MOST,
             budget=ByteBudget(BUDGET),
