@@ -143,7 +143,7 @@ class Extender:
         args = messages.node_args(body, self._lists)
         request = self._request(args.pod)
         if request is None:
-            return args.names.without_preference(), "no-gpu"
+            return b"[]", "no-gpu"
         kind = PodKind(request.shape, FreeHost.of(request))
         return args.names.priorities(self.table.grades(kind, args.names, request.pod.uid)), "scored"
 
@@ -151,7 +151,7 @@ class Extender:
         """Where a pod without GPUs takes the least from pods with GPUs: on any node without, else on the best one."""
         args = messages.node_args(body, self._lists)
         if pods_wire.needs_gpu(args.pod, self.state.resource_config):
-            return args.names.without_preference(), "gpu"
+            return b"[]", "gpu"
         self._check_ready()
         kind = PodKind(None, pods_wire.host_requests(args.pod))
         return args.names.priorities(self.table.grades(kind, args.names)), "scored"

@@ -47,8 +47,7 @@ def test_a_pod_without_a_request_passes_everywhere_even_when_nothing_is_ready(wo
     world.unready = unready
     pod = make_pod(make_container())
     assert world.post("filter", {"Pod": pod, "NodeNames": ["x", "y"]})["NodeNames"] == ["x", "y"]
-    scores = [{"Host": "x", "Score": 0}]
-    assert world.post("prioritize", {"Pod": pod, "NodeNames": ["x"]}) == scores
+    assert world.post("prioritize", {"Pod": pod, "NodeNames": ["x", "y"]}) == []
 
 
 def test_a_replica_that_is_not_ready_says_so_inside_of_the_answer(world: World) -> None:

@@ -264,11 +264,15 @@ def test_what_was_answered_is_known_and_not_what_a_sender_wrote() -> None:
 
 
 @pytest.mark.parametrize("name", ["b", 'a"b', "a\\b", "ä", "a\n", ""])
-def test_scores_are_json_whatever_nodes_are_called(name: str) -> None:
-    nodes = NodeList([A, NodeName(name), A])
-    for scores in ([1, 3, 10], [0, 10, 0]):
-        found = orjson.loads(nodes.priorities(np.array(scores, np.uint8)))
-        assert found == [{"Host": host, "Score": score} for host, score in zip(nodes, scores, strict=True)]
+@pytest.mark.parametrize("scores", [[1, 3, 10], [0, 10, 0], [2, 2, 2], [10, 0, 8]])
+def test_scores_keep_their_distances_and_the_lowest_is_left_out(name: str, scores: list[int]) -> None:
+    nodes = NodeList([A, NodeName(name), NodeName("c")])
+    found = {each["Host"]: each["Score"] for each in orjson.loads(nodes.priorities(np.array(scores, np.uint8)))}
+    assert [found.get(node, 0) for node in nodes] == [score - min(scores) for score in scores]
+    assert 0 not in found.values()
+
+
+def test_no_node_has_no_score() -> None:
     assert NodeList().priorities(np.array([], np.uint8)) == b"[]"
 
 
@@ -285,9 +289,8 @@ def test_lists_that_were_used_last_are_kept_within_a_bound() -> None:
 
 def test_a_list_with_all_that_is_kept_of_it_takes_so_many_times_its_json() -> None:
     kept = NodeList(NodeName(f"n{i}") for i in range(5000))
-    kept.priorities(np.zeros(5000, np.uint8))
-    sizes = [sys.getsizeof(kept), *map(sys.getsizeof, kept), *(each.nbytes for each in kept._blank)]
-    assert sum(sizes) + kept.rows(Table()).nbytes < 20 * len(kept.sent)
+    sizes = [sys.getsizeof(kept), sys.getsizeof(kept.sent), *map(sys.getsizeof, kept)]
+    assert sum(sizes) + kept.rows(Table()).nbytes < 12 * len(kept.sent)
 
 
 def test_lists_of_nodes_keep_no_table_of_the_past(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,12 @@ def reference(world: World, kind: PodKind, asked: Sequence[NodeName]) -> list[in
     return plain.grades(asked, costs)
 
 
+def told(answer: Sequence[JsonObject], asked: Sequence[NodeName]) -> list[int]:
+    """As kube-scheduler reads an answer."""
+    scores = {each["Host"]: each["Score"] for each in answer}
+    return [scores.get(name, 0) for name in asked]
+
+
 def grades(world: World, kind: PodKind, asked: Sequence[NodeName]) -> list[int]:
     scores: list[int] = world.table.grades(kind, asked).tolist()
     return scores
@@ -115,8 +121,10 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("policy", Policy)
 def test_scores_follow_from_the_choice_the_policy_and_what_the_pod_takes(policy: Policy) -> None:
     world, made = grown(1, policy), pod("wide", gib=2, gpus="2", cpu="4")
-    answer = world.post("prioritize", {"Pod": made, "NodeNames": every(world)})
-    assert [each["Score"] for each in answer] == reference(world, kind_of(made), [each["Host"] for each in answer])
+    asked = every(world)
+    scores = reference(world, kind_of(made), asked)
+    answer = world.post("prioritize", {"Pod": made, "NodeNames": asked})
+    assert told(answer, asked) == [score - min(scores) for score in scores]
 
 
 def test_only_changed_nodes_are_looked_at_again(counted: list[int]) -> None:
@@ -272,7 +280,7 @@ def test_a_node_with_more_gpus_than_columns_is_placed_by_itself() -> None:
 
 def others(world: World, made: JsonObject, *known: str) -> dict[str, int]:
     answer = world.post(names.OTHERS_VERB, {"Pod": made, "NodeNames": known})
-    return {each["Host"]: each["Score"] for each in answer}
+    return dict(zip(known, told(answer, list(map(NodeName, known))), strict=True))
 
 
 def test_pods_without_gpus_go_to_nodes_without_or_that_take_no_pods_with_some() -> None:
@@ -292,7 +300,8 @@ def test_among_nodes_with_gpus_one_alone_is_the_best() -> None:
     world = grown(11)
     asked = [name for name in every(world) if world.capacities()[name].gpus]
     kind = PodKind(None, FreeHost(4000, 1024))
-    assert list(others(world, pod("guest", cpu="4"), *asked).values()) == reference(world, kind, asked)
+    scores = reference(world, kind, asked)
+    assert list(others(world, pod("guest", cpu="4"), *asked).values()) == [score - min(scores) for score in scores]
 
 
 def test_pods_with_gpus_are_not_ranked_there(world: World) -> None:
@@ -301,7 +310,7 @@ def test_pods_with_gpus_are_not_ranked_there(world: World) -> None:
 
 def test_a_replica_that_does_not_know_the_cluster_has_no_opinion(world: World) -> None:
     world.unready = "still reading"
-    assert others(world, pod("guest"), "node-a", "node-b") == {}
+    assert world.post(names.OTHERS_VERB, {"Pod": pod("guest"), "NodeNames": ["node-a", "node-b"]}) == []
     assert world.post(names.OTHERS_VERB, {"Pod": None}) == []
 
 
