@@ -317,6 +317,11 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         self.left = self.ours.clock.monotonic()
         self.handle_close()
 
+    def writable(self) -> bool:
+        """Unlike waitress's, not while a thread answers, which sends by itself: the main loop would run in circles."""
+        sends = self.requests and self.total_outbufs_len <= _UNSENT and not self.will_close
+        return not sends and bool(super().writable())
+
     def readable(self) -> bool:
         if self._behind and super().readable():
             self.received(self._behind)

@@ -304,6 +304,26 @@ def test_a_small_answer_leaves_in_one_packet(server: Server, monkeypatch: pytest
     assert sent.call_count == 1
 
 
+def test_the_main_loop_rests_while_a_thread_sends(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(one: Any, data: bytes, do_close: bool = True) -> Any:
+        turns = len(seen)
+        wait_until(lambda: len(seen) > turns + 2)  # by its ticks
+        return send(one, data, do_close)
+
+    def turn(**more: Any) -> None:
+        seen.append(1)
+        loop(**more)
+
+    send, loop, seen = channel.HTTPChannel.send, wasyncore.loop, list[int]()
+    monkeypatch.setattr(channel.HTTPChannel, "send", slow)
+    monkeypatch.setattr(wasyncore, "loop", turn)
+    written: Mock = create_autospec(channel.HTTPChannel.handle_write, side_effect=channel.HTTPChannel.handle_write)
+    monkeypatch.setattr(channel.HTTPChannel, "handle_write", written)
+    [peer] = server.peers(CHECK, 1)
+    assert answer(peer) == b"ok"
+    assert not written.called
+
+
 def test_peers_that_send_many_requests_at_once_wait_their_turn() -> None:
     with running(Server(threads=1)) as server:
         server.peers(CHECK.replace(b"/ok", b"/gate") + CHECK * 100, 1)
