@@ -31,5 +31,9 @@ class WireError(GpuShareError):
     """An annotation, message or file does not have the format that it claims."""
 
 
+class UnknownGpuError(GpuShareError):
+    """A node has no such GPU, or its device plugin reports none."""
+
+
 class SettingsError(GpuShareError):
     """A flag or environment variable has a value that the program cannot run with."""

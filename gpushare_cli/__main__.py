@@ -61,7 +61,13 @@ def command_line() -> argparse.ArgumentParser:
     exit_codes = f"{inspect_command.COMMAND.exit_codes} Some commands have others: see their help."
     arguments.describe(parser, what, FIRST, exit_codes)
     arguments.add_version(parser)
-    below = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def show_help(_: Call) -> int:
+        parser.print_help()
+        return console.OK
+
+    parser.set_defaults(run=show_help)
+    below = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in COMMANDS:
         command.describe(below.add_parser(command.name, help=command.what))
     return parser

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
-from gpushare.errors import GpuShareError, SettingsError, WireError
+from gpushare.errors import GpuShareError, SettingsError, UnknownGpuError, WireError
 from gpushare.kube import api as kube
 from gpushare.model.gpu import MAX_GPUS
 from gpushare.runtime.options import environment
@@ -119,7 +119,7 @@ def answered(streams: Streams, command: Callable[[], int]) -> int:
         return USAGE
     except kube.KubeError as error:
         return streams.error(_EXPLAINED.get(type(error), "the API server answered: {}").format(error))
-    except (NoClusterError, NotAllowedError, WireError) as error:
+    except (NoClusterError, NotAllowedError, UnknownGpuError, WireError) as error:
         return streams.error(error)
 
 

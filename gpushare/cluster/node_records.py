@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gpushare import names
-from gpushare.errors import SettingsError, WireError
+from gpushare.errors import SettingsError, UnknownGpuError, WireError
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.capacity import FreeHost
 from gpushare.model.gpu import Gpu, GpuHealth, NodeInventory
@@ -28,7 +28,7 @@ class Cordon:
     held: str = ""  # those of them that a defragmentation keeps free for the time being
 
     def closed(self, inventory: NodeInventory, name: str) -> "Cordon":
-        """An administrator keeps new pods away, longer than a defragmentation. Raises SettingsError: no such GPU."""
+        """An administrator keeps new pods away, longer than a defragmentation. Raises UnknownGpuError."""
         # A GPU is written by its UUID, so that the one that replaces it is free at once; a partitioned one by its
         # number, because its instances get other UUIDs whenever they are made.
         gpus, known = gpus_named(inventory, name), entries(self.gpus)
@@ -40,12 +40,15 @@ class Cordon:
 
     def opened(self, inventory: NodeInventory | None, name: str) -> "Cordon":
         """The GPUs, also of a name that is gone, take pods again, also if a defragmentation closed them."""
-        # Raises SettingsError: nothing names the GPU, or an entry names others as well.
+        # Raises UnknownGpuError: nothing names the GPU; SettingsError: an entry names others as well.
         known, there = entries(self.gpus), inventory.gpus if inventory is not None else ()
         gpus = [gpu for gpu in there if name in gpu_names(gpu)]
         going = {entry for entry in known if entry == name or any(entry in gpu_names(gpu) for gpu in gpus)}
         if not going:
-            raise SettingsError(f"GPU {name!r} is not cordoned; {names.ANNOTATION_CORDON} is {self.gpus!r}")
+            if inventory is None:
+                raise UnknownGpuError(f"the node reports no GPUs, and {names.ANNOTATION_CORDON} is {self.gpus!r}")
+            gpus_named(inventory, name)
+            return self
         for entry in sorted(going):
             others = ", ".join(gpu.label for gpu in there if entry in gpu_names(gpu) and gpu not in gpus)
             if others:
@@ -176,11 +179,11 @@ def gpu_names(gpu: Gpu) -> set[str]:
 
 
 def gpus_named(inventory: NodeInventory, name: str) -> tuple[Gpu, ...]:
-    """GPUs that a name stands for: several for the number of a partitioned GPU. Raises SettingsError: there is none."""
+    """GPUs that a name stands for: several for the number of a partitioned GPU. Raises UnknownGpuError: there is none."""
     found = tuple(gpu for gpu in inventory.gpus if name in gpu_names(gpu))
     if not found:
         there = ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in inventory.gpus) or "none"
-        raise SettingsError(f"node {inventory.node} has no GPU {name!r}; its GPUs: {there}")
+        raise UnknownGpuError(f"node {inventory.node} has no GPU {name!r}; its GPUs: {there}")
     return found
 
 

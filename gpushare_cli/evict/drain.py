@@ -186,10 +186,10 @@ def uncordon(api: KubeApi, streams: Streams, gpu: GpuName) -> int:
     def opened(record: NodeRecord) -> Cordon:
         return record.cordon.opened(record.inventory, gpu.gpu)
 
-    return _changed(api, streams, gpu, opened, "uncordoned; it takes new pods")
+    return _changed(api, streams, gpu, opened, "uncordoned; it takes new pods", "was not cordoned; it takes new pods")
 
 
-def _changed(api: KubeApi, streams: Streams, gpu: GpuName, change: Change, done: str, before: str = "") -> int:
+def _changed(api: KubeApi, streams: Streams, gpu: GpuName, change: Change, done: str, before: str) -> int:
     try:
         changed = gpu_cordon.write(api, gpu.node, change)
     except kube.NotFoundError:

@@ -190,10 +190,15 @@ class Assessment:
 
 
 def waiting(api: KubeApi, target: Target, namespace: str) -> Object:
+    """The named pod, or the first of a workload's pods that wait."""
+    pods = reading.pods_of(api, target.kind, namespace, target.name)
     if target.kind != reading.POD:
-        raise SettingsError(f"{target.kind}/{target.name}: name one pod, or give its manifest with -f")
-    (pod,) = reading.pods_of(api, target.kind, namespace, target.name)
-    what = f"pod {namespace}/{target.name}"
+        waits = [pod for pod in pods if not (pods_wire.node_of(pod) or pod["metadata"].get("deletionTimestamp"))]
+        pods = sorted(waits, key=lambda pod: str(pod["metadata"]["name"]))[:1]
+        if not pods:
+            raise SettingsError(f"{target.kind} {namespace}/{target.name} has no pod that waits for a node")
+    [pod] = pods
+    what = f"pod {namespace}/{pod['metadata']['name']}"
     if node := pods_wire.node_of(pod):
         raise SettingsError(f"{what} is on {node} already")
     if pod["metadata"].get("deletionTimestamp"):

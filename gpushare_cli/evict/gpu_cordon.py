@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from gpushare import names
 from gpushare.cluster import node_records
 from gpushare.cluster.node_records import Cordon, NodeRecord
-from gpushare.errors import GpuShareError, SettingsError
+from gpushare.errors import GpuShareError, SettingsError, UnknownGpuError
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
@@ -65,7 +65,8 @@ def write(api: KubeApi, node: str, change: Change) -> bool:
 
 def inventory_of(record: NodeRecord) -> NodeInventory:
     if record.inventory is None:
-        raise SettingsError(f"node {record.name} {record.problem or 'has no GPU inventory; it shares no GPU'}")
+        reports = record.problem or "reports no GPUs: it shares none, or its device plugin has left"
+        raise UnknownGpuError(f"node {record.name} {reports}")
     return record.inventory
 
 

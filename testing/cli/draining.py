@@ -130,8 +130,8 @@ def allows(count: int) -> Change:
     return lambda api: api.edit(path, lambda found: found["status"].update(disruptionsAllowed=count))
 
 
-def annotated(annotations: Mapping[str, str]) -> Change:
-    """Somebody writes these on the node."""
+def annotated(annotations: Mapping[str, str | None]) -> Change:
+    """Somebody writes these on the node; None is none."""
     return lambda api: api.edit(
         kube.node_path("node-a"), lambda node: node["metadata"]["annotations"].update(annotations)
     )

@@ -138,8 +138,13 @@ def test_the_kubeconfig_is_found_as_kubectl_finds_it(
 def test_arguments_that_cannot_be_understood_are_exit_code_2(argv: list[str], run: Run) -> None:
     code, _, err = run(*argv, main=cli.inspect_main)
     assert (code, "usage: kubectl inspect gpushare" in err) == (2, True)
-    code, _, err = run()
+    code, _, err = run("none")
     assert (code, "COMMAND" in err) == (2, True)
+
+
+def test_the_command_alone_prints_its_help(run: Run) -> None:
+    assert run() == run("--help")
+    assert run()[0] == 0
 
 
 def test_scheduler_config_prints_a_file_and_the_flags_that_go_with_it(run: Run, tmp_path: Path) -> None:

@@ -208,6 +208,11 @@ def asked(**options: Any) -> Case:
     return Case(there=ASKED, options=options)
 
 
+def deployed(api: FakeKube) -> None:
+    path = "/apis/apps/v1/namespaces/default/deployments"
+    api.seed(path, changed(WORKLOAD, "spec", selector={"matchLabels": WEB}))
+
+
 def meanwhile(happens: Change) -> Case:
     """The first of two pods has moved."""
     return Case(there=PAIR, options=YES, meanwhile=of_two(happens))
@@ -289,7 +294,14 @@ CASES: dict[str, Case] = {
     "no time at all": asked(timeout=0),
     "a file and a pod": asked(file="-", pod="y"),
     "neither of them": asked(pod=""),
-    "a workload of the cluster": asked(pod="deployment/web"),
+    "a workload that is not there": asked(pod="deployment/web"),
+    "a workload of which a pod waits": Case(
+        there=(A, B, changed(small(), "metadata", labels=WEB), BIG, GUEST),
+        pod=changed(waits(), "metadata", labels=WEB),
+        options={"pod": "deployment/web"},
+        first=deployed,
+    ),
+    "a workload of which none waits": Case(there=ASKED, options={"pod": "deploy/web"}, first=deployed),
     "a pod that has a node": asked(pod="small"),
     "a pod without GPUs": asked(pod="cpu"),
     "a pod that is being deleted": asked(pod="leaves"),

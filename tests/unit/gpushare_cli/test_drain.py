@@ -176,6 +176,9 @@ CASES: dict[str, Case] = {
     "a GPU that is not there is told": Case(there=[], gpu="node-a/7"),
     "so is a node": Case(there=[], gpu="none/0"),
     "and one without GPUs": Case(there=[], gpu="cpu/0"),
+    "a device plugin that leaves during a drain is told": Case(
+        there=[one(), CLOSED], at={4: annotated({names.ANNOTATION_INVENTORY: None})}, ends=False
+    ),
     "budgets that may not be read are told and obeyed": Case(
         there=[one(), CLOSED],
         options={"timeout": 4},
@@ -283,8 +286,16 @@ def test_a_cordon_is_written_and_taken_back() -> None:
     assert run(api, "node-a/1") == (0, "node-a/1: was cordoned before; new pods stay away from it\n")
     assert run(api, "node-a/1", undo=True) == (0, "node-a/1: uncordoned; it takes new pods\n")
     assert names.ANNOTATION_CORDON not in api.read("/api/v1/nodes/node-a")["metadata"]["annotations"]
-    code, message = run(api, "node-a/1", undo=True)
-    assert (code, message) == (2, "error: GPU '1' is not cordoned; gpushare.dev/cordoned-gpus is ''\n")
+    assert run(api, "node-a/1", undo=True) == (0, "node-a/1: was not cordoned; it takes new pods\n")
+
+
+@pytest.mark.parametrize("undo", [False, True])
+def test_who_names_no_gpu_of_a_node_is_told_those_that_are_there(undo: bool) -> None:
+    api = kube_of([NODE, make_node(name="cpu")])
+    told = "error: node node-a has no GPU '7'; its GPUs: 0 (GPU-0), 1 (GPU-1)\n"
+    assert run(api, "node-a/7", undo=undo) == (1, told)
+    code, message = run(api, "cpu/0", undo=undo)
+    assert (code, "reports no GPUs" in message) == (1, True)
 
 
 def test_what_another_writes_at_the_same_time_is_kept() -> None:
